@@ -1,0 +1,34 @@
+# libtorch from TORCH_DIR (a folder that holds include/ and lib/), by default the wheel in .venv.
+# Written by hand instead of find_package(Torch): that searches for CUDA, MKL and Python packages
+# which a build against the wheel does not need.
+set(TORCH_DIR "" CACHE PATH "folder with libtorch's include/ and lib/")
+if(NOT TORCH_DIR AND DEFINED ENV{TORCH_DIR})
+  set(TORCH_DIR $ENV{TORCH_DIR})
+endif()
+if(NOT TORCH_DIR)
+  file(GLOB candidates ${CMAKE_SOURCE_DIR}/.venv/lib/python3*/site-packages/torch)
+  if(candidates)
+    list(GET candidates 0 TORCH_DIR)
+  endif()
+endif()
+if(NOT EXISTS "${TORCH_DIR}/include/ATen/ATen.h")
+  message(FATAL_ERROR "TORCH_DIR: found no libtorch in '${TORCH_DIR}', expected include/ATen/ATen.h; "
+                      "run `make build`, or pass -DTORCH_DIR=<folder of libtorch>")
+endif()
+message(STATUS "libtorch: ${TORCH_DIR}")
+
+add_library(torch::fmt INTERFACE IMPORTED)
+target_include_directories(torch::fmt SYSTEM INTERFACE ${TORCH_DIR}/include)
+target_compile_definitions(torch::fmt INTERFACE FMT_HEADER_ONLY=1)
+
+add_library(torch::torch INTERFACE IMPORTED)
+target_include_directories(torch::torch SYSTEM INTERFACE
+  ${TORCH_DIR}/include ${TORCH_DIR}/include/torch/csrc/api/include)
+target_compile_definitions(torch::torch INTERFACE USE_DISTRIBUTED USE_C10D_GLOO FMT_HEADER_ONLY=1)
+target_link_directories(torch::torch INTERFACE ${TORCH_DIR}/lib)
+target_link_libraries(torch::torch INTERFACE torch_cpu c10)
+if(EXISTS ${TORCH_DIR}/lib/libtorch_cuda.so)
+  target_link_libraries(torch::torch INTERFACE -Wl,--no-as-needed torch_cuda c10_cuda -Wl,--as-needed)
+endif()
+set(CMAKE_BUILD_RPATH ${TORCH_DIR}/lib)
+set(CMAKE_INSTALL_RPATH ${TORCH_DIR}/lib)

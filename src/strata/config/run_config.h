@@ -1,0 +1,116 @@
+// Every setting of a run, under the names of TrainingArguments, SFTConfig, LoraConfig and accelerate.
+// Defaults are those of the reference's SFT command. Filled by config/ from files, environment and
+// flags; read everywhere below config/ in the folder order.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace strata::config {
+
+struct ModelConfig {
+  std::string model_name_or_path;
+  std::string config_name;         // train from scratch: a config.json or a folder that holds one
+  std::string tokenizer_name;      // default: the model's folder
+  std::string dtype = "float32";   // type of frozen weights at rest: auto, float32, bfloat16
+  std::string adapter_name_or_path;  // continue this adapter
+};
+
+struct DataConfig {
+  std::string dataset_name;        // file or folder
+  std::string splits = "train,test";
+  std::string dataset_text_field = "text";
+  int64_t max_length = 1024;
+  bool packing = false;
+  std::string packing_strategy = "bfd";  // bfd, wrapped
+  std::optional<bool> eval_packing;
+  std::optional<bool> completion_only_loss;
+  bool assistant_only_loss = false;
+  bool shuffle_dataset = false;
+  std::string chat_template_path;
+  std::string eos_token;
+  std::string pad_token;
+};
+
+struct LoraConfig {
+  bool use_peft = false;
+  int64_t r = 16;
+  double alpha = 32;
+  double dropout = 0.05;
+  std::vector<std::string> target_modules;  // empty: the family's default; one entry may be a regex
+  std::vector<std::string> modules_to_save;
+  bool use_rslora = false;
+};
+
+struct OptimConfig {
+  std::string optim = "adamw_torch_fused";
+  double learning_rate = 2e-5;
+  double weight_decay = 0.0;
+  double adam_beta1 = 0.9;
+  double adam_beta2 = 0.999;
+  double adam_epsilon = 1e-8;
+  double max_grad_norm = 1.0;
+  std::string lr_scheduler_type = "linear";
+  std::string lr_scheduler_kwargs;  // JSON object, empty: none
+  double warmup_steps = 0;          // >= 1: steps; < 1: fraction of max_steps
+  double warmup_ratio = 0;
+};
+
+struct TrainConfig {
+  std::string output_dir = "trainer_output";
+  int64_t per_device_train_batch_size = 8;
+  int64_t per_device_eval_batch_size = 8;
+  int64_t gradient_accumulation_steps = 1;
+  double num_train_epochs = 3.0;
+  int64_t max_steps = -1;
+  bool dataloader_drop_last = false;
+  std::string train_sampling_strategy = "random";  // random, sequential
+  uint64_t seed = 42;
+  std::optional<uint64_t> data_seed;
+  std::string logging_strategy = "steps";
+  double logging_steps = 10;        // < 1: fraction of max_steps
+  bool logging_first_step = false;
+  std::string eval_strategy = "no";
+  std::optional<double> eval_steps;
+  bool eval_on_start = false;
+  std::string save_strategy = "steps";
+  double save_steps = 500;
+  std::optional<int64_t> save_total_limit;
+  bool save_only_model = false;
+  std::string resume_from_checkpoint;  // empty, "true" or a path
+  std::string max_shard_size = "50GB"; // of the exported model
+  bool disable_tqdm = false;
+};
+
+struct ShardConfig {
+  std::string sharding_strategy = "FULL_SHARD";   // FULL_SHARD, SHARD_GRAD_OP, NO_SHARD
+  std::string backward_prefetch = "BACKWARD_PRE"; // BACKWARD_PRE, BACKWARD_POST, NO_PREFETCH
+  bool forward_prefetch = true;
+  bool gradient_checkpointing = true;
+  bool bf16 = true;                // compute type; CPUs without native bf16 compute in fp32
+  int64_t ddp_timeout_s = 1800;
+};
+
+struct LaunchConfig {
+  int num_processes = 0;           // 0: one per device, on CPUs one
+  bool cpu = false;
+  std::string main_process_ip = "127.0.0.1";
+  int main_process_port = 0;       // 0: a free one
+  int num_machines = 1;
+  int machine_rank = 0;
+  std::string log_dir;
+};
+
+struct RunConfig {
+  ModelConfig model;
+  DataConfig data;
+  LoraConfig lora;
+  OptimConfig optim;
+  TrainConfig train;
+  ShardConfig shard;
+  LaunchConfig launch;
+};
+
+}  // namespace strata::config

@@ -1,0 +1,29 @@
+// What the data side hands to training: tokenized rows and micro-batches, in plain vectors.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace strata::data {
+
+// One row ready to train on. `labels` has the length of `ids`; -100 = not trained. A packed row holds
+// several documents: `lengths` are their token counts (one entry for an ordinary row).
+struct Example {
+  std::vector<int32_t> ids;
+  std::vector<int32_t> labels;
+  std::vector<int32_t> lengths;
+};
+
+// One rank's micro-batch: the rows' documents one after the other, without padding. T = tokens.
+struct MicroBatch {
+  std::vector<int64_t> ids;         // [T]
+  std::vector<int64_t> targets;     // [T] label of the next token inside the document, else -100
+  std::vector<int64_t> positions;   // [T] restart at 0 for each document
+  std::vector<int64_t> token_keys;  // [T] row_index * 2^24 + position in the row
+  std::vector<int64_t> offsets;     // [documents + 1]
+  std::vector<int64_t> rows;        // index in the data set of each row
+  std::vector<int64_t> row_tokens;  // tokens of each row (what the reference counts as num_tokens)
+  int64_t num_targets = 0;          // targets that are not -100
+};
+
+}  // namespace strata::data

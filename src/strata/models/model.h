@@ -1,0 +1,55 @@
+// A model as the engine sees it: an ordered chain of blocks over parameters. Single-device code;
+// knows nothing of sharding. Families (llama/, ...) implement Block and are found by the registry.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "strata/nn/batch.h"
+#include "strata/nn/parameter.h"
+
+namespace strata::nn { class Linear; }
+
+namespace strata::models {
+
+// Which part of the chain a block is: one Embedding first, Layers, one Head last.
+enum class BlockKind { kEmbedding, kLayer, kHead };
+
+class Block {
+ public:
+  virtual ~Block() = default;
+  virtual BlockKind kind() const = 0;
+  // The class name in the reference stack ("LlamaDecoderLayer"), for wrap policies; the module path
+  // for messages ("model.layers.3").
+  virtual std::string class_name() const = 0;
+  virtual std::string path() const = 0;
+  // In the order of the reference's named_parameters(). A tied weight appears in each block using it.
+  // Adapters that were attached are included after the base weights of their layer.
+  virtual std::vector<nn::Parameter*> parameters() = 0;
+  // Linear layers by module path, in module order; adapters attach to them.
+  virtual std::vector<nn::Linear*> linears() = 0;
+
+  // kEmbedding: `x` is a placeholder (its requires_grad alone matters, I4); returns [T, hidden].
+  // kLayer: [T, hidden] -> [T, hidden]. kHead: [T, hidden] -> scalar sum of losses * loss_scale;
+  // it fills context.sums, and, when a gradient is needed, computes gradients already here.
+  virtual at::Tensor forward(const at::Tensor& x, const nn::ForwardContext& context) = 0;
+};
+
+class Model {
+ public:
+  virtual ~Model() = default;
+  virtual std::vector<Block*> blocks() = 0;
+  // Every weight once, in the reference's named_parameters() order (decides decay groups, sharding
+  // order of the export and the trainable-parameters line). Adapter weights included when attached.
+  virtual std::vector<nn::Parameter*> parameters() = 0;
+  // Logits [rows, vocab] in fp32 for rows of the head's input (generation, tests).
+  // Requires: the head's unit is gathered.
+  virtual at::Tensor logits(const at::Tensor& x) = 0;
+  virtual std::string no_split_class() const = 0;  // default class to wrap
+  // Names that are not written at export because they are tied to another, and the other.
+  virtual int64_t vocab_size() const = 0;
+  virtual int64_t hidden_size() const = 0;
+};
+
+}  // namespace strata::models

@@ -1,0 +1,72 @@
+#include "strata/nn/parameter.h"
+
+#include "strata/base/error.h"
+
+namespace strata::nn {
+
+Parameter::Parameter(std::string name, std::vector<int64_t> shape, at::ScalarType storage)
+    : name_(std::move(name)), shape_(std::move(shape)), numel_(1), storage_(storage) {
+  for (int64_t size : shape_) numel_ *= size;
+}
+
+const at::Tensor& Parameter::value() const {
+  if (!value_.defined()) {
+    throw InternalError("parameter \"{}\": found it read while its unit is not gathered, "
+                        "expected a gather before each use; report this as a bug", name_);
+  }
+  return value_;
+}
+
+GradTarget Parameter::grad() {
+  if (!grad_.defined()) {
+    throw InternalError("parameter \"{}\": found a gradient without a buffer, expected one "
+                        "attached before backward; report this as a bug", name_);
+  }
+  const bool first = overwrite_ && !written_;
+  written_ = true;
+  return {grad_, first ? 0.0f : 1.0f};
+}
+
+void Parameter::accumulate_grad(const at::Tensor& gradient) {
+  GradTarget target = grad();
+  if (target.beta == 0.0f) {
+    target.tensor.copy_(gradient);
+  } else {
+    target.tensor.add_(gradient);
+  }
+}
+
+void Parameter::accumulate_grad_product(const at::Tensor& a, const at::Tensor& b) {
+  GradTarget target = grad();
+  if (target.tensor.scalar_type() == a.scalar_type()) {
+    target.tensor.addmm_(a.t(), b, /*beta=*/target.beta, /*alpha=*/1);
+    return;
+  }
+  const at::Tensor product = at::mm(a.t(), b);
+  if (target.beta == 0.0f) {
+    target.tensor.copy_(product);
+  } else {
+    target.tensor.add_(product);
+  }
+}
+
+void Parameter::attach_value(at::Tensor value) {
+  if (value.numel() != numel_) {
+    throw InternalError("parameter \"{}\": found {} elements gathered, expected {}; report this as "
+                        "a bug", name_, value.numel(), numel_);
+  }
+  value_ = value.view(shape_);
+}
+
+void Parameter::attach_grad(at::Tensor gradient, bool overwrite) {
+  grad_ = gradient.view(shape_);
+  overwrite_ = overwrite;
+  written_ = false;
+}
+
+bool Parameter::detach_grad() {
+  grad_ = at::Tensor();
+  return written_;
+}
+
+}  // namespace strata::nn

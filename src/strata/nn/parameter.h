@@ -1,0 +1,72 @@
+// A named weight as the layers see it: a value that exists only while its unit is gathered, and a
+// place where its gradient goes. Owns: the invariants I1 and I2 of the design. Never: memory; shard/
+// owns the buffers that the attached tensors view, and never lets a parameter enter autograd.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+namespace strata::nn {
+
+// Where a weight gradient is written. beta 0: overwrite the buffer; beta 1: add to it.
+struct GradTarget {
+  at::Tensor tensor;
+  float beta;
+};
+
+// Invariants: value() only between attach_value() and detach_value(); grad() only between
+// attach_grad() and detach_grad(). Breaking one is an InternalError in every build.
+// Threads: one thread at a time (autograd's backward runs on the calling thread for CPU tensors;
+// on accelerators the executor drives one block at a time).
+class Parameter {
+ public:
+  // `name`: the weight's name in the checkpoint file, such as "model.norm.weight".
+  // `storage`: element type at rest; the gathered value may have another (the compute type).
+  Parameter(std::string name, std::vector<int64_t> shape, at::ScalarType storage);
+  Parameter(const Parameter&) = delete;
+  Parameter& operator=(const Parameter&) = delete;
+
+  const std::string& name() const { return name_; }
+  const std::vector<int64_t>& shape() const { return shape_; }
+  int64_t numel() const { return numel_; }
+  at::ScalarType storage_type() const { return storage_; }
+  void set_storage_type(at::ScalarType type) { storage_ = type; }
+  bool requires_grad() const { return requires_grad_; }
+  void set_requires_grad(bool value) { requires_grad_ = value; }
+
+  // The whole tensor, of shape(), in the compute type.
+  const at::Tensor& value() const;
+  bool is_gathered() const { return value_.defined(); }
+
+  // Where to write this use's gradient (shape()). The first call after attach_grad(overwrite=true)
+  // answers beta 0, later ones 1: every use must call it exactly once and write the whole tensor.
+  GradTarget grad();
+  // Convenience for gradients that are at hand as a tensor: copies or adds.
+  void accumulate_grad(const at::Tensor& gradient);
+  // Convenience for linear layers: grad (+)= a^T b with a [tokens, rows], b [tokens, columns].
+  void accumulate_grad_product(const at::Tensor& a, const at::Tensor& b);
+
+  // For shard/ alone.
+  void attach_value(at::Tensor value);
+  void detach_value() { value_ = at::Tensor(); }
+  void attach_grad(at::Tensor gradient, bool overwrite);
+  // Returns whether any use wrote the gradient since attach_grad (else its content is undefined
+  // when attached with overwrite).
+  bool detach_grad();
+
+ private:
+  std::string name_;
+  std::vector<int64_t> shape_;
+  int64_t numel_;
+  at::ScalarType storage_;
+  bool requires_grad_ = true;
+  at::Tensor value_;
+  at::Tensor grad_;
+  bool overwrite_ = false;
+  bool written_ = false;
+};
+
+}  // namespace strata::nn
