@@ -1,0 +1,19 @@
+// The gate of Llama's MLP (Shazeer 2020): silu(gate) * up, and its gradients.
+// Owns: the check of the arguments and the choice of the device. Never: the matrix products around.
+//
+// All tensors [T, I], one type (fp32 or bf16); rows may be strided (views into one fused [T, 2I]
+// buffer), the last dim is contiguous. Wrong shapes or types: InternalError.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+namespace strata::ops {
+
+// Contiguous [T, I].
+at::Tensor swiglu(const at::Tensor& gate, const at::Tensor& up);
+
+// Writes the gradients of gate and up into preallocated tensors, which may be gate and up.
+void swiglu_backward(const at::Tensor& dy, const at::Tensor& gate, const at::Tensor& up,
+                     at::Tensor& dgate, at::Tensor& dup);
+
+}  // namespace strata::ops
