@@ -1,0 +1,45 @@
+// Renders the chat templates of Hugging Face models. Own Jinja engine (jinja_*.h): no file access,
+// no attribute access outside JSON data, bounded steps and depth.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "strata/base/json.h"
+#include "strata/text/tokenizer.h"
+
+namespace strata::text {
+
+struct RenderedChat {
+  std::string text;
+  // Byte spans [begin, end) of `text` that {% generation %} blocks wrote, in order.
+  std::vector<std::pair<size_t, size_t>> generation;
+};
+
+// Threads: render() may be called at the same time from any thread.
+class ChatTemplate {
+ public:
+  // `source`: Jinja text; `name`: what error messages call it. FormatError names line and cause.
+  explicit ChatTemplate(std::string source, std::string name = "chat template");
+  ~ChatTemplate();
+  ChatTemplate(ChatTemplate&&) noexcept;
+  ChatTemplate& operator=(ChatTemplate&&) noexcept;
+
+  // `messages`: array of objects with role and content, as apply_chat_template takes it.
+  // `extra`: further variables by name (object or null): tools, documents, enable_thinking, ...
+  // FormatError: the template's raise_exception message, or a fault of the template with its line.
+  RenderedChat render(const Json& messages, const Tokenizer::Specials& specials,
+                      bool add_generation_prompt, const Json& extra = {}) const;
+
+  // Whether the template has {% generation %} blocks (needed for assistant-only loss).
+  bool has_generation_blocks() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<const Impl> impl_;
+};
+
+}  // namespace strata::text

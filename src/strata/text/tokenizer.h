@@ -1,0 +1,98 @@
+// Text to token ids and back, as Hugging Face `tokenizers` does it for a model folder.
+// Never trains a vocabulary, never writes files, knows nothing of models or tensors.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace strata::text {
+
+// One token and the bytes of the input text that it stands for, [begin, end). A token that holds
+// only a part of a character covers the whole character. Tokens that the post-processor adds
+// (BOS, EOS) cover [0, 0).
+struct Token {
+  int32_t id;
+  uint32_t begin;
+  uint32_t end;
+};
+
+// Threads: all const methods may be called at the same time from any thread.
+// Errors: FormatError for a tokenizer.json that is broken or uses a component that is not
+// supported (its type is named), IoError for a missing file.
+class Tokenizer {
+ public:
+  // The named tokens of a model (bos_token, eos_token, ...); absent where the model has none.
+  struct Specials {
+    std::optional<std::string> bos, eos, unk, pad, sep, cls, mask;
+  };
+
+  // Reads tokenizer.json and, when present, tokenizer_config.json, special_tokens_map.json,
+  // added_tokens.json, chat_template.jinja and config.json (only for model_type) from `folder`,
+  // and chooses the pipeline by the rules of transformers 5 (AutoTokenizer).
+  static std::unique_ptr<Tokenizer> load(const std::filesystem::path& folder);
+  ~Tokenizer();
+
+  // Token ids of `text`. Bytes that are not UTF-8 count as U+FFFD. `add_special_tokens` runs the
+  // post-processor's template (BOS, EOS); special tokens written in the text always match.
+  std::vector<int32_t> encode(std::string_view text, bool add_special_tokens = true) const;
+  std::vector<Token> encode_with_ranges(std::string_view text,
+                                        bool add_special_tokens = true) const;
+
+  // Text of `ids`; ids without a token are left out, as the reference does.
+  std::string decode(std::span<const int32_t> ids, bool skip_special_tokens = true) const;
+
+  std::optional<int32_t> token_to_id(std::string_view token) const;
+  // Requires: 0 <= id < vocab_size(); empty for an id that no token has.
+  const std::string& id_to_token(int32_t id) const;
+  bool is_special(int32_t id) const;
+  int32_t vocab_size() const;  // highest id + 1
+
+  const Specials& specials() const;
+  std::optional<int32_t> bos_id() const;
+  std::optional<int32_t> eos_id() const;
+  std::optional<int32_t> pad_id() const;
+  // The token must be in the vocabulary (ConfigError). Not to be called while others read.
+  void set_eos_token(std::string token);
+  void set_pad_token(std::string token);
+
+  // The template named "default" (or the only one); empty if the model has none.
+  const std::string& chat_template() const;
+
+  // The files read, to be copied beside an exported model.
+  std::vector<std::filesystem::path> files() const;
+
+ private:
+  Tokenizer();
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+// Decodes a growing list of ids. Concatenating all results gives decode() of all ids; no result
+// ends inside a UTF-8 character.
+// Invariants: text before `sent_` of the window's text has been handed out.
+class StreamDecoder {
+ public:
+  // `tokenizer` must outlive the decoder.
+  explicit StreamDecoder(const Tokenizer& tokenizer, bool skip_special_tokens = true)
+      : tokenizer_(&tokenizer), skip_special_tokens_(skip_special_tokens) {}
+
+  // The text that became certain with `id`; may be empty.
+  std::string push(int32_t id);
+  // What is left at the end of the answer (incomplete characters as U+FFFD); starts afresh.
+  std::string finish();
+
+ private:
+  const Tokenizer* tokenizer_;
+  bool skip_special_tokens_;
+  std::vector<int32_t> window_;  // context tokens whose text was sent, then pending ones
+  size_t context_ = 0;           // number of context tokens in the window
+  size_t sent_ = 0;              // bytes of the window's text already handed out
+};
+
+}  // namespace strata::text
