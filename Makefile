@@ -1,0 +1,41 @@
+# The commands of daily work. Each prepares what it needs; a second run prepares and rebuilds nothing.
+#   make demo        build, fine-tune the shipped tiny model on two ranks, show before and after
+#   make build       the program: build/release/strata
+#   make test        every test, as continuous integration runs them
+#   make bench-peer  the same job on the reference stack and on Strata, as ratios
+#   make format      clang-format over src, tests and bench
+#   make clean-all   remove everything that these commands made
+# TORCH_DIR=<folder> uses an existing libtorch (its include/ and lib/); JOBS=<n> limits the compilers.
+SHELL := /bin/bash
+JOBS ?= $(shell nproc)
+TORCH_DIR ?=
+export JOBS TORCH_DIR
+
+.PHONY: build demo test bench-peer format prepare prepare-parity clean-all
+.DEFAULT_GOAL := build
+
+prepare:
+	@tools/prepare build
+
+prepare-parity:
+	@tools/prepare parity
+
+build: prepare
+	@tools/compile strata
+
+demo: build
+	@examples/demo/run.sh
+
+test: prepare-parity
+	@tools/compile all
+	@tools/run_tests
+
+bench-peer: prepare-parity build
+	@.venv-parity/bin/python bench/peer/run_peer.py $(ARGS)
+
+format:
+	@tools/check_format --fix
+
+clean-all:
+	rm -rf build .venv .venv-parity .cache outputs .pytest_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
