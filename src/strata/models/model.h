@@ -2,14 +2,22 @@
 // knows nothing of sharding. Families (llama/, ...) implement Block and are found by the registry.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include <ATen/core/Generator.h>
+
 #include "strata/nn/batch.h"
 #include "strata/nn/parameter.h"
 
-namespace strata::nn { class Linear; }
+namespace strata::hf {
+class ModelFolder;
+}
+namespace strata::nn {
+class Linear;
+}
 
 namespace strata::models {
 
@@ -24,8 +32,8 @@ class Block {
   // for messages ("model.layers.3").
   virtual std::string class_name() const = 0;
   virtual std::string path() const = 0;
-  // In the order of the reference's named_parameters(). A tied weight appears in each block using it.
-  // Adapters that were attached are included after the base weights of their layer.
+  // In the order of the reference's named_parameters(). A tied weight appears in each block using
+  // it. Adapters that were attached are included after the base weights of their layer.
   virtual std::vector<nn::Parameter*> parameters() = 0;
   // Linear layers by module path, in module order; adapters attach to them.
   virtual std::vector<nn::Linear*> linears() = 0;
@@ -35,6 +43,10 @@ class Block {
   // it fills context.sums, and, when a gradient is needed, computes gradients already here.
   virtual at::Tensor forward(const at::Tensor& x, const nn::ForwardContext& context) = 0;
 };
+
+// Where each base weight is found: parameter name -> tensor name in the checkpoint. They differ for
+// a tied weight of which the file holds only the other name.
+using WeightSources = std::map<std::string, std::string>;
 
 class Model {
  public:
@@ -47,7 +59,23 @@ class Model {
   // Requires: the head's unit is gathered.
   virtual at::Tensor logits(const at::Tensor& x) = 0;
   virtual std::string no_split_class() const = 0;  // default class to wrap
-  // Names that are not written at export because they are tied to another, and the other.
+
+  // Compares the checkpoint with the expected names and shapes; FormatError that names the file's
+  // missing, unexpected or misshapen tensors. A tied weight whose two names hold different values
+  // is untied, as the reference does. Call after attaching adapters and before giving out memory.
+  virtual WeightSources check_weights(const hf::ModelFolder& folder) = 0;
+  // Fills `full`, the whole CPU tensor of a base weight, for training from scratch.
+  virtual void init_weight(const nn::Parameter& parameter, at::Tensor full,
+                           at::Generator generator) const = 0;
+
+  // For adapters: the parameter `name` as a trainable copy of the base's weight; a tied weight is
+  // untied first. InternalError for an unknown name.
+  virtual nn::Parameter& trainable_copy(const std::string& name) = 0;
+  // Elements of base weights that a trainable copy replaces (the reference keeps and counts both).
+  virtual int64_t num_replaced_elements() const = 0;
+  // What LoRA targets when nothing is said: ends of module paths.
+  virtual std::vector<std::string> default_lora_targets() const = 0;
+
   virtual int64_t vocab_size() const = 0;
   virtual int64_t hidden_size() const = 0;
 };

@@ -1,6 +1,6 @@
-// One micro-batch as the blocks see it: the tokens of all its documents one after the other, without
-// any padding. Rows that the reference stack pads or packs become documents here, which gives the
-// same losses and computes nothing for padding.
+// One micro-batch as the blocks see it: the tokens of all its documents one after the other,
+// without any padding. Rows that the reference stack pads or packs become documents here, which
+// gives the same losses and computes nothing for padding.
 #pragma once
 
 #include <cstdint>
@@ -12,20 +12,21 @@ namespace strata::nn {
 
 // T = tokens of the micro-batch, D = documents (attention stays inside a document).
 struct Batch {
-  at::Tensor ids;        // int64 [T]
-  at::Tensor targets;    // int64 [T], the label of the *next* token of the document; -100: not trained
-  at::Tensor positions;  // int64 [T], position inside the document
-  at::Tensor token_keys; // int64 [T], identifies (data row, position in the row); for dropout (I6)
+  at::Tensor ids;  // int64 [T]
+  at::Tensor
+      targets;  // int64 [T], the label of the *next* token of the document; -100: not trained
+  at::Tensor positions;   // int64 [T], position inside the document
+  at::Tensor token_keys;  // int64 [T], identifies (data row, position in the row); for dropout (I6)
   std::vector<int64_t> offsets;  // [D + 1], document d is tokens offsets[d] .. offsets[d+1]
   int64_t num_tokens() const { return ids.size(0); }
 };
 
 // Sums over the trained tokens of a micro-batch, filled by the loss.
 struct LossSums {
-  double loss = 0;      // sum of -log p
-  double correct = 0;   // tokens whose target has the largest logit
-  double entropy = 0;   // sum of the entropies of the predictions, in nats
-  int64_t tokens = 0;   // targets that are not -100
+  double loss = 0;     // sum of -log p
+  double correct = 0;  // tokens whose target has the largest logit
+  double entropy = 0;  // sum of the entropies of the predictions, in nats
+  int64_t tokens = 0;  // targets that are not -100
 };
 
 // What identifies a random draw beside the token: see I6.
@@ -40,11 +41,11 @@ struct KvCache;  // nn/kv_cache.h, generation only
 // Everything a block may look at beside its input and its parameters.
 struct ForwardContext {
   const Batch* batch = nullptr;
-  bool training = false;        // dropout is active
+  bool training = false;  // dropout is active
   DrawKey draw;
-  float loss_scale = 1.0f;      // backward starts from loss * loss_scale (1 / number of trained tokens)
-  LossSums* sums = nullptr;     // the head adds to it
-  KvCache* cache = nullptr;     // generation: keys and values of earlier tokens
+  float loss_scale = 1.0f;  // backward starts from loss * loss_scale (1 / number of trained tokens)
+  LossSums* sums = nullptr;  // the head adds to it
+  KvCache* cache = nullptr;  // generation: keys and values of earlier tokens
 };
 
 }  // namespace strata::nn

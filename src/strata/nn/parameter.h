@@ -1,6 +1,7 @@
 // A named weight as the layers see it: a value that exists only while its unit is gathered, and a
-// place where its gradient goes. Owns: the invariants I1 and I2 of the design. Never: memory; shard/
-// owns the buffers that the attached tensors view, and never lets a parameter enter autograd.
+// place where its gradient goes. Owns: the invariants I1 and I2 of the design. Never: memory;
+// shard/ owns the buffers that the attached tensors view, and never lets a parameter enter
+// autograd.
 #pragma once
 
 #include <cstdint>

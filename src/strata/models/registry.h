@@ -1,0 +1,27 @@
+// Finds the implementation of a model family by config.json's "model_type". Owns: the list of
+// families. Never: weights; shard/ gives parameters their memory.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <c10/core/ScalarType.h>
+
+#include "strata/base/json.h"
+#include "strata/models/model.h"
+
+namespace strata::models {
+
+struct ModelOptions {
+  // Element type at rest of all base weights.
+  at::ScalarType storage = at::kFloat;
+};
+
+// Creates blocks and parameters without memory. Unknown model_type: ConfigError listing the known
+// ones; values that contradict each other: FormatError naming the key.
+std::unique_ptr<Model> create_model(const Json& config, const ModelOptions& options);
+
+std::vector<std::string> supported_model_types();
+
+}  // namespace strata::models

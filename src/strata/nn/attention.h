@@ -1,0 +1,27 @@
+// Causal self-attention with rotary positions as one autograd function. Owns: rotation, attention
+// and their backward, and the use of the cache. Never: projections.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include "strata/nn/batch.h"
+#include "strata/nn/rope.h"
+
+namespace strata::nn {
+
+struct AttentionOptions {
+  int64_t num_heads;
+  int64_t num_kv_heads;
+  int64_t head_dim;
+  double scale;
+  int64_t layer;  // place in the cache
+};
+
+// q [T, num_heads * D], k and v [T, num_kv_heads * D] -> [T, num_heads * D]. q and k are rotated in
+// place: they must be fresh outputs that nothing else reads. Documents of the batch do not see each
+// other; with context.cache the tokens follow those in the cache (no backward).
+at::Tensor rotary_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                            Rope& rope, const AttentionOptions& options,
+                            const ForwardContext& context);
+
+}  // namespace strata::nn

@@ -1,0 +1,12 @@
+// The gated activation between the products of an MLP as an autograd function. Owns: saving gate
+// and up, and nothing else. Never: the kernel (ops/swiglu.h).
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+namespace strata::nn {
+
+// silu(gate) * up; all [T, intermediate]. Backward reuses the memory of gate and up.
+at::Tensor swiglu(const at::Tensor& gate, const at::Tensor& up);
+
+}  // namespace strata::nn

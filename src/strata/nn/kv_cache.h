@@ -1,0 +1,35 @@
+// Keys and values of the tokens generated so far. Owns: one preallocated buffer per layer. Never:
+// projections or RoPE; keys are stored as attention reads them.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+namespace strata::nn {
+
+// One document. Use: forward of Tq tokens writes positions length .. length + Tq of every layer,
+// then the caller adds Tq to `length` (once, after the last layer).
+struct KvCache {
+  struct Layer {
+    at::Tensor keys;    // [capacity, Hkv, D], allocated at the first use
+    at::Tensor values;  // [capacity, Hkv, D]
+  };
+  KvCache(int64_t num_layers, int64_t capacity) : capacity(capacity), layers(num_layers) {}
+
+  int64_t capacity;
+  int64_t length = 0;
+  std::vector<Layer> layers;
+};
+
+struct KeysValues {
+  at::Tensor keys;  // [length + Tq, Hkv, D]
+  at::Tensor values;
+};
+
+// Writes k, v [Tq, Hkv, D] behind the cached ones and returns views of all. A full cache:
+// ConfigError naming the capacity.
+KeysValues extend_cache(KvCache& cache, int64_t layer, const at::Tensor& k, const at::Tensor& v);
+
+}  // namespace strata::nn

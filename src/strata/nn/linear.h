@@ -1,0 +1,70 @@
+// Linear layers over parameters: y = x W^T + b, with an optional low-rank branch and an optional
+// residual. Owns: the autograd function that reads the weights again in backward and writes their
+// gradients in place. Never: weights as autograd variables, nor activations kept for frozen
+// weights.
+//
+// T tokens; x [T, in_features] contiguous, of the compute type of the weight.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "strata/nn/batch.h"
+#include "strata/nn/low_rank.h"
+#include "strata/nn/parameter.h"
+
+namespace strata::nn {
+
+// Invariants: I1, I2. Every forward under grad mode with an input that requires grad is followed by
+// at most one backward, which writes each trainable gradient exactly once.
+class Linear {
+ public:
+  struct Options {
+    int64_t in_features;
+    int64_t out_features;
+    bool bias = false;
+    at::ScalarType storage;
+  };
+
+  // `path`: module path such as "model.layers.0.self_attn.q_proj".
+  Linear(std::string path, const Options& options);
+  // A layer whose weight belongs to another layer too (tied embeddings); without bias.
+  Linear(std::string path, std::shared_ptr<Parameter> tied_weight);
+
+  const std::string& path() const { return path_; }
+  int64_t in_features() const { return weight_->shape()[1]; }
+  int64_t out_features() const { return weight_->shape()[0]; }
+  Parameter& weight() const { return *weight_; }
+  const std::shared_ptr<Parameter>& shared_weight() const { return weight_; }
+  // Ends a tie: the layer gets a weight of its own, or another layer's.
+  void set_weight(std::shared_ptr<Parameter> weight) { weight_ = std::move(weight); }
+  Parameter* bias() const { return bias_.get(); }
+  LowRankBranch* low_rank() const { return low_rank_.get(); }
+  void attach_low_rank(std::unique_ptr<LowRankBranch> branch);
+
+  // Weight, bias, A, B: those that there are, in the order of the reference's named_parameters().
+  void append_parameters(std::vector<Parameter*>& list) const;
+
+  // [T, out_features].
+  at::Tensor forward(const at::Tensor& x, const ForwardContext& context) const;
+  // residual + forward(x); the residual's gradient is the output's.
+  at::Tensor forward_add(const at::Tensor& x, const at::Tensor& residual,
+                         const ForwardContext& context) const;
+
+ private:
+  std::string path_;
+  std::shared_ptr<Parameter> weight_;
+  std::unique_ptr<Parameter> bias_;
+  std::unique_ptr<LowRankBranch> low_rank_;
+};
+
+// The outputs of several layers of one input (q, k, v; gate, up) as one autograd function: the
+// input is saved once and its gradient is summed inside the matrix products.
+std::vector<at::Tensor> linear_shared_input(std::vector<const Linear*> layers, const at::Tensor& x,
+                                            const ForwardContext& context);
+
+}  // namespace strata::nn

@@ -1,0 +1,36 @@
+// RMSNorm over a parameter. Owns: the autograd function around ops::rms_norm. Never: the kernel.
+#pragma once
+
+#include <string>
+
+#include <ATen/core/Tensor.h>
+
+#include "strata/nn/parameter.h"
+
+namespace strata::nn {
+
+class RmsNorm {
+ public:
+  // `path`: module path such as "model.layers.0.input_layernorm".
+  RmsNorm(const std::string& path, int64_t hidden, double eps, at::ScalarType storage);
+
+  Parameter& weight() { return weight_; }
+  double eps() const { return eps_; }
+
+  // x [T, hidden] -> [T, hidden].
+  at::Tensor forward(const at::Tensor& x);
+
+  // The norm of x and x itself for the residual branch. Using `residual` instead of x lets one pass
+  // add both gradients.
+  struct Branches {
+    at::Tensor normed;
+    at::Tensor residual;
+  };
+  Branches forward_with_residual(const at::Tensor& x);
+
+ private:
+  Parameter weight_;
+  double eps_;
+};
+
+}  // namespace strata::nn

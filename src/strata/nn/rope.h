@@ -1,0 +1,52 @@
+// The angles of rotary position embeddings: inverse frequencies of each published kind and the
+// cos/sin tables of a micro-batch. Owns: the formulas. Never: the rotation (ops::apply_rope_).
+// Source: transformers modeling_rope_utils.py (default, linear, dynamic, llama3).
+#pragma once
+
+#include <cstdint>
+
+#include <ATen/core/Tensor.h>
+
+namespace strata::nn {
+
+enum class RopeKind { kDefault, kLinear, kDynamic, kLlama3 };
+
+struct RopeOptions {
+  RopeKind kind = RopeKind::kDefault;
+  double theta = 10000.0;
+  int64_t head_dim = 0;
+  int64_t max_position_embeddings = 0;
+  double factor = 1.0;                           // all but default
+  double low_freq_factor = 1.0;                  // llama3
+  double high_freq_factor = 4.0;                 // llama3
+  int64_t original_max_position_embeddings = 0;  // llama3
+};
+
+// fp32 [head_dim / 2]. `sequence_length` matters for kDynamic alone: beyond
+// max_position_embeddings the base grows with it.
+at::Tensor rope_inverse_frequencies(const RopeOptions& options, int64_t sequence_length);
+
+struct RopeTables {
+  at::Tensor cos;  // fp32 [T, head_dim / 2]
+  at::Tensor sin;
+};
+
+// Threads: one at a time. Memory: the tables of the last positions asked for, so that the layers of
+// one micro-batch share them.
+class Rope {
+ public:
+  explicit Rope(const RopeOptions& options);
+  const RopeOptions& options() const { return options_; }
+  // `positions` int64 [T], on the device where the tables shall be. kDynamic is a pure function of
+  // the largest position of the micro-batch (the reference also remembers earlier batches).
+  const RopeTables& tables(const at::Tensor& positions);
+
+ private:
+  RopeOptions options_;
+  at::Tensor inverse_frequencies_;
+  at::Tensor positions_;  // held, so that its identity stays unique
+  uint32_t positions_version_ = 0;
+  RopeTables tables_;
+};
+
+}  // namespace strata::nn
