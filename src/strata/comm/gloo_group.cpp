@@ -1,0 +1,143 @@
+#include "strata/comm/gloo_group.h"
+
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+
+#include "strata/base/error.h"
+#include "strata/comm/single_group.h"
+
+namespace strata::comm {
+namespace {
+
+// Runs a c10d or Gloo call and turns whatever it throws into a CommError. Gloo's own exceptions are
+// not c10::Error, hence std::exception.
+template <typename F>
+auto translate(const char* collective, int rank, F&& call) {
+  try {
+    return call();
+  } catch (const std::exception& e) {
+    std::string reason = e.what();
+    reason = reason.substr(0, reason.find('\n'));
+    throw CommError("collective {}: found a failed peer on rank {} ({}), expected every rank to take "
+                    "part; look at the first failing rank's message", collective, rank, reason);
+  }
+}
+
+class GlooWork final : public Work {
+ public:
+  GlooWork(c10::intrusive_ptr<c10d::Work> work, const char* name, int rank,
+           std::function<void()> finish = {})
+      : work_(std::move(work)), name_(name), rank_(rank), finish_(std::move(finish)) {}
+
+  void wait() override {
+    if (!work_) return;
+    translate(name_, rank_, [&] { return work_->wait(); });
+    work_.reset();
+    if (finish_) finish_();
+  }
+
+ private:
+  c10::intrusive_ptr<c10d::Work> work_;
+  const char* name_;
+  int rank_;
+  std::function<void()> finish_;
+};
+
+class GlooGroup final : public Group {
+ public:
+  GlooGroup(c10::intrusive_ptr<c10d::ProcessGroupGloo> backend, int rank, int size)
+      : backend_(std::move(backend)), rank_(rank), size_(size) {}
+
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
+  std::string transport() const override { return "gloo"; }
+
+  std::unique_ptr<Work> all_gather(at::Tensor out, at::Tensor in) override {
+    return start("all-gather", [&] { return backend_->_allgather_base(out, in); });
+  }
+
+  // Gloo has no reduce-scatter (c10d emulates it by an all-reduce of the whole, which moves twice
+  // the bytes, and does so only inside wait()). An all-to-all moves each chunk once to its owner,
+  // progresses in the background, and lets the owner add in rank order: same sums on every run.
+  std::unique_ptr<Work> reduce_scatter(at::Tensor out, at::Tensor in) override {
+    at::Tensor received = scratch(in);
+    auto finish = [this, out, received]() mutable {
+      const at::Tensor chunks = received.view({size_, -1});
+      out.copy_(chunks[0]);
+      for (int r = 1; r < size_; ++r) out.add_(chunks[r]);
+      spare_.push_back(received);
+    };
+    std::vector<int64_t> equal_splits;
+    return start("reduce-scatter", [&] {
+      return backend_->alltoall_base(received, in, equal_splits, equal_splits);
+    }, finish);
+  }
+
+  std::unique_ptr<Work> all_reduce(at::Tensor tensor, Reduction op) override {
+    c10d::AllreduceOptions options;
+    options.reduceOp = op == Reduction::kSum ? c10d::ReduceOp::SUM : c10d::ReduceOp::MAX;
+    std::vector<at::Tensor> tensors{tensor};
+    return start("all-reduce", [&] { return backend_->allreduce(tensors, options); });
+  }
+
+  std::unique_ptr<Work> broadcast(at::Tensor tensor, int root) override {
+    c10d::BroadcastOptions options;
+    options.rootRank = root;
+    std::vector<at::Tensor> tensors{tensor};
+    return start("broadcast", [&] { return backend_->broadcast(tensors, options); });
+  }
+
+  void barrier() override {
+    start("barrier", [&] { return backend_->barrier(); })->wait();
+  }
+
+ private:
+  template <typename F>
+  std::unique_ptr<Work> start(const char* name, F&& call, std::function<void()> finish = {}) {
+    return std::make_unique<GlooWork>(translate(name, rank_, call), name, rank_, std::move(finish));
+  }
+
+  // Receive buffers are kept: after the first step no reduce-scatter allocates.
+  at::Tensor scratch(const at::Tensor& like) {
+    for (size_t i = 0; i < spare_.size(); ++i) {
+      if (spare_[i].numel() == like.numel() && spare_[i].scalar_type() == like.scalar_type()) {
+        at::Tensor found = spare_[i];
+        spare_.erase(spare_.begin() + static_cast<std::ptrdiff_t>(i));
+        return found;
+      }
+    }
+    return at::empty_like(like);
+  }
+
+  c10::intrusive_ptr<c10d::ProcessGroupGloo> backend_;
+  int rank_;
+  int size_;
+  std::vector<at::Tensor> spare_;
+};
+
+}  // namespace
+
+std::unique_ptr<Group> make_gloo_group(Rendezvous& rendezvous, const std::string& name,
+                                       const std::vector<int>& ranks) {
+  const auto self = std::find(ranks.begin(), ranks.end(), rendezvous.options().rank);
+  if (self == ranks.end()) {
+    throw InternalError("process group \"{}\": found rank {} asking for a group without it, expected "
+                        "a member; report this as a bug", name, rendezvous.options().rank);
+  }
+  const int rank = static_cast<int>(self - ranks.begin());
+  const int size = static_cast<int>(ranks.size());
+  auto options = c10d::ProcessGroupGloo::Options::create(rendezvous.options().timeout);
+  return translate("connect", rank, [&]() -> std::unique_ptr<Group> {
+    const std::string& address = rendezvous.options().address;
+    const bool local = address == "127.0.0.1" || address == "localhost";
+    options->devices.push_back(local
+                                   ? c10d::ProcessGroupGloo::createDeviceForHostname("127.0.0.1")
+                                   : c10d::ProcessGroupGloo::createDefaultDevice());
+    auto base = c10::intrusive_ptr<c10d::Store>::reclaim_copy(&rendezvous.store());
+    auto store = c10::make_intrusive<c10d::PrefixStore>("group/" + name, base);
+    auto backend = c10::make_intrusive<c10d::ProcessGroupGloo>(store, rank, size, options);
+    return std::make_unique<GlooGroup>(backend, rank, size);
+  });
+}
+
+}  // namespace strata::comm

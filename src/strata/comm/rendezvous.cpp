@@ -1,0 +1,76 @@
+#include "strata/comm/rendezvous.h"
+
+#include <numeric>
+
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+
+#include "strata/base/error.h"
+#include "strata/comm/gloo_group.h"
+#include "strata/comm/single_group.h"
+
+namespace strata::comm {
+
+struct Rendezvous::State {
+  c10::intrusive_ptr<c10d::Store> store;
+};
+
+Rendezvous::Rendezvous(const RendezvousOptions& options)
+    : options_(options), state_(std::make_unique<State>()) {
+  if (options.world_size == 1) return;
+  c10d::TCPStoreOptions store_options;
+  store_options.port = static_cast<uint16_t>(options.port);
+  store_options.isServer = options.rank == 0;
+  store_options.numWorkers = options.world_size;
+  store_options.waitWorkers = true;
+  store_options.timeout = options.timeout;
+  // A supervisor such as torchrun may already serve the port in this process tree.
+  if (const char* hosted = std::getenv("TORCHELASTIC_USE_AGENT_STORE")) {
+    if (std::string_view(hosted) == "True") store_options.isServer = false;
+  }
+  try {
+    state_->store = c10::make_intrusive<c10d::TCPStore>(options.address, store_options);
+  } catch (const std::exception& e) {
+    std::string reason = e.what();
+    throw CommError("rendezvous {}:{}: found no meeting of {} ranks ({}), expected every rank to "
+                    "connect; check main_process_ip, main_process_port and that rank 0 runs",
+                    options.address, options.port, options.world_size,
+                    reason.substr(0, reason.find('\n')));
+  }
+}
+
+Rendezvous::~Rendezvous() = default;
+
+c10d::Store& Rendezvous::store() {
+  if (!state_->store) {
+    throw InternalError("rendezvous: found a store asked for with one rank, expected none needed; "
+                        "report this as a bug");
+  }
+  return *state_->store;
+}
+
+void Rendezvous::require_same(const std::string& what, const std::string& value) {
+  if (options_.world_size == 1) return;
+  c10d::Store& store = this->store();
+  const auto key = [&](int rank) { return "same/" + what + "/" + std::to_string(rank); };
+  store.set(key(options_.rank), std::vector<uint8_t>(value.begin(), value.end()));
+  for (int rank = 0; rank < options_.world_size; ++rank) {
+    const std::vector<uint8_t> bytes = store.get(key(rank));
+    const std::string other(bytes.begin(), bytes.end());
+    if (other != value) {
+      throw ConfigError("{}: found \"{}\" on rank {} but \"{}\" on rank {}, expected the same on all "
+                        "ranks; start every rank with the same flags, files and environment",
+                        what, value, options_.rank, other, rank);
+    }
+  }
+}
+
+std::unique_ptr<Group> Rendezvous::make_group(const std::string& name, std::vector<int> ranks) {
+  if (ranks.empty()) {
+    ranks.resize(static_cast<size_t>(options_.world_size));
+    std::iota(ranks.begin(), ranks.end(), 0);
+  }
+  if (ranks.size() == 1) return make_single_group();
+  return make_gloo_group(*this, name, ranks);
+}
+
+}  // namespace strata::comm

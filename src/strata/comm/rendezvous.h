@@ -1,0 +1,49 @@
+// Where the ranks of a run meet: a key-value store served by rank 0. Owns: the store's connection.
+// Never: data of collectives.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "strata/comm/group.h"
+
+namespace c10d {
+class Store;
+}
+
+namespace strata::comm {
+
+struct RendezvousOptions {
+  int rank = 0;
+  int world_size = 1;
+  std::string address = "127.0.0.1";
+  int port = 29500;
+  // How long a rank waits for the others to appear, and any collective for its peers.
+  std::chrono::seconds timeout{1800};
+};
+
+class Rendezvous {
+ public:
+  // Collective. World size 1 opens nothing. Throws CommError naming address and port.
+  explicit Rendezvous(const RendezvousOptions& options);
+  ~Rendezvous();
+
+  const RendezvousOptions& options() const { return options_; }
+  c10d::Store& store();  // Requires: world_size > 1.
+
+  // Collective. Throws ConfigError on every rank that differs from rank 0, naming both, and on
+  // rank 0 when any rank differs, so that all end alike before the first collective (I8).
+  void require_same(const std::string& what, const std::string& value);
+
+  // The group of `ranks` (all of them by default), each of which must call this. Collective.
+  std::unique_ptr<Group> make_group(const std::string& name, std::vector<int> ranks = {});
+
+ private:
+  RendezvousOptions options_;
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace strata::comm

@@ -1,0 +1,38 @@
+#include "strata/comm/single_group.h"
+
+namespace strata::comm {
+namespace {
+
+class CompletedWork final : public Work {
+ public:
+  void wait() override {}
+};
+
+std::unique_ptr<Work> copy_unless_aliased(const at::Tensor& out, const at::Tensor& in) {
+  if (out.data_ptr() != in.data_ptr()) out.copy_(in);
+  return completed_work();
+}
+
+class SingleGroup final : public Group {
+ public:
+  int rank() const override { return 0; }
+  int size() const override { return 1; }
+  std::string transport() const override { return "single"; }
+  std::unique_ptr<Work> all_gather(at::Tensor out, at::Tensor in) override {
+    return copy_unless_aliased(out, in);
+  }
+  std::unique_ptr<Work> reduce_scatter(at::Tensor out, at::Tensor in) override {
+    return copy_unless_aliased(out, in);
+  }
+  std::unique_ptr<Work> all_reduce(at::Tensor, Reduction) override { return completed_work(); }
+  std::unique_ptr<Work> broadcast(at::Tensor, int) override { return completed_work(); }
+  void barrier() override {}
+};
+
+}  // namespace
+
+std::unique_ptr<Work> completed_work() { return std::make_unique<CompletedWork>(); }
+
+std::unique_ptr<Group> make_single_group() { return std::make_unique<SingleGroup>(); }
+
+}  // namespace strata::comm

@@ -1,0 +1,62 @@
+// How the parameters of a model are laid out for sharding: units, their flat segments, and which
+// piece of which tensor rests on which rank. Pure arithmetic; owns no memory and never communicates.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "strata/models/model.h"
+
+namespace strata::shard {
+
+// Every tensor of a segment starts at a multiple of this many elements (64 bytes of fp32), so that
+// vector loads of the matrix products stay aligned in a gathered slot.
+inline constexpr int64_t kAlignment = 16;
+
+struct Extent {
+  nn::Parameter* parameter;
+  int64_t begin;  // first element in the flat segment
+};
+
+// Parameters of one unit that share storage type and trainability, as one flat array. Rank r of a
+// shard group of n holds elements [r * shard_numel, (r + 1) * shard_numel): a contiguous flat range
+// of every tensor, possibly empty.
+// Invariants: numel == n * shard_numel; extents ascend and do not overlap.
+struct Segment {
+  bool trainable = false;
+  at::ScalarType storage = at::kFloat;
+  std::vector<Extent> extents;
+  int64_t numel = 0;
+  int64_t shard_numel = 0;
+};
+
+// The part of a tensor that rests on one rank.
+struct Piece {
+  nn::Parameter* parameter;
+  int64_t tensor_begin;  // first element of the piece in the flattened tensor
+  int64_t shard_begin;   // its place in the rank's shard
+  int64_t length;        // elements, > 0
+};
+
+struct Unit {
+  std::string name;
+  std::vector<Segment> segments;  // frozen before trainable
+  bool trains() const;
+  int64_t numel() const;  // of the tensors, without padding
+};
+
+// Units of a model and which of them each block of the chain needs. A tied weight belongs to the
+// unit of the first block that uses it, and later users need that unit too (I3).
+struct Partition {
+  std::vector<Unit> units;
+  std::vector<std::vector<int>> block_units;  // [blocks], ascending
+};
+
+// One unit per block (the embedding, each decoder layer, final norm with head).
+// Requires: requires_grad and storage types of the parameters are final.
+Partition partition_by_block(models::Model& model, int shard_group_size);
+
+// What of the segment rests on `rank` of the shard group.
+std::vector<Piece> pieces_of(const Segment& segment, int rank);
+
+}  // namespace strata::shard
