@@ -30,11 +30,11 @@ class ConfigError : public Error {
       : Error(fmt::format(format, std::forward<Args>(args)...), 2) {}
 };
 
-#define STRATA_DEFINE_ERROR(Name)                                  \
-  class Name : public Error {                                      \
-   public:                                                         \
-    explicit Name(const std::string& message) : Error(message) {}  \
-    template <typename... Args>                                    \
+#define STRATA_DEFINE_ERROR(Name)                                     \
+  class Name : public Error {                                         \
+   public:                                                            \
+    explicit Name(const std::string& message) : Error(message) {}     \
+    template <typename... Args>                                       \
     explicit Name(fmt::format_string<Args...> format, Args&&... args) \
         : Error(fmt::format(format, std::forward<Args>(args)...)) {}  \
   }

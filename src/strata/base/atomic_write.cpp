@@ -1,0 +1,151 @@
+// The writes of file.h that happen completely or not at all.
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "strata/base/descriptor.h"
+#include "strata/base/error.h"
+#include "strata/base/file.h"
+
+namespace strata {
+namespace {
+
+namespace fs = std::filesystem;
+
+fs::path without_trailing_slash(fs::path path) {
+  return path.has_filename() ? path : path.parent_path();
+}
+
+fs::path parent_of(const fs::path& path) {
+  return path.has_parent_path() ? path.parent_path() : fs::path(".");
+}
+
+fs::path sibling(const fs::path& path, const char* kind) {
+  fs::path result = path;
+  result += fmt::format(".{}-{}", kind, ::getpid());
+  return result;
+}
+
+// Removes the path at the end of its scope unless released.
+class RemoveGuard {
+ public:
+  explicit RemoveGuard(fs::path path) : path_(std::move(path)) {}
+  ~RemoveGuard() {
+    if (!armed_) return;
+    std::error_code ignored;
+    fs::remove_all(path_, ignored);
+  }
+  RemoveGuard(const RemoveGuard&) = delete;
+  RemoveGuard& operator=(const RemoveGuard&) = delete;
+  void release() { armed_ = false; }
+
+ private:
+  fs::path path_;
+  bool armed_ = true;
+};
+
+[[noreturn]] void throw_unwritten(const fs::path& path, int error_number, size_t written,
+                                  size_t expected) {
+  throw IoError(
+      "{}: found {} after {} bytes written, expected {} bytes; free space and permissions "
+      "in that folder, then run again",
+      path.string(), errno_text(error_number), written, expected);
+}
+
+[[noreturn]] void throw_unrenamed(const fs::path& from, const fs::path& to, int error_number) {
+  throw IoError(
+      "{}: found {} when renaming {} to it, expected it to be replaced; check the folder's "
+      "permissions",
+      to.string(), errno_text(error_number), from.filename().string());
+}
+
+// Puts `temporary` in the place of the existing `final_path` and returns where the old one went.
+fs::path exchange_folders(const fs::path& temporary, const fs::path& final_path) {
+#ifdef RENAME_EXCHANGE
+  if (::renameat2(AT_FDCWD, temporary.c_str(), AT_FDCWD, final_path.c_str(), RENAME_EXCHANGE) ==
+      0) {
+    return temporary;
+  }
+#endif
+  // File systems without an exchange: for a moment neither name exists, but both contents do.
+  const fs::path old = sibling(final_path, "old");
+  if (::rename(final_path.c_str(), old.c_str()) != 0) throw_unrenamed(final_path, old, errno);
+  if (::rename(temporary.c_str(), final_path.c_str()) != 0) {
+    const int error_number = errno;
+    ::rename(old.c_str(), final_path.c_str());
+    throw_unrenamed(temporary, final_path, error_number);
+  }
+  return old;
+}
+
+}  // namespace
+
+void write_file_atomically(const fs::path& path, std::string_view content) {
+  const fs::path temporary = sibling(path, "tmp");
+  Descriptor file(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
+  if (file.get() < 0) throw_unwritten(path, errno, 0, content.size());
+  RemoveGuard guard(temporary);
+  const size_t written = write_fully(file.get(), std::as_bytes(std::span(content)), 0);
+  if (written != content.size()) throw_unwritten(path, errno, written, content.size());
+  if (::fsync(file.get()) != 0) throw_unwritten(path, errno, written, content.size());
+  if (::rename(temporary.c_str(), path.c_str()) != 0) throw_unrenamed(temporary, path, errno);
+  guard.release();
+  fsync_path(parent_of(path));
+}
+
+AtomicFolder::AtomicFolder(fs::path final_path)
+    : final_(without_trailing_slash(std::move(final_path))), temporary_(sibling(final_, "tmp")) {
+  std::error_code error;
+  fs::remove_all(temporary_, error);  // from a killed process that had the same number
+  if (!error) fs::create_directories(temporary_, error);
+  if (error) {
+    throw IoError(
+        "{}: found {}, expected to create this folder; check the parent folder's "
+        "permissions and free space",
+        temporary_.string(), errno_text(error.value()));
+  }
+}
+
+AtomicFolder::~AtomicFolder() {
+  if (committed_) return;
+  std::error_code ignored;
+  fs::remove_all(temporary_, ignored);
+}
+
+void AtomicFolder::commit() {
+  if (committed_) throw InternalError("{}: found a second commit, expected one", final_.string());
+  for (const auto& entry : fs::recursive_directory_iterator(temporary_)) {
+    if (entry.is_regular_file() || entry.is_directory()) fsync_path(entry.path());
+  }
+  fsync_path(temporary_);
+  if (fs::exists(fs::symlink_status(final_))) {
+    const fs::path old = exchange_folders(temporary_, final_);
+    committed_ = true;
+    fsync_path(parent_of(final_));
+    std::error_code ignored;  // the new folder is in place; a rest of the old one is no failure
+    fs::remove_all(old, ignored);
+    return;
+  }
+  if (::rename(temporary_.c_str(), final_.c_str()) != 0) throw_unrenamed(temporary_, final_, errno);
+  committed_ = true;
+  fsync_path(parent_of(final_));
+}
+
+void remove_abandoned_temporaries(const fs::path& final_path) {
+  const fs::path target = without_trailing_slash(final_path);
+  const std::string prefix = target.filename().string() + ".tmp-";
+  std::error_code error;
+  std::vector<fs::path> found;
+  for (const auto& entry : fs::directory_iterator(parent_of(target), error)) {
+    if (entry.path().filename().string().starts_with(prefix)) found.push_back(entry.path());
+  }
+  for (const fs::path& path : found) fs::remove_all(path, error);
+}
+
+}  // namespace strata

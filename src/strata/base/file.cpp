@@ -1,0 +1,164 @@
+#include "strata/base/file.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cctype>
+#include <cerrno>
+#include <cstring>
+#include <system_error>
+#include <utility>
+
+#include "strata/base/descriptor.h"
+#include "strata/base/error.h"
+
+namespace strata {
+namespace {
+
+namespace fs = std::filesystem;
+
+[[noreturn]] void throw_unreadable(const fs::path& path, int error_number) {
+  throw IoError("{}: found {}, expected a readable file; check the path and its permissions",
+                path.string(), errno_text(error_number));
+}
+
+// Opens for reading and refuses everything but regular files. O_NONBLOCK: a named pipe without a
+// writer must be an error, not a hang.
+Descriptor open_regular(const fs::path& path, size_t* size_bytes) {
+  Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (file.get() < 0) throw_unreadable(path, errno);
+  struct stat status {};
+  if (::fstat(file.get(), &status) != 0) throw_unreadable(path, errno);
+  if (S_ISDIR(status.st_mode)) {
+    throw IoError("{}: found a folder, expected a file; name a file inside it", path.string());
+  }
+  if (!S_ISREG(status.st_mode)) {
+    throw IoError("{}: found a device or pipe, expected a regular file; copy it to a file first",
+                  path.string());
+  }
+  *size_bytes = static_cast<size_t>(status.st_size);
+  return file;
+}
+
+}  // namespace
+
+std::string errno_text(int error_number) {
+  std::string text = std::generic_category().message(error_number);
+  if (!text.empty()) text[0] = static_cast<char>(std::tolower(static_cast<unsigned char>(text[0])));
+  return text;
+}
+
+MappedFile::MappedFile(const fs::path& path) : path_(path) {
+  size_t size_bytes = 0;
+  const Descriptor file = open_regular(path, &size_bytes);
+  if (size_bytes == 0) return;  // mmap refuses a length of zero
+  void* address = ::mmap(nullptr, size_bytes, PROT_READ, MAP_SHARED, file.get(), 0);
+  if (address == MAP_FAILED) {
+    throw IoError(
+        "{}: found {} when mapping {} bytes, expected a mappable file; copy it to a local "
+        "file system",
+        path.string(), errno_text(errno), size_bytes);
+  }
+  data_ = {static_cast<const std::byte*>(address), size_bytes};
+}
+
+MappedFile::~MappedFile() { unmap(); }
+
+MappedFile::MappedFile(MappedFile&& other) noexcept
+    : path_(std::move(other.path_)), data_(std::exchange(other.data_, {})) {}
+
+MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
+  if (this != &other) {
+    unmap();
+    path_ = std::move(other.path_);
+    data_ = std::exchange(other.data_, {});
+  }
+  return *this;
+}
+
+void MappedFile::unmap() noexcept {
+  if (!data_.empty()) ::munmap(const_cast<std::byte*>(data_.data()), data_.size());
+  data_ = {};
+}
+
+std::string read_file(const fs::path& path) {
+  size_t size_bytes = 0;
+  const Descriptor file = open_regular(path, &size_bytes);
+  // One byte more than the size says, so that the loop sees the end without another growth. Files
+  // of /proc say zero: the loop does not rely on the size.
+  std::string content(size_bytes + 1, '\0');
+  size_t filled = 0;
+  while (true) {
+    const ssize_t count = ::read(file.get(), content.data() + filled, content.size() - filled);
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) throw_unreadable(path, errno);
+    if (count == 0) break;
+    filled += static_cast<size_t>(count);
+    if (filled == content.size()) content.resize(content.size() * 2);
+  }
+  content.resize(filled);
+  return content;
+}
+
+size_t write_fully(int file_descriptor, std::span<const std::byte> data, uint64_t offset) {
+  size_t written = 0;
+  while (written < data.size()) {
+    const ssize_t count = ::pwrite(file_descriptor, data.data() + written, data.size() - written,
+                                   static_cast<off_t>(offset + written));
+    if (count < 0 && errno == EINTR) continue;
+    if (count == 0) errno = EIO;  // no error and no progress: do not spin
+    if (count <= 0) break;
+    written += static_cast<size_t>(count);
+  }
+  return written;
+}
+
+void fsync_path(const fs::path& path) {
+  const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (file.get() < 0 || ::fsync(file.get()) != 0) {
+    // Some network file systems cannot sync a folder; that is not a failed write.
+    if (file.get() >= 0 && (errno == EINVAL || errno == ENOTSUP)) return;
+    throw IoError("{}: found {} when syncing, expected its content on the disk; check the disk",
+                  path.string(), errno_text(errno));
+  }
+}
+
+uint64_t available_bytes(const fs::path& path) {
+  std::error_code error;
+  fs::path existing = fs::absolute(path, error);
+  while (!existing.empty() && existing != existing.root_path() && !fs::exists(existing, error)) {
+    existing = existing.parent_path();
+  }
+  const fs::space_info info = fs::space(existing, error);
+  if (error) {
+    throw IoError(
+        "{}: found {} when asking for free space, expected a mounted file system; check "
+        "the path",
+        path.string(), errno_text(error.value()));
+  }
+  return info.available;
+}
+
+void require_writable_folder(const fs::path& path) {
+  std::error_code error;
+  fs::create_directories(path, error);
+  if (error || !fs::is_directory(path)) {
+    throw IoError(
+        "{}: found {} when creating it, expected a folder to write to; choose another "
+        "folder",
+        path.string(), errno_text(error ? error.value() : ENOTDIR));
+  }
+  std::string probe = (path / ".write-test-XXXXXX").string();
+  const Descriptor file(::mkostemp(probe.data(), O_CLOEXEC));
+  if (file.get() < 0) {
+    throw IoError(
+        "{}: found {} when creating a file in it, expected a writable folder; change its "
+        "permissions or choose another",
+        path.string(), errno_text(errno));
+  }
+  ::unlink(probe.c_str());
+}
+
+}  // namespace strata

@@ -1,0 +1,86 @@
+// Files as the program reads and writes them: read-only maps, whole files, and writes that either
+// happen completely or leave nothing behind. Never: formats, nor any choice of where things go.
+// Errors: IoError with the path and the operating system's text.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace strata {
+
+// A regular file mapped read-only. An empty file gives an empty span.
+// Threads: data() may be read by any number of threads.
+// Out of scope: somebody else truncating the file while it is mapped.
+class MappedFile {
+ public:
+  explicit MappedFile(const std::filesystem::path& path);
+  ~MappedFile();
+  MappedFile(MappedFile&& other) noexcept;
+  MappedFile& operator=(MappedFile&& other) noexcept;
+  MappedFile(const MappedFile&) = delete;
+  MappedFile& operator=(const MappedFile&) = delete;
+
+  std::span<const std::byte> data() const { return data_; }
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  void unmap() noexcept;
+  std::filesystem::path path_;
+  std::span<const std::byte> data_;
+};
+
+std::string read_file(const std::filesystem::path& path);
+
+// Writes to a temporary file in the same folder, syncs it, renames it over `path` and syncs the
+// folder. On any failure (a full disk) the temporary is removed and `path` is as it was before.
+void write_file_atomically(const std::filesystem::path& path, std::string_view content);
+
+// A folder that appears under its final name with all its content or not at all.
+// Invariants: until commit() only a sibling `FINAL.tmp-<pid>` exists; a previous folder of the
+// final name stays in place until the very moment of the exchange and is removed after it. The
+// destructor without commit() removes the temporary folder.
+class AtomicFolder {
+ public:
+  explicit AtomicFolder(std::filesystem::path final_path);
+  ~AtomicFolder();
+  AtomicFolder(const AtomicFolder&) = delete;
+  AtomicFolder& operator=(const AtomicFolder&) = delete;
+
+  // Where to write the content.
+  const std::filesystem::path& path() const { return temporary_; }
+  const std::filesystem::path& final_path() const { return final_; }
+  // Syncs every file below path(), renames it to the final name, syncs the parent folder.
+  void commit();
+
+ private:
+  std::filesystem::path final_;
+  std::filesystem::path temporary_;
+  bool committed_ = false;
+};
+
+// Removes what AtomicFolder and write_file_atomically left behind beside `final_path` when a
+// process was killed in the middle of a write. Requires: no other process is writing `final_path`
+// now.
+void remove_abandoned_temporaries(const std::filesystem::path& final_path);
+
+// Brings a file's or a folder's content to the disk.
+void fsync_path(const std::filesystem::path& path);
+
+// Free bytes for this user on the file system that holds `path` (or its nearest existing parent).
+uint64_t available_bytes(const std::filesystem::path& path);
+
+// Creates the folder when it is missing and proves by creating a file that it can be written.
+void require_writable_folder(const std::filesystem::path& path);
+
+// The operating system's text for `error_number`, lower case ("no space left on device").
+std::string errno_text(int error_number);
+
+// Writes all of `data` at `offset` of an open file. Returns the number of bytes written; less than
+// data.size() only after an error, which is then in errno.
+size_t write_fully(int file_descriptor, std::span<const std::byte> data, uint64_t offset);
+
+}  // namespace strata

@@ -1,0 +1,354 @@
+// parse_json: a recursive descent over the text that builds the document directly.
+// Not nlohmann's parser: that one searches an object linearly for every key it adds (a vocabulary
+// of 128,000 tokens takes minutes), and gives no column.
+#include <charconv>
+#include <cstdint>
+#include <cstdlib>
+#include <limits>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+
+#include "strata/base/error.h"
+#include "strata/base/file.h"
+#include "strata/base/json.h"
+
+namespace strata {
+namespace {
+
+// Objects with more keys than this find repeated keys by hash instead of by looking through all.
+constexpr size_t kLinearKeys = 16;
+
+// Length of the well-formed UTF-8 sequence at the start of `text` (Unicode table 3-7), 0 if none.
+size_t utf8_length(std::string_view text) {
+  const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
+  const auto is_tail = [&](size_t i) { return i < text.size() && (byte(i) & 0xc0) == 0x80; };
+  const unsigned char first = byte(0);
+  if (first < 0x80) return 1;
+  if (first >= 0xc2 && first <= 0xdf) return is_tail(1) ? 2 : 0;
+  if (first >= 0xe0 && first <= 0xef) {
+    if (!is_tail(1) || !is_tail(2)) return 0;
+    if (first == 0xe0 && byte(1) < 0xa0) return 0;  // overlong
+    if (first == 0xed && byte(1) > 0x9f) return 0;  // surrogate
+    return 3;
+  }
+  if (first >= 0xf0 && first <= 0xf4) {
+    if (!is_tail(1) || !is_tail(2) || !is_tail(3)) return 0;
+    if (first == 0xf0 && byte(1) < 0x90) return 0;  // overlong
+    if (first == 0xf4 && byte(1) > 0x8f) return 0;  // beyond U+10FFFF
+    return 4;
+  }
+  return 0;
+}
+
+void append_utf8(std::string& out, uint32_t code) {
+  if (code < 0x80) {
+    out += static_cast<char>(code);
+  } else if (code < 0x800) {
+    out += static_cast<char>(0xc0 | (code >> 6));
+    out += static_cast<char>(0x80 | (code & 0x3f));
+  } else if (code < 0x10000) {
+    out += static_cast<char>(0xe0 | (code >> 12));
+    out += static_cast<char>(0x80 | ((code >> 6) & 0x3f));
+    out += static_cast<char>(0x80 | (code & 0x3f));
+  } else {
+    out += static_cast<char>(0xf0 | (code >> 18));
+    out += static_cast<char>(0x80 | ((code >> 12) & 0x3f));
+    out += static_cast<char>(0x80 | ((code >> 6) & 0x3f));
+    out += static_cast<char>(0x80 | (code & 0x3f));
+  }
+}
+
+class Parser {
+ public:
+  Parser(std::string_view text, const std::string& subject, const JsonOptions& options)
+      : text_(text), subject_(subject), options_(options) {
+    if (text_.starts_with("\xef\xbb\xbf")) start_ = at_ = 3;
+  }
+
+  Json document() {
+    Json result = value(0);
+    skip_space();
+    if (at_ != text_.size()) fail("the end of the document");
+    return result;
+  }
+
+ private:
+  [[noreturn]] void fail_at(size_t position, const std::string& found, std::string_view expected) {
+    size_t line = options_.first_line, column = 1;
+    for (size_t i = start_; i < position; ++i) {
+      if (text_[i] == '\n') {
+        ++line;
+        column = 1;
+      } else if ((static_cast<unsigned char>(text_[i]) & 0xc0) != 0x80) {
+        ++column;
+      }
+    }
+    throw FormatError("{}:{}:{}: found {}, expected {}; correct the file", subject_, line, column,
+                      found, expected);
+  }
+
+  [[noreturn]] void fail(std::string_view expected) { fail_at(at_, here(), expected); }
+
+  // What stands at the position, for a message.
+  std::string here() const {
+    if (at_ >= text_.size()) return "the end of the text";
+    const size_t length = utf8_length(text_.substr(at_));
+    const auto byte = static_cast<unsigned char>(text_[at_]);
+    if (length == 0) return fmt::format("the byte 0x{:02x}, which is no valid utf-8", byte);
+    if (byte == '\n') return "the end of the line";
+    if (byte < 0x20 || byte == 0x7f) return fmt::format("the control character 0x{:02x}", byte);
+    return fmt::format("'{}'", text_.substr(at_, length));
+  }
+
+  void skip_space() {
+    while (at_ < text_.size() &&
+           (text_[at_] == ' ' || text_[at_] == '\n' || text_[at_] == '\r' || text_[at_] == '\t')) {
+      ++at_;
+    }
+  }
+
+  bool next_is(char c) const { return at_ < text_.size() && text_[at_] == c; }
+
+  bool consume(std::string_view word) {
+    if (!text_.substr(at_).starts_with(word)) return false;
+    at_ += word.size();
+    return true;
+  }
+
+  Json value(size_t depth) {
+    if (depth > options_.max_depth) {
+      fail_at(at_, fmt::format("more than {} nested levels", options_.max_depth), "fewer");
+    }
+    skip_space();
+    if (next_is('{')) return object(depth);
+    if (next_is('[')) return array(depth);
+    if (next_is('"')) return Json(string());
+    if (consume("true")) return Json(true);
+    if (consume("false")) return Json(false);
+    if (consume("null")) return Json(nullptr);
+    if (consume("NaN")) return Json(std::numeric_limits<double>::quiet_NaN());
+    if (consume("Infinity")) return Json(std::numeric_limits<double>::infinity());
+    if (consume("-Infinity")) return Json(-std::numeric_limits<double>::infinity());
+    if (at_ < text_.size() && (text_[at_] == '-' || is_digit(at_))) return number();
+    fail("a value");
+  }
+
+  Json array(size_t depth) {
+    Json result = Json::array();
+    auto& items = result.get_ref<Json::array_t&>();
+    ++at_;
+    skip_space();
+    if (consume("]")) return result;
+    while (true) {
+      items.push_back(value(depth + 1));
+      skip_space();
+      if (consume("]")) return result;
+      if (!consume(",")) fail("',' or ']'");
+    }
+  }
+
+  Json object(size_t depth) {
+    Json result = Json::object();
+    // The vector below nlohmann's ordered map: appending there skips its search for the key.
+    auto& items = result.get_ref<Json::object_t&>();
+    std::unordered_map<std::string, size_t> places;
+    ++at_;
+    skip_space();
+    if (consume("}")) return result;
+    while (true) {
+      skip_space();
+      const size_t key_position = at_;
+      if (!next_is('"')) fail("a key in double quotes");
+      std::string key = string();
+      skip_space();
+      if (!consume(":")) fail("':' after the key");
+      Json item = value(depth + 1);
+      const size_t place = place_of(items, places, key);
+      if (place == items.size()) {
+        items.Json::object_t::Container::emplace_back(std::move(key), std::move(item));
+      } else if (options_.duplicates == DuplicateKeys::kReject) {
+        fail_at(key_position, "the key \"" + key + "\" again", "every key once");
+      } else {
+        (items.begin() + static_cast<std::ptrdiff_t>(place))->second = std::move(item);
+      }
+      skip_space();
+      if (consume("}")) return result;
+      if (!consume(",")) fail("',' or '}'");
+    }
+  }
+
+  // Index of `key` in `items`, or items.size(). Keeps `places` in step once the object is large.
+  static size_t place_of(const Json::object_t& items,
+                         std::unordered_map<std::string, size_t>& places, const std::string& key) {
+    if (items.size() < kLinearKeys) {
+      for (size_t i = 0; i < items.size(); ++i) {
+        if ((items.begin() + static_cast<std::ptrdiff_t>(i))->first == key) return i;
+      }
+      return items.size();
+    }
+    if (places.empty()) {
+      for (size_t i = 0; i < items.size(); ++i) {
+        places.emplace((items.begin() + static_cast<std::ptrdiff_t>(i))->first, i);
+      }
+    }
+    return places.emplace(key, items.size()).first->second;
+  }
+
+  std::string string() {
+    std::string result;
+    ++at_;
+    while (true) {
+      const size_t begin = at_;
+      while (at_ < text_.size() && text_[at_] != '"' && text_[at_] != '\\' &&
+             static_cast<unsigned char>(text_[at_]) >= 0x20) {
+        const size_t length = utf8_length(text_.substr(at_));
+        if (length == 0) fail("utf-8 text");
+        at_ += length;
+      }
+      result.append(text_, begin, at_ - begin);
+      if (consume("\"")) return result;
+      if (!next_is('\\')) fail("'\"' at the end of the string");
+      escape(result);
+    }
+  }
+
+  void escape(std::string& out) {
+    ++at_;
+    const char c = at_ < text_.size() ? text_[at_] : '\0';
+    switch (c) {
+      case '"':
+      case '\\':
+      case '/':
+        out += c;
+        break;
+      case 'b':
+        out += '\b';
+        break;
+      case 'f':
+        out += '\f';
+        break;
+      case 'n':
+        out += '\n';
+        break;
+      case 'r':
+        out += '\r';
+        break;
+      case 't':
+        out += '\t';
+        break;
+      case 'u':
+        ++at_;
+        unicode_escape(out);
+        return;
+      default:
+        fail("one of \"\\/bfnrtu after '\\'");
+    }
+    ++at_;
+  }
+
+  void unicode_escape(std::string& out) {
+    const size_t begin = at_ - 2;
+    uint32_t code = four_hex_digits();
+    if (code >= 0xd800 && code <= 0xdbff && consume("\\u")) {
+      const uint32_t low = four_hex_digits();
+      if (low < 0xdc00 || low > 0xdfff) {
+        fail_at(begin, "an unpaired surrogate", "a pair \\uD8xx\\uDCxx");
+      }
+      code = 0x10000 + ((code - 0xd800) << 10) + (low - 0xdc00);
+    } else if (code >= 0xd800 && code <= 0xdfff) {
+      fail_at(begin, "an unpaired surrogate", "a pair \\uD8xx\\uDCxx");
+    }
+    append_utf8(out, code);
+  }
+
+  uint32_t four_hex_digits() {
+    uint32_t code = 0;
+    for (int i = 0; i < 4; ++i, ++at_) {
+      const char c = at_ < text_.size() ? text_[at_] : '\0';
+      uint32_t digit = 0;
+      if (c >= '0' && c <= '9')
+        digit = static_cast<uint32_t>(c - '0');
+      else if (c >= 'a' && c <= 'f')
+        digit = static_cast<uint32_t>(c - 'a' + 10);
+      else if (c >= 'A' && c <= 'F')
+        digit = static_cast<uint32_t>(c - 'A' + 10);
+      else
+        fail("four hexadecimal digits after '\\u'");
+      code = code * 16 + digit;
+    }
+    return code;
+  }
+
+  bool is_digit(size_t i) const { return i < text_.size() && text_[i] >= '0' && text_[i] <= '9'; }
+
+  void skip_digits() {
+    if (!is_digit(at_)) fail("a digit");
+    while (is_digit(at_)) ++at_;
+  }
+
+  Json number() {
+    const size_t begin = at_;
+    const bool is_negative = consume("-");
+    if (next_is('0')) {
+      ++at_;
+      if (is_digit(at_)) fail("no digit after a leading zero");
+    } else {
+      skip_digits();
+    }
+    bool is_integer = true;
+    if (consume(".")) {
+      is_integer = false;
+      skip_digits();
+    }
+    if (next_is('e') || next_is('E')) {
+      is_integer = false;
+      ++at_;
+      if (next_is('+') || next_is('-')) ++at_;
+      skip_digits();
+    }
+    const std::string_view digits = text_.substr(begin, at_ - begin);
+    return is_integer ? integer(digits, is_negative) : Json(floating(digits));
+  }
+
+  static Json integer(std::string_view digits, bool is_negative) {
+    const char* end = digits.data() + digits.size();
+    if (is_negative) {
+      int64_t value = 0;
+      if (std::from_chars(digits.data(), end, value).ec == std::errc()) return Json(value);
+    } else {
+      uint64_t value = 0;
+      if (std::from_chars(digits.data(), end, value).ec == std::errc()) return Json(value);
+    }
+    return Json(floating(digits));
+  }
+
+  // Too large becomes infinity and too small zero, as in Python.
+  static double floating(std::string_view digits) {
+    double value = 0;
+    const auto result = std::from_chars(digits.data(), digits.data() + digits.size(), value);
+    // from_chars does not say which of the two it was; strtod does.
+    if (result.ec == std::errc::result_out_of_range) {
+      return std::strtod(std::string(digits).c_str(), nullptr);
+    }
+    return value;
+  }
+
+  std::string_view text_;
+  const std::string& subject_;
+  const JsonOptions& options_;
+  size_t start_ = 0;
+  size_t at_ = 0;
+};
+
+}  // namespace
+
+Json parse_json(std::string_view text, const std::string& subject, const JsonOptions& options) {
+  return Parser(text, subject, options).document();
+}
+
+Json read_json_file(const std::filesystem::path& path, const JsonOptions& options) {
+  return parse_json(read_file(path), path.string(), options);
+}
+
+}  // namespace strata
