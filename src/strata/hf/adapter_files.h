@@ -1,0 +1,52 @@
+// adapter_config.json, as PEFT writes and reads it. Source: PEFT 0.21, LoraConfig.
+// Never: adapter weights (ModelFolder and SafetensorsWriter), nor matching of module names.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "strata/base/json.h"
+
+namespace strata::hf {
+
+inline constexpr const char* kAdapterConfigFile = "adapter_config.json";
+inline constexpr const char* kAdapterWeightsFile = "adapter_model.safetensors";
+// A weight's key in the file: this and its path in the model; the adapter's name is removed.
+inline constexpr const char* kAdapterKeyPrefix = "base_model.model.";
+
+// Defaults are PEFT's.
+struct AdapterConfig {
+  int64_t r = 8;
+  double lora_alpha = 8;
+  double lora_dropout = 0;
+  // Exactly one of the two; neither means the model family's default modules.
+  std::vector<std::string> target_modules;
+  std::optional<std::string> target_modules_regex;  // a string in the file: regex, or "all-linear"
+  std::vector<std::string> modules_to_save;
+  bool use_rslora = false;
+  std::string base_model_name_or_path;
+  std::string revision;                 // empty: null
+  std::string task_type = "CAUSAL_LM";  // empty: null
+  std::string bias = "none";
+  // How the first values were drawn: "true", "false", "gaussian", "orthogonal" or "eva".
+  std::string init_lora_weights = "true";
+  bool inference_mode = true;
+  // Filled by reading: keys that nobody knows, one sentence each. Never written.
+  std::vector<std::string> warnings;
+};
+
+// Reads FOLDER/adapter_config.json. A value of the wrong type is a FormatError; a feature that this
+// version cannot apply (use_dora, rank_pattern, another peft_type, ...) is a ConfigError that names
+// the key.
+AdapterConfig read_adapter_config(const std::filesystem::path& folder);
+// `subject` names the file in messages.
+AdapterConfig parse_adapter_config(const Json& json, const std::string& subject);
+
+// The file's text in PEFT's form: keys sorted, indent 2, no final newline. Only keys that PEFT has
+// known for long are written, so that older readers do not warn.
+std::string adapter_config_json(const AdapterConfig& config);
+
+}  // namespace strata::hf
