@@ -1,0 +1,87 @@
+#include "strata/report/metrics_file.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "strata/base/error.h"
+#include "strata/base/file.h"
+
+namespace strata::report {
+namespace {
+
+std::string row_line(const Json& row) {
+  return dump_python(row, /*indent=*/-1, /*sort_keys=*/false, /*ensure_ascii=*/false) + "\n";
+}
+
+void keep_rows_until(const std::filesystem::path& path, int64_t step) {
+  if (!std::filesystem::exists(path)) {
+    return;
+  }
+  std::string kept;
+  for (const Json& row : read_metrics(path)) {
+    if (row.value("step", int64_t{0}) <= step) {
+      kept += row_line(row);
+    }
+  }
+  write_file_atomically(path, kept);
+}
+
+}  // namespace
+
+MetricsFile::MetricsFile(std::filesystem::path path, std::optional<int64_t> resumed_step)
+    : path_(std::move(path)) {
+  if (resumed_step) {
+    keep_rows_until(path_, *resumed_step);
+  }
+  const int flags = O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | (resumed_step ? 0 : O_TRUNC);
+  descriptor_ = ::open(path_.c_str(), flags, 0666);
+  if (descriptor_ < 0) {
+    throw IoError(
+        "{}: found that it cannot be opened ({}), expected a writable file; choose another "
+        "output_dir",
+        path_.string(), errno_text(errno));
+  }
+}
+
+MetricsFile::~MetricsFile() { ::close(descriptor_); }
+
+void MetricsFile::append(const Json& row) {
+  const std::string line = row_line(row);
+  std::string_view rest = line;
+  while (!rest.empty()) {
+    const ssize_t written = ::write(descriptor_, rest.data(), rest.size());
+    if (written < 0 && errno == EINTR) {
+      continue;
+    }
+    if (written < 0) {
+      throw IoError(
+          "{}: found that a row cannot be written ({}), expected room for it; free disk "
+          "space and resume",
+          path_.string(), errno_text(errno));
+    }
+    rest.remove_prefix(static_cast<size_t>(written));
+  }
+}
+
+std::vector<Json> read_metrics(const std::filesystem::path& path) {
+  const std::string text = read_file(path);
+  std::vector<Json> rows;
+  std::string_view rest = text;
+  size_t line_number = 1;
+  // Only whole lines count: a row without its newline was torn by a crash.
+  for (size_t end; (end = rest.find('\n')) != std::string_view::npos; ++line_number) {
+    const std::string_view line = rest.substr(0, end);
+    rest.remove_prefix(end + 1);
+    if (!line.empty()) {
+      rows.push_back(parse_json(line, path.string(), {.first_line = line_number}));
+    }
+  }
+  return rows;
+}
+
+}  // namespace strata::report
