@@ -1,0 +1,131 @@
+#include "strata/shard/executor.h"
+
+#include "strata/base/error.h"
+
+namespace strata::shard {
+
+ChainShape shape_of(models::Model& model, const Partition& partition) {
+  ChainShape shape;
+  shape.block_units = partition.block_units;
+  for (models::Block* block : model.blocks()) {
+    const auto parameters = block->parameters();
+    shape.block_trains.push_back(std::any_of(parameters.begin(), parameters.end(),
+                                             [](nn::Parameter* p) { return p->requires_grad(); }));
+    shape.backward_reads_parameters.push_back(block->kind() != models::BlockKind::kEmbedding);
+  }
+  for (const Unit& unit : partition.units) shape.unit_trains.push_back(unit.trains());
+  return shape;
+}
+
+Executor::Executor(models::Model& model, UnitStore& store, Schedule training, Schedule evaluation)
+    : blocks_(model.blocks()),
+      store_(store),
+      training_(std::move(training)),
+      evaluation_(std::move(evaluation)),
+      kept_(blocks_.size()) {}
+
+void Executor::train(const nn::Batch& batch, const nn::ForwardContext& context,
+                     bool first_micro_step, bool last_micro_step) {
+  context_ = context;
+  context_.batch = &batch;
+  first_micro_step_ = first_micro_step;
+  last_micro_step_ = last_micro_step;
+  walk(training_);
+}
+
+void Executor::evaluate(const nn::Batch& batch, const nn::ForwardContext& context) {
+  context_ = context;
+  context_.batch = &batch;
+  context_.training = false;
+  walk(evaluation_);
+}
+
+void Executor::walk(const Schedule& schedule) {
+  for (const Step& step : schedule) {
+    switch (step.action) {
+      case Action::kGather: store_.gather(step.index); break;
+      case Action::kRelease: store_.release(step.index); break;
+      case Action::kForward: forward(step); break;
+      case Action::kLoss: loss(step); break;
+      case Action::kBackward: backward(step); break;
+      case Action::kReduce: start_reduce(step.index); break;
+    }
+  }
+  if (reducing_unit_ >= 0) store_.wait_reduce(reducing_unit_);
+  reducing_unit_ = -1;
+  current_ = at::Tensor();
+}
+
+void Executor::wait_for_units(int block) {
+  for (int u : store_.partition().block_units[static_cast<size_t>(block)]) store_.wait_gather(u);
+}
+
+void Executor::open_gradients(int block) {
+  for (int u : store_.partition().block_units[static_cast<size_t>(block)]) {
+    if (store_.unit(u).trains() && !store_.has_open_gradients(u)) {
+      store_.open_gradients(u, first_micro_step_);
+    }
+  }
+}
+
+void Executor::start_reduce(int u) {
+  // One reduction in flight: its buffer is the price of the overlap, and one hides the transfer.
+  if (reducing_unit_ >= 0) store_.wait_reduce(reducing_unit_);
+  store_.reduce(u, last_micro_step_);
+  reducing_unit_ = u;
+}
+
+// A leaf that makes autograd record the block (I4). The embedding has no input: an empty one does.
+static at::Tensor tracked(const at::Tensor& input) {
+  at::Tensor leaf = input.defined() ? input.detach() : at::empty({0});
+  leaf.set_requires_grad(true);
+  return leaf;
+}
+
+at::Tensor Executor::run_block(int block, const at::Tensor& input) {
+  return blocks_[static_cast<size_t>(block)]->forward(input, context_);
+}
+
+void Executor::forward(const Step& step) {
+  wait_for_units(step.index);
+  Kept& kept = kept_[static_cast<size_t>(step.index)];
+  if (step.keep == Keep::kActivations) {
+    at::AutoGradMode record(true);
+    kept.input = tracked(current_);
+    kept.output = run_block(step.index, kept.input);
+    current_ = kept.output.detach();
+    return;
+  }
+  if (step.keep == Keep::kInput) kept.input = current_;
+  at::NoGradGuard no_grad;
+  current_ = run_block(step.index, current_.defined() ? current_ : at::empty({0}));
+}
+
+void Executor::loss(const Step& step) {
+  wait_for_units(step.index);
+  open_gradients(step.index);
+  at::AutoGradMode record(true);
+  const at::Tensor input = tracked(current_);
+  current_ = at::Tensor();
+  const at::Tensor loss = run_block(step.index, input);
+  current_ = torch::autograd::grad({loss}, {input})[0];
+}
+
+void Executor::backward(const Step& step) {
+  // An embedding's gradient needs the ids alone; its unit is not gathered again.
+  const auto kind = blocks_[static_cast<size_t>(step.index)]->kind();
+  if (kind != models::BlockKind::kEmbedding) wait_for_units(step.index);
+  open_gradients(step.index);
+  Kept kept = std::move(kept_[static_cast<size_t>(step.index)]);
+  kept_[static_cast<size_t>(step.index)] = Kept{};
+  if (step.keep == Keep::kInput) {
+    at::AutoGradMode record(true);
+    kept.input = tracked(kept.input);
+    kept.output = run_block(step.index, kept.input);
+  }
+  const at::Tensor gradient = std::move(current_);
+  current_ = torch::autograd::grad({kept.output}, {kept.input}, {gradient}, /*retain_graph=*/false,
+                                   /*create_graph=*/false, /*allow_unused=*/true)[0];
+}
+
+}  // namespace strata::shard

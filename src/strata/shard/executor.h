@@ -1,0 +1,59 @@
+// Walks a schedule: the only loop that runs blocks. Owns: the activations kept between the forward
+// and the backward pass. Never: decides order; knows no model family and no strategy.
+#pragma once
+
+#include <vector>
+
+#include "strata/shard/schedule.h"
+#include "strata/shard/unit_store.h"
+
+namespace strata::shard {
+
+// What the schedule builder must know, read off the model and its units.
+ChainShape shape_of(models::Model& model, const Partition& partition);
+
+// Collective: every method, with the same schedule on every rank.
+// Threads: one. An exception leaves units gathered; the executor cannot be used after one.
+class Executor {
+ public:
+  Executor(models::Model& model, UnitStore& store, Schedule training, Schedule evaluation);
+
+  // Forward and backward of one micro-batch; gradients arrive in the homes (the first micro-step of
+  // a step overwrites, later ones add). `sums` gets this rank's sums of the micro-batch.
+  void train(const nn::Batch& batch, const nn::ForwardContext& context, bool first_micro_step,
+             bool last_micro_step);
+  // Forward only.
+  void evaluate(const nn::Batch& batch, const nn::ForwardContext& context);
+
+  const Schedule& training() const { return training_; }
+
+ private:
+  struct Kept {
+    at::Tensor input;
+    at::Tensor output;  // defined with Keep::kActivations
+  };
+
+  void walk(const Schedule& schedule);
+  void forward(const Step& step);
+  void loss(const Step& step);
+  void backward(const Step& step);
+  void wait_for_units(int block);
+  void open_gradients(int block);
+  void start_reduce(int u);
+  at::Tensor run_block(int block, const at::Tensor& input);
+
+  std::vector<models::Block*> blocks_;
+  UnitStore& store_;
+  Schedule training_;
+  Schedule evaluation_;
+
+  // Of the micro-batch that is running.
+  nn::ForwardContext context_;
+  bool first_micro_step_ = true;
+  bool last_micro_step_ = true;
+  at::Tensor current_;   // output of the last block run forward, or gradient of its input in backward
+  std::vector<Kept> kept_;
+  int reducing_unit_ = -1;
+};
+
+}  // namespace strata::shard
