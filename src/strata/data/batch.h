@@ -6,8 +6,8 @@
 
 namespace strata::data {
 
-// One row ready to train on. `labels` has the length of `ids`; -100 = not trained. A packed row holds
-// several documents: `lengths` are their token counts (one entry for an ordinary row).
+// One row ready to train on. `labels` has the length of `ids`; -100 = not trained. A packed row
+// holds several documents: `lengths` are their token counts (one entry for an ordinary row).
 struct Example {
   std::vector<int32_t> ids;
   std::vector<int32_t> labels;
