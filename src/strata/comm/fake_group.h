@@ -1,5 +1,6 @@
 // A group of any size without other processes: every other rank is imagined to hold what this rank
-// holds. For dry runs of schedules and plans at world sizes that no test machine has. Counts traffic.
+// holds. For dry runs of schedules and plans at world sizes that no test machine has. Counts
+// traffic.
 #pragma once
 
 #include <cstdint>

@@ -18,8 +18,10 @@ auto translate(const char* collective, int rank, F&& call) {
   } catch (const std::exception& e) {
     std::string reason = e.what();
     reason = reason.substr(0, reason.find('\n'));
-    throw CommError("collective {}: found a failed peer on rank {} ({}), expected every rank to take "
-                    "part; look at the first failing rank's message", collective, rank, reason);
+    throw CommError(
+        "collective {}: found a failed peer on rank {} ({}), expected every rank to take "
+        "part; look at the first failing rank's message",
+        collective, rank, reason);
   }
 }
 
@@ -68,9 +70,9 @@ class GlooGroup final : public Group {
       spare_.push_back(received);
     };
     std::vector<int64_t> equal_splits;
-    return start("reduce-scatter", [&] {
-      return backend_->alltoall_base(received, in, equal_splits, equal_splits);
-    }, finish);
+    return start(
+        "reduce-scatter",
+        [&] { return backend_->alltoall_base(received, in, equal_splits, equal_splits); }, finish);
   }
 
   std::unique_ptr<Work> all_reduce(at::Tensor tensor, Reduction op) override {
@@ -121,8 +123,10 @@ std::unique_ptr<Group> make_gloo_group(Rendezvous& rendezvous, const std::string
                                        const std::vector<int>& ranks) {
   const auto self = std::find(ranks.begin(), ranks.end(), rendezvous.options().rank);
   if (self == ranks.end()) {
-    throw InternalError("process group \"{}\": found rank {} asking for a group without it, expected "
-                        "a member; report this as a bug", name, rendezvous.options().rank);
+    throw InternalError(
+        "process group \"{}\": found rank {} asking for a group without it, expected "
+        "a member; report this as a bug",
+        name, rendezvous.options().rank);
   }
   const int rank = static_cast<int>(self - ranks.begin());
   const int size = static_cast<int>(ranks.size());
@@ -130,9 +134,8 @@ std::unique_ptr<Group> make_gloo_group(Rendezvous& rendezvous, const std::string
   return translate("connect", rank, [&]() -> std::unique_ptr<Group> {
     const std::string& address = rendezvous.options().address;
     const bool local = address == "127.0.0.1" || address == "localhost";
-    options->devices.push_back(local
-                                   ? c10d::ProcessGroupGloo::createDeviceForHostname("127.0.0.1")
-                                   : c10d::ProcessGroupGloo::createDefaultDevice());
+    options->devices.push_back(local ? c10d::ProcessGroupGloo::createDeviceForHostname("127.0.0.1")
+                                     : c10d::ProcessGroupGloo::createDefaultDevice());
     auto base = c10::intrusive_ptr<c10d::Store>::reclaim_copy(&rendezvous.store());
     auto store = c10::make_intrusive<c10d::PrefixStore>("group/" + name, base);
     auto backend = c10::make_intrusive<c10d::ProcessGroupGloo>(store, rank, size, options);

@@ -6,9 +6,9 @@
 
 namespace strata::comm {
 
-// Connects all ranks of the store. Collective. Throws CommError when a rank does not arrive in time.
-// `name` keeps the keys of several groups apart. `ranks` are the store's ranks that belong to the
-// group, in group order; this process must be one of them.
+// Connects all ranks of the store. Collective. Throws CommError when a rank does not arrive in
+// time. `name` keeps the keys of several groups apart. `ranks` are the store's ranks that belong to
+// the group, in group order; this process must be one of them.
 std::unique_ptr<Group> make_gloo_group(Rendezvous& rendezvous, const std::string& name,
                                        const std::vector<int>& ranks);
 

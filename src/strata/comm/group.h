@@ -10,7 +10,8 @@
 
 namespace strata::comm {
 
-// An operation in flight. The tensors passed to the call must stay alive and untouched until wait().
+// An operation in flight. The tensors passed to the call must stay alive and untouched until
+// wait().
 class Work {
  public:
   virtual ~Work() = default;
@@ -29,7 +30,8 @@ class Group {
 
   // `out` [size * n] = every rank's `in` [n], in rank order. `in` may be out's own slice.
   virtual std::unique_ptr<Work> all_gather(at::Tensor out, at::Tensor in) = 0;
-  // `out` [n] = sum over ranks of their in[rank * n .. (rank + 1) * n). `in` [size * n] may be changed.
+  // `out` [n] = sum over ranks of their in[rank * n .. (rank + 1) * n). `in` [size * n] may be
+  // changed.
   virtual std::unique_ptr<Work> reduce_scatter(at::Tensor out, at::Tensor in) = 0;
   virtual std::unique_ptr<Work> all_reduce(at::Tensor tensor, Reduction op = Reduction::kSum) = 0;
   virtual std::unique_ptr<Work> broadcast(at::Tensor tensor, int root) = 0;

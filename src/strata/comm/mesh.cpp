@@ -10,9 +10,10 @@ namespace {
 
 void check_divides(int world_size, int shard_size) {
   if (shard_size < 1 || world_size % shard_size != 0) {
-    throw ConfigError("device mesh: found {} ranks to be divided into shard groups of {}, expected a "
-                      "divisor of the world size; change num_processes or the sharding strategy",
-                      world_size, shard_size);
+    throw ConfigError(
+        "device mesh: found {} ranks to be divided into shard groups of {}, expected a "
+        "divisor of the world size; change num_processes or the sharding strategy",
+        world_size, shard_size);
   }
 }
 

@@ -31,10 +31,10 @@ Rendezvous::Rendezvous(const RendezvousOptions& options)
     state_->store = c10::make_intrusive<c10d::TCPStore>(options.address, store_options);
   } catch (const std::exception& e) {
     std::string reason = e.what();
-    throw CommError("rendezvous {}:{}: found no meeting of {} ranks ({}), expected every rank to "
-                    "connect; check main_process_ip, main_process_port and that rank 0 runs",
-                    options.address, options.port, options.world_size,
-                    reason.substr(0, reason.find('\n')));
+    throw CommError(
+        "rendezvous {}:{}: found no meeting of {} ranks ({}), expected every rank to "
+        "connect; check main_process_ip, main_process_port and that rank 0 runs",
+        options.address, options.port, options.world_size, reason.substr(0, reason.find('\n')));
   }
 }
 
@@ -42,8 +42,9 @@ Rendezvous::~Rendezvous() = default;
 
 c10d::Store& Rendezvous::store() {
   if (!state_->store) {
-    throw InternalError("rendezvous: found a store asked for with one rank, expected none needed; "
-                        "report this as a bug");
+    throw InternalError(
+        "rendezvous: found a store asked for with one rank, expected none needed; "
+        "report this as a bug");
   }
   return *state_->store;
 }
@@ -57,9 +58,10 @@ void Rendezvous::require_same(const std::string& what, const std::string& value)
     const std::vector<uint8_t> bytes = store.get(key(rank));
     const std::string other(bytes.begin(), bytes.end());
     if (other != value) {
-      throw ConfigError("{}: found \"{}\" on rank {} but \"{}\" on rank {}, expected the same on all "
-                        "ranks; start every rank with the same flags, files and environment",
-                        what, value, options_.rank, other, rank);
+      throw ConfigError(
+          "{}: found \"{}\" on rank {} but \"{}\" on rank {}, expected the same on all "
+          "ranks; start every rank with the same flags, files and environment",
+          what, value, options_.rank, other, rank);
     }
   }
 }

@@ -32,9 +32,10 @@ class Kwargs {
   Kwargs(const ScheduleSettings& settings, std::set<std::string> known) : settings_(settings) {
     for (const auto& [key, value] : settings.kwargs.items()) {
       if (!known.count(key)) {
-        throw ConfigError("lr_scheduler_kwargs: found \"{}\", expected one of [{}] for "
-                          "lr_scheduler_type \"{}\"; remove or correct it", key,
-                          fmt::join(known, ", "), settings.type);
+        throw ConfigError(
+            "lr_scheduler_kwargs: found \"{}\", expected one of [{}] for "
+            "lr_scheduler_type \"{}\"; remove or correct it",
+            key, fmt::join(known, ", "), settings.type);
       }
     }
   }
@@ -52,9 +53,10 @@ class Kwargs {
     return settings_.kwargs[key].get<std::string>();
   }
   [[noreturn]] void fail(const char* key, const std::string& expected) const {
-    throw ConfigError("lr_scheduler_kwargs: found \"{}\" {}, expected {} for lr_scheduler_type "
-                      "\"{}\"; add or correct it", key,
-                      has(key) ? settings_.kwargs[key].dump() : "missing", expected, settings_.type);
+    throw ConfigError(
+        "lr_scheduler_kwargs: found \"{}\" {}, expected {} for lr_scheduler_type "
+        "\"{}\"; add or correct it",
+        key, has(key) ? settings_.kwargs[key].dump() : "missing", expected, settings_.type);
   }
 
  private:
@@ -90,7 +92,8 @@ Factor polynomial(const ScheduleSettings& s) {
   return [=, warmup = s.warmup_steps, total = s.total_steps](int64_t step) {
     if (step < warmup) return ratio(static_cast<double>(step), static_cast<double>(warmup));
     if (step > total) return end / lr;
-    const double rest = 1 - static_cast<double>(step - warmup) / static_cast<double>(total - warmup);
+    const double rest =
+        1 - static_cast<double>(step - warmup) / static_cast<double>(total - warmup);
     return ((lr - end) * std::pow(rest, power) + end) / lr;
   };
 }

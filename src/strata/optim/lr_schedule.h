@@ -1,5 +1,5 @@
-// Learning-rate schedules of the reference's Trainer, as pure functions of the step. Owns: formulas.
-// Source: transformers 5 get_scheduler.
+// Learning-rate schedules of the reference's Trainer, as pure functions of the step. Owns:
+// formulas. Source: transformers 5 get_scheduler.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ struct ScheduleSettings {
   Json kwargs = Json::object();  // lr_scheduler_kwargs
   int64_t warmup_steps = 0;
   int64_t total_steps = 1;
-  double learning_rate = 1;      // polynomial and min_lr express their ends in it
+  double learning_rate = 1;  // polynomial and min_lr express their ends in it
 };
 
 // Steps of warm-up: warmup_steps >= 1 counts steps, < 1 is a fraction of the total, rounded up.

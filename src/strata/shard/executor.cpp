@@ -43,12 +43,24 @@ void Executor::evaluate(const nn::Batch& batch, const nn::ForwardContext& contex
 void Executor::walk(const Schedule& schedule) {
   for (const Step& step : schedule) {
     switch (step.action) {
-      case Action::kGather: store_.gather(step.index); break;
-      case Action::kRelease: store_.release(step.index); break;
-      case Action::kForward: forward(step); break;
-      case Action::kLoss: loss(step); break;
-      case Action::kBackward: backward(step); break;
-      case Action::kReduce: start_reduce(step.index); break;
+      case Action::kGather:
+        store_.gather(step.index);
+        break;
+      case Action::kRelease:
+        store_.release(step.index);
+        break;
+      case Action::kForward:
+        forward(step);
+        break;
+      case Action::kLoss:
+        loss(step);
+        break;
+      case Action::kBackward:
+        backward(step);
+        break;
+      case Action::kReduce:
+        start_reduce(step.index);
+        break;
     }
   }
   if (reducing_unit_ >= 0) store_.wait_reduce(reducing_unit_);

@@ -51,7 +51,8 @@ class Executor {
   nn::ForwardContext context_;
   bool first_micro_step_ = true;
   bool last_micro_step_ = true;
-  at::Tensor current_;   // output of the last block run forward, or gradient of its input in backward
+  at::Tensor
+      current_;  // output of the last block run forward, or gradient of its input in backward
   std::vector<Kept> kept_;
   int reducing_unit_ = -1;
 };

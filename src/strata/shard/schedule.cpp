@@ -27,7 +27,8 @@ int first_trained_block(const ChainShape& shape) {
 Keep keep_of(int block, const ChainShape& shape, const ScheduleOptions& options) {
   const int head = static_cast<int>(shape.block_units.size()) - 1;
   if (!options.activation_checkpointing || block == head - 1) return Keep::kActivations;
-  const bool has_nothing_to_recompute = !shape.backward_reads_parameters[static_cast<size_t>(block)];
+  const bool has_nothing_to_recompute =
+      !shape.backward_reads_parameters[static_cast<size_t>(block)];
   return has_nothing_to_recompute ? Keep::kActivations : Keep::kInput;
 }
 
@@ -45,7 +46,8 @@ std::vector<Computation> training_computations(const ChainShape& shape,
   for (int b = head - 1; b >= first; --b) {
     const bool reads = shape.backward_reads_parameters[static_cast<size_t>(b)];
     computations.push_back({{Action::kBackward, b, keep_of(b, shape, options)},
-                            reads ? units(b) : std::vector<int>{}, true});
+                            reads ? units(b) : std::vector<int>{},
+                            true});
   }
   return computations;
 }
@@ -79,7 +81,8 @@ std::vector<std::set<int>> residents(const std::vector<Computation>& computation
   std::vector<std::set<int>> later(static_cast<size_t>(n));
   for (int at = n - 1; at >= 0; --at) {
     later[static_cast<size_t>(at)] = seen_later;
-    seen_later.insert(resident[static_cast<size_t>(at)].begin(), resident[static_cast<size_t>(at)].end());
+    seen_later.insert(resident[static_cast<size_t>(at)].begin(),
+                      resident[static_cast<size_t>(at)].end());
   }
   for (int at = 1; at < n; ++at) {
     for (int u : resident[static_cast<size_t>(at - 1)]) {
@@ -143,8 +146,10 @@ void check(const ChainShape& shape) {
   const size_t blocks = shape.block_units.size();
   if (blocks < 2 || shape.block_trains.size() != blocks ||
       shape.backward_reads_parameters.size() != blocks) {
-    throw InternalError("schedule: found {} blocks, expected at least two described alike; report "
-                        "this as a bug", blocks);
+    throw InternalError(
+        "schedule: found {} blocks, expected at least two described alike; report "
+        "this as a bug",
+        blocks);
   }
 }
 
@@ -153,8 +158,9 @@ void check(const ChainShape& shape) {
 Schedule training_schedule(const ChainShape& shape, const ScheduleOptions& options) {
   check(shape);
   if (first_trained_block(shape) == static_cast<int>(shape.block_units.size())) {
-    throw ConfigError("training: found no trainable parameter, expected at least one; attach an "
-                      "adapter or train the whole model");
+    throw ConfigError(
+        "training: found no trainable parameter, expected at least one; attach an "
+        "adapter or train the whole model");
   }
   return place_gathers(training_computations(shape, options), shape, options);
 }
@@ -167,7 +173,7 @@ Schedule evaluation_schedule(const ChainShape& shape, const ScheduleOptions& opt
 }
 
 std::string describe(const Schedule& schedule) {
-  static constexpr const char* kNames[] = {"gather", "release", "forward",
+  static constexpr const char* kNames[] = {"gather", "release",  "forward",
                                            "loss",   "backward", "reduce"};
   std::string text;
   for (const Step& step : schedule) {

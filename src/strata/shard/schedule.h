@@ -35,16 +35,17 @@ using Schedule = std::vector<Step>;
 // Invariants: the vectors over blocks have equal length >= 2; block_units is sorted.
 struct ChainShape {
   std::vector<std::vector<int>> block_units;
-  std::vector<bool> block_trains;              // the block has trainable parameters
-  std::vector<bool> backward_reads_parameters; // false for an embedding: its gradient needs ids only
+  std::vector<bool> block_trains;  // the block has trainable parameters
+  std::vector<bool>
+      backward_reads_parameters;  // false for an embedding: its gradient needs ids only
   std::vector<bool> unit_trains;
 };
 
 // A strategy is a row of this table.
 struct ScheduleOptions {
-  bool reshard_after_forward = true;   // FULL_SHARD; false: units stay gathered until their backward
-  int forward_prefetch = 1;            // units gathered ahead of the running block
-  int backward_prefetch = 1;           // BACKWARD_PRE: 1; BACKWARD_POST and none: 0
+  bool reshard_after_forward = true;  // FULL_SHARD; false: units stay gathered until their backward
+  int forward_prefetch = 1;           // units gathered ahead of the running block
+  int backward_prefetch = 1;          // BACKWARD_PRE: 1; BACKWARD_POST and none: 0
   bool activation_checkpointing = true;
 };
 

@@ -1,5 +1,5 @@
-// Reusable buffers for gathered units and whole gradients. After the first step every request is met
-// by a buffer that an earlier release gave back, so the steady state allocates nothing.
+// Reusable buffers for gathered units and whole gradients. After the first step every request is
+// met by a buffer that an earlier release gave back, so the steady state allocates nothing.
 #pragma once
 
 #include <cstdint>

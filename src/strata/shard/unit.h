@@ -1,5 +1,6 @@
 // How the parameters of a model are laid out for sharding: units, their flat segments, and which
-// piece of which tensor rests on which rank. Pure arithmetic; owns no memory and never communicates.
+// piece of which tensor rests on which rank. Pure arithmetic; owns no memory and never
+// communicates.
 #pragma once
 
 #include <string>

@@ -26,8 +26,8 @@ struct UnitStore::State {
 namespace {
 
 // Widens bf16 values that occupy the second half of an fp32 buffer, front to back. Reading position
-// 2n + 2i bytes stays at or ahead of writing position 4i, so one pass in order is safe and no second
-// buffer is needed. Must not be split over threads.
+// 2n + 2i bytes stays at or ahead of writing position 4i, so one pass in order is safe and no
+// second buffer is needed. Must not be split over threads.
 void widen_bf16_in_place(at::Tensor& slot) {
   auto* out = static_cast<uint32_t*>(slot.data_ptr());
   const int64_t n = slot.numel();
@@ -62,7 +62,8 @@ UnitStore::UnitStore(models::Model& model, comm::Mesh& mesh, const StoreOptions&
     for (const Segment& segment : unit.segments) {
       State::Visit visit;
       const auto of_type = [&](at::ScalarType type) {
-        return at::zeros({segment.shard_numel}, at::TensorOptions().dtype(type).device(options.device));
+        return at::zeros({segment.shard_numel},
+                         at::TensorOptions().dtype(type).device(options.device));
       };
       visit.home.value = of_type(segment.storage);
       if (segment.trainable) visit.home.gradient = of_type(at::kFloat);
@@ -87,8 +88,10 @@ bool UnitStore::has_open_gradients(int u) const {
 void UnitStore::gather(int u) {
   State& state = *states_[static_cast<size_t>(u)];
   if (state.gather_started) {
-    throw InternalError("unit \"{}\": found a gather of a unit that is not sharded, expected a release "
-                        "before; report this as a bug", unit(u).name);
+    throw InternalError(
+        "unit \"{}\": found a gather of a unit that is not sharded, expected a release "
+        "before; report this as a bug",
+        unit(u).name);
   }
   state.gather_started = true;
   const int group_size = mesh_.shard->size();
@@ -112,8 +115,8 @@ void UnitStore::gather(int u) {
     }
     // Trained master in fp32, compute in a narrower type: cast first, so that the wire carries the
     // narrow type.
-    at::Tensor own = visit.slot.narrow(0, segment.shard_numel * mesh_.shard->rank(),
-                                       segment.shard_numel);
+    at::Tensor own =
+        visit.slot.narrow(0, segment.shard_numel * mesh_.shard->rank(), segment.shard_numel);
     own.copy_(visit.home.value);
     visit.gathering = mesh_.shard->all_gather(visit.slot, own);
   }
@@ -123,8 +126,10 @@ void UnitStore::wait_gather(int u) {
   State& state = *states_[static_cast<size_t>(u)];
   if (state.gathered) return;
   if (!state.gather_started) {
-    throw InternalError("unit \"{}\": found a wait without a gather, expected a gather before; report "
-                        "this as a bug", unit(u).name);
+    throw InternalError(
+        "unit \"{}\": found a wait without a gather, expected a gather before; report "
+        "this as a bug",
+        unit(u).name);
   }
   for (State::Visit& visit : state.visits) {
     if (visit.gathering) {
@@ -192,7 +197,8 @@ void UnitStore::reduce(int u, bool last_micro_step) {
     State::Visit& visit = state.visits[s];
     for (const Extent& extent : segment.extents) {
       // A parameter that no block used has a zero gradient, not what an earlier visit left there.
-      const bool must_clear = !extent.parameter->detach_grad() && (!own_home || state.first_micro_step);
+      const bool must_clear =
+          !extent.parameter->detach_grad() && (!own_home || state.first_micro_step);
       if (must_clear) {
         visit.whole_gradient.narrow(0, extent.begin, extent.parameter->numel()).zero_();
       }

@@ -1,0 +1,20 @@
+// Small things that all ranks must know alike: whether somebody failed, a string of rank 0.
+#pragma once
+
+#include <exception>
+#include <functional>
+#include <string>
+
+#include "strata/comm/group.h"
+
+namespace strata::comm {
+
+// Runs `work` on this rank, then asks all ranks whether it succeeded everywhere. Collective. The
+// rank that failed throws its own error, the others a CommError naming `what` - so that no rank
+// goes on alone into the next collective and waits there for ever.
+void all_or_nothing(Group& group, const std::string& what, const std::function<void()>& work);
+
+// Rank 0's string on every rank. Collective. At most 4095 bytes.
+std::string broadcast_string(Group& group, const std::string& value);
+
+}  // namespace strata::comm

@@ -1,0 +1,35 @@
+// Fills the homes of a UnitStore: each rank asks a source for just the elements that rest on it.
+// Owns: nothing. Memory: one piece at a time beyond the homes (I9).
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "strata/hf/model_folder.h"
+#include "strata/shard/unit_store.h"
+
+namespace strata::shard {
+
+// Writes elements [begin, begin + out.numel()) of the flattened parameter into `out`, a flat view
+// of the home in its storage type. Returns whether the source knows the parameter.
+using Source =
+    std::function<bool(const nn::Parameter& parameter, int64_t begin, const at::Tensor& out)>;
+
+// Calls `source` for every piece of this rank. A parameter that the source does not know keeps what
+// its home holds.
+void fill_homes(UnitStore& store, const Source& source);
+
+// The file's tensor of the parameter's name, converted to the home's type.
+// `name_of`: the tensor's name in the file for a parameter, empty when it has none there.
+// Requires: the folder outlives the source, and names and shapes were checked before.
+Source folder_source(const hf::ModelFolder& folder,
+                     std::function<std::string(const nn::Parameter&)> name_of);
+
+// A whole tensor computed by `make` (fp32, CPU), of which the piece is copied.
+Source tensor_source(std::function<at::Tensor(const nn::Parameter&)> make);
+
+// The libtorch type of a file's element type. Throws FormatError for one that cannot be a weight.
+at::ScalarType scalar_type_of(hf::DType dtype, const std::string& tensor_name);
+hf::DType dtype_of(at::ScalarType type);
+
+}  // namespace strata::shard
