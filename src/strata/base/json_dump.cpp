@@ -2,6 +2,8 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <cstdlib>
+#include <utility>
 #include <vector>
 
 #include "strata/base/error.h"
@@ -185,9 +187,8 @@ std::string python_float_repr(double value) {
   }
   const int exponent = std::stoi(std::string(text.substr(e + 1)));
   if (exponent < -4 || exponent >= 16) {
-    const std::string fraction = digits.size() > 1 ? "." + digits.substr(1) : "";
-    return fmt::format("{}{}{}e{}{:02}", sign, digits[0], fraction, exponent < 0 ? '-' : '+',
-                       std::abs(exponent));
+    if (digits.size() > 1) digits.insert(1, 1, '.');
+    return fmt::format("{}{}e{}{:02}", sign, digits, exponent < 0 ? '-' : '+', std::abs(exponent));
   }
   if (exponent < 0)
     return sign + "0." + std::string(static_cast<size_t>(-exponent - 1), '0') + digits;

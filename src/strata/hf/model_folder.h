@@ -41,7 +41,6 @@ class ModelFolder {
     const TensorInfo* tensor;
   };
 
-  void open_single(const std::filesystem::path& file);
   void open_indexed(const std::filesystem::path& index);
   void add_file(const std::filesystem::path& file);
 

@@ -86,6 +86,7 @@ class SafetensorsWriter {
 
  private:
   void lay_out(std::vector<TensorSpec> specs);
+  void reserve();
   void write_at(std::span<const std::byte> data, uint64_t offset);
   void note_written(size_t tensor, uint64_t begin, uint64_t end);
   void discard() noexcept;

@@ -1,0 +1,221 @@
+#include "strata/hf/adapter_files.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <string_view>
+
+#include "strata/base/error.h"
+
+namespace strata::hf {
+namespace {
+
+// Keys whose value changes nothing for a trained adapter on this program.
+constexpr std::array<std::string_view, 9> kIgnoredKeys = {
+    "auto_mapping", "peft_version",   "megatron_core", "qalora_group_size", "runtime_config",
+    "eva_config",   "layers_pattern", "loftq_config",  "peft_type"};
+
+// Keys of features that this version does not apply: only their neutral value (null, false, an
+// empty list or object) is accepted.
+constexpr std::array<std::string_view, 22> kUnsupportedKeys = {
+    "alora_invocation_tokens", "alpha_pattern",       "arrow_config",   "corda_config",
+    "ensure_weight_tying",     "exclude_modules",     "fan_in_fan_out", "kasa_config",
+    "layer_replication",       "layers_to_transform", "lora_bias",      "lora_ga_config",
+    "megatron_config",         "monteclora_config",   "rank_pattern",   "target_parameters",
+    "trainable_token_indices", "use_bdlora",          "use_dora",       "use_qalora",
+    "velora_config",           "enable_lora"};
+
+// Ways to draw first values that leave the base weights as they are. The others (pissa, olora,
+// corda, loftq, ...) change the base model as well, and so must be applied, not skipped.
+constexpr std::array<std::string_view, 3> kPlainInits = {"gaussian", "orthogonal", "eva"};
+
+template <size_t N>
+bool contains(const std::array<std::string_view, N>& list, std::string_view key) {
+  return std::find(list.begin(), list.end(), key) != list.end();
+}
+
+bool is_neutral(const Json& value) {
+  return value.is_null() || (value.is_boolean() && !value.get<bool>()) ||
+         (value.is_structured() && value.empty());
+}
+
+// One value of the file, with its key for messages.
+class Field {
+ public:
+  Field(const Json& value, std::string_view key, const std::string& subject)
+      : value_(value), key_(key), subject_(subject) {}
+
+  [[noreturn]] void fail(std::string_view expected) const {
+    throw FormatError("{}: {}: found {}, expected {}; correct the file", subject_, key_, text(),
+                      expected);
+  }
+  [[noreturn]] void refuse(std::string_view expected) const {
+    throw ConfigError(
+        "{}: {}: found {}, expected {}; this version cannot apply it, use an adapter "
+        "without it",
+        subject_, key_, text(), expected);
+  }
+
+  double number() const {
+    if (!value_.is_number()) fail("a number");
+    const double number = value_.get<double>();
+    if (!std::isfinite(number)) fail("a finite number");
+    return number;
+  }
+  int64_t positive_integer() const {
+    if (!value_.is_number_integer() || value_.get<int64_t>() <= 0) fail("a positive integer");
+    return value_.get<int64_t>();
+  }
+  bool boolean() const {
+    if (!value_.is_boolean()) fail("true or false");
+    return value_.get<bool>();
+  }
+  // null is the empty text.
+  std::string text_or_null() const {
+    if (value_.is_null()) return "";
+    if (!value_.is_string()) fail("a string or null");
+    return value_.get<std::string>();
+  }
+  // null is the empty list.
+  std::vector<std::string> names() const {
+    if (value_.is_null()) return {};
+    const auto is_string = [](const Json& item) { return item.is_string(); };
+    if (!value_.is_array() || !std::all_of(value_.begin(), value_.end(), is_string)) {
+      fail("a list of names or null");
+    }
+    return value_.get<std::vector<std::string>>();
+  }
+  const Json& value() const { return value_; }
+
+ private:
+  std::string text() const { return dump_python(value_, -1, false, false); }
+
+  const Json& value_;
+  std::string_view key_;
+  const std::string& subject_;
+};
+
+std::string read_init(const Field& field) {
+  const Json& value = field.value();
+  if (value.is_boolean()) return value.get<bool>() ? "true" : "false";
+  if (value.is_null()) return "false";
+  if (!value.is_string()) field.fail("true, false or a name");
+  const std::string name = value.get<std::string>();
+  if (!contains(kPlainInits, name)) field.refuse("true, false, gaussian, orthogonal or eva");
+  return name;
+}
+
+void read_target_modules(const Field& field, AdapterConfig& config) {
+  if (field.value().is_string()) {
+    config.target_modules_regex = field.value().get<std::string>();
+  } else {
+    config.target_modules = field.names();
+  }
+}
+
+// Whether the key is one of AdapterConfig's own.
+bool read_setting(const std::string& key, const Field& field, AdapterConfig& config) {
+  if (key == "r") {
+    config.r = field.positive_integer();
+  } else if (key == "lora_alpha") {
+    config.lora_alpha = field.number();
+  } else if (key == "lora_dropout") {
+    config.lora_dropout = field.number();
+    if (config.lora_dropout < 0 || config.lora_dropout >= 1)
+      field.fail("a number from 0 to below 1");
+  } else if (key == "target_modules") {
+    read_target_modules(field, config);
+  } else if (key == "modules_to_save") {
+    config.modules_to_save = field.names();
+  } else if (key == "use_rslora") {
+    config.use_rslora = field.boolean();
+  } else if (key == "base_model_name_or_path") {
+    config.base_model_name_or_path = field.text_or_null();
+  } else if (key == "revision") {
+    config.revision = field.text_or_null();
+  } else if (key == "task_type") {
+    config.task_type = field.text_or_null();
+  } else if (key == "bias") {
+    config.bias = field.text_or_null();
+    if (config.bias != "none") field.refuse("none");
+  } else if (key == "init_lora_weights") {
+    config.init_lora_weights = read_init(field);
+  } else if (key == "inference_mode") {
+    config.inference_mode = field.boolean();
+  } else {
+    return false;
+  }
+  return true;
+}
+
+Json text_or_null(const std::string& text) { return text.empty() ? Json(nullptr) : Json(text); }
+
+Json names_or_null(const std::vector<std::string>& names) {
+  return names.empty() ? Json(nullptr) : Json(names);
+}
+
+// PEFT declares lora_alpha as an integer; people also write fractions.
+Json integer_if_whole(double value) {
+  if (value == std::floor(value) && std::abs(value) < 1e15) return static_cast<int64_t>(value);
+  return value;
+}
+
+}  // namespace
+
+AdapterConfig parse_adapter_config(const Json& json, const std::string& subject) {
+  const auto type = json.is_object() ? json.find("peft_type") : json.end();
+  if (!json.is_object() || type == json.end()) {
+    throw FormatError(
+        "{}: found no peft_type, expected an adapter config with \"peft_type\": \"LORA\"; "
+        "check the file",
+        subject);
+  }
+  const Field type_field(*type, "peft_type", subject);
+  if (!type->is_string() || type->get<std::string>() != "LORA") type_field.refuse("LORA");
+  AdapterConfig config;
+  config.task_type.clear();  // PEFT's default is null; ours is for new adapters
+  config.inference_mode = false;
+  for (const auto& [key, value] : json.items()) {
+    const Field field(value, key, subject);
+    if (read_setting(key, field, config) || contains(kIgnoredKeys, key)) continue;
+    if (!contains(kUnsupportedKeys, key)) {
+      config.warnings.push_back(fmt::format("{}: {}: unknown key, it has no effect", subject, key));
+    } else if (!is_neutral(value)) {
+      field.refuse("no value");
+    }
+  }
+  return config;
+}
+
+AdapterConfig read_adapter_config(const std::filesystem::path& folder) {
+  const std::filesystem::path path = folder / kAdapterConfigFile;
+  return parse_adapter_config(read_json_file(path), path.string());
+}
+
+std::string adapter_config_json(const AdapterConfig& config) {
+  Json json;
+  json["alpha_pattern"] = Json::object();
+  json["auto_mapping"] = nullptr;
+  json["base_model_name_or_path"] = text_or_null(config.base_model_name_or_path);
+  json["bias"] = config.bias;
+  json["fan_in_fan_out"] = false;
+  json["inference_mode"] = config.inference_mode;
+  const std::string& init = config.init_lora_weights;
+  json["init_lora_weights"] = init == "true" || init == "false" ? Json(init == "true") : Json(init);
+  json["layers_pattern"] = nullptr;
+  json["layers_to_transform"] = nullptr;
+  json["lora_alpha"] = integer_if_whole(config.lora_alpha);
+  json["lora_dropout"] = config.lora_dropout;
+  json["modules_to_save"] = names_or_null(config.modules_to_save);
+  json["peft_type"] = "LORA";
+  json["r"] = config.r;
+  json["rank_pattern"] = Json::object();
+  json["revision"] = text_or_null(config.revision);
+  json["target_modules"] = config.target_modules_regex ? Json(*config.target_modules_regex)
+                                                       : names_or_null(config.target_modules);
+  json["task_type"] = text_or_null(config.task_type);
+  json["use_rslora"] = config.use_rslora;
+  return dump_python(json);
+}
+
+}  // namespace strata::hf

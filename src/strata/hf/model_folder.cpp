@@ -1,0 +1,143 @@
+#include "strata/hf/model_folder.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "strata/base/error.h"
+#include "strata/base/file.h"
+#include "strata/hf/adapter_files.h"
+#include "strata/hf/export_index.h"
+
+namespace strata::hf {
+namespace {
+
+namespace fs = std::filesystem;
+
+// What the index says: tensor name -> file name. Only plain names: a path could lead elsewhere.
+std::map<std::string, std::string> read_weight_map(const fs::path& index) {
+  const Json json = read_json_file(index);
+  const auto found = json.is_object() ? json.find("weight_map") : json.end();
+  if (!json.is_object() || found == json.end() || !found->is_object() || found->empty()) {
+    throw FormatError(
+        "{}: found no weight_map, expected an object of tensor and file names; fetch the "
+        "file again",
+        index.string());
+  }
+  std::map<std::string, std::string> weight_map;
+  for (const auto& [tensor, file] : found->items()) {
+    const std::string name = file.is_string() ? file.get<std::string>() : "";
+    if (name.empty() || name == "." || name == ".." || name.find('/') != std::string::npos) {
+      throw FormatError(
+          "{}: tensor {}: found the file {}, expected the name of a file beside the "
+          "index; correct the index",
+          index.string(), quote_json(tensor), dump_python(file, -1));
+    }
+    weight_map.emplace(tensor, name);
+  }
+  return weight_map;
+}
+
+[[noreturn]] void throw_no_weights(const fs::path& folder) {
+  for (const char* other :
+       {"pytorch_model.bin", "pytorch_model.bin.index.json", "adapter_model.bin"}) {
+    if (!fs::exists(folder / other)) continue;
+    throw IoError("{}: found {}, expected safetensors files; save the model as safetensors first",
+                  folder.string(), other);
+  }
+  throw IoError(
+      "{}: found neither {} nor {}, expected one of them beside config.json; check the path",
+      folder.string(), kModelWeightsFile, kModelIndexFile);
+}
+
+}  // namespace
+
+ModelFolder::ModelFolder(const fs::path& path) : path_(path) {
+  if (!fs::is_directory(path)) {
+    throw IoError("{}: found {}, expected a folder with config.json; check the path", path.string(),
+                  fs::exists(path) ? "a file" : "nothing");
+  }
+  is_adapter_ = !fs::exists(path / "config.json") && fs::exists(path / kAdapterConfigFile);
+  const fs::path config = path / (is_adapter_ ? kAdapterConfigFile : "config.json");
+  config_ = read_json_file(config);
+  if (!config_.is_object()) {
+    throw FormatError("{}: found {}, expected a json object; correct the file", config.string(),
+                      config_.type_name());
+  }
+  const fs::path single = path / (is_adapter_ ? kAdapterWeightsFile : kModelWeightsFile);
+  if (fs::exists(single)) {
+    add_file(single);
+  } else if (!is_adapter_ && fs::exists(path / kModelIndexFile)) {
+    open_indexed(path / kModelIndexFile);
+  } else if (is_adapter_ && !fs::exists(path / "adapter_model.bin")) {
+    throw IoError("{}: found no {}, expected it beside {}; check the path", path.string(),
+                  kAdapterWeightsFile, kAdapterConfigFile);
+  } else {
+    throw_no_weights(path);
+  }
+}
+
+void ModelFolder::open_indexed(const fs::path& index) {
+  const std::map<std::string, std::string> weight_map = read_weight_map(index);
+  std::set<std::string> shards;
+  for (const auto& [tensor, file] : weight_map) {
+    if (!shards.insert(file).second) continue;
+    if (!fs::exists(path_ / file)) {
+      throw IoError("{}: found no file {}, expected it for tensor {}; fetch the missing file",
+                    index.string(), file, quote_json(tensor));
+    }
+  }
+  for (const std::string& file : shards) add_file(path_ / file);
+  for (const auto& [tensor, file] : weight_map) {
+    const TensorInfo* info = find(tensor);
+    if (info == nullptr || file_of(*info).path().filename() != file) {
+      throw FormatError(
+          "{}: found tensor {} {}, expected it in {}; index and files are not from one "
+          "save, fetch them again",
+          index.string(), quote_json(tensor),
+          info == nullptr ? "in no file" : "in " + file_of(*info).path().filename().string(), file);
+    }
+  }
+}
+
+void ModelFolder::add_file(const fs::path& file) {
+  // Moving a file keeps its tensors' addresses: the map below points at them.
+  files_.emplace_back(file);
+  for (const TensorInfo& info : files_.back().tensors()) {
+    const auto [place, is_new] = places_.emplace(info.name, Place{files_.size() - 1, &info});
+    if (is_new) continue;
+    throw FormatError(
+        "{}: found tensor {}, which is also in {}, expected it in one file; fetch the "
+        "files again",
+        file.string(), quote_json(info.name),
+        files_[place->second.file].path().filename().string());
+  }
+}
+
+const TensorInfo* ModelFolder::find(std::string_view name) const {
+  const auto found = places_.find(name);
+  return found == places_.end() ? nullptr : found->second.tensor;
+}
+
+const SafetensorsFile& ModelFolder::file_of(const TensorInfo& info) const {
+  const auto found = places_.find(info.name);
+  if (found == places_.end() || found->second.tensor != &info) {
+    throw InternalError("{}: found tensor \"{}\" of elsewhere, expected one of this folder",
+                        path_.string(), info.name);
+  }
+  return files_[found->second.file];
+}
+
+std::span<const std::byte> ModelFolder::bytes(const TensorInfo& info) const {
+  return file_of(info).bytes(info);
+}
+
+std::vector<std::string> ModelFolder::names() const {
+  std::vector<std::string> names;
+  names.reserve(places_.size());
+  for (const auto& [name, place] : places_) names.emplace_back(name);
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+}  // namespace strata::hf

@@ -1,0 +1,201 @@
+// SafetensorsWriter: header first, data as it comes.
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <limits>
+#include <string>
+#include <utility>
+
+#include <fmt/ranges.h>
+
+#include "strata/base/error.h"
+#include "strata/base/json.h"
+#include "strata/hf/safetensors.h"
+
+namespace strata::hf {
+namespace {
+
+std::string header_text(const std::vector<TensorInfo>& tensors,
+                        const std::map<std::string, std::string>& metadata) {
+  std::string text = "{";
+  const auto separate = [&text] {
+    if (text.size() > 1) text += ',';
+  };
+  if (!metadata.empty()) {
+    text += "\"__metadata__\":{";
+    bool is_first = true;
+    for (const auto& [key, value] : metadata) {
+      if (!std::exchange(is_first, false)) text += ',';
+      text += quote_json(key) + ':' + quote_json(value);
+    }
+    text += '}';
+  }
+  for (const TensorInfo& info : tensors) {
+    separate();
+    text += fmt::format("{}:{{\"dtype\":\"{}\",\"shape\":[{}],\"data_offsets\":[{},{}]}}",
+                        quote_json(info.name), name_of(info.dtype), fmt::join(info.shape, ","),
+                        info.begin, info.end);
+  }
+  text += '}';
+  text.append((8 - text.size() % 8) % 8, ' ');
+  return text;
+}
+
+std::string with_length(const std::string& header) {
+  std::string bytes;
+  for (int i = 0; i < 8; ++i) bytes += static_cast<char>((header.size() >> (8 * i)) & 0xff);
+  return bytes + header;
+}
+
+uint64_t bytes_of(const TensorSpec& spec, const std::string& file) {
+  uint64_t bytes = size_of(spec.dtype);
+  for (const int64_t size : spec.shape) {
+    if (size < 0 || __builtin_mul_overflow(bytes, static_cast<uint64_t>(size), &bytes) ||
+        bytes > static_cast<uint64_t>(std::numeric_limits<int64_t>::max())) {
+      throw InternalError(
+          "{}: tensor \"{}\" has shape [{}], expected sizes that are not negative and "
+          "below 2^63 bytes",
+          file, spec.name, fmt::join(spec.shape, ", "));
+    }
+  }
+  return bytes;
+}
+
+}  // namespace
+
+SafetensorsWriter::SafetensorsWriter(std::filesystem::path path, std::vector<TensorSpec> specs,
+                                     std::map<std::string, std::string> metadata)
+    : path_(std::move(path)) {
+  lay_out(std::move(specs));
+  const std::string header = with_length(header_text(tensors_, metadata));
+  data_begin_ = header.size();
+  file_bytes_ = data_begin_ + (tensors_.empty() ? 0 : tensors_.back().end);
+  file_ = Descriptor(::open(path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
+  if (file_.get() < 0) {
+    throw IoError(
+        "{}: found {} when creating it, expected a writable folder; choose another folder",
+        path_.string(), errno_text(errno));
+  }
+  try {
+    reserve();
+    write_at(std::as_bytes(std::span(header)), 0);
+  } catch (...) {
+    discard();
+    throw;
+  }
+}
+
+SafetensorsWriter::~SafetensorsWriter() {
+  if (file_.get() >= 0) discard();
+}
+
+void SafetensorsWriter::lay_out(std::vector<TensorSpec> specs) {
+  std::sort(specs.begin(), specs.end(), [](const TensorSpec& a, const TensorSpec& b) {
+    return std::pair(layout_rank(a.dtype), std::string_view(a.name)) <
+           std::pair(layout_rank(b.dtype), std::string_view(b.name));
+  });
+  uint64_t at = 0;
+  for (TensorSpec& spec : specs) {
+    const uint64_t bytes = bytes_of(spec, path_.string());
+    tensors_.push_back({std::move(spec.name), spec.dtype, std::move(spec.shape), at, at + bytes});
+    at += bytes;
+  }
+  for (size_t i = 0; i < tensors_.size(); ++i) {
+    if (!places_.emplace(tensors_[i].name, i).second || tensors_[i].name == "__metadata__") {
+      throw InternalError(
+          "{}: found the tensor name \"{}\" twice or reserved, expected every name once",
+          path_.string(), tensors_[i].name);
+    }
+  }
+  written_.resize(tensors_.size());
+}
+
+// A file system that cannot reserve gets a sparse file; a full disk then shows at a later write.
+void SafetensorsWriter::reserve() {
+  if (::fallocate(file_.get(), 0, 0, static_cast<off_t>(file_bytes_)) == 0) return;
+  const int reserve_error = errno;
+  if (reserve_error == EOPNOTSUPP || reserve_error == ENOSYS || reserve_error == EINTR) {
+    if (::ftruncate(file_.get(), static_cast<off_t>(file_bytes_)) == 0) return;
+  }
+  throw IoError(
+      "{}: found {} with {} bytes free, expected room for {} bytes; free space or choose "
+      "another folder",
+      path_.string(), errno_text(reserve_error), available_bytes(path_), file_bytes_);
+}
+
+void SafetensorsWriter::write_at(std::span<const std::byte> data, uint64_t offset) {
+  const size_t written = write_fully(file_.get(), data, offset);
+  if (written == data.size()) return;
+  throw IoError(
+      "{}: found {} after {} bytes written, expected {} bytes; free space or choose another "
+      "folder, then save again",
+      path_.string(), errno_text(errno), offset + written, file_bytes_);
+}
+
+void SafetensorsWriter::write(std::string_view name, std::span<const std::byte> data,
+                              uint64_t offset_bytes) {
+  const auto found = places_.find(name);
+  if (found == places_.end() || file_.get() < 0) {
+    throw InternalError(
+        "{}: found a write of tensor \"{}\", expected one of the header of an open file",
+        path_.string(), name);
+  }
+  const TensorInfo& info = tensors_[found->second];
+  if (offset_bytes > info.size_bytes() || data.size() > info.size_bytes() - offset_bytes) {
+    throw InternalError(
+        "{}: tensor \"{}\": found {} bytes at {}, expected them within its {} bytes",
+        path_.string(), name, data.size(), offset_bytes, info.size_bytes());
+  }
+  if (data.empty()) return;
+  write_at(data, data_begin_ + info.begin + offset_bytes);
+  note_written(found->second, offset_bytes, offset_bytes + data.size());
+}
+
+void SafetensorsWriter::note_written(size_t tensor, uint64_t begin, uint64_t end) {
+  std::map<uint64_t, uint64_t>& ranges = written_[tensor];
+  auto next = ranges.upper_bound(begin);
+  if (next != ranges.begin()) {
+    const auto before = std::prev(next);
+    if (before->second >= begin) {
+      begin = before->first;
+      end = std::max(end, before->second);
+      next = ranges.erase(before);
+    }
+  }
+  while (next != ranges.end() && next->first <= end) {
+    end = std::max(end, next->second);
+    next = ranges.erase(next);
+  }
+  ranges.emplace(begin, end);
+}
+
+void SafetensorsWriter::finish() {
+  for (size_t i = 0; i < tensors_.size(); ++i) {
+    if (tensors_[i].size_bytes() == 0) continue;
+    const auto& ranges = written_[i];
+    if (ranges.size() == 1 && ranges.begin()->first == 0 &&
+        ranges.begin()->second == tensors_[i].size_bytes()) {
+      continue;
+    }
+    uint64_t written = 0;
+    for (const auto& [begin, end] : ranges) written += end - begin;
+    throw InternalError("{}: tensor \"{}\": found {} bytes written, expected {} before finish",
+                        path_.string(), tensors_[i].name, written, tensors_[i].size_bytes());
+  }
+  if (::fsync(file_.get()) != 0) {
+    throw IoError(
+        "{}: found {} when syncing, expected {} bytes on the disk; check the disk, then save "
+        "again",
+        path_.string(), errno_text(errno), file_bytes_);
+  }
+  file_.close();
+}
+
+void SafetensorsWriter::discard() noexcept {
+  file_.close();
+  ::unlink(path_.c_str());
+}
+
+}  // namespace strata::hf
