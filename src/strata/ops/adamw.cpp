@@ -1,0 +1,28 @@
+// AdamW: checks and choice of the device. The kernel is in adamw_cpu.cpp.
+#include "strata/ops/adamw.h"
+
+#include "strata/ops/check.h"
+#include "strata/ops/cpu_kernels.h"
+
+namespace strata::ops {
+
+void adamw_(at::Tensor param, const at::Tensor& grad, at::Tensor exp_avg, at::Tensor exp_avg_sq,
+            const AdamWStep& options) {
+  constexpr const char* kOp = "adamw";
+  check_device(kOp, param);
+  const std::pair<const char*, const at::Tensor*> tensors[] = {
+      {"param", &param}, {"grad", &grad}, {"exp_avg", &exp_avg}, {"exp_avg_sq", &exp_avg_sq}};
+  for (const auto& [argument, tensor] : tensors) {
+    check_shape(kOp, argument, *tensor, param.sizes());
+    check_type(kOp, argument, *tensor, at::kFloat);
+    check_contiguous(kOp, argument, *tensor);
+  }
+  if (options.step < 1) {
+    throw InternalError("adamw: found step {}, expected 1 or later", options.step);
+  }
+  cpu::adamw(param.mutable_data_ptr<float>(), grad.const_data_ptr<float>(),
+             exp_avg.mutable_data_ptr<float>(), exp_avg_sq.mutable_data_ptr<float>(), param.numel(),
+             options);
+}
+
+}  // namespace strata::ops

@@ -1,0 +1,120 @@
+// Causal attention: checks and choice of the device. The kernels are in attention_cpu.cpp.
+#include "strata/ops/attention.h"
+
+#include "strata/ops/check.h"
+#include "strata/ops/cpu_kernels.h"
+
+namespace strata::ops {
+
+namespace {
+
+constexpr const char* kOp = "attention";
+
+HeadsView view_of(const char* argument, const at::Tensor& tensor, const at::Tensor& like) {
+  check_device(kOp, tensor);
+  check_type(kOp, argument, tensor, like.scalar_type());
+  check_last_dim_contiguous(kOp, argument, tensor);
+  return {const_cast<void*>(tensor.const_data_ptr()), tensor.stride(0), tensor.stride(1),
+          tensor.size(1)};
+}
+
+void check_heads(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
+  if (q.dim() != 3 || k.dim() != 3 || q.size(2) != k.size(2) || k.size(1) == 0 ||
+      q.size(1) % k.size(1) != 0) {
+    throw InternalError(
+        "attention: found q of shape [{}] and k of shape [{}], expected [tokens, heads, channels] "
+        "with the same channels and a multiple of k's heads",
+        fmt::join(q.sizes(), ", "), fmt::join(k.sizes(), ", "));
+  }
+  check_shape(kOp, "v", v, k.sizes());
+}
+
+void check_offsets(std::span<const int64_t> offsets, int64_t tokens) {
+  bool is_valid = !offsets.empty() && offsets.front() == 0 && offsets.back() == tokens;
+  for (size_t d = 0; is_valid && d + 1 < offsets.size(); ++d) {
+    is_valid = offsets[d] <= offsets[d + 1];
+  }
+  if (is_valid) return;
+  throw InternalError("attention: found document offsets [{}], expected 0 .. {} in ascending order",
+                      fmt::join(offsets, ", "), tokens);
+}
+
+cpu::AttentionArguments checked_arguments(const at::Tensor& q, const at::Tensor& k,
+                                          const at::Tensor& v, std::span<const int64_t> offsets,
+                                          double scale) {
+  check_heads(q, k, v);
+  return {.type = element_of(kOp, "q", q),
+          .q = view_of("q", q, q),
+          .k = view_of("k", k, q),
+          .v = view_of("v", v, q),
+          .channels = q.size(2),
+          .offsets = offsets,
+          .scale = static_cast<float>(scale),
+          .lse = nullptr,
+          .tokens = q.size(0)};
+}
+
+}  // namespace
+
+AttentionResult attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                          std::span<const int64_t> offsets, double scale) {
+  cpu::AttentionArguments arguments = checked_arguments(q, k, v, offsets, scale);
+  check_offsets(offsets, q.size(0));
+  check_offsets(offsets, k.size(0));
+  AttentionResult result{at::empty(q.sizes(), q.options()),
+                         at::empty({q.size(1), q.size(0)}, q.options().dtype(at::kFloat))};
+  arguments.lse = result.lse.mutable_data_ptr<float>();
+  cpu::attention(arguments, view_of("out", result.out, q));
+  return result;
+}
+
+AttentionGradients attention_backward(const at::Tensor& dout, const at::Tensor& q,
+                                      const at::Tensor& k, const at::Tensor& v,
+                                      const at::Tensor& out, const at::Tensor& lse,
+                                      std::span<const int64_t> offsets, double scale) {
+  AttentionGradients gradients{at::empty(q.sizes(), q.options()), at::empty(k.sizes(), k.options()),
+                               at::empty(v.sizes(), v.options())};
+  attention_backward_into(dout, q, k, v, out, lse, offsets, scale, gradients);
+  return gradients;
+}
+
+void attention_backward_into(const at::Tensor& dout, const at::Tensor& q, const at::Tensor& k,
+                             const at::Tensor& v, const at::Tensor& out, const at::Tensor& lse,
+                             std::span<const int64_t> offsets, double scale,
+                             const AttentionGradients& gradients) {
+  cpu::AttentionArguments arguments = checked_arguments(q, k, v, offsets, scale);
+  check_offsets(offsets, q.size(0));
+  check_offsets(offsets, k.size(0));
+  check_shape(kOp, "lse", lse, {q.size(1), q.size(0)});
+  check_type(kOp, "lse", lse, at::kFloat);
+  check_contiguous(kOp, "lse", lse);
+  arguments.lse = const_cast<float*>(lse.const_data_ptr<float>());  // only read
+  check_shape(kOp, "dout", dout, q.sizes());
+  check_shape(kOp, "out", out, q.sizes());
+  check_shape(kOp, "dq", gradients.dq, q.sizes());
+  check_shape(kOp, "dk", gradients.dk, k.sizes());
+  check_shape(kOp, "dv", gradients.dv, v.sizes());
+  cpu::attention_backward(arguments, {.dout = view_of("dout", dout, q),
+                                      .out = view_of("out", out, q),
+                                      .dq = view_of("dq", gradients.dq, q),
+                                      .dk = view_of("dk", gradients.dk, q),
+                                      .dv = view_of("dv", gradients.dv, q)});
+}
+
+at::Tensor attention_with_cache(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                                double scale) {
+  check_heads(q, k, v);
+  if (q.size(0) > k.size(0)) {
+    throw InternalError(
+        "attention: found {} queries and {} keys, expected no more queries than keys", q.size(0),
+        k.size(0));
+  }
+  const int64_t offsets[] = {0, k.size(0)};
+  cpu::AttentionArguments arguments = checked_arguments(q, k, v, offsets, scale);
+  arguments.key_lead = k.size(0) - q.size(0);
+  at::Tensor out = at::empty(q.sizes(), q.options());
+  cpu::attention(arguments, view_of("out", out, q));
+  return out;
+}
+
+}  // namespace strata::ops

@@ -1,0 +1,45 @@
+// The argument checks shared by the ops. Never: a kernel.
+#include "strata/ops/check.h"
+
+namespace strata::ops {
+
+Element element_of(const char* op, const char* argument, const at::Tensor& tensor) {
+  if (tensor.scalar_type() == at::kFloat) return Element::kFloat;
+  if (tensor.scalar_type() == at::kBFloat16) return Element::kBFloat16;
+  throw InternalError("{}: found {} of type {}, expected float or bfloat16", op, argument,
+                      c10::toString(tensor.scalar_type()));
+}
+
+void check_shape(const char* op, const char* argument, const at::Tensor& tensor,
+                 at::IntArrayRef shape) {
+  if (tensor.sizes() == shape) return;
+  throw InternalError("{}: found {} of shape [{}], expected [{}]", op, argument,
+                      fmt::join(tensor.sizes(), ", "), fmt::join(shape, ", "));
+}
+
+void check_type(const char* op, const char* argument, const at::Tensor& tensor,
+                at::ScalarType type) {
+  if (tensor.scalar_type() == type) return;
+  throw InternalError("{}: found {} of type {}, expected {}", op, argument,
+                      c10::toString(tensor.scalar_type()), c10::toString(type));
+}
+
+void check_contiguous(const char* op, const char* argument, const at::Tensor& tensor) {
+  if (tensor.is_contiguous()) return;
+  throw InternalError("{}: found {} with strides [{}], expected contiguous memory", op, argument,
+                      fmt::join(tensor.strides(), ", "));
+}
+
+void check_last_dim_contiguous(const char* op, const char* argument, const at::Tensor& tensor) {
+  if (tensor.dim() > 0 && (tensor.size(-1) <= 1 || tensor.stride(-1) == 1)) return;
+  throw InternalError("{}: found {} with strides [{}], expected a contiguous last dim", op,
+                      argument, fmt::join(tensor.strides(), ", "));
+}
+
+void check_device(const char* op, const at::Tensor& tensor) {
+  if (tensor.is_cpu()) return;
+  throw ConfigError("{}: found a tensor on {}, expected cpu; this build has kernels for cpu only",
+                    op, tensor.device().str());
+}
+
+}  // namespace strata::ops

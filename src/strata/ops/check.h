@@ -1,0 +1,29 @@
+// What every op checks before it looks at memory.
+// Owns: the wording of those errors. Never: a kernel.
+#pragma once
+
+#include <cstdint>
+
+#include <ATen/core/Tensor.h>
+
+#include "strata/base/error.h"
+#include "strata/ops/element.h"
+
+namespace strata::ops {
+
+// The type tag of fp32 or bf16; another type: InternalError that names op and argument.
+Element element_of(const char* op, const char* argument, const at::Tensor& tensor);
+
+// Exact shape and type, last dim contiguous (or no stride at all for `contiguous`).
+void check_shape(const char* op, const char* argument, const at::Tensor& tensor,
+                 at::IntArrayRef shape);
+void check_type(const char* op, const char* argument, const at::Tensor& tensor,
+                at::ScalarType type);
+void check_contiguous(const char* op, const char* argument, const at::Tensor& tensor);
+void check_last_dim_contiguous(const char* op, const char* argument, const at::Tensor& tensor);
+
+// Kernels exist for the CPU; op_cuda.cu files add theirs beside the call of this function.
+// Another device: ConfigError.
+void check_device(const char* op, const at::Tensor& tensor);
+
+}  // namespace strata::ops

@@ -1,0 +1,109 @@
+// The CPU kernels of all ops on raw memory; arguments are checked before. A device with other
+// memory brings the same list in a header of its own, and the ops choose at run time.
+// Owns: declarations. Never: tensors.
+//
+// Strides are in elements. Threads: every kernel splits its work with at::parallel_for into pieces
+// whose results do not depend on the number of threads.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "strata/ops/element.h"
+
+namespace strata::ops {
+
+struct AdamWStep;
+
+// A [rows, columns] matrix whose columns are contiguous.
+struct MatrixView {
+  void* data;
+  int64_t stride;
+};
+
+// A [tokens, heads, channels] tensor whose channels are contiguous.
+struct HeadsView {
+  void* data;
+  int64_t token_stride;
+  int64_t head_stride;
+  int64_t heads;
+};
+
+}  // namespace strata::ops
+
+namespace strata::ops::cpu {
+
+struct RmsNormArguments {
+  Element type;         // of x, y, dy, dx, residual
+  Element weight_type;  // of weight
+  const void* x;
+  const void* weight;
+  float* rstd;
+  int64_t tokens, channels;
+};
+void rms_norm(const RmsNormArguments& a, void* y, double eps);
+struct RmsNormGradients {
+  const void* dy;
+  const void* residual;  // may be null
+  void* dx;
+  void* dweight;  // may be null
+  Element dweight_type;
+  float beta;
+};
+void rms_norm_backward(const RmsNormArguments& a, const RmsNormGradients& g);
+
+void rope(Element type, HeadsView x, const float* cos, const float* sin, int64_t tokens,
+          int64_t half, bool inverse);
+
+void swiglu(Element type, MatrixView gate, MatrixView up, MatrixView y, int64_t rows,
+            int64_t columns);
+void swiglu_backward(Element type, MatrixView dy, MatrixView gate, MatrixView up, MatrixView dgate,
+                     MatrixView dup, int64_t rows, int64_t columns);
+
+struct AttentionArguments {
+  Element type;
+  HeadsView q, k, v;
+  int64_t channels;  // D
+  std::span<const int64_t> offsets;
+  float scale;
+  float* lse;      // [Hq, tokens]; may be null in attention()
+  int64_t tokens;  // of q
+  // Queries are the last ones of the keys' positions: key j is seen by query i when
+  // j <= i + key_lead, both counted in their document. 0 except with a cache.
+  int64_t key_lead = 0;
+};
+void attention(const AttentionArguments& a, HeadsView out);
+struct AttentionGradientViews {
+  HeadsView dout, out, dq, dk, dv;
+};
+void attention_backward(const AttentionArguments& a, const AttentionGradientViews& g);
+
+struct CrossEntropyRow {
+  float loss, entropy;
+  int32_t correct, counted;
+};
+// Fills `row` for each row; `logits` become gradients where asked.
+void cross_entropy(float* logits, const int64_t* targets, int64_t rows, int64_t vocabulary,
+                   float scale, bool want_gradient, CrossEntropyRow* row);
+
+void embedding(const void* weight, const int64_t* ids, void* y, int64_t tokens, int64_t row_bytes);
+void embedding_backward(Element type, const void* dy, const int64_t* ids, int64_t tokens,
+                        int64_t channels, Element dweight_type, void* dweight, bool add);
+
+struct DropoutArguments {
+  Element type;
+  const void* x;
+  void* y;
+  const int64_t* token_keys;
+  int64_t tokens, channels;
+  uint64_t key;
+  double p;
+};
+void dropout(const DropoutArguments& a);
+
+void adamw(float* param, const float* grad, float* exp_avg, float* exp_avg_sq, int64_t n,
+           const AdamWStep& options);
+
+double square_sum(Element type, const void* flat, int64_t n);
+
+}  // namespace strata::ops::cpu

@@ -1,0 +1,38 @@
+// Dropout: checks and choice of the device. The kernel is in dropout_cpu.cpp.
+#include "strata/ops/dropout.h"
+
+#include "strata/ops/check.h"
+#include "strata/ops/cpu_kernels.h"
+
+namespace strata::ops {
+
+at::Tensor dropout(const at::Tensor& x, double p, const at::Tensor& token_keys, uint64_t key) {
+  constexpr const char* kOp = "dropout";
+  if (!(p >= 0 && p <= 1)) {
+    throw ConfigError("dropout: found probability {}, expected 0 .. 1", p);
+  }
+  if (p == 0) return x;
+  check_device(kOp, x);
+  if (x.dim() != 2) check_shape(kOp, "x", x, {-1, -1});
+  check_contiguous(kOp, "x", x);
+  check_shape(kOp, "token_keys", token_keys, {x.size(0)});
+  check_type(kOp, "token_keys", token_keys, at::kLong);
+  check_contiguous(kOp, "token_keys", token_keys);
+  at::Tensor y = at::empty_like(x);
+  cpu::dropout({.type = element_of(kOp, "x", x),
+                .x = x.const_data_ptr(),
+                .y = y.mutable_data_ptr(),
+                .token_keys = token_keys.const_data_ptr<int64_t>(),
+                .tokens = x.size(0),
+                .channels = x.size(1),
+                .key = key,
+                .p = p});
+  return y;
+}
+
+at::Tensor dropout_backward(const at::Tensor& dy, double p, const at::Tensor& token_keys,
+                            uint64_t key) {
+  return dropout(dy, p, token_keys, key);
+}
+
+}  // namespace strata::ops

@@ -1,0 +1,56 @@
+// Dropout on the CPU: a 32-bit integer hash an element. Never: checks.
+#include <ATen/Parallel.h>
+
+#include <cmath>
+#include <vector>
+
+#include "strata/ops/cpu_kernels.h"
+#include "strata/ops/vectorize.h"
+
+namespace strata::ops::cpu {
+
+namespace {
+
+// The finaliser of SplitMix64 (Steele et al. 2014).
+uint64_t mix(uint64_t x) {
+  x += 0x9E3779B97F4A7C15u;
+  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
+  x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
+  return x ^ (x >> 31);
+}
+
+// Channel c is kept when hash(low + c, high) >= threshold. The 64 bits of the row's key enter
+// before and between the multiplications, so rows have unrelated masks.
+STRATA_VECTORIZED void dropout_row(const float* x, float* y, int64_t n, uint32_t low, uint32_t high,
+                                   uint32_t threshold, float factor) {
+  for (int64_t i = 0; i < n; ++i) {
+    uint32_t h = low + static_cast<uint32_t>(i) * 0x9E3779B9u;
+    h = (h ^ (h >> 16)) * 0x7FEB352Du;
+    h = (h ^ (h >> 15) ^ high) * 0x846CA68Bu;
+    h ^= h >> 16;
+    y[i] = h >= threshold ? x[i] * factor : 0.0f;
+  }
+}
+
+}  // namespace
+
+void dropout(const DropoutArguments& a) {
+  const int64_t n = a.channels;
+  const double limit = std::ldexp(a.p, 32);
+  const uint32_t threshold = limit >= 4294967295.0 ? 4294967295u : static_cast<uint32_t>(limit);
+  const float factor = a.p < 1 ? static_cast<float>(1.0 / (1.0 - a.p)) : 0.0f;
+  at::parallel_for(0, a.tokens, 16, [&](int64_t begin, int64_t end) {
+    std::vector<float> scratch(2 * n);
+    for (int64_t t = begin; t < end; ++t) {
+      const uint64_t row_key = mix(mix(a.key) ^ static_cast<uint64_t>(a.token_keys[t]));
+      void* to = at_index(a.type, a.y, t * n);
+      float* y = begin_row(a.type, to, scratch.data() + n);
+      dropout_row(read_row(a.type, at_index(a.type, a.x, t * n), n, scratch.data()), y, n,
+                  static_cast<uint32_t>(row_key), static_cast<uint32_t>(row_key >> 32), threshold,
+                  factor);
+      finish_row(a.type, y, n, to);
+    }
+  });
+}
+
+}  // namespace strata::ops::cpu

@@ -1,0 +1,28 @@
+// Rotary position embedding: checks and choice of the device. The kernel is in rope_cpu.cpp.
+#include "strata/ops/rope.h"
+
+#include "strata/ops/check.h"
+#include "strata/ops/cpu_kernels.h"
+
+namespace strata::ops {
+
+void apply_rope_(at::Tensor x, const at::Tensor& cos, const at::Tensor& sin, bool inverse) {
+  constexpr const char* kOp = "rope";
+  check_device(kOp, x);
+  if (x.dim() != 3 || x.size(2) % 2 != 0) {
+    throw InternalError("rope: found x of shape [{}], expected [tokens, heads, even channels]",
+                        fmt::join(x.sizes(), ", "));
+  }
+  check_last_dim_contiguous(kOp, "x", x);
+  for (const auto* table : {&cos, &sin}) {
+    const char* argument = table == &cos ? "cos" : "sin";
+    check_shape(kOp, argument, *table, {x.size(0), x.size(2) / 2});
+    check_type(kOp, argument, *table, at::kFloat);
+    check_contiguous(kOp, argument, *table);
+  }
+  cpu::rope(element_of(kOp, "x", x), {x.mutable_data_ptr(), x.stride(0), x.stride(1), x.size(1)},
+            cos.const_data_ptr<float>(), sin.const_data_ptr<float>(), x.size(0), x.size(2) / 2,
+            inverse);
+}
+
+}  // namespace strata::ops

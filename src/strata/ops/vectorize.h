@@ -1,0 +1,56 @@
+// How the CPU kernels use wide registers while the program runs on any processor of its family:
+// plain loops, compiled once per instruction-set level, the best one chosen when the program loads.
+// Owns: that macro and the elementary functions that the compiler can vectorise. Never: a kernel.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+// On a function with simple loops: compiles it for AVX-512, AVX2 and the baseline. Not on templates
+// (the compiler ignores it there). Sanitizers start after the choice is made, so they go without.
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && \
+    !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#define STRATA_VECTORIZED \
+  __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
+#else
+#define STRATA_VECTORIZED
+#endif
+#define STRATA_INLINE inline __attribute__((always_inline))
+
+namespace strata::ops {
+
+STRATA_INLINE uint32_t float_bits(float x) {
+  uint32_t bits;
+  std::memcpy(&bits, &x, sizeof bits);
+  return bits;
+}
+STRATA_INLINE float bits_float(uint32_t bits) {
+  float x;
+  std::memcpy(&x, &bits, sizeof x);
+  return x;
+}
+
+// exp(x), relative error below 2e-7; below -87.3 it is 0, above 88.3 it stays at 2.2e38; NaN gives
+// NaN. Branch-free.
+STRATA_INLINE float exp_vectorizable(float x) {
+  const bool is_zero = x < -87.3f;
+  // Written so that a NaN falls through.
+  x = x > 88.3f ? 88.3f : x;
+  // Adding and taking off 1.5 * 2^23 rounds to an integer, which also stands in the low bits.
+  const float shifted = x * 1.44269504f + 12582912.0f;
+  const float n = shifted - 12582912.0f;
+  // ln 2 in two parts: n * 0.693359375 is exact.
+  float r = x - n * 0.693359375f;
+  r = r + n * 2.12194440e-4f;
+  float p = 1.9875691500e-4f;
+  p = p * r + 1.3981999507e-3f;
+  p = p * r + 8.3334519073e-3f;
+  p = p * r + 4.1665795894e-2f;
+  p = p * r + 1.6666665459e-1f;
+  p = p * r + 5.0000001201e-1f;
+  p = p * (r * r) + r + 1.0f;
+  p = p * bits_float((float_bits(shifted) - 0x4B400000u + 127u) << 23);
+  return is_zero ? 0.0f : p;
+}
+
+}  // namespace strata::ops
