@@ -30,6 +30,8 @@ function(strata_test name)
   target_link_libraries(test_${name} PRIVATE ${ARG_DEPS} GTest::gtest_main GTest::gmock)
   target_compile_definitions(test_${name} PRIVATE STRATA_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
   if(ARG_TORCH)
+    # An executable would get -fPIE, which the precompiled header (-fPIC) does not fit.
+    target_compile_options(test_${name} PRIVATE -fPIC)
     target_precompile_headers(test_${name} REUSE_FROM strata_libtorch)
   endif()
   add_test(NAME ${name} COMMAND test_${name})

@@ -1,0 +1,68 @@
+// The ops once more from ATen's elementary operations in double, differentiated by autograd: the
+// oracle of the op tests. Never: speed.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+namespace strata::ops::reference {
+
+inline at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps) {
+  return weight * (x * at::rsqrt(x.square().mean(-1, /*keepdim=*/true) + eps));
+}
+
+inline at::Tensor rope(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin) {
+  const int64_t half = x.size(2) / 2;
+  const at::Tensor first = x.narrow(2, 0, half);
+  const at::Tensor second = x.narrow(2, half, half);
+  const at::Tensor c = cos.unsqueeze(1);
+  const at::Tensor s = sin.unsqueeze(1);
+  return at::cat({first * c - second * s, second * c + first * s}, 2);
+}
+
+inline at::Tensor swiglu(const at::Tensor& gate, const at::Tensor& up) {
+  return gate * at::sigmoid(gate) * up;
+}
+
+struct Attention {
+  at::Tensor out, lse;
+};
+
+// Dense masked softmax, one document after the other; `lead` as for a cache.
+inline Attention attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                           const std::vector<int64_t>& offsets, double scale, int64_t lead = 0) {
+  const int64_t group = q.size(1) / k.size(1);
+  std::vector<at::Tensor> outs, lses;
+  for (size_t d = 0; d + 1 < offsets.size(); ++d) {
+    const int64_t keys = offsets[d + 1] - offsets[d];
+    if (keys == 0) continue;
+    const int64_t queries = keys - lead;
+    auto heads = [&](const at::Tensor& x, int64_t length, int64_t repeat) {
+      return x.narrow(0, offsets[d], length).repeat_interleave(repeat, 1).transpose(0, 1);
+    };
+    const at::Tensor scores =
+        at::matmul(heads(q, queries, 1), heads(k, keys, group).transpose(1, 2)) * scale;
+    const at::Tensor hidden =
+        at::ones({queries, keys}, q.options().dtype(at::kBool)).triu(lead + 1);
+    const at::Tensor masked = scores.masked_fill(hidden, -std::numeric_limits<double>::infinity());
+    lses.push_back(at::logsumexp(masked, {-1}));
+    outs.push_back(at::matmul(at::softmax(masked, -1), heads(v, keys, group)).transpose(0, 1));
+  }
+  return {at::cat(outs, 0), at::cat(lses, 1)};
+}
+
+// max |a - b| relative to max |b| (or 1e-30 where b is zero throughout).
+inline double relative_error(const at::Tensor& a, const at::Tensor& b) {
+  if (b.numel() == 0) return a.numel() == 0 ? 0 : std::numeric_limits<double>::infinity();
+  const at::Tensor x = a.detach().to(at::kDouble);
+  const at::Tensor y = b.detach().to(at::kDouble);
+  const double difference = (x - y).abs().max().item<double>();
+  if (std::isnan(difference)) return std::numeric_limits<double>::infinity();
+  return difference / std::max(y.abs().max().item<double>(), 1e-30);
+}
+
+}  // namespace strata::ops::reference
