@@ -115,14 +115,14 @@ void SafetensorsWriter::lay_out(std::vector<TensorSpec> specs) {
 // A file system that cannot reserve gets a sparse file; a full disk then shows at a later write.
 void SafetensorsWriter::reserve() {
   if (::fallocate(file_.get(), 0, 0, static_cast<off_t>(file_bytes_)) == 0) return;
-  const int reserve_error = errno;
-  if (reserve_error == EOPNOTSUPP || reserve_error == ENOSYS || reserve_error == EINTR) {
+  if (errno == EOPNOTSUPP || errno == ENOSYS) {
     if (::ftruncate(file_.get(), static_cast<off_t>(file_bytes_)) == 0) return;
   }
+  const int error_number = errno;
   throw IoError(
       "{}: found {} with {} bytes free, expected room for {} bytes; free space or choose "
       "another folder",
-      path_.string(), errno_text(reserve_error), available_bytes(path_), file_bytes_);
+      path_.string(), errno_text(error_number), available_bytes(path_), file_bytes_);
 }
 
 void SafetensorsWriter::write_at(std::span<const std::byte> data, uint64_t offset) {

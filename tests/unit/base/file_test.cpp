@@ -1,0 +1,185 @@
+// Oracle: round trip, and the state of the folder after writes that the system cuts short.
+#include "strata/base/file.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "../temporary_folder.h"
+#include "strata/base/error.h"
+
+namespace strata {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::HasSubstr;
+using testing::message_of;
+using testing::TemporaryFolder;
+
+size_t count_entries(const fs::path& folder) {
+  return static_cast<size_t>(
+      std::distance(fs::directory_iterator(folder), fs::directory_iterator()));
+}
+
+// While alive, no file of this process may grow beyond `limit_bytes`: a disk that fills up.
+class FileSizeLimit {
+ public:
+  explicit FileSizeLimit(rlim_t limit_bytes) {
+    ::getrlimit(RLIMIT_FSIZE, &before_);
+    struct rlimit limited = before_;
+    limited.rlim_cur = limit_bytes;
+    handler_ = ::signal(SIGXFSZ, SIG_IGN);
+    ::setrlimit(RLIMIT_FSIZE, &limited);
+  }
+  ~FileSizeLimit() {
+    ::setrlimit(RLIMIT_FSIZE, &before_);
+    ::signal(SIGXFSZ, handler_);
+  }
+
+ private:
+  struct rlimit before_ {};
+  void (*handler_)(int) = nullptr;
+};
+
+TEST(MappedFile, ShowsTheBytes) {
+  const TemporaryFolder folder;
+  MappedFile file(folder.put("a", "hello"));
+  ASSERT_EQ(file.data().size(), 5u);
+  EXPECT_EQ(std::to_integer<char>(file.data()[4]), 'o');
+  const MappedFile moved = std::move(file);
+  EXPECT_EQ(moved.data().size(), 5u);
+  EXPECT_TRUE(file.data().empty());
+  EXPECT_TRUE(MappedFile(folder.put("empty", "")).data().empty());
+}
+
+TEST(MappedFile, NamesWhatIsWrong) {
+  const TemporaryFolder folder;
+  const auto message = [](const fs::path& path) {
+    return message_of<IoError>([&] { MappedFile file(path); });
+  };
+  EXPECT_EQ(message(folder / "none"),
+            (folder / "none").string() +
+                ": found no such file or directory, expected a readable file; check the path and "
+                "its permissions");
+  EXPECT_THAT(message(folder.path()), HasSubstr("found a folder, expected a file"));
+  ::mkfifo((folder / "pipe").c_str(), 0600);
+  EXPECT_THAT(message(folder / "pipe"), HasSubstr("found a device or pipe"));
+}
+
+TEST(ReadFile, ReadsFilesOfUnknownSize) {
+  const TemporaryFolder folder;
+  const std::string large(100000, 'x');
+  EXPECT_EQ(read_file(folder.put("large", large)), large);
+  EXPECT_EQ(read_file(folder.put("empty", "")), "");
+  EXPECT_THAT(read_file("/proc/self/status"), HasSubstr("Pid:"));
+}
+
+TEST(WriteFileAtomically, ReplacesAndLeavesNothingElse) {
+  const TemporaryFolder folder;
+  const fs::path path = folder.put("state.json", "old");
+  write_file_atomically(path, "new content");
+  EXPECT_EQ(read_file(path), "new content");
+  EXPECT_EQ(count_entries(folder.path()), 1u);
+}
+
+TEST(WriteFileAtomically, KeepsTheOldFileWhenTheDiskIsFull) {
+  const TemporaryFolder folder;
+  const fs::path path = folder.put("state.json", "old");
+  std::string message;
+  {
+    const FileSizeLimit limit(4096);
+    message = message_of<IoError>([&] { write_file_atomically(path, std::string(10000, 'x')); });
+  }
+  EXPECT_EQ(message, path.string() +
+                         ": found file too large after 4096 bytes written, expected 10000 bytes; "
+                         "free space and permissions in that folder, then run again");
+  EXPECT_EQ(read_file(path), "old");
+  EXPECT_EQ(count_entries(folder.path()), 1u);
+}
+
+TEST(WriteFileAtomically, MissingFolder) {
+  const TemporaryFolder folder;
+  EXPECT_THAT(message_of<IoError>([&] { write_file_atomically(folder / "none/file", "x"); }),
+              HasSubstr("found no such file or directory after 0 bytes written"));
+}
+
+TEST(AtomicFolder, AppearsOnlyAtCommit) {
+  const TemporaryFolder folder;
+  const fs::path target = folder / "checkpoint-5";
+  {
+    AtomicFolder writing(target.string() + "/");
+    write_file_atomically(writing.path() / "a", "1");
+    fs::create_directory(writing.path() / "deep");
+    write_file_atomically(writing.path() / "deep/b", "2");
+    EXPECT_FALSE(fs::exists(target));
+    EXPECT_EQ(writing.path().parent_path(), folder.path());
+    writing.commit();
+    EXPECT_THROW(writing.commit(), InternalError);
+  }
+  EXPECT_EQ(read_file(target / "deep/b"), "2");
+  EXPECT_EQ(count_entries(folder.path()), 1u);
+}
+
+TEST(AtomicFolder, ReplacesAFolderAsAWhole) {
+  const TemporaryFolder folder;
+  folder.put("out/old", "1");
+  AtomicFolder writing(folder / "out");
+  write_file_atomically(writing.path() / "new", "2");
+  EXPECT_TRUE(fs::exists(folder / "out/old"));
+  writing.commit();
+  EXPECT_FALSE(fs::exists(folder / "out/old"));
+  EXPECT_EQ(read_file(folder / "out/new"), "2");
+  EXPECT_EQ(count_entries(folder.path()), 1u);
+}
+
+TEST(AtomicFolder, LeavesNothingWithoutCommit) {
+  const TemporaryFolder folder;
+  folder.put("out/old", "1");
+  {
+    AtomicFolder writing(folder / "out");
+    write_file_atomically(writing.path() / "new", "2");
+  }
+  EXPECT_EQ(read_file(folder / "out/old"), "1");
+  EXPECT_EQ(count_entries(folder.path()), 1u);
+}
+
+TEST(AtomicFolder, LeftoversOfKilledProcessesCanBeRemoved) {
+  const TemporaryFolder folder;
+  folder.put("out/old", "1");
+  folder.put("out.tmp-12345/half", "2");
+  folder.put("outer.tmp-1/other", "3");
+  remove_abandoned_temporaries(folder / "out");
+  EXPECT_FALSE(fs::exists(folder / "out.tmp-12345"));
+  EXPECT_TRUE(fs::exists(folder / "out/old"));
+  EXPECT_TRUE(fs::exists(folder / "outer.tmp-1/other"));
+}
+
+TEST(RequireWritableFolder, CreatesAndProves) {
+  const TemporaryFolder folder;
+  require_writable_folder(folder / "a/b/c");
+  EXPECT_TRUE(fs::is_directory(folder / "a/b/c"));
+  EXPECT_EQ(count_entries(folder / "a/b/c"), 0u);
+  require_writable_folder(folder / "a/b/c");
+}
+
+TEST(RequireWritableFolder, NamesWhatIsWrong) {
+  const TemporaryFolder folder;
+  folder.put("file", "");
+  for (const fs::path& path : {folder / "file", folder / "file/below", fs::path("/proc/strata")}) {
+    EXPECT_THAT(message_of<IoError>([&] { require_writable_folder(path); }),
+                HasSubstr(path.string() + ": found "))
+        << path;
+  }
+}
+
+TEST(AvailableBytes, AnswersForPathsThatDoNotExistYet) {
+  const TemporaryFolder folder;
+  EXPECT_GT(available_bytes(folder / "not/yet/there"), 0u);
+  EXPECT_GT(available_bytes("relative-name"), 0u);
+}
+
+}  // namespace
+}  // namespace strata
