@@ -7,7 +7,7 @@ namespace {
 
 std::string python_repr(const Json& value) {
   if (value.is_number_float()) {
-    return "'" + four_digits(value.get<double>()) + "'";
+    return fmt::format("'{:.4g}'", value.get<double>());
   }
   if (value.is_null()) {
     return "None";
@@ -16,7 +16,7 @@ std::string python_repr(const Json& value) {
     return value.get<bool>() ? "True" : "False";
   }
   if (value.is_string()) {
-    return "'" + value.get<std::string>() + "'";
+    return fmt::format("'{}'", value.get<std::string>());
   }
   return dump_python(value, /*indent=*/-1, /*sort_keys=*/false);
 }

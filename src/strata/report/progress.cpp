@@ -160,11 +160,11 @@ std::string Progress::bar_line(int columns) const {
                                               memory};
   std::string tail;
   for (const std::string& detail : details) {
-    const int used =
-        static_cast<int>(count.size() + tail.size() + detail.size()) + 3 + kShortestBar;
-    if (!detail.empty() && used <= columns) {
-      tail += "  " + detail;
+    const size_t used = count.size() + tail.size() + detail.size() + 3 + kShortestBar;
+    if (used > static_cast<size_t>(std::max(0, columns))) {
+      break;
     }
+    tail += detail.empty() ? "" : "  " + detail;
   }
   const int room = columns - static_cast<int>(count.size() + tail.size()) - 1;
   if (room < kShortestBar) {

@@ -1,0 +1,46 @@
+// Oracle: tests/golden/trainer_state.json, written by the reference's Trainer.
+#include "strata/report/trainer_state.h"
+
+#include <gtest/gtest.h>
+
+#include "strata/base/error.h"
+#include "strata/base/file.h"
+
+namespace strata::report {
+namespace {
+
+const std::string kGolden = std::string(STRATA_SOURCE_DIR) + "/tests/golden/trainer_state.json";
+
+TEST(TrainerState, WritesTheReferencesBytes) {
+  const std::string text = read_file(kGolden);
+  TrainerState state = parse_trainer_state(text, kGolden);
+  EXPECT_EQ(state.global_step, 4);
+  EXPECT_EQ(state.log_history.size(), 6u);
+  // What the reader does not keep: the control's flags at the moment of the last save.
+  state.should_training_stop = true;
+  EXPECT_EQ(trainer_state_text(state), text);
+}
+
+TEST(TrainerState, RoundTripsUnroundedLosses) {
+  TrainerState state;
+  state.epoch = 1.0 / 3;
+  state.log_history = {{{"epoch", 1.0 / 3}, {"loss", 4.132680892944336}, {"step", 1}}};
+  state.best_metric = 0.5;
+  const TrainerState again = parse_trainer_state(trainer_state_text(state), "state");
+  EXPECT_EQ(again.epoch, state.epoch);
+  EXPECT_EQ(again.log_history, state.log_history);
+  EXPECT_EQ(again.best_metric, state.best_metric);
+  EXPECT_FALSE(again.best_global_step.has_value());
+}
+
+TEST(TrainerState, NamesTheKeyOfAWrongType) {
+  try {
+    parse_trainer_state(R"({"global_step": "many"})", "trainer_state.json");
+    FAIL() << "expected a FormatError";
+  } catch (const FormatError& error) {
+    EXPECT_NE(std::string(error.what()).find("\"global_step\""), std::string::npos) << error.what();
+  }
+}
+
+}  // namespace
+}  // namespace strata::report
