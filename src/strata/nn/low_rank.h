@@ -1,6 +1,7 @@
-// The low-rank branch of a linear layer (LoRA, Hu et al. 2021) and what identifies its dropout.
-// Owns: the two weights and their factors. Never: the products; they are part of nn/linear.cpp, so
-// that base and branch share one autograd function. adapters/ decides which layers get a branch.
+// The low-rank branch of a linear layer (LoRA, Hu et al. 2021): its weights, its products and what
+// identifies its dropout. Owns: the branch's mathematics. Never: autograd; nn/linear.cpp and
+// nn/chunked_cross_entropy.cpp call these functions inside their own functions. adapters/ decides
+// which layers get a branch.
 #pragma once
 
 #include <cstdint>
@@ -19,11 +20,34 @@ struct LowRankBranch {
   double dropout = 0.0;
   uint64_t layer_id = 0;  // distinguishes the dropout masks of the layers (I6)
 
-  int64_t rank() const { return a.shape()[0]; }
   bool trains() const { return a.requires_grad() || b.requires_grad(); }
+};
+
+// What a dropout mask depends on beside the layer. `token_keys` int64 [T]; undefined: no dropout.
+struct DropoutDraw {
+  at::Tensor token_keys;
+  DrawKey draw;
+
+  static DropoutDraw from(const ForwardContext& context);
+  DropoutDraw narrow(int64_t start, int64_t length) const;
 };
 
 // The key of ops::dropout for one layer in one micro-step: a mix of seed, step, micro-step, layer.
 uint64_t dropout_key(const DrawKey& draw, uint64_t layer_id);
+
+// Adds the branch's output for x [T, in_features] to y [T, out_features] in place. Returns A's
+// output [T, r], which backward needs.
+at::Tensor low_rank_forward_(at::Tensor y, const at::Tensor& x, const LowRankBranch& branch,
+                             const DropoutDraw& draw);
+
+struct LowRankSaved {
+  at::Tensor x;       // [T, in_features], before cast and dropout
+  at::Tensor hidden;  // what low_rank_forward_ returned
+};
+
+// Writes the gradients of A and B where they train and, where `dx` is defined, adds the branch's
+// part of the input's gradient to it in place. The mask is drawn again.
+void low_rank_backward(const at::Tensor& dy, const LowRankSaved& saved, LowRankBranch& branch,
+                       const DropoutDraw& draw, at::Tensor dx);
 
 }  // namespace strata::nn

@@ -11,16 +11,20 @@ Parameter::Parameter(std::string name, std::vector<int64_t> shape, at::ScalarTyp
 
 const at::Tensor& Parameter::value() const {
   if (!value_.defined()) {
-    throw InternalError("parameter \"{}\": found it read while its unit is not gathered, "
-                        "expected a gather before each use; report this as a bug", name_);
+    throw InternalError(
+        "parameter \"{}\": found it read while its unit is not gathered, "
+        "expected a gather before each use; report this as a bug",
+        name_);
   }
   return value_;
 }
 
 GradTarget Parameter::grad() {
   if (!grad_.defined()) {
-    throw InternalError("parameter \"{}\": found a gradient without a buffer, expected one "
-                        "attached before backward; report this as a bug", name_);
+    throw InternalError(
+        "parameter \"{}\": found a gradient without a buffer, expected one "
+        "attached before backward; report this as a bug",
+        name_);
   }
   const bool first = overwrite_ && !written_;
   written_ = true;
@@ -52,8 +56,10 @@ void Parameter::accumulate_grad_product(const at::Tensor& a, const at::Tensor& b
 
 void Parameter::attach_value(at::Tensor value) {
   if (value.numel() != numel_) {
-    throw InternalError("parameter \"{}\": found {} elements gathered, expected {}; report this as "
-                        "a bug", name_, value.numel(), numel_);
+    throw InternalError(
+        "parameter \"{}\": found {} elements gathered, expected {}; report this as "
+        "a bug",
+        name_, value.numel(), numel_);
   }
   value_ = value.view(shape_);
 }

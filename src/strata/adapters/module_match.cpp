@@ -1,0 +1,118 @@
+#include "strata/adapters/module_match.h"
+
+#include <algorithm>
+#include <mutex>
+#include <set>
+
+#include <oniguruma.h>
+
+#include "strata/base/error.h"
+
+namespace strata::adapters {
+namespace {
+
+void initialize_oniguruma() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    OnigEncoding encodings[] = {ONIG_ENCODING_UTF8};
+    onig_initialize(encodings, 1);
+  });
+}
+
+const OnigUChar* bytes(const std::string& text) {
+  return reinterpret_cast<const OnigUChar*>(text.data());
+}
+
+// "c", "b.c", "a.b.c" for "a.b.c".
+std::vector<std::string> suffixes_of(const std::string& path) {
+  std::vector<std::string> suffixes;
+  for (size_t dot = path.rfind('.'); dot != std::string::npos && dot > 0;
+       dot = path.rfind('.', dot - 1)) {
+    suffixes.push_back(path.substr(dot + 1));
+  }
+  suffixes.push_back(path);
+  return suffixes;
+}
+
+}  // namespace
+
+PathPattern::PathPattern(const std::string& expression) {
+  initialize_oniguruma();
+  // \z: re.fullmatch lets the expression backtrack until it reaches the end.
+  const std::string whole = "(?:" + expression + ")\\z";
+  OnigErrorInfo info;
+  regex_t* regex = nullptr;
+  const int status = onig_new(&regex, bytes(whole), bytes(whole) + whole.size(), ONIG_OPTION_NONE,
+                              ONIG_ENCODING_UTF8, ONIG_SYNTAX_PYTHON, &info);
+  if (status != ONIG_NORMAL) {
+    OnigUChar message[ONIG_MAX_ERROR_MESSAGE_LEN];
+    onig_error_code_to_str(message, status, &info);
+    throw ConfigError(
+        "target_modules: found the expression \"{}\" ({}), expected a regular "
+        "expression; correct it or pass a list of names",
+        expression, reinterpret_cast<const char*>(message));
+  }
+  regex_ = regex;
+}
+
+PathPattern::~PathPattern() { onig_free(static_cast<regex_t*>(regex_)); }
+
+bool PathPattern::matches(const std::string& path) const {
+  const OnigUChar* end = bytes(path) + path.size();
+  return onig_match(static_cast<regex_t*>(regex_), bytes(path), end, bytes(path), nullptr,
+                    ONIG_OPTION_NONE) == static_cast<int>(path.size());
+}
+
+bool matches_list(const std::string& path, const std::vector<std::string>& entries) {
+  return std::any_of(entries.begin(), entries.end(), [&](const std::string& entry) {
+    return path == entry || path.ends_with("." + entry);
+  });
+}
+
+bool is_inside(const std::string& path, const std::vector<std::string>& entries) {
+  const std::string fenced = "." + path + ".";
+  return std::any_of(entries.begin(), entries.end(), [&](const std::string& entry) {
+    return fenced.find("." + entry + ".") != std::string::npos;
+  });
+}
+
+std::vector<std::string> module_paths(const std::vector<std::string>& weight_names) {
+  std::vector<std::string> paths;
+  std::set<std::string> seen;
+  for (const std::string& name : weight_names) {
+    const size_t own = name.rfind('.');
+    for (size_t dot = name.find('.'); dot != std::string::npos && dot <= own;
+         dot = name.find('.', dot + 1)) {
+      std::string path = name.substr(0, dot);
+      if (seen.insert(path).second) paths.push_back(std::move(path));
+    }
+  }
+  return paths;
+}
+
+std::vector<std::string> minimal_suffixes(std::vector<std::string> targets,
+                                          const std::vector<std::string>& others) {
+  std::set<std::string> other_suffixes;
+  for (const std::string& other : others) {
+    for (std::string& suffix : suffixes_of(other)) other_suffixes.insert(std::move(suffix));
+  }
+  std::sort(targets.begin(), targets.end(), [](const std::string& a, const std::string& b) {
+    return suffixes_of(a) < suffixes_of(b);
+  });
+  std::set<std::string> chosen;
+  for (const std::string& target : targets) {
+    for (const std::string& suffix : suffixes_of(target)) {
+      if (chosen.contains(suffix) || other_suffixes.contains(suffix)) continue;
+      const bool covered = std::any_of(chosen.begin(), chosen.end(), [&](const std::string& c) {
+        return target.ends_with("." + c);
+      });
+      if (covered) continue;
+      chosen.insert(suffix);
+      break;
+    }
+  }
+  if (chosen.empty()) return targets;
+  return {chosen.begin(), chosen.end()};
+}
+
+}  // namespace strata::adapters

@@ -1,0 +1,60 @@
+#include "strata/models/config_reader.h"
+
+#include "strata/base/error.h"
+
+namespace strata::models {
+
+ConfigReader::ConfigReader(const Json& json, std::string prefix)
+    : json_(json), prefix_(std::move(prefix)) {
+  if (!json.is_object()) {
+    throw FormatError("config.json: found {} at \"{}\", expected an object; fix the file",
+                      json.type_name(), prefix_);
+  }
+}
+
+void ConfigReader::fail(const std::string& key, const std::string& expected) const {
+  throw FormatError("config.json: found {}{} = {}, expected {}; fix the file", prefix_, key,
+                    dump_python(json_.at(key), /*indent=*/-1), expected);
+}
+
+bool ConfigReader::has(const std::string& key) const {
+  return json_.contains(key) && !json_.at(key).is_null();
+}
+
+std::optional<int64_t> ConfigReader::optional_integer(const std::string& key) const {
+  if (!has(key)) return std::nullopt;
+  if (!json_.at(key).is_number_integer()) fail(key, "an integer");
+  return json_.at(key).get<int64_t>();
+}
+
+int64_t ConfigReader::positive_integer(const std::string& key, int64_t fallback) const {
+  const int64_t value = optional_integer(key).value_or(fallback);
+  if (value < 1) fail(key, "an integer of at least 1");
+  return value;
+}
+
+double ConfigReader::number(const std::string& key, double fallback) const {
+  if (!has(key)) return fallback;
+  if (!json_.at(key).is_number()) fail(key, "a number");
+  return json_.at(key).get<double>();
+}
+
+double ConfigReader::positive_number(const std::string& key, double fallback) const {
+  const double value = number(key, fallback);
+  if (!(value > 0)) fail(key, "a number above 0");
+  return value;
+}
+
+bool ConfigReader::boolean(const std::string& key, bool fallback) const {
+  if (!has(key)) return fallback;
+  if (!json_.at(key).is_boolean()) fail(key, "true or false");
+  return json_.at(key).get<bool>();
+}
+
+std::string ConfigReader::text(const std::string& key, const std::string& fallback) const {
+  if (!has(key)) return fallback;
+  if (!json_.at(key).is_string()) fail(key, "a string");
+  return json_.at(key).get<std::string>();
+}
+
+}  // namespace strata::models

@@ -1,0 +1,115 @@
+#include "strata/models/llama/blocks.h"
+
+#include <cmath>
+
+#include <ATen/ATen.h>
+
+#include "strata/nn/attention.h"
+#include "strata/nn/chunked_cross_entropy.h"
+#include "strata/nn/embedding.h"
+#include "strata/nn/gated_mlp.h"
+
+namespace strata::models {
+namespace {
+
+nn::Linear::Options shape(int64_t in, int64_t out, bool bias, at::ScalarType storage) {
+  return {.in_features = in, .out_features = out, .bias = bias, .storage = storage};
+}
+
+nn::Linear make_lm_head(const LlamaConfig& c, at::ScalarType storage,
+                        std::shared_ptr<nn::Parameter> tied) {
+  if (tied != nullptr) return nn::Linear("lm_head", std::move(tied));
+  return nn::Linear("lm_head", shape(c.hidden_size, c.vocab_size, /*bias=*/false, storage));
+}
+
+}  // namespace
+
+LlamaEmbedding::LlamaEmbedding(const LlamaConfig& config, at::ScalarType storage)
+    : weight_(std::make_shared<nn::Parameter>(
+          "model.embed_tokens.weight", std::vector<int64_t>{config.vocab_size, config.hidden_size},
+          storage)),
+      padding_id_(config.pad_token_id) {}
+
+at::Tensor LlamaEmbedding::forward(const at::Tensor& x, const nn::ForwardContext& context) {
+  return nn::embed(x, context.batch->ids, *weight_, padding_id_);
+}
+
+LlamaDecoderLayer::LlamaDecoderLayer(const LlamaConfig& c, int64_t index, at::ScalarType storage,
+                                     nn::Rope& rope)
+    : config_(c),
+      index_(index),
+      path_("model.layers." + std::to_string(index)),
+      rope_(rope),
+      q_proj_(path_ + ".self_attn.q_proj",
+              shape(c.hidden_size, c.num_attention_heads * c.head_dim, c.attention_bias, storage)),
+      k_proj_(path_ + ".self_attn.k_proj",
+              shape(c.hidden_size, c.num_key_value_heads * c.head_dim, c.attention_bias, storage)),
+      v_proj_(path_ + ".self_attn.v_proj",
+              shape(c.hidden_size, c.num_key_value_heads * c.head_dim, c.attention_bias, storage)),
+      o_proj_(path_ + ".self_attn.o_proj",
+              shape(c.num_attention_heads * c.head_dim, c.hidden_size, c.attention_bias, storage)),
+      gate_proj_(path_ + ".mlp.gate_proj",
+                 shape(c.hidden_size, c.intermediate_size, c.mlp_bias, storage)),
+      up_proj_(path_ + ".mlp.up_proj",
+               shape(c.hidden_size, c.intermediate_size, c.mlp_bias, storage)),
+      down_proj_(path_ + ".mlp.down_proj",
+                 shape(c.intermediate_size, c.hidden_size, c.mlp_bias, storage)),
+      input_layernorm_(path_ + ".input_layernorm", c.hidden_size, c.rms_norm_eps, storage),
+      post_attention_layernorm_(path_ + ".post_attention_layernorm", c.hidden_size, c.rms_norm_eps,
+                                storage) {}
+
+std::vector<nn::Linear*> LlamaDecoderLayer::linears() {
+  return {&q_proj_, &k_proj_, &v_proj_, &o_proj_, &gate_proj_, &up_proj_, &down_proj_};
+}
+
+std::vector<nn::Parameter*> LlamaDecoderLayer::parameters() {
+  std::vector<nn::Parameter*> list;
+  for (const nn::Linear* layer : linears()) layer->append_parameters(list);
+  list.push_back(&input_layernorm_.weight());
+  list.push_back(&post_attention_layernorm_.weight());
+  return list;
+}
+
+at::Tensor LlamaDecoderLayer::attend(const at::Tensor& x, const nn::ForwardContext& context) {
+  const auto [normed, residual] = input_layernorm_.forward_with_residual(x);
+  const auto qkv = nn::linear_shared_input({&q_proj_, &k_proj_, &v_proj_}, normed, context);
+  const nn::AttentionOptions options{
+      .num_heads = config_.num_attention_heads,
+      .num_kv_heads = config_.num_key_value_heads,
+      .head_dim = config_.head_dim,
+      .scale = 1.0 / std::sqrt(static_cast<double>(config_.head_dim)),
+      .layer = index_};
+  const at::Tensor mixed = nn::rotary_attention(qkv[0], qkv[1], qkv[2], rope_, options, context);
+  return o_proj_.forward_add(mixed, residual, context);
+}
+
+at::Tensor LlamaDecoderLayer::transform(const at::Tensor& x, const nn::ForwardContext& context) {
+  const auto [normed, residual] = post_attention_layernorm_.forward_with_residual(x);
+  const auto gate_up = nn::linear_shared_input({&gate_proj_, &up_proj_}, normed, context);
+  return down_proj_.forward_add(nn::swiglu(gate_up[0], gate_up[1]), residual, context);
+}
+
+at::Tensor LlamaDecoderLayer::forward(const at::Tensor& x, const nn::ForwardContext& context) {
+  return transform(attend(x, context), context);
+}
+
+LlamaHead::LlamaHead(const LlamaConfig& config, at::ScalarType storage,
+                     std::shared_ptr<nn::Parameter> tied)
+    : norm_("model.norm", config.hidden_size, config.rms_norm_eps, storage),
+      lm_head_(make_lm_head(config, storage, std::move(tied))) {}
+
+std::vector<nn::Parameter*> LlamaHead::parameters() {
+  std::vector<nn::Parameter*> list{&norm_.weight()};
+  lm_head_.append_parameters(list);
+  return list;
+}
+
+at::Tensor LlamaHead::forward(const at::Tensor& x, const nn::ForwardContext& context) {
+  return nn::chunked_cross_entropy(norm_.forward(x), lm_head_, context);
+}
+
+at::Tensor LlamaHead::logits(const at::Tensor& x) {
+  return lm_head_.forward(norm_.forward(x), nn::ForwardContext{}).to(at::kFloat);
+}
+
+}  // namespace strata::models

@@ -1,0 +1,87 @@
+// The blocks of a Llama model: embedding, decoder layer, head. Owns: their layers and the order of
+// operations. Never: gathering, checkpointing, the chain (llama/model.h).
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "strata/models/llama/config.h"
+#include "strata/models/model.h"
+#include "strata/nn/linear.h"
+#include "strata/nn/norm.h"
+#include "strata/nn/rope.h"
+
+namespace strata::models {
+
+class LlamaEmbedding final : public Block {
+ public:
+  LlamaEmbedding(const LlamaConfig& config, at::ScalarType storage);
+
+  BlockKind kind() const override { return BlockKind::kEmbedding; }
+  std::string class_name() const override { return "Embedding"; }
+  std::string path() const override { return "model.embed_tokens"; }
+  std::vector<nn::Parameter*> parameters() override { return {weight_.get()}; }
+  std::vector<nn::Linear*> linears() override { return {}; }
+  at::Tensor forward(const at::Tensor& x, const nn::ForwardContext& context) override;
+
+  const std::shared_ptr<nn::Parameter>& weight() const { return weight_; }
+  void set_weight(std::shared_ptr<nn::Parameter> weight) { weight_ = std::move(weight); }
+
+ private:
+  std::shared_ptr<nn::Parameter> weight_;
+  std::optional<int64_t> padding_id_;
+};
+
+class LlamaDecoderLayer final : public Block {
+ public:
+  // `rope` is shared by all layers and must outlive them.
+  LlamaDecoderLayer(const LlamaConfig& config, int64_t index, at::ScalarType storage,
+                    nn::Rope& rope);
+
+  BlockKind kind() const override { return BlockKind::kLayer; }
+  std::string class_name() const override { return "LlamaDecoderLayer"; }
+  std::string path() const override { return path_; }
+  std::vector<nn::Parameter*> parameters() override;
+  std::vector<nn::Linear*> linears() override;
+  at::Tensor forward(const at::Tensor& x, const nn::ForwardContext& context) override;
+
+ private:
+  // x + attention(norm(x)); x + mlp(norm(x)).
+  at::Tensor attend(const at::Tensor& x, const nn::ForwardContext& context);
+  at::Tensor transform(const at::Tensor& x, const nn::ForwardContext& context);
+
+  LlamaConfig config_;
+  int64_t index_;
+  std::string path_;
+  nn::Rope& rope_;
+  nn::Linear q_proj_, k_proj_, v_proj_, o_proj_;
+  nn::Linear gate_proj_, up_proj_, down_proj_;
+  nn::RmsNorm input_layernorm_, post_attention_layernorm_;
+};
+
+// Final norm, output layer and loss.
+class LlamaHead final : public Block {
+ public:
+  // `tied`: the embedding's weight, or null for a weight of its own.
+  LlamaHead(const LlamaConfig& config, at::ScalarType storage, std::shared_ptr<nn::Parameter> tied);
+
+  BlockKind kind() const override { return BlockKind::kHead; }
+  std::string class_name() const override { return "Linear"; }
+  std::string path() const override { return "lm_head"; }
+  std::vector<nn::Parameter*> parameters() override;
+  std::vector<nn::Linear*> linears() override { return {&lm_head_}; }
+  at::Tensor forward(const at::Tensor& x, const nn::ForwardContext& context) override;
+
+  // fp32 [rows, vocab].
+  at::Tensor logits(const at::Tensor& x);
+  nn::Linear& lm_head() { return lm_head_; }
+  nn::RmsNorm& norm() { return norm_; }
+
+ private:
+  nn::RmsNorm norm_;
+  nn::Linear lm_head_;
+};
+
+}  // namespace strata::models

@@ -1,0 +1,165 @@
+#include "strata/models/llama/config.h"
+
+#include <string>
+
+#include "strata/base/error.h"
+#include "strata/models/config_reader.h"
+
+namespace strata::models {
+namespace {
+
+nn::RopeKind parse_rope_kind(const std::string& name) {
+  if (name == "default") return nn::RopeKind::kDefault;
+  if (name == "linear") return nn::RopeKind::kLinear;
+  if (name == "dynamic") return nn::RopeKind::kDynamic;
+  if (name == "llama3") return nn::RopeKind::kLlama3;
+  throw ConfigError(
+      "config.json: found rope_type \"{}\", expected one of default, linear, dynamic, "
+      "llama3; use a checkpoint with one of these",
+      name);
+}
+
+// The old `rope_scaling` wins over `rope_parameters` where a file has both, as in the reference.
+ConfigReader rope_reader(const ConfigReader& config, const Json& nothing) {
+  for (const char* key : {"rope_scaling", "rope_parameters"}) {
+    if (config.has(key) && !(config.at(key).is_object() && config.at(key).empty())) {
+      return ConfigReader(config.at(key), std::string(key) + ".");
+    }
+  }
+  return ConfigReader(nothing);
+}
+
+void require(const ConfigReader& reader, const std::string& key, const std::string& kind) {
+  if (!reader.has(key)) {
+    throw FormatError(
+        "config.json: found no {} for rope_type \"{}\", expected a number; add it to "
+        "the file",
+        key, kind);
+  }
+}
+
+nn::RopeOptions parse_rope(const ConfigReader& config, const LlamaConfig& llama) {
+  const Json nothing = Json::object();
+  const ConfigReader reader = rope_reader(config, nothing);
+  const std::string kind = reader.text("rope_type", reader.text("type", "default"));
+  nn::RopeOptions rope;
+  rope.kind = parse_rope_kind(kind);
+  rope.head_dim = llama.head_dim;
+  rope.max_position_embeddings = llama.max_position_embeddings;
+  rope.theta = reader.positive_number("rope_theta", config.positive_number("rope_theta", 10000.0));
+  const double rotated =
+      reader.number("partial_rotary_factor", config.number("partial_rotary_factor", 1.0));
+  if (rotated != 1.0 && rope.kind != nn::RopeKind::kDefault) {
+    throw ConfigError(
+        "config.json: found partial_rotary_factor = {}, expected 1 for a Llama model; "
+        "remove the key",
+        rotated);
+  }
+  if (rope.kind == nn::RopeKind::kDefault) return rope;
+  require(reader, "factor", kind);
+  rope.factor = reader.positive_number("factor", 1.0);
+  if (rope.kind != nn::RopeKind::kLlama3) return rope;
+  require(reader, "low_freq_factor", kind);
+  require(reader, "high_freq_factor", kind);
+  rope.low_freq_factor = reader.positive_number("low_freq_factor", 1.0);
+  rope.high_freq_factor = reader.positive_number("high_freq_factor", 4.0);
+  rope.original_max_position_embeddings = config.positive_integer(
+      "original_max_position_embeddings",
+      reader.positive_integer("original_max_position_embeddings", llama.max_position_embeddings));
+  if (rope.high_freq_factor == rope.low_freq_factor) {
+    throw FormatError(
+        "config.json: found high_freq_factor = low_freq_factor = {}, expected two "
+        "different numbers; fix the file",
+        rope.low_freq_factor);
+  }
+  return rope;
+}
+
+void check_shapes(const LlamaConfig& c) {
+  if (c.hidden_size % c.num_attention_heads != 0) {
+    throw FormatError(
+        "config.json: found hidden_size = {}, expected a multiple of "
+        "num_attention_heads = {}; fix the file",
+        c.hidden_size, c.num_attention_heads);
+  }
+  if (c.num_attention_heads % c.num_key_value_heads != 0) {
+    throw FormatError(
+        "config.json: found num_key_value_heads = {}, expected a divisor of "
+        "num_attention_heads = {}; fix the file",
+        c.num_key_value_heads, c.num_attention_heads);
+  }
+  if (c.head_dim % 2 != 0) {
+    throw FormatError(
+        "config.json: found head_dim = {}, expected an even number because rotary "
+        "positions turn pairs; fix the file",
+        c.head_dim);
+  }
+  if (c.rope.kind == nn::RopeKind::kDynamic && c.head_dim == 2) {
+    throw FormatError(
+        "config.json: found head_dim = 2 with rope_type \"dynamic\", expected at "
+        "least 4; fix the file");
+  }
+}
+
+// What the reference computes and this program does not is refused, never ignored.
+void check_supported(const ConfigReader& config) {
+  const std::string activation = config.text("hidden_act", "silu");
+  if (activation != "silu" && activation != "swish") {
+    throw ConfigError(
+        "config.json: found hidden_act \"{}\", expected \"silu\"; use a checkpoint "
+        "with this activation",
+        activation);
+  }
+  const double dropout = config.number("attention_dropout", 0.0);
+  if (dropout != 0.0) {
+    throw ConfigError("config.json: found attention_dropout = {}, expected 0; set it to 0",
+                      dropout);
+  }
+  if (config.has("quantization_config")) {
+    throw ConfigError(
+        "config.json: found quantization_config, expected unquantized weights; "
+        "dequantize the checkpoint first");
+  }
+}
+
+std::optional<int64_t> parse_padding_id(const ConfigReader& config, int64_t vocab_size) {
+  std::optional<int64_t> id = config.optional_integer("pad_token_id");
+  if (!id.has_value()) return id;
+  if (*id >= vocab_size || *id < -vocab_size) {
+    throw FormatError(
+        "config.json: found pad_token_id = {}, expected a token of the vocabulary of "
+        "{}; fix the file",
+        *id, vocab_size);
+  }
+  // Negative ids count from the end, as nn.Embedding's padding_idx.
+  return *id < 0 ? *id + vocab_size : *id;
+}
+
+}  // namespace
+
+LlamaConfig parse_llama_config(const Json& json) {
+  const ConfigReader config(json);
+  LlamaConfig c;
+  c.vocab_size = config.positive_integer("vocab_size", c.vocab_size);
+  c.hidden_size = config.positive_integer("hidden_size", c.hidden_size);
+  c.intermediate_size = config.positive_integer("intermediate_size", c.intermediate_size);
+  c.num_hidden_layers = config.positive_integer("num_hidden_layers", c.num_hidden_layers);
+  c.num_attention_heads = config.positive_integer("num_attention_heads", c.num_attention_heads);
+  c.num_key_value_heads = config.positive_integer("num_key_value_heads", c.num_attention_heads);
+  c.head_dim = config.positive_integer("head_dim",
+                                       std::max<int64_t>(1, c.hidden_size / c.num_attention_heads));
+  c.max_position_embeddings =
+      config.positive_integer("max_position_embeddings", c.max_position_embeddings);
+  c.rms_norm_eps = config.positive_number("rms_norm_eps", c.rms_norm_eps);
+  c.initializer_range = config.positive_number("initializer_range", c.initializer_range);
+  c.attention_bias = config.boolean("attention_bias", c.attention_bias);
+  c.mlp_bias = config.boolean("mlp_bias", c.mlp_bias);
+  c.tie_word_embeddings = config.boolean("tie_word_embeddings", c.tie_word_embeddings);
+  c.pad_token_id = parse_padding_id(config, c.vocab_size);
+  check_supported(config);
+  c.rope = parse_rope(config, c);
+  check_shapes(c);
+  return c;
+}
+
+}  // namespace strata::models

@@ -1,0 +1,109 @@
+#include "strata/models/llama/model.h"
+
+#include <ATen/ATen.h>
+
+#include "strata/base/error.h"
+#include "strata/hf/adapter_files.h"
+#include "strata/hf/model_folder.h"
+#include "strata/models/weight_check.h"
+
+namespace strata::models {
+namespace {
+
+constexpr const char* kEmbeddingWeight = "model.embed_tokens.weight";
+constexpr const char* kHeadWeight = "lm_head.weight";
+
+}  // namespace
+
+LlamaModel::LlamaModel(const LlamaConfig& config, at::ScalarType storage)
+    : config_(config),
+      storage_(storage),
+      rope_(config.rope),
+      embedding_(std::make_unique<LlamaEmbedding>(config, storage)) {
+  for (int64_t i = 0; i < config.num_hidden_layers; ++i) {
+    layers_.push_back(std::make_unique<LlamaDecoderLayer>(config, i, storage, rope_));
+  }
+  head_ = std::make_unique<LlamaHead>(config, storage,
+                                      config.tie_word_embeddings ? embedding_->weight() : nullptr);
+}
+
+std::vector<Block*> LlamaModel::blocks() {
+  std::vector<Block*> chain{embedding_.get()};
+  for (const auto& layer : layers_) chain.push_back(layer.get());
+  chain.push_back(head_.get());
+  return chain;
+}
+
+std::vector<nn::Parameter*> LlamaModel::parameters() {
+  std::vector<nn::Parameter*> list;
+  for (Block* block : blocks()) {
+    for (nn::Parameter* parameter : block->parameters()) {
+      // A tied weight is listed where it comes first.
+      if (block->kind() == BlockKind::kHead && parameter == embedding_->weight().get()) continue;
+      list.push_back(parameter);
+    }
+  }
+  return list;
+}
+
+bool LlamaModel::is_tied() const {
+  return head_->lm_head().shared_weight() == embedding_->weight();
+}
+
+void LlamaModel::untie() {
+  auto weight = std::make_shared<nn::Parameter>(
+      kHeadWeight, std::vector<int64_t>{config_.vocab_size, config_.hidden_size}, storage_);
+  weight->set_requires_grad(embedding_->weight()->requires_grad());
+  head_->lm_head().set_weight(std::move(weight));
+}
+
+WeightSources LlamaModel::check_weights(const hf::ModelFolder& folder) {
+  const hf::TensorInfo* embedding = folder.find(kEmbeddingWeight);
+  const hf::TensorInfo* head = folder.find(kHeadWeight);
+  if (is_tied() && embedding != nullptr && head != nullptr &&
+      !same_values(folder, *embedding, *head)) {
+    untie();
+  }
+  std::vector<ExpectedWeight> expected;
+  for (const nn::Parameter* parameter : parameters()) {
+    if (parameter->name().starts_with(hf::kAdapterKeyPrefix)) continue;
+    expected.push_back({parameter, {parameter->name()}});
+    if (!config_.tie_word_embeddings) continue;
+    // The file of a tied model may hold either name.
+    if (parameter->name() == kEmbeddingWeight) expected.back().names.push_back(kHeadWeight);
+    if (parameter->name() == kHeadWeight) expected.back().names.push_back(kEmbeddingWeight);
+  }
+  return match_weights(folder, expected, {"rotary_emb.inv_freq"});
+}
+
+void LlamaModel::init_weight(const nn::Parameter& parameter, at::Tensor full,
+                             at::Generator generator) const {
+  if (parameter.name().ends_with(".bias")) {
+    full.zero_();
+  } else if (parameter.shape().size() == 1) {
+    full.fill_(1.0);
+  } else {
+    full.normal_(0.0, config_.initializer_range, std::move(generator));
+    if (parameter.name() == kEmbeddingWeight && config_.pad_token_id.has_value()) {
+      full.select(0, *config_.pad_token_id).zero_();
+    }
+  }
+}
+
+nn::Parameter& LlamaModel::trainable_copy(const std::string& name) {
+  const bool unties = is_tied() && (name == kEmbeddingWeight || name == kHeadWeight);
+  if (unties) untie();
+  for (nn::Parameter* parameter : parameters()) {
+    if (parameter->name() != name) continue;
+    parameter->set_requires_grad(true);
+    // After untying, the other name's parameter stands for the base's weight.
+    if (copied_.insert(name).second && !unties) num_replaced_elements_ += parameter->numel();
+    return *parameter;
+  }
+  throw InternalError(
+      "model: found a request to train \"{}\", expected the name of a weight; "
+      "report this as a bug",
+      name);
+}
+
+}  // namespace strata::models

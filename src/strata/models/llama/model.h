@@ -1,0 +1,49 @@
+// A Llama model for next-token prediction: the chain of its blocks. Owns: blocks, the tie between
+// embedding and output layer, weight names and initial values. Never: memory of weights.
+#pragma once
+
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "strata/models/llama/blocks.h"
+#include "strata/models/model.h"
+#include "strata/nn/rope.h"
+
+namespace strata::models {
+
+class LlamaModel final : public Model {
+ public:
+  LlamaModel(const LlamaConfig& config, at::ScalarType storage);
+
+  std::vector<Block*> blocks() override;
+  std::vector<nn::Parameter*> parameters() override;
+  at::Tensor logits(const at::Tensor& x) override { return head_->logits(x); }
+  std::string no_split_class() const override { return "LlamaDecoderLayer"; }
+  WeightSources check_weights(const hf::ModelFolder& folder) override;
+  void init_weight(const nn::Parameter& parameter, at::Tensor full,
+                   at::Generator generator) const override;
+  nn::Parameter& trainable_copy(const std::string& name) override;
+  int64_t num_replaced_elements() const override { return num_replaced_elements_; }
+  std::vector<std::string> default_lora_targets() const override { return {"q_proj", "v_proj"}; }
+  int64_t vocab_size() const override { return config_.vocab_size; }
+  int64_t hidden_size() const override { return config_.hidden_size; }
+  const LlamaConfig& config() const { return config_; }
+
+ private:
+  bool is_tied() const;
+  // Gives the output layer a parameter "lm_head.weight" of its own.
+  void untie();
+
+  LlamaConfig config_;
+  at::ScalarType storage_;
+  nn::Rope rope_;
+  std::unique_ptr<LlamaEmbedding> embedding_;
+  std::vector<std::unique_ptr<LlamaDecoderLayer>> layers_;
+  std::unique_ptr<LlamaHead> head_;
+  std::set<std::string> copied_;
+  int64_t num_replaced_elements_ = 0;
+};
+
+}  // namespace strata::models

@@ -1,0 +1,91 @@
+#include "strata/models/weight_check.h"
+
+#include <algorithm>
+#include <cstring>
+#include <set>
+
+#include <fmt/ranges.h>
+
+#include "strata/base/error.h"
+
+namespace strata::models {
+namespace {
+
+constexpr size_t kListed = 5;
+
+std::string list_names(const std::vector<std::string>& names) {
+  const size_t shown = std::min(names.size(), kListed);
+  std::string text;
+  for (size_t i = 0; i < shown; ++i) text += fmt::format("{}\"{}\"", i == 0 ? "" : ", ", names[i]);
+  if (names.size() > shown) text += fmt::format(" and {} more", names.size() - shown);
+  return text;
+}
+
+void check_shape(const hf::ModelFolder& folder, const hf::TensorInfo& info,
+                 const nn::Parameter& parameter) {
+  if (info.shape == parameter.shape()) return;
+  throw FormatError(
+      "{}: tensor \"{}\" has shape [{}], config.json implies [{}]; use the config.json "
+      "that belongs to these weights",
+      folder.file_of(info).path().filename().string(), info.name, fmt::join(info.shape, ", "),
+      fmt::join(parameter.shape(), ", "));
+}
+
+bool ends_with_any(const std::string& name, const std::vector<std::string>& suffixes) {
+  return std::any_of(suffixes.begin(), suffixes.end(),
+                     [&](const std::string& suffix) { return name.ends_with(suffix); });
+}
+
+void check_unexpected(const hf::ModelFolder& folder, const std::set<std::string>& known,
+                      const std::vector<std::string>& ignored_suffixes) {
+  std::vector<std::string> unexpected;
+  for (const std::string& name : folder.names()) {
+    if (!known.contains(name) && !ends_with_any(name, ignored_suffixes)) unexpected.push_back(name);
+  }
+  if (unexpected.empty()) return;
+  throw FormatError(
+      "{}: found tensors that config.json does not imply: {}, expected only weights of "
+      "the model; use the config.json that belongs to these weights",
+      folder.path().string(), list_names(unexpected));
+}
+
+}  // namespace
+
+WeightSources match_weights(const hf::ModelFolder& folder,
+                            const std::vector<ExpectedWeight>& expected,
+                            const std::vector<std::string>& ignored_suffixes) {
+  WeightSources sources;
+  std::set<std::string> known;
+  std::vector<std::string> missing;
+  for (const ExpectedWeight& weight : expected) {
+    const hf::TensorInfo* source = nullptr;
+    for (const std::string& name : weight.names) {
+      known.insert(name);
+      const hf::TensorInfo* info = folder.find(name);
+      if (info == nullptr) continue;
+      check_shape(folder, *info, *weight.parameter);
+      if (source == nullptr) source = info;
+    }
+    if (source == nullptr) {
+      missing.push_back(weight.names.front());
+    } else {
+      sources[weight.parameter->name()] = source->name;
+    }
+  }
+  if (!missing.empty()) {
+    throw FormatError(
+        "{}: found no tensor {}, expected every weight that config.json implies; "
+        "use a complete checkpoint and the config.json that belongs to it",
+        folder.path().string(), list_names(missing));
+  }
+  check_unexpected(folder, known, ignored_suffixes);
+  return sources;
+}
+
+bool same_values(const hf::ModelFolder& folder, const hf::TensorInfo& a, const hf::TensorInfo& b) {
+  if (a.dtype != b.dtype || a.shape != b.shape) return false;
+  const auto left = folder.bytes(a), right = folder.bytes(b);
+  return std::memcmp(left.data(), right.data(), left.size()) == 0;
+}
+
+}  // namespace strata::models

@@ -1,0 +1,37 @@
+#include "strata/nn/gated_mlp.h"
+
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include "strata/ops/swiglu.h"
+
+namespace strata::nn {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+struct SwigluFunction : torch::autograd::Function<SwigluFunction> {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& gate,
+                            const at::Tensor& up) {
+    context->save_for_backward({gate, up});
+    return ops::swiglu(gate, up);
+  }
+
+  static variable_list backward(AutogradContext* context, variable_list gradients) {
+    const variable_list saved = context->get_saved_variables();
+    // Nobody else reads gate and up (linear layers save their inputs only), and a graph runs
+    // backward once, so their memory takes the gradients.
+    at::Tensor dgate = saved[0].detach(), dup = saved[1].detach();
+    ops::swiglu_backward(gradients[0].contiguous(), saved[0], saved[1], dgate, dup);
+    return {dgate, dup};
+  }
+};
+
+}  // namespace
+
+at::Tensor swiglu(const at::Tensor& gate, const at::Tensor& up) {
+  return SwigluFunction::apply(gate, up);
+}
+
+}  // namespace strata::nn

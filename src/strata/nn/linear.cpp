@@ -1,0 +1,137 @@
+#include "strata/nn/linear.h"
+
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include "strata/base/error.h"
+#include "strata/nn/function_state.h"
+
+namespace strata::nn {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+struct LinearCall {
+  std::vector<const Linear*> layers;
+  DropoutDraw draw;
+};
+
+bool trains_on_input(const Linear& layer) {
+  return layer.weight().requires_grad() ||
+         (layer.low_rank() != nullptr && layer.low_rank()->trains());
+}
+
+// x W^T + b, on top of the residual where there is one: its copy is the product's start value.
+at::Tensor base_product(const Linear& layer, const at::Tensor& x, const at::Tensor& residual) {
+  const at::Tensor weight = layer.weight().value().t();
+  Parameter* bias = layer.bias();
+  if (residual.defined()) {
+    at::Tensor y = at::addmm(residual, x, weight);
+    return bias != nullptr ? y.add_(bias->value()) : y;
+  }
+  return bias != nullptr ? at::addmm(bias->value(), x, weight) : at::mm(x, weight);
+}
+
+void write_base_gradients(const Linear& layer, const at::Tensor& dy, const at::Tensor& x) {
+  if (layer.weight().requires_grad()) layer.weight().accumulate_grad_product(dy, x);
+  if (layer.bias() != nullptr && layer.bias()->requires_grad()) {
+    layer.bias()->accumulate_grad(dy.sum(0));
+  }
+}
+
+struct LinearFunction : torch::autograd::Function<LinearFunction> {
+  // Saves x only where a weight or branch trains, then A(x) of every branch.
+  static variable_list forward(AutogradContext* context, const LinearCall& call,
+                               const at::Tensor& x, const std::optional<at::Tensor>& residual) {
+    variable_list outputs, saved(1);
+    for (const Linear* layer : call.layers) {
+      at::Tensor y = base_product(*layer, x, residual.value_or(at::Tensor()));
+      if (layer->low_rank() != nullptr) {
+        saved.push_back(low_rank_forward_(y, x, *layer->low_rank(), call.draw));
+      }
+      if (trains_on_input(*layer)) saved[0] = x;
+      outputs.push_back(std::move(y));
+    }
+    context->save_for_backward(std::move(saved));
+    save_state(context, call);
+    return outputs;
+  }
+
+  static variable_list backward(AutogradContext* context, variable_list gradients) {
+    const auto& call = load_state<LinearCall>(context);
+    const variable_list saved = context->get_saved_variables();
+    const at::Tensor& x = saved[0];
+    at::Tensor dx;
+    size_t branch = 1;
+    for (size_t i = 0; i < call.layers.size(); ++i) {
+      const Linear& layer = *call.layers[i];
+      const at::Tensor& dy = gradients[i];
+      if (context->needs_input_grad(0)) {
+        if (dx.defined()) {
+          dx.addmm_(dy, layer.weight().value());
+        } else {
+          dx = at::mm(dy, layer.weight().value());
+        }
+      }
+      write_base_gradients(layer, dy, x);
+      if (layer.low_rank() != nullptr) {
+        low_rank_backward(dy, {x, saved[branch++]}, *layer.low_rank(), call.draw, dx);
+      }
+    }
+    return {at::Tensor(), dx, gradients[0]};
+  }
+};
+
+}  // namespace
+
+Linear::Linear(std::string path, const Options& options)
+    : path_(std::move(path)),
+      weight_(std::make_shared<Parameter>(
+          path_ + ".weight", std::vector<int64_t>{options.out_features, options.in_features},
+          options.storage)) {
+  if (options.bias) {
+    bias_ = std::make_unique<Parameter>(path_ + ".bias", std::vector<int64_t>{options.out_features},
+                                        options.storage);
+  }
+}
+
+Linear::Linear(std::string path, std::shared_ptr<Parameter> tied_weight)
+    : path_(std::move(path)), weight_(std::move(tied_weight)) {}
+
+void Linear::attach_low_rank(std::unique_ptr<LowRankBranch> branch) {
+  if (low_rank_ != nullptr) {
+    throw InternalError(
+        "layer \"{}\": found a low-rank branch attached, expected none; report "
+        "this as a bug",
+        path_);
+  }
+  low_rank_ = std::move(branch);
+}
+
+void Linear::append_parameters(std::vector<Parameter*>& list) const {
+  list.push_back(weight_.get());
+  if (bias_ != nullptr) list.push_back(bias_.get());
+  if (low_rank_ != nullptr) {
+    list.push_back(&low_rank_->a);
+    list.push_back(&low_rank_->b);
+  }
+}
+
+at::Tensor Linear::forward(const at::Tensor& x, const ForwardContext& context) const {
+  return linear_shared_input({this}, x, context)[0];
+}
+
+at::Tensor Linear::forward_add(const at::Tensor& x, const at::Tensor& residual,
+                               const ForwardContext& context) const {
+  const LinearCall call{{this}, DropoutDraw::from(context)};
+  return LinearFunction::apply(call, x, std::optional<at::Tensor>(residual))[0];
+}
+
+std::vector<at::Tensor> linear_shared_input(std::vector<const Linear*> layers, const at::Tensor& x,
+                                            const ForwardContext& context) {
+  const LinearCall call{std::move(layers), DropoutDraw::from(context)};
+  return LinearFunction::apply(call, x, std::optional<at::Tensor>());
+}
+
+}  // namespace strata::nn

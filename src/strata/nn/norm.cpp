@@ -1,0 +1,75 @@
+#include "strata/nn/norm.h"
+
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include "strata/nn/function_state.h"
+#include "strata/ops/rms_norm.h"
+
+namespace strata::nn {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+struct NormCall {
+  Parameter* weight;
+  double eps;
+};
+
+GradTarget weight_target(Parameter& weight) {
+  return weight.requires_grad() ? weight.grad() : GradTarget{at::Tensor(), 0.0f};
+}
+
+struct RmsNormFunction : torch::autograd::Function<RmsNormFunction> {
+  static at::Tensor forward(AutogradContext* context, const NormCall& call, const at::Tensor& x) {
+    ops::RmsNormResult result = ops::rms_norm(x, call.weight->value(), call.eps);
+    context->save_for_backward({x, result.rstd});
+    save_state(context, call);
+    return result.y;
+  }
+
+  static variable_list backward(AutogradContext* context, variable_list gradients) {
+    Parameter& weight = *load_state<NormCall>(context).weight;
+    const variable_list saved = context->get_saved_variables();
+    const GradTarget target = weight_target(weight);
+    return {at::Tensor(),
+            ops::rms_norm_backward(gradients[0].contiguous(), saved[0], weight.value(), saved[1],
+                                   target.tensor, target.beta)};
+  }
+};
+
+struct RmsNormResidualFunction : torch::autograd::Function<RmsNormResidualFunction> {
+  static variable_list forward(AutogradContext* context, const NormCall& call,
+                               const at::Tensor& x) {
+    ops::RmsNormResult result = ops::rms_norm(x, call.weight->value(), call.eps);
+    context->save_for_backward({x, result.rstd});
+    save_state(context, call);
+    return {result.y, x.alias()};
+  }
+
+  static variable_list backward(AutogradContext* context, variable_list gradients) {
+    Parameter& weight = *load_state<NormCall>(context).weight;
+    const variable_list saved = context->get_saved_variables();
+    const GradTarget target = weight_target(weight);
+    return {at::Tensor(), ops::rms_norm_backward_add(gradients[0].contiguous(), saved[0],
+                                                     weight.value(), saved[1], target.tensor,
+                                                     target.beta, gradients[1].contiguous())};
+  }
+};
+
+}  // namespace
+
+RmsNorm::RmsNorm(const std::string& path, int64_t hidden, double eps, at::ScalarType storage)
+    : weight_(path + ".weight", {hidden}, storage), eps_(eps) {}
+
+at::Tensor RmsNorm::forward(const at::Tensor& x) {
+  return RmsNormFunction::apply(NormCall{&weight_, eps_}, x);
+}
+
+RmsNorm::Branches RmsNorm::forward_with_residual(const at::Tensor& x) {
+  const variable_list outputs = RmsNormResidualFunction::apply(NormCall{&weight_, eps_}, x);
+  return {outputs[0], outputs[1]};
+}
+
+}  // namespace strata::nn
