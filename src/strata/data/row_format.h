@@ -1,0 +1,55 @@
+// What a row is: its kind, told from its columns, and whether its columns have the right types.
+// Never renders templates, never tokenizes.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "strata/data/source.h"
+
+namespace strata::data {
+
+enum class RowKind {
+  kText,            // the column dataset_text_field
+  kMessages,        // messages, or conversations with from/value
+  kPromptText,      // prompt and completion, strings
+  kPromptMessages,  // prompt and completion, message lists
+  kTokens,          // input_ids
+};
+
+struct RowFormat {
+  RowKind kind = RowKind::kText;
+  // Of kTokens: which other columns are there.
+  bool has_labels = false;
+  bool has_completion_mask = false;
+  bool has_assistant_masks = false;
+
+  bool is_conversational() const {
+    return kind == RowKind::kMessages || kind == RowKind::kPromptMessages;
+  }
+  bool has_prompt() const {
+    return kind == RowKind::kPromptText || kind == RowKind::kPromptMessages;
+  }
+  bool operator==(const RowFormat&) const = default;
+};
+
+// Errors: FormatError with file and line; lists the columns if none of them makes a row.
+RowFormat detect_format(const Row& row, const std::string& text_field);
+
+// The format of all rows. Requires: rows not empty.
+// Errors: as detect_format; FormatError that names both places if two rows differ.
+RowFormat detect_common_format(const std::vector<Row>& rows, const std::string& text_field);
+
+// The row's message list in the column as role/content objects (from/value renamed).
+// Errors: FormatError with file, line and message for anything else than a list of such objects.
+Json read_messages(const Row& row, const std::string& column);
+
+// The string in the column. Errors: FormatError with file and line.
+const std::string& read_string(const Row& row, const std::string& column);
+
+// The integers in the column. Errors: FormatError with file and line, also for values < low or >
+// high.
+std::vector<int32_t> read_integers(const Row& row, const std::string& column, int64_t low,
+                                   int64_t high);
+
+}  // namespace strata::data

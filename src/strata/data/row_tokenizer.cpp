@@ -1,0 +1,241 @@
+#include "strata/data/row_tokenizer.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "strata/base/error.h"
+#include "strata/data/assistant_mask.h"
+
+namespace strata::data {
+namespace {
+
+constexpr int32_t kNotTrained = -100;
+
+Example document(std::vector<int32_t> ids) {
+  Example example;
+  example.labels = ids;
+  example.lengths.assign(1, static_cast<int32_t>(ids.size()));
+  example.ids = std::move(ids);
+  return example;
+}
+
+// Sets the labels to -100 where the mask is 0.
+template <typename Mask>
+void apply_mask(const Mask& mask, Example& example) {
+  for (size_t i = 0; i < mask.size(); ++i) {
+    if (mask[i] == 0) example.labels[i] = kNotTrained;
+  }
+}
+
+// What the template sees beside the messages: tools (a list, or its JSON text) and the row's own
+// chat_template_kwargs.
+Json template_variables(const Row& row) {
+  Json extra = Json::object();
+  if (const Json* tools = row.find("tools")) {
+    extra["tools"] = tools->is_string()
+                         ? parse_json(tools->get_ref<const std::string&>(), row.where() + ": tools")
+                         : *tools;
+  }
+  const Json* more = row.find("chat_template_kwargs");
+  if (more == nullptr) return extra;
+  if (!more->is_object()) {
+    throw FormatError("{}: found no object in \"chat_template_kwargs\", expected one", row.where());
+  }
+  for (const auto& [name, value] : more->items()) {
+    if (name == "chat_template" || name == "add_generation_prompt") {
+      throw FormatError(
+          "{}: found \"{}\" in \"chat_template_kwargs\", expected only variables of the template; "
+          "a run has one template, see --chat_template_path",
+          row.where(), name);
+    }
+    extra[name] = value;
+  }
+  return extra;
+}
+
+void check_options(const PrepareOptions& options, const RowFormat& format,
+                   const text::ChatTemplate* tmpl) {
+  if (options.assistant_only_loss && !format.is_conversational()) {
+    throw ConfigError(
+        "assistant_only_loss: found rows without messages in {}, expected conversations; turn it "
+        "off",
+        options.subject);
+  }
+  if (options.completion_only_loss.value_or(false) && !format.has_prompt() &&
+      !format.has_completion_mask) {
+    throw ConfigError(
+        "completion_only_loss: found rows without prompt and completion in {}, expected both "
+        "columns; turn it off",
+        options.subject);
+  }
+  if (format.is_conversational() && tmpl == nullptr) {
+    throw ConfigError(
+        "{}: found conversations, expected a tokenizer with a chat template; pass "
+        "--chat_template_path",
+        options.subject);
+  }
+}
+
+}  // namespace
+
+RowTokenizer::RowTokenizer(const text::Tokenizer& tokenizer, const text::ChatTemplate* tmpl,
+                           const PrepareOptions& options, const RowFormat& format)
+    : tokenizer_(tokenizer),
+      template_(tmpl),
+      options_(options),
+      format_(format),
+      completion_only_(options.completion_only_loss.value_or(format.has_prompt())) {
+  check_options(options, format, tmpl);
+  if (format.kind != RowKind::kText && format.kind != RowKind::kPromptText) return;
+  if (!tokenizer.specials().eos) {
+    throw ConfigError(
+        "{}: found a tokenizer without an end-of-sequence token, expected one to end each text "
+        "with; pass --eos_token",
+        options.subject);
+  }
+  eos_ = *tokenizer.specials().eos;
+}
+
+TokenizedRow RowTokenizer::tokenize(const Row& row) const {
+  TokenizedRow result;
+  switch (format_.kind) {
+    case RowKind::kText:
+      result = tokenize_text(row);
+      break;
+    case RowKind::kMessages:
+      result = tokenize_messages(row);
+      break;
+    case RowKind::kPromptText:
+      result = tokenize_prompt_text(row);
+      break;
+    case RowKind::kPromptMessages:
+      result = tokenize_prompt_messages(row);
+      break;
+    case RowKind::kTokens:
+      result = read_tokens(row);
+      break;
+  }
+  check_ids(row, result.example);
+  return result;
+}
+
+TokenizedRow RowTokenizer::tokenize_text(const Row& row) const {
+  std::string text = read_string(row, options_.dataset_text_field);
+  if (!text.ends_with(eos_)) text += eos_;
+  return {.example = document(tokenizer_.encode(text))};
+}
+
+TokenizedRow RowTokenizer::tokenize_prompt_text(const Row& row) const {
+  std::string prompt = read_string(row, "prompt");
+  std::string completion = read_string(row, "completion");
+  // As the reference: a text column that does not end with the token takes it, even though it is
+  // not what trains; else the completion does.
+  const std::string& field = options_.dataset_text_field;
+  if (row.find(field) != nullptr && !read_string(row, field).ends_with(eos_)) {
+    if (field == "prompt") prompt += eos_;
+    if (field == "completion") completion += eos_;
+  } else if (!completion.ends_with(eos_)) {
+    completion += eos_;
+  }
+  TokenizedRow result{.example = document(tokenizer_.encode(prompt + completion))};
+  mask_prompt(tokenizer_.encode(prompt), result);
+  return result;
+}
+
+TokenizedRow RowTokenizer::tokenize_messages(const Row& row) const {
+  const bool from_value = row.find("conversations") != nullptr;
+  return tokenize_chat(row, read_messages(row, from_value ? "conversations" : "messages"),
+                       template_variables(row));
+}
+
+TokenizedRow RowTokenizer::tokenize_prompt_messages(const Row& row) const {
+  Json messages = read_messages(row, "prompt");
+  const Json extra = template_variables(row);
+  const std::string prompt =
+      template_->render(messages, tokenizer_.specials(), /*add_generation_prompt=*/true, extra)
+          .text;
+  for (Json& message : read_messages(row, "completion")) messages.push_back(std::move(message));
+  TokenizedRow result = tokenize_chat(row, messages, extra);
+  mask_prompt(tokenizer_.encode(prompt, /*add_special_tokens=*/false), result);
+  return result;
+}
+
+TokenizedRow RowTokenizer::tokenize_chat(const Row& row, const Json& messages,
+                                         const Json& extra) const {
+  const text::Tokenizer::Specials& specials = tokenizer_.specials();
+  if (!options_.assistant_only_loss) {
+    const std::string text =
+        template_->render(messages, specials, /*add_generation_prompt=*/false, extra).text;
+    return {.example = document(tokenizer_.encode(text, /*add_special_tokens=*/false))};
+  }
+  const text::RenderedChat chat =
+      render_with_assistant_spans(*template_, messages, specials, extra);
+  const std::vector<text::Token> tokens =
+      tokenizer_.encode_with_ranges(chat.text, /*add_special_tokens=*/false);
+  const std::vector<uint8_t> mask = mask_spans(tokens, chat.text, chat.generation);
+  if (std::find(mask.begin(), mask.end(), 1) == mask.end()) {
+    throw FormatError(
+        "{}: found no token that the assistant wrote, expected at least one for "
+        "assistant_only_loss; remove the row or give it an assistant message",
+        row.where());
+  }
+  std::vector<int32_t> ids;
+  ids.reserve(tokens.size());
+  for (const text::Token& token : tokens) ids.push_back(token.id);
+  TokenizedRow result{.example = document(std::move(ids))};
+  apply_mask(mask, result.example);
+  return result;
+}
+
+// The completion starts where the prompt's tokens and the row's part, which need not be where the
+// prompt's text ends.
+void RowTokenizer::mask_prompt(const std::vector<int32_t>& prompt, TokenizedRow& row) const {
+  Example& example = row.example;
+  const auto [end, unused] =
+      std::mismatch(prompt.begin(), prompt.end(), example.ids.begin(), example.ids.end());
+  row.prompt_is_split = end != prompt.end();
+  if (completion_only_) {
+    std::fill_n(example.labels.begin(), end - prompt.begin(), kNotTrained);
+  }
+}
+
+TokenizedRow RowTokenizer::read_tokens(const Row& row) const {
+  constexpr int64_t kHighest = std::numeric_limits<int32_t>::max();
+  TokenizedRow result{.example = document(read_integers(row, "input_ids", 0, kHighest))};
+  Example& example = result.example;
+  const auto read_column = [&](const char* column, int64_t low, int64_t high) {
+    std::vector<int32_t> values = read_integers(row, column, low, high);
+    if (values.size() != example.ids.size()) {
+      throw FormatError("{}: found {} values in \"{}\", expected {} as in \"input_ids\"",
+                        row.where(), values.size(), column, example.ids.size());
+    }
+    return values;
+  };
+  if (format_.has_labels) example.labels = read_column("labels", kNotTrained, kHighest);
+  // As the reference: only an explicit completion_only_loss uses the mask, since the columns that
+  // would turn it on by itself are not there.
+  const bool use_completion = format_.has_completion_mask && completion_only_;
+  if (use_completion) apply_mask(read_column("completion_mask", 0, 1), example);
+  if (format_.has_assistant_masks) apply_mask(read_column("assistant_masks", 0, 1), example);
+  return result;
+}
+
+void RowTokenizer::check_ids(const Row& row, const Example& example) const {
+  const int64_t size = options_.vocab_size;
+  for (size_t i = 0; i < example.ids.size(); ++i) {
+    const int32_t id = example.ids[i];
+    if (size > 0 && id >= size) {
+      throw FormatError(
+          "{}: found token id {} at position {}, expected ids below {} (the model's vocabulary); "
+          "use the tokenizer that belongs to the model",
+          row.where(), id, i, size);
+    }
+    const int32_t label = example.labels[i];
+    if (label != kNotTrained && (label < 0 || (size > 0 && label >= size))) {
+      throw FormatError("{}: found label {} at position {}, expected -100 or a token id{}",
+                        row.where(), label, i, size > 0 ? fmt::format(" below {}", size) : "");
+    }
+  }
+}
+
+}  // namespace strata::data

@@ -1,0 +1,45 @@
+// One row to ids and labels: end-of-sequence token, chat template, label masks. Never truncates,
+// never looks at other rows.
+#pragma once
+
+#include "strata/data/batch.h"
+#include "strata/data/prepare.h"
+#include "strata/data/row_format.h"
+
+namespace strata::data {
+
+struct TokenizedRow {
+  Example example;               // one document
+  bool prompt_is_split = false;  // prompt is not a prefix of prompt + completion in tokens
+};
+
+// Threads: tokenize() may be called at the same time from any thread.
+class RowTokenizer {
+ public:
+  // Keeps references to all but the format.
+  // Errors: ConfigError if the rows' format, the tokenizer and the options do not go together.
+  RowTokenizer(const text::Tokenizer& tokenizer, const text::ChatTemplate* tmpl,
+               const PrepareOptions& options, const RowFormat& format);
+
+  // Errors: FormatError with file and line.
+  TokenizedRow tokenize(const Row& row) const;
+
+ private:
+  TokenizedRow tokenize_text(const Row& row) const;
+  TokenizedRow tokenize_messages(const Row& row) const;
+  TokenizedRow tokenize_prompt_text(const Row& row) const;
+  TokenizedRow tokenize_prompt_messages(const Row& row) const;
+  TokenizedRow read_tokens(const Row& row) const;
+  TokenizedRow tokenize_chat(const Row& row, const Json& messages, const Json& extra) const;
+  void mask_prompt(const std::vector<int32_t>& prompt, TokenizedRow& row) const;
+  void check_ids(const Row& row, const Example& example) const;
+
+  const text::Tokenizer& tokenizer_;
+  const text::ChatTemplate* template_;
+  const PrepareOptions& options_;
+  RowFormat format_;
+  bool completion_only_;
+  std::string eos_;
+};
+
+}  // namespace strata::data

@@ -1,0 +1,87 @@
+#include "strata/data/sampler.h"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "strata/base/error.h"
+#include "strata/data/random.h"
+
+namespace strata::data {
+namespace {
+
+int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+}  // namespace
+
+BatchSampler::BatchSampler(int64_t num_rows, int64_t batch_size, int world_size, uint64_t seed,
+                           std::string strategy, bool drop_last)
+    : num_rows_(num_rows),
+      batch_size_(batch_size),
+      world_size_(world_size),
+      seed_(seed),
+      random_(strategy == "random") {
+  if (num_rows < 1) throw ConfigError("data set: found {} rows, expected at least 1", num_rows);
+  if (batch_size < 1) {
+    throw ConfigError("batch size: found {}, expected at least 1 row per device", batch_size);
+  }
+  if (world_size < 1) throw ConfigError("world size: found {}, expected at least 1", world_size);
+  if (!random_ && strategy != "sequential") {
+    throw ConfigError(
+        "train_sampling_strategy: found \"{}\", expected \"random\" or \"sequential\"", strategy);
+  }
+  const int64_t round = batch_size * world_size;
+  batches_per_rank_ = drop_last ? num_rows / round : divide_up(num_rows, round);
+  if (batches_per_rank_ == 0) {
+    throw ConfigError(
+        "dataloader_drop_last: found {} rows, expected at least {} ({} ranks x {} rows a batch); "
+        "use smaller batches or turn it off",
+        num_rows, round, world_size, batch_size);
+  }
+}
+
+const std::vector<int64_t>& BatchSampler::order(int64_t epoch) const {
+  const int64_t key = random_ ? epoch : 0;
+  if (key != cached_epoch_) {
+    if (random_) {
+      cached_order_ = TorchGenerator(seed_ + static_cast<uint64_t>(epoch)).randperm(num_rows_);
+    } else {
+      cached_order_.resize(static_cast<size_t>(num_rows_));
+      std::iota(cached_order_.begin(), cached_order_.end(), int64_t{0});
+    }
+    cached_epoch_ = key;
+  }
+  return cached_order_;
+}
+
+std::vector<int64_t> BatchSampler::batch(int64_t epoch, int rank, int64_t index) const {
+  if (epoch < 0 || rank < 0 || rank >= world_size_ || index < 0 || index >= batches_per_rank_) {
+    throw InternalError(
+        "batch sampler: found epoch {}, rank {}, index {}, expected {} ranks of {} batches", epoch,
+        rank, index, world_size_, batches_per_rank_);
+  }
+  const std::vector<int64_t>& rows = order(epoch);
+  // Past the end the reference walks through the rows of the first round, again and again.
+  const int64_t first_round = std::min(num_rows_, batch_size_ * world_size_);
+  const int64_t begin = (index * world_size_ + rank) * batch_size_;
+  std::vector<int64_t> batch(static_cast<size_t>(batch_size_));
+  for (int64_t i = 0; i < batch_size_; ++i) {
+    const int64_t at = begin + i;
+    batch[i] = rows[at < num_rows_ ? at : (at - num_rows_) % first_round];
+  }
+  return batch;
+}
+
+EvalSampler::EvalSampler(int64_t num_rows, int64_t batch_size, int world_size, bool drop_last)
+    : num_rows_(num_rows),
+      batch_size_(batch_size),
+      world_size_(world_size),
+      sampler_(num_rows, batch_size, world_size, /*seed=*/0, "sequential", drop_last) {}
+
+EvalBatch EvalSampler::batch(int rank, int64_t index) const {
+  const int64_t begin = (index * world_size_ + rank) * batch_size_;
+  return {.rows = sampler_.batch(/*epoch=*/0, rank, index),
+          .num_real = std::clamp<int64_t>(num_rows_ - begin, 0, batch_size_)};
+}
+
+}  // namespace strata::data
