@@ -1,6 +1,6 @@
-// Every setting of a run, under the names of TrainingArguments, SFTConfig, LoraConfig and accelerate.
-// Defaults are those of the reference's SFT command. Filled by config/ from files, environment and
-// flags; read everywhere below config/ in the folder order.
+// Every setting of a run, under the names of TrainingArguments, SFTConfig, LoraConfig and
+// accelerate. Defaults are those of the reference's SFT command. Filled by config/ from files,
+// environment and flags; read everywhere below config/ in the folder order.
 #pragma once
 
 #include <cstdint>
@@ -12,14 +12,14 @@ namespace strata::config {
 
 struct ModelConfig {
   std::string model_name_or_path;
-  std::string config_name;         // train from scratch: a config.json or a folder that holds one
-  std::string tokenizer_name;      // default: the model's folder
-  std::string dtype = "float32";   // type of frozen weights at rest: auto, float32, bfloat16
+  std::string config_name;           // train from scratch: a config.json or a folder that holds one
+  std::string tokenizer_name;        // default: the model's folder
+  std::string dtype = "float32";     // type of frozen weights at rest: auto, float32, bfloat16
   std::string adapter_name_or_path;  // continue this adapter
 };
 
 struct DataConfig {
-  std::string dataset_name;        // file or folder
+  std::string dataset_name;  // file or folder
   std::string splits = "train,test";
   std::string dataset_text_field = "text";
   int64_t max_length = 1024;
@@ -70,7 +70,7 @@ struct TrainConfig {
   uint64_t seed = 42;
   std::optional<uint64_t> data_seed;
   std::string logging_strategy = "steps";
-  double logging_steps = 10;        // < 1: fraction of max_steps
+  double logging_steps = 10;  // < 1: fraction of max_steps
   bool logging_first_step = false;
   std::string eval_strategy = "no";
   std::optional<double> eval_steps;
@@ -79,28 +79,31 @@ struct TrainConfig {
   double save_steps = 500;
   std::optional<int64_t> save_total_limit;
   bool save_only_model = false;
-  std::string resume_from_checkpoint;  // empty, "true" or a path
-  std::string max_shard_size = "50GB"; // of the exported model
+  std::string resume_from_checkpoint;   // empty, "true" or a path
+  std::string max_shard_size = "50GB";  // of the exported model
   bool disable_tqdm = false;
 };
 
 struct ShardConfig {
-  std::string sharding_strategy = "FULL_SHARD";   // FULL_SHARD, SHARD_GRAD_OP, NO_SHARD
-  std::string backward_prefetch = "BACKWARD_PRE"; // BACKWARD_PRE, BACKWARD_POST, NO_PREFETCH
+  std::string sharding_strategy = "FULL_SHARD";    // FULL_SHARD, SHARD_GRAD_OP, NO_SHARD
+  std::string backward_prefetch = "BACKWARD_PRE";  // BACKWARD_PRE, BACKWARD_POST, NO_PREFETCH
   bool forward_prefetch = true;
   bool gradient_checkpointing = true;
-  bool bf16 = true;                // compute type; CPUs without native bf16 compute in fp32
+  bool bf16 = true;  // compute type; CPUs without native bf16 compute in fp32
   int64_t ddp_timeout_s = 1800;
 };
 
 struct LaunchConfig {
-  int num_processes = 0;           // 0: one per device, on CPUs one
+  int num_processes = 0;  // 0: one per device, on CPUs one
   bool cpu = false;
   std::string main_process_ip = "127.0.0.1";
-  int main_process_port = 0;       // 0: a free one
+  int main_process_port = 0;  // 0: a free one
   int num_machines = 1;
   int machine_rank = 0;
-  std::string log_dir;
+  std::string gpu_ids;                  // "0,1": the devices that the ranks see; empty: all
+  int num_cpu_threads_per_process = 0;  // 0: cores / local ranks, unless OMP_NUM_THREADS is set
+  std::string log_dir;                  // output of all ranks but the first goes to files here
+  bool no_python = false;               // start the named program itself instead of the recipe
 };
 
 struct RunConfig {

@@ -1,0 +1,187 @@
+// The rules, one function per group of settings.
+#include "strata/config/checks.h"
+
+#include <algorithm>
+
+#include "strata/base/error.h"
+#include "strata/base/json.h"
+#include "strata/config/derived.h"
+
+namespace strata::config {
+namespace {
+
+class Rules {
+ public:
+  Rules(const RunConfig& config, const Merge& merge, std::vector<std::string>& warnings)
+      : config_(config), merge_(merge), warnings_(warnings) {}
+
+  void check() {
+    warn_of_unbound();
+    check_lora();
+    check_optimizer();
+    check_steps();
+    check_data();
+    check_launch();
+  }
+
+ private:
+  // Given by a person: not an implied value.
+  const Given* given(const std::string& name) const {
+    const Given* found = merge_.find(name);
+    return found && found->origin.rank > Rank::kImplied ? found : nullptr;
+  }
+  std::string source(const std::string& name) const {
+    const Given* found = merge_.find(name);
+    return found ? found->origin.source : name;
+  }
+  void warn_without_effect(const std::string& name, const std::string& reason) {
+    if (const Given* found = given(name)) {
+      warnings_.push_back(found->origin.source + ": has no effect; " + reason);
+    }
+  }
+
+  // Flags always; in files and the environment, which programs fill, only what differs from the
+  // values listed as asking for nothing.
+  void warn_of_unbound() {
+    for (const auto& [name, found] : merge_.all()) {
+      const Setting& setting = *found.setting;
+      if (setting.kind != Kind::kUnbound) continue;
+      const std::string text = canonical_text(found);
+      const bool is_plain =
+          std::ranges::find(setting.harmless, std::string_view(text)) != setting.harmless.end();
+      const bool is_flag = found.origin.rank >= Rank::kLaunchFlag;
+      if (is_plain && !is_flag) continue;
+      warnings_.push_back(
+          fmt::format("{}: has no effect here; {}", found.origin.source, setting.help));
+    }
+  }
+
+  void check_lora() {
+    constexpr const char* kNames[] = {
+        "lora_r",    "lora_alpha", "lora_dropout", "lora_target_modules", "lora_modules_to_save",
+        "use_rslora"};
+    const bool continues = !config_.model.adapter_name_or_path.empty();
+    const bool is_switched_off = given("use_peft") || given("use_peft_lora");
+    for (const char* name : kNames) {
+      if (config_.lora.use_peft) {
+        if (continues) warn_without_effect(name, "the adapter that is continued decides");
+      } else if (is_switched_off) {
+        warn_without_effect(name, "LoRA is off");
+      } else if (const Given* found = given(name)) {
+        throw ConfigError(
+            "{}: found without use_peft, expected LoRA to be on; add --use_peft or "
+            "remove it",
+            found->origin.source);
+      }
+    }
+  }
+
+  void check_optimizer() {
+    const OptimConfig& optim = config_.optim;
+    if (optim.warmup_steps > 0 && optim.warmup_ratio > 0) {
+      throw ConfigError("{}: found {} beside {} {}, expected one kind of warm-up; remove one",
+                        source("warmup_ratio"), optim.warmup_ratio, source("warmup_steps"),
+                        optim.warmup_steps);
+    }
+    if (optim.lr_scheduler_kwargs.empty()) return;
+    const std::string subject = source("lr_scheduler_kwargs");
+    Json kwargs;
+    try {
+      kwargs = parse_json(optim.lr_scheduler_kwargs, subject);
+    } catch (const FormatError& error) {
+      throw ConfigError(error.what());
+    }
+    if (!kwargs.is_object()) {
+      throw ConfigError("{}: found {}, expected a JSON object like {{\"num_cycles\": 2}}", subject,
+                        optim.lr_scheduler_kwargs);
+    }
+  }
+
+  void check_interval(const std::string& strategy, const std::string& name, double steps) {
+    const std::string choice = merge_.text(strategy, field_text(get_setting(strategy), config_));
+    if (choice != "steps") {
+      return warn_without_effect(name, strategy + " is " + choice);
+    }
+    if (steps > 0 && (steps < 1 || steps == static_cast<double>(static_cast<int64_t>(steps)))) {
+      return;
+    }
+    throw ConfigError("{}: found {}, expected a whole number of updates, or a fraction below 1",
+                      source(name), steps);
+  }
+
+  void check_steps() {
+    const TrainConfig& train = config_.train;
+    if (train.max_steps == 0 || train.max_steps < -1) {
+      throw ConfigError("{}: found {}, expected at least 1, or -1 for num_train_epochs",
+                        source("max_steps"), train.max_steps);
+    }
+    if (train.max_steps > 0) {
+      warn_without_effect("num_train_epochs", "max_steps decides");
+    } else if (!(train.num_train_epochs > 0)) {
+      throw ConfigError("{}: found {}, expected more than 0", source("num_train_epochs"),
+                        train.num_train_epochs);
+    }
+    check_interval("logging_strategy", "logging_steps", train.logging_steps);
+    check_interval("save_strategy", "save_steps", train.save_steps);
+    check_interval("eval_strategy", "eval_steps", train.eval_steps.value_or(1));
+    if (train.save_strategy == "no") {
+      warn_without_effect("save_total_limit", "save_strategy is no");
+    }
+    try {
+      size_bytes(train.max_shard_size);
+    } catch (const ConfigError&) {
+      throw ConfigError("{}: found \"{}\", expected a size like 50GB, 200MB or 1000000",
+                        source("max_shard_size"), train.max_shard_size);
+    }
+  }
+
+  void check_data() {
+    const DataConfig& data = config_.data;
+    const bool has_test = data.splits.find(',') != std::string::npos;
+    if (data.splits.empty() || data.splits.front() == ',') {
+      throw ConfigError("{}: found \"{}\", expected the name of the train split first",
+                        source("splits"), data.splits);
+    }
+    if (!has_test && (config_.train.eval_strategy != "no" || config_.train.eval_on_start)) {
+      throw ConfigError(
+          "{}: found an evaluation without a test split in splits ({}), expected "
+          "two names; write splits as train,test or set eval_strategy no",
+          source(config_.train.eval_on_start ? "eval_on_start" : "eval_strategy"), data.splits);
+    }
+    if (!data.packing && !data.eval_packing.value_or(false)) {
+      warn_without_effect("packing_strategy", "packing is off");
+    }
+  }
+
+  void check_launch() {
+    const LaunchConfig& launch = config_.launch;
+    if (launch.machine_rank >= launch.num_machines) {
+      throw ConfigError("{}: found {}, expected less than num_machines ({})",
+                        source("machine_rank"), launch.machine_rank, launch.num_machines);
+    }
+    if (launch.num_machines > 1 && launch.num_processes % launch.num_machines != 0) {
+      throw ConfigError("{}: found {}, expected a multiple of num_machines ({})",
+                        source("num_processes"), launch.num_processes, launch.num_machines);
+    }
+    const bool loads_on_one = merge_.text("fsdp_cpu_ram_efficient_loading") == "true";
+    if (loads_on_one && merge_.text("fsdp_sync_module_states") == "false") {
+      throw ConfigError(
+          "{}: found false beside fsdp_cpu_ram_efficient_loading true, expected true (as "
+          "accelerate does)",
+          source("fsdp_sync_module_states"));
+    }
+  }
+
+  const RunConfig& config_;
+  const Merge& merge_;
+  std::vector<std::string>& warnings_;
+};
+
+}  // namespace
+
+void check_settings(const RunConfig& config, const Merge& merge,
+                    std::vector<std::string>& warnings) {
+  Rules(config, merge, warnings).check();
+}
+
+}  // namespace strata::config

@@ -1,0 +1,168 @@
+// Text made of the table.
+#include "strata/config/describe.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "strata/base/json.h"
+
+namespace strata::config {
+namespace {
+
+constexpr size_t kHelpColumn = 32, kLineWidth = 100;
+
+// Plain where YAML reads it back as the same text, else quoted.
+std::string yaml_text(const std::string& value) {
+  constexpr std::string_view kSafe =
+      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./+-";
+  const bool is_plain = !value.empty() && value.find_first_not_of(kSafe) == std::string::npos;
+  return is_plain ? value : quote_json(value);
+}
+
+std::string yaml_value_text(const Setting& setting, const RunConfig& config) {
+  const std::string text = field_text(setting, config);
+  if (!is_list(setting)) return text == "none" ? "null" : yaml_text(text);
+  std::vector<std::string> items = std::get<std::vector<std::string>& (*)(RunConfig&)>(
+      setting.field)(const_cast<RunConfig&>(config));
+  for (std::string& item : items) item = yaml_text(item);
+  return fmt::format("[{}]", fmt::join(items, ", "));
+}
+
+std::string default_text(const Setting& setting) {
+  if (setting.kind == Kind::kBound) return field_text(setting, RunConfig{});
+  if (setting.kind == Kind::kUnbound) return std::string(setting.harmless.front());
+  return "";
+}
+
+// "help; one of a, b (default: a)"
+std::string help_text(const Setting& setting) {
+  std::string text(setting.help);
+  if (!setting.choices.empty() && setting.kind == Kind::kBound) {
+    text += fmt::format("; {}", expectation(setting));
+  }
+  const std::string value = default_text(setting);
+  if (!value.empty()) text += fmt::format(" (default: {})", value);
+  return text;
+}
+
+void append_wrapped(std::string& out, const std::string& text) {
+  size_t column = kHelpColumn;
+  for (size_t start = 0; start < text.size();) {
+    const size_t end = std::min(text.find(' ', start), text.size());
+    if (column > kHelpColumn && column + 1 + end - start > kLineWidth) {
+      out += "\n" + std::string(kHelpColumn, ' ');
+      column = kHelpColumn;
+    } else if (column > kHelpColumn) {
+      out += ' ';
+      ++column;
+    }
+    out.append(text, start, end - start);
+    column += end - start;
+    start = end + 1;
+  }
+  out += '\n';
+}
+
+bool is_shown(const Setting& setting, Scope scope) {
+  if (setting.kind == Kind::kUnbound) return false;
+  return setting.scope == scope || setting.scope == Scope::kBoth;
+}
+
+std::string table_cell(std::string text) {
+  for (size_t at = 0; (at = text.find('|', at)) != std::string::npos; at += 2) {
+    text.insert(at, "\\");
+  }
+  return text;
+}
+
+std::string names_cell(const Setting& setting) {
+  std::string cell = fmt::format("`{}`", setting.name);
+  for (std::string_view alias : setting.aliases) cell += fmt::format(", `{}`", alias);
+  return cell;
+}
+
+std::string unbound_row(const Setting& setting) {
+  std::vector<std::string_view> values;
+  for (std::string_view value : setting.harmless) {
+    values.push_back(value == "*" ? "any" : value.empty() ? "empty" : value);
+  }
+  const bool takes_any = std::ranges::find(setting.harmless, "*") != setting.harmless.end();
+  return fmt::format("| {} | {} | {} | {} |\n", names_cell(setting),
+                     takes_any ? "any" : fmt::format("{}", fmt::join(values, ", ")), setting.help,
+                     setting.peer);
+}
+
+}  // namespace
+
+std::string show_settings(const Settings& settings, bool only_given) {
+  std::string out;
+  std::string_view group;
+  for (const Setting& setting : settings_table()) {
+    if (setting.kind != Kind::kBound) continue;
+    auto origin = settings.origins.find(std::string(setting.name));
+    if (only_given && origin == settings.origins.end()) continue;
+    if (setting.group != group) {
+      out += fmt::format("{}# {}\n", out.empty() ? "" : "\n", setting.group);
+      group = setting.group;
+    }
+    out += fmt::format("{}: {}  # {}\n", setting.name, yaml_value_text(setting, settings.config),
+                       settings.source_of(std::string(setting.name)));
+  }
+  return out;
+}
+
+std::string flags_help(Scope scope) {
+  std::string out;
+  std::string_view group;
+  for (const Setting& setting : settings_table()) {
+    if (!is_shown(setting, scope)) continue;
+    if (setting.group != group) {
+      out += fmt::format("\n{}:\n", setting.group);
+      group = setting.group;
+    }
+    const std::string name = fmt::format("  --{}", setting.name);
+    out += fmt::format("{:<{}}", name, kHelpColumn);
+    if (name.size() + 2 > kHelpColumn) out += fmt::format("\n{:{}}", "", kHelpColumn);
+    append_wrapped(out, help_text(setting));
+  }
+  return out;
+}
+
+std::string settings_page() {
+  std::string out =
+      "# Settings\n\n"
+      "Made by `strata config docs` from the settings table; do not edit.\n\n"
+      "Every name is a flag (`--name value`, with hyphens or underscores), a key of a `--config` "
+      "file, or both.\nPrecedence: defaults < files < environment < flags. `strata config show` "
+      "prints every value and its origin.\n";
+  std::string_view group;
+  for (const Setting& setting : settings_table()) {
+    if (setting.kind == Kind::kUnbound) continue;
+    if (setting.group != group) {
+      out += fmt::format("\n## {}\n\n| name | default | meaning | from |\n|---|---|---|---|\n",
+                         setting.group);
+      group = setting.group;
+    }
+    std::string meaning(setting.help);
+    if (setting.kind == Kind::kBound && !setting.choices.empty()) {
+      meaning += "; " + expectation(setting);
+    }
+    const std::string value = default_text(setting);
+    out += fmt::format("| {} | {} | {} | {} |\n", names_cell(setting),
+                       value.empty() ? "" : fmt::format("`{}`", value), table_cell(meaning),
+                       setting.peer);
+  }
+  out +=
+      "\n## Known, without effect or not supported\n\n"
+      "The listed values are accepted (flags with a warning, file keys silently); others end "
+      "with an error.\n\"any\": every value is accepted with a warning.\n\n"
+      "| name | accepted | why, or what to use | from |\n|---|---|---|---|\n";
+  for (const Setting& setting : settings_table()) {
+    if (setting.kind == Kind::kUnbound) out += unbound_row(setting);
+  }
+  return out;
+}
+
+}  // namespace strata::config

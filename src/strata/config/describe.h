@@ -1,0 +1,21 @@
+// The settings table for people: values with origins, help and the documentation page. Never:
+// printing.
+#pragma once
+
+#include <string>
+
+#include "strata/config/resolve.h"
+
+namespace strata::config {
+
+// One line per setting, "learning_rate: 0.0001  # --learning_rate": a file that --config reads.
+// `only_given` leaves out what is at its default.
+std::string show_settings(const Settings& settings, bool only_given = false);
+
+// The flags that `strata sft` or `strata launch` takes, by group.
+std::string flags_help(Scope scope);
+
+// docs/guide/settings.md.
+std::string settings_page();
+
+}  // namespace strata::config

@@ -1,0 +1,189 @@
+// Splits argument lists into settings.
+#include "strata/config/flags.h"
+
+#include <algorithm>
+#include <cctype>
+#include <map>
+
+#include "strata/base/error.h"
+
+namespace strata::config {
+namespace {
+
+bool starts_flag(const std::string& token) {
+  if (token.size() < 2 || token[0] != '-') return false;
+  // "-1" and "-.5" are values.
+  return token[1] == '-' || std::isalpha(static_cast<unsigned char>(token[1]));
+}
+
+bool is_run_setting(const Setting& setting) { return setting.scope != Scope::kLaunch; }
+bool is_launch_setting(const Setting& setting) { return setting.scope != Scope::kRun; }
+
+struct ParsedFlag {
+  Given given;
+  size_t used = 1;  // tokens
+};
+
+class FlagParser {
+ public:
+  FlagParser(std::span<const std::string> arguments, bool launch)
+      : arguments_(arguments), launch_(launch) {}
+
+  // Reads the flag at `position`. Throws for unknown names, missing values and repetitions.
+  ParsedFlag parse(size_t position) {
+    std::string token = expand_short(arguments_[position]);
+    const size_t equals = token.find('=');
+    const std::string written = token.substr(0, equals);
+    const Rank rank = launch_ ? Rank::kLaunchFlag : Rank::kFlag;
+    ParsedFlag parsed{{nullptr, {}, {rank, (launch_ ? "launch " : "") + written}}};
+    bool negated = false;
+    parsed.given.setting = &find(written, negated);
+    if (negated) {
+      if (equals != std::string::npos) {
+        throw ConfigError("{}: found a value, expected none; write {}", token, written);
+      }
+      parsed.given.value.items = {"false"};
+    } else if (equals != std::string::npos) {
+      parsed.given.value.items = {token.substr(equals + 1)};
+    } else {
+      take_values(position, written, parsed);
+    }
+    reject_repetition(parsed.given, written);
+    return parsed;
+  }
+
+ private:
+  static std::string expand_short(const std::string& token) {
+    static const std::map<std::string, std::string> kShort = {
+        {"-q", "--quiet"}, {"-t", "--tee"}, {"-m", "--module"}};
+    auto found = kShort.find(token);
+    return found == kShort.end() ? token : found->second;
+  }
+
+  bool accepts(const Setting& setting) const {
+    return launch_ ? is_launch_setting(setting) : is_run_setting(setting);
+  }
+
+  const Setting& find(const std::string& written, bool& negated) const {
+    const std::string name =
+        written.starts_with("--") ? normalized_name(written.substr(2)) : std::string();
+    const Setting* setting = find_setting(name);
+    if (!setting && name.starts_with("no_")) {
+      setting = find_setting(name.substr(3));
+      if (setting && !is_true_by_default(*setting)) setting = nullptr;
+      negated = setting != nullptr;
+    }
+    if (!setting) throw_unknown(written, name);
+    if (!accepts(*setting)) throw_misplaced(written);
+    return *setting;
+  }
+
+  [[noreturn]] void throw_unknown(const std::string& written, const std::string& name) const {
+    auto near = closest_setting(name, launch_ ? is_launch_setting : is_run_setting);
+    if (near) {
+      throw ConfigError("{}: found an unknown flag, expected a known one; did you mean --{}?",
+                        written, *near);
+    }
+    throw ConfigError("{}: found an unknown flag, expected a known one; see strata {} --help",
+                      written, launch_ ? "launch" : "sft");
+  }
+
+  [[noreturn]] void throw_misplaced(const std::string& written) const {
+    if (launch_) {
+      throw ConfigError(
+          "{}: found a flag of the recipe before its name, expected it after; write strata launch "
+          "[launch flags] sft {} ...",
+          written, written);
+    }
+    throw ConfigError(
+        "{}: found a flag of the launcher, expected flags of the recipe; write strata launch {} "
+        "... sft ...",
+        written, written);
+  }
+
+  void take_values(size_t position, const std::string& written, ParsedFlag& parsed) const {
+    const Setting& setting = *parsed.given.setting;
+    const size_t next = position + 1;
+    const bool has_value = next < arguments_.size() && !starts_flag(arguments_[next]);
+    std::vector<std::string>& items = parsed.given.value.items;
+    if (is_switch(setting)) {
+      if (has_value && is_switch_value(setting, arguments_[next])) {
+        items = {arguments_[next]};
+        parsed.used = 2;
+      } else {
+        items = {"true"};
+      }
+      return;
+    }
+    if (!has_value) {
+      throw ConfigError("{}: found no value, expected {}", written, expectation(setting));
+    }
+    size_t end = next + 1;
+    if (is_list(setting)) {
+      while (end < arguments_.size() && !starts_flag(arguments_[end])) ++end;
+    }
+    items.assign(arguments_.begin() + next, arguments_.begin() + end);
+    parsed.used = end - position;
+  }
+
+  // Before a program's name only a boolean can be meant for the switch; elsewhere any text is.
+  bool is_switch_value(const Setting& setting, const std::string& text) const {
+    if (!launch_ || parse_boolean(text)) return true;
+    return std::ranges::find(setting.choices, text) != setting.choices.end();
+  }
+
+  void reject_repetition(const Given& given, const std::string& written) {
+    auto [seen, is_new] = seen_.emplace(given.setting, written);
+    if (is_new) return;
+    if (seen->second == written) {
+      throw ConfigError("{}: found twice, expected once; remove one", written);
+    }
+    throw ConfigError("{}: found beside {}, which is the same setting, expected one; remove one",
+                      written, seen->second);
+  }
+
+  std::span<const std::string> arguments_;
+  bool launch_;
+  std::map<const Setting*, std::string> seen_;
+};
+
+bool is_settings_file(const std::string& token) {
+  return token.ends_with(".json") || token.ends_with(".yaml") || token.ends_with(".yml");
+}
+
+}  // namespace
+
+std::vector<Given> parse_run_flags(std::span<const std::string> arguments) {
+  if (arguments.size() == 1 && is_settings_file(arguments[0])) {
+    return {make_given("config", arguments[0], {Rank::kFlag, arguments[0]})};
+  }
+  FlagParser parser(arguments, /*launch=*/false);
+  std::vector<Given> given;
+  for (size_t i = 0; i < arguments.size();) {
+    if (!starts_flag(arguments[i])) {
+      throw ConfigError("{}: found a word that belongs to no flag, expected --name value",
+                        arguments[i]);
+    }
+    ParsedFlag parsed = parser.parse(i);
+    given.push_back(std::move(parsed.given));
+    i += parsed.used;
+  }
+  return given;
+}
+
+LaunchLine parse_launch_line(std::span<const std::string> arguments) {
+  FlagParser parser(arguments, /*launch=*/true);
+  LaunchLine line;
+  size_t i = 0;
+  while (i < arguments.size() && starts_flag(arguments[i])) {
+    ParsedFlag parsed = parser.parse(i);
+    line.given.push_back(std::move(parsed.given));
+    i += parsed.used;
+  }
+  line.flags.assign(arguments.begin(), arguments.begin() + i);
+  if (i < arguments.size()) line.program = arguments[i++];
+  line.arguments.assign(arguments.begin() + i, arguments.end());
+  return line;
+}
+
+}  // namespace strata::config

@@ -1,0 +1,27 @@
+// Command-line flags as HfArgumentParser and accelerate's launcher take them: hyphen or underscore,
+// `--flag value`, `--flag=value`, bare booleans, --no_flag for what is true by default, lists of
+// several values. No abbreviations. Errors: ConfigError with the closest known name.
+#pragma once
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "strata/config/value.h"
+
+namespace strata::config {
+
+// The flags of the recipe (rank kFlag). A lone file name ending in .json, .yaml or .yml stands for
+// --config, as for HfArgumentParser.
+std::vector<Given> parse_run_flags(std::span<const std::string> arguments);
+
+struct LaunchLine {
+  std::vector<std::string> flags;      // as written, before the program's name
+  std::vector<Given> given;            // the same, read (rank kLaunchFlag)
+  std::string program;                 // sft, train.py, ...; empty when none was named
+  std::vector<std::string> arguments;  // everything after it
+};
+
+LaunchLine parse_launch_line(std::span<const std::string> arguments);
+
+}  // namespace strata::config

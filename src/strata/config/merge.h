@@ -1,0 +1,31 @@
+// The values given for each setting, merged by rank. Owns: who wins, and that equals contradict.
+// Never: meanings (translate.h, checks.h).
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "strata/config/value.h"
+
+namespace strata::config {
+
+class Merge {
+ public:
+  // A higher rank replaces a lower one. Throws ConfigError naming both places when two of the same
+  // rank differ, and when the value does not fit its setting.
+  void add(const Given& given);
+  void add_all(const std::vector<Given>& given);
+
+  // Null when nothing was given.
+  const Given* find(const std::string& name) const;
+  // The canonical text, or `otherwise`.
+  std::string text(const std::string& name, const std::string& otherwise = "") const;
+
+  const std::map<std::string, Given>& all() const { return given_; }
+
+ private:
+  std::map<std::string, Given> given_;  // by the table's name
+};
+
+}  // namespace strata::config

@@ -1,0 +1,84 @@
+// The one path from sources to settings.
+#include "strata/config/resolve.h"
+
+#include <filesystem>
+
+#include "strata/base/error.h"
+#include "strata/config/checks.h"
+#include "strata/config/flags.h"
+#include "strata/config/merge.h"
+#include "strata/config/settings_files.h"
+#include "strata/config/translate.h"
+
+namespace strata::config {
+namespace {
+
+void add_accelerate_file(const Sources& sources, Merge& merge) {
+  const std::string named = merge.text("config_file");
+  if (!named.empty()) {
+    merge.add_all(read_accelerate_file(named, Rank::kFile));
+    return;
+  }
+  if (!sources.use_default_file || merge.text("use_cpu") == "true") return;
+  const auto path = default_accelerate_file([&](const std::string& name) {
+    auto found = sources.environment.find(name);
+    return found == sources.environment.end() ? std::string() : found->second;
+  });
+  if (std::filesystem::exists(path)) {
+    merge.add_all(read_accelerate_file(path, Rank::kDefaultFile));
+  }
+}
+
+Merge merge_sources(const Sources& sources, std::vector<std::string>& warnings) {
+  Merge merge;
+  merge.add_all(parse_run_flags(sources.flags));
+  merge.add_all(parse_launch_line(sources.launch_flags).given);
+  merge.add_all(read_environment(sources.environment, warnings));
+  const std::string own = merge.text("config");
+  if (!own.empty()) merge.add_all(read_own_file(own));
+  add_accelerate_file(sources, merge);
+  const std::string fsdp = merge.text("fsdp_config");
+  if (!fsdp.empty()) merge.add_all(read_fsdp_config(fsdp));
+  return merge;
+}
+
+}  // namespace
+
+const std::string& Settings::source_of(const std::string& name) const {
+  static const std::string kDefault = "default";
+  auto found = origins.find(name);
+  return found == origins.end() ? kDefault : found->second.source;
+}
+
+Settings resolve(const Sources& sources) {
+  Settings settings;
+  Merge merge = merge_sources(sources, settings.warnings);
+  translate(merge, settings.warnings);
+  for (const auto& [name, given] : merge.all()) {
+    if (given.setting->kind == Kind::kBound) assign(given, settings.config);
+    settings.origins.emplace(name, given.origin);
+  }
+  check_settings(settings.config, merge, settings.warnings);
+  return settings;
+}
+
+void require_runnable(const Settings& settings) {
+  const RunConfig& config = settings.config;
+  if (config.model.model_name_or_path.empty() && config.model.config_name.empty()) {
+    throw ConfigError(
+        "model_name_or_path: found nothing, expected a folder with a checkpoint; add "
+        "--model_name_or_path DIR (or --config_name to train from scratch)");
+  }
+  if (!config.model.model_name_or_path.empty() && !config.model.config_name.empty()) {
+    throw ConfigError(
+        "config_name: found beside model_name_or_path ({}), expected one of them; remove one",
+        settings.source_of("model_name_or_path"));
+  }
+  if (config.data.dataset_name.empty()) {
+    throw ConfigError(
+        "dataset_name: found nothing, expected a file or folder with examples; add "
+        "--dataset_name PATH");
+  }
+}
+
+}  // namespace strata::config

@@ -1,0 +1,41 @@
+// From all sources to one RunConfig: defaults < files < environment < launch flags < flags. Owns:
+// precedence, contradictions, the origin of every value. Never: reading argv or the environment
+// itself (cli/), printing.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "strata/config/environment_variables.h"
+#include "strata/config/run_config.h"
+#include "strata/config/value.h"
+
+namespace strata::config {
+
+struct Sources {
+  std::vector<std::string> flags;         // of the recipe
+  std::vector<std::string> launch_flags;  // of `strata launch`, before the recipe's name
+  Environment environment;
+  // Read accelerate's default file where no other is named, as its launcher does (not with --cpu).
+  bool use_default_file = false;
+};
+
+struct Settings {
+  RunConfig config;
+  // Of every setting that is not at its plain default, by the table's name.
+  std::map<std::string, Origin> origins;
+  // One line each; cli/ prints them once per run.
+  std::vector<std::string> warnings;
+
+  // "--max_steps", "run.yaml:3" or "default".
+  const std::string& source_of(const std::string& name) const;
+};
+
+// Reads every source, merges and checks. Throws ConfigError (exit code 2) naming the source.
+Settings resolve(const Sources& sources);
+
+// What a training run cannot do without: a model and a data set. Throws ConfigError.
+void require_runnable(const Settings& settings);
+
+}  // namespace strata::config

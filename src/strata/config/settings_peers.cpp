@@ -1,0 +1,240 @@
+// Settings of the Hugging Face stack that this version does not support: values that ask for
+// nothing are accepted, with a warning that names the flag; all others are refused.
+#include "strata/config/settings_table.h"
+
+namespace strata::config {
+namespace {
+
+struct Known {
+  std::string_view name;
+  std::vector<std::string_view> harmless;  // first: the peer's default; "*": any
+  std::string_view help;
+  bool is_switch = false;
+};
+
+std::vector<Setting> unsupported(std::string_view peer, std::vector<Known> known) {
+  std::vector<Setting> all;
+  for (Known& one : known) {
+    all.push_back({.name = one.name,
+                   .kind = Kind::kUnbound,
+                   .is_switch = one.is_switch,
+                   .harmless = std::move(one.harmless),
+                   .help = one.help,
+                   .peer = peer,
+                   .group = "known from other programs"});
+  }
+  return all;
+}
+
+constexpr std::string_view kHub = "nothing is uploaded; the result stays in output_dir";
+constexpr std::string_view kMetrics = "metrics go to metrics.jsonl in output_dir";
+constexpr std::string_view kLoader = "batches are made in threads of the rank";
+constexpr std::string_view kEval = "evaluation computes the loss only";
+constexpr std::string_view kDdp = "ranks communicate by the fsdp settings";
+constexpr std::string_view kCompiler = "nothing is compiled at run time";
+constexpr std::string_view kNoQuant = "quantised base weights are not supported";
+constexpr std::string_view kOnlyWithQuant = "no effect without a quantised base";
+
+std::vector<Known> optimization() {
+  return {
+      {"optim_args", {"none"}, "use the settings of adamw"},
+      {"optim_target_modules", {"none"}, "use the settings of adamw"},
+      {"average_tokens_across_devices", {"true"}, "the loss is the mean over all ranks", true},
+      {"label_smoothing_factor", {"0"}, "leave it at 0"},
+      {"bf16_full_eval", {"false"}, "evaluation computes as training does", true},
+      {"fp16_full_eval", {"false"}, "evaluation computes as training does", true},
+      {"fp16_opt_level", {"o1", "*"}, "apex is not used"},
+      {"half_precision_backend", {"auto", "*"}, "apex is not used"},
+      {"tf32", {"none", "false"}, "matrix products keep their type", true},
+      {"activation_checkpointing_kwargs", {"none", "*"}, "recomputation has no variants"},
+      {"gradient_checkpointing_kwargs", {"none", "*"}, "recomputation has no variants"},
+      {"torch_compile", {"false", "*"}, kCompiler, true},
+      {"torch_compile_backend", {"none", "*"}, kCompiler},
+      {"torch_compile_mode", {"none", "*"}, kCompiler},
+      {"use_liger_kernel", {"false", "*"}, "fused operations are always used", true},
+      {"liger_kernel_config", {"none", "*"}, "fused operations are always used"},
+      {"use_cache", {"false", "*"}, "training keeps no cache", true},
+      {"neftune_noise_alpha", {"none"}, "leave it out"},
+      {"torch_empty_cache_steps", {"none", "*"}, "memory is laid out before the run"},
+      {"auto_find_batch_size", {"false"}, "set per_device_train_batch_size", true},
+      {"full_determinism", {"false", "true"}, "random choices depend on the seed only", true},
+      {"group_by_length", {"false"}, "leave it out", true},
+  };
+}
+
+std::vector<Known> reporting() {
+  return {
+      {"log_level", {"passive", "*"}, "messages have one level"},
+      {"log_level_replica", {"warning", "*"}, "messages have one level"},
+      {"log_on_each_node", {"true", "*"}, "rank 0 logs", true},
+      {"logging_nan_inf_filter", {"true"}, "leave it on", true},
+      {"logging_dir", {"none", "*"}, kMetrics},
+      {"include_num_input_tokens_seen", {"no", "false", "*"}, "tokens are always counted"},
+      {"include_tokens_per_second", {"false", "*"}, "always reported", true},
+      {"report_to", {"none", "*"}, kMetrics},
+      {"run_name", {"none", "*"}, kMetrics},
+      {"project", {"huggingface", "*"}, kMetrics},
+      {"trackio_space_id", {"none", "*"}, kMetrics},
+      {"trackio_bucket_id", {"none", "*"}, kMetrics},
+      {"trackio_static_space_id", {"none", "*"}, kMetrics},
+      {"debug", {"", "none", "false", "*"}, "ranks are always checked", true},
+      {"skip_memory_metrics", {"true", "*"}, "memory is always reported", true},
+      {"push_to_hub", {"false", "*"}, kHub, true},
+      {"push_to_hub_model_id", {"none", "*"}, kHub},
+      {"hub_token", {"none", "*"}, kHub},
+      {"hub_private_repo", {"none", "*"}, kHub, true},
+      {"hub_model_id", {"none", "*"}, kHub},
+      {"hub_strategy", {"every_save", "*"}, kHub},
+      {"hub_always_push", {"false", "*"}, kHub, true},
+      {"hub_revision", {"none", "*"}, kHub},
+  };
+}
+
+std::vector<Known> evaluation_and_saving() {
+  return {
+      {"eval_delay", {"0"}, "leave it at 0"},
+      {"prediction_loss_only", {"false", "*"}, kEval, true},
+      {"eval_do_concat_batches", {"true", "*"}, kEval, true},
+      {"eval_use_gather_object", {"false", "*"}, kEval, true},
+      {"eval_accumulation_steps", {"none", "*"}, kEval},
+      {"include_for_metrics", {"none"}, kEval},
+      {"include_inputs_for_metrics", {"false"}, kEval, true},
+      {"batch_eval_metrics", {"false", "*"}, kEval, true},
+      {"save_on_each_node", {"false", "*"}, "every rank writes its own shard", true},
+      {"save_safetensors", {"true"}, "weights are written as safetensors", true},
+      {"enable_jit_checkpoint", {"false"}, "set save_steps", true},
+      {"load_best_model_at_end", {"false"}, "leave it off", true},
+      {"metric_for_best_model", {"none"}, "leave it out"},
+      {"greater_is_better", {"none"}, "leave it out", true},
+      {"ignore_data_skip", {"false"}, "resuming seeks in the data at once", true},
+      {"restore_callback_states_from_checkpoint", {"false"}, "there are no callbacks", true},
+      {"overwrite_output_dir",
+       {"false", "*"},
+       "checkpoints in output_dir stay unless rotated",
+       true},
+      {"do_train", {"false", "true"}, "the recipe trains", true},
+      {"do_eval", {"false", "*"}, "set eval_strategy", true},
+      {"do_predict", {"false"}, "leave it off", true},
+  };
+}
+
+std::vector<Known> loading_and_ranks() {
+  return {
+      {"dataloader_num_workers", {"0", "*"}, kLoader},
+      {"dataloader_pin_memory", {"true", "*"}, kLoader, true},
+      {"dataloader_persistent_workers", {"false", "*"}, kLoader, true},
+      {"dataloader_prefetch_factor", {"none", "*"}, kLoader},
+      {"dataloader_multiprocessing_context", {"none", "*"}, kLoader},
+      {"dataloader_in_order", {"true", "*"}, kLoader, true},
+      {"remove_unused_columns", {"true", "*"}, "only known columns are read", true},
+      {"label_names", {"none"}, "labels are made from the text"},
+      {"length_column_name", {"length", "*"}, "lengths are counted"},
+      {"local_rank", {"-1", "*"}, "ranks come from the launcher's environment"},
+      {"accelerator_config", {"none"}, "leave it out"},
+      {"parallelism_config", {"none"}, "leave it out"},
+      {"ddp_find_unused_parameters", {"none", "*"}, kDdp, true},
+      {"ddp_bucket_cap_mb", {"none", "*"}, kDdp},
+      {"ddp_broadcast_buffers", {"none", "*"}, kDdp, true},
+      {"ddp_static_graph", {"none", "*"}, kDdp, true},
+      {"ddp_backend", {"none", "gloo"}, kDdp},
+      {"deepspeed", {"none"}, "use --fsdp_sharding_strategy"},
+  };
+}
+
+std::vector<Known> sft() {
+  return {
+      {"model_init_kwargs", {"none"}, "use dtype"},
+      {"trust_remote_code", {"false", "*"}, "no code of a checkpoint is run", true},
+      {"router_aux_loss_coef", {"none"}, "leave it out"},
+      {"dataset_kwargs", {"none"}, "leave it out"},
+      {"dataset_num_proc", {"none", "1", "*"}, "examples are made, and packed, as by one process"},
+      {"dataset_batch_size", {"1000"}, "packing works on 1000 rows at a time"},
+      {"truncation_mode", {"keep_start"}, "leave it at keep_start"},
+      {"padding_free", {"false"}, "use packing", true},
+      {"pad_to_multiple_of", {"auto", "none", "*"}, "padding has no influence on the result"},
+      {"loss_type", {"nll", "chunked_nll"}, "leave it at nll"},
+      {"activation_offloading", {"false"}, "activations stay on the device", true},
+      {"num_of_sequences", {"1024", "*"}, "packing reads all rows"},
+      {"chars_per_token", {"3.6", "*"}, "packing counts tokens"},
+      {"dataset_config", {"none"}, "name the file or folder in dataset_name"},
+      {"dataset_streaming", {"false"}, "leave it off", true},
+      {"ignore_bias_buffers", {"false", "*"}, "buffers are not synchronised", true},
+      {"model_revision", {"main", "none"}, "name the folder in model_name_or_path"},
+      {"attn_implementation", {"none", "*"}, "the attention operation is chosen by the device"},
+      {"use_flash_attn", {"false", "*"}, "the attention operation is chosen by the device", true},
+      {"use_reentrant", {"false", "*"}, "recomputation has no variants", true},
+      {"use_unsloth", {"false", "*"}, "fused operations are always used", true},
+      {"chat_template_format", {"none"}, "use --chat_template_path"},
+      {"append_concat_token", {"false"}, "every text ends with the end-of-sequence token", true},
+      {"add_special_tokens", {"false"}, "the tokenizer decides", true},
+  };
+}
+
+std::vector<Known> quantisation() {
+  return {
+      {"load_in_8bit", {"false"}, kNoQuant, true},
+      {"load_in_4bit", {"false"}, kNoQuant, true},
+      {"use_8bit_quantization", {"false"}, kNoQuant, true},
+      {"use_4bit_quantization", {"false"}, kNoQuant, true},
+      {"bnb_4bit_quant_type", {"nf4", "*"}, kOnlyWithQuant},
+      {"bnb_4bit_compute_dtype", {"float16", "*"}, kOnlyWithQuant},
+      {"bnb_4bit_quant_storage", {"none", "*"}, kOnlyWithQuant},
+      {"bnb_4bit_quant_storage_dtype", {"uint8", "*"}, kOnlyWithQuant},
+      {"use_bnb_nested_quant", {"false", "*"}, kOnlyWithQuant, true},
+      {"use_nested_quant", {"false", "*"}, kOnlyWithQuant, true},
+  };
+}
+
+std::vector<Known> lora() {
+  return {
+      {"lora_task_type", {"causal_lm"}, "leave it at CAUSAL_LM"},
+      {"lora_target_parameters", {"none"}, "use lora_target_modules"},
+      {"use_dora", {"false"}, "leave it off", true},
+      {"lora_bias", {"false", "none"}, "leave it off", true},
+      {"bias", {"none"}, "leave it at none"},
+      {"exclude_modules", {"none"}, "use lora_target_modules"},
+      {"fan_in_fan_out", {"false"}, "leave it off", true},
+      {"init_lora_weights", {"true"}, "leave it at true", true},
+      {"layers_to_transform", {"none"}, "use lora_target_modules"},
+      {"layers_pattern", {"none"}, "use lora_target_modules"},
+      {"rank_pattern", {"none"}, "use lora_r"},
+      {"alpha_pattern", {"none"}, "use lora_alpha"},
+      {"trainable_token_indices", {"none"}, "use lora_modules_to_save"},
+      {"loftq_config", {"none"}, "leave it out"},
+      {"layer_replication", {"none"}, "leave it out"},
+      {"target_parameters", {"none"}, "use lora_target_modules"},
+      {"use_qalora", {"false"}, "leave it off", true},
+      {"ensure_weight_tying", {"false"}, "leave it off", true},
+  };
+}
+
+void append(std::vector<Setting>& all, std::vector<Setting> part) {
+  for (Setting& setting : part) all.push_back(std::move(setting));
+}
+
+}  // namespace
+
+std::vector<Setting> unsupported_trainer_settings() {
+  std::vector<Setting> all;
+  for (auto part : {optimization, reporting, evaluation_and_saving, loading_and_ranks}) {
+    append(all, unsupported("TrainingArguments", part()));
+  }
+  for (Setting& setting : all) {
+    // Names that accelerate's launcher or its files have too.
+    if (setting.name == "debug") setting.scope = Scope::kBoth;
+    if (setting.name == "debug" || setting.name == "parallelism_config") {
+      setting.in_accelerate_file = true;
+    }
+  }
+  return all;
+}
+
+std::vector<Setting> unsupported_sft_settings() { return unsupported("SFTConfig", sft()); }
+
+std::vector<Setting> unsupported_lora_settings() {
+  std::vector<Setting> all = unsupported("PEFT examples/sft", quantisation());
+  append(all, unsupported("LoraConfig", lora()));
+  return all;
+}
+
+}  // namespace strata::config

@@ -1,0 +1,165 @@
+// Records of the supported settings of model, data, LoRA, optimizer and training loop.
+#include "strata/config/settings_table.h"
+
+namespace strata::config {
+namespace {
+
+constexpr std::string_view kModel = "model", kData = "data", kLora = "LoRA",
+                           kFiles = "settings files";
+
+std::vector<Setting> with_group(std::string_view group, std::string_view peer,
+                                std::vector<Setting> settings) {
+  for (Setting& setting : settings) {
+    setting.group = group;
+    if (setting.peer.empty()) setting.peer = peer;
+  }
+  return settings;
+}
+
+std::vector<Setting> file_settings() {
+  return with_group(kFiles, "Strata",
+                    {{.name = "config",
+                      .kind = Kind::kSource,
+                      .help = "YAML or JSON file with the settings of this table"},
+                     {.name = "config_file",
+                      .kind = Kind::kSource,
+                      .help = "configuration file of accelerate, YAML or JSON",
+                      .peer = "accelerate launch",
+                      .scope = Scope::kBoth}});
+}
+
+std::vector<Setting> model_settings() {
+  return with_group(kModel, "ModelConfig",
+                    {{.name = "model_name_or_path",
+                      .aliases = {"model_name"},
+                      .field = STRATA_FIELD(model.model_name_or_path),
+                      .help = "folder with the checkpoint, or its name in the Hugging Face cache"},
+                     {.name = "config_name",
+                      .field = STRATA_FIELD(model.config_name),
+                      .help = "train from scratch: a config.json or a folder that holds one",
+                      .peer = "run_clm.py"},
+                     {.name = "tokenizer_name",
+                      .aliases = {"tokenizer_name_or_path"},
+                      .field = STRATA_FIELD(model.tokenizer_name),
+                      .help = "folder with the tokenizer; default: the model's",
+                      .peer = "run_clm.py"},
+                     {.name = "dtype",
+                      .aliases = {"torch_dtype"},
+                      .field = STRATA_FIELD(model.dtype),
+                      .choices = {"auto", "float32", "bfloat16"},
+                      .refused = {"float16"},
+                      .help = "element type of frozen weights at rest"},
+                     {.name = "adapter_name_or_path",
+                      .field = STRATA_FIELD(model.adapter_name_or_path),
+                      .help = "continue this LoRA adapter (turns use_peft on)",
+                      .peer = "Strata"}});
+}
+
+std::vector<Setting> data_settings() {
+  return with_group(
+      kData, "SFTConfig",
+      {{.name = "dataset_name",
+        .field = STRATA_FIELD(data.dataset_name),
+        .help = "file or folder with the examples",
+        .peer = "ScriptArguments"},
+       {.name = "splits",
+        .field = STRATA_FIELD(data.splits),
+        .help = "names of the train split and, after a comma, of the test split",
+        .peer = "PEFT examples/sft"},
+       {.name = "dataset_train_split",
+        .kind = Kind::kTranslated,
+        .help = "name of the train split (first part of splits)",
+        .peer = "ScriptArguments"},
+       {.name = "dataset_test_split",
+        .kind = Kind::kTranslated,
+        .help = "name of the test split (second part of splits)",
+        .peer = "ScriptArguments"},
+       {.name = "dataset_text_field",
+        .field = STRATA_FIELD(data.dataset_text_field),
+        .help = "column with the text, for examples that are plain text"},
+       {.name = "max_length",
+        .aliases = {"max_seq_length", "max_seq_len"},
+        .field = STRATA_FIELD(data.max_length),
+        .range = {.min = 1},
+        .help = "longest sequence in tokens; with packing, the length of a packed row"},
+       {.name = "packing",
+        .field = STRATA_FIELD(data.packing),
+        .help = "put several examples into one row; they do not see each other"},
+       {.name = "packing_strategy",
+        .field = STRATA_FIELD(data.packing_strategy),
+        .choices = {"bfd", "wrapped"},
+        .refused = {"bfd_split", "bfd-requeue"},
+        .help = "bfd: best fit, longest first; wrapped: one stream cut into rows"},
+       {.name = "eval_packing",
+        .field = STRATA_FIELD(data.eval_packing),
+        .help = "packing of the test split; default: as packing"},
+       {.name = "completion_only_loss",
+        .field = STRATA_FIELD(data.completion_only_loss),
+        .help = "train only on completions; default: when the rows are prompt and completion"},
+       {.name = "assistant_only_loss",
+        .field = STRATA_FIELD(data.assistant_only_loss),
+        .help = "train only on what the assistant says"},
+       {.name = "shuffle_dataset",
+        .field = STRATA_FIELD(data.shuffle_dataset),
+        .help = "shuffle the examples once before packing"},
+       {.name = "chat_template_path",
+        .field = STRATA_FIELD(data.chat_template_path),
+        .help = "file with a chat template, or a folder whose tokenizer has one"},
+       {.name = "eos_token",
+        .field = STRATA_FIELD(data.eos_token),
+        .help = "end-of-sequence token; default: the tokenizer's"},
+       {.name = "pad_token",
+        .field = STRATA_FIELD(data.pad_token),
+        .help = "padding token; default: the tokenizer's, else the end-of-sequence token"}});
+}
+
+std::vector<Setting> lora_settings() {
+  return with_group(
+      kLora, "ModelConfig",
+      {{.name = "use_peft",
+        .field = STRATA_FIELD(lora.use_peft),
+        .help = "train a LoRA adapter (r 16, alpha 32, dropout 0.05 unless set)"},
+       {.name = "use_peft_lora",
+        .kind = Kind::kTranslated,
+        .is_switch = true,
+        .help = "train a LoRA adapter (r 64, alpha 16, dropout 0.1, all linear layers of the "
+                "blocks unless set)",
+        .peer = "PEFT examples/sft"},
+       {.name = "lora_r",
+        .aliases = {"r", "lora_rank"},
+        .field = STRATA_FIELD(lora.r),
+        .range = {.min = 1},
+        .help = "rank of the adapter"},
+       {.name = "lora_alpha",
+        .field = STRATA_FIELD(lora.alpha),
+        .range = {.min = 0},
+        .help = "the adapter's output is scaled by alpha / r"},
+       {.name = "lora_dropout",
+        .field = STRATA_FIELD(lora.dropout),
+        .range = {.min = 0, .max = 1, .max_open = true},
+        .help = "dropout on the adapter's input"},
+       {.name = "lora_target_modules",
+        .aliases = {"target_modules"},
+        .field = STRATA_FIELD(lora.target_modules),
+        .help = "layers that get an adapter: names, one regular expression, or all-linear; "
+                "default: the model family's"},
+       {.name = "lora_modules_to_save",
+        .aliases = {"modules_to_save"},
+        .field = STRATA_FIELD(lora.modules_to_save),
+        .help = "modules trained whole and saved beside the adapter"},
+       {.name = "use_rslora",
+        .field = STRATA_FIELD(lora.use_rslora),
+        .help = "scale by alpha / sqrt(r)"}});
+}
+
+}  // namespace
+
+std::vector<Setting> model_and_data_settings() {
+  std::vector<Setting> all;
+  for (auto part : {file_settings, model_settings, data_settings, lora_settings}) {
+    for (Setting& setting : part()) all.push_back(std::move(setting));
+  }
+  return all;
+}
+
+}  // namespace strata::config

@@ -1,0 +1,74 @@
+// Puts the parts of the table together and finds records by name.
+#include "strata/config/settings_table.h"
+
+#include <algorithm>
+#include <iterator>
+#include <map>
+
+#include "strata/base/error.h"
+#include "strata/base/text_distance.h"
+
+namespace strata::config {
+namespace {
+
+std::vector<Setting> build_table() {
+  std::vector<Setting> table;
+  for (auto part : {model_and_data_settings, training_settings, sharding_and_launch_settings,
+                    accelerate_file_settings, unsupported_trainer_settings,
+                    unsupported_sft_settings, unsupported_lora_settings}) {
+    std::ranges::move(part(), std::back_inserter(table));
+  }
+  return table;
+}
+
+using Index = std::map<std::string, const Setting*, std::less<>>;
+
+Index build_index() {
+  Index index;
+  auto add = [&](std::string_view name, const Setting& setting) {
+    if (!index.emplace(name, &setting).second) {
+      throw InternalError("settings table: found \"{}\" twice, expected every name once", name);
+    }
+  };
+  for (const Setting& setting : settings_table()) {
+    add(setting.name, setting);
+    for (std::string_view alias : setting.aliases) add(alias, setting);
+  }
+  return index;
+}
+
+}  // namespace
+
+std::span<const Setting> settings_table() {
+  static const std::vector<Setting> table = build_table();
+  return table;
+}
+
+std::string normalized_name(std::string_view name) {
+  std::string result(name);
+  std::ranges::replace(result, '-', '_');
+  return result;
+}
+
+const Setting* find_setting(std::string_view name) {
+  static const Index index = build_index();
+  auto found = index.find(normalized_name(name));
+  return found == index.end() ? nullptr : found->second;
+}
+
+const Setting& get_setting(std::string_view name) {
+  if (const Setting* setting = find_setting(name)) return *setting;
+  throw InternalError("settings table: found no \"{}\", expected a record of it", name);
+}
+
+std::optional<std::string> closest_setting(std::string_view name, bool (*accept)(const Setting&)) {
+  std::vector<std::string> names;
+  for (const Setting& setting : settings_table()) {
+    if (accept && !accept(setting)) continue;
+    names.emplace_back(setting.name);
+    for (std::string_view alias : setting.aliases) names.emplace_back(alias);
+  }
+  return closest(normalized_name(name), names);
+}
+
+}  // namespace strata::config

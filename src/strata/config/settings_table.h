@@ -1,0 +1,103 @@
+// One record per setting: the single source of flags, file keys, help text, documentation and the
+// "did you mean" list. Owns: names, allowed values, what is known but not supported. Never: where a
+// value comes from (resolve.h).
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "strata/config/run_config.h"
+
+namespace strata::config {
+
+// The field of RunConfig that a setting fills; monostate for one that fills none itself.
+using Field =
+    std::variant<std::monostate, bool& (*)(RunConfig&), int& (*)(RunConfig&),
+                 int64_t& (*)(RunConfig&), uint64_t& (*)(RunConfig&), double& (*)(RunConfig&),
+                 std::string& (*)(RunConfig&), std::vector<std::string>& (*)(RunConfig&),
+                 std::optional<bool>& (*)(RunConfig&), std::optional<int64_t>& (*)(RunConfig&),
+                 std::optional<uint64_t>& (*)(RunConfig&), std::optional<double>& (*)(RunConfig&)>;
+
+// Makes a Field from a lambda that returns the member by reference.
+template <typename Accessor>
+Field bind_field(Accessor accessor) {
+  using Value = std::remove_reference_t<std::invoke_result_t<Accessor, RunConfig&>>;
+  return static_cast<Value& (*)(RunConfig&)>(accessor);
+}
+#define STRATA_FIELD(member) \
+  ::strata::config::bind_field([](::strata::config::RunConfig & c) -> auto& { return c.member; })
+
+// Who reads a setting: the recipe, the launcher, or both (sharding keys of an accelerate file).
+enum class Scope : uint8_t { kRun, kLaunch, kBoth };
+
+enum class Kind : uint8_t {
+  kBound,       // fills `field`
+  kSource,      // names a file of settings
+  kTranslated,  // becomes other settings (translate.h)
+  kUnbound,     // known from a peer: `harmless` values are accepted, all others refused
+};
+
+struct Range {
+  double min = -std::numeric_limits<double>::infinity();
+  double max = std::numeric_limits<double>::infinity();
+  bool max_open = false;  // max itself is not allowed
+};
+
+struct Setting {
+  std::string_view name = {};
+  std::vector<std::string_view> aliases = {};
+  Kind kind = Kind::kBound;
+  Field field = {};
+  // A bare flag means true; every setting with a boolean field is one.
+  bool is_switch = false;
+  Range range = {};
+  // Allowed texts; empty: any. Matched without regard to case, stored as written here.
+  std::vector<std::string_view> choices = {};
+  // Other spellings of choices: {"1", "FULL_SHARD"}.
+  std::vector<std::pair<std::string_view, std::string_view>> synonyms = {};
+  // Further values that the peer knows and this version does not support.
+  std::vector<std::string_view> refused = {};
+  // Unbound: accepted values ("*": any). The first is the peer's default. In an accelerate file,
+  // which its questionnaire fills with defaults, the listed ones cause no warning.
+  std::vector<std::string_view> harmless = {};
+  // The meaning; for an unbound setting why it has no effect, or what to do instead.
+  std::string_view help = {};
+  std::string_view peer = {};
+  std::string_view group = {};
+  Scope scope = Scope::kRun;
+  bool in_accelerate_file = false;  // a top-level key there; names fsdp_* are keys of fsdp_config
+};
+
+// Every setting, grouped, in the order of help and documentation.
+std::span<const Setting> settings_table();
+
+// By name or alias, hyphens and underscores alike; null when unknown.
+const Setting* find_setting(std::string_view name);
+// Requires: the name is known.
+const Setting& get_setting(std::string_view name);
+
+// The closest name or alias among the settings that `accept` admits.
+std::optional<std::string> closest_setting(std::string_view name,
+                                           bool (*accept)(const Setting&) = nullptr);
+
+// Hyphens become underscores.
+std::string normalized_name(std::string_view name);
+
+// The parts of the table (settings_*.cpp), put together by settings_table().
+std::vector<Setting> model_and_data_settings();
+std::vector<Setting> training_settings();
+std::vector<Setting> sharding_and_launch_settings();
+std::vector<Setting> accelerate_file_settings();
+std::vector<Setting> unsupported_trainer_settings();
+std::vector<Setting> unsupported_sft_settings();
+std::vector<Setting> unsupported_lora_settings();
+
+}  // namespace strata::config

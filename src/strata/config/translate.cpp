@@ -1,0 +1,156 @@
+// One function per family of translated settings.
+#include "strata/config/translate.h"
+
+#include <algorithm>
+#include <cctype>
+
+#include "strata/base/error.h"
+
+namespace strata::config {
+namespace {
+
+Origin implied_by(const Given& given) {
+  return {Rank::kImplied, "implied by " + given.origin.source};
+}
+
+void translate_precision(Merge& merge) {
+  const Given* given = merge.find("mixed_precision");
+  if (!given) return;
+  merge.add(make_given("bf16", canonical_text(*given) == "bf16" ? "true" : "false", given->origin));
+}
+
+// --multi_gpu and --use_fsdp overrule the file's distributed_type.
+void translate_distribution(Merge& merge) {
+  const Given* type = merge.find("distributed_type");
+  const Given* fsdp = merge.text("use_fsdp") == "true" ? merge.find("use_fsdp") : nullptr;
+  const Given* multi_gpu = merge.text("multi_gpu") == "true" ? merge.find("multi_gpu") : nullptr;
+  if (fsdp && multi_gpu && fsdp->origin.rank == multi_gpu->origin.rank) {
+    throw ConfigError("{}: found beside {}, expected one of them; remove one", fsdp->origin.source,
+                      multi_gpu->origin.source);
+  }
+  if (fsdp && !(multi_gpu && multi_gpu->origin.rank > fsdp->origin.rank)) return;
+  if (multi_gpu) {
+    merge.add(make_given("fsdp_sharding_strategy", "NO_SHARD", multi_gpu->origin));
+  } else if (type && canonical_text(*type) != "FSDP") {
+    if (canonical_text(*type) == "MULTI_CPU")
+      merge.add(make_given("use_cpu", "true", type->origin));
+    merge.add(make_given("fsdp_sharding_strategy", "NO_SHARD", type->origin));
+  }
+}
+
+// Version 2 of FSDP has a boolean here, version 1 the name of a strategy. accelerate ignores the
+// name (its launcher always exports FULL_SHARD); here it counts.
+void translate_reshard(Merge& merge) {
+  const Given* given = merge.find("fsdp_reshard_after_forward");
+  if (!given) return;
+  std::string strategy = canonical_text(*given);
+  if (strategy == "true") strategy = "FULL_SHARD";
+  if (strategy == "false") strategy = "SHARD_GRAD_OP";
+  merge.add(make_given("fsdp_sharding_strategy", strategy, given->origin));
+}
+
+void translate_checkpointing(Merge& merge) {
+  const Given* given = merge.find("fsdp_activation_checkpointing");
+  if (!given || canonical_text(*given) != "true") return;
+  const Given* plain = merge.find("gradient_checkpointing");
+  if (plain && canonical_text(*plain) == "false") {
+    throw ConfigError(
+        "gradient_checkpointing: found false ({}) and {} true, expected one choice; "
+        "remove one",
+        plain->origin.source, given->origin.source);
+  }
+  merge.add(make_given("gradient_checkpointing", "true", given->origin));
+}
+
+// "full_shard auto_wrap", also as "full shard" in a public guide.
+void translate_fsdp_words(Merge& merge, std::vector<std::string>& warnings) {
+  const Given* given = merge.find("fsdp");
+  if (!given) return;
+  std::string words = canonical_text(*given);
+  std::ranges::transform(words, words.begin(), [](unsigned char c) {
+    return c == ' ' || c == ',' ? ' ' : static_cast<char>(std::tolower(c));
+  });
+  if (words == "none" || parse_boolean(words)) return;
+  for (size_t at; (at = words.find("full shard")) != std::string::npos;) words[at + 4] = '_';
+  std::string strategy;
+  for (size_t start = 0; start < words.size();) {
+    const size_t end = std::min(words.find(' ', start), words.size());
+    const std::string word = words.substr(start, end - start);
+    start = end + 1;
+    if (word.empty() || word == "auto_wrap") continue;
+    if (word != "full_shard" && word != "shard_grad_op" && word != "no_shard") {
+      throw ConfigError(
+          "{}: found \"{}\", expected full_shard, shard_grad_op, no_shard or "
+          "auto_wrap; {} is not supported in this version",
+          given->origin.source, canonical_text(*given), word);
+    }
+    if (strategy.empty()) strategy = word;
+  }
+  if (strategy.empty()) return;
+  merge.add(make_given("fsdp_sharding_strategy", strategy, given->origin));
+  warnings.push_back(given->origin.source + ": understood as fsdp_sharding_strategy " +
+                     merge.text("fsdp_sharding_strategy"));
+}
+
+void translate_splits(Merge& merge) {
+  const Given* train = merge.find("dataset_train_split");
+  const Given* test = merge.find("dataset_test_split");
+  const Given* first = train ? train : test;
+  if (!first) return;
+  if (const Given* splits = merge.find("splits")) {
+    throw ConfigError(
+        "splits: found {} ({}) beside {}, expected one way to name the splits; "
+        "remove one",
+        canonical_text(*splits), splits->origin.source, first->origin.source);
+  }
+  merge.add(make_given(
+      "splits",
+      merge.text("dataset_train_split", "train") + "," + merge.text("dataset_test_split", "test"),
+      first->origin));
+}
+
+// The PEFT example's flag brings that script's defaults, TRL's --use_peft its own (RunConfig's).
+void translate_lora(Merge& merge) {
+  const Given* lora = merge.find("use_peft_lora");
+  if (lora && canonical_text(*lora) == "true") {
+    const Given* peft = merge.find("use_peft");
+    if (peft && canonical_text(*peft) == "true") {
+      throw ConfigError(
+          "{}: found beside {}, expected one of them (their LoRA defaults differ); "
+          "remove one",
+          lora->origin.source, peft->origin.source);
+    }
+    const Given given = *lora;
+    merge.add(make_given("use_peft", "true", given.origin));
+    merge.add(make_given("lora_r", "64", implied_by(given)));
+    merge.add(make_given("lora_alpha", "16", implied_by(given)));
+    merge.add(make_given("lora_dropout", "0.1", implied_by(given)));
+    merge.add(make_given("lora_target_modules",
+                         "q_proj,k_proj,v_proj,o_proj,down_proj,up_proj,gate_proj",
+                         implied_by(given)));
+  }
+  const Given* adapter = merge.find("adapter_name_or_path");
+  if (adapter && !canonical_text(*adapter).empty()) {
+    const Given given = *adapter;
+    const Given* peft = merge.find("use_peft");
+    if (peft && canonical_text(*peft) == "false") {
+      throw ConfigError("{}: found beside {} false, expected LoRA to be on; remove one",
+                        given.origin.source, peft->origin.source);
+    }
+    merge.add(make_given("use_peft", "true", implied_by(given)));
+  }
+}
+
+}  // namespace
+
+void translate(Merge& merge, std::vector<std::string>& warnings) {
+  translate_precision(merge);
+  translate_distribution(merge);
+  translate_reshard(merge);
+  translate_fsdp_words(merge, warnings);
+  translate_checkpointing(merge);
+  translate_splits(merge);
+  translate_lora(merge);
+}
+
+}  // namespace strata::config

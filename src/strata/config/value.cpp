@@ -1,0 +1,334 @@
+// Text to fields and back.
+#include "strata/config/value.h"
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <charconv>
+#include <cmath>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "strata/base/error.h"
+#include "strata/base/json.h"
+
+namespace strata::config {
+namespace {
+
+std::string lower(std::string_view text) {
+  std::string result(text);
+  std::ranges::transform(result, result.begin(), [](unsigned char c) { return std::tolower(c); });
+  return result;
+}
+
+bool is_none(std::string_view text) {
+  const std::string low = lower(text);
+  return low == "none" || low == "null";
+}
+
+template <typename T>
+struct OptionalTraits {
+  using Value = T;
+  static constexpr bool kIsOptional = false;
+};
+template <typename T>
+struct OptionalTraits<std::optional<T>> {
+  using Value = T;
+  static constexpr bool kIsOptional = true;
+};
+
+template <typename T>
+using FieldValue = std::remove_reference_t<std::invoke_result_t<T, RunConfig&>>;
+
+[[noreturn]] void refuse(const Given& given, const std::string& found,
+                         std::string_view advice = {}) {
+  throw ConfigError("{}: found {}, expected {}{}{}", given.origin.source, found,
+                    expectation(*given.setting), advice.empty() ? "" : "; ", advice);
+}
+
+std::string quoted(const Value& value) {
+  if (value.is_null) return "null";
+  if (value.items.size() != 1) return fmt::format("a list ({})", fmt::join(value.items, ", "));
+  return fmt::format("\"{}\"", value.items.front());
+}
+
+template <typename Number>
+bool parse_number(const std::string& text, Number& number) {
+  const char* end = text.data() + text.size();
+  auto [stop, error] = std::from_chars(text.data(), end, number);
+  return error == std::errc() && stop == end;
+}
+
+bool is_in_range(double number, const Range& range) {
+  if (!std::isfinite(number) || number < range.min || number > range.max) return false;
+  return !(range.max_open && number == range.max);
+}
+
+// The choice that `text` names; the text itself when any is allowed.
+std::string choose(const Given& given, const std::string& text) {
+  const Setting& setting = *given.setting;
+  std::string wanted = text;
+  for (auto [spelling, meaning] : setting.synonyms) {
+    if (lower(spelling) == lower(wanted)) {
+      wanted = meaning;
+      break;
+    }
+  }
+  if (setting.choices.empty()) return wanted;
+  auto matches = [&](std::string_view choice) { return lower(choice) == lower(wanted); };
+  auto found = std::ranges::find_if(setting.choices, matches);
+  if (found != setting.choices.end()) return std::string(*found);
+  if (std::ranges::any_of(setting.refused, matches)) {
+    refuse(given, quoted(given.value), "it is not supported in this version");
+  }
+  refuse(given, quoted(given.value));
+}
+
+template <typename T>
+void parse_into(const Given& given, const std::string& text, T& field) {
+  if constexpr (std::is_same_v<T, bool>) {
+    const std::optional<bool> parsed = parse_boolean(text);
+    if (!parsed) refuse(given, quoted(given.value));
+    field = *parsed;
+  } else if constexpr (std::is_same_v<T, std::string>) {
+    field = choose(given, text);
+    if (given.setting->is_switch) {
+      if (auto flag = parse_boolean(field)) field = *flag ? "true" : "";
+    }
+  } else {
+    T number{};
+    if (!parse_number(text, number) ||
+        !is_in_range(static_cast<double>(number), given.setting->range)) {
+      refuse(given, quoted(given.value));
+    }
+    field = number;
+  }
+}
+
+// A token may hold several names with commas between; an expression keeps its commas.
+std::vector<std::string> split_list(const std::vector<std::string>& items) {
+  std::vector<std::string> result;
+  for (const std::string& item : items) {
+    if (item.find_first_of("\\*+?^$()[]{}|") != std::string::npos) {
+      result.push_back(item);
+      continue;
+    }
+    size_t start = 0;
+    while (start <= item.size()) {
+      const size_t comma = std::min(item.find(',', start), item.size());
+      std::string part = item.substr(start, comma - start);
+      part.erase(0, part.find_first_not_of(' '));
+      part.erase(part.find_last_not_of(' ') + 1);
+      if (!part.empty()) result.push_back(part);
+      start = comma + 1;
+    }
+  }
+  return result;
+}
+
+template <typename T>
+void assign_field(const Given& given, T& field) {
+  const Value& value = given.value;
+  if constexpr (std::is_same_v<T, std::vector<std::string>>) {
+    field = value.is_null ? T{} : split_list(value.items);
+  } else {
+    if (value.is_null) {
+      if constexpr (OptionalTraits<T>::kIsOptional || std::is_same_v<T, std::string>) {
+        field = T{};
+        return;
+      }
+      refuse(given, "null");
+    }
+    if (value.items.size() != 1) refuse(given, quoted(value));
+    const std::string& text = value.items.front();
+    if constexpr (OptionalTraits<T>::kIsOptional) {
+      if (is_none(text)) {
+        field.reset();
+        return;
+      }
+      typename OptionalTraits<T>::Value parsed{};
+      parse_into(given, text, parsed);
+      field = parsed;
+    } else {
+      parse_into(given, text, field);
+    }
+  }
+}
+
+std::string text_of(const std::string& value) { return value; }
+std::string text_of(bool value) { return value ? "true" : "false"; }
+std::string text_of(int value) { return std::to_string(value); }
+std::string text_of(int64_t value) { return std::to_string(value); }
+std::string text_of(uint64_t value) { return std::to_string(value); }
+std::string text_of(double value) { return python_float_repr(value); }
+std::string text_of(const std::vector<std::string>& value) {
+  return fmt::format("{}", fmt::join(value, ","));
+}
+template <typename T>
+std::string text_of(const std::optional<T>& value) {
+  return value ? text_of(*value) : "none";
+}
+
+std::string number_expectation(std::string_view noun, const Range& range) {
+  const bool has_max = std::isfinite(range.max);
+  if (!std::isfinite(range.min) && !has_max) return std::string(noun);
+  if (!has_max) return fmt::format("{} of at least {}", noun, range.min);
+  return fmt::format("{} in [{}, {}{}", noun, range.min, range.max, range.max_open ? ")" : "]");
+}
+
+// How the harmless values of an unbound setting are compared: case aside, booleans alike.
+std::string plain_text(const Value& value) {
+  if (value.is_null) return "none";
+  std::string text = lower(fmt::format("{}", fmt::join(value.items, ",")));
+  if (text == "{}" || text == "[]" || is_none(text)) return "none";
+  return text;
+}
+
+bool is_same_plain(const std::string& text, std::string_view harmless) {
+  if (text == lower(harmless)) return true;
+  auto a = parse_boolean(text), b = parse_boolean(harmless);
+  if (a && b && !text.empty() && !std::isdigit(static_cast<unsigned char>(harmless.front()))) {
+    return *a == *b;
+  }
+  double x = 0, y = 0;
+  return parse_number(text, x) && parse_number(lower(harmless), y) && x == y;
+}
+
+std::string canonical_unbound(const Given& given) {
+  const std::string text = plain_text(given.value);
+  bool any = false;
+  for (std::string_view harmless : given.setting->harmless) {
+    if (is_same_plain(text, harmless)) return std::string(harmless);
+    any = any || harmless == "*";
+  }
+  if (any) return text;
+  throw ConfigError("{}: found {}, expected {}; not supported in this version ({})",
+                    given.origin.source, quoted(given.value), expectation(*given.setting),
+                    given.setting->help);
+}
+
+}  // namespace
+
+Given make_given(const std::string& name, const std::string& text, Origin origin) {
+  return {&get_setting(name), {.items = {text}}, std::move(origin)};
+}
+
+std::optional<bool> parse_boolean(std::string_view text) {
+  constexpr std::array kTrue = {"yes", "true", "t", "y", "on", "1"};
+  constexpr std::array kFalse = {"no", "false", "f", "n", "off", "0"};
+  const std::string low = lower(text);
+  if (std::ranges::find(kTrue, low) != kTrue.end()) return true;
+  if (std::ranges::find(kFalse, low) != kFalse.end()) return false;
+  return std::nullopt;
+}
+
+bool is_switch(const Setting& setting) {
+  return setting.is_switch ||
+         std::visit(
+             [](auto accessor) {
+               if constexpr (std::is_same_v<decltype(accessor), std::monostate>) {
+                 return false;
+               } else {
+                 using T = FieldValue<decltype(accessor)>;
+                 return std::is_same_v<typename OptionalTraits<T>::Value, bool>;
+               }
+             },
+             setting.field);
+}
+
+bool is_list(const Setting& setting) {
+  return std::holds_alternative<std::vector<std::string>& (*)(RunConfig&)>(setting.field);
+}
+
+bool is_true_by_default(const Setting& setting) {
+  if (setting.kind == Kind::kBound) {
+    return is_switch(setting) && field_text(setting, RunConfig{}) == "true";
+  }
+  return setting.is_switch && !setting.harmless.empty() && setting.harmless.front() == "true";
+}
+
+std::string canonical_text(const Given& given) {
+  const Setting& setting = *given.setting;
+  switch (setting.kind) {
+    case Kind::kBound: {
+      RunConfig scratch;
+      assign(given, scratch);
+      return field_text(setting, scratch);
+    }
+    case Kind::kUnbound:
+      return canonical_unbound(given);
+    case Kind::kTranslated:
+    case Kind::kSource: {
+      if (given.value.is_null || given.value.items.size() != 1) {
+        refuse(given, quoted(given.value));
+      }
+      const std::string& text = given.value.items.front();
+      if (is_switch(setting)) {
+        if (auto flag = parse_boolean(text)) return *flag ? "true" : "false";
+        if (setting.choices.empty()) refuse(given, quoted(given.value));
+      }
+      return choose(given, text);
+    }
+  }
+  throw InternalError("setting {}: found an unknown kind, expected one of Kind", setting.name);
+}
+
+void assign(const Given& given, RunConfig& config) {
+  std::visit(
+      [&](auto accessor) {
+        if constexpr (std::is_same_v<decltype(accessor), std::monostate>) {
+          throw InternalError("setting {}: found no field, expected one", given.setting->name);
+        } else {
+          assign_field(given, accessor(config));
+        }
+      },
+      given.setting->field);
+}
+
+std::string field_text(const Setting& setting, const RunConfig& config) {
+  return std::visit(
+      [&](auto accessor) -> std::string {
+        if constexpr (std::is_same_v<decltype(accessor), std::monostate>) {
+          throw InternalError("setting {}: found no field, expected one", setting.name);
+        } else {
+          return text_of(accessor(const_cast<RunConfig&>(config)));
+        }
+      },
+      setting.field);
+}
+
+std::string expectation(const Setting& setting) {
+  if (setting.kind == Kind::kUnbound) {
+    std::vector<std::string> texts;
+    for (std::string_view value : setting.harmless) {
+      if (value == "*") return "any value";
+      texts.push_back(value.empty() ? "\"\"" : std::string(value));
+    }
+    return fmt::format("{}", fmt::join(texts, " or "));
+  }
+  if (!setting.choices.empty()) {
+    return fmt::format("one of {}", fmt::join(setting.choices, ", "));
+  }
+  if (is_switch(setting) && setting.kind != Kind::kBound) return "true or false";
+  return std::visit(
+      [&](auto accessor) -> std::string {
+        if constexpr (std::is_same_v<decltype(accessor), std::monostate>) {
+          return "text";
+        } else {
+          using T = typename OptionalTraits<FieldValue<decltype(accessor)>>::Value;
+          if constexpr (std::is_same_v<T, bool>) return "true or false";
+          if constexpr (std::is_same_v<T, std::string>) return "text";
+          if constexpr (std::is_same_v<T, std::vector<std::string>>) return "a list of names";
+          if constexpr (std::is_same_v<T, double>) {
+            return number_expectation("a number", setting.range);
+          }
+          Range range = setting.range;
+          if constexpr (std::is_same_v<T, uint64_t>) range.min = std::max(range.min, 0.0);
+          return number_expectation("an integer", range);
+        }
+      },
+      setting.field);
+}
+
+}  // namespace strata::config

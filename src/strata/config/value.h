@@ -1,0 +1,58 @@
+// Values as sources write them, and their way into RunConfig's fields and back to text. Owns: what
+// counts as a boolean, integer or number; ranges and choices. Never: which source wins (resolve.h).
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "strata/config/settings_table.h"
+
+namespace strata::config {
+
+// Ordered: a later one wins over an earlier one.
+enum class Rank { kDefault, kImplied, kDefaultFile, kFile, kEnvironment, kLaunchFlag, kFlag };
+
+// Where a value comes from: "run.yaml:12", "--max_steps", "environment variable FSDP_VERSION".
+struct Origin {
+  Rank rank = Rank::kDefault;
+  std::string source = "default";
+};
+
+struct Value {
+  std::vector<std::string> items;  // one, unless a list was written
+  bool is_null = false;            // YAML's null, or an empty list or map
+};
+
+struct Given {
+  const Setting* setting = nullptr;
+  Value value;
+  Origin origin;
+};
+
+Given make_given(const std::string& name, const std::string& text, Origin origin);
+
+// yes, true, t, y, on, 1 and no, false, f, n, off, 0 in any case.
+std::optional<bool> parse_boolean(std::string_view text);
+
+// True when a flag without a value means true.
+bool is_switch(const Setting& setting);
+bool is_list(const Setting& setting);
+
+// Whether the default is true, so that --no_NAME is known.
+bool is_true_by_default(const Setting& setting);
+
+// Checks the value against type, range and choices and returns its one way of writing.
+// Throws ConfigError "SOURCE: found ..., expected ..." when it does not fit, or is not supported.
+std::string canonical_text(const Given& given);
+
+// Requires: the setting is bound. Throws as canonical_text().
+void assign(const Given& given, RunConfig& config);
+
+// Requires: the setting is bound. Null optional: "none"; booleans "true", "false"; lists "a,b".
+std::string field_text(const Setting& setting, const RunConfig& config);
+
+// "an integer of at least 1", "one of linear, cosine", ...
+std::string expectation(const Setting& setting);
+
+}  // namespace strata::config
