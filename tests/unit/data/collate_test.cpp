@@ -1,0 +1,66 @@
+// Oracle: TRL's DataCollatorForLanguageModeling on the same rows, shifted as the loss shifts.
+#include "strata/data/collate.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "strata/base/error.h"
+
+namespace strata::data {
+namespace {
+
+using ::testing::ElementsAre;
+
+MicroBatch collate_all(const std::vector<Example>& rows, std::vector<int64_t> indices) {
+  std::vector<const Example*> pointers;
+  for (const Example& row : rows) pointers.push_back(&row);
+  return collate(pointers, indices);
+}
+
+TEST(Collate, PutsDocumentsSideBySide) {
+  const std::vector<Example> rows = {{{1, 2, 3, 4, 5}, {1, 2, 3, 4, 5}, {3, 2}},
+                                     {{6, 7, 8}, {-100, 7, 8}, {1, 2}}};
+  const MicroBatch batch = collate_all(rows, {9, 4});
+  EXPECT_THAT(batch.ids, ElementsAre(1, 2, 3, 4, 5, 6, 7, 8));
+  EXPECT_THAT(batch.positions, ElementsAre(0, 1, 2, 0, 1, 0, 0, 1));
+  // The reference's labels are -100 2 3 -100 5 -100 -100 8.
+  EXPECT_THAT(batch.targets, ElementsAre(2, 3, -100, 5, -100, -100, 8, -100));
+  EXPECT_THAT(batch.offsets, ElementsAre(0, 3, 5, 6, 8));
+  EXPECT_THAT(batch.rows, ElementsAre(9, 4));
+  EXPECT_THAT(batch.row_tokens, ElementsAre(5, 3));
+  EXPECT_EQ(batch.num_targets, 4);
+  const int64_t first = 9 * kMaxRowTokens;
+  const int64_t second = 4 * kMaxRowTokens;
+  EXPECT_THAT(batch.token_keys, ElementsAre(first, first + 1, first + 2, first + 3, first + 4,
+                                            second, second + 1, second + 2));
+}
+
+// The reference counts labels[..., 1:] of the padded batch: the first label of each row is left
+// out.
+TEST(Collate, CountsTargetsAsThePaddedBatch) {
+  const std::vector<Example> rows = {{{1, 2, 3}, {1, 2, 3}, {3}}, {{4}, {4}, {1}}};
+  EXPECT_EQ(collate_all(rows, {0, 1}).num_targets, 2);
+  EXPECT_EQ(count_targets(rows[0]), 2);
+  EXPECT_EQ(count_targets(rows[1]), 0);
+}
+
+TEST(Collate, CountsTargetsPerDocument) {
+  const Example row = {{1, 2, 3, 4, 5}, {1, 2, 3, -100, 5}, {2, 3}};
+  EXPECT_EQ(count_targets(row), 2);
+  EXPECT_EQ(collate_all({row}, {0}).num_targets, 2);
+}
+
+TEST(Collate, LeavesOutEmptyDocuments) {
+  const MicroBatch batch = collate_all({{{}, {}, {0}}, {{1, 2}, {1, 2}, {2}}}, {0, 1});
+  EXPECT_THAT(batch.offsets, ElementsAre(0, 2));
+  EXPECT_THAT(batch.row_tokens, ElementsAre(0, 2));
+}
+
+TEST(Collate, RefusesRowsThatDoNotFit) {
+  EXPECT_THROW(collate_all({{{1, 2}, {1}, {2}}}, {0}), InternalError);
+  EXPECT_THROW(collate_all({{{1, 2}, {1, 2}, {1}}}, {0}), InternalError);
+  EXPECT_THROW(collate_all({{{1}, {1}, {1}}}, {0, 1}), InternalError);
+}
+
+}  // namespace
+}  // namespace strata::data

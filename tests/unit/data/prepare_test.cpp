@@ -1,0 +1,304 @@
+// Oracle: rows that TRL's SFTTrainer prepares from the same input with the same tokenizer (golden
+// strings), and the text of each error.
+#include "strata/data/prepare.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "byte_tokenizer.h"
+#include "strata/base/error.h"
+
+namespace strata::data {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr const char* kTurns =
+    "{% for m in messages %}{% if m.role == 'user' %}<|u|>{{ m.content }}<|e|>{% else %}<|a|>";
+constexpr const char* kPrompt = "{% if add_generation_prompt %}<|a|>{% endif %}";
+
+class PrepareTest : public testing::Test {
+ protected:
+  static void SetUpTestSuite() { tokenizer_ = make_byte_tokenizer().release(); }
+  static void TearDownTestSuite() { delete tokenizer_; }
+
+  PrepareTest()
+      : marked_(std::string("<s>") + kTurns +
+                "{% generation %}{{ m.content }}<|e|>{% endgeneration %}{% endif %}{% endfor %}" +
+                kPrompt),
+        plain_(std::string("<s>") + kTurns + "{{ m.content }}<|e|>{% endif %}{% endfor %}" +
+               kPrompt) {
+    options_.subject = "train split";
+  }
+
+  static std::vector<Row> rows_of(const std::vector<std::string>& lines) {
+    const auto file = std::make_shared<const std::string>("f.jsonl");
+    std::vector<Row> rows;
+    for (const std::string& line : lines) {
+      rows.push_back({.fields = Json::parse(line),
+                      .file = file,
+                      .line = static_cast<int64_t>(rows.size()) + 1});
+    }
+    return rows;
+  }
+
+  Dataset prepare_lines(const std::vector<std::string>& lines) const {
+    return prepare(rows_of(lines), *tokenizer_, &marked_, options_);
+  }
+
+  // The text of a row; special tokens in full.
+  static std::string text_of(const Example& row) {
+    return tokenizer_->decode(row.ids, /*skip_special_tokens=*/false);
+  }
+
+  // The trained text, _ for every token that is not trained.
+  static std::string labels_of(const Example& row) {
+    std::string text;
+    for (const int32_t label : row.labels) {
+      text += label == -100 ? "_"
+                            : tokenizer_->decode(std::span(&label, 1),
+                                                 /*skip_special_tokens=*/false);
+    }
+    return text;
+  }
+
+  std::string labels_of_line(const std::string& line) const {
+    return labels_of(prepare_lines({line}).rows.at(0));
+  }
+
+  template <typename Error>
+  std::string error_of(const std::vector<std::string>& lines) const {
+    return message_of<Error>([&] { prepare_lines(lines); });
+  }
+
+  static text::Tokenizer* tokenizer_;
+  text::ChatTemplate marked_;  // has {% generation %}
+  text::ChatTemplate plain_;   // renders the same text
+  PrepareOptions options_;
+};
+
+text::Tokenizer* PrepareTest::tokenizer_ = nullptr;
+
+const std::string kChat =
+    R"({"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "yo"},)"
+    R"( {"role": "user", "content": "q"}, {"role": "assistant", "content": "z"}]})";
+
+TEST_F(PrepareTest, EndsTextsOnce) {
+  EXPECT_EQ(labels_of_line(R"({"text": "ab"})"), "<s>ab</s>");
+  EXPECT_EQ(labels_of_line(R"({"text": "cd</s>"})"), "<s>cd</s>");
+  options_.dataset_text_field = "body";
+  EXPECT_EQ(labels_of_line(R"({"body": "ab"})"), "<s>ab</s>");
+}
+
+TEST_F(PrepareTest, Truncates) {
+  options_.max_length = 4;
+  EXPECT_EQ(labels_of_line(R"({"text": "abcdefgh"})"), "<s>abc");
+}
+
+TEST_F(PrepareTest, TrainsCompletionsOnly) {
+  EXPECT_EQ(labels_of_line(R"({"prompt": "ab", "completion": "cd"})"), "___cd</s>");
+  options_.completion_only_loss = false;
+  EXPECT_EQ(labels_of_line(R"({"prompt": "ab", "completion": "cd"})"), "<s>abcd</s>");
+}
+
+// A text column that is not trained takes the end token; the completion then has none.
+TEST_F(PrepareTest, GivesTheEndTokenToTheTextColumnFirst) {
+  EXPECT_EQ(labels_of_line(R"({"prompt": "ab", "completion": "cd", "text": "x"})"), "___cd");
+  EXPECT_EQ(labels_of_line(R"({"prompt": "ab", "completion": "cd", "text": "x</s>"})"),
+            "___cd</s>");
+}
+
+TEST_F(PrepareTest, TrainsCompletionMessagesOnly) {
+  const std::string line = R"({"prompt": [{"role": "user", "content": "hi"}],)"
+                           R"( "completion": [{"role": "assistant", "content": "yo"}]})";
+  EXPECT_EQ(labels_of_line(line), "______yo<|e|>");
+  EXPECT_EQ(text_of(prepare_lines({line}).rows[0]), "<s><|u|>hi<|e|><|a|>yo<|e|>");
+}
+
+TEST_F(PrepareTest, TrainsConversationsWhole) {
+  EXPECT_EQ(labels_of_line(kChat), "<s><|u|>hi<|e|><|a|>yo<|e|><|u|>q<|e|><|a|>z<|e|>");
+  EXPECT_EQ(labels_of_line(R"({"conversations": [{"from": "user", "value": "hi"}]})"),
+            "<s><|u|>hi<|e|>");
+}
+
+TEST_F(PrepareTest, TrainsTheAssistantOnly) {
+  options_.assistant_only_loss = true;
+  for (const text::ChatTemplate* tmpl : {&marked_, &plain_}) {
+    const Dataset dataset = prepare(rows_of({kChat}), *tokenizer_, tmpl, options_);
+    EXPECT_EQ(labels_of(dataset.rows[0]), "______yo<|e|>____z<|e|>");
+    EXPECT_EQ(dataset.num_targets, 5);
+  }
+}
+
+TEST_F(PrepareTest, CombinesBothMasks) {
+  options_.assistant_only_loss = true;
+  EXPECT_EQ(labels_of_line(R"({"prompt": [{"role": "assistant", "content": "a"}],)"
+                           R"( "completion": [{"role": "user", "content": "b"},)"
+                           R"( {"role": "assistant", "content": "c"}]})"),
+            "________c<|e|>");
+}
+
+TEST_F(PrepareTest, RefusesTemplatesThatRewriteEarlierTurns) {
+  options_.assistant_only_loss = true;
+  const text::ChatTemplate rewriting(
+      "{% for m in messages %}{% if loop.last %}!{% endif %}{{ m.content }}{% endfor %}", "t");
+  const std::string error = message_of<ConfigError>(
+      [&] { prepare(rows_of({kChat}), *tokenizer_, &rewriting, options_); });
+  EXPECT_THAT(error, AllOf(HasSubstr("assistant_only_loss"), HasSubstr("{% generation %}"),
+                           HasSubstr("message 2")));
+}
+
+TEST_F(PrepareTest, RefusesRowsWithoutAssistant) {
+  options_.assistant_only_loss = true;
+  EXPECT_THAT(error_of<FormatError>({kChat, R"({"messages": [{"role": "user", "content": "x"}]})"}),
+              HasSubstr("f.jsonl:2: found no token that the assistant wrote"));
+}
+
+TEST_F(PrepareTest, PassesToolsAndVariablesToTheTemplate) {
+  const text::ChatTemplate tmpl("{{ tools[0].name }}{{ mood }}{{ messages[0].content }}", "t");
+  for (const char* tools : {R"([{"name": "f"}])", R"("[{\"name\": \"f\"}]")"}) {
+    const Dataset dataset =
+        prepare(rows_of({R"({"messages": [{"role": "user", "content": "x"}], "tools": )" +
+                         std::string(tools) + R"(, "chat_template_kwargs": {"mood": "!"}})"}),
+                *tokenizer_, &tmpl, options_);
+    EXPECT_EQ(text_of(dataset.rows[0]), "f!x");
+  }
+}
+
+TEST_F(PrepareTest, DropsRowsThatTruncationLeavesUntrained) {
+  options_.max_length = 5;
+  const Dataset dataset = prepare_lines(
+      {R"({"prompt": "abcdef", "completion": "g"})", R"({"prompt": "a", "completion": "bc"})"});
+  ASSERT_EQ(dataset.rows.size(), 1u);
+  EXPECT_EQ(labels_of(dataset.rows[0]), "__bc</s>");
+  EXPECT_EQ(dataset.num_dropped, 1);
+  EXPECT_EQ(dataset.num_tokens, 5);
+  EXPECT_EQ(dataset.num_targets, 3);
+  EXPECT_THAT(error_of<FormatError>({R"({"prompt": "abcdef", "completion": "g"})"}),
+              AllOf(HasSubstr("train split: found no token to train on in 1 rows (1 of them"),
+                    HasSubstr("max_length 5")));
+}
+
+TEST_F(PrepareTest, ReadsTokens) {
+  EXPECT_THAT(prepare_lines({R"({"input_ids": [1, 2], "labels": [-100, 2]})"}).rows[0].labels,
+              ElementsAre(-100, 2));
+  EXPECT_THAT(
+      prepare_lines({R"({"input_ids": [1, 2, 3], "assistant_masks": [0, 1, 1]})"}).rows[0].labels,
+      ElementsAre(-100, 2, 3));
+  const std::string masked = R"({"input_ids": [1, 2], "completion_mask": [0, 1]})";
+  EXPECT_THAT(prepare_lines({masked}).rows[0].labels, ElementsAre(1, 2));
+  options_.completion_only_loss = true;
+  EXPECT_THAT(prepare_lines({masked}).rows[0].labels, ElementsAre(-100, 2));
+}
+
+TEST_F(PrepareTest, ChecksTokens) {
+  EXPECT_THAT(error_of<FormatError>({R"({"input_ids": [1, 2], "labels": [1]})"}),
+              HasSubstr("f.jsonl:1: found 1 values in \"labels\", expected 2"));
+  EXPECT_THAT(error_of<FormatError>({R"({"input_ids": [1, 2], "labels": [1, -7]})"}),
+              HasSubstr("found label -7 at position 1"));
+  options_.vocab_size = 100;
+  EXPECT_THAT(error_of<FormatError>({R"({"input_ids": [1, 100]})"}),
+              HasSubstr("f.jsonl:1: found token id 100 at position 1, expected ids below 100"));
+  EXPECT_THAT(error_of<FormatError>({R"({"text": "ab"})"}), HasSubstr("found token id 256"));
+}
+
+TEST_F(PrepareTest, PacksAndMayMergeDocuments) {
+  options_.packing = true;
+  options_.max_length = 8;
+  const std::vector<std::string> lines = {R"({"text": "a"})", R"({"text": "bcd"})"};
+  EXPECT_THAT(prepare_lines(lines).rows.at(0).lengths, ElementsAre(5, 3));
+  EXPECT_EQ(prepare_lines(lines).num_targets, 6);
+  options_.separate_documents = false;
+  EXPECT_THAT(prepare_lines(lines).rows.at(0).lengths, ElementsAre(8));
+  EXPECT_EQ(prepare_lines(lines).num_targets, 7);
+  options_.packing_strategy = "wrapped";
+  options_.max_length = 4;
+  const Dataset wrapped = prepare_lines(lines);
+  EXPECT_EQ(text_of(wrapped.rows[0]), "<s>a</s><s>");
+  EXPECT_EQ(text_of(wrapped.rows[1]), "bcd</s>");
+}
+
+TEST_F(PrepareTest, ShufflesAsDatasetsDoes) {
+  std::vector<std::string> lines;
+  for (char c = '0'; c <= '9'; ++c) lines.push_back(std::string(R"({"text": ")") + c + R"("})");
+  const auto order = [&] {
+    std::string text;
+    for (const Example& row : prepare_lines(lines).rows) text += static_cast<char>(row.ids[1]);
+    return text;
+  };
+  options_.shuffle = true;
+  EXPECT_EQ(order(), "5607324918");
+  options_.packing = true;  // one document a row: only the two shuffles are seen
+  options_.max_length = 3;
+  EXPECT_EQ(order(), "2457036918");
+}
+
+TEST_F(PrepareTest, DoesNotDependOnTheNumberOfThreads) {
+  std::vector<std::string> lines;
+  for (int i = 0; i < 500; ++i)
+    lines.push_back(R"({"text": ")" + std::string(i % 37, 'x') + R"("})");
+  const Dataset one = prepare_lines(lines);
+  options_.threads = 4;
+  const Dataset four = prepare_lines(lines);
+  ASSERT_EQ(one.rows.size(), four.rows.size());
+  for (size_t i = 0; i < one.rows.size(); ++i) EXPECT_EQ(one.rows[i].ids, four.rows[i].ids);
+  for (const int bad : {450, 130, 99}) {
+    lines[bad] = R"({"text": 3})";
+    EXPECT_THAT(error_of<FormatError>(lines),
+                HasSubstr("f.jsonl:" + std::to_string(bad + 1) + ": found a number in \"text\""));
+  }
+}
+
+TEST_F(PrepareTest, NamesTheRowATemplateFailsOn) {
+  const text::ChatTemplate failing("{{ raise_exception('only users') }}", "t");
+  EXPECT_THAT(
+      message_of<FormatError>([&] { prepare(rows_of({kChat}), *tokenizer_, &failing, options_); }),
+      AllOf(HasSubstr("f.jsonl:1: "), HasSubstr("only users")));
+}
+
+TEST_F(PrepareTest, RefusesOptionsThatDoNotGoTogether) {
+  const std::string text = R"({"text": "a"})";
+  EXPECT_THAT(
+      message_of<ConfigError>([&] { prepare(rows_of({kChat}), *tokenizer_, nullptr, options_); }),
+      HasSubstr("--chat_template_path"));
+  EXPECT_THAT(message_of<ConfigError>([&] {
+                prepare(rows_of({text}), *make_byte_tokenizer(false), nullptr, options_);
+              }),
+              HasSubstr("--eos_token"));
+  options_.completion_only_loss = true;
+  EXPECT_THAT(error_of<ConfigError>({text}), HasSubstr("completion_only_loss"));
+  options_.completion_only_loss.reset();
+  options_.assistant_only_loss = true;
+  EXPECT_THAT(error_of<ConfigError>({text}), HasSubstr("assistant_only_loss"));
+  options_.assistant_only_loss = false;
+  options_.max_length = 0;
+  options_.packing = true;
+  EXPECT_THAT(error_of<ConfigError>({text}), HasSubstr("max_length"));
+  options_.max_length = 4;
+  options_.packing_strategy = "tight";
+  EXPECT_THAT(error_of<ConfigError>({text}), HasSubstr("packing_strategy: found \"tight\""));
+}
+
+TEST_F(PrepareTest, RefusesEmptyAndMixedSets) {
+  EXPECT_THAT(error_of<FormatError>({}), HasSubstr("train split: found no rows"));
+  EXPECT_THAT(error_of<FormatError>({R"({"text": "a"})", kChat}),
+              HasSubstr("f.jsonl:2: found a row of messages, expected a text row as in f.jsonl:1"));
+}
+
+TEST_F(PrepareTest, CountsPromptsThatTokenizeOtherwiseAlone) {
+  const text::ChatTemplate tmpl(
+      "{% for m in messages %}{{ m.content }}{% endfor %}{% if add_generation_prompt %}?{% endif "
+      "%}",
+      "t");
+  const Dataset dataset =
+      prepare(rows_of({R"({"prompt": [{"role": "user", "content": "a"}],)"
+                       R"( "completion": [{"role": "assistant", "content": "b"}]})"}),
+              *tokenizer_, &tmpl, options_);
+  EXPECT_EQ(dataset.num_split_prompts, 1);
+  EXPECT_EQ(labels_of(dataset.rows[0]), "_b");
+}
+
+}  // namespace
+}  // namespace strata::data

@@ -1,0 +1,128 @@
+// Oracle: the batches of transformers' Trainer with accelerate's BatchSamplerShard.
+#include "strata/data/sampler.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "strata/base/error.h"
+
+namespace strata::data {
+namespace {
+
+using ::testing::ElementsAre;
+using Batches = std::vector<std::vector<int64_t>>;
+
+Batches epoch_of(const BatchSampler& sampler, int64_t epoch, int rank) {
+  Batches batches;
+  for (int64_t i = 0; i < sampler.batches_per_rank(); ++i) {
+    batches.push_back(sampler.batch(epoch, rank, i));
+  }
+  return batches;
+}
+
+struct Case {
+  int64_t num_rows, batch_size;
+  int world_size;
+  std::vector<Batches> ranks;  // epoch 0, seed 42
+};
+
+TEST(BatchSampler, DealsTheGoldenBatches) {
+  const std::vector<Case> cases = {
+      {10, 2, 1, {{{2, 6}, {1, 8}, {4, 5}, {0, 9}, {3, 7}}}},
+      {10, 2, 2, {{{2, 6}, {4, 5}, {3, 7}}, {{1, 8}, {0, 9}, {2, 6}}}},
+      {10, 3, 2, {{{2, 6, 1}, {0, 9, 3}}, {{8, 4, 5}, {7, 2, 6}}}},
+      {10, 4, 2, {{{2, 6, 1, 8}, {3, 7, 2, 6}}, {{4, 5, 0, 9}, {1, 8, 4, 5}}}},
+      {10, 2, 4, {{{2, 6}, {3, 7}}, {{1, 8}, {2, 6}}, {{4, 5}, {1, 8}}, {{0, 9}, {4, 5}}}},
+      {9, 2, 4, {{{6, 4}, {1, 6}}, {{0, 7}, {4, 0}}, {{5, 8}, {7, 5}}, {{3, 2}, {8, 3}}}},
+      {3, 4, 2, {{{0, 2, 1, 0}}, {{2, 1, 0, 2}}}},
+  };
+  for (const Case& c : cases) {
+    const BatchSampler sampler(c.num_rows, c.batch_size, c.world_size, 42, "random", false);
+    for (int rank = 0; rank < c.world_size; ++rank) {
+      EXPECT_EQ(epoch_of(sampler, 0, rank), c.ranks[rank])
+          << c.num_rows << ", " << c.batch_size << ", " << c.world_size << ", rank " << rank;
+    }
+  }
+}
+
+TEST(BatchSampler, ReshufflesEachEpochAndGoesBack) {
+  const BatchSampler sampler(10, 3, 2, 42, "random", false);
+  EXPECT_EQ(epoch_of(sampler, 1, 0), (Batches{{8, 4, 9}, {6, 7, 2}}));
+  EXPECT_EQ(epoch_of(sampler, 1, 1), (Batches{{0, 5, 1}, {3, 8, 4}}));
+  EXPECT_THAT(sampler.batch(0, 0, 0), ElementsAre(2, 6, 1));
+  // Resuming epoch 1 after one batch needs no state.
+  EXPECT_THAT(BatchSampler(10, 3, 2, 42, "random", false).batch(1, 0, 1), ElementsAre(6, 7, 2));
+}
+
+TEST(BatchSampler, UsesTheSeedItIsGiven) {
+  EXPECT_EQ(epoch_of(BatchSampler(10, 2, 1, 7, "random", false), 0, 0),
+            (Batches{{5, 0}, {3, 4}, {1, 7}, {9, 6}, {8, 2}}));
+}
+
+TEST(BatchSampler, DropsTheLastRound) {
+  const BatchSampler sampler(10, 4, 2, 42, "random", true);
+  EXPECT_EQ(epoch_of(sampler, 0, 0), (Batches{{2, 6, 1, 8}}));
+  EXPECT_EQ(epoch_of(sampler, 0, 1), (Batches{{4, 5, 0, 9}}));
+}
+
+TEST(BatchSampler, IsSequentialOnRequest) {
+  const BatchSampler sampler(5, 2, 1, 42, "sequential", false);
+  EXPECT_EQ(epoch_of(sampler, 3, 0), (Batches{{0, 1}, {2, 3}, {4, 0}}));
+}
+
+// A global batch is the same rows however many ranks share it (I7).
+TEST(BatchSampler, GlobalBatchesDoNotDependOnTheWorldSize) {
+  const BatchSampler alone(24, 12, 1, 5, "random", false);
+  for (const int world_size : {2, 3, 4}) {
+    const BatchSampler shared(24, 12 / world_size, world_size, 5, "random", false);
+    for (int64_t i = 0; i < alone.batches_per_rank(); ++i) {
+      std::vector<int64_t> rows;
+      for (int rank = 0; rank < world_size; ++rank) {
+        for (const int64_t row : shared.batch(2, rank, i)) rows.push_back(row);
+      }
+      EXPECT_EQ(rows, alone.batch(2, 0, i));
+    }
+  }
+}
+
+TEST(BatchSampler, RefusesWhatCannotWork) {
+  EXPECT_THROW(BatchSampler(0, 1, 1, 0, "random", false), ConfigError);
+  EXPECT_THROW(BatchSampler(1, 0, 1, 0, "random", false), ConfigError);
+  EXPECT_THROW(BatchSampler(1, 1, 0, 0, "random", false), ConfigError);
+  EXPECT_THROW(BatchSampler(1, 1, 1, 0, "group_by_length", false), ConfigError);
+  EXPECT_THROW(BatchSampler(3, 2, 2, 0, "random", true), ConfigError);
+  EXPECT_THROW(BatchSampler(4, 2, 2, 0, "random", true).batch(0, 2, 0), InternalError);
+}
+
+TEST(EvalSampler, MarksTheRowsThatOnlyFill) {
+  const EvalSampler sampler(5, 2, 2);
+  ASSERT_EQ(sampler.batches_per_rank(), 2);
+  EXPECT_THAT(sampler.batch(0, 1).rows, ElementsAre(4, 0));
+  EXPECT_EQ(sampler.batch(0, 1).num_real, 1);
+  EXPECT_THAT(sampler.batch(1, 1).rows, ElementsAre(1, 2));
+  EXPECT_EQ(sampler.batch(1, 1).num_real, 0);
+}
+
+TEST(EvalSampler, CountsEveryRowOnce) {
+  for (const int64_t num_rows : {1, 2, 7, 12, 13}) {
+    for (const int world_size : {1, 2, 3}) {
+      const EvalSampler sampler(num_rows, 3, world_size);
+      std::multiset<int64_t> seen;
+      for (int64_t i = 0; i < sampler.batches_per_rank(); ++i) {
+        for (int rank = 0; rank < world_size; ++rank) {
+          const EvalBatch batch = sampler.batch(rank, i);
+          ASSERT_EQ(batch.rows.size(), 3u);
+          seen.insert(batch.rows.begin(), batch.rows.begin() + batch.num_real);
+        }
+      }
+      EXPECT_EQ(seen.size(), static_cast<size_t>(num_rows));
+      EXPECT_EQ(*seen.rbegin(), num_rows - 1);
+      EXPECT_EQ(std::set<int64_t>(seen.begin(), seen.end()).size(), seen.size());
+    }
+  }
+}
+
+}  // namespace
+}  // namespace strata::data
