@@ -1,0 +1,36 @@
+// The seam for tokenization models (the "model" of tokenizer.json): turns one piece into tokens.
+// To add a kind: a file model_<kind>.cpp with a make_<kind>_model and a row in make_model.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "strata/text/tokenizer_file.h"
+#include "strata/text/vocabulary.h"
+
+namespace strata::text {
+
+// A token of a piece and the bytes of the piece it stands for.
+struct ModelToken {
+  int32_t id;
+  uint32_t begin;
+  uint32_t end;
+};
+
+// Threads: tokenize() may run at the same time.
+class Model {
+ public:
+  virtual ~Model() = default;
+  // Appends the tokens of `piece` (valid UTF-8, not empty).
+  virtual void tokenize(std::string_view piece, std::vector<ModelToken>& out) const = 0;
+  virtual const Vocabulary& vocabulary() const = 0;
+};
+
+// Takes vocabulary and merges out of `file`. FormatError names what is wrong.
+std::unique_ptr<Model> make_model(TokenizerFile& file);
+std::unique_ptr<Model> make_bpe_model(TokenizerFile& file);
+
+}  // namespace strata::text

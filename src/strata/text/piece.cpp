@@ -1,0 +1,70 @@
+// Alignment between rewritten text and the input.
+#include "strata/text/piece.h"
+
+#include "strata/text/utf8.h"
+
+namespace strata::text {
+
+uint32_t Piece::input_begin(size_t from) const {
+  size_t at = start + from;
+  if (!source->is_input) return source->begin[at];
+  while (at > 0 && is_continuation(source->text[at])) --at;
+  return static_cast<uint32_t>(at);
+}
+
+uint32_t Piece::input_end(size_t to) const {
+  size_t at = start + to;
+  if (!source->is_input) return source->end[at - 1];
+  while (at < source->text.size() && is_continuation(source->text[at])) ++at;
+  return static_cast<uint32_t>(at);
+}
+
+Piece Arena::input(std::string_view text) {
+  Source& source = add();
+  if (is_valid_utf8(text)) {
+    source.text = text;
+    source.is_input = true;
+  } else {
+    size_t invalid = 0;
+    for (size_t i = 0; i < text.size();) {
+      const size_t valid = valid_char_length(text, i, invalid);
+      const size_t length = valid == 0 ? invalid : valid;
+      const size_t before = source.owned.size();
+      if (valid == 0) {
+        append_utf8(source.owned, 0xFFFD);
+      } else {
+        source.owned.append(text, i, valid);
+      }
+      source.begin.insert(source.begin.end(), source.owned.size() - before, i);
+      source.end.insert(source.end.end(), source.owned.size() - before, i + length);
+      i += length;
+    }
+    source.text = source.owned;
+  }
+  return {source.text, 0, &source};
+}
+
+void Rewriter::keep(size_t begin, size_t end) {
+  source_->owned.append(from_.text.substr(begin, end - begin));
+  for (size_t i = begin; i < end; ++i) {
+    source_->begin.push_back(from_.input_begin(i));
+    source_->end.push_back(from_.input_end(i + 1));
+  }
+}
+
+void Rewriter::replace(std::string_view text, size_t begin, size_t end) {
+  const size_t at = begin < from_.text.size() ? begin : begin - 1;
+  const bool is_empty = from_.text.empty();
+  const uint32_t from = is_empty ? 0 : begin == at ? from_.input_begin(at) : from_.input_end(begin);
+  const uint32_t to = begin == end || is_empty ? from : from_.input_end(end);
+  source_->owned.append(text);
+  source_->begin.insert(source_->begin.end(), text.size(), from);
+  source_->end.insert(source_->end.end(), text.size(), to);
+}
+
+Piece Rewriter::finish() {
+  source_->text = source_->owned;
+  return {source_->text, 0, source_};
+}
+
+}  // namespace strata::text

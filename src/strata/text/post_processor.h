@@ -1,0 +1,32 @@
+// The "post_processor" family of tokenizer.json for single sequences: BOS/EOS templates and the
+// trimming of spaces from token ranges.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "strata/base/json.h"
+#include "strata/text/tokenizer.h"
+
+namespace strata::text {
+
+// What a post-processor may ask about the encoding it works on.
+struct EncodedText {
+  std::string_view text;                                  // the input
+  std::function<const std::string&(int32_t)> token_text;  // the token's string of an id
+};
+
+class PostProcessor {
+ public:
+  virtual ~PostProcessor() = default;
+  virtual void process(const EncodedText& encoded, bool add_special_tokens,
+                       std::vector<Token>& tokens) const = 0;
+};
+
+// Null gives nullptr. FormatError names an unsupported type.
+std::unique_ptr<PostProcessor> make_post_processor(const Json& json, const std::string& where);
+
+}  // namespace strata::text

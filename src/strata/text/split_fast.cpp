@@ -1,0 +1,139 @@
+// One pass over the characters; each function follows the alternatives of its pattern in order.
+#include "strata/text/split_fast.h"
+
+#include <array>
+
+#include "strata/text/regex.h"
+#include "strata/text/utf8.h"
+
+namespace strata::text {
+namespace {
+
+enum class Kind : uint8_t { kLetter, kNumber, kSpace, kOther, kEnd };
+
+Kind classify(char32_t c) {
+  return is_regex_letter(c)   ? Kind::kLetter
+         : is_regex_number(c) ? Kind::kNumber
+         : is_regex_space(c)  ? Kind::kSpace
+                              : Kind::kOther;
+}
+
+class Scanner {
+ public:
+  explicit Scanner(const Piece& piece) : text_(piece.text) {}
+
+  Kind kind(size_t at) const {
+    static const std::array<Kind, 128> ascii = [] {
+      std::array<Kind, 128> kinds{};
+      for (char32_t c = 0; c < 128; ++c) kinds[c] = classify(c);
+      return kinds;
+    }();
+    if (at >= text_.size()) return Kind::kEnd;
+    const auto byte = static_cast<uint8_t>(text_[at]);
+    return byte < 128 ? ascii[byte] : classify(decode_char(text_, at));
+  }
+  size_t next(size_t at) const { return at + char_length(text_, at); }
+  size_t size() const { return text_.size(); }
+  char byte(size_t at) const { return at < text_.size() ? text_[at] : '\0'; }
+  bool is_newline(size_t at) const {
+    return at < text_.size() && (text_[at] == '\r' || text_[at] == '\n');
+  }
+
+  // End of the longest run of `wanted` from `at`.
+  size_t run(size_t at, Kind wanted, size_t limit = SIZE_MAX) const {
+    for (; limit > 0 && kind(at) == wanted; --limit) at = next(at);
+    return at;
+  }
+
+  // End of `'s|'t|'re|'ve|'m|'ll|'d` at `at`, or `at`. The long s folds to s.
+  size_t contraction(size_t at, bool ignores_case) const {
+    if (byte(at) != '\'') return at;
+    const auto letter = [&](size_t i) -> char {
+      const char c = byte(i);
+      return ignores_case && c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c;
+    };
+    const char first = letter(at + 1);
+    const char second = letter(at + 2);
+    if (first == 's' || first == 't' || first == 'm' || first == 'd') return at + 2;
+    if ((first == 'r' && second == 'e') || (first == 'v' && second == 'e') ||
+        (first == 'l' && second == 'l')) {
+      return at + 3;
+    }
+    if (ignores_case && text_.substr(at + 1, 2) == "\xC5\xBF") return at + 3;
+    return at;
+  }
+
+  // `\s+(?!\S)|\s+` at `at`, where a space stands: a run leaves its last character to what follows.
+  size_t spaces(size_t at) const {
+    const size_t end = run(at, Kind::kSpace);
+    if (end == size()) return end;
+    const size_t last = previous_char(text_, end);
+    return last > at ? last : end;
+  }
+
+ private:
+  std::string_view text_;
+};
+
+size_t match_gpt2(const Scanner& s, size_t at) {
+  if (const size_t end = s.contraction(at, false); end > at) return end;
+  const size_t word = s.byte(at) == ' ' ? at + 1 : at;
+  const Kind kind = s.kind(word);
+  if (kind == Kind::kSpace || kind == Kind::kEnd) return s.spaces(at);
+  return s.run(word, kind);
+}
+
+size_t match_llama3(const Scanner& s, size_t at, size_t max_digits) {
+  if (const size_t end = s.contraction(at, true); end > at) return end;
+  const Kind kind = s.kind(at);
+  if (kind == Kind::kLetter) return s.run(at, kind);
+  if (kind == Kind::kNumber) return s.run(at, kind, max_digits);
+  const size_t after = s.next(at);
+  if (!s.is_newline(at) && s.kind(after) == Kind::kLetter) return s.run(after, Kind::kLetter);
+  const size_t symbols = s.byte(at) == ' ' ? after : at;
+  if (s.kind(symbols) == Kind::kOther) {
+    size_t end = s.run(symbols, Kind::kOther);
+    while (s.is_newline(end)) ++end;
+    return end;
+  }
+  const size_t end = s.run(at, Kind::kSpace);
+  for (size_t i = end; i > at; --i) {
+    if (s.is_newline(i - 1)) return i;
+  }
+  return s.spaces(at);
+}
+
+void split_llama3(const Piece& piece, std::vector<Piece>& out) {
+  const Scanner scanner(piece);
+  for (size_t at = 0, end; at < scanner.size(); at = end) {
+    end = match_llama3(scanner, at, 3);
+    out.push_back(piece.sub(at, end));
+  }
+}
+
+void split_qwen2(const Piece& piece, std::vector<Piece>& out) {
+  const Scanner scanner(piece);
+  for (size_t at = 0, end; at < scanner.size(); at = end) {
+    end = match_llama3(scanner, at, 1);
+    out.push_back(piece.sub(at, end));
+  }
+}
+
+}  // namespace
+
+void split_gpt2(const Piece& piece, std::vector<Piece>& out) {
+  const Scanner scanner(piece);
+  for (size_t at = 0, end; at < scanner.size(); at = end) {
+    end = match_gpt2(scanner, at);
+    out.push_back(piece.sub(at, end));
+  }
+}
+
+FastSplit find_fast_split(std::string_view pattern) {
+  if (pattern == kGpt2Pattern) return split_gpt2;
+  if (pattern == kLlama3Pattern) return split_llama3;
+  if (pattern == kQwen2Pattern) return split_qwen2;
+  return nullptr;
+}
+
+}  // namespace strata::text

@@ -1,0 +1,28 @@
+// Hand-written equals of the split patterns that most models share (GPT-2, Llama 3, Qwen 2); the
+// general way is regex.h. Character classes are Oniguruma's own tables, and a test compares both on
+// random text: a pattern without such a test does not belong here.
+#pragma once
+
+#include <string_view>
+#include <vector>
+
+#include "strata/text/piece.h"
+
+namespace strata::text {
+
+inline constexpr std::string_view kGpt2Pattern =
+    R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
+inline constexpr std::string_view kLlama3Pattern =
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+inline constexpr std::string_view kQwen2Pattern =
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+
+// Appends the matches of the pattern, which together cover the piece.
+using FastSplit = void (*)(const Piece& piece, std::vector<Piece>& out);
+
+// The splitter equal to `pattern`, or nullptr if there is none.
+FastSplit find_fast_split(std::string_view pattern);
+
+void split_gpt2(const Piece& piece, std::vector<Piece>& out);
+
+}  // namespace strata::text

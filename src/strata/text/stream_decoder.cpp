@@ -1,0 +1,53 @@
+// Incremental decoding over a sliding window of tokens.
+#include <algorithm>
+
+#include "strata/text/tokenizer.h"
+#include "strata/text/utf8.h"
+
+namespace strata::text {
+namespace {
+
+constexpr std::string_view kReplacement = "\xEF\xBF\xBD";
+constexpr size_t kMaxPending = 64;  // more tokens without a certain character are no character
+
+// Bytes of `text` before its trailing U+FFFD, which may be the begin of a character.
+size_t certain_size(std::string_view text) {
+  while (text.ends_with(kReplacement)) text.remove_suffix(kReplacement.size());
+  return text.size();
+}
+
+// The text from `from` on. Byte-fallback decoders may turn characters already sent into U+FFFD, so
+// that `from` need not be a character boundary any more.
+std::string text_after(const std::string& text, size_t from) {
+  while (from < text.size() && is_continuation(text[from])) ++from;
+  return from < text.size() ? text.substr(from) : "";
+}
+
+}  // namespace
+
+std::string StreamDecoder::push(int32_t id) {
+  if (skip_special_tokens_ && tokenizer_->is_special(id)) return "";
+  window_.push_back(id);
+  std::string text = tokenizer_->decode(window_, skip_special_tokens_);
+  const bool is_certain =
+      !text.ends_with(kReplacement) || window_.size() - context_ > kMaxPending;
+  if (!is_certain) text.resize(certain_size(text));
+  const std::string out = text_after(text, sent_);
+  sent_ = std::max(sent_, text.size());
+  if (is_certain && !out.empty()) {
+    // What was pending becomes the context of what follows: the decoders look at no more than that.
+    window_.erase(window_.begin(), window_.begin() + static_cast<std::ptrdiff_t>(context_));
+    context_ = window_.size();
+    sent_ = tokenizer_->decode(window_, skip_special_tokens_).size();
+  }
+  return out;
+}
+
+std::string StreamDecoder::finish() {
+  const std::string out = text_after(tokenizer_->decode(window_, skip_special_tokens_), sent_);
+  window_.clear();
+  context_ = sent_ = 0;
+  return out;
+}
+
+}  // namespace strata::text

@@ -1,0 +1,295 @@
+// Loads a model folder and runs the pipeline: added tokens, normalizer, pre-tokenizer, model,
+// post-processor; and back through the decoder.
+#include "strata/text/tokenizer.h"
+
+#include "strata/base/error.h"
+#include "strata/base/file.h"
+#include "strata/text/byte_level.h"
+#include "strata/text/class_rules.h"
+#include "strata/text/component_json.h"
+#include "strata/text/decoder.h"
+#include "strata/text/model.h"
+#include "strata/text/piece_cache.h"
+#include "strata/text/post_processor.h"
+#include "strata/text/pre_tokenizer.h"
+#include "strata/text/utf8.h"
+
+namespace strata::text {
+namespace fs = std::filesystem;
+
+struct Tokenizer::Impl {
+  std::string subject;  // path of tokenizer.json
+  AddedTokens added;
+  std::unique_ptr<Normalizer> normalizer;
+  std::unique_ptr<PreTokenizer> pre_tokenizer;
+  bool maps_bytes = false;  // pieces are bytes that the model sees as byte characters
+  std::unique_ptr<Model> model;
+  std::unique_ptr<PostProcessor> post_processor;
+  std::unique_ptr<Decoder> decoder;
+  mutable PieceCache cache;
+  Specials specials;
+  std::string chat_template;
+  std::vector<fs::path> files;
+  int32_t vocab_size = 0;
+
+  void build(TokenizerFile& file);
+  void add_tokens(const NamedTokens& tokens, const TokenizerFile& file, bool is_rebuilt);
+  void encode_text(const Piece& piece, Arena& arena, std::vector<Token>& out) const;
+  void encode_pieces(const std::vector<Piece>& pieces, std::vector<Token>& out) const;
+  void run_model(std::string_view piece, std::vector<ModelToken>& out) const;
+  const std::string& token_text(int32_t id) const;
+};
+
+Tokenizer::Tokenizer() : impl_(std::make_unique<Impl>()) {}
+Tokenizer::~Tokenizer() = default;
+
+void Tokenizer::Impl::build(TokenizerFile& file) {
+  const Json& document = file.document;
+  const auto component = [&](const char* name) {
+    const auto it = document.find(name);
+    return it == document.end() ? Json(nullptr) : *it;
+  };
+  const std::string where = file.subject + ": ";
+  normalizer = make_normalizer(component("normalizer"), where + "normalizer");
+  pre_tokenizer = make_pre_tokenizer(component("pre_tokenizer"), where + "pre_tokenizer");
+  maps_bytes = pre_tokenizer != nullptr && pre_tokenizer->defer_byte_characters();
+  post_processor = make_post_processor(component("post_processor"), where + "post_processor");
+  decoder = make_decoder(component("decoder"), where + "decoder");
+  model = make_model(file);
+}
+
+void Tokenizer::Impl::add_tokens(const NamedTokens& tokens, const TokenizerFile& file,
+                                 bool is_rebuilt) {
+  const Vocabulary& vocabulary = model->vocabulary();
+  for (const AddedToken& token : tokens.added) added.add(token, vocabulary);
+  for (const AddedToken& token : tokens.missing) {
+    if (!added.find(token.content)) added.add(token, vocabulary);
+  }
+  added.prepare(normalizer.get());
+  vocab_size = std::max(vocabulary.end_id(), added.end_id());
+  specials = tokens.specials;
+  const auto listed = file.document.find("added_tokens");
+  if (is_rebuilt || listed == file.document.end()) return;
+  // `tokenizers` gives ids out anew and only warns; weights trained for other ids would be wrong.
+  for (const Json& json : *listed) {
+    const std::string content = required_string(json, "content", file.subject + ": added_tokens");
+    const int64_t id = int_field(json, "id", -1, file.subject + ": added_tokens");
+    if (const auto given = added.find(content); given && *given != id) {
+      throw FormatError("{}: found id {} for the added token \"{}\", expected {} (its id in the "
+                        "vocabulary or the next free one)",
+                        file.subject, id, content, *given);
+    }
+  }
+}
+
+namespace {
+
+Json read_if_present(const fs::path& path, std::vector<fs::path>& files) {
+  if (!fs::exists(path)) return nullptr;
+  files.push_back(path);
+  Json json = read_json_file(path);
+  if (!json.is_object()) {
+    throw FormatError("{}: found {}, expected an object", path.string(), json.type_name());
+  }
+  return json;
+}
+
+// The default template of tokenizer_config.json's chat_template: text, or a list or object of them.
+std::string read_config_template(const Json& config) {
+  if (!config.is_object()) return "";
+  const auto it = config.find("chat_template");
+  if (it == config.end()) return "";
+  if (it->is_string()) return it->get<std::string>();
+  if (it->is_object() && it->contains("default")) return (*it)["default"].get<std::string>();
+  if (it->is_array()) {
+    for (const Json& entry : *it) {
+      if (entry.is_object() && entry.value("name", "") == "default") {
+        return required_string(entry, "template", "tokenizer_config.json: chat_template");
+      }
+    }
+  }
+  return "";
+}
+
+}  // namespace
+
+std::unique_ptr<Tokenizer> Tokenizer::load(const fs::path& folder) {
+  std::unique_ptr<Tokenizer> tokenizer(new Tokenizer);
+  Impl& impl = *tokenizer->impl_;
+  const fs::path path = folder / "tokenizer.json";
+  if (!fs::exists(path)) {
+    throw IoError("{}: found no such file, expected the tokenizer; a byte-level BPE tokenizer.json "
+                  "is needed",
+                  path.string());
+  }
+  TokenizerFile file = read_tokenizer_file(path);
+  impl.subject = file.subject;
+  impl.files.push_back(path);
+  TokenFiles files;
+  files.tokenizer_config = read_if_present(folder / "tokenizer_config.json", impl.files);
+  files.special_tokens_map = read_if_present(folder / "special_tokens_map.json", impl.files);
+  files.added_tokens = read_if_present(folder / "added_tokens.json", impl.files);
+  std::vector<fs::path> not_ours;
+  const Json model_config = read_if_present(folder / "config.json", not_ours);
+  require_field(file.document, "model", file.subject);
+  const bool is_rebuilt =
+      apply_class_rules(files.tokenizer_config, model_config, file.document, folder.string());
+  const NamedTokens tokens = collect_tokens(files, file.document, is_rebuilt, folder.string());
+  impl.build(file);
+  impl.add_tokens(tokens, file, is_rebuilt);
+  if (const fs::path jinja = folder / "chat_template.jinja"; fs::exists(jinja)) {
+    impl.files.push_back(jinja);
+    impl.chat_template = read_file(jinja);
+  } else {
+    impl.chat_template = read_config_template(files.tokenizer_config);
+  }
+  return tokenizer;
+}
+
+void Tokenizer::Impl::run_model(std::string_view piece, std::vector<ModelToken>& out) const {
+  if (cache.find(piece, out)) return;
+  const size_t first = out.size();
+  if (maps_bytes) {
+    model->tokenize(bytes_to_characters(piece), out);
+    // Byte characters take one or two bytes: back to positions in the piece.
+    const auto width = [&](size_t i) {
+      const auto byte = static_cast<uint8_t>(piece[i]);
+      return (byte >= 33 && byte <= 126) ? 1u : 2u;
+    };
+    uint32_t mapped = 0, at = 0;
+    const auto advance = [&](uint32_t to) {
+      while (mapped < to) mapped += width(at++);
+      return at;
+    };
+    for (size_t i = first; i < out.size(); ++i) {
+      out[i].begin = advance(out[i].begin);
+      out[i].end = advance(out[i].end);
+    }
+  } else {
+    model->tokenize(piece, out);
+  }
+  cache.store(piece, out.data() + first, out.size() - first);
+}
+
+void Tokenizer::Impl::encode_pieces(const std::vector<Piece>& pieces, std::vector<Token>& out) const {
+  std::vector<ModelToken> tokens;
+  for (const Piece& piece : pieces) {
+    if (piece.text.empty()) continue;
+    tokens.clear();
+    run_model(piece.text, tokens);
+    for (const ModelToken& token : tokens) {
+      out.push_back({token.id, piece.input_begin(token.begin), piece.input_end(token.end)});
+    }
+  }
+}
+
+void Tokenizer::Impl::encode_text(const Piece& piece, Arena& arena, std::vector<Token>& out) const {
+  const Piece text = normalizer ? normalizer->apply(piece, arena) : piece;
+  std::vector<Piece> pieces;
+  for (const TokenSpan& span : added.split(text.text, /*after_normalization=*/true)) {
+    const Piece part = text.sub(span.begin, span.end);
+    if (span.id >= 0) {
+      out.push_back({span.id, part.input_begin(0), part.input_end(part.text.size())});
+      continue;
+    }
+    pieces.clear();
+    if (pre_tokenizer) {
+      pre_tokenizer->split(part, arena, pieces);
+    } else {
+      pieces.push_back(part);
+    }
+    encode_pieces(pieces, out);
+  }
+}
+
+std::vector<Token> Tokenizer::encode_with_ranges(std::string_view text, bool add_special_tokens) const {
+  if (text.size() >= UINT32_MAX) {
+    throw FormatError("text: found {} bytes, expected less than 4 GiB; split it", text.size());
+  }
+  std::vector<Token> out;
+  out.reserve(text.size() / 3 + 4);
+  Arena arena;
+  const Piece input = arena.input(text);
+  for (const TokenSpan& span : impl_->added.split(input.text, /*after_normalization=*/false)) {
+    const Piece part = input.sub(span.begin, span.end);
+    if (span.id >= 0) {
+      out.push_back({span.id, part.input_begin(0), part.input_end(part.text.size())});
+    } else {
+      impl_->encode_text(part, arena, out);
+    }
+  }
+  if (impl_->post_processor) {
+    const EncodedText encoded{text, [&](int32_t id) -> const std::string& { return id_to_token(id); }};
+    impl_->post_processor->process(encoded, add_special_tokens, out);
+  }
+  return out;
+}
+
+std::vector<int32_t> Tokenizer::encode(std::string_view text, bool add_special_tokens) const {
+  const std::vector<Token> tokens = encode_with_ranges(text, add_special_tokens);
+  std::vector<int32_t> ids(tokens.size());
+  for (size_t i = 0; i < ids.size(); ++i) ids[i] = tokens[i].id;
+  return ids;
+}
+
+std::string Tokenizer::decode(std::span<const int32_t> ids, bool skip_special_tokens) const {
+  std::vector<std::string> tokens;
+  for (const int32_t id : ids) {
+    if (skip_special_tokens && impl_->added.is_special(id)) continue;
+    const std::string* token = impl_->added.token(id);
+    if (token == nullptr) token = impl_->model->vocabulary().token(id);
+    if (token != nullptr) tokens.push_back(*token);
+  }
+  if (impl_->decoder) impl_->decoder->apply(tokens);
+  std::string text;
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    if (i > 0 && !impl_->decoder) text.push_back(' ');
+    text += tokens[i];
+  }
+  return text;
+}
+
+std::optional<int32_t> Tokenizer::token_to_id(std::string_view token) const {
+  if (const auto id = impl_->added.find(token)) return id;
+  return impl_->model->vocabulary().find(token);
+}
+
+const std::string& Tokenizer::Impl::token_text(int32_t id) const {
+  static const std::string none;
+  if (const std::string* token = added.token(id)) return *token;
+  const std::string* token = model->vocabulary().token(id);
+  return token == nullptr ? none : *token;
+}
+
+const std::string& Tokenizer::id_to_token(int32_t id) const { return impl_->token_text(id); }
+bool Tokenizer::is_special(int32_t id) const { return impl_->added.is_special(id); }
+int32_t Tokenizer::vocab_size() const { return impl_->vocab_size; }
+const Tokenizer::Specials& Tokenizer::specials() const { return impl_->specials; }
+const std::string& Tokenizer::chat_template() const { return impl_->chat_template; }
+std::vector<fs::path> Tokenizer::files() const { return impl_->files; }
+
+std::optional<int32_t> Tokenizer::bos_id() const {
+  return impl_->specials.bos ? token_to_id(*impl_->specials.bos) : std::nullopt;
+}
+std::optional<int32_t> Tokenizer::eos_id() const {
+  return impl_->specials.eos ? token_to_id(*impl_->specials.eos) : std::nullopt;
+}
+std::optional<int32_t> Tokenizer::pad_id() const {
+  return impl_->specials.pad ? token_to_id(*impl_->specials.pad) : std::nullopt;
+}
+
+void Tokenizer::set_eos_token(std::string token) {
+  if (!token_to_id(token)) {
+    throw ConfigError("eos_token: found \"{}\", expected a token of {}", token, impl_->subject);
+  }
+  impl_->specials.eos = std::move(token);
+}
+
+void Tokenizer::set_pad_token(std::string token) {
+  if (!token_to_id(token)) {
+    throw ConfigError("pad_token: found \"{}\", expected a token of {}", token, impl_->subject);
+  }
+  impl_->specials.pad = std::move(token);
+}
+
+}  // namespace strata::text
