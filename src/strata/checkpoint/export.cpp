@@ -86,14 +86,17 @@ void stream_segments(shard::UnitStore& store, const Names& names, const std::str
 }
 
 // A saved adapter that silently holds zeros or another rank's part is a known failure of other
-// tools: the file is opened again, with every rule of the format checked, and its tensors looked up.
+// tools: the file is opened again, with every rule of the format checked, and its tensors looked
+// up.
 void read_back(const fs::path& file, const std::vector<adapters::AdapterTensor>& tensors) {
   const hf::SafetensorsFile saved(file);
   for (const adapters::AdapterTensor& tensor : tensors) {
     const hf::TensorInfo* info = saved.find(tensor.name);
     if (info == nullptr || info->shape != tensor.parameter->shape()) {
-      throw IoError("{}: found no tensor \"{}\" of the right shape after saving, expected it; check "
-                    "the disk and save again", file.string(), tensor.name);
+      throw IoError(
+          "{}: found no tensor \"{}\" of the right shape after saving, expected it; check "
+          "the disk and save again",
+          file.string(), tensor.name);
     }
   }
 }
@@ -128,8 +131,9 @@ void export_model(const fs::path& folder, shard::UnitStore& store, uint64_t max_
       files->add(shard.file, std::move(of_file));
     }
   });
-  stream_segments(store, names, "saving the model",
-                  [&](const std::string& name, const at::Tensor& flat) { files->write(name, flat); });
+  stream_segments(
+      store, names, "saving the model",
+      [&](const std::string& name, const at::Tensor& flat) { files->write(name, flat); });
   comm::all_or_nothing(world, "saving the model", [&] {
     if (world.rank() != 0) return;
     files->publish();
@@ -155,8 +159,9 @@ void export_adapter(const fs::path& folder, shard::UnitStore& store,
     files.emplace(folder);
     files->add(hf::kAdapterWeightsFile, std::move(specs));
   });
-  stream_segments(store, names, "saving the adapter",
-                  [&](const std::string& name, const at::Tensor& flat) { files->write(name, flat); });
+  stream_segments(
+      store, names, "saving the adapter",
+      [&](const std::string& name, const at::Tensor& flat) { files->write(name, flat); });
   comm::all_or_nothing(world, "saving the adapter", [&] {
     if (world.rank() != 0) return;
     files->publish();

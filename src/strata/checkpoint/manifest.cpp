@@ -26,8 +26,10 @@ void check_tiling(const std::string& subject, const std::string& name, const Ten
     covered = piece.end;
   }
   if (covered != numel) {
-    throw FormatError("{}: found pieces of \"{}\" that cover {} of {} elements, expected all once; "
-                      "use another checkpoint", subject, name, covered, numel);
+    throw FormatError(
+        "{}: found pieces of \"{}\" that cover {} of {} elements, expected all once; "
+        "use another checkpoint",
+        subject, name, covered, numel);
   }
 }
 
@@ -71,9 +73,10 @@ Manifest read_manifest(const std::filesystem::path& folder) {
   const std::string subject = path.string();
   try {
     if (json.at("format") != "strata-checkpoint" || json.at("version") != Manifest::kVersion) {
-      throw FormatError("{}: found format {} version {}, expected strata-checkpoint version {}; "
-                        "use the release that wrote it", subject, json.at("format").dump(),
-                        json.at("version").dump(), Manifest::kVersion);
+      throw FormatError(
+          "{}: found format {} version {}, expected strata-checkpoint version {}; "
+          "use the release that wrote it",
+          subject, json.at("format").dump(), json.at("version").dump(), Manifest::kVersion);
     }
     Manifest manifest;
     manifest.world_size = json.at("world_size").get<int>();
@@ -84,8 +87,10 @@ Manifest read_manifest(const std::filesystem::path& folder) {
     }
     return manifest;
   } catch (const Json::exception& e) {
-    throw FormatError("{}: found a damaged manifest ({}), expected every field of the format; use "
-                      "another checkpoint", subject, e.what());
+    throw FormatError(
+        "{}: found a damaged manifest ({}), expected every field of the format; use "
+        "another checkpoint",
+        subject, e.what());
   }
 }
 

@@ -23,7 +23,7 @@ struct PieceRecord {
 
 struct TensorRecord {
   std::vector<int64_t> shape;
-  std::string dtype;  // safetensors name
+  std::string dtype;                // safetensors name
   std::vector<PieceRecord> pieces;  // ascending by begin; they tile the tensor
 };
 

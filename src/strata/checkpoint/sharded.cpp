@@ -32,8 +32,7 @@ std::vector<LocalPiece> local_pieces(shard::UnitStore& store, optim::AdamW* opti
       for (const shard::Piece& piece : shard::pieces_of(segments[static_cast<size_t>(s)], rank)) {
         const auto add = [&](const char* kind, const at::Tensor& flat) {
           pieces.push_back({std::string(kind) + "/" + piece.parameter->name(), piece.parameter,
-                            piece.tensor_begin,
-                            flat.narrow(0, piece.shard_begin, piece.length)});
+                            piece.tensor_begin, flat.narrow(0, piece.shard_begin, piece.length)});
         };
         add("parameter", store.home(u, s).value);
         if (optimizer == nullptr) continue;
@@ -54,7 +53,8 @@ void write_rank_file(const fs::path& folder, int rank, const std::vector<LocalPi
   const std::string file = fmt::format("rank-{:05d}.safetensors", rank);
   std::vector<hf::TensorSpec> specs;
   for (const LocalPiece& piece : pieces) {
-    specs.push_back({piece.tensor, shard::dtype_of(piece.data.scalar_type()), {piece.data.numel()}});
+    specs.push_back(
+        {piece.tensor, shard::dtype_of(piece.data.scalar_type()), {piece.data.numel()}});
   }
   hf::SafetensorsWriter writer(folder / file, specs, {{"format", "strata"}});
   Manifest part;
@@ -112,15 +112,18 @@ class Reader {
   void read(const LocalPiece& wanted) {
     const auto found = manifest_.tensors.find(wanted.tensor);
     if (found == manifest_.tensors.end()) {
-      throw FormatError("{}: found no tensor \"{}\", expected one for every trained weight; resume "
-                        "with the settings of the run that wrote it", folder_.string(),
-                        wanted.tensor);
+      throw FormatError(
+          "{}: found no tensor \"{}\", expected one for every trained weight; resume "
+          "with the settings of the run that wrote it",
+          folder_.string(), wanted.tensor);
     }
     const TensorRecord& record = found->second;
     if (record.shape != wanted.parameter->shape()) {
-      throw FormatError("{}: found \"{}\" of shape [{}], expected [{}]; resume with the settings of "
-                        "the run that wrote it", folder_.string(), wanted.tensor,
-                        fmt::join(record.shape, ", "), fmt::join(wanted.parameter->shape(), ", "));
+      throw FormatError(
+          "{}: found \"{}\" of shape [{}], expected [{}]; resume with the settings of "
+          "the run that wrote it",
+          folder_.string(), wanted.tensor, fmt::join(record.shape, ", "),
+          fmt::join(wanted.parameter->shape(), ", "));
     }
     const int64_t end = wanted.begin + wanted.data.numel();
     for (const PieceRecord& piece : record.pieces) {
@@ -137,27 +140,31 @@ class Reader {
     const hf::TensorInfo* info = file.find(piece.key);
     if (info == nullptr || info->numel() != piece.end - piece.begin ||
         hf::name_of(info->dtype) != record.dtype) {
-      throw FormatError("{}: found no tensor \"{}\" of {} elements, expected what manifest.json "
-                        "lists; use another checkpoint", (folder_ / piece.file).string(), piece.key,
-                        piece.end - piece.begin);
+      throw FormatError(
+          "{}: found no tensor \"{}\" of {} elements, expected what manifest.json "
+          "lists; use another checkpoint",
+          (folder_ / piece.file).string(), piece.key, piece.end - piece.begin);
     }
     const std::span<const std::byte> bytes = file.bytes(*info);
     const std::string found = checksum(bytes.data(), bytes.size());
     if (found != piece.checksum) {
-      throw FormatError("{}: found checksum {} for \"{}\", expected {}; the file is damaged, use "
-                        "another checkpoint", (folder_ / piece.file).string(), found, piece.key,
-                        piece.checksum);
+      throw FormatError(
+          "{}: found checksum {} for \"{}\", expected {}; the file is damaged, use "
+          "another checkpoint",
+          (folder_ / piece.file).string(), found, piece.key, piece.checksum);
     }
     const at::ScalarType type = shard::scalar_type_of(info->dtype, piece.key);
     at::Tensor part = at::empty({last - first}, at::TensorOptions().dtype(type));
-    std::memcpy(part.data_ptr(), bytes.data() + static_cast<size_t>(first - piece.begin) * hf::size_of(info->dtype),
+    std::memcpy(part.data_ptr(),
+                bytes.data() + static_cast<size_t>(first - piece.begin) * hf::size_of(info->dtype),
                 part.nbytes());
     wanted.data.narrow(0, first - wanted.begin, last - first).copy_(part);
   }
 
   const hf::SafetensorsFile& open(const std::string& name) {
     auto found = files_.find(name);
-    if (found == files_.end()) found = files_.emplace(name, hf::SafetensorsFile(folder_ / name)).first;
+    if (found == files_.end())
+      found = files_.emplace(name, hf::SafetensorsFile(folder_ / name)).first;
     return found->second;
   }
 
@@ -224,9 +231,10 @@ fs::path resolve(const std::string& resume_from, const fs::path& output_dir) {
   if (resume_from != "true" && resume_from != "True") return resume_from;
   const std::vector<fs::path> found = list(output_dir);
   if (found.empty()) {
-    throw ConfigError("resume_from_checkpoint: no valid checkpoint found in output directory ({}), "
-                      "expected a checkpoint-N folder; drop the flag to start anew",
-                      output_dir.string());
+    throw ConfigError(
+        "resume_from_checkpoint: no valid checkpoint found in output directory ({}), "
+        "expected a checkpoint-N folder; drop the flag to start anew",
+        output_dir.string());
   }
   return found.back();
 }

@@ -34,7 +34,8 @@ std::vector<std::filesystem::path> list(const std::filesystem::path& output_dir)
 
 // "true": the newest whole checkpoint of the output folder; otherwise the path itself.
 // Throws ConfigError with the reference's words when there is none.
-std::filesystem::path resolve(const std::string& resume_from, const std::filesystem::path& output_dir);
+std::filesystem::path resolve(const std::string& resume_from,
+                              const std::filesystem::path& output_dir);
 
 // Removes the oldest checkpoints until `limit` are left; never the newest and never `keep`.
 // To be called by one rank.

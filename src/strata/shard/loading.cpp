@@ -76,14 +76,19 @@ Source folder_source(const hf::ModelFolder& folder,
   };
 }
 
-Source tensor_source(std::function<at::Tensor(const nn::Parameter&)> make) {
-  return [make = std::move(make)](const nn::Parameter& parameter, int64_t begin,
-                                  const at::Tensor& out) {
-    const at::Tensor whole = make(parameter);
-    if (!whole.defined()) return false;
-    out.copy_(whole.reshape({-1}).narrow(0, begin, out.numel()));
-    return true;
-  };
+void place_tensor(UnitStore& store, const nn::Parameter& parameter, const at::Tensor& whole) {
+  const int rank = store.mesh().shard->rank();
+  for (int u = 0; u < store.num_units(); ++u) {
+    const auto& segments = store.unit(u).segments;
+    for (int s = 0; s < static_cast<int>(segments.size()); ++s) {
+      for (const Piece& piece : pieces_of(segments[static_cast<size_t>(s)], rank)) {
+        if (piece.parameter != &parameter) continue;
+        store.home(u, s)
+            .value.narrow(0, piece.shard_begin, piece.length)
+            .copy_(whole.reshape({-1}).narrow(0, piece.tensor_begin, piece.length));
+      }
+    }
+  }
 }
 
 }  // namespace strata::shard

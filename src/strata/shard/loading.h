@@ -25,8 +25,8 @@ void fill_homes(UnitStore& store, const Source& source);
 Source folder_source(const hf::ModelFolder& folder,
                      std::function<std::string(const nn::Parameter&)> name_of);
 
-// A whole tensor computed by `make` (fp32, CPU), of which the piece is copied.
-Source tensor_source(std::function<at::Tensor(const nn::Parameter&)> make);
+// Copies this rank's piece of a whole tensor (any floating type, on the CPU) into its home.
+void place_tensor(UnitStore& store, const nn::Parameter& parameter, const at::Tensor& whole);
 
 // The libtorch type of a file's element type. Throws FormatError for one that cannot be a weight.
 at::ScalarType scalar_type_of(hf::DType dtype, const std::string& tensor_name);

@@ -1,0 +1,217 @@
+#include "strata/train/assemble.h"
+
+#include <unordered_map>
+
+#include <ATen/CPUGeneratorImpl.h>
+
+#include "strata/base/error.h"
+#include "strata/comm/agreement.h"
+#include "strata/models/registry.h"
+#include "strata/shard/loading.h"
+
+namespace strata::train {
+namespace {
+
+namespace fs = std::filesystem;
+
+bool cpu_has_bf16_arithmetic() {
+#if defined(__x86_64__)
+  return __builtin_cpu_supports("avx512bf16");
+#else
+  return false;
+#endif
+}
+
+at::ScalarType storage_type_of(const std::string& dtype, const Json& model_config) {
+  std::string name = dtype;
+  if (name == "auto") {
+    const char* key = model_config.contains("dtype") ? "dtype" : "torch_dtype";
+    name = model_config.contains(key) && model_config[key].is_string()
+               ? model_config[key].get<std::string>()
+               : "float32";
+  }
+  if (name == "float32" || name == "fp32") return at::kFloat;
+  if (name == "bfloat16" || name == "bf16") return at::kBFloat16;
+  throw ConfigError(
+      "dtype: found \"{}\", expected float32, bfloat16 or auto; convert the checkpoint "
+      "or choose one of them",
+      name);
+}
+
+// PEFT takes a string as a regular expression on whole module names, a list as endings of names.
+bool is_pattern(const std::vector<std::string>& target_modules) {
+  return target_modules.size() == 1 &&
+         (target_modules[0] == "all-linear" ||
+          target_modules[0].find_first_of("*+?()[]{}|^$\\") != std::string::npos);
+}
+
+adapters::LoraOptions options_of(const config::LoraConfig& config) {
+  adapters::LoraOptions options;
+  options.r = config.r;
+  options.alpha = config.alpha;
+  options.dropout = config.dropout;
+  if (is_pattern(config.target_modules)) {
+    options.target_pattern = config.target_modules[0];
+  } else {
+    options.target_modules = config.target_modules;
+  }
+  options.modules_to_save = config.modules_to_save;
+  options.use_rslora = config.use_rslora;
+  return options;
+}
+
+adapters::LoraOptions options_of(const hf::AdapterConfig& config) {
+  adapters::LoraOptions options;
+  options.r = config.r;
+  options.alpha = config.lora_alpha;
+  options.dropout = config.lora_dropout;
+  options.target_modules = config.target_modules;
+  options.target_pattern = config.target_modules_regex;
+  options.modules_to_save = config.modules_to_save;
+  options.use_rslora = config.use_rslora;
+  return options;
+}
+
+void attach_adapter(const config::RunConfig& config, Trainee& trainee) {
+  if (!config.model.adapter_name_or_path.empty()) {
+    trainee.continued_adapter = hf::read_adapter_config(config.model.adapter_name_or_path);
+    trainee.adapter = adapters::attach_lora(*trainee.model, options_of(*trainee.continued_adapter));
+  } else if (config.lora.use_peft) {
+    trainee.adapter = adapters::attach_lora(*trainee.model, options_of(config.lora));
+  }
+}
+
+// Trained weights have fp32 masters, whatever the file holds.
+void widen_trained_weights(models::Model& model) {
+  for (nn::Parameter* parameter : model.parameters()) {
+    if (parameter->requires_grad()) parameter->set_storage_type(at::kFloat);
+  }
+}
+
+void initialize_from_scratch(const models::Model& model, uint64_t seed, shard::UnitStore& store) {
+  // Every rank draws every tensor in the same order and keeps its piece, so that the start does not
+  // depend on the world size. One whole tensor at a time.
+  at::Generator generator = at::detail::createCPUGenerator(seed);
+  for (nn::Parameter* parameter : store.model().parameters()) {
+    at::Tensor full = at::empty(parameter->shape(), at::kFloat);
+    model.init_weight(*parameter, full, generator);
+    shard::place_tensor(store, *parameter, full);
+  }
+}
+
+void load_adapter_values(const fs::path& folder, Trainee& trainee) {
+  const hf::ModelFolder file(folder);
+  std::vector<std::pair<std::string, std::vector<int64_t>>> found;
+  for (const std::string& name : file.names()) found.emplace_back(name, file.find(name)->shape);
+  trainee.adapter->check_tensors(found, (folder / hf::kAdapterWeightsFile).string());
+  std::unordered_map<const nn::Parameter*, std::string> names;
+  for (const auto& tensor : trainee.adapter->tensors()) names[tensor.parameter] = tensor.name;
+  shard::fill_homes(*trainee.store, shard::folder_source(file, [&](const nn::Parameter& parameter) {
+    const auto name = names.find(&parameter);
+    return name == names.end() ? std::string() : name->second;
+  }));
+}
+
+void fill_values(const config::RunConfig& config, const hf::ModelFolder* folder,
+                 const models::WeightSources& sources, Trainee& trainee) {
+  if (folder != nullptr) {
+    shard::fill_homes(*trainee.store,
+                      shard::folder_source(*folder, [&](const nn::Parameter& parameter) {
+                        const auto source = sources.find(parameter.name());
+                        return source == sources.end() ? std::string() : source->second;
+                      }));
+  } else {
+    initialize_from_scratch(*trainee.model, config.train.seed, *trainee.store);
+  }
+  if (!trainee.adapter) return;
+  if (trainee.continued_adapter) {
+    load_adapter_values(config.model.adapter_name_or_path, trainee);
+    return;
+  }
+  trainee.adapter->initialize(config.train.seed,
+                              [&](nn::Parameter& parameter, const at::Tensor& value) {
+                                shard::place_tensor(*trainee.store, parameter, value);
+                              });
+}
+
+}  // namespace
+
+Json load_model_config(const config::ModelConfig& config) {
+  fs::path path =
+      config.model_name_or_path.empty() ? config.config_name : config.model_name_or_path;
+  if (path.empty()) {
+    throw ConfigError(
+        "model_name_or_path: found nothing, expected a folder with a checkpoint; pass "
+        "--model_name_or_path, or --config_name to train from scratch");
+  }
+  if (fs::is_directory(path)) path /= "config.json";
+  return read_json_file(path);
+}
+
+int shard_group_size(const config::ShardConfig& config, int world_size) {
+  return config.sharding_strategy == "NO_SHARD" ? 1 : world_size;
+}
+
+shard::ScheduleOptions schedule_options(const config::ShardConfig& config) {
+  shard::ScheduleOptions options;
+  options.reshard_after_forward = config.sharding_strategy != "SHARD_GRAD_OP";
+  options.forward_prefetch = config.forward_prefetch ? 1 : 0;
+  options.backward_prefetch = config.backward_prefetch == "BACKWARD_PRE" ? 1 : 0;
+  options.activation_checkpointing = config.gradient_checkpointing;
+  return options;
+}
+
+std::unique_ptr<Trainee> assemble(const config::RunConfig& config, comm::Mesh& mesh) {
+  auto trainee = std::make_unique<Trainee>();
+  std::optional<hf::ModelFolder> folder;
+  models::WeightSources sources;
+  comm::all_or_nothing(*mesh.world, "loading the model", [&] {
+    trainee->model_config = load_model_config(config.model);
+    const at::ScalarType storage = storage_type_of(config.model.dtype, trainee->model_config);
+    trainee->model = models::create_model(trainee->model_config, {.storage = storage});
+    attach_adapter(config, *trainee);
+    if (!config.model.model_name_or_path.empty()) {
+      folder.emplace(config.model.model_name_or_path);
+      sources = trainee->model->check_weights(*folder);
+    }
+    widen_trained_weights(*trainee->model);
+    const bool wants_bf16 = config.shard.bf16 && cpu_has_bf16_arithmetic();
+    trainee->compute_type = wants_bf16 ? at::kBFloat16 : at::kFloat;
+    trainee->store = std::make_unique<shard::UnitStore>(
+        *trainee->model, mesh, shard::StoreOptions{.compute_type = trainee->compute_type});
+    fill_values(config, folder ? &*folder : nullptr, sources, *trainee);
+  });
+  const shard::ChainShape shape = shard::shape_of(*trainee->model, trainee->store->partition());
+  const shard::ScheduleOptions schedule = schedule_options(config.shard);
+  trainee->executor = std::make_unique<shard::Executor>(
+      *trainee->model, *trainee->store, shard::training_schedule(shape, schedule),
+      shard::evaluation_schedule(shape, schedule));
+  trainee->optimizer = std::make_unique<optim::AdamW>(
+      *trainee->store, optim::AdamWOptions{.beta1 = config.optim.adam_beta1,
+                                           .beta2 = config.optim.adam_beta2,
+                                           .eps = config.optim.adam_epsilon,
+                                           .weight_decay = config.optim.weight_decay});
+  return trainee;
+}
+
+hf::AdapterConfig adapter_config_of(const config::RunConfig& config, const Trainee& trainee) {
+  hf::AdapterConfig result;
+  if (trainee.continued_adapter) result = *trainee.continued_adapter;
+  const adapters::LoraOptions& options = trainee.adapter->options();
+  result.r = options.r;
+  result.lora_alpha = options.alpha;
+  result.lora_dropout = options.dropout;
+  result.use_rslora = options.use_rslora;
+  result.modules_to_save = options.modules_to_save;
+  result.target_modules = trainee.adapter->saved_target_modules();
+  result.target_modules_regex.reset();
+  if (options.target_pattern && result.target_modules == std::vector{*options.target_pattern}) {
+    result.target_modules_regex = options.target_pattern;
+    result.target_modules.clear();
+  }
+  result.base_model_name_or_path = config.model.model_name_or_path;
+  result.inference_mode = true;
+  return result;
+}
+
+}  // namespace strata::train

@@ -1,0 +1,47 @@
+// Builds what a run trains: model, adapter, homes filled from files, schedule, executor, optimizer.
+// Owns: the order model -> adapters -> sharding -> values -> optimizer. Never: steps or batches.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "strata/adapters/lora.h"
+#include "strata/comm/mesh.h"
+#include "strata/comm/rendezvous.h"
+#include "strata/config/run_config.h"
+#include "strata/hf/adapter_files.h"
+#include "strata/optim/adamw.h"
+#include "strata/shard/executor.h"
+#include "strata/shard/unit_store.h"
+
+namespace strata::train {
+
+// Everything that trains. Members refer to each other: not to be moved.
+struct Trainee {
+  Json model_config;  // config.json of the base
+  std::unique_ptr<models::Model> model;
+  std::unique_ptr<adapters::LoraAdapter> adapter;  // null: the whole model trains
+  std::optional<hf::AdapterConfig> continued_adapter;
+  std::unique_ptr<shard::UnitStore> store;
+  std::unique_ptr<shard::Executor> executor;
+  std::unique_ptr<optim::AdamW> optimizer;
+  at::ScalarType compute_type = at::kFloat;
+};
+
+// config.json of the settings' model, from model_name_or_path or config_name.
+Json load_model_config(const config::ModelConfig& config);
+
+// Ranks per shard group for a sharding strategy.
+int shard_group_size(const config::ShardConfig& config, int world_size);
+
+// The row of the strategy table.
+shard::ScheduleOptions schedule_options(const config::ShardConfig& config);
+
+// Collective over the mesh.
+std::unique_ptr<Trainee> assemble(const config::RunConfig& config, comm::Mesh& mesh);
+
+// What adapter_config.json of the result says.
+hf::AdapterConfig adapter_config_of(const config::RunConfig& config, const Trainee& trainee);
+
+}  // namespace strata::train

@@ -1,0 +1,24 @@
+#include "strata/train/batch_tensors.h"
+
+namespace strata::train {
+namespace {
+
+at::Tensor copy_of(const std::vector<int64_t>& values, at::Device device) {
+  at::Tensor tensor = at::empty({static_cast<int64_t>(values.size())}, at::kLong);
+  std::memcpy(tensor.data_ptr(), values.data(), values.size() * sizeof(int64_t));
+  return tensor.to(device);
+}
+
+}  // namespace
+
+nn::Batch to_tensors(const data::MicroBatch& batch, at::Device device) {
+  nn::Batch tensors;
+  tensors.ids = copy_of(batch.ids, device);
+  tensors.targets = copy_of(batch.targets, device);
+  tensors.positions = copy_of(batch.positions, device);
+  tensors.token_keys = copy_of(batch.token_keys, device);
+  tensors.offsets = batch.offsets;
+  return tensors;
+}
+
+}  // namespace strata::train

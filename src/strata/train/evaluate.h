@@ -1,0 +1,19 @@
+// One pass over an evaluation set. Owns: the sums; the mean over examples is Trainer's.
+#pragma once
+
+#include "strata/data/prepare.h"
+#include "strata/train/assemble.h"
+
+namespace strata::train {
+
+struct EvalSums {
+  double mean_loss = 0;     // over examples: each counts its batch's mean token loss
+  double mean_entropy = 0;  // over trained tokens
+  double accuracy = 0;
+  int64_t num_batches = 0;  // of one rank
+};
+
+// Collective over the mesh; the same result on every rank.
+EvalSums evaluate_dataset(const data::Dataset& dataset, int64_t batch_size, Trainee& trainee);
+
+}  // namespace strata::train

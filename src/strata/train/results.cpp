@@ -1,0 +1,119 @@
+#include "strata/train/results.h"
+
+#include <set>
+
+#include "strata/base/error.h"
+#include "strata/base/file.h"
+#include "strata/checkpoint/export.h"
+#include "strata/comm/agreement.h"
+#include "strata/hf/export_index.h"
+#include "strata/report/html_report.h"
+
+namespace strata::train {
+namespace {
+
+namespace fs = std::filesystem;
+
+// config.json of the result: the base's, with what training changed.
+std::string exported_model_config(const Trainee& trainee) {
+  Json config = trainee.model_config;
+  config.erase("torch_dtype");
+  config["dtype"] = "float32";  // masters
+  if (!config.contains("architectures")) {
+    config["architectures"] = Json::array({"LlamaForCausalLM"});
+  }
+  const auto parameters = trainee.model->parameters();
+  const bool has_own_head =
+      std::any_of(parameters.begin(), parameters.end(),
+                  [](const nn::Parameter* p) { return p->name() == "lm_head.weight"; });
+  if (has_own_head) config["tie_word_embeddings"] = false;
+  return dump_python(config) + "\n";
+}
+
+void copy_file_atomically(const fs::path& from, const fs::path& folder) {
+  const fs::path to = folder / from.filename();
+  std::error_code ignored;
+  if (fs::equivalent(from, to, ignored)) return;
+  write_file_atomically(to, read_file(from));
+}
+
+void copy_tokenizer(const config::RunConfig& config, const Datasets& datasets,
+                    const fs::path& folder) {
+  for (const fs::path& file : datasets.tokenizer->files()) {
+    // A tokenizer may read its model's config.json; the result has one of its own.
+    if (file.filename() != "config.json") copy_file_atomically(file, folder);
+  }
+  if (!config.data.chat_template_path.empty()) {
+    write_file_atomically(folder / "chat_template.jinja", datasets.chat_template_source);
+  }
+}
+
+std::vector<std::pair<std::string, std::string>> shown_settings(const config::RunConfig& config,
+                                                                int world_size) {
+  std::vector<std::pair<std::string, std::string>> shown{
+      {"model", config.model.model_name_or_path.empty() ? config.model.config_name
+                                                        : config.model.model_name_or_path},
+      {"data set", config.data.dataset_name},
+      {"ranks", std::to_string(world_size)},
+      {"sharding_strategy", config.shard.sharding_strategy},
+      {"gradient_checkpointing", config.shard.gradient_checkpointing ? "true" : "false"},
+      {"per_device_train_batch_size", std::to_string(config.train.per_device_train_batch_size)},
+      {"gradient_accumulation_steps", std::to_string(config.train.gradient_accumulation_steps)},
+      {"learning_rate", python_float_repr(config.optim.learning_rate)},
+      {"lr_scheduler_type", config.optim.lr_scheduler_type},
+      {"max_length", std::to_string(config.data.max_length)},
+      {"packing", config.data.packing ? config.data.packing_strategy : "false"},
+      {"seed", std::to_string(config.train.seed)}};
+  if (config.lora.use_peft) {
+    shown.push_back({"lora_r", std::to_string(config.lora.r)});
+    shown.push_back({"lora_alpha", python_float_repr(config.lora.alpha)});
+    shown.push_back(
+        {"lora_target_modules", fmt::format("{}", fmt::join(config.lora.target_modules, ", "))});
+  }
+  return shown;
+}
+
+std::string report_page(const config::RunConfig& config, const Trainee& trainee,
+                        const Trainer& trainer) {
+  const int ranks = trainee.store->mesh().world->size();
+  report::ReportData data;
+  data.title = fs::path(config.train.output_dir).filename().string();
+  data.subtitle = fmt::format("{} on {}, {} rank{}", trainee.adapter ? "LoRA" : "full fine-tuning",
+                              fs::path(config.data.dataset_name).filename().string(), ranks,
+                              ranks == 1 ? "" : "s");
+  data.rows = trainer.metrics_rows();
+  data.settings = shown_settings(config, ranks);
+  return report::loss_curve_page(data);
+}
+
+}  // namespace
+
+void write_results(const config::RunConfig& config, Trainee& trainee, const Datasets& datasets,
+                   Trainer& trainer) {
+  const fs::path folder = config.train.output_dir;
+  comm::Group& world = *trainee.store->mesh().world;
+  if (trainee.adapter) {
+    checkpoint::export_adapter(folder, *trainee.store, *trainee.adapter,
+                               adapter_config_of(config, trainee));
+  } else {
+    checkpoint::export_model(folder, *trainee.store, hf::parse_size(config.train.max_shard_size),
+                             [](const nn::Parameter& parameter) { return parameter.name(); });
+  }
+  comm::all_or_nothing(world, "saving the results", [&] {
+    if (world.rank() != 0) return;
+    if (!trainee.adapter) {
+      write_file_atomically(folder / "config.json", exported_model_config(trainee));
+      const fs::path generation =
+          fs::path(config.model.model_name_or_path) / "generation_config.json";
+      if (!config.model.model_name_or_path.empty() && fs::exists(generation)) {
+        copy_file_atomically(generation, folder);
+      }
+    }
+    copy_tokenizer(config, datasets, folder);
+    write_file_atomically(folder / "trainer_state.json",
+                          report::trainer_state_text(trainer.state()));
+    write_file_atomically(folder / "report.html", report_page(config, trainee, trainer));
+  });
+}
+
+}  // namespace strata::train

@@ -1,0 +1,101 @@
+#include "strata/train/run.h"
+
+#include "strata/base/error.h"
+#include "strata/base/file.h"
+#include "strata/comm/agreement.h"
+#include "strata/comm/mesh.h"
+#include "strata/comm/rendezvous.h"
+#include "strata/train/results.h"
+#include "strata/train/trainer.h"
+
+namespace strata::train {
+namespace {
+
+namespace fs = std::filesystem;
+
+comm::RendezvousOptions rendezvous_options(const config::RunConfig& config,
+                                           const launch::RankEnvironment& environment) {
+  comm::RendezvousOptions options;
+  options.rank = environment.rank;
+  options.world_size = environment.world_size;
+  options.address = environment.master_addr;
+  options.port = environment.master_port;
+  options.timeout = std::chrono::seconds(config.shard.ddp_timeout_s);
+  return options;
+}
+
+int64_t vocab_size_of(const config::ModelConfig& config) {
+  const Json model = load_model_config(config);
+  return model.contains("vocab_size") && model["vocab_size"].is_number_integer()
+             ? model["vocab_size"].get<int64_t>()
+             : 0;
+}
+
+void check_output_folder(const config::RunConfig& config) {
+  require_writable_folder(config.train.output_dir);
+  // What an interrupted save of an earlier run left is not a checkpoint and never will be.
+  for (const auto& entry : fs::directory_iterator(config.train.output_dir)) {
+    const std::string name = entry.path().filename().string();
+    const bool is_temporary = name.find(".tmp") != std::string::npos;
+    if (is_temporary && name.starts_with("checkpoint-")) fs::remove_all(entry.path());
+    if (is_temporary && entry.is_regular_file() &&
+        (name.starts_with("model") || name.starts_with("adapter"))) {
+      fs::remove(entry.path());
+    }
+  }
+}
+
+void introduce(const config::RunConfig& config, Trainee& trainee, const Datasets& datasets,
+               Trainer& trainer) {
+  const comm::Mesh& mesh = trainee.store->mesh();
+  trainer.say(adapters::trainable_parameters_line(*trainee.model));
+  trainer.say(fmt::format(
+      "{} ranks ({}), {}, {} rows of {} tokens, {} steps of {} rows, masters fp32, computing in {}",
+      mesh.world->size(), mesh.world->transport(), config.shard.sharding_strategy,
+      datasets.train.rows.size(), datasets.train.num_tokens, trainer.plan().max_steps,
+      config.train.per_device_train_batch_size * mesh.world->size() *
+          config.train.gradient_accumulation_steps,
+      trainee.compute_type == at::kFloat ? "fp32" : "bf16"));
+  if (config.shard.bf16 && trainee.compute_type == at::kFloat) {
+    trainer.say(
+        "bf16: this CPU has no bf16 arithmetic, computing in fp32 instead (faster here, and "
+        "more exact)");
+  }
+  if (datasets.train.num_dropped > 0) {
+    trainer.say(fmt::format("data: left out {} rows without a trained token after truncation to {}",
+                            datasets.train.num_dropped, config.data.max_length));
+  }
+  if (datasets.train.num_split_prompts > 0) {
+    trainer.say(fmt::format("data: {} prompts do not end at a token border of prompt + completion",
+                            datasets.train.num_split_prompts));
+  }
+}
+
+}  // namespace
+
+RunResult run_sft(const config::RunConfig& config, const launch::RankEnvironment& environment,
+                  const std::string& settings_text, const std::string& settings_hash,
+                  const Output& output) {
+  comm::Rendezvous rendezvous(rendezvous_options(config, environment));
+  rendezvous.require_same("settings", settings_hash);
+  comm::Mesh mesh =
+      comm::make_mesh(rendezvous, shard_group_size(config.shard, environment.world_size));
+
+  Datasets datasets;
+  comm::all_or_nothing(*mesh.world, "preparing the run", [&] {
+    if (environment.rank == 0) check_output_folder(config);
+    datasets = load_datasets(config, vocab_size_of(config.model));
+  });
+  const std::unique_ptr<Trainee> trainee = assemble(config, mesh);
+  Trainer trainer(config, settings_text, *trainee, datasets, output);
+  introduce(config, *trainee, datasets, trainer);
+
+  RunResult result;
+  result.train_loss = trainer.run();
+  result.global_step = trainer.global_step();
+  result.output_dir = config.train.output_dir;
+  write_results(config, *trainee, datasets, trainer);
+  return result;
+}
+
+}  // namespace strata::train

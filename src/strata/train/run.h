@@ -1,0 +1,36 @@
+// The `sft` recipe from settings to saved result. Owns: the order of the big steps. Never: prints;
+// text leaves through Output.
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <string_view>
+
+#include "strata/config/run_config.h"
+#include "strata/launch/environment.h"
+
+namespace strata::train {
+
+// Where rank 0's text goes. Other ranks get no output object's calls.
+struct Output {
+  std::function<void(std::string_view)> write = [](std::string_view) {};
+  bool is_terminal = false;
+  std::function<int()> columns = [] { return 80; };
+  bool unicode = true;
+};
+
+struct RunResult {
+  int64_t global_step = 0;
+  double train_loss = 0;
+  std::filesystem::path output_dir;
+};
+
+// Collective over the ranks of `environment`. Checks everything it can before it allocates.
+// `settings_text`: the resolved settings as JSON, kept in checkpoints; `settings_hash`: what must
+// be equal on all ranks (I8).
+RunResult run_sft(const config::RunConfig& config, const launch::RankEnvironment& environment,
+                  const std::string& settings_text, const std::string& settings_hash,
+                  const Output& output);
+
+}  // namespace strata::train

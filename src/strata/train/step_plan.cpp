@@ -1,0 +1,76 @@
+#include "strata/train/step_plan.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace strata::train {
+namespace {
+
+// logging_steps and its like: below 1 they are a fraction of all steps.
+int64_t resolve_interval(double steps, int64_t max_steps) {
+  if (steps < 1) return static_cast<int64_t>(std::ceil(static_cast<double>(max_steps) * steps));
+  return static_cast<int64_t>(steps);
+}
+
+// One of the three strategies: no, steps, epoch. The last step counts as due with "steps" where
+// Trainer does so.
+bool is_due(const StepPlan& plan, const std::string& strategy, int64_t interval, int64_t step,
+            bool at_the_end) {
+  if (strategy == "epoch") return plan.ends_epoch(step) || step == plan.max_steps;
+  if (strategy != "steps") return false;
+  if (interval > 0 && step % interval == 0) return true;
+  return at_the_end && step == plan.max_steps;
+}
+
+}  // namespace
+
+StepPlan::Window StepPlan::window(int64_t step) const {
+  const int64_t in_epoch = step % updates_per_epoch;
+  const int64_t first = in_epoch * accumulation;
+  return {step / updates_per_epoch, first, std::min(accumulation, batches_per_epoch - first)};
+}
+
+double StepPlan::epoch_after(int64_t step) const {
+  if (step == 0) return 0;
+  const Window last = window(step - 1);
+  return static_cast<double>(last.epoch) +
+         static_cast<double>(last.first + last.count) / static_cast<double>(batches_per_epoch);
+}
+
+bool StepPlan::ends_epoch(int64_t step) const { return step % updates_per_epoch == 0; }
+
+StepPlan plan_steps(const config::TrainConfig& config, int64_t batches_per_epoch) {
+  StepPlan plan;
+  plan.batches_per_epoch = batches_per_epoch;
+  plan.accumulation = config.gradient_accumulation_steps;
+  const int64_t rest = batches_per_epoch % plan.accumulation;
+  plan.updates_per_epoch =
+      std::max<int64_t>(batches_per_epoch / plan.accumulation + (rest > 0 ? 1 : 0), 1);
+  const double updates = static_cast<double>(plan.updates_per_epoch);
+  plan.max_steps = config.max_steps > 0
+                       ? config.max_steps
+                       : static_cast<int64_t>(std::ceil(config.num_train_epochs * updates));
+  plan.num_epochs = config.max_steps > 0
+                        ? (plan.max_steps + plan.updates_per_epoch - 1) / plan.updates_per_epoch
+                        : static_cast<int64_t>(std::ceil(config.num_train_epochs));
+  plan.logging_steps = resolve_interval(config.logging_steps, plan.max_steps);
+  plan.eval_steps =
+      resolve_interval(config.eval_steps.value_or(config.logging_steps), plan.max_steps);
+  plan.save_steps = resolve_interval(config.save_steps, plan.max_steps);
+  return plan;
+}
+
+bool should_log(const StepPlan& plan, const config::TrainConfig& config, int64_t step) {
+  if (config.logging_first_step && step == 1) return true;
+  return is_due(plan, config.logging_strategy, plan.logging_steps, step, /*at_the_end=*/false);
+}
+
+bool should_evaluate(const StepPlan& plan, const config::TrainConfig& config, int64_t step) {
+  return is_due(plan, config.eval_strategy, plan.eval_steps, step, /*at_the_end=*/true);
+}
+
+bool should_save(const StepPlan& plan, const config::TrainConfig& config, int64_t step) {
+  return is_due(plan, config.save_strategy, plan.save_steps, step, /*at_the_end=*/true);
+}
+
+}  // namespace strata::train

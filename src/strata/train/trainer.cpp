@@ -1,0 +1,313 @@
+#include "strata/train/trainer.h"
+
+#include <sys/resource.h>
+
+#include <cmath>
+
+#include "strata/base/error.h"
+#include "strata/base/file.h"
+#include "strata/checkpoint/sharded.h"
+#include "strata/comm/agreement.h"
+#include "strata/data/collate.h"
+#include "strata/optim/lr_schedule.h"
+#include "strata/train/batch_tensors.h"
+#include "strata/train/evaluate.h"
+
+namespace strata::train {
+namespace {
+
+namespace fs = std::filesystem;
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+double peak_rss_mb() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return static_cast<double>(usage.ru_maxrss) / 1024.0;
+}
+
+// Since the launcher started when it said so, else since this process did.
+double seconds_since_launch() {
+  static const double kProcessStart =
+      std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+  const double now =
+      std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+  const char* launched = std::getenv("STRATA_LAUNCH_TIME");
+  return now - (launched != nullptr ? std::strtod(launched, nullptr) : kProcessStart);
+}
+
+std::function<double(int64_t)> lr_schedule(const config::OptimConfig& optim, int64_t max_steps) {
+  optim::ScheduleSettings settings;
+  settings.type = optim.lr_scheduler_type;
+  if (!optim.lr_scheduler_kwargs.empty()) {
+    settings.kwargs = parse_json(optim.lr_scheduler_kwargs, "lr_scheduler_kwargs");
+  }
+  settings.total_steps = max_steps;
+  settings.learning_rate = optim.learning_rate;
+  settings.warmup_steps = optim::resolve_warmup(optim.warmup_steps, optim.warmup_ratio, max_steps);
+  return optim::make_schedule(settings);
+}
+
+// Sums `values` over all ranks. Collective.
+void sum_over_ranks(comm::Group& world, std::span<double> values) {
+  at::Tensor sums = at::empty({static_cast<int64_t>(values.size())}, at::kDouble);
+  std::memcpy(sums.data_ptr(), values.data(), values.size_bytes());
+  world.all_reduce(sums)->wait();
+  std::memcpy(values.data(), sums.data_ptr(), values.size_bytes());
+}
+
+}  // namespace
+
+Trainer::Trainer(const config::RunConfig& config, const std::string& settings_text,
+                 Trainee& trainee, const Datasets& datasets, const Output& output)
+    : config_(config),
+      settings_text_(settings_text),
+      trainee_(trainee),
+      world_(*trainee.store->mesh().world),
+      datasets_(datasets),
+      sampler_(static_cast<int64_t>(datasets.train.rows.size()),
+               config.train.per_device_train_batch_size, world_.size(),
+               config.train.data_seed.value_or(config.train.seed),
+               config.train.train_sampling_strategy, config.train.dataloader_drop_last),
+      plan_(plan_steps(config.train, sampler_.batches_per_rank())),
+      lr_factor_(lr_schedule(config.optim, plan_.max_steps)) {
+  if (!config.train.resume_from_checkpoint.empty()) resume();
+  if (!is_main()) return;
+  const std::optional<int64_t> resumed =
+      first_step_ > 0 ? std::optional<int64_t>(first_step_) : std::nullopt;
+  metrics_ = std::make_unique<report::MetricsFile>(
+      fs::path(config.train.output_dir) / "metrics.jsonl", resumed);
+  progress_ = std::make_unique<report::Progress>(
+      output.write,
+      report::ProgressOptions{.total_steps = plan_.max_steps,
+                              .first_step = first_step_,
+                              .is_terminal = output.is_terminal && !config.train.disable_tqdm,
+                              .unicode = output.unicode,
+                              .columns = output.columns});
+}
+
+Trainer::~Trainer() = default;
+
+void Trainer::say(const std::string& line) {
+  if (progress_) progress_->message(line);
+}
+
+void Trainer::resume() {
+  const fs::path folder =
+      checkpoint::resolve(config_.train.resume_from_checkpoint, config_.train.output_dir);
+  checkpoint::load(folder, *trainee_.store, trainee_.optimizer.get());
+  const auto state = report::parse_trainer_state(read_file(folder / "trainer_state.json"),
+                                                 (folder / "trainer_state.json").string());
+  const Json progress = read_json_file(folder / "progress.json");
+  step_ = first_step_ = state.global_step;
+  log_history_ = state.log_history;
+  num_tokens_ = progress.at("num_tokens").get<int64_t>();
+  const Json& window = progress.at("log_window");
+  window_ = {window.at("loss").get<double>(), window.at("correct").get<double>(),
+             window.at("entropy").get<double>(), window.at("trained_tokens").get<double>(),
+             window.at("steps").get<int64_t>()};
+}
+
+std::string Trainer::progress_text() const {
+  const Json window{{"loss", window_.loss},
+                    {"correct", window_.correct},
+                    {"entropy", window_.entropy},
+                    {"trained_tokens", window_.trained_tokens},
+                    {"steps", window_.steps}};
+  return dump_python(Json{{"num_tokens", num_tokens_}, {"log_window", window}}) + "\n";
+}
+
+double Trainer::run() {
+  const Clock::time_point start = Clock::now();
+  speed_since_ = start;
+  if (config_.train.eval_on_start && step_ == 0) evaluate();
+  while (step_ < plan_.max_steps) {
+    StepOutcome outcome = train_step();
+    ++step_;
+    account(outcome);
+    if (should_log(plan_, config_.train, step_)) log_step(outcome);
+    if (should_evaluate(plan_, config_.train, step_)) evaluate();
+    if (should_save(plan_, config_.train, step_)) save();
+  }
+  const double seconds = seconds_since(start);
+  log_summary(seconds);
+  if (progress_) progress_->finish();
+  const int64_t steps = step_ - first_step_;
+  return steps > 0 ? total_loss_ / static_cast<double>(steps) : 0;
+}
+
+std::vector<data::MicroBatch> Trainer::micro_batches(const StepPlan::Window& window) const {
+  std::vector<data::MicroBatch> batches;
+  for (int64_t i = 0; i < window.count; ++i) {
+    const std::vector<int64_t> rows = sampler_.batch(window.epoch, world_.rank(), window.first + i);
+    std::vector<const data::Example*> examples;
+    for (int64_t row : rows) examples.push_back(&datasets_.train.rows[static_cast<size_t>(row)]);
+    batches.push_back(data::collate(examples, rows));
+  }
+  return batches;
+}
+
+Trainer::StepOutcome Trainer::train_step() {
+  StepOutcome outcome;
+  const std::vector<data::MicroBatch> batches = micro_batches(plan_.window(step_));
+  double counts[2] = {0, 0};  // trained tokens, all tokens
+  for (const data::MicroBatch& batch : batches) {
+    counts[0] += static_cast<double>(batch.num_targets);
+    for (int64_t tokens : batch.row_tokens) counts[1] += static_cast<double>(tokens);
+  }
+  sum_over_ranks(world_, counts);
+  outcome.row_tokens = static_cast<int64_t>(counts[1]);
+
+  nn::ForwardContext context;
+  context.training = true;
+  context.sums = &outcome.sums;
+  context.loss_scale = static_cast<float>(1.0 / std::max(counts[0], 1.0));
+  context.draw.seed = config_.train.seed;
+  context.draw.step = step_;
+  for (size_t i = 0; i < batches.size(); ++i) {
+    context.draw.micro_step = static_cast<int64_t>(i);
+    const nn::Batch batch = to_tensors(batches[i], trainee_.store->options().device);
+    trainee_.executor->train(batch, context, /*first_micro_step=*/i == 0,
+                             /*last_micro_step=*/i + 1 == batches.size());
+  }
+
+  outcome.gradient_norm = optim::global_gradient_norm(*trainee_.store);
+  if (!std::isfinite(outcome.gradient_norm)) {
+    throw Error(
+        fmt::format("step {}: found a gradient norm of {}, expected a finite one; the weights "
+                    "are those of step {}: lower learning_rate or look at the data, then "
+                    "resume from the last checkpoint",
+                    step_ + 1, outcome.gradient_norm, step_));
+  }
+  outcome.learning_rate = config_.optim.learning_rate * lr_factor_(step_);
+  trainee_.optimizer->step(outcome.learning_rate,
+                           optim::clip_factor(outcome.gradient_norm, config_.optim.max_grad_norm));
+  return outcome;
+}
+
+void Trainer::account(StepOutcome& outcome) {
+  double sums[4] = {outcome.sums.loss, outcome.sums.correct, outcome.sums.entropy,
+                    static_cast<double>(outcome.sums.tokens)};
+  sum_over_ranks(world_, sums);
+  outcome.loss = sums[0] / std::max(sums[3], 1.0);
+  window_.loss += outcome.loss;
+  window_.correct += sums[1];
+  window_.entropy += sums[2];
+  window_.trained_tokens += sums[3];
+  ++window_.steps;
+  total_loss_ += outcome.loss;
+  num_tokens_ += outcome.row_tokens;
+  speed_tokens_ += outcome.row_tokens;
+  if (!progress_) return;
+  const double seconds = std::max(seconds_since(speed_since_), 1e-9);
+  progress_->step({.step = step_,
+                   .loss = outcome.loss,
+                   .tokens_per_second = static_cast<double>(speed_tokens_) / seconds,
+                   .elapsed_seconds = seconds_since_launch(),
+                   .peak_rss_mb = peak_rss_mb()});
+}
+
+Json Trainer::machine_readings() const {
+  return Json{{"tokens_per_second", tokens_per_second_},
+              {"elapsed_seconds", seconds_since_launch()},
+              {"peak_rss_mb", peak_rss_mb()},
+              {"device_memory_mb", 0.0}};
+}
+
+void Trainer::log_step(const StepOutcome& outcome) {
+  tokens_per_second_ =
+      static_cast<double>(speed_tokens_) / std::max(seconds_since(speed_since_), 1e-9);
+  speed_since_ = Clock::now();
+  speed_tokens_ = 0;
+  const double tokens = std::max(window_.trained_tokens, 1.0);
+  Json values{{"loss", window_.loss / static_cast<double>(std::max<int64_t>(window_.steps, 1))},
+              {"grad_norm", outcome.gradient_norm},
+              {"learning_rate", outcome.learning_rate},
+              {"entropy", window_.entropy / tokens},
+              {"num_tokens", static_cast<double>(num_tokens_)},
+              {"mean_token_accuracy", window_.correct / tokens}};
+  window_ = {};
+  record(std::move(values), machine_readings());
+}
+
+void Trainer::record(Json values, const Json& extra) {
+  values["epoch"] = plan_.epoch_after(step_);
+  if (progress_) progress_->log(values);
+  values["step"] = step_;
+  log_history_.push_back(values);
+  if (!metrics_) return;
+  for (const auto& [key, value] : extra.items()) values[key] = value;
+  metrics_->append(values);
+}
+
+void Trainer::evaluate() {
+  if (!datasets_.eval) return;
+  const Clock::time_point start = Clock::now();
+  const EvalSums sums =
+      evaluate_dataset(*datasets_.eval, config_.train.per_device_eval_batch_size, trainee_);
+  const double seconds = seconds_since(start);
+  const double rows = static_cast<double>(datasets_.eval->rows.size());
+  record(Json{{"eval_loss", sums.mean_loss},
+              {"eval_runtime", seconds},
+              {"eval_samples_per_second", rows / seconds},
+              {"eval_steps_per_second", static_cast<double>(sums.num_batches) / seconds},
+              {"eval_entropy", sums.mean_entropy},
+              {"eval_num_tokens", static_cast<double>(num_tokens_)},
+              {"eval_mean_token_accuracy", sums.accuracy}},
+         machine_readings());
+  // The evaluation's seconds are not training's.
+  speed_since_ += std::chrono::duration_cast<Clock::duration>(Clock::now() - start);
+}
+
+report::TrainerState Trainer::state() const {
+  report::TrainerState state;
+  state.epoch = plan_.epoch_after(step_);
+  state.global_step = step_;
+  state.max_steps = plan_.max_steps;
+  state.logging_steps = plan_.logging_steps;
+  state.eval_steps = plan_.eval_steps;
+  state.save_steps = plan_.save_steps;
+  state.train_batch_size = config_.train.per_device_train_batch_size;
+  state.num_train_epochs = plan_.num_epochs;
+  state.num_input_tokens_seen = num_tokens_;
+  state.log_history = log_history_;
+  state.should_training_stop = step_ >= plan_.max_steps;
+  return state;
+}
+
+void Trainer::save() {
+  const Clock::time_point start = Clock::now();
+  const fs::path output_dir = config_.train.output_dir;
+  checkpoint::SmallFiles files{{"trainer_state.json", report::trainer_state_text(state())},
+                               {"progress.json", progress_text()},
+                               {"settings.json", settings_text_}};
+  checkpoint::save(output_dir, step_, *trainee_.store,
+                   config_.train.save_only_model ? nullptr : trainee_.optimizer.get(), files);
+  comm::all_or_nothing(world_, "removing old checkpoints", [&] {
+    if (is_main() && config_.train.save_total_limit) {
+      checkpoint::rotate(output_dir, *config_.train.save_total_limit);
+    }
+  });
+  speed_since_ += std::chrono::duration_cast<Clock::duration>(Clock::now() - start);
+}
+
+void Trainer::log_summary(double seconds) {
+  const int64_t steps = step_ - first_step_;
+  const double samples = static_cast<double>(
+      steps * plan_.accumulation * config_.train.per_device_train_batch_size * world_.size());
+  record(Json{{"train_runtime", seconds},
+              {"train_samples_per_second", samples / std::max(seconds, 1e-9)},
+              {"train_steps_per_second", static_cast<double>(steps) / std::max(seconds, 1e-9)},
+              {"total_flos", 0.0},
+              {"train_loss", steps > 0 ? total_loss_ / static_cast<double>(steps) : 0.0}},
+         machine_readings());
+}
+
+std::vector<Json> Trainer::metrics_rows() const {
+  return report::read_metrics(fs::path(config_.train.output_dir) / "metrics.jsonl");
+}
+
+}  // namespace strata::train
