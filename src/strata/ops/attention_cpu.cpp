@@ -16,15 +16,25 @@ namespace strata::ops::cpu {
 
 namespace {
 
-constexpr int64_t kBlockRows = 128;  // rows (query x head of the group) of a block of scores
-constexpr int64_t kBlockKeys = 256;  // its columns
+constexpr int64_t kBlockRows = 96;   // rows (query x head of the group) of a block of scores
+constexpr int64_t kBlockKeys = 512;  // its columns, at most
 
-// What one block of scores looks like to the kernels on its rows.
+// What one block of scores looks like to the kernels on its rows. The kernels work on whole
+// vectors: columns from `visible` on are masked, so what stands there does not matter.
 struct ScoreBlock {
   float* scores;
-  int64_t rows, keys, stride;
-  const int64_t* visible;  // [rows], how many of the keys the row sees
+  int64_t rows, columns, stride;  // columns: a multiple of kColumnMultiple
+  const int64_t* visible;         // [rows], how many of the columns the row sees
 };
+
+// Masks the columns from n on up to a whole vector with -inf and zeroes the rest. Returns the
+// number of columns up to there.
+STRATA_INLINE int64_t mask_row(float* row, int64_t n, int64_t columns) {
+  const int64_t whole = padded_columns(n);
+  for (int64_t j = n; j < whole; ++j) row[j] = -std::numeric_limits<float>::infinity();
+  for (int64_t j = whole; j < columns; ++j) row[j] = 0;
+  return whole;
+}
 
 // Online softmax. Turns scores into exp(score - max), 0 where masked; carries the running maximum
 // and sum of each row and says in `correction` by what earlier results of the row are multiplied.
@@ -32,7 +42,7 @@ STRATA_VECTORIZED void softmax_block(const ScoreBlock& block, float* max, float*
                                      float* correction) {
   for (int64_t r = 0; r < block.rows; ++r) {
     float* row = block.scores + r * block.stride;
-    const int64_t n = block.visible[r];
+    const int64_t n = mask_row(row, block.visible[r], block.columns);
     float row_max = max[r];
 #pragma omp simd reduction(max : row_max)
     for (int64_t j = 0; j < n; ++j) row_max = row[j] > row_max ? row[j] : row_max;
@@ -43,7 +53,6 @@ STRATA_VECTORIZED void softmax_block(const ScoreBlock& block, float* max, float*
       row[j] = e;
       row_sum += e;
     }
-    for (int64_t j = n; j < block.keys; ++j) row[j] = 0;
     // -inf before the first block: a correction of 0.
     correction[r] = n == 0 ? 1.0f : exp_vectorizable(max[r] - row_max);
     sum[r] = sum[r] * correction[r] + row_sum;
@@ -60,11 +69,11 @@ STRATA_VECTORIZED void scale_rows(float* x, const float* factor, int64_t rows, i
 // Probabilities from scores and the forward's lse, 0 where masked; then
 // grad = probability * (grad - delta), the gradient of the scores.
 STRATA_VECTORIZED void softmax_backward_block(const ScoreBlock& block, const float* lse,
-                                              const float* delta, float* __restrict grad) {
+                                              const float* delta, float* grad) {
   for (int64_t r = 0; r < block.rows; ++r) {
     float* __restrict row = block.scores + r * block.stride;
     float* __restrict grad_row = grad + r * block.stride;
-    const int64_t n = block.visible[r];
+    const int64_t n = mask_row(row, block.visible[r], block.columns);
     const float row_lse = lse[r];
     const float row_delta = delta[r];
     for (int64_t j = 0; j < n; ++j) {
@@ -72,10 +81,7 @@ STRATA_VECTORIZED void softmax_backward_block(const ScoreBlock& block, const flo
       row[j] = p;
       grad_row[j] = p * (grad_row[j] - row_delta);
     }
-    for (int64_t j = n; j < block.keys; ++j) {
-      row[j] = 0;
-      grad_row[j] = 0;
-    }
+    for (int64_t j = n; j < block.columns; ++j) grad_row[j] = 0;
   }
 }
 
@@ -122,32 +128,25 @@ class TaskRunner {
   TaskRunner(const AttentionArguments& a, const Task& task)
       : a_(a),
         task_(task),
+        width_(padded_columns(a.channels)),
         group_(a.q.heads / a.k.heads),
         block_queries_(std::max<int64_t>(1, kBlockRows / group_)),
-        max_rows_(block_queries_ * group_),
-        block_keys_(std::min(kBlockKeys, task.keys)) {
-    k_ = load_heads(a.k, k_copy_);
-    v_ = load_heads(a.v, v_copy_);
-    visible_.reset(new int64_t[static_cast<size_t>(max_rows_)]);
-  }
+        max_rows_(std::min(block_queries_, task.queries) * group_),
+        block_keys_(std::min(kBlockKeys, padded_columns(task.keys))),
+        score_stride_(block_keys_ + kColumnMultiple),
+        key_stride_(padded_columns(task.keys) + kColumnMultiple),
+        visible_(new int64_t[static_cast<size_t>(max_rows_)]) {}
 
   void forward(const HeadsView& out);
   void backward(const AttentionGradientViews& g);
 
  private:
-  // The task's keys or values as fp32: the tensor itself, or a converted copy.
-  Factor load_heads(const HeadsView& view, std::unique_ptr<float[]>& copy) {
-    const void* first = address(a_.type, view, task_.first_key, task_.kv_head);
-    if (a_.type == Element::kFloat) {
-      return {static_cast<const float*>(first), view.token_stride};
-    }
-    copy = make_scratch(task_.keys * a_.channels);
-    for (int64_t j = 0; j < task_.keys; ++j) {
-      copy_row(a_.type, at_index(a_.type, first, j * view.token_stride), a_.channels,
-               copy.get() + j * a_.channels);
-    }
-    return {copy.get(), a_.channels};
-  }
+  // The task's keys or values in fp32, [keys, width_] with zeros in the padding. A strided tensor
+  // is copied too: rows some KiB apart would push each other out of the cache.
+  std::unique_ptr<float[]> load_heads(const HeadsView& view) const;
+  // The transpose of that, [channels, key_stride_], zeros in the padding.
+  std::unique_ptr<float[]> transpose_heads(const float* heads) const;
+  void write_heads(const float* from, const HeadsView& to) const;
 
   QueryBlock query_block(int64_t begin) const {
     const int64_t count = std::min(block_queries_, task_.queries - begin);
@@ -166,11 +165,13 @@ class TaskRunner {
     }
   }
 
+  // Rows of a block as fp32 [rows, width_], multiplied by `factor`.
   void copy_rows(const QueryBlock& block, const HeadsView& view, float factor, float* to) const {
     for_rows(block, view, [&](const void* from, int64_t r) {
-      float* row = to + r * a_.channels;
+      float* row = to + r * width_;
       const float* source = read_row(a_.type, from, a_.channels, row);
       if (factor != 1.0f || source != row) scaled_copy(source, factor, row, a_.channels);
+      std::fill(row + a_.channels, row + width_, 0.0f);
     });
   }
 
@@ -187,151 +188,228 @@ class TaskRunner {
     return std::min(task_.keys, block.begin + block.count + a_.key_lead);
   }
 
-  Factor rows_from(const Factor& factor, int64_t row, bool transposed) const {
-    return {factor.data + row * factor.stride, factor.stride, transposed};
+  float* lse_at(const QueryBlock& block, int64_t row) const {
+    return a_.lse + (task_.kv_head * group_ + row % group_) * a_.tokens + task_.first_query +
+           block.begin + row / group_;
   }
 
-  float* lse_at(int64_t query, int64_t head_in_group) const {
-    return a_.lse + (task_.kv_head * group_ + head_in_group) * a_.tokens + task_.first_query +
-           query;
+  // scores [rows, keys] = rows_by_channel [rows, width_] x transposed_heads.
+  void make_scores(int64_t rows, const float* rows_by_channel, const float* transposed_heads,
+                   int64_t key, int64_t keys, float* scores) const {
+    block_product({.rows = rows,
+                   .columns = padded_columns(keys),
+                   .inner = a_.channels,
+                   .a = rows_by_channel,
+                   .a_row_stride = width_,
+                   .a_inner_stride = 1,
+                   .b = transposed_heads + key,
+                   .b_stride = key_stride_,
+                   .c = scores,
+                   .c_stride = score_stride_});
   }
 
-  void forward_block(const QueryBlock& block, const float* q, float* scores, float* out_rows,
-                     float* statistics);
-  void write_block(const QueryBlock& block, const HeadsView& out, float* out_rows,
-                   const float* statistics);
-  void backward_block(const QueryBlock& block, const AttentionGradientViews& g, float* scratch,
-                      float* dk, float* dv);
-  void write_heads(const float* from, const HeadsView& to) const;
+  // out [rows, width_] (+)= scores [rows, keys] x heads [keys, width_].
+  void apply_scores(int64_t rows, const float* scores, const float* heads, int64_t keys, bool add,
+                    float* out) const {
+    block_product({.rows = rows,
+                   .columns = width_,
+                   .inner = keys,
+                   .a = scores,
+                   .a_row_stride = score_stride_,
+                   .a_inner_stride = 1,
+                   .b = heads,
+                   .b_stride = width_,
+                   .c = out,
+                   .c_stride = width_,
+                   .add = add});
+  }
+
+  // out [keys, width_] += transpose of scores [rows, keys] x rows_by_channel [rows, width_].
+  void apply_transposed_scores(int64_t keys, const float* scores, const float* rows_by_channel,
+                               int64_t rows, float* out) const {
+    block_product({.rows = keys,
+                   .columns = width_,
+                   .inner = rows,
+                   .a = scores,
+                   .a_row_stride = 1,
+                   .a_inner_stride = score_stride_,
+                   .b = rows_by_channel,
+                   .b_stride = width_,
+                   .c = out,
+                   .c_stride = width_,
+                   .add = true});
+  }
+
+  ScoreBlock score_block(const QueryBlock& block, int64_t keys, float* scores) const {
+    return {scores, block.rows, padded_columns(keys), score_stride_, visible_.get()};
+  }
+
+  struct ForwardScratch;
+  struct BackwardScratch;
+  void forward_block(const QueryBlock& block, ForwardScratch& s);
+  void write_block(const QueryBlock& block, const HeadsView& out, ForwardScratch& s) const;
+  void load_block(const QueryBlock& block, const AttentionGradientViews& g,
+                  BackwardScratch& s) const;
+  void backward_block(const QueryBlock& block, BackwardScratch& s);
 
   const AttentionArguments& a_;
-  Task task_;
-  int64_t group_;
-  int64_t block_queries_;
-  int64_t max_rows_;
-  int64_t block_keys_;
-  std::unique_ptr<float[]> k_copy_, v_copy_;
-  Factor k_, v_;
-  std::unique_ptr<int64_t[]> visible_;
+  const Task task_;
+  const int64_t width_;  // channels and their padding
+  const int64_t group_;  // query heads of the kv head
+  const int64_t block_queries_;
+  const int64_t max_rows_;
+  const int64_t block_keys_;
+  const int64_t score_stride_;  // not a power of two, so that rows spread over the cache
+  const int64_t key_stride_;
+  const std::unique_ptr<int64_t[]> visible_;
 };
 
-void TaskRunner::forward_block(const QueryBlock& block, const float* q, float* scores,
-                               float* out_rows, float* statistics) {
-  const int64_t d = a_.channels;
-  float* max = statistics;
-  float* sum = statistics + max_rows_;
-  float* correction = statistics + 2 * max_rows_;
-  std::fill_n(max, block.rows, -std::numeric_limits<float>::infinity());
-  std::fill_n(sum, block.rows, 0.0f);
-  const int64_t end = seen_keys(block);
-  for (int64_t key = 0; key < end; key += block_keys_) {
-    const int64_t keys = std::min(block_keys_, end - key);
-    block_product({block.rows, keys, d}, {q, d}, rows_from(k_, key, true), /*add=*/false, scores,
-                  block_keys_);
-    count_visible(block, key, keys);
-    softmax_block({scores, block.rows, keys, block_keys_, visible_.get()}, max, sum, correction);
-    if (key > 0) scale_rows(out_rows, correction, block.rows, d);
-    block_product({block.rows, d, keys}, {scores, block_keys_}, rows_from(v_, key, false),
-                  /*add=*/key > 0, out_rows, d);
+std::unique_ptr<float[]> TaskRunner::load_heads(const HeadsView& view) const {
+  auto copy = make_scratch(task_.keys * width_);
+  for (int64_t j = 0; j < task_.keys; ++j) {
+    float* row = copy.get() + j * width_;
+    copy_row(a_.type, address(a_.type, view, task_.first_key + j, task_.kv_head), a_.channels, row);
+    std::fill(row + a_.channels, row + width_, 0.0f);
+  }
+  return copy;
+}
+
+std::unique_ptr<float[]> TaskRunner::transpose_heads(const float* heads) const {
+  auto transposed = make_scratch(a_.channels * key_stride_);
+  transpose_block(heads, width_, task_.keys, a_.channels, transposed.get(), key_stride_);
+  for (int64_t c = 0; c < a_.channels; ++c) {
+    std::fill(transposed.get() + c * key_stride_ + task_.keys,
+              transposed.get() + (c + 1) * key_stride_, 0.0f);
+  }
+  return transposed;
+}
+
+void TaskRunner::write_heads(const float* from, const HeadsView& to) const {
+  for (int64_t j = 0; j < task_.keys; ++j) {
+    void* row = mutable_address(a_.type, to, task_.first_key + j, task_.kv_head);
+    if (a_.type == Element::kFloat) {
+      std::copy_n(from + j * width_, a_.channels, static_cast<float*>(row));
+    } else {
+      narrow(from + j * width_, static_cast<uint16_t*>(row), a_.channels);
+    }
   }
 }
 
-void TaskRunner::write_block(const QueryBlock& block, const HeadsView& out, float* out_rows,
-                             const float* statistics) {
-  const int64_t d = a_.channels;
-  const float* max = statistics;
-  const float* sum = statistics + max_rows_;
+struct TaskRunner::ForwardScratch {
+  std::unique_ptr<float[]> transposed_keys, values;
+  std::unique_ptr<float[]> q, out, scores;
+  std::unique_ptr<float[]> max, sum, correction;  // of each row
+};
+
+void TaskRunner::forward_block(const QueryBlock& block, ForwardScratch& s) {
+  std::fill_n(s.max.get(), block.rows, -std::numeric_limits<float>::infinity());
+  std::fill_n(s.sum.get(), block.rows, 0.0f);
+  const int64_t end = seen_keys(block);
+  for (int64_t key = 0; key < end; key += block_keys_) {
+    const int64_t keys = std::min(block_keys_, end - key);
+    make_scores(block.rows, s.q.get(), s.transposed_keys.get(), key, keys, s.scores.get());
+    count_visible(block, key, keys);
+    softmax_block(score_block(block, keys, s.scores.get()), s.max.get(), s.sum.get(),
+                  s.correction.get());
+    if (key > 0) scale_rows(s.out.get(), s.correction.get(), block.rows, width_);
+    apply_scores(block.rows, s.scores.get(), s.values.get() + key * width_, keys,
+                 /*add=*/key > 0, s.out.get());
+  }
+}
+
+void TaskRunner::write_block(const QueryBlock& block, const HeadsView& out,
+                             ForwardScratch& s) const {
   for_rows(block, out, [&](void* to, int64_t r) {
-    float* row = out_rows + r * d;
-    scaled_copy(row, 1.0f / sum[r], begin_row(a_.type, to, row), d);
-    finish_row(a_.type, row, d, to);
-    if (a_.lse != nullptr) {
-      *lse_at(block.begin + r / group_, r % group_) = max[r] + std::log(sum[r]);
-    }
+    float* row = s.out.get() + r * width_;
+    scaled_copy(row, 1.0f / s.sum[r], begin_row(a_.type, to, row), a_.channels);
+    finish_row(a_.type, row, a_.channels, to);
+    if (a_.lse != nullptr) *lse_at(block, r) = s.max[r] + std::log(s.sum[r]);
   });
 }
 
 void TaskRunner::forward(const HeadsView& out) {
-  const int64_t d = a_.channels;
-  const auto scratch = make_scratch(max_rows_ * (2 * d + block_keys_ + 3));
-  float* q = scratch.get();
-  float* out_rows = q + max_rows_ * d;
-  float* scores = out_rows + max_rows_ * d;
-  float* statistics = scores + max_rows_ * block_keys_;
+  ForwardScratch s{.transposed_keys = transpose_heads(load_heads(a_.k).get()),
+                   .values = load_heads(a_.v),
+                   .q = make_scratch(max_rows_ * width_),
+                   .out = make_scratch(max_rows_ * width_),
+                   .scores = make_scratch(max_rows_ * score_stride_),
+                   .max = make_scratch(max_rows_),
+                   .sum = make_scratch(max_rows_),
+                   .correction = make_scratch(max_rows_)};
   for (int64_t begin = 0; begin < task_.queries; begin += block_queries_) {
     const QueryBlock block = query_block(begin);
-    copy_rows(block, a_.q, a_.scale, q);
-    forward_block(block, q, scores, out_rows, statistics);
-    write_block(block, out, out_rows, statistics);
+    copy_rows(block, a_.q, a_.scale, s.q.get());
+    forward_block(block, s);
+    write_block(block, out, s);
+  }
+}
+
+struct TaskRunner::BackwardScratch {
+  std::unique_ptr<float[]> keys, transposed_keys, transposed_values;
+  std::unique_ptr<float[]> dk, dv;       // [keys, width_], sums over the blocks
+  std::unique_ptr<float[]> q, dout, dq;  // [rows, width_]
+  std::unique_ptr<float[]> scores, grad;
+  std::unique_ptr<float[]> lse, delta;  // of each row; delta = sum(dout * out)
+};
+
+void TaskRunner::load_block(const QueryBlock& block, const AttentionGradientViews& g,
+                            BackwardScratch& s) const {
+  copy_rows(block, a_.q, a_.scale, s.q.get());
+  copy_rows(block, g.dout, 1.0f, s.dout.get());
+  copy_rows(block, g.out, 1.0f, s.dq.get());  // only until delta is known
+  for (int64_t r = 0; r < block.rows; ++r) {
+    s.lse[r] = *lse_at(block, r);
+    s.delta[r] = dot_row(s.dout.get() + r * width_, s.dq.get() + r * width_, a_.channels);
   }
 }
 
 // With scaled queries q: s = q k^T, p = exp(s - lse), dv += p^T dout, dp = dout v^T,
-// ds = p (dp - sum(dout * out)), dk += ds^T q, dq = scale * ds k.
-void TaskRunner::backward_block(const QueryBlock& block, const AttentionGradientViews& g,
-                                float* scratch, float* dk, float* dv) {
-  const int64_t d = a_.channels;
-  float* q = scratch;
-  float* dout = q + max_rows_ * d;
-  float* dq = dout + max_rows_ * d;
-  float* scores = dq + max_rows_ * d;
-  float* grad = scores + max_rows_ * block_keys_;
-  float* lse = grad + max_rows_ * block_keys_;
-  float* delta = lse + max_rows_;
-  copy_rows(block, a_.q, a_.scale, q);
-  copy_rows(block, g.dout, 1.0f, dout);
-  copy_rows(block, g.out, 1.0f, dq);  // only until delta is known
-  for (int64_t r = 0; r < block.rows; ++r) {
-    lse[r] = *lse_at(block.begin + r / group_, r % group_);
-    delta[r] = dot_row(dout + r * d, dq + r * d, d);
-  }
+// ds = p (dp - delta), dk += ds^T q, dq = scale * ds k.
+void TaskRunner::backward_block(const QueryBlock& block, BackwardScratch& s) {
   const int64_t end = seen_keys(block);
   for (int64_t key = 0; key < end; key += block_keys_) {
     const int64_t keys = std::min(block_keys_, end - key);
-    const ScoreBlock score_block{scores, block.rows, keys, block_keys_, visible_.get()};
-    block_product({block.rows, keys, d}, {q, d}, rows_from(k_, key, true), false, scores,
-                  block_keys_);
-    block_product({block.rows, keys, d}, {dout, d}, rows_from(v_, key, true), false, grad,
-                  block_keys_);
+    make_scores(block.rows, s.q.get(), s.transposed_keys.get(), key, keys, s.scores.get());
+    make_scores(block.rows, s.dout.get(), s.transposed_values.get(), key, keys, s.grad.get());
     count_visible(block, key, keys);
-    softmax_backward_block(score_block, lse, delta, grad);
-    block_product({keys, d, block.rows}, {scores, block_keys_, true}, {dout, d}, true, dv + key * d,
-                  d);
-    block_product({keys, d, block.rows}, {grad, block_keys_, true}, {q, d}, true, dk + key * d, d);
-    block_product({block.rows, d, keys}, {grad, block_keys_}, rows_from(k_, key, false), key > 0,
-                  dq, d);
-  }
-  for_rows(block, g.dq, [&](void* to, int64_t r) {
-    float* row = dq + r * d;
-    scaled_copy(row, a_.scale, begin_row(a_.type, to, row), d);
-    finish_row(a_.type, row, d, to);
-  });
-}
-
-void TaskRunner::write_heads(const float* from, const HeadsView& to) const {
-  const int64_t d = a_.channels;
-  for (int64_t j = 0; j < task_.keys; ++j) {
-    void* row = mutable_address(a_.type, to, task_.first_key + j, task_.kv_head);
-    if (a_.type == Element::kFloat) {
-      std::copy_n(from + j * d, d, static_cast<float*>(row));
-    } else {
-      narrow(from + j * d, static_cast<uint16_t*>(row), d);
-    }
+    softmax_backward_block(score_block(block, keys, s.scores.get()), s.lse.get(), s.delta.get(),
+                           s.grad.get());
+    apply_transposed_scores(keys, s.scores.get(), s.dout.get(), block.rows,
+                            s.dv.get() + key * width_);
+    apply_transposed_scores(keys, s.grad.get(), s.q.get(), block.rows, s.dk.get() + key * width_);
+    apply_scores(block.rows, s.grad.get(), s.keys.get() + key * width_, keys, /*add=*/key > 0,
+                 s.dq.get());
   }
 }
 
 void TaskRunner::backward(const AttentionGradientViews& g) {
-  const int64_t d = a_.channels;
-  const auto scratch = make_scratch(max_rows_ * (3 * d + 2 * block_keys_ + 2));
-  const auto sums = make_scratch(2 * task_.keys * d);
-  float* dk = sums.get();
-  float* dv = dk + task_.keys * d;
-  std::fill_n(dk, 2 * task_.keys * d, 0.0f);
+  BackwardScratch s{.keys = load_heads(a_.k),
+                    .transposed_keys = nullptr,
+                    .transposed_values = transpose_heads(load_heads(a_.v).get()),
+                    .dk = make_scratch(task_.keys * width_),
+                    .dv = make_scratch(task_.keys * width_),
+                    .q = make_scratch(max_rows_ * width_),
+                    .dout = make_scratch(max_rows_ * width_),
+                    .dq = make_scratch(max_rows_ * width_),
+                    .scores = make_scratch(max_rows_ * score_stride_),
+                    .grad = make_scratch(max_rows_ * score_stride_),
+                    .lse = make_scratch(max_rows_),
+                    .delta = make_scratch(max_rows_)};
+  s.transposed_keys = transpose_heads(s.keys.get());
+  std::fill_n(s.dk.get(), task_.keys * width_, 0.0f);
+  std::fill_n(s.dv.get(), task_.keys * width_, 0.0f);
   for (int64_t begin = 0; begin < task_.queries; begin += block_queries_) {
-    backward_block(query_block(begin), g, scratch.get(), dk, dv);
+    const QueryBlock block = query_block(begin);
+    load_block(block, g, s);
+    backward_block(block, s);
+    for_rows(block, g.dq, [&](void* to, int64_t r) {
+      float* row = s.dq.get() + r * width_;
+      scaled_copy(row, a_.scale, begin_row(a_.type, to, row), a_.channels);
+      finish_row(a_.type, row, a_.channels, to);
+    });
   }
-  write_heads(dk, g.dk);
-  write_heads(dv, g.dv);
+  write_heads(s.dk.get(), g.dk);
+  write_heads(s.dv.get(), g.dv);
 }
 
 // Runs f(runner) for each document and kv head.

@@ -1,24 +1,35 @@
-// Products of small row-major fp32 blocks on one thread, the inner step of the attention kernels.
-// Owns: the choice of the fastest product. Never: threads.
+// Products of fp32 blocks on one thread, held in registers tile by tile: the inner step of the
+// attention kernels.
+// Owns: the register tiles. Never: threads, packing; the caller lays its blocks out.
 #pragma once
 
 #include <cstdint>
 
 namespace strata::ops::cpu {
 
-// A block of a row-major matrix; `transposed`: the factor is the block's transpose.
-struct Factor {
-  const float* data;
-  int64_t stride;
-  bool transposed = false;
-};
+// Columns of `b` and `c` come in whole multiples of this many elements; what stands in the padding
+// is computed like the rest.
+constexpr int64_t kColumnMultiple = 16;
 
-struct ProductShape {
+constexpr int64_t padded_columns(int64_t n) {
+  return (n + kColumnMultiple - 1) / kColumnMultiple * kColumnMultiple;
+}
+
+// c [rows, columns] = a b, or c += a b with `add`.
+struct BlockProduct {
   int64_t rows, columns, inner;
+  const float* a;  // element (i, k) at a[i * a_row_stride + k * a_inner_stride]
+  int64_t a_row_stride, a_inner_stride;
+  const float* b;  // element (k, j) at b[k * b_stride + j]
+  int64_t b_stride;
+  float* c;  // element (i, j) at c[i * c_stride + j]
+  int64_t c_stride;
+  bool add = false;
 };
+void block_product(const BlockProduct& product);
 
-// c [rows, columns] = a b (or c += a b with `add`), a [rows, inner], b [inner, columns].
-void block_product(const ProductShape& shape, Factor a, Factor b, bool add, float* c,
-                   int64_t c_stride);
+// to [columns, rows] (stride `to_stride`) = transpose of from [rows, columns].
+void transpose_block(const float* from, int64_t from_stride, int64_t rows, int64_t columns,
+                     float* to, int64_t to_stride);
 
 }  // namespace strata::ops::cpu
