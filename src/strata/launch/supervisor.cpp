@@ -1,0 +1,237 @@
+// One poll loop over signals and pipes.
+#include "strata/launch/supervisor.h"
+
+#include <poll.h>
+#include <sys/signalfd.h>
+#include <sys/wait.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+#include <fstream>
+#include <optional>
+
+#include "strata/base/error.h"
+#include "strata/base/file.h"
+
+namespace strata::launch {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr int kPassedOn[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2};
+constexpr size_t kTailLines = 10;
+
+// Delivers the launcher's signals through a file descriptor while it lives.
+class SignalQueue {
+ public:
+  SignalQueue() {
+    sigset_t set;
+    ::sigemptyset(&set);
+    ::sigaddset(&set, SIGCHLD);
+    for (int number : kPassedOn) ::sigaddset(&set, number);
+    ::sigprocmask(SIG_BLOCK, &set, &previous_);
+    // A reader of our output that goes away must not end the run.
+    previous_pipe_ = ::signal(SIGPIPE, SIG_IGN);
+    queue_ = Descriptor(::signalfd(-1, &set, SFD_NONBLOCK | SFD_CLOEXEC));
+    if (queue_.get() < 0) throw IoError("signalfd: found {}, expected one", errno_text(errno));
+  }
+  ~SignalQueue() {
+    ::signal(SIGPIPE, previous_pipe_);
+    ::sigprocmask(SIG_SETMASK, &previous_, nullptr);
+  }
+  SignalQueue(const SignalQueue&) = delete;
+  SignalQueue& operator=(const SignalQueue&) = delete;
+
+  int descriptor() const { return queue_.get(); }
+  // 0: none is waiting.
+  int next() {
+    signalfd_siginfo info;
+    return ::read(queue_.get(), &info, sizeof(info)) == sizeof(info)
+               ? static_cast<int>(info.ssi_signo)
+               : 0;
+  }
+
+ private:
+  sigset_t previous_;
+  void (*previous_pipe_)(int) = SIG_DFL;
+  Descriptor queue_;
+};
+
+int exit_code_of(int status) {
+  return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+}
+
+class Supervisor {
+ public:
+  Supervisor(const LaunchPlan& plan, const SupervisorOptions& options)
+      : plan_(plan), options_(options) {}
+  ~Supervisor() {
+    // Only when starting failed half-way: run() leaves none.
+    for (Worker& worker : workers_) {
+      if (!worker.is_running) continue;
+      ::kill(-worker.pid, SIGKILL);
+      ::waitpid(worker.pid, nullptr, 0);
+    }
+  }
+
+  int run() {
+    if (!plan_.log_dir.empty()) require_writable_folder(plan_.log_dir);
+    for (int local_rank = 0; local_rank < plan_.local_world_size; ++local_rank) {
+      workers_.push_back(start_worker(plan_, local_rank, options_.streams));
+    }
+    while (is_any_running()) {
+      wait_for_event();
+      relay_output();
+      handle_signals();
+      reap();
+      if (deadline_ && Clock::now() >= *deadline_) signal_all(SIGKILL);
+    }
+    relay_output();
+    for (Worker& worker : workers_) {
+      worker.out.close();
+      worker.err.close();
+    }
+    if (interrupted_by_ != 0) return 128 + interrupted_by_;
+    return exit_code_;
+  }
+
+ private:
+  bool is_any_running() const {
+    return std::ranges::any_of(workers_, [](const Worker& w) { return w.is_running; });
+  }
+
+  void wait_for_event() {
+    std::vector<pollfd> sources = {{signals_.descriptor(), POLLIN, 0}};
+    for (const Worker& worker : workers_) {
+      for (const LineRelay* relay : {&worker.out, &worker.err}) {
+        if (relay->source() >= 0) sources.push_back({relay->source(), POLLIN, 0});
+      }
+    }
+    int timeout_ms = -1;
+    if (deadline_) {
+      const auto left =
+          std::chrono::duration_cast<std::chrono::milliseconds>(*deadline_ - Clock::now());
+      // After the deadline all are killed; look again soon in case one started a process meanwhile.
+      timeout_ms = static_cast<int>(std::max<int64_t>(left.count() + 1, 100));
+    }
+    ::poll(sources.data(), sources.size(), timeout_ms);
+  }
+
+  void relay_output() {
+    for (Worker& worker : workers_) relay_output_of(worker);
+  }
+  static void relay_output_of(Worker& worker) {
+    worker.out.relay();
+    worker.err.relay();
+  }
+
+  void signal_all(int number) {
+    for (const Worker& worker : workers_) {
+      if (worker.is_running) ::kill(-worker.pid, number);
+    }
+  }
+
+  void stop_within(std::chrono::milliseconds grace) {
+    const auto limit = Clock::now() + grace;
+    if (!deadline_ || limit < *deadline_) deadline_ = limit;
+  }
+
+  void handle_signals() {
+    while (int number = signals_.next()) {
+      if (number == SIGCHLD) continue;
+      const bool is_second = number == SIGINT && interrupted_by_ == SIGINT;
+      signal_all(is_second ? SIGKILL : number);
+      if (number == SIGUSR1 || number == SIGUSR2) continue;
+      if (interrupted_by_ == 0) interrupted_by_ = number;
+      stop_within(number == SIGINT ? options_.grace : options_.grace_after_term);
+    }
+  }
+
+  // Collects the ranks that ended. Of several failures at once a killed one is the cause, then the
+  // lowest rank.
+  void reap() {
+    const Worker* cause = nullptr;
+    for (Worker& worker : workers_) {
+      if (!worker.is_running || !has_ended(worker)) continue;
+      if (worker.wait_status == 0) continue;
+      if (!cause || (WIFSIGNALED(worker.wait_status) && !WIFSIGNALED(cause->wait_status))) {
+        cause = &worker;
+      }
+    }
+    if (!cause || interrupted_by_ != 0 || exit_code_ != 0) return;
+    exit_code_ = exit_code_of(cause->wait_status);
+    report(*cause);
+    signal_all(SIGTERM);
+    stop_within(options_.grace);
+  }
+
+  static bool has_ended(Worker& worker) {
+    siginfo_t info{};
+    // The process stays a zombie until its group is gone, so that the number is still its own.
+    if (::waitid(P_PID, static_cast<id_t>(worker.pid), &info, WEXITED | WNOHANG | WNOWAIT) != 0 ||
+        info.si_pid == 0) {
+      return false;
+    }
+    ::kill(-worker.pid, SIGKILL);  // what it left behind
+    ::waitpid(worker.pid, &worker.wait_status, 0);
+    worker.is_running = false;
+    relay_output_of(worker);  // its own message comes before ours
+    return true;
+  }
+
+  void report(const Worker& worker) {
+    const int status = worker.wait_status;
+    // A single rank's own message says enough.
+    if (plan_.world_size == 1 && !WIFSIGNALED(status)) return;
+    std::string text;
+    if (WIFSIGNALED(status)) {
+      const int number = WTERMSIG(status);
+      text = fmt::format("error: rank {}: killed by signal {} ({})", worker.rank, number,
+                         ::strsignal(number));
+      if (number == SIGKILL) text += "; the system does this when memory runs out";
+    } else {
+      text =
+          fmt::format("error: rank {}: ended with exit code {}", worker.rank, WEXITSTATUS(status));
+    }
+    if (is_any_running()) text += "; stopping the other ranks";
+    text += "\n" + tail_of_log(worker);
+    for (std::string_view rest = text; !rest.empty();) {
+      const ssize_t written = ::write(options_.streams.err, rest.data(), rest.size());
+      if (written < 0 && errno == EINTR) continue;
+      if (written <= 0) break;
+      rest.remove_prefix(static_cast<size_t>(written));
+    }
+  }
+
+  // The end of a rank's log file, which holds its message.
+  static std::string tail_of_log(const Worker& worker) {
+    if (worker.log_file.empty()) return "";
+    std::ifstream file(worker.log_file);
+    std::vector<std::string> lines;
+    for (std::string line; std::getline(file, line);) {
+      if (lines.size() == kTailLines) lines.erase(lines.begin());
+      lines.push_back(line);
+    }
+    std::string text = fmt::format("the end of {}:\n", worker.log_file.string());
+    for (const std::string& line : lines) text += fmt::format("[rank {}] {}\n", worker.rank, line);
+    return text;
+  }
+
+  const LaunchPlan& plan_;
+  SupervisorOptions options_;
+  SignalQueue signals_;
+  std::vector<Worker> workers_;
+  std::optional<Clock::time_point> deadline_;
+  int interrupted_by_ = 0;
+  int exit_code_ = 0;
+};
+
+}  // namespace
+
+int run_workers(const LaunchPlan& plan, const SupervisorOptions& options) {
+  return Supervisor(plan, options).run();
+}
+
+}  // namespace strata::launch

@@ -1,0 +1,27 @@
+// Runs the ranks of this machine to their end. Owns: relaying output and signals, stopping all when
+// one fails. Never: training, or anything printed beside the ranks' output and the one line that
+// names the rank that failed.
+#pragma once
+
+#include <chrono>
+
+#include "strata/launch/worker.h"
+
+namespace strata::launch {
+
+struct SupervisorOptions {
+  Streams streams;
+  // From the first failure or an interrupt until what is left is killed.
+  std::chrono::milliseconds grace{5000};
+  // The same after SIGTERM or SIGHUP, when ranks may be saving.
+  std::chrono::milliseconds grace_after_term{30000};
+};
+
+// Starts the ranks and waits for all of them. Returns 0, or the exit code of the rank that failed
+// first (128 + signal when it was killed), or 128 + signal when this process was told to stop.
+// SIGINT, SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 are passed on; a second SIGINT kills at once.
+// When it returns no process of any rank's process group is left, and none is a zombie.
+// Threads: none may run beside the caller (it blocks signals and forks).
+int run_workers(const LaunchPlan& plan, const SupervisorOptions& options);
+
+}  // namespace strata::launch

@@ -1,0 +1,196 @@
+// fork, exec and pipes.
+#include "strata/launch/worker.h"
+
+#include <fcntl.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+#include <set>
+
+#include "strata/base/error.h"
+#include "strata/base/file.h"
+
+extern char** environ;
+
+namespace strata::launch {
+namespace {
+
+// A line longer than this is passed on in pieces.
+constexpr size_t kLongestLine = 1 << 16;
+
+void write_all(int target, std::string_view text) {
+  while (!text.empty()) {
+    const ssize_t written = ::write(target, text.data(), text.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written <= 0) return;  // the reader is gone; the ranks go on
+    text.remove_prefix(static_cast<size_t>(written));
+  }
+}
+
+struct Pipe {
+  Descriptor read, write;
+};
+
+Pipe make_pipe() {
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0) {
+    throw IoError("pipe: found {}, expected a pipe for a rank's output", errno_text(errno));
+  }
+  return {Descriptor(ends[0]), Descriptor(ends[1])};
+}
+
+std::vector<std::string> environment_of(const LaunchPlan& plan, int local_rank) {
+  std::vector<std::pair<std::string, std::string>> own = plan.environment;
+  own.emplace_back("RANK", std::to_string(plan.first_rank + local_rank));
+  own.emplace_back("LOCAL_RANK", std::to_string(local_rank));
+  std::set<std::string, std::less<>> replaced;
+  std::vector<std::string> result;
+  for (const auto& [name, value] : own) {
+    replaced.insert(name);
+    result.push_back(name + "=" + value);
+  }
+  for (char** entry = environ; *entry; ++entry) {
+    const std::string_view text(*entry);
+    if (!replaced.contains(text.substr(0, text.find('=')))) result.emplace_back(text);
+  }
+  return result;
+}
+
+std::vector<char*> pointers_to(std::vector<std::string>& texts) {
+  std::vector<char*> result;
+  for (std::string& text : texts) result.push_back(text.data());
+  result.push_back(nullptr);
+  return result;
+}
+
+struct ChildSetup {
+  char** arguments;
+  char** environment;
+  int in, out, err;
+  int failure;  // write end: receives errno when exec fails
+  pid_t parent;
+};
+
+// Between fork and exec: only async-signal-safe calls.
+[[noreturn]] void become_worker(const ChildSetup& setup) {
+  ::setpgid(0, 0);
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (::getppid() != setup.parent) ::_exit(1);  // it died before the request
+  sigset_t none;
+  ::sigemptyset(&none);
+  ::sigprocmask(SIG_SETMASK, &none, nullptr);
+  // As a background process group it may still write to a terminal that forbids this (tostop).
+  ::signal(SIGTTOU, SIG_IGN);
+  ::signal(SIGPIPE, SIG_DFL);
+  if (::dup2(setup.in, 0) >= 0 && ::dup2(setup.out, 1) >= 0 && ::dup2(setup.err, 2) >= 0) {
+    ::execvpe(setup.arguments[0], setup.arguments, setup.environment);
+  }
+  const int error_number = errno;
+  [[maybe_unused]] ssize_t ignored = ::write(setup.failure, &error_number, sizeof(error_number));
+  ::_exit(127);
+}
+
+// The pipe closes at exec; before that it delivers why there was none.
+void require_started(const Descriptor& failure, pid_t pid, const std::string& program) {
+  int error_number = 0;
+  ssize_t size;
+  do {
+    size = ::read(failure.get(), &error_number, sizeof(error_number));
+  } while (size < 0 && errno == EINTR);
+  if (size != sizeof(error_number)) return;
+  ::waitpid(pid, nullptr, 0);
+  throw IoError("{}: found {}, expected a program to start", program, errno_text(error_number));
+}
+
+Descriptor open_log(const std::filesystem::path& path) {
+  const int file = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0666);
+  if (file < 0) {
+    throw IoError("{}: found {}, expected a log file to write", path.string(), errno_text(errno));
+  }
+  return Descriptor(file);
+}
+
+}  // namespace
+
+LineRelay::LineRelay(Descriptor source, int target, std::string prefix)
+    : source_(std::move(source)), target_(target), prefix_(std::move(prefix)) {
+  ::fcntl(source_.get(), F_SETFL, ::fcntl(source_.get(), F_GETFL) | O_NONBLOCK);
+}
+
+void LineRelay::write_line(std::string_view line) {
+  write_all(target_, prefix_ + std::string(line) + "\n");
+}
+
+bool LineRelay::relay() {
+  if (source_.get() < 0) return false;
+  char buffer[4096];
+  ssize_t size;
+  while ((size = ::read(source_.get(), buffer, sizeof(buffer))) > 0) {
+    pending_.append(buffer, static_cast<size_t>(size));
+    size_t start = 0;
+    for (size_t end; (end = pending_.find('\n', start)) != std::string::npos; start = end + 1) {
+      write_line(std::string_view(pending_).substr(start, end - start));
+    }
+    pending_.erase(0, start);
+    if (pending_.size() > kLongestLine) write_line(std::exchange(pending_, {}));
+  }
+  if (size < 0 && (errno == EAGAIN || errno == EINTR)) return true;
+  close();
+  return false;
+}
+
+void LineRelay::close() {
+  if (!pending_.empty()) write_line(std::exchange(pending_, {}));
+  source_ = Descriptor();
+}
+
+Worker start_worker(const LaunchPlan& plan, int local_rank, const Streams& streams) {
+  Worker worker;
+  worker.rank = plan.first_rank + local_rank;
+  std::vector<std::string> arguments = plan.command;
+  std::vector<std::string> environment = environment_of(plan, local_rank);
+  std::vector<char*> argument_pointers = pointers_to(arguments);
+  std::vector<char*> environment_pointers = pointers_to(environment);
+
+  Descriptor input(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  Pipe failure = make_pipe(), out, err;
+  Descriptor log;
+  ChildSetup setup{argument_pointers.data(),
+                   environment_pointers.data(),
+                   input.get(),
+                   streams.out,
+                   streams.err,
+                   failure.write.get(),
+                   ::getpid()};
+  if (worker.rank != 0 && !plan.log_dir.empty()) {
+    worker.log_file = plan.log_dir / fmt::format("rank_{}.log", worker.rank);
+    log = open_log(worker.log_file);
+    setup.out = setup.err = log.get();
+  } else if (worker.rank != 0) {
+    out = make_pipe();
+    err = make_pipe();
+    setup.out = out.write.get();
+    setup.err = err.write.get();
+  }
+  worker.pid = ::fork();
+  if (worker.pid == 0) become_worker(setup);
+  if (worker.pid < 0) {
+    throw IoError("rank {}: found {}, expected a new process", worker.rank, errno_text(errno));
+  }
+  ::setpgid(worker.pid, worker.pid);  // also here, so that it holds whoever runs first
+  worker.is_running = true;
+  failure.write = Descriptor();
+  if (out.read.get() >= 0) {
+    const std::string prefix = fmt::format("[rank {}] ", worker.rank);
+    worker.out = LineRelay(std::move(out.read), streams.out, prefix);
+    worker.err = LineRelay(std::move(err.read), streams.err, prefix);
+  }
+  require_started(failure.read, worker.pid, plan.command.front());
+  return worker;
+}
+
+}  // namespace strata::launch
