@@ -64,8 +64,10 @@ std::vector<int64_t> BatchSampler::batch(int64_t epoch, int rank, int64_t index)
   // Past the end the reference walks through the rows of the first round, again and again.
   const int64_t first_round = std::min(num_rows_, batch_size_ * world_size_);
   const int64_t begin = (index * world_size_ + rank) * batch_size_;
-  std::vector<int64_t> batch(static_cast<size_t>(batch_size_));
-  for (int64_t i = 0; i < batch_size_; ++i) {
+  // accelerate fills batches only where it deals them to several ranks.
+  const int64_t size = world_size_ > 1 ? batch_size_ : std::min(batch_size_, num_rows_ - begin);
+  std::vector<int64_t> batch(static_cast<size_t>(size));
+  for (int64_t i = 0; i < size; ++i) {
     const int64_t at = begin + i;
     batch[i] = rows[at < num_rows_ ? at : (at - num_rows_) % first_round];
   }

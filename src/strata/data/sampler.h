@@ -11,7 +11,8 @@ namespace strata::data {
 
 // The training order. Epoch e is torch.randperm seeded with seed + e (or 0, 1, 2, ...), cut into
 // batches; batch k goes to rank k mod world_size. The last round is filled with rows of the epoch's
-// first world_size batches, so that all ranks get equally many full batches.
+// first world_size batches, so that all ranks get equally many full batches; on a single rank it is
+// not filled, its last batch may be short.
 // Threads: one thread at a time per object (batch() keeps the last epoch's order).
 class BatchSampler {
  public:
@@ -23,7 +24,7 @@ class BatchSampler {
 
   // Batches each rank gets in one epoch.
   int64_t batches_per_rank() const { return batches_per_rank_; }
-  // Row indices of a batch, always batch_size many.
+  // Row indices of a batch: batch_size many, on a single rank fewer in the last batch.
   // Requires: 0 <= epoch, 0 <= rank < world_size, 0 <= index < batches_per_rank().
   std::vector<int64_t> batch(int64_t epoch, int rank, int64_t index) const;
 

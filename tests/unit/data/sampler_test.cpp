@@ -67,9 +67,15 @@ TEST(BatchSampler, DropsTheLastRound) {
   EXPECT_EQ(epoch_of(sampler, 0, 1), (Batches{{4, 5, 0, 9}}));
 }
 
+// accelerate leaves the loader of a single process as it is.
+TEST(BatchSampler, LeavesTheLastBatchShortOnOneRank) {
+  const BatchSampler sampler(10, 4, 1, 42, "random", false);
+  EXPECT_EQ(epoch_of(sampler, 0, 0), (Batches{{2, 6, 1, 8}, {4, 5, 0, 9}, {3, 7}}));
+}
+
 TEST(BatchSampler, IsSequentialOnRequest) {
   const BatchSampler sampler(5, 2, 1, 42, "sequential", false);
-  EXPECT_EQ(epoch_of(sampler, 3, 0), (Batches{{0, 1}, {2, 3}, {4, 0}}));
+  EXPECT_EQ(epoch_of(sampler, 3, 0), (Batches{{0, 1}, {2, 3}, {4}}));
 }
 
 // A global batch is the same rows however many ranks share it (I7).
@@ -113,7 +119,9 @@ TEST(EvalSampler, CountsEveryRowOnce) {
       for (int64_t i = 0; i < sampler.batches_per_rank(); ++i) {
         for (int rank = 0; rank < world_size; ++rank) {
           const EvalBatch batch = sampler.batch(rank, i);
-          ASSERT_EQ(batch.rows.size(), 3u);
+          if (world_size > 1) {
+            ASSERT_EQ(batch.rows.size(), 3u);
+          }
           seen.insert(batch.rows.begin(), batch.rows.begin() + batch.num_real);
         }
       }

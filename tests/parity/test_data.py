@@ -1,0 +1,234 @@
+# Oracle: the batches that TRL's SFTTrainer (transformers, accelerate) hands to the model for the same
+# files, tokenizer and settings.
+import json
+import os
+import pathlib
+import random
+import subprocess
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+BUILD = ROOT / os.environ.get("STRATA_BUILD", "build/release")
+
+CHATML = (
+    "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\\n' }}"
+    "{% if m['role'] == 'assistant' %}{% generation %}{{ m['content'] + '<|im_end|>' }}{% endgeneration %}"
+    "{% else %}{{ m['content'] + '<|im_end|>' }}{% endif %}{{ '\\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
+)
+WORDS = (
+    "the cat sat down on a mat and then went away because it was raining in Zürich 12345 times "
+    "naïve café 東京 🎉👩‍🚀 def f(x): return x+1 isn't it's we'll <b>bold</b> a  b\tc"
+).split(" ")
+SPECIALS = ["<|begin|>", "<|im_start|>", "<|im_end|>", "<pad>", "<|start_header_id|>", "<|end_header_id|>",
+            "<|eot_id|>", "<start_of_turn>", "<end_of_turn>", "<|user|>", "<|assistant|>", "<|end|>"]
+
+
+def sentence(rng, low=1, high=30):
+    return " ".join(rng.choice(WORDS) for _ in range(rng.randint(low, high)))
+
+
+def turns(rng, pairs):
+    rows = [{"role": "system", "content": sentence(rng, 1, 5)}] if rng.random() < 0.3 else []
+    for _ in range(pairs):
+        rows += [{"role": "user", "content": sentence(rng)}, {"role": "assistant", "content": sentence(rng)}]
+    return rows
+
+
+def make_rows(kind, count):
+    rng = random.Random(kind)
+    if kind == "text":
+        return [{"text": sentence(rng) + ("<|im_end|>" if i % 7 == 0 else "")} for i in range(count)]
+    if kind == "prompt_text":
+        return [{"prompt": sentence(rng), "completion": " " + sentence(rng)} for i in range(count)]
+    if kind == "prompt_messages":
+        return [{"prompt": t[:-1], "completion": t[-1:]} for t in (turns(rng, rng.randint(1, 2)) for _ in range(count))]
+    if kind == "from_value":
+        return [{"conversations": [{"from": m["role"], "value": m["content"]} for m in turns(rng, 1)]} for _ in range(count)]
+    if kind == "user_first":
+        rows = [turns(rng, rng.randint(1, 3)) for _ in range(count)]
+        return [{"messages": [m for m in row if m["role"] != "system"]} for row in rows]
+    if kind == "one_turn":
+        return [{"messages": [m for m in turns(rng, 1) if m["role"] != "system"]} for _ in range(count)]
+    if kind == "tokens":
+        ids = [[rng.randint(10, 90) for _ in range(rng.randint(1, 40))] for _ in range(count)]
+        return [{"input_ids": x, "labels": [-100 if rng.random() < 0.6 else i for i in x]} for x in ids]
+    return [{"messages": turns(rng, rng.randint(1, 3))} for _ in range(count)]
+
+
+class Stack:
+    """The reference stack, imported once (that takes longer than the tests)."""
+
+    def __init__(self, folder):
+        os.environ["HF_HUB_OFFLINE"] = "1"
+        os.environ["TOKENIZERS_PARALLELISM"] = "false"
+        import datasets
+        import torch
+        import transformers
+        import trl
+        from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+
+        self.torch, self.transformers, self.trl, self.datasets = torch, transformers, trl, datasets
+        datasets.disable_progress_bars()
+        self.folder = folder
+        t = Tokenizer(models.BPE())
+        t.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        t.decoder = decoders.ByteLevel()
+        rng = random.Random(0)
+        t.train_from_iterator(
+            (sentence(rng) for _ in range(300)),
+            trainers.BpeTrainer(vocab_size=500, show_progress=False, special_tokens=SPECIALS,
+                                initial_alphabet=pre_tokenizers.ByteLevel.alphabet()))
+        t.post_processor = processors.TemplateProcessing(single="<|begin|> $A", special_tokens=[("<|begin|>", 0)])
+        self.tokenizer = transformers.PreTrainedTokenizerFast(
+            tokenizer_object=t, bos_token="<|begin|>", eos_token="<|im_end|>", pad_token="<pad>")
+        self.tokenizer.chat_template = CHATML
+        config = transformers.LlamaConfig(hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=1,
+                                          vocab_size=len(self.tokenizer))
+        self.model = transformers.LlamaForCausalLM(config)
+
+    def save_tokenizer(self, name, template):
+        folder = self.folder / f"tokenizer-{name}"
+        if not folder.exists():
+            self.tokenizer.chat_template = template
+            self.tokenizer.save_pretrained(folder)
+        return folder
+
+    def template(self, name):
+        if name == "chatml":
+            return CHATML
+        return (pathlib.Path(self.trl.__file__).parent / "chat_templates" / f"{name}.jinja").read_text()
+
+    def trainer(self, data, template, batch_size, **settings):
+        self.tokenizer.chat_template = template
+        args = self.trl.SFTConfig(output_dir=str(self.folder / "out"), per_device_train_batch_size=batch_size, use_cpu=True,
+                                  bf16=False, report_to="none", gradient_checkpointing=False, max_steps=1, **settings)
+        dataset = self.datasets.load_dataset("json", data_files={"train": str(data)}, cache_dir=str(self.folder / "cache"))
+        return self.trl.SFTTrainer(model=self.model, processing_class=self.tokenizer, args=args, train_dataset=dataset["train"])
+
+
+@pytest.fixture(scope="module")
+def stack(tmp_path_factory):
+    return Stack(tmp_path_factory.mktemp("data_parity"))
+
+
+def probe(folder, requests):
+    path = folder / "requests.json"
+    path.write_text(json.dumps(requests))
+    result = subprocess.run([BUILD / "data_probe", path], capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    return json.loads(result.stdout)
+
+
+def expected_batch(batch):
+    """The reference's batch as documents side by side: ids, targets, positions, offsets."""
+    ids, targets, positions, offsets = [], [], [], [0]
+    if "attention_mask" in batch:
+        rows = [(i[m], l[m]) for i, l, m in zip(batch["input_ids"], batch["labels"], batch["attention_mask"].bool())]
+        documents = [(i.tolist(), l.tolist()) for i, l in rows]
+    else:
+        bounds = batch["cu_seq_lens_q"].tolist()
+        documents = [(batch["input_ids"][0][a:b].tolist(), batch["labels"][0][a:b].tolist()) for a, b in zip(bounds, bounds[1:])]
+    for document, labels in documents:
+        ids += document
+        targets += labels[1:] + [-100]
+        positions += range(len(document))
+        offsets.append(len(ids))
+    return {"ids": ids, "targets": targets, "positions": positions, "offsets": offsets}
+
+
+# name, kind of rows, how many, template, settings
+CASES = [
+    ("text", "text", 23, "chatml", {}),
+    ("text_short", "text", 23, "chatml", {"max_length": 12}),
+    ("text_shuffled", "text", 40, "chatml", {"shuffle_dataset": True, "seed": 7}),
+    ("text_bfd", "text", 1100, "chatml", {"packing": True, "max_length": 64}),
+    ("text_bfd_shuffled", "text", 300, "chatml", {"packing": True, "max_length": 64, "shuffle_dataset": True}),
+    ("text_wrapped", "text", 1100, "chatml", {"packing": True, "packing_strategy": "wrapped", "max_length": 64}),
+    ("text_wrapped_shuffled", "text", 200, "chatml",
+     {"packing": True, "packing_strategy": "wrapped", "max_length": 50, "shuffle_dataset": True}),
+    ("messages", "messages", 23, "chatml", {"max_length": 100}),
+    ("messages_bfd", "messages", 50, "chatml", {"packing": True, "max_length": 128}),
+    ("messages_wrapped", "messages", 50, "chatml", {"packing": True, "packing_strategy": "wrapped", "max_length": 128}),
+    ("assistant", "messages", 40, "chatml", {"assistant_only_loss": True, "max_length": 60}),
+    ("assistant_bfd", "messages", 40, "chatml", {"assistant_only_loss": True, "packing": True, "max_length": 128}),
+    ("assistant_llama3", "messages", 30, "llama3", {"assistant_only_loss": True}),
+    ("assistant_gemma", "user_first", 30, "gemma", {"assistant_only_loss": True}),
+    ("assistant_phi3", "one_turn", 30, "phi3", {"assistant_only_loss": True}),
+    ("from_value", "from_value", 20, "chatml", {}),
+    ("prompt_text", "prompt_text", 40, "chatml", {"max_length": 30}),
+    ("prompt_text_all", "prompt_text", 20, "chatml", {"completion_only_loss": False}),
+    ("prompt_text_bfd", "prompt_text", 60, "chatml", {"packing": True, "max_length": 64}),
+    ("prompt_text_wrapped", "prompt_text", 60, "chatml", {"packing": True, "packing_strategy": "wrapped", "max_length": 64}),
+    ("prompt_messages", "prompt_messages", 30, "chatml", {"max_length": 60}),
+    ("prompt_messages_assistant", "prompt_messages", 30, "chatml", {"assistant_only_loss": True}),
+    ("tokens", "tokens", 30, "chatml", {"max_length": 20}),
+    ("tokens_bfd", "tokens", 60, "chatml", {"packing": True, "max_length": 32}),
+]
+
+
+@pytest.mark.parametrize("name, kind, count, template, settings", CASES, ids=[case[0] for case in CASES])
+def test_batches_equal_the_trainers(stack, name, kind, count, template, settings):
+    data = stack.folder / f"{kind}-{count}.jsonl"
+    data.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in make_rows(kind, count)))
+    batch_size = 3
+    source = stack.template(template)
+    folder = stack.save_tokenizer(template, source)
+    trainer = stack.trainer(data, source, batch_size, **settings)
+    answer, = probe(stack.folder, [{"op": "prepare", "tokenizer": str(folder), "data": str(data), "batch_size": batch_size, **settings}])
+
+    prepared = trainer.train_dataset
+    assert len(answer["rows"]) == len(prepared)
+    for got, want in zip(answer["rows"], prepared):
+        assert got["ids"] == want["input_ids"]
+        assert got["labels"] == want["labels"]
+        assert got["lengths"] == want.get("seq_lengths", [len(want["input_ids"])])
+    if not settings.get("packing"):
+        assert answer["num_dropped"] == count - len(prepared)
+
+    batches = list(trainer.get_train_dataloader())
+    assert len(answer["batches"]) == len(batches)
+    for got, batch in zip(answer["batches"], batches):
+        want = expected_batch(batch)
+        assert {key: got[key] for key in want} == want
+        assert got["num_targets"] == trainer._get_num_items_in_batch([batch], "cpu")
+
+
+def test_the_cases_cover_dropped_rows(stack):
+    data = stack.folder / "dropped.jsonl"
+    data.write_text("".join(json.dumps(row) + "\n" for row in make_rows("prompt_text", 40)))
+    folder = stack.save_tokenizer("chatml", CHATML)
+    answer, = probe(stack.folder, [{"op": "prepare", "tokenizer": str(folder), "data": str(data), "batch_size": 1, "max_length": 30}])
+    assert answer["num_dropped"] > 0
+
+
+@pytest.mark.parametrize("strategy", ["random", "sequential"])
+def test_order_equals_accelerates(stack, strategy):
+    from accelerate.data_loader import prepare_data_loader
+    from torch.utils.data import DataLoader, RandomSampler, SequentialSampler
+
+    requests, wanted = [], []
+    for num_rows in (1, 3, 10, 17, 24):
+        for batch_size, world_size in ((1, 1), (4, 1), (2, 2), (5, 2), (1, 3), (3, 3), (4, 3)):
+            for drop_last in (False, True):
+                if drop_last and num_rows < batch_size * world_size:
+                    continue
+                seed, epochs = 40 + num_rows, 2
+                requests.append({"op": "order", "num_rows": num_rows, "batch_size": batch_size, "world_size": world_size,
+                                 "seed": seed, "strategy": strategy, "drop_last": drop_last, "epochs": epochs})
+                loaders = []
+                for rank in range(world_size):
+                    rows = list(range(num_rows))
+                    sampler = RandomSampler(rows) if strategy == "random" else SequentialSampler(rows)
+                    loader = DataLoader(rows, batch_size=batch_size, sampler=sampler, drop_last=drop_last)
+                    loaders.append(prepare_data_loader(loader, num_processes=world_size, process_index=rank, put_on_device=False,
+                                                       even_batches=True, use_seedable_sampler=True, data_seed=seed,
+                                                       rng_types=[]))
+                wanted.append([])
+                for epoch in range(epochs):
+                    for loader in loaders:
+                        loader.set_epoch(epoch)
+                    wanted[-1].append([[batch.tolist() for batch in loader] for loader in loaders])
+    for request, got, want in zip(requests, probe(stack.folder, requests), wanted):
+        assert got == want, request

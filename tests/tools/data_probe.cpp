@@ -1,0 +1,112 @@
+// Runs src/strata/data for tests/parity/test_data.py: a JSON list of requests in (file, argv[1]), a
+// JSON list of answers out. Never used by the program itself.
+#include <cstdio>
+#include <string>
+
+#include "strata/base/error.h"
+#include "strata/base/json.h"
+#include "strata/data/collate.h"
+#include "strata/data/prepare.h"
+#include "strata/data/sampler.h"
+#include "strata/data/source.h"
+
+namespace {
+
+using strata::Json;
+using namespace strata::data;
+
+PrepareOptions read_options(const Json& request) {
+  PrepareOptions options;
+  options.subject = "probe";
+  options.threads = 2;
+  options.dataset_text_field = request.value("dataset_text_field", options.dataset_text_field);
+  options.max_length = request.value("max_length", options.max_length);
+  options.packing = request.value("packing", options.packing);
+  options.packing_strategy = request.value("packing_strategy", options.packing_strategy);
+  if (request.contains("completion_only_loss")) {
+    options.completion_only_loss = request["completion_only_loss"].get<bool>();
+  }
+  options.assistant_only_loss = request.value("assistant_only_loss", options.assistant_only_loss);
+  options.shuffle = request.value("shuffle_dataset", options.shuffle);
+  options.seed = request.value("seed", options.seed);
+  options.separate_documents = request.value("separate_documents", options.separate_documents);
+  return options;
+}
+
+// The rows of one epoch for each rank: [epoch][rank][index].
+Json order(const Json& request) {
+  const int world_size = request.at("world_size").get<int>();
+  const BatchSampler sampler(
+      request.at("num_rows").get<int64_t>(), request.at("batch_size").get<int64_t>(), world_size,
+      request.at("seed").get<uint64_t>(), request.at("strategy").get<std::string>(),
+      request.at("drop_last").get<bool>());
+  Json epochs = Json::array();
+  for (int64_t epoch = 0; epoch < request.at("epochs").get<int64_t>(); ++epoch) {
+    Json ranks = Json::array();
+    for (int rank = 0; rank < world_size; ++rank) {
+      Json batches = Json::array();
+      for (int64_t i = 0; i < sampler.batches_per_rank(); ++i) {
+        batches.push_back(sampler.batch(epoch, rank, i));
+      }
+      ranks.push_back(std::move(batches));
+    }
+    epochs.push_back(std::move(ranks));
+  }
+  return epochs;
+}
+
+Json describe(const MicroBatch& batch) {
+  return {{"ids", batch.ids},
+          {"targets", batch.targets},
+          {"positions", batch.positions},
+          {"offsets", batch.offsets},
+          {"rows", batch.rows},
+          {"row_tokens", batch.row_tokens},
+          {"num_targets", batch.num_targets}};
+}
+
+// The prepared rows and the first epoch's micro-batches on one rank.
+Json prepare_and_collate(const Json& request) {
+  const auto tokenizer = strata::text::Tokenizer::load(request.at("tokenizer").get<std::string>());
+  const strata::text::ChatTemplate tmpl(tokenizer->chat_template());
+  const Split split = load_split(request.at("data").get<std::string>(), "train");
+  const Dataset dataset = prepare(split.rows, *tokenizer, &tmpl, read_options(request));
+  Json rows = Json::array();
+  for (const Example& row : dataset.rows) {
+    rows.push_back({{"ids", row.ids}, {"labels", row.labels}, {"lengths", row.lengths}});
+  }
+  const BatchSampler sampler(static_cast<int64_t>(dataset.rows.size()),
+                             request.at("batch_size").get<int64_t>(), /*world_size=*/1,
+                             request.value("seed", uint64_t{42}), "random", /*drop_last=*/false);
+  Json batches = Json::array();
+  for (int64_t i = 0; i < sampler.batches_per_rank(); ++i) {
+    const std::vector<int64_t> indices = sampler.batch(/*epoch=*/0, /*rank=*/0, i);
+    std::vector<const Example*> examples;
+    for (const int64_t index : indices) examples.push_back(&dataset.rows[index]);
+    batches.push_back(describe(collate(examples, indices)));
+  }
+  return {{"rows", rows},
+          {"batches", batches},
+          {"num_dropped", dataset.num_dropped},
+          {"num_split_prompts", dataset.num_split_prompts},
+          {"num_tokens", dataset.num_tokens},
+          {"num_targets", dataset.num_targets}};
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc != 2) return 2;
+  Json answers = Json::array();
+  try {
+    for (const Json& request : strata::read_json_file(argv[1])) {
+      answers.push_back(request.at("op") == "order" ? order(request)
+                                                    : prepare_and_collate(request));
+    }
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    return 1;
+  }
+  std::printf("%s\n", answers.dump().c_str());
+  return 0;
+}
