@@ -38,8 +38,8 @@ std::vector<std::string> suffixes_of(const std::string& path) {
 
 PathPattern::PathPattern(const std::string& expression) {
   initialize_oniguruma();
-  // \z: re.fullmatch lets the expression backtrack until it reaches the end.
-  const std::string whole = "(?:" + expression + ")\\z";
+  // \Z: re.fullmatch lets the expression backtrack until it reaches the end.
+  const std::string whole = "(?:" + expression + ")\\Z";
   OnigErrorInfo info;
   regex_t* regex = nullptr;
   const int status = onig_new(&regex, bytes(whole), bytes(whole) + whole.size(), ONIG_OPTION_NONE,

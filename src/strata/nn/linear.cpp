@@ -15,6 +15,7 @@ using torch::autograd::variable_list;
 struct LinearCall {
   std::vector<const Linear*> layers;
   DropoutDraw draw;
+  bool has_residual;
 };
 
 bool trains_on_input(const Linear& layer) {
@@ -79,7 +80,7 @@ struct LinearFunction : torch::autograd::Function<LinearFunction> {
         low_rank_backward(dy, {x, saved[branch++]}, *layer.low_rank(), call.draw, dx);
       }
     }
-    return {at::Tensor(), dx, gradients[0]};
+    return {at::Tensor(), dx, call.has_residual ? gradients[0] : at::Tensor()};
   }
 };
 
@@ -124,13 +125,13 @@ at::Tensor Linear::forward(const at::Tensor& x, const ForwardContext& context) c
 
 at::Tensor Linear::forward_add(const at::Tensor& x, const at::Tensor& residual,
                                const ForwardContext& context) const {
-  const LinearCall call{{this}, DropoutDraw::from(context)};
+  const LinearCall call{{this}, DropoutDraw::from(context), /*has_residual=*/true};
   return LinearFunction::apply(call, x, std::optional<at::Tensor>(residual))[0];
 }
 
 std::vector<at::Tensor> linear_shared_input(std::vector<const Linear*> layers, const at::Tensor& x,
                                             const ForwardContext& context) {
-  const LinearCall call{std::move(layers), DropoutDraw::from(context)};
+  const LinearCall call{std::move(layers), DropoutDraw::from(context), /*has_residual=*/false};
   return LinearFunction::apply(call, x, std::optional<at::Tensor>());
 }
 

@@ -1,0 +1,70 @@
+"""Small random Llama checkpoints and their results in transformers, for the parity tests."""
+
+import json
+
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+BASE = dict(vocab_size=97, hidden_size=32, intermediate_size=52, num_hidden_layers=2,
+            num_attention_heads=4, num_key_value_heads=4, max_position_embeddings=64,
+            pad_token_id=None)
+LLAMA3 = dict(rope_type="llama3", rope_theta=500.0, factor=8.0, low_freq_factor=1.0,
+              high_freq_factor=4.0, original_max_position_embeddings=16)
+# Type, size of the random weights, largest relative error. Both programs round in bfloat16, each
+# in its own order: with large weights two correct results are further apart than the limit.
+PRECISIONS = [("float32", 0.15, 1e-5), ("bfloat16", 0.04, 2e-2)]
+
+
+def save_checkpoint(folder, old_rope_keys=False, scale=0.15, **settings):
+    """Writes config.json and weights; all weights random, also norms and biases."""
+    torch.manual_seed(0)
+    model = LlamaForCausalLM(LlamaConfig(**{**BASE, **settings}))
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "norm" in name:
+                parameter.uniform_(0.5, 1.5)
+            else:
+                parameter.normal_(0, scale)
+    model.save_pretrained(folder)
+    if old_rope_keys:
+        file = folder / "config.json"
+        config = json.loads(file.read_text())
+        rope = config.pop("rope_parameters")
+        config["rope_theta"] = rope.pop("rope_theta")
+        rope["type"] = rope.pop("rope_type")
+        config["rope_scaling"] = None if rope == {"type": "default"} else rope
+        file.write_text(json.dumps(config))
+
+
+def make_documents(lengths, vocab_size=97, seed=1, masked=0.2):
+    """Random documents; some labels are masked, as with completion-only training."""
+    generator = torch.Generator().manual_seed(seed)
+    documents = []
+    for length in lengths:
+        ids = torch.randint(0, vocab_size, (length,), generator=generator)
+        labels = ids.clone()
+        labels[torch.rand(length, generator=generator) < masked] = -100
+        documents.append({"ids": ids.tolist(), "labels": labels.tolist()})
+    return documents
+
+
+def run_reference(model, documents):
+    """Loss per trained token, logits of all tokens in order, and gradients (left in the model).
+
+    The documents are the rows of one batch, padded at the right.
+    """
+    length = max(len(d["ids"]) for d in documents)
+    ids = torch.zeros(len(documents), length, dtype=torch.long)
+    labels = torch.full_like(ids, -100)
+    mask = torch.zeros_like(ids)
+    for row, document in enumerate(documents):
+        n = len(document["ids"])
+        ids[row, :n] = torch.tensor(document["ids"])
+        labels[row, :n] = torch.tensor(document["labels"])
+        mask[row, :n] = 1
+    logits = model(input_ids=ids, attention_mask=mask).logits
+    loss = torch.nn.functional.cross_entropy(
+        logits[:, :-1].float().reshape(-1, logits.shape[-1]), labels[:, 1:].reshape(-1))
+    model.zero_grad()
+    loss.backward()
+    return loss.detach(), logits.detach()[mask.bool()]

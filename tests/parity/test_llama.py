@@ -1,0 +1,165 @@
+"""Oracle: transformers' LlamaForCausalLM: logits, loss and the gradient of every parameter."""
+
+import pytest
+import torch
+from transformers import LlamaForCausalLM
+
+from llama_reference import LLAMA3, PRECISIONS, make_documents, run_reference, save_checkpoint
+from probe import relative_error, run_probe, run_probe_raw
+
+LENGTHS = (23, 1, 9, 40)
+DYNAMIC = dict(rope_type="dynamic", rope_theta=500.0, factor=4.0)
+LINEAR = dict(rope_type="linear", rope_theta=500.0, factor=4.0)
+
+CONFIGS = {
+    "plain": {},
+    "grouped_heads_odd_head_dim": dict(hidden_size=24, num_key_value_heads=2, head_dim=10,
+                                       vocab_size=101),
+    "head_dim_6_one_kv_head": dict(hidden_size=36, num_attention_heads=6, num_key_value_heads=1,
+                                   head_dim=6),
+    "tied": dict(tie_word_embeddings=True, vocab_size=103),
+    "biases": dict(attention_bias=True, mlp_bias=True),
+    "one_head": dict(num_attention_heads=1, num_key_value_heads=1, rms_norm_eps=1e-5),
+    "padding_row": dict(pad_token_id=5, tie_word_embeddings=True),
+    "rope_default": dict(rope_parameters=dict(rope_type="default", rope_theta=500.0)),
+    "rope_linear": dict(rope_parameters=LINEAR),
+    "rope_dynamic": dict(rope_parameters=DYNAMIC, max_position_embeddings=16),
+    "rope_dynamic_short": dict(rope_parameters=DYNAMIC),
+    "rope_llama3": dict(rope_parameters=LLAMA3),
+    "rope_default_old_keys": dict(rope_parameters=dict(rope_type="default", rope_theta=500.0),
+                                  old_rope_keys=True),
+    "rope_linear_old_keys": dict(rope_parameters=LINEAR, old_rope_keys=True),
+    "rope_dynamic_old_keys": dict(rope_parameters=DYNAMIC, max_position_embeddings=16,
+                                  old_rope_keys=True),
+    "rope_llama3_old_keys": dict(rope_parameters=LLAMA3, old_rope_keys=True, head_dim=12,
+                                 num_key_value_heads=2, tie_word_embeddings=True),
+}
+
+
+def compare(tensors, model, loss, logits, limit):
+    errors = {"loss": relative_error(tensors["loss"], loss),
+              "logits": relative_error(tensors["logits"], logits)}
+    for name, parameter in model.named_parameters():
+        errors[name] = relative_error(tensors["grad:" + name], parameter.grad)
+    assert {k for k in tensors if k.startswith("grad:")} == {
+        "grad:" + name for name, _ in model.named_parameters()}
+    worst = max(errors, key=errors.get)
+    assert errors[worst] < limit, f"{worst}: {errors[worst]}"
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("dtype,scale,limit", PRECISIONS)
+def test_equals_transformers(tmp_path, name, dtype, scale, limit):
+    save_checkpoint(tmp_path, scale=scale, **CONFIGS[name])
+    model = LlamaForCausalLM.from_pretrained(tmp_path, dtype=getattr(torch, dtype))
+    documents = make_documents(LENGTHS)
+    loss, logits = run_reference(model, documents)
+    tensors, report = run_probe(tmp_path, documents=documents, dtype=dtype,
+                                checkpoint=name == "plain")
+    compare(tensors, model, loss, logits, limit)
+    assert report["parameters"] == [name for name, _ in model.named_parameters()]
+
+
+def test_bfloat16_is_as_close_to_float32_as_transformers(tmp_path):
+    save_checkpoint(tmp_path)
+    documents = make_documents(LENGTHS)
+    rounded = LlamaForCausalLM.from_pretrained(tmp_path, dtype=torch.bfloat16)
+    exact = LlamaForCausalLM.from_pretrained(tmp_path, dtype=torch.bfloat16).float()
+    run_reference(rounded, documents)
+    run_reference(exact, documents)
+    tensors, _ = run_probe(tmp_path, documents=documents, dtype="bfloat16")
+    ours, theirs = [], []
+    for (name, a), b in zip(rounded.named_parameters(), exact.parameters()):
+        ours.append(relative_error(tensors["grad:" + name], b.grad))
+        theirs.append(relative_error(a.grad, b.grad))
+    assert sum(ours) < 1.1 * sum(theirs)
+
+
+def test_checkpointing_is_bit_equal(tmp_path):
+    save_checkpoint(tmp_path, **CONFIGS["grouped_heads_odd_head_dim"])
+    documents = make_documents(LENGTHS)
+    plain, _ = run_probe(tmp_path, documents=documents, checkpoint=False)
+    plain = {name: tensor.clone() for name, tensor in plain.items()}
+    again, _ = run_probe(tmp_path, documents=documents, checkpoint=True)
+    assert all(torch.equal(plain[name], again[name]) for name in plain)
+
+
+def test_packed_documents_equal_separate_runs(tmp_path):
+    save_checkpoint(tmp_path)
+    documents = make_documents(LENGTHS)
+    packed, report = run_probe(tmp_path, documents=documents)
+    packed = {name: tensor.clone() for name, tensor in packed.items()}
+    logits, loss, tokens = [], 0.0, 0
+    for document in documents:
+        tensors, single = run_probe(tmp_path, documents=[document])
+        logits.append(tensors["logits"].clone())
+        loss += tensors["loss"].item() * single["tokens"]
+        tokens += single["tokens"]
+    assert tokens == report["tokens"]
+    assert abs(loss / tokens - packed["loss"].item()) < 1e-5
+    assert relative_error(packed["logits"], torch.cat(logits)) < 1e-6
+
+
+def test_figures_of_the_loss(tmp_path):
+    save_checkpoint(tmp_path)
+    documents = make_documents(LENGTHS)
+    model = LlamaForCausalLM.from_pretrained(tmp_path)
+    correct, entropy, tokens = 0, 0.0, 0
+    for document in documents:
+        logits = model(torch.tensor([document["ids"]])).logits[0, :-1].detach()
+        labels = torch.tensor(document["labels"])[1:]
+        rows = labels != -100
+        p = logits[rows].log_softmax(-1)
+        correct += (p.argmax(-1) == labels[rows]).sum().item()
+        entropy -= (p.exp() * p).sum().item()
+        tokens += rows.sum().item()
+    _, report = run_probe(tmp_path, documents=documents)
+    assert report["tokens"] == tokens and report["correct"] == correct
+    assert abs(report["entropy"] - entropy) < 1e-3
+
+
+def test_file_with_the_tied_target_only(tmp_path):
+    from safetensors.torch import load_file, save_file
+    save_checkpoint(tmp_path, tie_word_embeddings=True)
+    documents = make_documents(LENGTHS)
+    expected, _ = run_probe(tmp_path, documents=documents)
+    expected = {name: tensor.clone() for name, tensor in expected.items()}
+    file = tmp_path / "model.safetensors"
+    weights = load_file(file)
+    weights["lm_head.weight"] = weights.pop("model.embed_tokens.weight").clone()
+    save_file({k: v.clone() for k, v in weights.items()}, file, {"format": "pt"})
+    found, _ = run_probe(tmp_path, documents=documents)
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
+
+
+def test_tied_names_with_different_values_are_untied(tmp_path):
+    from safetensors.torch import load_file, save_file
+    save_checkpoint(tmp_path, tie_word_embeddings=True)
+    file = tmp_path / "model.safetensors"
+    weights = {k: v.clone() for k, v in load_file(file).items()}
+    weights["lm_head.weight"] = weights["model.embed_tokens.weight"] * 0.5
+    save_file(weights, file, {"format": "pt"})
+    documents = make_documents(LENGTHS)
+    model = LlamaForCausalLM.from_pretrained(tmp_path)
+    loss, logits = run_reference(model, documents)
+    tensors, _ = run_probe(tmp_path, documents=documents)
+    compare(tensors, model, loss, logits, 1e-5)
+
+
+@pytest.mark.parametrize("change,message", [
+    (dict(num_key_value_heads=2), "has shape [32, 32], config.json implies [16, 32]"),
+    (dict(num_hidden_layers=3), "found no tensor \"model.layers.2.self_attn.q_proj.weight\""),
+    (dict(num_hidden_layers=1), "found tensors that config.json does not imply"),
+    (dict(num_attention_heads=5), "found hidden_size = 32, expected a multiple of"),
+    (dict(hidden_act="gelu"), "found hidden_act \"gelu\""),
+    (dict(model_type="bert"), "found model_type \"bert\", expected one of llama"),
+    (dict(vocab_size="many"), "found vocab_size = \"many\", expected an integer"),
+])
+def test_wrong_config_is_named(tmp_path, change, message):
+    import json
+    save_checkpoint(tmp_path)
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **change}))
+    process, _ = run_probe_raw(tmp_path, documents=make_documents((4,)))
+    assert process.returncode in (1, 2)
+    assert message in process.stderr

@@ -1,0 +1,147 @@
+"""Oracle: PEFT's LoRA: initial values, outputs, gradients, names, counts."""
+
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+from peft.utils import get_peft_model_state_dict
+from transformers import LlamaForCausalLM
+
+from llama_reference import PRECISIONS, make_documents, run_reference, save_checkpoint
+from probe import relative_error, run_probe, run_probe_raw
+
+LENGTHS = (23, 1, 9)
+
+CASES = {
+    "default_targets": ({}, {}),
+    "list": ({}, dict(target_modules=["q_proj", "k_proj", "down_proj"], r=4, lora_alpha=16)),
+    "full_paths": ({}, dict(target_modules=["model.layers.1.mlp.up_proj"], r=3)),
+    "regex": ({}, dict(target_modules=r".*layers\.(0|1)\.self_attn\.[qv]_proj", r=2)),
+    "all_linear": ({}, dict(target_modules="all-linear", r=3, lora_alpha=5)),
+    "all_linear_long": (dict(num_hidden_layers=3), dict(target_modules="all-linear", r=2)),
+    "rslora": ({}, dict(target_modules=["o_proj", "v_proj"], r=5, use_rslora=True)),
+    "biased_base": (dict(attention_bias=True, mlp_bias=True),
+                    dict(target_modules="all-linear", r=2)),
+    "output_layer": ({}, dict(target_modules=["q_proj", "lm_head"], r=2)),
+    "save_head_and_norm": ({}, dict(target_modules=["q_proj"], modules_to_save=["lm_head", "norm"])),
+    "save_tied_head": (dict(tie_word_embeddings=True),
+                       dict(target_modules=["q_proj"], modules_to_save=["lm_head"])),
+    "save_tied_both": (dict(tie_word_embeddings=True),
+                       dict(target_modules=["q_proj"],
+                            modules_to_save=["embed_tokens", "lm_head"])),
+    "save_embedding": ({}, dict(target_modules=["v_proj"], modules_to_save=["embed_tokens"])),
+    "tied": (dict(tie_word_embeddings=True), dict(target_modules="all-linear")),
+}
+
+
+def file_name(name):
+    return name.replace(".modules_to_save.default", "").replace(".default", "")
+
+
+def attach(folder, lora, dtype, seed):
+    base = LlamaForCausalLM.from_pretrained(folder, dtype=dtype)
+    torch.manual_seed(seed)
+    return get_peft_model(base, LoraConfig(task_type="CAUSAL_LM", **lora))
+
+
+def randomise(model, scale):
+    """Trained values: B is no longer zero, and saved modules differ from the base."""
+    generator = torch.Generator().manual_seed(7)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.requires_grad:
+                noise = torch.randn(parameter.shape, generator=generator) * scale
+                parameter.add_(noise.to(parameter.dtype))
+
+
+def probe_name(name):
+    """The probe's parameter name of a PEFT parameter: branches as in the file, others as the base."""
+    name = file_name(name)
+    return name if ".lora_" in name else name.removeprefix("base_model.model.")
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("dtype,scale,limit", PRECISIONS)
+def test_equals_peft(tmp_path, name, dtype, scale, limit):
+    settings, lora = CASES[name]
+    save_checkpoint(tmp_path, scale=scale, **settings)
+    model = attach(tmp_path, lora, getattr(torch, dtype), seed=42)
+    randomise(model, scale)
+    model.save_pretrained(tmp_path / "adapter")
+    documents = make_documents(LENGTHS)
+    loss, logits = run_reference(model, documents)
+    tensors, report = run_probe(tmp_path, documents=documents, dtype=dtype, lora=lora,
+                                adapter=str(tmp_path / "adapter"))
+    errors = {"loss": relative_error(tensors["loss"], loss),
+              "logits": relative_error(tensors["logits"], logits)}
+    trainable = {n: p for n, p in model.named_parameters() if p.requires_grad}
+    for parameter_name, parameter in trainable.items():
+        errors[parameter_name] = relative_error(
+            tensors["grad:" + probe_name(parameter_name)], parameter.grad)
+    assert {n for n in tensors if n.startswith("grad:")} == {
+        "grad:" + probe_name(n) for n in trainable}
+    worst = max(errors, key=errors.get)
+    assert errors[worst] < limit, f"{worst}: {errors[worst]}"
+    # PEFT adds a copy of the base's weight when the output layer is targeted.
+    assert set(report["adapter_tensors"]) == {
+        n for n in get_peft_model_state_dict(model) if ".base_layer." not in n}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_initial_values_names_and_counts(tmp_path, name, capsys):
+    settings, lora = CASES[name]
+    save_checkpoint(tmp_path, **settings)
+    model = attach(tmp_path, lora, torch.float32, seed=1234)
+    tensors, report = run_probe(tmp_path, documents=make_documents((5,)), lora=lora, seed=1234)
+    expected = {file_name(n): p for n, p in model.named_parameters() if ".lora_" in n}
+    found = {n.removeprefix("init:"): t for n, t in tensors.items() if n.startswith("init:")}
+    assert found.keys() == expected.keys()
+    assert all(torch.equal(found[n], expected[n]) for n in expected)
+    capsys.readouterr()
+    model.print_trainable_parameters()
+    assert report["trainable"] == capsys.readouterr().out.strip()
+    targets = model.peft_config["default"].target_modules
+    if isinstance(targets, str):
+        assert report["target_modules"] == [targets]
+    else:
+        assert set(report["target_modules"]) == set(targets)
+
+
+def test_initial_values_of_a_bfloat16_base(tmp_path):
+    lora = dict(target_modules=["q_proj", "down_proj"], r=4)
+    save_checkpoint(tmp_path)
+    model = attach(tmp_path, lora, torch.bfloat16, seed=5)
+    tensors, _ = run_probe(tmp_path, documents=make_documents((5,)), lora=lora, seed=5,
+                           dtype="bfloat16")
+    for name, parameter in model.named_parameters():
+        if ".lora_" in name:
+            assert torch.equal(tensors["init:" + file_name(name)], parameter), name
+
+
+@pytest.mark.parametrize("lora,message", [
+    (dict(target_modules=["query"]), "found no module matching [query], expected some of down_proj"),
+    (dict(target_modules=["mlp"]), "expected linear layers only"),
+    (dict(target_modules="(q_proj"), "expected a regular expression"),
+    (dict(modules_to_save=["classifier"]), "ends with \"classifier\""),
+    (dict(r=0), "lora_r: found 0"),
+    (dict(lora_dropout=1.5), "lora_dropout: found 1.5"),
+])
+def test_wrong_settings_are_named(tmp_path, lora, message):
+    save_checkpoint(tmp_path)
+    process, _ = run_probe_raw(tmp_path, documents=make_documents((4,)), lora=lora)
+    assert process.returncode == 2
+    assert message in process.stderr
+
+
+@pytest.mark.parametrize("lora,message", [
+    (dict(target_modules=["q_proj"], r=4), "adapter and base config imply [4, 32]"),
+    (dict(target_modules=["q_proj", "v_proj"], r=2), "found no tensor"),
+    (dict(target_modules=["model.layers.0.self_attn.q_proj"], r=2), "does not imply"),
+])
+def test_adapter_of_other_settings_is_refused(tmp_path, lora, message):
+    save_checkpoint(tmp_path)
+    model = attach(tmp_path, dict(target_modules=["q_proj"], r=2), torch.float32, seed=1)
+    model.save_pretrained(tmp_path / "adapter")
+    process, _ = run_probe_raw(tmp_path, documents=make_documents((4,)), lora=lora,
+                               adapter=str(tmp_path / "adapter"))
+    assert process.returncode == 1
+    assert message in process.stderr

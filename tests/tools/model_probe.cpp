@@ -1,0 +1,288 @@
+// Runs one forward and backward of a model folder, block by block as the executor does but with
+// every tensor gathered trivially, and writes logits, loss and gradients. Oracle tool of
+// tests/parity. Usage: model_probe REQUEST.json OUTPUT.safetensors; prints one JSON object.
+//
+// Request: {"model": folder, "dtype": "float32" | "bfloat16", "documents": [{"ids", "labels"}],
+// "checkpoint": bool, "training": bool, "lora": {LoRA settings} | absent, "seed": initial values,
+// "adapter": folder | absent}.
+#include <cstdio>
+#include <exception>
+#include <fstream>
+
+#include "strata/adapters/lora.h"
+#include "strata/base/error.h"
+#include "strata/base/json.h"
+#include "strata/hf/adapter_files.h"
+#include "strata/hf/model_folder.h"
+#include "strata/models/registry.h"
+
+namespace strata {
+namespace {
+
+at::ScalarType scalar_type(hf::DType type) {
+  switch (type) {
+    case hf::DType::kF32:
+      return at::kFloat;
+    case hf::DType::kBF16:
+      return at::kBFloat16;
+    case hf::DType::kF16:
+      return at::kHalf;
+    default:
+      throw FormatError("probe: found {}, expected a float type", hf::name_of(type));
+  }
+}
+
+at::Tensor read_tensor(const hf::ModelFolder& folder, const std::string& name) {
+  const hf::TensorInfo* info = folder.find(name);
+  if (info == nullptr) throw FormatError("probe: found no tensor \"{}\"", name);
+  at::Tensor tensor = at::empty(info->shape, at::dtype(scalar_type(info->dtype)));
+  const auto bytes = folder.bytes(*info);
+  std::memcpy(tensor.data_ptr(), bytes.data(), bytes.size());
+  return tensor;
+}
+
+nn::Batch make_batch(const Json& documents) {
+  std::vector<int64_t> ids, targets, positions, keys;
+  nn::Batch batch;
+  batch.offsets = {0};
+  for (size_t d = 0; d < documents.size(); ++d) {
+    const auto row = documents[d].at("ids").get<std::vector<int64_t>>();
+    const auto labels = documents[d].at("labels").get<std::vector<int64_t>>();
+    for (size_t i = 0; i < row.size(); ++i) {
+      ids.push_back(row[i]);
+      targets.push_back(i + 1 < labels.size() ? labels[i + 1] : -100);
+      positions.push_back(static_cast<int64_t>(i));
+      keys.push_back(static_cast<int64_t>(d << 24 | i));
+    }
+    batch.offsets.push_back(static_cast<int64_t>(ids.size()));
+  }
+  batch.ids = at::tensor(ids, at::kLong);
+  batch.targets = at::tensor(targets, at::kLong);
+  batch.positions = at::tensor(positions, at::kLong);
+  batch.token_keys = at::tensor(keys, at::kLong);
+  return batch;
+}
+
+// The whole weights and gradients by parameter.
+struct Store {
+  std::map<nn::Parameter*, at::Tensor> values;
+  std::map<nn::Parameter*, at::Tensor> gradients;
+  std::map<nn::Parameter*, bool> written;
+
+  void gather(models::Block& block) {
+    for (nn::Parameter* p : block.parameters()) {
+      p->attach_value(values.at(p));
+      if (p->requires_grad()) p->attach_grad(gradients.at(p), /*overwrite=*/!written[p]);
+    }
+  }
+  void release(models::Block& block) {
+    for (nn::Parameter* p : block.parameters()) {
+      p->detach_value();
+      if (p->requires_grad()) written[p] = p->detach_grad() || written[p];
+    }
+  }
+};
+
+bool trains(models::Block& block) {
+  for (const nn::Parameter* p : block.parameters()) {
+    if (p->requires_grad()) return true;
+  }
+  return false;
+}
+
+// One block's tensors from forward to backward.
+struct Trace {
+  at::Tensor input;
+  at::Tensor output;  // undefined when checkpointed
+};
+
+class Probe {
+ public:
+  Probe(models::Model& model, Store& store, const nn::ForwardContext& context, bool checkpoint)
+      : blocks_(model.blocks()), store_(store), context_(context), checkpoint_(checkpoint) {
+    while (first_ < blocks_.size() && !trains(*blocks_[first_])) ++first_;
+  }
+
+  void run() {
+    at::Tensor x = at::zeros({1});
+    for (size_t i = 0; i < blocks_.size(); ++i) {
+      traces_.push_back({x.detach().set_requires_grad(i >= first_), at::Tensor()});
+      const bool is_head = i + 1 == blocks_.size();
+      const at::Tensor y = forward(i, /*with_grad=*/i >= first_ && (!checkpoint_ || is_head));
+      if (i >= first_ && (!checkpoint_ || is_head)) traces_.back().output = y;
+      x = y.detach();
+    }
+    backward();
+  }
+
+ private:
+  at::Tensor forward(size_t i, bool with_grad) {
+    const at::AutoGradMode mode(with_grad);
+    store_.gather(*blocks_[i]);
+    const at::Tensor y = blocks_[i]->forward(traces_[i].input, context_);
+    store_.release(*blocks_[i]);
+    return y;
+  }
+
+  void backward() {
+    at::Tensor dy = at::ones({});
+    for (size_t i = blocks_.size(); i-- > first_;) {
+      if (!traces_[i].output.defined()) traces_[i].output = forward(i, /*with_grad=*/true);
+      store_.gather(*blocks_[i]);
+      torch::autograd::backward({traces_[i].output}, {dy});
+      store_.release(*blocks_[i]);
+      dy = traces_[i].input.grad();
+    }
+  }
+
+  std::vector<models::Block*> blocks_;
+  Store& store_;
+  nn::ForwardContext context_;
+  bool checkpoint_;
+  size_t first_ = 0;
+  std::vector<Trace> traces_;
+};
+
+at::Tensor all_logits(models::Model& model, Store& store, const nn::ForwardContext& context) {
+  const at::NoGradGuard guard;
+  at::Tensor x = at::zeros({1});
+  for (models::Block* block : model.blocks()) {
+    store.gather(*block);
+    x = block->kind() == models::BlockKind::kHead ? model.logits(x) : block->forward(x, context);
+    store.release(*block);
+  }
+  return x;
+}
+
+adapters::LoraOptions lora_options(const Json& json) {
+  adapters::LoraOptions options;
+  options.r = json.value("r", options.r);
+  options.alpha = json.value("lora_alpha", options.alpha);
+  options.dropout = json.value("lora_dropout", options.dropout);
+  options.use_rslora = json.value("use_rslora", false);
+  options.modules_to_save = json.value("modules_to_save", std::vector<std::string>{});
+  if (json.contains("target_modules") && json.at("target_modules").is_string()) {
+    options.target_pattern = json.at("target_modules").get<std::string>();
+  } else if (json.contains("target_modules")) {
+    options.target_modules = json.at("target_modules").get<std::vector<std::string>>();
+  }
+  return options;
+}
+
+class Writer {
+ public:
+  void add(const std::string& name, const at::Tensor& tensor) {
+    tensors_[name] = tensor.to(at::kFloat).contiguous();
+  }
+  void write(const std::string& path) const {
+    std::vector<hf::TensorSpec> specs;
+    for (const auto& [name, tensor] : tensors_) {
+      specs.push_back({name, hf::DType::kF32, tensor.sizes().vec()});
+    }
+    hf::SafetensorsWriter writer(path, std::move(specs));
+    for (const auto& [name, tensor] : tensors_) {
+      const auto* data = static_cast<const std::byte*>(tensor.const_data_ptr());
+      writer.write(name, {data, tensor.nbytes()});
+    }
+    writer.finish();
+  }
+
+ private:
+  std::map<std::string, at::Tensor> tensors_;
+};
+
+void fill_values(models::Model& model, adapters::LoraAdapter* adapter, const Json& request,
+                 at::ScalarType compute, Store& store, Writer& writer) {
+  const hf::ModelFolder folder(request.at("model").get<std::string>());
+  const models::WeightSources sources = model.check_weights(folder);
+  std::map<std::string, nn::Parameter*> by_name;
+  for (nn::Parameter* p : model.parameters()) {
+    by_name[p->name()] = p;
+    const auto source = sources.find(p->name());
+    if (source != sources.end()) store.values[p] = read_tensor(folder, source->second).to(compute);
+  }
+  if (adapter == nullptr) return;
+  adapter->initialize(request.value("seed", 0), [&](nn::Parameter& p, const at::Tensor& value) {
+    writer.add("init:" + p.name(), value);
+    store.values[&p] = value.clone();
+  });
+  if (!request.contains("adapter")) return;
+  const hf::ModelFolder files(request.at("adapter").get<std::string>());
+  std::vector<std::pair<std::string, std::vector<int64_t>>> found;
+  for (const std::string& name : files.names()) found.emplace_back(name, files.find(name)->shape);
+  adapter->check_tensors(found, "adapter_model.safetensors");
+  for (const adapters::AdapterTensor& tensor : adapter->tensors()) {
+    const at::Tensor value = read_tensor(files, tensor.name);
+    const bool is_branch = tensor.name == tensor.parameter->name();
+    store.values[tensor.parameter] = value.to(is_branch ? at::kFloat : compute);
+  }
+}
+
+void run_probe(const Json& request, const std::string& output) {
+  const bool half = request.value("dtype", "float32") == "bfloat16";
+  const at::ScalarType compute = half ? at::kBFloat16 : at::kFloat;
+  const hf::ModelFolder folder(request.at("model").get<std::string>());
+  auto model = models::create_model(folder.config(), {.storage = compute});
+  std::unique_ptr<adapters::LoraAdapter> adapter;
+  if (request.contains("lora")) {
+    adapter = adapters::attach_lora(*model, lora_options(request.at("lora")));
+  }
+  Store store;
+  Writer writer;
+  fill_values(*model, adapter.get(), request, compute, store, writer);
+  for (nn::Parameter* p : model->parameters()) {
+    // A wrong first write (beta 1) would spread the NaN.
+    store.gradients[p] = at::full(p->shape(), std::nan(""), store.values.at(p).options());
+  }
+  const nn::Batch batch = make_batch(request.at("documents"));
+  const int64_t trained = batch.targets.ne(-100).sum().item<int64_t>();
+  nn::LossSums sums;
+  const nn::ForwardContext context{
+      .batch = &batch,
+      .training = request.value("training", false),
+      .draw = {.seed = 1, .step = 2, .micro_step = 3},
+      .loss_scale = 1.0f / static_cast<float>(std::max<int64_t>(1, trained)),
+      .sums = &sums};
+  writer.add("logits", all_logits(*model, store, context));
+  Probe(*model, store, context, request.value("checkpoint", false)).run();
+  writer.add("loss", at::tensor(sums.loss / static_cast<double>(std::max<int64_t>(1, trained))));
+  for (nn::Parameter* p : model->parameters()) {
+    if (p->requires_grad()) writer.add("grad:" + p->name(), store.gradients.at(p));
+  }
+  writer.write(output);
+
+  Json report = Json::object();
+  report["trainable"] = adapters::trainable_parameters_line(*model);
+  report["tokens"] = sums.tokens;
+  report["correct"] = sums.correct;
+  report["entropy"] = sums.entropy;
+  Json order = Json::array(), tensors = Json::array();
+  for (const nn::Parameter* p : model->parameters()) order.push_back(p->name());
+  report["parameters"] = order;
+  if (adapter != nullptr) {
+    for (const auto& tensor : adapter->tensors()) tensors.push_back(tensor.name);
+    report["target_modules"] = adapter->saved_target_modules();
+  }
+  report["adapter_tensors"] = tensors;
+  std::printf("%s\n", dump_python(report, /*indent=*/-1).c_str());
+}
+
+}  // namespace
+}  // namespace strata
+
+int main(int argc, char** argv) {
+  if (argc != 3) {
+    std::fprintf(stderr, "usage: model_probe REQUEST.json OUTPUT.safetensors\n");
+    return 2;
+  }
+  try {
+    strata::run_probe(strata::read_json_file(argv[1]), argv[2]);
+  } catch (const strata::Error& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    return error.exit_code();
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "internal: %s\n", error.what());
+    return 3;
+  }
+  return 0;
+}
