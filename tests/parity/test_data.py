@@ -100,12 +100,13 @@ class Stack:
             return CHATML
         return (pathlib.Path(self.trl.__file__).parent / "chat_templates" / f"{name}.jinja").read_text()
 
-    def trainer(self, data, template, batch_size, **settings):
+    def trainer(self, data, template, batch_size, evaluate=False, **settings):
         self.tokenizer.chat_template = template
         args = self.trl.SFTConfig(output_dir=str(self.folder / "out"), per_device_train_batch_size=batch_size, use_cpu=True,
                                   bf16=False, report_to="none", gradient_checkpointing=False, max_steps=1, **settings)
         dataset = self.datasets.load_dataset("json", data_files={"train": str(data)}, cache_dir=str(self.folder / "cache"))
-        return self.trl.SFTTrainer(model=self.model, processing_class=self.tokenizer, args=args, train_dataset=dataset["train"])
+        return self.trl.SFTTrainer(model=self.model, processing_class=self.tokenizer, args=args, train_dataset=dataset["train"],
+                                   eval_dataset=dataset["train"] if evaluate else None)
 
 
 @pytest.fixture(scope="module")
@@ -193,6 +194,21 @@ def test_batches_equal_the_trainers(stack, name, kind, count, template, settings
         want = expected_batch(batch)
         assert {key: got[key] for key in want} == want
         assert got["num_targets"] == trainer._get_num_items_in_batch([batch], "cpu")
+
+
+def test_eval_batches_when_only_evaluation_packs(stack):
+    """The reference's collator pads then, so that the documents of a packed row are one."""
+    data = stack.folder / "text-23.jsonl"
+    data.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in make_rows("text", 23)))
+    folder = stack.save_tokenizer("chatml", CHATML)
+    trainer = stack.trainer(data, CHATML, 3, evaluate=True, eval_packing=True, max_length=64, per_device_eval_batch_size=2)
+    answer, = probe(stack.folder, [{"op": "prepare", "tokenizer": str(folder), "data": str(data), "batch_size": 2, "packing": True,
+                                    "max_length": 64, "separate_documents": False, "strategy": "sequential"}])
+    batches = list(trainer.get_eval_dataloader())
+    assert len(answer["batches"]) == len(batches)
+    for got, batch in zip(answer["batches"], batches):
+        want = expected_batch(batch)
+        assert {key: got[key] for key in want} == want
 
 
 def test_the_cases_cover_dropped_rows(stack):

@@ -77,7 +77,8 @@ Json prepare_and_collate(const Json& request) {
   }
   const BatchSampler sampler(static_cast<int64_t>(dataset.rows.size()),
                              request.at("batch_size").get<int64_t>(), /*world_size=*/1,
-                             request.value("seed", uint64_t{42}), "random", /*drop_last=*/false);
+                             request.value("seed", uint64_t{42}),
+                             request.value("strategy", std::string("random")), /*drop_last=*/false);
   Json batches = Json::array();
   for (int64_t i = 0; i < sampler.batches_per_rank(); ++i) {
     const std::vector<int64_t> indices = sampler.batch(/*epoch=*/0, /*rank=*/0, i);
