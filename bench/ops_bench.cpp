@@ -14,6 +14,7 @@
 #include "strata/ops/cross_entropy.h"
 #include "strata/ops/dropout.h"
 #include "strata/ops/embedding.h"
+#include "strata/ops/matmul.h"
 #include "strata/ops/rms_norm.h"
 #include "strata/ops/rope.h"
 #include "strata/ops/square_sum.h"
@@ -95,6 +96,35 @@ void BM_attention_backward_aten(State& state) {
     torch::autograd::grad({out}, {x.q, x.k, x.v}, {dout}, /*retain_graph=*/true);
   }
   report_flops(state, 10.0 * kChannels * visible_pairs());
+}
+
+// y = x W^T, dx = dy W and dW = dy^T x of the gate projection, in one round.
+struct Linear {
+  explicit Linear(at::ScalarType type)
+      : x(at::randn({kTokens, kHidden}).to(type)),
+        weight(at::randn({kIntermediate, kHidden}).to(type)),
+        y(at::empty({kTokens, kIntermediate}, x.options())),
+        dx(at::empty_like(x)),
+        dweight(at::empty_like(weight)) {}
+  at::Tensor x, weight, y, dx, dweight;
+};
+void BM_matmul(State& state) {
+  Linear l(storage(state));
+  for (auto _ : state) {
+    ops::matmul_into(l.y, l.x, l.weight, {.b = true}, 0);
+    ops::matmul_into(l.dx, l.y, l.weight, {}, 0);
+    ops::matmul_into(l.dweight, l.y, l.x, {.a = true}, 0);
+  }
+  report_flops(state, 6.0 * kTokens * kHidden * kIntermediate);
+}
+void BM_matmul_aten(State& state) {
+  Linear l(storage(state));
+  for (auto _ : state) {
+    at::mm_out(l.y, l.x, l.weight.t());
+    at::mm_out(l.dx, l.y, l.weight);
+    at::mm_out(l.dweight, l.y.t(), l.x);
+  }
+  report_flops(state, 6.0 * kTokens * kHidden * kIntermediate);
 }
 
 void BM_cross_entropy(State& state) {
@@ -255,6 +285,7 @@ void BM_square_sum_aten(State& state) {
   BENCHMARK(name##_aten)->Unit(benchmark::kMillisecond)
 BENCH_BOTH(BM_attention);
 BENCH_BOTH(BM_attention_backward);
+BENCH_BOTH(BM_matmul);
 BENCH_FP32(BM_cross_entropy);
 BENCH_BOTH(BM_swiglu);
 BENCH_BOTH(BM_swiglu_backward);

@@ -78,6 +78,21 @@ struct AttentionGradientViews {
 };
 void attention_backward(const AttentionArguments& a, const AttentionGradientViews& g);
 
+struct MatmulFactor {
+  const void* data;
+  int64_t stride;  // of the rows in memory
+  bool transposed;
+};
+struct MatmulArguments {
+  int64_t rows, columns, inner;
+  Element type;  // of a and b
+  MatmulFactor a, b;
+  Element c_type;
+  MatrixView c;
+  bool add;
+};
+void matmul(const MatmulArguments& m);
+
 struct CrossEntropyRow {
   float loss, entropy;
   int32_t correct, counted;

@@ -1,0 +1,80 @@
+// Oracle: ATen's product in double; bit-equality between numbers of threads.
+#include "strata/ops/matmul.h"
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <gtest/gtest.h>
+
+#include "reference.h"
+#include "strata/base/error.h"
+
+namespace strata::ops {
+namespace {
+
+struct Row {
+  int64_t rows, columns, inner;
+};
+const Row kRows[] = {{1, 1, 1},      {2, 40, 7},     {16, 1, 3},      {17, 33, 5},
+                     {96, 32, 256},  {100, 31, 257}, {200, 1030, 64}, {13, 100, 600},
+                     {300, 65, 513}, {0, 4, 4},      {40, 4, 0},      {24, 64, 12}};
+
+class Matmul : public testing::TestWithParam<at::ScalarType> {};
+
+// Rows 5 elements wider than needed, so that strides are not sizes.
+at::Tensor strided(int64_t rows, int64_t columns, at::ScalarType type) {
+  return at::randn({rows, columns + 5}).to(type).narrow(1, 2, columns);
+}
+
+TEST_P(Matmul, EqualsDouble) {
+  at::manual_seed(2);
+  const at::ScalarType type = GetParam();
+  const double tolerance = type == at::kFloat ? 1e-5 : 1e-2;
+  for (const auto& [rows, columns, inner] : kRows) {
+    for (const Transposes t :
+         {Transposes{false, false}, {true, false}, {false, true}, {true, true}}) {
+      SCOPED_TRACE(testing::Message()
+                   << rows << "x" << columns << "x" << inner << " transposed " << t.a << t.b);
+      const at::Tensor a = t.a ? strided(inner, rows, type) : strided(rows, inner, type);
+      const at::Tensor b = t.b ? strided(columns, inner, type) : strided(inner, columns, type);
+      const at::Tensor a64 = a.to(at::kDouble), b64 = b.to(at::kDouble);
+      const at::Tensor expected = at::mm(t.a ? a64.t() : a64, t.b ? b64.t() : b64);
+      EXPECT_LT(reference::relative_error(ops::matmul(a, b, t), expected), tolerance);
+      at::Tensor c = strided(rows, columns, at::kFloat);
+      const at::Tensor sum = expected + c.to(at::kDouble);
+      matmul_into(c, a, b, t, /*beta=*/1);
+      EXPECT_LT(reference::relative_error(c, sum), tolerance);
+      at::Tensor same = strided(rows, columns, type);
+      const at::Tensor same_sum = expected + same.to(at::kDouble);
+      matmul_into(same, a, b, t, /*beta=*/1);
+      EXPECT_LT(reference::relative_error(same, same_sum), tolerance);
+      matmul_into(same, a, b, t, /*beta=*/0);
+      EXPECT_LT(reference::relative_error(same, expected), tolerance);
+    }
+  }
+}
+
+TEST_P(Matmul, DoesNotDependOnThreads) {
+  at::manual_seed(3);
+  const at::Tensor a = at::randn({700, 520}).to(GetParam());
+  const at::Tensor b = at::randn({1500, 520}).to(GetParam());
+  const int threads = at::get_num_threads();
+  at::Tensor results[2];
+  for (int n : {1, 2}) {
+    at::set_num_threads(n);
+    results[n - 1] = at::zeros({700, 1500});
+    matmul_into(results[n - 1], a, b, {.b = true}, 0);
+  }
+  at::set_num_threads(threads);
+  EXPECT_TRUE(at::equal(results[0], results[1]));
+}
+
+INSTANTIATE_TEST_SUITE_P(Storage, Matmul, testing::Values(at::kFloat, at::kBFloat16));
+
+TEST(MatmulErrors, NameTheShapes) {
+  EXPECT_THROW(ops::matmul(at::zeros({3, 4}), at::zeros({3, 4})), InternalError);
+  EXPECT_THROW(matmul_into(at::zeros({3, 3}), at::zeros({3, 4}), at::zeros({4, 4}), {}, 0),
+               InternalError);
+}
+
+}  // namespace
+}  // namespace strata::ops
