@@ -70,13 +70,6 @@ bool is_shown(const Setting& setting, Scope scope) {
   return setting.scope == scope || setting.scope == Scope::kBoth;
 }
 
-std::string table_cell(std::string text) {
-  for (size_t at = 0; (at = text.find('|', at)) != std::string::npos; at += 2) {
-    text.insert(at, "\\");
-  }
-  return text;
-}
-
 std::string names_cell(const Setting& setting) {
   std::string cell = fmt::format("`{}`", setting.name);
   for (std::string_view alias : setting.aliases) cell += fmt::format(", `{}`", alias);
@@ -96,13 +89,11 @@ std::string unbound_row(const Setting& setting) {
 
 }  // namespace
 
-std::string show_settings(const Settings& settings, bool only_given) {
+std::string show_settings(const Settings& settings) {
   std::string out;
   std::string_view group;
   for (const Setting& setting : settings_table()) {
     if (setting.kind != Kind::kBound) continue;
-    auto origin = settings.origins.find(std::string(setting.name));
-    if (only_given && origin == settings.origins.end()) continue;
     if (setting.group != group) {
       out += fmt::format("{}# {}\n", out.empty() ? "" : "\n", setting.group);
       group = setting.group;
@@ -151,8 +142,7 @@ std::string settings_page() {
     }
     const std::string value = default_text(setting);
     out += fmt::format("| {} | {} | {} | {} |\n", names_cell(setting),
-                       value.empty() ? "" : fmt::format("`{}`", value), table_cell(meaning),
-                       setting.peer);
+                       value.empty() ? "" : fmt::format("`{}`", value), meaning, setting.peer);
   }
   out +=
       "\n## Known, without effect or not supported\n\n"

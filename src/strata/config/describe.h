@@ -9,8 +9,7 @@
 namespace strata::config {
 
 // One line per setting, "learning_rate: 0.0001  # --learning_rate": a file that --config reads.
-// `only_given` leaves out what is at its default.
-std::string show_settings(const Settings& settings, bool only_given = false);
+std::string show_settings(const Settings& settings);
 
 // The flags that `strata sft` or `strata launch` takes, by group.
 std::string flags_help(Scope scope);

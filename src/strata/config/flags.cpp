@@ -19,6 +19,10 @@ bool starts_flag(const std::string& token) {
 bool is_run_setting(const Setting& setting) { return setting.scope != Scope::kLaunch; }
 bool is_launch_setting(const Setting& setting) { return setting.scope != Scope::kRun; }
 
+bool is_any_setting(const Setting&) { return true; }
+
+enum class FlagSet { kRun, kLaunch, kMixed };
+
 struct ParsedFlag {
   Given given;
   size_t used = 1;  // tokens
@@ -26,8 +30,11 @@ struct ParsedFlag {
 
 class FlagParser {
  public:
-  FlagParser(std::span<const std::string> arguments, bool launch)
-      : arguments_(arguments), launch_(launch) {}
+  FlagParser(std::span<const std::string> arguments, FlagSet set)
+      : arguments_(arguments), launch_(set == FlagSet::kLaunch) {
+    if (set == FlagSet::kRun) accepts_ = is_run_setting;
+    if (set == FlagSet::kLaunch) accepts_ = is_launch_setting;
+  }
 
   // Reads the flag at `position`. Throws for unknown names, missing values and repetitions.
   ParsedFlag parse(size_t position) {
@@ -60,10 +67,6 @@ class FlagParser {
     return found == kShort.end() ? token : found->second;
   }
 
-  bool accepts(const Setting& setting) const {
-    return launch_ ? is_launch_setting(setting) : is_run_setting(setting);
-  }
-
   const Setting& find(const std::string& written, bool& negated) const {
     const std::string name =
         written.starts_with("--") ? normalized_name(written.substr(2)) : std::string();
@@ -74,12 +77,12 @@ class FlagParser {
       negated = setting != nullptr;
     }
     if (!setting) throw_unknown(written, name);
-    if (!accepts(*setting)) throw_misplaced(written);
+    if (!accepts_(*setting)) throw_misplaced(written);
     return *setting;
   }
 
   [[noreturn]] void throw_unknown(const std::string& written, const std::string& name) const {
-    auto near = closest_setting(name, launch_ ? is_launch_setting : is_run_setting);
+    auto near = closest_setting(name, accepts_);
     if (near) {
       throw ConfigError("{}: found an unknown flag, expected a known one; did you mean --{}?",
                         written, *near);
@@ -144,6 +147,7 @@ class FlagParser {
 
   std::span<const std::string> arguments_;
   bool launch_;
+  bool (*accepts_)(const Setting&) = is_any_setting;
   std::map<const Setting*, std::string> seen_;
 };
 
@@ -151,13 +155,11 @@ bool is_settings_file(const std::string& token) {
   return token.ends_with(".json") || token.ends_with(".yaml") || token.ends_with(".yml");
 }
 
-}  // namespace
-
-std::vector<Given> parse_run_flags(std::span<const std::string> arguments) {
+std::vector<Given> parse_flags(std::span<const std::string> arguments, FlagSet set) {
   if (arguments.size() == 1 && is_settings_file(arguments[0])) {
     return {make_given("config", arguments[0], {Rank::kFlag, arguments[0]})};
   }
-  FlagParser parser(arguments, /*launch=*/false);
+  FlagParser parser(arguments, set);
   std::vector<Given> given;
   for (size_t i = 0; i < arguments.size();) {
     if (!starts_flag(arguments[i])) {
@@ -171,8 +173,18 @@ std::vector<Given> parse_run_flags(std::span<const std::string> arguments) {
   return given;
 }
 
+}  // namespace
+
+std::vector<Given> parse_run_flags(std::span<const std::string> arguments) {
+  return parse_flags(arguments, FlagSet::kRun);
+}
+
+std::vector<Given> parse_mixed_flags(std::span<const std::string> arguments) {
+  return parse_flags(arguments, FlagSet::kMixed);
+}
+
 LaunchLine parse_launch_line(std::span<const std::string> arguments) {
-  FlagParser parser(arguments, /*launch=*/true);
+  FlagParser parser(arguments, FlagSet::kLaunch);
   LaunchLine line;
   size_t i = 0;
   while (i < arguments.size() && starts_flag(arguments[i])) {

@@ -15,6 +15,9 @@ namespace strata::config {
 // --config, as for HfArgumentParser.
 std::vector<Given> parse_run_flags(std::span<const std::string> arguments);
 
+// Flags of launcher and recipe in any order, as `strata config show` takes them.
+std::vector<Given> parse_mixed_flags(std::span<const std::string> arguments);
+
 struct LaunchLine {
   std::vector<std::string> flags;      // as written, before the program's name
   std::vector<Given> given;            // the same, read (rank kLaunchFlag)

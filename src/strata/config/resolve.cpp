@@ -31,7 +31,8 @@ void add_accelerate_file(const Sources& sources, Merge& merge) {
 
 Merge merge_sources(const Sources& sources, std::vector<std::string>& warnings) {
   Merge merge;
-  merge.add_all(parse_run_flags(sources.flags));
+  merge.add_all(sources.flags_are_mixed ? parse_mixed_flags(sources.flags)
+                                        : parse_run_flags(sources.flags));
   merge.add_all(parse_launch_line(sources.launch_flags).given);
   merge.add_all(read_environment(sources.environment, warnings));
   const std::string own = merge.text("config");

@@ -14,9 +14,10 @@
 namespace strata::config {
 
 struct Sources {
-  std::vector<std::string> flags;         // of the recipe
-  std::vector<std::string> launch_flags;  // of `strata launch`, before the recipe's name
-  Environment environment;
+  std::vector<std::string> flags = {};         // of the recipe
+  std::vector<std::string> launch_flags = {};  // of `strata launch`, before the recipe's name
+  Environment environment = {};
+  bool flags_are_mixed = false;  // `flags` may hold the launcher's too (`strata config show`)
   // Read accelerate's default file where no other is named, as its launcher does (not with --cpu).
   bool use_default_file = false;
 };

@@ -93,7 +93,7 @@ void read_accelerate_mapping(const YAML::Node& root, const std::string& file, Ra
       });
 }
 
-bool is_accelerate_file(const YAML::Node& root) {
+bool has_accelerate_keys(const YAML::Node& root) {
   return root["fsdp_config"] || root["distributed_type"] || root["compute_environment"];
 }
 
@@ -135,11 +135,15 @@ std::vector<Given> read_accelerate_file(const fs::path& path, Rank rank) {
   return given;
 }
 
+bool is_accelerate_file(const fs::path& path) {
+  return has_accelerate_keys(read_yaml_mapping(path));
+}
+
 std::vector<Given> read_fsdp_config(fs::path path) {
   if (fs::is_directory(path)) path = file_in_folder(path);
   const YAML::Node root = read_yaml_mapping(path);
   std::vector<Given> given;
-  if (is_accelerate_file(root)) {
+  if (has_accelerate_keys(root)) {
     read_accelerate_mapping(root, path.string(), Rank::kFile, given);
   } else {
     read_fsdp_section(root, path.string(), Rank::kFile, given);

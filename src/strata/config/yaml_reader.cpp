@@ -39,10 +39,19 @@ Json json_of(const YAML::Node& node, int depth) {
   return scalar_json(node);
 }
 
+// A settings file that cannot be read is a wrong setting (exit code 2).
+std::string read_settings_file(const std::filesystem::path& path) {
+  try {
+    return read_file(path);
+  } catch (const IoError& error) {
+    throw ConfigError(error.what());
+  }
+}
+
 }  // namespace
 
 YAML::Node read_yaml_mapping(const std::filesystem::path& path) {
-  const std::string text = read_file(path);
+  const std::string text = read_settings_file(path);
   YAML::Node root;
   try {
     root = YAML::Load(text);

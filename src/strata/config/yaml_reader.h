@@ -13,7 +13,7 @@
 namespace strata::config {
 
 // The one document of the file, a mapping (an empty file is an empty one).
-// Throws IoError, or ConfigError "FILE:LINE:COLUMN: ..." for what is not YAML.
+// Throws ConfigError: the file cannot be read, or "FILE:LINE:COLUMN: ..." for what is not YAML.
 YAML::Node read_yaml_mapping(const std::filesystem::path& path);
 
 // Calls `visit(key, value, "FILE:LINE")` in the file's order. Throws ConfigError for a repeated key

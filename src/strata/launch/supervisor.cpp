@@ -196,7 +196,8 @@ class Supervisor {
           fmt::format("error: rank {}: ended with exit code {}", worker.rank, WEXITSTATUS(status));
     }
     if (is_any_running()) text += "; stopping the other ranks";
-    text += "\n" + tail_of_log(worker);
+    text += '\n';
+    text += tail_of_log(worker);
     for (std::string_view rest = text; !rest.empty();) {
       const ssize_t written = ::write(options_.streams.err, rest.data(), rest.size());
       if (written < 0 && errno == EINTR) continue;

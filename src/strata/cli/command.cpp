@@ -1,0 +1,101 @@
+// Dispatch, help, version and error text.
+#include "strata/cli/command.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <new>
+
+#include <c10/util/Exception.h>
+#include <fmt/format.h>
+#include <torch/version.h>
+
+#include "strata/base/error.h"
+#include "strata/base/text_distance.h"
+
+namespace strata::cli {
+namespace {
+
+constexpr Command kCommands[] = {
+    {"launch", "start one process per rank: strata launch --num_processes 2 sft --flags",
+     run_launch},
+    {"sft", "fine-tune a causal language model on conversations or text", run_sft},
+    {"config", "show, check or document settings", run_config},
+};
+
+constexpr const char* kOutOfMemory =
+    "memory: found less than the run needs, expected enough; lower per_device_train_batch_size or "
+    "max_length, or use more ranks";
+
+std::string overview() {
+  std::string text = "strata: fine-tunes large language models across many processors\n\nusage:\n";
+  for (const Command& command : kCommands) {
+    text += fmt::format("  strata {:<8} {}\n", command.name, command.summary);
+  }
+  text += fmt::format("  strata {:<8} {}\n\n", "--version", "the program's version");
+  return text + "strata COMMAND --help tells more.\n";
+}
+
+// Ranks above 0 that `strata launch` started are labelled by it.
+std::string rank_label() {
+  const char* rank = std::getenv("RANK");
+  const char* world_size = std::getenv("WORLD_SIZE");
+  if (!rank || !world_size || std::string_view(world_size) == "1") return "";
+  if (std::getenv("STRATA_LAUNCH_TIME") && std::string_view(rank) != "0") return "";
+  return fmt::format("[rank {}] ", rank);
+}
+
+int fail(const std::string& message, int exit_code) {
+  std::fflush(stdout);
+  fmt::print(stderr, "{}error: {}\n", rank_label(), message);
+  std::fflush(stderr);
+  return exit_code;
+}
+
+int dispatch(const std::vector<std::string>& arguments) {
+  if (arguments.empty() || arguments[0] == "--help" || arguments[0] == "-h" ||
+      arguments[0] == "help") {
+    fmt::print("{}", overview());
+    return arguments.empty() ? 2 : 0;
+  }
+  if (arguments[0] == "--version" || arguments[0] == "version") {
+    fmt::print("strata {} (libtorch {})\n", STRATA_VERSION, TORCH_VERSION);
+    return 0;
+  }
+  std::vector<std::string> names;
+  for (const Command& command : kCommands) {
+    if (command.name == arguments[0]) return command.run({arguments.begin() + 1, arguments.end()});
+    names.emplace_back(command.name);
+  }
+  const auto near = closest(arguments[0], names);
+  throw ConfigError("{}: found an unknown command, expected one of {}; {}", arguments[0],
+                    fmt::join(names, ", "),
+                    near ? "did you mean " + *near + "?" : "see strata --help");
+}
+
+}  // namespace
+
+bool wants_help(const std::vector<std::string>& arguments) {
+  return std::ranges::any_of(
+      arguments, [](const std::string& text) { return text == "--help" || text == "-h"; });
+}
+
+int run(int argc, char** argv) {
+  try {
+    return dispatch({argv + std::min(argc, 1), argv + argc});
+  } catch (const Error& error) {
+    return fail(error.what(), error.exit_code());
+  } catch (const c10::OutOfMemoryError&) {
+    return fail(kOutOfMemory, 1);
+  } catch (const c10::Error& error) {
+    // Without the backtrace of C++ frames that follows the first line.
+    return fail(error.what_without_backtrace(), 1);
+  } catch (const std::bad_alloc&) {
+    return fail(kOutOfMemory, 1);
+  } catch (const std::exception& error) {
+    return fail(error.what(), 1);
+  }
+}
+
+}  // namespace strata::cli

@@ -1,0 +1,30 @@
+// The program's subcommands. Owns: dispatch and the one place where errors become text and exit
+// codes. Never: the work itself.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace strata::cli {
+
+// One row of the dispatch table (command.cpp).
+struct Command {
+  std::string_view name;
+  std::string_view summary;
+  // Gets what follows the subcommand's name; returns the exit code. May throw.
+  int (*run)(const std::vector<std::string>& arguments);
+};
+
+// Runs the subcommand that argv names. Every error ends here: "error: ..." on standard error.
+int run(int argc, char** argv);
+
+// One file each.
+int run_launch(const std::vector<std::string>& arguments);
+int run_sft(const std::vector<std::string>& arguments);
+int run_config(const std::vector<std::string>& arguments);
+
+// True when --help or -h is among the arguments.
+bool wants_help(const std::vector<std::string>& arguments);
+
+}  // namespace strata::cli

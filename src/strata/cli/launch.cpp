@@ -1,0 +1,102 @@
+// `strata launch [launch flags] (sft | a script's name) [flags]`.
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdio>
+#include <filesystem>
+
+#include <fmt/format.h>
+
+#include "strata/base/error.h"
+#include "strata/cli/command.h"
+#include "strata/cli/run_sources.h"
+#include "strata/config/describe.h"
+#include "strata/config/flags.h"
+#include "strata/launch/supervisor.h"
+
+namespace strata::cli {
+namespace {
+
+constexpr const char* kUsage =
+    "usage: strata launch [launch flags] sft [flags]\n"
+    "       strata launch [launch flags] train.py [flags]     the same recipe\n"
+    "       strata launch [launch flags] --no_python PROGRAM [arguments]\n\n"
+    "Starts one process per rank on this machine. Flags of the recipe: strata sft --help.\n";
+
+double seconds_since_1970() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+// Public guides name their own script; the recipe stands in for it.
+void require_recipe(const std::string& program) {
+  if (program == "sft") return;
+  const std::string name = std::filesystem::path(program).filename().string();
+  if (name.find("seq2seq") != std::string::npos) {
+    throw ConfigError(
+        "{}: found a sequence-to-sequence recipe, expected sft; it is not supported "
+        "in this version",
+        program);
+  }
+  if (!name.ends_with(".py")) {
+    throw ConfigError(
+        "{}: found an unknown recipe, expected sft or a script's name ending in .py; "
+        "for a program of your own add --no_python",
+        program);
+  }
+  fmt::print(stderr, "{}: running the built-in recipe sft in its place\n", program);
+}
+
+std::vector<std::string> rank_command(const config::LaunchLine& line, bool own_program) {
+  std::vector<std::string> command;
+  if (own_program) {
+    command = {line.program};
+  } else {
+    command = {std::filesystem::read_symlink("/proc/self/exe").string(), "sft"};
+  }
+  command.insert(command.end(), line.arguments.begin(), line.arguments.end());
+  return command;
+}
+
+bool is_own_program(const config::LaunchLine& line) {
+  for (const config::Given& given : line.given) {
+    if (given.setting->name == "no_python") return config::canonical_text(given) == "true";
+  }
+  return false;
+}
+
+}  // namespace
+
+int run_launch(const std::vector<std::string>& arguments) {
+  const double start_time = seconds_since_1970();
+  if (!arguments.empty() && wants_help({arguments[0]})) {
+    fmt::print("{}{}", kUsage, config::flags_help(config::Scope::kLaunch));
+    return 0;
+  }
+  const config::LaunchLine line = config::parse_launch_line(arguments);
+  if (line.program.empty()) {
+    throw ConfigError(
+        "strata launch: found nothing to run, expected sft or a script's name after "
+        "the launch flags; see strata launch --help");
+  }
+  const bool own_program = is_own_program(line);
+  if (!own_program) {
+    require_recipe(line.program);
+    if (wants_help(line.arguments)) return run_sft({"--help"});
+  }
+  config::Sources sources{
+      .launch_flags = line.flags, .environment = process_environment(), .use_default_file = true};
+  if (!own_program) sources.flags = line.arguments;
+  // Here once, so that a wrong setting is one message and no rank starts.
+  const config::Settings settings = config::resolve(sources);
+  if (!own_program) config::require_runnable(settings);
+  print_warnings(settings.warnings);
+
+  const config::LaunchConfig& launch = settings.config.launch;
+  launch::LaunchPlan plan = launch::plan_launch(launch, launch::inspect_machine(launch),
+                                                rank_command(line, own_program), start_time);
+  plan.environment.emplace_back(kLaunchFlagsVariable, launch_flags_value(line.flags));
+  std::fflush(nullptr);
+  return launch::run_workers(plan, {});
+}
+
+}  // namespace strata::cli

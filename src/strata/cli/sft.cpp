@@ -1,0 +1,79 @@
+// `strata sft`: the recipe in this process, one rank of a run or the only one.
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+
+#include <fmt/format.h>
+
+#include "strata/base/error.h"
+#include "strata/cli/command.h"
+#include "strata/cli/run_sources.h"
+#include "strata/config/describe.h"
+#include "strata/config/serialize.h"
+#include "strata/launch/environment.h"
+#include "strata/report/progress.h"
+#include "strata/train/run.h"
+
+namespace strata::cli {
+namespace {
+
+constexpr const char* kUsage =
+    "usage: strata sft [flags]\n"
+    "       strata sft run.yaml\n"
+    "       strata launch --num_processes N sft [flags]\n\n"
+    "Fine-tunes a causal language model. Flags take hyphens or underscores.\n";
+
+bool is_utf8_locale() {
+  for (const char* name : {"LC_ALL", "LC_CTYPE", "LANG"}) {
+    const char* value = std::getenv(name);
+    if (!value || !*value) continue;
+    const std::string_view text(value);
+    return text.find("UTF-8") != text.npos || text.find("utf8") != text.npos;
+  }
+  return false;
+}
+
+train::Output terminal_output() {
+  const char* term = std::getenv("TERM");
+  return {.write =
+              [](std::string_view text) {
+                std::fwrite(text.data(), 1, text.size(), stdout);
+                std::fflush(stdout);
+              },
+          .is_terminal = ::isatty(STDOUT_FILENO) == 1 && term && std::string_view(term) != "dumb",
+          .columns = [] { return report::terminal_columns(STDOUT_FILENO); },
+          .unicode = is_utf8_locale()};
+}
+
+// A file may ask for more ranks than this process belongs to.
+void require_all_ranks(const config::Settings& settings, const launch::RankEnvironment& ranks) {
+  const int wanted = settings.config.launch.num_processes;
+  if (wanted == 0 || wanted == ranks.world_size) return;
+  throw ConfigError(
+      "num_processes: found {} ({}) with {} running, expected the same; start with "
+      "strata launch",
+      wanted, settings.source_of("num_processes"), ranks.world_size);
+}
+
+}  // namespace
+
+int run_sft(const std::vector<std::string>& arguments) {
+  if (wants_help(arguments)) {
+    fmt::print("{}{}", kUsage, config::flags_help(config::Scope::kRun));
+    return 0;
+  }
+  const config::Sources sources = rank_sources(arguments);
+  const launch::RankEnvironment ranks = launch::detect_rank_environment();
+  const config::Settings settings = config::resolve(sources);
+  config::require_runnable(settings);
+  require_all_ranks(settings, ranks);
+  // A launcher has said them already.
+  const bool is_launched = sources.environment.contains(kLaunchFlagsVariable);
+  if (ranks.rank == 0 && !is_launched) print_warnings(settings.warnings);
+  train::run_sft(settings.config, ranks, config::to_json_text(settings.config),
+                 config::settings_hash(settings.config), terminal_output());
+  return 0;
+}
+
+}  // namespace strata::cli
