@@ -1,0 +1,156 @@
+// Oracle: the invariants of the schedule written in its header, checked by replaying every
+// schedule.
+#include "strata/shard/schedule.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "strata/base/error.h"
+
+namespace strata::shard {
+namespace {
+
+// embedding, `layers` layers, head; one unit each. Tied: the head needs the embedding's unit too.
+ChainShape chain(int layers, bool tied, int first_trained) {
+  ChainShape shape;
+  for (int b = 0; b < layers + 2; ++b) {
+    shape.block_units.push_back({b});
+    shape.block_trains.push_back(b >= first_trained);
+    shape.backward_reads_parameters.push_back(b > 0);
+    shape.unit_trains.push_back(b >= first_trained);
+  }
+  if (tied) {
+    shape.block_units.back() = {0, layers + 1};
+    shape.unit_trains[0] = shape.block_trains[0] || shape.block_trains.back();
+  }
+  return shape;
+}
+
+// Walks a training schedule as the executor does and checks every invariant on the way.
+void replay(const ChainShape& shape, const Schedule& schedule) {
+  const int head = static_cast<int>(shape.block_units.size()) - 1;
+  std::set<int> gathered;
+  std::set<int> forwarded, backwarded;
+  std::map<int, int> reduced;
+  int next_forward = 0;
+  int next_backward = head - 1;
+  for (const Step& step : schedule) {
+    switch (step.action) {
+      case Action::kGather:
+        EXPECT_TRUE(gathered.insert(step.index).second) << "gathered twice: unit " << step.index;
+        break;
+      case Action::kRelease:
+        EXPECT_EQ(gathered.erase(step.index), 1U) << "released while sharded: unit " << step.index;
+        break;
+      case Action::kForward:
+      case Action::kLoss:
+        EXPECT_EQ(step.index, next_forward++);
+        for (int u : shape.block_units[step.index]) EXPECT_TRUE(gathered.count(u));
+        forwarded.insert(step.index);
+        if (step.action == Action::kLoss) backwarded.insert(step.index);
+        break;
+      case Action::kBackward:
+        EXPECT_EQ(step.index, next_backward--);
+        EXPECT_TRUE(forwarded.count(step.index));
+        if (shape.backward_reads_parameters[step.index]) {
+          for (int u : shape.block_units[step.index]) EXPECT_TRUE(gathered.count(u));
+        }
+        backwarded.insert(step.index);
+        break;
+      case Action::kReduce:
+        ++reduced[step.index];
+        for (int b = 0; b <= head; ++b) {
+          const auto& units = shape.block_units[b];
+          const bool uses = std::find(units.begin(), units.end(), step.index) != units.end();
+          const int first = static_cast<int>(
+              std::find(shape.block_trains.begin(), shape.block_trains.end(), true) -
+              shape.block_trains.begin());
+          if (uses && b >= first) {
+            EXPECT_TRUE(backwarded.count(b)) << "unit " << step.index;
+          }
+        }
+        break;
+    }
+  }
+  EXPECT_TRUE(gathered.empty());
+  for (size_t u = 0; u < shape.unit_trains.size(); ++u) {
+    EXPECT_EQ(reduced[static_cast<int>(u)], shape.unit_trains[u] ? 1 : 0) << "unit " << u;
+  }
+}
+
+TEST(Schedule, InvariantsHoldForEveryOption) {
+  for (int layers : {1, 2, 5}) {
+    for (bool tied : {false, true}) {
+      for (int first_trained : {0, 1, layers + 1}) {
+        for (bool reshard : {true, false}) {
+          for (int prefetch : {0, 1, 2}) {
+            for (bool checkpointing : {true, false}) {
+              const ChainShape shape = chain(layers, tied, first_trained);
+              replay(shape, training_schedule(shape, {.reshard_after_forward = reshard,
+                                                      .forward_prefetch = prefetch,
+                                                      .backward_prefetch = prefetch,
+                                                      .activation_checkpointing = checkpointing}));
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(Schedule, FullShardHoldsOneUnitAndThePrefetchedOnes) {
+  const ChainShape shape = chain(6, /*tied=*/false, 0);
+  for (int prefetch : {0, 1, 2}) {
+    ScheduleOptions options;
+    options.forward_prefetch = options.backward_prefetch = prefetch;
+    EXPECT_EQ(peak_gathered_units(training_schedule(shape, options)), 1 + prefetch);
+  }
+}
+
+TEST(Schedule, WithoutReshardingEveryUnitIsGatheredOnce) {
+  const ChainShape shape = chain(6, /*tied=*/true, 0);
+  const Schedule schedule = training_schedule(shape, {.reshard_after_forward = false});
+  const auto gathers = std::count_if(schedule.begin(), schedule.end(),
+                                     [](const Step& s) { return s.action == Action::kGather; });
+  EXPECT_EQ(gathers, 8);
+}
+
+TEST(Schedule, BlocksBeforeTheFirstTrainedKeepNothingAndRunNoBackward) {
+  const ChainShape shape = chain(4, /*tied=*/false, /*first_trained=*/3);
+  for (const Step& step : training_schedule(shape, {})) {
+    if (step.action == Action::kForward && step.index < 3) {
+      EXPECT_EQ(step.keep, Keep::kNothing);
+    }
+    if (step.action == Action::kBackward) {
+      EXPECT_GE(step.index, 3);
+    }
+  }
+}
+
+TEST(Schedule, NothingTrainableIsRefused) {
+  EXPECT_THROW(training_schedule(chain(2, false, 4), {}), ConfigError);
+}
+
+TEST(Schedule, EvaluationRunsEveryBlockForwardOnly) {
+  const Schedule schedule = evaluation_schedule(chain(3, true, 0), {});
+  int forwards = 0;
+  for (const Step& step : schedule) {
+    EXPECT_NE(step.action, Action::kBackward);
+    EXPECT_NE(step.action, Action::kReduce);
+    forwards += step.action == Action::kForward;
+  }
+  EXPECT_EQ(forwards, 5);
+}
+
+TEST(Schedule, DescriptionNamesEveryStep) {
+  const Schedule schedule = training_schedule(chain(2, false, 0), {});
+  const std::string text = describe(schedule);
+  EXPECT_EQ(static_cast<size_t>(std::count(text.begin(), text.end(), '\n')), schedule.size());
+  EXPECT_NE(text.find("backward 1 (recompute)"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace strata::shard
