@@ -251,6 +251,10 @@ void LoraAdapter::check_tensors(
     }
     shapes.erase(entry);
   }
+  // PEFT adds the base's weight of a targeted output layer to the file.
+  for (const nn::Linear* layer : layers_) {
+    shapes.erase(hf::kAdapterKeyPrefix + layer->path() + ".base_layer.weight");
+  }
   if (shapes.empty()) return;
   throw FormatError(
       "{}: found tensor \"{}\" that adapter_config.json does not imply, expected {} "

@@ -1,0 +1,11 @@
+// What an adapter_config.json asks of attach_lora().
+#pragma once
+
+#include "strata/adapters/lora.h"
+#include "strata/hf/adapter_files.h"
+
+namespace strata::adapters {
+
+LoraOptions lora_options_of(const hf::AdapterConfig& config);
+
+}  // namespace strata::adapters

@@ -1,0 +1,134 @@
+# Oracle: TRL's SFTTrainer with the same flags on the same files: loss, gradient norm, learning rate
+# and evaluation loss of every step.
+import math
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+import tiny_llama
+import trl_reference
+from running import base_flags, run_strata
+
+STEPS = 20
+LORA = dict(use_peft=True, lora_r=4, lora_alpha=16, lora_dropout=0.0,
+            lora_target_modules=["q_proj", "v_proj", "down_proj"], learning_rate=2e-2)
+PACKING = {
+    "unpacked": {},
+    "wrapped": dict(packing=True, packing_strategy="wrapped"),
+    "bfd": dict(packing=True, packing_strategy="bfd"),
+}
+CASES = {
+    "accumulation_decay_cosine": (
+        "messages", dict(gradient_accumulation_steps=2, weight_decay=0.1, warmup_steps=3,
+                         lr_scheduler_type="cosine", max_grad_norm=0.5, adam_beta2=0.95)),
+    "completion_only_and_eval": (
+        "prompt", dict(eval_strategy="steps", eval_steps=5, per_device_eval_batch_size=4,
+                       gradient_accumulation_steps=3)),
+    "assistant_only": (
+        "messages", dict(assistant_only_loss=True, gradient_checkpointing=False,
+                         warmup_ratio=0.1, max_length=40)),
+    "text_with_packed_eval": (
+        "text", dict(packing=True, packing_strategy="bfd", eval_strategy="epoch",
+                     lr_scheduler_type="constant", tied=True)),
+    "all_tokens_of_prompts": ("prompt", dict(completion_only_loss=False, seed=7, data_seed=3)),
+    "lora_all_linear_decay": (
+        "messages", dict(LORA, lora_target_modules="all-linear", weight_decay=0.05,
+                         gradient_accumulation_steps=2)),
+}
+
+
+def compare(found, expected):
+    """Both log histories hold a row per step with the same numbers."""
+    found = [row for row in found if "train_runtime" not in row]
+    expected = [row for row in expected if "train_runtime" not in row]
+    assert [(row["step"], "loss" in row) for row in found] == [
+        (row["step"], "loss" in row) for row in expected]
+    for ours, theirs in zip(found, expected):
+        at = f"step {ours['step']}: {ours} but the reference has {theirs}"
+        for key in ("loss", "eval_loss"):
+            if key in theirs:
+                assert abs(ours[key] - theirs[key]) < 1e-4, at
+        for key in ("grad_norm", "learning_rate", "epoch"):
+            if key in theirs:
+                assert math.isclose(ours[key], theirs[key], rel_tol=1e-3, abs_tol=1e-9), at
+        for key in ("mean_token_accuracy", "entropy", "num_tokens"):
+            if key in theirs:
+                assert math.isclose(ours[key], theirs[key], rel_tol=2e-3, abs_tol=1e-3), at
+    losses = [row["loss"] for row in expected if "loss" in row]
+    assert len(losses) == STEPS and min(losses) < losses[0] - 0.2, "the reference did not learn"
+
+
+@pytest.fixture(scope="module")
+def saved_adapter(inputs):
+    """An adapter that PEFT saved, with values that are not the initial ones."""
+    import torch
+    from peft import LoraConfig, get_peft_model
+    from transformers import AutoModelForCausalLM
+
+    folder = inputs.folder / "adapter"
+    torch.manual_seed(3)
+    model = get_peft_model(
+        AutoModelForCausalLM.from_pretrained(inputs.model("plain")),
+        LoraConfig(task_type="CAUSAL_LM", r=3, lora_alpha=6, lora_dropout=0.0,
+                   target_modules=["q_proj", "k_proj", "up_proj"]))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.requires_grad:
+                parameter.add_(torch.randn_like(parameter) * 0.05)
+    model.save_pretrained(folder)
+    return folder
+
+
+def check(inputs, output, kind, settings, model="plain"):
+    flags = base_flags(inputs.model(model), inputs.data(kind), output,
+                       **{"max_steps": STEPS, **settings})
+    compare(run_strata(flags).state["log_history"], trl_reference.log_history(flags))
+
+
+@pytest.mark.parametrize("packing", PACKING)
+@pytest.mark.parametrize("kind", ["full", "lora", "continued"])
+def test_first_steps(inputs, saved_adapter, tmp_path, kind, packing):
+    settings = dict(PACKING[packing])
+    if kind == "lora":
+        settings.update(LORA)
+    elif kind == "continued":
+        settings.update(adapter_name_or_path=str(saved_adapter), learning_rate=2e-2)
+    check(inputs, tmp_path / "out", "messages", settings)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_settings(inputs, tmp_path, name):
+    kind, settings = CASES[name]
+    settings = dict(settings)
+    model = "tied" if settings.pop("tied", False) else "plain"
+    check(inputs, tmp_path / "out", kind, settings, model)
+
+
+WORLD_SCRIPT = """
+import json, sys
+import trl_reference
+history = trl_reference.log_history(json.loads(sys.argv[1]))
+from accelerate import PartialState
+if PartialState().is_main_process:
+    open(sys.argv[2], "w").write(json.dumps(history))
+"""
+
+
+def test_two_processes_of_accelerate(inputs, tmp_path):
+    """43 rows: the last batches of an epoch are filled up from its first ones."""
+    flags = base_flags(inputs.model("plain"), inputs.data("messages", train=43), tmp_path / "out",
+                       max_steps=STEPS, gradient_accumulation_steps=2)
+    script, result = tmp_path / "reference.py", tmp_path / "reference.json"
+    script.write_text(WORLD_SCRIPT)
+    words = {k: str(v) if isinstance(v, pathlib.Path) else v for k, v in flags.items()}
+    subprocess.run(
+        [sys.executable, "-m", "accelerate.commands.launch", "--cpu", "--num_processes", "2",
+         "--num_machines", "1", "--mixed_precision", "no", "--main_process_port", "0",
+         script, trl_reference.json.dumps(words), result],
+        check=True, timeout=240, capture_output=True,
+        env={**os.environ, "PYTHONPATH": str(pathlib.Path(__file__).parent), "OMP_NUM_THREADS": "1"})
+    compare(run_strata(flags, world=2).state["log_history"],
+            trl_reference.json.loads(result.read_text()))

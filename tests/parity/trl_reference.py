@@ -1,0 +1,72 @@
+"""Runs TRL's SFTTrainer on the same files and flags as a run of the program.
+
+Reference runs are cached by their settings while the process lives: importing TRL costs more than
+all of them together.
+"""
+
+import functools
+import json
+import pathlib
+import tempfile
+
+# Ours only, or written otherwise by the reference.
+OWN_FLAGS = {"model_name_or_path", "dataset_name", "output_dir", "adapter_name_or_path", "use_peft",
+             "lora_r", "lora_alpha", "lora_dropout", "lora_target_modules", "use_rslora",
+             "disable_tqdm", "warmup_ratio", "save_strategy"}
+
+
+@functools.cache
+def stack():
+    import datasets
+    import peft
+    import torch
+    import transformers
+    import trl
+
+    datasets.disable_progress_bars()
+    torch.set_num_threads(2)
+    return datasets, peft, torch, transformers, trl
+
+
+def load_rows(datasets, file, cache):
+    return datasets.load_dataset("json", data_files={"train": str(file)}, cache_dir=cache)["train"]
+
+
+def log_history(flags):
+    """log_history of SFTTrainer for the flags that base_flags makes."""
+    return _log_history(json.dumps({k: str(v) if isinstance(v, pathlib.Path) else v
+                                    for k, v in flags.items() if k != "output_dir"}))
+
+
+@functools.cache
+def _log_history(text):
+    flags = json.loads(text)
+    datasets, peft, _, transformers, trl = stack()
+    with tempfile.TemporaryDirectory() as folder:
+        settings = {k: v for k, v in flags.items() if k not in OWN_FLAGS}
+        if "warmup_ratio" in flags:
+            settings["warmup_steps"] = flags["warmup_ratio"]
+        args = trl.SFTConfig(output_dir=folder + "/out", use_cpu=True, report_to="none",
+                             save_strategy="no", disable_tqdm=True, **settings)
+        model, lora = flags["model_name_or_path"], None
+        if "adapter_name_or_path" in flags:
+            base = transformers.AutoModelForCausalLM.from_pretrained(model)
+            tokenizer = transformers.AutoTokenizer.from_pretrained(model)
+            model = peft.PeftModel.from_pretrained(base, flags["adapter_name_or_path"],
+                                                   is_trainable=True)
+        else:
+            tokenizer = None
+            if flags.get("use_peft"):
+                lora = peft.LoraConfig(task_type="CAUSAL_LM", r=flags["lora_r"],
+                                       lora_alpha=flags["lora_alpha"],
+                                       lora_dropout=flags["lora_dropout"],
+                                       target_modules=flags.get("lora_target_modules"))
+        data = pathlib.Path(flags["dataset_name"])
+        evaluates = flags.get("eval_strategy", "no") != "no"
+        trainer = trl.SFTTrainer(
+            model=model, args=args, peft_config=lora, processing_class=tokenizer,
+            train_dataset=load_rows(datasets, data / "train.jsonl", folder),
+            eval_dataset=load_rows(datasets, data / "test.jsonl", folder) if evaluates else None)
+        trainer.remove_callback(transformers.PrinterCallback)
+        trainer.train()
+        return trainer.state.log_history
