@@ -1,5 +1,5 @@
-// Tokens beside the model's vocabulary (<|im_start|>, ...): their ids and flags, and finding them in
-// text before anything else happens to it.
+// Tokens beside the model's vocabulary (<|im_start|>, ...): their ids and flags, and finding them
+// in text before anything else happens to it.
 #pragma once
 
 #include <cstdint>

@@ -18,19 +18,32 @@ const std::string kFileAsIs = "TokenizersBackend";
 // The class that transformers registers for a model type; llama has none.
 std::string registered_class(const std::string& model_type) {
   static const std::map<std::string, std::string> classes = {
-      {"gpt2", "GPT2Tokenizer"},         {"gpt_neo", "GPT2Tokenizer"},
-      {"gptj", "GPT2Tokenizer"},         {"phi", "GPT2Tokenizer"},
-      {"starcoder2", "GPT2Tokenizer"},   {"opt", "GPT2Tokenizer"},
-      {"codegen", "GPT2Tokenizer"},      {"qwen2", "Qwen2Tokenizer"},
-      {"qwen2_moe", "Qwen2Tokenizer"},   {"qwen3", "Qwen2Tokenizer"},
-      {"qwen3_moe", "Qwen2Tokenizer"},   {"gpt_neox", "GPTNeoXTokenizer"},
-      {"olmo", "GPTNeoXTokenizer"},      {"gpt_bigcode", kFileAsIs},
-      {"phi3", kFileAsIs},               {"olmo2", kFileAsIs},
-      {"mistral", kFileAsIs},            {"mixtral", kFileAsIs},
-      {"stablelm", kFileAsIs},           {"granite", kFileAsIs},
-      {"gemma", "GemmaTokenizer"},       {"gemma2", "GemmaTokenizer"},
-      {"gemma3", "GemmaTokenizer"},      {"cohere", "CohereTokenizer"},
-      {"roberta", "RobertaTokenizer"},   {"t5", "T5Tokenizer"},
+      {"gpt2", "GPT2Tokenizer"},
+      {"gpt_neo", "GPT2Tokenizer"},
+      {"gptj", "GPT2Tokenizer"},
+      {"phi", "GPT2Tokenizer"},
+      {"starcoder2", "GPT2Tokenizer"},
+      {"opt", "GPT2Tokenizer"},
+      {"codegen", "GPT2Tokenizer"},
+      {"qwen2", "Qwen2Tokenizer"},
+      {"qwen2_moe", "Qwen2Tokenizer"},
+      {"qwen3", "Qwen2Tokenizer"},
+      {"qwen3_moe", "Qwen2Tokenizer"},
+      {"gpt_neox", "GPTNeoXTokenizer"},
+      {"olmo", "GPTNeoXTokenizer"},
+      {"gpt_bigcode", kFileAsIs},
+      {"phi3", kFileAsIs},
+      {"olmo2", kFileAsIs},
+      {"mistral", kFileAsIs},
+      {"mixtral", kFileAsIs},
+      {"stablelm", kFileAsIs},
+      {"granite", kFileAsIs},
+      {"gemma", "GemmaTokenizer"},
+      {"gemma2", "GemmaTokenizer"},
+      {"gemma3", "GemmaTokenizer"},
+      {"cohere", "CohereTokenizer"},
+      {"roberta", "RobertaTokenizer"},
+      {"t5", "T5Tokenizer"},
       {"bert", "BertTokenizer"},
   };
   const auto it = classes.find(model_type);
@@ -51,15 +64,15 @@ bool is_file_as_is(const std::string& name) {
 // Classes with a constructor of their own that apply_class_rules does not know.
 bool builds_unknown_pipeline(const std::string& name) {
   static const std::set<std::string> names = {
-      "AlbertTokenizer",    "BarthezTokenizer",   "BertTokenizer",       "BigBirdTokenizer",
-      "BlenderbotTokenizer", "CamembertTokenizer", "CLIPTokenizer",      "CodeLlamaTokenizer",
-      "CodeGenTokenizer",   "CohereTokenizer",    "DebertaTokenizer",    "DebertaV2Tokenizer",
-      "FunnelTokenizer",    "GemmaTokenizer",     "HerbertTokenizer",    "LayoutLMv2Tokenizer",
-      "LayoutLMv3Tokenizer", "LayoutXLMTokenizer", "LukeTokenizer",      "MBartTokenizer",
-      "MBart50Tokenizer",   "MPNetTokenizer",     "NllbTokenizer",       "NougatTokenizer",
-      "OpenAIGPTTokenizer", "PegasusTokenizer",   "Qwen3_5Tokenizer",    "ReformerTokenizer",
-      "RemBertTokenizer",   "RobertaTokenizer",   "SeamlessM4TTokenizer", "SplinterTokenizer",
-      "T5Tokenizer",        "UdopTokenizer",      "WhisperTokenizer",    "XGLMTokenizer",
+      "AlbertTokenizer",     "BarthezTokenizer",   "BertTokenizer",        "BigBirdTokenizer",
+      "BlenderbotTokenizer", "CamembertTokenizer", "CLIPTokenizer",        "CodeLlamaTokenizer",
+      "CodeGenTokenizer",    "CohereTokenizer",    "DebertaTokenizer",     "DebertaV2Tokenizer",
+      "FunnelTokenizer",     "GemmaTokenizer",     "HerbertTokenizer",     "LayoutLMv2Tokenizer",
+      "LayoutLMv3Tokenizer", "LayoutXLMTokenizer", "LukeTokenizer",        "MBartTokenizer",
+      "MBart50Tokenizer",    "MPNetTokenizer",     "NllbTokenizer",        "NougatTokenizer",
+      "OpenAIGPTTokenizer",  "PegasusTokenizer",   "Qwen3_5Tokenizer",     "ReformerTokenizer",
+      "RemBertTokenizer",    "RobertaTokenizer",   "SeamlessM4TTokenizer", "SplinterTokenizer",
+      "T5Tokenizer",         "UdopTokenizer",      "WhisperTokenizer",     "XGLMTokenizer",
       "XLMRobertaTokenizer", "XLNetTokenizer",
   };
   return names.contains(name);
@@ -71,7 +84,8 @@ std::string read_string(const Json& object, const char* key) {
   return it != object.end() && it->is_string() ? it->get<std::string>() : "";
 }
 
-std::string choose_class(const Json& tokenizer_config, const Json& model_config, const Json& document) {
+std::string choose_class(const Json& tokenizer_config, const Json& model_config,
+                         const Json& document) {
   std::string declared = read_string(tokenizer_config, "tokenizer_class");
   if (declared.empty()) declared = read_string(model_config, "tokenizer_class");
   if (declared.ends_with("Fast")) declared.resize(declared.size() - 4);
@@ -110,8 +124,7 @@ void use_llama_pipeline(const Json& config, Json& document) {
   document["pre_tokenizer"] = {
       {"type", "Metaspace"}, {"replacement", "▁"}, {"prepend_scheme", scheme}, {"split", false}};
   Json decoders = Json::array();
-  decoders.push_back(
-      {{"type", "Replace"}, {"pattern", {{"String", "▁"}}}, {"content", " "}});
+  decoders.push_back({{"type", "Replace"}, {"pattern", {{"String", "▁"}}}, {"content", " "}});
   decoders.push_back({{"type", "ByteFallback"}});
   decoders.push_back({{"type", "Fuse"}});
   if (has_prefix) {
@@ -167,9 +180,9 @@ bool apply_class_rules(const Json& tokenizer_config, const Json& model_config, J
 namespace {
 
 constexpr std::pair<const char*, std::optional<std::string> Tokenizer::Specials::*> kNames[] = {
-    {"bos_token", &Tokenizer::Specials::bos}, {"eos_token", &Tokenizer::Specials::eos},
-    {"unk_token", &Tokenizer::Specials::unk}, {"sep_token", &Tokenizer::Specials::sep},
-    {"pad_token", &Tokenizer::Specials::pad}, {"cls_token", &Tokenizer::Specials::cls},
+    {"bos_token", &Tokenizer::Specials::bos},   {"eos_token", &Tokenizer::Specials::eos},
+    {"unk_token", &Tokenizer::Specials::unk},   {"sep_token", &Tokenizer::Specials::sep},
+    {"pad_token", &Tokenizer::Specials::pad},   {"cls_token", &Tokenizer::Specials::cls},
     {"mask_token", &Tokenizer::Specials::mask},
 };
 
@@ -247,7 +260,8 @@ std::vector<AddedToken> read_legacy_added(const Json& map, const std::string& wh
   std::map<int64_t, AddedToken> by_id;
   for (const auto& [content, id] : map.items()) {
     if (!id.is_number_integer()) {
-      throw FormatError("{}: found id {} for \"{}\", expected an integer", where, id.dump(), content);
+      throw FormatError("{}: found id {} for \"{}\", expected an integer", where, id.dump(),
+                        content);
     }
     by_id[id.get<int64_t>()].content = content;
   }
@@ -270,8 +284,8 @@ void collect_specials(const Json& settings, const std::string& where, NamedToken
       if (const auto token = read_special(value, where)) out.missing.push_back(*token);
     }
   }
-  const bool has_new = settings.contains("extra_special_tokens") &&
-                       !settings["extra_special_tokens"].empty();
+  const bool has_new =
+      settings.contains("extra_special_tokens") && !settings["extra_special_tokens"].empty();
   const auto extra = settings.find(has_new ? "extra_special_tokens" : "additional_special_tokens");
   if (extra == settings.end() || !extra->is_structured()) return;
   for (const Json& value : *extra) {
@@ -310,7 +324,8 @@ NamedTokens collect_tokens(const TokenFiles& files, const Json& document, bool i
   collect_specials(settings, where, out);
   if (rebuilt == "qwen2") {
     for (const AddedToken& token : out.missing) {
-      if (token.special) out.added.push_back({.content = token.content, .normalized = false, .special = true});
+      if (token.special)
+        out.added.push_back({.content = token.content, .normalized = false, .special = true});
     }
   }
   return out;

@@ -1,6 +1,6 @@
-// Which pipeline a model folder means. transformers 5 does not always use tokenizer.json as written:
-// some tokenizer classes keep its vocabulary and merges and put their own normalizer, pre-tokenizer
-// and decoder in place. This file chooses as AutoTokenizer does; it builds nothing.
+// Which pipeline a model folder means. transformers 5 does not always use tokenizer.json as
+// written: some tokenizer classes keep its vocabulary and merges and put their own normalizer,
+// pre-tokenizer and decoder in place. This file chooses as AutoTokenizer does; it builds nothing.
 #pragma once
 
 #include <string>
@@ -20,8 +20,8 @@ bool apply_class_rules(const Json& tokenizer_config, const Json& model_config, J
 
 struct NamedTokens {
   Tokenizer::Specials specials;
-  std::vector<AddedToken> added;     // in the order in which ids are given out
-  std::vector<AddedToken> missing;   // specials: to be added only where absent
+  std::vector<AddedToken> added;    // in the order in which ids are given out
+  std::vector<AddedToken> missing;  // specials: to be added only where absent
 };
 
 // Special and added tokens of the configuration files (null where absent).

@@ -17,7 +17,8 @@ const Json* find_field(const Json& object, const char* key, const std::string& w
 
 [[noreturn]] void throw_type(const Json& value, const char* key, const char* expected,
                              const std::string& where) {
-  throw FormatError("{}: found {} for \"{}\", expected {}", where, value.type_name(), key, expected);
+  throw FormatError("{}: found {} for \"{}\", expected {}", where, value.type_name(), key,
+                    expected);
 }
 
 }  // namespace

@@ -178,8 +178,9 @@ std::unique_ptr<Decoder> make_decoder(const Json& json, const std::string& where
                                    int_field(json, "stop", 0, where));
   }
   if (type == "Metaspace") {
-    const bool is_never = string_field(json, "prepend_scheme", where).value_or("always") == "never" ||
-                          !bool_field(json, "add_prefix_space", true, where);
+    const bool is_never =
+        string_field(json, "prepend_scheme", where).value_or("always") == "never" ||
+        !bool_field(json, "add_prefix_space", true, where);
     return std::make_unique<Metaspace>(one_character(json, "replacement", where), !is_never);
   }
   if (type == "Sequence") {
@@ -189,7 +190,8 @@ std::unique_ptr<Decoder> make_decoder(const Json& json, const std::string& where
     }
     return std::make_unique<Sequence>(std::move(steps));
   }
-  throw_unsupported(type, where, "ByteLevel, ByteFallback, Fuse, Replace, Strip, Metaspace, Sequence");
+  throw_unsupported(type, where,
+                    "ByteLevel, ByteFallback, Fuse, Replace, Strip, Metaspace, Sequence");
 }
 
 }  // namespace strata::text

@@ -46,8 +46,9 @@ class Bpe : public Model {
     }
     const size_t first = out.size();
     add_symbols(piece, out);
-    const size_t kept = out.size() - first <= kMaxScanned ? merge_scanning(out.data() + first, out.size() - first)
-                                                          : merge_heap(out.data() + first, out.size() - first);
+    const size_t kept = out.size() - first <= kMaxScanned
+                            ? merge_scanning(out.data() + first, out.size() - first)
+                            : merge_heap(out.data() + first, out.size() - first);
     out.resize(first + kept);
   }
 
@@ -89,9 +90,10 @@ void Bpe::add_symbols(std::string_view piece, std::vector<ModelToken>& out) cons
     if (options_.byte_fallback && add_byte_tokens(symbol, begin, end, out)) continue;
     if (!options_.unk_token) continue;  // the character is dropped
     if (!unk_id_) {
-      throw FormatError("tokenizer: found unk_token \"{}\" outside the vocabulary, expected it inside "
-                        "because the text has unknown characters",
-                        *options_.unk_token);
+      throw FormatError(
+          "tokenizer: found unk_token \"{}\" outside the vocabulary, expected it inside "
+          "because the text has unknown characters",
+          *options_.unk_token);
     }
     if (unknown && options_.fuse_unk) {
       unknown->end = end;
@@ -172,7 +174,8 @@ size_t Bpe::merge_heap(ModelToken* tokens, size_t count) const {
     offer(top.left);
   }
   return static_cast<size_t>(
-      std::remove_if(tokens, tokens + count, [](const ModelToken& t) { return t.id < 0; }) - tokens);
+      std::remove_if(tokens, tokens + count, [](const ModelToken& t) { return t.id < 0; }) -
+      tokens);
 }
 
 MergeTable make_merges(const TokenizerFile& file, const Vocabulary& vocabulary,
@@ -181,8 +184,9 @@ MergeTable make_merges(const TokenizerFile& file, const Vocabulary& vocabulary,
   const auto id_of = [&](const std::string& token, size_t rank) {
     const auto id = vocabulary.find(token);
     if (!id) {
-      throw FormatError("{}: found merge {} with the token \"{}\", expected a token of the vocabulary",
-                        where, rank, token);
+      throw FormatError(
+          "{}: found merge {} with the token \"{}\", expected a token of the vocabulary", where,
+          rank, token);
     }
     return *id;
   };
@@ -190,8 +194,8 @@ MergeTable make_merges(const TokenizerFile& file, const Vocabulary& vocabulary,
   for (size_t rank = 0; rank < file.merges.size(); ++rank) {
     const auto& [left, right] = file.merges[rank];
     if (right.size() < prefix.size()) {
-      throw FormatError("{}: found merge {} with \"{}\", expected it to begin with \"{}\"", where, rank,
-                        right, prefix);
+      throw FormatError("{}: found merge {} with \"{}\", expected it to begin with \"{}\"", where,
+                        rank, right, prefix);
     }
     const int32_t left_id = id_of(left, rank), right_id = id_of(right, rank);
     result.assign(left).append(right, prefix.size());

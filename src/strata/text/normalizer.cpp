@@ -190,12 +190,13 @@ std::unique_ptr<Normalizer> make_normalizer(const Json& json, const std::string&
   if (type == "Sequence") {
     std::vector<std::unique_ptr<Normalizer>> steps;
     for (const Json& step : require_field(json, "normalizers", where)) {
-      if (auto made = make_normalizer(step, where + ".normalizers")) steps.push_back(std::move(made));
+      if (auto made = make_normalizer(step, where + ".normalizers"))
+        steps.push_back(std::move(made));
     }
     return std::make_unique<Sequence>(std::move(steps));
   }
-  throw_unsupported(type, where,
-                    "NFC, NFD, NFKC, NFKD, Lowercase, Strip, Prepend, Replace, ByteLevel, Sequence");
+  throw_unsupported(
+      type, where, "NFC, NFD, NFKC, NFKD, Lowercase, Strip, Prepend, Replace, ByteLevel, Sequence");
 }
 
 }  // namespace strata::text

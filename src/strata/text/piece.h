@@ -12,9 +12,9 @@ namespace strata::text {
 
 // What pieces point into: the input text itself, or text that a step rewrote.
 struct Source {
-  std::string owned;       // rewritten text; empty when `text` views the input
-  std::string_view text;   // the whole source
-  bool is_input = false;   // byte i stands for byte i of the input
+  std::string owned;                 // rewritten text; empty when `text` views the input
+  std::string_view text;             // the whole source
+  bool is_input = false;             // byte i stands for byte i of the input
   std::vector<uint32_t> begin, end;  // per byte of a rewritten text: the input bytes it stands for
 };
 

@@ -53,7 +53,8 @@ class Template : public PostProcessor {
   Template(std::vector<int32_t> before, std::vector<int32_t> after)
       : before_(std::move(before)), after_(std::move(after)) {}
 
-  void process(const EncodedText&, bool add_special_tokens, std::vector<Token>& tokens) const override {
+  void process(const EncodedText&, bool add_special_tokens,
+               std::vector<Token>& tokens) const override {
     if (!add_special_tokens) return;
     std::vector<Token> front;
     for (const int32_t id : before_) front.push_back({id, 0, 0});
@@ -135,7 +136,8 @@ std::unique_ptr<PostProcessor> make_post_processor(const Json& json, const std::
   }
   if (type == "Sequence") {
     for (const Json& step : require_field(json, "processors", where)) {
-      if (auto made = make_post_processor(step, where + ".processors")) steps.push_back(std::move(made));
+      if (auto made = make_post_processor(step, where + ".processors"))
+        steps.push_back(std::move(made));
     }
     return std::make_unique<Sequence>(std::move(steps));
   }

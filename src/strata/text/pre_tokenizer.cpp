@@ -168,13 +168,14 @@ class Metaspace : public PreTokenizer {
   void split(const Piece& piece, Arena& arena, std::vector<Piece>& out) const override {
     if (piece.text.empty()) return;
     Rewriter rewriter(piece, arena);
-    const bool wants_prefix = prepend_ == Prepend::kAlways ||
-                              (prepend_ == Prepend::kFirst && piece.input_begin(0) == 0);
+    const bool wants_prefix =
+        prepend_ == Prepend::kAlways || (prepend_ == Prepend::kFirst && piece.input_begin(0) == 0);
     if (wants_prefix && !piece.text.starts_with(replacement_) && !piece.text.starts_with(' ')) {
       rewriter.replace(replacement_, 0, 0);
     }
     size_t done = 0;
-    for (size_t i = piece.text.find(' '); i != std::string_view::npos; i = piece.text.find(' ', done)) {
+    for (size_t i = piece.text.find(' '); i != std::string_view::npos;
+         i = piece.text.find(' ', done)) {
       rewriter.keep(done, i);
       rewriter.replace(replacement_, i, i + 1);
       done = i + 1;
@@ -226,7 +227,8 @@ Behavior make_behavior(const std::string& name, const std::string& where) {
   if (name == "MergedWithNext") return Behavior::kMergedWithNext;
   if (name == "Contiguous") return Behavior::kContiguous;
   throw FormatError(
-      "{}: found behavior \"{}\", expected Removed, Isolated, MergedWithPrevious, MergedWithNext or "
+      "{}: found behavior \"{}\", expected Removed, Isolated, MergedWithPrevious, MergedWithNext "
+      "or "
       "Contiguous",
       where, name);
 }
@@ -237,13 +239,15 @@ std::unique_ptr<PreTokenizer> make_metaspace(const Json& json, const std::string
   if (!bool_field(json, "add_prefix_space", true, where)) scheme = "never";
   using Prepend = Metaspace::Prepend;
   if (scheme != "always" && scheme != "first" && scheme != "never") {
-    throw FormatError("{}: found prepend_scheme \"{}\", expected always, first or never", where, scheme);
+    throw FormatError("{}: found prepend_scheme \"{}\", expected always, first or never", where,
+                      scheme);
   }
   const auto prepend = scheme == "always"  ? Prepend::kAlways
                        : scheme == "first" ? Prepend::kFirst
                                            : Prepend::kNever;
   const std::string replacement = required_string(json, "replacement", where);
-  if (replacement.empty()) throw FormatError("{}: found no replacement, expected a character", where);
+  if (replacement.empty())
+    throw FormatError("{}: found no replacement, expected a character", where);
   return std::make_unique<Metaspace>(replacement, prepend, bool_field(json, "split", true, where));
 }
 

@@ -16,8 +16,8 @@ const OnigUChar* onig_chars(const char* text) { return reinterpret_cast<const On
 
 std::string error_text(int code, OnigErrorInfo* info) {
   OnigUChar buffer[ONIG_MAX_ERROR_MESSAGE_LEN];
-  const int length =
-      info == nullptr ? onig_error_code_to_str(buffer, code) : onig_error_code_to_str(buffer, code, info);
+  const int length = info == nullptr ? onig_error_code_to_str(buffer, code)
+                                     : onig_error_code_to_str(buffer, code, info);
   return {reinterpret_cast<const char*>(buffer), static_cast<size_t>(length)};
 }
 
@@ -52,9 +52,7 @@ bool is_regex_number(char32_t code_point) {
   return has_property(code_point, type);
 }
 
-bool is_regex_space(char32_t code_point) {
-  return has_property(code_point, ONIGENC_CTYPE_SPACE);
-}
+bool is_regex_space(char32_t code_point) { return has_property(code_point, ONIGENC_CTYPE_SPACE); }
 
 struct Regex::Compiled {
   regex_t* regex = nullptr;
@@ -68,8 +66,9 @@ Regex::Regex(const std::string& pattern)
   initialize_once();
   OnigErrorInfo info;
   const char* begin = pattern.data();
-  const int code = onig_new(&compiled_->regex, onig_chars(begin), onig_chars(begin + pattern.size()),
-                            ONIG_OPTION_NONE, ONIG_ENCODING_UTF8, ONIG_SYNTAX_DEFAULT, &info);
+  const int code =
+      onig_new(&compiled_->regex, onig_chars(begin), onig_chars(begin + pattern.size()),
+               ONIG_OPTION_NONE, ONIG_ENCODING_UTF8, ONIG_SYNTAX_DEFAULT, &info);
   if (code != ONIG_NORMAL) {
     compiled_->regex = nullptr;
     throw FormatError("pattern '{}': found {}, expected an Oniguruma regular expression", pattern,

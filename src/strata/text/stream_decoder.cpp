@@ -29,8 +29,7 @@ std::string StreamDecoder::push(int32_t id) {
   if (skip_special_tokens_ && tokenizer_->is_special(id)) return "";
   window_.push_back(id);
   std::string text = tokenizer_->decode(window_, skip_special_tokens_);
-  const bool is_certain =
-      !text.ends_with(kReplacement) || window_.size() - context_ > kMaxPending;
+  const bool is_certain = !text.ends_with(kReplacement) || window_.size() - context_ > kMaxPending;
   if (!is_certain) text.resize(certain_size(text));
   const std::string out = text_after(text, sent_);
   sent_ = std::max(sent_, text.size());

@@ -75,9 +75,10 @@ void Tokenizer::Impl::add_tokens(const NamedTokens& tokens, const TokenizerFile&
     const std::string content = required_string(json, "content", file.subject + ": added_tokens");
     const int64_t id = int_field(json, "id", -1, file.subject + ": added_tokens");
     if (const auto given = added.find(content); given && *given != id) {
-      throw FormatError("{}: found id {} for the added token \"{}\", expected {} (its id in the "
-                        "vocabulary or the next free one)",
-                        file.subject, id, content, *given);
+      throw FormatError(
+          "{}: found id {} for the added token \"{}\", expected {} (its id in the "
+          "vocabulary or the next free one)",
+          file.subject, id, content, *given);
     }
   }
 }
@@ -118,9 +119,10 @@ std::unique_ptr<Tokenizer> Tokenizer::load(const fs::path& folder) {
   Impl& impl = *tokenizer->impl_;
   const fs::path path = folder / "tokenizer.json";
   if (!fs::exists(path)) {
-    throw IoError("{}: found no such file, expected the tokenizer; a byte-level BPE tokenizer.json "
-                  "is needed",
-                  path.string());
+    throw IoError(
+        "{}: found no such file, expected the tokenizer; a byte-level BPE tokenizer.json "
+        "is needed",
+        path.string());
   }
   TokenizerFile file = read_tokenizer_file(path);
   impl.subject = file.subject;
@@ -171,7 +173,8 @@ void Tokenizer::Impl::run_model(std::string_view piece, std::vector<ModelToken>&
   cache.store(piece, out.data() + first, out.size() - first);
 }
 
-void Tokenizer::Impl::encode_pieces(const std::vector<Piece>& pieces, std::vector<Token>& out) const {
+void Tokenizer::Impl::encode_pieces(const std::vector<Piece>& pieces,
+                                    std::vector<Token>& out) const {
   std::vector<ModelToken> tokens;
   for (const Piece& piece : pieces) {
     if (piece.text.empty()) continue;
@@ -202,7 +205,8 @@ void Tokenizer::Impl::encode_text(const Piece& piece, Arena& arena, std::vector<
   }
 }
 
-std::vector<Token> Tokenizer::encode_with_ranges(std::string_view text, bool add_special_tokens) const {
+std::vector<Token> Tokenizer::encode_with_ranges(std::string_view text,
+                                                 bool add_special_tokens) const {
   if (text.size() >= UINT32_MAX) {
     throw FormatError("text: found {} bytes, expected less than 4 GiB; split it", text.size());
   }
@@ -219,7 +223,8 @@ std::vector<Token> Tokenizer::encode_with_ranges(std::string_view text, bool add
     }
   }
   if (impl_->post_processor) {
-    const EncodedText encoded{text, [&](int32_t id) -> const std::string& { return id_to_token(id); }};
+    const EncodedText encoded{text,
+                              [&](int32_t id) -> const std::string& { return id_to_token(id); }};
     impl_->post_processor->process(encoded, add_special_tokens, out);
   }
   return out;

@@ -21,7 +21,8 @@ class Reader : public nlohmann::json_sax<Json> {
     return value(Json(v));
   }
   bool number_unsigned(uint64_t v) override {
-    if (mode_ == Mode::kVocab) return add_vocab(v > INT64_MAX ? INT64_MAX : static_cast<int64_t>(v));
+    if (mode_ == Mode::kVocab)
+      return add_vocab(v > INT64_MAX ? INT64_MAX : static_cast<int64_t>(v));
     return value(Json(v));
   }
   bool string(std::string& v) override {
@@ -59,9 +60,10 @@ class Reader : public nlohmann::json_sax<Json> {
     if (mode_ == Mode::kMerges) return mode_ = Mode::kDocument, true;
     return close();
   }
-  bool parse_error(size_t position, const std::string&, const nlohmann::detail::exception& e) override {
-    throw FormatError("{}: found broken JSON at byte {} ({}), expected a tokenizer.json", file_.subject,
-                      position, e.what());
+  bool parse_error(size_t position, const std::string&,
+                   const nlohmann::detail::exception& e) override {
+    throw FormatError("{}: found broken JSON at byte {} ({}), expected a tokenizer.json",
+                      file_.subject, position, e.what());
   }
 
  private:

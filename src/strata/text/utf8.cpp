@@ -109,8 +109,9 @@ bool is_word(char32_t c) {
     return (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || c == '_';
   }
   // Join_Control, and Other_Alphabetic outside letters and marks: circled and squared letters.
-  if (c == 0x200C || c == 0x200D || (c >= 0x24B6 && c <= 0x24E9) || (c >= 0x1F130 && c <= 0x1F149) ||
-      (c >= 0x1F150 && c <= 0x1F169) || (c >= 0x1F170 && c <= 0x1F189)) {
+  if (c == 0x200C || c == 0x200D || (c >= 0x24B6 && c <= 0x24E9) ||
+      (c >= 0x1F130 && c <= 0x1F149) || (c >= 0x1F150 && c <= 0x1F169) ||
+      (c >= 0x1F170 && c <= 0x1F189)) {
     return true;
   }
   const auto k = category(c);

@@ -15,8 +15,8 @@ Vocabulary::Vocabulary(std::vector<std::pair<std::string, int64_t>> entries,
     }
     if (static_cast<size_t>(id) >= tokens_.size()) tokens_.resize(id + 1, nullptr);
     if (tokens_[id] != nullptr) {
-      throw FormatError("{}: found id {} for both \"{}\" and \"{}\", expected unique ids", where, id,
-                        *tokens_[id], token);
+      throw FormatError("{}: found id {} for both \"{}\" and \"{}\", expected unique ids", where,
+                        id, *tokens_[id], token);
     }
     const std::string& kept = strings_.emplace_back(std::move(token));
     tokens_[id] = &kept;

@@ -1,0 +1,106 @@
+// Prepares the variables as apply_chat_template does and runs the template.
+#include "strata/text/chat_template.h"
+
+#include "strata/base/error.h"
+#include "strata/text/jinja_interpreter.h"
+
+namespace strata::text {
+
+struct ChatTemplate::Impl {
+  std::string name;
+  jinja::Program program;
+};
+
+ChatTemplate::ChatTemplate(std::string source, std::string name) {
+  auto impl = std::make_unique<Impl>();
+  try {
+    impl->program = jinja::parse(source);
+  } catch (const jinja::Fault& fault) {
+    throw FormatError("{}: {}", name, fault.what());
+  }
+  impl->name = std::move(name);
+  impl_ = std::move(impl);
+}
+
+ChatTemplate::~ChatTemplate() = default;
+ChatTemplate::ChatTemplate(ChatTemplate&&) noexcept = default;
+ChatTemplate& ChatTemplate::operator=(ChatTemplate&&) noexcept = default;
+
+bool ChatTemplate::has_generation_blocks() const { return impl_->program.has_generation; }
+
+namespace {
+
+// Without null values; the names that reasoning goes by fill each other.
+Json prepare_message(const Json& message, const std::string& name, size_t index) {
+  if (!message.is_object()) {
+    throw FormatError("{}: found {} as message {}, expected an object with role and content", name,
+                      message.type_name(), index);
+  }
+  Json out = Json::object();
+  Json reasoning;
+  for (const char* key : {"reasoning_content", "thinking", "reasoning"}) {
+    const auto it = message.find(key);
+    if (reasoning.is_null() && it != message.end() && !it->is_null()) reasoning = *it;
+  }
+  if (!reasoning.is_null()) out["thinking"] = reasoning;
+  for (const auto& [key, value] : message.items()) {
+    if (!value.is_null()) out[key] = value;
+  }
+  if (!reasoning.is_null()) out["reasoning_content"] = reasoning;
+  return out;
+}
+
+using Variables = std::vector<std::pair<std::string, jinja::Value>>;
+
+void add_specials(const Tokenizer::Specials& specials, Variables& variables) {
+  const auto add = [&](const char* name, const std::optional<std::string>& token) {
+    if (token) variables.emplace_back(name, *token);
+  };
+  add("bos_token", specials.bos), add("eos_token", specials.eos), add("unk_token", specials.unk);
+  add("sep_token", specials.sep), add("pad_token", specials.pad), add("cls_token", specials.cls);
+  add("mask_token", specials.mask);
+}
+
+}  // namespace
+
+RenderedChat ChatTemplate::render(const Json& messages, const Tokenizer::Specials& specials,
+                                  bool add_generation_prompt, const Json& extra) const {
+  if (!messages.is_array() || messages.empty()) {
+    throw FormatError("{}: found {}, expected a list of at least one message", impl_->name,
+                      messages.is_array() ? "no messages" : messages.type_name());
+  }
+  if (!extra.is_null() && !extra.is_object()) {
+    throw FormatError("{}: found {} as variables, expected an object", impl_->name,
+                      extra.type_name());
+  }
+  Json chat = Json::array();
+  for (const Json& message : messages) {
+    chat.push_back(prepare_message(message, impl_->name, chat.size()));
+  }
+  int line = 0;
+  try {
+    Variables variables;
+    add_specials(specials, variables);
+    variables.emplace_back("tools", jinja::Value());
+    variables.emplace_back("documents", jinja::Value());
+    for (const auto& [key, value] : extra.items()) {
+      variables.emplace_back(key, jinja::Value::from_json(value));
+    }
+    variables.emplace_back("messages", jinja::Value::from_json(chat));
+    variables.emplace_back("add_generation_prompt", add_generation_prompt);
+    jinja::Interpreter interpreter(std::move(variables));
+    try {
+      RenderedChat rendered;
+      rendered.text = interpreter.run(impl_->program);
+      rendered.generation = interpreter.generation();
+      return rendered;
+    } catch (const jinja::Fault&) {
+      line = interpreter.line();
+      throw;
+    }
+  } catch (const jinja::Fault& fault) {
+    throw FormatError("{}: line {}: {}", impl_->name, line, fault.what());
+  }
+}
+
+}  // namespace strata::text

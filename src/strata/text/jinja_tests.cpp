@@ -1,0 +1,120 @@
+// The tests of `is`, each with its value as first argument.
+#include <unordered_map>
+
+#include "strata/text/jinja_interpreter.h"
+#include "strata/text/utf8.h"
+
+namespace strata::text::jinja {
+namespace {
+
+const Value& subject(Arguments& a) { return a.positional[0]; }
+
+int64_t integer_of(Arguments& a, size_t index) {
+  const Value& value = a.require(index, "num");
+  if (!value.is_integral()) {
+    throw Fault(std::string("expected an integer, found ") + value.type_name());
+  }
+  return value.integer();
+}
+
+bool has_case(const Value& value, bool upper) {
+  if (!value.is_string()) return false;
+  bool has_letter = false;
+  for (const std::string_view c : split_chars(value.text())) {
+    const char32_t code = decode_char(c, 0);
+    if (upper ? is_lower(code) : is_upper(code)) return false;
+    has_letter |= is_lower(code) || is_upper(code);
+  }
+  return has_letter;
+}
+
+Value is_sequence(Arguments& a) {
+  return subject(a).is_string() || subject(a).is_list() ||
+         (subject(a).is_dict() && !subject(a).as_dict().is_namespace) || subject(a).is_undefined();
+}
+
+Value is_same_object(Arguments& a) {
+  const Value &x = subject(a), &y = a.require(1, "other");
+  if (x.is_bool() != y.is_bool() || x.is_float() != y.is_float()) return false;
+  if (x.is_dict() && y.is_dict()) return &x.as_dict() == &y.as_dict();
+  if (x.is_list() && y.is_list()) return &x.as_list() == &y.as_list();
+  return equals(x, y, a.budget);
+}
+
+template <typename Predicate>
+Value ordered(Arguments& a, Predicate predicate) {
+  return predicate(compare(subject(a), a.require(1, "other"), a.budget));
+}
+
+const std::unordered_map<std::string_view, Function>& tests() {
+  static const std::unordered_map<std::string_view, Function> table = [] {
+    std::unordered_map<std::string_view, Function> t = {
+        {"defined", [](Arguments& a) -> Value { return !subject(a).is_undefined(); }},
+        {"undefined", [](Arguments& a) -> Value { return subject(a).is_undefined(); }},
+        {"none", [](Arguments& a) -> Value { return subject(a).is_none(); }},
+        {"boolean", [](Arguments& a) -> Value { return subject(a).is_bool(); }},
+        {"true", [](Arguments& a) -> Value { return subject(a).is_bool() && is_true(subject(a)); }},
+        {"false",
+         [](Arguments& a) -> Value { return subject(a).is_bool() && !is_true(subject(a)); }},
+        {"integer", [](Arguments& a) -> Value { return subject(a).is_int(); }},
+        {"float", [](Arguments& a) -> Value { return subject(a).is_float(); }},
+        {"number", [](Arguments& a) -> Value { return subject(a).is_number(); }},
+        {"string", [](Arguments& a) -> Value { return subject(a).is_string(); }},
+        {"mapping",
+         [](Arguments& a) -> Value {
+           return subject(a).is_dict() && !subject(a).as_dict().is_namespace;
+         }},
+        {"sequence", is_sequence},
+        {"iterable", is_sequence},
+        {"callable", [](Arguments& a) -> Value { return subject(a).is_callable(); }},
+        {"sameas", is_same_object},
+        {"odd", [](Arguments& a) -> Value { return integer_of(a, 0) % 2 != 0; }},
+        {"even", [](Arguments& a) -> Value { return integer_of(a, 0) % 2 == 0; }},
+        {"divisibleby",
+         [](Arguments& a) -> Value {
+           const int64_t by = integer_of(a, 1);
+           if (by == 0) throw Fault("integer modulo by zero");
+           return by == -1 || integer_of(a, 0) % by == 0;
+         }},
+        {"lower", [](Arguments& a) -> Value { return has_case(subject(a), false); }},
+        {"upper", [](Arguments& a) -> Value { return has_case(subject(a), true); }},
+        {"in",
+         [](Arguments& a) -> Value { return contains(a.require(1, "seq"), subject(a), a.budget); }},
+        {"filter",
+         [](Arguments& a) -> Value {
+           return subject(a).is_string() && find_filter(subject(a).text()) != nullptr;
+         }},
+        {"test",
+         [](Arguments& a) -> Value {
+           return subject(a).is_string() && find_test(subject(a).text()) != nullptr;
+         }},
+    };
+    const Function eq = [](Arguments& a) -> Value {
+      return equals(subject(a), a.require(1, "other"), a.budget);
+    };
+    const Function ne = [](Arguments& a) -> Value {
+      return !equals(subject(a), a.require(1, "other"), a.budget);
+    };
+    const Function lt = [](Arguments& a) { return ordered(a, [](int o) { return o < 0; }); };
+    const Function le = [](Arguments& a) { return ordered(a, [](int o) { return o <= 0; }); };
+    const Function gt = [](Arguments& a) { return ordered(a, [](int o) { return o > 0; }); };
+    const Function ge = [](Arguments& a) { return ordered(a, [](int o) { return o >= 0; }); };
+    for (const char* name : {"eq", "==", "equalto"}) t.emplace(name, eq);
+    for (const char* name : {"ne", "!="}) t.emplace(name, ne);
+    for (const char* name : {"lt", "<", "lessthan"}) t.emplace(name, lt);
+    for (const char* name : {"le", "<="}) t.emplace(name, le);
+    for (const char* name : {"gt", ">", "greaterthan"}) t.emplace(name, gt);
+    for (const char* name : {"ge", ">="}) t.emplace(name, ge);
+    return t;
+  }();
+  return table;
+}
+
+}  // namespace
+
+Function find_test(std::string_view name) {
+  const auto it = tests().find(name);
+  return it == tests().end() ? nullptr : it->second;
+}
+
+}  // namespace strata::text::jinja

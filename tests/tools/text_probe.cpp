@@ -1,0 +1,100 @@
+// Answers questions about tokenizers and chat templates, one JSON object per line, so that the
+// parity tests can compare them with the reference. Not part of the program.
+#include <fmt/format.h>
+
+#include <iostream>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "strata/base/error.h"
+#include "strata/base/json.h"
+#include "strata/text/chat_template.h"
+#include "strata/text/tokenizer.h"
+
+namespace {
+
+using strata::Json;
+using strata::text::ChatTemplate;
+using strata::text::StreamDecoder;
+using strata::text::Token;
+using strata::text::Tokenizer;
+
+const Tokenizer& tokenizer_of(const std::string& folder) {
+  static std::map<std::string, std::unique_ptr<Tokenizer>> loaded;
+  auto& tokenizer = loaded[folder];
+  if (!tokenizer) tokenizer = Tokenizer::load(folder);
+  return *tokenizer;
+}
+
+Json encode(const Json& request) {
+  const Tokenizer& tokenizer = tokenizer_of(request.at("folder"));
+  Json ids = Json::array(), ranges = Json::array();
+  for (const Token& token : tokenizer.encode_with_ranges(request.at("text").get<std::string>(),
+                                                         request.value("special", true))) {
+    ids.push_back(token.id);
+    ranges.push_back(Json::array({token.begin, token.end}));
+  }
+  return {{"ids", ids}, {"ranges", ranges}};
+}
+
+Json decode(const Json& request) {
+  const Tokenizer& tokenizer = tokenizer_of(request.at("folder"));
+  const auto ids = request.at("ids").get<std::vector<int32_t>>();
+  const bool skips = request.value("skip", true);
+  StreamDecoder stream(tokenizer, skips);
+  std::string streamed;
+  for (const int32_t id : ids) streamed += stream.push(id);
+  streamed += stream.finish();
+  return {{"text", tokenizer.decode(ids, skips)}, {"streamed", streamed}};
+}
+
+Json describe(const Json& request) {
+  const Tokenizer& tokenizer = tokenizer_of(request.at("folder"));
+  Json tokens = Json::object();
+  for (int32_t id = 0; id < tokenizer.vocab_size(); ++id) {
+    if (!tokenizer.id_to_token(id).empty()) tokens[std::to_string(id)] = tokenizer.id_to_token(id);
+  }
+  const auto& s = tokenizer.specials();
+  const auto text = [](const auto& token) { return token ? Json(*token) : Json(nullptr); };
+  return {{"vocab_size", tokenizer.vocab_size()},
+          {"tokens", tokens},
+          {"specials", {text(s.bos), text(s.eos), text(s.unk), text(s.pad)}},
+          {"template", tokenizer.chat_template()}};
+}
+
+Json render(const Json& request) {
+  Tokenizer::Specials specials;
+  specials.bos = request.value("bos", "<s>");
+  specials.eos = request.value("eos", "</s>");
+  const ChatTemplate chat_template(request.at("template").get<std::string>());
+  const auto rendered =
+      chat_template.render(request.at("messages"), specials, request.value("prompt", false),
+                           request.value("extra", Json::object()));
+  Json spans = Json::array();
+  for (const auto& [begin, end] : rendered.generation) spans.push_back(Json::array({begin, end}));
+  return {{"text", rendered.text}, {"spans", spans}};
+}
+
+Json answer(const Json& request) {
+  const std::string what = request.at("do");
+  if (what == "encode") return encode(request);
+  if (what == "decode") return decode(request);
+  if (what == "describe") return describe(request);
+  if (what == "render") return render(request);
+  return {{"error", "unknown request " + what}};
+}
+
+}  // namespace
+
+int main() {
+  for (std::string line; std::getline(std::cin, line);) {
+    Json reply;
+    try {
+      reply = answer(strata::parse_json(line, "request"));
+    } catch (const std::exception& error) {
+      reply = {{"error", error.what()}};
+    }
+    std::cout << reply.dump(-1, ' ', /*ensure_ascii=*/true) << std::endl;
+  }
+}
