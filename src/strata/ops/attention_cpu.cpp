@@ -7,6 +7,7 @@
 #include <cmath>
 #include <limits>
 #include <memory>
+#include <vector>
 
 #include "strata/ops/block_product.h"
 #include "strata/ops/cpu_kernels.h"
@@ -96,10 +97,30 @@ STRATA_VECTORIZED void scaled_copy(const float* from, float factor, float* to, i
   for (int64_t i = 0; i < n; ++i) to[i] = from[i] * factor;
 }
 
-// Scratch without a page of zeros being written first.
-std::unique_ptr<float[]> make_scratch(int64_t n) {
-  return std::unique_ptr<float[]>(new float[static_cast<size_t>(n)]);
-}
+// Uninitialised buffers that the tasks of a thread use one after the other: fresh pages for every
+// task would cost as much as a fifth of its time.
+class Scratch {
+ public:
+  // The next buffer, of at least n elements; the same task order finds the same buffers again.
+  float* take(int64_t n) {
+    if (next_ == buffers_.size()) buffers_.emplace_back();
+    Buffer& buffer = buffers_[next_++];
+    if (buffer.size < n) {
+      buffer.data.reset(new float[static_cast<size_t>(n)]);
+      buffer.size = n;
+    }
+    return buffer.data.get();
+  }
+  void start_task() { next_ = 0; }
+
+ private:
+  struct Buffer {
+    std::unique_ptr<float[]> data;
+    int64_t size = 0;
+  };
+  std::vector<Buffer> buffers_;
+  size_t next_ = 0;
+};
 
 const void* address(Element type, const HeadsView& view, int64_t token, int64_t head) {
   return at_index(type, static_cast<const void*>(view.data),
@@ -125,8 +146,9 @@ struct QueryBlock {
 
 class TaskRunner {
  public:
-  TaskRunner(const AttentionArguments& a, const Task& task)
+  TaskRunner(const AttentionArguments& a, const Task& task, Scratch& scratch)
       : a_(a),
+        scratch_(scratch),
         task_(task),
         width_(padded_columns(a.channels)),
         group_(a.q.heads / a.k.heads),
@@ -143,9 +165,9 @@ class TaskRunner {
  private:
   // The task's keys or values in fp32, [keys, width_] with zeros in the padding. A strided tensor
   // is copied too: rows some KiB apart would push each other out of the cache.
-  std::unique_ptr<float[]> load_heads(const HeadsView& view) const;
+  float* load_heads(const HeadsView& view) const;
   // The transpose of that, [channels, key_stride_], zeros in the padding.
-  std::unique_ptr<float[]> transpose_heads(const float* heads) const;
+  float* transpose_heads(const float* heads) const;
   void write_heads(const float* from, const HeadsView& to) const;
 
   QueryBlock query_block(int64_t begin) const {
@@ -253,6 +275,7 @@ class TaskRunner {
   void backward_block(const QueryBlock& block, BackwardScratch& s);
 
   const AttentionArguments& a_;
+  Scratch& scratch_;
   const Task task_;
   const int64_t width_;  // channels and their padding
   const int64_t group_;  // query heads of the kv head
@@ -264,22 +287,21 @@ class TaskRunner {
   const std::unique_ptr<int64_t[]> visible_;
 };
 
-std::unique_ptr<float[]> TaskRunner::load_heads(const HeadsView& view) const {
-  auto copy = make_scratch(task_.keys * width_);
+float* TaskRunner::load_heads(const HeadsView& view) const {
+  float* copy = scratch_.take(task_.keys * width_);
   for (int64_t j = 0; j < task_.keys; ++j) {
-    float* row = copy.get() + j * width_;
+    float* row = copy + j * width_;
     copy_row(a_.type, address(a_.type, view, task_.first_key + j, task_.kv_head), a_.channels, row);
     std::fill(row + a_.channels, row + width_, 0.0f);
   }
   return copy;
 }
 
-std::unique_ptr<float[]> TaskRunner::transpose_heads(const float* heads) const {
-  auto transposed = make_scratch(a_.channels * key_stride_);
-  transpose_block(heads, width_, task_.keys, a_.channels, transposed.get(), key_stride_);
+float* TaskRunner::transpose_heads(const float* heads) const {
+  float* transposed = scratch_.take(a_.channels * key_stride_);
+  transpose_block(heads, width_, task_.keys, a_.channels, transposed, key_stride_);
   for (int64_t c = 0; c < a_.channels; ++c) {
-    std::fill(transposed.get() + c * key_stride_ + task_.keys,
-              transposed.get() + (c + 1) * key_stride_, 0.0f);
+    std::fill(transposed + c * key_stride_ + task_.keys, transposed + (c + 1) * key_stride_, 0.0f);
   }
   return transposed;
 }
@@ -296,31 +318,30 @@ void TaskRunner::write_heads(const float* from, const HeadsView& to) const {
 }
 
 struct TaskRunner::ForwardScratch {
-  std::unique_ptr<float[]> transposed_keys, values;
-  std::unique_ptr<float[]> q, out, scores;
-  std::unique_ptr<float[]> max, sum, correction;  // of each row
+  float *transposed_keys, *values;
+  float *q, *out, *scores;
+  float *max, *sum, *correction;  // of each row
 };
 
 void TaskRunner::forward_block(const QueryBlock& block, ForwardScratch& s) {
-  std::fill_n(s.max.get(), block.rows, -std::numeric_limits<float>::infinity());
-  std::fill_n(s.sum.get(), block.rows, 0.0f);
+  std::fill_n(s.max, block.rows, -std::numeric_limits<float>::infinity());
+  std::fill_n(s.sum, block.rows, 0.0f);
   const int64_t end = seen_keys(block);
   for (int64_t key = 0; key < end; key += block_keys_) {
     const int64_t keys = std::min(block_keys_, end - key);
-    make_scores(block.rows, s.q.get(), s.transposed_keys.get(), key, keys, s.scores.get());
+    make_scores(block.rows, s.q, s.transposed_keys, key, keys, s.scores);
     count_visible(block, key, keys);
-    softmax_block(score_block(block, keys, s.scores.get()), s.max.get(), s.sum.get(),
-                  s.correction.get());
-    if (key > 0) scale_rows(s.out.get(), s.correction.get(), block.rows, width_);
-    apply_scores(block.rows, s.scores.get(), s.values.get() + key * width_, keys,
-                 /*add=*/key > 0, s.out.get());
+    softmax_block(score_block(block, keys, s.scores), s.max, s.sum, s.correction);
+    if (key > 0) scale_rows(s.out, s.correction, block.rows, width_);
+    apply_scores(block.rows, s.scores, s.values + key * width_, keys,
+                 /*add=*/key > 0, s.out);
   }
 }
 
 void TaskRunner::write_block(const QueryBlock& block, const HeadsView& out,
                              ForwardScratch& s) const {
   for_rows(block, out, [&](void* to, int64_t r) {
-    float* row = s.out.get() + r * width_;
+    float* row = s.out + r * width_;
     scaled_copy(row, 1.0f / s.sum[r], begin_row(a_.type, to, row), a_.channels);
     finish_row(a_.type, row, a_.channels, to);
     if (a_.lse != nullptr) *lse_at(block, r) = s.max[r] + std::log(s.sum[r]);
@@ -328,38 +349,38 @@ void TaskRunner::write_block(const QueryBlock& block, const HeadsView& out,
 }
 
 void TaskRunner::forward(const HeadsView& out) {
-  ForwardScratch s{.transposed_keys = transpose_heads(load_heads(a_.k).get()),
+  ForwardScratch s{.transposed_keys = transpose_heads(load_heads(a_.k)),
                    .values = load_heads(a_.v),
-                   .q = make_scratch(max_rows_ * width_),
-                   .out = make_scratch(max_rows_ * width_),
-                   .scores = make_scratch(max_rows_ * score_stride_),
-                   .max = make_scratch(max_rows_),
-                   .sum = make_scratch(max_rows_),
-                   .correction = make_scratch(max_rows_)};
+                   .q = scratch_.take(max_rows_ * width_),
+                   .out = scratch_.take(max_rows_ * width_),
+                   .scores = scratch_.take(max_rows_ * score_stride_),
+                   .max = scratch_.take(max_rows_),
+                   .sum = scratch_.take(max_rows_),
+                   .correction = scratch_.take(max_rows_)};
   for (int64_t begin = 0; begin < task_.queries; begin += block_queries_) {
     const QueryBlock block = query_block(begin);
-    copy_rows(block, a_.q, a_.scale, s.q.get());
+    copy_rows(block, a_.q, a_.scale, s.q);
     forward_block(block, s);
     write_block(block, out, s);
   }
 }
 
 struct TaskRunner::BackwardScratch {
-  std::unique_ptr<float[]> keys, transposed_keys, transposed_values;
-  std::unique_ptr<float[]> dk, dv;       // [keys, width_], sums over the blocks
-  std::unique_ptr<float[]> q, dout, dq;  // [rows, width_]
-  std::unique_ptr<float[]> scores, grad;
-  std::unique_ptr<float[]> lse, delta;  // of each row; delta = sum(dout * out)
+  float *keys, *transposed_keys, *transposed_values;
+  float *dk, *dv;        // [keys, width_], sums over the blocks
+  float *q, *dout, *dq;  // [rows, width_]
+  float *scores, *grad;
+  float *lse, *delta;  // of each row; delta = sum(dout * out)
 };
 
 void TaskRunner::load_block(const QueryBlock& block, const AttentionGradientViews& g,
                             BackwardScratch& s) const {
-  copy_rows(block, a_.q, a_.scale, s.q.get());
-  copy_rows(block, g.dout, 1.0f, s.dout.get());
-  copy_rows(block, g.out, 1.0f, s.dq.get());  // only until delta is known
+  copy_rows(block, a_.q, a_.scale, s.q);
+  copy_rows(block, g.dout, 1.0f, s.dout);
+  copy_rows(block, g.out, 1.0f, s.dq);  // only until delta is known
   for (int64_t r = 0; r < block.rows; ++r) {
     s.lse[r] = *lse_at(block, r);
-    s.delta[r] = dot_row(s.dout.get() + r * width_, s.dq.get() + r * width_, a_.channels);
+    s.delta[r] = dot_row(s.dout + r * width_, s.dq + r * width_, a_.channels);
   }
 }
 
@@ -369,47 +390,44 @@ void TaskRunner::backward_block(const QueryBlock& block, BackwardScratch& s) {
   const int64_t end = seen_keys(block);
   for (int64_t key = 0; key < end; key += block_keys_) {
     const int64_t keys = std::min(block_keys_, end - key);
-    make_scores(block.rows, s.q.get(), s.transposed_keys.get(), key, keys, s.scores.get());
-    make_scores(block.rows, s.dout.get(), s.transposed_values.get(), key, keys, s.grad.get());
+    make_scores(block.rows, s.q, s.transposed_keys, key, keys, s.scores);
+    make_scores(block.rows, s.dout, s.transposed_values, key, keys, s.grad);
     count_visible(block, key, keys);
-    softmax_backward_block(score_block(block, keys, s.scores.get()), s.lse.get(), s.delta.get(),
-                           s.grad.get());
-    apply_transposed_scores(keys, s.scores.get(), s.dout.get(), block.rows,
-                            s.dv.get() + key * width_);
-    apply_transposed_scores(keys, s.grad.get(), s.q.get(), block.rows, s.dk.get() + key * width_);
-    apply_scores(block.rows, s.grad.get(), s.keys.get() + key * width_, keys, /*add=*/key > 0,
-                 s.dq.get());
+    softmax_backward_block(score_block(block, keys, s.scores), s.lse, s.delta, s.grad);
+    apply_transposed_scores(keys, s.scores, s.dout, block.rows, s.dv + key * width_);
+    apply_transposed_scores(keys, s.grad, s.q, block.rows, s.dk + key * width_);
+    apply_scores(block.rows, s.grad, s.keys + key * width_, keys, /*add=*/key > 0, s.dq);
   }
 }
 
 void TaskRunner::backward(const AttentionGradientViews& g) {
   BackwardScratch s{.keys = load_heads(a_.k),
                     .transposed_keys = nullptr,
-                    .transposed_values = transpose_heads(load_heads(a_.v).get()),
-                    .dk = make_scratch(task_.keys * width_),
-                    .dv = make_scratch(task_.keys * width_),
-                    .q = make_scratch(max_rows_ * width_),
-                    .dout = make_scratch(max_rows_ * width_),
-                    .dq = make_scratch(max_rows_ * width_),
-                    .scores = make_scratch(max_rows_ * score_stride_),
-                    .grad = make_scratch(max_rows_ * score_stride_),
-                    .lse = make_scratch(max_rows_),
-                    .delta = make_scratch(max_rows_)};
-  s.transposed_keys = transpose_heads(s.keys.get());
-  std::fill_n(s.dk.get(), task_.keys * width_, 0.0f);
-  std::fill_n(s.dv.get(), task_.keys * width_, 0.0f);
+                    .transposed_values = transpose_heads(load_heads(a_.v)),
+                    .dk = scratch_.take(task_.keys * width_),
+                    .dv = scratch_.take(task_.keys * width_),
+                    .q = scratch_.take(max_rows_ * width_),
+                    .dout = scratch_.take(max_rows_ * width_),
+                    .dq = scratch_.take(max_rows_ * width_),
+                    .scores = scratch_.take(max_rows_ * score_stride_),
+                    .grad = scratch_.take(max_rows_ * score_stride_),
+                    .lse = scratch_.take(max_rows_),
+                    .delta = scratch_.take(max_rows_)};
+  s.transposed_keys = transpose_heads(s.keys);
+  std::fill_n(s.dk, task_.keys * width_, 0.0f);
+  std::fill_n(s.dv, task_.keys * width_, 0.0f);
   for (int64_t begin = 0; begin < task_.queries; begin += block_queries_) {
     const QueryBlock block = query_block(begin);
     load_block(block, g, s);
     backward_block(block, s);
     for_rows(block, g.dq, [&](void* to, int64_t r) {
-      float* row = s.dq.get() + r * width_;
+      float* row = s.dq + r * width_;
       scaled_copy(row, a_.scale, begin_row(a_.type, to, row), a_.channels);
       finish_row(a_.type, row, a_.channels, to);
     });
   }
-  write_heads(s.dk.get(), g.dk);
-  write_heads(s.dv.get(), g.dv);
+  write_heads(s.dk, g.dk);
+  write_heads(s.dv, g.dv);
 }
 
 // Runs f(runner) for each document and kv head.
@@ -417,15 +435,19 @@ template <typename F>
 void for_tasks(const AttentionArguments& a, F f) {
   const auto documents = static_cast<int64_t>(a.offsets.size()) - 1;
   at::parallel_for(0, documents * a.k.heads, 1, [&](int64_t begin, int64_t end) {
+    Scratch scratch;
     for (int64_t i = begin; i < end; ++i) {
       const int64_t first = a.offsets[i / a.k.heads];
       const int64_t keys = a.offsets[i / a.k.heads + 1] - first;
       if (keys == 0) continue;
-      TaskRunner runner(a, {.first_query = first,
-                            .first_key = first,
-                            .queries = keys - a.key_lead,
-                            .keys = keys,
-                            .kv_head = i % a.k.heads});
+      scratch.start_task();
+      TaskRunner runner(a,
+                        {.first_query = first,
+                         .first_key = first,
+                         .queries = keys - a.key_lead,
+                         .keys = keys,
+                         .kv_head = i % a.k.heads},
+                        scratch);
       f(runner);
     }
   });

@@ -19,17 +19,15 @@ STRATA_VECTORIZED float square_sum_row(const float* x, int64_t n) {
   return sum;
 }
 
-STRATA_VECTORIZED void scale_row(const float* x, float rstd, float* y, int64_t n) {
-  for (int64_t i = 0; i < n; ++i) y[i] = x[i] * rstd;
-}
-
-STRATA_VECTORIZED void multiply_row(const float* x, const float* weight, float* y, int64_t n) {
-  for (int64_t i = 0; i < n; ++i) y[i] = x[i] * weight[i];
-}
-
 STRATA_VECTORIZED void scale_multiply_row(const float* x, float rstd, const float* weight, float* y,
                                           int64_t n) {
   for (int64_t i = 0; i < n; ++i) y[i] = x[i] * rstd * weight[i];
+}
+
+// The same from fp32 values of bf16 with both roundings.
+STRATA_VECTORIZED void scale_multiply_row_bf16(const float* x, float rstd, const float* weight,
+                                               uint16_t* y, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) y[i] = to_bf16(from_bf16(to_bf16(x[i] * rstd)) * weight[i]);
 }
 
 // sum of dy * weight * x.
@@ -87,8 +85,7 @@ void rms_norm(const RmsNormArguments& a, void* y, double eps) {
   std::vector<float> weight_scratch(n);
   const float* weight = read_row(a.weight_type, a.weight, n, weight_scratch.data());
   at::parallel_for(0, a.tokens, kGrain, [&](int64_t begin, int64_t end) {
-    std::vector<float> scratch(2 * n);
-    std::vector<uint16_t> rounded(n);
+    std::vector<float> scratch(n);
     for (int64_t t = begin; t < end; ++t) {
       const float* x = read_row(a.type, at_index(a.type, a.x, t * n), n, scratch.data());
       void* to = at_index(a.type, y, t * n);
@@ -96,14 +93,9 @@ void rms_norm(const RmsNormArguments& a, void* y, double eps) {
           static_cast<float>(1.0 / std::sqrt(double(square_sum_row(x, n)) / double(n) + eps));
       if (a.type == Element::kFloat) {
         scale_multiply_row(x, a.rstd[t], weight, static_cast<float*>(to), n);
-        continue;
+      } else {
+        scale_multiply_row_bf16(x, a.rstd[t], weight, static_cast<uint16_t*>(to), n);
       }
-      float* row = scratch.data() + n;
-      scale_row(x, a.rstd[t], row, n);
-      narrow(row, rounded.data(), n);
-      widen(rounded.data(), row, n);
-      multiply_row(row, weight, row, n);
-      narrow(row, static_cast<uint16_t*>(to), n);
     }
   });
 }

@@ -30,6 +30,15 @@ STRATA_INLINE float bits_float(uint32_t bits) {
   return x;
 }
 
+STRATA_INLINE float from_bf16(uint16_t x) { return bits_float(static_cast<uint32_t>(x) << 16); }
+// Round to nearest even; NaN stays NaN.
+STRATA_INLINE uint16_t to_bf16(float x) {
+  const uint32_t bits = float_bits(x);
+  const uint32_t rounded = (bits + 0x7FFFu + ((bits >> 16) & 1u)) >> 16;
+  const bool is_nan = (bits & 0x7FFFFFFFu) > 0x7F800000u;
+  return static_cast<uint16_t>(is_nan ? 0x7FC0u : rounded);
+}
+
 // exp(x), relative error below 2e-7; below -87.3 it is 0, above 88.3 it stays at 2.2e38; NaN gives
 // NaN. Branch-free.
 STRATA_INLINE float exp_vectorizable(float x) {
