@@ -1,0 +1,350 @@
+# Oracle: each wrong input ends the run within ten seconds with a message that names it, from the
+# right rank, a non-zero exit code, no process left and nothing half-written.
+import json
+import os
+import re
+import shutil
+import signal
+import struct
+import subprocess
+import time
+
+import pytest
+
+import tiny_llama
+from running import base_flags, command, environment, flag_words, output_files, run_strata, PROGRAM
+
+LIMIT_S = 10
+
+
+def processes_of(folder):
+    """Pids of processes whose command line names the folder."""
+    found = []
+    for entry in os.listdir("/proc"):
+        if not entry.isdigit():
+            continue
+        try:
+            words = open(f"/proc/{entry}/cmdline", "rb").read().split(b"\0")
+        except OSError:
+            continue
+        if str(folder).encode() in words:
+            found.append(int(entry))
+    return found
+
+
+def fail(flags, world=2):
+    """Runs what must fail in time; returns its text."""
+    start = time.monotonic()
+    process = subprocess.run(command(flags, world), capture_output=True, text=True, timeout=60,
+                             env=environment())
+    seconds = time.monotonic() - start
+    text = process.stdout + process.stderr
+    assert process.returncode not in (0, -6, -11), text
+    assert seconds < LIMIT_S, f"{seconds} s: {text}"
+    assert processes_of(flags["output_dir"]) == []
+    assert "terminate called" not in text and "report this as a bug" not in text, text
+    return text
+
+
+def assert_nothing_written(folder):
+    if folder.exists():
+        left = [p for p in output_files(folder) if p not in ("metrics.jsonl",)]
+        assert left == []
+
+
+@pytest.fixture
+def model(inputs, tmp_path):
+    """A copy to damage."""
+    return shutil.copytree(inputs.model("plain"), tmp_path / "model")
+
+
+def flags_of(inputs, model, tmp_path, **flags):
+    data = flags.pop("data", None) or inputs.data("messages")
+    return base_flags(model, data, tmp_path / "out", **flags)
+
+
+# --- the checkpoint -------------------------------------------------------------------------
+
+
+def header_of(path):
+    data = path.read_bytes()
+    (size,) = struct.unpack("<Q", data[:8])
+    return json.loads(data[8:8 + size]), data[8 + size:]
+
+
+def write_with(path, header, body):
+    text = json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text + body)
+
+
+def edit(model, change):
+    path = model / "model.safetensors"
+    header, body = header_of(path)
+    body = change(header, body) or body
+    write_with(path, header, body)
+
+
+NORM = "model.norm.weight"
+
+
+def set_entry(**entry):
+    return lambda model: edit(model, lambda header, body: header[NORM].update(entry) or None)
+
+
+def shift(model, by):
+    def change(header, body):
+        begin, end = header[NORM]["data_offsets"]
+        header[NORM]["data_offsets"] = [begin + by, end + by]
+    edit(model, change)
+
+
+def set_config(**settings):
+    def act(model):
+        config = json.loads((model / "config.json").read_text())
+        (model / "config.json").write_text(json.dumps({**config, **settings}))
+    return act
+
+
+def rename(model, old, new):
+    def change(header, body):
+        header[new] = header.pop(old)
+    edit(model, change)
+
+
+def truncate(model, by):
+    path = model / "model.safetensors"
+    os.truncate(path, path.stat().st_size - by)
+
+
+def drop_index_part(model):
+    """Two files and an index, of which one file is then removed."""
+    from safetensors.torch import load_file, save_file
+    tensors = load_file(model / "model.safetensors")
+    names = sorted(tensors)
+    halves = {"model-00001-of-00002.safetensors": names[:8],
+              "model-00002-of-00002.safetensors": names[8:]}
+    for file, part in halves.items():
+        save_file({n: tensors[n] for n in part}, model / file, {"format": "pt"})
+    (model / "model.safetensors").unlink()
+    (model / "model.safetensors.index.json").write_text(json.dumps(
+        {"metadata": {}, "weight_map": {n: f for f, part in halves.items() for n in part}}))
+    (model / "model-00002-of-00002.safetensors").unlink()
+
+
+MODELS = {
+    "weights_missing": (lambda m: (m / "model.safetensors").unlink(), r"model.*safetensors"),
+    "folder_missing": (lambda m: shutil.rmtree(m), r"config\.json|model"),
+    "truncated": (lambda m: truncate(m, 1000), r"model\.safetensors: found .*expected"),
+    "truncated_header": (lambda m: os.truncate(m / "model.safetensors", 40), r"model\.safetensors"),
+    "empty": (lambda m: os.truncate(m / "model.safetensors", 0), r"model\.safetensors"),
+    "not_safetensors": (lambda m: (m / "model.safetensors").write_bytes(b"\x80\x02}q\x00." * 99),
+                        r"model\.safetensors"),
+    "offsets_outside": (lambda m: shift(m, 1 << 40), r"model\.safetensors.*" + NORM),
+    "offsets_overlap": (lambda m: shift(m, -64), r"model\.safetensors"),
+    "dtype_unknown": (set_entry(dtype="F31"), r"model\.safetensors.*F31"),
+    "dtype_of_other_size": (set_entry(dtype="F16"), r"model\.safetensors.*" + NORM),
+    "shape_of_other_size": (set_entry(shape=[33]), r"model\.safetensors.*" + NORM),
+    "shape_negative": (set_entry(shape=[-32]), r"model\.safetensors.*" + NORM),
+    "shape_overflows": (set_entry(shape=[1 << 62, 1 << 62]), r"model\.safetensors.*" + NORM),
+    "index_part_missing": (drop_index_part, r"model-00002-of-00002\.safetensors"),
+    "tensor_missing": (lambda m: rename(m, NORM, "model.other.weight"), NORM),
+    "config_of_more_layers": (set_config(num_hidden_layers=3), r"model\.layers\.2\."),
+    "config_of_other_width": (set_config(hidden_size=64), r"shape \[.*config\.json implies \["),
+    "config_of_other_vocabulary": (set_config(vocab_size=321), r"shape \[.*config\.json implies \["),
+    "config_of_unknown_family": (set_config(model_type="mamba9"), r"mamba9"),
+    "config_without_a_size": (lambda m: set_config(hidden_size=None)(m), r"hidden_size"),
+    "config_malformed": (lambda m: (m / "config.json").write_text('{"hidden_size": 32,'),
+                         r"config\.json"),
+    "tokenizer_missing": (lambda m: (m / "tokenizer.json").unlink(), r"tokenizer\.json"),
+    "tokenizer_malformed": (lambda m: os.truncate(m / "tokenizer.json", 500), r"tokenizer\.json"),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_checkpoint(inputs, model, tmp_path, name):
+    act, message = MODELS[name]
+    act(model)
+    text = fail(flags_of(inputs, model, tmp_path))
+    assert re.search(message, text), text
+    assert_nothing_written(tmp_path / "out")
+
+
+def test_adapter_of_another_model(inputs, tmp_path):
+    lora = dict(use_peft=True, lora_r=2, lora_target_modules=["q_proj"], max_steps=1)
+    adapter = run_strata(base_flags(inputs.model("odd"), inputs.data("messages"),
+                                    tmp_path / "adapter", **lora)).folder
+    text = fail(flags_of(inputs, inputs.model("plain"), tmp_path, adapter_name_or_path=adapter))
+    assert "adapter_model.safetensors" in text and "expected" in text
+    assert_nothing_written(tmp_path / "out")
+
+
+# --- the data -------------------------------------------------------------------------------
+
+GOOD = '{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}\n'
+DATA = {
+    "malformed_line": (GOOD * 2 + '{"messages": [\n' + GOOD, r"train\.jsonl:3"),
+    "not_an_object": (GOOD + "[1, 2]\n", r"train\.jsonl:2"),
+    "second_object_in_line": (GOOD.strip() + GOOD, r"train\.jsonl:1"),
+    "invalid_utf8": (GOOD.encode() + b'{"messages": "\xff\xfe"}\n', r"train\.jsonl:2"),
+    "empty": ("", r"train.*found no rows"),
+    "blank_lines_only": ("\n \n", r"train.*found no rows"),
+    "no_known_column": ('{"words": "a"}\n', r"train\.jsonl.*expected"),
+    "another_column_later": (GOOD + '{"text": "a"}\n', r"train\.jsonl:2"),
+    "message_without_role": ('{"messages": [{"content": "a"}]}\n', r"train\.jsonl:1.*role"),
+    "content_not_text": ('{"messages": [{"role": "user", "content": 3}]}\n', r"train\.jsonl:1"),
+    "id_out_of_range": ('{"input_ids": [1, 2, 3]}\n{"input_ids": [1, 2, 99999]}\n',
+                        r"train\.jsonl:2.*99999"),
+    "id_negative": ('{"input_ids": [1, -2, 3]}\n', r"train\.jsonl:1.*-2"),
+    "labels_of_other_length": ('{"input_ids": [1, 2, 3], "labels": [1, 2]}\n', r"train\.jsonl:1"),
+    "nothing_to_train": ('{"input_ids": [1, 2, 3], "labels": [-100, -100, -100]}\n' * 3,
+                         r"found no token to train on"),
+}
+
+
+def data_folder(tmp_path, content):
+    folder = tmp_path / "data"
+    folder.mkdir()
+    (folder / "train.jsonl").write_bytes(content if isinstance(content, bytes) else content.encode())
+    return folder
+
+
+@pytest.mark.parametrize("name", DATA)
+def test_data(inputs, tmp_path, name):
+    content, message = DATA[name]
+    text = fail(flags_of(inputs, inputs.model("plain"), tmp_path,
+                         data=data_folder(tmp_path, content)))
+    assert re.search(message, text), text
+    assert_nothing_written(tmp_path / "out")
+
+
+def test_data_folder_missing(inputs, tmp_path):
+    text = fail(flags_of(inputs, inputs.model("plain"), tmp_path, data=tmp_path / "nowhere"))
+    assert "nowhere" in text
+    assert_nothing_written(tmp_path / "out")
+
+
+def test_assistant_only_row_without_an_answer(inputs, tmp_path):
+    row = '{"messages": [{"role": "user", "content": "a"}]}\n'
+    text = fail(flags_of(inputs, inputs.model("plain"), tmp_path, assistant_only_loss=True,
+                         data=data_folder(tmp_path, GOOD * 3 + row)))
+    assert re.search(r"train\.jsonl:4.*assistant", text), text
+
+
+def test_everything_truncated_away(inputs, tmp_path):
+    row = '{"prompt": "a long prompt of many words", "completion": "x"}\n'
+    text = fail(flags_of(inputs, inputs.model("plain"), tmp_path, max_length=4,
+                         data=data_folder(tmp_path, row * 3)))
+    assert "found no token to train on" in text and "max_length 4" in text
+
+
+# --- the output folder and the disk -----------------------------------------------------------
+
+
+def test_output_folder_under_a_file(inputs, tmp_path):
+    (tmp_path / "file").write_text("")
+    flags = flags_of(inputs, inputs.model("plain"), tmp_path)
+    text = fail({**flags, "output_dir": tmp_path / "file" / "out"})
+    assert str(tmp_path / "file") in text
+    assert text.count("error: ") >= 1
+
+
+def test_output_folder_that_takes_no_files(inputs, tmp_path):
+    """/proc/self is a folder in which nobody, not even root, can create a file."""
+    flags = flags_of(inputs, inputs.model("plain"), tmp_path)
+    text = fail({**flags, "output_dir": "/proc/self/task"})
+    assert "/proc/self/task" in text
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", folder],
+                             capture_output=True, text=True)
+    assert mounted.returncode == 0, f"this test mounts a tmpfs, which needs root: {mounted.stderr}"
+    yield folder
+    subprocess.run(["umount", folder], check=True)
+
+
+def test_disk_full_at_save(inputs, tmp_path, small_disk):
+    """A save of the plain model takes about 440 KB: the fifth does not fit."""
+    flags = flags_of(inputs, inputs.model("plain"), tmp_path, save_strategy="steps", save_steps=1)
+    flags["output_dir"] = small_disk
+    text = fail(flags)
+    assert re.search(r"checkpoint-\d.*No space left on device", text, re.IGNORECASE), text
+    saved = sorted(p.name for p in small_disk.glob("checkpoint-*"))
+    assert "checkpoint-1" in saved and not [n for n in saved if "tmp" in n]
+    latest = (small_disk / "latest").read_text().strip()
+    assert latest == saved[-1]
+    # What was saved before is whole: with room again, the run goes on from it.
+    subprocess.run(["mount", "-o", "remount,size=16m", small_disk], check=True)
+    resumed = run_strata({**flags, "resume_from_checkpoint": True}, 2)
+    whole = run_strata({**flags, "output_dir": tmp_path / "whole"}, 2)
+    assert resumed.history == whole.history
+
+
+def test_disk_full_at_export(inputs, tmp_path, small_disk):
+    (small_disk / "ballast").write_bytes(b"x" * (2 * 1024 * 1024 - 100 * 1024))
+    flags = {**flags_of(inputs, inputs.model("plain"), tmp_path, max_steps=1),
+             "output_dir": small_disk}
+    text = fail(flags)
+    assert re.search(r"model\.safetensors.*No space left on device", text, re.IGNORECASE), text
+    assert not [p for p in output_files(small_disk) if "safetensors" in p or "tmp" in p]
+
+
+# --- a rank that dies ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rank", [0, 1, 2])
+def test_killed_rank(inputs, tmp_path, rank):
+    output = tmp_path / "out"
+    flags = flags_of(inputs, inputs.model("plain"), tmp_path, save_strategy="steps", save_steps=5,
+                     max_steps=1000000)
+    process = subprocess.Popen(command(flags, 3), stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                               text=True, env=environment())
+    try:
+        deadline = time.monotonic() + 60
+        while not (output / "checkpoint-5").exists() and time.monotonic() < deadline:
+            assert process.poll() is None, process.communicate()[0]
+            time.sleep(0.01)
+        victims = [pid for pid in processes_of(output) if pid != process.pid
+                   and f"\0RANK={rank}\0" in open(f"/proc/{pid}/environ").read()]
+        assert len(victims) == 1
+        start = time.monotonic()
+        os.kill(victims[0], signal.SIGKILL)
+        text, _ = process.communicate(timeout=60)
+        seconds = time.monotonic() - start
+    finally:
+        process.kill()
+        process.communicate()
+    assert seconds < LIMIT_S
+    assert process.returncode == 128 + signal.SIGKILL
+    assert f"rank {rank}: killed by signal 9" in text
+    assert processes_of(output) == []
+    checkpoints = [p for p in output.glob("checkpoint-*") if ".tmp" not in p.name]
+    latest = (output / "latest").read_text().strip()
+    assert latest in [p.name for p in checkpoints]
+    step = int(latest.split("-")[1])
+    resumed = run_strata({**flags, "max_steps": step + 5, "resume_from_checkpoint": True}, 3)
+    assert resumed.state["global_step"] == step + 5
+    assert not [p for p in output_files(output) if "tmp" in p]
+
+
+def test_failing_rank_is_named(inputs, tmp_path):
+    """Rank 1 alone finds its data missing: it names the file, rank 0 names rank 1."""
+    flags = flags_of(inputs, inputs.model("plain"), tmp_path)
+    link = tmp_path / "data-of-rank"
+    wrapper = tmp_path / "rank.sh"
+    wrapper.write_text(
+        "#!/bin/sh\n"
+        f"[ $RANK = 0 ] && data={flags['dataset_name']} || data={tmp_path}/gone\n"
+        f"mkdir -p {link}-$RANK; ln -sfn $data {link}-$RANK/data; cd {link}-$RANK\n"
+        f"exec {PROGRAM} sft {' '.join(flag_words({**flags, 'dataset_name': 'data'}))}\n")
+    wrapper.chmod(0o755)
+    start = time.monotonic()
+    process = subprocess.run(
+        [PROGRAM, "launch", "--num_processes", "2", "--cpu", "--no_python", wrapper],
+        capture_output=True, text=True, timeout=60, env=environment())
+    assert process.returncode != 0 and time.monotonic() - start < LIMIT_S
+    assert re.search(r"\[rank 1\] .*data", process.stderr), process.stderr
+    assert_nothing_written(tmp_path / "out")

@@ -1,0 +1,42 @@
+"""Checkpoints and data sets that many tests share, made once in the session's temporary folder."""
+
+import os
+import sys
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+sys.path.insert(0, os.path.dirname(__file__))
+
+import pytest
+
+import tiny_llama
+
+
+class Inputs:
+    """Models and data sets by name, made on first use."""
+
+    MODELS = {
+        "plain": tiny_llama.PLAIN,
+        "tied": tiny_llama.TIED,
+        "odd": dict(tiny_llama.ODD, vocab_size=tiny_llama.ODD_VOCABULARY),
+    }
+
+    def __init__(self, folder):
+        self.folder = folder
+
+    def model(self, name):
+        folder = self.folder / f"model-{name}"
+        if not folder.exists():
+            tiny_llama.save_model(folder, **self.MODELS[name])
+        return folder
+
+    def data(self, kind, train=40, test=9):
+        folder = self.folder / f"data-{kind}-{train}-{test}"
+        if not folder.exists():
+            tiny_llama.save_data(folder, kind, train, test)
+        return folder
+
+
+@pytest.fixture(scope="session")
+def inputs(tmp_path_factory):
+    return Inputs(tmp_path_factory.mktemp("inputs"))

@@ -1,0 +1,191 @@
+# Oracle: the uninterrupted run, to the bit: log history and the bytes of the result.
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+
+import pytest
+
+from running import base_flags, command, environment, output_files, run_strata, run_strata_raw
+
+LORA = dict(use_peft=True, lora_r=3, lora_alpha=12, lora_dropout=0.3, learning_rate=2e-2,
+            lora_target_modules=["q_proj", "o_proj", "up_proj"])
+# Rows and accumulation put step 5 in the middle of an epoch, at its end or in a later one.
+CASES = {
+    "one_rank": (1, dict(gradient_accumulation_steps=2), 28),
+    "one_rank_lora": (1, LORA, 15),
+    "two_ranks": (2, dict(gradient_accumulation_steps=2), 29),
+    "two_ranks_grad_op": (2, dict(sharding_strategy="SHARD_GRAD_OP"), 20),
+    "two_ranks_lora": (2, dict(LORA, gradient_accumulation_steps=2), 12),
+    "three_ranks": (3, dict(weight_decay=0.1, lr_scheduler_type="cosine", warmup_steps=3), 40),
+    "three_ranks_lora": (3, dict(LORA, gradient_accumulation_steps=2), 29),
+    "two_replicas": (2, dict(sharding_strategy="NO_SHARD", gradient_accumulation_steps=2), 29),
+    "wide_log_window": (2, dict(logging_steps=3), 22),
+    "packed_with_evaluation": (2, dict(packing=True, packing_strategy="bfd", shuffle_dataset=True,
+                                       eval_strategy="steps", eval_steps=4), 33),
+}
+
+
+def flags_of(inputs, output, rows=28, model="odd", **flags):
+    return base_flags(inputs.model(model), inputs.data("messages", train=rows), output,
+                      **{"max_steps": 10, "save_strategy": "steps", "save_steps": 5, **flags})
+
+
+def result_bytes(folder):
+    name = "adapter_model.safetensors"
+    file = folder / name if (folder / name).exists() else folder / "model.safetensors"
+    return file.read_bytes()
+
+
+def assert_same_result(found, expected):
+    assert found.history == expected.history
+    assert result_bytes(found.folder) == result_bytes(expected.folder)
+
+
+def copy_with_checkpoint(source, target, step):
+    """An output folder as it was when the run ended right after saving `step`."""
+    target.mkdir()
+    name = f"checkpoint-{step}"
+    shutil.copytree(source / name, target / name)
+    (target / "latest").write_text(name + "\n")
+    shutil.copy(source / "metrics.jsonl", target / "metrics.jsonl")
+    return target
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_resumed_run_is_equal_to_the_bit(inputs, tmp_path, name):
+    world, settings, rows = CASES[name]
+    whole = run_strata(flags_of(inputs, tmp_path / "whole", rows, **settings), world)
+    assert [p for p in output_files(whole.folder) if "manifest" in p] == [
+        "checkpoint-10/manifest.json", "checkpoint-5/manifest.json"]
+    resumed = copy_with_checkpoint(whole.folder, tmp_path / "resumed", 5)
+    found = run_strata(flags_of(inputs, resumed, rows, **settings,
+                                resume_from_checkpoint=resumed / "checkpoint-5"), world)
+    assert_same_result(found, whole)
+    steps = [row["step"] for row in found.metrics if "loss" in row]
+    assert steps == sorted(set(steps)), "metrics.jsonl holds a step twice"
+    for file in ("manifest.json", "rank-00000.safetensors", "trainer_state.json", "progress.json"):
+        ours, theirs = (f / "checkpoint-10" / file for f in (resumed, whole.folder))
+        if file == "trainer_state.json":
+            continue  # it holds evaluation times
+        assert ours.read_bytes() == theirs.read_bytes(), file
+
+
+def test_true_takes_the_newest(inputs, tmp_path):
+    whole = run_strata(flags_of(inputs, tmp_path / "whole", save_steps=2), 2)
+    resumed = copy_with_checkpoint(whole.folder, tmp_path / "resumed", 4)
+    shutil.copytree(whole.folder / "checkpoint-8", resumed / "checkpoint-8")
+    # What a save that was cut short leaves is no checkpoint.
+    (resumed / "checkpoint-9.tmp").mkdir()
+    found = run_strata(flags_of(inputs, resumed, save_steps=2, resume_from_checkpoint=True), 2)
+    assert_same_result(found, whole)
+    assert (found.folder / "latest").read_text().strip() == "checkpoint-10"
+    assert not (resumed / "checkpoint-6").exists()
+    assert not [p for p in output_files(resumed) if "tmp" in p]
+
+
+def test_true_without_a_checkpoint(inputs, tmp_path):
+    run = run_strata_raw(flags_of(inputs, tmp_path / "out", resume_from_checkpoint=True), 2)
+    assert run.returncode != 0
+    assert "no valid checkpoint found in output directory" in run.text
+
+
+def test_save_total_limit_and_epoch_strategy(inputs, tmp_path):
+    run = run_strata(flags_of(inputs, tmp_path / "a", save_steps=2, save_total_limit=2))
+    assert sorted(p.name for p in run.folder.glob("checkpoint-*")) == [
+        "checkpoint-10", "checkpoint-8"]
+    # 28 rows, 2 ranks, 2 rows each: an epoch is 7 updates.
+    run = run_strata(flags_of(inputs, tmp_path / "b", save_strategy="epoch"), 2)
+    assert sorted(p.name for p in run.folder.glob("checkpoint-*")) == [
+        "checkpoint-10", "checkpoint-7"]
+
+
+@pytest.fixture(scope="module")
+def saved(inputs, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("saved")
+    return run_strata(flags_of(inputs, folder), 2)
+
+
+def flip(path, offset):
+    data = bytearray(path.read_bytes())
+    data[offset] ^= 0x10
+    path.write_bytes(data)
+
+
+DAMAGES = {
+    "weights": (lambda c: flip(c / "rank-00001.safetensors", -100),
+                "rank-00001.safetensors: found checksum"),
+    "header": (lambda c: flip(c / "rank-00000.safetensors", 0), "rank-00000.safetensors"),
+    "short": (lambda c: os.truncate(c / "rank-00001.safetensors", 900), "rank-00001.safetensors"),
+    "missing": (lambda c: (c / "rank-00001.safetensors").unlink(), "rank-00001.safetensors"),
+    "manifest": (lambda c: os.truncate(c / "manifest.json", 300), "manifest.json"),
+    "no_manifest": (lambda c: (c / "manifest.json").unlink(), "manifest.json"),
+    "state": (lambda c: (c / "trainer_state.json").unlink(), "trainer_state.json"),
+    "progress": (lambda c: (c / "progress.json").write_text("{"), "progress.json"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_damaged_checkpoint_is_named(inputs, saved, tmp_path, damage):
+    folder = copy_with_checkpoint(saved.folder, tmp_path / "out", 5)
+    before = output_files(folder)
+    act, message = DAMAGES[damage]
+    act(folder / "checkpoint-5")
+    run = run_strata_raw(
+        flags_of(inputs, folder, resume_from_checkpoint=folder / "checkpoint-5"), 2)
+    assert run.returncode != 0
+    assert message in run.text
+    assert "checkpoint-10" not in run.text
+    assert set(output_files(folder)) <= set(before)
+
+
+@pytest.mark.parametrize("change,message", [
+    (dict(model="plain"), "checkpoint-5"),
+    (dict(LORA), "checkpoint-5"),
+])
+def test_checkpoint_of_another_run_is_refused(inputs, saved, tmp_path, change, message):
+    run = run_strata_raw(flags_of(inputs, tmp_path / "out", **change,
+                                  resume_from_checkpoint=saved.folder / "checkpoint-5"), 2)
+    assert run.returncode != 0
+    assert message in run.text and "expected" in run.text
+
+
+def kill_during_save(flags, world, after):
+    """Starts a run and kills all its processes while a save after step `after` is under way."""
+    process = subprocess.Popen(command(flags, world), stdout=subprocess.PIPE,
+                               stderr=subprocess.STDOUT, text=True, env=environment())
+    output = flags["output_dir"]
+    try:
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline and process.poll() is None:
+            names = os.listdir(output) if output.exists() else []
+            if f"checkpoint-{after}" in names and any(".tmp" in n for n in names):
+                children = subprocess.run(["ps", "-o", "pid=", "--ppid", str(process.pid)],
+                                          capture_output=True, text=True).stdout.split()
+                for pid in [str(process.pid), *children]:
+                    try:
+                        os.kill(int(pid), signal.SIGKILL)
+                    except ProcessLookupError:
+                        pass
+                return
+        raise AssertionError(f"found no save to interrupt: {process.communicate()[0]}")
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_killed_while_saving(inputs, tmp_path):
+    settings = dict(save_steps=1, max_steps=12)
+    whole = run_strata(flags_of(inputs, tmp_path / "whole", **settings), 2)
+    for attempt, after in enumerate((2, 5)):
+        folder = tmp_path / f"killed-{attempt}"
+        flags = flags_of(inputs, folder, **settings)
+        kill_during_save(flags, 2, after)
+        for checkpoint in folder.glob("checkpoint-*"):
+            if ".tmp" not in checkpoint.name:
+                json.loads((checkpoint / "manifest.json").read_text())
+        found = run_strata({**flags, "resume_from_checkpoint": True}, 2)
+        assert_same_result(found, whole)
+        assert not [p for p in output_files(folder) if ".tmp" in p]

@@ -1,0 +1,151 @@
+# Oracle: transformers and PEFT load what a run wrote, unchanged, and compute the loss that the run
+# itself measured with the weights it held.
+import json
+
+import pytest
+import torch
+from peft import PeftModel
+from safetensors import safe_open
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from llama_reference import make_documents, run_reference
+from probe import relative_error, run_probe
+from running import base_flags, output_files, run_strata
+
+LORA = dict(use_peft=True, lora_r=3, lora_alpha=12, lora_dropout=0.1, learning_rate=2e-2,
+            lora_target_modules=["q_proj", "o_proj", "up_proj"])
+TOKENIZER_FILES = {"tokenizer.json", "tokenizer_config.json", "chat_template.jinja"}
+TRAINED = dict(max_steps=6, eval_strategy="steps", eval_steps=6, per_device_eval_batch_size=3)
+
+
+def train(inputs, output, model="odd", world=2, **flags):
+    return run_strata(base_flags(inputs.model(model), inputs.data("messages"), output,
+                                 **TRAINED, **flags), world)
+
+
+def eval_loss(model, folder, data):
+    """Trainer's evaluation loss: the mean of the batches' losses weighted by their rows."""
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    rows = [json.loads(line)["messages"] for line in (data / "test.jsonl").open()]
+    rows = [tokenizer.apply_chat_template(r, return_dict=False)[:64] for r in rows]
+    model.eval()
+    total, size = 0.0, 3
+    for begin in range(0, len(rows), size):
+        batch = rows[begin:begin + size]
+        length = max(map(len, batch))
+        ids = torch.tensor([r + [0] * (length - len(r)) for r in batch])
+        mask = torch.tensor([[1] * len(r) + [0] * (length - len(r)) for r in batch])
+        labels = ids.masked_fill(mask == 0, -100)
+        with torch.no_grad():
+            loss = model(input_ids=ids, attention_mask=mask, labels=labels).loss
+        total += loss.item() * len(batch)
+    return total / len(rows)
+
+
+def measured(run):
+    return [row["eval_loss"] for row in run.history if "eval_loss" in row][-1]
+
+
+def load(folder):
+    model, info = AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True)
+    assert not any(info[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys")), info
+    return model
+
+
+@pytest.mark.parametrize("world", [1, 3])
+@pytest.mark.parametrize("name", ["odd", "tied"])
+def test_full_model(inputs, tmp_path, name, world):
+    run = train(inputs, tmp_path / "out", name, world)
+    folder = run.folder
+    model = load(folder)
+    assert model.config.tie_word_embeddings == (name == "tied")
+    assert eval_loss(model, folder, inputs.data("messages")) == pytest.approx(
+        measured(run), abs=1e-5)
+    documents = make_documents((17, 1, 9), vocab_size=model.config.vocab_size)
+    loss, logits = run_reference(model, documents)
+    tensors, _ = run_probe(folder, documents=documents, dtype="float32")
+    assert relative_error(tensors["logits"], logits) < 1e-5
+    with safe_open(folder / "model.safetensors", "pt") as file:
+        assert file.metadata() == {"format": "pt"}
+        assert ("lm_head.weight" in file.keys()) == (name != "tied")
+    # Training from the result starts where the run ended.
+    again = run_strata(base_flags(folder, inputs.data("messages"), tmp_path / "again", max_steps=1,
+                                  eval_on_start=True, eval_strategy="steps", eval_steps=9,
+                                  per_device_eval_batch_size=3), 2)
+    first = next(row for row in again.history if "eval_loss" in row)
+    assert first["eval_loss"] == pytest.approx(measured(run), abs=1e-5)
+
+
+def test_model_in_several_files(inputs, tmp_path):
+    whole = train(inputs, tmp_path / "whole", "plain")
+    parts = train(inputs, tmp_path / "parts", "plain", max_shard_size="40KB")
+    index = json.loads((parts.folder / "model.safetensors.index.json").read_text())
+    files = sorted(set(index["weight_map"].values()))
+    assert len(files) > 2 and files[0] == f"model-00001-of-{len(files):05d}.safetensors"
+    assert files == sorted(p for p in output_files(parts.folder) if p.endswith(".safetensors"))
+    expected = load_file(whole.folder / "model.safetensors")
+    found = {}
+    for file in files:
+        found.update(load_file(parts.folder / file))
+    assert found.keys() == expected.keys() == index["weight_map"].keys()
+    assert all(torch.equal(found[n], expected[n]) for n in expected)
+    assert index["metadata"]["total_size"] == sum(t.nbytes for t in expected.values())
+    load(parts.folder)
+
+
+def test_every_file_of_a_full_result(inputs, tmp_path):
+    run = train(inputs, tmp_path / "out", "plain")
+    assert set(output_files(run.folder)) == TOKENIZER_FILES | {
+        "config.json", "generation_config.json", "model.safetensors", "metrics.jsonl",
+        "trainer_state.json", "report.html"}
+    source = inputs.model("plain")
+    for name in TOKENIZER_FILES:
+        assert (run.folder / name).read_bytes() == (source / name).read_bytes()
+
+
+LORA_CASES = {
+    "plain": ("plain", {}),
+    "rslora": ("odd", dict(use_rslora=True)),
+    "saved_modules": ("plain", dict(lora_modules_to_save=["lm_head", "norm"])),
+    "tied": ("tied", {}),
+}
+
+
+@pytest.mark.parametrize("case", LORA_CASES)
+def test_adapter(inputs, tmp_path, case):
+    name, settings = LORA_CASES[case]
+    run = train(inputs, tmp_path / "out", name, 2, **LORA, **settings)
+    assert set(output_files(run.folder)) == TOKENIZER_FILES | {
+        "adapter_config.json", "adapter_model.safetensors", "metrics.jsonl", "trainer_state.json",
+        "report.html"}
+    base = AutoModelForCausalLM.from_pretrained(inputs.model(name))
+    model = PeftModel.from_pretrained(base, run.folder)
+    assert eval_loss(model, run.folder, inputs.data("messages")) == pytest.approx(
+        measured(run), abs=1e-5)
+    merged = model.merge_and_unload()
+    assert eval_loss(merged, run.folder, inputs.data("messages")) == pytest.approx(
+        measured(run), abs=1e-4)
+    again = run_strata(base_flags(
+        inputs.model(name), inputs.data("messages"), tmp_path / "again", max_steps=1,
+        adapter_name_or_path=run.folder, eval_on_start=True, eval_strategy="steps", eval_steps=9,
+        per_device_eval_batch_size=3), 3)
+    first = next(row for row in again.history if "eval_loss" in row)
+    assert first["eval_loss"] == pytest.approx(measured(run), abs=1e-5)
+
+
+def test_adapter_of_a_bfloat16_base(inputs, tmp_path):
+    """--dtype bfloat16 keeps the frozen base in 16 bits; computing in fp32 loses nothing more."""
+    run = train(inputs, tmp_path / "out", "plain", 2, **LORA, dtype="bfloat16")
+    base = AutoModelForCausalLM.from_pretrained(inputs.model("plain"), dtype=torch.bfloat16)
+    model = PeftModel.from_pretrained(base.float(), run.folder)
+    assert eval_loss(model, run.folder, inputs.data("messages")) == pytest.approx(
+        measured(run), abs=1e-5)
+
+
+def test_a_model_from_scratch_loads(inputs, tmp_path):
+    flags = base_flags(None, inputs.data("messages"), tmp_path / "out",
+                       config_name=inputs.model("plain"), **TRAINED)
+    run = run_strata(flags, 2)
+    assert eval_loss(load(run.folder), run.folder, inputs.data("messages")) == pytest.approx(
+        measured(run), abs=1e-5)

@@ -1,0 +1,93 @@
+"""Runs the built program and reads what a run leaves in its output folder."""
+
+import json
+import os
+import pathlib
+import subprocess
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+BUILD = ROOT / os.environ.get("STRATA_BUILD", "build/release")
+PROGRAM = BUILD / "strata"
+# What depends on the machine's speed, not on the settings.
+TIMES = {"tokens_per_second", "elapsed_seconds", "peak_rss_mb", "device_memory_mb", "train_runtime",
+         "train_samples_per_second", "train_steps_per_second", "train_loss", "eval_runtime",
+         "eval_samples_per_second", "eval_steps_per_second"}
+
+
+def flag_words(flags):
+    """{"max_length": 64, "use_peft": True, ...} as command-line words; None leaves a flag out."""
+    words = []
+    for name, value in flags.items():
+        if value is None:
+            continue
+        words.append(f"--{name}")
+        if isinstance(value, (list, tuple)):
+            words += [str(v) for v in value]
+        else:
+            words.append(str(value).lower() if isinstance(value, bool) else str(value))
+    return words
+
+
+def command(flags, world=1):
+    return [str(PROGRAM), "launch", "--num_processes", str(world), "--cpu", "sft",
+            *flag_words(flags)]
+
+
+def environment():
+    # A person's own settings must not reach the runs of a test.
+    own = {k: v for k, v in os.environ.items() if not k.startswith(("ACCELERATE_", "FSDP_"))}
+    return {**own, "HF_HOME": str(BUILD / "no-settings")}
+
+
+class Run:
+    """What a finished run left."""
+
+    def __init__(self, process, folder):
+        self.returncode = process.returncode
+        self.text = process.stdout + process.stderr
+        self.stderr = process.stderr
+        self.folder = pathlib.Path(folder)
+
+    @property
+    def state(self):
+        return json.loads((self.folder / "trainer_state.json").read_text())
+
+    @property
+    def history(self):
+        """Log history without what depends on the machine's speed and without the summary."""
+        return [{k: v for k, v in row.items() if k not in TIMES}
+                for row in self.state["log_history"] if "train_runtime" not in row]
+
+    @property
+    def losses(self):
+        return [row["loss"] for row in self.history if "loss" in row]
+
+    @property
+    def metrics(self):
+        return [json.loads(line) for line in (self.folder / "metrics.jsonl").open()]
+
+
+def run_strata_raw(flags, world=1, timeout=120):
+    process = subprocess.run(command(flags, world), capture_output=True, text=True,
+                             timeout=timeout, env=environment())
+    return Run(process, flags["output_dir"])
+
+
+def run_strata(flags, world=1, timeout=120):
+    run = run_strata_raw(flags, world, timeout)
+    assert run.returncode == 0, run.text
+    return run
+
+
+def base_flags(model, data, output, **flags):
+    """A short fp32 run that logs every step and saves nothing but its result."""
+    return {"model_name_or_path": model, "dataset_name": data, "output_dir": output, "bf16": False,
+            "max_length": 64, "per_device_train_batch_size": 2, "max_steps": 10,
+            "logging_steps": 1, "learning_rate": 5e-3, "save_strategy": "no", "disable_tqdm": True,
+            **flags}
+
+
+def output_files(folder):
+    """Relative paths of all files under a folder."""
+    return sorted(str(p.relative_to(folder)) for p in pathlib.Path(folder).rglob("*")
+                  if p.is_file())

@@ -1,0 +1,98 @@
+"""Small random Llama checkpoints, their tokenizer and data sets, for the tests that train.
+
+Everything is a pure function of its arguments; nothing is downloaded.
+"""
+
+import json
+import random
+
+CHATML = (
+    "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\\n' }}"
+    "{% if m['role'] == 'assistant' %}{% generation %}{{ m['content'] + '<|im_end|>' }}"
+    "{% endgeneration %}{% else %}{{ m['content'] + '<|im_end|>' }}{% endif %}{{ '\\n' }}"
+    "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
+)
+WORDS = ("the cat sat on a mat and went away when it rained in Zürich 12345 times naïve café "
+         "isn't we'll <b>bold</b> 東京 def f(x): return x+1").split(" ")
+
+PLAIN = dict(hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
+             num_key_value_heads=2)
+TIED = dict(PLAIN, tie_word_embeddings=True)
+# Sizes that no world size divides, and a head that is not hidden_size / heads.
+ODD = dict(hidden_size=21, intermediate_size=29, num_hidden_layers=3, num_attention_heads=3,
+           num_key_value_heads=1, head_dim=6, attention_bias=True)
+ODD_VOCABULARY = 331
+
+
+def sentence(rng, low=1, high=14):
+    return " ".join(rng.choice(WORDS) for _ in range(rng.randint(low, high)))
+
+
+def save_tokenizer(folder):
+    """A byte-level BPE tokenizer of about 320 tokens with a chatml template; returns its size."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    rng = random.Random(0)
+    bpe = Tokenizer(models.BPE())
+    bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    bpe.decoder = decoders.ByteLevel()
+    bpe.train_from_iterator(
+        (sentence(rng) for _ in range(200)),
+        trainers.BpeTrainer(vocab_size=320, show_progress=False,
+                            special_tokens=["<pad>", "<|im_start|>", "<|im_end|>"],
+                            initial_alphabet=pre_tokenizers.ByteLevel.alphabet()))
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=bpe, eos_token="<|im_end|>",
+                                        pad_token="<pad>")
+    tokenizer.chat_template = CHATML
+    tokenizer.save_pretrained(folder)
+    return len(tokenizer)
+
+
+def save_model(folder, seed=0, vocab_size=None, **settings):
+    """Checkpoint folder with tokenizer; weights large enough that losses move within few steps."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    size = save_tokenizer(folder)
+    torch.manual_seed(seed)
+    model = LlamaForCausalLM(LlamaConfig(
+        vocab_size=vocab_size or size, max_position_embeddings=128, bos_token_id=None,
+        eos_token_id=2, pad_token_id=0, **settings))
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "norm" in name:
+                parameter.uniform_(0.7, 1.3)
+            else:
+                parameter.normal_(0, 0.08)
+    model.save_pretrained(folder)
+    return folder
+
+
+def make_rows(kind, count, seed=0):
+    rng = random.Random(f"{kind}{seed}")
+    if kind == "text":
+        return [{"text": sentence(rng)} for _ in range(count)]
+    if kind == "prompt":
+        return [{"prompt": sentence(rng), "completion": " " + sentence(rng)} for _ in range(count)]
+    rows = []
+    for _ in range(count):
+        messages = []
+        for _ in range(rng.randint(1, 2)):
+            messages += [{"role": "user", "content": sentence(rng, 1, 6)},
+                         {"role": "assistant", "content": sentence(rng, 1, 6)}]
+        rows.append({"messages": messages})
+    return rows
+
+
+def write_rows(path, rows):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def save_data(folder, kind, train=40, test=9):
+    """A data set folder with both splits."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_rows(folder / "train.jsonl", make_rows(kind, train))
+    write_rows(folder / "test.jsonl", make_rows(kind, test, seed=1))
+    return folder
