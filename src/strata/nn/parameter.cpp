@@ -46,6 +46,12 @@ void Parameter::accumulate_grad_product(const at::Tensor& a, const at::Tensor& b
     target.tensor.addmm_(a.t(), b, /*beta=*/target.beta, /*alpha=*/1);
     return;
   }
+  if (a.device().is_cpu()) {
+    // Cheaper than a whole product of its own, and sums without rounding to the type of a.
+    const at::ScalarType type = target.tensor.scalar_type();
+    target.tensor.addmm_(a.to(type).t(), b.to(type), /*beta=*/target.beta, /*alpha=*/1);
+    return;
+  }
   const at::Tensor product = at::mm(a.t(), b);
   if (target.beta == 0.0f) {
     target.tensor.copy_(product);

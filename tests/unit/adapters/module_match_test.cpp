@@ -1,0 +1,54 @@
+// Oracle: the results of the same calls in PEFT's tuners_utils and of Python's re.fullmatch.
+#include "strata/adapters/module_match.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "strata/base/error.h"
+
+namespace strata::adapters {
+namespace {
+
+using ::testing::ElementsAre;
+
+TEST(PathPattern, MatchesWholePaths) {
+  EXPECT_TRUE(PathPattern(R"(.*\.[qv]_proj)").matches("model.layers.0.self_attn.q_proj"));
+  EXPECT_FALSE(PathPattern(R"(\.[qv]_proj)").matches("model.layers.0.self_attn.q_proj"));
+  EXPECT_FALSE(PathPattern("model").matches("model.layers"));
+  // The first alternative must not win just because it comes first.
+  EXPECT_TRUE(PathPattern("a|ab").matches("ab"));
+  EXPECT_TRUE(PathPattern(R"(.*layers\.(?P<n>[01])\.(?!mlp).*)").matches("model.layers.1.norm"));
+  EXPECT_THROW(PathPattern("(a"), ConfigError);
+}
+
+TEST(MatchesList, WholePathOrEndBehindADot) {
+  EXPECT_TRUE(matches_list("a.q_proj", {"q_proj"}));
+  EXPECT_TRUE(matches_list("lm_head", {"lm_head"}));
+  EXPECT_FALSE(matches_list("a.xq_proj", {"q_proj"}));
+  EXPECT_TRUE(matches_list("a.b.c", {"b.c"}));
+}
+
+TEST(IsInside, WholeSegments) {
+  EXPECT_TRUE(is_inside("model.layers.0.mlp.up_proj", {"mlp"}));
+  EXPECT_TRUE(is_inside("lm_head", {"lm_head"}));
+  EXPECT_FALSE(is_inside("model.xmlp.up_proj", {"mlp"}));
+}
+
+TEST(ModulePaths, AncestorsInOrder) {
+  EXPECT_THAT(module_paths({"a.b.weight", "a.c.d.weight"}),
+              ElementsAre("a", "a.b", "a.c", "a.c.d"));
+}
+
+TEST(MinimalSuffixes, ShortestThatNameNothingElse) {
+  std::vector<std::string> targets, others;
+  for (int i = 0; i < 12; ++i) {
+    const std::string layer = "model.layers." + std::to_string(i);
+    targets.push_back(layer + ".attn.q_proj");
+    targets.push_back(layer + ".attn.out");
+    others.push_back(layer + ".mlp.out");
+  }
+  EXPECT_THAT(minimal_suffixes(targets, others), ElementsAre("attn.out", "q_proj"));
+}
+
+}  // namespace
+}  // namespace strata::adapters

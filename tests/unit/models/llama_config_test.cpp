@@ -1,0 +1,92 @@
+// Oracle: transformers' LlamaConfig: the defaults, relations and key styles it accepts.
+#include "strata/models/llama/config.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "strata/base/error.h"
+#include "strata/models/registry.h"
+
+namespace strata::models {
+namespace {
+
+using ::testing::HasSubstr;
+
+LlamaConfig parse(const std::string& text) {
+  return parse_llama_config(parse_json(text, "config.json"));
+}
+
+template <typename ErrorType>
+void expect_error(const std::string& text, const std::string& message) {
+  try {
+    parse(text);
+    FAIL() << "expected an error for " << text;
+  } catch (const ErrorType& error) {
+    EXPECT_THAT(error.what(), HasSubstr(message));
+  }
+}
+
+TEST(LlamaConfig, Defaults) {
+  const LlamaConfig c = parse("{}");
+  EXPECT_EQ(c.vocab_size, 32000);
+  EXPECT_EQ(c.num_key_value_heads, 32);
+  EXPECT_EQ(c.head_dim, 128);
+  EXPECT_EQ(c.rms_norm_eps, 1e-6);
+  EXPECT_EQ(c.rope.theta, 10000.0);
+  EXPECT_FALSE(c.pad_token_id.has_value());
+}
+
+TEST(LlamaConfig, NullMeansDefault) {
+  const LlamaConfig c = parse(
+      R"({"num_attention_heads": 8, "num_key_value_heads": null, "head_dim": null,
+          "rope_scaling": null, "rope_theta": 5e5})");
+  EXPECT_EQ(c.num_key_value_heads, 8);
+  EXPECT_EQ(c.head_dim, 512);
+  EXPECT_EQ(c.rope.theta, 5e5);
+}
+
+TEST(LlamaConfig, BothRopeKeyStyles) {
+  for (const char* text :
+       {R"({"rope_theta": 5e5, "rope_scaling": {"type": "linear", "factor": 2}})",
+        R"({"rope_parameters": {"rope_type": "linear", "factor": 2, "rope_theta": 5e5}})"}) {
+    const LlamaConfig c = parse(text);
+    EXPECT_EQ(c.rope.kind, nn::RopeKind::kLinear);
+    EXPECT_EQ(c.rope.factor, 2.0);
+    EXPECT_EQ(c.rope.theta, 5e5);
+  }
+}
+
+TEST(LlamaConfig, NegativePaddingIdCountsFromTheEnd) {
+  EXPECT_EQ(parse(R"({"pad_token_id": -1})").pad_token_id, 31999);
+  expect_error<FormatError>(R"({"pad_token_id": 32000})", "pad_token_id = 32000");
+}
+
+TEST(LlamaConfig, ContradictionsNameTheKey) {
+  expect_error<FormatError>(R"({"hidden_size": 30, "num_attention_heads": 4})", "hidden_size = 30");
+  expect_error<FormatError>(R"({"num_key_value_heads": 5})", "num_key_value_heads = 5");
+  expect_error<FormatError>(R"({"head_dim": 7})", "head_dim = 7");
+  expect_error<FormatError>(R"({"num_hidden_layers": 0})", "num_hidden_layers = 0");
+  expect_error<FormatError>(R"({"hidden_size": 32.5})", "hidden_size = 32.5, expected an integer");
+  expect_error<FormatError>(R"({"tie_word_embeddings": 1})", "expected true or false");
+  expect_error<FormatError>(R"({"rope_scaling": {"type": "linear"}})", "no factor");
+  expect_error<FormatError>(R"({"rope_scaling": [1]})", "expected an object");
+}
+
+TEST(LlamaConfig, WhatIsNotComputedIsRefused) {
+  expect_error<ConfigError>(R"({"hidden_act": "gelu"})", "hidden_act \"gelu\"");
+  expect_error<ConfigError>(R"({"rope_scaling": {"type": "yarn", "factor": 2}})", "\"yarn\"");
+  expect_error<ConfigError>(R"({"attention_dropout": 0.1})", "attention_dropout");
+  expect_error<ConfigError>(R"({"quantization_config": {}})", "quantization_config");
+}
+
+TEST(Registry, UnknownFamilyListsTheKnownOnes) {
+  try {
+    create_model(parse_json(R"({"model_type": "mamba"})", "config.json"), {});
+    FAIL() << "expected an error";
+  } catch (const ConfigError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("\"mamba\", expected one of llama"));
+  }
+}
+
+}  // namespace
+}  // namespace strata::models

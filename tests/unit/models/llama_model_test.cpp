@@ -1,0 +1,85 @@
+// Oracle: the reference's named_parameters() order, initial values and ties.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <ATen/ATen.h>
+#include <ATen/CPUGeneratorImpl.h>
+
+#include "strata/models/registry.h"
+#include "strata/nn/linear.h"
+
+namespace strata::models {
+namespace {
+
+using ::testing::ElementsAre;
+
+std::unique_ptr<Model> make(bool tied) {
+  Json config = parse_json(
+      R"({"model_type": "llama", "vocab_size": 19, "hidden_size": 8, "intermediate_size": 12,
+          "num_hidden_layers": 1, "num_attention_heads": 2, "mlp_bias": true, "pad_token_id": 3})",
+      "config.json");
+  config["tie_word_embeddings"] = tied;
+  return create_model(config, {});
+}
+
+std::vector<std::string> names(const std::vector<nn::Parameter*>& parameters) {
+  std::vector<std::string> list;
+  for (const nn::Parameter* p : parameters) list.push_back(p->name());
+  return list;
+}
+
+TEST(LlamaModel, ParametersInTheReferencesOrder) {
+  const std::string layer = "model.layers.0.";
+  EXPECT_THAT(names(make(/*tied=*/false)->parameters()),
+              ElementsAre("model.embed_tokens.weight", layer + "self_attn.q_proj.weight",
+                          layer + "self_attn.k_proj.weight", layer + "self_attn.v_proj.weight",
+                          layer + "self_attn.o_proj.weight", layer + "mlp.gate_proj.weight",
+                          layer + "mlp.gate_proj.bias", layer + "mlp.up_proj.weight",
+                          layer + "mlp.up_proj.bias", layer + "mlp.down_proj.weight",
+                          layer + "mlp.down_proj.bias", layer + "input_layernorm.weight",
+                          layer + "post_attention_layernorm.weight", "model.norm.weight",
+                          "lm_head.weight"));
+}
+
+TEST(LlamaModel, TiedWeightIsInBothBlocksButListedOnce) {
+  const auto model = make(/*tied=*/true);
+  const auto blocks = model->blocks();
+  EXPECT_EQ(blocks.front()->parameters().back(), blocks.back()->parameters().back());
+  EXPECT_EQ(names(model->parameters()).back(), "model.norm.weight");
+}
+
+TEST(LlamaModel, TrainableCopyUnties) {
+  const auto model = make(/*tied=*/true);
+  for (nn::Parameter* p : model->parameters()) p->set_requires_grad(false);
+  nn::Parameter& head = model->trainable_copy("lm_head.weight");
+  EXPECT_EQ(head.name(), "lm_head.weight");
+  EXPECT_TRUE(head.requires_grad());
+  EXPECT_FALSE(model->parameters().front()->requires_grad());
+  EXPECT_EQ(model->num_replaced_elements(), 0);
+  model->trainable_copy("model.embed_tokens.weight");
+  EXPECT_EQ(model->num_replaced_elements(), 19 * 8);
+}
+
+TEST(LlamaModel, InitialValues) {
+  const auto model = make(/*tied=*/false);
+  const at::Generator generator = at::make_generator<at::CPUGeneratorImpl>(1);
+  for (const nn::Parameter* p : model->parameters()) {
+    const at::Tensor full = at::full(p->shape(), std::nan(""));
+    model->init_weight(*p, full, generator);
+    const bool is_norm = p->name().find("norm") != std::string::npos;
+    const bool is_bias = p->name().ends_with(".bias");
+    if (is_norm) {
+      EXPECT_TRUE(at::equal(full, at::ones_like(full))) << p->name();
+    } else if (is_bias) {
+      EXPECT_TRUE(at::equal(full, at::zeros_like(full))) << p->name();
+    } else {
+      EXPECT_NEAR(full.std().item<double>(), 0.02, 0.01) << p->name();
+    }
+    if (p->name() == "model.embed_tokens.weight") {
+      EXPECT_TRUE(at::equal(full[3], at::zeros({8})));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace strata::models

@@ -1,0 +1,116 @@
+// Oracle: ATen's cross_entropy_loss and autograd in double precision over all logits at once.
+#include "strata/nn/chunked_cross_entropy.h"
+
+#include <gtest/gtest.h>
+
+#include "gathered.h"
+#include "strata/base/error.h"
+
+namespace strata::nn {
+namespace {
+
+constexpr int64_t kTokens = 150, kHidden = 8;
+
+class LossTest : public ::testing::Test {
+ protected:
+  LossTest() {
+    at::manual_seed(0);
+    batch_.token_keys = at::arange(kTokens);
+    context_ = {.batch = &batch_, .loss_scale = 0.25f, .sums = &sums_};
+  }
+
+  // A vocabulary so large that the rows fall into several chunks.
+  static std::unique_ptr<Linear> make(int64_t vocab) {
+    auto layer = std::make_unique<Linear>(
+        "lm_head",
+        Linear::Options{.in_features = kHidden, .out_features = vocab, .storage = at::kFloat});
+    give_memory(layer->weight());
+    return layer;
+  }
+
+  void check(Linear& layer, const at::Tensor& targets) {
+    batch_.targets = targets;
+    const at::Tensor h = at::randn({kTokens, kHidden}).requires_grad_(true);
+    const at::Tensor loss = chunked_cross_entropy(h, layer, context_);
+    const at::Tensor h64 = reference_leaf(h), w64 = reference_leaf(layer.weight().value());
+    at::Tensor logits = at::mm(h64, w64.t());
+    std::vector<std::pair<Parameter*, at::Tensor>> leaves{{&layer.weight(), w64}};
+    if (LowRankBranch* branch = layer.low_rank()) {
+      const at::Tensor a = reference_leaf(branch->a.value()), b = reference_leaf(branch->b.value());
+      logits = logits + at::mm(at::mm(h64, a.t()), b.t()) * branch->scaling;
+      leaves.insert(leaves.end(), {{&branch->a, a}, {&branch->b, b}});
+    }
+    const at::Tensor expected = at::cross_entropy_loss(logits, targets, {}, at::Reduction::Sum);
+    EXPECT_NEAR(sums_.loss, expected.item<double>(), 1e-4 * expected.item<double>());
+    EXPECT_NEAR(loss.item<double>(), 0.25 * expected.item<double>(), 1e-3);
+    EXPECT_EQ(sums_.tokens, targets.ne(-100).sum().item<int64_t>());
+    torch::autograd::backward({loss}, {at::ones({})});
+    torch::autograd::backward({expected * 0.25}, {at::ones({}, at::kDouble)});
+    EXPECT_LT(relative_error(h.grad(), h64.grad()), 1e-5);
+    for (const auto& [parameter, leaf] : leaves) {
+      if (!parameter->requires_grad()) continue;
+      EXPECT_LT(relative_error(gradient_of(*parameter), leaf.grad()), 1e-5) << parameter->name();
+    }
+  }
+
+  Batch batch_;
+  LossSums sums_;
+  ForwardContext context_;
+};
+
+at::Tensor random_targets(int64_t vocab) { return at::randint(0, vocab, {kTokens}, at::kLong); }
+
+TEST_F(LossTest, SeveralChunks) {
+  constexpr int64_t kVocab = 70001;
+  const auto layer = make(kVocab);
+  check(*layer, random_targets(kVocab));
+}
+
+TEST_F(LossTest, UntrainedRowsAreLeftOut) {
+  const auto layer = make(50);
+  at::Tensor targets = random_targets(50);
+  targets.masked_fill_(at::rand({kTokens}).lt(0.6), -100);
+  check(*layer, targets);
+}
+
+TEST_F(LossTest, BranchOnTheOutputLayer) {
+  const auto layer = make(50);
+  layer->weight().set_requires_grad(false);
+  layer->attach_low_rank(std::unique_ptr<LowRankBranch>(new LowRankBranch{
+      .a = {"a", {3, kHidden}, at::kFloat}, .b = {"b", {50, 3}, at::kFloat}, .scaling = 0.5}));
+  give_memory(layer->low_rank()->a);
+  give_memory(layer->low_rank()->b);
+  check(*layer, random_targets(50));
+  EXPECT_TRUE(at::isnan(gradient_of(layer->weight())).all().item<bool>());
+}
+
+TEST_F(LossTest, NoTrainedTokenWritesZeroGradients) {
+  const auto layer = make(50);
+  batch_.targets = at::full({kTokens}, -100, at::kLong);
+  const at::Tensor h = at::randn({kTokens, kHidden}).requires_grad_(true);
+  const at::Tensor loss = chunked_cross_entropy(h, *layer, context_);
+  torch::autograd::backward({loss}, {at::ones({})});
+  EXPECT_EQ(loss.item<float>(), 0.0f);
+  EXPECT_EQ(sums_.tokens, 0);
+  EXPECT_TRUE(at::equal(h.grad(), at::zeros_like(h)));
+  EXPECT_TRUE(at::equal(gradient_of(layer->weight()), at::zeros({50, kHidden})));
+}
+
+TEST_F(LossTest, EvaluationWritesNoGradient) {
+  const at::NoGradGuard guard;
+  const auto layer = make(50);
+  batch_.targets = random_targets(50);
+  chunked_cross_entropy(at::randn({kTokens, kHidden}), *layer, context_);
+  EXPECT_TRUE(at::isnan(gradient_of(layer->weight())).all().item<bool>());
+}
+
+TEST_F(LossTest, BackwardFromAnotherGradientIsAnError) {
+  const auto layer = make(50);
+  batch_.targets = random_targets(50);
+  const at::Tensor h = at::randn({kTokens, kHidden}).requires_grad_(true);
+  const at::Tensor loss = chunked_cross_entropy(h, *layer, context_);
+  EXPECT_THROW(torch::autograd::backward({loss * 2.0}, {at::ones({})}), InternalError);
+}
+
+}  // namespace
+}  // namespace strata::nn

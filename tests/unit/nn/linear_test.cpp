@@ -1,0 +1,183 @@
+// Oracle: ATen's autograd in double precision over the same formula.
+#include "strata/nn/linear.h"
+
+#include <gtest/gtest.h>
+
+#include "gathered.h"
+#include "strata/base/error.h"
+#include "strata/ops/dropout.h"
+
+namespace strata::nn {
+namespace {
+
+constexpr int64_t kTokens = 11, kIn = 6, kOut = 5, kRank = 3;
+
+class LinearTest : public ::testing::Test {
+ protected:
+  LinearTest() {
+    at::manual_seed(0);
+    batch_.token_keys = at::arange(kTokens) * 7 + 3;
+    context_.batch = &batch_;
+    context_.training = true;
+    context_.draw = {.seed = 5, .step = 6, .micro_step = 7};
+  }
+
+  static std::unique_ptr<Linear> make(const std::string& path, bool bias, bool branch,
+                                      double dropout = 0.0) {
+    auto layer = std::make_unique<Linear>(
+        path, Linear::Options{
+                  .in_features = kIn, .out_features = kOut, .bias = bias, .storage = at::kFloat});
+    if (branch) {
+      layer->attach_low_rank(std::unique_ptr<LowRankBranch>(
+          new LowRankBranch{.a = {path + ".a", {kRank, kIn}, at::kFloat},
+                            .b = {path + ".b", {kOut, kRank}, at::kFloat},
+                            .scaling = 1.7,
+                            .dropout = dropout,
+                            .layer_id = 4}));
+    }
+    std::vector<Parameter*> parameters;
+    layer->append_parameters(parameters);
+    for (Parameter* p : parameters) give_memory(*p);
+    return layer;
+  }
+
+  // The layer's formula over double-precision leaves, which receive the expected gradients.
+  struct Reference {
+    at::Tensor y;
+    std::vector<std::pair<Parameter*, at::Tensor>> leaves;
+  };
+  Reference reference(const Linear& layer, const at::Tensor& x) const {
+    Reference r;
+    const auto leaf = [&](Parameter& p) {
+      r.leaves.emplace_back(&p, reference_leaf(p.value()));
+      return r.leaves.back().second;
+    };
+    r.y = at::mm(x, leaf(layer.weight()).t());
+    if (layer.bias() != nullptr) r.y = r.y + leaf(*layer.bias());
+    if (LowRankBranch* branch = layer.low_rank()) {
+      at::Tensor input = x;
+      if (branch->dropout > 0) {
+        input = x * ops::dropout(at::ones({kTokens, kIn}), branch->dropout, batch_.token_keys,
+                                 dropout_key(context_.draw, branch->layer_id));
+      }
+      const at::Tensor a = leaf(branch->a), b = leaf(branch->b);
+      r.y = r.y + at::mm(at::mm(input, a.t()), b.t()) * branch->scaling;
+    }
+    return r;
+  }
+
+  static void expect_gradients(const Reference& r) {
+    for (const auto& [parameter, leaf] : r.leaves) {
+      if (!parameter->requires_grad()) continue;
+      EXPECT_LT(relative_error(gradient_of(*parameter), leaf.grad()), 1e-5) << parameter->name();
+    }
+  }
+
+  Batch batch_;
+  ForwardContext context_;
+};
+
+TEST_F(LinearTest, SharedInputWithBiasBranchAndDropout) {
+  const auto q = make("q", /*bias=*/true, /*branch=*/true, /*dropout=*/0.4);
+  const auto k = make("k", /*bias=*/false, /*branch=*/false);
+  const auto v = make("v", /*bias=*/false, /*branch=*/true);
+  const at::Tensor x = at::randn({kTokens, kIn}).requires_grad_(true);
+  const auto outputs = linear_shared_input({q.get(), k.get(), v.get()}, x, context_);
+  const at::Tensor x64 = reference_leaf(x);
+  std::vector<at::Tensor> gradients, gradients64, outputs64;
+  std::vector<Reference> references;
+  for (const Linear* layer : {q.get(), k.get(), v.get()}) {
+    references.push_back(reference(*layer, x64));
+    outputs64.push_back(references.back().y);
+    gradients.push_back(at::randn({kTokens, kOut}));
+    gradients64.push_back(gradients.back().to(at::kDouble));
+    EXPECT_LT(relative_error(outputs[gradients.size() - 1], outputs64.back()), 1e-6);
+  }
+  torch::autograd::backward(outputs, gradients);
+  torch::autograd::backward(outputs64, gradients64);
+  EXPECT_LT(relative_error(x.grad(), x64.grad()), 1e-5);
+  for (const Reference& r : references) expect_gradients(r);
+}
+
+TEST_F(LinearTest, ResidualIsAddedAndReceivesTheGradient) {
+  const auto layer = make("o", /*bias=*/true, /*branch=*/true);
+  const at::Tensor x = at::randn({kTokens, kIn}).requires_grad_(true);
+  const at::Tensor residual = at::randn({kTokens, kOut}).requires_grad_(true);
+  const at::Tensor y = layer->forward_add(x, residual, context_);
+  const at::Tensor x64 = reference_leaf(x);
+  const Reference r = reference(*layer, x64);
+  EXPECT_LT(relative_error(y, r.y + residual.to(at::kDouble)), 1e-6);
+  const at::Tensor dy = at::randn({kTokens, kOut});
+  torch::autograd::backward({y}, {dy});
+  torch::autograd::backward({r.y}, {dy.to(at::kDouble)});
+  EXPECT_TRUE(at::equal(residual.grad(), dy));
+  EXPECT_LT(relative_error(x.grad(), x64.grad()), 1e-5);
+  expect_gradients(r);
+}
+
+TEST_F(LinearTest, FrozenLayerKeepsNoInputAndWritesNothing) {
+  const auto layer = make("frozen", /*bias=*/true, /*branch=*/false);
+  layer->weight().set_requires_grad(false);
+  layer->bias()->set_requires_grad(false);
+  const at::Tensor leaf = at::randn({kTokens, kIn}).requires_grad_(true);
+  at::Tensor x = leaf * 1.0;
+  const size_t before = x.use_count();
+  const at::Tensor y = layer->forward(x, context_);
+  EXPECT_EQ(x.use_count(), before);
+  torch::autograd::backward({y}, {at::ones({kTokens, kOut})});
+  EXPECT_TRUE(leaf.grad().defined());
+  EXPECT_TRUE(at::isnan(gradient_of(layer->weight())).all().item<bool>());
+}
+
+TEST_F(LinearTest, FrozenBaseWithTrainingBranchWritesTheBranchOnly) {
+  const auto layer = make("lora", /*bias=*/false, /*branch=*/true);
+  layer->weight().set_requires_grad(false);
+  const at::Tensor x = at::randn({kTokens, kIn}).requires_grad_(true);
+  const at::Tensor x64 = reference_leaf(x);
+  const Reference r = reference(*layer, x64);
+  torch::autograd::backward({layer->forward(x, context_)}, {at::ones({kTokens, kOut})});
+  torch::autograd::backward({r.y}, {at::ones({kTokens, kOut}, at::kDouble)});
+  expect_gradients(r);
+  EXPECT_TRUE(at::isnan(gradient_of(layer->weight())).all().item<bool>());
+}
+
+TEST_F(LinearTest, InputWithoutGradientStillTrainsTheWeight) {
+  const auto layer = make("first", /*bias=*/false, /*branch=*/false);
+  const at::Tensor x = at::randn({kTokens, kIn});
+  const at::Tensor residual = at::randn({kTokens, kOut}).requires_grad_(true);
+  const Reference r = reference(*layer, x.to(at::kDouble));
+  torch::autograd::backward({layer->forward_add(x, residual, context_)},
+                            {at::ones({kTokens, kOut})});
+  torch::autograd::backward({r.y}, {at::ones({kTokens, kOut}, at::kDouble)});
+  expect_gradients(r);
+}
+
+TEST_F(LinearTest, BackwardReadsTheWeightAgain) {
+  const auto layer = make("late", /*bias=*/false, /*branch=*/false);
+  const at::Tensor x = at::randn({kTokens, kIn}).requires_grad_(true);
+  const at::Tensor y = layer->forward(x, context_);
+  layer->weight().detach_value();
+  try {
+    torch::autograd::backward({y}, {at::ones({kTokens, kOut})});
+    FAIL() << "expected an error";
+  } catch (const InternalError& error) {
+    EXPECT_NE(std::string(error.what()).find("late.weight"), std::string::npos);
+  }
+}
+
+TEST_F(LinearTest, BranchInAnotherTypeIsCastAsPeftDoes) {
+  const auto layer = make("half", /*bias=*/false, /*branch=*/true);
+  const at::Tensor weight = layer->weight().value().to(at::kBFloat16);
+  layer->weight().attach_value(weight);
+  const at::Tensor x = at::randn({kTokens, kIn}).to(at::kBFloat16);
+  const at::Tensor y = layer->forward(x, context_);
+  const LowRankBranch& branch = *layer->low_rank();
+  const at::Tensor low =
+      at::mm(at::mm(x.to(at::kFloat), branch.a.value().t()), branch.b.value().t()) * branch.scaling;
+  const at::Tensor expected = (at::mm(x, weight.t()).to(at::kFloat) + low).to(at::kBFloat16);
+  EXPECT_EQ(y.scalar_type(), at::kBFloat16);
+  EXPECT_LT(relative_error(y, expected), 4e-3);
+}
+
+}  // namespace
+}  // namespace strata::nn

@@ -1,0 +1,64 @@
+// Oracle: inverse frequencies printed by transformers' modeling_rope_utils for the same settings.
+#include "strata/nn/rope.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+namespace strata::nn {
+namespace {
+
+void expect_values(const at::Tensor& found, const std::vector<float>& expected) {
+  ASSERT_EQ(found.numel(), static_cast<int64_t>(expected.size()));
+  for (size_t i = 0; i < expected.size(); ++i) {
+    EXPECT_FLOAT_EQ(found[i].item<float>(), expected[i]) << i;
+  }
+}
+
+TEST(Rope, Llama3Frequencies) {
+  const RopeOptions options{.kind = RopeKind::kLlama3,
+                            .theta = 5e5,
+                            .head_dim = 16,
+                            .max_position_embeddings = 131072,
+                            .factor = 8.0,
+                            .low_freq_factor = 1.0,
+                            .high_freq_factor = 4.0,
+                            .original_max_position_embeddings = 8192};
+  expect_values(rope_inverse_frequencies(options, 0),
+                {1.f, .193922758f, .0376060307f, .00729266508f, 5.24846022e-4f, 3.42810235e-5f,
+                 6.64786967e-6f, 1.28917316e-6f});
+}
+
+TEST(Rope, LinearDividesByTheFactor) {
+  RopeOptions options{.theta = 10000.0, .head_dim = 4};
+  const at::Tensor plain = rope_inverse_frequencies(options, 0);
+  expect_values(plain, {1.f, 0.01f});
+  options.kind = RopeKind::kLinear;
+  options.factor = 4.0;
+  EXPECT_TRUE(at::equal(rope_inverse_frequencies(options, 0), plain / 4.0));
+}
+
+TEST(Rope, DynamicGrowsBeyondTheLimitOnly) {
+  RopeOptions options{.theta = 100.0, .head_dim = 4, .max_position_embeddings = 8};
+  const at::Tensor plain = rope_inverse_frequencies(options, 0);
+  options.kind = RopeKind::kDynamic;
+  options.factor = 2.0;
+  EXPECT_TRUE(at::equal(rope_inverse_frequencies(options, 8), plain));
+  // Base 100 * (2 * 16 / 8 - 1)^2 = 900.
+  expect_values(rope_inverse_frequencies(options, 16), {1.f, 1.f / 30.f});
+  Rope rope(options);
+  const at::Tensor far = at::arange(16);
+  EXPECT_FLOAT_EQ(rope.tables(far).sin[1][1].item<float>(), std::sin(1.f / 30.f));
+  const at::Tensor near = at::arange(8);
+  EXPECT_FLOAT_EQ(rope.tables(near).sin[1][1].item<float>(), std::sin(0.1f));
+}
+
+TEST(Rope, TablesFollowChangedPositions) {
+  Rope rope(RopeOptions{.theta = 100.0, .head_dim = 4});
+  at::Tensor positions = at::arange(3);
+  EXPECT_FLOAT_EQ(rope.tables(positions).cos[2][0].item<float>(), std::cos(2.f));
+  positions.add_(1);
+  EXPECT_FLOAT_EQ(rope.tables(positions).cos[2][0].item<float>(), std::cos(3.f));
+}
+
+}  // namespace
+}  // namespace strata::nn
