@@ -42,8 +42,15 @@ void multiply_with_aten(at::Tensor c, const at::Tensor& a, const at::Tensor& b,
   }
 }
 
-cpu::MatmulFactor factor_of(const at::Tensor& x, bool transposed) {
-  return {x.const_data_ptr(), x.stride(0), transposed};
+bool has_contiguous_rows(const at::Tensor& x) { return x.size(1) <= 1 || x.stride(1) == 1; }
+
+// A factor as the kernel takes it. A transposed view is read as what it views; `copy` keeps alive
+// what had to be copied.
+cpu::MatmulFactor factor_of(const at::Tensor& x, bool transposed, at::Tensor& copy) {
+  if (has_contiguous_rows(x)) return {x.const_data_ptr(), x.stride(0), transposed};
+  if (has_contiguous_rows(x.t())) return {x.const_data_ptr(), x.stride(1), !transposed};
+  copy = x.contiguous();
+  return {copy.const_data_ptr(), copy.stride(0), transposed};
 }
 
 }  // namespace
@@ -62,17 +69,16 @@ void matmul_into(at::Tensor c, const at::Tensor& a, const at::Tensor& b, Transpo
   check_shape(kOp, "c", c, {rows, columns});
   check_type(kOp, "b", b, a.scalar_type());
   if (beta != 0 && beta != 1) throw InternalError("matmul: found beta {}, expected 0 or 1", beta);
-  check_last_dim_contiguous(kOp, "a", a);
-  check_last_dim_contiguous(kOp, "b", b);
   check_last_dim_contiguous(kOp, "c", c);
   if (rows == 0 || columns == 0) return;
   if (!use_own_kernel(c, a)) return multiply_with_aten(c, a, b, transposes, beta);
+  at::Tensor a_copy, b_copy;
   cpu::matmul({.rows = rows,
                .columns = columns,
                .inner = inner,
                .type = element_of(kOp, "a", a),
-               .a = factor_of(a, transposes.a),
-               .b = factor_of(b, transposes.b),
+               .a = factor_of(a, transposes.a, a_copy),
+               .b = factor_of(b, transposes.b, b_copy),
                .c_type = element_of(kOp, "c", c),
                .c = {c.mutable_data_ptr(), c.stride(0)},
                .add = beta != 0});

@@ -18,8 +18,9 @@ struct Transposes {
 };
 
 // c [M, N] = op(a) op(b) + beta * c with beta 0 or 1; op(a) [M, K], op(b) [K, N]. One type (fp32 or
-// bf16) for a and b; c may be fp32 for bf16 factors. The last dim of each is contiguous, rows may
-// be strided; c overlaps neither a nor b. Wrong shapes: InternalError.
+// bf16) for a and b; c may be fp32 for bf16 factors. Any strides of a and b (what is contiguous in
+// neither dim is copied first); the last dim of c is contiguous, its rows may be strided, and it
+// overlaps neither a nor b. Wrong shapes: InternalError.
 void matmul_into(at::Tensor c, const at::Tensor& a, const at::Tensor& b, Transposes transposes,
                  float beta);
 

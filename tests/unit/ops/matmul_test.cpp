@@ -53,6 +53,23 @@ TEST_P(Matmul, EqualsDouble) {
   }
 }
 
+TEST_P(Matmul, TakesAnyView) {
+  at::manual_seed(10);
+  const double tolerance = GetParam() == at::kFloat ? 1e-5 : 1e-2;
+  const at::Tensor a = at::randn({70, 90}).to(GetParam()), b = at::randn({50, 90}).to(GetParam());
+  const at::Tensor expected = at::mm(a.to(at::kDouble), b.to(at::kDouble).t());
+  EXPECT_LT(reference::relative_error(ops::matmul(a, b.t()), expected), tolerance);
+  EXPECT_LT(reference::relative_error(ops::matmul(a.t(), b.t(), {.a = true}), expected), tolerance);
+  const at::Tensor ones = at::ones({1, 1}, a.options()).expand({70, 90});
+  EXPECT_LT(
+      reference::relative_error(ops::matmul(ones, b, {.b = true})[3], b.to(at::kDouble).sum(1)),
+      tolerance);
+  const at::Tensor sparse = at::randn({70, 180}).to(GetParam()).slice(1, 0, 180, 2);
+  EXPECT_LT(reference::relative_error(ops::matmul(sparse, b, {.b = true}),
+                                      at::mm(sparse.to(at::kDouble), b.to(at::kDouble).t())),
+            tolerance);
+}
+
 TEST_P(Matmul, DoesNotDependOnThreads) {
   at::manual_seed(3);
   const at::Tensor a = at::randn({700, 520}).to(GetParam());
