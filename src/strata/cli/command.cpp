@@ -21,6 +21,7 @@ constexpr Command kCommands[] = {
     {"launch", "start one process per rank: strata launch --num_processes 2 sft --flags",
      run_launch},
     {"sft", "fine-tune a causal language model on conversations or text", run_sft},
+    {"chat", "answer from a model, with or without an adapter", run_chat},
     {"config", "show, check or document settings", run_config},
 };
 

@@ -105,10 +105,17 @@ std::string show_settings(const Settings& settings) {
 }
 
 std::string flags_help(Scope scope) {
+  std::vector<Setting> shown;
+  for (const Setting& setting : settings_table()) {
+    if (is_shown(setting, scope)) shown.push_back(setting);
+  }
+  return flags_help(shown);
+}
+
+std::string flags_help(std::span<const Setting> table) {
   std::string out;
   std::string_view group;
-  for (const Setting& setting : settings_table()) {
-    if (!is_shown(setting, scope)) continue;
+  for (const Setting& setting : table) {
     if (setting.group != group) {
       out += fmt::format("\n{}:\n", setting.group);
       group = setting.group;

@@ -13,6 +13,8 @@ std::string show_settings(const Settings& settings);
 
 // The flags that `strata sft` or `strata launch` takes, by group.
 std::string flags_help(Scope scope);
+// The same for a subcommand with a table of its own.
+std::string flags_help(std::span<const Setting> table);
 
 // docs/guide/settings.md.
 std::string settings_page();

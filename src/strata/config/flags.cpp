@@ -33,8 +33,14 @@ class FlagParser {
   FlagParser(std::span<const std::string> arguments, FlagSet set)
       : arguments_(arguments), launch_(set == FlagSet::kLaunch) {
     if (set == FlagSet::kRun) accepts_ = is_run_setting;
-    if (set == FlagSet::kLaunch) accepts_ = is_launch_setting;
+    if (set == FlagSet::kLaunch) {
+      accepts_ = is_launch_setting;
+      command_ = "launch";
+    }
   }
+  FlagParser(std::span<const std::string> arguments, std::span<const Setting> table,
+             std::string_view command)
+      : arguments_(arguments), launch_(false), table_(table), command_(command) {}
 
   // Reads the flag at `position`. Throws for unknown names, missing values and repetitions.
   ParsedFlag parse(size_t position) {
@@ -70,9 +76,9 @@ class FlagParser {
   const Setting& find(const std::string& written, bool& negated) const {
     const std::string name =
         written.starts_with("--") ? normalized_name(written.substr(2)) : std::string();
-    const Setting* setting = find_setting(name);
+    const Setting* setting = find_setting(table_, name);
     if (!setting && name.starts_with("no_")) {
-      setting = find_setting(name.substr(3));
+      setting = find_setting(table_, name.substr(3));
       if (setting && !is_true_by_default(*setting)) setting = nullptr;
       negated = setting != nullptr;
     }
@@ -82,13 +88,13 @@ class FlagParser {
   }
 
   [[noreturn]] void throw_unknown(const std::string& written, const std::string& name) const {
-    auto near = closest_setting(name, accepts_);
+    auto near = closest_setting(table_, name, accepts_);
     if (near) {
       throw ConfigError("{}: found an unknown flag, expected a known one; did you mean --{}?",
                         written, *near);
     }
     throw ConfigError("{}: found an unknown flag, expected a known one; see strata {} --help",
-                      written, launch_ ? "launch" : "sft");
+                      written, command_);
   }
 
   [[noreturn]] void throw_misplaced(const std::string& written) const {
@@ -136,9 +142,10 @@ class FlagParser {
   }
 
   void reject_repetition(const Given& given, const std::string& written) {
+    if (given.setting->repeatable) return;
     auto [seen, is_new] = seen_.emplace(given.setting, written);
     if (is_new) return;
-    if (seen->second == written) {
+    if (normalized_name(seen->second) == normalized_name(written)) {
       throw ConfigError("{}: found twice, expected once; remove one", written);
     }
     throw ConfigError("{}: found beside {}, which is the same setting, expected one; remove one",
@@ -147,6 +154,8 @@ class FlagParser {
 
   std::span<const std::string> arguments_;
   bool launch_;
+  std::span<const Setting> table_ = settings_table();
+  std::string_view command_ = "sft";
   bool (*accepts_)(const Setting&) = is_any_setting;
   std::map<const Setting*, std::string> seen_;
 };
@@ -155,11 +164,7 @@ bool is_settings_file(const std::string& token) {
   return token.ends_with(".json") || token.ends_with(".yaml") || token.ends_with(".yml");
 }
 
-std::vector<Given> parse_flags(std::span<const std::string> arguments, FlagSet set) {
-  if (arguments.size() == 1 && is_settings_file(arguments[0])) {
-    return {make_given("config", arguments[0], {Rank::kFlag, arguments[0]})};
-  }
-  FlagParser parser(arguments, set);
+std::vector<Given> parse_all(FlagParser parser, std::span<const std::string> arguments) {
   std::vector<Given> given;
   for (size_t i = 0; i < arguments.size();) {
     if (!starts_flag(arguments[i])) {
@@ -173,6 +178,13 @@ std::vector<Given> parse_flags(std::span<const std::string> arguments, FlagSet s
   return given;
 }
 
+std::vector<Given> parse_flags(std::span<const std::string> arguments, FlagSet set) {
+  if (arguments.size() == 1 && is_settings_file(arguments[0])) {
+    return {make_given("config", arguments[0], {Rank::kFlag, arguments[0]})};
+  }
+  return parse_all(FlagParser(arguments, set), arguments);
+}
+
 }  // namespace
 
 std::vector<Given> parse_run_flags(std::span<const std::string> arguments) {
@@ -181,6 +193,11 @@ std::vector<Given> parse_run_flags(std::span<const std::string> arguments) {
 
 std::vector<Given> parse_mixed_flags(std::span<const std::string> arguments) {
   return parse_flags(arguments, FlagSet::kMixed);
+}
+
+std::vector<Given> parse_command_flags(std::span<const Setting> table, std::string_view command,
+                                       std::span<const std::string> arguments) {
+  return parse_all(FlagParser(arguments, table, command), arguments);
 }
 
 LaunchLine parse_launch_line(std::span<const std::string> arguments) {

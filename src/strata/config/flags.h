@@ -5,6 +5,7 @@
 
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "strata/config/value.h"
@@ -17,6 +18,10 @@ std::vector<Given> parse_run_flags(std::span<const std::string> arguments);
 
 // Flags of launcher and recipe in any order, as `strata config show` takes them.
 std::vector<Given> parse_mixed_flags(std::span<const std::string> arguments);
+
+// Flags of a subcommand with a table of its own; `command` is named in messages.
+std::vector<Given> parse_command_flags(std::span<const Setting> table, std::string_view command,
+                                       std::span<const std::string> arguments);
 
 struct LaunchLine {
   std::vector<std::string> flags;      // as written, before the program's name

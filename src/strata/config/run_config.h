@@ -106,6 +106,23 @@ struct LaunchConfig {
   bool no_python = false;               // start the named program itself instead of the recipe
 };
 
+// Of `strata chat` alone. What is not set is taken from the model's generation_config.json, then
+// from the reference's defaults.
+struct ChatConfig {
+  std::string model_name_or_path;
+  std::string adapter_name_or_path;
+  std::string dtype = "auto";  // auto, float32, bfloat16, float16
+  std::string system;
+  int64_t max_new_tokens = 256;
+  std::optional<bool> do_sample;  // default false
+  std::optional<double> temperature;
+  std::optional<int64_t> top_k;
+  std::optional<double> top_p;
+  std::optional<double> min_p;
+  std::optional<double> repetition_penalty;
+  std::optional<uint64_t> seed;  // default: another one every time
+};
+
 struct RunConfig {
   ModelConfig model;
   DataConfig data;
@@ -114,6 +131,7 @@ struct RunConfig {
   TrainConfig train;
   ShardConfig shard;
   LaunchConfig launch;
+  ChatConfig chat;  // filled from chat_settings_table()
 };
 
 }  // namespace strata::config

@@ -56,14 +56,30 @@ const Setting* find_setting(std::string_view name) {
   return found == index.end() ? nullptr : found->second;
 }
 
+const Setting* find_setting(std::span<const Setting> table, std::string_view name) {
+  const std::string wanted = normalized_name(name);
+  for (const Setting& setting : table) {
+    const auto& aliases = setting.aliases;
+    if (setting.name == wanted || std::ranges::find(aliases, wanted) != aliases.end()) {
+      return &setting;
+    }
+  }
+  return nullptr;
+}
+
 const Setting& get_setting(std::string_view name) {
   if (const Setting* setting = find_setting(name)) return *setting;
   throw InternalError("settings table: found no \"{}\", expected a record of it", name);
 }
 
 std::optional<std::string> closest_setting(std::string_view name, bool (*accept)(const Setting&)) {
+  return closest_setting(settings_table(), name, accept);
+}
+
+std::optional<std::string> closest_setting(std::span<const Setting> table, std::string_view name,
+                                           bool (*accept)(const Setting&)) {
   std::vector<std::string> names;
-  for (const Setting& setting : settings_table()) {
+  for (const Setting& setting : table) {
     if (accept && !accept(setting)) continue;
     names.emplace_back(setting.name);
     for (std::string_view alias : setting.aliases) names.emplace_back(alias);

@@ -58,6 +58,7 @@ struct Setting {
   Field field = {};
   // A bare flag means true; every setting with a boolean field is one.
   bool is_switch = false;
+  bool repeatable = false;  // the flag may be given several times
   Range range = {};
   // Allowed texts; empty: any. Matched without regard to case, stored as written here.
   std::vector<std::string_view> choices = {};
@@ -79,13 +80,19 @@ struct Setting {
 // Every setting, grouped, in the order of help and documentation.
 std::span<const Setting> settings_table();
 
+// The settings of `strata chat`, which are no settings of a run.
+std::span<const Setting> chat_settings_table();
+
 // By name or alias, hyphens and underscores alike; null when unknown.
 const Setting* find_setting(std::string_view name);
+const Setting* find_setting(std::span<const Setting> table, std::string_view name);
 // Requires: the name is known.
 const Setting& get_setting(std::string_view name);
 
 // The closest name or alias among the settings that `accept` admits.
 std::optional<std::string> closest_setting(std::string_view name,
+                                           bool (*accept)(const Setting&) = nullptr);
+std::optional<std::string> closest_setting(std::span<const Setting> table, std::string_view name,
                                            bool (*accept)(const Setting&) = nullptr);
 
 // Hyphens become underscores.

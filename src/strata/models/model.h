@@ -78,6 +78,8 @@ class Model {
 
   virtual int64_t vocab_size() const = 0;
   virtual int64_t hidden_size() const = 0;
+  // The most tokens of one document, as config.json says.
+  virtual int64_t max_position_embeddings() const = 0;
 };
 
 }  // namespace strata::models

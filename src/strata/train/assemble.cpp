@@ -1,11 +1,12 @@
 #include "strata/train/assemble.h"
 
-#include <unordered_map>
-
 #include <ATen/CPUGeneratorImpl.h>
 
+#include "strata/adapters/adapter_options.h"
 #include "strata/base/error.h"
+#include "strata/checkpoint/import.h"
 #include "strata/comm/agreement.h"
+#include "strata/libtorch/cpu_arithmetic.h"
 #include "strata/models/registry.h"
 #include "strata/shard/loading.h"
 
@@ -13,14 +14,6 @@ namespace strata::train {
 namespace {
 
 namespace fs = std::filesystem;
-
-bool cpu_has_bf16_arithmetic() {
-#if defined(__x86_64__)
-  return __builtin_cpu_supports("avx512bf16");
-#else
-  return false;
-#endif
-}
 
 at::ScalarType storage_type_of(const std::string& dtype, const Json& model_config) {
   std::string name = dtype;
@@ -60,22 +53,11 @@ adapters::LoraOptions options_of(const config::LoraConfig& config) {
   return options;
 }
 
-adapters::LoraOptions options_of(const hf::AdapterConfig& config) {
-  adapters::LoraOptions options;
-  options.r = config.r;
-  options.alpha = config.lora_alpha;
-  options.dropout = config.lora_dropout;
-  options.target_modules = config.target_modules;
-  options.target_pattern = config.target_modules_regex;
-  options.modules_to_save = config.modules_to_save;
-  options.use_rslora = config.use_rslora;
-  return options;
-}
-
 void attach_adapter(const config::RunConfig& config, Trainee& trainee) {
   if (!config.model.adapter_name_or_path.empty()) {
     trainee.continued_adapter = hf::read_adapter_config(config.model.adapter_name_or_path);
-    trainee.adapter = adapters::attach_lora(*trainee.model, options_of(*trainee.continued_adapter));
+    trainee.adapter = adapters::attach_lora(*trainee.model,
+                                            adapters::lora_options_of(*trainee.continued_adapter));
   } else if (config.lora.use_peft) {
     trainee.adapter = adapters::attach_lora(*trainee.model, options_of(config.lora));
   }
@@ -99,33 +81,16 @@ void initialize_from_scratch(const models::Model& model, uint64_t seed, shard::U
   }
 }
 
-void load_adapter_values(const fs::path& folder, Trainee& trainee) {
-  const hf::ModelFolder file(folder);
-  std::vector<std::pair<std::string, std::vector<int64_t>>> found;
-  for (const std::string& name : file.names()) found.emplace_back(name, file.find(name)->shape);
-  trainee.adapter->check_tensors(found, (folder / hf::kAdapterWeightsFile).string());
-  std::unordered_map<const nn::Parameter*, std::string> names;
-  for (const auto& tensor : trainee.adapter->tensors()) names[tensor.parameter] = tensor.name;
-  shard::fill_homes(*trainee.store, shard::folder_source(file, [&](const nn::Parameter& parameter) {
-    const auto name = names.find(&parameter);
-    return name == names.end() ? std::string() : name->second;
-  }));
-}
-
 void fill_values(const config::RunConfig& config, const hf::ModelFolder* folder,
                  const models::WeightSources& sources, Trainee& trainee) {
   if (folder != nullptr) {
-    shard::fill_homes(*trainee.store,
-                      shard::folder_source(*folder, [&](const nn::Parameter& parameter) {
-                        const auto source = sources.find(parameter.name());
-                        return source == sources.end() ? std::string() : source->second;
-                      }));
+    shard::fill_homes(*trainee.store, checkpoint::base_source(*folder, sources));
   } else {
     initialize_from_scratch(*trainee.model, config.train.seed, *trainee.store);
   }
   if (!trainee.adapter) return;
   if (trainee.continued_adapter) {
-    load_adapter_values(config.model.adapter_name_or_path, trainee);
+    checkpoint::load_adapter(config.model.adapter_name_or_path, *trainee.adapter, *trainee.store);
     return;
   }
   trainee.adapter->initialize(config.train.seed,

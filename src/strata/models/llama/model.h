@@ -29,6 +29,7 @@ class LlamaModel final : public Model {
   std::vector<std::string> default_lora_targets() const override { return {"q_proj", "v_proj"}; }
   int64_t vocab_size() const override { return config_.vocab_size; }
   int64_t hidden_size() const override { return config_.hidden_size; }
+  int64_t max_position_embeddings() const override { return config_.max_position_embeddings; }
   const LlamaConfig& config() const { return config_; }
 
  private:

@@ -1,0 +1,24 @@
+// Fills homes from what other tools save: a Hugging Face model or a PEFT adapter. Owns: which
+// tensor of a file belongs to which parameter. Never: checking of base weights
+// (Model::check_weights).
+#pragma once
+
+#include <filesystem>
+
+#include "strata/adapters/lora.h"
+#include "strata/hf/model_folder.h"
+#include "strata/models/model.h"
+#include "strata/shard/loading.h"
+
+namespace strata::checkpoint {
+
+// Reads base weights by the names that check_weights() found; knows no adapter weights.
+// Requires: both arguments outlive the source.
+shard::Source base_source(const hf::ModelFolder& folder, const models::WeightSources& sources);
+
+// Fills the adapter's weights from FOLDER/adapter_model.safetensors. FormatError unless the file
+// holds exactly the adapter's tensors.
+void load_adapter(const std::filesystem::path& folder, const adapters::LoraAdapter& adapter,
+                  shard::UnitStore& store);
+
+}  // namespace strata::checkpoint

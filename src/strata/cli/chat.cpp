@@ -1,0 +1,230 @@
+// `strata chat`: answers from a model, with or without an adapter.
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <random>
+
+#include <fmt/format.h>
+
+#include "strata/base/error.h"
+#include "strata/base/file.h"
+#include "strata/cli/command.h"
+#include "strata/cli/line_reader.h"
+#include "strata/config/describe.h"
+#include "strata/config/flags.h"
+#include "strata/generate/conversation.h"
+#include "strata/generate/generation_config.h"
+
+namespace strata::cli {
+namespace {
+
+using generate::StopReason;
+
+constexpr const char* kUsage =
+    "usage: strata chat --model_name_or_path FOLDER [flags]                 a conversation\n"
+    "       strata chat --model_name_or_path FOLDER --prompt TEXT [flags]   one answer\n\n"
+    "Without --prompt it reads turns from the terminal (/reset: a new conversation, /exit or "
+    "Ctrl-D: end,\nCtrl-C: stop the answer) or, line by line, from standard input. Answers go to "
+    "standard output.\nFlags take hyphens or underscores.\n";
+
+struct ChatRequest {
+  config::ChatConfig config;
+  std::vector<std::string> prompts;
+};
+
+ChatRequest read_request(const std::vector<std::string>& arguments) {
+  config::RunConfig config;
+  ChatRequest request;
+  for (const config::Given& given :
+       config::parse_command_flags(config::chat_settings_table(), "chat", arguments)) {
+    if (given.setting->name != "prompt") {
+      config::assign(given, config);
+      continue;
+    }
+    const std::string& prompt = given.value.items.at(0);
+    if (prompt.find_first_not_of(" \t\r\n") == std::string::npos) {
+      throw ConfigError("--prompt: found an empty text, expected words for the model");
+    }
+    request.prompts.push_back(prompt);
+  }
+  request.config = config.chat;
+  return request;
+}
+
+// A flag that greedy answers would not feel.
+void require_sampling(const config::ChatConfig& chat) {
+  if (chat.do_sample.value_or(false)) return;
+  const std::pair<const char*, bool> kFlags[] = {{"temperature", chat.temperature.has_value()},
+                                                 {"top_k", chat.top_k.has_value()},
+                                                 {"top_p", chat.top_p.has_value()},
+                                                 {"min_p", chat.min_p.has_value()}};
+  for (const auto& [name, is_given] : kFlags) {
+    if (!is_given) continue;
+    throw ConfigError(
+        "--{}: found with do_sample off, where it has no effect, expected --do_sample beside it; "
+        "add --do_sample or leave --{} out",
+        name, name);
+  }
+}
+
+// Flags before the model's file before the reference's defaults.
+generate::SamplingOptions sampling_options(const config::ChatConfig& chat,
+                                           const generate::GenerationConfig& file) {
+  generate::SamplingOptions options;
+  const auto choose = [](const auto& flag, const auto& from_file, auto& value) {
+    value = flag ? *flag : from_file.value_or(value);
+  };
+  options.do_sample = chat.do_sample.value_or(false);
+  choose(chat.temperature, file.temperature, options.temperature);
+  choose(chat.top_k, file.top_k, options.top_k);
+  choose(chat.top_p, file.top_p, options.top_p);
+  choose(chat.min_p, file.min_p, options.min_p);
+  choose(chat.repetition_penalty, file.repetition_penalty, options.repetition_penalty);
+  if (!options.do_sample && !chat.temperature && options.temperature == 0) {
+    options.temperature = 1.0;  // files of greedy models say 0
+  }
+  return options;
+}
+
+void note(const std::string& text) { fmt::print(stderr, "note: {}\n", text); }
+
+// Not through stdio, which gives up when Ctrl-C comes during a write.
+void write_answer(std::string_view text) {
+  while (!text.empty()) {
+    const ssize_t count = ::write(STDOUT_FILENO, text.data(), text.size());
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) throw IoError("standard output: {}", errno_text(errno));
+    text.remove_prefix(static_cast<size_t>(count));
+  }
+}
+
+std::atomic<bool> interrupted = false;
+
+// Without SA_RESTART, so that waiting for a line ends too.
+void catch_interrupts() {
+  struct sigaction action = {};
+  action.sa_handler = [](int) { interrupted = true; };
+  sigemptyset(&action.sa_mask);
+  ::sigaction(SIGINT, &action, nullptr);
+}
+
+class Chat {
+ public:
+  explicit Chat(const config::ChatConfig& chat)
+      : model_({.model = chat.model_name_or_path,
+                .adapter = chat.adapter_name_or_path,
+                .dtype = chat.dtype}),
+        tokenizer_(text::Tokenizer::load(model_.tokenizer_folder())),
+        file_(generate::read_generation_config(model_.paths().base)),
+        conversation_(model_, *tokenizer_, chat.system),
+        sampler_(sampling_options(chat, file_), chat.seed ? *chat.seed : std::random_device{}()) {
+    options_.max_new_tokens = chat.max_new_tokens;
+    options_.eos_ids = file_.eos_ids;
+    if (tokenizer_->eos_id()) options_.eos_ids.push_back(*tokenizer_->eos_id());
+    for (const std::string& text : file_.notes) note(text);
+    if (file_.do_sample.value_or(false) && !chat.do_sample) {
+      note(
+          "generation_config.json asks for sampling, answers are the most likely ones; add "
+          "--do_sample, or --do_sample false to silence this");
+    }
+    if (!conversation_.has_template()) {
+      note("the model has no chat template; it continues the text of each prompt");
+    }
+  }
+
+  StopReason answer(const std::string& prompt) {
+    bool ends_line = false;
+    const StopReason reason =
+        conversation_.answer(prompt, options_, sampler_, [&](std::string_view piece) {
+          write_answer(piece);
+          if (!piece.empty()) ends_line = piece.ends_with('\n');
+          return !interrupted;
+        });
+    if (!ends_line) write_answer("\n");
+    if (reason == StopReason::kContextLimit) {
+      note(
+          fmt::format("the answer ends at the model's context of {} tokens "
+                      "(max_position_embeddings)",
+                      model_.max_position_embeddings()));
+    }
+    return reason;
+  }
+
+  void reset() {
+    conversation_.reset();
+    sampler_.reset();
+  }
+
+ private:
+  generate::LoadedModel model_;
+  std::unique_ptr<text::Tokenizer> tokenizer_;
+  generate::GenerationConfig file_;
+  generate::Conversation conversation_;
+  generate::Sampler sampler_;
+  generate::GenerateOptions options_;
+};
+
+bool is_blank(const std::string& line) {
+  return line.find_first_not_of(" \t") == std::string::npos;
+}
+
+void converse_on_terminal(Chat& chat, const config::ChatConfig& config) {
+  catch_interrupts();
+  fmt::print(stderr, "/reset: a new conversation, /exit or Ctrl-D: end, Ctrl-C: stop an answer\n");
+  LineReader reader;
+  std::string line;
+  while (true) {
+    interrupted = false;
+    fmt::print(stderr, "> ");
+    const LineEnd end = reader.read(line);
+    if (end != LineEnd::kLine) fmt::print(stderr, "\n");
+    if (end == LineEnd::kEndOfInput || line == "/exit") return;
+    if (end == LineEnd::kInterrupted || is_blank(line)) continue;
+    if (line == "/reset") {
+      chat.reset();
+      continue;
+    }
+    try {
+      if (chat.answer(line) == StopReason::kMaxNewTokens) {
+        note(
+            fmt::format("the answer ends after {} tokens (max_new_tokens)", config.max_new_tokens));
+      }
+    } catch (const ConfigError& error) {
+      // A turn that does not fit ends neither the program nor the conversation.
+      fmt::print(stderr, "error: {}; /reset starts a new one\n", error.what());
+    }
+  }
+}
+
+void answer_lines(Chat& chat) {
+  LineReader reader;
+  std::string line;
+  while (reader.read(line) == LineEnd::kLine) {
+    if (!is_blank(line)) chat.answer(line);
+  }
+}
+
+}  // namespace
+
+int run_chat(const std::vector<std::string>& arguments) {
+  if (wants_help(arguments)) {
+    fmt::print("{}{}", kUsage, config::flags_help(config::chat_settings_table()));
+    return 0;
+  }
+  const ChatRequest request = read_request(arguments);
+  require_sampling(request.config);
+  Chat chat(request.config);
+  for (const std::string& prompt : request.prompts) chat.answer(prompt);
+  if (!request.prompts.empty()) return 0;
+  if (::isatty(STDIN_FILENO) == 1) {
+    converse_on_terminal(chat, request.config);
+  } else {
+    answer_lines(chat);
+  }
+  return 0;
+}
+
+}  // namespace strata::cli

@@ -1,0 +1,80 @@
+// Records of the settings of `strata chat`, under the names of transformers' GenerationConfig.
+#include "strata/config/settings_table.h"
+
+namespace strata::config {
+namespace {
+
+std::vector<Setting> build_table() {
+  std::vector<Setting> table = {
+      {.name = "model_name_or_path",
+       .aliases = {"model_name"},
+       .field = STRATA_FIELD(chat.model_name_or_path),
+       .help = "folder of a checkpoint, or of an adapter that names its base model",
+       .group = "model"},
+      {.name = "adapter_name_or_path",
+       .field = STRATA_FIELD(chat.adapter_name_or_path),
+       .help = "folder of a LoRA adapter to put on the model",
+       .group = "model"},
+      {.name = "dtype",
+       .aliases = {"torch_dtype"},
+       .field = STRATA_FIELD(chat.dtype),
+       .choices = {"auto", "float32", "bfloat16", "float16"},
+       .help = "type that the weights are rounded to; auto: that of the checkpoint",
+       .group = "model"},
+      {.name = "prompt",
+       .kind = Kind::kSource,
+       .repeatable = true,
+       .help = "answer this and end; given several times: the turns of one conversation",
+       .group = "conversation"},
+      {.name = "system",
+       .field = STRATA_FIELD(chat.system),
+       .help = "the conversation's system message",
+       .group = "conversation"},
+      {.name = "max_new_tokens",
+       .field = STRATA_FIELD(chat.max_new_tokens),
+       .range = {.min = 1},
+       .help = "the most tokens of one answer",
+       .group = "conversation"},
+      {.name = "do_sample",
+       .field = STRATA_FIELD(chat.do_sample),
+       .help = "draw each token at random instead of taking the most likely one",
+       .group = "sampling (what is not set: the model's generation_config.json)"},
+      {.name = "temperature",
+       .field = STRATA_FIELD(chat.temperature),
+       .range = {.min = 0},
+       .help = "over 1: more surprising, under 1: less"},
+      {.name = "top_k",
+       .field = STRATA_FIELD(chat.top_k),
+       .range = {.min = 0},
+       .help = "draw from the k most likely tokens; 0: from all"},
+      {.name = "top_p",
+       .field = STRATA_FIELD(chat.top_p),
+       .range = {.min = 0, .max = 1},
+       .help = "draw from the most likely tokens whose probabilities reach p together"},
+      {.name = "min_p",
+       .field = STRATA_FIELD(chat.min_p),
+       .range = {.min = 0, .max = 1},
+       .help = "draw from tokens with at least this part of the largest probability"},
+      {.name = "repetition_penalty",
+       .field = STRATA_FIELD(chat.repetition_penalty),
+       .range = {.min = 0},
+       .help = "over 1: tokens of the conversation so far become less likely"},
+      {.name = "seed",
+       .field = STRATA_FIELD(chat.seed),
+       .help = "of the random numbers: the same seed gives the same answers"}};
+  std::string_view group;
+  for (Setting& setting : table) {
+    if (setting.group.empty()) setting.group = group;
+    group = setting.group;
+  }
+  return table;
+}
+
+}  // namespace
+
+std::span<const Setting> chat_settings_table() {
+  static const std::vector<Setting> table = build_table();
+  return table;
+}
+
+}  // namespace strata::config

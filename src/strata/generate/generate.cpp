@@ -1,0 +1,101 @@
+#include "strata/generate/generate.h"
+
+#include <algorithm>
+
+#include <ATen/ATen.h>
+
+#include "strata/base/error.h"
+
+namespace strata::generate {
+namespace {
+
+// Tokens of a long prompt that go through the layers at once: bounds the memory of activations.
+constexpr size_t kPromptChunk = 512;
+
+std::unique_ptr<nn::KvCache> copy_of(const nn::KvCache& cache, int64_t length, int64_t capacity) {
+  auto copy = std::make_unique<nn::KvCache>(static_cast<int64_t>(cache.layers.size()), capacity);
+  const auto grown = [&](const at::Tensor& from) {
+    at::Tensor to = at::empty({capacity, from.size(1), from.size(2)}, from.options());
+    to.narrow(0, 0, length).copy_(from.narrow(0, 0, length));
+    return to;
+  };
+  for (size_t i = 0; i < cache.layers.size(); ++i) {
+    copy->layers[i] = {grown(cache.layers[i].keys), grown(cache.layers[i].values)};
+  }
+  return copy;
+}
+
+}  // namespace
+
+void Generator::check_prompt(std::span<const int32_t> prompt) const {
+  if (prompt.empty()) throw ConfigError("prompt: found no tokens, expected at least one");
+  const int64_t limit = model_.max_position_embeddings();
+  if (static_cast<int64_t>(prompt.size()) >= limit) {
+    throw ConfigError(
+        "prompt: found {} tokens, expected fewer than {} (max_position_embeddings); shorten it or "
+        "start a new conversation",
+        prompt.size(), limit);
+  }
+  for (int32_t id : prompt) {
+    if (id >= 0 && id < model_.vocab_size()) continue;
+    throw ConfigError(
+        "prompt: found token id {}, expected ids below {} (the model's vocab_size); tokenizer and "
+        "model do not belong together",
+        id, model_.vocab_size());
+  }
+}
+
+void Generator::prepare_cache(std::span<const int32_t> prompt, int64_t capacity) {
+  // The last token is computed again: its logits were not kept.
+  const auto last = prompt.end() - 1;
+  const auto common = std::mismatch(prompt.begin(), last, cached_.begin(), cached_.end()).first;
+  const int64_t length = common - prompt.begin();
+  if (length == 0) {
+    cache_ = std::make_unique<nn::KvCache>(model_.num_layers(), capacity);
+  } else if (cache_->capacity < capacity) {
+    cache_ = copy_of(*cache_, length, capacity);
+  }
+  cache_->length = length;
+  cached_.resize(static_cast<size_t>(length));
+}
+
+at::Tensor Generator::logits_after(std::span<const int32_t> text, bool use_cache) {
+  if (!use_cache) return model_.next_logits(text, nullptr);
+  at::Tensor logits;
+  while (cached_.size() < text.size()) {
+    const size_t count = std::min(kPromptChunk, text.size() - cached_.size());
+    const std::span<const int32_t> chunk = text.subspan(cached_.size(), count);
+    logits = model_.next_logits(chunk, cache_.get());
+    cached_.insert(cached_.end(), chunk.begin(), chunk.end());
+  }
+  return logits;
+}
+
+Continuation Generator::generate(std::span<const int32_t> prompt, const GenerateOptions& options,
+                                 Sampler& sampler, const OnToken& on_token) {
+  check_prompt(prompt);
+  const auto start = static_cast<int64_t>(prompt.size());
+  const int64_t room = model_.max_position_embeddings() - start;
+  const int64_t most = std::min(options.max_new_tokens, room);
+  if (options.use_cache) prepare_cache(prompt, start + most);
+  std::vector<int32_t> text(prompt.begin(), prompt.end());
+  Continuation result;
+  result.reason =
+      room < options.max_new_tokens ? StopReason::kContextLimit : StopReason::kMaxNewTokens;
+  for (int64_t i = 0; i < most; ++i) {
+    const int32_t id = sampler.next(logits_after(text, options.use_cache), text);
+    text.push_back(id);
+    result.ids.push_back(id);
+    if (std::ranges::find(options.eos_ids, id) != options.eos_ids.end()) {
+      result.reason = StopReason::kEndOfText;
+      break;
+    }
+    if (on_token && !on_token(id)) {
+      result.reason = StopReason::kStoppedByUser;
+      break;
+    }
+  }
+  return result;
+}
+
+}  // namespace strata::generate

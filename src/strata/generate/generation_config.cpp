@@ -1,0 +1,126 @@
+#include "strata/generate/generation_config.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "strata/base/error.h"
+#include "strata/base/json.h"
+
+namespace strata::generate {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Keys that change answers in the reference, with the values that change nothing.
+struct Unapplied {
+  const char* key;
+  std::vector<Json> neutral;
+};
+
+const std::vector<Unapplied>& unapplied_keys() {
+  static const std::vector<Unapplied> kKeys = {{"num_beams", {1}},
+                                               {"num_beam_groups", {1}},
+                                               {"no_repeat_ngram_size", {0}},
+                                               {"encoder_no_repeat_ngram_size", {0}},
+                                               {"bad_words_ids", {Json::array()}},
+                                               {"min_length", {0}},
+                                               {"min_new_tokens", {0}},
+                                               {"sequence_bias", {Json::object(), Json::array()}},
+                                               {"suppress_tokens", {Json::array()}},
+                                               {"begin_suppress_tokens", {Json::array()}},
+                                               {"forced_bos_token_id", {}},
+                                               {"forced_eos_token_id", {}},
+                                               {"exponential_decay_length_penalty", {}},
+                                               {"guidance_scale", {1}},
+                                               {"typical_p", {1}},
+                                               {"top_h", {}},
+                                               {"epsilon_cutoff", {0}},
+                                               {"eta_cutoff", {0}},
+                                               {"penalty_alpha", {0}},
+                                               {"watermarking_config", {}},
+                                               {"stop_strings", {Json::array()}}};
+  return kKeys;
+}
+
+class Reader {
+ public:
+  Reader(const Json& json, std::string subject) : json_(json), subject_(std::move(subject)) {
+    if (!json.is_object()) refuse("the file", json, "a json object");
+  }
+
+  template <typename T>
+  std::optional<T> read(const char* key, const char* expected) const {
+    const Json* value = find(key);
+    if (value == nullptr) return std::nullopt;
+    bool fits = value->is_number();
+    if constexpr (std::is_same_v<T, bool>) fits = value->is_boolean();
+    if constexpr (std::is_same_v<T, int64_t>) fits = value->is_number_integer();
+    if (!fits) refuse(key, *value, expected);
+    return value->get<T>();
+  }
+
+  std::vector<int32_t> read_ids(const char* key) const {
+    const Json* value = find(key);
+    if (value == nullptr) return {};
+    std::vector<int32_t> ids;
+    for (const Json& id : value->is_array() ? *value : Json::array({*value})) {
+      if (!id.is_number_integer()) refuse(key, *value, "a token id or a list of them");
+      ids.push_back(id.get<int32_t>());
+    }
+    return ids;
+  }
+
+  void note_unapplied(std::vector<std::string>& notes) const {
+    for (const Unapplied& entry : unapplied_keys()) {
+      const Json* value = find(entry.key);
+      if (value == nullptr || std::ranges::find(entry.neutral, *value) != entry.neutral.end()) {
+        continue;
+      }
+      notes.push_back(fmt::format("{}: {} {} is not applied here", subject_, entry.key,
+                                  dump_python(*value, /*indent=*/-1)));
+    }
+  }
+
+ private:
+  const Json* find(const char* key) const {
+    const auto entry = json_.find(key);
+    return entry == json_.end() || entry->is_null() ? nullptr : &*entry;
+  }
+
+  [[noreturn]] void refuse(const char* key, const Json& value, const char* expected) const {
+    throw FormatError("{}: found {} for {}, expected {}; correct the file", subject_,
+                      dump_python(value, /*indent=*/-1), key, expected);
+  }
+
+  const Json& json_;
+  std::string subject_;
+};
+
+}  // namespace
+
+GenerationConfig read_generation_config(const fs::path& folder) {
+  GenerationConfig result;
+  const fs::path file = folder / "generation_config.json";
+  if (!fs::exists(file)) {
+    const fs::path config = folder / "config.json";
+    if (fs::exists(config)) {
+      const Json json = read_json_file(config);
+      result.eos_ids = Reader(json, config.string()).read_ids("eos_token_id");
+    }
+    return result;
+  }
+  const Json json = read_json_file(file);
+  const Reader reader(json, file.string());
+  result.do_sample = reader.read<bool>("do_sample", "true or false");
+  result.temperature = reader.read<double>("temperature", "a number");
+  result.top_k = reader.read<int64_t>("top_k", "an integer");
+  result.top_p = reader.read<double>("top_p", "a number");
+  result.min_p = reader.read<double>("min_p", "a number");
+  result.repetition_penalty = reader.read<double>("repetition_penalty", "a number");
+  result.eos_ids = reader.read_ids("eos_token_id");
+  reader.note_unapplied(result.notes);
+  return result;
+}
+
+}  // namespace strata::generate

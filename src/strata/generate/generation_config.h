@@ -1,0 +1,29 @@
+// What a model's files say about generation: generation_config.json, or the end-of-text ids of
+// config.json where that is missing. Never: what the user asked for.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace strata::generate {
+
+struct GenerationConfig {
+  std::optional<bool> do_sample;
+  std::optional<double> temperature;
+  std::optional<int64_t> top_k;
+  std::optional<double> top_p;
+  std::optional<double> min_p;
+  std::optional<double> repetition_penalty;
+  std::vector<int32_t> eos_ids;
+  // Settings of the file that change the reference's answers and are not applied here, a sentence
+  // each.
+  std::vector<std::string> notes;
+};
+
+// FormatError for a value of the wrong type.
+GenerationConfig read_generation_config(const std::filesystem::path& folder);
+
+}  // namespace strata::generate

@@ -1,0 +1,177 @@
+#include "strata/generate/loaded_model.h"
+
+#include <array>
+#include <map>
+
+#include <ATen/ATen.h>
+
+#include "strata/adapters/adapter_options.h"
+#include "strata/base/error.h"
+#include "strata/checkpoint/import.h"
+#include "strata/comm/single_group.h"
+#include "strata/hf/adapter_files.h"
+#include "strata/libtorch/cpu_arithmetic.h"
+#include "strata/models/registry.h"
+
+namespace strata::generate {
+namespace {
+
+namespace fs = std::filesystem;
+
+bool is_adapter_folder(const fs::path& folder) {
+  return !fs::exists(folder / "config.json") && fs::exists(folder / hf::kAdapterConfigFile);
+}
+
+void require_folder(const char* setting, const fs::path& folder) {
+  if (fs::is_directory(folder)) return;
+  throw IoError("{}: found {} at {}, expected a folder with a checkpoint; check the path", setting,
+                fs::exists(folder) ? "a file" : "nothing", folder.string());
+}
+
+fs::path base_of(const fs::path& adapter) {
+  const std::string name = hf::read_adapter_config(adapter).base_model_name_or_path;
+  const std::string subject = (adapter / hf::kAdapterConfigFile).string();
+  if (name.empty()) {
+    throw ConfigError(
+        "{}: found no base_model_name_or_path, expected the folder of the base model; pass it with "
+        "--model_name_or_path and this folder with --adapter_name_or_path",
+        subject);
+  }
+  for (const fs::path& folder : {fs::path(name), adapter / name}) {
+    if (fs::is_directory(folder)) return folder;
+  }
+  throw ConfigError(
+      "{}: found base_model_name_or_path \"{}\", which is no folder here, expected the base "
+      "model's; "
+      "pass it with --model_name_or_path and this folder with --adapter_name_or_path",
+      subject, name);
+}
+
+// The type of the file's first weight, as the reference takes it when config.json names none.
+at::ScalarType file_type(const hf::ModelFolder& folder) {
+  const std::vector<std::string> names = folder.names();
+  if (names.empty()) return at::kFloat;
+  return shard::scalar_type_of(folder.find(names[0])->dtype, names[0]);
+}
+
+at::ScalarType storage_type_of(std::string name, const hf::ModelFolder& folder) {
+  std::string subject = "dtype";
+  if (name == "auto") {
+    const Json& config = folder.config();
+    subject = (folder.path() / "config.json").string() + ": dtype";
+    const auto entry = config.contains("dtype") ? config.find("dtype") : config.find("torch_dtype");
+    if (entry == config.end() || !entry->is_string()) return file_type(folder);
+    name = entry->get<std::string>();
+  }
+  if (name.starts_with("torch.")) name.erase(0, 6);
+  static const std::map<std::string, at::ScalarType> kTypes = {
+      {"float32", at::kFloat}, {"bfloat16", at::kBFloat16}, {"float16", at::kHalf}};
+  const auto type = kTypes.find(name);
+  if (type != kTypes.end()) return type->second;
+  throw ConfigError("{}: found \"{}\", expected float32, bfloat16 or float16; pass --dtype",
+                    subject, name);
+}
+
+// Weights that are read as `type` and rest in a wider one: rounds on the way.
+shard::Source rounded_to(at::ScalarType type, shard::Source source) {
+  return [type, source = std::move(source)](const nn::Parameter& parameter, int64_t begin,
+                                            const at::Tensor& out) {
+    if (out.scalar_type() == type) return source(parameter, begin, out);
+    const at::Tensor rounded = at::empty(out.sizes(), out.options().dtype(type));
+    if (!source(parameter, begin, rounded)) return false;
+    out.copy_(rounded);
+    return true;
+  };
+}
+
+comm::Mesh single_mesh() {
+  return {comm::make_single_group(), comm::make_single_group(), comm::make_single_group()};
+}
+
+}  // namespace
+
+ModelPaths find_model(const LoadOptions& options) {
+  if (options.model.empty() && options.adapter.empty()) {
+    throw ConfigError(
+        "model_name_or_path: found nothing, expected a folder with a checkpoint or an adapter; "
+        "pass "
+        "--model_name_or_path");
+  }
+  if (!options.adapter.empty()) require_folder("adapter_name_or_path", options.adapter);
+  if (options.model.empty()) return {base_of(options.adapter), options.adapter};
+  require_folder("model_name_or_path", options.model);
+  if (!is_adapter_folder(options.model)) return {options.model, options.adapter};
+  if (!options.adapter.empty()) {
+    throw ConfigError(
+        "model_name_or_path: found an adapter in {}, expected a base model beside "
+        "--adapter_name_or_path; name one adapter only",
+        options.model.string());
+  }
+  return {base_of(options.model), options.model};
+}
+
+LoadedModel::LoadedModel(const LoadOptions& options)
+    : paths_(find_model(options)), mesh_(single_mesh()) {
+  const hf::ModelFolder folder(paths_.base);
+  if (folder.is_adapter()) {
+    throw ConfigError(
+        "{}: found an adapter, expected the base model of {}; adapters of adapters "
+        "are not supported",
+        paths_.base.string(), paths_.adapter.string());
+  }
+  storage_type_ = storage_type_of(options.dtype, folder);
+  if (storage_type_ == at::kBFloat16 && cpu_has_bf16_arithmetic()) compute_type_ = at::kBFloat16;
+  // Weights stay gathered, so they rest in the compute type: home and slot are then the same.
+  model_ = models::create_model(folder.config(), {.storage = compute_type_});
+  if (!paths_.adapter.empty()) {
+    adapter_ = adapters::attach_lora(
+        *model_, adapters::lora_options_of(hf::read_adapter_config(paths_.adapter)));
+  }
+  const models::WeightSources sources = model_->check_weights(folder);
+  for (nn::Parameter* parameter : model_->parameters()) {
+    parameter->set_requires_grad(false);
+    parameter->set_storage_type(compute_type_);
+  }
+  store_ = std::make_unique<shard::UnitStore>(*model_, mesh_,
+                                              shard::StoreOptions{.compute_type = compute_type_});
+  shard::fill_homes(*store_, rounded_to(storage_type_, checkpoint::base_source(folder, sources)));
+  if (adapter_) checkpoint::load_adapter(paths_.adapter, *adapter_, *store_);
+  for (int u = 0; u < store_->num_units(); ++u) {
+    store_->gather(u);
+    store_->wait_gather(u);
+  }
+}
+
+fs::path LoadedModel::tokenizer_folder() const {
+  const bool own = !paths_.adapter.empty() && fs::exists(paths_.adapter / "tokenizer.json");
+  return own ? paths_.adapter : paths_.base;
+}
+
+int64_t LoadedModel::num_layers() const {
+  int64_t count = 0;
+  for (models::Block* block : model_->blocks()) count += block->kind() == models::BlockKind::kLayer;
+  return count;
+}
+
+at::Tensor LoadedModel::next_logits(std::span<const int32_t> ids, nn::KvCache* cache) {
+  const at::NoGradGuard no_grad;
+  const auto count = static_cast<int64_t>(ids.size());
+  const int64_t start = cache == nullptr ? 0 : cache->length;
+  nn::Batch batch;
+  batch.ids = at::empty({count}, at::kLong);
+  std::copy(ids.begin(), ids.end(), batch.ids.data_ptr<int64_t>());
+  batch.positions = at::arange(start, start + count, at::kLong);
+  batch.token_keys = batch.positions;
+  batch.offsets = {0, count};
+  nn::ForwardContext context;
+  context.batch = &batch;
+  context.cache = cache;
+  at::Tensor x = at::empty({0});
+  for (models::Block* block : model_->blocks()) {
+    if (block->kind() != models::BlockKind::kHead) x = block->forward(x, context);
+  }
+  if (cache != nullptr) cache->length += count;
+  return model_->logits(x.narrow(0, count - 1, 1)).select(0, 0);
+}
+
+}  // namespace strata::generate

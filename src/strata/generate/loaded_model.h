@@ -1,0 +1,68 @@
+// A checkpoint, with an adapter if wanted, whole in the memory of one process and ready to answer.
+// Owns: finding an adapter's base, element types at rest, the homes. Never: training memory (no
+// gradients, no optimizer state), nor the choice of tokens.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "strata/adapters/lora.h"
+#include "strata/comm/mesh.h"
+#include "strata/models/model.h"
+#include "strata/nn/kv_cache.h"
+#include "strata/shard/unit_store.h"
+
+namespace strata::generate {
+
+struct LoadOptions {
+  std::filesystem::path model;    // folder of a checkpoint, or of an adapter that names its base
+  std::filesystem::path adapter;  // empty: none
+  std::string dtype = "auto";     // auto: config.json's; else float32, bfloat16 or float16
+};
+
+struct ModelPaths {
+  std::filesystem::path base;
+  std::filesystem::path adapter;  // empty: none
+};
+
+// Which folders `options` means. A relative base_model_name_or_path is tried against the current
+// folder, then against the adapter's. IoError for a missing folder, ConfigError when no base is
+// found or when two adapters are named.
+ModelPaths find_model(const LoadOptions& options);
+
+// Invariants: every unit is gathered from construction to destruction; nothing requires a gradient.
+// Threads: one at a time. Memory: the weights once, in the compute type.
+class LoadedModel {
+ public:
+  // Errors: as find_model(), and those of reading files.
+  explicit LoadedModel(const LoadOptions& options);
+  LoadedModel(const LoadedModel&) = delete;
+  LoadedModel& operator=(const LoadedModel&) = delete;
+
+  const ModelPaths& paths() const { return paths_; }
+  // The adapter's folder when it has a tokenizer of its own, else the base's.
+  std::filesystem::path tokenizer_folder() const;
+  // Weights are rounded to this type; products may be taken in a wider one.
+  at::ScalarType storage_type() const { return storage_type_; }
+  at::ScalarType compute_type() const { return compute_type_; }
+  int64_t vocab_size() const { return model_->vocab_size(); }
+  int64_t max_position_embeddings() const { return model_->max_position_embeddings(); }
+  int64_t num_layers() const;
+
+  // Logits after the last of `ids`, fp32 [vocab], and adds the ids to the cache. Without a cache
+  // `ids` is the whole text. Requires: 0 <= id < vocab_size(); ids is not empty.
+  at::Tensor next_logits(std::span<const int32_t> ids, nn::KvCache* cache);
+
+ private:
+  ModelPaths paths_;
+  at::ScalarType storage_type_ = at::kFloat;
+  at::ScalarType compute_type_ = at::kFloat;
+  comm::Mesh mesh_;
+  std::unique_ptr<models::Model> model_;
+  std::unique_ptr<adapters::LoraAdapter> adapter_;
+  std::unique_ptr<shard::UnitStore> store_;
+};
+
+}  // namespace strata::generate

@@ -1,0 +1,213 @@
+# Oracle: transformers' apply_chat_template, generate and decode for the same turns; for wrong
+# input, a message that names it and the exit code.
+import json
+import os
+import pty
+import shutil
+import signal
+import subprocess
+import time
+
+import pytest
+import torch
+from transformers import AutoTokenizer, LlamaForCausalLM
+
+from running import PROGRAM, environment
+
+NEW_TOKENS = 12
+TURNS = ["the cat sat on 東京", "def f(x): café", "we'll"]
+
+
+def chat(*words, stdin=""):
+    return subprocess.run([PROGRAM, "chat", *map(str, words)], input=stdin, capture_output=True,
+                          text=True, timeout=60, env=environment())
+
+
+def reference_answers(folder, turns, system=None, new_tokens=NEW_TOKENS):
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    model = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    messages = [{"role": "system", "content": system}] if system else []
+    answers = []
+    for turn in turns:
+        messages.append({"role": "user", "content": turn})
+        inputs = tokenizer.apply_chat_template(messages, add_generation_prompt=True,
+                                               return_tensors="pt", return_dict=True)
+        ids = model.generate(**inputs, max_new_tokens=new_tokens, do_sample=False)[0]
+        answers.append(tokenizer.decode(ids[inputs["input_ids"].shape[1]:],
+                                        skip_special_tokens=True))
+        messages.append({"role": "assistant", "content": answers[-1]})
+    return answers
+
+
+def as_output(answers):
+    return "".join(a if a.endswith("\n") else a + "\n" for a in answers)
+
+
+@pytest.fixture(scope="module")
+def model(inputs):
+    return inputs.model("plain")
+
+
+def test_one_answer_on_standard_output(model):
+    run = chat("--model_name_or_path", model, "--prompt", TURNS[0], "--max-new-tokens", NEW_TOKENS)
+    assert run.returncode == 0, run.stderr
+    assert run.stdout == as_output(reference_answers(model, TURNS[:1]))
+    assert run.stderr == ""
+
+
+def test_several_prompts_are_one_conversation(model):
+    words = [word for turn in TURNS for word in ("--prompt", turn)]
+    run = chat("--model_name_or_path", model, "--max_new_tokens", NEW_TOKENS, "--system", "sat",
+               *words)
+    assert run.stdout == as_output(reference_answers(model, TURNS, system="sat")), run.stderr
+
+
+def test_lines_of_standard_input_are_turns(model):
+    run = chat("--model_name_or_path", model, "--max_new_tokens", NEW_TOKENS,
+               stdin=f"{TURNS[0]}\n\n{TURNS[1]}")
+    assert run.stdout == as_output(reference_answers(model, TURNS[:2])), run.stderr
+
+
+def test_same_seed_same_answer(model):
+    words = ["--model_name_or_path", model, "--prompt", "mat", "--do_sample", "--temperature", 2,
+             "--max_new_tokens", 30]
+    first, again, other = (chat(*words, "--seed", seed) for seed in (5, 5, 6))
+    assert first.returncode == 0, first.stderr
+    assert first.stdout == again.stdout != other.stdout
+
+
+def test_without_a_template_the_text_is_continued(model, tmp_path):
+    folder = shutil.copytree(model, tmp_path / "model")
+    (folder / "chat_template.jinja").unlink()
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    reference = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    inputs = tokenizer("the cat sat", return_tensors="pt")
+    ids = reference.generate(input_ids=inputs["input_ids"],
+                             attention_mask=inputs["attention_mask"], max_new_tokens=NEW_TOKENS,
+                             do_sample=False)[0]
+    expected = tokenizer.decode(ids[inputs["input_ids"].shape[1]:], skip_special_tokens=True)
+    run = chat("--model_name_or_path", folder, "--prompt", "the cat sat", "--max_new_tokens",
+               NEW_TOKENS)
+    assert run.stdout == as_output([expected])
+    assert run.stderr.count("no chat template") == 1
+    run = chat("--model_name_or_path", folder, "--prompt", "a", "--system", "b")
+    assert run.returncode == 2 and "system: found a message and a model without" in run.stderr
+
+
+def test_the_answer_ends_at_the_context_with_a_note(model):
+    run = chat("--model_name_or_path", model, "--prompt", "a", "--max_new_tokens", 5000,
+               "--repetition_penalty", 1.3)
+    assert run.returncode == 0, run.stderr
+    assert "128 tokens (max_position_embeddings)" in run.stderr or run.stderr == ""
+
+
+def test_settings_of_the_model_are_named_or_used(model, tmp_path):
+    folder = shutil.copytree(model, tmp_path / "model")
+    file = folder / "generation_config.json"
+    settings = json.loads(file.read_text())
+    settings.update(do_sample=True, temperature=0.6, no_repeat_ngram_size=2)
+    file.write_text(json.dumps(settings))
+    run = chat("--model_name_or_path", folder, "--prompt", "a", "--max_new_tokens", 2)
+    assert run.returncode == 0
+    assert "no_repeat_ngram_size 2 is not applied" in run.stderr
+    assert "asks for sampling" in run.stderr
+
+
+@pytest.mark.parametrize("words,code,message", [
+    (["--model_name_or_path", "M", "--promt", "a"], 2, "--promt: found an unknown flag, expected a "
+                                                       "known one; did you mean --prompt?"),
+    (["--model_name_or_path", "M", "--learning_rate", "1"], 2, "--learning_rate: found an unknown"),
+    (["--model_name_or_path", "M", "--prompt", ""], 2, "--prompt: found an empty text"),
+    (["--model_name_or_path", "M", "--prompt"], 2, "--prompt: found no value"),
+    (["--model_name_or_path", "M", "a"], 2, "a: found a word that belongs to no flag"),
+    (["--model_name_or_path", "M", "--temperature", "0.5", "--prompt", "a"], 2,
+     "--temperature: found with do_sample off"),
+    (["--model_name_or_path", "M", "--do_sample", "--temperature", "0", "--prompt", "a"], 2,
+     "temperature: found 0"),
+    (["--model_name_or_path", "M", "--do_sample", "--top_p", "1.5"], 2, "--top_p: found \"1.5\""),
+    (["--model_name_or_path", "M", "--max_new_tokens", "0"], 2, "--max_new_tokens: found \"0\""),
+    (["--model_name_or_path", "M", "--seed", "1", "--seed", "2"], 2, "--seed: found twice"),
+    (["--model_name_or_path", "M", "--dtype", "int4"], 2, "--dtype: found \"int4\""),
+    (["--model_name_or_path", "M", "--prompt", "a " * 500], 2, "prompt: found "),
+    (["--prompt", "a"], 2, "model_name_or_path: found nothing"),
+    (["--model_name_or_path", "no/such/folder", "--prompt", "a"], 1,
+     "model_name_or_path: found nothing at no/such/folder"),
+    (["--model_name_or_path", "M", "--adapter_name_or_path", "no/adapter", "--prompt", "a"], 1,
+     "adapter_name_or_path: found nothing at no/adapter"),
+])
+def test_wrong_input_is_named(model, words, code, message):
+    run = chat(*[str(model) if word == "M" else word for word in words])
+    assert run.returncode == code, run.stderr
+    assert message in run.stderr
+    assert run.stdout == ""
+
+
+def test_a_full_disk_at_the_output_is_an_error(model):
+    with open("/dev/full", "w") as full:
+        run = subprocess.run([PROGRAM, "chat", "--model_name_or_path", model, "--prompt", "a"],
+                             stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+    assert run.returncode == 1 and "standard output:" in run.stderr
+
+
+class Terminal:
+    """The program behind a pseudo-terminal."""
+
+    def __init__(self, *words):
+        self.pid, self.file = pty.fork()
+        if self.pid == 0:
+            os.execve(PROGRAM, [str(PROGRAM), "chat", *map(str, words)], environment())
+        self.text = ""
+
+    def read_until(self, mark, seconds=30):
+        """What came up to and with `mark`."""
+        end = time.monotonic() + seconds
+        while mark not in self.text:
+            assert time.monotonic() < end, self.text
+            self.text += os.read(self.file, 4096).decode(errors="replace")
+        found, self.text = self.text.split(mark, 1)
+        return found + mark
+
+    def send(self, text):
+        os.write(self.file, text.encode())
+
+    def wait(self):
+        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+
+
+def test_a_conversation_on_a_terminal(model):
+    terminal = Terminal("--model_name_or_path", model, "--max_new_tokens", NEW_TOKENS)
+    assert "/reset" in terminal.read_until("> ")
+    first, second = reference_answers(model, TURNS[:2])
+    seen = []
+    for line in (TURNS[0], TURNS[1], "/reset", TURNS[0], "a " * 500):
+        terminal.send(line + "\n")
+        terminal.read_until("\n")  # the echo
+        seen.append(terminal.read_until("> "))
+    plain = [text.replace("\r\n", "\n") for text in seen]
+    assert plain[0].startswith(first) and plain[1].startswith(second)
+    assert plain[2] == "> "
+    assert plain[3] == plain[0]
+    assert "error: prompt: found" in plain[4]
+    terminal.send("\x03")  # at the prompt: a new one
+    terminal.read_until("> ")
+    terminal.send("\x04")
+    assert terminal.wait() == 0
+
+
+def test_ctrl_c_stops_the_answer_alone(model, tmp_path):
+    # A context that takes minutes to fill.
+    folder = shutil.copytree(model, tmp_path / "model")
+    for name, changes in (("config.json", dict(max_position_embeddings=2000000, eos_token_id=None)),
+                          ("generation_config.json", dict(eos_token_id=None))):
+        file = folder / name
+        file.write_text(json.dumps({**json.loads(file.read_text()), **changes}))
+    terminal = Terminal("--model_name_or_path", folder, "--max_new_tokens", 1000000, "--do_sample",
+                        "--temperature", 5, "--top_k", 0)
+    terminal.read_until("> ")
+    terminal.send("cat\n")
+    terminal.read_until("\n")
+    time.sleep(1)
+    os.kill(terminal.pid, signal.SIGINT)
+    terminal.read_until("\n> ")
+    terminal.send("/exit\n")
+    assert terminal.wait() == 0

@@ -1,0 +1,184 @@
+"""Oracle: transformers' generate and LogitsProcessors, and PEFT's models, on random checkpoints."""
+
+import json
+import os
+import pathlib
+import subprocess
+
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+from transformers import (LlamaForCausalLM, LogitsProcessorList, MinPLogitsWarper,
+                          RepetitionPenaltyLogitsProcessor, TemperatureLogitsWarper,
+                          TopKLogitsWarper, TopPLogitsWarper)
+
+from llama_reference import LLAMA3, save_checkpoint
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+BUILD = pathlib.Path(os.environ.get("STRATA_BUILD", ROOT / "build" / "release"))
+
+NEW_TOKENS = 24
+PROMPTS = [[5], [1, 2, 3, 4, 5, 6, 7, 8, 9], [1, 2, 3, 4, 90, 91], [17] * 30]
+MODELS = {
+    "plain": {},
+    "grouped_tied": dict(num_key_value_heads=2, tie_word_embeddings=True),
+    "one_kv_head_odd_dim": dict(num_key_value_heads=1, head_dim=10, attention_bias=True),
+    "llama3_rope": dict(rope_parameters=LLAMA3, num_key_value_heads=2, mlp_bias=True),
+}
+ADAPTERS = {
+    "none": None,
+    "lora": dict(target_modules="all-linear", r=3, lora_alpha=6),
+    "saved_head": dict(target_modules=["q_proj"], modules_to_save=["lm_head"], use_rslora=True),
+}
+
+
+def run_probe(folder, **request):
+    file = pathlib.Path(folder) / "request.json"
+    file.write_text(json.dumps(request))
+    process = subprocess.run([BUILD / "generate_probe", file], capture_output=True, text=True,
+                             timeout=120)
+    assert process.returncode == 0, process.stderr
+    return json.loads(process.stdout)
+
+
+def reference_ids(model, prompt, **options):
+    """The new ids of transformers' generate; nothing is taken from generation_config.json."""
+    options = {"max_new_tokens": NEW_TOKENS, "do_sample": False, "eos_token_id": None, **options}
+    ids = torch.tensor([prompt])
+    output = model.generate(input_ids=ids, attention_mask=torch.ones_like(ids), pad_token_id=0,
+                            **options)
+    return output[0, len(prompt):].tolist()
+
+
+def make_model(folder, model_settings, adapter_settings):
+    """(reference model, adapter folder or None)."""
+    save_checkpoint(folder, scale=0.3, **model_settings)
+    model = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    if adapter_settings is None:
+        return model.eval(), None
+    torch.manual_seed(3)
+    model = get_peft_model(model, LoraConfig(task_type="CAUSAL_LM", **adapter_settings))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.requires_grad:
+                parameter.add_(torch.randn_like(parameter) * 0.2)
+    model.save_pretrained(folder / "adapter")
+    return model.eval(), str(folder / "adapter")
+
+
+@pytest.mark.parametrize("adapter", ADAPTERS)
+@pytest.mark.parametrize("name", MODELS)
+def test_greedy_ids_equal_transformers(tmp_path, name, adapter):
+    model, adapter_folder = make_model(tmp_path, MODELS[name], ADAPTERS[adapter])
+    expected = [reference_ids(model, prompt) for prompt in PROMPTS]
+    request = dict(model=str(tmp_path), prompts=PROMPTS, max_new_tokens=NEW_TOKENS)
+    if adapter_folder:
+        request["adapter"] = adapter_folder
+    assert run_probe(tmp_path, **request) == expected
+    assert run_probe(tmp_path, use_cache=False, **request) == expected
+    if adapter_folder:
+        # The adapter's folder alone names its base.
+        alone = dict(request, model=adapter_folder)
+        del alone["adapter"]
+        assert run_probe(tmp_path, **alone) == expected
+
+
+def test_stops_at_the_first_of_several_end_ids(tmp_path):
+    model, _ = make_model(tmp_path, {}, None)
+    free = reference_ids(model, PROMPTS[1])
+    ends = [free[9], free[4]]
+    expected = reference_ids(model, PROMPTS[1], eos_token_id=ends)
+    found = run_probe(tmp_path, model=str(tmp_path), prompts=[PROMPTS[1]], eos_ids=ends,
+                      max_new_tokens=NEW_TOKENS)
+    assert found == [expected]
+    assert len(expected) < NEW_TOKENS and expected[-1] in ends
+
+
+def test_ends_at_the_context_limit(tmp_path):
+    model, _ = make_model(tmp_path, {}, None)  # 64 positions
+    prompt = list(range(60))
+    found = run_probe(tmp_path, model=str(tmp_path), prompts=[prompt], max_new_tokens=50)
+    assert found == [reference_ids(model, prompt, max_new_tokens=4)]
+
+
+SAMPLING = [
+    dict(temperature=0.7, top_k=20, top_p=0.9),
+    dict(temperature=1.3, top_k=0, min_p=0.05),
+    dict(top_k=5, repetition_penalty=1.4),
+    dict(),
+]
+
+
+@pytest.mark.parametrize("options", SAMPLING)
+@pytest.mark.parametrize("seed", [0, 1234])
+def test_sampled_ids_equal_transformers_for_the_same_seed(tmp_path, options, seed):
+    model, _ = make_model(tmp_path, MODELS["grouped_tied"], None)
+    expected = []
+    for prompt in PROMPTS:
+        torch.manual_seed(seed)
+        expected.append(reference_ids(model, prompt, **{"do_sample": True, "top_k": 50, **options}))
+    found = run_probe(tmp_path, model=str(tmp_path), prompts=PROMPTS, seed=seed, do_sample=True,
+                      max_new_tokens=NEW_TOKENS, **options)
+    assert found == expected
+
+
+def test_repetition_penalty_applies_to_greedy_answers(tmp_path):
+    model, _ = make_model(tmp_path, {}, None)
+    expected = [reference_ids(model, p, repetition_penalty=1.7) for p in PROMPTS]
+    found = run_probe(tmp_path, model=str(tmp_path), prompts=PROMPTS, repetition_penalty=1.7,
+                      max_new_tokens=NEW_TOKENS)
+    assert found == expected
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_weights_are_rounded_to_the_type_of_the_checkpoint(tmp_path, dtype):
+    save_checkpoint(tmp_path, scale=0.3)
+    model = LlamaForCausalLM.from_pretrained(tmp_path, dtype=getattr(torch, dtype)).float().eval()
+    expected = [reference_ids(model, prompt, max_new_tokens=6) for prompt in PROMPTS]
+    file = tmp_path / "rounded"
+    model.to(getattr(torch, dtype)).save_pretrained(file)
+    as_saved = run_probe(tmp_path, model=str(file), dtype="auto", prompts=PROMPTS,
+                         max_new_tokens=6)
+    as_asked = run_probe(tmp_path, model=str(tmp_path), dtype=dtype, prompts=PROMPTS,
+                         max_new_tokens=6)
+    assert as_saved == as_asked
+    # Products in fp32 of weights that were rounded: exactly the model above.
+    assert run_probe(tmp_path, model=str(file), dtype="float32", prompts=PROMPTS,
+                     max_new_tokens=6) == expected
+
+
+def reference_scores(logits, ids, options):
+    processors = LogitsProcessorList()
+    if options.get("repetition_penalty", 1.0) != 1.0:
+        processors.append(RepetitionPenaltyLogitsProcessor(options["repetition_penalty"]))
+    if options.get("temperature", 1.0) != 1.0:
+        processors.append(TemperatureLogitsWarper(options["temperature"]))
+    if options["top_k"]:
+        processors.append(TopKLogitsWarper(options["top_k"]))
+    if options.get("top_p", 1.0) < 1.0:
+        processors.append(TopPLogitsWarper(options["top_p"]))
+    if options.get("min_p", 0.0) > 0.0:
+        processors.append(MinPLogitsWarper(options["min_p"]))
+    return processors(torch.tensor([ids]), logits.clone()[None])[0]
+
+
+@pytest.mark.parametrize("options", [
+    dict(top_k=0),
+    dict(top_k=7),
+    dict(top_k=500),
+    dict(top_k=0, top_p=0.8),
+    dict(top_k=0, top_p=0.0),
+    dict(top_k=0, min_p=0.3),
+    dict(top_k=0, min_p=1.0),
+    dict(top_k=0, repetition_penalty=1.5),
+    dict(top_k=0, repetition_penalty=0.6),
+    dict(top_k=30, top_p=0.9, min_p=0.1, temperature=0.6, repetition_penalty=1.2),
+])
+def test_filters_equal_logits_processors(tmp_path, options):
+    generator = torch.Generator().manual_seed(11)
+    logits = torch.randn(97, generator=generator) * 3
+    logits[[3, 40, 41]] = logits.max()  # equals at the top
+    ids = [3, 9, 9, 50, 96]
+    expected = reference_scores(logits, ids, options)
+    found = run_probe(tmp_path, logits=logits.tolist(), ids=ids, do_sample=True, **options)
+    assert torch.equal(torch.tensor(found), expected)
