@@ -69,21 +69,20 @@ void AddedTokens::add(const AddedToken& token, const Vocabulary& vocabulary) {
   const int32_t id = in_model ? *in_model : std::max(end_id_, model_size);
   by_content_.emplace(token.content, entries_.size());
   by_id_[id] = entries_.size();
-  entries_.push_back({token, id});
+  entries_.push_back({token, id, token.content});
   end_id_ = std::max(end_id_, id + 1);
 }
 
 void AddedTokens::prepare(const Normalizer* normalizer) {
   tries_[0] = tries_[1] = TokenTrie();
   for (size_t i = 0; i < entries_.size(); ++i) {
-    const AddedToken& token = entries_[i].token;
-    if (token.normalized && normalizer != nullptr) {
+    Entry& entry = entries_[i];
+    entry.text = entry.token.content;
+    if (entry.token.normalized && normalizer != nullptr) {
       Arena arena;
-      tries_[1].insert(normalizer->apply(arena.input(token.content), arena).text,
-                       static_cast<int32_t>(i));
-    } else {
-      tries_[token.normalized].insert(token.content, static_cast<int32_t>(i));
+      entry.text = normalizer->apply(arena.input(entry.text), arena).text;
     }
+    tries_[entry.token.normalized].insert(entry.text, static_cast<int32_t>(i));
   }
 }
 
@@ -94,7 +93,7 @@ std::optional<int32_t> AddedTokens::find(std::string_view content) const {
 
 const std::string* AddedTokens::token(int32_t id) const {
   const auto it = by_id_.find(id);
-  return it == by_id_.end() ? nullptr : &entries_[it->second].token.content;
+  return it == by_id_.end() ? nullptr : &entries_[it->second].text;
 }
 
 bool AddedTokens::is_special(int32_t id) const {

@@ -61,7 +61,9 @@ class AddedTokens {
   void prepare(const Normalizer* normalizer);
 
   std::optional<int32_t> find(std::string_view content) const;
+  // The text that decoding gives, which is the normalised content of a normalised token.
   const std::string* token(int32_t id) const;
+  bool contains(int32_t id) const { return by_id_.contains(id); }
   bool is_special(int32_t id) const;
   int32_t end_id() const { return end_id_; }  // highest added id + 1, 0 if none
 
@@ -72,6 +74,7 @@ class AddedTokens {
   struct Entry {
     AddedToken token;
     int32_t id;
+    std::string text;
   };
   std::vector<Entry> entries_;
   std::unordered_map<std::string, size_t> by_content_;

@@ -32,13 +32,10 @@ Interpreter::Interpreter(std::vector<std::pair<std::string, Value>> variables) {
 }
 
 Interpreter::~Interpreter() {
-  for (Scope& scope : scopes_) {
-    for (auto& [name, value] : scope.variables) {
-      if (value.is_dict() && value.as_dict().is_namespace) {
-        // Moved out first: destroying an entry may come back to this very namespace.
-        const auto entries = std::move(value.as_dict().entries);
-        value.as_dict().entries.clear();
-      }
+  for (const auto& weak : namespaces_) {
+    if (const auto dict = weak.lock()) {
+      // Moved out first: destroying an entry may come back to this very namespace.
+      const auto entries = std::exchange(dict->entries, {});
     }
   }
 }
@@ -201,6 +198,7 @@ Interpreter::Flow Interpreter::run_loop(const Stmt& stmt, const Value& iterable,
   if (stmt.filter) {
     Items kept;
     for (Value& item : loop->items) {
+      const ScopeMark mark(*this);
       Scope& inner = new_scope(&scope);
       assign(*stmt.target, item, inner);
       if (is_true(eval(*stmt.filter, inner))) kept.push_back(std::move(item));
@@ -224,6 +222,7 @@ Interpreter::Flow Interpreter::run_loop(const Stmt& stmt, const Value& iterable,
   };
   const Value loop_value{std::shared_ptr<const Callable>(variable)};
   for (; loop->index < loop->items.size(); ++loop->index) {
+    const ScopeMark mark(*this);
     Scope& inner = new_scope(&scope);
     inner.set("loop", loop_value);
     assign(*stmt.target, loop->items[loop->index], inner);
@@ -233,6 +232,7 @@ Interpreter::Flow Interpreter::run_loop(const Stmt& stmt, const Value& iterable,
 }
 
 Value Interpreter::make_macro(const Stmt& stmt, Scope& scope, std::string name) {
+  ++num_macros_;
   auto macro = std::make_shared<Callable>();
   macro->name = name;
   macro->type_name = "Macro";
@@ -248,6 +248,7 @@ Value Interpreter::make_macro(const Stmt& stmt, Scope& scope, std::string name) 
 
 Value Interpreter::call_macro(const Stmt& stmt, Scope& scope, const std::string& name,
                               Arguments& arguments) {
+  const ScopeMark mark(*this);
   Scope& inner = new_scope(&scope);
   const size_t count = stmt.parameters.size();
   if (arguments.positional.size() > count && !stmt.takes_varargs) {
@@ -299,6 +300,9 @@ void Interpreter::assign(const Expr& target, Value value, Scope& scope) {
     if (target.name.starts_with('_')) {
       throw Fault("a namespace cannot store the underscore-prefixed attribute '" + target.name +
                   "'");
+    }
+    if (value.is_dict() || value.is_list() || value.is_callable()) {
+      namespaces_.push_back(object->shared_dict());
     }
     return object->as_dict().set(target.name, std::move(value));
   }

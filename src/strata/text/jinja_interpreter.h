@@ -75,13 +75,29 @@ class Interpreter {
   Value eval_test(const Expr& expr, Scope& scope);
   Arguments eval_arguments(const CallArguments& arguments, Scope& scope);
   Value call(const Value& callee, Arguments& arguments);
-  Scope& new_scope(Scope* parent) { return scopes_.emplace_back(parent); }
+  Scope& new_scope(Scope* parent) {
+    budget_.spend(4);
+    return scopes_.emplace_back(parent);
+  }
+
+  // Drops the scopes of a finished region, unless a macro that stands in one may live on.
+  struct ScopeMark {
+    explicit ScopeMark(Interpreter& in) : in(in), size(in.scopes_.size()), macros(in.num_macros_) {}
+    ~ScopeMark() {
+      while (in.num_macros_ == macros && in.scopes_.size() > size) in.scopes_.pop_back();
+    }
+    Interpreter& in;
+    size_t size;
+    int64_t macros;
+  };
 
   Budget budget_;
   int line_ = 1;
   int depth_ = 0;             // statements and calls in progress
   int eval_depth_ = 0;        // expressions in progress
-  std::deque<Scope> scopes_;  // kept to the end: macros refer to the scope they stand in
+  std::deque<Scope> scopes_;  // macros refer to the scope they stand in
+  int64_t num_macros_ = 0;
+  std::vector<std::weak_ptr<Dict>> namespaces_;  // those that hold other objects
   std::string* root_ = nullptr;
   std::vector<std::pair<size_t, size_t>> generation_;
 };

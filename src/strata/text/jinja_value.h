@@ -109,6 +109,9 @@ class Value {
   const std::string& text() const { return *std::get<Text>(data_); }
   const List& as_list() const { return *std::get<std::shared_ptr<const List>>(data_); }
   Dict& as_dict() const { return *std::get<std::shared_ptr<Dict>>(data_); }
+  const std::shared_ptr<Dict>& shared_dict() const {
+    return std::get<std::shared_ptr<Dict>>(data_);
+  }
   const Callable& as_callable() const { return *std::get<std::shared_ptr<const Callable>>(data_); }
   const Undefined& as_undefined() const { return std::get<Undefined>(data_); }
   int64_t integer() const;  // of a bool or int

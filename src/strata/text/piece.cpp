@@ -53,10 +53,16 @@ void Rewriter::keep(size_t begin, size_t end) {
 }
 
 void Rewriter::replace(std::string_view text, size_t begin, size_t end) {
-  const size_t at = begin < from_.text.size() ? begin : begin - 1;
-  const bool is_empty = from_.text.empty();
-  const uint32_t from = is_empty ? 0 : begin == at ? from_.input_begin(at) : from_.input_end(begin);
-  const uint32_t to = begin == end || is_empty ? from : from_.input_end(end);
+  uint32_t from = 0, to = 0;
+  if (begin < end) {
+    from = from_.input_begin(begin);
+    to = from_.input_end(end);
+  } else if (begin < from_.text.size()) {  // an insertion stands for the character after it
+    from = from_.input_begin(begin);
+    to = from_.input_end(begin + 1);
+  } else if (!from_.text.empty()) {
+    from = to = from_.input_end(begin);
+  }
   source_->owned.append(text);
   source_->begin.insert(source_->begin.end(), text.size(), from);
   source_->end.insert(source_->end.end(), text.size(), to);

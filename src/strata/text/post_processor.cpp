@@ -17,7 +17,7 @@ class TrimRanges : public PostProcessor {
 
   void process(const EncodedText& encoded, bool, std::vector<Token>& tokens) const override {
     for (size_t i = 0; i < tokens.size(); ++i) {
-      const std::string& token = encoded.token_text(tokens[i].id);
+      const std::string_view token = encoded.token_text(tokens[i]);
       size_t leading = 0, trailing = 0;
       for (size_t at = 0; at < token.size() && is_space(token, at); at += char_length(token, at)) {
         ++leading;
@@ -26,8 +26,9 @@ class TrimRanges : public PostProcessor {
            end = previous_char(token, end)) {
         ++trailing;
       }
-      // The first space of the text was added by the pre-tokenizer and has no range to take away.
-      if (leading > 0 && add_prefix_space_ && (i == 0 || tokens[i].begin == 0)) --leading;
+      // A single space at the begin is taken for the one that the pre-tokenizer added, which has no
+      // range to take away; it adds none before others.
+      if (leading == 1 && add_prefix_space_ && (i == 0 || tokens[i].begin == 0)) leading = 0;
       Token& range = tokens[i];
       for (; leading > 0 && range.begin < range.end; --leading) {
         range.begin = std::min(

@@ -15,8 +15,9 @@ namespace strata::text {
 
 // What a post-processor may ask about the encoding it works on.
 struct EncodedText {
-  std::string_view text;                                  // the input
-  std::function<const std::string&(int32_t)> token_text;  // the token's string of an id
+  std::string_view text;  // the input
+  // A token's string; for an added token the text it matched, with the spaces it took along.
+  std::function<std::string_view(const Token&)> token_text;
 };
 
 class PostProcessor {

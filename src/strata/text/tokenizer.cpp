@@ -223,8 +223,10 @@ std::vector<Token> Tokenizer::encode_with_ranges(std::string_view text,
     }
   }
   if (impl_->post_processor) {
-    const EncodedText encoded{text,
-                              [&](int32_t id) -> const std::string& { return id_to_token(id); }};
+    const EncodedText encoded{text, [&](const Token& token) -> std::string_view {
+                                if (!impl_->added.contains(token.id)) return id_to_token(token.id);
+                                return text.substr(token.begin, token.end - token.begin);
+                              }};
     impl_->post_processor->process(encoded, add_special_tokens, out);
   }
   return out;

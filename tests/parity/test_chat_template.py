@@ -1,0 +1,288 @@
+"""Oracle: transformers' apply_chat_template, text and assistant masks."""
+
+import json
+import pathlib
+import unicodedata
+
+import pytest
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import PreTrainedTokenizerFast
+from transformers.utils.chat_template_utils import render_jinja_template
+
+from text_probe import Probe
+
+TEMPLATES = {p.stem: p.read_text() for p in (pathlib.Path(__file__).parent / "templates").iterdir()}
+TOOL = {
+    "type": "function",
+    "function": {
+        "name": "get_temperature",
+        "description": "Current temperature — \"now\" in °C",
+        "parameters": {
+            "type": "object",
+            "properties": {"location": {"type": "string"}, "n": {"type": ["integer", "null"]}},
+            "required": ["location"],
+            "x": [1, 2.5, 1e-7, True, None, {}, []],
+        },
+        "return": {"type": "number"},
+    },
+}
+CALL = {
+    "role": "assistant",
+    "content": "",
+    "tool_calls": [
+        {
+            "id": "abcdEFGH1",
+            "type": "function",
+            "function": {"name": "get_temperature", "arguments": {"location": "Zürich, 北京", "n": 3}},
+        }
+    ],
+}
+SYSTEM = {"role": "system", "content": " You are \"helpful\". \n"}
+USER = {"role": "user", "content": "  Héllo\n<b>&'\"\\ 👋🏽 "}
+ANSWER = {"role": "assistant", "content": "Hi there!\n\nHow are you?  "}
+RESULT = {"role": "tool", "tool_call_id": "abcdEFGH1", "name": "get_temperature", "content": "22.0"}
+CHATS = [
+    [USER],
+    [SYSTEM, USER],
+    [USER, ANSWER, USER],
+    [SYSTEM, USER, ANSWER, USER, ANSWER],
+    [USER, USER],
+    [ANSWER],
+    [SYSTEM],
+    [SYSTEM, USER, CALL, RESULT, ANSWER],
+    [USER, {"role": "assistant", "content": "x", "reasoning": "because"}],
+]
+
+
+@pytest.fixture(scope="module")
+def probe():
+    probe = Probe()
+    yield probe
+    probe.close()
+
+
+def reference(template, messages, prompt=False, **extra):
+    """The rendered text, or None where the template or Jinja refuses."""
+    messages = [{k: v for k, v in m.items() if v is not None} for m in messages]
+    try:
+        texts, _ = render_jinja_template(
+            [messages],
+            chat_template=template,
+            add_generation_prompt=prompt,
+            **{"bos_token": "<s>", "eos_token": "</s>", **extra},
+        )
+    except Exception as error:  # the reference raises whatever Python raises
+        return None, str(error)
+    return texts[0], None
+
+
+def same_text(probe, template, messages, prompt=False, **extra):
+    theirs, why = reference(template, messages, prompt, **extra)
+    ours = probe.ask(do="render", template=template, messages=messages, prompt=prompt, extra=extra)
+    if theirs is None:
+        assert "error" in ours, f"{template!r}: reference refuses ({why}), ours: {ours}"
+    elif " at 0x" not in theirs:  # generators print as their address; they are lists here
+        assert ours.get("text") == theirs, f"{template!r}: {ours}"
+    return ours, why
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_published_templates(probe, name):
+    for chat in CHATS:
+        for prompt in (False, True):
+            for extra in ({}, {"tools": [TOOL]}, {"tools": [TOOL, TOOL]}):
+                ours, why = same_text(probe, TEMPLATES[name], chat, prompt, **extra)
+                if why and "must alternate" in why:
+                    assert why in ours["error"]
+
+
+def test_llama31_options(probe):
+    for extra in (
+        {"builtin_tools": ["code_interpreter", "brave_search"]},
+        {"tools": [TOOL], "tools_in_user_message": False},
+        {"custom_tools": [TOOL], "date_string": "1 Jan 2030"},
+        {"builtin_tools": ["get_temperature"], "tools": [TOOL]},
+    ):
+        for chat in CHATS:
+            same_text(probe, TEMPLATES["llama31"], chat, True, **extra)
+
+
+def test_assistant_masks(probe, tmp_path):
+    backend = Tokenizer(models.BPE())
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=400, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False
+    )
+    backend.train_from_iterator([USER["content"], ANSWER["content"], "Hello user"] * 5, trainer)
+    backend.add_tokens([AddedToken(t, special=True) for t in ("<|im_start|>", "<|im_end|>")])
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend)
+    tokenizer.chat_template = TEMPLATES["chatml_generation"]
+    tokenizer.save_pretrained(tmp_path)
+    described = probe.ask(do="describe", folder=str(tmp_path))
+    assert described["template"] == tokenizer.chat_template
+    for chat in CHATS[:6]:
+        theirs = tokenizer.apply_chat_template(
+            chat, tokenize=True, return_dict=True, return_assistant_tokens_mask=True
+        )
+        rendered = probe.ask(do="render", template=tokenizer.chat_template, messages=chat)
+        ours = probe.ask(
+            do="encode", folder=str(tmp_path), text=rendered["text"], special=False
+        )
+        assert ours["ids"] == theirs["input_ids"]
+        mask = [0] * len(ours["ids"])
+        for begin, end in rendered["spans"]:
+            for i, (first, last) in enumerate(ours["ranges"]):
+                mask[i] |= int(first < end and last > begin)
+        assert mask == theirs["assistant_masks"]
+
+
+EXPRESSIONS = """
+7/2 | -7//2 | -7 % 3 | 7.5 // 2 | 2**3 | 2**-1 | -2**2 | 1 + 2 * 3 - 4 | 10 % 3.5 | 1e3 | 1e16 | 1e-5 | 0.1 + 0.2
+true | none | [1, 'a', none, 2.0, "it's", 'q"'] | {'a': [1, (2,), ()], 1: true} | (1, 2) | 'a\\n\\t\\\\\\'é\\x41\\u00e9'
+'a' ~ 1 ~ none ~ [1] | 'ab' 'cd' | 'a' * 3 | [1, 2] * 2 | 'x%sy%d%%' % ('a', 3) | not true or 1 and 2 | 1 < 2 < 3 | 1 < 2 > 3
+1 if false | 1 if false else 2 | 'b' in 'abc' | 2 not in [1, 2] | 'k' in {'k': 1} | missing is defined | missing | missing.x
+missing['x'] | missing + 1 | missing ~ 'x' | 'abc'[1] | 'héllo'[1:3] | 'abc'[::-1] | [1,2,3][-1] | [1,2,3][5] | [1,2,3,4][1:-1:2] | 'abc'[10:] | [1,2,3][::-2]
+'abc'.upper() | ' a b  c '.split() | 'a,b,,c'.split(',') | 'a,b,c'.split(',', 1) | 'a,b,c'.rsplit(',', 1) | '  x '.strip() ~ '|' | 'xxaxx'.strip('x') | 'xxa'.lstrip('x')
+'hello world'.title() | 'hELLO'.capitalize() | "they're bill's".title() | 'abc'.startswith('a') | 'abc'.endswith(('b', 'c')) | 'abc'.find('c') | 'abcabc'.rfind('b') | 'abab'.count('ab') | 'a-b'.replace('-', '+') | 'aaa'.replace('a', 'b', 2) | ','.join(['a', 'b'])
+'a\\nb\\r\\nc'.splitlines() | 'a=b=c'.partition('=') | 'a=b=c'.rpartition('=') | 'abc'.isdigit() | '123'.isdigit() | 'ab'.center(7) ~ '|' | 'ab'.ljust(4, '.') | 'ab'.rjust(4) | 'prefix-x'.removeprefix('prefix-') | 'Σας ΟΔΟΣ'.lower() | 'straße'.upper()
+{'a': 1}.get('b') | {'a': 1}.get('b', 2) | {'a': 1, 'b': 2}.items()|list | {'a': 1}.keys()|list | {'items': 5}['items'] | {'a': 1}.a | {'a': 1}.zzz | {'a': 1}['zzz'] is defined | {'a': {'b': 2}}.a.b
+[3, 1, 2] | sort | [3, 1, 2] | sort(reverse=true) | ['b', 'A', 'c'] | sort | ['b', 'A', 'c'] | sort(case_sensitive=true) | [{'x': 2}, {'x': 1}] | sort(attribute='x') | {'b': 1, 'a': 2} | dictsort | {'b': 1, 'a': 2} | dictsort(by='value')
+[1, 2, 3] | join(', ') | ['a'] | join | [1, 2, 3] | first | [] | first | [1, 2, 3] | last | 'abc' | first | [1, 2] | length | 'é漢' | length | {'a': 1} | length | missing | length | 'abc' | list | [1, 2, 3] | reverse | list | 'abc' | reverse
+[1, 2, 3, 4] | select('odd') | list | [1, 0, 2] | select | list | [1, 2, 3] | reject('gt', 1) | list | [{'a': 1}, {'a': 2}, {}] | selectattr('a') | list | [{'a': 1}, {'a': 2}] | selectattr('a', 'eq', 2) | list | [{'a': 1}, {'a': 2}] | rejectattr('a', 'equalto', 2) | list
+[{'a': 1}, {'a': 2}] | map(attribute='a') | list | ['a', 'b'] | map('upper') | list | [{'a': {'b': 3}}] | map(attribute='a.b') | list | [{}] | map(attribute='a', default='d') | list | ['x'] | map('replace', 'x', 'y') | list
+missing | default('d') | '' | default('d') | '' | default('d', true) | none | default('d') | '  x ' | trim ~ '|' | 'xyx' | trim('x') | 'abc' | replace('b', 'X') | 'A B' | lower | 'a b' | upper | 'heLLo wORld' | title | 'heLLo' | capitalize
+'3.7' | int | 'x' | int(5) | 3.9 | int | '4.5' | float | 3 | float | 2.5 | round | 3.14159 | round(2) | 2.675 | round(2) | 2.1 | round(0, 'ceil') | -3 | abs | [1, 2, 3] | sum | [{'a': 2}] | sum(attribute='a') | [3, 1] | min | [3, 1] | max | ['b', 'A'] | min
+[1, 1, 2] | unique | list | ['a', 'A'] | unique | list | 'a\\nb\\n\\nc' | indent(2) | 'a\\nb' | indent(2, true) | [1, 2, 3] | batch(2) | list | 'a b  c' | wordcount | 5 | string | [1] | string | {'a': 1} | items | list | '<&>"' | e
+[{'k': 'b', 'v': 1}, {'k': 'a', 'v': 2}, {'k': 'b', 'v': 3}] | groupby('k') | list | 'x' is string | 1 is number | true is number | [] is iterable | 'a' is sequence | {} is mapping | none is none | 4 is divisibleby(2) | 3 is odd | 'AB' is upper | 1 is integer | 1.0 is float | true is boolean | 5 is ge 5 | 'a' is in ['a'] | 5 is not string
+messages | tojson | messages | tojson(indent=2) | {'b': 1, 'a': [1.0, none, true, 'é"<\\n\\x7f\\x01']} | tojson | {'b': 1, 'a': 2} | tojson(sort_keys=true, separators=(',', ':')) | 'é' | tojson(ensure_ascii=true) | '😀' | tojson(ensure_ascii=true) | [] | tojson(indent=2) | {} | tojson(indent=2) | [[1], {}] | tojson(indent=1) | 1e100 | tojson
+range(3)|list | range(5, 1, -2)|list | dict(a=1, b='x') | namespace(a=1).a | [1, 2].index(2) | [1, 2, 1].count(1) | [1].append(2) | {}.update({}) | 'x'.nope() | nope() | 'a' + 1 | 1 / 0 | [] < {} | 'x' | nope | 1 is nope
+raise_exception('no!') | range(200000) | [1, [2, [3]]] == [1, [2, [3]]] | 1 == 1.0 | true == 1 | 'a' < 'b' | (1, 2) < (1, 3) | none == missing | 1_000 | 0x1F | messages[0].role | messages[-1]['content'] | messages | map(attribute='role') | join('/')
+'a' if missing else 'b' | (1 if true else 2) + 3 | not 1 in [2] | [] or 'x' | 'x' and 'y' | -(1 + 2) | +3 | - 3 | abs | 'a' ~ 'b' * 2 | 2 + 3 ~ 4 | 'é'.__class__ | ''.__class__.x | 3 | float | string | 1.5e300 * 1e10
+""".strip()
+
+STATEMENTS = [
+    "{% for m in messages %}\n  {% if loop.first %}\n    A{{ m.content|trim }}\n  {% endif %}\n{% endfor %}\nEND\n",
+    "{% for i in [1,2,3] %}{{ loop.index }}{{ loop.index0 }}{{ loop.revindex }}{{ loop.last }}{{ loop.length }}{{ loop.previtem }}{{ loop.nextitem }}{{ loop.cycle('a','b') }};{% endfor %}",
+    "{% for i in [] %}x{% else %}empty{% endfor %}",
+    "{% for i in range(10) if i % 2 %}{{ i }}{% if loop.last %}!{% endif %}{% endfor %}",
+    "{% for i in range(10) %}{% if i == 2 %}{% continue %}{% endif %}{% if i == 5 %}{% break %}{% endif %}{{ i }}{% endfor %}",
+    "{% for k, v in {'a': 1, 'b': 2}.items() %}{{ k }}={{ v }},{% endfor %}",
+    "{% for k in {'a': 1} %}{{ k }}{% endfor %}{% for c in 'hé' %}[{{ c }}]{% endfor %}{% for x in missing %}{% else %}none{% endfor %}",
+    "{% for x in 5 %}{% endfor %}",
+    "{% for a, (b, c) in [(1, (2, 3))] %}{{ a }}{{ b }}{{ c }}{% endfor %}",
+    "{% for a, b in [(1, 2, 3)] %}{% endfor %}",
+    "{% set x = 1 %}{% for i in [1] %}{% set x = 2 %}{{ x }}{% endfor %}{{ x }}",
+    "{% set ns = namespace(x=1) %}{% for i in [1,2] %}{% set ns.x = ns.x + i %}{% endfor %}{{ ns.x }}",
+    "{% set ns = namespace() %}{% set ns._x = 1 %}",
+    "{% set d = {} %}{% set d.x = 1 %}",
+    "{% set a, b = 1, 2 %}{{ a }}{{ b }}{% set t = 1, %}{{ t }}",
+    "{% set x %}  hi {{ 1 }} {% endset %}[{{ x }}]{% set y | upper | trim %} a {% endset %}[{{ y }}]",
+    "{% macro f(a, b=2, c=a) %}{{ a }}-{{ b }}-{{ c }};{% endmacro %}{{ f(1) }}{{ f(1, c=5) }}{{ f(b=3, a=4) }}{{ f.name }}",
+    "{% macro f(a) %}{{ a }}{% endmacro %}{{ f(1, 2) }}",
+    "{% macro f(a) %}{{ a }}{% endmacro %}{{ f(z=2) }}",
+    "{% macro f() %}{{ varargs }}{{ kwargs }}{% endmacro %}{{ f(1, 2, z=3) }}",
+    "{% macro f(a) %}[{{ a }}|{{ caller('x') }}]{% endmacro %}{% call(v) f(1) %}body {{ v }}{% endcall %}",
+    "{% macro f(n) %}{{ n }}{% if n > 0 %}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(5) }}",
+    "{% set y = 1 %}{% macro f() %}{{ y }}{% endmacro %}{% set y = 2 %}{{ f() }}",
+    "{% filter upper | trim %}  abc {{ 'd' }} {% endfilter %}",
+    "{% with a = 1, b = 2 %}{{ a + b }}{% set c = 9 %}{% endwith %}{{ a }}{{ c }}",
+    "{% raw %}{{ not }} {% if %}{% endraw %}|{%- raw -%}  x {{ y }}  {%- endraw -%}  z",
+    "a {#- comment -#}  b {# x #}\n c{# y #}\n\nd",
+    "  {% if true %}\n  x\n  {% endif %}\n  y  {% if true %} z {% endif %}\n",
+    "  {%+ if true %}\n  x\n  {%+ endif %}\n y",
+    "  {%- if true -%}\n  x\n  {%- endif -%}\n y",
+    "{% if true +%}\nx{% endif +%}\ny",
+    "{{ 1 -}}   \n  {{- 2 }}\n{{ 3 }}\n\n",
+    "a\r\nb\rc\n{{ 'x' }}\r\n",
+    "{{ {'a': {'b': 1}}['a']['b'] }}{{ {} }}{{ {'a':{}} }}",
+    "{{ '}}' }}{{ \"{%\" }}{% if '%}' == '%}' %}ok{% endif %}",
+    "{% for i in [1,[2,[3]]] recursive %}{% if i is number %}{{ i }}@{{ loop.depth }}{% else %}({{ loop(i) }}){% endif %}{% endfor %}",
+    "{% set c = cycler('a', 'b') %}{{ c.next() }}{{ c.next() }}{{ c.next() }}{{ c.current }}{% set j = joiner(', ') %}{{ j() }}x{{ j() }}y",
+    "{% for m in messages %}{% if loop.changed(m.role) %}{{ m.role }}{% endif %}{% endfor %}",
+    "{{ f(*[1, 2], **{'c': 3}) }}",
+    "{% macro f(a, b, c) %}{{ a }}{{ b }}{{ c }}{% endmacro %}{{ f(*[1, 2], **{'c': 3}) }}",
+    "{% if messages[0].role == 'system' %}s{% elif messages[0]['role'] == 'user' %}u{% else %}o{% endif %}",
+    "{{ messages[0]['content'][:5] }}{{ messages[1:] | length }}{{ messages[0].nope }}{{ messages[0].nope is defined }}",
+    "{{ messages[0].nope.x }}",
+    "{% for m in messages %}{% for c in m.content.split('l') %}{{ loop.index }}{{ c }}{% endfor %}{{ loop.index }}{% endfor %}",
+    "{{ tools is none }}{{ documents is none }}{{ add_generation_prompt }}{{ bos_token }}{{ sep_token is defined }}",
+    "{% generation %}x{% set q = 1 %}{% endgeneration %}{{ q }}",
+    "{% include 'x' %}", "{% bogus %}", "{% if %}{% endif %}", "{% if true %}", "{{ 1", "{{ 'abc }}", "{% endif %}",
+    "{{ }}", "{{ 1 2 }}", "{{ a. }}", "{# open", "{% for %}{% endfor %}", "{{ [1, }}", "{{ ) }}", "{{ 'a'|}}", "{% break %}",
+    "{% set %}", "{% macro %}{% endmacro %}", "{{ 1 if }}", "{{ x is }}", "{{ $ }}", "{% set true = 1 %}", "{% set x.y.z = 1 %}",
+]
+
+
+def test_language(probe):
+    expressions = [e.strip() for line in EXPRESSIONS.splitlines() for e in line.split(" | ")]
+    # A bare filter name belongs to the expression before it.
+    chains = []
+    for expression in expressions:
+        chains.append("{{ " + expression + " }}")
+        if len(chains) > 1:
+            chains.append("{{ " + expressions[len(chains) // 2 - 1] + " | " + expression + " }}")
+    lines = ["{{ " + line.strip() + " }}" for line in EXPRESSIONS.splitlines()]
+    failures = []
+    for template in chains + lines + STATEMENTS:
+        try:
+            same_text(probe, template, CHATS[3])
+        except AssertionError as error:
+            failures.append(str(error).splitlines()[0])
+    assert not failures, "\n".join(failures)
+
+
+def test_every_character_prints_as_python_prints_it(probe):
+    points = [p for p in range(0, 0x3000) if unicodedata.category(chr(p)) != "Cn"]
+    for start in range(0, len(points), 500):
+        text = "".join(chr(p) for p in points[start : start + 500])
+        chat = [{"role": "user", "content": text}]
+        for template in ("{{ messages }}", "{{ messages | tojson }}", "{{ messages[0].content | trim }}"):
+            same_text(probe, template, chat)
+
+
+HOSTILE = {
+    "endless loops": "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
+    "endless recursion": "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
+    "large text": "{% set x = 'a' * 1000000000 %}{{ x }}",
+    "doubling text": "{% set ns = namespace(x='ab') %}{% for i in range(99) %}{% set ns.x = ns.x ~ ns.x %}{% endfor %}",
+    "doubling list": "{% set ns = namespace(x=[1]) %}{% for i in range(99) %}{% set ns.x = ns.x + ns.x %}{% endfor %}",
+    "nested sharing": "{% set ns = namespace(x=[1]) %}{% for i in range(99) %}{% set ns.x = [ns.x, ns.x] %}{% endfor %}{{ ns.x }}",
+    "nested comparison": "{% set ns = namespace(x=[1], y=[1]) %}{% for i in range(99) %}{% set ns.x = [ns.x, ns.x] %}{% set ns.y = [ns.y, ns.y] %}{% endfor %}{{ ns.x == ns.y }}",
+    "self reference": "{% set ns = namespace() %}{% set ns.x = ns %}{{ ns }}",
+    "huge power": "{{ 9 ** 999999999 }}",
+    "deep brackets": "{{ " + "(" * 100000 + "1" + ")" * 100000 + " }}",
+    "deep lists": "{{ " + "[" * 100000 + "]" * 100000 + " }}",
+    "long chain": "{{ 1" + " + 1" * 100000 + " }}",
+    "long dots": "{{ a" + ".a" * 100000 + " }}",
+    "long filters": "{{ 1" + "|string" * 100000 + " }}",
+    "long nots": "{{ " + "not " * 100000 + "1 }}",
+    "long minus": "{{ " + "-" * 100000 + "1 }}",
+    "deep ifs": "{% if 1 %}" * 10000 + "{% endif %}" * 10000,
+    "indent": "{{ 'a'|indent(1000000000) }}",
+    "center": "{{ 'a'.center(10000000000) }}",
+    "batch": "{{ [1]|batch(1000000000, 'x')|list }}",
+    "mutation": "{{ messages.append(1) }}",
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_templates_end_in_an_error(probe, name):
+    answer = probe.ask(do="render", template=HOSTILE[name], messages=CHATS[0])
+    assert "error" in answer and answer["error"].startswith("chat template: line "), answer
+
+
+def test_errors_name_line_and_cause(probe):
+    for template, expected in {
+        "a\nb\n{{ x | nope }}": "chat template: line 3: no filter named 'nope'",
+        "{% if x is nope %}{% endif %}": "chat template: line 1: no test named 'nope'",
+        "\n{{ nope() }}": "chat template: line 2: 'nope' is undefined",
+        "\n\n{% nope %}": "chat template: line 3: unknown tag 'nope'",
+        "{{ raise_exception('Only user!') }}": "chat template: line 1: Only user!",
+    }.items():
+        answer = probe.ask(do="render", template=template, messages=CHATS[0])
+        assert answer == {"error": expected}
+    answer = probe.ask(do="render", template="x", messages=[])
+    assert "no messages" in answer["error"]
+    answer = probe.ask(do="render", template="x", messages=[json.dumps(1)])
+    assert "message 0" in answer["error"]
