@@ -13,10 +13,19 @@ Origin implied_by(const Given& given) {
   return {Rank::kImplied, "implied by " + given.origin.source};
 }
 
+// For a value that stands for another setting's: file lines say which key they have.
+Origin origin_of(const Given& given) {
+  Origin origin = given.origin;
+  const std::string name(given.setting->name);
+  if (origin.source.find(name) == std::string::npos) origin.source += " (" + name + ")";
+  return origin;
+}
+
 void translate_precision(Merge& merge) {
   const Given* given = merge.find("mixed_precision");
   if (!given) return;
-  merge.add(make_given("bf16", canonical_text(*given) == "bf16" ? "true" : "false", given->origin));
+  merge.add(
+      make_given("bf16", canonical_text(*given) == "bf16" ? "true" : "false", origin_of(*given)));
 }
 
 // --multi_gpu and --use_fsdp overrule the file's distributed_type.
@@ -30,11 +39,11 @@ void translate_distribution(Merge& merge) {
   }
   if (fsdp && !(multi_gpu && multi_gpu->origin.rank > fsdp->origin.rank)) return;
   if (multi_gpu) {
-    merge.add(make_given("fsdp_sharding_strategy", "NO_SHARD", multi_gpu->origin));
+    merge.add(make_given("fsdp_sharding_strategy", "NO_SHARD", origin_of(*multi_gpu)));
   } else if (type && canonical_text(*type) != "FSDP") {
     if (canonical_text(*type) == "MULTI_CPU")
-      merge.add(make_given("use_cpu", "true", type->origin));
-    merge.add(make_given("fsdp_sharding_strategy", "NO_SHARD", type->origin));
+      merge.add(make_given("use_cpu", "true", origin_of(*type)));
+    merge.add(make_given("fsdp_sharding_strategy", "NO_SHARD", origin_of(*type)));
   }
 }
 
@@ -46,7 +55,7 @@ void translate_reshard(Merge& merge) {
   std::string strategy = canonical_text(*given);
   if (strategy == "true") strategy = "FULL_SHARD";
   if (strategy == "false") strategy = "SHARD_GRAD_OP";
-  merge.add(make_given("fsdp_sharding_strategy", strategy, given->origin));
+  merge.add(make_given("fsdp_sharding_strategy", strategy, origin_of(*given)));
 }
 
 void translate_checkpointing(Merge& merge) {
@@ -59,7 +68,7 @@ void translate_checkpointing(Merge& merge) {
         "remove one",
         plain->origin.source, given->origin.source);
   }
-  merge.add(make_given("gradient_checkpointing", "true", given->origin));
+  merge.add(make_given("gradient_checkpointing", "true", origin_of(*given)));
 }
 
 // "full_shard auto_wrap", also as "full shard" in a public guide.
@@ -87,7 +96,7 @@ void translate_fsdp_words(Merge& merge, std::vector<std::string>& warnings) {
     if (strategy.empty()) strategy = word;
   }
   if (strategy.empty()) return;
-  merge.add(make_given("fsdp_sharding_strategy", strategy, given->origin));
+  merge.add(make_given("fsdp_sharding_strategy", strategy, origin_of(*given)));
   warnings.push_back(given->origin.source + ": understood as fsdp_sharding_strategy " +
                      merge.text("fsdp_sharding_strategy"));
 }
@@ -121,7 +130,7 @@ void translate_lora(Merge& merge) {
           lora->origin.source, peft->origin.source);
     }
     const Given given = *lora;
-    merge.add(make_given("use_peft", "true", given.origin));
+    merge.add(make_given("use_peft", "true", origin_of(given)));
     merge.add(make_given("lora_r", "64", implied_by(given)));
     merge.add(make_given("lora_alpha", "16", implied_by(given)));
     merge.add(make_given("lora_dropout", "0.1", implied_by(given)));

@@ -1,0 +1,258 @@
+// Oracle: HfArgumentParser's documented rules, and a table of (flags, result or exact error).
+#include "strata/config/resolve.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "strata/base/error.h"
+#include "strata/config/derived.h"
+#include "strata/config/describe.h"
+#include "strata/config/flags.h"
+
+namespace strata::config {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+using Flags = std::vector<std::string>;
+
+RunConfig config_of(const Flags& flags) { return resolve({.flags = flags}).config; }
+
+std::string error_of(const Sources& sources) {
+  try {
+    resolve(sources);
+  } catch (const ConfigError& error) {
+    EXPECT_EQ(error.exit_code(), 2);
+    return error.what();
+  }
+  return "no error";
+}
+std::string error_of(const Flags& flags) { return error_of(Sources{.flags = flags}); }
+
+TEST(Flags, AreReadAsHfArgumentParserDoes) {
+  const RunConfig config = config_of({"--max-steps",
+                                      "7",
+                                      "--learning_rate=1e-4",
+                                      "--packing",
+                                      "--bf16",
+                                      "False",
+                                      "--eval_steps",
+                                      "0.5",
+                                      "--no_gradient_checkpointing",
+                                      "--use_peft",
+                                      "yes",
+                                      "--lora_target_modules",
+                                      "q_proj",
+                                      "v_proj",
+                                      "--data_seed",
+                                      "3",
+                                      "--eval_strategy",
+                                      "steps",
+                                      "--max_seq_length",
+                                      "64"});
+  EXPECT_EQ(config.train.max_steps, 7);
+  EXPECT_EQ(config.optim.learning_rate, 1e-4);
+  EXPECT_TRUE(config.data.packing);
+  EXPECT_FALSE(config.shard.bf16);
+  EXPECT_EQ(config.train.eval_steps, 0.5);
+  EXPECT_FALSE(config.shard.gradient_checkpointing);
+  EXPECT_THAT(config.lora.target_modules, ElementsAre("q_proj", "v_proj"));
+  EXPECT_EQ(config.train.data_seed, 3u);
+  EXPECT_EQ(config.data.max_length, 64);
+}
+
+TEST(Flags, NegativeNumbersAreValues) {
+  EXPECT_EQ(config_of({"--max_steps", "-1"}).train.max_steps, -1);
+}
+
+TEST(Flags, ListsTakeCommasAndExpressionsKeepThem) {
+  EXPECT_THAT(config_of({"--use_peft", "--lora_target_modules", "q_proj, k_proj,v_proj"})
+                  .lora.target_modules,
+              ElementsAre("q_proj", "k_proj", "v_proj"));
+  EXPECT_THAT(
+      config_of({"--use_peft", "--lora_target_modules", ".*\\.[qv]_proj{1,2}"}).lora.target_modules,
+      ElementsAre(".*\\.[qv]_proj{1,2}"));
+}
+
+TEST(Flags, BooleansInAllSpellings) {
+  for (const char* text : {"yes", "true", "t", "y", "1", "True", "ON"}) {
+    EXPECT_TRUE(config_of({"--packing", text}).data.packing) << text;
+  }
+  for (const char* text : {"no", "false", "f", "n", "0", "False", "off"}) {
+    EXPECT_FALSE(config_of({"--packing", text}).data.packing) << text;
+  }
+}
+
+TEST(Flags, ResumeTakesABooleanOrAFolder) {
+  EXPECT_EQ(config_of({"--resume_from_checkpoint"}).train.resume_from_checkpoint, "true");
+  EXPECT_EQ(config_of({"--resume_from_checkpoint", "True"}).train.resume_from_checkpoint, "true");
+  EXPECT_EQ(config_of({"--resume_from_checkpoint", "False"}).train.resume_from_checkpoint, "");
+  EXPECT_EQ(config_of({"--resume_from_checkpoint", "out/5"}).train.resume_from_checkpoint, "out/5");
+}
+
+struct Refusal {
+  Flags flags;
+  std::string message;
+};
+
+TEST(Flags, WrongOnesAreNamed) {
+  const std::vector<Refusal> table = {
+      {{"--learning_rat", "1"},
+       "--learning_rat: found an unknown flag, expected a known one; did you mean "
+       "--learning_rate?"},
+      {{"--evalstrategy", "no"},
+       "--evalstrategy: found an unknown flag, expected a known one; did you mean "
+       "--eval_strategy?"},
+      {{"--zzzzqqqq"},
+       "--zzzzqqqq: found an unknown flag, expected a known one; see strata sft --help"},
+      {{"--max_steps", "five"}, "--max_steps: found \"five\", expected an integer of at least -1"},
+      {{"--max_steps", "1.5"}, "--max_steps: found \"1.5\", expected an integer of at least -1"},
+      {{"--max_steps", "0"},
+       "--max_steps: found 0, expected at least 1, or -1 for num_train_epochs"},
+      {{"--max_steps"}, "--max_steps: found no value, expected an integer of at least -1"},
+      {{"--max_steps", "--packing"},
+       "--max_steps: found no value, expected an integer of at least -1"},
+      {{"--max_steps", "1", "--max-steps", "1"},
+       "--max-steps: found twice, expected once; remove one"},
+      {{"--max_length", "1", "--max_seq_length", "1"},
+       "--max_seq_length: found beside --max_length, which is the same setting, expected one; "
+       "remove one"},
+      {{"--per_device_train_batch_size", "0"},
+       "--per_device_train_batch_size: found \"0\", expected an integer of at least 1"},
+      {{"--use_peft", "--lora_dropout", "1"},
+       "--lora_dropout: found \"1\", expected a number in [0, 1)"},
+      {{"--learning_rate", "nan"},
+       "--learning_rate: found \"nan\", expected a number of at least 0"},
+      {{"--seed", "-3"}, "--seed: found \"-3\", expected an integer of at least 0"},
+      {{"--packing", "maybe"}, "--packing: found \"maybe\", expected true or false"},
+      {{"word"}, "word: found a word that belongs to no flag, expected --name value"},
+      {{"--optim", "adafactor"},
+       "--optim: found \"adafactor\", expected one of adamw_torch_fused, adamw_torch; it is not "
+       "supported in this version"},
+      {{"--optim", "adm"},
+       "--optim: found \"adm\", expected one of adamw_torch_fused, adamw_torch"},
+      {{"--fsdp_sharding_strategy", "4"},
+       "--fsdp_sharding_strategy: found \"4\", expected one of FULL_SHARD, SHARD_GRAD_OP, "
+       "NO_SHARD; it is not supported in this version"},
+      {{"--neftune_noise_alpha", "5"},
+       "--neftune_noise_alpha: found \"5\", expected none; not supported in this version (leave it "
+       "out)"},
+      {{"--load_in_4bit"},
+       "--load_in_4bit: found \"true\", expected false; not supported in this version (quantised "
+       "base weights are not supported)"},
+      {{"--fp16"},
+       "--fp16: found \"true\", expected false or none; not supported in this version (use bf16)"},
+      {{"--num_processes", "2"},
+       "--num_processes: found a flag of the launcher, expected flags of the recipe; write strata "
+       "launch --num_processes ... sft ..."},
+      {{"--lora_r", "4"},
+       "--lora_r: found without use_peft, expected LoRA to be on; add --use_peft or remove it"},
+      {{"--warmup_ratio", "0.1", "--warmup_steps", "5"},
+       "--warmup_ratio: found 0.1 beside --warmup_steps 5, expected one kind of warm-up; remove "
+       "one"},
+      {{"--eval_strategy", "epoch", "--splits", "train"},
+       "--eval_strategy: found an evaluation without a test split in splits (train), expected two "
+       "names; write splits as train,test or set eval_strategy no"},
+      {{"--save_steps", "0"},
+       "--save_steps: found 0, expected a whole number of updates, or a fraction below 1"},
+      {{"--logging_steps", "2.5"},
+       "--logging_steps: found 2.5, expected a whole number of updates, or a fraction below 1"},
+      {{"--max_shard_size", "5 pounds"},
+       "--max_shard_size: found \"5 pounds\", expected a size like 50GB, 200MB or 1000000"},
+      {{"--lr_scheduler_kwargs", "[1]"},
+       "--lr_scheduler_kwargs: found [1], expected a JSON object like {\"num_cycles\": 2}"},
+      {{"--use_peft", "--use_peft_lora"},
+       "--use_peft_lora: found beside --use_peft, expected one of them (their LoRA defaults "
+       "differ); remove one"},
+      {{"--no_packing"},
+       "--no_packing: found an unknown flag, expected a known one; did you mean --packing?"},
+      {{"--config", "no/such.yaml"}, "no/such.yaml: "},
+  };
+  for (const Refusal& row : table) EXPECT_THAT(error_of(row.flags), HasSubstr(row.message));
+}
+
+TEST(Lora, TheTwoSwitchesBringTheirOwnDefaults) {
+  const LoraConfig trl = config_of({"--use_peft"}).lora;
+  EXPECT_EQ(trl.r, 16);
+  EXPECT_EQ(trl.alpha, 32);
+  EXPECT_EQ(trl.dropout, 0.05);
+  EXPECT_THAT(trl.target_modules, IsEmpty());
+
+  const Settings example = resolve({.flags = {"--use_peft_lora", "True", "--lora_r", "8"}});
+  EXPECT_TRUE(example.config.lora.use_peft);
+  EXPECT_EQ(example.config.lora.r, 8);
+  EXPECT_EQ(example.config.lora.alpha, 16);
+  EXPECT_EQ(example.config.lora.dropout, 0.1);
+  EXPECT_THAT(
+      example.config.lora.target_modules,
+      ElementsAre("q_proj", "k_proj", "v_proj", "o_proj", "down_proj", "up_proj", "gate_proj"));
+  EXPECT_EQ(example.source_of("lora_alpha"), "implied by --use_peft_lora");
+}
+
+TEST(Lora, SwitchedOffExplicitlyItsFlagsOnlyWarn) {
+  const Settings settings = resolve({.flags = {"--use_peft_lora", "False", "--lora_r", "8"}});
+  EXPECT_FALSE(settings.config.lora.use_peft);
+  EXPECT_THAT(settings.warnings, ElementsAre("--lora_r: has no effect; LoRA is off"));
+}
+
+TEST(Lora, AnAdapterToContinueTurnsItOn) {
+  EXPECT_TRUE(config_of({"--adapter_name_or_path", "a"}).lora.use_peft);
+  EXPECT_THAT(error_of({"--adapter_name_or_path", "a", "--use_peft", "False"}),
+              HasSubstr("expected LoRA to be on"));
+}
+
+TEST(Warnings, NameEveryFlagWithoutEffect) {
+  const Settings settings = resolve({.flags = {"--report_to", "none", "--push_to_hub", "False",
+                                               "--eval_steps", "5", "--log_level", "info"}});
+  EXPECT_THAT(settings.warnings, ElementsAre(HasSubstr("--log_level: has no effect here"),
+                                             HasSubstr("--push_to_hub: has no effect here"),
+                                             HasSubstr("--report_to: has no effect here"),
+                                             "--eval_steps: has no effect; eval_strategy is no"));
+}
+
+TEST(LaunchLine, SplitsAtTheProgramsName) {
+  const Flags arguments = {"--num_processes", "2", "--cpu", "train.py", "--learning_rate", "1"};
+  const LaunchLine line = parse_launch_line(arguments);
+  EXPECT_EQ(line.program, "train.py");
+  EXPECT_THAT(line.flags, ElementsAre("--num_processes", "2", "--cpu"));
+  EXPECT_THAT(line.arguments, ElementsAre("--learning_rate", "1"));
+  EXPECT_THAT(error_of(Sources{.launch_flags = {"--learning_rate", "1"}}),
+              HasSubstr("found a flag of the recipe before its name"));
+  EXPECT_THAT(error_of(Sources{.launch_flags = {"--num_proceses", "1"}}),
+              HasSubstr("did you mean --num_processes?"));
+}
+
+TEST(Derived, StepsAndSizes) {
+  OptimConfig optim;
+  const std::vector<std::pair<double, int64_t>> golden = {
+      {0, 0}, {0.03, 3}, {0.1, 10}, {1, 1}, {2.7, 2}};
+  for (auto [value, steps] : golden) {
+    optim.warmup_steps = value;
+    EXPECT_EQ(num_warmup_steps(optim, 95), steps);
+  }
+  EXPECT_EQ(interval_steps(0.1, 95), 10);
+  EXPECT_EQ(interval_steps(25, 95), 25);
+  EXPECT_EQ(size_bytes("5GB"), 5'000'000'000);
+  EXPECT_EQ(size_bytes("2MiB"), 2'097'152);
+  EXPECT_EQ(size_bytes("77"), 77);
+  EXPECT_THROW(size_bytes("5 GB"), ConfigError);
+}
+
+TEST(Required, ModelAndDataAreAskedFor) {
+  auto message = [](const Flags& flags) {
+    try {
+      require_runnable(resolve({.flags = flags}));
+    } catch (const ConfigError& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  EXPECT_THAT(message({}), HasSubstr("model_name_or_path: found nothing"));
+  EXPECT_THAT(message({"--model_name_or_path", "m"}), HasSubstr("dataset_name: found nothing"));
+  EXPECT_EQ(message({"--model_name_or_path", "m", "--dataset_name", "d"}), "");
+}
+
+}  // namespace
+}  // namespace strata::config

@@ -1,0 +1,160 @@
+// Oracle: the defaults that the reference's SFTConfig, ModelConfig and LoRA flags have, and the
+// table's own rules (no name twice, every record complete).
+#include "strata/config/settings_table.h"
+
+#include <map>
+#include <set>
+
+#include <gtest/gtest.h>
+
+#include "strata/config/describe.h"
+#include "strata/config/serialize.h"
+#include "strata/config/value.h"
+
+namespace strata::config {
+namespace {
+
+TEST(SettingsTable, NoNameOrAliasCollides) {
+  std::set<std::string_view> names;
+  for (const Setting& setting : settings_table()) {
+    EXPECT_TRUE(names.insert(setting.name).second) << setting.name;
+    for (std::string_view alias : setting.aliases) {
+      EXPECT_TRUE(names.insert(alias).second) << alias;
+    }
+  }
+  EXPECT_GT(names.size(), 250u);
+}
+
+TEST(SettingsTable, EveryRecordIsComplete) {
+  for (const Setting& setting : settings_table()) {
+    SCOPED_TRACE(setting.name);
+    EXPECT_FALSE(setting.help.empty());
+    EXPECT_FALSE(setting.peer.empty());
+    EXPECT_FALSE(setting.group.empty());
+    EXPECT_EQ(setting.name.find('-'), std::string_view::npos);
+    const bool has_field = !std::holds_alternative<std::monostate>(setting.field);
+    EXPECT_EQ(has_field, setting.kind == Kind::kBound);
+    EXPECT_EQ(!setting.harmless.empty(), setting.kind == Kind::kUnbound);
+  }
+}
+
+TEST(SettingsTable, EveryBoundSettingHasItsOwnField) {
+  RunConfig config;
+  std::map<void*, std::string_view> seen;
+  for (const Setting& setting : settings_table()) {
+    std::visit(
+        [&](auto accessor) {
+          if constexpr (!std::is_same_v<decltype(accessor), std::monostate>) {
+            auto [first, is_new] = seen.emplace(&accessor(config), setting.name);
+            EXPECT_TRUE(is_new) << setting.name << " and " << first->second;
+          }
+        },
+        setting.field);
+  }
+}
+
+TEST(SettingsTable, DefaultsAreValidAndReadBackTheSame) {
+  const RunConfig defaults;
+  for (const Setting& setting : settings_table()) {
+    if (setting.kind != Kind::kBound) continue;
+    SCOPED_TRACE(setting.name);
+    const std::string text = field_text(setting, defaults);
+    if (text.empty()) continue;
+    Given given{&setting, {.items = {text}}, {Rank::kFlag, "test"}};
+    EXPECT_EQ(canonical_text(given), text);
+  }
+}
+
+TEST(SettingsTable, DefaultsAreTheReferences) {
+  const std::map<std::string, std::string> expected = {
+      {"per_device_train_batch_size", "8"},
+      {"num_train_epochs", "3.0"},
+      {"max_steps", "-1"},
+      {"learning_rate", "2e-05"},
+      {"lr_scheduler_type", "linear"},
+      {"warmup_steps", "0.0"},
+      {"optim", "adamw_torch_fused"},
+      {"weight_decay", "0.0"},
+      {"adam_beta1", "0.9"},
+      {"adam_beta2", "0.999"},
+      {"adam_epsilon", "1e-08"},
+      {"gradient_accumulation_steps", "1"},
+      {"max_grad_norm", "1.0"},
+      {"bf16", "true"},
+      {"gradient_checkpointing", "true"},
+      {"logging_strategy", "steps"},
+      {"logging_steps", "10.0"},
+      {"logging_first_step", "false"},
+      {"eval_strategy", "no"},
+      {"eval_steps", "none"},
+      {"per_device_eval_batch_size", "8"},
+      {"eval_on_start", "false"},
+      {"save_only_model", "false"},
+      {"save_strategy", "steps"},
+      {"save_steps", "500.0"},
+      {"save_total_limit", "none"},
+      {"seed", "42"},
+      {"data_seed", "none"},
+      {"dataloader_drop_last", "false"},
+      {"train_sampling_strategy", "random"},
+      {"ddp_timeout", "1800"},
+      {"dataset_text_field", "text"},
+      {"max_length", "1024"},
+      {"shuffle_dataset", "false"},
+      {"packing", "false"},
+      {"packing_strategy", "bfd"},
+      {"eval_packing", "none"},
+      {"completion_only_loss", "none"},
+      {"assistant_only_loss", "false"},
+      {"dtype", "float32"},
+      {"use_peft", "false"},
+      {"lora_r", "16"},
+      {"lora_alpha", "32.0"},
+      {"lora_dropout", "0.05"},
+      {"use_rslora", "false"},
+      {"output_dir", "trainer_output"},
+  };
+  for (const auto& [name, text] : expected) {
+    EXPECT_EQ(field_text(get_setting(name), RunConfig{}), text) << name;
+  }
+}
+
+TEST(SettingsTable, OlderNamesAreKnown) {
+  const std::map<std::string, std::string> names = {
+      {"evaluation_strategy", "eval_strategy"},
+      {"max_seq_length", "max_length"},
+      {"max_seq_len", "max_length"},
+      {"model_name", "model_name_or_path"},
+      {"use_gradient_checkpointing", "gradient_checkpointing"},
+      {"activation_checkpointing", "gradient_checkpointing"},
+      {"torch_dtype", "dtype"},
+      {"fsdp_backward_prefetch_policy", "fsdp_backward_prefetch"},
+      {"cpu", "use_cpu"},
+      {"max-seq-length", "max_length"},
+  };
+  for (const auto& [name, setting] : names) {
+    ASSERT_NE(find_setting(name), nullptr) << name;
+    EXPECT_EQ(find_setting(name)->name, setting) << name;
+  }
+}
+
+TEST(SettingsTable, HashIgnoresWhatDiffersBetweenMachines) {
+  RunConfig a, b;
+  b.launch.machine_rank = 3;
+  b.launch.log_dir = "logs";
+  EXPECT_EQ(settings_hash(a), settings_hash(b));
+  b.optim.learning_rate = 1;
+  EXPECT_NE(settings_hash(a), settings_hash(b));
+}
+
+TEST(SettingsTable, JsonHoldsEveryBoundSetting) {
+  const std::string text = to_json_text(RunConfig{});
+  for (const Setting& setting : settings_table()) {
+    if (setting.kind != Kind::kBound) continue;
+    EXPECT_NE(text.find("\"" + std::string(setting.name) + "\": "), std::string::npos)
+        << setting.name;
+  }
+}
+
+}  // namespace
+}  // namespace strata::config

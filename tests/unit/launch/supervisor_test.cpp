@@ -1,0 +1,213 @@
+// Oracle: the shell's own view of ranks, exit codes and processes that are left.
+#include "strata/launch/supervisor.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <thread>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "strata/base/error.h"
+#include "strata/base/file.h"
+
+namespace strata::launch {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::HasSubstr;
+using Clock = std::chrono::steady_clock;
+
+class Supervision : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = fs::temp_directory_path() / fmt::format("strata_launch_test_{}", ::getpid());
+    fs::create_directories(folder_);
+    out_ =
+        ::open((folder_ / "out").c_str(), O_RDWR | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0600);
+    err_ =
+        ::open((folder_ / "err").c_str(), O_RDWR | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0600);
+  }
+  void TearDown() override {
+    ::close(out_);
+    ::close(err_);
+    fs::remove_all(folder_);
+  }
+
+  LaunchPlan shell(const std::string& script, int ranks) const {
+    LaunchPlan plan;
+    plan.command = {"/bin/sh", "-c", script};
+    plan.world_size = plan.local_world_size = ranks;
+    plan.environment = {{"WORLD_SIZE", std::to_string(ranks)}, {"FOLDER", folder_.string()}};
+    return plan;
+  }
+  int run(const LaunchPlan& plan) const {
+    return run_workers(plan, {.streams = {out_, err_}, .grace = std::chrono::milliseconds(300)});
+  }
+  std::string text(const char* file) const { return read_file(folder_ / file); }
+  // The process has ended, at most waiting for the system's first process to collect it.
+  bool is_gone(const std::string& pid) const {
+    std::ifstream file("/proc/" + pid + "/stat");
+    std::string number, name, state, parent;
+    if (!(file >> number >> name >> state >> parent)) return true;
+    return state == "Z" && parent != std::to_string(::getpid());
+  }
+
+  fs::path folder_;
+  int out_ = -1, err_ = -1;
+};
+
+TEST_F(Supervision, EveryRankHasItsNumberAndOthersAreLabelled) {
+  EXPECT_EQ(run(shell("echo I am $RANK of $WORLD_SIZE local $LOCAL_RANK; echo oops >&2", 3)), 0);
+  const std::string out = text("out");
+  EXPECT_THAT(out, HasSubstr("I am 0 of 3 local 0\n"));
+  EXPECT_THAT(out, HasSubstr("[rank 1] I am 1 of 3 local 1\n"));
+  EXPECT_THAT(out, HasSubstr("[rank 2] I am 2 of 3 local 2\n"));
+  EXPECT_EQ(out.find("[rank 0]"), std::string::npos);
+  EXPECT_THAT(text("err"), HasSubstr("[rank 2] oops\n"));
+}
+
+TEST_F(Supervision, LongAndUnfinishedLinesArrive) {
+  EXPECT_EQ(
+      run(shell("[ $RANK = 0 ] || { head -c 100000 /dev/zero | tr '\\0' x; printf end; }", 2)), 0);
+  const std::string out = text("out");
+  EXPECT_EQ(std::count(out.begin(), out.end(), 'x'), 100000);
+  EXPECT_THAT(out, HasSubstr("end\n"));
+}
+
+TEST_F(Supervision, LogFolderTakesTheOthersOutput) {
+  LaunchPlan plan =
+      shell("echo here $RANK; [ $RANK != 1 ] || { sleep 0.3; echo why >&2; exit 4; }", 2);
+  plan.log_dir = folder_ / "logs";
+  EXPECT_EQ(run(plan), 4);
+  EXPECT_EQ(text("logs/rank_1.log"), "here 1\nwhy\n");
+  EXPECT_THAT(text("out"), HasSubstr("here 0"));
+  EXPECT_THAT(text("err"), HasSubstr("[rank 1] why\n"));
+}
+
+TEST_F(Supervision, AFailingRankEndsAllAndSpeaksFirst) {
+  const auto start = Clock::now();
+  EXPECT_EQ(
+      run(shell(
+          "echo $$ > $FOLDER/pid$RANK; [ $RANK != 1 ] || { sleep 0.3; echo broken >&2; exit 7; };"
+          "sleep 60",
+          3)),
+      7);
+  EXPECT_LT(Clock::now() - start, std::chrono::seconds(5));
+  const std::string err = text("err");
+  EXPECT_THAT(err, HasSubstr("[rank 1] broken\nerror: rank 1: ended with exit code 7; stopping the "
+                             "other ranks\n"));
+  for (const char* rank : {"pid0", "pid2"}) {
+    std::string pid = text(rank);
+    pid.pop_back();
+    EXPECT_TRUE(is_gone(pid)) << pid;
+  }
+}
+
+TEST_F(Supervision, AKilledRankIsNamed) {
+  EXPECT_EQ(run(shell("[ $RANK != 1 ] || kill -9 $$; sleep 60", 2)), 137);
+  EXPECT_THAT(text("err"), HasSubstr("error: rank 1: killed by signal 9 (Killed); the system does "
+                                     "this when memory runs out; stopping the other ranks\n"));
+}
+
+TEST_F(Supervision, WhoIgnoresTermIsKilled) {
+  const auto start = Clock::now();
+  EXPECT_EQ(run(shell("trap '' TERM; [ $RANK != 0 ] || exit 3; while :; do sleep 0.1; done", 2)),
+            3);
+  EXPECT_LT(Clock::now() - start, std::chrono::seconds(5));
+}
+
+TEST_F(Supervision, WhatARankLeftBehindIsKilled) {
+  EXPECT_EQ(run(shell("sleep 60 & echo $! > $FOLDER/left", 1)), 0);
+  std::string pid = text("left");
+  pid.pop_back();
+  for (int i = 0; i < 50 && !is_gone(pid); ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+  EXPECT_TRUE(is_gone(pid));
+}
+
+// The launcher in a process of its own, so that it can be signalled.
+class SignalledSupervision : public Supervision {
+ protected:
+  pid_t start(const LaunchPlan& plan) {
+    const pid_t pid = ::fork();
+    if (pid == 0) ::_exit(run(plan));
+    wait_for("ready0");
+    wait_for("ready1");
+    return pid;
+  }
+  void wait_for(const char* file) {
+    for (int i = 0; i < 500 && !fs::exists(folder_ / file); ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+  }
+  static int exit_code(pid_t pid) {
+    int status = 0;
+    ::waitpid(pid, &status, 0);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+  }
+  std::string pid_of(const char* file) {
+    std::string pid = text(file);
+    pid.pop_back();
+    return pid;
+  }
+  void expect_gone(const char* file) {
+    const std::string pid = pid_of(file);
+    for (int i = 0; i < 100 && !is_gone(pid); ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    }
+    EXPECT_TRUE(is_gone(pid)) << file;
+  }
+};
+
+constexpr const char* kWaiting = "echo $$ > $FOLDER/pid$RANK; touch $FOLDER/ready$RANK; sleep 60";
+
+TEST_F(SignalledSupervision, InterruptEndsAll) {
+  const pid_t pid = start(shell(kWaiting, 2));
+  ::kill(pid, SIGINT);
+  EXPECT_EQ(exit_code(pid), 128 + SIGINT);
+  expect_gone("pid0");
+  expect_gone("pid1");
+}
+
+TEST_F(SignalledSupervision, TermReachesTheRanksWhoMayFinish) {
+  const pid_t pid =
+      start(shell("trap 'echo saved; exit 0' TERM; touch $FOLDER/ready$RANK;"
+                  "while :; do sleep 0.05; done",
+                  2));
+  ::kill(pid, SIGTERM);
+  EXPECT_EQ(exit_code(pid), 128 + SIGTERM);
+  EXPECT_THAT(text("out"), HasSubstr("[rank 1] saved\n"));
+}
+
+TEST_F(SignalledSupervision, UserSignalsArePassedOn) {
+  const pid_t pid = start(shell(
+      "trap 'echo got; exit 0' USR1; touch $FOLDER/ready$RANK; while :; do sleep 0.05; done", 2));
+  ::kill(pid, SIGUSR1);
+  EXPECT_EQ(exit_code(pid), 0);
+  EXPECT_THAT(text("out"), HasSubstr("[rank 1] got\n"));
+}
+
+TEST_F(SignalledSupervision, NoRankOutlivesAKilledLauncher) {
+  const pid_t pid = start(shell(std::string("exec 2>/dev/null; ") + kWaiting, 2));
+  ::kill(pid, SIGKILL);
+  EXPECT_EQ(exit_code(pid), -SIGKILL);
+  expect_gone("pid0");
+  expect_gone("pid1");
+}
+
+TEST_F(Supervision, AProgramThatIsMissingIsAnError) {
+  LaunchPlan plan;
+  plan.command = {"/no/such/program"};
+  EXPECT_THROW(run(plan), IoError);
+}
+
+}  // namespace
+}  // namespace strata::launch
