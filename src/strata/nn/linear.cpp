@@ -5,6 +5,7 @@
 
 #include "strata/base/error.h"
 #include "strata/nn/function_state.h"
+#include "strata/ops/matmul.h"
 
 namespace strata::nn {
 namespace {
@@ -23,15 +24,19 @@ bool trains_on_input(const Linear& layer) {
          (layer.low_rank() != nullptr && layer.low_rank()->trains());
 }
 
-// x W^T + b, on top of the residual where there is one: its copy is the product's start value.
+// What the product is added to: residual, bias, their sum, or undefined.
+at::Tensor start_value(const Linear& layer, const at::Tensor& x, const at::Tensor& residual) {
+  if (layer.bias() == nullptr) return residual.defined() ? residual.clone() : residual;
+  const at::Tensor& bias = layer.bias()->value();
+  if (residual.defined()) return at::add(residual, bias);
+  return bias.expand({x.size(0), bias.size(0)}).contiguous();
+}
+
 at::Tensor base_product(const Linear& layer, const at::Tensor& x, const at::Tensor& residual) {
-  const at::Tensor weight = layer.weight().value().t();
-  Parameter* bias = layer.bias();
-  if (residual.defined()) {
-    at::Tensor y = at::addmm(residual, x, weight);
-    return bias != nullptr ? y.add_(bias->value()) : y;
-  }
-  return bias != nullptr ? at::addmm(bias->value(), x, weight) : at::mm(x, weight);
+  at::Tensor y = start_value(layer, x, residual);
+  if (!y.defined()) return ops::matmul(x, layer.weight().value(), {.b = true});
+  ops::matmul_into(y, x, layer.weight().value(), {.b = true}, /*beta=*/1);
+  return y;
 }
 
 void write_base_gradients(const Linear& layer, const at::Tensor& dy, const at::Tensor& x) {
@@ -70,9 +75,9 @@ struct LinearFunction : torch::autograd::Function<LinearFunction> {
       const at::Tensor& dy = gradients[i];
       if (context->needs_input_grad(0)) {
         if (dx.defined()) {
-          dx.addmm_(dy, layer.weight().value());
+          ops::matmul_into(dx, dy, layer.weight().value(), {}, /*beta=*/1);
         } else {
-          dx = at::mm(dy, layer.weight().value());
+          dx = ops::matmul(dy, layer.weight().value());
         }
       }
       write_base_gradients(layer, dy, x);

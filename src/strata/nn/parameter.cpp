@@ -1,6 +1,7 @@
 #include "strata/nn/parameter.h"
 
 #include "strata/base/error.h"
+#include "strata/ops/matmul.h"
 
 namespace strata::nn {
 
@@ -42,21 +43,12 @@ void Parameter::accumulate_grad(const at::Tensor& gradient) {
 
 void Parameter::accumulate_grad_product(const at::Tensor& a, const at::Tensor& b) {
   GradTarget target = grad();
-  if (target.tensor.scalar_type() == a.scalar_type()) {
-    target.tensor.addmm_(a.t(), b, /*beta=*/target.beta, /*alpha=*/1);
-    return;
-  }
-  if (a.device().is_cpu()) {
-    // Cheaper than a whole product of its own, and sums without rounding to the type of a.
-    const at::ScalarType type = target.tensor.scalar_type();
-    target.tensor.addmm_(a.to(type).t(), b.to(type), /*beta=*/target.beta, /*alpha=*/1);
-    return;
-  }
-  const at::Tensor product = at::mm(a.t(), b);
-  if (target.beta == 0.0f) {
-    target.tensor.copy_(product);
+  const at::ScalarType type = target.tensor.scalar_type();
+  if (type == a.scalar_type() || type == at::kFloat) {
+    ops::matmul_into(target.tensor, a, b, {.a = true}, target.beta);
   } else {
-    target.tensor.add_(product);
+    const at::Tensor product = ops::matmul(a, b, {.a = true});
+    target.beta == 0.0f ? target.tensor.copy_(product) : target.tensor.add_(product);
   }
 }
 
