@@ -2,7 +2,6 @@
 find_package(Threads REQUIRED)
 find_package(nlohmann_json REQUIRED)
 find_package(yaml-cpp REQUIRED)
-find_package(CLI11 REQUIRED)
 find_package(GTest)
 find_library(ONIGURUMA_LIBRARY onig REQUIRED)
 find_library(UTF8PROC_LIBRARY utf8proc REQUIRED)

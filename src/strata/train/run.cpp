@@ -49,13 +49,15 @@ void introduce(const config::RunConfig& config, Trainee& trainee, const Datasets
                Trainer& trainer) {
   const comm::Mesh& mesh = trainee.store->mesh();
   trainer.say(adapters::trainable_parameters_line(*trainee.model));
-  trainer.say(fmt::format(
-      "{} ranks ({}), {}, {} rows of {} tokens, {} steps of {} rows, masters fp32, computing in {}",
-      mesh.world->size(), mesh.world->transport(), config.shard.sharding_strategy,
-      datasets.train.rows.size(), datasets.train.num_tokens, trainer.plan().max_steps,
-      config.train.per_device_train_batch_size * mesh.world->size() *
-          config.train.gradient_accumulation_steps,
-      trainee.compute_type == at::kFloat ? "fp32" : "bf16"));
+  trainer.say(
+      fmt::format("{} rank{} ({}), {}, {} rows of {} tokens, {} steps of {} rows, masters fp32, "
+                  "computing in {}",
+                  mesh.world->size(), mesh.world->size() == 1 ? "" : "s", mesh.world->transport(),
+                  config.shard.sharding_strategy, datasets.train.rows.size(),
+                  datasets.train.num_tokens, trainer.plan().max_steps,
+                  config.train.per_device_train_batch_size * mesh.world->size() *
+                      config.train.gradient_accumulation_steps,
+                  trainee.compute_type == at::kFloat ? "fp32" : "bf16"));
   if (config.shard.bf16 && trainee.compute_type == at::kFloat) {
     trainer.say(
         "bf16: this CPU has no bf16 arithmetic, computing in fp32 instead (faster here, and "

@@ -39,12 +39,28 @@ double seconds_since_launch() {
   return now - (launched != nullptr ? std::strtod(launched, nullptr) : kProcessStart);
 }
 
+Json schedule_kwargs(const config::OptimConfig& optim) {
+  if (optim.lr_scheduler_kwargs.empty()) return Json::object();
+  return parse_json(optim.lr_scheduler_kwargs, "lr_scheduler_kwargs");
+}
+
+std::optional<optim::MetricSchedule> metric_schedule(const config::RunConfig& config) {
+  if (!optim::is_metric_schedule(config.optim.lr_scheduler_type)) return std::nullopt;
+  if (config.train.eval_strategy == "no") {
+    throw ConfigError(
+        "lr_scheduler_type: found {} with eval_strategy no, expected evaluations to answer to; set "
+        "eval_strategy to steps or epoch",
+        config.optim.lr_scheduler_type);
+  }
+  return optim::MetricSchedule(config.optim.lr_scheduler_type, schedule_kwargs(config.optim),
+                               config.optim.learning_rate);
+}
+
 std::function<double(int64_t)> lr_schedule(const config::OptimConfig& optim, int64_t max_steps) {
+  if (optim::is_metric_schedule(optim.lr_scheduler_type)) return {};
   optim::ScheduleSettings settings;
   settings.type = optim.lr_scheduler_type;
-  if (!optim.lr_scheduler_kwargs.empty()) {
-    settings.kwargs = parse_json(optim.lr_scheduler_kwargs, "lr_scheduler_kwargs");
-  }
+  settings.kwargs = schedule_kwargs(optim);
   settings.total_steps = max_steps;
   settings.learning_rate = optim.learning_rate;
   settings.warmup_steps = optim::resolve_warmup(optim.warmup_steps, optim.warmup_ratio, max_steps);
@@ -73,7 +89,8 @@ Trainer::Trainer(const config::RunConfig& config, const std::string& settings_te
                config.train.data_seed.value_or(config.train.seed),
                config.train.train_sampling_strategy, config.train.dataloader_drop_last),
       plan_(plan_steps(config.train, sampler_.batches_per_rank())),
-      lr_factor_(lr_schedule(config.optim, plan_.max_steps)) {
+      lr_factor_(lr_schedule(config.optim, plan_.max_steps)),
+      metric_schedule_(metric_schedule(config)) {
   if (!config.train.resume_from_checkpoint.empty()) resume();
   if (!is_main()) return;
   const std::optional<int64_t> resumed =
@@ -105,6 +122,7 @@ void Trainer::resume() {
   step_ = first_step_ = state.global_step;
   log_history_ = state.log_history;
   num_tokens_ = progress.at("num_tokens").get<int64_t>();
+  if (metric_schedule_) metric_schedule_->load(progress.at("lr_schedule"));
   const Json& window = progress.at("log_window");
   window_ = {window.at("loss").get<double>(), window.at("correct").get<double>(),
              window.at("entropy").get<double>(), window.at("trained_tokens").get<double>(),
@@ -117,7 +135,9 @@ std::string Trainer::progress_text() const {
                     {"entropy", window_.entropy},
                     {"trained_tokens", window_.trained_tokens},
                     {"steps", window_.steps}};
-  return dump_python(Json{{"num_tokens", num_tokens_}, {"log_window", window}}) + "\n";
+  Json progress{{"num_tokens", num_tokens_}, {"log_window", window}};
+  if (metric_schedule_) progress["lr_schedule"] = metric_schedule_->state();
+  return dump_python(progress) + "\n";
 }
 
 double Trainer::run() {
@@ -148,6 +168,11 @@ std::vector<data::MicroBatch> Trainer::micro_batches(const StepPlan::Window& win
     batches.push_back(data::collate(examples, rows));
   }
   return batches;
+}
+
+double Trainer::learning_rate() const {
+  if (metric_schedule_) return metric_schedule_->learning_rate();
+  return config_.optim.learning_rate * lr_factor_(step_);
 }
 
 Trainer::StepOutcome Trainer::train_step() {
@@ -182,7 +207,7 @@ Trainer::StepOutcome Trainer::train_step() {
                     "resume from the last checkpoint",
                     step_ + 1, outcome.gradient_norm, step_));
   }
-  outcome.learning_rate = config_.optim.learning_rate * lr_factor_(step_);
+  outcome.learning_rate = learning_rate();
   trainee_.optimizer->step(outcome.learning_rate,
                            optim::clip_factor(outcome.gradient_norm, config_.optim.max_grad_norm));
   return outcome;
@@ -258,6 +283,7 @@ void Trainer::evaluate() {
               {"eval_num_tokens", static_cast<double>(num_tokens_)},
               {"eval_mean_token_accuracy", sums.accuracy}},
          machine_readings());
+  if (metric_schedule_) metric_schedule_->step(sums.mean_loss);
   // The evaluation's seconds are not training's.
   speed_since_ += std::chrono::duration_cast<Clock::duration>(Clock::now() - start);
 }

@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "strata/data/sampler.h"
+#include "strata/optim/metric_schedule.h"
 #include "strata/report/metrics_file.h"
 #include "strata/report/progress.h"
 #include "strata/report/trainer_state.h"
@@ -67,6 +68,7 @@ class Trainer {
   void record(Json values, const Json& extra);
   Json machine_readings() const;
   std::string progress_text() const;
+  double learning_rate() const;
   double elapsed_seconds() const;
 
   const config::RunConfig& config_;
@@ -76,7 +78,9 @@ class Trainer {
   const Datasets& datasets_;
   data::BatchSampler sampler_;
   StepPlan plan_;
+  // One of the two: by step, or by the evaluated loss.
   std::function<double(int64_t)> lr_factor_;
+  std::optional<optim::MetricSchedule> metric_schedule_;
   std::unique_ptr<report::Progress> progress_;    // rank 0
   std::unique_ptr<report::MetricsFile> metrics_;  // rank 0
 
