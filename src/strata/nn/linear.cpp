@@ -29,7 +29,8 @@ at::Tensor start_value(const Linear& layer, const at::Tensor& x, const at::Tenso
   if (layer.bias() == nullptr) return residual.defined() ? residual.clone() : residual;
   const at::Tensor& bias = layer.bias()->value();
   if (residual.defined()) return at::add(residual, bias);
-  return bias.expand({x.size(0), bias.size(0)}).contiguous();
+  // A copy even of one row: the product is added into it.
+  return bias.expand({x.size(0), bias.size(0)}).clone(at::MemoryFormat::Contiguous);
 }
 
 at::Tensor base_product(const Linear& layer, const at::Tensor& x, const at::Tensor& residual) {

@@ -115,6 +115,16 @@ TEST_F(LinearTest, ResidualIsAddedAndReceivesTheGradient) {
   expect_gradients(r);
 }
 
+// One row once shared its memory with the bias, into which the product was then added.
+TEST_F(LinearTest, OneRowLeavesTheBiasAsItIs) {
+  const auto layer = make("bias", /*bias=*/true, /*branch=*/false);
+  const at::Tensor bias = layer->bias()->value().clone(), x = at::randn({1, kIn});
+  const at::NoGradGuard no_grad;
+  const at::Tensor first = layer->forward(x, context_);
+  EXPECT_TRUE(at::equal(layer->bias()->value(), bias));
+  EXPECT_TRUE(at::equal(layer->forward(x, context_), first));
+}
+
 TEST_F(LinearTest, FrozenLayerKeepsNoInputAndWritesNothing) {
   const auto layer = make("frozen", /*bias=*/true, /*branch=*/false);
   layer->weight().set_requires_grad(false);
