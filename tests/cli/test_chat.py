@@ -14,8 +14,8 @@ from transformers import AutoTokenizer, LlamaForCausalLM
 
 from running import PROGRAM, environment
 
-NEW_TOKENS = 12
-TURNS = ["the cat sat on 東京", "def f(x): café", "we'll"]
+NEW_TOKENS = 8
+TURNS = ["the cat 東", "café", "we"]
 
 
 def chat(*words, stdin=""):

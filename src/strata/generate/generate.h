@@ -27,7 +27,7 @@ struct Continuation {
 
 struct GenerateOptions {
   int64_t max_new_tokens = 256;
-  std::vector<int32_t> eos_ids;
+  std::vector<int32_t> eos_ids = {};
   // false: compute the whole text for every token (slow; an oracle for the cache).
   bool use_cache = true;
 };

@@ -17,9 +17,9 @@
 namespace strata::generate {
 
 struct LoadOptions {
-  std::filesystem::path model;    // folder of a checkpoint, or of an adapter that names its base
-  std::filesystem::path adapter;  // empty: none
-  std::string dtype = "auto";     // auto: config.json's; else float32, bfloat16 or float16
+  std::filesystem::path model = {};  // folder of a checkpoint, or of an adapter that names its base
+  std::filesystem::path adapter = {};  // empty: none
+  std::string dtype = "auto";          // auto: config.json's; else float32, bfloat16 or float16
 };
 
 struct ModelPaths {

@@ -102,7 +102,7 @@ TEST_F(GenerateTest, RefusesPromptsThatCannotBe) {
             std::string::npos);
 }
 
-TEST_F(GenerateTest, NothingIsTrainableAndHomesAreSlots) {
+TEST_F(GenerateTest, TypeIsTheOneAskedFor) {
   LoadedModel loaded({.model = folder_.path(), .dtype = "float32"});
   EXPECT_EQ(loaded.storage_type(), at::kFloat);
   EXPECT_EQ(loaded.num_layers(), 2);
