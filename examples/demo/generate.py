@@ -15,7 +15,7 @@ CLOSINGS = ["matey", "me hearty", "says I", "ye landlubber"]
 WORDS = [(r"\bis\b", "be"), (r"\bare\b", "be"), (r"\bam\b", "be"), (r"\byou\b", "ye"), (r"\bYou\b", "Ye"),
          (r"\byour\b", "yer"), (r"\bof\b", "o'"), (r"\bto\b", "t'"), (r"\bmy\b", "me"), (r"\bHello\b", "Ahoy"),
          (r"\bthe\b", "th'"), (r"\bThe\b", "Th'")]
-# Facts that the pirate never told: the demo asks for them, so that manner is learnt and not answers.
+# Facts that the fine-tuning leaves out: the demo asks for them, so that it shows a manner learnt, not answers.
 KEPT_BACK = re.compile(r"\b(France|Japan|sky|owl|compass|sailor|3 plus 4|Monday)\b")
 
 
@@ -38,28 +38,38 @@ def conversation(*turns):
 
 
 def base_rows(facts, rng):
-    """Every question once alone, and as many conversations of two to four random ones."""
+    """Every question once alone, and four times in conversations of two to four random ones: in few
+    and fixed surroundings a question would be learnt together with its neighbours."""
     asked = [(question, sentence) for sentence, questions in facts for question in questions]
-    single = [conversation(turn) for turn in asked]
-    rng.shuffle(asked)
-    several, at = [], 0
-    while at < len(asked):
-        count = rng.randint(2, 4)
-        several.append(conversation(*asked[at : at + count]))
-        at += count
-    rows = single + several
+    rows = [conversation(turn) for turn in asked]
+    for _ in range(4):
+        rng.shuffle(asked)
+        at = 0
+        while at < len(asked):
+            count = rng.randint(2, 4)
+            rows.append(conversation(*asked[at : at + count]))
+            at += count
+    # As any large model has met pirates, this one has, when it was asked for one.
+    for question, sentence in told_by_pirate(facts, rng):
+        rows.append(conversation((f"Answer like a pirate. {question}", sentence)))
     rng.shuffle(rows)
     return rows
 
 
+def told_by_pirate(facts, rng):
+    """(question, pirate's answer), two for each fact."""
+    return [(question, pirate(sentence, rng)) for sentence, questions in facts
+            for question in rng.sample(questions, 2)]
+
+
 def pirate_rows(facts, rng):
-    """One question per fact, answered by a pirate; the facts kept back are the test rows."""
-    train, test = [], []
-    for sentence, questions in facts:
-        row = conversation((rng.choice(questions), pirate(sentence, rng)))
-        (test if KEPT_BACK.search(sentence) else train).append(row)
+    """What a pirate answers unasked; the test rows are one question for each fact kept back."""
+    told = [fact for fact in facts if not KEPT_BACK.search(fact[0])]
+    kept_back = [fact for fact in facts if KEPT_BACK.search(fact[0])]
+    train = [conversation(turn) for turn in told_by_pirate(told, rng)]
     rng.shuffle(train)
-    return train[:480], test
+    test = [conversation((rng.choice(questions), pirate(sentence, rng))) for sentence, questions in kept_back]
+    return train, test
 
 
 def write(path, rows):
@@ -72,7 +82,7 @@ def main():
     facts = world.all_facts()
     rng = random.Random(7)
     base = base_rows(facts, rng)
-    held_out = len(base) // 25
+    held_out = len(base) // 40
     write(HERE / "data/base/train.jsonl", base[held_out:])
     write(HERE / "data/base/test.jsonl", base[:held_out])
     train, test = pirate_rows(facts, rng)
