@@ -86,6 +86,10 @@ class Supervisor {
       relay_output();
       handle_signals();
       reap();
+      if (terminate_at_ && Clock::now() >= *terminate_at_) {
+        terminate_at_.reset();
+        signal_all(SIGTERM);
+      }
       if (deadline_ && Clock::now() >= *deadline_) signal_all(SIGKILL);
     }
     relay_output();
@@ -111,8 +115,8 @@ class Supervisor {
     }
     int timeout_ms = -1;
     if (deadline_) {
-      const auto left =
-          std::chrono::duration_cast<std::chrono::milliseconds>(*deadline_ - Clock::now());
+      const auto next = terminate_at_ ? std::min(*terminate_at_, *deadline_) : *deadline_;
+      const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(next - Clock::now());
       // After the deadline all are killed; look again soon in case one started a process meanwhile.
       timeout_ms = static_cast<int>(std::max<int64_t>(left.count() + 1, 100));
     }
@@ -163,7 +167,7 @@ class Supervisor {
     if (!cause || interrupted_by_ != 0 || exit_code_ != 0) return;
     exit_code_ = exit_code_of(cause->wait_status);
     report(*cause);
-    signal_all(SIGTERM);
+    terminate_at_ = Clock::now() + options_.patience;
     stop_within(options_.grace);
   }
 
@@ -224,6 +228,7 @@ class Supervisor {
   SupervisorOptions options_;
   SignalQueue signals_;
   std::vector<Worker> workers_;
+  std::optional<Clock::time_point> terminate_at_;
   std::optional<Clock::time_point> deadline_;
   int interrupted_by_ = 0;
   int exit_code_ = 0;

@@ -11,6 +11,9 @@ namespace strata::launch {
 
 struct SupervisorOptions {
   Streams streams;
+  // After a failure the other ranks may end by themselves for this long, with their own message and
+  // without their half-written files, before they are told to.
+  std::chrono::milliseconds patience{2000};
   // From the first failure or an interrupt until what is left is killed.
   std::chrono::milliseconds grace{5000};
   // The same after SIGTERM or SIGHUP, when ranks may be saving.
