@@ -19,8 +19,9 @@ auto translate(const char* collective, int rank, F&& call) {
     std::string reason = e.what();
     reason = reason.substr(0, reason.find('\n'));
     throw CommError(
-        "collective {}: found a failed peer on rank {} ({}), expected every rank to take "
-        "part; look at the first failing rank's message",
+        "collective {} of rank {}: found a failed peer ({}), expected every rank to take part; "
+        "look "
+        "at the first failing rank's message",
         collective, rank, reason);
   }
 }

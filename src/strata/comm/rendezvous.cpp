@@ -53,10 +53,22 @@ void Rendezvous::require_same(const std::string& what, const std::string& value)
   if (options_.world_size == 1) return;
   c10d::Store& store = this->store();
   const auto key = [&](int rank) { return "same/" + what + "/" + std::to_string(rank); };
-  store.set(key(options_.rank), std::vector<uint8_t>(value.begin(), value.end()));
+  std::vector<std::string> values;
+  try {
+    store.set(key(options_.rank), std::vector<uint8_t>(value.begin(), value.end()));
+    for (int rank = 0; rank < options_.world_size; ++rank) {
+      const std::vector<uint8_t> bytes = store.get(key(rank));
+      values.emplace_back(bytes.begin(), bytes.end());
+    }
+  } catch (const std::exception& e) {
+    const std::string reason = e.what();
+    throw CommError(
+        "{}: found rank 0 or rank {} gone before the run began ({}), expected every rank to take "
+        "part; look at the first failing rank's message",
+        what, values.size(), reason.substr(0, reason.find('\n')));
+  }
   for (int rank = 0; rank < options_.world_size; ++rank) {
-    const std::vector<uint8_t> bytes = store.get(key(rank));
-    const std::string other(bytes.begin(), bytes.end());
+    const std::string& other = values[static_cast<size_t>(rank)];
     if (other != value) {
       throw ConfigError(
           "{}: found \"{}\" on rank {} but \"{}\" on rank {}, expected the same on all "
