@@ -1,5 +1,6 @@
 #include "strata/checkpoint/export.h"
 
+#include <set>
 #include <unordered_map>
 
 #include "strata/base/error.h"
@@ -85,6 +86,32 @@ void stream_segments(shard::UnitStore& store, const Names& names, const std::str
   }
 }
 
+bool is_shard_name(const std::string& name) {
+  constexpr std::string_view kPattern = "model-00000-of-00000.safetensors";
+  if (name.size() != kPattern.size()) return false;
+  for (size_t i = 0; i < name.size(); ++i) {
+    const bool fits =
+        kPattern[i] == '0' ? name[i] >= '0' && name[i] <= '9' : name[i] == kPattern[i];
+    if (!fits) return false;
+  }
+  return true;
+}
+
+// Weights of an earlier export: a loader would take model.safetensors before newer shards.
+void remove_stale_weights(const fs::path& folder, const hf::ShardPlan& plan) {
+  std::set<std::string> written;
+  for (const hf::Shard& shard : plan.shards) written.insert(shard.file);
+  if (plan.is_indexed()) written.insert(hf::kModelIndexFile);
+  std::vector<fs::path> stale;
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    const std::string name = entry.path().filename().string();
+    const bool is_weights =
+        name == hf::kModelWeightsFile || name == hf::kModelIndexFile || is_shard_name(name);
+    if (is_weights && !written.contains(name)) stale.push_back(entry.path());
+  }
+  for (const fs::path& path : stale) fs::remove(path);
+}
+
 // A saved adapter that silently holds zeros or another rank's part is a known failure of other
 // tools: the file is opened again, with every rule of the format checked, and its tensors looked
 // up.
@@ -140,6 +167,7 @@ void export_model(const fs::path& folder, shard::UnitStore& store, uint64_t max_
     if (plan.is_indexed()) {
       write_file_atomically(folder / hf::kModelIndexFile, plan.index_json(num_parameters));
     }
+    remove_stale_weights(folder, plan);
   });
 }
 
