@@ -30,9 +30,9 @@ int64_t size_bytes(const std::string& text) {
       {"TB", 1e12}, {"KiB", 1024.0}, {"MiB", 1048576.0}, {"GiB", 1073741824.0}};
   double number = 0;
   const char* end = text.data() + text.size();
-  auto [stop, error] = std::from_chars(text.data(), end, number);
+  auto [stop, error] = std::from_chars(text.data(), end, number, std::chars_format::fixed);
   auto unit = kUnits.find(std::string(stop, end));
-  if (error != std::errc() || unit == kUnits.end() || !(number > 0) ||
+  if (error != std::errc() || unit == kUnits.end() || !(number * unit->second >= 1) ||
       number * unit->second > 9e18) {
     throw ConfigError("size: found \"{}\", expected a size like 50GB, 200MB or 1000000", text);
   }
