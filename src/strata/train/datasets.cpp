@@ -24,18 +24,12 @@ std::vector<std::string> split_names(const std::string& list) {
   return names;
 }
 
-bool is_evaluation_split(const std::string& name) {
-  return name == "test" || name == "validation" || name == "valid" || name == "eval" ||
-         name == "dev";
-}
-
-// Of `splits` the first evaluation split that the data set has.
+// Of `splits`, behind the first, the first that the data set has.
 std::string evaluation_split(const config::DataConfig& config) {
   const std::vector<std::string> have = data::list_splits(config.dataset_name);
-  for (const std::string& name : split_names(config.splits)) {
-    if (is_evaluation_split(name) && std::find(have.begin(), have.end(), name) != have.end()) {
-      return name;
-    }
+  const std::vector<std::string> names = split_names(config.splits);
+  for (size_t i = 1; i < names.size(); ++i) {
+    if (std::find(have.begin(), have.end(), names[i]) != have.end()) return names[i];
   }
   throw ConfigError(
       "eval_strategy: found no evaluation split among \"{}\" in {} (it has: {}), "
@@ -44,10 +38,24 @@ std::string evaluation_split(const config::DataConfig& config) {
 }
 
 std::string training_split(const config::DataConfig& config) {
-  for (const std::string& name : split_names(config.splits)) {
-    if (!is_evaluation_split(name)) return name;
+  const std::vector<std::string> names = split_names(config.splits);
+  return names.empty() ? "train" : names.front();
+}
+
+// The template in a file, or the one of a tokenizer's folder.
+std::string read_chat_template(const std::filesystem::path& path) {
+  if (!std::filesystem::is_directory(path)) return read_file(path);
+  const std::filesystem::path file = path / "chat_template.jinja";
+  const std::string source = std::filesystem::exists(file)
+                                 ? read_file(file)
+                                 : text::Tokenizer::load(path)->chat_template();
+  if (source.empty()) {
+    throw ConfigError(
+        "chat_template_path: found no chat template in {}, expected chat_template.jinja or a "
+        "tokenizer that has one; name the file itself",
+        path.string());
   }
-  return "train";
+  return source;
 }
 
 data::PrepareOptions options_of(const config::RunConfig& config, int64_t vocab_size) {
@@ -81,7 +89,7 @@ Datasets load_datasets(const config::RunConfig& config, int64_t vocab_size) {
   if (!config.data.pad_token.empty()) sets.tokenizer->set_pad_token(config.data.pad_token);
   sets.chat_template_source = config.data.chat_template_path.empty()
                                   ? sets.tokenizer->chat_template()
-                                  : read_file(config.data.chat_template_path);
+                                  : read_chat_template(config.data.chat_template_path);
   if (!sets.chat_template_source.empty()) {
     sets.chat_template.emplace(sets.chat_template_source, config.data.chat_template_path.empty()
                                                               ? "chat template"
