@@ -83,11 +83,13 @@ RunResult run_sft(const config::RunConfig& config, const launch::RankEnvironment
   comm::Mesh mesh =
       comm::make_mesh(rendezvous, shard_group_size(config.shard, environment.world_size));
 
-  Datasets datasets;
-  comm::all_or_nothing(*mesh.world, "preparing the run", [&] {
+  // On its own: rank 0's error must not wait until the others have read their data.
+  comm::all_or_nothing(*mesh.world, "preparing the output folder", [&] {
     if (environment.rank == 0) check_output_folder(config);
-    datasets = load_datasets(config, vocab_size_of(config.model));
   });
+  Datasets datasets;
+  comm::all_or_nothing(*mesh.world, "preparing the data",
+                       [&] { datasets = load_datasets(config, vocab_size_of(config.model)); });
   const std::unique_ptr<Trainee> trainee = assemble(config, mesh);
   Trainer trainer(config, settings_text, *trainee, datasets, output);
   introduce(config, *trainee, datasets, trainer);
