@@ -29,14 +29,18 @@ double peak_rss_mb() {
   return static_cast<double>(usage.ru_maxrss) / 1024.0;
 }
 
+double seconds_since_1970() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+// Set when the program is loaded, not at the first log.
+const double kProcessStart = seconds_since_1970();
+
 // Since the launcher started when it said so, else since this process did.
 double seconds_since_launch() {
-  static const double kProcessStart =
-      std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-  const double now =
-      std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
   const char* launched = std::getenv("STRATA_LAUNCH_TIME");
-  return now - (launched != nullptr ? std::strtod(launched, nullptr) : kProcessStart);
+  return seconds_since_1970() -
+         (launched != nullptr ? std::strtod(launched, nullptr) : kProcessStart);
 }
 
 Json schedule_kwargs(const config::OptimConfig& optim) {
@@ -310,11 +314,13 @@ void Trainer::save() {
   checkpoint::SmallFiles files{{"trainer_state.json", report::trainer_state_text(state())},
                                {"progress.json", progress_text()},
                                {"settings.json", settings_text_}};
-  checkpoint::save(output_dir, step_, *trainee_.store,
-                   config_.train.save_only_model ? nullptr : trainee_.optimizer.get(), files);
+  const fs::path saved =
+      checkpoint::save(output_dir, step_, *trainee_.store,
+                       config_.train.save_only_model ? nullptr : trainee_.optimizer.get(), files);
   comm::all_or_nothing(world_, "removing old checkpoints", [&] {
     if (is_main() && config_.train.save_total_limit) {
-      checkpoint::rotate(output_dir, *config_.train.save_total_limit);
+      // Later steps of an earlier run in the same folder must not push out what was just saved.
+      checkpoint::rotate(output_dir, *config_.train.save_total_limit, saved);
     }
   });
   speed_since_ += std::chrono::duration_cast<Clock::duration>(Clock::now() - start);

@@ -69,7 +69,6 @@ class Trainer {
   Json machine_readings() const;
   std::string progress_text() const;
   double learning_rate() const;
-  double elapsed_seconds() const;
 
   const config::RunConfig& config_;
   std::string settings_text_;
