@@ -33,7 +33,7 @@ std::vector<Setting> model_settings() {
                     {{.name = "model_name_or_path",
                       .aliases = {"model_name"},
                       .field = STRATA_FIELD(model.model_name_or_path),
-                      .help = "folder with the checkpoint, or its name in the Hugging Face cache"},
+                      .help = "folder with the checkpoint"},
                      {.name = "config_name",
                       .field = STRATA_FIELD(model.config_name),
                       .help = "train from scratch: a config.json or a folder that holds one",
