@@ -179,8 +179,12 @@ at::Tensor draw_linear(int64_t rows, int64_t columns, const at::Generator& gener
 }
 
 std::string with_thousands(int64_t value) {
-  std::string text = std::to_string(value);
-  for (int64_t i = static_cast<int64_t>(text.size()) - 3; i > 0; i -= 3) text.insert(i, ",");
+  const std::string digits = std::to_string(value);
+  std::string text;
+  for (size_t i = 0; i < digits.size(); ++i) {
+    if (i > 0 && (digits.size() - i) % 3 == 0) text += ',';
+    text += digits[i];
+  }
   return text;
 }
 
