@@ -47,8 +47,10 @@ class Supervision : public ::testing::Test {
     plan.environment = {{"WORLD_SIZE", std::to_string(ranks)}, {"FOLDER", folder_.string()}};
     return plan;
   }
-  int run(const LaunchPlan& plan) const {
-    return run_workers(plan, {.streams = {out_, err_}, .grace = std::chrono::milliseconds(300)});
+  int run(const LaunchPlan& plan, std::chrono::milliseconds patience = {}) const {
+    return run_workers(plan, {.streams = {out_, err_},
+                              .patience = patience,
+                              .grace = patience + std::chrono::milliseconds(300)});
   }
   std::string text(const char* file) const { return read_file(folder_ / file); }
   // The process has ended, at most waiting for the system's first process to collect it.
@@ -114,6 +116,13 @@ TEST_F(Supervision, AKilledRankIsNamed) {
   EXPECT_EQ(run(shell("[ $RANK != 1 ] || kill -9 $$; sleep 60", 2)), 137);
   EXPECT_THAT(text("err"), HasSubstr("error: rank 1: killed by signal 9 (Killed); the system does "
                                      "this when memory runs out; stopping the other ranks\n"));
+}
+
+TEST_F(Supervision, AfterAFailureTheOthersMayEndByThemselves) {
+  EXPECT_EQ(run(shell("[ $RANK != 1 ] || exit 7; sleep 0.2; echo cleaned up; exit 1", 2),
+                std::chrono::seconds(5)),
+            7);
+  EXPECT_THAT(text("out"), HasSubstr("cleaned up\n"));
 }
 
 TEST_F(Supervision, WhoIgnoresTermIsKilled) {
