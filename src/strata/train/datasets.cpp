@@ -1,7 +1,8 @@
 #include "strata/train/datasets.h"
 
 #include <algorithm>
-#include <thread>
+
+#include <ATen/Parallel.h>
 
 #include "strata/base/error.h"
 #include "strata/base/file.h"
@@ -68,7 +69,7 @@ data::PrepareOptions options_of(const config::RunConfig& config, int64_t vocab_s
   options.assistant_only_loss = config.data.assistant_only_loss;
   options.shuffle = config.data.shuffle_dataset;
   options.seed = config.train.seed;
-  options.threads = 1;
+  options.threads = at::get_num_threads();  // those of this rank
   options.vocab_size = vocab_size;
   return options;
 }
@@ -100,16 +101,16 @@ Datasets load_datasets(const config::RunConfig& config, int64_t vocab_size) {
   data::PrepareOptions options = options_of(config, vocab_size);
   const std::string train_name = training_split(config.data);
   options.subject = fmt::format("{} split of {}", train_name, config.data.dataset_name);
-  const data::Split train = data::load_split(config.data.dataset_name, train_name);
-  sets.train = data::prepare(train.rows, *sets.tokenizer, chat, options);
+  sets.train = data::prepare(data::load_split(config.data.dataset_name, train_name).rows,
+                             *sets.tokenizer, chat, options);
 
   if (config.train.eval_strategy != "no" || config.train.eval_on_start) {
     const std::string name = evaluation_split(config.data);
     options.subject = fmt::format("{} split of {}", name, config.data.dataset_name);
     options.packing = config.data.eval_packing.value_or(config.data.packing);
     options.separate_documents = config.data.packing;
-    const data::Split eval = data::load_split(config.data.dataset_name, name);
-    sets.eval = data::prepare(eval.rows, *sets.tokenizer, chat, options);
+    sets.eval = data::prepare(data::load_split(config.data.dataset_name, name).rows,
+                              *sets.tokenizer, chat, options);
   }
   return sets;
 }

@@ -34,15 +34,20 @@ int64_t vocab_size_of(const config::ModelConfig& config) {
 void check_output_folder(const config::RunConfig& config) {
   require_writable_folder(config.train.output_dir);
   // What an interrupted save of an earlier run left is not a checkpoint and never will be.
+  constexpr std::string_view kWritten[] = {"checkpoint-", "model",         "adapter",
+                                           "latest",      "metrics.jsonl", "trainer_state.json",
+                                           "report.html", "config.json",   "tokenizer"};
+  std::vector<fs::path> left;
   for (const auto& entry : fs::directory_iterator(config.train.output_dir)) {
     const std::string name = entry.path().filename().string();
-    const bool is_temporary = name.find(".tmp") != std::string::npos;
-    if (is_temporary && name.starts_with("checkpoint-")) fs::remove_all(entry.path());
-    if (is_temporary && entry.is_regular_file() &&
-        (name.starts_with("model") || name.starts_with("adapter"))) {
-      fs::remove(entry.path());
+    if (name.find(".tmp") == std::string::npos) continue;
+    const bool is_own = std::ranges::any_of(
+        kWritten, [&](std::string_view written) { return name.starts_with(written); });
+    if (is_own && (entry.is_regular_file() || name.starts_with("checkpoint-"))) {
+      left.push_back(entry.path());
     }
   }
+  for (const fs::path& path : left) fs::remove_all(path);
 }
 
 void introduce(const config::RunConfig& config, Trainee& trainee, const Datasets& datasets,
