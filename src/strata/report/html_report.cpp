@@ -51,12 +51,15 @@ Chart loss_chart(const std::vector<Json>& rows) {
   return chart;
 }
 
+// Empty where nothing was measured: a run without accelerator logs zeros for its memory.
 Chart small_chart(const ReportData& data, const char* title, const char* key, const char* css_class,
-                  const char* unit, bool starts_at_zero) {
-  return {.title = title,
-          .unit = unit,
-          .series = {{title, css_class, points_of(data.rows, key)}},
-          .starts_at_zero = starts_at_zero};
+                  const char* unit) {
+  Chart chart{.title = title, .unit = unit, .series = {}, .starts_at_zero = true};
+  const std::vector<Point> points = points_of(data.rows, key);
+  if (std::ranges::any_of(points, [](const Point& point) { return point.y != 0; })) {
+    chart.series.push_back({title, css_class, points});
+  }
+  return chart;
 }
 
 // Collects the charts' data for the script, in document order.
@@ -191,14 +194,13 @@ std::string loss_curve_page(const ReportData& data) {
   body += charts.card(loss_chart(data.rows));
   body += samples(data.samples);
   body += "<div class=\"pair\">";
-  body += charts.card(small_chart(data, "Learning rate", "learning_rate", "violet", "", true));
-  body += charts.card(small_chart(data, "Gradient norm", "grad_norm", "amber", "", true));
+  body += charts.card(small_chart(data, "Learning rate", "learning_rate", "violet", ""));
+  body += charts.card(small_chart(data, "Gradient norm", "grad_norm", "amber", ""));
+  body += charts.card(small_chart(data, "Tokens per second", "tokens_per_second", "green", ""));
   body +=
-      charts.card(small_chart(data, "Tokens per second", "tokens_per_second", "green", "", true));
-  body += charts.card(
-      small_chart(data, "Peak memory of a rank, MB", "peak_rss_mb", "train", " MB", true));
-  body += charts.card(
-      small_chart(data, "Peak device memory, MB", "device_memory_mb", "eval", " MB", true));
+      charts.card(small_chart(data, "Peak memory of a rank, MB", "peak_rss_mb", "train", " MB"));
+  body +=
+      charts.card(small_chart(data, "Peak device memory, MB", "device_memory_mb", "eval", " MB"));
   body += "</div>\n" + settings(data);
   return fmt::format(
       "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"

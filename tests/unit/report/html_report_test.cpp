@@ -58,6 +58,11 @@ TEST(HtmlReport, EscapesWhatUsersWrote) {
 TEST(HtmlReport, DrawsOnlyWhatWasMeasured) {
   EXPECT_EQ(count_of(loss_curve_page(run_of(3)), "<svg "), 3u);  // loss, learning rate, speed
   EXPECT_EQ(count_of(loss_curve_page(ReportData{}), "<svg "), 0u);
+  ReportData without_device = run_of(3);
+  for (Json& row : without_device.rows) {
+    row["device_memory_mb"] = 0.0;
+  }
+  EXPECT_EQ(count_of(loss_curve_page(without_device), "<svg "), 3u);
 }
 
 TEST(HtmlReport, SurvivesLossesThatAreNotFinite) {
