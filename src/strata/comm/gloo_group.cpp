@@ -9,6 +9,13 @@
 namespace strata::comm {
 namespace {
 
+// What happened, without the source file in front and the advice behind.
+std::string first_sentence(const std::string& text) {
+  std::string reason = text.substr(0, text.find('\n'));
+  if (reason.starts_with('[')) reason.erase(0, std::min(reason.find("] "), reason.size() - 2) + 2);
+  return reason.substr(0, reason.find(". "));
+}
+
 // Runs a c10d or Gloo call and turns whatever it throws into a CommError. Gloo's own exceptions are
 // not c10::Error, hence std::exception.
 template <typename F>
@@ -16,13 +23,11 @@ auto translate(const char* collective, int rank, F&& call) {
   try {
     return call();
   } catch (const std::exception& e) {
-    std::string reason = e.what();
-    reason = reason.substr(0, reason.find('\n'));
     throw CommError(
         "collective {} of rank {}: found a failed peer ({}), expected every rank to take part; "
         "look "
         "at the first failing rank's message",
-        collective, rank, reason);
+        collective, rank, first_sentence(e.what()));
   }
 }
 
