@@ -1,8 +1,24 @@
 #include "strata/shard/loading.h"
 
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include "strata/base/error.h"
 
 namespace strata::shard {
+namespace {
+
+// Mapped pages that were copied would go on counting as this rank's memory (I9). Pages that reach
+// over the range belong to its neighbours as well and stay.
+void forget_pages(std::span<const std::byte> mapped) {
+  const auto page = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));
+  const auto begin = (reinterpret_cast<uintptr_t>(mapped.data()) + page - 1) / page * page;
+  const auto end = reinterpret_cast<uintptr_t>(mapped.data() + mapped.size()) / page * page;
+  // Advice only: where it fails, memory is all that is lost.
+  if (begin < end) ::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
+}
+
+}  // namespace
 
 at::ScalarType scalar_type_of(hf::DType dtype, const std::string& tensor_name) {
   switch (dtype) {
@@ -66,11 +82,13 @@ Source folder_source(const hf::ModelFolder& folder,
         static_cast<size_t>(begin) * element, static_cast<size_t>(out.numel()) * element);
     if (type == out.scalar_type()) {
       std::memcpy(out.data_ptr(), bytes.data(), bytes.size());
+      forget_pages(bytes);
       return true;
     }
     // The map may place a tensor at any byte; conversion kernels want natural alignment.
     at::Tensor aligned = at::empty({out.numel()}, at::TensorOptions().dtype(type));
     std::memcpy(aligned.data_ptr(), bytes.data(), bytes.size());
+    forget_pages(bytes);
     out.copy_(aligned);
     return true;
   };
