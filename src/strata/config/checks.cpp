@@ -148,6 +148,7 @@ class Rules {
           "two names; write splits as train,test or set eval_strategy no",
           source(config_.train.eval_on_start ? "eval_on_start" : "eval_strategy"), data.splits);
     }
+    warn_without_effect("pad_token", "rows are not padded");
     if (!data.packing && !data.eval_packing.value_or(false)) {
       warn_without_effect("packing_strategy", "packing is off");
     }
