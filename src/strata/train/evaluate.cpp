@@ -10,8 +10,8 @@ EvalSums evaluate_dataset(const data::Dataset& dataset, int64_t batch_size, Trai
   comm::Group& world = *trainee.store->mesh().world;
   const data::EvalSampler sampler(static_cast<int64_t>(dataset.rows.size()), batch_size,
                                   world.size());
-  // Weighted loss, real examples, correct, entropy, trained tokens.
-  at::Tensor sums = at::zeros({5}, at::kDouble);
+  // Weighted loss, real examples; then correct, entropy and trained tokens of each batch.
+  at::Tensor sums = at::zeros({2 + 3 * sampler.batches_per_rank()}, at::kDouble);
   double* s = sums.data_ptr<double>();
   for (int64_t i = 0; i < sampler.batches_per_rank(); ++i) {
     const data::EvalBatch rows = sampler.batch(world.rank(), i);
@@ -26,16 +26,22 @@ EvalSums evaluate_dataset(const data::Dataset& dataset, int64_t batch_size, Trai
     const double tokens = static_cast<double>(std::max<int64_t>(batch_sums.tokens, 1));
     s[0] += batch_sums.loss / tokens * static_cast<double>(rows.num_real);
     s[1] += static_cast<double>(rows.num_real);
-    s[2] += batch_sums.correct;
-    s[3] += batch_sums.entropy;
-    s[4] += static_cast<double>(batch_sums.tokens);
+    double* of_batch = s + 2 + 3 * i;
+    of_batch[0] = batch_sums.correct;
+    of_batch[1] = batch_sums.entropy;
+    of_batch[2] = static_cast<double>(batch_sums.tokens);
   }
   world.all_reduce(sums)->wait();
   EvalSums result;
   result.mean_loss = s[0] / std::max(s[1], 1.0);
-  result.accuracy = s[2] / std::max(s[4], 1.0);
-  result.mean_entropy = s[3] / std::max(s[4], 1.0);
   result.num_batches = sampler.batches_per_rank();
+  const double batches = static_cast<double>(std::max<int64_t>(result.num_batches, 1));
+  for (int64_t i = 0; i < result.num_batches; ++i) {
+    const double* of_batch = s + 2 + 3 * i;
+    const double tokens = std::max(of_batch[2], 1.0);
+    result.accuracy += of_batch[0] / tokens / batches;
+    result.mean_entropy += of_batch[1] / tokens / batches;
+  }
   return result;
 }
 

@@ -8,8 +8,8 @@ namespace strata::train {
 
 struct EvalSums {
   double mean_loss = 0;     // over examples: each counts its batch's mean token loss
-  double mean_entropy = 0;  // over trained tokens
-  double accuracy = 0;
+  double mean_entropy = 0;  // over batches: the mean over the trained tokens of each
+  double accuracy = 0;      // likewise
   int64_t num_batches = 0;  // of one rank
 };
 

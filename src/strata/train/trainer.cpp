@@ -128,16 +128,16 @@ void Trainer::resume() {
   num_tokens_ = progress.at("num_tokens").get<int64_t>();
   if (metric_schedule_) metric_schedule_->load(progress.at("lr_schedule"));
   const Json& window = progress.at("log_window");
-  window_ = {window.at("loss").get<double>(), window.at("correct").get<double>(),
-             window.at("entropy").get<double>(), window.at("trained_tokens").get<double>(),
+  window_ = {window.at("loss").get<double>(), window.at("accuracy").get<double>(),
+             window.at("entropy").get<double>(), window.at("micro_steps").get<int64_t>(),
              window.at("steps").get<int64_t>()};
 }
 
 std::string Trainer::progress_text() const {
   const Json window{{"loss", window_.loss},
-                    {"correct", window_.correct},
+                    {"accuracy", window_.accuracy},
                     {"entropy", window_.entropy},
-                    {"trained_tokens", window_.trained_tokens},
+                    {"micro_steps", window_.micro_steps},
                     {"steps", window_.steps}};
   Json progress{{"num_tokens", num_tokens_}, {"log_window", window}};
   if (metric_schedule_) progress["lr_schedule"] = metric_schedule_->state();
@@ -190,14 +190,15 @@ Trainer::StepOutcome Trainer::train_step() {
   sum_over_ranks(world_, counts);
   outcome.row_tokens = static_cast<int64_t>(counts[1]);
 
+  outcome.sums.resize(batches.size());
   nn::ForwardContext context;
   context.training = true;
-  context.sums = &outcome.sums;
   context.loss_scale = static_cast<float>(1.0 / std::max(counts[0], 1.0));
   context.draw.seed = config_.train.seed;
   context.draw.step = step_;
   for (size_t i = 0; i < batches.size(); ++i) {
     context.draw.micro_step = static_cast<int64_t>(i);
+    context.sums = &outcome.sums[i];
     const nn::Batch batch = to_tensors(batches[i], trainee_.store->options().device);
     trainee_.executor->train(batch, context, /*first_micro_step=*/i == 0,
                              /*last_micro_step=*/i + 1 == batches.size());
@@ -218,14 +219,21 @@ Trainer::StepOutcome Trainer::train_step() {
 }
 
 void Trainer::account(StepOutcome& outcome) {
-  double sums[4] = {outcome.sums.loss, outcome.sums.correct, outcome.sums.entropy,
-                    static_cast<double>(outcome.sums.tokens)};
+  std::vector<double> sums;
+  for (const nn::LossSums& s : outcome.sums) {
+    sums.insert(sums.end(), {s.loss, s.correct, s.entropy, static_cast<double>(s.tokens)});
+  }
   sum_over_ranks(world_, sums);
-  outcome.loss = sums[0] / std::max(sums[3], 1.0);
+  double loss = 0, tokens = 0;
+  for (size_t i = 0; i < sums.size(); i += 4) {
+    loss += sums[i];
+    tokens += sums[i + 3];
+    window_.accuracy += sums[i + 1] / std::max(sums[i + 3], 1.0);
+    window_.entropy += sums[i + 2] / std::max(sums[i + 3], 1.0);
+    ++window_.micro_steps;
+  }
+  outcome.loss = loss / std::max(tokens, 1.0);
   window_.loss += outcome.loss;
-  window_.correct += sums[1];
-  window_.entropy += sums[2];
-  window_.trained_tokens += sums[3];
   ++window_.steps;
   total_loss_ += outcome.loss;
   num_tokens_ += outcome.row_tokens;
@@ -251,13 +259,13 @@ void Trainer::log_step(const StepOutcome& outcome) {
       static_cast<double>(speed_tokens_) / std::max(seconds_since(speed_since_), 1e-9);
   speed_since_ = Clock::now();
   speed_tokens_ = 0;
-  const double tokens = std::max(window_.trained_tokens, 1.0);
+  const double micro_steps = static_cast<double>(std::max<int64_t>(window_.micro_steps, 1));
   Json values{{"loss", window_.loss / static_cast<double>(std::max<int64_t>(window_.steps, 1))},
               {"grad_norm", outcome.gradient_norm},
               {"learning_rate", outcome.learning_rate},
-              {"entropy", window_.entropy / tokens},
+              {"entropy", window_.entropy / micro_steps},
               {"num_tokens", static_cast<double>(num_tokens_)},
-              {"mean_token_accuracy", window_.correct / tokens}};
+              {"mean_token_accuracy", window_.accuracy / micro_steps}};
   window_ = {};
   record(std::move(values), machine_readings());
 }

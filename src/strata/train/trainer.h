@@ -21,10 +21,10 @@ namespace strata::train {
 // Sums since the last log; part of a checkpoint, so that a resumed run logs what an uninterrupted
 // one would.
 struct LogWindow {
-  double loss = 0;     // of step losses
-  double correct = 0;  // over trained tokens
-  double entropy = 0;
-  double trained_tokens = 0;
+  double loss = 0;      // of step losses
+  double accuracy = 0;  // of the means over each micro-step's trained tokens, as the reference logs
+  double entropy = 0;   // likewise
+  int64_t micro_steps = 0;
   int64_t steps = 0;
 };
 
@@ -48,7 +48,7 @@ class Trainer {
 
  private:
   struct StepOutcome {
-    nn::LossSums sums;  // of this rank's micro-batches
+    std::vector<nn::LossSums> sums;  // of this rank, by micro-step
     int64_t row_tokens = 0;
     double loss = 0;  // global
     double gradient_norm = 0;
