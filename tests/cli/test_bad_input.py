@@ -134,7 +134,7 @@ def drop_index_part(model):
 MODELS = {
     "weights_missing": (lambda m: (m / "model.safetensors").unlink(), r"model.*safetensors"),
     "folder_missing": (lambda m: shutil.rmtree(m), r"config\.json|model"),
-    "truncated": (lambda m: truncate(m, 1000), r"model\.safetensors: found .*expected"),
+    "truncated": (lambda m: truncate(m, 1000), r"model\.safetensors: .*found .*expected"),
     "truncated_header": (lambda m: os.truncate(m / "model.safetensors", 40), r"model\.safetensors"),
     "empty": (lambda m: os.truncate(m / "model.safetensors", 0), r"model\.safetensors"),
     "not_safetensors": (lambda m: (m / "model.safetensors").write_bytes(b"\x80\x02}q\x00." * 99),
@@ -152,7 +152,7 @@ MODELS = {
     "config_of_other_width": (set_config(hidden_size=64), r"shape \[.*config\.json implies \["),
     "config_of_other_vocabulary": (set_config(vocab_size=321), r"shape \[.*config\.json implies \["),
     "config_of_unknown_family": (set_config(model_type="mamba9"), r"mamba9"),
-    "config_without_a_size": (lambda m: set_config(hidden_size=None)(m), r"hidden_size"),
+    "config_of_wrong_type": (set_config(num_attention_heads="four"), r"num_attention_heads"),
     "config_malformed": (lambda m: (m / "config.json").write_text('{"hidden_size": 32,'),
                          r"config\.json"),
     "tokenizer_missing": (lambda m: (m / "tokenizer.json").unlink(), r"tokenizer\.json"),
@@ -174,7 +174,7 @@ def test_adapter_of_another_model(inputs, tmp_path):
     adapter = run_strata(base_flags(inputs.model("odd"), inputs.data("messages"),
                                     tmp_path / "adapter", **lora)).folder
     text = fail(flags_of(inputs, inputs.model("plain"), tmp_path, adapter_name_or_path=adapter))
-    assert "adapter_model.safetensors" in text and "expected" in text
+    assert re.search(r"adapter_model\.safetensors: tensor .*imply", text), text
     assert_nothing_written(tmp_path / "out")
 
 
@@ -321,10 +321,10 @@ def test_killed_rank(inputs, tmp_path, rank):
     assert process.returncode == 128 + signal.SIGKILL
     assert f"rank {rank}: killed by signal 9" in text
     assert processes_of(output) == []
-    checkpoints = [p for p in output.glob("checkpoint-*") if ".tmp" not in p.name]
-    latest = (output / "latest").read_text().strip()
-    assert latest in [p.name for p in checkpoints]
-    step = int(latest.split("-")[1])
+    checkpoints = [p.name for p in output.glob("checkpoint-*") if ".tmp" not in p.name]
+    latest = output / "latest"  # written after the folder's rename: a kill may come between
+    assert not latest.exists() or latest.read_text().strip() in checkpoints
+    step = max(int(name.split("-")[1]) for name in checkpoints)
     resumed = run_strata({**flags, "max_steps": step + 5, "resume_from_checkpoint": True}, 3)
     assert resumed.state["global_step"] == step + 5
     assert not [p for p in output_files(output) if "tmp" in p]

@@ -75,24 +75,23 @@ def test_other_models(inputs, unsharded, tmp_path, kind, strategy, world):
     compare(found.history, unsharded(kind, 2))
 
 
-@pytest.mark.parametrize("prefetch", ["BACKWARD_PRE", "BACKWARD_POST", "NO_PREFETCH"])
-@pytest.mark.parametrize("forward_prefetch", [True, False])
-def test_prefetch_changes_no_bit(inputs, tmp_path, prefetch, forward_prefetch):
-    def history(folder, **flags):
-        return run(inputs, tmp_path / folder, "full", 2, "FULL_SHARD", True, 1, **flags).history
-
-    assert history("found", fsdp_backward_prefetch=prefetch,
-                   fsdp_forward_prefetch=forward_prefetch) == history("default")
+def test_prefetch_changes_no_bit(inputs, tmp_path):
+    histories = []
+    for backward in ("BACKWARD_PRE", "BACKWARD_POST", "NO_PREFETCH"):
+        for forward in (True, False):
+            histories.append(run(
+                inputs, tmp_path / f"{backward}-{forward}", "full", 2, "FULL_SHARD", True, 1,
+                fsdp_backward_prefetch=backward, fsdp_forward_prefetch=forward).history)
+    assert all(history == histories[0] for history in histories)
 
 
 @pytest.mark.parametrize("packing", ["bfd", "wrapped"])
 def test_packed_documents(inputs, tmp_path, packing):
-    flags = dict(packing=True, packing_strategy=packing, max_length=48)
+    # Without the incomplete last round, which is filled up by other rows at another world size.
+    flags = dict(packing=True, packing_strategy=packing, max_length=48, dataloader_drop_last=True)
     expected = run(inputs, tmp_path / "one", "full", 1, "NO_SHARD", False, 1, **flags)
     found = run(inputs, tmp_path / "three", "full", 3, "FULL_SHARD", True, 1, **flags)
-    # The last round of an epoch is filled up by other rows where the world size differs.
-    for ours, theirs in list(zip(found.history, expected.history))[:1]:
-        assert abs(ours["loss"] - theirs["loss"]) < 1e-5
+    compare(found.history, expected.history)
 
 
 def test_two_equal_runs_are_equal_to_the_bit(inputs, tmp_path):
