@@ -92,8 +92,15 @@ int run_launch(const std::vector<std::string>& arguments) {
   print_warnings(settings.warnings);
 
   const config::LaunchConfig& launch = settings.config.launch;
-  launch::LaunchPlan plan = launch::plan_launch(launch, launch::inspect_machine(launch),
-                                                rank_command(line, own_program), start_time);
+  const launch::MachineFacts machine = launch::inspect_machine(launch);
+  if (!own_program && !launch.cpu && machine.num_devices > 0) {
+    print_warnings({fmt::format(
+        "cpu: found {} accelerators that this build does not use, it computes on the processors; "
+        "pass --cpu to say so",
+        machine.num_devices)});
+  }
+  launch::LaunchPlan plan =
+      launch::plan_launch(launch, machine, rank_command(line, own_program), start_time);
   plan.environment.emplace_back(kLaunchFlagsVariable, launch_flags_value(line.flags));
   std::fflush(nullptr);
   return launch::run_workers(plan, {});

@@ -22,7 +22,7 @@ Rendezvous::Rendezvous(const RendezvousOptions& options)
   store_options.isServer = options.rank == 0;
   store_options.numWorkers = options.world_size;
   store_options.waitWorkers = true;
-  store_options.timeout = options.timeout;
+  store_options.timeout = std::min(options.timeout, options.join_timeout);
   // A supervisor such as torchrun may already serve the port in this process tree.
   if (const char* hosted = std::getenv("TORCHELASTIC_USE_AGENT_STORE")) {
     if (std::string_view(hosted) == "True") store_options.isServer = false;

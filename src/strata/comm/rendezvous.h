@@ -20,8 +20,10 @@ struct RendezvousOptions {
   int world_size = 1;
   std::string address = "127.0.0.1";
   int port = 29500;
-  // How long a rank waits for the others to appear, and any collective for its peers.
+  // How long any collective waits for its peers.
   std::chrono::seconds timeout{1800};
+  // How long a rank waits for the others to appear; a rank that died before is noticed after this.
+  std::chrono::seconds join_timeout{300};
 };
 
 class Rendezvous {

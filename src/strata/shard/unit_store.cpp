@@ -4,16 +4,18 @@
 
 namespace strata::shard {
 
+// What is under way for one segment.
+struct UnitStore::Visit {
+  Home home;
+  at::Tensor slot;  // compute type, [numel]
+  at::Tensor wire;  // what the all-gather fills: the slot itself or a view of its tail
+  std::unique_ptr<comm::Work> gathering;
+  at::Tensor whole_gradient;  // fp32, [numel]
+  at::Tensor reduced;         // where the reduce-scatter lands
+  std::unique_ptr<comm::Work> reducing;
+};
+
 struct UnitStore::State {
-  struct Visit {  // of one segment
-    Home home;
-    at::Tensor slot;  // compute type, [numel]
-    at::Tensor wire;  // what the all-gather fills: the slot itself or a view of its tail
-    std::unique_ptr<comm::Work> gathering;
-    at::Tensor whole_gradient;  // fp32, [numel]
-    at::Tensor reduced;         // where the reduce-scatter lands
-    std::unique_ptr<comm::Work> reducing;
-  };
   std::vector<Visit> visits;
   bool gather_started = false;
   bool gathered = false;
@@ -60,7 +62,7 @@ UnitStore::UnitStore(models::Model& model, comm::Mesh& mesh, const StoreOptions&
   for (const Unit& unit : partition_.units) {
     auto state = std::make_unique<State>();
     for (const Segment& segment : unit.segments) {
-      State::Visit visit;
+      Visit visit;
       const auto of_type = [&](at::ScalarType type) {
         return at::zeros({segment.shard_numel},
                          at::TensorOptions().dtype(type).device(options.device));
@@ -96,7 +98,7 @@ void UnitStore::gather(int u) {
   state.gather_started = true;
   const int group_size = mesh_.shard->size();
   for (size_t s = 0; s < state.visits.size(); ++s) {
-    State::Visit& visit = state.visits[s];
+    Visit& visit = state.visits[s];
     const Segment& segment = unit(u).segments[s];
     const bool same_type = segment.storage == options_.compute_type;
     if (group_size == 1 && same_type) {
@@ -131,7 +133,7 @@ void UnitStore::wait_gather(int u) {
         "this as a bug",
         unit(u).name);
   }
-  for (State::Visit& visit : state.visits) {
+  for (Visit& visit : state.visits) {
     if (visit.gathering) {
       visit.gathering->wait();
       visit.gathering.reset();
@@ -159,7 +161,7 @@ void UnitStore::release(int u) {
   State& state = *states_[static_cast<size_t>(u)];
   wait_gather(u);
   for (size_t s = 0; s < state.visits.size(); ++s) {
-    State::Visit& visit = state.visits[s];
+    Visit& visit = state.visits[s];
     for (const Extent& extent : unit(u).segments[s].extents) extent.parameter->detach_value();
     if (!visit.slot.is_same(visit.home.value)) pool_.give_back(std::move(visit.slot));
     visit.slot = at::Tensor();
@@ -175,7 +177,7 @@ void UnitStore::open_gradients(int u, bool first_micro_step) {
   for (size_t s = 0; s < state.visits.size(); ++s) {
     const Segment& segment = unit(u).segments[s];
     if (!segment.trainable) continue;
-    State::Visit& visit = state.visits[s];
+    Visit& visit = state.visits[s];
     const bool own_home = mesh_.shard->size() == 1;
     visit.whole_gradient =
         own_home ? visit.home.gradient : pool_.acquire(segment.numel, at::kFloat);
@@ -194,7 +196,7 @@ void UnitStore::reduce(int u, bool last_micro_step) {
   for (size_t s = 0; s < state.visits.size(); ++s) {
     const Segment& segment = unit(u).segments[s];
     if (!segment.trainable) continue;
-    State::Visit& visit = state.visits[s];
+    Visit& visit = state.visits[s];
     for (const Extent& extent : segment.extents) {
       // A parameter that no block used has a zero gradient, not what an earlier visit left there.
       const bool must_clear =
@@ -203,7 +205,11 @@ void UnitStore::reduce(int u, bool last_micro_step) {
         visit.whole_gradient.narrow(0, extent.begin, extent.parameter->numel()).zero_();
       }
     }
-    if (own_home) continue;
+    if (own_home) {
+      const bool shared = last_micro_step && mesh_.replicate->size() > 1;
+      if (shared) visit.reducing = mesh_.replicate->all_reduce(visit.home.gradient);
+      continue;
+    }
     visit.reduced = state.first_micro_step ? visit.home.gradient
                                            : pool_.acquire(segment.shard_numel, at::kFloat);
     visit.reducing = mesh_.shard->reduce_scatter(visit.reduced, visit.whole_gradient);
@@ -216,24 +222,29 @@ void UnitStore::reduce(int u, bool last_micro_step) {
 void UnitStore::wait_reduce(int u) {
   State& state = *states_[static_cast<size_t>(u)];
   if (!state.reducing) return;
-  for (State::Visit& visit : state.visits) {
+  const bool own_home = mesh_.shard->size() == 1;
+  for (Visit& visit : state.visits) {
     if (!visit.whole_gradient.defined()) continue;
     if (visit.reducing) {
       visit.reducing->wait();
       visit.reducing.reset();
-      if (!visit.reduced.is_same(visit.home.gradient)) {
-        visit.home.gradient.add_(visit.reduced);
-        pool_.give_back(std::move(visit.reduced));
-      }
-      visit.reduced = at::Tensor();
-      pool_.give_back(std::move(visit.whole_gradient));
     }
+    if (!own_home) settle_reduced(visit, state.last_micro_step);
     visit.whole_gradient = at::Tensor();
-    if (state.last_micro_step && mesh_.replicate->size() > 1) {
-      mesh_.replicate->all_reduce(visit.home.gradient)->wait();
-    }
   }
   state.reducing = false;
+}
+
+void UnitStore::settle_reduced(Visit& visit, bool last_micro_step) {
+  if (!visit.reduced.is_same(visit.home.gradient)) {
+    visit.home.gradient.add_(visit.reduced);
+    pool_.give_back(std::move(visit.reduced));
+  }
+  visit.reduced = at::Tensor();
+  pool_.give_back(std::move(visit.whole_gradient));
+  if (last_micro_step && mesh_.replicate->size() > 1) {
+    mesh_.replicate->all_reduce(visit.home.gradient)->wait();
+  }
 }
 
 at::Tensor UnitStore::gather_stored(int u, int segment) {

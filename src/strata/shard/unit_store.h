@@ -65,8 +65,11 @@ class UnitStore {
   at::Tensor gather_stored(int u, int segment);
 
  private:
+  struct Visit;
   struct State;
   void attach_values(int u);
+  // After a reduce-scatter: adds what arrived to the home and sums over replicas.
+  void settle_reduced(Visit& visit, bool last_micro_step);
 
   models::Model& model_;
   comm::Mesh& mesh_;

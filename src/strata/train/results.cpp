@@ -43,6 +43,13 @@ void copy_tokenizer(const config::RunConfig& config, const Datasets& datasets,
     // A tokenizer may read its model's config.json; the result has one of its own.
     if (file.filename() != "config.json") copy_file_atomically(file, folder);
   }
+  // The token that the model learnt to stop with must be the one that generation stops at.
+  const fs::path settings = folder / "tokenizer_config.json";
+  if (!config.data.eos_token.empty() && fs::exists(settings)) {
+    Json tokenizer = read_json_file(settings);
+    tokenizer["eos_token"] = config.data.eos_token;
+    write_file_atomically(settings, dump_python(tokenizer) + "\n");
+  }
   if (!config.data.chat_template_path.empty()) {
     write_file_atomically(folder / "chat_template.jinja", datasets.chat_template_source);
   }

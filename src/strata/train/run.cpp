@@ -50,6 +50,19 @@ void check_output_folder(const config::RunConfig& config) {
   for (const fs::path& path : left) fs::remove_all(path);
 }
 
+// A folder that holds both a model and an adapter means another thing to every tool that loads it.
+void check_kind_of_result(const config::RunConfig& config) {
+  const fs::path folder = config.train.output_dir;
+  const bool makes_adapter = config.lora.use_peft || !config.model.adapter_name_or_path.empty();
+  const char* other = makes_adapter ? "config.json" : "adapter_config.json";
+  if (!fs::exists(folder / other)) return;
+  throw ConfigError(
+      "output_dir: found {} of an earlier run in {}, expected no {} beside the {} that this run "
+      "writes; choose another folder",
+      other, folder.string(), makes_adapter ? "model" : "adapter",
+      makes_adapter ? "adapter" : "model");
+}
+
 void introduce(const config::RunConfig& config, Trainee& trainee, const Datasets& datasets,
                Trainer& trainer) {
   const comm::Mesh& mesh = trainee.store->mesh();
@@ -90,7 +103,10 @@ RunResult run_sft(const config::RunConfig& config, const launch::RankEnvironment
 
   // On its own: rank 0's error must not wait until the others have read their data.
   comm::all_or_nothing(*mesh.world, "preparing the output folder", [&] {
-    if (environment.rank == 0) check_output_folder(config);
+    if (environment.rank == 0) {
+      check_output_folder(config);
+      check_kind_of_result(config);
+    }
   });
   Datasets datasets;
   comm::all_or_nothing(*mesh.world, "preparing the data",
