@@ -292,6 +292,18 @@ def test_disk_full_at_export(inputs, tmp_path, small_disk):
     assert not [p for p in output_files(small_disk) if "safetensors" in p or "tmp" in p]
 
 
+def test_disk_full_while_logging(inputs, tmp_path, small_disk):
+    """Rank 0 alone writes; its message comes before those of the ranks that lose it."""
+    (small_disk / "ballast").write_bytes(b"x" * (2 * 1024 * 1024 - 16 * 1024))
+    flags = {**flags_of(inputs, inputs.model("plain"), tmp_path, max_steps=200),
+             "output_dir": small_disk}
+    errors = [line for line in fail(flags, world=3).splitlines() if "error: " in line]
+    assert re.match(r"(\[rank 0\] )?error: .*metrics\.jsonl.*no space left on device", errors[0])
+    assert "rank 0: ended with exit code 1" in errors[1]
+    lines = (small_disk / "metrics.jsonl").read_text().splitlines(keepends=True)
+    assert lines and all(json.loads(line) and line.endswith("\n") for line in lines)
+
+
 # --- a rank that dies ---------------------------------------------------------------------------
 
 
@@ -319,7 +331,8 @@ def test_killed_rank(inputs, tmp_path, rank):
         process.communicate()
     assert seconds < LIMIT_S
     assert process.returncode == 128 + signal.SIGKILL
-    assert f"rank {rank}: killed by signal 9" in text
+    errors = [line for line in text.splitlines() if "error: " in line]
+    assert f"rank {rank}: killed by signal 9" in errors[0], text
     assert processes_of(output) == []
     checkpoints = [p.name for p in output.glob("checkpoint-*") if ".tmp" not in p.name]
     latest = output / "latest"  # written after the folder's rename: a kill may come between

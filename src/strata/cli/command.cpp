@@ -2,10 +2,12 @@
 #include "strata/cli/command.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
 #include <new>
+#include <thread>
 
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
@@ -24,6 +26,10 @@ constexpr Command kCommands[] = {
     {"chat", "answer from a model, with or without an adapter", run_chat},
     {"config", "show, check or document settings", run_config},
 };
+
+// A rank that failed closes its connections before it says why. The others, which notice at once,
+// wait so that the cause stands first.
+constexpr std::chrono::milliseconds kCauseFirst{500};
 
 constexpr const char* kOutOfMemory =
     "memory: found less than the run needs, expected enough; lower per_device_train_batch_size or "
@@ -85,6 +91,9 @@ bool wants_help(const std::vector<std::string>& arguments) {
 int run(int argc, char** argv) {
   try {
     return dispatch({argv + std::min(argc, 1), argv + argc});
+  } catch (const CommError& error) {
+    std::this_thread::sleep_for(kCauseFirst);
+    return fail(error.what(), error.exit_code());
   } catch (const Error& error) {
     return fail(error.what(), error.exit_code());
   } catch (const c10::OutOfMemoryError&) {

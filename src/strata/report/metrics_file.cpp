@@ -52,6 +52,7 @@ MetricsFile::~MetricsFile() { ::close(descriptor_); }
 
 void MetricsFile::append(const Json& row) {
   const std::string line = row_line(row);
+  const off_t begin = ::lseek(descriptor_, 0, SEEK_END);
   std::string_view rest = line;
   while (!rest.empty()) {
     const ssize_t written = ::write(descriptor_, rest.data(), rest.size());
@@ -59,10 +60,13 @@ void MetricsFile::append(const Json& row) {
       continue;
     }
     if (written < 0) {
+      const int error_number = errno;
+      // No half row. Where even that fails, readers skip a line without an end.
+      [[maybe_unused]] const int ignored = begin < 0 ? -1 : ::ftruncate(descriptor_, begin);
       throw IoError(
           "{}: found that a row cannot be written ({}), expected room for it; free disk "
           "space and resume",
-          path_.string(), errno_text(errno));
+          path_.string(), errno_text(error_number));
     }
     rest.remove_prefix(static_cast<size_t>(written));
   }
