@@ -3,6 +3,7 @@
 import json
 import os
 import pty
+import select
 import shutil
 import signal
 import subprocess
@@ -162,7 +163,8 @@ class Terminal:
         """What came up to and with `mark`."""
         end = time.monotonic() + seconds
         while mark not in self.text:
-            assert time.monotonic() < end, self.text
+            ready, _, _ = select.select([self.file], [], [], max(0, end - time.monotonic()))
+            assert ready, self.text
             self.text += os.read(self.file, 4096).decode(errors="replace")
         found, self.text = self.text.split(mark, 1)
         return found + mark
@@ -170,8 +172,20 @@ class Terminal:
     def send(self, text):
         os.write(self.file, text.encode())
 
-    def wait(self):
-        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+    def wait(self, again="", seconds=30):
+        """The exit code. `again` is typed until the program ends: a terminal that hands out Ctrl-C
+        throws away what was typed before the program took the signal."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid:
+                return os.waitstatus_to_exitcode(status)
+            if again:
+                self.send(again)
+            time.sleep(0.2)
+        os.kill(self.pid, signal.SIGKILL)
+        os.waitpid(self.pid, 0)
+        raise AssertionError(f"still running after {seconds} s: {self.text}")
 
 
 def test_a_conversation_on_a_terminal(model):
@@ -190,8 +204,7 @@ def test_a_conversation_on_a_terminal(model):
     assert "error: prompt: found" in plain[4]
     terminal.send("\x03")  # at the prompt: a new one
     terminal.read_until("> ")
-    terminal.send("\x04")
-    assert terminal.wait() == 0
+    assert terminal.wait(again="\x04") == 0
 
 
 def test_ctrl_c_stops_the_answer_alone(model, tmp_path):

@@ -174,7 +174,7 @@ bool is_blank(const std::string& line) {
 void converse_on_terminal(Chat& chat, const config::ChatConfig& config) {
   catch_interrupts();
   fmt::print(stderr, "/reset: a new conversation, /exit or Ctrl-D: end, Ctrl-C: stop an answer\n");
-  LineReader reader;
+  LineReader reader(&interrupted);
   std::string line;
   while (true) {
     interrupted = false;

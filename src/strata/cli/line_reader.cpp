@@ -1,5 +1,7 @@
 #include "strata/cli/line_reader.h"
 
+#include <poll.h>
+#include <signal.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -9,9 +11,29 @@
 
 namespace strata::cli {
 
+// False: a signal ended the wait. One that came just before must not be lost, so SIGINT is held
+// back between the look at the flag and the wait.
+bool LineReader::wait_for_input() const {
+  sigset_t held, before;
+  sigemptyset(&held);
+  sigaddset(&held, SIGINT);
+  sigprocmask(SIG_BLOCK, &held, &before);
+  bool ready = interrupted_ == nullptr || !*interrupted_;
+  if (ready) {
+    pollfd input{.fd = STDIN_FILENO, .events = POLLIN, .revents = 0};
+    ready = ::ppoll(&input, 1, nullptr, &before) >= 0 || errno != EINTR;
+  }
+  sigprocmask(SIG_SETMASK, &before, nullptr);
+  return ready;
+}
+
 LineEnd LineReader::read(std::string& line) {
   size_t end;
   while ((end = buffer_.find('\n')) == std::string::npos) {
+    if (!wait_for_input()) {
+      buffer_.clear();
+      return LineEnd::kInterrupted;
+    }
     char chunk[4096];
     const ssize_t count = ::read(STDIN_FILENO, chunk, sizeof(chunk));
     if (count < 0 && errno == EINTR) {
