@@ -8,7 +8,6 @@ import importlib.metadata
 import json
 import os
 import pathlib
-import platform
 import shutil
 import statistics
 import subprocess
@@ -108,7 +107,7 @@ HEADER = """| case | reference, tokens/s | Strata, tokens/s | ratio | reference,
 
 def machine():
     model = next((line.split(":", 1)[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name")), "?")
-    return f"{os.cpu_count()} x {model}, Linux"
+    return f"{os.cpu_count()} x {model}"
 
 
 def versions():
