@@ -3,14 +3,10 @@
 #include <algorithm>
 #include <cmath>
 
+#include "strata/config/derived.h"
+
 namespace strata::train {
 namespace {
-
-// logging_steps and its like: below 1 they are a fraction of all steps.
-int64_t resolve_interval(double steps, int64_t max_steps) {
-  if (steps < 1) return static_cast<int64_t>(std::ceil(static_cast<double>(max_steps) * steps));
-  return static_cast<int64_t>(steps);
-}
 
 // One of the three strategies: no, steps, epoch. The last step counts as due with "steps" where
 // Trainer does so.
@@ -53,10 +49,9 @@ StepPlan plan_steps(const config::TrainConfig& config, int64_t batches_per_epoch
   plan.num_epochs = config.max_steps > 0
                         ? (plan.max_steps + plan.updates_per_epoch - 1) / plan.updates_per_epoch
                         : static_cast<int64_t>(std::ceil(config.num_train_epochs));
-  plan.logging_steps = resolve_interval(config.logging_steps, plan.max_steps);
-  plan.eval_steps =
-      resolve_interval(config.eval_steps.value_or(config.logging_steps), plan.max_steps);
-  plan.save_steps = resolve_interval(config.save_steps, plan.max_steps);
+  plan.logging_steps = config::interval_steps(config.logging_steps, plan.max_steps);
+  plan.eval_steps = config::eval_interval_steps(config, plan.max_steps);
+  plan.save_steps = config::interval_steps(config.save_steps, plan.max_steps);
   return plan;
 }
 
