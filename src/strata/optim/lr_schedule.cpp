@@ -216,12 +216,6 @@ const std::map<std::string, Factor (*)(const ScheduleSettings&)>& schedules() {
 
 }  // namespace
 
-int64_t resolve_warmup(double warmup_steps, double warmup_ratio, int64_t total_steps) {
-  if (warmup_steps >= 1) return static_cast<int64_t>(warmup_steps);
-  const double fraction = warmup_steps > 0 ? warmup_steps : warmup_ratio;
-  return static_cast<int64_t>(std::ceil(static_cast<double>(total_steps) * fraction));
-}
-
 std::function<double(int64_t)> make_schedule(const ScheduleSettings& settings) {
   const auto found = schedules().find(settings.type);
   if (found != schedules().end()) return found->second(settings);

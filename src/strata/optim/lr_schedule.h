@@ -18,9 +18,6 @@ struct ScheduleSettings {
   double learning_rate = 1;  // polynomial and min_lr express their ends in it
 };
 
-// Steps of warm-up: warmup_steps >= 1 counts steps, < 1 is a fraction of the total, rounded up.
-int64_t resolve_warmup(double warmup_steps, double warmup_ratio, int64_t total_steps);
-
 // factor(s) multiplies the learning rate of the update that follows s finished updates (s from 0).
 // Throws ConfigError for an unknown type (with the closest name), a kwarg that the type does not
 // know, and a missing one that it needs.

@@ -8,6 +8,7 @@
 #include "strata/base/file.h"
 #include "strata/checkpoint/sharded.h"
 #include "strata/comm/agreement.h"
+#include "strata/config/derived.h"
 #include "strata/data/collate.h"
 #include "strata/optim/lr_schedule.h"
 #include "strata/train/batch_tensors.h"
@@ -67,7 +68,7 @@ std::function<double(int64_t)> lr_schedule(const config::OptimConfig& optim, int
   settings.kwargs = schedule_kwargs(optim);
   settings.total_steps = max_steps;
   settings.learning_rate = optim.learning_rate;
-  settings.warmup_steps = optim::resolve_warmup(optim.warmup_steps, optim.warmup_ratio, max_steps);
+  settings.warmup_steps = config::num_warmup_steps(optim, max_steps);
   return optim::make_schedule(settings);
 }
 

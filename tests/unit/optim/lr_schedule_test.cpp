@@ -43,15 +43,6 @@ TEST(LrSchedule, PolynomialEndsAtItsEnd) {
   expect_factors("polynomial", {{"lr_end", 1e-4}, {"power", 1.0}}, {.1, .1}, 10);
 }
 
-TEST(LrSchedule, WarmupCountsStepsOrFractions) {
-  EXPECT_EQ(resolve_warmup(0, 0, 95), 0);
-  EXPECT_EQ(resolve_warmup(0.03, 0, 95), 3);
-  EXPECT_EQ(resolve_warmup(0.1, 0, 95), 10);
-  EXPECT_EQ(resolve_warmup(1, 0, 95), 1);
-  EXPECT_EQ(resolve_warmup(2.7, 0, 95), 2);
-  EXPECT_EQ(resolve_warmup(0, 0.1, 95), 10);
-}
-
 TEST(LrSchedule, WrongSettingsAreNamed) {
   ScheduleSettings settings;
   settings.type = "cosin";
