@@ -4,6 +4,7 @@
 
 #include "strata/base/error.h"
 #include "strata/base/file.h"
+#include "strata/checkpoint/element_type.h"
 #include "strata/checkpoint/manifest.h"
 #include "strata/comm/agreement.h"
 #include "strata/hf/safetensors.h"
@@ -16,13 +17,13 @@ namespace fs = std::filesystem;
 
 // One piece of one saved tensor on this rank.
 struct LocalPiece {
-  std::string tensor;  // "exp_avg/model.norm.weight"
-  const nn::Parameter* parameter;
+  std::string tensor;          // "exp_avg/model.norm.weight"
+  std::vector<int64_t> shape;  // of the whole
   int64_t begin;
-  at::Tensor data;  // flat view of the home or of a moment
+  at::Tensor data;  // flat view of the home or of the optimizer's state
 };
 
-std::vector<LocalPiece> local_pieces(shard::UnitStore& store, optim::AdamW* optimizer) {
+std::vector<LocalPiece> local_pieces(shard::UnitStore& store, optim::Optimizer* optimizer) {
   const int rank = store.mesh().shard->rank();
   std::vector<LocalPiece> pieces;
   for (int u = 0; u < store.num_units(); ++u) {
@@ -30,16 +31,16 @@ std::vector<LocalPiece> local_pieces(shard::UnitStore& store, optim::AdamW* opti
     for (int s = 0; s < static_cast<int>(segments.size()); ++s) {
       if (!segments[static_cast<size_t>(s)].trainable) continue;
       for (const shard::Piece& piece : shard::pieces_of(segments[static_cast<size_t>(s)], rank)) {
-        const auto add = [&](const char* kind, const at::Tensor& flat) {
-          pieces.push_back({std::string(kind) + "/" + piece.parameter->name(), piece.parameter,
-                            piece.tensor_begin, flat.narrow(0, piece.shard_begin, piece.length)});
-        };
-        add("parameter", store.home(u, s).value);
-        if (optimizer == nullptr) continue;
-        add("exp_avg", optimizer->moments(u, s).exp_avg);
-        add("exp_avg_sq", optimizer->moments(u, s).exp_avg_sq);
+        pieces.push_back({"parameter/" + piece.parameter->name(), piece.parameter->shape(),
+                          piece.tensor_begin,
+                          store.home(u, s).value.narrow(0, piece.shard_begin, piece.length)});
       }
     }
+  }
+  if (optimizer == nullptr) return pieces;
+  for (optim::StateTensor& state : optimizer->state()) {
+    pieces.push_back({state.name + "/" + state.parameter->name(), std::move(state.shape),
+                      state.begin, std::move(state.data)});
   }
   return pieces;
 }
@@ -53,8 +54,7 @@ void write_rank_file(const fs::path& folder, int rank, const std::vector<LocalPi
   const std::string file = fmt::format("rank-{:05d}.safetensors", rank);
   std::vector<hf::TensorSpec> specs;
   for (const LocalPiece& piece : pieces) {
-    specs.push_back(
-        {piece.tensor, shard::dtype_of(piece.data.scalar_type()), {piece.data.numel()}});
+    specs.push_back({piece.tensor, file_type_of(piece.data.scalar_type()), {piece.data.numel()}});
   }
   hf::SafetensorsWriter writer(folder / file, specs, {{"format", "strata"}});
   Manifest part;
@@ -62,8 +62,8 @@ void write_rank_file(const fs::path& folder, int rank, const std::vector<LocalPi
     const at::Tensor host = piece.data.cpu();
     writer.write(piece.tensor, bytes_of(host));
     TensorRecord& record = part.tensors[piece.tensor];
-    record.shape = piece.parameter->shape();
-    record.dtype = std::string(hf::name_of(shard::dtype_of(host.scalar_type())));
+    record.shape = piece.shape;
+    record.dtype = std::string(hf::name_of(file_type_of(host.scalar_type())));
     record.pieces = {{file, piece.tensor, piece.begin, piece.begin + host.numel(),
                       checksum(host.data_ptr(), host.nbytes())}};
   }
@@ -118,12 +118,12 @@ class Reader {
           folder_.string(), wanted.tensor);
     }
     const TensorRecord& record = found->second;
-    if (record.shape != wanted.parameter->shape()) {
+    if (record.shape != wanted.shape) {
       throw FormatError(
           "{}: found \"{}\" of shape [{}], expected [{}]; resume with the settings of "
           "the run that wrote it",
           folder_.string(), wanted.tensor, fmt::join(record.shape, ", "),
-          fmt::join(wanted.parameter->shape(), ", "));
+          fmt::join(wanted.shape, ", "));
     }
     const int64_t end = wanted.begin + wanted.data.numel();
     for (const PieceRecord& piece : record.pieces) {
@@ -153,7 +153,16 @@ class Reader {
           "another checkpoint",
           (folder_ / piece.file).string(), found, piece.key, piece.checksum);
     }
-    const at::ScalarType type = shard::scalar_type_of(info->dtype, piece.key);
+    const at::ScalarType type = memory_type_of(info->dtype);
+    const at::ScalarType wanted_type = wanted.data.scalar_type();
+    // Another precision is a conversion; codes of a quantised state are not numbers to convert.
+    if (type != wanted_type && !(at::isFloatingType(type) && at::isFloatingType(wanted_type))) {
+      throw FormatError(
+          "{}: found \"{}\" of type {}, expected {}; resume with the settings of the run that "
+          "wrote "
+          "it",
+          folder_.string(), wanted.tensor, record.dtype, hf::name_of(file_type_of(wanted_type)));
+    }
     at::Tensor part = at::empty({last - first}, at::TensorOptions().dtype(type));
     std::memcpy(part.data_ptr(),
                 bytes.data() + static_cast<size_t>(first - piece.begin) * hf::size_of(info->dtype),
@@ -176,7 +185,7 @@ class Reader {
 }  // namespace
 
 fs::path save(const fs::path& output_dir, int64_t step, shard::UnitStore& store,
-              optim::AdamW* optimizer, const SmallFiles& small_files) {
+              optim::Optimizer* optimizer, const SmallFiles& small_files) {
   comm::Mesh& mesh = store.mesh();
   comm::Group& world = *mesh.world;
   const fs::path final_path = output_dir / fmt::format("checkpoint-{}", step);
@@ -205,7 +214,7 @@ fs::path save(const fs::path& output_dir, int64_t step, shard::UnitStore& store,
   return final_path;
 }
 
-void load(const fs::path& folder, shard::UnitStore& store, optim::AdamW* optimizer) {
+void load(const fs::path& folder, shard::UnitStore& store, optim::Optimizer* optimizer) {
   comm::all_or_nothing(*store.mesh().world, "loading " + folder.string(), [&] {
     const Manifest manifest = read_manifest(folder);
     Reader reader(folder, manifest);

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "strata/optim/adamw.h"
+#include "strata/optim/optimizer.h"
 #include "strata/shard/unit_store.h"
 
 namespace strata::checkpoint {
@@ -22,12 +22,13 @@ using SmallFiles = std::map<std::string, std::string>;
 // base checkpoint already. `optimizer` may be null (save_only_model).
 // Collective over the world; fails on all ranks if it fails on one, and then leaves nothing.
 std::filesystem::path save(const std::filesystem::path& output_dir, int64_t step,
-                           shard::UnitStore& store, optim::AdamW* optimizer,
+                           shard::UnitStore& store, optim::Optimizer* optimizer,
                            const SmallFiles& small_files);
 
 // Fills homes and moments from a checkpoint written at any world size and strategy.
 // Collective over the world. FormatError for missing tensors, other shapes, wrong checksums.
-void load(const std::filesystem::path& folder, shard::UnitStore& store, optim::AdamW* optimizer);
+void load(const std::filesystem::path& folder, shard::UnitStore& store,
+          optim::Optimizer* optimizer);
 
 // Checkpoints of an output folder by ascending step; unfinished ones are not among them.
 std::vector<std::filesystem::path> list(const std::filesystem::path& output_dir);

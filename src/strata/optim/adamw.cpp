@@ -86,6 +86,26 @@ void AdamW::step(double learning_rate, double gradient_scale) {
   }
 }
 
+std::vector<StateTensor> AdamW::state() {
+  const int rank = store_.mesh().shard->rank();
+  std::vector<StateTensor> tensors;
+  for (int u = 0; u < store_.num_units(); ++u) {
+    const auto& segments = store_.unit(u).segments;
+    for (int s = 0; s < static_cast<int>(segments.size()); ++s) {
+      if (!segments[static_cast<size_t>(s)].trainable) continue;
+      for (const shard::Piece& piece : shard::pieces_of(segments[static_cast<size_t>(s)], rank)) {
+        const auto add = [&](const char* name, const at::Tensor& flat) {
+          tensors.push_back({name, piece.parameter, piece.parameter->shape(), piece.tensor_begin,
+                             flat.narrow(0, piece.shard_begin, piece.length)});
+        };
+        add("exp_avg", moments(u, s).exp_avg);
+        add("exp_avg_sq", moments(u, s).exp_avg_sq);
+      }
+    }
+  }
+  return tensors;
+}
+
 AdamW::Moments& AdamW::moments(int unit, int segment) {
   return moments_[static_cast<size_t>(unit)][static_cast<size_t>(segment)];
 }

@@ -4,6 +4,7 @@
 
 #include <vector>
 
+#include "strata/optim/optimizer.h"
 #include "strata/shard/unit_store.h"
 
 namespace strata::optim {
@@ -27,15 +28,13 @@ double global_gradient_norm(shard::UnitStore& store);
 // max_norm is 0.
 double clip_factor(double norm, double max_norm);
 
-class AdamW {
+class AdamW final : public Optimizer {
  public:
   AdamW(shard::UnitStore& store, const AdamWOptions& options);
 
-  // Updates every trained shard in place. `gradient_scale` multiplies gradients first.
-  void step(double learning_rate, double gradient_scale);
-
-  int64_t num_steps() const { return num_steps_; }
-  void set_num_steps(int64_t steps) { num_steps_ = steps; }
+  void step(double learning_rate, double gradient_scale) override;
+  // "exp_avg" and "exp_avg_sq" of every trained weight, fp32.
+  std::vector<StateTensor> state() override;
 
   // The moments of one trained segment, fp32 [shard_numel] each.
   struct Moments {
@@ -55,7 +54,6 @@ class AdamW {
 
   shard::UnitStore& store_;
   AdamWOptions options_;
-  int64_t num_steps_ = 0;
   std::vector<std::vector<Moments>> moments_;  // [unit][segment]
   std::vector<Run> runs_;
 };

@@ -8,6 +8,7 @@
 #include "strata/comm/agreement.h"
 #include "strata/libtorch/cpu_arithmetic.h"
 #include "strata/models/registry.h"
+#include "strata/optim/adamw.h"
 #include "strata/shard/loading.h"
 
 namespace strata::train {

@@ -11,7 +11,7 @@
 #include "strata/comm/rendezvous.h"
 #include "strata/config/run_config.h"
 #include "strata/hf/adapter_files.h"
-#include "strata/optim/adamw.h"
+#include "strata/optim/optimizer.h"
 #include "strata/shard/executor.h"
 #include "strata/shard/unit_store.h"
 
@@ -25,7 +25,7 @@ struct Trainee {
   std::optional<hf::AdapterConfig> continued_adapter;
   std::unique_ptr<shard::UnitStore> store;
   std::unique_ptr<shard::Executor> executor;
-  std::unique_ptr<optim::AdamW> optimizer;
+  std::unique_ptr<optim::Optimizer> optimizer;
   at::ScalarType compute_type = at::kFloat;
 };
 

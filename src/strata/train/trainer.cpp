@@ -10,6 +10,7 @@
 #include "strata/comm/agreement.h"
 #include "strata/config/derived.h"
 #include "strata/data/collate.h"
+#include "strata/optim/adamw.h"
 #include "strata/optim/lr_schedule.h"
 #include "strata/train/batch_tensors.h"
 #include "strata/train/evaluate.h"

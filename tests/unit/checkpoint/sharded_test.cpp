@@ -11,6 +11,7 @@
 #include "strata/comm/fake_group.h"
 #include "strata/comm/single_group.h"
 #include "strata/models/registry.h"
+#include "strata/optim/adamw.h"
 #include "strata/shard/loading.h"
 
 namespace strata::checkpoint {
