@@ -24,7 +24,8 @@ constexpr Command kCommands[] = {
      run_launch},
     {"sft", "fine-tune a causal language model on conversations or text", run_sft},
     {"chat", "answer from a model, with or without an adapter", run_chat},
-    {"config", "show, check or document settings", run_config},
+    {"config", "ask for settings, show, check, convert or document them", run_config},
+    {"to-fsdp2", "the same as config convert --to fsdp2", run_to_fsdp2},
 };
 
 // A rank that failed closes its connections before it says why. The others, which notice at once,

@@ -24,6 +24,7 @@ int run_launch(const std::vector<std::string>& arguments);
 int run_sft(const std::vector<std::string>& arguments);
 int run_chat(const std::vector<std::string>& arguments);
 int run_config(const std::vector<std::string>& arguments);
+int run_to_fsdp2(const std::vector<std::string>& arguments);
 
 // True when --help or -h is among the arguments.
 bool wants_help(const std::vector<std::string>& arguments);

@@ -1,10 +1,13 @@
-// `strata config show | check | docs`.
+// `strata config`: the questionnaire, and its actions show, check, default, update, convert, docs.
 #include <cstdio>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "strata/base/error.h"
+#include "strata/base/text_distance.h"
 #include "strata/cli/command.h"
+#include "strata/cli/config_files.h"
 #include "strata/cli/run_sources.h"
 #include "strata/config/describe.h"
 #include "strata/config/settings_files.h"
@@ -13,9 +16,16 @@ namespace strata::cli {
 namespace {
 
 constexpr const char* kUsage =
-    "usage: strata config show [flags]    every setting with its value and where that comes from\n"
-    "       strata config check FILE      judges a settings file or a file of accelerate\n"
-    "       strata config docs            the page docs/guide/settings.md\n";
+    "usage: strata config [--config_file FILE]    asks questions and writes a file of accelerate\n"
+    "       strata config show [flags]            every setting with its value and its origin\n"
+    "       strata config check FILE              judges a settings file of any kind\n"
+    "       strata config default [--config_file FILE] [--mixed_precision P]\n"
+    "                                             writes a file without questions\n"
+    "       strata config update [--config_file FILE]\n"
+    "                                             adds what an older file lacks\n"
+    "       strata config convert --to fsdp2|strata FILE [--output_file F] "
+    "[--overwrite]\n"
+    "       strata config docs                    the page docs/guide/settings.md\n";
 
 int show(const std::vector<std::string>& flags) {
   const config::Settings settings = config::resolve(
@@ -32,9 +42,8 @@ int check(const std::vector<std::string>& arguments) {
                       arguments.size());
   }
   const std::string& file = arguments[0];
-  const char* flag = config::is_accelerate_file(file) ? "--config_file" : "--config";
   const config::Settings settings =
-      config::resolve({.flags = {flag, file}, .flags_are_mixed = true});
+      config::resolve({.flags = {config::flag_of_file(file), file}, .flags_are_mixed = true});
   print_warnings(settings.warnings);
   fmt::print("{}: no errors\n", file);
   return 0;
@@ -43,19 +52,34 @@ int check(const std::vector<std::string>& arguments) {
 }  // namespace
 
 int run_config(const std::vector<std::string>& arguments) {
-  if (arguments.empty() || wants_help(arguments)) {
+  if (wants_help(arguments)) {
     fmt::print("{}", kUsage);
-    return arguments.empty() ? 2 : 0;
+    return 0;
   }
+  if (arguments.empty() || arguments[0].starts_with("-")) return run_questionnaire(arguments);
   const std::vector<std::string> rest(arguments.begin() + 1, arguments.end());
-  if (arguments[0] == "show") return show(rest);
-  if (arguments[0] == "check") return check(rest);
-  if (arguments[0] == "docs") {
+  const std::string& action = arguments[0];
+  if (action == "show") return show(rest);
+  if (action == "check") return check(rest);
+  if (action == "default") return write_default(rest);
+  if (action == "update") return update(rest);
+  if (action == "convert") return convert(rest);
+  if (action == "docs") {
     fmt::print("{}", config::settings_page());
     return 0;
   }
-  throw ConfigError("strata config {}: found an unknown action, expected show, check or docs",
-                    arguments[0]);
+  const std::vector<std::string> actions = {"show",   "check",   "default",
+                                            "update", "convert", "docs"};
+  const auto near = closest(action, actions);
+  throw ConfigError("strata config {}: found an unknown action, expected one of {}; {}", action,
+                    fmt::join(actions, ", "),
+                    near ? "did you mean " + *near + "?" : "see strata config --help");
+}
+
+int run_to_fsdp2(const std::vector<std::string>& arguments) {
+  std::vector<std::string> flags = arguments;
+  flags.insert(flags.end(), {"--to", "fsdp2"});
+  return wants_help(arguments) ? run_config({"--help"}) : convert(flags);
 }
 
 }  // namespace strata::cli

@@ -89,11 +89,16 @@ std::string unbound_row(const Setting& setting) {
 
 }  // namespace
 
-std::string show_settings(const Settings& settings) {
+namespace {
+
+std::string settings_lines(const Settings& settings, bool only_given) {
   std::string out;
   std::string_view group;
   for (const Setting& setting : settings_table()) {
     if (setting.kind != Kind::kBound) continue;
+    const auto origin = settings.origins.find(std::string(setting.name));
+    const bool is_given = origin != settings.origins.end() && origin->second.rank > Rank::kDefault;
+    if (only_given && !is_given) continue;
     if (setting.group != group) {
       out += fmt::format("{}# {}\n", out.empty() ? "" : "\n", setting.group);
       group = setting.group;
@@ -103,6 +108,12 @@ std::string show_settings(const Settings& settings) {
   }
   return out;
 }
+
+}  // namespace
+
+std::string show_settings(const Settings& settings) { return settings_lines(settings, false); }
+
+std::string given_settings(const Settings& settings) { return settings_lines(settings, true); }
 
 std::string flags_help(Scope scope) {
   std::vector<Setting> shown;

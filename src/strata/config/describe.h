@@ -11,6 +11,9 @@ namespace strata::config {
 // One line per setting, "learning_rate: 0.0001  # --learning_rate": a file that --config reads.
 std::string show_settings(const Settings& settings);
 
+// The settings that a person gave, in the same form: what `config convert --to strata` writes.
+std::string given_settings(const Settings& settings);
+
 // The flags that `strata sft` or `strata launch` takes, by group.
 std::string flags_help(Scope scope);
 // The same for a subcommand with a table of its own.

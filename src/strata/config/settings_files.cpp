@@ -135,8 +135,8 @@ std::vector<Given> read_accelerate_file(const fs::path& path, Rank rank) {
   return given;
 }
 
-bool is_accelerate_file(const fs::path& path) {
-  return has_accelerate_keys(read_yaml_mapping(path));
+std::string flag_of_file(const fs::path& path) {
+  return has_accelerate_keys(read_yaml_mapping(path)) ? "--config_file" : "--config";
 }
 
 std::vector<Given> read_fsdp_config(fs::path path) {

@@ -19,8 +19,9 @@ std::vector<Given> read_own_file(const std::filesystem::path& path);
 // (accelerate ignores it). Null values and -1 processes mean "not set".
 std::vector<Given> read_accelerate_file(const std::filesystem::path& path, Rank rank);
 
-// Whether it has keys that only accelerate's files have.
-bool is_accelerate_file(const std::filesystem::path& path);
+// The flag that reads a file of this kind, told by its keys: --config_file (accelerate), or
+// --config (Strata's own).
+std::string flag_of_file(const std::filesystem::path& path);
 
 // `--fsdp_config`: the keys of the section with or without the prefix fsdp_; a whole file of
 // accelerate is understood too. A folder: its fsdp_config.json, fsdp_config.yaml or config.yaml.

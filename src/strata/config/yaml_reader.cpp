@@ -2,6 +2,8 @@
 #include "strata/config/yaml_reader.h"
 
 #include <map>
+#include <regex>
+#include <set>
 
 #include "strata/base/error.h"
 #include "strata/base/file.h"
@@ -10,13 +12,21 @@
 namespace strata::config {
 namespace {
 
+const std::set<std::string>& yaml11_booleans(bool value) {
+  static const std::set<std::string> kTrue = {"yes",  "Yes", "YES", "true", "True",
+                                              "TRUE", "on",  "On",  "ON"};
+  static const std::set<std::string> kFalse = {"no",    "No",  "NO",  "false", "False",
+                                               "FALSE", "off", "Off", "OFF"};
+  return value ? kTrue : kFalse;
+}
+
 Json scalar_json(const YAML::Node& node) {
   if (node.IsNull()) return nullptr;
   const std::string& text = node.Scalar();
   // A quoted scalar carries the tag "!": it is text whatever it looks like.
   if (node.Tag() == "!") return text;
-  if (text == "true" || text == "True") return true;
-  if (text == "false" || text == "False") return false;
+  if (yaml11_booleans(true).contains(text)) return true;
+  if (yaml11_booleans(false).contains(text)) return false;
   int64_t integer = 0;
   if (YAML::convert<int64_t>::decode(node, integer)) return integer;
   double number = 0;
@@ -24,16 +34,22 @@ Json scalar_json(const YAML::Node& node) {
   return text;
 }
 
-Json json_of(const YAML::Node& node, int depth) {
-  if (depth > 32) throw ConfigError("settings: found a mapping deeper than 32, expected less");
+Json json_of(const YAML::Node& node, const std::string& file, int depth) {
+  if (depth > 32) {
+    throw ConfigError("{}:{}: found a mapping deeper than 32, expected less", file,
+                      node.Mark().line + 1);
+  }
   if (node.IsMap()) {
     Json object = Json::object();
-    for (const auto& entry : node) object[entry.first.Scalar()] = json_of(entry.second, depth + 1);
+    for_each_key(node, file,
+                 [&](const std::string& key, const YAML::Node& value, const std::string&) {
+                   object[key] = json_of(value, file, depth + 1);
+                 });
     return object;
   }
   if (node.IsSequence()) {
     Json list = Json::array();
-    for (const YAML::Node& item : node) list.push_back(json_of(item, depth + 1));
+    for (const YAML::Node& item : node) list.push_back(json_of(item, file, depth + 1));
     return list;
   }
   return scalar_json(node);
@@ -86,6 +102,21 @@ void for_each_key(const YAML::Node& mapping, const std::string& file,
   }
 }
 
+Json read_yaml_json(const std::filesystem::path& path) {
+  return json_of(read_yaml_mapping(path), path.string(), 0);
+}
+
+bool is_yaml11_special(const std::string& text) {
+  static const std::regex kNumber(
+      "[-+]?(0b[01_]+|0[0-7_]*|[1-9][0-9_]*|0x[0-9a-fA-F_]+|[1-9][0-9_]*(:[0-5]?[0-9])+|"
+      "([0-9][0-9_]*)?\\.[0-9_]*([eE][-+][0-9]+)?|[0-9][0-9_]*(:[0-5]?[0-9])+\\.[0-9_]*|"
+      "\\.(inf|Inf|INF))|\\.(nan|NaN|NAN)");
+  static const std::regex kDate("[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}.*");
+  static const std::set<std::string> kOther = {"~", "null", "Null", "NULL", "<<", "="};
+  return yaml11_booleans(true).contains(text) || yaml11_booleans(false).contains(text) ||
+         kOther.contains(text) || std::regex_match(text, kNumber) || std::regex_match(text, kDate);
+}
+
 Value yaml_value(const YAML::Node& node, const std::string& place) {
   Value value;
   if (node.IsNull() || (!node.IsScalar() && node.size() == 0)) {
@@ -93,7 +124,8 @@ Value yaml_value(const YAML::Node& node, const std::string& place) {
   } else if (node.IsScalar()) {
     value.items = {node.Scalar()};
   } else if (node.IsMap()) {
-    value.items = {dump_python(json_of(node, 0), /*indent=*/-1, /*sort_keys=*/false)};
+    const std::string file = place.substr(0, place.rfind(':'));
+    value.items = {dump_python(json_of(node, file, 0), /*indent=*/-1, /*sort_keys=*/false)};
   } else {
     for (const YAML::Node& item : node) {
       if (!item.IsScalar()) {

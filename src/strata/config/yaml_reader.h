@@ -8,6 +8,7 @@
 
 #include <yaml-cpp/yaml.h>
 
+#include "strata/base/json.h"
 #include "strata/config/value.h"
 
 namespace strata::config {
@@ -21,6 +22,14 @@ YAML::Node read_yaml_mapping(const std::filesystem::path& path);
 void for_each_key(const YAML::Node& mapping, const std::string& file,
                   const std::function<void(const std::string& key, const YAML::Node& value,
                                            const std::string& place)>& visit);
+
+// The whole file with the types that YAML 1.1 gives (yes, on, 0x1f, ...), as PyYAML reads it,
+// except that numbers like 1e-4 are numbers. ConfigError as above, and for a repeated key at any
+// depth.
+Json read_yaml_json(const std::filesystem::path& path);
+
+// Whether YAML 1.1 reads the plain scalar as something else than text: boolean, number, null, date.
+bool is_yaml11_special(const std::string& text);
 
 // Scalars and lists of scalars; a mapping becomes one JSON text. Empty lists and mappings are null.
 Value yaml_value(const YAML::Node& node, const std::string& place);
