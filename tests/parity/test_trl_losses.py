@@ -26,6 +26,7 @@ CASES = {
                          lr_scheduler_type="cosine", max_grad_norm=0.5, adam_beta2=0.95)),
     "completion_only_and_eval": (
         "prompt", dict(eval_strategy="steps", eval_steps=5, per_device_eval_batch_size=4,
+                       dataloader_drop_last=True,
                        gradient_accumulation_steps=3)),
     "assistant_only": (
         "messages", dict(assistant_only_loss=True, gradient_checkpointing=False,

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "strata/base/byte_size.h"
 #include "strata/base/error.h"
 #include "strata/base/file.h"
 #include "strata/base/json.h"
@@ -60,8 +61,8 @@ void plan_export(const std::string& from, const std::string& to) {
   const Json request = strata::read_json_file(from);
   std::vector<TensorBytes> tensors;
   for (const Json& row : request.at("tensors")) tensors.push_back({row.at(0), row.at(1)});
-  const ShardPlan plan =
-      plan_shards(tensors, parse_size(request.at("max_shard_size").get<std::string>()));
+  const ShardPlan plan = plan_shards(
+      tensors, strata::parse_byte_size(request.at("max_shard_size").get<std::string>()));
   strata::write_file_atomically(to, plan.index_json(request.at("total_parameters")));
 }
 

@@ -3,9 +3,9 @@
 
 #include <algorithm>
 
+#include "strata/base/byte_size.h"
 #include "strata/base/error.h"
 #include "strata/base/json.h"
-#include "strata/config/derived.h"
 
 namespace strata::config {
 namespace {
@@ -128,7 +128,7 @@ class Rules {
       warn_without_effect("save_total_limit", "save_strategy is no");
     }
     try {
-      size_bytes(train.max_shard_size);
+      parse_byte_size(train.max_shard_size);
     } catch (const ConfigError&) {
       throw ConfigError("{}: found \"{}\", expected a size like 50GB, 200MB or 1000000",
                         source("max_shard_size"), train.max_shard_size);

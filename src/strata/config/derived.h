@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
 
 #include "strata/config/run_config.h"
 
@@ -17,8 +16,5 @@ int64_t interval_steps(double steps, int64_t total_steps);
 
 // eval_steps, or logging_steps where it is not set.
 int64_t eval_interval_steps(const TrainConfig& train, int64_t total_steps);
-
-// "50GB" (powers of 1000), "5GiB" (powers of 1024), "123" (bytes). ConfigError otherwise.
-int64_t size_bytes(const std::string& text);
 
 }  // namespace strata::config

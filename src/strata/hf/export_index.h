@@ -6,17 +6,12 @@
 #include <cstdint>
 #include <span>
 #include <string>
-#include <string_view>
 #include <vector>
 
 namespace strata::hf {
 
 inline constexpr const char* kModelWeightsFile = "model.safetensors";
 inline constexpr const char* kModelIndexFile = "model.safetensors.index.json";
-
-// "50GB", "5 MB" (decimal), "5GiB" (binary), "1.5GB", or plain bytes "1000". Units in any case.
-// Throws ConfigError.
-uint64_t parse_size(std::string_view text);
 
 struct TensorBytes {
   std::string name;

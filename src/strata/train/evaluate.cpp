@@ -6,10 +6,12 @@
 
 namespace strata::train {
 
-EvalSums evaluate_dataset(const data::Dataset& dataset, int64_t batch_size, Trainee& trainee) {
+EvalSums evaluate_dataset(const data::Dataset& dataset, const config::TrainConfig& settings,
+                          Trainee& trainee) {
   comm::Group& world = *trainee.store->mesh().world;
-  const data::EvalSampler sampler(static_cast<int64_t>(dataset.rows.size()), batch_size,
-                                  world.size());
+  const data::EvalSampler sampler(static_cast<int64_t>(dataset.rows.size()),
+                                  settings.per_device_eval_batch_size, world.size(),
+                                  settings.dataloader_drop_last);
   // Weighted loss, real examples; then correct, entropy and trained tokens of each batch.
   at::Tensor sums = at::zeros({2 + 3 * sampler.batches_per_rank()}, at::kDouble);
   double* s = sums.data_ptr<double>();

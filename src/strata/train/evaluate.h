@@ -14,6 +14,7 @@ struct EvalSums {
 };
 
 // Collective over the mesh; the same result on every rank.
-EvalSums evaluate_dataset(const data::Dataset& dataset, int64_t batch_size, Trainee& trainee);
+EvalSums evaluate_dataset(const data::Dataset& dataset, const config::TrainConfig& settings,
+                          Trainee& trainee);
 
 }  // namespace strata::train

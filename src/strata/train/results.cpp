@@ -2,11 +2,11 @@
 
 #include <set>
 
+#include "strata/base/byte_size.h"
 #include "strata/base/error.h"
 #include "strata/base/file.h"
 #include "strata/checkpoint/export.h"
 #include "strata/comm/agreement.h"
-#include "strata/hf/export_index.h"
 #include "strata/report/html_report.h"
 
 namespace strata::train {
@@ -103,7 +103,7 @@ void write_results(const config::RunConfig& config, Trainee& trainee, const Data
     checkpoint::export_adapter(folder, *trainee.store, *trainee.adapter,
                                adapter_config_of(config, trainee));
   } else {
-    checkpoint::export_model(folder, *trainee.store, hf::parse_size(config.train.max_shard_size),
+    checkpoint::export_model(folder, *trainee.store, parse_byte_size(config.train.max_shard_size),
                              [](const nn::Parameter& parameter) { return parameter.name(); });
   }
   comm::all_or_nothing(world, "saving the results", [&] {

@@ -285,8 +285,7 @@ void Trainer::record(Json values, const Json& extra) {
 void Trainer::evaluate() {
   if (!datasets_.eval) return;
   const Clock::time_point start = Clock::now();
-  const EvalSums sums =
-      evaluate_dataset(*datasets_.eval, config_.train.per_device_eval_batch_size, trainee_);
+  const EvalSums sums = evaluate_dataset(*datasets_.eval, config_.train, trainee_);
   const double seconds = seconds_since(start);
   const double rows = static_cast<double>(datasets_.eval->rows.size());
   record(Json{{"eval_loss", sums.mean_loss},

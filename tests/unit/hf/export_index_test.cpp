@@ -12,23 +12,6 @@ namespace {
 
 using ::testing::ElementsAre;
 
-TEST(ParseSize, DecimalAndBinaryUnits) {
-  EXPECT_EQ(parse_size("50GB"), 50'000'000'000u);
-  EXPECT_EQ(parse_size("5gb"), 5'000'000'000u);
-  EXPECT_EQ(parse_size(" 1.5 MB "), 1'500'000u);
-  EXPECT_EQ(parse_size("5GiB"), 5ull << 30);
-  EXPECT_EQ(parse_size("100KB"), 100'000u);
-  EXPECT_EQ(parse_size("2TiB"), 2ull << 40);
-  EXPECT_EQ(parse_size("12345"), 12345u);
-}
-
-TEST(ParseSize, RefusesTheRest) {
-  for (const char* text :
-       {"", "GB", "-1GB", "0", "5 XB", "5GBs", "1e400GB", "nan", "inf GB", "0.1"}) {
-    EXPECT_NE(testing::message_of<ConfigError>([&] { parse_size(text); }), "") << text;
-  }
-}
-
 TEST(PlanShards, OneFileNeedsNoIndex) {
   const TensorBytes tensors[] = {{"a", 10}, {"b", 20}};
   const ShardPlan plan = plan_shards(tensors, 30);
