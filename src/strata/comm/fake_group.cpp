@@ -15,22 +15,19 @@ FakeGroup::FakeGroup(int rank, int size) : rank_(rank), size_(size) {
 std::unique_ptr<Work> FakeGroup::all_gather(at::Tensor out, at::Tensor in) {
   const at::Tensor copy = in.clone();
   out.view({size_, -1}).copy_(copy.unsqueeze(0).expand({size_, copy.numel()}));
-  ++traffic_.all_gathers;
-  traffic_.sent_bytes += static_cast<int64_t>(in.nbytes()) * (size_ - 1);
+  count_all_gather(in);
   return completed_work();
 }
 
 std::unique_ptr<Work> FakeGroup::reduce_scatter(at::Tensor out, at::Tensor in) {
   out.copy_(in.view({size_, -1})[rank_] * size_);
-  ++traffic_.reduce_scatters;
-  traffic_.sent_bytes += static_cast<int64_t>(out.nbytes()) * (size_ - 1);
+  count_reduce_scatter(out);
   return completed_work();
 }
 
 std::unique_ptr<Work> FakeGroup::all_reduce(at::Tensor tensor, Reduction op) {
   if (op == Reduction::kSum) tensor.mul_(size_);
-  ++traffic_.all_reduces;
-  traffic_.sent_bytes += static_cast<int64_t>(tensor.nbytes()) * 2 * (size_ - 1) / size_;
+  count_all_reduce(tensor);
   return completed_work();
 }
 

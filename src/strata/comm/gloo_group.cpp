@@ -61,6 +61,7 @@ class GlooGroup final : public Group {
   std::string transport() const override { return "gloo"; }
 
   std::unique_ptr<Work> all_gather(at::Tensor out, at::Tensor in) override {
+    count_all_gather(in);
     return start("all-gather", [&] { return backend_->_allgather_base(out, in); });
   }
 
@@ -68,6 +69,7 @@ class GlooGroup final : public Group {
   // the bytes, and does so only inside wait()). An all-to-all moves each chunk once to its owner,
   // progresses in the background, and lets the owner add in rank order: same sums on every run.
   std::unique_ptr<Work> reduce_scatter(at::Tensor out, at::Tensor in) override {
+    count_reduce_scatter(out);
     at::Tensor received = scratch(in);
     auto finish = [this, out, received]() mutable {
       const at::Tensor chunks = received.view({size_, -1});
@@ -82,6 +84,7 @@ class GlooGroup final : public Group {
   }
 
   std::unique_ptr<Work> all_reduce(at::Tensor tensor, Reduction op) override {
+    count_all_reduce(tensor);
     c10d::AllreduceOptions options;
     options.reduceOp = op == Reduction::kSum ? c10d::ReduceOp::SUM : c10d::ReduceOp::MAX;
     std::vector<at::Tensor> tensors{tensor};

@@ -21,12 +21,21 @@ class Work {
 
 enum class Reduction { kSum, kMax };
 
+// What this rank has sent, counted as the least that each collective's definition allows: of n
+// ranks and N bytes in whole, (n - 1) / n * N for gather and scatter, twice that for all-reduce.
+struct Traffic {
+  int64_t all_gathers = 0;
+  int64_t reduce_scatters = 0;
+  int64_t all_reduces = 0;
+  int64_t sent_bytes = 0;
+};
+
 class Group {
  public:
   virtual ~Group() = default;
   virtual int rank() const = 0;
   virtual int size() const = 0;
-  virtual std::string transport() const = 0;  // "gloo", "single", "fake"
+  virtual std::string transport() const = 0;  // "shm", "gloo", "single", "fake"
 
   // `out` [size * n] = every rank's `in` [n], in rank order. `in` may be out's own slice.
   virtual std::unique_ptr<Work> all_gather(at::Tensor out, at::Tensor in) = 0;
@@ -36,6 +45,16 @@ class Group {
   virtual std::unique_ptr<Work> all_reduce(at::Tensor tensor, Reduction op = Reduction::kSum) = 0;
   virtual std::unique_ptr<Work> broadcast(at::Tensor tensor, int root) = 0;
   virtual void barrier() = 0;
+
+  const Traffic& traffic() const { return traffic_; }
+
+ protected:
+  void count_all_gather(const at::Tensor& in);
+  void count_reduce_scatter(const at::Tensor& out);
+  void count_all_reduce(const at::Tensor& tensor);
+
+ private:
+  Traffic traffic_;
 };
 
 }  // namespace strata::comm

@@ -2,10 +2,12 @@
 
 #include <numeric>
 
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "strata/base/error.h"
 #include "strata/comm/gloo_group.h"
+#include "strata/comm/shm_group.h"
 #include "strata/comm/single_group.h"
 
 namespace strata::comm {
@@ -13,6 +15,11 @@ namespace strata::comm {
 struct Rendezvous::State {
   c10::intrusive_ptr<c10d::Store> store;
 };
+
+int RendezvousOptions::attempt_of_launcher() {
+  const char* count = std::getenv("TORCHELASTIC_RESTART_COUNT");
+  return count != nullptr ? std::atoi(count) : 0;
+}
 
 Rendezvous::Rendezvous(const RendezvousOptions& options)
     : options_(options), state_(std::make_unique<State>()) {
@@ -28,7 +35,9 @@ Rendezvous::Rendezvous(const RendezvousOptions& options)
     if (std::string_view(hosted) == "True") store_options.isServer = false;
   }
   try {
-    state_->store = c10::make_intrusive<c10d::TCPStore>(options.address, store_options);
+    auto tcp = c10::make_intrusive<c10d::TCPStore>(options.address, store_options);
+    state_->store = c10::make_intrusive<c10d::PrefixStore>(
+        "attempt" + std::to_string(options.attempt), std::move(tcp));
   } catch (const std::exception& e) {
     std::string reason = e.what();
     throw CommError(
@@ -84,6 +93,10 @@ std::unique_ptr<Group> Rendezvous::make_group(const std::string& name, std::vect
     std::iota(ranks.begin(), ranks.end(), 0);
   }
   if (ranks.size() == 1) return make_single_group();
+  if (options_.shared_memory) {
+    std::string reason;
+    if (auto group = make_shm_group(*this, name, ranks, reason)) return group;
+  }
   return make_gloo_group(*this, name, ranks);
 }
 

@@ -24,6 +24,13 @@ struct RendezvousOptions {
   std::chrono::seconds timeout{1800};
   // How long a rank waits for the others to appear; a rank that died before is noticed after this.
   std::chrono::seconds join_timeout{300};
+  // How often the run has been started again; keeps what an earlier attempt left in a store that
+  // outlives it (torchrun's) apart. By default what the launcher says.
+  int attempt = attempt_of_launcher();
+  // Ranks of one machine use shared memory; false: TCP for them too.
+  bool shared_memory = true;
+
+  static int attempt_of_launcher();
 };
 
 class Rendezvous {
@@ -40,6 +47,7 @@ class Rendezvous {
   void require_same(const std::string& what, const std::string& value);
 
   // The group of `ranks` (all of them by default), each of which must call this. Collective.
+  // Through shared memory where all of them can (shm_group.h), else through TCP.
   std::unique_ptr<Group> make_group(const std::string& name, std::vector<int> ranks = {});
 
  private:

@@ -4,12 +4,16 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <cmath>
 #include <thread>
 
 #include "strata/base/error.h"
 #include "strata/comm/agreement.h"
+#include "strata/comm/gloo_group.h"
 #include "strata/comm/mesh.h"
 #include "strata/comm/rendezvous.h"
+#include "strata/comm/shm_group.h"
 
 namespace strata::comm {
 namespace {
@@ -21,15 +25,18 @@ int free_port() {
 }
 
 // Runs `body(rendezvous)` on `size` ranks and rethrows what any of them threw.
-void on_ranks(int size, const std::function<void(Rendezvous&)>& body) {
+void on_ranks(int size, bool shared_memory, const std::function<void(Rendezvous&)>& body) {
   const int port = free_port();
   std::vector<std::exception_ptr> failures(static_cast<size_t>(size));
   std::vector<std::thread> threads;
   for (int rank = 0; rank < size; ++rank) {
     threads.emplace_back([&, rank] {
       try {
-        Rendezvous rendezvous(
-            {.rank = rank, .world_size = size, .port = port, .timeout = std::chrono::seconds(30)});
+        Rendezvous rendezvous({.rank = rank,
+                               .world_size = size,
+                               .port = port,
+                               .timeout = std::chrono::seconds(30),
+                               .shared_memory = shared_memory});
         body(rendezvous);
       } catch (...) {
         failures[static_cast<size_t>(rank)] = std::current_exception();
@@ -42,10 +49,25 @@ void on_ranks(int size, const std::function<void(Rendezvous&)>& body) {
   }
 }
 
-TEST(GlooGroup, CollectivesAreWhatTheyAreDefinedToBe) {
+void on_ranks(int size, const std::function<void(Rendezvous&)>& body) {
+  on_ranks(size, /*shared_memory=*/true, body);
+}
+
+class Transport : public testing::TestWithParam<bool> {
+ protected:
+  static std::string expected(int size) {
+    if (size == 1) return "single";
+    return GetParam() ? "shm" : "gloo";
+  }
+};
+INSTANTIATE_TEST_SUITE_P(, Transport, testing::Bool(),
+                         [](const auto& info) { return std::string(info.param ? "shm" : "gloo"); });
+
+TEST_P(Transport, CollectivesAreWhatTheyAreDefinedToBe) {
   for (int size : {1, 2, 3}) {
-    on_ranks(size, [size](Rendezvous& rendezvous) {
+    on_ranks(size, GetParam(), [size](Rendezvous& rendezvous) {
       const auto group = rendezvous.make_group("test");
+      EXPECT_EQ(group->transport(), expected(size));
       const int rank = group->rank();
       const int64_t n = 5;
       const at::Tensor mine = at::arange(n, at::kFloat) + 100 * rank;
@@ -76,8 +98,8 @@ TEST(GlooGroup, CollectivesAreWhatTheyAreDefinedToBe) {
   }
 }
 
-TEST(GlooGroup, AllGatherWorksInPlaceAndInBf16) {
-  on_ranks(2, [](Rendezvous& rendezvous) {
+TEST_P(Transport, AllGatherWorksInPlaceAndInBf16) {
+  on_ranks(2, GetParam(), [](Rendezvous& rendezvous) {
     const auto group = rendezvous.make_group("test");
     at::Tensor whole = at::zeros({64}, at::kBFloat16);
     at::Tensor own = whole.narrow(0, 32 * group->rank(), 32);
@@ -85,6 +107,144 @@ TEST(GlooGroup, AllGatherWorksInPlaceAndInBf16) {
     group->all_gather(whole, own)->wait();
     EXPECT_TRUE(at::equal(whole.narrow(0, 0, 32), at::ones({32}, at::kBFloat16)));
     EXPECT_TRUE(at::equal(whole.narrow(0, 32, 32), at::full({32}, 2, at::kBFloat16)));
+  });
+}
+
+// Several in flight, waited for in another order than started, of sizes around the pieces' borders.
+TEST_P(Transport, ManyInFlightOfAnySize) {
+  for (int size : {2, 3}) {
+    on_ranks(size, GetParam(), [size](Rendezvous& rendezvous) {
+      const auto group = rendezvous.make_group("test");
+      const int rank = group->rank();
+      for (int64_t n : {1, 1023, 131072, 131073, 500001}) {
+        const at::Tensor mine = at::arange(n, at::kDouble).to(at::kFloat) + rank;
+        at::Tensor gathered = at::empty({size * n});
+        at::Tensor whole = (at::arange(size * n, at::kDouble) + rank).to(at::kFloat);
+        at::Tensor scattered = at::empty({n});
+        at::Tensor sum = mine.clone();
+        at::Tensor sent = mine.clone();
+        auto gather = group->all_gather(gathered, mine);
+        auto scatter = group->reduce_scatter(scattered, whole);
+        auto reduce = group->all_reduce(sum);
+        auto broadcast = group->broadcast(sent, 1);
+        reduce->wait();
+        scatter->wait();
+        broadcast->wait();
+        gather->wait();
+        const at::Tensor base = at::arange(n, at::kDouble).to(at::kFloat);
+        for (int r = 0; r < size; ++r) {
+          ASSERT_TRUE(at::equal(gathered.narrow(0, r * n, n), base + r)) << n;
+        }
+        const float ranks_sum = static_cast<float>(size * (size - 1) / 2);
+        ASSERT_TRUE(at::equal(sum, base * size + ranks_sum)) << n;
+        ASSERT_TRUE(at::equal(scattered, (base + rank * n) * size + ranks_sum)) << n;
+        ASSERT_TRUE(at::equal(sent, base + 1)) << n;
+      }
+    });
+  }
+}
+
+// Values whose sum depends on the order of addition; the order is from rank 0 upwards.
+TEST(SharedMemory, SumsAreInRankOrderAndWiderThan16Bits) {
+  constexpr int kRanks = 3;
+  const auto value_of = [](int rank, int64_t n) {
+    return at::sin(at::arange(n, at::kDouble) * (rank + 1)) * std::pow(10.0, rank);
+  };
+  for (at::ScalarType type : {at::kFloat, at::kBFloat16, at::kHalf, at::kDouble}) {
+    for (int64_t n : {7, 5000, 400000}) {
+      const at::ScalarType wide = type == at::kDouble ? at::kDouble : at::kFloat;
+      at::Tensor expected = value_of(0, n).to(type).to(wide);
+      for (int r = 1; r < kRanks; ++r) expected = expected + value_of(r, n).to(type).to(wide);
+      expected = expected.to(type);
+      on_ranks(kRanks, [&](Rendezvous& rendezvous) {
+        const auto group = rendezvous.make_group("test");
+        at::Tensor sum = value_of(group->rank(), n).to(type);
+        at::Tensor scattered = at::empty({n}, type);
+        group->reduce_scatter(scattered, sum.repeat({kRanks}))->wait();
+        group->all_reduce(sum)->wait();
+        ASSERT_TRUE(at::equal(sum, expected)) << type << " " << n;
+        ASSERT_TRUE(at::equal(scattered, expected)) << type << " " << n;
+      });
+    }
+  }
+}
+
+TEST(SharedMemory, ReduceScatterEqualsGlooToTheBit) {
+  on_ranks(3, [](Rendezvous& rendezvous) {
+    std::string reason;
+    const auto shm = make_shm_group(rendezvous, "a", {0, 1, 2}, reason);
+    const auto gloo = make_gloo_group(rendezvous, "b", {0, 1, 2});
+    ASSERT_TRUE(shm) << reason;
+    const at::Tensor whole = at::sin(at::arange(300003, at::kFloat) * (shm->rank() + 0.7));
+    at::Tensor ours = at::empty({100001}), theirs = at::empty({100001});
+    shm->reduce_scatter(ours, whole.clone())->wait();
+    gloo->reduce_scatter(theirs, whole.clone())->wait();
+    EXPECT_TRUE(at::equal(ours, theirs));
+    EXPECT_EQ(shm->traffic().sent_bytes, 2 * 100001 * 4);
+    EXPECT_EQ(gloo->traffic().sent_bytes, 2 * 100001 * 4);
+  });
+}
+
+TEST(SharedMemory, ARankThatLeavesIsNamedWithinASecond) {
+  on_ranks(3, [](Rendezvous& rendezvous) {
+    auto group = rendezvous.make_group("test");
+    at::Tensor sum = at::ones({100000});
+    group->all_reduce(sum)->wait();
+    if (group->rank() == 1) return;
+    const auto start = std::chrono::steady_clock::now();
+    try {
+      group->all_reduce(sum)->wait();
+      ADD_FAILURE() << "went on without rank 1";
+    } catch (const CommError& e) {
+      EXPECT_NE(std::string(e.what()).find("rank 1 gone"), std::string::npos) << e.what();
+      EXPECT_NE(std::string(e.what()).find("all-reduce"), std::string::npos) << e.what();
+    }
+    EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(1));
+    // Nothing works after that, and says so at once.
+    EXPECT_THROW(group->barrier(), CommError);
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));  // rank 1 is named first
+  });
+}
+
+TEST(SharedMemory, ALateRankIsNamedWithItsPlace) {
+  on_ranks(2, [](Rendezvous& rendezvous) {
+    RendezvousOptions options = rendezvous.options();
+    options.timeout = std::chrono::seconds(1);
+    options.port += 1000;
+    Rendezvous impatient(options);
+    auto group = impatient.make_group("test");
+    group->barrier();
+    if (group->rank() == 1) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(2500));
+      return;
+    }
+    at::Tensor gathered = at::empty({20});
+    try {
+      group->all_gather(gathered, at::ones({10}))->wait();
+      ADD_FAILURE() << "went on without rank 1";
+    } catch (const CommError& e) {
+      const std::string what = e.what();
+      EXPECT_NE(what.find("all-gather of rank 0: found nothing of rank 1 for 1 s"),
+                std::string::npos)
+          << what;
+      EXPECT_NE(what.find("it is at collective 1"), std::string::npos) << what;
+    }
+  });
+}
+
+TEST(SharedMemory, DifferentCollectivesAreAnErrorNotGarbage) {
+  on_ranks(2, [](Rendezvous& rendezvous) {
+    const auto group = rendezvous.make_group("test");
+    at::Tensor tensor = at::ones({group->rank() == 0 ? 10 : 11});
+    try {
+      group->all_reduce(tensor)->wait();
+      ADD_FAILURE() << "added tensors of different sizes";
+    } catch (const CommError& e) {
+      const std::string what = e.what();
+      EXPECT_TRUE(what.find("10 elements") != std::string::npos ||
+                  what.find("gone") != std::string::npos)
+          << what;
+    }
   });
 }
 

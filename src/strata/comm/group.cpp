@@ -1,0 +1,20 @@
+#include "strata/comm/group.h"
+
+namespace strata::comm {
+
+void Group::count_all_gather(const at::Tensor& in) {
+  ++traffic_.all_gathers;
+  traffic_.sent_bytes += static_cast<int64_t>(in.nbytes()) * (size() - 1);
+}
+
+void Group::count_reduce_scatter(const at::Tensor& out) {
+  ++traffic_.reduce_scatters;
+  traffic_.sent_bytes += static_cast<int64_t>(out.nbytes()) * (size() - 1);
+}
+
+void Group::count_all_reduce(const at::Tensor& tensor) {
+  ++traffic_.all_reduces;
+  traffic_.sent_bytes += static_cast<int64_t>(tensor.nbytes()) * 2 * (size() - 1) / size();
+}
+
+}  // namespace strata::comm

@@ -1,0 +1,233 @@
+// A queue of collectives and the thread that runs them.
+#include "strata/comm/shm_group.h"
+
+#include <condition_variable>
+#include <csignal>
+#include <deque>
+#include <mutex>
+#include <thread>
+
+#include "strata/base/error.h"
+#include "strata/comm/shm_collectives.h"
+
+namespace strata::comm {
+namespace {
+
+// A request with the tensors it points into.
+struct Pending {
+  ShmRequest request;
+  at::Tensor out, in;
+  bool is_done = false;
+  std::exception_ptr failure;
+};
+
+// Shared by the group, its thread and the works in flight, whichever lives longest.
+struct Queue {
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::deque<std::shared_ptr<Pending>> waiting;
+  bool is_closed = false;
+
+  void finish(Pending& pending, std::exception_ptr failure) {
+    {
+      std::lock_guard lock(mutex);
+      pending.is_done = true;
+      pending.failure = std::move(failure);
+    }
+    changed.notify_all();
+  }
+};
+
+class ShmWork final : public Work {
+ public:
+  ShmWork(std::shared_ptr<Queue> queue, std::shared_ptr<Pending> pending)
+      : queue_(std::move(queue)), pending_(std::move(pending)) {}
+
+  void wait() override {
+    if (!pending_) return;
+    std::unique_lock lock(queue_->mutex);
+    queue_->changed.wait(lock, [&] { return pending_->is_done; });
+    const std::exception_ptr failure = pending_->failure;
+    lock.unlock();
+    pending_.reset();
+    if (failure) std::rethrow_exception(failure);
+  }
+
+ private:
+  std::shared_ptr<Queue> queue_;
+  std::shared_ptr<Pending> pending_;
+};
+
+Element element_of(at::ScalarType type) {
+  switch (type) {
+    case at::kDouble:
+      return Element::kFloat64;
+    case at::kFloat:
+      return Element::kFloat32;
+    case at::kBFloat16:
+      return Element::kBfloat16;
+    case at::kHalf:
+      return Element::kFloat16;
+    case at::kLong:
+      return Element::kInt64;
+    case at::kInt:
+      return Element::kInt32;
+    case at::kByte:
+      return Element::kUint8;
+    default:
+      throw InternalError(
+          "shared memory: found a sum of {}, expected a float or integer type; "
+          "report this as a bug",
+          at::toString(type));
+  }
+}
+
+// Signals go to the rank's own thread.
+class SignalsBlocked {
+ public:
+  SignalsBlocked() {
+    sigset_t all;
+    ::sigfillset(&all);
+    for (int fatal : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT}) ::sigdelset(&all, fatal);
+    ::pthread_sigmask(SIG_BLOCK, &all, &previous_);
+  }
+  ~SignalsBlocked() { ::pthread_sigmask(SIG_SETMASK, &previous_, nullptr); }
+
+ private:
+  sigset_t previous_;
+};
+
+class ShmGroup final : public Group {
+ public:
+  ShmGroup(std::unique_ptr<ShmLink> link, std::chrono::seconds timeout)
+      : rank_(link->rank()),
+        size_(link->size()),
+        queue_(std::make_shared<Queue>()),
+        collectives_(std::move(link), timeout) {
+    const SignalsBlocked blocked;
+    mover_ = std::thread([this] { move_data(); });
+  }
+  ~ShmGroup() override {
+    {
+      std::lock_guard lock(queue_->mutex);
+      queue_->is_closed = true;
+    }
+    queue_->changed.notify_all();
+    collectives_.link().interrupt();
+    mover_.join();
+  }
+
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
+  std::string transport() const override { return "shm"; }
+
+  std::unique_ptr<Work> all_gather(at::Tensor out, at::Tensor in) override {
+    require(out.numel() == in.numel() * size_ && out.scalar_type() == in.scalar_type(),
+            "all-gather", out, in);
+    count_all_gather(in);
+    return start({.kind = Collective::kAllGather}, std::move(out), std::move(in));
+  }
+  std::unique_ptr<Work> reduce_scatter(at::Tensor out, at::Tensor in) override {
+    require(in.numel() == out.numel() * size_ && out.scalar_type() == in.scalar_type(),
+            "reduce-scatter", out, in);
+    count_reduce_scatter(out);
+    ShmRequest request{.kind = Collective::kReduceScatter, .element = element_of(in.scalar_type())};
+    request.count = out.numel();
+    return start(request, std::move(out), std::move(in));
+  }
+  std::unique_ptr<Work> all_reduce(at::Tensor tensor, Reduction op) override {
+    count_all_reduce(tensor);
+    return start({.kind = Collective::kAllReduce,
+                  .element = element_of(tensor.scalar_type()),
+                  .fold = op == Reduction::kSum ? Fold::kSum : Fold::kMax},
+                 tensor, tensor);
+  }
+  std::unique_ptr<Work> broadcast(at::Tensor tensor, int root) override {
+    return start({.kind = Collective::kBroadcast, .root = root}, tensor, tensor);
+  }
+  void barrier() override { start({}, at::Tensor(), at::Tensor())->wait(); }
+
+ private:
+  static void require(bool holds, const char* what, const at::Tensor& out, const at::Tensor& in) {
+    if (holds && out.is_contiguous() && in.is_contiguous() && in.is_cpu() && out.is_cpu()) return;
+    throw InternalError(
+        "{} through shared memory: found {} elements of {} for {} of {}, expected contiguous CPU "
+        "tensors of one type that fit the group; report this as a bug",
+        what, in.numel(), at::toString(in.scalar_type()), out.numel(),
+        at::toString(out.scalar_type()));
+  }
+
+  std::unique_ptr<Work> start(ShmRequest request, at::Tensor out, at::Tensor in) {
+    if (in.defined()) {
+      require(true, name_of(request.kind), out, in);
+      if (request.count == 0) request.count = in.numel();
+      request.element_bytes = in.element_size();
+      request.type = static_cast<int32_t>(in.scalar_type());
+      request.in = static_cast<const std::byte*>(in.const_data_ptr());
+      request.out = static_cast<std::byte*>(out.data_ptr());
+    }
+    auto pending = std::make_shared<Pending>();
+    pending->request = request;
+    pending->out = std::move(out);
+    pending->in = std::move(in);
+    {
+      std::lock_guard lock(queue_->mutex);
+      queue_->waiting.push_back(pending);
+    }
+    queue_->changed.notify_all();
+    return std::make_unique<ShmWork>(queue_, std::move(pending));
+  }
+
+  std::shared_ptr<Pending> next() {
+    std::unique_lock lock(queue_->mutex);
+    queue_->changed.wait(lock, [&] { return queue_->is_closed || !queue_->waiting.empty(); });
+    if (queue_->waiting.empty()) return nullptr;
+    auto pending = std::move(queue_->waiting.front());
+    queue_->waiting.pop_front();
+    return pending;
+  }
+
+  void move_data() {
+    ::pthread_setname_np(::pthread_self(), "strata-shm");
+    std::exception_ptr failure;  // the first; the ranks no longer agree on anything after it
+    while (const auto pending = next()) {
+      if (!failure) {
+        try {
+          collectives_.run(pending->request);
+        } catch (...) {
+          failure = std::current_exception();
+        }
+      }
+      pending->out = pending->in = at::Tensor();
+      queue_->finish(*pending, failure);
+    }
+  }
+
+  int rank_;
+  int size_;
+  std::shared_ptr<Queue> queue_;
+  ShmCollectives collectives_;
+  std::thread mover_;
+};
+
+}  // namespace
+
+std::unique_ptr<Group> make_shm_group(Rendezvous& rendezvous, const std::string& name,
+                                      const std::vector<int>& ranks, std::string& reason) {
+  std::unique_ptr<ShmLink> link;
+  try {
+    link = ShmLink::connect(rendezvous, name, ranks, reason);
+  } catch (const Error&) {
+    throw;
+  } catch (const std::exception& e) {  // of the store
+    const std::string what = e.what();
+    throw CommError(
+        "process group \"{}\": found a failed peer ({}), expected every rank to take part; look at "
+        "the first failing rank's message",
+        name, what.substr(0, what.find('\n')));
+  }
+  if (!link) return nullptr;
+  return std::make_unique<ShmGroup>(std::move(link), rendezvous.options().timeout);
+}
+
+}  // namespace strata::comm
