@@ -8,40 +8,64 @@
 namespace strata::comm {
 namespace {
 
-void check_divides(int world_size, int shard_size) {
-  if (shard_size < 1 || world_size % shard_size != 0) {
+void check_divides(int world_size, const MeshShape& shape) {
+  if (shape.shard_size < 1 || world_size % shape.shard_size != 0) {
     throw ConfigError(
         "device mesh: found {} ranks to be divided into shard groups of {}, expected a "
         "divisor of the world size; change num_processes or the sharding strategy",
-        world_size, shard_size);
+        world_size, shape.shard_size);
   }
+  if (shape.part_size < 0 || (shape.part_size > 0 && shape.shard_size % shape.part_size != 0)) {
+    throw ConfigError(
+        "fsdp_reshard_after_forward: found {} for shard groups of {} ranks, expected a divisor; "
+        "change it or num_processes",
+        shape.part_size, shape.shard_size);
+  }
+}
+
+// `size` ranks from `first` on, `stride` apart.
+std::vector<int> ranks_of(int first, int size, int stride = 1) {
+  std::vector<int> ranks;
+  for (int i = 0; i < size; ++i) ranks.push_back(first + i * stride);
+  return ranks;
 }
 
 }  // namespace
 
-Mesh make_mesh(Rendezvous& rendezvous, int shard_size) {
+Mesh make_mesh(Rendezvous& rendezvous, const MeshShape& shape) {
   const int world = rendezvous.options().world_size;
   const int rank = rendezvous.options().rank;
-  check_divides(world, shard_size);
+  check_divides(world, shape);
+  const int shard_size = shape.shard_size;
   const int replica = rank / shard_size;
   const int position = rank % shard_size;
-  std::vector<int> shard_ranks, replicate_ranks;
-  for (int i = 0; i < shard_size; ++i) shard_ranks.push_back(replica * shard_size + i);
-  for (int i = 0; i < world / shard_size; ++i) replicate_ranks.push_back(i * shard_size + position);
   Mesh mesh;
   mesh.world = rendezvous.make_group("world");
-  mesh.shard = rendezvous.make_group("shard" + std::to_string(replica), shard_ranks);
-  mesh.replicate = rendezvous.make_group("replicate" + std::to_string(position), replicate_ranks);
+  mesh.shard = rendezvous.make_group("shard" + std::to_string(replica),
+                                     ranks_of(replica * shard_size, shard_size));
+  mesh.replicate = rendezvous.make_group("replicate" + std::to_string(position),
+                                         ranks_of(position, world / shard_size, shard_size));
+  if (shape.part_size > 0) {
+    const int part = rank / shape.part_size;
+    mesh.part = rendezvous.make_group("part" + std::to_string(part),
+                                      ranks_of(part * shape.part_size, shape.part_size));
+  }
   return mesh;
 }
 
-Mesh make_fake_mesh(int world_size, int shard_size) {
-  check_divides(world_size, shard_size);
+Mesh make_fake_mesh(int world_size, const MeshShape& shape) {
+  check_divides(world_size, shape);
   const auto make = [](int size) -> std::unique_ptr<Group> {
     if (size == 1) return make_single_group();
     return std::make_unique<FakeGroup>(0, size);
   };
-  return Mesh{make(world_size), make(shard_size), make(world_size / shard_size)};
+  Mesh mesh{make(world_size), make(shape.shard_size), make(world_size / shape.shard_size), nullptr};
+  if (shape.part_size > 0) mesh.part = make(shape.part_size);
+  return mesh;
+}
+
+Mesh make_fake_mesh(int world_size, int shard_size) {
+  return make_fake_mesh(world_size, MeshShape{.shard_size = shard_size});
 }
 
 }  // namespace strata::comm

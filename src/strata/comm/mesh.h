@@ -10,18 +10,28 @@ namespace strata::comm {
 
 class Rendezvous;
 
-// World rank = replica * shard.size() + position in the shard group.
-// Invariants: shard->size() * replicate->size() == world->size().
+// World rank = replica * shard.size() + position in the shard group; a part group is a run of
+// neighbours inside a shard group.
+// Invariants: shard->size() * replicate->size() == world->size(); part->size() divides
+// shard->size().
 struct Mesh {
   std::unique_ptr<Group> world;
   std::unique_ptr<Group> shard;
   std::unique_ptr<Group> replicate;
+  std::unique_ptr<Group> part{};  // null unless units rest in parts between forward and backward
 };
 
-// Collective over all ranks. `shard_size` must divide the world size (ConfigError).
-Mesh make_mesh(Rendezvous& rendezvous, int shard_size);
+struct MeshShape {
+  int shard_size = 1;
+  int part_size = 0;  // 0: no part groups
+};
+
+// Collective over all ranks. `shard_size` must divide the world size and `part_size` the shard size
+// (ConfigError).
+Mesh make_mesh(Rendezvous& rendezvous, const MeshShape& shape);
 
 // A mesh of fake groups for dry runs, seen from rank 0.
+Mesh make_fake_mesh(int world_size, const MeshShape& shape);
 Mesh make_fake_mesh(int world_size, int shard_size);
 
 }  // namespace strata::comm

@@ -21,6 +21,9 @@ class Rules {
     check_optimizer();
     check_steps();
     check_data();
+    check_sharding();
+    check_wrapping();
+    check_precision();
     check_launch();
   }
 
@@ -151,6 +154,67 @@ class Rules {
     warn_without_effect("pad_token", "rows are not padded");
     if (!data.packing && !data.eval_packing.value_or(false)) {
       warn_without_effect("packing_strategy", "packing is off");
+    }
+  }
+
+  void check_sharding() {
+    const ShardConfig& shard = config_.shard;
+    const std::string& strategy = shard.sharding_strategy;
+    const std::string place = source("fsdp_sharding_strategy");
+    const bool gathers_twice = strategy == "FULL_SHARD" || strategy == "HYBRID_SHARD";
+    const bool gathers =
+        gathers_twice || strategy == "SHARD_GRAD_OP" || strategy == "HYBRID_SHARD_ZERO2";
+    if (shard.reshard_group_size > 0 && !gathers_twice) {
+      throw ConfigError(
+          "{}: found {} with the strategy {} ({}), expected FULL_SHARD or HYBRID_SHARD; remove one",
+          source("fsdp_reshard_group_size"), shard.reshard_group_size, strategy, place);
+    }
+    if (strategy == "NO_SHARD" && shard.dp_shard_size > 1) {
+      throw ConfigError("{}: found {} with NO_SHARD ({}), expected another strategy; remove one",
+                        source("parallelism_config_dp_shard_size"), shard.dp_shard_size, place);
+    }
+    if (!gathers) {
+      for (const char* name :
+           {"fsdp_backward_prefetch", "fsdp_forward_prefetch", "fsdp_limit_all_gathers"}) {
+        warn_without_effect(name, strategy + " gathers nothing during a pass");
+      }
+    }
+    if (strategy == "ZERO1" || strategy == "NO_SHARD") {
+      warn_without_effect("sync_each_batch", strategy + " sums gradients once an update");
+    }
+  }
+
+  void check_wrapping() {
+    const ShardConfig& shard = config_.shard;
+    const std::string reason = "fsdp_auto_wrap_policy is " + shard.auto_wrap_policy;
+    if (shard.auto_wrap_policy != "TRANSFORMER_BASED_WRAP") {
+      warn_without_effect("fsdp_transformer_layer_cls_to_wrap", reason);
+    }
+    // accelerate's questionnaire and launcher write the default of what was not asked for.
+    const bool asks =
+        shard.min_num_params != ShardConfig{}.min_num_params && shard.min_num_params != 0;
+    if (shard.auto_wrap_policy != "SIZE_BASED_WRAP" && asks) {
+      warn_without_effect("fsdp_min_num_params", reason);
+    }
+  }
+
+  void check_precision() {
+    const ShardConfig& shard = config_.shard;
+    const std::string compute = shard.bf16 ? "bfloat16" : shard.fp16 ? "float16" : "auto";
+    if (compute != "auto" && shard.param_dtype != "auto" && shard.param_dtype != compute) {
+      throw ConfigError("{}: found {} with {} ({}), expected {}; remove one",
+                        source("fsdp_param_dtype"), shard.param_dtype, shard.bf16 ? "bf16" : "fp16",
+                        source(shard.bf16 ? "bf16" : "fp16"), compute);
+    }
+    if (!shard.gradient_checkpointing) {
+      warn_without_effect("gradient_checkpointing_mode", "gradient_checkpointing is off");
+    }
+    for (const char* name : {"fp16_loss_scale", "fp16_initial_scale", "fp16_scale_window",
+                             "fp16_hysteresis", "fp16_min_scale"}) {
+      if (!shard.fp16) warn_without_effect(name, "fp16 is off");
+      if (shard.fp16 && shard.loss_scale > 0 && std::string_view(name) != "fp16_loss_scale") {
+        warn_without_effect(name, "fp16_loss_scale is fixed");
+      }
     }
   }
 

@@ -14,7 +14,7 @@ struct ModelConfig {
   std::string model_name_or_path;
   std::string config_name;           // train from scratch: a config.json or a folder that holds one
   std::string tokenizer_name;        // default: the model's folder
-  std::string dtype = "float32";     // type of frozen weights at rest: auto, float32, bfloat16
+  std::string dtype = "float32";     // of frozen weights at rest: auto, float32, bfloat16, float16
   std::string adapter_name_or_path;  // continue this adapter
 };
 
@@ -85,11 +85,29 @@ struct TrainConfig {
 };
 
 struct ShardConfig {
-  std::string sharding_strategy = "FULL_SHARD";    // FULL_SHARD, SHARD_GRAD_OP, NO_SHARD
+  // FULL_SHARD (ZeRO-3), SHARD_GRAD_OP, NO_SHARD, HYBRID_SHARD, HYBRID_SHARD_ZERO2, ZERO1, ZERO2
+  std::string sharding_strategy = "FULL_SHARD";
+  int64_t dp_shard_size = 0;                       // ranks that share the shards; 0: by strategy
+  int64_t dp_replicate_size = 0;                   // copies of the shards; 0: by strategy
+  int64_t reshard_group_size = 0;                  // between forward and backward; 0: all of them
   std::string backward_prefetch = "BACKWARD_PRE";  // BACKWARD_PRE, BACKWARD_POST, NO_PREFETCH
   bool forward_prefetch = true;
+  std::string limit_all_gathers = "true";  // true: 2 units whole at a time; a number; false: all
+  bool sync_each_batch = true;             // false: gradients stay whole until the last micro-batch
+  std::string auto_wrap_policy = "TRANSFORMER_BASED_WRAP";  // SIZE_BASED_WRAP, NO_WRAP
+  std::vector<std::string> layer_classes;                   // empty: every layer of the model
+  int64_t min_num_params = 100000000;                       // of SIZE_BASED_WRAP
   bool gradient_checkpointing = true;
+  std::string checkpointing_mode = "full";  // full, selective
   bool bf16 = true;  // compute type; CPUs without native bf16 compute in fp32
+  bool fp16 = false;
+  std::string param_dtype = "auto";      // of gathered trained weights; auto: as bf16 and fp16 say
+  std::string reduce_dtype = "float32";  // of gradients while they are summed over ranks
+  double loss_scale = 0;                 // of fp16; 0: dynamic, by the following
+  double initial_loss_scale = 65536;
+  int64_t loss_scale_window = 2000;   // steps without overflow before it doubles
+  int64_t loss_scale_hysteresis = 1;  // overflows before it is halved
+  double min_loss_scale = 0;          // the run ends when it would fall below
   int64_t ddp_timeout_s = 1800;
 };
 

@@ -60,7 +60,8 @@ struct Setting {
   bool is_switch = false;
   bool repeatable = false;  // the flag may be given several times
   Range range = {};
-  // Allowed texts; empty: any. Matched without regard to case, stored as written here.
+  // Allowed texts; empty: any. Matched without regard to case, stored as written here. With a range
+  // beside them whole numbers in it are allowed too.
   std::vector<std::string_view> choices = {};
   // Other spellings of choices: {"1", "FULL_SHARD"}.
   std::vector<std::pair<std::string_view, std::string_view>> synonyms = {};

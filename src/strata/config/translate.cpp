@@ -21,11 +21,35 @@ Origin origin_of(const Given& given) {
   return origin;
 }
 
+// One of bf16 and fp16 at most: the one given in the more important place turns the other off.
 void translate_precision(Merge& merge) {
-  const Given* given = merge.find("mixed_precision");
-  if (!given) return;
-  merge.add(
-      make_given("bf16", canonical_text(*given) == "bf16" ? "true" : "false", origin_of(*given)));
+  if (const Given* given = merge.find("mixed_precision")) {
+    const std::string type = canonical_text(*given);
+    const Origin origin = origin_of(*given);
+    merge.add(make_given("bf16", type == "bf16" ? "true" : "false", origin));
+    merge.add(make_given("fp16", type == "fp16" ? "true" : "false", origin));
+  }
+  if (merge.text("fp16") != "true") return;
+  const Given fp16 = *merge.find("fp16");
+  const Given* bf16 = merge.find("bf16");
+  if (!bf16) return merge.add(make_given("bf16", "false", implied_by(fp16)));
+  if (canonical_text(*bf16) != "true") return;
+  if (bf16->origin.rank == fp16.origin.rank) {
+    throw ConfigError("{}: found beside {}, expected one of them; remove one", fp16.origin.source,
+                      bf16->origin.source);
+  }
+  const bool fp16_wins = fp16.origin.rank > bf16->origin.rank;
+  const Given winner = fp16_wins ? fp16 : *bf16;
+  merge.add(make_given(fp16_wins ? "bf16" : "fp16", "false",
+                       {winner.origin.rank, "implied by " + winner.origin.source}));
+}
+
+void translate_zero_stage(Merge& merge) {
+  constexpr const char* kStrategies[] = {"NO_SHARD", "ZERO1", "ZERO2", "FULL_SHARD"};
+  if (const Given* given = merge.find("zero_stage")) {
+    const int stage = canonical_text(*given)[0] - '0';
+    merge.add(make_given("fsdp_sharding_strategy", kStrategies[stage], origin_of(*given)));
+  }
 }
 
 // --multi_gpu and --use_fsdp overrule the file's distributed_type.
@@ -47,14 +71,25 @@ void translate_distribution(Merge& merge) {
   }
 }
 
-// Version 2 of FSDP has a boolean here, version 1 the name of a strategy. accelerate ignores the
-// name (its launcher always exports FULL_SHARD); here it counts.
+// Version 2 of FSDP has a boolean or a number of ranks here, version 1 the name of a strategy.
+// accelerate ignores the name (its launcher always exports FULL_SHARD); here it counts.
 void translate_reshard(Merge& merge) {
   const Given* given = merge.find("fsdp_reshard_after_forward");
   if (!given) return;
-  std::string strategy = canonical_text(*given);
-  if (strategy == "true") strategy = "FULL_SHARD";
-  if (strategy == "false") strategy = "SHARD_GRAD_OP";
+  const std::string text = canonical_text(*given);
+  const bool is_number = text.find_first_not_of("0123456789") == std::string::npos;
+  if (is_number) {
+    merge.add(make_given("fsdp_reshard_group_size", text, origin_of(*given)));
+    return;
+  }
+  std::string strategy = text;
+  if (text == "true" || text == "false") {
+    const bool reshards = text == "true";
+    // A hybrid strategy says the same in its own name.
+    const std::string known = merge.text("fsdp_sharding_strategy");
+    if (known == (reshards ? "HYBRID_SHARD" : "HYBRID_SHARD_ZERO2")) return;
+    strategy = reshards ? "FULL_SHARD" : "SHARD_GRAD_OP";
+  }
   merge.add(make_given("fsdp_sharding_strategy", strategy, origin_of(*given)));
 }
 
@@ -73,6 +108,8 @@ void translate_checkpointing(Merge& merge) {
 
 // "full_shard auto_wrap", also as "full shard" in a public guide.
 void translate_fsdp_words(Merge& merge, std::vector<std::string>& warnings) {
+  constexpr std::string_view kStrategies[] = {"full_shard", "shard_grad_op", "no_shard",
+                                              "hybrid_shard", "hybrid_shard_zero2"};
   const Given* given = merge.find("fsdp");
   if (!given) return;
   std::string words = canonical_text(*given);
@@ -87,11 +124,10 @@ void translate_fsdp_words(Merge& merge, std::vector<std::string>& warnings) {
     const std::string word = words.substr(start, end - start);
     start = end + 1;
     if (word.empty() || word == "auto_wrap") continue;
-    if (word != "full_shard" && word != "shard_grad_op" && word != "no_shard") {
+    if (std::ranges::find(kStrategies, word) == std::end(kStrategies)) {
       throw ConfigError(
-          "{}: found \"{}\", expected full_shard, shard_grad_op, no_shard or "
-          "auto_wrap; {} is not supported in this version",
-          given->origin.source, canonical_text(*given), word);
+          "{}: found \"{}\", expected {} or auto_wrap; {} is not supported in this version",
+          given->origin.source, canonical_text(*given), fmt::join(kStrategies, ", "), word);
     }
     if (strategy.empty()) strategy = word;
   }
@@ -154,6 +190,7 @@ void translate_lora(Merge& merge) {
 
 void translate(Merge& merge, std::vector<std::string>& warnings) {
   translate_precision(merge);
+  translate_zero_stage(merge);
   translate_distribution(merge);
   translate_reshard(merge);
   translate_fsdp_words(merge, warnings);

@@ -79,6 +79,12 @@ std::string choose(const Given& given, const std::string& text) {
   auto matches = [&](std::string_view choice) { return lower(choice) == lower(wanted); };
   auto found = std::ranges::find_if(setting.choices, matches);
   if (found != setting.choices.end()) return std::string(*found);
+  // Some settings take a number beside the named choices.
+  double number = 0;
+  if (std::isfinite(setting.range.min) && parse_number(wanted, number) &&
+      is_in_range(number, setting.range) && number == std::floor(number)) {
+    return wanted;
+  }
   if (std::ranges::any_of(setting.refused, matches)) {
     refuse(given, quoted(given.value), "it is not supported in this version");
   }
@@ -308,7 +314,11 @@ std::string expectation(const Setting& setting) {
     return fmt::format("{}", fmt::join(texts, " or "));
   }
   if (!setting.choices.empty()) {
-    return fmt::format("one of {}", fmt::join(setting.choices, ", "));
+    const std::string number =
+        std::isfinite(setting.range.min)
+            ? fmt::format(", or an integer of at least {}", setting.range.min)
+            : "";
+    return fmt::format("one of {}{}", fmt::join(setting.choices, ", "), number);
   }
   if (is_switch(setting) && setting.kind != Kind::kBound) return "true or false";
   return std::visit(

@@ -17,37 +17,48 @@ ChainShape shape_of(models::Model& model, const Partition& partition) {
   return shape;
 }
 
-Executor::Executor(models::Model& model, UnitStore& store, Schedule training, Schedule evaluation)
+Executor::Executor(models::Model& model, UnitStore& store, Schedules schedules)
     : blocks_(model.blocks()),
       store_(store),
-      training_(std::move(training)),
-      evaluation_(std::move(evaluation)),
+      schedules_(std::move(schedules)),
       kept_(blocks_.size()) {}
+
+void Executor::make_ready() {
+  if (!is_started_) {
+    walk(schedules_.start);
+  } else if (is_stale_) {
+    walk(schedules_.refresh);
+  }
+  is_started_ = true;
+  is_stale_ = false;
+}
 
 void Executor::train(const nn::Batch& batch, const nn::ForwardContext& context,
                      bool first_micro_step, bool last_micro_step) {
+  make_ready();
   context_ = context;
   context_.batch = &batch;
   first_micro_step_ = first_micro_step;
   last_micro_step_ = last_micro_step;
-  walk(training_);
+  walk(last_micro_step ? schedules_.training : schedules_.accumulation);
 }
 
 void Executor::evaluate(const nn::Batch& batch, const nn::ForwardContext& context) {
+  make_ready();
   context_ = context;
   context_.batch = &batch;
   context_.training = false;
-  walk(evaluation_);
+  walk(schedules_.evaluation);
 }
 
 void Executor::walk(const Schedule& schedule) {
   for (const Step& step : schedule) {
     switch (step.action) {
       case Action::kGather:
-        store_.gather(step.index);
+        store_.gather(step.index, step.part);
         break;
       case Action::kRelease:
-        store_.release(step.index);
+        store_.release(step.index, step.part);
         break;
       case Action::kForward:
         forward(step);
@@ -60,6 +71,9 @@ void Executor::walk(const Schedule& schedule) {
         break;
       case Action::kReduce:
         start_reduce(step.index);
+        break;
+      case Action::kRefresh:
+        store_.refresh(step.index);
         break;
     }
   }
@@ -101,7 +115,7 @@ at::Tensor Executor::run_block(int block, const at::Tensor& input) {
 void Executor::forward(const Step& step) {
   wait_for_units(step.index);
   Kept& kept = kept_[static_cast<size_t>(step.index)];
-  if (step.keep == Keep::kActivations) {
+  if (step.keep == Keep::kActivations || step.keep == Keep::kSelected) {
     at::AutoGradMode record(true);
     kept.input = tracked(current_);
     kept.output = run_block(step.index, kept.input);

@@ -16,7 +16,7 @@ ChainShape shape_of(models::Model& model, const Partition& partition);
 // Threads: one. An exception leaves units gathered; the executor cannot be used after one.
 class Executor {
  public:
-  Executor(models::Model& model, UnitStore& store, Schedule training, Schedule evaluation);
+  Executor(models::Model& model, UnitStore& store, Schedules schedules);
 
   // Forward and backward of one micro-batch; gradients arrive in the homes (the first micro-step of
   // a step overwrites, later ones add). `sums` gets this rank's sums of the micro-batch.
@@ -24,8 +24,11 @@ class Executor {
              bool last_micro_step);
   // Forward only.
   void evaluate(const nn::Batch& batch, const nn::ForwardContext& context);
+  // To be called whenever homes were written: by an update, or by loading after the first
+  // micro-batch. Units that stay gathered are brought up to date before the next one.
+  void parameters_changed() { is_stale_ = true; }
 
-  const Schedule& training() const { return training_; }
+  const Schedules& schedules() const { return schedules_; }
 
  private:
   struct Kept {
@@ -33,6 +36,7 @@ class Executor {
     at::Tensor output;  // defined with Keep::kActivations
   };
 
+  void make_ready();
   void walk(const Schedule& schedule);
   void forward(const Step& step);
   void loss(const Step& step);
@@ -44,8 +48,9 @@ class Executor {
 
   std::vector<models::Block*> blocks_;
   UnitStore& store_;
-  Schedule training_;
-  Schedule evaluation_;
+  Schedules schedules_;
+  bool is_started_ = false;
+  bool is_stale_ = false;
 
   // Of the micro-batch that is running.
   nn::ForwardContext context_;

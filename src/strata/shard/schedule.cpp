@@ -22,14 +22,23 @@ int first_trained_block(const ChainShape& shape) {
   return static_cast<int>(found - shape.block_trains.begin());
 }
 
-// The block before the head would be recomputed at once, so it keeps its activations: the peak is
-// the same as during that recomputation, and a forward pass of one block is saved.
+// With full checkpointing the block before the head would be recomputed at once, so it keeps its
+// activations: the peak is the same as during that recomputation, and a forward pass of one block
+// is saved.
 Keep keep_of(int block, const ChainShape& shape, const ScheduleOptions& options) {
   const int head = static_cast<int>(shape.block_units.size()) - 1;
-  if (!options.activation_checkpointing || block == head - 1) return Keep::kActivations;
   const bool has_nothing_to_recompute =
       !shape.backward_reads_parameters[static_cast<size_t>(block)];
-  return has_nothing_to_recompute ? Keep::kActivations : Keep::kInput;
+  if (has_nothing_to_recompute) return Keep::kActivations;
+  switch (options.activation_checkpointing) {
+    case Checkpointing::kNone:
+      return Keep::kActivations;
+    case Checkpointing::kSelective:
+      return Keep::kSelected;
+    case Checkpointing::kFull:
+      return block == head - 1 ? Keep::kActivations : Keep::kInput;
+  }
+  throw InternalError("schedule: found an unknown kind of checkpointing; report this as a bug");
 }
 
 std::vector<Computation> training_computations(const ChainShape& shape,
@@ -61,16 +70,22 @@ std::vector<Computation> evaluation_computations(const ChainShape& shape) {
   return computations;
 }
 
+// How many computations ahead units are gathered.
+int depth_ahead(bool backward, const ScheduleOptions& options) {
+  const bool ahead =
+      backward ? options.backward_prefetch == BackwardPrefetch::kPre : options.forward_prefetch;
+  return ahead ? options.slots - 1 : 0;
+}
+
 // residents[i]: units that are gathered while computation i runs. A unit is there for the
-// computation and for `prefetch` ones before it; without resharding also between its first and last
-// use.
+// computation and for those before it that prefetch it; without resharding also between its first
+// and last use.
 std::vector<std::set<int>> residents(const std::vector<Computation>& computations,
                                      const ScheduleOptions& options) {
   const int n = static_cast<int>(computations.size());
   std::vector<std::set<int>> resident(static_cast<size_t>(n));
   for (int use = 0; use < n; ++use) {
-    const bool backward = computations[static_cast<size_t>(use)].is_backward;
-    const int ahead = backward ? options.backward_prefetch : options.forward_prefetch;
+    const int ahead = depth_ahead(computations[static_cast<size_t>(use)].is_backward, options);
     for (int at = std::max(0, use - ahead); at <= use; ++at) {
       const auto& units = computations[static_cast<size_t>(use)].units;
       resident[static_cast<size_t>(at)].insert(units.begin(), units.end());
@@ -110,37 +125,83 @@ std::vector<int> completed_units(int block, const ChainShape& shape) {
   return completed;
 }
 
-Schedule place_gathers(const std::vector<Computation>& computations, const ChainShape& shape,
-                       const ScheduleOptions& options) {
-  const std::vector<std::set<int>> resident = residents(computations, options);
-  Schedule schedule;
-  std::set<int> now;
-  for (size_t i = 0; i < computations.size(); ++i) {
-    // Own units first, then those fetched ahead.
-    for (int u : computations[i].units) {
-      if (now.insert(u).second) schedule.push_back({Action::kGather, u});
-    }
-    for (int u : resident[i]) {
-      if (now.insert(u).second) schedule.push_back({Action::kGather, u});
-    }
-    schedule.push_back(computations[i].step);
-    if (computations[i].is_backward) {
-      for (int u : completed_units(computations[i].step.index, shape)) {
-        schedule.push_back({Action::kReduce, u});
+// Puts gathers, releases and reductions around the computations.
+class Placement {
+ public:
+  Placement(const std::vector<Computation>& computations, const ChainShape& shape,
+            const ScheduleOptions& options, bool reduces)
+      : computations_(computations), shape_(shape), options_(options), reduces_(reduces) {
+    if (!options.resident) resident_ = residents(computations, options);
+  }
+
+  Schedule place() {
+    for (size_t i = 0; i < computations_.size(); ++i) {
+      if (!options_.resident) {
+        // Own units first, then those fetched ahead.
+        gather_all(computations_[i].units);
+        gather_all(resident_[i]);
       }
+      schedule_.push_back(computations_[i].step);
+      finish(i);
     }
-    for (auto u = now.begin(); u != now.end();) {
-      const bool stays = i + 1 < computations.size() && resident[i + 1].count(*u) > 0;
-      if (stays) {
+    return std::move(schedule_);
+  }
+
+ private:
+  template <typename Units>
+  void gather_all(const Units& units) {
+    for (int u : units) {
+      if (!now_.insert(u).second) continue;
+      schedule_.push_back({Action::kGather, u, Keep::kNothing, parts_.erase(u) > 0});
+    }
+  }
+
+  void finish(size_t i) {
+    const bool gathers_between = options_.backward_prefetch == BackwardPrefetch::kPost &&
+                                 computations_[i].is_backward && !options_.resident;
+    if (!gathers_between) reduce(i);
+    if (!options_.resident) release(i);
+    if (!gathers_between) return;
+    if (i + 1 < computations_.size()) gather_all(computations_[i + 1].units);
+    reduce(i);
+  }
+
+  void reduce(size_t i) {
+    if (!reduces_ || !computations_[i].is_backward) return;
+    for (int u : completed_units(computations_[i].step.index, shape_)) {
+      schedule_.push_back({Action::kReduce, u});
+    }
+  }
+
+  void release(size_t i) {
+    for (auto u = now_.begin(); u != now_.end();) {
+      if (i + 1 < computations_.size() && resident_[i + 1].count(*u) > 0) {
         ++u;
         continue;
       }
-      schedule.push_back({Action::kRelease, *u});
-      u = now.erase(u);
+      const bool part = options_.reshard_to_part && is_used_after(i, *u);
+      if (part) parts_.insert(*u);
+      schedule_.push_back({Action::kRelease, *u, Keep::kNothing, part});
+      u = now_.erase(u);
     }
   }
-  return schedule;
-}
+
+  bool is_used_after(size_t i, int u) const {
+    return std::any_of(computations_.begin() + static_cast<std::ptrdiff_t>(i) + 1,
+                       computations_.end(), [&](const Computation& c) {
+                         return std::find(c.units.begin(), c.units.end(), u) != c.units.end();
+                       });
+  }
+
+  const std::vector<Computation>& computations_;
+  const ChainShape& shape_;
+  const ScheduleOptions& options_;
+  bool reduces_;
+  std::vector<std::set<int>> resident_;
+  std::set<int> now_;
+  std::set<int> parts_;  // released, with a part kept
+  Schedule schedule_;
+};
 
 void check(const ChainShape& shape) {
   const size_t blocks = shape.block_units.size();
@@ -162,23 +223,44 @@ Schedule training_schedule(const ChainShape& shape, const ScheduleOptions& optio
         "training: found no trainable parameter, expected at least one; attach an "
         "adapter or train the whole model");
   }
-  return place_gathers(training_computations(shape, options), shape, options);
+  return Placement(training_computations(shape, options), shape, options, /*reduces=*/true).place();
 }
 
 Schedule evaluation_schedule(const ChainShape& shape, const ScheduleOptions& options) {
   check(shape);
   ScheduleOptions forward_only = options;
   forward_only.reshard_after_forward = true;
-  return place_gathers(evaluation_computations(shape), shape, forward_only);
+  return Placement(evaluation_computations(shape), shape, forward_only, /*reduces=*/false).place();
+}
+
+Schedules build_schedules(const ChainShape& shape, const ScheduleOptions& options) {
+  Schedules all;
+  all.training = training_schedule(shape, options);
+  all.accumulation =
+      options.reduce_every_micro_step
+          ? all.training
+          : Placement(training_computations(shape, options), shape, options, /*reduces=*/false)
+                .place();
+  all.evaluation = evaluation_schedule(shape, options);
+  if (!options.resident) return all;
+  for (int u = 0; u < static_cast<int>(shape.unit_trains.size()); ++u) {
+    all.start.push_back({Action::kGather, u});
+    if (shape.unit_trains[static_cast<size_t>(u)]) all.refresh.push_back({Action::kRefresh, u});
+  }
+  return all;
 }
 
 std::string describe(const Schedule& schedule) {
-  static constexpr const char* kNames[] = {"gather", "release",  "forward",
-                                           "loss",   "backward", "reduce"};
+  static constexpr const char* kNames[] = {"gather",   "release", "forward", "loss",
+                                           "backward", "reduce",  "refresh"};
   std::string text;
   for (const Step& step : schedule) {
     text += fmt::format("{} {}", kNames[static_cast<int>(step.action)], step.index);
     if (step.action == Action::kBackward && step.keep == Keep::kInput) text += " (recompute)";
+    if (step.action == Action::kBackward && step.keep == Keep::kSelected) {
+      text += " (recompute what is cheap)";
+    }
+    if (step.part) text += step.action == Action::kGather ? " (from parts)" : " (keep a part)";
     text += '\n';
   }
   return text;

@@ -12,14 +12,16 @@ enum class Action {
   kRelease,   // give unit `index`'s slot back
   kForward,   // run block `index` forward
   kLoss,      // run the last block forward and backward in one go (the loss is known to be the end)
-  kBackward,  // run block `index` backward, recomputing its forward first when `recompute`
+  kBackward,  // run block `index` backward, recomputing its forward first when `keep` is kInput
   kReduce,    // start reducing unit `index`'s gradient into its home
+  kRefresh,   // start bringing the updated masters of unit `index` into its slot
 };
 
 // How a block's forward pass is kept for its backward pass.
 enum class Keep {
   kNothing,      // no backward pass follows
-  kInput,        // activation checkpointing: the input alone; the forward pass is run again
+  kInput,        // full checkpointing: the input alone; the forward pass is run again
+  kSelected,     // selective checkpointing: what is costly to compute; the rest is computed again
   kActivations,  // everything autograd saves
 };
 
@@ -27,6 +29,8 @@ struct Step {
   Action action;
   int index;
   Keep keep = Keep::kNothing;  // kForward and kBackward only
+  // kRelease: keep this rank's part of the smaller reshard group; kGather: gather those parts.
+  bool part = false;
 };
 
 using Schedule = std::vector<Step>;
@@ -41,18 +45,43 @@ struct ChainShape {
   std::vector<bool> unit_trains;
 };
 
+// When the next unit of the backward pass is gathered, as FSDP means the names.
+enum class BackwardPrefetch {
+  kPre,   // before the gradients of the running block: both units are whole for a while
+  kPost,  // after them and after this unit's release, before its reduction goes on the wire
+  kNone,  // when its block is about to run, behind the reduction
+};
+
+enum class Checkpointing { kNone, kSelective, kFull };
+
 // A strategy is a row of this table.
 struct ScheduleOptions {
   bool reshard_after_forward = true;  // FULL_SHARD; false: units stay gathered until their backward
-  int forward_prefetch = 1;           // units gathered ahead of the running block
-  int backward_prefetch = 1;          // BACKWARD_PRE: 1; BACKWARD_POST and none: 0
-  bool activation_checkpointing = true;
+  bool reshard_to_part = false;       // between forward and backward a unit rests in parts
+  bool resident = false;              // ZeRO-1, ZeRO-2: units stay gathered between steps as well
+  bool reduce_every_micro_step = true;  // false (ZeRO-1, no_sync): gradients stay whole until the
+                                        // last micro-step of a step
+  int slots = 2;  // limit_all_gathers: units gathered at once, the running block's included
+  bool forward_prefetch = true;
+  BackwardPrefetch backward_prefetch = BackwardPrefetch::kPre;
+  Checkpointing activation_checkpointing = Checkpointing::kFull;
 };
 
+// Everything that is walked during a run.
+struct Schedules {
+  Schedule start;         // once, before the first micro-batch: resident units
+  Schedule accumulation;  // a micro-batch that is not the last of its step
+  Schedule training;      // the last micro-batch of a step
+  Schedule evaluation;    // forward only
+  Schedule refresh;       // after parameters were changed: resident units that train
+};
+
+Schedules build_schedules(const ChainShape& shape, const ScheduleOptions& options);
+
 // Invariants of the result: a block runs only while its units are gathered; every gather has one
-// release; a trained unit is reduced exactly once, after the earliest block in forward order that
-// uses it has run backward (I3); blocks before the first trained one keep nothing (I5) and have no
-// backward step (I4).
+// release (none of either when resident); a trained unit is reduced exactly once, after the
+// earliest block in forward order that uses it has run backward (I3); blocks before the first
+// trained one keep nothing (I5) and have no backward step (I4).
 Schedule training_schedule(const ChainShape& shape, const ScheduleOptions& options);
 
 // Forward only: evaluation.

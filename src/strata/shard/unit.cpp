@@ -1,6 +1,9 @@
 #include "strata/shard/unit.h"
 
 #include <unordered_map>
+#include <unordered_set>
+
+#include "strata/base/error.h"
 
 namespace strata::shard {
 namespace {
@@ -30,6 +33,61 @@ void close_segments(Unit& unit, int shard_group_size) {
   }
 }
 
+bool contains(const std::vector<std::string>& names, const std::string& name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+void check_layer_classes(const std::vector<models::Block*>& blocks,
+                         const std::vector<std::string>& wanted) {
+  std::vector<std::string> known;
+  for (const auto kind :
+       {models::BlockKind::kLayer, models::BlockKind::kEmbedding, models::BlockKind::kHead}) {
+    for (models::Block* block : blocks) {
+      if (block->kind() == kind && !contains(known, block->class_name())) {
+        known.push_back(block->class_name());
+      }
+    }
+  }
+  for (const std::string& name : wanted) {
+    if (contains(known, name)) continue;
+    throw ConfigError(
+        "fsdp_transformer_layer_cls_to_wrap: found \"{}\", expected a block of this model ({}); "
+        "name one of them or leave the setting out",
+        name, fmt::join(known, ", "));
+  }
+}
+
+// Whether the block starts a unit, given what the unit before it holds.
+class Wrapping {
+ public:
+  Wrapping(const std::vector<models::Block*>& blocks, const WrapPolicy& policy) : policy_(policy) {
+    if (policy.kind == WrapPolicy::Kind::kBlock) check_layer_classes(blocks, policy.layer_classes);
+  }
+
+  bool starts_unit(models::Block& block, bool is_first) {
+    const bool own = is_own_unit(block);
+    const bool starts = is_first || closed_ || own;
+    if (starts) numel_ = 0;
+    for (nn::Parameter* parameter : block.parameters()) {
+      if (seen_.insert(parameter).second) numel_ += parameter->numel();
+    }
+    closed_ = own || (policy_.kind == WrapPolicy::Kind::kSize && numel_ >= policy_.min_num_params);
+    return starts;
+  }
+
+ private:
+  bool is_own_unit(models::Block& block) const {
+    if (policy_.kind != WrapPolicy::Kind::kBlock) return false;
+    return block.kind() != models::BlockKind::kLayer || policy_.layer_classes.empty() ||
+           contains(policy_.layer_classes, block.class_name());
+  }
+
+  const WrapPolicy& policy_;
+  std::unordered_set<const nn::Parameter*> seen_;
+  int64_t numel_ = 0;
+  bool closed_ = false;
+};
+
 }  // namespace
 
 bool Unit::trains() const {
@@ -45,13 +103,23 @@ int64_t Unit::numel() const {
   return total;
 }
 
-Partition partition_by_block(models::Model& model, int shard_group_size) {
+Partition partition_model(models::Model& model, int shard_group_size, const WrapPolicy& policy) {
   Partition partition;
   std::unordered_map<const nn::Parameter*, int> owner;
-  for (models::Block* block : model.blocks()) {
+  const std::vector<models::Block*> blocks = model.blocks();
+  Wrapping wrapping(blocks, policy);
+  Unit unit;
+  const auto close_unit = [&] {
+    if (unit.segments.empty()) return;
+    close_segments(unit, shard_group_size);
+    partition.units.push_back(std::move(unit));
+  };
+  for (models::Block* block : blocks) {
+    if (wrapping.starts_unit(*block, block == blocks.front())) {
+      close_unit();
+      unit = Unit{block->path(), {}};
+    }
     std::vector<int> needed;
-    Unit unit;
-    unit.name = block->path();
     const int own_index = static_cast<int>(partition.units.size());
     for (nn::Parameter* parameter : block->parameters()) {
       const auto [entry, is_new] = owner.emplace(parameter, own_index);
@@ -62,14 +130,11 @@ Partition partition_by_block(models::Model& model, int shard_group_size) {
       }
       needed.push_back(entry->second);
     }
-    if (!unit.segments.empty()) {
-      close_segments(unit, shard_group_size);
-      partition.units.push_back(std::move(unit));
-    }
     std::sort(needed.begin(), needed.end());
     needed.erase(std::unique(needed.begin(), needed.end()), needed.end());
     partition.block_units.push_back(std::move(needed));
   }
+  close_unit();
   return partition;
 }
 

@@ -53,9 +53,24 @@ struct Partition {
   std::vector<std::vector<int>> block_units;  // [blocks], ascending
 };
 
-// One unit per block (the embedding, each decoder layer, final norm with head).
+// Which blocks of the chain share a unit. A unit is always a run of whole blocks.
+struct WrapPolicy {
+  enum class Kind {
+    kBlock,  // TRANSFORMER_BASED_WRAP: a unit per block (embedding, each layer, norm with head)
+    kSize,   // SIZE_BASED_WRAP: neighbours share one until it holds `min_num_params`
+    kNone,   // NO_WRAP: the whole model is one
+  };
+  Kind kind = Kind::kBlock;
+  // kBlock: the layers' classes that are units of their own, under the reference's names; layers of
+  // other classes share a unit with their neighbours. Empty: every layer.
+  std::vector<std::string> layer_classes = {};
+  int64_t min_num_params = 0;
+};
+
 // Requires: requires_grad and storage types of the parameters are final.
-Partition partition_by_block(models::Model& model, int shard_group_size);
+// Throws ConfigError for a class that no block of the model has.
+Partition partition_model(models::Model& model, int shard_group_size,
+                          const WrapPolicy& policy = {});
 
 // What of the segment rests on `rank` of the shard group.
 std::vector<Piece> pieces_of(const Segment& segment, int rank);

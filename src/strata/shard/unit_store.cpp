@@ -1,17 +1,21 @@
 #include "strata/shard/unit_store.h"
 
 #include "strata/base/error.h"
+#include "strata/shard/in_place.h"
 
 namespace strata::shard {
 
 // What is under way for one segment.
 struct UnitStore::Visit {
   Home home;
-  at::Tensor slot;  // compute type, [numel]
-  at::Tensor wire;  // what the all-gather fills: the slot itself or a view of its tail
+  at::Tensor slot;       // compute type, [numel]
+  bool widens = false;   // the all-gather fills the slot's tail with 16-bit values
+  at::Tensor part;       // compute type, [numel / part ranks]: kept between forward and backward
+  at::Tensor in_flight;  // the part that the all-gather reads
   std::unique_ptr<comm::Work> gathering;
   at::Tensor whole_gradient;  // fp32, [numel]
-  at::Tensor reduced;         // where the reduce-scatter lands
+  at::Tensor reduced;         // where the reduce-scatter lands, unless in the home
+  at::Tensor replica_buffer;  // 16-bit gradient on its way between replicas
   std::unique_ptr<comm::Work> reducing;
 };
 
@@ -25,40 +29,13 @@ struct UnitStore::State {
   bool reducing = false;
 };
 
-namespace {
-
-// Widens bf16 values that occupy the second half of an fp32 buffer, front to back. Reading position
-// 2n + 2i bytes stays at or ahead of writing position 4i, so one pass in order is safe and no
-// second buffer is needed. Must not be split over threads.
-void widen_bf16_in_place(at::Tensor& slot) {
-  auto* out = static_cast<uint32_t*>(slot.data_ptr());
-  const int64_t n = slot.numel();
-  const uint16_t* in = static_cast<const uint16_t*>(slot.data_ptr()) + n;
-  constexpr int64_t kChunk = 16;
-  uint16_t chunk[kChunk];
-  int64_t i = 0;
-  for (; i + kChunk <= n; i += kChunk) {
-    std::memcpy(chunk, in + i, sizeof(chunk));
-    for (int64_t j = 0; j < kChunk; ++j) out[i + j] = static_cast<uint32_t>(chunk[j]) << 16;
-  }
-  for (; i < n; ++i) {
-    const uint16_t value = in[i];
-    out[i] = static_cast<uint32_t>(value) << 16;
-  }
-}
-
-bool widens_in_place(at::ScalarType storage, at::ScalarType compute, at::Device device) {
-  return storage == at::kBFloat16 && compute == at::kFloat && device.is_cpu();
-}
-
-}  // namespace
-
 UnitStore::UnitStore(models::Model& model, comm::Mesh& mesh, const StoreOptions& options)
     : model_(model),
       mesh_(mesh),
       options_(options),
-      partition_(partition_by_block(model, mesh.shard->size())),
+      partition_(partition_model(model, mesh.shard->size(), options.wrap)),
       pool_(options.device) {
+  if (options_.param_type == at::ScalarType::Undefined) options_.param_type = options.compute_type;
   for (const Unit& unit : partition_.units) {
     auto state = std::make_unique<State>();
     for (const Segment& segment : unit.segments) {
@@ -87,7 +64,19 @@ bool UnitStore::has_open_gradients(int u) const {
   return states_[static_cast<size_t>(u)]->gradients_open;
 }
 
-void UnitStore::gather(int u) {
+at::ScalarType UnitStore::wire_type(const Segment& segment) const {
+  const at::ScalarType compute = options_.compute_type;
+  if (compute != at::kFloat || !options_.device.is_cpu()) return compute;
+  if (is_16_bit(segment.storage)) return segment.storage;
+  return segment.trainable && is_16_bit(options_.param_type) ? options_.param_type : compute;
+}
+
+bool UnitStore::is_own_slot(const Segment& segment) const {
+  return mesh_.shard->size() == 1 && segment.storage == options_.compute_type &&
+         wire_type(segment) == options_.compute_type;
+}
+
+void UnitStore::gather(int u, bool from_parts) {
   State& state = *states_[static_cast<size_t>(u)];
   if (state.gather_started) {
     throw InternalError(
@@ -96,32 +85,49 @@ void UnitStore::gather(int u) {
         unit(u).name);
   }
   state.gather_started = true;
-  const int group_size = mesh_.shard->size();
   for (size_t s = 0; s < state.visits.size(); ++s) {
     Visit& visit = state.visits[s];
     const Segment& segment = unit(u).segments[s];
-    const bool same_type = segment.storage == options_.compute_type;
-    if (group_size == 1 && same_type) {
+    if (is_own_slot(segment)) {
       visit.slot = visit.home.value;
       continue;
     }
     visit.slot = pool_.acquire(segment.numel, options_.compute_type);
-    if (same_type) {
-      visit.gathering = mesh_.shard->all_gather(visit.slot, visit.home.value);
-      continue;
+    if (from_parts) {
+      visit.in_flight = std::move(visit.part);
+      visit.part = at::Tensor();
+      visit.gathering = mesh_.part->all_gather(visit.slot, visit.in_flight);
+    } else {
+      start_gather(visit, segment);
     }
-    if (widens_in_place(segment.storage, options_.compute_type, options_.device)) {
-      visit.wire = visit.slot.view(at::kBFloat16).narrow(0, segment.numel, segment.numel);
-      visit.gathering = mesh_.shard->all_gather(visit.wire, visit.home.value);
-      continue;
-    }
-    // Trained master in fp32, compute in a narrower type: cast first, so that the wire carries the
-    // narrow type.
-    at::Tensor own =
-        visit.slot.narrow(0, segment.shard_numel * mesh_.shard->rank(), segment.shard_numel);
-    own.copy_(visit.home.value);
-    visit.gathering = mesh_.shard->all_gather(visit.slot, own);
   }
+}
+
+void UnitStore::refresh(int u) {
+  State& state = *states_[static_cast<size_t>(u)];
+  wait_gather(u);
+  for (size_t s = 0; s < state.visits.size(); ++s) {
+    Visit& visit = state.visits[s];
+    const Segment& segment = unit(u).segments[s];
+    if (!segment.trainable || is_own_slot(segment)) continue;
+    for (const Extent& extent : segment.extents) extent.parameter->detach_value();
+    start_gather(visit, segment);
+  }
+  state.gathered = false;
+}
+
+void UnitStore::start_gather(Visit& visit, const Segment& segment) {
+  const at::ScalarType type = wire_type(segment);
+  visit.widens = type != options_.compute_type;
+  const at::Tensor wire = visit.widens ? narrow_tail(visit.slot, type) : visit.slot;
+  if (segment.storage == type) {
+    visit.gathering = mesh_.shard->all_gather(wire, visit.home.value);
+    return;
+  }
+  // Cast first, so that the wire carries the narrow type.
+  at::Tensor own = wire.narrow(0, segment.shard_numel * mesh_.shard->rank(), segment.shard_numel);
+  own.copy_(visit.home.value);
+  visit.gathering = mesh_.shard->all_gather(wire, own);
 }
 
 void UnitStore::wait_gather(int u) {
@@ -133,15 +139,18 @@ void UnitStore::wait_gather(int u) {
         "this as a bug",
         unit(u).name);
   }
-  for (Visit& visit : state.visits) {
+  for (size_t s = 0; s < state.visits.size(); ++s) {
+    Visit& visit = state.visits[s];
     if (visit.gathering) {
       visit.gathering->wait();
       visit.gathering.reset();
     }
-    if (visit.wire.defined()) {
-      visit.wire = at::Tensor();
-      widen_bf16_in_place(visit.slot);
+    if (visit.in_flight.defined()) {
+      pool_.give_back(std::move(visit.in_flight));
+      visit.in_flight = at::Tensor();
     }
+    if (visit.widens) widen_in_place(visit.slot, wire_type(unit(u).segments[s]));
+    visit.widens = false;
   }
   attach_values(u);
   state.gathered = true;
@@ -157,12 +166,17 @@ void UnitStore::attach_values(int u) {
   }
 }
 
-void UnitStore::release(int u) {
+void UnitStore::release(int u, bool keep_part) {
   State& state = *states_[static_cast<size_t>(u)];
   wait_gather(u);
   for (size_t s = 0; s < state.visits.size(); ++s) {
     Visit& visit = state.visits[s];
     for (const Extent& extent : unit(u).segments[s].extents) extent.parameter->detach_value();
+    if (keep_part && !visit.slot.is_same(visit.home.value)) {
+      const int64_t length = visit.slot.numel() / mesh_.part->size();
+      visit.part = pool_.acquire(length, options_.compute_type);
+      visit.part.copy_(visit.slot.narrow(0, length * mesh_.part->rank(), length));
+    }
     if (!visit.slot.is_same(visit.home.value)) pool_.give_back(std::move(visit.slot));
     visit.slot = at::Tensor();
   }
@@ -205,18 +219,46 @@ void UnitStore::reduce(int u, bool last_micro_step) {
         visit.whole_gradient.narrow(0, extent.begin, extent.parameter->numel()).zero_();
       }
     }
-    if (own_home) {
-      const bool shared = last_micro_step && mesh_.replicate->size() > 1;
-      if (shared) visit.reducing = mesh_.replicate->all_reduce(visit.home.gradient);
-      continue;
+    if (!own_home) {
+      start_reduce_scatter(visit, segment, state.first_micro_step);
+    } else if (last_micro_step && mesh_.replicate->size() > 1) {
+      visit.reducing = sum_over_replicas(visit);
     }
-    visit.reduced = state.first_micro_step ? visit.home.gradient
-                                           : pool_.acquire(segment.shard_numel, at::kFloat);
-    visit.reducing = mesh_.shard->reduce_scatter(visit.reduced, visit.whole_gradient);
   }
   state.gradients_open = false;
   state.last_micro_step = last_micro_step;
   state.reducing = true;
+}
+
+void UnitStore::start_reduce_scatter(Visit& visit, const Segment& segment, bool first_micro_step) {
+  if (options_.reduce_type == at::kFloat) {
+    visit.reduced =
+        first_micro_step ? visit.home.gradient : pool_.acquire(segment.shard_numel, at::kFloat);
+    visit.reducing = mesh_.shard->reduce_scatter(visit.reduced, visit.whole_gradient);
+    return;
+  }
+  // Rounded in place: the other half of the buffer is free for the result.
+  narrow_in_place(visit.whole_gradient, options_.reduce_type);
+  visit.reduced =
+      narrow_tail(visit.whole_gradient, options_.reduce_type).narrow(0, 0, segment.shard_numel);
+  visit.reducing = mesh_.shard->reduce_scatter(
+      visit.reduced, narrow_head(visit.whole_gradient, options_.reduce_type));
+}
+
+std::unique_ptr<comm::Work> UnitStore::sum_over_replicas(Visit& visit) {
+  if (options_.reduce_type == at::kFloat) {
+    return mesh_.replicate->all_reduce(visit.home.gradient);
+  }
+  visit.replica_buffer = pool_.acquire(visit.home.gradient.numel(), options_.reduce_type);
+  visit.replica_buffer.copy_(visit.home.gradient);
+  return mesh_.replicate->all_reduce(visit.replica_buffer);
+}
+
+void UnitStore::finish_replicas(Visit& visit) {
+  if (!visit.replica_buffer.defined()) return;
+  visit.home.gradient.copy_(visit.replica_buffer);
+  pool_.give_back(std::move(visit.replica_buffer));
+  visit.replica_buffer = at::Tensor();
 }
 
 void UnitStore::wait_reduce(int u) {
@@ -229,21 +271,29 @@ void UnitStore::wait_reduce(int u) {
       visit.reducing->wait();
       visit.reducing.reset();
     }
-    if (!own_home) settle_reduced(visit, state.last_micro_step);
+    if (own_home) {
+      finish_replicas(visit);
+    } else {
+      settle_reduced(visit, state);
+    }
     visit.whole_gradient = at::Tensor();
   }
   state.reducing = false;
 }
 
-void UnitStore::settle_reduced(Visit& visit, bool last_micro_step) {
-  if (!visit.reduced.is_same(visit.home.gradient)) {
+void UnitStore::settle_reduced(Visit& visit, const State& state) {
+  const bool is_own_buffer = options_.reduce_type == at::kFloat;
+  if (!is_own_buffer && state.first_micro_step) {
+    visit.home.gradient.copy_(visit.reduced);
+  } else if (!visit.reduced.is_same(visit.home.gradient)) {
     visit.home.gradient.add_(visit.reduced);
-    pool_.give_back(std::move(visit.reduced));
+    if (is_own_buffer) pool_.give_back(std::move(visit.reduced));
   }
   visit.reduced = at::Tensor();
   pool_.give_back(std::move(visit.whole_gradient));
-  if (last_micro_step && mesh_.replicate->size() > 1) {
-    mesh_.replicate->all_reduce(visit.home.gradient)->wait();
+  if (state.last_micro_step && mesh_.replicate->size() > 1) {
+    sum_over_replicas(visit)->wait();
+    finish_replicas(visit);
   }
 }
 

@@ -19,15 +19,22 @@ struct Home {
 
 struct StoreOptions {
   at::ScalarType compute_type = at::kFloat;  // type of gathered values
+  // Trained values are rounded to this type before they are gathered: what travels. 16 bits with
+  // compute_type fp32 is fp32 arithmetic on 16-bit values. Undefined: the compute type.
+  at::ScalarType param_type = at::ScalarType::Undefined;
+  at::ScalarType reduce_type = at::kFloat;  // of gradients while they are summed over ranks
   at::Device device = at::kCPU;
+  WrapPolicy wrap = {};
 };
 
 // States of a unit: sharded (home only) -> gathering (slot taken, all-gather in flight) -> gathered
-// (slot whole, values attached) -> sharded. Gradients: none -> open (whole buffer attached, being
-// written by backward) -> reducing (reduce-scatter in flight) -> none.
-// Invariants: a shard group of one rank whose storage type is the compute type uses its home as the
-// slot; nothing is copied then.
-// Collective: gather(), reduce() and gather_stored(), in the same order on every rank.
+// (slot whole, values attached) -> sharded, or resting in parts: this rank's part of the smaller
+// reshard group, from which the next gather starts. Gradients: none -> open (whole buffer attached,
+// being written by backward, over several micro-steps if reduce() waits that long) -> reducing
+// (reduce-scatter in flight) -> none.
+// Invariants: a shard group of one rank whose values need no conversion uses its home as the slot;
+// nothing is copied then.
+// Collective: gather(), refresh(), reduce() and gather_stored(), in the same order on every rank.
 class UnitStore {
  public:
   UnitStore(models::Model& model, comm::Mesh& mesh, const StoreOptions& options);
@@ -45,14 +52,20 @@ class UnitStore {
   const StoreOptions& options() const { return options_; }
 
   // Starts an all-gather into a slot. Requires: unit is sharded.
-  void gather(int u);
+  // `from_parts`: over the smaller group. Requires: released with `keep_part`.
+  void gather(int u, bool from_parts = false);
   // Finishes the gather: afterwards the unit's parameters have values.
   void wait_gather(int u);
   // Gives the slot back; values are gone.
-  void release(int u);
+  // `keep_part`: this rank keeps its part of the smaller group. Requires: mesh().part.
+  void release(int u, bool keep_part = false);
   bool is_gathered(int u) const;
+  // Starts gathering the trained segments into the slot that the unit has. Requires: gathered;
+  // wait_gather() before values are read again.
+  void refresh(int u);
 
-  // Attaches a whole gradient buffer to each trainable parameter of the unit.
+  // Attaches a whole gradient buffer to each trainable parameter of the unit, which stays until
+  // reduce(), be it in a later micro-step.
   void open_gradients(int u, bool first_micro_step);
   bool has_open_gradients(int u) const;
   // Starts the reduction of the whole gradient into the homes. On the last micro-step it also sums
@@ -67,9 +80,17 @@ class UnitStore {
  private:
   struct Visit;
   struct State;
+  at::ScalarType wire_type(const Segment& segment) const;
+  // Whether the home itself can serve as the slot.
+  bool is_own_slot(const Segment& segment) const;
+  void start_gather(Visit& visit, const Segment& segment);
   void attach_values(int u);
+  void start_reduce_scatter(Visit& visit, const Segment& segment, bool first_micro_step);
+  // Sums the home's gradient over replicas in the reduce type.
+  std::unique_ptr<comm::Work> sum_over_replicas(Visit& visit);
+  void finish_replicas(Visit& visit);
   // After a reduce-scatter: adds what arrived to the home and sums over replicas.
-  void settle_reduced(Visit& visit, bool last_micro_step);
+  void settle_reduced(Visit& visit, const State& state);
 
   models::Model& model_;
   comm::Mesh& mesh_;

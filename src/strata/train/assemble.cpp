@@ -6,10 +6,10 @@
 #include "strata/base/error.h"
 #include "strata/checkpoint/import.h"
 #include "strata/comm/agreement.h"
-#include "strata/libtorch/cpu_arithmetic.h"
 #include "strata/models/registry.h"
 #include "strata/optim/adamw.h"
 #include "strata/shard/loading.h"
+#include "strata/train/strategy.h"
 
 namespace strata::train {
 namespace {
@@ -26,8 +26,9 @@ at::ScalarType storage_type_of(const std::string& dtype, const Json& model_confi
   }
   if (name == "float32" || name == "fp32") return at::kFloat;
   if (name == "bfloat16" || name == "bf16") return at::kBFloat16;
+  if (name == "float16" || name == "fp16") return at::kHalf;
   throw ConfigError(
-      "dtype: found \"{}\", expected float32, bfloat16 or auto; convert the checkpoint "
+      "dtype: found \"{}\", expected float32, bfloat16, float16 or auto; convert the checkpoint "
       "or choose one of them",
       name);
 }
@@ -114,19 +115,6 @@ Json load_model_config(const config::ModelConfig& config) {
   return read_json_file(path);
 }
 
-int shard_group_size(const config::ShardConfig& config, int world_size) {
-  return config.sharding_strategy == "NO_SHARD" ? 1 : world_size;
-}
-
-shard::ScheduleOptions schedule_options(const config::ShardConfig& config) {
-  shard::ScheduleOptions options;
-  options.reshard_after_forward = config.sharding_strategy != "SHARD_GRAD_OP";
-  options.forward_prefetch = config.forward_prefetch ? 1 : 0;
-  options.backward_prefetch = config.backward_prefetch == "BACKWARD_PRE" ? 1 : 0;
-  options.activation_checkpointing = config.gradient_checkpointing;
-  return options;
-}
-
 std::unique_ptr<Trainee> assemble(const config::RunConfig& config, comm::Mesh& mesh) {
   auto trainee = std::make_unique<Trainee>();
   std::optional<hf::ModelFolder> folder;
@@ -141,17 +129,15 @@ std::unique_ptr<Trainee> assemble(const config::RunConfig& config, comm::Mesh& m
       sources = trainee->model->check_weights(*folder);
     }
     widen_trained_weights(*trainee->model);
-    const bool wants_bf16 = config.shard.bf16 && cpu_has_bf16_arithmetic();
-    trainee->compute_type = wants_bf16 ? at::kBFloat16 : at::kFloat;
-    trainee->store = std::make_unique<shard::UnitStore>(
-        *trainee->model, mesh, shard::StoreOptions{.compute_type = trainee->compute_type});
+    const shard::StoreOptions options = store_options(config.shard);
+    trainee->compute_type = options.compute_type;
+    trainee->store = std::make_unique<shard::UnitStore>(*trainee->model, mesh, options);
     fill_values(config, folder ? &*folder : nullptr, sources, *trainee);
   });
   const shard::ChainShape shape = shard::shape_of(*trainee->model, trainee->store->partition());
-  const shard::ScheduleOptions schedule = schedule_options(config.shard);
   trainee->executor = std::make_unique<shard::Executor>(
-      *trainee->model, *trainee->store, shard::training_schedule(shape, schedule),
-      shard::evaluation_schedule(shape, schedule));
+      *trainee->model, *trainee->store,
+      shard::build_schedules(shape, schedule_options(config.shard)));
   trainee->optimizer = std::make_unique<optim::AdamW>(
       *trainee->store, optim::AdamWOptions{.beta1 = config.optim.adam_beta1,
                                            .beta2 = config.optim.adam_beta2,

@@ -32,12 +32,6 @@ struct Trainee {
 // config.json of the settings' model, from model_name_or_path or config_name.
 Json load_model_config(const config::ModelConfig& config);
 
-// Ranks per shard group for a sharding strategy.
-int shard_group_size(const config::ShardConfig& config, int world_size);
-
-// The row of the strategy table.
-shard::ScheduleOptions schedule_options(const config::ShardConfig& config);
-
 // Collective over the mesh.
 std::unique_ptr<Trainee> assemble(const config::RunConfig& config, comm::Mesh& mesh);
 

@@ -6,6 +6,7 @@
 #include "strata/comm/mesh.h"
 #include "strata/comm/rendezvous.h"
 #include "strata/train/results.h"
+#include "strata/train/strategy.h"
 #include "strata/train/trainer.h"
 
 namespace strata::train {
@@ -81,6 +82,15 @@ void introduce(const config::RunConfig& config, Trainee& trainee, const Datasets
         "bf16: this CPU has no bf16 arithmetic, computing in fp32 instead (faster here, and "
         "more exact)");
   }
+  if (config.shard.fp16) {
+    trainer.say(
+        "fp16: weights are rounded to fp16 when they are gathered, products are computed in fp32");
+  }
+  if (config.shard.sharding_strategy.starts_with("HYBRID") && mesh.replicate->size() == 1) {
+    trainer.say(fmt::format(
+        "{}: all ranks are in one shard group, which is {} here", config.shard.sharding_strategy,
+        config.shard.sharding_strategy == "HYBRID_SHARD" ? "FULL_SHARD" : "SHARD_GRAD_OP"));
+  }
   if (datasets.train.num_dropped > 0) {
     trainer.say(fmt::format("data: left out {} rows without a trained token after truncation to {}",
                             datasets.train.num_dropped, config.data.max_length));
@@ -98,8 +108,8 @@ RunResult run_sft(const config::RunConfig& config, const launch::RankEnvironment
                   const Output& output) {
   comm::Rendezvous rendezvous(rendezvous_options(config, environment));
   rendezvous.require_same("settings", settings_hash);
-  comm::Mesh mesh =
-      comm::make_mesh(rendezvous, shard_group_size(config.shard, environment.world_size));
+  comm::Mesh mesh = comm::make_mesh(
+      rendezvous, mesh_shape(config.shard, environment.world_size, environment.local_world_size));
 
   // On its own: rank 0's error must not wait until the others have read their data.
   comm::all_or_nothing(*mesh.world, "preparing the output folder", [&] {

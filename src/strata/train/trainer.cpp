@@ -73,6 +73,15 @@ std::function<double(int64_t)> lr_schedule(const config::OptimConfig& optim, int
   return optim::make_schedule(settings);
 }
 
+std::optional<optim::LossScaler> loss_scaler(const config::ShardConfig& shard) {
+  if (!shard.fp16) return std::nullopt;
+  return optim::LossScaler({.fixed_scale = shard.loss_scale,
+                            .initial_scale = shard.initial_loss_scale,
+                            .growth_interval = shard.loss_scale_window,
+                            .hysteresis = shard.loss_scale_hysteresis,
+                            .min_scale = shard.min_loss_scale});
+}
+
 // Sums `values` over all ranks. Collective.
 void sum_over_ranks(comm::Group& world, std::span<double> values) {
   at::Tensor sums = at::empty({static_cast<int64_t>(values.size())}, at::kDouble);
@@ -96,7 +105,8 @@ Trainer::Trainer(const config::RunConfig& config, const std::string& settings_te
                config.train.train_sampling_strategy, config.train.dataloader_drop_last),
       plan_(plan_steps(config.train, sampler_.batches_per_rank())),
       lr_factor_(lr_schedule(config.optim, plan_.max_steps)),
-      metric_schedule_(metric_schedule(config)) {
+      metric_schedule_(metric_schedule(config)),
+      loss_scaler_(loss_scaler(config.shard)) {
   if (!config.train.resume_from_checkpoint.empty()) resume();
   if (!is_main()) return;
   const std::optional<int64_t> resumed =
@@ -129,6 +139,10 @@ void Trainer::resume() {
   log_history_ = state.log_history;
   num_tokens_ = progress.at("num_tokens").get<int64_t>();
   if (metric_schedule_) metric_schedule_->load(progress.at("lr_schedule"));
+  if (loss_scaler_ && progress.contains("loss_scaler")) {
+    loss_scaler_->load(progress.at("loss_scaler"));
+    trainee_.optimizer->set_num_steps(step_ - loss_scaler_->num_skipped());
+  }
   const Json& window = progress.at("log_window");
   window_ = {window.at("loss").get<double>(), window.at("accuracy").get<double>(),
              window.at("entropy").get<double>(), window.at("micro_steps").get<int64_t>(),
@@ -143,6 +157,7 @@ std::string Trainer::progress_text() const {
                     {"steps", window_.steps}};
   Json progress{{"num_tokens", num_tokens_}, {"log_window", window}};
   if (metric_schedule_) progress["lr_schedule"] = metric_schedule_->state();
+  if (loss_scaler_) progress["loss_scaler"] = loss_scaler_->state();
   return dump_python(progress) + "\n";
 }
 
@@ -178,7 +193,9 @@ std::vector<data::MicroBatch> Trainer::micro_batches(const StepPlan::Window& win
 
 double Trainer::learning_rate() const {
   if (metric_schedule_) return metric_schedule_->learning_rate();
-  return config_.optim.learning_rate * lr_factor_(step_);
+  // As in the reference, a skipped step does not move the schedule on.
+  const int64_t skipped = loss_scaler_ ? loss_scaler_->num_skipped() : 0;
+  return config_.optim.learning_rate * lr_factor_(step_ - skipped);
 }
 
 Trainer::StepOutcome Trainer::train_step() {
@@ -195,7 +212,8 @@ Trainer::StepOutcome Trainer::train_step() {
   outcome.sums.resize(batches.size());
   nn::ForwardContext context;
   context.training = true;
-  context.loss_scale = static_cast<float>(1.0 / std::max(counts[0], 1.0));
+  const double loss_scale = loss_scaler_ ? loss_scaler_->scale() : 1;
+  context.loss_scale = static_cast<float>(loss_scale / std::max(counts[0], 1.0));
   context.draw.seed = config_.train.seed;
   context.draw.step = step_;
   for (size_t i = 0; i < batches.size(); ++i) {
@@ -206,18 +224,28 @@ Trainer::StepOutcome Trainer::train_step() {
                              /*last_micro_step=*/i + 1 == batches.size());
   }
 
-  outcome.gradient_norm = optim::global_gradient_norm(*trainee_.store);
-  if (!std::isfinite(outcome.gradient_norm)) {
+  update(outcome);
+  return outcome;
+}
+
+void Trainer::update(StepOutcome& outcome) {
+  const double loss_scale = loss_scaler_ ? loss_scaler_->scale() : 1;
+  outcome.gradient_norm = optim::global_gradient_norm(*trainee_.store) / loss_scale;
+  outcome.learning_rate = learning_rate();
+  const bool overflow = !std::isfinite(outcome.gradient_norm);
+  if (overflow && !loss_scaler_) {
     throw Error(
         fmt::format("step {}: found a gradient norm of {}, expected a finite one; the weights "
                     "are those of step {}: lower learning_rate or look at the data, then "
                     "resume from the last checkpoint",
                     step_ + 1, outcome.gradient_norm, step_));
   }
-  outcome.learning_rate = learning_rate();
-  trainee_.optimizer->step(outcome.learning_rate,
-                           optim::clip_factor(outcome.gradient_norm, config_.optim.max_grad_norm));
-  return outcome;
+  if (!overflow) {
+    const double clip = optim::clip_factor(outcome.gradient_norm, config_.optim.max_grad_norm);
+    trainee_.optimizer->step(outcome.learning_rate, clip / loss_scale);
+    trainee_.executor->parameters_changed();
+  }
+  if (loss_scaler_) loss_scaler_->update(overflow);
 }
 
 void Trainer::account(StepOutcome& outcome) {

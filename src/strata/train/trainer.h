@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "strata/data/sampler.h"
+#include "strata/optim/loss_scaler.h"
 #include "strata/optim/metric_schedule.h"
 #include "strata/report/metrics_file.h"
 #include "strata/report/progress.h"
@@ -69,6 +70,8 @@ class Trainer {
   Json machine_readings() const;
   std::string progress_text() const;
   double learning_rate() const;
+  // Applies the step's gradients, or skips them on every rank alike when fp16 overflowed.
+  void update(StepOutcome& outcome);
 
   const config::RunConfig& config_;
   std::string settings_text_;
@@ -80,6 +83,7 @@ class Trainer {
   // One of the two: by step, or by the evaluated loss.
   std::function<double(int64_t)> lr_factor_;
   std::optional<optim::MetricSchedule> metric_schedule_;
+  std::optional<optim::LossScaler> loss_scaler_;  // fp16
   std::unique_ptr<report::Progress> progress_;    // rank 0
   std::unique_ptr<report::MetricsFile> metrics_;  // rank 0
 

@@ -250,7 +250,7 @@ TEST(SharedMemory, DifferentCollectivesAreAnErrorNotGarbage) {
 
 TEST(Mesh, GroupsAreTheRowsAndColumnsOfTheMesh) {
   on_ranks(4, [](Rendezvous& rendezvous) {
-    const Mesh mesh = make_mesh(rendezvous, /*shard_size=*/2);
+    const Mesh mesh = make_mesh(rendezvous, {.shard_size = 2});
     const int rank = rendezvous.options().rank;
     at::Tensor in_shard = at::full({1}, rank);
     mesh.shard->all_reduce(in_shard)->wait();

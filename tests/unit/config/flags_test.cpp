@@ -133,17 +133,28 @@ TEST(Flags, WrongOnesAreNamed) {
        "supported in this version"},
       {{"--optim", "adm"},
        "--optim: found \"adm\", expected one of adamw_torch_fused, adamw_torch"},
-      {{"--fsdp_sharding_strategy", "4"},
-       "--fsdp_sharding_strategy: found \"4\", expected one of FULL_SHARD, SHARD_GRAD_OP, "
-       "NO_SHARD; it is not supported in this version"},
+      {{"--fsdp_sharding_strategy", "6"},
+       "--fsdp_sharding_strategy: found \"6\", expected one of FULL_SHARD, SHARD_GRAD_OP, "
+       "NO_SHARD, HYBRID_SHARD, HYBRID_SHARD_ZERO2, ZERO1, ZERO2"},
+      {{"--zero_stage", "4"}, "--zero_stage: found \"4\", expected one of 0, 1, 2, 3"},
+      {{"--zero_stage", "2", "--fsdp_sharding_strategy", "NO_SHARD"},
+       "fsdp_sharding_strategy: found NO_SHARD (--fsdp_sharding_strategy) and ZERO2 "
+       "(--zero_stage), expected one value"},
+      {{"--fsdp_reshard_after_forward", "2", "--fsdp_sharding_strategy", "SHARD_GRAD_OP"},
+       "--fsdp_reshard_after_forward: found 2 with the strategy SHARD_GRAD_OP"},
+      {{"--fsdp_reshard_after_forward", "false", "--zero_stage", "3"},
+       "fsdp_sharding_strategy: found FULL_SHARD (--zero_stage) and SHARD_GRAD_OP"},
+      {{"--dp_shard_size", "2", "--zero_stage", "0"}, "found 2 with NO_SHARD"},
+      {{"--limit_all_gathers", "0"}, "expected one of true, false, or an integer of at least 1"},
+      {{"--fp16", "--bf16", "true"}, "--fp16: found beside --bf16, expected one of them"},
+      {{"--fp16", "--param_dtype", "bf16"},
+       "--param_dtype: found bfloat16 with fp16 (--fp16), expected float16"},
       {{"--neftune_noise_alpha", "5"},
        "--neftune_noise_alpha: found \"5\", expected none; not supported in this version (leave it "
        "out)"},
       {{"--load_in_4bit"},
        "--load_in_4bit: found \"true\", expected false; not supported in this version (quantised "
        "base weights are not supported)"},
-      {{"--fp16"},
-       "--fp16: found \"true\", expected false or none; not supported in this version (use bf16)"},
       {{"--num_processes", "2"},
        "--num_processes: found a flag of the launcher, expected flags of the recipe; write strata "
        "launch --num_processes ... sft ..."},

@@ -219,8 +219,8 @@ num_processes: 2
   EXPECT_EQ(settings.config.shard.backward_prefetch, "BACKWARD_POST");
   EXPECT_FALSE(settings.config.shard.bf16);
   EXPECT_EQ(settings.source_of("bf16"), file + ":17 (mixed_precision)");
-  EXPECT_THAT(settings.warnings,
-              ElementsAre(file + ":15: has no effect here; units are always the model's blocks"));
+  EXPECT_EQ(settings.config.shard.layer_classes, std::vector<std::string>{"BertLayer"});
+  EXPECT_THAT(settings.warnings, IsEmpty());
 }
 
 TEST_F(SettingsFiles, FullFineTuningGuideFlagsWinOverTheFile) {
@@ -284,8 +284,8 @@ TEST_F(SettingsFiles, AccelerateErrorsNameFileAndLine) {
        "supported in this version"},
       {"distributed_type: FSDP\ndeepspeed_config:\n  zero_stage: 3\n",
        ":2: found \"{\"zero_stage\": 3}\", expected none; not supported in this version"},
-      {"distributed_type: FSDP\nmixed_precision: fp16\n",
-       ":2: found \"fp16\", expected one of no, bf16; it is not supported in this version"},
+      {"distributed_type: FSDP\nmixed_precision: fp8\n",
+       ":2: found \"fp8\", expected one of no, bf16, fp16; it is not supported in this version"},
       {"distributed_type: FSDP\nfsdp_config: 5\n", ":2: found no mapping"},
       {"distributed_type: FSDP\nlearning_rate: 5\n", ":2: found the unknown key \"learning_rate\""},
       {"distributed_type: FSDP\nfsdp_config:\n  fsdp_cpu_ram_efficient_loading: true\n"
@@ -319,6 +319,15 @@ TEST_F(SettingsFiles, DistributedTypesAndReshardBecomeAStrategy) {
       {"distributed_type: FSDP\nfsdp_config: {fsdp_reshard_after_forward: SHARD_GRAD_OP}\n",
        {},
        "SHARD_GRAD_OP"},
+      {"distributed_type: FSDP\nfsdp_config: {fsdp_sharding_strategy: 4, "
+       "fsdp_reshard_after_forward: true}\n",
+       {},
+       "HYBRID_SHARD"},
+      {"distributed_type: FSDP\nfsdp_config: {fsdp_sharding_strategy: HYBRID_SHARD_ZERO2}\n",
+       {},
+       "HYBRID_SHARD_ZERO2"},
+      {"distributed_type: FSDP\n", {"--zero_stage", "1"}, "ZERO1"},
+      {"distributed_type: FSDP\n", {"--fsdp", "hybrid_shard auto_wrap"}, "HYBRID_SHARD"},
       {"distributed_type: FSDP\n", {"--fsdp=full shard"}, "FULL_SHARD"},
       {"distributed_type: FSDP\n", {"--fsdp", "shard_grad_op auto_wrap"}, "SHARD_GRAD_OP"},
   };

@@ -32,7 +32,7 @@ ChainShape chain(int layers, bool tied, int first_trained) {
 // Walks a training schedule as the executor does and checks every invariant on the way.
 void replay(const ChainShape& shape, const Schedule& schedule) {
   const int head = static_cast<int>(shape.block_units.size()) - 1;
-  std::set<int> gathered;
+  std::set<int> gathered, parts;
   std::set<int> forwarded, backwarded;
   std::map<int, int> reduced;
   int next_forward = 0;
@@ -41,9 +41,14 @@ void replay(const ChainShape& shape, const Schedule& schedule) {
     switch (step.action) {
       case Action::kGather:
         EXPECT_TRUE(gathered.insert(step.index).second) << "gathered twice: unit " << step.index;
+        EXPECT_EQ(parts.erase(step.index) > 0, step.part) << "unit " << step.index;
         break;
       case Action::kRelease:
         EXPECT_EQ(gathered.erase(step.index), 1U) << "released while sharded: unit " << step.index;
+        if (step.part) parts.insert(step.index);
+        break;
+      case Action::kRefresh:
+        ADD_FAILURE() << "refreshed inside a micro-batch: unit " << step.index;
         break;
       case Action::kForward:
       case Action::kLoss:
@@ -76,6 +81,7 @@ void replay(const ChainShape& shape, const Schedule& schedule) {
     }
   }
   EXPECT_TRUE(gathered.empty());
+  EXPECT_TRUE(parts.empty()) << "a part is kept for nothing";
   for (size_t u = 0; u < shape.unit_trains.size(); ++u) {
     EXPECT_EQ(reduced[static_cast<int>(u)], shape.unit_trains[u] ? 1 : 0) << "unit " << u;
   }
@@ -86,13 +92,16 @@ TEST(Schedule, InvariantsHoldForEveryOption) {
     for (bool tied : {false, true}) {
       for (int first_trained : {0, 1, layers + 1}) {
         for (bool reshard : {true, false}) {
-          for (int prefetch : {0, 1, 2}) {
-            for (bool checkpointing : {true, false}) {
-              const ChainShape shape = chain(layers, tied, first_trained);
-              replay(shape, training_schedule(shape, {.reshard_after_forward = reshard,
-                                                      .forward_prefetch = prefetch,
-                                                      .backward_prefetch = prefetch,
-                                                      .activation_checkpointing = checkpointing}));
+          for (int slots : {1, 2, 3, 1000}) {
+            for (const auto backward :
+                 {BackwardPrefetch::kPre, BackwardPrefetch::kPost, BackwardPrefetch::kNone}) {
+              for (bool part : {false, true}) {
+                const ChainShape shape = chain(layers, tied, first_trained);
+                replay(shape, training_schedule(shape, {.reshard_after_forward = reshard,
+                                                        .reshard_to_part = part,
+                                                        .slots = slots,
+                                                        .backward_prefetch = backward}));
+              }
             }
           }
         }
@@ -101,13 +110,67 @@ TEST(Schedule, InvariantsHoldForEveryOption) {
   }
 }
 
-TEST(Schedule, FullShardHoldsOneUnitAndThePrefetchedOnes) {
+TEST(Schedule, FullShardHoldsAsManyUnitsAsThereAreSlots) {
   const ChainShape shape = chain(6, /*tied=*/false, 0);
-  for (int prefetch : {0, 1, 2}) {
-    ScheduleOptions options;
-    options.forward_prefetch = options.backward_prefetch = prefetch;
-    EXPECT_EQ(peak_gathered_units(training_schedule(shape, options)), 1 + prefetch);
+  for (int slots : {1, 2, 3}) {
+    EXPECT_EQ(peak_gathered_units(training_schedule(shape, {.slots = slots})), slots);
   }
+  const ScheduleOptions post{.backward_prefetch = BackwardPrefetch::kPost};
+  EXPECT_EQ(peak_gathered_units(training_schedule(shape, post)), 2) << "forward prefetch";
+  const ScheduleOptions least{.forward_prefetch = false,
+                              .backward_prefetch = BackwardPrefetch::kPost};
+  EXPECT_EQ(peak_gathered_units(training_schedule(shape, least)), 1);
+}
+
+// What happens around the backward pass of block 3 of 6 layers, as FSDP documents its prefetches.
+TEST(Schedule, BackwardPrefetchesAreInTheOrderOfTheirNames) {
+  const ChainShape shape = chain(6, /*tied=*/false, 0);
+  const auto around = [&](BackwardPrefetch prefetch) {
+    const std::string text = describe(training_schedule(shape, {.backward_prefetch = prefetch}));
+    const size_t begin = text.find("backward 4");
+    std::string part = text.substr(begin, text.find("backward 2") - begin);
+    for (size_t at; (at = part.find(" (recompute)")) != std::string::npos;) part.erase(at, 12);
+    std::replace(part.begin(), part.end(), '\n', ',');
+    return part;
+  };
+  EXPECT_EQ(around(BackwardPrefetch::kPre),
+            "backward 4,reduce 4,release 4,gather 2,backward 3,reduce 3,release 3,gather 1,");
+  EXPECT_EQ(around(BackwardPrefetch::kPost),
+            "backward 4,release 4,gather 3,reduce 4,backward 3,release 3,gather 2,reduce 3,");
+  EXPECT_EQ(around(BackwardPrefetch::kNone),
+            "backward 4,reduce 4,release 4,gather 3,backward 3,reduce 3,release 3,gather 2,");
+}
+
+TEST(Schedule, ResidentUnitsAreGatheredOnceAndRefreshed) {
+  ChainShape shape = chain(3, /*tied=*/false, /*first_trained=*/2);
+  const Schedules schedules = build_schedules(shape, {.resident = true});
+  EXPECT_EQ(describe(schedules.start), "gather 0\ngather 1\ngather 2\ngather 3\ngather 4\n");
+  EXPECT_EQ(describe(schedules.refresh), "refresh 2\nrefresh 3\nrefresh 4\n");
+  for (const Schedule* schedule : {&schedules.training, &schedules.evaluation}) {
+    EXPECT_EQ(describe(*schedule).find("gather"), std::string::npos);
+    EXPECT_EQ(describe(*schedule).find("release"), std::string::npos);
+  }
+  EXPECT_TRUE(build_schedules(shape, {}).start.empty());
+  EXPECT_TRUE(build_schedules(shape, {}).refresh.empty());
+}
+
+TEST(Schedule, GradientsMayStayWholeUntilTheLastMicroStep) {
+  const ChainShape shape = chain(3, /*tied=*/false, 0);
+  const Schedules schedules = build_schedules(shape, {.reduce_every_micro_step = false});
+  EXPECT_EQ(describe(schedules.accumulation).find("reduce"), std::string::npos);
+  EXPECT_NE(describe(schedules.training).find("reduce"), std::string::npos);
+  replay(shape, schedules.training);
+}
+
+TEST(Schedule, SelectiveCheckpointingKeepsWhatIsCostlyOfEveryLayer) {
+  const ChainShape shape = chain(3, /*tied=*/false, 0);
+  const ScheduleOptions options{.activation_checkpointing = Checkpointing::kSelective};
+  int selected = 0;
+  for (const Step& step : training_schedule(shape, options)) {
+    EXPECT_NE(step.keep, Keep::kInput);
+    selected += step.action == Action::kForward && step.keep == Keep::kSelected;
+  }
+  EXPECT_EQ(selected, 3);
 }
 
 TEST(Schedule, WithoutReshardingEveryUnitIsGatheredOnce) {

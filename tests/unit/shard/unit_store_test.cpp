@@ -23,7 +23,7 @@ Json tiny_llama(bool tied) {
 TEST(Partition, PiecesOfAllRanksAreEveryElementOnce) {
   for (int ranks : {1, 2, 3, 7, 128}) {
     auto model = models::create_model(tiny_llama(false), {});
-    const Partition partition = partition_by_block(*model, ranks);
+    const Partition partition = partition_model(*model, ranks);
     std::map<const nn::Parameter*, int64_t> covered;
     for (const Unit& unit : partition.units) {
       for (const Segment& segment : unit.segments) {
@@ -45,7 +45,7 @@ TEST(Partition, PiecesOfAllRanksAreEveryElementOnce) {
 
 TEST(Partition, TiedHeadNeedsTheEmbeddingsUnit) {
   auto model = models::create_model(tiny_llama(true), {});
-  const Partition partition = partition_by_block(*model, 2);
+  const Partition partition = partition_model(*model, 2);
   EXPECT_EQ(partition.block_units.front(), std::vector<int>{0});
   EXPECT_EQ(partition.block_units.back().front(), 0);
   EXPECT_EQ(partition.block_units.back().size(), 2U);
@@ -58,7 +58,7 @@ TEST(Partition, FrozenAndTrainedWeightsHaveSegmentsOfTheirOwn) {
     parameter->set_requires_grad(trains);
     if (trains) parameter->set_storage_type(at::kFloat);
   }
-  const Partition partition = partition_by_block(*model, 2);
+  const Partition partition = partition_model(*model, 2);
   const Unit& layer = partition.units[1];
   ASSERT_EQ(layer.segments.size(), 2U);
   EXPECT_FALSE(layer.segments[0].trainable);

@@ -1,0 +1,127 @@
+#include "strata/train/strategy.h"
+
+#include <charconv>
+#include <limits>
+
+#include "strata/base/error.h"
+#include "strata/libtorch/cpu_arithmetic.h"
+
+namespace strata::train {
+namespace {
+
+// What rests sharded is decided by the mesh, what is whole when by the schedule.
+struct Strategy {
+  std::string_view name;
+  enum Spread { kNowhere, kMachine, kWorld } spread;  // the shard group
+  bool reshard_after_forward;
+  bool resident;
+  bool reduce_every_micro_step;
+};
+
+constexpr Strategy kStrategies[] = {
+    {"FULL_SHARD", Strategy::kWorld, true, false, true},
+    {"SHARD_GRAD_OP", Strategy::kWorld, false, false, true},
+    {"NO_SHARD", Strategy::kNowhere, true, false, true},
+    {"HYBRID_SHARD", Strategy::kMachine, true, false, true},
+    {"HYBRID_SHARD_ZERO2", Strategy::kMachine, false, false, true},
+    {"ZERO1", Strategy::kWorld, false, true, false},
+    {"ZERO2", Strategy::kWorld, false, true, true},
+};
+
+const Strategy& strategy_of(const config::ShardConfig& config) {
+  for (const Strategy& strategy : kStrategies) {
+    if (strategy.name == config.sharding_strategy) return strategy;
+  }
+  throw InternalError(
+      "sharding strategy: found \"{}\", expected one of the table; report this as a "
+      "bug",
+      config.sharding_strategy);
+}
+
+at::ScalarType scalar_type_of(const std::string& name) {
+  if (name == "bfloat16") return at::kBFloat16;
+  return name == "float16" ? at::kHalf : at::kFloat;
+}
+
+int gathered_at_once(const std::string& limit) {
+  if (limit == "true") return 2;
+  if (limit == "false") return std::numeric_limits<int>::max() / 2;
+  int number = 2;
+  std::from_chars(limit.data(), limit.data() + limit.size(), number);
+  return number;
+}
+
+}  // namespace
+
+comm::MeshShape mesh_shape(const config::ShardConfig& config, int world_size,
+                           int local_world_size) {
+  const Strategy& strategy = strategy_of(config);
+  const int replicas = static_cast<int>(config.dp_replicate_size);
+  comm::MeshShape shape;
+  shape.part_size = static_cast<int>(config.reshard_group_size);
+  if (config.dp_shard_size > 0) {
+    shape.shard_size = static_cast<int>(config.dp_shard_size);
+  } else if (strategy.spread == Strategy::kNowhere) {
+    shape.shard_size = 1;
+  } else if (replicas > 0) {
+    shape.shard_size = std::max(1, world_size / replicas);
+  } else {
+    shape.shard_size = strategy.spread == Strategy::kMachine ? local_world_size : world_size;
+  }
+  if (replicas > 0 && shape.shard_size * replicas != world_size) {
+    throw ConfigError(
+        "dp_replicate_size: found {} copies over {} ranks each for {} ranks, expected their "
+        "product to be the world size; change dp_replicate_size, dp_shard_size or num_processes",
+        replicas, shape.shard_size, world_size);
+  }
+  return shape;
+}
+
+shard::ScheduleOptions schedule_options(const config::ShardConfig& config) {
+  const Strategy& strategy = strategy_of(config);
+  shard::ScheduleOptions options;
+  options.reshard_after_forward = strategy.reshard_after_forward;
+  options.reshard_to_part = config.reshard_group_size > 0;
+  options.resident = strategy.resident;
+  options.reduce_every_micro_step = strategy.reduce_every_micro_step && config.sync_each_batch;
+  options.slots = gathered_at_once(config.limit_all_gathers);
+  options.forward_prefetch = config.forward_prefetch;
+  options.backward_prefetch =
+      config.backward_prefetch == "BACKWARD_PRE"    ? shard::BackwardPrefetch::kPre
+      : config.backward_prefetch == "BACKWARD_POST" ? shard::BackwardPrefetch::kPost
+                                                    : shard::BackwardPrefetch::kNone;
+  const auto checkpointing = config.checkpointing_mode == "selective"
+                                 ? shard::Checkpointing::kSelective
+                                 : shard::Checkpointing::kFull;
+  options.activation_checkpointing =
+      config.gradient_checkpointing ? checkpointing : shard::Checkpointing::kNone;
+  return options;
+}
+
+shard::StoreOptions store_options(const config::ShardConfig& config) {
+  shard::StoreOptions options;
+  // No kernel computes in fp16: its values are widened where they arrive.
+  const bool has_bf16 = config.bf16 && cpu_has_bf16_arithmetic();
+  options.compute_type = has_bf16 ? at::kBFloat16 : at::kFloat;
+  options.param_type = config.param_dtype != "auto" ? scalar_type_of(config.param_dtype)
+                       : config.fp16                ? at::kHalf
+                                                    : options.compute_type;
+  options.reduce_type = scalar_type_of(config.reduce_dtype);
+  options.wrap = wrap_policy(config);
+  return options;
+}
+
+shard::WrapPolicy wrap_policy(const config::ShardConfig& config) {
+  shard::WrapPolicy policy;
+  if (config.auto_wrap_policy == "TRANSFORMER_BASED_WRAP") {
+    policy.layer_classes = config.layer_classes;
+  } else if (config.auto_wrap_policy == "SIZE_BASED_WRAP" && config.min_num_params > 0) {
+    policy.kind = shard::WrapPolicy::Kind::kSize;
+    policy.min_num_params = config.min_num_params;
+  } else {
+    policy.kind = shard::WrapPolicy::Kind::kNone;
+  }
+  return policy;
+}
+
+}  // namespace strata::train

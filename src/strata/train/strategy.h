@@ -1,0 +1,24 @@
+// What the sharding settings mean: the strategy table, and from it the shape of the mesh, the
+// schedule's options and the store's. Owns: those rules. Never: ranks, tensors, memory.
+#pragma once
+
+#include "strata/comm/mesh.h"
+#include "strata/config/run_config.h"
+#include "strata/shard/schedule.h"
+#include "strata/shard/unit_store.h"
+
+namespace strata::train {
+
+// Shard groups are runs of neighbouring ranks. HYBRID strategies keep one inside a machine of
+// `local_world_size` ranks unless sizes are given.
+// Throws ConfigError when the sizes do not make up the world.
+comm::MeshShape mesh_shape(const config::ShardConfig& config, int world_size, int local_world_size);
+
+shard::ScheduleOptions schedule_options(const config::ShardConfig& config);
+
+// Types of arithmetic, of what is gathered and of what is reduced, and the wrap policy.
+shard::StoreOptions store_options(const config::ShardConfig& config);
+
+shard::WrapPolicy wrap_policy(const config::ShardConfig& config);
+
+}  // namespace strata::train
