@@ -74,14 +74,6 @@ std::vector<Setting> precision_settings() {
        .field = STRATA_FIELD(shard.gradient_checkpointing),
        .help = "recompute each block in the backward pass instead of keeping its activations",
        .peer = "SFTConfig"},
-      {.name = "gradient_checkpointing_mode",
-       .aliases = {"activation_checkpointing_mode"},
-       .field = STRATA_FIELD(shard.checkpointing_mode),
-       .choices = {"full", "selective"},
-       .help =
-           "full: keep a block's input alone; selective: keep what is costly to compute (matrix "
-           "products, attention) and recompute norms and activation functions",
-       .peer = "torchtitan (activation_checkpoint.mode)"},
       {.name = "ddp_timeout",
        .field = STRATA_FIELD(shard.ddp_timeout_s),
        .range = {.min = 1},

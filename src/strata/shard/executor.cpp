@@ -115,7 +115,7 @@ at::Tensor Executor::run_block(int block, const at::Tensor& input) {
 void Executor::forward(const Step& step) {
   wait_for_units(step.index);
   Kept& kept = kept_[static_cast<size_t>(step.index)];
-  if (step.keep == Keep::kActivations || step.keep == Keep::kSelected) {
+  if (step.keep == Keep::kActivations) {
     at::AutoGradMode record(true);
     kept.input = tracked(current_);
     kept.output = run_block(step.index, kept.input);

@@ -21,7 +21,6 @@ enum class Action {
 enum class Keep {
   kNothing,      // no backward pass follows
   kInput,        // full checkpointing: the input alone; the forward pass is run again
-  kSelected,     // selective checkpointing: what is costly to compute; the rest is computed again
   kActivations,  // everything autograd saves
 };
 
@@ -52,8 +51,6 @@ enum class BackwardPrefetch {
   kNone,  // when its block is about to run, behind the reduction
 };
 
-enum class Checkpointing { kNone, kSelective, kFull };
-
 // A strategy is a row of this table.
 struct ScheduleOptions {
   bool reshard_after_forward = true;  // FULL_SHARD; false: units stay gathered until their backward
@@ -64,7 +61,7 @@ struct ScheduleOptions {
   int slots = 2;  // limit_all_gathers: units gathered at once, the running block's included
   bool forward_prefetch = true;
   BackwardPrefetch backward_prefetch = BackwardPrefetch::kPre;
-  Checkpointing activation_checkpointing = Checkpointing::kFull;
+  bool activation_checkpointing = true;
 };
 
 // Everything that is walked during a run.

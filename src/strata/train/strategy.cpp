@@ -90,11 +90,7 @@ shard::ScheduleOptions schedule_options(const config::ShardConfig& config) {
       config.backward_prefetch == "BACKWARD_PRE"    ? shard::BackwardPrefetch::kPre
       : config.backward_prefetch == "BACKWARD_POST" ? shard::BackwardPrefetch::kPost
                                                     : shard::BackwardPrefetch::kNone;
-  const auto checkpointing = config.checkpointing_mode == "selective"
-                                 ? shard::Checkpointing::kSelective
-                                 : shard::Checkpointing::kFull;
-  options.activation_checkpointing =
-      config.gradient_checkpointing ? checkpointing : shard::Checkpointing::kNone;
+  options.activation_checkpointing = config.gradient_checkpointing;
   return options;
 }
 

@@ -245,10 +245,6 @@ TEST(Derived, StepsAndSizes) {
   }
   EXPECT_EQ(interval_steps(0.1, 95), 10);
   EXPECT_EQ(interval_steps(25, 95), 25);
-  EXPECT_EQ(size_bytes("5GB"), 5'000'000'000);
-  EXPECT_EQ(size_bytes("2MiB"), 2'097'152);
-  EXPECT_EQ(size_bytes("77"), 77);
-  EXPECT_THROW(size_bytes("5 GB"), ConfigError);
 }
 
 TEST(Required, ModelAndDataAreAskedFor) {
