@@ -38,6 +38,18 @@ Json encode(const Json& request) {
   return {{"ids", ids}, {"ranges", ranges}};
 }
 
+Json encode_all(const Json& request) {
+  Json ids = Json::array(), ranges = Json::array();
+  for (const Json& text : request.at("texts")) {
+    Json one = encode({{"folder", request.at("folder")},
+                       {"text", text},
+                       {"special", request.value("special", true)}});
+    ids.push_back(std::move(one["ids"]));
+    ranges.push_back(std::move(one["ranges"]));
+  }
+  return {{"ids", ids}, {"ranges", ranges}};
+}
+
 Json decode(const Json& request) {
   const Tokenizer& tokenizer = tokenizer_of(request.at("folder"));
   const auto ids = request.at("ids").get<std::vector<int32_t>>();
@@ -79,6 +91,7 @@ Json render(const Json& request) {
 Json answer(const Json& request) {
   const std::string what = request.at("do");
   if (what == "encode") return encode(request);
+  if (what == "encode_all") return encode_all(request);
   if (what == "decode") return decode(request);
   if (what == "describe") return describe(request);
   if (what == "render") return render(request);

@@ -1,9 +1,6 @@
-// The rules of transformers 5.23: models/auto/tokenization_auto.py and the constructors of the
-// classes named here.
+// The constructors of the tokenizer classes of transformers 5.23.
 #include "strata/text/class_rules.h"
 
-#include <algorithm>
-#include <map>
 #include <set>
 
 #include "strata/base/error.h"
@@ -13,99 +10,31 @@
 namespace strata::text {
 namespace {
 
-const std::string kFileAsIs = "TokenizersBackend";
-
-// The class that transformers registers for a model type; llama has none.
-std::string registered_class(const std::string& model_type) {
-  static const std::map<std::string, std::string> classes = {
-      {"gpt2", "GPT2Tokenizer"},
-      {"gpt_neo", "GPT2Tokenizer"},
-      {"gptj", "GPT2Tokenizer"},
-      {"phi", "GPT2Tokenizer"},
-      {"starcoder2", "GPT2Tokenizer"},
-      {"opt", "GPT2Tokenizer"},
-      {"codegen", "GPT2Tokenizer"},
-      {"qwen2", "Qwen2Tokenizer"},
-      {"qwen2_moe", "Qwen2Tokenizer"},
-      {"qwen3", "Qwen2Tokenizer"},
-      {"qwen3_moe", "Qwen2Tokenizer"},
-      {"gpt_neox", "GPTNeoXTokenizer"},
-      {"olmo", "GPTNeoXTokenizer"},
-      {"gpt_bigcode", kFileAsIs},
-      {"phi3", kFileAsIs},
-      {"olmo2", kFileAsIs},
-      {"mistral", kFileAsIs},
-      {"mixtral", kFileAsIs},
-      {"stablelm", kFileAsIs},
-      {"granite", kFileAsIs},
-      {"gemma", "GemmaTokenizer"},
-      {"gemma2", "GemmaTokenizer"},
-      {"gemma3", "GemmaTokenizer"},
-      {"cohere", "CohereTokenizer"},
-      {"roberta", "RobertaTokenizer"},
-      {"t5", "T5Tokenizer"},
-      {"bert", "BertTokenizer"},
-  };
-  const auto it = classes.find(model_type);
-  return it == classes.end() ? "" : it->second;
-}
-
-// Model types whose published tokenizer_class is known to be wrong: the registered one counts.
-bool has_wrong_declared_class(const std::string& model_type) {
-  return model_type == "qwen2" || model_type == "phi3" || model_type == "phimoe" ||
-         model_type == "nemotron" || model_type == "minicpm3" || model_type == "internlm3" ||
-         model_type == "arctic" || model_type == "jamba" || model_type == "modernbert";
-}
-
-bool is_file_as_is(const std::string& name) {
-  return name == kFileAsIs || name == "PreTrainedTokenizer" || name == "PythonBackend";
-}
-
-// Classes with a constructor of their own that apply_class_rules does not know.
+// Classes with a constructor of their own that is not written down here.
 bool builds_unknown_pipeline(const std::string& name) {
   static const std::set<std::string> names = {
-      "AlbertTokenizer",     "BarthezTokenizer",   "BertTokenizer",        "BigBirdTokenizer",
-      "BlenderbotTokenizer", "CamembertTokenizer", "CLIPTokenizer",        "CodeLlamaTokenizer",
-      "CodeGenTokenizer",    "CohereTokenizer",    "DebertaTokenizer",     "DebertaV2Tokenizer",
-      "FunnelTokenizer",     "GemmaTokenizer",     "HerbertTokenizer",     "LayoutLMv2Tokenizer",
-      "LayoutLMv3Tokenizer", "LayoutXLMTokenizer", "LukeTokenizer",        "MBartTokenizer",
-      "MBart50Tokenizer",    "MPNetTokenizer",     "NllbTokenizer",        "NougatTokenizer",
-      "OpenAIGPTTokenizer",  "PegasusTokenizer",   "Qwen3_5Tokenizer",     "ReformerTokenizer",
-      "RemBertTokenizer",    "RobertaTokenizer",   "SeamlessM4TTokenizer", "SplinterTokenizer",
-      "T5Tokenizer",         "UdopTokenizer",      "WhisperTokenizer",     "XGLMTokenizer",
-      "XLMRobertaTokenizer", "XLNetTokenizer",
+      "AlbertTokenizer",     "DebertaV2Tokenizer",   "BarthezTokenizer",   "BigBirdTokenizer",
+      "BlenderbotTokenizer", "CamembertTokenizer",   "CLIPTokenizer",      "CodeGenTokenizer",
+      "CohereTokenizer",     "DebertaTokenizer",     "FunnelTokenizer",    "HerbertTokenizer",
+      "LayoutLMv2Tokenizer", "LayoutLMv3Tokenizer",  "LayoutXLMTokenizer", "LukeTokenizer",
+      "MBartTokenizer",      "MBart50Tokenizer",     "NllbTokenizer",      "NougatTokenizer",
+      "OpenAIGPTTokenizer",  "PegasusTokenizer",     "Qwen3_5Tokenizer",   "ReformerTokenizer",
+      "RemBertTokenizer",    "SeamlessM4TTokenizer", "SplinterTokenizer",  "UdopTokenizer",
+      "WhisperTokenizer",    "XGLMTokenizer",        "XLNetTokenizer",
   };
   return names.contains(name);
-}
-
-std::string read_string(const Json& object, const char* key) {
-  if (!object.is_object()) return "";
-  const auto it = object.find(key);
-  return it != object.end() && it->is_string() ? it->get<std::string>() : "";
-}
-
-std::string choose_class(const Json& tokenizer_config, const Json& model_config,
-                         const Json& document) {
-  std::string declared = read_string(tokenizer_config, "tokenizer_class");
-  if (declared.empty()) declared = read_string(model_config, "tokenizer_class");
-  if (declared.ends_with("Fast")) declared.resize(declared.size() - 4);
-  const std::string model_type = read_string(model_config, "model_type");
-  const std::string registered = registered_class(model_type);
-  const bool is_wrong = has_wrong_declared_class(model_type);
-  if (declared == "LlamaTokenizer" && !is_wrong &&
-      document.dump().find("\"ByteLevel\"") != std::string::npos) {
-    return kFileAsIs;
-  }
-  if (declared.empty()) return registered.empty() ? kFileAsIs : registered;
-  if (registered.empty() || registered == declared) return declared;
-  if (is_file_as_is(registered)) return kFileAsIs;
-  return is_wrong ? registered : declared;
 }
 
 bool config_flag(const Json& config, const char* key, bool fallback) {
   if (!config.is_object()) return fallback;
   const auto it = config.find(key);
   return it != config.end() && it->is_boolean() ? it->get<bool>() : fallback;
+}
+
+std::string model_type_of(const Json& document) {
+  const Json& model = document.at("model");
+  const auto type = model.find("type");
+  return type != model.end() && type->is_string() ? type->get<std::string>() : "";
 }
 
 Json byte_level(bool add_prefix_space, bool use_regex) {
@@ -133,202 +62,236 @@ void use_llama_pipeline(const Json& config, Json& document) {
   document["decoder"] = {{"type", "Sequence"}, {"decoders", decoders}};
 }
 
+void require_model(const char* type, const Json& document, const std::string& subject) {
+  const std::string found = model_type_of(document);
+  if (!found.empty() && found != type) throw_unsupported(found, subject + ": model", type);
+}
+
 // The BPE model that a class builds: nothing of the file's options but vocabulary and merges.
-void use_plain_bpe(Json& document, bool is_llama, const std::string& subject) {
+void use_bpe(Json& document, bool is_sentence_piece, const std::string& subject) {
+  require_model("BPE", document, subject);
+  document["model"] = {
+      {"type", "BPE"}, {"fuse_unk", is_sentence_piece}, {"byte_fallback", is_sentence_piece}};
+}
+
+void use_unigram(Json& document, int unk_id, const std::string& subject) {
+  require_model("Unigram", document, subject);
   Json& model = document["model"];
-  const std::string type = read_string(model, "type");
-  if (!type.empty() && type != "BPE") throw_unsupported(type, subject + ": model", "BPE");
-  model = {{"type", "BPE"}, {"fuse_unk", is_llama}, {"byte_fallback", is_llama}};
+  Json vocab = std::move(model["vocab"]);
+  model = {{"type", "Unigram"}, {"unk_id", unk_id}, {"byte_fallback", false}};
+  model["vocab"] = std::move(vocab);
+}
+
+// The Precompiled step of the file's normalizer, or null.
+Json precompiled_of(const Json& document) {
+  const auto it = document.find("normalizer");
+  if (it == document.end() || !it->is_object()) return nullptr;
+  if (it->value("type", "") == "Precompiled") return *it;
+  const Json steps = it->value("normalizers", Json::array());
+  for (const Json& step : steps) {
+    if (step.is_object() && step.value("type", "") == "Precompiled") return step;
+  }
+  return nullptr;
+}
+
+Json metaspace(const char* scheme) {
+  return {{"type", "Metaspace"}, {"replacement", "▁"}, {"prepend_scheme", scheme}, {"split", true}};
+}
+
+// Unigram over words: T5 and XLM-R.
+void use_sentence_words(Json& document, const char* scheme) {
+  document["normalizer"] = precompiled_of(document);
+  Json steps = Json::array();
+  steps.push_back({{"type", "WhitespaceSplit"}});
+  steps.push_back(metaspace(scheme));
+  document["pre_tokenizer"] = {{"type", "Sequence"}, {"pretokenizers", steps}};
+  document["decoder"] = metaspace(scheme);
+}
+
+void use_bert(const Json& config, Json& document, const std::string& subject) {
+  require_model("WordPiece", document, subject);
+  const auto accents = config.is_object() ? config.find("strip_accents") : config.end();
+  const bool has_accents = config.is_object() && accents != config.end();
+  document["normalizer"] = {
+      {"type", "BertNormalizer"},
+      {"clean_text", true},
+      {"handle_chinese_chars", config_flag(config, "tokenize_chinese_chars", true)},
+      {"strip_accents", has_accents ? *accents : Json(nullptr)},
+      {"lowercase", config_flag(config, "do_lower_case", true)}};
+  document["pre_tokenizer"] = {{"type", "BertPreTokenizer"}};
+  document["decoder"] = {{"type", "WordPiece"}, {"prefix", "##"}, {"cleanup", true}};
+  const std::string unk =
+      config.is_object() && config.contains("unk_token") && config["unk_token"].is_string()
+          ? config["unk_token"].get<std::string>()
+          : "[UNK]";
+  document["model"] = {{"type", "WordPiece"}, {"unk_token", unk}};
+}
+
+void use_gemma(Json& document, const std::string& subject) {
+  use_bpe(document, /*is_sentence_piece=*/true, subject);
+  document["model"]["unk_token"] = "<unk>";
+  document["normalizer"] = {{"type", "Replace"}, {"pattern", {{"String", " "}}}, {"content", "▁"}};
+  document["pre_tokenizer"] = {{"type", "Split"},
+                               {"pattern", {{"String", " "}}},
+                               {"behavior", "MergedWithPrevious"},
+                               {"invert", false}};
+  Json decoders = Json::array();
+  decoders.push_back({{"type", "Replace"}, {"pattern", {{"String", "▁"}}}, {"content", " "}});
+  decoders.push_back({{"type", "ByteFallback"}});
+  decoders.push_back({{"type", "Fuse"}});
+  document["decoder"] = {{"type", "Sequence"}, {"decoders", decoders}};
+}
+
+// A template with named tokens before and after the text.
+Json ends(const char* before, const char* after) {
+  Json single = Json::array();
+  Json specials = Json::object();
+  const auto add = [&](const char* name) {
+    single.push_back({{"SpecialToken", {{"id", name}, {"type_id", 0}}}});
+    specials[name] = {{"id", name}, {"ids", Json::array({name})}, {"tokens", Json::array({name})}};
+  };
+  if (before != nullptr) add(before);
+  single.push_back({{"Sequence", {{"id", "A"}, {"type_id", 0}}}});
+  if (after != nullptr) add(after);
+  return {{"type", "TemplateProcessing"}, {"single", single}, {"special_tokens", specials}};
+}
+
+Json roberta_ends(bool has_prefix, bool trims) {
+  return {{"type", "RobertaProcessing"},
+          {"sep", Json::array({"sep", "sep_token"})},
+          {"cls", Json::array({"cls", "cls_token"})},
+          {"trim_offsets", trims},
+          {"add_prefix_space", has_prefix}};
+}
+
+const Json& sentence_specials() {  // of RoBERTa and its relatives
+  static const Json specials = {
+      {"bos_token", "<s>"},   {"eos_token", "</s>"},  {"sep_token", "</s>"},   {"cls_token", "<s>"},
+      {"unk_token", "<unk>"}, {"pad_token", "<pad>"}, {"mask_token", "<mask>"}};
+  return specials;
+}
+
+Json t5_specials() {
+  Json specials = {{"eos_token", "</s>"}, {"unk_token", "<unk>"}, {"pad_token", "<pad>"}};
+  Json extra = Json::array();
+  for (int i = 0; i < 100; ++i) extra.push_back(fmt::format("<extra_id_{}>", i));
+  specials["additional_special_tokens"] = extra;
+  return specials;
+}
+
+const Json& llama_specials() {
+  static const Json specials = {
+      {"unk_token", "<unk>"}, {"bos_token", "<s>"}, {"eos_token", "</s>"}};
+  return specials;
+}
+
+void use_byte_level_words(ClassRules& rules, bool has_prefix, Json& document,
+                          const std::string& subject) {
+  const bool is_neox = rules.name == "GPTNeoXTokenizer";
+  use_bpe(document, /*is_sentence_piece=*/false, subject);
+  document["normalizer"] = is_neox ? Json{{"type", "NFC"}} : Json(nullptr);
+  document["pre_tokenizer"] = byte_level(has_prefix, true);
+  document["decoder"] = byte_level(true, true);
+  if (is_neox) document["post_processor"] = nullptr;
+  if (rules.name == "RobertaTokenizer") {
+    rules.default_specials = sentence_specials();
+    rules.post_processor = roberta_ends(has_prefix, /*trims=*/true);
+    return;
+  }
+  rules.default_specials = {{"unk_token", "<|endoftext|>"},
+                            {"bos_token", "<|endoftext|>"},
+                            {"eos_token", "<|endoftext|>"}};
+  if (is_neox) rules.default_specials["pad_token"] = "<|padding|>";
+}
+
+void use_qwen2(ClassRules& rules, bool has_prefix, Json& document, const std::string& subject) {
+  use_bpe(document, /*is_sentence_piece=*/false, subject);
+  document["normalizer"] = {{"type", "NFC"}};
+  Json steps = Json::array();
+  steps.push_back({{"type", "Split"},
+                   {"pattern", {{"Regex", std::string(kQwen2Pattern)}}},
+                   {"behavior", "Isolated"},
+                   {"invert", false}});
+  steps.push_back(byte_level(has_prefix, false));
+  document["pre_tokenizer"] = {{"type", "Sequence"}, {"pretokenizers", steps}};
+  document["decoder"] = byte_level(true, true);
+  rules.default_specials = {{"unk_token", "<|endoftext|>"},
+                            {"eos_token", "<|endoftext|>"},
+                            {"pad_token", "<|endoftext|>"}};
+}
+
+bool use_word_models(ClassRules& rules, const Json& config, Json& document,
+                     const std::string& subject) {
+  if (rules.name == "BertTokenizer" || rules.name == "MPNetTokenizer") {
+    use_bert(config, document, subject);
+    const bool is_bert = rules.name == "BertTokenizer";
+    rules.default_specials = sentence_specials();
+    rules.default_specials["unk_token"] = "[UNK]";
+    if (is_bert) {
+      rules.default_specials = {{"unk_token", "[UNK]"},
+                                {"sep_token", "[SEP]"},
+                                {"pad_token", "[PAD]"},
+                                {"cls_token", "[CLS]"},
+                                {"mask_token", "[MASK]"}};
+    }
+    rules.post_processor = is_bert ? ends("cls_token", "sep_token") : roberta_ends(false, true);
+    return true;
+  }
+  if (rules.name == "T5Tokenizer") {
+    use_unigram(document, /*unk_id=*/2, subject);
+    use_sentence_words(document, "always");
+    rules.default_specials = t5_specials();
+    rules.post_processor = ends(nullptr, "eos_token");
+    return true;
+  }
+  if (rules.name == "XLMRobertaTokenizer") {
+    use_unigram(document, /*unk_id=*/3, subject);
+    use_sentence_words(document,
+                       config_flag(config, "add_prefix_space", true) ? "always" : "never");
+    rules.default_specials = sentence_specials();
+    rules.post_processor = ends("bos_token", "eos_token");
+    return true;
+  }
+  return false;
 }
 
 }  // namespace
 
-bool apply_class_rules(const Json& tokenizer_config, const Json& model_config, Json& document,
-                       const std::string& subject) {
-  const std::string name = choose_class(tokenizer_config, model_config, document);
+ClassRules apply_class_rules(const std::string& tokenizer_class, const Json& tokenizer_config,
+                             Json& document, const std::string& subject) {
+  ClassRules rules{.name = tokenizer_class};
   const bool has_prefix = config_flag(tokenizer_config, "add_prefix_space", false);
-  if (name == "LlamaTokenizer") {
-    use_llama_pipeline(tokenizer_config, document);
-  } else if (name == "GPT2Tokenizer" || name == "GPTNeoXTokenizer") {
-    const bool is_neox = name == "GPTNeoXTokenizer";
-    document["normalizer"] = is_neox ? Json{{"type", "NFC"}} : Json(nullptr);
-    document["pre_tokenizer"] = byte_level(has_prefix, true);
-    document["decoder"] = byte_level(true, true);
-    if (is_neox) document["post_processor"] = nullptr;
-  } else if (name == "Qwen2Tokenizer") {
-    document["normalizer"] = {{"type", "NFC"}};
-    Json steps = Json::array();
-    steps.push_back({{"type", "Split"},
-                     {"pattern", {{"Regex", std::string(kQwen2Pattern)}}},
-                     {"behavior", "Isolated"},
-                     {"invert", false}});
-    steps.push_back(byte_level(has_prefix, false));
-    document["pre_tokenizer"] = {{"type", "Sequence"}, {"pretokenizers", steps}};
-    document["decoder"] = byte_level(true, true);
-  } else if (builds_unknown_pipeline(name)) {
+  if (tokenizer_class == "LlamaTokenizer" || tokenizer_class == "CodeLlamaTokenizer") {
+    use_bpe(document, /*is_sentence_piece=*/true, subject);
+    Json settings = tokenizer_config;
+    if (tokenizer_class == "CodeLlamaTokenizer" && settings.is_object()) settings.erase("legacy");
+    use_llama_pipeline(settings, document);
+    rules.default_specials = llama_specials();
+  } else if (tokenizer_class == "GemmaTokenizer") {
+    use_gemma(document, subject);
+    rules.default_specials = {{"unk_token", "<unk>"},
+                              {"bos_token", "<bos>"},
+                              {"eos_token", "<eos>"},
+                              {"pad_token", "<pad>"},
+                              {"mask_token", "<mask>"}};
+  } else if (tokenizer_class == "GPT2Tokenizer" || tokenizer_class == "GPTNeoXTokenizer" ||
+             tokenizer_class == "RobertaTokenizer") {
+    use_byte_level_words(rules, has_prefix, document, subject);
+  } else if (tokenizer_class == "Qwen2Tokenizer") {
+    use_qwen2(rules, has_prefix, document, subject);
+  } else if (use_word_models(rules, tokenizer_config, document, subject)) {
+    return rules;
+  } else if (builds_unknown_pipeline(tokenizer_class)) {
     throw FormatError(
         "{}: found tokenizer_class \"{}\", expected one of TokenizersBackend, "
-        "PreTrainedTokenizerFast, LlamaTokenizer, GPT2Tokenizer, GPTNeoXTokenizer, Qwen2Tokenizer",
-        subject, name);
+        "PreTrainedTokenizerFast, LlamaTokenizer, CodeLlamaTokenizer, GemmaTokenizer, "
+        "GPT2Tokenizer, GPTNeoXTokenizer, RobertaTokenizer, Qwen2Tokenizer, BertTokenizer, "
+        "MPNetTokenizer, T5Tokenizer, XLMRobertaTokenizer",
+        subject, tokenizer_class);
   } else {
-    return false;
+    rules.name.clear();
   }
-  use_plain_bpe(document, name == "LlamaTokenizer", subject);
-  return true;
-}
-
-namespace {
-
-constexpr std::pair<const char*, std::optional<std::string> Tokenizer::Specials::*> kNames[] = {
-    {"bos_token", &Tokenizer::Specials::bos},   {"eos_token", &Tokenizer::Specials::eos},
-    {"unk_token", &Tokenizer::Specials::unk},   {"sep_token", &Tokenizer::Specials::sep},
-    {"pad_token", &Tokenizer::Specials::pad},   {"cls_token", &Tokenizer::Specials::cls},
-    {"mask_token", &Tokenizer::Specials::mask},
-};
-
-bool is_standard_name(const std::string& key) {
-  return std::any_of(std::begin(kNames), std::end(kNames),
-                     [&](const auto& name) { return key == name.first; });
-}
-
-// "<s>" or {"content": "<s>", ...}; nothing for null and other types.
-std::optional<AddedToken> read_special(const Json& value, const std::string& where) {
-  AddedToken token;
-  if (value.is_string()) {
-    token.content = value.get<std::string>();
-  } else if (value.is_object() && value.contains("content")) {
-    token = read_added_token(value, where);
-  } else {
-    return std::nullopt;
-  }
-  if (value.is_string()) token.normalized = false;
-  token.special = true;
-  return token;
-}
-
-// Settings with special_tokens_map.json laid over them.
-Json merged_settings(const TokenFiles& files) {
-  Json settings = files.tokenizer_config.is_object() ? files.tokenizer_config : Json::object();
-  if (!settings.contains("added_tokens_decoder") && files.special_tokens_map.is_object()) {
-    for (const auto& [key, value] : files.special_tokens_map.items()) settings[key] = value;
-  }
-  return settings;
-}
-
-void apply_default_specials(const std::string& pipeline_class, Json& settings) {
-  const auto set_default = [&](const char* key, const char* value) {
-    if (!settings.contains(key)) settings[key] = value;
-  };
-  if (pipeline_class == "llama") {
-    set_default("unk_token", "<unk>"), set_default("bos_token", "<s>");
-    set_default("eos_token", "</s>");
-  } else if (pipeline_class == "qwen2") {
-    set_default("unk_token", "<|endoftext|>"), set_default("eos_token", "<|endoftext|>");
-    set_default("pad_token", "<|endoftext|>");
-  } else if (pipeline_class == "gpt2") {
-    set_default("unk_token", "<|endoftext|>"), set_default("bos_token", "<|endoftext|>");
-    set_default("eos_token", "<|endoftext|>");
-  } else if (pipeline_class == "neox") {
-    apply_default_specials("gpt2", settings);
-    set_default("pad_token", "<|padding|>");
-  }
-}
-
-// Recognises by its pipeline which class apply_class_rules chose.
-std::string rebuilt_class(const Json& document) {
-  const std::string type = read_string(document.at("pre_tokenizer"), "type");
-  if (type == "Metaspace") return "llama";
-  if (type == "Sequence") return "qwen2";
-  return document.at("normalizer").is_null() ? "gpt2" : "neox";
-}
-
-std::vector<AddedToken> read_decoder_map(const Json& map, const std::string& where) {
-  std::map<int64_t, AddedToken> by_id;
-  for (const auto& [id, token] : map.items()) {
-    if (id.empty() || id.size() > 9 || id.find_first_not_of("0123456789") != std::string::npos) {
-      throw FormatError("{}: found \"{}\" in added_tokens_decoder, expected a token id", where, id);
-    }
-    by_id[std::stoll(id)] = read_added_token(token, where + ": added_tokens_decoder");
-  }
-  std::vector<AddedToken> tokens;
-  for (auto& [id, token] : by_id) tokens.push_back(std::move(token));
-  return tokens;
-}
-
-// added_tokens.json: {"<tool>": 32000}. Only tokens that tokenizer.json does not have matter.
-std::vector<AddedToken> read_legacy_added(const Json& map, const std::string& where) {
-  std::map<int64_t, AddedToken> by_id;
-  for (const auto& [content, id] : map.items()) {
-    if (!id.is_number_integer()) {
-      throw FormatError("{}: found id {} for \"{}\", expected an integer", where, id.dump(),
-                        content);
-    }
-    by_id[id.get<int64_t>()].content = content;
-  }
-  std::vector<AddedToken> tokens;
-  for (auto& [id, token] : by_id) tokens.push_back(std::move(token));
-  return tokens;
-}
-
-void collect_specials(const Json& settings, const std::string& where, NamedTokens& out) {
-  for (const auto& [key, member] : kNames) {
-    const auto it = settings.find(key);
-    if (it == settings.end()) continue;
-    if (const auto token = read_special(*it, where)) {
-      out.specials.*member = token->content;
-      out.missing.push_back(*token);
-    }
-  }
-  for (const auto& [key, value] : settings.items()) {
-    if (key.ends_with("_token") && !is_standard_name(key)) {
-      if (const auto token = read_special(value, where)) out.missing.push_back(*token);
-    }
-  }
-  const bool has_new =
-      settings.contains("extra_special_tokens") && !settings["extra_special_tokens"].empty();
-  const auto extra = settings.find(has_new ? "extra_special_tokens" : "additional_special_tokens");
-  if (extra == settings.end() || !extra->is_structured()) return;
-  for (const Json& value : *extra) {
-    if (const auto token = read_special(value, where)) out.missing.push_back(*token);
-  }
-}
-
-}  // namespace
-
-NamedTokens collect_tokens(const TokenFiles& files, const Json& document, bool is_rebuilt,
-                           const std::string& folder) {
-  const std::string where = folder + "/tokenizer_config.json";
-  NamedTokens out;
-  Json settings = merged_settings(files);
-  const std::string rebuilt = is_rebuilt ? rebuilt_class(document) : "";
-  apply_default_specials(rebuilt, settings);
-  if (const auto padding = document.find("padding");
-      padding != document.end() && padding->is_object() && !settings.contains("pad_token")) {
-    if (padding->contains("pad_token")) settings["pad_token"] = (*padding)["pad_token"];
-  }
-  const bool has_map = settings.contains("added_tokens_decoder");
-  if (!is_rebuilt || !has_map) {
-    if (const auto added = document.find("added_tokens"); added != document.end()) {
-      for (const Json& token : *added) {
-        out.added.push_back(read_added_token(token, folder + "/tokenizer.json: added_tokens"));
-      }
-    }
-  }
-  if (has_map) {
-    for (AddedToken& token : read_decoder_map(settings["added_tokens_decoder"], where)) {
-      out.added.push_back(std::move(token));
-    }
-  } else if (files.added_tokens.is_object()) {
-    out.missing = read_legacy_added(files.added_tokens, folder + "/added_tokens.json");
-  }
-  collect_specials(settings, where, out);
-  if (rebuilt == "qwen2") {
-    for (const AddedToken& token : out.missing) {
-      if (token.special)
-        out.added.push_back({.content = token.content, .normalized = false, .special = true});
-    }
-  }
-  return out;
+  return rules;
 }
 
 }  // namespace strata::text

@@ -1,37 +1,25 @@
-// Which pipeline a model folder means. transformers 5 does not always use tokenizer.json as
-// written: some tokenizer classes keep its vocabulary and merges and put their own normalizer,
-// pre-tokenizer and decoder in place. This file chooses as AutoTokenizer does; it builds nothing.
+// Which pipeline a tokenizer class means. transformers 5 does not always use tokenizer.json as
+// written: some classes keep its vocabulary and merges and put their own normalizer, pre-tokenizer,
+// decoder and post-processor in place. This file writes those; it chooses and builds nothing.
 #pragma once
 
 #include <string>
-#include <vector>
 
 #include "strata/base/json.h"
-#include "strata/text/added_tokens.h"
-#include "strata/text/tokenizer.h"
 
 namespace strata::text {
 
-// Rewrites the document of tokenizer.json (without vocabulary) to what the chosen class builds.
-// `tokenizer_config` and `model_config` (config.json) may be null. Returns whether the class builds
-// its own pipeline. FormatError for a class whose own pipeline is not supported.
-bool apply_class_rules(const Json& tokenizer_config, const Json& model_config, Json& document,
-                       const std::string& subject);
-
-struct NamedTokens {
-  Tokenizer::Specials specials;
-  std::vector<AddedToken> added;    // in the order in which ids are given out
-  std::vector<AddedToken> missing;  // specials: to be added only where absent
+struct ClassRules {
+  std::string name;                        // empty: the file as it is written
+  Json default_specials = Json::object();  // named tokens that the class has without being told
+  // The post-processor of the class, with the names of special tokens ("cls_token") where ids
+  // belong; null: that of the file.
+  Json post_processor = {};
 };
 
-// Special and added tokens of the configuration files (null where absent).
-// `is_rebuilt`: the result of apply_class_rules.
-struct TokenFiles {
-  Json tokenizer_config;
-  Json special_tokens_map;
-  Json added_tokens;
-};
-NamedTokens collect_tokens(const TokenFiles& files, const Json& document, bool is_rebuilt,
-                           const std::string& folder);
+// Rewrites `document` (tokenizer.json without vocabulary) to what the class builds.
+// `tokenizer_config` may be null. FormatError for a class whose own pipeline is not supported.
+ClassRules apply_class_rules(const std::string& tokenizer_class, const Json& tokenizer_config,
+                             Json& document, const std::string& subject);
 
 }  // namespace strata::text

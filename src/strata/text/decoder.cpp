@@ -1,6 +1,8 @@
 // ByteLevel, ByteFallback, Fuse, Replace, Strip, Metaspace and Sequence.
 #include "strata/text/decoder.h"
 
+#include <algorithm>
+
 #include "strata/base/error.h"
 #include "strata/text/byte_level.h"
 #include "strata/text/component_json.h"
@@ -49,7 +51,7 @@ class ByteFallback : public Decoder {
       bytes.clear();
     };
     for (std::string& token : tokens) {
-      const int byte = byte_of(token);
+      const int byte = byte_of_token(token);
       if (byte >= 0) {
         bytes.push_back(static_cast<char>(byte));
       } else {
@@ -60,22 +62,7 @@ class ByteFallback : public Decoder {
     flush();
     tokens = std::move(out);
   }
-
- private:
-  static int byte_of(const std::string& token) {
-    if (token.size() != 6 || !token.starts_with("<0x") || token[5] != '>') return -1;
-    int value = 0;
-    for (size_t i = 3; i < 5; ++i) {
-      const char c = token[i];
-      const int digit = c >= '0' && c <= '9'   ? c - '0'
-                        : c >= 'A' && c <= 'F' ? c - 'A' + 10
-                        : c >= 'a' && c <= 'f' ? c - 'a' + 10
-                                               : -1;
-      if (digit < 0) return -1;
-      value = value * 16 + digit;
-    }
-    return value;
-  }
+  bool joins_bytes() const override { return true; }
 };
 
 class Fuse : public Decoder {
@@ -149,6 +136,10 @@ class Sequence : public Decoder {
   void apply(std::vector<std::string>& tokens) const override {
     for (const auto& step : steps_) step->apply(tokens);
   }
+  bool joins_bytes() const override {
+    return std::any_of(steps_.begin(), steps_.end(),
+                       [](const auto& s) { return s->joins_bytes(); });
+  }
 
  private:
   std::vector<std::unique_ptr<Decoder>> steps_;
@@ -161,6 +152,21 @@ std::string one_character(const Json& json, const char* key, const std::string& 
 }
 
 }  // namespace
+
+int byte_of_token(std::string_view token) {
+  if (token.size() != 6 || !token.starts_with("<0x") || token[5] != '>') return -1;
+  int value = 0;
+  for (size_t i = 3; i < 5; ++i) {
+    const char c = token[i];
+    const int digit = c >= '0' && c <= '9'   ? c - '0'
+                      : c >= 'A' && c <= 'F' ? c - 'A' + 10
+                      : c >= 'a' && c <= 'f' ? c - 'a' + 10
+                                             : -1;
+    if (digit < 0) return -1;
+    value = value * 16 + digit;
+  }
+  return value;
+}
 
 std::unique_ptr<Decoder> make_decoder(const Json& json, const std::string& where) {
   if (json.is_null()) return nullptr;
@@ -190,8 +196,10 @@ std::unique_ptr<Decoder> make_decoder(const Json& json, const std::string& where
     }
     return std::make_unique<Sequence>(std::move(steps));
   }
+  if (auto made = make_word_decoder(type, json, where)) return made;
   throw_unsupported(type, where,
-                    "ByteLevel, ByteFallback, Fuse, Replace, Strip, Metaspace, Sequence");
+                    "ByteLevel, ByteFallback, Fuse, Replace, Strip, Metaspace, WordPiece, "
+                    "BPEDecoder, CTC, Sequence");
 }
 
 }  // namespace strata::text

@@ -1,5 +1,5 @@
 // The seam for tokenization models (the "model" of tokenizer.json): turns one piece into tokens.
-// To add a kind: a file model_<kind>.cpp with a make_<kind>_model and a row in make_model.
+// To add a kind: a make_<kind>_model in its model_*.cpp and a row in make_model.
 #pragma once
 
 #include <cstdint>
@@ -27,10 +27,20 @@ class Model {
   // Appends the tokens of `piece` (valid UTF-8, not empty).
   virtual void tokenize(std::string_view piece, std::vector<ModelToken>& out) const = 0;
   virtual const Vocabulary& vocabulary() const = 0;
+  // Whether a piece may be cut before every `mark` that follows another character without a change
+  // of the result: no token spans such a place. Long pieces (SentencePiece models see whole texts)
+  // then become words, which are quick and found in the cache.
+  virtual bool cuts_before(std::string_view mark) const {
+    static_cast<void>(mark);
+    return false;
+  }
 };
 
 // Takes vocabulary and merges out of `file`. FormatError names what is wrong.
 std::unique_ptr<Model> make_model(TokenizerFile& file);
 std::unique_ptr<Model> make_bpe_model(TokenizerFile& file);
+std::unique_ptr<Model> make_unigram_model(TokenizerFile& file);
+std::unique_ptr<Model> make_word_piece_model(TokenizerFile& file);
+std::unique_ptr<Model> make_word_level_model(TokenizerFile& file);
 
 }  // namespace strata::text

@@ -25,9 +25,10 @@ constexpr size_t kMaxScanned = 32;  // measured: beyond this a heap is faster
 
 class Bpe : public Model {
  public:
-  Bpe(Vocabulary vocabulary, MergeTable merges, BpeOptions options)
+  Bpe(Vocabulary vocabulary, MergeTable merges, std::vector<bool> is_result, BpeOptions options)
       : vocabulary_(std::move(vocabulary)),
         merges_(std::move(merges)),
+        is_result_(std::move(is_result)),
         options_(std::move(options)) {
     if (options_.unk_token) unk_id_ = vocabulary_.find(*options_.unk_token);
     for (int byte = 0; options_.byte_fallback && byte < 256; ++byte) {
@@ -36,6 +37,11 @@ class Bpe : public Model {
   }
 
   const Vocabulary& vocabulary() const override { return vocabulary_; }
+
+  bool cuts_before(std::string_view mark) const override {
+    return !options_.ignore_merges && options_.prefix.empty() && options_.suffix.empty() &&
+           vocabulary_.find(mark) && !joins_before(mark);
+  }
 
   void tokenize(std::string_view piece, std::vector<ModelToken>& out) const override {
     if (options_.ignore_merges) {
@@ -58,9 +64,11 @@ class Bpe : public Model {
                        std::vector<ModelToken>& out) const;
   size_t merge_scanning(ModelToken* tokens, size_t count) const;
   size_t merge_heap(ModelToken* tokens, size_t count) const;
+  bool joins_before(std::string_view mark) const;
 
   Vocabulary vocabulary_;
   MergeTable merges_;
+  std::vector<bool> is_result_;  // by id: tokens that merges make
   BpeOptions options_;
   std::optional<int32_t> unk_id_;
   int32_t byte_ids_[256] = {};
@@ -103,6 +111,19 @@ void Bpe::add_symbols(std::string_view piece, std::vector<ModelToken>& out) cons
     }
   }
   if (unknown) out.push_back(*unknown);
+}
+
+// Whether a token has `mark` behind another character, so that a merge may join what a cut parts.
+bool Bpe::joins_before(std::string_view mark) const {
+  for (int32_t id = 0; id < vocabulary_.end_id(); ++id) {
+    const std::string* token = vocabulary_.token(id);
+    if (token == nullptr || !is_result_[id]) continue;
+    for (size_t at = token->find(mark, 1); at != std::string::npos;
+         at = token->find(mark, at + 1)) {
+      if (at < mark.size() || token->compare(at - mark.size(), mark.size(), mark) != 0) return true;
+    }
+  }
+  return false;
 }
 
 // All bytes of a symbol or none.
@@ -179,7 +200,9 @@ size_t Bpe::merge_heap(ModelToken* tokens, size_t count) const {
 }
 
 MergeTable make_merges(const TokenizerFile& file, const Vocabulary& vocabulary,
-                       const std::string& prefix, const std::string& where) {
+                       const std::string& prefix, const std::string& where,
+                       std::vector<bool>& is_result) {
+  is_result.assign(vocabulary.end_id(), false);
   MergeTable table(file.merges.size());
   const auto id_of = [&](const std::string& token, size_t rank) {
     const auto id = vocabulary.find(token);
@@ -199,7 +222,9 @@ MergeTable make_merges(const TokenizerFile& file, const Vocabulary& vocabulary,
     }
     const int32_t left_id = id_of(left, rank), right_id = id_of(right, rank);
     result.assign(left).append(right, prefix.size());
-    table.insert(left_id, right_id, {static_cast<uint32_t>(rank), id_of(result, rank)});
+    const int32_t made = id_of(result, rank);
+    is_result[made] = true;
+    table.insert(left_id, right_id, {static_cast<uint32_t>(rank), made});
   }
   return table;
 }
@@ -222,8 +247,10 @@ std::unique_ptr<Model> make_bpe_model(TokenizerFile& file) {
   options.prefix = string_field(json, "continuing_subword_prefix", where).value_or("");
   options.suffix = string_field(json, "end_of_word_suffix", where).value_or("");
   Vocabulary vocabulary(std::move(file.vocab), where);
-  MergeTable merges = make_merges(file, vocabulary, options.prefix, where);
-  return std::make_unique<Bpe>(std::move(vocabulary), std::move(merges), std::move(options));
+  std::vector<bool> is_result;
+  MergeTable merges = make_merges(file, vocabulary, options.prefix, where, is_result);
+  return std::make_unique<Bpe>(std::move(vocabulary), std::move(merges), std::move(is_result),
+                               std::move(options));
 }
 
 }  // namespace strata::text

@@ -1,9 +1,6 @@
-// NFC/NFD/NFKC/NFKD, Lowercase, Strip, Prepend, Replace, ByteLevel and Sequence.
+// Lowercase, Strip, Prepend, Replace, ByteLevel and Sequence.
 #include "strata/text/normalizer.h"
 
-#include <utf8proc.h>
-
-#include <cstdlib>
 #include <vector>
 
 #include "strata/base/error.h"
@@ -14,57 +11,6 @@
 
 namespace strata::text {
 namespace {
-
-// One of the four normal forms of Unicode.
-class NormalForm : public Normalizer {
- public:
-  explicit NormalForm(int options) : options_(options | UTF8PROC_STABLE) {}
-
-  Piece apply(const Piece& piece, Arena& arena) const override {
-    if (is_ascii(piece.text)) return piece;
-    const std::string whole = normalize(piece.text);
-    if (whole == piece.text) return piece;
-    // Alignment: a stretch that begins with a starter is normalised alone; stretches whose results
-    // do not add up to the whole (composition across them) are joined.
-    Rewriter rewriter(piece, arena);
-    size_t begin = 0, written = 0;
-    for (size_t i = 0; i < piece.text.size();) {
-      const size_t next = next_starter(piece.text, i);
-      const std::string part = normalize(piece.text.substr(begin, next - begin));
-      const bool is_last = next == piece.text.size();
-      if (is_last || whole.compare(written, part.size(), part) == 0) {
-        const size_t length = is_last ? whole.size() - written : part.size();
-        rewriter.replace(std::string_view(whole).substr(written, length), begin, next);
-        written += length;
-        begin = next;
-      }
-      i = next;
-    }
-    return rewriter.finish();
-  }
-
- private:
-  std::string normalize(std::string_view text) const {
-    utf8proc_uint8_t* result = nullptr;
-    const auto length = utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(text.data()),
-                                     static_cast<utf8proc_ssize_t>(text.size()), &result,
-                                     static_cast<utf8proc_option_t>(options_));
-    if (length < 0) throw InternalError("normal form: found {}", utf8proc_errmsg(length));
-    std::string out(reinterpret_cast<char*>(result), static_cast<size_t>(length));
-    std::free(result);
-    return out;
-  }
-  static size_t next_starter(std::string_view text, size_t from) {
-    size_t i = from + char_length(text, from);
-    while (i < text.size()) {
-      const auto c = static_cast<utf8proc_int32_t>(decode_char(text, i));
-      if (utf8proc_get_property(c)->combining_class == 0) break;
-      i += char_length(text, i);
-    }
-    return i;
-  }
-  int options_;
-};
 
 class Lowercase : public Normalizer {
  public:
@@ -130,7 +76,8 @@ class Replace : public Normalizer {
     size_t done = 0;
     for (const auto& [begin, end] : matches) {
       rewriter.keep(done, begin);
-      rewriter.replace(content_, begin, end);
+      // As in the reference, the new text stands for the last character of the match.
+      rewriter.replace(content_, begin < end ? previous_char(piece.text, end) : begin, end);
       done = end;
     }
     rewriter.keep(done, piece.text.size());
@@ -171,13 +118,13 @@ class Sequence : public Normalizer {
 std::unique_ptr<Normalizer> make_normalizer(const Json& json, const std::string& where) {
   if (json.is_null()) return nullptr;
   const std::string type = component_type(json, where);
-  const int compose = UTF8PROC_COMPOSE, decompose = UTF8PROC_DECOMPOSE, compat = UTF8PROC_COMPAT;
-  if (type == "NFC") return std::make_unique<NormalForm>(compose);
-  if (type == "NFD") return std::make_unique<NormalForm>(decompose);
-  if (type == "NFKC") return std::make_unique<NormalForm>(compose | compat);
-  if (type == "NFKD") return std::make_unique<NormalForm>(decompose | compat);
+  if (auto made = make_normal_form(type)) return made;
   if (type == "Lowercase") return std::make_unique<Lowercase>();
   if (type == "ByteLevel") return std::make_unique<ByteLevel>();
+  if (type == "StripAccents") return make_strip_accents();
+  if (type == "Nmt") return make_nmt();
+  if (type == "Precompiled") return make_precompiled(json, where);
+  if (type == "BertNormalizer") return std::make_unique<Sequence>(make_bert_steps(json, where));
   if (type == "Prepend") return std::make_unique<Prepend>(required_string(json, "prepend", where));
   if (type == "Strip") {
     return std::make_unique<Strip>(bool_field(json, "strip_left", true, where),
@@ -196,7 +143,9 @@ std::unique_ptr<Normalizer> make_normalizer(const Json& json, const std::string&
     return std::make_unique<Sequence>(std::move(steps));
   }
   throw_unsupported(
-      type, where, "NFC, NFD, NFKC, NFKD, Lowercase, Strip, Prepend, Replace, ByteLevel, Sequence");
+      type, where,
+      "NFC, NFD, NFKC, NFKD, Lowercase, Strip, StripAccents, Prepend, Replace, ByteLevel, "
+      "BertNormalizer, Nmt, Precompiled, Sequence");
 }
 
 }  // namespace strata::text

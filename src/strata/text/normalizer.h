@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "strata/base/json.h"
 #include "strata/text/piece.h"
@@ -19,5 +20,13 @@ class Normalizer {
 
 // Null gives nullptr. FormatError names an unsupported type.
 std::unique_ptr<Normalizer> make_normalizer(const Json& json, const std::string& where);
+
+// The kinds that have files of their own.
+std::unique_ptr<Normalizer> make_normal_form(const std::string& type);  // nullptr if it is none
+std::vector<std::unique_ptr<Normalizer>> make_bert_steps(const Json& json,
+                                                         const std::string& where);
+std::unique_ptr<Normalizer> make_strip_accents();
+std::unique_ptr<Normalizer> make_nmt();
+std::unique_ptr<Normalizer> make_precompiled(const Json& json, const std::string& where);
 
 }  // namespace strata::text

@@ -68,6 +68,16 @@ void Rewriter::replace(std::string_view text, size_t begin, size_t end) {
   source_->end.insert(source_->end.end(), text.size(), to);
 }
 
+void Rewriter::replace_characters(std::string_view text, size_t begin, size_t end) {
+  for (size_t i = 0; i < text.size();) {
+    const size_t length = char_length(text, i);
+    const size_t next = begin + char_length(from_.text, begin);
+    replace(text.substr(i, length), begin, next);
+    if (next < end) begin = next;
+    i += length;
+  }
+}
+
 Piece Rewriter::finish() {
   source_->text = source_->owned;
   return {source_->text, 0, source_};

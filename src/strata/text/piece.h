@@ -52,6 +52,10 @@ class Rewriter {
   void keep(size_t begin, size_t end);
   // Puts `text` in the place of [begin, end) of the old text; an empty range is an insertion.
   void replace(std::string_view text, size_t begin, size_t end);
+  // The same character by character, as `tokenizers` counts: each new character stands for the old
+  // one in its place, further ones for the last old one; old ones without a new one for nothing.
+  // Requires: begin < end.
+  void replace_characters(std::string_view text, size_t begin, size_t end);
   Piece finish();
 
  private:

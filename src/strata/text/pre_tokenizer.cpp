@@ -1,71 +1,16 @@
-// ByteLevel, Split, Digits, Metaspace, WhitespaceSplit and Sequence.
+// ByteLevel, Split, Metaspace and Sequence.
 #include "strata/text/pre_tokenizer.h"
 
 #include "strata/base/error.h"
 #include "strata/text/byte_level.h"
 #include "strata/text/component_json.h"
 #include "strata/text/pattern.h"
+#include "strata/text/split_behavior.h"
 #include "strata/text/split_fast.h"
 #include "strata/text/utf8.h"
 
 namespace strata::text {
 namespace {
-
-using Range = std::pair<size_t, size_t>;
-
-enum class Behavior { kRemoved, kIsolated, kMergedWithPrevious, kMergedWithNext, kContiguous };
-
-struct Part {
-  size_t begin, end;
-  bool is_match;
-};
-
-std::vector<Part> cover(const std::vector<Range>& matches, size_t size, bool invert) {
-  std::vector<Part> parts;
-  parts.reserve(matches.size() + 1);
-  size_t done = 0;
-  for (const auto& [begin, end] : matches) {
-    if (begin > done) parts.push_back({done, begin, invert});
-    parts.push_back({begin, end, !invert});
-    done = end;
-  }
-  if (done < size) parts.push_back({done, size, invert});
-  return parts;
-}
-
-std::vector<Range> apply_behavior(const std::vector<Part>& parts, Behavior behavior) {
-  std::vector<Range> out;
-  bool previous = false;
-  if (behavior == Behavior::kMergedWithNext) {
-    for (auto part = parts.rbegin(); part != parts.rend(); ++part) {
-      if (part->is_match && !previous && !out.empty()) {
-        out.back().first = part->begin;
-      } else {
-        out.emplace_back(part->begin, part->end);
-      }
-      previous = part->is_match;
-    }
-    return {out.rbegin(), out.rend()};
-  }
-  for (const Part& part : parts) {
-    const bool joins = behavior == Behavior::kMergedWithPrevious ? part.is_match && !previous
-                       : behavior == Behavior::kContiguous       ? part.is_match == previous
-                                                                 : false;
-    if (joins && !out.empty()) {
-      out.back().second = part.end;
-    } else if (behavior != Behavior::kRemoved || !part.is_match) {
-      out.emplace_back(part.begin, part.end);
-    }
-    previous = part.is_match;
-  }
-  return out;
-}
-
-void append_ranges(const Piece& piece, const std::vector<Range>& ranges, std::vector<Piece>& out) {
-  for (const auto& [begin, end] : ranges) {
-    if (begin < end) out.push_back(piece.sub(begin, end));
-  }
-}
 
 class Split : public PreTokenizer {
  public:
@@ -78,8 +23,7 @@ class Split : public PreTokenizer {
   void split(const Piece& piece, Arena&, std::vector<Piece>& out) const override {
     // The known splits match everything, so that their matches are the isolated parts.
     if (fast_ != nullptr && behavior_ == Behavior::kIsolated) return fast_(piece, out);
-    const auto parts = cover(pattern_.find_all(piece.text), piece.text.size(), invert_);
-    append_ranges(piece, apply_behavior(parts, behavior_), out);
+    split_at(piece, pattern_.find_all(piece.text), behavior_, invert_, out);
   }
 
  private:
@@ -122,41 +66,6 @@ class ByteLevel : public PreTokenizer {
  private:
   bool add_prefix_space_, use_regex_;
   bool is_deferred_ = false;
-};
-
-class Digits : public PreTokenizer {
- public:
-  explicit Digits(bool is_individual) : is_individual_(is_individual) {}
-  void split(const Piece& piece, Arena&, std::vector<Piece>& out) const override {
-    std::vector<Range> matches;
-    for (size_t i = 0; i < piece.text.size();) {
-      const size_t length = char_length(piece.text, i);
-      if (is_number(decode_char(piece.text, i))) matches.emplace_back(i, i + length);
-      i += length;
-    }
-    const auto parts = cover(matches, piece.text.size(), false);
-    const auto behavior = is_individual_ ? Behavior::kIsolated : Behavior::kContiguous;
-    append_ranges(piece, apply_behavior(parts, behavior), out);
-  }
-
- private:
-  bool is_individual_;
-};
-
-class WhitespaceSplit : public PreTokenizer {
- public:
-  void split(const Piece& piece, Arena&, std::vector<Piece>& out) const override {
-    size_t begin = 0;
-    for (size_t i = 0; i < piece.text.size();) {
-      const size_t length = char_length(piece.text, i);
-      if (is_white_space(decode_char(piece.text, i))) {
-        if (begin < i) out.push_back(piece.sub(begin, i));
-        begin = i + length;
-      }
-      i += length;
-    }
-    if (begin < piece.text.size()) out.push_back(piece.sub(begin, piece.text.size()));
-  }
 };
 
 class Metaspace : public PreTokenizer {
@@ -220,19 +129,6 @@ class Sequence : public PreTokenizer {
   std::vector<std::unique_ptr<PreTokenizer>> steps_;
 };
 
-Behavior make_behavior(const std::string& name, const std::string& where) {
-  if (name == "Removed") return Behavior::kRemoved;
-  if (name == "Isolated") return Behavior::kIsolated;
-  if (name == "MergedWithPrevious") return Behavior::kMergedWithPrevious;
-  if (name == "MergedWithNext") return Behavior::kMergedWithNext;
-  if (name == "Contiguous") return Behavior::kContiguous;
-  throw FormatError(
-      "{}: found behavior \"{}\", expected Removed, Isolated, MergedWithPrevious, MergedWithNext "
-      "or "
-      "Contiguous",
-      where, name);
-}
-
 std::unique_ptr<PreTokenizer> make_metaspace(const Json& json, const std::string& where) {
   auto scheme = string_field(json, "prepend_scheme", where).value_or("always");
   // Files older than prepend_scheme say it with add_prefix_space.
@@ -265,10 +161,7 @@ std::unique_ptr<PreTokenizer> make_pre_tokenizer(const Json& json, const std::st
                                    make_behavior(required_string(json, "behavior", where), where),
                                    bool_field(json, "invert", false, where));
   }
-  if (type == "Digits") {
-    return std::make_unique<Digits>(bool_field(json, "individual_digits", false, where));
-  }
-  if (type == "WhitespaceSplit") return std::make_unique<WhitespaceSplit>();
+  if (auto made = make_character_splitter(type, json, where)) return made;
   if (type == "Metaspace") return make_metaspace(json, where);
   if (type == "Sequence") {
     std::vector<std::unique_ptr<PreTokenizer>> steps;
@@ -279,7 +172,10 @@ std::unique_ptr<PreTokenizer> make_pre_tokenizer(const Json& json, const std::st
     }
     return std::make_unique<Sequence>(std::move(steps));
   }
-  throw_unsupported(type, where, "ByteLevel, Split, Digits, WhitespaceSplit, Metaspace, Sequence");
+  throw_unsupported(type, where,
+                    "ByteLevel, Split, Metaspace, Whitespace, WhitespaceSplit, BertPreTokenizer, "
+                    "Punctuation, Digits, CharDelimiterSplit, FixedLength, UnicodeScripts, "
+                    "Sequence");
 }
 
 }  // namespace strata::text

@@ -24,4 +24,8 @@ class PreTokenizer {
 // Null gives nullptr. FormatError names an unsupported type.
 std::unique_ptr<PreTokenizer> make_pre_tokenizer(const Json& json, const std::string& where);
 
+// The kinds that look at one character at a time; nullptr for another type.
+std::unique_ptr<PreTokenizer> make_character_splitter(const std::string& type, const Json& json,
+                                                      const std::string& where);
+
 }  // namespace strata::text

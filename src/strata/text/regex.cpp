@@ -5,6 +5,7 @@
 
 #include <cstring>
 #include <mutex>
+#include <vector>
 
 #include "strata/base/error.h"
 #include "strata/text/utf8.h"
@@ -36,6 +37,145 @@ OnigCtype property(const char* name) {
       ONIGENC_PROPERTY_NAME_TO_CTYPE(ONIG_ENCODING_UTF8, begin, begin + std::strlen(name)));
 }
 
+// The scripts of Unicode 9.
+constexpr const char* kScripts[] = {"Common",
+                                    "Inherited",
+                                    "Latin",
+                                    "Greek",
+                                    "Cyrillic",
+                                    "Armenian",
+                                    "Hebrew",
+                                    "Arabic",
+                                    "Syriac",
+                                    "Thaana",
+                                    "Devanagari",
+                                    "Bengali",
+                                    "Gurmukhi",
+                                    "Gujarati",
+                                    "Oriya",
+                                    "Tamil",
+                                    "Telugu",
+                                    "Kannada",
+                                    "Malayalam",
+                                    "Sinhala",
+                                    "Thai",
+                                    "Lao",
+                                    "Tibetan",
+                                    "Myanmar",
+                                    "Georgian",
+                                    "Hangul",
+                                    "Ethiopic",
+                                    "Cherokee",
+                                    "Canadian_Aboriginal",
+                                    "Ogham",
+                                    "Runic",
+                                    "Khmer",
+                                    "Mongolian",
+                                    "Hiragana",
+                                    "Katakana",
+                                    "Bopomofo",
+                                    "Han",
+                                    "Yi",
+                                    "Old_Italic",
+                                    "Gothic",
+                                    "Deseret",
+                                    "Tagalog",
+                                    "Hanunoo",
+                                    "Buhid",
+                                    "Tagbanwa",
+                                    "Limbu",
+                                    "Tai_Le",
+                                    "Linear_B",
+                                    "Ugaritic",
+                                    "Shavian",
+                                    "Osmanya",
+                                    "Cypriot",
+                                    "Braille",
+                                    "Buginese",
+                                    "Coptic",
+                                    "New_Tai_Lue",
+                                    "Glagolitic",
+                                    "Tifinagh",
+                                    "Syloti_Nagri",
+                                    "Old_Persian",
+                                    "Kharoshthi",
+                                    "Balinese",
+                                    "Cuneiform",
+                                    "Phoenician",
+                                    "Phags_Pa",
+                                    "Nko",
+                                    "Sundanese",
+                                    "Lepcha",
+                                    "Ol_Chiki",
+                                    "Vai",
+                                    "Saurashtra",
+                                    "Kayah_Li",
+                                    "Rejang",
+                                    "Lycian",
+                                    "Carian",
+                                    "Lydian",
+                                    "Cham",
+                                    "Tai_Tham",
+                                    "Tai_Viet",
+                                    "Avestan",
+                                    "Egyptian_Hieroglyphs",
+                                    "Samaritan",
+                                    "Lisu",
+                                    "Bamum",
+                                    "Javanese",
+                                    "Meetei_Mayek",
+                                    "Imperial_Aramaic",
+                                    "Old_South_Arabian",
+                                    "Inscriptional_Parthian",
+                                    "Inscriptional_Pahlavi",
+                                    "Old_Turkic",
+                                    "Kaithi",
+                                    "Batak",
+                                    "Brahmi",
+                                    "Mandaic",
+                                    "Chakma",
+                                    "Meroitic_Cursive",
+                                    "Meroitic_Hieroglyphs",
+                                    "Miao",
+                                    "Sharada",
+                                    "Sora_Sompeng",
+                                    "Takri",
+                                    "Caucasian_Albanian",
+                                    "Bassa_Vah",
+                                    "Duployan",
+                                    "Elbasan",
+                                    "Grantha",
+                                    "Pahawh_Hmong",
+                                    "Khojki",
+                                    "Linear_A",
+                                    "Mahajani",
+                                    "Manichaean",
+                                    "Mende_Kikakui",
+                                    "Modi",
+                                    "Mro",
+                                    "Old_North_Arabian",
+                                    "Nabataean",
+                                    "Palmyrene",
+                                    "Pau_Cin_Hau",
+                                    "Old_Permic",
+                                    "Psalter_Pahlavi",
+                                    "Siddham",
+                                    "Khudawadi",
+                                    "Tirhuta",
+                                    "Warang_Citi",
+                                    "Ahom",
+                                    "Anatolian_Hieroglyphs",
+                                    "Hatran",
+                                    "Multani",
+                                    "Old_Hungarian",
+                                    "SignWriting",
+                                    "Adlam",
+                                    "Bhaiksuki",
+                                    "Marchen",
+                                    "Newa",
+                                    "Osage",
+                                    "Tangut"};
+
 bool has_property(char32_t code_point, OnigCtype type) {
   return ONIGENC_IS_CODE_CTYPE(ONIG_ENCODING_UTF8, code_point, type) != 0;
 }
@@ -50,6 +190,23 @@ bool is_regex_letter(char32_t code_point) {
 bool is_regex_number(char32_t code_point) {
   static const OnigCtype type = property("N");
   return has_property(code_point, type);
+}
+
+int script_of(char32_t code_point) {
+  static const std::vector<OnigCtype> types = [] {
+    std::vector<OnigCtype> found;
+    for (const char* name : kScripts) {
+      const OnigCtype type = property(name);
+      if (static_cast<int>(type) > 0) found.push_back(type);
+    }
+    return found;
+  }();
+  thread_local size_t last = 0;  // neighbours are mostly of one script
+  if (has_property(code_point, types[last])) return static_cast<int>(last);
+  for (size_t i = 0; i < types.size(); ++i) {
+    if (has_property(code_point, types[i])) return static_cast<int>(last = i);
+  }
+  return -1;
 }
 
 bool is_regex_space(char32_t code_point) { return has_property(code_point, ONIGENC_CTYPE_SPACE); }

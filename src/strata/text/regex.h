@@ -35,5 +35,7 @@ class Regex {
 bool is_regex_letter(char32_t code_point);
 bool is_regex_number(char32_t code_point);
 bool is_regex_space(char32_t code_point);
+// A number for the script of a character; -1 if the tables have none.
+int script_of(char32_t code_point);
 
 }  // namespace strata::text

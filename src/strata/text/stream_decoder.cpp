@@ -29,8 +29,12 @@ std::string StreamDecoder::push(int32_t id) {
   if (skip_special_tokens_ && tokenizer_->is_special(id)) return "";
   window_.push_back(id);
   std::string text = tokenizer_->decode(window_, skip_special_tokens_);
-  const bool is_certain = !text.ends_with(kReplacement) || window_.size() - context_ > kMaxPending;
-  if (!is_certain) text.resize(certain_size(text));
+  const bool may_change = tokenizer_->may_join_next(id);
+  const size_t pending = window_.size() - context_;
+  const bool is_broken = text.ends_with(kReplacement);
+  const bool is_certain = (!is_broken && (!may_change || pending > kMaxPending)) ||
+                          pending > (may_change ? 4 * kMaxPending : kMaxPending);
+  if (!is_certain) text.resize(may_change ? std::min(sent_, text.size()) : certain_size(text));
   const std::string out = text_after(text, sent_);
   sent_ = std::max(sent_, text.size());
   if (is_certain && !out.empty()) {

@@ -2,6 +2,8 @@
 // post-processor; and back through the decoder.
 #include "strata/text/tokenizer.h"
 
+#include <map>
+
 #include "strata/base/error.h"
 #include "strata/base/file.h"
 #include "strata/text/byte_level.h"
@@ -12,16 +14,24 @@
 #include "strata/text/piece_cache.h"
 #include "strata/text/post_processor.h"
 #include "strata/text/pre_tokenizer.h"
+#include "strata/text/special_tokens.h"
+#include "strata/text/tokenizer_class.h"
 #include "strata/text/utf8.h"
+#include "strata/text/vocabulary_files.h"
 
 namespace strata::text {
 namespace fs = std::filesystem;
+
+namespace {
+constexpr std::string_view kWordMark = "▁";
+}  // namespace
 
 struct Tokenizer::Impl {
   std::string subject;  // path of tokenizer.json
   AddedTokens added;
   std::unique_ptr<Normalizer> normalizer;
   std::unique_ptr<PreTokenizer> pre_tokenizer;
+  bool cuts_words = false;  // SentencePiece models: pieces are cut before the marks of words
   bool maps_bytes = false;  // pieces are bytes that the model sees as byte characters
   std::unique_ptr<Model> model;
   std::unique_ptr<PostProcessor> post_processor;
@@ -33,6 +43,8 @@ struct Tokenizer::Impl {
   int32_t vocab_size = 0;
 
   void build(TokenizerFile& file);
+  void use_post_processor(Json document);
+  std::optional<int32_t> find(std::string_view token) const;
   void add_tokens(const NamedTokens& tokens, const TokenizerFile& file, bool is_rebuilt);
   void encode_text(const Piece& piece, Arena& arena, std::vector<Token>& out) const;
   void encode_pieces(const std::vector<Piece>& pieces, std::vector<Token>& out) const;
@@ -56,6 +68,7 @@ void Tokenizer::Impl::build(TokenizerFile& file) {
   post_processor = make_post_processor(component("post_processor"), where + "post_processor");
   decoder = make_decoder(component("decoder"), where + "decoder");
   model = make_model(file);
+  cuts_words = !maps_bytes && model->cuts_before(kWordMark);
 }
 
 void Tokenizer::Impl::add_tokens(const NamedTokens& tokens, const TokenizerFile& file,
@@ -72,6 +85,7 @@ void Tokenizer::Impl::add_tokens(const NamedTokens& tokens, const TokenizerFile&
   if (is_rebuilt || listed == file.document.end()) return;
   // `tokenizers` gives ids out anew and only warns; weights trained for other ids would be wrong.
   for (const Json& json : *listed) {
+    if (!json.contains("id")) continue;  // converted from a file that gives no ids
     const std::string content = required_string(json, "content", file.subject + ": added_tokens");
     const int64_t id = int_field(json, "id", -1, file.subject + ": added_tokens");
     if (const auto given = added.find(content); given && *given != id) {
@@ -81,6 +95,39 @@ void Tokenizer::Impl::add_tokens(const NamedTokens& tokens, const TokenizerFile&
           file.subject, id, content, *given);
     }
   }
+}
+
+std::optional<int32_t> Tokenizer::Impl::find(std::string_view token) const {
+  if (const auto id = added.find(token)) return id;
+  return model->vocabulary().find(token);
+}
+
+// The post-processor of a class, whose tokens are given by their names.
+void Tokenizer::Impl::use_post_processor(Json document) {
+  const std::map<std::string, std::optional<std::string> Specials::*> names = {
+      {"bos_token", &Specials::bos},
+      {"eos_token", &Specials::eos},
+      {"sep_token", &Specials::sep},
+      {"cls_token", &Specials::cls}};
+  const auto resolve = [&](Json& id) {
+    if (!id.is_string()) return;
+    const auto& token = specials.*names.at(id.get<std::string>());
+    const auto found = token ? find(*token) : std::nullopt;
+    if (!found) {
+      throw FormatError("{}: found no {}, expected one, because the tokenizer class adds it",
+                        subject, id.get<std::string>());
+    }
+    id = *found;
+  };
+  if (document.contains("special_tokens")) {
+    for (Json& token : document["special_tokens"]) {
+      for (Json& id : token["ids"]) resolve(id);
+    }
+  }
+  for (const char* key : {"sep", "cls"}) {
+    if (document.contains(key)) resolve(document[key][1]);
+  }
+  post_processor = make_post_processor(document, subject + ": post_processor");
 }
 
 namespace {
@@ -117,28 +164,39 @@ std::string read_config_template(const Json& config) {
 std::unique_ptr<Tokenizer> Tokenizer::load(const fs::path& folder) {
   std::unique_ptr<Tokenizer> tokenizer(new Tokenizer);
   Impl& impl = *tokenizer->impl_;
-  const fs::path path = folder / "tokenizer.json";
-  if (!fs::exists(path)) {
-    throw IoError(
-        "{}: found no such file, expected the tokenizer; a byte-level BPE tokenizer.json "
-        "is needed",
-        path.string());
-  }
-  TokenizerFile file = read_tokenizer_file(path);
-  impl.subject = file.subject;
-  impl.files.push_back(path);
   TokenFiles files;
   files.tokenizer_config = read_if_present(folder / "tokenizer_config.json", impl.files);
   files.special_tokens_map = read_if_present(folder / "special_tokens_map.json", impl.files);
   files.added_tokens = read_if_present(folder / "added_tokens.json", impl.files);
   std::vector<fs::path> not_ours;
   const Json model_config = read_if_present(folder / "config.json", not_ours);
+  const fs::path path = folder / "tokenizer.json";
+  const bool has_file = fs::exists(path);
+  TokenizerFile file;
+  std::string tokenizer_class;
+  if (has_file) {
+    file = read_tokenizer_file(path);
+    impl.files.push_back(path);
+    tokenizer_class = choose_tokenizer_class(files.tokenizer_config, model_config, file.document);
+  } else {
+    tokenizer_class = choose_tokenizer_class(files.tokenizer_config, model_config, nullptr);
+    VocabularyFiles found = read_vocabulary_files(folder, files.tokenizer_config, tokenizer_class);
+    file = std::move(found.file);
+    tokenizer_class = found.tokenizer_class;
+    impl.files.insert(impl.files.end(), found.paths.begin(), found.paths.end());
+  }
+  impl.subject = file.subject;
   require_field(file.document, "model", file.subject);
-  const bool is_rebuilt =
-      apply_class_rules(files.tokenizer_config, model_config, file.document, folder.string());
-  const NamedTokens tokens = collect_tokens(files, file.document, is_rebuilt, folder.string());
+  ClassRules rules =
+      apply_class_rules(tokenizer_class, files.tokenizer_config, file.document, folder.string());
+  if (!has_file) add_file_specials(file.document, rules);
+  const NamedTokens tokens = collect_tokens(files, file.document, rules, folder.string());
   impl.build(file);
-  impl.add_tokens(tokens, file, is_rebuilt);
+  impl.add_tokens(tokens, file, !rules.name.empty());
+  if (!has_file && rules.post_processor.is_null()) {
+    rules.post_processor = ends_by_flags(files.tokenizer_config, rules.default_specials);
+  }
+  if (!rules.post_processor.is_null()) impl.use_post_processor(rules.post_processor);
   if (const fs::path jinja = folder / "chat_template.jinja"; fs::exists(jinja)) {
     impl.files.push_back(jinja);
     impl.chat_template = read_file(jinja);
@@ -173,15 +231,32 @@ void Tokenizer::Impl::run_model(std::string_view piece, std::vector<ModelToken>&
   cache.store(piece, out.data() + first, out.size() - first);
 }
 
+namespace {
+
+// Where the next word begins: at a mark behind something else.
+size_t word_end(std::string_view text, size_t begin) {
+  size_t at = begin;
+  while (text.substr(at).starts_with(kWordMark)) at += kWordMark.size();
+  return std::min(text.find(kWordMark, at), text.size());
+}
+
+}  // namespace
+
 void Tokenizer::Impl::encode_pieces(const std::vector<Piece>& pieces,
                                     std::vector<Token>& out) const {
   std::vector<ModelToken> tokens;
-  for (const Piece& piece : pieces) {
-    if (piece.text.empty()) continue;
+  const auto encode = [&](const Piece& piece) {
     tokens.clear();
     run_model(piece.text, tokens);
     for (const ModelToken& token : tokens) {
       out.push_back({token.id, piece.input_begin(token.begin), piece.input_end(token.end)});
+    }
+  };
+  for (const Piece& piece : pieces) {
+    const size_t size = piece.text.size();
+    for (size_t begin = 0, end; begin < size; begin = end) {
+      end = cuts_words ? word_end(piece.text, begin) : size;
+      encode(piece.sub(begin, end));
     }
   }
 }
@@ -257,8 +332,7 @@ std::string Tokenizer::decode(std::span<const int32_t> ids, bool skip_special_to
 }
 
 std::optional<int32_t> Tokenizer::token_to_id(std::string_view token) const {
-  if (const auto id = impl_->added.find(token)) return id;
-  return impl_->model->vocabulary().find(token);
+  return impl_->find(token);
 }
 
 const std::string& Tokenizer::Impl::token_text(int32_t id) const {
@@ -271,6 +345,9 @@ const std::string& Tokenizer::Impl::token_text(int32_t id) const {
 const std::string& Tokenizer::id_to_token(int32_t id) const { return impl_->token_text(id); }
 bool Tokenizer::is_special(int32_t id) const { return impl_->added.is_special(id); }
 int32_t Tokenizer::vocab_size() const { return impl_->vocab_size; }
+bool Tokenizer::may_join_next(int32_t id) const {
+  return impl_->decoder && impl_->decoder->joins_bytes() && byte_of_token(id_to_token(id)) >= 0;
+}
 const Tokenizer::Specials& Tokenizer::specials() const { return impl_->specials; }
 const std::string& Tokenizer::chat_template() const { return impl_->chat_template; }
 std::vector<fs::path> Tokenizer::files() const { return impl_->files; }

@@ -52,6 +52,8 @@ class Tokenizer {
   const std::string& id_to_token(int32_t id) const;
   bool is_special(int32_t id) const;
   int32_t vocab_size() const;  // highest id + 1
+  // Whether the text of `id` may still change with the next token: bytes that are decoded together.
+  bool may_join_next(int32_t id) const;
 
   const Specials& specials() const;
   std::optional<int32_t> bos_id() const;

@@ -14,12 +14,12 @@ namespace strata::text {
 
 struct TokenizerFile {
   std::string subject;  // path, for messages
-  Json document;        // without model.vocab and model.merges where those were streamed
+  Json document = {};   // without model.vocab and model.merges where those were streamed
   bool has_vocab = false;
-  std::vector<std::pair<std::string, int64_t>> vocab;  // model.vocab when it is an object
+  std::vector<std::pair<std::string, int64_t>> vocab = {};  // model.vocab when it is an object
   bool has_merges = false;
   // model.merges: "a b" is split at its only space.
-  std::vector<std::pair<std::string, std::string>> merges;
+  std::vector<std::pair<std::string, std::string>> merges = {};
 };
 
 // IoError when unreadable; FormatError for broken JSON, repeated keys of the vocabulary, and merges

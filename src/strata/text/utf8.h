@@ -36,6 +36,9 @@ std::string replace_invalid_utf8(std::string_view bytes);
 bool is_white_space(char32_t code_point);  // Unicode White_Space
 bool is_word(char32_t code_point);         // \w of Rust's regex: letters, marks, digits, joiners
 bool is_number(char32_t code_point);       // categories Nd, Nl, No
+bool is_punctuation(char32_t code_point);  // categories P
+bool is_mark(char32_t code_point);         // categories M
+bool is_nonspacing_mark(char32_t code_point);
 char32_t to_lower(char32_t code_point);
 char32_t to_upper(char32_t code_point);
 bool is_letter(char32_t code_point);  // category L*

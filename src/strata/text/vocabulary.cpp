@@ -6,7 +6,7 @@
 namespace strata::text {
 
 Vocabulary::Vocabulary(std::vector<std::pair<std::string, int64_t>> entries,
-                       const std::string& where) {
+                       const std::string& where, bool may_repeat) {
   ids_.reserve(entries.size());
   for (auto& [token, id] : entries) {
     if (id < 0 || id >= kMaxId) {
@@ -20,7 +20,10 @@ Vocabulary::Vocabulary(std::vector<std::pair<std::string, int64_t>> entries,
     }
     const std::string& kept = strings_.emplace_back(std::move(token));
     tokens_[id] = &kept;
-    if (!ids_.emplace(kept, static_cast<int32_t>(id)).second) {
+    const auto [place, is_new] = ids_.emplace(kept, static_cast<int32_t>(id));
+    if (!is_new && may_repeat) {
+      place->second = static_cast<int32_t>(id);
+    } else if (!is_new) {
       throw FormatError("{}: found token \"{}\" twice, expected unique tokens", where, kept);
     }
   }

@@ -18,8 +18,10 @@ class Vocabulary {
   static constexpr int64_t kMaxId = int64_t{1} << 24;
 
   Vocabulary() = default;
-  // FormatError when an id is negative, too large or given twice, or a token is repeated.
-  Vocabulary(std::vector<std::pair<std::string, int64_t>> entries, const std::string& where);
+  // FormatError when an id is negative, too large or given twice, or a token is repeated;
+  // `may_repeat`: the last id of a repeated token is the one that find() gives.
+  Vocabulary(std::vector<std::pair<std::string, int64_t>> entries, const std::string& where,
+             bool may_repeat = false);
 
   std::optional<int32_t> find(std::string_view token) const {
     const auto it = ids_.find(token);

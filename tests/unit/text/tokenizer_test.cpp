@@ -254,7 +254,8 @@ TEST_F(TokenizerTest, BrokenFilesAreNamed) {
   EXPECT_THAT(change("/model/merges/0", "ab"), HasSubstr("space between"));
   EXPECT_THAT(change("/model/merges/0", Json::array({"a"})), HasSubstr("of 1 strings"));
   EXPECT_THAT(change("/model/merges/0", 3), HasSubstr("model.merges"));
-  EXPECT_THAT(change("/model/type", "Unigram"), HasSubstr("\"Unigram\""));
+  EXPECT_THAT(change("/model/type", "Nope"), HasSubstr("\"Nope\""));
+  EXPECT_THAT(change("/model/type", "Unigram"), HasSubstr("no \"vocab\" list"));
   EXPECT_THAT(change("/model/dropout", 0.1), HasSubstr("dropout"));
   EXPECT_THAT(change("/normalizer", {{"type", "Nope"}}),
               HasSubstr("normalizer: found type \"Nope\""));

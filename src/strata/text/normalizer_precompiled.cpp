@@ -1,0 +1,140 @@
+// SentencePiece's character map (nmt_nfkc and the like): a double-array trie of byte strings and
+// the strings that replace them. Source: spm_precompiled of `tokenizers`, with its one oddity: the
+// shortest match of a grapheme cluster replaces the whole cluster.
+#include <utf8proc.h>
+
+#include <cstring>
+#include <optional>
+#include <vector>
+
+#include "strata/base/error.h"
+#include "strata/text/base64.h"
+#include "strata/text/component_json.h"
+#include "strata/text/normalizer.h"
+#include "strata/text/utf8.h"
+
+namespace strata::text {
+namespace {
+
+class CharacterMap {
+ public:
+  CharacterMap(std::string blob, const std::string& where) : blob_(std::move(blob)) {
+    uint32_t trie_bytes = 0;
+    if (blob_.size() >= 4) std::memcpy(&trie_bytes, blob_.data(), 4);
+    if (blob_.size() < 4 || trie_bytes % 4 != 0 || trie_bytes == 0 ||
+        trie_bytes > blob_.size() - 4) {
+      throw FormatError(
+          "{}: found a precompiled_charsmap of {} bytes with a trie of {}, expected "
+          "one that holds its trie",
+          where, blob_.size(), trie_bytes);
+    }
+    units_.resize(trie_bytes / 4);
+    std::memcpy(units_.data(), blob_.data() + 4, trie_bytes);
+    texts_ = std::string_view(blob_).substr(4 + trie_bytes);
+  }
+  CharacterMap(const CharacterMap&) = delete;
+
+  // What replaces the shortest mapped beginning of `text`, if there is one.
+  std::optional<std::string_view> find(std::string_view text) const {
+    size_t at = offset(units_[0]);
+    for (const char c : text) {
+      const auto byte = static_cast<uint8_t>(c);
+      at ^= byte;
+      if (byte == 0 || at >= units_.size()) return std::nullopt;
+      const uint32_t unit = units_[at];
+      if ((unit & 0x800000FFu) != byte) return std::nullopt;
+      at ^= offset(unit);
+      if ((unit >> 8 & 1) != 0) {
+        if (at >= units_.size()) return std::nullopt;
+        const size_t begin = units_[at] & 0x7FFFFFFFu;
+        if (begin > texts_.size()) return std::nullopt;
+        return texts_.substr(begin, std::min(texts_.find('\0', begin), texts_.size()) - begin);
+      }
+    }
+    return std::nullopt;
+  }
+
+ private:
+  static size_t offset(uint32_t unit) {
+    return static_cast<size_t>(unit >> 10) << ((unit & 0x200u) >> 6);
+  }
+  std::string blob_;
+  std::vector<uint32_t> units_;
+  std::string_view texts_;
+};
+
+// End of the extended grapheme cluster at `begin`.
+size_t cluster_end(std::string_view text, size_t begin) {
+  utf8proc_int32_t state = 0;
+  size_t at = begin;
+  while (true) {
+    const auto previous = static_cast<utf8proc_int32_t>(decode_char(text, at));
+    at += char_length(text, at);
+    if (at == text.size()) return at;
+    const auto next = static_cast<utf8proc_int32_t>(decode_char(text, at));
+    if (utf8proc_grapheme_break_stateful(previous, next, &state)) return at;
+  }
+}
+
+class Precompiled : public Normalizer {
+ public:
+  Precompiled(std::string blob, const std::string& where) : map_(std::move(blob), where) {
+    for (char32_t c = 0; c < 128; ++c) {
+      const char text[] = {static_cast<char>(c)};
+      ascii_changes_[c] = map_.find({text, 1}).has_value();
+    }
+  }
+
+  Piece apply(const Piece& piece, Arena& arena) const override {
+    std::optional<Rewriter> rewriter;
+    size_t done = 0;
+    const auto change = [&](std::string_view text, size_t begin, size_t end) {
+      if (!rewriter) rewriter.emplace(piece, arena);
+      rewriter->keep(done, begin);
+      rewriter->replace_characters(text, begin, end);
+      done = end;
+    };
+    const std::string_view text = piece.text;
+    for (size_t i = 0; i < text.size();) {
+      if (is_plain(text, i)) {
+        ++i;
+        continue;
+      }
+      const size_t end = cluster_end(text, i);
+      if (end - i < kMaxClusterBytes) {
+        if (const auto whole = map_.find(text.substr(i, end - i))) {
+          change(*whole, i, end);
+          i = end;
+          continue;
+        }
+      }
+      for (; i < end; i += char_length(text, i)) {
+        const size_t length = char_length(text, i);
+        if (const auto mapped = map_.find(text.substr(i, length))) change(*mapped, i, i + length);
+      }
+    }
+    if (!rewriter) return piece;
+    rewriter->keep(done, text.size());
+    return rewriter->finish();
+  }
+
+ private:
+  static constexpr size_t kMaxClusterBytes = 6;
+  // An ASCII character that stays, and that nothing behind it joins.
+  bool is_plain(std::string_view text, size_t at) const {
+    const auto c = static_cast<uint8_t>(text[at]);
+    const bool next_is_ascii = at + 1 == text.size() || static_cast<uint8_t>(text[at + 1]) < 0x80;
+    return c < 0x80 && c != '\r' && !ascii_changes_[c] && next_is_ascii;
+  }
+  CharacterMap map_;
+  bool ascii_changes_[128] = {};
+};
+
+}  // namespace
+
+std::unique_ptr<Normalizer> make_precompiled(const Json& json, const std::string& where) {
+  const std::string text = required_string(json, "precompiled_charsmap", where);
+  return std::make_unique<Precompiled>(decode_base64(text, where), where);
+}
+
+}  // namespace strata::text

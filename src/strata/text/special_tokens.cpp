@@ -1,0 +1,139 @@
+// The named and added tokens of a folder's configuration files.
+#include "strata/text/special_tokens.h"
+
+#include <algorithm>
+#include <map>
+
+#include "strata/base/error.h"
+#include "strata/text/component_json.h"
+
+namespace strata::text {
+namespace {
+
+constexpr std::pair<const char*, std::optional<std::string> Tokenizer::Specials::*> kNames[] = {
+    {"bos_token", &Tokenizer::Specials::bos},   {"eos_token", &Tokenizer::Specials::eos},
+    {"unk_token", &Tokenizer::Specials::unk},   {"sep_token", &Tokenizer::Specials::sep},
+    {"pad_token", &Tokenizer::Specials::pad},   {"cls_token", &Tokenizer::Specials::cls},
+    {"mask_token", &Tokenizer::Specials::mask},
+};
+
+bool is_standard_name(const std::string& key) {
+  return std::any_of(std::begin(kNames), std::end(kNames),
+                     [&](const auto& name) { return key == name.first; });
+}
+
+// "<s>" or {"content": "<s>", ...}; nothing for null and other types.
+std::optional<AddedToken> read_special(const Json& value, const std::string& where) {
+  AddedToken token;
+  if (value.is_string()) {
+    token.content = value.get<std::string>();
+  } else if (value.is_object() && value.contains("content")) {
+    token = read_added_token(value, where);
+  } else {
+    return std::nullopt;
+  }
+  if (value.is_string()) token.normalized = false;
+  token.special = true;
+  return token;
+}
+
+// Settings with special_tokens_map.json laid over them.
+Json merged_settings(const TokenFiles& files) {
+  Json settings = files.tokenizer_config.is_object() ? files.tokenizer_config : Json::object();
+  if (!settings.contains("added_tokens_decoder") && files.special_tokens_map.is_object()) {
+    for (const auto& [key, value] : files.special_tokens_map.items()) settings[key] = value;
+  }
+  return settings;
+}
+
+std::vector<AddedToken> read_decoder_map(const Json& map, const std::string& where) {
+  std::map<int64_t, AddedToken> by_id;
+  for (const auto& [id, token] : map.items()) {
+    if (id.empty() || id.size() > 9 || id.find_first_not_of("0123456789") != std::string::npos) {
+      throw FormatError("{}: found \"{}\" in added_tokens_decoder, expected a token id", where, id);
+    }
+    by_id[std::stoll(id)] = read_added_token(token, where + ": added_tokens_decoder");
+  }
+  std::vector<AddedToken> tokens;
+  for (auto& [id, token] : by_id) tokens.push_back(std::move(token));
+  return tokens;
+}
+
+// added_tokens.json: {"<tool>": 32000}. Only tokens that tokenizer.json does not have matter.
+std::vector<AddedToken> read_legacy_added(const Json& map, const std::string& where) {
+  std::map<int64_t, AddedToken> by_id;
+  for (const auto& [content, id] : map.items()) {
+    if (!id.is_number_integer()) {
+      throw FormatError("{}: found id {} for \"{}\", expected an integer", where, id.dump(),
+                        content);
+    }
+    by_id[id.get<int64_t>()].content = content;
+  }
+  std::vector<AddedToken> tokens;
+  for (auto& [id, token] : by_id) tokens.push_back(std::move(token));
+  return tokens;
+}
+
+void collect_specials(const Json& settings, const std::string& where, NamedTokens& out) {
+  for (const auto& [key, member] : kNames) {
+    const auto it = settings.find(key);
+    if (it == settings.end()) continue;
+    if (const auto token = read_special(*it, where)) {
+      out.specials.*member = token->content;
+      out.missing.push_back(*token);
+    }
+  }
+  for (const auto& [key, value] : settings.items()) {
+    if (key.ends_with("_token") && !is_standard_name(key)) {
+      if (const auto token = read_special(value, where)) out.missing.push_back(*token);
+    }
+  }
+  const bool has_new =
+      settings.contains("extra_special_tokens") && !settings["extra_special_tokens"].empty();
+  const auto extra = settings.find(has_new ? "extra_special_tokens" : "additional_special_tokens");
+  if (extra == settings.end() || !extra->is_structured()) return;
+  for (const Json& value : *extra) {
+    if (const auto token = read_special(value, where)) out.missing.push_back(*token);
+  }
+}
+
+}  // namespace
+
+NamedTokens collect_tokens(const TokenFiles& files, const Json& document, const ClassRules& rules,
+                           const std::string& folder) {
+  const std::string where = folder + "/tokenizer_config.json";
+  NamedTokens out;
+  Json settings = merged_settings(files);
+  for (const auto& [key, value] : rules.default_specials.items()) {
+    if (!settings.contains(key)) settings[key] = value;
+  }
+  if (const auto padding = document.find("padding");
+      padding != document.end() && padding->is_object() && !settings.contains("pad_token")) {
+    if (padding->contains("pad_token")) settings["pad_token"] = (*padding)["pad_token"];
+  }
+  const bool has_map = settings.contains("added_tokens_decoder");
+  if (rules.name.empty() || !has_map) {
+    if (const auto added = document.find("added_tokens"); added != document.end()) {
+      for (const Json& token : *added) {
+        out.added.push_back(read_added_token(token, folder + "/tokenizer.json: added_tokens"));
+      }
+    }
+  }
+  if (has_map) {
+    for (AddedToken& token : read_decoder_map(settings["added_tokens_decoder"], where)) {
+      out.added.push_back(std::move(token));
+    }
+  } else if (files.added_tokens.is_object()) {
+    out.missing = read_legacy_added(files.added_tokens, folder + "/added_tokens.json");
+  }
+  collect_specials(settings, where, out);
+  if (rules.name == "Qwen2Tokenizer") {
+    for (const AddedToken& token : out.missing) {
+      if (token.special)
+        out.added.push_back({.content = token.content, .normalized = false, .special = true});
+    }
+  }
+  return out;
+}
+
+}  // namespace strata::text

@@ -1,0 +1,129 @@
+// Chooses among the files of a folder; reads the two plain-text kinds.
+#include "strata/text/vocabulary_files.h"
+
+#include "strata/base/error.h"
+#include "strata/base/file.h"
+#include "strata/text/tokenizer_class.h"
+
+namespace strata::text {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::vector<std::string> split_lines(const std::string& text) {
+  std::vector<std::string> lines;
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = std::min(text.find('\n', begin), text.size());
+    lines.push_back(text.substr(begin, end - begin));
+    if (lines.back().ends_with('\r')) lines.back().pop_back();
+    begin = end + 1;
+  }
+  return lines;
+}
+
+TokenizerFile read_json_and_merges(const fs::path& vocab, const fs::path& merges) {
+  TokenizerFile file{.subject = vocab.string()};
+  file.document = {{"model", {{"type", "BPE"}}}};
+  file.has_vocab = file.has_merges = true;
+  const Json json = read_json_file(vocab);
+  for (const auto& [token, id] : json.items()) {
+    if (!id.is_number_integer()) {
+      throw FormatError("{}: found {} as the id of \"{}\", expected an integer", vocab.string(),
+                        id.dump(), token);
+    }
+    file.vocab.emplace_back(token, id.get<int64_t>());
+  }
+  int line = 0;
+  for (const std::string& text : split_lines(read_file(merges))) {
+    ++line;
+    if (text.empty() || text.starts_with("#version")) continue;
+    const size_t space = text.find(' ');
+    if (space == std::string::npos || text.find(' ', space + 1) != std::string::npos) {
+      throw FormatError("{}:{}: found \"{}\", expected two tokens with a space between",
+                        merges.string(), line, text);
+    }
+    file.merges.emplace_back(text.substr(0, space), text.substr(space + 1));
+  }
+  return file;
+}
+
+TokenizerFile read_word_list(const fs::path& path) {
+  TokenizerFile file{.subject = path.string()};
+  file.document = {{"model", {{"type", "WordPiece"}}}};
+  file.has_vocab = true;
+  for (std::string& token : split_lines(read_file(path))) {
+    file.vocab.emplace_back(std::move(token), file.vocab.size());
+  }
+  return file;
+}
+
+}  // namespace
+
+VocabularyFiles read_vocabulary_files(const fs::path& folder, const Json& tokenizer_config,
+                                      const std::string& tokenizer_class) {
+  VocabularyFiles found{.tokenizer_class = tokenizer_class};
+  const auto choose_default = [&](const char* name) {
+    if (found.tokenizer_class == kFileAsIs) found.tokenizer_class = name;
+  };
+  for (const char* name : {"tokenizer.model", "spiece.model", "sentencepiece.bpe.model",
+                           "spm.model", "tiktoken.model", "vocab.tiktoken"}) {
+    const fs::path path = folder / name;
+    if (!fs::exists(path)) continue;
+    found.paths = {path};
+    if (is_sentencepiece_file(path)) {
+      found.file = read_sentencepiece_file(path, tokenizer_class);
+    } else {
+      found.file = read_tiktoken_file(path, tokenizer_config);
+      found.tokenizer_class = kFileAsIs;
+    }
+    return found;
+  }
+  if (fs::exists(folder / "tekken.json")) {
+    found.paths = {folder / "tekken.json"};
+    found.file = read_tekken_file(found.paths[0]);
+    found.tokenizer_class = kFileAsIs;
+  } else if (fs::exists(folder / "vocab.json") && fs::exists(folder / "merges.txt")) {
+    found.paths = {folder / "vocab.json", folder / "merges.txt"};
+    found.file = read_json_and_merges(found.paths[0], found.paths[1]);
+    choose_default("GPT2Tokenizer");
+  } else if (fs::exists(folder / "vocab.txt")) {
+    found.paths = {folder / "vocab.txt"};
+    found.file = read_word_list(found.paths[0]);
+    choose_default("BertTokenizer");
+  } else {
+    throw IoError(
+        "{}: found no tokenizer, expected tokenizer.json, tokenizer.model, tekken.json, vocab.json "
+        "with merges.txt, or vocab.txt",
+        folder.string());
+  }
+  return found;
+}
+
+void add_file_specials(const Json& document, ClassRules& rules) {
+  const auto specials = document.find("default_specials");
+  if (specials == document.end()) return;
+  for (const auto& [key, value] : specials->items()) {
+    if (!rules.default_specials.contains(key)) rules.default_specials[key] = value;
+  }
+}
+
+Json ends_by_flags(const Json& tokenizer_config, const Json& default_specials) {
+  const auto is_set = [&](const char* flag, const char* token) {
+    return tokenizer_config.is_object() && tokenizer_config.value(flag, Json()) == true &&
+           (tokenizer_config.contains(token) || default_specials.contains(token));
+  };
+  const bool has_bos = is_set("add_bos_token", "bos_token");
+  const bool has_eos = is_set("add_eos_token", "eos_token");
+  if (!has_bos && !has_eos) return nullptr;
+  Json single = Json::array(), specials = Json::object();
+  const auto add = [&](const char* name) {
+    single.push_back({{"SpecialToken", {{"id", name}, {"type_id", 0}}}});
+    specials[name] = {{"id", name}, {"ids", Json::array({name})}, {"tokens", Json::array({name})}};
+  };
+  if (has_bos) add("bos_token");
+  single.push_back({{"Sequence", {{"id", "A"}, {"type_id", 0}}}});
+  if (has_eos) add("eos_token");
+  return {{"type", "TemplateProcessing"}, {"single", single}, {"special_tokens", specials}};
+}
+
+}  // namespace strata::text

