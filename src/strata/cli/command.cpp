@@ -71,6 +71,8 @@ int dispatch(const std::vector<std::string>& arguments) {
     fmt::print("strata {} (libtorch {})\n", STRATA_VERSION, TORCH_VERSION);
     return 0;
   }
+  // `deepspeed --num_gpus=8 train.py ...` with its name replaced.
+  if (arguments[0].starts_with("--")) return run_launch(arguments);
   std::vector<std::string> names;
   for (const Command& command : kCommands) {
     if (command.name == arguments[0]) return command.run({arguments.begin() + 1, arguments.end()});

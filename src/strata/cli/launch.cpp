@@ -101,6 +101,11 @@ int run_launch(const std::vector<std::string>& arguments) {
   }
   launch::LaunchPlan plan =
       launch::plan_launch(launch, machine, rank_command(line, own_program), start_time);
+  if (!own_program) {
+    // Once more with the number of ranks, which a ds_config's batch sizes have to fit.
+    sources.world_size = plan.world_size;
+    config::resolve(sources);
+  }
   plan.environment.emplace_back(kLaunchFlagsVariable, launch_flags_value(line.flags));
   std::fflush(nullptr);
   return launch::run_workers(plan, {});

@@ -63,8 +63,9 @@ int run_sft(const std::vector<std::string>& arguments) {
     fmt::print("{}{}", kUsage, config::flags_help(config::Scope::kRun));
     return 0;
   }
-  const config::Sources sources = rank_sources(arguments);
+  config::Sources sources = rank_sources(arguments);
   const launch::RankEnvironment ranks = launch::detect_rank_environment();
+  sources.world_size = ranks.world_size;
   const config::Settings settings = config::resolve(sources);
   config::require_runnable(settings);
   require_all_ranks(settings, ranks);

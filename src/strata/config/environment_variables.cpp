@@ -14,6 +14,17 @@ std::string setting_name(const std::string& variable) {
       {"ACCELERATE_MIXED_PRECISION", "mixed_precision"},
       {"ACCELERATE_USE_FSDP", "use_fsdp"},
       {"ACCELERATE_USE_DEEPSPEED", "use_deepspeed"},
+      {"ACCELERATE_DEEPSPEED_CONFIG_FILE", "deepspeed"},
+      {"ACCELERATE_DEEPSPEED_ZERO_STAGE", "zero_stage"},
+      {"ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_DEVICE", "offload_optimizer_device"},
+      {"ACCELERATE_DEEPSPEED_OFFLOAD_PARAM_DEVICE", "offload_param_device"},
+      {"ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_NVME_PATH", "offload_optimizer_nvme_path"},
+      {"ACCELERATE_DEEPSPEED_OFFLOAD_PARAM_NVME_PATH", "offload_param_nvme_path"},
+      {"ACCELERATE_DEEPSPEED_ZERO3_INIT", "zero3_init_flag"},
+      {"ACCELERATE_DEEPSPEED_ZERO3_SAVE_16BIT_MODEL", "zero3_save_16bit_model"},
+      {"ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "gradient_accumulation_steps"},
+      {"ACCELERATE_GRADIENT_CLIPPING", "max_grad_norm"},
+      {"ACCELERATE_DEEPSPEED_MOE_LAYER_CLS_NAMES", "deepspeed_moe_layer_cls_names"},
       {"ACCELERATE_USE_MEGATRON_LM", "use_megatron_lm"},
       {"ACCELERATE_USE_PARALLELISM_CONFIG", "use_parallelism_config"},
       {"ACCELERATE_USE_CPU", "use_cpu"},
@@ -34,8 +45,10 @@ std::vector<Given> read_environment(const Environment& environment,
                                     std::vector<std::string>& warnings) {
   std::vector<Given> given;
   for (const auto& [variable, text] : environment) {
-    if (!variable.starts_with("ACCELERATE_") && !variable.starts_with("FSDP_")) continue;
-    if (text.empty()) continue;
+    const bool is_known = variable.starts_with("ACCELERATE_") || variable.starts_with("FSDP_") ||
+                          variable.starts_with("PARALLELISM_CONFIG_");
+    // The last is a list that accelerate's launcher keeps for itself.
+    if (!is_known || text.empty() || variable == "ACCELERATE_CONFIG_DS_FIELDS") continue;
     const std::string name = setting_name(variable);
     const std::string source = "environment variable " + variable;
     if (!find_setting(name)) {

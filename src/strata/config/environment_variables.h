@@ -1,5 +1,5 @@
-// The variables ACCELERATE_* and FSDP_* that accelerate's launcher exports. Owns: their names.
-// Never: ranks and addresses (launch/environment.h).
+// The variables ACCELERATE_*, FSDP_* and PARALLELISM_CONFIG_* that accelerate's launcher exports.
+// Owns: their names. Never: ranks and addresses (launch/environment.h).
 #pragma once
 
 #include <map>

@@ -5,6 +5,7 @@
 
 #include "strata/base/error.h"
 #include "strata/config/checks.h"
+#include "strata/config/deepspeed.h"
 #include "strata/config/flags.h"
 #include "strata/config/merge.h"
 #include "strata/config/settings_files.h"
@@ -27,6 +28,11 @@ void add_accelerate_file(const Sources& sources, Merge& merge) {
   if (std::filesystem::exists(path)) {
     merge.add_all(read_accelerate_file(path, Rank::kDefaultFile));
   }
+}
+
+int world_size_of(const Sources& sources, const Merge& merge) {
+  if (sources.world_size > 0) return sources.world_size;
+  return std::stoi(merge.text("num_processes", "0"));
 }
 
 Merge merge_sources(const Sources& sources, std::vector<std::string>& warnings) {
@@ -54,6 +60,7 @@ const std::string& Settings::source_of(const std::string& name) const {
 Settings resolve(const Sources& sources) {
   Settings settings;
   Merge merge = merge_sources(sources, settings.warnings);
+  translate_deepspeed(merge, world_size_of(sources, merge), settings.warnings);
   translate(merge, settings.warnings);
   for (const auto& [name, given] : merge.all()) {
     if (given.setting->kind == Kind::kBound) assign(given, settings.config);

@@ -17,6 +17,7 @@ struct Sources {
   std::vector<std::string> flags = {};         // of the recipe
   std::vector<std::string> launch_flags = {};  // of `strata launch`, before the recipe's name
   Environment environment = {};
+  int world_size = 0;            // ranks of the run; 0: not known yet (a ds_config may need it)
   bool flags_are_mixed = false;  // `flags` may hold the launcher's too (`strata config show`)
   // Read accelerate's default file where no other is named, as its launcher does (not with --cpu).
   bool use_default_file = false;

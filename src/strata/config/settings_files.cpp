@@ -1,7 +1,11 @@
 // Readers of the settings files.
 #include "strata/config/settings_files.h"
 
+#include <algorithm>
+#include <set>
+
 #include "strata/base/error.h"
+#include "strata/config/deepspeed_file.h"
 #include "strata/config/yaml_reader.h"
 
 namespace strata::config {
@@ -9,17 +13,43 @@ namespace {
 
 namespace fs = std::filesystem;
 
-bool is_accelerate_key(const Setting& setting) {
-  return setting.in_accelerate_file || setting.name == "fsdp_config";
-}
+// A section of accelerate's file and how the settings in it begin; the prefix may be missing there.
+struct Section {
+  std::string_view key, prefix;
+  bool (*accepts)(const Setting&);
+};
+
 bool is_fsdp_key(const Setting& setting) {
   return setting.name.starts_with("fsdp_") && setting.name != "fsdp_config";
 }
-bool is_dynamo_key(const Setting& setting) { return setting.name.starts_with("dynamo_"); }
+
+bool is_deepspeed_key(const Setting& setting) {
+  static const std::set<std::string_view> kOthers = {
+      "deepspeed",     "zero_stage",      "gradient_accumulation_steps",
+      "max_grad_norm", "zero3_init_flag", "zero3_save_16bit_model"};
+  return kOthers.contains(setting.name) || setting.name.starts_with("deepspeed_") ||
+         setting.name.starts_with("offload_");
+}
+
+constexpr Section kSections[] = {
+    {"fsdp_config", "fsdp_", is_fsdp_key},
+    {"deepspeed_config", "", is_deepspeed_key},
+    {"dynamo_config", "dynamo_", [](const Setting& s) { return s.name.starts_with("dynamo_"); }},
+    {"parallelism_config", "parallelism_config_",
+     [](const Setting& s) { return s.name.starts_with("parallelism_config_"); }},
+    {"megatron_lm_config", "megatron_lm_",
+     [](const Setting& s) { return s.name.starts_with("megatron_lm_"); }},
+    {"fp8_config", "fp8_", [](const Setting& s) { return s.name.starts_with("fp8_"); }},
+    {"mpirun_config", "mpirun_", [](const Setting& s) { return s.name.starts_with("mpirun_"); }},
+};
+
+bool is_accelerate_key(const Setting& setting) {
+  return setting.in_accelerate_file || setting.name == "fsdp_config";
+}
 bool is_own_key(const Setting& setting) { return setting.name != "config"; }
 
 [[noreturn]] void throw_unknown(const std::string& place, const std::string& key,
-                                std::string_view where, bool (*accept)(const Setting&)) {
+                                const std::string& where, bool (*accept)(const Setting&)) {
   auto near = closest_setting(key, accept);
   throw ConfigError("{}: found the unknown key \"{}\"{}, expected a known setting; {}", place, key,
                     where, near ? "did you mean " + *near + "?" : "remove it");
@@ -38,19 +68,21 @@ std::string origin_text(const std::string& place, const std::string& key, const 
   return key == setting.name ? place : place + " (" + key + ")";
 }
 
-// The setting that a key of the section names: the prefix may be missing there.
-const Setting* find_fsdp_key(const std::string& key) {
-  const Setting* setting = find_setting(key.starts_with("fsdp_") ? key : "fsdp_" + key);
+const Setting* find_section_key(const Section& section, const std::string& key) {
+  const std::string prefix(section.prefix);
+  const Setting* setting = find_setting(key.starts_with(prefix) ? key : prefix + key);
   if (!setting) setting = find_setting(key);  // min_num_params and the like
-  return setting && is_fsdp_key(*setting) ? setting : nullptr;
+  return setting && section.accepts(*setting) ? setting : nullptr;
 }
 
-void read_fsdp_section(const YAML::Node& section, const std::string& file, Rank rank,
-                       std::vector<Given>& given) {
-  for_each_key(section, file,
+void read_section(const Section& section, const YAML::Node& mapping, const std::string& file,
+                  Rank rank, std::vector<Given>& given) {
+  for_each_key(mapping, file,
                [&](const std::string& key, const YAML::Node& node, const std::string& place) {
-                 const Setting* setting = find_fsdp_key(key);
-                 if (!setting) throw_unknown(place, key, " in fsdp_config", is_fsdp_key);
+                 const Setting* setting = find_section_key(section, key);
+                 if (!setting) {
+                   throw_unknown(place, key, " in " + std::string(section.key), section.accepts);
+                 }
                  reject_second_name(given, *setting, key, place);
                  Value value = yaml_value(node, place);
                  if (value.is_null) return;
@@ -58,27 +90,21 @@ void read_fsdp_section(const YAML::Node& section, const std::string& file, Rank 
                });
 }
 
-void read_dynamo_section(const YAML::Node& section, const std::string& file, Rank rank,
-                         std::vector<Given>& given) {
-  for_each_key(
-      section, file, [&](const std::string& key, const YAML::Node& node, const std::string& place) {
-        const Setting* setting = find_setting(key.starts_with("dynamo_") ? key : "dynamo_" + key);
-        if (!setting) throw_unknown(place, key, " in dynamo_config", is_dynamo_key);
-        given.push_back({setting, yaml_value(node, place), {rank, place}});
-      });
+const Section* find_section(const std::string& key) {
+  const auto found = std::ranges::find(kSections, key, &Section::key);
+  return found == std::end(kSections) ? nullptr : &*found;
 }
 
 void read_accelerate_mapping(const YAML::Node& root, const std::string& file, Rank rank,
                              std::vector<Given>& given) {
   for_each_key(
       root, file, [&](const std::string& key, const YAML::Node& node, const std::string& place) {
-        if (key == "fsdp_config" || key == "dynamo_config") {
+        if (const Section* section = find_section(key)) {
           if (node.IsNull()) return;
           if (!node.IsMap()) {
             throw ConfigError("{}: found no mapping, expected the settings of \"{}\"", place, key);
           }
-          return key == "fsdp_config" ? read_fsdp_section(node, file, rank, given)
-                                      : read_dynamo_section(node, file, rank, given);
+          return read_section(*section, node, file, rank, given);
         }
         const Setting* setting = find_setting(key);
         if (!setting || !is_accelerate_key(*setting)) {
@@ -136,7 +162,10 @@ std::vector<Given> read_accelerate_file(const fs::path& path, Rank rank) {
 }
 
 std::string flag_of_file(const fs::path& path) {
-  return has_accelerate_keys(read_yaml_mapping(path)) ? "--config_file" : "--config";
+  const YAML::Node root = read_yaml_mapping(path);
+  if (has_accelerate_keys(root)) return "--config_file";
+  if (path.extension() == ".json" && is_deepspeed_json(read_yaml_json(path))) return "--deepspeed";
+  return "--config";
 }
 
 std::vector<Given> read_fsdp_config(fs::path path) {
@@ -146,7 +175,7 @@ std::vector<Given> read_fsdp_config(fs::path path) {
   if (has_accelerate_keys(root)) {
     read_accelerate_mapping(root, path.string(), Rank::kFile, given);
   } else {
-    read_fsdp_section(root, path.string(), Rank::kFile, given);
+    read_section(*find_section("fsdp_config"), root, path.string(), Rank::kFile, given);
   }
   return given;
 }

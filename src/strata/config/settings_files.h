@@ -19,8 +19,8 @@ std::vector<Given> read_own_file(const std::filesystem::path& path);
 // (accelerate ignores it). Null values and -1 processes mean "not set".
 std::vector<Given> read_accelerate_file(const std::filesystem::path& path, Rank rank);
 
-// The flag that reads a file of this kind, told by its keys: --config_file (accelerate), or
-// --config (Strata's own).
+// The flag that reads a file of this kind, told by its keys: --config_file (accelerate),
+// --deepspeed (a ds_config in JSON), or --config (Strata's own).
 std::string flag_of_file(const std::filesystem::path& path);
 
 // `--fsdp_config`: the keys of the section with or without the prefix fsdp_; a whole file of

@@ -282,11 +282,12 @@ std::vector<Setting> launch_settings() {
        .help = "shard by the fsdp_ settings, whatever the file's distributed_type"},
       {.name = "distributed_type",
        .kind = Kind::kTranslated,
-       .choices = {"NO", "MULTI_CPU", "MULTI_GPU", "FSDP"},
+       .choices = {"NO", "MULTI_CPU", "MULTI_GPU", "FSDP", "DEEPSPEED"},
        .synonyms = {{"false", "NO"}},
-       .refused = {"DEEPSPEED", "MEGATRON_LM", "XLA", "TPU", "MULTI_XPU", "MULTI_NPU", "MULTI_MLU",
-                   "MULTI_SDAA", "MULTI_MUSA", "MULTI_HPU", "MULTI_NEURON"},
-       .help = "FSDP: shard by fsdp_config; others: every rank holds the whole model (NO_SHARD)",
+       .refused = {"MEGATRON_LM", "XLA", "TPU", "MULTI_XPU", "MULTI_NPU", "MULTI_MLU", "MULTI_SDAA",
+                   "MULTI_MUSA", "MULTI_HPU", "MULTI_NEURON"},
+       .help = "FSDP: shard by fsdp_config; DEEPSPEED: by deepspeed_config; others: every rank "
+               "holds the whole model (NO_SHARD)",
        .in_accelerate_file = true},
   };
 }
@@ -303,7 +304,6 @@ Setting inert(std::string_view name, std::vector<std::string_view> harmless, std
 }
 
 std::vector<Setting> inert_launch_settings() {
-  constexpr std::string_view kOnePerBlock = "not supported; leave it empty";
   constexpr std::string_view kNoCompiler = "nothing is compiled at run time";
   return {
       inert("same_network", {"false", "true"}, "machines meet at main_process_ip", true, true),
@@ -322,9 +322,8 @@ std::vector<Setting> inert_launch_settings() {
       inert("downcast_bf16", {"no", "false", "none", "*"}, "for TPUs only"),
       inert("tpu", {"false"}, "TPUs are not supported", false, true),
       inert("tpu_cluster", {"false"}, "TPUs are not supported", false, true),
-      inert("use_deepspeed", {"false"}, "use fsdp settings", false, true),
       inert("use_megatron_lm", {"false"}, "use fsdp settings", false, true),
-      inert("use_parallelism_config", {"false"}, "use fsdp settings", false, true),
+      inert("use_parallelism_config", {"false", "true"}, "its sizes are always read", false, true),
       inert("mpirun_hostfile", {"none"}, "start the ranks with mpirun itself", false),
       inert("tpu_name", {"none"}, "TPUs are not supported"),
       inert("tpu_zone", {"none"}, "TPUs are not supported"),
@@ -334,10 +333,6 @@ std::vector<Setting> inert_launch_settings() {
       inert("tpu_use_sudo", {"false", "*"}, "TPUs are not supported"),
       inert("command_file", {"none"}, "TPUs are not supported"),
       inert("commands", {"none"}, "TPUs are not supported"),
-      inert("deepspeed_config", {"none"}, kOnePerBlock),
-      inert("megatron_lm_config", {"none"}, kOnePerBlock),
-      inert("mpirun_config", {"none"}, kOnePerBlock),
-      inert("fp8_config", {"none"}, kOnePerBlock),
       inert("dynamo_backend", {"no", "false", "none", "*"}, kNoCompiler),
       inert("dynamo_mode", {"default", "none", "*"}, kNoCompiler, false),
       inert("dynamo_use_fullgraph", {"false", "*"}, kNoCompiler, false, true),

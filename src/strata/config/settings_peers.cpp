@@ -131,13 +131,12 @@ std::vector<Known> loading_and_ranks() {
       {"length_column_name", {"length", "*"}, "lengths are counted"},
       {"local_rank", {"-1", "*"}, "ranks come from the launcher's environment"},
       {"accelerator_config", {"none"}, "leave it out"},
-      {"parallelism_config", {"none"}, "leave it out"},
+      {"parallelism_config", {"none"}, "set parallelism_config_dp_shard_size and the like"},
       {"ddp_find_unused_parameters", {"none", "*"}, kDdp, true},
       {"ddp_bucket_cap_mb", {"none", "*"}, kDdp},
       {"ddp_broadcast_buffers", {"none", "*"}, kDdp, true},
       {"ddp_static_graph", {"none", "*"}, kDdp, true},
       {"ddp_backend", {"none", "gloo"}, kDdp},
-      {"deepspeed", {"none"}, "use --fsdp_sharding_strategy"},
   };
 }
 

@@ -75,7 +75,9 @@ struct Setting {
   std::string_view peer = {};
   std::string_view group = {};
   Scope scope = Scope::kRun;
-  bool in_accelerate_file = false;  // a top-level key there; names fsdp_* are keys of fsdp_config
+  // A top-level key there; the names of its sections begin with fsdp_, dynamo_ and so on
+  // (settings_files.cpp).
+  bool in_accelerate_file = false;
 };
 
 // Every setting, grouped, in the order of help and documentation.
@@ -107,6 +109,7 @@ std::vector<Setting> model_and_data_settings();
 std::vector<Setting> training_settings();
 std::vector<Setting> sharding_and_launch_settings();
 std::vector<Setting> accelerate_file_settings();
+std::vector<Setting> accelerate_section_settings();
 std::vector<Setting> unsupported_trainer_settings();
 std::vector<Setting> unsupported_sft_settings();
 std::vector<Setting> unsupported_lora_settings();

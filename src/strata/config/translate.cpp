@@ -62,9 +62,11 @@ void translate_distribution(Merge& merge) {
                       multi_gpu->origin.source);
   }
   if (fsdp && !(multi_gpu && multi_gpu->origin.rank > fsdp->origin.rank)) return;
+  // DeepSpeed's settings say how to shard (deepspeed.h), whatever started the ranks.
+  if (!merge.text("deepspeed").empty() || merge.text("use_deepspeed") == "true") return;
   if (multi_gpu) {
     merge.add(make_given("fsdp_sharding_strategy", "NO_SHARD", origin_of(*multi_gpu)));
-  } else if (type && canonical_text(*type) != "FSDP") {
+  } else if (type && canonical_text(*type) != "FSDP" && canonical_text(*type) != "DEEPSPEED") {
     if (canonical_text(*type) == "MULTI_CPU")
       merge.add(make_given("use_cpu", "true", origin_of(*type)));
     merge.add(make_given("fsdp_sharding_strategy", "NO_SHARD", origin_of(*type)));
@@ -129,7 +131,11 @@ void translate_fsdp_words(Merge& merge, std::vector<std::string>& warnings) {
           "{}: found \"{}\", expected {} or auto_wrap; {} is not supported in this version",
           given->origin.source, canonical_text(*given), fmt::join(kStrategies, ", "), word);
     }
-    if (strategy.empty()) strategy = word;
+    if (!strategy.empty() && strategy != word) {
+      throw ConfigError("{}: found {} and {}, expected one strategy; remove one",
+                        given->origin.source, strategy, word);
+    }
+    strategy = word;
   }
   if (strategy.empty()) return;
   merge.add(make_given("fsdp_sharding_strategy", strategy, origin_of(*given)));

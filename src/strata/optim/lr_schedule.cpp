@@ -9,6 +9,8 @@
 
 #include "strata/base/error.h"
 #include "strata/base/text_distance.h"
+#include "strata/optim/deepspeed_schedule.h"
+#include "strata/optim/schedule_kwargs.h"
 
 namespace strata::optim {
 namespace {
@@ -26,42 +28,6 @@ Factor with_warmup(int64_t warmup, int64_t total, std::function<double(double)> 
     return after(ratio(static_cast<double>(s - warmup), static_cast<double>(total - warmup)));
   };
 }
-
-class Kwargs {
- public:
-  Kwargs(const ScheduleSettings& settings, std::set<std::string> known) : settings_(settings) {
-    for (const auto& [key, value] : settings.kwargs.items()) {
-      if (!known.count(key)) {
-        throw ConfigError(
-            "lr_scheduler_kwargs: found \"{}\", expected one of [{}] for "
-            "lr_scheduler_type \"{}\"; remove or correct it",
-            key, fmt::join(known, ", "), settings.type);
-      }
-    }
-  }
-  bool has(const char* key) const {
-    return settings_.kwargs.contains(key) && !settings_.kwargs[key].is_null();
-  }
-  double number(const char* key, double fallback) const {
-    if (!has(key)) return fallback;
-    if (!settings_.kwargs[key].is_number()) fail(key, "a number");
-    return settings_.kwargs[key].get<double>();
-  }
-  std::string text(const char* key, const std::string& fallback) const {
-    if (!has(key)) return fallback;
-    if (!settings_.kwargs[key].is_string()) fail(key, "a string");
-    return settings_.kwargs[key].get<std::string>();
-  }
-  [[noreturn]] void fail(const char* key, const std::string& expected) const {
-    throw ConfigError(
-        "lr_scheduler_kwargs: found \"{}\" {}, expected {} for lr_scheduler_type "
-        "\"{}\"; add or correct it",
-        key, has(key) ? settings_.kwargs[key].dump() : "missing", expected, settings_.type);
-  }
-
- private:
-  const ScheduleSettings& settings_;
-};
 
 Factor linear(const ScheduleSettings& s) {
   Kwargs(s, {});
@@ -210,6 +176,11 @@ const std::map<std::string, Factor (*)(const ScheduleSettings&)>& schedules() {
       {"cosine_with_min_lr", cosine_with_min_lr},
       {"cosine_warmup_with_min_lr", cosine_warmup_with_min_lr},
       {"warmup_stable_decay", warmup_stable_decay},
+      {"WarmupLR", deepspeed_warmup},
+      {"WarmupDecayLR", deepspeed_warmup_decay},
+      {"WarmupCosineLR", deepspeed_warmup_cosine},
+      {"OneCycle", deepspeed_one_cycle},
+      {"LRRangeTest", deepspeed_range_test},
   };
   return kSchedules;
 }

@@ -279,11 +279,9 @@ TEST_F(SettingsFiles, AccelerateErrorsNameFileAndLine) {
       {"distributed_type: FSDP\nfsdp_config:\n  fsdp_offload_param: true\n",
        ":3: found the unknown key \"fsdp_offload_param\" in fsdp_config, expected a known setting; "
        "did you mean fsdp_offload_params?"},
-      {"distributed_type: DEEPSPEED\n",
-       ":1: found \"DEEPSPEED\", expected one of NO, MULTI_CPU, MULTI_GPU, FSDP; it is not "
-       "supported in this version"},
-      {"distributed_type: FSDP\ndeepspeed_config:\n  zero_stage: 3\n",
-       ":2: found \"{\"zero_stage\": 3}\", expected none; not supported in this version"},
+      {"distributed_type: MEGATRON_LM\n",
+       ":1: found \"MEGATRON_LM\", expected one of NO, MULTI_CPU, MULTI_GPU, FSDP, DEEPSPEED; it "
+       "is not supported in this version"},
       {"distributed_type: FSDP\nmixed_precision: fp8\n",
        ":2: found \"fp8\", expected one of no, bf16, fp16; it is not supported in this version"},
       {"distributed_type: FSDP\nfsdp_config: 5\n", ":2: found no mapping"},

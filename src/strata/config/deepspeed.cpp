@@ -1,0 +1,365 @@
+// One function per block of the file.
+#include "strata/config/deepspeed.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "strata/base/error.h"
+#include "strata/config/deepspeed_batch.h"
+#include "strata/config/deepspeed_file.h"
+#include "strata/config/deepspeed_scheduler.h"
+
+namespace strata::config {
+namespace {
+
+// As settings write it: 5e8 as 500000000, texts without quotes.
+std::string plain(const Json& value) {
+  if (value.is_string()) return value.get<std::string>();
+  if (value.is_number_float()) {
+    const double number = value.get<double>();
+    if (number == std::floor(number) && std::abs(number) < 9e15) {
+      return std::to_string(static_cast<int64_t>(number));
+    }
+    return python_float_repr(number);
+  }
+  return value.dump();
+}
+
+// By ZeRO stage.
+constexpr const char* kStrategies[] = {"NO_SHARD", "ZERO1", "ZERO2", "FULL_SHARD"};
+
+class Translation {
+ public:
+  Translation(const DsFile& file, Merge& merge, int world_size, std::vector<std::string>& warnings)
+      : file_(file), merge_(merge), world_size_(world_size), warnings_(warnings) {}
+
+  void translate() {
+    refuse_unsupported();
+    translate_plain();
+    translate_zero();
+    translate_loss_scale();
+    translate_optimizer();
+    translate_scheduler(file_, merge_);
+    translate_batch();
+    warn_of_buckets();
+    warn_of_inert();
+  }
+
+ private:
+  // A flag or variable may not say something else: people take the file for what runs.
+  void set(const DsEntry& entry, const std::string& name, const std::string& text) {
+    if (!find_setting(name)) {
+      throw ConfigError("{}: found {}; it is not supported in this version", entry.source(),
+                        plain(entry.value));
+    }
+    const Given given = make_given(name, text, {Rank::kFile, entry.source()});
+    const Given* known = merge_.find(name);
+    if (known && known->origin.rank >= Rank::kEnvironment &&
+        canonical_text(*known) != canonical_text(given)) {
+      throw ConfigError(
+          "{}: found {} beside {} {}, expected the same; correct one, or write \"auto\" in the "
+          "file",
+          entry.source(), plain(entry.value), known->origin.source, canonical_text(*known));
+    }
+    merge_.add(given);
+  }
+  void set(const DsEntry& entry, const std::string& name) { set(entry, name, plain(entry.value)); }
+
+  void refuse_unsupported() {
+    for (const DsEntry& entry : file_.entries) {
+      if (entry.key->use != DsUse::kOnly || is_harmless(entry)) continue;
+      const auto& accepted = entry.key->accepted;
+      throw ConfigError("{}: found {}, expected {}; not supported in this version ({})",
+                        entry.source(), entry.value.dump(),
+                        accepted.empty() ? "\"enabled\": false" : fmt::format("{}", accepted[0]),
+                        entry.key->text);
+    }
+  }
+
+  bool is_harmless(const DsEntry& entry) const {
+    if (entry.value.is_null()) return true;
+    if (entry.key->type == DsType::kBlock) {
+      const bool is_off = entry.value.value("enabled", Json()) == Json(false) ||
+                          entry.value.value("autotp_size", Json()) == Json(0);
+      return entry.value.empty() || is_off;
+    }
+    return std::ranges::any_of(entry.key->accepted, [&](std::string_view text) {
+      return entry.value == Json::parse(text);  // 1 equals 1.0
+    });
+  }
+
+  // Keys that are one setting each.
+  void translate_plain() {
+    require_one_precision();
+    for (const DsEntry& entry : file_.entries) {
+      if (entry.key->use != DsUse::kSetting || entry.is_auto || entry.value.is_null()) continue;
+      set(entry, std::string(entry.key->text));
+    }
+  }
+
+  void require_one_precision() {
+    const DsEntry* fp16 = file_.find("fp16.enabled");
+    const DsEntry* bf16 = file_.find("bf16.enabled");
+    if (fp16 && bf16 && fp16->value == Json(true) && bf16->value == Json(true)) {
+      throw ConfigError("{}: found true beside {}, expected one of them; remove one",
+                        fp16->source(), bf16->source());
+    }
+  }
+
+  int stage() {
+    if (const DsEntry* old = file_.find("zero_optimization")) return old->value.get<bool>() ? 1 : 0;
+    const DsEntry* entry = file_.find("zero_optimization.stage");
+    if (!entry) return 0;
+    const int64_t stage = entry->value.get<int64_t>();
+    if (stage > 3) {
+      throw ConfigError("{}: found {}, expected a stage from 0 to 3", entry->source(), stage);
+    }
+    return static_cast<int>(stage);
+  }
+
+  // The key that decides the stage, or one that stands for the whole file.
+  DsEntry stage_entry() {
+    for (const char* path : {"zero_optimization.stage", "zero_optimization"}) {
+      if (const DsEntry* entry = file_.find(path)) return *entry;
+    }
+    return {nullptr, "zero_optimization.stage", 0, file_.name};
+  }
+
+  void translate_zero() {
+    const int zero = stage();
+    const DsEntry entry = stage_entry();
+    const std::string parameters = translate_offload("offload_param", "cpu_offload_param", zero);
+    const std::string optimizer = translate_offload("offload_optimizer", "cpu_offload", zero);
+    set(entry, "fsdp_sharding_strategy", kStrategies[zero]);
+    uses_files_ = parameters == "nvme" || optimizer == "nvme";
+    if (!uses_files_) return;
+    for (const auto& [path, name] :
+         {std::pair{"zero_optimization.sub_group_size", "sub_group_size"},
+          {"aio.block_size", "aio_block_size"},
+          {"aio.queue_depth", "aio_queue_depth"}}) {
+      if (const DsEntry* given = file_.find(path)) set(*given, name);
+    }
+  }
+
+  // Returns the device. `older`: the boolean of old files.
+  std::string translate_offload(const std::string& kind, const std::string& older, int zero) {
+    const std::string block = "zero_optimization." + kind;
+    const DsEntry* device = file_.find(block + ".device");
+    const DsEntry* old = file_.find("zero_optimization." + older);
+    if (device && old) {
+      throw ConfigError("{}: found beside {}, expected one of them; remove the older one",
+                        old->source(), device->source());
+    }
+    if (!device && !old) return "none";
+    const DsEntry& entry = device ? *device : *old;
+    const std::string text = device ? plain(device->value) : old->value == true ? "cpu" : "none";
+    if (kind == "offload_param" && text != "none" && zero < 3) {
+      throw ConfigError(
+          "{}: found {} with ZeRO stage {}, expected stage 3, which alone shards parameters "
+          "(DeepSpeed ignores it); set stage 3 or remove the block",
+          entry.source(), text, zero);
+    }
+    if (text == "nvme" && zero < 3) {
+      throw ConfigError(
+          "{}: found nvme with ZeRO stage {}, expected stage 3 (DeepSpeed would use host memory); "
+          "set stage 3 or device cpu",
+          entry.source(), zero);
+    }
+    if (text != "none" && zero == 0) {
+      throw ConfigError("{}: found {} with ZeRO stage 0, expected stage 1, 2 or 3; set the stage",
+                        entry.source(), text);
+    }
+    if (text == "none") return text;
+    set(entry, kind + "_device", text);
+    const DsEntry* path = file_.find(block + ".nvme_path");
+    if (path && text == "nvme") set(*path, kind + "_nvme_path");
+    return text;
+  }
+
+  // With fp16 DeepSpeed's own defaults hold, which are not those of torch's scaler.
+  void translate_loss_scale() {
+    const DsEntry* enabled = file_.find("fp16.enabled");
+    const bool is_on = enabled && (enabled->is_auto ? merge_.text("fp16") == "true"
+                                                    : enabled->value == Json(true));
+    if (!is_on) return;
+    struct Row {
+      const char *key, *setting, *fallback;
+    };
+    constexpr Row kRows[] = {{"fp16.loss_scale", "fp16_loss_scale", "0"},
+                             {"fp16.initial_scale_power", "fp16_initial_scale", "65536"},
+                             {"fp16.loss_scale_window", "fp16_scale_window", "1000"},
+                             {"fp16.hysteresis", "fp16_hysteresis", "2"},
+                             {"fp16.min_loss_scale", "fp16_min_scale", "1"}};
+    const DsEntry* fixed = file_.find("fp16.loss_scale");
+    const bool is_fixed = fixed && fixed->value.get<double>() > 0;
+    for (const Row& row : kRows) {
+      if (is_fixed && std::string_view(row.setting) != "fp16_loss_scale") continue;
+      if (const DsEntry* entry = file_.find(row.key)) {
+        const bool is_power = std::string_view(row.key) == "fp16.initial_scale_power";
+        set(*entry, row.setting,
+            is_power ? python_float_repr(std::ldexp(1, entry->value.get<int>()))
+                     : plain(entry->value));
+      } else if (find_setting(row.setting)) {
+        merge_.add(make_given(row.setting, row.fallback,
+                              {Rank::kImplied, "DeepSpeed's default, by " + enabled->source()}));
+      }
+    }
+  }
+
+  void translate_optimizer() {
+    const DsEntry* type = file_.find("optimizer.type");
+    if (!type && file_.has_block("optimizer")) {
+      throw ConfigError("{}: found an optimizer without a type, expected one; add \"type\"",
+                        file_.name);
+    }
+    if (!type) return;
+    std::string name = plain(type->value);
+    std::ranges::transform(name, name.begin(), [](unsigned char c) { return std::tolower(c); });
+    const DsEntry* decoupled = file_.find("optimizer.params.adam_w_mode");
+    const bool is_plain_adam = name == "adam" && decoupled && decoupled->value == Json(false);
+    if ((name == "adam" || name == "adamw") && !is_plain_adam) {
+      require_adamw(*type);
+    } else {
+      // Names of the setting optim; what it does not know it refuses by name.
+      static const std::map<std::string, std::string> kNames = {{"adam", "adam"},
+                                                                {"lion", "lion_32bit"}};
+      const auto known = kNames.find(name);
+      set(*type, "optim", known == kNames.end() ? name : known->second);
+    }
+    if (const DsEntry* betas = file_.find("optimizer.params.betas"); betas && !betas->is_auto) {
+      if (betas->value.size() != 2 || !betas->value[0].is_number() ||
+          !betas->value[1].is_number()) {
+        throw ConfigError("{}: found {}, expected two numbers", betas->source(),
+                          betas->value.dump());
+      }
+      set(*betas, "adam_beta1", plain(betas->value[0]));
+      set(*betas, "adam_beta2", plain(betas->value[1]));
+    }
+  }
+
+  void require_adamw(const DsEntry& type) {
+    const Given* optim = merge_.find("optim");
+    if (!optim || canonical_text(*optim).starts_with("adamw")) return;
+    throw ConfigError("{}: found {} beside {} {}, expected the same; remove one", type.source(),
+                      plain(type.value), optim->origin.source, canonical_text(*optim));
+  }
+
+  // The size as the file or a flag gives it; an "auto" takes the flag's default.
+  std::optional<int64_t> known_size(const char* path, const char* setting) {
+    const DsEntry* entry = file_.find(path);
+    if (entry && !entry->is_auto) {
+      set(*entry, setting);
+      return static_cast<int64_t>(entry->value.get<double>());
+    }
+    const Given* given = merge_.find(setting);
+    if (!given && !entry) return std::nullopt;
+    const RunConfig defaults;
+    return std::stoll(given ? canonical_text(*given) : field_text(get_setting(setting), defaults));
+  }
+
+  void translate_batch() {
+    constexpr const char* kMicro = "per_device_train_batch_size";
+    constexpr const char* kAccumulation = "gradient_accumulation_steps";
+    BatchSizes sizes;
+    sizes.micro = known_size("train_micro_batch_size_per_gpu", kMicro);
+    sizes.accumulation = known_size("gradient_accumulation_steps", kAccumulation);
+    const DsEntry* train = file_.find("train_batch_size");
+    if (!train || train->is_auto) return;  // the flags and their defaults decide
+    sizes.train = static_cast<int64_t>(train->value.get<double>());
+    if (world_size_ == 0) return;
+    const BatchSizes solved = solve_batch(sizes, world_size_, train->source());
+    if (!sizes.micro) set(*train, kMicro, std::to_string(*solved.micro));
+    if (!sizes.accumulation) set(*train, kAccumulation, std::to_string(*solved.accumulation));
+  }
+
+  void warn_of_buckets() {
+    const DsEntry* reduce = file_.find("zero_optimization.reduce_bucket_size");
+    const DsEntry* gather = file_.find("zero_optimization.allgather_bucket_size");
+    if (gather && gather->value.get<double>() != 2 * std::floor(gather->value.get<double>() / 2)) {
+      throw ConfigError("{}: found {}, expected an even number", gather->source(),
+                        plain(gather->value));
+    }
+    double elements = 0;
+    std::vector<std::string> names;
+    for (const DsEntry* entry : {reduce, gather}) {
+      if (!entry || entry->is_auto) continue;
+      elements += entry->value.get<double>();
+      names.push_back(fmt::format("{} {}", entry->path.substr(entry->path.rfind('.') + 1),
+                                  plain(entry->value)));
+    }
+    if (names.empty()) return;
+    warnings_.push_back(fmt::format(
+        "{}: no effect here: {}; gradients are reduced unit by unit (DeepSpeed with overlap_comm "
+        "holds 4.5 x {} x 2 bytes = {:.1f} GB for them)",
+        file_.name, fmt::join(names, ", "), plain(elements), 9 * elements / 1e9));
+  }
+
+  void warn_of_inert() {
+    std::vector<std::pair<std::string_view, std::vector<std::string>>> reasons;
+    auto add = [&](std::string_view reason, const std::string& path) {
+      auto found = std::ranges::find(reasons, reason, [](const auto& row) { return row.first; });
+      if (found == reasons.end()) found = reasons.insert(found, {reason, {}});
+      found->second.push_back(path);
+    };
+    for (const DsEntry& entry : file_.entries) {
+      if (entry.is_auto || entry.value.is_null() || is_switched_off(entry)) continue;
+      if (entry.key->use == DsUse::kNoEffect) add(entry.key->text, entry.path);
+      const bool is_of_files =
+          entry.path == "zero_optimization.sub_group_size" || entry.path.starts_with("aio.");
+      if (entry.key->use == DsUse::kCode && is_of_files && !uses_files_) {
+        add("nothing rests in files (no offload device is nvme)", entry.path);
+      }
+    }
+    for (const auto& [reason, paths] : reasons) {
+      warnings_.push_back(
+          fmt::format("{}: no effect here: {}; {}", file_.name, fmt::join(paths, ", "), reason));
+    }
+  }
+
+  bool is_switched_off(const DsEntry& entry) const {
+    if (entry.value.is_object()) return entry.value.value("enabled", Json()) == Json(false);
+    return entry.value == Json(false) ||
+           file_.is_disabled(entry.path.substr(0, entry.path.find('.')));
+  }
+
+  const DsFile& file_;
+  Merge& merge_;
+  int world_size_;
+  std::vector<std::string>& warnings_;
+  bool uses_files_ = false;
+};
+
+// --use_deepspeed, or distributed_type DEEPSPEED in accelerate's file.
+const Given* deepspeed_launch(const Merge& merge) {
+  if (merge.text("use_deepspeed") == "true") return merge.find("use_deepspeed");
+  if (merge.text("distributed_type") == "DEEPSPEED") return merge.find("distributed_type");
+  return nullptr;
+}
+
+}  // namespace
+
+void translate_deepspeed(Merge& merge, int world_size, std::vector<std::string>& warnings) {
+  const std::string text = merge.text("deepspeed");
+  const Given* launch = deepspeed_launch(merge);
+  if (text.empty() || text == "none") {
+    if (launch && !merge.find("zero_stage")) {
+      merge.add(
+          make_given("fsdp_sharding_strategy", kStrategies[2],
+                     {Rank::kImplied, "accelerate's zero_stage 2, by " + launch->origin.source}));
+    }
+    return;
+  }
+  const Given given = *merge.find("deepspeed");
+  const Given* type = merge.find("distributed_type");
+  if (type && type->origin.rank >= Rank::kFile && canonical_text(*type) == "FSDP") {
+    throw ConfigError("{}: found beside {} FSDP, expected FSDP or DeepSpeed; remove one",
+                      given.origin.source, type->origin.source);
+  }
+  Translation(read_deepspeed(text, given.origin.source), merge, world_size, warnings).translate();
+}
+
+}  // namespace strata::config
