@@ -18,6 +18,7 @@ class Inputs:
     MODELS = {
         "plain": tiny_llama.PLAIN,
         "tied": tiny_llama.TIED,
+        "wide": tiny_llama.WIDE,
         "odd": dict(tiny_llama.ODD, vocab_size=tiny_llama.ODD_VOCABULARY),
     }
 

@@ -18,6 +18,8 @@ WORDS = ("the cat sat on a mat and went away when it rained in Zürich 12345 tim
 PLAIN = dict(hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
              num_key_value_heads=2)
 TIED = dict(PLAIN, tie_word_embeddings=True)
+# No row is shorter than a quantised block of 64, which the reference's CPU kernels need.
+WIDE = dict(PLAIN, hidden_size=64, intermediate_size=76)
 # Sizes that no world size divides, and a head that is not hidden_size / heads.
 ODD = dict(hidden_size=21, intermediate_size=29, num_hidden_layers=3, num_attention_heads=3,
            num_key_value_heads=1, head_dim=6, attention_bias=True)

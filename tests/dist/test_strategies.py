@@ -9,6 +9,7 @@ from running import base_flags, run_strata
 STEPS = 10
 ROWS_PER_STEP = 6
 STRATEGIES = ["FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD"]
+ALL_STRATEGIES = [*STRATEGIES, "HYBRID_SHARD", "HYBRID_SHARD_ZERO2", "ZERO1", "ZERO2"]
 WORLDS = [1, 2, 3]
 # Dropout is on: a draw belongs to the row, not to the rank that computes it.
 LORA = dict(use_peft=True, lora_r=3, lora_alpha=12, lora_dropout=0.2, learning_rate=2e-2,
@@ -19,6 +20,10 @@ KINDS = {
     "tied": ("tied", {}),
     "saved_modules": ("plain", dict(LORA, lora_modules_to_save=["lm_head", "norm"])),
     "tied_lora": ("tied", dict(LORA, lora_modules_to_save=["lm_head"])),
+    "qlora": ("odd", dict(LORA, load_in_4bit=True, bnb_4bit_use_double_quant=True,
+                          optim="paged_adamw_8bit")),
+    "int8": ("odd", dict(LORA, load_in_8bit=True, lora_modules_to_save=["lm_head"],
+                         optim="lion_8bit", learning_rate=2e-3)),
 }
 
 
@@ -73,6 +78,14 @@ def test_table(inputs, unsharded, tmp_path, kind, strategy, world, checkpointing
 def test_other_models(inputs, unsharded, tmp_path, kind, strategy, world):
     found = run(inputs, tmp_path, kind, world, strategy, True, 2)
     compare(found.history, unsharded(kind, 2))
+
+
+@pytest.mark.parametrize("world", [2, 3])
+@pytest.mark.parametrize("strategy", ALL_STRATEGIES)
+@pytest.mark.parametrize("kind", ["qlora", "int8"])
+def test_quantised_base(inputs, unsharded, tmp_path, kind, strategy, world):
+    found = run(inputs, tmp_path, kind, world, strategy, True, 1)
+    compare(found.history, unsharded(kind, 1))
 
 
 def test_prefetch_changes_no_bit(inputs, tmp_path):

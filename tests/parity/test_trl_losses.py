@@ -33,11 +33,19 @@ CASES = {
                          warmup_ratio=0.1, max_length=40)),
     "text_with_packed_eval": (
         "text", dict(packing=True, packing_strategy="bfd", eval_strategy="epoch",
-                     lr_scheduler_type="constant", tied=True)),
+                     lr_scheduler_type="constant", model="tied")),
     "all_tokens_of_prompts": ("prompt", dict(completion_only_loss=False, seed=7, data_seed=3)),
     "lora_all_linear_decay": (
         "messages", dict(LORA, lora_target_modules="all-linear", weight_decay=0.05,
                          gradient_accumulation_steps=2)),
+    "qlora_nf4_double": (
+        "messages", dict(LORA, lora_target_modules="all-linear", load_in_4bit=True, model="wide",
+                         bnb_4bit_use_double_quant=True, gradient_accumulation_steps=2)),
+    "qlora_fp4_stored_as_bfloat16": (
+        "prompt", dict(LORA, load_in_4bit=True, model="wide", bnb_4bit_quant_type="fp4",
+                       bnb_4bit_quant_storage="bfloat16")),
+    "lora_int8_skipping_modules": (
+        "messages", dict(LORA, load_in_8bit=True, llm_int8_skip_modules=["o_proj", "lm_head"])),
 }
 
 
@@ -104,7 +112,7 @@ def test_first_steps(inputs, saved_adapter, tmp_path, kind, packing):
 def test_settings(inputs, tmp_path, name):
     kind, settings = CASES[name]
     settings = dict(settings)
-    model = "tied" if settings.pop("tied", False) else "plain"
+    model = settings.pop("model", "plain")
     check(inputs, tmp_path / "out", kind, settings, model)
 
 

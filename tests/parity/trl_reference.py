@@ -13,6 +13,8 @@ import tempfile
 OWN_FLAGS = {"model_name_or_path", "dataset_name", "output_dir", "adapter_name_or_path", "use_peft",
              "lora_r", "lora_alpha", "lora_dropout", "lora_target_modules", "use_rslora",
              "disable_tqdm", "warmup_ratio", "save_strategy"}
+QUANTIZATION = {"load_in_4bit", "load_in_8bit", "bnb_4bit_quant_type", "bnb_4bit_use_double_quant",
+                "bnb_4bit_quant_storage", "bnb_4bit_compute_dtype", "llm_int8_skip_modules"}
 
 
 @functools.cache
@@ -38,12 +40,36 @@ def log_history(flags):
                                     for k, v in flags.items() if k != "output_dir"}))
 
 
+def quantised_model(flags, folder, lora):
+    """The model with its adapter over a base that bitsandbytes quantised; QLoRA's preparation."""
+    _, peft, torch, transformers, _ = stack()
+    settings = {k: v for k, v in flags.items() if k in QUANTIZATION}
+    base = transformers.AutoModelForCausalLM.from_pretrained(
+        folder, dtype=torch.float32, device_map="cpu",
+        quantization_config=transformers.BitsAndBytesConfig(
+            **{"bnb_4bit_quant_type": "nf4", "bnb_4bit_compute_dtype": torch.float32, **settings}))
+    base = peft.prepare_model_for_kbit_training(
+        base, use_gradient_checkpointing=flags.get("gradient_checkpointing", True))
+    transformers.set_seed(flags.get("seed", 42))
+    model = peft.get_peft_model(base, lora)
+    model.fp32_values = {n: p.detach().clone() for n, p in model.named_parameters()
+                         if p.requires_grad}
+    return model
+
+
+def restore_fp32_adapters(model):
+    """TRL rounds adapters over a quantised base to bf16; ours keep fp32 masters."""
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            parameter.data = model.fp32_values[name]
+
+
 @functools.cache
 def _log_history(text):
     flags = json.loads(text)
     datasets, peft, _, transformers, trl = stack()
     with tempfile.TemporaryDirectory() as folder:
-        settings = {k: v for k, v in flags.items() if k not in OWN_FLAGS}
+        settings = {k: v for k, v in flags.items() if k not in OWN_FLAGS | QUANTIZATION}
         if "warmup_ratio" in flags:
             settings["warmup_steps"] = flags["warmup_ratio"]
         args = trl.SFTConfig(output_dir=folder + "/out", use_cpu=True, report_to="none",
@@ -61,6 +87,9 @@ def _log_history(text):
                                        lora_alpha=flags["lora_alpha"],
                                        lora_dropout=flags["lora_dropout"],
                                        target_modules=flags.get("lora_target_modules"))
+        if QUANTIZATION & flags.keys():
+            model, lora = quantised_model(flags, model, lora), None
+            tokenizer = transformers.AutoTokenizer.from_pretrained(flags["model_name_or_path"])
         data = pathlib.Path(flags["dataset_name"])
         evaluates = flags.get("eval_strategy", "no") != "no"
         trainer = trl.SFTTrainer(
@@ -68,5 +97,7 @@ def _log_history(text):
             train_dataset=load_rows(datasets, data / "train.jsonl", folder),
             eval_dataset=load_rows(datasets, data / "test.jsonl", folder) if evaluates else None)
         trainer.remove_callback(transformers.PrinterCallback)
+        if QUANTIZATION & flags.keys():
+            restore_fp32_adapters(model)
         trainer.train()
         return trainer.state.log_history

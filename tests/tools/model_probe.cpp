@@ -4,7 +4,7 @@
 //
 // Request: {"model": folder, "dtype": "float32" | "bfloat16", "documents": [{"ids", "labels"}],
 // "checkpoint": bool, "training": bool, "lora": {LoRA settings} | absent, "seed": initial values,
-// "adapter": folder | absent}.
+// "adapter": folder | absent, "quantization": {"kind", "block", "nested", "skip"} | absent}.
 #include <cstdio>
 #include <exception>
 #include <fstream>
@@ -14,6 +14,7 @@
 #include "strata/base/json.h"
 #include "strata/hf/adapter_files.h"
 #include "strata/hf/model_folder.h"
+#include "strata/models/quantization.h"
 #include "strata/models/registry.h"
 
 namespace strata {
@@ -169,6 +170,15 @@ adapters::LoraOptions lora_options(const Json& json) {
   return options;
 }
 
+models::QuantizationOptions quantization_options(const Json& json) {
+  models::QuantizationOptions options;
+  options.quantization.format = {.kind = ops::quant::parse_kind(json.value("kind", "nf4"), "kind"),
+                                 .block = json.value("block", 64),
+                                 .nested = json.value("nested", false)};
+  options.skip_modules = json.value("skip", std::vector<std::string>{});
+  return options;
+}
+
 class Writer {
  public:
   void add(const std::string& name, const at::Tensor& tensor) {
@@ -199,7 +209,11 @@ void fill_values(models::Model& model, adapters::LoraAdapter* adapter, const Jso
   for (nn::Parameter* p : model.parameters()) {
     by_name[p->name()] = p;
     const auto source = sources.find(p->name());
-    if (source != sources.end()) store.values[p] = read_tensor(folder, source->second).to(compute);
+    if (source == sources.end()) continue;
+    const at::Tensor value = read_tensor(folder, source->second);
+    store.values[p] = p->quantization()
+                          ? ops::quant::quantize(value, p->quantization()->format).bytes
+                          : value.to(compute);
   }
   if (adapter == nullptr) return;
   adapter->initialize(request.value("seed", 0), [&](nn::Parameter& p, const at::Tensor& value) {
@@ -227,11 +241,15 @@ void run_probe(const Json& request, const std::string& output) {
   if (request.contains("lora")) {
     adapter = adapters::attach_lora(*model, lora_options(request.at("lora")));
   }
+  if (request.contains("quantization")) {
+    models::quantize_linears(*model, quantization_options(request.at("quantization")));
+  }
   Store store;
   Writer writer;
   fill_values(*model, adapter.get(), request, compute, store, writer);
   for (nn::Parameter* p : model->parameters()) {
     // A wrong first write (beta 1) would spread the NaN.
+    if (!p->requires_grad()) continue;
     store.gradients[p] = at::full(p->shape(), std::nan(""), store.values.at(p).options());
   }
   const nn::Batch batch = make_batch(request.at("documents"));

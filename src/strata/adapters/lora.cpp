@@ -228,7 +228,9 @@ void LoraAdapter::initialize(uint64_t seed, const Place& place) const {
     draw_linear(layer->out_features(), rank, generator);  // and of B, both replaced
     at::Tensor a = draw_linear(rank, layer->in_features(), generator);
     // PEFT moves the branch to the base's type before it makes it fp32 again.
-    a = a.to(layer->weight().storage_type()).to(at::kFloat);
+    if (!layer->weight().quantization()) {
+      a = a.to(layer->weight().storage_type()).to(at::kFloat);
+    }
     place(branch.a, a);
     place(branch.b, at::zeros({layer->out_features(), rank}, at::kFloat));
   }
@@ -257,7 +259,8 @@ void LoraAdapter::check_tensors(
   }
   // PEFT adds the base's weight of a targeted output layer to the file.
   for (const nn::Linear* layer : layers_) {
-    shapes.erase(hf::kAdapterKeyPrefix + layer->path() + ".base_layer.weight");
+    const std::string base = hf::kAdapterKeyPrefix + layer->path() + ".base_layer.";
+    std::erase_if(shapes, [&](const auto& found) { return found.first.starts_with(base); });
   }
   if (shapes.empty()) return;
   throw FormatError(

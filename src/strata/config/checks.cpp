@@ -18,6 +18,7 @@ class Rules {
   void check() {
     warn_of_unbound();
     check_lora();
+    check_quantization();
     check_optimizer();
     check_steps();
     check_data();
@@ -76,6 +77,42 @@ class Rules {
             "remove it",
             found->origin.source);
       }
+    }
+  }
+
+  void check_quantization() {
+    const QuantizationConfig& quantization = config_.quantization;
+    if (quantization.load_in_4bit && quantization.load_in_8bit) {
+      throw ConfigError("{}: found beside {}, expected one of them; remove one",
+                        source("load_in_4bit"), source("load_in_8bit"));
+    }
+    const bool is_on = quantization.load_in_4bit || quantization.load_in_8bit;
+    const std::string which = quantization.load_in_4bit ? "load_in_4bit" : "load_in_8bit";
+    for (const char* name : {"bnb_4bit_quant_type", "bnb_4bit_blocksize",
+                             "bnb_4bit_use_double_quant", "bnb_4bit_compute_dtype"}) {
+      if (!quantization.load_in_4bit) warn_without_effect(name, "load_in_4bit is off");
+    }
+    if (!is_on) return warn_without_effect("llm_int8_skip_modules", "nothing is quantised");
+    const int64_t block = quantization.bnb_4bit_blocksize;
+    if ((block & (block - 1)) != 0) {
+      throw ConfigError("{}: found {}, expected a power of two from 32 to 4096; choose 64",
+                        source("bnb_4bit_blocksize"), block);
+    }
+    if (!config_.lora.use_peft) {
+      throw ConfigError(
+          "{}: found without an adapter, expected one because quantised weights cannot train; add "
+          "--use_peft",
+          source(which));
+    }
+    if (config_.model.model_name_or_path.empty()) {
+      throw ConfigError(
+          "{}: found without model_name_or_path, expected a checkpoint to quantise; "
+          "name its folder",
+          source(which));
+    }
+    if (quantization.bnb_4bit_compute_dtype == "float16") {
+      warn_without_effect("bnb_4bit_compute_dtype",
+                          "there is no float16 arithmetic, products are taken in the run's type");
     }
   }
 

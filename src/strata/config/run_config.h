@@ -34,6 +34,18 @@ struct DataConfig {
   std::string pad_token;
 };
 
+// The frozen base as codes of bitsandbytes. Names and meaning of BitsAndBytesConfig; the defaults
+// of TRL's ModelConfig.
+struct QuantizationConfig {
+  bool load_in_4bit = false;
+  bool load_in_8bit = false;
+  std::string bnb_4bit_quant_type = "nf4";  // nf4, fp4
+  int64_t bnb_4bit_blocksize = 64;
+  bool bnb_4bit_use_double_quant = false;
+  std::string bnb_4bit_compute_dtype = "auto";  // auto (of the activations), float32, bfloat16
+  std::vector<std::string> llm_int8_skip_modules;
+};
+
 struct LoraConfig {
   bool use_peft = false;
   int64_t r = 16;
@@ -143,6 +155,7 @@ struct ChatConfig {
 struct RunConfig {
   ModelConfig model;
   DataConfig data;
+  QuantizationConfig quantization;
   LoraConfig lora;
   OptimConfig optim;
   TrainConfig train;

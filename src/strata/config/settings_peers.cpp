@@ -32,8 +32,6 @@ constexpr std::string_view kLoader = "batches are made in threads of the rank";
 constexpr std::string_view kEval = "evaluation computes the loss only";
 constexpr std::string_view kDdp = "ranks communicate by the fsdp settings";
 constexpr std::string_view kCompiler = "nothing is compiled at run time";
-constexpr std::string_view kNoQuant = "quantised base weights are not supported";
-constexpr std::string_view kOnlyWithQuant = "no effect without a quantised base";
 
 std::vector<Known> optimization() {
   return {
@@ -171,16 +169,16 @@ std::vector<Known> sft() {
 
 std::vector<Known> quantisation() {
   return {
-      {"load_in_8bit", {"false"}, kNoQuant, true},
-      {"load_in_4bit", {"false"}, kNoQuant, true},
-      {"use_8bit_quantization", {"false"}, kNoQuant, true},
-      {"use_4bit_quantization", {"false"}, kNoQuant, true},
-      {"bnb_4bit_quant_type", {"nf4", "*"}, kOnlyWithQuant},
-      {"bnb_4bit_compute_dtype", {"float16", "*"}, kOnlyWithQuant},
-      {"bnb_4bit_quant_storage", {"none", "*"}, kOnlyWithQuant},
-      {"bnb_4bit_quant_storage_dtype", {"uint8", "*"}, kOnlyWithQuant},
-      {"use_bnb_nested_quant", {"false", "*"}, kOnlyWithQuant, true},
-      {"use_nested_quant", {"false", "*"}, kOnlyWithQuant, true},
+      {"bnb_4bit_quant_storage", {"uint8", "*"}, "codes are sharded as the bytes they are"},
+      {"bnb_4bit_quant_storage_dtype", {"uint8", "*"}, "codes are sharded as the bytes they are"},
+      {"llm_int8_threshold",
+       {"6.0", "6", "*"},
+       "8-bit weights are decoded, activations stay whole"},
+      {"llm_int8_enable_fp32_cpu_offload",
+       {"false", "*"},
+       "the home of a weight is any memory",
+       true},
+      {"llm_int8_has_fp16_weight", {"false"}, "the quantised base is frozen", true},
   };
 }
 

@@ -5,7 +5,7 @@ namespace strata::config {
 namespace {
 
 constexpr std::string_view kModel = "model", kData = "data", kLora = "LoRA",
-                           kFiles = "settings files";
+                           kQuantization = "quantised base", kFiles = "settings files";
 
 std::vector<Setting> with_group(std::string_view group, std::string_view peer,
                                 std::vector<Setting> settings) {
@@ -112,6 +112,40 @@ std::vector<Setting> data_settings() {
         .help = "padding token; default: the tokenizer's, else the end-of-sequence token"}});
 }
 
+std::vector<Setting> quantization_settings() {
+  return with_group(
+      kQuantization, "BitsAndBytesConfig",
+      {{.name = "load_in_4bit",
+        .aliases = {"use_4bit_quantization"},
+        .field = STRATA_FIELD(quantization.load_in_4bit),
+        .help = "quantise the frozen linear layers to 4 bits while loading (QLoRA)"},
+       {.name = "load_in_8bit",
+        .aliases = {"use_8bit_quantization"},
+        .field = STRATA_FIELD(quantization.load_in_8bit),
+        .help = "quantise the frozen linear layers to 8 bits while loading, one scale a row"},
+       {.name = "bnb_4bit_quant_type",
+        .field = STRATA_FIELD(quantization.bnb_4bit_quant_type),
+        .choices = {"nf4", "fp4"},
+        .help = "the 16 values of 4 bits"},
+       {.name = "bnb_4bit_blocksize",
+        .field = STRATA_FIELD(quantization.bnb_4bit_blocksize),
+        .range = {.min = 32, .max = 4096},
+        .help = "elements that share a scale in 4 bits: a power of two",
+        .peer = "bitsandbytes"},
+       {.name = "bnb_4bit_use_double_quant",
+        .aliases = {"use_bnb_nested_quant", "use_nested_quant"},
+        .field = STRATA_FIELD(quantization.bnb_4bit_use_double_quant),
+        .help = "quantise the scales of 4 bits to 8 bits"},
+       {.name = "bnb_4bit_compute_dtype",
+        .field = STRATA_FIELD(quantization.bnb_4bit_compute_dtype),
+        .choices = {"auto", "float32", "bfloat16", "float16"},
+        .help = "type in which 4-bit weights are multiplied; auto, and float16 for want of such "
+                "arithmetic: that of the activations"},
+       {.name = "llm_int8_skip_modules",
+        .field = STRATA_FIELD(quantization.llm_int8_skip_modules),
+        .help = "modules that are not quantised; default: the output layer"}});
+}
+
 std::vector<Setting> lora_settings() {
   return with_group(
       kLora, "ModelConfig",
@@ -155,7 +189,8 @@ std::vector<Setting> lora_settings() {
 
 std::vector<Setting> model_and_data_settings() {
   std::vector<Setting> all;
-  for (auto part : {file_settings, model_settings, data_settings, lora_settings}) {
+  for (auto part :
+       {file_settings, model_settings, data_settings, quantization_settings, lora_settings}) {
     for (Setting& setting : part()) all.push_back(std::move(setting));
   }
   return all;

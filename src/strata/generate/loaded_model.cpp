@@ -11,7 +11,9 @@
 #include "strata/comm/single_group.h"
 #include "strata/hf/adapter_files.h"
 #include "strata/libtorch/cpu_arithmetic.h"
+#include "strata/models/quantization.h"
 #include "strata/models/registry.h"
+#include "strata/shard/quantized_loading.h"
 
 namespace strata::generate {
 namespace {
@@ -127,14 +129,18 @@ LoadedModel::LoadedModel(const LoadOptions& options)
     adapter_ = adapters::attach_lora(
         *model_, adapters::lora_options_of(hf::read_adapter_config(paths_.adapter)));
   }
+  for (nn::Parameter* parameter : model_->parameters()) parameter->set_requires_grad(false);
+  if (const auto options = models::stored_quantization(folder.config())) {
+    models::quantize_linears(*model_, *options);
+  }
   const models::WeightSources sources = model_->check_weights(folder);
   for (nn::Parameter* parameter : model_->parameters()) {
-    parameter->set_requires_grad(false);
-    parameter->set_storage_type(compute_type_);
+    if (!parameter->quantization()) parameter->set_storage_type(compute_type_);
   }
   store_ = std::make_unique<shard::UnitStore>(*model_, mesh_,
                                               shard::StoreOptions{.compute_type = compute_type_});
   shard::fill_homes(*store_, rounded_to(storage_type_, checkpoint::base_source(folder, sources)));
+  shard::fill_quantized_homes(*store_, folder, sources);
   if (adapter_) checkpoint::load_adapter(paths_.adapter, *adapter_, *store_);
   for (int u = 0; u < store_->num_units(); ++u) {
     store_->gather(u);

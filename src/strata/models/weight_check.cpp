@@ -7,6 +7,7 @@
 #include <fmt/ranges.h>
 
 #include "strata/base/error.h"
+#include "strata/hf/bitsandbytes.h"
 
 namespace strata::models {
 namespace {
@@ -21,13 +22,40 @@ std::string list_names(const std::vector<std::string>& names) {
   return text;
 }
 
+// The file's codes must be those that quantization_config in config.json announces.
+void check_codes(const hf::ModelFolder& folder, const hf::QuantizedWeight& stored,
+                 const nn::Parameter& parameter) {
+  if (!parameter.quantization()) {
+    throw FormatError(
+        "{}: found \"{}\" quantised ({}), expected a plain weight; use the config.json that "
+        "belongs to these weights, and train adapters only",
+        folder.path().string(), stored.codes->name, stored.kind);
+  }
+  const ops::quant::Format& format = parameter.quantization()->format;
+  if (stored.kind == ops::quant::name_of(format.kind) &&
+      (stored.kind == "int8" ||
+       (stored.blocksize == format.block && (stored.nested != nullptr) == format.nested))) {
+    return;
+  }
+  throw FormatError(
+      "{}: found \"{}\" as {}, blocks of {}{}, expected {}; use the config.json that belongs to "
+      "these weights",
+      folder.path().string(), stored.codes->name, stored.kind, stored.blocksize,
+      stored.nested != nullptr ? ", double" : "", ops::quant::describe(format));
+}
+
 void check_shape(const hf::ModelFolder& folder, const hf::TensorInfo& info,
                  const nn::Parameter& parameter) {
-  if (info.shape == parameter.shape()) return;
+  std::vector<int64_t> shape = info.shape;
+  if (const auto stored = hf::find_quantized_weight(folder, info.name)) {
+    check_codes(folder, *stored, parameter);
+    shape = stored->shape;
+  }
+  if (shape == parameter.shape()) return;
   throw FormatError(
       "{}: tensor \"{}\" has shape [{}], config.json implies [{}]; use the config.json "
       "that belongs to these weights",
-      folder.file_of(info).path().filename().string(), info.name, fmt::join(info.shape, ", "),
+      folder.file_of(info).path().filename().string(), info.name, fmt::join(shape, ", "),
       fmt::join(parameter.shape(), ", "));
 }
 
@@ -64,6 +92,9 @@ WeightSources match_weights(const hf::ModelFolder& folder,
       const hf::TensorInfo* info = folder.find(name);
       if (info == nullptr) continue;
       check_shape(folder, *info, *weight.parameter);
+      for (std::string& companion : hf::quantized_companions(folder, name)) {
+        known.insert(std::move(companion));
+      }
       if (source == nullptr) source = info;
     }
     if (source == nullptr) {

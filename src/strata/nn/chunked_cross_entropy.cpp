@@ -5,8 +5,8 @@
 #include <torch/csrc/autograd/grad_mode.h>
 
 #include "strata/base/error.h"
+#include "strata/nn/weight_product.h"
 #include "strata/ops/cross_entropy.h"
-#include "strata/ops/matmul.h"
 
 namespace strata::nn {
 namespace {
@@ -35,7 +35,7 @@ struct ChunkLogits {
 ChunkLogits chunk_logits(const LossCall& call, const at::Tensor& h, const DropoutDraw& draw,
                          at::Tensor buffer) {
   const Linear& output = *call.output;
-  ops::matmul_into(buffer, h, output.weight().value(), {.b = true}, /*beta=*/0);
+  multiply_by_weight_into(buffer, h, output.weight(), /*beta=*/0);
   if (output.bias() != nullptr) buffer.add_(output.bias()->value());
   if (output.low_rank() == nullptr) return {buffer, at::Tensor()};
   at::Tensor hidden = low_rank_forward_(buffer, h, *output.low_rank(), draw);
@@ -45,7 +45,7 @@ ChunkLogits chunk_logits(const LossCall& call, const at::Tensor& h, const Dropou
 void chunk_backward(const LossCall& call, const at::Tensor& dlogits, const LowRankSaved& saved,
                     const DropoutDraw& draw, at::Tensor dh) {
   const Linear& output = *call.output;
-  ops::matmul_into(dh, dlogits, output.weight().value(), {}, /*beta=*/0);
+  multiply_by_weight_back_into(dh, dlogits, output.weight(), /*beta=*/0);
   if (output.weight().requires_grad()) {
     output.weight().accumulate_grad_product(dlogits, saved.x);
   }

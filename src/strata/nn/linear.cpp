@@ -5,7 +5,7 @@
 
 #include "strata/base/error.h"
 #include "strata/nn/function_state.h"
-#include "strata/ops/matmul.h"
+#include "strata/nn/weight_product.h"
 
 namespace strata::nn {
 namespace {
@@ -35,8 +35,9 @@ at::Tensor start_value(const Linear& layer, const at::Tensor& x, const at::Tenso
 
 at::Tensor base_product(const Linear& layer, const at::Tensor& x, const at::Tensor& residual) {
   at::Tensor y = start_value(layer, x, residual);
-  if (!y.defined()) return ops::matmul(x, layer.weight().value(), {.b = true});
-  ops::matmul_into(y, x, layer.weight().value(), {.b = true}, /*beta=*/1);
+  const float beta = y.defined() ? 1 : 0;
+  if (!y.defined()) y = at::empty({x.size(0), layer.out_features()}, x.options());
+  multiply_by_weight_into(y, x, layer.weight(), beta);
   return y;
 }
 
@@ -75,11 +76,9 @@ struct LinearFunction : torch::autograd::Function<LinearFunction> {
       const Linear& layer = *call.layers[i];
       const at::Tensor& dy = gradients[i];
       if (context->needs_input_grad(0)) {
-        if (dx.defined()) {
-          ops::matmul_into(dx, dy, layer.weight().value(), {}, /*beta=*/1);
-        } else {
-          dx = ops::matmul(dy, layer.weight().value());
-        }
+        const float beta = dx.defined() ? 1 : 0;
+        if (!dx.defined()) dx = at::empty({dy.size(0), layer.in_features()}, dy.options());
+        multiply_by_weight_back_into(dx, dy, layer.weight(), beta);
       }
       write_base_gradients(layer, dy, x);
       if (layer.low_rank() != nullptr) {

@@ -8,9 +8,37 @@ namespace strata::nn {
 Parameter::Parameter(std::string name, std::vector<int64_t> shape, at::ScalarType storage)
     : name_(std::move(name)), shape_(std::move(shape)), numel_(1), storage_(storage) {
   for (int64_t size : shape_) numel_ *= size;
+  stored_numel_ = numel_;
+}
+
+void Parameter::set_quantization(const Quantization& quantization) {
+  if (shape_.size() != 2 || requires_grad_) {
+    throw InternalError("parameter \"{}\": found it quantised, expected a frozen matrix", name_);
+  }
+  quantization_ = quantization;
+  storage_ = at::kByte;
+  stored_numel_ = ops::quant::stored_bytes(quantization.format, shape_[0], shape_[1]);
 }
 
 const at::Tensor& Parameter::value() const {
+  if (quantization_.has_value()) {
+    throw InternalError(
+        "parameter \"{}\": found its value read, expected quantized_value() of a quantised weight; "
+        "report this as a bug",
+        name_);
+  }
+  return gathered();
+}
+
+ops::quant::QuantizedMatrix Parameter::quantized_value() const {
+  return {quantization_.value().format, shape_[0], shape_[1], gathered()};
+}
+
+at::Tensor Parameter::dense_value(at::ScalarType type) const {
+  return quantization_ ? ops::quant::dequantize(quantized_value(), type) : value().to(type);
+}
+
+const at::Tensor& Parameter::gathered() const {
   if (!value_.defined()) {
     throw InternalError(
         "parameter \"{}\": found it read while its unit is not gathered, "
@@ -53,13 +81,13 @@ void Parameter::accumulate_grad_product(const at::Tensor& a, const at::Tensor& b
 }
 
 void Parameter::attach_value(at::Tensor value) {
-  if (value.numel() != numel_) {
+  if (value.numel() != stored_numel_) {
     throw InternalError(
         "parameter \"{}\": found {} elements gathered, expected {}; report this as "
         "a bug",
-        name_, value.numel(), numel_);
+        name_, value.numel(), stored_numel_);
   }
-  value_ = value.view(shape_);
+  value_ = quantization_ ? value : value.view(shape_);
 }
 
 void Parameter::attach_grad(at::Tensor gradient, bool overwrite) {

@@ -5,10 +5,13 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
+
+#include "strata/ops/quant/quantized.h"
 
 namespace strata::nn {
 
@@ -16,6 +19,13 @@ namespace strata::nn {
 struct GradTarget {
   at::Tensor tensor;
   float beta;
+};
+
+// A frozen matrix that rests, travels and is gathered as codes.
+struct Quantization {
+  ops::quant::Format format;
+  // The type in which products use the decoded weight; none: that of the activations.
+  std::optional<at::ScalarType> compute;
 };
 
 // Invariants: value() only between attach_value() and detach_value(); grad() only between
@@ -34,12 +44,21 @@ class Parameter {
   const std::vector<int64_t>& shape() const { return shape_; }
   int64_t numel() const { return numel_; }
   at::ScalarType storage_type() const { return storage_; }
-  void set_storage_type(at::ScalarType type) { storage_ = type; }
+  void set_storage_type(at::ScalarType type) { storage_ = type; }  // not of a quantised one
+  // Elements of storage_type() at rest: numel(), or bytes of a quantised matrix.
+  int64_t stored_numel() const { return stored_numel_; }
+  // Makes storage_type() bytes. Requires: a matrix, before memory is given out.
+  void set_quantization(const Quantization& quantization);
+  const std::optional<Quantization>& quantization() const { return quantization_; }
   bool requires_grad() const { return requires_grad_; }
   void set_requires_grad(bool value) { requires_grad_ = value; }
 
-  // The whole tensor, of shape(), in the compute type.
+  // The whole tensor, of shape(), in the compute type. InternalError for a quantised one.
   const at::Tensor& value() const;
+  // The codes of a quantised one.
+  ops::quant::QuantizedMatrix quantized_value() const;
+  // The whole tensor in `type`, decoded where it is quantised.
+  at::Tensor dense_value(at::ScalarType type) const;
   bool is_gathered() const { return value_.defined(); }
 
   // Where to write this use's gradient (shape()). The first call after attach_grad(overwrite=true)
@@ -62,9 +81,13 @@ class Parameter {
   std::string name_;
   std::vector<int64_t> shape_;
   int64_t numel_;
+  int64_t stored_numel_;
   at::ScalarType storage_;
+  std::optional<Quantization> quantization_;
   bool requires_grad_ = true;
-  at::Tensor value_;
+  const at::Tensor& gathered() const;
+
+  at::Tensor value_;  // shape(), or the flat codes
   at::Tensor grad_;
   bool overwrite_ = false;
   bool written_ = false;

@@ -15,6 +15,10 @@ namespace strata::ops {
 
 struct AdamWStep;
 
+namespace quant::cpu {
+struct MatrixCodes;
+}
+
 // A [rows, columns] matrix whose columns are contiguous.
 struct MatrixView {
   void* data;
@@ -90,6 +94,8 @@ struct MatmulArguments {
   Element c_type;
   MatrixView c;
   bool add;
+  // b as codes instead of data; its rows are `b.stride` elements.
+  const quant::cpu::MatrixCodes* b_codes = nullptr;
 };
 void matmul(const MatmulArguments& m);
 

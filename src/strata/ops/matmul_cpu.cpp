@@ -9,6 +9,7 @@
 
 #include "strata/ops/block_product.h"
 #include "strata/ops/cpu_kernels.h"
+#include "strata/ops/quant/kernels.h"
 #include "strata/ops/vectorize.h"
 
 namespace strata::ops::cpu {
@@ -38,16 +39,27 @@ struct Panel {
   int64_t stride;     // between rows in memory
   bool contiguous_lines;
   int64_t width, inner, panel_width;
+  // Quantised factors: what is decoded, and the place of line 0, inner 0 in it.
+  const quant::cpu::MatrixCodes* codes = nullptr;
+  int64_t first_index = 0;
 };
 
+// `n` elements from `offset` on, counted in memory from line 0, inner 0.
+void read_elements(const Panel& p, int64_t offset, int64_t n, float* to) {
+  if (p.codes != nullptr) {
+    quant::cpu::dequantize(*p.codes, p.first_index + offset, n, to);
+  } else {
+    copy_row(p.type, at_index(p.type, p.first, offset), n, to);
+  }
+}
+
 void pack_contiguous_lines(const Panel& p, float* panel, float* scratch) {
-  if (p.type == Element::kFloat) {
+  if (p.codes == nullptr && p.type == Element::kFloat) {
     transpose_block(static_cast<const float*>(p.first), p.stride, p.width, p.inner, panel,
                     p.panel_width);
   } else {
     for (int64_t line = 0; line < p.width; ++line) {
-      copy_row(p.type, at_index(p.type, p.first, line * p.stride), p.inner,
-               scratch + line * p.inner);
+      read_elements(p, line * p.stride, p.inner, scratch + line * p.inner);
     }
     transpose_block(scratch, p.inner, p.width, p.inner, panel, p.panel_width);
   }
@@ -60,18 +72,25 @@ void pack(const Panel& p, float* panel, float* scratch) {
   if (p.contiguous_lines) return pack_contiguous_lines(p, panel, scratch);
   for (int64_t k = 0; k < p.inner; ++k) {
     float* row = panel + k * p.panel_width;
-    copy_row(p.type, at_index(p.type, p.first, k * p.stride), p.width, row);
+    read_elements(p, k * p.stride, p.width, row);
     std::fill(row + p.width, row + p.panel_width, 0.0f);
   }
 }
 
 // The panel of lines [line, line + width) and inner elements [k, k + inner).
 Panel panel_of(Element type, const MatmulFactor& factor, bool contiguous_lines, int64_t line,
-               int64_t width, int64_t k, int64_t inner, int64_t panel_width) {
+               int64_t width, int64_t k, int64_t inner, int64_t panel_width,
+               const quant::cpu::MatrixCodes* codes = nullptr) {
   const int64_t index = contiguous_lines ? line * factor.stride + k : k * factor.stride + line;
-  return {
-      type,       at_index(type, factor.data, index), factor.stride, contiguous_lines, width, inner,
-      panel_width};
+  return {.type = type,
+          .first = codes == nullptr ? at_index(type, factor.data, index) : nullptr,
+          .stride = factor.stride,
+          .contiguous_lines = contiguous_lines,
+          .width = width,
+          .inner = inner,
+          .panel_width = panel_width,
+          .codes = codes,
+          .first_index = index};
 }
 
 // Columns [begin, begin + count) of op(b), packed: for each range of the inner dimension the panels
@@ -93,9 +112,9 @@ void pack_columns(const MatmulArguments& m, PackedColumns& packed) {
       const int64_t k = i / panels * kInner;
       const int64_t column = i % panels * kTileColumns;
       const int64_t inner = std::min(kInner, m.inner - k);
-      const Panel panel =
-          panel_of(m.type, m.b, m.b.transposed, packed.begin + column,
-                   std::min(kTileColumns, packed.count - column), k, inner, kTileColumns);
+      const Panel panel = panel_of(m.type, m.b, m.b.transposed, packed.begin + column,
+                                   std::min(kTileColumns, packed.count - column), k, inner,
+                                   kTileColumns, m.b_codes);
       pack(panel, const_cast<float*>(packed.panel(k, inner, column)), scratch.get());
     }
   });

@@ -62,6 +62,7 @@ void fill_homes(UnitStore& store, const Source& source) {
     const auto& segments = store.unit(u).segments;
     for (int s = 0; s < static_cast<int>(segments.size()); ++s) {
       for (const Piece& piece : pieces_of(segments[static_cast<size_t>(s)], rank)) {
+        if (piece.parameter->quantization()) continue;
         source(*piece.parameter, piece.tensor_begin,
                store.home(u, s).value.narrow(0, piece.shard_begin, piece.length));
       }

@@ -16,7 +16,7 @@ using Source =
     std::function<bool(const nn::Parameter& parameter, int64_t begin, const at::Tensor& out)>;
 
 // Calls `source` for every piece of this rank. A parameter that the source does not know keeps what
-// its home holds.
+// its home holds. Quantised parameters are left to quantized_loading.h.
 void fill_homes(UnitStore& store, const Source& source);
 
 // The file's tensor of the parameter's name, converted to the home's type.

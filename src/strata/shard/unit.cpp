@@ -8,6 +8,12 @@
 namespace strata::shard {
 namespace {
 
+// Bytes hold scales of four bytes that products read in place.
+int64_t alignment_of(const Segment& segment) {
+  if (segment.trainable) return kTrainableAlignment;
+  return segment.storage == at::kByte ? 4 * kAlignment : kAlignment;
+}
+
 int64_t round_up(int64_t value, int64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
@@ -27,8 +33,8 @@ void close_segments(Unit& unit, int shard_group_size) {
   std::stable_sort(unit.segments.begin(), unit.segments.end(),
                    [](const Segment& a, const Segment& b) { return a.trainable < b.trainable; });
   for (Segment& segment : unit.segments) {
-    segment.shard_numel =
-        round_up(round_up(segment.numel, shard_group_size) / shard_group_size, kAlignment);
+    segment.shard_numel = round_up(round_up(segment.numel, shard_group_size) / shard_group_size,
+                                   alignment_of(segment));
     segment.numel = segment.shard_numel * shard_group_size;
   }
 }
@@ -126,7 +132,7 @@ Partition partition_model(models::Model& model, int shard_group_size, const Wrap
       if (is_new) {
         Segment& segment = segment_for(unit, *parameter);
         segment.extents.push_back({parameter, segment.numel});
-        segment.numel = round_up(segment.numel + parameter->numel(), kAlignment);
+        segment.numel = round_up(segment.numel + parameter->stored_numel(), alignment_of(segment));
       }
       needed.push_back(entry->second);
     }
@@ -144,7 +150,7 @@ std::vector<Piece> pieces_of(const Segment& segment, int rank) {
   std::vector<Piece> pieces;
   for (const Extent& extent : segment.extents) {
     const int64_t first = std::max(extent.begin, begin);
-    const int64_t last = std::min(extent.begin + extent.parameter->numel(), end);
+    const int64_t last = std::min(extent.begin + extent.parameter->stored_numel(), end);
     if (first < last) {
       pieces.push_back({extent.parameter, first - extent.begin, first - begin, last - first});
     }

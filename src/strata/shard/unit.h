@@ -10,15 +10,22 @@
 
 namespace strata::shard {
 
-// Every tensor of a segment starts at a multiple of this many elements (64 bytes of fp32), so that
-// vector loads of the matrix products stay aligned in a gathered slot.
+// Every tensor of a segment starts at a multiple of this many elements (64 bytes of fp32, and of
+// bytes), so that vector loads of the matrix products stay aligned in a gathered slot.
 inline constexpr int64_t kAlignment = 16;
+
+// Trained tensors and shards start at multiples of the block of 8-bit optimizer state, so that no
+// block of a tensor is split between ranks and the state does not depend on their number.
+inline constexpr int64_t kTrainableAlignment = 256;
 
 struct Extent {
   nn::Parameter* parameter;
   int64_t begin;  // first element in the flat segment
 };
 
+// Quantised weights are a segment of bytes: positions and lengths count elements of the storage
+// type, so bytes there, and a piece is a range of the tensor's bytes (ops/quant/format.h).
+//
 // Parameters of one unit that share storage type and trainability, as one flat array. Rank r of a
 // shard group of n holds elements [r * shard_numel, (r + 1) * shard_numel): a contiguous flat range
 // of every tensor, possibly empty.
@@ -34,7 +41,7 @@ struct Segment {
 // The part of a tensor that rests on one rank.
 struct Piece {
   nn::Parameter* parameter;
-  int64_t tensor_begin;  // first element of the piece in the flattened tensor
+  int64_t tensor_begin;  // first stored element of the piece in the flattened tensor
   int64_t shard_begin;   // its place in the rank's shard
   int64_t length;        // elements, > 0
 };

@@ -8,9 +8,9 @@ namespace strata::shard {
 // What is under way for one segment.
 struct UnitStore::Visit {
   Home home;
-  at::Tensor slot;       // compute type, [numel]
-  bool widens = false;   // the all-gather fills the slot's tail with 16-bit values
-  at::Tensor part;       // compute type, [numel / part ranks]: kept between forward and backward
+  at::Tensor slot;      // slot_type(), [numel]
+  bool widens = false;  // the all-gather fills the slot's tail with 16-bit values
+  at::Tensor part;  // of the slot's type, [numel / part ranks]: kept between forward and backward
   at::Tensor in_flight;  // the part that the all-gather reads
   std::unique_ptr<comm::Work> gathering;
   at::Tensor whole_gradient;  // fp32, [numel]
@@ -64,7 +64,12 @@ bool UnitStore::has_open_gradients(int u) const {
   return states_[static_cast<size_t>(u)]->gradients_open;
 }
 
+at::ScalarType UnitStore::slot_type(const Segment& segment) const {
+  return segment.storage == at::kByte ? at::kByte : options_.compute_type;
+}
+
 at::ScalarType UnitStore::wire_type(const Segment& segment) const {
+  if (segment.storage == at::kByte) return at::kByte;
   const at::ScalarType compute = options_.compute_type;
   if (compute != at::kFloat || !options_.device.is_cpu()) return compute;
   if (is_16_bit(segment.storage)) return segment.storage;
@@ -72,8 +77,8 @@ at::ScalarType UnitStore::wire_type(const Segment& segment) const {
 }
 
 bool UnitStore::is_own_slot(const Segment& segment) const {
-  return mesh_.shard->size() == 1 && segment.storage == options_.compute_type &&
-         wire_type(segment) == options_.compute_type;
+  const at::ScalarType type = slot_type(segment);
+  return mesh_.shard->size() == 1 && segment.storage == type && wire_type(segment) == type;
 }
 
 void UnitStore::gather(int u, bool from_parts) {
@@ -92,7 +97,7 @@ void UnitStore::gather(int u, bool from_parts) {
       visit.slot = visit.home.value;
       continue;
     }
-    visit.slot = pool_.acquire(segment.numel, options_.compute_type);
+    visit.slot = pool_.acquire(segment.numel, slot_type(segment));
     if (from_parts) {
       visit.in_flight = std::move(visit.part);
       visit.part = at::Tensor();
@@ -118,7 +123,7 @@ void UnitStore::refresh(int u) {
 
 void UnitStore::start_gather(Visit& visit, const Segment& segment) {
   const at::ScalarType type = wire_type(segment);
-  visit.widens = type != options_.compute_type;
+  visit.widens = type != slot_type(segment);
   const at::Tensor wire = visit.widens ? narrow_tail(visit.slot, type) : visit.slot;
   if (segment.storage == type) {
     visit.gathering = mesh_.shard->all_gather(wire, visit.home.value);
@@ -161,7 +166,7 @@ void UnitStore::attach_values(int u) {
   for (size_t s = 0; s < state.visits.size(); ++s) {
     for (const Extent& extent : unit(u).segments[s].extents) {
       extent.parameter->attach_value(
-          state.visits[s].slot.narrow(0, extent.begin, extent.parameter->numel()));
+          state.visits[s].slot.narrow(0, extent.begin, extent.parameter->stored_numel()));
     }
   }
 }
@@ -174,7 +179,7 @@ void UnitStore::release(int u, bool keep_part) {
     for (const Extent& extent : unit(u).segments[s].extents) extent.parameter->detach_value();
     if (keep_part && !visit.slot.is_same(visit.home.value)) {
       const int64_t length = visit.slot.numel() / mesh_.part->size();
-      visit.part = pool_.acquire(length, options_.compute_type);
+      visit.part = pool_.acquire(length, visit.slot.scalar_type());
       visit.part.copy_(visit.slot.narrow(0, length * mesh_.part->rank(), length));
     }
     if (!visit.slot.is_same(visit.home.value)) pool_.give_back(std::move(visit.slot));

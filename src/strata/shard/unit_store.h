@@ -80,6 +80,9 @@ class UnitStore {
  private:
   struct Visit;
   struct State;
+  // The element type of a gathered segment: the compute type, but codes are decoded where they are
+  // used, not before.
+  at::ScalarType slot_type(const Segment& segment) const;
   at::ScalarType wire_type(const Segment& segment) const;
   // Whether the home itself can serve as the slot.
   bool is_own_slot(const Segment& segment) const;

@@ -6,9 +6,11 @@
 #include "strata/base/error.h"
 #include "strata/checkpoint/import.h"
 #include "strata/comm/agreement.h"
+#include "strata/models/quantization.h"
 #include "strata/models/registry.h"
-#include "strata/optim/adamw.h"
+#include "strata/optim/make_optimizer.h"
 #include "strata/shard/loading.h"
+#include "strata/shard/quantized_loading.h"
 #include "strata/train/strategy.h"
 
 namespace strata::train {
@@ -63,6 +65,26 @@ void attach_adapter(const config::RunConfig& config, Trainee& trainee) {
   } else if (config.lora.use_peft) {
     trainee.adapter = adapters::attach_lora(*trainee.model, options_of(config.lora));
   }
+}
+
+// A checkpoint that holds codes decides over the settings, as in the reference.
+std::optional<models::QuantizationOptions> quantization_of(const config::QuantizationConfig& config,
+                                                           const Json& model_config) {
+  auto stored = models::stored_quantization(model_config);
+  if (stored || !(config.load_in_4bit || config.load_in_8bit)) return stored;
+  models::QuantizationOptions options;
+  options.skip_modules = config.llm_int8_skip_modules;
+  if (config.load_in_8bit) {
+    options.quantization.format.kind = ops::quant::Kind::kInt8;
+    return options;
+  }
+  options.quantization.format = {
+      .kind = ops::quant::parse_kind(config.bnb_4bit_quant_type, "bnb_4bit_quant_type"),
+      .block = config.bnb_4bit_blocksize,
+      .nested = config.bnb_4bit_use_double_quant};
+  if (config.bnb_4bit_compute_dtype == "float32") options.quantization.compute = at::kFloat;
+  if (config.bnb_4bit_compute_dtype == "bfloat16") options.quantization.compute = at::kBFloat16;
+  return options;
 }
 
 // Trained weights have fp32 masters, whatever the file holds.
@@ -124,6 +146,9 @@ std::unique_ptr<Trainee> assemble(const config::RunConfig& config, comm::Mesh& m
     const at::ScalarType storage = storage_type_of(config.model.dtype, trainee->model_config);
     trainee->model = models::create_model(trainee->model_config, {.storage = storage});
     attach_adapter(config, *trainee);
+    if (const auto options = quantization_of(config.quantization, trainee->model_config)) {
+      models::quantize_linears(*trainee->model, *options);
+    }
     if (!config.model.model_name_or_path.empty()) {
       folder.emplace(config.model.model_name_or_path);
       sources = trainee->model->check_weights(*folder);
@@ -134,15 +159,17 @@ std::unique_ptr<Trainee> assemble(const config::RunConfig& config, comm::Mesh& m
     trainee->store = std::make_unique<shard::UnitStore>(*trainee->model, mesh, options);
     fill_values(config, folder ? &*folder : nullptr, sources, *trainee);
   });
+  if (folder) shard::fill_quantized_homes(*trainee->store, *folder, sources);
   const shard::ChainShape shape = shard::shape_of(*trainee->model, trainee->store->partition());
   trainee->executor = std::make_unique<shard::Executor>(
       *trainee->model, *trainee->store,
       shard::build_schedules(shape, schedule_options(config.shard)));
-  trainee->optimizer = std::make_unique<optim::AdamW>(
-      *trainee->store, optim::AdamWOptions{.beta1 = config.optim.adam_beta1,
-                                           .beta2 = config.optim.adam_beta2,
-                                           .eps = config.optim.adam_epsilon,
-                                           .weight_decay = config.optim.weight_decay});
+  trainee->optimizer =
+      optim::make_optimizer(*trainee->store, {.name = config.optim.optim,
+                                              .beta1 = config.optim.adam_beta1,
+                                              .beta2 = config.optim.adam_beta2,
+                                              .eps = config.optim.adam_epsilon,
+                                              .weight_decay = config.optim.weight_decay});
   return trainee;
 }
 

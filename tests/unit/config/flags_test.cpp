@@ -128,11 +128,11 @@ TEST(Flags, WrongOnesAreNamed) {
       {{"--seed", "-3"}, "--seed: found \"-3\", expected an integer of at least 0"},
       {{"--packing", "maybe"}, "--packing: found \"maybe\", expected true or false"},
       {{"word"}, "word: found a word that belongs to no flag, expected --name value"},
-      {{"--optim", "adafactor"},
-       "--optim: found \"adafactor\", expected one of adamw_torch_fused, adamw_torch; it is not "
-       "supported in this version"},
+      {{"--optim", "adagrad"},
+       "--optim: found \"adagrad\", expected one of adamw_torch_fused, adamw_torch, "
+       "adamw_bnb_8bit"},
       {{"--optim", "adm"},
-       "--optim: found \"adm\", expected one of adamw_torch_fused, adamw_torch"},
+       "--optim: found \"adm\", expected one of adamw_torch_fused, adamw_torch, adamw_bnb_8bit"},
       {{"--fsdp_sharding_strategy", "6"},
        "--fsdp_sharding_strategy: found \"6\", expected one of FULL_SHARD, SHARD_GRAD_OP, "
        "NO_SHARD, HYBRID_SHARD, HYBRID_SHARD_ZERO2, ZERO1, ZERO2"},
@@ -152,9 +152,11 @@ TEST(Flags, WrongOnesAreNamed) {
       {{"--neftune_noise_alpha", "5"},
        "--neftune_noise_alpha: found \"5\", expected none; not supported in this version (leave it "
        "out)"},
-      {{"--load_in_4bit"},
-       "--load_in_4bit: found \"true\", expected false; not supported in this version (quantised "
-       "base weights are not supported)"},
+      {{"--load_in_4bit"}, "--load_in_4bit: found without an adapter, expected one"},
+      {{"--load_in_4bit", "--load_in_8bit", "--use_peft"},
+       "--load_in_4bit: found beside --load_in_8bit, expected one of them"},
+      {{"--load_in_4bit", "--use_peft", "--bnb_4bit_blocksize", "96"},
+       "--bnb_4bit_blocksize: found 96, expected a power of two from 32 to 4096"},
       {{"--num_processes", "2"},
        "--num_processes: found a flag of the launcher, expected flags of the recipe; write strata "
        "launch --num_processes ... sft ..."},

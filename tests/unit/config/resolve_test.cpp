@@ -128,7 +128,8 @@ TEST_F(SettingsFiles, OwnYamlErrorsNameFileAndLine) {
       {"- 1\n", ":1: found no mapping, expected lines of \"key: value\""},
       {"seed: 1\n\tpacking: x: y\n", ":2:"},
       {"config: other.yaml\n", ":1: found the unknown key \"config\""},
-      {"optim: lomo\n", ":1: found \"lomo\", expected one of adamw_torch_fused, adamw_torch"},
+      {"optim: lomo\n",
+       ":1: found \"lomo\", expected one of adamw_torch_fused, adamw_torch, adamw_bnb_8bit"},
       {"packing: maybe\n", ":1: found \"maybe\", expected true or false"},
   };
   for (const Row& row : table) {

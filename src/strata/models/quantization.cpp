@@ -1,0 +1,99 @@
+// Choice of the layers that are quantised. Never: arithmetic.
+#include "strata/models/quantization.h"
+
+#include <algorithm>
+#include <regex>
+#include <set>
+
+#include "strata/base/error.h"
+#include "strata/nn/linear.h"
+
+namespace strata::models {
+namespace {
+
+// transformers' should_convert_module: a prefix or regular expression up to a border between
+// modules, or a plain ending.
+bool is_skipped(const std::string& path, const std::vector<std::string>& skip) {
+  return std::any_of(skip.begin(), skip.end(), [&](const std::string& entry) {
+    if (path.ends_with(entry) || path == entry || path.starts_with(entry + ".")) return true;
+    try {
+      return std::regex_search(path, std::regex("^(?:" + entry + ")(?:\\.|$)"));
+    } catch (const std::regex_error&) {
+      return false;
+    }
+  });
+}
+
+at::ScalarType compute_type_of(const std::string& name) {
+  return name == "bfloat16" ? at::kBFloat16 : at::kFloat;
+}
+
+std::string text_of(const Json& json, const char* key, const std::string& missing) {
+  const auto found = json.find(key);
+  return found != json.end() && found->is_string() ? found->get<std::string>() : missing;
+}
+
+bool flag_of(const Json& json, const char* key) {
+  const auto found = json.find(key);
+  return found != json.end() && found->is_boolean() && found->get<bool>();
+}
+
+}  // namespace
+
+std::optional<QuantizationOptions> stored_quantization(const Json& model_config) {
+  const auto entry = model_config.find("quantization_config");
+  if (entry == model_config.end() || !entry->is_object()) return {};
+  const std::string method = text_of(*entry, "quant_method", "");
+  const bool in_4bit = flag_of(*entry, "load_in_4bit") || flag_of(*entry, "_load_in_4bit");
+  const bool in_8bit = flag_of(*entry, "load_in_8bit") || flag_of(*entry, "_load_in_8bit");
+  if (method != "bitsandbytes" || in_4bit == in_8bit) {
+    throw ConfigError(
+        "config.json: quantization_config: found quant_method \"{}\", expected bitsandbytes with "
+        "load_in_4bit or load_in_8bit; use a checkpoint without quantisation",
+        method);
+  }
+  QuantizationOptions options;
+  if (in_8bit) {
+    options.quantization.format.kind = ops::quant::Kind::kInt8;
+  } else {
+    options.quantization.format.kind = ops::quant::parse_kind(
+        text_of(*entry, "bnb_4bit_quant_type", "fp4"), "config.json: bnb_4bit_quant_type");
+    options.quantization.format.nested = flag_of(*entry, "bnb_4bit_use_double_quant");
+    const std::string compute = text_of(*entry, "bnb_4bit_compute_dtype", "float32");
+    // fp16 arithmetic does not exist here: the type of the activations is used.
+    if (compute != "float16") options.quantization.compute = compute_type_of(compute);
+  }
+  const auto skip = entry->find("llm_int8_skip_modules");
+  if (skip != entry->end() && skip->is_array()) {
+    options.skip_modules = skip->get<std::vector<std::string>>();
+  }
+  return options;
+}
+
+int quantize_linears(Model& model, const QuantizationOptions& options) {
+  // A weight that two modules use is no codes to one of them (embedding and output layer).
+  std::multiset<const nn::Parameter*> uses;
+  std::vector<nn::Linear*> layers;
+  for (Block* block : model.blocks()) {
+    for (nn::Parameter* parameter : block->parameters()) uses.insert(parameter);
+    for (nn::Linear* layer : block->linears()) layers.push_back(layer);
+  }
+  int count = 0;
+  for (nn::Linear* layer : layers) {
+    nn::Parameter& weight = layer->weight();
+    const bool is_output = layer == layers.back() && layer->path() == "lm_head";
+    const bool skipped =
+        options.skip_modules.empty() ? is_output : is_skipped(layer->path(), options.skip_modules);
+    if (skipped || weight.requires_grad() || uses.count(&weight) > 1) continue;
+    weight.set_quantization(options.quantization);
+    ++count;
+  }
+  if (count == 0) {
+    throw ConfigError(
+        "quantisation: found no frozen linear layer to quantise, expected at least one; train an "
+        "adapter (--use_peft) and check llm_int8_skip_modules");
+  }
+  return count;
+}
+
+}  // namespace strata::models

@@ -1,0 +1,30 @@
+// Which weights of a model rest quantised, and how, by the rules of transformers.
+// Owns: the choice of layers. Never: arithmetic, loading.
+// Source: transformers 5.23 integrations/bitsandbytes.py, quantizers/, BitsAndBytesConfig.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "strata/base/json.h"
+#include "strata/models/model.h"
+
+namespace strata::models {
+
+struct QuantizationOptions {
+  nn::Quantization quantization;
+  // llm_int8_skip_modules; empty: the output layer stays as it is.
+  std::vector<std::string> skip_modules;
+};
+
+// What "quantization_config" of config.json says; nothing when there is none. ConfigError for a
+// method other than bitsandbytes.
+std::optional<QuantizationOptions> stored_quantization(const Json& model_config);
+
+// Marks the frozen weights of linear layers. Tied weights, weights that train and skipped modules
+// stay as they are. Call after attaching adapters, before check_weights() and giving out memory.
+// Returns the number of layers; none is a ConfigError.
+int quantize_linears(Model& model, const QuantizationOptions& options);
+
+}  // namespace strata::models

@@ -1,0 +1,30 @@
+// Products with dense and quantised weights. Never: autograd.
+#include "strata/nn/weight_product.h"
+
+#include "strata/ops/matmul.h"
+
+namespace strata::nn {
+namespace {
+
+void multiply(at::Tensor y, const at::Tensor& x, const Parameter& weight, bool transposed,
+              float beta) {
+  if (!weight.quantization()) {
+    return ops::matmul_into(y, x, weight.value(), {.b = transposed}, beta);
+  }
+  const at::ScalarType compute = weight.quantization()->compute.value_or(x.scalar_type());
+  ops::quant::matmul_into(y, x, weight.quantized_value(), transposed, beta, compute);
+}
+
+}  // namespace
+
+void multiply_by_weight_into(at::Tensor y, const at::Tensor& x, const Parameter& weight,
+                             float beta) {
+  multiply(y, x, weight, /*transposed=*/true, beta);
+}
+
+void multiply_by_weight_back_into(at::Tensor dx, const at::Tensor& dy, const Parameter& weight,
+                                  float beta) {
+  multiply(dx, dy, weight, /*transposed=*/false, beta);
+}
+
+}  // namespace strata::nn

@@ -1,0 +1,58 @@
+// How a quantised matrix rests in memory: the formats of bitsandbytes as one flat array of bytes a
+// tensor. Owns: names, sizes and offsets. Never: arithmetic, tensors; includes nothing of libtorch,
+// so that a memory plan can ask for sizes.
+//
+// Source: bitsandbytes 0.50 functional.py (QuantState, create_dynamic_map), nn/modules.py.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace strata::ops::quant {
+
+enum class Kind {
+  kNf4,   // 4 bits, quantiles of the normal distribution (QLoRA, Dettmers et al. 2023)
+  kFp4,   // 4 bits, 2 of exponent and 1 of mantissa
+  kInt8,  // LLM.int8(): signed bytes and one scale a row (Dettmers et al. 2022)
+};
+
+struct Format {
+  Kind kind = Kind::kNf4;
+  int64_t block = 64;   // elements that share a scale, counted row-major; 4 bits only
+  bool nested = false;  // double quantisation: the scales are quantised to 8 bits; 4 bits only
+  bool operator==(const Format&) const = default;
+};
+
+// Blocks of scales that share a second-level scale.
+inline constexpr int64_t kNestedBlock = 256;
+
+// "nf4", "fp4" or "int8".
+std::string_view name_of(Kind kind);
+// The inverse. ConfigError for anything else, which names `setting`.
+Kind parse_kind(std::string_view name, std::string_view setting);
+// ConfigError unless `block` is a power of two from 32 to 4096.
+void check_block(int64_t block, std::string_view setting);
+
+// Where the parts of a tensor [rows, columns] lie in its bytes. Every part starts at a multiple of
+// 4 bytes; absent parts have no elements.
+struct Layout {
+  int64_t num_codes = 0;   // bytes at offset 0: two elements a byte, the first in the high half
+  int64_t num_scales = 0;  // 4 bits: blocks; 8 bits: rows
+  int64_t num_nested = 0;  // second-level scales
+  int64_t scales = 0;      // offset: fp32, or a byte each with `nested`
+  int64_t nested = 0;      // offset: fp32 second-level scales
+  int64_t mean = 0;        // offset: one fp32 that is added to the scales, with `nested`
+  int64_t total = 0;       // bytes
+};
+Layout layout_of(const Format& format, int64_t rows, int64_t columns);
+
+// Bytes of a quantised tensor, all parts.
+inline int64_t stored_bytes(const Format& format, int64_t rows, int64_t columns) {
+  return layout_of(format, rows, columns).total;
+}
+
+// For messages: "nf4, blocks of 64, double".
+std::string describe(const Format& format);
+
+}  // namespace strata::ops::quant

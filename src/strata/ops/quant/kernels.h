@@ -1,0 +1,45 @@
+// The CPU kernels of the quantised formats on raw memory; arguments are checked before.
+// Owns: declarations. Never: tensors.
+//
+// Threads: the quantise functions split their work over at::parallel_for at block borders, so
+// results do not depend on the number of threads. The dequantise functions run on the caller's.
+#pragma once
+
+#include <cstdint>
+
+#include "strata/ops/quant/codebook.h"
+#include "strata/ops/quant/format.h"
+
+namespace strata::ops::quant::cpu {
+
+// codes [(n + 1) / 2], scales [blocks]; the last block may be short. The element after an odd count
+// is coded as 0. A block with a NaN has a NaN scale and the highest code everywhere.
+void quantize_4bit(Kind kind, int64_t block, const float* x, int64_t n, uint8_t* codes,
+                   float* scales);
+
+// One block size for the 8-bit dynamic map: codes [n], scales [blocks]. NaN counts as nothing in
+// the scale.
+enum class Rounding {
+  kTable,    // by 65,536 equal steps of [-1, 1], as bitsandbytes does on CPUs
+  kNearest,  // to the nearest value, as published and as its CUDA kernels do
+};
+void quantize_dynamic(bool is_signed, Rounding rounding, int64_t block, const float* x, int64_t n,
+                      uint8_t* codes, float* scales);
+void dequantize_dynamic(bool is_signed, int64_t block, const uint8_t* codes, const float* scales,
+                        int64_t n, float* x);
+
+// LLM.int8(): codes [rows, columns], scales [rows] = the largest magnitude of the row.
+void quantize_rows(const float* x, int64_t rows, int64_t columns, int8_t* codes, float* scales);
+
+// A quantised matrix whose scales are fp32 (second-level scales are resolved before).
+struct MatrixCodes {
+  Kind kind;
+  int64_t block;
+  int64_t columns;
+  const uint8_t* codes;
+  const float* scales;
+};
+// Elements [begin, begin + count) of the flattened matrix; 8 bits: within one row.
+void dequantize(const MatrixCodes& matrix, int64_t begin, int64_t count, float* x);
+
+}  // namespace strata::ops::quant::cpu

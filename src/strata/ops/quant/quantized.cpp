@@ -1,0 +1,187 @@
+// Quantised matrices: checks, double quantisation, choice of the product. Never: a kernel.
+#include "strata/ops/quant/quantized.h"
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <c10/util/ParallelGuard.h>
+
+#include "strata/ops/check.h"
+#include "strata/ops/cpu_kernels.h"
+#include "strata/ops/matmul.h"
+#include "strata/ops/quant/kernels.h"
+
+namespace strata::ops::quant {
+namespace {
+
+constexpr const char* kOp = "quantize";
+// Elements converted to fp32 at once: a multiple of every block size.
+constexpr int64_t kChunk = 1 << 20;
+
+at::Tensor part(const QuantizedMatrix& m, int64_t offset, int64_t bytes, at::ScalarType type) {
+  return m.bytes.narrow(0, offset, bytes).view(type);
+}
+
+// Rows or ranges of x as fp32, one chunk after the other.
+template <typename Use>
+void for_chunks(const at::Tensor& flat, int64_t chunk, bool through_half, const Use& use) {
+  for (int64_t begin = 0; begin < flat.numel(); begin += chunk) {
+    const int64_t count = std::min(chunk, flat.numel() - begin);
+    at::Tensor x = flat.narrow(0, begin, count);
+    if (through_half) x = x.to(at::kHalf);
+    use(begin, count, x.to(at::kFloat).contiguous());
+  }
+}
+
+void quantize_4bit(const at::Tensor& flat, const QuantizedMatrix& to, float* scales) {
+  auto* codes = to.bytes.mutable_data_ptr<uint8_t>();
+  for_chunks(flat, kChunk, false, [&](int64_t begin, int64_t count, const at::Tensor& x) {
+    cpu::quantize_4bit(to.format.kind, to.format.block, x.const_data_ptr<float>(), count,
+                       codes + begin / 2, scales + begin / to.format.block);
+  });
+}
+
+void quantize_int8(const at::Tensor& flat, const QuantizedMatrix& to, float* scales) {
+  auto* codes = to.bytes.mutable_data_ptr<uint8_t>();
+  if (flat.numel() == 0) return;
+  const int64_t chunk = std::max<int64_t>(1, kChunk / to.columns) * to.columns;
+  for_chunks(flat, chunk, true, [&](int64_t begin, int64_t count, const at::Tensor& x) {
+    cpu::quantize_rows(x.const_data_ptr<float>(), count / to.columns, to.columns,
+                       reinterpret_cast<int8_t*>(codes) + begin, scales + begin / to.columns);
+  });
+}
+
+// The mean is a sum that libtorch splits over its threads; on one it depends on nothing.
+at::Tensor mean_on_one_thread(const at::Tensor& x) {
+  const c10::ParallelGuard serial(true);
+  return x.mean();
+}
+
+void quantize_scales(const at::Tensor& scales, const QuantizedMatrix& to) {
+  const at::Tensor mean = mean_on_one_thread(scales);
+  to.mean().copy_(mean);
+  const at::Tensor rest = scales - mean;
+  cpu::quantize_dynamic(
+      /*is_signed=*/true, cpu::Rounding::kTable, kNestedBlock, rest.const_data_ptr<float>(),
+      rest.numel(), to.scales().mutable_data_ptr<uint8_t>(), to.nested().mutable_data_ptr<float>());
+}
+
+// The scales as fp32. Product and sum stay two roundings, as in the reference.
+at::Tensor resolved_scales(const QuantizedMatrix& matrix) {
+  if (!matrix.format.nested) return matrix.scales();
+  const at::Tensor codes = matrix.scales();
+  at::Tensor scales = at::empty(codes.sizes(), codes.options().dtype(at::kFloat));
+  cpu::dequantize_dynamic(/*is_signed=*/true, kNestedBlock, codes.const_data_ptr<uint8_t>(),
+                          matrix.nested().const_data_ptr<float>(), codes.numel(),
+                          scales.mutable_data_ptr<float>());
+  return scales.add_(matrix.mean());
+}
+
+void check(const QuantizedMatrix& matrix) {
+  check_device(kOp, matrix.bytes);
+  check_type(kOp, "bytes", matrix.bytes, at::kByte);
+  check_shape(kOp, "bytes", matrix.bytes, {matrix.layout().total});
+  check_contiguous(kOp, "bytes", matrix.bytes);
+}
+
+cpu::MatrixCodes codes_of(const QuantizedMatrix& matrix, const at::Tensor& scales) {
+  return {matrix.format.kind, matrix.format.block, matrix.columns,
+          matrix.bytes.const_data_ptr<uint8_t>(), scales.const_data_ptr<float>()};
+}
+
+// Rows at a time, so that 8-bit ranges stay within one.
+void decode_rows(const cpu::MatrixCodes& codes, int64_t begin, int64_t end, Element type,
+                 void* out) {
+  std::vector<float> scratch(type == Element::kFloat ? 0 : static_cast<size_t>(codes.columns));
+  for (int64_t row = begin; row < end; ++row) {
+    void* to = at_index(type, out, row * codes.columns);
+    float* decoded = begin_row(type, to, scratch.data());
+    cpu::dequantize(codes, row * codes.columns, codes.columns, decoded);
+    finish_row(type, decoded, codes.columns, to);
+  }
+}
+
+}  // namespace
+
+at::Tensor QuantizedMatrix::codes() const { return part(*this, 0, layout().num_codes, at::kByte); }
+
+at::Tensor QuantizedMatrix::scales() const {
+  const Layout l = layout();
+  if (format.nested) return part(*this, l.scales, l.num_scales, at::kByte);
+  return part(*this, l.scales, 4 * l.num_scales, at::kFloat);
+}
+
+at::Tensor QuantizedMatrix::nested() const {
+  return part(*this, layout().nested, 4 * layout().num_nested, at::kFloat);
+}
+
+at::Tensor QuantizedMatrix::mean() const {
+  return part(*this, layout().mean, format.nested ? 4 : 0, at::kFloat);
+}
+
+QuantizedMatrix quantize(const at::Tensor& x, const Format& format) {
+  check_device(kOp, x);
+  check_contiguous(kOp, "x", x);
+  if (x.dim() != 2) throw InternalError("quantize: found {} dims, expected a matrix", x.dim());
+  QuantizedMatrix result{format, x.size(0), x.size(1), {}};
+  const Layout layout = result.layout();
+  // Zeros: the bytes between parts must not differ between runs.
+  result.bytes = at::zeros({layout.total}, at::TensorOptions().dtype(at::kByte));
+  at::Tensor scales = format.nested ? at::empty({layout.num_scales}) : result.scales();
+  const at::Tensor flat = x.view({-1});
+  if (format.kind == Kind::kInt8) {
+    quantize_int8(flat, result, scales.mutable_data_ptr<float>());
+  } else {
+    quantize_4bit(flat, result, scales.mutable_data_ptr<float>());
+  }
+  if (format.nested) quantize_scales(scales, result);
+  return result;
+}
+
+at::Tensor dequantize(const QuantizedMatrix& matrix, at::ScalarType type) {
+  check(matrix);
+  at::Tensor dense =
+      at::empty({matrix.rows, matrix.columns},
+                at::TensorOptions().dtype(type == at::kBFloat16 ? type : at::kFloat));
+  const at::Tensor scales = resolved_scales(matrix);
+  const cpu::MatrixCodes codes = codes_of(matrix, scales);
+  const Element element = element_of(kOp, "result", dense);
+  const int64_t grain = std::max<int64_t>(1, 65536 / std::max<int64_t>(1, matrix.columns));
+  at::parallel_for(0, matrix.rows, grain, [&](int64_t begin, int64_t end) {
+    decode_rows(codes, begin, end, element, dense.mutable_data_ptr());
+  });
+  return dense.to(type);
+}
+
+void matmul_into(at::Tensor c, const at::Tensor& a, const QuantizedMatrix& b, bool transposed,
+                 float beta, at::ScalarType compute) {
+  check(b);
+  const bool rounds = compute == at::kBFloat16;
+  // Few rows: packing panels costs more than it saves; the products are libtorch's.
+  constexpr int64_t kFewRows = 16, kFewColumns = 32;
+  if (rounds || c.size(0) < kFewRows || c.size(1) < kFewColumns) {
+    const at::Tensor dense = dequantize(b, compute);
+    if (a.scalar_type() == compute) return ops::matmul_into(c, a, dense, {.b = transposed}, beta);
+    const at::Tensor product = ops::matmul(a.to(compute), dense, {.b = transposed});
+    beta == 0 ? c.copy_(product) : c.add_(product);
+    return;
+  }
+  const int64_t inner = transposed ? b.columns : b.rows;
+  check_shape("matmul", "a", a, {c.size(0), inner});
+  check_shape("matmul", "c", c, {a.size(0), transposed ? b.rows : b.columns});
+  check_last_dim_contiguous("matmul", "a", a);
+  check_last_dim_contiguous("matmul", "c", c);
+  const at::Tensor scales = resolved_scales(b);
+  const cpu::MatrixCodes codes = codes_of(b, scales);
+  ops::cpu::matmul({.rows = c.size(0),
+                    .columns = c.size(1),
+                    .inner = inner,
+                    .type = element_of("matmul", "a", a),
+                    .a = {a.const_data_ptr(), a.stride(0), false},
+                    .b = {nullptr, b.columns, transposed},
+                    .c_type = element_of("matmul", "c", c),
+                    .c = {c.mutable_data_ptr(), c.stride(0)},
+                    .add = beta != 0,
+                    .b_codes = &codes});
+}
+
+}  // namespace strata::ops::quant

@@ -1,0 +1,42 @@
+// Quantised matrices as tensors: quantise, dequantise, multiply.
+// Owns: the checks and the second level of double quantisation. Never: parameters, files.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include "strata/ops/quant/format.h"
+
+namespace strata::ops::quant {
+
+// A matrix [rows, columns] in `format`. `bytes`: uint8 [stored_bytes(...)], laid out by
+// layout_of().
+struct QuantizedMatrix {
+  Format format;
+  int64_t rows, columns;
+  at::Tensor bytes;
+
+  Layout layout() const { return layout_of(format, rows, columns); }
+  // Views of parts of the bytes: codes uint8, scales fp32 (uint8 with nested), second-level scales
+  // fp32, mean fp32 [1].
+  at::Tensor codes() const;
+  at::Tensor scales() const;
+  at::Tensor nested() const;
+  at::Tensor mean() const;
+};
+
+// Quantises x [rows, columns] (fp32, bf16, fp16 or fp64, contiguous, on the CPU) as bitsandbytes
+// does on one thread of a CPU, bit for bit. 8 bits: the values are rounded to fp16 first, as there.
+// Memory: the result and a few MiB.
+QuantizedMatrix quantize(const at::Tensor& x, const Format& format);
+
+// [rows, columns] in `type`: code * scale in fp32, rounded once.
+at::Tensor dequantize(const QuantizedMatrix& matrix, at::ScalarType type);
+
+// c [M, N] = a op(b) + beta * c with beta 0 or 1, where op(b) is b transposed for `transposed`:
+// then b is [N, K], else [K, N]. a and c of one type, fp32 or bf16. Where the product is computed
+// in fp32 the weight is decoded into the packed panels and never exists as a whole.
+// `compute`: the type of the weight in the product: bf16 rounds it; undefined type: that of a.
+void matmul_into(at::Tensor c, const at::Tensor& a, const QuantizedMatrix& b, bool transposed,
+                 float beta, at::ScalarType compute);
+
+}  // namespace strata::ops::quant

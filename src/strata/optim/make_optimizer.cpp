@@ -1,0 +1,58 @@
+// The table of optimizer names. Never: formulas.
+#include "strata/optim/make_optimizer.h"
+
+#include <array>
+#include <string_view>
+
+#include "strata/base/error.h"
+#include "strata/optim/adamw.h"
+#include "strata/optim/rule_optimizer.h"
+
+namespace strata::optim {
+namespace {
+
+struct Named {
+  std::string_view name;
+  Rule rule;
+  bool is_8bit;
+};
+
+constexpr std::array<Named, 13> kNames = {{{"adamw_torch", Rule::kAdamW, false},
+                                           {"adamw_torch_fused", Rule::kAdamW, false},
+                                           {"paged_adamw", Rule::kAdamW, false},
+                                           {"paged_adamw_32bit", Rule::kAdamW, false},
+                                           {"adamw_bnb_8bit", Rule::kAdamW, true},
+                                           {"adamw_8bit", Rule::kAdamW, true},
+                                           {"paged_adamw_8bit", Rule::kAdamW, true},
+                                           {"lion_32bit", Rule::kLion, false},
+                                           {"paged_lion_32bit", Rule::kLion, false},
+                                           {"lion_8bit", Rule::kLion, true},
+                                           {"paged_lion_8bit", Rule::kLion, true},
+                                           {"adam", Rule::kAdam, false},
+                                           {"sgd", Rule::kSgd, false}}};
+
+}  // namespace
+
+std::unique_ptr<Optimizer> make_optimizer(shard::UnitStore& store,
+                                          const OptimizerSettings& settings) {
+  for (const Named& named : kNames) {
+    if (named.name != settings.name) continue;
+    if (named.rule == Rule::kAdamW && !named.is_8bit) {
+      return std::make_unique<AdamW>(store, AdamWOptions{.beta1 = settings.beta1,
+                                                         .beta2 = settings.beta2,
+                                                         .eps = settings.eps,
+                                                         .weight_decay = settings.weight_decay});
+    }
+    return std::make_unique<RuleOptimizer>(store,
+                                           RuleOptions{.rule = named.rule,
+                                                       .is_8bit = named.is_8bit,
+                                                       .beta1 = settings.beta1,
+                                                       .beta2 = settings.beta2,
+                                                       .eps = settings.eps,
+                                                       .weight_decay = settings.weight_decay});
+  }
+  throw ConfigError("optim: found \"{}\", expected a supported update rule; choose adamw_torch",
+                    settings.name);
+}
+
+}  // namespace strata::optim

@@ -1,0 +1,26 @@
+// The update rule behind a name of TrainingArguments' `optim`.
+// Owns: the table of names. Never: formulas.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "strata/optim/optimizer.h"
+#include "strata/shard/unit_store.h"
+
+namespace strata::optim {
+
+struct OptimizerSettings {
+  std::string name = "adamw_torch_fused";
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double eps = 1e-8;
+  double weight_decay = 0;
+};
+
+// ConfigError for a name that is not in the table. Paged names are their plain ones: on a CPU all
+// state is in pageable memory.
+std::unique_ptr<Optimizer> make_optimizer(shard::UnitStore& store,
+                                          const OptimizerSettings& settings);
+
+}  // namespace strata::optim

@@ -1,0 +1,141 @@
+// State of elementwise update rules, piece by piece. Never: formulas.
+#include "strata/optim/rule_optimizer.h"
+
+#include <ATen/ATen.h>
+
+#include "strata/ops/quant/dynamic.h"
+#include "strata/optim/adamw.h"
+
+namespace strata::optim {
+namespace {
+
+// Elements decoded at once: a multiple of the block, small enough for the second cache.
+constexpr int64_t kChunk = 65536;
+
+int64_t blocks_of(int64_t n) { return (n + ops::quant::kStateBlock - 1) / ops::quant::kStateBlock; }
+
+bool keeps_8bit(const nn::Parameter& parameter) {
+  return parameter.numel() >= kMin8bitElements &&
+         parameter.name().find("embed_tokens") == std::string::npos;
+}
+
+}  // namespace
+
+RuleOptimizer::RuleOptimizer(shard::UnitStore& store, const RuleOptions& options)
+    : store_(store), options_(options) {
+  const int rank = store.mesh().shard->rank();
+  for (int u = 0; u < store.num_units(); ++u) {
+    const auto& segments = store.unit(u).segments;
+    for (int s = 0; s < static_cast<int>(segments.size()); ++s) {
+      const shard::Segment& segment = segments[static_cast<size_t>(s)];
+      if (!segment.trainable) continue;
+      for (const shard::Piece& piece : shard::pieces_of(segment, rank)) {
+        parts_.push_back(make_part(u, s, piece));
+      }
+    }
+  }
+}
+
+RuleOptimizer::Part RuleOptimizer::make_part(int unit, int segment,
+                                             const shard::Piece& piece) const {
+  Part part{unit,
+            segment,
+            piece,
+            is_decayed(piece.parameter->name()),
+            options_.is_8bit && keeps_8bit(*piece.parameter),
+            {}};
+  for (const RuleState& state : state_of(options_.rule)) {
+    Kept kept;
+    if (part.is_8bit) {
+      kept.codes = at::full({piece.length}, ops::quant::code_of_zero(state.is_signed), at::kByte);
+      kept.scales = at::zeros({blocks_of(piece.length)});
+    } else {
+      kept.values = at::zeros({piece.length});
+    }
+    part.kept.push_back(std::move(kept));
+  }
+  return part;
+}
+
+void RuleOptimizer::step(double learning_rate, double gradient_scale) {
+  ++num_steps_;
+  RuleStep step{.learning_rate = learning_rate,
+                .beta1 = options_.beta1,
+                .beta2 = options_.beta2,
+                .eps = options_.eps,
+                .weight_decay = 0,
+                .step = num_steps_,
+                .grad_scale = static_cast<float>(gradient_scale)};
+  for (Part& part : parts_) {
+    step.weight_decay = part.decayed ? options_.weight_decay : 0;
+    update(part, step);
+  }
+}
+
+void RuleOptimizer::update(Part& part, const RuleStep& step) {
+  shard::Home& home = store_.home(part.unit, part.segment);
+  const at::Tensor param = home.value.narrow(0, part.piece.shard_begin, part.piece.length);
+  const at::Tensor grad = home.gradient.narrow(0, part.piece.shard_begin, part.piece.length);
+  for (int64_t begin = 0; begin < part.piece.length; begin += kChunk) {
+    const int64_t count = std::min(kChunk, part.piece.length - begin);
+    const auto chunk = [&](const at::Tensor& flat) { return flat.narrow(0, begin, count); };
+    std::vector<at::Tensor> state;
+    for (size_t i = 0; i < part.kept.size(); ++i) {
+      const Kept& kept = part.kept[i];
+      if (!part.is_8bit) {
+        state.push_back(chunk(kept.values));
+        continue;
+      }
+      state.push_back(at::empty({count}));
+      ops::quant::decode_state(
+          chunk(kept.codes),
+          kept.scales.narrow(0, begin / ops::quant::kStateBlock, blocks_of(count)),
+          state_of(options_.rule)[i].is_signed, state.back());
+    }
+    apply_rule(options_.rule, chunk(param), chunk(grad), state, step);
+    for (size_t i = 0; part.is_8bit && i < part.kept.size(); ++i) {
+      const Kept& kept = part.kept[i];
+      ops::quant::encode_state(
+          state[i], state_of(options_.rule)[i].is_signed, chunk(kept.codes),
+          kept.scales.narrow(0, begin / ops::quant::kStateBlock, blocks_of(count)));
+    }
+  }
+}
+
+std::vector<StateTensor> RuleOptimizer::state() {
+  std::vector<StateTensor> tensors;
+  for (const Part& part : parts_) {
+    const nn::Parameter* parameter = part.piece.parameter;
+    for (size_t i = 0; i < part.kept.size(); ++i) {
+      const Kept& kept = part.kept[i];
+      const std::string number = std::to_string(i + 1);
+      if (!part.is_8bit) {
+        tensors.push_back({state_of(options_.rule)[i].name, parameter, parameter->shape(),
+                           part.piece.tensor_begin, kept.values});
+        continue;
+      }
+      tensors.push_back(
+          {"state" + number, parameter, parameter->shape(), part.piece.tensor_begin, kept.codes});
+      tensors.push_back({"absmax" + number,
+                         parameter,
+                         {blocks_of(parameter->numel())},
+                         part.piece.tensor_begin / ops::quant::kStateBlock,
+                         kept.scales});
+    }
+  }
+  return tensors;
+}
+
+int64_t RuleOptimizer::state_bytes() const {
+  int64_t bytes = 0;
+  for (const Part& part : parts_) {
+    for (const Kept& kept : part.kept) {
+      for (const at::Tensor* tensor : {&kept.values, &kept.codes, &kept.scales}) {
+        if (tensor->defined()) bytes += static_cast<int64_t>(tensor->nbytes());
+      }
+    }
+  }
+  return bytes;
+}
+
+}  // namespace strata::optim

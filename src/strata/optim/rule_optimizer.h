@@ -1,0 +1,58 @@
+// An elementwise update rule over the flat shards of a UnitStore, with state in 32 or 8 bits.
+// Owns: the state. Never: formulas (update_rules.h), parameters or gradients.
+#pragma once
+
+#include <vector>
+
+#include "strata/optim/optimizer.h"
+#include "strata/optim/update_rules.h"
+#include "strata/shard/unit_store.h"
+
+namespace strata::optim {
+
+struct RuleOptions {
+  Rule rule = Rule::kAdamW;
+  bool is_8bit = false;
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double eps = 1e-8;
+  double weight_decay = 0;
+};
+
+// Tensors with fewer elements keep 32-bit state, as in bitsandbytes.
+inline constexpr int64_t kMin8bitElements = 4096;
+
+// 8-bit state: uint8 codes and one fp32 scale per block of 256 elements of the tensor, under the
+// names of bitsandbytes (state1, absmax1, ...). Pieces begin at block borders (shard/unit.h), so
+// that state does not depend on the world size. Embeddings keep 32-bit state, as under Trainer.
+class RuleOptimizer final : public Optimizer {
+ public:
+  RuleOptimizer(shard::UnitStore& store, const RuleOptions& options);
+
+  void step(double learning_rate, double gradient_scale) override;
+  std::vector<StateTensor> state() override;
+
+  int64_t state_bytes() const;  // of this rank
+
+ private:
+  // One tensor of state of one piece: `values` fp32, or `codes` with `scales`.
+  struct Kept {
+    at::Tensor values, codes, scales;
+  };
+  struct Part {
+    int unit, segment;
+    shard::Piece piece;
+    bool decayed;
+    bool is_8bit;
+    std::vector<Kept> kept;  // in the order of state_of()
+  };
+
+  Part make_part(int unit, int segment, const shard::Piece& piece) const;
+  void update(Part& part, const RuleStep& step);
+
+  shard::UnitStore& store_;
+  RuleOptions options_;
+  std::vector<Part> parts_;
+};
+
+}  // namespace strata::optim

@@ -1,0 +1,19 @@
+// Fills the homes of quantised parameters: codes from a file that holds them, or weights that are
+// quantised on the way in. Owns: who quantises what. Never: the arithmetic (ops/quant).
+#pragma once
+
+#include "strata/hf/model_folder.h"
+#include "strata/models/model.h"
+#include "strata/shard/unit_store.h"
+
+namespace strata::shard {
+
+// Weights that the folder holds as codes are read as such, each rank its own bytes. Others are
+// dealt out: each rank quantises whole tensors, which then go to all, so that the result equals
+// bitsandbytes' bit for bit at every world size.
+// Memory: one tensor as codes from each rank of the world, one at a time, and one in quantisation.
+// Collective over the world; fails on all ranks when it fails on one.
+void fill_quantized_homes(UnitStore& store, const hf::ModelFolder& folder,
+                          const models::WeightSources& sources);
+
+}  // namespace strata::shard

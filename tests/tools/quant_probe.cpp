@@ -1,0 +1,107 @@
+// Quantises and dequantises tensors of a safetensors file. Oracle tool of tests/parity.
+// Usage: quant_probe INPUT.safetensors OUTPUT.safetensors. A tensor "TAG|KIND|BLOCK|NESTED" is
+// quantised in that format and written as TAG.codes, .scales, .nested, .mean, .float32, .bfloat16,
+// and the dynamic maps as "map.signed" and "map.unsigned".
+#include <cstdio>
+#include <exception>
+#include <map>
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+
+#include "strata/base/error.h"
+#include "strata/hf/safetensors.h"
+#include "strata/ops/quant/codebook.h"
+#include "strata/ops/quant/quantized.h"
+
+namespace strata {
+namespace {
+
+at::ScalarType scalar_type(hf::DType type) {
+  switch (type) {
+    case hf::DType::kF32:
+      return at::kFloat;
+    case hf::DType::kBF16:
+      return at::kBFloat16;
+    case hf::DType::kF16:
+      return at::kHalf;
+    default:
+      throw FormatError("probe: found {}, expected a float type", hf::name_of(type));
+  }
+}
+
+hf::DType file_type(at::ScalarType type) {
+  if (type == at::kByte) return hf::DType::kU8;
+  return type == at::kBFloat16 ? hf::DType::kBF16 : hf::DType::kF32;
+}
+
+std::vector<std::string> split(const std::string& text) {
+  std::vector<std::string> parts{""};
+  for (const char c : text) {
+    if (c == '|') {
+      parts.emplace_back();
+    } else {
+      parts.back() += c;
+    }
+  }
+  return parts;
+}
+
+using Tensors = std::map<std::string, at::Tensor>;
+
+void quantize_one(const hf::SafetensorsFile& file, const hf::TensorInfo& info, Tensors& out) {
+  const auto parts = split(info.name);
+  const ops::quant::Format format{.kind = ops::quant::parse_kind(parts.at(1), "kind"),
+                                  .block = std::stoll(parts.at(2)),
+                                  .nested = parts.at(3) == "1"};
+  at::Tensor x = at::empty(info.shape, at::dtype(scalar_type(info.dtype)));
+  const auto bytes = file.bytes(info);
+  std::memcpy(x.data_ptr(), bytes.data(), bytes.size());
+  const auto matrix = ops::quant::quantize(x, format);
+  const std::string& tag = parts[0];
+  out[tag + ".codes"] = matrix.codes();
+  out[tag + ".scales"] = matrix.scales();
+  if (format.nested) out[tag + ".nested"] = matrix.nested();
+  if (format.nested) out[tag + ".mean"] = matrix.mean();
+  out[tag + ".float32"] = ops::quant::dequantize(matrix, at::kFloat);
+  out[tag + ".bfloat16"] = ops::quant::dequantize(matrix, at::kBFloat16);
+}
+
+void run_probe(const std::string& input, const std::string& output) {
+  const hf::SafetensorsFile file(input);
+  Tensors out;
+  for (const hf::TensorInfo& info : file.tensors()) quantize_one(file, info, out);
+  for (const bool is_signed : {true, false}) {
+    const auto& map = ops::quant::dynamic_map(is_signed);
+    at::Tensor values = at::empty({256});
+    std::copy(map.begin(), map.end(), values.data_ptr<float>());
+    out[is_signed ? "map.signed" : "map.unsigned"] = values;
+  }
+  std::vector<hf::TensorSpec> specs;
+  for (auto& [name, tensor] : out) {
+    tensor = tensor.contiguous();
+    specs.push_back({name, file_type(tensor.scalar_type()), tensor.sizes().vec()});
+  }
+  hf::SafetensorsWriter writer(output, std::move(specs));
+  for (const auto& [name, tensor] : out) {
+    writer.write(name, {static_cast<const std::byte*>(tensor.const_data_ptr()), tensor.nbytes()});
+  }
+  writer.finish();
+}
+
+}  // namespace
+}  // namespace strata
+
+int main(int argc, char** argv) {
+  if (argc != 3) {
+    std::fprintf(stderr, "usage: quant_probe INPUT.safetensors OUTPUT.safetensors\n");
+    return 2;
+  }
+  try {
+    strata::run_probe(argv[1], argv[2]);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    return 1;
+  }
+  return 0;
+}
