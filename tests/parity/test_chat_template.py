@@ -1,10 +1,12 @@
 """Oracle: transformers' apply_chat_template, text and assistant masks."""
 
+import datetime
 import json
 import pathlib
 import unicodedata
 
 import pytest
+import trl
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 from transformers.utils.chat_template_utils import render_jinja_template
@@ -94,6 +96,35 @@ def test_published_templates(probe, name):
                 ours, why = same_text(probe, TEMPLATES[name], chat, prompt, **extra)
                 if why and "must alternate" in why:
                     assert why in ours["error"]
+
+
+# Some seventy published templates that TRL's package holds: Cohere, DeepSeek, Gemma, GLM, gpt-oss, LFM,
+# Llama, Nemotron, Phi, Qwen, SmolVLM, with their training variants.
+BUNDLED = {p.stem: p.read_text() for p in sorted((pathlib.Path(trl.__file__).parent / "chat_templates").glob("*.jinja"))}
+PARTS = [{"role": "user", "content": [{"type": "text", "text": "What is"}, {"type": "text", "text": " this?"}]},
+         {"role": "assistant", "content": [{"type": "text", "text": "A cat"}]}]
+THINKING = [USER, {"role": "assistant", "reasoning_content": "hm", "content": "<think>\nold\n</think>\n\nx"}, USER,
+            {"role": "assistant", "content": "", "thinking": "so", "tool_calls": CALL["tool_calls"]}, RESULT,
+            {"role": "assistant", "content": "done"}]
+
+
+def test_many_published_templates_are_bundled():
+    assert len(BUNDLED) >= 50
+
+
+@pytest.mark.parametrize("name", BUNDLED)
+def test_bundled_templates(probe, name):
+    today = datetime.date.today().isoformat()
+    failures = []
+    for chat in CHATS + [PARTS, THINKING]:
+        for prompt in (False, True):
+            for extra in ({}, {"tools": [TOOL]}, {"enable_thinking": False, "tools": [TOOL, TOOL]}):
+                try:
+                    same_text(probe, BUNDLED[name], chat, prompt, **extra)
+                except AssertionError as error:
+                    failures.append(f"{chat} {prompt} {sorted(extra)}: {str(error)[-600:]}")
+    assert datetime.date.today().isoformat() == today, "midnight passed: run again"
+    assert not failures, f"{len(failures)}: " + "\n".join(failures[:2])
 
 
 def test_llama31_options(probe):
