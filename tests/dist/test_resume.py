@@ -71,11 +71,12 @@ def test_resumed_run_is_equal_to_the_bit(inputs, tmp_path, name):
     assert_same_result(found, whole)
     steps = [row["step"] for row in found.metrics if "loss" in row]
     assert steps == sorted(set(steps)), "metrics.jsonl holds a step twice"
-    for file in ("manifest.json", "rank-00000.safetensors", "trainer_state.json", "progress.json"):
-        ours, theirs = (f / "checkpoint-10" / file for f in (resumed, whole.folder))
-        if file == "trainer_state.json":
-            continue  # it holds evaluation times
-        assert ours.read_bytes() == theirs.read_bytes(), file
+    ours, theirs = (f / "checkpoint-10" for f in (resumed, whole.folder))
+    for file in ("rank-00000.safetensors", "progress.json"):
+        assert (ours / file).read_bytes() == (theirs / file).read_bytes(), file
+    # Not its list of files: trainer_state.json holds evaluation times.
+    manifests = [json.loads((f / "manifest.json").read_text()) for f in (ours, theirs)]
+    assert manifests[0]["tensors"] == manifests[1]["tensors"]
 
 
 def test_true_takes_the_newest(inputs, tmp_path):
@@ -119,6 +120,19 @@ def flip(path, offset):
     path.write_bytes(data)
 
 
+def relist(checkpoint, name):
+    """Makes the manifest agree with a changed file, as a program that wrote it so would have."""
+    import xxhash
+
+    data = (checkpoint / name).read_bytes()
+    manifest = json.loads((checkpoint / "manifest.json").read_text())
+    del manifest["checksum"]
+    manifest["files"][name] = {"bytes": len(data), "xxh3": xxhash.xxh3_64_hexdigest(data)}
+    text = json.dumps(manifest, indent=1)[:-2] + ",\n "
+    text += f'"checksum": "{xxhash.xxh3_64_hexdigest(text.encode())}"\n}}\n'
+    (checkpoint / "manifest.json").write_text(text)
+
+
 DAMAGES = {
     "weights": (lambda c: flip(c / "rank-00001.safetensors", -100),
                 "rank-00001.safetensors: found checksum"),
@@ -128,7 +142,7 @@ DAMAGES = {
     "manifest": (lambda c: os.truncate(c / "manifest.json", 300), "manifest.json"),
     "no_manifest": (lambda c: (c / "manifest.json").unlink(), "manifest.json"),
     "state": (lambda c: (c / "trainer_state.json").unlink(), "trainer_state.json"),
-    "progress": (lambda c: (c / "progress.json").write_text("{"), "progress.json"),
+    "progress": (lambda c: (c / "progress.json").write_text("{"), "progress.json: found"),
 }
 
 
@@ -144,6 +158,28 @@ def test_damaged_checkpoint_is_named(inputs, saved, tmp_path, damage):
     assert message in run.text
     assert "checkpoint-10" not in run.text
     assert set(output_files(folder)) <= set(before)
+
+
+@pytest.mark.parametrize("damage", ["weights", "missing", "manifest", "progress", "state"])
+def test_falls_back_to_the_checkpoint_before(inputs, saved, tmp_path, damage):
+    folder = copy_with_checkpoint(saved.folder, tmp_path / "out", 5)
+    shutil.copytree(saved.folder / "checkpoint-10", folder / "checkpoint-8")
+    act, message = DAMAGES[damage]
+    act(folder / "checkpoint-8")
+    found = run_strata(flags_of(inputs, folder, resume_from_checkpoint=True), 2)
+    assert message in found.text and "cannot resume from" in found.text
+    assert "checkpoint-5 instead" in found.text
+    assert_same_result(found, saved)
+
+
+def test_progress_without_a_field_is_named(inputs, saved, tmp_path):
+    folder = copy_with_checkpoint(saved.folder, tmp_path / "out", 5)
+    checkpoint = folder / "checkpoint-5"
+    (checkpoint / "progress.json").write_text("{}")
+    relist(checkpoint, "progress.json")
+    run = run_strata_raw(flags_of(inputs, folder, resume_from_checkpoint=checkpoint), 2)
+    assert run.returncode == 1
+    assert "progress.json: found a field that is missing" in run.text and "num_tokens" in run.text
 
 
 @pytest.mark.parametrize("change,message", [

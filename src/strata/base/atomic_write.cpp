@@ -35,11 +35,9 @@ fs::path sibling(const fs::path& path, const char* kind) {
 // Removes the path at the end of its scope unless released.
 class RemoveGuard {
  public:
-  explicit RemoveGuard(fs::path path) : path_(std::move(path)) {}
+  RemoveGuard(fs::path path, FileSystem& files) : path_(std::move(path)), files_(files) {}
   ~RemoveGuard() {
-    if (!armed_) return;
-    std::error_code ignored;
-    fs::remove_all(path_, ignored);
+    if (armed_) files_.remove(path_);
   }
   RemoveGuard(const RemoveGuard&) = delete;
   RemoveGuard& operator=(const RemoveGuard&) = delete;
@@ -47,6 +45,7 @@ class RemoveGuard {
 
  private:
   fs::path path_;
+  FileSystem& files_;
   bool armed_ = true;
 };
 
@@ -66,75 +65,73 @@ class RemoveGuard {
 }
 
 // Puts `temporary` in the place of the existing `final_path` and returns where the old one went.
-fs::path exchange_folders(const fs::path& temporary, const fs::path& final_path) {
-#ifdef RENAME_EXCHANGE
-  if (::renameat2(AT_FDCWD, temporary.c_str(), AT_FDCWD, final_path.c_str(), RENAME_EXCHANGE) ==
-      0) {
-    return temporary;
-  }
-#endif
+fs::path exchange_folders(const fs::path& temporary, const fs::path& final_path,
+                          FileSystem& files) {
+  if (files.exchange(temporary, final_path) == 0) return temporary;
   // File systems without an exchange: for a moment neither name exists, but both contents do.
   const fs::path old = sibling(final_path, "old");
-  if (::rename(final_path.c_str(), old.c_str()) != 0) throw_unrenamed(final_path, old, errno);
-  if (::rename(temporary.c_str(), final_path.c_str()) != 0) {
-    const int error_number = errno;
-    ::rename(old.c_str(), final_path.c_str());
-    throw_unrenamed(temporary, final_path, error_number);
+  if (const int error = files.rename(final_path, old)) throw_unrenamed(final_path, old, error);
+  if (const int error = files.rename(temporary, final_path)) {
+    files.rename(old, final_path);
+    throw_unrenamed(temporary, final_path, error);
   }
   return old;
 }
 
 }  // namespace
 
-void write_file_atomically(const fs::path& path, std::string_view content) {
+void write_file_atomically(const fs::path& path, std::string_view content, FileSystem& files) {
   const fs::path temporary = sibling(path, "tmp");
-  Descriptor file(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
-  if (file.get() < 0) throw_unwritten(path, errno, 0, content.size());
-  RemoveGuard guard(temporary);
-  const size_t written = write_fully(file.get(), std::as_bytes(std::span(content)), 0);
+  const int descriptor = files.create(temporary);
+  if (descriptor < 0) throw_unwritten(path, -descriptor, 0, content.size());
+  Descriptor file(descriptor);
+  RemoveGuard guard(temporary, files);
+  const size_t written = files.write(file.get(), std::as_bytes(std::span(content)), 0);
   if (written != content.size()) throw_unwritten(path, errno, written, content.size());
-  if (::fsync(file.get()) != 0) throw_unwritten(path, errno, written, content.size());
-  if (::rename(temporary.c_str(), path.c_str()) != 0) throw_unrenamed(temporary, path, errno);
+  if (const int error = files.sync(file.get())) {
+    throw_unwritten(path, error, written, content.size());
+  }
+  if (const int error = files.rename(temporary, path)) throw_unrenamed(temporary, path, error);
   guard.release();
-  fsync_path(parent_of(path));
+  fsync_path(parent_of(path), files);
 }
 
-AtomicFolder::AtomicFolder(fs::path final_path)
-    : final_(without_trailing_slash(std::move(final_path))), temporary_(sibling(final_, "tmp")) {
-  std::error_code error;
-  fs::remove_all(temporary_, error);  // from a killed process that had the same number
-  if (!error) fs::create_directories(temporary_, error);
-  if (error) {
+AtomicFolder::AtomicFolder(fs::path final_path, FileSystem& files)
+    : final_(without_trailing_slash(std::move(final_path))),
+      temporary_(sibling(final_, "tmp")),
+      files_(files) {
+  int error = files_.remove(temporary_);  // from a killed process that had the same number
+  if (error == 0) error = files_.make_folder(temporary_);
+  if (error != 0) {
     throw IoError(
         "{}: found {}, expected to create this folder; check the parent folder's "
         "permissions and free space",
-        temporary_.string(), errno_text(error.value()));
+        temporary_.string(), errno_text(error));
   }
 }
 
 AtomicFolder::~AtomicFolder() {
-  if (committed_) return;
-  std::error_code ignored;
-  fs::remove_all(temporary_, ignored);
+  if (!committed_) files_.remove(temporary_);
 }
 
 void AtomicFolder::commit() {
   if (committed_) throw InternalError("{}: found a second commit, expected one", final_.string());
   for (const auto& entry : fs::recursive_directory_iterator(temporary_)) {
-    if (entry.is_regular_file() || entry.is_directory()) fsync_path(entry.path());
+    if (entry.is_regular_file() || entry.is_directory()) fsync_path(entry.path(), files_);
   }
-  fsync_path(temporary_);
+  fsync_path(temporary_, files_);
   if (fs::exists(fs::symlink_status(final_))) {
-    const fs::path old = exchange_folders(temporary_, final_);
+    const fs::path old = exchange_folders(temporary_, final_, files_);
     committed_ = true;
-    fsync_path(parent_of(final_));
-    std::error_code ignored;  // the new folder is in place; a rest of the old one is no failure
-    fs::remove_all(old, ignored);
+    fsync_path(parent_of(final_), files_);
+    files_.remove(old);  // the new folder is in place; a rest of the old one is no failure
     return;
   }
-  if (::rename(temporary_.c_str(), final_.c_str()) != 0) throw_unrenamed(temporary_, final_, errno);
+  if (const int error = files_.rename(temporary_, final_)) {
+    throw_unrenamed(temporary_, final_, error);
+  }
   committed_ = true;
-  fsync_path(parent_of(final_));
+  fsync_path(parent_of(final_), files_);
 }
 
 void remove_abandoned_temporaries(const fs::path& final_path) {

@@ -83,6 +83,13 @@ void MappedFile::unmap() noexcept {
   data_ = {};
 }
 
+void forget_pages(std::span<const std::byte> mapped) {
+  const auto page = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));
+  const auto begin = (reinterpret_cast<uintptr_t>(mapped.data()) + page - 1) / page * page;
+  const auto end = reinterpret_cast<uintptr_t>(mapped.data() + mapped.size()) / page * page;
+  if (begin < end) ::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
+}
+
 std::string read_file(const fs::path& path) {
   size_t size_bytes = 0;
   const Descriptor file = open_regular(path, &size_bytes);
@@ -115,14 +122,11 @@ size_t write_fully(int file_descriptor, std::span<const std::byte> data, uint64_
   return written;
 }
 
-void fsync_path(const fs::path& path) {
-  const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (file.get() < 0 || ::fsync(file.get()) != 0) {
-    // Some network file systems cannot sync a folder; that is not a failed write.
-    if (file.get() >= 0 && (errno == EINVAL || errno == ENOTSUP)) return;
-    throw IoError("{}: found {} when syncing, expected its content on the disk; check the disk",
-                  path.string(), errno_text(errno));
-  }
+void fsync_path(const fs::path& path, FileSystem& files) {
+  const int error = files.sync_path(path);
+  if (error == 0) return;
+  throw IoError("{}: found {} when syncing, expected its content on the disk; check the disk",
+                path.string(), errno_text(error));
 }
 
 uint64_t available_bytes(const fs::path& path) {

@@ -10,6 +10,8 @@
 #include <string>
 #include <string_view>
 
+#include "strata/base/file_system.h"
+
 namespace strata {
 
 // A regular file mapped read-only. An empty file gives an empty span.
@@ -33,11 +35,17 @@ class MappedFile {
   std::span<const std::byte> data_;
 };
 
+// Mapped pages that were read would go on counting as this process's memory. Pages that reach over
+// the range belong to its neighbours as well and stay. Advice only: where it fails, memory is all
+// that is lost.
+void forget_pages(std::span<const std::byte> mapped);
+
 std::string read_file(const std::filesystem::path& path);
 
 // Writes to a temporary file in the same folder, syncs it, renames it over `path` and syncs the
 // folder. On any failure (a full disk) the temporary is removed and `path` is as it was before.
-void write_file_atomically(const std::filesystem::path& path, std::string_view content);
+void write_file_atomically(const std::filesystem::path& path, std::string_view content,
+                           FileSystem& files = real_file_system());
 
 // A folder that appears under its final name with all its content or not at all.
 // Invariants: until commit() only a sibling `FINAL.tmp-<pid>` exists; a previous folder of the
@@ -45,7 +53,7 @@ void write_file_atomically(const std::filesystem::path& path, std::string_view c
 // destructor without commit() removes the temporary folder.
 class AtomicFolder {
  public:
-  explicit AtomicFolder(std::filesystem::path final_path);
+  explicit AtomicFolder(std::filesystem::path final_path, FileSystem& files = real_file_system());
   ~AtomicFolder();
   AtomicFolder(const AtomicFolder&) = delete;
   AtomicFolder& operator=(const AtomicFolder&) = delete;
@@ -59,6 +67,7 @@ class AtomicFolder {
  private:
   std::filesystem::path final_;
   std::filesystem::path temporary_;
+  FileSystem& files_;
   bool committed_ = false;
 };
 
@@ -68,7 +77,7 @@ class AtomicFolder {
 void remove_abandoned_temporaries(const std::filesystem::path& final_path);
 
 // Brings a file's or a folder's content to the disk.
-void fsync_path(const std::filesystem::path& path);
+void fsync_path(const std::filesystem::path& path, FileSystem& files = real_file_system());
 
 // Free bytes for this user on the file system that holds `path` (or its nearest existing parent).
 uint64_t available_bytes(const std::filesystem::path& path);

@@ -5,6 +5,7 @@
 #include <xxhash.h>
 
 #include "strata/base/error.h"
+#include "strata/base/file.h"
 
 namespace strata::checkpoint {
 namespace {
@@ -19,7 +20,10 @@ Json piece_json(const PieceRecord& piece) {
 
 void check_tiling(const std::string& subject, const std::string& name, const TensorRecord& record) {
   int64_t numel = 1;
-  for (int64_t size : record.shape) numel *= size;
+  for (int64_t size : record.shape) {
+    if (size < 0 || __builtin_mul_overflow(numel, size, &numel)) numel = -1;
+    if (numel < 0) break;
+  }
   int64_t covered = 0;
   for (const PieceRecord& piece : record.pieces) {
     if (piece.begin != covered || piece.end <= piece.begin) break;
@@ -33,65 +37,146 @@ void check_tiling(const std::string& subject, const std::string& name, const Ten
   }
 }
 
-TensorRecord record_of(const Json& json) {
+// A name must not lead out of the folder.
+const std::string& plain_name(const std::string& name, const std::string& subject) {
+  if (name.empty() || name == "." || name == ".." || name.find('/') != std::string::npos) {
+    throw FormatError("{}: found the file name \"{}\", expected one inside the folder", subject,
+                      name);
+  }
+  return name;
+}
+
+TensorRecord record_of(const Json& json, const std::string& subject) {
   TensorRecord record;
   record.shape = json.at("shape").get<std::vector<int64_t>>();
   record.dtype = json.at("dtype").get<std::string>();
   for (const Json& piece : json.at("pieces")) {
-    record.pieces.push_back({piece.at("file").get<std::string>(),
+    record.pieces.push_back({plain_name(piece.at("file").get<std::string>(), subject),
                              piece.at("key").get<std::string>(), piece.at("begin").get<int64_t>(),
                              piece.at("end").get<int64_t>(), piece.at("xxh3").get<std::string>()});
   }
+  return record;
+}
+
+void sort_pieces(TensorRecord& record) {
   std::sort(record.pieces.begin(), record.pieces.end(),
             [](const PieceRecord& a, const PieceRecord& b) { return a.begin < b.begin; });
-  return record;
+}
+
+// The last line of the text is the checksum of all before it.
+constexpr std::string_view kChecksumKey = "\"checksum\": \"";
+
+void check_checksum(std::string_view text, const std::string& subject) {
+  const size_t at = text.rfind(kChecksumKey);
+  const std::string_view stored =
+      at == std::string_view::npos ? "" : text.substr(at + kChecksumKey.size());
+  const std::string found = checksum(text.data(), std::min(at, text.size()));
+  if (!stored.starts_with(found + "\"")) {
+    throw FormatError(
+        "{}: found a damaged manifest (its checksum is {}, not what its last line says), expected "
+        "it as it was written; use another checkpoint",
+        subject, found);
+  }
+}
+
+// Before the checksum: another version may have it elsewhere or none.
+void check_version(const Json& json, const std::string& subject) {
+  if (json.at("format") != "strata-checkpoint" || json.at("version") != Manifest::kVersion) {
+    throw FormatError(
+        "{}: found format {} version {}, expected strata-checkpoint version {}; "
+        "use the release that wrote it",
+        subject, json.at("format").dump(), json.at("version").dump(), Manifest::kVersion);
+  }
+}
+
+Manifest manifest_of(const Json& json, const std::string& subject) {
+  Manifest manifest;
+  manifest.world_size = json.at("world_size").get<int>();
+  manifest.step = json.at("step").get<int64_t>();
+  manifest.num_updates = json.at("num_updates").get<int64_t>();
+  for (const auto& [name, file] : json.at("files").items()) {
+    manifest.files[plain_name(name, subject)] = {file.at("bytes").get<uint64_t>(),
+                                                 file.at("xxh3").get<std::string>()};
+  }
+  for (const auto& [name, record] : json.at("tensors").items()) {
+    TensorRecord& tensor = manifest.tensors[name] = record_of(record, subject);
+    sort_pieces(tensor);
+    check_tiling(subject, name, tensor);
+  }
+  return manifest;
 }
 
 }  // namespace
 
-Json to_json(const Manifest& manifest) {
-  Json tensors = Json::object();
-  for (const auto& [name, record] : manifest.tensors) {
+Json tensors_json(const std::map<std::string, TensorRecord>& tensors) {
+  Json json = Json::object();
+  for (const auto& [name, record] : tensors) {
     Json pieces = Json::array();
     for (const PieceRecord& piece : record.pieces) pieces.push_back(piece_json(piece));
-    tensors[name] = Json{{"shape", record.shape}, {"dtype", record.dtype}, {"pieces", pieces}};
+    json[name] = Json{{"shape", record.shape}, {"dtype", record.dtype}, {"pieces", pieces}};
   }
-  return Json{{"format", "strata-checkpoint"},
-              {"version", Manifest::kVersion},
-              {"world_size", manifest.world_size},
-              {"step", manifest.step},
-              {"tensors", tensors}};
+  return json;
 }
 
-Manifest read_manifest(const std::filesystem::path& folder) {
-  const std::filesystem::path path = folder / "manifest.json";
-  if (!std::filesystem::is_directory(folder)) {
-    throw IoError("{}: found no such folder, expected a checkpoint; check resume_from_checkpoint",
-                  folder.string());
-  }
-  const Json json = read_json_file(path);
-  const std::string subject = path.string();
-  try {
-    if (json.at("format") != "strata-checkpoint" || json.at("version") != Manifest::kVersion) {
+void add_tensors(const Json& tensors, const std::string& subject, Manifest& manifest) {
+  for (const auto& [name, json] : tensors.items()) {
+    TensorRecord part = record_of(json, subject);
+    TensorRecord& whole = manifest.tensors[name];
+    if (whole.pieces.empty()) {
+      whole = std::move(part);
+      continue;
+    }
+    if (whole.shape != part.shape || whole.dtype != part.dtype) {
       throw FormatError(
-          "{}: found format {} version {}, expected strata-checkpoint version {}; "
-          "use the release that wrote it",
-          subject, json.at("format").dump(), json.at("version").dump(), Manifest::kVersion);
+          "{}: found \"{}\" as {} [{}], expected {} [{}] as on the other ranks; report this as a "
+          "bug",
+          subject, name, part.dtype, fmt::join(part.shape, ", "), whole.dtype,
+          fmt::join(whole.shape, ", "));
     }
-    Manifest manifest;
-    manifest.world_size = json.at("world_size").get<int>();
-    manifest.step = json.at("step").get<int64_t>();
-    for (const auto& [name, record] : json.at("tensors").items()) {
-      manifest.tensors[name] = record_of(record);
-      check_tiling(subject, name, manifest.tensors[name]);
-    }
-    return manifest;
+    whole.pieces.insert(whole.pieces.end(), part.pieces.begin(), part.pieces.end());
+  }
+}
+
+std::string manifest_text(const Manifest& manifest) {
+  Json files = Json::object();
+  for (const auto& [name, file] : manifest.files) {
+    files[name] = Json{{"bytes", file.size_bytes}, {"xxh3", file.checksum}};
+  }
+  std::string text = Json{{"format", "strata-checkpoint"},
+                          {"version", Manifest::kVersion},
+                          {"world_size", manifest.world_size},
+                          {"step", manifest.step},
+                          {"num_updates", manifest.num_updates},
+                          {"files", files},
+                          {"tensors", tensors_json(manifest.tensors)}}
+                         .dump(1);
+  text.resize(text.size() - 2);  // the closing brace and its line
+  text += ",\n ";
+  text += std::string(kChecksumKey) + checksum(text.data(), text.size()) + "\"\n}\n";
+  return text;
+}
+
+Manifest parse_manifest(std::string_view text, const std::string& subject) {
+  const Json json = parse_json(text, subject);
+  try {
+    check_version(json, subject);
+    check_checksum(text, subject);
+    return manifest_of(json, subject);
   } catch (const Json::exception& e) {
     throw FormatError(
         "{}: found a damaged manifest ({}), expected every field of the format; use "
         "another checkpoint",
         subject, e.what());
   }
+}
+
+Manifest read_manifest(const std::filesystem::path& folder) {
+  if (!std::filesystem::is_directory(folder)) {
+    throw IoError("{}: found no such folder, expected a checkpoint; check resume_from_checkpoint",
+                  folder.string());
+  }
+  const std::filesystem::path path = folder / "manifest.json";
+  return parse_manifest(read_file(path), path.string());
 }
 
 std::string checksum(const void* data, size_t size_bytes) {

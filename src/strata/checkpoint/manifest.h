@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "strata/base/json.h"
@@ -27,18 +28,35 @@ struct TensorRecord {
   std::vector<PieceRecord> pieces;  // ascending by begin; they tile the tensor
 };
 
-// Names of tensors: "parameter/NAME", "exp_avg/NAME", "exp_avg_sq/NAME" with the weight's name.
-struct Manifest {
-  static constexpr int kVersion = 1;
-  int world_size = 0;
-  int64_t step = 0;
-  std::map<std::string, TensorRecord> tensors;
+// A file without tensors, such as trainer_state.json.
+struct SmallFileRecord {
+  uint64_t size_bytes = 0;
+  std::string checksum;  // XXH3-64 of its bytes
 };
 
-Json to_json(const Manifest& manifest);
+// Names of tensors: "parameter/NAME" and, for each kind of optimizer state, "KIND/NAME" with the
+// weight's name.
+struct Manifest {
+  static constexpr int kVersion = 2;
+  int world_size = 0;
+  int64_t step = 0;
+  int64_t num_updates = 0;  // of the optimizer
+  std::map<std::string, TensorRecord> tensors;
+  std::map<std::string, SmallFileRecord> files;
+};
 
-// Throws FormatError for another version, missing fields, and pieces that do not tile their tensor.
+// The file's text, which ends with a checksum of all before it.
+std::string manifest_text(const Manifest& manifest);
+
+// Throws FormatError for a wrong checksum, another version, missing fields, names that lead out of
+// the folder, and pieces that do not tile their tensor. `subject` names the file in messages.
+Manifest parse_manifest(std::string_view text, const std::string& subject);
 Manifest read_manifest(const std::filesystem::path& folder);
+
+// What one rank wrote, on its way to rank 0.
+Json tensors_json(const std::map<std::string, TensorRecord>& tensors);
+// Adds the pieces of another rank's tensors. Throws FormatError when shapes or types differ.
+void add_tensors(const Json& tensors, const std::string& subject, Manifest& manifest);
 
 std::string checksum(const void* data, size_t size_bytes);
 

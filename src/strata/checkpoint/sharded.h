@@ -5,42 +5,51 @@
 
 #include <filesystem>
 #include <map>
-#include <optional>
 #include <string>
 #include <vector>
 
-#include "strata/optim/optimizer.h"
-#include "strata/shard/unit_store.h"
+#include "strata/base/file_system.h"
+#include "strata/checkpoint/piece_reader.h"
+#include "strata/checkpoint/state_pieces.h"
+#include "strata/comm/mesh.h"
 
 namespace strata::checkpoint {
 
 // What is written beside the tensors: file name -> content ("trainer_state.json" -> ...).
 using SmallFiles = std::map<std::string, std::string>;
 
+// Which part of a save is this rank's.
+struct SaveRole {
+  int shard_rank = 0;
+  int shard_ranks = 1;
+  bool writes = true;  // replicas hold the same: one of them writes
+};
+SaveRole role_of(comm::Mesh& mesh);
+
+struct SaveRequest {
+  std::filesystem::path output_dir;
+  int64_t step = 0;         // of the run: names the folder
+  int64_t num_updates = 0;  // of the optimizer: less where an update was skipped
+  SmallFiles small_files;
+};
+
 // Writes OUTPUT_DIR/checkpoint-STEP: temporary folder, every file synced, one rename, then the
 // pointer file `latest`. Trained weights and their optimizer state only: frozen weights are in the
-// base checkpoint already. `optimizer` may be null (save_only_model).
-// Collective over the world; fails on all ranks if it fails on one, and then leaves nothing.
+// base checkpoint already.
+// Collective over `group`, which holds all ranks; fails on all ranks if it fails on one, and then
+// leaves nothing. Threads: any, if nobody else uses `group` meanwhile.
+std::filesystem::path write_checkpoint(const SaveRequest& request,
+                                       const std::vector<LocalPiece>& pieces, const SaveRole& role,
+                                       comm::Group& group, FileSystem& files = real_file_system());
+
+// The same from homes and optimizer, on the calling thread. `optimizer` may be null
+// (save_only_model). Collective over the world.
 std::filesystem::path save(const std::filesystem::path& output_dir, int64_t step,
                            shard::UnitStore& store, optim::Optimizer* optimizer,
-                           const SmallFiles& small_files);
+                           const SmallFiles& small_files, FileSystem& files = real_file_system());
 
-// Fills homes and moments from a checkpoint written at any world size and strategy.
-// Collective over the world. FormatError for missing tensors, other shapes, wrong checksums.
-void load(const std::filesystem::path& folder, shard::UnitStore& store,
-          optim::Optimizer* optimizer);
-
-// Checkpoints of an output folder by ascending step; unfinished ones are not among them.
-std::vector<std::filesystem::path> list(const std::filesystem::path& output_dir);
-
-// "true": the newest whole checkpoint of the output folder; otherwise the path itself.
-// Throws ConfigError with the reference's words when there is none.
-std::filesystem::path resolve(const std::string& resume_from,
-                              const std::filesystem::path& output_dir);
-
-// Removes the oldest checkpoints until `limit` are left; never the newest and never `keep`.
-// To be called by one rank.
-void rotate(const std::filesystem::path& output_dir, int64_t limit,
-            const std::optional<std::filesystem::path>& keep = {});
+// Fills homes and optimizer state from a checkpoint written at any world size and strategy.
+// FormatError for missing tensors, other shapes, wrong checksums. Not collective.
+void load(PieceReader& reader, shard::UnitStore& store, optim::Optimizer* optimizer);
 
 }  // namespace strata::checkpoint

@@ -72,9 +72,10 @@ int run_sft(const std::vector<std::string>& arguments) {
   // A launcher has said them already.
   const bool is_launched = sources.environment.contains(kLaunchFlagsVariable);
   if (ranks.rank == 0 && !is_launched) print_warnings(settings.warnings);
-  train::run_sft(settings.config, ranks, config::to_json_text(settings.config),
-                 config::settings_hash(settings.config), terminal_output());
-  return 0;
+  const train::RunResult result =
+      train::run_sft(settings.config, ranks, config::to_json_text(settings.config),
+                     config::settings_hash(settings.config), terminal_output());
+  return result.is_stopped ? launch::kStoppedExitCode : 0;
 }
 
 }  // namespace strata::cli

@@ -22,6 +22,38 @@ void all_or_nothing(Group& group, const std::string& what, const std::function<v
   }
 }
 
+namespace {
+
+// What a rank says for itself comes before what it only heard of another.
+constexpr int kOwnFailure = 1 << 20;
+
+}  // namespace
+
+std::optional<std::string> shared_failure(Group& group, const std::function<void()>& work) {
+  std::string message;
+  int code = 0;
+  try {
+    work();
+  } catch (const CommError& error) {
+    message = error.what();
+    code = group.rank() + 1;
+  } catch (const std::exception& error) {
+    message = error.what();
+    code = kOwnFailure + group.rank() + 1;
+  }
+  at::Tensor failed = at::full({1}, code, at::kInt);
+  group.all_reduce(failed, Reduction::kMax)->wait();
+  if (failed.item<int>() == 0) return std::nullopt;
+  const int rank = failed.item<int>() % kOwnFailure - 1;
+  constexpr int64_t kCapacity = 4096;
+  at::Tensor buffer = at::zeros({kCapacity}, at::kByte);
+  std::memcpy(buffer.data_ptr(), message.data(),
+              std::min<size_t>(message.size(), static_cast<size_t>(kCapacity) - 1));
+  group.broadcast(buffer, rank)->wait();
+  const std::string text(static_cast<const char*>(buffer.data_ptr()));
+  return group.size() == 1 ? text : fmt::format("rank {}: {}", rank, text);
+}
+
 std::string broadcast_string(Group& group, const std::string& value) {
   constexpr int64_t kCapacity = 4096;
   if (static_cast<int64_t>(value.size()) >= kCapacity) {

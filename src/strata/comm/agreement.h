@@ -3,6 +3,7 @@
 
 #include <exception>
 #include <functional>
+#include <optional>
 #include <string>
 
 #include "strata/comm/group.h"
@@ -13,6 +14,12 @@ namespace strata::comm {
 // rank that failed throws its own error, the others a CommError naming `what` - so that no rank
 // goes on alone into the next collective and waits there for ever.
 void all_or_nothing(Group& group, const std::string& what, const std::function<void()>& work);
+
+// Runs `work` on this rank and returns, on every rank alike, what the highest rank that failed says
+// ("rank 2: ..."), or nothing when all succeeded. Collective. For failures that somebody can
+// handle; throws only when the group itself is broken. `work` may be collective if it ends alike on
+// all.
+std::optional<std::string> shared_failure(Group& group, const std::function<void()>& work);
 
 // Rank 0's string on every rank. Collective. At most 4095 bytes.
 std::string broadcast_string(Group& group, const std::string& value);

@@ -91,7 +91,10 @@ struct TrainConfig {
   double save_steps = 500;
   std::optional<int64_t> save_total_limit;
   bool save_only_model = false;
+  bool async_save = true;
   std::string resume_from_checkpoint;   // empty, "true" or a path
+  std::string on_nan = "stop";          // stop, rollback
+  double max_loss_spike = 0;            // times the running mean of the loss; 0: no bound
   std::string max_shard_size = "50GB";  // of the exported model
   bool disable_tqdm = false;
 };

@@ -70,7 +70,8 @@ class SafetensorsWriter {
  public:
   // An existing file is overwritten. Metadata may be empty: then the header has none.
   SafetensorsWriter(std::filesystem::path path, std::vector<TensorSpec> specs,
-                    std::map<std::string, std::string> metadata = {{"format", "pt"}});
+                    std::map<std::string, std::string> metadata = {{"format", "pt"}},
+                    FileSystem& files = real_file_system());
   ~SafetensorsWriter();
   SafetensorsWriter(const SafetensorsWriter&) = delete;
   SafetensorsWriter& operator=(const SafetensorsWriter&) = delete;
@@ -97,6 +98,7 @@ class SafetensorsWriter {
   std::vector<std::map<uint64_t, uint64_t>> written_;  // per tensor: disjoint ranges begin -> end
   uint64_t data_begin_ = 0;
   uint64_t file_bytes_ = 0;
+  FileSystem& files_;
   Descriptor file_;
 };
 

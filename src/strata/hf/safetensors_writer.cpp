@@ -1,7 +1,4 @@
 // SafetensorsWriter: header first, data as it comes.
-#include <fcntl.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <cerrno>
 #include <limits>
@@ -66,18 +63,19 @@ uint64_t bytes_of(const TensorSpec& spec, const std::string& file) {
 }  // namespace
 
 SafetensorsWriter::SafetensorsWriter(std::filesystem::path path, std::vector<TensorSpec> specs,
-                                     std::map<std::string, std::string> metadata)
-    : path_(std::move(path)) {
+                                     std::map<std::string, std::string> metadata, FileSystem& files)
+    : path_(std::move(path)), files_(files) {
   lay_out(std::move(specs));
   const std::string header = with_length(header_text(tensors_, metadata));
   data_begin_ = header.size();
   file_bytes_ = data_begin_ + (tensors_.empty() ? 0 : tensors_.back().end);
-  file_ = Descriptor(::open(path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
-  if (file_.get() < 0) {
+  const int descriptor = files_.create(path_);
+  if (descriptor < 0) {
     throw IoError(
         "{}: found {} when creating it, expected a writable folder; choose another folder",
-        path_.string(), errno_text(errno));
+        path_.string(), errno_text(-descriptor));
   }
+  file_ = Descriptor(descriptor);
   try {
     reserve();
     write_at(std::as_bytes(std::span(header)), 0);
@@ -112,13 +110,9 @@ void SafetensorsWriter::lay_out(std::vector<TensorSpec> specs) {
   written_.resize(tensors_.size());
 }
 
-// A file system that cannot reserve gets a sparse file; a full disk then shows at a later write.
 void SafetensorsWriter::reserve() {
-  if (::fallocate(file_.get(), 0, 0, static_cast<off_t>(file_bytes_)) == 0) return;
-  if (errno == EOPNOTSUPP || errno == ENOSYS) {
-    if (::ftruncate(file_.get(), static_cast<off_t>(file_bytes_)) == 0) return;
-  }
-  const int error_number = errno;
+  const int error_number = files_.reserve(file_.get(), file_bytes_);
+  if (error_number == 0) return;
   throw IoError(
       "{}: found {} with {} bytes free, expected room for {} bytes; free space or choose "
       "another folder",
@@ -126,7 +120,7 @@ void SafetensorsWriter::reserve() {
 }
 
 void SafetensorsWriter::write_at(std::span<const std::byte> data, uint64_t offset) {
-  const size_t written = write_fully(file_.get(), data, offset);
+  const size_t written = files_.write(file_.get(), data, offset);
   if (written == data.size()) return;
   throw IoError(
       "{}: found {} after {} bytes written, expected {} bytes; free space or choose another "
@@ -184,18 +178,18 @@ void SafetensorsWriter::finish() {
     throw InternalError("{}: tensor \"{}\": found {} bytes written, expected {} before finish",
                         path_.string(), tensors_[i].name, written, tensors_[i].size_bytes());
   }
-  if (::fsync(file_.get()) != 0) {
+  if (const int error = files_.sync(file_.get())) {
     throw IoError(
         "{}: found {} when syncing, expected {} bytes on the disk; check the disk, then save "
         "again",
-        path_.string(), errno_text(errno), file_bytes_);
+        path_.string(), errno_text(error), file_bytes_);
   }
   file_.close();
 }
 
 void SafetensorsWriter::discard() noexcept {
   file_.close();
-  ::unlink(path_.c_str());
+  files_.remove(path_);
 }
 
 }  // namespace strata::hf

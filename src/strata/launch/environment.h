@@ -8,6 +8,10 @@
 
 namespace strata::launch {
 
+// What a rank ends with that was asked to stop and has saved its state: EX_TEMPFAIL, "try again".
+// The launcher takes it for no failure and, when all ranks stopped, ends with it too.
+inline constexpr int kStoppedExitCode = 75;
+
 struct RankEnvironment {
   int rank = 0;
   int local_rank = 0;

@@ -14,6 +14,7 @@
 
 #include "strata/base/error.h"
 #include "strata/base/file.h"
+#include "strata/launch/environment.h"
 
 namespace strata::launch {
 namespace {
@@ -97,6 +98,7 @@ class Supervisor {
       worker.out.close();
       worker.err.close();
     }
+    if (exit_code_ == 0 && all_stopped_or_done()) return kStoppedExitCode;
     if (interrupted_by_ != 0) return 128 + interrupted_by_;
     return exit_code_;
   }
@@ -104,6 +106,17 @@ class Supervisor {
  private:
   bool is_any_running() const {
     return std::ranges::any_of(workers_, [](const Worker& w) { return w.is_running; });
+  }
+
+  static bool has_stopped(const Worker& worker) {
+    return WIFEXITED(worker.wait_status) && WEXITSTATUS(worker.wait_status) == kStoppedExitCode;
+  }
+  // At least one rank stopped on request and none ended otherwise than that or by finishing.
+  bool all_stopped_or_done() const {
+    return std::ranges::any_of(workers_, has_stopped) &&
+           std::ranges::all_of(workers_, [](const Worker& worker) {
+             return worker.wait_status == 0 || has_stopped(worker);
+           });
   }
 
   void wait_for_event() {
@@ -159,7 +172,7 @@ class Supervisor {
     const Worker* cause = nullptr;
     for (Worker& worker : workers_) {
       if (!worker.is_running || !has_ended(worker)) continue;
-      if (worker.wait_status == 0) continue;
+      if (worker.wait_status == 0 || has_stopped(worker)) continue;
       if (!cause || (WIFSIGNALED(worker.wait_status) && !WIFSIGNALED(cause->wait_status))) {
         cause = &worker;
       }

@@ -17,14 +17,15 @@ struct SupervisorOptions {
   // From the first failure or an interrupt until what is left is killed.
   std::chrono::milliseconds grace{5000};
   // The same after SIGTERM or SIGHUP, when ranks may be saving.
-  std::chrono::milliseconds grace_after_term{30000};
+  std::chrono::milliseconds grace_after_term{120000};
 };
 
 // Starts the ranks and waits for all of them. Returns 0, or the exit code of the rank that failed
-// first (128 + signal when it was killed), or 128 + signal when this process was told to stop.
-// SIGINT, SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 are passed on; a second SIGINT kills at once.
-// When it returns no process of any rank's process group is left, and none is a zombie.
-// Threads: none may run beside the caller (it blocks signals and forks).
+// first (128 + signal when it was killed), or kStoppedExitCode when all ranks stopped on request,
+// or 128 + signal when this process was told to stop and they did not. SIGINT, SIGTERM, SIGHUP,
+// SIGUSR1 and SIGUSR2 are passed on; a second SIGINT kills at once. When it returns no process of
+// any rank's process group is left, and none is a zombie. Threads: none may run beside the caller
+// (it blocks signals and forks).
 int run_workers(const LaunchPlan& plan, const SupervisorOptions& options);
 
 }  // namespace strata::launch

@@ -1,24 +1,9 @@
 #include "strata/shard/loading.h"
 
-#include <sys/mman.h>
-#include <unistd.h>
-
 #include "strata/base/error.h"
+#include "strata/base/file.h"
 
 namespace strata::shard {
-namespace {
-
-// Mapped pages that were copied would go on counting as this rank's memory (I9). Pages that reach
-// over the range belong to its neighbours as well and stay.
-void forget_pages(std::span<const std::byte> mapped) {
-  const auto page = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));
-  const auto begin = (reinterpret_cast<uintptr_t>(mapped.data()) + page - 1) / page * page;
-  const auto end = reinterpret_cast<uintptr_t>(mapped.data() + mapped.size()) / page * page;
-  // Advice only: where it fails, memory is all that is lost.
-  if (begin < end) ::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
-}
-
-}  // namespace
 
 at::ScalarType scalar_type_of(hf::DType dtype, const std::string& tensor_name) {
   switch (dtype) {

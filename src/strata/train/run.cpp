@@ -2,9 +2,11 @@
 
 #include "strata/base/error.h"
 #include "strata/base/file.h"
+#include "strata/base/folder_lock.h"
 #include "strata/comm/agreement.h"
 #include "strata/comm/mesh.h"
 #include "strata/comm/rendezvous.h"
+#include "strata/train/preflight.h"
 #include "strata/train/results.h"
 #include "strata/train/strategy.h"
 #include "strata/train/trainer.h"
@@ -33,7 +35,6 @@ int64_t vocab_size_of(const config::ModelConfig& config) {
 }
 
 void check_output_folder(const config::RunConfig& config) {
-  require_writable_folder(config.train.output_dir);
   // What an interrupted save of an earlier run left is not a checkpoint and never will be.
   constexpr std::string_view kWritten[] = {"checkpoint-", "model",         "adapter",
                                            "latest",      "metrics.jsonl", "trainer_state.json",
@@ -112,23 +113,31 @@ RunResult run_sft(const config::RunConfig& config, const launch::RankEnvironment
       rendezvous, mesh_shape(config.shard, environment.world_size, environment.local_world_size));
 
   // On its own: rank 0's error must not wait until the others have read their data.
+  std::optional<FolderLock> lock;
   comm::all_or_nothing(*mesh.world, "preparing the output folder", [&] {
-    if (environment.rank == 0) {
-      check_output_folder(config);
-      check_kind_of_result(config);
-    }
+    if (environment.rank != 0) return;
+    require_writable_folder(config.train.output_dir);
+    lock.emplace(config.train.output_dir);
+    check_output_folder(config);
+    check_kind_of_result(config);
   });
+  comm::all_or_nothing(*mesh.world, "looking at the output folder", [&] {
+    if (environment.rank != 0) require_shared_folder(config.train.output_dir, environment.rank);
+  });
+  const std::unique_ptr<comm::Group> saving = rendezvous.make_group("saving");
   Datasets datasets;
   comm::all_or_nothing(*mesh.world, "preparing the data",
                        [&] { datasets = load_datasets(config, vocab_size_of(config.model)); });
   const std::unique_ptr<Trainee> trainee = assemble(config, mesh);
-  Trainer trainer(config, settings_text, *trainee, datasets, output);
+  Trainer trainer(config, settings_text, *trainee, datasets, *saving, output);
   introduce(config, *trainee, datasets, trainer);
 
   RunResult result;
   result.train_loss = trainer.run();
   result.global_step = trainer.global_step();
   result.output_dir = config.train.output_dir;
+  result.is_stopped = trainer.is_stopped();
+  if (result.is_stopped) return result;
   write_results(config, *trainee, datasets, trainer);
   return result;
 }

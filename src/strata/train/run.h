@@ -24,6 +24,7 @@ struct RunResult {
   int64_t global_step = 0;
   double train_loss = 0;
   std::filesystem::path output_dir;
+  bool is_stopped = false;  // on request from outside, before the end: saved, without a result
 };
 
 // Collective over the ranks of `environment`. Checks everything it can before it allocates.

@@ -6,7 +6,6 @@
 
 #include "strata/base/error.h"
 #include "strata/base/file.h"
-#include "strata/checkpoint/sharded.h"
 #include "strata/comm/agreement.h"
 #include "strata/config/derived.h"
 #include "strata/data/collate.h"
@@ -14,6 +13,7 @@
 #include "strata/optim/lr_schedule.h"
 #include "strata/train/batch_tensors.h"
 #include "strata/train/evaluate.h"
+#include "strata/train/resume.h"
 
 namespace strata::train {
 namespace {
@@ -93,7 +93,8 @@ void sum_over_ranks(comm::Group& world, std::span<double> values) {
 }  // namespace
 
 Trainer::Trainer(const config::RunConfig& config, const std::string& settings_text,
-                 Trainee& trainee, const Datasets& datasets, const Output& output)
+                 Trainee& trainee, const Datasets& datasets, comm::Group& saving,
+                 const Output& output)
     : config_(config),
       settings_text_(settings_text),
       trainee_(trainee),
@@ -106,18 +107,30 @@ Trainer::Trainer(const config::RunConfig& config, const std::string& settings_te
       plan_(plan_steps(config.train, sampler_.batches_per_rank())),
       lr_factor_(lr_schedule(config.optim, plan_.max_steps)),
       metric_schedule_(metric_schedule(config)),
-      loss_scaler_(loss_scaler(config.shard)) {
-  if (!config.train.resume_from_checkpoint.empty()) resume();
-  if (!is_main()) return;
+      loss_scaler_(loss_scaler(config.shard)),
+      guard_(config.train.max_loss_spike) {
+  std::vector<std::string> notes;
+  if (!config.train.resume_from_checkpoint.empty()) {
+    resume([&notes](const std::string& line) { notes.push_back(line); });
+  }
   const std::optional<int64_t> resumed =
       first_step_ > 0 ? std::optional<int64_t>(first_step_) : std::nullopt;
-  metrics_ = std::make_unique<report::MetricsFile>(
-      fs::path(config.train.output_dir) / "metrics.jsonl", resumed);
+  comm::all_or_nothing(world_, "opening metrics.jsonl", [&] {
+    if (!is_main()) return;
+    metrics_ = std::make_unique<report::MetricsFile>(
+        fs::path(config.train.output_dir) / "metrics.jsonl", resumed);
+  });
+  if (is_main()) make_progress(output);
+  for (const std::string& note : notes) say(note);
+  prepare_saving(saving);
+}
+
+void Trainer::make_progress(const Output& output) {
   progress_ = std::make_unique<report::Progress>(
       output.write,
       report::ProgressOptions{.total_steps = plan_.max_steps,
                               .first_step = first_step_,
-                              .is_terminal = output.is_terminal && !config.train.disable_tqdm,
+                              .is_terminal = output.is_terminal && !config_.train.disable_tqdm,
                               .unicode = output.unicode,
                               .columns = output.columns});
 }
@@ -128,25 +141,24 @@ void Trainer::say(const std::string& line) {
   if (progress_) progress_->message(line);
 }
 
-void Trainer::resume() {
-  const fs::path folder =
-      checkpoint::resolve(config_.train.resume_from_checkpoint, config_.train.output_dir);
-  checkpoint::load(folder, *trainee_.store, trainee_.optimizer.get());
-  const auto state = report::parse_trainer_state(read_file(folder / "trainer_state.json"),
-                                                 (folder / "trainer_state.json").string());
-  const Json progress = read_json_file(folder / "progress.json");
-  step_ = first_step_ = state.global_step;
-  log_history_ = state.log_history;
-  num_tokens_ = progress.at("num_tokens").get<int64_t>();
-  if (metric_schedule_) metric_schedule_->load(progress.at("lr_schedule"));
-  if (loss_scaler_ && progress.contains("loss_scaler")) {
-    loss_scaler_->load(progress.at("loss_scaler"));
-    trainee_.optimizer->set_num_steps(step_ - loss_scaler_->num_skipped());
-  }
-  const Json& window = progress.at("log_window");
-  window_ = {window.at("loss").get<double>(), window.at("accuracy").get<double>(),
-             window.at("entropy").get<double>(), window.at("micro_steps").get<int64_t>(),
-             window.at("steps").get<int64_t>()};
+void Trainer::resume(const std::function<void(const std::string&)>& note) {
+  train::resume(
+      config_.train, trainee_,
+      [this](const report::TrainerState& state, const Json& progress) {
+        step_ = first_step_ = state.global_step;
+        log_history_ = state.log_history;
+        num_tokens_ = progress.at("num_tokens").get<int64_t>();
+        if (metric_schedule_) metric_schedule_->load(progress.at("lr_schedule"));
+        if (loss_scaler_ && progress.contains("loss_scaler")) {
+          loss_scaler_->load(progress.at("loss_scaler"));
+        }
+        guard_.load(progress.at("loss_guard"));
+        const Json& window = progress.at("log_window");
+        window_ = {window.at("loss").get<double>(), window.at("accuracy").get<double>(),
+                   window.at("entropy").get<double>(), window.at("micro_steps").get<int64_t>(),
+                   window.at("steps").get<int64_t>()};
+      },
+      note);
 }
 
 std::string Trainer::progress_text() const {
@@ -155,7 +167,8 @@ std::string Trainer::progress_text() const {
                     {"entropy", window_.entropy},
                     {"micro_steps", window_.micro_steps},
                     {"steps", window_.steps}};
-  Json progress{{"num_tokens", num_tokens_}, {"log_window", window}};
+  Json progress{
+      {"num_tokens", num_tokens_}, {"log_window", window}, {"loss_guard", guard_.state()}};
   if (metric_schedule_) progress["lr_schedule"] = metric_schedule_->state();
   if (loss_scaler_) progress["loss_scaler"] = loss_scaler_->state();
   return dump_python(progress) + "\n";
@@ -165,14 +178,21 @@ double Trainer::run() {
   const Clock::time_point start = Clock::now();
   speed_since_ = start;
   if (config_.train.eval_on_start && step_ == 0) evaluate();
+  signals_.emplace();
   while (step_ < plan_.max_steps) {
-    StepOutcome outcome = train_step();
+    if (saver_) report_save(saver_->poll(), /*must_hold=*/false);
+    std::optional<StepOutcome> outcome = train_step();
+    if (!outcome) {
+      stop();
+      return 0;
+    }
     ++step_;
-    account(outcome);
-    if (should_log(plan_, config_.train, step_)) log_step(outcome);
+    if (!outcome->is_left_out) account(*outcome);
+    if (should_log(plan_, config_.train, step_) && window_.steps > 0) log_step(*outcome);
     if (should_evaluate(plan_, config_.train, step_)) evaluate();
     if (should_save(plan_, config_.train, step_)) save();
   }
+  if (saver_) report_save(saver_->wait(), /*must_hold=*/false);
   const double seconds = seconds_since(start);
   log_summary(seconds);
   if (progress_) progress_->finish();
@@ -198,15 +218,17 @@ double Trainer::learning_rate() const {
   return config_.optim.learning_rate * lr_factor_(step_ - skipped);
 }
 
-Trainer::StepOutcome Trainer::train_step() {
+std::optional<Trainer::StepOutcome> Trainer::train_step() {
   StepOutcome outcome;
   const std::vector<data::MicroBatch> batches = micro_batches(plan_.window(step_));
-  double counts[2] = {0, 0};  // trained tokens, all tokens
+  // Trained tokens, all tokens, ranks that were asked to stop: all must stop at the same step.
+  double counts[3] = {0, 0, signals_ && signals_->is_requested() ? 1.0 : 0.0};
   for (const data::MicroBatch& batch : batches) {
     counts[0] += static_cast<double>(batch.num_targets);
     for (int64_t tokens : batch.row_tokens) counts[1] += static_cast<double>(tokens);
   }
   sum_over_ranks(world_, counts);
+  if (counts[2] > 0) return std::nullopt;
   outcome.row_tokens = static_cast<int64_t>(counts[1]);
 
   outcome.sums.resize(batches.size());
@@ -229,16 +251,15 @@ Trainer::StepOutcome Trainer::train_step() {
 }
 
 void Trainer::update(StepOutcome& outcome) {
+  sum_losses(outcome);
   const double loss_scale = loss_scaler_ ? loss_scaler_->scale() : 1;
   outcome.gradient_norm = optim::global_gradient_norm(*trainee_.store) / loss_scale;
   outcome.learning_rate = learning_rate();
-  const bool overflow = !std::isfinite(outcome.gradient_norm);
-  if (overflow && !loss_scaler_) {
-    throw Error(
-        fmt::format("step {}: found a gradient norm of {}, expected a finite one; the weights "
-                    "are those of step {}: lower learning_rate or look at the data, then "
-                    "resume from the last checkpoint",
-                    step_ + 1, outcome.gradient_norm, step_));
+  // A gradient beyond fp16 is the loss scale's matter.
+  const bool overflow = loss_scaler_ && !std::isfinite(outcome.gradient_norm);
+  if (const auto why = guard_.judge(outcome.loss, overflow ? 0 : outcome.gradient_norm)) {
+    leave_out(outcome, *why);
+    return;
   }
   if (!overflow) {
     const double clip = optim::clip_factor(outcome.gradient_norm, config_.optim.max_grad_norm);
@@ -248,7 +269,41 @@ void Trainer::update(StepOutcome& outcome) {
   if (loss_scaler_) loss_scaler_->update(overflow);
 }
 
-void Trainer::account(StepOutcome& outcome) {
+void Trainer::leave_out(StepOutcome& outcome, const std::string& why) {
+  outcome.is_left_out = true;
+  const std::string found =
+      fmt::format("step {}: found {}, in {}", step_ + 1, why, examples_of(outcome));
+  if (config_.train.on_nan != "rollback") {
+    throw Error(
+        fmt::format("{}; the weights are those of step {}: lower learning_rate or look at the "
+                    "data, then resume from the last checkpoint, or set on_nan to rollback",
+                    found, step_));
+  }
+  if (guard_.num_in_a_row() >= LossGuard::kMostInARow) {
+    throw Error(fmt::format(
+        "{}, and the {} batches before were bad too, so that the weights must be; lower "
+        "learning_rate and resume from a checkpoint before step {}",
+        found, LossGuard::kMostInARow - 1, step_ + 2 - LossGuard::kMostInARow));
+  }
+  say("warning: " + found + "; weights and optimizer stay as they were, the batch is left out");
+}
+
+std::string Trainer::examples_of(const StepOutcome& outcome) const {
+  const StepPlan::Window window = plan_.window(step_);
+  std::vector<int64_t> rows;
+  for (int64_t i = 0; i < window.count; ++i) {
+    if (!outcome.broken.empty() && !std::ranges::count(outcome.broken, i)) continue;
+    for (int rank = 0; rank < world_.size(); ++rank) {
+      const auto batch = sampler_.batch(window.epoch, rank, window.first + i);
+      rows.insert(rows.end(), batch.begin(), batch.end());
+    }
+  }
+  std::ranges::sort(rows);
+  return fmt::format("row{} {} of the training data (from 0, as prepared)",
+                     rows.size() == 1 ? "" : "s", fmt::join(rows, ", "));
+}
+
+void Trainer::sum_losses(StepOutcome& outcome) {
   std::vector<double> sums;
   for (const nn::LossSums& s : outcome.sums) {
     sums.insert(sums.end(), {s.loss, s.correct, s.entropy, static_cast<double>(s.tokens)});
@@ -256,13 +311,24 @@ void Trainer::account(StepOutcome& outcome) {
   sum_over_ranks(world_, sums);
   double loss = 0, tokens = 0;
   for (size_t i = 0; i < sums.size(); i += 4) {
+    if (!std::isfinite(sums[i])) outcome.broken.push_back(static_cast<int64_t>(i / 4));
+    nn::LossSums& total = outcome.totals.emplace_back();
+    total.correct = sums[i + 1];
+    total.entropy = sums[i + 2];
+    total.tokens = static_cast<int64_t>(sums[i + 3]);
     loss += sums[i];
     tokens += sums[i + 3];
-    window_.accuracy += sums[i + 1] / std::max(sums[i + 3], 1.0);
-    window_.entropy += sums[i + 2] / std::max(sums[i + 3], 1.0);
-    ++window_.micro_steps;
   }
   outcome.loss = loss / std::max(tokens, 1.0);
+}
+
+void Trainer::account(const StepOutcome& outcome) {
+  for (const nn::LossSums& total : outcome.totals) {
+    const double tokens = std::max(static_cast<double>(total.tokens), 1.0);
+    window_.accuracy += total.correct / tokens;
+    window_.entropy += total.entropy / tokens;
+    ++window_.micro_steps;
+  }
   window_.loss += outcome.loss;
   ++window_.steps;
   total_loss_ += outcome.loss;
@@ -343,24 +409,6 @@ report::TrainerState Trainer::state() const {
   state.log_history = log_history_;
   state.should_training_stop = step_ >= plan_.max_steps;
   return state;
-}
-
-void Trainer::save() {
-  const Clock::time_point start = Clock::now();
-  const fs::path output_dir = config_.train.output_dir;
-  checkpoint::SmallFiles files{{"trainer_state.json", report::trainer_state_text(state())},
-                               {"progress.json", progress_text()},
-                               {"settings.json", settings_text_}};
-  const fs::path saved =
-      checkpoint::save(output_dir, step_, *trainee_.store,
-                       config_.train.save_only_model ? nullptr : trainee_.optimizer.get(), files);
-  comm::all_or_nothing(world_, "removing old checkpoints", [&] {
-    if (is_main() && config_.train.save_total_limit) {
-      // Later steps of an earlier run in the same folder must not push out what was just saved.
-      checkpoint::rotate(output_dir, *config_.train.save_total_limit, saved);
-    }
-  });
-  speed_since_ += std::chrono::duration_cast<Clock::duration>(Clock::now() - start);
 }
 
 void Trainer::log_summary(double seconds) {

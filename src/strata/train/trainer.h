@@ -6,6 +6,7 @@
 #include <chrono>
 #include <optional>
 
+#include "strata/checkpoint/saver.h"
 #include "strata/data/sampler.h"
 #include "strata/optim/loss_scaler.h"
 #include "strata/optim/metric_schedule.h"
@@ -14,8 +15,10 @@
 #include "strata/report/trainer_state.h"
 #include "strata/train/assemble.h"
 #include "strata/train/datasets.h"
+#include "strata/train/loss_guard.h"
 #include "strata/train/run.h"
 #include "strata/train/step_plan.h"
+#include "strata/train/stop_signals.h"
 
 namespace strata::train {
 
@@ -32,12 +35,15 @@ struct LogWindow {
 // Collective: run(), on every rank with the same settings.
 class Trainer {
  public:
+  // `saving`: a group of all ranks for the thread that saves, used by nothing else.
   Trainer(const config::RunConfig& config, const std::string& settings_text, Trainee& trainee,
-          const Datasets& datasets, const Output& output);
+          const Datasets& datasets, comm::Group& saving, const Output& output);
   ~Trainer();
 
-  // Trains to the end. Returns the mean loss over all steps of this run.
+  // Trains to the end, or until a signal asks to stop (is_stopped()): then the state is saved.
+  // Returns the mean loss over all steps of this run.
   double run();
+  bool is_stopped() const { return is_stopped_; }
 
   int64_t global_step() const { return step_; }
   const StepPlan& plan() const { return plan_; }
@@ -51,27 +57,45 @@ class Trainer {
   struct StepOutcome {
     std::vector<nn::LossSums> sums;  // of this rank, by micro-step
     int64_t row_tokens = 0;
-    double loss = 0;  // global
+    double loss = 0;                   // global
+    std::vector<nn::LossSums> totals;  // over all ranks, by micro-step
+    std::vector<int64_t> broken;       // micro-steps whose loss is not finite
     double gradient_norm = 0;
     double learning_rate = 0;
+    bool is_left_out = false;  // bad, by on_nan rollback not learnt from
   };
 
   bool is_main() const { return world_.rank() == 0; }
-  void resume();
-  StepOutcome train_step();
+  void resume(const std::function<void(const std::string&)>& note);
+  void make_progress(const Output& output);
+  // Nothing when a rank was asked to stop: then no rank computed.
+  std::optional<StepOutcome> train_step();
   std::vector<data::MicroBatch> micro_batches(const StepPlan::Window& window) const;
-  void account(StepOutcome& outcome);
+  void account(const StepOutcome& outcome);
   void log_step(const StepOutcome& outcome);
   void evaluate();
+  // Room on the disk and in memory for every save of the run.
+  void prepare_saving(comm::Group& saving);
   void save();
+  // Says how the last save ended, if it has ended. Throws IoError for one that failed when
+  // `must_hold`.
+  void report_save(const std::optional<checkpoint::SaveOutcome>& outcome, bool must_hold);
+  void stop();
   void log_summary(double seconds);
   // Appends to log history, metrics and terminal. `extra` goes to metrics.jsonl alone.
   void record(Json values, const Json& extra);
   Json machine_readings() const;
   std::string progress_text() const;
   double learning_rate() const;
-  // Applies the step's gradients, or skips them on every rank alike when fp16 overflowed.
+  // Sums of the batch over all ranks, and its mean loss.
+  void sum_losses(StepOutcome& outcome);
+  // Applies the step's gradients, or skips them on every rank alike: when fp16 overflowed, or when
+  // the batch is bad and on_nan says rollback. Throws for a bad batch otherwise.
   void update(StepOutcome& outcome);
+  // Rank 0's words for the examples of the step that runs; all of them, or those of the micro-steps
+  // whose loss is not finite.
+  std::string examples_of(const StepOutcome& outcome) const;
+  void leave_out(StepOutcome& outcome, const std::string& why);
 
   const config::RunConfig& config_;
   std::string settings_text_;
@@ -84,9 +108,14 @@ class Trainer {
   std::function<double(int64_t)> lr_factor_;
   std::optional<optim::MetricSchedule> metric_schedule_;
   std::optional<optim::LossScaler> loss_scaler_;  // fp16
+  LossGuard guard_;
   std::unique_ptr<report::Progress> progress_;    // rank 0
   std::unique_ptr<report::MetricsFile> metrics_;  // rank 0
 
+  std::unique_ptr<checkpoint::Saver> saver_;
+  std::optional<StopSignals> signals_;
+  int64_t saved_step_ = -1;
+  bool is_stopped_ = false;
   int64_t step_ = 0;
   int64_t first_step_ = 0;
   int64_t num_tokens_ = 0;  // seen by all ranks

@@ -7,12 +7,9 @@
 #include "../temporary_folder.h"
 #include "strata/base/error.h"
 #include "strata/base/file.h"
+#include "strata/checkpoint/folders.h"
 #include "strata/checkpoint/manifest.h"
-#include "strata/comm/fake_group.h"
-#include "strata/comm/single_group.h"
-#include "strata/models/registry.h"
-#include "strata/optim/adamw.h"
-#include "strata/shard/loading.h"
+#include "tiny_rank.h"
 
 namespace strata::checkpoint {
 namespace {
@@ -22,47 +19,11 @@ using strata::testing::TemporaryFolder;
 
 namespace fs = std::filesystem;
 
-// Rank `rank` of a shard group of `size`, alone in this process.
-struct Rank {
-  explicit Rank(int rank, int size) {
-    const Json config{{"model_type", "llama"},    {"vocab_size", 37},
-                      {"hidden_size", 20},        {"intermediate_size", 28},
-                      {"num_hidden_layers", 2},   {"num_attention_heads", 2},
-                      {"num_key_value_heads", 1}, {"head_dim", 10}};
-    model = models::create_model(config, {});
-    const auto group = [&]() -> std::unique_ptr<comm::Group> {
-      if (size == 1) return comm::make_single_group();
-      return std::make_unique<comm::FakeGroup>(rank, size);
-    };
-    mesh = comm::Mesh{group(), group(), comm::make_single_group()};
-    store = std::make_unique<shard::UnitStore>(*model, mesh, shard::StoreOptions{});
-    optimizer = std::make_unique<optim::AdamW>(*store, optim::AdamWOptions{});
-  }
-
-  std::unique_ptr<models::Model> model;
-  comm::Mesh mesh;
-  std::unique_ptr<shard::UnitStore> store;
-  std::unique_ptr<optim::AdamW> optimizer;
-};
-
-// Fills weights and moments with values that name tensor and element.
-std::map<std::string, at::Tensor> fill(Rank& rank) {
-  std::map<std::string, at::Tensor> whole;
-  for (nn::Parameter* parameter : rank.model->parameters()) {
-    whole[parameter->name()] = at::randn(parameter->shape());
-    shard::place_tensor(*rank.store, *parameter, whole[parameter->name()]);
-  }
-  for (int u = 0; u < rank.store->num_units(); ++u) {
-    rank.optimizer->moments(u, 0).exp_avg.copy_(rank.store->home(u, 0).value * 2);
-    rank.optimizer->moments(u, 0).exp_avg_sq.copy_(rank.store->home(u, 0).value.square());
-  }
-  return whole;
-}
-
 TEST(Sharded, AnyWorldSizeReadsWhatOneRankWrote) {
   TemporaryFolder folder;
   Rank writer(0, 1);
   const auto whole = fill(writer);
+  writer.optimizer->set_num_steps(6);  // one of seven updates was left out
   const fs::path saved = save(folder.path(), 7, *writer.store, writer.optimizer.get(),
                               {{"trainer_state.json", "{}\n"}});
   EXPECT_EQ(saved.filename(), "checkpoint-7");
@@ -71,8 +32,9 @@ TEST(Sharded, AnyWorldSizeReadsWhatOneRankWrote) {
   for (int size : {1, 2, 3, 5}) {
     for (int r = 0; r < size; ++r) {
       Rank reader(r, size);
-      load(saved, *reader.store, reader.optimizer.get());
-      EXPECT_EQ(reader.optimizer->num_steps(), 7);
+      PieceReader pieces(saved);
+      load(pieces, *reader.store, reader.optimizer.get());
+      EXPECT_EQ(reader.optimizer->num_steps(), 6);
       for (int u = 0; u < reader.store->num_units(); ++u) {
         for (const shard::Piece& piece : pieces_of(reader.store->unit(u).segments[0], r)) {
           const at::Tensor wanted = whole.at(piece.parameter->name())
@@ -99,8 +61,10 @@ TEST(Sharded, DamageIsNamed) {
   std::string bytes = read_file(file);
   bytes[bytes.size() - 3] = static_cast<char>(bytes[bytes.size() - 3] ^ 0x5a);
   write_file_atomically(file, bytes);
-  const std::string message =
-      message_of<FormatError>([&] { load(saved, *rank.store, rank.optimizer.get()); });
+  const std::string message = message_of<FormatError>([&] {
+    PieceReader pieces(saved);
+    load(pieces, *rank.store, rank.optimizer.get());
+  });
   EXPECT_NE(message.find("rank-00000.safetensors"), std::string::npos) << message;
   EXPECT_NE(message.find("checksum"), std::string::npos) << message;
 }
@@ -109,38 +73,71 @@ TEST(Sharded, PiecesThatDoNotTileAreRefused) {
   TemporaryFolder folder;
   Rank rank(0, 1);
   const fs::path saved = save(folder.path(), 1, *rank.store, nullptr, {});
-  Json manifest = read_json_file(saved / "manifest.json");
-  auto& piece = manifest["tensors"]["parameter/model.norm.weight"]["pieces"][0];
-  piece["begin"] = 1;
-  write_file_atomically(saved / "manifest.json", manifest.dump());
-  const std::string message = message_of<FormatError>([&] { read_manifest(saved); });
+  Manifest manifest = read_manifest(saved);
+  manifest.tensors.at("parameter/model.norm.weight").pieces[0].begin = 1;
+  const std::string text = manifest_text(manifest);
+  const std::string message = message_of<FormatError>([&] { parse_manifest(text, "file"); });
   EXPECT_NE(message.find("model.norm.weight"), std::string::npos) << message;
+}
+
+TEST(Sharded, EveryFlippedByteOfTheManifestIsFound) {
+  TemporaryFolder folder;
+  Rank rank(0, 1);
+  const fs::path saved =
+      save(folder.path(), 1, *rank.store, nullptr, {{"progress.json", "{\"num_tokens\": 12}"}});
+  const std::string text = read_file(saved / "manifest.json");
+  parse_manifest(text, "file");
+  for (size_t at = 0; at < text.size(); ++at) {
+    std::string damaged = text;
+    damaged[at] = static_cast<char>(damaged[at] ^ 1);
+    // What follows the checksum is no part of it: it must only stay JSON.
+    if (at >= text.rfind('"') + 1) continue;
+    EXPECT_THROW(parse_manifest(damaged, "file"), FormatError) << at;
+  }
+  for (size_t size = 0; size < text.rfind('}'); ++size) {
+    EXPECT_THROW(parse_manifest(std::string_view(text).substr(0, size), "file"), FormatError)
+        << size;
+  }
+}
+
+TEST(Sharded, SmallFilesAreProved) {
+  TemporaryFolder folder;
+  Rank rank(0, 1);
+  const fs::path saved =
+      save(folder.path(), 1, *rank.store, nullptr, {{"progress.json", "{\"num_tokens\": 12}"}});
+  EXPECT_EQ(PieceReader(saved).small_file("progress.json"), "{\"num_tokens\": 12}");
+  write_file_atomically(saved / "progress.json", "{\"num_tokens\": 13}");
+  EXPECT_THROW(PieceReader(saved).small_file("progress.json"), FormatError);
+  EXPECT_THROW(PieceReader(saved).small_file("settings.json"), FormatError);
 }
 
 TEST(Sharded, AStateWithoutOptimizerCannotBeResumedWithOne) {
   TemporaryFolder folder;
   Rank rank(0, 1);
   const fs::path saved = save(folder.path(), 1, *rank.store, nullptr, {});
-  load(saved, *rank.store, nullptr);
-  EXPECT_THROW(load(saved, *rank.store, rank.optimizer.get()), FormatError);
+  PieceReader pieces(saved);
+  load(pieces, *rank.store, nullptr);
+  EXPECT_THROW(load(pieces, *rank.store, rank.optimizer.get()), FormatError);
 }
 
 TEST(Sharded, ListResolveAndRotateSeeWholeCheckpointsOnly) {
   TemporaryFolder folder;
   Rank rank(0, 1);
-  EXPECT_THROW(resolve("true", folder.path()), ConfigError);
+  EXPECT_THROW(candidates("true", folder.path()), ConfigError);
   for (int step : {2, 10, 9}) save(folder.path(), step, *rank.store, nullptr, {});
   fs::create_directories(folder.path() / "checkpoint-11");  // no manifest: not a checkpoint
   fs::create_directories(folder.path() / "checkpoint-x");
   const auto found = list(folder.path());
   ASSERT_EQ(found.size(), 3U);
   EXPECT_EQ(found.back().filename(), "checkpoint-10");
-  EXPECT_EQ(resolve("true", folder.path()).filename(), "checkpoint-10");
-  EXPECT_EQ(resolve("some/where", folder.path()), fs::path("some/where"));
+  const auto newest_first = candidates("true", folder.path());
+  ASSERT_EQ(newest_first.size(), 3U);
+  EXPECT_EQ(newest_first.front().filename(), "checkpoint-10");
+  EXPECT_EQ(candidates("some/where", folder.path()), std::vector{fs::path("some/where")});
   rotate(folder.path(), 2);
   ASSERT_EQ(list(folder.path()).size(), 2U);
   EXPECT_FALSE(fs::exists(folder.path() / "checkpoint-2"));
-  rotate(folder.path(), 1, folder.path() / "checkpoint-9");
+  rotate(folder.path(), 1, {folder.path() / "checkpoint-9"});
   EXPECT_TRUE(fs::exists(folder.path() / "checkpoint-9"));
 }
 

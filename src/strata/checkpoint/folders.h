@@ -1,0 +1,34 @@
+// The checkpoint folders of an output folder: finding, choosing, removing. Owns: their names.
+// Never: what is in them.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "strata/base/file_system.h"
+
+namespace strata::checkpoint {
+
+// OUTPUT_DIR/checkpoint-STEP.
+std::filesystem::path folder_of(const std::filesystem::path& output_dir, int64_t step);
+// The step of "checkpoint-12", or -1.
+int64_t step_of(const std::filesystem::path& folder);
+
+// Checkpoints of an output folder by ascending step; unfinished ones are not among them.
+std::vector<std::filesystem::path> list(const std::filesystem::path& output_dir);
+
+// What to try to resume from, best first. "true": all checkpoints of the output folder, newest
+// first; otherwise the path alone. Throws ConfigError with the reference's words when there is
+// none.
+std::vector<std::filesystem::path> candidates(const std::string& resume_from,
+                                              const std::filesystem::path& output_dir);
+
+// Removes the oldest checkpoints until `limit` are left; never the newest and none of `keep`.
+// To be called by one process, after the newest is durable.
+void rotate(const std::filesystem::path& output_dir, int64_t limit,
+            const std::vector<std::filesystem::path>& keep = {},
+            FileSystem& files = real_file_system());
+
+}  // namespace strata::checkpoint

@@ -1,0 +1,67 @@
+// Saving while training goes on: the state is copied to host memory, then a thread writes it. Owns:
+// the copy, the thread, the removal of old checkpoints. Never: the decision when to save.
+#pragma once
+
+#include <atomic>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "strata/checkpoint/sharded.h"
+
+namespace strata::checkpoint {
+
+struct SaverOptions {
+  bool in_background = true;
+  std::optional<int64_t> total_limit;  // checkpoints kept
+};
+
+// How a save ended; the same on every rank.
+struct SaveOutcome {
+  std::filesystem::path folder;
+  std::string failure;  // empty: it is durable
+};
+
+// Invariants: at most one save is being written; an old checkpoint goes only after a newer one is
+// durable.
+// Collective: save(), on all ranks alike. Threads: one caller; `group` must be used by nothing
+// else. Memory: in the background a copy of this rank's state, kept for the next save.
+class Saver {
+ public:
+  // Everything must outlive the saver. `optimizer` may be null.
+  Saver(shard::UnitStore& store, optim::Optimizer* optimizer, comm::Group& group,
+        const SaverOptions& options);
+  // Waits for the save that is being written.
+  ~Saver();
+  Saver(const Saver&) = delete;
+  Saver& operator=(const Saver&) = delete;
+
+  // Starts a save and returns how many seconds training stood still: for the save before it, if
+  // that is still being written, and for the copy (in the background) or the whole save. `keep`:
+  // checkpoints that total_limit must not remove. An outcome not yet asked for is lost.
+  double save(SaveRequest request, std::vector<std::filesystem::path> keep = {});
+  // The outcome of a save that has ended since the last call. Never waits.
+  std::optional<SaveOutcome> poll();
+  // The same after waiting for the save that is being written.
+  std::optional<SaveOutcome> wait();
+
+  // Host memory that the copy takes on this rank.
+  uint64_t snapshot_bytes() const;
+
+ private:
+  void write(const SaveRequest& request, const std::vector<LocalPiece>& pieces,
+             const std::vector<std::filesystem::path>& keep);
+
+  shard::UnitStore& store_;
+  optim::Optimizer* optimizer_;
+  comm::Group& group_;
+  SaverOptions options_;
+  std::vector<LocalPiece> snapshot_;
+  std::thread writer_;
+  std::atomic<bool> is_finished_ = false;
+  std::optional<SaveOutcome> outcome_;  // the writer's until it is joined
+};
+
+}  // namespace strata::checkpoint

@@ -1,0 +1,63 @@
+#include "strata/train/resume.h"
+
+#include "strata/base/error.h"
+#include "strata/checkpoint/folders.h"
+#include "strata/checkpoint/sharded.h"
+#include "strata/comm/agreement.h"
+
+namespace strata::train {
+namespace {
+
+namespace fs = std::filesystem;
+
+void load_one(const fs::path& folder, Trainee& trainee, const ApplyProgress& apply) {
+  checkpoint::PieceReader reader(folder);
+  const std::string state_path = (folder / "trainer_state.json").string();
+  const std::string progress_path = (folder / "progress.json").string();
+  const auto state =
+      report::parse_trainer_state(reader.small_file("trainer_state.json"), state_path);
+  const Json progress = parse_json(reader.small_file("progress.json"), progress_path);
+  checkpoint::load(reader, *trainee.store, trainee.optimizer.get());
+  trainee.executor->parameters_changed();
+  try {
+    apply(state, progress);
+  } catch (const Json::exception& error) {
+    throw FormatError(
+        "{}: found a field that is missing or of another type ({}), expected what this version "
+        "writes; resume from another checkpoint",
+        progress_path, error.what());
+  }
+}
+
+// The ranks of a run read one list: another rank may see a folder a moment later than rank 0.
+std::vector<fs::path> agreed_candidates(const config::TrainConfig& config, comm::Group& world) {
+  std::vector<fs::path> found;
+  comm::all_or_nothing(world, "looking for checkpoints", [&] {
+    if (world.rank() != 0) return;
+    found = checkpoint::candidates(config.resume_from_checkpoint, config.output_dir);
+  });
+  const auto count = std::stoul(comm::broadcast_string(world, std::to_string(found.size())));
+  found.resize(count);
+  for (fs::path& path : found) path = comm::broadcast_string(world, path.string());
+  return found;
+}
+
+}  // namespace
+
+fs::path resume(const config::TrainConfig& config, Trainee& trainee, const ApplyProgress& apply,
+                const std::function<void(const std::string&)>& say) {
+  comm::Group& world = *trainee.store->mesh().world;
+  std::string first_failure;
+  for (const fs::path& folder : agreed_candidates(config, world)) {
+    const auto failure = comm::shared_failure(world, [&] { load_one(folder, trainee, apply); });
+    if (!failure) {
+      if (!first_failure.empty()) say("resuming from " + folder.string() + " instead");
+      return folder;
+    }
+    if (first_failure.empty()) first_failure = *failure;
+    say("cannot resume from " + folder.string() + ": " + *failure);
+  }
+  throw FormatError(first_failure);
+}
+
+}  // namespace strata::train

@@ -1,0 +1,24 @@
+// Finds a checkpoint that is whole and fills weights and optimizer from it. Owns: the fall-back
+// from a damaged checkpoint to the one before. Never: what the loop keeps in progress.json.
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <string>
+
+#include "strata/base/json.h"
+#include "strata/report/trainer_state.h"
+#include "strata/train/assemble.h"
+
+namespace strata::train {
+
+// Takes what lies beside the tensors; may throw Json::exception for a field that is not there.
+using ApplyProgress = std::function<void(const report::TrainerState& state, const Json& progress)>;
+
+// Tries the candidates (checkpoint/folders.h) in turn; `say` gets a line for each that could not be
+// used. Throws the first one's error when none can. Returns the folder. Collective over the world.
+std::filesystem::path resume(const config::TrainConfig& config, Trainee& trainee,
+                             const ApplyProgress& apply,
+                             const std::function<void(const std::string&)>& say);
+
+}  // namespace strata::train

@@ -1,0 +1,24 @@
+// Requests to stop from outside (pre-emption): SIGTERM and SIGUSR1 while training. Owns: the
+// handlers while it lives. Never: ends the process.
+#pragma once
+
+#include <csignal>
+
+namespace strata::train {
+
+// One object at a time in a process. Threads: any may ask.
+class StopSignals {
+ public:
+  StopSignals();
+  ~StopSignals();
+  StopSignals(const StopSignals&) = delete;
+  StopSignals& operator=(const StopSignals&) = delete;
+
+  bool is_requested() const;
+
+ private:
+  struct sigaction previous_term_;
+  struct sigaction previous_user_;
+};
+
+}  // namespace strata::train

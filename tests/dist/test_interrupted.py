@@ -1,0 +1,160 @@
+# Oracle: the uninterrupted run, to the bit; what a run that was stopped, killed or disturbed must
+# say and leave.
+import fcntl
+import json
+import random
+import resource
+import shutil
+import signal
+import subprocess
+import time
+
+import pytest
+import safetensors.torch
+import torch
+
+import killing
+from running import base_flags, command, environment, output_files, run_strata, run_strata_raw
+
+
+def start(flags, world, **more):
+    return subprocess.Popen(command(flags, world), stdout=subprocess.PIPE,
+                            stderr=subprocess.STDOUT, text=True, env=environment(), **more)
+
+
+def wait_for_step(process, output, step):
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and process.poll() is None:
+        rows = output / "metrics.jsonl"
+        if rows.exists() and len(rows.read_text().splitlines()) >= step:
+            return
+        time.sleep(0.01)
+    raise AssertionError(process.communicate()[0])
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+def test_a_request_to_stop_saves(inputs, tmp_path, number):
+    flags = base_flags(inputs.model("odd"), inputs.data("messages"), tmp_path / "out",
+                       max_steps=150, save_strategy="steps", save_steps=100)
+    whole = run_strata({**flags, "output_dir": tmp_path / "whole"}, 2)
+    process = start(flags, 2)
+    wait_for_step(process, tmp_path / "out", 3)
+    process.send_signal(number)
+    text = process.communicate(timeout=60)[0]
+    assert process.returncode == 75, text
+    saved = [int(p.name.split("-")[1]) for p in (tmp_path / "out").glob("checkpoint-*")]
+    assert f"checkpoint-{max(saved)} is saved" in text and max(saved) < 150
+    assert not (tmp_path / "out" / "model.safetensors").exists()
+    found = run_strata({**flags, "resume_from_checkpoint": True}, 2)
+    assert killing.same_result(found, whole)
+    assert not (tmp_path / "out" / ".lock").exists()
+
+
+def test_one_run_in_a_folder(inputs, tmp_path):
+    flags = base_flags(inputs.model("odd"), inputs.data("messages"), tmp_path / "out", max_steps=1)
+    (tmp_path / "out").mkdir()
+    with open(tmp_path / "out" / ".lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        lock.write("process 12 on somewhere since yesterday")
+        lock.flush()
+        run = run_strata_raw(flags, 2)
+    assert run.returncode != 0
+    assert "found that process 12 on somewhere since yesterday writes to" in run.text
+    assert output_files(tmp_path / "out") == [".lock"]
+    run_strata(flags, 2)  # what a killed owner leaves is no lock
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_killed_rank(inputs, tmp_path, seed):
+    whole = run_strata(killing.flags_of(inputs, tmp_path / "whole"), 2)
+    draw = random.Random(seed)
+    flags = killing.flags_of(inputs, tmp_path / "out")
+    killing.kill_a_rank(flags, 2, draw.uniform(0.3, 1.2), draw.randrange(2))
+    assert killing.same_result(killing.restart(flags, 2), whole)
+    assert not [p for p in output_files(tmp_path / "out") if ".tmp" in p]
+
+
+def test_a_failed_save_stops_nothing(inputs, tmp_path):
+    flags = base_flags(inputs.model("odd"), inputs.data("messages"), tmp_path / "whole",
+                       max_steps=6, save_strategy="steps", save_steps=2)
+    whole = run_strata(flags)
+    limit = (whole.folder / "model.safetensors").stat().st_size * 3 // 2
+    # Weights fit, weights with moments do not.
+    assert (whole.folder / "checkpoint-2" / "rank-00000.safetensors").stat().st_size > limit
+    process = start({**flags, "output_dir": tmp_path / "out"}, 1, restore_signals=False,
+                    preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)))
+    text = process.communicate(timeout=60)[0]
+    assert process.returncode == 0, text
+    assert "warning: checkpoint-2 was not saved" in text and "file too large" in text
+    assert (tmp_path / "out" / "model.safetensors").read_bytes() == (
+        whole.folder / "model.safetensors").read_bytes()
+    assert not list((tmp_path / "out").glob("checkpoint-*"))
+
+
+def test_in_the_background_or_not_is_the_same(inputs, tmp_path):
+    flags = base_flags(inputs.model("odd"), inputs.data("messages"), tmp_path / "a", max_steps=4,
+                       save_strategy="steps", save_steps=2)
+    run_strata(flags, 2)
+    run_strata({**flags, "output_dir": tmp_path / "b", "async_save": False}, 2)
+    for name in ("checkpoint-2/rank-00001.safetensors", "checkpoint-4/rank-00000.safetensors"):
+        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
+
+
+@pytest.fixture(scope="module")
+def poisoned(inputs, tmp_path_factory):
+    """A model in which one character's embedding is not a number, and data with it in one row."""
+    folder = tmp_path_factory.mktemp("poisoned")
+    model = shutil.copytree(inputs.model("odd"), folder / "model")
+    tokenizer = json.loads((model / "tokenizer.json").read_text())
+    token = tokenizer["model"]["vocab"]["~"]
+    tensors = safetensors.torch.load_file(model / "model.safetensors")
+    tensors["model.embed_tokens.weight"][token] = torch.nan
+    safetensors.torch.save_file(tensors, model / "model.safetensors", {"format": "pt"})
+    data = folder / "data"
+    data.mkdir()
+    rows = [f"row {i} {'~' if i == 5 else 'ok'} and some more text" for i in range(12)]
+    (data / "train.jsonl").write_text("".join(json.dumps({"text": r}) + "\n" for r in rows))
+    return base_flags(model, data, folder / "out", max_steps=6, per_device_train_batch_size=1,
+                      train_sampling_strategy="sequential", max_grad_norm=0)
+
+
+def test_a_batch_that_is_not_finite_ends_the_run(poisoned, tmp_path):
+    run = run_strata_raw({**poisoned, "output_dir": tmp_path / "out"}, 2)
+    assert run.returncode == 1
+    # Two ranks with a row each: step 3 holds rows 4 and 5.
+    assert "step 3: found a loss of nan, expected a finite one, in rows 4, 5" in run.text
+
+
+@pytest.mark.parametrize("accumulation,rows", [(1, "rows 4, 5"), (2, "rows 4, 5")])
+def test_rollback_leaves_the_batch_out(poisoned, tmp_path, accumulation, rows):
+    flags = {**poisoned, "on_nan": "rollback", "gradient_accumulation_steps": accumulation,
+             "max_steps": 6 // accumulation, "save_strategy": "steps", "save_steps": 1}
+    run = run_strata({**flags, "output_dir": tmp_path / "out"}, 2)
+    bad = 3 if accumulation == 1 else 2
+    assert f"warning: step {bad}: found a loss of nan" in run.text and f"in {rows} of" in run.text
+    steps = [row["step"] for row in run.metrics if "loss" in row]
+    assert steps == [s for s in range(1, 6 // accumulation + 1) if s != bad]
+    # Nothing of the batch reached weights or moments.
+    before, after = (run.folder / f"checkpoint-{s}" / "rank-00000.safetensors"
+                     for s in (bad - 1, bad))
+    assert before.read_bytes() == after.read_bytes()
+    manifest = json.loads((run.folder / f"checkpoint-{bad}" / "manifest.json").read_text())
+    assert manifest["num_updates"] == bad - 1
+    resumed = tmp_path / "resumed"
+    resumed.mkdir()
+    shutil.copytree(run.folder / f"checkpoint-{bad}", resumed / f"checkpoint-{bad}")
+    shutil.copy(run.folder / "metrics.jsonl", resumed)
+    found = run_strata({**flags, "output_dir": resumed, "resume_from_checkpoint": True}, 2)
+    assert killing.same_result(found, run)
+
+
+def test_a_spike_is_left_out(inputs, tmp_path):
+    # Weights that stand still: some batch is above the mean of those before.
+    flags = base_flags(inputs.model("odd"), inputs.data("messages"), tmp_path / "out",
+                       max_steps=12, learning_rate=1e-12, max_loss_spike=1.0001)
+    run = run_strata_raw(flags, 1)
+    assert run.returncode == 1
+    assert "expected at most 1.0001 times the running mean" in run.text
+    losses = run_strata({**flags, "max_loss_spike": 0}, 1).losses
+    spikes = [i + 1 for i in range(5, 12) if losses[i] > 1.0001 * sum(losses[:i]) / i]
+    assert f"step {spikes[0]}: found a loss of {losses[spikes[0] - 1]:.3f}" in run.text

@@ -1,0 +1,53 @@
+// One rank's homes and optimizer of a tiny model, without its peers.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+
+#include "strata/comm/fake_group.h"
+#include "strata/comm/single_group.h"
+#include "strata/models/registry.h"
+#include "strata/optim/adamw.h"
+#include "strata/shard/loading.h"
+
+namespace strata::checkpoint {
+
+// Rank `rank` of a shard group of `size`, alone in this process.
+struct Rank {
+  explicit Rank(int rank, int size) {
+    const Json config{{"model_type", "llama"},    {"vocab_size", 37},
+                      {"hidden_size", 20},        {"intermediate_size", 28},
+                      {"num_hidden_layers", 2},   {"num_attention_heads", 2},
+                      {"num_key_value_heads", 1}, {"head_dim", 10}};
+    model = models::create_model(config, {});
+    const auto group = [&]() -> std::unique_ptr<comm::Group> {
+      if (size == 1) return comm::make_single_group();
+      return std::make_unique<comm::FakeGroup>(rank, size);
+    };
+    mesh = comm::Mesh{group(), group(), comm::make_single_group()};
+    store = std::make_unique<shard::UnitStore>(*model, mesh, shard::StoreOptions{});
+    optimizer = std::make_unique<optim::AdamW>(*store, optim::AdamWOptions{});
+  }
+
+  std::unique_ptr<models::Model> model;
+  comm::Mesh mesh;
+  std::unique_ptr<shard::UnitStore> store;
+  std::unique_ptr<optim::AdamW> optimizer;
+};
+
+// Fills weights and moments with values that name tensor and element.
+inline std::map<std::string, at::Tensor> fill(Rank& rank) {
+  std::map<std::string, at::Tensor> whole;
+  for (nn::Parameter* parameter : rank.model->parameters()) {
+    whole[parameter->name()] = at::randn(parameter->shape());
+    shard::place_tensor(*rank.store, *parameter, whole[parameter->name()]);
+  }
+  for (int u = 0; u < rank.store->num_units(); ++u) {
+    rank.optimizer->moments(u, 0).exp_avg.copy_(rank.store->home(u, 0).value * 2);
+    rank.optimizer->moments(u, 0).exp_avg_sq.copy_(rank.store->home(u, 0).value.square());
+  }
+  return whole;
+}
+
+}  // namespace strata::checkpoint
