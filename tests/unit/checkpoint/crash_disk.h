@@ -1,0 +1,225 @@
+// A disk that can lose power: carries out every operation for real and keeps beside it what a file
+// system must have brought to the platter. What is not synced may be there after a crash, or not,
+// or in part, each operation for itself (so in any order). Owns: the model. Never: expectations.
+#pragma once
+
+#include <algorithm>
+#include <cerrno>
+#include <fstream>
+#include <functional>
+#include <map>
+#include <optional>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "strata/base/file.h"
+#include "strata/base/file_system.h"
+
+namespace strata::testing {
+
+class CrashDisk : public FileSystem {
+ public:
+  enum class Fault { kNone, kPowerLoss, kError, kShortWrite };
+
+  // What is below `root` is on the platter already.
+  explicit CrashDisk(std::filesystem::path root) : root_(std::move(root)) { adopt(root_, 0); }
+
+  // The `at`-th operation from now (from 0) and, for a loss of power, all behind it go wrong.
+  void break_at(int at, Fault fault) {
+    operations_ = 0;
+    fault_at_ = at;
+    fault_ = fault;
+  }
+  int num_operations() const { return operations_; }
+
+  // What a reader finds in `target` after a loss of power now. `keep` decides for each unsynced
+  // operation whether it reached the platter.
+  void restore(const std::filesystem::path& target, const std::function<bool()>& keep) const {
+    write_node(settled(0, keep), target, keep);
+  }
+
+  int create(const std::filesystem::path& path) override {
+    if (strike()) return -EIO;
+    const int descriptor = FileSystem::create(path);
+    if (descriptor < 0) return descriptor;
+    const int file = static_cast<int>(nodes_.size());
+    nodes_.emplace_back();
+    change(path.parent_path(), {{path.filename(), file}});
+    open_[descriptor] = file;
+    return descriptor;
+  }
+  int reserve(int descriptor, uint64_t size_bytes) override {
+    if (strike()) return ENOSPC;
+    nodes_[open_.at(descriptor)].writes.push_back({size_bytes, "", true});
+    return FileSystem::reserve(descriptor, size_bytes);
+  }
+  size_t write(int descriptor, std::span<const std::byte> data, uint64_t offset) override {
+    size_t size = data.size();
+    if (strike()) {
+      if (fault_ != Fault::kShortWrite) {
+        errno = EIO;
+        return 0;
+      }
+      size /= 2;
+    }
+    const std::string bytes(reinterpret_cast<const char*>(data.data()), size);
+    nodes_[open_.at(descriptor)].writes.push_back({offset, bytes, false});
+    FileSystem::write(descriptor, data.first(size), offset);
+    if (size < data.size()) errno = ENOSPC;
+    return size;
+  }
+  int sync(int descriptor) override {
+    if (strike()) return EIO;
+    nodes_[open_.at(descriptor)].sync();
+    return 0;
+  }
+  int sync_path(const std::filesystem::path& path) override {
+    if (strike()) return EIO;
+    if (const auto node = find(path)) nodes_[*node].sync();
+    return 0;
+  }
+  int rename(const std::filesystem::path& from, const std::filesystem::path& to) override {
+    if (strike()) return EIO;
+    change(from.parent_path(), {{from.filename(), -1}, {to.filename(), *find(from)}});
+    return FileSystem::rename(from, to);
+  }
+  int exchange(const std::filesystem::path& a, const std::filesystem::path& b) override {
+    if (strike()) return EIO;
+    change(a.parent_path(), {{a.filename(), *find(b)}, {b.filename(), *find(a)}});
+    return FileSystem::exchange(a, b);
+  }
+  int make_folder(const std::filesystem::path& path) override {
+    if (strike()) return ENOSPC;
+    if (!find(path)) {
+      const int folder = static_cast<int>(nodes_.size());
+      nodes_.emplace_back().is_folder = true;
+      change(path.parent_path(), {{path.filename(), folder}});
+    }
+    return FileSystem::make_folder(path);
+  }
+  int remove(const std::filesystem::path& path) override {
+    if (strike()) return EIO;
+    if (const auto node = find(path)) {
+      // One name after the other, so that a crash may find any of them gone.
+      const auto names = nodes_[*node].names;
+      for (const auto& [name, child] : names) change(path, {{name, -1}});
+      change(path.parent_path(), {{path.filename(), -1}});
+    }
+    return FileSystem::remove(path);
+  }
+
+ private:
+  struct Write {
+    uint64_t offset;
+    std::string bytes;
+    bool is_size;  // sets the size to `offset`
+  };
+  using NameChange = std::vector<std::pair<std::string, int>>;  // -1: gone
+  struct Node {
+    bool is_folder = false;
+    std::string content;                // synced
+    std::vector<Write> writes;          // not synced
+    std::map<std::string, int> names;   // of a folder, as programs see it
+    std::map<std::string, int> synced;  // of a folder
+    std::vector<NameChange> changes;    // not synced
+
+    void sync() {
+      for (const Write& write : writes) apply(write, content);
+      writes.clear();
+      synced = names;
+      changes.clear();
+    }
+  };
+
+  static void apply(const Write& write, std::string& content) {
+    if (write.is_size) {
+      content.resize(write.offset);
+      return;
+    }
+    content.resize(
+        std::max(content.size(), static_cast<size_t>(write.offset) + write.bytes.size()));
+    content.replace(write.offset, write.bytes.size(), write.bytes);
+  }
+
+  bool strike() {
+    const int operation = operations_++;
+    if (fault_ == Fault::kNone || operation < fault_at_) return false;
+    return fault_ == Fault::kPowerLoss || operation == fault_at_;
+  }
+
+  void adopt(const std::filesystem::path& folder, int expected) {
+    nodes_.emplace_back().is_folder = true;
+    const int self = static_cast<int>(nodes_.size()) - 1;
+    if (self != expected) throw std::logic_error("folders are adopted in order");
+    for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+      const int child = static_cast<int>(nodes_.size());
+      if (entry.is_directory()) {
+        adopt(entry.path(), child);
+      } else {
+        nodes_.emplace_back().content = read_file(entry.path());
+      }
+      nodes_[self].names[entry.path().filename()] = child;
+    }
+    nodes_[self].synced = nodes_[self].names;
+  }
+
+  std::optional<int> find(const std::filesystem::path& path) const {
+    int node = 0;
+    for (const auto& part : path.lexically_relative(root_)) {
+      if (part == ".") continue;
+      const auto child = nodes_[node].names.find(part);
+      if (child == nodes_[node].names.end()) return std::nullopt;
+      node = child->second;
+    }
+    return node;
+  }
+
+  static void apply(const NameChange& change, std::map<std::string, int>& names) {
+    for (const auto& [name, node] : change) {
+      names.erase(name);
+      if (node >= 0) names[name] = node;
+    }
+  }
+
+  void change(const std::filesystem::path& folder, NameChange change) {
+    Node& node = nodes_[*find(folder)];
+    apply(change, node.names);
+    node.changes.push_back(std::move(change));
+  }
+
+  Node settled(int index, const std::function<bool()>& keep) const {
+    Node node = nodes_[index];
+    for (const Write& write : node.writes) {
+      if (!keep()) continue;
+      Write torn = write;
+      if (!keep()) torn.bytes.resize(torn.bytes.size() / 2);
+      apply(torn, node.content);
+    }
+    for (const NameChange& change : node.changes) {
+      if (keep()) apply(change, node.synced);
+    }
+    return node;
+  }
+
+  void write_node(const Node& node, const std::filesystem::path& path,
+                  const std::function<bool()>& keep) const {
+    if (!node.is_folder) {
+      std::ofstream(path, std::ios::binary) << node.content;
+      return;
+    }
+    std::filesystem::create_directories(path);
+    for (const auto& [name, child] : node.synced) {
+      write_node(settled(child, keep), path / name, keep);
+    }
+  }
+
+  std::filesystem::path root_;
+  std::vector<Node> nodes_;
+  std::map<int, int> open_;  // descriptor -> node
+  int operations_ = 0;
+  int fault_at_ = 0;
+  Fault fault_ = Fault::kNone;
+};
+
+}  // namespace strata::testing
