@@ -2,6 +2,7 @@
 #   make demo        build, fine-tune the shipped tiny model on two ranks, show before and after
 #   make build       the program: build/release/strata
 #   make test        every test, as continuous integration runs them
+#   make fuzz        the fuzzers with libFuzzer (clang), FUZZ_SECONDS each (60)
 #   make bench-peer  the same job on the reference stack and on Strata, as ratios
 #   make format      clang-format over src, tests and bench
 #   make clean-all   remove everything that these commands made
@@ -11,7 +12,7 @@ JOBS ?= $(shell nproc)
 TORCH_DIR ?=
 export JOBS TORCH_DIR
 
-.PHONY: build demo test bench-peer format prepare prepare-parity clean-all
+.PHONY: build demo test fuzz bench-peer format prepare prepare-parity clean-all
 .DEFAULT_GOAL := build
 
 prepare:
@@ -29,6 +30,9 @@ demo: build
 test: prepare-parity
 	@tools/compile all
 	@tools/run_tests
+
+fuzz: prepare
+	@fuzz/run_fuzzers
 
 bench-peer: prepare-parity build
 	@.venv-parity/bin/python bench/peer/run_peer.py $(ARGS)

@@ -1,5 +1,6 @@
 # Libraries from Debian packages. tools/prepare installs them by name.
 find_package(Threads REQUIRED)
+find_package(ZLIB REQUIRED)
 find_package(nlohmann_json REQUIRED)
 find_package(yaml-cpp REQUIRED)
 find_package(GTest)

@@ -17,8 +17,8 @@ namespace strata::checkpoint {
 // model.safetensors, or shards of at most `max_shard_size` bytes and their index, in FOLDER.
 // `name_of`: a weight's name in the file, empty to leave it out. Streams unit by unit: memory on
 // rank 0 is one segment beyond its shard. Files appear under their names only when all are
-// complete; weights of an earlier export that are not overwritten are removed. Collective over the
-// world.
+// complete and were read back; weights of an earlier export that are not overwritten are removed.
+// Collective over the world.
 void export_model(const std::filesystem::path& folder, shard::UnitStore& store,
                   uint64_t max_shard_size,
                   const std::function<std::string(const nn::Parameter&)>& name_of);

@@ -26,6 +26,11 @@ constexpr Command kCommands[] = {
     {"chat", "answer from a model, with or without an adapter", run_chat},
     {"config", "ask for settings, show, check, convert or document them", run_config},
     {"to-fsdp2", "the same as config convert --to fsdp2", run_to_fsdp2},
+    {"inspect", "what a checkpoint, model, adapter or file of tensors holds", run_inspect},
+    {"convert", "saved states between our checkpoints, safetensors, PyTorch DCP and torch.save",
+     run_convert},
+    {"merge-weights", "one model out of a sharded checkpoint", run_merge_weights},
+    {"merge-adapter", "a base model with an adapter folded into it", run_merge_adapter},
 };
 
 // A rank that failed closes its connections before it says why. The others, which notice at once,
@@ -39,9 +44,9 @@ constexpr const char* kOutOfMemory =
 std::string overview() {
   std::string text = "strata: fine-tunes large language models across many processors\n\nusage:\n";
   for (const Command& command : kCommands) {
-    text += fmt::format("  strata {:<8} {}\n", command.name, command.summary);
+    text += fmt::format("  strata {:<13} {}\n", command.name, command.summary);
   }
-  text += fmt::format("  strata {:<8} {}\n\n", "--version", "the program's version");
+  text += fmt::format("  strata {:<13} {}\n\n", "--version", "the program's version");
   return text + "strata COMMAND --help tells more.\n";
 }
 

@@ -25,6 +25,10 @@ int run_sft(const std::vector<std::string>& arguments);
 int run_chat(const std::vector<std::string>& arguments);
 int run_config(const std::vector<std::string>& arguments);
 int run_to_fsdp2(const std::vector<std::string>& arguments);
+int run_inspect(const std::vector<std::string>& arguments);
+int run_convert(const std::vector<std::string>& arguments);
+int run_merge_weights(const std::vector<std::string>& arguments);
+int run_merge_adapter(const std::vector<std::string>& arguments);
 
 // True when --help or -h is among the arguments.
 bool wants_help(const std::vector<std::string>& arguments);

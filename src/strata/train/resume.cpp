@@ -1,9 +1,11 @@
 #include "strata/train/resume.h"
 
 #include "strata/base/error.h"
+#include "strata/base/file.h"
 #include "strata/checkpoint/folders.h"
 #include "strata/checkpoint/sharded.h"
 #include "strata/comm/agreement.h"
+#include "strata/train/loss_guard.h"
 
 namespace strata::train {
 namespace {
@@ -58,6 +60,25 @@ fs::path resume(const config::TrainConfig& config, Trainee& trainee, const Apply
     say("cannot resume from " + folder.string() + ": " + *failure);
   }
   throw FormatError(first_failure);
+}
+
+checkpoint::SmallFiles fresh_progress(const fs::path& source, int64_t step) {
+  report::TrainerState state;
+  for (const fs::path& folder : {source, source.parent_path()}) {
+    const fs::path file = folder / "trainer_state.json";
+    if (!fs::is_regular_file(file)) continue;
+    state = report::parse_trainer_state(read_file(file), file.string());
+    break;
+  }
+  state.global_step = step;
+  const Json window{
+      {"loss", 0.0}, {"accuracy", 0.0}, {"entropy", 0.0}, {"micro_steps", 0}, {"steps", 0}};
+  const Json progress{{"num_tokens", state.num_input_tokens_seen},
+                      {"log_window", window},
+                      {"loss_guard", LossGuard(0).state()}};
+  return {{"trainer_state.json", report::trainer_state_text(state)},
+          {"progress.json", dump_python(progress) + "\n"},
+          {"settings.json", "{}\n"}};
 }
 
 }  // namespace strata::train

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "strata/base/json.h"
+#include "strata/checkpoint/sharded.h"
 #include "strata/report/trainer_state.h"
 #include "strata/train/assemble.h"
 
@@ -20,5 +21,9 @@ using ApplyProgress = std::function<void(const report::TrainerState& state, cons
 std::filesystem::path resume(const config::TrainConfig& config, Trainee& trainee,
                              const ApplyProgress& apply,
                              const std::function<void(const std::string&)>& say);
+
+// What a checkpoint made of another tool's state holds beside its tensors: the log history is that
+// of a trainer_state.json beside `source`, if there is one; sums since the last log are none.
+checkpoint::SmallFiles fresh_progress(const std::filesystem::path& source, int64_t step);
 
 }  // namespace strata::train

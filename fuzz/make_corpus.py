@@ -1,0 +1,159 @@
+"""Makes fuzz/corpus: small whole files of the reference and hostile ones. Run it in the parity
+environment after a format grows; the result is part of the repository."""
+
+import collections
+import io
+import json
+import os
+import pathlib
+import pickle
+import struct
+import tempfile
+import zipfile
+
+import torch
+import torch.distributed.checkpoint as dcp
+import xxhash
+
+CORPUS = pathlib.Path(__file__).parent / "corpus"
+
+
+def put(kind, name, data):
+    (CORPUS / kind).mkdir(parents=True, exist_ok=True)
+    (CORPUS / kind / name).write_bytes(data)
+
+
+def safetensors(header, data=b"\0" * 8, length=None):
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    return struct.pack("<Q", len(text) if length is None else length) + text + data
+
+
+def make_safetensors():
+    one = {"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}}
+    put("safetensors", "whole", safetensors({"__metadata__": {"format": "pt"}, **one}))
+    put("safetensors", "empty_tensor", safetensors({"a": {"dtype": "F32", "shape": [0, 3],
+                                                          "data_offsets": [0, 0]}}, b""))
+    hostile = {
+        "huge_length": safetensors(one, length=2**63), "long_length": safetensors(one, length=200),
+        "overflowing_shape": safetensors({"a": dict(one["a"], shape=[2**62, 2**62])}),
+        "negative_shape": safetensors({"a": dict(one["a"], shape=[-2])}),
+        "backward_offsets": safetensors({"a": dict(one["a"], data_offsets=[8, 0])}),
+        "far_offsets": safetensors({"a": dict(one["a"], data_offsets=[2**63, 2**63 + 8])}),
+        "overlap": safetensors({"a": one["a"], "b": one["a"]}),
+        "twice": safetensors(b'{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},'
+                             b'"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}'),
+        "deep": safetensors(b'{"a":' * 5000 + b"0" + b"}" * 5000),
+        "no_object": safetensors(b"[]"), "bad_utf8": safetensors(b'{"\xff\xfe":{}}'),
+        "metadata_number": safetensors({"__metadata__": {"a": 1}, **one}),
+    }
+    for name, data in hostile.items():
+        put("safetensors", name, data)
+
+
+def manifest(**changes):
+    piece = {"file": "rank-00000.safetensors", "key": "parameter/w", "begin": 0, "end": 6,
+             "xxh3": "0" * 16}
+    values = {"format": "strata-checkpoint", "version": 2, "world_size": 1, "step": 3,
+              "num_updates": 3, "files": {"progress.json": {"bytes": 2, "xxh3": "1" * 16}},
+              "tensors": {"parameter/w": {"shape": [2, 3], "dtype": "F32", "pieces": [piece]}}}
+    values.update(changes)
+    text = json.dumps(values, indent=1)[:-2] + ",\n "
+    return (text + f'"checksum": "{xxhash.xxh3_64_hexdigest(text.encode())}"\n}}\n').encode()
+
+
+def make_manifest():
+    def tensor(shape, *ranges, file="f"):
+        return {"a/b": {"shape": shape, "dtype": "F32", "pieces": [
+            {"file": file, "key": "k", "begin": b, "end": e, "xxh3": ""} for b, e in ranges]}}
+
+    put("manifest", "whole", manifest())
+    for name, data in {
+        "gap": manifest(tensors=tensor([6], (0, 2), (3, 6))),
+        "overlap": manifest(tensors=tensor([6], (0, 4), (3, 6))),
+        "huge": manifest(tensors=tensor([2**62, 2**62], (0, 6))),
+        "negative": manifest(tensors=tensor([-6], (0, 6))),
+        "far": manifest(tensors=tensor([6], (-2**63, 2**63 - 1))),
+        "outside": manifest(tensors=tensor([6], (0, 6), file="../../etc/passwd")),
+        "wrong_types": manifest(tensors=[], files=7, step="x"),
+        "version": manifest(version=99), "null": b"null", "number": b"1e999",
+    }.items():
+        put("manifest", name, data)
+
+
+class Call:
+    def __init__(self, function, *arguments):
+        self.value = (function, arguments)
+
+    def __reduce__(self):
+        return self.value
+
+
+def make_pickle():
+    tree = {"a": [1, 2.5, None, True, 2**40, -1], "b": ("x", {"y": collections.OrderedDict(c=1)})}
+    for protocol in range(2, 6):
+        put("pickle", f"tree{protocol}", pickle.dumps(tree, protocol))
+    put("pickle", "system", pickle.dumps(Call(os.system, "true")))
+    put("pickle", "eval", pickle.dumps(Call(eval, "1"), 2))
+    hostile = {
+        "itself": b"\x80\x02]q\x00h\x00a.", "billion_laughs": b"\x80\x02]" + b"q\x00(h\x00h\x00l" * 40 + b".",
+        "no_stop": b"\x80\x02N", "empty_stack": b"\x80\x02.", "mark": b"\x80\x02(t(u.",
+        "long_text": b"\x80\x02X\xff\xff\xff\xff.", "long_text8": b"\x80\x04\x8d" + b"\xff" * 8 + b".",
+        "bad_memo": b"\x80\x02j\xff\xff\xff\xff.", "big_number": b"\x80\x02\x8a\xff" + b"\1" * 255 + b".",
+        "build_on_none": b"\x80\x02N}b.", "reduce_on_none": b"\x80\x02N)R.", "odd_items": b"\x80\x02}(Nu.",
+        "stack_global_of_numbers": b"\x80\x04K\x01K\x02\x93.", "protocol": b"\x80\xff.",
+        "inst": b"(ios\nsystem\n.", "obj": b"(cos\nsystem\no.", "ext": b"\x82\x01.",
+    }
+    for name, data in hostile.items():
+        put("pickle", name, data)
+
+
+def saved(value, **options):
+    stream = io.BytesIO()
+    torch.save(value, stream, **options)
+    return stream.getvalue()
+
+
+def zipped(records, compression=zipfile.ZIP_STORED):
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w", compression) as archive:
+        for name, data in records.items():
+            archive.writestr("archive/" + name, data)
+    return stream.getvalue()
+
+
+def make_torch_file():
+    base = torch.arange(6.0)
+    put("torch_file", "whole", saved({"w": base.reshape(2, 3), "i": torch.tensor([1, 2]), "n": 1}))
+    put("torch_file", "views", saved({"t": base.reshape(2, 3).t(), "s": base[1:4], "e": base[:1].expand(9)}))
+    put("torch_file", "parameter", saved(torch.nn.Linear(2, 1).state_dict()))
+    put("torch_file", "bf16", saved(torch.ones(2, dtype=torch.bfloat16)))
+    put("torch_file", "float8", saved(torch.ones(2).to(torch.float8_e4m3fn)))
+    put("torch_file", "legacy", saved(base, _use_new_zipfile_serialization=False))
+    put("torch_file", "compressed", zipped({"data.pkl": b"\x80\x02N."}, zipfile.ZIP_DEFLATED))
+    put("torch_file", "system", zipped({"data.pkl": pickle.dumps(Call(os.system, "true"), 2)}))
+    put("torch_file", "no_pickle", zipped({"data/0": b"1234"}))
+    put("torch_file", "big_endian", zipped({"data.pkl": b"\x80\x02N.", "byteorder": b"big"}))
+    whole = (CORPUS / "torch_file" / "whole").read_bytes()
+    put("torch_file", "size_changed", whole.replace(b"K\x02K\x03\x86", b"J\xff\xff\xff\x7fK\x03\x86"))
+    put("torch_file", "offset_changed", whole.replace(b"QK\x00", b"QK\xff"))
+    end = whole.rfind(b"PK\5\6")
+    put("torch_file", "directory_far", whole[:end + 16] + b"\xf0\xff\xff\xff" + whole[end + 20:])
+    put("torch_file", "directory_itself", whole[:end + 16] + struct.pack("<I", end) + whole[end + 20:])
+
+
+def make_dcp():
+    with tempfile.TemporaryDirectory() as folder:
+        dcp.save({"model": {"w": torch.arange(6.0).reshape(2, 3)}, "lr": 0.5},
+                 storage_writer=dcp.FileSystemWriter(folder), no_dist=True)
+        whole = pathlib.Path(folder, ".metadata").read_bytes()
+    put("dcp", "whole", whole)
+    put("dcp", "system", pickle.dumps(Call(os.system, "true")))
+    put("dcp", "other_file", whole.replace(b"__0_0.distcp", b"../../passwd"))
+    put("dcp", "none", pickle.dumps(None))
+    put("dcp", "dict", pickle.dumps({"state_dict_metadata": {}}))
+
+
+if __name__ == "__main__":
+    for make in (make_safetensors, make_manifest, make_pickle, make_torch_file, make_dcp):
+        make()
+    print(sum(1 for path in CORPUS.rglob("*") if path.is_file()), "files")

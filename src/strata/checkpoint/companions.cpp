@@ -1,0 +1,57 @@
+// The files beside a model's weights (convert.h): where they are and how they are copied.
+#include <array>
+
+#include "strata/base/file.h"
+#include "strata/checkpoint/convert.h"
+#include "strata/checkpoint/param_groups.h"
+#include "strata/hf/torch_types.h"
+
+namespace strata::checkpoint {
+
+namespace fs = std::filesystem;
+
+fs::path base_model_of(const SavedState& state) {
+  std::vector<fs::path> known;
+  const fs::path& path = state.path();
+  known.push_back(fs::is_directory(path) ? path : path.parent_path());
+  if (const std::string named = setting_of(state, "model_name_or_path"); !named.empty()) {
+    known.emplace_back(named);
+  }
+  const Json& adapter = state.facts().adapter_config;
+  if (adapter.is_object() && adapter.contains("base_model_name_or_path") &&
+      adapter["base_model_name_or_path"].is_string()) {
+    known.emplace_back(adapter["base_model_name_or_path"].get<std::string>());
+  }
+  for (const fs::path& folder : known) {
+    if (!folder.empty() && fs::exists(folder / "config.json")) return folder;
+  }
+  return {};
+}
+
+bool copy_companions(const fs::path& from, const fs::path& to, const ConfigChange& change) {
+  constexpr std::array kNames = {"generation_config.json",
+                                 "tokenizer.json",
+                                 "tokenizer_config.json",
+                                 "tokenizer.model",
+                                 "special_tokens_map.json",
+                                 "added_tokens.json",
+                                 "vocab.json",
+                                 "vocab.txt",
+                                 "merges.txt",
+                                 "spiece.model",
+                                 "chat_template.jinja"};
+  for (const char* name : kNames) {
+    if (fs::is_regular_file(from / name)) write_file_atomically(to / name, read_file(from / name));
+  }
+  if (!fs::exists(from / "config.json")) return false;
+  Json config = read_json_file(from / "config.json");
+  if (config.is_object() && change.type) {
+    config.erase("torch_dtype");
+    config["dtype"] = std::string(hf::torch_dtype_of(*change.type));
+  }
+  if (config.is_object() && change.unties_head) config["tie_word_embeddings"] = false;
+  write_file_atomically(to / "config.json", dump_python(config) + "\n");
+  return true;
+}
+
+}  // namespace strata::checkpoint

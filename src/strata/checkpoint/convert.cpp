@@ -1,0 +1,266 @@
+#include "strata/checkpoint/convert.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cstring>
+#include <map>
+
+#include "strata/base/error.h"
+#include "strata/base/file.h"
+#include "strata/checkpoint/export_files.h"
+#include "strata/checkpoint/folders.h"
+#include "strata/checkpoint/param_groups.h"
+#include "strata/checkpoint/weight_reader.h"
+#include "strata/hf/adapter_files.h"
+#include "strata/hf/dcp.h"
+
+namespace strata::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Places in the state's list, by kind.
+std::vector<size_t> places(const SavedState& state, bool parameters) {
+  std::vector<size_t> found;
+  for (size_t i = 0; i < state.tensors().size(); ++i) {
+    if (state.tensors()[i].is_parameter() == parameters) found.push_back(i);
+  }
+  return found;
+}
+
+// An adapter's weights have PEFT's prefix in its file, modules_to_save too.
+std::string name_in_file(const SavedState& state, const SavedTensor& tensor) {
+  if (!state.is_adapter() || tensor.weight.starts_with(hf::kAdapterKeyPrefix)) return tensor.weight;
+  return hf::kAdapterKeyPrefix + tensor.weight;
+}
+
+void write_safetensors(SavedState& state, const fs::path& out, const ConvertOptions& options) {
+  WeightReader reader(state, options.weight_type);
+  std::vector<hf::TensorBytes> sizes;
+  std::unordered_map<std::string, hf::TensorSpec> specs;
+  uint64_t num_parameters = 0;
+  const std::vector<size_t> weights = places(state, true);
+  for (size_t i : weights) {
+    const SavedTensor& tensor = state.tensors()[i];
+    const std::string name = name_in_file(state, tensor);
+    const hf::DType type = reader.type_of(tensor);
+    const uint64_t numel = tensor.size_bytes() / hf::size_of(tensor.dtype);
+    specs[name] = {name, type, tensor.shape};
+    sizes.push_back({name, numel * hf::size_of(type)});
+    num_parameters += numel;
+  }
+  hf::ShardPlan plan =
+      hf::plan_shards(sizes, state.is_adapter() ? UINT64_MAX : options.max_shard_size);
+  if (state.is_adapter()) plan.shards[0].file = hf::kAdapterWeightsFile;
+  ExportFiles files(out);
+  files.add(plan, specs);
+  for (size_t i : weights) files.write(name_in_file(state, state.tensors()[i]), reader.read(i));
+  files.publish();
+  if (plan.is_indexed()) {
+    write_file_atomically(out / hf::kModelIndexFile, plan.index_json(num_parameters));
+  }
+}
+
+// Opens `file` for one torch.save archive of the tensors in `places` and writes it.
+void write_torch_file(const fs::path& file, const hf::PyValue& root,
+                      const std::vector<hf::TorchTensorSpec>& specs,
+                      const std::function<std::span<const std::byte>(size_t)>& read) {
+  const int descriptor = real_file_system().create(file);
+  if (descriptor < 0) {
+    throw IoError("{}: found {} when creating it, expected a writable folder; choose another",
+                  file.string(), errno_text(-descriptor));
+  }
+  const Descriptor owner(descriptor);
+  hf::TorchFileWriter writer(descriptor, 0, file.string(), root, specs);
+  for (size_t i = 0; i < specs.size(); ++i) writer.write(read(i));
+  writer.finish();
+}
+
+void write_torch_weights(SavedState& state, const fs::path& file, WeightReader& reader) {
+  const std::vector<size_t> weights = places(state, true);
+  hf::PyItems root;
+  std::vector<hf::TorchTensorSpec> specs;
+  for (size_t i : weights) {
+    const SavedTensor& tensor = state.tensors()[i];
+    root.emplace_back(name_in_file(state, tensor), hf::PyValue{hf::PyTensor{specs.size()}});
+    specs.push_back({reader.type_of(tensor), tensor.shape});
+  }
+  write_torch_file(file, {root}, specs, [&](size_t i) { return reader.read(weights[i]); });
+}
+
+std::span<const std::byte> bytes_of(const float& value) {
+  return std::as_bytes(std::span(&value, 1));
+}
+
+// {"state": {weight: {"step": ..., kind: ...}}, "param_groups": [...]}, as accelerate saves it.
+void write_torch_optimizer(SavedState& state, const fs::path& file, WeightReader& reader) {
+  std::map<std::string, hf::PyItems> by_weight;
+  std::vector<hf::TorchTensorSpec> specs;
+  std::vector<std::optional<size_t>> sources;  // nothing: the count of updates
+  for (size_t i : places(state, false)) {
+    const SavedTensor& tensor = state.tensors()[i];
+    hf::PyItems& items = by_weight[tensor.weight];
+    if (items.empty()) {
+      items.emplace_back("step", hf::PyValue{hf::PyTensor{specs.size()}});
+      specs.push_back({hf::DType::kF32, {}});
+      sources.emplace_back();
+    }
+    items.emplace_back(tensor.kind, hf::PyValue{hf::PyTensor{specs.size()}});
+    specs.push_back({tensor.dtype, tensor.shape});
+    sources.emplace_back(i);
+  }
+  hf::PyItems states;
+  for (auto& [weight, items] : by_weight)
+    states.emplace_back(weight, hf::PyValue{std::move(items)});
+  const hf::PyValue root{
+      hf::PyItems{{"state", {std::move(states)}}, {"param_groups", param_groups(state)}}};
+  const auto updates = static_cast<float>(state.facts().num_updates.value_or(0));
+  write_torch_file(file, root, specs, [&](size_t i) {
+    return sources[i] ? reader.read(*sources[i]) : bytes_of(updates);
+  });
+}
+
+void write_torch(SavedState& state, const fs::path& out, const ConvertOptions& options) {
+  WeightReader reader(state, options.weight_type);
+  const bool with_optimizer = options.with_optimizer && state.has_optimizer();
+  const char* weights = state.is_adapter() ? "adapter_model.bin"
+                        : with_optimizer   ? "pytorch_model_fsdp.bin"
+                                           : "pytorch_model.bin";
+  write_torch_weights(state, out / weights, reader);
+  if (with_optimizer) write_torch_optimizer(state, out / "optimizer.bin", reader);
+}
+
+void write_dcp_optimizer(SavedState& state, const fs::path& out, WeightReader& reader) {
+  hf::DcpWriter writer(out);
+  const hf::PyValue groups = param_groups(state);
+  const auto& list = std::get<hf::PyList>(groups.value);
+  for (size_t g = 0; g < list.items.size(); ++g) {
+    for (const auto& [key, value] : std::get<hf::PyItems>(list.items[g].value)) {
+      writer.add_value({"optimizer", "param_groups", std::to_string(g), key}, value);
+    }
+  }
+  const auto updates = static_cast<float>(state.facts().num_updates.value_or(0));
+  std::string last;
+  for (size_t i : places_by_weight(state)) {
+    const SavedTensor& tensor = state.tensors()[i];
+    if (tensor.weight != last) {
+      writer.add_tensor({{"optimizer", "state", tensor.weight, "step"}, hf::DType::kF32, {}},
+                        bytes_of(updates));
+    }
+    last = tensor.weight;
+    writer.add_tensor(
+        {{"optimizer", "state", tensor.weight, tensor.kind}, tensor.dtype, tensor.shape},
+        reader.read(i));
+  }
+  writer.finish();
+}
+
+void write_dcp(SavedState& state, const fs::path& out, const ConvertOptions& options) {
+  WeightReader reader(state, options.weight_type);
+  hf::DcpWriter writer(out / "pytorch_model_fsdp_0");
+  for (size_t i : places(state, true)) {
+    const SavedTensor& tensor = state.tensors()[i];
+    writer.add_tensor(
+        {{"model", name_in_file(state, tensor)}, reader.type_of(tensor), tensor.shape},
+        reader.read(i));
+  }
+  writer.finish();
+  if (options.with_optimizer && state.has_optimizer()) {
+    write_dcp_optimizer(state, out / "optimizer_0", reader);
+  }
+}
+
+// One file, as a run of one rank writes it.
+void write_strata(SavedState& state, const fs::path& out, const ConvertOptions& options) {
+  constexpr const char* kFile = "rank-00000.safetensors";
+  WeightReader reader(state, options.weight_type);
+  Manifest manifest;
+  manifest.world_size = 1;
+  manifest.step = state.facts().step.value_or(0);
+  manifest.num_updates = state.facts().num_updates.value_or(manifest.step);
+  std::vector<hf::TensorSpec> specs;
+  std::vector<size_t> wanted;
+  for (size_t i = 0; i < state.tensors().size(); ++i) {
+    const SavedTensor& tensor = state.tensors()[i];
+    if (!options.with_optimizer && !tensor.is_parameter()) continue;
+    wanted.push_back(i);
+    const auto numel = static_cast<int64_t>(tensor.size_bytes() / hf::size_of(tensor.dtype));
+    specs.push_back({tensor.kind + "/" + tensor.weight, reader.type_of(tensor), {numel}});
+  }
+  const fs::path folder = folder_of(out, manifest.step);
+  fs::create_directories(folder);
+  hf::SafetensorsWriter writer(folder / kFile, specs, {{"format", "strata"}});
+  for (size_t i = 0; i < wanted.size(); ++i) {
+    const auto bytes = reader.read(wanted[i]);
+    const hf::TensorSpec& spec = specs[i];
+    writer.write(spec.name, bytes);
+    TensorRecord& record = manifest.tensors[spec.name];
+    record.shape = state.tensors()[wanted[i]].shape;
+    record.dtype = std::string(hf::name_of(spec.dtype));
+    if (spec.shape[0] == 0) continue;
+    record.pieces = {{kFile, spec.name, 0, spec.shape[0], checksum(bytes.data(), bytes.size())}};
+  }
+  writer.finish();
+  for (const auto& [name, content] : options.small_files) {
+    write_file_atomically(folder / name, content);
+    manifest.files[name] = {content.size(), checksum(content.data(), content.size())};
+  }
+  write_file_atomically(folder / "manifest.json", manifest_text(manifest));
+  write_file_atomically(out / "latest", folder.filename().string() + "\n");
+}
+
+void write_target(SavedState& state, const fs::path& out, const ConvertOptions& options) {
+  switch (options.target) {
+    case ConvertTarget::kSafetensors:
+      return write_safetensors(state, out, options);
+    case ConvertTarget::kTorch:
+      return write_torch(state, out, options);
+    case ConvertTarget::kDcp:
+      return write_dcp(state, out, options);
+    case ConvertTarget::kStrata:
+      return write_strata(state, out, options);
+  }
+}
+
+}  // namespace
+
+void require_new_folder(const fs::path& out) {
+  if (!fs::exists(out) || (fs::is_directory(out) && fs::is_empty(out))) return;
+  throw ConfigError("{}: found files there already, expected a new or empty folder; choose another",
+                    out.string());
+}
+
+std::vector<std::string> convert(SavedState& state, const fs::path& out,
+                                 const ConvertOptions& options) {
+  require_new_folder(out);
+  if (places(state, true).empty()) {
+    throw ConfigError(
+        "{}: found no weights, expected some to convert; name the folder that holds "
+        "them",
+        state.path().string());
+  }
+  std::vector<std::string> notes;
+  const bool holds_weights_only = options.target == ConvertTarget::kSafetensors;
+  if (state.has_optimizer() && holds_weights_only && options.with_optimizer) {
+    notes.push_back("the optimizer's state is left out: this format has no place for it");
+  }
+  AtomicFolder folder(out);
+  write_target(state, folder.path(), options);
+  const bool is_model =
+      options.target == ConvertTarget::kSafetensors || options.target == ConvertTarget::kTorch;
+  if (is_model && state.is_adapter()) {
+    write_file_atomically(folder.path() / hf::kAdapterConfigFile, adapter_config_text(state));
+  } else if (is_model) {
+    const fs::path base = base_model_of(state);
+    const hf::DType type = WeightReader(state, options.weight_type).type_of(state.tensors()[0]);
+    if (base.empty() || !copy_companions(base, folder.path(), {.type = type})) {
+      notes.push_back(
+          "config.json and the tokenizer are not known here: copy them from the base "
+          "model, so that the folder can be loaded");
+    }
+  }
+  folder.commit();
+  return notes;
+}
+
+}  // namespace strata::checkpoint

@@ -1,0 +1,53 @@
+// Saved states from one format to another, tensor by tensor. Owns: the layouts that are written.
+// Never: reading (saved_state.h) or arithmetic beyond a change of element type.
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "strata/checkpoint/saved_state.h"
+#include "strata/checkpoint/sharded.h"
+
+namespace strata::checkpoint {
+
+enum class ConvertTarget {
+  kSafetensors,  // what from_pretrained loads: a model, or an adapter
+  kTorch,        // pytorch_model.bin, or accelerate's pytorch_model_fsdp.bin and optimizer.bin
+  kDcp,          // accelerate's pytorch_model_fsdp_0 and optimizer_0
+  kStrata,       // OUT/checkpoint-STEP
+};
+
+struct ConvertOptions {
+  ConvertTarget target = ConvertTarget::kSafetensors;
+  uint64_t max_shard_size = uint64_t{50} << 30;
+  std::optional<hf::DType> weight_type;  // floating types only; nothing: as they are
+  bool with_optimizer = true;            // where the target can hold it
+  SmallFiles small_files;                // kStrata: what lies beside the tensors
+};
+
+// Writes `out`, which must not exist or be an empty folder; it appears complete or not at all.
+// Returns what somebody should know, a line each. Memory: the largest tensor, twice where its type
+// changes.
+// Errors: ConfigError for states that the target cannot hold, FormatError, IoError.
+std::vector<std::string> convert(SavedState& state, const std::filesystem::path& out,
+                                 const ConvertOptions& options);
+
+// The folder of the model that the state's run started from, with config.json; empty when it is not
+// known or not there.
+std::filesystem::path base_model_of(const SavedState& state);
+
+// Copies config.json, the tokenizer and their like from one model folder to another. `type` and
+// `unties_head` correct config.json. Returns whether there was a config.json.
+struct ConfigChange {
+  std::optional<hf::DType> type;
+  bool unties_head = false;
+};
+bool copy_companions(const std::filesystem::path& from, const std::filesystem::path& to,
+                     const ConfigChange& change);
+
+// Throws ConfigError unless the folder may be created or is empty.
+void require_new_folder(const std::filesystem::path& out);
+
+}  // namespace strata::checkpoint

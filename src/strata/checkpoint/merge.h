@@ -1,0 +1,28 @@
+// An adapter folded into its base model, weight by weight, as PEFT's merge_and_unload computes it.
+// Owns: that arithmetic. Never: formats (saved_state.h, export_files.h).
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "strata/checkpoint/saved_state.h"
+
+namespace strata::checkpoint {
+
+struct MergeOptions {
+  uint64_t max_shard_size = uint64_t{50} << 30;
+  std::optional<hf::DType> weight_type;  // of the result; nothing: the base's
+};
+
+// Writes base + LoRA or DoRA branches (rank and alpha patterns, rsLoRA), with modules_to_save in
+// place of the base's weights, as a model folder `out`, which must be new or empty. `adapter` may
+// be a PEFT folder or the checkpoint of a run, saved at any world size. W + scale * B A is computed
+// in fp32 and rounded once. Memory: the largest tensor, and fp32 copies of some of its rows.
+// Errors: ConfigError for other methods and for an adapter of another base, which is named.
+std::vector<std::string> merge_adapter(SavedState& base, SavedState& adapter,
+                                       const std::filesystem::path& out,
+                                       const MergeOptions& options);
+
+}  // namespace strata::checkpoint

@@ -1,0 +1,108 @@
+#include "strata/checkpoint/param_groups.h"
+
+#include <algorithm>
+#include <charconv>
+#include <set>
+
+#include "strata/base/error.h"
+#include "strata/hf/adapter_files.h"
+#include "strata/optim/adamw.h"
+
+namespace strata::checkpoint {
+namespace {
+
+double number_or(const std::string& text, double otherwise) {
+  double value = otherwise;
+  std::from_chars(text.data(), text.data() + text.size(), value);
+  return value;
+}
+
+hf::PyValue group_of(const SavedState& state, double weight_decay, bool decays) {
+  const double rate = number_or(setting_of(state, "learning_rate"), 1e-3);
+  hf::PyList weights;
+  for (const SavedTensor& tensor : state.tensors()) {
+    if (!tensor.is_parameter() || optim::is_decayed(tensor.weight) != decays) continue;
+    weights.items.push_back({tensor.weight});
+  }
+  const double betas[] = {number_or(setting_of(state, "adam_beta1"), 0.9),
+                          number_or(setting_of(state, "adam_beta2"), 0.999)};
+  return {hf::PyItems{{"lr", {rate}},
+                      {"betas", {hf::PyList{{{betas[0]}, {betas[1]}}, /*is_tuple=*/true}}},
+                      {"eps", {number_or(setting_of(state, "adam_epsilon"), 1e-8)}},
+                      {"weight_decay", {weight_decay}},
+                      {"amsgrad", {false}},
+                      {"maximize", {false}},
+                      {"foreach", {}},
+                      {"capturable", {false}},
+                      {"differentiable", {false}},
+                      {"fused", {}},
+                      {"decoupled_weight_decay", {true}},
+                      {"initial_lr", {rate}},
+                      {"params", {std::move(weights)}}}};
+}
+
+// "model.layers.0.self_attn.q_proj" of
+// "base_model.model.model.layers.0.self_attn.q_proj.lora_A...".
+std::string module_of(std::string name) {
+  if (name.starts_with(hf::kAdapterKeyPrefix)) {
+    name = name.substr(std::string_view(hf::kAdapterKeyPrefix).size());
+  }
+  const size_t branch = name.find(".lora_");
+  return branch == std::string::npos ? "" : name.substr(0, branch);
+}
+
+}  // namespace
+
+std::string setting_of(const SavedState& state, const char* name) {
+  const auto found = state.facts().settings.find(name);
+  if (found == state.facts().settings.end() || !found->is_string()) return "";
+  return found->get<std::string>();
+}
+
+hf::PyValue param_groups(const SavedState& state) {
+  const double decay = number_or(setting_of(state, "weight_decay"), 0);
+  return {hf::PyList{{group_of(state, decay, true), group_of(state, 0, false)}}};
+}
+
+std::vector<size_t> places_by_weight(const SavedState& state) {
+  std::vector<size_t> places;
+  for (size_t i = 0; i < state.tensors().size(); ++i) {
+    if (!state.tensors()[i].is_parameter()) places.push_back(i);
+  }
+  std::ranges::stable_sort(places, [&](size_t a, size_t b) {
+    return state.tensors()[a].weight < state.tensors()[b].weight;
+  });
+  return places;
+}
+
+std::string adapter_config_text(const SavedState& state) {
+  if (!state.facts().adapter_config.is_null()) {
+    return dump_python(state.facts().adapter_config);
+  }
+  const std::string rank = setting_of(state, "lora_r");
+  if (rank.empty()) {
+    throw ConfigError(
+        "{}: found an adapter without the settings of its run, expected settings.json or "
+        "adapter_config.json beside it; put one there",
+        state.path().string());
+  }
+  hf::AdapterConfig config;
+  config.r = static_cast<int64_t>(number_or(rank, 8));
+  config.lora_alpha = number_or(setting_of(state, "lora_alpha"), 8);
+  config.lora_dropout = number_or(setting_of(state, "lora_dropout"), 0);
+  config.use_rslora = setting_of(state, "use_rslora") == "true";
+  config.base_model_name_or_path = setting_of(state, "model_name_or_path");
+  std::set<std::string> modules;
+  for (const SavedTensor& tensor : state.tensors()) {
+    const std::string module = module_of(tensor.weight);
+    if (!module.empty()) {
+      modules.insert(module);
+    } else if (tensor.is_parameter()) {
+      config.modules_to_save.push_back(tensor.weight.substr(0, tensor.weight.rfind('.')));
+    }
+  }
+  config.target_modules.assign(modules.begin(), modules.end());
+  return hf::adapter_config_json(config);
+}
+
+}  // namespace strata::checkpoint

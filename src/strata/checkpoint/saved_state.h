@@ -1,0 +1,82 @@
+// Saved states of all formats seen alike: named tensors that can be read one after the other.
+// Owns: which format lies at a path, and the names. Never: homes, ranks, writing.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "strata/base/json.h"
+#include "strata/hf/dtype.h"
+
+namespace strata::checkpoint {
+
+// Kind of weights among the tensors of a state; every other kind is of the optimizer.
+inline constexpr const char* kParameter = "parameter";
+
+// A tensor and what it is: "parameter" or the name of a state of the optimizer ("exp_avg"), and the
+// name of its weight.
+struct SavedTensor {
+  std::string kind;
+  std::string weight;
+  hf::DType dtype = hf::DType::kF32;
+  std::vector<int64_t> shape;
+
+  bool is_parameter() const { return kind == kParameter; }
+  uint64_t size_bytes() const;
+};
+
+// What is known of a state beside its tensors.
+struct SavedFacts {
+  std::string format;                  // "Strata checkpoint", "PyTorch DCP", ...
+  int world_size = 0;                  // of the writer; 0: not said
+  std::optional<int64_t> step;         // of the run
+  std::optional<int64_t> num_updates;  // of the optimizer
+  Json settings = Json::object();      // of the run that wrote it
+  Json adapter_config;                 // of an adapter folder; null elsewhere
+};
+
+// Errors: FormatError for broken or refused content, IoError for missing files.
+// Threads: one. Memory: maps; read() gives back the pages it touched.
+class SavedState {
+ public:
+  virtual ~SavedState() = default;
+
+  const std::filesystem::path& path() const { return path_; }
+  const SavedFacts& facts() const { return facts_; }
+  // Weights first, each kind in the order of the file.
+  const std::vector<SavedTensor>& tensors() const { return tensors_; }
+  bool has_optimizer() const;
+  // Whether the weights are those of an adapter.
+  bool is_adapter() const;
+
+  // The whole tensor in row-major order. Requires: index < tensors().size() and out of its size.
+  virtual void read(size_t index, std::span<std::byte> out) = 0;
+  // Proves every checksum that the format has. Returns what there was to prove, in words.
+  virtual std::string verify() = 0;
+
+ protected:
+  explicit SavedState(std::filesystem::path path) : path_(std::move(path)) {}
+  // Puts weights first; `order[i]` is the place that tensor i of the format has now.
+  std::vector<size_t> arrange();
+
+  std::filesystem::path path_;
+  SavedFacts facts_;
+  std::vector<SavedTensor> tensors_;
+};
+
+// A checkpoint-N folder, a Hugging Face model or adapter folder, a .safetensors file, a DCP folder
+// or the folder that holds accelerate's two, a file of torch.save or a folder with such files.
+// Throws FormatError that says what was expected where none of them lies.
+std::unique_ptr<SavedState> open_saved_state(const std::filesystem::path& path);
+
+// Formats whose keys nest: a weight's keys from the root, such as {"model", "lm_head.weight"} or
+// {"optimizer", "state", "lm_head.weight", "exp_avg"}, to kind and weight. A key above all tensors
+// is taken off by the caller.
+void name_tensor(const std::vector<std::string>& path, SavedTensor& tensor);
+
+}  // namespace strata::checkpoint

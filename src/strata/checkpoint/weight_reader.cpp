@@ -1,0 +1,27 @@
+#include "strata/checkpoint/weight_reader.h"
+
+#include <ATen/ops/from_blob.h>
+
+#include "strata/checkpoint/element_type.h"
+
+namespace strata::checkpoint {
+
+hf::DType WeightReader::type_of(const SavedTensor& tensor) const {
+  if (!weight_type_ || !tensor.is_parameter()) return tensor.dtype;
+  return at::isFloatingType(memory_type_of(tensor.dtype)) ? *weight_type_ : tensor.dtype;
+}
+
+std::span<const std::byte> WeightReader::read(size_t index) {
+  const SavedTensor& tensor = state_.tensors()[index];
+  buffer_.resize(tensor.size_bytes());
+  state_.read(index, buffer_);
+  const hf::DType type = type_of(tensor);
+  if (type == tensor.dtype) return buffer_;
+  const auto numel = static_cast<int64_t>(buffer_.size() / hf::size_of(tensor.dtype));
+  converted_ = at::from_blob(buffer_.data(), {numel},
+                             at::TensorOptions().dtype(memory_type_of(tensor.dtype)))
+                   .to(memory_type_of(type));
+  return {static_cast<const std::byte*>(converted_.data_ptr()), converted_.nbytes()};
+}
+
+}  // namespace strata::checkpoint

@@ -1,0 +1,31 @@
+// Reads tensors of a saved state one at a time, in another floating type if one is asked for.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "strata/checkpoint/saved_state.h"
+
+namespace strata::checkpoint {
+
+// Memory: the largest tensor read so far. Threads: one.
+class WeightReader {
+ public:
+  explicit WeightReader(SavedState& state, std::optional<hf::DType> weight_type = std::nullopt)
+      : state_(state), weight_type_(weight_type) {}
+
+  // What a tensor is written as: optimizer state and integers keep their type.
+  hf::DType type_of(const SavedTensor& tensor) const;
+  // Valid until the next read.
+  std::span<const std::byte> read(size_t index);
+
+ private:
+  SavedState& state_;
+  std::optional<hf::DType> weight_type_;
+  std::vector<std::byte> buffer_;
+  at::Tensor converted_;
+};
+
+}  // namespace strata::checkpoint

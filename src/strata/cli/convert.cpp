@@ -1,0 +1,135 @@
+// `strata convert`, `merge-weights` and `merge-adapter`: saved states from one format to another.
+#include <fmt/format.h>
+
+#include "strata/base/byte_size.h"
+#include "strata/base/error.h"
+#include "strata/base/file.h"
+#include "strata/checkpoint/convert.h"
+#include "strata/checkpoint/merge.h"
+#include "strata/cli/command.h"
+#include "strata/cli/file_flags.h"
+#include "strata/hf/torch_types.h"
+#include "strata/train/resume.h"
+
+namespace strata::cli {
+namespace {
+
+namespace fs = std::filesystem;
+using checkpoint::ConvertOptions;
+using checkpoint::ConvertTarget;
+
+constexpr const char* kConvertUsage =
+    "usage: strata convert PATH OUT --to safetensors|bin|dcp|strata [flags]\n\n"
+    "PATH: whatever strata inspect reads. OUT: a new folder.\n"
+    "  safetensors  a model or adapter folder as from_pretrained loads it\n"
+    "  bin          pytorch_model.bin; with an optimizer pytorch_model_fsdp.bin and optimizer.bin\n"
+    "  dcp          accelerate's pytorch_model_fsdp_0 and optimizer_0 "
+    "(torch.distributed.checkpoint)\n"
+    "  strata       OUT/checkpoint-STEP, to be resumed with --output_dir OUT\n"
+    "  --weights_only          leave the optimizer's state out\n"
+    "  --dtype TYPE            float32, bfloat16 or float16 for the weights\n"
+    "  --max_shard_size SIZE   of safetensors files (50GB)\n";
+constexpr const char* kMergeWeightsUsage =
+    "usage: strata merge-weights CHECKPOINT OUT [--unsafe_serialization] "
+    "[--remove_checkpoint_dir]\n\n"
+    "One model out of a sharded checkpoint: ours, or a folder of torch.distributed.checkpoint.\n"
+    "  --unsafe_serialization    pytorch_model.bin instead of model.safetensors\n"
+    "  --remove_checkpoint_dir   remove CHECKPOINT afterwards\n";
+constexpr const char* kMergeAdapterUsage =
+    "usage: strata merge-adapter ADAPTER OUT [--base_model FOLDER] [flags]\n\n"
+    "The base model with a LoRA or DoRA adapter folded into its weights.\n"
+    "ADAPTER: a PEFT folder, or a checkpoint-N folder of a run with an adapter.\n"
+    "  --base_model FOLDER     instead of the one that the adapter names\n"
+    "  --dtype TYPE            float32, bfloat16 or float16 for the result (the base's)\n"
+    "  --max_shard_size SIZE   of safetensors files (50GB)\n";
+
+std::optional<hf::DType> weight_type(const FileFlags& flags) {
+  if (!flags.has("dtype")) return std::nullopt;
+  const std::string name = flags.get("dtype");
+  if (name != "float32" && name != "bfloat16" && name != "float16") {
+    throw ConfigError("--dtype: found \"{}\", expected float32, bfloat16 or float16", name);
+  }
+  return hf::dtype_of_torch_dtype(name);
+}
+
+ConvertTarget target_of(const std::string& name) {
+  if (name == "safetensors") return ConvertTarget::kSafetensors;
+  if (name == "bin") return ConvertTarget::kTorch;
+  if (name == "dcp") return ConvertTarget::kDcp;
+  if (name == "strata") return ConvertTarget::kStrata;
+  throw ConfigError("--to: found \"{}\", expected safetensors, bin, dcp or strata", name);
+}
+
+void print_notes(const std::vector<std::string>& notes, const fs::path& out) {
+  for (const std::string& note : notes) fmt::print(stderr, "note: {}\n", note);
+  fmt::print("{}\n", out.string());
+}
+
+}  // namespace
+
+int run_convert(const std::vector<std::string>& arguments) {
+  if (wants_help(arguments)) {
+    fmt::print("{}", kConvertUsage);
+    return 0;
+  }
+  const FileFlags flags = read_file_flags(
+      arguments, "convert", {{"to"}, {"weights_only", true}, {"dtype"}, {"max_shard_size"}}, 2, 2);
+  ConvertOptions options;
+  options.target = target_of(flags.get("to"));
+  options.with_optimizer = !flags.has("weights_only");
+  options.weight_type = weight_type(flags);
+  options.max_shard_size = parse_byte_size(flags.get("max_shard_size", "50GB"));
+  const auto state = checkpoint::open_saved_state(flags.paths[0]);
+  if (options.target == ConvertTarget::kStrata) {
+    options.small_files = train::fresh_progress(flags.paths[0], state->facts().step.value_or(0));
+  }
+  print_notes(checkpoint::convert(*state, flags.paths[1], options), flags.paths[1]);
+  return 0;
+}
+
+int run_merge_weights(const std::vector<std::string>& arguments) {
+  if (wants_help(arguments)) {
+    fmt::print("{}", kMergeWeightsUsage);
+    return 0;
+  }
+  const FileFlags flags =
+      read_file_flags(arguments, "merge-weights",
+                      {{"unsafe_serialization", true}, {"remove_checkpoint_dir", true}}, 2, 2);
+  const auto state = checkpoint::open_saved_state(flags.paths[0]);
+  if (state->is_adapter()) {
+    throw ConfigError(
+        "{}: found an adapter, expected the weights of a model; use strata merge-adapter",
+        flags.paths[0]);
+  }
+  ConvertOptions options;
+  options.with_optimizer = false;
+  if (flags.has("unsafe_serialization")) options.target = ConvertTarget::kTorch;
+  print_notes(checkpoint::convert(*state, flags.paths[1], options), flags.paths[1]);
+  if (flags.has("remove_checkpoint_dir")) fs::remove_all(flags.paths[0]);
+  return 0;
+}
+
+int run_merge_adapter(const std::vector<std::string>& arguments) {
+  if (wants_help(arguments)) {
+    fmt::print("{}", kMergeAdapterUsage);
+    return 0;
+  }
+  const FileFlags flags = read_file_flags(arguments, "merge-adapter",
+                                          {{"base_model"}, {"dtype"}, {"max_shard_size"}}, 2, 2);
+  const auto adapter = checkpoint::open_saved_state(flags.paths[0]);
+  const fs::path base = flags.get("base_model", checkpoint::base_model_of(*adapter).string());
+  if (base.empty()) {
+    throw ConfigError(
+        "{}: found no folder of the base model that it names, expected one; give "
+        "--base_model FOLDER",
+        flags.paths[0]);
+  }
+  const auto model = checkpoint::open_saved_state(base);
+  checkpoint::MergeOptions options;
+  options.weight_type = weight_type(flags);
+  options.max_shard_size = parse_byte_size(flags.get("max_shard_size", "50GB"));
+  print_notes(checkpoint::merge_adapter(*model, *adapter, flags.paths[1], options), flags.paths[1]);
+  return 0;
+}
+
+}  // namespace strata::cli

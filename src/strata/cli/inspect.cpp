@@ -1,0 +1,150 @@
+// `strata inspect`: what lies in a checkpoint, a model, an adapter or a file of tensors.
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "strata/base/error.h"
+#include "strata/base/json.h"
+#include "strata/checkpoint/saved_state.h"
+#include "strata/cli/command.h"
+#include "strata/cli/file_flags.h"
+
+namespace strata::cli {
+namespace {
+
+using checkpoint::SavedState;
+using checkpoint::SavedTensor;
+
+constexpr const char* kUsage =
+    "usage: strata inspect PATH [--verify] [--json] [--all]\n\n"
+    "PATH: a checkpoint-N folder, a model or adapter folder, a .safetensors file, a folder of\n"
+    "torch.distributed.checkpoint (or accelerate's, with pytorch_model_fsdp_0 in it), or a file "
+    "of\n"
+    "torch.save. Nothing in it is run.\n"
+    "  --verify   prove every checksum\n"
+    "  --all      list every tensor, not just the first of each kind\n"
+    "  --json     the same for programs\n";
+constexpr size_t kShown = 12;  // tensors of a kind
+
+std::string readable(uint64_t bytes) {
+  if (bytes < 10'000) return fmt::format("{} B", bytes);
+  if (bytes < 10'000'000) return fmt::format("{:.1f} kB", static_cast<double>(bytes) / 1e3);
+  if (bytes < 10'000'000'000) return fmt::format("{:.1f} MB", static_cast<double>(bytes) / 1e6);
+  return fmt::format("{:.1f} GB", static_cast<double>(bytes) / 1e9);
+}
+
+// What a run must be like to go on from here.
+std::string resumable(const SavedState& state) {
+  const auto setting = [&](const char* name) {
+    const Json& settings = state.facts().settings;
+    const auto found = settings.find(name);
+    return found != settings.end() && found->is_string() ? found->get<std::string>() : "";
+  };
+  if (!state.facts().format.starts_with("Strata")) {
+    return state.has_optimizer() ? "after strata convert --to strata"
+                                 : "weights only: nothing to resume";
+  }
+  if (!state.has_optimizer()) return "no: it was saved without the optimizer (save_only_model)";
+  std::string text = "--resume_from_checkpoint, any number of ranks and any sharding strategy";
+  const std::string model = setting("model_name_or_path");
+  if (!model.empty()) text += fmt::format(", model {}", model);
+  if (state.is_adapter()) text += fmt::format(", LoRA of rank {}", setting("lora_r"));
+  const std::string optim = setting("optim");
+  if (!optim.empty()) text += fmt::format(", optim {}", optim);
+  return text;
+}
+
+struct Sums {
+  size_t tensors = 0;
+  uint64_t elements = 0;
+  uint64_t bytes = 0;
+};
+
+std::vector<std::pair<std::string, Sums>> sums_by_kind(const SavedState& state) {
+  std::vector<std::pair<std::string, Sums>> kinds;
+  for (const SavedTensor& tensor : state.tensors()) {
+    if (kinds.empty() || kinds.back().first != tensor.kind) {
+      auto found = std::ranges::find(kinds, tensor.kind, &std::pair<std::string, Sums>::first);
+      if (found == kinds.end()) {
+        kinds.emplace_back(tensor.kind, Sums{});
+      } else {
+        std::rotate(found, found + 1, kinds.end());
+      }
+    }
+    Sums& sums = kinds.back().second;
+    ++sums.tensors;
+    sums.bytes += tensor.size_bytes();
+    sums.elements += tensor.size_bytes() / hf::size_of(tensor.dtype);
+  }
+  std::ranges::stable_sort(kinds, {}, [](const auto& kind) { return kind.first != "parameter"; });
+  return kinds;
+}
+
+void print_text(const SavedState& state, bool all) {
+  const auto& facts = state.facts();
+  fmt::print("{}: {}", state.path().string(), facts.format);
+  if (facts.step) fmt::print(", step {}", *facts.step);
+  if (facts.num_updates) fmt::print(", {} updates", *facts.num_updates);
+  if (facts.world_size > 0)
+    fmt::print(", written by {} rank{}", facts.world_size, facts.world_size == 1 ? "" : "s");
+  fmt::print("\ncan be resumed: {}\n", resumable(state));
+  for (const auto& [kind, sums] : sums_by_kind(state)) {
+    fmt::print("\n{}: {} tensors, {} elements, {}\n", kind, sums.tensors, sums.elements,
+               readable(sums.bytes));
+    size_t shown = 0;
+    for (const SavedTensor& tensor : state.tensors()) {
+      if (tensor.kind != kind) continue;
+      if (!all && shown == kShown) {
+        fmt::print("  ... {} more (--all)\n", sums.tensors - shown);
+        break;
+      }
+      ++shown;
+      fmt::print("  {:<5} {:<16} {:>10}  {}\n", hf::name_of(tensor.dtype),
+                 fmt::format("[{}]", fmt::join(tensor.shape, ", ")), readable(tensor.size_bytes()),
+                 tensor.weight);
+    }
+  }
+}
+
+void print_json(const SavedState& state, const std::string& verified) {
+  const auto& facts = state.facts();
+  Json tensors = Json::array();
+  for (const SavedTensor& tensor : state.tensors()) {
+    tensors.push_back({{"kind", tensor.kind},
+                       {"name", tensor.weight},
+                       {"dtype", std::string(hf::name_of(tensor.dtype))},
+                       {"shape", tensor.shape},
+                       {"bytes", tensor.size_bytes()}});
+  }
+  Json json{{"path", state.path().string()},
+            {"format", facts.format},
+            {"world_size", facts.world_size},
+            {"resume", resumable(state)},
+            {"tensors", tensors}};
+  if (facts.step) json["step"] = *facts.step;
+  if (facts.num_updates) json["num_updates"] = *facts.num_updates;
+  if (!verified.empty()) json["verified"] = verified;
+  fmt::print("{}\n", dump_python(json, 2, /*sort_keys=*/false));
+}
+
+}  // namespace
+
+int run_inspect(const std::vector<std::string>& arguments) {
+  if (wants_help(arguments)) {
+    fmt::print("{}", kUsage);
+    return 0;
+  }
+  const FileFlags flags = read_file_flags(arguments, "inspect",
+                                          {{"verify", true}, {"json", true}, {"all", true}}, 1, 1);
+  const auto state = checkpoint::open_saved_state(flags.paths[0]);
+  const std::string verified = flags.has("verify") ? state->verify() : "";
+  if (flags.has("json")) {
+    print_json(*state, verified);
+    return 0;
+  }
+  print_text(*state, flags.has("all"));
+  if (!verified.empty()) fmt::print("\nverified: {}\n", verified);
+  return 0;
+}
+
+}  // namespace strata::cli
