@@ -17,8 +17,8 @@ namespace strata::checkpoint {
 shard::Source base_source(const hf::ModelFolder& folder, const models::WeightSources& sources);
 
 // Fills the adapter's weights from FOLDER/adapter_model.safetensors. FormatError unless the file
-// holds exactly the adapter's tensors.
+// holds exactly the adapter's tensors. `rank_0_reads`: as shard::send_homes(), collective then.
 void load_adapter(const std::filesystem::path& folder, const adapters::LoraAdapter& adapter,
-                  shard::UnitStore& store);
+                  shard::UnitStore& store, bool rank_0_reads = false);
 
 }  // namespace strata::checkpoint

@@ -23,6 +23,8 @@ constexpr Command kCommands[] = {
     {"launch", "start one process per rank: strata launch --num_processes 2 sft --flags",
      run_launch},
     {"sft", "fine-tune a causal language model on conversations or text", run_sft},
+    {"selftest", "the same loss on 1 and N ranks, and other layouts, with your settings",
+     run_selftest},
     {"chat", "answer from a model, with or without an adapter", run_chat},
     {"config", "ask for settings, show, check, convert or document them", run_config},
     {"to-fsdp2", "the same as config convert --to fsdp2", run_to_fsdp2},

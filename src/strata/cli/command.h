@@ -22,6 +22,7 @@ int run(int argc, char** argv);
 // One file each.
 int run_launch(const std::vector<std::string>& arguments);
 int run_sft(const std::vector<std::string>& arguments);
+int run_selftest(const std::vector<std::string>& arguments);
 int run_chat(const std::vector<std::string>& arguments);
 int run_config(const std::vector<std::string>& arguments);
 int run_to_fsdp2(const std::vector<std::string>& arguments);

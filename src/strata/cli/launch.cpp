@@ -27,25 +27,6 @@ double seconds_since_1970() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
-// Public guides name their own script; the recipe stands in for it.
-void require_recipe(const std::string& program) {
-  if (program == "sft") return;
-  const std::string name = std::filesystem::path(program).filename().string();
-  if (name.find("seq2seq") != std::string::npos) {
-    throw ConfigError(
-        "{}: found a sequence-to-sequence recipe, expected sft; it is not supported "
-        "in this version",
-        program);
-  }
-  if (!name.ends_with(".py")) {
-    throw ConfigError(
-        "{}: found an unknown recipe, expected sft or a script's name ending in .py; "
-        "for a program of your own add --no_python",
-        program);
-  }
-  fmt::print(stderr, "{}: running the built-in recipe sft in its place\n", program);
-}
-
 std::vector<std::string> rank_command(const config::LaunchLine& line, bool own_program) {
   std::vector<std::string> command;
   if (own_program) {

@@ -2,10 +2,12 @@
 #include "strata/cli/run_sources.h"
 
 #include <cstdio>
+#include <filesystem>
 #include <string_view>
 
 #include <fmt/format.h>
 
+#include "strata/base/error.h"
 #include "strata/base/json.h"
 
 extern char** environ;
@@ -43,6 +45,24 @@ std::string launch_flags_value(const std::vector<std::string>& flags) {
 
 void print_warnings(const std::vector<std::string>& warnings) {
   for (const std::string& warning : warnings) fmt::print(stderr, "warning: {}\n", warning);
+}
+
+void require_recipe(const std::string& program) {
+  if (program == "sft") return;
+  const std::string name = std::filesystem::path(program).filename().string();
+  if (name.find("seq2seq") != std::string::npos) {
+    throw ConfigError(
+        "{}: found a sequence-to-sequence recipe, expected sft; it is not supported "
+        "in this version",
+        program);
+  }
+  if (!name.ends_with(".py")) {
+    throw ConfigError(
+        "{}: found an unknown recipe, expected sft or a script's name ending in .py; "
+        "for a program of your own add --no_python",
+        program);
+  }
+  fmt::print(stderr, "{}: running the built-in recipe sft in its place\n", program);
 }
 
 }  // namespace strata::cli

@@ -19,6 +19,10 @@ config::Sources rank_sources(const std::vector<std::string>& flags);
 inline constexpr const char* kLaunchFlagsVariable = "STRATA_LAUNCH_FLAGS";
 std::string launch_flags_value(const std::vector<std::string>& flags);
 
+// What `strata launch` is asked to start. Public guides name their own script; the recipe stands in
+// for it, which is said. Throws ConfigError for what no recipe can stand in for.
+void require_recipe(const std::string& program);
+
 // "warning: ..." lines on standard error.
 void print_warnings(const std::vector<std::string>& warnings);
 

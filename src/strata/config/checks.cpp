@@ -2,6 +2,9 @@
 #include "strata/config/checks.h"
 
 #include <algorithm>
+#include <iterator>
+
+#include <fmt/ranges.h>
 
 #include "strata/base/byte_size.h"
 #include "strata/base/error.h"
@@ -25,6 +28,7 @@ class Rules {
     check_sharding();
     check_wrapping();
     check_precision();
+    check_offload();
     check_launch();
   }
 
@@ -252,6 +256,55 @@ class Rules {
       if (shard.fp16 && shard.loss_scale > 0 && std::string_view(name) != "fp16_loss_scale") {
         warn_without_effect(name, "fp16_loss_scale is fixed");
       }
+    }
+  }
+
+  // `kind`: "offload_param" or "offload_optimizer".
+  void check_offload_path(const std::string& kind, const std::string& device,
+                          const std::string& path) {
+    if (device == "nvme" && path.empty()) {
+      throw ConfigError(
+          "{}: found nvme without a folder, expected one on a disk; add --{}_nvme_path",
+          source(kind + "_device"), kind);
+    }
+    if (device != "nvme" && !path.empty()) {
+      warn_without_effect(kind + "_nvme_path", kind + "_device is " + device);
+    }
+  }
+
+  void check_offload() {
+    const ShardConfig& shard = config_.shard;
+    check_offload_path("offload_param", shard.offload_param_device, shard.offload_param_nvme_path);
+    check_offload_path("offload_optimizer", shard.offload_optimizer_device,
+                       shard.offload_optimizer_nvme_path);
+    const bool params_in_files = shard.offload_param_device == "nvme";
+    const bool state_in_files = shard.offload_optimizer_device == "nvme";
+    const std::string& strategy = shard.sharding_strategy;
+    if (params_in_files && (strategy == "NO_SHARD" || strategy == "ZERO1" || strategy == "ZERO2")) {
+      throw ConfigError(
+          "{}: found nvme with the strategy {} ({}), which keeps all parameters whole in memory, "
+          "expected one that gathers them when they are used; choose FULL_SHARD",
+          source("offload_param_device"), strategy, source("fsdp_sharding_strategy"));
+    }
+    if (params_in_files && shard.offload_params) {
+      throw ConfigError(
+          "{}: found nvme beside {} true (host memory), expected one place for the parameters; "
+          "remove one",
+          source("offload_param_device"), source("fsdp_offload_params"));
+    }
+    // Of the update rules these keep two fp32 numbers a weight, which a file holds.
+    constexpr const char* kInFiles[] = {"adamw_torch", "adamw_torch_fused", "paged_adamw",
+                                        "paged_adamw_32bit"};
+    const std::string& optim = config_.optim.optim;
+    if (state_in_files && std::ranges::find(kInFiles, optim) == std::end(kInFiles)) {
+      throw ConfigError(
+          "{}: found nvme with optim {} ({}), whose state stays in memory, expected one of {}; "
+          "change one of them",
+          source("offload_optimizer_device"), optim, source("optim"), fmt::join(kInFiles, ", "));
+    }
+    if (state_in_files || params_in_files) return;
+    for (const char* name : {"sub_group_size", "aio_block_size", "aio_queue_depth"}) {
+      warn_without_effect(name, "nothing rests in files");
     }
   }
 

@@ -96,6 +96,7 @@ struct TrainConfig {
   std::string on_nan = "stop";          // stop, rollback
   double max_loss_spike = 0;            // times the running mean of the loss; 0: no bound
   std::string max_shard_size = "50GB";  // of the exported model
+  std::string rehearse = "auto";        // auto: when more than an hour of work is planned
   bool disable_tqdm = false;
 };
 
@@ -123,6 +124,16 @@ struct ShardConfig {
   int64_t loss_scale_hysteresis = 1;  // overflows before it is halved
   double min_loss_scale = 0;          // the run ends when it would fall below
   int64_t ddp_timeout_s = 1800;
+  bool offload_params = false;  // FSDP's: parameters, gradients, optimizer state to host memory
+  // DeepSpeed's: none, cpu (host memory), nvme (files below the path of the next line).
+  std::string offload_param_device = "none";
+  std::string offload_param_nvme_path;
+  std::string offload_optimizer_device = "none";
+  std::string offload_optimizer_nvme_path;
+  int64_t sub_group_size = 16777216;  // elements that a step of offloaded state updates at once
+  int64_t aio_block_size = 1048576;   // bytes of one request to the file system
+  int64_t aio_queue_depth = 8;        // requests into which a transfer is cut at most
+  bool cpu_ram_efficient_loading = false;  // rank 0 alone reads the weights and sends them
 };
 
 struct LaunchConfig {

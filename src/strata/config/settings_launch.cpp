@@ -175,10 +175,9 @@ std::vector<Setting> fsdp_settings() {
        .choices = {"true", "false"},
        .help = "true: gradient_checkpointing; false asks for nothing"},
       {.name = "fsdp_offload_params",
-       .kind = Kind::kUnbound,
-       .is_switch = true,
-       .harmless = {"false", "none"},
-       .help = "parameters stay on the device"},
+       .field = STRATA_FIELD(shard.offload_params),
+       .help = "parameters, gradients and optimizer state rest in host memory; on CPUs they always "
+               "do"},
       {.name = "fsdp_activation_checkpointing_offload",
        .kind = Kind::kUnbound,
        .is_switch = true,
@@ -211,10 +210,9 @@ std::vector<Setting> fsdp_settings() {
        .harmless = {"true", "false", "none"},
        .help = kAlways},
       {.name = "fsdp_cpu_ram_efficient_loading",
-       .kind = Kind::kUnbound,
-       .is_switch = true,
-       .harmless = {"true", "false", "none"},
-       .help = "every rank reads only its own shard"},
+       .field = STRATA_FIELD(shard.cpu_ram_efficient_loading),
+       .help = "rank 0 reads the weights and sends every rank its shard, for hosts that share no "
+               "files; false: every rank reads its own shard"},
       {.name = "fsdp_sync_module_states",
        .kind = Kind::kUnbound,
        .is_switch = true,
@@ -224,6 +222,44 @@ std::vector<Setting> fsdp_settings() {
        .kind = Kind::kUnbound,
        .harmless = {"none"},
        .help = "every parameter is sharded"},
+  };
+}
+
+std::vector<Setting> offload_settings() {
+  constexpr std::string_view kDeepSpeed = "DeepSpeed";
+  return {
+      {.name = "offload_param_device",
+       .field = STRATA_FIELD(shard.offload_param_device),
+       .choices = {"none", "cpu", "nvme"},
+       .help = "where parameters rest: the device, host memory, or files"},
+      {.name = "offload_param_nvme_path",
+       .field = STRATA_FIELD(shard.offload_param_nvme_path),
+       .synonyms = {{"none", ""}},
+       .help = "existing folder for offload_param_device nvme, on a disk"},
+      {.name = "offload_optimizer_device",
+       .field = STRATA_FIELD(shard.offload_optimizer_device),
+       .choices = {"none", "cpu", "nvme"},
+       .help = "where optimizer state rests: the device, host memory, or files"},
+      {.name = "offload_optimizer_nvme_path",
+       .field = STRATA_FIELD(shard.offload_optimizer_nvme_path),
+       .synonyms = {{"none", ""}},
+       .help = "existing folder for offload_optimizer_device nvme, on a disk"},
+      {.name = "sub_group_size",
+       .field = STRATA_FIELD(shard.sub_group_size),
+       .range = {.min = 1},
+       .help = "elements of offloaded state that are read, updated and written at once; three "
+               "such groups are in memory",
+       .peer = kDeepSpeed},
+      {.name = "aio_block_size",
+       .field = STRATA_FIELD(shard.aio_block_size),
+       .range = {.min = 4096},
+       .help = "bytes of one request to the file system, at least",
+       .peer = kDeepSpeed},
+      {.name = "aio_queue_depth",
+       .field = STRATA_FIELD(shard.aio_queue_depth),
+       .range = {.min = 1, .max = 1024},
+       .help = "requests into which one transfer is cut, at most",
+       .peer = kDeepSpeed},
   };
 }
 
@@ -356,6 +392,9 @@ std::vector<Setting> sharding_and_launch_settings() {
   std::vector<Setting> sharding = fsdp_settings();
   for (Setting& setting : sharding) setting.scope = Scope::kBoth;
   append("sharding", std::move(sharding));
+  std::vector<Setting> offload = offload_settings();
+  for (Setting& setting : offload) setting.scope = Scope::kBoth;
+  append("offload", std::move(offload));
   std::vector<Setting> launch = launch_settings();
   for (Setting& setting : launch) setting.scope = Scope::kLaunch;
   append("launch", std::move(launch));

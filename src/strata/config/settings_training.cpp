@@ -189,6 +189,14 @@ std::vector<Setting> loop_settings() {
        .field = STRATA_FIELD(train.max_shard_size),
        .help = "largest file of the exported model, as 50GB or 200MB",
        .peer = "save_pretrained"},
+      {.name = "rehearse",
+       .field = STRATA_FIELD(train.rehearse),
+       .is_switch = true,
+       .choices = {"auto", "true", "false"},
+       .help =
+           "before the first step run the longest batch, one evaluation batch and one save, and "
+           "undo them; auto: when more than one hour of work is planned",
+       .peer = "Strata"},
       {.name = "disable_tqdm",
        .field = STRATA_FIELD(train.disable_tqdm),
        .help = "plain lines instead of the progress bar"},

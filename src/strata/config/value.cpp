@@ -99,7 +99,7 @@ void parse_into(const Given& given, const std::string& text, T& field) {
     field = *parsed;
   } else if constexpr (std::is_same_v<T, std::string>) {
     field = choose(given, text);
-    if (given.setting->is_switch) {
+    if (given.setting->is_switch && given.setting->choices.empty()) {
       if (auto flag = parse_boolean(field)) field = *flag ? "true" : "";
     }
   } else {

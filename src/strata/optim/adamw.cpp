@@ -40,18 +40,52 @@ double clip_factor(double norm, double max_norm) {
 
 AdamW::AdamW(shard::UnitStore& store, const AdamWOptions& options)
     : store_(store), options_(options) {
-  const int rank = store.mesh().shard->rank();
-  moments_.resize(static_cast<size_t>(store.num_units()));
-  for (int u = 0; u < store.num_units(); ++u) {
-    const auto& segments = store.unit(u).segments;
+  allocate_moments();
+  collect_runs();
+  if (file_ || store_.file() != nullptr) walk_ = std::make_unique<SubGroupWalk>(sub_groups());
+}
+
+void AdamW::allocate_moments() {
+  constexpr int kMoments = 2;
+  uint64_t file_bytes = 0;
+  for (int u = 0; u < store_.num_units(); ++u) {
+    for (const shard::Segment& segment : store_.unit(u).segments) {
+      if (!segment.trainable) continue;
+      file_bytes += kMoments * shard::HomeFile::size_bytes(segment.shard_numel, at::kFloat);
+    }
+  }
+  if (options_.state_files.is_on()) {
+    file_ = std::make_unique<shard::HomeFile>(options_.state_files, "optimizer", file_bytes);
+  }
+  moments_.resize(static_cast<size_t>(store_.num_units()));
+  for (int u = 0; u < store_.num_units(); ++u) {
+    const auto& segments = store_.unit(u).segments;
     auto& of_unit = moments_[static_cast<size_t>(u)];
     of_unit.resize(segments.size());
+    for (size_t s = 0; s < segments.size(); ++s) {
+      if (!segments[s].trainable) continue;
+      Moments& moments = of_unit[s];
+      if (file_) {
+        moments.exp_avg_region = file_->add(segments[s].shard_numel, at::kFloat);
+        moments.exp_avg_sq_region = file_->add(segments[s].shard_numel, at::kFloat);
+        moments.exp_avg = file_->view(moments.exp_avg_region);
+        moments.exp_avg_sq = file_->view(moments.exp_avg_sq_region);
+      } else {
+        const auto options_f32 = store_.home(u, static_cast<int>(s)).gradient.options();
+        moments.exp_avg = at::zeros({segments[s].shard_numel}, options_f32);
+        moments.exp_avg_sq = at::zeros({segments[s].shard_numel}, options_f32);
+      }
+    }
+  }
+}
+
+void AdamW::collect_runs() {
+  const int rank = store_.mesh().shard->rank();
+  for (int u = 0; u < store_.num_units(); ++u) {
+    const auto& segments = store_.unit(u).segments;
     for (int s = 0; s < static_cast<int>(segments.size()); ++s) {
       const shard::Segment& segment = segments[static_cast<size_t>(s)];
       if (!segment.trainable) continue;
-      const auto options_f32 = store.home(u, s).gradient.options();
-      of_unit[static_cast<size_t>(s)] = {at::zeros({segment.shard_numel}, options_f32),
-                                         at::zeros({segment.shard_numel}, options_f32)};
       for (const shard::Piece& piece : shard::pieces_of(segment, rank)) {
         const bool decayed = is_decayed(piece.parameter->name());
         const bool continues = !runs_.empty() && runs_.back().unit == u &&
@@ -67,23 +101,79 @@ AdamW::AdamW(shard::UnitStore& store, const AdamWOptions& options)
   }
 }
 
-void AdamW::step(double learning_rate, double gradient_scale) {
-  ++num_steps_;
+// Of each trained segment as many groups as its size asks for.
+std::vector<SubGroup> AdamW::sub_groups() {
+  const int64_t size = std::max<int64_t>(
+      (options_.sub_group_size + kGroupElements - 1) / kGroupElements * kGroupElements,
+      kGroupElements);
+  std::vector<SubGroup> groups;
+  for (int u = 0; u < store_.num_units(); ++u) {
+    const auto& segments = store_.unit(u).segments;
+    for (int s = 0; s < static_cast<int>(segments.size()); ++s) {
+      if (!segments[static_cast<size_t>(s)].trainable) continue;
+      const shard::Home& home = store_.home(u, s);
+      const Moments& state = moments(u, s);
+      std::vector<RestingArray> arrays{{home.value}, {state.exp_avg}, {state.exp_avg_sq}};
+      if (home.region) arrays[0] = {home.value, store_.file(), *home.region};
+      if (file_) {
+        arrays[1] = {state.exp_avg, file_.get(), state.exp_avg_region};
+        arrays[2] = {state.exp_avg_sq, file_.get(), state.exp_avg_sq_region};
+      }
+      const int64_t numel = segments[static_cast<size_t>(s)].shard_numel;
+      for (int64_t begin = 0; begin < numel; begin += size) {
+        groups.push_back({u, s, begin, std::min(size, numel - begin), arrays});
+      }
+    }
+  }
+  return groups;
+}
+
+void AdamW::update(const Run& run, const SubGroup& group, std::span<const at::Tensor> parts,
+                   double learning_rate, double gradient_scale) {
+  const int64_t begin = std::max(run.begin, group.begin);
+  const int64_t end = std::min(run.begin + run.length, group.begin + group.length);
+  if (begin >= end) return;
   ops::AdamWStep step;
   step.learning_rate = learning_rate;
   step.beta1 = options_.beta1;
   step.beta2 = options_.beta2;
   step.eps = options_.eps;
+  step.weight_decay = run.decayed ? options_.weight_decay : 0;
   step.step = num_steps_;
   step.grad_scale = static_cast<float>(gradient_scale);
-  for (const Run& run : runs_) {
-    shard::Home& home = store_.home(run.unit, run.segment);
-    Moments& state = moments(run.unit, run.segment);
-    step.weight_decay = run.decayed ? options_.weight_decay : 0;
-    const auto part = [&](const at::Tensor& flat) { return flat.narrow(0, run.begin, run.length); };
-    ops::adamw_(part(home.value), part(home.gradient), part(state.exp_avg), part(state.exp_avg_sq),
-                step);
+  const auto part = [&](const at::Tensor& flat) {
+    return flat.narrow(0, begin - group.begin, end - begin);
+  };
+  const at::Tensor& gradient = store_.home(run.unit, run.segment).gradient;
+  ops::adamw_(part(parts[0]), gradient.narrow(0, begin, end - begin), part(parts[1]),
+              part(parts[2]), step);
+}
+
+void AdamW::step(double learning_rate, double gradient_scale) {
+  ++num_steps_;
+  if (!walk_) {
+    for (const Run& run : runs_) {
+      const Moments& state = moments(run.unit, run.segment);
+      const at::Tensor parts[] = {store_.home(run.unit, run.segment).value, state.exp_avg,
+                                  state.exp_avg_sq};
+      const SubGroup whole{run.unit, run.segment, 0, parts[0].numel(), {}};
+      update(run, whole, parts, learning_rate, gradient_scale);
+    }
+    return;
   }
+  // What loading, saving or evaluating looked at need not stay in memory.
+  if (file_) file_->forget_pages();
+  if (store_.file() != nullptr) store_.file()->forget_pages();
+  walk_->run([&](const SubGroup& group, std::span<const at::Tensor> parts) {
+    for (const Run& run : runs_) {
+      if (run.unit != group.unit || run.segment != group.segment) continue;
+      update(run, group, parts, learning_rate, gradient_scale);
+    }
+  });
+}
+
+void AdamW::rehearse() {
+  if (walk_) walk_->run([](const SubGroup&, std::span<const at::Tensor>) {});
 }
 
 std::vector<StateTensor> AdamW::state() {

@@ -2,9 +2,11 @@
 // Owns: the moments. Never: parameters or gradients; those rest in their homes.
 #pragma once
 
+#include <memory>
 #include <vector>
 
 #include "strata/optim/optimizer.h"
+#include "strata/optim/sub_group_walk.h"
 #include "strata/shard/unit_store.h"
 
 namespace strata::optim {
@@ -14,6 +16,8 @@ struct AdamWOptions {
   double beta2 = 0.999;
   double eps = 1e-8;
   double weight_decay = 0;
+  shard::FileHomeOptions state_files = {};  // on: the moments rest in a file (NVMe offload)
+  int64_t sub_group_size = 16777216;  // elements updated at once where something rests in a file
 };
 
 // Whether the reference's Trainer decays a weight of this name: all but biases and norms.
@@ -36,9 +40,12 @@ class AdamW final : public Optimizer {
   // "exp_avg" and "exp_avg_sq" of every trained weight, fp32.
   std::vector<StateTensor> state() override;
 
-  // The moments of one trained segment, fp32 [shard_numel] each.
+  void rehearse() override;
+
+  // The moments of one trained segment, fp32 [shard_numel] each; views where they rest in a file.
   struct Moments {
     at::Tensor exp_avg, exp_avg_sq;
+    shard::FileRegion exp_avg_region, exp_avg_sq_region;
   };
   Moments& moments(int unit, int segment);
 
@@ -52,10 +59,19 @@ class AdamW final : public Optimizer {
     bool decayed;
   };
 
+  void allocate_moments();
+  void collect_runs();
+  std::vector<SubGroup> sub_groups();
+  // The part of a run that lies in the group.
+  void update(const Run& run, const SubGroup& group, std::span<const at::Tensor> parts,
+              double learning_rate, double gradient_scale);
+
   shard::UnitStore& store_;
   AdamWOptions options_;
+  std::unique_ptr<shard::HomeFile> file_;      // of the moments
   std::vector<std::vector<Moments>> moments_;  // [unit][segment]
   std::vector<Run> runs_;
+  std::unique_ptr<SubGroupWalk> walk_;  // null: everything rests in memory
 };
 
 }  // namespace strata::optim

@@ -38,10 +38,17 @@ std::unique_ptr<Optimizer> make_optimizer(shard::UnitStore& store,
   for (const Named& named : kNames) {
     if (named.name != settings.name) continue;
     if (named.rule == Rule::kAdamW && !named.is_8bit) {
-      return std::make_unique<AdamW>(store, AdamWOptions{.beta1 = settings.beta1,
-                                                         .beta2 = settings.beta2,
-                                                         .eps = settings.eps,
-                                                         .weight_decay = settings.weight_decay});
+      return std::make_unique<AdamW>(store,
+                                     AdamWOptions{.beta1 = settings.beta1,
+                                                  .beta2 = settings.beta2,
+                                                  .eps = settings.eps,
+                                                  .weight_decay = settings.weight_decay,
+                                                  .state_files = settings.state_files,
+                                                  .sub_group_size = settings.sub_group_size});
+    }
+    if (settings.state_files.is_on()) {
+      throw ConfigError("optim: found {} with state in files, expected 32-bit AdamW",
+                        settings.name);
     }
     return std::make_unique<RuleOptimizer>(store,
                                            RuleOptions{.rule = named.rule,

@@ -16,10 +16,12 @@ struct OptimizerSettings {
   double beta2 = 0.999;
   double eps = 1e-8;
   double weight_decay = 0;
+  shard::FileHomeOptions state_files = {};  // on: state rests in a file; 32-bit AdamW alone
+  int64_t sub_group_size = 16777216;        // of state in files
 };
 
-// ConfigError for a name that is not in the table. Paged names are their plain ones: on a CPU all
-// state is in pageable memory.
+// ConfigError for a name that is not in the table, or whose state cannot rest in files. Paged names
+// are their plain ones: on a CPU all state is in pageable memory.
 std::unique_ptr<Optimizer> make_optimizer(shard::UnitStore& store,
                                           const OptimizerSettings& settings);
 

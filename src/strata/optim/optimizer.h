@@ -30,6 +30,9 @@ class Optimizer {
   // Updates every trained shard in place. `gradient_scale` multiplies gradients first.
   virtual void step(double learning_rate, double gradient_scale) = 0;
 
+  // Takes the memory and the way over files that a step takes, and changes nothing.
+  virtual void rehearse() {}
+
   // Everything beside the count of steps that the next step depends on, in the same order every
   // time. The parts of all ranks of a shard group tile each whole tensor.
   virtual std::vector<StateTensor> state() = 0;

@@ -75,6 +75,9 @@ void Executor::walk(const Schedule& schedule) {
       case Action::kRefresh:
         store_.refresh(step.index);
         break;
+      case Action::kRead:
+        store_.start_read(step.index);
+        break;
     }
   }
   if (reducing_unit_ >= 0) store_.wait_reduce(reducing_unit_);

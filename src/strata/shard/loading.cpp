@@ -1,5 +1,7 @@
 #include "strata/shard/loading.h"
 
+#include <malloc.h>
+
 #include "strata/base/error.h"
 #include "strata/base/file.h"
 
@@ -53,6 +55,85 @@ void fill_homes(UnitStore& store, const Source& source) {
       }
     }
   }
+}
+
+namespace {
+
+// Rank 0's word before each segment: whether all is well, and which tensors its source knows.
+class Announcement {
+ public:
+  explicit Announcement(size_t num_tensors)
+      : words_(at::zeros({static_cast<int64_t>(num_tensors) + 1}, at::kInt)) {}
+  int& is_good() { return words_.data_ptr<int>()[0]; }
+  int& knows(size_t tensor) { return words_.data_ptr<int>()[tensor + 1]; }
+  bool knows_any() { return words_.sum().item<int64_t>() > 1; }
+  at::Tensor& words() { return words_; }
+
+ private:
+  at::Tensor words_;
+};
+
+// Runs `work` on rank 0 and ends on all ranks alike when it fails there.
+void announce(comm::Group& world, Announcement& announcement, const std::function<void()>& work) {
+  std::exception_ptr failure;
+  if (world.rank() == 0) {
+    try {
+      work();
+      announcement.is_good() = 1;
+    } catch (...) {
+      failure = std::current_exception();
+    }
+  }
+  world.broadcast(announcement.words(), /*root=*/0)->wait();
+  if (failure) std::rethrow_exception(failure);
+  if (announcement.is_good() == 1) return;
+  throw CommError(
+      "loading: found rank 0 failed to read, expected it to send the weights; see its "
+      "message");
+}
+
+}  // namespace
+
+void send_homes(UnitStore& store, const std::function<Source()>& open) {
+  comm::Group& world = *store.mesh().world;
+  const int shard_rank = store.mesh().shard->rank();
+  Source source;
+  Announcement opened(0);
+  announce(world, opened, [&] { source = open(); });
+  for (int u = 0; u < store.num_units(); ++u) {
+    const auto& segments = store.unit(u).segments;
+    for (size_t s = 0; s < segments.size(); ++s) {
+      const Segment& segment = segments[s];
+      at::Tensor whole = store.pool().acquire(segment.numel, segment.storage);
+      Announcement announcement(segment.extents.size());
+      announce(world, announcement, [&] {
+        for (size_t e = 0; e < segment.extents.size(); ++e) {
+          const Extent& extent = segment.extents[e];
+          if (extent.parameter->quantization()) continue;
+          const at::Tensor out = whole.narrow(0, extent.begin, extent.parameter->numel());
+          announcement.knows(e) = source(*extent.parameter, 0, out) ? 1 : 0;
+        }
+      });
+      if (announcement.knows_any()) {
+        world.broadcast(whole.view(at::kByte), /*root=*/0)->wait();
+        const at::Tensor& home = store.home(u, static_cast<int>(s)).value;
+        for (const Piece& piece : pieces_of(segment, shard_rank)) {
+          const auto extent =
+              std::find_if(segment.extents.begin(), segment.extents.end(),
+                           [&](const Extent& e) { return e.parameter == piece.parameter; });
+          if (announcement.knows(static_cast<size_t>(extent - segment.extents.begin())) == 0) {
+            continue;
+          }
+          home.narrow(0, piece.shard_begin, piece.length)
+              .copy_(whole.narrow(0, extent->begin + piece.tensor_begin, piece.length));
+        }
+      }
+      store.pool().give_back(std::move(whole));
+      store.pool().clear();
+    }
+  }
+  // The allocator would keep the last unit's memory for later requests of its size.
+  ::malloc_trim(0);
 }
 
 Source folder_source(const hf::ModelFolder& folder,

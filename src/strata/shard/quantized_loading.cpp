@@ -91,6 +91,14 @@ class StoredCodes {
   std::vector<Stretch> stretches_;
 };
 
+void place_bytes(const std::vector<Target>& targets, const nn::Parameter* parameter,
+                 const at::Tensor& bytes) {
+  for (const Target& target : targets) {
+    if (target.piece.parameter != parameter) continue;
+    target.home.copy_(bytes.narrow(0, target.piece.tensor_begin, target.piece.length));
+  }
+}
+
 bool read_stored(const hf::ModelFolder& folder, const std::string& name, const Target& target) {
   const auto weight = hf::find_quantized_weight(folder, name);
   if (!weight) return false;
@@ -144,11 +152,29 @@ void fill_quantized_homes(UnitStore& store, const hf::ModelFolder& folder,
           is_own ? own
                  : at::empty({parameter->stored_numel()}, at::TensorOptions().dtype(at::kByte));
       if (ranks > 1) world.broadcast(bytes, static_cast<int>(i))->wait();
-      for (const Target& target : targets) {
-        if (target.piece.parameter != parameter) continue;
-        target.home.copy_(bytes.narrow(0, target.piece.tensor_begin, target.piece.length));
-      }
+      place_bytes(targets, parameter, bytes);
     }
+  }
+}
+
+void send_quantized_homes(UnitStore& store, const hf::ModelFolder* folder,
+                          const models::WeightSources& sources) {
+  comm::Group& world = *store.mesh().world;
+  const std::vector<Target> targets = targets_of(store);
+  for (const nn::Parameter* parameter : store.model().parameters()) {
+    if (!parameter->quantization()) continue;
+    at::Tensor bytes = at::empty({parameter->stored_numel()}, at::TensorOptions().dtype(at::kByte));
+    comm::all_or_nothing(world, "reading quantised weights", [&] {
+      if (folder == nullptr) return;
+      const std::string& name = sources.at(parameter->name());
+      if (const auto weight = hf::find_quantized_weight(*folder, name)) {
+        StoredCodes(*folder, *weight, *parameter).read(0, bytes);
+      } else {
+        bytes = quantize_from(*folder, name, *parameter);
+      }
+    });
+    world.broadcast(bytes, /*root=*/0)->wait();
+    place_bytes(targets, parameter, bytes);
   }
 }
 

@@ -196,6 +196,33 @@ class Placement {
   Schedule schedule_;
 };
 
+// A unit is read while the units that are gathered before it, `ahead` of them, are gathered and
+// compute. What is gathered from parts rests in memory.
+Schedule place_reads(const Schedule& schedule, int ahead) {
+  const auto reads = [](const Step& step) { return step.action == Action::kGather && !step.part; };
+  std::vector<int> order;
+  for (const Step& step : schedule) {
+    if (reads(step)) order.push_back(step.index);
+  }
+  Schedule result;
+  size_t next_read = 0, num_gathered = 0;
+  for (const Step& step : schedule) {
+    if (reads(step)) {
+      const size_t last = std::min(num_gathered + static_cast<size_t>(ahead), order.size() - 1);
+      for (; next_read <= last; ++next_read) result.push_back({Action::kRead, order[next_read]});
+      ++num_gathered;
+    }
+    result.push_back(step);
+  }
+  return result;
+}
+
+Schedule placed(const std::vector<Computation>& computations, const ChainShape& shape,
+                const ScheduleOptions& options, bool reduces) {
+  Schedule schedule = Placement(computations, shape, options, reduces).place();
+  return options.read_ahead > 0 ? place_reads(schedule, options.read_ahead) : schedule;
+}
+
 void check(const ChainShape& shape) {
   const size_t blocks = shape.block_units.size();
   if (blocks < 2 || shape.block_trains.size() != blocks ||
@@ -216,24 +243,22 @@ Schedule training_schedule(const ChainShape& shape, const ScheduleOptions& optio
         "training: found no trainable parameter, expected at least one; attach an "
         "adapter or train the whole model");
   }
-  return Placement(training_computations(shape, options), shape, options, /*reduces=*/true).place();
+  return placed(training_computations(shape, options), shape, options, /*reduces=*/true);
 }
 
 Schedule evaluation_schedule(const ChainShape& shape, const ScheduleOptions& options) {
   check(shape);
   ScheduleOptions forward_only = options;
   forward_only.reshard_after_forward = true;
-  return Placement(evaluation_computations(shape), shape, forward_only, /*reduces=*/false).place();
+  return placed(evaluation_computations(shape), shape, forward_only, /*reduces=*/false);
 }
 
 Schedules build_schedules(const ChainShape& shape, const ScheduleOptions& options) {
   Schedules all;
   all.training = training_schedule(shape, options);
-  all.accumulation =
-      options.reduce_every_micro_step
-          ? all.training
-          : Placement(training_computations(shape, options), shape, options, /*reduces=*/false)
-                .place();
+  all.accumulation = options.reduce_every_micro_step ? all.training
+                                                     : placed(training_computations(shape, options),
+                                                              shape, options, /*reduces=*/false);
   all.evaluation = evaluation_schedule(shape, options);
   if (!options.resident) return all;
   for (int u = 0; u < static_cast<int>(shape.unit_trains.size()); ++u) {
@@ -245,7 +270,7 @@ Schedules build_schedules(const ChainShape& shape, const ScheduleOptions& option
 
 std::string describe(const Schedule& schedule) {
   static constexpr const char* kNames[] = {"gather",   "release", "forward", "loss",
-                                           "backward", "reduce",  "refresh"};
+                                           "backward", "reduce",  "refresh", "read"};
   std::string text;
   for (const Step& step : schedule) {
     text += fmt::format("{} {}", kNames[static_cast<int>(step.action)], step.index);

@@ -15,6 +15,7 @@ enum class Action {
   kBackward,  // run block `index` backward, recomputing its forward first when `keep` is kInput
   kReduce,    // start reducing unit `index`'s gradient into its home
   kRefresh,   // start bringing the updated masters of unit `index` into its slot
+  kRead,      // start reading unit `index`'s home from its file, for the gather after the next ones
 };
 
 // How a block's forward pass is kept for its backward pass.
@@ -62,6 +63,7 @@ struct ScheduleOptions {
   bool forward_prefetch = true;
   BackwardPrefetch backward_prefetch = BackwardPrefetch::kPre;
   bool activation_checkpointing = true;
+  int read_ahead = 0;  // homes in files: units whose read starts before the gather that is next
 };
 
 // Everything that is walked during a run.

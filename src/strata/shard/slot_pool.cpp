@@ -11,7 +11,9 @@ at::Tensor SlotPool::acquire(int64_t numel, at::ScalarType type) {
       return buffer;
     }
   }
-  at::Tensor buffer = at::empty({numel}, at::TensorOptions().dtype(type).device(device_));
+  at::Tensor buffer = allocate_
+                          ? allocate_(numel, type)
+                          : at::empty({numel}, at::TensorOptions().dtype(type).device(device_));
   allocated_bytes_ += static_cast<int64_t>(buffer.nbytes());
   ++num_allocations_;
   return buffer;
@@ -19,6 +21,11 @@ at::Tensor SlotPool::acquire(int64_t numel, at::ScalarType type) {
 
 void SlotPool::give_back(at::Tensor buffer) {
   if (buffer.defined()) free_.push_back(std::move(buffer));
+}
+
+void SlotPool::clear() {
+  for (const at::Tensor& buffer : free_) allocated_bytes_ -= static_cast<int64_t>(buffer.nbytes());
+  free_.clear();
 }
 
 }  // namespace strata::shard

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -13,17 +14,24 @@ namespace strata::shard {
 // Threads: one.
 class SlotPool {
  public:
-  explicit SlotPool(at::Device device) : device_(device) {}
+  using Allocate = std::function<at::Tensor(int64_t numel, at::ScalarType type)>;
+
+  // `allocate`: where new buffers come from; default: the device's allocator.
+  explicit SlotPool(at::Device device, Allocate allocate = {})
+      : device_(device), allocate_(std::move(allocate)) {}
 
   // A flat buffer of exactly `numel` elements; its content is undefined.
   at::Tensor acquire(int64_t numel, at::ScalarType type);
   void give_back(at::Tensor buffer);
+  // Frees what was given back: for buffers of a size that the steps do not ask for.
+  void clear();
 
   int64_t allocated_bytes() const { return allocated_bytes_; }
   int64_t num_allocations() const { return num_allocations_; }
 
  private:
   at::Device device_;
+  Allocate allocate_;
   std::vector<at::Tensor> free_;
   int64_t allocated_bytes_ = 0;
   int64_t num_allocations_ = 0;

@@ -8,6 +8,10 @@ namespace strata::shard {
 // What is under way for one segment.
 struct UnitStore::Visit {
   Home home;
+  // A home in a file: what is being read for the next gather, and what was read for this one. A
+  // unit may be read ahead while an earlier visit still holds its values.
+  at::Tensor next_read, read;
+  std::optional<HomeFile::Ticket> reading;
   at::Tensor slot;      // slot_type(), [numel]
   bool widens = false;  // the all-gather fills the slot's tail with 16-bit values
   at::Tensor part;  // of the slot's type, [numel / part ranks]: kept between forward and backward
@@ -29,13 +33,33 @@ struct UnitStore::State {
   bool reducing = false;
 };
 
+namespace {
+
+uint64_t file_bytes(const Partition& partition) {
+  uint64_t bytes = 0;
+  for (const Unit& unit : partition.units) {
+    for (const Segment& segment : unit.segments) {
+      bytes += HomeFile::size_bytes(segment.shard_numel, segment.storage);
+    }
+  }
+  return bytes;
+}
+
+}  // namespace
+
 UnitStore::UnitStore(models::Model& model, comm::Mesh& mesh, const StoreOptions& options)
     : model_(model),
       mesh_(mesh),
       options_(options),
       partition_(partition_model(model, mesh.shard->size(), options.wrap)),
-      pool_(options.device) {
+      pool_(options.device),
+      read_pool_(at::kCPU, aligned_buffer) {
   if (options_.param_type == at::ScalarType::Undefined) options_.param_type = options.compute_type;
+  // Before anything is allocated: the disk may be full.
+  if (options.parameter_files.is_on()) {
+    file_ =
+        std::make_unique<HomeFile>(options.parameter_files, "parameters", file_bytes(partition_));
+  }
   for (const Unit& unit : partition_.units) {
     auto state = std::make_unique<State>();
     for (const Segment& segment : unit.segments) {
@@ -44,7 +68,12 @@ UnitStore::UnitStore(models::Model& model, comm::Mesh& mesh, const StoreOptions&
         return at::zeros({segment.shard_numel},
                          at::TensorOptions().dtype(type).device(options.device));
       };
-      visit.home.value = of_type(segment.storage);
+      if (file_) {
+        visit.home.region = file_->add(segment.shard_numel, segment.storage);
+        visit.home.value = file_->view(*visit.home.region);
+      } else {
+        visit.home.value = of_type(segment.storage);
+      }
       if (segment.trainable) visit.home.gradient = of_type(at::kFloat);
       state->visits.push_back(std::move(visit));
     }
@@ -52,7 +81,10 @@ UnitStore::UnitStore(models::Model& model, comm::Mesh& mesh, const StoreOptions&
   }
 }
 
-UnitStore::~UnitStore() = default;
+UnitStore::~UnitStore() {
+  // No transfer may outlive the buffers.
+  if (file_) file_->drain();
+}
 
 Home& UnitStore::home(int u, int segment) {
   return states_[static_cast<size_t>(u)]->visits[static_cast<size_t>(segment)].home;
@@ -81,6 +113,27 @@ bool UnitStore::is_own_slot(const Segment& segment) const {
   return mesh_.shard->size() == 1 && segment.storage == type && wire_type(segment) == type;
 }
 
+void UnitStore::start_read(int u) {
+  for (Visit& visit : states_[static_cast<size_t>(u)]->visits) start_read(visit);
+}
+
+void UnitStore::start_read(Visit& visit) {
+  if (!visit.home.region || visit.reading) return;
+  visit.next_read = read_pool_.acquire(visit.home.region->numel, visit.home.region->type);
+  visit.reading = file_->read(*visit.home.region, 0, visit.next_read);
+}
+
+at::Tensor UnitStore::resting_value(Visit& visit) {
+  if (!visit.home.region) return visit.home.value;
+  start_read(visit);
+  const HomeFile::Ticket ticket = *visit.reading;
+  visit.reading.reset();
+  file_->wait(ticket);
+  visit.read = std::move(visit.next_read);
+  visit.next_read = at::Tensor();
+  return visit.read;
+}
+
 void UnitStore::gather(int u, bool from_parts) {
   State& state = *states_[static_cast<size_t>(u)];
   if (state.gather_started) {
@@ -90,11 +143,12 @@ void UnitStore::gather(int u, bool from_parts) {
         unit(u).name);
   }
   state.gather_started = true;
+  if (!from_parts) start_read(u);
   for (size_t s = 0; s < state.visits.size(); ++s) {
     Visit& visit = state.visits[s];
     const Segment& segment = unit(u).segments[s];
     if (is_own_slot(segment)) {
-      visit.slot = visit.home.value;
+      visit.slot = resting_value(visit);
       continue;
     }
     visit.slot = pool_.acquire(segment.numel, slot_type(segment));
@@ -123,15 +177,16 @@ void UnitStore::refresh(int u) {
 
 void UnitStore::start_gather(Visit& visit, const Segment& segment) {
   const at::ScalarType type = wire_type(segment);
+  const at::Tensor resting = resting_value(visit);
   visit.widens = type != slot_type(segment);
   const at::Tensor wire = visit.widens ? narrow_tail(visit.slot, type) : visit.slot;
   if (segment.storage == type) {
-    visit.gathering = mesh_.shard->all_gather(wire, visit.home.value);
+    visit.gathering = mesh_.shard->all_gather(wire, resting);
     return;
   }
   // Cast first, so that the wire carries the narrow type.
   at::Tensor own = wire.narrow(0, segment.shard_numel * mesh_.shard->rank(), segment.shard_numel);
-  own.copy_(visit.home.value);
+  own.copy_(resting);
   visit.gathering = mesh_.shard->all_gather(wire, own);
 }
 
@@ -156,6 +211,10 @@ void UnitStore::wait_gather(int u) {
     }
     if (visit.widens) widen_in_place(visit.slot, wire_type(unit(u).segments[s]));
     visit.widens = false;
+    if (visit.read.defined() && !visit.slot.is_same(visit.read)) {
+      read_pool_.give_back(std::move(visit.read));
+      visit.read = at::Tensor();
+    }
   }
   attach_values(u);
   state.gathered = true;
@@ -177,12 +236,15 @@ void UnitStore::release(int u, bool keep_part) {
   for (size_t s = 0; s < state.visits.size(); ++s) {
     Visit& visit = state.visits[s];
     for (const Extent& extent : unit(u).segments[s].extents) extent.parameter->detach_value();
-    if (keep_part && !visit.slot.is_same(visit.home.value)) {
+    const bool is_own = is_own_slot(unit(u).segments[s]);
+    if (keep_part && !is_own) {
       const int64_t length = visit.slot.numel() / mesh_.part->size();
       visit.part = pool_.acquire(length, visit.slot.scalar_type());
       visit.part.copy_(visit.slot.narrow(0, length * mesh_.part->rank(), length));
     }
-    if (!visit.slot.is_same(visit.home.value)) pool_.give_back(std::move(visit.slot));
+    if (!is_own) pool_.give_back(std::move(visit.slot));
+    if (visit.read.defined()) read_pool_.give_back(std::move(visit.read));
+    visit.read = at::Tensor();
     visit.slot = at::Tensor();
   }
   state.gathered = false;

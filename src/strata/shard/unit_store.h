@@ -3,9 +3,11 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "strata/comm/mesh.h"
+#include "strata/shard/home_file.h"
 #include "strata/shard/slot_pool.h"
 #include "strata/shard/unit.h"
 
@@ -13,8 +15,11 @@ namespace strata::shard {
 
 // Where this rank's shard of one segment rests.
 struct Home {
-  at::Tensor value;     // [shard_numel], storage type: the fp32 master when it trains
-  at::Tensor gradient;  // [shard_numel], fp32; undefined for frozen segments
+  // [shard_numel], storage type: the fp32 master when it trains. Of a home in a file: a view of it,
+  // for what is not done every step.
+  at::Tensor value;
+  at::Tensor gradient;               // [shard_numel], fp32; undefined for frozen segments
+  std::optional<FileRegion> region;  // of UnitStore::file(), when the value rests there
 };
 
 struct StoreOptions {
@@ -25,6 +30,7 @@ struct StoreOptions {
   at::ScalarType reduce_type = at::kFloat;  // of gradients while they are summed over ranks
   at::Device device = at::kCPU;
   WrapPolicy wrap = {};
+  FileHomeOptions parameter_files = {};  // on: parameters rest in a file (NVMe offload)
 };
 
 // States of a unit: sharded (home only) -> gathering (slot taken, all-gather in flight) -> gathered
@@ -49,9 +55,14 @@ class UnitStore {
   comm::Mesh& mesh() { return mesh_; }
   models::Model& model() { return model_; }
   SlotPool& pool() { return pool_; }
+  // The file in which parameters rest; null: they rest in memory.
+  HomeFile* file() { return file_.get(); }
   const StoreOptions& options() const { return options_; }
 
-  // Starts an all-gather into a slot. Requires: unit is sharded.
+  // Starts to read homes that rest in a file, for the gather to come. Nothing where they do not.
+  void start_read(int u);
+  // Starts an all-gather into a slot, after the end of the read (started now if it was not).
+  // Requires: unit is sharded.
   // `from_parts`: over the smaller group. Requires: released with `keep_part`.
   void gather(int u, bool from_parts = false);
   // Finishes the gather: afterwards the unit's parameters have values.
@@ -92,6 +103,9 @@ class UnitStore {
   // Sums the home's gradient over replicas in the reduce type.
   std::unique_ptr<comm::Work> sum_over_replicas(Visit& visit);
   void finish_replicas(Visit& visit);
+  void start_read(Visit& visit);
+  // The shard as memory: the home's value, or what was read of it.
+  at::Tensor resting_value(Visit& visit);
   // After a reduce-scatter: adds what arrived to the home and sums over replicas.
   void settle_reduced(Visit& visit, const State& state);
 
@@ -100,6 +114,8 @@ class UnitStore {
   StoreOptions options_;
   Partition partition_;
   SlotPool pool_;
+  SlotPool read_pool_;  // buffers of direct reads
+  std::unique_ptr<HomeFile> file_;
   std::vector<std::unique_ptr<State>> states_;
 };
 

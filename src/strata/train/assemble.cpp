@@ -87,6 +87,12 @@ std::optional<models::QuantizationOptions> quantization_of(const config::Quantiz
   return options;
 }
 
+void quantize(const config::QuantizationConfig& config, const Json& model_config,
+              models::Model& model) {
+  const auto options = quantization_of(config, model_config);
+  if (options) models::quantize_linears(model, *options);
+}
+
 // Trained weights have fp32 masters, whatever the file holds.
 void widen_trained_weights(models::Model& model) {
   for (nn::Parameter* parameter : model.parameters()) {
@@ -105,22 +111,63 @@ void initialize_from_scratch(const models::Model& model, uint64_t seed, shard::U
   }
 }
 
-void fill_values(const config::RunConfig& config, const hf::ModelFolder* folder,
-                 const models::WeightSources& sources, Trainee& trainee) {
-  if (folder != nullptr) {
-    shard::fill_homes(*trainee.store, checkpoint::base_source(*folder, sources));
+// The files of the base. With fsdp_cpu_ram_efficient_loading they are open on rank 0 alone.
+struct BaseFiles {
+  std::optional<hf::ModelFolder> folder;
+  models::WeightSources sources;
+};
+
+bool rank_0_reads(const config::RunConfig& config, const comm::Mesh& mesh) {
+  return config.shard.cpu_ram_efficient_loading && mesh.world->size() > 1;
+}
+
+// A file may hold an untied head although config.json says tied; only who reads it knows. The other
+// ranks learn it here, so that all build the same model.
+void share_tie(const config::RunConfig& config, comm::Group& world, Json& model_config) {
+  std::string is_untied;
+  comm::all_or_nothing(world, "reading the weights' names", [&] {
+    if (world.rank() != 0) return;
+    const auto model = models::create_model(model_config, {});
+    quantize(config.quantization, model_config, *model);
+    const size_t num_tied = model->parameters().size();
+    const hf::ModelFolder folder(config.model.model_name_or_path);
+    model->check_weights(folder);
+    if (model->parameters().size() != num_tied) is_untied = "untied";
+  });
+  if (comm::broadcast_string(world, is_untied).empty()) return;
+  model_config["tie_word_embeddings"] = false;
+}
+
+void fill_values(const config::RunConfig& config, const BaseFiles& base, Trainee& trainee) {
+  const bool sends = rank_0_reads(config, trainee.store->mesh());
+  const auto source = [&] { return checkpoint::base_source(*base.folder, base.sources); };
+  if (!config.model.model_name_or_path.empty() && sends) {
+    shard::send_homes(*trainee.store, source);
+  } else if (base.folder) {
+    shard::fill_homes(*trainee.store, source());
   } else {
     initialize_from_scratch(*trainee.model, config.train.seed, *trainee.store);
   }
   if (!trainee.adapter) return;
   if (trainee.continued_adapter) {
-    checkpoint::load_adapter(config.model.adapter_name_or_path, *trainee.adapter, *trainee.store);
+    checkpoint::load_adapter(config.model.adapter_name_or_path, *trainee.adapter, *trainee.store,
+                             sends);
     return;
   }
   trainee.adapter->initialize(config.train.seed,
                               [&](nn::Parameter& parameter, const at::Tensor& value) {
                                 shard::place_tensor(*trainee.store, parameter, value);
                               });
+}
+
+// Collective: with a folder on rank 0 alone when it sends.
+void fill_quantized(const BaseFiles& base, bool sends, shard::UnitStore& store) {
+  const hf::ModelFolder* folder = base.folder ? &*base.folder : nullptr;
+  if (sends) {
+    shard::send_quantized_homes(store, folder, base.sources);
+  } else {
+    shard::fill_quantized_homes(store, *folder, base.sources);
+  }
 }
 
 }  // namespace
@@ -138,38 +185,52 @@ Json load_model_config(const config::ModelConfig& config) {
 }
 
 std::unique_ptr<Trainee> assemble(const config::RunConfig& config, comm::Mesh& mesh) {
-  auto trainee = std::make_unique<Trainee>();
-  std::optional<hf::ModelFolder> folder;
-  models::WeightSources sources;
-  comm::all_or_nothing(*mesh.world, "loading the model", [&] {
+  LoadMeter meter;
+  std::unique_ptr<Trainee> trainee;
+  comm::all_or_nothing(*mesh.world, "loading the model's configuration", [&] {
+    trainee = std::make_unique<Trainee>(config);
     trainee->model_config = load_model_config(config.model);
+  });
+  const bool has_files = !config.model.model_name_or_path.empty();
+  const bool sends = has_files && rank_0_reads(config, mesh);
+  if (sends) share_tie(config, *mesh.world, trainee->model_config);
+  BaseFiles base;
+  comm::all_or_nothing(*mesh.world, "loading the model", [&] {
     const at::ScalarType storage = storage_type_of(config.model.dtype, trainee->model_config);
     trainee->model = models::create_model(trainee->model_config, {.storage = storage});
     attach_adapter(config, *trainee);
-    if (const auto options = quantization_of(config.quantization, trainee->model_config)) {
-      models::quantize_linears(*trainee->model, *options);
-    }
-    if (!config.model.model_name_or_path.empty()) {
-      folder.emplace(config.model.model_name_or_path);
-      sources = trainee->model->check_weights(*folder);
+    quantize(config.quantization, trainee->model_config, *trainee->model);
+    if (has_files && (!sends || mesh.world->rank() == 0)) {
+      base.folder.emplace(config.model.model_name_or_path);
+      base.sources = trainee->model->check_weights(*base.folder);
     }
     widen_trained_weights(*trainee->model);
-    const shard::StoreOptions options = store_options(config.shard);
+    shard::StoreOptions options = store_options(config.shard);
+    options.parameter_files = trainee->offload.parameter_files();
     trainee->compute_type = options.compute_type;
     trainee->store = std::make_unique<shard::UnitStore>(*trainee->model, mesh, options);
-    fill_values(config, folder ? &*folder : nullptr, sources, *trainee);
   });
-  if (folder) shard::fill_quantized_homes(*trainee->store, *folder, sources);
+  // Before values are read: its folder may be too small.
+  comm::all_or_nothing(*mesh.world, "allocating the optimizer's state", [&] {
+    trainee->optimizer =
+        optim::make_optimizer(*trainee->store, {.name = config.optim.optim,
+                                                .beta1 = config.optim.adam_beta1,
+                                                .beta2 = config.optim.adam_beta2,
+                                                .eps = config.optim.adam_epsilon,
+                                                .weight_decay = config.optim.weight_decay,
+                                                .state_files = trainee->offload.state_files(),
+                                                .sub_group_size = config.shard.sub_group_size});
+  });
+  // On its own: ranks that wait for weights must not wait for one that failed before.
+  comm::all_or_nothing(*mesh.world, "loading the weights",
+                       [&] { fill_values(config, base, *trainee); });
+  if (has_files) fill_quantized(base, sends, *trainee->store);
+  if (trainee->store->file() != nullptr) trainee->store->file()->forget_pages();
+  trainee->load_memory = meter.finish(*mesh.world);
   const shard::ChainShape shape = shard::shape_of(*trainee->model, trainee->store->partition());
   trainee->executor = std::make_unique<shard::Executor>(
       *trainee->model, *trainee->store,
       shard::build_schedules(shape, schedule_options(config.shard)));
-  trainee->optimizer =
-      optim::make_optimizer(*trainee->store, {.name = config.optim.optim,
-                                              .beta1 = config.optim.adam_beta1,
-                                              .beta2 = config.optim.adam_beta2,
-                                              .eps = config.optim.adam_epsilon,
-                                              .weight_decay = config.optim.weight_decay});
   return trainee;
 }
 

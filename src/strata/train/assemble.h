@@ -1,5 +1,5 @@
 // Builds what a run trains: model, adapter, homes filled from files, schedule, executor, optimizer.
-// Owns: the order model -> adapters -> sharding -> values -> optimizer. Never: steps or batches.
+// Owns: the order model -> adapters -> sharding -> optimizer -> values. Never: steps or batches.
 #pragma once
 
 #include <memory>
@@ -14,12 +14,17 @@
 #include "strata/optim/optimizer.h"
 #include "strata/shard/executor.h"
 #include "strata/shard/unit_store.h"
+#include "strata/train/load_memory.h"
+#include "strata/train/offload.h"
 
 namespace strata::train {
 
 // Everything that trains. Members refer to each other: not to be moved.
 struct Trainee {
-  Json model_config;  // config.json of the base
+  explicit Trainee(const config::RunConfig& config) : offload(config.shard) {}
+
+  OffloadFolders offload;  // first: what rests in them goes before
+  Json model_config;       // config.json of the base
   std::unique_ptr<models::Model> model;
   std::unique_ptr<adapters::LoraAdapter> adapter;  // null: the whole model trains
   std::optional<hf::AdapterConfig> continued_adapter;
@@ -27,6 +32,7 @@ struct Trainee {
   std::unique_ptr<shard::Executor> executor;
   std::unique_ptr<optim::Optimizer> optimizer;
   at::ScalarType compute_type = at::kFloat;
+  std::vector<LoadMemory> load_memory;  // by rank
 };
 
 // config.json of the settings' model, from model_name_or_path or config_name.

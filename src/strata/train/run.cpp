@@ -6,7 +6,9 @@
 #include "strata/comm/agreement.h"
 #include "strata/comm/mesh.h"
 #include "strata/comm/rendezvous.h"
+#include "strata/train/offload.h"
 #include "strata/train/preflight.h"
+#include "strata/train/rehearsal.h"
 #include "strata/train/results.h"
 #include "strata/train/strategy.h"
 #include "strata/train/trainer.h"
@@ -92,6 +94,8 @@ void introduce(const config::RunConfig& config, Trainee& trainee, const Datasets
         "{}: all ranks are in one shard group, which is {} here", config.shard.sharding_strategy,
         config.shard.sharding_strategy == "HYBRID_SHARD" ? "FULL_SHARD" : "SHARD_GRAD_OP"));
   }
+  for (const std::string& line : describe_load_memory(trainee.load_memory)) trainer.say(line);
+  for (const std::string& line : describe_offload(config.shard, trainee.offload)) trainer.say(line);
   if (datasets.train.num_dropped > 0) {
     trainer.say(fmt::format("data: left out {} rows without a trained token after truncation to {}",
                             datasets.train.num_dropped, config.data.max_length));
@@ -102,11 +106,9 @@ void introduce(const config::RunConfig& config, Trainee& trainee, const Datasets
   }
 }
 
-}  // namespace
-
-RunResult run_sft(const config::RunConfig& config, const launch::RankEnvironment& environment,
-                  const std::string& settings_text, const std::string& settings_hash,
-                  const Output& output) {
+RunResult run(const config::RunConfig& config, const launch::RankEnvironment& environment,
+              const std::string& settings_text, const std::string& settings_hash,
+              const Output& output, bool writes_results) {
   comm::Rendezvous rendezvous(rendezvous_options(config, environment));
   rendezvous.require_same("settings", settings_hash);
   comm::Mesh mesh = comm::make_mesh(
@@ -115,6 +117,7 @@ RunResult run_sft(const config::RunConfig& config, const launch::RankEnvironment
   // On its own: rank 0's error must not wait until the others have read their data.
   std::optional<FolderLock> lock;
   comm::all_or_nothing(*mesh.world, "preparing the output folder", [&] {
+    check_offload_folders(config.shard);
     if (environment.rank != 0) return;
     require_writable_folder(config.train.output_dir);
     lock.emplace(config.train.output_dir);
@@ -131,15 +134,32 @@ RunResult run_sft(const config::RunConfig& config, const launch::RankEnvironment
   const std::unique_ptr<Trainee> trainee = assemble(config, mesh);
   Trainer trainer(config, settings_text, *trainee, datasets, *saving, output);
   introduce(config, *trainee, datasets, trainer);
+  if (wants_rehearsal(config, *trainee, datasets, trainer.plan(), trainer.global_step())) {
+    for (const std::string& line : rehearse(config, *trainee, datasets, trainer)) trainer.say(line);
+  }
 
   RunResult result;
   result.train_loss = trainer.run();
   result.global_step = trainer.global_step();
   result.output_dir = config.train.output_dir;
   result.is_stopped = trainer.is_stopped();
-  if (result.is_stopped) return result;
+  if (result.is_stopped || !writes_results) return result;
   write_results(config, *trainee, datasets, trainer);
   return result;
+}
+
+}  // namespace
+
+RunResult run_sft(const config::RunConfig& config, const launch::RankEnvironment& environment,
+                  const std::string& settings_text, const std::string& settings_hash,
+                  const Output& output) {
+  return run(config, environment, settings_text, settings_hash, output, /*writes_results=*/true);
+}
+
+RunResult run_steps(const config::RunConfig& config, const launch::RankEnvironment& environment,
+                    const std::string& settings_text, const std::string& settings_hash,
+                    const Output& output) {
+  return run(config, environment, settings_text, settings_hash, output, /*writes_results=*/false);
 }
 
 }  // namespace strata::train

@@ -34,4 +34,9 @@ RunResult run_sft(const config::RunConfig& config, const launch::RankEnvironment
                   const std::string& settings_text, const std::string& settings_hash,
                   const Output& output);
 
+// The same without what stands at the end: no result is written, only metrics.jsonl.
+RunResult run_steps(const config::RunConfig& config, const launch::RankEnvironment& environment,
+                    const std::string& settings_text, const std::string& settings_hash,
+                    const Output& output);
+
 }  // namespace strata::train

@@ -91,6 +91,8 @@ shard::ScheduleOptions schedule_options(const config::ShardConfig& config) {
       : config.backward_prefetch == "BACKWARD_POST" ? shard::BackwardPrefetch::kPost
                                                     : shard::BackwardPrefetch::kNone;
   options.activation_checkpointing = config.gradient_checkpointing;
+  // One read in flight beside one gather: more would only hold memory.
+  options.read_ahead = config.offload_param_device == "nvme" ? 1 : 0;
   return options;
 }
 

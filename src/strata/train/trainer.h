@@ -47,6 +47,7 @@ class Trainer {
 
   int64_t global_step() const { return step_; }
   const StepPlan& plan() const { return plan_; }
+  const data::BatchSampler& sampler() const { return sampler_; }
   // Rank 0: the rows of metrics.jsonl so far.
   std::vector<Json> metrics_rows() const;
   report::TrainerState state() const;

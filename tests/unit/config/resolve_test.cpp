@@ -185,14 +185,11 @@ TEST_F(SettingsFiles, AccelerateFileOfTheLoraGuide) {
   EXPECT_THAT(settings.warnings, IsEmpty());
 }
 
-TEST_F(SettingsFiles, AccelerateFileOfTheQloraGuideIsRefusedByName) {
+TEST_F(SettingsFiles, AccelerateFileOfTheQloraGuideOffloads) {
   std::string text = kGuideLora;
   text.replace(text.find("offload_params: false"), 21, "offload_params: true");
   const std::string file = write("fsdp.yaml", text);
-  EXPECT_EQ(error_of({"--config_file", file}),
-            file +
-                ":10: found \"true\", expected false or none; not supported in this version "
-                "(parameters stay on the device)");
+  EXPECT_TRUE(resolve({.flags = {"--config_file", file}}).config.shard.offload_params);
 }
 
 TEST_F(SettingsFiles, AccelerateFileWithOlderKeysOfTheTrainerGuide) {
@@ -367,6 +364,48 @@ TEST_F(SettingsFiles, FsdpConfigMayBeAFolder) {
   write("fsdp_config.json", "{\"backward_prefetch\": \"NO_PREFETCH\", \"min_num_params\": 0}");
   EXPECT_EQ(config_of({"--fsdp_config", folder_.string() + "/"}).shard.backward_prefetch,
             "NO_PREFETCH");
+}
+
+TEST(Offload, ContradictionsAreErrors) {
+  const struct {
+    Flags flags;
+    std::string message;
+  } rows[] = {
+      {{"--offload_optimizer_device", "nvme"},
+       "--offload_optimizer_device: found nvme without a folder, expected one on a disk; add "
+       "--offload_optimizer_nvme_path"},
+      {{"--offload_param_device", "nvme"}, "add --offload_param_nvme_path"},
+      {{"--offload_param_device", "nvme", "--offload_param_nvme_path", "/d",
+        "--fsdp_sharding_strategy", "NO_SHARD"},
+       "keeps all parameters whole"},
+      {{"--offload_param_device", "nvme", "--offload_param_nvme_path", "/d", "--zero_stage", "1"},
+       "strategy ZERO1"},
+      {{"--offload_param_device", "nvme", "--offload_param_nvme_path", "/d", "--zero_stage", "2"},
+       "choose FULL_SHARD"},
+      {{"--offload_param_device", "nvme", "--offload_param_nvme_path", "/d",
+        "--fsdp_offload_params", "true"},
+       "expected one place for the parameters"},
+      {{"--offload_optimizer_device", "nvme", "--offload_optimizer_nvme_path", "/d", "--optim",
+        "adamw_bnb_8bit"},
+       "found nvme with optim adamw_bnb_8bit"},
+      {{"--offload_param_device", "disk"}, "expected one of none, cpu, nvme"},
+      {{"--sub_group_size", "0"}, "expected an integer of at least 1"},
+  };
+  for (const auto& row : rows) EXPECT_THAT(error_of(row.flags), HasSubstr(row.message));
+}
+
+TEST(Offload, WhatHasNoEffectIsSaid) {
+  const auto warnings = [](const Flags& flags) { return resolve({.flags = flags}).warnings; };
+  EXPECT_THAT(
+      warnings({"--offload_param_nvme_path", "/d"}),
+      ElementsAre("--offload_param_nvme_path: has no effect; offload_param_device is none"));
+  EXPECT_THAT(warnings({"--sub_group_size", "5"}),
+              ElementsAre(HasSubstr("nothing rests in files")));
+  EXPECT_THAT(warnings({"--aio_queue_depth", "5"}),
+              ElementsAre(HasSubstr("nothing rests in files")));
+  EXPECT_THAT(warnings({"--offload_optimizer_device", "nvme", "--offload_optimizer_nvme_path", "/d",
+                        "--sub_group_size", "5", "--aio_block_size", "4096"}),
+              IsEmpty());
 }
 
 TEST(EnvironmentVariables, OfAccelerateAreRead) {

@@ -78,6 +78,8 @@ void replay(const ChainShape& shape, const Schedule& schedule) {
           }
         }
         break;
+      case Action::kRead:
+        break;  // ReadsComeAheadOfTheirGathers
     }
   }
   EXPECT_TRUE(gathered.empty());
@@ -179,6 +181,29 @@ TEST(Schedule, BlocksBeforeTheFirstTrainedKeepNothingAndRunNoBackward) {
     if (step.action == Action::kBackward) {
       EXPECT_GE(step.index, 3);
     }
+  }
+}
+
+TEST(Schedule, ReadsComeAheadOfTheirGathers) {
+  const ChainShape shape = chain(5, /*tied=*/true, 0);
+  for (const int ahead : {1, 2, 3}) {
+    ScheduleOptions options;
+    const Schedule plain = training_schedule(shape, options);
+    options.read_ahead = ahead;
+    const Schedule schedule = training_schedule(shape, options);
+    std::vector<int> reads, gathers;
+    for (const Step& step : schedule) {
+      if (step.action == Action::kRead) reads.push_back(step.index);
+      if (step.action != Action::kGather) continue;
+      gathers.push_back(step.index);
+      // When the last of the order is on its way there is nothing left to read.
+      EXPECT_TRUE(reads.size() == gathers.size() + static_cast<size_t>(ahead) ||
+                  reads.size() == static_cast<size_t>(std::count_if(
+                                      plain.begin(), plain.end(),
+                                      [](const Step& s) { return s.action == Action::kGather; })));
+    }
+    EXPECT_EQ(reads, gathers);
+    EXPECT_EQ(schedule.size(), plain.size() + reads.size());
   }
 }
 

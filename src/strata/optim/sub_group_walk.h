@@ -1,0 +1,68 @@
+// Walks flat arrays that rest in files group by group: the next group is read while this one is
+// updated and the one before is written back. Owns: the buffers. Never: the update.
+// Memory: three groups of all arrays that rest in files.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "strata/shard/home_file.h"
+
+namespace strata::optim {
+
+// An array of a rank: in memory (`memory` is it) or a region of a file (`memory` is its view, which
+// the walk does not touch).
+struct RestingArray {
+  at::Tensor memory;
+  shard::HomeFile* file = nullptr;
+  shard::FileRegion region = {};
+};
+
+// Elements [begin, begin + length) of arrays that are updated together.
+// Requires: `begin` at a multiple of kGroupElements, and the end too unless it is the arrays' own.
+struct SubGroup {
+  int unit = 0;
+  int segment = 0;
+  int64_t begin = 0;
+  int64_t length = 0;
+  std::vector<RestingArray> arrays;
+};
+
+// Borders of groups lie at multiples of this many elements: blocks of any type with whole bytes.
+inline constexpr int64_t kGroupElements = static_cast<int64_t>(kDirectAlignment);
+
+// `parts`: [length] each, in the order of SubGroup::arrays; what is written to them rests again
+// where it came from.
+using GroupUpdate = std::function<void(const SubGroup& group, std::span<const at::Tensor> parts)>;
+
+class SubGroupWalk {
+ public:
+  explicit SubGroupWalk(std::vector<SubGroup> groups);
+  ~SubGroupWalk();  // waits for transfers
+  SubGroupWalk(const SubGroupWalk&) = delete;
+  SubGroupWalk& operator=(const SubGroupWalk&) = delete;
+
+  // Throws IoError when a transfer fails; nothing is in flight then, and groups are partly updated.
+  void run(const GroupUpdate& update);
+
+ private:
+  // A group's arrays on their way in or out.
+  struct Lane {
+    at::Tensor buffer;  // of the largest group; undefined for an array in memory
+    at::Tensor part;    // what the update sees
+    std::optional<shard::HomeFile::Ticket> moving;
+  };
+  using Stage = std::vector<Lane>;
+
+  void start_reads(const SubGroup& group, Stage& stage);
+  void start_writes(const SubGroup& group, Stage& stage);
+  static void wait(const SubGroup& group, Stage& stage);
+  void drain() noexcept;
+
+  std::vector<SubGroup> groups_;
+  std::vector<Stage> stages_;  // [3]: reading, updating, writing
+};
+
+}  // namespace strata::optim

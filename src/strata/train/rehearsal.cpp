@@ -1,0 +1,245 @@
+#include "strata/train/rehearsal.h"
+
+#include <chrono>
+#include <new>
+
+#include <ATen/ops/mm.h>
+#include <ATen/ops/ones.h>
+
+#include "strata/base/error.h"
+#include "strata/base/file.h"
+#include "strata/base/resident_memory.h"
+#include "strata/checkpoint/sharded.h"
+#include "strata/comm/agreement.h"
+#include "strata/data/collate.h"
+#include "strata/optim/adamw.h"
+#include "strata/train/batch_tensors.h"
+
+namespace strata::train {
+namespace {
+
+namespace fs = std::filesystem;
+using Clock = std::chrono::steady_clock;
+
+constexpr double kLongWork = 3600;           // seconds
+constexpr int64_t kMostScanned = 1'000'000;  // micro-batches that are looked at for the longest
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+int64_t tokens_of(const data::Dataset& dataset, const std::vector<int64_t>& rows) {
+  int64_t tokens = 0;
+  for (int64_t row : rows) {
+    tokens += static_cast<int64_t>(dataset.rows[static_cast<size_t>(row)].ids.size());
+  }
+  return tokens;
+}
+
+LongestBatch longest_evaluation_batch(const data::Dataset& dataset,
+                                      const config::TrainConfig& settings,
+                                      const comm::Group& world) {
+  const data::EvalSampler sampler(static_cast<int64_t>(dataset.rows.size()),
+                                  settings.per_device_eval_batch_size, world.size(),
+                                  settings.dataloader_drop_last);
+  LongestBatch longest;
+  for (int64_t i = 0; i < sampler.batches_per_rank(); ++i) {
+    std::vector<int64_t> rows = sampler.batch(world.rank(), i).rows;
+    const int64_t tokens = tokens_of(dataset, rows);
+    if (tokens > longest.num_tokens) longest = {std::move(rows), tokens};
+  }
+  return longest;
+}
+
+data::MicroBatch micro_batch(const data::Dataset& dataset, const std::vector<int64_t>& rows) {
+  std::vector<const data::Example*> examples;
+  for (int64_t row : rows) examples.push_back(&dataset.rows[static_cast<size_t>(row)]);
+  return data::collate(examples, rows);
+}
+
+// Multiplications and additions a second of this rank, as its matrix products reach them.
+double measured_flops() {
+  constexpr int64_t kSize = 1024;
+  const at::Tensor a = at::ones({kSize, kSize}), b = at::ones({kSize, kSize});
+  a.mm(b);  // threads start, pages come in
+  const Clock::time_point start = Clock::now();
+  a.mm(b);
+  return 2.0 * kSize * kSize * kSize / std::max(seconds_since(start), 1e-9);
+}
+
+double flops_per_token(const config::RunConfig& config, models::Model& model) {
+  double all = 0, trained = 0;
+  for (const nn::Parameter* parameter : model.parameters()) {
+    all += static_cast<double>(parameter->numel());
+    if (parameter->requires_grad()) trained += static_cast<double>(parameter->numel());
+  }
+  // Forward, gradients of inputs, recomputation; gradients of weights for what trains.
+  const double passes = config.shard.gradient_checkpointing ? 3 : 2;
+  return 2 * (passes * all + trained);
+}
+
+// Runs `work`; memory that does not suffice becomes an error that says for what.
+void with_memory_for(const std::string& what, const std::string& advice,
+                     const std::function<void()>& work) {
+  const auto fail = [&] {
+    throw OutOfMemoryError("rehearsal: found too little memory for {}, expected enough; {}", what,
+                           advice);
+  };
+  try {
+    work();
+  } catch (const std::bad_alloc&) {
+    fail();
+  } catch (const c10::OutOfMemoryError&) {
+    fail();
+  } catch (const c10::Error& error) {
+    if (std::string_view(error.what()).find("can't allocate memory") == std::string_view::npos) {
+      throw;
+    }
+    fail();
+  }
+}
+
+void run_training_batch(const config::RunConfig& config, Trainee& trainee,
+                        const data::Dataset& dataset, const LongestBatch& longest) {
+  const data::MicroBatch rows = micro_batch(dataset, longest.rows);
+  nn::LossSums sums;
+  nn::ForwardContext context;
+  context.training = true;
+  context.loss_scale = 1.0f / static_cast<float>(std::max<int64_t>(rows.num_targets, 1));
+  context.draw.seed = config.train.seed;
+  context.sums = &sums;
+  const nn::Batch batch = to_tensors(rows, trainee.store->options().device);
+  // The gradients stay in their homes until the first micro-batch of a step overwrites them (I2).
+  trainee.executor->train(batch, context, /*first_micro_step=*/true, /*last_micro_step=*/true);
+  optim::global_gradient_norm(*trainee.store);
+  trainee.optimizer->rehearse();
+}
+
+void run_evaluation_batch(Trainee& trainee, const data::Dataset& dataset,
+                          const LongestBatch& longest) {
+  nn::LossSums sums;
+  nn::ForwardContext context;
+  context.sums = &sums;
+  trainee.executor->evaluate(
+      to_tensors(micro_batch(dataset, longest.rows), trainee.store->options().device), context);
+}
+
+uint64_t size_of_folder(const fs::path& folder) {
+  uint64_t bytes = 0;
+  for (const auto& entry : fs::recursive_directory_iterator(folder)) {
+    if (entry.is_regular_file()) bytes += entry.file_size();
+  }
+  return bytes;
+}
+
+bool saves(const config::TrainConfig& config, const StepPlan& plan, int64_t first_step) {
+  if (config.save_strategy == "no") return false;
+  for (int64_t step = first_step + 1; step <= plan.max_steps; ++step) {
+    if (should_save(plan, config, step)) return true;
+  }
+  return false;
+}
+
+// Writes a checkpoint and removes it. Returns its size.
+uint64_t rehearse_save(const config::RunConfig& config, Trainee& trainee) {
+  comm::Group& world = *trainee.store->mesh().world;
+  // A name that an interrupted run's next start removes.
+  const fs::path folder = fs::path(config.train.output_dir) / "checkpoint-rehearsal.tmp";
+  uint64_t bytes = 0;
+  const auto remove = [&] {
+    std::error_code ignored;
+    if (world.rank() == 0) fs::remove_all(folder, ignored);
+  };
+  try {
+    checkpoint::save(folder, 0, *trainee.store,
+                     config.train.save_only_model ? nullptr : trainee.optimizer.get(), {});
+  } catch (...) {
+    remove();
+    throw;
+  }
+  if (world.rank() == 0) bytes = size_of_folder(folder);
+  remove();
+  return bytes;
+}
+
+}  // namespace
+
+LongestBatch longest_training_batch(const data::Dataset& dataset, const data::BatchSampler& sampler,
+                                    const StepPlan& plan, int rank, int64_t first_step) {
+  LongestBatch longest;
+  int64_t scanned = 0;
+  for (int64_t step = first_step; step < plan.max_steps && scanned < kMostScanned; ++step) {
+    const StepPlan::Window window = plan.window(step);
+    for (int64_t i = 0; i < window.count; ++i, ++scanned) {
+      std::vector<int64_t> rows = sampler.batch(window.epoch, rank, window.first + i);
+      const int64_t tokens = tokens_of(dataset, rows);
+      if (tokens > longest.num_tokens) longest = {std::move(rows), tokens};
+    }
+  }
+  return longest;
+}
+
+double planned_seconds(const config::RunConfig& config, const Trainee& trainee,
+                       const data::Dataset& dataset, const StepPlan& plan, int64_t first_step) {
+  const double rows_per_rank = static_cast<double>(
+      (plan.max_steps - first_step) * plan.accumulation * config.train.per_device_train_batch_size);
+  const double tokens_per_row =
+      static_cast<double>(dataset.num_tokens) / static_cast<double>(dataset.rows.size());
+  const double flops = flops_per_token(config, *trainee.model) * rows_per_rank * tokens_per_row;
+  // No machine is so slow that this takes an hour: nothing need be measured.
+  constexpr double kSlowest = 1e9;
+  return flops < kSlowest * kLongWork ? flops / kSlowest : flops / measured_flops();
+}
+
+bool wants_rehearsal(const config::RunConfig& config, const Trainee& trainee,
+                     const Datasets& datasets, const StepPlan& plan, int64_t first_step) {
+  if (config.train.rehearse != "auto") return config.train.rehearse == "true";
+  comm::Group& world = *trainee.store->mesh().world;
+  at::Tensor answer = at::zeros({1}, at::kInt);
+  if (world.rank() == 0) {
+    answer.fill_(planned_seconds(config, trainee, datasets.train, plan, first_step) > kLongWork);
+  }
+  world.broadcast(answer, /*root=*/0)->wait();
+  return answer.item<int>() != 0;
+}
+
+std::vector<std::string> rehearse(const config::RunConfig& config, Trainee& trainee,
+                                  const Datasets& datasets, const Trainer& trainer) {
+  comm::Group& world = *trainee.store->mesh().world;
+  const int64_t first_step = trainer.global_step();
+  PeakWatch watch;
+  std::vector<std::string> parts;
+  if (first_step < trainer.plan().max_steps) {
+    const LongestBatch longest = longest_training_batch(datasets.train, trainer.sampler(),
+                                                        trainer.plan(), world.rank(), first_step);
+    const Clock::time_point start = Clock::now();
+    with_memory_for(
+        fmt::format("the longest batch ({} tokens in {} rows)", longest.num_tokens,
+                    longest.rows.size()),
+        "lower per_device_train_batch_size or max_length, turn on gradient_checkpointing, or use "
+        "more ranks",
+        [&] { run_training_batch(config, trainee, datasets.train, longest); });
+    parts.push_back(fmt::format("longest batch of {} tokens {:.1f} s", longest.num_tokens,
+                                seconds_since(start)));
+  }
+  if (datasets.eval) {
+    const LongestBatch longest = longest_evaluation_batch(*datasets.eval, config.train, world);
+    const Clock::time_point start = Clock::now();
+    with_memory_for(fmt::format("the longest evaluation batch ({} tokens in {} rows)",
+                                longest.num_tokens, longest.rows.size()),
+                    "lower per_device_eval_batch_size",
+                    [&] { run_evaluation_batch(trainee, *datasets.eval, longest); });
+    parts.push_back(fmt::format("evaluation batch of {} tokens {:.1f} s", longest.num_tokens,
+                                seconds_since(start)));
+  }
+  if (saves(config.train, trainer.plan(), first_step)) {
+    const Clock::time_point start = Clock::now();
+    const uint64_t bytes = rehearse_save(config, trainee);
+    parts.push_back(fmt::format("checkpoint of {:.1f} MB {:.1f} s",
+                                static_cast<double>(bytes) / 1e6, seconds_since(start)));
+  }
+  return {fmt::format("rehearsal: {}; peak memory {:.0f} MB; undone", fmt::join(parts, ", "),
+                      static_cast<double>(watch.stop()) / (1 << 20))};
+}
+
+}  // namespace strata::train

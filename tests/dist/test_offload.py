@@ -1,0 +1,174 @@
+# Oracle: the run with everything in memory, to the bit; what is on the disk afterwards.
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+
+import pytest
+
+from running import BUILD, base_flags, command, environment, output_files, run_strata, run_strata_raw
+
+LORA = dict(use_peft=True, lora_r=3, lora_dropout=0.3, lora_target_modules=["q_proj", "up_proj"])
+PLACES = {
+    "state": ("offload_optimizer",),
+    "parameters": ("offload_param",),
+    "both": ("offload_optimizer", "offload_param"),
+}
+
+
+@pytest.fixture
+def disk():
+    """A folder on a disk: the tests' own may lie in memory."""
+    folder = tempfile.mkdtemp(prefix="offload-", dir=BUILD)
+    yield folder
+    shutil.rmtree(folder)
+
+
+def in_files(disk, place="both", **flags):
+    for kind in PLACES[place]:
+        flags |= {f"{kind}_device": "nvme", f"{kind}_nvme_path": disk}
+    if "offload_optimizer" in PLACES[place]:
+        flags["sub_group_size"] = 4096
+    return flags
+
+
+def flags_of(inputs, output, **flags):
+    return base_flags(inputs.model("odd"), inputs.data("messages", train=28), output,
+                      **{"max_steps": 6, **flags})
+
+
+def assert_same(found, expected):
+    assert found.history == expected.history
+    for name in ("adapter_model.safetensors", "model.safetensors"):
+        if (expected.folder / name).exists():
+            assert (found.folder / name).read_bytes() == (expected.folder / name).read_bytes()
+
+
+@pytest.mark.parametrize("world,place,settings", [
+    (1, "both", dict(gradient_accumulation_steps=2)),
+    (2, "state", {}),
+    (2, "parameters", dict(sharding_strategy="SHARD_GRAD_OP")),
+    (3, "both", dict(eval_strategy="steps", eval_steps=3, weight_decay=0.1)),
+    (2, "both", LORA),
+    (2, "parameters", dict(optim="lion_32bit")),
+    (2, "both", dict(LORA, load_in_4bit=True)),
+    (4, "both", dict(sharding_strategy="HYBRID_SHARD", dp_shard_size=2, dp_replicate_size=2)),
+    (4, "parameters", dict(fsdp_reshard_after_forward=2)),
+])
+def test_results_do_not_depend_on_where_things_rest(inputs, disk, tmp_path, world, place, settings):
+    expected = run_strata(flags_of(inputs, tmp_path / "memory", **settings), world)
+    found = run_strata(flags_of(inputs, tmp_path / "files", **in_files(disk, place, **settings)),
+                       world)
+    assert_same(found, expected)
+    assert f"in files in {disk}" in found.text
+    assert os.listdir(disk) == []
+
+
+@pytest.mark.parametrize("world", [1, 2])
+def test_resuming_crosses_between_memory_and_files(inputs, disk, tmp_path, world):
+    save = dict(save_strategy="steps", save_steps=3)
+    whole = run_strata(flags_of(inputs, tmp_path / "whole", **save), world)
+    offloaded = run_strata(flags_of(inputs, tmp_path / "files", **save, **in_files(disk)), world)
+    assert_same(offloaded, whole)
+    for name, source, settings in [("to_files", whole, in_files(disk)), ("to_memory", offloaded, {})]:
+        found = run_strata(
+            flags_of(inputs, tmp_path / name, **save, **settings,
+                     resume_from_checkpoint=source.folder / "checkpoint-3"), world)
+        assert found.history[-1] == whole.history[-1]
+        assert (found.folder / "model.safetensors").read_bytes() == \
+            (whole.folder / "model.safetensors").read_bytes()
+
+
+@pytest.mark.parametrize("path,message", [
+    ("/dev/shm", "on a file system in memory (tmpfs)"),
+    ("/no/such/folder", "found no folder /no/such/folder"),
+    ("/proc", "expected a writable folder"),
+])
+def test_unfit_folder_is_an_error_on_start(inputs, tmp_path, path, message):
+    run = run_strata_raw(flags_of(inputs, tmp_path / "out", **in_files(path)), 2)
+    assert run.returncode != 0
+    assert message in run.text
+    assert output_files(tmp_path / "out") == []
+
+
+def test_full_disk_on_start_is_an_error_that_leaves_nothing(inputs, disk, tmp_path):
+    words = command(flags_of(inputs, tmp_path / "out", **in_files(disk)))
+    # A limit on the size of files takes the way of a full disk.
+    process = subprocess.run(
+        words, capture_output=True, text=True, timeout=60, env=environment(),
+        restore_signals=False,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (16384, 16384)))
+    assert process.returncode != 0
+    assert "when reserving" in process.stdout + process.stderr
+    assert os.listdir(disk) == []
+
+
+def wait_for(condition, seconds=60):
+    end = time.time() + seconds
+    while not condition():
+        assert time.time() < end
+        time.sleep(0.05)
+
+
+def start(flags, world):
+    return subprocess.Popen(command(flags, world), stdout=subprocess.PIPE,
+                            stderr=subprocess.STDOUT, text=True, env=environment(),
+                            start_new_session=True, restore_signals=False)
+
+
+def pids_with(folder):
+    """Processes whose command line names the folder, but not the launcher."""
+    found = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            words = open(f"/proc/{pid}/cmdline").read().split("\0")
+        except OSError:
+            continue
+        if str(folder) in words and "launch" not in words[:2]:
+            found.append(int(pid))
+    return found
+
+
+def test_disk_that_fills_up_later_ends_all_ranks_and_keeps_checkpoints(inputs, disk, tmp_path):
+    out = tmp_path / "out"
+    flags = flags_of(inputs, out, max_steps=100000, save_strategy="steps", save_steps=2,
+                     save_total_limit=1, **in_files(disk))
+    process = start(flags, 2)
+    wait_for(lambda: (out / "latest").exists())
+    for pid in pids_with(out):
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, (16384, 16384))
+    text, _ = process.communicate(timeout=60)
+    assert process.returncode != 0
+    assert "file too large" in text
+    assert os.listdir(disk) == []
+    last = (out / "latest").read_text().strip()
+    found = run_strata(flags_of(inputs, out, max_steps=int(last.split("-")[1]) + 2,
+                                resume_from_checkpoint=out / last), 2)
+    assert found.returncode == 0
+
+
+def test_files_of_a_killed_run_go_at_the_next_start(inputs, disk, tmp_path):
+    flags = flags_of(inputs, tmp_path / "killed", max_steps=100000, **in_files(disk))
+    process = start(flags, 2)
+    wait_for(lambda: len(pids_with(tmp_path / "killed")) == 2 and
+             (tmp_path / "killed" / "metrics.jsonl").exists())
+    left = set(os.listdir(disk))
+    assert len(left) == 4  # two ranks with two folders each
+    for pid in [*pids_with(tmp_path / "killed"), process.pid]:
+        os.kill(pid, signal.SIGKILL)
+    process.communicate(timeout=60)
+    assert set(os.listdir(disk)) == left
+    found = run_strata(flags_of(inputs, tmp_path / "next", **in_files(disk)), 1)
+    assert "of runs that were killed" in found.text
+    assert os.listdir(disk) == []
+
+
+def test_host_memory_is_said_to_be_there_already(inputs, tmp_path):
+    expected = run_strata(flags_of(inputs, tmp_path / "a"), 2)
+    found = run_strata(flags_of(inputs, tmp_path / "b", fsdp_offload_params=True,
+                                offload_optimizer_device="cpu"), 2)
+    assert_same(found, expected)
+    assert found.text.count("offload to host memory: this run computes on the CPU") == 1

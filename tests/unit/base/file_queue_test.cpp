@@ -1,0 +1,193 @@
+// Oracle: the file as the plain read call sees it, and the errors of the operating system.
+#include "strata/base/file_queue.h"
+
+#include <fcntl.h>
+#include <linux/audit.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <random>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "../temporary_folder.h"
+#include "strata/base/error.h"
+#include "strata/base/file.h"
+
+namespace strata {
+namespace {
+
+using strata::testing::message_of;
+using strata::testing::TemporaryFolder;
+using ::testing::HasSubstr;
+using Backend = FileQueueOptions::Backend;
+
+// Memory that direct transfers accept.
+class Buffer {
+ public:
+  explicit Buffer(size_t size, uint32_t seed = 0)
+      : data_(static_cast<std::byte*>(std::aligned_alloc(kDirectAlignment, size))), size_(size) {
+    std::mt19937 random(seed);
+    for (size_t i = 0; i < size; i += 4) {
+      const uint32_t value = static_cast<uint32_t>(random());
+      std::memcpy(data_ + i, &value, 4);
+    }
+  }
+  ~Buffer() { std::free(data_); }
+  Buffer(const Buffer&) = delete;
+  std::span<std::byte> span() { return {data_, size_}; }
+  std::string text() const { return {reinterpret_cast<const char*>(data_), size_}; }
+
+ private:
+  std::byte* data_;
+  size_t size_;
+};
+
+// One request at a time, few, and one that fits all.
+class Queues : public ::testing::TestWithParam<std::tuple<Backend, int>> {
+ protected:
+  std::unique_ptr<FileQueue> open() const {
+    return FileQueue::open({.backend = std::get<0>(GetParam()),
+                            .block_bytes = kDirectAlignment,
+                            .depth = std::get<1>(GetParam())});
+  }
+  TemporaryFolder folder_;
+};
+
+TEST_P(Queues, EveryByteArrivesWhereItBelongs) {
+  constexpr size_t kPiece = 23 * kDirectAlignment;
+  constexpr int kPieces = 20;
+  DirectFile file(folder_ / "f", kPieces * kPiece);
+  auto queue = open();
+  std::vector<std::unique_ptr<Buffer>> buffers;
+  std::vector<FileQueue::Ticket> tickets;
+  std::string expected;
+  for (int i = 0; i < kPieces; ++i) {
+    buffers.push_back(std::make_unique<Buffer>(kPiece, 100 + i));
+    expected += buffers.back()->text();
+    tickets.push_back(queue->write(file, buffers.back()->span(), i * kPiece));
+  }
+  for (size_t i = tickets.size(); i-- > 0;) queue->wait(tickets[i]);  // in any order
+  EXPECT_TRUE(read_file(file.path()) == expected);
+  Buffer back(kPieces * kPiece);
+  queue->wait(queue->read(file, back.span(), 0));
+  EXPECT_TRUE(back.text() == expected);
+  Buffer middle(2 * kDirectAlignment);
+  queue->wait(queue->read(file, middle.span(), 5 * kDirectAlignment));
+  EXPECT_TRUE(middle.text() == expected.substr(5 * kDirectAlignment, 2 * kDirectAlignment));
+  EXPECT_EQ(queue->num_in_flight(), 0U);
+}
+
+TEST_P(Queues, AFileThatBecameShorterIsAnError) {
+  DirectFile file(folder_ / "f", 64 * kDirectAlignment);
+  ASSERT_EQ(::truncate(file.path().c_str(), 3 * kDirectAlignment), 0);
+  auto queue = open();
+  Buffer buffer(8 * kDirectAlignment);
+  const auto ticket = queue->read(file, buffer.span(), 0);
+  const std::string message = message_of<IoError>([&] { queue->wait(ticket); });
+  EXPECT_THAT(message, HasSubstr(file.path().string()));
+  EXPECT_THAT(message, HasSubstr("when reading 32768 bytes at 0"));
+}
+
+TEST_P(Queues, AFullDiskIsAnErrorThatSaysWhatToDo) {
+  DirectFile file(folder_ / "f", 64 * kDirectAlignment);
+  auto queue = open();
+  // A limit on the size of files stands in for the full disk; it takes the same way.
+  rlimit before{};
+  ::getrlimit(RLIMIT_FSIZE, &before);
+  const auto old_handler = ::signal(SIGXFSZ, SIG_IGN);
+  const rlimit limit{2 * kDirectAlignment, before.rlim_max};
+  ::setrlimit(RLIMIT_FSIZE, &limit);
+  Buffer buffer(8 * kDirectAlignment);
+  const auto ticket = queue->write(file, buffer.span(), 0);
+  const std::string message = message_of<IoError>([&] { queue->wait(ticket); });
+  ::setrlimit(RLIMIT_FSIZE, &before);
+  ::signal(SIGXFSZ, old_handler);
+  EXPECT_THAT(message, HasSubstr("file too large when writing 32768 bytes"));
+  EXPECT_THAT(message, HasSubstr("free space there"));
+  // The queue goes on working.
+  queue->wait(queue->write(file, buffer.span(), 0));
+}
+
+TEST_P(Queues, DrainingForgetsWhatIsInFlight) {
+  DirectFile file(folder_ / "f", 512 * kDirectAlignment);
+  auto queue = open();
+  Buffer buffer(512 * kDirectAlignment);
+  const auto ticket = queue->read(file, buffer.span(), 0);
+  queue->drain();
+  EXPECT_EQ(queue->num_in_flight(), 0U);
+  EXPECT_THROW(queue->wait(ticket), InternalError);
+}
+
+INSTANTIATE_TEST_SUITE_P(Kinds, Queues,
+                         ::testing::Combine(::testing::Values(Backend::kAutomatic,
+                                                              Backend::kThreads),
+                                            ::testing::Values(1, 3, 64)));
+
+TEST(DirectFile, StartsAsZerosAndNeverReplacesAFile) {
+  TemporaryFolder folder;
+  DirectFile file(folder / "f", 3 * kDirectAlignment);
+  EXPECT_TRUE(read_file(file.path()) == std::string(3 * kDirectAlignment, '\0'));
+  EXPECT_THAT(message_of<IoError>([&] { DirectFile(folder / "f", 1); }), HasSubstr("file exists"));
+}
+
+TEST(DirectFile, MoreThanTheDiskHoldsIsAnErrorAndLeavesNothing) {
+  TemporaryFolder folder;
+  const std::string message =
+      message_of<IoError>([&] { DirectFile(folder / "f", uint64_t{1} << 60); });
+  EXPECT_THAT(message, HasSubstr("when reserving 1152921504606846976 bytes"));
+  EXPECT_FALSE(std::filesystem::exists(folder / "f"));
+}
+
+// A kernel, or a container's seccomp profile, that refuses io_uring.
+void refuse_io_uring(int error) {
+  sock_filter program[] = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_io_uring_setup, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | static_cast<uint32_t>(error)),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)};
+  const sock_fprog filter{4, program};
+  ASSERT_EQ(::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+  ASSERT_EQ(::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter), 0);
+}
+
+TEST(FileQueue, ThreadsTakeOverWhereTheKernelRefusesIoUring) {
+  for (const int error : {ENOSYS, EPERM}) {
+    TemporaryFolder folder;
+    const pid_t child = ::fork();
+    ASSERT_GE(child, 0);
+    if (child == 0) {
+      refuse_io_uring(error);
+      auto queue = FileQueue::open();
+      DirectFile file(folder / "f", kDirectAlignment);
+      Buffer buffer(kDirectAlignment, 5);
+      queue->wait(queue->write(file, buffer.span(), 0));
+      const bool is_right =
+          std::string(queue->name()) == "threads" && read_file(file.path()) == buffer.text() &&
+          !message_of<IoError>([] { FileQueue::open({.backend = Backend::kIoUring}); }).empty();
+      ::_exit(is_right ? 0 : 1);
+    }
+    int status = 0;
+    ASSERT_EQ(::waitpid(child, &status, 0), child);
+    EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  }
+}
+
+TEST(FileSystem, MemoryIsToldFromDisk) {
+  EXPECT_TRUE(is_in_memory("/dev/shm"));
+  EXPECT_FALSE(is_in_memory("/proc"));
+  EXPECT_THROW(is_in_memory("/no/such/folder"), IoError);
+}
+
+}  // namespace
+}  // namespace strata
