@@ -4,7 +4,7 @@
 #   make test        every test, as continuous integration runs them
 #   make fuzz        the fuzzers with libFuzzer (clang), FUZZ_SECONDS each (60)
 #   make bench-peer  the same job on the reference stack and on Strata, as ratios
-#   make format      clang-format over src, tests and bench
+#   make format      clang-format over src, tests, bench and fuzz
 #   make clean-all   remove everything that these commands made
 # TORCH_DIR=<folder> uses an existing libtorch (its include/ and lib/); JOBS=<n> limits the compilers.
 SHELL := /bin/bash

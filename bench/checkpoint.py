@@ -70,14 +70,14 @@ def main():
     parser.add_argument("--gigabytes", type=float, default=1)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--folder", default=None, help="on the disk to measure")
+    parser.add_argument("--program", default=ROOT / "build" / "release" / "checkpoint_bench")
     arguments = parser.parse_args()
     size = int(arguments.gigabytes * 1e9) // (4 * TENSOR) * 4 * TENSOR
-    program = ROOT / "build" / "release" / "checkpoint_bench"
     rounds = {}
     state = {f"layer.{i}.weight": torch.full((TENSOR,), float(i)) for i in range(size // 4 // TENSOR)}
     with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
         for _ in range(arguments.rounds):
-            text = subprocess.run([program, folder, str(size), "1"], check=True,
+            text = subprocess.run([arguments.program, folder, str(size), "1"], check=True,
                                   capture_output=True, text=True).stdout
             for name, seconds in {**json.loads(text), **peer_round(pathlib.Path(folder),
                                                                    state)}.items():

@@ -1,3 +1,4 @@
+// PickleWriter: one opcode a call, protocol 2.
 #include <bit>
 
 #include "strata/hf/pickle.h"
