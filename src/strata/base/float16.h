@@ -16,8 +16,10 @@ inline float bf16_to_float(uint16_t bits) {
 // NaN keeps its sign and stays a NaN (quiet), whatever its payload.
 inline uint16_t float_to_bf16(float value) {
   const uint32_t bits = std::bit_cast<uint32_t>(value);
-  if ((bits & 0x7fffffffu) > 0x7f800000u) return static_cast<uint16_t>((bits >> 16) | 0x0040u);
-  return static_cast<uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+  const uint32_t quiet = (bits >> 16) | 0x0040u;
+  const uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+  // A selection, not a branch: loops over it can be vectorised.
+  return static_cast<uint16_t>((bits & 0x7fffffffu) > 0x7f800000u ? quiet : rounded);
 }
 
 inline float fp16_to_float(uint16_t bits) {

@@ -8,7 +8,16 @@
 namespace strata::comm {
 namespace {
 
-void check_divides(int world_size, const MeshShape& shape) {
+// `size` ranks from `first` on, `stride` apart.
+std::vector<int> ranks_of(int first, int size, int stride = 1) {
+  std::vector<int> ranks;
+  for (int i = 0; i < size; ++i) ranks.push_back(first + i * stride);
+  return ranks;
+}
+
+}  // namespace
+
+void check_mesh_shape(int world_size, const MeshShape& shape) {
   if (shape.shard_size < 1 || world_size % shape.shard_size != 0) {
     throw ConfigError(
         "device mesh: found {} ranks to be divided into shard groups of {}, expected a "
@@ -23,19 +32,10 @@ void check_divides(int world_size, const MeshShape& shape) {
   }
 }
 
-// `size` ranks from `first` on, `stride` apart.
-std::vector<int> ranks_of(int first, int size, int stride = 1) {
-  std::vector<int> ranks;
-  for (int i = 0; i < size; ++i) ranks.push_back(first + i * stride);
-  return ranks;
-}
-
-}  // namespace
-
 Mesh make_mesh(Rendezvous& rendezvous, const MeshShape& shape) {
   const int world = rendezvous.options().world_size;
   const int rank = rendezvous.options().rank;
-  check_divides(world, shape);
+  check_mesh_shape(world, shape);
   const int shard_size = shape.shard_size;
   const int replica = rank / shard_size;
   const int position = rank % shard_size;
@@ -54,7 +54,7 @@ Mesh make_mesh(Rendezvous& rendezvous, const MeshShape& shape) {
 }
 
 Mesh make_fake_mesh(int world_size, const MeshShape& shape) {
-  check_divides(world_size, shape);
+  check_mesh_shape(world_size, shape);
   const auto make = [](int size) -> std::unique_ptr<Group> {
     if (size == 1) return make_single_group();
     return std::make_unique<FakeGroup>(0, size);

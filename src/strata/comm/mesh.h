@@ -26,8 +26,11 @@ struct MeshShape {
   int part_size = 0;  // 0: no part groups
 };
 
-// Collective over all ranks. `shard_size` must divide the world size and `part_size` the shard size
-// (ConfigError).
+// `shard_size` must divide the world size and `part_size` the shard size (ConfigError). What makes
+// a mesh checks it too; before ranks have met, it is every rank's own error.
+void check_mesh_shape(int world_size, const MeshShape& shape);
+
+// Collective over all ranks.
 Mesh make_mesh(Rendezvous& rendezvous, const MeshShape& shape);
 
 // A mesh of fake groups for dry runs, seen from rank 0.

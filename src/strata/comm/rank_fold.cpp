@@ -7,6 +7,7 @@
 
 #include "strata/base/error.h"
 #include "strata/base/float16.h"
+#include "strata/base/vectorize.h"
 
 namespace strata::comm {
 namespace {
@@ -49,7 +50,8 @@ struct Max {
 };
 
 template <typename Type, typename Operation>
-void fold_typed(std::span<const std::byte* const> inputs, std::byte* out, size_t count) {
+STRATA_INLINE void fold_typed(std::span<const std::byte* const> inputs, std::byte* out,
+                              size_t count) {
   using Stored = typename Type::Stored;
   typename Type::Sum sums[kBlock];
   for (size_t begin = 0; begin < count; begin += kBlock) {
@@ -63,6 +65,20 @@ void fold_typed(std::span<const std::byte* const> inputs, std::byte* out, size_t
     auto* result = reinterpret_cast<Stored*>(out) + begin;
     for (size_t i = 0; i < n; ++i) result[i] = Type::store(sums[i]);
   }
+}
+
+// Gradients: what is worth wide registers. (A template cannot be compiled for several.)
+STRATA_VECTORIZED void sum_fp32(std::span<const std::byte* const> inputs, std::byte* out,
+                                size_t count) {
+  fold_typed<Plain<float>, Add>(inputs, out, count);
+}
+STRATA_VECTORIZED void sum_bf16(std::span<const std::byte* const> inputs, std::byte* out,
+                                size_t count) {
+  fold_typed<Bfloat16, Add>(inputs, out, count);
+}
+STRATA_VECTORIZED void sum_fp16(std::span<const std::byte* const> inputs, std::byte* out,
+                                size_t count) {
+  fold_typed<Float16, Add>(inputs, out, count);
 }
 
 template <typename Operation>
@@ -108,7 +124,13 @@ size_t size_of(Element element) {
 
 void fold_in_rank_order(Element element, Fold fold, std::span<const std::byte* const> inputs,
                         std::byte* out, size_t count) {
-  if (fold == Fold::kSum) {
+  if (fold == Fold::kSum && element == Element::kFloat32) {
+    sum_fp32(inputs, out, count);
+  } else if (fold == Fold::kSum && element == Element::kBfloat16) {
+    sum_bf16(inputs, out, count);
+  } else if (fold == Fold::kSum && element == Element::kFloat16) {
+    sum_fp16(inputs, out, count);
+  } else if (fold == Fold::kSum) {
     fold_with<Add>(element, inputs, out, count);
   } else {
     fold_with<Max>(element, inputs, out, count);

@@ -1,21 +1,11 @@
-// How the CPU kernels use wide registers while the program runs on any processor of its family:
-// plain loops, compiled once per instruction-set level, the best one chosen when the program loads.
-// Owns: that macro and the elementary functions that the compiler can vectorise. Never: a kernel.
+// Elementary functions that the compiler can vectorise inside the loops of the CPU kernels
+// (base/vectorize.h). Never: a kernel.
 #pragma once
 
 #include <cstdint>
 #include <cstring>
 
-// On a function with simple loops: compiles it for AVX-512, AVX2 and the baseline. Not on templates
-// (the compiler ignores it there). Sanitizers start after the choice is made, so they go without.
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && \
-    !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-#define STRATA_VECTORIZED \
-  __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
-#else
-#define STRATA_VECTORIZED
-#endif
-#define STRATA_INLINE inline __attribute__((always_inline))
+#include "strata/base/vectorize.h"
 
 namespace strata::ops {
 

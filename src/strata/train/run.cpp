@@ -109,10 +109,13 @@ void introduce(const config::RunConfig& config, Trainee& trainee, const Datasets
 RunResult run(const config::RunConfig& config, const launch::RankEnvironment& environment,
               const std::string& settings_text, const std::string& settings_hash,
               const Output& output, bool writes_results) {
+  // Checked before the ranks meet: each says what is wrong, none that another one is gone.
+  const comm::MeshShape shape =
+      mesh_shape(config.shard, environment.world_size, environment.local_world_size);
+  comm::check_mesh_shape(environment.world_size, shape);
   comm::Rendezvous rendezvous(rendezvous_options(config, environment));
   rendezvous.require_same("settings", settings_hash);
-  comm::Mesh mesh = comm::make_mesh(
-      rendezvous, mesh_shape(config.shard, environment.world_size, environment.local_world_size));
+  comm::Mesh mesh = comm::make_mesh(rendezvous, shape);
 
   // On its own: rank 0's error must not wait until the others have read their data.
   std::optional<FolderLock> lock;
