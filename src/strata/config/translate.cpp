@@ -96,6 +96,14 @@ void translate_reshard(Merge& merge) {
 }
 
 void translate_checkpointing(Merge& merge) {
+  if (const Given* given = merge.find("activation_checkpointing")) {
+    const std::string mode = canonical_text(*given);
+    const Origin origin = origin_of(*given);
+    const bool is_on = mode != "none" && mode != "false";
+    merge.add(make_given("gradient_checkpointing", is_on ? "true" : "false", origin));
+    const bool is_mode = mode == "full" || mode == "selective";
+    if (is_mode) merge.add(make_given("gradient_checkpointing_mode", mode, origin));
+  }
   const Given* given = merge.find("fsdp_activation_checkpointing");
   if (!given || canonical_text(*given) != "true") return;
   const Given* plain = merge.find("gradient_checkpointing");

@@ -29,4 +29,13 @@ const T& load_state(torch::autograd::AutogradContext* context) {
   return static_cast<const FunctionState<T>*>(slot.toCapsule().get())->value;
 }
 
+// The same, and the context lets go of it: for state that holds memory.
+template <typename T>
+T take_state(torch::autograd::AutogradContext* context) {
+  const auto& slot = context->saved_data.at("state");
+  T value = std::move(static_cast<FunctionState<T>*>(slot.toCapsule().get())->value);
+  context->saved_data.clear();
+  return value;
+}
+
 }  // namespace strata::nn

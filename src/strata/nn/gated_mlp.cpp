@@ -30,8 +30,9 @@ struct SwigluFunction : torch::autograd::Function<SwigluFunction> {
 
 }  // namespace
 
-at::Tensor swiglu(const at::Tensor& gate, const at::Tensor& up) {
-  return SwigluFunction::apply(gate, up);
+Remakable swiglu(const at::Tensor& gate, const at::Tensor& up) {
+  const auto again = [gate = gate.detach(), up = up.detach()] { return ops::swiglu(gate, up); };
+  return {SwigluFunction::apply(gate, up), again};
 }
 
 }  // namespace strata::nn

@@ -4,9 +4,11 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "strata/nn/remakable.h"
+
 namespace strata::nn {
 
 // silu(gate) * up; all [T, intermediate]. Backward reuses the memory of gate and up.
-at::Tensor swiglu(const at::Tensor& gate, const at::Tensor& up);
+Remakable swiglu(const at::Tensor& gate, const at::Tensor& up);
 
 }  // namespace strata::nn

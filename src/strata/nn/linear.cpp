@@ -17,7 +17,15 @@ struct LinearCall {
   std::vector<const Linear*> layers;
   DropoutDraw draw;
   bool has_residual;
+  std::function<at::Tensor()> remake;  // of x; empty: x is kept
 };
+
+LinearCall call_of(std::vector<const Linear*> layers, const Remakable& x, bool has_residual,
+                   const ForwardContext& context) {
+  LinearCall call{std::move(layers), DropoutDraw::from(context), has_residual, {}};
+  if (context.remakes_inputs) call.remake = x.remake;
+  return call;
+}
 
 bool trains_on_input(const Linear& layer) {
   return layer.weight().requires_grad() ||
@@ -44,32 +52,36 @@ at::Tensor base_product(const Linear& layer, const at::Tensor& x, const at::Tens
 void write_base_gradients(const Linear& layer, const at::Tensor& dy, const at::Tensor& x) {
   if (layer.weight().requires_grad()) layer.weight().accumulate_grad_product(dy, x);
   if (layer.bias() != nullptr && layer.bias()->requires_grad()) {
-    layer.bias()->accumulate_grad(dy.sum(0));
+    // In fp32 whatever the type of dy: the sum must not depend on how tokens are spread over ranks.
+    layer.bias()->accumulate_grad(dy.sum(at::IntArrayRef{0}, /*keepdim=*/false, at::kFloat));
   }
 }
 
 struct LinearFunction : torch::autograd::Function<LinearFunction> {
-  // Saves x only where a weight or branch trains, then A(x) of every branch.
-  static variable_list forward(AutogradContext* context, const LinearCall& call,
-                               const at::Tensor& x, const std::optional<at::Tensor>& residual) {
+  // Saves x (or how to make it) only where a weight or branch trains, then A(x) of every branch.
+  static variable_list forward(AutogradContext* context, LinearCall call, const at::Tensor& x,
+                               const std::optional<at::Tensor>& residual) {
     variable_list outputs, saved(1);
+    bool needs_input = false;
     for (const Linear* layer : call.layers) {
       at::Tensor y = base_product(*layer, x, residual.value_or(at::Tensor()));
       if (layer->low_rank() != nullptr) {
         saved.push_back(low_rank_forward_(y, x, *layer->low_rank(), call.draw));
       }
-      if (trains_on_input(*layer)) saved[0] = x;
+      needs_input |= trains_on_input(*layer);
       outputs.push_back(std::move(y));
     }
+    if (!needs_input) call.remake = nullptr;
+    if (needs_input && !call.remake) saved[0] = x;
     context->save_for_backward(std::move(saved));
-    save_state(context, call);
+    save_state(context, std::move(call));
     return outputs;
   }
 
   static variable_list backward(AutogradContext* context, variable_list gradients) {
-    const auto& call = load_state<LinearCall>(context);
+    const auto call = take_state<LinearCall>(context);
     const variable_list saved = context->get_saved_variables();
-    const at::Tensor& x = saved[0];
+    const at::Tensor x = call.remake ? call.remake() : saved[0];
     at::Tensor dx;
     size_t branch = 1;
     for (size_t i = 0; i < call.layers.size(); ++i) {
@@ -128,16 +140,16 @@ at::Tensor Linear::forward(const at::Tensor& x, const ForwardContext& context) c
   return linear_shared_input({this}, x, context)[0];
 }
 
-at::Tensor Linear::forward_add(const at::Tensor& x, const at::Tensor& residual,
+at::Tensor Linear::forward_add(const Remakable& x, const at::Tensor& residual,
                                const ForwardContext& context) const {
-  const LinearCall call{{this}, DropoutDraw::from(context), /*has_residual=*/true};
-  return LinearFunction::apply(call, x, std::optional<at::Tensor>(residual))[0];
+  return LinearFunction::apply(call_of({this}, x, /*has_residual=*/true, context), x.value,
+                               std::optional<at::Tensor>(residual))[0];
 }
 
-std::vector<at::Tensor> linear_shared_input(std::vector<const Linear*> layers, const at::Tensor& x,
+std::vector<at::Tensor> linear_shared_input(std::vector<const Linear*> layers, const Remakable& x,
                                             const ForwardContext& context) {
-  const LinearCall call{std::move(layers), DropoutDraw::from(context), /*has_residual=*/false};
-  return LinearFunction::apply(call, x, std::optional<at::Tensor>());
+  return LinearFunction::apply(call_of(std::move(layers), x, /*has_residual=*/false, context),
+                               x.value, std::optional<at::Tensor>());
 }
 
 }  // namespace strata::nn

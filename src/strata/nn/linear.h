@@ -16,6 +16,7 @@
 #include "strata/nn/batch.h"
 #include "strata/nn/low_rank.h"
 #include "strata/nn/parameter.h"
+#include "strata/nn/remakable.h"
 
 namespace strata::nn {
 
@@ -52,7 +53,7 @@ class Linear {
   // [T, out_features].
   at::Tensor forward(const at::Tensor& x, const ForwardContext& context) const;
   // residual + forward(x); the residual's gradient is the output's.
-  at::Tensor forward_add(const at::Tensor& x, const at::Tensor& residual,
+  at::Tensor forward_add(const Remakable& x, const at::Tensor& residual,
                          const ForwardContext& context) const;
 
  private:
@@ -63,8 +64,8 @@ class Linear {
 };
 
 // The outputs of several layers of one input (q, k, v; gate, up) as one autograd function: the
-// input is saved once and its gradient is summed inside the matrix products.
-std::vector<at::Tensor> linear_shared_input(std::vector<const Linear*> layers, const at::Tensor& x,
+// input is saved once (or made again once) and its gradient is summed inside the matrix products.
+std::vector<at::Tensor> linear_shared_input(std::vector<const Linear*> layers, const Remakable& x,
                                             const ForwardContext& context);
 
 }  // namespace strata::nn

@@ -68,8 +68,13 @@ at::Tensor RmsNorm::forward(const at::Tensor& x) {
 }
 
 RmsNorm::Branches RmsNorm::forward_with_residual(const at::Tensor& x) {
-  const variable_list outputs = RmsNormResidualFunction::apply(NormCall{&weight_, eps_}, x);
-  return {outputs[0], outputs[1]};
+  const NormCall call{&weight_, eps_};
+  const variable_list outputs = RmsNormResidualFunction::apply(call, x);
+  // The weight is gathered in the block's backward pass too.
+  const auto again = [call, kept = x.detach()] {
+    return ops::rms_norm(kept, call.weight->value(), call.eps).y;
+  };
+  return {{outputs[0], again}, outputs[1]};
 }
 
 }  // namespace strata::nn

@@ -6,6 +6,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "strata/nn/parameter.h"
+#include "strata/nn/remakable.h"
 
 namespace strata::nn {
 
@@ -23,7 +24,7 @@ class RmsNorm {
   // The norm of x and x itself for the residual branch. Using `residual` instead of x lets one pass
   // add both gradients.
   struct Branches {
-    at::Tensor normed;
+    Remakable normed;
     at::Tensor residual;
   };
   Branches forward_with_residual(const at::Tensor& x);

@@ -111,23 +111,24 @@ static at::Tensor tracked(const at::Tensor& input) {
   return leaf;
 }
 
-at::Tensor Executor::run_block(int block, const at::Tensor& input) {
-  return blocks_[static_cast<size_t>(block)]->forward(input, context_);
+at::Tensor Executor::run_block(const Step& step, const at::Tensor& input) {
+  context_.remakes_inputs = step.keep == Keep::kSelected;
+  return blocks_[static_cast<size_t>(step.index)]->forward(input, context_);
 }
 
 void Executor::forward(const Step& step) {
   wait_for_units(step.index);
   Kept& kept = kept_[static_cast<size_t>(step.index)];
-  if (step.keep == Keep::kActivations) {
+  if (step.keep == Keep::kActivations || step.keep == Keep::kSelected) {
     at::AutoGradMode record(true);
     kept.input = tracked(current_);
-    kept.output = run_block(step.index, kept.input);
+    kept.output = run_block(step, kept.input);
     current_ = kept.output.detach();
     return;
   }
   if (step.keep == Keep::kInput) kept.input = current_;
   at::NoGradGuard no_grad;
-  current_ = run_block(step.index, current_.defined() ? current_ : at::empty({0}));
+  current_ = run_block(step, current_.defined() ? current_ : at::empty({0}));
 }
 
 void Executor::loss(const Step& step) {
@@ -136,7 +137,7 @@ void Executor::loss(const Step& step) {
   at::AutoGradMode record(true);
   const at::Tensor input = tracked(current_);
   current_ = at::Tensor();
-  const at::Tensor loss = run_block(step.index, input);
+  const at::Tensor loss = run_block(step, input);
   current_ = torch::autograd::grad({loss}, {input})[0];
 }
 
@@ -150,7 +151,7 @@ void Executor::backward(const Step& step) {
   if (step.keep == Keep::kInput) {
     at::AutoGradMode record(true);
     kept.input = tracked(kept.input);
-    kept.output = run_block(step.index, kept.input);
+    kept.output = run_block(step, kept.input);
   }
   const at::Tensor gradient = std::move(current_);
   current_ = torch::autograd::grad({kept.output}, {kept.input}, {gradient}, /*retain_graph=*/false,

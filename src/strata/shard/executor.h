@@ -33,7 +33,7 @@ class Executor {
  private:
   struct Kept {
     at::Tensor input;
-    at::Tensor output;  // defined with Keep::kActivations
+    at::Tensor output;  // defined with Keep::kActivations and Keep::kSelected
   };
 
   void make_ready();
@@ -44,7 +44,7 @@ class Executor {
   void wait_for_units(int block);
   void open_gradients(int block);
   void start_reduce(int u);
-  at::Tensor run_block(int block, const at::Tensor& input);
+  at::Tensor run_block(const Step& step, const at::Tensor& input);
 
   std::vector<models::Block*> blocks_;
   UnitStore& store_;

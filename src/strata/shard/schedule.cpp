@@ -30,8 +30,15 @@ Keep keep_of(int block, const ChainShape& shape, const ScheduleOptions& options)
   const bool has_nothing_to_recompute =
       !shape.backward_reads_parameters[static_cast<size_t>(block)];
   if (has_nothing_to_recompute) return Keep::kActivations;
-  if (!options.activation_checkpointing) return Keep::kActivations;
-  return block == head - 1 ? Keep::kActivations : Keep::kInput;
+  switch (options.activation_checkpointing) {
+    case Checkpointing::kNone:
+      return Keep::kActivations;
+    case Checkpointing::kSelective:
+      return Keep::kSelected;
+    case Checkpointing::kFull:
+      return block == head - 1 ? Keep::kActivations : Keep::kInput;
+  }
+  throw InternalError("schedule: found an unknown kind of checkpointing; report this as a bug");
 }
 
 std::vector<Computation> training_computations(const ChainShape& shape,
@@ -275,6 +282,9 @@ std::string describe(const Schedule& schedule) {
   for (const Step& step : schedule) {
     text += fmt::format("{} {}", kNames[static_cast<int>(step.action)], step.index);
     if (step.action == Action::kBackward && step.keep == Keep::kInput) text += " (recompute)";
+    if (step.action == Action::kBackward && step.keep == Keep::kSelected) {
+      text += " (recompute what is cheap)";
+    }
     if (step.part) text += step.action == Action::kGather ? " (from parts)" : " (keep a part)";
     text += '\n';
   }

@@ -22,6 +22,7 @@ enum class Action {
 enum class Keep {
   kNothing,      // no backward pass follows
   kInput,        // full checkpointing: the input alone; the forward pass is run again
+  kSelected,     // selective checkpointing: what is costly to compute; the rest is computed again
   kActivations,  // everything autograd saves
 };
 
@@ -52,6 +53,8 @@ enum class BackwardPrefetch {
   kNone,  // when its block is about to run, behind the reduction
 };
 
+enum class Checkpointing { kNone, kSelective, kFull };
+
 // A strategy is a row of this table.
 struct ScheduleOptions {
   bool reshard_after_forward = true;  // FULL_SHARD; false: units stay gathered until their backward
@@ -62,7 +65,7 @@ struct ScheduleOptions {
   int slots = 2;  // limit_all_gathers: units gathered at once, the running block's included
   bool forward_prefetch = true;
   BackwardPrefetch backward_prefetch = BackwardPrefetch::kPre;
-  bool activation_checkpointing = true;
+  Checkpointing activation_checkpointing = Checkpointing::kFull;
   int read_ahead = 0;  // homes in files: units whose read starts before the gather that is next
 };
 

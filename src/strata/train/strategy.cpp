@@ -90,7 +90,10 @@ shard::ScheduleOptions schedule_options(const config::ShardConfig& config) {
       config.backward_prefetch == "BACKWARD_PRE"    ? shard::BackwardPrefetch::kPre
       : config.backward_prefetch == "BACKWARD_POST" ? shard::BackwardPrefetch::kPost
                                                     : shard::BackwardPrefetch::kNone;
-  options.activation_checkpointing = config.gradient_checkpointing;
+  options.activation_checkpointing = !config.gradient_checkpointing ? shard::Checkpointing::kNone
+                                     : config.checkpointing_mode == "selective"
+                                         ? shard::Checkpointing::kSelective
+                                         : shard::Checkpointing::kFull;
   // One read in flight beside one gather: more would only hold memory.
   options.read_ahead = config.offload_param_device == "nvme" ? 1 : 0;
   return options;

@@ -85,6 +85,32 @@ TEST(Flags, BooleansInAllSpellings) {
   }
 }
 
+TEST(Flags, ActivationCheckpointingNamesAMode) {
+  struct Row {
+    Flags flags;
+    bool on;
+    std::string mode;
+  };
+  const std::vector<Row> table = {
+      {{}, true, "full"},
+      {{"--activation_checkpointing"}, true, "full"},
+      {{"--activation_checkpointing", "selective"}, true, "selective"},
+      {{"--activation_checkpointing", "none"}, false, "full"},
+      {{"--activation_checkpointing", "False"}, false, "full"},
+      {{"--gradient_checkpointing", "--gradient_checkpointing_mode", "selective"},
+       true,
+       "selective"},
+      {{"--fsdp_activation_checkpointing", "true", "--activation_checkpointing", "selective"},
+       true,
+       "selective"},
+  };
+  for (const Row& row : table) {
+    const ShardConfig shard = config_of(row.flags).shard;
+    EXPECT_EQ(shard.gradient_checkpointing, row.on) << fmt::format("{}", fmt::join(row.flags, " "));
+    EXPECT_EQ(shard.checkpointing_mode, row.mode) << fmt::format("{}", fmt::join(row.flags, " "));
+  }
+}
+
 TEST(Flags, ResumeTakesABooleanOrAFolder) {
   EXPECT_EQ(config_of({"--resume_from_checkpoint"}).train.resume_from_checkpoint, "true");
   EXPECT_EQ(config_of({"--resume_from_checkpoint", "True"}).train.resume_from_checkpoint, "true");
@@ -149,6 +175,11 @@ TEST(Flags, WrongOnesAreNamed) {
       {{"--fp16", "--bf16", "true"}, "--fp16: found beside --bf16, expected one of them"},
       {{"--fp16", "--param_dtype", "bf16"},
        "--param_dtype: found bfloat16 with fp16 (--fp16), expected float16"},
+      {{"--activation_checkpointing", "none", "--gradient_checkpointing", "true"},
+       "gradient_checkpointing: found true (--gradient_checkpointing) and false "
+       "(--activation_checkpointing), expected one value; remove one"},
+      {{"--activation_checkpointing", "some"},
+       "--activation_checkpointing: found \"some\", expected one of none, selective, full"},
       {{"--neftune_noise_alpha", "5"},
        "--neftune_noise_alpha: found \"5\", expected none; not supported in this version (leave it "
        "out)"},

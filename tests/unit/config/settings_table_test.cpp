@@ -126,7 +126,6 @@ TEST(SettingsTable, OlderNamesAreKnown) {
       {"max_seq_len", "max_length"},
       {"model_name", "model_name_or_path"},
       {"use_gradient_checkpointing", "gradient_checkpointing"},
-      {"activation_checkpointing", "gradient_checkpointing"},
       {"torch_dtype", "dtype"},
       {"fsdp_backward_prefetch_policy", "fsdp_backward_prefetch"},
       {"cpu", "use_cpu"},

@@ -24,9 +24,10 @@ TEST(RmsNorm, BothBranchesOfTheResidual) {
   const at::Tensor x64 = reference_leaf(x), w64 = reference_leaf(norm.weight().value());
   const auto [normed, residual] = norm.forward_with_residual(x);
   const at::Tensor expected = reference_norm(x64, w64, 1e-5);
-  EXPECT_LT(relative_error(normed, expected), 1e-6);
+  EXPECT_LT(relative_error(normed.value, expected), 1e-6);
+  EXPECT_TRUE(at::equal(normed.remake(), normed.value));
   const at::Tensor a = at::randn({5, 8}), b = at::randn({5, 8});
-  torch::autograd::backward({normed, residual}, {a, b});
+  torch::autograd::backward({normed.value, residual}, {a, b});
   torch::autograd::backward({expected, x64 * 1.0}, {a.to(at::kDouble), b.to(at::kDouble)});
   EXPECT_LT(relative_error(x.grad(), x64.grad()), 1e-5);
   EXPECT_LT(relative_error(gradient_of(norm.weight()), w64.grad()), 1e-5);
@@ -51,7 +52,9 @@ TEST(Swiglu, Gradients) {
   const at::Tensor up = at::randn({4, 6}).requires_grad_(true);
   const at::Tensor g64 = reference_leaf(gate), u64 = reference_leaf(up);
   const at::Tensor g = gate * 1.0, u = up * 1.0, dy = at::randn({4, 6});
-  torch::autograd::backward({swiglu(g, u)}, {dy});
+  const Remakable y = swiglu(g, u);
+  EXPECT_TRUE(at::equal(y.remake(), y.value));
+  torch::autograd::backward({y.value}, {dy});
   torch::autograd::backward({at::silu(g64) * u64}, {dy.to(at::kDouble)});
   EXPECT_LT(relative_error(gate.grad(), g64.grad()), 1e-5);
   EXPECT_LT(relative_error(up.grad(), u64.grad()), 1e-5);

@@ -99,6 +99,40 @@ TEST_F(LinearTest, SharedInputWithBiasBranchAndDropout) {
   for (const Reference& r : references) expect_gradients(r);
 }
 
+// Oracle: the layer that keeps its input, to the bit.
+TEST_F(LinearTest, MakesItsInputAgainInsteadOfKeepingIt) {
+  const auto layer = make("down", /*bias=*/true, /*branch=*/true, /*dropout=*/0.4);
+  const at::Tensor leaf = at::randn({kTokens, kIn}).requires_grad_(true), dy = at::randn({1, kOut});
+  int made = 0;
+  const auto gradients = [&](bool remakes) {
+    const at::Tensor x = leaf * 2.0;
+    context_.remakes_inputs = remakes;
+    const Remakable input(x, [&made, copy = x.detach().clone()] { return ++made, copy; });
+    const size_t uses = x.use_count();
+    const at::Tensor y = linear_shared_input({layer.get()}, input, context_)[0];
+    EXPECT_EQ(x.use_count() > uses, !remakes && layer->weight().requires_grad());
+    std::vector<at::Tensor> found = torch::autograd::grad({y}, {leaf}, {dy.expand_as(y)});
+    std::vector<Parameter*> parameters;
+    layer->append_parameters(parameters);
+    for (Parameter* p : parameters) {
+      found.push_back(gradient_of(*p).clone());
+      p->detach_grad();
+      p->attach_grad(at::zeros(p->shape()), /*overwrite=*/true);
+    }
+    return found;
+  };
+  const auto kept = gradients(false);
+  EXPECT_EQ(made, 0);
+  const auto remade = gradients(true);
+  EXPECT_EQ(made, 1);
+  for (size_t i = 0; i < kept.size(); ++i) EXPECT_TRUE(at::equal(kept[i], remade[i])) << i;
+  for (Parameter* p : {&layer->weight(), &layer->low_rank()->a, &layer->low_rank()->b}) {
+    p->set_requires_grad(false);
+  }
+  gradients(true);
+  EXPECT_EQ(made, 1) << "an input that nothing trains on";
+}
+
 TEST_F(LinearTest, ResidualIsAddedAndReceivesTheGradient) {
   const auto layer = make("o", /*bias=*/true, /*branch=*/true);
   const at::Tensor x = at::randn({kTokens, kIn}).requires_grad_(true);

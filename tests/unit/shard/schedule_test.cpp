@@ -164,6 +164,17 @@ TEST(Schedule, GradientsMayStayWholeUntilTheLastMicroStep) {
   replay(shape, schedules.training);
 }
 
+TEST(Schedule, SelectiveCheckpointingKeepsWhatIsCostlyOfEveryLayer) {
+  const ChainShape shape = chain(3, /*tied=*/false, 0);
+  const ScheduleOptions options{.activation_checkpointing = Checkpointing::kSelective};
+  int selected = 0;
+  for (const Step& step : training_schedule(shape, options)) {
+    EXPECT_NE(step.keep, Keep::kInput);
+    selected += step.action == Action::kForward && step.keep == Keep::kSelected;
+  }
+  EXPECT_EQ(selected, 3);
+}
+
 TEST(Schedule, WithoutReshardingEveryUnitIsGatheredOnce) {
   const ChainShape shape = chain(6, /*tied=*/true, 0);
   const Schedule schedule = training_schedule(shape, {.reshard_after_forward = false});
