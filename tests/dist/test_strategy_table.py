@@ -1,0 +1,108 @@
+# Oracle: the same settings on one rank, unsharded, without recomputation, the whole batch at once.
+#
+# STRATA_WHOLE_TABLE=1 runs every row instead of those in which every three settings meet; the last
+# such run is in bench/results. The rows are short programs: as many run at a time as there are
+# processors.
+import concurrent.futures
+import os
+
+import pytest
+
+from covering import covering_rows, whole_table
+from running import base_flags, run_strata, run_strata_raw
+
+STEPS = 5
+ROWS_PER_STEP = 48  # for 1 to 4 ranks and 1 or 4 micro-batches
+LORA = dict(use_peft=True, lora_r=3, lora_alpha=12, learning_rate=2e-2,
+            lora_target_modules=["q_proj", "o_proj", "up_proj"])
+KINDS = {
+    "whole": {},
+    # Dropout is drawn anew for every micro-batch, so it stands in test_strategies.py.
+    "lora": dict(LORA, lora_dropout=0.0),
+}
+PRECISIONS = {
+    "fp32": dict(bf16=False),
+    "bf16": dict(bf16=True),
+    "bf16_reduced": dict(bf16=True, reduce_dtype="bf16"),
+    "fp16": dict(bf16=None, fp16=True),
+}
+AXES = {
+    "kind": list(KINDS),
+    "strategy": ["FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD", "HYBRID_SHARD_ZERO2",
+                 "ZERO1", "ZERO2"],
+    "precision": list(PRECISIONS),
+    "world": [1, 2, 3, 4],
+    "accumulation": [1, 4],
+    "checkpointing": ["none", "selective", "full"],
+}
+# Ranks that share the shards where the strategy keeps copies: the whole, none or half of them.
+HYBRID_SHARD_SIZE = {1: 1, 2: 1, 3: 3, 4: 2}
+EVERY_ROW = bool(os.environ.get("STRATA_WHOLE_TABLE"))
+ROWS = whole_table(AXES) if EVERY_ROW else covering_rows(AXES, strength=3)
+
+
+def flags_of(inputs, output, row):
+    hybrid = row["strategy"].startswith("HYBRID")
+    return base_flags(
+        inputs.model("odd"), inputs.data("messages", train=96), output, **{
+            "max_steps": STEPS, "weight_decay": 0.01, "max_grad_norm": 0.7, "warmup_steps": 2,
+            "lr_scheduler_type": "cosine", "sharding_strategy": row["strategy"],
+            "activation_checkpointing": row["checkpointing"],
+            "dp_shard_size": HYBRID_SHARD_SIZE[row["world"]] if hybrid else None,
+            "gradient_accumulation_steps": row["accumulation"],
+            "per_device_train_batch_size":
+                ROWS_PER_STEP // row["world"] // row["accumulation"],
+            **KINDS[row["kind"]], **PRECISIONS[row["precision"]]})
+
+
+def bound(precision, progress):
+    """How far losses may be apart when the loss of the oracle falls by `progress`.
+
+    Sums in another order change weights by some 1e-8 of their size; with 16-bit weights one of them
+    may then be rounded to its other neighbour. Gradients in bf16 are off by 2^-9 of their size,
+    where they travel in it once more after the sum, and so may be what a step gains.
+    """
+    return {"fp32": 1e-5, "fp16": 1e-4}.get(precision, 1e-4 + 2 * 2**-9 * progress)
+
+
+def oracle_of(row):
+    return dict(row, strategy="NO_SHARD", world=1, accumulation=1, checkpointing="none")
+
+
+def name_of(row):
+    return "-".join(str(value) for value in row.values())
+
+
+@pytest.fixture(scope="module")
+def histories(request, inputs, tmp_path_factory):
+    """The log history of every wanted row and its oracle, by name, as futures."""
+    folder = tmp_path_factory.mktemp("rows")
+    items = [item for item in request.session.items if item.originalname == "test_row"]
+    wanted = {}
+    for item in items:
+        row = item.callspec.params["row"]
+        for one in (oracle_of(row), row):
+            wanted[name_of(one)] = one
+    inputs.model("odd"), inputs.data("messages", train=96)  # made before the threads ask for them
+
+    def history(name, row):
+        return run_strata(flags_of(inputs, folder / name, row), row["world"]).history
+
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        yield {name: pool.submit(history, name, row) for name, row in wanted.items()}
+
+
+@pytest.mark.parametrize("row", ROWS, ids=name_of)
+def test_row(histories, record_property, row):
+    found = histories[name_of(row)].result()
+    expected = histories[name_of(oracle_of(row))].result()
+    assert len(found) == len(expected) == STEPS
+    progress = expected[0]["loss"] - expected[-1]["loss"]
+    assert progress > 0.05, "the reference did not learn"
+    worst = max(abs(a["loss"] - b["loss"]) for a, b in zip(found, expected))
+    record_property("difference", worst)
+    record_property("progress", progress)
+    assert worst < bound(row["precision"], progress)
+    for ours, theirs in zip(found, expected):
+        assert ours["learning_rate"] == theirs["learning_rate"]
+        assert ours["num_tokens"] == theirs["num_tokens"]
