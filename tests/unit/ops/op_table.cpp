@@ -1,0 +1,359 @@
+// One function per op; the oracle is reference.h, in double and differentiated by autograd.
+#include "op_table.h"
+
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <cmath>
+
+#include "reference.h"
+#include "strata/ops/adamw.h"
+#include "strata/ops/attention.h"
+#include "strata/ops/cross_entropy.h"
+#include "strata/ops/dropout.h"
+#include "strata/ops/embedding.h"
+#include "strata/ops/matmul.h"
+#include "strata/ops/rms_norm.h"
+#include "strata/ops/rope.h"
+#include "strata/ops/square_sum.h"
+#include "strata/ops/swiglu.h"
+
+namespace strata::ops {
+namespace {
+
+at::Tensor random(at::IntArrayRef shape, at::ScalarType type, double scale = 1.0) {
+  return (at::randn(shape, at::kDouble) * scale).to(type);
+}
+
+// A leaf in double with the same values.
+at::Tensor leaf(const at::Tensor& x) {
+  return x.detach().to(at::kDouble).clone().set_requires_grad(true);
+}
+
+double weighted(const at::Tensor& y, const at::Tensor& dy) {
+  return (y.to(at::kDouble) * dy.to(at::kDouble)).sum().item<double>();
+}
+
+double bytes_of(std::initializer_list<at::Tensor> tensors) {
+  double bytes = 0;
+  for (const at::Tensor& tensor : tensors) bytes += static_cast<double>(tensor.nbytes());
+  return bytes;
+}
+
+OpCase rms_norm_case(const OpSize& size, at::ScalarType type) {
+  const at::Tensor x = random({size.rows, size.columns}, type);
+  const at::Tensor weight = random({size.columns}, type);
+  const at::Tensor y = reference::rms_norm(leaf(x), leaf(weight), 1e-6);
+  return {.comparisons = {{"y", rms_norm(x, weight, 1e-6).y, y}},
+          .run = [=] { rms_norm(x, weight, 1e-6); },
+          .bytes = 2 * bytes_of({x})};
+}
+
+OpCase rms_norm_backward_case(const OpSize& size, at::ScalarType type) {
+  const at::Tensor x = random({size.rows, size.columns}, type), dy = random(x.sizes(), type);
+  const at::Tensor weight = random({size.columns}, type), residual = random(x.sizes(), type);
+  const at::Tensor x64 = leaf(x), w64 = leaf(weight);
+  torch::autograd::backward({reference::rms_norm(x64, w64, 1e-6)}, {dy.to(at::kDouble)});
+  const at::Tensor rstd = rms_norm(x, weight, 1e-6).rstd;
+  const at::Tensor dweight = at::full({size.columns}, 7.0, type), added = at::full_like(weight, 1);
+  const at::Tensor dx = rms_norm_backward(dy, x, weight, rstd, dweight, 0);
+  const at::Tensor both = rms_norm_backward_add(dy, x, weight, rstd, added, 1, residual);
+  const at::Tensor frozen = rms_norm_backward(dy, x, weight, rstd, at::Tensor(), 0);
+  const auto value = [=](const at::Tensor& a, const at::Tensor& b) {
+    return weighted(rms_norm(a, b, 1e-6).y, dy);
+  };
+  return {.comparisons = {{"dx", dx, x64.grad()},
+                          {"dx of a frozen weight", frozen, x64.grad()},
+                          {"dx + residual", both, x64.grad() + residual.to(at::kDouble)},
+                          {"dweight", dweight, w64.grad()},
+                          {"dweight added", added, w64.grad() + 1}},
+          .slopes = {{"x", x, dx, [=](const at::Tensor& v) { return value(v, weight); }},
+                     {"weight", weight, dweight, [=](const at::Tensor& v) { return value(x, v); }}},
+          .run = [=] { rms_norm_backward(dy, x, weight, rstd, dweight, 0); },
+          .bytes = 3 * bytes_of({x})};
+}
+
+// Rows are tokens, columns channels of a head, third heads; a view into a wider buffer.
+OpCase rope_case(const OpSize& size, at::ScalarType type) {
+  const at::Tensor buffer = random({size.rows, size.third + 2, size.columns}, type);
+  const at::Tensor x = buffer.narrow(1, 1, size.third);
+  const at::Tensor angles = at::randn({size.rows, size.columns / 2}, at::kDouble) * 3;
+  const at::Tensor cos = angles.cos().to(at::kFloat), sin = angles.sin().to(at::kFloat);
+  const at::Tensor expected = reference::rope(x.to(at::kDouble), angles.cos(), angles.sin());
+  const auto turned = [=](const at::Tensor& v, bool inverse) {
+    const at::Tensor copy = v.clone();
+    apply_rope_(copy, cos, sin, inverse);
+    return copy;
+  };
+  const at::Tensor before = buffer.clone(), original = x.clone(), dy = random(x.sizes(), type);
+  apply_rope_(x, cos, sin, /*inverse=*/false);
+  const at::Tensor outside = at::cat({buffer.narrow(1, 0, 1), buffer.narrow(1, size.third + 1, 1)});
+  const at::Tensor same = at::cat({before.narrow(1, 0, 1), before.narrow(1, size.third + 1, 1)});
+  return {.comparisons = {{"y", x.clone(), expected},
+                          {"turned back", turned(x, true), original.to(at::kDouble)},
+                          {"neighbours", outside, same.to(at::kDouble)}},
+          .slopes = {{"x", original, turned(dy, true),
+                      [=](const at::Tensor& v) { return weighted(turned(v, false), dy); }}},
+          .run = [=] { apply_rope_(x, cos, sin, /*inverse=*/false); },
+          .bytes = 2 * static_cast<double>(x.numel() * x.element_size())};
+}
+
+// Gate and up are halves of one buffer.
+OpCase swiglu_case(const OpSize& size, at::ScalarType type) {
+  const at::Tensor fused = random({size.rows, 2 * size.columns}, type, 3.0);
+  const at::Tensor gate = fused.narrow(1, 0, size.columns);
+  const at::Tensor up = fused.narrow(1, size.columns, size.columns);
+  return {.comparisons = {{"y", swiglu(gate, up), reference::swiglu(leaf(gate), leaf(up))}},
+          .run = [=] { swiglu(gate, up); },
+          .bytes = 1.5 * bytes_of({fused})};
+}
+
+OpCase swiglu_backward_case(const OpSize& size, at::ScalarType type) {
+  const at::Tensor gate = random({size.rows, size.columns}, type, 3.0);
+  const at::Tensor up = random(gate.sizes(), type), dy = random(gate.sizes(), type);
+  const at::Tensor g64 = leaf(gate), u64 = leaf(up);
+  torch::autograd::backward({reference::swiglu(g64, u64)}, {dy.to(at::kDouble)});
+  at::Tensor dgate = at::empty_like(gate), dup = at::empty_like(up);
+  swiglu_backward(dy, gate, up, dgate, dup);
+  at::Tensor own_gate = gate.clone(), own_up = up.clone();
+  swiglu_backward(dy, own_gate, own_up, own_gate, own_up);
+  return {.comparisons = {{"dgate", dgate, g64.grad()},
+                          {"dup", dup, u64.grad()},
+                          {"dgate in place", own_gate, g64.grad()},
+                          {"dup in place", own_up, u64.grad()}},
+          .slopes = {{"gate", gate, dgate,
+                      [=](const at::Tensor& v) { return weighted(swiglu(v, up), dy); }},
+                     {"up", up, dup,
+                      [=](const at::Tensor& v) { return weighted(swiglu(gate, v), dy); }}},
+          .run = [=]() mutable { swiglu_backward(dy, gate, up, dgate, dup); },
+          .bytes = 5 * bytes_of({gate})};
+}
+
+OpCase cross_entropy_case(const OpSize& size, at::ScalarType type) {
+  const at::Tensor logits = random({size.rows, size.columns}, type, 4.0);
+  const at::Tensor targets = at::randint(size.columns, {size.rows}, at::kLong);
+  if (size.rows > 2) targets[1] = -100;
+  const at::Tensor logits64 = leaf(logits), used = targets != -100;
+  const at::Tensor log_p = at::log_softmax(logits64, -1);
+  const at::Tensor picked = log_p.gather(1, targets.clamp_min(0).unsqueeze(1)).squeeze(1);
+  const at::Tensor loss = -(picked * used).sum();
+  torch::autograd::backward({loss * 0.125});
+  const at::Tensor entropy = -((log_p.exp() * log_p).sum(-1) * used).sum();
+  const at::Tensor correct = ((logits.argmax(-1) == targets) & used).sum();
+  const at::Tensor own = logits.clone();
+  const CrossEntropySums plain = cross_entropy_(own, targets, 0.125f, /*want_gradient=*/false);
+  const at::Tensor untouched = own.clone();
+  const CrossEntropySums sums = cross_entropy_(own, targets, 0.125f, /*want_gradient=*/true);
+  const auto scalar = [](double value) { return at::full({}, value, at::kDouble); };
+  return {.comparisons = {{"loss", scalar(sums.loss), loss},
+                          {"loss without gradient", scalar(plain.loss), loss},
+                          {"entropy", scalar(sums.entropy), entropy},
+                          {"correct", scalar(sums.correct), correct.to(at::kDouble)},
+                          {"tokens", scalar(static_cast<double>(sums.tokens)),
+                           used.sum().to(at::kDouble)},
+                          {"logits left alone", untouched, logits.to(at::kDouble)},
+                          {"dlogits", own, logits64.grad()}},
+          .slopes = {{"logits", logits, own,
+                      [=](const at::Tensor& v) {
+                        return 0.125 * cross_entropy_(v.clone(), targets, 1.0f, false).loss;
+                      }}},
+          .run = [=] { cross_entropy_(own, targets, 0.125f, /*want_gradient=*/true); },
+          .bytes = 2 * bytes_of({logits})};
+}
+
+// Third: the vocabulary.
+OpCase embedding_case(const OpSize& size, at::ScalarType type) {
+  const at::Tensor weight = random({size.third, size.columns}, type);
+  const at::Tensor ids = at::randint(size.third, {size.rows}, at::kLong);
+  const at::Tensor expected = weight.to(at::kDouble).index_select(0, ids);
+  return {.comparisons = {{"y", ops::embedding(weight, ids), expected}},
+          .run = [=] { ops::embedding(weight, ids); },
+          .bytes = 2 * bytes_of({expected.to(type)})};
+}
+
+OpCase embedding_backward_case(const OpSize& size, at::ScalarType type) {
+  const at::Tensor dy = random({size.rows, size.columns}, type);
+  const at::Tensor weight = random({size.third, size.columns}, type);
+  const at::Tensor ids = at::randint(size.third, {size.rows}, at::kLong);
+  const at::Tensor expected =
+      at::zeros(weight.sizes(), at::kDouble).index_add(0, ids, dy.to(at::kDouble));
+  at::Tensor written = at::full(weight.sizes(), 3.0, at::kFloat), added = at::ones_like(weight);
+  embedding_backward(dy, ids, written, 0);
+  embedding_backward(dy, ids, added, 1);
+  return {.comparisons = {{"dweight", written, expected}, {"dweight added", added, expected + 1}},
+          .slopes = {{"weight", weight, written,
+                      [=](const at::Tensor& v) { return weighted(ops::embedding(v, ids), dy); }}},
+          .run = [=] { embedding_backward(dy, ids, written, 0); },
+          .bytes = bytes_of({dy, written})};
+}
+
+// The mask is what the op makes of ones; its statistics have tests of their own.
+OpCase dropout_case(const OpSize& size, at::ScalarType type) {
+  const at::Tensor x = random({size.rows, size.columns}, type), dy = random(x.sizes(), type);
+  const at::Tensor keys = at::randint(1 << 30, {size.rows}, at::kLong);
+  const at::Tensor kept = ops::dropout(at::ones(x.sizes(), at::kFloat), 0.3, keys, 5) != 0;
+  const at::Tensor dx = dropout_backward(dy, 0.3, keys, 5);
+  return {.comparisons = {{"y", ops::dropout(x, 0.3, keys, 5), x.to(at::kDouble) * kept / 0.7},
+                          {"dx", dx, dy.to(at::kDouble) * kept / 0.7}},
+          .slopes = {{"x", x, dx,
+                      [=](const at::Tensor& v) {
+                        return weighted(ops::dropout(v, 0.3, keys, 5), dy);
+                      }}},
+          .run = [=] { ops::dropout(x, 0.3, keys, 5); },
+          .bytes = 2 * bytes_of({x})};
+}
+
+OpCase adamw_case(const OpSize& size, at::ScalarType type) {
+  const at::Tensor p = random({size.rows}, type), g = random({size.rows}, type);
+  const at::Tensor m = random({size.rows}, type, 0.1), v = random({size.rows}, type, 0.1).square_();
+  const AdamWStep o{.learning_rate = 0.01,
+                    .beta1 = 0.9,
+                    .beta2 = 0.999,
+                    .eps = 1e-8,
+                    .weight_decay = 0.1,
+                    .step = 7,
+                    .grad_scale = 0.5f};
+  const at::Tensor g64 = g.to(at::kDouble) * 0.5;
+  const at::Tensor m64 = m.to(at::kDouble) * o.beta1 + g64 * (1 - o.beta1);
+  const at::Tensor v64 = v.to(at::kDouble) * o.beta2 + g64.square() * (1 - o.beta2);
+  const at::Tensor root = v64.sqrt() / std::sqrt(1 - std::pow(o.beta2, 7)) + o.eps;
+  const at::Tensor p64 = p.to(at::kDouble) * (1 - o.learning_rate * o.weight_decay) -
+                         o.learning_rate / (1 - std::pow(o.beta1, 7)) * m64 / root;
+  adamw_(p, g, m, v, o);
+  return {.comparisons = {{"param", p.clone(), p64},
+                          {"exp_avg", m.clone(), m64},
+                          {"exp_avg_sq", v.clone(), v64}},
+          .run = [=] { adamw_(p, g, m, v, o); },
+          .bytes = 7 * bytes_of({p})};
+}
+
+OpCase square_sum_case(const OpSize& size, at::ScalarType type) {
+  const at::Tensor x = random({size.rows}, type);
+  return {.comparisons = {{"sum", at::full({}, square_sum(x), at::kDouble),
+                           x.to(at::kDouble).square().sum()}},
+          .run = [=] { square_sum(x); },
+          .bytes = bytes_of({x})};
+}
+
+// y = x w^T [rows, columns] over `third`, and both gradients.
+OpCase matmul_case(const OpSize& size, at::ScalarType type) {
+  const at::Tensor x = random({size.rows, size.third}, type);
+  const at::Tensor w = random({size.columns, size.third}, type);
+  const at::Tensor dy = random({size.rows, size.columns}, type);
+  const at::Tensor x64 = leaf(x), w64 = leaf(w);
+  const at::Tensor y64 = at::mm(x64, w64.t());
+  torch::autograd::backward({y64}, {dy.to(at::kDouble)});
+  const at::Tensor dx = ops::matmul(dy, w), dw = at::empty(w.sizes(), at::kFloat);
+  matmul_into(dw, dy, x, {.a = true}, 0);
+  const at::Tensor y = at::empty(dy.sizes(), dy.options());
+  return {.comparisons = {{"y", ops::matmul(x, w, {.b = true}), y64},
+                          {"dx", dx, x64.grad()},
+                          {"dw", dw, w64.grad()}},
+          .slopes =
+              {{"x", x, dx,
+                [=](const at::Tensor& v) { return weighted(ops::matmul(v, w, {.b = true}), dy); }},
+               {"w", w, dw,
+                [=](const at::Tensor& v) { return weighted(ops::matmul(x, v, {.b = true}), dy); }}},
+          .run = [=] { matmul_into(y, x, w, {.b = true}, 0); },
+          .bytes = bytes_of({x, w, y}),
+          .flops = 2.0 * static_cast<double>(size.rows * size.columns * size.third)};
+}
+
+// Rows tokens in three documents, columns channels, third query heads on half as many kv heads.
+struct AttentionInput {
+  at::Tensor q, k, v, dout;
+  std::vector<int64_t> offsets;
+  double scale, pairs;
+};
+AttentionInput attention_input(const OpSize& size, at::ScalarType type) {
+  const int64_t kv = (size.third + 1) / 2, cut = size.rows / 3;
+  double pairs = 0;
+  const std::vector<int64_t> offsets = {0, cut, cut, size.rows};
+  for (size_t d = 0; d + 1 < offsets.size(); ++d) {
+    const double length = static_cast<double>(offsets[d + 1] - offsets[d]);
+    pairs += length * (length + 1) / 2 * static_cast<double>(size.third);
+  }
+  return {random({size.rows, size.third, size.columns}, type),
+          random({size.rows, kv, size.columns}, type),
+          random({size.rows, kv, size.columns}, type),
+          random({size.rows, size.third, size.columns}, type),
+          offsets,
+          1 / std::sqrt(static_cast<double>(size.columns)),
+          pairs};
+}
+
+OpCase attention_case(const OpSize& size, at::ScalarType type) {
+  const AttentionInput in = attention_input(size, type);
+  const reference::Attention expected =
+      reference::attention(leaf(in.q), leaf(in.k), leaf(in.v), in.offsets, in.scale);
+  const AttentionResult found = attention(in.q, in.k, in.v, in.offsets, in.scale);
+  return {.comparisons = {{"out", found.out, expected.out}, {"lse", found.lse, expected.lse}},
+          .run = [=] { attention(in.q, in.k, in.v, in.offsets, in.scale); },
+          .bytes = bytes_of({in.q, in.k, in.v, found.out}),
+          .flops = 4 * static_cast<double>(size.columns) * in.pairs};
+}
+
+OpCase attention_backward_case(const OpSize& size, at::ScalarType type) {
+  const AttentionInput in = attention_input(size, type);
+  const at::Tensor q64 = leaf(in.q), k64 = leaf(in.k), v64 = leaf(in.v);
+  torch::autograd::backward({reference::attention(q64, k64, v64, in.offsets, in.scale).out},
+                            {in.dout.to(at::kDouble)});
+  const AttentionResult r = attention(in.q, in.k, in.v, in.offsets, in.scale);
+  const auto backward = [=] {
+    return attention_backward(in.dout, in.q, in.k, in.v, r.out, r.lse, in.offsets, in.scale);
+  };
+  const AttentionGradients g = backward();
+  const auto value = [=](const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
+    return weighted(attention(q, k, v, in.offsets, in.scale).out, in.dout);
+  };
+  return {
+      .comparisons = {{"dq", g.dq, q64.grad()}, {"dk", g.dk, k64.grad()}, {"dv", g.dv, v64.grad()}},
+      .slopes = {{"q", in.q, g.dq, [=](const at::Tensor& x) { return value(x, in.k, in.v); }},
+                 {"k", in.k, g.dk, [=](const at::Tensor& x) { return value(in.q, x, in.v); }},
+                 {"v", in.v, g.dv, [=](const at::Tensor& x) { return value(in.q, in.k, x); }}},
+      .run = [=] { backward(); },
+      .bytes = 2 * bytes_of({in.q, in.k, in.v, in.dout}),
+      .flops = 10 * static_cast<double>(size.columns) * in.pairs};
+}
+
+std::vector<OpRow> make_table() {
+  const std::vector<at::ScalarType> both = {at::kFloat, at::kBFloat16}, fp32 = {at::kFloat};
+  // One channel has no gradient through a norm; odd sizes leave a rest behind every wide register.
+  const std::vector<OpSize> norm = {{1, 64}, {3, 7}, {65, 24}, {200, 129}, {33, 512}};
+  const std::vector<OpSize> plain = {{1, 1},     {1, 64},   {3, 7}, {65, 24},
+                                     {200, 129}, {33, 512}, {0, 8}};
+  const std::vector<OpSize> heads = {{1, 2, 1}, {5, 6, 3}, {40, 64, 8}, {17, 34, 2}};
+  const std::vector<OpSize> logits = {{1, 2}, {9, 37}, {33, 8191}, {4, 20000}};
+  const std::vector<OpSize> table = {{1, 1, 11}, {3, 7, 11}, {200, 129, 5}, {33, 512, 90}};
+  const std::vector<OpSize> flat = {{1}, {15}, {1000}, {200001}};
+  const std::vector<OpSize> products = {{2, 40, 7}, {17, 33, 5}, {100, 31, 257}, {300, 65, 513}};
+  const std::vector<OpSize> documents = {{7, 3, 2}, {40, 7, 4}, {300, 17, 6}, {257, 64, 8}};
+  const OpSize wide{2048, 1376}, narrow{2048, 512}, shard{4 << 20}, one_table{2048, 512, 8192};
+  return {{"rms_norm", both, norm, narrow, rms_norm_case},
+          {"rms_norm_backward", both, norm, narrow, rms_norm_backward_case},
+          {"rope", both, heads, {2048, 64, 8}, rope_case},
+          {"swiglu", both, plain, wide, swiglu_case},
+          {"swiglu_backward", both, plain, wide, swiglu_backward_case},
+          {"cross_entropy", fp32, logits, {512, 8192}, cross_entropy_case},
+          {"embedding", both, table, one_table, embedding_case},
+          {"embedding_backward", both, table, one_table, embedding_backward_case},
+          {"dropout", both, plain, narrow, dropout_case},
+          {"adamw", fp32, flat, shard, adamw_case},
+          {"square_sum", both, flat, shard, square_sum_case},
+          {"matmul", both, products, {2048, 1376, 512}, matmul_case},
+          {"attention", both, documents, {2048, 64, 8}, attention_case},
+          {"attention_backward", both, documents, {2048, 64, 8}, attention_backward_case}};
+}
+
+}  // namespace
+
+std::span<const OpRow> op_table() {
+  static const std::vector<OpRow> table = make_table();
+  return table;
+}
+
+double error_of(const Comparison& comparison) {
+  return reference::relative_error(comparison.found, comparison.expected);
+}
+
+}  // namespace strata::ops

@@ -1,0 +1,139 @@
+// Oracle: the formulas in double (reference.h), and central differences of the ops themselves.
+//
+//   test_ops            every test
+//   test_ops --perf     the table again, with times of one thread beside those of memcpy
+#include "op_table.h"
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+
+namespace strata::ops {
+namespace {
+
+// Relative to the largest value; bf16 keeps 8 bits of every result.
+double tolerance_of(at::ScalarType type) { return type == at::kFloat ? 1e-5 : 2e-2; }
+
+std::string name_of(const OpRow& row, const OpSize& size, at::ScalarType type) {
+  return fmt::format("{:<19} {:<8} {:>6} x {:>5} x {:>4}", row.name, c10::toString(type), size.rows,
+                     size.columns, size.third);
+}
+
+// The largest relative difference between sum(gradient * direction) and the slope along random
+// directions. Central differences in fp32: the step is a compromise between curvature and rounding.
+double slope_error(const Slope& slope) {
+  const double step = 1e-2;
+  double worst = 0;
+  for (int repeat = 0; repeat < 3; ++repeat) {
+    const at::Tensor direction = at::randn_like(slope.x);
+    const double rise =
+        slope.value(slope.x + direction * step) - slope.value(slope.x - direction * step);
+    const double expected =
+        (slope.gradient.to(at::kDouble) * direction.to(at::kDouble)).sum().item<double>();
+    worst =
+        std::max(worst, std::abs(rise / (2 * step) - expected) / std::max(1.0, std::abs(expected)));
+  }
+  return worst;
+}
+
+TEST(OpTable, EqualsDouble) {
+  at::manual_seed(1);
+  for (const OpRow& row : op_table()) {
+    for (at::ScalarType type : row.types) {
+      for (const OpSize& size : row.sizes) {
+        for (const Comparison& comparison : row.make(size, type).comparisons) {
+          EXPECT_LT(error_of(comparison), tolerance_of(type))
+              << name_of(row, size, type) << ": " << comparison.what;
+        }
+      }
+    }
+  }
+}
+
+TEST(OpTable, GradientsAreSlopes) {
+  at::manual_seed(4);
+  for (const OpRow& row : op_table()) {
+    // Small sizes: sums of many terms in fp32 would drown the slope.
+    for (const OpSize& size : row.sizes) {
+      if (size.rows * size.columns > 2000) continue;
+      for (const Slope& slope : row.make(size, at::kFloat).slopes) {
+        EXPECT_LT(slope_error(slope), 2e-2) << name_of(row, size, at::kFloat) << ": " << slope.what;
+      }
+    }
+  }
+}
+
+TEST(OpTable, HasEveryOpOnceAndEveryGradientASlope) {
+  std::vector<std::string> names;
+  for (const OpRow& row : op_table()) {
+    names.push_back(row.name);
+    if (!row.name.ends_with("_backward")) continue;
+    EXPECT_FALSE(row.make(row.sizes[1], at::kFloat).slopes.empty()) << row.name;
+  }
+  for (const char* op : {"adamw", "attention", "cross_entropy", "dropout", "embedding", "matmul",
+                         "rms_norm", "rope", "square_sum", "swiglu"}) {
+    EXPECT_EQ(std::count(names.begin(), names.end(), op), 1) << op;
+  }
+}
+
+// Seconds of one call: the best of several rounds of at least 20 ms, after one to warm up.
+double best_seconds(const std::function<void()>& run) {
+  using Clock = std::chrono::steady_clock;
+  double best = 1e30;
+  for (int round = 0; round < 8; ++round) {
+    const auto start = Clock::now();
+    double elapsed = 0;
+    int calls = 0;
+    for (; elapsed < 0.02; ++calls) {
+      run();
+      elapsed = std::chrono::duration<double>(Clock::now() - start).count();
+    }
+    if (round > 0) best = std::min(best, elapsed / calls);
+  }
+  return best;
+}
+
+// GB/s, reading and writing counted, of a copy that moves about as much as the op.
+double memcpy_rate(double bytes) {
+  std::vector<char> from(static_cast<size_t>(bytes / 2), 1), to(from.size());
+  const double seconds = best_seconds([&] { std::memcpy(to.data(), from.data(), from.size()); });
+  return bytes / seconds / 1e9;
+}
+
+void print_performance() {
+  at::manual_seed(1);
+  at::set_num_threads(1);
+  fmt::print("{:<48} {:>9} {:>9} {:>9} {:>8} {:>9}\n", "op, type, size", "error", "us", "GB/s",
+             "memcpy", "GFLOP/s");
+  for (const OpRow& row : op_table()) {
+    for (at::ScalarType type : row.types) {
+      const OpCase one = row.make(row.timed, type);
+      double error = 0;
+      for (const Comparison& comparison : one.comparisons) {
+        error = std::max(error, error_of(comparison));
+      }
+      const double seconds = best_seconds(one.run);
+      const std::string flops =
+          one.flops > 0 ? fmt::format("{:.0f}", one.flops / seconds / 1e9) : "";
+      fmt::print("{} {:>9.1e} {:>9.1f} {:>9.2f} {:>8.2f} {:>9}\n", name_of(row, row.timed, type),
+                 error, seconds * 1e6, one.bytes / seconds / 1e9, memcpy_rate(one.bytes), flops);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace strata::ops
+
+int main(int argc, char** argv) {
+  if (argc == 2 && std::string_view(argv[1]) == "--perf") {
+    strata::ops::print_performance();
+    return 0;
+  }
+  testing::InitGoogleTest(&argc, argv);
+  return RUN_ALL_TESTS();
+}
