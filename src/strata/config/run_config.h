@@ -148,6 +148,11 @@ struct LaunchConfig {
   int num_cpu_threads_per_process = 0;  // 0: cores / local ranks, unless OMP_NUM_THREADS is set
   std::string log_dir;                  // output of all ranks but the first goes to files here
   bool no_python = false;               // start the named program itself instead of the recipe
+  bool enable_cpu_affinity = false;     // every rank has cores of its own
+  int max_restarts = 0;                 // of all ranks, after one failed
+  std::string rdzv_backend = "static";  // static, c10d
+  std::string rdzv_conf;                // "timeout=300,..."
+  int64_t hang_timeout_s = 0;           // of a rank's wait for others; 0: 9/10 of ddp_timeout
 };
 
 // Of `strata chat` alone. What is not set is taken from the model's generation_config.json, then
