@@ -10,6 +10,7 @@ import yaml
 
 from running import PROGRAM, environment
 from tiny_llama import make_rows, write_rows
+from two_machines import two_machines
 
 TOP = {"compute_environment": "LOCAL_MACHINE", "debug": False, "distributed_type": "FSDP",
        "downcast_bf16": "no", "machine_rank": 0, "main_training_function": "main",
@@ -39,9 +40,12 @@ def words_of(line):
     return re.findall(r'--[\w-]+="[^"]*"|"[^"]*"|\S+', line.replace("\\\n", " "))
 
 
+def unquoted(words):
+    return [re.sub(r'^(--[\w-]+=)?"(.*)"$', r"\1\2", word) for word in words]
+
+
 def start(words):
-    words = [re.sub(r'^(--[\w-]+=)?"(.*)"$', r"\1\2", word) for word in words]
-    return subprocess.Popen([str(PROGRAM), *words], text=True, stdout=subprocess.PIPE,
+    return subprocess.Popen([str(PROGRAM), *unquoted(words)], text=True, stdout=subprocess.PIPE,
                             stderr=subprocess.PIPE, env=environment())
 
 
@@ -89,26 +93,19 @@ def test_full_fine_tuning_on_two_machines(place, inputs):
     section = {**FSDP, "fsdp_transformer_layer_cls_to_wrap": "LlamaDecoderLayer"}
     (place / "configs" / "fsdp_config.yaml").write_text(
         yaml.safe_dump({**TOP, "fsdp_config": section}))
-    port = free_port()
-    machines = [start(changed(TWO_MACHINES, main_process_ip="localhost", main_process_port=port,
-                              machine_rank=rank, num_processes=2,
-                              model_name=inputs.model("plain"), dataset_name="data",
-                              max_seq_len=64, max_steps=4, logging_steps=1, save_steps=2,
-                              output_dir="out"))
-                for rank in range(2)]
-    for machine in machines:
-        finish(machine)
+    with two_machines() as (first, second, _):
+        runs = [machine.start(
+            [PROGRAM, *unquoted(changed(
+                TWO_MACHINES, main_process_ip=first.address, main_process_port=29777,
+                machine_rank=rank, num_processes=2, model_name=inputs.model("plain"),
+                dataset_name="data", max_seq_len=64, max_steps=4, logging_steps=1, save_steps=2,
+                output_dir="out"))], **environment())
+            for rank, machine in enumerate((first, second))]
+        outputs = [run.communicate(timeout=120)[0] for run in runs]
+        assert [run.returncode for run in runs] == [0, 0], outputs
     assert step_count(place / "out") == 4
     assert {"checkpoint-2", "checkpoint-4"} <= {p.name for p in (place / "out").iterdir()}
     loads_whole(place / "out")
-
-
-def free_port():
-    import socket
-
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        return probe.getsockname()[1]
 
 
 LORA = r"""

@@ -1,5 +1,6 @@
 # Oracle: bash runs the written script with stand-ins for sbatch, srun and scontrol on PATH; what two
-# "machines" of one rank train equals a run of two ranks without SLURM; sbatch's manual for options.
+# "machines" (network namespaces) of one rank train equals a run of two ranks without SLURM; sbatch's
+# manual for options.
 import json
 import os
 import re
@@ -10,13 +11,18 @@ import time
 import pytest
 
 from running import PROGRAM, base_flags, environment, flag_words, run_strata
+from two_machines import two_machines
 
 # One process a node, told apart by SLURM_NODEID; signals are passed on, as the real one does.
 SRUN = """#!/bin/bash
 echo "$@" > "$FAKE/srun.log"
 while [[ $1 == --* ]]; do shift; done
 pids=()
-for ((i = 0; i < SLURM_NNODES; i++)); do SLURM_NODEID=$i "$@" & pids+=($!); done
+spaces=($FAKE_NAMESPACES)
+for ((i = 0; i < SLURM_NNODES; i++)); do
+  SLURM_NODEID=$i ${spaces:+ip netns exec ${spaces[i]}} "$@" &
+  pids+=($!)
+done
 trap 'kill -USR1 "${pids[@]}"' USR1
 trap 'kill -TERM "${pids[@]}"' TERM
 highest=0
@@ -28,7 +34,7 @@ done
 exit $highest
 """
 SCONTROL = """#!/bin/bash
-[[ $1 == show ]] && echo localhost
+[[ $1 == show ]] && echo "$FAKE_ADDRESS"
 [[ $1 == requeue ]] && echo "$2" > "$FAKE/requeued"
 exit 0
 """
@@ -48,6 +54,7 @@ def cluster(tmp_path, monkeypatch):
         (folder / name).chmod(0o755)
     monkeypatch.chdir(tmp_path)
     return {**environment(), "PATH": f"{folder}:{os.environ['PATH']}", "FAKE": str(folder),
+            "FAKE_NAMESPACES": "", "FAKE_ADDRESS": "10.77.0.1",
             "SLURM_NNODES": "2", "SLURM_JOB_NODELIST": "n[1-2]",
             # The meeting point's port comes from it.
             "SLURM_JOB_ID": str(100000 + os.getpid() % 9000)}
@@ -168,8 +175,11 @@ def test_job_trains_on_two_machines_and_comes_again_from_its_checkpoint(cluster,
         result = slurm(cluster, "--script", "job.sbatch", "--cpu", "--num_processes", 2, "--nodes",
                        2, "train.py", *words)
         assert result.returncode == 0, result.stderr
-        process = start_job(cluster, "job.sbatch")
-        output = process.communicate(timeout=120)[0]
+        with two_machines() as (first, second, _):
+            cluster["FAKE_NAMESPACES"] = f"{first.namespace} {second.namespace}"
+            cluster["FAKE_ADDRESS"] = first.address
+            process = start_job(cluster, "job.sbatch")
+            output = process.communicate(timeout=120)[0]
         assert process.returncode == 0, output
         state = json.loads((tmp_path / "out it's" / "trainer_state.json").read_text())
         return state
