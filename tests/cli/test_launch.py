@@ -40,8 +40,6 @@ WRONG = {
                   r"expected the name or address of machine 0"),
     "host_name_on_one_machine": (["--num_processes", "2", "--main_process_ip", "nowhere.invalid"],
                                  r'main_process_ip: found "nowhere\.invalid", which has no address'),
-    "loopback": ([*TWO_MACHINES, "--main_process_ip", "localhost"],
-                 r'main_process_ip: found "localhost", an address that means every machine itself'),
     "machine_rank": ([*TWO_MACHINES, "--machine_rank", "2", "--main_process_ip", "10.0.0.1"],
                      r"launch --machine_rank: found 2, expected less than num_machines \(2\)"),
     "machine_rank_alone": (["--machine_rank", "1"],
@@ -76,15 +74,13 @@ def test_port_in_use(tmp_path):
 
 
 def test_master_addr_of_another_launcher(tmp_path):
-    flags = [str(PROGRAM), *RECIPE]
-    for host, message in (("no-such-host.invalid", "which has no address"),
-                          ("127.0.0.1", "an address that means every machine itself")):
-        result = subprocess.run(
-            flags, capture_output=True, text=True, timeout=60, cwd=tmp_path,
-            env={**environment(), "RANK": "0", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "1",
-                 "LOCAL_RANK": "0", "MASTER_ADDR": host, "MASTER_PORT": "29500"})
-        assert result.returncode == 2, result.stderr
-        assert result.stderr.startswith(f'[rank 0] error: MASTER_ADDR: found "{host}", {message}')
+    result = subprocess.run(
+        [str(PROGRAM), *RECIPE], capture_output=True, text=True, timeout=60, cwd=tmp_path,
+        env={**environment(), "RANK": "0", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "1",
+             "LOCAL_RANK": "0", "MASTER_ADDR": "no-such-host.invalid", "MASTER_PORT": "29500"})
+    assert result.returncode == 2, result.stderr
+    assert result.stderr.startswith(
+        '[rank 0] error: MASTER_ADDR: found "no-such-host.invalid", which has no address')
 
 
 # Where ranks run.

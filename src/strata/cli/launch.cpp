@@ -115,8 +115,7 @@ int run_launch(const std::vector<std::string>& arguments) {
 
   const config::LaunchConfig& launch = settings.config.launch;
   if (launch.num_machines > 1 || launch.num_processes > 1) {
-    launch::require_usable_address("main_process_ip", launch.main_process_ip,
-                                   /*is_shared=*/launch.num_machines > 1);
+    launch::require_known_host("main_process_ip", launch.main_process_ip);
   }
   const launch::MachineFacts machine = launch::inspect_machine(launch);
   if (!own_program && !launch.cpu && machine.num_devices > 0) {

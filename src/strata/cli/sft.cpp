@@ -68,9 +68,7 @@ void quiet_library() {
 
 // Variables of other launchers; our own has looked at its flag already.
 void require_meeting_point(const launch::RankEnvironment& ranks) {
-  if (ranks.world_size == 1) return;
-  launch::require_usable_address("MASTER_ADDR", ranks.master_addr,
-                                 /*is_shared=*/ranks.local_world_size < ranks.world_size);
+  if (ranks.world_size > 1) launch::require_known_host("MASTER_ADDR", ranks.master_addr);
 }
 
 // A rank that is started again goes on from what its run has saved, not from an older run's.
