@@ -76,7 +76,6 @@ TEST(LlamaConfig, WhatIsNotComputedIsRefused) {
   expect_error<ConfigError>(R"({"hidden_act": "gelu"})", "hidden_act \"gelu\"");
   expect_error<ConfigError>(R"({"rope_scaling": {"type": "yarn", "factor": 2}})", "\"yarn\"");
   expect_error<ConfigError>(R"({"attention_dropout": 0.1})", "attention_dropout");
-  expect_error<ConfigError>(R"({"quantization_config": {}})", "quantization_config");
 }
 
 TEST(Registry, UnknownFamilyListsTheKnownOnes) {

@@ -115,11 +115,6 @@ void check_supported(const ConfigReader& config) {
     throw ConfigError("config.json: found attention_dropout = {}, expected 0; set it to 0",
                       dropout);
   }
-  if (config.has("quantization_config")) {
-    throw ConfigError(
-        "config.json: found quantization_config, expected unquantized weights; "
-        "dequantize the checkpoint first");
-  }
 }
 
 std::optional<int64_t> parse_padding_id(const ConfigReader& config, int64_t vocab_size) {
