@@ -2,61 +2,18 @@
 # own reader of the files that `strata config` writes.
 import json
 import os
-import pty
-import select
 import subprocess
 import sys
 import termios
-import time
 
 import pytest
 import yaml
 
 from running import PROGRAM, environment
+from terminal import Terminal
 
 DOWN = "\x1b[B"
 ACCELERATE = [sys.executable, "-m", "accelerate.commands.accelerate_cli"]
-
-
-class Terminal:
-    """A program on a terminal of its own; what it wrote is in `text`."""
-
-    def __init__(self, command, **variables):
-        self.main, side = pty.openpty()
-        self.process = subprocess.Popen(
-            list(map(str, command)), stdin=side, stdout=side, stderr=side, start_new_session=True,
-            env={**environment(), "TERM": "xterm", "COLUMNS": "200", **variables})
-        os.close(side)
-        self.text = ""
-
-    def read_until_quiet(self, quiet_s, limit_s=60):
-        """Until something came and then nothing more for a while."""
-        deadline = time.monotonic() + limit_s
-        got = False
-        while time.monotonic() < deadline:
-            ready, _, _ = select.select([self.main], [], [], quiet_s if got else 1)
-            if not ready and got:
-                return True
-            if ready:
-                try:
-                    chunk = os.read(self.main, 65536)
-                except OSError:  # the other side is closed: the program ended
-                    return False
-                if not chunk:
-                    return False
-                self.text += chunk.decode(errors="replace")
-                got = True
-        raise AssertionError(f"silent for {limit_s} s after {self.text[-500:]!r}")
-
-    def send(self, keys):
-        os.write(self.main, keys.encode())
-
-    def end(self):
-        while self.read_until_quiet(0.2, 20):
-            pass
-        code = self.process.wait(timeout=20)
-        os.close(self.main)
-        return code
 
 
 def drive(command, answers, quiet_s):

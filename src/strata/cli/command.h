@@ -25,11 +25,17 @@ int run_sft(const std::vector<std::string>& arguments);
 int run_selftest(const std::vector<std::string>& arguments);
 int run_chat(const std::vector<std::string>& arguments);
 int run_config(const std::vector<std::string>& arguments);
+int run_env(const std::vector<std::string>& arguments);
+int run_slurm(const std::vector<std::string>& arguments);
 int run_to_fsdp2(const std::vector<std::string>& arguments);
 int run_inspect(const std::vector<std::string>& arguments);
 int run_convert(const std::vector<std::string>& arguments);
 int run_merge_weights(const std::vector<std::string>& arguments);
 int run_merge_adapter(const std::vector<std::string>& arguments);
+
+// Public guides name their own script; the recipe stands in for it, which is said on standard
+// error. Throws ConfigError for what is no recipe.
+void require_recipe(const std::string& program);
 
 // True when --help or -h is among the arguments.
 bool wants_help(const std::vector<std::string>& arguments);

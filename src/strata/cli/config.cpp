@@ -23,7 +23,7 @@ constexpr const char* kUsage =
     "                                             writes a file without questions\n"
     "       strata config update [--config_file FILE]\n"
     "                                             adds what an older file lacks\n"
-    "       strata config convert --to fsdp2|strata FILE [--output_file F] "
+    "       strata config convert --to fsdp2|deepspeed|strata FILE [--output_file F] "
     "[--overwrite]\n"
     "       strata config docs                    the page docs/guide/settings.md\n";
 

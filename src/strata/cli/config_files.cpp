@@ -13,6 +13,7 @@
 #include "strata/cli/config_questions.h"
 #include "strata/cli/run_sources.h"
 #include "strata/config/accelerate_file.h"
+#include "strata/config/deepspeed_export.h"
 #include "strata/config/describe.h"
 #include "strata/config/flags.h"
 #include "strata/config/settings_files.h"
@@ -179,9 +180,15 @@ int convert(const std::vector<std::string>& flags) {
     write_converted(texts, converted_to_fsdp2(source, target.extension() == ".json"));
     return 0;
   }
-  const config::Settings settings = settings_of_file(source);
+  config::Settings settings = settings_of_file(source);
+  const bool to_deepspeed = texts.at("to") == "deepspeed";
+  const std::string content =
+      to_deepspeed ? dump_python(config::to_deepspeed(settings, settings.warnings), /*indent=*/2,
+                                 /*sort_keys=*/false) +
+                         "\n"
+                   : config::given_settings(settings);
   print_warnings(settings.warnings);
-  write_converted(texts, config::given_settings(settings));
+  write_converted(texts, content);
   return 0;
 }
 

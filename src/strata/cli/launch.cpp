@@ -12,7 +12,9 @@
 #include "strata/cli/run_sources.h"
 #include "strata/config/describe.h"
 #include "strata/config/flags.h"
-#include "strata/launch/supervisor.h"
+#include "strata/launch/address.h"
+#include "strata/launch/rendezvous_conf.h"
+#include "strata/launch/restarts.h"
 
 namespace strata::cli {
 namespace {
@@ -45,7 +47,46 @@ bool is_own_program(const config::LaunchLine& line) {
   return false;
 }
 
+void watch_for_hangs(const config::RunConfig& config, bool own_program, launch::LaunchPlan& plan) {
+  const config::LaunchConfig& launch = config.launch;
+  // Before the ranks give up by themselves, who cannot tell where the others are.
+  plan.hang_timeout = launch.hang_timeout_s > 0
+                          ? std::chrono::seconds(launch.hang_timeout_s)
+                          : std::chrono::milliseconds(config.shard.ddp_timeout_s * 900);
+  plan.stack_dir = !launch.log_dir.empty() ? launch.log_dir
+                   : own_program           ? "."
+                                           : config.train.output_dir;
+}
+
+int run_ranks(const config::LaunchConfig& launch, launch::LaunchPlan& plan) {
+  for (const std::string& key : launch::parse_rendezvous_conf(launch.rdzv_conf).without_effect) {
+    print_warnings({fmt::format("rdzv_conf: {} has no effect here", key)});
+  }
+  std::fflush(nullptr);
+  if (!launch::uses_meeting(launch)) return launch::run_with_restarts(plan, {});
+  launch::Meeting meeting(launch::meeting_options(launch, plan.world_size));
+  return launch::run_with_restarts(plan, {.meeting = &meeting});
+}
+
 }  // namespace
+
+void require_recipe(const std::string& program) {
+  if (program == "sft") return;
+  const std::string name = std::filesystem::path(program).filename().string();
+  if (name.find("seq2seq") != std::string::npos) {
+    throw ConfigError(
+        "{}: found a sequence-to-sequence recipe, expected sft; it is not supported "
+        "in this version",
+        program);
+  }
+  if (!name.ends_with(".py")) {
+    throw ConfigError(
+        "{}: found an unknown recipe, expected sft or a script's name ending in .py; "
+        "for a program of your own add --no_python",
+        program);
+  }
+  fmt::print(stderr, "{}: running the built-in recipe sft in its place\n", program);
+}
 
 int run_launch(const std::vector<std::string>& arguments) {
   const double start_time = seconds_since_1970();
@@ -73,6 +114,9 @@ int run_launch(const std::vector<std::string>& arguments) {
   print_warnings(settings.warnings);
 
   const config::LaunchConfig& launch = settings.config.launch;
+  if (launch.num_machines > 1 || launch.num_processes > 1) {
+    launch::require_known_host("main_process_ip", launch.main_process_ip);
+  }
   const launch::MachineFacts machine = launch::inspect_machine(launch);
   if (!own_program && !launch.cpu && machine.num_devices > 0) {
     print_warnings({fmt::format(
@@ -87,9 +131,9 @@ int run_launch(const std::vector<std::string>& arguments) {
     sources.world_size = plan.world_size;
     config::resolve(sources);
   }
+  watch_for_hangs(settings.config, own_program, plan);
   plan.environment.emplace_back(kLaunchFlagsVariable, launch_flags_value(line.flags));
-  std::fflush(nullptr);
-  return launch::run_workers(plan, {});
+  return run_ranks(launch, plan);
 }
 
 }  // namespace strata::cli

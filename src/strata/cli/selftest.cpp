@@ -107,7 +107,8 @@ std::vector<Json> rows_of(const Test& test, const train::Layout& layout) {
   }
   std::fflush(nullptr);
   const int code = launch::run_workers(plan_of(test, layout, output),
-                                       {.streams = {.out = file.get(), .err = file.get()}});
+                                       {.streams = {.out = file.get(), .err = file.get()}})
+                       .exit_code;
   if (code == 0) return report::read_metrics(output / "metrics.jsonl");
   const std::string said = read_file(log);
   const size_t error = said.find("error: ");

@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include <c10/util/Logging.h>
 #include <fmt/format.h>
 
 #include "strata/base/error.h"
@@ -11,7 +12,10 @@
 #include "strata/cli/run_sources.h"
 #include "strata/config/describe.h"
 #include "strata/config/serialize.h"
+#include "strata/launch/address.h"
 #include "strata/launch/environment.h"
+#include "strata/launch/restarts.h"
+#include "strata/launch/stack_trace.h"
 #include "strata/report/progress.h"
 #include "strata/train/run.h"
 
@@ -56,6 +60,31 @@ void require_all_ranks(const config::Settings& settings, const launch::RankEnvir
       wanted, settings.source_of("num_processes"), ranks.world_size);
 }
 
+// It warns of every host name without a reverse entry and of every attempt to connect.
+void quiet_library() {
+  ::setenv("TORCH_CPP_LOG_LEVEL", "ERROR", /*replace=*/0);
+  c10::initLogging();
+}
+
+// Variables of other launchers; our own has looked at its flag already.
+void require_meeting_point(const launch::RankEnvironment& ranks) {
+  if (ranks.world_size > 1) launch::require_known_host("MASTER_ADDR", ranks.master_addr);
+}
+
+// A rank that is started again goes on from what its run has saved, not from an older run's.
+void resume_after_restart(config::RunConfig& config, int rank) {
+  const int count = launch::restart_count();
+  if (count == 0) return;
+  const bool has_saved = launch::has_saved_since_launch(config.train.output_dir);
+  if (has_saved) config.train.resume_from_checkpoint = "true";
+  if (rank != 0) return;
+  fmt::print(stderr, "restart {}: {}\n", count,
+             has_saved ? "going on from the newest checkpoint in " + config.train.output_dir
+             : config.train.resume_from_checkpoint.empty()
+                 ? "nothing was saved yet, starting from the beginning"
+                 : "nothing was saved yet, resuming as before");
+}
+
 }  // namespace
 
 int run_sft(const std::vector<std::string>& arguments) {
@@ -63,18 +92,25 @@ int run_sft(const std::vector<std::string>& arguments) {
     fmt::print("{}{}", kUsage, config::flags_help(config::Scope::kRun));
     return 0;
   }
+  quiet_library();
   config::Sources sources = rank_sources(arguments);
   const launch::RankEnvironment ranks = launch::detect_rank_environment();
   sources.world_size = ranks.world_size;
-  const config::Settings settings = config::resolve(sources);
+  config::Settings settings = config::resolve(sources);
   config::require_runnable(settings);
   require_all_ranks(settings, ranks);
+  require_meeting_point(ranks);
+  resume_after_restart(settings.config, ranks.rank);
   // A launcher has said them already.
   const bool is_launched = sources.environment.contains(kLaunchFlagsVariable);
   if (ranks.rank == 0 && !is_launched) print_warnings(settings.warnings);
+  Status status(ranks.status_descriptor);
+  launch::write_stacks_on_request(status.page(), ranks.stack_descriptor);
+  train::Output output = terminal_output();
+  output.status = &status;
   const train::RunResult result =
       train::run_sft(settings.config, ranks, config::to_json_text(settings.config),
-                     config::settings_hash(settings.config), terminal_output());
+                     config::settings_hash(settings.config), output);
   return result.is_stopped ? launch::kStoppedExitCode : 0;
 }
 

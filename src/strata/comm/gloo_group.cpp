@@ -1,10 +1,13 @@
 #include "strata/comm/gloo_group.h"
 
+#include <cstring>
+
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
 #include "strata/base/error.h"
 #include "strata/comm/single_group.h"
+#include "strata/comm/tcp.h"
 
 namespace strata::comm {
 namespace {
@@ -29,6 +32,19 @@ auto translate(const char* collective, int rank, F&& call) {
         "at the first failing rank's message",
         collective, rank, first_sentence(e.what()));
   }
+}
+
+// A machine that is busy still answers: its system does.
+constexpr std::chrono::seconds kLongestSilence{20};
+
+std::shared_ptr<::gloo::transport::Device> make_device(const std::string& address_of_rank_0) {
+  // The variable by which PyTorch's users choose a network.
+  const char* interface = std::getenv("GLOO_SOCKET_IFNAME");
+  if (interface != nullptr && *interface != '\0') {
+    const std::string first(interface, std::strcspn(interface, ","));
+    return c10d::ProcessGroupGloo::createDeviceForInterface(first);
+  }
+  return c10d::ProcessGroupGloo::createDeviceForHostname(local_address_towards(address_of_rank_0));
 }
 
 class GlooWork final : public Work {
@@ -141,13 +157,11 @@ std::unique_ptr<Group> make_gloo_group(Rendezvous& rendezvous, const std::string
   const int size = static_cast<int>(ranks.size());
   auto options = c10d::ProcessGroupGloo::Options::create(rendezvous.options().timeout);
   return translate("connect", rank, [&]() -> std::unique_ptr<Group> {
-    const std::string& address = rendezvous.options().address;
-    const bool local = address == "127.0.0.1" || address == "localhost";
-    options->devices.push_back(local ? c10d::ProcessGroupGloo::createDeviceForHostname("127.0.0.1")
-                                     : c10d::ProcessGroupGloo::createDefaultDevice());
+    options->devices.push_back(make_device(rendezvous.options().address));
     auto base = c10::intrusive_ptr<c10d::Store>::reclaim_copy(&rendezvous.store());
     auto store = c10::make_intrusive<c10d::PrefixStore>("group/" + name, base);
     auto backend = c10::make_intrusive<c10d::ProcessGroupGloo>(store, rank, size, options);
+    limit_silence_of_machines(kLongestSilence);
     return std::make_unique<GlooGroup>(backend, rank, size);
   });
 }

@@ -1,6 +1,7 @@
 #include "strata/comm/rendezvous.h"
 
 #include <numeric>
+#include <thread>
 
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
@@ -9,6 +10,7 @@
 #include "strata/comm/gloo_group.h"
 #include "strata/comm/shm_group.h"
 #include "strata/comm/single_group.h"
+#include "strata/comm/watched_group.h"
 
 namespace strata::comm {
 
@@ -30,6 +32,7 @@ Rendezvous::Rendezvous(const RendezvousOptions& options)
   store_options.numWorkers = options.world_size;
   store_options.waitWorkers = true;
   store_options.timeout = std::min(options.timeout, options.join_timeout);
+  if (options.listen_descriptor >= 0) store_options.masterListenFd = options.listen_descriptor;
   // A supervisor such as torchrun may already serve the port in this process tree.
   if (const char* hosted = std::getenv("TORCHELASTIC_USE_AGENT_STORE")) {
     if (std::string_view(hosted) == "True") store_options.isServer = false;
@@ -69,6 +72,7 @@ void Rendezvous::require_same(const std::string& what, const std::string& value)
       const std::vector<uint8_t> bytes = store.get(key(rank));
       values.emplace_back(bytes.begin(), bytes.end());
     }
+    store.add("same/" + what + "/read", 1);
   } catch (const std::exception& e) {
     const std::string reason = e.what();
     throw CommError(
@@ -79,6 +83,7 @@ void Rendezvous::require_same(const std::string& what, const std::string& value)
   for (int rank = 0; rank < options_.world_size; ++rank) {
     const std::string& other = values[static_cast<size_t>(rank)];
     if (other != value) {
+      await_readers(what);
       throw ConfigError(
           "{}: found \"{}\" on rank {} but \"{}\" on rank {}, expected the same on all "
           "ranks; start every rank with the same flags, files and environment",
@@ -87,17 +92,34 @@ void Rendezvous::require_same(const std::string& what, const std::string& value)
   }
 }
 
-std::unique_ptr<Group> Rendezvous::make_group(const std::string& name, std::vector<int> ranks) {
+void Rendezvous::await_readers(const std::string& what) {
+  if (options_.rank != 0) return;
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(3);
+  try {
+    while (store().add("same/" + what + "/read", 0) < options_.world_size &&
+           std::chrono::steady_clock::now() < deadline) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+  } catch (const std::exception&) {
+    // Of the store: nobody can read any more.
+  }
+}
+
+std::unique_ptr<Group> Rendezvous::make_group(const std::string& name, std::vector<int> ranks,
+                                              bool is_watched) {
   if (ranks.empty()) {
     ranks.resize(static_cast<size_t>(options_.world_size));
     std::iota(ranks.begin(), ranks.end(), 0);
   }
   if (ranks.size() == 1) return make_single_group();
+  std::unique_ptr<Group> group;
   if (options_.shared_memory) {
     std::string reason;
-    if (auto group = make_shm_group(*this, name, ranks, reason)) return group;
+    group = make_shm_group(*this, name, ranks, reason);
   }
-  return make_gloo_group(*this, name, ranks);
+  if (!group) group = make_gloo_group(*this, name, ranks);
+  return options_.status != nullptr && is_watched ? watch(std::move(group), name, *options_.status)
+                                                  : std::move(group);
 }
 
 }  // namespace strata::comm

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "strata/base/status_page.h"
 #include "strata/comm/group.h"
 
 namespace c10d {
@@ -20,6 +21,8 @@ struct RendezvousOptions {
   int world_size = 1;
   std::string address = "127.0.0.1";
   int port = 29500;
+  // Of rank 0: an open socket bound to the port, which the store takes over; negative: none.
+  int listen_descriptor = -1;
   // How long any collective waits for its peers.
   std::chrono::seconds timeout{1800};
   // How long a rank waits for the others to appear; a rank that died before is noticed after this.
@@ -29,6 +32,8 @@ struct RendezvousOptions {
   int attempt = attempt_of_launcher();
   // Ranks of one machine use shared memory; false: TCP for them too.
   bool shared_memory = true;
+  // Is told what this rank waits for; null: nobody is. Must outlive all groups.
+  Status* status = nullptr;
 
   static int attempt_of_launcher();
 };
@@ -48,9 +53,15 @@ class Rendezvous {
 
   // The group of `ranks` (all of them by default), each of which must call this. Collective.
   // Through shared memory where all of them can (shm_group.h), else through TCP.
-  std::unique_ptr<Group> make_group(const std::string& name, std::vector<int> ranks = {});
+  // `is_watched` false: its waits are not told to the launcher (those of a thread in the
+  // background, while the rank waits elsewhere).
+  std::unique_ptr<Group> make_group(const std::string& name, std::vector<int> ranks = {},
+                                    bool is_watched = true);
 
  private:
+  // The store ends with rank 0, which therefore leaves last.
+  void await_readers(const std::string& what);
+
   RendezvousOptions options_;
   struct State;
   std::unique_ptr<State> state_;

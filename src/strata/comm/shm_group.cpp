@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "strata/base/error.h"
+#include "strata/base/status_page.h"
 #include "strata/comm/shm_collectives.h"
 
 namespace strata::comm {
@@ -82,13 +83,14 @@ Element element_of(at::ScalarType type) {
   }
 }
 
-// Signals go to the rank's own thread.
+// Signals go to the rank's own thread, but for the question where this one is.
 class SignalsBlocked {
  public:
   SignalsBlocked() {
     sigset_t all;
     ::sigfillset(&all);
     for (int fatal : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT}) ::sigdelset(&all, fatal);
+    ::sigdelset(&all, stack_trace_signal());
     ::pthread_sigmask(SIG_BLOCK, &all, &previous_);
   }
   ~SignalsBlocked() { ::pthread_sigmask(SIG_SETMASK, &previous_, nullptr); }

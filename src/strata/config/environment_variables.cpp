@@ -39,6 +39,17 @@ std::string setting_name(const std::string& variable) {
   return name;
 }
 
+// accelerate's launcher exports the strategy's name and the boolean of version 2 side by side, one
+// of them at its default; its plugin reads the one of the version.
+bool is_of_other_version(const Environment& environment, const std::string& variable) {
+  constexpr const char *kName = "FSDP_SHARDING_STRATEGY", *kBoolean = "FSDP_RESHARD_AFTER_FORWARD";
+  if (variable != kName && variable != kBoolean) return false;
+  if (!environment.contains(kName) || !environment.contains(kBoolean)) return false;
+  const auto version = environment.find("FSDP_VERSION");
+  const bool is_version_2 = version != environment.end() && version->second == "2";
+  return variable == (is_version_2 ? kName : kBoolean);
+}
+
 }  // namespace
 
 std::vector<Given> read_environment(const Environment& environment,
@@ -49,6 +60,7 @@ std::vector<Given> read_environment(const Environment& environment,
                           variable.starts_with("PARALLELISM_CONFIG_");
     // The last is a list that accelerate's launcher keeps for itself.
     if (!is_known || text.empty() || variable == "ACCELERATE_CONFIG_DS_FIELDS") continue;
+    if (is_of_other_version(environment, variable)) continue;
     const std::string name = setting_name(variable);
     const std::string source = "environment variable " + variable;
     if (!find_setting(name)) {

@@ -31,7 +31,9 @@ struct ParsedFlag {
 class FlagParser {
  public:
   FlagParser(std::span<const std::string> arguments, FlagSet set)
-      : arguments_(arguments), launch_(set == FlagSet::kLaunch) {
+      : arguments_(arguments),
+        launch_(set == FlagSet::kLaunch),
+        precedes_program_(set == FlagSet::kLaunch) {
     if (set == FlagSet::kRun) accepts_ = is_run_setting;
     if (set == FlagSet::kLaunch) {
       accepts_ = is_launch_setting;
@@ -39,8 +41,12 @@ class FlagParser {
     }
   }
   FlagParser(std::span<const std::string> arguments, std::span<const Setting> table,
-             std::string_view command)
-      : arguments_(arguments), launch_(false), table_(table), command_(command) {}
+             std::string_view command, bool precedes_program = false)
+      : arguments_(arguments),
+        launch_(false),
+        precedes_program_(precedes_program),
+        table_(table),
+        command_(command) {}
 
   // Reads the flag at `position`. Throws for unknown names, missing values and repetitions.
   ParsedFlag parse(size_t position) {
@@ -137,7 +143,7 @@ class FlagParser {
 
   // Before a program's name only a boolean can be meant for the switch; elsewhere any text is.
   bool is_switch_value(const Setting& setting, const std::string& text) const {
-    if (!launch_ || parse_boolean(text)) return true;
+    if (!precedes_program_ || parse_boolean(text)) return true;
     return std::ranges::find(setting.choices, text) != setting.choices.end();
   }
 
@@ -154,6 +160,7 @@ class FlagParser {
 
   std::span<const std::string> arguments_;
   bool launch_;
+  bool precedes_program_ = false;
   std::span<const Setting> table_ = settings_table();
   std::string_view command_ = "sft";
   bool (*accepts_)(const Setting&) = is_any_setting;
@@ -213,6 +220,50 @@ LaunchLine parse_launch_line(std::span<const std::string> arguments) {
   if (i < arguments.size()) line.program = arguments[i++];
   line.arguments.assign(arguments.begin() + i, arguments.end());
   return line;
+}
+
+OwnFlags take_own_flags(std::span<const Setting> table, std::string_view command,
+                        std::span<const std::string> arguments) {
+  FlagParser own(arguments, table, command, /*precedes_program=*/true);
+  FlagParser launch(arguments, FlagSet::kLaunch);
+  OwnFlags result;
+  size_t i = 0;
+  while (i < arguments.size() && starts_flag(arguments[i])) {
+    const std::string& word = arguments[i];
+    const std::string name =
+        word.starts_with("--") ? normalized_name(word.substr(2, word.find('=') - 2)) : "";
+    const bool is_own = find_setting(table, name) ||
+                        (name.starts_with("no_") && find_setting(table, name.substr(3)));
+    // An unknown name is suggested from both tables, the own first.
+    const bool is_own_typo = !find_setting(name) && closest_setting(table, name);
+    ParsedFlag parsed = is_own || is_own_typo ? own.parse(i) : launch.parse(i);
+    if (is_own) {
+      result.given.push_back(std::move(parsed.given));
+    } else {
+      result.rest.insert(result.rest.end(), arguments.begin() + i,
+                         arguments.begin() + i + parsed.used);
+    }
+    i += parsed.used;
+  }
+  result.rest.insert(result.rest.end(), arguments.begin() + i, arguments.end());
+  return result;
+}
+
+std::vector<std::string> without_flags(std::span<const std::string> arguments,
+                                       std::span<const std::string_view> names) {
+  if (arguments.size() == 1 && is_settings_file(arguments[0])) return {"--config", arguments[0]};
+  FlagParser parser(arguments, FlagSet::kMixed);
+  std::vector<std::string> kept;
+  size_t i = 0;
+  while (i < arguments.size() && starts_flag(arguments[i])) {
+    const ParsedFlag parsed = parser.parse(i);
+    if (std::ranges::find(names, parsed.given.setting->name) == names.end()) {
+      kept.insert(kept.end(), arguments.begin() + i, arguments.begin() + i + parsed.used);
+    }
+    i += parsed.used;
+  }
+  kept.insert(kept.end(), arguments.begin() + i, arguments.end());
+  return kept;
 }
 
 }  // namespace strata::config

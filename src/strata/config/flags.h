@@ -32,4 +32,19 @@ struct LaunchLine {
 
 LaunchLine parse_launch_line(std::span<const std::string> arguments);
 
+struct OwnFlags {
+  std::vector<Given> given;
+  std::vector<std::string> rest;  // a launch line
+};
+
+// Takes the flags of a subcommand's own table out of a launch line, where they stand among the
+// launcher's before the program's name.
+OwnFlags take_own_flags(std::span<const Setting> table, std::string_view command,
+                        std::span<const std::string> arguments);
+
+// Flags of launcher or recipe without those of the named settings. A lone settings file becomes
+// --config FILE, so that further flags can follow.
+std::vector<std::string> without_flags(std::span<const std::string> arguments,
+                                       std::span<const std::string_view> names);
+
 }  // namespace strata::config

@@ -148,6 +148,11 @@ struct LaunchConfig {
   int num_cpu_threads_per_process = 0;  // 0: cores / local ranks, unless OMP_NUM_THREADS is set
   std::string log_dir;                  // output of all ranks but the first goes to files here
   bool no_python = false;               // start the named program itself instead of the recipe
+  bool enable_cpu_affinity = false;     // every rank has cores of its own
+  int max_restarts = 0;                 // of all ranks, after one failed
+  std::string rdzv_backend = "static";  // static, c10d
+  std::string rdzv_conf;                // "timeout=300,..."
+  int64_t hang_timeout_s = 0;           // of a rank's wait for others; 0: 9/10 of ddp_timeout
 };
 
 // Of `strata chat` alone. What is not set is taken from the model's generation_config.json, then
@@ -167,6 +172,29 @@ struct ChatConfig {
   std::optional<uint64_t> seed;  // default: another one every time
 };
 
+// Of `strata slurm` alone: what sbatch is asked for.
+struct SlurmConfig {
+  std::string job_name = "strata";
+  int nodes = 0;          // 0: num_machines
+  int gpus_per_node = 0;  // 0: num_processes / nodes
+  int cpus_per_task = 0;  // 0: SLURM's choice
+  std::string mem;        // empty: SLURM's choice
+  std::string time;       // empty: the partition's
+  std::string partition, account, qos, constraint;
+  bool exclusive = false;
+  std::string log = "%x-%j.out";
+  std::string sbatch_options;
+  bool requeue = true;
+  int stop_seconds = 300;
+  std::string container_image;
+  std::string container_mounts;
+  std::string container_runtime = "auto";  // auto, pyxis, apptainer
+  std::string setup;                       // shell commands
+  std::string program;                     // empty: this one
+  std::string script;                      // empty: standard output
+  bool submit = false;
+};
+
 struct RunConfig {
   ModelConfig model;
   DataConfig data;
@@ -176,7 +204,8 @@ struct RunConfig {
   TrainConfig train;
   ShardConfig shard;
   LaunchConfig launch;
-  ChatConfig chat;  // filled from chat_settings_table()
+  ChatConfig chat;    // filled from chat_settings_table()
+  SlurmConfig slurm;  // filled from slurm_settings_table()
 };
 
 }  // namespace strata::config

@@ -21,9 +21,9 @@ std::span<const Setting> config_command_settings_table() {
        .group = "files"},
       {.name = "to",
        .kind = Kind::kTranslated,
-       .choices = {"fsdp2", "strata"},
-       .refused = {"deepspeed"},
-       .help = "convert: version 2 of accelerate's FSDP section, or Strata's own YAML",
+       .choices = {"fsdp2", "deepspeed", "strata"},
+       .help = "convert: version 2 of accelerate's FSDP section, DeepSpeed's JSON, or Strata's own "
+               "YAML",
        .group = "form"},
       {.name = "mixed_precision",
        .kind = Kind::kTranslated,

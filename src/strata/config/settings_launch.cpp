@@ -318,6 +318,35 @@ std::vector<Setting> launch_settings() {
        .field = STRATA_FIELD(launch.log_dir),
        .help = "folder for the output of all ranks but the first, one file each",
        .peer = "accelerate launch"},
+      {.name = "enable_cpu_affinity",
+       .field = STRATA_FIELD(launch.enable_cpu_affinity),
+       .help = "give every rank cores of its own, neighbours in the machine",
+       .in_accelerate_file = true},
+      {.name = "max_restarts",
+       .field = STRATA_FIELD(launch.max_restarts),
+       .range = {.min = 0},
+       .help =
+           "times that all ranks are started again after one failed; they go on from the newest "
+           "checkpoint that the run has saved"},
+      {.name = "rdzv_backend",
+       .field = STRATA_FIELD(launch.rdzv_backend),
+       .choices = {"static", "c10d"},
+       .refused = {"etcd", "etcd-v2", "zeus"},
+       .help = "static: every machine has its machine_rank; c10d: the launchers meet at "
+               "main_process_ip and main_process_port, are numbered as they come, and stop and "
+               "start again together",
+       .in_accelerate_file = true},
+      {.name = "rdzv_conf",
+       .field = STRATA_FIELD(launch.rdzv_conf),
+       .synonyms = {{"none", ""}},
+       .help = "join_timeout=SECONDS that machines wait for each other at the start, "
+               "is_host=true or false (c10d)"},
+      {.name = "hang_timeout",
+       .field = STRATA_FIELD(launch.hang_timeout_s),
+       .range = {.min = 0},
+       .help = "seconds that a rank may wait for another before all are stopped and their stacks "
+               "written to log_dir (default output_dir); 0: nine tenths of ddp_timeout",
+       .peer = "Strata"},
       {.name = "no_python",
        .field = STRATA_FIELD(launch.no_python),
        .help = "start the named program itself on every rank instead of the recipe"},
@@ -358,17 +387,12 @@ std::vector<Setting> inert_launch_settings() {
   constexpr std::string_view kNoCompiler = "nothing is compiled at run time";
   return {
       inert("same_network", {"false", "true"}, "machines meet at main_process_ip", true, true),
-      inert("rdzv_backend", {"static"}, "machines meet at main_process_ip"),
-      inert("rdzv_conf", {"", "none"}, "machines meet at main_process_ip", false),
-      inert("max_restarts", {"0"}, "a failed run ends; resume it with --resume_from_checkpoint",
-            false),
       inert("monitor_interval", {"0.1", "*"}, "ranks are watched without polling", false),
       inert("role", {"default", "*"}, "ranks have no roles", false),
       inert("tee", {"0", "none", "*"}, "see log_dir", false),
       inert("quiet", {"false", "*"}, "the launcher prints errors only", false, true),
       inert("module", {"false", "*"}, "a script name stands for the recipe", false, true),
       inert("main_training_function", {"main", "none", "*"}, "the recipe has no such function"),
-      inert("enable_cpu_affinity", {"false", "*"}, "the system places the threads", true, true),
       inert("compute_environment", {"LOCAL_MACHINE"}, "use LOCAL_MACHINE"),
       inert("downcast_bf16", {"no", "false", "none", "*"}, "for TPUs only"),
       inert("tpu", {"false"}, "TPUs are not supported", false, true),

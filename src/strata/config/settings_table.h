@@ -89,6 +89,10 @@ std::span<const Setting> chat_settings_table();
 // The flags of `strata config` itself (questionnaire, default, update, convert).
 std::span<const Setting> config_command_settings_table();
 
+// The flags of `strata env` and of `strata slurm` itself.
+std::span<const Setting> env_settings_table();
+std::span<const Setting> slurm_settings_table();
+
 // By name or alias, hyphens and underscores alike; null when unknown.
 const Setting* find_setting(std::string_view name);
 const Setting* find_setting(std::span<const Setting> table, std::string_view name);

@@ -6,6 +6,8 @@
 #include <cstdlib>
 
 #include "strata/base/error.h"
+#include "strata/launch/plan.h"
+#include "strata/launch/watchdog.h"
 
 namespace strata::launch {
 namespace {
@@ -44,6 +46,12 @@ class Reader {
 void read_meeting_point(const Reader& reader, RankEnvironment& found) {
   if (auto address = reader.text("MASTER_ADDR")) found.master_addr = *address;
   if (auto port = reader.number("MASTER_PORT")) found.master_port = *port;
+}
+
+// A program between the launcher and this process may have closed the descriptor.
+void read_listener(const Reader& reader, RankEnvironment& found) {
+  const auto number = found.rank == 0 ? reader.number(kListenVariable) : std::nullopt;
+  if (number && is_bound_to(*number, found.master_port)) found.listen_descriptor = *number;
 }
 
 RankEnvironment from_torchrun(const Reader& reader) {
@@ -177,8 +185,12 @@ RankEnvironment detect_rank_environment(const Variable& variable) {
   } else {
     return found;
   }
+  found.join_timeout_s = reader.number(kJoinTimeoutVariable).value_or(0);
+  found.status_descriptor = reader.number(kStatusVariable).value_or(-1);
+  found.stack_descriptor = reader.number(kStackVariable).value_or(-1);
   read_meeting_point(reader, found);
   require_consistent(found);
+  read_listener(reader, found);
   return found;
 }
 

@@ -19,6 +19,12 @@ struct RankEnvironment {
   int local_world_size = 1;
   std::string master_addr = "127.0.0.1";
   int master_port = 29500;
+  int join_timeout_s = 0;  // for all ranks to appear; 0: nothing said
+  // Of rank 0: an open descriptor of the launcher that is bound to master_port; negative: none.
+  int listen_descriptor = -1;
+  // Of a rank that is watched: open descriptors for its status page and its threads' stacks.
+  int status_descriptor = -1;
+  int stack_descriptor = -1;
 };
 
 using Variable = std::function<std::optional<std::string>(const char* name)>;

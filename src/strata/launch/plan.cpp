@@ -1,19 +1,15 @@
 // Numbers of ranks, ports and threads.
 #include "strata/launch/plan.h"
 
-#include <netinet/in.h>
 #include <sched.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstdlib>
+#include <set>
 #include <thread>
 
-#include "strata/base/descriptor.h"
 #include "strata/base/error.h"
-#include "strata/base/file.h"
+#include "strata/launch/rendezvous_conf.h"
 
 namespace strata::launch {
 namespace {
@@ -41,33 +37,52 @@ int count_devices(const std::string& gpu_ids) {
   return count;
 }
 
-// Binds the port (0: any) for a moment and returns its number; 0 when it is taken.
-int try_port(int port) {
-  Descriptor socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  if (socket.get() < 0) throw IoError("socket: found {}, expected a TCP socket", errno_text(errno));
-  const int on = 1;
-  ::setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_ANY);
-  address.sin_port = htons(static_cast<uint16_t>(port));
-  auto* raw = reinterpret_cast<sockaddr*>(&address);
-  if (::bind(socket.get(), raw, sizeof(address)) != 0) return 0;
-  socklen_t size = sizeof(address);
-  if (::getsockname(socket.get(), raw, &size) != 0) return 0;
-  return ntohs(address.sin_port);
+std::optional<ReservedPort> settle_port(const config::LaunchConfig& config) {
+  // Another machine's, or found when the machines meet.
+  if (config.machine_rank > 0 || uses_meeting(config)) return std::nullopt;
+  int number = config.main_process_port;
+  if (config.num_machines > 1 && number == 0) number = kPortOfSeveralMachines;
+  // A program of one's own may not know of the descriptor and ask for the port itself.
+  std::optional<ReservedPort> port = reserve_port(number, /*listens=*/!config.no_python);
+  if (port) return port;
+  if (number == 0) {
+    throw IoError("main_process_port: found no free port, expected one; wait for others to end");
+  }
+  throw ConfigError("main_process_port: found {} in use, expected a free port; choose another{}",
+                    number, config.num_machines > 1 ? " on all machines" : ", or 0 for a free one");
 }
 
-int choose_port(const config::LaunchConfig& config) {
-  const int port = config.main_process_port;
-  if (config.num_machines > 1) {
-    if (port == 0) return kPortOfSeveralMachines;
-    if (config.machine_rank > 0) return port;  // it is another machine's
+int port_number(const config::LaunchConfig& config, const std::optional<ReservedPort>& port) {
+  if (port) return port->number;
+  return config.main_process_port > 0 ? config.main_process_port : kPortOfSeveralMachines;
+}
+
+// Devices are numbered, or named as the driver names them (GPU-8932f937-...).
+void check_devices(const config::LaunchConfig& config, int local_world_size) {
+  if (config.gpu_ids.empty()) return;
+  std::set<std::string_view> seen;
+  for (std::string_view rest = config.gpu_ids; !rest.empty();) {
+    const size_t comma = std::min(rest.find(','), rest.size());
+    const std::string_view id = rest.substr(0, comma);
+    const bool is_number =
+        !id.empty() && std::ranges::all_of(id, [](char c) { return c >= '0' && c <= '9'; });
+    if (!is_number && !id.starts_with("GPU-") && !id.starts_with("MIG-")) {
+      throw ConfigError("gpu_ids: found \"{}\" in \"{}\", expected numbers of devices, as 0,1", id,
+                        config.gpu_ids);
+    }
+    if (!seen.insert(id).second) {
+      throw ConfigError("gpu_ids: found {} twice in \"{}\", expected every device once", id,
+                        config.gpu_ids);
+    }
+    rest.remove_prefix(std::min(comma + 1, rest.size()));
   }
-  if (port == 0) return free_port();
-  if (is_port_free(port)) return port;
-  throw ConfigError("main_process_port: found {} in use, expected a free port; choose another{}",
-                    port, config.num_machines > 1 ? " on all machines" : ", or 0 for a free one");
+  const int devices = static_cast<int>(seen.size());
+  if (!config.cpu && devices < local_world_size) {
+    throw ConfigError(
+        "gpu_ids: found {} devices for {} ranks of this machine, expected one each; lower "
+        "num_processes, list more devices or pass --cpu",
+        devices, local_world_size);
+  }
 }
 
 int settle_processes(const config::LaunchConfig& config, const MachineFacts& machine) {
@@ -88,16 +103,9 @@ int settle_processes(const config::LaunchConfig& config, const MachineFacts& mac
 MachineFacts inspect_machine(const config::LaunchConfig& config) {
   return {.num_cores = count_cores(),
           .num_devices = count_devices(config.gpu_ids),
-          .has_omp_num_threads = std::getenv("OMP_NUM_THREADS") != nullptr};
+          .has_omp_num_threads = std::getenv("OMP_NUM_THREADS") != nullptr,
+          .cores = config.enable_cpu_affinity ? inspect_cores() : std::vector<Core>()};
 }
-
-int free_port() {
-  const int port = try_port(0);
-  if (port == 0) throw IoError("socket: found no free port, expected one; wait for others to end");
-  return port;
-}
-
-bool is_port_free(int port) { return try_port(port) != 0; }
 
 LaunchPlan plan_launch(const config::LaunchConfig& config, const MachineFacts& machine,
                        std::vector<std::string> command, double start_time) {
@@ -114,19 +122,30 @@ LaunchPlan plan_launch(const config::LaunchConfig& config, const MachineFacts& m
         "the others see it; add --main_process_ip",
         address, config.num_machines);
   }
+  check_devices(config, plan.local_world_size);
+  plan.port = settle_port(config);
+  plan.max_restarts = config.max_restarts;
+  if (config.enable_cpu_affinity) plan.cores = share_cores(machine.cores, plan.local_world_size);
   const int threads = config.num_cpu_threads_per_process > 0
                           ? config.num_cpu_threads_per_process
                           : std::max(machine.num_cores / plan.local_world_size, 1);
   plan.environment = {{"WORLD_SIZE", std::to_string(plan.world_size)},
                       {"LOCAL_WORLD_SIZE", std::to_string(plan.local_world_size)},
                       {"MASTER_ADDR", address.empty() ? "127.0.0.1" : address},
-                      {"MASTER_PORT", std::to_string(choose_port(config))},
+                      {"MASTER_PORT", std::to_string(port_number(config, plan.port))},
+                      // Rank 0 serves the port itself, whatever started this launcher.
+                      {"TORCHELASTIC_USE_AGENT_STORE", "False"},
+                      {"TORCHELASTIC_MAX_RESTARTS", std::to_string(config.max_restarts)},
                       {"STRATA_LAUNCH_TIME", fmt::format("{:.3f}", start_time)}};
   if (config.num_cpu_threads_per_process > 0 || !machine.has_omp_num_threads) {
     plan.environment.emplace_back("OMP_NUM_THREADS", std::to_string(threads));
   }
-  if (!config.gpu_ids.empty())
+  if (const auto timeout = parse_rendezvous_conf(config.rdzv_conf).join_timeout) {
+    plan.environment.emplace_back(kJoinTimeoutVariable, std::to_string(timeout->count()));
+  }
+  if (!config.gpu_ids.empty()) {
     plan.environment.emplace_back("CUDA_VISIBLE_DEVICES", config.gpu_ids);
+  }
   return plan;
 }
 

@@ -1,13 +1,16 @@
 // Which processes `strata launch` starts on this machine, and with what environment. Never: starts
-// them (workers.h).
+// them (worker.h).
 #pragma once
 
+#include <chrono>
 #include <filesystem>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "strata/config/run_config.h"
+#include "strata/launch/affinity.h"
+#include "strata/launch/port.h"
 
 namespace strata::launch {
 
@@ -19,24 +22,35 @@ struct LaunchPlan {
   // What every rank gets beside the inherited environment; RANK and LOCAL_RANK are added per rank.
   std::vector<std::pair<std::string, std::string>> environment;
   std::filesystem::path log_dir;  // empty: output of ranks above 0 is relayed line by line
+  // Where this machine's rank 0 will be met: handed to it, so that nobody takes the port meanwhile.
+  std::optional<ReservedPort> port;
+  std::vector<std::vector<int>> cores;  // by local rank; empty: the system places the threads
+  // A rank that waits for others for longer is taken for a hang; zero: for ever.
+  std::chrono::milliseconds hang_timeout{0};
+  std::filesystem::path stack_dir;  // for the ranks' stacks then
+  int max_restarts = 0;
+  int attempt = 0;  // how often the ranks have been started before
 };
 
 struct MachineFacts {
   int num_cores = 1;    // that this process may use
   int num_devices = 0;  // accelerators in sight
   bool has_omp_num_threads = false;
+  std::vector<Core> cores = {};
 };
 MachineFacts inspect_machine(const config::LaunchConfig& config);
 
-// Settles the number of ranks, the address and port of rank 0 and the threads of a rank.
+// The variable that tells rank 0 the number of the descriptor that holds its port.
+inline constexpr const char* kListenVariable = "STRATA_LISTEN_FD";
+
+// How many seconds ranks wait for each other at the start.
+inline constexpr const char* kJoinTimeoutVariable = "STRATA_JOIN_TIMEOUT";
+
+// Settles the number of ranks, the address and port of rank 0, the threads and cores of a rank.
 // `start_time`: seconds since 1970 at which the launcher started, handed on as STRATA_LAUNCH_TIME.
 // Throws ConfigError: processes that do not divide by machines, no address for several machines, a
-// port in use.
+// port in use, a list of devices that is none or too short.
 LaunchPlan plan_launch(const config::LaunchConfig& config, const MachineFacts& machine,
                        std::vector<std::string> command, double start_time);
-
-// A TCP port that nothing listens on now.
-int free_port();
-bool is_port_free(int port);
 
 }  // namespace strata::launch

@@ -4,6 +4,7 @@
 #include <poll.h>
 #include <sys/signalfd.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -77,7 +78,7 @@ class Supervisor {
     }
   }
 
-  int run() {
+  RunEnd run() {
     if (!plan_.log_dir.empty()) require_writable_folder(plan_.log_dir);
     for (int local_rank = 0; local_rank < plan_.local_world_size; ++local_rank) {
       workers_.push_back(start_worker(plan_, local_rank, options_.streams));
@@ -87,6 +88,8 @@ class Supervisor {
       relay_output();
       handle_signals();
       reap();
+      hear_of_other_machines();
+      look_for_hang();
       if (terminate_at_ && Clock::now() >= *terminate_at_) {
         terminate_at_.reset();
         signal_all(SIGTERM);
@@ -98,9 +101,17 @@ class Supervisor {
       worker.out.close();
       worker.err.close();
     }
-    if (exit_code_ == 0 && all_stopped_or_done()) return kStoppedExitCode;
-    if (interrupted_by_ != 0) return 128 + interrupted_by_;
-    return exit_code_;
+    // What comes next must not stand behind the bar and the terminal's "^C".
+    if (interrupted_by_ != 0 && ::isatty(options_.streams.err)) {
+      write_all(options_.streams.err, "\n");
+    }
+    if (options_.meeting != nullptr && exit_code_ == 0) options_.meeting->tell_end();
+    if (exit_code_ == 0 && all_stopped_or_done()) {
+      exit_code_ = kStoppedExitCode;
+    } else if (exit_code_ == 0 && interrupted_by_ != 0) {
+      exit_code_ = 128 + interrupted_by_;
+    }
+    return {exit_code_, interrupted_by_ != 0};
   }
 
  private:
@@ -126,7 +137,10 @@ class Supervisor {
         if (relay->source() >= 0) sources.push_back({relay->source(), POLLIN, 0});
       }
     }
-    int timeout_ms = -1;
+    if (options_.meeting != nullptr && !deadline_) {
+      for (int source : options_.meeting->descriptors()) sources.push_back({source, POLLIN, 0});
+    }
+    int timeout_ms = watches() ? static_cast<int>(look_interval().count()) : -1;
     if (deadline_) {
       const auto next = terminate_at_ ? std::min(*terminate_at_, *deadline_) : *deadline_;
       const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(next - Clock::now());
@@ -134,6 +148,74 @@ class Supervisor {
       timeout_ms = static_cast<int>(std::max<int64_t>(left.count() + 1, 100));
     }
     ::poll(sources.data(), sources.size(), timeout_ms);
+  }
+
+  // A failure elsewhere ends this machine's ranks as one of their own does.
+  void hear_of_other_machines() {
+    if (options_.meeting == nullptr || deadline_) return;
+    const auto failure = options_.meeting->news();
+    if (!failure) return;
+    exit_code_ = 1;
+    write_lines(options_.streams.err,
+                fmt::format("error: {}; stopping the ranks of this machine\n", *failure));
+    if (options_.meeting->is_over()) {
+      // Perhaps to save and go on later: so may these.
+      signal_all(SIGTERM);
+      return stop_within(options_.grace_after_term);
+    }
+    terminate_at_ = Clock::now() + options_.patience;
+    stop_within(options_.grace);
+  }
+  void tell_other_machines(const std::string& what) {
+    if (options_.meeting == nullptr) return;
+    const bool is_final =
+        interrupted_by_ != 0 || exit_code_ == kWrongSettings || exit_code_ == kStoppedExitCode;
+    options_.meeting->tell_failure(what, is_final);
+  }
+
+  bool watches() const { return plan_.hang_timeout.count() > 0 && !deadline_; }
+  std::chrono::milliseconds look_interval() const {
+    using std::chrono::milliseconds;
+    return std::clamp(plan_.hang_timeout / 20, milliseconds(50), milliseconds(5000));
+  }
+
+  // A hang ends as a failure does, except that nobody is given time to end by itself.
+  void look_for_hang() {
+    if (!watches() || Clock::now() < next_look_) return;
+    next_look_ = Clock::now() + look_interval();
+    std::vector<Observation> ranks;
+    for (const Worker& worker : workers_) {
+      if (!worker.is_running) continue;
+      StatusReading reading = worker.watched->read();
+      if (reading.process <= 0) continue;
+      const char state = state_of_process(reading.process);
+      ranks.push_back({worker.rank, std::move(reading), state});
+    }
+    const auto hang = describe_hang(ranks, plan_.hang_timeout);
+    if (!hang) return;
+    exit_code_ = 1;
+    tell_other_machines(*hang);
+    write_lines(options_.streams.err,
+                fmt::format("error: {}; {}; stopping all ranks\n", *hang, write_stacks()));
+    signal_all(SIGTERM);
+    stop_within(std::chrono::seconds(1));
+  }
+
+  // Says where they are.
+  std::string write_stacks() {
+    try {
+      require_writable_folder(plan_.stack_dir);
+      for (const Worker& worker : workers_) {
+        if (!worker.is_running) continue;
+        const StatusReading reading = worker.watched->read();
+        write_file_atomically(plan_.stack_dir / fmt::format("rank_{}.stack", worker.rank),
+                              fmt::format("rank {}, step {}, {}\n{}", worker.rank, reading.step,
+                                          reading.phase, worker.watched->stacks(worker.pid)));
+      }
+    } catch (const Error& error) {
+      return fmt::format("the ranks' stacks could not be written ({})", error.what());
+    }
+    return fmt::format("see the ranks' stacks in {}", (plan_.stack_dir / "rank_*.stack").string());
   }
 
   void relay_output() {
@@ -161,7 +243,11 @@ class Supervisor {
       const bool is_second = number == SIGINT && interrupted_by_ == SIGINT;
       signal_all(is_second ? SIGKILL : number);
       if (number == SIGUSR1 || number == SIGUSR2) continue;
-      if (interrupted_by_ == 0) interrupted_by_ = number;
+      if (interrupted_by_ == 0) {
+        interrupted_by_ = number;
+        tell_other_machines(
+            fmt::format("a machine: told to stop by signal {} ({})", number, ::strsignal(number)));
+      }
       stop_within(number == SIGINT ? options_.grace : options_.grace_after_term);
     }
   }
@@ -172,7 +258,11 @@ class Supervisor {
     const Worker* cause = nullptr;
     for (Worker& worker : workers_) {
       if (!worker.is_running || !has_ended(worker)) continue;
-      if (worker.wait_status == 0 || has_stopped(worker)) continue;
+      if (worker.wait_status == 0) continue;
+      if (has_stopped(worker)) {
+        stop_within(options_.grace_after_term);  // the others save too
+        continue;
+      }
       if (!cause || (WIFSIGNALED(worker.wait_status) && !WIFSIGNALED(cause->wait_status))) {
         cause = &worker;
       }
@@ -180,6 +270,10 @@ class Supervisor {
     if (!cause || interrupted_by_ != 0 || exit_code_ != 0) return;
     exit_code_ = exit_code_of(cause->wait_status);
     report(*cause);
+    tell_other_machines(
+        fmt::format("rank {}: found ended ({}) on another machine, expected it to "
+                    "train; see its message there",
+                    cause->rank, end_of(*cause)));
     terminate_at_ = Clock::now() + options_.patience;
     stop_within(options_.grace);
   }
@@ -198,29 +292,22 @@ class Supervisor {
     return true;
   }
 
-  void report(const Worker& worker) {
+  static std::string end_of(const Worker& worker) {
     const int status = worker.wait_status;
+    if (!WIFSIGNALED(status)) return fmt::format("ended with exit code {}", WEXITSTATUS(status));
+    const int number = WTERMSIG(status);
+    return fmt::format("killed by signal {} ({}){}", number, ::strsignal(number),
+                       number == SIGKILL ? "; the system does this when memory runs out" : "");
+  }
+
+  void report(const Worker& worker) {
     // A single rank's own message says enough.
-    if (plan_.world_size == 1 && !WIFSIGNALED(status)) return;
-    std::string text;
-    if (WIFSIGNALED(status)) {
-      const int number = WTERMSIG(status);
-      text = fmt::format("error: rank {}: killed by signal {} ({})", worker.rank, number,
-                         ::strsignal(number));
-      if (number == SIGKILL) text += "; the system does this when memory runs out";
-    } else {
-      text =
-          fmt::format("error: rank {}: ended with exit code {}", worker.rank, WEXITSTATUS(status));
-    }
+    if (plan_.world_size == 1 && !WIFSIGNALED(worker.wait_status)) return;
+    std::string text = fmt::format("error: rank {}: {}", worker.rank, end_of(worker));
     if (is_any_running()) text += "; stopping the other ranks";
     text += '\n';
     text += tail_of_log(worker);
-    for (std::string_view rest = text; !rest.empty();) {
-      const ssize_t written = ::write(options_.streams.err, rest.data(), rest.size());
-      if (written < 0 && errno == EINTR) continue;
-      if (written <= 0) break;
-      rest.remove_prefix(static_cast<size_t>(written));
-    }
+    write_lines(options_.streams.err, text);
   }
 
   // The end of a rank's log file, which holds its message.
@@ -243,13 +330,14 @@ class Supervisor {
   std::vector<Worker> workers_;
   std::optional<Clock::time_point> terminate_at_;
   std::optional<Clock::time_point> deadline_;
+  Clock::time_point next_look_;
   int interrupted_by_ = 0;
   int exit_code_ = 0;
 };
 
 }  // namespace
 
-int run_workers(const LaunchPlan& plan, const SupervisorOptions& options) {
+RunEnd run_workers(const LaunchPlan& plan, const SupervisorOptions& options) {
   return Supervisor(plan, options).run();
 }
 

@@ -2,14 +2,17 @@
 #include "strata/launch/worker.h"
 
 #include <fcntl.h>
+#include <sched.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <csignal>
+#include <cstdlib>
 #include <cstring>
 #include <set>
+#include <span>
 
 #include "strata/base/error.h"
 #include "strata/base/file.h"
@@ -21,15 +24,6 @@ namespace {
 
 // A line longer than this is passed on in pieces.
 constexpr size_t kLongestLine = 1 << 16;
-
-void write_all(int target, std::string_view text) {
-  while (!text.empty()) {
-    const ssize_t written = ::write(target, text.data(), text.size());
-    if (written < 0 && errno == EINTR) continue;
-    if (written <= 0) return;  // the reader is gone; the ranks go on
-    text.remove_prefix(static_cast<size_t>(written));
-  }
-}
 
 struct Pipe {
   Descriptor read, write;
@@ -43,10 +37,20 @@ Pipe make_pipe() {
   return {Descriptor(ends[0]), Descriptor(ends[1])};
 }
 
-std::vector<std::string> environment_of(const LaunchPlan& plan, int local_rank) {
+std::string descriptor_text(int descriptor) {
+  return descriptor >= 0 ? std::to_string(descriptor) : std::string();
+}
+
+std::vector<std::string> environment_of(const LaunchPlan& plan, int local_rank,
+                                        const WatchedRank& watched) {
   std::vector<std::pair<std::string, std::string>> own = plan.environment;
   own.emplace_back("RANK", std::to_string(plan.first_rank + local_rank));
   own.emplace_back("LOCAL_RANK", std::to_string(local_rank));
+  own.emplace_back(kStatusVariable, descriptor_text(watched.status_descriptor()));
+  own.emplace_back(kStackVariable, descriptor_text(watched.stack_descriptor()));
+  own.emplace_back("TORCHELASTIC_RESTART_COUNT", std::to_string(plan.attempt));
+  const bool serves = plan.port && plan.first_rank + local_rank == 0;
+  own.emplace_back(kListenVariable, descriptor_text(serves ? plan.port->socket.get() : -1));
   std::set<std::string, std::less<>> replaced;
   std::vector<std::string> result;
   for (const auto& [name, value] : own) {
@@ -73,6 +77,8 @@ struct ChildSetup {
   int in, out, err;
   int failure;  // write end: receives errno when exec fails
   pid_t parent;
+  std::span<const int> kept = {};  // descriptors that stay open
+  const cpu_set_t* cores = nullptr;
 };
 
 // Between fork and exec: only async-signal-safe calls.
@@ -86,6 +92,9 @@ struct ChildSetup {
   // As a background process group it may still write to a terminal that forbids this (tostop).
   ::signal(SIGTTOU, SIG_IGN);
   ::signal(SIGPIPE, SIG_DFL);
+  for (int descriptor : setup.kept) ::fcntl(descriptor, F_SETFD, 0);
+  // Not worth a failure: the rank then runs where the system puts it.
+  if (setup.cores != nullptr) ::sched_setaffinity(0, sizeof(*setup.cores), setup.cores);
   if (::dup2(setup.in, 0) >= 0 && ::dup2(setup.out, 1) >= 0 && ::dup2(setup.err, 2) >= 0) {
     ::execvpe(setup.arguments[0], setup.arguments, setup.environment);
   }
@@ -106,15 +115,40 @@ void require_started(const Descriptor& failure, pid_t pid, const std::string& pr
   throw IoError("{}: found {}, expected a program to start", program, errno_text(error_number));
 }
 
-Descriptor open_log(const std::filesystem::path& path) {
-  const int file = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0666);
+// What an earlier attempt wrote is kept: it says why there is another.
+Descriptor open_log(const std::filesystem::path& path, int attempt) {
+  const int start = attempt == 0 ? O_TRUNC : 0;
+  const int file = ::open(path.c_str(), O_WRONLY | O_CREAT | start | O_APPEND | O_CLOEXEC, 0666);
   if (file < 0) {
     throw IoError("{}: found {}, expected a log file to write", path.string(), errno_text(errno));
   }
+  if (attempt > 0) write_all(file, fmt::format("--- restart {} ---\n", attempt));
   return Descriptor(file);
 }
 
+cpu_set_t set_of(const std::vector<int>& cores) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  for (int cpu : cores) CPU_SET(cpu, &set);
+  return set;
+}
+
 }  // namespace
+
+void write_all(int target, std::string_view text) {
+  while (!text.empty()) {
+    const ssize_t written = ::write(target, text.data(), text.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written <= 0) return;  // the reader is gone; the ranks go on
+    text.remove_prefix(static_cast<size_t>(written));
+  }
+}
+
+void write_lines(int target, std::string_view text) {
+  const char* term = std::getenv("TERM");
+  const bool has_bar = ::isatty(target) == 1 && term != nullptr && std::string_view(term) != "dumb";
+  write_all(target, (has_bar ? "\r\x1b[K" : "") + std::string(text));
+}
 
 LineRelay::LineRelay(Descriptor source, int target, std::string prefix)
     : source_(std::move(source)), target_(target), prefix_(std::move(prefix)) {
@@ -122,7 +156,7 @@ LineRelay::LineRelay(Descriptor source, int target, std::string prefix)
 }
 
 void LineRelay::write_line(std::string_view line) {
-  write_all(target_, prefix_ + std::string(line) + "\n");
+  write_lines(target_, prefix_ + std::string(line) + "\n");
 }
 
 bool LineRelay::relay() {
@@ -151,8 +185,9 @@ void LineRelay::close() {
 Worker start_worker(const LaunchPlan& plan, int local_rank, const Streams& streams) {
   Worker worker;
   worker.rank = plan.first_rank + local_rank;
+  worker.watched = std::make_unique<WatchedRank>(worker.rank);
   std::vector<std::string> arguments = plan.command;
-  std::vector<std::string> environment = environment_of(plan, local_rank);
+  std::vector<std::string> environment = environment_of(plan, local_rank, *worker.watched);
   std::vector<char*> argument_pointers = pointers_to(arguments);
   std::vector<char*> environment_pointers = pointers_to(environment);
 
@@ -168,13 +203,21 @@ Worker start_worker(const LaunchPlan& plan, int local_rank, const Streams& strea
                    ::getpid()};
   if (worker.rank != 0 && !plan.log_dir.empty()) {
     worker.log_file = plan.log_dir / fmt::format("rank_{}.log", worker.rank);
-    log = open_log(worker.log_file);
+    log = open_log(worker.log_file, plan.attempt);
     setup.out = setup.err = log.get();
   } else if (worker.rank != 0) {
     out = make_pipe();
     err = make_pipe();
     setup.out = out.write.get();
     setup.err = err.write.get();
+  }
+  std::vector<int> kept = {worker.watched->status_descriptor(), worker.watched->stack_descriptor()};
+  if (plan.port && worker.rank == 0) kept.push_back(plan.port->socket.get());
+  setup.kept = kept;
+  cpu_set_t cores;
+  if (!plan.cores.empty()) {
+    cores = set_of(plan.cores[static_cast<size_t>(local_rank)]);
+    setup.cores = &cores;
   }
   worker.pid = ::fork();
   if (worker.pid == 0) become_worker(setup);

@@ -4,13 +4,22 @@
 
 #include <sys/types.h>
 
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "strata/base/descriptor.h"
 #include "strata/launch/plan.h"
+#include "strata/launch/watchdog.h"
 
 namespace strata::launch {
+
+// Stops silently when the reader is gone.
+void write_all(int target, std::string_view text);
+
+// The same for whole lines. On a terminal they replace rank 0's progress bar, which is drawn again
+// after its next step.
+void write_lines(int target, std::string_view text);
 
 // Passes on what a pipe delivers, line by line, each with a prefix.
 // Threads: one.
@@ -35,6 +44,7 @@ class LineRelay {
 
 struct Worker {
   int rank = 0;
+  std::unique_ptr<WatchedRank> watched;
   pid_t pid = -1;
   bool is_running = false;
   int wait_status = 0;

@@ -19,12 +19,18 @@ namespace {
 namespace fs = std::filesystem;
 
 comm::RendezvousOptions rendezvous_options(const config::RunConfig& config,
-                                           const launch::RankEnvironment& environment) {
+                                           const launch::RankEnvironment& environment,
+                                           Status& status) {
   comm::RendezvousOptions options;
+  options.status = &status;
   options.rank = environment.rank;
   options.world_size = environment.world_size;
   options.address = environment.master_addr;
   options.port = environment.master_port;
+  options.listen_descriptor = environment.listen_descriptor;
+  if (environment.join_timeout_s > 0) {
+    options.join_timeout = std::chrono::seconds(environment.join_timeout_s);
+  }
   options.timeout = std::chrono::seconds(config.shard.ddp_timeout_s);
   return options;
 }
@@ -106,6 +112,22 @@ void introduce(const config::RunConfig& config, Trainee& trainee, const Datasets
   }
 }
 
+// What rank 0 has sent, by group: what stays inside a machine and what does not.
+std::string traffic_line(const comm::Mesh& mesh) {
+  std::vector<std::string> parts;
+  const auto add = [&](const char* name, const std::unique_ptr<comm::Group>& group) {
+    if (!group || group->size() == 1) return;
+    parts.push_back(fmt::format("{} {:.3f} MB ({})", name,
+                                static_cast<double>(group->traffic().sent_bytes) / 1e6,
+                                group->transport()));
+  };
+  add("all ranks", mesh.world);
+  add("shard group", mesh.shard);
+  add("copies", mesh.replicate);
+  add("parts", mesh.part);
+  return parts.empty() ? "" : fmt::format("sent by rank 0: {}", fmt::join(parts, ", "));
+}
+
 RunResult run(const config::RunConfig& config, const launch::RankEnvironment& environment,
               const std::string& settings_text, const std::string& settings_hash,
               const Output& output, bool writes_results) {
@@ -113,10 +135,14 @@ RunResult run(const config::RunConfig& config, const launch::RankEnvironment& en
   const comm::MeshShape shape =
       mesh_shape(config.shard, environment.world_size, environment.local_world_size);
   comm::check_mesh_shape(environment.world_size, shape);
-  comm::Rendezvous rendezvous(rendezvous_options(config, environment));
+  Status unseen;
+  Status& status = output.status != nullptr ? *output.status : unseen;
+  status.set_phase("meeting the other ranks");
+  comm::Rendezvous rendezvous(rendezvous_options(config, environment, status));
   rendezvous.require_same("settings", settings_hash);
   comm::Mesh mesh = comm::make_mesh(rendezvous, shape);
 
+  status.set_phase("preparing the data");
   // On its own: rank 0's error must not wait until the others have read their data.
   std::optional<FolderLock> lock;
   comm::all_or_nothing(*mesh.world, "preparing the output folder", [&] {
@@ -130,10 +156,12 @@ RunResult run(const config::RunConfig& config, const launch::RankEnvironment& en
   comm::all_or_nothing(*mesh.world, "looking at the output folder", [&] {
     if (environment.rank != 0) require_shared_folder(config.train.output_dir, environment.rank);
   });
-  const std::unique_ptr<comm::Group> saving = rendezvous.make_group("saving");
+  const std::unique_ptr<comm::Group> saving =
+      rendezvous.make_group("saving", {}, /*is_watched=*/false);
   Datasets datasets;
   comm::all_or_nothing(*mesh.world, "preparing the data",
                        [&] { datasets = load_datasets(config, vocab_size_of(config.model)); });
+  status.set_phase("loading the model");
   const std::unique_ptr<Trainee> trainee = assemble(config, mesh);
   Trainer trainer(config, settings_text, *trainee, datasets, *saving, output);
   introduce(config, *trainee, datasets, trainer);
@@ -145,8 +173,10 @@ RunResult run(const config::RunConfig& config, const launch::RankEnvironment& en
   result.train_loss = trainer.run();
   result.global_step = trainer.global_step();
   result.output_dir = config.train.output_dir;
+  trainer.say(traffic_line(trainee->store->mesh()));
   result.is_stopped = trainer.is_stopped();
   if (result.is_stopped || !writes_results) return result;
+  status.set_phase("writing the result");
   write_results(config, *trainee, datasets, trainer);
   return result;
 }

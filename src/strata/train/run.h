@@ -7,17 +7,19 @@
 #include <string>
 #include <string_view>
 
+#include "strata/base/status_page.h"
 #include "strata/config/run_config.h"
 #include "strata/launch/environment.h"
 
 namespace strata::train {
 
-// Where rank 0's text goes. Other ranks get no output object's calls.
+// Where rank 0's text goes; other ranks write none. Where every rank tells what it is doing.
 struct Output {
   std::function<void(std::string_view)> write = [](std::string_view) {};
   bool is_terminal = false;
   std::function<int()> columns = [] { return 80; };
   bool unicode = true;
+  Status* status = nullptr;  // null: nobody asks
 };
 
 struct RunResult {

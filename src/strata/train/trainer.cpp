@@ -100,6 +100,7 @@ Trainer::Trainer(const config::RunConfig& config, const std::string& settings_te
       trainee_(trainee),
       world_(*trainee.store->mesh().world),
       datasets_(datasets),
+      status_(output.status),
       sampler_(static_cast<int64_t>(datasets.train.rows.size()),
                config.train.per_device_train_batch_size, world_.size(),
                config.train.data_seed.value_or(config.train.seed),
@@ -138,7 +139,11 @@ void Trainer::make_progress(const Output& output) {
 Trainer::~Trainer() = default;
 
 void Trainer::say(const std::string& line) {
-  if (progress_) progress_->message(line);
+  if (progress_ && !line.empty()) progress_->message(line);
+}
+
+void Trainer::set_phase(std::string_view phase) {
+  if (status_ != nullptr) status_->set_phase(phase);
 }
 
 void Trainer::resume(const std::function<void(const std::string&)>& note) {
@@ -177,10 +182,12 @@ std::string Trainer::progress_text() const {
 double Trainer::run() {
   const Clock::time_point start = Clock::now();
   speed_since_ = start;
+  set_phase("training");
   if (config_.train.eval_on_start && step_ == 0) evaluate();
   signals_.emplace();
   while (step_ < plan_.max_steps) {
     if (saver_) report_save(saver_->poll(), /*must_hold=*/false);
+    if (status_ != nullptr) status_->set_step(step_ + 1);
     std::optional<StepOutcome> outcome = train_step();
     if (!outcome) {
       stop();
@@ -378,6 +385,7 @@ void Trainer::record(Json values, const Json& extra) {
 
 void Trainer::evaluate() {
   if (!datasets_.eval) return;
+  set_phase("evaluating");
   const Clock::time_point start = Clock::now();
   const EvalSums sums = evaluate_dataset(*datasets_.eval, config_.train, trainee_);
   const double seconds = seconds_since(start);
@@ -391,6 +399,7 @@ void Trainer::evaluate() {
               {"eval_mean_token_accuracy", sums.accuracy}},
          machine_readings());
   if (metric_schedule_) metric_schedule_->step(sums.mean_loss);
+  set_phase("training");
   // The evaluation's seconds are not training's.
   speed_since_ += std::chrono::duration_cast<Clock::duration>(Clock::now() - start);
 }

@@ -66,6 +66,7 @@ class Trainer {
     bool is_left_out = false;  // bad, by on_nan rollback not learnt from
   };
 
+  void set_phase(std::string_view phase);
   bool is_main() const { return world_.rank() == 0; }
   void resume(const std::function<void(const std::string&)>& note);
   void make_progress(const Output& output);
@@ -103,6 +104,7 @@ class Trainer {
   Trainee& trainee_;
   comm::Group& world_;
   const Datasets& datasets_;
+  Status* status_;  // may be null
   data::BatchSampler sampler_;
   StepPlan plan_;
   // One of the two: by step, or by the evaluated loss.

@@ -50,6 +50,7 @@ void Trainer::prepare_saving(comm::Group& saving) {
 }
 
 void Trainer::save() {
+  set_phase(fmt::format("saving checkpoint-{}", step_));
   const Clock::time_point start = Clock::now();
   report_save(saver_->wait(), /*must_hold=*/false);
   checkpoint::SaveRequest request{
@@ -63,6 +64,7 @@ void Trainer::save() {
   if (const auto best = state().best_model_checkpoint) keep.push_back(*best);
   saver_->save(std::move(request), keep);
   saved_step_ = step_;
+  set_phase("training");
   speed_since_ += std::chrono::duration_cast<Clock::duration>(Clock::now() - start);
 }
 

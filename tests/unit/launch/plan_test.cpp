@@ -1,9 +1,7 @@
 // Oracle: accelerate's static launch (ranks per machine, ports) by hand.
 #include "strata/launch/plan.h"
 
-#include <netinet/in.h>
-#include <sys/socket.h>
-#include <unistd.h>
+#include <sched.h>
 
 #include <map>
 
@@ -51,37 +49,93 @@ TEST(LaunchPlan, SeveralMachinesNumberTheirRanks) {
   EXPECT_EQ(environment_of(plan).at("STRATA_LAUNCH_TIME"), "12.500");
 }
 
+std::string error_of(const config::LaunchConfig& config) {
+  try {
+    plan_of(config);
+  } catch (const ConfigError& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
 TEST(LaunchPlan, WrongNumbersAreErrors) {
-  auto error_of = [](const config::LaunchConfig& config) -> std::string {
-    try {
-      plan_of(config);
-    } catch (const ConfigError& error) {
-      return error.what();
-    }
-    return "no error";
-  };
   EXPECT_THAT(error_of({.num_processes = 4, .num_machines = 2}),
               HasSubstr("main_process_ip: found \"127.0.0.1\" with num_machines 2"));
   EXPECT_THAT(error_of({.num_processes = 3, .main_process_ip = "a", .num_machines = 2}),
               HasSubstr("num_processes: found 3, expected a multiple of num_machines (2)"));
 }
 
-TEST(LaunchPlan, APortInUseIsAnError) {
-  const int socket = ::socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_ANY);
-  ASSERT_EQ(::bind(socket, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
-  ASSERT_EQ(::listen(socket, 1), 0);
-  socklen_t size = sizeof(address);
-  ::getsockname(socket, reinterpret_cast<sockaddr*>(&address), &size);
-  const int port = ntohs(address.sin_port);
-  EXPECT_FALSE(is_port_free(port));
-  EXPECT_THROW(plan_of({.main_process_port = port}), ConfigError);
-  ::close(socket);
-  const int found = free_port();
-  EXPECT_GT(found, 0);
-  EXPECT_TRUE(is_port_free(found));
+TEST(LaunchPlan, DevicesAreCheckedAndHandedOn) {
+  EXPECT_EQ(
+      environment_of(plan_of({.num_processes = 2, .gpu_ids = "3,1"})).at("CUDA_VISIBLE_DEVICES"),
+      "3,1");
+  EXPECT_EQ(error_of({.gpu_ids = "0,x"}),
+            "gpu_ids: found \"x\" in \"0,x\", expected numbers of devices, as 0,1");
+  EXPECT_THAT(error_of({.gpu_ids = "0,,1"}), HasSubstr("found \"\" in \"0,,1\""));
+  EXPECT_THAT(error_of({.gpu_ids = "1,2,1"}), HasSubstr("gpu_ids: found 1 twice"));
+  EXPECT_THAT(error_of({.num_processes = 3, .gpu_ids = "0,1"}),
+              HasSubstr("gpu_ids: found 2 devices for 3 ranks of this machine"));
+  EXPECT_EQ(error_of({.num_processes = 3, .cpu = true, .gpu_ids = "0,1"}), "no error");
+}
+
+TEST(LaunchPlan, ARecipesPortIsKeptFromOthers) {
+  const LaunchPlan plan = plan_of({});
+  ASSERT_TRUE(plan.port);
+  EXPECT_EQ(environment_of(plan).at("MASTER_PORT"), std::to_string(plan.port->number));
+  EXPECT_TRUE(is_bound_to(plan.port->socket.get(), plan.port->number));
+  EXPECT_FALSE(reserve_port(plan.port->number, /*listens=*/true));
+  EXPECT_EQ(error_of({.main_process_port = plan.port->number}),
+            fmt::format("main_process_port: found {} in use, expected a free port; choose another, "
+                        "or 0 for a free one",
+                        plan.port->number));
+  const config::LaunchConfig second{.num_processes = 2,
+                                    .main_process_ip = "a",
+                                    .main_process_port = plan.port->number,
+                                    .num_machines = 2,
+                                    .machine_rank = 1};
+  EXPECT_FALSE(plan_of(second).port) << "it is the first machine's";
+}
+
+TEST(LaunchPlan, AnOwnProgramMayTakeItsPort) {
+  const LaunchPlan plan = plan_of({.no_python = true});
+  ASSERT_TRUE(plan.port);
+  // Not given away as any free port, but to who asks for it.
+  for (int i = 0; i < 50; ++i) EXPECT_NE(reserve_port(0, false)->number, plan.port->number);
+  EXPECT_TRUE(reserve_port(plan.port->number, /*listens=*/true));
+}
+
+std::vector<std::vector<int>> shares(const std::vector<Core>& cores, int ranks) {
+  return share_cores(cores, ranks);
+}
+
+TEST(CoreShares, NeighboursStayTogether) {
+  // Two memory nodes of two cores with two threads each, numbered as Linux does.
+  std::vector<Core> cores;
+  for (int cpu = 0; cpu < 8; ++cpu) {
+    cores.push_back({.cpu = cpu, .node = cpu % 4 / 2, .package = cpu % 4 / 2, .core = cpu % 2});
+  }
+  using Shares = std::vector<std::vector<int>>;
+  EXPECT_EQ(shares(cores, 1), (Shares{{0, 4, 1, 5, 2, 6, 3, 7}}));
+  EXPECT_EQ(shares(cores, 2), (Shares{{0, 4, 1, 5}, {2, 6, 3, 7}}));
+  EXPECT_EQ(shares(cores, 4), (Shares{{0, 4}, {1, 5}, {2, 6}, {3, 7}}));
+  EXPECT_EQ(shares(cores, 3), (Shares{{0, 4}, {1, 5, 2}, {6, 3, 7}}));
+}
+
+TEST(CoreShares, MoreRanksThanCoresShareThem) {
+  const std::vector<Core> two = {{.cpu = 3}, {.cpu = 9}};
+  EXPECT_EQ(shares(two, 3), (std::vector<std::vector<int>>{{3}, {3}, {9}}));
+  EXPECT_EQ(shares({}, 2), (std::vector<std::vector<int>>{{}, {}}));
+}
+
+TEST(CoreShares, OfThisMachineAreThoseAllowed) {
+  cpu_set_t allowed;
+  ASSERT_EQ(::sched_getaffinity(0, sizeof(allowed), &allowed), 0);
+  std::vector<int> expected, found;
+  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+    if (CPU_ISSET(cpu, &allowed)) expected.push_back(cpu);
+  }
+  for (const Core& core : inspect_cores()) found.push_back(core.cpu);
+  EXPECT_EQ(found, expected);
 }
 
 }  // namespace

@@ -50,7 +50,8 @@ class Supervision : public ::testing::Test {
   int run(const LaunchPlan& plan, std::chrono::milliseconds patience = {}) const {
     return run_workers(plan, {.streams = {out_, err_},
                               .patience = patience,
-                              .grace = patience + std::chrono::milliseconds(300)});
+                              .grace = patience + std::chrono::milliseconds(300)})
+        .exit_code;
   }
   std::string text(const char* file) const { return read_file(folder_ / file); }
   // The process has ended, at most waiting for the system's first process to collect it.

@@ -1,0 +1,94 @@
+#include "strata/base/status_page.h"
+
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <csignal>
+#include <cstring>
+
+namespace strata {
+namespace {
+
+template <size_t size>
+void copy_text(char (&target)[size], std::string_view text) {
+  const size_t length = std::min(text.size(), size - 1);
+  std::memcpy(target, text.data(), length);
+  std::memset(target + length, 0, size - length);
+}
+
+StatusPage* map_page(int descriptor) {
+  struct stat file {};
+  if (descriptor < 0 || ::fstat(descriptor, &file) != 0 ||
+      file.st_size != static_cast<off_t>(kStatusBytes)) {
+    return nullptr;
+  }
+  void* page =
+      ::mmap(nullptr, kStatusBytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, /*offset=*/0);
+  return page == MAP_FAILED ? nullptr : static_cast<StatusPage*>(page);
+}
+
+}  // namespace
+
+int64_t monotonic_ms() {
+  return std::chrono::duration_cast<std::chrono::milliseconds>(
+             std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+int stack_trace_signal() { return SIGRTMIN + 7; }
+
+StatusReading read_status(const StatusPage& page) {
+  StatusReading reading;
+  for (int attempt = 0; attempt < 100; ++attempt) {
+    const uint32_t before = page.version.load(std::memory_order_acquire);
+    reading.process = page.process.load(std::memory_order_acquire);
+    reading.step = page.step.load(std::memory_order_relaxed);
+    reading.number = page.number.load(std::memory_order_relaxed);
+    reading.phase.assign(page.phase, ::strnlen(page.phase, sizeof(page.phase)));
+    reading.collective.assign(page.collective, ::strnlen(page.collective, sizeof(page.collective)));
+    reading.group.assign(page.group, ::strnlen(page.group, sizeof(page.group)));
+    const int64_t since = page.waiting_since_ms.load(std::memory_order_acquire);
+    reading.waiting_ms = since == 0 ? 0 : std::max<int64_t>(monotonic_ms() - since, 1);
+    // A text that is still being written after so many looks: its rank stopped right there.
+    if (before % 2 == 0 && before == page.version.load(std::memory_order_acquire)) break;
+  }
+  return reading;
+}
+
+Status::Status() : own_(std::make_unique<StatusPage>()) { page_ = own_.get(); }
+
+Status::Status(int descriptor) : page_(map_page(descriptor)) {
+  if (page_ == nullptr) {
+    own_ = std::make_unique<StatusPage>();
+    page_ = own_.get();
+  }
+  page_->process.store(::getpid(), std::memory_order_release);
+}
+
+Status::~Status() {
+  if (own_) return;
+  page_->process.store(0, std::memory_order_release);
+  ::munmap(page_, kStatusBytes);
+}
+
+void Status::set_phase(std::string_view phase) {
+  page_->version.fetch_add(1, std::memory_order_acq_rel);
+  copy_text(page_->phase, phase);
+  page_->version.fetch_add(1, std::memory_order_release);
+}
+
+Status::Waiting::Waiting(Status& status, std::string_view collective, std::string_view group,
+                         uint64_t number)
+    : page_(*status.page_) {
+  page_.version.fetch_add(1, std::memory_order_acq_rel);
+  copy_text(page_.collective, collective);
+  copy_text(page_.group, group);
+  page_.number.store(number, std::memory_order_relaxed);
+  page_.version.fetch_add(1, std::memory_order_release);
+  page_.waiting_since_ms.store(monotonic_ms(), std::memory_order_release);
+}
+
+}  // namespace strata

@@ -1,0 +1,149 @@
+// `strata slurm [its flags] [launch flags] (sft | a script's name) [flags]`: a batch script.
+#include <spawn.h>
+#include <sys/wait.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <filesystem>
+
+#include <fmt/format.h>
+
+#include "strata/base/error.h"
+#include "strata/base/file.h"
+#include "strata/cli/command.h"
+#include "strata/cli/run_sources.h"
+#include "strata/config/describe.h"
+#include "strata/config/flags.h"
+#include "strata/launch/slurm_script.h"
+
+extern char** environ;
+
+namespace strata::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kUsage =
+    "usage: strata slurm [flags below] [launch flags] sft [flags]\n\n"
+    "Writes a batch script that runs the launch line on every machine of a job; with --submit "
+    "hands\n"
+    "it to sbatch. The settings are checked here first.\n";
+
+// What the script sets on the machines.
+constexpr std::string_view kSetByScript[] = {"num_machines", "num_processes", "machine_rank",
+                                             "main_process_ip", "main_process_port"};
+constexpr std::string_view kResume[] = {"resume_from_checkpoint"};
+
+config::SlurmConfig read_slurm_flags(const std::vector<config::Given>& given) {
+  config::RunConfig config;
+  for (const config::Given& one : given) config::assign(one, config);
+  return config.slurm;
+}
+
+// `asked`: 0 when the flag of sbatch is not there; `known`: the launcher's number, 0 likewise.
+int agree(const char* flag, int asked, const char* setting, int known, const std::string& source) {
+  if (asked > 0 && known > 0 && asked != known) {
+    throw ConfigError("--{}: found {} beside {} {} ({}), expected the same; remove one", flag,
+                      asked, setting, known, source);
+  }
+  return asked > 0 ? asked : known;
+}
+
+void settle_size(const config::SlurmConfig& slurm, const config::Settings& settings,
+                 launch::SlurmJob& job) {
+  const config::LaunchConfig& launch = settings.config.launch;
+  const bool is_given = settings.origins.contains("num_machines");
+  job.num_nodes =
+      std::max(1, agree("nodes", slurm.nodes, "num_machines", is_given ? launch.num_machines : 0,
+                        settings.source_of("num_machines")));
+  if (launch.num_processes % job.num_nodes != 0) {
+    throw ConfigError("num_processes: found {} ({}), expected a multiple of the {} nodes",
+                      launch.num_processes, settings.source_of("num_processes"), job.num_nodes);
+  }
+  const int ranks =
+      agree("gpus_per_node", slurm.gpus_per_node, "num_processes / nodes",
+            launch.num_processes / job.num_nodes, settings.source_of("num_processes"));
+  if (launch.cpu && slurm.gpus_per_node > 0) {
+    throw ConfigError("--gpus_per_node: found {} beside {} true, expected one of them; remove one",
+                      slurm.gpus_per_node, settings.source_of("use_cpu"));
+  }
+  if (ranks == 0) {
+    throw ConfigError(
+        "strata slurm: found no number of ranks, expected one; add --gpus_per_node or "
+        "--num_processes");
+  }
+  job.ranks_per_node = ranks;
+  job.uses_gpus = !launch.cpu;
+}
+
+launch::SlurmJob make_job(const config::SlurmConfig& slurm,
+                          const std::vector<std::string>& arguments) {
+  const config::LaunchLine line = config::parse_launch_line(arguments);
+  if (line.program.empty()) {
+    throw ConfigError(
+        "strata slurm: found nothing to run, expected sft or a script's name after the flags; see "
+        "strata slurm --help");
+  }
+  require_recipe(line.program);
+  // The job reads the same files and flags again; what is wrong is better known before it waits.
+  const config::Settings settings = config::resolve({.flags = line.arguments,
+                                                     .launch_flags = line.flags,
+                                                     .environment = process_environment(),
+                                                     .use_default_file = true});
+  config::require_runnable(settings);
+  print_warnings(settings.warnings);
+  launch::SlurmJob job{.recipe = line.program,
+                       .output_dir = settings.config.train.output_dir,
+                       .work_folder = fs::current_path().string()};
+  settle_size(slurm, settings, job);
+  job.launch_flags = config::without_flags(line.flags, kSetByScript);
+  job.arguments = config::without_flags(line.arguments, kResume);
+  job.resume_from = settings.config.train.resume_from_checkpoint;
+  job.program = slurm.program;
+  if (job.program.empty()) {
+    const bool is_here = slurm.container_image.empty();
+    job.program = is_here ? fs::read_symlink("/proc/self/exe").string() : "strata";
+  }
+  return job;
+}
+
+int run_sbatch(const std::string& script) {
+  std::string program = "sbatch", file = script;
+  char* words[] = {program.data(), file.data(), nullptr};
+  pid_t pid = 0;
+  std::fflush(nullptr);
+  const int error = ::posix_spawnp(&pid, "sbatch", nullptr, nullptr, words, environ);
+  if (error != 0) {
+    throw ConfigError(
+        "sbatch: found {}, expected SLURM's program on PATH; submit {} on a machine of the cluster",
+        errno_text(error), script);
+  }
+  int status = 0;
+  while (::waitpid(pid, &status, 0) < 0) {
+    if (errno != EINTR) throw IoError("sbatch: found {}, expected its end", errno_text(errno));
+  }
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+}  // namespace
+
+int run_slurm(const std::vector<std::string>& arguments) {
+  if (!arguments.empty() && wants_help({arguments[0]})) {
+    fmt::print("{}{}", kUsage, config::flags_help(config::slurm_settings_table()));
+    return 0;
+  }
+  const config::OwnFlags own =
+      config::take_own_flags(config::slurm_settings_table(), "slurm", arguments);
+  const config::SlurmConfig slurm = read_slurm_flags(own.given);
+  const std::string text = launch::slurm_script(slurm, make_job(slurm, own.rest));
+  if (slurm.script.empty() && !slurm.submit) {
+    fmt::print("{}", text);
+    return 0;
+  }
+  const std::string path = slurm.script.empty() ? slurm.job_name + ".sbatch" : slurm.script;
+  write_file_atomically(path, text);
+  fmt::print("{}: written\n", path);
+  return slurm.submit ? run_sbatch(path) : 0;
+}
+
+}  // namespace strata::cli

@@ -1,0 +1,94 @@
+#include "strata/comm/tcp.h"
+
+#include <arpa/inet.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <filesystem>
+#include <memory>
+
+#include "strata/base/descriptor.h"
+#include "strata/base/error.h"
+#include "strata/base/file.h"
+
+namespace strata::comm {
+namespace {
+
+std::string text_of(const sockaddr_storage& address) {
+  char text[INET6_ADDRSTRLEN] = {};
+  if (address.ss_family == AF_INET6) {
+    const auto& ip = reinterpret_cast<const sockaddr_in6&>(address);
+    ::inet_ntop(AF_INET6, &ip.sin6_addr, text, sizeof(text));
+  } else {
+    const auto& ip = reinterpret_cast<const sockaddr_in&>(address);
+    ::inet_ntop(AF_INET, &ip.sin_addr, text, sizeof(text));
+  }
+  return text;
+}
+
+// Connecting a UDP socket sends nothing; it asks the system for the route.
+std::string source_of_route(const addrinfo& target) {
+  const Descriptor socket(::socket(target.ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  sockaddr_storage address{};
+  socklen_t size = sizeof(address);
+  if (socket.get() < 0 || ::connect(socket.get(), target.ai_addr, target.ai_addrlen) != 0 ||
+      ::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&address), &size) != 0) {
+    return "";
+  }
+  return text_of(address);
+}
+
+bool is_connected_tcp(int socket) {
+  int protocol = 0;
+  socklen_t size = sizeof(protocol);
+  if (::getsockopt(socket, SOL_SOCKET, SO_PROTOCOL, &protocol, &size) != 0) return false;
+  sockaddr_storage peer{};
+  size = sizeof(peer);
+  return protocol == IPPROTO_TCP &&
+         ::getpeername(socket, reinterpret_cast<sockaddr*>(&peer), &size) == 0;
+}
+
+void set_option(int socket, int level, int name, int value) {
+  ::setsockopt(socket, level, name, &value, sizeof(value));
+}
+
+}  // namespace
+
+std::string local_address_towards(const std::string& host) {
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_DGRAM;
+  addrinfo* raw = nullptr;
+  const int error = ::getaddrinfo(host.c_str(), "9", &hints, &raw);
+  const std::unique_ptr<addrinfo, void (*)(addrinfo*)> found(raw, [](addrinfo* list) {
+    if (list != nullptr) ::freeaddrinfo(list);
+  });
+  std::string reason = error == 0 ? "no route" : ::gai_strerror(error);
+  for (const addrinfo* entry = found.get(); entry != nullptr; entry = entry->ai_next) {
+    const std::string source = source_of_route(*entry);
+    if (!source.empty()) return source;
+    reason = errno_text(errno);
+  }
+  throw CommError("{}: found no way to it ({}), expected the address of rank 0's machine", host,
+                  reason);
+}
+
+void limit_silence_of_machines(std::chrono::seconds limit) {
+  const int seconds = std::max(static_cast<int>(limit.count()), 3);
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    const int socket = std::atoi(entry.path().filename().c_str());
+    if (!is_connected_tcp(socket)) continue;
+    // While nothing is sent: three questions, a third of the limit apart.
+    set_option(socket, SOL_SOCKET, SO_KEEPALIVE, 1);
+    set_option(socket, IPPROTO_TCP, TCP_KEEPIDLE, seconds / 3);
+    set_option(socket, IPPROTO_TCP, TCP_KEEPINTVL, seconds / 3);
+    set_option(socket, IPPROTO_TCP, TCP_KEEPCNT, 2);
+    // While something is under way and not confirmed.
+    set_option(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, seconds * 1000);
+  }
+}
+
+}  // namespace strata::comm

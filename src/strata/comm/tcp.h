@@ -1,0 +1,19 @@
+// What collectives over TCP need of the operating system: the right local address, and to notice a
+// machine that went silent. Never: the sockets themselves (Gloo's, the store's).
+#pragma once
+
+#include <chrono>
+#include <string>
+
+namespace strata::comm {
+
+// This machine's address on the route to `host`, where peers that reach `host` reach this machine
+// too. Machine names are no help: they often mean the machine itself only. Throws CommError when
+// the host is unknown or out of reach.
+std::string local_address_towards(const std::string& host);
+
+// Every connected TCP socket of this process fails after `limit` in which its peer's machine said
+// nothing, although asked: a machine that loses power or its network closes no connection.
+void limit_silence_of_machines(std::chrono::seconds limit);
+
+}  // namespace strata::comm

@@ -1,0 +1,75 @@
+#include "strata/comm/watched_group.h"
+
+namespace strata::comm {
+namespace {
+
+class WatchedWork final : public Work {
+ public:
+  WatchedWork(std::unique_ptr<Work> work, Status& status, const char* collective,
+              const std::string& group, uint64_t number)
+      : work_(std::move(work)),
+        status_(status),
+        collective_(collective),
+        group_(group),
+        number_(number) {}
+
+  void wait() override {
+    const Status::Waiting waiting(status_, collective_, group_, number_);
+    work_->wait();
+  }
+
+ private:
+  std::unique_ptr<Work> work_;
+  Status& status_;
+  const char* collective_;
+  const std::string& group_;
+  uint64_t number_;
+};
+
+class WatchedGroup final : public Group {
+ public:
+  WatchedGroup(std::unique_ptr<Group> group, std::string name, Status& status)
+      : group_(std::move(group)), name_(std::move(name)), status_(status) {}
+
+  int rank() const override { return group_->rank(); }
+  int size() const override { return group_->size(); }
+  std::string transport() const override { return group_->transport(); }
+
+  std::unique_ptr<Work> all_gather(at::Tensor out, at::Tensor in) override {
+    count_all_gather(in);
+    return watched("all-gather", group_->all_gather(std::move(out), std::move(in)));
+  }
+  std::unique_ptr<Work> reduce_scatter(at::Tensor out, at::Tensor in) override {
+    count_reduce_scatter(out);
+    return watched("reduce-scatter", group_->reduce_scatter(std::move(out), std::move(in)));
+  }
+  std::unique_ptr<Work> all_reduce(at::Tensor tensor, Reduction op) override {
+    count_all_reduce(tensor);
+    return watched("all-reduce", group_->all_reduce(std::move(tensor), op));
+  }
+  std::unique_ptr<Work> broadcast(at::Tensor tensor, int root) override {
+    return watched("broadcast", group_->broadcast(std::move(tensor), root));
+  }
+  void barrier() override {
+    const Status::Waiting waiting(status_, "barrier", name_, ++number_);
+    group_->barrier();
+  }
+
+ private:
+  std::unique_ptr<Work> watched(const char* collective, std::unique_ptr<Work> work) {
+    return std::make_unique<WatchedWork>(std::move(work), status_, collective, name_, ++number_);
+  }
+
+  std::unique_ptr<Group> group_;
+  std::string name_;
+  Status& status_;
+  uint64_t number_ = 0;  // of the last collective
+};
+
+}  // namespace
+
+std::unique_ptr<Group> watch(std::unique_ptr<Group> group, std::string name, Status& status) {
+  return std::make_unique<WatchedGroup>(std::move(group), std::move(name), status);
+}
+
+}  // namespace strata::comm

@@ -1,0 +1,334 @@
+// JSON lines over TCP between launchers.
+#include "strata/launch/meeting.h"
+
+#include <arpa/inet.h>
+#include <ifaddrs.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <thread>
+
+#include "strata/base/error.h"
+#include "strata/base/file.h"
+
+namespace strata::launch {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+using Addresses = std::unique_ptr<addrinfo, void (*)(addrinfo*)>;
+
+constexpr size_t kLongestMessage = 1 << 16;
+constexpr int kLongestSilence_s = 15;
+
+Addresses addresses_of(const std::string& host, int port) {
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  ::getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found);
+  return Addresses(found, [](addrinfo* list) {
+    if (list != nullptr) ::freeaddrinfo(list);
+  });
+}
+
+std::string text_of(const sockaddr* address) {
+  char text[INET6_ADDRSTRLEN] = {};
+  if (address->sa_family == AF_INET) {
+    ::inet_ntop(AF_INET, &reinterpret_cast<const sockaddr_in*>(address)->sin_addr, text,
+                sizeof(text));
+  } else if (address->sa_family == AF_INET6) {
+    const in6_addr& ip = reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr;
+    if (IN6_IS_ADDR_V4MAPPED(&ip)) {
+      ::inet_ntop(AF_INET, reinterpret_cast<const char*>(&ip) + 12, text, sizeof(text));
+    } else {
+      ::inet_ntop(AF_INET6, &ip, text, sizeof(text));
+    }
+  }
+  return text;
+}
+
+bool is_address_of_this_machine(const std::string& host) {
+  const Addresses wanted = addresses_of(host, 0);
+  ifaddrs* raw = nullptr;
+  if (::getifaddrs(&raw) != 0) return false;
+  const std::unique_ptr<ifaddrs, void (*)(ifaddrs*)> own(raw, ::freeifaddrs);
+  for (const addrinfo* each = wanted.get(); each != nullptr; each = each->ai_next) {
+    const std::string text = text_of(each->ai_addr);
+    for (const ifaddrs* have = own.get(); have != nullptr; have = have->ifa_next) {
+      if (have->ifa_addr != nullptr && text_of(have->ifa_addr) == text) return true;
+    }
+  }
+  return false;
+}
+
+// A machine that loses power closes no connection: the system asks it now and then.
+void notice_silence(int socket) {
+  const auto set = [&](int level, int name, int value) {
+    ::setsockopt(socket, level, name, &value, sizeof(value));
+  };
+  set(SOL_SOCKET, SO_KEEPALIVE, 1);
+  set(IPPROTO_TCP, TCP_KEEPIDLE, kLongestSilence_s / 3);
+  set(IPPROTO_TCP, TCP_KEEPINTVL, kLongestSilence_s / 3);
+  set(IPPROTO_TCP, TCP_KEEPCNT, 2);
+  set(IPPROTO_TCP, TCP_USER_TIMEOUT, kLongestSilence_s * 1000);
+}
+
+// What does not go out is noticed when the link is read.
+void send(LauncherLink& link, const Json& message) {
+  const std::string line = message.dump() + "\n";
+  for (std::string_view rest = line; !rest.empty();) {
+    const ssize_t size = ::send(link.socket.get(), rest.data(), rest.size(), MSG_NOSIGNAL);
+    if (size < 0 && errno == EINTR) continue;
+    if (size <= 0) return;
+    rest.remove_prefix(static_cast<size_t>(size));
+  }
+}
+
+int milliseconds_until(Clock::time_point deadline) {
+  const auto left = std::chrono::duration_cast<milliseconds>(deadline - Clock::now()).count();
+  return static_cast<int>(std::max<int64_t>(left, 0));
+}
+
+void wait_for_any(std::vector<int> descriptors, Clock::time_point deadline) {
+  std::vector<pollfd> sources;
+  for (int descriptor : descriptors) sources.push_back({descriptor, POLLIN, 0});
+  ::poll(sources.data(), sources.size(), milliseconds_until(deadline));
+}
+
+int number_in(const Json& message, const char* key) {
+  return message.contains(key) && message[key].is_number_integer() ? message[key].get<int>() : -1;
+}
+
+std::string string_in(const Json& message, const char* key) {
+  return message.contains(key) && message[key].is_string() ? message[key].get<std::string>() : "";
+}
+
+}  // namespace
+
+Meeting::Meeting(const MeetingOptions& options) : options_(options) {
+  if (!options.is_host.value_or(is_address_of_this_machine(options.address))) return;
+  auto port = reserve_port(options.port, /*listens=*/true);
+  if (port) {
+    listener_ = std::move(port->socket);
+  } else if (options.is_host) {
+    throw ConfigError(
+        "main_process_port: found {} in use, expected a free port; choose another on "
+        "all machines",
+        options.port);
+  }
+  // Taken, and nobody said who serves: another launcher of this machine does.
+}
+
+Meeting::~Meeting() = default;
+
+Round Meeting::begin_round(int attempt) {
+  failure_.reset();
+  return is_host() ? host_round(attempt) : guest_round();
+}
+
+int Meeting::num_joined() const {
+  return static_cast<int>(
+      std::ranges::count_if(links_, [](const auto& link) { return link->wants_round; }));
+}
+
+Round Meeting::host_round(int attempt) {
+  const auto deadline = Clock::now() + options_.join_timeout;
+  while (num_joined() < options_.num_machines - 1) {
+    if (Clock::now() >= deadline) {
+      throw CommError(
+          "rendezvous {}:{}: found {} of {} machines after {} s, expected all; start the others, "
+          "or "
+          "raise rdzv_conf join_timeout",
+          options_.address, options_.port, num_joined() + 1, options_.num_machines,
+          options_.join_timeout.count());
+    }
+    wait_for_any(descriptors(), deadline);
+    news();
+    if (is_over_)
+      throw CommError("rendezvous: found a machine that was told to stop, expected all");
+  }
+  Round round{.attempt = attempt, .machine_rank = 0, .reserved = reserve_port(0, true)};
+  if (!round.reserved) throw IoError("socket: found no free port, expected one for rank 0");
+  round.port = round.reserved->number;
+  int number = 0;
+  for (const auto& link : links_) {
+    if (!link->wants_round) continue;  // no launcher, or one too many
+    link->machine_rank = ++number;
+    link->name = fmt::format("machine {} {}", number, link->name.substr(link->name.find('(')));
+    link->wants_round = false;
+    send(*link, Json{{"round", attempt}, {"machine_rank", number}, {"port", round.port}});
+  }
+  failure_.reset();
+  return round;
+}
+
+Round Meeting::guest_round() {
+  const auto deadline = Clock::now() + options_.join_timeout;
+  next_.reset();
+  if (links_.empty()) connect_to_host();
+  send(*links_.front(), Json{{"join", options_.settings}, {"num_machines", options_.num_machines}});
+  while (!next_) {
+    if (Clock::now() >= deadline) {
+      throw CommError(
+          "rendezvous {}:{}: found not all of {} machines after {} s, expected them; start the "
+          "others, or raise rdzv_conf join_timeout",
+          options_.address, options_.port, options_.num_machines, options_.join_timeout.count());
+    }
+    wait_for_any(descriptors(), deadline);
+    news();
+    if (links_.empty() || is_over_) {
+      throw CommError("rendezvous {}:{}: found the run ended by its host{}, expected a start",
+                      options_.address, options_.port, failure_ ? " (" + *failure_ + ")" : "");
+    }
+  }
+  failure_.reset();
+  return std::move(*std::exchange(next_, std::nullopt));
+}
+
+void Meeting::connect_to_host() {
+  const auto deadline = Clock::now() + options_.join_timeout;
+  std::string reason = "no address";
+  do {
+    const Addresses found = addresses_of(options_.address, options_.port);
+    for (const addrinfo* each = found.get(); each != nullptr; each = each->ai_next) {
+      Descriptor socket(::socket(each->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+      if (socket.get() >= 0 && ::connect(socket.get(), each->ai_addr, each->ai_addrlen) == 0) {
+        notice_silence(socket.get());
+        links_.push_back(std::make_unique<LauncherLink>());
+        links_.back()->socket = std::move(socket);
+        links_.back()->name = fmt::format("machine 0 ({})", text_of(each->ai_addr));
+        return;
+      }
+      reason = errno_text(errno);
+    }
+    std::this_thread::sleep_for(milliseconds(200));
+  } while (Clock::now() < deadline);
+  throw CommError(
+      "rendezvous {}:{}: found no host ({}) for {} s, expected the launcher of machine 0; check "
+      "main_process_ip and main_process_port",
+      options_.address, options_.port, reason, options_.join_timeout.count());
+}
+
+void Meeting::accept_one() {
+  sockaddr_storage address{};
+  socklen_t size = sizeof(address);
+  Descriptor socket(
+      ::accept4(listener_.get(), reinterpret_cast<sockaddr*>(&address), &size, SOCK_CLOEXEC));
+  if (socket.get() < 0) return;
+  notice_silence(socket.get());
+  links_.push_back(std::make_unique<LauncherLink>());
+  links_.back()->socket = std::move(socket);
+  links_.back()->name =
+      fmt::format("a machine ({})", text_of(reinterpret_cast<const sockaddr*>(&address)));
+}
+
+std::vector<int> Meeting::descriptors() const {
+  std::vector<int> result;
+  if (is_host()) result.push_back(listener_.get());
+  for (const auto& link : links_) result.push_back(link->socket.get());
+  return result;
+}
+
+std::optional<std::string> Meeting::news() {
+  pollfd listener{listener_.get(), POLLIN, 0};
+  while (is_host() && ::poll(&listener, 1, 0) > 0) accept_one();
+  for (size_t i = 0; i < links_.size();) {
+    LauncherLink& link = *links_[i];
+    for (const Json& message : receive(link)) handle(link, message);
+    if (link.socket.get() >= 0) {
+      ++i;
+      continue;
+    }
+    lose(link);
+    links_.erase(links_.begin() + static_cast<std::ptrdiff_t>(i));
+  }
+  return failure_;
+}
+
+std::vector<Json> Meeting::receive(LauncherLink& link) {
+  char buffer[4096];
+  ssize_t size;
+  while ((size = ::recv(link.socket.get(), buffer, sizeof(buffer), MSG_DONTWAIT)) > 0) {
+    link.pending.append(buffer, static_cast<size_t>(size));
+    if (link.pending.size() > kLongestMessage) break;  // no launcher
+  }
+  const bool waits = size < 0 && (errno == EAGAIN || errno == EINTR);
+  if (!waits) link.socket = Descriptor();
+  std::vector<Json> messages;
+  for (size_t end; (end = link.pending.find('\n')) != std::string::npos;) {
+    const Json message = Json::parse(link.pending.substr(0, end), nullptr, /*exceptions=*/false);
+    link.pending.erase(0, end + 1);
+    if (message.is_object()) messages.push_back(message);
+  }
+  return messages;
+}
+
+void Meeting::greet(LauncherLink& link, const Json& message) {
+  const int number = number_in(message, "num_machines");
+  std::string problem;
+  if (number != options_.num_machines) {
+    problem = fmt::format("num_machines: found {} on {} but {} on machine 0", number, link.name,
+                          options_.num_machines);
+  } else if (string_in(message, "join") != options_.settings) {
+    problem = fmt::format("settings: found others on {} than on machine 0", link.name);
+  } else if (num_joined() >= options_.num_machines - 1) {
+    send(link, Json{{"refused", fmt::format("num_machines: found more than {} machines, expected "
+                                            "no other run at this address and port",
+                                            options_.num_machines)}});
+    return;
+  }
+  if (problem.empty()) {
+    link.wants_round = true;
+    return;
+  }
+  problem += ", expected the same launch on all machines";
+  send(link, Json{{"refused", problem}});
+  link.has_ended = true;
+  throw ConfigError("{}", problem);
+}
+
+void Meeting::handle(LauncherLink& link, const Json& message) {
+  if (message.contains("join")) {
+    greet(link, message);
+  } else if (message.contains("refused")) {
+    throw ConfigError("{}", string_in(message, "refused"));
+  } else if (message.contains("round")) {
+    next_ = Round{.attempt = number_in(message, "round"),
+                  .machine_rank = number_in(message, "machine_rank"),
+                  .port = number_in(message, "port")};
+  } else if (message.contains("end")) {
+    link.has_ended = true;
+  } else if (message.contains("failed")) {
+    const std::string what = string_in(message, "failed");
+    if (!failure_) failure_ = what;
+    is_over_ = is_over_ || message.value("final", false);
+    if (is_host()) send_all(message, &link);
+  }
+}
+
+void Meeting::lose(LauncherLink& link) {
+  if (link.has_ended || link.name.starts_with("a machine")) return;
+  const std::string what = fmt::format(
+      "{}: found gone, expected its launcher to take part; look at what happened there", link.name);
+  if (!failure_) failure_ = what;
+  if (is_host()) send_all(Json{{"failed", what}}, &link);
+}
+
+void Meeting::send_all(const Json& message, const LauncherLink* except) {
+  for (const auto& link : links_) {
+    if (link.get() != except && link->socket.get() >= 0) send(*link, message);
+  }
+}
+
+void Meeting::tell_failure(const std::string& what, bool is_final) {
+  send_all(Json{{"failed", what}, {"final", is_final}});
+}
+
+void Meeting::tell_end() { send_all(Json{{"end", true}}); }
+
+}  // namespace strata::launch

@@ -1,0 +1,90 @@
+// Where the launchers of several machines meet (rdzv_backend c10d). The one whose machine has the
+// address serves; it numbers the others as they come, tells all when to start, and passes on that
+// ranks of one machine failed, so that all machines stop and start again together. Owns: the
+// connections between launchers. Never: the ranks' own store, which is rank 0's.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "strata/base/descriptor.h"
+#include "strata/base/json.h"
+#include "strata/launch/port.h"
+
+namespace strata::launch {
+
+struct MeetingOptions {
+  std::string address;
+  int port = 29500;
+  int num_machines = 1;
+  // What must be equal on all machines; compared when they meet.
+  std::string settings;
+  std::chrono::seconds join_timeout{600};
+  // Empty: this machine serves when the address is its own and the port is free.
+  std::optional<bool> is_host;
+};
+
+// What one machine needs to know for one start of all ranks.
+struct Round {
+  int attempt = 0;
+  int machine_rank = 0;
+  int port = 0;                               // where rank 0 listens
+  std::optional<ReservedPort> reserved = {};  // on its machine
+};
+
+// A connection that carries one JSON object a line.
+struct LauncherLink {
+  Descriptor socket;
+  std::string pending;  // received, not yet a whole line
+  std::string name;     // for messages: "machine 1 (10.0.0.2)"
+  int machine_rank = 0;
+  bool has_ended = false;  // well: its closing is no failure
+  bool wants_round = false;
+};
+
+// Threads: one.
+class Meeting {
+ public:
+  // Throws ConfigError when the address is another machine's and this one is told to serve.
+  explicit Meeting(const MeetingOptions& options);
+  ~Meeting();
+
+  // Waits until all machines are there; attempt counts from 0. Throws CommError when they do not
+  // come in time, ConfigError when they do not fit together.
+  Round begin_round(int attempt);
+
+  // To be polled while ranks run.
+  std::vector<int> descriptors() const;
+  // Why this machine's ranks must stop, when another machine's failed or it is gone.
+  std::optional<std::string> news();
+  void tell_failure(const std::string& what, bool is_final);
+  void tell_end();
+  // True when a failure is not to be followed by another round, as another machine said.
+  bool is_over() const { return is_over_; }
+
+ private:
+  bool is_host() const { return listener_.get() >= 0; }
+  int num_joined() const;
+  void connect_to_host();
+  void accept_one();
+  void greet(LauncherLink& link, const Json& message);
+  Round host_round(int attempt);
+  Round guest_round();
+  // Of one link: messages that have come; closes it at its end.
+  std::vector<Json> receive(LauncherLink& link);
+  void handle(LauncherLink& link, const Json& message);
+  void lose(LauncherLink& link);
+  void send_all(const Json& message, const LauncherLink* except = nullptr);
+
+  MeetingOptions options_;
+  Descriptor listener_;  // of the host
+  std::vector<std::unique_ptr<LauncherLink>> links_;
+  std::optional<std::string> failure_;
+  std::optional<Round> next_;  // a guest's, once it was told
+  bool is_over_ = false;
+};
+
+}  // namespace strata::launch

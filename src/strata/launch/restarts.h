@@ -1,0 +1,23 @@
+// Starting all ranks again after one failed. Owns: when that makes sense. Never: what a rank
+// resumes from (checkpoint/).
+#pragma once
+
+#include <filesystem>
+
+#include "strata/launch/supervisor.h"
+
+namespace strata::launch {
+
+// Runs the ranks up to 1 + plan.max_restarts times, until they end well, are told to stop, or end
+// for a reason that another start would not change: wrong settings (exit code 2), a run that saved
+// itself to be continued later (kStoppedExitCode). Returns as run_workers.
+int run_with_restarts(LaunchPlan& plan, const SupervisorOptions& options);
+
+// In a rank. How often `strata launch` has started it before; 0 under another launcher.
+int restart_count();
+
+// In a rank: true when this run itself has saved a checkpoint in the folder since its launcher
+// started, so that a restart goes on from there and not from what an earlier run left.
+bool has_saved_since_launch(const std::filesystem::path& output_dir);
+
+}  // namespace strata::launch

@@ -1,0 +1,203 @@
+// Pages, /proc and the signal that asks for stacks.
+#include "strata/launch/watchdog.h"
+
+#include <cxxabi.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <csignal>
+#include <cstdlib>
+#include <fstream>
+#include <memory>
+#include <sstream>
+#include <thread>
+
+#include "strata/base/error.h"
+
+namespace strata::launch {
+namespace {
+
+namespace fs = std::filesystem;
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+
+constexpr milliseconds kForAThread{300};
+constexpr milliseconds kForARank{4000};
+
+std::string line_of(const fs::path& file) {
+  std::ifstream stream(file);
+  std::string line;
+  std::getline(stream, line);
+  return line;
+}
+
+bool blocks_the_signal(const fs::path& task) {
+  std::ifstream stream(task / "status");
+  for (std::string line; std::getline(stream, line);) {
+    if (!line.starts_with("SigBlk:")) continue;
+    const uint64_t mask = std::strtoull(line.c_str() + 7, nullptr, 16);
+    return (mask >> (stack_trace_signal() - 1) & 1) != 0;
+  }
+  return true;
+}
+
+// "program(_ZN6strata3fooEv+0x1a) [0x55]" with the name as it is written in the source.
+std::string with_readable_name(const std::string& line) {
+  const size_t open = line.find('(');
+  const size_t plus = line.find('+', open);
+  if (open == std::string::npos || plus == std::string::npos || plus == open + 1) return line;
+  const std::string mangled = line.substr(open + 1, plus - open - 1);
+  int status = 0;
+  const std::unique_ptr<char, void (*)(void*)> name(
+      abi::__cxa_demangle(mangled.c_str(), nullptr, nullptr, &status), std::free);
+  return status == 0 ? line.substr(0, open + 1) + name.get() + line.substr(plus) : line;
+}
+
+std::string with_readable_names(const std::string& text) {
+  std::istringstream lines(text);
+  std::string result;
+  for (std::string line; std::getline(lines, line);) {
+    result += (line.starts_with("thread ") ? line : "  " + with_readable_name(line)) + "\n";
+  }
+  return result;
+}
+
+std::string text_from(int descriptor, off_t begin) {
+  struct stat file {};
+  if (::fstat(descriptor, &file) != 0 || file.st_size <= begin) return "";
+  std::string text(static_cast<size_t>(file.st_size - begin), '\0');
+  const ssize_t size = ::pread(descriptor, text.data(), text.size(), begin);
+  text.resize(static_cast<size_t>(std::max<ssize_t>(size, 0)));
+  return text;
+}
+
+std::string joined(const std::vector<int>& ranks) {
+  return fmt::format("rank{} {}", ranks.size() == 1 ? "" : "s", fmt::join(ranks, ", "));
+}
+
+bool is_same_place(const StatusReading& a, const StatusReading& b) {
+  return a.group == b.group && a.number == b.number && a.collective == b.collective;
+}
+
+std::string place_of(const Observation& observed) {
+  const StatusReading& reading = observed.reading;
+  std::string text = reading.step > 0 ? fmt::format("in step {}", reading.step)
+                                      : std::string("before the first step");
+  if (!reading.phase.empty()) text += fmt::format(" ({})", reading.phase);
+  if (reading.waiting_ms > 0) {
+    text += fmt::format(", waiting in {} {} of group {}", reading.collective, reading.number,
+                        reading.group);
+  }
+  if (observed.state == 'T') text += ", stopped by a signal";
+  if (observed.state == 'D') text += ", waiting for a device or a file system";
+  return text;
+}
+
+}  // namespace
+
+WatchedRank::WatchedRank(int rank)
+    : rank_(rank),
+      status_(::memfd_create("strata-status", MFD_CLOEXEC)),
+      stack_(::memfd_create("strata-stack", MFD_CLOEXEC)) {
+  if (status_.get() < 0 || ::ftruncate(status_.get(), static_cast<off_t>(kStatusBytes)) != 0)
+    return;
+  void* page = ::mmap(nullptr, kStatusBytes, PROT_READ | PROT_WRITE, MAP_SHARED, status_.get(),
+                      /*offset=*/0);
+  if (page != MAP_FAILED) page_ = static_cast<StatusPage*>(page);
+}
+
+WatchedRank::~WatchedRank() {
+  if (page_ != nullptr) ::munmap(page_, kStatusBytes);
+}
+
+WatchedRank::WatchedRank(WatchedRank&& other) noexcept
+    : rank_(other.rank_),
+      status_(std::move(other.status_)),
+      stack_(std::move(other.stack_)),
+      page_(std::exchange(other.page_, nullptr)) {}
+
+StatusReading WatchedRank::read() const {
+  return page_ != nullptr ? read_status(*page_) : StatusReading();
+}
+
+std::string WatchedRank::stacks(int group) const {
+  const int process = read().process;
+  if (process <= 0 || ::getpgid(process) != group) return "no process that shares its status\n";
+  const char state = state_of_process(process);
+  std::string text = fmt::format("process {}, state {}\n", process, state);
+  const auto deadline = Clock::now() + kForARank;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(fmt::format("/proc/{}/task", process), error)) {
+    const fs::path task = entry.path();
+    const int thread = std::atoi(task.filename().c_str());
+    const std::string name = line_of(task / "comm");
+    const char* reason = state == 'T'              ? "stopped"
+                         : blocks_the_signal(task) ? "blocks signals"
+                                                   : nullptr;
+    if (reason == nullptr && Clock::now() < deadline) {
+      const uint32_t before = page_->traces.load();
+      const off_t begin = ::lseek(stack_.get(), 0, SEEK_END);
+      ::syscall(SYS_tgkill, process, thread, stack_trace_signal());
+      const auto limit = Clock::now() + kForAThread;
+      while (page_->traces.load() == before && Clock::now() < limit) {
+        std::this_thread::sleep_for(milliseconds(2));
+      }
+      if (page_->traces.load() != before) {
+        text += with_readable_names(text_from(stack_.get(), begin));
+        continue;
+      }
+    }
+    text += fmt::format("thread {} ({}): no stack, {}; in the system: {}\n", thread, name,
+                        reason != nullptr ? reason : "no answer", line_of(task / "wchan"));
+  }
+  return text;
+}
+
+char state_of_process(int process) {
+  const std::string line = line_of(fmt::format("/proc/{}/stat", process));
+  const size_t end = line.rfind(") ");  // of the name, which may hold anything
+  return end == std::string::npos || end + 2 >= line.size() ? '?' : line[end + 2];
+}
+
+std::optional<std::string> describe_hang(const std::vector<Observation>& ranks,
+                                         std::chrono::milliseconds limit) {
+  const Observation* longest = nullptr;
+  for (const Observation& each : ranks) {
+    if (!longest || each.reading.waiting_ms > longest->reading.waiting_ms) longest = &each;
+  }
+  if (!longest || longest->reading.waiting_ms <= limit.count()) return std::nullopt;
+  const StatusReading& place = longest->reading;
+  std::vector<int> waiting;
+  std::vector<std::string> elsewhere;
+  std::vector<int> missing;
+  for (const Observation& each : ranks) {
+    if (each.reading.waiting_ms > 0 && is_same_place(each.reading, place)) {
+      waiting.push_back(each.rank);
+    } else {
+      missing.push_back(each.rank);
+      elsewhere.push_back(fmt::format("rank {} {}", each.rank, place_of(each)));
+    }
+  }
+  const std::string where =
+      fmt::format("{} {} of group {}{}", place.collective, place.number, place.group,
+                  place.step > 0 ? fmt::format(" (step {})", place.step) : std::string());
+  const double seconds = static_cast<double>(place.waiting_ms) / 1000;
+  if (missing.empty()) {
+    return fmt::format(
+        "hang: found {} of this machine waiting in {} for {:.1f} s, expected the ranks of the "
+        "other "
+        "machines there too; see what those report",
+        joined(waiting), where, seconds);
+  }
+  return fmt::format(
+      "hang: found {}, not in {} where {} {} for {:.1f} s, expected {} there within {:g} s "
+      "(hang_timeout)",
+      fmt::join(elsewhere, "; "), where, joined(waiting), waiting.size() == 1 ? "waits" : "wait",
+      seconds, joined(missing), static_cast<double>(limit.count()) / 1000);
+}
+
+}  // namespace strata::launch

@@ -1,0 +1,170 @@
+# Oracle: the documented behaviour of the launcher (exit codes, exact messages) and the kernel's view of
+# its ranks.
+import os
+import re
+import signal
+import socket
+import subprocess
+import time
+
+import pytest
+
+from running import PROGRAM, environment
+
+RECIPE = ["sft", "--model_name_or_path", "m", "--dataset_name", "d", "--output_dir", "out"]
+
+
+def launch(*words, cwd=None, **variables):
+    return subprocess.run([str(PROGRAM), "launch", *map(str, words)], capture_output=True, text=True,
+                          timeout=60, cwd=cwd, env={**environment(), **variables})
+
+
+def shell(script, *flags, **variables):
+    return launch(*flags, "--no_python", "/bin/sh", "-c", script, **variables)
+
+
+# Wrong settings: one message, exit code 2, no rank started.
+
+
+def listener():
+    found = socket.socket()
+    found.bind(("", 0))
+    found.listen()
+    return found
+
+
+TWO_MACHINES = ["--num_processes", "4", "--num_machines", "2"]
+WRONG = {
+    "host_name": ([*TWO_MACHINES, "--main_process_ip", "no-such-host.invalid"],
+                  r'main_process_ip: found "no-such-host\.invalid", which has no address \(.+\), '
+                  r"expected the name or address of machine 0"),
+    "host_name_on_one_machine": (["--num_processes", "2", "--main_process_ip", "nowhere.invalid"],
+                                 r'main_process_ip: found "nowhere\.invalid", which has no address'),
+    "machine_rank": ([*TWO_MACHINES, "--machine_rank", "2", "--main_process_ip", "10.0.0.1"],
+                     r"launch --machine_rank: found 2, expected less than num_machines \(2\)"),
+    "machine_rank_alone": (["--machine_rank", "1"],
+                           r"launch --machine_rank: found 1, expected less than num_machines \(1\)"),
+    "num_processes": (["--num_processes", "5", "--num_machines", "2", "--main_process_ip", "1.2.3.4"],
+                      r"launch --num_processes: found 5, expected a multiple of num_machines \(2\)"),
+    "port_number": (["--main_process_port", "70000"], r"launch --main_process_port: found \"?70000\"?, expected"),
+    "gpu_ids": (["--cpu", "--gpu_ids", "0,b"], r'gpu_ids: found "b" in "0,b", expected numbers of devices'),
+    "max_restarts": (["--max_restarts", "-1"], r"launch --max_restarts: found \"?-1\"?, expected"),
+    "hang_timeout": (["--hang_timeout", "soon"], r"launch --hang_timeout: found \"?soon\"?, expected"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_settings_start_no_rank(tmp_path, name):
+    flags, message = WRONG[name]
+    result = launch(*flags, *RECIPE, cwd=tmp_path)
+    assert result.returncode == 2, result.stderr
+    assert re.match("error: " + message, result.stderr), result.stderr
+    assert result.stderr.count("\n") == 1 and result.stdout == ""
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_port_in_use(tmp_path):
+    with listener() as taken:
+        port = taken.getsockname()[1]
+        for words in (RECIPE, ["--no_python", "/bin/true"]):
+            result = launch("--main_process_port", port, *words, cwd=tmp_path)
+            assert result.returncode == 2
+            assert result.stderr == (f"error: main_process_port: found {port} in use, expected a free "
+                                     "port; choose another, or 0 for a free one\n")
+
+
+def test_master_addr_of_another_launcher(tmp_path):
+    result = subprocess.run(
+        [str(PROGRAM), *RECIPE], capture_output=True, text=True, timeout=60, cwd=tmp_path,
+        env={**environment(), "RANK": "0", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "1",
+             "LOCAL_RANK": "0", "MASTER_ADDR": "no-such-host.invalid", "MASTER_PORT": "29500"})
+    assert result.returncode == 2, result.stderr
+    assert result.stderr.startswith(
+        '[rank 0] error: MASTER_ADDR: found "no-such-host.invalid", which has no address')
+
+
+# Where ranks run.
+
+
+def test_every_rank_has_cores_of_its_own():
+    result = shell("echo $RANK $(grep Cpus_allowed_list /proc/self/status)", "--num_processes", 2,
+                   "--enable_cpu_affinity")
+    rows = dict(re.findall(r"(\d) Cpus_allowed_list:\s*([\d,-]+)", result.stdout))
+    cores = [set() for _ in rows]
+    for rank, text in rows.items():
+        for part in text.split(","):
+            first, _, last = part.partition("-")
+            cores[int(rank)] |= set(range(int(first), int(last or first) + 1))
+    allowed = os.sched_getaffinity(0)
+    assert len(rows) == 2 and cores[0] | cores[1] == allowed
+    assert not cores[0] & cores[1] or len(allowed) < 2
+
+
+def test_devices_are_handed_on():
+    result = shell("echo $CUDA_VISIBLE_DEVICES", "--num_processes", 2, "--gpu_ids", "3,1")
+    assert sorted(result.stdout.splitlines()) == ["3,1", "[rank 1] 3,1"]
+
+
+# The port of rank 0.
+
+
+def test_an_own_program_can_listen_at_its_port():
+    script = ("import os, socket; s = socket.socket(); "
+              "s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1); "
+              "s.bind(('', int(os.environ['MASTER_PORT']))); s.listen(); print('listening')")
+    result = launch("--no_python", "python3", "-c", script)
+    assert result.stdout == "listening\n", result.stderr
+
+
+# Restarts.
+
+
+def test_failed_ranks_are_started_again(tmp_path):
+    script = "echo try $TORCHELASTIC_RESTART_COUNT of $RANK; [ $TORCHELASTIC_RESTART_COUNT = 2 ] || exit 9"
+    result = shell(script, "--num_processes", 2, "--max_restarts", 5, "--log_dir", tmp_path)
+    assert result.returncode == 0
+    assert result.stdout == "try 0 of 0\ntry 1 of 0\ntry 2 of 0\n"
+    assert (tmp_path / "rank_1.log").read_text() == (
+        "try 0 of 1\n--- restart 1 ---\ntry 1 of 1\n--- restart 2 ---\ntry 2 of 1\n")
+    assert "starting all ranks again: restart 1 of 5\n" in result.stderr
+
+
+def test_restarts_are_limited():
+    result = shell("echo $MASTER_PORT; exit 9", "--max_restarts", 2)
+    assert result.returncode == 9
+    ports = result.stdout.split()
+    assert len(ports) == 3 and len(set(ports)) == 1, "the port stays the run's"
+
+
+@pytest.mark.parametrize("code", [2, 75])
+def test_some_ends_are_final(code):
+    """Wrong settings stay wrong; 75 is a run that saved itself and asks to be continued later."""
+    result = shell(f"echo once; exit {code}", "--num_processes", 2, "--max_restarts", 3)
+    assert result.returncode == code
+    assert result.stdout.count("once") == 2 and "again" not in result.stderr
+
+
+def test_a_stopped_run_is_not_started_again():
+    process = subprocess.Popen(
+        [str(PROGRAM), "launch", "--max_restarts", "3", "--num_processes", "2", "--no_python", "/bin/sh",
+         "-c", "echo started; exec sleep 60"], stdout=subprocess.PIPE, text=True, env=environment())
+    assert "started" in process.stdout.readline()
+    process.send_signal(signal.SIGTERM)
+    text, _ = process.communicate(timeout=20)
+    assert process.returncode == 128 + signal.SIGTERM
+    assert text.count("started") <= 1
+
+
+def test_second_interrupt_ends_at_once():
+    process = subprocess.Popen(
+        [str(PROGRAM), "launch", "--num_processes", "2", "--no_python", "/bin/sh", "-c",
+         "trap '' INT TERM; echo ready; while :; do sleep 0.1; done"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment())
+    assert "ready" in process.stdout.readline() and "ready" in process.stdout.readline()
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.3)
+    assert process.poll() is None
+    start = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=20)
+    assert process.returncode == 128 + signal.SIGINT and time.monotonic() - start < 2

@@ -1,0 +1,188 @@
+# Oracle: the run on one machine for results, the kernel's counters for bytes, the clock for the end of
+# a machine. Two network namespaces with delay and loss between them stand for two machines.
+import os
+import re
+import signal
+import subprocess
+import time
+
+import pytest
+
+from running import PROGRAM, base_flags, environment, flag_words, run_strata
+from two_machines import two_machines
+
+STEPS = 6
+
+
+@pytest.fixture(scope="module")
+def machines():
+    with two_machines(delay_ms=5, loss=0.005) as made:
+        yield made
+
+
+def launch_words(machine_rank, flags, launch=(), processes=4):
+    return [PROGRAM, "launch", "--cpu", "--num_processes", processes, "--num_machines", 2,
+            "--machine_rank", machine_rank, "--main_process_ip", "10.77.0.1", *launch, "sft",
+            *flag_words(flags)]
+
+
+def start_both(machines, flags, launch=()):
+    return [machine.start(launch_words(rank, flags, launch), **environment())
+            for rank, machine in enumerate(machines[:2])]
+
+
+def finish(processes, timeout=100):
+    texts = [process.communicate(timeout=timeout)[0] for process in processes]
+    return [process.returncode for process in processes], texts
+
+
+def run_on_both(machines, flags, launch=()):
+    codes, texts = finish(start_both(machines, flags, launch))
+    assert codes == [0, 0], texts
+    return texts
+
+
+def flags_of(inputs, output, **flags):
+    return base_flags(inputs.model("plain"), inputs.data("messages"), output,
+                      **{"max_steps": STEPS, **flags})
+
+
+def losses(folder):
+    rows = [re.search(r'"loss": ([\d.]+)', line) for line in (folder / "metrics.jsonl").open()]
+    return [float(row.group(1)) for row in rows if row]
+
+
+@pytest.fixture(scope="module")
+def one_machine(inputs, tmp_path_factory):
+    return run_strata(flags_of(inputs, tmp_path_factory.mktemp("one")), 4).losses
+
+
+@pytest.mark.parametrize("strategy", ["FULL_SHARD", "HYBRID_SHARD"])
+def test_two_machines_train_as_one(inputs, tmp_path, machines, one_machine, strategy):
+    before = [machine.sent_bytes() for machine in machines[:2]]
+    texts = run_on_both(machines, flags_of(inputs, tmp_path, sharding_strategy=strategy))
+    sent = [m.sent_bytes() - b for m, b in zip(machines[:2], before)]
+    assert losses(tmp_path) == pytest.approx(one_machine, rel=1e-5)
+    # Neither the address of machine 1 nor a name was given: the route tells it.
+    assert "4 ranks (gloo)" in texts[0] and "[rank 2]" not in texts[0]
+    counted = dict(re.findall(r"(shard group|copies|all ranks) ([\d.]+) MB", texts[0]))
+    if strategy == "FULL_SHARD":
+        # All of it leaves the machine, but for what goes to the neighbour on it.
+        assert "shard group" in counted and float(counted["shard group"]) * 1e6 < sum(sent)
+        return
+    assert re.search(r"shard group [\d.]+ MB \(shm\), copies [\d.]+ MB \(gloo\)", texts[0])
+    # What crosses between machines: every rank's share of the gradients, once a step.
+    parameters = sum(v for v in tensor_sizes(inputs.model("plain")))
+    copies = float(counted["copies"]) * 1e6
+    assert copies == pytest.approx(parameters / 2 * 4 * STEPS, rel=0.02)
+    assert float(counted["shard group"]) * 1e6 > 2 * copies
+    for machine in sent:
+        assert 2 * copies < machine < 2 * copies * 1.3 + 100_000, (sent, copies)
+
+
+def tensor_sizes(model):
+    from safetensors import safe_open
+    with safe_open(model / "model.safetensors", "np") as file:
+        return [file.get_tensor(name).size for name in file.keys()]
+
+
+def wait_for_step(folder, processes):
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        if (folder / "metrics.jsonl").exists() and losses(folder):
+            return
+        assert all(p.poll() is None for p in processes), processes[0].communicate()[0]
+        time.sleep(0.05)
+    raise AssertionError("found no step in 60 s")
+
+
+def test_a_machine_that_dies_ends_the_other(inputs, tmp_path, machines):
+    processes = start_both(machines, flags_of(inputs, tmp_path, max_steps=100000))
+    wait_for_step(tmp_path, processes)
+    start = time.monotonic()
+    machines[1].kill_all()
+    text, _ = processes[0].communicate(timeout=60)
+    seconds = time.monotonic() - start
+    processes[1].communicate(timeout=10)
+    assert processes[0].returncode == 1 and seconds < 10, (seconds, text)
+    assert re.search(r"error: collective [a-z-]+ of rank \d: found a failed peer \(.*10\.77\.0\.2", text)
+
+
+def test_a_machine_that_goes_silent_ends_the_other(inputs, tmp_path):
+    """Without power or network it closes no connection."""
+    with two_machines() as machines:
+        processes = start_both(machines, flags_of(inputs, tmp_path, max_steps=100000))
+        wait_for_step(tmp_path, processes)
+        start = time.monotonic()
+        machines[2].cut()
+        codes, texts = finish(processes, timeout=60)
+        seconds = time.monotonic() - start
+    assert codes == [1, 1] and seconds < 40, texts
+    assert re.search(r"error: collective [a-z-]+ of rank \d: found a failed peer \(.*10\.77\.0\.2",
+                     texts[0]), texts[0]
+
+
+def test_different_settings_of_machines_are_named(inputs, tmp_path, machines):
+    processes = [machine.start(launch_words(rank, flags_of(inputs, tmp_path / "out", seed=rank)),
+                               **environment()) for rank, machine in enumerate(machines[:2])]
+    codes, texts = finish(processes)
+    assert codes == [2, 2], texts
+    assert re.search(r'error: settings: found "\w+" on rank 0 but "\w+" on rank 2, expected the same '
+                     r"on all ranks", texts[0]), texts[0]
+    assert not (tmp_path / "out").exists()
+
+
+C10D = ["--rdzv_backend", "c10d", "--rdzv_conf", "join_timeout=30"]
+
+
+def c10d_words(flags, launch=()):
+    """The same line on every machine: they are numbered as they come."""
+    return [PROGRAM, "launch", "--cpu", "--num_processes", 4, "--num_machines", 2,
+            "--main_process_ip", "10.77.0.1", *C10D, *launch, "sft", *flag_words(flags)]
+
+
+def test_machines_that_meet_train_and_start_again_together(inputs, tmp_path, machines):
+    whole = run_strata(flags_of(inputs, tmp_path / "whole", max_steps=40), 4).losses
+    flags = flags_of(inputs, tmp_path / "out", max_steps=40, save_strategy="steps", save_steps=10)
+    processes = [machine.start(c10d_words(flags, ["--max_restarts", 2]), **environment())
+                 for machine in reversed(machines[:2])]
+    latest = tmp_path / "out" / "latest"
+    deadline = time.monotonic() + 60
+    while not latest.exists() and time.monotonic() < deadline:
+        assert all(p.poll() is None for p in processes), processes[0].communicate()[0]
+        time.sleep(0.02)
+    ranks = [pid for pid in pids_in(machines[1]) if b"\0LOCAL_RANK=1\0" in variables_of(pid)]
+    os.kill(ranks[0], signal.SIGKILL)
+    codes, texts = finish(processes)
+    assert codes == [0, 0], texts
+    assert "restart 1: going on from the newest checkpoint" in texts[1]
+    for text in texts:
+        assert "starting all ranks again: restart 1 of 2" in text
+    assert "error: rank 3: killed by signal 9" in texts[0]
+    assert losses(tmp_path / "out") == pytest.approx(whole, rel=1e-5)
+
+
+def pids_in(machine):
+    words = ["ip", "netns", "pids", machine.namespace]
+    return [int(pid) for pid in subprocess.run(words, capture_output=True, text=True).stdout.split()]
+
+
+def variables_of(pid):
+    try:
+        return open(f"/proc/{pid}/environ", "rb").read()
+    except OSError:
+        return b""
+
+
+def test_a_machine_that_never_comes_is_waited_for_in_vain(inputs, tmp_path, machines):
+    flags = flags_of(inputs, tmp_path / "out")
+    both = {"c10d": [PROGRAM, *c10d_words(flags, [])[1:]],
+            "static": launch_words(0, flags, ["--rdzv_conf", "timeout=2"])}
+    both["c10d"][both["c10d"].index("join_timeout=30")] = "join_timeout=2"
+    for name, words in both.items():
+        start = time.monotonic()
+        process = machines[0].start(words, **environment())
+        text, _ = process.communicate(timeout=60)
+        assert process.returncode == 1 and time.monotonic() - start < 15, text
+        assert "error: rendezvous 10.77.0.1:29500: found " in text, text
+        assert ("found 1 of 2 machines after 2 s" if name == "c10d" else "meeting of 4 ranks") in text

@@ -1,0 +1,88 @@
+# Oracle: the uninterrupted run, to the bit, and what every rank was started with.
+import os
+import signal
+import subprocess
+import time
+
+import pytest
+
+from running import PROGRAM, base_flags, command, environment, flag_words, run_strata
+
+
+def flags_of(inputs, output, **flags):
+    return base_flags(inputs.model("plain"), inputs.data("messages"), output,
+                      **{"max_steps": 150, "save_strategy": "steps", "save_steps": 50, **flags})
+
+
+def pid_of_rank(folder, rank):
+    for entry in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            words = open(f"/proc/{entry}/cmdline").read().split("\0")
+            variables = open(f"/proc/{entry}/environ").read().split("\0")
+        except OSError:
+            continue
+        if str(folder) in words and f"RANK={rank}" in variables:
+            return int(entry)
+    raise AssertionError(f"found no process of rank {rank}")
+
+
+def restarted(flags, kill_when, rank, before=()):
+    """A run whose `rank` is killed once, when `kill_when()`."""
+    words = command(flags, 2)
+    words[2:2] = ["--max_restarts", "1"]
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                               env=environment())
+    try:
+        deadline = time.monotonic() + 60
+        while not kill_when() and time.monotonic() < deadline:
+            assert process.poll() is None, process.communicate()[0]
+            time.sleep(0.005)
+        os.kill(pid_of_rank(flags["output_dir"], rank), signal.SIGKILL)
+        text, _ = process.communicate(timeout=120)
+    finally:
+        process.kill()
+        process.communicate()
+    assert process.returncode == 0, text
+    assert f"rank {rank}: killed by signal 9" in text
+    assert "starting all ranks again: restart 1 of 1" in text
+    return text
+
+
+@pytest.fixture(scope="module")
+def whole(inputs, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("whole")
+    return run_strata(flags_of(inputs, folder), 2)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_restart_goes_on_from_the_newest_checkpoint(inputs, whole, tmp_path, rank):
+    flags = flags_of(inputs, tmp_path)
+    text = restarted(flags, (tmp_path / "latest").exists, rank)
+    assert f"restart 1: going on from the newest checkpoint in {tmp_path}" in text
+    assert (tmp_path / "model.safetensors").read_bytes() == (
+        whole.folder / "model.safetensors").read_bytes()
+
+
+def test_restart_ignores_what_an_earlier_run_left(inputs, whole, tmp_path):
+    run_strata(flags_of(inputs, tmp_path, max_steps=40, seed=7), 2)
+    (tmp_path / "metrics.jsonl").unlink()
+    # Before the first save of this run.
+    flags = flags_of(inputs, tmp_path, save_steps=140)
+    text = restarted(flags, lambda: (tmp_path / "metrics.jsonl").exists(), 1)
+    assert "restart 1: nothing was saved yet, starting from the beginning" in text
+    assert (tmp_path / "model.safetensors").read_bytes() == (
+        whole.folder / "model.safetensors").read_bytes()
+
+
+def test_different_settings_are_named_before_training(inputs, tmp_path):
+    words = flag_words(flags_of(inputs, tmp_path / "out", seed=None))
+    wrapper = tmp_path / "rank.sh"
+    wrapper.write_text("#!/bin/sh\nexec " + " ".join(
+        [str(PROGRAM), "sft", *words, "--seed", "$RANK"]) + "\n")
+    wrapper.chmod(0o755)
+    result = subprocess.run(
+        [str(PROGRAM), "launch", "--num_processes", "2", "--cpu", "--max_restarts", "2", "--no_python",
+         str(wrapper)], capture_output=True, text=True, timeout=60, env=environment())
+    assert result.returncode == 2, result.stderr
+    assert "error: settings: found " in result.stderr and "expected the same on all ranks" in result.stderr
+    assert "again" not in result.stderr and not (tmp_path / "out").exists()

@@ -1,0 +1,71 @@
+// Oracle: the operating system's own answers about sockets; counts of the group that is watched.
+#include "strata/comm/tcp.h"
+
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+
+#include <gtest/gtest.h>
+
+#include "strata/base/descriptor.h"
+#include "strata/base/error.h"
+#include "strata/comm/fake_group.h"
+#include "strata/comm/watched_group.h"
+
+namespace strata::comm {
+namespace {
+
+TEST(LocalAddress, IsThatOfTheRoute) {
+  EXPECT_EQ(local_address_towards("127.0.0.1"), "127.0.0.1");
+  EXPECT_EQ(local_address_towards("127.1.2.3"), "127.0.0.1");
+  EXPECT_THROW(local_address_towards("no-such-host.invalid"), CommError);
+}
+
+int option(int socket, int level, int name) {
+  int value = 0;
+  socklen_t size = sizeof(value);
+  EXPECT_EQ(::getsockopt(socket, level, name, &value, &size), 0);
+  return value;
+}
+
+TEST(Silence, IsLimitedOnConnectedSockets) {
+  const Descriptor listener(::socket(AF_INET, SOCK_STREAM, 0));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  auto* raw = reinterpret_cast<sockaddr*>(&address);
+  socklen_t size = sizeof(address);
+  ASSERT_EQ(::bind(listener.get(), raw, size), 0);
+  ASSERT_EQ(::listen(listener.get(), 1), 0);
+  ::getsockname(listener.get(), raw, &size);
+  const Descriptor connected(::socket(AF_INET, SOCK_STREAM, 0));
+  ASSERT_EQ(::connect(connected.get(), raw, size), 0);
+  limit_silence_of_machines(std::chrono::seconds(21));
+  EXPECT_EQ(option(connected.get(), SOL_SOCKET, SO_KEEPALIVE), 1);
+  EXPECT_EQ(option(connected.get(), IPPROTO_TCP, TCP_KEEPIDLE), 7);
+  EXPECT_EQ(option(connected.get(), IPPROTO_TCP, TCP_USER_TIMEOUT), 21000);
+  EXPECT_EQ(option(listener.get(), SOL_SOCKET, SO_KEEPALIVE), 0);
+}
+
+TEST(WatchedGroup, TellsItsCollectivesAndCounts) {
+  Status status;
+  const auto group = watch(std::make_unique<FakeGroup>(0, 4), "shard0", status);
+  at::Tensor part = at::ones({3}), whole = at::empty({12});
+  group->all_gather(whole, part)->wait();
+  StatusReading reading = read_status(status.page());
+  EXPECT_EQ(reading.collective, "all-gather");
+  EXPECT_EQ(reading.group, "shard0");
+  EXPECT_EQ(reading.number, 1u);
+  EXPECT_EQ(reading.waiting_ms, 0) << "it has come back";
+  const auto work = group->reduce_scatter(part, whole);
+  group->barrier();
+  EXPECT_EQ(read_status(status.page()).number, 3u);
+  work->wait();
+  EXPECT_EQ(read_status(status.page()).number, 2u) << "what is waited for, not what was begun last";
+  EXPECT_EQ(group->traffic().all_gathers, 1);
+  EXPECT_EQ(group->traffic().sent_bytes, 2 * 3 * 3 * 4);
+  EXPECT_EQ(group->transport(), "fake");
+}
+
+}  // namespace
+}  // namespace strata::comm

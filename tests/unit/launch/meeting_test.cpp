@@ -1,0 +1,181 @@
+// Oracle: what each launcher must be told, by hand.
+#include "strata/launch/meeting.h"
+
+#include <future>
+#include <thread>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "strata/base/error.h"
+#include "strata/launch/rendezvous_conf.h"
+
+namespace strata::launch {
+namespace {
+
+using ::testing::HasSubstr;
+
+class Machines : public ::testing::Test {
+ protected:
+  Machines() { port_ = reserve_port(0, /*listens=*/false)->number; }
+
+  MeetingOptions options(std::optional<bool> is_host, int num_machines = 2) const {
+    return {.address = "127.0.0.1",
+            .port = port_,
+            .num_machines = num_machines,
+            .settings = "4 ranks",
+            .join_timeout = std::chrono::seconds(10),
+            .is_host = is_host};
+  }
+  static std::optional<std::string> await_news(Meeting& meeting) {
+    for (int i = 0; i < 500; ++i) {
+      if (auto news = meeting.news()) return news;
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    return std::nullopt;
+  }
+  template <typename F>
+  static std::string error_of(F&& call) {
+    try {
+      call();
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "no error";
+  }
+
+  int port_ = 0;
+};
+
+TEST_F(Machines, AreNumberedAndTakeTheHostsPort) {
+  Meeting host(options(true, 3));
+  std::vector<std::future<Round>> guests;
+  for (int i = 0; i < 2; ++i) {
+    guests.push_back(std::async(std::launch::async, [this] {
+      Meeting guest(options(false, 3));
+      Round round = guest.begin_round(0);
+      guest.tell_end();
+      return round;
+    }));
+  }
+  const Round round = host.begin_round(0);
+  ASSERT_TRUE(round.reserved);
+  EXPECT_EQ(round.machine_rank, 0);
+  EXPECT_EQ(round.port, round.reserved->number);
+  int sum = 0;
+  for (auto& each : guests) {
+    const Round other = each.get();
+    EXPECT_EQ(other.port, round.port);
+    EXPECT_FALSE(other.reserved);
+    sum += other.machine_rank * 10 + other.attempt;
+  }
+  EXPECT_EQ(sum, 10 + 20);
+  EXPECT_FALSE(host.news()) << "ends are no failures";
+}
+
+TEST_F(Machines, TheFreeAddressOfThisMachineMakesAHost) {
+  Meeting first(options({}));
+  auto second = std::async(std::launch::async, [this] {
+    Meeting meeting(options({}));
+    return meeting.begin_round(0).machine_rank;
+  });
+  EXPECT_EQ(first.begin_round(0).machine_rank, 0);
+  EXPECT_EQ(second.get(), 1);
+}
+
+TEST_F(Machines, FailTogetherAndStartAgain) {
+  Meeting host(options(true, 3));
+  Meeting one(options(false, 3)), two(options(false, 3));
+  const auto round = [&](int attempt) {
+    auto first = std::async(std::launch::async, [&] { return one.begin_round(attempt); });
+    auto second = std::async(std::launch::async, [&] { return two.begin_round(attempt); });
+    const Round own = host.begin_round(attempt);
+    EXPECT_EQ(first.get().attempt + second.get().attempt + own.attempt, 3 * attempt);
+  };
+  round(0);
+  one.tell_failure("rank 1: broken", /*is_final=*/false);
+  EXPECT_EQ(await_news(host), "rank 1: broken");
+  EXPECT_EQ(await_news(two), "rank 1: broken");
+  EXPECT_FALSE(one.news());
+  round(1);
+  EXPECT_FALSE(host.news() || one.news() || two.news()) << "what is past is forgotten";
+  host.tell_failure("a machine: told to stop", /*is_final=*/true);
+  EXPECT_EQ(await_news(two), "a machine: told to stop");
+  EXPECT_TRUE(two.is_over());
+  EXPECT_THAT(error_of([&] { two.begin_round(2); }), HasSubstr("told to stop"));
+}
+
+TEST_F(Machines, OneThatIsGoneIsNamedAndReplaced) {
+  Meeting host(options(true));
+  {
+    auto guest = std::make_unique<Meeting>(options(false));
+    auto round = std::async(std::launch::async, [&] { return guest->begin_round(0); });
+    host.begin_round(0);
+    round.get();
+  }
+  EXPECT_EQ(await_news(host),
+            "machine 1 (127.0.0.1): found gone, expected its launcher to take part; look at what "
+            "happened there");
+  auto other = std::async(std::launch::async, [this] {
+    Meeting guest(options(false));
+    Round round = guest.begin_round(0);
+    guest.tell_end();
+    return round.attempt;
+  });
+  host.begin_round(1);
+  EXPECT_EQ(other.get(), 1) << "it is told how often the run was started";
+}
+
+TEST_F(Machines, ThatDoNotFitAreRefused) {
+  Meeting host(options(true));
+  auto guest = std::async(std::launch::async, [this] {
+    MeetingOptions wrong = options(false);
+    wrong.settings = "8 ranks";
+    return error_of([&] { Meeting(wrong).begin_round(0); });
+  });
+  const std::string message = error_of([&] { host.begin_round(0); });
+  EXPECT_THAT(message,
+              HasSubstr("settings: found others on a machine (127.0.0.1) than on machine 0"));
+  EXPECT_EQ(guest.get(), message);
+}
+
+TEST_F(Machines, ThatDoNotComeEndTheWait) {
+  MeetingOptions impatient = options(true);
+  impatient.join_timeout = std::chrono::seconds(1);
+  Meeting host(impatient);
+  EXPECT_THAT(error_of([&] { host.begin_round(0); }),
+              HasSubstr("found 1 of 2 machines after 1 s, expected all"));
+  EXPECT_THAT(error_of([&] { Meeting second(impatient); }), HasSubstr("main_process_port: found"));
+  impatient.is_host = false;
+  impatient.port = reserve_port(0, false)->number;
+  EXPECT_THAT(error_of([&] { Meeting(impatient).begin_round(0); }),
+              HasSubstr("found no host (connection refused) for 1 s"));
+}
+
+TEST(RendezvousConf, ReadsWhatTorchrunTakes) {
+  const RendezvousConf conf = parse_rendezvous_conf("join_timeout=30,is_host=True,read_timeout=5");
+  EXPECT_EQ(conf.join_timeout, std::chrono::seconds(30));
+  EXPECT_EQ(conf.is_host, true);
+  EXPECT_EQ(conf.without_effect, std::vector<std::string>{"read_timeout"});
+  EXPECT_FALSE(parse_rendezvous_conf("").join_timeout);
+}
+
+TEST(RendezvousConf, WrongOnesAreErrors) {
+  const auto error_of = [](const char* text) -> std::string {
+    try {
+      parse_rendezvous_conf(text);
+    } catch (const ConfigError& error) {
+      return error.what();
+    }
+    return "no error";
+  };
+  EXPECT_EQ(error_of("soon"), "rdzv_conf: found \"soon\", expected KEY=VALUE,KEY=VALUE");
+  EXPECT_EQ(error_of("join_timeout=x"),
+            "rdzv_conf: found \"x\" for join_timeout, expected a number of seconds");
+  EXPECT_EQ(error_of("is_host=perhaps"),
+            "rdzv_conf: found \"perhaps\" for is_host, expected true or false");
+  EXPECT_THAT(error_of("join_timout=3"), HasSubstr("did you mean join_timeout?"));
+}
+
+}  // namespace
+}  // namespace strata::launch

@@ -1,0 +1,149 @@
+// Oracle: sentences by hand for every shape of a hang; the kernel for real threads' stacks.
+#include "strata/launch/watchdog.h"
+
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <thread>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "strata/launch/stack_trace.h"
+
+namespace strata::launch {
+namespace {
+
+using std::chrono::milliseconds;
+using ::testing::HasSubstr;
+
+Observation waits(int rank, int64_t ms, uint64_t number = 7, const char* group = "world") {
+  return {.rank = rank,
+          .reading = {.process = 1,
+                      .step = 3,
+                      .waiting_ms = ms,
+                      .number = number,
+                      .phase = "training",
+                      .collective = "all-reduce",
+                      .group = group},
+          .state = 'S'};
+}
+
+Observation computes(int rank, char state = 'R') {
+  return {
+      .rank = rank, .reading = {.process = 1, .step = 2, .phase = "evaluating"}, .state = state};
+}
+
+TEST(Hang, NobodyWaitsTooLong) {
+  EXPECT_FALSE(describe_hang({}, milliseconds(1000)));
+  EXPECT_FALSE(describe_hang({computes(0), waits(1, 999)}, milliseconds(1000)));
+}
+
+TEST(Hang, TheRankThatIsElsewhereIsNamed) {
+  EXPECT_EQ(
+      describe_hang({waits(0, 12040), computes(1), waits(2, 11000)}, milliseconds(12000)),
+      "hang: found rank 1 in step 2 (evaluating), not in all-reduce 7 of group world (step 3) "
+      "where ranks 0, 2 wait for 12.0 s, expected rank 1 there within 12 s (hang_timeout)");
+  EXPECT_THAT(*describe_hang({waits(0, 2000), computes(1, 'T')}, milliseconds(1000)),
+              HasSubstr("rank 1 in step 2 (evaluating), stopped by a signal, not in"));
+}
+
+TEST(Hang, RanksInDifferentCollectivesAreTold) {
+  EXPECT_THAT(
+      *describe_hang({waits(0, 2000), waits(1, 1500, 9, "shard0")}, milliseconds(1000)),
+      HasSubstr("found rank 1 in step 3 (training), waiting in all-reduce 9 of group shard0, "
+                "not in all-reduce 7 of group world (step 3) where rank 0 waits"));
+}
+
+TEST(Hang, WhereAllWaitAnotherMachineLags) {
+  EXPECT_EQ(
+      describe_hang({waits(0, 2000), waits(1, 1900)}, milliseconds(1000)),
+      "hang: found ranks 0, 1 of this machine waiting in all-reduce 7 of group world (step 3) "
+      "for 2.0 s, expected the ranks of the other machines there too; see what those report");
+}
+
+TEST(WatchedRanks, APageTellsWhatItsRankDoes) {
+  const WatchedRank watched(4);
+  EXPECT_EQ(watched.read().process, 0);
+  {
+    Status status(watched.status_descriptor());
+    status.set_phase("a phase whose name is much longer than the page has place for, so it is cut");
+    status.set_step(5);
+    EXPECT_EQ(watched.read().process, ::getpid());
+    EXPECT_EQ(watched.read().step, 5);
+    EXPECT_EQ(watched.read().phase.size(), 47u);
+    EXPECT_EQ(watched.read().waiting_ms, 0);
+    {
+      const Status::Waiting waiting(status, "broadcast", "shard1", 8);
+      const StatusReading reading = watched.read();
+      EXPECT_GE(reading.waiting_ms, 1);
+      EXPECT_EQ(reading.collective + reading.group + std::to_string(reading.number),
+                "broadcastshard18");
+    }
+    EXPECT_EQ(watched.read().waiting_ms, 0);
+  }
+  EXPECT_EQ(watched.read().process, 0);
+  Status unwatched(-1), wrong(watched.stack_descriptor());
+  unwatched.set_phase("x");
+  wrong.set_phase("x");
+}
+
+// A process with two threads, of which one blocks all signals.
+class StacksOfAProcess : public ::testing::Test {
+ protected:
+  StacksOfAProcess() : watched_(0) {
+    process_ = ::fork();
+    if (process_ == 0) live();
+    ::setpgid(process_, process_);
+    while (watched_.read().phase != "ready") std::this_thread::sleep_for(milliseconds(5));
+  }
+  ~StacksOfAProcess() override {
+    ::kill(process_, SIGKILL);
+    ::waitpid(process_, nullptr, 0);
+  }
+
+  [[noreturn]] void live() {
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    ::setpgid(0, 0);
+    static Status status(watched_.status_descriptor());
+    write_stacks_on_request(status.page(), watched_.stack_descriptor());
+    std::thread([] {
+      sigset_t all;
+      ::sigfillset(&all);
+      ::pthread_sigmask(SIG_BLOCK, &all, nullptr);
+      ::prctl(PR_SET_NAME, "deaf");
+      status.set_phase("ready");
+      while (true) ::pause();
+    }).detach();
+    while (true) std::this_thread::sleep_for(std::chrono::seconds(1));
+  }
+
+  WatchedRank watched_;
+  pid_t process_ = -1;
+};
+
+TEST_F(StacksOfAProcess, EveryThreadAnswersOrIsExplained) {
+  for (int time = 0; time < 2; ++time) {
+    const std::string text = watched_.stacks(process_);
+    EXPECT_THAT(text, HasSubstr("thread " + std::to_string(process_) + " (test_launch)\n  "));
+    EXPECT_THAT(text, HasSubstr("nanosleep"));
+    EXPECT_THAT(text, HasSubstr("(deaf): no stack, blocks signals"));
+  }
+  EXPECT_EQ(::kill(process_, 0), 0) << "it goes on";
+}
+
+TEST_F(StacksOfAProcess, AStoppedOneIsExplained) {
+  ::kill(process_, SIGSTOP);
+  while (state_of_process(process_) != 'T') std::this_thread::sleep_for(milliseconds(5));
+  EXPECT_THAT(watched_.stacks(process_), HasSubstr("state T\nthread "));
+  EXPECT_THAT(watched_.stacks(process_), HasSubstr("no stack, stopped"));
+}
+
+TEST_F(StacksOfAProcess, AStrangerIsLeftAlone) {
+  EXPECT_EQ(watched_.stacks(::getpgrp()), "no process that shares its status\n");
+}
+
+}  // namespace
+}  // namespace strata::launch
