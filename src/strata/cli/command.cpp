@@ -36,6 +36,8 @@ constexpr Command kCommands[] = {
      run_convert},
     {"merge-weights", "one model out of a sharded checkpoint", run_merge_weights},
     {"merge-adapter", "a base model with an adapter folded into it", run_merge_adapter},
+    {"plan", "the memory of a run before it starts", run_plan},
+    {"estimate-memory", "the same as plan", run_plan},
 };
 
 // A rank that failed closes its connections before it says why. The others, which notice at once,
@@ -49,9 +51,9 @@ constexpr const char* kOutOfMemory =
 std::string overview() {
   std::string text = "strata: fine-tunes large language models across many processors\n\nusage:\n";
   for (const Command& command : kCommands) {
-    text += fmt::format("  strata {:<13} {}\n", command.name, command.summary);
+    text += fmt::format("  strata {:<15} {}\n", command.name, command.summary);
   }
-  text += fmt::format("  strata {:<13} {}\n\n", "--version", "the program's version");
+  text += fmt::format("  strata {:<15} {}\n\n", "--version", "the program's version");
   return text + "strata COMMAND --help tells more.\n";
 }
 

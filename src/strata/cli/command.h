@@ -32,6 +32,7 @@ int run_inspect(const std::vector<std::string>& arguments);
 int run_convert(const std::vector<std::string>& arguments);
 int run_merge_weights(const std::vector<std::string>& arguments);
 int run_merge_adapter(const std::vector<std::string>& arguments);
+int run_plan(const std::vector<std::string>& arguments);
 
 // Public guides name their own script; the recipe stands in for it, which is said on standard
 // error. Throws ConfigError for what is no recipe.

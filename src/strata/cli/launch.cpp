@@ -9,6 +9,7 @@
 
 #include "strata/base/error.h"
 #include "strata/cli/command.h"
+#include "strata/cli/plan_report.h"
 #include "strata/cli/run_sources.h"
 #include "strata/config/describe.h"
 #include "strata/config/flags.h"
@@ -129,7 +130,11 @@ int run_launch(const std::vector<std::string>& arguments) {
   if (!own_program) {
     // Once more with the number of ranks, which a ds_config's batch sizes have to fit.
     sources.world_size = plan.world_size;
-    config::resolve(sources);
+    const config::Settings of_ranks = config::resolve(sources);
+    if (of_ranks.config.launch.dry_run) {
+      fmt::print("{}", dry_run_report(of_ranks, plan.world_size));
+      return 0;
+    }
   }
   watch_for_hangs(settings.config, own_program, plan);
   plan.environment.emplace_back(kLaunchFlagsVariable, launch_flags_value(line.flags));

@@ -9,6 +9,7 @@
 
 #include "strata/base/error.h"
 #include "strata/cli/command.h"
+#include "strata/cli/plan_report.h"
 #include "strata/cli/run_sources.h"
 #include "strata/config/describe.h"
 #include "strata/config/serialize.h"
@@ -16,6 +17,7 @@
 #include "strata/launch/environment.h"
 #include "strata/launch/restarts.h"
 #include "strata/launch/stack_trace.h"
+#include "strata/memory/allocator.h"
 #include "strata/report/progress.h"
 #include "strata/train/run.h"
 
@@ -94,10 +96,16 @@ int run_sft(const std::vector<std::string>& arguments) {
   }
   quiet_library();
   config::Sources sources = rank_sources(arguments);
+  memory::install_cpu_allocator();
   const launch::RankEnvironment ranks = launch::detect_rank_environment();
   sources.world_size = ranks.world_size;
   config::Settings settings = config::resolve(sources);
   config::require_runnable(settings);
+  if (settings.config.launch.dry_run) {
+    print_warnings(settings.warnings);
+    fmt::print("{}", dry_run_report(settings, ranks.world_size));
+    return 0;
+  }
   require_all_ranks(settings, ranks);
   require_meeting_point(ranks);
   resume_after_restart(settings.config, ranks.rank);

@@ -1,34 +1,78 @@
 #include "strata/comm/fake_group.h"
 
 #include "strata/base/error.h"
+#include "strata/comm/shm_memory.h"
 #include "strata/comm/single_group.h"
 
 namespace strata::comm {
 
-FakeGroup::FakeGroup(int rank, int size) : rank_(rank), size_(size) {
+FakeGroup::FakeGroup(int rank, int size, Imitated imitated)
+    : rank_(rank), size_(size), imitated_(imitated) {
   if (size < 1 || rank < 0 || rank >= size) {
     throw ConfigError("fake process group: found rank {} of {}, expected 0 <= rank < size", rank,
                       size);
   }
 }
 
+namespace {
+
+// Lends until the operation has been waited for.
+class LoanWork final : public Work {
+ public:
+  LoanWork(SpareBuffers& spare, const at::Tensor& like) : spare_(spare), loan_(spare.lend(like)) {}
+  void wait() override {
+    if (loan_.defined()) spare_.take_back(std::move(loan_));
+    loan_ = at::Tensor();
+  }
+
+ private:
+  SpareBuffers& spare_;
+  at::Tensor loan_;
+};
+
+// Takes memory until the operation has been waited for.
+class TemporaryWork final : public Work {
+ public:
+  explicit TemporaryWork(const at::Tensor& like) {
+    const MemoryScope scope(MemoryKind::kCommunication);
+    copy_ = at::empty_like(like);
+  }
+  void wait() override { copy_ = at::Tensor(); }
+
+ private:
+  at::Tensor copy_;
+};
+
+}  // namespace
+
 std::unique_ptr<Work> FakeGroup::all_gather(at::Tensor out, at::Tensor in) {
+  count_all_gather(in);
+  if (in.is_meta()) {
+    return imitated_ == Imitated::kGloo ? std::make_unique<TemporaryWork>(out) : completed_work();
+  }
   const at::Tensor copy = in.clone();
   out.view({size_, -1}).copy_(copy.unsqueeze(0).expand({size_, copy.numel()}));
-  count_all_gather(in);
   return completed_work();
 }
 
 std::unique_ptr<Work> FakeGroup::reduce_scatter(at::Tensor out, at::Tensor in) {
-  out.copy_(in.view({size_, -1})[rank_] * size_);
   count_reduce_scatter(out);
+  if (in.is_meta()) {
+    return imitated_ == Imitated::kGloo ? std::make_unique<LoanWork>(spare_, in) : completed_work();
+  }
+  out.copy_(in.view({size_, -1})[rank_] * size_);
   return completed_work();
 }
 
 std::unique_ptr<Work> FakeGroup::all_reduce(at::Tensor tensor, Reduction op) {
-  if (op == Reduction::kSum) tensor.mul_(size_);
+  if (op == Reduction::kSum && !tensor.is_meta()) tensor.mul_(size_);
   count_all_reduce(tensor);
   return completed_work();
+}
+
+int64_t FakeGroup::process_bytes() const {
+  // A rank reads the others' memory, so that their pages count as its own.
+  return imitated_ == Imitated::kSharedMemory ? size_ * static_cast<int64_t>(kShmBytes) : 0;
 }
 
 std::unique_ptr<Work> FakeGroup::broadcast(at::Tensor, int) { return completed_work(); }

@@ -4,15 +4,24 @@
 #pragma once
 
 #include "strata/comm/group.h"
+#include "strata/comm/spare_buffers.h"
 
 namespace strata::comm {
 
+// Whose memory a fake group takes where its tensors have no data (device "meta", the memory plan;
+// nothing is moved then). kGloo: a whole flat copy while an all-gather is in flight, and a kept
+// receive buffer of the reduce-scatter. kSharedMemory: what every rank of the group shares, beside
+// the tensors. kDirect: none, as NCCL, whose buffers belong to the process.
+enum class Imitated { kGloo, kSharedMemory, kDirect };
+
 class FakeGroup final : public Group {
  public:
-  FakeGroup(int rank, int size);
+  FakeGroup(int rank, int size, Imitated imitated = Imitated::kGloo);
   int rank() const override { return rank_; }
   int size() const override { return size_; }
   std::string transport() const override { return "fake"; }
+  // Of the imitated transport in this process, beside tensors.
+  int64_t process_bytes() const;
   std::unique_ptr<Work> all_gather(at::Tensor out, at::Tensor in) override;
   std::unique_ptr<Work> reduce_scatter(at::Tensor out, at::Tensor in) override;
   std::unique_ptr<Work> all_reduce(at::Tensor tensor, Reduction op) override;
@@ -22,6 +31,8 @@ class FakeGroup final : public Group {
  private:
   int rank_;
   int size_;
+  Imitated imitated_;
+  SpareBuffers spare_;
 };
 
 }  // namespace strata::comm

@@ -7,6 +7,7 @@
 
 #include "strata/base/error.h"
 #include "strata/comm/single_group.h"
+#include "strata/comm/spare_buffers.h"
 #include "strata/comm/tcp.h"
 
 namespace strata::comm {
@@ -86,12 +87,12 @@ class GlooGroup final : public Group {
   // progresses in the background, and lets the owner add in rank order: same sums on every run.
   std::unique_ptr<Work> reduce_scatter(at::Tensor out, at::Tensor in) override {
     count_reduce_scatter(out);
-    at::Tensor received = scratch(in);
+    at::Tensor received = spare_.lend(in);
     auto finish = [this, out, received]() mutable {
       const at::Tensor chunks = received.view({size_, -1});
       out.copy_(chunks[0]);
       for (int r = 1; r < size_; ++r) out.add_(chunks[r]);
-      spare_.push_back(received);
+      spare_.take_back(received);
     };
     std::vector<int64_t> equal_splits;
     return start(
@@ -124,22 +125,10 @@ class GlooGroup final : public Group {
     return std::make_unique<GlooWork>(translate(name, rank_, call), name, rank_, std::move(finish));
   }
 
-  // Receive buffers are kept: after the first step no reduce-scatter allocates.
-  at::Tensor scratch(const at::Tensor& like) {
-    for (size_t i = 0; i < spare_.size(); ++i) {
-      if (spare_[i].numel() == like.numel() && spare_[i].scalar_type() == like.scalar_type()) {
-        at::Tensor found = spare_[i];
-        spare_.erase(spare_.begin() + static_cast<std::ptrdiff_t>(i));
-        return found;
-      }
-    }
-    return at::empty_like(like);
-  }
-
   c10::intrusive_ptr<c10d::ProcessGroupGloo> backend_;
   int rank_;
   int size_;
-  std::vector<at::Tensor> spare_;
+  SpareBuffers spare_;
 };
 
 }  // namespace

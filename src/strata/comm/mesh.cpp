@@ -53,19 +53,39 @@ Mesh make_mesh(Rendezvous& rendezvous, const MeshShape& shape) {
   return mesh;
 }
 
-Mesh make_fake_mesh(int world_size, const MeshShape& shape) {
+Mesh make_fake_mesh(int world_size, const MeshShape& shape, const ImitatedMachines& machines) {
   check_mesh_shape(world_size, shape);
-  const auto make = [](int size) -> std::unique_ptr<Group> {
+  const auto make = [&](int size, int stride = 1) -> std::unique_ptr<Group> {
     if (size == 1) return make_single_group();
-    return std::make_unique<FakeGroup>(0, size);
+    const bool on_one_machine = (size - 1) * stride < machines.local_world_size;
+    const Imitated imitated = machines.have_accelerators                ? Imitated::kDirect
+                              : machines.share_memory && on_one_machine ? Imitated::kSharedMemory
+                                                                        : Imitated::kGloo;
+    return std::make_unique<FakeGroup>(0, size, imitated);
   };
-  Mesh mesh{make(world_size), make(shape.shard_size), make(world_size / shape.shard_size), nullptr};
+  Mesh mesh{make(world_size), make(shape.shard_size),
+            make(world_size / shape.shard_size, shape.shard_size), nullptr};
   if (shape.part_size > 0) mesh.part = make(shape.part_size);
   return mesh;
 }
 
 Mesh make_fake_mesh(int world_size, int shard_size) {
   return make_fake_mesh(world_size, MeshShape{.shard_size = shard_size});
+}
+
+SentBytes sent_bytes(const Mesh& mesh) {
+  const auto of = [](const std::unique_ptr<Group>& group) {
+    return group ? group->traffic().sent_bytes : 0;
+  };
+  return {of(mesh.shard), of(mesh.replicate), of(mesh.part)};
+}
+
+int64_t imitated_process_bytes(const Mesh& mesh) {
+  int64_t bytes = 0;
+  for (const Group* group : {mesh.shard.get(), mesh.replicate.get(), mesh.part.get()}) {
+    if (const auto* fake = dynamic_cast<const FakeGroup*>(group)) bytes += fake->process_bytes();
+  }
+  return bytes;
 }
 
 }  // namespace strata::comm

@@ -2,6 +2,7 @@
 // parameters, `replicate` ranks hold the same pieces. Every strategy is a shape of this mesh.
 #pragma once
 
+#include <limits>
 #include <memory>
 
 #include "strata/comm/group.h"
@@ -33,8 +34,41 @@ void check_mesh_shape(int world_size, const MeshShape& shape);
 // Collective over all ranks.
 Mesh make_mesh(Rendezvous& rendezvous, const MeshShape& shape);
 
+// Where the ranks of a fake mesh would be; decides what their transport would take.
+struct ImitatedMachines {
+  int local_world_size = std::numeric_limits<int>::max();
+  bool share_memory = true;  // ranks of one machine
+  bool have_accelerators = false;
+};
+
 // A mesh of fake groups for dry runs, seen from rank 0.
-Mesh make_fake_mesh(int world_size, const MeshShape& shape);
+Mesh make_fake_mesh(int world_size, const MeshShape& shape, const ImitatedMachines& machines = {});
 Mesh make_fake_mesh(int world_size, int shard_size);
+
+// What this rank has sent of parameters and gradients, by group.
+struct SentBytes {
+  int64_t shard = 0;
+  int64_t replicate = 0;
+  int64_t part = 0;
+
+  int64_t total() const { return shard + replicate + part; }
+  SentBytes operator-(const SentBytes& b) const {
+    return {shard - b.shard, replicate - b.replicate, part - b.part};
+  }
+  SentBytes operator*(int64_t times) const {
+    return {shard * times, replicate * times, part * times};
+  }
+  SentBytes& operator+=(const SentBytes& b) {
+    shard += b.shard;
+    replicate += b.replicate;
+    part += b.part;
+    return *this;
+  }
+  bool operator==(const SentBytes&) const = default;
+};
+SentBytes sent_bytes(const Mesh& mesh);
+
+// What the transports that a fake mesh imitates would take of a process, beside tensors.
+int64_t imitated_process_bytes(const Mesh& mesh);
 
 }  // namespace strata::comm

@@ -207,6 +207,23 @@ std::vector<Given> parse_command_flags(std::span<const Setting> table, std::stri
   return parse_all(FlagParser(arguments, table, command), arguments);
 }
 
+SplitFlags split_command_flags(std::span<const Setting> table, std::string_view command,
+                               std::span<const std::string> arguments) {
+  FlagParser parser(arguments, table, command);
+  SplitFlags split;
+  for (size_t i = 0; i < arguments.size();) {
+    const std::string name = arguments[i].substr(0, arguments[i].find('='));
+    if (name.starts_with("--") && find_setting(table, normalized_name(name.substr(2)))) {
+      ParsedFlag parsed = parser.parse(i);
+      split.own.push_back(std::move(parsed.given));
+      i += parsed.used;
+    } else {
+      split.others.push_back(arguments[i++]);
+    }
+  }
+  return split;
+}
+
 LaunchLine parse_launch_line(std::span<const std::string> arguments) {
   FlagParser parser(arguments, FlagSet::kLaunch);
   LaunchLine line;

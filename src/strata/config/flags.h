@@ -23,6 +23,14 @@ std::vector<Given> parse_mixed_flags(std::span<const std::string> arguments);
 std::vector<Given> parse_command_flags(std::span<const Setting> table, std::string_view command,
                                        std::span<const std::string> arguments);
 
+// The flags of a subcommand that takes those of a run as well: its own, and the others as written.
+struct SplitFlags {
+  std::vector<Given> own;
+  std::vector<std::string> others;
+};
+SplitFlags split_command_flags(std::span<const Setting> table, std::string_view command,
+                               std::span<const std::string> arguments);
+
 struct LaunchLine {
   std::vector<std::string> flags;      // as written, before the program's name
   std::vector<Given> given;            // the same, read (rank kLaunchFlag)

@@ -70,7 +70,7 @@ Settings resolve(const Sources& sources) {
   return settings;
 }
 
-void require_runnable(const Settings& settings) {
+void require_model(const Settings& settings) {
   const RunConfig& config = settings.config;
   if (config.model.model_name_or_path.empty() && config.model.config_name.empty()) {
     throw ConfigError(
@@ -82,6 +82,11 @@ void require_runnable(const Settings& settings) {
         "config_name: found beside model_name_or_path ({}), expected one of them; remove one",
         settings.source_of("model_name_or_path"));
   }
+}
+
+void require_runnable(const Settings& settings) {
+  const RunConfig& config = settings.config;
+  require_model(settings);
   if (config.data.dataset_name.empty()) {
     throw ConfigError(
         "dataset_name: found nothing, expected a file or folder with examples; add "

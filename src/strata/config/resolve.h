@@ -37,6 +37,9 @@ struct Settings {
 // Reads every source, merges and checks. Throws ConfigError (exit code 2) naming the source.
 Settings resolve(const Sources& sources);
 
+// One model, by its folder or by its config.json. Throws ConfigError.
+void require_model(const Settings& settings);
+
 // What a training run cannot do without: a model and a data set. Throws ConfigError.
 void require_runnable(const Settings& settings);
 

@@ -153,6 +153,7 @@ struct LaunchConfig {
   std::string rdzv_backend = "static";  // static, c10d
   std::string rdzv_conf;                // "timeout=300,..."
   int64_t hang_timeout_s = 0;           // of a rank's wait for others; 0: 9/10 of ddp_timeout
+  bool dry_run = false;                 // settings, mesh, units, schedule and plan; no training
 };
 
 // Of `strata chat` alone. What is not set is taken from the model's generation_config.json, then
@@ -195,6 +196,16 @@ struct SlurmConfig {
   bool submit = false;
 };
 
+// Of `strata plan` alone.
+struct PlanConfig {
+  int world_size = 0;           // 0: num_processes, or 1
+  int nodes = 0;                // 0: num_machines
+  std::string device = "auto";  // auto, cpu, cuda
+  std::string device_memory;    // "80GB": what one rank may use; empty: not judged
+  bool show_schedule = false;
+  bool deepspeed_estimate = false;
+};
+
 struct RunConfig {
   ModelConfig model;
   DataConfig data;
@@ -206,6 +217,7 @@ struct RunConfig {
   LaunchConfig launch;
   ChatConfig chat;    // filled from chat_settings_table()
   SlurmConfig slurm;  // filled from slurm_settings_table()
+  PlanConfig plan;    // filled from plan_settings_table()
 };
 
 }  // namespace strata::config

@@ -347,6 +347,11 @@ std::vector<Setting> launch_settings() {
        .help = "seconds that a rank may wait for another before all are stopped and their stacks "
                "written to log_dir (default output_dir); 0: nine tenths of ddp_timeout",
        .peer = "Strata"},
+      {.name = "dry_run",
+       .field = STRATA_FIELD(launch.dry_run),
+       .help = "print settings, ranks, units, schedule and memory plan of one rank and end; needs "
+               "config.json, no weights",
+       .peer = "Strata"},
       {.name = "no_python",
        .field = STRATA_FIELD(launch.no_python),
        .help = "start the named program itself on every rank instead of the recipe"},
@@ -435,7 +440,9 @@ std::vector<Setting> sharding_and_launch_settings() {
   for (Setting& setting : offload) setting.scope = Scope::kBoth;
   append("offload", std::move(offload));
   std::vector<Setting> launch = launch_settings();
-  for (Setting& setting : launch) setting.scope = Scope::kLaunch;
+  for (Setting& setting : launch) {
+    setting.scope = setting.name == "dry_run" ? Scope::kBoth : Scope::kLaunch;
+  }
   append("launch", std::move(launch));
   return all;
 }

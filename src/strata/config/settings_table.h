@@ -93,6 +93,9 @@ std::span<const Setting> config_command_settings_table();
 std::span<const Setting> env_settings_table();
 std::span<const Setting> slurm_settings_table();
 
+// The settings that `strata plan` has beside those of a run.
+std::span<const Setting> plan_settings_table();
+
 // By name or alias, hyphens and underscores alike; null when unknown.
 const Setting* find_setting(std::string_view name);
 const Setting* find_setting(std::span<const Setting> table, std::string_view name);

@@ -5,6 +5,7 @@
 #include <torch/csrc/autograd/grad_mode.h>
 
 #include "strata/base/error.h"
+#include "strata/libtorch/memory_kind.h"
 #include "strata/nn/weight_product.h"
 #include "strata/ops/cross_entropy.h"
 
@@ -62,6 +63,7 @@ ops::CrossEntropySums loss_over_chunks(const LossCall& call, const at::Tensor& h
   const int64_t rows = h.size(0), vocab = call.output->out_features();
   const int64_t bytes_a_row = vocab * static_cast<int64_t>(sizeof(float));
   const int64_t chunk = std::min(rows, std::max(kMinRows, kChunkBytes / bytes_a_row));
+  const MemoryScope of_logits(MemoryKind::kLogits);
   const at::Tensor buffer = at::empty({chunk, vocab}, h.options());
   const at::Tensor buffer32 = h.scalar_type() == at::kFloat
                                   ? buffer
@@ -89,9 +91,10 @@ ops::CrossEntropySums loss_over_chunks(const LossCall& call, const at::Tensor& h
 
 // Untrained rows give no loss and no gradient: they are left out, and their dh is zero.
 ops::CrossEntropySums loss_over_trained_rows(LossCall call, const at::Tensor& h, at::Tensor dh) {
-  const at::Tensor rows = call.targets.ne(-100).nonzero().view(-1);
-  if (rows.numel() == h.size(0) && rows.numel() > 0) return loss_over_chunks(call, h, dh);
-  call.targets = call.targets.index_select(0, rows);
+  const at::Tensor trained = call.targets.ne(-100).nonzero().view(-1);
+  if (trained.numel() == h.size(0) && trained.numel() > 0) return loss_over_chunks(call, h, dh);
+  call.targets = call.targets.index_select(0, trained);
+  const at::Tensor rows = trained.to(h.device());
   if (call.draw.token_keys.defined()) {
     call.draw.token_keys = call.draw.token_keys.index_select(0, rows);
   }
@@ -124,7 +127,8 @@ struct LossFunction : torch::autograd::Function<LossFunction> {
   }
 
   static variable_list backward(AutogradContext* context, variable_list gradients) {
-    const float upstream = gradients[0].item<float>();
+    // Without data (the memory plan) there is nothing to check.
+    const float upstream = gradients[0].is_meta() ? 1.0f : gradients[0].item<float>();
     if (upstream != 1.0f) {
       throw InternalError(
           "loss: found a backward that starts from {}, expected 1 because the "

@@ -29,7 +29,8 @@ struct EmbeddingFunction : torch::autograd::Function<EmbeddingFunction> {
     const auto& call = load_state<EmbeddingCall>(context);
     if (call.weight->requires_grad()) {
       at::Tensor dy = gradients[0].contiguous(), ids = call.ids;
-      if (call.padding_id.has_value()) {
+      // Without data (the memory plan) no row is known to be padding.
+      if (call.padding_id.has_value() && !ids.is_meta()) {
         const at::Tensor rows = ids.ne(*call.padding_id).nonzero().view(-1);
         if (rows.numel() < ids.numel()) {
           dy = dy.index_select(0, rows);

@@ -59,7 +59,7 @@ const RopeTables& Rope::tables(const at::Tensor& positions) {
     return tables_;
   }
   at::Tensor frequencies = inverse_frequencies_;
-  if (options_.kind == RopeKind::kDynamic && positions.numel() > 0) {
+  if (options_.kind == RopeKind::kDynamic && positions.numel() > 0 && !positions.is_meta()) {
     const int64_t length = positions.max().item<int64_t>() + 1;
     if (length > options_.max_position_embeddings) {
       frequencies = rope_inverse_frequencies(options_, length);

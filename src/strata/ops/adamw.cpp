@@ -9,7 +9,7 @@ namespace strata::ops {
 void adamw_(at::Tensor param, const at::Tensor& grad, at::Tensor exp_avg, at::Tensor exp_avg_sq,
             const AdamWStep& options) {
   constexpr const char* kOp = "adamw";
-  check_device(kOp, param);
+  check_device_or_plan(kOp, param);
   const std::pair<const char*, const at::Tensor*> tensors[] = {
       {"param", &param}, {"grad", &grad}, {"exp_avg", &exp_avg}, {"exp_avg_sq", &exp_avg_sq}};
   for (const auto& [argument, tensor] : tensors) {
@@ -20,6 +20,7 @@ void adamw_(at::Tensor param, const at::Tensor& grad, at::Tensor exp_avg, at::Te
   if (options.step < 1) {
     throw InternalError("adamw: found step {}, expected 1 or later", options.step);
   }
+  if (param.is_meta()) return;
   cpu::adamw(param.mutable_data_ptr<float>(), grad.const_data_ptr<float>(),
              exp_avg.mutable_data_ptr<float>(), exp_avg_sq.mutable_data_ptr<float>(), param.numel(),
              options);

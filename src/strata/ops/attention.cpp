@@ -11,11 +11,11 @@ namespace {
 constexpr const char* kOp = "attention";
 
 HeadsView view_of(const char* argument, const at::Tensor& tensor, const at::Tensor& like) {
-  check_device(kOp, tensor);
+  check_device_or_plan(kOp, tensor);
   check_type(kOp, argument, tensor, like.scalar_type());
   check_last_dim_contiguous(kOp, argument, tensor);
-  return {const_cast<void*>(tensor.const_data_ptr()), tensor.stride(0), tensor.stride(1),
-          tensor.size(1)};
+  return {tensor.is_meta() ? nullptr : const_cast<void*>(tensor.const_data_ptr()), tensor.stride(0),
+          tensor.stride(1), tensor.size(1)};
 }
 
 void check_heads(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
@@ -63,6 +63,7 @@ AttentionResult attention(const at::Tensor& q, const at::Tensor& k, const at::Te
   check_offsets(offsets, k.size(0));
   AttentionResult result{at::empty(q.sizes(), q.options()),
                          at::empty({q.size(1), q.size(0)}, q.options().dtype(at::kFloat))};
+  if (q.is_meta()) return result;
   arguments.lse = result.lse.mutable_data_ptr<float>();
   cpu::attention(arguments, view_of("out", result.out, q));
   return result;
@@ -88,12 +89,13 @@ void attention_backward_into(const at::Tensor& dout, const at::Tensor& q, const 
   check_shape(kOp, "lse", lse, {q.size(1), q.size(0)});
   check_type(kOp, "lse", lse, at::kFloat);
   check_contiguous(kOp, "lse", lse);
-  arguments.lse = const_cast<float*>(lse.const_data_ptr<float>());  // only read
   check_shape(kOp, "dout", dout, q.sizes());
   check_shape(kOp, "out", out, q.sizes());
   check_shape(kOp, "dq", gradients.dq, q.sizes());
   check_shape(kOp, "dk", gradients.dk, k.sizes());
   check_shape(kOp, "dv", gradients.dv, v.sizes());
+  if (q.is_meta()) return;
+  arguments.lse = const_cast<float*>(lse.const_data_ptr<float>());  // only read
   cpu::attention_backward(arguments, {.dout = view_of("dout", dout, q),
                                       .out = view_of("out", out, q),
                                       .dq = view_of("dq", gradients.dq, q),

@@ -36,6 +36,10 @@ void check_last_dim_contiguous(const char* op, const char* argument, const at::T
                       argument, fmt::join(tensor.strides(), ", "));
 }
 
+void check_device_or_plan(const char* op, const at::Tensor& tensor) {
+  if (!tensor.is_meta()) check_device(op, tensor);
+}
+
 void check_device(const char* op, const at::Tensor& tensor) {
   if (tensor.is_cpu()) return;
   throw ConfigError("{}: found a tensor on {}, expected cpu; this build has kernels for cpu only",

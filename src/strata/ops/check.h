@@ -25,5 +25,8 @@ void check_last_dim_contiguous(const char* op, const char* argument, const at::T
 // Kernels exist for the CPU; op_cuda.cu files add theirs beside the call of this function.
 // Another device: ConfigError.
 void check_device(const char* op, const at::Tensor& tensor);
+// The same for an op that the memory plan can walk: tensors without data (device "meta") pass, and
+// the op allocates what it would and returns before its kernel.
+void check_device_or_plan(const char* op, const at::Tensor& tensor);
 
 }  // namespace strata::ops

@@ -98,6 +98,8 @@ struct MatmulArguments {
   const quant::cpu::MatrixCodes* b_codes = nullptr;
 };
 void matmul(const MatmulArguments& m);
+// See ops/matmul.h.
+int64_t matmul_scratch_bytes(int64_t columns, int64_t inner);
 
 struct CrossEntropyRow {
   float loss, entropy;

@@ -12,13 +12,14 @@ namespace strata::ops {
 CrossEntropySums cross_entropy_(at::Tensor logits, const at::Tensor& targets, float scale,
                                 bool want_gradient) {
   constexpr const char* kOp = "cross_entropy";
-  check_device(kOp, logits);
+  check_device_or_plan(kOp, logits);
   if (logits.dim() != 2) check_shape(kOp, "logits", logits, {-1, -1});
   check_type(kOp, "logits", logits, at::kFloat);
   check_contiguous(kOp, "logits", logits);
   check_shape(kOp, "targets", targets, {logits.size(0)});
   check_type(kOp, "targets", targets, at::kLong);
   check_contiguous(kOp, "targets", targets);
+  if (logits.is_meta()) return {};
   const int64_t rows = logits.size(0);
   const int64_t vocabulary = logits.size(1);
   const int64_t* target = targets.const_data_ptr<int64_t>();

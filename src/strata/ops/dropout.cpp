@@ -12,13 +12,14 @@ at::Tensor dropout(const at::Tensor& x, double p, const at::Tensor& token_keys, 
     throw ConfigError("dropout: found probability {}, expected 0 .. 1", p);
   }
   if (p == 0) return x;
-  check_device(kOp, x);
+  check_device_or_plan(kOp, x);
   if (x.dim() != 2) check_shape(kOp, "x", x, {-1, -1});
   check_contiguous(kOp, "x", x);
   check_shape(kOp, "token_keys", token_keys, {x.size(0)});
   check_type(kOp, "token_keys", token_keys, at::kLong);
   check_contiguous(kOp, "token_keys", token_keys);
   at::Tensor y = at::empty_like(x);
+  if (x.is_meta()) return y;
   cpu::dropout({.type = element_of(kOp, "x", x),
                 .x = x.const_data_ptr(),
                 .y = y.mutable_data_ptr(),

@@ -14,6 +14,7 @@ void check_ids(const at::Tensor& ids, int64_t vocabulary) {
   if (ids.dim() != 1) check_shape(kOp, "ids", ids, {-1});
   check_type(kOp, "ids", ids, at::kLong);
   check_contiguous(kOp, "ids", ids);
+  if (ids.is_meta()) return;
   const int64_t* id = ids.const_data_ptr<int64_t>();
   for (int64_t t = 0; t < ids.size(0); ++t) {
     if (id[t] < 0 || id[t] >= vocabulary) {
@@ -28,12 +29,13 @@ void check_ids(const at::Tensor& ids, int64_t vocabulary) {
 }  // namespace
 
 at::Tensor embedding(const at::Tensor& weight, const at::Tensor& ids) {
-  check_device(kOp, weight);
+  check_device_or_plan(kOp, weight);
   if (weight.dim() != 2) check_shape(kOp, "weight", weight, {-1, -1});
   check_contiguous(kOp, "weight", weight);
   check_ids(ids, weight.size(0));
   const Element type = element_of(kOp, "weight", weight);
   at::Tensor y = at::empty({ids.size(0), weight.size(1)}, weight.options());
+  if (weight.is_meta()) return y;
   cpu::embedding(weight.const_data_ptr(), ids.const_data_ptr<int64_t>(), y.mutable_data_ptr(),
                  ids.size(0), weight.size(1) * size_bytes(type));
   return y;
@@ -41,13 +43,14 @@ at::Tensor embedding(const at::Tensor& weight, const at::Tensor& ids) {
 
 void embedding_backward(const at::Tensor& dy, const at::Tensor& ids, at::Tensor dweight,
                         float beta) {
-  check_device(kOp, dy);
+  check_device_or_plan(kOp, dy);
   if (dweight.dim() != 2) check_shape(kOp, "dweight", dweight, {-1, -1});
   check_contiguous(kOp, "dweight", dweight);
   check_ids(ids, dweight.size(0));
   check_shape(kOp, "dy", dy, {ids.size(0), dweight.size(1)});
   check_contiguous(kOp, "dy", dy);
   const Element type = element_of(kOp, "dweight", dweight);
+  if (dweight.is_meta()) return;
   if (beta == 0) {
     std::memset(dweight.mutable_data_ptr(), 0, dweight.numel() * size_bytes(type));
   }

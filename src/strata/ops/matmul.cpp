@@ -70,7 +70,7 @@ void matmul_into(at::Tensor c, const at::Tensor& a, const at::Tensor& b, Transpo
   check_type(kOp, "b", b, a.scalar_type());
   if (beta != 0 && beta != 1) throw InternalError("matmul: found beta {}, expected 0 or 1", beta);
   check_last_dim_contiguous(kOp, "c", c);
-  if (rows == 0 || columns == 0) return;
+  if (rows == 0 || columns == 0 || c.is_meta()) return;
   if (!use_own_kernel(c, a)) return multiply_with_aten(c, a, b, transposes, beta);
   at::Tensor a_copy, b_copy;
   cpu::matmul({.rows = rows,
@@ -89,6 +89,10 @@ at::Tensor matmul(const at::Tensor& a, const at::Tensor& b, Transposes transpose
       at::empty({a.size(transposes.a ? 1 : 0), b.size(transposes.b ? 0 : 1)}, a.options());
   matmul_into(c, a, b, transposes, 0);
   return c;
+}
+
+int64_t matmul_scratch_bytes(int64_t columns, int64_t inner) {
+  return cpu::matmul_scratch_bytes(columns, inner);
 }
 
 }  // namespace strata::ops

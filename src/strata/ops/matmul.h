@@ -27,4 +27,7 @@ void matmul_into(at::Tensor c, const at::Tensor& a, const at::Tensor& b, Transpo
 // The same into a new contiguous tensor of the type of a.
 at::Tensor matmul(const at::Tensor& a, const at::Tensor& b, Transposes transposes = {});
 
+// Temporary memory of the CPU kernel for op(a) op(b) with `inner` terms a sum: packed columns of b.
+int64_t matmul_scratch_bytes(int64_t columns, int64_t inner);
+
 }  // namespace strata::ops

@@ -225,15 +225,22 @@ void fill_with_zeros(const MatmulArguments& m) {
   }
 }
 
+int64_t packed_width(int64_t columns) {
+  return round_up(std::min(kBlockColumns, columns), kTileColumns);
+}
+
 }  // namespace
+
+int64_t matmul_scratch_bytes(int64_t columns, int64_t inner) {
+  return packed_width(columns) * inner * static_cast<int64_t>(sizeof(float));
+}
 
 void matmul(const MatmulArguments& m) {
   if (m.inner == 0) {
     if (!m.add) fill_with_zeros(m);
     return;
   }
-  const int64_t widest = round_up(std::min(kBlockColumns, m.columns), kTileColumns);
-  PackedColumns columns{0, 0, make_scratch(widest * m.inner)};
+  PackedColumns columns{0, 0, make_scratch(packed_width(m.columns) * m.inner)};
   for (columns.begin = 0; columns.begin < m.columns; columns.begin += kBlockColumns) {
     columns.count = std::min(kBlockColumns, m.columns - columns.begin);
     pack_columns(m, columns);

@@ -10,15 +10,15 @@ namespace {
 
 cpu::RmsNormArguments checked_arguments(const at::Tensor& x, const at::Tensor& weight) {
   constexpr const char* kOp = "rms_norm";
-  check_device(kOp, x);
+  check_device_or_plan(kOp, x);
   if (x.dim() != 2) check_shape(kOp, "x", x, {-1, -1});
   check_contiguous(kOp, "x", x);
   check_shape(kOp, "weight", weight, {x.size(1)});
   check_contiguous(kOp, "weight", weight);
   return {.type = element_of(kOp, "x", x),
           .weight_type = element_of(kOp, "weight", weight),
-          .x = x.const_data_ptr(),
-          .weight = weight.const_data_ptr(),
+          .x = x.is_meta() ? nullptr : x.const_data_ptr(),
+          .weight = x.is_meta() ? nullptr : weight.const_data_ptr(),
           .rstd = nullptr,
           .tokens = x.size(0),
           .channels = x.size(1)};
@@ -35,6 +35,7 @@ void check_like_x(const char* argument, const at::Tensor& tensor, const at::Tens
 RmsNormResult rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps) {
   cpu::RmsNormArguments arguments = checked_arguments(x, weight);
   RmsNormResult result{at::empty_like(x), at::empty({x.size(0)}, x.options().dtype(at::kFloat))};
+  if (x.is_meta()) return result;
   arguments.rstd = result.rstd.mutable_data_ptr<float>();
   cpu::rms_norm(arguments, result.y.mutable_data_ptr(), eps);
   return result;
@@ -54,9 +55,10 @@ at::Tensor rms_norm_backward_add(const at::Tensor& dy, const at::Tensor& x,
   check_shape("rms_norm", "rstd", rstd, {x.size(0)});
   check_type("rms_norm", "rstd", rstd, at::kFloat);
   check_contiguous("rms_norm", "rstd", rstd);
-  arguments.rstd = const_cast<float*>(rstd.const_data_ptr<float>());  // only read
   if (residual_grad.defined()) check_like_x("residual_grad", residual_grad, x);
   at::Tensor dx = at::empty_like(x);
+  if (x.is_meta()) return dx;
+  arguments.rstd = const_cast<float*>(rstd.const_data_ptr<float>());  // only read
   cpu::RmsNormGradients gradients{.dy = dy.const_data_ptr(),
                                   .residual = nullptr,
                                   .dx = dx.mutable_data_ptr(),

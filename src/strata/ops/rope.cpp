@@ -8,7 +8,7 @@ namespace strata::ops {
 
 void apply_rope_(at::Tensor x, const at::Tensor& cos, const at::Tensor& sin, bool inverse) {
   constexpr const char* kOp = "rope";
-  check_device(kOp, x);
+  check_device_or_plan(kOp, x);
   if (x.dim() != 3 || x.size(2) % 2 != 0) {
     throw InternalError("rope: found x of shape [{}], expected [tokens, heads, even channels]",
                         fmt::join(x.sizes(), ", "));
@@ -20,6 +20,7 @@ void apply_rope_(at::Tensor x, const at::Tensor& cos, const at::Tensor& sin, boo
     check_type(kOp, argument, *table, at::kFloat);
     check_contiguous(kOp, argument, *table);
   }
+  if (x.is_meta()) return;
   cpu::rope(element_of(kOp, "x", x), {x.mutable_data_ptr(), x.stride(0), x.stride(1), x.size(1)},
             cos.const_data_ptr<float>(), sin.const_data_ptr<float>(), x.size(0), x.size(2) / 2,
             inverse);

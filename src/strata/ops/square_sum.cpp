@@ -7,8 +7,9 @@
 namespace strata::ops {
 
 double square_sum(const at::Tensor& flat) {
-  check_device("square_sum", flat);
+  check_device_or_plan("square_sum", flat);
   check_contiguous("square_sum", "flat", flat);
+  if (flat.is_meta()) return 0;
   return cpu::square_sum(element_of("square_sum", "flat", flat), flat.const_data_ptr(),
                          flat.numel());
 }

@@ -11,12 +11,13 @@ namespace {
 constexpr const char* kOp = "swiglu";
 
 MatrixView checked_view(const char* argument, const at::Tensor& tensor, const at::Tensor& like) {
-  check_device(kOp, tensor);
+  check_device_or_plan(kOp, tensor);
   if (tensor.dim() != 2) check_shape(kOp, argument, tensor, {-1, -1});
   check_shape(kOp, argument, tensor, like.sizes());
   check_type(kOp, argument, tensor, like.scalar_type());
   check_last_dim_contiguous(kOp, argument, tensor);
-  return {const_cast<void*>(tensor.const_data_ptr()), tensor.stride(0)};
+  return {tensor.is_meta() ? nullptr : const_cast<void*>(tensor.const_data_ptr()),
+          tensor.stride(0)};
 }
 
 }  // namespace
@@ -25,6 +26,7 @@ at::Tensor swiglu(const at::Tensor& gate, const at::Tensor& up) {
   const MatrixView gate_view = checked_view("gate", gate, gate);
   const MatrixView up_view = checked_view("up", up, gate);
   at::Tensor y = at::empty(gate.sizes(), gate.options());
+  if (gate.is_meta()) return y;
   cpu::swiglu(element_of(kOp, "gate", gate), gate_view, up_view,
               {y.mutable_data_ptr(), y.stride(0)}, gate.size(0), gate.size(1));
   return y;
@@ -33,6 +35,7 @@ at::Tensor swiglu(const at::Tensor& gate, const at::Tensor& up) {
 void swiglu_backward(const at::Tensor& dy, const at::Tensor& gate, const at::Tensor& up,
                      at::Tensor& dgate, at::Tensor& dup) {
   const MatrixView gate_view = checked_view("gate", gate, gate);
+  if (gate.is_meta()) return;
   cpu::swiglu_backward(element_of(kOp, "gate", gate), checked_view("dy", dy, gate), gate_view,
                        checked_view("up", up, gate), checked_view("dgate", dgate, gate),
                        checked_view("dup", dup, gate), gate.size(0), gate.size(1));

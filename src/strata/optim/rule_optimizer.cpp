@@ -44,13 +44,15 @@ RuleOptimizer::Part RuleOptimizer::make_part(int unit, int segment,
             is_decayed(piece.parameter->name()),
             options_.is_8bit && keeps_8bit(*piece.parameter),
             {}};
+  const auto on_device = at::TensorOptions().device(store_.options().device);
   for (const RuleState& state : state_of(options_.rule)) {
     Kept kept;
     if (part.is_8bit) {
-      kept.codes = at::full({piece.length}, ops::quant::code_of_zero(state.is_signed), at::kByte);
-      kept.scales = at::zeros({blocks_of(piece.length)});
+      kept.codes = at::full({piece.length}, ops::quant::code_of_zero(state.is_signed),
+                            on_device.dtype(at::kByte));
+      kept.scales = at::zeros({blocks_of(piece.length)}, on_device);
     } else {
-      kept.values = at::zeros({piece.length});
+      kept.values = at::zeros({piece.length}, on_device);
     }
     part.kept.push_back(std::move(kept));
   }
@@ -74,6 +76,7 @@ void RuleOptimizer::step(double learning_rate, double gradient_scale) {
 
 void RuleOptimizer::update(Part& part, const RuleStep& step) {
   shard::Home& home = store_.home(part.unit, part.segment);
+  if (home.value.is_meta()) return;
   const at::Tensor param = home.value.narrow(0, part.piece.shard_begin, part.piece.length);
   const at::Tensor grad = home.gradient.narrow(0, part.piece.shard_begin, part.piece.length);
   for (int64_t begin = 0; begin < part.piece.length; begin += kChunk) {

@@ -1,6 +1,7 @@
 #include "strata/shard/executor.h"
 
 #include "strata/base/error.h"
+#include "strata/libtorch/memory_kind.h"
 
 namespace strata::shard {
 
@@ -52,7 +53,9 @@ void Executor::evaluate(const nn::Batch& batch, const nn::ForwardContext& contex
 }
 
 void Executor::walk(const Schedule& schedule) {
+  const MemoryScope scope(MemoryKind::kActivations);
   for (const Step& step : schedule) {
+    if (observer_) observer_(step, context_.training);
     switch (step.action) {
       case Action::kGather:
         store_.gather(step.index, step.part);

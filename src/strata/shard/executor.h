@@ -2,6 +2,7 @@
 // and the backward pass. Never: decides order; knows no model family and no strategy.
 #pragma once
 
+#include <functional>
 #include <vector>
 
 #include "strata/shard/schedule.h"
@@ -30,6 +31,11 @@ class Executor {
 
   const Schedules& schedules() const { return schedules_; }
 
+  // Told of every step before it runs, of the training or the evaluation schedule. One at a time;
+  // empty: none.
+  using Observer = std::function<void(const Step&, bool training)>;
+  void observe(Observer observer) { observer_ = std::move(observer); }
+
  private:
   struct Kept {
     at::Tensor input;
@@ -49,6 +55,7 @@ class Executor {
   std::vector<models::Block*> blocks_;
   UnitStore& store_;
   Schedules schedules_;
+  Observer observer_;
   bool is_started_ = false;
   bool is_stale_ = false;
 

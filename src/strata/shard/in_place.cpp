@@ -29,6 +29,7 @@ at::Tensor narrow_head(const at::Tensor& buffer, at::ScalarType type) {
 void widen_in_place(at::Tensor buffer, at::ScalarType type) {
   const at::Tensor narrow = narrow_tail(buffer, type);
   const at::Tensor block = block_of(buffer, type);
+  if (buffer.is_meta()) return;
   for (int64_t i = 0; i < buffer.numel(); i += kBlock) {
     const int64_t length = std::min(kBlock, buffer.numel() - i);
     const at::Tensor part = block.narrow(0, 0, length);
@@ -41,6 +42,7 @@ void widen_in_place(at::Tensor buffer, at::ScalarType type) {
 void narrow_in_place(at::Tensor buffer, at::ScalarType type) {
   const at::Tensor narrow = narrow_head(buffer, type);
   const at::Tensor block = block_of(buffer, type);
+  if (buffer.is_meta()) return;
   for (int64_t i = 0; i < buffer.numel(); i += kBlock) {
     const int64_t length = std::min(kBlock, buffer.numel() - i);
     const at::Tensor part = block.narrow(0, 0, length);

@@ -1,5 +1,7 @@
 #include "strata/shard/slot_pool.h"
 
+#include "strata/libtorch/memory_kind.h"
+
 namespace strata::shard {
 
 at::Tensor SlotPool::acquire(int64_t numel, at::ScalarType type) {
@@ -11,6 +13,7 @@ at::Tensor SlotPool::acquire(int64_t numel, at::ScalarType type) {
       return buffer;
     }
   }
+  const MemoryScope scope(MemoryKind::kSlots);
   at::Tensor buffer = allocate_
                           ? allocate_(numel, type)
                           : at::empty({numel}, at::TensorOptions().dtype(type).device(device_));

@@ -1,6 +1,7 @@
 #include "strata/shard/unit_store.h"
 
 #include "strata/base/error.h"
+#include "strata/libtorch/memory_kind.h"
 #include "strata/shard/in_place.h"
 
 namespace strata::shard {
@@ -64,7 +65,8 @@ UnitStore::UnitStore(models::Model& model, comm::Mesh& mesh, const StoreOptions&
     auto state = std::make_unique<State>();
     for (const Segment& segment : unit.segments) {
       Visit visit;
-      const auto of_type = [&](at::ScalarType type) {
+      const auto of_type = [&](at::ScalarType type, MemoryKind kind) {
+        const MemoryScope scope(kind);
         return at::zeros({segment.shard_numel},
                          at::TensorOptions().dtype(type).device(options.device));
       };
@@ -72,9 +74,9 @@ UnitStore::UnitStore(models::Model& model, comm::Mesh& mesh, const StoreOptions&
         visit.home.region = file_->add(segment.shard_numel, segment.storage);
         visit.home.value = file_->view(*visit.home.region);
       } else {
-        visit.home.value = of_type(segment.storage);
+        visit.home.value = of_type(segment.storage, MemoryKind::kParameters);
       }
-      if (segment.trainable) visit.home.gradient = of_type(at::kFloat);
+      if (segment.trainable) visit.home.gradient = of_type(at::kFloat, MemoryKind::kGradients);
       state->visits.push_back(std::move(visit));
     }
     states_.push_back(std::move(state));
@@ -103,7 +105,9 @@ at::ScalarType UnitStore::slot_type(const Segment& segment) const {
 at::ScalarType UnitStore::wire_type(const Segment& segment) const {
   if (segment.storage == at::kByte) return at::kByte;
   const at::ScalarType compute = options_.compute_type;
-  if (compute != at::kFloat || !options_.device.is_cpu()) return compute;
+  // Device "meta" stands for the CPU (the memory plan).
+  const bool is_cpu = options_.device.is_cpu() || options_.device.is_meta();
+  if (compute != at::kFloat || !is_cpu) return compute;
   if (is_16_bit(segment.storage)) return segment.storage;
   return segment.trainable && is_16_bit(options_.param_type) ? options_.param_type : compute;
 }

@@ -6,6 +6,7 @@
 #include "strata/base/error.h"
 #include "strata/checkpoint/import.h"
 #include "strata/comm/agreement.h"
+#include "strata/libtorch/memory_kind.h"
 #include "strata/models/quantization.h"
 #include "strata/models/registry.h"
 #include "strata/optim/make_optimizer.h"
@@ -170,6 +171,38 @@ void fill_quantized(const BaseFiles& base, bool sends, shard::UnitStore& store) 
   }
 }
 
+// A weight that is quantised on the way in: whole in the file's type, its codes, and those that
+// another rank sends.
+void imagine_quantizing(const nn::Parameter& parameter, at::ScalarType in_file) {
+  const at::TensorOptions on_meta(at::kMeta);
+  at::Tensor codes;
+  {
+    const at::Tensor whole = at::empty(parameter.shape(), on_meta.dtype(in_file));
+    codes = at::empty({parameter.stored_numel()}, on_meta.dtype(at::kByte));
+  }
+  const at::Tensor received = at::empty_like(codes);
+}
+
+// The temporaries of loading, without data: a tensor of the file is converted piece by piece, and
+// one that is drawn is drawn whole.
+void imagine_values(const config::RunConfig& config, Trainee& trainee) {
+  const bool is_drawn = config.model.model_name_or_path.empty();
+  const at::ScalarType in_file =
+      is_drawn ? at::kFloat : storage_type_of("auto", trainee.model_config);
+  shard::fill_homes(*trainee.store,
+                    [&](const nn::Parameter& parameter, int64_t, const at::Tensor& out) {
+                      if (parameter.quantization()) {
+                        imagine_quantizing(parameter, in_file);
+                        return true;
+                      }
+                      const int64_t numel = is_drawn ? parameter.numel() : out.numel();
+                      if (is_drawn || out.scalar_type() != in_file) {
+                        (void)at::empty({numel}, out.options().dtype(in_file));
+                      }
+                      return true;
+                    });
+}
+
 }  // namespace
 
 Json load_model_config(const config::ModelConfig& config) {
@@ -184,14 +217,17 @@ Json load_model_config(const config::ModelConfig& config) {
   return read_json_file(path);
 }
 
-std::unique_ptr<Trainee> assemble(const config::RunConfig& config, comm::Mesh& mesh) {
-  LoadMeter meter;
+std::unique_ptr<Trainee> assemble(const config::RunConfig& config, comm::Mesh& mesh,
+                                  const Target& target) {
+  const bool is_imagined = target.device.is_meta();
+  std::optional<LoadMeter> meter;
+  if (!is_imagined) meter.emplace();
   std::unique_ptr<Trainee> trainee;
   comm::all_or_nothing(*mesh.world, "loading the model's configuration", [&] {
     trainee = std::make_unique<Trainee>(config);
     trainee->model_config = load_model_config(config.model);
   });
-  const bool has_files = !config.model.model_name_or_path.empty();
+  const bool has_files = !config.model.model_name_or_path.empty() && !is_imagined;
   const bool sends = has_files && rank_0_reads(config, mesh);
   if (sends) share_tie(config, *mesh.world, trainee->model_config);
   BaseFiles base;
@@ -205,13 +241,14 @@ std::unique_ptr<Trainee> assemble(const config::RunConfig& config, comm::Mesh& m
       base.sources = trainee->model->check_weights(*base.folder);
     }
     widen_trained_weights(*trainee->model);
-    shard::StoreOptions options = store_options(config.shard);
+    shard::StoreOptions options = store_options(config.shard, target);
     options.parameter_files = trainee->offload.parameter_files();
     trainee->compute_type = options.compute_type;
     trainee->store = std::make_unique<shard::UnitStore>(*trainee->model, mesh, options);
   });
   // Before values are read: its folder may be too small.
   comm::all_or_nothing(*mesh.world, "allocating the optimizer's state", [&] {
+    const MemoryScope scope(MemoryKind::kOptimizer);
     trainee->optimizer =
         optim::make_optimizer(*trainee->store, {.name = config.optim.optim,
                                                 .beta1 = config.optim.adam_beta1,
@@ -222,11 +259,16 @@ std::unique_ptr<Trainee> assemble(const config::RunConfig& config, comm::Mesh& m
                                                 .sub_group_size = config.shard.sub_group_size});
   });
   // On its own: ranks that wait for weights must not wait for one that failed before.
-  comm::all_or_nothing(*mesh.world, "loading the weights",
-                       [&] { fill_values(config, base, *trainee); });
+  comm::all_or_nothing(*mesh.world, "loading the weights", [&] {
+    if (is_imagined) {
+      imagine_values(config, *trainee);
+    } else {
+      fill_values(config, base, *trainee);
+    }
+  });
   if (has_files) fill_quantized(base, sends, *trainee->store);
   if (trainee->store->file() != nullptr) trainee->store->file()->forget_pages();
-  trainee->load_memory = meter.finish(*mesh.world);
+  if (meter) trainee->load_memory = meter->finish(*mesh.world);
   const shard::ChainShape shape = shard::shape_of(*trainee->model, trainee->store->partition());
   trainee->executor = std::make_unique<shard::Executor>(
       *trainee->model, *trainee->store,

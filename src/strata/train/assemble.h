@@ -16,6 +16,7 @@
 #include "strata/shard/unit_store.h"
 #include "strata/train/load_memory.h"
 #include "strata/train/offload.h"
+#include "strata/train/strategy.h"
 
 namespace strata::train {
 
@@ -38,8 +39,9 @@ struct Trainee {
 // config.json of the settings' model, from model_name_or_path or config_name.
 Json load_model_config(const config::ModelConfig& config);
 
-// Collective over the mesh.
-std::unique_ptr<Trainee> assemble(const config::RunConfig& config, comm::Mesh& mesh);
+// Collective over the mesh. On device meta no weights are read: config.json suffices.
+std::unique_ptr<Trainee> assemble(const config::RunConfig& config, comm::Mesh& mesh,
+                                  const Target& target = {});
 
 // What adapter_config.json of the result says.
 hf::AdapterConfig adapter_config_of(const config::RunConfig& config, const Trainee& trainee);

@@ -6,6 +6,7 @@
 #include "strata/comm/agreement.h"
 #include "strata/comm/mesh.h"
 #include "strata/comm/rendezvous.h"
+#include "strata/train/memory_watch.h"
 #include "strata/train/offload.h"
 #include "strata/train/preflight.h"
 #include "strata/train/rehearsal.h"
@@ -161,10 +162,19 @@ RunResult run(const config::RunConfig& config, const launch::RankEnvironment& en
   Datasets datasets;
   comm::all_or_nothing(*mesh.world, "preparing the data",
                        [&] { datasets = load_datasets(config, vocab_size_of(config.model)); });
+  // Only rank 0 tells; the others hold as much.
+  std::optional<MemoryWatch> watch;
+  if (environment.rank == 0) {
+    watch.emplace(config, mesh, environment.local_world_size, datasets);
+  }
   status.set_phase("loading the model");
   const std::unique_ptr<Trainee> trainee = assemble(config, mesh);
   Trainer trainer(config, settings_text, *trainee, datasets, *saving, output);
   introduce(config, *trainee, datasets, trainer);
+  if (watch) {
+    trainer.say(watch->planned_line());
+    watch->start(*trainee, trainer);
+  }
   if (wants_rehearsal(config, *trainee, datasets, trainer.plan(), trainer.global_step())) {
     for (const std::string& line : rehearse(config, *trainee, datasets, trainer)) trainer.say(line);
   }
@@ -178,6 +188,10 @@ RunResult run(const config::RunConfig& config, const launch::RankEnvironment& en
   if (result.is_stopped || !writes_results) return result;
   status.set_phase("writing the result");
   write_results(config, *trainee, datasets, trainer);
+  if (watch) {
+    trainer.say(watch->measured_line());
+    if (const std::string line = watch->steady_line(); !line.empty()) trainer.say(line);
+  }
   return result;
 }
 

@@ -4,7 +4,6 @@
 #include <limits>
 
 #include "strata/base/error.h"
-#include "strata/libtorch/cpu_arithmetic.h"
 
 namespace strata::train {
 namespace {
@@ -99,11 +98,13 @@ shard::ScheduleOptions schedule_options(const config::ShardConfig& config) {
   return options;
 }
 
-shard::StoreOptions store_options(const config::ShardConfig& config) {
+shard::StoreOptions store_options(const config::ShardConfig& config, const Target& target) {
   shard::StoreOptions options;
-  // No kernel computes in fp16: its values are widened where they arrive.
-  const bool has_bf16 = config.bf16 && cpu_has_bf16_arithmetic();
-  options.compute_type = has_bf16 ? at::kBFloat16 : at::kFloat;
+  options.device = target.device;
+  // Without arithmetic in a 16-bit type its values are widened where they arrive.
+  options.compute_type = config.bf16 && target.has_bf16   ? at::kBFloat16
+                         : config.fp16 && target.has_fp16 ? at::kHalf
+                                                          : at::kFloat;
   options.param_type = config.param_dtype != "auto" ? scalar_type_of(config.param_dtype)
                        : config.fp16                ? at::kHalf
                                                     : options.compute_type;

@@ -4,6 +4,7 @@
 
 #include "strata/comm/mesh.h"
 #include "strata/config/run_config.h"
+#include "strata/libtorch/cpu_arithmetic.h"
 #include "strata/shard/schedule.h"
 #include "strata/shard/unit_store.h"
 
@@ -16,8 +17,15 @@ comm::MeshShape mesh_shape(const config::ShardConfig& config, int world_size, in
 
 shard::ScheduleOptions schedule_options(const config::ShardConfig& config);
 
+// What computes.
+struct Target {
+  at::Device device = at::kCPU;  // meta: everything but values, for the memory plan
+  bool has_bf16 = cpu_has_bf16_arithmetic();
+  bool has_fp16 = false;  // no kernel of the CPU computes in it
+};
+
 // Types of arithmetic, of what is gathered and of what is reduced, and the wrap policy.
-shard::StoreOptions store_options(const config::ShardConfig& config);
+shard::StoreOptions store_options(const config::ShardConfig& config, const Target& target = {});
 
 shard::WrapPolicy wrap_policy(const config::ShardConfig& config);
 

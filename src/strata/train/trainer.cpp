@@ -188,12 +188,14 @@ double Trainer::run() {
   while (step_ < plan_.max_steps) {
     if (saver_) report_save(saver_->poll(), /*must_hold=*/false);
     if (status_ != nullptr) status_->set_step(step_ + 1);
+    const comm::SentBytes sent = comm::sent_bytes(trainee_.store->mesh());
     std::optional<StepOutcome> outcome = train_step();
     if (!outcome) {
       stop();
       return 0;
     }
     ++step_;
+    if (observer_) observer_(comm::sent_bytes(trainee_.store->mesh()) - sent);
     if (!outcome->is_left_out) account(*outcome);
     if (should_log(plan_, config_.train, step_) && window_.steps > 0) log_step(*outcome);
     if (should_evaluate(plan_, config_.train, step_)) evaluate();

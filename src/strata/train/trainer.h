@@ -4,6 +4,7 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <optional>
 
 #include "strata/checkpoint/saver.h"
@@ -54,6 +55,11 @@ class Trainer {
   // Writes a line above the progress bar (rank 0).
   void say(const std::string& line);
 
+  // Told after every step, before it is logged, of what this rank sent of parameters and gradients
+  // during it. One at a time.
+  using StepObserver = std::function<void(const comm::SentBytes& sent)>;
+  void observe(StepObserver observer) { observer_ = std::move(observer); }
+
  private:
   struct StepOutcome {
     std::vector<nn::LossSums> sums;  // of this rank, by micro-step
@@ -99,6 +105,7 @@ class Trainer {
   std::string examples_of(const StepOutcome& outcome) const;
   void leave_out(StepOutcome& outcome, const std::string& why);
 
+  StepObserver observer_;
   const config::RunConfig& config_;
   std::string settings_text_;
   Trainee& trainee_;

@@ -70,6 +70,7 @@ at::Tensor resolved_scales(const QuantizedMatrix& matrix) {
   if (!matrix.format.nested) return matrix.scales();
   const at::Tensor codes = matrix.scales();
   at::Tensor scales = at::empty(codes.sizes(), codes.options().dtype(at::kFloat));
+  if (codes.is_meta()) return scales;
   cpu::dequantize_dynamic(/*is_signed=*/true, kNestedBlock, codes.const_data_ptr<uint8_t>(),
                           matrix.nested().const_data_ptr<float>(), codes.numel(),
                           scales.mutable_data_ptr<float>());
@@ -77,7 +78,7 @@ at::Tensor resolved_scales(const QuantizedMatrix& matrix) {
 }
 
 void check(const QuantizedMatrix& matrix) {
-  check_device(kOp, matrix.bytes);
+  check_device_or_plan(kOp, matrix.bytes);
   check_type(kOp, "bytes", matrix.bytes, at::kByte);
   check_shape(kOp, "bytes", matrix.bytes, {matrix.layout().total});
   check_contiguous(kOp, "bytes", matrix.bytes);
@@ -141,8 +142,9 @@ at::Tensor dequantize(const QuantizedMatrix& matrix, at::ScalarType type) {
   check(matrix);
   at::Tensor dense =
       at::empty({matrix.rows, matrix.columns},
-                at::TensorOptions().dtype(type == at::kBFloat16 ? type : at::kFloat));
+                matrix.bytes.options().dtype(type == at::kBFloat16 ? type : at::kFloat));
   const at::Tensor scales = resolved_scales(matrix);
+  if (dense.is_meta()) return dense.to(type);
   const cpu::MatrixCodes codes = codes_of(matrix, scales);
   const Element element = element_of(kOp, "result", dense);
   const int64_t grain = std::max<int64_t>(1, 65536 / std::max<int64_t>(1, matrix.columns));
@@ -171,6 +173,7 @@ void matmul_into(at::Tensor c, const at::Tensor& a, const QuantizedMatrix& b, bo
   check_last_dim_contiguous("matmul", "a", a);
   check_last_dim_contiguous("matmul", "c", c);
   const at::Tensor scales = resolved_scales(b);
+  if (c.is_meta()) return;
   const cpu::MatrixCodes codes = codes_of(b, scales);
   ops::cpu::matmul({.rows = c.size(0),
                     .columns = c.size(1),

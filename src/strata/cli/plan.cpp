@@ -1,0 +1,58 @@
+// `strata plan` (`strata estimate-memory`): the memory of a run before it starts.
+#include <algorithm>
+#include <cstdio>
+
+#include <fmt/format.h>
+
+#include "strata/base/error.h"
+#include "strata/cli/command.h"
+#include "strata/cli/plan_report.h"
+#include "strata/cli/run_sources.h"
+#include "strata/config/describe.h"
+#include "strata/config/flags.h"
+
+namespace strata::cli {
+namespace {
+
+constexpr const char* kUsage =
+    "usage: strata plan [flags of strata launch and of its recipe] [flags of plan]\n"
+    "       strata estimate-memory ...                              the same\n\n"
+    "What one rank of the run would hold, by kind and phase, without weights: config.json\n"
+    "suffices. A command line of strata launch works with `launch` replaced by `plan`.\n";
+
+// The recipe's name in a command line of `strata launch`.
+bool is_recipe(const std::string& word) { return word == "sft" || word.ends_with(".py"); }
+
+config::Settings settings_of(const config::Sources& sources,
+                             const std::vector<config::Given>& own) {
+  config::Settings settings = config::resolve(sources);
+  for (const config::Given& given : own) config::assign(given, settings.config);
+  return settings;
+}
+
+}  // namespace
+
+int run_plan(const std::vector<std::string>& arguments) {
+  if (wants_help(arguments)) {
+    fmt::print("{}{}", kUsage, config::flags_help(config::plan_settings_table()));
+    return 0;
+  }
+  config::SplitFlags flags =
+      config::split_command_flags(config::plan_settings_table(), "plan", arguments);
+  const auto recipe = std::ranges::find_if(flags.others, is_recipe);
+  if (recipe != flags.others.end()) flags.others.erase(recipe);
+  config::Sources sources{.flags = flags.others,
+                          .environment = process_environment(),
+                          .flags_are_mixed = true,
+                          .use_default_file = true};
+  config::Settings settings = settings_of(sources, flags.own);
+  // Once more with the number of ranks, which a ds_config's batch sizes have to fit.
+  sources.world_size = planned_world_size(settings.config);
+  settings = settings_of(sources, flags.own);
+  config::require_model(settings);
+  print_warnings(settings.warnings);
+  fmt::print("{}", plan_report(settings.config));
+  return 0;
+}
+
+}  // namespace strata::cli

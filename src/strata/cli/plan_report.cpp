@@ -1,0 +1,271 @@
+#include "strata/cli/plan_report.h"
+
+#include <functional>
+#include <optional>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "strata/base/byte_size.h"
+#include "strata/base/error.h"
+#include "strata/base/resident_memory.h"
+#include "strata/config/derived.h"
+#include "strata/config/describe.h"
+#include "strata/memory/deepspeed_estimate.h"
+#include "strata/memory/plan_text.h"
+#include "strata/memory/probe.h"
+#include "strata/train/plan.h"
+
+namespace strata::cli {
+namespace {
+
+// A CUDA context with its libraries: 0.3 to 1.3 GB, by device and version.
+constexpr int64_t kCudaProcessBytes = 800'000'000;
+
+struct Place {
+  int world_size;
+  int nodes;
+  bool is_cuda;
+  int64_t process_bytes;             // of one rank, beside its tensors
+  std::optional<int64_t> available;  // to one rank
+};
+
+int num_nodes(const config::RunConfig& config) {
+  return config.plan.nodes > 0 ? config.plan.nodes : std::max(config.launch.num_machines, 1);
+}
+
+Place place_of(const config::RunConfig& config) {
+  const config::PlanConfig& plan = config.plan;
+  Place place{};
+  place.nodes = num_nodes(config);
+  place.world_size = planned_world_size(config);
+  if (place.world_size % place.nodes != 0) {
+    throw ConfigError("world_size: found {} on {} nodes, expected a multiple of the nodes",
+                      place.world_size, place.nodes);
+  }
+  place.is_cuda = plan.device == "cuda" ||
+                  (plan.device == "auto" && !plan.device_memory.empty() && !config.launch.cpu);
+  place.process_bytes = place.is_cuda ? kCudaProcessBytes : resident_bytes() + memory::kWarmUpBytes;
+  if (!plan.device_memory.empty()) {
+    try {
+      place.available = static_cast<int64_t>(parse_byte_size(plan.device_memory));
+    } catch (const ConfigError&) {
+      throw ConfigError("device_memory: found \"{}\", expected a size like 80GB or 24GiB",
+                        plan.device_memory);
+    }
+  }
+  return place;
+}
+
+train::RunPlan plan_at(const config::RunConfig& config, const Place& place) {
+  train::PlanRequest request;
+  request.world_size = place.world_size;
+  request.local_world_size = place.world_size / place.nodes;
+  request.on_device = place.is_cuda;
+  return train::plan_run(config, request);
+}
+
+const char* plural(int64_t count) { return count == 1 ? "" : "s"; }
+
+std::string head(const config::RunConfig& config, const Place& place, const train::RunPlan& plan) {
+  const auto& train = config.train;
+  std::string text = fmt::format(
+      "model        {} parameters, {} trained ({:.2f} %), {} unit{}\n", plan.num_parameters,
+      plan.num_trained,
+      100.0 * static_cast<double>(plan.num_trained) / static_cast<double>(plan.num_parameters),
+      plan.units.size(), plural(static_cast<int64_t>(plan.units.size())));
+  text += fmt::format(
+      "ranks        {} on {} node{}, {}: {} shard{} x {} replica{}; {}, computing in {}\n",
+      place.world_size, place.nodes, plural(place.nodes), config.shard.sharding_strategy,
+      plan.shard_size, plural(plan.shard_size), plan.replicas, plural(plan.replicas),
+      place.is_cuda ? "cuda" : "cpu",
+      plan.compute_type == at::kFloat  ? "fp32"
+      : plan.compute_type == at::kHalf ? "fp16"
+                                       : "bf16");
+  text += fmt::format(
+      "micro-batch  {} rows, {} tokens; {} micro-step{} an update; {}\n",
+      train.per_device_train_batch_size, plan.tokens, train.gradient_accumulation_steps,
+      plural(train.gradient_accumulation_steps),
+      config.shard.gradient_checkpointing ? "activation checkpointing" : "activations are kept");
+  return text;
+}
+
+// A change of settings that costs something else: time, ranks, or another result.
+struct Change {
+  std::string text;
+  std::function<bool(config::RunConfig&, Place&)> apply;  // false: already so
+};
+
+std::vector<Change> changes() {
+  return {
+      {"--gradient_checkpointing",
+       [](config::RunConfig& c, Place&) {
+         return !std::exchange(c.shard.gradient_checkpointing, true);
+       }},
+      {"--sharding_strategy FULL_SHARD",
+       [](config::RunConfig& c, Place& p) {
+         return p.world_size > 1 &&
+                std::exchange(c.shard.sharding_strategy, "FULL_SHARD") != "FULL_SHARD";
+       }},
+      {"half --per_device_train_batch_size, twice --gradient_accumulation_steps",
+       [](config::RunConfig& c, Place&) {
+         if (c.train.per_device_train_batch_size < 2) return false;
+         c.train.per_device_train_batch_size /= 2;
+         c.train.gradient_accumulation_steps *= 2;
+         return true;
+       }},
+      {"--per_device_train_batch_size 1",
+       [](config::RunConfig& c, Place&) {
+         if (c.train.per_device_train_batch_size < 4) return false;
+         c.train.gradient_accumulation_steps *= c.train.per_device_train_batch_size;
+         c.train.per_device_train_batch_size = 1;
+         return true;
+       }},
+      {"half --max_length",
+       [](config::RunConfig& c, Place&) {
+         if (c.data.max_length < 256) return false;
+         c.data.max_length /= 2;
+         return true;
+       }},
+      {"--use_peft (LoRA)",
+       [](config::RunConfig& c, Place&) {
+         return c.model.adapter_name_or_path.empty() && !std::exchange(c.lora.use_peft, true);
+       }},
+      {"--use_peft and --load_in_4bit (QLoRA)",
+       [](config::RunConfig& c, Place&) {
+         if (!c.model.adapter_name_or_path.empty()) return false;
+         c.lora.use_peft = true;
+         return !std::exchange(c.quantization.load_in_4bit, true);
+       }},
+      {"--dtype bfloat16 for the frozen weights",
+       [](config::RunConfig& c, Place&) {
+         return c.lora.use_peft && std::exchange(c.model.dtype, "bfloat16") != "bfloat16";
+       }},
+      {"twice the ranks",
+       [](config::RunConfig& c, Place& p) {
+         p.world_size *= 2;
+         return c.shard.sharding_strategy != "NO_SHARD";
+       }},
+      {"four times the ranks",
+       [](config::RunConfig& c, Place& p) {
+         p.world_size *= 4;
+         return c.shard.sharding_strategy != "NO_SHARD";
+       }},
+  };
+}
+
+std::optional<int64_t> peak_with(const std::vector<const Change*>& applied,
+                                 const config::RunConfig& config, const Place& place) {
+  config::RunConfig changed = config;
+  Place changed_place = place;
+  for (const Change* change : applied) {
+    if (!change->apply(changed, changed_place)) return std::nullopt;
+  }
+  const train::RunPlan plan = plan_at(changed, changed_place);
+  return memory::peak_bytes(plan.memory.peak, changed_place.process_bytes + plan.scratch_bytes);
+}
+
+std::string nearest(const config::RunConfig& config, const Place& place) {
+  const std::vector<Change> all = changes();
+  std::string text;
+  const auto consider = [&](std::vector<const Change*> applied) {
+    const auto peak = peak_with(applied, config, place);
+    if (!peak || *peak > *place.available) return false;
+    std::string names;
+    for (const Change* change : applied) names += (names.empty() ? "" : " and ") + change->text;
+    text += fmt::format("  {:>11}  with {}\n", memory::size_text(*peak), names);
+    return true;
+  };
+  for (const Change& change : all) consider({&change});
+  // Two at a time where one is not enough.
+  for (size_t i = 0; text.empty() && i < all.size(); ++i) {
+    for (size_t j = i + 1; j < all.size(); ++j) consider({&all[i], &all[j]});
+  }
+  return text.empty() ? "  no one or two changes of settings fit; use many more ranks\n" : text;
+}
+
+std::string verdict(const config::RunConfig& config, const Place& place,
+                    const train::RunPlan& plan) {
+  if (!place.available) return "";
+  const int64_t needed =
+      memory::peak_bytes(plan.memory.peak, place.process_bytes + plan.scratch_bytes);
+  if (needed <= *place.available) {
+    return fmt::format("fits         {} of {} ({:.0f} %)\n", memory::size_text(needed),
+                       memory::size_text(*place.available),
+                       100.0 * static_cast<double>(needed) / static_cast<double>(*place.available));
+  }
+  return fmt::format("does not fit {} needed, {} available; what would fit:\n{}",
+                     memory::size_text(needed), memory::size_text(*place.available),
+                     nearest(config, place));
+}
+
+std::string wire_line(const comm::SentBytes& sent) {
+  std::string text =
+      fmt::format("wire         {} sent by a rank in an update", memory::size_text(sent.total()));
+  const std::pair<const char*, int64_t> groups[] = {{"inside its shard group", sent.shard},
+                                                    {"between replicas", sent.replicate},
+                                                    {"inside its part group", sent.part}};
+  if (sent.shard < sent.total()) {
+    for (const auto& [where, bytes] : groups) {
+      if (bytes > 0) text += fmt::format(", {} {}", memory::size_text(bytes), where);
+    }
+  }
+  return text + '\n';
+}
+
+// Neighbouring units of one size in one line.
+std::string unit_text(const std::vector<train::UnitFacts>& units) {
+  std::string text;
+  for (size_t i = 0; i < units.size();) {
+    size_t last = i;
+    while (last + 1 < units.size() && units[last + 1].numel == units[i].numel) ++last;
+    const std::string names = last == i ? units[i].name : units[i].name + " .. " + units[last].name;
+    text += fmt::format("  {:<40} {:>12} parameters each, {} at rest on a rank\n", names,
+                        units[i].numel, memory::size_text(units[i].shard_bytes));
+    i = last + 1;
+  }
+  return text;
+}
+
+}  // namespace
+
+int planned_world_size(const config::RunConfig& config) {
+  return config.plan.world_size > 0 ? config.plan.world_size
+                                    : std::max(config.launch.num_processes, num_nodes(config));
+}
+
+std::string dry_run_report(const config::Settings& settings, int world_size) {
+  config::RunConfig config = settings.config;
+  config.plan.world_size = world_size;
+  config.plan.show_schedule = true;
+  const train::RunPlan plan = plan_at(config, place_of(config));
+  return "settings\n" + config::show_settings(settings) + "\nunits\n" + unit_text(plan.units) +
+         '\n' + plan_report(config) + "dry run: nothing was loaded or trained\n";
+}
+
+std::string plan_report(const config::RunConfig& config) {
+  const Place place = place_of(config);
+  const train::RunPlan plan = plan_at(config, place);
+  std::string text = head(config, place, plan);
+  text += fmt::format(
+      "\nmemory of one rank\n{}",
+      memory::phase_table(plan.memory.phases, place.process_bytes + plan.scratch_bytes));
+  text +=
+      fmt::format("\npeak         {}\n",
+                  memory::peak_line(plan.memory.peak, place.process_bytes + plan.scratch_bytes));
+  text += wire_line(plan.memory.sent_per_step);
+  text += verdict(config, place, plan);
+  if (config.plan.show_schedule) {
+    text += "\nschedule of a micro-batch, with the most in use during each step\n" +
+            memory::schedule_text(plan.memory.schedule);
+  }
+  if (config.plan.deepspeed_estimate) {
+    text += '\n' + memory::deepspeed_table({.num_parameters = plan.num_parameters,
+                                            .largest_layer = plan.largest_layer,
+                                            .gpus_per_node = place.world_size / place.nodes,
+                                            .nodes = place.nodes});
+  }
+  return text;
+}
+
+}  // namespace strata::cli

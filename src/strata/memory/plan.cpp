@@ -1,0 +1,147 @@
+#include "strata/memory/plan.h"
+
+#include <ATen/ATen.h>
+
+#include "strata/comm/mesh.h"
+#include "strata/optim/adamw.h"
+
+namespace strata::memory {
+namespace {
+
+// A micro-batch of which only the targets have values: the loss looks for trained tokens. All are
+// trained but the last of each document, which has no next token.
+nn::Batch imagined_batch(const std::vector<int64_t>& documents) {
+  nn::Batch batch;
+  batch.offsets = {0};
+  for (int64_t tokens : documents) batch.offsets.push_back(batch.offsets.back() + tokens);
+  const int64_t tokens = batch.offsets.back();
+  const auto on_meta = at::TensorOptions().dtype(at::kLong).device(at::kMeta);
+  batch.ids = at::empty({tokens}, on_meta);
+  batch.positions = at::empty({tokens}, on_meta);
+  batch.token_keys = at::empty({tokens}, on_meta);
+  batch.targets = at::zeros({tokens}, at::kLong);
+  for (size_t d = 1; d < batch.offsets.size(); ++d) batch.targets[batch.offsets[d] - 1] = -100;
+  return batch;
+}
+
+class Walk {
+ public:
+  Walk(Account& account, shard::UnitStore& store, shard::Executor& executor,
+       optim::Optimizer& optimizer, const WalkOptions& options)
+      : account_(account),
+        store_(store),
+        executor_(executor),
+        optimizer_(optimizer),
+        options_(options) {}
+
+  Plan run() {
+    executor_.observe(phase_observer(account_));
+    optimizer_step();
+    sent_ = {};
+    optimizer_step();
+    trace_schedule();
+    executor_.observe(phase_observer(account_));
+    evaluate();
+    executor_.observe({});
+    save();
+    Plan plan{account_.phases(), account_.peak(), sent_, std::move(schedule_)};
+    return plan;
+  }
+
+ private:
+  // Micro-steps between the first and the last are alike: one stands for all.
+  void optimizer_step() {
+    const int64_t walked = std::min<int64_t>(options_.accumulation, 3);
+    for (int64_t i = 0; i < walked; ++i) {
+      const bool is_middle = i > 0 && i + 1 < walked;
+      micro_step(i == 0, i + 1 == walked, is_middle ? options_.accumulation - 2 : 1);
+    }
+    account_.begin_phase("update");
+    const comm::SentBytes before = comm::sent_bytes(store_.mesh());
+    optim::global_gradient_norm(store_);
+    optimizer_.step(/*learning_rate=*/0, /*gradient_scale=*/1);
+    executor_.parameters_changed();
+    sent_ += comm::sent_bytes(store_.mesh()) - before;
+  }
+
+  void micro_step(bool first, bool last, int64_t times) {
+    const nn::Batch batch = imagined_batch(options_.documents);
+    nn::LossSums sums;
+    nn::ForwardContext context;
+    context.training = true;
+    context.sums = &sums;
+    const comm::SentBytes before = comm::sent_bytes(store_.mesh());
+    executor_.train(batch, context, first, last);
+    sent_ += (comm::sent_bytes(store_.mesh()) - before) * times;
+  }
+
+  // The export of a model gathers segment after segment, as checkpoint::export_model does.
+  void save() {
+    account_.begin_phase("save");
+    for (int u = 0; u < store_.num_units(); ++u) {
+      for (size_t s = 0; s < store_.unit(u).segments.size(); ++s) {
+        if (!store_.unit(u).segments[s].trainable) continue;
+        store_.pool().give_back(store_.gather_stored(u, static_cast<int>(s)));
+      }
+    }
+  }
+
+  void evaluate() {
+    if (options_.eval_documents.empty()) return;
+    account_.begin_phase("evaluate");
+    const nn::Batch batch = imagined_batch(options_.eval_documents);
+    nn::LossSums sums;
+    nn::ForwardContext context;
+    context.sums = &sums;
+    executor_.evaluate(batch, context);
+  }
+
+  void trace_schedule() {
+    executor_.observe([this](const shard::Step& step, bool) {
+      const int64_t high_water = account_.take_high_water();
+      if (!schedule_.empty()) schedule_.back().peak_bytes = high_water;
+      schedule_.push_back({step, 0});
+    });
+    const comm::SentBytes sent = sent_;
+    account_.begin_phase("backward");
+    micro_step(/*first=*/true, /*last=*/options_.accumulation == 1, 1);
+    sent_ = sent;
+    if (!schedule_.empty()) schedule_.back().peak_bytes = account_.take_high_water();
+  }
+
+  Account& account_;
+  shard::UnitStore& store_;
+  shard::Executor& executor_;
+  optim::Optimizer& optimizer_;
+  const WalkOptions& options_;
+  comm::SentBytes sent_;
+  std::vector<StepMemory> schedule_;
+};
+
+}  // namespace
+
+shard::Executor::Observer phase_observer(Account& account) {
+  return [&account](const shard::Step& step, bool training) {
+    if (!training) {
+      account.begin_phase("evaluate");
+    } else if (step.action == shard::Action::kLoss || step.action == shard::Action::kBackward) {
+      account.begin_phase("backward");
+    } else if (step.action == shard::Action::kForward || account.phase() != "backward") {
+      // Gathers before the first block are part of its pass.
+      account.begin_phase("forward");
+    }
+  };
+}
+
+Plan walk(Account& account, shard::UnitStore& store, shard::Executor& executor,
+          optim::Optimizer& optimizer, const WalkOptions& options) {
+  return Walk(account, store, executor, optimizer, options).run();
+}
+
+std::string text_of(const shard::Step& step) {
+  std::string text = shard::describe({step});
+  text.pop_back();
+  return text;
+}
+
+}  // namespace strata::memory

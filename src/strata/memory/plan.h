@@ -1,0 +1,47 @@
+// The memory of a run, found by walking its own schedule on tensors without data: the units, the
+// executor, the blocks, autograd and the optimizer are those of the run, only values are missing.
+// Owns: the walk. Never: settings; train/ builds what is walked.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "strata/comm/mesh.h"
+#include "strata/memory/account.h"
+#include "strata/optim/optimizer.h"
+#include "strata/shard/executor.h"
+
+namespace strata::memory {
+
+struct WalkOptions {
+  std::vector<int64_t> documents{};       // tokens of each document of the largest micro-batch
+  std::vector<int64_t> eval_documents{};  // empty: nothing is evaluated
+  int64_t accumulation = 1;
+};
+
+// One step of the schedule, and the most that was in use while it ran.
+struct StepMemory {
+  shard::Step step;
+  int64_t peak_bytes;
+};
+
+struct Plan {
+  std::vector<Phase> phases;  // in order: load, forward, backward, update, ...
+  Phase peak;
+  comm::SentBytes sent_per_step;     // by this rank, over all micro-steps of an optimizer step
+  std::vector<StepMemory> schedule;  // of a micro-step in the steady state
+};
+
+// Runs two optimizer steps (the second is the steady state), an evaluation and an export.
+// Requires: everything rests on device meta, on a mesh of fake groups, and `account` is that of the
+// Imagined that lives. Loading has been done in its phase "load".
+Plan walk(Account& account, shard::UnitStore& store, shard::Executor& executor,
+          optim::Optimizer& optimizer, const WalkOptions& options);
+
+// Sorts what is taken into phases by the schedule's steps: "forward", "backward", "evaluate".
+shard::Executor::Observer phase_observer(Account& account);
+
+// "backward 3 (recompute)": one line of the schedule.
+std::string text_of(const shard::Step& step);
+
+}  // namespace strata::memory

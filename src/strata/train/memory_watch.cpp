@@ -1,0 +1,122 @@
+#include "strata/train/memory_watch.h"
+
+#include <numeric>
+
+#include <fmt/format.h>
+
+#include "strata/base/resident_memory.h"
+#include "strata/data/collate.h"
+#include "strata/memory/allocator.h"
+#include "strata/memory/plan_text.h"
+#include "strata/memory/probe.h"
+
+namespace strata::train {
+namespace {
+
+// Tokens of the documents of the longest `count` rows together.
+std::vector<int64_t> largest_batch(const data::Dataset& dataset, int64_t count) {
+  std::vector<size_t> order(dataset.rows.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  const size_t taken = std::min(order.size(), static_cast<size_t>(count));
+  std::ranges::partial_sort(order, order.begin() + static_cast<std::ptrdiff_t>(taken),
+                            std::greater(),
+                            [&](size_t row) { return dataset.rows[row].ids.size(); });
+  std::vector<const data::Example*> rows;
+  std::vector<int64_t> indices;
+  for (size_t i = 0; i < taken; ++i) {
+    rows.push_back(&dataset.rows[order[i]]);
+    indices.push_back(static_cast<int64_t>(order[i]));
+  }
+  const data::MicroBatch batch = data::collate(rows, indices);
+  std::vector<int64_t> documents;
+  for (size_t d = 1; d < batch.offsets.size(); ++d) {
+    documents.push_back(batch.offsets[d] - batch.offsets[d - 1]);
+  }
+  return documents;
+}
+
+}  // namespace
+
+MemoryWatch::MemoryWatch(const config::RunConfig& config, const comm::Mesh& mesh,
+                         int local_world_size, const Datasets& datasets) {
+  PlanRequest request;
+  request.world_size = mesh.world->size();
+  request.local_world_size = local_world_size;
+  request.share_memory = mesh.shard->transport() != "gloo";
+  request.documents = largest_batch(datasets.train, config.train.per_device_train_batch_size);
+  if (datasets.eval) {
+    request.eval_documents = largest_batch(*datasets.eval, config.train.per_device_eval_batch_size);
+  }
+  try {
+    plan_ = plan_run(config, request);
+  } catch (const std::exception& e) {
+    // A run does not depend on its plan. Settings that cannot be fail in the run itself.
+    const std::string what = e.what();
+    failure_ = what.substr(0, what.find('\n'));
+  }
+  memory::trim_cpu_memory();
+  memory::reset_peak_resident();
+  process_bytes_ = resident_bytes();
+}
+
+void MemoryWatch::start(Trainee& trainee, Trainer& trainer) {
+  memory::trim_cpu_memory();
+  trainer.observe([this](const comm::SentBytes& sent) { note_step(sent); });
+  if (memory::Account* account = memory::cpu_account()) {
+    const auto note = memory::phase_observer(*account);
+    trainee.executor->observe([note](const shard::Step& step, bool training) {
+      const std::lock_guard lock(memory::cpu_account_mutex());
+      note(step, training);
+    });
+  }
+}
+
+int64_t MemoryWatch::process_bytes() const {
+  return process_bytes_ + memory::kWarmUpBytes + plan_.scratch_bytes;
+}
+
+std::string MemoryWatch::planned_line() const {
+  if (!failure_.empty()) return "memory plan: none: " + failure_;
+  return "memory plan: " + memory::peak_line(plan_.memory.peak, process_bytes());
+}
+
+std::string MemoryWatch::measured_line() const {
+  if (!failure_.empty()) {
+    return "memory: measured " + memory::size_text(memory::peak_resident_bytes());
+  }
+  const int64_t planned = memory::peak_bytes(plan_.memory.peak, process_bytes());
+  std::string text = fmt::format(
+      "memory: planned {}, measured {} (process {} before the model", memory::size_text(planned),
+      memory::size_text(memory::peak_resident_bytes()), memory::size_text(process_bytes_));
+  if (const memory::Account* account = memory::cpu_account()) {
+    const std::lock_guard lock(memory::cpu_account_mutex());
+    text += fmt::format("; tensors planned {}, measured {}",
+                        memory::size_text(plan_.memory.peak.resident_bytes),
+                        memory::size_text(account->peak().resident_bytes));
+  }
+  text += ")";
+  return text;
+}
+
+void MemoryWatch::note_step(const comm::SentBytes& sent) {
+  sent_ = sent;
+  ++num_steps_;
+  const memory::Account* account = memory::cpu_account();
+  if (account == nullptr) return;
+  const std::lock_guard lock(memory::cpu_account_mutex());
+  bytes_after_last_step_ = account->resident_bytes();
+  if (num_steps_ == 2) bytes_after_second_step_ = bytes_after_last_step_;
+}
+
+std::string MemoryWatch::steady_line() const {
+  if (num_steps_ < 2 || !failure_.empty()) return "";
+  std::string text = fmt::format("wire: planned {} bytes sent in a step, counted {}",
+                                 plan_.memory.sent_per_step.total(), sent_.total());
+  if (memory::cpu_account() != nullptr && num_steps_ > 2) {
+    text += fmt::format("; tensors took {} bytes more after step 2",
+                        bytes_after_last_step_ - bytes_after_second_step_);
+  }
+  return text;
+}
+
+}  // namespace strata::train

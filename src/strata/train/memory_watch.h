@@ -1,0 +1,48 @@
+// The plan of a run beside what the run really takes. Owns: the plan and the baseline of this
+// process. Never: prints.
+#pragma once
+
+#include <string>
+
+#include "strata/train/datasets.h"
+#include "strata/train/plan.h"
+#include "strata/train/trainer.h"
+
+namespace strata::train {
+
+// Of one rank; not collective.
+class MemoryWatch {
+ public:
+  // Plans the run for the largest micro-batch that the data can give, and notes what the process
+  // holds before it has a model.
+  MemoryWatch(const config::RunConfig& config, const comm::Mesh& mesh, int local_world_size,
+              const Datasets& datasets);
+
+  // Call once the model is assembled: gives back what loading took, and from then on sorts what is
+  // taken into phases and counts what is sent.
+  void start(Trainee& trainee, Trainer& trainer);
+
+  std::string planned_line() const;
+  // Planned and measured, after the last step.
+  std::string measured_line() const;
+  // Bytes sent in the last step, as planned and as the groups counted them, and what tensors took
+  // from the system since the second step: nothing, unless a longer micro-batch came. Empty before
+  // the second step.
+  std::string steady_line() const;
+
+ private:
+  void note_step(const comm::SentBytes& sent);
+
+  // Of the process beside its tensors, once it has run a step.
+  int64_t process_bytes() const;
+
+  RunPlan plan_;
+  std::string failure_;  // why there is no plan
+  int64_t process_bytes_ = 0;
+  int64_t num_steps_ = 0;
+  int64_t bytes_after_second_step_ = 0;  // of tensors, resident
+  int64_t bytes_after_last_step_ = 0;
+  comm::SentBytes sent_;
+};
+
+}  // namespace strata::train

@@ -1,0 +1,109 @@
+#include "strata/train/plan.h"
+
+#include "strata/base/error.h"
+#include "strata/memory/allocator.h"
+#include "strata/nn/linear.h"
+#include "strata/ops/matmul.h"
+
+namespace strata::train {
+namespace {
+
+std::vector<int64_t> full_batch(int64_t rows, const config::RunConfig& config,
+                                const models::Model& model) {
+  return std::vector<int64_t>(static_cast<size_t>(rows),
+                              std::min(config.data.max_length, model.max_position_embeddings()));
+}
+
+int64_t largest_layer(models::Model& model) {
+  int64_t largest = 0;
+  for (models::Block* block : model.blocks()) {
+    for (nn::Parameter* parameter : block->parameters()) {
+      largest = std::max(largest, parameter->numel());
+    }
+  }
+  return largest;
+}
+
+// The widest packing buffer of a linear layer's products: y = x W^T, dx = dy W, dW = dy^T x.
+int64_t kernel_scratch_bytes(models::Model& model, int64_t tokens) {
+  int64_t widest = 0;
+  for (models::Block* block : model.blocks()) {
+    for (const nn::Linear* layer : block->linears()) {
+      const int64_t in = layer->in_features(), out = layer->out_features();
+      widest = std::max(
+          {widest, ops::matmul_scratch_bytes(out, in), ops::matmul_scratch_bytes(in, out)});
+      // The head sees its tokens in chunks.
+      if (layer->weight().requires_grad() && block->kind() == models::BlockKind::kLayer) {
+        widest = std::max(widest, ops::matmul_scratch_bytes(in, tokens));
+      }
+    }
+  }
+  return widest;
+}
+
+void describe_model(Trainee& trainee, RunPlan& plan) {
+  for (nn::Parameter* parameter : trainee.model->parameters()) {
+    plan.num_parameters += parameter->numel();
+    if (parameter->requires_grad()) plan.num_trained += parameter->numel();
+  }
+  plan.largest_layer = largest_layer(*trainee.model);
+  plan.compute_type = trainee.compute_type;
+  for (int u = 0; u < trainee.store->num_units(); ++u) {
+    const shard::Unit& unit = trainee.store->unit(u);
+    int64_t bytes = 0;
+    for (size_t s = 0; s < unit.segments.size(); ++s) {
+      bytes += static_cast<int64_t>(trainee.store->home(u, static_cast<int>(s)).value.nbytes());
+    }
+    plan.units.push_back({unit.name, unit.numel(), bytes});
+  }
+}
+
+}  // namespace
+
+RunPlan plan_run(const config::RunConfig& config, const PlanRequest& request) {
+  if (config.shard.offload_param_device == "nvme" ||
+      config.shard.offload_optimizer_device == "nvme") {
+    throw ConfigError(
+        "memory plan: found parameters or optimizer state in files (device nvme), expected them in "
+        "memory; plan without offload and leave out what rests in files");
+  }
+  memory::Imagined imagined;
+  memory::Account& account = imagined.account();
+  account.begin_phase("load");
+  RunPlan plan;
+  comm::Mesh mesh = comm::make_fake_mesh(
+      request.world_size, mesh_shape(config.shard, request.world_size, request.local_world_size),
+      {.local_world_size = request.local_world_size,
+       .share_memory = request.share_memory,
+       .have_accelerators = request.on_device});
+  const auto trainee = assemble(config, mesh,
+                                {.device = at::kMeta,
+                                 .has_bf16 = request.on_device || cpu_has_bf16_arithmetic(),
+                                 .has_fp16 = request.on_device});
+  account.trim();
+  describe_model(*trainee, plan);
+  plan.shard_size = mesh.shard->size();
+  plan.replicas = mesh.replicate->size();
+
+  memory::WalkOptions walk;
+  walk.accumulation = config.train.gradient_accumulation_steps;
+  walk.documents = !request.documents.empty() ? request.documents
+                                              : full_batch(config.train.per_device_train_batch_size,
+                                                           config, *trainee->model);
+  if (config.train.eval_strategy != "no" || config.train.eval_on_start) {
+    walk.eval_documents =
+        !request.eval_documents.empty()
+            ? request.eval_documents
+            : full_batch(config.train.per_device_eval_batch_size, config, *trainee->model);
+  }
+  for (int64_t tokens : walk.documents) plan.tokens += tokens;
+  if (!request.on_device) {
+    plan.scratch_bytes =
+        kernel_scratch_bytes(*trainee->model, plan.tokens) + comm::imitated_process_bytes(mesh);
+  }
+  plan.memory =
+      memory::walk(account, *trainee->store, *trainee->executor, *trainee->optimizer, walk);
+  return plan;
+}
+
+}  // namespace strata::train

@@ -1,0 +1,44 @@
+// The memory of a run before it starts: builds what the run would build, without values, and walks
+// it. Owns: how settings become the walked things. Never: prints.
+#pragma once
+
+#include "strata/config/run_config.h"
+#include "strata/memory/plan.h"
+#include "strata/train/assemble.h"
+
+namespace strata::train {
+
+struct PlanRequest {
+  int world_size = 1;
+  int local_world_size = 1;  // ranks of one machine
+  bool share_memory = true;  // they do, as comm/shm_group.h says
+  // An accelerator with bf16 and direct transport instead of this machine's processors.
+  bool on_device = false;
+  // Tokens of the documents of the largest micro-batch; empty: as many as the settings allow.
+  std::vector<int64_t> documents;
+  std::vector<int64_t> eval_documents;
+};
+
+struct UnitFacts {
+  std::string name;
+  int64_t numel;        // of its tensors
+  int64_t shard_bytes;  // at rest on one rank
+};
+
+struct RunPlan {
+  memory::Plan memory;
+  int64_t num_parameters = 0;
+  int64_t num_trained = 0;
+  int64_t largest_layer = 0;  // parameters of the largest single module
+  int64_t tokens = 0;         // of the micro-batch that was walked
+  int64_t scratch_bytes = 0;  // of kernels and transports, in no account
+  int shard_size = 1;
+  int replicas = 1;
+  at::ScalarType compute_type = at::kFloat;
+  std::vector<UnitFacts> units;
+};
+
+// Seen from rank 0. Throws what assemble() throws for settings that cannot be.
+RunPlan plan_run(const config::RunConfig& config, const PlanRequest& request);
+
+}  // namespace strata::train

@@ -1,0 +1,115 @@
+# Oracle: arithmetic on the shapes of published models, and the plan's own statements.
+import json
+import re
+import resource
+import subprocess
+
+import pytest
+
+from running import PROGRAM, environment
+
+LLAMA_70B = dict(model_type="llama", vocab_size=32000, hidden_size=8192, intermediate_size=28672,
+                 num_hidden_layers=80, num_attention_heads=64, num_key_value_heads=8,
+                 max_position_embeddings=4096, rms_norm_eps=1e-5, torch_dtype="float32")
+PARAMETERS_70B = 68976648192
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA_70B))
+    return tmp_path
+
+
+def strata(*words, code=0):
+    process = subprocess.run([PROGRAM, *map(str, words)], capture_output=True, text=True,
+                             env=environment(), timeout=60)
+    assert process.returncode == code, process.stdout + process.stderr
+    return process.stdout if code == 0 else process.stderr
+
+
+def row(text, name):
+    line = next(line for line in text.splitlines() if line.startswith(name))
+    return [float(word) for word in re.findall(r"\d+\.\d+", line)]
+
+
+def test_seventy_billion_parameters_in_a_second_without_weights(folder):
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    text = strata("plan", "--model_name_or_path", folder, "--world_size", 16, "--nodes", 2,
+                  "--device", "cuda", "--per_device_train_batch_size", 1, "--max_length", 2048)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    # Of the processor, not of the clock: other programs do not count.
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 1
+    assert str(PARAMETERS_70B) in text
+    shard = 4 * PARAMETERS_70B / 16 / 1e9
+    for name, factor in [("parameters", 1), ("gradients", 1), ("optimizer", 2)]:
+        for value in row(text, name):
+            assert value == pytest.approx(factor * shard, rel=1e-3)
+    # Two gathers (forward, backward) of bf16 and one reduction of fp32, of which a rank sends
+    # 15/16; the embedding, the head and the last layer, which stays, are gathered once.
+    embedding, layer = 32000 * 8192, (PARAMETERS_70B - 2 * 32000 * 8192 - 8192) // 80
+    gathered = 2 * (2 * PARAMETERS_70B - embedding - (embedding + 8192) - layer)
+    expected = (gathered + 4 * PARAMETERS_70B) * 15 / 16 / 1e9
+    assert row(text, "wire")[0] == pytest.approx(expected, rel=1e-4)
+
+
+def test_estimate_memory_is_the_same_command(folder):
+    words = ["--model_name_or_path", folder, "--world_size", 8, "--device", "cuda"]
+    assert strata("estimate-memory", *words) == strata("plan", *words)
+
+
+def test_a_launch_line_works_with_plan_in_its_place(folder):
+    text = strata("plan", "--num_processes", 16, "--num_machines", 2, "train.py", "--model_name",
+                  folder, "--max_seq_len", 2048, "--per_device_train_batch_size", 1,
+                  "--device", "cuda")
+    assert "16 on 2 nodes" in text
+
+
+def test_what_does_not_fit_is_told_with_what_would(folder):
+    words = ["plan", "--model_name_or_path", folder, "--world_size", 8, "--device", "cuda",
+             "--per_device_train_batch_size", 1, "--device_memory"]
+    text = strata(*words, "80GB")
+    assert "does not fit" in text
+    offered = re.findall(r"^ +(\S+) GB  with (.+)$", text, re.M)
+    assert offered and all(float(size) <= 80 for size, _ in offered)
+    assert any("twice the ranks" in change or "use_peft" in change for _, change in offered)
+    assert re.search(r"^fits .* of 999.00 GB", strata(*words, "999GB"), re.M)
+
+
+def test_the_schedule_on_demand(folder):
+    words = ["plan", "--model_name_or_path", folder, "--world_size", 8, "--device", "cuda"]
+    assert "recompute" not in strata(*words)
+    text = strata(*words, "--schedule")
+    assert len(re.findall(r"backward \d+ \(recompute\)", text)) == 79
+    assert len(re.findall(r"  reduce \d+$", text, re.M)) == 82
+
+
+def test_deepspeeds_numbers_beside_ours(folder):
+    text = strata("plan", "--model_name_or_path", folder, "--world_size", 8, "--device", "cuda",
+                  "--deepspeed_estimate")
+    # 2P + 18P/N and 4L + 18P/N.
+    assert f"{(2 + 18 / 8) * PARAMETERS_70B / 2**30:.2f}" in text
+    assert "zero_init=1" in text
+
+
+@pytest.mark.parametrize("launcher", [True, False])
+def test_dry_run_of_sixteen_ranks(folder, launcher):
+    flags = ["--model_name_or_path", folder, "--dataset_name", "none-needed", "--dry_run"]
+    words = ["launch", "--num_processes", 16, "--cpu", "sft"] if launcher else ["sft"]
+    text = strata(*words, *flags)
+    for part in ["max_length: 1024", "model.layers.0 .. model.layers.79", "forward 0",
+                 "dry run: nothing was loaded or trained"]:
+        assert part in text, part
+    assert ("16 shards" in text) == launcher
+    assert not (folder / "trainer_output").exists()
+
+
+@pytest.mark.parametrize("flags, message", [
+    (["--world_size", "3", "--nodes", "2"], "expected a multiple of the nodes"),
+    (["--device_memory", "much"], "device_memory: found"),
+    (["--device", "tpu"], "--device: found"),
+    (["--world_sise", "3"], "--world_sise: found an unknown flag"),
+    (["--sharding_strategy", "WRONG"], "--sharding_strategy: found"),
+])
+def test_bad_input(folder, flags, message):
+    text = strata("plan", "--model_name_or_path", folder, *flags, code=2)
+    assert message in text and text.count("\n") == 1

@@ -1,0 +1,171 @@
+// Oracle: the same model, schedule and optimizer run with values on this machine, whose allocator
+// counts every block by kind.
+#include "strata/memory/plan.h"
+
+#include <gtest/gtest.h>
+
+#include <ATen/ATen.h>
+
+#include "strata/base/error.h"
+#include "strata/comm/mesh.h"
+#include "strata/memory/allocator.h"
+#include "strata/memory/plan_text.h"
+#include "strata/models/registry.h"
+#include "strata/optim/adamw.h"
+
+namespace strata::memory {
+namespace {
+
+// Wide enough that every tensor that matters is in the account.
+const char* kConfig = R"({"model_type": "llama", "vocab_size": 640, "hidden_size": 128,
+    "intermediate_size": 320, "num_hidden_layers": 3, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "max_position_embeddings": 512, "tie_word_embeddings": false})";
+
+struct Built {
+  Built(at::Device device, const shard::ScheduleOptions& options, bool freeze_first_layers)
+      : mesh(comm::make_fake_mesh(1, 1)),
+        model(models::create_model(parse_json(kConfig, "config"), {})) {
+    if (freeze_first_layers) {
+      for (nn::Parameter* parameter : model->parameters()) {
+        parameter->set_requires_grad(parameter->name().find("layers.2") != std::string::npos);
+      }
+    }
+    store = std::make_unique<shard::UnitStore>(*model, mesh, shard::StoreOptions{.device = device});
+    const shard::ChainShape shape = shard::shape_of(*model, store->partition());
+    executor =
+        std::make_unique<shard::Executor>(*model, *store, shard::build_schedules(shape, options));
+    const MemoryScope scope(MemoryKind::kOptimizer);
+    optimizer = std::make_unique<optim::AdamW>(*store, optim::AdamWOptions{});
+  }
+
+  comm::Mesh mesh;
+  std::unique_ptr<models::Model> model;
+  std::unique_ptr<shard::UnitStore> store;
+  std::unique_ptr<shard::Executor> executor;
+  std::unique_ptr<optim::Optimizer> optimizer;
+};
+
+const std::vector<int64_t> kDocuments{200, 120, 160};
+
+nn::Batch real_batch() {
+  nn::Batch batch;
+  batch.offsets = {0};
+  for (int64_t tokens : kDocuments) batch.offsets.push_back(batch.offsets.back() + tokens);
+  const int64_t tokens = batch.offsets.back();
+  batch.ids = at::arange(tokens, at::kLong);
+  batch.ids.remainder_(640);
+  batch.targets = batch.ids.clone();
+  batch.positions = at::arange(tokens, at::kLong);
+  batch.token_keys = at::arange(tokens, at::kLong);
+  for (size_t d = 1; d < batch.offsets.size(); ++d) batch.targets[batch.offsets[d] - 1] = -100;
+  return batch;
+}
+
+// The account is the process's: what this run adds is measured in phases of its own names.
+Phase measured_backward(const shard::ScheduleOptions& options, bool frozen,
+                        const std::string& phase_name) {
+  Account& account = *cpu_account();
+  Built built(at::kCPU, options, frozen);
+  built.executor->observe([&](const shard::Step& step, bool) {
+    const bool backward =
+        step.action == shard::Action::kLoss || step.action == shard::Action::kBackward;
+    account.begin_phase(phase_name + (backward ? "" : " forward"));
+  });
+  const nn::Batch batch = real_batch();
+  nn::LossSums sums;
+  nn::ForwardContext context;
+  context.training = true;
+  context.sums = &sums;
+  for (int step = 0; step < 2; ++step) {
+    built.executor->train(batch, context, true, true);
+    built.optimizer->step(1e-3, 1);
+  }
+  account.begin_phase("between tests");
+  for (const Phase& phase : account.phases()) {
+    if (phase.name == phase_name) return phase;
+  }
+  return {};
+}
+
+TEST(Plan, EqualsWhatARunTakesByKind) {
+  ASSERT_TRUE(install_cpu_allocator());
+  for (bool checkpointing : {true, false}) {
+    for (bool frozen : {true, false}) {
+      SCOPED_TRACE(fmt::format("checkpointing {} frozen {}", checkpointing, frozen));
+      shard::ScheduleOptions options;
+      options.activation_checkpointing =
+          checkpointing ? shard::Checkpointing::kFull : shard::Checkpointing::kNone;
+      const Phase measured =
+          measured_backward(options, frozen, fmt::format("backward {} {}", checkpointing, frozen));
+
+      Imagined imagined;
+      imagined.account().begin_phase("load");
+      Built built(at::kMeta, options, frozen);
+      const Plan plan = walk(imagined.account(), *built.store, *built.executor, *built.optimizer,
+                             {.documents = kDocuments});
+      const auto planned = std::ranges::find(plan.phases, "backward", &Phase::name);
+      ASSERT_NE(planned, plan.phases.end());
+      for (int k = 1; k < kNumMemoryKinds; ++k) {
+        const auto kind = static_cast<MemoryKind>(k);
+        EXPECT_EQ(planned->at_peak[kind], measured.at_peak[kind]) << name_of(kind);
+      }
+      EXPECT_GT(planned->at_peak[MemoryKind::kActivations], 0);
+    }
+  }
+}
+
+Plan plan_of(int world, int shard_size, int64_t accumulation) {
+  Imagined imagined;
+  comm::Mesh mesh = comm::make_fake_mesh(world, shard_size);
+  const auto model = models::create_model(parse_json(kConfig, "config"), {});
+  shard::UnitStore store(*model, mesh, {.device = at::kMeta});
+  const shard::ChainShape shape = shard::shape_of(*model, store.partition());
+  shard::Executor executor(*model, store, shard::build_schedules(shape, {}));
+  optim::AdamW optimizer(store, {});
+  return walk(imagined.account(), store, executor, optimizer,
+              {.documents = kDocuments, .accumulation = accumulation});
+}
+
+TEST(Plan, WireBytesGrowWithMicroSteps) {
+  constexpr int64_t kNorm = 8 * 2 * 3 / 4;  // one double over four ranks
+  const int64_t one = plan_of(4, 4, 1).sent_per_step.total() - kNorm;
+  EXPECT_GT(one, 0);
+  for (int64_t accumulation : {2, 3, 7}) {
+    EXPECT_EQ(plan_of(4, 4, accumulation).sent_per_step.total(), accumulation * one + kNorm);
+  }
+  EXPECT_EQ(plan_of(1, 1, 2).sent_per_step.total(), 0);
+}
+
+TEST(Plan, TheTracedScheduleIsTheExecutors) {
+  const Plan plan = plan_of(2, 2, 2);
+  ASSERT_FALSE(plan.schedule.empty());
+  int losses = 0;
+  int64_t largest = 0;
+  for (const StepMemory& step : plan.schedule) {
+    losses += step.step.action == shard::Action::kLoss;
+    largest = std::max(largest, step.peak_bytes);
+  }
+  EXPECT_EQ(losses, 1);
+  EXPECT_EQ(largest, plan.peak.peak_bytes);
+  EXPECT_NE(schedule_text(plan.schedule).find("backward 1 (recompute)"), std::string::npos);
+}
+
+TEST(Plan, NothingIsLeftWhenTheWalkEnds) {
+  Imagined imagined;
+  { Built built(at::kMeta, {}, false); }
+  EXPECT_EQ(imagined.account().bytes_in_use(), 0);
+}
+
+TEST(CpuAllocator, TensorsLargeAndSmallKeepTheirValues) {
+  ASSERT_TRUE(install_cpu_allocator());
+  const int64_t before = cpu_account()->bytes_in_use();
+  const at::Tensor large = at::arange(100'000, at::kFloat), small = at::arange(10, at::kFloat);
+  EXPECT_EQ(cpu_account()->bytes_in_use(), before + 400'000);
+  trim_cpu_memory();
+  EXPECT_EQ(large[99'999].item<float>(), 99'999);
+  EXPECT_TRUE(at::equal(large, at::arange(100'000, at::kLong).to(at::kFloat)));
+  EXPECT_EQ(small[9].item<float>(), 9);
+}
+
+}  // namespace
+}  // namespace strata::memory
