@@ -165,6 +165,8 @@ CASES = [
     ("prompt_messages", "prompt_messages", 30, "chatml", {"max_length": 60}),
     ("prompt_messages_assistant", "prompt_messages", 30, "chatml", {"assistant_only_loss": True}),
     ("tokens", "tokens", 30, "chatml", {"max_length": 20}),
+    ("text_bfd_split", "text", 300, "chatml", {"packing": True, "packing_strategy": "bfd_split", "max_length": 20}),
+    ("assistant_qwen3", "one_turn", 30, "qwen3", {"assistant_only_loss": True}),
     ("tokens_bfd", "tokens", 60, "chatml", {"packing": True, "max_length": 32}),
 ]
 
@@ -194,6 +196,37 @@ def test_batches_equal_the_trainers(stack, name, kind, count, template, settings
         want = expected_batch(batch)
         assert {key: got[key] for key in want} == want
         assert got["num_targets"] == trainer._get_num_items_in_batch([batch], "cpu")
+
+
+# Published templates without {% generation %}, for which the reference trains all-zero masks or swaps the
+# template: what must be trained, written down by hand.
+SPANS = [
+    ("llama3_1", ["a<|eot_id|>", "b<|eot_id|>"]),
+    ("qwen3", ["a<|im_end|>\n", "<think>\n\n</think>\n\nb<|im_end|>\n"]),
+    ("qwen2_5", ["a<|im_end|>\n", "b<|im_end|>\n"]),
+    ("gemma", ["a<end_of_turn>\n", "b<end_of_turn>\n"]),
+    ("phi3", ["a<|end|>\n", "b<|end|>\n<|im_end|>"]),
+]
+
+
+@pytest.mark.parametrize("reasoning", [False, True])
+@pytest.mark.parametrize("weights", [(1, 1), (0, 1), (1, 0)])
+@pytest.mark.parametrize("name, expected", SPANS, ids=[name for name, _ in SPANS])
+def test_assistant_spans_of_templates_without_blocks(stack, name, expected, weights, reasoning):
+    if reasoning and name != "qwen3":
+        expected = ["<think>\nhm\n</think>\n\n" + text for text in expected]
+    elif reasoning:
+        expected = [expected[0], expected[1].replace("<think>\n\n", "<think>\nhm\n")]
+    think = "<think>\nhm\n</think>\n\n" if reasoning else ""
+    messages = [{"role": "user", "content": "q1"}, {"role": "assistant", "content": think + "a", "weight": weights[0]},
+                {"role": "user", "content": "q2 a"}, {"role": "assistant", "content": think + "b", "weight": weights[1]}]
+    data = stack.folder / f"spans-{name}-{weights}-{reasoning}.jsonl"
+    data.write_text(json.dumps({"messages": messages}) + "\n")
+    folder = stack.save_tokenizer(name, stack.template(name))
+    answer, = probe(stack.folder, [{"op": "prepare", "tokenizer": str(folder), "data": str(data), "batch_size": 1, "assistant_only_loss": True}])
+    row, = answer["rows"]
+    trained = stack.tokenizer.decode([label for label in row["labels"] if label != -100])
+    assert trained == "".join(text for text, weight in zip(expected, weights) if weight)
 
 
 def test_eval_batches_when_only_evaluation_packs(stack):

@@ -6,9 +6,10 @@
 #include "strata/base/error.h"
 #include "strata/base/json.h"
 #include "strata/data/collate.h"
+#include "strata/data/data_sets.h"
 #include "strata/data/prepare.h"
+#include "strata/data/random.h"
 #include "strata/data/sampler.h"
-#include "strata/data/source.h"
 
 namespace {
 
@@ -29,6 +30,7 @@ PrepareOptions read_options(const Json& request) {
   options.assistant_only_loss = request.value("assistant_only_loss", options.assistant_only_loss);
   options.shuffle = request.value("shuffle_dataset", options.shuffle);
   options.seed = request.value("seed", options.seed);
+  options.long_rows = request.value("long_rows", options.long_rows);
   options.separate_documents = request.value("separate_documents", options.separate_documents);
   return options;
 }
@@ -55,6 +57,19 @@ Json order(const Json& request) {
   return epochs;
 }
 
+// The rows that a data request gives.
+Json load(const Json& request) {
+  DataRequest wanted;
+  wanted.names = request.at("names").get<std::string>();
+  wanted.split = request.value("split", wanted.split);
+  wanted.seed = request.value("seed", wanted.seed);
+  wanted.weights = request.value("weights", wanted.weights);
+  wanted.hub_cache = request.value("hub_cache", wanted.hub_cache);
+  Json rows = Json::array();
+  for (const Row& row : load_data(wanted).rows) rows.push_back(row.fields);
+  return rows;
+}
+
 Json describe(const MicroBatch& batch) {
   return {{"ids", batch.ids},
           {"targets", batch.targets},
@@ -69,7 +84,7 @@ Json describe(const MicroBatch& batch) {
 Json prepare_and_collate(const Json& request) {
   const auto tokenizer = strata::text::Tokenizer::load(request.at("tokenizer").get<std::string>());
   const strata::text::ChatTemplate tmpl(tokenizer->chat_template());
-  const Split split = load_split(request.at("data").get<std::string>(), "train");
+  const Split split = load_data({.names = request.at("data").get<std::string>()});
   const Dataset dataset = prepare(split.rows, *tokenizer, &tmpl, read_options(request));
   Json rows = Json::array();
   for (const Example& row : dataset.rows) {
@@ -82,8 +97,8 @@ Json prepare_and_collate(const Json& request) {
   Json batches = Json::array();
   for (int64_t i = 0; i < sampler.batches_per_rank(); ++i) {
     const std::vector<int64_t> indices = sampler.batch(/*epoch=*/0, /*rank=*/0, i);
-    std::vector<const Example*> examples;
-    for (const int64_t index : indices) examples.push_back(&dataset.rows[index]);
+    std::vector<ExampleView> examples;
+    for (const int64_t index : indices) examples.emplace_back(dataset.rows[index]);
     batches.push_back(describe(collate(examples, indices)));
   }
   return {{"rows", rows},
@@ -101,8 +116,13 @@ int main(int argc, char** argv) {
   Json answers = Json::array();
   try {
     for (const Json& request : strata::read_json_file(argv[1])) {
-      answers.push_back(request.at("op") == "order" ? order(request)
-                                                    : prepare_and_collate(request));
+      const std::string op = request.at("op").get<std::string>();
+      answers.push_back(op == "order"  ? order(request)
+                        : op == "load" ? load(request)
+                        : op == "shuffle"
+                            ? Json(NumpyGenerator(request.at("seed").get<uint64_t>())
+                                       .permutation(request.at("num_rows").get<int64_t>()))
+                            : prepare_and_collate(request));
     }
   } catch (const std::exception& error) {
     std::fprintf(stderr, "%s\n", error.what());

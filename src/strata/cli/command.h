@@ -23,6 +23,8 @@ int run(int argc, char** argv);
 int run_launch(const std::vector<std::string>& arguments);
 int run_sft(const std::vector<std::string>& arguments);
 int run_selftest(const std::vector<std::string>& arguments);
+int run_preview(const std::vector<std::string>& arguments);
+int run_tokenize(const std::vector<std::string>& arguments);
 int run_chat(const std::vector<std::string>& arguments);
 int run_config(const std::vector<std::string>& arguments);
 int run_env(const std::vector<std::string>& arguments);

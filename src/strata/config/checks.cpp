@@ -2,6 +2,7 @@
 #include "strata/config/checks.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <iterator>
 
 #include <fmt/ranges.h>
@@ -193,9 +194,40 @@ class Rules {
           source(config_.train.eval_on_start ? "eval_on_start" : "eval_strategy"), data.splits);
     }
     warn_without_effect("pad_token", "rows are not padded");
+    if (data.chat_template_format != "none" && !data.chat_template_path.empty()) {
+      throw ConfigError("{}: found {} beside {} {}, expected one template; remove one",
+                        source("chat_template_format"), data.chat_template_format,
+                        source("chat_template_path"), data.chat_template_path);
+    }
+    if (data.packing && data.packing_strategy != "bfd" && data.long_rows != "drop") {
+      warn_without_effect("long_rows", "packing_strategy " + data.packing_strategy + " decides");
+    }
+    for (const std::string& column : data.dataset_columns) {
+      const size_t equals = column.find('=');
+      if (equals != std::string::npos && equals > 0 && equals + 1 < column.size()) continue;
+      throw ConfigError("{}: found \"{}\", expected COLUMN=NAME, like messages=dialog",
+                        source("dataset_columns"), column);
+    }
+    check_weights();
     if (!data.packing && !data.eval_packing.value_or(false)) {
       warn_without_effect("packing_strategy", "packing is off");
     }
+  }
+
+  void check_weights() {
+    const DataConfig& data = config_.data;
+    if (data.dataset_weights.empty()) return;
+    const auto num_sets = static_cast<size_t>(std::ranges::count(data.dataset_name, ',')) + 1;
+    const bool fits = data.dataset_weights.size() == num_sets &&
+                      std::ranges::all_of(data.dataset_weights, [](const std::string& text) {
+                        char* end = nullptr;
+                        const double weight = std::strtod(text.c_str(), &end);
+                        return end == text.c_str() + text.size() && weight > 0 && weight < 1e9;
+                      });
+    if (fits) return;
+    throw ConfigError("{}: found {}, expected {} positive number{}, one for each data set of {}",
+                      source("dataset_weights"), fmt::join(data.dataset_weights, " "), num_sets,
+                      num_sets == 1 ? "" : "s", data.dataset_name);
   }
 
   void check_sharding() {

@@ -16,22 +16,32 @@ struct ModelConfig {
   std::string tokenizer_name;        // default: the model's folder
   std::string dtype = "float32";     // of frozen weights at rest: auto, float32, bfloat16, float16
   std::string adapter_name_or_path;  // continue this adapter
+  std::string cache_dir;             // of the Hub; default: HF_HUB_CACHE or HF_HOME/hub
 };
 
 struct DataConfig {
-  std::string dataset_name;  // file or folder
-  std::string splits = "train,test";
+  std::string dataset_name;  // file, folder, pattern or Hub name; several with commas between
+  std::vector<std::string> dataset_weights;  // of several data sets: how often each is drawn
+  std::vector<std::string> dataset_columns;  // "messages=dialog": the column and its name in files
+  std::string splits = "train,test";         // each may have a slice: train[:10%]
+  std::string on_bad_row = "error";          // error, skip
+  std::string long_rows = "truncate";        // truncate, drop, split
   std::string dataset_text_field = "text";
   int64_t max_length = 1024;
   bool packing = false;
-  std::string packing_strategy = "bfd";  // bfd, wrapped
+  std::string packing_strategy = "bfd";  // bfd, bfd_split, wrapped
   std::optional<bool> eval_packing;
   std::optional<bool> completion_only_loss;
   bool assistant_only_loss = false;
   bool shuffle_dataset = false;
   std::string chat_template_path;
+  std::string chat_template_format = "none";  // or a built-in template's name
+  std::optional<bool> add_special_tokens;     // default: for text, not for conversations
+  bool append_concat_token = false;
   std::string eos_token;
   std::string pad_token;
+  bool dataset_cache = true;                // keep tokenized rows in HF_HOME/strata
+  std::optional<int64_t> dataset_num_proc;  // threads; default: all cores of this rank
 };
 
 // The frozen base as codes of bitsandbytes. Names and meaning of BitsAndBytesConfig; the defaults
@@ -206,6 +216,25 @@ struct PlanConfig {
   bool deepspeed_estimate = false;
 };
 
+// Of `strata tokenize` alone.
+struct TokenizeConfig {
+  std::string model_name_or_path;
+  std::string input = "auto";  // auto, text, json
+  bool decode = false;
+  std::optional<bool> add_special_tokens;  // default: for text, not for conversations
+  bool add_generation_prompt = false;
+  bool skip_special_tokens = false;
+  std::string chat_template_path;
+  std::string chat_template_format = "none";
+};
+
+// Of `strata preview`, beside the settings of the run that it shows.
+struct PreviewConfig {
+  int64_t num_examples = 3;
+  std::string split = "train";  // train, test
+  std::string output_html;      // empty: no page
+};
+
 struct RunConfig {
   ModelConfig model;
   DataConfig data;
@@ -215,9 +244,11 @@ struct RunConfig {
   TrainConfig train;
   ShardConfig shard;
   LaunchConfig launch;
-  ChatConfig chat;    // filled from chat_settings_table()
-  SlurmConfig slurm;  // filled from slurm_settings_table()
-  PlanConfig plan;    // filled from plan_settings_table()
+  ChatConfig chat;          // filled from chat_settings_table()
+  SlurmConfig slurm;        // filled from slurm_settings_table()
+  PlanConfig plan;          // filled from plan_settings_table()
+  TokenizeConfig tokenize;  // filled from tokenize_settings_table()
+  PreviewConfig preview;    // filled from preview_settings_table()
 };
 
 }  // namespace strata::config

@@ -144,7 +144,6 @@ std::vector<Known> sft() {
       {"trust_remote_code", {"false", "*"}, "no code of a checkpoint is run", true},
       {"router_aux_loss_coef", {"none"}, "leave it out"},
       {"dataset_kwargs", {"none"}, "leave it out"},
-      {"dataset_num_proc", {"none", "1", "*"}, "examples are made, and packed, as by one process"},
       {"dataset_batch_size", {"1000"}, "packing works on 1000 rows at a time"},
       {"truncation_mode", {"keep_start"}, "leave it at keep_start"},
       {"padding_free", {"false"}, "use packing", true},
@@ -161,9 +160,6 @@ std::vector<Known> sft() {
       {"use_flash_attn", {"false", "*"}, "the attention operation is chosen by the device", true},
       {"use_reentrant", {"false", "*"}, "recomputation has no variants", true},
       {"use_unsloth", {"false", "*"}, "fused operations are always used", true},
-      {"chat_template_format", {"none"}, "use --chat_template_path"},
-      {"append_concat_token", {"false"}, "every text ends with the end-of-sequence token", true},
-      {"add_special_tokens", {"false"}, "the tokenizer decides", true},
   };
 }
 

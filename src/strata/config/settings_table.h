@@ -86,6 +86,10 @@ std::span<const Setting> settings_table();
 // The settings of `strata chat`, which are no settings of a run.
 std::span<const Setting> chat_settings_table();
 
+// The settings of `strata tokenize`, and those of `strata preview` beside the run's.
+std::span<const Setting> tokenize_settings_table();
+std::span<const Setting> preview_settings_table();
+
 // The flags of `strata config` itself (questionnaire, default, update, convert).
 std::span<const Setting> config_command_settings_table();
 

@@ -21,8 +21,10 @@ using ByteSpan = std::pair<size_t, size_t>;  // [begin, end)
 // With {% generation %} blocks: what they wrote. Without: message k of role "assistant" wrote what
 // the rendering of messages[0..k] has beyond that of messages[0..k-1] with the generation prompt;
 // so the end-of-turn text belongs to it, as in TRL's training templates.
-// Errors: ConfigError if those renderings are not prefixes of the whole one (a template that shows
-// earlier turns differently later), FormatError from the template.
+// A template may leave the beginning of earlier answers out once more follow (Qwen3: reasoning).
+// An answer with "weight": 0 or "train": false is not among the spans.
+// Errors: ConfigError if those renderings are not prefixes of the whole one in any other way,
+// FormatError from the template.
 text::RenderedChat render_with_assistant_spans(const text::ChatTemplate& tmpl, const Json& messages,
                                                const text::Tokenizer::Specials& specials,
                                                const Json& extra);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 namespace strata::data {
@@ -12,6 +13,16 @@ struct Example {
   std::vector<int32_t> ids;
   std::vector<int32_t> labels;
   std::vector<int32_t> lengths;
+};
+
+// A row as batches are made of it: memory of somebody else, who must outlive the view.
+struct ExampleView {
+  std::span<const int32_t> ids, labels, lengths;
+
+  ExampleView(std::span<const int32_t> ids_in, std::span<const int32_t> labels_in,
+              std::span<const int32_t> lengths_in)
+      : ids(ids_in), labels(labels_in), lengths(lengths_in) {}
+  ExampleView(const Example& row) : ids(row.ids), labels(row.labels), lengths(row.lengths) {}
 };
 
 // One rank's micro-batch: the rows' documents one after the other, without padding. T = tokens.

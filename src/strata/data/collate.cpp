@@ -9,7 +9,7 @@ namespace {
 
 constexpr int32_t kNotTrained = -100;
 
-void check_row(const Example& row, int64_t index) {
+void check_row(const ExampleView& row, int64_t index) {
   const int64_t covered = std::accumulate(row.lengths.begin(), row.lengths.end(), int64_t{0});
   const auto size = static_cast<int64_t>(row.ids.size());
   if (row.labels.size() != row.ids.size() || covered != size || size > kMaxRowTokens) {
@@ -20,7 +20,7 @@ void check_row(const Example& row, int64_t index) {
   }
 }
 
-void append_row(const Example& row, int64_t row_index, MicroBatch& batch) {
+void append_row(const ExampleView& row, int64_t row_index, MicroBatch& batch) {
   size_t at = 0;
   for (const int32_t length : row.lengths) {
     if (length == 0) continue;
@@ -38,15 +38,15 @@ void append_row(const Example& row, int64_t row_index, MicroBatch& batch) {
 
 }  // namespace
 
-MicroBatch collate(std::span<const Example* const> rows, std::span<const int64_t> row_indices) {
+MicroBatch collate(std::span<const ExampleView> rows, std::span<const int64_t> row_indices) {
   if (rows.size() != row_indices.size()) {
     throw InternalError("collate: found {} rows and {} indices, expected as many", rows.size(),
                         row_indices.size());
   }
   size_t tokens = 0;
   for (size_t i = 0; i < rows.size(); ++i) {
-    check_row(*rows[i], row_indices[i]);
-    tokens += rows[i]->ids.size();
+    check_row(rows[i], row_indices[i]);
+    tokens += rows[i].ids.size();
   }
   MicroBatch batch;
   for (auto* column : {&batch.ids, &batch.targets, &batch.positions, &batch.token_keys}) {
@@ -55,13 +55,13 @@ MicroBatch collate(std::span<const Example* const> rows, std::span<const int64_t
   batch.offsets.push_back(0);
   batch.rows.assign(row_indices.begin(), row_indices.end());
   for (size_t i = 0; i < rows.size(); ++i) {
-    append_row(*rows[i], row_indices[i], batch);
-    batch.row_tokens.push_back(static_cast<int64_t>(rows[i]->ids.size()));
+    append_row(rows[i], row_indices[i], batch);
+    batch.row_tokens.push_back(static_cast<int64_t>(rows[i].ids.size()));
   }
   return batch;
 }
 
-int64_t count_targets(const Example& row) {
+int64_t count_targets(const ExampleView& row) {
   int64_t count = 0;
   size_t begin = 0;
   for (const int32_t length : row.lengths) {

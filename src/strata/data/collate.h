@@ -13,14 +13,14 @@ namespace strata::data {
 // The longest row whose token_keys stay unique.
 inline constexpr int64_t kMaxRowTokens = int64_t{1} << 24;
 
-// `row_indices[i]` is the index of *rows[i] in the data set; the same row may come twice.
+// `row_indices[i]` is the index of rows[i] in the data set; the same row may come twice.
 // A document's first label is never a target; its last token has none.
 // Requires: rows and row_indices of one length; each row at most kMaxRowTokens long.
 // Errors: InternalError if labels or lengths do not fit the ids.
-MicroBatch collate(std::span<const Example* const> rows, std::span<const int64_t> row_indices);
+MicroBatch collate(std::span<const ExampleView> rows, std::span<const int64_t> row_indices);
 
 // Trained next-token predictions of one row: what it adds to MicroBatch::num_targets and, in the
 // reference, to num_items_in_batch.
-int64_t count_targets(const Example& row);
+int64_t count_targets(const ExampleView& row);
 
 }  // namespace strata::data

@@ -36,6 +36,8 @@ class NumpyGenerator {
   uint64_t next64();
   // Hands out the low half of a 64-bit draw, then its high half.
   uint32_t next32();
+  // Generator.random(): one double in [0, 1).
+  double uniform() { return static_cast<double>(next64() >> 11) * 0x1p-53; }
   // Generator.permutation(n), which is also the order of datasets.Dataset.shuffle(seed).
   // Requires: n <= 2^32.
   std::vector<int64_t> permutation(int64_t n);

@@ -1,5 +1,7 @@
 #include "strata/data/row_format.h"
 
+#include <map>
+
 #include <fmt/ranges.h>
 
 #include "strata/base/error.h"
@@ -34,6 +36,8 @@ std::string describe(const RowFormat& format) {
       return "a row of prompt and completion strings";
     case RowKind::kPromptMessages:
       return "a row of prompt and completion messages";
+    case RowKind::kInstruction:
+      return "a row of instruction and output";
     case RowKind::kTokens:
       break;
   }
@@ -60,8 +64,9 @@ RowFormat prompt_format(const Row& row, const Json& prompt) {
 
 [[noreturn]] void refuse_columns(const Row& row, const std::string& text_field) {
   throw FormatError(
-      "{}: found columns [{}], expected \"{}\", \"messages\" or \"prompt\" with \"completion\"; "
-      "name the text column with --dataset_text_field",
+      "{}: found columns [{}], expected \"{}\", \"messages\", \"prompt\" with \"completion\" or "
+      "\"instruction\" with \"output\"; name them with --dataset_columns, or the text column with "
+      "--dataset_text_field",
       row.where(), column_names(row), text_field);
 }
 
@@ -85,6 +90,9 @@ RowFormat detect_format(const Row& row, const std::string& text_field) {
     return {.kind = RowKind::kMessages};
   }
   if (has_text) return {.kind = RowKind::kText};
+  if (row.find("instruction") != nullptr && row.find("output") != nullptr) {
+    return {.kind = RowKind::kInstruction};
+  }
   refuse_columns(row, text_field);
 }
 
@@ -98,6 +106,22 @@ RowFormat detect_common_format(const std::vector<Row>& rows, const std::string& 
   }
   return first;
 }
+
+namespace {
+
+// The names that ShareGPT data use for the roles of chat templates.
+Json renamed_role(const Json& role) {
+  static const std::map<std::string, std::string> kNames = {{"human", "user"},
+                                                            {"gpt", "assistant"},
+                                                            {"bot", "assistant"},
+                                                            {"chatgpt", "assistant"},
+                                                            {"model", "assistant"}};
+  if (!role.is_string()) return role;
+  const auto it = kNames.find(role.get_ref<const std::string&>());
+  return it == kNames.end() ? role : Json(it->second);
+}
+
+}  // namespace
 
 Json read_messages(const Row& row, const std::string& column) {
   const Json* list = row.find(column);
@@ -118,8 +142,10 @@ Json read_messages(const Row& row, const std::string& column) {
     for (const auto& [key, value] : source.items()) {
       if (column != "conversations") {
         message[key] = value;
+      } else if (key == "from") {
+        message["role"] = renamed_role(value);
       } else {
-        message[key == "from" ? "role" : key == "value" ? "content" : key] = value;
+        message[key == "value" ? "content" : key] = value;
       }
     }
     const auto role = message.find("role");
@@ -136,6 +162,22 @@ Json read_messages(const Row& row, const std::string& column) {
     messages.push_back(std::move(message));
   }
   return messages;
+}
+
+Json read_instruction(const Row& row) {
+  std::string question = read_string(row, "instruction");
+  if (row.find("input") != nullptr) {
+    const std::string& input = read_string(row, "input");
+    if (!input.empty()) question += "\n\n" + input;
+  }
+  Json prompt = Json::array();
+  if (row.find("system") != nullptr && !read_string(row, "system").empty()) {
+    prompt.push_back({{"role", "system"}, {"content", read_string(row, "system")}});
+  }
+  prompt.push_back({{"role", "user"}, {"content", std::move(question)}});
+  Json completion = Json::array();
+  completion.push_back({{"role", "assistant"}, {"content", read_string(row, "output")}});
+  return {{"prompt", std::move(prompt)}, {"completion", std::move(completion)}};
 }
 
 const std::string& read_string(const Row& row, const std::string& column) {

@@ -14,6 +14,7 @@ enum class RowKind {
   kMessages,        // messages, or conversations with from/value
   kPromptText,      // prompt and completion, strings
   kPromptMessages,  // prompt and completion, message lists
+  kInstruction,     // Alpaca: instruction, output and, where given, input
   kTokens,          // input_ids
 };
 
@@ -25,10 +26,12 @@ struct RowFormat {
   bool has_assistant_masks = false;
 
   bool is_conversational() const {
-    return kind == RowKind::kMessages || kind == RowKind::kPromptMessages;
+    return kind == RowKind::kMessages || kind == RowKind::kPromptMessages ||
+           kind == RowKind::kInstruction;
   }
   bool has_prompt() const {
-    return kind == RowKind::kPromptText || kind == RowKind::kPromptMessages;
+    return kind == RowKind::kPromptText || kind == RowKind::kPromptMessages ||
+           kind == RowKind::kInstruction;
   }
   bool operator==(const RowFormat&) const = default;
 };
@@ -40,9 +43,15 @@ RowFormat detect_format(const Row& row, const std::string& text_field);
 // Errors: as detect_format; FormatError that names both places if two rows differ.
 RowFormat detect_common_format(const std::vector<Row>& rows, const std::string& text_field);
 
-// The row's message list in the column as role/content objects (from/value renamed).
+// The row's message list in the column as role/content objects. In "conversations", from/value
+// become role/content and ShareGPT's roles the templates': human is user, gpt (bot, chatgpt, model)
+// is assistant.
 // Errors: FormatError with file, line and message for anything else than a list of such objects.
 Json read_messages(const Row& row, const std::string& column);
+
+// An Alpaca row as {"prompt": [user], "completion": [assistant]}: instruction, a blank line and
+// input (where there is one) are what the user says, output is the answer. Errors: FormatError.
+Json read_instruction(const Row& row);
 
 // The string in the column. Errors: FormatError with file and line.
 const std::string& read_string(const Row& row, const std::string& column);

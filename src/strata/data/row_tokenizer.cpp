@@ -84,9 +84,11 @@ RowTokenizer::RowTokenizer(const text::Tokenizer& tokenizer, const text::ChatTem
       template_(tmpl),
       options_(options),
       format_(format),
-      completion_only_(options.completion_only_loss.value_or(format.has_prompt())) {
+      completion_only_(options.completion_only_loss.value_or(format.has_prompt())),
+      adds_specials_(options.add_special_tokens.value_or(!format.is_conversational())) {
   check_options(options, format, tmpl);
-  if (format.kind != RowKind::kText && format.kind != RowKind::kPromptText) return;
+  const bool ends_text = format.kind == RowKind::kText || format.kind == RowKind::kPromptText;
+  if (!ends_text && !options.append_concat_token) return;
   if (!tokenizer.specials().eos) {
     throw ConfigError(
         "{}: found a tokenizer without an end-of-sequence token, expected one to end each text "
@@ -111,10 +113,14 @@ TokenizedRow RowTokenizer::tokenize(const Row& row) const {
     case RowKind::kPromptMessages:
       result = tokenize_prompt_messages(row);
       break;
+    case RowKind::kInstruction:
+      result = tokenize_instruction(row);
+      break;
     case RowKind::kTokens:
       result = read_tokens(row);
       break;
   }
+  if (options_.append_concat_token) append_eos(result.example);
   check_ids(row, result.example);
   return result;
 }
@@ -122,7 +128,7 @@ TokenizedRow RowTokenizer::tokenize(const Row& row) const {
 TokenizedRow RowTokenizer::tokenize_text(const Row& row) const {
   std::string text = read_string(row, options_.dataset_text_field);
   if (!text.ends_with(eos_)) text += eos_;
-  return {.example = document(tokenizer_.encode(text))};
+  return {.example = document(encode(text))};
 }
 
 TokenizedRow RowTokenizer::tokenize_prompt_text(const Row& row) const {
@@ -137,8 +143,8 @@ TokenizedRow RowTokenizer::tokenize_prompt_text(const Row& row) const {
   } else if (!completion.ends_with(eos_)) {
     completion += eos_;
   }
-  TokenizedRow result{.example = document(tokenizer_.encode(prompt + completion))};
-  mask_prompt(tokenizer_.encode(prompt), result);
+  TokenizedRow result{.example = document(encode(prompt + completion))};
+  mask_prompt(encode(prompt), result);
   return result;
 }
 
@@ -149,14 +155,22 @@ TokenizedRow RowTokenizer::tokenize_messages(const Row& row) const {
 }
 
 TokenizedRow RowTokenizer::tokenize_prompt_messages(const Row& row) const {
-  Json messages = read_messages(row, "prompt");
+  return tokenize_turns(row, read_messages(row, "prompt"), read_messages(row, "completion"));
+}
+
+TokenizedRow RowTokenizer::tokenize_instruction(const Row& row) const {
+  Json turns = read_instruction(row);
+  return tokenize_turns(row, std::move(turns["prompt"]), std::move(turns["completion"]));
+}
+
+TokenizedRow RowTokenizer::tokenize_turns(const Row& row, Json messages, Json completion) const {
   const Json extra = template_variables(row);
   const std::string prompt =
       template_->render(messages, tokenizer_.specials(), /*add_generation_prompt=*/true, extra)
           .text;
-  for (Json& message : read_messages(row, "completion")) messages.push_back(std::move(message));
+  for (Json& message : completion) messages.push_back(std::move(message));
   TokenizedRow result = tokenize_chat(row, messages, extra);
-  mask_prompt(tokenizer_.encode(prompt, /*add_special_tokens=*/false), result);
+  mask_prompt(encode(prompt), result);
   return result;
 }
 
@@ -166,12 +180,11 @@ TokenizedRow RowTokenizer::tokenize_chat(const Row& row, const Json& messages,
   if (!options_.assistant_only_loss) {
     const std::string text =
         template_->render(messages, specials, /*add_generation_prompt=*/false, extra).text;
-    return {.example = document(tokenizer_.encode(text, /*add_special_tokens=*/false))};
+    return {.example = document(encode(text))};
   }
   const text::RenderedChat chat =
       render_with_assistant_spans(*template_, messages, specials, extra);
-  const std::vector<text::Token> tokens =
-      tokenizer_.encode_with_ranges(chat.text, /*add_special_tokens=*/false);
+  const std::vector<text::Token> tokens = tokenizer_.encode_with_ranges(chat.text, adds_specials_);
   const std::vector<uint8_t> mask = mask_spans(tokens, chat.text, chat.generation);
   if (std::find(mask.begin(), mask.end(), 1) == mask.end()) {
     throw FormatError(
@@ -185,6 +198,19 @@ TokenizedRow RowTokenizer::tokenize_chat(const Row& row, const Json& messages,
   TokenizedRow result{.example = document(std::move(ids))};
   apply_mask(mask, result.example);
   return result;
+}
+
+std::vector<int32_t> RowTokenizer::encode(const std::string& text) const {
+  return tokenizer_.encode(text, adds_specials_);
+}
+
+// The token is trained: it is what ends the answer.
+void RowTokenizer::append_eos(Example& example) const {
+  const int32_t eos = *tokenizer_.eos_id();
+  if (!example.ids.empty() && example.ids.back() == eos) return;
+  example.ids.push_back(eos);
+  example.labels.push_back(eos);
+  example.lengths.assign(1, static_cast<int32_t>(example.ids.size()));
 }
 
 // The completion starts where the prompt's tokens and the row's part, which need not be where the

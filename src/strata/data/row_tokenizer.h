@@ -29,8 +29,13 @@ class RowTokenizer {
   TokenizedRow tokenize_messages(const Row& row) const;
   TokenizedRow tokenize_prompt_text(const Row& row) const;
   TokenizedRow tokenize_prompt_messages(const Row& row) const;
+  TokenizedRow tokenize_instruction(const Row& row) const;
+  // The conversation of both lists; what renders from the first alone is the prompt.
+  TokenizedRow tokenize_turns(const Row& row, Json messages, Json completion) const;
   TokenizedRow read_tokens(const Row& row) const;
   TokenizedRow tokenize_chat(const Row& row, const Json& messages, const Json& extra) const;
+  std::vector<int32_t> encode(const std::string& text) const;
+  void append_eos(Example& example) const;
   void mask_prompt(const std::vector<int32_t>& prompt, TokenizedRow& row) const;
   void check_ids(const Row& row, const Example& example) const;
 
@@ -39,6 +44,7 @@ class RowTokenizer {
   const PrepareOptions& options_;
   RowFormat format_;
   bool completion_only_;
+  bool adds_specials_;
   std::string eos_;
 };
 

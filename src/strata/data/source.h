@@ -1,11 +1,12 @@
-// Finds the files of a split and reads their rows: JSON lines and JSON arrays. Knows where every
-// row came from. Never interprets columns, never tokenizes.
+// Finds the files of a split and reads their rows. Knows where every row came from. Never
+// interprets columns, never tokenizes.
 #pragma once
 
 #include <cstdint>
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "strata/base/json.h"
@@ -16,7 +17,7 @@ namespace strata::data {
 struct Row {
   Json fields;                              // always an object
   std::shared_ptr<const std::string> file;  // shared by the rows of a file; null: not from a file
-  int64_t line = 0;                         // from 1: where the row begins
+  int64_t line = 0;  // from 1: where the row begins; in parquet and arrow files the row's number
 
   // "train.jsonl:17", how messages name the row.
   std::string where() const;
@@ -25,19 +26,41 @@ struct Row {
   const Json* find(const std::string& column) const;
 };
 
+// Rows that on_bad_row=skip left out.
+struct BadRows {
+  int64_t count = 0;
+  std::string first;  // what was wrong with the first of them
+
+  void add(const BadRows& other) {
+    if (count == 0) first = other.first;
+    count += other.count;
+  }
+};
+
 struct Split {
   std::vector<Row> rows;
   std::vector<std::filesystem::path> files;  // in reading order
+  BadRows bad_rows;
+};
+
+struct LoadOptions {
+  bool skip_bad_rows = false;  // count rows that cannot be read instead of throwing
+  // Columns under other names: {"messages", "dialog"} makes "messages" of the file's "dialog".
+  std::vector<std::pair<std::string, std::string>> columns = {};
 };
 
 // Reads one split.
-// A file is the split "train" (.jsonl: one object per line; .json: that, or an array of objects).
-// Of a folder, the first that exists of: SPLIT.jsonl or SPLIT.json, the full set of
-// SPLIT-00000-of-000NN.jsonl, data/SPLIT*.jsonl, SPLIT/*.jsonl (each also with .json).
-// Errors: ConfigError for a split that is not there (lists those that are) and for parquet or arrow
-// files; FormatError with file and line for a row that is not a JSON object and for an empty split;
-// IoError for what the operating system refuses.
-Split load_split(const std::filesystem::path& file_or_folder, const std::string& split);
+// A file, or the files of a pattern (data/*.jsonl), are the split "train". Formats by extension:
+// .jsonl and .json (one object per line, or one array of objects), .csv, .tsv, .txt (a row per
+// line), each also with .gz or .zst behind it; .parquet; .arrow.
+// Of a folder, the first that exists of: SPLIT.jsonl (or another format), the full set of
+// SPLIT-00000-of-000NN.parquet, data/SPLIT*.parquet, SPLIT/*.parquet. A folder that
+// Dataset.save_to_disk wrote is one split, that of DatasetDict.save_to_disk has its splits.
+// Errors: ConfigError for a split that is not there (lists those that are) and for a column of
+// LoadOptions that the first row lacks; FormatError with file and line for a row that cannot be
+// read and for an empty split; IoError for what the operating system refuses.
+Split load_split(const std::filesystem::path& file_or_folder, const std::string& split,
+                 const LoadOptions& options = {});
 
 // The names of the splits that load_split would find, sorted. A file has the one split "train".
 std::vector<std::string> list_splits(const std::filesystem::path& file_or_folder);

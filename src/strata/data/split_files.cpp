@@ -1,5 +1,7 @@
 #include "strata/data/split_files.h"
 
+#include <glob.h>
+
 #include <algorithm>
 #include <cctype>
 #include <optional>
@@ -22,20 +24,10 @@ struct Candidate {
   std::string split;
   Place place;
   fs::path path;
-  bool readable;       // JSON, not parquet and the like
   int num_shards = 0;  // of a NAME-00000-of-000NN file
 };
 
-bool is_json(const fs::path& path) {
-  return path.extension() == ".jsonl" || path.extension() == ".json";
-}
-
-// Formats in which the reference's data sets come and which are not read.
-bool is_foreign(const fs::path& path) {
-  static const std::set<std::string> kExtensions = {".parquet", ".arrow", ".csv", ".tsv",
-                                                    ".txt",     ".gz",    ".zst"};
-  return kExtensions.contains(path.extension().string());
-}
+bool is_readable(const fs::path& path) { return !file_format(path).extension.empty(); }
 
 struct ShardName {
   std::string split;
@@ -76,22 +68,21 @@ std::string stem_of(const fs::path& path) {
 void add_top_level(const fs::path& path, std::vector<Candidate>& found) {
   const std::string stem = stem_of(path);
   if (const auto shard = parse_shard(stem)) {
-    found.push_back({shard->split, Place::kShards, path, is_json(path), shard->num_shards});
+    found.push_back({shard->split, Place::kShards, path, shard->num_shards});
   } else {
-    found.push_back({stem, Place::kFile, path, is_json(path)});
+    found.push_back({stem, Place::kFile, path});
   }
 }
 
 void add_folder(const fs::path& folder, std::vector<Candidate>& found) {
   const std::string name = folder.filename().string();
   for (const fs::path& path : sorted_entries(folder)) {
-    if (!fs::is_regular_file(path) || (!is_json(path) && !is_foreign(path))) continue;
+    if (!fs::is_regular_file(path) || !is_readable(path)) continue;
     if (name == "data") {
       const std::string file = path.filename().string();
-      found.push_back(
-          {file.substr(0, file.find_first_of("-._")), Place::kDataFolder, path, is_json(path)});
+      found.push_back({file.substr(0, file.find_first_of("-._")), Place::kDataFolder, path});
     } else {
-      found.push_back({name, Place::kSubfolder, path, is_json(path)});
+      found.push_back({name, Place::kSubfolder, path});
     }
   }
 }
@@ -101,18 +92,84 @@ std::vector<Candidate> list_candidates(const fs::path& folder) {
   for (const fs::path& path : sorted_entries(folder)) {
     if (fs::is_directory(path)) {
       add_folder(path, found);
-    } else if (is_json(path) || is_foreign(path)) {
+    } else if (is_readable(path)) {
       add_top_level(path, found);
     }
   }
   return found;
 }
 
-[[noreturn]] void refuse_foreign(const fs::path& path) {
+[[noreturn]] void refuse_format(const fs::path& path) {
   throw ConfigError(
-      "{}: found a {} file, expected JSON lines (this version reads no other format); convert it, "
-      "for example with datasets: load_dataset(...).to_json(\"train.jsonl\")",
-      path.string(), path.extension().string().substr(1));
+      "{}: found a file of an unknown format, expected .jsonl, .json, .csv, .tsv, .txt (each also "
+      "with .gz or .zst), .parquet or .arrow",
+      path.string());
+}
+
+// Where Dataset.save_to_disk keeps its list of files.
+bool is_saved_dataset(const fs::path& folder) {
+  return fs::exists(folder / "state.json") && fs::exists(folder / "dataset_info.json");
+}
+
+// The folders of DatasetDict.save_to_disk by split; empty for any other folder.
+std::vector<std::string> saved_splits(const fs::path& folder) {
+  const fs::path list = folder / "dataset_dict.json";
+  if (!fs::exists(list)) return {};
+  const Json json = read_json_file(list);
+  std::vector<std::string> names;
+  if (json.is_object() && json.contains("splits") && json["splits"].is_array()) {
+    for (const Json& name : json["splits"]) {
+      if (name.is_string()) names.push_back(name.get<std::string>());
+    }
+  }
+  if (names.empty()) {
+    throw FormatError("{}: found no list of \"splits\", expected their names", list.string());
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+std::vector<fs::path> saved_files(const fs::path& folder) {
+  const fs::path path = folder / "state.json";
+  const Json state = read_json_file(path);
+  std::vector<fs::path> files;
+  if (state.is_object() && state.contains("_data_files") && state["_data_files"].is_array()) {
+    for (const Json& file : state["_data_files"]) {
+      if (file.is_object() && file.contains("filename") && file["filename"].is_string()) {
+        files.push_back(folder / file["filename"].get<std::string>());
+      }
+    }
+  }
+  if (files.empty()) {
+    throw FormatError("{}: found no \"_data_files\", expected the files' names", path.string());
+  }
+  return files;
+}
+
+[[noreturn]] void refuse_split(const std::string& subject, const std::vector<std::string>& have,
+                               const std::string& split) {
+  throw ConfigError("{}: found {}, expected a split \"{}\"; add {}.jsonl or name another split",
+                    subject, have.empty() ? "no splits" : fmt::format("{}", fmt::join(have, ", ")),
+                    split, split);
+}
+
+bool is_pattern(const fs::path& path) {
+  return path.string().find_first_of("*?[") != std::string::npos && !fs::exists(path);
+}
+
+// The files that match, sorted by name.
+std::vector<fs::path> match_pattern(const fs::path& pattern) {
+  glob_t found = {};
+  const int code = ::glob(pattern.c_str(), 0, nullptr, &found);
+  std::vector<fs::path> files;
+  for (size_t i = 0; i < found.gl_pathc; ++i) {
+    if (fs::is_regular_file(found.gl_pathv[i])) files.emplace_back(found.gl_pathv[i]);
+  }
+  ::globfree(&found);
+  if ((code != 0 && code != GLOB_NOMATCH) || files.empty()) {
+    throw IoError("{}: found no file that matches, expected at least one", pattern.string());
+  }
+  return files;
 }
 
 void check_shards(const std::vector<Candidate>& shards) {
@@ -124,42 +181,37 @@ void check_shards(const std::vector<Candidate>& shards) {
   }
 }
 
-std::string join_names(const std::vector<std::string>& names) {
-  return names.empty() ? "no splits" : fmt::format("{}", fmt::join(names, ", "));
-}
-
 }  // namespace
 
-std::vector<fs::path> find_split_files(const fs::path& file_or_folder, const std::string& split) {
-  const std::string subject = file_or_folder.string();
-  if (!fs::exists(file_or_folder)) {
-    throw IoError("{}: found nothing there, expected a file or a folder with data", subject);
+FileFormat file_format(const fs::path& path) {
+  static const std::set<std::string> kText = {".jsonl", ".json", ".csv", ".tsv", ".txt"};
+  const std::string extension = path.extension().string();
+  if (extension == ".parquet" || extension == ".arrow" || kText.contains(extension)) {
+    // Notes beside the data, which save_to_disk and the Hub write.
+    static const std::set<std::string> kNotes = {"dataset_info.json", "dataset_infos.json",
+                                                 "dataset_dict.json", "state.json"};
+    if (kNotes.contains(path.filename().string())) return {};
+    return {.extension = extension};
   }
-  if (!fs::is_directory(file_or_folder)) {
-    if (!is_json(file_or_folder) && is_foreign(file_or_folder)) refuse_foreign(file_or_folder);
-    if (split == "train") return {file_or_folder};
-    throw ConfigError(
-        "{}: found a single file, which is the split \"train\", expected a split \"{}\"; give a "
-        "folder with train.jsonl and {}.jsonl",
-        subject, split, split);
+  const std::string inner = path.stem().extension().string();
+  if ((extension == ".gz" || extension == ".zst") && kText.contains(inner)) {
+    return {.extension = inner, .is_compressed = true};
   }
-  std::vector<Candidate> candidates = list_candidates(file_or_folder);
+  return {};
+}
+
+namespace {
+
+std::vector<fs::path> find_in_folder(const fs::path& folder, const std::string& split) {
+  std::vector<Candidate> candidates = list_candidates(folder);
   std::erase_if(candidates, [&split](const Candidate& c) { return c.split != split; });
-  std::optional<Place> best;
-  for (const Candidate& c : candidates) {
-    if (c.readable && (!best || c.place < *best)) best = c.place;
-  }
-  if (!best) {
-    if (!candidates.empty()) refuse_foreign(candidates.front().path);
-    throw ConfigError("{}: found {}, expected a split \"{}\"; add {}.jsonl or name another split",
-                      subject, join_names(list_splits(file_or_folder)), split, split);
-  }
-  std::erase_if(candidates,
-                [&best](const Candidate& c) { return c.place != *best || !c.readable; });
+  if (candidates.empty()) refuse_split(folder.string(), list_splits(folder), split);
+  const Place best = std::ranges::min_element(candidates, {}, &Candidate::place)->place;
+  std::erase_if(candidates, [best](const Candidate& c) { return c.place != best; });
   if (best == Place::kShards) check_shards(candidates);
   if (best == Place::kFile && candidates.size() > 1) {
-    throw ConfigError("{}: found {} and {}, expected one file for the split; remove one", subject,
-                      candidates[0].path.filename().string(),
+    throw ConfigError("{}: found {} and {}, expected one file for the split; remove one",
+                      folder.string(), candidates[0].path.filename().string(),
                       candidates[1].path.filename().string());
   }
   std::vector<fs::path> files;
@@ -167,12 +219,42 @@ std::vector<fs::path> find_split_files(const fs::path& file_or_folder, const std
   return files;
 }
 
-std::vector<std::string> list_splits(const fs::path& file_or_folder) {
-  if (!fs::is_directory(file_or_folder)) return {"train"};
-  std::set<std::string> names;
-  for (const Candidate& c : list_candidates(file_or_folder)) {
-    if (c.readable) names.insert(c.split);
+}  // namespace
+
+std::vector<fs::path> find_split_files(const fs::path& file_or_folder, const std::string& split) {
+  const std::string subject = file_or_folder.string();
+  const bool has_pattern = is_pattern(file_or_folder);
+  if (!has_pattern && !fs::exists(file_or_folder)) {
+    throw IoError("{}: found nothing there, expected a file or a folder with data", subject);
   }
+  if (has_pattern || !fs::is_directory(file_or_folder)) {
+    std::vector<fs::path> files =
+        has_pattern ? match_pattern(file_or_folder) : std::vector<fs::path>{file_or_folder};
+    for (const fs::path& file : files) {
+      if (!is_readable(file)) refuse_format(file);
+    }
+    if (split == "train") return files;
+    throw ConfigError(
+        "{}: found a single {}, which is the split \"train\", expected a split \"{}\"; give a "
+        "folder with train.jsonl and {}.jsonl",
+        subject, has_pattern ? "set of files" : "file", split, split);
+  }
+  if (const std::vector<std::string> saved = saved_splits(file_or_folder); !saved.empty()) {
+    if (!std::ranges::binary_search(saved, split)) refuse_split(subject, saved, split);
+    return saved_files(file_or_folder / split);
+  }
+  if (is_saved_dataset(file_or_folder)) {
+    if (split != "train") refuse_split(subject, {"train"}, split);
+    return saved_files(file_or_folder);
+  }
+  return find_in_folder(file_or_folder, split);
+}
+
+std::vector<std::string> list_splits(const fs::path& file_or_folder) {
+  if (!fs::is_directory(file_or_folder) || is_saved_dataset(file_or_folder)) return {"train"};
+  if (std::vector<std::string> saved = saved_splits(file_or_folder); !saved.empty()) return saved;
+  std::set<std::string> names;
+  for (const Candidate& c : list_candidates(file_or_folder)) names.insert(c.split);
   return {names.begin(), names.end()};
 }
 

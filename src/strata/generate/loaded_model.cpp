@@ -10,6 +10,7 @@
 #include "strata/checkpoint/import.h"
 #include "strata/comm/single_group.h"
 #include "strata/hf/adapter_files.h"
+#include "strata/hf/hub_download.h"
 #include "strata/libtorch/cpu_arithmetic.h"
 #include "strata/models/quantization.h"
 #include "strata/models/registry.h"
@@ -39,7 +40,7 @@ fs::path base_of(const fs::path& adapter) {
         "--model_name_or_path and this folder with --adapter_name_or_path",
         subject);
   }
-  for (const fs::path& folder : {fs::path(name), adapter / name}) {
+  for (const fs::path& folder : {hf::locate_model(name), adapter / name}) {
     if (fs::is_directory(folder)) return folder;
   }
   throw ConfigError(
@@ -92,7 +93,9 @@ comm::Mesh single_mesh() {
 
 }  // namespace
 
-ModelPaths find_model(const LoadOptions& options) {
+ModelPaths find_model(const LoadOptions& wanted) {
+  LoadOptions options = wanted;
+  options.model = hf::locate_model(wanted.model.string());
   if (options.model.empty() && options.adapter.empty()) {
     throw ConfigError(
         "model_name_or_path: found nothing, expected a folder with a checkpoint or an adapter; "

@@ -6,6 +6,7 @@
 #include "strata/base/error.h"
 #include "strata/checkpoint/import.h"
 #include "strata/comm/agreement.h"
+#include "strata/hf/hub_download.h"
 #include "strata/libtorch/memory_kind.h"
 #include "strata/models/quantization.h"
 #include "strata/models/registry.h"
@@ -131,7 +132,8 @@ void share_tie(const config::RunConfig& config, comm::Group& world, Json& model_
     const auto model = models::create_model(model_config, {});
     quantize(config.quantization, model_config, *model);
     const size_t num_tied = model->parameters().size();
-    const hf::ModelFolder folder(config.model.model_name_or_path);
+    const hf::ModelFolder folder(
+        hf::locate_model(config.model.model_name_or_path, config.model.cache_dir));
     model->check_weights(folder);
     if (model->parameters().size() != num_tied) is_untied = "untied";
   });
@@ -206,8 +208,9 @@ void imagine_values(const config::RunConfig& config, Trainee& trainee) {
 }  // namespace
 
 Json load_model_config(const config::ModelConfig& config) {
-  fs::path path =
-      config.model_name_or_path.empty() ? config.config_name : config.model_name_or_path;
+  fs::path path = config.model_name_or_path.empty()
+                      ? fs::path(config.config_name)
+                      : hf::locate_model(config.model_name_or_path, config.cache_dir);
   if (path.empty()) {
     throw ConfigError(
         "model_name_or_path: found nothing, expected a folder with a checkpoint; pass "
@@ -237,7 +240,8 @@ std::unique_ptr<Trainee> assemble(const config::RunConfig& config, comm::Mesh& m
     attach_adapter(config, *trainee);
     quantize(config.quantization, trainee->model_config, *trainee->model);
     if (has_files && (!sends || mesh.world->rank() == 0)) {
-      base.folder.emplace(config.model.model_name_or_path);
+      base.folder.emplace(
+          hf::locate_model(config.model.model_name_or_path, config.model.cache_dir));
       base.sources = trainee->model->check_weights(*base.folder);
     }
     widen_trained_weights(*trainee->model);

@@ -1,62 +1,54 @@
 #include "strata/train/datasets.h"
 
 #include <algorithm>
+#include <thread>
 
 #include <ATen/Parallel.h>
 
 #include "strata/base/error.h"
-#include "strata/base/file.h"
-#include "strata/data/source.h"
+#include "strata/data/data_sets.h"
+#include "strata/data/inspect.h"
+#include "strata/data/split_spec.h"
+#include "strata/data/token_cache.h"
+#include "strata/hf/hub_cache.h"
+#include "strata/hf/hub_download.h"
+#include "strata/text/builtin_templates.h"
+#include "strata/train/assemble.h"
 
 namespace strata::train {
 namespace {
 
-std::vector<std::string> split_names(const std::string& list) {
-  std::vector<std::string> names;
-  size_t begin = 0;
-  while (begin <= list.size()) {
-    const size_t end = std::min(list.find(',', begin), list.size());
-    std::string name = list.substr(begin, end - begin);
-    name.erase(0, name.find_first_not_of(" \t"));
-    name.erase(name.find_last_not_of(" \t") + 1);
-    if (!name.empty()) names.push_back(name);
-    begin = end + 1;
+data::DataRequest request_of(const config::RunConfig& config) {
+  data::DataRequest request;
+  request.names = config.data.dataset_name;
+  for (const std::string& weight : config.data.dataset_weights) {
+    request.weights.push_back(std::stod(weight));
   }
-  return names;
+  request.seed = config.train.seed;
+  request.hub_cache = config.model.cache_dir;
+  request.load.skip_bad_rows = config.data.on_bad_row == "skip";
+  for (const std::string& column : config.data.dataset_columns) {
+    const size_t equals = column.find('=');
+    request.load.columns.emplace_back(column.substr(0, equals), column.substr(equals + 1));
+  }
+  return request;
 }
 
 // Of `splits`, behind the first, the first that the data set has.
-std::string evaluation_split(const config::DataConfig& config) {
-  const std::vector<std::string> have = data::list_splits(config.dataset_name);
-  const std::vector<std::string> names = split_names(config.splits);
+std::string evaluation_split(const config::DataConfig& config, const data::DataRequest& request) {
+  const std::vector<std::string> names = data::split_list(config.splits);
   for (size_t i = 1; i < names.size(); ++i) {
-    if (std::find(have.begin(), have.end(), names[i]) != have.end()) return names[i];
+    if (data::has_splits(request, names[i])) return names[i];
   }
   throw ConfigError(
       "eval_strategy: found no evaluation split among \"{}\" in {} (it has: {}), "
       "expected one to evaluate on; add it or set eval_strategy no",
-      config.splits, config.dataset_name, fmt::join(have, ", "));
+      config.splits, config.dataset_name, fmt::join(data::list_splits(request), ", "));
 }
 
 std::string training_split(const config::DataConfig& config) {
-  const std::vector<std::string> names = split_names(config.splits);
+  const std::vector<std::string> names = data::split_list(config.splits);
   return names.empty() ? "train" : names.front();
-}
-
-// The template in a file, or the one of a tokenizer's folder.
-std::string read_chat_template(const std::filesystem::path& path) {
-  if (!std::filesystem::is_directory(path)) return read_file(path);
-  const std::filesystem::path file = path / "chat_template.jinja";
-  const std::string source = std::filesystem::exists(file)
-                                 ? read_file(file)
-                                 : text::Tokenizer::load(path)->chat_template();
-  if (source.empty()) {
-    throw ConfigError(
-        "chat_template_path: found no chat template in {}, expected chat_template.jinja or a "
-        "tokenizer that has one; name the file itself",
-        path.string());
-  }
-  return source;
 }
 
 data::PrepareOptions options_of(const config::RunConfig& config, int64_t vocab_size) {
@@ -69,7 +61,12 @@ data::PrepareOptions options_of(const config::RunConfig& config, int64_t vocab_s
   options.assistant_only_loss = config.data.assistant_only_loss;
   options.shuffle = config.data.shuffle_dataset;
   options.seed = config.train.seed;
-  options.threads = at::get_num_threads();  // those of this rank
+  options.long_rows = config.data.long_rows;
+  options.skip_bad_rows = config.data.on_bad_row == "skip";
+  options.add_special_tokens = config.data.add_special_tokens;
+  options.append_concat_token = config.data.append_concat_token;
+  // Those of this rank.
+  options.threads = static_cast<int>(config.data.dataset_num_proc.value_or(at::get_num_threads()));
   options.vocab_size = vocab_size;
   return options;
 }
@@ -77,42 +74,95 @@ data::PrepareOptions options_of(const config::RunConfig& config, int64_t vocab_s
 }  // namespace
 
 std::filesystem::path tokenizer_folder(const config::ModelConfig& config) {
-  if (!config.tokenizer_name.empty()) return config.tokenizer_name;
-  if (!config.model_name_or_path.empty()) return config.model_name_or_path;
+  if (!config.tokenizer_name.empty())
+    return hf::locate_model(config.tokenizer_name, config.cache_dir);
+  if (!config.model_name_or_path.empty())
+    return hf::locate_model(config.model_name_or_path, config.cache_dir);
   const std::filesystem::path path = config.config_name;
   return std::filesystem::is_directory(path) ? path : path.parent_path();
 }
 
-Datasets load_datasets(const config::RunConfig& config, int64_t vocab_size) {
+int64_t vocab_size_of(const config::ModelConfig& config) {
+  const Json model = load_model_config(config);
+  return model.contains("vocab_size") && model["vocab_size"].is_number_integer()
+             ? model["vocab_size"].get<int64_t>()
+             : 0;
+}
+
+Datasets load_datasets(const config::RunConfig& config, int64_t vocab_size,
+                       const LoadDatasetsOptions& wanted) {
   Datasets sets;
   sets.tokenizer = text::Tokenizer::load(tokenizer_folder(config.model));
   if (!config.data.eos_token.empty()) sets.tokenizer->set_eos_token(config.data.eos_token);
   if (!config.data.pad_token.empty()) sets.tokenizer->set_pad_token(config.data.pad_token);
-  sets.chat_template_source = config.data.chat_template_path.empty()
-                                  ? sets.tokenizer->chat_template()
-                                  : read_chat_template(config.data.chat_template_path);
+  text::TemplateSource source = text::choose_chat_template(
+      *sets.tokenizer, config.data.chat_template_path, config.data.chat_template_format);
+  sets.chat_template_source = std::move(source.text);
   if (!sets.chat_template_source.empty()) {
-    sets.chat_template.emplace(sets.chat_template_source, config.data.chat_template_path.empty()
-                                                              ? "chat template"
-                                                              : config.data.chat_template_path);
+    sets.chat_template.emplace(sets.chat_template_source, source.name);
   }
   const text::ChatTemplate* chat = sets.chat_template ? &*sets.chat_template : nullptr;
 
   data::PrepareOptions options = options_of(config, vocab_size);
-  const std::string train_name = training_split(config.data);
-  options.subject = fmt::format("{} split of {}", train_name, config.data.dataset_name);
-  sets.train = data::prepare(data::load_split(config.data.dataset_name, train_name).rows,
-                             *sets.tokenizer, chat, options);
-
+  data::DataRequest request = request_of(config);
+  const auto load = [&](const std::string& split) {
+    request.split = split;
+    options.subject = fmt::format("{} split of {}", split, config.data.dataset_name);
+    if (wanted.progress) {
+      options.progress = [&](int64_t done, int64_t all) {
+        wanted.progress(options.subject, done, all);
+      };
+    }
+    const auto make = [&] {
+      const data::Split rows = data::load_data(request);
+      data::Dataset dataset = data::prepare(rows.rows, *sets.tokenizer, chat, options);
+      dataset.bad_rows.add(rows.bad_rows);
+      return dataset;
+    };
+    if (!config.data.dataset_cache) return data::TokenStore(make());
+    data::CachedTokens cached = data::load_or_make_tokens(
+        hf::hf_home() / "strata" / "tokens",
+        data::token_cache_key({request, options, *sets.tokenizer, sets.chat_template_source}),
+        make);
+    if (!cached.note.empty()) {
+      sets.notes.push_back("data: tokenized rows are not kept for the next run: " + cached.note);
+    }
+    return std::move(cached.store);
+  };
+  sets.train = load(training_split(config.data));
+  if (wanted.inspects_roles) sets.roles = data::count_roles(data::load_data(request).rows);
   if (config.train.eval_strategy != "no" || config.train.eval_on_start) {
-    const std::string name = evaluation_split(config.data);
-    options.subject = fmt::format("{} split of {}", name, config.data.dataset_name);
     options.packing = config.data.eval_packing.value_or(config.data.packing);
     options.separate_documents = config.data.packing;
-    sets.eval = data::prepare(data::load_split(config.data.dataset_name, name).rows,
-                              *sets.tokenizer, chat, options);
+    sets.eval = load(evaluation_split(config.data, request));
   }
   return sets;
+}
+
+std::vector<std::string> describe_losses(const data::DatasetStats& stats,
+                                         const config::DataConfig& settings) {
+  std::vector<std::string> lines;
+  if (stats.num_dropped > 0) {
+    lines.push_back(
+        fmt::format("data: left out {} rows without a trained token after truncation "
+                    "to {}",
+                    stats.num_dropped, settings.max_length));
+  }
+  if (stats.num_long > 0) {
+    lines.push_back(fmt::format("data: {} rows have more than {} tokens (long_rows: {})",
+                                stats.num_long, settings.max_length, settings.long_rows));
+  }
+  if (stats.bad_rows.count > 0) {
+    lines.push_back(fmt::format("data: left out {} bad rows; the first: {}", stats.bad_rows.count,
+                                stats.bad_rows.first));
+  }
+  if (stats.num_split_prompts > 0) {
+    lines.push_back(
+        fmt::format("data: {} prompts do not end at a token border of prompt + "
+                    "completion",
+                    stats.num_split_prompts));
+  }
+  return lines;
 }
 
 }  // namespace strata::train

@@ -2,11 +2,15 @@
 // settings. Never: batches.
 #pragma once
 
+#include <functional>
+#include <map>
 #include <memory>
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "strata/config/run_config.h"
-#include "strata/data/prepare.h"
+#include "strata/data/token_store.h"
 #include "strata/text/chat_template.h"
 #include "strata/text/tokenizer.h"
 
@@ -16,14 +20,31 @@ struct Datasets {
   std::unique_ptr<text::Tokenizer> tokenizer;
   std::optional<text::ChatTemplate> chat_template;
   std::string chat_template_source;
-  data::Dataset train;
-  std::optional<data::Dataset> eval;  // only when the settings ask for evaluation
+  data::TokenStore train;
+  std::optional<data::TokenStore> eval;  // only when the settings ask for evaluation
+  std::map<std::string, int64_t> roles;  // how many messages of the train split have a role
+  std::vector<std::string> notes;        // what the person who started the run should know
 };
 
 // The folder whose tokenizer is used: tokenizer_name, the model, or the config's folder.
 std::filesystem::path tokenizer_folder(const config::ModelConfig& config);
 
-// `vocab_size`: rows of the embedding; ids beyond it are an error.
-Datasets load_datasets(const config::RunConfig& config, int64_t vocab_size);
+// vocab_size of the model's config.json; 0 if it has none.
+int64_t vocab_size_of(const config::ModelConfig& config);
+
+struct LoadDatasetsOptions {
+  // Told while rows are tokenized: what is prepared, rows done, all rows.
+  std::function<void(const std::string&, int64_t, int64_t)> progress = {};
+  bool inspects_roles = false;  // fill Datasets::roles, which reads all rows
+};
+
+// `vocab_size`: rows of the embedding; ids beyond it are an error. With dataset_cache, processes
+// that need the same rows at the same time let one of them prepare (token_cache.h).
+Datasets load_datasets(const config::RunConfig& config, int64_t vocab_size,
+                       const LoadDatasetsOptions& options = {});
+
+// What was left out, cut or is suspicious in a prepared set, a line each.
+std::vector<std::string> describe_losses(const data::DatasetStats& stats,
+                                         const config::DataConfig& settings);
 
 }  // namespace strata::train

@@ -6,10 +6,10 @@
 
 namespace strata::train {
 
-EvalSums evaluate_dataset(const data::Dataset& dataset, const config::TrainConfig& settings,
+EvalSums evaluate_dataset(const data::TokenStore& dataset, const config::TrainConfig& settings,
                           Trainee& trainee) {
   comm::Group& world = *trainee.store->mesh().world;
-  const data::EvalSampler sampler(static_cast<int64_t>(dataset.rows.size()),
+  const data::EvalSampler sampler(static_cast<int64_t>(dataset.size()),
                                   settings.per_device_eval_batch_size, world.size(),
                                   settings.dataloader_drop_last);
   // Weighted loss, real examples; then correct, entropy and trained tokens of each batch.
@@ -17,8 +17,8 @@ EvalSums evaluate_dataset(const data::Dataset& dataset, const config::TrainConfi
   double* s = sums.data_ptr<double>();
   for (int64_t i = 0; i < sampler.batches_per_rank(); ++i) {
     const data::EvalBatch rows = sampler.batch(world.rank(), i);
-    std::vector<const data::Example*> examples;
-    for (int64_t row : rows.rows) examples.push_back(&dataset.rows[static_cast<size_t>(row)]);
+    std::vector<data::ExampleView> examples;
+    for (int64_t row : rows.rows) examples.push_back(dataset[static_cast<size_t>(row)]);
     nn::LossSums batch_sums;
     nn::ForwardContext context;
     context.sums = &batch_sums;

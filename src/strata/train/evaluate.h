@@ -1,7 +1,7 @@
 // One pass over an evaluation set. Owns: the sums; the mean over examples is Trainer's.
 #pragma once
 
-#include "strata/data/prepare.h"
+#include "strata/data/token_store.h"
 #include "strata/train/assemble.h"
 
 namespace strata::train {
@@ -14,7 +14,7 @@ struct EvalSums {
 };
 
 // Collective over the mesh; the same result on every rank.
-EvalSums evaluate_dataset(const data::Dataset& dataset, const config::TrainConfig& settings,
+EvalSums evaluate_dataset(const data::TokenStore& dataset, const config::TrainConfig& settings,
                           Trainee& trainee);
 
 }  // namespace strata::train

@@ -14,17 +14,16 @@ namespace strata::train {
 namespace {
 
 // Tokens of the documents of the longest `count` rows together.
-std::vector<int64_t> largest_batch(const data::Dataset& dataset, int64_t count) {
-  std::vector<size_t> order(dataset.rows.size());
+std::vector<int64_t> largest_batch(const data::TokenStore& dataset, int64_t count) {
+  std::vector<size_t> order(dataset.size());
   std::iota(order.begin(), order.end(), size_t{0});
   const size_t taken = std::min(order.size(), static_cast<size_t>(count));
   std::ranges::partial_sort(order, order.begin() + static_cast<std::ptrdiff_t>(taken),
-                            std::greater(),
-                            [&](size_t row) { return dataset.rows[row].ids.size(); });
-  std::vector<const data::Example*> rows;
+                            std::greater(), [&](size_t row) { return dataset[row].ids.size(); });
+  std::vector<data::ExampleView> rows;
   std::vector<int64_t> indices;
   for (size_t i = 0; i < taken; ++i) {
-    rows.push_back(&dataset.rows[order[i]]);
+    rows.push_back(dataset[order[i]]);
     indices.push_back(static_cast<int64_t>(order[i]));
   }
   const data::MicroBatch batch = data::collate(rows, indices);

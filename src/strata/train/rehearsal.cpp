@@ -28,18 +28,18 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-int64_t tokens_of(const data::Dataset& dataset, const std::vector<int64_t>& rows) {
+int64_t tokens_of(const data::TokenStore& dataset, const std::vector<int64_t>& rows) {
   int64_t tokens = 0;
   for (int64_t row : rows) {
-    tokens += static_cast<int64_t>(dataset.rows[static_cast<size_t>(row)].ids.size());
+    tokens += static_cast<int64_t>(dataset[static_cast<size_t>(row)].ids.size());
   }
   return tokens;
 }
 
-LongestBatch longest_evaluation_batch(const data::Dataset& dataset,
+LongestBatch longest_evaluation_batch(const data::TokenStore& dataset,
                                       const config::TrainConfig& settings,
                                       const comm::Group& world) {
-  const data::EvalSampler sampler(static_cast<int64_t>(dataset.rows.size()),
+  const data::EvalSampler sampler(static_cast<int64_t>(dataset.size()),
                                   settings.per_device_eval_batch_size, world.size(),
                                   settings.dataloader_drop_last);
   LongestBatch longest;
@@ -51,9 +51,9 @@ LongestBatch longest_evaluation_batch(const data::Dataset& dataset,
   return longest;
 }
 
-data::MicroBatch micro_batch(const data::Dataset& dataset, const std::vector<int64_t>& rows) {
-  std::vector<const data::Example*> examples;
-  for (int64_t row : rows) examples.push_back(&dataset.rows[static_cast<size_t>(row)]);
+data::MicroBatch micro_batch(const data::TokenStore& dataset, const std::vector<int64_t>& rows) {
+  std::vector<data::ExampleView> examples;
+  for (int64_t row : rows) examples.push_back(dataset[static_cast<size_t>(row)]);
   return data::collate(examples, rows);
 }
 
@@ -100,7 +100,7 @@ void with_memory_for(const std::string& what, const std::string& advice,
 }
 
 void run_training_batch(const config::RunConfig& config, Trainee& trainee,
-                        const data::Dataset& dataset, const LongestBatch& longest) {
+                        const data::TokenStore& dataset, const LongestBatch& longest) {
   const data::MicroBatch rows = micro_batch(dataset, longest.rows);
   nn::LossSums sums;
   nn::ForwardContext context;
@@ -115,7 +115,7 @@ void run_training_batch(const config::RunConfig& config, Trainee& trainee,
   trainee.optimizer->rehearse();
 }
 
-void run_evaluation_batch(Trainee& trainee, const data::Dataset& dataset,
+void run_evaluation_batch(Trainee& trainee, const data::TokenStore& dataset,
                           const LongestBatch& longest) {
   nn::LossSums sums;
   nn::ForwardContext context;
@@ -164,8 +164,9 @@ uint64_t rehearse_save(const config::RunConfig& config, Trainee& trainee) {
 
 }  // namespace
 
-LongestBatch longest_training_batch(const data::Dataset& dataset, const data::BatchSampler& sampler,
-                                    const StepPlan& plan, int rank, int64_t first_step) {
+LongestBatch longest_training_batch(const data::TokenStore& dataset,
+                                    const data::BatchSampler& sampler, const StepPlan& plan,
+                                    int rank, int64_t first_step) {
   LongestBatch longest;
   int64_t scanned = 0;
   for (int64_t step = first_step; step < plan.max_steps && scanned < kMostScanned; ++step) {
@@ -180,11 +181,11 @@ LongestBatch longest_training_batch(const data::Dataset& dataset, const data::Ba
 }
 
 double planned_seconds(const config::RunConfig& config, const Trainee& trainee,
-                       const data::Dataset& dataset, const StepPlan& plan, int64_t first_step) {
+                       const data::TokenStore& dataset, const StepPlan& plan, int64_t first_step) {
   const double rows_per_rank = static_cast<double>(
       (plan.max_steps - first_step) * plan.accumulation * config.train.per_device_train_batch_size);
   const double tokens_per_row =
-      static_cast<double>(dataset.num_tokens) / static_cast<double>(dataset.rows.size());
+      static_cast<double>(dataset.stats().num_tokens) / static_cast<double>(dataset.size());
   const double flops = flops_per_token(config, *trainee.model) * rows_per_rank * tokens_per_row;
   // No machine is so slow that this takes an hour: nothing need be measured.
   constexpr double kSlowest = 1e9;

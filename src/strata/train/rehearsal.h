@@ -19,13 +19,14 @@ struct LongestBatch {
 };
 
 // Of the micro-batches that remain after `first_step` finished steps.
-LongestBatch longest_training_batch(const data::Dataset& dataset, const data::BatchSampler& sampler,
-                                    const StepPlan& plan, int rank, int64_t first_step);
+LongestBatch longest_training_batch(const data::TokenStore& dataset,
+                                    const data::BatchSampler& sampler, const StepPlan& plan,
+                                    int rank, int64_t first_step);
 
 // An estimate from the model's size, the tokens planned and this machine's measured matrix
 // products.
 double planned_seconds(const config::RunConfig& config, const Trainee& trainee,
-                       const data::Dataset& dataset, const StepPlan& plan, int64_t first_step);
+                       const data::TokenStore& dataset, const StepPlan& plan, int64_t first_step);
 
 // Collective: the same answer on every rank. True for rehearse true, and for auto when more than
 // one hour of work is planned.

@@ -7,6 +7,7 @@
 #include "strata/base/file.h"
 #include "strata/checkpoint/export.h"
 #include "strata/comm/agreement.h"
+#include "strata/hf/hub_download.h"
 #include "strata/report/html_report.h"
 
 namespace strata::train {
@@ -111,7 +112,8 @@ void write_results(const config::RunConfig& config, Trainee& trainee, const Data
     if (!trainee.adapter) {
       write_file_atomically(folder / "config.json", exported_model_config(trainee));
       const fs::path generation =
-          fs::path(config.model.model_name_or_path) / "generation_config.json";
+          hf::locate_model(config.model.model_name_or_path, config.model.cache_dir) /
+          "generation_config.json";
       if (!config.model.model_name_or_path.empty() && fs::exists(generation)) {
         copy_file_atomically(generation, folder);
       }

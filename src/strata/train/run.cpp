@@ -1,5 +1,8 @@
 #include "strata/train/run.h"
 
+#include <algorithm>
+#include <chrono>
+
 #include "strata/base/error.h"
 #include "strata/base/file.h"
 #include "strata/base/folder_lock.h"
@@ -34,13 +37,6 @@ comm::RendezvousOptions rendezvous_options(const config::RunConfig& config,
   }
   options.timeout = std::chrono::seconds(config.shard.ddp_timeout_s);
   return options;
-}
-
-int64_t vocab_size_of(const config::ModelConfig& config) {
-  const Json model = load_model_config(config);
-  return model.contains("vocab_size") && model["vocab_size"].is_number_integer()
-             ? model["vocab_size"].get<int64_t>()
-             : 0;
 }
 
 void check_output_folder(const config::RunConfig& config) {
@@ -82,8 +78,8 @@ void introduce(const config::RunConfig& config, Trainee& trainee, const Datasets
       fmt::format("{} rank{} ({}), {}, {} rows of {} tokens, {} steps of {} rows, masters fp32, "
                   "computing in {}",
                   mesh.world->size(), mesh.world->size() == 1 ? "" : "s", mesh.world->transport(),
-                  config.shard.sharding_strategy, datasets.train.rows.size(),
-                  datasets.train.num_tokens, trainer.plan().max_steps,
+                  config.shard.sharding_strategy, datasets.train.size(),
+                  datasets.train.stats().num_tokens, trainer.plan().max_steps,
                   config.train.per_device_train_batch_size * mesh.world->size() *
                       config.train.gradient_accumulation_steps,
                   trainee.compute_type == at::kFloat ? "fp32" : "bf16"));
@@ -103,13 +99,9 @@ void introduce(const config::RunConfig& config, Trainee& trainee, const Datasets
   }
   for (const std::string& line : describe_load_memory(trainee.load_memory)) trainer.say(line);
   for (const std::string& line : describe_offload(config.shard, trainee.offload)) trainer.say(line);
-  if (datasets.train.num_dropped > 0) {
-    trainer.say(fmt::format("data: left out {} rows without a trained token after truncation to {}",
-                            datasets.train.num_dropped, config.data.max_length));
-  }
-  if (datasets.train.num_split_prompts > 0) {
-    trainer.say(fmt::format("data: {} prompts do not end at a token border of prompt + completion",
-                            datasets.train.num_split_prompts));
+  for (const std::string& note : datasets.notes) trainer.say(note);
+  for (const std::string& line : describe_losses(datasets.train.stats(), config.data)) {
+    trainer.say(line);
   }
 }
 
@@ -128,6 +120,36 @@ std::string traffic_line(const comm::Mesh& mesh) {
   add("parts", mesh.part);
   return parts.empty() ? "" : fmt::format("sent by rank 0: {}", fmt::join(parts, ", "));
 }
+
+// A line on the terminal that says how far the tokenizing is, gone when it ends.
+class PreparationLine {
+ public:
+  PreparationLine(const Output& output, bool is_main)
+      : output_(output), shows_(is_main && output.is_terminal) {}
+  ~PreparationLine() {
+    if (!shown_.empty()) output_.write("\r\x1b[K");
+  }
+
+  void show(const std::string& subject, int64_t done, int64_t all) {
+    if (!shows_ || all < kWorthShowing) return;
+    std::string line =
+        fmt::format("preparing {}: {} of {} rows ({} %)", subject, done, all, 100 * done / all);
+    line.resize(std::min<size_t>(line.size(), static_cast<size_t>(output_.columns()) - 1));
+    if (line == shown_) return;
+    const auto now = std::chrono::steady_clock::now();
+    if (!shown_.empty() && now - last_ < std::chrono::milliseconds(100)) return;
+    last_ = now;
+    shown_ = std::move(line);
+    output_.write("\r" + shown_ + "\x1b[K");
+  }
+
+ private:
+  static constexpr int64_t kWorthShowing = 1000;  // rows
+  const Output& output_;
+  const bool shows_;
+  std::string shown_;
+  std::chrono::steady_clock::time_point last_;
+};
 
 RunResult run(const config::RunConfig& config, const launch::RankEnvironment& environment,
               const std::string& settings_text, const std::string& settings_hash,
@@ -160,8 +182,12 @@ RunResult run(const config::RunConfig& config, const launch::RankEnvironment& en
   const std::unique_ptr<comm::Group> saving =
       rendezvous.make_group("saving", {}, /*is_watched=*/false);
   Datasets datasets;
-  comm::all_or_nothing(*mesh.world, "preparing the data",
-                       [&] { datasets = load_datasets(config, vocab_size_of(config.model)); });
+  comm::all_or_nothing(*mesh.world, "preparing the data", [&] {
+    PreparationLine line(output, environment.rank == 0);
+    datasets = load_datasets(config, vocab_size_of(config.model),
+                             {.progress = [&](const std::string& subject, int64_t done,
+                                              int64_t all) { line.show(subject, done, all); }});
+  });
   // Only rank 0 tells; the others hold as much.
   std::optional<MemoryWatch> watch;
   if (environment.rank == 0) {

@@ -101,7 +101,7 @@ Trainer::Trainer(const config::RunConfig& config, const std::string& settings_te
       world_(*trainee.store->mesh().world),
       datasets_(datasets),
       status_(output.status),
-      sampler_(static_cast<int64_t>(datasets.train.rows.size()),
+      sampler_(static_cast<int64_t>(datasets.train.size()),
                config.train.per_device_train_batch_size, world_.size(),
                config.train.data_seed.value_or(config.train.seed),
                config.train.train_sampling_strategy, config.train.dataloader_drop_last),
@@ -213,8 +213,8 @@ std::vector<data::MicroBatch> Trainer::micro_batches(const StepPlan::Window& win
   std::vector<data::MicroBatch> batches;
   for (int64_t i = 0; i < window.count; ++i) {
     const std::vector<int64_t> rows = sampler_.batch(window.epoch, world_.rank(), window.first + i);
-    std::vector<const data::Example*> examples;
-    for (int64_t row : rows) examples.push_back(&datasets_.train.rows[static_cast<size_t>(row)]);
+    std::vector<data::ExampleView> examples;
+    for (int64_t row : rows) examples.push_back(datasets_.train[static_cast<size_t>(row)]);
     batches.push_back(data::collate(examples, rows));
   }
   return batches;
@@ -391,7 +391,7 @@ void Trainer::evaluate() {
   const Clock::time_point start = Clock::now();
   const EvalSums sums = evaluate_dataset(*datasets_.eval, config_.train, trainee_);
   const double seconds = seconds_since(start);
-  const double rows = static_cast<double>(datasets_.eval->rows.size());
+  const double rows = static_cast<double>(datasets_.eval->size());
   record(Json{{"eval_loss", sums.mean_loss},
               {"eval_runtime", seconds},
               {"eval_samples_per_second", rows / seconds},

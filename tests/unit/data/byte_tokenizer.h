@@ -31,7 +31,9 @@ inline std::string byte_level_name(int byte) {
   return {static_cast<char>(0xc0 | code >> 6), static_cast<char>(0x80 | (code & 0x3f))};
 }
 
-inline std::unique_ptr<text::Tokenizer> make_byte_tokenizer(bool with_eos = true) {
+// Its files stay as long as `folder`.
+inline std::unique_ptr<text::Tokenizer> make_byte_tokenizer(const TemporaryFolder& folder,
+                                                            bool with_eos = true) {
   Json vocabulary = Json::object();
   for (int byte = 0; byte < 256; ++byte) vocabulary[byte_level_name(byte)] = byte;
   Json added = Json::array();
@@ -75,10 +77,14 @@ inline std::unique_ptr<text::Tokenizer> make_byte_tokenizer(bool with_eos = true
       {"post_processor", post}, {"decoder", byte_level}, {"model", model}};
   Json config = {{"tokenizer_class", "PreTrainedTokenizerFast"}, {"bos_token", "<s>"}};
   if (with_eos) config["eos_token"] = "</s>";
-  const TemporaryFolder folder;
   folder.write("tokenizer.json", file.dump());
   folder.write("tokenizer_config.json", config.dump());
   return text::Tokenizer::load(folder.path());
+}
+
+inline std::unique_ptr<text::Tokenizer> make_byte_tokenizer(bool with_eos = true) {
+  const TemporaryFolder folder;
+  return make_byte_tokenizer(folder, with_eos);
 }
 
 }  // namespace strata::data

@@ -12,9 +12,8 @@ namespace {
 using ::testing::ElementsAre;
 
 MicroBatch collate_all(const std::vector<Example>& rows, std::vector<int64_t> indices) {
-  std::vector<const Example*> pointers;
-  for (const Example& row : rows) pointers.push_back(&row);
-  return collate(pointers, indices);
+  const std::vector<ExampleView> views(rows.begin(), rows.end());
+  return collate(views, indices);
 }
 
 TEST(Collate, PutsDocumentsSideBySide) {

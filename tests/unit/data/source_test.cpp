@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <random>
+
 #include "strata/base/error.h"
 #include "temporary_folder.h"
 
@@ -63,7 +65,9 @@ TEST(LoadSplit, FindsSplitsInTheirPlaces) {
   folder.write("train.jsonl", "{\"a\": 0}\n");
   EXPECT_THAT(values_of(load_split(folder.path(), "train")), ElementsAre(0));
   folder.write("test.parquet", "");
-  EXPECT_THAT(list_splits(folder.path()), ElementsAre("train", "training"));
+  folder.write("README.md", "");
+  folder.write("dataset_infos.json", "{}");
+  EXPECT_THAT(list_splits(folder.path()), ElementsAre("test", "train", "training"));
 }
 
 TEST(LoadSplit, SaysWhichSplitsThereAre) {
@@ -79,9 +83,8 @@ TEST(LoadSplit, SaysWhichSplitsThereAre) {
 
 TEST(LoadSplit, RefusesWhatItCannotRead) {
   const TemporaryFolder folder;
-  folder.write("train.parquet", "PAR1");
-  EXPECT_THAT(message_of<ConfigError>([&] { load_split(folder.path(), "train"); }),
-              AllOf(HasSubstr("train.parquet: found a parquet file"), HasSubstr("JSON lines")));
+  EXPECT_THAT(message_of<ConfigError>([&] { load_split(folder.write("x.xlsx", ""), "train"); }),
+              AllOf(HasSubstr("x.xlsx: found a file of an unknown format"), HasSubstr(".parquet")));
   folder.write("valid-00000-of-00003.jsonl", "{\"a\": 1}\n");
   EXPECT_THAT(message_of<ConfigError>([&] { load_split(folder.path(), "valid"); }),
               HasSubstr("found 1 of the split's files, expected 3"));
@@ -107,6 +110,103 @@ TEST(LoadSplit, NamesFileAndLineOfABadRow) {
   EXPECT_THAT(error_of("g.jsonl", " \n\n"), HasSubstr("g.jsonl: found no rows"));
   EXPECT_THAT(error_of("h.json", "[]"), HasSubstr("h.json: found no rows"));
   EXPECT_THAT(error_of("i.jsonl", ""), HasSubstr("i.jsonl: found no rows"));
+  EXPECT_THAT(error_of("j.csv", ""), HasSubstr("j.csv: found an empty file"));
+  EXPECT_THAT(error_of("k.csv", "a,b\n1,2\n\"3\n\",4,5\n"),
+              HasSubstr("k.csv:3: found 3 fields, expected 2"));
+  EXPECT_THAT(error_of("l.csv", "a,b\n1,\"2\n3,4\n"), HasSubstr("l.csv:2: found the end"));
+  EXPECT_THAT(error_of("m.csv", "a,a\n1,2\n"), HasSubstr("column \"a\" twice"));
+  EXPECT_THAT(error_of("n.csv", "a\nx\n\xff\n"), HasSubstr("n.csv:3: found bytes"));
+  EXPECT_THAT(error_of("o.txt", "x\n\xc3(\n"), HasSubstr("o.txt:2: found bytes"));
+  EXPECT_THAT(error_of("p.jsonl", "{\"a\": \"\xff\"}\n"), HasSubstr("p.jsonl:1:"));
+  EXPECT_THAT(error_of("q.jsonl.gz", "{}"), HasSubstr("q.jsonl.gz: found"));
+  EXPECT_THAT(error_of("r.jsonl.zst", "{}"), HasSubstr("r.jsonl.zst: found"));
+  EXPECT_THAT(error_of("s.jsonl.gz", ""), HasSubstr("s.jsonl.gz: found nothing"));
+  EXPECT_THAT(error_of("t.parquet", "PAR1 and more"), HasSubstr("t.parquet: found"));
+  EXPECT_THAT(error_of("u.arrow", "ARROW1 and more"), HasSubstr("u.arrow: found"));
+  EXPECT_THAT(error_of("v.arrow", "no arrow"), HasSubstr("v.arrow: found"));
+}
+
+// Any bytes: rows or an error, nothing else. Changes are a function of the round's number.
+TEST(LoadSplit, AnyBytesGiveRowsOrAnError) {
+  const TemporaryFolder folder;
+  const std::string json =
+      "{\"a\": \"x \\u00e9\\n\", \"m\": [{\"role\": \"user\", \"n\": -1.5e3}]}\n[1]\n{\"b\": "
+      "null}\n";
+  const std::pair<const char*, std::string> kinds[] = {
+      {"a.jsonl", json},
+      {"a.json", "[" + json.substr(0, json.find('\n')) + ", {\"c\": true}]"},
+      {"a.csv", "a,b\n\"x\"\"\n\",2\n,\n"},
+      {"a.txt", "one\ntwo\xc3\xa9\n"}};
+  std::mt19937 random(5);
+  int good = 0;
+  for (int round = 0; round < 4000; ++round) {
+    auto [name, text] = kinds[round % std::size(kinds)];
+    for (uint32_t i = 0; i <= random() % 3; ++i) {
+      const size_t at = random() % text.size();
+      if (random() % 3 == 0) text.resize(at + 1);
+      text[random() % text.size()] =
+          random() % 2 == 0 ? static_cast<char>(random()) : "\"{}[],:\n\\u\r"[random() % 12];
+    }
+    try {
+      load_split(folder.write(name, text), "train", {.skip_bad_rows = round % 3 == 0});
+      ++good;
+    } catch (const FormatError&) {
+    }
+  }
+  EXPECT_GT(good, 100);
+}
+
+TEST(LoadSplit, ReadsDelimitedText) {
+  const TemporaryFolder folder;
+  const Split csv = load_split(
+      folder.write("a.csv", "text,\"n\"\r\n\"a, \"\"b\"\"\nc\",1\r\n,x\n\nlast,\"\""), "train");
+  ASSERT_EQ(csv.rows.size(), 3u);
+  EXPECT_EQ(csv.rows[0].fields, Json({{"text", "a, \"b\"\nc"}, {"n", "1"}}));
+  EXPECT_EQ(csv.rows[1].fields, Json({{"text", nullptr}, {"n", "x"}}));
+  EXPECT_EQ(csv.rows[1].line, 4);
+  EXPECT_EQ(csv.rows[2].fields, Json({{"text", "last"}, {"n", ""}}));
+  const Split tsv = load_split(folder.write("a.tsv", "a\tb\n1\t2,3\n"), "train");
+  EXPECT_EQ(tsv.rows.at(0).fields, Json({{"a", "1"}, {"b", "2,3"}}));
+  const Split text = load_split(folder.write("a.txt", "one\r\n\n two"), "train");
+  ASSERT_EQ(text.rows.size(), 3u);
+  EXPECT_EQ(text.rows[0].fields, Json({{"text", "one"}}));
+  EXPECT_EQ(text.rows[1].fields, Json({{"text", ""}}));
+  EXPECT_EQ(text.rows[2].fields, Json({{"text", " two"}}));
+}
+
+TEST(LoadSplit, MatchesPatterns) {
+  const TemporaryFolder folder;
+  folder.write("b.jsonl", "{\"a\": 2}\n");
+  folder.write("a.jsonl", "{\"a\": 1}\n");
+  folder.write("c.txt", "x\n");
+  EXPECT_THAT(values_of(load_split(folder.path() / "*.jsonl", "train")), ElementsAre(1, 2));
+  EXPECT_THROW(load_split(folder.path() / "*.csv", "train"), IoError);
+}
+
+TEST(LoadSplit, CountsBadRowsWhereTheyMayBeSkipped) {
+  const TemporaryFolder folder;
+  const auto file = folder.write("a.jsonl", "{\"a\": 1}\nnonsense\n[2]\n{\"a\": 3}\n");
+  const Split split = load_split(file, "train", {.skip_bad_rows = true});
+  EXPECT_THAT(values_of(split), ElementsAre(1, 3));
+  EXPECT_EQ(split.bad_rows.count, 2);
+  EXPECT_THAT(split.bad_rows.first, HasSubstr("a.jsonl:2:"));
+  const auto all_bad = folder.write("b.jsonl", "x\n");
+  EXPECT_THAT(
+      message_of<FormatError>([&] { load_split(all_bad, "train", {.skip_bad_rows = true}); }),
+      HasSubstr("found no rows that can be read (the first: "));
+}
+
+TEST(LoadSplit, RenamesColumns) {
+  const TemporaryFolder folder;
+  const auto file = folder.write("a.jsonl", "{\"question\": 1, \"b\": 2}\n{\"b\": 3}\n");
+  const Split split = load_split(file, "train", {.columns = {{"prompt", "question"}}});
+  EXPECT_EQ(*split.rows[0].find("prompt"), Json(1));
+  EXPECT_EQ(split.rows[0].find("question"), nullptr);
+  EXPECT_THAT(
+      message_of<ConfigError>([&] {
+        load_split(file, "train", {.columns = {{"prompt", "nothing"}}});
+      }),
+      HasSubstr("found no column \"nothing\" in " + file.string() + ":1 (it has: question, b)"));
 }
 
 }  // namespace

@@ -6,18 +6,18 @@
 namespace strata::train {
 namespace {
 
-data::Dataset rows_of_lengths(int64_t rows) {
+data::TokenStore rows_of_lengths(int64_t rows) {
   data::Dataset dataset;
   for (int64_t i = 0; i < rows; ++i) {
     data::Example example;
     example.ids.resize(static_cast<size_t>(1 + i * 37 % 23));
     dataset.rows.push_back(example);
   }
-  return dataset;
+  return data::TokenStore(std::move(dataset));
 }
 
 TEST(LongestTrainingBatch, IsTheLongestOfTheRemainingOnes) {
-  const data::Dataset dataset = rows_of_lengths(29);
+  const data::TokenStore dataset = rows_of_lengths(29);
   for (int world : {1, 2, 3}) {
     for (int64_t first_step : {0, 3}) {
       const data::BatchSampler sampler(29, 2, world, 7, "random", false);
@@ -32,7 +32,7 @@ TEST(LongestTrainingBatch, IsTheLongestOfTheRemainingOnes) {
           for (int64_t i = window.first; i < window.first + window.count; ++i) {
             int64_t tokens = 0;
             for (int64_t row : sampler.batch(window.epoch, rank, i)) {
-              tokens += static_cast<int64_t>(dataset.rows[static_cast<size_t>(row)].ids.size());
+              tokens += static_cast<int64_t>(dataset[static_cast<size_t>(row)].ids.size());
             }
             longest = std::max(longest, tokens);
           }
@@ -41,7 +41,7 @@ TEST(LongestTrainingBatch, IsTheLongestOfTheRemainingOnes) {
         EXPECT_EQ(found.num_tokens, longest);
         int64_t sum = 0;
         for (int64_t row : found.rows) {
-          sum += static_cast<int64_t>(dataset.rows[static_cast<size_t>(row)].ids.size());
+          sum += static_cast<int64_t>(dataset[static_cast<size_t>(row)].ids.size());
         }
         EXPECT_EQ(sum, longest);
       }

@@ -1,0 +1,28 @@
+# Arrow and Parquet from ARROW_DIR (a folder that holds include/ and the libraries), by default the
+# pyarrow wheel in .venv, whose libraries carry their version in the name only (no plain .so links).
+set(ARROW_DIR "" CACHE PATH "folder with Arrow's include/ and libarrow.so.*, libparquet.so.*")
+if(NOT ARROW_DIR AND DEFINED ENV{ARROW_DIR})
+  set(ARROW_DIR $ENV{ARROW_DIR})
+endif()
+if(NOT ARROW_DIR)
+  file(GLOB candidates ${CMAKE_SOURCE_DIR}/.venv/lib/python3*/site-packages/pyarrow)
+  if(candidates)
+    list(GET candidates 0 ARROW_DIR)
+  endif()
+endif()
+file(GLOB arrow_library ${ARROW_DIR}/libarrow.so* ${ARROW_DIR}/lib/libarrow.so*)
+file(GLOB parquet_library ${ARROW_DIR}/libparquet.so* ${ARROW_DIR}/lib/libparquet.so*)
+if(NOT EXISTS "${ARROW_DIR}/include/parquet/arrow/reader.h" OR NOT arrow_library OR NOT parquet_library)
+  message(FATAL_ERROR "ARROW_DIR: found no Arrow in '${ARROW_DIR}', expected include/parquet/arrow/reader.h, "
+                      "libarrow.so* and libparquet.so*; run `make build`, or pass -DARROW_DIR=<folder>")
+endif()
+list(GET arrow_library 0 arrow_library)
+list(GET parquet_library 0 parquet_library)
+message(STATUS "Arrow: ${ARROW_DIR}")
+
+add_library(arrow::parquet INTERFACE IMPORTED)
+target_include_directories(arrow::parquet SYSTEM INTERFACE ${ARROW_DIR}/include)
+target_link_libraries(arrow::parquet INTERFACE ${parquet_library} ${arrow_library})
+get_filename_component(arrow_folder ${arrow_library} DIRECTORY)
+list(APPEND CMAKE_BUILD_RPATH ${arrow_folder})
+list(APPEND CMAKE_INSTALL_RPATH ${arrow_folder})

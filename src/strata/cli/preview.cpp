@@ -1,0 +1,269 @@
+// `strata preview`: what the model will see of the data, before any training.
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+
+#include <fmt/format.h>
+
+#include "strata/base/error.h"
+#include "strata/base/file.h"
+#include "strata/cli/command.h"
+#include "strata/cli/preview_page.h"
+#include "strata/cli/run_sources.h"
+#include "strata/config/describe.h"
+#include "strata/config/flags.h"
+#include "strata/data/inspect.h"
+#include "strata/data/sampler.h"
+#include "strata/report/progress.h"
+#include "strata/train/datasets.h"
+#include "strata/train/step_plan.h"
+
+namespace strata::cli {
+namespace {
+
+constexpr const char* kUsage =
+    "usage: strata preview [flags of preview] [flags of strata sft]\n\n"
+    "Prepares the data as a run with the same flags would, shows examples token by token (trained "
+    "or\nnot), and says what is probably wrong. Trains nothing and needs no weights.\n";
+
+// The arguments that belong to preview's own table; the others stay in `arguments`.
+std::vector<std::string> take_own_flags(std::vector<std::string>& arguments) {
+  std::vector<std::string> own, others;
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const std::string name = arguments[i].substr(0, arguments[i].find('='));
+    const bool is_own =
+        name.starts_with("--") && config::find_setting(config::preview_settings_table(),
+                                                       config::normalized_name(name.substr(2)));
+    std::vector<std::string>& into = is_own ? own : others;
+    into.push_back(arguments[i]);
+    if (is_own && name == arguments[i] && i + 1 < arguments.size()) own.push_back(arguments[++i]);
+  }
+  arguments = std::move(others);
+  return own;
+}
+
+std::string percent(double part) { return fmt::format("{:.1f} %", 100 * part); }
+
+PreviewDocument show_document(std::span<const int32_t> ids, std::span<const int32_t> labels,
+                              const text::Tokenizer& tokenizer) {
+  PreviewDocument document;
+  text::StreamDecoder decoder(tokenizer, /*skip_special_tokens=*/false);
+  for (size_t i = 0; i < ids.size(); ++i) {
+    const bool known = ids[i] < tokenizer.vocab_size();
+    document.tokens.push_back({.text = decoder.push(ids[i]),
+                               .id = ids[i],
+                               .is_trained = labels[i] != -100,
+                               .is_special = known && tokenizer.is_special(ids[i])});
+  }
+  if (!document.tokens.empty()) document.tokens.back().text += decoder.finish();
+  return document;
+}
+
+PreviewRow show_row(const data::ExampleView& row, int64_t index, const text::Tokenizer& tokenizer) {
+  PreviewRow shown{.index = index, .documents = {}};
+  size_t begin = 0;
+  for (const int32_t length : row.lengths) {
+    const auto size = static_cast<size_t>(length);
+    shown.documents.push_back(
+        show_document(row.ids.subspan(begin, size), row.labels.subspan(begin, size), tokenizer));
+    begin += size;
+  }
+  return shown;
+}
+
+class PreviewMaker {
+ public:
+  PreviewMaker(const config::RunConfig& config, const train::Datasets& sets)
+      : config_(config),
+        sets_(sets),
+        is_train_(config.preview.split == "train"),
+        store_(is_train_ ? sets.train : *sets.eval) {}
+
+  Preview make() {
+    const data::Inspection inspection = data::inspect(store_, *sets_.tokenizer);
+    Preview preview;
+    preview.title = fmt::format("{} split of {}", config_.preview.split, config_.data.dataset_name);
+    preview.bar_tokens = inspection.bar_tokens;
+    preview.bars = inspection.bars;
+    add_facts(inspection, preview);
+    preview.warnings = sets_.notes;
+    for (std::string& line : train::describe_losses(store_.stats(), config_.data)) {
+      preview.warnings.push_back(std::move(line));
+    }
+    for (std::string& line :
+         data::find_mistakes(inspection, sets_.roles, *sets_.tokenizer,
+                             sets_.roles.empty() ? "" : sets_.chat_template_source)) {
+      preview.warnings.push_back(std::move(line));
+    }
+    const auto count = std::min<int64_t>(config_.preview.num_examples, inspection.rows);
+    for (int64_t i = 0; i < count; ++i) {
+      preview.rows.push_back(show_row(store_[static_cast<size_t>(i)], i, *sets_.tokenizer));
+    }
+    return preview;
+  }
+
+ private:
+  void add_facts(const data::Inspection& seen, Preview& preview) const {
+    const auto add = [&](const std::string& name, const std::string& value) {
+      preview.facts.emplace_back(name, value);
+    };
+    const data::DatasetStats& stats = store_.stats();
+    add("rows read", fmt::format("{}", stats.num_sources + stats.bad_rows.count));
+    add("rows to train on", fmt::format("{} with {} documents", seen.rows, seen.documents));
+    add("left out",
+        fmt::format("{} without a trained token, {} bad", stats.num_dropped, stats.bad_rows.count));
+    add(fmt::format("longer than {}", config_.data.max_length),
+        fmt::format("{} (long_rows: {})", stats.num_long, config_.data.long_rows));
+    add("tokens per epoch",
+        fmt::format("{}, of which {} ({}) are trained", seen.tokens, seen.trained_tokens,
+                    percent(static_cast<double>(seen.trained_tokens) /
+                            static_cast<double>(std::max<int64_t>(seen.tokens, 1)))));
+    add("tokens of a row", fmt::format("{} to {}, {:.0f} in the mean", seen.shortest, seen.longest,
+                                       static_cast<double>(seen.tokens) /
+                                           static_cast<double>(std::max<int64_t>(seen.rows, 1))));
+    if (config_.data.packing) {
+      add("packed rows are full to",
+          percent(static_cast<double>(seen.tokens) /
+                  static_cast<double>(std::max<int64_t>(seen.rows, 1) * config_.data.max_length)));
+    }
+    if (is_train_) add_steps(preview);
+  }
+
+  void add_steps(Preview& preview) const {
+    const config::TrainConfig& train = config_.train;
+    const int world = std::max(1, config_.launch.num_processes);
+    const data::BatchSampler sampler(static_cast<int64_t>(store_.size()),
+                                     train.per_device_train_batch_size, world,
+                                     train.data_seed.value_or(train.seed),
+                                     train.train_sampling_strategy, train.dataloader_drop_last);
+    std::vector<std::vector<int64_t>> batches;
+    for (int rank = 0; rank < world; ++rank) {
+      for (int64_t i = 0; i < sampler.batches_per_rank(); ++i) {
+        batches.push_back(sampler.batch(/*epoch=*/0, rank, i));
+      }
+    }
+    const train::StepPlan plan = train::plan_steps(train, sampler.batches_per_rank());
+    preview.facts.emplace_back(
+        "steps",
+        fmt::format("{} on {} rank{}, {} rows each", plan.max_steps, world, world == 1 ? "" : "s",
+                    train.per_device_train_batch_size * train.gradient_accumulation_steps * world));
+    preview.facts.emplace_back("padding",
+                               fmt::format("none here; {} of a padded batch's tokens",
+                                           percent(data::padding_part(store_, batches))));
+  }
+
+  const config::RunConfig& config_;
+  const train::Datasets& sets_;
+  const bool is_train_;
+  const data::TokenStore& store_;
+};
+
+// How tokens look on a terminal; without colours, trained text stands between markers.
+class TokenPrinter {
+ public:
+  explicit TokenPrinter(bool colours) : colours_(colours) {}
+
+  void print(const PreviewDocument& document) const {
+    bool in_trained = false;
+    for (const PreviewToken& token : document.tokens) {
+      if (colours_) {
+        const char* style = token.is_trained ? "\x1b[30;42m" : "\x1b[2m";
+        fmt::print("{}{}{}\x1b[0m", style, token.is_special ? "\x1b[1;4m" : "", shown(token.text));
+        if (token.text.ends_with('\n')) fmt::print("\n");
+        continue;
+      }
+      if (token.is_trained != in_trained) fmt::print("{}", token.is_trained ? "[[" : "]]");
+      in_trained = token.is_trained;
+      fmt::print("{}", token.text);
+    }
+    fmt::print("{}\n", in_trained ? "]]" : "");
+  }
+
+ private:
+  // A coloured line end would colour the rest of the line; its sign stands for it.
+  static std::string shown(const std::string& text) {
+    std::string out;
+    for (const char c : text) {
+      if (c == '\n') {
+        out += "\u21b5";
+      } else {
+        out += c;
+      }
+    }
+    return out;
+  }
+
+  bool colours_;
+};
+
+void print_histogram(const Preview& preview) {
+  const int64_t highest =
+      preview.bars.empty() ? 1 : std::max<int64_t>(1, *std::ranges::max_element(preview.bars));
+  fmt::print("\ntokens of a row\n");
+  for (size_t i = 0; i < preview.bars.size(); ++i) {
+    const auto width = static_cast<size_t>((preview.bars[i] * 40 + highest - 1) / highest);
+    fmt::print("  {:>13} {} {}\n", bar_label(preview, i), std::string(width, '#'), preview.bars[i]);
+  }
+}
+
+void print_preview(const Preview& preview, bool colours) {
+  fmt::print("{}\n", preview.title);
+  for (const auto& [name, value] : preview.facts) fmt::print("  {:<24} {}\n", name, value);
+  print_histogram(preview);
+  fmt::print("\n{}\n", colours ? "examples (green: trained, dim: not trained, underlined: special)"
+                               : "examples (trained text stands between [[ and ]])");
+  const TokenPrinter printer(colours);
+  for (const PreviewRow& row : preview.rows) {
+    fmt::print("---- row {} ----\n", row.index);
+    for (size_t i = 0; i < row.documents.size(); ++i) {
+      if (row.documents.size() > 1) {
+        fmt::print("-- document {} of {}, {} tokens\n", i + 1, row.documents.size(),
+                   row.documents[i].tokens.size());
+      }
+      printer.print(row.documents[i]);
+    }
+  }
+  for (const std::string& warning : preview.warnings) fmt::print("warning: {}\n", warning);
+}
+
+bool wants_colours() {
+  const char* no_color = std::getenv("NO_COLOR");
+  const char* term = std::getenv("TERM");
+  return ::isatty(STDOUT_FILENO) == 1 && (no_color == nullptr || *no_color == '\0') &&
+         term != nullptr && std::string_view(term) != "dumb";
+}
+
+}  // namespace
+
+int run_preview(const std::vector<std::string>& arguments) {
+  if (wants_help(arguments)) {
+    fmt::print("{}{}\n{}", kUsage, config::flags_help(config::preview_settings_table()),
+               config::flags_help(config::Scope::kRun));
+    return 0;
+  }
+  std::vector<std::string> run_flags = arguments;
+  const std::vector<std::string> own = take_own_flags(run_flags);
+  config::Sources sources{.flags = run_flags, .environment = process_environment()};
+  sources.flags_are_mixed = true;  // num_processes tells the number of steps
+  config::Settings settings = config::resolve(sources);
+  for (const config::Given& given :
+       config::parse_command_flags(config::preview_settings_table(), "preview", own)) {
+    config::assign(given, settings.config);
+  }
+  config::require_runnable(settings);
+  print_warnings(settings.warnings);
+  config::RunConfig& config = settings.config;
+  if (config.preview.split == "test") config.train.eval_strategy = "steps";  // so that it is read
+  const train::Datasets sets =
+      train::load_datasets(config, train::vocab_size_of(config.model), {.inspects_roles = true});
+  const Preview preview = PreviewMaker(config, sets).make();
+  print_preview(preview, wants_colours());
+  if (!config.preview.output_html.empty()) {
+    write_file_atomically(config.preview.output_html, preview_page(preview));
+    fmt::print(stderr, "page: {}\n", config.preview.output_html);
+  }
+  return 0;
+}
+
+}  // namespace strata::cli

@@ -1,0 +1,189 @@
+// `strata tokenize`: text and conversations to ids, tokens and offsets, and back.
+#include <cstdio>
+#include <iostream>
+#include <optional>
+
+#include <fmt/format.h>
+
+#include "strata/base/error.h"
+#include "strata/base/json.h"
+#include "strata/cli/command.h"
+#include "strata/config/describe.h"
+#include "strata/config/flags.h"
+#include "strata/text/builtin_templates.h"
+#include "strata/text/chat_template.h"
+#include "strata/text/tokenizer.h"
+
+namespace strata::cli {
+namespace {
+
+constexpr const char* kUsage =
+    "usage: strata tokenize --model FOLDER [flags] < lines > lines.jsonl\n"
+    "       strata tokenize --model FOLDER --decode [flags] < ids.jsonl\n\n"
+    "Reads lines of text or JSON conversations from standard input and writes one JSON object for\n"
+    "each: {\"ids\": [...], \"tokens\": [...], \"offsets\": [[begin, end], ...]}. Offsets count\n"
+    "characters (Unicode code points); for a conversation they are those of \"text\", which is "
+    "then\n"
+    "also written. Flags take hyphens or underscores.\n";
+
+// Byte positions of a text to counts of characters, for positions that only grow slowly.
+class CharacterCounter {
+ public:
+  explicit CharacterCounter(std::string_view text) : starts_(text.size() + 1) {
+    uint32_t count = 0;
+    for (size_t i = 0; i < text.size(); ++i) {
+      starts_[i] = count;
+      count += (static_cast<uint8_t>(text[i]) & 0xc0) != 0x80;
+      // A byte inside a character counts as that character's begin.
+      if ((static_cast<uint8_t>(text[i]) & 0xc0) == 0x80) starts_[i] = count;
+    }
+    starts_[text.size()] = count;
+  }
+  uint32_t operator[](uint32_t byte) const { return starts_[byte]; }
+
+ private:
+  std::vector<uint32_t> starts_;
+};
+
+class TokenizeCommand {
+ public:
+  explicit TokenizeCommand(const config::TokenizeConfig& config)
+      : config_(config), tokenizer_(text::Tokenizer::load(config.model_name_or_path)) {
+    text::TemplateSource source = text::choose_chat_template(*tokenizer_, config.chat_template_path,
+                                                             config.chat_template_format);
+    if (!source.text.empty()) template_.emplace(std::move(source.text), source.name);
+  }
+
+  Json answer(const std::string& line, const std::string& where) const {
+    if (config_.decode) return decode(parse_json(line, where), where);
+    std::optional<Json> json = read_json(line, where);
+    if (!json) return encode(line, config_.add_special_tokens.value_or(true));
+    if (json->is_string()) {
+      return encode(json->get<std::string>(), config_.add_special_tokens.value_or(true));
+    }
+    if (json->is_array()) return encode_chat({{"messages", std::move(*json)}}, where);
+    if (json->is_object() && json->contains("messages")) return encode_chat(*json, where);
+    if (json->is_object() && json->contains("text") && (*json)["text"].is_string()) {
+      return encode((*json)["text"].get<std::string>(), config_.add_special_tokens.value_or(true));
+    }
+    throw FormatError(
+        "{}: found {}, expected a string, a list of messages, or an object with \"messages\" or "
+        "\"text\"",
+        where, json->is_object() ? "an object without them" : json->type_name());
+  }
+
+ private:
+  // The line as JSON; nothing when it stands for itself.
+  std::optional<Json> read_json(const std::string& line, const std::string& where) const {
+    if (config_.input == "text") return std::nullopt;
+    if (config_.input == "json") return parse_json(line, where);
+    const size_t first = line.find_first_not_of(" \t");
+    if (first == std::string::npos || (line[first] != '{' && line[first] != '[')) {
+      return std::nullopt;
+    }
+    Json json;
+    try {
+      json = parse_json(line, where);
+    } catch (const FormatError&) {
+      return std::nullopt;
+    }
+    const bool is_list =
+        json.is_array() && !json.empty() && json[0].is_object() && json[0].contains("role");
+    if (is_list || (json.is_object() && json.contains("messages"))) return json;
+    return std::nullopt;
+  }
+
+  Json encode(const std::string& text, bool add_special_tokens) const {
+    const CharacterCounter characters(text);
+    Json ids = Json::array(), tokens = Json::array(), offsets = Json::array();
+    for (const text::Token& token : tokenizer_->encode_with_ranges(text, add_special_tokens)) {
+      ids.push_back(token.id);
+      tokens.push_back(tokenizer_->id_to_token(token.id));
+      offsets.push_back(Json::array({characters[token.begin], characters[token.end]}));
+    }
+    return {
+        {"ids", std::move(ids)}, {"tokens", std::move(tokens)}, {"offsets", std::move(offsets)}};
+  }
+
+  Json encode_chat(const Json& request, const std::string& where) const {
+    if (!template_) {
+      throw ConfigError(
+          "{}: found a conversation, expected a tokenizer with a chat template; pass "
+          "--chat_template_path or --chat_template_format",
+          where);
+    }
+    Json extra = Json::object();
+    bool prompts = config_.add_generation_prompt;
+    for (const auto& [key, value] : request.items()) {
+      if (key == "add_generation_prompt" && value.is_boolean()) {
+        prompts = value.get<bool>();
+      } else if (key != "messages") {
+        extra[key] = value;
+      }
+    }
+    std::string text;
+    try {
+      text = template_->render(request["messages"], tokenizer_->specials(), prompts, extra).text;
+    } catch (const FormatError& error) {
+      throw FormatError("{}: {}", where, error.what());
+    }
+    Json result = {{"text", text}};
+    result.update(encode(text, config_.add_special_tokens.value_or(false)));
+    return result;
+  }
+
+  Json decode(const Json& json, const std::string& where) const {
+    const Json* list = &json;
+    if (json.is_object() && json.contains("ids")) list = &json["ids"];
+    std::vector<int32_t> ids;
+    if (!list->is_array()) {
+      throw FormatError("{}: found {}, expected a list of ids or an object with \"ids\"", where,
+                        json.type_name());
+    }
+    for (const Json& id : *list) {
+      if (!id.is_number_integer() || id.get<int64_t>() < 0 || id.get<int64_t>() > INT32_MAX) {
+        throw FormatError("{}: found {} among the ids, expected token ids", where, id.dump());
+      }
+      ids.push_back(id.get<int32_t>());
+    }
+    return {{"text", tokenizer_->decode(ids, config_.skip_special_tokens)}};
+  }
+
+  const config::TokenizeConfig config_;
+  std::unique_ptr<text::Tokenizer> tokenizer_;
+  std::optional<text::ChatTemplate> template_;
+};
+
+}  // namespace
+
+int run_tokenize(const std::vector<std::string>& arguments) {
+  if (wants_help(arguments)) {
+    fmt::print("{}{}", kUsage, config::flags_help(config::tokenize_settings_table()));
+    return 0;
+  }
+  config::RunConfig config;
+  for (const config::Given& given :
+       config::parse_command_flags(config::tokenize_settings_table(), "tokenize", arguments)) {
+    config::assign(given, config);
+  }
+  if (config.tokenize.model_name_or_path.empty()) {
+    throw ConfigError("model: found nothing, expected a folder with a tokenizer; add --model DIR");
+  }
+  const TokenizeCommand command(config.tokenize);
+  std::ios::sync_with_stdio(false);
+  std::string line;
+  for (int64_t number = 1; std::getline(std::cin, line); ++number) {
+    if (line.ends_with('\r')) line.pop_back();
+    const Json answer = command.answer(line, fmt::format("standard input:{}", number));
+    const std::string text = dump_python(answer, /*indent=*/-1, /*sort_keys=*/false,
+                                         /*ensure_ascii=*/false) +
+                             "\n";
+    if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size()) {
+      throw IoError("standard output: found an error while writing, expected room for the answers");
+    }
+  }
+  std::fflush(stdout);
+  return 0;
+}
+
+}  // namespace strata::cli

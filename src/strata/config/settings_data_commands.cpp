@@ -1,0 +1,74 @@
+// Records of the settings of `strata tokenize` and `strata preview`.
+#include "strata/config/settings_table.h"
+
+namespace strata::config {
+namespace {
+
+const std::vector<std::string_view> kTemplates = {"none",    "chatml", "zephyr", "llama-2",
+                                                  "llama-3", "alpaca", "vicuna", "oasst"};
+
+std::vector<Setting> build_tokenize_table() {
+  std::vector<Setting> table = {
+      {.name = "model_name_or_path",
+       .aliases = {"model", "model_name", "tokenizer_name"},
+       .field = STRATA_FIELD(tokenize.model_name_or_path),
+       .help = "folder with the tokenizer"},
+      {.name = "input",
+       .field = STRATA_FIELD(tokenize.input),
+       .choices = {"auto", "text", "json"},
+       .help = "what a line of standard input is: text, JSON (a string, a list of messages, or an "
+               "object with text or messages), or (auto) a conversation if it is JSON with "
+               "messages, else text"},
+      {.name = "decode",
+       .field = STRATA_FIELD(tokenize.decode),
+       .help = "the other way: a line is a JSON list of ids, or an object with \"ids\""},
+      {.name = "add_special_tokens",
+       .field = STRATA_FIELD(tokenize.add_special_tokens),
+       .help = "let the tokenizer add its tokens; default: to text, not to conversations"},
+      {.name = "add_generation_prompt",
+       .field = STRATA_FIELD(tokenize.add_generation_prompt),
+       .help = "end conversations with the beginning of the assistant's turn"},
+      {.name = "skip_special_tokens",
+       .field = STRATA_FIELD(tokenize.skip_special_tokens),
+       .help = "leave special tokens out of decoded text"},
+      {.name = "chat_template_path",
+       .field = STRATA_FIELD(tokenize.chat_template_path),
+       .help = "file with a chat template, or a folder whose tokenizer has one"},
+      {.name = "chat_template_format",
+       .field = STRATA_FIELD(tokenize.chat_template_format),
+       .choices = kTemplates,
+       .help = "a built-in chat template"}};
+  for (Setting& setting : table) setting.group = "tokenize";
+  return table;
+}
+
+std::vector<Setting> build_preview_table() {
+  std::vector<Setting> table = {{.name = "num_examples",
+                                 .field = STRATA_FIELD(preview.num_examples),
+                                 .range = {.min = 0},
+                                 .help = "rows to show"},
+                                {.name = "preview_split",
+                                 .field = STRATA_FIELD(preview.split),
+                                 .choices = {"train", "test"},
+                                 .help = "the split to show"},
+                                {.name = "output_html",
+                                 .aliases = {"html"},
+                                 .field = STRATA_FIELD(preview.output_html),
+                                 .help = "write a page with the same here"}};
+  for (Setting& setting : table) setting.group = "preview";
+  return table;
+}
+
+}  // namespace
+
+std::span<const Setting> tokenize_settings_table() {
+  static const std::vector<Setting> table = build_tokenize_table();
+  return table;
+}
+
+std::span<const Setting> preview_settings_table() {
+  static const std::vector<Setting> table = build_preview_table();
+  return table;
+}
+
+}  // namespace strata::config

@@ -1,0 +1,189 @@
+#include "strata/data/inspect.h"
+
+#include <algorithm>
+#include <array>
+#include <set>
+#include <unordered_set>
+
+#include <fmt/format.h>
+#include <xxhash.h>
+
+namespace strata::data {
+namespace {
+
+constexpr int32_t kNotTrained = -100;
+
+class DocumentInspector {
+ public:
+  DocumentInspector(const text::Tokenizer& tokenizer, Inspection& result)
+      : tokenizer_(tokenizer),
+        bos_(tokenizer.bos_id()),
+        eos_(tokenizer.eos_id()),
+        result_(result) {}
+
+  void add(std::span<const int32_t> ids, std::span<const int32_t> labels) {
+    if (ids.empty()) return;
+    ++result_.documents;
+    const auto trained = static_cast<int64_t>(
+        labels.size() - static_cast<size_t>(std::count(labels.begin(), labels.end(), kNotTrained)));
+    result_.trained_tokens += trained;
+    result_.masked += trained == 0;
+    if (trained > 0) {
+      const auto last = std::find_if(labels.rbegin(), labels.rend(),
+                                     [](int32_t label) { return label != kNotTrained; });
+      result_.no_end += !is_end(*last);
+    }
+    result_.two_bos += bos_ && ids.size() > 1 && ids[0] == *bos_ && ids[1] == *bos_;
+    const uint64_t first = XXH3_64bits(ids.data(), ids.size_bytes());
+    result_.duplicates +=
+        !seen_.insert(XXH3_64bits_withSeed(labels.data(), labels.size_bytes(), first)).second;
+  }
+
+ private:
+  bool is_end(int32_t id) const {
+    return (eos_ && id == *eos_) || (id < tokenizer_.vocab_size() && tokenizer_.is_special(id));
+  }
+
+  const text::Tokenizer& tokenizer_;
+  const std::optional<int32_t> bos_, eos_;
+  Inspection& result_;
+  std::unordered_set<uint64_t> seen_;
+};
+
+void count_lengths(const TokenStore& store, Inspection& result) {
+  for (size_t i = 0; i < store.size(); ++i) {
+    const auto size = static_cast<int64_t>(store[i].ids.size());
+    result.shortest = i == 0 ? size : std::min(result.shortest, size);
+    result.longest = std::max(result.longest, size);
+  }
+  // Round widths read better: 1, 2, 5, 10, 20, ...
+  for (int64_t base = 1; result.longest / result.bar_tokens >= kMaxBars; base *= 10) {
+    for (const int64_t factor : {1, 2, 5}) {
+      if (result.longest / result.bar_tokens >= kMaxBars) result.bar_tokens = base * factor;
+    }
+  }
+  result.bars.assign(static_cast<size_t>(result.longest / result.bar_tokens) + 1, 0);
+  for (size_t i = 0; i < store.size(); ++i) {
+    ++result.bars[store[i].ids.size() / static_cast<size_t>(result.bar_tokens)];
+  }
+}
+
+void count_roles_in(const Json* messages, std::map<std::string, int64_t>& roles) {
+  if (messages == nullptr || !messages->is_array()) return;
+  for (const Json& message : *messages) {
+    if (!message.is_object()) continue;
+    for (const char* key : {"role", "from"}) {
+      const auto role = message.find(key);
+      if (role != message.end() && role->is_string()) ++roles[role->get<std::string>()];
+    }
+  }
+}
+
+// Marks like <|im_start|> or <start_of_turn> in a template that the tokenizer would cut into
+// pieces.
+std::set<std::string> split_marks(const std::string& source, const text::Tokenizer& tokenizer) {
+  std::set<std::string> marks;
+  for (size_t begin = source.find('<'); begin != std::string::npos;
+       begin = source.find('<', begin + 1)) {
+    const size_t end = source.find_first_of("> \n'\"<", begin + 1);
+    if (end == std::string::npos || source[end] != '>') continue;
+    const std::string mark = source.substr(begin, end - begin + 1);
+    const bool is_mark = mark.size() > 4 && mark[1] == '|' && mark[mark.size() - 2] == '|';
+    const bool is_turn = mark == "<start_of_turn>" || mark == "<end_of_turn>";
+    if ((is_mark || is_turn) && !tokenizer.token_to_id(mark)) marks.insert(mark);
+  }
+  return marks;
+}
+
+}  // namespace
+
+Inspection inspect(const TokenStore& store, const text::Tokenizer& tokenizer) {
+  Inspection result;
+  result.rows = static_cast<int64_t>(store.size());
+  DocumentInspector documents(tokenizer, result);
+  for (size_t i = 0; i < store.size(); ++i) {
+    const ExampleView& row = store[i];
+    result.tokens += static_cast<int64_t>(row.ids.size());
+    size_t begin = 0;
+    for (const int32_t length : row.lengths) {
+      const auto size = static_cast<size_t>(length);
+      documents.add(row.ids.subspan(begin, size), row.labels.subspan(begin, size));
+      begin += size;
+    }
+  }
+  count_lengths(store, result);
+  return result;
+}
+
+std::map<std::string, int64_t> count_roles(const std::vector<Row>& rows) {
+  std::map<std::string, int64_t> roles;
+  for (const Row& row : rows) {
+    for (const char* column : {"messages", "conversations", "prompt", "completion"}) {
+      count_roles_in(row.find(column), roles);
+    }
+  }
+  return roles;
+}
+
+double padding_part(const TokenStore& store, const std::vector<std::vector<int64_t>>& batches) {
+  double real = 0, padded = 0;
+  for (const std::vector<int64_t>& batch : batches) {
+    size_t longest = 0;
+    for (const int64_t row : batch) {
+      longest = std::max(longest, store[static_cast<size_t>(row)].ids.size());
+      real += static_cast<double>(store[static_cast<size_t>(row)].ids.size());
+    }
+    padded += static_cast<double>(longest * batch.size());
+  }
+  return padded > 0 ? 1 - real / padded : 0;
+}
+
+std::vector<std::string> find_mistakes(const Inspection& inspection,
+                                       const std::map<std::string, int64_t>& roles,
+                                       const text::Tokenizer& tokenizer,
+                                       const std::string& template_source) {
+  std::vector<std::string> lines;
+  const auto of_documents = [&](int64_t count) {
+    return fmt::format("{} of {} documents", count, inspection.documents);
+  };
+  if (inspection.no_end > 0) {
+    const bool everywhere = inspection.no_end + inspection.masked == inspection.documents;
+    lines.push_back(fmt::format(
+        "no end token is trained in {}{}: a model that never learns to end goes on for ever",
+        of_documents(inspection.no_end),
+        everywhere ? "" : " (cut at max_length, or another end than the others)"));
+  }
+  if (inspection.two_bos > 0) {
+    lines.push_back(fmt::format(
+        "{} begin with the BOS token twice: text and tokenizer both write it; remove it from one "
+        "(--add_special_tokens false)",
+        of_documents(inspection.two_bos)));
+  }
+  if (inspection.masked > 0) {
+    lines.push_back(fmt::format("{} have no trained token", of_documents(inspection.masked)));
+  }
+  if (inspection.duplicates > 0) {
+    lines.push_back(
+        fmt::format("{} are the same as an earlier one", of_documents(inspection.duplicates)));
+  }
+  static const std::set<std::string> kRoles = {
+      "system", "user", "assistant", "tool",    "function", "developer", "ipython",
+      "human",  "gpt",  "bot",       "chatgpt", "model",    "prompter"};
+  for (const auto& [role, count] : roles) {
+    if (kRoles.contains(role) || template_source.find("'" + role + "'") != std::string::npos ||
+        template_source.find('"' + role + '"') != std::string::npos) {
+      continue;
+    }
+    lines.push_back(fmt::format(
+        "{} messages have the role \"{}\", which neither the template nor any common one names",
+        count, role));
+  }
+  for (const std::string& mark : split_marks(template_source, tokenizer)) {
+    lines.push_back(fmt::format(
+        "the chat template writes {}, which is no token of this tokenizer and becomes several",
+        mark));
+  }
+  return lines;
+}
+
+}  // namespace strata::data

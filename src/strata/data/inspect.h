@@ -1,0 +1,51 @@
+// What a prepared set holds, counted: lengths, trained tokens, and signs of common mistakes. Never
+// changes a row, never prints.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "strata/base/json.h"
+#include "strata/data/source.h"
+#include "strata/data/token_store.h"
+#include "strata/text/tokenizer.h"
+
+namespace strata::data {
+
+struct Inspection {
+  int64_t rows = 0;
+  int64_t documents = 0;  // without empty ones
+  int64_t tokens = 0;
+  int64_t trained_tokens = 0;         // labels that are not -100
+  int64_t shortest = 0, longest = 0;  // tokens of a row
+  // Rows by length: bar i counts lengths from i * bar_tokens to (i + 1) * bar_tokens - 1.
+  int64_t bar_tokens = 1;
+  std::vector<int64_t> bars;
+  // Documents with a sign of a mistake.
+  int64_t masked = 0;   // no token is trained
+  int64_t no_end = 0;   // the last trained token neither is the end token nor another special one
+  int64_t two_bos = 0;  // begins with the BOS token twice
+  int64_t duplicates = 0;  // the same ids and labels as an earlier one
+};
+
+inline constexpr int64_t kMaxBars = 20;
+
+Inspection inspect(const TokenStore& store, const text::Tokenizer& tokenizer);
+
+// How often each role occurs in the rows' messages, prompts and completions.
+std::map<std::string, int64_t> count_roles(const std::vector<Row>& rows);
+
+// Tokens that a padding collator would add to these batches, as a part of all it would hand on.
+// `batches`: indices of rows.
+double padding_part(const TokenStore& store, const std::vector<std::vector<int64_t>>& batches);
+
+// One warning a line about what is probably wrong. `roles`: of count_roles; `template_source`:
+// empty if no template is used.
+std::vector<std::string> find_mistakes(const Inspection& inspection,
+                                       const std::map<std::string, int64_t>& roles,
+                                       const text::Tokenizer& tokenizer,
+                                       const std::string& template_source);
+
+}  // namespace strata::data

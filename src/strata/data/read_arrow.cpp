@@ -1,0 +1,234 @@
+// Rows of parquet files and of Arrow IPC files, through Arrow's own readers.
+#include <arrow/array.h>
+#include <arrow/io/file.h>
+#include <arrow/io/memory.h>
+#include <arrow/ipc/reader.h>
+#include <arrow/record_batch.h>
+#include <arrow/table.h>
+#include <parquet/arrow/reader.h>
+
+#include <fmt/format.h>
+
+#include "strata/base/error.h"
+#include "strata/base/file.h"
+#include "strata/data/row_collector.h"
+#include "strata/text/utf8.h"
+
+namespace strata::data {
+namespace {
+
+// Arrow's texts may have several lines.
+std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
+
+void require(const arrow::Status& status, const std::string& file) {
+  if (status.ok()) return;
+  throw FormatError("{}: found {}, expected a readable file; it may be cut off", file,
+                    first_line(status.message()));
+}
+
+template <typename T>
+T take(arrow::Result<T> result, const std::string& file) {
+  require(result.status(), file);
+  return std::move(result).ValueUnsafe();
+}
+
+template <typename ArrayType>
+Json text_at(const arrow::Array& array, int64_t row) {
+  const std::string_view text = static_cast<const ArrayType&>(array).GetView(row);
+  if (!text::is_valid_utf8(text)) throw FormatError("found bytes that are not UTF-8");
+  return std::string(text);
+}
+
+template <typename ArrayType>
+Json number_at(const arrow::Array& array, int64_t row) {
+  return static_cast<const ArrayType&>(array).Value(row);
+}
+
+Json value_at(const arrow::Array& array, int64_t row);
+
+// The values [begin, end) of a list's items.
+Json items_of(const arrow::Array& values, int64_t begin, int64_t end) {
+  Json list = Json::array();
+  for (int64_t i = begin; i < end; ++i) list.push_back(value_at(values, i));
+  return list;
+}
+
+template <typename ListType>
+Json list_at(const arrow::Array& array, int64_t row) {
+  const auto& list = static_cast<const ListType&>(array);
+  return items_of(*list.values(), list.value_offset(row), list.value_offset(row + 1));
+}
+
+Json fixed_list_at(const arrow::Array& array, int64_t row) {
+  const auto& list = static_cast<const arrow::FixedSizeListArray&>(array);
+  const int64_t begin = list.value_offset(row);
+  return items_of(*list.values(), begin, begin + list.value_length());
+}
+
+Json struct_at(const arrow::Array& array, int64_t row) {
+  const auto& fields = static_cast<const arrow::StructArray&>(array);
+  Json object = Json::object();
+  for (int i = 0; i < fields.num_fields(); ++i) {
+    object[fields.type()->field(i)->name()] = value_at(*fields.field(i), row);
+  }
+  return object;
+}
+
+Json dictionary_at(const arrow::Array& array, int64_t row) {
+  const auto& coded = static_cast<const arrow::DictionaryArray&>(array);
+  return value_at(*coded.dictionary(), coded.GetValueIndex(row));
+}
+
+using Converter = Json (*)(const arrow::Array&, int64_t);
+
+// Null for a type that has no place in a row.
+Converter converter_of(arrow::Type::type type) {
+  switch (type) {
+    case arrow::Type::NA:
+      return [](const arrow::Array&, int64_t) { return Json(nullptr); };
+    case arrow::Type::STRING:
+      return text_at<arrow::StringArray>;
+    case arrow::Type::LARGE_STRING:
+      return text_at<arrow::LargeStringArray>;
+    case arrow::Type::STRING_VIEW:
+      return text_at<arrow::StringViewArray>;
+    case arrow::Type::BOOL:
+      return number_at<arrow::BooleanArray>;
+    case arrow::Type::INT8:
+      return number_at<arrow::Int8Array>;
+    case arrow::Type::INT16:
+      return number_at<arrow::Int16Array>;
+    case arrow::Type::INT32:
+      return number_at<arrow::Int32Array>;
+    case arrow::Type::INT64:
+      return number_at<arrow::Int64Array>;
+    case arrow::Type::UINT8:
+      return number_at<arrow::UInt8Array>;
+    case arrow::Type::UINT16:
+      return number_at<arrow::UInt16Array>;
+    case arrow::Type::UINT32:
+      return number_at<arrow::UInt32Array>;
+    case arrow::Type::UINT64:
+      return number_at<arrow::UInt64Array>;
+    case arrow::Type::FLOAT:
+      return number_at<arrow::FloatArray>;
+    case arrow::Type::DOUBLE:
+      return number_at<arrow::DoubleArray>;
+    case arrow::Type::LIST:
+      return list_at<arrow::ListArray>;
+    case arrow::Type::LARGE_LIST:
+      return list_at<arrow::LargeListArray>;
+    case arrow::Type::FIXED_SIZE_LIST:
+      return fixed_list_at;
+    case arrow::Type::STRUCT:
+      return struct_at;
+    case arrow::Type::DICTIONARY:
+      return dictionary_at;
+    default:
+      return nullptr;
+  }
+}
+
+Json value_at(const arrow::Array& array, int64_t row) {
+  if (array.IsNull(row)) return nullptr;
+  return converter_of(array.type_id())(array, row);
+}
+
+bool is_readable(const arrow::DataType& type) {
+  if (type.id() == arrow::Type::DICTIONARY) {
+    return is_readable(*static_cast<const arrow::DictionaryType&>(type).value_type());
+  }
+  for (const auto& field : type.fields()) {
+    if (!is_readable(*field->type())) return false;
+  }
+  return converter_of(type.id()) != nullptr;
+}
+
+// Columns that hold what a row cannot (images, times) are left out: no recipe reads them.
+std::vector<int> readable_columns(const arrow::Schema& schema) {
+  std::vector<int> columns;
+  for (int i = 0; i < schema.num_fields(); ++i) {
+    if (is_readable(*schema.field(i)->type())) columns.push_back(i);
+  }
+  return columns;
+}
+
+class BatchReader {
+ public:
+  explicit BatchReader(RowCollector& rows) : rows_(rows) {}
+
+  void read(const arrow::RecordBatch& batch) {
+    require(batch.Validate(), rows_.file());
+    const std::vector<int> columns = readable_columns(*batch.schema());
+    for (int64_t row = 0; row < batch.num_rows(); ++row) {
+      ++line_;
+      try {
+        Json fields = Json::object();
+        for (const int i : columns) {
+          fields[batch.schema()->field(i)->name()] = value_at(*batch.column(i), row);
+        }
+        rows_.add(std::move(fields), line_);
+      } catch (const FormatError& error) {
+        rows_.refuse(
+            fmt::format("{}:{}: {}, expected UTF-8 text", rows_.file(), line_, error.what()));
+      }
+    }
+  }
+
+  void read_all(arrow::RecordBatchReader& reader) {
+    std::shared_ptr<arrow::RecordBatch> batch;
+    while (true) {
+      require(reader.ReadNext(&batch), rows_.file());
+      if (!batch) return;
+      read(*batch);
+    }
+  }
+
+ private:
+  RowCollector& rows_;
+  int64_t line_ = 0;
+};
+
+// The file's bytes, which must outlive what is made of it.
+std::shared_ptr<arrow::io::BufferReader> open_mapped(const MappedFile& file) {
+  const auto bytes = file.data();
+  return std::make_shared<arrow::io::BufferReader>(std::make_shared<arrow::Buffer>(
+      reinterpret_cast<const uint8_t*>(bytes.data()), static_cast<int64_t>(bytes.size())));
+}
+
+}  // namespace
+
+void read_parquet_rows(const std::filesystem::path& path, RowCollector& rows) {
+  const MappedFile file(path);
+  const std::string& name = rows.file();
+  try {
+    parquet::arrow::FileReaderBuilder builder;
+    require(builder.Open(open_mapped(file)), name);
+    const auto reader = take(builder.Build(), name);
+    const auto batches = take(reader->GetRecordBatchReader(), name);
+    BatchReader(rows).read_all(*batches);
+  } catch (const Error&) {
+    throw;
+  } catch (const std::exception& error) {  // parquet's own
+    throw FormatError("{}: found {}, expected a readable parquet file", name,
+                      first_line(error.what()));
+  }
+}
+
+void read_arrow_rows(const std::filesystem::path& path, RowCollector& rows) {
+  const MappedFile file(path);
+  const std::string& name = rows.file();
+  const std::string_view text(reinterpret_cast<const char*>(file.data().data()),
+                              file.data().size());
+  BatchReader batches(rows);
+  if (!text.starts_with("ARROW1")) {
+    const auto reader = take(arrow::ipc::RecordBatchStreamReader::Open(open_mapped(file)), name);
+    return batches.read_all(*reader);
+  }
+  const auto reader = take(arrow::ipc::RecordBatchFileReader::Open(open_mapped(file)), name);
+  for (int i = 0; i < reader->num_record_batches(); ++i) {
+    batches.read(*take(reader->ReadRecordBatch(i), name));
+  }
+}
+
+}  // namespace strata::data

@@ -1,0 +1,192 @@
+#include "strata/data/token_cache.h"
+
+#include <elf.h>
+#include <fcntl.h>
+#include <link.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstring>
+#include <system_error>
+
+#include <xxhash.h>
+
+#include "strata/base/error.h"
+#include "strata/base/file.h"
+
+namespace strata::data {
+namespace {
+
+namespace fs = std::filesystem;
+
+// A hash of fields: each is hashed with its length, so that neighbours cannot run together.
+class KeyHash {
+ public:
+  KeyHash() : state_(XXH3_createState()) { XXH3_128bits_reset(state_); }
+  ~KeyHash() { XXH3_freeState(state_); }
+  KeyHash(const KeyHash&) = delete;
+  KeyHash& operator=(const KeyHash&) = delete;
+
+  void add(std::string_view bytes) {
+    const uint64_t size = bytes.size();
+    XXH3_128bits_update(state_, &size, sizeof size);
+    XXH3_128bits_update(state_, bytes.data(), bytes.size());
+  }
+  void add_file(const fs::path& path) {
+    const MappedFile file(path);
+    add({reinterpret_cast<const char*>(file.data().data()), file.data().size()});
+  }
+  std::string text() const {
+    const XXH128_hash_t hash = XXH3_128bits_digest(state_);
+    return fmt::format("{:016x}{:016x}", hash.high64, hash.low64);
+  }
+
+ private:
+  XXH3_state_t* state_;
+};
+
+// The linker's id of this program: another build may tokenize differently.
+std::string build_id() {
+  std::string id;
+  dl_iterate_phdr(
+      [](dl_phdr_info* info, size_t, void* out) {
+        for (int i = 0; i < info->dlpi_phnum; ++i) {
+          const ElfW(Phdr)& header = info->dlpi_phdr[i];
+          if (header.p_type != PT_NOTE) continue;
+          const char* at = reinterpret_cast<const char*>(info->dlpi_addr + header.p_vaddr);
+          const char* end = at + header.p_memsz;
+          while (at + sizeof(ElfW(Nhdr)) <= end) {
+            const auto* note = reinterpret_cast<const ElfW(Nhdr)*>(at);
+            const char* name = at + sizeof *note;
+            const char* content = name + (note->n_namesz + 3) / 4 * 4;
+            if (note->n_type == NT_GNU_BUILD_ID) {
+              static_cast<std::string*>(out)->assign(content, note->n_descsz);
+            }
+            at = content + (note->n_descsz + 3) / 4 * 4;
+          }
+        }
+        return 1;  // the first object is the program itself
+      },
+      &id);
+  if (!id.empty()) return id;
+  std::error_code error;
+  const auto time = fs::last_write_time("/proc/self/exe", error).time_since_epoch().count();
+  return fmt::format("{} {}", fs::file_size("/proc/self/exe", error), time);
+}
+
+// Held while it lives, also against other processes; the system frees it when a process dies.
+class FileLock {
+ public:
+  explicit FileLock(const fs::path& path)
+      : file_(::open(path.c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0644)) {
+    if (file_ < 0) throw IoError("{}: {}", path.string(), errno_text(errno));
+    int code;
+    do {
+      code = ::flock(file_, LOCK_EX);
+    } while (code != 0 && errno == EINTR);
+    if (code == 0) return;
+    const std::string text = errno_text(errno);
+    ::close(file_);
+    throw IoError("{}: {}", path.string(), text);
+  }
+  ~FileLock() { ::close(file_); }
+  FileLock(const FileLock&) = delete;
+  FileLock& operator=(const FileLock&) = delete;
+
+ private:
+  int file_;
+};
+
+constexpr std::chrono::hours kKeep{24 * 30};
+
+void remove_old(const fs::path& folder) {
+  std::error_code error;
+  const auto now = fs::file_time_type::clock::now();
+  for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
+    const auto time = it->last_write_time(error);
+    if (!error && now - time > kKeep) fs::remove(it->path(), error);
+    error.clear();
+  }
+}
+
+// Nothing where there is no such set; a broken one is removed.
+std::optional<TokenStore> find(const fs::path& path) {
+  std::error_code error;
+  if (!fs::exists(path, error)) return std::nullopt;
+  try {
+    TokenStore store = TokenStore::map(path);
+    fs::last_write_time(path, fs::file_time_type::clock::now(), error);  // used today
+    return store;
+  } catch (const FormatError&) {
+    fs::remove(path, error);
+  } catch (const IoError&) {  // removed meanwhile
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::string token_cache_key(const TokenSources& sources) {
+  KeyHash hash;
+  hash.add(build_id());
+  const DataRequest& request = sources.request;
+  for (const fs::path& file : find_data_files(request)) {
+    hash.add(file.filename().string());  // its extension is its format
+    hash.add_file(file);
+  }
+  hash.add(request.split);
+  hash.add(fmt::format("{} {} {}", fmt::join(request.weights, ","),
+                       request.weights.empty() ? 0 : request.seed, request.load.skip_bad_rows));
+  for (const auto& [wanted, name] : request.load.columns) hash.add(wanted), hash.add(name);
+  for (const fs::path& file : sources.tokenizer.files()) {
+    hash.add(file.filename().string());
+    hash.add_file(file);
+  }
+  const auto& specials = sources.tokenizer.specials();
+  for (const auto* token : {&specials.bos, &specials.eos, &specials.unk, &specials.pad,
+                            &specials.sep, &specials.cls, &specials.mask}) {
+    hash.add(token->value_or("(none)"));
+  }
+  hash.add(sources.template_source);
+  const PrepareOptions& o = sources.options;
+  const auto choice = [](const std::optional<bool>& value) { return value ? *value + 1 : 0; };
+  hash.add(o.dataset_text_field);
+  hash.add(fmt::format("{} {} {} {} {} {} {} {} {} {} {} {} {}", o.max_length, o.packing,
+                       o.packing_strategy, o.long_rows, o.skip_bad_rows,
+                       choice(o.add_special_tokens), o.append_concat_token,
+                       choice(o.completion_only_loss), o.assistant_only_loss, o.shuffle,
+                       o.shuffle ? o.seed : 0, o.vocab_size, o.separate_documents));
+  return hash.text();
+}
+
+CachedTokens load_or_make_tokens(const fs::path& folder, const std::string& key,
+                                 const std::function<Dataset()>& make) {
+  const fs::path path = folder / (key + ".tokens");
+  if (auto store = find(path)) return {.store = std::move(*store), .was_cached = true, .note = {}};
+  std::optional<FileLock> lock;
+  std::string note;
+  try {
+    std::error_code error;
+    fs::create_directories(folder, error);
+    lock.emplace(folder / (key + ".lock"));
+  } catch (const IoError& error) {
+    note = error.what();
+  }
+  if (lock) {
+    if (auto store = find(path))
+      return {.store = std::move(*store), .was_cached = true, .note = {}};
+  }
+  Dataset dataset = make();
+  if (!lock) return {.store = TokenStore(std::move(dataset)), .was_cached = false, .note = note};
+  try {
+    write_tokens(dataset, path);
+  } catch (const IoError& error) {
+    return {.store = TokenStore(std::move(dataset)), .was_cached = false, .note = error.what()};
+  }
+  remove_old(folder);
+  if (auto store = find(path)) return {.store = std::move(*store), .was_cached = false, .note = {}};
+  return {.store = TokenStore(std::move(dataset)), .was_cached = false, .note = {}};
+}
+
+}  // namespace strata::data

@@ -1,0 +1,44 @@
+// Tokenized sets on disk, found again by everything that they depend on. Owns: the key, the lock
+// that lets one process prepare a set while others wait, and the removal of old sets. Never
+// tokenizes.
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <span>
+#include <string>
+
+#include "strata/data/data_sets.h"
+#include "strata/data/token_store.h"
+#include "strata/text/tokenizer.h"
+
+namespace strata::data {
+
+// What a prepared set depends on.
+struct TokenSources {
+  const DataRequest& request;
+  const PrepareOptions& options;
+  const text::Tokenizer& tokenizer;
+  const std::string& template_source;
+};
+
+// 32 hexadecimal digits: the hash of the files' bytes in order, the split specification and
+// weights, the tokenizer's files and named tokens, the template, the options that change the
+// result, and the build of this program. Reads every file of the request once. Errors: as
+// find_data_files.
+std::string token_cache_key(const TokenSources& sources);
+
+struct CachedTokens {
+  TokenStore store;
+  bool was_cached = false;
+  std::string note;  // why the result was not kept; empty: it was
+};
+
+// The set of that key in `folder`, or what `make` returns, which is then kept. One process at a
+// time makes a set; others wait for it, and make it themselves only if that one fails. A folder
+// that cannot be written, or a full disk, costs only the keeping. Sets that nobody used for 30 days
+// are removed.
+CachedTokens load_or_make_tokens(const std::filesystem::path& folder, const std::string& key,
+                                 const std::function<Dataset()>& make);
+
+}  // namespace strata::data

@@ -1,0 +1,94 @@
+#include "strata/hf/hub_cache.h"
+
+#include <algorithm>
+#include <cctype>
+#include <cstdlib>
+
+#include "strata/base/error.h"
+#include "strata/base/file.h"
+
+namespace strata::hf {
+namespace {
+
+namespace fs = std::filesystem;
+
+// The variable's value with a leading ~ resolved; empty if it is not set.
+fs::path path_from(const char* variable) {
+  const char* value = std::getenv(variable);
+  if (value == nullptr || *value == '\0') return {};
+  const std::string text(value);
+  const char* home = std::getenv("HOME");
+  if (text.starts_with("~/") && home != nullptr) return fs::path(home) / text.substr(2);
+  return text;
+}
+
+std::string read_reference(const fs::path& path) {
+  std::string commit = read_file(path);
+  while (!commit.empty() && std::isspace(static_cast<unsigned char>(commit.back()))) {
+    commit.pop_back();
+  }
+  const bool is_name = !commit.empty() && commit.find('/') == std::string::npos && commit != "..";
+  if (is_name) return commit;
+  throw FormatError("{}: found \"{}\", expected the name of a commit", path.string(), commit);
+}
+
+}  // namespace
+
+bool is_hub_name(const std::string& name) {
+  if (name.empty() || name.find("..") != std::string::npos ||
+      name.find("--") != std::string::npos) {
+    return false;
+  }
+  if (std::count(name.begin(), name.end(), '/') > 1) return false;
+  const auto fits = [](char c) {
+    return std::isalnum(static_cast<unsigned char>(c)) || c == '-' || c == '_' || c == '.' ||
+           c == '/';
+  };
+  const char first = name.front(), last = name.back();
+  return first != '/' && first != '.' && first != '-' && last != '/' && last != '.' &&
+         std::ranges::all_of(name, fits);
+}
+
+fs::path hf_home() {
+  if (fs::path home = path_from("HF_HOME"); !home.empty()) return home;
+  if (fs::path cache = path_from("XDG_CACHE_HOME"); !cache.empty()) return cache / "huggingface";
+  const char* home = std::getenv("HOME");
+  return fs::path(home == nullptr ? "." : home) / ".cache" / "huggingface";
+}
+
+fs::path hub_cache_folder() {
+  for (const char* variable : {"HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"}) {
+    if (fs::path cache = path_from(variable); !cache.empty()) return cache;
+  }
+  return hf_home() / "hub";
+}
+
+fs::path repository_folder(const HubRequest& request) {
+  std::string name = request.kind == HubKind::kModel ? "models--" : "datasets--";
+  for (const char c : request.name) name += c == '/' ? std::string("--") : std::string(1, c);
+  return (request.cache.empty() ? hub_cache_folder() : request.cache) / name;
+}
+
+namespace {
+
+fs::path snapshot_folder(const HubRequest& request) {
+  const fs::path folder = repository_folder(request);
+  const fs::path reference = folder / "refs" / request.revision;
+  return folder / "snapshots" /
+         (fs::is_regular_file(reference) ? read_reference(reference) : request.revision);
+}
+
+}  // namespace
+
+bool has_snapshot(const HubRequest& request) { return fs::is_directory(snapshot_folder(request)); }
+
+fs::path find_snapshot(const HubRequest& request) {
+  const fs::path snapshot = snapshot_folder(request);
+  if (fs::is_directory(snapshot)) return snapshot;
+  throw IoError(
+      "{}: found no such path and no revision \"{}\" in the Hub cache ({}), expected one of them; "
+      "give a folder, or download it into the cache",
+      request.name, request.revision, repository_folder(request).string());
+}
+
+}  // namespace strata::hf

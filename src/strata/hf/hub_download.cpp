@@ -1,0 +1,381 @@
+#include "strata/hf/hub_download.h"
+
+#include <fcntl.h>
+#include <openssl/evp.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstdlib>
+#include <memory>
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include "strata/base/error.h"
+#include "strata/base/file.h"
+#include "strata/base/json.h"
+#include "strata/hf/http_client.h"
+
+namespace strata::hf {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int kTries = 5;
+
+std::string variable(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+std::string endpoint() {
+  std::string text = variable("HF_ENDPOINT");
+  if (text.empty()) text = "https://huggingface.co";
+  while (text.ends_with('/')) text.pop_back();
+  return text;
+}
+
+std::string read_token() {
+  std::string token = variable("HF_TOKEN");
+  if (token.empty() && fs::exists(hf_home() / "token")) token = read_file(hf_home() / "token");
+  while (!token.empty() && std::isspace(static_cast<unsigned char>(token.back()))) token.pop_back();
+  return token;
+}
+
+// Percent-encodes a path, but for its slashes.
+std::string encode_path(const std::string& path) {
+  std::string out;
+  for (const char c : path) {
+    const bool plain = std::isalnum(static_cast<unsigned char>(c)) || c == '-' || c == '_' ||
+                       c == '.' || c == '~' || c == '/';
+    out += plain ? std::string(1, c) : fmt::format("%{:02X}", static_cast<unsigned char>(c));
+  }
+  return out;
+}
+
+// A name that stays inside the folder it is put into.
+bool is_safe_path(const std::string& path) {
+  if (path.empty() || path.front() == '/') return false;
+  for (const fs::path& part : fs::path(path)) {
+    if (part == ".." || part == ".") return false;
+  }
+  return true;
+}
+
+// The hash that an ETag names: SHA-256 of large files, git's SHA-1 of small ones.
+class Checksum {
+ public:
+  Checksum(const std::string& etag, int64_t size)
+      : expected_(etag), context_(EVP_MD_CTX_new(), EVP_MD_CTX_free) {
+    const bool is_large = etag.size() == 64;
+    if (!is_large && etag.size() != 40) return;
+    if (etag.find_first_not_of("0123456789abcdef") != std::string::npos) return;
+    known_ = true;
+    EVP_DigestInit_ex(context_.get(), is_large ? EVP_sha256() : EVP_sha1(), nullptr);
+    if (!is_large) add(fmt::format("blob {}", size) + '\0');
+  }
+
+  void add(std::string_view bytes) {
+    if (known_) EVP_DigestUpdate(context_.get(), bytes.data(), bytes.size());
+  }
+  // True as well for an ETag that is no hash.
+  bool fits() {
+    if (!known_) return true;
+    std::array<unsigned char, EVP_MAX_MD_SIZE> digest;
+    unsigned int size = 0;
+    EVP_DigestFinal_ex(context_.get(), digest.data(), &size);
+    std::string found;
+    for (unsigned int i = 0; i < size; ++i) found += fmt::format("{:02x}", digest[i]);
+    return found == expected_;
+  }
+
+ private:
+  std::string expected_;
+  std::unique_ptr<EVP_MD_CTX, void (*)(EVP_MD_CTX*)> context_;
+  bool known_ = false;
+};
+
+// huggingface_hub locks the same file in the same way.
+class BlobLock {
+ public:
+  explicit BlobLock(const fs::path& path) {
+    fs::create_directories(path.parent_path());
+    file_ = ::open(path.c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0644);
+    if (file_ < 0) throw IoError("{}: {}", path.string(), errno_text(errno));
+    while (::flock(file_, LOCK_EX) != 0 && errno == EINTR) {
+    }
+  }
+  ~BlobLock() { ::close(file_); }
+  BlobLock(const BlobLock&) = delete;
+  BlobLock& operator=(const BlobLock&) = delete;
+
+ private:
+  int file_ = -1;
+};
+
+// The bytes of a download as they come, at the end of what is there already.
+class IncompleteFile {
+ public:
+  explicit IncompleteFile(fs::path path)
+      : path_(std::move(path)), file_(::open(path_.c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0644)) {
+    if (file_ < 0) throw IoError("{}: {}", path_.string(), errno_text(errno));
+    size_ = static_cast<int64_t>(fs::file_size(path_));
+  }
+  ~IncompleteFile() { ::close(file_); }
+  IncompleteFile(const IncompleteFile&) = delete;
+  IncompleteFile& operator=(const IncompleteFile&) = delete;
+
+  int64_t size() const { return size_; }
+  void clear() {
+    if (::ftruncate(file_, 0) != 0) throw IoError("{}: {}", path_.string(), errno_text(errno));
+    size_ = 0;
+  }
+  void append(std::span<const char> bytes) {
+    if (write_fully(file_, std::as_bytes(bytes), static_cast<uint64_t>(size_)) != bytes.size()) {
+      throw IoError("{}: {}", path_.string(), errno_text(errno));
+    }
+    size_ += static_cast<int64_t>(bytes.size());
+  }
+
+ private:
+  fs::path path_;
+  int file_;
+  int64_t size_ = 0;
+};
+
+struct RemoteFile {
+  std::string etag;
+  int64_t size = 0;  // 0: not said
+};
+
+class Downloader {
+ public:
+  Downloader(const HubRequest& request, const DownloadOptions& options)
+      : request_(request),
+        options_(options),
+        kind_(request.kind == HubKind::kModel ? "" : "datasets/"),
+        endpoint_(endpoint()),
+        token_(read_token()),
+        folder_(repository_folder(request)) {}
+
+  fs::path run() {
+    const Json info = read_info();
+    const std::string commit = info.at("sha").get<std::string>();
+    const fs::path snapshot = folder_ / "snapshots" / commit;
+    fs::create_directories(snapshot);
+    fs::create_directories(folder_ / "blobs");
+    for (const Json& sibling : info.at("siblings")) {
+      const std::string name = sibling.at("rfilename").get<std::string>();
+      if (options_.wants && !options_.wants(name)) continue;
+      if (!is_safe_path(name)) {
+        throw FormatError("{}: found a file \"{}\", expected a name inside the repository",
+                          request_.name, name);
+      }
+      fetch(commit, name, snapshot / name);
+    }
+    if (commit != request_.revision) {
+      const fs::path reference = folder_ / "refs" / request_.revision;
+      fs::create_directories(reference.parent_path());
+      write_file_atomically(reference, commit);
+    }
+    return snapshot;
+  }
+
+ private:
+  // Repeats `attempt` while it returns false (busy) or throws IoError.
+  void retry(const std::string& url, const std::function<bool()>& attempt) const {
+    std::string cause = "the server is busy";
+    for (int i = 0; i < kTries; ++i) {
+      if (i > 0) std::this_thread::sleep_for(std::chrono::milliseconds(200) * (1 << i));
+      try {
+        if (attempt()) return;
+      } catch (const IoError& error) {
+        cause = error.what();
+      }
+    }
+    throw IoError(
+        "{}: found no whole answer in {} tries (the last: {}), expected the file; try "
+        "again later, what came is kept",
+        url, kTries, cause);
+  }
+
+  [[noreturn]] void refuse(const std::string& url, int status) const {
+    const bool is_denied = status == 401 || status == 403;
+    throw IoError("{}: found status {}, expected the file; {}", url, status,
+                  is_denied       ? "set HF_TOKEN to a token that may read it"
+                  : status == 404 ? "check the name and the revision"
+                                  : "try again later");
+  }
+
+  static bool is_busy(int status) { return status == 429 || status >= 500; }
+
+  Json read_info() const {
+    const std::string url =
+        fmt::format("{}/api/{}{}/revision/{}", endpoint_, kind_.empty() ? "models/" : kind_,
+                    request_.name, encode_path(request_.revision));
+    std::string text;
+    int status = 0;
+    retry(url, [&] {
+      text.clear();
+      HttpClient client;
+      status = client
+                   .send({.url = url,
+                          .token = token_,
+                          .body =
+                              [&](const HttpResponse&, std::span<const char> bytes) {
+                                text.append(bytes.data(), bytes.size());
+                              }})
+                   .status;
+      return !is_busy(status);
+    });
+    if (status != 200) refuse(url, status);
+    const Json info = parse_json(text, url);
+    const bool fits = info.is_object() && info.contains("sha") && info["sha"].is_string() &&
+                      is_safe_path(info["sha"].get<std::string>()) && info.contains("siblings") &&
+                      info["siblings"].is_array();
+    if (fits) return info;
+    throw FormatError("{}: found no \"sha\" and \"siblings\", expected the Hub's answer", url);
+  }
+
+  RemoteFile read_head(const std::string& url) const {
+    RemoteFile remote;
+    int status = 0;
+    retry(url, [&] {
+      HttpClient client;
+      const HttpResponse response =
+          client.send({.url = url, .token = token_, .follows = false, .only_headers = true});
+      status = response.status;
+      const auto header = [&](const char* name) {
+        const auto it = response.headers.find(name);
+        return it == response.headers.end() ? std::string() : it->second;
+      };
+      remote.etag = header("x-linked-etag");
+      if (remote.etag.empty()) remote.etag = header("etag");
+      if (remote.etag.starts_with("W/")) remote.etag.erase(0, 2);
+      std::erase(remote.etag, '"');
+      std::string size = header("x-linked-size");
+      if (size.empty() && status == 200) size = header("content-length");
+      remote.size = std::strtoll(size.c_str(), nullptr, 10);
+      return !is_busy(status);
+    });
+    if (status != 200 && status / 100 != 3) refuse(url, status);
+    if (is_safe_path(remote.etag) && remote.etag.find('/') == std::string::npos) return remote;
+    throw FormatError("{}: found no usable ETag, expected the Hub's headers", url);
+  }
+
+  void fetch(const std::string& commit, const std::string& name, const fs::path& link) const {
+    if (fs::exists(link)) return;
+    const std::string url = fmt::format("{}/{}{}/resolve/{}/{}", endpoint_, kind_, request_.name,
+                                        commit, encode_path(name));
+    const RemoteFile remote = read_head(url);
+    const fs::path blob = folder_ / "blobs" / remote.etag;
+    const BlobLock lock(folder_.parent_path() / ".locks" / folder_.filename() /
+                        (remote.etag + ".lock"));
+    if (!fs::exists(blob)) download(url, name, remote, blob);
+    link_blob(blob, link);
+  }
+
+  void download(const std::string& url, const std::string& name, const RemoteFile& remote,
+                const fs::path& blob) const {
+    const fs::path part = blob.string() + ".incomplete";
+    retry(url, [&] { return transfer(url, name, remote, part); });
+    fsync_path(part);
+    fs::rename(part, blob);
+  }
+
+  // One attempt. False: the server is busy. A file with other bytes than announced is thrown away.
+  bool transfer(const std::string& url, const std::string& name, const RemoteFile& remote,
+                const fs::path& part) const {
+    IncompleteFile file(part);
+    if (remote.size > 0 && file.size() > remote.size) file.clear();
+    if (remote.size == 0 || file.size() < remote.size) {
+      bool is_first = true;
+      HttpClient client;
+      const HttpResponse response =
+          client.send({.url = url,
+                       .token = token_,
+                       .from = file.size(),
+                       .body = [&](const HttpResponse& answer, std::span<const char> bytes) {
+                         // A server without ranges sends everything again.
+                         if (is_first && answer.status == 200) file.clear();
+                         is_first = false;
+                         file.append(bytes);
+                         if (options_.progress) options_.progress(name, file.size(), remote.size);
+                       }});
+      if (is_busy(response.status)) return false;
+      if (response.status == 416) {
+        file.clear();
+        throw IoError("{}: found a range that the server does not have", url);
+      }
+      if (response.status != 200 && response.status != 206) refuse(url, response.status);
+    }
+    if (remote.size > 0 && file.size() != remote.size) {
+      throw IoError("{}: found {} bytes, expected {}", url, file.size(), remote.size);
+    }
+    const MappedFile content(part);
+    Checksum checksum(remote.etag, file.size());
+    checksum.add({reinterpret_cast<const char*>(content.data().data()), content.data().size()});
+    if (checksum.fits()) return true;
+    file.clear();
+    throw IoError("{}: found bytes with another checksum than {}", url, remote.etag);
+  }
+
+  static void link_blob(const fs::path& blob, const fs::path& link) {
+    fs::create_directories(link.parent_path());
+    const fs::path target = fs::relative(blob, link.parent_path());
+    std::error_code error;
+    fs::create_symlink(target, link, error);
+    // Another process made it, or the file system has no links.
+    if (!error || fs::exists(link)) return;
+    fs::remove(link, error);
+    fs::copy_file(blob, link);
+  }
+
+  const HubRequest& request_;
+  const DownloadOptions& options_;
+  std::string kind_;
+  std::string endpoint_;
+  std::string token_;
+  fs::path folder_;
+};
+
+}  // namespace
+
+bool is_offline() {
+  for (const char* name : {"HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"}) {
+    std::string value = variable(name);
+    for (char& c : value) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+    if (value == "1" || value == "true" || value == "yes" || value == "on") return true;
+  }
+  return false;
+}
+
+fs::path download_snapshot(const HubRequest& request, const DownloadOptions& options) {
+  if (is_offline()) {
+    throw ConfigError("{}: found HF_HUB_OFFLINE, expected leave to download it; unset it",
+                      request.name);
+  }
+  try {
+    return Downloader(request, options).run();
+  } catch (const fs::filesystem_error& error) {
+    throw IoError("{}: {}", error.path1().string(), error.code().message());
+  }
+}
+
+fs::path locate_model(const std::string& name_or_path, const fs::path& cache) {
+  if (fs::exists(name_or_path) || !is_hub_name(name_or_path)) return name_or_path;
+  const HubRequest request{.kind = HubKind::kModel, .name = name_or_path, .cache = cache};
+  if (has_snapshot(request)) return find_snapshot(request);
+  if (is_offline()) return name_or_path;
+  return download_snapshot(request, {.wants = [](const std::string& file) {
+                             const std::string extension = fs::path(file).extension().string();
+                             for (const char* wanted : {".safetensors", ".json", ".jinja", ".model",
+                                                        ".txt", ".tiktoken"}) {
+                               if (extension == wanted) return true;
+                             }
+                             return false;
+                           }});
+}
+
+}  // namespace strata::hf

@@ -1,0 +1,164 @@
+#include "strata/text/builtin_templates.h"
+
+#include <filesystem>
+#include <vector>
+
+#include "strata/base/error.h"
+#include "strata/base/file.h"
+
+namespace strata::text {
+namespace {
+
+constexpr std::string_view kChatmlTokens[] = {"<|im_start|>", "<|im_end|>"};
+constexpr std::string_view kChatml =
+    "{% for message in messages %}"
+    "{{ '<|im_start|>' + message['role'] + '\\n' }}"
+    "{% if message['role'] == 'assistant' %}"
+    "{% generation %}{{ message['content'] + '<|im_end|>' }}{% endgeneration %}{{ '\\n' }}"
+    "{% else %}{{ message['content'] + '<|im_end|>\\n' }}{% endif %}"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}";
+
+// The role's mark is plain text for most tokenizers; the end is their end-of-sequence token.
+constexpr std::string_view kZephyr =
+    "{% for message in messages %}"
+    "{{ '<|' + message['role'] + '|>\\n' }}"
+    "{% if message['role'] == 'assistant' %}"
+    "{% generation %}{{ message['content'] + eos_token }}{% endgeneration %}{{ '\\n' }}"
+    "{% else %}{{ message['content'] + eos_token + '\\n' }}{% endif %}"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|assistant|>\\n' }}{% endif %}";
+
+constexpr std::string_view kLlama2 =
+    "{% if messages[0]['role'] == 'system' %}"
+    "{% set system = '<<SYS>>\\n' + messages[0]['content'] + '\\n<</SYS>>\\n\\n' %}"
+    "{% set turns = messages[1:] %}"
+    "{% else %}{% set system = '' %}{% set turns = messages %}{% endif %}"
+    "{% for message in turns %}"
+    "{% if (message['role'] == 'user') != (loop.index0 % 2 == 0) %}"
+    "{{ raise_exception('Conversation roles must alternate user/assistant/user/assistant/...') }}"
+    "{% endif %}"
+    "{% if message['role'] == 'user' %}"
+    "{% set content = (system if loop.first else '') + message['content'].strip() %}"
+    "{{ bos_token + '[INST] ' + content + ' [/INST]' }}"
+    "{% elif message['role'] == 'assistant' %}"
+    "{% generation %}{{ ' ' + message['content'].strip() + ' ' + eos_token }}{% endgeneration %}"
+    "{% else %}{{ raise_exception('Only user, assistant and system roles are supported, found ' + "
+    "message['role']) }}{% endif %}"
+    "{% endfor %}";
+
+constexpr std::string_view kLlama3Tokens[] = {"<|start_header_id|>", "<|end_header_id|>",
+                                              "<|eot_id|>"};
+constexpr std::string_view kLlama3 =
+    "{{ bos_token }}"
+    "{% for message in messages %}"
+    "{{ '<|start_header_id|>' + message['role'] + '<|end_header_id|>\\n\\n' }}"
+    "{% if message['role'] == 'assistant' %}"
+    "{% generation %}{{ message['content'].strip() + '<|eot_id|>' }}{% endgeneration %}"
+    "{% else %}{{ message['content'].strip() + '<|eot_id|>' }}{% endif %}"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}"
+    "{% endif %}";
+
+constexpr std::string_view kAlpaca =
+    "{{ bos_token }}"
+    "{% for message in messages %}"
+    "{% if message['role'] == 'system' %}{{ message['content'] + '\\n\\n' }}"
+    "{% elif message['role'] == 'user' %}"
+    "{% if loop.first %}{{ 'Below is an instruction that describes a task. Write a response that "
+    "appropriately completes the request.\\n\\n' }}{% endif %}"
+    "{{ '### Instruction:\\n' + message['content'] + '\\n\\n' }}"
+    "{% elif message['role'] == 'assistant' %}"
+    "{{ '### Response:\\n' }}"
+    "{% generation %}{{ message['content'] + eos_token }}{% endgeneration %}{{ '\\n\\n' }}"
+    "{% else %}{{ raise_exception('Only user, assistant and system roles are supported, found ' + "
+    "message['role']) }}{% endif %}"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}{{ '### Response:\\n' }}{% endif %}";
+
+constexpr std::string_view kVicuna =
+    "{{ bos_token }}"
+    "{% if messages[0]['role'] == 'system' %}{{ messages[0]['content'] }}{% else %}"
+    "{{ \"A chat between a curious user and an artificial intelligence assistant. The assistant "
+    "gives helpful, detailed, and polite answers to the user's questions.\" }}{% endif %}"
+    "{% for message in messages %}"
+    "{% if message['role'] == 'user' %}{{ ' USER: ' + message['content'] }}"
+    "{% elif message['role'] == 'assistant' %}{{ ' ASSISTANT:' }}"
+    "{% generation %}{{ ' ' + message['content'] + eos_token }}{% endgeneration %}"
+    "{% elif message['role'] != 'system' or not loop.first %}"
+    "{{ raise_exception('Only user, assistant and a first system message are supported, found ' + "
+    "message['role']) }}{% endif %}"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}{{ ' ASSISTANT:' }}{% endif %}";
+
+// <|system|>...<|endoftext|><|prompter|>...<|endoftext|><|assistant|>...<|endoftext|>
+constexpr std::string_view kOasstTokens[] = {"<|prompter|>", "<|assistant|>", "<|endoftext|>"};
+constexpr std::string_view kOasst =
+    "{% for message in messages %}"
+    "{% if message['role'] == 'system' %}{{ '<|system|>' + message['content'] + '<|endoftext|>' }}"
+    "{% elif message['role'] in ['user', 'prompter'] %}"
+    "{{ '<|prompter|>' + message['content'] + '<|endoftext|>' }}"
+    "{% elif message['role'] == 'assistant' %}{{ '<|assistant|>' }}"
+    "{% generation %}{{ message['content'] + '<|endoftext|>' }}{% endgeneration %}"
+    "{% else %}{{ raise_exception('Only system, user (or prompter) and assistant roles are "
+    "supported, found ' + message['role']) }}{% endif %}"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}";
+
+constexpr BuiltinTemplate kTemplates[] = {
+    {"chatml", kChatml, kChatmlTokens},  {"zephyr", kZephyr, {}}, {"llama-2", kLlama2, {}},
+    {"llama-3", kLlama3, kLlama3Tokens}, {"alpaca", kAlpaca, {}}, {"vicuna", kVicuna, {}},
+    {"oasst", kOasst, kOasstTokens},
+};
+
+TemplateSource builtin_source(const Tokenizer& tokenizer, const std::string& format) {
+  std::vector<std::string_view> names;
+  for (const BuiltinTemplate& one : kTemplates) {
+    names.push_back(one.name);
+    if (one.name != format) continue;
+    for (const std::string_view token : one.tokens) {
+      if (tokenizer.token_to_id(token)) continue;
+      throw ConfigError(
+          "chat_template_format: found no token \"{}\" in the tokenizer, expected the tokens of "
+          "{}; choose a format that the model was made for, or add the token to tokenizer and "
+          "model",
+          token, format);
+    }
+    if (!tokenizer.specials().eos && one.source.find("eos_token") != std::string_view::npos) {
+      throw ConfigError(
+          "chat_template_format: found a tokenizer without an end-of-sequence token, expected one "
+          "for {}; pass --eos_token",
+          format);
+    }
+    return {.text = std::string(one.source), .name = "chat template " + format};
+  }
+  throw ConfigError("chat_template_format: found \"{}\", expected none, {}", format,
+                    fmt::join(names, ", "));
+}
+
+TemplateSource file_source(const std::filesystem::path& path) {
+  if (!std::filesystem::is_directory(path)) return {read_file(path), path.string()};
+  const std::filesystem::path file = path / "chat_template.jinja";
+  std::string source =
+      std::filesystem::exists(file) ? read_file(file) : Tokenizer::load(path)->chat_template();
+  if (source.empty()) {
+    throw ConfigError(
+        "chat_template_path: found no chat template in {}, expected chat_template.jinja or a "
+        "tokenizer that has one; name the file itself",
+        path.string());
+  }
+  return {std::move(source), path.string()};
+}
+
+}  // namespace
+
+std::span<const BuiltinTemplate> builtin_templates() { return kTemplates; }
+
+TemplateSource choose_chat_template(const Tokenizer& tokenizer, const std::string& path,
+                                    const std::string& format) {
+  if (!path.empty()) return file_source(path);
+  if (format != "none") return builtin_source(tokenizer, format);
+  return {.text = tokenizer.chat_template()};
+}
+
+}  // namespace strata::text

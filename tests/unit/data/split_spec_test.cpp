@@ -1,0 +1,86 @@
+// Oracle: datasets' ReadInstruction (its rounding rules, and values computed with it by hand);
+// numpy's Generator.choice for mixtures (tests/parity/test_sources.py compares both with the
+// packages).
+#include "strata/data/split_spec.h"
+
+#include <cstdlib>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "strata/base/error.h"
+#include "strata/data/data_sets.h"
+#include "temporary_folder.h"
+
+namespace strata::data {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using Range = std::pair<int64_t, int64_t>;
+
+Range range_of(const std::string& text, int64_t num_rows) {
+  return parse_split(text).at(0).range(num_rows);
+}
+
+TEST(SplitSpec, RangesAreTheReferences) {
+  EXPECT_EQ(range_of("train", 7), Range(0, 7));
+  EXPECT_EQ(range_of("train[:3]", 7), Range(0, 3));
+  EXPECT_EQ(range_of("train[-2:]", 7), Range(5, 7));
+  EXPECT_EQ(range_of("train[1_0:20]", 15), Range(10, 15));
+  EXPECT_EQ(range_of("train[5:2]", 7), Range(5, 5));
+  EXPECT_EQ(range_of("train[:50%]", 7), Range(0, 4));  // 3.5 to even
+  EXPECT_EQ(range_of("train[50%:]", 5), Range(2, 5));  // 2.5 to even
+  EXPECT_EQ(range_of("train[-10%:]", 20), Range(18, 20));
+  EXPECT_EQ(range_of("train[-100:]", 7), Range(0, 7));
+}
+
+TEST(SplitSpec, HasParts) {
+  const auto parts = parse_split("train[:10%] + test[5:] +valid");
+  ASSERT_EQ(parts.size(), 3u);
+  EXPECT_EQ(parts[1].split, "test");
+  EXPECT_TRUE(parts[2].is_whole());
+  EXPECT_THAT(split_list(" train[:1] , test,"), ElementsAre("train[:1]", "test"));
+}
+
+TEST(SplitSpec, RefusesWhatIsNoSplit) {
+  for (const char* text : {"", "train[", "train[5]", "train[a:b]", "train[:101%]", "train[1:50%]",
+                           "train[%:]", "tr ain", "train[:9999999999999999999]"}) {
+    EXPECT_THAT(message_of<ConfigError>([&] { parse_split(text); }),
+                HasSubstr(std::string("splits: found \"") + text + "\""))
+        << text;
+  }
+}
+
+TEST(DataSets, SlicesAndSeveralSets) {
+  ::setenv("HF_HUB_OFFLINE", "1", /*overwrite=*/1);
+  const TemporaryFolder folder;
+  const auto a =
+      folder.write("a.jsonl", "{\"v\": 0}\n{\"v\": 1}\n{\"v\": 2}\n{\"v\": 3}\n").string();
+  const auto b = folder.write("b.jsonl", "{\"v\": 10}\n{\"v\": 11}\n").string();
+  const auto values = [](const DataRequest& request) {
+    std::vector<int> all;
+    for (const Row& row : load_data(request).rows) all.push_back(row.fields.at("v").get<int>());
+    return all;
+  };
+  EXPECT_THAT(values({.names = a + ", " + b}), ElementsAre(0, 1, 2, 3, 10, 11));
+  EXPECT_THAT(values({.names = a, .split = "train[2:]+train[:1]"}), ElementsAre(2, 3, 0));
+  EXPECT_THAT(values({.names = a + "," + b, .split = "train[:50%]"}), ElementsAre(0, 1, 10));
+  EXPECT_THAT(message_of<ConfigError>([&] { load_data({.names = b, .split = "train[:10%]"}); }),
+              HasSubstr("found no row in train[:10%]"));
+  EXPECT_THAT(message_of<IoError>([&] {
+                load_data({.names = "someone/else", .hub_cache = folder.path().string()});
+              }),
+              HasSubstr("datasets--someone--else"));
+}
+
+TEST(DataSets, InterleavesUntilOneIsUsedUp) {
+  const std::vector<size_t> order = interleave({3, 100}, {1, 1}, 42);
+  EXPECT_EQ(std::count(order.begin(), order.end(), 0u), 3);
+  EXPECT_EQ(order.back(), 0u);
+  EXPECT_THROW(interleave({3, 100}, {1}, 42), ConfigError);
+  EXPECT_THROW(interleave({3, 100}, {1, 0}, 42), ConfigError);
+}
+
+}  // namespace
+}  // namespace strata::data

@@ -1,0 +1,196 @@
+// Oracle: round trip; a changed input gives another key; two processes at once make a set once.
+#include "strata/data/token_cache.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <random>
+#include <thread>
+
+#include "byte_tokenizer.h"
+#include "strata/base/error.h"
+#include "strata/base/file.h"
+
+namespace strata::data {
+namespace {
+
+using ::testing::ElementsAreArray;
+using ::testing::HasSubstr;
+
+Dataset make_dataset() {
+  Dataset dataset;
+  dataset.rows = {{{1, 2, 3}, {-100, 2, 3}, {3}}, {{}, {}, {}}, {{4, 5, 6}, {4, 5, -100}, {1, 2}}};
+  dataset.num_sources = 7;
+  dataset.num_dropped = 1;
+  dataset.num_long = 2;
+  dataset.bad_rows = {3, "f.jsonl:1: \"found\" \xc3\xa9"};
+  dataset.num_tokens = 6;
+  dataset.num_targets = 3;
+  dataset.num_split_prompts = 4;
+  return dataset;
+}
+
+void expect_equal(const TokenStore& store, const Dataset& expected) {
+  ASSERT_EQ(store.size(), expected.rows.size());
+  for (size_t i = 0; i < store.size(); ++i) {
+    const auto vector_of = [](std::span<const int32_t> s) {
+      return std::vector(s.begin(), s.end());
+    };
+    EXPECT_THAT(vector_of(store[i].ids), ElementsAreArray(expected.rows[i].ids));
+    EXPECT_THAT(vector_of(store[i].labels), ElementsAreArray(expected.rows[i].labels));
+    EXPECT_THAT(vector_of(store[i].lengths), ElementsAreArray(expected.rows[i].lengths));
+  }
+  EXPECT_EQ(store.stats().num_sources, expected.num_sources);
+  EXPECT_EQ(store.stats().num_dropped, expected.num_dropped);
+  EXPECT_EQ(store.stats().num_long, expected.num_long);
+  EXPECT_EQ(store.stats().bad_rows.count, expected.bad_rows.count);
+  EXPECT_EQ(store.stats().bad_rows.first, expected.bad_rows.first);
+  EXPECT_EQ(store.stats().num_tokens, expected.num_tokens);
+  EXPECT_EQ(store.stats().num_targets, expected.num_targets);
+  EXPECT_EQ(store.stats().num_split_prompts, expected.num_split_prompts);
+}
+
+TEST(TokenStore, ComesBackFromItsFile) {
+  const TemporaryFolder folder;
+  write_tokens(make_dataset(), folder.path() / "a.tokens");
+  expect_equal(TokenStore::map(folder.path() / "a.tokens"), make_dataset());
+  expect_equal(TokenStore(make_dataset()), make_dataset());
+  write_tokens(Dataset{}, folder.path() / "empty.tokens");
+  EXPECT_EQ(TokenStore::map(folder.path() / "empty.tokens").size(), 0u);
+}
+
+TEST(TokenStore, RefusesEveryDamagedFile) {
+  const TemporaryFolder folder;
+  const auto path = folder.path() / "a.tokens";
+  write_tokens(make_dataset(), path);
+  const std::string whole = read_file(path);
+  for (size_t size = 0; size < whole.size(); size += 3) {
+    EXPECT_THROW(TokenStore::map(folder.write("cut.tokens", whole.substr(0, size))), FormatError);
+  }
+  // Any other byte in head, statistics or positions: an error, or a store that can be read.
+  std::mt19937 random(1);
+  for (int round = 0; round < 3000; ++round) {
+    std::string broken = whole;
+    broken[random() % broken.size()] = static_cast<char>(random());
+    try {
+      const TokenStore store = TokenStore::map(folder.write("broken.tokens", broken));
+      int64_t sum = 0;
+      for (size_t i = 0; i < store.size(); ++i) {
+        for (const int32_t id : store[i].ids) sum += id;
+        for (const int32_t length : store[i].lengths) sum += length;
+      }
+      EXPECT_NE(sum, INT64_MIN);
+    } catch (const FormatError&) {
+    }
+  }
+}
+
+TEST(TokenCache, MakesASetOnce) {
+  const TemporaryFolder folder;
+  int made = 0;
+  const auto make = [&made] {
+    ++made;
+    return make_dataset();
+  };
+  EXPECT_FALSE(load_or_make_tokens(folder.path() / "new", "k", make).was_cached);
+  const CachedTokens second = load_or_make_tokens(folder.path() / "new", "k", make);
+  EXPECT_TRUE(second.was_cached);
+  EXPECT_EQ(made, 1);
+  expect_equal(second.store, make_dataset());
+  EXPECT_FALSE(load_or_make_tokens(folder.path() / "new", "other", make).was_cached);
+  // A damaged file is made again.
+  std::ofstream(folder.path() / "new" / "k.tokens") << "nonsense";
+  EXPECT_FALSE(load_or_make_tokens(folder.path() / "new", "k", make).was_cached);
+  EXPECT_EQ(made, 3);
+}
+
+TEST(TokenCache, WorksWithoutAFolder) {
+  const TemporaryFolder folder;
+  const auto file = folder.write("file", "");
+  const CachedTokens tokens = load_or_make_tokens(file / "below", "k", make_dataset);
+  expect_equal(tokens.store, make_dataset());
+  EXPECT_THAT(tokens.note, HasSubstr("file/below"));
+}
+
+TEST(TokenCache, AnErrorLeavesNothing) {
+  const TemporaryFolder folder;
+  const auto fail = []() -> Dataset { throw FormatError("bad row"); };
+  EXPECT_THROW(load_or_make_tokens(folder.path(), "k", fail), FormatError);
+  EXPECT_FALSE(load_or_make_tokens(folder.path(), "k", make_dataset).was_cached);
+}
+
+// Processes that start together: one makes the set, the others wait for it.
+TEST(TokenCache, OneOfSeveralProcessesMakesIt) {
+  const TemporaryFolder folder;
+  std::vector<pid_t> children;
+  for (int i = 0; i < 6; ++i) {
+    const pid_t child = fork();
+    if (child == 0) {
+      const CachedTokens tokens = load_or_make_tokens(folder.path(), "k", [] {
+        std::this_thread::sleep_for(std::chrono::milliseconds(100));
+        return make_dataset();
+      });
+      _exit(tokens.store.size() != 3 ? 2 : tokens.was_cached ? 0 : 1);
+    }
+    children.push_back(child);
+  }
+  int made = 0;
+  for (const pid_t child : children) {
+    int status = 0;
+    ASSERT_EQ(waitpid(child, &status, 0), child);
+    ASSERT_TRUE(WIFEXITED(status));
+    ASSERT_LT(WEXITSTATUS(status), 2);
+    made += WEXITSTATUS(status);
+  }
+  EXPECT_EQ(made, 1);
+}
+
+TEST(TokenCache, TheKeyFollowsEverythingThatMatters) {
+  const TemporaryFolder folder;
+  const auto file = folder.write("a.jsonl", "{\"text\": \"x\"}\n").string();
+  const auto tokenizer = make_byte_tokenizer(folder);
+  DataRequest request{.names = file};
+  PrepareOptions options;
+  std::string chat_template = "t";
+  const auto key = [&] { return token_cache_key({request, options, *tokenizer, chat_template}); };
+  std::vector<std::string> keys = {key()};
+  EXPECT_EQ(key(), keys[0]);
+  EXPECT_EQ(keys[0].size(), 32u);
+  options.threads = 7;  // changes no result
+  options.subject = "other";
+  EXPECT_EQ(key(), keys[0]);
+  const auto expect_new = [&] {
+    keys.push_back(key());
+    EXPECT_EQ(std::count(keys.begin(), keys.end(), keys.back()), 1) << keys.size();
+  };
+  options.max_length = 10, expect_new();
+  options.packing = true, expect_new();
+  options.packing_strategy = "wrapped", expect_new();
+  options.long_rows = "drop", expect_new();
+  options.skip_bad_rows = true, expect_new();
+  options.add_special_tokens = false, expect_new();
+  options.add_special_tokens = true, expect_new();
+  options.append_concat_token = true, expect_new();
+  options.completion_only_loss = false, expect_new();
+  options.assistant_only_loss = true, expect_new();
+  options.shuffle = true, expect_new();
+  options.seed = 1, expect_new();
+  options.vocab_size = 300, expect_new();
+  options.separate_documents = false, expect_new();
+  options.dataset_text_field = "t", expect_new();
+  chat_template = "u", expect_new();
+  tokenizer->set_eos_token("<|e|>"), expect_new();
+  request.split = "train[:1]", expect_new();
+  request.load.columns = {{"text", "t"}}, expect_new();
+  request.load.skip_bad_rows = true, expect_new();
+  folder.write("a.jsonl", "{\"text\": \"y\"}\n"), expect_new();
+  request.names = file + "," + file, expect_new();
+  request.weights = {1, 1}, expect_new();
+  request.seed = 3, expect_new();
+}
+
+}  // namespace
+}  // namespace strata::data
