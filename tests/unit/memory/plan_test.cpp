@@ -88,7 +88,7 @@ Phase measured_backward(const shard::ScheduleOptions& options, bool frozen,
 }
 
 TEST(Plan, EqualsWhatARunTakesByKind) {
-  ASSERT_TRUE(install_cpu_allocator());
+  ASSERT_TRUE(install_cpu_allocator(/*even_in_sanitized_builds=*/true));
   for (bool checkpointing : {true, false}) {
     for (bool frozen : {true, false}) {
       SCOPED_TRACE(fmt::format("checkpointing {} frozen {}", checkpointing, frozen));
@@ -157,7 +157,7 @@ TEST(Plan, NothingIsLeftWhenTheWalkEnds) {
 }
 
 TEST(CpuAllocator, TensorsLargeAndSmallKeepTheirValues) {
-  ASSERT_TRUE(install_cpu_allocator());
+  ASSERT_TRUE(install_cpu_allocator(/*even_in_sanitized_builds=*/true));
   const int64_t before = cpu_account()->bytes_in_use();
   const at::Tensor large = at::arange(100'000, at::kFloat), small = at::arange(10, at::kFloat);
   EXPECT_EQ(cpu_account()->bytes_in_use(), before + 400'000);
