@@ -36,10 +36,6 @@ int run_merge_weights(const std::vector<std::string>& arguments);
 int run_merge_adapter(const std::vector<std::string>& arguments);
 int run_plan(const std::vector<std::string>& arguments);
 
-// Public guides name their own script; the recipe stands in for it, which is said on standard
-// error. Throws ConfigError for what is no recipe.
-void require_recipe(const std::string& program);
-
 // True when --help or -h is among the arguments.
 bool wants_help(const std::vector<std::string>& arguments);
 

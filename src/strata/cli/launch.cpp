@@ -71,24 +71,6 @@ int run_ranks(const config::LaunchConfig& launch, launch::LaunchPlan& plan) {
 
 }  // namespace
 
-void require_recipe(const std::string& program) {
-  if (program == "sft") return;
-  const std::string name = std::filesystem::path(program).filename().string();
-  if (name.find("seq2seq") != std::string::npos) {
-    throw ConfigError(
-        "{}: found a sequence-to-sequence recipe, expected sft; it is not supported "
-        "in this version",
-        program);
-  }
-  if (!name.ends_with(".py")) {
-    throw ConfigError(
-        "{}: found an unknown recipe, expected sft or a script's name ending in .py; "
-        "for a program of your own add --no_python",
-        program);
-  }
-  fmt::print(stderr, "{}: running the built-in recipe sft in its place\n", program);
-}
-
 int run_launch(const std::vector<std::string>& arguments) {
   const double start_time = seconds_since_1970();
   if (!arguments.empty() && wants_help({arguments[0]})) {
