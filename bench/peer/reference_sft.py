@@ -10,7 +10,7 @@ import time
 import torch
 from datasets import load_dataset
 from peft import LoraConfig
-from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
+from transformers import AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig, TrainerCallback
 from trl import SFTConfig, SFTTrainer
 
 
@@ -37,6 +37,7 @@ def parse_options():
     parser.add_argument("--inputs", required=True)
     parser.add_argument("--output", required=True)
     parser.add_argument("--lora", action="store_true")
+    parser.add_argument("--nf4", action="store_true", help="the base in 4 bits, double quantisation")
     parser.add_argument("--checkpointing", action="store_true")
     parser.add_argument("--steps", type=int, default=6)
     parser.add_argument("--rows", type=int, default=4)
@@ -54,8 +55,13 @@ def main():
         learning_rate=1e-4, lr_scheduler_type="cosine", warmup_steps=0, logging_steps=1, save_strategy="no",
         eval_strategy="no", gradient_checkpointing=options.checkpointing, report_to="none", seed=100)
     lora = LoraConfig(r=8, lora_alpha=16, lora_dropout=0.0, target_modules="all-linear", task_type="CAUSAL_LM")
+    quantised = {}
+    if options.nf4:
+        quantised = {"device_map": "cpu", "quantization_config": BitsAndBytesConfig(
+            load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True,
+            bnb_4bit_compute_dtype=torch.float32)}
     trainer = SFTTrainer(
-        model=AutoModelForCausalLM.from_pretrained(f"{options.inputs}/model", dtype=torch.float32),
+        model=AutoModelForCausalLM.from_pretrained(f"{options.inputs}/model", dtype=torch.float32, **quantised),
         processing_class=AutoTokenizer.from_pretrained(f"{options.inputs}/model"), args=config,
         train_dataset=load_dataset("json", data_files=files)["train"],
         peft_config=lora if options.lora else None, callbacks=[Clock()])

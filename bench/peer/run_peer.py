@@ -16,12 +16,15 @@ import time
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
-RANKS, ROWS, LENGTH = 2, 4, 512
+CORES, ROWS, LENGTH = 2, 4, 512
+# Mode, checkpointing, ranks. Two ranks have a thread each; one has two.
 CASES = {
-    "full, checkpointing": ("full", True),
-    "LoRA, checkpointing": ("lora", True),
-    "full": ("full", False),
-    "LoRA": ("lora", False),
+    "full, checkpointing": ("full", True, 2),
+    "LoRA, checkpointing": ("lora", True, 2),
+    "full": ("full", False, 2),
+    "LoRA": ("lora", False, 2),
+    "LoRA, one rank": ("lora", False, 1),
+    "QLoRA NF4 double, one rank": ("qlora", False, 1),
 }
 
 
@@ -33,15 +36,16 @@ class Run:
     first_step_begun: float
     losses: list
     peak_rss_mb: float
+    ranks: int
 
     def tokens_per_second(self):
         durations = [b - a for a, b in zip(self.step_ends, self.step_ends[1:])]
-        return RANKS * ROWS * LENGTH / statistics.median(durations)
+        return self.ranks * ROWS * LENGTH / statistics.median(durations)
 
 
-def execute(command, log):
+def execute(command, log, ranks):
     """Runs the command; returns (start time, output, largest resident set of its processes in MB)."""
-    environment = dict(os.environ, OMP_NUM_THREADS="1", TOKENIZERS_PARALLELISM="false", HF_HUB_OFFLINE="1",
+    environment = dict(os.environ, OMP_NUM_THREADS=str(CORES // ranks), TOKENIZERS_PARALLELISM="false", HF_HUB_OFFLINE="1",
                        TRANSFORMERS_OFFLINE="1", HF_DATASETS_OFFLINE="1")
     start = time.time()
     with open(log, "w+") as output:
@@ -55,36 +59,39 @@ def execute(command, log):
     return start, text, usage.ru_maxrss / 1024
 
 
-def run_reference(inputs, output, lora, checkpointing, steps):
-    command = [pathlib.Path(sys.executable).parent / "accelerate", "launch", "--config_file", HERE / "fsdp2_cpu.yaml",
-               HERE / "reference_sft.py", "--inputs", inputs, "--output", output, "--steps", steps, "--rows", ROWS,
+def run_reference(inputs, output, mode, checkpointing, steps, ranks):
+    bin = pathlib.Path(sys.executable).parent
+    starter = ([bin / "accelerate", "launch", "--config_file", HERE / "fsdp2_cpu.yaml"] if ranks > 1 else [sys.executable])
+    command = [*starter, HERE / "reference_sft.py", "--inputs", inputs, "--output", output, "--steps", steps, "--rows", ROWS,
                "--length", LENGTH]
-    command += ["--lora"] * lora + ["--checkpointing"] * checkpointing
-    start, text, peak = execute([str(part) for part in command], output / "log.txt")
+    command += ["--lora"] * (mode != "full") + ["--nf4"] * (mode == "qlora") + ["--checkpointing"] * checkpointing
+    start, text, peak = execute([str(part) for part in command], output / "log.txt", ranks)
     rows = [json.loads(line) for line in text.splitlines() if line.startswith(('{"begin"', '{"step"'))]
     return Run(step_ends=[row["time"] - start for row in rows if "time" in row],
                first_step_begun=next(row["begin"] for row in rows if "begin" in row) - start,
-               losses=[row["loss"] for row in rows if "loss" in row], peak_rss_mb=peak)
+               losses=[row["loss"] for row in rows if "loss" in row], peak_rss_mb=peak, ranks=ranks)
 
 
-def run_strata(program, inputs, output, lora, checkpointing, steps):
+def run_strata(program, inputs, output, mode, checkpointing, steps, ranks):
     flags = {
         "model_name_or_path": inputs / "model", "dataset_name": inputs / "data", "output_dir": output, "max_steps": steps,
         "per_device_train_batch_size": ROWS, "max_length": LENGTH, "packing": True, "packing_strategy": "wrapped",
         "bf16": False, "learning_rate": 1e-4, "lr_scheduler_type": "cosine", "warmup_steps": 0, "logging_steps": 1,
         "save_strategy": "no", "eval_strategy": "no", "gradient_checkpointing": checkpointing, "seed": 100}
-    if lora:
+    if mode == "qlora":
+        flags |= {"load_in_4bit": True, "bnb_4bit_use_double_quant": True}
+    if mode != "full":
         flags |= {"use_peft": True, "lora_r": 8, "lora_alpha": 16, "lora_dropout": 0.0, "lora_target_modules": "all-linear"}
-    command = [program, "launch", "--num_processes", RANKS, "--cpu", "sft"]
+    command = [program, "launch", "--num_processes", ranks, "--cpu", "sft"]
     for name, value in flags.items():
         command += [f"--{name}", str(value).lower() if isinstance(value, bool) else value]
-    _, _, peak = execute([str(part) for part in command], output / "log.txt")
+    _, _, peak = execute([str(part) for part in command], output / "log.txt", ranks)
     rows = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
     rows = [row for row in rows if "loss" in row]
     first = rows[0]["elapsed_seconds"]
     return Run(step_ends=[row["elapsed_seconds"] for row in rows],
-               first_step_begun=first - RANKS * ROWS * LENGTH / rows[0]["tokens_per_second"],
-               losses=[row["loss"] for row in rows], peak_rss_mb=peak)
+               first_step_begun=first - ranks * ROWS * LENGTH / rows[0]["tokens_per_second"],
+               losses=[row["loss"] for row in rows], peak_rss_mb=peak, ranks=ranks)
 
 
 def best(runs):
@@ -111,18 +118,18 @@ def machine():
 
 
 def versions():
-    names = ("torch", "transformers", "accelerate", "trl", "peft", "datasets")
+    names = ("torch", "transformers", "accelerate", "trl", "peft", "bitsandbytes", "datasets")
     return ", ".join(f"{name} {importlib.metadata.version(name)}" for name in names)
 
 
-def save(lines, raw):
+def save(name, lines, raw):
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=ROOT).stdout.strip()
     today = datetime.date.today().isoformat()
-    path = ROOT / "bench" / "results" / f"{today}-peer.md"
+    path = ROOT / "bench" / "results" / f"{today}-{name}.md"
     path.parent.mkdir(exist_ok=True)
     path.write_text("\n".join([
         f"# {today}: the reference stack and Strata", "", f"Commit {commit}. {machine()}. {versions()}.",
-        f"`bench/peer/run_peer.py {' '.join(sys.argv[1:])}`: {RANKS} ranks of one thread, fp32, {ROWS} x {LENGTH} tokens per rank.",
+        f"`bench/peer/run_peer.py {' '.join(sys.argv[1:])}`: two ranks of one thread, or one of two; fp32, {ROWS} x {LENGTH} tokens per rank.",
         "", *lines, "", "Every run, in the order in which they ran:", "```", *raw, "```", ""]))
     print(f"saved: {path.relative_to(ROOT)}")
 
@@ -134,7 +141,8 @@ def parse_options():
     parser.add_argument("--steps", type=int, default=6)
     parser.add_argument("--strata", default=ROOT / "build/release/strata")
     parser.add_argument("--folder", type=pathlib.Path, default=ROOT / "build/bench/peer", help="for inputs and outputs")
-    parser.add_argument("--save", action="store_true", help="write bench/results/DATE-peer.md")
+    parser.add_argument("--save", action="store_true", help="write bench/results/DATE-NAME.md")
+    parser.add_argument("--name", default="peer", help="of the file that --save writes")
     options = parser.parse_args()
     if options.steps < 3 or options.rounds < 1:
         parser.error("found too little to measure, expected at least 3 steps and 1 round")
@@ -148,7 +156,7 @@ def main():
         subprocess.run([sys.executable, HERE / "make_inputs.py", inputs], check=True)
     lines, raw = [HEADER], []
     print(HEADER, flush=True)
-    for name, (mode, checkpointing) in CASES.items():
+    for name, (mode, checkpointing, ranks) in CASES.items():
         if options.cases.lower() not in name.lower():
             continue
         runs = {"reference": [], "strata": []}
@@ -157,14 +165,14 @@ def main():
                 output = options.folder / side
                 shutil.rmtree(output, ignore_errors=True)
                 output.mkdir(parents=True)
-                arguments = (inputs, output, mode == "lora", checkpointing, options.steps)
+                arguments = (inputs, output, mode, checkpointing, options.steps, ranks)
                 run = run_reference(*arguments) if side == "reference" else run_strata(options.strata, *arguments)
                 runs[side].append(run)
                 raw.append(f"{name}, {side}, round {turn + 1}: {json.dumps(dataclasses.asdict(run))}")
         lines.append(table_row(name, runs["reference"], runs["strata"]))
         print(lines[-1], flush=True)
     if options.save:
-        save(lines, raw)
+        save(options.name, lines, raw)
 
 
 if __name__ == "__main__":

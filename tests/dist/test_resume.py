@@ -24,6 +24,8 @@ CASES = {
     "qlora_paged_8bit": (3, dict(LORA, load_in_4bit=True, bnb_4bit_use_double_quant=True,
                                  bnb_4bit_quant_storage="bfloat16", lora_modules_to_save=["lm_head"],
                                  optim="paged_adamw_8bit"), 29),
+    "pissa_dora_adafactor": (2, dict(LORA, init_lora_weights="pissa", use_dora=True, bias="all",
+                                     optim="adafactor"), 20),
     "int8_lion_8bit": (2, dict(LORA, load_in_8bit=True, optim="lion_8bit",
                                lora_modules_to_save=["lm_head"], learning_rate=1e-3), 20),
     "two_replicas": (2, dict(sharding_strategy="NO_SHARD", gradient_accumulation_steps=2), 29),

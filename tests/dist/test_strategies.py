@@ -24,6 +24,11 @@ KINDS = {
                           optim="paged_adamw_8bit")),
     "int8": ("odd", dict(LORA, load_in_8bit=True, lora_modules_to_save=["lm_head"],
                          optim="lion_8bit", learning_rate=2e-3)),
+    # First values that start from the base, which three ranks hold in pieces and deal out.
+    "dora_nf4": ("odd", dict(LORA, use_dora=True, load_in_4bit=True, bias="all")),
+    "pissa": ("odd", dict(LORA, init_lora_weights="pissa", optim="adafactor", learning_rate=5e-3)),
+    "olora_int8": ("odd", dict(LORA, init_lora_weights="olora", load_in_8bit=True)),
+    "ia3": ("plain", dict(use_peft=True, peft_type="IA3", learning_rate=5e-2)),
 }
 
 
@@ -71,11 +76,17 @@ def test_other_models(inputs, unsharded, tmp_path, kind, strategy, world):
     compare(found.history, unsharded(kind, 2))
 
 
-@pytest.mark.parametrize("world", [2, 3])
 @pytest.mark.parametrize("strategy", ALL_STRATEGIES)
-@pytest.mark.parametrize("kind", ["qlora", "int8"])
+@pytest.mark.parametrize("kind,world", [("qlora", 2), ("qlora", 3), ("int8", 3)])
 def test_quantised_base(inputs, unsharded, tmp_path, kind, strategy, world):
     found = run(inputs, tmp_path, kind, world, strategy, True, 1)
+    compare(found.history, unsharded(kind, 1))
+
+
+@pytest.mark.parametrize("strategy", ["FULL_SHARD", "ZERO2"])
+@pytest.mark.parametrize("kind", ["dora_nf4", "pissa", "olora_int8", "ia3"])
+def test_other_adapters(inputs, unsharded, tmp_path, kind, strategy):
+    found = run(inputs, tmp_path, kind, 3, strategy, True, 1)
     compare(found.history, unsharded(kind, 1))
 
 

@@ -9,10 +9,10 @@ from running import base_flags, run_strata
 from test_trl_losses import compare
 
 # Rates at which every rule learns without leaving the range where two roundings agree.
-RATES = {"sgd": 0.3, "lion_32bit": 5e-4, "lion_8bit": 5e-4,
+RATES = {"sgd": 0.3, "adafactor": 3e-3, "lion_32bit": 5e-4, "lion_8bit": 5e-4,
          "paged_lion_32bit": 5e-4, "paged_lion_8bit": 5e-4, "adamw_8bit": 1e-3,
          "paged_adamw_8bit": 1e-3}
-OPTIMIZERS = ["sgd", "lion_32bit", "paged_lion_32bit", "paged_adamw_32bit",
+OPTIMIZERS = ["sgd", "adafactor", "lion_32bit", "paged_lion_32bit", "paged_adamw_32bit",
               "adamw_8bit", "paged_adamw_8bit", "lion_8bit", "paged_lion_8bit"]
 
 
@@ -44,7 +44,7 @@ def test_equals_the_reference(inputs, tmp_path, optim):
     compare(run_strata(flags).state["log_history"], trl_reference.log_history(flags))
 
 
-@pytest.mark.parametrize("optim", ["sgd", "adam", "lion_32bit", "adamw_8bit"])
+@pytest.mark.parametrize("optim", ["adafactor", "sgd", "adam", "lion_32bit", "adamw_8bit"])
 def test_ranks_and_resuming(inputs, tmp_path, optim):
     flags = flags_of(inputs, tmp_path / "one", optim, rows=36, per_device_train_batch_size=6,
                      max_steps=8)

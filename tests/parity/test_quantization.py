@@ -1,6 +1,7 @@
 """Oracle: bitsandbytes on the CPU: codes, scales and decoded values bit for bit; gradients of
 adapters over a quantised base against PEFT over bitsandbytes' layers."""
 
+import shutil
 import subprocess
 
 import bitsandbytes.functional as functional
@@ -11,7 +12,8 @@ from safetensors.torch import load_file, save_file
 from transformers import BitsAndBytesConfig, LlamaForCausalLM
 
 from llama_reference import make_documents, run_reference, save_checkpoint
-from probe import BUILD, relative_error, run_probe
+from probe import BUILD, relative_error, run_probe, run_probe_raw
+from running import base_flags, run_strata
 from test_lora import probe_name, randomise
 
 BLOCKS = (32, 64, 128, 256, 512, 1024, 2048, 4096)
@@ -172,7 +174,7 @@ def test_gradients_over_a_quantised_base(tmp_path, name):
     documents = make_documents((33, 1, 19))
     loss, logits = run_reference(model, documents)
     found, _ = run_probe(tmp_path, documents=documents, lora=lora, quantization=request,
-                         adapter=str(tmp_path / "adapter"))
+                         adapter=str(tmp_path / "adapter"), training=True)
     errors = {"loss": relative_error(found["loss"], loss),
               "logits": relative_error(found["logits"], logits)}
     for parameter_name, parameter in model.named_parameters():
@@ -182,3 +184,59 @@ def test_gradients_over_a_quantised_base(tmp_path, name):
     assert len(errors) > 6
     worst = max(errors, key=errors.get)
     assert errors[worst] < 1e-5, f"{worst}: {errors[worst]}"
+
+
+@pytest.mark.parametrize("threshold", [0.0, 2.0, 6.0])
+def test_int8_outside_training(tmp_path, threshold):
+    """LLM.int8() with activations quantised but for columns with outliers."""
+    save_checkpoint(tmp_path, scale=0.2)
+    model = LlamaForCausalLM.from_pretrained(
+        tmp_path, dtype=torch.float32, device_map="cpu", quantization_config=BitsAndBytesConfig(
+            load_in_8bit=True, llm_int8_threshold=threshold)).eval()
+    documents = make_documents((33, 1, 19))[:1]  # one: a column's outliers depend on all its rows
+    ids = torch.tensor([documents[0]["ids"]])
+    with torch.no_grad():
+        expected = model(ids).logits[0]
+    found, _ = run_probe(tmp_path, documents=documents,
+                         quantization=dict(kind="int8", threshold=threshold))
+    assert relative_error(found["logits"], expected) < 1e-3
+    decoded, _ = run_probe(tmp_path, documents=documents, training=True,
+                           quantization=dict(kind="int8"))
+    assert relative_error(decoded["logits"], expected) > 2e-3
+
+
+def test_pissa_over_a_quantised_base_is_refused(tmp_path):
+    save_checkpoint(tmp_path)
+    process, _ = run_probe_raw(
+        tmp_path, documents=make_documents((4,)), quantization=dict(kind="nf4"),
+        lora=dict(target_modules=["q_proj"], init_lora_weights="pissa"))
+    assert process.returncode == 2
+    assert "init_lora_weights: found pissa over the quantised" in process.stderr
+
+
+# Settings of bitsandbytes, ranks.
+SERIALISED = {
+    "nf4_double": (dict(load_in_4bit=True, bnb_4bit_quant_type="nf4",
+                        bnb_4bit_use_double_quant=True), 2),
+    "fp4_as_bfloat16": (dict(load_in_4bit=True, bnb_4bit_quant_type="fp4",
+                             bnb_4bit_quant_storage=torch.bfloat16), 1),
+    "int8": (dict(load_in_8bit=True, llm_int8_skip_modules=["o_proj", "lm_head"]), 1),
+}
+
+
+@pytest.mark.parametrize("name", SERIALISED)
+def test_serialised_checkpoint_trains_as_one_quantised_while_loading(inputs, tmp_path, name):
+    settings, world = SERIALISED[name]
+    folder = tmp_path / "quantised"
+    shutil.copytree(inputs.model("wide"), folder,
+                    ignore=shutil.ignore_patterns("*.safetensors", "config.json"))
+    LlamaForCausalLM.from_pretrained(
+        inputs.model("wide"), dtype=torch.float32, device_map="cpu",
+        quantization_config=BitsAndBytesConfig(**settings)).save_pretrained(folder)
+    flags = base_flags(inputs.model("wide"), inputs.data("messages"), tmp_path / "plain",
+                       use_peft=True, lora_target_modules="all-linear", max_steps=4)
+    own = {k: v for k, v in settings.items() if k != "bnb_4bit_quant_storage"}
+    expected = run_strata({**flags, **own}, world)
+    found = run_strata({**flags, "model_name_or_path": folder, "output_dir": tmp_path / "stored"},
+                       world)
+    assert found.losses == expected.losses

@@ -91,6 +91,26 @@ def saved_adapter(inputs):
     return folder
 
 
+def test_continued_pissa(inputs, tmp_path):
+    """PEFT takes the branches' part off the base again when it loads such an adapter."""
+    import torch
+    from peft import LoraConfig, get_peft_model
+    from transformers import AutoModelForCausalLM
+
+    torch.manual_seed(3)
+    model = get_peft_model(
+        AutoModelForCausalLM.from_pretrained(inputs.model("plain")),
+        LoraConfig(task_type="CAUSAL_LM", r=3, target_modules=["q_proj", "up_proj"],
+                   init_lora_weights="pissa", use_dora=True))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.requires_grad:
+                parameter.add_(torch.randn_like(parameter) * 0.05)
+    model.save_pretrained(tmp_path / "adapter")
+    check(inputs, tmp_path / "out", "messages",
+          dict(adapter_name_or_path=str(tmp_path / "adapter"), learning_rate=2e-2))
+
+
 def check(inputs, output, kind, settings, model="plain"):
     flags = base_flags(inputs.model(model), inputs.data(kind), output,
                        **{"max_steps": STEPS, **settings})

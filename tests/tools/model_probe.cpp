@@ -4,12 +4,15 @@
 //
 // Request: {"model": folder, "dtype": "float32" | "bfloat16", "documents": [{"ids", "labels"}],
 // "checkpoint": bool, "training": bool, "lora": {LoRA settings} | absent, "seed": initial values,
-// "adapter": folder | absent, "quantization": {"kind", "block", "nested", "skip"} | absent}.
+// "adapter": folder | absent, "quantization": {"kind", "block", "nested", "skip", "threshold"} |
+// absent}.
 #include <cstdio>
 #include <exception>
 #include <fstream>
 
+#include "strata/adapters/adapter_options.h"
 #include "strata/adapters/lora.h"
+#include "strata/adapters/lora_init.h"
 #include "strata/base/error.h"
 #include "strata/base/json.h"
 #include "strata/hf/adapter_files.h"
@@ -155,18 +158,18 @@ at::Tensor all_logits(models::Model& model, Store& store, const nn::ForwardConte
   return x;
 }
 
-adapters::LoraOptions lora_options(const Json& json) {
-  adapters::LoraOptions options;
-  options.r = json.value("r", options.r);
-  options.alpha = json.value("lora_alpha", options.alpha);
-  options.dropout = json.value("lora_dropout", options.dropout);
-  options.use_rslora = json.value("use_rslora", false);
-  options.modules_to_save = json.value("modules_to_save", std::vector<std::string>{});
-  if (json.contains("target_modules") && json.at("target_modules").is_string()) {
-    options.target_pattern = json.at("target_modules").get<std::string>();
-  } else if (json.contains("target_modules")) {
-    options.target_modules = json.at("target_modules").get<std::vector<std::string>>();
-  }
+// Keys of LoraConfig or IA3Config. Rank and dropout are checked where every caller's are, not by
+// the file's reader.
+adapters::LoraOptions lora_options(Json json) {
+  const auto r = json.value("r", int64_t{8});
+  const double dropout = json.value("lora_dropout", 0.0);
+  json.erase("r");
+  json.erase("lora_dropout");
+  if (!json.contains("peft_type")) json["peft_type"] = "LORA";
+  adapters::LoraOptions options =
+      adapters::lora_options_of(hf::parse_adapter_config(json, "request"));
+  options.r = r;
+  options.dropout = dropout;
   return options;
 }
 
@@ -175,6 +178,7 @@ models::QuantizationOptions quantization_options(const Json& json) {
   options.quantization.format = {.kind = ops::quant::parse_kind(json.value("kind", "nf4"), "kind"),
                                  .block = json.value("block", 64),
                                  .nested = json.value("nested", false)};
+  options.quantization.threshold = json.value("threshold", 6.0);
   options.skip_modules = json.value("skip", std::vector<std::string>{});
   return options;
 }
@@ -201,6 +205,31 @@ class Writer {
   std::map<std::string, at::Tensor> tensors_;
 };
 
+void initialize_branches(const adapters::LoraAdapter& adapter, uint64_t seed, Store& store,
+                         Writer& writer) {
+  const adapters::Place place = [&](nn::Parameter& p, const at::Tensor& value) {
+    writer.add("init:" + p.name(), value);
+    store.values[&p] = value.clone();
+  };
+  if (!adapters::starts_from_base(adapter.options())) {
+    return adapters::initialize(adapter, seed, place);
+  }
+  adapters::BaseAccess base;
+  base.read = [&](const nn::Parameter& p) {
+    const at::Tensor& value = store.values.at(const_cast<nn::Parameter*>(&p));
+    if (!p.quantization()) return value.to(at::kFloat, /*non_blocking=*/false, /*copy=*/true);
+    return ops::quant::dequantize({p.quantization()->format, p.shape()[0], p.shape()[1], value},
+                                  at::kFloat);
+  };
+  base.write = [&](nn::Parameter& p, const at::Tensor& value) {
+    at::Tensor& to = store.values.at(&p);
+    to = p.quantization() ? ops::quant::quantize(value.contiguous(), p.quantization()->format).bytes
+                          : value.to(to.scalar_type());
+  };
+  base.share = [](at::Tensor&, int) {};
+  adapters::initialize_from_base(adapter, seed, place, base, /*only_base=*/false);
+}
+
 void fill_values(models::Model& model, adapters::LoraAdapter* adapter, const Json& request,
                  at::ScalarType compute, Store& store, Writer& writer) {
   const hf::ModelFolder folder(request.at("model").get<std::string>());
@@ -216,10 +245,7 @@ void fill_values(models::Model& model, adapters::LoraAdapter* adapter, const Jso
                           : value.to(compute);
   }
   if (adapter == nullptr) return;
-  adapter->initialize(request.value("seed", 0), [&](nn::Parameter& p, const at::Tensor& value) {
-    writer.add("init:" + p.name(), value);
-    store.values[&p] = value.clone();
-  });
+  initialize_branches(*adapter, request.value("seed", 0), store, writer);
   if (!request.contains("adapter")) return;
   const hf::ModelFolder files(request.at("adapter").get<std::string>());
   std::vector<std::pair<std::string, std::vector<int64_t>>> found;

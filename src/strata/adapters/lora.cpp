@@ -1,51 +1,28 @@
 #include "strata/adapters/lora.h"
 
 #include <algorithm>
-#include <cctype>
 #include <cmath>
 #include <map>
-#include <set>
 
-#include <ATen/ATen.h>
-#include <ATen/CPUGeneratorImpl.h>
 #include <fmt/ranges.h>
 
+#include "strata/adapters/lora_init.h"
 #include "strata/adapters/module_match.h"
+#include "strata/adapters/target_layers.h"
 #include "strata/base/error.h"
 #include "strata/hf/adapter_files.h"
 
 namespace strata::adapters {
 namespace {
 
-// PEFT shortens lists of at least this many names.
-constexpr size_t kLongList = 20;
-constexpr const char* kOutputLayer = "lm_head";
-
-std::map<std::string, nn::Linear*> linears_by_path(models::Model& model,
-                                                   std::vector<std::string>* order) {
-  std::map<std::string, nn::Linear*> linears;
-  for (models::Block* block : model.blocks()) {
-    for (nn::Linear* layer : block->linears()) {
-      linears[layer->path()] = layer;
-      order->push_back(layer->path());
-    }
-  }
-  return linears;
-}
-
-std::vector<std::string> all_module_paths(models::Model& model) {
-  std::vector<std::string> names;
-  for (const nn::Parameter* parameter : model.parameters()) names.push_back(parameter->name());
-  // A tied output layer owns no weight but is a module.
-  for (models::Block* block : model.blocks()) {
-    for (const nn::Linear* layer : block->linears()) names.push_back(layer->path() + ".weight");
-  }
-  return module_paths(names);
-}
-
 void check_options(const LoraOptions& options) {
   if (options.r < 1) {
     throw ConfigError("lora_r: found {}, expected at least 1; pass a positive rank", options.r);
+  }
+  for (const auto& [expression, rank] : options.rank_pattern) {
+    if (rank >= 1) continue;
+    throw ConfigError("rank_pattern: found {} for \"{}\", expected at least 1; correct it", rank,
+                      expression);
   }
   if (!(options.dropout >= 0 && options.dropout < 1)) {
     throw ConfigError("lora_dropout: found {}, expected 0 or more and less than 1; correct it",
@@ -54,128 +31,96 @@ void check_options(const LoraOptions& options) {
   if (!std::isfinite(options.alpha)) {
     throw ConfigError("lora_alpha: found {}, expected a finite number; correct it", options.alpha);
   }
-}
-
-bool is_all_linear(const LoraOptions& options) {
-  std::string text = options.target_pattern.value_or("");
-  std::transform(text.begin(), text.end(), text.begin(),
-                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  return text == "all-linear";
-}
-
-// The list that stands for the settings; empty where an expression matches instead.
-std::vector<std::string> target_list(const LoraOptions& options, models::Model& model,
-                                     const std::vector<std::string>& linear_paths,
-                                     const std::vector<std::string>& all_paths) {
-  std::vector<std::string> targets;
-  if (is_all_linear(options)) {
-    for (const std::string& path : linear_paths) {
-      if (path != kOutputLayer) targets.push_back(path);
-    }
-  } else if (!options.target_pattern.has_value()) {
-    targets =
-        options.target_modules.empty() ? model.default_lora_targets() : options.target_modules;
-  }
-  if (targets.size() < kLongList) return targets;
-  std::vector<std::string> others;
-  for (const std::string& path : all_paths) {
-    if (!matches_list(path, targets)) others.push_back(path);
-  }
-  std::vector<std::string> shorter = minimal_suffixes(targets, others);
-  return shorter.size() < targets.size() ? shorter : targets;
-}
-
-std::vector<std::string> matching_paths(const LoraOptions& options,
-                                        const std::vector<std::string>& targets,
-                                        const std::vector<std::string>& all_paths) {
-  std::unique_ptr<PathPattern> pattern;
-  if (targets.empty()) pattern = std::make_unique<PathPattern>(*options.target_pattern);
-  std::vector<std::string> matched;
-  for (const std::string& path : all_paths) {
-    if (is_inside(path, options.modules_to_save)) continue;
-    if (pattern != nullptr ? pattern->matches(path) : matches_list(path, targets)) {
-      matched.push_back(path);
-    }
-  }
-  return matched;
-}
-
-std::string described_target(const LoraOptions& options, const std::vector<std::string>& targets) {
-  return targets.empty() ? "\"" + *options.target_pattern + "\""
-                         : fmt::format("[{}]", fmt::join(targets, ", "));
-}
-
-std::vector<std::string> targeted_linears(const LoraOptions& options,
-                                          const std::vector<std::string>& targets,
-                                          const std::vector<std::string>& all_paths,
-                                          const std::map<std::string, nn::Linear*>& linears) {
-  std::vector<std::string> matched = matching_paths(options, targets, all_paths);
-  for (const std::string& path : matched) {
-    if (linears.contains(path)) continue;
+  if (options.target_pattern && !options.layers_to_transform.empty()) {
     throw ConfigError(
-        "target_modules: found {} matching \"{}\", expected linear layers only; name "
-        "the layers inside it or use \"all-linear\"",
-        described_target(options, targets), path);
+        "layers_to_transform: found beside target_modules \"{}\", expected a list of names there; "
+        "name the layers in the expression or the modules in a list",
+        *options.target_pattern);
   }
-  if (matched.empty()) {
-    std::set<std::string> names;
-    for (const auto& [path, layer] : linears) names.insert(path.substr(path.rfind('.') + 1));
+  if (!options.layers_pattern.empty() && options.layers_to_transform.empty()) {
     throw ConfigError(
-        "target_modules: found no module matching {}, expected some of {}; name at "
-        "least one of them",
-        described_target(options, targets), fmt::join(names, ", "));
+        "layers_pattern: found without layers_to_transform, expected both; add or remove one");
   }
-  return matched;
+  if (options.lora_bias && options.use_dora) {
+    throw ConfigError("lora_bias: found beside use_dora, expected one of them; remove one");
+  }
+  if (options.lora_bias && options.init != "true" && options.init != "false") {
+    throw ConfigError(
+        "lora_bias: found beside init_lora_weights \"{}\", expected true or false there; change "
+        "one",
+        options.init);
+  }
 }
 
-std::unique_ptr<nn::LowRankBranch> make_branch(const nn::Linear& layer, const LoraOptions& options,
-                                               uint64_t layer_id) {
+void check_rank(const nn::Linear& layer, int64_t rank) {
+  const int64_t most = std::min(layer.in_features(), layer.out_features());
+  if (rank <= most) return;
+  throw ConfigError(
+      "lora_r: found {} for \"{}\" [{}, {}], expected at most {}; choose a smaller rank, or one "
+      "for this layer with rank_pattern",
+      rank, layer.path(), layer.out_features(), layer.in_features(), most);
+}
+
+void attach_branch(nn::Linear& layer, const LoraOptions& options, uint64_t layer_id) {
   const std::string base = hf::kAdapterKeyPrefix + layer.path();
-  const double rank = static_cast<double>(options.r);
-  return std::unique_ptr<nn::LowRankBranch>(new nn::LowRankBranch{
-      .a = {base + ".lora_A.weight", {options.r, layer.in_features()}, at::kFloat},
-      .b = {base + ".lora_B.weight", {layer.out_features(), options.r}, at::kFloat},
-      .scaling = options.alpha / (options.use_rslora ? std::sqrt(rank) : rank),
+  const int64_t rank = rank_of(options, layer.path());
+  check_rank(layer, rank);
+  const double r = static_cast<double>(rank);
+  auto branch = std::unique_ptr<nn::LowRankBranch>(new nn::LowRankBranch{
+      .a = {base + ".lora_A.weight", {rank, layer.in_features()}, at::kFloat},
+      .b = {base + ".lora_B.weight", {layer.out_features(), rank}, at::kFloat},
+      .scaling = alpha_of(options, layer.path()) / (options.use_rslora ? std::sqrt(r) : r),
       .dropout = options.dropout,
       .layer_id = layer_id});
-}
-
-// The base's weights inside the named modules. PEFT matches the ends of paths, with or without dot.
-std::vector<std::string> weights_to_save(const LoraOptions& options, models::Model& model,
-                                         const std::vector<std::string>& all_paths) {
-  std::vector<std::string> modules;
-  for (const std::string& entry : options.modules_to_save) {
-    const size_t before = modules.size();
-    for (const std::string& path : all_paths) {
-      if (path.ends_with(entry)) modules.push_back(path);
-    }
-    if (modules.size() == before) {
-      throw ConfigError(
-          "modules_to_save: found no module whose path ends with \"{}\", expected "
-          "names such as lm_head, embed_tokens, norm; correct it",
-          entry);
-    }
-  }
-  std::vector<std::string> weights;
-  std::set<std::string> seen;
-  const auto add = [&](const std::string& name) {
-    for (const std::string& module : modules) {
-      if (name.starts_with(module + ".") && seen.insert(name).second) weights.push_back(name);
-    }
+  const auto vector = [&](const char* end) {
+    return std::make_unique<nn::Parameter>(base + end, std::vector<int64_t>{layer.out_features()},
+                                           at::kFloat);
   };
-  for (const nn::Parameter* parameter : model.parameters()) {
-    if (!parameter->name().starts_with(hf::kAdapterKeyPrefix)) add(parameter->name());
+  if (options.lora_bias) branch->bias = vector(".lora_B.bias");
+  if (options.use_dora) branch->magnitude = vector(".lora_magnitude_vector");
+  if (options.use_dora && layer.path() == "lm_head") {
+    throw ConfigError(
+        "use_dora: found lm_head among the targets, expected layers of the blocks; leave it out or "
+        "train it whole with modules_to_save");
   }
-  add(std::string(kOutputLayer) + ".weight");
-  return weights;
+  layer.attach_low_rank(std::move(branch));
 }
 
-// torch.nn.init.kaiming_uniform_(a=sqrt(5)) of [rows, columns], as nn.Linear and PEFT draw it.
-at::Tensor draw_linear(int64_t rows, int64_t columns, const at::Generator& generator) {
-  const double slope = std::sqrt(5.0);
-  const double gain = std::sqrt(2.0 / (1 + slope * slope));
-  const double bound = std::sqrt(3.0) * (gain / std::sqrt(static_cast<double>(columns)));
-  return at::empty({rows, columns}, at::kFloat).uniform_(-bound, bound, generator);
+bool is_feedforward(const std::string& path, const LoraOptions& options,
+                    const models::Model& model) {
+  if (options.feedforward_pattern) return PathPattern(*options.feedforward_pattern).matches(path);
+  const auto names = options.feedforward_modules.empty() ? model.default_ia3_feedforward()
+                                                         : options.feedforward_modules;
+  return std::any_of(names.begin(), names.end(),
+                     [&](const std::string& name) { return path.ends_with(name); });
+}
+
+void attach_factors(nn::Linear& layer, const LoraOptions& options, const models::Model& model) {
+  if (layer.path() == "lm_head") {
+    throw ConfigError(
+        "target_modules: found lm_head with IA3, expected layers of the blocks; leave it out or "
+        "train it whole with modules_to_save");
+  }
+  const bool of_input = is_feedforward(layer.path(), options, model);
+  const std::vector<int64_t> shape = of_input ? std::vector<int64_t>{1, layer.in_features()}
+                                              : std::vector<int64_t>{layer.out_features(), 1};
+  const std::string name = hf::kAdapterKeyPrefix + layer.path() + ".ia3_l";
+  layer.attach_rescale(std::unique_ptr<nn::Rescale>(
+      new nn::Rescale{.factors = {name, shape, at::kFloat}, .of_input = of_input}));
+}
+
+// The base's biases that train, under the names that PEFT gives them.
+std::vector<AdapterTensor> trained_biases(const LoraOptions& options, models::Model& model) {
+  std::vector<AdapterTensor> tensors;
+  for (models::Block* block : model.blocks()) {
+    for (const nn::Linear* layer : block->linears()) {
+      const bool is_wrapped = layer->low_rank() != nullptr;
+      if (layer->bias() == nullptr || (options.bias == "lora_only" && !is_wrapped)) continue;
+      const char* end = is_wrapped ? ".base_layer.bias" : ".bias";
+      tensors.push_back({hf::kAdapterKeyPrefix + layer->path() + end, layer->bias()});
+    }
+  }
+  return tensors;
 }
 
 std::string with_thousands(int64_t value) {
@@ -192,48 +137,40 @@ std::string with_thousands(int64_t value) {
 
 std::unique_ptr<LoraAdapter> attach_lora(models::Model& model, const LoraOptions& options) {
   check_options(options);
-  std::vector<std::string> linear_paths;
-  const auto linears = linears_by_path(model, &linear_paths);
-  const auto all_paths = all_module_paths(model);
-  const auto targets = target_list(options, model, linear_paths, all_paths);
-  const auto matched = targeted_linears(options, targets, all_paths, linears);
-  const auto saved = weights_to_save(options, model, all_paths);
+  check_init(options.init);
+  const TargetLayers targets = find_targets(options, model);
+  const auto saved = weights_to_save(options, model);
 
   for (nn::Parameter* parameter : model.parameters()) parameter->set_requires_grad(false);
   auto adapter = std::make_unique<LoraAdapter>();
   adapter->options_ = options;
+  adapter->layers_ = targets.layers;
   adapter->saved_target_modules_ =
-      targets.empty() ? std::vector<std::string>{*options.target_pattern} : targets;
-  for (const std::string& path : linear_paths) {
-    if (std::find(matched.begin(), matched.end(), path) == matched.end()) continue;
-    nn::Linear* layer = linears.at(path);
-    layer->attach_low_rank(make_branch(*layer, options, adapter->layers_.size()));
-    adapter->layers_.push_back(layer);
-    nn::LowRankBranch& branch = *layer->low_rank();
-    adapter->tensors_.push_back({branch.a.name(), &branch.a});
-    adapter->tensors_.push_back({branch.b.name(), &branch.b});
+      targets.list.empty() ? std::vector<std::string>{*options.target_pattern} : targets.list;
+  for (size_t i = 0; i < targets.layers.size(); ++i) {
+    nn::Linear& layer = *targets.layers[i];
+    std::vector<nn::Parameter*> parameters;
+    if (options.method == Method::kIa3) {
+      attach_factors(layer, options, model);
+      parameters.push_back(&layer.rescale()->factors);
+    } else {
+      attach_branch(layer, options, i);
+      layer.low_rank()->append_parameters(parameters);
+    }
+    for (nn::Parameter* parameter : parameters) {
+      adapter->tensors_.push_back({parameter->name(), parameter});
+    }
+  }
+  if (options.bias != "none") {
+    for (AdapterTensor& tensor : trained_biases(options, model)) {
+      tensor.parameter->set_requires_grad(true);
+      adapter->tensors_.push_back(std::move(tensor));
+    }
   }
   for (const std::string& name : saved) {
     adapter->tensors_.push_back({hf::kAdapterKeyPrefix + name, &model.trainable_copy(name)});
   }
   return adapter;
-}
-
-void LoraAdapter::initialize(uint64_t seed, const Place& place) const {
-  const at::Generator generator = at::make_generator<at::CPUGeneratorImpl>(seed);
-  for (const nn::Linear* layer : layers_) {
-    nn::LowRankBranch& branch = *layer->low_rank();
-    const int64_t rank = branch.a.shape()[0];
-    draw_linear(rank, layer->in_features(), generator);   // nn.Linear's own values of A
-    draw_linear(layer->out_features(), rank, generator);  // and of B, both replaced
-    at::Tensor a = draw_linear(rank, layer->in_features(), generator);
-    // PEFT moves the branch to the base's type before it makes it fp32 again.
-    if (!layer->weight().quantization()) {
-      a = a.to(layer->weight().storage_type()).to(at::kFloat);
-    }
-    place(branch.a, a);
-    place(branch.b, at::zeros({layer->out_features(), rank}, at::kFloat));
-  }
 }
 
 void LoraAdapter::check_tensors(

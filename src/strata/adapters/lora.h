@@ -1,10 +1,9 @@
-// LoRA adapters: which layers get a low-rank branch, their initial values, names and counts, all as
-// PEFT has them. Owns: matching, attaching, initial values. Never: the products (nn/linear.h),
-// files (hf/adapter_files.h) or where values lie (shard/).
+// LoRA adapters: which layers get a low-rank branch, their names and counts, all as PEFT has them.
+// Owns: attaching. Never: the products (nn/linear.h), first values (lora_init.h), files
+// (hf/adapter_files.h) or where values lie (shard/).
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -18,7 +17,17 @@
 
 namespace strata::adapters {
 
+enum class Method {
+  kLora,
+  kIa3,  // (IA)^3: factors on the layers' outputs, or inputs of feedforward modules (nn/rescale.h)
+};
+
 struct LoraOptions {
+  Method method = Method::kLora;
+  // (IA)^3: the targets that are rescaled at their input, by the ends of their paths or an
+  // expression; neither: the family's.
+  std::vector<std::string> feedforward_modules = {};
+  std::optional<std::string> feedforward_pattern = {};
   int64_t r = 8;
   double alpha = 8;
   double dropout = 0.0;
@@ -27,10 +36,25 @@ struct LoraOptions {
   // family's default (Llama: q_proj, v_proj).
   std::vector<std::string> target_modules;
   std::optional<std::string> target_pattern;
+  // Never targeted, by the same two kinds of rules.
+  std::vector<std::string> exclude_modules = {};
+  std::optional<std::string> exclude_pattern = {};
+  // Only these layers of a list's matches; empty: all. The number is the first one in the path, or
+  // the one behind a name of `layers_pattern`.
+  std::vector<int64_t> layers_to_transform = {};
+  std::vector<std::string> layers_pattern = {};
+  // Another rank or alpha for modules whose path's end matches; the first that does decides.
+  std::vector<std::pair<std::string, int64_t>> rank_pattern = {};
+  std::vector<std::pair<std::string, double>> alpha_pattern = {};
   // Modules trained whole beside the branches; the base keeps its own copy (PEFT's
   // ModulesToSaveWrapper), so a tied output layer is untied by naming it here.
   std::vector<std::string> modules_to_save;
   bool use_rslora = false;
+  bool use_dora = false;      // branches with a magnitude, nn/dora.h
+  bool lora_bias = false;     // B gets a bias
+  std::string bias = "none";  // the base's biases that train: none, all, lora_only
+  // First values, adapters/lora_init.h.
+  std::string init = "true";
 };
 
 // A trainable weight and the name it has in adapter_model.safetensors.
@@ -50,12 +74,6 @@ class LoraAdapter {
   // names on, PEFT's minimal suffixes.
   const std::vector<std::string>& saved_target_modules() const { return saved_target_modules_; }
 
-  // Draws the initial values that PEFT draws after torch.manual_seed(seed): A uniform, B zero;
-  // calls `place(parameter, value)` with a whole fp32 CPU tensor for each branch weight in module
-  // order. modules_to_save start from the base's values and draw nothing.
-  using Place = std::function<void(nn::Parameter&, const at::Tensor&)>;
-  void initialize(uint64_t seed, const Place& place) const;
-
   // Throws FormatError unless `found` (names and shapes of an adapter file) is exactly tensors().
   void check_tensors(const std::vector<std::pair<std::string, std::vector<int64_t>>>& found,
                      const std::string& file) const;
@@ -68,9 +86,10 @@ class LoraAdapter {
   std::vector<std::string> saved_target_modules_;
 };
 
-// Freezes the base, gives the matching layers a branch (fp32) and makes modules_to_save trainable.
-// The adapter refers to the model, which must outlive it. No match: ConfigError that lists the
-// modules; r, alpha or dropout out of range: ConfigError.
+// Freezes the base, gives the matching layers a branch (fp32) and makes modules_to_save and the
+// biases asked for trainable. The adapter refers to the model, which must outlive it. No match:
+// ConfigError that lists the modules; settings out of range, a rank larger than the layer, or
+// settings that exclude each other: ConfigError.
 std::unique_ptr<LoraAdapter> attach_lora(models::Model& model, const LoraOptions& options);
 
 // "trainable params: 2,048 || all params: 8,752 || trainable%: 23.4004", counted as PEFT counts:

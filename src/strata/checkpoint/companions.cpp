@@ -49,6 +49,8 @@ bool copy_companions(const fs::path& from, const fs::path& to, const ConfigChang
     config.erase("torch_dtype");
     config["dtype"] = std::string(hf::torch_dtype_of(*change.type));
   }
+  // What is written are plain weights.
+  if (config.is_object() && change.is_decoded) config.erase("quantization_config");
   if (config.is_object() && change.unties_head) config["tie_word_embeddings"] = false;
   write_file_atomically(to / "config.json", dump_python(config) + "\n");
   return true;

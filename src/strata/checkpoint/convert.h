@@ -43,6 +43,7 @@ std::filesystem::path base_model_of(const SavedState& state);
 struct ConfigChange {
   std::optional<hf::DType> type;
   bool unties_head = false;
+  bool is_decoded = false;  // the weights are plain: no quantization_config
 };
 bool copy_companions(const std::filesystem::path& from, const std::filesystem::path& to,
                      const ConfigChange& change);

@@ -1,10 +1,39 @@
 #include "strata/checkpoint/import.h"
 
+#include <cstring>
+#include <optional>
 #include <unordered_map>
 
+#include <ATen/ATen.h>
+
+#include "strata/adapters/lora_init.h"
+#include "strata/base/error.h"
 #include "strata/hf/adapter_files.h"
 
 namespace strata::checkpoint {
+namespace {
+
+void require_finite(const hf::ModelFolder& file, const std::string& name) {
+  const hf::TensorInfo& info = *file.find(name);
+  const at::ScalarType type = shard::scalar_type_of(info.dtype, name);
+  const std::span<const std::byte> bytes = file.bytes(info);
+  at::Tensor values = at::empty({static_cast<int64_t>(info.numel())}, at::dtype(type));
+  std::memcpy(values.mutable_data_ptr(), bytes.data(), bytes.size());
+  if (at::isfinite(values).all().item<bool>()) return;
+  throw FormatError(
+      "{}: tensor \"{}\" holds NaN or infinity, expected finite numbers; train the adapter again "
+      "or use an earlier checkpoint of it",
+      file.file_of(info).path().string(), name);
+}
+
+void check_adapter_file(const hf::ModelFolder& file, const adapters::LoraAdapter& adapter) {
+  std::vector<std::pair<std::string, std::vector<int64_t>>> found;
+  for (const std::string& name : file.names()) found.emplace_back(name, file.find(name)->shape);
+  adapter.check_tensors(found, (file.path() / hf::kAdapterWeightsFile).string());
+  for (const auto& tensor : adapter.tensors()) require_finite(file, tensor.name);
+}
+
+}  // namespace
 
 shard::Source base_source(const hf::ModelFolder& folder, const models::WeightSources& sources) {
   return shard::folder_source(folder, [&sources](const nn::Parameter& parameter) {
@@ -13,15 +42,30 @@ shard::Source base_source(const hf::ModelFolder& folder, const models::WeightSou
   });
 }
 
+void initialize_from_base(const adapters::LoraAdapter& adapter, shard::UnitStore& store,
+                          uint64_t seed, bool only_base) {
+  const auto place = [&](nn::Parameter& parameter, const at::Tensor& value) {
+    shard::place_tensor(store, parameter, value);
+  };
+  comm::Group& world = *store.mesh().world;
+  adapters::BaseAccess base;
+  base.rank = world.rank();
+  base.num_ranks = world.size();
+  base.read = [&](const nn::Parameter& parameter) { return shard::read_tensor(store, parameter); };
+  base.write = place;
+  base.share = [&](at::Tensor& values, int root) {
+    if (world.size() > 1) world.broadcast(values, root)->wait();
+  };
+  adapters::initialize_from_base(adapter, seed, place, base, only_base);
+}
+
 void load_adapter(const std::filesystem::path& folder, const adapters::LoraAdapter& adapter,
                   shard::UnitStore& store, bool rank_0_reads) {
   std::optional<hf::ModelFolder> file;
   std::unordered_map<const nn::Parameter*, std::string> names;
   const auto open = [&]() -> shard::Source {
     file.emplace(folder);
-    std::vector<std::pair<std::string, std::vector<int64_t>>> found;
-    for (const std::string& name : file->names()) found.emplace_back(name, file->find(name)->shape);
-    adapter.check_tensors(found, (folder / hf::kAdapterWeightsFile).string());
+    check_adapter_file(*file, adapter);
     for (const auto& tensor : adapter.tensors()) names[tensor.parameter] = tensor.name;
     return shard::folder_source(*file, [&](const nn::Parameter& parameter) {
       const auto name = names.find(&parameter);

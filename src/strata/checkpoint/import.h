@@ -16,8 +16,15 @@ namespace strata::checkpoint {
 // Requires: both arguments outlive the source.
 shard::Source base_source(const hf::ModelFolder& folder, const models::WeightSources& sources);
 
+// Gives an adapter the first values that start from the base's, which it may change.
+// `only_base`: the adapter's own come from a file. Requires: the base's homes are filled.
+// Collective over the world.
+void initialize_from_base(const adapters::LoraAdapter& adapter, shard::UnitStore& store,
+                          uint64_t seed, bool only_base);
+
 // Fills the adapter's weights from FOLDER/adapter_model.safetensors. FormatError unless the file
-// holds exactly the adapter's tensors. `rank_0_reads`: as shard::send_homes(), collective then.
+// holds exactly the adapter's tensors, all of finite numbers. `rank_0_reads`: as
+// shard::send_homes(), collective then.
 void load_adapter(const std::filesystem::path& folder, const adapters::LoraAdapter& adapter,
                   shard::UnitStore& store, bool rank_0_reads = false);
 

@@ -7,9 +7,12 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/isfinite.h>
 #include <ATen/ops/linalg_vector_norm.h>
 #include <ATen/ops/matmul.h>
 
+#include "strata/adapters/lora_init.h"
+#include "strata/adapters/module_match.h"
 #include "strata/base/error.h"
 #include "strata/base/file.h"
 #include "strata/checkpoint/convert.h"
@@ -37,6 +40,8 @@ at::Tensor read_tensor(SavedState& state, size_t index) {
 // Where an adapter's parts for one weight of the base stand in its list.
 struct Parts {
   std::optional<size_t> a, b, magnitude, whole;
+  std::optional<size_t> bias_of_b;  // lora_bias: goes into the layer's bias
+  std::optional<size_t> factors;    // (IA)^3, of the weight's rows [out, 1] or columns [1, in]
 };
 
 // The branch of one weight: W + scale * B A, for DoRA with rows of the length `magnitude`.
@@ -53,9 +58,18 @@ class AdapterSettings {
   AdapterSettings(const SavedState& adapter)
       : subject_(adapter.path().string()),
         json_(parse_json(adapter_config_text(adapter), subject_)) {
-    if (text("peft_type") != "LORA") {
-      throw ConfigError("{}: found an adapter of type {}, expected LORA (with DoRA or without)",
-                        subject_, text("peft_type"));
+    if (text("peft_type") != "LORA" && text("peft_type") != "IA3") {
+      throw ConfigError(
+          "{}: found an adapter of type {}, expected LORA (with DoRA or without) or IA3", subject_,
+          text("peft_type"));
+    }
+    const auto init = json_.find("init_lora_weights");
+    if (init != json_.end() && init->is_string()) init_ = init->get<std::string>();
+    if (init_.starts_with("pissa_niter_")) {
+      throw ConfigError(
+          "{}: found init_lora_weights {}, which takes random directions off the base, expected "
+          "pissa or another; merge it with the model it was trained in",
+          subject_, init_);
     }
     for (const char* key : {"fan_in_fan_out", "use_qalora"}) {
       if (!json_.value(key, Json(false)).is_boolean() || json_.value(key, false)) {
@@ -65,6 +79,9 @@ class AdapterSettings {
   }
 
   bool uses_dora() const { return flag("use_dora"); }
+  // Whether the first values were taken off the base: "pissa" and "olora".
+  bool changes_base() const { return init_ == "pissa" || init_ == "olora"; }
+  const std::string& init() const { return init_; }
   double scale(const std::string& module, int64_t rank) const {
     const double alpha = alpha_of(module);
     const auto r = static_cast<double>(rank);
@@ -85,13 +102,8 @@ class AdapterSettings {
     const auto patterns = json_.find("alpha_pattern");
     if (patterns != json_.end() && patterns->is_object()) {
       for (const auto& [key, value] : patterns->items()) {
-        if (key.find_first_of("*+?()[]{}|^$\\") != std::string::npos) {
-          throw ConfigError(
-              "{}: found the expression \"{}\" in alpha_pattern, expected names of "
-              "modules; merge it with PEFT",
-              subject_, key);
-        }
-        if (value.is_number() && (module == key || module.ends_with("." + key))) {
+        const bool fits = adapters::PathPattern("(.*\\.)?(" + key + ")").matches(module);
+        if (value.is_number() && fits) {
           return value.get<double>();
         }
       }
@@ -105,6 +117,7 @@ class AdapterSettings {
 
   std::string subject_;
   Json json_;
+  std::string init_;
 };
 
 class Merger {
@@ -148,7 +161,8 @@ class Merger {
     }
     std::vector<std::string> notes;
     const ConfigChange change{.type = specs.at(sizes[0].name).dtype,
-                              .unties_head = untied_from_.has_value()};
+                              .unties_head = untied_from_.has_value(),
+                              .is_decoded = true};
     const fs::path companions = base_model_of(base_);
     if (companions.empty() || !copy_companions(companions, folder.path(), change)) {
       notes.push_back("the base has no config.json: copy it and the tokenizer beside the weights");
@@ -170,7 +184,9 @@ class Merger {
         {".lora_A.weight", &Parts::a},
         {".lora_B.weight", &Parts::b},
         {".lora_magnitude_vector", &Parts::magnitude},
-        {".lora_magnitude_vector.weight", &Parts::magnitude}};
+        {".lora_magnitude_vector.weight", &Parts::magnitude},
+        {".lora_B.bias", &Parts::bias_of_b},
+        {".ia3_l", &Parts::factors}};
     for (const auto& [ending, part] : kEndings) {
       if (!name.ends_with(ending)) continue;
       parts_[name.substr(0, name.size() - ending.size()) + ".weight"].*part = index;
@@ -179,6 +195,12 @@ class Merger {
     if (name.find(".lora_") != std::string::npos) {
       throw ConfigError("{}: found \"{}\", expected branches of linear layers; merge it with PEFT",
                         adapter_.path().string(), name);
+    }
+    // PEFT saves the base's own weight of a targeted output layer, and biases that trained.
+    constexpr std::string_view kOfBase = ".base_layer.";
+    if (const size_t at = name.find(kOfBase); at != std::string::npos) {
+      name.replace(at, kOfBase.size(), ".");
+      if (!name.ends_with(".bias")) return;
     }
     parts_[name].whole = index;
   }
@@ -212,6 +234,11 @@ class Merger {
         continue;
       }
       has_branch = true;
+      check_bias(weight, parts);
+      if (parts.factors) {
+        check_factors(weight, shape_of(*parts.factors), shape);
+        continue;
+      }
       if (!parts.a || !parts.b) fail(weight, "half a branch");
       const auto &a = shape_of(*parts.a), &b = shape_of(*parts.b);
       if (a.size() != 2 || b.size() != 2 || shape.size() != 2 || a[0] != b[1] || a[1] != shape[1] ||
@@ -227,14 +254,68 @@ class Merger {
     }
   }
 
+  void check_bias(const std::string& weight, const Parts& parts) const {
+    if (!parts.bias_of_b) return;
+    const std::string bias = weight.substr(0, weight.rfind('.')) + ".bias";
+    const auto found = in_base_.find(bias);
+    if (found == in_base_.end()) fail(bias, "a trained bias");
+    if (shape_of(*parts.bias_of_b) != base_.tensors()[found->second].shape) {
+      fail(bias, "another shape");
+    }
+  }
+
+  void check_factors(const std::string& weight, const std::vector<int64_t>& factors,
+                     const std::vector<int64_t>& shape) const {
+    const bool fits = shape.size() == 2 && (factors == std::vector<int64_t>{shape[0], 1} ||
+                                            factors == std::vector<int64_t>{1, shape[1]});
+    if (!fits) fail(weight, fmt::format("factors of [{}]", fmt::join(factors, ", ")));
+  }
+
   at::Tensor merged(const std::string& name) {
+    at::Tensor value = merged_unchecked(name);
+    if (!at::isFloatingType(value.scalar_type()) || at::isfinite(value).all().item<bool>()) {
+      return value;
+    }
+    throw FormatError(
+        "{}: found NaN or infinity in \"{}\" after merging, expected finite numbers; the adapter "
+        "or the base is broken",
+        adapter_.path().string(), name);
+  }
+
+  // A bias takes what belongs to its layer: B's bias, the factors of (IA)^3.
+  void add_to_bias(const std::string& name, at::Tensor& value) {
+    if (!name.ends_with(".bias")) return;
+    const std::string module = name.substr(0, name.rfind('.'));
+    const auto layer = parts_.find(module + ".weight");
+    if (layer == parts_.end()) return;
+    const Parts& parts = layer->second;
+    if (parts.bias_of_b) {
+      const at::Tensor bias = read_tensor(adapter_, *parts.bias_of_b).to(at::kFloat);
+      const double scale = settings_.scale(module, shape_of(*parts.a)[0]);
+      value = value.to(at::kFloat).add(bias, scale).to(value.scalar_type());
+    }
+    if (parts.factors && shape_of(*parts.factors)[1] == 1) {
+      const at::Tensor factors = read_tensor(adapter_, *parts.factors).to(at::kFloat);
+      value = (value * factors.view({-1})).to(value.scalar_type());
+    }
+  }
+
+  at::Tensor merged_unchecked(const std::string& name) {
     const auto parts = parts_.find(name);
     if (parts != parts_.end() && parts->second.whole) {
-      return read_tensor(adapter_, *parts->second.whole);
+      at::Tensor value = read_tensor(adapter_, *parts->second.whole);
+      add_to_bias(name, value);
+      return value;
     }
     const auto place = in_base_.find(name);
     at::Tensor weight = read_tensor(base_, place == in_base_.end() ? *untied_from_ : place->second);
-    if (parts == parts_.end() || !parts->second.a) return weight;
+    add_to_bias(name, weight);
+    if (parts == parts_.end()) return weight;
+    if (parts->second.factors) {
+      const at::Tensor factors = read_tensor(adapter_, *parts->second.factors).to(at::kFloat);
+      return (weight * factors).to(weight.scalar_type());
+    }
+    if (!parts->second.a) return weight;
     Branch branch;
     branch.a = read_tensor(adapter_, *parts->second.a).to(at::kFloat);
     branch.b = read_tensor(adapter_, *parts->second.b).to(at::kFloat);
@@ -243,6 +324,11 @@ class Merger {
           read_tensor(adapter_, *parts->second.magnitude).to(at::kFloat).reshape({-1});
     }
     branch.scale = settings_.scale(name.substr(0, name.rfind('.')), branch.a.size(0));
+    if (settings_.changes_base()) {
+      const adapters::BaseDirections taken = adapters::base_directions(
+          weight.to(at::kFloat), branch.a.size(0), branch.scale, settings_.init());
+      weight = (weight - at::matmul(taken.b * branch.scale, taken.a)).to(weight.scalar_type());
+    }
     const at::ScalarType type =
         options_.weight_type ? memory_type_of(*options_.weight_type) : weight.scalar_type();
     at::Tensor result = type == weight.scalar_type() ? weight : at::empty_like(weight, type);

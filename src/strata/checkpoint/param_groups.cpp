@@ -47,8 +47,20 @@ std::string module_of(std::string name) {
   if (name.starts_with(hf::kAdapterKeyPrefix)) {
     name = name.substr(std::string_view(hf::kAdapterKeyPrefix).size());
   }
-  const size_t branch = name.find(".lora_");
+  const size_t branch = std::min(name.find(".lora_"), name.find(".ia3_l"));
   return branch == std::string::npos ? "" : name.substr(0, branch);
+}
+
+// {"q_proj": 4, ...} as a setting holds it.
+template <typename T>
+std::vector<std::pair<std::string, T>> patterns_of(const std::string& text, const char* name) {
+  std::vector<std::pair<std::string, T>> patterns;
+  if (text.empty()) return patterns;
+  const Json json = parse_json(text, name);
+  for (const auto& [expression, number] : json.items()) {
+    if (number.is_number()) patterns.emplace_back(expression, number.template get<T>());
+  }
+  return patterns;
 }
 
 }  // namespace
@@ -91,13 +103,24 @@ std::string adapter_config_text(const SavedState& state) {
   config.lora_alpha = number_or(setting_of(state, "lora_alpha"), 8);
   config.lora_dropout = number_or(setting_of(state, "lora_dropout"), 0);
   config.use_rslora = setting_of(state, "use_rslora") == "true";
+  config.use_dora = setting_of(state, "use_dora") == "true";
+  config.lora_bias = setting_of(state, "lora_bias") == "true";
+  const auto take = [&](const char* name, std::string& to) {
+    if (std::string text = setting_of(state, name); !text.empty()) to = std::move(text);
+  };
+  take("peft_type", config.peft_type);
+  take("bias", config.bias);
+  take("init_lora_weights", config.init_lora_weights);
+  config.rank_pattern = patterns_of<int64_t>(setting_of(state, "rank_pattern"), "rank_pattern");
+  config.alpha_pattern = patterns_of<double>(setting_of(state, "alpha_pattern"), "alpha_pattern");
   config.base_model_name_or_path = setting_of(state, "model_name_or_path");
   std::set<std::string> modules;
   for (const SavedTensor& tensor : state.tensors()) {
     const std::string module = module_of(tensor.weight);
     if (!module.empty()) {
       modules.insert(module);
-    } else if (tensor.is_parameter()) {
+    } else if (tensor.is_parameter() &&
+               (config.bias == "none" || !tensor.weight.ends_with(".bias"))) {
       config.modules_to_save.push_back(tensor.weight.substr(0, tensor.weight.rfind('.')));
     }
   }

@@ -5,6 +5,7 @@
 #include "strata/base/error.h"
 #include "strata/base/file.h"
 #include "strata/checkpoint/convert.h"
+#include "strata/checkpoint/decoded_state.h"
 #include "strata/checkpoint/merge.h"
 #include "strata/cli/command.h"
 #include "strata/cli/file_flags.h"
@@ -37,9 +38,10 @@ constexpr const char* kMergeWeightsUsage =
     "  --remove_checkpoint_dir   remove CHECKPOINT afterwards\n";
 constexpr const char* kMergeAdapterUsage =
     "usage: strata merge-adapter ADAPTER OUT [--base_model FOLDER] [flags]\n\n"
-    "The base model with a LoRA or DoRA adapter folded into its weights.\n"
+    "The base model with a LoRA, DoRA or (IA)^3 adapter folded into its weights.\n"
     "ADAPTER: a PEFT folder, or a checkpoint-N folder of a run with an adapter.\n"
     "  --base_model FOLDER     instead of the one that the adapter names\n"
+    "  --dequantize            of a base in 4 or 8 bits: write its decoded weights\n"
     "  --dtype TYPE            float32, bfloat16 or float16 for the result (the base's)\n"
     "  --max_shard_size SIZE   of safetensors files (50GB)\n";
 
@@ -114,8 +116,9 @@ int run_merge_adapter(const std::vector<std::string>& arguments) {
     fmt::print("{}", kMergeAdapterUsage);
     return 0;
   }
-  const FileFlags flags = read_file_flags(arguments, "merge-adapter",
-                                          {{"base_model"}, {"dtype"}, {"max_shard_size"}}, 2, 2);
+  const FileFlags flags =
+      read_file_flags(arguments, "merge-adapter",
+                      {{"base_model"}, {"dequantize", true}, {"dtype"}, {"max_shard_size"}}, 2, 2);
   const auto adapter = checkpoint::open_saved_state(flags.paths[0]);
   const fs::path base = flags.get("base_model", checkpoint::base_model_of(*adapter).string());
   if (base.empty()) {
@@ -124,7 +127,15 @@ int run_merge_adapter(const std::vector<std::string>& arguments) {
         "--base_model FOLDER",
         flags.paths[0]);
   }
-  const auto model = checkpoint::open_saved_state(base);
+  const bool is_quantized = checkpoint::is_quantized_folder(base);
+  if (is_quantized && !flags.has("dequantize")) {
+    throw ConfigError(
+        "{}: found a quantised base, expected plain weights to merge into; name the model it was "
+        "made from with --base_model, or pass --dequantize to write decoded weights",
+        base.string());
+  }
+  const auto model =
+      is_quantized ? checkpoint::open_decoded_state(base) : checkpoint::open_saved_state(base);
   checkpoint::MergeOptions options;
   options.weight_type = weight_type(flags);
   options.max_shard_size = parse_byte_size(flags.get("max_shard_size", "50GB"));

@@ -22,6 +22,7 @@ class Rules {
   void check() {
     warn_of_unbound();
     check_lora();
+    if (config_.lora.use_peft) check_method();
     check_quantization();
     check_optimizer();
     check_steps();
@@ -66,9 +67,21 @@ class Rules {
   }
 
   void check_lora() {
-    constexpr const char* kNames[] = {
-        "lora_r",    "lora_alpha", "lora_dropout", "lora_target_modules", "lora_modules_to_save",
-        "use_rslora"};
+    constexpr const char* kNames[] = {"lora_r",
+                                      "lora_alpha",
+                                      "lora_dropout",
+                                      "lora_target_modules",
+                                      "lora_modules_to_save",
+                                      "use_rslora",
+                                      "use_dora",
+                                      "init_lora_weights",
+                                      "rank_pattern",
+                                      "alpha_pattern",
+                                      "exclude_modules",
+                                      "layers_to_transform",
+                                      "layers_pattern",
+                                      "bias",
+                                      "lora_bias"};
     const bool continues = !config_.model.adapter_name_or_path.empty();
     const bool is_switched_off = given("use_peft") || given("use_peft_lora");
     for (const char* name : kNames) {
@@ -85,6 +98,16 @@ class Rules {
     }
   }
 
+  void check_method() {
+    const bool is_ia3 = config_.lora.peft_type == "IA3";
+    if (!is_ia3) return warn_without_effect("feedforward_modules", "peft_type is LORA");
+    for (const char* name : {"lora_r", "lora_alpha", "lora_dropout", "use_rslora", "use_dora",
+                             "init_lora_weights", "rank_pattern", "alpha_pattern",
+                             "layers_to_transform", "layers_pattern", "bias", "lora_bias"}) {
+      warn_without_effect(name, "peft_type is IA3");
+    }
+  }
+
   void check_quantization() {
     const QuantizationConfig& quantization = config_.quantization;
     if (quantization.load_in_4bit && quantization.load_in_8bit) {
@@ -97,6 +120,8 @@ class Rules {
                              "bnb_4bit_use_double_quant", "bnb_4bit_compute_dtype"}) {
       if (!quantization.load_in_4bit) warn_without_effect(name, "load_in_4bit is off");
     }
+    if (!quantization.load_in_8bit)
+      warn_without_effect("llm_int8_threshold", "load_in_8bit is off");
     if (!is_on) return warn_without_effect("llm_int8_skip_modules", "nothing is quantised");
     const int64_t block = quantization.bnb_4bit_blocksize;
     if ((block & (block - 1)) != 0) {

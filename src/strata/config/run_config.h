@@ -53,17 +53,29 @@ struct QuantizationConfig {
   int64_t bnb_4bit_blocksize = 64;
   bool bnb_4bit_use_double_quant = false;
   std::string bnb_4bit_compute_dtype = "auto";  // auto (of the activations), float32, bfloat16
+  double llm_int8_threshold = 6.0;
   std::vector<std::string> llm_int8_skip_modules;
 };
 
 struct LoraConfig {
   bool use_peft = false;
+  std::string peft_type = "LORA";                // LORA, IA3
+  std::vector<std::string> feedforward_modules;  // of IA3; one entry may be a regex
   int64_t r = 16;
   double alpha = 32;
   double dropout = 0.05;
   std::vector<std::string> target_modules;  // empty: the family's default; one entry may be a regex
+  std::vector<std::string> exclude_modules;
+  std::vector<std::string> layers_to_transform;  // whole numbers
+  std::vector<std::string> layers_pattern;
+  std::string rank_pattern;   // JSON object, empty: none
+  std::string alpha_pattern;  // JSON object, empty: none
   std::vector<std::string> modules_to_save;
   bool use_rslora = false;
+  bool use_dora = false;
+  bool lora_bias = false;
+  std::string bias = "none";  // none, all, lora_only
+  std::string init_lora_weights = "true";
 };
 
 struct OptimConfig {

@@ -167,9 +167,6 @@ std::vector<Known> quantisation() {
   return {
       {"bnb_4bit_quant_storage", {"uint8", "*"}, "codes are sharded as the bytes they are"},
       {"bnb_4bit_quant_storage_dtype", {"uint8", "*"}, "codes are sharded as the bytes they are"},
-      {"llm_int8_threshold",
-       {"6.0", "6", "*"},
-       "8-bit weights are decoded, activations stay whole"},
       {"llm_int8_enable_fp32_cpu_offload",
        {"false", "*"},
        "the home of a weight is any memory",

@@ -6,6 +6,7 @@
 #include <ATen/ATen.h>
 
 #include "strata/adapters/adapter_options.h"
+#include "strata/adapters/lora_init.h"
 #include "strata/base/error.h"
 #include "strata/checkpoint/import.h"
 #include "strata/comm/single_group.h"
@@ -144,6 +145,9 @@ LoadedModel::LoadedModel(const LoadOptions& options)
                                               shard::StoreOptions{.compute_type = compute_type_});
   shard::fill_homes(*store_, rounded_to(storage_type_, checkpoint::base_source(folder, sources)));
   shard::fill_quantized_homes(*store_, folder, sources);
+  if (adapter_ && adapters::changes_base(adapter_->options())) {
+    checkpoint::initialize_from_base(*adapter_, *store_, /*seed=*/0, /*only_base=*/true);
+  }
   if (adapter_) checkpoint::load_adapter(paths_.adapter, *adapter_, *store_);
   for (int u = 0; u < store_->num_units(); ++u) {
     store_->gather(u);

@@ -12,22 +12,32 @@ namespace {
 
 // Keys whose value changes nothing for a trained adapter on this program.
 constexpr std::array<std::string_view, 9> kIgnoredKeys = {
-    "auto_mapping", "peft_version",   "megatron_core", "qalora_group_size", "runtime_config",
-    "eva_config",   "layers_pattern", "loftq_config",  "peft_type"};
+    "auto_mapping", "peft_version", "megatron_core", "qalora_group_size", "runtime_config",
+    "eva_config",   "loftq_config", "peft_type",     "init_ia3_weights"};
 
 // Keys of features that this version does not apply: only their neutral value (null, false, an
 // empty list or object) is accepted.
-constexpr std::array<std::string_view, 22> kUnsupportedKeys = {
-    "alora_invocation_tokens", "alpha_pattern",       "arrow_config",   "corda_config",
-    "ensure_weight_tying",     "exclude_modules",     "fan_in_fan_out", "kasa_config",
-    "layer_replication",       "layers_to_transform", "lora_bias",      "lora_ga_config",
-    "megatron_config",         "monteclora_config",   "rank_pattern",   "target_parameters",
-    "trainable_token_indices", "use_bdlora",          "use_dora",       "use_qalora",
-    "velora_config",           "enable_lora"};
+constexpr std::array<std::string_view, 16> kUnsupportedKeys = {"alora_invocation_tokens",
+                                                               "arrow_config",
+                                                               "corda_config",
+                                                               "ensure_weight_tying",
+                                                               "fan_in_fan_out",
+                                                               "kasa_config",
+                                                               "layer_replication",
+                                                               "lora_ga_config",
+                                                               "megatron_config",
+                                                               "monteclora_config",
+                                                               "target_parameters",
+                                                               "trainable_token_indices",
+                                                               "use_bdlora",
+                                                               "use_qalora",
+                                                               "velora_config",
+                                                               "enable_lora"};
 
-// Ways to draw first values that leave the base weights as they are. The others (pissa, olora,
-// corda, loftq, ...) change the base model as well, and so must be applied, not skipped.
-constexpr std::array<std::string_view, 3> kPlainInits = {"gaussian", "orthogonal", "eva"};
+// Ways to make first values. The last two change the base model as well, and others that this
+// version cannot apply (corda, loftq, ...) do too, so that they must not be skipped.
+constexpr std::array<std::string_view, 5> kInits = {"gaussian", "orthogonal", "eva", "pissa",
+                                                    "olora"};
 
 template <size_t N>
 bool contains(const std::array<std::string_view, N>& list, std::string_view key) {
@@ -85,6 +95,30 @@ class Field {
     }
     return value_.get<std::vector<std::string>>();
   }
+  // An integer, a list of them, or null.
+  std::vector<int64_t> integers() const {
+    if (value_.is_null()) return {};
+    if (value_.is_number_integer()) return {value_.get<int64_t>()};
+    const auto is_integer = [](const Json& item) { return item.is_number_integer(); };
+    if (!value_.is_array() || !std::all_of(value_.begin(), value_.end(), is_integer)) {
+      fail("an integer, a list of integers or null");
+    }
+    return value_.get<std::vector<int64_t>>();
+  }
+  // An object of numbers in its order; null is empty.
+  template <typename T>
+  std::vector<std::pair<std::string, T>> patterns() const {
+    std::vector<std::pair<std::string, T>> result;
+    if (value_.is_null()) return result;
+    if (!value_.is_object()) fail("an object of numbers");
+    for (const auto& [expression, number] : value_.items()) {
+      if (std::is_integral_v<T> ? !number.is_number_integer() : !number.is_number()) {
+        fail("an object of numbers");
+      }
+      result.emplace_back(expression, number.template get<T>());
+    }
+    return result;
+  }
   const Json& value() const { return value_; }
 
  private:
@@ -101,16 +135,49 @@ std::string read_init(const Field& field) {
   if (value.is_null()) return "false";
   if (!value.is_string()) field.fail("true, false or a name");
   const std::string name = value.get<std::string>();
-  if (!contains(kPlainInits, name)) field.refuse("true, false, gaussian, orthogonal or eva");
+  if (!contains(kInits, name) && !name.starts_with("pissa_niter_")) {
+    field.refuse("true, false, gaussian, orthogonal, eva, pissa, pissa_niter_N or olora");
+  }
   return name;
 }
 
-void read_target_modules(const Field& field, AdapterConfig& config) {
+void read_modules(const Field& field, std::vector<std::string>& names,
+                  std::optional<std::string>& expression) {
   if (field.value().is_string()) {
-    config.target_modules_regex = field.value().get<std::string>();
+    expression = field.value().get<std::string>();
   } else {
-    config.target_modules = field.names();
+    names = field.names();
   }
+}
+
+// The same for keys that only choose layers or add weights to them.
+bool read_variant(const std::string& key, const Field& field, AdapterConfig& config) {
+  if (key == "feedforward_modules") {
+    read_modules(field, config.feedforward_modules, config.feedforward_modules_regex);
+  } else if (key == "exclude_modules") {
+    read_modules(field, config.exclude_modules, config.exclude_modules_regex);
+  } else if (key == "layers_to_transform") {
+    config.layers_to_transform = field.integers();
+  } else if (key == "layers_pattern") {
+    config.layers_pattern =
+        field.value().is_string() ? std::vector{field.value().get<std::string>()} : field.names();
+  } else if (key == "rank_pattern") {
+    config.rank_pattern = field.patterns<int64_t>();
+  } else if (key == "alpha_pattern") {
+    config.alpha_pattern = field.patterns<double>();
+  } else if (key == "use_dora") {
+    config.use_dora = field.boolean();
+  } else if (key == "lora_bias") {
+    config.lora_bias = field.boolean();
+  } else if (key == "bias") {
+    config.bias = field.text_or_null();
+    if (config.bias != "none" && config.bias != "all" && config.bias != "lora_only") {
+      field.refuse("none, all or lora_only");
+    }
+  } else {
+    return false;
+  }
+  return true;
 }
 
 // Whether the key is one of AdapterConfig's own.
@@ -124,7 +191,7 @@ bool read_setting(const std::string& key, const Field& field, AdapterConfig& con
     if (config.lora_dropout < 0 || config.lora_dropout >= 1)
       field.fail("a number from 0 to below 1");
   } else if (key == "target_modules") {
-    read_target_modules(field, config);
+    read_modules(field, config.target_modules, config.target_modules_regex);
   } else if (key == "modules_to_save") {
     config.modules_to_save = field.names();
   } else if (key == "use_rslora") {
@@ -135,15 +202,12 @@ bool read_setting(const std::string& key, const Field& field, AdapterConfig& con
     config.revision = field.text_or_null();
   } else if (key == "task_type") {
     config.task_type = field.text_or_null();
-  } else if (key == "bias") {
-    config.bias = field.text_or_null();
-    if (config.bias != "none") field.refuse("none");
   } else if (key == "init_lora_weights") {
     config.init_lora_weights = read_init(field);
   } else if (key == "inference_mode") {
     config.inference_mode = field.boolean();
   } else {
-    return false;
+    return read_variant(key, field, config);
   }
   return true;
 }
@@ -160,6 +224,30 @@ Json integer_if_whole(double value) {
   return value;
 }
 
+Json modules_or_null(const std::vector<std::string>& names,
+                     const std::optional<std::string>& expression) {
+  return expression ? Json(*expression) : names_or_null(names);
+}
+
+// Keys that PEFT has not always known: written only where they say something, so that older readers
+// do not warn.
+void write_variant(const AdapterConfig& config, Json& json) {
+  if (config.use_dora) json["use_dora"] = true;
+  if (config.lora_bias) json["lora_bias"] = true;
+  if (!config.exclude_modules.empty() || config.exclude_modules_regex) {
+    json["exclude_modules"] = modules_or_null(config.exclude_modules, config.exclude_modules_regex);
+  }
+  for (const auto& [expression, rank] : config.rank_pattern)
+    json["rank_pattern"][expression] = rank;
+  for (const auto& [expression, alpha] : config.alpha_pattern) {
+    json["alpha_pattern"][expression] = integer_if_whole(alpha);
+  }
+  if (!config.layers_to_transform.empty()) {
+    json["layers_to_transform"] = config.layers_to_transform;
+  }
+  json["layers_pattern"] = names_or_null(config.layers_pattern);
+}
+
 }  // namespace
 
 AdapterConfig parse_adapter_config(const Json& json, const std::string& subject) {
@@ -171,8 +259,9 @@ AdapterConfig parse_adapter_config(const Json& json, const std::string& subject)
         subject);
   }
   const Field type_field(*type, "peft_type", subject);
-  if (!type->is_string() || type->get<std::string>() != "LORA") type_field.refuse("LORA");
+  if (*type != "LORA" && *type != "IA3") type_field.refuse("LORA or IA3");
   AdapterConfig config;
+  config.peft_type = type->get<std::string>();
   config.task_type.clear();  // PEFT's default is null; ours is for new adapters
   config.inference_mode = false;
   for (const auto& [key, value] : json.items()) {
@@ -192,7 +281,28 @@ AdapterConfig read_adapter_config(const std::filesystem::path& folder) {
   return parse_adapter_config(read_json_file(path), path.string());
 }
 
+static std::string ia3_config_json(const AdapterConfig& config) {
+  Json json;
+  json["auto_mapping"] = nullptr;
+  json["base_model_name_or_path"] = text_or_null(config.base_model_name_or_path);
+  json["fan_in_fan_out"] = false;
+  json["feedforward_modules"] =
+      modules_or_null(config.feedforward_modules, config.feedforward_modules_regex);
+  json["inference_mode"] = config.inference_mode;
+  json["init_ia3_weights"] = true;
+  json["modules_to_save"] = names_or_null(config.modules_to_save);
+  json["peft_type"] = config.peft_type;
+  json["revision"] = text_or_null(config.revision);
+  json["target_modules"] = modules_or_null(config.target_modules, config.target_modules_regex);
+  json["task_type"] = text_or_null(config.task_type);
+  if (!config.exclude_modules.empty() || config.exclude_modules_regex) {
+    json["exclude_modules"] = modules_or_null(config.exclude_modules, config.exclude_modules_regex);
+  }
+  return dump_python(json);
+}
+
 std::string adapter_config_json(const AdapterConfig& config) {
+  if (config.peft_type == "IA3") return ia3_config_json(config);
   Json json;
   json["alpha_pattern"] = Json::object();
   json["auto_mapping"] = nullptr;
@@ -202,7 +312,6 @@ std::string adapter_config_json(const AdapterConfig& config) {
   json["inference_mode"] = config.inference_mode;
   const std::string& init = config.init_lora_weights;
   json["init_lora_weights"] = init == "true" || init == "false" ? Json(init == "true") : Json(init);
-  json["layers_pattern"] = nullptr;
   json["layers_to_transform"] = nullptr;
   json["lora_alpha"] = integer_if_whole(config.lora_alpha);
   json["lora_dropout"] = config.lora_dropout;
@@ -211,10 +320,10 @@ std::string adapter_config_json(const AdapterConfig& config) {
   json["r"] = config.r;
   json["rank_pattern"] = Json::object();
   json["revision"] = text_or_null(config.revision);
-  json["target_modules"] = config.target_modules_regex ? Json(*config.target_modules_regex)
-                                                       : names_or_null(config.target_modules);
+  json["target_modules"] = modules_or_null(config.target_modules, config.target_modules_regex);
   json["task_type"] = text_or_null(config.task_type);
   json["use_rslora"] = config.use_rslora;
+  write_variant(config, json);
   return dump_python(json);
 }
 

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "strata/base/json.h"
@@ -19,19 +20,33 @@ inline constexpr const char* kAdapterKeyPrefix = "base_model.model.";
 
 // Defaults are PEFT's.
 struct AdapterConfig {
+  std::string peft_type = "LORA";  // or "IA3", which has only targets and feedforward modules
+  std::vector<std::string> feedforward_modules;
+  std::optional<std::string> feedforward_modules_regex;
   int64_t r = 8;
   double lora_alpha = 8;
   double lora_dropout = 0;
   // Exactly one of the two; neither means the model family's default modules.
   std::vector<std::string> target_modules;
   std::optional<std::string> target_modules_regex;  // a string in the file: regex, or "all-linear"
+  // A list, or an expression, that is left out again.
+  std::vector<std::string> exclude_modules;
+  std::optional<std::string> exclude_modules_regex;
+  std::vector<int64_t> layers_to_transform;
+  std::vector<std::string> layers_pattern;
+  // In the order of the file: the first that matches decides.
+  std::vector<std::pair<std::string, int64_t>> rank_pattern;
+  std::vector<std::pair<std::string, double>> alpha_pattern;
   std::vector<std::string> modules_to_save;
   bool use_rslora = false;
+  bool use_dora = false;
+  bool lora_bias = false;
   std::string base_model_name_or_path;
   std::string revision;                 // empty: null
   std::string task_type = "CAUSAL_LM";  // empty: null
   std::string bias = "none";
-  // How the first values were drawn: "true", "false", "gaussian", "orthogonal" or "eva".
+  // How the first values were made: "true", "false", "gaussian", "orthogonal", "eva", "pissa",
+  // "pissa_niter_N" or "olora".
   std::string init_lora_weights = "true";
   bool inference_mode = true;
   // Filled by reading: keys that nobody knows, one sentence each. Never written.
@@ -39,8 +54,8 @@ struct AdapterConfig {
 };
 
 // Reads FOLDER/adapter_config.json. A value of the wrong type is a FormatError; a feature that this
-// version cannot apply (use_dora, rank_pattern, another peft_type, ...) is a ConfigError that names
-// the key.
+// version cannot apply (use_qalora, layer_replication, another peft_type, ...) is a ConfigError
+// that names the key.
 AdapterConfig read_adapter_config(const std::filesystem::path& folder);
 // `subject` names the file in messages.
 AdapterConfig parse_adapter_config(const Json& json, const std::string& subject);

@@ -75,6 +75,9 @@ class Model {
   virtual int64_t num_replaced_elements() const = 0;
   // What LoRA targets when nothing is said: ends of module paths.
   virtual std::vector<std::string> default_lora_targets() const = 0;
+  // What (IA)^3 rescales when nothing is said, and which of it at the input. Empty: must be said.
+  virtual std::vector<std::string> default_ia3_targets() const { return {}; }
+  virtual std::vector<std::string> default_ia3_feedforward() const { return {}; }
 
   virtual int64_t vocab_size() const = 0;
   virtual int64_t hidden_size() const = 0;

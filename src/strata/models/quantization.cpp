@@ -55,6 +55,10 @@ std::optional<QuantizationOptions> stored_quantization(const Json& model_config)
   QuantizationOptions options;
   if (in_8bit) {
     options.quantization.format.kind = ops::quant::Kind::kInt8;
+    const auto threshold = entry->find("llm_int8_threshold");
+    if (threshold != entry->end() && threshold->is_number()) {
+      options.quantization.threshold = threshold->get<double>();
+    }
   } else {
     options.quantization.format.kind = ops::quant::parse_kind(
         text_of(*entry, "bnb_4bit_quant_type", "fp4"), "config.json: bnb_4bit_quant_type");

@@ -1,11 +1,15 @@
 #include "strata/nn/linear.h"
 
+#include <algorithm>
+
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "strata/base/error.h"
+#include "strata/nn/dora.h"
 #include "strata/nn/function_state.h"
 #include "strata/nn/weight_product.h"
+#include "strata/ops/quant/int8_product.h"
 
 namespace strata::nn {
 namespace {
@@ -17,12 +21,14 @@ struct LinearCall {
   std::vector<const Linear*> layers;
   DropoutDraw draw;
   bool has_residual;
+  bool training;
   std::function<at::Tensor()> remake;  // of x; empty: x is kept
 };
 
 LinearCall call_of(std::vector<const Linear*> layers, const Remakable& x, bool has_residual,
                    const ForwardContext& context) {
-  LinearCall call{std::move(layers), DropoutDraw::from(context), has_residual, {}};
+  LinearCall call{
+      std::move(layers), DropoutDraw::from(context), has_residual, context.training, {}};
   if (context.remakes_inputs) call.remake = x.remake;
   return call;
 }
@@ -41,11 +47,36 @@ at::Tensor start_value(const Linear& layer, const at::Tensor& x, const at::Tenso
   return bias.expand({x.size(0), bias.size(0)}).clone(at::MemoryFormat::Contiguous);
 }
 
-at::Tensor base_product(const Linear& layer, const at::Tensor& x, const at::Tensor& residual) {
+// Outside training 8-bit weights are multiplied as LLM.int8() does, as in bitsandbytes.
+bool multiplies_codes(const Linear& layer) {
+  const auto& quantization = layer.weight().quantization();
+  return quantization && quantization->format.kind == ops::quant::Kind::kInt8;
+}
+
+at::Tensor base_product(const Linear& layer, const at::Tensor& x, const at::Tensor& residual,
+                        bool training) {
   at::Tensor y = start_value(layer, x, residual);
+  if (!training && multiplies_codes(layer)) {
+    const at::Tensor product = ops::quant::int8_product(x, layer.weight().quantized_value(),
+                                                        layer.weight().quantization()->threshold);
+    return y.defined() ? y.add_(product) : product;
+  }
   const float beta = y.defined() ? 1 : 0;
   if (!y.defined()) y = at::empty({x.size(0), layer.out_features()}, x.options());
   multiply_by_weight_into(y, x, layer.weight(), beta);
+  return y;
+}
+
+bool is_dora(const Linear& layer) {
+  return layer.low_rank() != nullptr && layer.low_rank()->magnitude != nullptr;
+}
+
+at::Tensor dora_product(const Linear& layer, const at::Tensor& x, const at::Tensor& residual,
+                        const DropoutDraw& draw, variable_list& saved) {
+  at::Tensor y = start_value(layer, x, residual);
+  if (!y.defined()) y = at::zeros({x.size(0), layer.out_features()}, x.options());
+  DoraSaved of_layer = dora_forward_(y, x, layer.weight(), *layer.low_rank(), draw);
+  saved.insert(saved.end(), {of_layer.hidden, of_layer.rows, of_layer.norms});
   return y;
 }
 
@@ -58,14 +89,17 @@ void write_base_gradients(const Linear& layer, const at::Tensor& dy, const at::T
 }
 
 struct LinearFunction : torch::autograd::Function<LinearFunction> {
-  // Saves x (or how to make it) only where a weight or branch trains, then A(x) of every branch.
+  // Saves x (or how to make it) only where a weight or branch trains, then what every branch needs:
+  // A(x) first.
   static variable_list forward(AutogradContext* context, LinearCall call, const at::Tensor& x,
                                const std::optional<at::Tensor>& residual) {
     variable_list outputs, saved(1);
     bool needs_input = false;
     for (const Linear* layer : call.layers) {
-      at::Tensor y = base_product(*layer, x, residual.value_or(at::Tensor()));
-      if (layer->low_rank() != nullptr) {
+      const at::Tensor start = residual.value_or(at::Tensor());
+      at::Tensor y = is_dora(*layer) ? dora_product(*layer, x, start, call.draw, saved)
+                                     : base_product(*layer, x, start, call.training);
+      if (layer->low_rank() != nullptr && !is_dora(*layer)) {
         saved.push_back(low_rank_forward_(y, x, *layer->low_rank(), call.draw));
       }
       needs_input |= trains_on_input(*layer);
@@ -87,12 +121,18 @@ struct LinearFunction : torch::autograd::Function<LinearFunction> {
     for (size_t i = 0; i < call.layers.size(); ++i) {
       const Linear& layer = *call.layers[i];
       const at::Tensor& dy = gradients[i];
-      if (context->needs_input_grad(0)) {
-        const float beta = dx.defined() ? 1 : 0;
-        if (!dx.defined()) dx = at::empty({dy.size(0), layer.in_features()}, dy.options());
-        multiply_by_weight_back_into(dx, dy, layer.weight(), beta);
+      const float beta = dx.defined() ? 1 : 0;
+      if (context->needs_input_grad(0) && !dx.defined()) {
+        dx = at::empty({dy.size(0), layer.in_features()}, dy.options());
       }
       write_base_gradients(layer, dy, x);
+      if (is_dora(layer)) {
+        dora_backward(dy, x, {saved[branch], saved[branch + 1], saved[branch + 2]}, layer.weight(),
+                      *layer.low_rank(), call.draw, dx, beta);
+        branch += 3;
+        continue;
+      }
+      if (dx.defined()) multiply_by_weight_back_into(dx, dy, layer.weight(), beta);
       if (layer.low_rank() != nullptr) {
         low_rank_backward(dy, {x, saved[branch++]}, *layer.low_rank(), call.draw, dx);
       }
@@ -100,6 +140,35 @@ struct LinearFunction : torch::autograd::Function<LinearFunction> {
     return {at::Tensor(), dx, call.has_residual ? gradients[0] : at::Tensor()};
   }
 };
+
+struct RescaleCall {
+  Rescale* rescale;
+};
+
+struct RescaleFunction : torch::autograd::Function<RescaleFunction> {
+  static at::Tensor forward(AutogradContext* context, const RescaleCall& call,
+                            const at::Tensor& x) {
+    context->save_for_backward({x});
+    save_state(context, call);
+    return rescaled(x, *call.rescale);
+  }
+
+  static variable_list backward(AutogradContext* context, variable_list gradients) {
+    const at::Tensor x = context->get_saved_variables()[0];
+    return {at::Tensor(),
+            rescale_backward(gradients[0], x, *load_state<RescaleCall>(context).rescale)};
+  }
+};
+
+at::Tensor on_input(const at::Tensor& x, Rescale* rescale) {
+  const bool applies = rescale != nullptr && rescale->of_input;
+  return applies ? RescaleFunction::apply(RescaleCall{rescale}, x) : x;
+}
+
+at::Tensor on_output(const at::Tensor& y, Rescale* rescale) {
+  const bool applies = rescale != nullptr && !rescale->of_input;
+  return applies ? RescaleFunction::apply(RescaleCall{rescale}, y) : y;
+}
 
 }  // namespace
 
@@ -130,26 +199,42 @@ void Linear::attach_low_rank(std::unique_ptr<LowRankBranch> branch) {
 void Linear::append_parameters(std::vector<Parameter*>& list) const {
   list.push_back(weight_.get());
   if (bias_ != nullptr) list.push_back(bias_.get());
-  if (low_rank_ != nullptr) {
-    list.push_back(&low_rank_->a);
-    list.push_back(&low_rank_->b);
-  }
+  if (low_rank_ != nullptr) low_rank_->append_parameters(list);
+  if (rescale_ != nullptr) list.push_back(&rescale_->factors);
 }
 
 at::Tensor Linear::forward(const at::Tensor& x, const ForwardContext& context) const {
-  return linear_shared_input({this}, x, context)[0];
+  const Remakable input = on_input(x, rescale());
+  const variable_list y =
+      LinearFunction::apply(call_of({this}, input, /*has_residual=*/false, context), input.value,
+                            std::optional<at::Tensor>());
+  return on_output(y[0], rescale());
 }
 
 at::Tensor Linear::forward_add(const Remakable& x, const at::Tensor& residual,
                                const ForwardContext& context) const {
-  return LinearFunction::apply(call_of({this}, x, /*has_residual=*/true, context), x.value,
+  if (rescale_ != nullptr && !rescale_->of_input) return residual + forward(x.value, context);
+  const Remakable input = rescale_ != nullptr ? Remakable(on_input(x.value, rescale())) : x;
+  return LinearFunction::apply(call_of({this}, input, /*has_residual=*/true, context), input.value,
                                std::optional<at::Tensor>(residual))[0];
 }
 
 std::vector<at::Tensor> linear_shared_input(std::vector<const Linear*> layers, const Remakable& x,
                                             const ForwardContext& context) {
-  return LinearFunction::apply(call_of(std::move(layers), x, /*has_residual=*/false, context),
-                               x.value, std::optional<at::Tensor>());
+  const bool shares = std::none_of(layers.begin(), layers.end(), [](const Linear* layer) {
+    return layer->rescale() != nullptr && layer->rescale()->of_input;
+  });
+  std::vector<at::Tensor> outputs;
+  if (shares) {
+    outputs = LinearFunction::apply(call_of(layers, x, /*has_residual=*/false, context), x.value,
+                                    std::optional<at::Tensor>());
+    for (size_t i = 0; i < layers.size(); ++i) {
+      outputs[i] = on_output(outputs[i], layers[i]->rescale());
+    }
+  } else {
+    for (const Linear* layer : layers) outputs.push_back(layer->forward(x.value, context));
+  }
+  return outputs;
 }
 
 }  // namespace strata::nn

@@ -17,6 +17,7 @@
 #include "strata/nn/low_rank.h"
 #include "strata/nn/parameter.h"
 #include "strata/nn/remakable.h"
+#include "strata/nn/rescale.h"
 
 namespace strata::nn {
 
@@ -46,8 +47,11 @@ class Linear {
   Parameter* bias() const { return bias_.get(); }
   LowRankBranch* low_rank() const { return low_rank_.get(); }
   void attach_low_rank(std::unique_ptr<LowRankBranch> branch);
+  Rescale* rescale() const { return rescale_.get(); }
+  void attach_rescale(std::unique_ptr<Rescale> rescale) { rescale_ = std::move(rescale); }
 
-  // Weight, bias, A, B: those that there are, in the order of the reference's named_parameters().
+  // Weight, bias, A, B, factors: those that there are, in the order of the reference's
+  // named_parameters().
   void append_parameters(std::vector<Parameter*>& list) const;
 
   // [T, out_features].
@@ -61,6 +65,7 @@ class Linear {
   std::shared_ptr<Parameter> weight_;
   std::unique_ptr<Parameter> bias_;
   std::unique_ptr<LowRankBranch> low_rank_;
+  std::unique_ptr<Rescale> rescale_;
 };
 
 // The outputs of several layers of one input (q, k, v; gate, up) as one autograd function: the

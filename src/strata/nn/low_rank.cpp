@@ -15,17 +15,6 @@ uint64_t mix(uint64_t value) {
   return value ^ (value >> 31);
 }
 
-bool drops(const LowRankBranch& branch, const DropoutDraw& draw) {
-  return branch.dropout > 0 && draw.token_keys.defined();
-}
-
-at::Tensor branch_input(const at::Tensor& x, const LowRankBranch& branch, const DropoutDraw& draw) {
-  const at::Tensor cast = x.to(branch.a.value().scalar_type());
-  if (!drops(branch, draw)) return cast;
-  return ops::dropout(cast, branch.dropout, draw.token_keys,
-                      dropout_key(draw.draw, branch.layer_id));
-}
-
 // sum += a b, also where sum has another type than the product.
 void add_product_(at::Tensor sum, const at::Tensor& a, const at::Tensor& b, double factor) {
   if (sum.scalar_type() == a.scalar_type()) {
@@ -36,6 +25,24 @@ void add_product_(at::Tensor sum, const at::Tensor& a, const at::Tensor& b, doub
 }
 
 }  // namespace
+
+void LowRankBranch::append_parameters(std::vector<Parameter*>& list) {
+  list.push_back(&a);
+  list.push_back(&b);
+  if (bias) list.push_back(bias.get());
+  if (magnitude) list.push_back(magnitude.get());
+}
+
+bool drops(const LowRankBranch& branch, const DropoutDraw& draw) {
+  return branch.dropout > 0 && draw.token_keys.defined();
+}
+
+at::Tensor branch_input(const at::Tensor& x, const LowRankBranch& branch, const DropoutDraw& draw) {
+  const at::Tensor cast = x.to(branch.a.value().scalar_type());
+  if (!drops(branch, draw)) return cast;
+  return ops::dropout(cast, branch.dropout, draw.token_keys,
+                      dropout_key(draw.draw, branch.layer_id));
+}
 
 DropoutDraw DropoutDraw::from(const ForwardContext& context) {
   if (!context.training || context.batch == nullptr) return {};
@@ -58,6 +65,7 @@ at::Tensor low_rank_forward_(at::Tensor y, const at::Tensor& x, const LowRankBra
                              const DropoutDraw& draw) {
   const at::Tensor hidden = at::mm(branch_input(x, branch, draw), branch.a.value().t());
   add_product_(y, hidden, branch.b.value().t(), branch.scaling);
+  if (branch.bias) y.add_(branch.bias->value(), branch.scaling);
   return hidden;
 }
 
@@ -66,6 +74,9 @@ void low_rank_backward(const at::Tensor& dy, const LowRankSaved& saved, LowRankB
   const at::Tensor gradient = dy.to(branch.b.value().scalar_type());
   if (branch.b.requires_grad()) {
     branch.b.accumulate_grad_product(gradient, saved.hidden * branch.scaling);
+  }
+  if (branch.bias && branch.bias->requires_grad()) {
+    branch.bias->accumulate_grad(gradient.sum(0).mul_(branch.scaling));
   }
   if (!branch.a.requires_grad() && !dx.defined()) return;
   const at::Tensor dhidden = at::mm(gradient, branch.b.value()).mul_(branch.scaling);

@@ -5,22 +5,28 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
+#include <vector>
 
 #include "strata/nn/batch.h"
 #include "strata/nn/parameter.h"
 
 namespace strata::nn {
 
-// y += B(A(dropout(x))) * scaling. The branch computes in the type of A: x is cast to it and the
-// result is cast back, as PEFT does.
+// y += (B(A(dropout(x))) + bias) * scaling. The branch computes in the type of A: x is cast to it
+// and the result is cast back, as PEFT does.
 struct LowRankBranch {
   Parameter a;  // [r, in_features]
   Parameter b;  // [out_features, r]
   double scaling = 1.0;
   double dropout = 0.0;
-  uint64_t layer_id = 0;  // distinguishes the dropout masks of the layers (I6)
+  uint64_t layer_id = 0;                      // distinguishes the dropout masks of the layers (I6)
+  std::unique_ptr<Parameter> bias = {};       // [out_features], of B (PEFT's lora_bias)
+  std::unique_ptr<Parameter> magnitude = {};  // [out_features]: the branch is DoRA's (nn/dora.h)
 
   bool trains() const { return a.requires_grad() || b.requires_grad(); }
+  // A, B and what else there is, in the order of PEFT's named_parameters().
+  void append_parameters(std::vector<Parameter*>& list);
 };
 
 // What a dropout mask depends on beside the layer. `token_keys` int64 [T]; undefined: no dropout.
@@ -31,6 +37,11 @@ struct DropoutDraw {
   static DropoutDraw from(const ForwardContext& context);
   DropoutDraw narrow(int64_t start, int64_t length) const;
 };
+
+// x as the branch sees it: in the type of A, with its share dropped.
+at::Tensor branch_input(const at::Tensor& x, const LowRankBranch& branch, const DropoutDraw& draw);
+// Whether that drops anything.
+bool drops(const LowRankBranch& branch, const DropoutDraw& draw);
 
 // The key of ops::dropout for one layer in one micro-step: a mix of seed, step, micro-step, layer.
 uint64_t dropout_key(const DrawKey& draw, uint64_t layer_id);

@@ -26,6 +26,8 @@ struct Quantization {
   ops::quant::Format format;
   // The type in which products use the decoded weight; none: that of the activations.
   std::optional<at::ScalarType> compute;
+  // 8 bits, outside training: activations of this magnitude are not quantised; 0: all are.
+  double threshold = 6.0;
 };
 
 // Invariants: value() only between attach_value() and detach_value(); grad() only between

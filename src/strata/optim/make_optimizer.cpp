@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "strata/base/error.h"
+#include "strata/optim/adafactor.h"
 #include "strata/optim/adamw.h"
 #include "strata/optim/rule_optimizer.h"
 
@@ -31,10 +32,22 @@ constexpr std::array<Named, 13> kNames = {{{"adamw_torch", Rule::kAdamW, false},
                                            {"adam", Rule::kAdam, false},
                                            {"sgd", Rule::kSgd, false}}};
 
+void refuse_files(const OptimizerSettings& settings) {
+  if (!settings.state_files.is_on()) return;
+  throw ConfigError(
+      "optim: found {} with state in files, expected 32-bit AdamW; choose adamw_torch",
+      settings.name);
+}
+
 }  // namespace
 
 std::unique_ptr<Optimizer> make_optimizer(shard::UnitStore& store,
                                           const OptimizerSettings& settings) {
+  if (settings.name == "adafactor") {
+    refuse_files(settings);
+    return std::make_unique<Adafactor>(store,
+                                       AdafactorOptions{.weight_decay = settings.weight_decay});
+  }
   for (const Named& named : kNames) {
     if (named.name != settings.name) continue;
     if (named.rule == Rule::kAdamW && !named.is_8bit) {
@@ -46,10 +59,7 @@ std::unique_ptr<Optimizer> make_optimizer(shard::UnitStore& store,
                                                   .state_files = settings.state_files,
                                                   .sub_group_size = settings.sub_group_size});
     }
-    if (settings.state_files.is_on()) {
-      throw ConfigError("optim: found {} with state in files, expected 32-bit AdamW",
-                        settings.name);
-    }
+    refuse_files(settings);
     return std::make_unique<RuleOptimizer>(store,
                                            RuleOptions{.rule = named.rule,
                                                        .is_8bit = named.is_8bit,

@@ -161,8 +161,12 @@ Source folder_source(const hf::ModelFolder& folder,
   };
 }
 
-void place_tensor(UnitStore& store, const nn::Parameter& parameter, const at::Tensor& whole) {
+void place_tensor(UnitStore& store, const nn::Parameter& parameter, const at::Tensor& values) {
   const int rank = store.mesh().shard->rank();
+  const at::Tensor whole =
+      parameter.quantization()
+          ? ops::quant::quantize(values.contiguous(), parameter.quantization()->format).bytes
+          : values;
   for (int u = 0; u < store.num_units(); ++u) {
     const auto& segments = store.unit(u).segments;
     for (int s = 0; s < static_cast<int>(segments.size()); ++s) {
@@ -174,6 +178,28 @@ void place_tensor(UnitStore& store, const nn::Parameter& parameter, const at::Te
       }
     }
   }
+}
+
+at::Tensor read_tensor(UnitStore& store, const nn::Parameter& parameter) {
+  for (int u = 0; u < store.num_units(); ++u) {
+    const auto& segments = store.unit(u).segments;
+    for (int s = 0; s < static_cast<int>(segments.size()); ++s) {
+      for (const Extent& extent : segments[static_cast<size_t>(s)].extents) {
+        if (extent.parameter != &parameter) continue;
+        at::Tensor segment = store.gather_stored(u, s);
+        const at::Tensor flat = segment.narrow(0, extent.begin, parameter.stored_numel()).clone();
+        store.pool().give_back(std::move(segment));
+        if (!parameter.quantization()) return flat.view(parameter.shape()).to(at::kFloat);
+        return ops::quant::dequantize(
+            {parameter.quantization()->format, parameter.shape()[0], parameter.shape()[1], flat},
+            at::kFloat);
+      }
+    }
+  }
+  throw InternalError(
+      "parameter \"{}\": found no unit that holds it, expected one; report this as a "
+      "bug",
+      parameter.name());
 }
 
 }  // namespace strata::shard

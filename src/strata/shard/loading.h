@@ -31,8 +31,13 @@ void send_homes(UnitStore& store, const std::function<Source()>& open);
 Source folder_source(const hf::ModelFolder& folder,
                      std::function<std::string(const nn::Parameter&)> name_of);
 
-// Copies this rank's piece of a whole tensor (any floating type, on the CPU) into its home.
+// Copies this rank's piece of a whole tensor (any floating type, on the CPU) into its home; a
+// quantised parameter's is quantised first.
 void place_tensor(UnitStore& store, const nn::Parameter& parameter, const at::Tensor& whole);
+
+// The whole tensor as its homes hold it, fp32, decoded where it is quantised; a copy.
+// Collective over the shard group. Memory: the segment of the parameter beside the result.
+at::Tensor read_tensor(UnitStore& store, const nn::Parameter& parameter);
 
 // The libtorch type of a file's element type. Throws FormatError for one that cannot be a weight.
 at::ScalarType scalar_type_of(hf::DType dtype, const std::string& tensor_name);

@@ -120,6 +120,15 @@ at::Tensor quantize_from(const hf::ModelFolder& folder, const std::string& name,
 
 }  // namespace
 
+at::Tensor stored_codes(const hf::ModelFolder& folder, const std::string& name,
+                        const nn::Parameter& parameter) {
+  const auto weight = hf::find_quantized_weight(folder, name);
+  if (!weight) return quantize_from(folder, name, parameter);
+  at::Tensor bytes = at::empty({parameter.stored_numel()}, at::TensorOptions().dtype(at::kByte));
+  StoredCodes(folder, *weight, parameter).read(0, bytes);
+  return bytes;
+}
+
 void fill_quantized_homes(UnitStore& store, const hf::ModelFolder& folder,
                           const models::WeightSources& sources) {
   comm::Group& world = *store.mesh().world;

@@ -21,4 +21,8 @@ void fill_quantized_homes(UnitStore& store, const hf::ModelFolder& folder,
 void send_quantized_homes(UnitStore& store, const hf::ModelFolder* folder,
                           const models::WeightSources& sources);
 
+// All bytes of a quantised parameter (ops/quant/format.h) from the folder's tensor `name`.
+at::Tensor stored_codes(const hf::ModelFolder& folder, const std::string& name,
+                        const nn::Parameter& parameter);
+
 }  // namespace strata::shard

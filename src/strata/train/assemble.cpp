@@ -1,8 +1,11 @@
 #include "strata/train/assemble.h"
 
+#include <charconv>
+
 #include <ATen/CPUGeneratorImpl.h>
 
 #include "strata/adapters/adapter_options.h"
+#include "strata/adapters/lora_init.h"
 #include "strata/base/error.h"
 #include "strata/checkpoint/import.h"
 #include "strata/comm/agreement.h"
@@ -38,14 +41,43 @@ at::ScalarType storage_type_of(const std::string& dtype, const Json& model_confi
 }
 
 // PEFT takes a string as a regular expression on whole module names, a list as endings of names.
-bool is_pattern(const std::vector<std::string>& target_modules) {
-  return target_modules.size() == 1 &&
-         (target_modules[0] == "all-linear" ||
-          target_modules[0].find_first_of("*+?()[]{}|^$\\") != std::string::npos);
+bool is_pattern(const std::vector<std::string>& modules) {
+  return modules.size() == 1 && (modules[0] == "all-linear" ||
+                                 modules[0].find_first_of("*+?()[]{}|^$\\") != std::string::npos);
+}
+
+// rank_pattern and alpha_pattern: {"expression": number, ...} in the order in which they are tried.
+template <typename T>
+std::vector<std::pair<std::string, T>> patterns_of(const std::string& text, const char* setting) {
+  std::vector<std::pair<std::string, T>> patterns;
+  if (text.empty()) return patterns;
+  const Json json = parse_json(text, setting);
+  bool fits = json.is_object();
+  for (const auto& [expression, number] : json.items()) {
+    fits = fits && (std::is_integral_v<T> ? number.is_number_integer() : number.is_number());
+    if (fits) patterns.emplace_back(expression, number.template get<T>());
+  }
+  if (fits) return patterns;
+  throw ConfigError("{}: found {}, expected an object such as {{\"q_proj\": 16}}; correct it",
+                    setting, text);
+}
+
+int64_t layer_number(const std::string& text) {
+  int64_t number = -1;
+  const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error == std::errc() && stop == text.data() + text.size() && number >= 0) return number;
+  throw ConfigError(
+      "layers_to_transform: found \"{}\", expected numbers of layers, from 0; correct it", text);
 }
 
 adapters::LoraOptions options_of(const config::LoraConfig& config) {
   adapters::LoraOptions options;
+  const bool is_ia3 = config.peft_type == "IA3";
+  if (is_pattern(config.feedforward_modules)) {
+    options.feedforward_pattern = config.feedforward_modules[0];
+  } else {
+    options.feedforward_modules = config.feedforward_modules;
+  }
   options.r = config.r;
   options.alpha = config.alpha;
   options.dropout = config.dropout;
@@ -54,8 +86,27 @@ adapters::LoraOptions options_of(const config::LoraConfig& config) {
   } else {
     options.target_modules = config.target_modules;
   }
+  if (is_pattern(config.exclude_modules)) {
+    options.exclude_pattern = config.exclude_modules[0];
+  } else {
+    options.exclude_modules = config.exclude_modules;
+  }
   options.modules_to_save = config.modules_to_save;
+  if (is_ia3) {
+    options.method = adapters::Method::kIa3;
+    return options;
+  }
+  for (const std::string& number : config.layers_to_transform) {
+    options.layers_to_transform.push_back(layer_number(number));
+  }
+  options.layers_pattern = config.layers_pattern;
+  options.rank_pattern = patterns_of<int64_t>(config.rank_pattern, "rank_pattern");
+  options.alpha_pattern = patterns_of<double>(config.alpha_pattern, "alpha_pattern");
   options.use_rslora = config.use_rslora;
+  options.use_dora = config.use_dora;
+  options.lora_bias = config.lora_bias;
+  options.bias = config.bias;
+  options.init = config.init_lora_weights;
   return options;
 }
 
@@ -78,6 +129,7 @@ std::optional<models::QuantizationOptions> quantization_of(const config::Quantiz
   options.skip_modules = config.llm_int8_skip_modules;
   if (config.load_in_8bit) {
     options.quantization.format.kind = ops::quant::Kind::kInt8;
+    options.quantization.threshold = config.llm_int8_threshold;
     return options;
   }
   options.quantization.format = {
@@ -151,16 +203,32 @@ void fill_values(const config::RunConfig& config, const BaseFiles& base, Trainee
   } else {
     initialize_from_scratch(*trainee.model, config.train.seed, *trainee.store);
   }
-  if (!trainee.adapter) return;
+  // What starts from the base's values waits until those are there.
+  if (!trainee.adapter || adapters::starts_from_base(trainee.adapter->options())) return;
   if (trainee.continued_adapter) {
     checkpoint::load_adapter(config.model.adapter_name_or_path, *trainee.adapter, *trainee.store,
                              sends);
     return;
   }
-  trainee.adapter->initialize(config.train.seed,
-                              [&](nn::Parameter& parameter, const at::Tensor& value) {
-                                shard::place_tensor(*trainee.store, parameter, value);
-                              });
+  adapters::initialize(*trainee.adapter, config.train.seed,
+                       [&](nn::Parameter& parameter, const at::Tensor& value) {
+                         shard::place_tensor(*trainee.store, parameter, value);
+                       });
+}
+
+// Collective.
+void start_from_base(const config::RunConfig& config, bool sends, Trainee& trainee) {
+  if (!trainee.adapter || !adapters::starts_from_base(trainee.adapter->options())) return;
+  const bool is_continued = trainee.continued_adapter.has_value();
+  if (!is_continued || adapters::changes_base(trainee.adapter->options())) {
+    checkpoint::initialize_from_base(*trainee.adapter, *trainee.store, config.train.seed,
+                                     /*only_base=*/is_continued);
+  }
+  if (!is_continued) return;
+  comm::all_or_nothing(*trainee.store->mesh().world, "loading the adapter", [&] {
+    checkpoint::load_adapter(config.model.adapter_name_or_path, *trainee.adapter, *trainee.store,
+                             sends);
+  });
 }
 
 // Collective: with a folder on rank 0 alone when it sends.
@@ -271,6 +339,7 @@ std::unique_ptr<Trainee> assemble(const config::RunConfig& config, comm::Mesh& m
     }
   });
   if (has_files) fill_quantized(base, sends, *trainee->store);
+  start_from_base(config, sends, *trainee);
   if (trainee->store->file() != nullptr) trainee->store->file()->forget_pages();
   if (meter) trainee->load_memory = meter->finish(*mesh.world);
   const shard::ChainShape shape = shard::shape_of(*trainee->model, trainee->store->partition());
@@ -284,10 +353,27 @@ hf::AdapterConfig adapter_config_of(const config::RunConfig& config, const Train
   hf::AdapterConfig result;
   if (trainee.continued_adapter) result = *trainee.continued_adapter;
   const adapters::LoraOptions& options = trainee.adapter->options();
+  if (options.method == adapters::Method::kIa3) {
+    result.peft_type = "IA3";
+    result.feedforward_modules = options.feedforward_modules.empty()
+                                     ? trainee.model->default_ia3_feedforward()
+                                     : options.feedforward_modules;
+    result.feedforward_modules_regex = options.feedforward_pattern;
+  }
   result.r = options.r;
   result.lora_alpha = options.alpha;
   result.lora_dropout = options.dropout;
   result.use_rslora = options.use_rslora;
+  result.use_dora = options.use_dora;
+  result.lora_bias = options.lora_bias;
+  result.bias = options.bias;
+  result.init_lora_weights = options.init;
+  result.exclude_modules = options.exclude_modules;
+  result.exclude_modules_regex = options.exclude_pattern;
+  result.layers_to_transform = options.layers_to_transform;
+  result.layers_pattern = options.layers_pattern;
+  result.rank_pattern = options.rank_pattern;
+  result.alpha_pattern = options.alpha_pattern;
   result.modules_to_save = options.modules_to_save;
   result.target_modules = trainee.adapter->saved_target_modules();
   result.target_modules_regex.reset();

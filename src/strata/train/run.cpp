@@ -70,10 +70,33 @@ void check_kind_of_result(const config::RunConfig& config) {
       makes_adapter ? "adapter" : "model");
 }
 
+// As model.get_memory_footprint() counts: every weight once, as it rests, over all shards.
+void describe_weights(const config::RunConfig& config, const Trainee& trainee, Trainer& trainer) {
+  int64_t bytes = 0, num_quantized = 0;
+  const nn::Parameter* quantized = nullptr;
+  for (const nn::Parameter* parameter : trainee.model->parameters()) {
+    bytes += parameter->stored_numel() *
+             static_cast<int64_t>(c10::elementSize(parameter->storage_type()));
+    if (!parameter->quantization()) continue;
+    quantized = parameter;
+    ++num_quantized;
+  }
+  trainer.say(fmt::format("memory footprint: {} bytes of weights ({:.1f} MB)", bytes,
+                          static_cast<double>(bytes) / 1e6));
+  if (quantized == nullptr) return;
+  trainer.say(fmt::format(
+      "quantised base: {} matrices as {}, frozen; norms, embeddings, output layer and adapter are "
+      "computed in {}, activations {}",
+      num_quantized, ops::quant::describe(quantized->quantization()->format),
+      trainee.compute_type == at::kFloat ? "fp32" : "bf16",
+      config.shard.gradient_checkpointing ? "checkpointed" : "kept"));
+}
+
 void introduce(const config::RunConfig& config, Trainee& trainee, const Datasets& datasets,
                Trainer& trainer) {
   const comm::Mesh& mesh = trainee.store->mesh();
   trainer.say(adapters::trainable_parameters_line(*trainee.model));
+  describe_weights(config, trainee, trainer);
   trainer.say(
       fmt::format("{} rank{} ({}), {}, {} rows of {} tokens, {} steps of {} rows, masters fp32, "
                   "computing in {}",

@@ -141,16 +141,29 @@ TEST(AdapterConfig, RoundTrips) {
   EXPECT_EQ(parse(text).lora_alpha, 12.5);
 }
 
+TEST(AdapterConfig, ReadsAndWritesVariants) {
+  const AdapterConfig config = parse(R"({"peft_type": "LORA", "use_dora": true, "lora_bias": false,
+      "bias": "lora_only", "rank_pattern": {"v_proj": 4, "q_proj": 2}, "alpha_pattern": {"k": 1.5},
+      "layers_to_transform": 3, "layers_pattern": "layers", "exclude_modules": "a.*",
+      "init_lora_weights": "pissa_niter_4"})");
+  EXPECT_TRUE(config.use_dora);
+  EXPECT_EQ(config.bias, "lora_only");
+  const std::vector<std::pair<std::string, int64_t>> ranks = {{"v_proj", 4}, {"q_proj", 2}};
+  EXPECT_EQ(config.rank_pattern, ranks);
+  EXPECT_EQ(config.alpha_pattern[0].second, 1.5);
+  EXPECT_EQ(config.layers_to_transform, std::vector<int64_t>{3});
+  EXPECT_EQ(config.exclude_modules_regex, "a.*");
+  const std::string text = adapter_config_json(config);
+  EXPECT_EQ(adapter_config_json(parse(text)), text);
+  EXPECT_THAT(text, HasSubstr("\"init_lora_weights\": \"pissa_niter_4\""));
+}
+
 TEST(AdapterConfig, RefusesWhatItCannotApply) {
-  const char* entries[] = {R"("use_dora": true)",
-                           R"("bias": "all")",
-                           R"("rank_pattern": {"q_proj": 4})",
-                           R"("alpha_pattern": {"q_proj": 4})",
-                           R"("layers_to_transform": [1, 2])",
-                           R"("exclude_modules": ["lm_head"])",
+  const char* entries[] = {R"("use_qalora": true)",
+                           R"("bias": "some")",
+                           R"("layer_replication": [[0, 4]])",
                            R"("fan_in_fan_out": true)",
-                           R"("lora_bias": true)",
-                           R"("init_lora_weights": "pissa_niter_4")",
+                           R"("init_lora_weights": "corda")",
                            R"("trainable_token_indices": [1])",
                            R"("target_parameters": ["x"])"};
   for (const std::string entry : entries) {
@@ -159,8 +172,8 @@ TEST(AdapterConfig, RefusesWhatItCannotApply) {
                 HasSubstr("a.json: " + key + ": found "))
         << entry;
   }
-  EXPECT_THAT(message_of<ConfigError>([&] { parse(R"({"peft_type": "IA3"})"); }),
-              HasSubstr("a.json: peft_type: found \"IA3\", expected LORA"));
+  EXPECT_THAT(message_of<ConfigError>([&] { parse(R"({"peft_type": "LOHA"})"); }),
+              HasSubstr("a.json: peft_type: found \"LOHA\", expected LORA or IA3"));
 }
 
 TEST(AdapterConfig, RefusesWrongTypes) {
@@ -173,6 +186,9 @@ TEST(AdapterConfig, RefusesWrongTypes) {
                            R"("lora_dropout": NaN)",
                            R"("target_modules": [1])",
                            R"("modules_to_save": "lm_head")",
+                           R"("rank_pattern": {"q_proj": 2.5})",
+                           R"("layers_to_transform": ["1"])",
+                           R"("use_dora": 1)",
                            R"("use_rslora": "yes")",
                            R"("base_model_name_or_path": 3)"};
   for (const std::string entry : entries) {

@@ -27,6 +27,10 @@ class LlamaModel final : public Model {
   nn::Parameter& trainable_copy(const std::string& name) override;
   int64_t num_replaced_elements() const override { return num_replaced_elements_; }
   std::vector<std::string> default_lora_targets() const override { return {"q_proj", "v_proj"}; }
+  std::vector<std::string> default_ia3_targets() const override {
+    return {"k_proj", "v_proj", "down_proj"};
+  }
+  std::vector<std::string> default_ia3_feedforward() const override { return {"down_proj"}; }
   int64_t vocab_size() const override { return config_.vocab_size; }
   int64_t hidden_size() const override { return config_.hidden_size; }
   int64_t max_position_embeddings() const override { return config_.max_position_embeddings; }

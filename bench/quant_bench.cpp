@@ -1,0 +1,91 @@
+// Times the quantised formats on a matrix of 4096 x 4096, one thread: quantising against a copy of
+// the same bytes, decoding, and products with codes against products with the decoded matrix. GB/s
+// counts the bytes of the plain matrix.
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <benchmark/benchmark.h>
+
+#include <cstring>
+
+#include "strata/ops/matmul.h"
+#include "strata/ops/quant/quantized.h"
+
+namespace {
+
+using benchmark::Counter;
+using benchmark::State;
+namespace ops = strata::ops;
+namespace quant = strata::ops::quant;
+
+constexpr int64_t kSize = 4096, kTokens = 2048, kHidden = 512;
+
+constexpr quant::Format kFormats[] = {{quant::Kind::kNf4, 64, false},
+                                      {quant::Kind::kNf4, 64, true},
+                                      {quant::Kind::kFp4, 64, false},
+                                      {quant::Kind::kInt8, 64, false}};
+
+const quant::Format& format(State& state) {
+  const quant::Format& chosen = kFormats[state.range(0)];
+  state.SetLabel(quant::describe(chosen));
+  return chosen;
+}
+
+void report_bytes(State& state, const at::Tensor& plain) {
+  const double bytes = static_cast<double>(plain.nbytes());
+  state.counters["GB/s"] = Counter(bytes * state.iterations() / 1e9, Counter::kIsRate);
+}
+
+at::Tensor matrix(State& state) {
+  return at::randn({kSize, kSize}).to(state.range(1) ? at::kBFloat16 : at::kFloat);
+}
+
+void BM_copy(State& state) {
+  const at::Tensor from = matrix(state), to = at::empty_like(from);
+  for (auto _ : state) {
+    std::memcpy(to.mutable_data_ptr(), from.const_data_ptr(), from.nbytes());
+    benchmark::ClobberMemory();
+  }
+  report_bytes(state, from);
+}
+
+void BM_quantize(State& state) {
+  const at::Tensor plain = matrix(state);
+  const quant::Format& chosen = format(state);
+  for (auto _ : state) benchmark::DoNotOptimize(quant::quantize(plain, chosen));
+  report_bytes(state, plain);
+}
+
+void BM_dequantize(State& state) {
+  const at::Tensor plain = matrix(state);
+  const quant::QuantizedMatrix codes = quant::quantize(plain, format(state));
+  for (auto _ : state) benchmark::DoNotOptimize(quant::dequantize(codes, plain.scalar_type()));
+  report_bytes(state, plain);
+}
+
+void BM_product_of_codes(State& state) {
+  const quant::QuantizedMatrix codes =
+      quant::quantize(at::randn({kHidden, kHidden}), format(state));
+  const at::Tensor x = at::randn({kTokens, kHidden}), y = at::empty_like(x);
+  for (auto _ : state) quant::matmul_into(y, x, codes, /*transposed=*/true, 0, at::kFloat);
+}
+
+void BM_product(State& state) {
+  const at::Tensor w = at::randn({kHidden, kHidden});
+  const at::Tensor x = at::randn({kTokens, kHidden}), y = at::empty_like(x);
+  for (auto _ : state) ops::matmul_into(y, x, w, {.b = true}, 0);
+}
+
+// Arguments: row of kFormats; 0 fp32, 1 bf16.
+BENCHMARK(BM_copy)->Args({0, 0})->Args({0, 1})->Unit(benchmark::kMillisecond);
+BENCHMARK(BM_quantize)->ArgsProduct({{0, 1, 2, 3}, {0, 1}})->Unit(benchmark::kMillisecond);
+BENCHMARK(BM_dequantize)->ArgsProduct({{0, 1, 2, 3}, {0, 1}})->Unit(benchmark::kMillisecond);
+BENCHMARK(BM_product)->Unit(benchmark::kMillisecond);
+BENCHMARK(BM_product_of_codes)->DenseRange(0, 3)->Unit(benchmark::kMillisecond);
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  at::set_num_threads(1);
+  benchmark::Initialize(&argc, argv);
+  benchmark::RunSpecifiedBenchmarks();
+}

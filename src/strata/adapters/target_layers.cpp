@@ -1,0 +1,227 @@
+#include "strata/adapters/target_layers.h"
+
+#include <algorithm>
+#include <cctype>
+#include <charconv>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+
+#include <fmt/ranges.h>
+
+#include "strata/adapters/module_match.h"
+#include "strata/base/error.h"
+#include "strata/hf/adapter_files.h"
+#include "strata/nn/linear.h"
+
+namespace strata::adapters {
+namespace {
+
+// PEFT shortens lists of at least this many names.
+constexpr size_t kLongList = 20;
+constexpr const char* kOutputLayer = "lm_head";
+
+std::map<std::string, nn::Linear*> linears_by_path(models::Model& model,
+                                                   std::vector<std::string>* order) {
+  std::map<std::string, nn::Linear*> linears;
+  for (models::Block* block : model.blocks()) {
+    for (nn::Linear* layer : block->linears()) {
+      linears[layer->path()] = layer;
+      order->push_back(layer->path());
+    }
+  }
+  return linears;
+}
+
+std::vector<std::string> all_module_paths(models::Model& model) {
+  std::vector<std::string> names;
+  for (const nn::Parameter* parameter : model.parameters()) names.push_back(parameter->name());
+  // A tied output layer owns no weight but is a module.
+  for (models::Block* block : model.blocks()) {
+    for (const nn::Linear* layer : block->linears()) names.push_back(layer->path() + ".weight");
+  }
+  return module_paths(names);
+}
+
+bool is_all_linear(const LoraOptions& options) {
+  std::string text = options.target_pattern.value_or("");
+  std::transform(text.begin(), text.end(), text.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  return text == "all-linear";
+}
+
+// The list that stands for the settings; empty where an expression matches instead.
+std::vector<std::string> target_list(const LoraOptions& options, models::Model& model,
+                                     const std::vector<std::string>& linear_paths,
+                                     const std::vector<std::string>& all_paths) {
+  std::vector<std::string> targets;
+  if (is_all_linear(options)) {
+    for (const std::string& path : linear_paths) {
+      if (path != kOutputLayer) targets.push_back(path);
+    }
+  } else if (!options.target_pattern.has_value()) {
+    targets = options.target_modules;
+    if (targets.empty()) {
+      targets = options.method == Method::kIa3 ? model.default_ia3_targets()
+                                               : model.default_lora_targets();
+    }
+    if (targets.empty()) {
+      throw ConfigError(
+          "target_modules: found nothing, and the model's family has no default, expected names of "
+          "layers; pass --target_modules");
+    }
+  }
+  if (targets.size() < kLongList) return targets;
+  std::vector<std::string> others;
+  for (const std::string& path : all_paths) {
+    if (!matches_list(path, targets)) others.push_back(path);
+  }
+  std::vector<std::string> shorter = minimal_suffixes(targets, others);
+  return shorter.size() < targets.size() ? shorter : targets;
+}
+
+// The number behind the first segment that is followed by one, or behind a segment of `names`.
+std::optional<int64_t> layer_index(const std::string& path, const std::vector<std::string>& names) {
+  std::vector<std::string> parts{""};
+  for (const char c : path) {
+    if (c == '.') {
+      parts.emplace_back();
+    } else {
+      parts.back() += c;
+    }
+  }
+  // Without names the number has two segments before it and one behind, as in PEFT's expression.
+  for (size_t i = names.empty() ? 2 : 1; i + 1 < parts.size(); ++i) {
+    int64_t number = -1;
+    const char* end = parts[i].data() + parts[i].size();
+    const auto [stop, error] = std::from_chars(parts[i].data(), end, number);
+    const bool is_number = error == std::errc() && stop == end;
+    const bool is_named =
+        names.empty() || std::find(names.begin(), names.end(), parts[i - 1]) != names.end();
+    if (is_number && is_named) return number;
+  }
+  return {};
+}
+
+bool is_wanted_layer(const std::string& path, const LoraOptions& options,
+                     const std::vector<std::string>& targets) {
+  if (options.layers_to_transform.empty()) return true;
+  // A module that is named in full is taken whatever its layer.
+  if (std::find(targets.begin(), targets.end(), path) != targets.end()) return true;
+  const auto index = layer_index(path, options.layers_pattern);
+  const auto& wanted = options.layers_to_transform;
+  return index && std::find(wanted.begin(), wanted.end(), *index) != wanted.end();
+}
+
+std::vector<std::string> matching_paths(const LoraOptions& options,
+                                        const std::vector<std::string>& targets,
+                                        const std::vector<std::string>& all_paths) {
+  std::unique_ptr<PathPattern> pattern, excluded;
+  if (targets.empty()) pattern = std::make_unique<PathPattern>(*options.target_pattern);
+  if (options.exclude_pattern) excluded = std::make_unique<PathPattern>(*options.exclude_pattern);
+  std::vector<std::string> matched;
+  for (const std::string& path : all_paths) {
+    if (is_inside(path, options.modules_to_save)) continue;
+    if (excluded ? excluded->matches(path) : matches_list(path, options.exclude_modules)) continue;
+    if (pattern ? pattern->matches(path)
+                : matches_list(path, targets) && is_wanted_layer(path, options, targets)) {
+      matched.push_back(path);
+    }
+  }
+  return matched;
+}
+
+std::string described_target(const LoraOptions& options, const std::vector<std::string>& targets) {
+  return targets.empty() ? "\"" + *options.target_pattern + "\""
+                         : fmt::format("[{}]", fmt::join(targets, ", "));
+}
+
+std::vector<std::string> targeted_linears(const LoraOptions& options,
+                                          const std::vector<std::string>& targets,
+                                          const std::vector<std::string>& all_paths,
+                                          const std::map<std::string, nn::Linear*>& linears) {
+  std::vector<std::string> matched = matching_paths(options, targets, all_paths);
+  for (const std::string& path : matched) {
+    if (linears.contains(path)) continue;
+    throw ConfigError(
+        "target_modules: found {} matching \"{}\", expected linear layers only; name "
+        "the layers inside it or use \"all-linear\"",
+        described_target(options, targets), path);
+  }
+  if (matched.empty()) {
+    std::set<std::string> names;
+    for (const auto& [path, layer] : linears) names.insert(path.substr(path.rfind('.') + 1));
+    throw ConfigError(
+        "target_modules: found no module matching {}, expected some of {}; name at "
+        "least one of them",
+        described_target(options, targets), fmt::join(names, ", "));
+  }
+  return matched;
+}
+
+template <typename T>
+T first_match(const std::vector<std::pair<std::string, T>>& patterns, const std::string& path,
+              T otherwise) {
+  for (const auto& [expression, value] : patterns) {
+    if (PathPattern("(.*\\.)?(" + expression + ")").matches(path)) return value;
+  }
+  return otherwise;
+}
+
+}  // namespace
+
+TargetLayers find_targets(const LoraOptions& options, models::Model& model) {
+  std::vector<std::string> linear_paths;
+  const auto linears = linears_by_path(model, &linear_paths);
+  const auto all_paths = all_module_paths(model);
+  TargetLayers found;
+  found.list = target_list(options, model, linear_paths, all_paths);
+  const auto matched = targeted_linears(options, found.list, all_paths, linears);
+  for (const std::string& path : linear_paths) {
+    if (std::find(matched.begin(), matched.end(), path) != matched.end()) {
+      found.layers.push_back(linears.at(path));
+    }
+  }
+  return found;
+}
+
+int64_t rank_of(const LoraOptions& options, const std::string& path) {
+  return first_match(options.rank_pattern, path, options.r);
+}
+
+double alpha_of(const LoraOptions& options, const std::string& path) {
+  return first_match(options.alpha_pattern, path, options.alpha);
+}
+
+// The base's weights inside the named modules. PEFT matches the ends of paths, with or without dot.
+std::vector<std::string> weights_to_save(const LoraOptions& options, models::Model& model) {
+  const std::vector<std::string> all_paths = all_module_paths(model);
+  std::vector<std::string> modules;
+  for (const std::string& entry : options.modules_to_save) {
+    const size_t before = modules.size();
+    for (const std::string& path : all_paths) {
+      if (path.ends_with(entry)) modules.push_back(path);
+    }
+    if (modules.size() == before) {
+      throw ConfigError(
+          "modules_to_save: found no module whose path ends with \"{}\", expected "
+          "names such as lm_head, embed_tokens, norm; correct it",
+          entry);
+    }
+  }
+  std::vector<std::string> weights;
+  std::set<std::string> seen;
+  const auto add = [&](const std::string& name) {
+    for (const std::string& module : modules) {
+      if (name.starts_with(module + ".") && seen.insert(name).second) weights.push_back(name);
+    }
+  };
+  for (const nn::Parameter* parameter : model.parameters()) {
+    if (!parameter->name().starts_with(hf::kAdapterKeyPrefix)) add(parameter->name());
+  }
+  add(std::string(kOutputLayer) + ".weight");
+  return weights;
+}
+
+}  // namespace strata::adapters

@@ -1,0 +1,29 @@
+// Which layers of a model LoRA settings mean. Owns: the rules of PEFT's LoraConfig over a whole
+// model (names alone: module_match.h). Never: attaching.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "strata/adapters/lora.h"
+#include "strata/models/model.h"
+
+namespace strata::adapters {
+
+struct TargetLayers {
+  std::vector<nn::Linear*> layers;  // in module order
+  // What adapter_config.json's target_modules holds; empty where an expression matches.
+  std::vector<std::string> list;
+};
+
+// ConfigError that lists the modules when nothing matches, or when more than linear layers do.
+TargetLayers find_targets(const LoraOptions& options, models::Model& model);
+
+// Names of the base's weights inside modules_to_save. ConfigError for an entry without a match.
+std::vector<std::string> weights_to_save(const LoraOptions& options, models::Model& model);
+
+// Rank and alpha of one layer, by its path.
+int64_t rank_of(const LoraOptions& options, const std::string& path);
+double alpha_of(const LoraOptions& options, const std::string& path);
+
+}  // namespace strata::adapters

@@ -1,0 +1,60 @@
+#include "strata/ops/quant/int8_product.h"
+
+#include <ATen/ATen.h>
+
+#include "strata/base/error.h"
+
+namespace strata::ops::quant {
+namespace {
+
+// 1 / 127^2 and 1 / 127 as bitsandbytes writes them.
+constexpr double kPerProduct = 6.200124e-05, kPerCode = 0.007874015718698502;
+
+struct RowCodes {
+  at::Tensor codes;    // int8 [T, K]
+  at::Tensor scales;   // fp32 [T]
+  at::Tensor columns;  // int64, those with outliers; undefined: none
+};
+
+RowCodes encode_rows(const at::Tensor& x, double threshold) {
+  RowCodes result;
+  at::Tensor half = x.to(at::kHalf);
+  if (threshold > 0) {
+    const at::Tensor outliers = half.abs().ge(threshold);
+    const at::Tensor columns = at::argwhere(outliers.any(0)).view({-1});
+    if (columns.numel() > 0) {
+      result.columns = columns;
+      half = half.masked_fill(outliers, 0);
+    }
+  }
+  result.scales = half.abs().amax({1}).to(at::kFloat);
+  const at::Tensor factors = result.scales.reciprocal().mul_(127.0).unsqueeze(1);
+  // A row of zeros has no scale: its codes are zeros.
+  result.codes = half.to(at::kFloat).mul_(factors).round_().nan_to_num_(0).to(at::kChar);
+  if (result.columns.defined() && x.size(0) > 1) result.codes.index_fill_(1, result.columns, 0);
+  return result;
+}
+
+}  // namespace
+
+at::Tensor int8_product(const at::Tensor& x, const QuantizedMatrix& weight, double threshold) {
+  if (weight.format.kind != Kind::kInt8) {
+    throw InternalError("int8_product: found {}, expected int8; report this as a bug",
+                        describe(weight.format));
+  }
+  const at::Tensor codes = weight.codes().view(at::kChar).view({weight.rows, weight.columns});
+  const at::Tensor scales = weight.scales();
+  const RowCodes rows = encode_rows(x, threshold);
+  at::Tensor y = at::_int_mm(rows.codes, codes.t()).to(at::kFloat);
+  y.mul_(rows.scales.unsqueeze(1) * scales.unsqueeze(0)).mul_(kPerProduct);
+  y = y.to(x.scalar_type());
+  if (!rows.columns.defined()) return y;
+  const at::Tensor part = codes.index_select(1, rows.columns)
+                              .to(at::kFloat)
+                              .mul_(scales.unsqueeze(1))
+                              .mul_(kPerCode)
+                              .to(x.scalar_type());
+  return y.addmm_(x.index_select(1, rows.columns), part.t());
+}
+
+}  // namespace strata::ops::quant

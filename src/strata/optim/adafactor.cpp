@@ -1,0 +1,165 @@
+#include "strata/optim/adafactor.h"
+
+#include <cmath>
+
+#include <ATen/ATen.h>
+
+#include "strata/optim/adamw.h"
+
+namespace strata::optim {
+namespace {
+
+// Whole rows that a piece of a matrix touches.
+struct Rows {
+  int64_t first, count;
+  int64_t before;  // elements of the first row that lie before the piece
+};
+
+Rows rows_of(const shard::Piece& piece, int64_t columns) {
+  const int64_t first = piece.tensor_begin / columns;
+  const int64_t end = (piece.tensor_begin + piece.length + columns - 1) / columns;
+  return {first, end - first, piece.tensor_begin - first * columns};
+}
+
+// The piece in a matrix of whole rows, zeros around it.
+at::Tensor as_rows(const at::Tensor& piece, const Rows& rows, int64_t columns) {
+  at::Tensor matrix = at::zeros({rows.count * columns}, piece.options());
+  matrix.narrow(0, rows.before, piece.numel()).copy_(piece);
+  return matrix.view({rows.count, columns});
+}
+
+// Rank r of n keeps elements [r * size / n, (r + 1) * size / n).
+int64_t part_begin(int64_t size, int rank, int ranks) { return size * rank / ranks; }
+
+}  // namespace
+
+Adafactor::Adafactor(shard::UnitStore& store, const AdafactorOptions& options)
+    : store_(store), options_(options) {
+  for (int u = 0; u < store.num_units(); ++u) {
+    const auto& segments = store.unit(u).segments;
+    for (int s = 0; s < static_cast<int>(segments.size()); ++s) {
+      if (!segments[static_cast<size_t>(s)].trainable) continue;
+      for (const shard::Extent& extent : segments[static_cast<size_t>(s)].extents) {
+        add_tensor(u, s, *extent.parameter);
+      }
+    }
+  }
+}
+
+void Adafactor::add_tensor(int unit, int segment, nn::Parameter& parameter) {
+  const comm::Group& group = *store_.mesh().shard;
+  Tensor tensor{&parameter,
+                unit,
+                segment,
+                is_decayed(parameter.name()),
+                parameter.shape().size() >= 2,
+                {&parameter, 0, 0, 0},
+                {},
+                {},
+                {}};
+  for (const shard::Piece& piece :
+       shard::pieces_of(store_.unit(unit).segments[static_cast<size_t>(segment)], group.rank())) {
+    if (piece.parameter == &parameter) tensor.piece = piece;
+  }
+  if (tensor.is_factored) {
+    const auto part = [&](int64_t size, int64_t& begin) {
+      begin = part_begin(size, group.rank(), group.size());
+      return at::zeros({part_begin(size, group.rank() + 1, group.size()) - begin});
+    };
+    tensor.rows = part(parameter.shape()[0], tensor.rows_begin);
+    tensor.columns = part(parameter.shape()[1], tensor.columns_begin);
+    tensor.sums_begin = num_sums_;
+    num_sums_ += parameter.shape()[0] + parameter.shape()[1];
+  } else {
+    tensor.elements = at::zeros({tensor.piece.length});
+  }
+  tensors_.push_back(std::move(tensor));
+}
+
+at::Tensor Adafactor::piece_of(const Tensor& tensor, const at::Tensor& flat) const {
+  return flat.narrow(0, tensor.piece.shard_begin, tensor.piece.length);
+}
+
+at::Tensor Adafactor::scaled_gradient(const Tensor& tensor, double scale) const {
+  return piece_of(tensor, store_.home(tensor.unit, tensor.segment).gradient) * scale;
+}
+
+at::Tensor Adafactor::update_of(Tensor& tensor, const at::Tensor& gradient, const at::Tensor& sums,
+                                double beta) const {
+  if (!tensor.is_factored) {
+    tensor.elements.mul_(beta).add_(gradient.square() + options_.eps, 1 - beta);
+    return gradient * tensor.elements.rsqrt();
+  }
+  const int64_t num_rows = tensor.parameter->shape()[0], columns = tensor.parameter->shape()[1];
+  const at::Tensor row_means = sums.narrow(0, tensor.sums_begin, num_rows);
+  const at::Tensor column_means = sums.narrow(0, tensor.sums_begin + num_rows, columns);
+  tensor.rows.copy_(row_means.narrow(0, tensor.rows_begin, tensor.rows.numel()));
+  tensor.columns.copy_(column_means.narrow(0, tensor.columns_begin, tensor.columns.numel()));
+  if (tensor.piece.length == 0) return gradient;
+  const Rows rows = rows_of(tensor.piece, columns);
+  const at::Tensor row_factors =
+      (row_means.narrow(0, rows.first, rows.count) / row_means.mean()).rsqrt().unsqueeze(1);
+  const at::Tensor update =
+      as_rows(gradient, rows, columns).mul_(row_factors).mul_(column_means.rsqrt());
+  return update.view({-1}).narrow(0, rows.before, tensor.piece.length);
+}
+
+void Adafactor::step(double learning_rate, double gradient_scale) {
+  ++num_steps_;
+  const double beta = 1 - std::pow(static_cast<double>(num_steps_), options_.decay_rate);
+  at::Tensor sums = at::zeros({num_sums_});
+  for (const Tensor& tensor : tensors_) {
+    if (!tensor.is_factored) continue;
+    const int64_t num_rows = tensor.parameter->shape()[0], columns = tensor.parameter->shape()[1];
+    const at::Tensor row_sums = sums.narrow(0, tensor.sums_begin, num_rows);
+    const at::Tensor column_sums = sums.narrow(0, tensor.sums_begin + num_rows, columns);
+    row_sums.narrow(0, tensor.rows_begin, tensor.rows.numel()).add_(tensor.rows, beta);
+    column_sums.narrow(0, tensor.columns_begin, tensor.columns.numel()).add_(tensor.columns, beta);
+    if (tensor.piece.length == 0) continue;
+    const Rows rows = rows_of(tensor.piece, columns);
+    const at::Tensor squares = as_rows(
+        scaled_gradient(tensor, gradient_scale).square_().add_(options_.eps), rows, columns);
+    row_sums.narrow(0, rows.first, rows.count)
+        .add_(squares.sum(1), (1 - beta) / static_cast<double>(columns));
+    column_sums.add_(squares.sum(0), (1 - beta) / static_cast<double>(num_rows));
+  }
+  store_.mesh().shard->all_reduce(sums)->wait();
+
+  std::vector<at::Tensor> updates;
+  at::Tensor square_sums = at::zeros({static_cast<int64_t>(tensors_.size())}, at::kDouble);
+  for (size_t i = 0; i < tensors_.size(); ++i) {
+    updates.push_back(
+        update_of(tensors_[i], scaled_gradient(tensors_[i], gradient_scale), sums, beta));
+    square_sums[static_cast<int64_t>(i)] = updates.back().to(at::kDouble).square().sum();
+  }
+  store_.mesh().shard->all_reduce(square_sums)->wait();
+  for (size_t i = 0; i < tensors_.size(); ++i) {
+    const Tensor& tensor = tensors_[i];
+    const double mean = square_sums[static_cast<int64_t>(i)].item<double>() /
+                        static_cast<double>(tensor.parameter->numel());
+    const double clip = std::max(1.0, std::sqrt(mean) / options_.clip_threshold);
+    const at::Tensor value = piece_of(tensor, store_.home(tensor.unit, tensor.segment).value);
+    if (tensor.decayed) value.mul_(1 - options_.weight_decay * learning_rate);
+    value.sub_(updates[i], learning_rate / clip);
+  }
+}
+
+std::vector<StateTensor> Adafactor::state() {
+  std::vector<StateTensor> list;
+  const auto add = [&](const char* name, const Tensor& tensor, std::vector<int64_t> shape,
+                       int64_t begin, const at::Tensor& data) {
+    if (data.numel() > 0) list.push_back({name, tensor.parameter, std::move(shape), begin, data});
+  };
+  for (const Tensor& tensor : tensors_) {
+    const auto& shape = tensor.parameter->shape();
+    if (tensor.is_factored) {
+      add("exp_avg_sq_row", tensor, {shape[0]}, tensor.rows_begin, tensor.rows);
+      add("exp_avg_sq_col", tensor, {shape[1]}, tensor.columns_begin, tensor.columns);
+    } else {
+      add("exp_avg_sq", tensor, shape, tensor.piece.tensor_begin, tensor.elements);
+    }
+  }
+  return list;
+}
+
+}  // namespace strata::optim

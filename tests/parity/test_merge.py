@@ -1,0 +1,107 @@
+"""Oracle: PEFT's merge_and_unload on the same base and adapter: every weight of the merged model."""
+
+import json
+import subprocess
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import BitsAndBytesConfig, LlamaForCausalLM
+
+from llama_reference import save_checkpoint
+from probe import BUILD, relative_error
+from test_lora import attach, randomise
+
+CASES = {
+    "plain": ({}, dict(target_modules=["q_proj", "down_proj"], r=4, lora_alpha=16)),
+    "rslora_patterns": ({}, dict(target_modules="all-linear", use_rslora=True,
+                                 rank_pattern={"q_proj": 3}, alpha_pattern={"up_proj": 2})),
+    "output_layer": ({}, dict(target_modules=["q_proj", "lm_head"], r=2)),
+    "saved_modules": (dict(tie_word_embeddings=True),
+                      dict(target_modules=["q_proj"], modules_to_save=["lm_head", "norm"])),
+    "biases": (dict(attention_bias=True), dict(target_modules=["q_proj"], bias="all")),
+    "branch_bias": (dict(attention_bias=True), dict(target_modules=["q_proj"], lora_bias=True)),
+    "dora": ({}, dict(target_modules=["q_proj", "up_proj"], r=4, use_dora=True)),
+    "pissa": ({}, dict(target_modules=["q_proj", "up_proj"], r=4, init_lora_weights="pissa")),
+    "ia3": (dict(attention_bias=True), dict(peft_type="IA3")),
+    "olora": ({}, dict(target_modules=["v_proj"], r=4, init_lora_weights="olora")),
+}
+
+
+def merge(folder, *words):
+    return subprocess.run(
+        [BUILD / "strata", "merge-adapter", folder / "adapter", folder / "merged", "--base_model",
+         folder, *words],
+        capture_output=True, text=True, timeout=60)
+
+
+def make_adapter(folder, lora, dtype=torch.float32, **settings):
+    save_checkpoint(folder, scale=0.08, **settings)
+    if dtype != torch.float32:
+        LlamaForCausalLM.from_pretrained(folder, dtype=dtype).save_pretrained(folder)
+    model = attach(folder, lora, dtype, seed=3)
+    randomise(model, 0.08)
+    model.save_pretrained(folder / "adapter")
+    return model
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("name", CASES)
+def test_equals_peft(tmp_path, name, dtype):
+    settings, lora = CASES[name]
+    model = make_adapter(tmp_path, lora, getattr(torch, dtype), **settings)
+    process = merge(tmp_path, "--max_shard_size", "20KB")
+    assert process.returncode == 0, process.stderr
+    found = LlamaForCausalLM.from_pretrained(tmp_path / "merged", dtype="auto").state_dict()
+    expected = model.merge_and_unload().state_dict()
+    assert found.keys() == expected.keys()
+    for weight, values in expected.items():
+        assert found[weight].dtype == getattr(torch, dtype)
+        # A sum that lies between two bf16 values may fall to either side.
+        limit = 1e-6 if dtype == "float32" else 1e-3
+        assert relative_error(found[weight], values) < limit, weight
+
+
+def test_quantised_base(tmp_path):
+    make_adapter(tmp_path, dict(target_modules=["q_proj"], r=4), hidden_size=64,
+                 intermediate_size=128)
+    adapter = tmp_path / "adapter"
+    plain = merge(tmp_path)
+    assert plain.returncode == 0, plain.stderr
+    base = LlamaForCausalLM.from_pretrained(
+        tmp_path, dtype=torch.float32, device_map="cpu", quantization_config=BitsAndBytesConfig(
+            load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True))
+    folder = tmp_path / "quantised"
+    base.save_pretrained(folder)
+    adapter.rename(folder / "adapter")
+    refused = merge(folder)
+    assert refused.returncode != 0 and "--dequantize" in refused.stderr
+    assert not (folder / "merged").exists()
+    process = merge(folder, "--dequantize")
+    assert process.returncode == 0, process.stderr
+    assert "quantization_config" not in json.loads((folder / "merged/config.json").read_text())
+    found = load_file(folder / "merged" / "model.safetensors")
+    branch = load_file(folder / "adapter" / "adapter_model.safetensors")
+    for path in ("model.layers.1.self_attn.q_proj", "model.layers.0.mlp.up_proj"):
+        layer = base.get_submodule(path)
+        import bitsandbytes.functional as functional
+        expected = functional.dequantize_4bit(layer.weight.data, layer.weight.quant_state)
+        prefix = f"base_model.model.{path}.lora_"
+        if prefix + "A.weight" in branch:
+            expected = expected + branch[prefix + "B.weight"] @ branch[prefix + "A.weight"] * 2
+        assert relative_error(found[path + ".weight"], expected) < 1e-6, path
+
+
+def test_broken_adapters(tmp_path):
+    make_adapter(tmp_path, dict(target_modules=["q_proj"], r=4))
+    file = tmp_path / "adapter" / "adapter_model.safetensors"
+    tensors = load_file(file)
+    name = sorted(tensors)[1]
+    broken = {**tensors, name: torch.full_like(tensors[name], float("nan"))}
+    save_file(broken, file)
+    process = merge(tmp_path)
+    assert process.returncode != 0 and "found NaN or infinity" in process.stderr
+    save_file({**tensors, name: tensors[name][:, :1].contiguous()}, file)
+    process = merge(tmp_path)
+    assert process.returncode != 0 and "expected an adapter of" in process.stderr
+    assert not (tmp_path / "merged").exists()
