@@ -15,6 +15,7 @@
 #include "strata/ops/cross_entropy.h"
 #include "strata/ops/dropout.h"
 #include "strata/ops/embedding.h"
+#include "strata/ops/quant/dynamic.h"
 #include "strata/ops/rms_norm.h"
 #include "strata/ops/rope.h"
 #include "strata/ops/square_sum.h"
@@ -161,10 +162,17 @@ TEST(RmsNormEdge, ZeroRow) {
   EXPECT_NEAR(r.rstd.item<float>(), 1e3, 1e-2);
 }
 
+TEST(DeviceEdge, TensorsWithoutDataAreWalkedByThePlan) {
+  const at::Tensor x = at::zeros({2, 4}, at::TensorOptions(at::kMeta));
+  const at::Tensor y = swiglu(x, x);
+  EXPECT_TRUE(y.is_meta());
+  EXPECT_EQ(y.sizes(), x.sizes());
+}
+
 TEST(DeviceEdge, OnlyCpuHasKernels) {
   const at::Tensor x = at::zeros({2, 4}, at::TensorOptions(at::kMeta));
-  EXPECT_THAT([&] { swiglu(x, x); }, ThrowsMessage<ConfigError>(HasSubstr("expected cpu")));
-  EXPECT_THROW(ops::embedding(x, at::zeros({1}, at::kLong)), ConfigError);
+  EXPECT_THAT([&] { quant::encode_state(x, true, x, x); },
+              ThrowsMessage<ConfigError>(HasSubstr("expected cpu")));
 }
 
 TEST(TypeEdge, OtherTypesAreRefused) {
