@@ -68,4 +68,14 @@ bool should_save(const StepPlan& plan, const config::TrainConfig& config, int64_
   return is_due(plan, config.save_strategy, plan.save_steps, step, /*at_the_end=*/true);
 }
 
+int64_t count_saves(const StepPlan& plan, const config::TrainConfig& config, int64_t done) {
+  const int64_t last = plan.max_steps;
+  if (config.save_strategy == "no" || done >= last) return 0;
+  // Not step by step: a run may have millions.
+  const int64_t interval =
+      config.save_strategy == "epoch" ? plan.updates_per_epoch : plan.save_steps;
+  const int64_t stride = interval > 0 ? interval : last;
+  return last / stride - done / stride + (last % stride != 0 ? 1 : 0);
+}
+
 }  // namespace strata::train

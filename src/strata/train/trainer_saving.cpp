@@ -18,10 +18,8 @@ void Trainer::prepare_saving(comm::Group& saving) {
   const fs::path folder = config_.train.output_dir;
   optim::Optimizer* optimizer = config_.train.save_only_model ? nullptr : trainee_.optimizer.get();
   SavePlan plan{.checkpoint_bytes = checkpoint_bytes(trainee_, optimizer != nullptr),
-                .result_bytes = result_bytes(trainee_)};
-  for (int64_t step = step_ + 1; step <= plan_.max_steps; ++step) {
-    plan.num_checkpoints += should_save(plan_, config_.train, step) ? 1 : 0;
-  }
+                .result_bytes = result_bytes(trainee_),
+                .num_checkpoints = count_saves(plan_, config_.train, step_)};
   comm::all_or_nothing(world_, "looking for room to save", [&] {
     if (!is_main()) return;
     if (const auto limit = config_.train.save_total_limit) {
@@ -32,7 +30,9 @@ void Trainer::prepare_saving(comm::Group& saving) {
     }
     require_disk_space(folder, plan);
   });
-  checkpoint::SaverOptions options{.in_background = config_.train.async_save,
+  // What rests in files does so because memory has no room for it, nor for a copy.
+  const bool rests_in_files = trainee_.store->file() != nullptr;
+  checkpoint::SaverOptions options{.in_background = config_.train.async_save && !rests_in_files,
                                    .total_limit = config_.train.save_total_limit};
   if (options.in_background) {
     const uint64_t free = available_memory_bytes();

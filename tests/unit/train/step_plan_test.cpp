@@ -122,5 +122,23 @@ TEST(StepPlan, EpochsEndWithTheirLastStepAndWithTheRun) {
   }
 }
 
+TEST(StepPlan, SavesAreCountedAsTheyComeDue) {
+  for (const char* strategy : {"steps", "epoch", "no"}) {
+    for (int64_t interval = 1; interval < 12; ++interval) {
+      config::TrainConfig config = settings(3, 10, 2);
+      config.save_strategy = strategy;
+      config.save_steps = static_cast<double>(interval);
+      const StepPlan plan = plan_steps(config, 7);
+      for (int64_t done = 0; done <= plan.max_steps + 1; ++done) {
+        int64_t expected = 0;
+        for (int64_t step = done + 1; step <= plan.max_steps; ++step) {
+          expected += should_save(plan, config, step) ? 1 : 0;
+        }
+        EXPECT_EQ(count_saves(plan, config, done), expected) << strategy << interval << done;
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace strata::train
