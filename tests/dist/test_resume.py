@@ -29,6 +29,11 @@ CASES = {
     "int8_lion_8bit": (2, dict(LORA, load_in_8bit=True, optim="lion_8bit",
                                lora_modules_to_save=["lm_head"], learning_rate=1e-3), 20),
     "two_replicas": (2, dict(sharding_strategy="NO_SHARD", gradient_accumulation_steps=2), 29),
+    "four_ranks_hybrid": (4, dict(sharding_strategy="HYBRID_SHARD", dp_shard_size=2), 20),
+    "two_ranks_zero2": (2, dict(zero_stage=2), 20),
+    # The first loss scale overflows, so steps are skipped; afterwards it grows every other step.
+    "fp16_scale": (2, dict(fp16=True, bf16=None, reduce_dtype="fp16", fp16_initial_scale=2**20,
+                           fp16_scale_window=2, warmup_steps=2), 28),
     "wide_log_window": (2, dict(logging_steps=3), 22),
     "packed_with_evaluation": (2, dict(packing=True, packing_strategy="bfd", shuffle_dataset=True,
                                        eval_strategy="steps", eval_steps=4), 33),

@@ -1,15 +1,14 @@
 # Oracle: the same settings on one rank, unsharded, without recomputation, the whole batch at once.
 #
-# STRATA_WHOLE_TABLE=1 runs every row instead of those in which every three settings meet; the last
-# such run is in bench/results. The rows are short programs: as many run at a time as there are
-# processors.
+# STRATA_WHOLE_TABLE=1 runs every row instead of those in which every three settings meet. The rows
+# are short programs: as many run at a time as there are processors.
 import concurrent.futures
 import os
 
 import pytest
 
 from covering import covering_rows, whole_table
-from running import base_flags, run_strata, run_strata_raw
+from running import base_flags, run_strata
 
 STEPS = 5
 ROWS_PER_STEP = 48  # for 1 to 4 ranks and 1 or 4 micro-batches
