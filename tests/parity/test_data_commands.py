@@ -3,6 +3,7 @@ rows that tests/parity/test_data.py compares) and hand-made mistakes for `strata
 
 import json
 import random
+import re
 import subprocess
 
 import pytest
@@ -103,6 +104,11 @@ def preview(inputs, data, *flags):
     return result.stdout
 
 
+def shown(html):
+    """A page without its tags."""
+    return re.sub("<[^>]*>", "", html)
+
+
 def test_preview_shows_tokens_and_counts(inputs, tmp_path):
     rows = [{"prompt": f"question {i}", "completion": f" answer {i}"} for i in range(20)]
     page = tmp_path / "page.html"
@@ -112,7 +118,7 @@ def test_preview_shows_tokens_and_counts(inputs, tmp_path):
     assert "20 with 20 documents" in text and "warning" not in text
     assert "10 on 1 rank, 4 rows each" in text
     html = page.read_text()
-    assert html.count("<h3>Row ") == 2 and "answer" in html and 'class="t s"' in html
+    assert html.count("<h3>Row ") == 2 and " answer 1&lt;|im_end|&gt;" in shown(html) and 'class="t s"' in html
 
 
 def test_preview_shows_packing(inputs, tmp_path):
@@ -120,7 +126,7 @@ def test_preview_shows_packing(inputs, tmp_path):
     page = tmp_path / "page.html"
     text = preview(inputs, save(tmp_path, rows), "--packing", "--max_length", 60, "--output_html", page)
     assert "-- document 2 of " in text and "packed rows are full to" in text
-    assert "&lt;b&gt;" in page.read_text() and "<b>" not in page.read_text()
+    assert "line 1 &lt;b&gt;" in shown(page.read_text()) and "<b>" not in page.read_text()
 
 
 def test_preview_finds_mistakes(inputs, tmp_path):

@@ -26,9 +26,14 @@ fs::path locate(const std::string& name, const DataRequest& request) {
   const hf::HubRequest wanted{
       .kind = hf::HubKind::kDataset, .name = name, .cache = request.hub_cache};
   if (hf::is_offline() || hf::has_snapshot(wanted)) return hf::find_snapshot(wanted);
-  return hf::download_snapshot(wanted, {.wants = [](const std::string& file) {
-                                 return !file_format(file).extension.empty();
-                               }});
+  try {
+    return hf::download_snapshot(wanted, {.wants = [](const std::string& file) {
+                                   return !file_format(file).extension.empty();
+                                 }});
+  } catch (const IoError& error) {
+    throw IoError("{}: found no such file or folder, and no data set of that name on the Hub ({})",
+                  name, error.what());
+  }
 }
 
 std::vector<fs::path> locate_all(const DataRequest& request) {

@@ -1,19 +1,17 @@
 #include "strata/data/token_cache.h"
 
 #include <elf.h>
-#include <fcntl.h>
 #include <link.h>
-#include <sys/file.h>
-#include <unistd.h>
 
 #include <chrono>
-#include <cstring>
+#include <optional>
 #include <system_error>
 
 #include <xxhash.h>
 
 #include "strata/base/error.h"
 #include "strata/base/file.h"
+#include "strata/base/file_lock.h"
 
 namespace strata::data {
 namespace {
@@ -74,29 +72,6 @@ std::string build_id() {
   const auto time = fs::last_write_time("/proc/self/exe", error).time_since_epoch().count();
   return fmt::format("{} {}", fs::file_size("/proc/self/exe", error), time);
 }
-
-// Held while it lives, also against other processes; the system frees it when a process dies.
-class FileLock {
- public:
-  explicit FileLock(const fs::path& path)
-      : file_(::open(path.c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0644)) {
-    if (file_ < 0) throw IoError("{}: {}", path.string(), errno_text(errno));
-    int code;
-    do {
-      code = ::flock(file_, LOCK_EX);
-    } while (code != 0 && errno == EINTR);
-    if (code == 0) return;
-    const std::string text = errno_text(errno);
-    ::close(file_);
-    throw IoError("{}: {}", path.string(), text);
-  }
-  ~FileLock() { ::close(file_); }
-  FileLock(const FileLock&) = delete;
-  FileLock& operator=(const FileLock&) = delete;
-
- private:
-  int file_;
-};
 
 constexpr std::chrono::hours kKeep{24 * 30};
 

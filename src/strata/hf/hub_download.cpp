@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <openssl/evp.h>
-#include <sys/file.h>
 #include <unistd.h>
 
 #include <array>
@@ -14,6 +13,7 @@
 
 #include "strata/base/error.h"
 #include "strata/base/file.h"
+#include "strata/base/file_lock.h"
 #include "strata/base/json.h"
 #include "strata/hf/http_client.h"
 
@@ -96,24 +96,6 @@ class Checksum {
   bool known_ = false;
 };
 
-// huggingface_hub locks the same file in the same way.
-class BlobLock {
- public:
-  explicit BlobLock(const fs::path& path) {
-    fs::create_directories(path.parent_path());
-    file_ = ::open(path.c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0644);
-    if (file_ < 0) throw IoError("{}: {}", path.string(), errno_text(errno));
-    while (::flock(file_, LOCK_EX) != 0 && errno == EINTR) {
-    }
-  }
-  ~BlobLock() { ::close(file_); }
-  BlobLock(const BlobLock&) = delete;
-  BlobLock& operator=(const BlobLock&) = delete;
-
- private:
-  int file_ = -1;
-};
-
 // The bytes of a download as they come, at the end of what is there already.
 class IncompleteFile {
  public:
@@ -192,6 +174,8 @@ class Downloader {
         if (attempt()) return;
       } catch (const IoError& error) {
         cause = error.what();
+        // Without a network no patience helps.
+        if (cause.find("resolve host") != std::string::npos) throw;
       }
     }
     throw IoError(
@@ -270,8 +254,10 @@ class Downloader {
                                         commit, encode_path(name));
     const RemoteFile remote = read_head(url);
     const fs::path blob = folder_ / "blobs" / remote.etag;
-    const BlobLock lock(folder_.parent_path() / ".locks" / folder_.filename() /
-                        (remote.etag + ".lock"));
+    // huggingface_hub locks the same file in the same way.
+    const fs::path locks = folder_.parent_path() / ".locks" / folder_.filename();
+    fs::create_directories(locks);
+    const FileLock lock(locks / (remote.etag + ".lock"));
     if (!fs::exists(blob)) download(url, name, remote, blob);
     link_blob(blob, link);
   }
@@ -368,14 +354,19 @@ fs::path locate_model(const std::string& name_or_path, const fs::path& cache) {
   const HubRequest request{.kind = HubKind::kModel, .name = name_or_path, .cache = cache};
   if (has_snapshot(request)) return find_snapshot(request);
   if (is_offline()) return name_or_path;
-  return download_snapshot(request, {.wants = [](const std::string& file) {
-                             const std::string extension = fs::path(file).extension().string();
-                             for (const char* wanted : {".safetensors", ".json", ".jinja", ".model",
-                                                        ".txt", ".tiktoken"}) {
-                               if (extension == wanted) return true;
-                             }
-                             return false;
-                           }});
+  try {
+    return download_snapshot(request, {.wants = [](const std::string& file) {
+                               const std::string extension = fs::path(file).extension().string();
+                               for (const char* wanted : {".safetensors", ".json", ".jinja",
+                                                          ".model", ".txt", ".tiktoken"}) {
+                                 if (extension == wanted) return true;
+                               }
+                               return false;
+                             }});
+  } catch (const IoError& error) {
+    throw IoError("{}: found no such folder, and no model of that name on the Hub ({})",
+                  name_or_path, error.what());
+  }
 }
 
 }  // namespace strata::hf

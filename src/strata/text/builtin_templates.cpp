@@ -40,7 +40,7 @@ constexpr std::string_view kLlama2 =
     "{% endif %}"
     "{% if message['role'] == 'user' %}"
     "{% set content = (system if loop.first else '') + message['content'].strip() %}"
-    "{{ bos_token + '[INST] ' + content + ' [/INST]' }}"
+    "{{ bos_token }}{{ '[INST] ' + content + ' [/INST]' }}"
     "{% elif message['role'] == 'assistant' %}"
     "{% generation %}{{ ' ' + message['content'].strip() + ' ' + eos_token }}{% endgeneration %}"
     "{% else %}{{ raise_exception('Only user, assistant and system roles are supported, found ' + "
