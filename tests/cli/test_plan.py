@@ -1,8 +1,11 @@
 # Oracle: arithmetic on the shapes of published models, and the plan's own statements.
+import hashlib
+import http.server
 import json
 import re
 import resource
 import subprocess
+import threading
 
 import pytest
 
@@ -113,3 +116,54 @@ def test_dry_run_of_sixteen_ranks(folder, launcher):
 def test_bad_input(folder, flags, message):
     text = strata("plan", "--model_name_or_path", folder, *flags, code=2)
     assert message in text and text.count("\n") == 1
+
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+class HubWithOneModel(http.server.BaseHTTPRequestHandler):
+    def log_message(self, *_):
+        pass
+
+    def do_HEAD(self):
+        self.do_GET()
+
+    def do_GET(self):
+        self.server.paths.append(self.path)
+        headers, body, status = [], b"", 404
+        if self.path == "/api/models/org/large/revision/main":
+            names = ["config.json", "model-00001-of-00002.safetensors", "tokenizer.json"]
+            siblings = [{"rfilename": name} for name in names]
+            body, status = json.dumps(dict(id="org/large", sha=COMMIT, siblings=siblings)).encode(), 200
+        elif self.path == f"/org/large/resolve/{COMMIT}/config.json":
+            body, status = json.dumps(LLAMA_70B).encode(), 200
+            git = hashlib.sha1(f"blob {len(body)}\0".encode() + body).hexdigest()
+            headers = [("X-Repo-Commit", COMMIT), ("ETag", f'"{git}"')]
+        self.send_response(status)
+        for name, value in [*headers, ("Content-Length", str(len(body)))]:
+            self.send_header(name, value)
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(body)
+
+
+def test_of_a_model_of_the_hub_config_json_alone_is_downloaded(tmp_path):
+    hub = http.server.ThreadingHTTPServer(("127.0.0.1", 0), HubWithOneModel)
+    hub.paths = []
+    threading.Thread(target=hub.serve_forever, daemon=True).start()
+    own = {k: v for k, v in environment().items() if not k.endswith("_OFFLINE")}
+    own.update(HF_HOME=str(tmp_path), HF_ENDPOINT=f"http://127.0.0.1:{hub.server_address[1]}")
+    words = [PROGRAM, "plan", "--model_name_or_path", "org/large", "--world_size", "8",
+             "--device", "cuda"]
+    try:
+        for _ in range(2):
+            process = subprocess.run(words, capture_output=True, text=True, env=own, timeout=60)
+            assert process.returncode == 0, process.stderr
+            assert str(PARAMETERS_70B) in process.stdout
+    finally:
+        hub.shutdown()
+        hub.server_close()
+    assert not any("safetensors" in path or "tokenizer" in path for path in hub.paths)
+    assert sum("resolve" in path for path in hub.paths) <= 2  # a look and a download, once
+    # What is there does not pass for the model.
+    assert not list(tmp_path.glob("hub/models--org--large"))

@@ -369,4 +369,15 @@ fs::path locate_model(const std::string& name_or_path, const fs::path& cache) {
   }
 }
 
+fs::path locate_model_config(const std::string& name_or_path, const fs::path& cache) {
+  if (fs::exists(name_or_path) || !is_hub_name(name_or_path)) return name_or_path;
+  HubRequest request{.kind = HubKind::kModel, .name = name_or_path, .cache = cache};
+  if (has_snapshot(request)) return find_snapshot(request);
+  request.cache = (cache.empty() ? hub_cache_folder() : cache) / "configs";
+  if (has_snapshot(request)) return find_snapshot(request);
+  if (is_offline()) return name_or_path;
+  return download_snapshot(
+      request, {.wants = [](const std::string& file) { return file == "config.json"; }});
+}
+
 }  // namespace strata::hf

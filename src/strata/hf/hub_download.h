@@ -38,4 +38,10 @@ std::filesystem::path download_snapshot(const HubRequest& request,
 std::filesystem::path locate_model(const std::string& name_or_path,
                                    const std::filesystem::path& cache = {});
 
+// The same for whoever needs config.json alone: of a model that is not in the cache nothing else is
+// downloaded, and that to a cache of its own ("configs" in the cache), where it does not pass for
+// the model.
+std::filesystem::path locate_model_config(const std::string& name_or_path,
+                                          const std::filesystem::path& cache = {});
+
 }  // namespace strata::hf

@@ -275,10 +275,11 @@ void imagine_values(const config::RunConfig& config, Trainee& trainee) {
 
 }  // namespace
 
-Json load_model_config(const config::ModelConfig& config) {
+Json load_model_config(const config::ModelConfig& config, bool alone) {
+  const auto locate = alone ? hf::locate_model_config : hf::locate_model;
   fs::path path = config.model_name_or_path.empty()
                       ? fs::path(config.config_name)
-                      : hf::locate_model(config.model_name_or_path, config.cache_dir);
+                      : locate(config.model_name_or_path, config.cache_dir);
   if (path.empty()) {
     throw ConfigError(
         "model_name_or_path: found nothing, expected a folder with a checkpoint; pass "
@@ -296,7 +297,7 @@ std::unique_ptr<Trainee> assemble(const config::RunConfig& config, comm::Mesh& m
   std::unique_ptr<Trainee> trainee;
   comm::all_or_nothing(*mesh.world, "loading the model's configuration", [&] {
     trainee = std::make_unique<Trainee>(config);
-    trainee->model_config = load_model_config(config.model);
+    trainee->model_config = load_model_config(config.model, is_imagined);
   });
   const bool has_files = !config.model.model_name_or_path.empty() && !is_imagined;
   const bool sends = has_files && rank_0_reads(config, mesh);

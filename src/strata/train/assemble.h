@@ -36,8 +36,9 @@ struct Trainee {
   std::vector<LoadMemory> load_memory;  // by rank
 };
 
-// config.json of the settings' model, from model_name_or_path or config_name.
-Json load_model_config(const config::ModelConfig& config);
+// config.json of the settings' model, from model_name_or_path or config_name. `alone`: of a model
+// of the Hub nothing else is downloaded.
+Json load_model_config(const config::ModelConfig& config, bool alone = false);
 
 // Collective over the mesh. On device meta no weights are read: config.json suffices.
 std::unique_ptr<Trainee> assemble(const config::RunConfig& config, comm::Mesh& mesh,
