@@ -118,6 +118,23 @@ def test_bad_input(folder, flags, message):
     assert message in text and text.count("\n") == 1
 
 
+SMALL = dict(LLAMA_70B, vocab_size=640, hidden_size=128, intermediate_size=320, num_hidden_layers=3,
+             num_attention_heads=4, num_key_value_heads=2)
+
+
+@pytest.mark.parametrize("flags", [
+    "--optim adafactor", "--optim lion_8bit", "--optim sgd", "--use_peft --use_dora",
+    "--use_peft --init_lora_weights pissa", "--use_peft --peft_type IA3",
+    "--use_peft --load_in_4bit", "--use_peft --load_in_8bit --eval_strategy steps", "--fp16 --bf16 false",
+    "--gradient_checkpointing_mode selective", "--zero_stage 1",
+    "--fsdp_sharding_strategy HYBRID_SHARD --nodes 2"])
+def test_every_way_of_training_is_planned(tmp_path, flags):
+    (tmp_path / "config.json").write_text(json.dumps(SMALL))
+    text = strata("plan", "--model_name_or_path", tmp_path, "--world_size", 4, "--device", "cpu",
+                  *flags.split())
+    assert row(text, "peak")[0] > 0 and row(text, "activations")
+
+
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 

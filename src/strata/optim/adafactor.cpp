@@ -64,16 +64,20 @@ void Adafactor::add_tensor(int unit, int segment, nn::Parameter& parameter) {
   if (tensor.is_factored) {
     const auto part = [&](int64_t size, int64_t& begin) {
       begin = part_begin(size, group.rank(), group.size());
-      return at::zeros({part_begin(size, group.rank() + 1, group.size()) - begin});
+      return at::zeros({part_begin(size, group.rank() + 1, group.size()) - begin}, on_device());
     };
     tensor.rows = part(parameter.shape()[0], tensor.rows_begin);
     tensor.columns = part(parameter.shape()[1], tensor.columns_begin);
     tensor.sums_begin = num_sums_;
     num_sums_ += parameter.shape()[0] + parameter.shape()[1];
   } else {
-    tensor.elements = at::zeros({tensor.piece.length});
+    tensor.elements = at::zeros({tensor.piece.length}, on_device());
   }
   tensors_.push_back(std::move(tensor));
+}
+
+at::TensorOptions Adafactor::on_device() const {
+  return at::TensorOptions().device(store_.options().device);
 }
 
 at::Tensor Adafactor::piece_of(const Tensor& tensor, const at::Tensor& flat) const {
@@ -107,7 +111,7 @@ at::Tensor Adafactor::update_of(Tensor& tensor, const at::Tensor& gradient, cons
 void Adafactor::step(double learning_rate, double gradient_scale) {
   ++num_steps_;
   const double beta = 1 - std::pow(static_cast<double>(num_steps_), options_.decay_rate);
-  at::Tensor sums = at::zeros({num_sums_});
+  at::Tensor sums = at::zeros({num_sums_}, on_device());
   for (const Tensor& tensor : tensors_) {
     if (!tensor.is_factored) continue;
     const int64_t num_rows = tensor.parameter->shape()[0], columns = tensor.parameter->shape()[1];
@@ -126,13 +130,15 @@ void Adafactor::step(double learning_rate, double gradient_scale) {
   store_.mesh().shard->all_reduce(sums)->wait();
 
   std::vector<at::Tensor> updates;
-  at::Tensor square_sums = at::zeros({static_cast<int64_t>(tensors_.size())}, at::kDouble);
+  at::Tensor square_sums =
+      at::zeros({static_cast<int64_t>(tensors_.size())}, on_device().dtype(at::kDouble));
   for (size_t i = 0; i < tensors_.size(); ++i) {
     updates.push_back(
         update_of(tensors_[i], scaled_gradient(tensors_[i], gradient_scale), sums, beta));
     square_sums[static_cast<int64_t>(i)] = updates.back().to(at::kDouble).square().sum();
   }
   store_.mesh().shard->all_reduce(square_sums)->wait();
+  if (square_sums.is_meta()) return;  // without data (the memory plan)
   for (size_t i = 0; i < tensors_.size(); ++i) {
     const Tensor& tensor = tensors_[i];
     const double mean = square_sums[static_cast<int64_t>(i)].item<double>() /

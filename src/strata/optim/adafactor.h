@@ -46,6 +46,7 @@ class Adafactor final : public Optimizer {
   };
 
   void add_tensor(int unit, int segment, nn::Parameter& parameter);
+  at::TensorOptions on_device() const;
   at::Tensor piece_of(const Tensor& tensor, const at::Tensor& flat) const;
   at::Tensor scaled_gradient(const Tensor& tensor, double scale) const;
   at::Tensor update_of(Tensor& tensor, const at::Tensor& gradient, const at::Tensor& sums,

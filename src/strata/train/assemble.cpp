@@ -340,7 +340,7 @@ std::unique_ptr<Trainee> assemble(const config::RunConfig& config, comm::Mesh& m
     }
   });
   if (has_files) fill_quantized(base, sends, *trainee->store);
-  start_from_base(config, sends, *trainee);
+  if (!is_imagined) start_from_base(config, sends, *trainee);
   if (trainee->store->file() != nullptr) trainee->store->file()->forget_pages();
   if (meter) trainee->load_memory = meter->finish(*mesh.world);
   const shard::ChainShape shape = shard::shape_of(*trainee->model, trainee->store->partition());

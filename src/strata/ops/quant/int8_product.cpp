@@ -42,6 +42,8 @@ at::Tensor int8_product(const at::Tensor& x, const QuantizedMatrix& weight, doub
     throw InternalError("int8_product: found {}, expected int8; report this as a bug",
                         describe(weight.format));
   }
+  // Without data (the memory plan) no outlier is known.
+  if (x.is_meta()) return at::empty({x.size(0), weight.rows}, x.options());
   const at::Tensor codes = weight.codes().view(at::kChar).view({weight.rows, weight.columns});
   const at::Tensor scales = weight.scales();
   const RowCodes rows = encode_rows(x, threshold);
