@@ -82,11 +82,13 @@ std::string head(const config::RunConfig& config, const Place& place, const trai
       plan.compute_type == at::kFloat  ? "fp32"
       : plan.compute_type == at::kHalf ? "fp16"
                                        : "bf16");
-  text += fmt::format(
-      "micro-batch  {} rows, {} tokens; {} micro-step{} an update; {}\n",
-      train.per_device_train_batch_size, plan.tokens, train.gradient_accumulation_steps,
-      plural(train.gradient_accumulation_steps),
-      config.shard.gradient_checkpointing ? "activation checkpointing" : "activations are kept");
+  text += fmt::format("micro-batch  {} rows, {} tokens; {} micro-step{} an update; {}\n",
+                      train.per_device_train_batch_size, plan.tokens,
+                      train.gradient_accumulation_steps, plural(train.gradient_accumulation_steps),
+                      !config.shard.gradient_checkpointing ? "activations are kept"
+                      : config.shard.checkpointing_mode == "selective"
+                          ? "selective activation checkpointing"
+                          : "activation checkpointing");
   return text;
 }
 
@@ -98,9 +100,15 @@ struct Change {
 
 std::vector<Change> changes() {
   return {
-      {"--gradient_checkpointing",
+      {"--activation_checkpointing selective",
        [](config::RunConfig& c, Place&) {
+         c.shard.checkpointing_mode = "selective";
          return !std::exchange(c.shard.gradient_checkpointing, true);
+       }},
+      {"--activation_checkpointing full",
+       [](config::RunConfig& c, Place&) {
+         const bool was_on = std::exchange(c.shard.gradient_checkpointing, true);
+         return std::exchange(c.shard.checkpointing_mode, "full") != "full" || !was_on;
        }},
       {"--sharding_strategy FULL_SHARD",
        [](config::RunConfig& c, Place& p) {

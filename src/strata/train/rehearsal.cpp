@@ -74,7 +74,9 @@ double flops_per_token(const config::RunConfig& config, models::Model& model) {
     if (parameter->requires_grad()) trained += static_cast<double>(parameter->numel());
   }
   // Forward, gradients of inputs, recomputation; gradients of weights for what trains.
-  const double passes = config.shard.gradient_checkpointing ? 3 : 2;
+  const bool recomputes =
+      config.shard.gradient_checkpointing && config.shard.checkpointing_mode == "full";
+  const double passes = recomputes ? 3 : 2;
   return 2 * (passes * all + trained);
 }
 

@@ -89,14 +89,15 @@ Phase measured_backward(const shard::ScheduleOptions& options, bool frozen,
 
 TEST(Plan, EqualsWhatARunTakesByKind) {
   ASSERT_TRUE(install_cpu_allocator(/*even_in_sanitized_builds=*/true));
-  for (bool checkpointing : {true, false}) {
+  for (const auto checkpointing : {shard::Checkpointing::kFull, shard::Checkpointing::kSelective,
+                                   shard::Checkpointing::kNone}) {
     for (bool frozen : {true, false}) {
-      SCOPED_TRACE(fmt::format("checkpointing {} frozen {}", checkpointing, frozen));
+      const std::string name =
+          fmt::format("checkpointing {} frozen {}", static_cast<int>(checkpointing), frozen);
+      SCOPED_TRACE(name);
       shard::ScheduleOptions options;
-      options.activation_checkpointing =
-          checkpointing ? shard::Checkpointing::kFull : shard::Checkpointing::kNone;
-      const Phase measured =
-          measured_backward(options, frozen, fmt::format("backward {} {}", checkpointing, frozen));
+      options.activation_checkpointing = checkpointing;
+      const Phase measured = measured_backward(options, frozen, name);
 
       Imagined imagined;
       imagined.account().begin_phase("load");
