@@ -127,7 +127,7 @@ Meeting::Meeting(const MeetingOptions& options) : options_(options) {
 Meeting::~Meeting() = default;
 
 Round Meeting::begin_round(int attempt) {
-  failure_.reset();
+  if (!is_over_) failure_.reset();
   return is_host() ? host_round(attempt) : guest_round();
 }
 

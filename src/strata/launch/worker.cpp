@@ -133,6 +133,13 @@ cpu_set_t set_of(const std::vector<int>& cores) {
   return set;
 }
 
+// What stays open in the rank.
+std::vector<int> descriptors_for(const LaunchPlan& plan, const Worker& worker) {
+  std::vector<int> kept = {worker.watched->status_descriptor(), worker.watched->stack_descriptor()};
+  if (plan.port && worker.rank == 0) kept.push_back(plan.port->socket.get());
+  return kept;
+}
+
 }  // namespace
 
 void write_all(int target, std::string_view text) {
@@ -211,8 +218,7 @@ Worker start_worker(const LaunchPlan& plan, int local_rank, const Streams& strea
     setup.out = out.write.get();
     setup.err = err.write.get();
   }
-  std::vector<int> kept = {worker.watched->status_descriptor(), worker.watched->stack_descriptor()};
-  if (plan.port && worker.rank == 0) kept.push_back(plan.port->socket.get());
+  const std::vector<int> kept = descriptors_for(plan, worker);
   setup.kept = kept;
   cpu_set_t cores;
   if (!plan.cores.empty()) {

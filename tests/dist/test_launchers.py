@@ -1,0 +1,76 @@
+# Oracle: the run that `strata launch` starts, to the bit; torchrun itself, and the variables that SLURM,
+# Open MPI and MPICH document.
+import os
+import pathlib
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from running import PROGRAM, base_flags, environment, flag_words, run_strata
+
+TORCHRUN = pathlib.Path(sys.executable).with_name("torchrun")
+
+
+def flags_of(inputs, output):
+    return base_flags(inputs.model("plain"), inputs.data("messages"), output, max_steps=3)
+
+
+@pytest.fixture(scope="module")
+def expected(inputs, tmp_path_factory):
+    return weights(run_strata(flags_of(inputs, tmp_path_factory.mktemp("own")), 2).folder)
+
+
+def weights(folder):
+    return (folder / "model.safetensors").read_bytes()
+
+
+def slurm(rank, port):
+    return {"SLURM_PROCID": rank, "SLURM_NTASKS": 2, "SLURM_LOCALID": rank, "SLURM_NODEID": 0,
+            "SLURM_NNODES": 1, "SLURM_STEP_ID": 0, "SLURM_STEP_NUM_TASKS": 2,
+            "SLURM_STEP_TASKS_PER_NODE": "2", "SLURM_STEP_NODELIST": "localhost",
+            # The port follows from the job's number.
+            "SLURM_JOB_ID": port - 15000}
+
+
+def open_mpi(rank, port):
+    return {"OMPI_COMM_WORLD_RANK": rank, "OMPI_COMM_WORLD_SIZE": 2,
+            "OMPI_COMM_WORLD_LOCAL_RANK": rank, "OMPI_COMM_WORLD_LOCAL_SIZE": 2, "MASTER_PORT": port}
+
+
+def mpich(rank, port):
+    return {"PMI_RANK": rank, "PMI_SIZE": 2, "MPI_LOCALRANKID": rank, "MPI_LOCALNRANKS": 2,
+            "MASTER_PORT": port}
+
+
+def free_port():
+    """Of those that SLURM jobs get, for all three."""
+    for port in range(15000 + os.getpid() % 9000, 25000):
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) != 0:
+                return port
+    raise AssertionError("found no free port")
+
+
+@pytest.mark.parametrize("launcher", [slurm, open_mpi, mpich])
+def test_ranks_of_another_launcher(inputs, tmp_path, expected, launcher):
+    port = free_port()
+    words = [str(PROGRAM), "sft", *flag_words(flags_of(inputs, tmp_path))]
+    ranks = [subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                              env={**environment(), **{k: str(v) for k, v in
+                                                       launcher(rank, port).items()}})
+             for rank in range(2)]
+    texts = [rank.communicate(timeout=60)[0] for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0, 0], texts
+    assert "2 ranks (shm)" in texts[0] and "2 ranks" not in texts[1]
+    assert weights(tmp_path) == expected
+
+
+def test_torchrun(inputs, tmp_path, expected):
+    result = subprocess.run(
+        [str(TORCHRUN), "--standalone", "--nproc_per_node", "2", "--no-python", str(PROGRAM), "sft",
+         *flag_words(flags_of(inputs, tmp_path))],
+        capture_output=True, text=True, timeout=120, env=environment())
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert weights(tmp_path) == expected
