@@ -197,10 +197,11 @@ def test_int8_outside_training(tmp_path, threshold):
     ids = torch.tensor([documents[0]["ids"]])
     with torch.no_grad():
         expected = model(ids).logits[0]
-    found, _ = run_probe(tmp_path, documents=documents,
+    lora = dict(target_modules=["q_proj"])  # freezes the base; adds nothing while B is zero
+    found, _ = run_probe(tmp_path, documents=documents, lora=lora,
                          quantization=dict(kind="int8", threshold=threshold))
     assert relative_error(found["logits"], expected) < 1e-3
-    decoded, _ = run_probe(tmp_path, documents=documents, training=True,
+    decoded, _ = run_probe(tmp_path, documents=documents, training=True, lora=lora,
                            quantization=dict(kind="int8"))
     assert relative_error(decoded["logits"], expected) > 2e-3
 
