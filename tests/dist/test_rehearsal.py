@@ -121,7 +121,7 @@ def test_batch_that_does_not_fit_is_named_with_its_setting(inputs, tmp_path, whi
     shutil.copytree(inputs.model("plain"), tmp_path / "wide",
                     ignore=shutil.ignore_patterns("*.safetensors"))
     settings = json.loads((tmp_path / "wide" / "config.json").read_text())
-    settings |= dict(intermediate_size=200_000, num_hidden_layers=1)
+    settings |= dict(intermediate_size=300_000, num_hidden_layers=1)
     (tmp_path / "wide" / "config.json").write_text(json.dumps(settings))
     flags = base_flags(None, inputs.data("messages", train=36, test=36), tmp_path / "out",
                        config_name=tmp_path / "wide", max_steps=2, eval_strategy="steps",
