@@ -1,7 +1,5 @@
 #include "strata/shard/loading.h"
 
-#include <malloc.h>
-
 #include "strata/base/error.h"
 #include "strata/base/file.h"
 
@@ -132,8 +130,6 @@ void send_homes(UnitStore& store, const std::function<Source()>& open) {
       store.pool().clear();
     }
   }
-  // The allocator would keep the last unit's memory for later requests of its size.
-  ::malloc_trim(0);
 }
 
 Source folder_source(const hf::ModelFolder& folder,

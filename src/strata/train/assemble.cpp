@@ -11,6 +11,7 @@
 #include "strata/comm/agreement.h"
 #include "strata/hf/hub_download.h"
 #include "strata/libtorch/memory_kind.h"
+#include "strata/memory/allocator.h"
 #include "strata/models/quantization.h"
 #include "strata/models/registry.h"
 #include "strata/optim/make_optimizer.h"
@@ -182,6 +183,8 @@ void share_tie(const config::RunConfig& config, comm::Group& world, Json& model_
   comm::all_or_nothing(world, "reading the weights' names", [&] {
     if (world.rank() != 0) return;
     const auto model = models::create_model(model_config, {});
+    // As under an adapter: what is quantised is frozen.
+    for (nn::Parameter* parameter : model->parameters()) parameter->set_requires_grad(false);
     quantize(config.quantization, model_config, *model);
     const size_t num_tied = model->parameters().size();
     const hf::ModelFolder folder(
@@ -342,7 +345,11 @@ std::unique_ptr<Trainee> assemble(const config::RunConfig& config, comm::Mesh& m
   if (has_files) fill_quantized(base, sends, *trainee->store);
   if (!is_imagined) start_from_base(config, sends, *trainee);
   if (trainee->store->file() != nullptr) trainee->store->file()->forget_pages();
-  if (meter) trainee->load_memory = meter->finish(*mesh.world);
+  if (meter) {
+    // What loading took and gave back counts at its peak alone.
+    memory::trim_cpu_memory();
+    trainee->load_memory = meter->finish(*mesh.world);
+  }
   const shard::ChainShape shape = shard::shape_of(*trainee->model, trainee->store->partition());
   trainee->executor = std::make_unique<shard::Executor>(
       *trainee->model, *trainee->store,
