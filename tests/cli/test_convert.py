@@ -34,13 +34,19 @@ weight_decay: 0.01
 KEPT = ["per_device_train_batch_size", "gradient_accumulation_steps", "max_grad_norm",
         "learning_rate", "adam_beta1", "adam_beta2", "adam_epsilon", "weight_decay", "bf16", "fp16",
         "lr_scheduler_type", "lr_scheduler_kwargs", "fp16_initial_scale", "fp16_scale_window",
-        "fp16_hysteresis", "fp16_min_scale", "fp16_loss_scale"]
+        "fp16_hysteresis", "fp16_min_scale", "fp16_loss_scale", "offload_param_device",
+        "offload_optimizer_device", "offload_optimizer_nvme_path"]
 
 CASES = {
     "stage 3": (OWN.format(strategy="FULL_SHARD") + "bf16: true\n", 3),
     "stage 2": (OWN.format(strategy="ZERO2") + "bf16: false\n", 2),
     "stage 1": (OWN.format(strategy="ZERO1") + "fp16: true\nfp16_hysteresis: 3\n", 1),
     "stage 0": ("fsdp_sharding_strategy: NO_SHARD\n", 0),
+    "offload": ("offload_optimizer_device: nvme\noffload_optimizer_nvme_path: /d\n"
+                "offload_param_device: cpu\n", 3),
+    "lion": ("optim: lion_32bit\nadam_beta1: 0.8\n", 3),
+    "adam": ("optim: adam\nadam_epsilon: 1e-6\n", 3),
+    "sgd": ("optim: sgd\nlearning_rate: 0.1\n", 3),
     "scheduler": ("lr_scheduler_type: WarmupLR\nlr_scheduler_kwargs: {warmup_num_steps: 5}\n", 3),
 }
 
@@ -56,6 +62,7 @@ def test_own_file_to_deepspeed_and_back(name, tmp_path):
     assert file["zero_optimization"]["stage"] == stage
     before, after = shown("--config", source), shown("--deepspeed", target)
     assert {key: after[key] for key in KEPT} == {key: before[key] for key in KEPT}
+    assert after["optim"] == before["optim"]
     assert after["fsdp_sharding_strategy"] == before["fsdp_sharding_strategy"]
 
 

@@ -145,12 +145,37 @@ def test_lora_on_eight_devices(place, inputs):
     assert names == {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}
 
 
+def test_qlora_on_two_devices(place, inputs):
+    (place / "configs").mkdir()
+    (place / "configs" / "fsdp_config.yaml").write_text(yaml.safe_dump(
+        {**TOP, "mixed_precision": "no", "num_processes": 2,
+         "fsdp_config": {**FSDP, "fsdp_offload_params": True}}))
+    line = LORA.format(chat="").replace("--use_4bit_quantization False", """
+        --use_4bit_quantization True --use_nested_quant True --bnb_4bit_compute_dtype "bfloat16"
+        --bnb_4bit_quant_storage_dtype "bfloat16" """).replace("\n        ", " ")
+    words = changed(line.replace("--use_reentrant False", "--use_reentrant True").strip(),
+                    model_name_or_path=inputs.model("plain"), dataset_name="data", max_seq_len=32,
+                    per_device_train_batch_size=2, per_device_eval_batch_size=2,
+                    gradient_accumulation_steps=2, output_dir="llama-sft-qlora-fsdp")
+    finish(start(words))
+    folder = place / "llama-sft-qlora-fsdp"
+    settings = json.loads((folder / "adapter_config.json").read_text())
+    assert settings["r"] == 8 and settings["target_modules"]
+    from safetensors import safe_open
+
+    with safe_open(folder / "adapter_model.safetensors", "pt") as file:
+        assert any(file.get_tensor(name).abs().max() > 0 for name in file.keys()
+                   if "lora_B" in name)
+
+
 DS_CONFIG = {
     "optimizer": {"type": "AdamW", "params": {"lr": "auto", "betas": "auto", "eps": "auto",
                                               "weight_decay": "auto"}},
     "scheduler": {"type": "WarmupLR", "params": {"warmup_min_lr": "auto", "warmup_max_lr": "auto",
                                                  "warmup_num_steps": "auto"}},
-    "zero_optimization": {"stage": 2, "allgather_partitions": True, "allgather_bucket_size": 1e8,
+    "zero_optimization": {"stage": 2,
+                          "offload_optimizer": {"device": "cpu", "pin_memory": True},
+                          "allgather_partitions": True, "allgather_bucket_size": 1e8,
                           "overlap_comm": True, "reduce_scatter": True, "reduce_bucket_size": 1e8,
                           "contiguous_gradients": True},
     "gradient_accumulation_steps": "auto", "gradient_clipping": "auto", "train_batch_size": "auto",
@@ -197,7 +222,7 @@ def test_trainer_with_fsdp_words_and_a_folder(place, inputs, name):
 def test_older_file_of_the_t5_guide(place):
     # Its recipe is not there yet; its file is read as it stands.
     section = {"fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
-               "fsdp_backward_prefetch_policy": "BACKWARD_PRE", "fsdp_offload_params": False,
+               "fsdp_backward_prefetch_policy": "BACKWARD_PRE", "fsdp_offload_params": True,
                "fsdp_sharding_strategy": 1, "fsdp_state_dict_type": "FULL_STATE_DICT",
                "fsdp_transformer_layer_cls_to_wrap": "T5Block"}
     file = {"compute_environment": "LOCAL_MACHINE", "deepspeed_config": {}, "command_file": None,
@@ -212,6 +237,7 @@ def test_older_file_of_the_t5_guide(place):
                            text=True, capture_output=True, env=environment())
     assert shown.returncode == 0, shown.stderr
     for line in ("fsdp_sharding_strategy: FULL_SHARD", "num_processes: 2", "bf16: false",
+                 "fsdp_offload_params: true",
                  "fsdp_transformer_layer_cls_to_wrap: [T5Block]",
                  "fsdp_backward_prefetch: BACKWARD_PRE"):
         assert f"\n{line}  # fsdp_config.yaml:" in shown.stdout, line

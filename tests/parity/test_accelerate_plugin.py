@@ -54,7 +54,7 @@ BOTH = {
     "fsdp_activation_checkpointing": [True, False],
     "fsdp_cpu_ram_efficient_loading": [True, False],
     "fsdp_state_dict_type": ["FULL_STATE_DICT", "SHARDED_STATE_DICT"],
-    "fsdp_offload_params": [False],
+    "fsdp_offload_params": [False, True],
 }
 ONE = {**BOTH,
        "fsdp_sharding_strategy": STRATEGIES + [1, 2, 3, 4, 5, "3", "shard_grad_op"],
@@ -117,9 +117,12 @@ def expected(reference, file):
         values["fsdp_min_num_params"] = plugin.min_num_params
     if plugin.activation_checkpointing:  # false leaves the choice to gradient_checkpointing
         values["gradient_checkpointing"] = True
-    # Fields that no version of the table has must not pass unseen.
-    offloads = getattr(plugin.cpu_offload, "offload_params", None)
-    assert bool(offloads) == section["fsdp_offload_params"]
+    # Version 1 has a switch here, version 2 a policy or none.
+    offload = plugin.cpu_offload
+    values["fsdp_offload_params"] = (getattr(offload, "offload_params", None)
+                                     if plugin.fsdp_version == 1
+                                     else type(offload).__name__ == "CPUOffloadPolicy")
+    assert values["fsdp_offload_params"] == section["fsdp_offload_params"]
     return values
 
 

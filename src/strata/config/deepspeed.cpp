@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <set>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -243,7 +244,9 @@ class Translation {
 
   void require_adamw(const DsEntry& type) {
     const Given* optim = merge_.find("optim");
-    if (!optim || canonical_text(*optim).starts_with("adamw")) return;
+    const std::set<std::string> same = {"adamw_torch", "adamw_torch_fused", "paged_adamw",
+                                        "paged_adamw_32bit"};
+    if (!optim || same.contains(canonical_text(*optim))) return;
     throw ConfigError("{}: found {} beside {} {}, expected the same; remove one", type.source(),
                       plain(type.value), optim->origin.source, canonical_text(*optim));
   }
@@ -340,9 +343,28 @@ const Given* deepspeed_launch(const Merge& merge) {
   return nullptr;
 }
 
+std::vector<DsAuto> autos_of(const DsFile& file) {
+  std::vector<DsAuto> autos;
+  for (const DsEntry& entry : file.entries) {
+    if (!entry.is_auto) continue;
+    DsAuto one{.source = entry.source(), .settings = {}};
+    const std::string rule(entry.key->automatic);
+    if (entry.path == "train_batch_size") {
+      one.settings = {"per_device_train_batch_size", "gradient_accumulation_steps"};
+    } else if (rule == "adam_beta1 and adam_beta2") {
+      one.settings = {"adam_beta1", "adam_beta2"};
+    } else if (!rule.starts_with("(")) {
+      one.settings = {rule};
+    }
+    autos.push_back(std::move(one));
+  }
+  return autos;
+}
+
 }  // namespace
 
-void translate_deepspeed(Merge& merge, int world_size, std::vector<std::string>& warnings) {
+std::vector<DsAuto> translate_deepspeed(Merge& merge, int world_size,
+                                        std::vector<std::string>& warnings) {
   const std::string text = merge.text("deepspeed");
   const Given* launch = deepspeed_launch(merge);
   if (text.empty() || text == "none") {
@@ -351,7 +373,7 @@ void translate_deepspeed(Merge& merge, int world_size, std::vector<std::string>&
           make_given("fsdp_sharding_strategy", kStrategies[2],
                      {Rank::kImplied, "accelerate's zero_stage 2, by " + launch->origin.source}));
     }
-    return;
+    return {};
   }
   const Given given = *merge.find("deepspeed");
   const Given* type = merge.find("distributed_type");
@@ -359,7 +381,9 @@ void translate_deepspeed(Merge& merge, int world_size, std::vector<std::string>&
     throw ConfigError("{}: found beside {} FSDP, expected FSDP or DeepSpeed; remove one",
                       given.origin.source, type->origin.source);
   }
-  Translation(read_deepspeed(text, given.origin.source), merge, world_size, warnings).translate();
+  const DsFile file = read_deepspeed(text, given.origin.source);
+  Translation(file, merge, world_size, warnings).translate();
+  return autos_of(file);
 }
 
 }  // namespace strata::config

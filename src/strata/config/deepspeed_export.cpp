@@ -107,21 +107,23 @@ class Writer {
   void write_optimizer() {
     static const std::map<std::string, std::string> kTypes = {{"adamw_torch", "AdamW"},
                                                               {"adamw_torch_fused", "AdamW"},
-                                                              {"adagrad", "Adagrad"},
+                                                              {"adam", "Adam"},
                                                               {"lion_32bit", "Lion"},
                                                               {"sgd", "SGD"}};
     const auto type = kTypes.find(settings_.config.optim.optim);
     // Without the block the Trainer makes its own optimizer from the flags.
     if (type == kTypes.end()) return;
-    written_.insert({"optim", "adam_beta1", "adam_beta2"});
+    written_.insert("optim");
     Json params = {{"lr", value("learning_rate")}, {"weight_decay", value("weight_decay")}};
-    if (type->second == "AdamW") {
+    if (type->second == "Adam") params["adam_w_mode"] = false;
+    if (type->second != "SGD") {
+      written_.insert({"adam_beta1", "adam_beta2"});
       const bool has_betas = is_given("adam_beta1") || is_given("adam_beta2");
       const OptimConfig& optim = settings_.config.optim;
       params["betas"] =
           has_betas ? Json::array({optim.adam_beta1, optim.adam_beta2}) : Json("auto");
-      params["eps"] = value("adam_epsilon");
     }
+    if (type->second.starts_with("Adam")) params["eps"] = value("adam_epsilon");
     file_["optimizer"] = {{"type", type->second}, {"params", params}};
   }
 

@@ -49,6 +49,19 @@ Merge merge_sources(const Sources& sources, std::vector<std::string>& warnings) 
   return merge;
 }
 
+std::string auto_text(const DsAuto& given, const Settings& settings) {
+  if (given.settings.empty()) return given.source + ": auto, and nothing here depends on it";
+  std::vector<std::string> parts;
+  for (const std::string& name : given.settings) {
+    parts.push_back(fmt::format("{} {} ({})", name, field_text(get_setting(name), settings.config),
+                                settings.source_of(name)));
+  }
+  // The batch of all ranks is a product, other lists are lists.
+  const bool is_product = given.source.ends_with("(train_batch_size)");
+  return fmt::format("{}: auto is {}{}", given.source, fmt::join(parts, is_product ? " x " : ", "),
+                     is_product ? " x ranks" : "");
+}
+
 }  // namespace
 
 const std::string& Settings::source_of(const std::string& name) const {
@@ -60,13 +73,15 @@ const std::string& Settings::source_of(const std::string& name) const {
 Settings resolve(const Sources& sources) {
   Settings settings;
   Merge merge = merge_sources(sources, settings.warnings);
-  translate_deepspeed(merge, world_size_of(sources, merge), settings.warnings);
+  const std::vector<DsAuto> autos =
+      translate_deepspeed(merge, world_size_of(sources, merge), settings.warnings);
   translate(merge, settings.warnings);
   for (const auto& [name, given] : merge.all()) {
     if (given.setting->kind == Kind::kBound) assign(given, settings.config);
     settings.origins.emplace(name, given.origin);
   }
   check_settings(settings.config, merge, settings.warnings);
+  for (const DsAuto& one : autos) settings.autos.push_back(auto_text(one, settings));
   return settings;
 }
 

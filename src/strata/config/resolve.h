@@ -29,6 +29,8 @@ struct Settings {
   std::map<std::string, Origin> origins;
   // One line each; cli/ prints them once per run.
   std::vector<std::string> warnings;
+  // What each "auto" of a ds_config stands for, one line each.
+  std::vector<std::string> autos;
 
   // "--max_steps", "run.yaml:3" or "default".
   const std::string& source_of(const std::string& name) const;

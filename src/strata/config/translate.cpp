@@ -116,7 +116,7 @@ void translate_checkpointing(Merge& merge) {
   merge.add(make_given("gradient_checkpointing", "true", origin_of(*given)));
 }
 
-// "full_shard auto_wrap", also as "full shard" in a public guide.
+// "full_shard auto_wrap offload", also as "full shard" in a public guide.
 void translate_fsdp_words(Merge& merge, std::vector<std::string>& warnings) {
   constexpr std::string_view kStrategies[] = {"full_shard", "shard_grad_op", "no_shard",
                                               "hybrid_shard", "hybrid_shard_zero2"};
@@ -134,10 +134,14 @@ void translate_fsdp_words(Merge& merge, std::vector<std::string>& warnings) {
     const std::string word = words.substr(start, end - start);
     start = end + 1;
     if (word.empty() || word == "auto_wrap") continue;
+    if (word == "offload") {
+      merge.add(make_given("fsdp_offload_params", "true", origin_of(*given)));
+      continue;
+    }
     if (std::ranges::find(kStrategies, word) == std::end(kStrategies)) {
-      throw ConfigError(
-          "{}: found \"{}\", expected {} or auto_wrap; {} is not supported in this version",
-          given->origin.source, canonical_text(*given), fmt::join(kStrategies, ", "), word);
+      throw ConfigError("{}: found \"{}\" in \"{}\", expected {}, auto_wrap or offload; correct it",
+                        given->origin.source, word, canonical_text(*given),
+                        fmt::join(kStrategies, ", "));
     }
     if (!strategy.empty() && strategy != word) {
       throw ConfigError("{}: found {} and {}, expected one strategy; remove one",

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "strata/base/error.h"
+#include "strata/launch/environment.h"
 
 namespace strata::launch {
 namespace {
@@ -143,7 +144,7 @@ class Script {
     line("done");
     if (slurm_.requeue) {
       line(fmt::format("if [[ $code -eq {} ]] || [[ $stopped == true && $code -ne 0 ]]; then",
-                       kRequeueExitCode));
+                       kStoppedExitCode));
       line("  scontrol requeue \"$SLURM_JOB_ID\"");
       line("fi");
     }

@@ -23,14 +23,11 @@ struct SlurmJob {
   std::string work_folder = {};
 };
 
-// The exit code of ranks that saved and stopped on request (EX_TEMPFAIL): the job comes again.
-inline constexpr int kRequeueExitCode = 75;
-
 // A bash script that shellcheck accepts. One task a node runs the launcher, whose machine rank is
 // the node's number in the job. USR1 (before the time limit) and TERM (pre-emption) are passed on
-// to the ranks; a job that was stopped so is put back into the queue and resumes from the newest
-// checkpoint in output_dir.
-// Throws ConfigError for options that cannot stand in a script (line breaks).
+// to the ranks; a job that was stopped so (kStoppedExitCode) is put back into the queue and resumes
+// from the newest checkpoint in output_dir. Throws ConfigError for options that cannot stand in a
+// script (line breaks).
 std::string slurm_script(const config::SlurmConfig& slurm, const SlurmJob& job);
 
 // A word of a shell command, in quotes where it needs them.

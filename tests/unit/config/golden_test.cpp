@@ -87,6 +87,10 @@ void check(const YAML::Node& row) {
     const std::string name = origin.first.as<std::string>();
     EXPECT_EQ(folder.shorten(settings.source_of(name)), origin.second.as<std::string>()) << name;
   }
+  if (row["autos"]) {
+    for (std::string& line : settings.autos) line = folder.shorten(line);
+    EXPECT_EQ(settings.autos, row["autos"].as<std::vector<std::string>>());
+  }
   if (!row["warnings"]) return;
   std::vector<std::string> expected = row["warnings"].as<std::vector<std::string>>();
   for (std::string& warning : settings.warnings) warning = folder.shorten(warning);
