@@ -111,7 +111,7 @@ def test_full_fine_tuning_on_two_machines(place, inputs):
 LORA = r"""
 launch --config_file "configs/fsdp_config.yaml" train.py --seed 100 \
   --model_name_or_path "meta-llama/Llama-2-70b-hf" --dataset_name "smangrul/ultrachat-10k-chatml" \
-  {chat} --add_special_tokens False --append_concat_token False \
+  --chat_template_format "chatml" --add_special_tokens False --append_concat_token False \
   --splits "train,test" --max_seq_len 2048 --num_train_epochs 1 --logging_steps 5 \
   --log_level "info" --logging_strategy "steps" --eval_strategy "epoch" --save_strategy "epoch" \
   --push_to_hub --hub_private_repo True --hub_strategy "every_save" --bf16 True --packing True \
@@ -128,8 +128,9 @@ def test_lora_on_eight_devices(place, inputs):
     (place / "configs").mkdir()
     (place / "configs" / "fsdp_config.yaml").write_text(
         yaml.safe_dump({**TOP, "num_processes": 2, "fsdp_config": FSDP}))
-    words = changed(LORA.format(chat=""), model_name_or_path=inputs.model("plain"),
-                    dataset_name="data", max_seq_len=32, gradient_accumulation_steps=1)
+    words = changed(LORA, model_name_or_path=inputs.model("plain"),
+                    dataset_name=inputs.data("messages"), max_seq_len=32,
+                    gradient_accumulation_steps=1)
     out, err = finish(start(words))
     # What the guide asks for and nobody does here is said.
     assert "launch" not in err and "push_to_hub: has no effect here" in err
@@ -150,11 +151,12 @@ def test_qlora_on_two_devices(place, inputs):
     (place / "configs" / "fsdp_config.yaml").write_text(yaml.safe_dump(
         {**TOP, "mixed_precision": "no", "num_processes": 2,
          "fsdp_config": {**FSDP, "fsdp_offload_params": True}}))
-    line = LORA.format(chat="").replace("--use_4bit_quantization False", """
+    line = LORA.replace("--use_4bit_quantization False", """
         --use_4bit_quantization True --use_nested_quant True --bnb_4bit_compute_dtype "bfloat16"
         --bnb_4bit_quant_storage_dtype "bfloat16" """).replace("\n        ", " ")
     words = changed(line.replace("--use_reentrant False", "--use_reentrant True").strip(),
-                    model_name_or_path=inputs.model("plain"), dataset_name="data", max_seq_len=32,
+                    model_name_or_path=inputs.model("plain"),
+                    dataset_name=inputs.data("messages"), max_seq_len=32,
                     per_device_train_batch_size=2, per_device_eval_batch_size=2,
                     gradient_accumulation_steps=2, output_dir="llama-sft-qlora-fsdp")
     finish(start(words))

@@ -1,0 +1,69 @@
+# Oracle: the same commands as in test_guides.py at their full size: the numbers of ranks, layers and
+# parameters that the guides name, with nothing but a config.json of the model.
+import json
+import subprocess
+
+import pytest
+import yaml
+
+from running import PROGRAM, environment
+from test_guides import DS_CONFIG, FSDP, LORA, TOP, TWO_MACHINES, changed, unquoted
+
+LLAMA_70B = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 8192,
+             "intermediate_size": 28672, "num_hidden_layers": 80, "num_attention_heads": 64,
+             "num_key_value_heads": 8, "vocab_size": 32000, "max_position_embeddings": 4096,
+             "rms_norm_eps": 1e-5, "tie_word_embeddings": False, "torch_dtype": "float16"}
+LAYER = 2 * 8192 * 8192 + 2 * 8192 * 1024 + 3 * 8192 * 28672 + 2 * 8192
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "llama").mkdir()
+    (tmp_path / "llama" / "config.json").write_text(json.dumps(LLAMA_70B))
+    (tmp_path / "configs").mkdir()
+    return tmp_path
+
+
+def dry_run(words, file=None):
+    if file:
+        with open("configs/fsdp_config.yaml", "w") as target:
+            yaml.safe_dump(file, target)
+    assert words[0] == "launch"
+    result = subprocess.run([str(PROGRAM), "launch", "--dry_run", *unquoted(words[1:])], text=True,
+                            capture_output=True, env=environment(), timeout=120)
+    assert result.returncode == 0, result.stderr
+    assert "dry run: nothing was loaded or trained" in result.stdout
+    assert "model.layers.0 .. model.layers.79" in result.stdout
+    return result.stdout
+
+
+def test_two_machines_of_eight(place):
+    file = {**TOP, "fsdp_config": {**FSDP,
+                                   "fsdp_transformer_layer_cls_to_wrap": "LlamaDecoderLayer"}}
+    text = dry_run(changed(TWO_MACHINES, main_process_ip="10.77.0.1", main_process_port=29777,
+                           machine_rank=0, model_name="llama"), file)
+    assert "16 shards" in text and f"{LAYER}" in text
+    assert "max_length: 2048" in text and "max_steps: 500" in text
+
+
+def test_lora_on_eight(place):
+    text = dry_run(changed(LORA, model_name_or_path="llama"),
+                   {**TOP, "fsdp_config": FSDP})
+    assert "8 shards" in text and "lora_r: 8" in text
+
+
+def test_qlora_on_two(place):
+    line = LORA.replace("--use_4bit_quantization False",
+                                        "--use_4bit_quantization True --use_nested_quant True")
+    text = dry_run(changed(line, model_name_or_path="llama"),
+                   {**TOP, "mixed_precision": "no", "num_processes": 2,
+                    "fsdp_config": {**FSDP, "fsdp_offload_params": True}})
+    assert "2 shards" in text and "load_in_4bit: true" in text
+
+
+def test_deepspeed_on_eight(place):
+    (place / "ds_config.json").write_text(json.dumps(DS_CONFIG))
+    text = dry_run("launch --num_gpus 8 your_program.py --model_name_or_path llama --dataset_name d "
+                   "--deepspeed ds_config.json".split())
+    assert "8 shards" in text and "fsdp_sharding_strategy: ZERO2" in text
