@@ -97,6 +97,27 @@ std::string place_of(const Observation& observed) {
   return text;
 }
 
+// The rank that waits in the collective that all should have reached. One that is stopped waits for
+// nobody, even where its page says so, and of one group the furthest collective counts.
+const Observation* front_of_the_wait(const std::vector<Observation>& ranks) {
+  const auto waits = [](const Observation& each) {
+    return each.reading.waiting_ms > 0 && each.state != 'T' && each.state != 'D';
+  };
+  const Observation* front = nullptr;
+  for (const Observation& each : ranks) {
+    if (waits(each) && (!front || each.reading.waiting_ms > front->reading.waiting_ms)) {
+      front = &each;
+    }
+  }
+  for (const Observation& each : ranks) {
+    if (waits(each) && each.reading.group == front->reading.group &&
+        each.reading.number > front->reading.number) {
+      front = &each;
+    }
+  }
+  return front;
+}
+
 }  // namespace
 
 WatchedRank::WatchedRank(int rank)
@@ -165,10 +186,7 @@ char state_of_process(int process) {
 
 std::optional<std::string> describe_hang(const std::vector<Observation>& ranks,
                                          std::chrono::milliseconds limit) {
-  const Observation* longest = nullptr;
-  for (const Observation& each : ranks) {
-    if (!longest || each.reading.waiting_ms > longest->reading.waiting_ms) longest = &each;
-  }
+  const Observation* longest = front_of_the_wait(ranks);
   if (!longest || longest->reading.waiting_ms <= limit.count()) return std::nullopt;
   const StatusReading& place = longest->reading;
   std::vector<int> waiting;

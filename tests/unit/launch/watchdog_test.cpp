@@ -57,6 +57,19 @@ TEST(Hang, RanksInDifferentCollectivesAreTold) {
                 "not in all-reduce 7 of group world (step 3) where rank 0 waits"));
 }
 
+TEST(Hang, TheRankBehindIsNamedNotTheOnesAhead) {
+  Observation stopped = waits(1, 5000, 6);
+  stopped.state = 'T';
+  EXPECT_EQ(
+      *describe_hang({waits(0, 2000), stopped, waits(2, 2000)}, milliseconds(1000)),
+      "hang: found rank 1 in step 3 (training), waiting in all-reduce 6 of group world, stopped "
+      "by a signal, not in all-reduce 7 of group world (step 3) where ranks 0, 2 wait for 2.0 s, "
+      "expected rank 1 there within 1 s (hang_timeout)");
+  EXPECT_THAT(*describe_hang({waits(0, 2000), waits(1, 2500, 6)}, milliseconds(1000)),
+              HasSubstr("found rank 1 in step 3 (training), waiting in all-reduce 6"));
+  EXPECT_FALSE(describe_hang({stopped, waits(0, 500)}, milliseconds(1000)));
+}
+
 TEST(Hang, WhereAllWaitAnotherMachineLags) {
   EXPECT_EQ(
       describe_hang({waits(0, 2000), waits(1, 1900)}, milliseconds(1000)),
