@@ -127,6 +127,12 @@ def flip(path, offset):
     path.write_bytes(data)
 
 
+def swap(a, b):
+    data = a.read_bytes()
+    a.write_bytes(b.read_bytes())
+    b.write_bytes(data)
+
+
 def relist(checkpoint, name):
     """Makes the manifest agree with a changed file, as a program that wrote it so would have."""
     import xxhash
@@ -146,6 +152,8 @@ DAMAGES = {
     "header": (lambda c: flip(c / "rank-00000.safetensors", 0), "rank-00000.safetensors"),
     "short": (lambda c: os.truncate(c / "rank-00001.safetensors", 900), "rank-00001.safetensors"),
     "missing": (lambda c: (c / "rank-00001.safetensors").unlink(), "rank-00001.safetensors"),
+    "swapped": (lambda c: swap(c / "rank-00000.safetensors", c / "rank-00001.safetensors"),
+                "rank-0000"),
     "manifest": (lambda c: os.truncate(c / "manifest.json", 300), "manifest.json"),
     "no_manifest": (lambda c: (c / "manifest.json").unlink(), "manifest.json"),
     "state": (lambda c: (c / "trainer_state.json").unlink(), "trainer_state.json"),

@@ -194,8 +194,8 @@ ADAPTERS = {
 }
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("name", ADAPTERS)
+@pytest.mark.parametrize("name,dtype", [*((name, "float32") for name in ADAPTERS),
+                                        ("lora", "bfloat16"), ("dora", "bfloat16")])
 def test_merged_adapter(inputs, tmp_path, name, dtype):
     from peft import LoraConfig, PeftModel, get_peft_model
     from transformers import AutoModelForCausalLM
@@ -252,7 +252,7 @@ def test_an_adapter_out_of_a_sharded_run(inputs, tmp_path):
 
 
 @pytest.mark.parametrize("target", ["dcp", "bin", "strata", "safetensors", "adapter"])
-def test_memory_is_bounded_by_the_largest_tensor(inputs, tmp_path, target):
+def test_memory_is_bounded_by_the_largest_tensor(program_data, tmp_path, target):
     """A model of 16 tensors of 16 MB, converted with room for a few of them."""
     size = 16 << 20
     model = tmp_path / "model"
@@ -274,17 +274,15 @@ def test_memory_is_bounded_by_the_largest_tensor(inputs, tmp_path, target):
         words = ["merge-adapter", adapter, tmp_path / "out", "--base_model", model]
 
     def limited(megabytes):
-        # Memory of its own, without maps of files.
         return lambda: resource.setrlimit(resource.RLIMIT_DATA, (megabytes << 20,) * 2)
 
-    small = data_of_the_program()
-    room = 6 * size >> 20
-    strata(*words, preexec_fn=limited(small + room))
+    strata(*words, preexec_fn=limited(program_data + (6 * size >> 20)))
     assert sum(p.stat().st_size for p in (tmp_path / "out").rglob("*") if p.is_file()) >= 16 * size
 
 
-def data_of_the_program():
-    """Megabytes of memory of its own that the program starts with."""
+@pytest.fixture(scope="module")
+def program_data():
+    """Megabytes of memory of its own (without maps of files) that the program starts with."""
     low, high = 16, 1024
     while high - low > 8:
         middle = (low + high) // 2
