@@ -26,8 +26,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Rows of a weight that are widened at once: about 16 MB.
-constexpr int64_t kElementsAtOnce = int64_t{1} << 22;
+// Rows of a weight that are widened at once: 4 MB.
+constexpr int64_t kElementsAtOnce = int64_t{1} << 20;
 
 at::Tensor read_tensor(SavedState& state, size_t index) {
   const SavedTensor& tensor = state.tensors()[index];
@@ -35,6 +35,17 @@ at::Tensor read_tensor(SavedState& state, size_t index) {
       at::empty(tensor.shape, at::TensorOptions().dtype(memory_type_of(tensor.dtype)));
   state.read(index, {static_cast<std::byte*>(value.data_ptr()), value.nbytes()});
   return value;
+}
+
+// In parts: the test of a whole tensor takes more memory than the tensor.
+bool is_finite(const at::Tensor& value) {
+  if (!at::isFloatingType(value.scalar_type())) return true;
+  const at::Tensor flat = value.reshape({-1});
+  for (int64_t begin = 0; begin < flat.numel(); begin += kElementsAtOnce) {
+    const int64_t count = std::min(kElementsAtOnce, flat.numel() - begin);
+    if (!at::isfinite(flat.narrow(0, begin, count)).all().item<bool>()) return false;
+  }
+  return true;
 }
 
 // Where an adapter's parts for one weight of the base stand in its list.
@@ -273,9 +284,7 @@ class Merger {
 
   at::Tensor merged(const std::string& name) {
     at::Tensor value = merged_unchecked(name);
-    if (!at::isFloatingType(value.scalar_type()) || at::isfinite(value).all().item<bool>()) {
-      return value;
-    }
+    if (is_finite(value)) return value;
     throw FormatError(
         "{}: found NaN or infinity in \"{}\" after merging, expected finite numbers; the adapter "
         "or the base is broken",

@@ -1,4 +1,6 @@
 // `strata convert`, `merge-weights` and `merge-adapter`: saved states from one format to another.
+#include <malloc.h>
+
 #include <fmt/format.h>
 
 #include "strata/base/byte_size.h"
@@ -119,6 +121,9 @@ int run_merge_adapter(const std::vector<std::string>& arguments) {
   const FileFlags flags =
       read_file_flags(arguments, "merge-adapter",
                       {{"base_model"}, {"dequantize", true}, {"dtype"}, {"max_shard_size"}}, 2, 2);
+  // Blocks of a tensor's size go back to the system when they are freed; on the heap, aligned ones
+  // would leave holes that the next one does not fit, and memory would grow with the model.
+  ::mallopt(M_MMAP_THRESHOLD, 1 << 20);
   const auto adapter = checkpoint::open_saved_state(flags.paths[0]);
   const fs::path base = flags.get("base_model", checkpoint::base_model_of(*adapter).string());
   if (base.empty()) {
