@@ -13,6 +13,7 @@ import os
 import pathlib
 import random
 import select
+import shutil
 import signal
 import struct
 import subprocess
@@ -90,6 +91,13 @@ class Machine:
                 os.kill(int(pid), signal.SIGKILL)
 
 
+    def set_hosts(self, text):
+        """What /etc/hosts says on this machine alone; goes with the machine."""
+        folder = pathlib.Path("/etc/netns", self.namespace)
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "hosts").write_text(text)
+
+
 class Link:
     def __init__(self, process):
         self.process = process
@@ -125,6 +133,7 @@ def two_machines(delay_ms=0, loss=0.0):
             process.wait()
         for name in names:
             subprocess.run(["ip", "netns", "del", name], capture_output=True)
+            shutil.rmtree(f"/etc/netns/{name}", ignore_errors=True)
 
 
 if __name__ == "__main__":

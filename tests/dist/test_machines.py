@@ -20,9 +20,9 @@ def machines():
         yield made
 
 
-def launch_words(machine_rank, flags, launch=(), processes=4):
-    return [PROGRAM, "launch", "--cpu", "--num_processes", processes, "--num_machines", 2,
-            "--machine_rank", machine_rank, "--main_process_ip", "10.77.0.1", *launch, "sft",
+def launch_words(machine_rank, flags, launch=(), host="10.77.0.1"):
+    return [PROGRAM, "launch", "--cpu", "--num_processes", 4, "--num_machines", 2,
+            "--machine_rank", machine_rank, "--main_process_ip", host, *launch, "sft",
             *flag_words(flags)]
 
 
@@ -77,6 +77,19 @@ def test_two_machines_train_as_one(inputs, tmp_path, machines, one_machine, stra
     assert float(counted["shard group"]) * 1e6 > 2 * copies
     for machine in sent:
         assert 2 * copies < machine < 2 * copies * 1.3 + 100_000, (sent, copies)
+
+
+def test_a_machine_whose_own_name_is_its_loopback(inputs, tmp_path, one_machine):
+    """As Debian's /etc/hosts has it; the others know the name by its address in the network."""
+    with two_machines() as machines:
+        machines[0].set_hosts("127.0.0.1 localhost\n127.0.1.1 first\n")
+        machines[1].set_hosts("127.0.0.1 localhost\n10.77.0.1 first\n")
+        flags = flags_of(inputs, tmp_path)
+        words = [launch_words(rank, flags, host="first") for rank in range(2)]
+        codes, texts = finish([machine.start(line, **environment())
+                               for machine, line in zip(machines[:2], words)])
+    assert codes == [0, 0], texts
+    assert losses(tmp_path) == pytest.approx(one_machine, rel=1e-5)
 
 
 def shard_size(model):

@@ -38,14 +38,32 @@ auto translate(const char* collective, int rank, F&& call) {
 // A machine that is busy still answers: its system does.
 constexpr std::chrono::seconds kLongestSilence{20};
 
-std::shared_ptr<::gloo::transport::Device> make_device(const std::string& address_of_rank_0) {
+// Where the other ranks of the group reach this one. The name of rank 0's machine often means its
+// loopback on that machine itself (/etc/hosts); then the others' addresses tell the right network.
+std::string own_address(c10d::Store& store, const std::string& address_of_rank_0, int rank,
+                        int size) {
+  const auto key = [](int r) { return "address/" + std::to_string(r); };
+  const std::string own = local_address_towards(address_of_rank_0);
+  store.set(key(rank), std::vector<uint8_t>(own.begin(), own.end()));
+  for (int r = 0; r < size; ++r) {
+    const std::vector<uint8_t> bytes = store.get(key(r));
+    const std::string other(bytes.begin(), bytes.end());
+    if (is_loopback(own) && !is_loopback(other)) return local_address_towards(other);
+  }
+  return own;
+}
+
+std::shared_ptr<::gloo::transport::Device> make_device(c10d::Store& store,
+                                                       const std::string& address_of_rank_0,
+                                                       int rank, int size) {
   // The variable by which PyTorch's users choose a network.
   const char* interface = std::getenv("GLOO_SOCKET_IFNAME");
   if (interface != nullptr && *interface != '\0') {
     const std::string first(interface, std::strcspn(interface, ","));
     return c10d::ProcessGroupGloo::createDeviceForInterface(first);
   }
-  return c10d::ProcessGroupGloo::createDeviceForHostname(local_address_towards(address_of_rank_0));
+  return c10d::ProcessGroupGloo::createDeviceForHostname(
+      own_address(store, address_of_rank_0, rank, size));
 }
 
 class GlooWork final : public Work {
@@ -146,9 +164,9 @@ std::unique_ptr<Group> make_gloo_group(Rendezvous& rendezvous, const std::string
   const int size = static_cast<int>(ranks.size());
   auto options = c10d::ProcessGroupGloo::Options::create(rendezvous.options().timeout);
   return translate("connect", rank, [&]() -> std::unique_ptr<Group> {
-    options->devices.push_back(make_device(rendezvous.options().address));
     auto base = c10::intrusive_ptr<c10d::Store>::reclaim_copy(&rendezvous.store());
     auto store = c10::make_intrusive<c10d::PrefixStore>("group/" + name, base);
+    options->devices.push_back(make_device(*store, rendezvous.options().address, rank, size));
     auto backend = c10::make_intrusive<c10d::ProcessGroupGloo>(store, rank, size, options);
     limit_silence_of_machines(kLongestSilence);
     return std::make_unique<GlooGroup>(backend, rank, size);

@@ -76,6 +76,10 @@ std::string local_address_towards(const std::string& host) {
                   reason);
 }
 
+bool is_loopback(const std::string& address) {
+  return address.starts_with("127.") || address == "::1" || address.starts_with("::ffff:127.");
+}
+
 void limit_silence_of_machines(std::chrono::seconds limit) {
   const int seconds = std::max(static_cast<int>(limit.count()), 3);
   for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {

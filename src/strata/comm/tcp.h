@@ -12,6 +12,9 @@ namespace strata::comm {
 // the host is unknown or out of reach.
 std::string local_address_towards(const std::string& host);
 
+// True for addresses that mean every machine itself: 127.0.0.0/8 and ::1.
+bool is_loopback(const std::string& address);
+
 // Every connected TCP socket of this process fails after `limit` in which its peer's machine said
 // nothing, although asked: a machine that loses power or its network closes no connection.
 void limit_silence_of_machines(std::chrono::seconds limit);

@@ -21,6 +21,13 @@ TEST(LocalAddress, IsThatOfTheRoute) {
   EXPECT_THROW(local_address_towards("no-such-host.invalid"), CommError);
 }
 
+TEST(LocalAddress, LoopbackIsKnown) {
+  for (const char* address : {"127.0.0.1", "127.0.1.1", "::1"}) EXPECT_TRUE(is_loopback(address));
+  for (const char* address : {"10.0.0.1", "128.0.0.1", "fe80::1"}) {
+    EXPECT_FALSE(is_loopback(address));
+  }
+}
+
 int option(int socket, int level, int name) {
   int value = 0;
   socklen_t size = sizeof(value);
