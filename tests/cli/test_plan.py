@@ -60,6 +60,14 @@ def test_estimate_memory_is_the_same_command(folder):
     assert strata("estimate-memory", *words) == strata("plan", *words)
 
 
+def test_offload_to_the_host_is_said_to_be_left_out(folder):
+    flags = ["--model_name_or_path", folder, "--world_size", 16, "--fsdp_offload_params", "true"]
+    said = "offload      not part of this plan"
+    assert said in strata("plan", *flags, "--device", "cuda")
+    # On CPUs everything rests in host memory anyway.
+    assert said not in strata("plan", *flags, "--device", "cpu")
+
+
 def test_a_launch_line_works_with_plan_in_its_place(folder):
     text = strata("plan", "--num_processes", 16, "--num_machines", 2, "train.py", "--model_name",
                   folder, "--max_seq_len", 2048, "--per_device_train_batch_size", 1,

@@ -89,6 +89,13 @@ std::string head(const config::RunConfig& config, const Place& place, const trai
                       : config.shard.checkpointing_mode == "selective"
                           ? "selective activation checkpointing"
                           : "activation checkpointing");
+  const auto& shard = config.shard;
+  if (place.is_cuda && (shard.offload_params || shard.offload_param_device == "cpu" ||
+                        shard.offload_optimizer_device == "cpu")) {
+    text +=
+        "offload      not part of this plan: what would rest in host memory is counted on the "
+        "device\n";
+  }
   return text;
 }
 
