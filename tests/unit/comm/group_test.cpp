@@ -3,9 +3,13 @@
 #include "strata/comm/group.h"
 
 #include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
 
+#include <cerrno>
 #include <chrono>
 #include <cmath>
+#include <cstring>
 #include <thread>
 
 #include "strata/base/error.h"
@@ -18,15 +22,30 @@
 namespace strata::comm {
 namespace {
 
-int free_port() {
-  // Any port that this process tree is unlikely to use twice while the test runs.
-  static int port = 20000 + static_cast<int>(::getpid() % 20000);
-  return ++port;
+struct ListeningPort {
+  int descriptor;  // of rank 0, whose store takes it over
+  int number;
+};
+
+// Bound before the ranks start: a number that is only free now may be taken by the time they do.
+ListeningPort listening_port() {
+  const int descriptor = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_ANY);
+  socklen_t size = sizeof(address);
+  if (::bind(descriptor, reinterpret_cast<sockaddr*>(&address), size) != 0 ||
+      ::listen(descriptor, SOMAXCONN) != 0 ||
+      ::getsockname(descriptor, reinterpret_cast<sockaddr*>(&address), &size) != 0) {
+    throw CommError("socket: found {}, expected a free port", std::strerror(errno));
+  }
+  return {descriptor, ntohs(address.sin_port)};
 }
 
 // Runs `body(rendezvous)` on `size` ranks and rethrows what any of them threw.
-void on_ranks(int size, bool shared_memory, const std::function<void(Rendezvous&)>& body) {
-  const int port = free_port();
+void on_ranks(int size, bool shared_memory, const std::function<void(Rendezvous&)>& body,
+              std::chrono::seconds timeout = std::chrono::seconds(30)) {
+  const ListeningPort port = listening_port();
   std::vector<std::exception_ptr> failures(static_cast<size_t>(size));
   std::vector<std::thread> threads;
   for (int rank = 0; rank < size; ++rank) {
@@ -34,8 +53,9 @@ void on_ranks(int size, bool shared_memory, const std::function<void(Rendezvous&
       try {
         Rendezvous rendezvous({.rank = rank,
                                .world_size = size,
-                               .port = port,
-                               .timeout = std::chrono::seconds(30),
+                               .port = port.number,
+                               .listen_descriptor = rank == 0 ? port.descriptor : -1,
+                               .timeout = timeout,
                                .shared_memory = shared_memory});
         body(rendezvous);
       } catch (...) {
@@ -207,12 +227,8 @@ TEST(SharedMemory, ARankThatLeavesIsNamedWithinASecond) {
 }
 
 TEST(SharedMemory, ALateRankIsNamedWithItsPlace) {
-  on_ranks(2, [](Rendezvous& rendezvous) {
-    RendezvousOptions options = rendezvous.options();
-    options.timeout = std::chrono::seconds(1);
-    options.port += 1000;
-    Rendezvous impatient(options);
-    auto group = impatient.make_group("test");
+  const auto body = [](Rendezvous& rendezvous) {
+    auto group = rendezvous.make_group("test");
     group->barrier();
     if (group->rank() == 1) {
       std::this_thread::sleep_for(std::chrono::milliseconds(2500));
@@ -229,7 +245,8 @@ TEST(SharedMemory, ALateRankIsNamedWithItsPlace) {
           << what;
       EXPECT_NE(what.find("it is at collective 1"), std::string::npos) << what;
     }
-  });
+  };
+  on_ranks(2, /*shared_memory=*/true, body, std::chrono::seconds(1));
 }
 
 TEST(SharedMemory, DifferentCollectivesAreAnErrorNotGarbage) {
