@@ -11,7 +11,6 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, 
 from transformers import PreTrainedTokenizerFast
 from transformers.utils.chat_template_utils import render_jinja_template
 
-from text_probe import Probe
 
 TEMPLATES = {p.stem: p.read_text() for p in (pathlib.Path(__file__).parent / "templates").iterdir()}
 TOOL = {
@@ -54,13 +53,6 @@ CHATS = [
     [SYSTEM, USER, CALL, RESULT, ANSWER],
     [USER, {"role": "assistant", "content": "x", "reasoning": "because"}],
 ]
-
-
-@pytest.fixture(scope="module")
-def probe():
-    probe = Probe()
-    yield probe
-    probe.close()
 
 
 def reference(template, messages, prompt=False, **extra):

@@ -9,7 +9,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalize
 from tokenizers import pre_tokenizers, processors, trainers
 from transformers import AutoTokenizer
 
-from text_probe import ROOT, Probe
+from text_probe import ROOT
 
 LLAMA3 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
@@ -150,13 +150,6 @@ BUILDERS = {
     "contiguous": lambda: train(split(r"\W", "contiguous")),
     "invert": lambda: train(split(r"\w+|\n", "removed", True)),
 }
-
-
-@pytest.fixture(scope="module")
-def probe():
-    probe = Probe()
-    yield probe
-    probe.close()
 
 
 @pytest.fixture(scope="module", params=BUILDERS)

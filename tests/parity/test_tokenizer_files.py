@@ -13,7 +13,6 @@ from transformers import AutoTokenizer
 
 from test_tokenizer import ADVERSARIAL, CORPUS, LLAMA3, split, train
 from test_tokenizer_kinds import RANDOM, SPECIAL, unigram, word_piece
-from text_probe import Probe
 
 
 def package(name):
@@ -23,13 +22,6 @@ def package(name):
 MISTRAL = package("mistral_common") / "data"
 TEXTS = CORPUS[:7] + ADVERSARIAL + RANDOM[:1500] + [
     "Hello  [INST] wörld</s>[/INST] <s>x", "<s>a</s> <pad><extra_id_3> <mask> b", " leading"]
-
-
-@pytest.fixture(scope="module")
-def probe():
-    probe = Probe()
-    yield probe
-    probe.close()
 
 
 def compare(probe, folder, texts=TEXTS, specials=True):

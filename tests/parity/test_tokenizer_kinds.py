@@ -10,7 +10,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalize
 from tokenizers import pre_tokenizers, processors, trainers
 
 from test_tokenizer import ADVERSARIAL, CORPUS, byte_ranges
-from text_probe import ROOT, Probe
+from text_probe import ROOT
 
 ADDED = [
     AddedToken("<|end|>", special=True, normalized=False),
@@ -132,13 +132,6 @@ KINDS = {
     "bpe_suffix": words_with_suffix,
     "bpe_prefix": words_with_prefix,
 }
-
-
-@pytest.fixture(scope="module")
-def probe():
-    probe = Probe()
-    yield probe
-    probe.close()
 
 
 @pytest.fixture(scope="module", params=KINDS)

@@ -19,27 +19,15 @@
 #include "strata/hf/model_folder.h"
 #include "strata/models/quantization.h"
 #include "strata/models/registry.h"
+#include "strata/shard/loading.h"
 
 namespace strata {
 namespace {
 
-at::ScalarType scalar_type(hf::DType type) {
-  switch (type) {
-    case hf::DType::kF32:
-      return at::kFloat;
-    case hf::DType::kBF16:
-      return at::kBFloat16;
-    case hf::DType::kF16:
-      return at::kHalf;
-    default:
-      throw FormatError("probe: found {}, expected a float type", hf::name_of(type));
-  }
-}
-
 at::Tensor read_tensor(const hf::ModelFolder& folder, const std::string& name) {
   const hf::TensorInfo* info = folder.find(name);
   if (info == nullptr) throw FormatError("probe: found no tensor \"{}\"", name);
-  at::Tensor tensor = at::empty(info->shape, at::dtype(scalar_type(info->dtype)));
+  at::Tensor tensor = at::empty(info->shape, at::dtype(shard::scalar_type_of(info->dtype, name)));
   const auto bytes = folder.bytes(*info);
   std::memcpy(tensor.data_ptr(), bytes.data(), bytes.size());
   return tensor;

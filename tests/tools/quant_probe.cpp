@@ -13,22 +13,10 @@
 #include "strata/hf/safetensors.h"
 #include "strata/ops/quant/codebook.h"
 #include "strata/ops/quant/quantized.h"
+#include "strata/shard/loading.h"
 
 namespace strata {
 namespace {
-
-at::ScalarType scalar_type(hf::DType type) {
-  switch (type) {
-    case hf::DType::kF32:
-      return at::kFloat;
-    case hf::DType::kBF16:
-      return at::kBFloat16;
-    case hf::DType::kF16:
-      return at::kHalf;
-    default:
-      throw FormatError("probe: found {}, expected a float type", hf::name_of(type));
-  }
-}
 
 hf::DType file_type(at::ScalarType type) {
   if (type == at::kByte) return hf::DType::kU8;
@@ -54,7 +42,7 @@ void quantize_one(const hf::SafetensorsFile& file, const hf::TensorInfo& info, T
   const ops::quant::Format format{.kind = ops::quant::parse_kind(parts.at(1), "kind"),
                                   .block = std::stoll(parts.at(2)),
                                   .nested = parts.at(3) == "1"};
-  at::Tensor x = at::empty(info.shape, at::dtype(scalar_type(info.dtype)));
+  at::Tensor x = at::empty(info.shape, at::dtype(shard::scalar_type_of(info.dtype, info.name)));
   const auto bytes = file.bytes(info);
   std::memcpy(x.data_ptr(), bytes.data(), bytes.size());
   const auto matrix = ops::quant::quantize(x, format);

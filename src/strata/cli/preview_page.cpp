@@ -4,6 +4,8 @@
 
 #include <fmt/format.h>
 
+#include "strata/report/svg_chart.h"
+
 namespace strata::cli {
 namespace {
 
@@ -25,26 +27,8 @@ table { border-collapse: collapse; } td { padding: .1rem 1rem .1rem 0; vertical-
 </style>
 )";
 
-std::string escape(std::string_view text) {
-  std::string out;
-  for (const char c : text) {
-    if (c == '&') {
-      out += "&amp;";
-    } else if (c == '<') {
-      out += "&lt;";
-    } else if (c == '>') {
-      out += "&gt;";
-    } else if (c == '"') {
-      out += "&quot;";
-    } else {
-      out += c;
-    }
-  }
-  return out;
-}
-
 void add_token(const PreviewToken& token, std::string& page) {
-  std::string text = escape(token.text);
+  std::string text = report::escape_html(token.text);
   // The line end itself stays, so that the text keeps its shape.
   for (size_t at = text.find('\n'); at != std::string::npos; at = text.find('\n', at + 4)) {
     text.insert(at, "\u21b5");
@@ -89,13 +73,15 @@ std::string bar_label(const Preview& preview, size_t i) {
 
 std::string preview_page(const Preview& preview) {
   std::string page(kHead);
-  page += fmt::format("<title>{0}</title></head><body><h1>{0}</h1>\n", escape(preview.title));
+  page += fmt::format("<title>{0}</title></head><body><h1>{0}</h1>\n",
+                      report::escape_html(preview.title));
   for (const std::string& warning : preview.warnings) {
-    page += fmt::format("<div class=\"warning\">{}</div>\n", escape(warning));
+    page += fmt::format("<div class=\"warning\">{}</div>\n", report::escape_html(warning));
   }
   page += "<table>";
   for (const auto& [name, value] : preview.facts) {
-    page += fmt::format("<tr><td>{}</td><td>{}</td></tr>", escape(name), escape(value));
+    page += fmt::format("<tr><td>{}</td><td>{}</td></tr>", report::escape_html(name),
+                        report::escape_html(value));
   }
   page += "</table>\n";
   add_histogram(preview, page);
