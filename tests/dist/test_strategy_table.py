@@ -2,12 +2,12 @@
 #
 # STRATA_WHOLE_TABLE=1 runs every row instead of those in which every three settings meet. The rows
 # are short programs: as many run at a time as there are processors.
-import concurrent.futures
 import os
 
 import pytest
 
 from covering import covering_rows, whole_table
+from row_runs import futures_of, name_of
 from running import base_flags, run_strata
 
 STEPS = 5
@@ -68,27 +68,17 @@ def oracle_of(row):
     return dict(row, strategy="NO_SHARD", world=1, accumulation=1, checkpointing="none")
 
 
-def name_of(row):
-    return "-".join(str(value) for value in row.values())
-
-
 @pytest.fixture(scope="module")
 def histories(request, inputs, tmp_path_factory):
     """The log history of every wanted row and its oracle, by name, as futures."""
     folder = tmp_path_factory.mktemp("rows")
-    items = [item for item in request.session.items if item.originalname == "test_row"]
-    wanted = {}
-    for item in items:
-        row = item.callspec.params["row"]
-        for one in (oracle_of(row), row):
-            wanted[name_of(one)] = one
     inputs.model("odd"), inputs.data("messages", train=96)  # made before the threads ask for them
 
     def history(name, row):
         return run_strata(flags_of(inputs, folder / name, row), row["world"]).history
 
-    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        yield {name: pool.submit(history, name, row) for name, row in wanted.items()}
+    with futures_of(request, oracle_of, history) as found:
+        yield found
 
 
 @pytest.mark.parametrize("row", ROWS, ids=name_of)

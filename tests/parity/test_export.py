@@ -104,18 +104,30 @@ def test_every_file_of_a_full_result(inputs, tmp_path):
         assert (run.folder / name).read_bytes() == (source / name).read_bytes()
 
 
+# What (IA)^3 has no use for.
+OF_LORA_OFF = dict(lora_r=None, lora_alpha=None, lora_dropout=None, lora_target_modules=None)
 LORA_CASES = {
     "plain": ("plain", {}),
     "rslora": ("odd", dict(use_rslora=True)),
     "saved_modules": ("plain", dict(lora_modules_to_save=["lm_head", "norm"])),
     "tied": ("tied", {}),
+    "dora": ("odd", dict(use_dora=True)),
+    "dora_head": ("plain", dict(use_dora=True, lora_target_modules=["v_proj", "lm_head"])),
+    "pissa": ("plain", dict(init_lora_weights="pissa")),
+    "olora": ("odd", dict(init_lora_weights="olora")),
+    "branch_bias": ("odd", dict(lora_bias=True, lora_target_modules=["q_proj", "o_proj"],
+                                lora_modules_to_save=["norm"])),
+    "ia3": ("odd", dict(OF_LORA_OFF, peft_type="IA3", learning_rate=5e-2)),
+    "ia3_head": ("plain", dict(OF_LORA_OFF, peft_type="IA3", learning_rate=5e-2,
+                               lora_target_modules=["k_proj", "down_proj", "lm_head"],
+                               feedforward_modules=["down_proj"])),
 }
 
 
 @pytest.mark.parametrize("case", LORA_CASES)
 def test_adapter(inputs, tmp_path, case):
     name, settings = LORA_CASES[case]
-    run = train(inputs, tmp_path / "out", name, 2, **LORA, **settings)
+    run = train(inputs, tmp_path / "out", name, 2, **{**LORA, **settings})
     assert set(output_files(run.folder)) == TOKENIZER_FILES | {
         "adapter_config.json", "adapter_model.safetensors", "metrics.jsonl", "trainer_state.json",
         "report.html"}

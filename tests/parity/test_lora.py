@@ -55,6 +55,8 @@ CASES = {
     "dora_biased": (dict(attention_bias=True, mlp_bias=True),
                     dict(target_modules=["q_proj", "o_proj", "down_proj"], use_dora=True,
                          bias="all")),
+    "dora_head": (dict(tie_word_embeddings=True),
+                  dict(target_modules=["v_proj", "lm_head"], r=4, use_dora=True)),
     "pissa": ({}, dict(target_modules=["q_proj", "down_proj"], r=4, init_lora_weights="pissa")),
     "pissa_fast": ({}, dict(target_modules=["v_proj", "up_proj", "down_proj"], r=4,
                             init_lora_weights="pissa_niter_3")),
@@ -65,10 +67,16 @@ CASES = {
                         feedforward_modules=["up_proj", "q_proj"], modules_to_save=["lm_head"])),
     "ia3_all": ({}, dict(peft_type="IA3", target_modules="all-linear",
                          feedforward_modules=r".*mlp\.down_proj")),
+    "ia3_head": ({}, dict(peft_type="IA3", target_modules=["k_proj", "lm_head"],
+                          feedforward_modules=[])),
+    "ia3_head_input": (dict(tie_word_embeddings=True),
+                       dict(peft_type="IA3", target_modules=["v_proj", "lm_head"],
+                            feedforward_modules=["lm_head"])),
     "pissa_dora": ({}, dict(target_modules=["o_proj"], r=4, init_lora_weights="pissa",
                             use_dora=True)),
 }
-FROM_BASE = {"pissa", "pissa_fast", "olora", "pissa_dora", "dora", "dora_biased"}
+FROM_BASE = {"pissa", "pissa_fast", "olora", "pissa_dora", "dora", "dora_biased",
+             "dora_head"}
 
 
 def file_name(name):

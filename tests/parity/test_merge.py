@@ -24,6 +24,11 @@ CASES = {
     "dora": ({}, dict(target_modules=["q_proj", "up_proj"], r=4, use_dora=True)),
     "pissa": ({}, dict(target_modules=["q_proj", "up_proj"], r=4, init_lora_weights="pissa")),
     "ia3": (dict(attention_bias=True), dict(peft_type="IA3")),
+    "dora_head": ({}, dict(target_modules=["q_proj", "lm_head"], r=4, use_dora=True)),
+    "ia3_head": ({}, dict(peft_type="IA3", target_modules=["k_proj", "lm_head"],
+                          feedforward_modules=["lm_head"])),
+    "rslora_gaussian": ({}, dict(target_modules="all-linear", r=5, use_rslora=True,
+                                 init_lora_weights="gaussian")),
     "olora": ({}, dict(target_modules=["v_proj"], r=4, init_lora_weights="olora")),
 }
 

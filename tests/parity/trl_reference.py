@@ -12,7 +12,7 @@ import tempfile
 # Ours only, or written otherwise by the reference.
 OWN_FLAGS = {"model_name_or_path", "dataset_name", "output_dir", "adapter_name_or_path", "use_peft",
              "lora_r", "lora_alpha", "lora_dropout", "lora_target_modules", "use_rslora",
-             "disable_tqdm", "warmup_ratio", "save_strategy"}
+             "use_dora", "init_lora_weights", "peft_type", "feedforward_modules", "disable_tqdm", "warmup_ratio", "save_strategy"}
 QUANTIZATION = {"load_in_4bit", "load_in_8bit", "bnb_4bit_quant_type", "bnb_4bit_use_double_quant",
                 "bnb_4bit_quant_storage", "bnb_4bit_compute_dtype", "llm_int8_skip_modules"}
 
@@ -57,6 +57,23 @@ def quantised_model(flags, folder, lora):
     return model
 
 
+# Flags and the names that PEFT has for them.
+NAMES = {"lora_r": "r", "lora_target_modules": "target_modules"}
+SHARED = ["lora_target_modules"]
+METHODS = {
+    "LORA": ("LoraConfig", SHARED + ["lora_r", "lora_alpha", "lora_dropout", "use_rslora",
+                                     "use_dora", "init_lora_weights"]),
+    "IA3": ("IA3Config", SHARED + ["feedforward_modules"]),
+}
+
+
+def adapter_config(peft, flags):
+    """PEFT's configuration for the flags of a run."""
+    kind, names = METHODS[flags.get("peft_type", "LORA")]
+    return getattr(peft, kind)(
+        task_type="CAUSAL_LM", **{NAMES.get(n, n): flags[n] for n in names if n in flags})
+
+
 def restore_fp32_adapters(model):
     """TRL rounds adapters over a quantised base to bf16; ours keep fp32 masters."""
     for name, parameter in model.named_parameters():
@@ -83,10 +100,7 @@ def _log_history(text):
         else:
             tokenizer = None
             if flags.get("use_peft"):
-                lora = peft.LoraConfig(task_type="CAUSAL_LM", r=flags["lora_r"],
-                                       lora_alpha=flags["lora_alpha"],
-                                       lora_dropout=flags["lora_dropout"],
-                                       target_modules=flags.get("lora_target_modules"))
+                lora = adapter_config(peft, flags)
         if QUANTIZATION & flags.keys():
             model, lora = quantised_model(flags, model, lora), None
             tokenizer = transformers.AutoTokenizer.from_pretrained(flags["model_name_or_path"])

@@ -78,11 +78,6 @@ void attach_branch(nn::Linear& layer, const LoraOptions& options, uint64_t layer
   };
   if (options.lora_bias) branch->bias = vector(".lora_B.bias");
   if (options.use_dora) branch->magnitude = vector(".lora_magnitude_vector");
-  if (options.use_dora && layer.path() == "lm_head") {
-    throw ConfigError(
-        "use_dora: found lm_head among the targets, expected layers of the blocks; leave it out or "
-        "train it whole with modules_to_save");
-  }
   layer.attach_low_rank(std::move(branch));
 }
 
@@ -96,11 +91,6 @@ bool is_feedforward(const std::string& path, const LoraOptions& options,
 }
 
 void attach_factors(nn::Linear& layer, const LoraOptions& options, const models::Model& model) {
-  if (layer.path() == "lm_head") {
-    throw ConfigError(
-        "target_modules: found lm_head with IA3, expected layers of the blocks; leave it out or "
-        "train it whole with modules_to_save");
-  }
   const bool of_input = is_feedforward(layer.path(), options, model);
   const std::vector<int64_t> shape = of_input ? std::vector<int64_t>{1, layer.in_features()}
                                               : std::vector<int64_t>{layer.out_features(), 1};

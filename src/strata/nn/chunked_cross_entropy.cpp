@@ -6,6 +6,8 @@
 
 #include "strata/base/error.h"
 #include "strata/libtorch/memory_kind.h"
+#include "strata/nn/dora.h"
+#include "strata/nn/rescale.h"
 #include "strata/nn/weight_product.h"
 #include "strata/ops/cross_entropy.h"
 
@@ -25,36 +27,61 @@ struct LossCall {
   at::Tensor targets;  // int64 [T]
   float scale;
   bool want_gradient;
+  bool training;
+  at::Tensor dora_norms;  // of a DoRA branch: they do not depend on the chunk
 };
 
-// One chunk's logits in the compute type; A(x) where there is a branch.
+// One chunk's logits in the compute type, and what its backward pass needs of the adapter.
 struct ChunkLogits {
   at::Tensor logits;
-  at::Tensor hidden;
+  at::Tensor hidden;    // A(x) of a branch
+  DoraSaved dora;       // of a DoRA branch, instead
+  at::Tensor unscaled;  // of factors on the logits: the logits before
 };
 
 ChunkLogits chunk_logits(const LossCall& call, const at::Tensor& h, const DropoutDraw& draw,
                          at::Tensor buffer) {
   const Linear& output = *call.output;
-  multiply_by_weight_into(buffer, h, output.weight(), /*beta=*/0);
+  ChunkLogits result{.logits = buffer, .hidden = {}, .dora = {}, .unscaled = {}};
+  if (output.is_dora()) {
+    buffer.zero_();
+    result.dora =
+        dora_forward_(buffer, h, output.weight(), *output.low_rank(),
+                      {.draw = draw, .training = call.training, .norms = call.dora_norms});
+  } else {
+    forward_product_into(buffer, h, output.weight(), /*beta=*/0, call.training);
+  }
   if (output.bias() != nullptr) buffer.add_(output.bias()->value());
-  if (output.low_rank() == nullptr) return {buffer, at::Tensor()};
-  at::Tensor hidden = low_rank_forward_(buffer, h, *output.low_rank(), draw);
-  return {buffer, hidden};
+  if (output.low_rank() != nullptr && !output.is_dora()) {
+    result.hidden = low_rank_forward_(buffer, h, *output.low_rank(), draw);
+  }
+  if (output.rescale() != nullptr && !output.rescale()->of_input) {
+    if (call.want_gradient) result.unscaled = buffer.clone();
+    buffer.copy_(rescaled(buffer, *output.rescale()));
+  }
+  return result;
 }
 
-void chunk_backward(const LossCall& call, const at::Tensor& dlogits, const LowRankSaved& saved,
+// `h`: what the layer read, `result` with the logits replaced by their gradient.
+void chunk_backward(const LossCall& call, const at::Tensor& h, const ChunkLogits& result,
                     const DropoutDraw& draw, at::Tensor dh) {
   const Linear& output = *call.output;
-  multiply_by_weight_back_into(dh, dlogits, output.weight(), /*beta=*/0);
-  if (output.weight().requires_grad()) {
-    output.weight().accumulate_grad_product(dlogits, saved.x);
+  at::Tensor dlogits = result.logits;
+  if (result.unscaled.defined()) {
+    dlogits = rescale_backward(dlogits, result.unscaled, *output.rescale());
   }
+  if (output.weight().requires_grad()) output.weight().accumulate_grad_product(dlogits, h);
   if (output.bias() != nullptr && output.bias()->requires_grad()) {
     output.bias()->accumulate_grad(dlogits.sum(0));
   }
+  if (output.is_dora()) {
+    dora_backward(dlogits, h, result.dora, output.weight(), *output.low_rank(), draw, dh,
+                  /*beta=*/0);
+    return;
+  }
+  multiply_by_weight_back_into(dh, dlogits, output.weight(), /*beta=*/0);
   if (output.low_rank() != nullptr) {
-    low_rank_backward(dlogits, saved, *output.low_rank(), draw, dh);
+    low_rank_backward(dlogits, {h, result.hidden}, *output.low_rank(), draw, dh);
   }
 }
 
@@ -68,11 +95,14 @@ ops::CrossEntropySums loss_over_chunks(const LossCall& call, const at::Tensor& h
   const at::Tensor buffer32 = h.scalar_type() == at::kFloat
                                   ? buffer
                                   : at::empty({chunk, vocab}, h.options().dtype(at::kFloat));
+  Rescale* rescale = call.output->rescale();
+  Rescale* of_input = rescale != nullptr && rescale->of_input ? rescale : nullptr;
   ops::CrossEntropySums sums;
   for (int64_t start = 0; start < rows; start += chunk) {
     const int64_t length = std::min(chunk, rows - start);
     const DropoutDraw draw = call.draw.narrow(start, length);
-    const at::Tensor x = h.narrow(0, start, length);
+    const at::Tensor rows_h = h.narrow(0, start, length);
+    const at::Tensor x = of_input != nullptr ? rescaled(rows_h, *of_input) : rows_h;
     const ChunkLogits result = chunk_logits(call, x, draw, buffer.narrow(0, 0, length));
     at::Tensor logits = buffer32.narrow(0, 0, length);
     if (!buffer32.is_same(buffer)) logits.copy_(result.logits);
@@ -84,7 +114,9 @@ ops::CrossEntropySums loss_over_chunks(const LossCall& call, const at::Tensor& h
     sums.tokens += part.tokens;
     if (!call.want_gradient) continue;
     if (!buffer32.is_same(buffer)) result.logits.copy_(logits);
-    chunk_backward(call, result.logits, {x, result.hidden}, draw, dh.narrow(0, start, length));
+    at::Tensor rows_dh = dh.narrow(0, start, length);
+    chunk_backward(call, x, result, draw, rows_dh);
+    if (of_input != nullptr) rows_dh.copy_(rescale_backward(rows_dh, rows_h, *of_input));
   }
   return sums;
 }
@@ -144,8 +176,14 @@ struct LossFunction : torch::autograd::Function<LossFunction> {
 at::Tensor chunked_cross_entropy(const at::Tensor& h, const Linear& output,
                                  const ForwardContext& context) {
   const bool want_gradient = at::GradMode::is_enabled() && h.requires_grad();
-  const LossCall call{&output, DropoutDraw::from(context), context.batch->targets,
-                      context.loss_scale, want_gradient};
+  LossCall call{&output,
+                DropoutDraw::from(context),
+                context.batch->targets,
+                context.loss_scale,
+                want_gradient,
+                context.training,
+                at::Tensor()};
+  if (output.is_dora()) call.dora_norms = dora_row_norms(output.weight(), *output.low_rank());
   ops::CrossEntropySums sums;
   at::Tensor loss = LossFunction::apply(call, h, &sums);
   if (context.sums != nullptr) {

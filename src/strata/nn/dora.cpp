@@ -13,9 +13,9 @@ namespace {
 // Rows of the sum W + scaling * B A that exist at once.
 constexpr int64_t kRows = 512;
 
-at::Tensor weight_product(const at::Tensor& x, const Parameter& weight) {
+at::Tensor weight_product(const at::Tensor& x, const Parameter& weight, bool training) {
   at::Tensor y = at::empty({x.size(0), weight.shape()[0]}, x.options());
-  multiply_by_weight_into(y, x, weight, /*beta=*/0);
+  forward_product_into(y, x, weight, /*beta=*/0, training);
   return y;
 }
 
@@ -35,17 +35,23 @@ at::Tensor dora_row_norms(const at::Tensor& weight, const at::Tensor& a, const a
   return norms;
 }
 
-DoraSaved dora_forward_(at::Tensor y, const at::Tensor& x, const Parameter& weight,
-                        const LowRankBranch& branch, const DropoutDraw& draw) {
-  DoraSaved saved;
+at::Tensor dora_row_norms(const Parameter& weight, const LowRankBranch& branch) {
   const at::Tensor dense = weight.quantization() ? weight.dense_value(at::kFloat) : weight.value();
-  saved.norms = dora_row_norms(dense, branch.a.value(), branch.b.value(), branch.scaling);
-  const at::Tensor base = weight_product(x, weight);
-  const bool dropped = drops(branch, draw);
+  return dora_row_norms(dense, branch.a.value(), branch.b.value(), branch.scaling);
+}
+
+DoraSaved dora_forward_(at::Tensor y, const at::Tensor& x, const Parameter& weight,
+                        const LowRankBranch& branch, const DoraCall& call) {
+  DoraSaved saved;
+  saved.norms = call.norms;
+  const at::Tensor base = weight_product(x, weight, call.training);
+  const bool dropped = drops(branch, call.draw);
   const at::Tensor of_branch =
-      dropped ? weight_product(branch_input(x, branch, draw).to(x.scalar_type()), weight) : base;
+      dropped ? weight_product(branch_input(x, branch, call.draw).to(x.scalar_type()), weight,
+                               call.training)
+              : base;
   saved.rows = of_branch.clone();
-  saved.hidden = low_rank_forward_(saved.rows, x, branch, draw);
+  saved.hidden = low_rank_forward_(saved.rows, x, branch, call.draw);
   const at::Tensor scale = branch.magnitude->value().to(at::kFloat) / saved.norms;
   if (dropped) y.add_(base).sub_(of_branch);
   y.add_(saved.rows * scale);

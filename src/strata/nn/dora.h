@@ -26,9 +26,18 @@ struct DoraSaved {
 at::Tensor dora_row_norms(const at::Tensor& weight, const at::Tensor& a, const at::Tensor& b,
                           double scaling);
 
+// The same of a layer's gathered weight.
+at::Tensor dora_row_norms(const Parameter& weight, const LowRankBranch& branch);
+
+struct DoraCall {
+  DropoutDraw draw;
+  bool training = false;
+  at::Tensor norms;  // dora_row_norms(), which do not depend on x
+};
+
 // Adds the layer's output for x [T, in_features] to y [T, out_features] in place.
 DoraSaved dora_forward_(at::Tensor y, const at::Tensor& x, const Parameter& weight,
-                        const LowRankBranch& branch, const DropoutDraw& draw);
+                        const LowRankBranch& branch, const DoraCall& call);
 
 // Writes the gradients of A, B and the magnitude and, where `dx` is defined, sets it to
 // beta * dx + the input's gradient (beta 0 or 1).

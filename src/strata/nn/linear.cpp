@@ -9,7 +9,6 @@
 #include "strata/nn/dora.h"
 #include "strata/nn/function_state.h"
 #include "strata/nn/weight_product.h"
-#include "strata/ops/quant/int8_product.h"
 
 namespace strata::nn {
 namespace {
@@ -47,35 +46,23 @@ at::Tensor start_value(const Linear& layer, const at::Tensor& x, const at::Tenso
   return bias.expand({x.size(0), bias.size(0)}).clone(at::MemoryFormat::Contiguous);
 }
 
-// Outside training 8-bit weights are multiplied as LLM.int8() does, as in bitsandbytes.
-bool multiplies_codes(const Linear& layer) {
-  const auto& quantization = layer.weight().quantization();
-  return quantization && quantization->format.kind == ops::quant::Kind::kInt8;
-}
-
 at::Tensor base_product(const Linear& layer, const at::Tensor& x, const at::Tensor& residual,
                         bool training) {
   at::Tensor y = start_value(layer, x, residual);
-  if (!training && multiplies_codes(layer)) {
-    const at::Tensor product = ops::quant::int8_product(x, layer.weight().quantized_value(),
-                                                        layer.weight().quantization()->threshold);
-    return y.defined() ? y.add_(product) : product;
-  }
   const float beta = y.defined() ? 1 : 0;
   if (!y.defined()) y = at::empty({x.size(0), layer.out_features()}, x.options());
-  multiply_by_weight_into(y, x, layer.weight(), beta);
+  forward_product_into(y, x, layer.weight(), beta, training);
   return y;
 }
 
-bool is_dora(const Linear& layer) {
-  return layer.low_rank() != nullptr && layer.low_rank()->magnitude != nullptr;
-}
-
 at::Tensor dora_product(const Linear& layer, const at::Tensor& x, const at::Tensor& residual,
-                        const DropoutDraw& draw, variable_list& saved) {
+                        const LinearCall& call, variable_list& saved) {
   at::Tensor y = start_value(layer, x, residual);
   if (!y.defined()) y = at::zeros({x.size(0), layer.out_features()}, x.options());
-  DoraSaved of_layer = dora_forward_(y, x, layer.weight(), *layer.low_rank(), draw);
+  DoraSaved of_layer = dora_forward_(y, x, layer.weight(), *layer.low_rank(),
+                                     {.draw = call.draw,
+                                      .training = call.training,
+                                      .norms = dora_row_norms(layer.weight(), *layer.low_rank())});
   saved.insert(saved.end(), {of_layer.hidden, of_layer.rows, of_layer.norms});
   return y;
 }
@@ -97,9 +84,9 @@ struct LinearFunction : torch::autograd::Function<LinearFunction> {
     bool needs_input = false;
     for (const Linear* layer : call.layers) {
       const at::Tensor start = residual.value_or(at::Tensor());
-      at::Tensor y = is_dora(*layer) ? dora_product(*layer, x, start, call.draw, saved)
-                                     : base_product(*layer, x, start, call.training);
-      if (layer->low_rank() != nullptr && !is_dora(*layer)) {
+      at::Tensor y = layer->is_dora() ? dora_product(*layer, x, start, call, saved)
+                                      : base_product(*layer, x, start, call.training);
+      if (layer->low_rank() != nullptr && !layer->is_dora()) {
         saved.push_back(low_rank_forward_(y, x, *layer->low_rank(), call.draw));
       }
       needs_input |= trains_on_input(*layer);
@@ -126,7 +113,7 @@ struct LinearFunction : torch::autograd::Function<LinearFunction> {
         dx = at::empty({dy.size(0), layer.in_features()}, dy.options());
       }
       write_base_gradients(layer, dy, x);
-      if (is_dora(layer)) {
+      if (layer.is_dora()) {
         dora_backward(dy, x, {saved[branch], saved[branch + 1], saved[branch + 2]}, layer.weight(),
                       *layer.low_rank(), call.draw, dx, beta);
         branch += 3;

@@ -46,6 +46,7 @@ class Linear {
   void set_weight(std::shared_ptr<Parameter> weight) { weight_ = std::move(weight); }
   Parameter* bias() const { return bias_.get(); }
   LowRankBranch* low_rank() const { return low_rank_.get(); }
+  bool is_dora() const { return low_rank_ != nullptr && low_rank_->magnitude != nullptr; }
   void attach_low_rank(std::unique_ptr<LowRankBranch> branch);
   Rescale* rescale() const { return rescale_.get(); }
   void attach_rescale(std::unique_ptr<Rescale> rescale) { rescale_ = std::move(rescale); }

@@ -2,6 +2,7 @@
 #include "strata/nn/weight_product.h"
 
 #include "strata/ops/matmul.h"
+#include "strata/ops/quant/int8_product.h"
 
 namespace strata::nn {
 namespace {
@@ -20,6 +21,16 @@ void multiply(at::Tensor y, const at::Tensor& x, const Parameter& weight, bool t
 void multiply_by_weight_into(at::Tensor y, const at::Tensor& x, const Parameter& weight,
                              float beta) {
   multiply(y, x, weight, /*transposed=*/true, beta);
+}
+
+void forward_product_into(at::Tensor y, const at::Tensor& x, const Parameter& weight, float beta,
+                          bool training) {
+  const auto& quantization = weight.quantization();
+  const bool is_int8 = quantization && quantization->format.kind == ops::quant::Kind::kInt8;
+  if (training || !is_int8) return multiply_by_weight_into(y, x, weight, beta);
+  const at::Tensor product =
+      ops::quant::int8_product(x, weight.quantized_value(), quantization->threshold);
+  beta == 0 ? y.copy_(product) : y.add_(product);
 }
 
 void multiply_by_weight_back_into(at::Tensor dx, const at::Tensor& dy, const Parameter& weight,

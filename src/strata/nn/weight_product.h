@@ -12,6 +12,11 @@ namespace strata::nn {
 void multiply_by_weight_into(at::Tensor y, const at::Tensor& x, const Parameter& weight,
                              float beta);
 
+// The same in a forward pass: outside training 8-bit weights are multiplied as LLM.int8() does, as
+// in bitsandbytes.
+void forward_product_into(at::Tensor y, const at::Tensor& x, const Parameter& weight, float beta,
+                          bool training);
+
 // dx [T, in] = dy W + beta * dx.
 void multiply_by_weight_back_into(at::Tensor dx, const at::Tensor& dy, const Parameter& weight,
                                   float beta);
