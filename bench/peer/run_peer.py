@@ -77,7 +77,8 @@ def run_strata(program, inputs, output, mode, checkpointing, steps, ranks):
         "model_name_or_path": inputs / "model", "dataset_name": inputs / "data", "output_dir": output, "max_steps": steps,
         "per_device_train_batch_size": ROWS, "max_length": LENGTH, "packing": True, "packing_strategy": "wrapped",
         "bf16": False, "learning_rate": 1e-4, "lr_scheduler_type": "cosine", "warmup_steps": 0, "logging_steps": 1,
-        "save_strategy": "no", "eval_strategy": "no", "gradient_checkpointing": checkpointing, "seed": 100}
+        "save_strategy": "no", "eval_strategy": "no", "seed": 100,
+        "activation_checkpointing": {True: "full", False: "none"}.get(checkpointing, checkpointing)}
     if mode == "qlora":
         flags |= {"load_in_4bit": True, "bnb_4bit_use_double_quant": True}
     if mode != "full":
