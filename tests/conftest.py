@@ -20,6 +20,9 @@ class Inputs:
         "tied": tiny_llama.TIED,
         "wide": tiny_llama.WIDE,
         "odd": dict(tiny_llama.ODD, vocab_size=tiny_llama.ODD_VOCABULARY),
+        "mistral": tiny_llama.MISTRAL,
+        "qwen2": tiny_llama.QWEN2,
+        "qwen3": tiny_llama.QWEN3,
     }
 
     def __init__(self, folder):

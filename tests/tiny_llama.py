@@ -1,4 +1,4 @@
-"""Small random Llama checkpoints, their tokenizer and data sets, for the tests that train.
+"""Small random checkpoints of Llama and its relatives, their tokenizer and data sets, for the tests that train.
 
 Everything is a pure function of its arguments; nothing is downloaded.
 """
@@ -24,6 +24,9 @@ WIDE = dict(PLAIN, hidden_size=64, intermediate_size=76)
 ODD = dict(hidden_size=21, intermediate_size=29, num_hidden_layers=3, num_attention_heads=3,
            num_key_value_heads=1, head_dim=6, attention_bias=True)
 ODD_VOCABULARY = 331
+MISTRAL = dict(PLAIN, family="mistral", sliding_window=64)
+QWEN2 = dict(PLAIN, family="qwen2", tie_word_embeddings=True)
+QWEN3 = dict(PLAIN, family="qwen3", hidden_size=30, head_dim=10)
 
 
 def sentence(rng, low=1, high=14):
@@ -51,14 +54,14 @@ def save_tokenizer(folder):
     return len(tokenizer)
 
 
-def save_model(folder, seed=0, vocab_size=None, **settings):
+def save_model(folder, seed=0, vocab_size=None, family="llama", **settings):
     """Checkpoint folder with tokenizer; weights large enough that losses move within few steps."""
     import torch
-    from transformers import LlamaConfig, LlamaForCausalLM
+    from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
     size = save_tokenizer(folder)
     torch.manual_seed(seed)
-    model = LlamaForCausalLM(LlamaConfig(
+    model = AutoModelForCausalLM.from_config(CONFIG_MAPPING[family](
         vocab_size=vocab_size or size, max_position_embeddings=128, bos_token_id=None,
         eos_token_id=2, pad_token_id=0, **settings))
     with torch.no_grad():

@@ -72,16 +72,22 @@ def run_reference(inputs, output, mode, checkpointing, steps, ranks):
                losses=[row["loss"] for row in rows if "loss" in row], peak_rss_mb=peak, ranks=ranks)
 
 
-def run_strata(program, inputs, output, mode, checkpointing, steps, ranks):
+def run_flags(inputs, output, mode, checkpointing, steps):
     flags = {
         "model_name_or_path": inputs / "model", "dataset_name": inputs / "data", "output_dir": output, "max_steps": steps,
         "per_device_train_batch_size": ROWS, "max_length": LENGTH, "packing": True, "packing_strategy": "wrapped",
         "bf16": False, "learning_rate": 1e-4, "lr_scheduler_type": "cosine", "warmup_steps": 0, "logging_steps": 1,
-        "save_strategy": "no", "eval_strategy": "no", "gradient_checkpointing": checkpointing, "seed": 100}
+        "save_strategy": "no", "eval_strategy": "no", "seed": 100,
+        "activation_checkpointing": {True: "full", False: "none"}.get(checkpointing, checkpointing)}
     if mode == "qlora":
         flags |= {"load_in_4bit": True, "bnb_4bit_use_double_quant": True}
     if mode != "full":
         flags |= {"use_peft": True, "lora_r": 8, "lora_alpha": 16, "lora_dropout": 0.0, "lora_target_modules": "all-linear"}
+    return flags
+
+
+def run_strata(program, inputs, output, mode, checkpointing, steps, ranks):
+    flags = run_flags(inputs, output, mode, checkpointing, steps)
     command = [program, "launch", "--num_processes", ranks, "--cpu", "sft"]
     for name, value in flags.items():
         command += [f"--{name}", str(value).lower() if isinstance(value, bool) else value]

@@ -94,6 +94,21 @@ def test_the_schedule_on_demand(folder):
     assert len(re.findall(r"  reduce \d+$", text, re.M)) == 82
 
 
+def test_what_is_offloaded_is_told_apart(folder):
+    words = ["plan", "--model_name_or_path", folder, "--world_size", 8, "--device", "cuda"]
+    shard = 4 * PARAMETERS_70B / 8 / 1e9
+    whole = row(strata(*words), "peak")[0]
+    text = strata(*words, "--fsdp_offload_params", "true")
+    assert row(text, "offloaded")[0] == pytest.approx(4 * shard, rel=1e-3)
+    assert "in host memory" in text and "in files" not in text
+    assert row(text, "peak")[0] == pytest.approx(whole - 4 * shard, rel=0.01)
+    # Nothing is made where files would rest.
+    flags = ["--offload_optimizer_device", "nvme", "--offload_optimizer_nvme_path", folder]
+    text = strata(*words[:-2], "--device", "cpu", *flags)
+    assert "optimizer" in text and "in files" in text
+    assert [path.name for path in folder.iterdir()] == ["config.json"]
+
+
 def test_deepspeeds_numbers_beside_ours(folder):
     text = strata("plan", "--model_name_or_path", folder, "--world_size", 8, "--device", "cuda",
                   "--deepspeed_estimate")

@@ -3,12 +3,14 @@
 # STRATA_WHOLE_TABLE=1 runs every row instead of those in which every three settings meet. The rows
 # are short programs: as many run at a time as there are processors.
 import os
+import shutil
+import tempfile
 
 import pytest
 
 from covering import covering_rows, whole_table
 from row_runs import futures_of, name_of
-from running import base_flags, run_strata
+from running import BUILD, base_flags, run_strata
 
 STEPS = 5
 ROWS_PER_STEP = 48  # for 1 to 4 ranks and 1 or 4 micro-batches
@@ -33,14 +35,28 @@ AXES = {
     "world": [1, 2, 3, 4],
     "accumulation": [1, 4],
     "checkpointing": ["none", "selective", "full"],
+    # Offload to host memory changes nothing on a processor: test_offload.py.
+    "offload": ["none", "files"],
 }
+# These keep their parameters whole in memory: only the optimizer's state can rest in files.
+WHOLE_PARAMETERS = {"NO_SHARD", "ZERO1", "ZERO2"}
 # Ranks that share the shards where the strategy keeps copies: the whole, none or half of them.
 HYBRID_SHARD_SIZE = {1: 1, 2: 1, 3: 3, 4: 2}
 EVERY_ROW = bool(os.environ.get("STRATA_WHOLE_TABLE"))
 ROWS = whole_table(AXES) if EVERY_ROW else covering_rows(AXES, strength=3)
 
 
-def flags_of(inputs, output, row):
+def offload_flags(row, disk):
+    if row["offload"] == "none":
+        return {}
+    flags = dict(offload_optimizer_device="nvme", offload_optimizer_nvme_path=disk,
+                 sub_group_size=4096)
+    if row["strategy"] not in WHOLE_PARAMETERS:
+        flags |= dict(offload_param_device="nvme", offload_param_nvme_path=disk)
+    return flags
+
+
+def flags_of(inputs, output, disk, row):
     hybrid = row["strategy"].startswith("HYBRID")
     return base_flags(
         inputs.model("odd"), inputs.data("messages", train=96), output, **{
@@ -51,7 +67,7 @@ def flags_of(inputs, output, row):
             "gradient_accumulation_steps": row["accumulation"],
             "per_device_train_batch_size":
                 ROWS_PER_STEP // row["world"] // row["accumulation"],
-            **KINDS[row["kind"]], **PRECISIONS[row["precision"]]})
+            **KINDS[row["kind"]], **PRECISIONS[row["precision"]], **offload_flags(row, disk)})
 
 
 def bound(precision, progress):
@@ -65,7 +81,8 @@ def bound(precision, progress):
 
 
 def oracle_of(row):
-    return dict(row, strategy="NO_SHARD", world=1, accumulation=1, checkpointing="none")
+    return dict(row, strategy="NO_SHARD", world=1, accumulation=1, checkpointing="none",
+                offload="none")
 
 
 @pytest.fixture(scope="module")
@@ -74,11 +91,14 @@ def histories(request, inputs, tmp_path_factory):
     folder = tmp_path_factory.mktemp("rows")
     inputs.model("odd"), inputs.data("messages", train=96)  # made before the threads ask for them
 
+    disk = tempfile.mkdtemp(prefix="offload-", dir=BUILD)  # the tests' own may lie in memory
+
     def history(name, row):
-        return run_strata(flags_of(inputs, folder / name, row), row["world"]).history
+        return run_strata(flags_of(inputs, folder / name, disk, row), row["world"]).history
 
     with futures_of(request, oracle_of, history) as found:
         yield found
+    shutil.rmtree(disk)
 
 
 @pytest.mark.parametrize("row", ROWS, ids=name_of)

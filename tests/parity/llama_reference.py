@@ -1,9 +1,9 @@
-"""Small random Llama checkpoints and their results in transformers, for the parity tests."""
+"""Small random checkpoints of Llama and its relatives, and their results in transformers, for the parity tests."""
 
 import json
 
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import AutoModelForCausalLM, CONFIG_MAPPING
 
 BASE = dict(vocab_size=97, hidden_size=32, intermediate_size=52, num_hidden_layers=2,
             num_attention_heads=4, num_key_value_heads=4, max_position_embeddings=64,
@@ -15,10 +15,10 @@ LLAMA3 = dict(rope_type="llama3", rope_theta=500.0, factor=8.0, low_freq_factor=
 PRECISIONS = [("float32", 0.15, 1e-5), ("bfloat16", 0.04, 2e-2)]
 
 
-def save_checkpoint(folder, old_rope_keys=False, scale=0.15, **settings):
+def save_checkpoint(folder, old_rope_keys=False, scale=0.15, family="llama", **settings):
     """Writes config.json and weights; all weights random, also norms and biases."""
     torch.manual_seed(0)
-    model = LlamaForCausalLM(LlamaConfig(**{**BASE, **settings}))
+    model = AutoModelForCausalLM.from_config(CONFIG_MAPPING[family](**{**BASE, **settings}))
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if "norm" in name:

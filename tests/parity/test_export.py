@@ -53,8 +53,8 @@ def load(folder):
     return model
 
 
-@pytest.mark.parametrize("world", [1, 3])
-@pytest.mark.parametrize("name", ["odd", "tied"])
+@pytest.mark.parametrize("name,world", [("odd", 1), ("odd", 3), ("tied", 1), ("tied", 3),
+                                        ("mistral", 2), ("qwen2", 3), ("qwen3", 2)])
 def test_full_model(inputs, tmp_path, name, world):
     run = train(inputs, tmp_path / "out", name, world)
     folder = run.folder

@@ -8,7 +8,7 @@ import subprocess
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
-from transformers import (LlamaForCausalLM, LogitsProcessorList, MinPLogitsWarper,
+from transformers import (AutoModelForCausalLM, LogitsProcessorList, MinPLogitsWarper,
                           RepetitionPenaltyLogitsProcessor, TemperatureLogitsWarper,
                           TopKLogitsWarper, TopPLogitsWarper)
 
@@ -24,6 +24,8 @@ MODELS = {
     "grouped_tied": dict(num_key_value_heads=2, tie_word_embeddings=True),
     "one_kv_head_odd_dim": dict(num_key_value_heads=1, head_dim=10, attention_bias=True),
     "llama3_rope": dict(rope_parameters=LLAMA3, num_key_value_heads=2, mlp_bias=True),
+    "qwen2": dict(family="qwen2", num_key_value_heads=2),
+    "qwen3": dict(family="qwen3", num_key_value_heads=1, head_dim=6),
 }
 ADAPTERS = {
     "none": None,
@@ -53,7 +55,7 @@ def reference_ids(model, prompt, **options):
 def make_model(folder, model_settings, adapter_settings):
     """(reference model, adapter folder or None)."""
     save_checkpoint(folder, scale=0.3, **model_settings)
-    model = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     if adapter_settings is None:
         return model.eval(), None
     torch.manual_seed(3)
@@ -133,7 +135,7 @@ def test_repetition_penalty_applies_to_greedy_answers(tmp_path):
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_weights_are_rounded_to_the_type_of_the_checkpoint(tmp_path, dtype):
     save_checkpoint(tmp_path, scale=0.3)
-    model = LlamaForCausalLM.from_pretrained(tmp_path, dtype=getattr(torch, dtype)).float().eval()
+    model = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=getattr(torch, dtype)).float().eval()
     expected = [reference_ids(model, prompt, max_new_tokens=6) for prompt in PROMPTS]
     file = tmp_path / "rounded"
     model.to(getattr(torch, dtype)).save_pretrained(file)

@@ -1,8 +1,8 @@
-"""Oracle: transformers' LlamaForCausalLM: logits, loss and the gradient of every parameter."""
+"""Oracle: transformers' models of the same config.json: logits, loss and the gradient of every parameter."""
 
 import pytest
 import torch
-from transformers import LlamaForCausalLM
+from transformers import AutoModelForCausalLM
 
 from llama_reference import LLAMA3, PRECISIONS, make_documents, run_reference, save_checkpoint
 from probe import relative_error, run_probe, run_probe_raw
@@ -35,6 +35,18 @@ CONFIGS = {
                                   old_rope_keys=True),
     "rope_llama3_old_keys": dict(rope_parameters=LLAMA3, old_rope_keys=True, head_dim=12,
                                  num_key_value_heads=2, tie_word_embeddings=True),
+    "mistral": dict(family="mistral", num_key_value_heads=2, sliding_window=40),
+    "mistral_no_window": dict(family="mistral", num_key_value_heads=1, head_dim=6,
+                              sliding_window=None),
+    # Fast rotation, as for "biases".
+    "qwen2": dict(family="qwen2", num_key_value_heads=2, tie_word_embeddings=True,
+                  rope_parameters=dict(rope_type="default", rope_theta=10.0)),
+    "qwen3": dict(family="qwen3", num_key_value_heads=2, head_dim=12, vocab_size=101,
+                  rope_parameters=dict(rope_type="default", rope_theta=500.0)),
+    "qwen3_biases": dict(family="qwen3", num_attention_heads=1, num_key_value_heads=1,
+                         attention_bias=True, tie_word_embeddings=True,
+                         rope_parameters=dict(rope_type="default", rope_theta=10.0)),
+    "qwen3_hidden_size_not_split": dict(family="qwen3", hidden_size=30, head_dim=8),
 }
 
 
@@ -53,7 +65,7 @@ def compare(tensors, model, loss, logits, limit):
 @pytest.mark.parametrize("dtype,scale,limit", PRECISIONS)
 def test_equals_transformers(tmp_path, name, dtype, scale, limit):
     save_checkpoint(tmp_path, scale=scale, **CONFIGS[name])
-    model = LlamaForCausalLM.from_pretrained(tmp_path, dtype=getattr(torch, dtype))
+    model = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=getattr(torch, dtype))
     documents = make_documents(LENGTHS)
     loss, logits = run_reference(model, documents)
     tensors, report = run_probe(tmp_path, documents=documents, dtype=dtype,
@@ -65,8 +77,8 @@ def test_equals_transformers(tmp_path, name, dtype, scale, limit):
 def test_bfloat16_is_as_close_to_float32_as_transformers(tmp_path):
     save_checkpoint(tmp_path)
     documents = make_documents(LENGTHS)
-    rounded = LlamaForCausalLM.from_pretrained(tmp_path, dtype=torch.bfloat16)
-    exact = LlamaForCausalLM.from_pretrained(tmp_path, dtype=torch.bfloat16).float()
+    rounded = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.bfloat16)
+    exact = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.bfloat16).float()
     run_reference(rounded, documents)
     run_reference(exact, documents)
     tensors, _ = run_probe(tmp_path, documents=documents, dtype="bfloat16")
@@ -105,7 +117,7 @@ def test_packed_documents_equal_separate_runs(tmp_path):
 def test_figures_of_the_loss(tmp_path):
     save_checkpoint(tmp_path)
     documents = make_documents(LENGTHS)
-    model = LlamaForCausalLM.from_pretrained(tmp_path)
+    model = AutoModelForCausalLM.from_pretrained(tmp_path)
     correct, entropy, tokens = 0, 0.0, 0
     for document in documents:
         logits = model(torch.tensor([document["ids"]])).logits[0, :-1].detach()
@@ -142,7 +154,7 @@ def test_tied_names_with_different_values_are_untied(tmp_path):
     weights["lm_head.weight"] = weights["model.embed_tokens.weight"] * 0.5
     save_file(weights, file, {"format": "pt"})
     documents = make_documents(LENGTHS)
-    model = LlamaForCausalLM.from_pretrained(tmp_path)
+    model = AutoModelForCausalLM.from_pretrained(tmp_path)
     loss, logits = run_reference(model, documents)
     tensors, _ = run_probe(tmp_path, documents=documents)
     compare(tensors, model, loss, logits, 1e-5)
@@ -154,7 +166,7 @@ def test_tied_names_with_different_values_are_untied(tmp_path):
     (dict(num_hidden_layers=1), "found tensors that config.json does not imply"),
     (dict(num_attention_heads=5), "found hidden_size = 32, expected a multiple of"),
     (dict(hidden_act="gelu"), "found hidden_act \"gelu\""),
-    (dict(model_type="bert"), "found model_type \"bert\", expected one of llama"),
+    (dict(model_type="bert"), "found model_type \"bert\", expected one of llama, mistral, qwen2, qwen3"),
     (dict(vocab_size="many"), "found vocab_size = \"many\", expected an integer"),
 ])
 def test_wrong_config_is_named(tmp_path, change, message):

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "strata/base/activity_timer.h"
 #include "strata/base/error.h"
 #include "strata/base/file.h"
 
@@ -77,6 +78,7 @@ void FileQueue::settle(const Completion& completion) {
 }
 
 void FileQueue::wait(Ticket ticket) {
+  const ActivityTimer timer(Activity::kFiles);
   const auto found = transfers_.find(ticket);
   if (found == transfers_.end()) {
     throw InternalError(

@@ -214,6 +214,23 @@ std::string verdict(const config::RunConfig& config, const Place& place,
                      nearest(config, place));
 }
 
+std::string elsewhere_line(const memory::Amounts& amounts, const config::ShardConfig& shard) {
+  if (amounts.total() == 0) return "";
+  std::string text =
+      fmt::format("offloaded    {} of this rank:", memory::size_text(amounts.total()));
+  for (int k = 1; k < kNumMemoryKinds; ++k) {
+    const auto kind = static_cast<MemoryKind>(k);
+    if (amounts[kind] == 0) continue;
+    const std::string& device = kind == MemoryKind::kParameters ? shard.offload_param_device
+                                                                : shard.offload_optimizer_device;
+    const bool in_files = device == "nvme" && kind != MemoryKind::kGradients;
+    text += fmt::format(" {} {} in {},", memory::name_of(kind), memory::size_text(amounts[kind]),
+                        in_files ? "files" : "host memory");
+  }
+  text.back() = '\n';
+  return text;
+}
+
 std::string wire_line(const comm::SentBytes& sent) {
   std::string text =
       fmt::format("wire         {} sent by a rank in an update", memory::size_text(sent.total()));
@@ -268,6 +285,7 @@ std::string plan_report(const config::RunConfig& config) {
   text +=
       fmt::format("\npeak         {}\n",
                   memory::peak_line(plan.memory.peak, place.process_bytes + plan.scratch_bytes));
+  text += elsewhere_line(plan.memory.elsewhere, config.shard);
   text += wire_line(plan.memory.sent_per_step);
   text += verdict(config, place, plan);
   if (config.plan.show_schedule) {

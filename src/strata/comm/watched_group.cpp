@@ -1,5 +1,7 @@
 #include "strata/comm/watched_group.h"
 
+#include "strata/base/activity_timer.h"
+
 namespace strata::comm {
 namespace {
 
@@ -14,6 +16,7 @@ class WatchedWork final : public Work {
         number_(number) {}
 
   void wait() override {
+    const ActivityTimer timer(Activity::kCollectives);
     const Status::Waiting waiting(status_, collective_, group_, number_);
     work_->wait();
   }
@@ -36,21 +39,26 @@ class WatchedGroup final : public Group {
   std::string transport() const override { return group_->transport(); }
 
   std::unique_ptr<Work> all_gather(at::Tensor out, at::Tensor in) override {
+    const ActivityTimer timer(Activity::kCollectives);
     count_all_gather(in);
     return watched("all-gather", group_->all_gather(std::move(out), std::move(in)));
   }
   std::unique_ptr<Work> reduce_scatter(at::Tensor out, at::Tensor in) override {
+    const ActivityTimer timer(Activity::kCollectives);
     count_reduce_scatter(out);
     return watched("reduce-scatter", group_->reduce_scatter(std::move(out), std::move(in)));
   }
   std::unique_ptr<Work> all_reduce(at::Tensor tensor, Reduction op) override {
+    const ActivityTimer timer(Activity::kCollectives);
     count_all_reduce(tensor);
     return watched("all-reduce", group_->all_reduce(std::move(tensor), op));
   }
   std::unique_ptr<Work> broadcast(at::Tensor tensor, int root) override {
+    const ActivityTimer timer(Activity::kCollectives);
     return watched("broadcast", group_->broadcast(std::move(tensor), root));
   }
   void barrier() override {
+    const ActivityTimer timer(Activity::kCollectives);
     const Status::Waiting waiting(status_, "barrier", name_, ++number_);
     group_->barrier();
   }

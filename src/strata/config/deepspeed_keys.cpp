@@ -50,6 +50,7 @@ Keys batch_and_precision() {
        1},
       {"gradient_clipping", kNumber, kSetting, "max_grad_norm", {}, {}, "max_grad_norm", 0},
       {"dataloader_drop_last", kBoolean, kSetting, "dataloader_drop_last"},
+      {"wall_clock_breakdown", kBoolean, kSetting, "wall_clock_breakdown"},
       {"communication_data_type", kText, kSetting, "fsdp_reduce_dtype"},
       {"fp16.enabled", kBoolean, kSetting, "fp16", {}, {}, "fp16"},
       {"fp16.loss_scale", kNumber, kCode, {}, {}, {}, {}, 0},
@@ -279,7 +280,6 @@ void append_inert_rest(Keys& all) {
                 {"activation_checkpointing.profile", kBoolean}});
   append_inert(all, "metrics go to metrics.jsonl in output_dir",
                {{"steps_per_print", kNumber},
-                {"wall_clock_breakdown", kBoolean},
                 {"memory_breakdown", kBoolean},
                 {"dump_state", kBoolean},
                 {"log_level", kText},

@@ -106,6 +106,7 @@ struct TrainConfig {
   std::string logging_strategy = "steps";
   double logging_steps = 10;  // < 1: fraction of max_steps
   bool logging_first_step = false;
+  bool wall_clock_breakdown = false;
   std::string eval_strategy = "no";
   std::optional<double> eval_steps;
   bool eval_on_start = false;
@@ -141,6 +142,7 @@ struct ShardConfig {
   bool fp16 = false;
   std::string param_dtype = "auto";      // of gathered trained weights; auto: as bf16 and fp16 say
   std::string reduce_dtype = "float32";  // of gradients while they are summed over ranks
+  std::string buffer_dtype = "float32";  // of what a model keeps beside weights: rotary frequencies
   double loss_scale = 0;                 // of fp16; 0: dynamic, by the following
   double initial_loss_scale = 65536;
   int64_t loss_scale_window = 2000;   // steps without overflow before it doubles

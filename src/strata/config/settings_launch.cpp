@@ -44,6 +44,15 @@ std::vector<Setting> precision_settings() {
        .synonyms = {{"fp32", "float32"}, {"bf16", "bfloat16"}, {"fp16", "float16"}},
        .help = "type of gradients while they are summed over ranks",
        .peer = "MixedPrecision"},
+      {.name = "fsdp_buffer_dtype",
+       .aliases = {"buffer_dtype"},
+       .field = STRATA_FIELD(shard.buffer_dtype),
+       .choices = {"float32", "bfloat16", "float16"},
+       .synonyms = {{"fp32", "float32"}, {"bf16", "bfloat16"}, {"fp16", "float16"}},
+       .help = "type to which a model's buffers (its rotary frequencies) are rounded; below "
+               "float32 far "
+               "positions become inexact",
+       .peer = "MixedPrecision"},
       {.name = "fp16_loss_scale",
        .field = STRATA_FIELD(shard.loss_scale),
        .range = {.min = 0},

@@ -137,6 +137,11 @@ std::vector<Setting> loop_settings() {
       {.name = "logging_first_step",
        .field = STRATA_FIELD(train.logging_first_step),
        .help = "also log the first update"},
+      {.name = "wall_clock_breakdown",
+       .field = STRATA_FIELD(train.wall_clock_breakdown),
+       .help = "say at each log where rank 0 spent the time of a step: matrix products, attention, "
+               "waiting for other ranks, and so on",
+       .peer = "DeepSpeed"},
       {.name = "eval_strategy",
        .aliases = {"evaluation_strategy"},
        .field = STRATA_FIELD(train.eval_strategy),

@@ -35,6 +35,10 @@ void Account::give_back(int64_t offset) {
   blocks_.erase(block);
 }
 
+void Account::keep_elsewhere(const std::vector<MemoryKind>& kinds) {
+  for (MemoryKind kind : kinds) is_elsewhere_[static_cast<size_t>(kind)] = true;
+}
+
 void Account::note_peak() {
   high_water_ = std::max(high_water_, total_);
   Phase& phase = phases_[phase_];

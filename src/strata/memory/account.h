@@ -42,6 +42,13 @@ class Account {
   void give_back(int64_t offset);
   std::vector<Range> trim() { return arena_.trim(); }
 
+  // Memory of these kinds rests elsewhere, in files or beside an accelerator: it is summed up apart
+  // and is in no phase.
+  void keep_elsewhere(const std::vector<MemoryKind>& kinds);
+  bool is_elsewhere(MemoryKind kind) const { return is_elsewhere_[static_cast<size_t>(kind)]; }
+  void note_elsewhere(MemoryKind kind, int64_t bytes) { elsewhere_[kind] += bytes; }
+  const Amounts& elsewhere() const { return elsewhere_; }
+
   // Starts a phase; one of the same name goes on.
   void begin_phase(const std::string& name);
   const std::string& phase() const { return phases_[phase_].name; }
@@ -67,6 +74,8 @@ class Account {
   Arena arena_;
   std::unordered_map<int64_t, Block> blocks_;
   Amounts in_use_;
+  Amounts elsewhere_;
+  std::array<bool, kNumMemoryKinds> is_elsewhere_{};
   int64_t total_ = 0;
   int64_t high_water_ = 0;
   int64_t num_blocks_taken_ = 0;

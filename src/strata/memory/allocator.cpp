@@ -95,6 +95,10 @@ class MetaAllocator final : public c10::Allocator {
     if (!account || static_cast<int64_t>(bytes) < kSmallestBlock) {
       return {nullptr, nullptr, &c10::detail::deleteNothing, device};
     }
+    if (account->is_elsewhere(current_memory_kind)) {
+      account->note_elsewhere(current_memory_kind, static_cast<int64_t>(bytes));
+      return {nullptr, nullptr, &c10::detail::deleteNothing, device};
+    }
     const auto offset = account->take(static_cast<int64_t>(bytes));
     if (!offset) {
       throw OutOfMemoryError(

@@ -44,7 +44,8 @@ class Walk {
     evaluate();
     executor_.observe({});
     save();
-    Plan plan{account_.phases(), account_.peak(), sent_, std::move(schedule_)};
+    Plan plan{account_.phases(), account_.peak(), account_.elsewhere(), sent_,
+              std::move(schedule_)};
     return plan;
   }
 

@@ -28,6 +28,7 @@ struct StepMemory {
 struct Plan {
   std::vector<Phase> phases;  // in order: load, forward, backward, update, ...
   Phase peak;
+  Amounts elsewhere;                 // beside it, in files or in the host memory of an accelerator
   comm::SentBytes sent_per_step;     // by this rank, over all micro-steps of an optimizer step
   std::vector<StepMemory> schedule;  // of a micro-step in the steady state
 };

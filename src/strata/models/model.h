@@ -4,6 +4,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -59,6 +60,7 @@ class Model {
   // Requires: the head's unit is gathered.
   virtual at::Tensor logits(const at::Tensor& x) = 0;
   virtual std::string no_split_class() const = 0;  // default class to wrap
+  virtual std::string architecture() const = 0;    // the reference's class, for config.json
 
   // Compares the checkpoint with the expected names and shapes; FormatError that names the file's
   // missing, unexpected or misshapen tensors. A tied weight whose two names hold different values
@@ -81,8 +83,10 @@ class Model {
 
   virtual int64_t vocab_size() const = 0;
   virtual int64_t hidden_size() const = 0;
-  // The most tokens of one document, as config.json says.
+  // The most tokens of one document, as config.json says; never more than attention_window().
   virtual int64_t max_position_embeddings() const = 0;
+  // Tokens that a token sees, with itself; longer documents would need a mask that is not built.
+  virtual std::optional<int64_t> attention_window() const { return std::nullopt; }
 };
 
 }  // namespace strata::models

@@ -11,12 +11,19 @@ namespace {
 
 using Create = std::unique_ptr<Model> (*)(const Json& config, const ModelOptions& options);
 
-std::unique_ptr<Model> create_llama(const Json& config, const ModelOptions& options) {
-  return std::make_unique<LlamaModel>(parse_llama_config(config), options.storage);
+template <LlamaConfig (*parse)(const Json&)>
+std::unique_ptr<Model> create_llama(const Json& json, const ModelOptions& options) {
+  LlamaConfig config = parse(json);
+  config.rope.buffer_type = options.buffers;
+  return std::make_unique<LlamaModel>(config, options.storage);
 }
 
 const std::map<std::string, Create>& families() {
-  static const std::map<std::string, Create> kFamilies{{"llama", create_llama}};
+  static const std::map<std::string, Create> kFamilies{
+      {"llama", create_llama<parse_llama_config>},
+      {"mistral", create_llama<parse_mistral_config>},
+      {"qwen2", create_llama<parse_qwen2_config>},
+      {"qwen3", create_llama<parse_qwen3_config>}};
   return kFamilies;
 }
 

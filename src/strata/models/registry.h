@@ -16,6 +16,8 @@ namespace strata::models {
 struct ModelOptions {
   // Element type at rest of all base weights.
   at::ScalarType storage = at::kFloat;
+  // To which buffers (rotary frequencies) are rounded.
+  at::ScalarType buffers = at::kFloat;
 };
 
 // Creates blocks and parameters without memory. Unknown model_type: ConfigError listing the known

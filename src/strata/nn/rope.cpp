@@ -52,7 +52,9 @@ at::Tensor rope_inverse_frequencies(const RopeOptions& options, int64_t sequence
 }
 
 Rope::Rope(const RopeOptions& options)
-    : options_(options), inverse_frequencies_(rope_inverse_frequencies(options, 0)) {}
+    : options_(options),
+      inverse_frequencies_(
+          rope_inverse_frequencies(options, 0).to(options.buffer_type).to(at::kFloat)) {}
 
 const RopeTables& Rope::tables(const at::Tensor& positions) {
   if (positions.is_same(positions_) && positions._version() == positions_version_) {

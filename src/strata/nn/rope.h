@@ -20,6 +20,9 @@ struct RopeOptions {
   double low_freq_factor = 1.0;                  // llama3
   double high_freq_factor = 4.0;                 // llama3
   int64_t original_max_position_embeddings = 0;  // llama3
+  // To which the inverse frequencies are rounded, as MixedPrecision.buffer_dtype rounds the buffer
+  // that holds them; angles stay fp32. What kDynamic makes anew is not rounded, as there.
+  at::ScalarType buffer_type = at::kFloat;
 };
 
 // fp32 [head_dim / 2]. `sequence_length` matters for kDynamic alone: beyond

@@ -1,6 +1,7 @@
 // Causal attention: checks and choice of the device. The kernels are in attention_cpu.cpp.
 #include "strata/ops/attention.h"
 
+#include "strata/base/activity_timer.h"
 #include "strata/ops/check.h"
 #include "strata/ops/cpu_kernels.h"
 
@@ -64,6 +65,7 @@ AttentionResult attention(const at::Tensor& q, const at::Tensor& k, const at::Te
   AttentionResult result{at::empty(q.sizes(), q.options()),
                          at::empty({q.size(1), q.size(0)}, q.options().dtype(at::kFloat))};
   if (q.is_meta()) return result;
+  const ActivityTimer timer(Activity::kAttention);
   arguments.lse = result.lse.mutable_data_ptr<float>();
   cpu::attention(arguments, view_of("out", result.out, q));
   return result;
@@ -95,6 +97,7 @@ void attention_backward_into(const at::Tensor& dout, const at::Tensor& q, const 
   check_shape(kOp, "dk", gradients.dk, k.sizes());
   check_shape(kOp, "dv", gradients.dv, v.sizes());
   if (q.is_meta()) return;
+  const ActivityTimer timer(Activity::kAttention);
   arguments.lse = const_cast<float*>(lse.const_data_ptr<float>());  // only read
   cpu::attention_backward(arguments, {.dout = view_of("dout", dout, q),
                                       .out = view_of("out", out, q),

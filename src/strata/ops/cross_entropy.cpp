@@ -4,6 +4,7 @@
 
 #include <vector>
 
+#include "strata/base/activity_timer.h"
 #include "strata/ops/check.h"
 #include "strata/ops/cpu_kernels.h"
 
@@ -20,6 +21,7 @@ CrossEntropySums cross_entropy_(at::Tensor logits, const at::Tensor& targets, fl
   check_type(kOp, "targets", targets, at::kLong);
   check_contiguous(kOp, "targets", targets);
   if (logits.is_meta()) return {};
+  const ActivityTimer timer(Activity::kLoss);
   const int64_t rows = logits.size(0);
   const int64_t vocabulary = logits.size(1);
   const int64_t* target = targets.const_data_ptr<int64_t>();

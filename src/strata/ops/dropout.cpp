@@ -1,6 +1,7 @@
 // Dropout: checks and choice of the device. The kernel is in dropout_cpu.cpp.
 #include "strata/ops/dropout.h"
 
+#include "strata/base/activity_timer.h"
 #include "strata/ops/check.h"
 #include "strata/ops/cpu_kernels.h"
 
@@ -20,6 +21,7 @@ at::Tensor dropout(const at::Tensor& x, double p, const at::Tensor& token_keys, 
   check_contiguous(kOp, "token_keys", token_keys);
   at::Tensor y = at::empty_like(x);
   if (x.is_meta()) return y;
+  const ActivityTimer timer(Activity::kElementWise);
   cpu::dropout({.type = element_of(kOp, "x", x),
                 .x = x.const_data_ptr(),
                 .y = y.mutable_data_ptr(),

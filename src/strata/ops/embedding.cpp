@@ -1,6 +1,7 @@
 // Embedding: checks and choice of the device. The kernels are in embedding_cpu.cpp.
 #include "strata/ops/embedding.h"
 
+#include "strata/base/activity_timer.h"
 #include "strata/ops/check.h"
 #include "strata/ops/cpu_kernels.h"
 
@@ -36,6 +37,7 @@ at::Tensor embedding(const at::Tensor& weight, const at::Tensor& ids) {
   const Element type = element_of(kOp, "weight", weight);
   at::Tensor y = at::empty({ids.size(0), weight.size(1)}, weight.options());
   if (weight.is_meta()) return y;
+  const ActivityTimer timer(Activity::kElementWise);
   cpu::embedding(weight.const_data_ptr(), ids.const_data_ptr<int64_t>(), y.mutable_data_ptr(),
                  ids.size(0), weight.size(1) * size_bytes(type));
   return y;
@@ -51,6 +53,7 @@ void embedding_backward(const at::Tensor& dy, const at::Tensor& ids, at::Tensor 
   check_contiguous(kOp, "dy", dy);
   const Element type = element_of(kOp, "dweight", dweight);
   if (dweight.is_meta()) return;
+  const ActivityTimer timer(Activity::kElementWise);
   if (beta == 0) {
     std::memset(dweight.mutable_data_ptr(), 0, dweight.numel() * size_bytes(type));
   }

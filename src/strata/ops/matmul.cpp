@@ -1,6 +1,7 @@
 // Large products: checks and choice of the method. The CPU kernel is in matmul_cpu.cpp.
 #include "strata/ops/matmul.h"
 
+#include "strata/base/activity_timer.h"
 #include "strata/ops/check.h"
 #include "strata/ops/cpu_kernels.h"
 
@@ -71,6 +72,7 @@ void matmul_into(at::Tensor c, const at::Tensor& a, const at::Tensor& b, Transpo
   if (beta != 0 && beta != 1) throw InternalError("matmul: found beta {}, expected 0 or 1", beta);
   check_last_dim_contiguous(kOp, "c", c);
   if (rows == 0 || columns == 0 || c.is_meta()) return;
+  const ActivityTimer timer(Activity::kMatrixProducts);
   if (!use_own_kernel(c, a)) return multiply_with_aten(c, a, b, transposes, beta);
   at::Tensor a_copy, b_copy;
   cpu::matmul({.rows = rows,

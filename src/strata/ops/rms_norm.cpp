@@ -1,6 +1,7 @@
 // RMSNorm: checks and choice of the device. The kernels are in rms_norm_cpu.cpp.
 #include "strata/ops/rms_norm.h"
 
+#include "strata/base/activity_timer.h"
 #include "strata/ops/check.h"
 #include "strata/ops/cpu_kernels.h"
 
@@ -36,6 +37,7 @@ RmsNormResult rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps
   cpu::RmsNormArguments arguments = checked_arguments(x, weight);
   RmsNormResult result{at::empty_like(x), at::empty({x.size(0)}, x.options().dtype(at::kFloat))};
   if (x.is_meta()) return result;
+  const ActivityTimer timer(Activity::kElementWise);
   arguments.rstd = result.rstd.mutable_data_ptr<float>();
   cpu::rms_norm(arguments, result.y.mutable_data_ptr(), eps);
   return result;
@@ -58,6 +60,7 @@ at::Tensor rms_norm_backward_add(const at::Tensor& dy, const at::Tensor& x,
   if (residual_grad.defined()) check_like_x("residual_grad", residual_grad, x);
   at::Tensor dx = at::empty_like(x);
   if (x.is_meta()) return dx;
+  const ActivityTimer timer(Activity::kElementWise);
   arguments.rstd = const_cast<float*>(rstd.const_data_ptr<float>());  // only read
   cpu::RmsNormGradients gradients{.dy = dy.const_data_ptr(),
                                   .residual = nullptr,

@@ -1,6 +1,7 @@
 // Rotary position embedding: checks and choice of the device. The kernel is in rope_cpu.cpp.
 #include "strata/ops/rope.h"
 
+#include "strata/base/activity_timer.h"
 #include "strata/ops/check.h"
 #include "strata/ops/cpu_kernels.h"
 
@@ -21,6 +22,7 @@ void apply_rope_(at::Tensor x, const at::Tensor& cos, const at::Tensor& sin, boo
     check_contiguous(kOp, argument, *table);
   }
   if (x.is_meta()) return;
+  const ActivityTimer timer(Activity::kElementWise);
   cpu::rope(element_of(kOp, "x", x), {x.mutable_data_ptr(), x.stride(0), x.stride(1), x.size(1)},
             cos.const_data_ptr<float>(), sin.const_data_ptr<float>(), x.size(0), x.size(2) / 2,
             inverse);

@@ -1,6 +1,7 @@
 // SwiGLU: checks and choice of the device. The kernels are in swiglu_cpu.cpp.
 #include "strata/ops/swiglu.h"
 
+#include "strata/base/activity_timer.h"
 #include "strata/ops/check.h"
 #include "strata/ops/cpu_kernels.h"
 
@@ -27,6 +28,7 @@ at::Tensor swiglu(const at::Tensor& gate, const at::Tensor& up) {
   const MatrixView up_view = checked_view("up", up, gate);
   at::Tensor y = at::empty(gate.sizes(), gate.options());
   if (gate.is_meta()) return y;
+  const ActivityTimer timer(Activity::kElementWise);
   cpu::swiglu(element_of(kOp, "gate", gate), gate_view, up_view,
               {y.mutable_data_ptr(), y.stride(0)}, gate.size(0), gate.size(1));
   return y;
@@ -36,6 +38,7 @@ void swiglu_backward(const at::Tensor& dy, const at::Tensor& gate, const at::Ten
                      at::Tensor& dgate, at::Tensor& dup) {
   const MatrixView gate_view = checked_view("gate", gate, gate);
   if (gate.is_meta()) return;
+  const ActivityTimer timer(Activity::kElementWise);
   cpu::swiglu_backward(element_of(kOp, "gate", gate), checked_view("dy", dy, gate), gate_view,
                        checked_view("up", up, gate), checked_view("dgate", dgate, gate),
                        checked_view("dup", dup, gate), gate.size(0), gate.size(1));

@@ -292,6 +292,16 @@ Json load_model_config(const config::ModelConfig& config, bool alone) {
   return read_json_file(path);
 }
 
+static void check_window(const models::Model& model, int64_t max_length) {
+  const auto window = model.attention_window();
+  if (!window || max_length <= *window) return;
+  throw ConfigError(
+      "max_length: found {}, expected at most {}, the sliding_window of config.json (tokens "
+      "further "
+      "away would have to be hidden, which is not built); set max_length to {}",
+      max_length, *window, *window);
+}
+
 std::unique_ptr<Trainee> assemble(const config::RunConfig& config, comm::Mesh& mesh,
                                   const Target& target) {
   const bool is_imagined = target.device.is_meta();
@@ -308,7 +318,10 @@ std::unique_ptr<Trainee> assemble(const config::RunConfig& config, comm::Mesh& m
   BaseFiles base;
   comm::all_or_nothing(*mesh.world, "loading the model", [&] {
     const at::ScalarType storage = storage_type_of(config.model.dtype, trainee->model_config);
-    trainee->model = models::create_model(trainee->model_config, {.storage = storage});
+    trainee->model = models::create_model(
+        trainee->model_config,
+        {.storage = storage, .buffers = scalar_type_of(config.shard.buffer_dtype)});
+    check_window(*trainee->model, config.data.max_length);
     attach_adapter(config, *trainee);
     quantize(config.quantization, trainee->model_config, *trainee->model);
     if (has_files && (!sends || mesh.world->rank() == 0)) {

@@ -1,6 +1,7 @@
 #include "strata/train/plan.h"
 
-#include "strata/base/error.h"
+#include <map>
+
 #include "strata/memory/allocator.h"
 #include "strata/nn/linear.h"
 #include "strata/ops/matmul.h"
@@ -58,25 +59,67 @@ void describe_model(Trainee& trainee, RunPlan& plan) {
   }
 }
 
+bool is_in_files(const std::string& device) { return device == "nvme"; }
+
+// What the settings send to files, and with an accelerator to the host's memory. A processor's
+// memory is the host's.
+std::vector<MemoryKind> offloaded_kinds(const config::ShardConfig& shard, bool on_device) {
+  const auto leaves = [&](const std::string& device) {
+    return is_in_files(device) || (on_device && (shard.offload_params || device == "cpu"));
+  };
+  std::vector<MemoryKind> kinds;
+  if (leaves(shard.offload_param_device)) kinds.push_back(MemoryKind::kParameters);
+  if (leaves(shard.offload_optimizer_device)) kinds.push_back(MemoryKind::kOptimizer);
+  // Gradients go where the update is computed.
+  if (on_device && leaves(shard.offload_optimizer_device)) kinds.push_back(MemoryKind::kGradients);
+  return kinds;
+}
+
+// A plan makes no folder.
+config::RunConfig without_files(config::RunConfig config) {
+  config.shard.offload_param_device = config.shard.offload_optimizer_device = "none";
+  return config;
+}
+
+// Buffers of transfers to and from files: of each size of shard those that are in flight at once,
+// and three groups of what is updated (optim/sub_group_walk.h).
+int64_t file_buffer_bytes(const config::ShardConfig& shard, shard::UnitStore& store) {
+  constexpr int64_t kInFlight = 3;
+  const bool parameters = is_in_files(shard.offload_param_device);
+  const bool state = is_in_files(shard.offload_optimizer_device);
+  std::map<std::pair<int64_t, at::ScalarType>, int64_t> shards;
+  int64_t largest_trained = 0;
+  for (int u = 0; u < store.num_units(); ++u) {
+    for (const shard::Segment& segment : store.unit(u).segments) {
+      ++shards[{segment.shard_numel, segment.storage}];
+      if (segment.trainable) largest_trained = std::max(largest_trained, segment.shard_numel);
+    }
+  }
+  int64_t bytes = 0;
+  for (const auto& [size, count] : shards) {
+    if (!parameters) break;
+    bytes += std::min(count, kInFlight) * size.first *
+             static_cast<int64_t>(c10::elementSize(size.second));
+  }
+  const int64_t lanes = (parameters ? 1 : 0) + (state ? 2 : 0);
+  return bytes + kInFlight * lanes * std::min(shard.sub_group_size, largest_trained) *
+                     static_cast<int64_t>(sizeof(float));
+}
+
 }  // namespace
 
 RunPlan plan_run(const config::RunConfig& config, const PlanRequest& request) {
-  if (config.shard.offload_param_device == "nvme" ||
-      config.shard.offload_optimizer_device == "nvme") {
-    throw ConfigError(
-        "memory plan: found parameters or optimizer state in files (device nvme), expected them in "
-        "memory; plan without offload and leave out what rests in files");
-  }
   memory::Imagined imagined;
   memory::Account& account = imagined.account();
   account.begin_phase("load");
+  account.keep_elsewhere(offloaded_kinds(config.shard, request.on_device));
   RunPlan plan;
   comm::Mesh mesh = comm::make_fake_mesh(
       request.world_size, mesh_shape(config.shard, request.world_size, request.local_world_size),
       {.local_world_size = request.local_world_size,
        .share_memory = request.share_memory,
        .have_accelerators = request.on_device});
-  const auto trainee = assemble(config, mesh,
+  const auto trainee = assemble(without_files(config), mesh,
                                 {.device = at::kMeta,
                                  .has_bf16 = request.on_device || cpu_has_bf16_arithmetic(),
                                  .has_fp16 = request.on_device});
@@ -97,8 +140,9 @@ RunPlan plan_run(const config::RunConfig& config, const PlanRequest& request) {
             : full_batch(config.train.per_device_eval_batch_size, config, *trainee->model);
   }
   for (int64_t tokens : walk.documents) plan.tokens += tokens;
+  plan.scratch_bytes = file_buffer_bytes(config.shard, *trainee->store);
   if (!request.on_device) {
-    plan.scratch_bytes =
+    plan.scratch_bytes +=
         kernel_scratch_bytes(*trainee->model, plan.tokens) + comm::imitated_process_bytes(mesh);
   }
   plan.memory =

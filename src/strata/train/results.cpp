@@ -21,7 +21,7 @@ std::string exported_model_config(const Trainee& trainee) {
   config.erase("torch_dtype");
   config["dtype"] = "float32";  // masters
   if (!config.contains("architectures")) {
-    config["architectures"] = Json::array({"LlamaForCausalLM"});
+    config["architectures"] = Json::array({trainee.model->architecture()});
   }
   const auto parameters = trainee.model->parameters();
   const bool has_own_head =

@@ -210,6 +210,7 @@ double Trainer::run() {
 }
 
 std::vector<data::MicroBatch> Trainer::micro_batches(const StepPlan::Window& window) const {
+  const ActivityTimer timer(Activity::kData);
   std::vector<data::MicroBatch> batches;
   for (int64_t i = 0; i < window.count; ++i) {
     const std::vector<int64_t> rows = sampler_.batch(window.epoch, world_.rank(), window.first + i);
@@ -228,6 +229,7 @@ double Trainer::learning_rate() const {
 }
 
 std::optional<Trainer::StepOutcome> Trainer::train_step() {
+  const report::StepTime::Scope timed(step_time_);
   StepOutcome outcome;
   const std::vector<data::MicroBatch> batches = micro_batches(plan_.window(step_));
   // Trained tokens, all tokens, ranks that were asked to stop: all must stop at the same step.
@@ -260,6 +262,7 @@ std::optional<Trainer::StepOutcome> Trainer::train_step() {
 }
 
 void Trainer::update(StepOutcome& outcome) {
+  const ActivityTimer timer(Activity::kUpdate);
   sum_losses(outcome);
   const double loss_scale = loss_scaler_ ? loss_scaler_->scale() : 1;
   outcome.gradient_norm = optim::global_gradient_norm(*trainee_.store) / loss_scale;
@@ -372,7 +375,13 @@ void Trainer::log_step(const StepOutcome& outcome) {
               {"num_tokens", static_cast<double>(num_tokens_)},
               {"mean_token_accuracy", window_.accuracy / micro_steps}};
   window_ = {};
-  record(std::move(values), machine_readings());
+  Json readings = machine_readings();
+  if (config_.train.wall_clock_breakdown) {
+    readings["step_seconds"] = step_time_.values();
+    say(step_time_.line());
+  }
+  step_time_ = {};
+  record(std::move(values), readings);
 }
 
 void Trainer::record(Json values, const Json& extra) {

@@ -7,12 +7,14 @@
 #include <functional>
 #include <optional>
 
+#include "strata/base/activity_timer.h"
 #include "strata/checkpoint/saver.h"
 #include "strata/data/sampler.h"
 #include "strata/optim/loss_scaler.h"
 #include "strata/optim/metric_schedule.h"
 #include "strata/report/metrics_file.h"
 #include "strata/report/progress.h"
+#include "strata/report/step_time.h"
 #include "strata/report/trainer_state.h"
 #include "strata/train/assemble.h"
 #include "strata/train/datasets.h"
@@ -136,6 +138,7 @@ class Trainer {
   std::chrono::steady_clock::time_point speed_since_;
   int64_t speed_tokens_ = 0;
   double tokens_per_second_ = 0;
+  report::StepTime step_time_;  // since the last log
 };
 
 }  // namespace strata::train

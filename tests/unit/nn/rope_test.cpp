@@ -28,6 +28,19 @@ TEST(Rope, Llama3Frequencies) {
                  6.64786967e-6f, 1.28917316e-6f});
 }
 
+TEST(Rope, BuffersAreRoundedAnglesAreNot) {
+  RopeOptions options{.theta = 10000.0, .head_dim = 8, .buffer_type = at::kBFloat16};
+  Rope rope(options);
+  const at::Tensor positions = at::arange(1000);
+  const at::Tensor rounded = rope_inverse_frequencies(options, 0).to(at::kBFloat16).to(at::kFloat);
+  EXPECT_TRUE(at::equal(rope.tables(positions).sin,
+                        (positions.to(at::kFloat).unsqueeze(1) * rounded.unsqueeze(0)).sin()));
+  options.buffer_type = at::kFloat;
+  Rope exact(options);
+  EXPECT_GT((exact.tables(positions).sin - rope.tables(positions).sin).abs().max().item<float>(),
+            0.01);
+}
+
 TEST(Rope, LinearDividesByTheFactor) {
   RopeOptions options{.theta = 10000.0, .head_dim = 4};
   const at::Tensor plain = rope_inverse_frequencies(options, 0);

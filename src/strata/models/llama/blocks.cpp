@@ -22,6 +22,11 @@ nn::Linear make_lm_head(const LlamaConfig& c, at::ScalarType storage,
   return nn::Linear("lm_head", shape(c.hidden_size, c.vocab_size, /*bias=*/false, storage));
 }
 
+// [T, heads * head_dim], each head by itself.
+at::Tensor norm_heads(nn::RmsNorm& norm, const at::Tensor& x, int64_t head_dim) {
+  return norm.forward(x.reshape({-1, head_dim})).view(x.sizes());
+}
+
 }  // namespace
 
 LlamaEmbedding::LlamaEmbedding(const LlamaConfig& config, at::ScalarType storage)
@@ -41,13 +46,13 @@ LlamaDecoderLayer::LlamaDecoderLayer(const LlamaConfig& c, int64_t index, at::Sc
       path_("model.layers." + std::to_string(index)),
       rope_(rope),
       q_proj_(path_ + ".self_attn.q_proj",
-              shape(c.hidden_size, c.num_attention_heads * c.head_dim, c.attention_bias, storage)),
+              shape(c.hidden_size, c.num_attention_heads * c.head_dim, c.input_bias, storage)),
       k_proj_(path_ + ".self_attn.k_proj",
-              shape(c.hidden_size, c.num_key_value_heads * c.head_dim, c.attention_bias, storage)),
+              shape(c.hidden_size, c.num_key_value_heads * c.head_dim, c.input_bias, storage)),
       v_proj_(path_ + ".self_attn.v_proj",
-              shape(c.hidden_size, c.num_key_value_heads * c.head_dim, c.attention_bias, storage)),
+              shape(c.hidden_size, c.num_key_value_heads * c.head_dim, c.input_bias, storage)),
       o_proj_(path_ + ".self_attn.o_proj",
-              shape(c.num_attention_heads * c.head_dim, c.hidden_size, c.attention_bias, storage)),
+              shape(c.num_attention_heads * c.head_dim, c.hidden_size, c.output_bias, storage)),
       gate_proj_(path_ + ".mlp.gate_proj",
                  shape(c.hidden_size, c.intermediate_size, c.mlp_bias, storage)),
       up_proj_(path_ + ".mlp.up_proj",
@@ -56,7 +61,11 @@ LlamaDecoderLayer::LlamaDecoderLayer(const LlamaConfig& c, int64_t index, at::Sc
                  shape(c.intermediate_size, c.hidden_size, c.mlp_bias, storage)),
       input_layernorm_(path_ + ".input_layernorm", c.hidden_size, c.rms_norm_eps, storage),
       post_attention_layernorm_(path_ + ".post_attention_layernorm", c.hidden_size, c.rms_norm_eps,
-                                storage) {}
+                                storage) {
+  if (!c.head_norms) return;
+  q_norm_.emplace(path_ + ".self_attn.q_norm", c.head_dim, c.rms_norm_eps, storage);
+  k_norm_.emplace(path_ + ".self_attn.k_norm", c.head_dim, c.rms_norm_eps, storage);
+}
 
 std::vector<nn::Linear*> LlamaDecoderLayer::linears() {
   return {&q_proj_, &k_proj_, &v_proj_, &o_proj_, &gate_proj_, &up_proj_, &down_proj_};
@@ -64,7 +73,13 @@ std::vector<nn::Linear*> LlamaDecoderLayer::linears() {
 
 std::vector<nn::Parameter*> LlamaDecoderLayer::parameters() {
   std::vector<nn::Parameter*> list;
-  for (const nn::Linear* layer : linears()) layer->append_parameters(list);
+  for (const nn::Linear* layer : {&q_proj_, &k_proj_, &v_proj_, &o_proj_}) {
+    layer->append_parameters(list);
+  }
+  if (q_norm_) list.insert(list.end(), {&q_norm_->weight(), &k_norm_->weight()});
+  for (const nn::Linear* layer : {&gate_proj_, &up_proj_, &down_proj_}) {
+    layer->append_parameters(list);
+  }
   list.push_back(&input_layernorm_.weight());
   list.push_back(&post_attention_layernorm_.weight());
   return list;
@@ -72,7 +87,11 @@ std::vector<nn::Parameter*> LlamaDecoderLayer::parameters() {
 
 at::Tensor LlamaDecoderLayer::attend(const at::Tensor& x, const nn::ForwardContext& context) {
   const auto [normed, residual] = input_layernorm_.forward_with_residual(x);
-  const auto qkv = nn::linear_shared_input({&q_proj_, &k_proj_, &v_proj_}, normed, context);
+  auto qkv = nn::linear_shared_input({&q_proj_, &k_proj_, &v_proj_}, normed, context);
+  if (q_norm_) {
+    qkv[0] = norm_heads(*q_norm_, qkv[0], config_.head_dim);
+    qkv[1] = norm_heads(*k_norm_, qkv[1], config_.head_dim);
+  }
   const nn::AttentionOptions options{
       .num_heads = config_.num_attention_heads,
       .num_kv_heads = config_.num_key_value_heads,

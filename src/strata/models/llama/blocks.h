@@ -1,5 +1,6 @@
-// The blocks of a Llama model: embedding, decoder layer, head. Owns: their layers and the order of
-// operations. Never: gathering, checkpointing, the chain (llama/model.h).
+// The blocks of Llama and of the families that share them: embedding, decoder layer, head. Owns:
+// their layers and the order of operations. Never: gathering, checkpointing, the chain
+// (llama/model.h).
 #pragma once
 
 #include <memory>
@@ -41,7 +42,7 @@ class LlamaDecoderLayer final : public Block {
                     nn::Rope& rope);
 
   BlockKind kind() const override { return BlockKind::kLayer; }
-  std::string class_name() const override { return "LlamaDecoderLayer"; }
+  std::string class_name() const override { return config_.layer_class; }
   std::string path() const override { return path_; }
   std::vector<nn::Parameter*> parameters() override;
   std::vector<nn::Linear*> linears() override;
@@ -57,6 +58,7 @@ class LlamaDecoderLayer final : public Block {
   std::string path_;
   nn::Rope& rope_;
   nn::Linear q_proj_, k_proj_, v_proj_, o_proj_;
+  std::optional<nn::RmsNorm> q_norm_, k_norm_;  // with head_norms
   nn::Linear gate_proj_, up_proj_, down_proj_;
   nn::RmsNorm input_layernorm_, post_attention_layernorm_;
 };

@@ -51,7 +51,7 @@ nn::RopeOptions parse_rope(const ConfigReader& config, const LlamaConfig& llama)
       reader.number("partial_rotary_factor", config.number("partial_rotary_factor", 1.0));
   if (rotated != 1.0 && rope.kind != nn::RopeKind::kDefault) {
     throw ConfigError(
-        "config.json: found partial_rotary_factor = {}, expected 1 for a Llama model; "
+        "config.json: found partial_rotary_factor = {}, expected 1 for a model with these blocks; "
         "remove the key",
         rotated);
   }
@@ -75,8 +75,8 @@ nn::RopeOptions parse_rope(const ConfigReader& config, const LlamaConfig& llama)
   return rope;
 }
 
-void check_shapes(const LlamaConfig& c) {
-  if (c.hidden_size % c.num_attention_heads != 0) {
+void check_shapes(const LlamaConfig& c, bool splits_hidden_size) {
+  if (splits_hidden_size && c.hidden_size % c.num_attention_heads != 0) {
     throw FormatError(
         "config.json: found hidden_size = {}, expected a multiple of "
         "num_attention_heads = {}; fix the file",
@@ -130,30 +130,111 @@ std::optional<int64_t> parse_padding_id(const ConfigReader& config, int64_t voca
   return *id < 0 ? *id + vocab_size : *id;
 }
 
-}  // namespace
-
-LlamaConfig parse_llama_config(const Json& json) {
-  const ConfigReader config(json);
-  LlamaConfig c;
+// What the families have in common. `c` holds the family's defaults.
+void parse_common(const ConfigReader& config, LlamaConfig& c) {
   c.vocab_size = config.positive_integer("vocab_size", c.vocab_size);
   c.hidden_size = config.positive_integer("hidden_size", c.hidden_size);
   c.intermediate_size = config.positive_integer("intermediate_size", c.intermediate_size);
   c.num_hidden_layers = config.positive_integer("num_hidden_layers", c.num_hidden_layers);
   c.num_attention_heads = config.positive_integer("num_attention_heads", c.num_attention_heads);
-  c.num_key_value_heads = config.positive_integer("num_key_value_heads", c.num_attention_heads);
-  c.head_dim = config.positive_integer("head_dim",
-                                       std::max<int64_t>(1, c.hidden_size / c.num_attention_heads));
   c.max_position_embeddings =
       config.positive_integer("max_position_embeddings", c.max_position_embeddings);
   c.rms_norm_eps = config.positive_number("rms_norm_eps", c.rms_norm_eps);
   c.initializer_range = config.positive_number("initializer_range", c.initializer_range);
-  c.attention_bias = config.boolean("attention_bias", c.attention_bias);
-  c.mlp_bias = config.boolean("mlp_bias", c.mlp_bias);
   c.tie_word_embeddings = config.boolean("tie_word_embeddings", c.tie_word_embeddings);
   c.pad_token_id = parse_padding_id(config, c.vocab_size);
   check_supported(config);
+}
+
+// The key "head_dim", or what remains of the hidden size.
+void parse_head_dim(const ConfigReader& config, LlamaConfig& c) {
+  c.head_dim = config.positive_integer("head_dim",
+                                       std::max<int64_t>(1, c.hidden_size / c.num_attention_heads));
+}
+
+void parse_positions(const ConfigReader& config, LlamaConfig& c, bool splits_hidden_size = false) {
   c.rope = parse_rope(config, c);
-  check_shapes(c);
+  check_shapes(c, splits_hidden_size);
+}
+
+// Qwen: a window where use_sliding_window says so, in the layers from max_window_layers on.
+void parse_qwen_window(const ConfigReader& config, LlamaConfig& c) {
+  const bool has_window = config.boolean("use_sliding_window", false);
+  const int64_t whole_layers =
+      config.optional_integer("max_window_layers").value_or(c.num_hidden_layers);
+  if (has_window && whole_layers < c.num_hidden_layers) {
+    c.sliding_window = config.positive_integer("sliding_window", 4096);
+  }
+}
+
+}  // namespace
+
+LlamaConfig parse_llama_config(const Json& json) {
+  const ConfigReader config(json);
+  LlamaConfig c;
+  parse_common(config, c);
+  c.num_key_value_heads = config.positive_integer("num_key_value_heads", c.num_attention_heads);
+  parse_head_dim(config, c);
+  c.input_bias = c.output_bias = config.boolean("attention_bias", false);
+  c.mlp_bias = config.boolean("mlp_bias", c.mlp_bias);
+  parse_positions(config, c, /*splits_hidden_size=*/true);
+  return c;
+}
+
+LlamaConfig parse_mistral_config(const Json& json) {
+  const ConfigReader config(json);
+  LlamaConfig c;
+  c.layer_class = "MistralDecoderLayer";
+  c.architecture = "MistralForCausalLM";
+  c.intermediate_size = 14336;
+  c.max_position_embeddings = 131072;
+  parse_common(config, c);
+  c.num_key_value_heads = config.positive_integer("num_key_value_heads", 8);
+  parse_head_dim(config, c);
+  // A key that says null means none; only a missing one means the default.
+  if (!json.contains("sliding_window")) {
+    c.sliding_window = 4096;
+  } else if (config.has("sliding_window")) {
+    c.sliding_window = config.positive_integer("sliding_window", 4096);
+  }
+  parse_positions(config, c);
+  return c;
+}
+
+LlamaConfig parse_qwen2_config(const Json& json) {
+  const ConfigReader config(json);
+  LlamaConfig c;
+  c.layer_class = "Qwen2DecoderLayer";
+  c.architecture = "Qwen2ForCausalLM";
+  c.ia3_targets = {"q_proj", "v_proj", "down_proj"};
+  c.vocab_size = 151936;
+  c.intermediate_size = 22016;
+  c.max_position_embeddings = 32768;
+  c.input_bias = true;
+  parse_common(config, c);
+  c.num_key_value_heads = config.positive_integer("num_key_value_heads", 32);
+  parse_head_dim(config, c);
+  parse_qwen_window(config, c);
+  parse_positions(config, c);
+  return c;
+}
+
+LlamaConfig parse_qwen3_config(const Json& json) {
+  const ConfigReader config(json);
+  LlamaConfig c;
+  c.layer_class = "Qwen3DecoderLayer";
+  c.architecture = "Qwen3ForCausalLM";
+  c.ia3_targets = {"q_proj", "v_proj", "down_proj"};
+  c.vocab_size = 151936;
+  c.intermediate_size = 22016;
+  c.max_position_embeddings = 32768;
+  c.head_norms = true;
+  parse_common(config, c);
+  c.num_key_value_heads = config.positive_integer("num_key_value_heads", 32);
+  c.head_dim = config.positive_integer("head_dim", 128);
+  c.input_bias = c.output_bias = config.boolean("attention_bias", false);
+  parse_qwen_window(config, c);
+  parse_positions(config, c);
   return c;
 }
 

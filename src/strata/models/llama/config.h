@@ -1,9 +1,12 @@
-// The settings of a Llama checkpoint, read from config.json and checked. Owns: names, defaults and
-// relations of the keys. Never: weights. Source: transformers configuration_llama.py.
+// The settings of a checkpoint of Llama or of a family with its blocks (Mistral, Qwen2, Qwen3),
+// read from config.json and checked. Owns: names, defaults and relations of the keys. Never:
+// weights. Source: transformers configuration_{llama,mistral,qwen2,qwen3}.py.
 #pragma once
 
 #include <cstdint>
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "strata/base/json.h"
 #include "strata/nn/rope.h"
@@ -11,6 +14,9 @@
 namespace strata::models {
 
 struct LlamaConfig {
+  std::string layer_class = "LlamaDecoderLayer";
+  std::string architecture = "LlamaForCausalLM";
+  std::vector<std::string> ia3_targets = {"k_proj", "v_proj", "down_proj"};
   int64_t vocab_size = 32000;
   int64_t hidden_size = 4096;
   int64_t intermediate_size = 11008;
@@ -21,15 +27,21 @@ struct LlamaConfig {
   int64_t max_position_embeddings = 2048;
   double rms_norm_eps = 1e-6;
   double initializer_range = 0.02;
-  bool attention_bias = false;
+  bool input_bias = false;   // of q_proj, k_proj, v_proj
+  bool output_bias = false;  // of o_proj
+  bool head_norms = false;   // q and k are normalised head by head before they are rotated
   bool mlp_bias = false;
   bool tie_word_embeddings = false;
-  std::optional<int64_t> pad_token_id;  // this embedding row receives no gradient
+  std::optional<int64_t> pad_token_id;    // this embedding row receives no gradient
+  std::optional<int64_t> sliding_window;  // a token sees so many: itself and those before
   nn::RopeOptions rope;
 };
 
 // FormatError naming the key for values of the wrong type or that contradict each other;
 // ConfigError for what the reference can do and this program cannot (hidden_act, rope types).
 LlamaConfig parse_llama_config(const Json& config);
+LlamaConfig parse_mistral_config(const Json& config);
+LlamaConfig parse_qwen2_config(const Json& config);
+LlamaConfig parse_qwen3_config(const Json& config);
 
 }  // namespace strata::models

@@ -20,20 +20,23 @@ class LlamaModel final : public Model {
   std::vector<Block*> blocks() override;
   std::vector<nn::Parameter*> parameters() override;
   at::Tensor logits(const at::Tensor& x) override { return head_->logits(x); }
-  std::string no_split_class() const override { return "LlamaDecoderLayer"; }
+  std::string no_split_class() const override { return config_.layer_class; }
+  std::string architecture() const override { return config_.architecture; }
   WeightSources check_weights(const hf::ModelFolder& folder) override;
   void init_weight(const nn::Parameter& parameter, at::Tensor full,
                    at::Generator generator) const override;
   nn::Parameter& trainable_copy(const std::string& name) override;
   int64_t num_replaced_elements() const override { return num_replaced_elements_; }
   std::vector<std::string> default_lora_targets() const override { return {"q_proj", "v_proj"}; }
-  std::vector<std::string> default_ia3_targets() const override {
-    return {"k_proj", "v_proj", "down_proj"};
-  }
+  std::vector<std::string> default_ia3_targets() const override { return config_.ia3_targets; }
   std::vector<std::string> default_ia3_feedforward() const override { return {"down_proj"}; }
   int64_t vocab_size() const override { return config_.vocab_size; }
   int64_t hidden_size() const override { return config_.hidden_size; }
-  int64_t max_position_embeddings() const override { return config_.max_position_embeddings; }
+  int64_t max_position_embeddings() const override {
+    return std::min(config_.max_position_embeddings,
+                    config_.sliding_window.value_or(config_.max_position_embeddings));
+  }
+  std::optional<int64_t> attention_window() const override { return config_.sliding_window; }
   const LlamaConfig& config() const { return config_; }
 
  private:

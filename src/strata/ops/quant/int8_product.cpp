@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 
+#include "strata/base/activity_timer.h"
 #include "strata/base/error.h"
 
 namespace strata::ops::quant {
@@ -44,6 +45,7 @@ at::Tensor int8_product(const at::Tensor& x, const QuantizedMatrix& weight, doub
   }
   // Without data (the memory plan) no outlier is known.
   if (x.is_meta()) return at::empty({x.size(0), weight.rows}, x.options());
+  const ActivityTimer timer(Activity::kMatrixProducts);
   const at::Tensor codes = weight.codes().view(at::kChar).view({weight.rows, weight.columns});
   const at::Tensor scales = weight.scales();
   const RowCodes rows = encode_rows(x, threshold);

@@ -5,6 +5,7 @@
 #include <ATen/Parallel.h>
 #include <c10/util/ParallelGuard.h>
 
+#include "strata/base/activity_timer.h"
 #include "strata/ops/check.h"
 #include "strata/ops/cpu_kernels.h"
 #include "strata/ops/matmul.h"
@@ -140,6 +141,7 @@ QuantizedMatrix quantize(const at::Tensor& x, const Format& format) {
 
 at::Tensor dequantize(const QuantizedMatrix& matrix, at::ScalarType type) {
   check(matrix);
+  const ActivityTimer timer(Activity::kMatrixProducts);
   at::Tensor dense =
       at::empty({matrix.rows, matrix.columns},
                 matrix.bytes.options().dtype(type == at::kBFloat16 ? type : at::kFloat));
@@ -157,6 +159,7 @@ at::Tensor dequantize(const QuantizedMatrix& matrix, at::ScalarType type) {
 void matmul_into(at::Tensor c, const at::Tensor& a, const QuantizedMatrix& b, bool transposed,
                  float beta, at::ScalarType compute) {
   check(b);
+  const ActivityTimer timer(Activity::kMatrixProducts);
   const bool rounds = compute == at::kBFloat16;
   // Few rows: packing panels costs more than it saves; the products are libtorch's.
   constexpr int64_t kFewRows = 16, kFewColumns = 32;

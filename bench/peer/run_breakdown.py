@@ -1,0 +1,102 @@
+#!/usr/bin/env python3
+"""Runs the peer's job on Strata alone: where the time of a step goes, and how it grows with the number of layers."""
+
+import argparse
+import datetime
+import json
+import pathlib
+import shutil
+import statistics
+import subprocess
+import sys
+
+import torch
+import transformers
+
+from run_peer import CASES, HERE, LENGTH, ROOT, ROWS, execute, machine, run_flags
+
+RANKS = 2
+LAYERS = (4, 8, 16)
+WORKS = ("matrix products", "attention", "element-wise", "loss", "collectives", "update", "data", "other")
+
+
+def step_seconds(program, inputs, output, mode, checkpointing, steps):
+    """The medians over steps 2 to the last, by kind of work."""
+    shutil.rmtree(output, ignore_errors=True)
+    output.mkdir(parents=True)
+    flags = run_flags(inputs, output, mode, checkpointing, steps) | {"wall_clock_breakdown": True}
+    command = [program, "launch", "--num_processes", RANKS, "--cpu", "sft"]
+    for name, value in flags.items():
+        command += [f"--{name}", str(value).lower() if isinstance(value, bool) else value]
+    execute([str(part) for part in command], output / "log.txt", RANKS)
+    rows = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
+    rows = [row["step_seconds"] for row in rows if "loss" in row][1:]
+    return {name: statistics.median(row[name] for row in rows) for name in rows[0]}
+
+
+def with_layers(inputs, layers):
+    """The benchmark's inputs with a random model of so many layers."""
+    folder = inputs.parent / f"inputs-{layers}-layers"
+    if not (folder / "model" / "model.safetensors").exists():
+        shutil.copytree(inputs, folder, dirs_exist_ok=True)
+        config = transformers.AutoConfig.from_pretrained(folder / "model", num_hidden_layers=layers)
+        torch.manual_seed(0)
+        transformers.AutoModelForCausalLM.from_config(config).save_pretrained(folder / "model")
+    return folder
+
+
+def shares(program, folder, inputs, steps):
+    yield "| case | s a step | " + " | ".join(WORKS) + " | outside matrix products |"
+    yield "|---|---|" + "---|" * (len(WORKS) + 1)
+    for name, (mode, checkpointing, ranks) in CASES.items():
+        if ranks != RANKS:
+            continue
+        seconds = step_seconds(program, inputs, folder / "strata", mode, checkpointing, steps)
+        part = {work: 100 * seconds[work] / seconds["total"] for work in WORKS}
+        # Attention's own products are counted with its softmax: not as matrix products.
+        yield (f"| {name} | {seconds['total']:.3f} | " + " | ".join(f"{part[work]:.1f} %" for work in WORKS)
+               + f" | **{100 - part['matrix products']:.1f} %** |")
+
+
+def growth(program, folder, inputs, steps, rounds):
+    times = {layers: [] for layers in LAYERS}
+    for _ in range(rounds):
+        for layers in LAYERS:
+            seconds = step_seconds(program, with_layers(inputs, layers), folder / "strata", "full", True, steps)
+            times[layers].append(seconds["total"])
+    times = {layers: statistics.median(values) for layers, values in times.items()}
+    few, some, many = (times[layers] for layers in LAYERS)
+    outside = few - (some - few)  # embedding, head, update of both: what no layer adds
+    yield "| layers | s a step | s of the layers | for twice the layers |"
+    yield "|---|---|---|---|"
+    before = None
+    for layers in LAYERS:
+        own = times[layers] - outside
+        yield f"| {layers} | {times[layers]:.3f} | {own:.3f} | {'' if before is None else f'**{own / before:.3f}**'} |"
+        before = own
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=3, help="how often each number of layers runs, in turn")
+    parser.add_argument("--steps", type=int, default=6)
+    parser.add_argument("--strata", default=ROOT / "build/release/strata")
+    parser.add_argument("--folder", type=pathlib.Path, default=ROOT / "build/bench/peer")
+    parser.add_argument("--save", action="store_true", help="write bench/results/DATE-breakdown.md")
+    options = parser.parse_args()
+    inputs = options.folder / "inputs"
+    if not (inputs / "model" / "tokenizer.json").exists():
+        subprocess.run([sys.executable, HERE / "make_inputs.py", inputs], check=True)
+    lines = [*shares(options.strata, options.folder, inputs, options.steps), "",
+             *growth(options.strata, options.folder, inputs, options.steps, options.rounds)]
+    print("\n".join(lines))
+    if options.save:
+        today = datetime.date.today().isoformat()
+        (ROOT / "bench" / "results" / f"{today}-breakdown.md").write_text("\n".join([
+            f"# {today}: where the time of a step goes", "", f"{machine()}. {RANKS} ranks of one thread, fp32, "
+            f"{ROWS} x {LENGTH} tokens per rank, rank 0, medians of steps; layers: full, checkpointing.",
+            f"`bench/peer/run_breakdown.py {' '.join(sys.argv[1:])}`", "", *lines, ""]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,34 @@
+// Oracle: sums by hand.
+#include "strata/report/step_time.h"
+
+#include <gtest/gtest.h>
+
+namespace strata::report {
+namespace {
+
+ActivitySeconds works(double products, double collectives) {
+  ActivitySeconds seconds{};
+  seconds[static_cast<size_t>(Activity::kMatrixProducts)] = products;
+  seconds[static_cast<size_t>(Activity::kCollectives)] = collectives;
+  return seconds;
+}
+
+TEST(StepTime, SaysTheSharesMostFirst) {
+  StepTime time;
+  EXPECT_EQ(time.line(), "");
+  time.add(1.0, works(0.5, 0.25));
+  time.add(3.0, works(2.5, 0.75));
+  EXPECT_EQ(time.line(), "2 s a step: matrix products 75.0 %, collectives 25.0 %");
+  EXPECT_EQ(time.values().at("matrix products").get<double>(), 1.5);
+  EXPECT_EQ(time.values().at("other").get<double>(), 0);
+  EXPECT_EQ(time.values().at("total").get<double>(), 2);
+}
+
+TEST(StepTime, WhatNoTimerCoversIsOther) {
+  StepTime time;
+  time.add(1.0, works(0.5, 0.0));
+  EXPECT_EQ(time.line(), "1 s a step: matrix products 50.0 %, other 50.0 %");
+}
+
+}  // namespace
+}  // namespace strata::report
