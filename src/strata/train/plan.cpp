@@ -1,6 +1,7 @@
 #include "strata/train/plan.h"
 
 #include "strata/base/error.h"
+#include "strata/libtorch/planned_device.h"
 #include "strata/memory/allocator.h"
 #include "strata/nn/linear.h"
 #include "strata/ops/matmul.h"
@@ -68,6 +69,7 @@ RunPlan plan_run(const config::RunConfig& config, const PlanRequest& request) {
         "memory; plan without offload and leave out what rests in files");
   }
   memory::Imagined imagined;
+  const PlannedDeviceScope stands_for(request.on_device ? at::kCUDA : at::kCPU);
   memory::Account& account = imagined.account();
   account.begin_phase("load");
   RunPlan plan;
