@@ -4,6 +4,9 @@
 #   make test        every test, as continuous integration runs them
 #   make fuzz        the fuzzers with libFuzzer (clang), FUZZ_SECONDS each (60)
 #   make bench-peer  the same job on the reference stack and on Strata, as ratios
+#   make cuda        the program for NVIDIA GPUs: build/cuda/strata; needs nvcc, no GPU
+#   make bundle      build/bundle: that program with its libraries, to run beside a torch with CUDA
+#   make check-gpu   every check and benchmark that needs a GPU, on this machine, with a dated result
 #   make format      clang-format over src, tests, bench and fuzz
 #   make clean-all   remove everything that these commands made
 # TORCH_DIR=<folder> uses an existing libtorch (its include/ and lib/); JOBS=<n> limits the compilers.
@@ -12,7 +15,7 @@ JOBS ?= $(shell nproc)
 TORCH_DIR ?=
 export JOBS TORCH_DIR
 
-.PHONY: build demo test fuzz bench-peer format prepare prepare-parity clean-all
+.PHONY: build cuda bundle check-gpu demo test fuzz bench-peer format prepare prepare-cuda prepare-parity clean-all
 .DEFAULT_GOAL := build
 
 prepare:
@@ -23,6 +26,19 @@ prepare-parity:
 
 build: prepare
 	@tools/compile strata
+
+prepare-cuda:
+	@tools/prepare cuda
+
+cuda: prepare-cuda
+	@PRESET=cuda tools/compile strata
+
+bundle: prepare-cuda
+	@PRESET=cuda tools/compile strata test_ops test_comm model_probe quant_probe
+	@tools/make_bundle build/cuda build/bundle
+
+check-gpu:
+	@tools/check_gpu $(ARGS)
 
 demo: build
 	@examples/demo/run.sh

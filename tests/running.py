@@ -8,6 +8,8 @@ import subprocess
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 BUILD = ROOT / os.environ.get("STRATA_BUILD", "build/release")
 PROGRAM = BUILD / "strata"
+# STRATA_TEST_DEVICE=cuda: the same tests where a GPU computes (tools/check_gpu).
+DEVICE_FLAGS = [] if os.environ.get("STRATA_TEST_DEVICE") == "cuda" else ["--cpu"]
 # What depends on the machine's speed, not on the settings.
 TIMES = {"tokens_per_second", "elapsed_seconds", "peak_rss_mb", "device_memory_mb", "train_runtime",
          "train_samples_per_second", "train_steps_per_second", "train_loss", "eval_runtime",
@@ -29,7 +31,7 @@ def flag_words(flags):
 
 
 def command(flags, world=1):
-    return [str(PROGRAM), "launch", "--num_processes", str(world), "--cpu", "sft",
+    return [str(PROGRAM), "launch", "--num_processes", str(world), *DEVICE_FLAGS, "sft",
             *flag_words(flags)]
 
 

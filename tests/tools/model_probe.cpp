@@ -5,8 +5,9 @@
 // Request: {"model": folder, "dtype": "float32" | "bfloat16", "documents": [{"ids", "labels"}],
 // "checkpoint": bool, "training": bool, "lora": {LoRA settings} | absent, "seed": initial values,
 // "adapter": folder | absent, "quantization": {"kind", "block", "nested", "skip", "threshold"} |
-// absent}.
+// absent}. STRATA_TEST_DEVICE=cuda computes on the first GPU.
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
 #include <fstream>
 
@@ -174,7 +175,7 @@ models::QuantizationOptions quantization_options(const Json& json) {
 class Writer {
  public:
   void add(const std::string& name, const at::Tensor& tensor) {
-    tensors_[name] = tensor.to(at::kFloat).contiguous();
+    tensors_[name] = tensor.cpu().to(at::kFloat).contiguous();
   }
   void write(const std::string& path) const {
     std::vector<hf::TensorSpec> specs;
@@ -246,6 +247,18 @@ void fill_values(models::Model& model, adapters::LoraAdapter* adapter, const Jso
   }
 }
 
+at::Device device_under_test() {
+  const char* name = std::getenv("STRATA_TEST_DEVICE");
+  return name != nullptr && std::string_view(name) == "cuda" ? at::Device(at::kCUDA, 0) : at::kCPU;
+}
+
+void move_to(at::Device device, Store& store, nn::Batch& batch) {
+  for (auto& [parameter, value] : store.values) value = value.to(device);
+  for (at::Tensor* tensor : {&batch.ids, &batch.positions, &batch.token_keys}) {
+    *tensor = tensor->to(device);
+  }
+}
+
 void run_probe(const Json& request, const std::string& output) {
   const bool half = request.value("dtype", "float32") == "bfloat16";
   const at::ScalarType compute = half ? at::kBFloat16 : at::kFloat;
@@ -261,12 +274,13 @@ void run_probe(const Json& request, const std::string& output) {
   Store store;
   Writer writer;
   fill_values(*model, adapter.get(), request, compute, store, writer);
+  nn::Batch batch = make_batch(request.at("documents"));
+  move_to(device_under_test(), store, batch);
   for (nn::Parameter* p : model->parameters()) {
     // A wrong first write (beta 1) would spread the NaN.
     if (!p->requires_grad()) continue;
     store.gradients[p] = at::full(p->shape(), std::nan(""), store.values.at(p).options());
   }
-  const nn::Batch batch = make_batch(request.at("documents"));
   const int64_t trained = batch.targets.ne(-100).sum().item<int64_t>();
   nn::LossSums sums;
   const nn::ForwardContext context{

@@ -17,6 +17,7 @@
 #include "strata/config/flags.h"
 #include "strata/generate/conversation.h"
 #include "strata/generate/generation_config.h"
+#include "strata/train/device.h"
 
 namespace strata::cli {
 namespace {
@@ -116,7 +117,8 @@ class Chat {
   explicit Chat(const config::ChatConfig& chat)
       : model_({.model = chat.model_name_or_path,
                 .adapter = chat.adapter_name_or_path,
-                .dtype = chat.dtype}),
+                .dtype = chat.dtype,
+                .device = train::count_gpus() > 0 ? at::Device(at::kCUDA, 0) : at::kCPU}),
         tokenizer_(text::Tokenizer::load(model_.tokenizer_folder())),
         file_(generate::read_generation_config(model_.paths().base)),
         conversation_(model_, *tokenizer_, chat.system),

@@ -19,6 +19,8 @@
 #include "strata/config/settings_files.h"
 #include "strata/launch/environment.h"
 #include "strata/launch/machine_report.h"
+#include "strata/libtorch/cuda_build.h"
+#include "strata/train/device.h"
 
 namespace strata::cli {
 namespace {
@@ -42,9 +44,11 @@ Json build_facts() {
           {"libtorch", TORCH_VERSION},
           {"compiler", "g++ " __VERSION__},
           {"kernels_of_libtorch", at::get_cpu_capability()},
-          {"devices", Json::array({"cpu"})},
-          {"communication", Json::array({"shared memory", "gloo"})},
-          {"not_in_this_build", Json::array({"cuda", "nccl"})}};
+          {"devices", kHasCuda ? Json::array({"cpu", "cuda"}) : Json::array({"cpu"})},
+          {"usable_gpus", train::count_gpus()},
+          {"communication", kHasCuda ? Json::array({"shared memory", "gloo", "nccl"})
+                                     : Json::array({"shared memory", "gloo"})},
+          {"not_in_this_build", kHasCuda ? Json::array() : Json::array({"cuda", "nccl"})}};
 }
 
 Json processor(const launch::CpuFacts& cpu) {

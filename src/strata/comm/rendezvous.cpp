@@ -7,6 +7,7 @@
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "strata/base/error.h"
+#include "strata/comm/device_group.h"
 #include "strata/comm/gloo_group.h"
 #include "strata/comm/shm_group.h"
 #include "strata/comm/single_group.h"
@@ -118,6 +119,9 @@ std::unique_ptr<Group> Rendezvous::make_group(const std::string& name, std::vect
     group = make_shm_group(*this, name, ranks, reason);
   }
   if (!group) group = make_gloo_group(*this, name, ranks);
+  if (options_.device.is_cuda()) {
+    group = make_device_group(*this, name, ranks, std::move(group));
+  }
   return options_.status != nullptr && is_watched ? watch(std::move(group), name, *options_.status)
                                                   : std::move(group);
 }

@@ -32,6 +32,9 @@ struct RendezvousOptions {
   int attempt = attempt_of_launcher();
   // Ranks of one machine use shared memory; false: TCP for them too.
   bool shared_memory = true;
+  // Where this rank's parameters are: collectives over tensors of a GPU go through NCCL, or through
+  // host memory where ranks share one.
+  c10::Device device = at::kCPU;
   // Is told what this rank waits for; null: nobody is. Must outlive all groups.
   Status* status = nullptr;
 

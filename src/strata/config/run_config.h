@@ -116,10 +116,12 @@ struct TrainConfig {
   bool save_only_model = false;
   bool async_save = true;
   std::string resume_from_checkpoint;   // empty, "true" or a path
+  bool full_determinism = false;        // on a GPU too the same bits every time
   std::string on_nan = "stop";          // stop, rollback
   double max_loss_spike = 0;            // times the running mean of the loss; 0: no bound
   std::string max_shard_size = "50GB";  // of the exported model
   std::string rehearse = "auto";        // auto: when more than an hour of work is planned
+  int64_t profile_step = 0;             // the step whose trace is written; 0: none
   bool disable_tqdm = false;
 };
 

@@ -55,7 +55,6 @@ std::vector<Known> optimization() {
       {"neftune_noise_alpha", {"none"}, "leave it out"},
       {"torch_empty_cache_steps", {"none", "*"}, "memory is laid out before the run"},
       {"auto_find_batch_size", {"false"}, "set per_device_train_batch_size", true},
-      {"full_determinism", {"false", "true"}, "random choices depend on the seed only", true},
       {"group_by_length", {"false"}, "leave it out", true},
   };
 }

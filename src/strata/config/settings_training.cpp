@@ -174,6 +174,10 @@ std::vector<Setting> loop_settings() {
        .field = STRATA_FIELD(train.async_save),
        .help = "copy the state to host memory and write it while training goes on",
        .peer = "Strata"},
+      {.name = "full_determinism",
+       .field = STRATA_FIELD(train.full_determinism),
+       .help = "on a GPU: only kernels that give the same bits every time, some of them slower; on "
+               "CPUs all do"},
       {.name = "on_nan",
        .field = STRATA_FIELD(train.on_nan),
        .choices = {"stop", "rollback"},
@@ -200,6 +204,12 @@ std::vector<Setting> loop_settings() {
        .help =
            "before the first step run the longest batch, one evaluation batch and one save, and "
            "undo them; auto: when more than one hour of work is planned",
+       .peer = "Strata"},
+      {.name = "profile_step",
+       .field = STRATA_FIELD(train.profile_step),
+       .range = {.min = 0},
+       .help = "write what this step spends its time on (rank 0) to profile.json in the output "
+               "folder, for chrome://tracing; 0: no step",
        .peer = "Strata"},
       {.name = "disable_tqdm",
        .field = STRATA_FIELD(train.disable_tqdm),

@@ -13,6 +13,7 @@
 #include "strata/hf/adapter_files.h"
 #include "strata/hf/hub_download.h"
 #include "strata/libtorch/cpu_arithmetic.h"
+#include "strata/libtorch/host_copies.h"
 #include "strata/models/quantization.h"
 #include "strata/models/registry.h"
 #include "strata/shard/quantized_loading.h"
@@ -117,7 +118,7 @@ ModelPaths find_model(const LoadOptions& wanted) {
 }
 
 LoadedModel::LoadedModel(const LoadOptions& options)
-    : paths_(find_model(options)), mesh_(single_mesh()) {
+    : paths_(find_model(options)), device_(options.device), mesh_(single_mesh()) {
   const hf::ModelFolder folder(paths_.base);
   if (folder.is_adapter()) {
     throw ConfigError(
@@ -126,7 +127,9 @@ LoadedModel::LoadedModel(const LoadOptions& options)
         paths_.base.string(), paths_.adapter.string());
   }
   storage_type_ = storage_type_of(options.dtype, folder);
-  if (storage_type_ == at::kBFloat16 && cpu_has_bf16_arithmetic()) compute_type_ = at::kBFloat16;
+  const bool multiplies_bf16 = device_.is_cuda() || cpu_has_bf16_arithmetic();
+  if (storage_type_ == at::kBFloat16 && multiplies_bf16) compute_type_ = at::kBFloat16;
+  if (storage_type_ == at::kHalf && device_.is_cuda()) compute_type_ = at::kHalf;
   // Weights stay gathered, so they rest in the compute type: home and slot are then the same.
   model_ = models::create_model(folder.config(), {.storage = compute_type_});
   if (!paths_.adapter.empty()) {
@@ -141,8 +144,8 @@ LoadedModel::LoadedModel(const LoadOptions& options)
   for (nn::Parameter* parameter : model_->parameters()) {
     if (!parameter->quantization()) parameter->set_storage_type(compute_type_);
   }
-  store_ = std::make_unique<shard::UnitStore>(*model_, mesh_,
-                                              shard::StoreOptions{.compute_type = compute_type_});
+  store_ = std::make_unique<shard::UnitStore>(
+      *model_, mesh_, shard::StoreOptions{.compute_type = compute_type_, .device = device_});
   shard::fill_homes(*store_, rounded_to(storage_type_, checkpoint::base_source(folder, sources)));
   shard::fill_quantized_homes(*store_, folder, sources);
   if (adapter_ && adapters::changes_base(adapter_->options())) {
@@ -173,7 +176,8 @@ at::Tensor LoadedModel::next_logits(std::span<const int32_t> ids, nn::KvCache* c
   nn::Batch batch;
   batch.ids = at::empty({count}, at::kLong);
   std::copy(ids.begin(), ids.end(), batch.ids.data_ptr<int64_t>());
-  batch.positions = at::arange(start, start + count, at::kLong);
+  batch.ids = to_device(batch.ids, device_);
+  batch.positions = at::arange(start, start + count, batch.ids.options());
   batch.token_keys = batch.positions;
   batch.offsets = {0, count};
   nn::ForwardContext context;
@@ -184,7 +188,7 @@ at::Tensor LoadedModel::next_logits(std::span<const int32_t> ids, nn::KvCache* c
     if (block->kind() != models::BlockKind::kHead) x = block->forward(x, context);
   }
   if (cache != nullptr) cache->length += count;
-  return model_->logits(x.narrow(0, count - 1, 1)).select(0, 0);
+  return model_->logits(x.narrow(0, count - 1, 1)).select(0, 0).cpu();
 }
 
 }  // namespace strata::generate

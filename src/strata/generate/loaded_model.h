@@ -20,6 +20,7 @@ struct LoadOptions {
   std::filesystem::path model = {};  // folder of a checkpoint, or of an adapter that names its base
   std::filesystem::path adapter = {};  // empty: none
   std::string dtype = "auto";          // auto: config.json's; else float32, bfloat16 or float16
+  at::Device device = at::kCPU;        // where the weights are and answers are computed
 };
 
 struct ModelPaths {
@@ -51,12 +52,13 @@ class LoadedModel {
   int64_t max_position_embeddings() const { return model_->max_position_embeddings(); }
   int64_t num_layers() const;
 
-  // Logits after the last of `ids`, fp32 [vocab], and adds the ids to the cache. Without a cache
-  // `ids` is the whole text. Requires: 0 <= id < vocab_size(); ids is not empty.
+  // Logits after the last of `ids`, fp32 [vocab] on the CPU, and adds the ids to the cache. Without
+  // a cache `ids` is the whole text. Requires: 0 <= id < vocab_size(); ids is not empty.
   at::Tensor next_logits(std::span<const int32_t> ids, nn::KvCache* cache);
 
  private:
   ModelPaths paths_;
+  at::Device device_;
   at::ScalarType storage_type_ = at::kFloat;
   at::ScalarType compute_type_ = at::kFloat;
   comm::Mesh mesh_;

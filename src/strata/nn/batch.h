@@ -13,8 +13,8 @@ namespace strata::nn {
 // T = tokens of the micro-batch, D = documents (attention stays inside a document).
 struct Batch {
   at::Tensor ids;  // int64 [T]
-  at::Tensor
-      targets;  // int64 [T], the label of the *next* token of the document; -100: not trained
+  // int64 [T] on the CPU, the label of the *next* token of the document; -100: not trained.
+  at::Tensor targets;
   at::Tensor positions;   // int64 [T], position inside the document
   at::Tensor token_keys;  // int64 [T], identifies (data row, position in the row); for dropout (I6)
   std::vector<int64_t> offsets;  // [D + 1], document d is tokens offsets[d] .. offsets[d+1]

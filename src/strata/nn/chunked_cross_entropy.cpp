@@ -5,7 +5,9 @@
 #include <torch/csrc/autograd/grad_mode.h>
 
 #include "strata/base/error.h"
+#include "strata/libtorch/host_copies.h"
 #include "strata/libtorch/memory_kind.h"
+#include "strata/libtorch/planned_device.h"
 #include "strata/nn/dora.h"
 #include "strata/nn/rescale.h"
 #include "strata/nn/weight_product.h"
@@ -18,6 +20,9 @@ using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
 constexpr int64_t kChunkBytes = 16 << 20;
+// On a GPU a chunk is as long as makes its products run at full rate, and is never widened: the
+// kernel reads and writes the type of the logits.
+constexpr int64_t kChunkBytesOnGpu = 256 << 20;
 // Fewer rows would read the weight and its gradient too often for one pass of products.
 constexpr int64_t kMinRows = 64;
 
@@ -85,40 +90,77 @@ void chunk_backward(const LossCall& call, const at::Tensor& h, const ChunkLogits
   }
 }
 
-// Loss over all rows of h [R, hidden]; fills dh [R, hidden] where a gradient is wanted.
-ops::CrossEntropySums loss_over_chunks(const LossCall& call, const at::Tensor& h, at::Tensor dh) {
-  const int64_t rows = h.size(0), vocab = call.output->out_features();
-  const int64_t bytes_a_row = vocab * static_cast<int64_t>(sizeof(float));
-  const int64_t chunk = std::min(rows, std::max(kMinRows, kChunkBytes / bytes_a_row));
-  const MemoryScope of_logits(MemoryKind::kLogits);
-  const at::Tensor buffer = at::empty({chunk, vocab}, h.options());
-  const at::Tensor buffer32 = h.scalar_type() == at::kFloat
-                                  ? buffer
-                                  : at::empty({chunk, vocab}, h.options().dtype(at::kFloat));
-  Rescale* rescale = call.output->rescale();
-  Rescale* of_input = rescale != nullptr && rescale->of_input ? rescale : nullptr;
+// Where the loss works on its logits.
+struct LossBuffers {
+  int64_t chunk;       // rows at once
+  at::Tensor logits;   // [chunk, V], of the type of h
+  at::Tensor widened;  // the same in fp32; the same tensor where nothing is to be widened
+  at::Tensor rows;     // what each row of all chunks gives
+};
+
+LossBuffers make_buffers(const at::Tensor& h, int64_t vocab) {
+  const bool on_gpu = is_for_cuda(h);
+  const int64_t bytes_a_row =
+      vocab * static_cast<int64_t>(on_gpu ? h.element_size() : sizeof(float));
+  const int64_t bytes = on_gpu ? kChunkBytesOnGpu : kChunkBytes;
+  LossBuffers buffers;
+  buffers.chunk = std::min(h.size(0), std::max(kMinRows, bytes / bytes_a_row));
+  buffers.logits = at::empty({buffers.chunk, vocab}, h.options());
+  buffers.widened = h.scalar_type() == at::kFloat || on_gpu
+                        ? buffers.logits
+                        : at::empty({buffers.chunk, vocab}, h.options().dtype(at::kFloat));
+  buffers.rows =
+      at::empty({h.size(0), ops::cross_entropy_row_bytes()}, h.options().dtype(at::kByte));
+  return buffers;
+}
+
+// Chunk by chunk, as they were summed before they could be waited for together.
+ops::CrossEntropySums sum_chunks(const at::Tensor& rows, int64_t chunk) {
+  const at::Tensor on_host = rows.is_cuda() ? rows.cpu() : rows;
   ops::CrossEntropySums sums;
-  for (int64_t start = 0; start < rows; start += chunk) {
-    const int64_t length = std::min(chunk, rows - start);
-    const DropoutDraw draw = call.draw.narrow(start, length);
-    const at::Tensor rows_h = h.narrow(0, start, length);
-    const at::Tensor x = of_input != nullptr ? rescaled(rows_h, *of_input) : rows_h;
-    const ChunkLogits result = chunk_logits(call, x, draw, buffer.narrow(0, 0, length));
-    at::Tensor logits = buffer32.narrow(0, 0, length);
-    if (!buffer32.is_same(buffer)) logits.copy_(result.logits);
-    const ops::CrossEntropySums part = ops::cross_entropy_(
-        logits, call.targets.narrow(0, start, length), call.scale, call.want_gradient);
+  for (int64_t start = 0; start < rows.size(0); start += chunk) {
+    const int64_t length = std::min(chunk, rows.size(0) - start);
+    const ops::CrossEntropySums part =
+        ops::sum_cross_entropy_rows(on_host.narrow(0, start, length));
     sums.loss += part.loss;
     sums.correct += part.correct;
     sums.entropy += part.entropy;
     sums.tokens += part.tokens;
+  }
+  return sums;
+}
+
+// Loss over all rows of h [R, hidden]; fills dh [R, hidden] where a gradient is wanted. The host
+// waits for a device once, behind the last chunk.
+ops::CrossEntropySums loss_over_chunks(const LossCall& call, const at::Tensor& h, at::Tensor dh) {
+  const int64_t rows = h.size(0), vocab = call.output->out_features();
+  const MemoryScope of_logits(MemoryKind::kLogits);
+  const LossBuffers buffers = make_buffers(h, vocab);
+  at::Tensor targets = call.targets;
+  if (h.is_cuda()) {
+    ops::check_targets(targets, vocab);
+    targets = to_device(targets, h.device());
+  }
+  Rescale* rescale = call.output->rescale();
+  Rescale* of_input = rescale != nullptr && rescale->of_input ? rescale : nullptr;
+  for (int64_t start = 0; start < rows; start += buffers.chunk) {
+    const int64_t length = std::min(buffers.chunk, rows - start);
+    const DropoutDraw draw = call.draw.narrow(start, length);
+    const at::Tensor rows_h = h.narrow(0, start, length);
+    const at::Tensor x = of_input != nullptr ? rescaled(rows_h, *of_input) : rows_h;
+    const ChunkLogits result = chunk_logits(call, x, draw, buffers.logits.narrow(0, 0, length));
+    const bool is_widened = !buffers.widened.is_same(buffers.logits);
+    at::Tensor logits = buffers.widened.narrow(0, 0, length);
+    if (is_widened) logits.copy_(result.logits);
+    ops::cross_entropy_rows_(logits, targets.narrow(0, start, length), call.scale,
+                             call.want_gradient, buffers.rows.narrow(0, start, length));
     if (!call.want_gradient) continue;
-    if (!buffer32.is_same(buffer)) result.logits.copy_(logits);
+    if (is_widened) result.logits.copy_(logits);
     at::Tensor rows_dh = dh.narrow(0, start, length);
     chunk_backward(call, x, result, draw, rows_dh);
     if (of_input != nullptr) rows_dh.copy_(rescale_backward(rows_dh, rows_h, *of_input));
   }
-  return sums;
+  return sum_chunks(buffers.rows, buffers.chunk);
 }
 
 // Untrained rows give no loss and no gradient: they are left out, and their dh is zero.
@@ -126,7 +168,7 @@ ops::CrossEntropySums loss_over_trained_rows(LossCall call, const at::Tensor& h,
   const at::Tensor trained = call.targets.ne(-100).nonzero().view(-1);
   if (trained.numel() == h.size(0) && trained.numel() > 0) return loss_over_chunks(call, h, dh);
   call.targets = call.targets.index_select(0, trained);
-  const at::Tensor rows = trained.to(h.device());
+  const at::Tensor rows = to_device(trained, h.device());
   if (call.draw.token_keys.defined()) {
     call.draw.token_keys = call.draw.token_keys.index_select(0, rows);
   }
@@ -155,7 +197,9 @@ struct LossFunction : torch::autograd::Function<LossFunction> {
     if (call.want_gradient) dh = at::empty_like(h);
     *sums = loss_over_trained_rows(call, h, dh);
     if (call.want_gradient) context->save_for_backward({dh});
-    return at::full({}, sums->loss * call.scale, h.options().dtype(at::kFloat));
+    // Not on a GPU: the host would wait for what it has just brought from there.
+    const at::Device device = h.is_cuda() ? at::Device(at::kCPU) : h.device();
+    return at::full({}, sums->loss * call.scale, h.options().dtype(at::kFloat).device(device));
   }
 
   static variable_list backward(AutogradContext* context, variable_list gradients) {

@@ -30,7 +30,10 @@ struct EmbeddingFunction : torch::autograd::Function<EmbeddingFunction> {
     if (call.weight->requires_grad()) {
       at::Tensor dy = gradients[0].contiguous(), ids = call.ids;
       // Without data (the memory plan) no row is known to be padding.
-      if (call.padding_id.has_value() && !ids.is_meta()) {
+      if (call.padding_id.has_value() && ids.is_cuda()) {
+        // An id of no row: the kernel passes over it, and the host need not count.
+        ids = ids.masked_fill(ids.eq(*call.padding_id), -1);
+      } else if (call.padding_id.has_value() && !ids.is_meta()) {
         const at::Tensor rows = ids.ne(*call.padding_id).nonzero().view(-1);
         if (rows.numel() < ids.numel()) {
           dy = dy.index_select(0, rows);

@@ -1,8 +1,10 @@
-// AdamW: checks and choice of the device. The kernel is in adamw_cpu.cpp.
+// AdamW: checks and choice of the device. The kernels are in adamw_cpu.cpp and
+// adamw_cuda.cu.
 #include "strata/ops/adamw.h"
 
 #include "strata/ops/check.h"
 #include "strata/ops/cpu_kernels.h"
+#include "strata/ops/current_stream.h"
 
 namespace strata::ops {
 
@@ -21,6 +23,13 @@ void adamw_(at::Tensor param, const at::Tensor& grad, at::Tensor exp_avg, at::Te
     throw InternalError("adamw: found step {}, expected 1 or later", options.step);
   }
   if (param.is_meta()) return;
+  if constexpr (kHasCuda) {
+    if (param.is_cuda()) {
+      return cuda::adamw(param.mutable_data_ptr<float>(), grad.const_data_ptr<float>(),
+                         exp_avg.mutable_data_ptr<float>(), exp_avg_sq.mutable_data_ptr<float>(),
+                         param.numel(), factors_of(options), cuda::current_stream(param));
+    }
+  }
   cpu::adamw(param.mutable_data_ptr<float>(), grad.const_data_ptr<float>(),
              exp_avg.mutable_data_ptr<float>(), exp_avg_sq.mutable_data_ptr<float>(), param.numel(),
              options);

@@ -1,9 +1,13 @@
-// Causal attention: checks and choice of the device. The kernels are in attention_cpu.cpp.
+// Causal attention: checks and choice of the device. The kernels are in attention_cpu.cpp and
+// libtorch's (attention_cuda.cpp).
 #include "strata/ops/attention.h"
 
 #include "strata/base/activity_timer.h"
+#include "strata/libtorch/planned_device.h"
+#include "strata/ops/attention_cuda.h"
 #include "strata/ops/check.h"
 #include "strata/ops/cpu_kernels.h"
+#include "strata/ops/current_stream.h"
 
 namespace strata::ops {
 
@@ -55,6 +59,23 @@ cpu::AttentionArguments checked_arguments(const at::Tensor& q, const at::Tensor&
           .tokens = q.size(0)};
 }
 
+// What libtorch's kernels for a GPU take beside the gradients, for the memory plan.
+// FlashAttention 2 for 16-bit types: sums of dq in fp32, a row's sum, and the gradients of keys and
+// values of every query head before those of a group are added. For fp32 the heads are repeated.
+void imagine_backward_scratch(const at::Tensor& q, const at::Tensor& k,
+                              std::span<const int64_t> offsets) {
+  const int64_t tokens = q.size(0), heads = q.size(1), channels = q.size(2);
+  const int64_t padded = tokens + 128 * static_cast<int64_t>(offsets.size() - 1);
+  const int64_t rounded = channels <= 64 ? (channels + 31) / 32 * 32 : (channels + 63) / 64 * 64;
+  const auto fp32 = q.options().dtype(at::kFloat);
+  std::vector<at::Tensor> scratch{at::empty({padded, heads, rounded}, fp32),
+                                  at::empty({heads, padded}, fp32)};
+  if (k.size(1) != heads) {
+    for (int i = 0; i < 2; ++i)
+      scratch.push_back(at::empty({tokens, heads, channels}, q.options()));
+  }
+}
+
 }  // namespace
 
 AttentionResult attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
@@ -62,6 +83,9 @@ AttentionResult attention(const at::Tensor& q, const at::Tensor& k, const at::Te
   cpu::AttentionArguments arguments = checked_arguments(q, k, v, offsets, scale);
   check_offsets(offsets, q.size(0));
   check_offsets(offsets, k.size(0));
+  if constexpr (kHasCuda) {
+    if (q.is_cuda()) return cuda::attention(q, k, v, offsets, scale);
+  }
   AttentionResult result{at::empty(q.sizes(), q.options()),
                          at::empty({q.size(1), q.size(0)}, q.options().dtype(at::kFloat))};
   if (q.is_meta()) return result;
@@ -75,6 +99,13 @@ AttentionGradients attention_backward(const at::Tensor& dout, const at::Tensor& 
                                       const at::Tensor& k, const at::Tensor& v,
                                       const at::Tensor& out, const at::Tensor& lse,
                                       std::span<const int64_t> offsets, double scale) {
+  if constexpr (kHasCuda) {
+    if (q.is_cuda()) {
+      checked_arguments(q, k, v, offsets, scale);
+      check_offsets(offsets, q.size(0));
+      return cuda::attention_backward(dout, q, k, v, out, lse, offsets, scale);
+    }
+  }
   AttentionGradients gradients{at::empty(q.sizes(), q.options()), at::empty(k.sizes(), k.options()),
                                at::empty(v.sizes(), v.options())};
   attention_backward_into(dout, q, k, v, out, lse, offsets, scale, gradients);
@@ -85,6 +116,15 @@ void attention_backward_into(const at::Tensor& dout, const at::Tensor& q, const 
                              const at::Tensor& v, const at::Tensor& out, const at::Tensor& lse,
                              std::span<const int64_t> offsets, double scale,
                              const AttentionGradients& gradients) {
+  if constexpr (kHasCuda) {
+    if (q.is_cuda()) {
+      const AttentionGradients made = attention_backward(dout, q, k, v, out, lse, offsets, scale);
+      gradients.dq.copy_(made.dq);
+      gradients.dk.copy_(made.dk);
+      gradients.dv.copy_(made.dv);
+      return;
+    }
+  }
   cpu::AttentionArguments arguments = checked_arguments(q, k, v, offsets, scale);
   check_offsets(offsets, q.size(0));
   check_offsets(offsets, k.size(0));
@@ -96,7 +136,10 @@ void attention_backward_into(const at::Tensor& dout, const at::Tensor& q, const 
   check_shape(kOp, "dq", gradients.dq, q.sizes());
   check_shape(kOp, "dk", gradients.dk, k.sizes());
   check_shape(kOp, "dv", gradients.dv, v.sizes());
-  if (q.is_meta()) return;
+  if (q.is_meta()) {
+    if (is_for_cuda(q)) imagine_backward_scratch(q, k, offsets);
+    return;
+  }
   const ActivityTimer timer(Activity::kAttention);
   arguments.lse = const_cast<float*>(lse.const_data_ptr<float>());  // only read
   cpu::attention_backward(arguments, {.dout = view_of("dout", dout, q),
@@ -113,6 +156,9 @@ at::Tensor attention_with_cache(const at::Tensor& q, const at::Tensor& k, const 
     throw InternalError(
         "attention: found {} queries and {} keys, expected no more queries than keys", q.size(0),
         k.size(0));
+  }
+  if constexpr (kHasCuda) {
+    if (q.is_cuda()) return cuda::attention_with_cache(q, k, v, scale);
   }
   const int64_t offsets[] = {0, k.size(0)};
   cpu::AttentionArguments arguments = checked_arguments(q, k, v, offsets, scale);

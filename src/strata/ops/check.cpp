@@ -1,13 +1,18 @@
 // The argument checks shared by the ops. Never: a kernel.
 #include "strata/ops/check.h"
 
+#include "strata/libtorch/planned_device.h"
+#include "strata/ops/current_stream.h"
+
 namespace strata::ops {
 
 Element element_of(const char* op, const char* argument, const at::Tensor& tensor) {
   if (tensor.scalar_type() == at::kFloat) return Element::kFloat;
   if (tensor.scalar_type() == at::kBFloat16) return Element::kBFloat16;
-  throw InternalError("{}: found {} of type {}, expected float or bfloat16", op, argument,
-                      c10::toString(tensor.scalar_type()));
+  const bool has_half = is_for_cuda(tensor);
+  if (has_half && tensor.scalar_type() == at::kHalf) return Element::kHalf;
+  throw InternalError("{}: found {} of type {}, expected float{} bfloat16", op, argument,
+                      c10::toString(tensor.scalar_type()), has_half ? ", half or" : " or");
 }
 
 void check_shape(const char* op, const char* argument, const at::Tensor& tensor,
@@ -41,9 +46,10 @@ void check_device_or_plan(const char* op, const at::Tensor& tensor) {
 }
 
 void check_device(const char* op, const at::Tensor& tensor) {
-  if (tensor.is_cpu()) return;
-  throw ConfigError("{}: found a tensor on {}, expected cpu; this build has kernels for cpu only",
-                    op, tensor.device().str());
+  if (tensor.is_cpu() || (kHasCuda && tensor.is_cuda())) return;
+  throw ConfigError("{}: found a tensor on {}, expected cpu{}; this build has kernels for {} only",
+                    op, tensor.device().str(), kHasCuda ? " or cuda" : "",
+                    kHasCuda ? "these" : "cpu");
 }
 
 }  // namespace strata::ops

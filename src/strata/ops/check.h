@@ -11,7 +11,8 @@
 
 namespace strata::ops {
 
-// The type tag of fp32 or bf16; another type: InternalError that names op and argument.
+// The type tag of fp32 or bf16, on a GPU (or planned for one) also of fp16; another type:
+// InternalError that names op and argument.
 Element element_of(const char* op, const char* argument, const at::Tensor& tensor);
 
 // Exact shape and type, last dim contiguous (or no stride at all for `contiguous`).
@@ -22,8 +23,8 @@ void check_type(const char* op, const char* argument, const at::Tensor& tensor,
 void check_contiguous(const char* op, const char* argument, const at::Tensor& tensor);
 void check_last_dim_contiguous(const char* op, const char* argument, const at::Tensor& tensor);
 
-// Kernels exist for the CPU; op_cuda.cu files add theirs beside the call of this function.
-// Another device: ConfigError.
+// Kernels exist for the CPU and, in builds that have them, for NVIDIA GPUs. Another device:
+// ConfigError.
 void check_device(const char* op, const at::Tensor& tensor);
 // The same for an op that the memory plan can walk: tensors without data (device "meta") pass, and
 // the op allocates what it would and returns before its kernel.

@@ -1,6 +1,5 @@
-// The CPU kernels of all ops on raw memory; arguments are checked before. A device with other
-// memory brings the same list in a header of its own, and the ops choose at run time.
-// Owns: declarations. Never: tensors.
+// The CPU kernels of all ops on raw memory; arguments are checked before. cuda_kernels.h is the
+// same list for NVIDIA GPUs, and the ops choose at run time. Owns: declarations. Never: tensors.
 //
 // Strides are in elements. Threads: every kernel splits its work with at::parallel_for into pieces
 // whose results do not depend on the number of threads.
@@ -9,7 +8,7 @@
 #include <cstdint>
 #include <span>
 
-#include "strata/ops/element.h"
+#include "strata/ops/kernel_arguments.h"
 
 namespace strata::ops {
 
@@ -19,41 +18,11 @@ namespace quant::cpu {
 struct MatrixCodes;
 }
 
-// A [rows, columns] matrix whose columns are contiguous.
-struct MatrixView {
-  void* data;
-  int64_t stride;
-};
-
-// A [tokens, heads, channels] tensor whose channels are contiguous.
-struct HeadsView {
-  void* data;
-  int64_t token_stride;
-  int64_t head_stride;
-  int64_t heads;
-};
-
 }  // namespace strata::ops
 
 namespace strata::ops::cpu {
 
-struct RmsNormArguments {
-  Element type;         // of x, y, dy, dx, residual
-  Element weight_type;  // of weight
-  const void* x;
-  const void* weight;
-  float* rstd;
-  int64_t tokens, channels;
-};
 void rms_norm(const RmsNormArguments& a, void* y, double eps);
-struct RmsNormGradients {
-  const void* dy;
-  const void* residual;  // may be null
-  void* dx;
-  void* dweight;  // may be null
-  Element dweight_type;
-  float beta;
-};
 void rms_norm_backward(const RmsNormArguments& a, const RmsNormGradients& g);
 
 void rope(Element type, HeadsView x, const float* cos, const float* sin, int64_t tokens,
@@ -101,10 +70,6 @@ void matmul(const MatmulArguments& m);
 // See ops/matmul.h.
 int64_t matmul_scratch_bytes(int64_t columns, int64_t inner);
 
-struct CrossEntropyRow {
-  float loss, entropy;
-  int32_t correct, counted;
-};
 // Fills `row` for each row; `logits` become gradients where asked.
 void cross_entropy(float* logits, const int64_t* targets, int64_t rows, int64_t vocabulary,
                    float scale, bool want_gradient, CrossEntropyRow* row);
@@ -113,15 +78,6 @@ void embedding(const void* weight, const int64_t* ids, void* y, int64_t tokens, 
 void embedding_backward(Element type, const void* dy, const int64_t* ids, int64_t tokens,
                         int64_t channels, Element dweight_type, void* dweight, bool add);
 
-struct DropoutArguments {
-  Element type;
-  const void* x;
-  void* y;
-  const int64_t* token_keys;
-  int64_t tokens, channels;
-  uint64_t key;
-  double p;
-};
 void dropout(const DropoutArguments& a);
 
 void adamw(float* param, const float* grad, float* exp_avg, float* exp_avg_sq, int64_t n,

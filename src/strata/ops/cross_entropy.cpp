@@ -1,31 +1,22 @@
-// Cross-entropy: checks, choice of the device, sums over the rows. The kernel is in
-// cross_entropy_cpu.cpp.
+// Cross-entropy: checks, choice of the device, sums over the rows. The kernels are in
+// cross_entropy_cpu.cpp and cross_entropy_cuda.cu.
 #include "strata/ops/cross_entropy.h"
-
-#include <vector>
 
 #include "strata/base/activity_timer.h"
 #include "strata/ops/check.h"
 #include "strata/ops/cpu_kernels.h"
+#include "strata/ops/current_stream.h"
 
 namespace strata::ops {
+namespace {
 
-CrossEntropySums cross_entropy_(at::Tensor logits, const at::Tensor& targets, float scale,
-                                bool want_gradient) {
-  constexpr const char* kOp = "cross_entropy";
-  check_device_or_plan(kOp, logits);
-  if (logits.dim() != 2) check_shape(kOp, "logits", logits, {-1, -1});
-  check_type(kOp, "logits", logits, at::kFloat);
-  check_contiguous(kOp, "logits", logits);
-  check_shape(kOp, "targets", targets, {logits.size(0)});
-  check_type(kOp, "targets", targets, at::kLong);
-  check_contiguous(kOp, "targets", targets);
-  if (logits.is_meta()) return {};
-  const ActivityTimer timer(Activity::kLoss);
-  const int64_t rows = logits.size(0);
-  const int64_t vocabulary = logits.size(1);
+constexpr const char* kOp = "cross_entropy";
+
+}  // namespace
+
+void check_targets(const at::Tensor& targets, int64_t vocabulary) {
   const int64_t* target = targets.const_data_ptr<int64_t>();
-  for (int64_t r = 0; r < rows; ++r) {
+  for (int64_t r = 0; r < targets.size(0); ++r) {
     if (target[r] != -100 && (target[r] < 0 || target[r] >= vocabulary)) {
       throw FormatError(
           "targets[{}]: found token id {}, expected 0 .. {} or -100; use the tokenizer that "
@@ -34,17 +25,57 @@ CrossEntropySums cross_entropy_(at::Tensor logits, const at::Tensor& targets, fl
           r, target[r], vocabulary - 1);
     }
   }
-  std::vector<cpu::CrossEntropyRow> row_sums(rows);
-  cpu::cross_entropy(logits.mutable_data_ptr<float>(), target, rows, vocabulary, scale,
-                     want_gradient, row_sums.data());
+}
+
+int64_t cross_entropy_row_bytes() { return static_cast<int64_t>(sizeof(CrossEntropyRow)); }
+
+void cross_entropy_rows_(at::Tensor logits, const at::Tensor& targets, float scale,
+                         bool want_gradient, at::Tensor rows) {
+  check_device_or_plan(kOp, logits);
+  if (logits.dim() != 2) check_shape(kOp, "logits", logits, {-1, -1});
+  if (!logits.is_cuda() && !logits.is_meta()) check_type(kOp, "logits", logits, at::kFloat);
+  check_contiguous(kOp, "logits", logits);
+  check_shape(kOp, "targets", targets, {logits.size(0)});
+  check_type(kOp, "targets", targets, at::kLong);
+  check_contiguous(kOp, "targets", targets);
+  check_shape(kOp, "rows", rows, {logits.size(0), cross_entropy_row_bytes()});
+  if (logits.is_meta()) return;
+  const ActivityTimer timer(Activity::kLoss);
+  if (targets.is_cpu()) check_targets(targets, logits.size(1));
+  auto* row = reinterpret_cast<CrossEntropyRow*>(rows.mutable_data_ptr());
+  if constexpr (kHasCuda) {
+    if (logits.is_cuda()) {
+      const at::Tensor on_device = targets.to(logits.device(), /*non_blocking=*/true);
+      return cuda::cross_entropy(element_of(kOp, "logits", logits), logits.mutable_data_ptr(),
+                                 on_device.const_data_ptr<int64_t>(), logits.size(0),
+                                 logits.size(1), scale, want_gradient, row,
+                                 cuda::current_stream(logits));
+    }
+  }
+  cpu::cross_entropy(logits.mutable_data_ptr<float>(), targets.const_data_ptr<int64_t>(),
+                     logits.size(0), logits.size(1), scale, want_gradient, row);
+}
+
+CrossEntropySums sum_cross_entropy_rows(const at::Tensor& rows) {
   CrossEntropySums sums;
-  for (const cpu::CrossEntropyRow& row : row_sums) {
-    sums.loss += row.loss;
-    sums.entropy += row.entropy;
-    sums.correct += row.correct;
-    sums.tokens += row.counted;
+  if (rows.is_meta()) return sums;
+  const ActivityTimer timer(Activity::kLoss);
+  const auto* row = reinterpret_cast<const CrossEntropyRow*>(rows.const_data_ptr());
+  for (int64_t r = 0; r < rows.size(0); ++r) {
+    sums.loss += row[r].loss;
+    sums.entropy += row[r].entropy;
+    sums.correct += row[r].correct;
+    sums.tokens += row[r].counted;
   }
   return sums;
+}
+
+CrossEntropySums cross_entropy_(at::Tensor logits, const at::Tensor& targets, float scale,
+                                bool want_gradient) {
+  const at::Tensor rows =
+      at::empty({logits.size(0), cross_entropy_row_bytes()}, logits.options().dtype(at::kByte));
+  cross_entropy_rows_(logits, targets, scale, want_gradient, rows);
+  return sum_cross_entropy_rows(rows.is_cuda() ? rows.cpu() : rows);
 }
 
 }  // namespace strata::ops

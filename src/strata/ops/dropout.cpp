@@ -1,9 +1,11 @@
-// Dropout: checks and choice of the device. The kernel is in dropout_cpu.cpp.
+// Dropout: checks and choice of the device. The kernels are in dropout_cpu.cpp and
+// dropout_cuda.cu.
 #include "strata/ops/dropout.h"
 
 #include "strata/base/activity_timer.h"
 #include "strata/ops/check.h"
 #include "strata/ops/cpu_kernels.h"
+#include "strata/ops/current_stream.h"
 
 namespace strata::ops {
 
@@ -22,14 +24,21 @@ at::Tensor dropout(const at::Tensor& x, double p, const at::Tensor& token_keys, 
   at::Tensor y = at::empty_like(x);
   if (x.is_meta()) return y;
   const ActivityTimer timer(Activity::kElementWise);
-  cpu::dropout({.type = element_of(kOp, "x", x),
-                .x = x.const_data_ptr(),
-                .y = y.mutable_data_ptr(),
-                .token_keys = token_keys.const_data_ptr<int64_t>(),
-                .tokens = x.size(0),
-                .channels = x.size(1),
-                .key = key,
-                .p = p});
+  const DropoutArguments arguments{.type = element_of(kOp, "x", x),
+                                   .x = x.const_data_ptr(),
+                                   .y = y.mutable_data_ptr(),
+                                   .token_keys = token_keys.const_data_ptr<int64_t>(),
+                                   .tokens = x.size(0),
+                                   .channels = x.size(1),
+                                   .key = key,
+                                   .p = p};
+  if constexpr (kHasCuda) {
+    if (x.is_cuda()) {
+      cuda::dropout(arguments, cuda::current_stream(x));
+      return y;
+    }
+  }
+  cpu::dropout(arguments);
   return y;
 }
 

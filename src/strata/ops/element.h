@@ -1,4 +1,4 @@
-// The two storage types of activations as kernels see them: raw memory plus a tag.
+// The storage types of activations as kernels see them: raw memory plus a tag.
 // Owns: reading rows as fp32 and writing them back. Never: tensors, so that kernels compile without
 // libtorch's heavy headers.
 #pragma once
@@ -9,7 +9,8 @@
 
 namespace strata::ops {
 
-enum class Element { kFloat, kBFloat16 };
+// kHalf: kernels of accelerators alone; what reads rows here takes the other two.
+enum class Element { kFloat, kBFloat16, kHalf };
 
 constexpr int64_t size_bytes(Element type) { return type == Element::kFloat ? 4 : 2; }
 

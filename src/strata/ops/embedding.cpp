@@ -1,9 +1,11 @@
-// Embedding: checks and choice of the device. The kernels are in embedding_cpu.cpp.
+// Embedding: checks and choice of the device. The kernels are in embedding_cpu.cpp and
+// embedding_cuda.cu.
 #include "strata/ops/embedding.h"
 
 #include "strata/base/activity_timer.h"
 #include "strata/ops/check.h"
 #include "strata/ops/cpu_kernels.h"
+#include "strata/ops/current_stream.h"
 
 namespace strata::ops {
 
@@ -15,7 +17,8 @@ void check_ids(const at::Tensor& ids, int64_t vocabulary) {
   if (ids.dim() != 1) check_shape(kOp, "ids", ids, {-1});
   check_type(kOp, "ids", ids, at::kLong);
   check_contiguous(kOp, "ids", ids);
-  if (ids.is_meta()) return;
+  if (ids.is_meta() || ids.is_cuda())
+    return;  // on a GPU the kernel looks, without being waited for
   const int64_t* id = ids.const_data_ptr<int64_t>();
   for (int64_t t = 0; t < ids.size(0); ++t) {
     if (id[t] < 0 || id[t] >= vocabulary) {
@@ -25,6 +28,22 @@ void check_ids(const at::Tensor& ids, int64_t vocabulary) {
           t, id[t], vocabulary - 1);
     }
   }
+}
+
+void backward_on_cuda(const at::Tensor& dy, const at::Tensor& ids, at::Tensor dweight, float beta) {
+  if (beta == 0) dweight.zero_();
+  const auto [sorted, order] = at::sort(ids, /*stable=*/true, /*dim=*/0, /*descending=*/false);
+  cuda::embedding_backward({.type = element_of(kOp, "dy", dy),
+                            .dy = dy.const_data_ptr(),
+                            .sorted_ids = sorted.const_data_ptr<int64_t>(),
+                            .order = order.const_data_ptr<int64_t>(),
+                            .tokens = ids.size(0),
+                            .channels = dweight.size(1),
+                            .vocabulary = dweight.size(0),
+                            .dweight_type = element_of(kOp, "dweight", dweight),
+                            .dweight = dweight.mutable_data_ptr(),
+                            .add = beta != 0},
+                           cuda::current_stream(dy));
 }
 
 }  // namespace
@@ -38,8 +57,16 @@ at::Tensor embedding(const at::Tensor& weight, const at::Tensor& ids) {
   at::Tensor y = at::empty({ids.size(0), weight.size(1)}, weight.options());
   if (weight.is_meta()) return y;
   const ActivityTimer timer(Activity::kElementWise);
+  const int64_t row_bytes = weight.size(1) * size_bytes(type);
+  if constexpr (kHasCuda) {
+    if (weight.is_cuda()) {
+      cuda::embedding(weight.const_data_ptr(), weight.size(0), ids.const_data_ptr<int64_t>(),
+                      y.mutable_data_ptr(), ids.size(0), row_bytes, cuda::current_stream(weight));
+      return y;
+    }
+  }
   cpu::embedding(weight.const_data_ptr(), ids.const_data_ptr<int64_t>(), y.mutable_data_ptr(),
-                 ids.size(0), weight.size(1) * size_bytes(type));
+                 ids.size(0), row_bytes);
   return y;
 }
 
@@ -54,6 +81,9 @@ void embedding_backward(const at::Tensor& dy, const at::Tensor& ids, at::Tensor 
   const Element type = element_of(kOp, "dweight", dweight);
   if (dweight.is_meta()) return;
   const ActivityTimer timer(Activity::kElementWise);
+  if constexpr (kHasCuda) {
+    if (dweight.is_cuda()) return backward_on_cuda(dy, ids, dweight, beta);
+  }
   if (beta == 0) {
     std::memset(dweight.mutable_data_ptr(), 0, dweight.numel() * size_bytes(type));
   }

@@ -1,7 +1,8 @@
 // Rows of a table by token id, and the gradient of the table.
 // Owns: the check of the arguments and the choice of the device. Never: parameters.
 //
-// V rows, H channels, T tokens; fp32 or bf16. An id outside 0 .. V-1: FormatError that names it.
+// V rows, H channels, T tokens; fp32 or bf16. An id outside 0 .. V-1: FormatError that names it; on
+// a GPU a row of NaN, since nobody waits for it there (data are checked when they are prepared).
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -33,7 +33,14 @@ void multiply_with_aten(at::Tensor c, const at::Tensor& a, const at::Tensor& b,
                         Transposes transposes, float beta) {
   const at::Tensor left = transposes.a ? a.t() : a;
   const at::Tensor right = transposes.b ? b.t() : b;
-  if (c.scalar_type() != a.scalar_type()) {
+  if (c.is_cuda() && c.scalar_type() == at::kFloat && a.scalar_type() != at::kFloat) {
+    // cuBLAS sums and writes fp32 by itself.
+    if (beta == 0) {
+      at::mm_out(c, left, right, at::kFloat);
+    } else {
+      at::addmm_out(c, c, left, right, at::kFloat);
+    }
+  } else if (c.scalar_type() != a.scalar_type()) {
     const at::Tensor product = at::mm(left, right);
     beta == 0 ? c.copy_(product) : c.add_(product);
   } else if (beta == 0) {

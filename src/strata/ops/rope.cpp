@@ -1,9 +1,11 @@
-// Rotary position embedding: checks and choice of the device. The kernel is in rope_cpu.cpp.
+// Rotary position embedding: checks and choice of the device. The kernels are in rope_cpu.cpp and
+// rope_cuda.cu.
 #include "strata/ops/rope.h"
 
 #include "strata/base/activity_timer.h"
 #include "strata/ops/check.h"
 #include "strata/ops/cpu_kernels.h"
+#include "strata/ops/current_stream.h"
 
 namespace strata::ops {
 
@@ -23,9 +25,16 @@ void apply_rope_(at::Tensor x, const at::Tensor& cos, const at::Tensor& sin, boo
   }
   if (x.is_meta()) return;
   const ActivityTimer timer(Activity::kElementWise);
-  cpu::rope(element_of(kOp, "x", x), {x.mutable_data_ptr(), x.stride(0), x.stride(1), x.size(1)},
-            cos.const_data_ptr<float>(), sin.const_data_ptr<float>(), x.size(0), x.size(2) / 2,
-            inverse);
+  const Element type = element_of(kOp, "x", x);
+  const HeadsView view{x.mutable_data_ptr(), x.stride(0), x.stride(1), x.size(1)};
+  const float *c = cos.const_data_ptr<float>(), *s = sin.const_data_ptr<float>();
+  if constexpr (kHasCuda) {
+    if (x.is_cuda()) {
+      return cuda::rope(type, view, c, s, x.size(0), x.size(2) / 2, inverse,
+                        cuda::current_stream(x));
+    }
+  }
+  cpu::rope(type, view, c, s, x.size(0), x.size(2) / 2, inverse);
 }
 
 }  // namespace strata::ops

@@ -4,6 +4,7 @@
 #include "strata/base/activity_timer.h"
 #include "strata/ops/check.h"
 #include "strata/ops/cpu_kernels.h"
+#include "strata/ops/current_stream.h"
 
 namespace strata::ops {
 
@@ -29,8 +30,16 @@ at::Tensor swiglu(const at::Tensor& gate, const at::Tensor& up) {
   at::Tensor y = at::empty(gate.sizes(), gate.options());
   if (gate.is_meta()) return y;
   const ActivityTimer timer(Activity::kElementWise);
-  cpu::swiglu(element_of(kOp, "gate", gate), gate_view, up_view,
-              {y.mutable_data_ptr(), y.stride(0)}, gate.size(0), gate.size(1));
+  const Element type = element_of(kOp, "gate", gate);
+  const MatrixView y_view{y.mutable_data_ptr(), y.stride(0)};
+  if constexpr (kHasCuda) {
+    if (gate.is_cuda()) {
+      cuda::swiglu(type, gate_view, up_view, y_view, gate.size(0), gate.size(1),
+                   cuda::current_stream(gate));
+      return y;
+    }
+  }
+  cpu::swiglu(type, gate_view, up_view, y_view, gate.size(0), gate.size(1));
   return y;
 }
 
@@ -39,9 +48,18 @@ void swiglu_backward(const at::Tensor& dy, const at::Tensor& gate, const at::Ten
   const MatrixView gate_view = checked_view("gate", gate, gate);
   if (gate.is_meta()) return;
   const ActivityTimer timer(Activity::kElementWise);
-  cpu::swiglu_backward(element_of(kOp, "gate", gate), checked_view("dy", dy, gate), gate_view,
-                       checked_view("up", up, gate), checked_view("dgate", dgate, gate),
-                       checked_view("dup", dup, gate), gate.size(0), gate.size(1));
+  const Element type = element_of(kOp, "gate", gate);
+  const MatrixView dy_view = checked_view("dy", dy, gate), up_view = checked_view("up", up, gate);
+  const MatrixView dgate_view = checked_view("dgate", dgate, gate);
+  const MatrixView dup_view = checked_view("dup", dup, gate);
+  if constexpr (kHasCuda) {
+    if (gate.is_cuda()) {
+      return cuda::swiglu_backward(type, dy_view, gate_view, up_view, dgate_view, dup_view,
+                                   gate.size(0), gate.size(1), cuda::current_stream(gate));
+    }
+  }
+  cpu::swiglu_backward(type, dy_view, gate_view, up_view, dgate_view, dup_view, gate.size(0),
+                       gate.size(1));
 }
 
 }  // namespace strata::ops

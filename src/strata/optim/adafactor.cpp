@@ -77,7 +77,7 @@ void Adafactor::add_tensor(int unit, int segment, nn::Parameter& parameter) {
 }
 
 at::TensorOptions Adafactor::on_device() const {
-  return at::TensorOptions().device(store_.options().device);
+  return at::TensorOptions().device(store_.home_device());
 }
 
 at::Tensor Adafactor::piece_of(const Tensor& tensor, const at::Tensor& flat) const {
@@ -139,6 +139,7 @@ void Adafactor::step(double learning_rate, double gradient_scale) {
   }
   store_.mesh().shard->all_reduce(square_sums)->wait();
   if (square_sums.is_meta()) return;  // without data (the memory plan)
+  square_sums = square_sums.cpu();    // waited for once
   for (size_t i = 0; i < tensors_.size(); ++i) {
     const Tensor& tensor = tensors_[i];
     const double mean = square_sums[static_cast<int64_t>(i)].item<double>() /

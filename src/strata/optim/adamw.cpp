@@ -16,7 +16,7 @@ bool is_decayed(const std::string& parameter_name) {
 
 double global_gradient_norm(shard::UnitStore& store) {
   const int rank = store.mesh().shard->rank();
-  double sum = 0;
+  std::vector<at::Tensor> gradients;
   for (int u = 0; u < store.num_units(); ++u) {
     const auto& segments = store.unit(u).segments;
     for (size_t s = 0; s < segments.size(); ++s) {
@@ -24,10 +24,11 @@ double global_gradient_norm(shard::UnitStore& store) {
       const at::Tensor& gradient = store.home(u, static_cast<int>(s)).gradient;
       // Piece by piece: what lies between tensors is padding with undefined content.
       for (const shard::Piece& piece : shard::pieces_of(segments[s], rank)) {
-        sum += ops::square_sum(gradient.narrow(0, piece.shard_begin, piece.length));
+        gradients.push_back(gradient.narrow(0, piece.shard_begin, piece.length));
       }
     }
   }
+  const double sum = ops::square_sum(gradients);
   at::Tensor total = at::full({1}, sum, at::kDouble);
   store.mesh().shard->all_reduce(total)->wait();
   return std::sqrt(total.item<double>());

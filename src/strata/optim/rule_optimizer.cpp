@@ -11,6 +11,8 @@ namespace {
 
 // Elements decoded at once: a multiple of the block, small enough for the second cache.
 constexpr int64_t kChunk = 65536;
+// There are no such caches on a GPU, and launches cost.
+constexpr int64_t kChunkOnGpu = int64_t{1} << 24;
 
 int64_t blocks_of(int64_t n) { return (n + ops::quant::kStateBlock - 1) / ops::quant::kStateBlock; }
 
@@ -44,7 +46,7 @@ RuleOptimizer::Part RuleOptimizer::make_part(int unit, int segment,
             is_decayed(piece.parameter->name()),
             options_.is_8bit && keeps_8bit(*piece.parameter),
             {}};
-  const auto on_device = at::TensorOptions().device(store_.options().device);
+  const auto on_device = at::TensorOptions().device(store_.home_device());
   for (const RuleState& state : state_of(options_.rule)) {
     Kept kept;
     if (part.is_8bit) {
@@ -79,8 +81,13 @@ void RuleOptimizer::update(Part& part, const RuleStep& step) {
   if (home.value.is_meta()) return;
   const at::Tensor param = home.value.narrow(0, part.piece.shard_begin, part.piece.length);
   const at::Tensor grad = home.gradient.narrow(0, part.piece.shard_begin, part.piece.length);
-  for (int64_t begin = 0; begin < part.piece.length; begin += kChunk) {
-    const int64_t count = std::min(kChunk, part.piece.length - begin);
+  if (part.is_8bit && options_.rule == Rule::kAdamW && param.is_cuda()) {
+    return ops::quant::adamw_8bit_(param, grad, {part.kept[0].codes, part.kept[0].scales},
+                                   {part.kept[1].codes, part.kept[1].scales}, adamw_step(step));
+  }
+  const int64_t chunk_size = param.is_cuda() ? kChunkOnGpu : kChunk;
+  for (int64_t begin = 0; begin < part.piece.length; begin += chunk_size) {
+    const int64_t count = std::min(chunk_size, part.piece.length - begin);
     const auto chunk = [&](const at::Tensor& flat) { return flat.narrow(0, begin, count); };
     std::vector<at::Tensor> state;
     for (size_t i = 0; i < part.kept.size(); ++i) {
@@ -89,7 +96,7 @@ void RuleOptimizer::update(Part& part, const RuleStep& step) {
         state.push_back(chunk(kept.values));
         continue;
       }
-      state.push_back(at::empty({count}));
+      state.push_back(at::empty({count}, param.options()));
       ops::quant::decode_state(
           chunk(kept.codes),
           kept.scales.narrow(0, begin / ops::quant::kStateBlock, blocks_of(count)),

@@ -14,13 +14,8 @@ constexpr std::array<RuleState, 2> kMoments = {{{"exp_avg", true}, {"exp_avg_sq"
 
 void adam(at::Tensor param, const at::Tensor& grad, const std::vector<at::Tensor>& state,
           const RuleStep& step, bool is_decoupled) {
-  ops::AdamWStep one{.learning_rate = step.learning_rate,
-                     .beta1 = step.beta1,
-                     .beta2 = step.beta2,
-                     .eps = step.eps,
-                     .weight_decay = is_decoupled ? step.weight_decay : 0,
-                     .step = step.step,
-                     .grad_scale = step.grad_scale};
+  ops::AdamWStep one = adamw_step(step);
+  if (!is_decoupled) one.weight_decay = 0;
   if (is_decoupled || step.weight_decay == 0) {
     return ops::adamw_(param, grad, state[0], state[1], one);
   }
@@ -38,6 +33,16 @@ void lion(at::Tensor param, const at::Tensor& grad, const at::Tensor& exp_avg,
 }
 
 }  // namespace
+
+ops::AdamWStep adamw_step(const RuleStep& step) {
+  return {.learning_rate = step.learning_rate,
+          .beta1 = step.beta1,
+          .beta2 = step.beta2,
+          .eps = step.eps,
+          .weight_decay = step.weight_decay,
+          .step = step.step,
+          .grad_scale = step.grad_scale};
+}
 
 std::span<const RuleState> state_of(Rule rule) {
   switch (rule) {

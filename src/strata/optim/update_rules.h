@@ -7,6 +7,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "strata/ops/adamw.h"
+
 namespace strata::optim {
 
 enum class Rule {
@@ -32,6 +34,9 @@ struct RuleStep {
   int64_t step;  // number of this update, from 1
   float grad_scale;
 };
+
+// The same numbers as ops::adamw_ takes them.
+ops::AdamWStep adamw_step(const RuleStep& step);
 
 // Moves `param` and `state` (in the order of state_of()); all fp32 [n], contiguous. `grad` is not
 // changed.

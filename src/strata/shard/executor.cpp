@@ -85,6 +85,7 @@ void Executor::walk(const Schedule& schedule) {
   }
   if (reducing_unit_ >= 0) store_.wait_reduce(reducing_unit_);
   reducing_unit_ = -1;
+  store_.finish_transfers();
   current_ = at::Tensor();
 }
 

@@ -2,15 +2,20 @@
 
 #include <ATen/ATen.h>
 
+#include "strata/libtorch/planned_device.h"
+
 namespace strata::shard {
 namespace {
 
 // Elements converted at a time, through a block of their own: 128 KiB of 16-bit values, which stay
 // in the second-level cache.
 constexpr int64_t kBlock = 1 << 16;
+// On a GPU a launch costs more than memory.
+constexpr int64_t kBlockOnGpu = 1 << 24;
 
 at::Tensor block_of(const at::Tensor& buffer, at::ScalarType type) {
-  return at::empty({std::min(kBlock, buffer.numel())}, buffer.options().dtype(type));
+  const int64_t size = is_for_cuda(buffer) ? kBlockOnGpu : kBlock;
+  return at::empty({std::min(size, buffer.numel())}, buffer.options().dtype(type));
 }
 
 }  // namespace
@@ -30,8 +35,8 @@ void widen_in_place(at::Tensor buffer, at::ScalarType type) {
   const at::Tensor narrow = narrow_tail(buffer, type);
   const at::Tensor block = block_of(buffer, type);
   if (buffer.is_meta()) return;
-  for (int64_t i = 0; i < buffer.numel(); i += kBlock) {
-    const int64_t length = std::min(kBlock, buffer.numel() - i);
+  for (int64_t i = 0; i < buffer.numel(); i += block.numel()) {
+    const int64_t length = std::min(block.numel(), buffer.numel() - i);
     const at::Tensor part = block.narrow(0, 0, length);
     part.copy_(narrow.narrow(0, i, length));
     buffer.narrow(0, i, length).copy_(part);
@@ -43,8 +48,8 @@ void narrow_in_place(at::Tensor buffer, at::ScalarType type) {
   const at::Tensor narrow = narrow_head(buffer, type);
   const at::Tensor block = block_of(buffer, type);
   if (buffer.is_meta()) return;
-  for (int64_t i = 0; i < buffer.numel(); i += kBlock) {
-    const int64_t length = std::min(kBlock, buffer.numel() - i);
+  for (int64_t i = 0; i < buffer.numel(); i += block.numel()) {
+    const int64_t length = std::min(block.numel(), buffer.numel() - i);
     const at::Tensor part = block.narrow(0, 0, length);
     part.copy_(buffer.narrow(0, i, length));
     narrow.narrow(0, i, length).copy_(part);

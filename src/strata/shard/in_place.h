@@ -15,7 +15,7 @@ at::Tensor narrow_tail(const at::Tensor& buffer, at::ScalarType type);
 // The first half of it, seen likewise: where narrow_in_place() leaves its result.
 at::Tensor narrow_head(const at::Tensor& buffer, at::ScalarType type);
 
-// Makes fp32 values of the 16-bit ones in the buffer's tail. Requires: a contiguous CPU buffer.
+// Makes fp32 values of the 16-bit ones in the buffer's tail. Requires: a contiguous buffer.
 void widen_in_place(at::Tensor buffer, at::ScalarType type);
 // Leaves the values rounded to the 16-bit type in the buffer's head; the rest is undefined.
 void narrow_in_place(at::Tensor buffer, at::ScalarType type);

@@ -143,16 +143,17 @@ Source folder_source(const hf::ModelFolder& folder,
     const size_t element = hf::size_of(info->dtype);
     const std::span<const std::byte> bytes = folder.bytes(*info).subspan(
         static_cast<size_t>(begin) * element, static_cast<size_t>(out.numel()) * element);
-    if (type == out.scalar_type()) {
+    if (type == out.scalar_type() && out.is_cpu()) {
       std::memcpy(out.data_ptr(), bytes.data(), bytes.size());
       forget_pages(bytes);
       return true;
     }
-    // The map may place a tensor at any byte; conversion kernels want natural alignment.
+    // The map may place a tensor at any byte; conversion kernels want natural alignment. For
+    // another device the bytes travel as they are in the file, and are converted there.
     at::Tensor aligned = at::empty({out.numel()}, at::TensorOptions().dtype(type));
     std::memcpy(aligned.data_ptr(), bytes.data(), bytes.size());
     forget_pages(bytes);
-    out.copy_(aligned);
+    out.copy_(aligned.to(out.device()));
     return true;
   };
 }

@@ -102,8 +102,14 @@ void place_bytes(const std::vector<Target>& targets, const nn::Parameter* parame
 bool read_stored(const hf::ModelFolder& folder, const std::string& name, const Target& target) {
   const auto weight = hf::find_quantized_weight(folder, name);
   if (!weight) return false;
-  StoredCodes(folder, *weight, *target.piece.parameter)
-      .read(target.piece.tensor_begin, target.home);
+  const StoredCodes codes(folder, *weight, *target.piece.parameter);
+  if (target.home.is_cpu()) {
+    codes.read(target.piece.tensor_begin, target.home);
+  } else {
+    const at::Tensor on_host = at::empty(target.home.sizes(), at::TensorOptions().dtype(at::kByte));
+    codes.read(target.piece.tensor_begin, on_host);
+    target.home.copy_(on_host);
+  }
   return true;
 }
 

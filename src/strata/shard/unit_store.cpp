@@ -2,6 +2,7 @@
 
 #include "strata/base/error.h"
 #include "strata/libtorch/memory_kind.h"
+#include "strata/libtorch/planned_device.h"
 #include "strata/shard/in_place.h"
 
 namespace strata::shard {
@@ -18,6 +19,7 @@ struct UnitStore::Visit {
   at::Tensor part;  // of the slot's type, [numel / part ranks]: kept between forward and backward
   at::Tensor in_flight;  // the part that the all-gather reads
   std::unique_ptr<comm::Work> gathering;
+  StreamMark filled;          // the gather stream has enqueued everything of this gather
   at::Tensor whole_gradient;  // fp32, [numel]
   at::Tensor reduced;         // where the reduce-scatter lands, unless in the home
   at::Tensor replica_buffer;  // 16-bit gradient on its way between replicas
@@ -54,7 +56,9 @@ UnitStore::UnitStore(models::Model& model, comm::Mesh& mesh, const StoreOptions&
       options_(options),
       partition_(partition_model(model, mesh.shard->size(), options.wrap)),
       pool_(options.device),
-      read_pool_(at::kCPU, aligned_buffer) {
+      read_pool_(at::kCPU, aligned_buffer),
+      gather_stream_(options.device),
+      host_stream_(options.device) {
   if (options_.param_type == at::ScalarType::Undefined) options_.param_type = options.compute_type;
   // Before anything is allocated: the disk may be full.
   if (options.parameter_files.is_on()) {
@@ -67,8 +71,10 @@ UnitStore::UnitStore(models::Model& model, comm::Mesh& mesh, const StoreOptions&
       Visit visit;
       const auto of_type = [&](at::ScalarType type, MemoryKind kind) {
         const MemoryScope scope(kind);
-        return at::zeros({segment.shard_numel},
-                         at::TensorOptions().dtype(type).device(options.device));
+        return at::zeros({segment.shard_numel}, at::TensorOptions()
+                                                    .dtype(type)
+                                                    .device(home_device())
+                                                    .pinned_memory(options.homes_on_host));
       };
       if (file_) {
         visit.home.region = file_->add(segment.shard_numel, segment.storage);
@@ -105,16 +111,23 @@ at::ScalarType UnitStore::slot_type(const Segment& segment) const {
 at::ScalarType UnitStore::wire_type(const Segment& segment) const {
   if (segment.storage == at::kByte) return at::kByte;
   const at::ScalarType compute = options_.compute_type;
-  // Device "meta" stands for the CPU (the memory plan).
-  const bool is_cpu = options_.device.is_cpu() || options_.device.is_meta();
-  if (compute != at::kFloat || !is_cpu) return compute;
+  if (compute != at::kFloat || is_for_cuda(options_.device)) return compute;
   if (is_16_bit(segment.storage)) return segment.storage;
   return segment.trainable && is_16_bit(options_.param_type) ? options_.param_type : compute;
 }
 
 bool UnitStore::is_own_slot(const Segment& segment) const {
   const at::ScalarType type = slot_type(segment);
-  return mesh_.shard->size() == 1 && segment.storage == type && wire_type(segment) == type;
+  return mesh_.shard->size() == 1 && segment.storage == type && wire_type(segment) == type &&
+         !rests_elsewhere();
+}
+
+bool UnitStore::rests_elsewhere() const {
+  return options_.device.is_cuda() && (options_.homes_on_host || file_ != nullptr);
+}
+
+bool UnitStore::has_own_gradients() const {
+  return mesh_.shard->size() == 1 && !options_.homes_on_host;
 }
 
 void UnitStore::start_read(int u) {
@@ -156,6 +169,8 @@ void UnitStore::gather(int u, bool from_parts) {
       continue;
     }
     visit.slot = pool_.acquire(segment.numel, slot_type(segment));
+    // Behind what the slot served for before, beside the block that computes.
+    const SideStream::Scope beside(gather_stream_);
     if (from_parts) {
       visit.in_flight = std::move(visit.part);
       visit.part = at::Tensor();
@@ -163,6 +178,7 @@ void UnitStore::gather(int u, bool from_parts) {
     } else {
       start_gather(visit, segment);
     }
+    visit.filled = StreamMark::now(options_.device);
   }
 }
 
@@ -174,7 +190,9 @@ void UnitStore::refresh(int u) {
     const Segment& segment = unit(u).segments[s];
     if (!segment.trainable || is_own_slot(segment)) continue;
     for (const Extent& extent : segment.extents) extent.parameter->detach_value();
+    const SideStream::Scope beside(gather_stream_);
     start_gather(visit, segment);
+    visit.filled = StreamMark::now(options_.device);
   }
   state.gathered = false;
 }
@@ -184,13 +202,15 @@ void UnitStore::start_gather(Visit& visit, const Segment& segment) {
   const at::Tensor resting = resting_value(visit);
   visit.widens = type != slot_type(segment);
   const at::Tensor wire = visit.widens ? narrow_tail(visit.slot, type) : visit.slot;
-  if (segment.storage == type) {
+  if (segment.storage == type && !rests_elsewhere()) {
     visit.gathering = mesh_.shard->all_gather(wire, resting);
     return;
   }
-  // Cast first, so that the wire carries the narrow type.
+  // Cast first, so that the wire carries the narrow type; from host memory, on the device.
   at::Tensor own = wire.narrow(0, segment.shard_numel * mesh_.shard->rank(), segment.shard_numel);
-  own.copy_(resting);
+  const bool casts_there = segment.storage != type && rests_elsewhere();
+  own.copy_(casts_there ? resting.to(options_.device, /*non_blocking=*/true) : resting,
+            /*non_blocking=*/rests_elsewhere());
   visit.gathering = mesh_.shard->all_gather(wire, own);
 }
 
@@ -205,6 +225,7 @@ void UnitStore::wait_gather(int u) {
   }
   for (size_t s = 0; s < state.visits.size(); ++s) {
     Visit& visit = state.visits[s];
+    visit.filled.hold_up_stream();
     if (visit.gathering) {
       visit.gathering->wait();
       visit.gathering.reset();
@@ -263,7 +284,7 @@ void UnitStore::open_gradients(int u, bool first_micro_step) {
     const Segment& segment = unit(u).segments[s];
     if (!segment.trainable) continue;
     Visit& visit = state.visits[s];
-    const bool own_home = mesh_.shard->size() == 1;
+    const bool own_home = has_own_gradients();
     visit.whole_gradient =
         own_home ? visit.home.gradient : pool_.acquire(segment.numel, at::kFloat);
     // In a home the earlier micro-steps' sum is added to; in a slot every micro-step starts anew.
@@ -277,7 +298,7 @@ void UnitStore::open_gradients(int u, bool first_micro_step) {
 
 void UnitStore::reduce(int u, bool last_micro_step) {
   State& state = *states_[static_cast<size_t>(u)];
-  const bool own_home = mesh_.shard->size() == 1;
+  const bool own_home = has_own_gradients();
   for (size_t s = 0; s < state.visits.size(); ++s) {
     const Segment& segment = unit(u).segments[s];
     if (!segment.trainable) continue;
@@ -303,8 +324,9 @@ void UnitStore::reduce(int u, bool last_micro_step) {
 
 void UnitStore::start_reduce_scatter(Visit& visit, const Segment& segment, bool first_micro_step) {
   if (options_.reduce_type == at::kFloat) {
-    visit.reduced =
-        first_micro_step ? visit.home.gradient : pool_.acquire(segment.shard_numel, at::kFloat);
+    visit.reduced = first_micro_step && !options_.homes_on_host
+                        ? visit.home.gradient
+                        : pool_.acquire(segment.shard_numel, at::kFloat);
     visit.reducing = mesh_.shard->reduce_scatter(visit.reduced, visit.whole_gradient);
     return;
   }
@@ -335,7 +357,7 @@ void UnitStore::finish_replicas(Visit& visit) {
 void UnitStore::wait_reduce(int u) {
   State& state = *states_[static_cast<size_t>(u)];
   if (!state.reducing) return;
-  const bool own_home = mesh_.shard->size() == 1;
+  const bool own_home = has_own_gradients();
   for (Visit& visit : state.visits) {
     if (!visit.whole_gradient.defined()) continue;
     if (visit.reducing) {
@@ -354,7 +376,15 @@ void UnitStore::wait_reduce(int u) {
 
 void UnitStore::settle_reduced(Visit& visit, const State& state) {
   const bool is_own_buffer = options_.reduce_type == at::kFloat;
-  if (!is_own_buffer && state.first_micro_step) {
+  if (options_.homes_on_host) {
+    // In 16 bits what arrived lies in the whole gradient's own buffer, which goes back below.
+    at::Tensor buffer = visit.reduced;
+    if (!is_own_buffer) {
+      buffer = pool_.acquire(visit.reduced.numel(), at::kFloat);
+      buffer.copy_(visit.reduced);
+    }
+    send_to_host(visit.home.gradient, std::move(buffer), state.first_micro_step);
+  } else if (!is_own_buffer && state.first_micro_step) {
     visit.home.gradient.copy_(visit.reduced);
   } else if (!visit.reduced.is_same(visit.home.gradient)) {
     visit.home.gradient.add_(visit.reduced);
@@ -363,15 +393,42 @@ void UnitStore::settle_reduced(Visit& visit, const State& state) {
   visit.reduced = at::Tensor();
   pool_.give_back(std::move(visit.whole_gradient));
   if (state.last_micro_step && mesh_.replicate->size() > 1) {
+    finish_transfers();
     sum_over_replicas(visit)->wait();
     finish_replicas(visit);
   }
 }
 
+void UnitStore::send_to_host(const at::Tensor& home, at::Tensor buffer, bool overwrite) {
+  // A buffer whose copy is under way may be used again behind it.
+  for (Leaving& leaving : leaving_) {
+    leaving.left.hold_up_stream();
+    pool_.give_back(std::move(leaving.buffer));
+  }
+  leaving_.clear();
+  if (!overwrite) {
+    home.add_(buffer.cpu());
+    pool_.give_back(std::move(buffer));
+    return;
+  }
+  const SideStream::Scope beside(host_stream_);
+  home.copy_(buffer, /*non_blocking=*/true);
+  leaving_.push_back({std::move(buffer), StreamMark::now(options_.device)});
+}
+
+void UnitStore::finish_transfers() {
+  for (Leaving& leaving : leaving_) {
+    leaving.left.wait_on_host();
+    pool_.give_back(std::move(leaving.buffer));
+  }
+  leaving_.clear();
+}
+
 at::Tensor UnitStore::gather_stored(int u, int segment) {
   const Segment& layout = unit(u).segments[static_cast<size_t>(segment)];
   at::Tensor whole = pool_.acquire(layout.numel, layout.storage);
-  mesh_.shard->all_gather(whole, home(u, segment).value)->wait();
+  const at::Tensor resting = home(u, segment).value;
+  mesh_.shard->all_gather(whole, rests_elsewhere() ? resting.to(options_.device) : resting)->wait();
   return whole;
 }
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "strata/comm/mesh.h"
+#include "strata/libtorch/side_stream.h"
 #include "strata/shard/home_file.h"
 #include "strata/shard/slot_pool.h"
 #include "strata/shard/unit.h"
@@ -28,7 +29,10 @@ struct StoreOptions {
   // compute_type fp32 is fp32 arithmetic on 16-bit values. Undefined: the compute type.
   at::ScalarType param_type = at::ScalarType::Undefined;
   at::ScalarType reduce_type = at::kFloat;  // of gradients while they are summed over ranks
-  at::Device device = at::kCPU;
+  at::Device device = at::kCPU;             // where units visit slots and blocks compute
+  // With a GPU: homes of parameters, gradients and optimizer state rest in pinned host memory, and
+  // updates run on the CPU (offload).
+  bool homes_on_host = false;
   WrapPolicy wrap = {};
   FileHomeOptions parameter_files = {};  // on: parameters rest in a file (NVMe offload)
 };
@@ -58,6 +62,10 @@ class UnitStore {
   // The file in which parameters rest; null: they rest in memory.
   HomeFile* file() { return file_.get(); }
   const StoreOptions& options() const { return options_; }
+  // Where homes in memory are, and with them the optimizer's state.
+  at::Device home_device() const { return options_.homes_on_host ? at::kCPU : options_.device; }
+  // What is on its way to homes in host memory has arrived. To be called before those are read.
+  void finish_transfers();
 
   // Starts to read homes that rest in a file, for the gather to come. Nothing where they do not.
   void start_read(int u);
@@ -95,6 +103,12 @@ class UnitStore {
   // used, not before.
   at::ScalarType slot_type(const Segment& segment) const;
   at::ScalarType wire_type(const Segment& segment) const;
+  // Whether homes are elsewhere than the slots, in host memory or in a file beside a GPU.
+  bool rests_elsewhere() const;
+  // Whether the whole gradient is the home's.
+  bool has_own_gradients() const;
+  // A gradient for a home in host memory: starts its way there. The buffer goes back to the pool.
+  void send_to_host(const at::Tensor& home, at::Tensor buffer, bool overwrite);
   // Whether the home itself can serve as the slot.
   bool is_own_slot(const Segment& segment) const;
   void start_gather(Visit& visit, const Segment& segment);
@@ -117,6 +131,15 @@ class UnitStore {
   SlotPool read_pool_;  // buffers of direct reads
   std::unique_ptr<HomeFile> file_;
   std::vector<std::unique_ptr<State>> states_;
+  // Beside a GPU: casts and copies into slots, ahead of the blocks that compute; and gradients on
+  // their way to host memory.
+  SideStream gather_stream_;
+  SideStream host_stream_;
+  struct Leaving {
+    at::Tensor buffer;
+    StreamMark left;
+  };
+  std::vector<Leaving> leaving_;
 };
 
 }  // namespace strata::shard

@@ -1,12 +1,14 @@
 #include "strata/train/batch_tensors.h"
 
+#include "strata/libtorch/host_copies.h"
+
 namespace strata::train {
 namespace {
 
 at::Tensor copy_of(const std::vector<int64_t>& values, at::Device device) {
   at::Tensor tensor = at::empty({static_cast<int64_t>(values.size())}, at::kLong);
   std::memcpy(tensor.data_ptr(), values.data(), values.size() * sizeof(int64_t));
-  return tensor.to(device);
+  return to_device(tensor, device);
 }
 
 }  // namespace
@@ -14,7 +16,7 @@ at::Tensor copy_of(const std::vector<int64_t>& values, at::Device device) {
 nn::Batch to_tensors(const data::MicroBatch& batch, at::Device device) {
   nn::Batch tensors;
   tensors.ids = copy_of(batch.ids, device);
-  tensors.targets = copy_of(batch.targets, device);
+  tensors.targets = copy_of(batch.targets, at::kCPU);  // the loss looks at them
   tensors.positions = copy_of(batch.positions, device);
   tensors.token_keys = copy_of(batch.token_keys, device);
   tensors.offsets = batch.offsets;

@@ -5,6 +5,9 @@
 
 #include <fmt/format.h>
 
+#include "strata/memory/device_probe.h"
+#include "strata/memory/plan_text.h"
+
 namespace strata::train {
 namespace {
 
@@ -36,7 +39,8 @@ std::vector<LoadMemory> LoadMeter::finish(comm::Group& world) {
   return ranks;
 }
 
-std::vector<std::string> describe_load_memory(const std::vector<LoadMemory>& ranks) {
+std::vector<std::string> describe_load_memory(const std::vector<LoadMemory>& ranks,
+                                              at::Device device) {
   std::vector<std::string> lines{
       "memory of loading, MB    before  consumed  peak during  total peak"};
   LoadMemory most;
@@ -50,7 +54,14 @@ std::vector<std::string> describe_load_memory(const std::vector<LoadMemory>& ran
   if (ranks.size() > kShownRanks) {
     lines.push_back(row(fmt::format("most of {}", ranks.size()), most));
   }
-  lines.push_back("  device      none: the CPU computes");
+  if (!device.is_cuda()) {
+    lines.push_back("  device      none: the CPU computes");
+  } else {
+    const memory::DeviceMemory found = memory::device_memory(device);
+    lines.push_back(fmt::format("  {:<12}{} in tensors, {} at most while loading", device.str(),
+                                memory::size_text(found.allocated),
+                                memory::size_text(found.allocated_peak)));
+  }
   return lines;
 }
 

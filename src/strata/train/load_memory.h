@@ -31,7 +31,9 @@ class LoadMeter {
 };
 
 // The table, a line each: "CPU memory (MB) of rank 0: before loading 926, ...". MB are 2^20 bytes.
-// Of very many ranks the first ones, then the largest of all.
-std::vector<std::string> describe_load_memory(const std::vector<LoadMemory>& ranks);
+// Of very many ranks the first ones, then the largest of all. Last what rank 0 holds of its
+// `device`.
+std::vector<std::string> describe_load_memory(const std::vector<LoadMemory>& ranks,
+                                              at::Device device);
 
 }  // namespace strata::train

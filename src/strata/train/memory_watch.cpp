@@ -7,6 +7,7 @@
 #include "strata/base/resident_memory.h"
 #include "strata/data/collate.h"
 #include "strata/memory/allocator.h"
+#include "strata/memory/device_probe.h"
 #include "strata/memory/plan_text.h"
 #include "strata/memory/probe.h"
 
@@ -37,8 +38,10 @@ std::vector<int64_t> largest_batch(const data::TokenStore& dataset, int64_t coun
 }  // namespace
 
 MemoryWatch::MemoryWatch(const config::RunConfig& config, const comm::Mesh& mesh,
-                         int local_world_size, const Datasets& datasets) {
+                         int local_world_size, const Datasets& datasets, at::Device device)
+    : device_(device) {
   PlanRequest request;
+  request.on_device = device.is_cuda();
   request.world_size = mesh.world->size();
   request.local_world_size = local_world_size;
   request.share_memory = mesh.shard->transport() != "gloo";
@@ -60,6 +63,7 @@ MemoryWatch::MemoryWatch(const config::RunConfig& config, const comm::Mesh& mesh
 
 void MemoryWatch::start(Trainee& trainee, Trainer& trainer) {
   memory::trim_cpu_memory();
+  memory::reset_device_peak(device_);
   trainer.observe([this](const comm::SentBytes& sent) { note_step(sent); });
   if (memory::Account* account = memory::cpu_account()) {
     const auto note = memory::phase_observer(*account);
@@ -71,6 +75,7 @@ void MemoryWatch::start(Trainee& trainee, Trainer& trainer) {
 }
 
 int64_t MemoryWatch::process_bytes() const {
+  if (device_.is_cuda()) return memory::kGpuWorkspaceBytes;
   return process_bytes_ + memory::kWarmUpBytes + plan_.scratch_bytes;
 }
 
@@ -83,6 +88,7 @@ std::string MemoryWatch::measured_line() const {
   if (!failure_.empty()) {
     return "memory: measured " + memory::size_text(memory::peak_resident_bytes());
   }
+  if (device_.is_cuda()) return measured_on_gpu();
   const int64_t planned = memory::peak_bytes(plan_.memory.peak, process_bytes());
   std::string text = fmt::format(
       "memory: planned {}, measured {} (process {} before the model", memory::size_text(planned),
@@ -95,6 +101,18 @@ std::string MemoryWatch::measured_line() const {
   }
   text += ")";
   return text;
+}
+
+// The allocator's peak since training began; loading is another matter.
+std::string MemoryWatch::measured_on_gpu() const {
+  const memory::DeviceMemory found = memory::device_memory(device_);
+  const int64_t planned = plan_.memory.peak.peak_bytes + process_bytes();
+  return fmt::format(
+      "memory of {}: planned {}, measured {} in tensors at most ({:+.1f} %), {} with what the "
+      "allocator kept; of the process {}",
+      device_.str(), memory::size_text(planned), memory::size_text(found.allocated_peak),
+      100.0 * static_cast<double>(found.allocated_peak - planned) / static_cast<double>(planned),
+      memory::size_text(found.reserved_peak), memory::size_text(memory::peak_resident_bytes()));
 }
 
 void MemoryWatch::note_step(const comm::SentBytes& sent) {

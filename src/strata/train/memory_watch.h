@@ -16,7 +16,7 @@ class MemoryWatch {
   // Plans the run for the largest micro-batch that the data can give, and notes what the process
   // holds before it has a model.
   MemoryWatch(const config::RunConfig& config, const comm::Mesh& mesh, int local_world_size,
-              const Datasets& datasets);
+              const Datasets& datasets, at::Device device);
 
   // Call once the model is assembled: gives back what loading took, and from then on sorts what is
   // taken into phases and counts what is sent.
@@ -33,9 +33,11 @@ class MemoryWatch {
  private:
   void note_step(const comm::SentBytes& sent);
 
-  // Of the process beside its tensors, once it has run a step.
+  std::string measured_on_gpu() const;
+  // Of the process, or of libtorch on a GPU, beside tensors, once it has run a step.
   int64_t process_bytes() const;
 
+  at::Device device_;
   RunPlan plan_;
   std::string failure_;  // why there is no plan
   int64_t process_bytes_ = 0;

@@ -55,11 +55,16 @@ shard::FileHomeOptions OffloadFolders::options_of(const ScratchFolder* folder) c
 }
 
 std::vector<std::string> describe_offload(const config::ShardConfig& config,
-                                          const OffloadFolders& folders) {
+                                          const OffloadFolders& folders, bool is_beside_gpu) {
   std::vector<std::string> lines;
+  if (is_beside_gpu) {
+    lines.push_back(
+        "offload to host memory: parameters, gradients and optimizer state rest there (pinned), "
+        "and the CPU updates them");
+  }
   const bool wants_host = config.offload_params || config.offload_param_device == "cpu" ||
                           config.offload_optimizer_device == "cpu";
-  if (wants_host) {
+  if (wants_host && !is_beside_gpu) {
     lines.push_back(
         "offload to host memory: this run computes on the CPU, so what is asked for rests there "
         "already");

@@ -29,8 +29,8 @@ struct OffloadFolders {
 };
 
 // What a person is told about it: a line each, none when everything rests in memory as it would
-// without the settings.
+// without the settings. `is_beside_gpu`: homes rest in host memory, blocks compute on a GPU.
 std::vector<std::string> describe_offload(const config::ShardConfig& config,
-                                          const OffloadFolders& folders);
+                                          const OffloadFolders& folders, bool is_beside_gpu);
 
 }  // namespace strata::train

@@ -2,6 +2,7 @@
 
 #include <map>
 
+#include "strata/libtorch/planned_device.h"
 #include "strata/memory/allocator.h"
 #include "strata/nn/linear.h"
 #include "strata/ops/matmul.h"
@@ -110,6 +111,7 @@ int64_t file_buffer_bytes(const config::ShardConfig& shard, shard::UnitStore& st
 
 RunPlan plan_run(const config::RunConfig& config, const PlanRequest& request) {
   memory::Imagined imagined;
+  const PlannedDeviceScope stands_for(request.on_device ? at::kCUDA : at::kCPU);
   memory::Account& account = imagined.account();
   account.begin_phase("load");
   account.keep_elsewhere(offloaded_kinds(config.shard, request.on_device));

@@ -9,6 +9,9 @@
 #include "strata/comm/agreement.h"
 #include "strata/comm/mesh.h"
 #include "strata/comm/rendezvous.h"
+#include "strata/memory/device_probe.h"
+#include "strata/memory/plan_text.h"
+#include "strata/train/device.h"
 #include "strata/train/memory_watch.h"
 #include "strata/train/offload.h"
 #include "strata/train/preflight.h"
@@ -36,6 +39,7 @@ comm::RendezvousOptions rendezvous_options(const config::RunConfig& config,
     options.join_timeout = std::chrono::seconds(environment.join_timeout_s);
   }
   options.timeout = std::chrono::seconds(config.shard.ddp_timeout_s);
+  options.device = device_of_rank(config, environment.local_rank);
   return options;
 }
 
@@ -70,6 +74,10 @@ void check_kind_of_result(const config::RunConfig& config) {
       makes_adapter ? "adapter" : "model");
 }
 
+const char* name_of_compute(at::ScalarType type) {
+  return type == at::kFloat ? "fp32" : type == at::kHalf ? "fp16" : "bf16";
+}
+
 // As model.get_memory_footprint() counts: every weight once, as it rests, over all shards.
 void describe_weights(const config::RunConfig& config, const Trainee& trainee, Trainer& trainer) {
   int64_t bytes = 0, num_quantized = 0;
@@ -88,7 +96,7 @@ void describe_weights(const config::RunConfig& config, const Trainee& trainee, T
       "quantised base: {} matrices as {}, frozen; norms, embeddings, output layer and adapter are "
       "computed in {}, activations {}",
       num_quantized, ops::quant::describe(quantized->quantization()->format),
-      trainee.compute_type == at::kFloat ? "fp32" : "bf16",
+      name_of_compute(trainee.compute_type),
       config.shard.gradient_checkpointing ? "checkpointed" : "kept"));
 }
 
@@ -99,19 +107,21 @@ void introduce(const config::RunConfig& config, Trainee& trainee, const Datasets
   describe_weights(config, trainee, trainer);
   trainer.say(
       fmt::format("{} rank{} ({}), {}, {} rows of {} tokens, {} steps of {} rows, masters fp32, "
-                  "computing in {}",
+                  "computing in {} on {}",
                   mesh.world->size(), mesh.world->size() == 1 ? "" : "s", mesh.world->transport(),
                   config.shard.sharding_strategy, datasets.train.size(),
                   datasets.train.stats().num_tokens, trainer.plan().max_steps,
                   config.train.per_device_train_batch_size * mesh.world->size() *
                       config.train.gradient_accumulation_steps,
-                  trainee.compute_type == at::kFloat ? "fp32" : "bf16"));
+                  name_of_compute(trainee.compute_type),
+                  trainee.store->options().device.is_cuda() ? trainee.store->options().device.str()
+                                                            : "the CPU"));
   if (config.shard.bf16 && trainee.compute_type == at::kFloat) {
     trainer.say(
         "bf16: this CPU has no bf16 arithmetic, computing in fp32 instead (faster here, and "
         "more exact)");
   }
-  if (config.shard.fp16) {
+  if (config.shard.fp16 && trainee.compute_type == at::kFloat) {
     trainer.say(
         "fp16: weights are rounded to fp16 when they are gathered, products are computed in fp32");
   }
@@ -120,8 +130,12 @@ void introduce(const config::RunConfig& config, Trainee& trainee, const Datasets
         "{}: all ranks are in one shard group, which is {} here", config.shard.sharding_strategy,
         config.shard.sharding_strategy == "HYBRID_SHARD" ? "FULL_SHARD" : "SHARD_GRAD_OP"));
   }
-  for (const std::string& line : describe_load_memory(trainee.load_memory)) trainer.say(line);
-  for (const std::string& line : describe_offload(config.shard, trainee.offload)) trainer.say(line);
+  for (const std::string& line :
+       describe_load_memory(trainee.load_memory, trainee.store->options().device))
+    trainer.say(line);
+  for (const std::string& line :
+       describe_offload(config.shard, trainee.offload, trainee.store->options().homes_on_host))
+    trainer.say(line);
   for (const std::string& note : datasets.notes) trainer.say(note);
   for (const std::string& line : describe_losses(datasets.train.stats(), config.data)) {
     trainer.say(line);
@@ -174,6 +188,67 @@ class PreparationLine {
   std::chrono::steady_clock::time_point last_;
 };
 
+// What a run is told, once its ranks have met.
+struct RunOrder {
+  const config::RunConfig& config;
+  const std::string& settings_text;
+  const Output& output;
+  bool writes_results;
+  at::Device device;
+};
+
+// Memory of a GPU that does not suffice becomes an error with the plan beside what was in use.
+template <typename Work>
+RunResult explaining_memory(const std::optional<MemoryWatch>& watch, at::Device device,
+                            const Work& work) {
+  try {
+    return work();
+  } catch (const c10::OutOfMemoryError& error) {
+    if (!device.is_cuda()) throw;
+    const memory::DeviceMemory found = memory::device_memory(device);
+    const std::string request = error.what_without_backtrace();
+    throw OutOfMemoryError(
+        "memory of {}: found {} in tensors, {} with what the allocator kept and {} free of {} when "
+        "another was asked for ({}), expected {}; lower per_device_train_batch_size or max_length, "
+        "turn on gradient_checkpointing, quantise the base, or use more ranks",
+        device.str(), memory::size_text(found.allocated), memory::size_text(found.reserved_peak),
+        memory::size_text(found.free), memory::size_text(found.total),
+        request.substr(0, request.find(". ")),
+        watch ? "what was planned (" + watch->planned_line() + ")" : "what rank 0 planned");
+  }
+}
+
+RunResult train(const RunOrder& order, comm::Mesh& mesh, const Datasets& datasets,
+                comm::Group& saving, std::optional<MemoryWatch>& watch, Status& status) {
+  const config::RunConfig& config = order.config;
+  status.set_phase("loading the model");
+  const std::unique_ptr<Trainee> trainee = assemble(config, mesh, target_of(order.device));
+  Trainer trainer(config, order.settings_text, *trainee, datasets, saving, order.output);
+  introduce(config, *trainee, datasets, trainer);
+  if (watch) {
+    trainer.say(watch->planned_line());
+    watch->start(*trainee, trainer);
+  }
+  if (wants_rehearsal(config, *trainee, datasets, trainer.plan(), trainer.global_step())) {
+    for (const std::string& line : rehearse(config, *trainee, datasets, trainer)) trainer.say(line);
+  }
+
+  RunResult result;
+  result.train_loss = trainer.run();
+  result.global_step = trainer.global_step();
+  result.output_dir = config.train.output_dir;
+  trainer.say(traffic_line(trainee->store->mesh()));
+  result.is_stopped = trainer.is_stopped();
+  if (result.is_stopped || !order.writes_results) return result;
+  status.set_phase("writing the result");
+  write_results(config, *trainee, datasets, trainer);
+  if (watch) {
+    trainer.say(watch->measured_line());
+    if (const std::string line = watch->steady_line(); !line.empty()) trainer.say(line);
+  }
+  return result;
+}
+
 RunResult run(const config::RunConfig& config, const launch::RankEnvironment& environment,
               const std::string& settings_text, const std::string& settings_hash,
               const Output& output, bool writes_results) {
@@ -184,7 +259,9 @@ RunResult run(const config::RunConfig& config, const launch::RankEnvironment& en
   Status unseen;
   Status& status = output.status != nullptr ? *output.status : unseen;
   status.set_phase("meeting the other ranks");
-  comm::Rendezvous rendezvous(rendezvous_options(config, environment, status));
+  const comm::RendezvousOptions meeting = rendezvous_options(config, environment, status);
+  open_device(config, meeting.device);
+  comm::Rendezvous rendezvous(meeting);
   rendezvous.require_same("settings", settings_hash);
   comm::Mesh mesh = comm::make_mesh(rendezvous, shape);
 
@@ -214,34 +291,12 @@ RunResult run(const config::RunConfig& config, const launch::RankEnvironment& en
   // Only rank 0 tells; the others hold as much.
   std::optional<MemoryWatch> watch;
   if (environment.rank == 0) {
-    watch.emplace(config, mesh, environment.local_world_size, datasets);
+    watch.emplace(config, mesh, environment.local_world_size, datasets, meeting.device);
   }
-  status.set_phase("loading the model");
-  const std::unique_ptr<Trainee> trainee = assemble(config, mesh);
-  Trainer trainer(config, settings_text, *trainee, datasets, *saving, output);
-  introduce(config, *trainee, datasets, trainer);
-  if (watch) {
-    trainer.say(watch->planned_line());
-    watch->start(*trainee, trainer);
-  }
-  if (wants_rehearsal(config, *trainee, datasets, trainer.plan(), trainer.global_step())) {
-    for (const std::string& line : rehearse(config, *trainee, datasets, trainer)) trainer.say(line);
-  }
-
-  RunResult result;
-  result.train_loss = trainer.run();
-  result.global_step = trainer.global_step();
-  result.output_dir = config.train.output_dir;
-  trainer.say(traffic_line(trainee->store->mesh()));
-  result.is_stopped = trainer.is_stopped();
-  if (result.is_stopped || !writes_results) return result;
-  status.set_phase("writing the result");
-  write_results(config, *trainee, datasets, trainer);
-  if (watch) {
-    trainer.say(watch->measured_line());
-    if (const std::string line = watch->steady_line(); !line.empty()) trainer.say(line);
-  }
-  return result;
+  return explaining_memory(watch, meeting.device, [&] {
+    return train({config, settings_text, output, writes_results, meeting.device}, mesh, datasets,
+                 *saving, watch, status);
+  });
 }
 
 }  // namespace

@@ -52,6 +52,12 @@ int gathered_at_once(const std::string& limit) {
 
 }  // namespace
 
+bool offloads_to_host(const config::ShardConfig& config) {
+  // Gradients and moments follow parameters that rest in files: the update is the CPU's then.
+  return config.offload_params || config.offload_param_device != "none" ||
+         config.offload_optimizer_device != "none";
+}
+
 comm::MeshShape mesh_shape(const config::ShardConfig& config, int world_size,
                            int local_world_size) {
   const Strategy& strategy = strategy_of(config);
@@ -101,6 +107,7 @@ shard::ScheduleOptions schedule_options(const config::ShardConfig& config) {
 shard::StoreOptions store_options(const config::ShardConfig& config, const Target& target) {
   shard::StoreOptions options;
   options.device = target.device;
+  options.homes_on_host = target.device.is_cuda() && offloads_to_host(config);
   // Without arithmetic in a 16-bit type its values are widened where they arrive.
   options.compute_type = config.bf16 && target.has_bf16   ? at::kBFloat16
                          : config.fp16 && target.has_fp16 ? at::kHalf

@@ -24,6 +24,9 @@ struct Target {
   bool has_fp16 = false;  // no kernel of the CPU computes in it
 };
 
+// Whether homes rest in host memory where a GPU computes.
+bool offloads_to_host(const config::ShardConfig& config);
+
 // Types of arithmetic, of what is gathered and of what is reduced, and the wrap policy.
 shard::StoreOptions store_options(const config::ShardConfig& config, const Target& target = {});
 

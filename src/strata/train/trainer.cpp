@@ -9,11 +9,13 @@
 #include "strata/comm/agreement.h"
 #include "strata/config/derived.h"
 #include "strata/data/collate.h"
+#include "strata/memory/device_probe.h"
 #include "strata/optim/adamw.h"
 #include "strata/optim/lr_schedule.h"
 #include "strata/train/batch_tensors.h"
 #include "strata/train/evaluate.h"
 #include "strata/train/resume.h"
+#include "strata/train/step_profile.h"
 
 namespace strata::train {
 namespace {
@@ -189,7 +191,12 @@ double Trainer::run() {
     if (saver_) report_save(saver_->poll(), /*must_hold=*/false);
     if (status_ != nullptr) status_->set_step(step_ + 1);
     const comm::SentBytes sent = comm::sent_bytes(trainee_.store->mesh());
+    std::optional<StepProfile> profile;
+    if (is_main() && step_ + 1 == config_.train.profile_step) {
+      profile.emplace(trainee_.store->options().device);
+    }
     std::optional<StepOutcome> outcome = train_step();
+    if (profile) profile->finish(fs::path(config_.train.output_dir) / "profile.json");
     if (!outcome) {
       stop();
       return 0;
@@ -356,10 +363,13 @@ void Trainer::account(const StepOutcome& outcome) {
 }
 
 Json Trainer::machine_readings() const {
-  return Json{{"tokens_per_second", tokens_per_second_},
-              {"elapsed_seconds", seconds_since_launch()},
-              {"peak_rss_mb", peak_rss_mb()},
-              {"device_memory_mb", 0.0}};
+  return Json{
+      {"tokens_per_second", tokens_per_second_},
+      {"elapsed_seconds", seconds_since_launch()},
+      {"peak_rss_mb", peak_rss_mb()},
+      {"device_memory_mb",
+       static_cast<double>(memory::device_memory(trainee_.store->options().device).allocated_peak) /
+           1e6}};
 }
 
 void Trainer::log_step(const StepOutcome& outcome) {

@@ -6,6 +6,7 @@
 
 #include <cmath>
 
+#include "devices.h"
 #include "reference.h"
 #include "strata/ops/adamw.h"
 #include "strata/ops/attention.h"
@@ -21,17 +22,23 @@
 namespace strata::ops {
 namespace {
 
-at::Tensor random(at::IntArrayRef shape, at::ScalarType type, double scale = 1.0) {
-  return (at::randn(shape, at::kDouble) * scale).to(type);
-}
+// Of one device; the same values on every device.
+struct Maker {
+  at::ScalarType type;
+  at::Device device;
+  at::Tensor random(at::IntArrayRef shape, double scale = 1.0) const {
+    return (at::randn(shape, at::kDouble) * scale).to(type).to(device);
+  }
+  at::Tensor integers(int64_t below, int64_t count) const {
+    return at::randint(below, {count}, at::kLong).to(device);
+  }
+};
 
-// A leaf in double with the same values.
-at::Tensor leaf(const at::Tensor& x) {
-  return x.detach().to(at::kDouble).clone().set_requires_grad(true);
-}
+// A leaf in double on the CPU with the same values.
+at::Tensor leaf(const at::Tensor& x) { return wide(x).clone().set_requires_grad(true); }
 
 double weighted(const at::Tensor& y, const at::Tensor& dy) {
-  return (y.to(at::kDouble) * dy.to(at::kDouble)).sum().item<double>();
+  return (wide(y) * wide(dy)).sum().item<double>();
 }
 
 double bytes_of(std::initializer_list<at::Tensor> tensors) {
@@ -40,22 +47,24 @@ double bytes_of(std::initializer_list<at::Tensor> tensors) {
   return bytes;
 }
 
-OpCase rms_norm_case(const OpSize& size, at::ScalarType type) {
-  const at::Tensor x = random({size.rows, size.columns}, type);
-  const at::Tensor weight = random({size.columns}, type);
+OpCase rms_norm_case(const OpSize& size, at::ScalarType type, at::Device device) {
+  const Maker make{type, device};
+  const at::Tensor x = make.random({size.rows, size.columns});
+  const at::Tensor weight = make.random({size.columns});
   const at::Tensor y = reference::rms_norm(leaf(x), leaf(weight), 1e-6);
   return {.comparisons = {{"y", rms_norm(x, weight, 1e-6).y, y}},
           .run = [=] { rms_norm(x, weight, 1e-6); },
           .bytes = 2 * bytes_of({x})};
 }
 
-OpCase rms_norm_backward_case(const OpSize& size, at::ScalarType type) {
-  const at::Tensor x = random({size.rows, size.columns}, type), dy = random(x.sizes(), type);
-  const at::Tensor weight = random({size.columns}, type), residual = random(x.sizes(), type);
+OpCase rms_norm_backward_case(const OpSize& size, at::ScalarType type, at::Device device) {
+  const Maker make{type, device};
+  const at::Tensor x = make.random({size.rows, size.columns}), dy = make.random(x.sizes());
+  const at::Tensor weight = make.random({size.columns}), residual = make.random(x.sizes());
   const at::Tensor x64 = leaf(x), w64 = leaf(weight);
-  torch::autograd::backward({reference::rms_norm(x64, w64, 1e-6)}, {dy.to(at::kDouble)});
+  torch::autograd::backward({reference::rms_norm(x64, w64, 1e-6)}, {wide(dy)});
   const at::Tensor rstd = rms_norm(x, weight, 1e-6).rstd;
-  const at::Tensor dweight = at::full({size.columns}, 7.0, type), added = at::full_like(weight, 1);
+  const at::Tensor dweight = at::full_like(weight, 7), added = at::full_like(weight, 1);
   const at::Tensor dx = rms_norm_backward(dy, x, weight, rstd, dweight, 0);
   const at::Tensor both = rms_norm_backward_add(dy, x, weight, rstd, added, 1, residual);
   const at::Tensor frozen = rms_norm_backward(dy, x, weight, rstd, at::Tensor(), 0);
@@ -64,7 +73,7 @@ OpCase rms_norm_backward_case(const OpSize& size, at::ScalarType type) {
   };
   return {.comparisons = {{"dx", dx, x64.grad()},
                           {"dx of a frozen weight", frozen, x64.grad()},
-                          {"dx + residual", both, x64.grad() + residual.to(at::kDouble)},
+                          {"dx + residual", both, x64.grad() + wide(residual)},
                           {"dweight", dweight, w64.grad()},
                           {"dweight added", added, w64.grad() + 1}},
           .slopes = {{"x", x, dx, [=](const at::Tensor& v) { return value(v, weight); }},
@@ -74,24 +83,26 @@ OpCase rms_norm_backward_case(const OpSize& size, at::ScalarType type) {
 }
 
 // Rows are tokens, columns channels of a head, third heads; a view into a wider buffer.
-OpCase rope_case(const OpSize& size, at::ScalarType type) {
-  const at::Tensor buffer = random({size.rows, size.third + 2, size.columns}, type);
+OpCase rope_case(const OpSize& size, at::ScalarType type, at::Device device) {
+  const Maker make{type, device};
+  const at::Tensor buffer = make.random({size.rows, size.third + 2, size.columns});
   const at::Tensor x = buffer.narrow(1, 1, size.third);
   const at::Tensor angles = at::randn({size.rows, size.columns / 2}, at::kDouble) * 3;
-  const at::Tensor cos = angles.cos().to(at::kFloat), sin = angles.sin().to(at::kFloat);
-  const at::Tensor expected = reference::rope(x.to(at::kDouble), angles.cos(), angles.sin());
+  const at::Tensor cos = angles.cos().to(at::kFloat).to(device);
+  const at::Tensor sin = angles.sin().to(at::kFloat).to(device);
+  const at::Tensor expected = reference::rope(wide(x), angles.cos(), angles.sin());
   const auto turned = [=](const at::Tensor& v, bool inverse) {
     const at::Tensor copy = v.clone();
     apply_rope_(copy, cos, sin, inverse);
     return copy;
   };
-  const at::Tensor before = buffer.clone(), original = x.clone(), dy = random(x.sizes(), type);
+  const at::Tensor before = buffer.clone(), original = x.clone(), dy = make.random(x.sizes());
   apply_rope_(x, cos, sin, /*inverse=*/false);
   const at::Tensor outside = at::cat({buffer.narrow(1, 0, 1), buffer.narrow(1, size.third + 1, 1)});
   const at::Tensor same = at::cat({before.narrow(1, 0, 1), before.narrow(1, size.third + 1, 1)});
   return {.comparisons = {{"y", x.clone(), expected},
-                          {"turned back", turned(x, true), original.to(at::kDouble)},
-                          {"neighbours", outside, same.to(at::kDouble)}},
+                          {"turned back", turned(x, true), wide(original)},
+                          {"neighbours", outside, wide(same)}},
           .slopes = {{"x", original, turned(dy, true),
                       [=](const at::Tensor& v) { return weighted(turned(v, false), dy); }}},
           .run = [=] { apply_rope_(x, cos, sin, /*inverse=*/false); },
@@ -99,8 +110,9 @@ OpCase rope_case(const OpSize& size, at::ScalarType type) {
 }
 
 // Gate and up are halves of one buffer.
-OpCase swiglu_case(const OpSize& size, at::ScalarType type) {
-  const at::Tensor fused = random({size.rows, 2 * size.columns}, type, 3.0);
+OpCase swiglu_case(const OpSize& size, at::ScalarType type, at::Device device) {
+  const Maker make{type, device};
+  const at::Tensor fused = make.random({size.rows, 2 * size.columns}, 3.0);
   const at::Tensor gate = fused.narrow(1, 0, size.columns);
   const at::Tensor up = fused.narrow(1, size.columns, size.columns);
   return {.comparisons = {{"y", swiglu(gate, up), reference::swiglu(leaf(gate), leaf(up))}},
@@ -108,11 +120,12 @@ OpCase swiglu_case(const OpSize& size, at::ScalarType type) {
           .bytes = 1.5 * bytes_of({fused})};
 }
 
-OpCase swiglu_backward_case(const OpSize& size, at::ScalarType type) {
-  const at::Tensor gate = random({size.rows, size.columns}, type, 3.0);
-  const at::Tensor up = random(gate.sizes(), type), dy = random(gate.sizes(), type);
+OpCase swiglu_backward_case(const OpSize& size, at::ScalarType type, at::Device device) {
+  const Maker make{type, device};
+  const at::Tensor gate = make.random({size.rows, size.columns}, 3.0);
+  const at::Tensor up = make.random(gate.sizes()), dy = make.random(gate.sizes());
   const at::Tensor g64 = leaf(gate), u64 = leaf(up);
-  torch::autograd::backward({reference::swiglu(g64, u64)}, {dy.to(at::kDouble)});
+  torch::autograd::backward({reference::swiglu(g64, u64)}, {wide(dy)});
   at::Tensor dgate = at::empty_like(gate), dup = at::empty_like(up);
   swiglu_backward(dy, gate, up, dgate, dup);
   at::Tensor own_gate = gate.clone(), own_up = up.clone();
@@ -129,8 +142,9 @@ OpCase swiglu_backward_case(const OpSize& size, at::ScalarType type) {
           .bytes = 5 * bytes_of({gate})};
 }
 
-OpCase cross_entropy_case(const OpSize& size, at::ScalarType type) {
-  const at::Tensor logits = random({size.rows, size.columns}, type, 4.0);
+OpCase cross_entropy_case(const OpSize& size, at::ScalarType type, at::Device device) {
+  const Maker make{type, device};
+  const at::Tensor logits = make.random({size.rows, size.columns}, 4.0);
   const at::Tensor targets = at::randint(size.columns, {size.rows}, at::kLong);
   if (size.rows > 2) targets[1] = -100;
   const at::Tensor logits64 = leaf(logits), used = targets != -100;
@@ -139,7 +153,7 @@ OpCase cross_entropy_case(const OpSize& size, at::ScalarType type) {
   const at::Tensor loss = -(picked * used).sum();
   torch::autograd::backward({loss * 0.125});
   const at::Tensor entropy = -((log_p.exp() * log_p).sum(-1) * used).sum();
-  const at::Tensor correct = ((logits.argmax(-1) == targets) & used).sum();
+  const at::Tensor correct = ((wide(logits).argmax(-1) == targets) & used).sum();
   const at::Tensor own = logits.clone();
   const CrossEntropySums plain = cross_entropy_(own, targets, 0.125f, /*want_gradient=*/false);
   const at::Tensor untouched = own.clone();
@@ -151,7 +165,7 @@ OpCase cross_entropy_case(const OpSize& size, at::ScalarType type) {
                           {"correct", scalar(sums.correct), correct.to(at::kDouble)},
                           {"tokens", scalar(static_cast<double>(sums.tokens)),
                            used.sum().to(at::kDouble)},
-                          {"logits left alone", untouched, logits.to(at::kDouble)},
+                          {"logits left alone", untouched, wide(logits)},
                           {"dlogits", own, logits64.grad()}},
           .slopes = {{"logits", logits, own,
                       [=](const at::Tensor& v) {
@@ -162,22 +176,24 @@ OpCase cross_entropy_case(const OpSize& size, at::ScalarType type) {
 }
 
 // Third: the vocabulary.
-OpCase embedding_case(const OpSize& size, at::ScalarType type) {
-  const at::Tensor weight = random({size.third, size.columns}, type);
-  const at::Tensor ids = at::randint(size.third, {size.rows}, at::kLong);
-  const at::Tensor expected = weight.to(at::kDouble).index_select(0, ids);
+OpCase embedding_case(const OpSize& size, at::ScalarType type, at::Device device) {
+  const Maker make{type, device};
+  const at::Tensor weight = make.random({size.third, size.columns});
+  const at::Tensor ids = make.integers(size.third, size.rows);
+  const at::Tensor expected = wide(weight).index_select(0, ids.cpu());
   return {.comparisons = {{"y", ops::embedding(weight, ids), expected}},
           .run = [=] { ops::embedding(weight, ids); },
           .bytes = 2 * bytes_of({expected.to(type)})};
 }
 
-OpCase embedding_backward_case(const OpSize& size, at::ScalarType type) {
-  const at::Tensor dy = random({size.rows, size.columns}, type);
-  const at::Tensor weight = random({size.third, size.columns}, type);
-  const at::Tensor ids = at::randint(size.third, {size.rows}, at::kLong);
+OpCase embedding_backward_case(const OpSize& size, at::ScalarType type, at::Device device) {
+  const Maker make{type, device};
+  const at::Tensor dy = make.random({size.rows, size.columns});
+  const at::Tensor weight = make.random({size.third, size.columns});
+  const at::Tensor ids = make.integers(size.third, size.rows);
   const at::Tensor expected =
-      at::zeros(weight.sizes(), at::kDouble).index_add(0, ids, dy.to(at::kDouble));
-  at::Tensor written = at::full(weight.sizes(), 3.0, at::kFloat), added = at::ones_like(weight);
+      at::zeros(weight.sizes(), at::kDouble).index_add(0, ids.cpu(), wide(dy));
+  at::Tensor written = at::full_like(weight, 3.0, at::kFloat), added = at::ones_like(weight);
   embedding_backward(dy, ids, written, 0);
   embedding_backward(dy, ids, added, 1);
   return {.comparisons = {{"dweight", written, expected}, {"dweight added", added, expected + 1}},
@@ -188,13 +204,15 @@ OpCase embedding_backward_case(const OpSize& size, at::ScalarType type) {
 }
 
 // The mask is what the op makes of ones; its statistics have tests of their own.
-OpCase dropout_case(const OpSize& size, at::ScalarType type) {
-  const at::Tensor x = random({size.rows, size.columns}, type), dy = random(x.sizes(), type);
-  const at::Tensor keys = at::randint(1 << 30, {size.rows}, at::kLong);
-  const at::Tensor kept = ops::dropout(at::ones(x.sizes(), at::kFloat), 0.3, keys, 5) != 0;
+OpCase dropout_case(const OpSize& size, at::ScalarType type, at::Device device) {
+  const Maker make{type, device};
+  const at::Tensor x = make.random({size.rows, size.columns}), dy = make.random(x.sizes());
+  const at::Tensor keys = make.integers(1 << 30, size.rows);
+  const at::Tensor ones = at::ones_like(x, at::kFloat);
+  const at::Tensor kept = ops::dropout(ones, 0.3, keys, 5).cpu() != 0;
   const at::Tensor dx = dropout_backward(dy, 0.3, keys, 5);
-  return {.comparisons = {{"y", ops::dropout(x, 0.3, keys, 5), x.to(at::kDouble) * kept / 0.7},
-                          {"dx", dx, dy.to(at::kDouble) * kept / 0.7}},
+  return {.comparisons = {{"y", ops::dropout(x, 0.3, keys, 5), wide(x) * kept / 0.7},
+                          {"dx", dx, wide(dy) * kept / 0.7}},
           .slopes = {{"x", x, dx,
                       [=](const at::Tensor& v) {
                         return weighted(ops::dropout(v, 0.3, keys, 5), dy);
@@ -203,9 +221,10 @@ OpCase dropout_case(const OpSize& size, at::ScalarType type) {
           .bytes = 2 * bytes_of({x})};
 }
 
-OpCase adamw_case(const OpSize& size, at::ScalarType type) {
-  const at::Tensor p = random({size.rows}, type), g = random({size.rows}, type);
-  const at::Tensor m = random({size.rows}, type, 0.1), v = random({size.rows}, type, 0.1).square_();
+OpCase adamw_case(const OpSize& size, at::ScalarType type, at::Device device) {
+  const Maker make{type, device};
+  const at::Tensor p = make.random({size.rows}), g = make.random({size.rows});
+  const at::Tensor m = make.random({size.rows}, 0.1), v = make.random({size.rows}, 0.1).square_();
   const AdamWStep o{.learning_rate = 0.01,
                     .beta1 = 0.9,
                     .beta2 = 0.999,
@@ -213,11 +232,11 @@ OpCase adamw_case(const OpSize& size, at::ScalarType type) {
                     .weight_decay = 0.1,
                     .step = 7,
                     .grad_scale = 0.5f};
-  const at::Tensor g64 = g.to(at::kDouble) * 0.5;
-  const at::Tensor m64 = m.to(at::kDouble) * o.beta1 + g64 * (1 - o.beta1);
-  const at::Tensor v64 = v.to(at::kDouble) * o.beta2 + g64.square() * (1 - o.beta2);
+  const at::Tensor g64 = wide(g) * 0.5;
+  const at::Tensor m64 = wide(m) * o.beta1 + g64 * (1 - o.beta1);
+  const at::Tensor v64 = wide(v) * o.beta2 + g64.square() * (1 - o.beta2);
   const at::Tensor root = v64.sqrt() / std::sqrt(1 - std::pow(o.beta2, 7)) + o.eps;
-  const at::Tensor p64 = p.to(at::kDouble) * (1 - o.learning_rate * o.weight_decay) -
+  const at::Tensor p64 = wide(p) * (1 - o.learning_rate * o.weight_decay) -
                          o.learning_rate / (1 - std::pow(o.beta1, 7)) * m64 / root;
   adamw_(p, g, m, v, o);
   return {.comparisons = {{"param", p.clone(), p64},
@@ -227,23 +246,25 @@ OpCase adamw_case(const OpSize& size, at::ScalarType type) {
           .bytes = 7 * bytes_of({p})};
 }
 
-OpCase square_sum_case(const OpSize& size, at::ScalarType type) {
-  const at::Tensor x = random({size.rows}, type);
-  return {.comparisons = {{"sum", at::full({}, square_sum(x), at::kDouble),
-                           x.to(at::kDouble).square().sum()}},
-          .run = [=] { square_sum(x); },
-          .bytes = bytes_of({x})};
+OpCase square_sum_case(const OpSize& size, at::ScalarType type, at::Device device) {
+  const Maker make{type, device};
+  const at::Tensor x = make.random({size.rows});
+  return {
+      .comparisons = {{"sum", at::full({}, square_sum(x), at::kDouble), wide(x).square().sum()}},
+      .run = [=] { square_sum(x); },
+      .bytes = bytes_of({x})};
 }
 
 // y = x w^T [rows, columns] over `third`, and both gradients.
-OpCase matmul_case(const OpSize& size, at::ScalarType type) {
-  const at::Tensor x = random({size.rows, size.third}, type);
-  const at::Tensor w = random({size.columns, size.third}, type);
-  const at::Tensor dy = random({size.rows, size.columns}, type);
+OpCase matmul_case(const OpSize& size, at::ScalarType type, at::Device device) {
+  const Maker make{type, device};
+  const at::Tensor x = make.random({size.rows, size.third});
+  const at::Tensor w = make.random({size.columns, size.third});
+  const at::Tensor dy = make.random({size.rows, size.columns});
   const at::Tensor x64 = leaf(x), w64 = leaf(w);
   const at::Tensor y64 = at::mm(x64, w64.t());
-  torch::autograd::backward({y64}, {dy.to(at::kDouble)});
-  const at::Tensor dx = ops::matmul(dy, w), dw = at::empty(w.sizes(), at::kFloat);
+  torch::autograd::backward({y64}, {wide(dy)});
+  const at::Tensor dx = ops::matmul(dy, w), dw = at::empty_like(w, at::kFloat);
   matmul_into(dw, dy, x, {.a = true}, 0);
   const at::Tensor y = at::empty(dy.sizes(), dy.options());
   return {.comparisons = {{"y", ops::matmul(x, w, {.b = true}), y64},
@@ -265,7 +286,7 @@ struct AttentionInput {
   std::vector<int64_t> offsets;
   double scale, pairs;
 };
-AttentionInput attention_input(const OpSize& size, at::ScalarType type) {
+AttentionInput attention_input(const OpSize& size, const Maker& make) {
   const int64_t kv = (size.third + 1) / 2, cut = size.rows / 3;
   double pairs = 0;
   const std::vector<int64_t> offsets = {0, cut, cut, size.rows};
@@ -273,17 +294,18 @@ AttentionInput attention_input(const OpSize& size, at::ScalarType type) {
     const double length = static_cast<double>(offsets[d + 1] - offsets[d]);
     pairs += length * (length + 1) / 2 * static_cast<double>(size.third);
   }
-  return {random({size.rows, size.third, size.columns}, type),
-          random({size.rows, kv, size.columns}, type),
-          random({size.rows, kv, size.columns}, type),
-          random({size.rows, size.third, size.columns}, type),
+  return {make.random({size.rows, size.third, size.columns}),
+          make.random({size.rows, kv, size.columns}),
+          make.random({size.rows, kv, size.columns}),
+          make.random({size.rows, size.third, size.columns}),
           offsets,
           1 / std::sqrt(static_cast<double>(size.columns)),
           pairs};
 }
 
-OpCase attention_case(const OpSize& size, at::ScalarType type) {
-  const AttentionInput in = attention_input(size, type);
+OpCase attention_case(const OpSize& size, at::ScalarType type, at::Device device) {
+  const Maker make{type, device};
+  const AttentionInput in = attention_input(size, make);
   const reference::Attention expected =
       reference::attention(leaf(in.q), leaf(in.k), leaf(in.v), in.offsets, in.scale);
   const AttentionResult found = attention(in.q, in.k, in.v, in.offsets, in.scale);
@@ -293,11 +315,12 @@ OpCase attention_case(const OpSize& size, at::ScalarType type) {
           .flops = 4 * static_cast<double>(size.columns) * in.pairs};
 }
 
-OpCase attention_backward_case(const OpSize& size, at::ScalarType type) {
-  const AttentionInput in = attention_input(size, type);
+OpCase attention_backward_case(const OpSize& size, at::ScalarType type, at::Device device) {
+  const Maker make{type, device};
+  const AttentionInput in = attention_input(size, make);
   const at::Tensor q64 = leaf(in.q), k64 = leaf(in.k), v64 = leaf(in.v);
   torch::autograd::backward({reference::attention(q64, k64, v64, in.offsets, in.scale).out},
-                            {in.dout.to(at::kDouble)});
+                            {wide(in.dout)});
   const AttentionResult r = attention(in.q, in.k, in.v, in.offsets, in.scale);
   const auto backward = [=] {
     return attention_backward(in.dout, in.q, in.k, in.v, r.out, r.lse, in.offsets, in.scale);

@@ -38,12 +38,15 @@ struct OpCase {
   double flops = 0;                // where they matter more than the bytes
 };
 
+// On which device a case is made; what is expected is computed on the CPU.
+using MakeCase = OpCase (*)(const OpSize&, at::ScalarType, at::Device);
+
 struct OpRow {
   std::string name;
   std::vector<at::ScalarType> types;
   std::vector<OpSize> sizes;
   OpSize timed;
-  std::function<OpCase(const OpSize&, at::ScalarType)> make;
+  MakeCase make;
 };
 
 std::span<const OpRow> op_table();

@@ -58,8 +58,8 @@ inline Attention attention(const at::Tensor& q, const at::Tensor& k, const at::T
 // max |a - b| relative to max |b| (or 1e-30 where b is zero throughout).
 inline double relative_error(const at::Tensor& a, const at::Tensor& b) {
   if (b.numel() == 0) return a.numel() == 0 ? 0 : std::numeric_limits<double>::infinity();
-  const at::Tensor x = a.detach().to(at::kDouble);
-  const at::Tensor y = b.detach().to(at::kDouble);
+  const at::Tensor x = a.detach().cpu().to(at::kDouble);
+  const at::Tensor y = b.detach().cpu().to(at::kDouble);
   const double difference = (x - y).abs().max().item<double>();
   if (std::isnan(difference)) return std::numeric_limits<double>::infinity();
   return difference / std::max(y.abs().max().item<double>(), 1e-30);

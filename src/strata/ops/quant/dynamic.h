@@ -5,6 +5,10 @@
 
 #include <ATen/core/Tensor.h>
 
+namespace strata::ops {
+struct AdamWStep;
+}
+
 namespace strata::ops::quant {
 
 inline constexpr int64_t kStateBlock = 256;
@@ -14,6 +18,13 @@ inline constexpr int64_t kStateBlock = 256;
 void encode_state(const at::Tensor& x, bool is_signed, at::Tensor codes, at::Tensor scales);
 // The inverse, into x.
 void decode_state(const at::Tensor& codes, const at::Tensor& scales, bool is_signed, at::Tensor x);
+
+// One AdamW update (ops/adamw.h) whose moments rest in 8 bits; on a GPU one pass over memory.
+struct State8Bit {
+  at::Tensor codes, scales;
+};
+void adamw_8bit_(at::Tensor param, const at::Tensor& grad, const State8Bit& exp_avg,
+                 const State8Bit& exp_avg_sq, const AdamWStep& options);
 
 // The code of 0 in the map: what state starts from.
 uint8_t code_of_zero(bool is_signed);

@@ -36,6 +36,17 @@ RowCodes encode_rows(const at::Tensor& x, double threshold) {
   return result;
 }
 
+// a b^T in int32. cuBLAS wants more than 16 rows, and multiples of 8 everywhere.
+at::Tensor int_product(const at::Tensor& a, const at::Tensor& b) {
+  if (!a.is_cuda()) return at::_int_mm(a, b.t());
+  const auto missing = [](int64_t size) { return (8 - size % 8) % 8; };
+  const int64_t rows = std::max<int64_t>(a.size(0) + missing(a.size(0)), 24) - a.size(0);
+  const int64_t inner = missing(a.size(1)), columns = missing(b.size(0));
+  const at::Tensor left = at::constant_pad_nd(a, {0, inner, 0, rows});
+  const at::Tensor right = inner + columns > 0 ? at::constant_pad_nd(b, {0, inner, 0, columns}) : b;
+  return at::_int_mm(left, right.t()).narrow(0, 0, a.size(0)).narrow(1, 0, b.size(0));
+}
+
 }  // namespace
 
 at::Tensor int8_product(const at::Tensor& x, const QuantizedMatrix& weight, double threshold) {
@@ -49,7 +60,7 @@ at::Tensor int8_product(const at::Tensor& x, const QuantizedMatrix& weight, doub
   const at::Tensor codes = weight.codes().view(at::kChar).view({weight.rows, weight.columns});
   const at::Tensor scales = weight.scales();
   const RowCodes rows = encode_rows(x, threshold);
-  at::Tensor y = at::_int_mm(rows.codes, codes.t()).to(at::kFloat);
+  at::Tensor y = int_product(rows.codes, codes).to(at::kFloat);
   y.mul_(rows.scales.unsqueeze(1) * scales.unsqueeze(0)).mul_(kPerProduct);
   y = y.to(x.scalar_type());
   if (!rows.columns.defined()) return y;

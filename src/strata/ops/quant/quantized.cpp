@@ -5,11 +5,17 @@
 #include <ATen/Parallel.h>
 #include <c10/util/ParallelGuard.h>
 
+#include <algorithm>
+#include <bit>
+
 #include "strata/base/activity_timer.h"
+#include "strata/libtorch/planned_device.h"
 #include "strata/ops/check.h"
 #include "strata/ops/cpu_kernels.h"
+#include "strata/ops/current_stream.h"
 #include "strata/ops/matmul.h"
 #include "strata/ops/quant/kernels.h"
+#include "strata/ops/quant/map_on_device.h"
 
 namespace strata::ops::quant {
 namespace {
@@ -72,6 +78,16 @@ at::Tensor resolved_scales(const QuantizedMatrix& matrix) {
   const at::Tensor codes = matrix.scales();
   at::Tensor scales = at::empty(codes.sizes(), codes.options().dtype(at::kFloat));
   if (codes.is_meta()) return scales;
+  if constexpr (kHasCuda) {
+    if (codes.is_cuda()) {
+      cuda::dequantize_dynamic(map_on_device(/*is_signed=*/true, codes.device()), kNestedBlock,
+                               codes.const_data_ptr<uint8_t>(),
+                               matrix.nested().const_data_ptr<float>(),
+                               matrix.mean().const_data_ptr<float>(), codes.numel(),
+                               scales.mutable_data_ptr<float>(), ops::cuda::current_stream(codes));
+      return scales;
+    }
+  }
   cpu::dequantize_dynamic(/*is_signed=*/true, kNestedBlock, codes.const_data_ptr<uint8_t>(),
                           matrix.nested().const_data_ptr<float>(), codes.numel(),
                           scales.mutable_data_ptr<float>());
@@ -88,6 +104,40 @@ void check(const QuantizedMatrix& matrix) {
 cpu::MatrixCodes codes_of(const QuantizedMatrix& matrix, const at::Tensor& scales) {
   return {matrix.format.kind, matrix.format.block, matrix.columns,
           matrix.bytes.const_data_ptr<uint8_t>(), scales.const_data_ptr<float>()};
+}
+
+cuda::MatrixCodes codes_on_device(const QuantizedMatrix& matrix, const at::Tensor& scales) {
+  cuda::MatrixCodes codes{
+      .is_int8 = matrix.format.kind == Kind::kInt8,
+      .block_shift = std::countr_zero(static_cast<uint64_t>(matrix.format.block)),
+      .rows = matrix.rows,
+      .columns = matrix.columns,
+      .codes = matrix.bytes.const_data_ptr<uint8_t>(),
+      .scales = scales.const_data_ptr<float>(),
+      .table = {}};
+  if (!codes.is_int8) std::ranges::copy(quant::codes_of(matrix.format.kind), codes.table);
+  return codes;
+}
+
+// For few rows of a decoder: the weight is read as codes and decoded in registers.
+bool multiplies_codes_on_device(const at::Tensor& c, const at::Tensor& a, const QuantizedMatrix& b,
+                                bool transposed, at::ScalarType compute) {
+  return kHasCuda && a.is_cuda() && transposed && a.scalar_type() == compute &&
+         c.scalar_type() == compute && a.size(0) <= cuda::kMostRowsOfSmallProduct &&
+         b.columns % 8 == 0 && a.stride(1) == 1 && c.stride(1) == 1;
+}
+
+void multiply_on_device(at::Tensor c, const at::Tensor& a, const QuantizedMatrix& b, float beta) {
+  const at::Tensor scales = resolved_scales(b);
+  cuda::multiply_few_rows(codes_on_device(b, scales),
+                          {.type = element_of("matmul", "a", a),
+                           .x = a.const_data_ptr(),
+                           .x_stride = a.stride(0),
+                           .y = c.mutable_data_ptr(),
+                           .y_stride = c.stride(0),
+                           .rows = a.size(0),
+                           .add = beta != 0},
+                          ops::cuda::current_stream(a));
 }
 
 // Rows at a time, so that 8-bit ranges stay within one.
@@ -144,9 +194,17 @@ at::Tensor dequantize(const QuantizedMatrix& matrix, at::ScalarType type) {
   const ActivityTimer timer(Activity::kMatrixProducts);
   at::Tensor dense =
       at::empty({matrix.rows, matrix.columns},
-                matrix.bytes.options().dtype(type == at::kBFloat16 ? type : at::kFloat));
+                matrix.bytes.options().dtype(
+                    type == at::kBFloat16 || is_for_cuda(matrix.bytes) ? type : at::kFloat));
   const at::Tensor scales = resolved_scales(matrix);
   if (dense.is_meta()) return dense.to(type);
+  if constexpr (kHasCuda) {
+    if (dense.is_cuda()) {
+      cuda::dequantize(codes_on_device(matrix, scales), element_of(kOp, "result", dense),
+                       dense.mutable_data_ptr(), ops::cuda::current_stream(dense));
+      return dense;
+    }
+  }
   const cpu::MatrixCodes codes = codes_of(matrix, scales);
   const Element element = element_of(kOp, "result", dense);
   const int64_t grain = std::max<int64_t>(1, 65536 / std::max<int64_t>(1, matrix.columns));
@@ -160,7 +218,13 @@ void matmul_into(at::Tensor c, const at::Tensor& a, const QuantizedMatrix& b, bo
                  float beta, at::ScalarType compute) {
   check(b);
   const ActivityTimer timer(Activity::kMatrixProducts);
-  const bool rounds = compute == at::kBFloat16;
+  if constexpr (kHasCuda) {
+    if (multiplies_codes_on_device(c, a, b, transposed, compute)) {
+      return multiply_on_device(c, a, b, beta);
+    }
+  }
+  // A GPU's products are libtorch's, of the decoded weight.
+  const bool rounds = compute == at::kBFloat16 || is_for_cuda(a);
   // Few rows: packing panels costs more than it saves; the products are libtorch's.
   constexpr int64_t kFewRows = 16, kFewColumns = 32;
   if (rounds || c.size(0) < kFewRows || c.size(1) < kFewColumns) {

@@ -1,0 +1,63 @@
+#!/usr/bin/env python3
+"""Where a step's time went, from the trace of `strata sft --profile_step N` on a GPU: matrix products, attention,
+element-wise kernels, copies, and the time in which no kernel ran. Prints one JSON object, times in milliseconds."""
+
+import argparse
+import json
+import re
+
+KINDS = (
+    ("attention", re.compile(r"flash|fmha|attention|softmax_lse|splitkv", re.I)),
+    ("matrix products", re.compile(r"gemm|cutlass|nvjet|cublas|splitK|xmma|multiply_few_rows", re.I)),
+    ("communication", re.compile(r"nccl", re.I)),
+    ("optimizer", re.compile(r"adamw|update|sum_squares|add_partials", re.I)),
+    ("dequantise", re.compile(r"quant::cuda.*decode|dequant", re.I)),
+)
+
+
+def kind_of(event):
+    if event.get("cat") in ("gpu_memcpy", "gpu_memset"):
+        return "copies"
+    for kind, pattern in KINDS:
+        if pattern.search(event["name"]):
+            return kind
+    return "element-wise"
+
+
+def covered(intervals):
+    """Length of the union."""
+    total, end = 0.0, float("-inf")
+    for begin, finish in sorted(intervals):
+        total += max(0.0, finish - max(begin, end))
+        end = max(end, finish)
+    return total
+
+
+def breakdown(trace):
+    events = [e for e in trace["traceEvents"]
+              if e.get("ph") == "X" and e.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset")]
+    if not events:
+        return {}
+    spans = [(e["ts"], e["ts"] + e["dur"]) for e in events]
+    step = max(end for _, end in spans) - min(begin for begin, _ in spans)
+    kinds, names = {}, {}
+    for event in events:
+        kind = kind_of(event)
+        kinds[kind] = kinds.get(kind, 0.0) + event["dur"] / 1e3
+        name = event["name"][:90]
+        names[name] = names.get(name, 0.0) + event["dur"] / 1e3
+    longest = sorted(names.items(), key=lambda item: -item[1])[:12]
+    return {"step": step / 1e3, "idle": (step - covered(spans)) / 1e3, "launches": len(events),
+            **{kind: round(ms, 2) for kind, ms in sorted(kinds.items(), key=lambda item: -item[1])},
+            "longest": {name: round(ms, 2) for name, ms in longest}}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("trace")
+    with open(parser.parse_args().trace) as file:
+        print(json.dumps(breakdown(json.load(file)), indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,119 @@
+#include "strata/comm/device_group.h"
+
+#include <functional>
+#include <set>
+
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include "strata/comm/nccl_group.h"
+#include "strata/comm/staged_group.h"
+#include "strata/libtorch/cuda_build.h"
+
+namespace strata::comm {
+namespace {
+
+// Lends a group to a second owner.
+class Borrowed final : public Group {
+ public:
+  explicit Borrowed(Group& group) : group_(group) {}
+  int rank() const override { return group_.rank(); }
+  int size() const override { return group_.size(); }
+  std::string transport() const override { return group_.transport(); }
+  std::unique_ptr<Work> all_gather(at::Tensor out, at::Tensor in) override {
+    return group_.all_gather(std::move(out), std::move(in));
+  }
+  std::unique_ptr<Work> reduce_scatter(at::Tensor out, at::Tensor in) override {
+    return group_.reduce_scatter(std::move(out), std::move(in));
+  }
+  std::unique_ptr<Work> all_reduce(at::Tensor tensor, Reduction op) override {
+    return group_.all_reduce(std::move(tensor), op);
+  }
+  std::unique_ptr<Work> broadcast(at::Tensor tensor, int root) override {
+    return group_.broadcast(std::move(tensor), root);
+  }
+  void barrier() override { group_.barrier(); }
+
+ private:
+  Group& group_;
+};
+
+class DeviceGroup final : public Group {
+ public:
+  using Connect = std::function<std::unique_ptr<Group>()>;
+
+  // `connect`: makes the device's group when it is first needed, which is at the same collective on
+  // every rank: most groups of a run carry tensors of the host alone.
+  DeviceGroup(std::unique_ptr<Group> host, std::string transport, Connect connect)
+      : host_(std::move(host)), transport_(std::move(transport)), connect_(std::move(connect)) {}
+
+  int rank() const override { return host_->rank(); }
+  int size() const override { return host_->size(); }
+  std::string transport() const override { return transport_; }
+
+  std::unique_ptr<Work> all_gather(at::Tensor out, at::Tensor in) override {
+    count_all_gather(in);
+    return of(out).all_gather(out, std::move(in));
+  }
+  std::unique_ptr<Work> reduce_scatter(at::Tensor out, at::Tensor in) override {
+    count_reduce_scatter(out);
+    return of(out).reduce_scatter(out, std::move(in));
+  }
+  std::unique_ptr<Work> all_reduce(at::Tensor tensor, Reduction op) override {
+    count_all_reduce(tensor);
+    return of(tensor).all_reduce(tensor, op);
+  }
+  std::unique_ptr<Work> broadcast(at::Tensor tensor, int root) override {
+    return of(tensor).broadcast(tensor, root);
+  }
+  void barrier() override { host_->barrier(); }
+
+ private:
+  Group& of(const at::Tensor& tensor) {
+    if (tensor.is_cpu()) return *host_;
+    if (!device_) device_ = connect_();
+    return *device_;
+  }
+
+  std::unique_ptr<Group> host_;
+  std::string transport_;
+  Connect connect_;
+  std::unique_ptr<Group> device_;
+};
+
+// Whether no GPU serves two of the ranks: NCCL refuses those.
+bool have_own_gpus(Rendezvous& rendezvous, const std::string& name, const std::vector<int>& ranks,
+                   at::Device device) {
+  c10d::Store& store = rendezvous.store();
+  const auto key = [&](int rank) { return "gpu/" + name + "/" + std::to_string(rank); };
+  const std::string own = name_of_gpu(device);
+  store.set(key(rendezvous.options().rank), std::vector<uint8_t>(own.begin(), own.end()));
+  std::set<std::string> names;
+  for (const int rank : ranks) {
+    const std::vector<uint8_t> bytes = store.get(key(rank));
+    names.emplace(bytes.begin(), bytes.end());
+  }
+  return names.size() == ranks.size();
+}
+
+}  // namespace
+
+std::unique_ptr<Group> make_device_group(Rendezvous& rendezvous, const std::string& name,
+                                         const std::vector<int>& ranks,
+                                         std::unique_ptr<Group> host) {
+  if constexpr (kHasCuda) {
+    const at::Device device = rendezvous.options().device;
+    if (have_own_gpus(rendezvous, name, ranks, device)) {
+      return std::make_unique<DeviceGroup>(
+          std::move(host), "nccl", [&rendezvous, name, ranks, device] {
+            return make_nccl_group(rendezvous, name, ranks, device);
+          });
+    }
+  }
+  Group& lent = *host;
+  const std::string transport = host->transport();
+  return std::make_unique<DeviceGroup>(std::move(host), transport, [&lent] {
+    return make_staged_group(std::make_unique<Borrowed>(lent));
+  });
+}
+
+}  // namespace strata::comm

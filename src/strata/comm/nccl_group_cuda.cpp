@@ -1,0 +1,205 @@
+// NCCL's collectives as a Group, and its meeting through the rendezvous. Never: tensors of the
+// host.
+#include <c10/cuda/CUDAEvent.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAStream.h>
+#include <nccl.h>
+
+#include <algorithm>
+#include <cstring>
+#include <exception>
+
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include "strata/base/error.h"
+#include "strata/comm/nccl_group.h"
+
+namespace strata::comm {
+namespace {
+
+void require(ncclResult_t result, const char* collective, int rank) {
+  if (result == ncclSuccess) return;
+  throw CommError(
+      "collective {} of rank {}: found an error of NCCL ({}), expected every rank to take part; "
+      "look "
+      "at the first failing rank's message, or set NCCL_DEBUG=INFO",
+      collective, rank, ncclGetErrorString(result));
+}
+
+ncclDataType_t type_of(const at::Tensor& tensor) {
+  switch (tensor.scalar_type()) {
+    case at::kFloat:
+      return ncclFloat32;
+    case at::kBFloat16:
+      return ncclBfloat16;
+    case at::kHalf:
+      return ncclFloat16;
+    case at::kDouble:
+      return ncclFloat64;
+    case at::kByte:
+    case at::kBool:
+      return ncclUint8;
+    case at::kChar:
+      return ncclInt8;
+    case at::kInt:
+      return ncclInt32;
+    case at::kLong:
+      return ncclInt64;
+    default:
+      throw InternalError("nccl: found tensors of {}, expected a type that it knows; report this",
+                          c10::toString(tensor.scalar_type()));
+  }
+}
+
+// Collectives wait for each other on the stream; their tensors may be used again behind `done_`.
+class NcclWork final : public Work {
+ public:
+  NcclWork(ncclComm_t communicator, c10::cuda::CUDAEvent done, const char* collective, int rank)
+      : communicator_(communicator), done_(std::move(done)), collective_(collective), rank_(rank) {}
+
+  void wait() override {
+    ncclResult_t error = ncclSuccess;
+    require(ncclCommGetAsyncError(communicator_, &error), collective_, rank_);
+    require(error, collective_, rank_);
+    done_.block(c10::cuda::getCurrentCUDAStream());
+  }
+
+ private:
+  ncclComm_t communicator_;
+  c10::cuda::CUDAEvent done_;
+  const char* collective_;
+  int rank_;
+};
+
+class NcclGroup final : public Group {
+ public:
+  NcclGroup(ncclComm_t communicator, int rank, int size, at::Device device)
+      : communicator_(communicator),
+        rank_(rank),
+        size_(size),
+        exceptions_(std::uncaught_exceptions()),
+        device_(device),
+        stream_(c10::cuda::getStreamFromPool(/*isHighPriority=*/true, device.index())) {}
+  ~NcclGroup() override {
+    // After a failure the others may be gone: an orderly end would wait for them.
+    if (std::uncaught_exceptions() > exceptions_) {
+      ncclCommAbort(communicator_);
+    } else {
+      ncclCommDestroy(communicator_);
+    }
+  }
+
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
+  std::string transport() const override { return "nccl"; }
+
+  std::unique_ptr<Work> all_gather(at::Tensor out, at::Tensor in) override {
+    check("all-gather", out, in, in.numel() * size_ == out.numel());
+    count_all_gather(in);
+    return start("all-gather", [&](cudaStream_t stream) {
+      return ncclAllGather(in.const_data_ptr(), out.mutable_data_ptr(),
+                           static_cast<size_t>(in.numel()), type_of(in), communicator_, stream);
+    });
+  }
+  std::unique_ptr<Work> reduce_scatter(at::Tensor out, at::Tensor in) override {
+    check("reduce-scatter", out, in, out.numel() * size_ == in.numel());
+    count_reduce_scatter(out);
+    return start("reduce-scatter", [&](cudaStream_t stream) {
+      return ncclReduceScatter(in.const_data_ptr(), out.mutable_data_ptr(),
+                               static_cast<size_t>(out.numel()), type_of(in), ncclSum,
+                               communicator_, stream);
+    });
+  }
+  std::unique_ptr<Work> all_reduce(at::Tensor tensor, Reduction op) override {
+    check("all-reduce", tensor, tensor, true);
+    count_all_reduce(tensor);
+    return start("all-reduce", [&](cudaStream_t stream) {
+      return ncclAllReduce(tensor.const_data_ptr(), tensor.mutable_data_ptr(),
+                           static_cast<size_t>(tensor.numel()), type_of(tensor),
+                           op == Reduction::kSum ? ncclSum : ncclMax, communicator_, stream);
+    });
+  }
+  std::unique_ptr<Work> broadcast(at::Tensor tensor, int root) override {
+    check("broadcast", tensor, tensor, true);
+    return start("broadcast", [&](cudaStream_t stream) {
+      return ncclBroadcast(tensor.const_data_ptr(), tensor.mutable_data_ptr(),
+                           static_cast<size_t>(tensor.numel()), type_of(tensor), root,
+                           communicator_, stream);
+    });
+  }
+  void barrier() override {
+    const at::Tensor one = at::zeros({1}, at::TensorOptions().device(device_));
+    all_reduce(one, Reduction::kSum)->wait();
+    c10::cuda::getCurrentCUDAStream(device_.index()).synchronize();
+  }
+
+ private:
+  static void check(const char* what, const at::Tensor& out, const at::Tensor& in, bool fits) {
+    if (fits && out.is_contiguous() && in.is_contiguous() && out.is_cuda() && in.is_cuda() &&
+        out.scalar_type() == in.scalar_type()) {
+      return;
+    }
+    throw InternalError(
+        "{} through nccl: found {} elements of {} on {} for {} of {} on {}, expected contiguous "
+        "tensors of one type on the GPU that fit the group; report this as a bug",
+        what, in.numel(), c10::toString(in.scalar_type()), in.device().str(), out.numel(),
+        c10::toString(out.scalar_type()), out.device().str());
+  }
+
+  template <typename F>
+  std::unique_ptr<Work> start(const char* collective, F&& call) {
+    const c10::cuda::CUDAGuard on_device(device_);
+    c10::cuda::CUDAEvent ready, done;
+    ready.record(c10::cuda::getCurrentCUDAStream(device_.index()));
+    ready.block(stream_);
+    require(call(stream_.stream()), collective, rank_);
+    done.record(stream_);
+    return std::make_unique<NcclWork>(communicator_, std::move(done), collective, rank_);
+  }
+
+  ncclComm_t communicator_;
+  int rank_;
+  int size_;
+  int exceptions_;
+  at::Device device_;
+  c10::cuda::CUDAStream stream_;
+};
+
+}  // namespace
+
+std::string name_of_gpu(at::Device device) {
+  cudaDeviceProp properties{};
+  if (cudaGetDeviceProperties(&properties, device.index()) != cudaSuccess) {
+    throw ConfigError("{}: found no such GPU, expected one a rank; check CUDA_VISIBLE_DEVICES",
+                      device.str());
+  }
+  std::string name;
+  for (const char byte : properties.uuid.bytes) {
+    name += fmt::format("{:02x}", static_cast<unsigned char>(byte));
+  }
+  return name;
+}
+
+std::unique_ptr<Group> make_nccl_group(Rendezvous& rendezvous, const std::string& name,
+                                       const std::vector<int>& ranks, at::Device device) {
+  const auto self = std::find(ranks.begin(), ranks.end(), rendezvous.options().rank);
+  const int rank = static_cast<int>(self - ranks.begin());
+  const int size = static_cast<int>(ranks.size());
+  const std::string key = "nccl/" + name;
+  c10d::Store& store = rendezvous.store();
+  ncclUniqueId id{};
+  if (rank == 0) {
+    require(ncclGetUniqueId(&id), "connect", rank);
+    const auto* bytes = reinterpret_cast<const uint8_t*>(&id);
+    store.set(key, std::vector<uint8_t>(bytes, bytes + sizeof(id)));
+  } else {
+    const std::vector<uint8_t> bytes = store.get(key);
+    std::memcpy(&id, bytes.data(), std::min(bytes.size(), sizeof(id)));
+  }
+  const c10::cuda::CUDAGuard on_device(device);
+  ncclComm_t communicator = nullptr;
+  require(ncclCommInitRank(&communicator, size, id, rank), "connect", rank);
+  return std::make_unique<NcclGroup>(communicator, rank, size, device);
+}
+
+}  // namespace strata::comm

@@ -1,0 +1,25 @@
+#include "strata/memory/device_probe.h"
+
+#include <ATen/DeviceAccelerator.h>
+
+namespace strata::memory {
+
+DeviceMemory device_memory(c10::Device device) {
+  DeviceMemory memory;
+  if (!device.is_cuda()) return memory;
+  const auto stats = at::accelerator::getDeviceStats(device.index());
+  constexpr auto kAll = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+  memory.allocated = stats.allocated_bytes[kAll].current;
+  memory.allocated_peak = stats.allocated_bytes[kAll].peak;
+  memory.reserved_peak = stats.reserved_bytes[kAll].peak;
+  const auto [free, total] = at::accelerator::getMemoryInfo(device.index());
+  memory.free = static_cast<int64_t>(free);
+  memory.total = static_cast<int64_t>(total);
+  return memory;
+}
+
+void reset_device_peak(c10::Device device) {
+  if (device.is_cuda()) at::accelerator::resetPeakStats(device.index());
+}
+
+}  // namespace strata::memory

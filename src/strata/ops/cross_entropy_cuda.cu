@@ -1,0 +1,94 @@
+// Cross-entropy on NVIDIA GPUs: a block a row, which it reads once from memory and then from the
+// cache. Never: checks.
+#include "strata/ops/cuda_kernels.h"
+#include "strata/ops/device_code.cuh"
+
+namespace strata::ops::cuda {
+namespace {
+
+constexpr int kThreads = 512;
+
+// exp and its weighted sum of one logit; 0 * -inf would be NaN.
+__device__ inline float bounded(float x, float max) { return fmaxf(x - max, -1e4f); }
+
+template <typename T, int N>
+__global__ void __launch_bounds__(kThreads)
+    row_loss(T* __restrict__ logits, const int64_t* __restrict__ targets, int64_t vocabulary,
+             float scale, bool want_gradient, CrossEntropyRow* __restrict__ rows) {
+  T* x = logits + int64_t{blockIdx.x} * vocabulary;
+  const int64_t target = targets[blockIdx.x];
+  if (target < 0) {
+    if (threadIdx.x == 0) rows[blockIdx.x] = {0.0f, 0.0f, 0, 0};
+    if (!want_gradient) return;
+    for (int64_t i = threadIdx.x; i < vocabulary; i += kThreads) x[i] = from_float<T>(0.0f);
+    return;
+  }
+  float largest = -INFINITY, not_a_number = 0;
+  for (int64_t i = int64_t{N} * threadIdx.x; i < vocabulary; i += int64_t{N} * kThreads) {
+    const Pack<T, N> pack = load<T, N>(x + i);
+    for (int k = 0; k < N; ++k) {
+      const float value = to_float(pack.v[k]);
+      largest = fmaxf(largest, value);  // leaves NaN out
+      not_a_number += value != value ? 1.0f : 0.0f;
+    }
+  }
+  const float max = block_max(largest);
+  const bool is_broken = block_sum(not_a_number) > 0;
+  const float target_logit = to_float(x[target]);
+  float exp_sum = 0, weighted_sum = 0, earlier = 0;
+  for (int64_t i = int64_t{N} * threadIdx.x; i < vocabulary; i += int64_t{N} * kThreads) {
+    const Pack<T, N> pack = load<T, N>(x + i);
+    for (int k = 0; k < N; ++k) {
+      const float value = to_float(pack.v[k]);
+      const float d = bounded(value, max), e = expf(d);
+      exp_sum += e;
+      weighted_sum += e * d;
+      earlier += i + k < target && value == max ? 1.0f : 0.0f;
+    }
+  }
+  const double sum = block_sum(static_cast<double>(exp_sum));
+  const double weighted = block_sum(static_cast<double>(weighted_sum));
+  const bool is_first = block_sum(earlier) == 0;
+  if (threadIdx.x == 0) {
+    const double log_sum = log(sum);
+    const double loss = log_sum - (static_cast<double>(target_logit) - static_cast<double>(max));
+    rows[blockIdx.x] = {is_broken ? NAN : static_cast<float>(loss),
+                        static_cast<float>(log_sum - weighted / sum),
+                        target_logit == max && is_first ? 1 : 0, 1};
+  }
+  if (!want_gradient) return;
+  const float factor = is_broken ? NAN : static_cast<float>(scale / sum);
+  // The target's logit was read by all threads: the sums above are barriers.
+  for (int64_t i = int64_t{N} * threadIdx.x; i < vocabulary; i += int64_t{N} * kThreads) {
+    Pack<T, N> pack = load<T, N>(x + i);
+    for (int k = 0; k < N; ++k) {
+      float gradient = expf(bounded(to_float(pack.v[k]), max)) * factor;
+      if (i + k == target) gradient -= scale;
+      pack.v[k] = from_float<T>(gradient);
+    }
+    store<T, N>(x + i, pack);
+  }
+}
+
+}  // namespace
+
+void cross_entropy(Element type, void* logits, const int64_t* targets, int64_t rows,
+                   int64_t vocabulary, float scale, bool want_gradient, CrossEntropyRow* row,
+                   Stream stream) {
+  if (rows == 0 || vocabulary == 0) return;
+  with_type(type, [&](auto zero) {
+    using T = decltype(zero);
+    T* data = static_cast<T*>(logits);
+    const auto blocks = static_cast<unsigned>(rows);
+    if (vocabulary % kWide<T> == 0 && is_aligned(logits)) {
+      row_loss<T, kWide<T>>
+          <<<blocks, kThreads, 0, stream>>>(data, targets, vocabulary, scale, want_gradient, row);
+    } else {
+      row_loss<T, 1>
+          <<<blocks, kThreads, 0, stream>>>(data, targets, vocabulary, scale, want_gradient, row);
+    }
+  });
+  check_launch("cross_entropy");
+}
+
+}  // namespace strata::ops::cuda

@@ -1,0 +1,125 @@
+// The kernels for NVIDIA GPUs on raw device memory, the list of cpu_kernels.h; arguments are
+// checked before. Products of matrices and attention are libtorch's (matmul.cpp,
+// attention_cuda.cpp). Owns: declarations. Never: tensors, headers of CUDA, so that every compiler
+// reads it.
+//
+// Stream: every kernel is enqueued and returns at once. Errors of the launch: InternalError.
+// Results do not depend on how blocks are scheduled: nothing is summed by atomic operations.
+#pragma once
+
+#include <cstdint>
+
+#include "strata/ops/adamw_factors.h"
+#include "strata/ops/kernel_arguments.h"
+
+struct CUstream_st;
+
+namespace strata::ops::cuda {
+
+using Stream = CUstream_st*;
+
+void rms_norm(const RmsNormArguments& a, void* y, double eps, Stream stream);
+// `partials`: fp32 [rms_norm_partials(tokens), channels]; null without a weight gradient.
+void rms_norm_backward(const RmsNormArguments& a, const RmsNormGradients& g, float* partials,
+                       Stream stream);
+inline int64_t rms_norm_partials(int64_t tokens) {
+  constexpr int64_t kMostBlocks = 264;  // two a multiprocessor of an H100
+  return tokens < kMostBlocks ? tokens : kMostBlocks;
+}
+
+void rope(Element type, HeadsView x, const float* cos, const float* sin, int64_t tokens,
+          int64_t half, bool inverse, Stream stream);
+
+void swiglu(Element type, MatrixView gate, MatrixView up, MatrixView y, int64_t rows,
+            int64_t columns, Stream stream);
+void swiglu_backward(Element type, MatrixView dy, MatrixView gate, MatrixView up, MatrixView dgate,
+                     MatrixView dup, int64_t rows, int64_t columns, Stream stream);
+
+// `logits` of any element type; `targets` and `row` in device memory. Targets were checked.
+void cross_entropy(Element type, void* logits, const int64_t* targets, int64_t rows,
+                   int64_t vocabulary, float scale, bool want_gradient, CrossEntropyRow* row,
+                   Stream stream);
+
+// An id outside the table gives a row of NaN: whoever knows the ids on the host checks them there.
+void embedding(const void* weight, int64_t vocabulary, const int64_t* ids, void* y, int64_t tokens,
+               int64_t row_bytes, Stream stream);
+// Which tokens have which id: `order` are positions of tokens, `sorted_ids` their ids, ascending
+// and stable. Rows of ids that do not occur are left alone.
+struct EmbeddingGradient {
+  Element type;
+  const void* dy;
+  const int64_t* sorted_ids;
+  const int64_t* order;
+  int64_t tokens, channels, vocabulary;
+  Element dweight_type;
+  void* dweight;
+  bool add;
+};
+void embedding_backward(const EmbeddingGradient& g, Stream stream);
+
+void dropout(const DropoutArguments& a, Stream stream);
+
+void adamw(float* param, const float* grad, float* exp_avg, float* exp_avg_sq, int64_t n,
+           const AdamWFactors& factors, Stream stream);
+
+// Partial sums of squares, to be added in their order: [square_sum_partials(n)].
+void square_sum(Element type, const void* flat, int64_t n, double* partials, Stream stream);
+inline int64_t square_sum_partials(int64_t n) {
+  constexpr int64_t kOfOne = 65536, kMost = 512;
+  const int64_t blocks = (n + kOfOne - 1) / kOfOne;
+  return blocks < kMost ? blocks : kMost;
+}
+
+}  // namespace strata::ops::cuda
+
+namespace strata::ops::quant::cuda {
+
+using ops::cuda::Stream;
+
+// A matrix of codes in device memory whose scales are fp32.
+struct MatrixCodes {
+  bool is_int8;     // signed bytes with a scale a row; else two elements a byte
+  int block_shift;  // log2 of the elements that share a scale, 5 or more; 4 bits
+  int64_t rows, columns;
+  const uint8_t* codes;
+  const float* scales;
+  float table[16];  // what 4-bit codes stand for
+};
+void dequantize(const MatrixCodes& matrix, Element type, void* out, Stream stream);
+
+// y [rows, matrix.rows] = x [rows, matrix.columns] W^T for few rows; the weight is decoded in
+// registers, rounded to `type` as dequantize() would.
+inline constexpr int64_t kMostRowsOfSmallProduct = 8;
+struct SmallProduct {
+  Element type;  // of x and y
+  const void* x;
+  int64_t x_stride;
+  void* y;
+  int64_t y_stride;
+  int64_t rows;
+  bool add;
+};
+void multiply_few_rows(const MatrixCodes& matrix, const SmallProduct& product, Stream stream);
+
+// out[i] = map[codes[i]] * scales[i / block] + *mean, two roundings; `map` [256].
+void dequantize_dynamic(const float* map, int64_t block, const uint8_t* codes, const float* scales,
+                        const float* mean, int64_t n, float* out, Stream stream);
+// The inverse without a mean: the nearest value of the map. NaN counts as nothing in the scale.
+void quantize_dynamic(const float* map, bool is_signed, int64_t block, const float* x, int64_t n,
+                      uint8_t* codes, float* scales, Stream stream);
+
+// One AdamW update whose moments rest in 8 bits, blocks of kStateBlock elements.
+struct AdamW8Bit {
+  float* param;
+  const float* grad;
+  uint8_t* exp_avg;  // codes of the signed map
+  float* exp_avg_scales;
+  uint8_t* exp_avg_sq;  // codes of the unsigned map
+  float* exp_avg_sq_scales;
+  int64_t n;
+  const float* signed_map;  // [256]
+  const float* unsigned_map;
+};
+void adamw_8bit(const AdamW8Bit& a, const AdamWFactors& factors, Stream stream);
+
+}  // namespace strata::ops::quant::cuda

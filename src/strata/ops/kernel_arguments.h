@@ -1,0 +1,60 @@
+// What kernels of every device take: raw memory, sizes and type tags; arguments are checked before.
+// Owns: those structures. Never: tensors, headers of a device.
+//
+// Strides are in elements.
+#pragma once
+
+#include <cstdint>
+
+#include "strata/ops/element.h"
+
+namespace strata::ops {
+
+// A [rows, columns] matrix whose columns are contiguous.
+struct MatrixView {
+  void* data;
+  int64_t stride;
+};
+
+// A [tokens, heads, channels] tensor whose channels are contiguous.
+struct HeadsView {
+  void* data;
+  int64_t token_stride;
+  int64_t head_stride;
+  int64_t heads;
+};
+
+struct RmsNormArguments {
+  Element type;         // of x, y, dy, dx, residual
+  Element weight_type;  // of weight
+  const void* x;
+  const void* weight;
+  float* rstd;
+  int64_t tokens, channels;
+};
+
+struct RmsNormGradients {
+  const void* dy;
+  const void* residual;  // may be null
+  void* dx;
+  void* dweight;  // may be null
+  Element dweight_type;
+  float beta;
+};
+
+struct CrossEntropyRow {
+  float loss, entropy;
+  int32_t correct, counted;
+};
+
+struct DropoutArguments {
+  Element type;
+  const void* x;
+  void* y;
+  const int64_t* token_keys;
+  int64_t tokens, channels;
+  uint64_t key;
+  double p;
+};
+
+}  // namespace strata::ops

@@ -1,0 +1,168 @@
+// Decodes quantised matrices on NVIDIA GPUs, whole or inside a product with few rows. Never:
+// checks.
+#include "strata/ops/cuda_kernels.h"
+#include "strata/ops/device_code.cuh"
+
+namespace strata::ops::quant::cuda {
+namespace {
+
+using namespace strata::ops::cuda;  // NOLINT: the building blocks of all kernels
+
+constexpr int kThreads = 256;
+// Elements that a thread decodes at once. Blocks of scales are longer, so that all have one scale.
+constexpr int kElements = 8;
+
+// Shared memory answers a warp that asks for many different codes at once; constant memory does
+// not.
+__device__ inline void share_table(const MatrixCodes& matrix, float* table) {
+  if (threadIdx.x < 16) table[threadIdx.x] = matrix.table[threadIdx.x];
+  __syncthreads();
+}
+
+// Elements [begin, begin + count) of a 4-bit matrix, begin a multiple of 8, count up to 8. The
+// first element of a byte is in its high half.
+__device__ inline void decode_4bit(const MatrixCodes& matrix, const float* table, int64_t begin,
+                                   int count, float* out) {
+  const float scale = matrix.scales[begin >> matrix.block_shift];
+  const uint8_t* from = matrix.codes + begin / 2;
+  uint32_t bytes = 0;  // the first in the lowest eight bits
+  if (count == kElements && reinterpret_cast<uintptr_t>(from) % 4 == 0) {
+    bytes = *reinterpret_cast<const uint32_t*>(from);
+  } else {
+#pragma unroll
+    for (int b = 0; b < kElements / 2; ++b) {
+      if (2 * b < count) bytes |= static_cast<uint32_t>(from[b]) << (8 * b);
+    }
+  }
+#pragma unroll
+  for (int k = 0; k < kElements; ++k) {
+    out[k] = table[bytes >> (8 * (k / 2) + (k % 2 == 0 ? 4 : 0)) & 15] * scale;
+  }
+}
+
+// Elements of one row of an 8-bit matrix, any begin; zeros behind `count`.
+__device__ inline void decode_8bit(const MatrixCodes& matrix, int64_t begin, int count,
+                                   float* out) {
+  const float scale = matrix.scales[begin / matrix.columns] * (1.0f / 127.0f);
+  const auto* from = reinterpret_cast<const int8_t*>(matrix.codes) + begin;
+#pragma unroll
+  for (int k = 0; k < kElements; ++k) {
+    out[k] = k < count ? static_cast<float>(from[k]) * scale : 0.0f;
+  }
+}
+
+__device__ inline float decode_one_8bit(const MatrixCodes& matrix, int64_t i) {
+  const float scale = matrix.scales[i / matrix.columns] * (1.0f / 127.0f);
+  return static_cast<float>(static_cast<int8_t>(matrix.codes[i])) * scale;
+}
+
+template <typename T>
+__global__ void __launch_bounds__(kThreads)
+    decode(const __grid_constant__ MatrixCodes matrix, T* __restrict__ out) {
+  __shared__ float table[16];
+  share_table(matrix, table);
+  const int64_t numel = matrix.rows * matrix.columns;
+  const int64_t begin = (int64_t{blockIdx.x} * kThreads + threadIdx.x) * kElements;
+  if (begin >= numel) return;
+  const int count = static_cast<int>(numel - begin < kElements ? numel - begin : kElements);
+  float values[kElements];
+  if (!matrix.is_int8) {
+    decode_4bit(matrix, table, begin, count, values);
+  } else if (matrix.columns % kElements == 0) {
+    decode_8bit(matrix, begin, count, values);
+  } else {  // rows end inside the pack
+#pragma unroll
+    for (int k = 0; k < kElements; ++k) {
+      if (k < count) values[k] = decode_one_8bit(matrix, begin + k);
+    }
+  }
+  if (count == kElements) {
+    constexpr int kN = kWide<T>;  // 4 of fp32, 8 of 16 bits
+#pragma unroll
+    for (int start = 0; start < kElements; start += kN) {
+      Pack<T, kN> pack;
+#pragma unroll
+      for (int k = 0; k < kN; ++k) pack.v[k] = from_float<T>(values[start + k]);
+      store<T, kN>(out + begin + start, pack);
+    }
+  } else {
+#pragma unroll
+    for (int k = 0; k < kElements; ++k) {
+      if (k < count) out[begin + k] = from_float<T>(values[k]);
+    }
+  }
+}
+
+// A warp makes one column of y: its row of W stays in registers for all rows of x. M: rows of x
+// that there is room for.
+template <typename T, int M>
+__global__ void __launch_bounds__(kThreads) multiply(const __grid_constant__ MatrixCodes matrix,
+                                                     const __grid_constant__ SmallProduct product) {
+  __shared__ float table[16];
+  share_table(matrix, table);
+  const int lane = threadIdx.x % 32;
+  const int64_t column = int64_t{blockIdx.x} * (kThreads / 32) + threadIdx.x / 32;
+  if (column >= matrix.rows) return;  // the whole warp
+  const T* x = static_cast<const T*>(product.x);
+  float sums[M] = {};
+  for (int64_t k = int64_t{lane} * kElements; k < matrix.columns; k += 32 * kElements) {
+    const int count =
+        static_cast<int>(matrix.columns - k < kElements ? matrix.columns - k : kElements);
+    float values[kElements];
+    if (matrix.is_int8) {
+      decode_8bit(matrix, column * matrix.columns + k, count, values);
+    } else {
+      decode_4bit(matrix, table, column * matrix.columns + k, count, values);
+    }
+#pragma unroll
+    for (int e = 0; e < kElements; ++e) {
+      const float weight = to_float(from_float<T>(values[e]));
+#pragma unroll
+      for (int row = 0; row < M; ++row) {
+        if (row < product.rows && e < count) {
+          sums[row] += weight * to_float(x[row * product.x_stride + k + e]);
+        }
+      }
+    }
+  }
+  T* y = static_cast<T*>(product.y);
+#pragma unroll
+  for (int row = 0; row < M; ++row) {
+    const float sum = warp_sum(sums[row]);
+    if (lane != 0 || row >= product.rows) continue;
+    T& to = y[row * product.y_stride + column];
+    to = from_float<T>(product.add ? to_float(to) + sum : sum);
+  }
+}
+
+template <typename T>
+void launch_multiply(const MatrixCodes& matrix, const SmallProduct& product, Stream stream) {
+  const auto blocks = static_cast<unsigned>(divide_up(matrix.rows, kThreads / 32));
+  if (product.rows == 1) {
+    multiply<T, 1><<<blocks, kThreads, 0, stream>>>(matrix, product);
+  } else {
+    multiply<T, kMostRowsOfSmallProduct><<<blocks, kThreads, 0, stream>>>(matrix, product);
+  }
+}
+
+}  // namespace
+
+void dequantize(const MatrixCodes& matrix, Element type, void* out, Stream stream) {
+  const int64_t numel = matrix.rows * matrix.columns;
+  if (numel == 0) return;
+  const auto blocks = static_cast<unsigned>(divide_up(numel, int64_t{kThreads} * kElements));
+  with_type(type, [&](auto zero) {
+    using T = decltype(zero);
+    decode<T><<<blocks, kThreads, 0, stream>>>(matrix, static_cast<T*>(out));
+  });
+  check_launch("dequantize");
+}
+
+void multiply_few_rows(const MatrixCodes& matrix, const SmallProduct& product, Stream stream) {
+  if (matrix.rows == 0 || product.rows == 0) return;
+  with_type(product.type,
+            [&](auto zero) { launch_multiply<decltype(zero)>(matrix, product, stream); });
+  check_launch("multiply_few_rows");
+}
+
+}  // namespace strata::ops::quant::cuda

@@ -1,0 +1,40 @@
+#include "strata/train/device.h"
+
+#include <cstdlib>
+
+#include <ATen/Context.h>
+#include <ATen/DeviceAccelerator.h>
+
+#include "strata/base/error.h"
+#include "strata/libtorch/cuda_build.h"
+
+namespace strata::train {
+
+int count_gpus() {
+  if constexpr (!kHasCuda) return 0;
+  return at::hasCUDA() ? at::accelerator::deviceCount() : 0;
+}
+
+at::Device device_of_rank(const config::RunConfig& config, int local_rank) {
+  const int gpus = config.launch.cpu ? 0 : count_gpus();
+  if (gpus == 0) return at::kCPU;
+  return {at::kCUDA, static_cast<c10::DeviceIndex>(local_rank % gpus)};
+}
+
+void open_device(const config::RunConfig& config, at::Device device) {
+  if (!device.is_cuda()) return;
+  if (config.train.full_determinism) {
+    // Read by cuBLAS when it is first used.
+    ::setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*replace=*/0);
+    at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/false);
+  }
+  at::accelerator::setDeviceIndex(device.index());
+}
+
+Target target_of(at::Device device) {
+  Target target;
+  if (!device.is_cuda()) return target;
+  return {.device = device, .has_bf16 = true, .has_fp16 = true};
+}
+
+}  // namespace strata::train
