@@ -217,8 +217,8 @@ std::vector<Setting> fsdp_settings() {
        .help = "parameters of a unit with SIZE_BASED_WRAP, at least; 0: as NO_WRAP"},
       {.name = "fsdp_state_dict_type",
        .field = STRATA_FIELD(shard.state_dict_type),
-       .synonyms = {{"none", "SHARDED_STATE_DICT"}},
        .choices = {"SHARDED_STATE_DICT", "FULL_STATE_DICT", "LOCAL_STATE_DICT"},
+       .synonyms = {{"none", "SHARDED_STATE_DICT"}},
        .help = "what a checkpoint holds: a file of ranges for each rank (LOCAL_STATE_DICT is the "
                "same here), or whole tensors in a folder that from_pretrained() loads; all are "
                "resumed alike, and the result is always a full model or adapter"},
