@@ -220,7 +220,7 @@ def test_weights_that_are_bad_go_back_to_the_last_good_ones(inputs, tmp_path, se
     spoil(tmp_path / "out" / "checkpoint-4")
     shutil.copytree(short.folder / "checkpoint-2", tmp_path / "oracle" / "checkpoint-10")
     set_step(tmp_path / "oracle" / "checkpoint-10", 10)
-    found = run_strata({**flags, "resume_from_checkpoint": True, "save_total_limit": 5}, 2)
+    found = run_strata({**flags, "resume_from_checkpoint": True, "save_total_limit": 1}, 2)
     oracle = run_strata({**flags, "output_dir": tmp_path / "oracle",
                          "resume_from_checkpoint": tmp_path / "oracle" / "checkpoint-10"}, 2)
     for step in range(5, 11):

@@ -110,10 +110,12 @@ void Trainer::save() {
       .whole = whole_files_};
   request.small_files.insert(companions_.begin(), companions_.end());
   std::vector<fs::path> keep;
-  if (guard_.num_in_a_row() == 0) {
-    last_good_ = checkpoint::folder_of(config_.train.output_dir, step_);
-  } else if (!last_good_.empty()) {
-    keep.push_back(last_good_);  // the weights may be bad: this save must not push out good ones
+  // While the weights may be bad, a save must not push out those that are good.
+  const bool is_in_doubt =
+      guard_.num_in_a_row() > 0 || rollback_limit_ != std::numeric_limits<int64_t>::max();
+  if (is_in_doubt) {
+    const std::vector<fs::path> all = checkpoint::list(config_.train.output_dir);
+    keep.insert(keep.end(), all.begin(), all.end());
   }
   if (const auto best = state().best_model_checkpoint) keep.push_back(*best);
   report_save(saver_->save(std::move(request), keep), /*must_hold=*/false);
