@@ -3,6 +3,7 @@
 import fcntl
 import json
 import random
+import re
 import resource
 import shutil
 import signal
@@ -12,6 +13,7 @@ import time
 import pytest
 import safetensors.torch
 import torch
+import xxhash
 
 import killing
 from running import base_flags, command, environment, output_files, run_strata, run_strata_raw
@@ -135,9 +137,10 @@ def test_rollback_leaves_the_batch_out(poisoned, tmp_path, accumulation, rows):
     steps = [row["step"] for row in run.metrics if "loss" in row]
     assert steps == [s for s in range(1, 6 // accumulation + 1) if s != bad]
     # Nothing of the batch reached weights or moments.
-    before, after = (run.folder / f"checkpoint-{s}" / "rank-00000.safetensors"
-                     for s in (bad - 1, bad))
-    assert before.read_bytes() == after.read_bytes()
+    for rank in range(2):
+        before, after = (run.folder / f"checkpoint-{s}" / f"rank-0000{rank}.safetensors"
+                         for s in (bad - 1, bad))
+        assert before.read_bytes() == after.read_bytes()
     manifest = json.loads((run.folder / f"checkpoint-{bad}" / "manifest.json").read_text())
     assert manifest["num_updates"] == bad - 1
     resumed = tmp_path / "resumed"
@@ -158,3 +161,104 @@ def test_a_spike_is_left_out(inputs, tmp_path):
     losses = run_strata({**flags, "max_loss_spike": 0}, 1).losses
     spikes = [i + 1 for i in range(5, 12) if losses[i] > 1.0001 * sum(losses[:i]) / i]
     assert f"step {spikes[0]}: found a loss of {losses[spikes[0] - 1]:.3f}" in run.text
+
+
+def rewrite(checkpoint, change):
+    """Changes a checkpoint's tensors and manifest as a program would that saved them so."""
+    manifest = json.loads((checkpoint / "manifest.json").read_text())
+    del manifest["checksum"]
+    change(manifest)
+    for record in manifest["tensors"].values():
+        for piece in record["pieces"]:
+            tensors = safetensors.torch.load_file(checkpoint / piece["file"])
+            data = tensors[piece["key"]].numpy().tobytes()
+            piece["xxh3"] = xxhash.xxh3_64_hexdigest(data)
+    for name, record in manifest["files"].items():
+        data = (checkpoint / name).read_bytes()
+        record.update(bytes=len(data), xxh3=xxhash.xxh3_64_hexdigest(data))
+    text = json.dumps(manifest, indent=1)[:-2] + ",\n "
+    text += f'"checksum": "{xxhash.xxh3_64_hexdigest(text.encode())}"\n}}\n'
+    (checkpoint / "manifest.json").write_text(text)
+
+
+def spoil(checkpoint):
+    for file in checkpoint.glob("*.safetensors"):
+        tensors = safetensors.torch.load_file(file)
+        spoilt = {n: torch.full_like(t, torch.nan) if n.startswith("parameter/") else t
+                  for n, t in tensors.items()}
+        safetensors.torch.save_file(spoilt, file)
+    rewrite(checkpoint, lambda manifest: None)
+
+
+def set_step(checkpoint, step):
+    """The same state as that of another step; the updates stay as many as they were."""
+    state = json.loads((checkpoint / "trainer_state.json").read_text())
+    state["global_step"] = step
+    (checkpoint / "trainer_state.json").write_text(json.dumps(state))
+    rewrite(checkpoint, lambda manifest: manifest.update(step=step))
+
+
+@pytest.mark.parametrize("settings", [
+    dict(sharding_strategy="FULL_SHARD"),
+    dict(sharding_strategy="NO_SHARD", gradient_accumulation_steps=2),
+    dict(zero_stage=1, optim="adamw_8bit"),
+], ids=["full", "none_accumulating", "zero1_8bit"])
+def test_weights_that_are_bad_go_back_to_the_last_good_ones(inputs, tmp_path, settings):
+    # What is trained on is known by the batch, so weights of step 2 that go on at step 10 are the
+    # same run as weights of step 2 that come back after step 10.
+    flags = base_flags(inputs.model("odd"), inputs.data("messages", train=80), tmp_path / "out",
+                       max_steps=12, save_strategy="steps", save_steps=2, on_nan="rollback",
+                       **settings)
+    short = run_strata({**flags, "output_dir": tmp_path / "short", "max_steps": 4,
+                        "lr_scheduler_type": "constant"}, 2)
+    flags["lr_scheduler_type"] = "constant"
+    for folder in ("out", "oracle"):
+        (tmp_path / folder).mkdir()
+        shutil.copy(short.folder / "metrics.jsonl", tmp_path / folder)
+    for step in (2, 4):
+        shutil.copytree(short.folder / f"checkpoint-{step}", tmp_path / f"out/checkpoint-{step}")
+    spoil(tmp_path / "out" / "checkpoint-4")
+    shutil.copytree(short.folder / "checkpoint-2", tmp_path / "oracle" / "checkpoint-10")
+    set_step(tmp_path / "oracle" / "checkpoint-10", 10)
+    found = run_strata({**flags, "resume_from_checkpoint": True, "save_total_limit": 1}, 2)
+    oracle = run_strata({**flags, "output_dir": tmp_path / "oracle",
+                         "resume_from_checkpoint": tmp_path / "oracle" / "checkpoint-10"}, 2)
+    for step in range(5, 11):
+        assert f"warning: step {step}: found a loss of nan" in found.text, found.text
+    # First the newest, which is spoilt as well; the three batches after it say so.
+    for step, checkpoint in ((7, 4), (10, 2)):
+        line = next(l for l in found.text.splitlines() if f"step {step}: found" in l)
+        assert f"weights and optimizer are those of checkpoint-{checkpoint} again" in line
+    assert [row["loss"] for row in found.history if row["step"] > 10] == [
+        row["loss"] for row in oracle.history if row["step"] > 10]
+    assert ((found.folder / "model.safetensors").read_bytes()
+            == (oracle.folder / "model.safetensors").read_bytes())
+    for name in ("rank-00000.safetensors", "rank-00001.safetensors"):
+        if (oracle.folder / "checkpoint-12" / name).exists():
+            assert ((found.folder / "checkpoint-12" / name).read_bytes()
+                    == (oracle.folder / "checkpoint-12" / name).read_bytes())
+
+
+def test_bad_weights_without_a_way_back_end_the_run(inputs, tmp_path):
+    flags = base_flags(inputs.model("odd"), inputs.data("messages"), tmp_path / "out", max_steps=12,
+                       save_strategy="steps", save_steps=4, on_nan="rollback")
+    run_strata({**flags, "max_steps": 4}, 2)
+    spoil(tmp_path / "out" / "checkpoint-4")
+    run = run_strata_raw({**flags, "resume_from_checkpoint": True}, 2)
+    assert run.returncode == 1
+    assert "are those of checkpoint-4 again" in run.text
+    assert "expected a whole checkpoint of before step 4 to return to" in run.text
+    run = run_strata_raw({**flags, "resume_from_checkpoint": tmp_path / "out" / "checkpoint-4",
+                          "output_dir": tmp_path / "none", "save_strategy": "no"}, 2)
+    assert run.returncode == 1 and "expected a whole checkpoint of before step 5" in run.text
+
+
+def test_a_save_says_what_it_cost(inputs, tmp_path):
+    flags = base_flags(inputs.model("odd"), inputs.data("messages"), tmp_path / "out", max_steps=2,
+                       save_strategy="steps", save_steps=1)
+    text = run_strata(flags, 2).text
+    for step in (1, 2):
+        assert re.search(rf"checkpoint-{step} is saved: \d+\.\d MB of rank 0 in \d+\.\d{{3}} s; training "
+                         r"stood still for \d+\.\d{3} s \(\d+\.\d{3} s of it the copy to host memory", text), text
+    text = run_strata({**flags, "output_dir": tmp_path / "b", "async_save": False}, 2).text
+    assert "training stood still for" in text and "host memory" not in text

@@ -154,6 +154,10 @@ DAMAGES = {
     "missing": (lambda c: (c / "rank-00001.safetensors").unlink(), "rank-00001.safetensors"),
     "swapped": (lambda c: swap(c / "rank-00000.safetensors", c / "rank-00001.safetensors"),
                 "rank-0000"),
+    "foreign": (lambda c: shutil.copy(c.parent / "other" / "rank-00001.safetensors", c),
+                "rank-00001.safetensors: found checksum"),
+    "foreign_manifest": (lambda c: shutil.copy(c.parent / "other" / "manifest.json", c),
+                         "found checksum"),
     "manifest": (lambda c: os.truncate(c / "manifest.json", 300), "manifest.json"),
     "no_manifest": (lambda c: (c / "manifest.json").unlink(), "manifest.json"),
     "state": (lambda c: (c / "trainer_state.json").unlink(), "trainer_state.json"),
@@ -164,6 +168,8 @@ DAMAGES = {
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_damaged_checkpoint_is_named(inputs, saved, tmp_path, damage):
     folder = copy_with_checkpoint(saved.folder, tmp_path / "out", 5)
+    if damage.startswith("foreign"):  # of the same shapes
+        shutil.copytree(saved.folder / "checkpoint-10", folder / "other")
     before = output_files(folder)
     act, message = DAMAGES[damage]
     act(folder / "checkpoint-5")

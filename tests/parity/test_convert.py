@@ -16,7 +16,7 @@ import torch
 import torch.distributed.checkpoint as dcp
 from safetensors.torch import load_file
 
-from running import PROGRAM, base_flags, environment, run_strata
+from running import PROGRAM, base_flags, environment, run_strata, run_strata_raw
 
 TRAINED = dict(max_steps=4, save_strategy="steps", save_steps=2, weight_decay=0.1)
 HERE = pathlib.Path(__file__).parent
@@ -249,6 +249,37 @@ def test_an_adapter_out_of_a_sharded_run(inputs, tmp_path):
     message = strata("merge-adapter", run.folder, tmp_path / "d", "--base_model",
                      inputs.model("plain"), code=2)
     assert "name the base that it was trained on" in message and not (tmp_path / "d").exists()
+
+
+def test_an_adapter_knows_its_base(inputs, tmp_path):
+    flags = base_flags(inputs.model("odd"), inputs.data("messages"), tmp_path / "run", use_peft=True,
+                       lora_r=3, lora_target_modules=["q_proj"], **TRAINED)
+    run = run_strata(flags, 2)
+    mark = inspect(run.folder)["base_fingerprint"]
+    assert mark == inspect(run.folder / "checkpoint-2")["base_fingerprint"]
+    assert mark == inspect(inputs.model("odd"))["base_fingerprint"]
+    # The same shapes, one value another; and an exact copy cut into files.
+    tensors = load_file(inputs.model("odd") / "model.safetensors")
+    copy, other = tmp_path / "copy", tmp_path / "other"
+    strata("convert", inputs.model("odd"), copy, "--to", "safetensors", "--max_shard_size", "30KB")
+    shutil.copytree(inputs.model("odd"), other)
+    tensors["model.layers.1.mlp.up_proj.weight"][0, 0] += 1
+    safetensors.torch.save_file(tensors, other / "model.safetensors", {"format": "pt"})
+    for adapter in (run.folder, run.folder / "checkpoint-4"):
+        strata("merge-adapter", adapter, tmp_path / f"{adapter.name}-merged", "--base_model", copy)
+        message = strata("merge-adapter", adapter, tmp_path / "no", "--base_model", other, code=2)
+        assert str(adapter) in message and mark in message and str(other) in message
+        assert "name the base that it was trained on" in message and not (tmp_path / "no").exists()
+    for settings in (dict(resume_from_checkpoint=run.folder / "checkpoint-2"),
+                     dict(adapter_name_or_path=run.folder, use_peft=None)):
+        again = {**flags, **settings, "output_dir": tmp_path / "again"}
+        refused = run_strata_raw({**again, "model_name_or_path": other}, 2)
+        assert refused.returncode != 0 and mark in refused.text and str(other) in refused.text
+        run_strata({**again, "model_name_or_path": copy}, 2)
+        shutil.rmtree(tmp_path / "again")
+    # The way out: a copy of the adapter that says nothing of its base.
+    strata("convert", run.folder, tmp_path / "unmarked", "--to", "safetensors")
+    strata("merge-adapter", tmp_path / "unmarked", tmp_path / "yes", "--base_model", other)
 
 
 @pytest.mark.parametrize("target", ["dcp", "bin", "strata", "safetensors", "adapter"])

@@ -19,6 +19,16 @@ int FileSystem::create(const fs::path& path) {
   return file >= 0 ? file : -errno;
 }
 
+int FileSystem::open_direct(const fs::path& path) {
+  const int file = ::open(path.c_str(), O_WRONLY | O_CLOEXEC | O_DIRECT);
+  return file >= 0 ? file : -errno;
+}
+
+int FileSystem::open_existing(const fs::path& path) {
+  const int file = ::open(path.c_str(), O_WRONLY | O_CLOEXEC);
+  return file >= 0 ? file : -errno;
+}
+
 int FileSystem::reserve(int descriptor, uint64_t size_bytes) {
   if (::fallocate(descriptor, 0, 0, static_cast<off_t>(size_bytes)) == 0) return 0;
   if (errno != EOPNOTSUPP && errno != ENOSYS) return errno;

@@ -17,6 +17,11 @@ class FileSystem {
 
   // Creates or empties a file and opens it for writing. The descriptor, or -errno.
   virtual int create(const std::filesystem::path& path);
+  // A second descriptor of a file that create() made, whose writes pass the page cache by
+  // (O_DIRECT); -errno where its file system cannot do that.
+  virtual int open_direct(const std::filesystem::path& path);
+  // The same through the page cache.
+  virtual int open_existing(const std::filesystem::path& path);
   // Sets the file's size and takes the space on the disk where the file system can.
   virtual int reserve(int descriptor, uint64_t size_bytes);
   // Returns the bytes written: less than data.size() only after an error, which is then in errno.

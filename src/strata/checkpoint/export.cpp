@@ -6,6 +6,7 @@
 #include "strata/base/file.h"
 #include "strata/checkpoint/export_files.h"
 #include "strata/comm/agreement.h"
+#include "strata/hf/base_fingerprint.h"
 #include "strata/shard/loading.h"
 
 namespace strata::checkpoint {
@@ -77,7 +78,7 @@ void export_model(const fs::path& folder, shard::UnitStore& store, uint64_t max_
   comm::all_or_nothing(world, "saving the model", [&] {
     if (world.rank() != 0) return;
     require_writable_folder(folder);
-    files.emplace(folder);
+    files.emplace(folder, /*of_training=*/true);
     files->add(plan, specs);
   });
   stream_segments(
@@ -93,8 +94,15 @@ void export_model(const fs::path& folder, shard::UnitStore& store, uint64_t max_
   });
 }
 
+std::map<std::string, std::string> adapter_metadata(const std::string& base_fingerprint) {
+  std::map<std::string, std::string> metadata{{"format", "pt"}};
+  if (!base_fingerprint.empty()) metadata[hf::kBaseFingerprintKey] = base_fingerprint;
+  return metadata;
+}
+
 void export_adapter(const fs::path& folder, shard::UnitStore& store,
-                    const adapters::LoraAdapter& adapter, const hf::AdapterConfig& config) {
+                    const adapters::LoraAdapter& adapter, const hf::AdapterConfig& config,
+                    const std::string& base_fingerprint) {
   comm::Group& world = *store.mesh().world;
   Names names;
   std::vector<hf::TensorSpec> specs;
@@ -106,8 +114,8 @@ void export_adapter(const fs::path& folder, shard::UnitStore& store,
   comm::all_or_nothing(world, "saving the adapter", [&] {
     if (world.rank() != 0) return;
     require_writable_folder(folder);
-    files.emplace(folder);
-    files->add(hf::kAdapterWeightsFile, std::move(specs));
+    files.emplace(folder, /*of_training=*/true);
+    files->add(hf::kAdapterWeightsFile, std::move(specs), adapter_metadata(base_fingerprint));
   });
   stream_segments(
       store, names, "saving the adapter",

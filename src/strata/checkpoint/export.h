@@ -5,6 +5,7 @@
 
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -23,9 +24,14 @@ void export_model(const std::filesystem::path& folder, shard::UnitStore& store,
                   uint64_t max_shard_size,
                   const std::function<std::string(const nn::Parameter&)>& name_of);
 
-// adapter_model.safetensors and adapter_config.json in FOLDER, read back after writing.
+// adapter_model.safetensors and adapter_config.json in FOLDER, read back after writing. The
+// fingerprint of the base (hf/base_fingerprint.h) goes into the file's metadata, unless empty.
 // Collective over the world.
 void export_adapter(const std::filesystem::path& folder, shard::UnitStore& store,
-                    const adapters::LoraAdapter& adapter, const hf::AdapterConfig& config);
+                    const adapters::LoraAdapter& adapter, const hf::AdapterConfig& config,
+                    const std::string& base_fingerprint = "");
+
+// The metadata of a file of adapter weights.
+std::map<std::string, std::string> adapter_metadata(const std::string& base_fingerprint);
 
 }  // namespace strata::checkpoint

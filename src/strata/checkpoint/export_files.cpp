@@ -23,8 +23,11 @@ bool is_shard_name(const std::string& name) {
   return true;
 }
 
-// A branch that starts from random values and is all zero was never saved.
-bool must_not_be_zero(const std::string& name) { return name.ends_with(".lora_A.weight"); }
+// A matrix that trained and is all zero was never saved. One row may well be zero in a model.
+bool must_not_be_zero(const hf::TensorSpec& spec) {
+  const bool is_matrix = spec.shape.size() >= 2 && spec.shape[0] > 1 && spec.shape[1] > 1;
+  return is_matrix && spec.name.find(".lora_B.") == std::string::npos;
+}
 
 bool is_zero(std::span<const std::byte> bytes) {
   return std::ranges::all_of(bytes, [](std::byte byte) { return byte == std::byte{0}; });
@@ -40,10 +43,13 @@ ExportFiles::~ExportFiles() {
 
 fs::path ExportFiles::temporary(const std::string& file) const { return folder_ / (file + ".tmp"); }
 
-void ExportFiles::add(const std::string& file, std::vector<hf::TensorSpec> specs) {
+void ExportFiles::add(const std::string& file, std::vector<hf::TensorSpec> specs,
+                      const std::map<std::string, std::string>& metadata) {
   files_.push_back(file);
+  specs_.push_back(specs);
   for (const hf::TensorSpec& spec : specs) file_of_[spec.name] = writers_.size();
-  writers_.push_back(std::make_unique<hf::SafetensorsWriter>(temporary(file), std::move(specs)));
+  writers_.push_back(
+      std::make_unique<hf::SafetensorsWriter>(temporary(file), std::move(specs), metadata));
 }
 
 void ExportFiles::add(const hf::ShardPlan& plan,
@@ -61,26 +67,41 @@ void ExportFiles::write(const std::string& name, std::span<const std::byte> data
 }
 
 // A file that silently holds zeros or another rank's part is a known failure of other tools.
-void ExportFiles::read_back(const std::string& file) const {
-  const hf::SafetensorsFile saved(temporary(file));
-  for (const hf::TensorInfo& info : saved.tensors()) {
-    const auto bytes = saved.bytes(info);
-    const auto written = checksums_.find(info.name);
-    const bool is_same =
-        written != checksums_.end() && written->second == checksum(bytes.data(), bytes.size());
-    if (!is_same || (must_not_be_zero(info.name) && is_zero(bytes))) {
-      throw IoError(
-          "{}: found {} in \"{}\" after saving, expected what was written; check the disk "
-          "and save again",
-          (folder_ / file).string(), is_same ? "only zeros" : "other values", info.name);
+void ExportFiles::read_back(size_t file) const {
+  const hf::SafetensorsFile saved(temporary(files_[file]));
+  if (saved.tensors().size() != specs_[file].size()) {
+    throw IoError("{}: found {} tensors after saving, expected {}; check the disk and save again",
+                  (folder_ / files_[file]).string(), saved.tensors().size(), specs_[file].size());
+  }
+  for (const hf::TensorSpec& spec : specs_[file]) read_back(saved, spec);
+}
+
+void ExportFiles::read_back(const hf::SafetensorsFile& saved, const hf::TensorSpec& spec) const {
+  const char* problem = nullptr;
+  const hf::TensorInfo* info = saved.find(spec.name);
+  if (info == nullptr || info->shape != spec.shape || info->dtype != spec.dtype) {
+    problem = "none of its shape and type";
+  } else {
+    const auto bytes = saved.bytes(*info);
+    const auto written = checksums_.find(spec.name);
+    if (written == checksums_.end() || written->second != checksum(bytes.data(), bytes.size())) {
+      problem = "other values";
+    } else if (of_training_ && must_not_be_zero(spec) && is_zero(bytes)) {
+      problem = "only zeros";
     }
     forget_pages(bytes);
   }
+  if (problem == nullptr) return;
+  throw IoError(
+      "{}: found {} in \"{}\" after saving, expected what was trained; the last checkpoint is as "
+      "it "
+      "was: check the disk and save again from there",
+      saved.path().string(), problem, spec.name);
 }
 
 void ExportFiles::publish() {
   for (auto& writer : writers_) writer->finish();
-  for (const std::string& file : files_) read_back(file);
+  for (size_t file = 0; file < files_.size(); ++file) read_back(file);
   for (const std::string& file : files_) fs::rename(temporary(file), folder_ / file);
   fsync_path(folder_);
 }

@@ -37,14 +37,36 @@ std::vector<fs::path> list(const fs::path& output_dir) {
   return found;
 }
 
+namespace {
+
+// The newest checkpoint-N of another program, transformers' Trainer for one; empty: none.
+fs::path foreign_checkpoint(const fs::path& output_dir) {
+  fs::path newest;
+  if (!fs::is_directory(output_dir)) return newest;
+  for (const auto& entry : fs::directory_iterator(output_dir)) {
+    const bool is_foreign = step_of(entry.path()) >= 0 &&
+                            !fs::exists(entry.path() / "manifest.json") &&
+                            fs::exists(entry.path() / "trainer_state.json");
+    if (is_foreign && step_of(entry.path()) > step_of(newest)) newest = entry.path();
+  }
+  return newest;
+}
+
+}  // namespace
+
 std::vector<fs::path> candidates(const std::string& resume_from, const fs::path& output_dir) {
   if (resume_from != "true" && resume_from != "True") return {resume_from};
   std::vector<fs::path> found = list(output_dir);
   if (found.empty()) {
+    const fs::path foreign = foreign_checkpoint(output_dir);
     throw ConfigError(
         "resume_from_checkpoint: no valid checkpoint found in output directory ({}), "
-        "expected a checkpoint-N folder; drop the flag to start anew",
-        output_dir.string());
+        "expected a checkpoint-N folder; drop the flag to start anew{}",
+        output_dir.string(),
+        foreign.empty() ? ""
+                        : fmt::format(", or make one of {} with strata convert {} OUT --to strata "
+                                      "and resume with --output_dir OUT",
+                                      foreign.filename().string(), foreign.string()));
   }
   std::reverse(found.begin(), found.end());
   return found;

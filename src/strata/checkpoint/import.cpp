@@ -42,6 +42,16 @@ shard::Source base_source(const hf::ModelFolder& folder, const models::WeightSou
   });
 }
 
+void require_base(const std::string& adapter, const std::string& trained_on,
+                  const std::string& base, const std::string& found) {
+  if (trained_on.empty() || found.empty() || trained_on == found) return;
+  throw ConfigError(
+      "{}: found an adapter that was trained on a base with the fingerprint {}, expected {} as {} "
+      "has; name the base that it was trained on, or take the mark off with strata convert ADAPTER "
+      "OUT --to safetensors",
+      adapter, trained_on, found, base);
+}
+
 void initialize_from_base(const adapters::LoraAdapter& adapter, shard::UnitStore& store,
                           uint64_t seed, bool only_base) {
   const auto place = [&](nn::Parameter& parameter, const at::Tensor& value) {

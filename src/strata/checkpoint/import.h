@@ -22,6 +22,11 @@ shard::Source base_source(const hf::ModelFolder& folder, const models::WeightSou
 void initialize_from_base(const adapters::LoraAdapter& adapter, shard::UnitStore& store,
                           uint64_t seed, bool only_base);
 
+// Throws ConfigError when the fingerprints of an adapter's base and of the base at hand
+// (hf/base_fingerprint.h) are both known and differ.
+void require_base(const std::string& adapter, const std::string& trained_on,
+                  const std::string& base, const std::string& found);
+
 // Fills the adapter's weights from FOLDER/adapter_model.safetensors. FormatError unless the file
 // holds exactly the adapter's tensors, all of finite numbers. `rank_0_reads`: as
 // shard::send_homes(), collective then.

@@ -1,6 +1,7 @@
 #include "strata/checkpoint/manifest.h"
 
 #include <algorithm>
+#include <new>
 
 #include <xxhash.h>
 
@@ -11,11 +12,13 @@ namespace strata::checkpoint {
 namespace {
 
 Json piece_json(const PieceRecord& piece) {
-  return Json{{"file", piece.file},
-              {"key", piece.key},
-              {"begin", piece.begin},
-              {"end", piece.end},
-              {"xxh3", piece.checksum}};
+  Json json{{"file", piece.file},
+            {"key", piece.key},
+            {"begin", piece.begin},
+            {"end", piece.end},
+            {"xxh3", piece.checksum}};
+  if (piece.offset != 0) json["offset"] = piece.offset;
+  return json;
 }
 
 void check_tiling(const std::string& subject, const std::string& name, const TensorRecord& record) {
@@ -46,14 +49,27 @@ const std::string& plain_name(const std::string& name, const std::string& subjec
   return name;
 }
 
+// A number that is no integer, or too large a one, is not cast to what it does not fit.
+int64_t integer(const Json& value, const std::string& subject) {
+  const bool fits = value.is_number_integer() &&
+                    !(value.is_number_unsigned() && value.get<uint64_t>() > INT64_MAX);
+  if (fits) return value.get<int64_t>();
+  throw FormatError("{}: found {}, expected an integer; use another checkpoint", subject,
+                    value.dump(-1, ' ', false, Json::error_handler_t::replace));
+}
+
 TensorRecord record_of(const Json& json, const std::string& subject) {
   TensorRecord record;
-  record.shape = json.at("shape").get<std::vector<int64_t>>();
+  for (const Json& size : json.at("shape").get_ref<const Json::array_t&>()) {
+    record.shape.push_back(integer(size, subject));
+  }
   record.dtype = json.at("dtype").get<std::string>();
   for (const Json& piece : json.at("pieces")) {
     record.pieces.push_back({plain_name(piece.at("file").get<std::string>(), subject),
-                             piece.at("key").get<std::string>(), piece.at("begin").get<int64_t>(),
-                             piece.at("end").get<int64_t>(), piece.at("xxh3").get<std::string>()});
+                             piece.at("key").get<std::string>(),
+                             integer(piece.at("begin"), subject), integer(piece.at("end"), subject),
+                             piece.at("xxh3").get<std::string>(),
+                             piece.contains("offset") ? integer(piece.at("offset"), subject) : 0});
   }
   return record;
 }
@@ -91,12 +107,13 @@ void check_version(const Json& json, const std::string& subject) {
 
 Manifest manifest_of(const Json& json, const std::string& subject) {
   Manifest manifest;
-  manifest.world_size = json.at("world_size").get<int>();
-  manifest.step = json.at("step").get<int64_t>();
-  manifest.num_updates = json.at("num_updates").get<int64_t>();
+  manifest.world_size = static_cast<int>(integer(json.at("world_size"), subject));
+  manifest.step = integer(json.at("step"), subject);
+  manifest.num_updates = integer(json.at("num_updates"), subject);
   for (const auto& [name, file] : json.at("files").items()) {
-    manifest.files[plain_name(name, subject)] = {file.at("bytes").get<uint64_t>(),
-                                                 file.at("xxh3").get<std::string>()};
+    manifest.files[plain_name(name, subject)] = {
+        static_cast<uint64_t>(integer(file.at("bytes"), subject)),
+        file.at("xxh3").get<std::string>()};
   }
   for (const auto& [name, record] : json.at("tensors").items()) {
     TensorRecord& tensor = manifest.tensors[name] = record_of(record, subject);
@@ -176,11 +193,33 @@ Manifest read_manifest(const std::filesystem::path& folder) {
                   folder.string());
   }
   const std::filesystem::path path = folder / "manifest.json";
+  if (!std::filesystem::exists(path) && std::filesystem::exists(folder / "trainer_state.json")) {
+    throw FormatError(
+        "{}: found a checkpoint of another program (no manifest.json), expected one of this one; "
+        "make "
+        "one of it with strata convert {} OUT --to strata and resume with --output_dir OUT",
+        folder.string(), folder.string());
+  }
   return parse_manifest(read_file(path), path.string());
 }
 
 std::string checksum(const void* data, size_t size_bytes) {
   return fmt::format("{:016x}", XXH3_64bits(data, size_bytes));
+}
+
+void Checksum::Free::operator()(XXH3_state_s* state) const { XXH3_freeState(state); }
+
+Checksum::Checksum() : state_(XXH3_createState()) {
+  if (!state_) throw std::bad_alloc();
+  XXH3_64bits_reset(state_.get());
+}
+
+void Checksum::update(std::span<const std::byte> bytes) {
+  XXH3_64bits_update(state_.get(), bytes.data(), bytes.size());
+}
+
+std::string Checksum::text() const {
+  return fmt::format("{:016x}", XXH3_64bits_digest(state_.get()));
 }
 
 }  // namespace strata::checkpoint

@@ -5,21 +5,27 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
+#include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "strata/base/json.h"
 
+struct XXH3_state_s;
+
 namespace strata::checkpoint {
 
-// Elements [begin, end) of the flattened tensor, as the 1-D tensor `key` of `file`.
+// Elements [begin, end) of the flattened tensor: those from `offset` on of the tensor `key` of
+// `file`, flattened.
 struct PieceRecord {
   std::string file;
   std::string key;
   int64_t begin = 0;
   int64_t end = 0;
   std::string checksum;  // XXH3-64 of the piece's bytes, 16 hexadecimal digits
+  int64_t offset = 0;
 };
 
 struct TensorRecord {
@@ -58,6 +64,21 @@ Json tensors_json(const std::map<std::string, TensorRecord>& tensors);
 // Adds the pieces of another rank's tensors. Throws FormatError when shapes or types differ.
 void add_tensors(const Json& tensors, const std::string& subject, Manifest& manifest);
 
+// XXH3-64 as 16 hexadecimal digits.
 std::string checksum(const void* data, size_t size_bytes);
+
+// The same of bytes that come in parts.
+class Checksum {
+ public:
+  Checksum();
+  void update(std::span<const std::byte> bytes);
+  std::string text() const;
+
+ private:
+  struct Free {
+    void operator()(XXH3_state_s* state) const;
+  };
+  std::unique_ptr<XXH3_state_s, Free> state_;
+};
 
 }  // namespace strata::checkpoint

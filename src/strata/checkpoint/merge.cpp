@@ -18,6 +18,7 @@
 #include "strata/checkpoint/convert.h"
 #include "strata/checkpoint/element_type.h"
 #include "strata/checkpoint/export_files.h"
+#include "strata/checkpoint/import.h"
 #include "strata/checkpoint/param_groups.h"
 #include "strata/hf/adapter_files.h"
 
@@ -140,6 +141,8 @@ class Merger {
       if (adapter.tensors()[i].is_parameter()) add_part(i);
     }
     check_fit();
+    require_base(adapter.path().string(), adapter.facts().base_fingerprint, base.path().string(),
+                 base.facts().base_fingerprint);
   }
 
   std::vector<std::string> write(const fs::path& out) {

@@ -10,6 +10,7 @@
 #include "strata/base/file.h"
 #include "strata/checkpoint/piece_reader.h"
 #include "strata/hf/adapter_files.h"
+#include "strata/hf/base_fingerprint.h"
 #include "strata/hf/dcp.h"
 #include "strata/hf/export_index.h"
 #include "strata/hf/model_folder.h"
@@ -33,6 +34,7 @@ class StrataState : public SavedState {
       facts_.settings =
           parse_json(reader_.small_file("settings.json"), (folder / "settings.json").string());
     }
+    if (manifest.files.contains("progress.json")) read_progress(folder / "progress.json");
     for (const auto& [name, record] : manifest.tensors) {
       const size_t slash = name.find('/');
       if (slash == std::string::npos) {
@@ -56,6 +58,14 @@ class StrataState : public SavedState {
   }
 
  private:
+  void read_progress(const fs::path& path) {
+    const Json progress = parse_json(reader_.small_file("progress.json"), path.string());
+    const auto found = progress.find("base_fingerprint");
+    if (found != progress.end() && found->is_string()) {
+      facts_.base_fingerprint = found->get<std::string>();
+    }
+  }
+
   PieceReader reader_;
 };
 
@@ -86,6 +96,8 @@ class ModelFolderState : public SavedState {
   explicit ModelFolderState(const fs::path& path) : SavedState(path), folder_(path) {
     facts_.format = folder_.is_adapter() ? "PEFT adapter" : "Hugging Face model";
     if (folder_.is_adapter()) facts_.adapter_config = folder_.config();
+    facts_.base_fingerprint =
+        folder_.is_adapter() ? hf::fingerprint_in(folder_) : hf::base_fingerprint(folder_);
     for (const std::string& name : folder_.names()) {
       const hf::TensorInfo& info = *folder_.find(name);
       tensors_.push_back({kParameter, name, info.dtype, info.shape});

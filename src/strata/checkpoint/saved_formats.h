@@ -17,5 +17,7 @@ std::unique_ptr<SavedState> open_dcp(const std::filesystem::path& path,
 // The same of files of torch.save.
 std::unique_ptr<SavedState> open_torch_files(const std::filesystem::path& path,
                                              const std::vector<std::filesystem::path>& parts);
+// Weights beside optimizer.pt, as transformers' Trainer saves them.
+std::unique_ptr<SavedState> open_trainer_folder(const std::filesystem::path& folder);
 
 }  // namespace strata::checkpoint

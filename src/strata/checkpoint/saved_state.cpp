@@ -47,7 +47,8 @@ std::unique_ptr<SavedState> open_folder(const fs::path& path) {
   }
   if (!parts.empty()) return open_dcp(path, parts);
   for (const char* name : {hf::kModelWeightsFile, hf::kModelIndexFile, hf::kAdapterWeightsFile}) {
-    if (fs::exists(path / name)) return open_model_folder(path);
+    if (!fs::exists(path / name)) continue;
+    return fs::exists(path / "optimizer.pt") ? open_trainer_folder(path) : open_model_folder(path);
   }
   for (const char* name : {"pytorch_model_fsdp.bin", "pytorch_model.bin", "adapter_model.bin",
                            "optimizer.bin", "optimizer.pt"}) {

@@ -38,6 +38,7 @@ struct SavedFacts {
   std::optional<int64_t> num_updates;  // of the optimizer
   Json settings = Json::object();      // of the run that wrote it
   Json adapter_config;                 // of an adapter folder; null elsewhere
+  std::string base_fingerprint;        // of an adapter's base or of a base; empty: not known
 };
 
 // Errors: FormatError for broken or refused content, IoError for missing files.
@@ -69,9 +70,10 @@ class SavedState {
   std::vector<SavedTensor> tensors_;
 };
 
-// A checkpoint-N folder, a Hugging Face model or adapter folder, a .safetensors file, a DCP folder
-// or the folder that holds accelerate's two, a file of torch.save or a folder with such files.
-// Throws FormatError that says what was expected where none of them lies.
+// A checkpoint-N folder (ours or transformers' Trainer's), a Hugging Face model or adapter folder,
+// a .safetensors file, a DCP folder or the folder that holds accelerate's two, a file of torch.save
+// or a folder with such files. Throws FormatError that says what was expected where none of them
+// lies.
 std::unique_ptr<SavedState> open_saved_state(const std::filesystem::path& path);
 
 // Formats whose keys nest: a weight's keys from the root, such as {"model", "lm_head.weight"} or

@@ -10,38 +10,61 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
 }  // namespace
 
 Saver::Saver(shard::UnitStore& store, optim::Optimizer* optimizer, comm::Group& group,
              const SaverOptions& options)
-    : store_(store), optimizer_(optimizer), group_(group), options_(options) {}
+    : store_(store), optimizer_(optimizer), group_(group), options_(options) {
+  if (!options_.in_background) return;
+  writer_ = std::thread([this, pieces = local_pieces(store_, optimizer_)] {
+    snapshot_ = snapshot_memory(pieces);
+    is_finished_ = true;
+  });
+}
 
-Saver::~Saver() {
+Saver::~Saver() { join(); }
+
+void Saver::join() {
   if (writer_.joinable()) writer_.join();
 }
 
 uint64_t Saver::snapshot_bytes() const { return size_bytes(local_pieces(store_, optimizer_)); }
 
-double Saver::save(SaveRequest request, std::vector<std::filesystem::path> keep) {
+std::optional<SaveOutcome> Saver::save(SaveRequest request,
+                                       std::vector<std::filesystem::path> keep) {
   const Clock::time_point start = Clock::now();
-  wait();
+  std::optional<SaveOutcome> before = wait();
   std::vector<LocalPiece> pieces = local_pieces(store_, optimizer_);
+  SaveOutcome outcome{.folder = folder_of(request.output_dir, request.step),
+                      .failure = "",
+                      .size_bytes = size_bytes(pieces)};
+  outcome.stall.waiting = seconds_since(start);
   if (options_.in_background) {
+    const Clock::time_point copy_start = Clock::now();
     snapshot_ = snapshot(pieces, std::move(snapshot_));
+    outcome.stall.copying = seconds_since(copy_start);
+    outcome.stall.whole = seconds_since(start);
+    outcome_ = std::move(outcome);
     is_finished_ = false;
     writer_ = std::thread([this, request = std::move(request), keep = std::move(keep)] {
       write(request, snapshot_, keep);
       is_finished_ = true;
     });
   } else {
+    outcome_ = std::move(outcome);
     write(request, pieces, keep);
+    outcome_->stall.whole = seconds_since(start);
   }
-  return std::chrono::duration<double>(Clock::now() - start).count();
+  return before;
 }
 
 void Saver::write(const SaveRequest& request, const std::vector<LocalPiece>& pieces,
                   const std::vector<std::filesystem::path>& keep) {
-  outcome_ = SaveOutcome{folder_of(request.output_dir, request.step), ""};
+  const Clock::time_point start = Clock::now();
   try {
     const auto failure = comm::shared_failure(group_, [&] {
       write_checkpoint(request, pieces, role_of(store_.mesh()), group_);
@@ -56,6 +79,7 @@ void Saver::write(const SaveRequest& request, const std::vector<LocalPiece>& pie
   } catch (const std::exception& error) {  // a peer is gone
     outcome_->failure = error.what();
   }
+  outcome_->seconds = seconds_since(start);
 }
 
 std::optional<SaveOutcome> Saver::poll() {
@@ -64,7 +88,7 @@ std::optional<SaveOutcome> Saver::poll() {
 }
 
 std::optional<SaveOutcome> Saver::wait() {
-  if (writer_.joinable()) writer_.join();
+  join();
   return std::exchange(outcome_, std::nullopt);
 }
 

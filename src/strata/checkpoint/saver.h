@@ -18,10 +18,20 @@ struct SaverOptions {
   std::optional<int64_t> total_limit;  // checkpoints kept
 };
 
-// How a save ended; the same on every rank.
+// For how many seconds training stood still for a save.
+struct SaveStall {
+  double waiting = 0;  // for the save before it, if that was still being written
+  double copying = 0;  // the state to host memory; 0 without a background
+  double whole = 0;    // all of it
+};
+
+// How a save ended; folder and failure are the same on every rank, the rest is this one's.
 struct SaveOutcome {
   std::filesystem::path folder;
   std::string failure;  // empty: it is durable
+  uint64_t size_bytes = 0;
+  double seconds = 0;  // from the end of the copy to the last sync
+  SaveStall stall = {};
 };
 
 // Invariants: at most one save is being written; an old checkpoint goes only after a newer one is
@@ -30,7 +40,8 @@ struct SaveOutcome {
 // else. Memory: in the background a copy of this rank's state, kept for the next save.
 class Saver {
  public:
-  // Everything must outlive the saver. `optimizer` may be null.
+  // Everything must outlive the saver. `optimizer` may be null. In the background memory for the
+  // copy is taken at once, by the thread, so that the first save does not wait for its pages.
   Saver(shard::UnitStore& store, optim::Optimizer* optimizer, comm::Group& group,
         const SaverOptions& options);
   // Waits for the save that is being written.
@@ -38,10 +49,11 @@ class Saver {
   Saver(const Saver&) = delete;
   Saver& operator=(const Saver&) = delete;
 
-  // Starts a save and returns how many seconds training stood still: for the save before it, if
-  // that is still being written, and for the copy (in the background) or the whole save. `keep`:
-  // checkpoints that total_limit must not remove. An outcome not yet asked for is lost.
-  double save(SaveRequest request, std::vector<std::filesystem::path> keep = {});
+  // Starts a save and returns when training may go on: after the copy (in the background) or the
+  // whole save. `keep`: checkpoints that total_limit must not remove. Returns the outcome of the
+  // save before, if nobody has asked for it yet.
+  std::optional<SaveOutcome> save(SaveRequest request,
+                                  std::vector<std::filesystem::path> keep = {});
   // The outcome of a save that has ended since the last call. Never waits.
   std::optional<SaveOutcome> poll();
   // The same after waiting for the save that is being written.
@@ -53,13 +65,14 @@ class Saver {
  private:
   void write(const SaveRequest& request, const std::vector<LocalPiece>& pieces,
              const std::vector<std::filesystem::path>& keep);
+  void join();
 
   shard::UnitStore& store_;
   optim::Optimizer* optimizer_;
   comm::Group& group_;
   SaverOptions options_;
   std::vector<LocalPiece> snapshot_;
-  std::thread writer_;
+  std::thread writer_;  // makes room for the first copy, then writes saves
   std::atomic<bool> is_finished_ = false;
   std::optional<SaveOutcome> outcome_;  // the writer's until it is joined
 };

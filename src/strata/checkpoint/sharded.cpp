@@ -1,6 +1,8 @@
 #include "strata/checkpoint/sharded.h"
 
+#include <algorithm>
 #include <optional>
+#include <unordered_map>
 
 #include "strata/base/error.h"
 #include "strata/base/file.h"
@@ -22,27 +24,155 @@ fs::path part_path(const fs::path& folder, int rank) {
   return folder / fmt::format("rank-{:05d}.json", rank);
 }
 
+// From here on the page cache is passed by; below it, two blocks of memory and a thread are more
+// than they give.
+constexpr uint64_t kStreamedBytes = uint64_t{16} << 20;
+// What the checksum reads the processor's cache still has when it is copied to the writer's block.
+constexpr size_t kCachedBytes = size_t{256} << 10;
+
+std::string rank_file(int rank) { return fmt::format("rank-{:05d}.safetensors", rank); }
+
+// A record without file and checksum yet.
+TensorRecord record_of(const LocalPiece& piece) {
+  TensorRecord record;
+  record.shape = piece.shape;
+  record.dtype = std::string(hf::name_of(file_type_of(piece.data.scalar_type())));
+  record.pieces = {{"", piece.tensor, piece.begin, piece.begin + piece.data.numel(), ""}};
+  return record;
+}
+
+// An open file and this rank's part of it, in the order of the file: it is written from its
+// beginning to its end.
+class PieceFile {
+ public:
+  PieceFile(std::string name, std::unique_ptr<hf::SafetensorsWriter> writer)
+      : name_(std::move(name)), writer_(std::move(writer)) {}
+
+  // `offset`: the piece's first element in the file's tensor.
+  void add(const LocalPiece& piece, std::string key, int64_t offset) {
+    pieces_.push_back({&piece, std::move(key), offset});
+  }
+
+  void write(std::map<std::string, TensorRecord>& part) {
+    std::unordered_map<std::string_view, size_t> places;
+    for (const hf::TensorInfo& info : writer_->tensors()) places.emplace(info.name, places.size());
+    std::ranges::stable_sort(pieces_, {},
+                             [&](const Part& p) { return std::pair(places.at(p.key), p.offset); });
+    uint64_t bytes = 0;
+    for (const Part& p : pieces_) bytes += p.piece->data.nbytes();
+    if (bytes >= kStreamedBytes) writer_->stream();
+    for (const Part& p : pieces_) {
+      TensorRecord record = record_of(*p.piece);
+      PieceRecord& piece = record.pieces[0];
+      piece.file = name_;
+      piece.key = p.key;
+      piece.offset = p.offset;
+      piece.checksum = write_one(p);
+      part.emplace(p.piece->tensor, std::move(record));
+    }
+    writer_->finish();
+  }
+
+ private:
+  struct Part {
+    const LocalPiece* piece;
+    std::string key;
+    int64_t offset;
+  };
+
+  std::string write_one(const Part& p) {
+    const at::Tensor host = p.piece->data.cpu();
+    const auto begin = static_cast<uint64_t>(p.offset) * host.element_size();
+    Checksum sum;
+    std::span<const std::byte> rest = bytes_of(host);
+    for (uint64_t at = begin; !rest.empty();) {
+      const auto some = rest.first(std::min(rest.size(), kCachedBytes));
+      sum.update(some);
+      writer_->write(p.key, some, at);
+      at += some.size();
+      rest = rest.subspan(some.size());
+    }
+    return sum.text();
+  }
+
+  std::string name_;
+  std::unique_ptr<hf::SafetensorsWriter> writer_;
+  std::vector<Part> pieces_;
+};
+
+void write_part(const fs::path& folder, int rank, const std::map<std::string, TensorRecord>& part,
+                FileSystem& files) {
+  write_file_atomically(part_path(folder, rank), tensors_json(part).dump(), files);
+}
+
 // This rank's tensors and a part of the manifest that lists them.
 void write_rank_file(const fs::path& folder, int rank, const std::vector<LocalPiece>& pieces,
                      FileSystem& files) {
-  const std::string file = fmt::format("rank-{:05d}.safetensors", rank);
   std::vector<hf::TensorSpec> specs;
   for (const LocalPiece& piece : pieces) {
     specs.push_back({piece.tensor, file_type_of(piece.data.scalar_type()), {piece.data.numel()}});
   }
-  hf::SafetensorsWriter writer(folder / file, specs, {{"format", "strata"}}, files);
+  const std::map<std::string, std::string> metadata{{"format", "strata"}};
+  PieceFile file(rank_file(rank), std::make_unique<hf::SafetensorsWriter>(folder / rank_file(rank),
+                                                                          specs, metadata, files));
+  for (const LocalPiece& piece : pieces) file.add(piece, piece.tensor, 0);
+  std::map<std::string, TensorRecord> part;
+  file.write(part);
+  write_part(folder, rank, part, files);
+}
+
+// The file of whole tensors that holds `tensor`, and its key there.
+std::pair<std::string, std::string> whole_place(const WholeFiles& whole,
+                                                const std::string& tensor) {
+  constexpr std::string_view kWeights = "parameter/";
+  if (!tensor.starts_with(kWeights)) return {kWholeOptimizerFile, tensor};
+  return {whole.weights, whole.names.at(tensor.substr(kWeights.size()))};
+}
+
+// Tells rank 0 what this rank holds, so that it can lay the files out.
+void announce(const fs::path& folder, int rank, const std::vector<LocalPiece>& pieces,
+              FileSystem& files) {
   std::map<std::string, TensorRecord> part;
   for (const LocalPiece& piece : pieces) {
-    const at::Tensor host = piece.data.cpu();
-    writer.write(piece.tensor, bytes_of(host));
-    TensorRecord& record = part[piece.tensor];
-    record.shape = piece.shape;
-    record.dtype = std::string(hf::name_of(file_type_of(host.scalar_type())));
-    record.pieces = {{file, piece.tensor, piece.begin, piece.begin + host.numel(),
-                      checksum(host.data_ptr(), host.nbytes())}};
+    TensorRecord record = record_of(piece);
+    record.pieces[0].file = rank_file(rank);
+    part.emplace(piece.tensor, std::move(record));
   }
-  writer.finish();
-  write_file_atomically(part_path(folder, rank), tensors_json(part).dump(), files);
+  write_part(folder, rank, part, files);
+}
+
+void create_whole_files(const fs::path& folder, const WholeFiles& whole, int shard_ranks,
+                        FileSystem& files) {
+  Manifest all;
+  for (int rank = 0; rank < shard_ranks; ++rank) {
+    const fs::path part = part_path(folder, rank);
+    add_tensors(read_json_file(part), part.string(), all);
+  }
+  std::map<std::string, std::vector<hf::TensorSpec>> specs{{whole.weights, {}}};
+  for (const auto& [name, record] : all.tensors) {
+    auto [file, key] = whole_place(whole, name);
+    specs[file].push_back({std::move(key), hf::parse_dtype(record.dtype), record.shape});
+  }
+  for (auto& [file, of_file] : specs) {
+    hf::SafetensorsWriter::create_shared(folder / file, std::move(of_file), whole.metadata, files);
+  }
+}
+
+void write_whole_files(const fs::path& folder, const WholeFiles& whole, int rank,
+                       const std::vector<LocalPiece>& pieces, FileSystem& files) {
+  std::map<std::string, PieceFile> open;
+  for (const LocalPiece& piece : pieces) {
+    auto [name, key] = whole_place(whole, piece.tensor);
+    auto found = open.find(name);
+    if (found == open.end()) {
+      auto writer = hf::SafetensorsWriter::join(folder / name, files);
+      found = open.emplace(name, PieceFile(name, std::move(writer))).first;
+    }
+    found->second.add(piece, std::move(key), piece.begin);
+  }
+  std::map<std::string, TensorRecord> part;
+  for (auto& [name, file] : open) file.write(part);
+  write_part(folder, rank, part, files);
 }
 
 // Rank 0 joins the parts; they served only to reach it.
@@ -106,8 +236,22 @@ fs::path write_checkpoint(const SaveRequest& request, const std::vector<LocalPie
     temporary = folder->path().string();
   });
   temporary = comm::broadcast_string(group, temporary);
+  if (request.whole) {
+    comm::all_or_nothing(group, what, [&] {
+      if (role.writes) announce(temporary, role.shard_rank, pieces, files);
+    });
+    comm::all_or_nothing(group, what, [&] {
+      if (group.rank() != 0) return;
+      create_whole_files(temporary, *request.whole, role.shard_ranks, files);
+    });
+  }
   comm::all_or_nothing(group, what, [&] {
-    if (role.writes) write_rank_file(temporary, role.shard_rank, pieces, files);
+    if (!role.writes) return;
+    if (request.whole) {
+      write_whole_files(temporary, *request.whole, role.shard_rank, pieces, files);
+    } else {
+      write_rank_file(temporary, role.shard_rank, pieces, files);
+    }
   });
   comm::all_or_nothing(group, what, [&] {
     if (group.rank() != 0) return;
@@ -126,8 +270,10 @@ fs::path write_checkpoint(const SaveRequest& request, const std::vector<LocalPie
 fs::path save(const fs::path& output_dir, int64_t step, shard::UnitStore& store,
               optim::Optimizer* optimizer, const SmallFiles& small_files, FileSystem& files) {
   comm::Mesh& mesh = store.mesh();
-  const SaveRequest request{output_dir, step, optimizer ? optimizer->num_steps() : step,
-                            small_files};
+  const SaveRequest request{.output_dir = output_dir,
+                            .step = step,
+                            .num_updates = optimizer ? optimizer->num_steps() : step,
+                            .small_files = small_files};
   return write_checkpoint(request, local_pieces(store, optimizer), role_of(mesh), *mesh.world,
                           files);
 }

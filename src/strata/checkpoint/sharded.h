@@ -5,6 +5,7 @@
 
 #include <filesystem>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -26,11 +27,21 @@ struct SaveRole {
 };
 SaveRole role_of(comm::Mesh& mesh);
 
+// FULL_STATE_DICT: whole tensors in two files of the checkpoint, as from_pretrained() loads them;
+// every rank writes its ranges of them, so that nothing is gathered anywhere.
+struct WholeFiles {
+  std::string weights;                       // "model.safetensors", "adapter_model.safetensors"
+  std::map<std::string, std::string> names;  // weight -> its key in that file
+  std::map<std::string, std::string> metadata{{"format", "pt"}};  // of that file
+};
+inline constexpr const char* kWholeOptimizerFile = "optimizer.safetensors";
+
 struct SaveRequest {
   std::filesystem::path output_dir;
   int64_t step = 0;         // of the run: names the folder
   int64_t num_updates = 0;  // of the optimizer: less where an update was skipped
   SmallFiles small_files;
+  std::optional<WholeFiles> whole = {};  // nothing: a file of ranges for each rank
 };
 
 // Writes OUTPUT_DIR/checkpoint-STEP: temporary folder, every file synced, one rename, then the

@@ -1,8 +1,18 @@
 #include "strata/checkpoint/state_pieces.h"
 
+#include <cstring>
 #include <utility>
 
 namespace strata::checkpoint {
+namespace {
+
+at::Tensor host_memory_like(const at::Tensor& data) {
+  const bool pinned = !data.is_cpu();
+  return at::empty({data.numel()},
+                   at::TensorOptions().dtype(data.scalar_type()).pinned_memory(pinned));
+}
+
+}  // namespace
 
 std::vector<LocalPiece> local_pieces(shard::UnitStore& store, optim::Optimizer* optimizer) {
   const int rank = store.mesh().shard->rank();
@@ -32,18 +42,23 @@ uint64_t size_bytes(const std::vector<LocalPiece>& pieces) {
   return total;
 }
 
+std::vector<LocalPiece> snapshot_memory(const std::vector<LocalPiece>& pieces) {
+  std::vector<LocalPiece> copies = pieces;
+  for (LocalPiece& copy : copies) {
+    copy.data = host_memory_like(copy.data);
+    std::memset(copy.data.mutable_data_ptr(), 0, copy.data.nbytes());
+  }
+  return copies;
+}
+
 std::vector<LocalPiece> snapshot(const std::vector<LocalPiece>& pieces,
                                  std::vector<LocalPiece> reused) {
-  const bool pinned = !pieces.empty() && !pieces[0].data.is_cpu();
   std::vector<LocalPiece> copies = pieces;
   for (size_t i = 0; i < copies.size(); ++i) {
     at::Tensor& data = copies[i].data;
     const bool fits = i < reused.size() && reused[i].data.numel() == data.numel() &&
                       reused[i].data.scalar_type() == data.scalar_type();
-    at::Tensor host =
-        fits ? reused[i].data
-             : at::empty({data.numel()},
-                         at::TensorOptions().dtype(data.scalar_type()).pinned_memory(pinned));
+    at::Tensor host = fits ? reused[i].data : host_memory_like(data);
     host.copy_(data);
     data = host;
   }

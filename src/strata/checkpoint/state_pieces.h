@@ -26,6 +26,9 @@ std::vector<LocalPiece> local_pieces(shard::UnitStore& store, optim::Optimizer* 
 
 uint64_t size_bytes(const std::vector<LocalPiece>& pieces);
 
+// Memory for a snapshot of these pieces, every page of it taken from the system.
+std::vector<LocalPiece> snapshot_memory(const std::vector<LocalPiece>& pieces);
+
 // The same pieces in host memory of their own. Takes over the buffers of `reused`, a snapshot of
 // the same pieces that nobody reads any more, or none. Memory: size_bytes() on the host.
 std::vector<LocalPiece> snapshot(const std::vector<LocalPiece>& pieces,

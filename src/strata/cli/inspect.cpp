@@ -88,6 +88,9 @@ void print_text(const SavedState& state, bool all) {
   if (facts.world_size > 0)
     fmt::print(", written by {} rank{}", facts.world_size, facts.world_size == 1 ? "" : "s");
   fmt::print("\ncan be resumed: {}\n", resumable(state));
+  if (!facts.base_fingerprint.empty()) {
+    fmt::print("fingerprint of the base: {}\n", facts.base_fingerprint);
+  }
   for (const auto& [kind, sums] : sums_by_kind(state)) {
     fmt::print("\n{}: {} tensors, {} elements, {}\n", kind, sums.tensors, sums.elements,
                readable(sums.bytes));
@@ -123,6 +126,7 @@ void print_json(const SavedState& state, const std::string& verified) {
             {"tensors", tensors}};
   if (facts.step) json["step"] = *facts.step;
   if (facts.num_updates) json["num_updates"] = *facts.num_updates;
+  if (!facts.base_fingerprint.empty()) json["base_fingerprint"] = facts.base_fingerprint;
   if (!verified.empty()) json["verified"] = verified;
   fmt::print("{}\n", dump_python(json, 2, /*sort_keys=*/false));
 }

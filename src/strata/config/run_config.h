@@ -160,6 +160,7 @@ struct ShardConfig {
   int64_t sub_group_size = 16777216;  // elements that a step of offloaded state updates at once
   int64_t aio_block_size = 1048576;   // bytes of one request to the file system
   int64_t aio_queue_depth = 8;        // requests into which a transfer is cut at most
+  std::string state_dict_type = "SHARDED_STATE_DICT";  // of checkpoints
   bool cpu_ram_efficient_loading = false;  // rank 0 alone reads the weights and sends them
 };
 

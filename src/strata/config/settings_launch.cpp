@@ -225,9 +225,12 @@ std::vector<Setting> fsdp_settings() {
        .range = {.min = 0},
        .help = "parameters of a unit with SIZE_BASED_WRAP, at least; 0: as NO_WRAP"},
       {.name = "fsdp_state_dict_type",
-       .kind = Kind::kUnbound,
-       .harmless = {"SHARDED_STATE_DICT", "FULL_STATE_DICT", "none", "*"},
-       .help = "checkpoints are always sharded, the result is always a full model or adapter"},
+       .field = STRATA_FIELD(shard.state_dict_type),
+       .choices = {"SHARDED_STATE_DICT", "FULL_STATE_DICT", "LOCAL_STATE_DICT"},
+       .synonyms = {{"none", "SHARDED_STATE_DICT"}},
+       .help = "what a checkpoint holds: a file of ranges for each rank (LOCAL_STATE_DICT is the "
+               "same here), or whole tensors in a folder that from_pretrained() loads; all are "
+               "resumed alike, and the result is always a full model or adapter"},
       {.name = "fsdp_use_orig_params",
        .kind = Kind::kUnbound,
        .is_switch = true,

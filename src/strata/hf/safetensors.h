@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
+#include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -15,6 +17,7 @@
 
 #include "strata/base/descriptor.h"
 #include "strata/base/file.h"
+#include "strata/base/write_stream.h"
 #include "strata/hf/dtype.h"
 
 namespace strata::hf {
@@ -44,6 +47,8 @@ class SafetensorsFile {
   // The tensor's bytes in the map. They may be unaligned for the type: copy before casting.
   // Requires: `info` is from this file.
   std::span<const std::byte> bytes(const TensorInfo& info) const;
+  // Where the tensor's bytes begin in the file. Requires: `info` is from this file.
+  uint64_t file_offset(const TensorInfo& info) const;
   // The `__metadata__` entry, empty when absent.
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
   const std::filesystem::path& path() const { return file_.path(); }
@@ -72,10 +77,22 @@ class SafetensorsWriter {
   SafetensorsWriter(std::filesystem::path path, std::vector<TensorSpec> specs,
                     std::map<std::string, std::string> metadata = {{"format", "pt"}},
                     FileSystem& files = real_file_system());
+  // For a file that several processes fill together: one of them creates it with its header and its
+  // full size, then each of them joins and writes tensors or parts of them. finish() then says
+  // nothing of what the others wrote, and the destructor leaves the file.
+  static void create_shared(const std::filesystem::path& path, std::vector<TensorSpec> specs,
+                            std::map<std::string, std::string> metadata,
+                            FileSystem& files = real_file_system());
+  static std::unique_ptr<SafetensorsWriter> join(const std::filesystem::path& path,
+                                                 FileSystem& files = real_file_system());
   ~SafetensorsWriter();
   SafetensorsWriter(const SafetensorsWriter&) = delete;
   SafetensorsWriter& operator=(const SafetensorsWriter&) = delete;
 
+  // From now on writes go past the page cache, in the background, by two blocks of memory
+  // (base/write_stream.h): for much data that comes in the order of the file. An error of one shows
+  // at a later one or at finish().
+  void stream();
   // Writes `data` at `offset_bytes` from the start of the tensor.
   void write(std::string_view name, std::span<const std::byte> data, uint64_t offset_bytes = 0);
   // Checks that every byte of every tensor was written, syncs and closes the file.
@@ -87,7 +104,9 @@ class SafetensorsWriter {
 
  private:
   void lay_out(std::vector<TensorSpec> specs);
+  SafetensorsWriter(std::filesystem::path path, FileSystem& files);  // joins
   void reserve();
+  [[noreturn]] void fail_write(int error_number, uint64_t written) const;
   void write_at(std::span<const std::byte> data, uint64_t offset);
   void note_written(size_t tensor, uint64_t begin, uint64_t end);
   void discard() noexcept;
@@ -98,8 +117,11 @@ class SafetensorsWriter {
   std::vector<std::map<uint64_t, uint64_t>> written_;  // per tensor: disjoint ranges begin -> end
   uint64_t data_begin_ = 0;
   uint64_t file_bytes_ = 0;
+  bool is_shared_ = false;
   FileSystem& files_;
   Descriptor file_;
+  Descriptor direct_;
+  std::optional<WriteStream> stream_;  // behind the descriptors, which it uses
 };
 
 }  // namespace strata::hf

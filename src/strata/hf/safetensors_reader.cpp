@@ -239,4 +239,8 @@ std::span<const std::byte> SafetensorsFile::bytes(const TensorInfo& info) const 
   return data_.subspan(info.begin, info.size_bytes());
 }
 
+uint64_t SafetensorsFile::file_offset(const TensorInfo& info) const {
+  return static_cast<uint64_t>(bytes(info).data() - file_.data().data());
+}
+
 }  // namespace strata::hf

@@ -85,8 +85,44 @@ SafetensorsWriter::SafetensorsWriter(std::filesystem::path path, std::vector<Ten
   }
 }
 
+SafetensorsWriter::SafetensorsWriter(std::filesystem::path path, FileSystem& files)
+    : path_(std::move(path)), is_shared_(true), files_(files) {
+  const SafetensorsFile existing(path_);
+  tensors_ = existing.tensors();
+  if (!tensors_.empty()) data_begin_ = existing.file_offset(tensors_[0]);
+  file_bytes_ = data_begin_ + (tensors_.empty() ? 0 : tensors_.back().end);
+  for (size_t i = 0; i < tensors_.size(); ++i) places_.emplace(tensors_[i].name, i);
+  written_.resize(tensors_.size());
+  const int descriptor = files_.open_existing(path_);
+  if (descriptor < 0) {
+    throw IoError("{}: found {} when opening it, expected a file to write to; save again",
+                  path_.string(), errno_text(-descriptor));
+  }
+  file_ = Descriptor(descriptor);
+}
+
+void SafetensorsWriter::create_shared(const std::filesystem::path& path,
+                                      std::vector<TensorSpec> specs,
+                                      std::map<std::string, std::string> metadata,
+                                      FileSystem& files) {
+  SafetensorsWriter writer(path, std::move(specs), std::move(metadata), files);
+  writer.is_shared_ = true;
+  writer.finish();
+}
+
+std::unique_ptr<SafetensorsWriter> SafetensorsWriter::join(const std::filesystem::path& path,
+                                                           FileSystem& files) {
+  return std::unique_ptr<SafetensorsWriter>(new SafetensorsWriter(path, files));
+}
+
 SafetensorsWriter::~SafetensorsWriter() {
-  if (file_.get() >= 0) discard();
+  stream_.reset();
+  if (file_.get() >= 0 && !is_shared_) discard();
+}
+
+void SafetensorsWriter::stream() {
+  direct_ = Descriptor(files_.open_direct(path_));
+  stream_.emplace(files_, file_.get(), direct_.get());
 }
 
 void SafetensorsWriter::lay_out(std::vector<TensorSpec> specs) {
@@ -120,12 +156,19 @@ void SafetensorsWriter::reserve() {
 }
 
 void SafetensorsWriter::write_at(std::span<const std::byte> data, uint64_t offset) {
+  if (stream_) {
+    if (const int error_number = stream_->put(data, offset)) fail_write(error_number, offset);
+    return;
+  }
   const size_t written = files_.write(file_.get(), data, offset);
-  if (written == data.size()) return;
+  if (written != data.size()) fail_write(errno, offset + written);
+}
+
+void SafetensorsWriter::fail_write(int error_number, uint64_t written) const {
   throw IoError(
       "{}: found {} after {} bytes written, expected {} bytes; free space or choose another "
       "folder, then save again",
-      path_.string(), errno_text(errno), offset + written, file_bytes_);
+      path_.string(), errno_text(error_number), written, file_bytes_);
 }
 
 void SafetensorsWriter::write(std::string_view name, std::span<const std::byte> data,
@@ -166,7 +209,7 @@ void SafetensorsWriter::note_written(size_t tensor, uint64_t begin, uint64_t end
 }
 
 void SafetensorsWriter::finish() {
-  for (size_t i = 0; i < tensors_.size(); ++i) {
+  for (size_t i = 0; i < tensors_.size() && !is_shared_; ++i) {
     if (tensors_[i].size_bytes() == 0) continue;
     const auto& ranges = written_[i];
     if (ranges.size() == 1 && ranges.begin()->first == 0 &&
@@ -177,6 +220,11 @@ void SafetensorsWriter::finish() {
     for (const auto& [begin, end] : ranges) written += end - begin;
     throw InternalError("{}: tensor \"{}\": found {} bytes written, expected {} before finish",
                         path_.string(), tensors_[i].name, written, tensors_[i].size_bytes());
+  }
+  if (stream_) {
+    if (const int error = stream_->finish()) fail_write(error, file_bytes_);
+    stream_.reset();
+    direct_.close();
   }
   if (const int error = files_.sync(file_.get())) {
     throw IoError(

@@ -66,8 +66,9 @@ class TorchFile {
 };
 
 // What is written: a Python value whose tensors are numbers of a list.
+struct PyItem;
+using PyItems = std::vector<PyItem>;  // a dict, in order
 struct PyValue;
-using PyItems = std::vector<std::pair<std::string, PyValue>>;
 struct PyTensor {
   size_t index;
 };
@@ -77,6 +78,10 @@ struct PyList {
 };
 struct PyValue {
   std::variant<std::monostate, bool, int64_t, double, std::string, PyTensor, PyList, PyItems> value;
+};
+struct PyItem {
+  std::string key;
+  PyValue value;
 };
 
 struct TorchTensorSpec {

@@ -11,7 +11,6 @@ namespace {
 
 // Deeper trees are hostile.
 constexpr size_t kMaxDepth = 32;
-constexpr size_t kMaxKeyBytes = 1024;
 
 constexpr std::string_view kRebuildTensor = "torch._utils _rebuild_tensor_v2";
 constexpr std::string_view kRebuildTensor3 = "torch._utils _rebuild_tensor_v3";

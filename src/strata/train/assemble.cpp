@@ -9,6 +9,7 @@
 #include "strata/base/error.h"
 #include "strata/checkpoint/import.h"
 #include "strata/comm/agreement.h"
+#include "strata/hf/base_fingerprint.h"
 #include "strata/hf/hub_download.h"
 #include "strata/libtorch/memory_kind.h"
 #include "strata/memory/allocator.h"
@@ -219,6 +220,22 @@ void fill_values(const config::RunConfig& config, const BaseFiles& base, Trainee
                        });
 }
 
+// What an adapter's files will say of its base; an adapter that goes on must have been trained on
+// it. Rank 0 reads. Collective.
+void identify_base(const config::RunConfig& config, const BaseFiles& base, comm::Group& world,
+                   Trainee& trainee) {
+  if (!trainee.adapter) return;
+  comm::all_or_nothing(world, "looking at the adapter's base", [&] {
+    if (world.rank() != 0 || !base.folder) return;
+    trainee.base_fingerprint = hf::base_fingerprint(*base.folder);
+    if (!trainee.continued_adapter) return;
+    checkpoint::require_base(config.model.adapter_name_or_path,
+                             hf::fingerprint_in(hf::ModelFolder(config.model.adapter_name_or_path)),
+                             base.folder->path().string(), trainee.base_fingerprint);
+  });
+  trainee.base_fingerprint = comm::broadcast_string(world, trainee.base_fingerprint);
+}
+
 // Collective.
 void start_from_base(const config::RunConfig& config, bool sends, Trainee& trainee) {
   if (!trainee.adapter || !adapters::starts_from_base(trainee.adapter->options())) return;
@@ -335,6 +352,7 @@ std::unique_ptr<Trainee> assemble(const config::RunConfig& config, comm::Mesh& m
     trainee->compute_type = options.compute_type;
     trainee->store = std::make_unique<shard::UnitStore>(*trainee->model, mesh, options);
   });
+  if (has_files) identify_base(config, base, *mesh.world, *trainee);
   // Before values are read: its folder may be too small.
   comm::all_or_nothing(*mesh.world, "allocating the optimizer's state", [&] {
     const MemoryScope scope(MemoryKind::kOptimizer);

@@ -26,6 +26,8 @@ class LossGuard {
   std::optional<std::string> judge(double loss, double gradient_norm);
   // Bad batches since the last good one.
   int64_t num_in_a_row() const { return in_a_row_; }
+  // The weights are others now: what was bad before says nothing about the next batch.
+  void forgive() { in_a_row_ = 0; }
 
   // For checkpoints.
   Json state() const;

@@ -31,28 +31,21 @@ std::string exported_model_config(const Trainee& trainee) {
   return dump_python(config) + "\n";
 }
 
-void copy_file_atomically(const fs::path& from, const fs::path& folder) {
-  const fs::path to = folder / from.filename();
-  std::error_code ignored;
-  if (fs::equivalent(from, to, ignored)) return;
-  write_file_atomically(to, read_file(from));
-}
-
-void copy_tokenizer(const config::RunConfig& config, const Datasets& datasets,
-                    const fs::path& folder) {
+void add_tokenizer(const config::RunConfig& config, const Datasets& datasets,
+                   checkpoint::SmallFiles& files) {
   for (const fs::path& file : datasets.tokenizer->files()) {
     // A tokenizer may read its model's config.json; the result has one of its own.
-    if (file.filename() != "config.json") copy_file_atomically(file, folder);
+    if (file.filename() != "config.json") files[file.filename().string()] = read_file(file);
   }
   // The token that the model learnt to stop with must be the one that generation stops at.
-  const fs::path settings = folder / "tokenizer_config.json";
-  if (!config.data.eos_token.empty() && fs::exists(settings)) {
-    Json tokenizer = read_json_file(settings);
+  constexpr const char* kSettings = "tokenizer_config.json";
+  if (!config.data.eos_token.empty() && files.contains(kSettings)) {
+    Json tokenizer = parse_json(files[kSettings], kSettings);
     tokenizer["eos_token"] = config.data.eos_token;
-    write_file_atomically(settings, dump_python(tokenizer) + "\n");
+    files[kSettings] = dump_python(tokenizer) + "\n";
   }
   if (!config.data.chat_template_path.empty()) {
-    write_file_atomically(folder / "chat_template.jinja", datasets.chat_template_source);
+    files["chat_template.jinja"] = datasets.chat_template_source;
   }
 }
 
@@ -97,29 +90,39 @@ std::string report_page(const config::RunConfig& config, const Trainee& trainee,
 
 }  // namespace
 
+checkpoint::SmallFiles companion_files(const config::RunConfig& config, const Trainee& trainee,
+                                       const Datasets& datasets) {
+  checkpoint::SmallFiles files;
+  if (trainee.adapter) {
+    files[hf::kAdapterConfigFile] = hf::adapter_config_json(adapter_config_of(config, trainee));
+  } else {
+    files["config.json"] = exported_model_config(trainee);
+    constexpr const char* kGeneration = "generation_config.json";
+    const fs::path base = hf::locate_model(config.model.model_name_or_path, config.model.cache_dir);
+    if (!config.model.model_name_or_path.empty() && fs::exists(base / kGeneration)) {
+      files[kGeneration] = read_file(base / kGeneration);
+    }
+  }
+  add_tokenizer(config, datasets, files);
+  return files;
+}
+
 void write_results(const config::RunConfig& config, Trainee& trainee, const Datasets& datasets,
                    Trainer& trainer) {
   const fs::path folder = config.train.output_dir;
   comm::Group& world = *trainee.store->mesh().world;
   if (trainee.adapter) {
     checkpoint::export_adapter(folder, *trainee.store, *trainee.adapter,
-                               adapter_config_of(config, trainee));
+                               adapter_config_of(config, trainee), trainee.base_fingerprint);
   } else {
     checkpoint::export_model(folder, *trainee.store, parse_byte_size(config.train.max_shard_size),
                              [](const nn::Parameter& parameter) { return parameter.name(); });
   }
   comm::all_or_nothing(world, "saving the results", [&] {
     if (world.rank() != 0) return;
-    if (!trainee.adapter) {
-      write_file_atomically(folder / "config.json", exported_model_config(trainee));
-      const fs::path generation =
-          hf::locate_model(config.model.model_name_or_path, config.model.cache_dir) /
-          "generation_config.json";
-      if (!config.model.model_name_or_path.empty() && fs::exists(generation)) {
-        copy_file_atomically(generation, folder);
-      }
+    for (const auto& [name, content] : companion_files(config, trainee, datasets)) {
+      write_file_atomically(folder / name, content);
     }
-    copy_tokenizer(config, datasets, folder);
     write_file_atomically(folder / "trainer_state.json",
                           report::trainer_state_text(trainer.state()));
     write_file_atomically(folder / "report.html", report_page(config, trainee, trainer));

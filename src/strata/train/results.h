@@ -6,6 +6,11 @@
 
 namespace strata::train {
 
+// What lies beside the weights of a model or adapter folder that other tools load: configuration
+// and tokenizer, file name -> content.
+checkpoint::SmallFiles companion_files(const config::RunConfig& config, const Trainee& trainee,
+                                       const Datasets& datasets);
+
 // Collective over the ranks.
 void write_results(const config::RunConfig& config, Trainee& trainee, const Datasets& datasets,
                    Trainer& trainer);

@@ -32,16 +32,29 @@ void load_one(const fs::path& folder, Trainee& trainee, const ApplyProgress& app
 }
 
 // The ranks of a run read one list: another rank may see a folder a moment later than rank 0.
-std::vector<fs::path> agreed_candidates(const config::TrainConfig& config, comm::Group& world) {
-  std::vector<fs::path> found;
-  comm::all_or_nothing(world, "looking for checkpoints", [&] {
-    if (world.rank() != 0) return;
-    found = checkpoint::candidates(config.resume_from_checkpoint, config.output_dir);
-  });
+std::vector<fs::path> agree_on(std::vector<fs::path> found, comm::Group& world) {
   const auto count = std::stoul(comm::broadcast_string(world, std::to_string(found.size())));
   found.resize(count);
   for (fs::path& path : found) path = comm::broadcast_string(world, path.string());
   return found;
+}
+
+// The first of them that can be used, or nothing: then `failure` is why the first one could not.
+std::optional<fs::path> load_first(const std::vector<fs::path>& folders, Trainee& trainee,
+                                   const ApplyProgress& apply,
+                                   const std::function<void(const std::string&)>& say,
+                                   std::string& failure) {
+  comm::Group& world = *trainee.store->mesh().world;
+  for (const fs::path& folder : folders) {
+    const auto why = comm::shared_failure(world, [&] { load_one(folder, trainee, apply); });
+    if (!why) {
+      if (!failure.empty()) say("resuming from " + folder.string() + " instead");
+      return folder;
+    }
+    if (failure.empty()) failure = *why;
+    say("cannot resume from " + folder.string() + ": " + *why);
+  }
+  return std::nullopt;
 }
 
 }  // namespace
@@ -49,17 +62,30 @@ std::vector<fs::path> agreed_candidates(const config::TrainConfig& config, comm:
 fs::path resume(const config::TrainConfig& config, Trainee& trainee, const ApplyProgress& apply,
                 const std::function<void(const std::string&)>& say) {
   comm::Group& world = *trainee.store->mesh().world;
-  std::string first_failure;
-  for (const fs::path& folder : agreed_candidates(config, world)) {
-    const auto failure = comm::shared_failure(world, [&] { load_one(folder, trainee, apply); });
-    if (!failure) {
-      if (!first_failure.empty()) say("resuming from " + folder.string() + " instead");
-      return folder;
+  std::vector<fs::path> found;
+  comm::all_or_nothing(world, "looking for checkpoints", [&] {
+    if (world.rank() != 0) return;
+    found = checkpoint::candidates(config.resume_from_checkpoint, config.output_dir);
+  });
+  std::string failure;
+  const auto source = load_first(agree_on(std::move(found), world), trainee, apply, say, failure);
+  if (!source) throw FormatError(failure);
+  return *source;
+}
+
+std::optional<fs::path> return_to(const config::TrainConfig& config, int64_t step, Trainee& trainee,
+                                  const ApplyProgress& apply,
+                                  const std::function<void(const std::string&)>& say) {
+  comm::Group& world = *trainee.store->mesh().world;
+  std::vector<fs::path> found;
+  comm::all_or_nothing(world, "looking for checkpoints", [&] {
+    if (world.rank() != 0) return;
+    for (const fs::path& folder : checkpoint::list(config.output_dir)) {
+      if (checkpoint::step_of(folder) < step) found.insert(found.begin(), folder);
     }
-    if (first_failure.empty()) first_failure = *failure;
-    say("cannot resume from " + folder.string() + ": " + *failure);
-  }
-  throw FormatError(first_failure);
+  });
+  std::string failure;
+  return load_first(agree_on(std::move(found), world), trainee, apply, say, failure);
 }
 
 checkpoint::SmallFiles fresh_progress(const fs::path& source, int64_t step) {

@@ -4,6 +4,7 @@
 
 #include <filesystem>
 #include <functional>
+#include <optional>
 #include <string>
 
 #include "strata/base/json.h"
@@ -21,6 +22,12 @@ using ApplyProgress = std::function<void(const report::TrainerState& state, cons
 std::filesystem::path resume(const config::TrainConfig& config, Trainee& trainee,
                              const ApplyProgress& apply,
                              const std::function<void(const std::string&)>& say);
+
+// The same from the newest whole checkpoint of the output folder that was saved before `step`,
+// which it returns; nothing when there is none. Collective over the world.
+std::optional<std::filesystem::path> return_to(const config::TrainConfig& config, int64_t step,
+                                               Trainee& trainee, const ApplyProgress& apply,
+                                               const std::function<void(const std::string&)>& say);
 
 // What a checkpoint made of another tool's state holds beside its tensors: the log history is that
 // of a trainer_state.json beside `source`, if there is one; sums since the last log are none.

@@ -6,6 +6,7 @@
 
 #include "strata/base/error.h"
 #include "strata/base/file.h"
+#include "strata/checkpoint/import.h"
 #include "strata/comm/agreement.h"
 #include "strata/config/derived.h"
 #include "strata/data/collate.h"
@@ -152,6 +153,11 @@ void Trainer::resume(const std::function<void(const std::string&)>& note) {
   train::resume(
       config_.train, trainee_,
       [this](const report::TrainerState& state, const Json& progress) {
+        if (progress.contains("base_fingerprint")) {
+          checkpoint::require_base("resume_from_checkpoint",
+                                   progress.at("base_fingerprint").get<std::string>(),
+                                   config_.model.model_name_or_path, trainee_.base_fingerprint);
+        }
         step_ = first_step_ = state.global_step;
         log_history_ = state.log_history;
         num_tokens_ = progress.at("num_tokens").get<int64_t>();
@@ -176,6 +182,9 @@ std::string Trainer::progress_text() const {
                     {"steps", window_.steps}};
   Json progress{
       {"num_tokens", num_tokens_}, {"log_window", window}, {"loss_guard", guard_.state()}};
+  if (!trainee_.base_fingerprint.empty()) {
+    progress["base_fingerprint"] = trainee_.base_fingerprint;
+  }
   if (metric_schedule_) progress["lr_schedule"] = metric_schedule_->state();
   if (loss_scaler_) progress["loss_scaler"] = loss_scaler_->state();
   return dump_python(progress) + "\n";
@@ -280,6 +289,7 @@ void Trainer::update(StepOutcome& outcome) {
     leave_out(outcome, *why);
     return;
   }
+  rollback_limit_ = std::numeric_limits<int64_t>::max();
   if (!overflow) {
     const double clip = optim::clip_factor(outcome.gradient_norm, config_.optim.max_grad_norm);
     trainee_.optimizer->step(outcome.learning_rate, clip / loss_scale);
@@ -299,10 +309,8 @@ void Trainer::leave_out(StepOutcome& outcome, const std::string& why) {
                     found, step_));
   }
   if (guard_.num_in_a_row() >= LossGuard::kMostInARow) {
-    throw Error(fmt::format(
-        "{}, and the {} batches before were bad too, so that the weights must be; lower "
-        "learning_rate and resume from a checkpoint before step {}",
-        found, LossGuard::kMostInARow - 1, step_ + 2 - LossGuard::kMostInARow));
+    roll_back(found);
+    return;
   }
   say("warning: " + found + "; weights and optimizer stay as they were, the batch is left out");
 }

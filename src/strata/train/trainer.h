@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <functional>
+#include <limits>
 #include <optional>
 
 #include "strata/base/activity_timer.h"
@@ -106,6 +107,9 @@ class Trainer {
   // whose loss is not finite.
   std::string examples_of(const StepOutcome& outcome) const;
   void leave_out(StepOutcome& outcome, const std::string& why);
+  // After too many bad batches in a row: weights and optimizer of the newest checkpoint that was
+  // saved before them. Throws when there is none. Collective.
+  void roll_back(const std::string& found);
 
   StepObserver observer_;
   const config::RunConfig& config_;
@@ -125,6 +129,12 @@ class Trainer {
   std::unique_ptr<report::MetricsFile> metrics_;  // rank 0
 
   std::unique_ptr<checkpoint::Saver> saver_;
+  std::optional<checkpoint::WholeFiles> whole_files_;  // FULL_STATE_DICT
+  checkpoint::SmallFiles companions_;                  // rank 0: what lies beside whole files
+  std::filesystem::path
+      last_good_;  // the checkpoint of the last save without a bad batch before it
+  // A checkpoint from which no batch was good again is not returned to twice.
+  int64_t rollback_limit_ = std::numeric_limits<int64_t>::max();
   std::optional<StopSignals> signals_;
   int64_t saved_step_ = -1;
   bool is_stopped_ = false;

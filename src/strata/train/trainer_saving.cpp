@@ -3,15 +3,57 @@
 #include <chrono>
 
 #include "strata/base/error.h"
+#include "strata/checkpoint/export.h"
 #include "strata/checkpoint/folders.h"
 #include "strata/comm/agreement.h"
+#include "strata/hf/export_index.h"
 #include "strata/train/preflight.h"
+#include "strata/train/results.h"
+#include "strata/train/resume.h"
 #include "strata/train/trainer.h"
 
 namespace strata::train {
 
 namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
+
+namespace {
+
+// What a save cost: "training stood still" is what its user feels.
+std::string saved_line(const checkpoint::SaveOutcome& outcome) {
+  const double megabytes = static_cast<double>(outcome.size_bytes) / 1e6;
+  std::string line = fmt::format(
+      "{} is saved: {:.1f} MB of rank 0 in {:.3f} s; training stood still for {:.3f} s",
+      outcome.folder.filename().string(), megabytes, outcome.seconds, outcome.stall.whole);
+  if (outcome.stall.copying > 0) {
+    line += fmt::format(" ({:.3f} s of it the copy to host memory", outcome.stall.copying);
+    if (outcome.stall.waiting > 0.001) {
+      line += fmt::format(", {:.3f} s for the save before", outcome.stall.waiting);
+    }
+    line += ")";
+  }
+  return line;
+}
+
+// Names as the result has them.
+checkpoint::WholeFiles whole_files_of(const Trainee& trainee) {
+  checkpoint::WholeFiles whole;
+  if (trainee.adapter) {
+    whole.weights = hf::kAdapterWeightsFile;
+    whole.metadata = checkpoint::adapter_metadata(trainee.base_fingerprint);
+    for (const adapters::AdapterTensor& tensor : trainee.adapter->tensors()) {
+      whole.names[tensor.parameter->name()] = tensor.name;
+    }
+    return whole;
+  }
+  whole.weights = hf::kModelWeightsFile;
+  for (const nn::Parameter* parameter : trainee.model->parameters()) {
+    whole.names[parameter->name()] = parameter->name();
+  }
+  return whole;
+}
+
+}  // namespace
 
 void Trainer::prepare_saving(comm::Group& saving) {
   if (config_.train.save_strategy == "no") return;
@@ -30,6 +72,12 @@ void Trainer::prepare_saving(comm::Group& saving) {
     }
     require_disk_space(folder, plan);
   });
+  if (config_.shard.state_dict_type == "FULL_STATE_DICT") {
+    whole_files_ = whole_files_of(trainee_);
+    comm::all_or_nothing(world_, "reading what lies beside the model", [&] {
+      if (is_main()) companions_ = companion_files(config_, trainee_, datasets_);
+    });
+  }
   // What rests in files does so because memory has no room for it, nor for a copy.
   const bool rests_in_files = trainee_.store->file() != nullptr;
   checkpoint::SaverOptions options{.in_background = config_.train.async_save && !rests_in_files,
@@ -52,24 +100,68 @@ void Trainer::prepare_saving(comm::Group& saving) {
 void Trainer::save() {
   set_phase(fmt::format("saving checkpoint-{}", step_));
   const Clock::time_point start = Clock::now();
-  report_save(saver_->wait(), /*must_hold=*/false);
   checkpoint::SaveRequest request{
       .output_dir = config_.train.output_dir,
       .step = step_,
       .num_updates = trainee_.optimizer->num_steps(),
       .small_files = {{"trainer_state.json", report::trainer_state_text(state())},
                       {"progress.json", progress_text()},
-                      {"settings.json", settings_text_}}};
+                      {"settings.json", settings_text_}},
+      .whole = whole_files_};
+  request.small_files.insert(companions_.begin(), companions_.end());
   std::vector<fs::path> keep;
+  // While the weights may be bad, a save must not push out those that are good.
+  const bool is_in_doubt =
+      guard_.num_in_a_row() > 0 || rollback_limit_ != std::numeric_limits<int64_t>::max();
+  if (is_in_doubt) {
+    const std::vector<fs::path> all = checkpoint::list(config_.train.output_dir);
+    keep.insert(keep.end(), all.begin(), all.end());
+  }
   if (const auto best = state().best_model_checkpoint) keep.push_back(*best);
-  saver_->save(std::move(request), keep);
+  report_save(saver_->save(std::move(request), keep), /*must_hold=*/false);
   saved_step_ = step_;
   set_phase("training");
   speed_since_ += std::chrono::duration_cast<Clock::duration>(Clock::now() - start);
 }
 
+void Trainer::roll_back(const std::string& found) {
+  const int64_t first_bad = step_ + 2 - LossGuard::kMostInARow;
+  const std::string what =
+      fmt::format("{}, and the {} batches before were bad too, so that the weights must be", found,
+                  LossGuard::kMostInARow - 1);
+  if (saver_) report_save(saver_->wait(), /*must_hold=*/false);
+  std::optional<fs::path> source;
+  if (saver_ && !config_.train.save_only_model) {
+    source = return_to(
+        config_.train, std::min(first_bad, rollback_limit_), trainee_,
+        [this](const report::TrainerState&, const Json& progress) {
+          guard_.load(progress.at("loss_guard"));
+          if (loss_scaler_ && progress.contains("loss_scaler")) {
+            loss_scaler_->load(progress.at("loss_scaler"));
+          }
+        },
+        [this](const std::string& line) { say(line); });
+  }
+  if (!source) {
+    throw Error(fmt::format(
+        "{}, expected a whole checkpoint of before step {} to return to; lower learning_rate, save "
+        "more often (save_steps), and start again",
+        what, std::min(first_bad, rollback_limit_)));
+  }
+  guard_.forgive();
+  rollback_limit_ = checkpoint::step_of(*source);
+  say(fmt::format(
+      "warning: {}; weights and optimizer are those of {} again, the batches since then "
+      "are left out",
+      what, source->filename().string()));
+}
+
 void Trainer::report_save(const std::optional<checkpoint::SaveOutcome>& outcome, bool must_hold) {
-  if (!outcome || outcome->failure.empty()) return;
+  if (!outcome) return;
+  if (outcome->failure.empty()) {
+    say(saved_line(*outcome));
+    return;
+  }
   const std::string message =
       fmt::format("{} was not saved: {}", outcome->folder.filename().string(), outcome->failure);
   if (must_hold) throw IoError(message);

@@ -49,6 +49,12 @@ class CrashDisk : public FileSystem {
     open_[descriptor] = file;
     return descriptor;
   }
+  int open_direct(const std::filesystem::path& path) override {
+    return adopt_open(path, strike() ? -EIO : FileSystem::open_direct(path));
+  }
+  int open_existing(const std::filesystem::path& path) override {
+    return adopt_open(path, strike() ? -EIO : FileSystem::open_existing(path));
+  }
   int reserve(int descriptor, uint64_t size_bytes) override {
     if (strike()) return ENOSPC;
     nodes_[open_.at(descriptor)].writes.push_back({size_bytes, "", true});
@@ -162,6 +168,11 @@ class CrashDisk : public FileSystem {
       nodes_[self].names[entry.path().filename()] = child;
     }
     nodes_[self].synced = nodes_[self].names;
+  }
+
+  int adopt_open(const std::filesystem::path& path, int descriptor) {
+    if (descriptor >= 0) open_[descriptor] = *find(path);
+    return descriptor;
   }
 
   std::optional<int> find(const std::filesystem::path& path) const {

@@ -41,10 +41,16 @@ class State {
       rank_.optimizer->moments(u, 0).exp_avg_sq.fill_(value * 3);
     }
   }
-  void save(const fs::path& output, int64_t step, double value, FileSystem& files) {
+  void save(const fs::path& output, int64_t step, double value, FileSystem& files,
+            bool is_whole = false) {
     set(value);
-    strata::checkpoint::save(output, step, *rank_.store, rank_.optimizer.get(),
-                             {{"progress.json", std::to_string(value)}}, files);
+    SaveRequest request{.output_dir = output,
+                        .step = step,
+                        .num_updates = step,
+                        .small_files = {{"progress.json", std::to_string(value)}}};
+    if (is_whole) request.whole = whole_files(rank_);
+    write_checkpoint(request, local_pieces(*rank_.store, rank_.optimizer.get()),
+                     role_of(rank_.mesh), *rank_.mesh.world, files);
   }
   // The state of the newest whole checkpoint, as resuming takes it. Fails the test for a mixture.
   double resume(const fs::path& output) {
@@ -76,14 +82,15 @@ constexpr double kOld = 1, kNew = 2;
 struct Change {
   const char* name;
   int64_t step;  // of the new one; the old one's is 1
+  bool is_whole;
 };
-constexpr Change kChanges[] = {{"a new checkpoint", 2}, {"the same step once more", 1}};
+constexpr Change kChanges[] = {{"New", 2, false}, {"Again", 1, false}, {"Whole", 2, true}};
 
 // The old checkpoint, and the new one over it. Answers whether the save said that it succeeded.
 bool save_over(State& state, const TemporaryFolder& folder, const Change& change,
                CrashDisk& files) {
   try {
-    state.save(folder.path(), change.step, kNew, files);
+    state.save(folder.path(), change.step, kNew, files, change.is_whole);
   } catch (const IoError&) {
     return false;
   }
@@ -158,7 +165,7 @@ TEST_P(Faults, AFailureOfEveryOperationLeavesTheOldOrTheNewState) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Saves, Faults, ::testing::ValuesIn(kChanges),
-                         [](const auto& info) { return info.param.step == 1 ? "Again" : "New"; });
+                         [](const auto& info) { return info.param.name; });
 
 // The test's own disk must lose what nobody synced.
 TEST(CrashDisk, LosesWhatIsNotSynced) {

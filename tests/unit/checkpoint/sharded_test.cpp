@@ -2,6 +2,8 @@
 // on the ranks of another world size.
 #include "strata/checkpoint/sharded.h"
 
+#include <cstring>
+
 #include <gtest/gtest.h>
 
 #include "../temporary_folder.h"
@@ -50,6 +52,53 @@ TEST(Sharded, AnyWorldSizeReadsWhatOneRankWrote) {
       }
     }
   }
+}
+
+// Two ranks of a group that write one after the other stand for two that write together: what the
+// protocol adds is order, not bytes.
+TEST(Sharded, WholeTensorsAreReadAtAnyWorldSize) {
+  TemporaryFolder folder;
+  Rank writer(0, 1);
+  const auto whole = fill(writer);
+  SaveRequest request{.output_dir = folder.path(), .step = 3, .num_updates = 3, .small_files = {}};
+  request.whole = whole_files(writer);
+  const fs::path saved =
+      write_checkpoint(request, local_pieces(*writer.store, writer.optimizer.get()),
+                       role_of(writer.mesh), *writer.mesh.world);
+  const hf::SafetensorsFile weights(saved / "model.safetensors");
+  EXPECT_EQ(weights.tensors().size(), whole.size());
+  for (const auto& [name, value] : whole) {
+    const hf::TensorInfo* info = weights.find(name);
+    ASSERT_NE(info, nullptr) << name;
+    EXPECT_EQ(info->shape, value.sizes().vec());
+    EXPECT_EQ(0, std::memcmp(weights.bytes(*info).data(), value.data_ptr(), value.nbytes()));
+  }
+  EXPECT_EQ(hf::SafetensorsFile(saved / kWholeOptimizerFile).tensors().size(), 2 * whole.size());
+  Rank reader(1, 3);
+  PieceReader pieces(saved);
+  load(pieces, *reader.store, reader.optimizer.get());
+  for (const shard::Piece& piece : pieces_of(reader.store->unit(0).segments[0], 1)) {
+    const at::Tensor wanted =
+        whole.at(piece.parameter->name()).reshape({-1}).narrow(0, piece.tensor_begin, piece.length);
+    EXPECT_TRUE(at::equal(reader.store->home(0, 0).value.narrow(0, piece.shard_begin, piece.length),
+                          wanted));
+  }
+}
+
+TEST(Sharded, AFileThatIsCutShortWhileItIsReadIsAnError) {
+  TemporaryFolder folder;
+  Rank rank(0, 1);
+  fill(rank);
+  const fs::path saved = save(folder.path(), 1, *rank.store, rank.optimizer.get(), {});
+  PieceReader pieces(saved);
+  const std::string name = "parameter/model.embed_tokens.weight";
+  at::Tensor one = at::empty({1});
+  pieces.read(name, 0, {static_cast<std::byte*>(one.data_ptr()), 4});
+  fs::resize_file(saved / "rank-00000.safetensors", 100);
+  const std::string message = message_of<IoError>([&] {
+    pieces.read(name, 0, {static_cast<std::byte*>(one.data_ptr()), 4});
+  });
+  EXPECT_NE(message.find("rank-00000.safetensors: found its end"), std::string::npos) << message;
 }
 
 TEST(Sharded, DamageIsNamed) {

@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 
+#include "strata/checkpoint/sharded.h"
 #include "strata/comm/fake_group.h"
 #include "strata/comm/single_group.h"
 #include "strata/models/registry.h"
@@ -35,6 +36,15 @@ struct Rank {
   std::unique_ptr<shard::UnitStore> store;
   std::unique_ptr<optim::AdamW> optimizer;
 };
+
+// FULL_STATE_DICT of its model.
+inline WholeFiles whole_files(Rank& rank) {
+  WholeFiles whole{.weights = "model.safetensors", .names = {}};
+  for (const nn::Parameter* parameter : rank.model->parameters()) {
+    whole.names[parameter->name()] = parameter->name();
+  }
+  return whole;
+}
 
 // Fills weights and moments with values that name tensor and element.
 inline std::map<std::string, at::Tensor> fill(Rank& rank) {

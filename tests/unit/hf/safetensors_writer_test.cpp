@@ -118,6 +118,42 @@ TEST(SafetensorsWriter, AFullDiskLeavesNoFile) {
   EXPECT_FALSE(std::filesystem::exists(folder / "m"));
 }
 
+TEST(SafetensorsWriter, StreamedAndSharedFilesHoldTheSameBytes) {
+  const TemporaryFolder folder;
+  const std::vector<TensorSpec> specs{{"a", DType::kF32, {3 << 20}}, {"b", DType::kF32, {12345}}};
+  std::vector<float> values(3 << 20);
+  for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i);
+  const auto all = std::as_bytes(std::span(values));
+  const auto write = [&](SafetensorsWriter& writer) {
+    writer.write("a", all.first(5'000'000));
+    writer.write("a", all.subspan(5'000'000), 5'000'000);
+    writer.write("b", all.first(12345 * 4));
+    writer.finish();
+  };
+  SafetensorsWriter plain(folder / "plain", specs);
+  write(plain);
+  SafetensorsWriter streamed(folder / "streamed", specs);
+  streamed.stream();
+  write(streamed);
+  EXPECT_TRUE(read_file(folder / "streamed") == read_file(folder / "plain"));
+  // Two writers of one file, each its half.
+  SafetensorsWriter::create_shared(folder / "shared", specs, {{"format", "pt"}});
+  {
+    const auto first = SafetensorsWriter::join(folder / "shared");
+    const auto second = SafetensorsWriter::join(folder / "shared");
+    first->stream();
+    second->stream();
+    second->write("a", all.subspan(5'000'000), 5'000'000);
+    first->write("a", all.first(5'000'000));
+    second->write("b", all.first(12345 * 4));
+    first->finish();
+    second->finish();
+  }
+  EXPECT_TRUE(read_file(folder / "shared") == read_file(folder / "plain"));
+  SafetensorsWriter::join(folder / "shared").reset();  // leaves the file
+  EXPECT_TRUE(std::filesystem::exists(folder / "shared"));
+}
+
 TEST(SafetensorsWriter, UnwritableFolder) {
   const TemporaryFolder folder;
   EXPECT_THAT(message_of<IoError>([&] { SafetensorsWriter writer(folder / "none/m", {}); }),

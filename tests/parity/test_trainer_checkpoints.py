@@ -1,0 +1,117 @@
+# Oracle: the uninterrupted run of TRL's SFTTrainer; its own checkpoint, converted, goes on here with
+# the losses that it has there, and holds its optimizer's moments by name.
+import json
+import pathlib
+import shutil
+import subprocess
+
+import pytest
+
+import trl_reference
+from running import PROGRAM, base_flags, environment, run_strata, run_strata_raw
+
+LORA = dict(use_peft=True, lora_r=4, lora_alpha=16, lora_dropout=0.0, learning_rate=2e-2,
+            lora_target_modules=["q_proj", "v_proj", "down_proj"])
+CASES = {"full": dict(weight_decay=0.1), "lora": LORA, "tied": dict(model="tied", weight_decay=0.1)}
+
+
+def strata(*words, code=0):
+    process = subprocess.run([str(PROGRAM), *map(str, words)], capture_output=True, text=True,
+                             env=environment(), timeout=120)
+    assert process.returncode == code, process.stdout + process.stderr
+    return process.stdout + process.stderr
+
+
+def train_reference(flags, folder):
+    """Six steps with a checkpoint after the third. Returns the log history and AdamW's moments of
+    the last step by weight."""
+    datasets, peft, _, transformers, trl = trl_reference.stack()
+    settings = {k: v for k, v in flags.items()
+                if k not in trl_reference.OWN_FLAGS | {"save_steps", "max_steps"}}
+    args = trl.SFTConfig(output_dir=folder, use_cpu=True, report_to="none", disable_tqdm=True,
+                         save_strategy="steps", save_steps=3, max_steps=6, **settings)
+    lora = None
+    if flags.get("use_peft"):
+        lora = peft.LoraConfig(task_type="CAUSAL_LM", r=4, lora_alpha=16, lora_dropout=0.0,
+                               target_modules=flags["lora_target_modules"])
+    data = pathlib.Path(flags["dataset_name"])
+    trainer = trl.SFTTrainer(
+        model=str(flags["model_name_or_path"]), args=args, peft_config=lora,
+        train_dataset=trl_reference.load_rows(datasets, data / "train.jsonl", folder / "cache"))
+    trainer.remove_callback(transformers.PrinterCallback)
+    trainer.train()
+    names = {id(p): n.replace(".default", "").removeprefix("base_model.model.")
+             for n, p in trainer.model.named_parameters()}
+    optimizer = trainer.optimizer.optimizer
+    return trainer.state.log_history, {names[id(p)]: s for p, s in optimizer.state.items()}
+
+
+@pytest.fixture(scope="module")
+def reference(inputs, tmp_path_factory):
+    known = {}
+
+    def run(name):
+        if name not in known:
+            settings = dict(CASES[name])
+            flags = base_flags(inputs.model(settings.pop("model", "odd")), inputs.data("messages"),
+                               tmp_path_factory.mktemp("ours"), max_steps=6, **settings)
+            folder = tmp_path_factory.mktemp("reference")
+            known[name] = flags, folder, *train_reference(flags, folder)
+        return known[name]
+
+    return run
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_goes_on_here(reference, tmp_path, name):
+    flags, folder, history, _ = reference(name)
+    strata("convert", folder / "checkpoint-3", tmp_path / "out", "--to", "strata")
+    found = run_strata({**flags, "output_dir": tmp_path / "out", "save_strategy": "no",
+                        "resume_from_checkpoint": True}, 1)
+    rows = [row for row in history if "loss" in row]
+    assert [row["step"] for row in found.history] == [1, 2, 3, 4, 5, 6]
+    for ours, theirs in zip(found.history, rows):
+        assert ours["loss"] == pytest.approx(theirs["loss"], abs=2e-5), (ours, theirs)
+        assert ours["learning_rate"] == pytest.approx(theirs["learning_rate"], rel=1e-9)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_moments_have_their_weights(reference, tmp_path, name):
+    import torch
+
+    _, folder, _, state = reference(name)
+    found = json.loads(strata("inspect", folder / "checkpoint-6", "--json", "--verify"))
+    assert found["format"].startswith("checkpoint of transformers' Trainer")
+    assert (found["step"], found["num_updates"]) == (6, 6) and "verified" in found
+    strata("convert", folder / "checkpoint-6", tmp_path / "bin", "--to", "bin")
+    ours = torch.load(tmp_path / "bin" / "optimizer.bin", weights_only=True)["state"]
+    assert ours.keys() == state.keys()
+    for weight, kinds in state.items():
+        for kind in ("exp_avg", "exp_avg_sq"):
+            assert torch.equal(ours[weight][kind], kinds[kind]), (weight, kind)
+
+
+def test_what_cannot_be_read_is_said(inputs, reference, tmp_path):
+    import torch
+
+    flags, folder, *_ = reference("full")
+    # Without converting it the way to go on is named.
+    shutil.copytree(folder / "checkpoint-3", tmp_path / "out" / "checkpoint-3")
+    for where in (True, tmp_path / "out" / "checkpoint-3"):
+        run = run_strata_raw({**flags, "output_dir": tmp_path / "out",
+                              "resume_from_checkpoint": where})
+        assert run.returncode != 0 and "strata convert" in run.text and "--to strata" in run.text
+    # Another optimizer, and a state that is not of this model.
+    other = tmp_path / "other"
+    shutil.copytree(folder / "checkpoint-3", other)
+    model = torch.nn.Linear(3, 2)
+    model(torch.ones(1, 3)).sum().backward()
+    for optimizer, message in ((torch.optim.SGD(model.parameters(), 0.1, momentum=0.9),
+                                "momentum_buffer"),
+                               (torch.optim.AdamW(model.parameters()), "of shape [2, 3]")):
+        optimizer.step()
+        torch.save(optimizer.state_dict(), other / "optimizer.pt")
+        text = strata("convert", other, tmp_path / "no", "--to", "strata", code=1)
+        assert message in text and "optimizer.pt" in text and not (tmp_path / "no").exists()
+    (other / "optimizer.pt").unlink()
+    strata("convert", other, tmp_path / "weights", "--to", "safetensors")
