@@ -13,6 +13,7 @@
 #include "strata/base/file.h"
 #include "strata/cli/command.h"
 #include "strata/cli/line_reader.h"
+#include "strata/cli/waiting_line.h"
 #include "strata/config/describe.h"
 #include "strata/config/flags.h"
 #include "strata/generate/conversation.h"
@@ -116,7 +117,9 @@ class Chat {
   explicit Chat(const config::ChatConfig& chat)
       : model_({.model = chat.model_name_or_path,
                 .adapter = chat.adapter_name_or_path,
-                .dtype = chat.dtype}),
+                .dtype = chat.dtype,
+                .cache = chat.cache_dir,
+                .download_progress = shown_downloads()}),
         tokenizer_(text::Tokenizer::load(model_.tokenizer_folder())),
         file_(generate::read_generation_config(model_.paths().base)),
         conversation_(model_, *tokenizer_, chat.system),

@@ -10,6 +10,7 @@
 
 #include "strata/adapters/lora.h"
 #include "strata/comm/mesh.h"
+#include "strata/hf/hub_download.h"
 #include "strata/models/model.h"
 #include "strata/nn/kv_cache.h"
 #include "strata/shard/unit_store.h"
@@ -20,6 +21,8 @@ struct LoadOptions {
   std::filesystem::path model = {};  // folder of a checkpoint, or of an adapter that names its base
   std::filesystem::path adapter = {};  // empty: none
   std::string dtype = "auto";          // auto: config.json's; else float32, bfloat16 or float16
+  std::filesystem::path cache = {};    // of the Hub, for models by name; empty: the default
+  hf::DownloadProgress download_progress = {};
 };
 
 struct ModelPaths {

@@ -42,7 +42,11 @@ void copy_tokenizer(const config::RunConfig& config, const Datasets& datasets,
                     const fs::path& folder) {
   for (const fs::path& file : datasets.tokenizer->files()) {
     // A tokenizer may read its model's config.json; the result has one of its own.
-    if (file.filename() != "config.json") copy_file_atomically(file, folder);
+    if (file.filename() == "config.json") continue;
+    const fs::path part = file.parent_path().filename();
+    const bool is_below = part == "additional_chat_templates";
+    if (is_below) fs::create_directories(folder / part);
+    copy_file_atomically(file, is_below ? folder / part : folder);
   }
   // The token that the model learnt to stop with must be the one that generation stops at.
   const fs::path settings = folder / "tokenizer_config.json";
