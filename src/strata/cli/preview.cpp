@@ -93,8 +93,8 @@ class PreviewMaker {
       preview.warnings.push_back(std::move(line));
     }
     for (std::string& line :
-         data::find_mistakes(inspection, sets_.roles, *sets_.tokenizer,
-                             sets_.roles.empty() ? "" : sets_.chat_template_source)) {
+         data::find_mistakes(inspection, store_.stats().roles, *sets_.tokenizer,
+                             store_.stats().roles.empty() ? "" : sets_.chat_template_source)) {
       preview.warnings.push_back(std::move(line));
     }
     const auto count = std::min<int64_t>(config_.preview.num_examples, inspection.rows);
@@ -262,8 +262,7 @@ int run_preview(const std::vector<std::string>& arguments) {
       train::load_datasets(config, train::vocab_size_of(config.model),
                            {.progress = shown_preparation(),
                             .download_progress = show_download,
-                            .world_size = std::max(1, config.launch.num_processes),
-                            .inspects_roles = true});
+                            .world_size = std::max(1, config.launch.num_processes)});
   const Preview preview = PreviewMaker(config, sets).make();
   print_preview(preview, wants_colours());
   if (!config.preview.output_html.empty()) {

@@ -7,6 +7,7 @@
 
 #include "strata/base/error.h"
 #include "strata/data/collate.h"
+#include "strata/data/inspect.h"
 #include "strata/data/pack.h"
 #include "strata/data/random.h"
 #include "strata/data/row_pool.h"
@@ -132,6 +133,7 @@ class Preparation::Steps {
     if (is_full()) return false;
     stats_.num_sources += static_cast<int64_t>(batch.rows.size());
     part_ = batch.part;
+    count_roles(batch.rows, stats_.roles);
     find_format(batch.rows);
     if (!pool_) return true;  // only bad rows so far
     pool_->start(std::move(batch.rows));

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -59,6 +60,7 @@ struct DatasetStats {
   // Rows whose prompt does not tokenize to a prefix of prompt + completion: training sees another
   // prompt end than inference will. Worth a warning.
   int64_t num_split_prompts = 0;
+  std::map<std::string, int64_t> roles = {};  // how many messages of the rows have a role
 };
 
 struct Dataset : DatasetStats {

@@ -19,6 +19,7 @@ DatasetStats stats_from_json(const Json& json) {
   stats.num_tokens = json.at("num_tokens").get<int64_t>();
   stats.num_targets = json.at("num_targets").get<int64_t>();
   stats.num_split_prompts = json.at("num_split_prompts").get<int64_t>();
+  stats.roles = json.at("roles").get<std::map<std::string, int64_t>>();
   return stats;
 }
 

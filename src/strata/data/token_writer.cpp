@@ -17,7 +17,8 @@ Json stats_to_json(const DatasetStats& stats) {
           {"first_bad_row", stats.bad_rows.first},
           {"num_tokens", stats.num_tokens},
           {"num_targets", stats.num_targets},
-          {"num_split_prompts", stats.num_split_prompts}};
+          {"num_split_prompts", stats.num_split_prompts},
+          {"roles", stats.roles}};
 }
 
 template <typename T>

@@ -7,7 +7,6 @@
 
 #include "strata/base/error.h"
 #include "strata/data/data_sets.h"
-#include "strata/data/inspect.h"
 #include "strata/data/split_spec.h"
 #include "strata/data/token_cache.h"
 #include "strata/hf/hub_cache.h"
@@ -83,15 +82,6 @@ int64_t rows_of_stream(const config::RunConfig& config, int world_size) {
          world_size;
 }
 
-std::map<std::string, int64_t> roles_of(const data::DataRequest& request) {
-  std::map<std::string, int64_t> roles;
-  data::read_data(request, [&roles](const data::RowBatch& batch) {
-    data::count_roles(batch.rows, roles);
-    return true;
-  });
-  return roles;
-}
-
 }  // namespace
 
 std::filesystem::path tokenizer_folder(const config::ModelConfig& config) {
@@ -158,7 +148,6 @@ Datasets load_datasets(const config::RunConfig& config, int64_t vocab_size,
   options.max_rows = rows_of_stream(config, wanted.world_size);
   sets.train = load(training_split(config.data));
   options.max_rows = 0;
-  if (wanted.inspects_roles) sets.roles = roles_of(request);
   if (config.train.eval_strategy != "no" || config.train.eval_on_start) {
     options.packing = config.data.eval_packing.value_or(config.data.packing);
     options.separate_documents = config.data.packing;

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <functional>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -23,7 +22,6 @@ struct Datasets {
   std::string chat_template_source;
   data::TokenStore train;
   std::optional<data::TokenStore> eval;  // only when the settings ask for evaluation
-  std::map<std::string, int64_t> roles;  // how many messages of the train split have a role
   std::vector<std::string> notes;        // what the person who started the run should know
 };
 
@@ -41,8 +39,7 @@ struct LoadDatasetsOptions {
   // read, from 0 to 1.
   std::function<void(const std::string&, int64_t, double)> progress = {};
   hf::DownloadProgress download_progress = {};
-  int world_size = 1;           // with dataset_streaming it tells how many rows max_steps will use
-  bool inspects_roles = false;  // fill Datasets::roles, which reads all rows
+  int world_size = 1;  // with dataset_streaming it tells how many rows max_steps will use
 };
 
 // `vocab_size`: rows of the embedding; ids beyond it are an error. With dataset_cache, processes

@@ -31,6 +31,7 @@ Dataset make_dataset() {
   dataset.num_tokens = 6;
   dataset.num_targets = 3;
   dataset.num_split_prompts = 4;
+  dataset.roles = {{"user", 3}, {"\"odd\"", 1}};
   return dataset;
 }
 
@@ -64,6 +65,7 @@ void expect_equal(const TokenStore& store, const Dataset& expected) {
   EXPECT_EQ(store.stats().num_tokens, expected.num_tokens);
   EXPECT_EQ(store.stats().num_targets, expected.num_targets);
   EXPECT_EQ(store.stats().num_split_prompts, expected.num_split_prompts);
+  EXPECT_EQ(store.stats().roles, expected.roles);
 }
 
 TEST(TokenStore, ComesBackFromItsFile) {
