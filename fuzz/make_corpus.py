@@ -153,7 +153,67 @@ def make_dcp():
     put("dcp", "dict", pickle.dumps({"state_dict_metadata": {}}))
 
 
+def tokenizer_files():
+    added = [{"id": 3, "content": "<s>", "special": True, "normalized": False, "lstrip": False, "rstrip": False,
+              "single_word": False},
+             {"id": 4, "content": "</s>", "special": True, "normalized": True, "lstrip": True, "rstrip": True,
+              "single_word": True}]
+    ends = {"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "<s>", "type_id": 0}},
+                                                     {"Sequence": {"id": "A", "type_id": 0}}],
+            "pair": [], "special_tokens": {"<s>": {"id": "<s>", "ids": [3], "tokens": ["<s>"]}}}
+    mark = "\u2581"
+    bpe = {"type": "BPE", "dropout": None, "unk_token": "a", "continuing_subword_prefix": "", "end_of_word_suffix": "",
+           "fuse_unk": True, "byte_fallback": True, "ignore_merges": False, "vocab": {"a": 0, "b": 1, "ab": 2},
+           "merges": [["a", "b"]]}
+    space = {"type": "Metaspace", "replacement": mark, "prepend_scheme": "always", "split": True}
+    steps = {"type": "Sequence", "normalizers": [
+        {"type": "NFC"}, {"type": "Lowercase"}, {"type": "Prepend", "prepend": mark},
+        {"type": "Replace", "pattern": {"Regex": " +"}, "content": mark}]}
+    cuts = {"type": "Sequence", "pretokenizers": [
+        {"type": "Split", "pattern": {"Regex": "a|b"}, "behavior": "Isolated", "invert": False},
+        {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True}]}
+    back = {"type": "Sequence", "decoders": [
+        {"type": "Replace", "pattern": {"String": mark}, "content": " "}, {"type": "ByteFallback"}, {"type": "Fuse"},
+        {"type": "Strip", "content": " ", "start": 1, "stop": 0}]}
+    unigram = {"type": "Unigram", "unk_id": 0, "byte_fallback": False,
+               "vocab": [["<unk>", 0.0], ["a", -1.5], [mark + "b", -2.0]]}
+    pieces = {"type": "WordPiece", "unk_token": "[UNK]", "continuing_subword_prefix": "##",
+              "max_input_chars_per_word": 100, "vocab": {"[UNK]": 0, "a": 1, "##b": 2}}
+    bert = {"type": "BertNormalizer", "clean_text": True, "handle_chinese_chars": True, "strip_accents": None,
+            "lowercase": True}
+    words = {"type": "WordLevel", "unk_token": "a", "vocab": {"a": 0, "b": 1, "c": 2}}
+    parts = {"bpe": (bpe, steps, cuts, back), "unigram": (unigram, bert, space, space),
+             "wordpiece": (pieces, {"type": "Strip", "strip_left": True, "strip_right": True},
+                           {"type": "BertPreTokenizer"}, {"type": "WordPiece", "prefix": "##", "cleanup": True}),
+             "wordlevel": (words, {"type": "Precompiled", "precompiled_charsmap": "BAAAAAAAAAAA"},
+                           {"type": "Whitespace"}, None)}
+    for name, (model, normalizer, pre_tokenizer, decoder) in parts.items():
+        yield name, json.dumps({"version": "1.0", "truncation": None, "padding": None, "added_tokens": added,
+                                "normalizer": normalizer, "pre_tokenizer": pre_tokenizer, "post_processor": ends,
+                                "decoder": decoder, "model": model}).encode()
+
+
+def make_text():
+    for name, data in tokenizer_files():
+        put("tokenizer", name, data)
+    put("template", "language", (
+        "{%- macro f(a, b=2) -%}{{ a | tojson(indent=b) }}{%- endmacro -%}{% set ns = namespace(x=1) %}"
+        "{% for m in messages if m.role != 'x' %}{% if loop.first and m['content'] is string %}{{ '<|' ~ m.role + '|>' }}"
+        "{% generation %}{{ m.content[1:-1:2].strip().split('a') | map('upper') | join(', ') }}{% endgeneration %}"
+        "{% elif m.tool_calls is defined %}{{ f({'a': [1, 2.5, none]}) }}{% else %}{% set ns.x = ns.x * 3 + loop.index0 // 2 %}"
+        "{% break %}{% endif %}{% endfor %}{# note #}{{ raise_exception('no') if ns.x > 9 else strftime_now('%Y')[:0] }}").encode())
+    put("template", "loops", b"{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}")
+    put("template", "recursion", b"{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}")
+    put("template", "brackets", b"{{ " + b"(" * 5000 + b"1" + b")" * 5000 + b" }}")
+    row = b'{"a": "x \\u00e9\\n", "m": [{"role": "user", "n": -1.5e3}]}'
+    put("rows", "array", b"\0[" + row + b', {"c": true}]')
+    put("rows", "lines", b"\1" + row + b'\n[1]\n{"b": null}\n')
+    put("rows", "lines_skipped", b"\x09" + row + b'\n[1]\n{"b": \n')
+    put("rows", "csv", b'\2a,b\n"x""\n",2\n,\n')
+    put("rows", "text", b"\3one\r\n\ntwo\xc3\xa9\n\xff")
+
+
 if __name__ == "__main__":
-    for make in (make_safetensors, make_manifest, make_pickle, make_torch_file, make_dcp):
+    for make in (make_safetensors, make_manifest, make_pickle, make_torch_file, make_dcp, make_text):
         make()
     print(sum(1 for path in CORPUS.rglob("*") if path.is_file()), "files")

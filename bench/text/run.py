@@ -2,9 +2,9 @@
 """Tokenizing and preparing data: the reference stack and Strata in one run, as ratios.
 
 Tokenizers are trained on the documentation strings of the installed Python (bench/peer/make_inputs.py)
-and measured on text that was not in the training, one thread each, A B A B. Preparing data: TRL's
-SFTTrainer from the rows to the batches' data set, beside `strata preview` with an empty cache, and
-once more with a full one."""
+and measured on text that was not in the training, A B A B. Preparing data: TRL's SFTTrainer from the
+rows to the batches' data set, beside `strata preview` with an empty cache, and once more with a full
+one; whole processes, as a person waits for them (Python with its imports), and the preparation alone."""
 
 import argparse
 import json
@@ -70,38 +70,47 @@ def sentencepiece_bpe(texts):
     return tokenizer
 
 
-def best_rate(tokenizer, texts, seconds):
-    size = sum(len(t.encode()) for t in texts)
+def their_rates(path, texts, seconds):
+    """Megabytes a second of the first round and of the best one, and the tokens."""
+    tokenizer = Tokenizer.from_file(str(path))
+    size = sum(len(t.encode()) for t in texts) / 1e6
     end = time.monotonic() + seconds
-    best, tokens = 1e9, 0
+    times, tokens = [], 0
     while time.monotonic() < end:
         start = time.monotonic()
         tokens = sum(len(tokenizer.encode(t).ids) for t in texts)
-        best = min(best, time.monotonic() - start)
-    return size / 1e6 / best, tokens
+        times.append(time.monotonic() - start)
+    return size / times[0], size / min(times), tokens
+
+
+def our_rates(model, file, seconds, threads=1):
+    out = json.loads(subprocess.run([BUILD / "tokenize_bench", model, file, str(seconds), str(threads)],
+                                    capture_output=True, text=True, check=True).stdout)
+    return out["first_mb_per_s"], out["mb_per_s"], out["tokens"]
 
 
 def bench_tokenizers(folder, seconds):
     train, test = corpus()
     text = "\n\n".join(test)
-    (folder / "text.txt").write_text(text)
+    file = folder / "text.txt"
+    file.write_text(text)
     parts = [p for p in text.split("\n\n") if p]
-    print(f"\n{len(text.encode()) / 1e6:.2f} MB of documentation, one thread\n")
-    print("| tokenizer | tokenizers, MB/s | Strata, MB/s | ratio |\n|---|---|---|---|")
+    print(f"\n{len(text.encode()) / 1e6:.2f} MB of documentation, MB/s; the first round of a new tokenizer, then the best round\n")
+    print("| tokenizer | tokenizers, first | Strata, first | ratio | tokenizers | Strata | ratio | Strata, 2 threads | of 1 thread |")
+    print("|---|---|---|---|---|---|---|---|---|")
     for make in (byte_level, llama3, sentencepiece_bpe, unigram):
-        tokenizer = make(train)
         model = folder / make.__name__
         model.mkdir()
-        tokenizer.save(str(model / "tokenizer.json"))
-        pairs = []
-        for _ in range(2):
-            theirs, tokens = best_rate(tokenizer, parts, seconds)
-            ours = json.loads(subprocess.run([BUILD / "tokenize_bench", model, folder / "text.txt", str(seconds)],
-                                             capture_output=True, text=True, check=True).stdout)
-            assert ours["tokens"] == tokens, (make.__name__, ours, tokens)
-            pairs.append((theirs, ours["mb_per_s"]))
-        theirs, ours = (max(p[i] for p in pairs) for i in (0, 1))
-        print(f"| {make.__name__} | {theirs:.2f} | {ours:.2f} | {ours / theirs:.1f} |", flush=True)
+        make(train).save(str(model / "tokenizer.json"))
+        theirs, ours, both = [], [], []
+        for _ in range(3):
+            theirs.append(their_rates(model / "tokenizer.json", parts, seconds))
+            ours.append(our_rates(model, file, seconds))
+            both.append(our_rates(model, file, seconds, threads=2))
+            assert theirs[-1][2] == ours[-1][2] == both[-1][2], make.__name__
+        (t0, t1), (o0, o1), (_, b1) = ([max(run[i] for run in runs) for i in (0, 1)] for runs in (theirs, ours, both))
+        print(f"| {make.__name__} | {t0:.2f} | {o0:.2f} | {o0 / t0:.1f} | {t1:.2f} | {o1:.2f} | {o1 / t1:.1f} | {b1:.2f} | {b1 / o1:.2f} |",
+              flush=True)
 
 
 REFERENCE = """
@@ -126,13 +135,16 @@ def bench_preparation(folder, rounds):
                    check=True, capture_output=True)
     model, data = folder / "inputs" / "model", folder / "inputs" / "data" / "train.jsonl"
     print(f"\npreparing {sum(1 for _ in data.open())} conversations ({data.stat().st_size / 1e6:.1f} MB)\n")
-    print("| job | TRL, s | Strata, s | ratio | second start, s | program start, s |\n|---|---|---|---|---|---|")
+    print("| job | TRL: process, s | Strata: process, s | ratio | TRL: preparation, s | Strata: preparation, s | ratio "
+          "| Strata: second start, s | of it the program's start, s |\n|---|---|---|---|---|---|---|---|---|")
     for packing in (False, True):
-        theirs, first, second, start_only = [], [], [], []
+        whole, theirs, first, second, start_only = [], [], [], [], []
         for k in range(rounds):
             copy = folder / f"data-{packing}-{k}.jsonl"
             copy.write_bytes(data.read_bytes())
+            start = time.monotonic()
             out = subprocess.run([sys.executable, "-c", REFERENCE, str(model), str(copy), str(packing)], capture_output=True, text=True)
+            whole.append(time.monotonic() - start)
             assert out.returncode == 0, out.stderr
             theirs.append(json.loads(out.stdout.splitlines()[-1]))
             command = [BUILD / "strata", "preview", "--model_name_or_path", model, "--dataset_name", copy, "--max_length", "512",
@@ -142,16 +154,16 @@ def bench_preparation(folder, rounds):
                 start = time.monotonic()
                 subprocess.run(words, check=True, capture_output=True, env=env)
                 times.append(time.monotonic() - start)
-        theirs, first, second, start_only = map(min, (theirs, first, second, start_only))
-        # Without the start of the program (loading libtorch), as TRL's time is without its imports.
-        first, second = first - start_only, second - start_only
-        print(f"| {'packed' if packing else 'rows'} | {theirs:.2f} | {first:.3f} | {theirs / first:.1f} | {second:.3f} "
-              f"| {start_only:.3f} |", flush=True)
+        whole, theirs, first, second, start_only = map(min, (whole, theirs, first, second, start_only))
+        # The preparation alone: Strata's without the start of the program (loading libtorch), TRL's without its imports.
+        alone = first - start_only
+        print(f"| {'packed' if packing else 'rows'} | {whole:.2f} | {first:.3f} | {whole / first:.1f} | {theirs:.2f} | {alone:.3f} "
+              f"| {theirs / alone:.1f} | {second:.3f} | {start_only:.3f} |", flush=True)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=float, default=4)
+    parser.add_argument("--seconds", type=float, default=2)
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--only", choices=["tokenizers", "preparation"])
     arguments = parser.parse_args()

@@ -4,12 +4,10 @@ import json
 import os
 import pathlib
 import random
-import subprocess
 
 import pytest
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-BUILD = ROOT / os.environ.get("STRATA_BUILD", "build/release")
+from data_probe import probe
 
 CHATML = (
     "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\\n' }}"
@@ -100,11 +98,12 @@ class Stack:
             return CHATML
         return (pathlib.Path(self.trl.__file__).parent / "chat_templates" / f"{name}.jinja").read_text()
 
-    def trainer(self, data, template, batch_size, evaluate=False, **settings):
+    def trainer(self, data, template, batch_size, evaluate=False, streaming=False, **settings):
         self.tokenizer.chat_template = template
         args = self.trl.SFTConfig(output_dir=str(self.folder / "out"), per_device_train_batch_size=batch_size, use_cpu=True,
                                   bf16=False, report_to="none", gradient_checkpointing=False, max_steps=1, **settings)
-        dataset = self.datasets.load_dataset("json", data_files={"train": str(data)}, cache_dir=str(self.folder / "cache"))
+        dataset = self.datasets.load_dataset("json", data_files={"train": str(data)}, cache_dir=str(self.folder / "cache"),
+                                             streaming=streaming)
         return self.trl.SFTTrainer(model=self.model, processing_class=self.tokenizer, args=args, train_dataset=dataset["train"],
                                    eval_dataset=dataset["train"] if evaluate else None)
 
@@ -112,14 +111,6 @@ class Stack:
 @pytest.fixture(scope="module")
 def stack(tmp_path_factory):
     return Stack(tmp_path_factory.mktemp("data_parity"))
-
-
-def probe(folder, requests):
-    path = folder / "requests.json"
-    path.write_text(json.dumps(requests))
-    result = subprocess.run([BUILD / "data_probe", path], capture_output=True, text=True)
-    assert result.returncode == 0, result.stderr
-    return json.loads(result.stdout)
 
 
 def expected_batch(batch):
@@ -227,6 +218,27 @@ def test_assistant_spans_of_templates_without_blocks(stack, name, expected, weig
     row, = answer["rows"]
     trained = stack.tokenizer.decode([label for label in row["labels"] if label != -100])
     assert trained == "".join(text for text, weight in zip(expected, weights) if weight)
+
+
+@pytest.mark.parametrize("kind, count, settings", [
+    ("text", 23, {}), ("messages", 40, {"assistant_only_loss": True, "max_length": 60}),
+    ("text", 1100, {"packing": True, "max_length": 64})])
+def test_streams_equal_the_trainers(stack, kind, count, settings):
+    """dataset_streaming: the rows of an IterableDataset in its order, and no more than max_steps uses."""
+    data = stack.folder / f"{kind}-{count}.jsonl"
+    data.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in make_rows(kind, count)))
+    folder = stack.save_tokenizer("chatml", CHATML)
+    trainer = stack.trainer(data, CHATML, 3, streaming=True, **settings)
+    batches = list(trainer.get_train_dataloader())
+    for limit in [0, 12]:
+        answer, = probe(stack.folder, [{"op": "prepare", "tokenizer": str(folder), "data": str(data), "batch_size": 3,
+                                        "strategy": "sequential", "max_rows": limit, **settings}])
+        wanted = batches[:4] if limit else batches
+        assert len(answer["batches"]) == len(wanted) >= 4
+        assert len(answer["rows"]) == (limit or len(answer["rows"]))
+        for got, batch in zip(answer["batches"], wanted):
+            want = expected_batch(batch)
+            assert {key: got[key] for key in want} == want
 
 
 def test_eval_batches_when_only_evaluation_packs(stack):

@@ -8,6 +8,7 @@ import subprocess
 
 import pytest
 from running import PROGRAM, environment
+from terminal import Terminal
 
 import tiny_llama
 
@@ -61,6 +62,104 @@ def test_conversations(folder):
             assert row["offsets"] == [list(o) for o in encoded["offset_mapping"]]
 
 
+LENGTHS = {
+    "fixed": {"padding": {"length": 12, "pad_id": 3, "pad_token": "<pad>"}},
+    "multiple": {"padding": {"pad_to_multiple_of": 8, "direction": "left"}},
+    "cut": {"truncation": {"max_length": 5}},
+    "cut left": {"truncation": {"max_length": 5, "direction": "left", "strategy": "only_first", "stride": 2}},
+    "both": {"truncation": {"max_length": 6}, "padding": {"length": 9, "pad_to_multiple_of": 4}},
+    "specials only": {"truncation": {"max_length": 1}},
+}
+
+
+@pytest.mark.parametrize("name", LENGTHS)
+def test_lengths_of_the_file(name, folder, tmp_path):
+    from tokenizers import Tokenizer, processors
+
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="<|im_start|> $A", special_tokens=[("<|im_start|>", tokenizer.token_to_id("<|im_start|>"))])
+    if "truncation" in LENGTHS[name]:
+        tokenizer.enable_truncation(**LENGTHS[name]["truncation"])
+    if "padding" in LENGTHS[name]:
+        tokenizer.enable_padding(**LENGTHS[name]["padding"])
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    stdin = "\n".join(TEXTS) + "\n"
+    for special in [True, False]:
+        expected = [tokenizer.encode(text, add_special_tokens=special) for text in TEXTS]
+        found = lines(run("tokenize", "--model", tmp_path, "--file_lengths", "--add_special_tokens", special, stdin=stdin))
+        assert found == [{"ids": e.ids, "tokens": e.tokens, "offsets": [list(o) for o in e.offsets], "attention_mask": e.attention_mask}
+                         for e in expected]
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    plain = lines(run("tokenize", "--model", tmp_path, stdin=stdin))
+    assert [row["ids"] for row in plain] == [tokenizer.encode(text).ids for text in TEXTS], "as transformers and training"
+
+
+@pytest.mark.parametrize("section, message", [
+    ({"truncation": {"max_length": 0, "strategy": "LongestFirst", "stride": 0, "direction": "Right"}}, None),
+    ({"truncation": {"max_length": -3}}, 'truncation: found -3 as "max_length"'),
+    ({"truncation": {"max_length": 3, "strategy": "OnlySecond"}}, 'found strategy "OnlySecond"'),
+    ({"truncation": [1]}, "truncation: found array, expected an object or null"),
+    ({"padding": {"strategy": "Shortest"}}, 'padding: found strategy "Shortest"'),
+    ({"padding": {"strategy": "BatchLongest", "direction": "Up"}}, 'found direction "Up"'),
+])
+def test_lengths_that_nobody_can_follow(section, message, folder, tmp_path):
+    document = json.loads((folder / "tokenizer.json").read_text())
+    (tmp_path / "tokenizer.json").write_text(json.dumps({**document, **section}))
+    result = run("tokenize", "--model", tmp_path, "--file_lengths", stdin="the cat\n")
+    if message is None:
+        assert lines(result)[0]["ids"] == []
+    else:
+        assert result.returncode == 1 and message in result.stderr and result.stderr.count("\n") == 1, result.stderr
+
+
+TOOL = {"type": "function", "function": {"name": "f", "description": "d", "parameters": {"type": "object", "properties": {}}}}
+STANDARD = "{% for m in messages %}{{ m.role }}: {{ m.content }};{% endfor %}"
+WITH_TOOLS = "{{ tools | tojson }}" + STANDARD
+
+
+@pytest.mark.parametrize("place", ["list", "object", "folder", "file over list"])
+def test_templates_for_tools(place, folder, tmp_path):
+    from transformers import AutoTokenizer
+
+    for path in folder.iterdir():
+        if path.suffix == ".json" and path.name != "config.json":
+            (tmp_path / path.name).write_text(path.read_text())
+    config = json.loads((tmp_path / "tokenizer_config.json").read_text())
+    pair = {"default": STANDARD, "tool_use": WITH_TOOLS}
+    config["chat_template"] = pair if place == "object" else [{"name": n, "template": t} for n, t in pair.items()]
+    if place == "folder":
+        config.pop("chat_template")
+        (tmp_path / "additional_chat_templates").mkdir()
+        (tmp_path / "additional_chat_templates" / "tool_use.jinja").write_text(WITH_TOOLS)
+    if place in ("folder", "file over list"):
+        (tmp_path / "chat_template.jinja").write_text("!" + STANDARD)
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path)
+    chat = [{"role": "user", "content": "hi"}]
+    rows = [{"messages": chat}, {"messages": chat, "tools": [TOOL]}, {"messages": chat, "tools": None}]
+    found = lines(run("tokenize", "--model", tmp_path, stdin="".join(json.dumps(row) + "\n" for row in rows)))
+    if place == "file over list":  # the reference then knows the file alone; the list's second one is kept here
+        assert found[0]["text"] == "!user: hi;"
+        return
+    assert [row["text"] for row in found] == [
+        tokenizer.apply_chat_template(chat, tokenize=False, tools=row.get("tools")) for row in rows]
+
+
+@pytest.mark.parametrize("template, message", [
+    (3, "chat_template: found number, expected text"), ([1], "chat_template: found number in the list"),
+    ({"default": 1}, "chat_template"), ([{"name": "default"}], "chat_template")])
+def test_templates_that_are_no_text(template, message, folder, tmp_path):
+    for path in folder.iterdir():
+        if path.suffix == ".json":
+            (tmp_path / path.name).write_text(path.read_text())
+    config = json.loads((tmp_path / "tokenizer_config.json").read_text())
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({**config, "chat_template": template}))
+    result = run("tokenize", "--model", tmp_path, stdin="x\n")
+    assert result.returncode == 1 and message in result.stderr and result.stderr.count("\n") == 1, result.stderr
+
+
 @pytest.mark.parametrize("flags, stdin, message", [
     (["--input", "json"], '"fine"\n{"a": 1}\n', 'standard input:2: found an object without them, expected a string'),
     (["--input", "json"], '{"a": \n', "standard input:1:"),
@@ -83,6 +182,22 @@ BUILTIN = {
     "alpaca": "S\n\n### Instruction:\nU\n\n### Response:\nA<|im_end|>\n\n",
     "vicuna": "S USER: U ASSISTANT: A<|im_end|>",
 }
+
+
+def test_builtin_templates_with_tokens_of_their_own(folder, tmp_path):
+    """llama-3 and oasst need tokens that the tokenizer must have."""
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    tokenizer.add_special_tokens(["<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>", "<|prompter|>", "<|assistant|>", "<|endoftext|>"])
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    chat = [{"role": "system", "content": "S"}, {"role": "user", "content": "U"}, {"role": "assistant", "content": "A"}]
+    for name, text in {
+        "llama-3": "".join(f"<|start_header_id|>{r}<|end_header_id|>\n\n{c}<|eot_id|>" for r, c in [("system", "S"), ("user", "U"), ("assistant", "A")]),
+        "oasst": "<|system|>S<|endoftext|><|prompter|>U<|endoftext|><|assistant|>A<|endoftext|>",
+    }.items():
+        row, = lines(run("tokenize", "--model", tmp_path, "--chat_template_format", name, stdin=json.dumps(chat)))
+        assert row["text"] == text
 
 
 @pytest.mark.parametrize("name", BUILTIN)
@@ -142,6 +257,47 @@ def test_preview_finds_mistakes(inputs, tmp_path):
     assert "1 without a trained token" in text
 
 
+def test_preview_finds_marks_and_masks(inputs, tmp_path):
+    from tokenizers import Tokenizer, processors
+
+    chats = [{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}]
+    data = save(tmp_path, chats)
+    template = tmp_path / "template.jinja"
+    template.write_text("{% for m in messages %}<|made_up|>{{ m.content }}<start_of_turn>{{ eos_token }}{% endfor %}")
+    text = preview(inputs, data, "--chat_template_path", template)
+    for mark in ["<|made_up|>", "<start_of_turn>"]:
+        assert f"warning: the chat template writes {mark}, which is no token of this tokenizer" in text
+    model = inputs.model("plain")
+    twice = tmp_path / "twice"
+    twice.mkdir()
+    tokenizer = Tokenizer.from_file(str(model / "tokenizer.json"))
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="<|im_start|> $A", special_tokens=[("<|im_start|>", tokenizer.token_to_id("<|im_start|>"))])
+    tokenizer.save(str(twice / "tokenizer.json"))
+    config = json.loads((model / "tokenizer_config.json").read_text())
+    (twice / "tokenizer_config.json").write_text(json.dumps({**config, "bos_token": "<|im_start|>"}))
+    (twice / "chat_template.jinja").write_text((model / "chat_template.jinja").read_text())
+    text = preview(inputs, data, "--tokenizer_name", twice, "--add_special_tokens", "true")
+    assert "warning: 1 of 1 documents begin with the BOS token twice" in text
+    assert "warning" not in preview(inputs, data, "--tokenizer_name", twice)
+    rows = [{"input_ids": [5, 6], "labels": [-100, -100]}, {"input_ids": [5, 2], "labels": [5, 2]}]
+    text = preview(inputs, save(tmp_path, rows), "--packing", "--max_length", 20)
+    assert "warning: 1 of 2 documents have no trained token" in text
+
+
+def test_preview_on_a_terminal(inputs, tmp_path):
+    """Colours for what is trained, and how far the preparation is, which is gone in the end."""
+    data = save(tmp_path, [{"prompt": f"question {i}", "completion": " yes"} for i in range(4000)])
+    terminal = Terminal([PROGRAM, "preview", "--model_name_or_path", inputs.model("plain"), "--dataset_name", data,
+                         "--num_examples", 1, "--no_dataset_cache"], columns=100)
+    assert terminal.end() == 0, terminal.text
+    assert f"\rpreparing train split of {data}"[:60] in terminal.text and "rows (" in terminal.text
+    drawn, shown = terminal.text.split("\r\x1b[K", 1)
+    assert drawn.count("\n") == 0 and "preparing" not in shown
+    assert "\x1b[2m" in shown and "\x1b[30;42m yes\x1b[0m" in shown.replace("\x1b[0m\x1b[30;42m", "")
+    assert "\x1b[30;42m\x1b[1;4m<|im_end|>\x1b[0m" in shown
+
+
 def test_on_bad_row(inputs, tmp_path):
     data = tmp_path / "data.jsonl"
     data.write_text('{"text": "good"}\nnonsense\n{"text": 3}\n{"prompt": "x"}\n{"text": "fine"}\n')
@@ -165,3 +321,37 @@ def test_a_second_start_reads_the_cache(inputs, tmp_path):
     save(tmp_path, [{"text": "two"}])
     third = subprocess.run([str(PROGRAM), *map(str, flags)], capture_output=True, text=True, env=env)
     assert "two" in third.stdout and len(list((home / "strata" / "tokens").glob("*.tokens"))) == 2
+
+
+def test_long_rows(inputs, tmp_path):
+    rows = [{"text": "a"}, {"text": "x" * 100}, {"text": "b"}]
+    data = save(tmp_path, rows)
+    for policy, kept, tokens in [("truncate", 3, None), ("drop", 2, None), ("split", None, None)]:
+        text = preview(inputs, data, "--max_length", 20, "--long_rows", policy, "--num_examples", 9)
+        assert f"longer than 20           1 (long_rows: {policy})" in text
+        assert f"1 rows have more than 20 tokens (long_rows: {policy})" in text
+        counted = int(re.search(r"rows to train on +(\d+)", text)[1])
+        assert counted == kept if kept else counted > 4
+        assert text.count("x") >= (100 if policy == "split" else 0) and ("xxxx" in text) == (policy != "drop")
+
+
+def test_a_template_error_names_row_and_line(inputs, tmp_path):
+    template = tmp_path / "strict.jinja"
+    template.write_text("{% for m in messages %}\n{% if m.role == 'oracle' %}\n{{ raise_exception('no oracles here') }}\n{% endif %}{{ m.content }}{% endfor %}")
+    chat = lambda role: {"messages": [{"role": role, "content": "x"}]}
+    data = save(tmp_path, [chat("user"), chat("oracle"), chat("user")])
+    flags = ["preview", "--model_name_or_path", inputs.model("plain"), "--dataset_name", data, "--chat_template_path", template]
+    result = run(*flags)
+    assert result.returncode == 1 and f"{data}:2: {template}: line 3: no oracles here" in result.stderr, result.stderr
+    assert "left out 1 bad rows; the first: " in run(*flags, "--on_bad_row", "skip").stdout
+
+
+def test_rows_of_a_stream(inputs, tmp_path):
+    """With max_steps no more rows are prepared than will be used, in the files' order."""
+    data = save(tmp_path, [{"text": f"row {i}"} for i in range(5000)])
+    flags = ["--dataset_streaming", "--max_steps", 3, "--per_device_train_batch_size", 2, "--gradient_accumulation_steps", 2]
+    text = preview(inputs, data, *flags, "--num_examples", 2)
+    assert "12 with 12 documents" in text and "---- row 0 ----\nrow 0" in text.replace("[[", "") and "3 on 1 rank, 4 rows each" in text
+    assert "24 with 24 documents" in preview(inputs, data, *flags, "--num_processes", 2)
+    result = run("preview", "--model_name_or_path", inputs.model("plain"), "--dataset_name", data, *flags, "--train_sampling_strategy", "random")
+    assert "has no effect; dataset_streaming keeps the files' order" in result.stderr

@@ -10,16 +10,18 @@ import subprocess
 import threading
 
 import pytest
+from running import PROGRAM, flag_words
+from terminal import Terminal
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-BUILD = ROOT / os.environ.get("STRATA_BUILD", "build/release")
+import data_probe
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 ROWS = [{"text": f"row {i} " + "x" * 1000} for i in range(300)]
 FILES = {
     "train.jsonl": "".join(json.dumps(row) + "\n" for row in ROWS).encode(),  # a large file: SHA-256, another host
     "data sets/\u00e9.jsonl": b'{"text": "odd name"}\n',
     "test.jsonl": b'{"text": "t"}\n',
-    "README.md": b"not wanted",
+    "README.md": b"# A data set",
+    "picture.png": b"not wanted",
 }
 
 
@@ -27,6 +29,7 @@ class Hub(http.server.ThreadingHTTPServer):
     def __init__(self):
         super().__init__(("127.0.0.1", 0), Handler)
         self.log, self.faults, self.token, self.files = [], [], None, dict(FILES)
+        self.model = {}  # files of the repository org/model
         self.cdn = None
         threading.Thread(target=self.serve_forever, daemon=True).start()
 
@@ -63,16 +66,18 @@ class Handler(http.server.BaseHTTPRequestHandler):
         fault = hub.faults.pop(0) if hub.faults and self.command == "GET" and "/api/" not in path else None
         if fault == "busy":
             return self.reply(503)
-        if path == "/api/datasets/org/set/revision/main":
-            siblings = [{"rfilename": name} for name in hub.files]
-            return self.reply(200, json.dumps({"id": "org/set", "sha": COMMIT, "siblings": siblings}).encode())
-        for prefix in (f"/datasets/org/set/resolve/{COMMIT}/", "/cdn/"):
-            if path.startswith(prefix) and path[len(prefix):] in hub.files:
-                return self.send_file(path[len(prefix):], prefix == "/cdn/", fault)
+        for name, files in (("datasets/org/set", hub.files), ("models/org/model", hub.model)):
+            if path == f"/api/{name}/revision/main" and files:
+                siblings = [{"rfilename": name} for name in files]
+                return self.reply(200, json.dumps({"id": name, "sha": COMMIT, "siblings": siblings}).encode())
+        for prefix, files in ((f"/datasets/org/set/resolve/{COMMIT}/", hub.files), ("/cdn/", hub.files),
+                              (f"/org/model/resolve/{COMMIT}/", hub.model)):
+            if path.startswith(prefix) and path[len(prefix):] in files:
+                return self.send_file(path[len(prefix):], files, prefix == "/cdn/", fault)
         self.reply(404)
 
-    def send_file(self, name, is_cdn, fault):
-        hub, content = self.server, self.server.files[name]
+    def send_file(self, name, files, is_cdn, fault):
+        hub, content = self.server, files[name]
         headers = [("X-Repo-Commit", COMMIT)]
         if name == "train.jsonl" and not is_cdn:
             headers += [("X-Linked-ETag", f'"{hashlib.sha256(FILES[name]).hexdigest()}"'), ("X-Linked-Size", str(len(FILES[name]))),
@@ -109,17 +114,16 @@ def hub():
 
 
 def load(hub, home, names="org/set", **environment):
-    request = home / "request.json"
-    home.mkdir(exist_ok=True)
-    request.write_text(json.dumps([{"op": "load", "names": names}]))
+    return data_probe.ask(home, [{"op": "load", "names": names}], env=environment_of(hub, home, **environment))
+
+
+def environment_of(hub, home, **more):
     own = {k: v for k, v in os.environ.items() if not k.startswith("HF_") and k != "TRANSFORMERS_OFFLINE"}
-    return subprocess.run([BUILD / "data_probe", request], capture_output=True, text=True, timeout=60,
-                          env={**own, "HF_HOME": str(home), "HF_ENDPOINT": hub.url, **environment})
+    return {**own, "HF_HOME": str(home), "HF_ENDPOINT": hub.url, **more}
 
 
 def rows(result):
-    assert result.returncode == 0, result.stderr
-    return json.loads(result.stdout)[0]
+    return data_probe.answers(result)[0]
 
 
 def test_downloads_into_the_cache_that_huggingface_hub_reads(hub, tmp_path):
@@ -129,7 +133,7 @@ def test_downloads_into_the_cache_that_huggingface_hub_reads(hub, tmp_path):
     folder = pathlib.Path(huggingface_hub.snapshot_download(
         "org/set", repo_type="dataset", cache_dir=tmp_path / "hub", local_files_only=True))
     found = {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
-    assert found == {name: content for name, content in FILES.items() if name != "README.md"}
+    assert found == {name: content for name, content in FILES.items() if name != "picture.png"}
     assert (folder / "train.jsonl").is_symlink()
     assert not list((tmp_path / "hub").rglob("*.incomplete"))
     before = len(hub.log)
@@ -184,3 +188,68 @@ def test_processes_share_one_download(hub, tmp_path):
         thread.join()
     assert all(rows(result) == ROWS for result in results) and len(results) == 4
     assert sum(command == "GET" for command, *_ in hub.cdn.log) == 1
+
+
+@pytest.fixture
+def model_hub(hub, inputs):
+    hub.model = {p.name: p.read_bytes() for p in inputs.model("plain").iterdir() if p.is_file()}
+    hub.model["pytorch_model.bin"] = b"not wanted"
+    return hub
+
+
+def strata(hub, home, *words, **environment):
+    home.mkdir(exist_ok=True)
+    own = {k: v for k, v in environment_of(hub, home, **environment).items() if not k.startswith(("ACCELERATE_", "FSDP_"))}
+    result = subprocess.run([str(PROGRAM), *map(str, words)], capture_output=True, text=True, timeout=120,
+                            env={**own, "OMP_NUM_THREADS": "1"}, input="")
+    assert result.returncode == 0, result.stderr
+    return result
+
+
+def fetched(hub):
+    return sorted(path.rsplit("/", 1)[1] for command, path, *_ in hub.log if command == "GET" and "/resolve/" in path)
+
+
+def test_a_plan_needs_the_configuration_alone(model_hub, tmp_path):
+    """Nothing of it passes for the model later."""
+    first = strata(model_hub, tmp_path, "plan", "--model_name_or_path", "org/model")
+    assert fetched(model_hub) == ["config.json"]
+    assert strata(model_hub, tmp_path, "plan", "--model_name_or_path", "org/model").stdout == first.stdout
+    assert fetched(model_hub) == ["config.json"]
+    local = strata(model_hub, tmp_path, "tokenize", "--model", "org/model")
+    assert "model.safetensors" in fetched(model_hub) and "pytorch_model.bin" not in fetched(model_hub)
+    assert "downloading model.safetensors: " in local.stderr
+
+
+@pytest.mark.parametrize("how", ["cache_dir", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_HOME"])
+def test_chat_with_a_model_by_its_name(how, model_hub, inputs, tmp_path):
+    words = ["chat", "--prompt", "hello", "--max_new_tokens", 5, "--model_name_or_path"]
+    expected = strata(model_hub, tmp_path / "home", *words, inputs.model("plain")).stdout
+    cache = {"HF_HOME": tmp_path / "home" / "hub"}.get(how, tmp_path / "cache")
+    flags = ["--cache_dir", cache] if how == "cache_dir" else []
+    environment = {how: str(cache)} if how.startswith("H") and how != "HF_HOME" else {}
+    result = strata(model_hub, tmp_path / "home", *words, "org/model", *flags, **environment)
+    assert result.stdout == expected and "downloading model.safetensors: " in result.stderr
+    snapshot = cache / "models--org--model" / "snapshots" / COMMIT
+    assert {p.name for p in snapshot.iterdir()} == set(model_hub.model) - {"pytorch_model.bin"}
+    before = len(model_hub.log)
+    again = strata(model_hub, tmp_path / "home", *words, "org/model", *flags, **environment)
+    assert again.stdout == expected and "downloading" not in again.stderr and len(model_hub.log) == before
+
+
+def test_training_on_names_of_the_hub(model_hub, tmp_path):
+    flags = {"model_name_or_path": "org/model", "dataset_name": "org/set", "output_dir": tmp_path / "out", "bf16": False,
+             "max_length": 64, "max_steps": 2, "per_device_train_batch_size": 2, "save_strategy": "no", "disable_tqdm": True}
+    strata(model_hub, tmp_path / "home", "launch", "--num_processes", 2, "--cpu", "sft", *flag_words(flags))
+    assert (tmp_path / "out" / "model.safetensors").exists()
+    assert sorted(set(fetched(model_hub))) == fetched(model_hub), "one rank downloads, the other waits"
+
+
+def test_progress_on_a_terminal(model_hub, tmp_path):
+    environment = environment_of(model_hub, tmp_path, OMP_NUM_THREADS="1", HF_HUB_OFFLINE="0", TRANSFORMERS_OFFLINE="0")
+    terminal = Terminal([str(PROGRAM), "tokenize", "--model", "org/model"], columns=50, **environment)
+    terminal.read_until("downloading tokenizer_config.json: ")
+    terminal.send("\x04")
+    assert terminal.end() == 0, terminal.text
+    size = len(model_hub.model["model.safetensors"])
+    assert f"downloading model.safetensors: {size / 1e6:.1f} of {size / 1e6:.1f} MB (100 %)" in terminal.text.replace("\r\n", "\n")

@@ -2,13 +2,10 @@
 import gzip
 import json
 import os
-import pathlib
-import subprocess
 
 import pytest
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-BUILD = ROOT / os.environ.get("STRATA_BUILD", "build/release")
+import data_probe
 
 ROWS = [
     {"id": i, "score": i / 4, "good": i % 3 == 0, "text": f"row {i} \u00e9\U0001f389" if i % 5 else None,
@@ -28,11 +25,7 @@ def datasets():
 
 
 def probe(folder, **request):
-    path = folder / "requests.json"
-    path.write_text(json.dumps([request]))
-    result = subprocess.run([BUILD / "data_probe", path], capture_output=True, text=True)
-    assert result.returncode == 0, result.stderr
-    return json.loads(result.stdout)[0]
+    return data_probe.probe(folder, [request])[0]
 
 
 @pytest.fixture(scope="module")
@@ -144,3 +137,85 @@ def test_mixtures(weights, datasets, tmp_path):
         one.to_json(names[-1])
     expected = datasets.interleave_datasets(sets, probabilities=weights, seed=11).to_list()
     assert probe(tmp_path, op="load", names=",".join(names), weights=weights, seed=11) == expected
+
+
+CARD = """---
+license: mit
+configs:
+- config_name: main
+  default: true
+  data_files:
+  - split: train
+    path: "main/part-*.jsonl"
+  - split: test
+    path: [main/held.jsonl, main/out.jsonl]
+- config_name: other
+  data_dir: elsewhere
+  data_files: "**/*.jsonl"
+- config_name: words
+  data_dir: by_name
+---
+# Some data
+"""
+CARD_FILES = ["main/part-0.jsonl", "main/part-1.jsonl", "main/held.jsonl", "main/out.jsonl", "main/left.jsonl",
+              "elsewhere/x.jsonl", "elsewhere/deep/er/y.jsonl", "elsewhere/.hidden/z.jsonl", "by_name/train.jsonl", "by_name/test.jsonl"]
+FOLDERS = {
+    "one file of any name": ["notes.jsonl"],
+    "words in names": ["my-train-set.jsonl", "dev.jsonl", "eval_2.jsonl"],
+    "words in folders": ["training/a.jsonl", "training/b.jsonl", "val/c.jsonl", "readme/train.jsonl"],
+    "deep folders": ["x/train/y/a.jsonl", "x/test/y/b.jsonl"],
+    "shards": ["data/train-00000-of-00002.jsonl", "data/train-00001-of-00002.jsonl", "data/validation-00000-of-00001.jsonl"],
+    "no words": ["a.jsonl", "sub/b.jsonl", "trainer.jsonl", "contest.jsonl"],
+}
+
+
+def lay_out(folder, files):
+    for i, name in enumerate(files):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(json.dumps({"text": name, "n": i}) + "\n")
+    return folder
+
+
+def reference_rows(datasets, folder, tmp_path, split, name=None):
+    return datasets.load_dataset(str(folder), name=name, split=split, cache_dir=str(tmp_path / "cache")).to_list()
+
+
+@pytest.mark.parametrize("config, split", [
+    (None, "train"), (None, "test"), ("main", "train"), ("other", "train"), ("words", "train"), ("words", "test")])
+def test_configurations_of_a_card(config, split, datasets, tmp_path):
+    folder = lay_out(tmp_path / "set", CARD_FILES)
+    (folder / "README.md").write_text(CARD)
+    expected = reference_rows(datasets, folder, tmp_path, split, config)
+    assert expected
+    assert probe(tmp_path, op="load", names=str(folder), split=split, config=config or "") == expected
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_splits_of_folders(name, datasets, tmp_path):
+    folder = lay_out(tmp_path / "set", FOLDERS[name])
+    splits = datasets.get_dataset_split_names(str(folder))
+    assert splits
+    for split in splits:
+        assert probe(tmp_path, op="load", names=str(folder), split=split) == reference_rows(datasets, folder, tmp_path, split), split
+
+
+@pytest.mark.parametrize("card, config, message", [
+    (CARD, "nothing", 'dataset_config: found "nothing", expected a configuration of'),
+    (CARD.replace("  default: true\n", ""), "", "found several configurations (main, other, words), expected the name of one"),
+    (CARD.replace("main/part-*", "none/part-*"), "", 'found no data file that matches "none/part-*.jsonl"'),
+    ("---\nconfigs:\n- data_files: x\n---\n", "", 'README.md:3: found no usable "config_name"'),
+    ("---\nconfigs:\n- config_name: a\n  data_files:\n  - [1]\n---\n", "", 'README.md:5: found no usable "data_files"'),
+    ("---\nconfigs: [\n---\n", "", "README.md:"),
+    ("# no card\n", "nothing", 'dataset_config: found "nothing", expected a folder of that name'),
+])
+def test_configurations_that_are_not_there(card, config, message, tmp_path):
+    folder = lay_out(tmp_path / "set", CARD_FILES)
+    (folder / "README.md").write_text(card)
+    result = data_probe.ask(tmp_path, [{"op": "load", "names": str(folder), "config": config}])
+    assert result.returncode == 1 and message in result.stderr, result.stderr
+
+
+def test_a_folder_stands_for_a_configuration(tmp_path):
+    folder = lay_out(tmp_path / "set", ["german/train.jsonl", "french/train.jsonl"])
+    rows = probe(tmp_path, op="load", names=str(folder), config="french")
+    assert rows == [{"text": "french/train.jsonl", "n": 1}]

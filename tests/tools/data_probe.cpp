@@ -1,5 +1,5 @@
-// Runs src/strata/data for tests/parity/test_data.py: a JSON list of requests in (file, argv[1]), a
-// JSON list of answers out. Never used by the program itself.
+// Runs src/strata/data for tests/parity/data_probe.py: a JSON list of requests in (file, argv[1]),
+// a JSON list of answers out. Never used by the program itself.
 #include <cstdio>
 #include <string>
 
@@ -10,6 +10,7 @@
 #include "strata/data/prepare.h"
 #include "strata/data/random.h"
 #include "strata/data/sampler.h"
+#include "strata/data/token_store.h"
 
 namespace {
 
@@ -31,6 +32,7 @@ PrepareOptions read_options(const Json& request) {
   options.shuffle = request.value("shuffle_dataset", options.shuffle);
   options.seed = request.value("seed", options.seed);
   options.long_rows = request.value("long_rows", options.long_rows);
+  options.max_rows = request.value("max_rows", options.max_rows);
   options.separate_documents = request.value("separate_documents", options.separate_documents);
   return options;
 }
@@ -65,6 +67,7 @@ Json load(const Json& request) {
   wanted.seed = request.value("seed", wanted.seed);
   wanted.weights = request.value("weights", wanted.weights);
   wanted.hub_cache = request.value("hub_cache", wanted.hub_cache);
+  wanted.load.configuration = request.value("config", wanted.load.configuration);
   Json rows = Json::array();
   for (const Row& row : load_data(wanted).rows) rows.push_back(row.fields);
   return rows;
@@ -84,13 +87,18 @@ Json describe(const MicroBatch& batch) {
 Json prepare_and_collate(const Json& request) {
   const auto tokenizer = strata::text::Tokenizer::load(request.at("tokenizer").get<std::string>());
   const strata::text::ChatTemplate tmpl(tokenizer->chat_template());
-  const Split split = load_data({.names = request.at("data").get<std::string>()});
-  const Dataset dataset = prepare(split.rows, *tokenizer, &tmpl, read_options(request));
+  const PrepareOptions options = read_options(request);
+  const TokenStore store = TokenStore::scratch([&](TokenWriter& writer) {
+    return prepare_data({.names = request.at("data").get<std::string>()}, *tokenizer, &tmpl,
+                        options, [&writer](const ExampleView& row) { writer.add(row); });
+  });
+  const DatasetStats& dataset = store.stats();
   Json rows = Json::array();
-  for (const Example& row : dataset.rows) {
-    rows.push_back({{"ids", row.ids}, {"labels", row.labels}, {"lengths", row.lengths}});
+  for (size_t i = 0; i < store.size(); ++i) {
+    rows.push_back(
+        {{"ids", store[i].ids}, {"labels", store[i].labels}, {"lengths", store[i].lengths}});
   }
-  const BatchSampler sampler(static_cast<int64_t>(dataset.rows.size()),
+  const BatchSampler sampler(static_cast<int64_t>(store.size()),
                              request.at("batch_size").get<int64_t>(), /*world_size=*/1,
                              request.value("seed", uint64_t{42}),
                              request.value("strategy", std::string("random")), /*drop_last=*/false);
@@ -98,7 +106,7 @@ Json prepare_and_collate(const Json& request) {
   for (int64_t i = 0; i < sampler.batches_per_rank(); ++i) {
     const std::vector<int64_t> indices = sampler.batch(/*epoch=*/0, /*rank=*/0, i);
     std::vector<ExampleView> examples;
-    for (const int64_t index : indices) examples.emplace_back(dataset.rows[index]);
+    for (const int64_t index : indices) examples.push_back(store[static_cast<size_t>(index)]);
     batches.push_back(describe(collate(examples, indices)));
   }
   return {{"rows", rows},

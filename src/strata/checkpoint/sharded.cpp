@@ -179,6 +179,7 @@ void write_whole_files(const fs::path& folder, const WholeFiles& whole, int rank
 void write_manifest(const fs::path& folder, Manifest manifest, int shard_ranks,
                     const SmallFiles& small_files, FileSystem& files) {
   for (const auto& [name, content] : small_files) {
+    fs::create_directories((folder / name).parent_path());
     write_file_atomically(folder / name, content, files);
     manifest.files[name] = {content.size(), checksum(content.data(), content.size())};
   }

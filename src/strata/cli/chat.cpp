@@ -13,6 +13,7 @@
 #include "strata/base/file.h"
 #include "strata/cli/command.h"
 #include "strata/cli/line_reader.h"
+#include "strata/cli/waiting_line.h"
 #include "strata/config/describe.h"
 #include "strata/config/flags.h"
 #include "strata/generate/conversation.h"
@@ -118,7 +119,9 @@ class Chat {
       : model_({.model = chat.model_name_or_path,
                 .adapter = chat.adapter_name_or_path,
                 .dtype = chat.dtype,
-                .device = train::count_gpus() > 0 ? at::Device(at::kCUDA, 0) : at::kCPU}),
+               .device = train::count_gpus() > 0 ? at::Device(at::kCUDA, 0) : at::kCPU,
+               .cache = chat.cache_dir,
+               .download_progress = shown_downloads()}),
         tokenizer_(text::Tokenizer::load(model_.tokenizer_folder())),
         file_(generate::read_generation_config(model_.paths().base)),
         conversation_(model_, *tokenizer_, chat.system),

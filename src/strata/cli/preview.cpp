@@ -11,6 +11,7 @@
 #include "strata/cli/command.h"
 #include "strata/cli/preview_page.h"
 #include "strata/cli/run_sources.h"
+#include "strata/cli/waiting_line.h"
 #include "strata/config/describe.h"
 #include "strata/config/flags.h"
 #include "strata/data/inspect.h"
@@ -92,8 +93,8 @@ class PreviewMaker {
       preview.warnings.push_back(std::move(line));
     }
     for (std::string& line :
-         data::find_mistakes(inspection, sets_.roles, *sets_.tokenizer,
-                             sets_.roles.empty() ? "" : sets_.chat_template_source)) {
+         data::find_mistakes(inspection, store_.stats().roles, *sets_.tokenizer,
+                             store_.stats().roles.empty() ? "" : sets_.chat_template_source)) {
       preview.warnings.push_back(std::move(line));
     }
     const auto count = std::min<int64_t>(config_.preview.num_examples, inspection.rows);
@@ -255,8 +256,13 @@ int run_preview(const std::vector<std::string>& arguments) {
   print_warnings(settings.warnings);
   config::RunConfig& config = settings.config;
   if (config.preview.split == "test") config.train.eval_strategy = "steps";  // so that it is read
+  const hf::DownloadProgress show_download = shown_downloads();
+  train::fetch_model(config.model, show_download);
   const train::Datasets sets =
-      train::load_datasets(config, train::vocab_size_of(config.model), {.inspects_roles = true});
+      train::load_datasets(config, train::vocab_size_of(config.model),
+                           {.progress = shown_preparation(),
+                            .download_progress = show_download,
+                            .world_size = std::max(1, config.launch.num_processes)});
   const Preview preview = PreviewMaker(config, sets).make();
   print_preview(preview, wants_colours());
   if (!config.preview.output_html.empty()) {

@@ -8,6 +8,7 @@
 #include "strata/base/error.h"
 #include "strata/base/json.h"
 #include "strata/cli/command.h"
+#include "strata/cli/waiting_line.h"
 #include "strata/config/describe.h"
 #include "strata/config/flags.h"
 #include "strata/text/builtin_templates.h"
@@ -48,10 +49,12 @@ class CharacterCounter {
 class TokenizeCommand {
  public:
   explicit TokenizeCommand(const config::TokenizeConfig& config)
-      : config_(config), tokenizer_(text::Tokenizer::load(config.model_name_or_path)) {
+      : config_(config),
+        tokenizer_(text::Tokenizer::load(
+            hf::locate_model(config.model_name_or_path, config.cache_dir, shown_downloads()))) {
     text::TemplateSource source = text::choose_chat_template(*tokenizer_, config.chat_template_path,
                                                              config.chat_template_format);
-    if (!source.text.empty()) template_.emplace(std::move(source.text), source.name);
+    if (!source.text.empty()) template_.emplace(source.text, source.name, source.tool_text);
   }
 
   Json answer(const std::string& line, const std::string& where) const {
@@ -94,15 +97,23 @@ class TokenizeCommand {
   }
 
   Json encode(const std::string& text, bool add_special_tokens) const {
+    text::Tokenizer::FittedTokens encoded;
+    if (config_.file_lengths) {
+      encoded = tokenizer_->encode_to_length(text, add_special_tokens);
+    } else {
+      encoded.tokens = tokenizer_->encode_with_ranges(text, add_special_tokens);
+    }
     const CharacterCounter characters(text);
     Json ids = Json::array(), tokens = Json::array(), offsets = Json::array();
-    for (const text::Token& token : tokenizer_->encode_with_ranges(text, add_special_tokens)) {
+    for (const text::Token& token : encoded.tokens) {
       ids.push_back(token.id);
       tokens.push_back(tokenizer_->id_to_token(token.id));
       offsets.push_back(Json::array({characters[token.begin], characters[token.end]}));
     }
-    return {
+    Json answer = {
         {"ids", std::move(ids)}, {"tokens", std::move(tokens)}, {"offsets", std::move(offsets)}};
+    if (config_.file_lengths) answer["attention_mask"] = std::move(encoded.attention);
+    return answer;
   }
 
   Json encode_chat(const Json& request, const std::string& where) const {

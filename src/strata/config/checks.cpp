@@ -234,6 +234,9 @@ class Rules {
                         source("dataset_columns"), column);
     }
     check_weights();
+    if (data.dataset_streaming) {
+      warn_without_effect("train_sampling_strategy", "dataset_streaming keeps the files' order");
+    }
     if (!data.packing && !data.eval_packing.value_or(false)) {
       warn_without_effect("packing_strategy", "packing is off");
     }

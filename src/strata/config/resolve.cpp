@@ -81,6 +81,10 @@ Settings resolve(const Sources& sources) {
     settings.origins.emplace(name, given.origin);
   }
   check_settings(settings.config, merge, settings.warnings);
+  // Trainer gives a stream no sampler.
+  if (settings.config.data.dataset_streaming) {
+    settings.config.train.train_sampling_strategy = "sequential";
+  }
   for (const DsAuto& one : autos) settings.autos.push_back(auto_text(one, settings));
   return settings;
 }

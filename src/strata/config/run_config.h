@@ -20,7 +20,9 @@ struct ModelConfig {
 };
 
 struct DataConfig {
-  std::string dataset_name;  // file, folder, pattern or Hub name; several with commas between
+  std::string dataset_name;        // file, folder, pattern or Hub name; several with commas between
+  std::string dataset_config;      // a configuration of the data set; empty: its default
+  bool dataset_streaming = false;  // rows in the files' order, and no more than are used
   std::vector<std::string> dataset_weights;  // of several data sets: how often each is drawn
   std::vector<std::string> dataset_columns;  // "messages=dialog": the column and its name in files
   std::string splits = "train,test";         // each may have a slice: train[:10%]
@@ -188,6 +190,7 @@ struct LaunchConfig {
 struct ChatConfig {
   std::string model_name_or_path;
   std::string adapter_name_or_path;
+  std::string cache_dir;
   std::string dtype = "auto";  // auto, float32, bfloat16, float16
   std::string system;
   int64_t max_new_tokens = 256;
@@ -238,6 +241,8 @@ struct TokenizeConfig {
   std::string model_name_or_path;
   std::string input = "auto";  // auto, text, json
   bool decode = false;
+  bool file_lengths = false;  // truncate and pad as tokenizer.json says
+  std::string cache_dir;
   std::optional<bool> add_special_tokens;  // default: for text, not for conversations
   bool add_generation_prompt = false;
   bool skip_special_tokens = false;

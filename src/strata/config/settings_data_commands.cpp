@@ -12,7 +12,10 @@ std::vector<Setting> build_tokenize_table() {
       {.name = "model_name_or_path",
        .aliases = {"model", "model_name", "tokenizer_name"},
        .field = STRATA_FIELD(tokenize.model_name_or_path),
-       .help = "folder with the tokenizer"},
+       .help = "folder with the tokenizer, or a model's name on the Hub"},
+      {.name = "cache_dir",
+       .field = STRATA_FIELD(tokenize.cache_dir),
+       .help = "folder of the Hub cache; default: HF_HUB_CACHE, else HF_HOME/hub"},
       {.name = "input",
        .field = STRATA_FIELD(tokenize.input),
        .choices = {"auto", "text", "json"},
@@ -22,6 +25,11 @@ std::vector<Setting> build_tokenize_table() {
       {.name = "decode",
        .field = STRATA_FIELD(tokenize.decode),
        .help = "the other way: a line is a JSON list of ids, or an object with \"ids\""},
+      {.name = "file_lengths",
+       .field = STRATA_FIELD(tokenize.file_lengths),
+       .help = "truncate and pad as the sections truncation and padding of tokenizer.json say, and "
+               "add the attention_mask (the tokenizers library does so by itself; transformers and "
+               "training do not)"},
       {.name = "add_special_tokens",
        .field = STRATA_FIELD(tokenize.add_special_tokens),
        .help = "let the tokenizer add its tokens; default: to text, not to conversations"},

@@ -151,8 +151,6 @@ std::vector<Known> sft() {
       {"activation_offloading", {"false"}, "on CPUs activations are in host memory already", true},
       {"num_of_sequences", {"1024", "*"}, "packing reads all rows"},
       {"chars_per_token", {"3.6", "*"}, "packing counts tokens"},
-      {"dataset_config", {"none"}, "name the file or folder in dataset_name"},
-      {"dataset_streaming", {"false"}, "leave it off", true},
       {"ignore_bias_buffers", {"false", "*"}, "buffers are not synchronised", true},
       {"model_revision", {"main", "none"}, "name the folder in model_name_or_path"},
       {"attn_implementation", {"none", "*"}, "the attention operation is chosen by the device"},

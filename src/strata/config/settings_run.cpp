@@ -65,6 +65,16 @@ std::vector<Setting> data_settings() {
         .field = STRATA_FIELD(data.dataset_name),
         .help = "file, folder, pattern (data/*.jsonl) or Hub name; several with commas between",
         .peer = "ScriptArguments"},
+       {.name = "dataset_config",
+        .field = STRATA_FIELD(data.dataset_config),
+        .help = "a configuration of the data set, as its README.md lists them, or a folder in it; "
+                "default: the one that the README.md calls default",
+        .peer = "ScriptArguments"},
+       {.name = "dataset_streaming",
+        .field = STRATA_FIELD(data.dataset_streaming),
+        .help = "take the rows in the files' order, the same in every epoch, and with max_steps "
+                "prepare only those that will be used",
+        .peer = "ScriptArguments"},
        {.name = "dataset_weights",
         .field = STRATA_FIELD(data.dataset_weights),
         .help = "draw from several data sets with these probabilities until one is used up; "

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "strata/data/source.h"
+#include "strata/hf/hub_download.h"
 
 namespace strata::data {
 
@@ -19,11 +20,23 @@ struct DataRequest {
   std::vector<double> weights = {};
   uint64_t seed = 42;
   std::string hub_cache = {};  // cache_dir; empty: the default of hf/hub_cache.h
+  hf::DownloadProgress download_progress = {};
   LoadOptions load = {};
 };
 
-// Errors: as load_split; ConfigError for an empty slice, for weights that do not fit the names, and
+struct ReadDataResult : ReadResult {
+  // With weights: the rows in their mixed order, as numbers of rows in the order of reading (a row
+  // that no draw met is not read). Empty: the order of reading.
+  std::vector<int64_t> order;
+};
+
+// Reads the rows in batches, as read_split does. Slices in percent or from the end and weights need
+// the number of rows, for which the files are read once before.
+// Errors: as read_split; ConfigError for an empty slice, for weights that do not fit the names, and
 // for a Hub name that is not in the cache (names the folder where it was looked for).
+ReadDataResult read_data(const DataRequest& request, const TakeRows& take);
+
+// All rows in memory, in their order.
 Split load_data(const DataRequest& request);
 
 // The same files, without reading them: what a cache of their rows depends on.

@@ -3,7 +3,9 @@
 #include <zlib.h>
 #include <zstd.h>
 
+#include <algorithm>
 #include <memory>
+#include <string>
 
 #include "strata/base/error.h"
 #include "strata/base/file.h"
@@ -18,77 +20,72 @@ constexpr size_t kStep = size_t{1} << 20;
                     path.string(), found);
 }
 
-std::string inflate_gzip(const MappedFile& file) {
+using Take = std::function<void(std::string_view)>;
+
+// One call of inflate; hands out what it made. Z_STREAM_END at the end of a member.
+int inflate_step(z_stream& stream, std::string& room, const Take& take, const MappedFile& file) {
+  stream.next_out = reinterpret_cast<Bytef*>(room.data());
+  stream.avail_out = static_cast<uInt>(room.size());
+  const int code = inflate(&stream, Z_NO_FLUSH);
+  if (code != Z_OK && code != Z_BUF_ERROR && code != Z_STREAM_END) {
+    refuse(file.path(), stream.msg ? stream.msg : "broken data");
+  }
+  take({room.data(), room.size() - stream.avail_out});
+  return code;
+}
+
+void inflate_gzip(const MappedFile& file, const Take& take) {
   z_stream stream = {};
   constexpr int kGzipHeader = 16 + MAX_WBITS;
   if (inflateInit2(&stream, kGzipHeader) != Z_OK) throw OutOfMemoryError("zlib: found no memory");
   const std::unique_ptr<z_stream, int (*)(z_stream*)> closer(&stream, inflateEnd);
-  const auto bytes = file.data();
-  std::string text;
-  size_t at = 0;
+  auto bytes = file.data();
+  std::string room(kStep, '\0');
   bool is_open = true;
-  while (at < bytes.size() || stream.avail_in > 0) {
-    if (stream.avail_in == 0) {
-      const size_t take = std::min<size_t>(bytes.size() - at, UINT32_MAX);
-      stream.next_in = reinterpret_cast<Bytef*>(const_cast<std::byte*>(bytes.data() + at));
-      stream.avail_in = static_cast<uInt>(take);
-      at += take;
+  while (!bytes.empty()) {
+    const auto part = bytes.first(std::min(kStep, bytes.size()));
+    bytes = bytes.subspan(part.size());
+    stream.next_in = reinterpret_cast<Bytef*>(const_cast<std::byte*>(part.data()));
+    stream.avail_in = static_cast<uInt>(part.size());
+    while (stream.avail_in > 0) {
+      if (!is_open) inflateReset(&stream);
+      is_open = inflate_step(stream, room, take, file) != Z_STREAM_END;
     }
-    if (!is_open) {
-      inflateReset(&stream);
-      is_open = true;
-    }
-    const size_t size = text.size();
-    text.resize(size + kStep);
-    stream.next_out = reinterpret_cast<Bytef*>(text.data() + size);
-    stream.avail_out = kStep;
-    const int code = inflate(&stream, Z_NO_FLUSH);
-    text.resize(size + kStep - stream.avail_out);
-    if (code == Z_STREAM_END) {
-      is_open = false;
-    } else if (code != Z_OK && code != Z_BUF_ERROR) {
-      refuse(file.path(), stream.msg ? stream.msg : "broken data");
-    }
+    forget_pages(part);
   }
   // Output that did not fit into the last step.
   while (is_open) {
-    const size_t size = text.size();
-    text.resize(size + kStep);
-    stream.next_out = reinterpret_cast<Bytef*>(text.data() + size);
-    stream.avail_out = kStep;
-    const int code = inflate(&stream, Z_NO_FLUSH);
-    text.resize(size + kStep - stream.avail_out);
-    if (code == Z_STREAM_END) break;
-    if (code != Z_OK || stream.avail_out == kStep) refuse(file.path(), "the end of the file");
+    is_open = inflate_step(stream, room, take, file) != Z_STREAM_END;
+    if (is_open && stream.avail_out == room.size()) refuse(file.path(), "the end of the file");
   }
-  return text;
 }
 
-std::string inflate_zstd(const MappedFile& file) {
+void inflate_zstd(const MappedFile& file, const Take& take) {
   const std::unique_ptr<ZSTD_DStream, size_t (*)(ZSTD_DStream*)> stream(ZSTD_createDStream(),
                                                                         ZSTD_freeDStream);
   ZSTD_inBuffer in{file.data().data(), file.data().size(), 0};
-  std::string text;
-  size_t code = 1;
+  std::string room(kStep, '\0');
+  size_t code = 1, forgotten = 0;
   while (true) {
-    const size_t size = text.size();
-    text.resize(size + kStep);
-    ZSTD_outBuffer out{text.data() + size, kStep, 0};
+    ZSTD_outBuffer out{room.data(), room.size(), 0};
     code = ZSTD_decompressStream(stream.get(), &out, &in);
-    text.resize(size + out.pos);
     if (ZSTD_isError(code)) refuse(file.path(), ZSTD_getErrorName(code));
+    take({room.data(), out.pos});
     if (in.pos == in.size && out.pos < out.size) break;
+    if (in.pos - forgotten >= kStep) {
+      forget_pages(file.data().subspan(forgotten, in.pos - forgotten));
+      forgotten = in.pos;
+    }
   }
   if (code != 0) refuse(file.path(), "the end of the file");
-  return text;
 }
 
 }  // namespace
 
-std::string decompress_file(const std::filesystem::path& path) {
+void decompress_file(const std::filesystem::path& path, const Take& take) {
   const MappedFile file(path);
   if (file.data().empty()) refuse(path, "nothing");
-  return path.extension() == ".gz" ? inflate_gzip(file) : inflate_zstd(file);
+  return path.extension() == ".gz" ? inflate_gzip(file, take) : inflate_zstd(file, take);
 }
 
 }  // namespace strata::data

@@ -115,14 +115,12 @@ Inspection inspect(const TokenStore& store, const text::Tokenizer& tokenizer) {
   return result;
 }
 
-std::map<std::string, int64_t> count_roles(const std::vector<Row>& rows) {
-  std::map<std::string, int64_t> roles;
+void count_roles(const std::vector<Row>& rows, std::map<std::string, int64_t>& roles) {
   for (const Row& row : rows) {
     for (const char* column : {"messages", "conversations", "prompt", "completion"}) {
       count_roles_in(row.find(column), roles);
     }
   }
-  return roles;
 }
 
 double padding_part(const TokenStore& store, const std::vector<std::vector<int64_t>>& batches) {

@@ -34,8 +34,8 @@ inline constexpr int64_t kMaxBars = 20;
 
 Inspection inspect(const TokenStore& store, const text::Tokenizer& tokenizer);
 
-// How often each role occurs in the rows' messages, prompts and completions.
-std::map<std::string, int64_t> count_roles(const std::vector<Row>& rows);
+// Adds how often each role occurs in the rows' messages, prompts and completions.
+void count_roles(const std::vector<Row>& rows, std::map<std::string, int64_t>& roles);
 
 // Tokens that a padding collator would add to these batches, as a part of all it would hand on.
 // `batches`: indices of rows.

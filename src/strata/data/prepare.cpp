@@ -1,17 +1,18 @@
 #include "strata/data/prepare.h"
 
 #include <algorithm>
-#include <atomic>
 #include <exception>
-#include <limits>
-#include <mutex>
-#include <thread>
+#include <numeric>
+#include <utility>
 
 #include "strata/base/error.h"
 #include "strata/data/collate.h"
+#include "strata/data/inspect.h"
 #include "strata/data/pack.h"
 #include "strata/data/random.h"
+#include "strata/data/row_pool.h"
 #include "strata/data/row_tokenizer.h"
+#include "strata/data/token_store.h"
 
 namespace strata::data {
 namespace {
@@ -31,152 +32,189 @@ void check_options(const PrepareOptions& options) {
     throw ConfigError("long_rows: found \"{}\", expected truncate, drop or split",
                       options.long_rows);
   }
+  constexpr std::string_view kStrategies[] = {"bfd", "bfd_split", "wrapped"};
+  if (std::ranges::find(kStrategies, options.packing_strategy) == std::end(kStrategies)) {
+    throw ConfigError(
+        "packing_strategy: found \"{}\", expected \"bfd\", \"bfd_split\" or \"wrapped\"",
+        options.packing_strategy);
+  }
   if (options.threads < 1) {
     throw ConfigError("threads: found {}, expected at least 1", options.threads);
   }
 }
 
-// What became of a row.
-enum class Fate : uint8_t { kGood, kLong, kBad };
-
-// Tokenizes rows on several threads. Each row's result has its own place and the error of the first
-// bad row wins, so that nothing depends on the number of threads.
-class ParallelTokenizer {
- public:
-  ParallelTokenizer(const RowTokenizer& tokenizer, const RowFormat& format,
-                    const std::vector<Row>& rows, const PrepareOptions& options)
-      : tokenizer_(tokenizer),
-        format_(format),
-        rows_(rows),
-        options_(options),
-        examples_(rows.size()),
-        fates_(rows.size(), Fate::kGood) {}
-
-  void run() {
-    const size_t useful = (rows_.size() + kChunk - 1) / kChunk;
-    std::vector<std::jthread> threads;
-    for (size_t i = 1; i < std::min<size_t>(useful, static_cast<size_t>(options_.threads)); ++i) {
-      threads.emplace_back([this] { work(); });
-    }
-    work();
-    threads.clear();
-    if (fatal_) std::rethrow_exception(fatal_);
-    if (error_ && !options_.skip_bad_rows) std::rethrow_exception(error_);
+std::string message_of(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const std::exception& caught) {
+    return caught.what();
   }
+}
 
-  // The rows that are left, in order; counts the others.
-  void take(Dataset& dataset) {
-    const auto limit = static_cast<size_t>(options_.max_length);
-    dataset.num_split_prompts = num_split_prompts_;
-    for (size_t i = 0; i < rows_.size(); ++i) {
-      if (fates_[i] == Fate::kBad) {
-        ++dataset.bad_rows.count;
-        continue;
-      }
-      dataset.num_long += fates_[i] == Fate::kLong;
-      if (fates_[i] == Fate::kLong && options_.long_rows == "drop") continue;
-      if (fates_[i] == Fate::kLong && options_.long_rows == "split") {
-        split(examples_[i], limit, dataset.rows);
-      } else {
-        dataset.rows.push_back(std::move(examples_[i]));
-      }
-    }
-    if (error_) dataset.bad_rows.first = message_of(error_);
+bool is_format_error(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const FormatError&) {
+    return true;
+  } catch (...) {
+    return false;
+  }
+}
+
+// Rows that wait on disk for all others, to be handed on in another order.
+class WaitingRows {
+ public:
+  WaitingRows() : file_(scratch_path()), writer_(file_.path()) {}
+
+  void add(const ExampleView& row) {
+    writer_.add(row);
+    ++count_;
+  }
+  int64_t count() const { return count_; }
+  void replay(const std::vector<int64_t>& order, const Preparation::Keep& take) {
+    writer_.finish({}, /*syncs=*/false);
+    const TokenStore rows = TokenStore::map(file_.path());
+    for (const int64_t i : order) take(rows[static_cast<size_t>(i)]);
   }
 
  private:
-  static constexpr size_t kChunk = 16;
+  ScratchFile file_;
+  TokenWriter writer_;
+  int64_t count_ = 0;
+};
 
-  static std::string message_of(const std::exception_ptr& error) {
-    try {
-      std::rethrow_exception(error);
-    } catch (const std::exception& caught) {
-      return caught.what();
-    }
+std::vector<int64_t> shuffled(std::vector<int64_t> order, uint64_t seed) {
+  std::vector<int64_t> result;
+  result.reserve(order.size());
+  for (const int64_t i : NumpyGenerator(seed).permutation(static_cast<int64_t>(order.size()))) {
+    result.push_back(order[i]);
+  }
+  return result;
+}
+
+std::vector<int64_t> count_up(int64_t size) {
+  std::vector<int64_t> order(static_cast<size_t>(size));
+  std::iota(order.begin(), order.end(), int64_t{0});
+  return order;
+}
+
+Example copy_of(const ExampleView& row) {
+  return {.ids = {row.ids.begin(), row.ids.end()},
+          .labels = {row.labels.begin(), row.labels.end()},
+          .lengths = {row.lengths.begin(), row.lengths.end()}};
+}
+
+bool is_untrained(const Example& row) {
+  return std::ranges::all_of(row.labels, [](int32_t label) { return label == kNotTrained; });
+}
+
+}  // namespace
+
+// The way of a row: tokenize, cut or drop, wait for the others where the order changes, pack, wait
+// again where packed rows are shuffled, keep.
+class Preparation::Steps {
+ public:
+  Steps(const text::Tokenizer& tokenizer, const text::ChatTemplate* tmpl,
+        const PrepareOptions& options, Keep keep, bool is_mixed)
+      : tokenizer_(tokenizer),
+        template_(tmpl),
+        options_(options),
+        keep_(std::move(keep)),
+        is_mixed_(is_mixed) {
+    check_options(options);
+    if (is_mixed || options.shuffle) waiting_.emplace();
+    // The reference shuffles before packing and after it, with the same seed.
+    if (options.packing && options.shuffle) packed_.emplace();
   }
 
-  static void split(const Example& row, size_t limit, std::vector<Example>& into) {
-    for (size_t begin = 0; begin < row.ids.size(); begin += limit) {
-      const size_t end = std::min(begin + limit, row.ids.size());
-      const auto part = [begin, end](const std::vector<int32_t>& all) {
-        return std::vector<int32_t>(all.begin() + static_cast<ptrdiff_t>(begin),
-                                    all.begin() + static_cast<ptrdiff_t>(end));
-      };
-      into.push_back({.ids = part(row.ids),
-                      .labels = part(row.labels),
-                      .lengths = {static_cast<int32_t>(end - begin)}});
-    }
+  bool add(RowBatch batch) {
+    take_outcomes();
+    if (options_.progress && stats_.num_sources > 0) options_.progress(stats_.num_sources, part_);
+    if (is_full()) return false;
+    stats_.num_sources += static_cast<int64_t>(batch.rows.size());
+    part_ = batch.part;
+    count_roles(batch.rows, stats_.roles);
+    find_format(batch.rows);
+    if (!pool_) return true;  // only bad rows so far
+    pool_->start(std::move(batch.rows));
+    return true;
   }
 
-  void work() {
-    for (size_t begin = next_.fetch_add(kChunk); begin < rows_.size();
-         begin = next_.fetch_add(kChunk)) {
-      const size_t end = std::min(begin + kChunk, rows_.size());
-      for (size_t i = begin; i < end && (options_.skip_bad_rows || i < first_bad_); ++i) {
-        tokenize(i);
+  void take_outcomes() {
+    if (!pool_) return;
+    for (RowOutcome& outcome : pool_->wait()) take(std::move(outcome));
+  }
+
+  DatasetStats finish(const std::vector<int64_t>& order) {
+    take_outcomes();
+    if (stats_.num_sources == 0) {
+      throw FormatError("{}: found no rows, expected at least one", options_.subject);
+    }
+    if (!pool_) throw FormatError(stats_.bad_rows.first);
+    if (waiting_) waiting_->replay(order_of(order), [this](const auto& row) { pack_row(row); });
+    pack_waiting();
+    if (packed_) {
+      packed_->replay(shuffled(count_up(packed_->count()), options_.seed),
+                      [this](const auto& row) { keep(row); });
+    }
+    if (options_.progress) options_.progress(stats_.num_sources, 1.0);
+    if (stats_.num_targets > 0) return stats_;
+    throw FormatError(
+        "{}: found no token to train on in {} rows ({} of them dropped because all their labels "
+        "are masked), expected at least one; check the label masks and max_length {}",
+        options_.subject, stats_.num_sources, stats_.num_dropped, options_.max_length);
+  }
+
+ private:
+  bool is_full() const { return options_.max_rows > 0 && num_kept_ >= options_.max_rows; }
+
+  // The kind of the rows is that of the first, where bad rows are left out of the first good one.
+  void find_format(const std::vector<Row>& rows) {
+    for (const Row& row : rows) {
+      if (pool_) return;
+      try {
+        format_ = detect_format(row, options_.dataset_text_field);
+      } catch (const FormatError& error) {
+        if (!options_.skip_bad_rows) throw;
+        if (first_bad_.empty()) first_bad_ = error.what();
+        continue;
       }
-      if (options_.progress) report(end - begin);
+      first_row_ = row.where();
+      row_tokenizer_.emplace(tokenizer_, template_, options_, format_);
+      pool_.emplace([this](const Row& r, RowOutcome& outcome) { tokenize(r, outcome); },
+                    options_.threads);
     }
+    if (pool_) return;
+    stats_.bad_rows.add({static_cast<int64_t>(rows.size()), first_bad_});
+    if (is_mixed_) row_ends_.insert(row_ends_.end(), rows.size(), 0);
   }
 
-  void report(size_t count) {
-    const std::lock_guard lock(mutex_);
-    num_done_ += static_cast<int64_t>(count);
-    options_.progress(num_done_, static_cast<int64_t>(rows_.size()));
-  }
-
-  void tokenize(size_t i) {
+  // Called by the pool's threads.
+  void tokenize(const Row& row, RowOutcome& outcome) const {
     try {
-      TokenizedRow row = tokenize_row(rows_[i]);
-      num_split_prompts_ += row.prompt_is_split;
-      fit_length(row.example, fates_[i]);
-      require_size(rows_[i], row.example);
-      examples_[i] = std::move(row.example);
-    } catch (const FormatError&) {
-      fates_[i] = Fate::kBad;
-      keep_error(i);
-    } catch (...) {
-      // Not the row's fault (memory, a wrong setting): no rule for bad rows can help.
-      const std::lock_guard lock(mutex_);
-      if (!fatal_) fatal_ = std::current_exception();
-      first_bad_ = 0;
-      next_ = rows_.size();
-    }
-  }
-
-  void keep_error(size_t i) {
-    const std::lock_guard lock(mutex_);
-    if (i < first_bad_) {
-      first_bad_ = i;
-      error_ = std::current_exception();
-    }
-  }
-
-  TokenizedRow tokenize_row(const Row& source) const {
-    try {
-      if (options_.skip_bad_rows) require_format(source);
-      return tokenizer_.tokenize(source);
+      require_format(row, options_.dataset_text_field, format_, first_row_);
+      outcome.row = row_tokenizer_->tokenize(row);
     } catch (const FormatError& error) {
       // The chat template does not know which row it was given.
-      const std::string where = source.where();
+      const std::string where = row.where();
       if (std::string_view(error.what()).starts_with(where)) throw;
       throw FormatError("{}: {}", where, error.what());
     }
-  }
-
-  void require_format(const Row& row) const {
-    if (detect_format(row, options_.dataset_text_field) == format_) return;
-    throw FormatError("{}: found columns of another kind of row, expected those of the first row",
-                      row.where());
+    fit_length(outcome);
+    const size_t size = outcome.row.example.ids.size();
+    if (static_cast<int64_t>(size) <= kMaxRowTokens) return;
+    throw FormatError("{}: found {} tokens, expected at most {}; set max_length", row.where(), size,
+                      kMaxRowTokens);
   }
 
   // Cuts a long row where that is the rule, so that memory holds no more than is used.
-  void fit_length(Example& example, Fate& fate) const {
+  void fit_length(RowOutcome& outcome) const {
+    Example& example = outcome.row.example;
     const auto size = static_cast<int64_t>(example.ids.size());
     const bool keeps_all =
         options_.packing && options_.packing_strategy != "bfd" && options_.long_rows != "drop";
     if (options_.max_length == 0 || size <= options_.max_length || keeps_all) return;
-    fate = Fate::kLong;
+    outcome.is_long = true;
     if (options_.long_rows == "split") return;
     for (auto* column : {&example.ids, &example.labels}) {
       column->resize(static_cast<size_t>(options_.max_length));
@@ -185,98 +223,153 @@ class ParallelTokenizer {
     example.lengths.assign(1, static_cast<int32_t>(options_.max_length));
   }
 
-  static void require_size(const Row& source, const Example& example) {
-    if (static_cast<int64_t>(example.ids.size()) <= kMaxRowTokens) return;
-    throw FormatError("{}: found {} tokens, expected at most {}; set max_length", source.where(),
-                      example.ids.size(), kMaxRowTokens);
+  void take(RowOutcome outcome) {
+    if (outcome.error) {
+      if (!options_.skip_bad_rows || !is_format_error(outcome.error)) {
+        std::rethrow_exception(outcome.error);
+      }
+      stats_.bad_rows.add({1, message_of(outcome.error)});
+    } else {
+      stats_.num_split_prompts += outcome.row.prompt_is_split;
+      stats_.num_long += outcome.is_long;
+      if (!outcome.is_long || options_.long_rows == "truncate") {
+        take(std::move(outcome.row.example));
+      } else if (options_.long_rows == "split") {
+        split(outcome.row.example);
+      }
+    }
+    if (is_mixed_) row_ends_.push_back(num_taken_);
   }
 
-  const RowTokenizer& tokenizer_;
-  const RowFormat& format_;
-  const std::vector<Row>& rows_;
-  const PrepareOptions& options_;
-  std::vector<Example> examples_;
-  std::vector<Fate> fates_;
-  std::atomic<size_t> next_{0};
-  std::atomic<size_t> first_bad_{std::numeric_limits<size_t>::max()};
-  std::atomic<int64_t> num_split_prompts_{0};
-  std::mutex mutex_;
-  int64_t num_done_ = 0;
-  std::exception_ptr error_;  // of the first bad row
-  std::exception_ptr fatal_;
-};
-
-// The kind of the rows. Where bad rows are left out, that of the first good one.
-RowFormat format_of(const std::vector<Row>& rows, const PrepareOptions& options) {
-  if (!options.skip_bad_rows) return detect_common_format(rows, options.dataset_text_field);
-  for (const Row& row : rows) {
-    try {
-      return detect_format(row, options.dataset_text_field);
-    } catch (const FormatError&) {
+  void split(const Example& row) {
+    const auto limit = static_cast<size_t>(options_.max_length);
+    for (size_t begin = 0; begin < row.ids.size(); begin += limit) {
+      const size_t end = std::min(begin + limit, row.ids.size());
+      const auto part = [begin, end](const std::vector<int32_t>& all) {
+        return std::vector<int32_t>(all.begin() + static_cast<ptrdiff_t>(begin),
+                                    all.begin() + static_cast<ptrdiff_t>(end));
+      };
+      take({.ids = part(row.ids),
+            .labels = part(row.labels),
+            .lengths = {static_cast<int32_t>(end - begin)}});
     }
   }
-  return detect_format(rows.front(), options.dataset_text_field);
-}
 
-void drop_untrained(Dataset& dataset) {
-  const auto is_untrained = [](const Example& row) {
-    return std::all_of(row.labels.begin(), row.labels.end(),
-                       [](int32_t label) { return label == kNotTrained; });
-  };
-  dataset.num_dropped = static_cast<int64_t>(std::erase_if(dataset.rows, is_untrained));
-}
-
-void shuffle(std::vector<Example>& rows, uint64_t seed) {
-  std::vector<Example> shuffled;
-  shuffled.reserve(rows.size());
-  for (const int64_t i : NumpyGenerator(seed).permutation(static_cast<int64_t>(rows.size()))) {
-    shuffled.push_back(std::move(rows[i]));
+  void take(Example row) {
+    if (!options_.packing && options_.max_length > 0 && is_untrained(row)) {
+      ++stats_.num_dropped;
+      return;
+    }
+    ++num_taken_;
+    if (waiting_) return waiting_->add(row);
+    pack_row(std::move(row));
   }
-  rows = std::move(shuffled);
-}
 
-void merge_documents(std::vector<Example>& rows) {
-  for (Example& row : rows) row.lengths.assign(1, static_cast<int32_t>(row.ids.size()));
-}
-
-void count(Dataset& dataset, const PrepareOptions& options, size_t num_sources) {
-  for (const Example& row : dataset.rows) {
-    dataset.num_tokens += static_cast<int64_t>(row.ids.size());
-    dataset.num_targets += count_targets(row);
+  // The waiting rows in the order that the mixture and the shuffle give them.
+  std::vector<int64_t> order_of(const std::vector<int64_t>& mixed) const {
+    std::vector<int64_t> order;
+    if (!is_mixed_) {
+      order = count_up(waiting_->count());
+    } else {
+      // A row that was read may have become several, or none.
+      for (const int64_t row : mixed) {
+        for (int64_t i = row == 0 ? 0 : row_ends_[row - 1]; i < row_ends_[row]; ++i) {
+          order.push_back(i);
+        }
+      }
+    }
+    return options_.shuffle ? shuffled(std::move(order), options_.seed) : order;
   }
-  if (dataset.num_targets > 0) return;
-  throw FormatError(
-      "{}: found no token to train on in {} rows ({} of them dropped because all their labels are "
-      "masked), expected at least one; check the label masks and max_length {}",
-      options.subject, num_sources, dataset.num_dropped, options.max_length);
-}
 
-}  // namespace
+  void pack_row(const ExampleView& row) {
+    if (!options_.packing) return keep(row);
+    to_pack_.push_back(copy_of(row));
+    if (static_cast<int64_t>(to_pack_.size()) == kPackBatchRows) pack_waiting();
+  }
+  void pack_row(Example row) {
+    if (!options_.packing) return keep(row);
+    to_pack_.push_back(std::move(row));
+    if (static_cast<int64_t>(to_pack_.size()) == kPackBatchRows) pack_waiting();
+  }
+
+  void pack_waiting() {
+    if (to_pack_.empty()) return;
+    for (Example& row :
+         pack(std::exchange(to_pack_, {}), options_.max_length, options_.packing_strategy)) {
+      if (!options_.separate_documents) {
+        row.lengths.assign(1, static_cast<int32_t>(row.ids.size()));
+      }
+      if (packed_) {
+        packed_->add(row);
+      } else {
+        keep(row);
+      }
+    }
+  }
+
+  void keep(const ExampleView& row) {
+    if (is_full()) return;
+    ++num_kept_;
+    stats_.num_tokens += static_cast<int64_t>(row.ids.size());
+    stats_.num_targets += count_targets(row);
+    keep_(row);
+  }
+
+  const text::Tokenizer& tokenizer_;
+  const text::ChatTemplate* template_;
+  const PrepareOptions& options_;
+  const Keep keep_;
+  const bool is_mixed_;
+  DatasetStats stats_;
+  RowFormat format_;
+  std::string first_row_;  // where it is
+  std::string first_bad_;  // what was wrong with it, before a good row was found
+  double part_ = 0;
+  int64_t num_taken_ = 0, num_kept_ = 0;
+  std::vector<int64_t> row_ends_;  // of mixtures: rows taken after each row that was read
+  std::optional<WaitingRows> waiting_, packed_;
+  std::vector<Example> to_pack_;
+  std::optional<RowTokenizer> row_tokenizer_;
+  std::optional<RowPool> pool_;  // the last member: its threads end before what they use
+};
+
+Preparation::Preparation(const text::Tokenizer& tokenizer, const text::ChatTemplate* tmpl,
+                         const PrepareOptions& options, Keep keep, bool is_mixed)
+    : steps_(std::make_unique<Steps>(tokenizer, tmpl, options, std::move(keep), is_mixed)) {}
+Preparation::~Preparation() = default;
+
+bool Preparation::add(RowBatch batch) { return steps_->add(std::move(batch)); }
+void Preparation::settle() { steps_->take_outcomes(); }
+DatasetStats Preparation::finish(const std::vector<int64_t>& order) {
+  return steps_->finish(order);
+}
 
 Dataset prepare(const std::vector<Row>& rows, const text::Tokenizer& tokenizer,
                 const text::ChatTemplate* tmpl, const PrepareOptions& options) {
-  check_options(options);
-  if (rows.empty()) {
-    throw FormatError("{}: found no rows, expected at least one", options.subject);
-  }
-  const RowFormat format = format_of(rows, options);
-  const RowTokenizer row_tokenizer(tokenizer, tmpl, options, format);
-  ParallelTokenizer parallel(row_tokenizer, format, rows, options);
-  parallel.run();
   Dataset dataset;
-  dataset.num_sources = static_cast<int64_t>(rows.size());
-  parallel.take(dataset);
-  if (options.packing) {
-    // The reference shuffles before packing too, with the same seed.
-    if (options.shuffle) shuffle(dataset.rows, options.seed);
-    dataset.rows = pack(std::move(dataset.rows), options.max_length, options.packing_strategy);
-    if (!options.separate_documents) merge_documents(dataset.rows);
-  } else if (options.max_length > 0) {
-    drop_untrained(dataset);
-  }
-  if (options.shuffle) shuffle(dataset.rows, options.seed);
-  count(dataset, options, rows.size());
+  Preparation preparation(tokenizer, tmpl, options, [&dataset](const ExampleView& row) {
+    dataset.rows.push_back(copy_of(row));
+  });
+  if (!rows.empty()) preparation.add({.rows = rows, .part = 1.0});
+  static_cast<DatasetStats&>(dataset) = preparation.finish();
   return dataset;
+}
+
+DatasetStats prepare_data(const DataRequest& request, const text::Tokenizer& tokenizer,
+                          const text::ChatTemplate* tmpl, const PrepareOptions& options,
+                          Preparation::Keep keep) {
+  Preparation preparation(tokenizer, tmpl, options, std::move(keep),
+                          /*is_mixed=*/!request.weights.empty());
+  ReadDataResult read;
+  try {
+    read = read_data(request, [&](RowBatch batch) { return preparation.add(std::move(batch)); });
+  } catch (const Error&) {
+    preparation.settle();  // a bad row before what could not be read is named first
+    throw;
+  }
+  DatasetStats stats = preparation.finish(read.order);
+  stats.bad_rows.add(read.bad_rows);
+  return stats;
 }
 
 }  // namespace strata::data

@@ -1,15 +1,18 @@
 // From rows to tokenized, labelled, truncated or packed examples: what TRL's SFTTrainer does to a
-// data set before training, with the same result. Never batches, never reads files.
+// data set before training, with the same result, in memory that does not grow with the set. Never
+// makes batches, never reads files.
 #pragma once
 
 #include <cstdint>
 #include <functional>
+#include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "strata/data/batch.h"
-#include "strata/data/source.h"
+#include "strata/data/data_sets.h"
 #include "strata/text/chat_template.h"
 #include "strata/text/tokenizer.h"
 
@@ -34,8 +37,10 @@ struct PrepareOptions {
   bool shuffle = false;  // shuffle_dataset
   uint64_t seed = 42;    // of the shuffle
   int threads = 1;       // the result does not depend on it
-  // Called from time to time with the rows done and all rows, by one thread at a time.
-  std::function<void(int64_t, int64_t)> progress = {};
+  // Enough rows for whom this is made: what comes after them is left out. 0: all. Not with shuffle.
+  int64_t max_rows = 0;
+  // Called from time to time with the rows done and how much of all has been read, from 0 to 1.
+  std::function<void(int64_t, double)> progress = {};
   std::string subject;  // what messages about the whole set call it ("train split of data/")
   // Ids at or above are an error (the model has no row for them in its embedding); 0: not checked.
   int64_t vocab_size = 0;
@@ -55,6 +60,7 @@ struct DatasetStats {
   // Rows whose prompt does not tokenize to a prefix of prompt + completion: training sees another
   // prompt end than inference will. Worth a warning.
   int64_t num_split_prompts = 0;
+  std::map<std::string, int64_t> roles = {};  // how many messages of the rows have a role
 };
 
 struct Dataset : DatasetStats {
@@ -72,7 +78,40 @@ struct Dataset : DatasetStats {
 // Deviations from TRL: none in the result for rows that it reads, but for ShareGPT's role names
 // (see read_messages); it fails or silently mislabels where this reports (rows of two kinds, an
 // assistant span whose border has no token).
+// Memory: some batches of rows; with shuffle or an order of its own, rows wait in a scratch file
+// and a few bytes a row stay.
+class Preparation {
+ public:
+  using Keep = std::function<void(const ExampleView&)>;
+
+  // Keeps references to all but `keep`, which takes the prepared rows in their order. `is_mixed`:
+  // finish() will be given an order.
+  Preparation(const text::Tokenizer& tokenizer, const text::ChatTemplate* tmpl,
+              const PrepareOptions& options, Keep keep, bool is_mixed = false);
+  ~Preparation();
+  Preparation(const Preparation&) = delete;
+  Preparation& operator=(const Preparation&) = delete;
+
+  // The next rows. False: max_rows are there. The error of the first bad row wins, whichever thread
+  // met it; it may come with a later call.
+  bool add(RowBatch batch);
+  // Throws the error of a row that was added, if there is one still to be thrown.
+  void settle();
+  // `order`: numbers of added rows, each at most once; empty: as they came.
+  DatasetStats finish(const std::vector<int64_t>& order = {});
+
+ private:
+  class Steps;
+  std::unique_ptr<Steps> steps_;
+};
+
+// A set that fits into memory.
 Dataset prepare(const std::vector<Row>& rows, const text::Tokenizer& tokenizer,
                 const text::ChatTemplate* tmpl, const PrepareOptions& options);
+
+// The rows that `request` names, prepared.
+DatasetStats prepare_data(const DataRequest& request, const text::Tokenizer& tokenizer,
+                          const text::ChatTemplate* tmpl, const PrepareOptions& options,
+                          Preparation::Keep keep);
 
 }  // namespace strata::data

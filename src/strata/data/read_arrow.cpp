@@ -1,4 +1,6 @@
 // Rows of parquet files and of Arrow IPC files, through Arrow's own readers.
+#include <algorithm>
+
 #include <arrow/array.h>
 #include <arrow/io/file.h>
 #include <arrow/io/memory.h>
@@ -6,11 +8,13 @@
 #include <arrow/record_batch.h>
 #include <arrow/table.h>
 #include <parquet/arrow/reader.h>
+#include <parquet/file_reader.h>
+#include <parquet/metadata.h>
+#include <parquet/properties.h>
 
 #include <fmt/format.h>
 
 #include "strata/base/error.h"
-#include "strata/base/file.h"
 #include "strata/data/row_collector.h"
 #include "strata/text/utf8.h"
 
@@ -160,7 +164,7 @@ class BatchReader {
   void read(const arrow::RecordBatch& batch) {
     require(batch.Validate(), rows_.file());
     const std::vector<int> columns = readable_columns(*batch.schema());
-    for (int64_t row = 0; row < batch.num_rows(); ++row) {
+    for (int64_t row = 0; row < batch.num_rows() && rows_.wants_more(); ++row) {
       ++line_;
       try {
         Json fields = Json::object();
@@ -175,11 +179,14 @@ class BatchReader {
     }
   }
 
-  void read_all(arrow::RecordBatchReader& reader) {
+  // `position`: where the file has been read to.
+  template <typename Position>
+  void read_all(arrow::RecordBatchReader& reader, size_t size, Position&& position) {
     std::shared_ptr<arrow::RecordBatch> batch;
-    while (true) {
+    while (rows_.wants_more()) {
       require(reader.ReadNext(&batch), rows_.file());
       if (!batch) return;
+      rows_.move_to(position(), size);
       read(*batch);
     }
   }
@@ -190,23 +197,54 @@ class BatchReader {
 };
 
 // The file's bytes, which must outlive what is made of it.
-std::shared_ptr<arrow::io::BufferReader> open_mapped(const MappedFile& file) {
-  const auto bytes = file.data();
+std::shared_ptr<arrow::io::BufferReader> open_mapped(std::span<const std::byte> bytes) {
   return std::make_shared<arrow::io::BufferReader>(std::make_shared<arrow::Buffer>(
       reinterpret_cast<const uint8_t*>(bytes.data()), static_cast<int64_t>(bytes.size())));
 }
 
 }  // namespace
 
+namespace {
+
+// Where the bytes of a row group end.
+size_t end_of(const parquet::RowGroupMetaData& group, size_t file_size) {
+  int64_t end = 0;
+  for (int i = 0; i < group.num_columns(); ++i) {
+    const auto column = group.ColumnChunk(i);
+    const int64_t begin = column->has_dictionary_page() ? std::min(column->dictionary_page_offset(),
+                                                                   column->data_page_offset())
+                                                        : column->data_page_offset();
+    end = std::max(end, begin + column->total_compressed_size());
+  }
+  return std::clamp<size_t>(static_cast<size_t>(std::max<int64_t>(end, 0)), 0, file_size);
+}
+
+// Small batches, decoded as they are asked for: memory holds no row group as a whole.
+parquet::ArrowReaderProperties reader_properties() {
+  parquet::ArrowReaderProperties properties;
+  properties.set_batch_size(1024);
+  properties.set_pre_buffer(false);
+  return properties;
+}
+
+}  // namespace
+
 void read_parquet_rows(const std::filesystem::path& path, RowCollector& rows) {
-  const MappedFile file(path);
+  const std::span<const std::byte> bytes = rows.map(path);
+  const size_t size = bytes.size();
   const std::string& name = rows.file();
   try {
     parquet::arrow::FileReaderBuilder builder;
-    require(builder.Open(open_mapped(file)), name);
-    const auto reader = take(builder.Build(), name);
-    const auto batches = take(reader->GetRecordBatchReader(), name);
-    BatchReader(rows).read_all(*batches);
+    require(builder.Open(open_mapped(bytes)), name);
+    const auto reader = take(builder.properties(reader_properties())->Build(), name);
+    const auto metadata = reader->parquet_reader()->metadata();
+    BatchReader batches(rows);
+    size_t position = 0;
+    for (int i = 0; i < reader->num_row_groups() && rows.wants_more(); ++i) {
+      const auto group = take(reader->GetRecordBatchReader({i}), name);
+      batches.read_all(*group, size, [&] { return position; });
+      position = end_of(*metadata->RowGroup(i), size);
+    }
   } catch (const Error&) {
     throw;
   } catch (const std::exception& error) {  // parquet's own
@@ -216,18 +254,23 @@ void read_parquet_rows(const std::filesystem::path& path, RowCollector& rows) {
 }
 
 void read_arrow_rows(const std::filesystem::path& path, RowCollector& rows) {
-  const MappedFile file(path);
+  const std::span<const std::byte> bytes = rows.map(path);
+  const size_t size = bytes.size();
   const std::string& name = rows.file();
-  const std::string_view text(reinterpret_cast<const char*>(file.data().data()),
-                              file.data().size());
+  const std::string_view text(reinterpret_cast<const char*>(bytes.data()), size);
   BatchReader batches(rows);
+  const auto source = open_mapped(bytes);
   if (!text.starts_with("ARROW1")) {
-    const auto reader = take(arrow::ipc::RecordBatchStreamReader::Open(open_mapped(file)), name);
-    return batches.read_all(*reader);
-  }
-  const auto reader = take(arrow::ipc::RecordBatchFileReader::Open(open_mapped(file)), name);
-  for (int i = 0; i < reader->num_record_batches(); ++i) {
-    batches.read(*take(reader->ReadRecordBatch(i), name));
+    const auto reader = take(arrow::ipc::RecordBatchStreamReader::Open(source), name);
+    batches.read_all(*reader, size,
+                     [&] { return static_cast<size_t>(take(source->Tell(), name)); });
+  } else {
+    const auto reader = take(arrow::ipc::RecordBatchFileReader::Open(source), name);
+    const auto count = static_cast<size_t>(reader->num_record_batches());
+    for (size_t i = 0; i < count && rows.wants_more(); ++i) {
+      rows.move_to(size / count * i, size);  // batches are of about one size
+      batches.read(*take(reader->ReadRecordBatch(static_cast<int>(i)), name));
+    }
   }
 }
 

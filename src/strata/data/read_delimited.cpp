@@ -23,6 +23,7 @@ class CsvScanner {
       : text_(text), separator_(separator), subject_(subject) {}
 
   bool at_end() const { return at_ >= text_.size(); }
+  size_t position() const { return at_; }
   // The line where the next record begins.
   int64_t line() const { return line_; }
 
@@ -109,9 +110,10 @@ std::vector<std::string> read_header(CsvScanner& scanner, const std::string& sub
 void read_csv_rows(std::string_view text, char separator, RowCollector& rows) {
   CsvScanner scanner(text, separator, rows.file());
   const std::vector<std::string> names = read_header(scanner, rows.file());
-  while (!scanner.at_end()) {
+  while (!scanner.at_end() && rows.wants_more()) {
     const int64_t line = scanner.line();
     const std::vector<Field> fields = scanner.next();
+    rows.move_to(scanner.position(), text.size());
     if (fields.size() == 1 && fields[0].is_null && names.size() > 1) continue;  // an empty line
     if (fields.size() != names.size()) {
       rows.refuse(fmt::format("{}:{}: found {} fields, expected {} as in the first line",
@@ -135,8 +137,9 @@ void read_csv_rows(std::string_view text, char separator, RowCollector& rows) {
 
 void read_text_rows(std::string_view file_text, RowCollector& rows) {
   int64_t line = 1;
-  for (size_t begin = 0; begin < file_text.size(); ++line) {
+  for (size_t begin = 0; begin < file_text.size() && rows.wants_more(); ++line) {
     const size_t end = std::min(file_text.find('\n', begin), file_text.size());
+    rows.move_to(end, file_text.size());
     std::string_view content = file_text.substr(begin, end - begin);
     if (content.ends_with('\r')) content.remove_suffix(1);
     if (text::is_valid_utf8(content)) {

@@ -19,9 +19,10 @@ class JsonReader {
 
   void read_lines(std::string_view text) {
     int64_t line = 1;
-    for (size_t begin = 0; begin < text.size(); ++line) {
+    for (size_t begin = 0; begin < text.size() && rows_.wants_more(); ++line) {
       const size_t end = std::min(text.find('\n', begin), text.size());
       const std::string_view content = text.substr(begin, end - begin);
+      rows_.move_to(end, text.size());
       if (content.find_first_not_of(kSpaces) != std::string_view::npos) add(content, line);
       begin = end + 1;
     }
@@ -32,20 +33,21 @@ class JsonReader {
   void read_array(std::string_view text) {
     size_t at = text.find('[') + 1;
     int64_t line = 1 + std::count(text.begin(), text.begin() + static_cast<ptrdiff_t>(at), '\n');
-    for (bool first = true;; first = false) {
+    for (bool first = true; rows_.wants_more(); first = false) {
       skip_spaces(text, at, line);
       if (first && at < text.size() && text[at] == ']') {
         ++at;
         break;
       }
       const size_t end = element_end(text, at, line);
+      rows_.move_to(end, text.size());
       add(text.substr(at, end - at), line);
       line += std::count(text.begin() + static_cast<ptrdiff_t>(at),
                          text.begin() + static_cast<ptrdiff_t>(end), '\n');
       at = end + 1;
       if (text[end] == ']') break;
     }
-    if (text.find_first_not_of(kSpaces, at) != std::string_view::npos) {
+    if (rows_.wants_more() && text.find_first_not_of(kSpaces, at) != std::string_view::npos) {
       throw FormatError("{}:{}: found text after the array, expected the end of the file",
                         rows_.file(), line);
     }

@@ -5,32 +5,57 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
+#include <span>
 #include <string>
-#include <vector>
+#include <utility>
 
+#include "strata/base/file.h"
 #include "strata/data/source.h"
 
 namespace strata::data {
 
-// Invariants: rows stand in the order of add().
+// Invariants: rows are handed out in the order of add(), each once.
 class RowCollector {
  public:
-  RowCollector(Split& split, bool skips_bad_rows) : split_(split), skips_(skips_bad_rows) {}
+  RowCollector(const TakeRows& take, bool skips_bad_rows) : take_(take), skips_(skips_bad_rows) {}
 
-  void begin_file(const std::filesystem::path& path) {
-    file_ = std::make_shared<const std::string>(path.string());
-  }
+  // `part`: how much of all the files lies before this one, and before the next.
+  void begin_file(const std::filesystem::path& path, std::pair<double, double> part);
+  // The bytes of the file, or of what stands for it, until the next begin_file. What has been read
+  // of them is forgotten on the way.
+  std::span<const std::byte> map(const std::filesystem::path& path);
   // The path, as messages name it.
   const std::string& file() const { return *file_; }
   // `fields`: what was read; anything but an object is refused. `line`: from 1.
   void add(Json fields, int64_t line);
   // A row that cannot be read: throws FormatError(message), or counts it.
   void refuse(const std::string& message);
+  // The reader is at byte `at` of the file's `size`.
+  void move_to(size_t at, size_t size);
+  // False once nobody wants further rows: the reader may stop.
+  bool wants_more() const { return wants_more_; }
+  // Hands out what is left.
+  void flush();
+
+  int64_t num_rows() const { return num_rows_; }
+  const BadRows& bad_rows() const { return bad_rows_; }
 
  private:
-  Split& split_;
+  // A batch ends with the row that fills one of these.
+  static constexpr size_t kBatchRows = 1000, kBatchBytes = size_t{1} << 21;
+
+  const TakeRows& take_;
   bool skips_;
+  bool wants_more_ = true;
   std::shared_ptr<const std::string> file_;
+  std::pair<double, double> file_part_;
+  std::optional<MappedFile> mapped_;
+  size_t position_ = 0, forgotten_ = 0;  // bytes of the file
+  RowBatch batch_;
+  size_t batch_bytes_ = 0;
+  int64_t num_rows_ = 0;
+  BadRows bad_rows_;
 };
 
 // One object per line; with `may_be_array` also one array of objects. An array that is not closed

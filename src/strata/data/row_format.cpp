@@ -96,15 +96,12 @@ RowFormat detect_format(const Row& row, const std::string& text_field) {
   refuse_columns(row, text_field);
 }
 
-RowFormat detect_common_format(const std::vector<Row>& rows, const std::string& text_field) {
-  const RowFormat first = detect_format(rows.front(), text_field);
-  for (const Row& row : rows) {
-    const RowFormat format = detect_format(row, text_field);
-    if (format == first) continue;
-    throw FormatError("{}: found {}, expected {} as in {}; give all rows of a set the same columns",
-                      row.where(), describe(format), describe(first), rows.front().where());
-  }
-  return first;
+void require_format(const Row& row, const std::string& text_field, const RowFormat& format,
+                    const std::string& first_row) {
+  const RowFormat found = detect_format(row, text_field);
+  if (found == format) return;
+  throw FormatError("{}: found {}, expected {} as in {}; give all rows of a set the same columns",
+                    row.where(), describe(found), describe(format), first_row);
 }
 
 namespace {

@@ -39,9 +39,10 @@ struct RowFormat {
 // Errors: FormatError with file and line; lists the columns if none of them makes a row.
 RowFormat detect_format(const Row& row, const std::string& text_field);
 
-// The format of all rows. Requires: rows not empty.
-// Errors: as detect_format; FormatError that names both places if two rows differ.
-RowFormat detect_common_format(const std::vector<Row>& rows, const std::string& text_field);
+// Errors: as detect_format; FormatError that names `row` and `first_row`, where the first row of
+// the set is, if the row is of another kind than that.
+void require_format(const Row& row, const std::string& text_field, const RowFormat& format,
+                    const std::string& first_row);
 
 // The row's message list in the column as role/content objects. In "conversations", from/value
 // become role/content and ShareGPT's roles the templates': human is user, gpt (bot, chatgpt, model)

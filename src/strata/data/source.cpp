@@ -1,12 +1,16 @@
 #include "strata/data/source.h"
 
+#include <algorithm>
+#include <iterator>
 #include <string_view>
+#include <utility>
 
 #include <fmt/ranges.h>
 
 #include "strata/base/error.h"
-#include "strata/base/file.h"
+#include "strata/base/scratch_file.h"
 #include "strata/data/decompress.h"
+#include "strata/data/file_writer.h"
 #include "strata/data/row_collector.h"
 #include "strata/data/split_files.h"
 
@@ -26,33 +30,45 @@ void read_text_file(std::string_view text, const std::string& extension, RowColl
   }
 }
 
+std::string_view text_of(std::span<const std::byte> bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+// What is compressed is unpacked to a file first: its text may be larger than memory.
+void read_compressed(const fs::path& path, const std::string& extension, RowCollector& rows) {
+  const ScratchFile unpacked(scratch_path());
+  FileWriter writer(unpacked.path());
+  decompress_file(path, [&](std::string_view text) {
+    writer.add(std::span<const char>(text.data(), text.size()));
+  });
+  writer.flush();
+  read_text_file(text_of(rows.map(unpacked.path())), extension, rows);
+}
+
 void read_rows(const fs::path& path, RowCollector& rows) {
-  rows.begin_file(path);
   const FileFormat format = file_format(path);
   if (format.extension == ".parquet") return read_parquet_rows(path, rows);
   if (format.extension == ".arrow") return read_arrow_rows(path, rows);
-  if (format.is_compressed) {
-    return read_text_file(decompress_file(path), format.extension, rows);
-  }
-  const MappedFile file(path);
-  read_text_file({reinterpret_cast<const char*>(file.data().data()), file.data().size()},
-                 format.extension, rows);
+  if (format.is_compressed) return read_compressed(path, format.extension, rows);
+  read_text_file(text_of(rows.map(path)), format.extension, rows);
 }
 
-void rename_columns(Split& split, const LoadOptions& options) {
+// Gives columns their wanted names. `row` is the first of its split.
+void require_columns(const Row& row, const LoadOptions& options) {
   for (const auto& [wanted, name] : options.columns) {
-    if (split.rows.empty()) return;
-    if (!split.rows.front().fields.contains(name)) {
-      std::vector<std::string> present;
-      for (const auto& [column, value] : split.rows.front().fields.items()) {
-        present.push_back(column);
-      }
-      throw ConfigError(
-          "dataset_columns: found no column \"{}\" in {} (it has: {}), expected the "
-          "one to read as \"{}\"",
-          name, split.rows.front().where(), fmt::join(present, ", "), wanted);
-    }
-    for (Row& row : split.rows) {
+    if (row.fields.contains(name)) continue;
+    std::vector<std::string> present;
+    for (const auto& [column, value] : row.fields.items()) present.push_back(column);
+    throw ConfigError(
+        "dataset_columns: found no column \"{}\" in {} (it has: {}), expected the "
+        "one to read as \"{}\"",
+        name, row.where(), fmt::join(present, ", "), wanted);
+  }
+}
+
+void rename_columns(std::vector<Row>& rows, const LoadOptions& options) {
+  for (const auto& [wanted, name] : options.columns) {
+    for (Row& row : rows) {
       const auto it = row.fields.find(name);
       if (it == row.fields.end()) continue;
       Json value = std::move(*it);
@@ -60,6 +76,19 @@ void rename_columns(Split& split, const LoadOptions& options) {
       row.fields[wanted] = std::move(value);
     }
   }
+}
+
+// The files' shares of all bytes, cumulated: the place of file i is from [i] to [i + 1].
+std::vector<double> places_of(const std::vector<fs::path>& files) {
+  std::vector<double> places = {0.0};
+  std::error_code error;
+  for (const fs::path& file : files) {
+    const uintmax_t size = fs::file_size(file, error);
+    places.push_back(places.back() + (error ? 0.0 : static_cast<double>(size)));
+  }
+  const double all = std::max(places.back(), 1.0);
+  for (double& place : places) place /= all;
+  return places;
 }
 
 }  // namespace
@@ -73,18 +102,45 @@ const Json* Row::find(const std::string& column) const {
   return it == fields.end() || it->is_null() ? nullptr : &*it;
 }
 
+ReadResult read_split(const fs::path& file_or_folder, const std::string& split,
+                      const LoadOptions& options, const TakeRows& take) {
+  ReadResult result{.files = find_split_files(file_or_folder, split, options.configuration),
+                    .bad_rows = {}};
+  bool is_first = true;
+  const TakeRows take_renamed = [&](RowBatch batch) {
+    if (std::exchange(is_first, false)) require_columns(batch.rows.front(), options);
+    rename_columns(batch.rows, options);
+    return take(std::move(batch));
+  };
+  RowCollector collector(take_renamed, options.skip_bad_rows);
+  const std::vector<double> places = places_of(result.files);
+  try {
+    for (size_t i = 0; i < result.files.size() && collector.wants_more(); ++i) {
+      collector.begin_file(result.files[i], {places[i], places[i + 1]});
+      read_rows(result.files[i], collector);
+    }
+  } catch (const Error&) {
+    collector.flush();  // the rows before may have errors of their own, which come first
+    throw;
+  }
+  collector.flush();
+  result.bad_rows = collector.bad_rows();
+  if (collector.num_rows() > 0) return result;
+  throw FormatError("{}: found no rows{}, expected at least one", result.files.front().string(),
+                    result.bad_rows.count > 0
+                        ? fmt::format(" that can be read (the first: {})", result.bad_rows.first)
+                        : "");
+}
+
 Split load_split(const fs::path& file_or_folder, const std::string& split,
                  const LoadOptions& options) {
-  Split result{.rows = {}, .files = find_split_files(file_or_folder, split), .bad_rows = {}};
-  RowCollector collector(result, options.skip_bad_rows);
-  for (const fs::path& file : result.files) read_rows(file, collector);
-  if (result.rows.empty()) {
-    throw FormatError("{}: found no rows{}, expected at least one", result.files.front().string(),
-                      result.bad_rows.count > 0
-                          ? fmt::format(" that can be read (the first: {})", result.bad_rows.first)
-                          : "");
-  }
-  rename_columns(result, options);
+  Split result;
+  ReadResult read = read_split(file_or_folder, split, options, [&](RowBatch batch) {
+    std::ranges::move(batch.rows, std::back_inserter(result.rows));
+    return true;
+  });
+  result.files = std::move(read.files);
+  result.bad_rows = std::move(read.bad_rows);
   return result;
 }
 

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -37,6 +38,20 @@ struct BadRows {
   }
 };
 
+// Rows that follow each other, as many as are read in one go.
+struct RowBatch {
+  std::vector<Row> rows;
+  double part = 0;  // how much of all the bytes has been read after it, from 0 to 1
+};
+
+// Takes the next rows. False: no more are wanted.
+using TakeRows = std::function<bool(RowBatch)>;
+
+struct ReadResult {
+  std::vector<std::filesystem::path> files;  // in reading order
+  BadRows bad_rows;
+};
+
 struct Split {
   std::vector<Row> rows;
   std::vector<std::filesystem::path> files;  // in reading order
@@ -47,18 +62,26 @@ struct LoadOptions {
   bool skip_bad_rows = false;  // count rows that cannot be read instead of throwing
   // Columns under other names: {"messages", "dialog"} makes "messages" of the file's "dialog".
   std::vector<std::pair<std::string, std::string>> columns = {};
+  std::string configuration = {};  // of the data set (dataset_config), see split_files.h
 };
 
-// Reads one split.
+// Reads one split in batches, so that memory holds a part of a file however large it is.
 // A file, or the files of a pattern (data/*.jsonl), are the split "train". Formats by extension:
 // .jsonl and .json (one object per line, or one array of objects), .csv, .tsv, .txt (a row per
 // line), each also with .gz or .zst behind it; .parquet; .arrow.
-// Of a folder, the first that exists of: SPLIT.jsonl (or another format), the full set of
-// SPLIT-00000-of-000NN.parquet, data/SPLIT*.parquet, SPLIT/*.parquet. A folder that
+// Of a folder whose README.md lists configurations, the files of the chosen one. Of another folder,
+// the first that exists of: SPLIT.jsonl (or another format), the full set of
+// SPLIT-00000-of-000NN.parquet, data/SPLIT*.parquet, SPLIT/*.parquet, what the words in
+// the names of files and folders say (folder_patterns.h). A folder that
 // Dataset.save_to_disk wrote is one split, that of DatasetDict.save_to_disk has its splits.
 // Errors: ConfigError for a split that is not there (lists those that are) and for a column of
 // LoadOptions that the first row lacks; FormatError with file and line for a row that cannot be
-// read and for an empty split; IoError for what the operating system refuses.
+// read and for an empty split; IoError for what the operating system refuses. Rows before the error
+// have been handed out.
+ReadResult read_split(const std::filesystem::path& file_or_folder, const std::string& split,
+                      const LoadOptions& options, const TakeRows& take);
+
+// The whole split in memory.
 Split load_split(const std::filesystem::path& file_or_folder, const std::string& split,
                  const LoadOptions& options = {});
 

@@ -4,12 +4,15 @@
 
 #include <algorithm>
 #include <cctype>
+#include <map>
 #include <optional>
 #include <set>
 
 #include <fmt/ranges.h>
 
 #include "strata/base/error.h"
+#include "strata/data/dataset_card.h"
+#include "strata/data/folder_patterns.h"
 #include "strata/data/source.h"
 
 namespace strata::data {
@@ -188,8 +191,9 @@ FileFormat file_format(const fs::path& path) {
   const std::string extension = path.extension().string();
   if (extension == ".parquet" || extension == ".arrow" || kText.contains(extension)) {
     // Notes beside the data, which save_to_disk and the Hub write.
-    static const std::set<std::string> kNotes = {"dataset_info.json", "dataset_infos.json",
-                                                 "dataset_dict.json", "state.json"};
+    static const std::set<std::string> kNotes = {"config.json", "dataset_info.json",
+                                                 "dataset_infos.json", "dataset_dict.json",
+                                                 "state.json"};
     if (kNotes.contains(path.filename().string())) return {};
     return {.extension = extension};
   }
@@ -202,10 +206,26 @@ FileFormat file_format(const fs::path& path) {
 
 namespace {
 
+// The readable files below the folder by the words in their names.
+std::map<std::string, std::vector<std::string>> splits_by_words(const fs::path& folder) {
+  std::vector<std::string> files = list_files(folder);
+  std::erase_if(files, [](const std::string& file) { return !is_readable(file); });
+  return split_by_words(files);
+}
+
+std::vector<fs::path> find_by_words(const fs::path& folder, const std::string& split) {
+  const auto splits = splits_by_words(folder);
+  const auto found = splits.find(split);
+  if (found == splits.end()) refuse_split(folder.string(), list_splits(folder), split);
+  std::vector<fs::path> files;
+  for (const std::string& file : found->second) files.push_back(folder / file);
+  return files;
+}
+
 std::vector<fs::path> find_in_folder(const fs::path& folder, const std::string& split) {
   std::vector<Candidate> candidates = list_candidates(folder);
   std::erase_if(candidates, [&split](const Candidate& c) { return c.split != split; });
-  if (candidates.empty()) refuse_split(folder.string(), list_splits(folder), split);
+  if (candidates.empty()) return find_by_words(folder, split);
   const Place best = std::ranges::min_element(candidates, {}, &Candidate::place)->place;
   std::erase_if(candidates, [best](const Candidate& c) { return c.place != best; });
   if (best == Place::kShards) check_shards(candidates);
@@ -219,9 +239,54 @@ std::vector<fs::path> find_in_folder(const fs::path& folder, const std::string& 
   return files;
 }
 
+// The card's patterns of a split.
+std::vector<fs::path> find_by_patterns(const fs::path& folder, const DatasetConfiguration& card,
+                                       const std::string& split) {
+  const fs::path base = folder / card.data_dir;
+  std::vector<std::string> have;
+  for (const auto& [name, patterns] : card.data_files) {
+    have.push_back(name);
+    if (name != split) continue;
+    const std::vector<std::string> all = list_files(base);
+    std::vector<fs::path> files;
+    for (const std::string& pattern : patterns) {
+      const size_t before = files.size();
+      for (const std::string& file : all) {
+        if (matches_pattern(file, pattern) && is_readable(file)) files.push_back(base / file);
+      }
+      if (files.size() > before) continue;
+      throw IoError(
+          "{}: found no data file that matches \"{}\" of its configuration \"{}\", "
+          "expected at least one; complete the download",
+          base.string(), pattern, card.name);
+    }
+    return files;
+  }
+  refuse_split(fmt::format("{} (configuration {})", folder.string(), card.name), have, split);
+}
+
+std::vector<fs::path> find_configured(const fs::path& folder, const std::string& split,
+                                      const std::string& configuration) {
+  const std::vector<DatasetConfiguration> all = read_configurations(folder);
+  if (!all.empty()) {
+    const DatasetConfiguration& card = choose_configuration(all, configuration, folder.string());
+    if (!card.data_files.empty()) return find_by_patterns(folder, card, split);
+    return find_in_folder(folder / card.data_dir, split);
+  }
+  if (configuration.empty() || configuration == "default") return find_in_folder(folder, split);
+  if (fs::is_directory(folder / configuration)) {
+    return find_in_folder(folder / configuration, split);
+  }
+  throw ConfigError(
+      "dataset_config: found \"{}\", expected a folder of that name in {}, or a "
+      "README.md there that lists it under \"configs\"",
+      configuration, folder.string());
+}
+
 }  // namespace
 
-std::vector<fs::path> find_split_files(const fs::path& file_or_folder, const std::string& split) {
+std::vector<fs::path> find_split_files(const fs::path& file_or_folder, const std::string& split,
+                                       const std::string& configuration) {
   const std::string subject = file_or_folder.string();
   const bool has_pattern = is_pattern(file_or_folder);
   if (!has_pattern && !fs::exists(file_or_folder)) {
@@ -247,7 +312,22 @@ std::vector<fs::path> find_split_files(const fs::path& file_or_folder, const std
     if (split != "train") refuse_split(subject, {"train"}, split);
     return saved_files(file_or_folder);
   }
-  return find_in_folder(file_or_folder, split);
+  return find_configured(file_or_folder, split, configuration);
+}
+
+bool has_split(const fs::path& file_or_folder, const std::string& split,
+               const std::string& configuration) {
+  // What is there but incomplete is an error of its own, later.
+  if (configuration.empty()) {
+    const std::vector<std::string> names = list_splits(file_or_folder);
+    if (std::ranges::find(names, split) != names.end()) return true;
+  }
+  try {
+    find_split_files(file_or_folder, split, configuration);
+    return true;
+  } catch (const ConfigError&) {
+    return false;
+  }
 }
 
 std::vector<std::string> list_splits(const fs::path& file_or_folder) {

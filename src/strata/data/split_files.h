@@ -14,10 +14,18 @@ struct FileFormat {
 };
 FileFormat file_format(const std::filesystem::path& path);
 
-// The files of `split` in reading order. See load_split for the places and their order.
-// Errors: ConfigError for a split that is not there, is there twice or misses shards, and for a
-// file in a format that is not read; IoError for a path that does not exist.
+// The files of `split` in reading order. See read_split for the places and their order.
+// `configuration`: of the data set's card (dataset_card.h), or else a folder in it; empty: the
+// card's default, or the whole folder.
+// Errors: ConfigError for a split or configuration that is not there, a split that is there twice
+// or misses shards, and for a file in a format that is not read; IoError for a path that does not
+// exist.
 std::vector<std::filesystem::path> find_split_files(const std::filesystem::path& file_or_folder,
-                                                    const std::string& split);
+                                                    const std::string& split,
+                                                    const std::string& configuration = {});
+
+// Whether find_split_files would find it.
+bool has_split(const std::filesystem::path& file_or_folder, const std::string& split,
+               const std::string& configuration = {});
 
 }  // namespace strata::data

@@ -2,7 +2,9 @@
 
 #include <elf.h>
 #include <link.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <optional>
 #include <system_error>
@@ -31,9 +33,18 @@ class KeyHash {
     XXH3_128bits_update(state_, &size, sizeof size);
     XXH3_128bits_update(state_, bytes.data(), bytes.size());
   }
+  // Hashed in steps, whose pages do not stay in memory.
   void add_file(const fs::path& path) {
     const MappedFile file(path);
-    add({reinterpret_cast<const char*>(file.data().data()), file.data().size()});
+    const uint64_t size = file.data().size();
+    XXH3_128bits_update(state_, &size, sizeof size);
+    constexpr size_t kStep = size_t{1} << 24;
+    for (auto rest = file.data(); !rest.empty();
+         rest = rest.subspan(std::min(kStep, rest.size()))) {
+      const auto step = rest.first(std::min(kStep, rest.size()));
+      XXH3_128bits_update(state_, step.data(), step.size());
+      if (size > kStep) forget_pages(step);
+    }
   }
   std::string text() const {
     const XXH128_hash_t hash = XXH3_128bits_digest(state_);
@@ -74,14 +85,42 @@ std::string build_id() {
 }
 
 constexpr std::chrono::hours kKeep{24 * 30};
+constexpr std::chrono::hours kKeepUnfinished{24};  // since the last byte was written to it
 
 void remove_old(const fs::path& folder) {
   std::error_code error;
   const auto now = fs::file_time_type::clock::now();
   for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
     const auto time = it->last_write_time(error);
-    if (!error && now - time > kKeep) fs::remove(it->path(), error);
+    const bool is_unfinished = it->path().filename().string().find(".tmp-") != std::string::npos;
+    if (!error && now - time > (is_unfinished ? kKeepUnfinished : kKeep))
+      fs::remove(it->path(), error);
     error.clear();
+  }
+}
+
+// Makes the set under its name, whole or not at all. Returns why the file could not be written;
+// empty: it was.
+std::string keep_tokens(const fs::path& path,
+                        const std::function<DatasetStats(TokenWriter&)>& make) {
+  const fs::path temporary = fmt::format("{}.tmp-{}", path.string(), ::getpid());
+  std::optional<TokenWriter> writer;
+  std::error_code ignored;
+  try {
+    writer.emplace(temporary);
+    writer->finish(make(*writer), /*syncs=*/true);
+    fs::rename(temporary, path);
+    return "";
+  } catch (const fs::filesystem_error& error) {
+    fs::remove(temporary, ignored);
+    return fmt::format("{}: {}", path.string(), error.code().message());
+  } catch (const IoError& error) {
+    fs::remove(temporary, ignored);
+    if (!writer || writer->has_failed()) return error.what();
+    throw;
+  } catch (...) {
+    fs::remove(temporary, ignored);
+    throw;
   }
 }
 
@@ -127,16 +166,16 @@ std::string token_cache_key(const TokenSources& sources) {
   const PrepareOptions& o = sources.options;
   const auto choice = [](const std::optional<bool>& value) { return value ? *value + 1 : 0; };
   hash.add(o.dataset_text_field);
-  hash.add(fmt::format("{} {} {} {} {} {} {} {} {} {} {} {} {}", o.max_length, o.packing,
+  hash.add(fmt::format("{} {} {} {} {} {} {} {} {} {} {} {} {} {}", o.max_length, o.packing,
                        o.packing_strategy, o.long_rows, o.skip_bad_rows,
                        choice(o.add_special_tokens), o.append_concat_token,
                        choice(o.completion_only_loss), o.assistant_only_loss, o.shuffle,
-                       o.shuffle ? o.seed : 0, o.vocab_size, o.separate_documents));
+                       o.shuffle ? o.seed : 0, o.vocab_size, o.separate_documents, o.max_rows));
   return hash.text();
 }
 
 CachedTokens load_or_make_tokens(const fs::path& folder, const std::string& key,
-                                 const std::function<Dataset()>& make) {
+                                 const std::function<DatasetStats(TokenWriter&)>& make) {
   const fs::path path = folder / (key + ".tokens");
   if (auto store = find(path)) return {.store = std::move(*store), .was_cached = true, .note = {}};
   std::optional<FileLock> lock;
@@ -151,17 +190,14 @@ CachedTokens load_or_make_tokens(const fs::path& folder, const std::string& key,
   if (lock) {
     if (auto store = find(path))
       return {.store = std::move(*store), .was_cached = true, .note = {}};
+    note = keep_tokens(path, make);
+    if (note.empty()) {
+      remove_old(folder);
+      if (auto store = find(path))
+        return {.store = std::move(*store), .was_cached = false, .note = {}};
+    }
   }
-  Dataset dataset = make();
-  if (!lock) return {.store = TokenStore(std::move(dataset)), .was_cached = false, .note = note};
-  try {
-    write_tokens(dataset, path);
-  } catch (const IoError& error) {
-    return {.store = TokenStore(std::move(dataset)), .was_cached = false, .note = error.what()};
-  }
-  remove_old(folder);
-  if (auto store = find(path)) return {.store = std::move(*store), .was_cached = false, .note = {}};
-  return {.store = TokenStore(std::move(dataset)), .was_cached = false, .note = {}};
+  return {.store = TokenStore::scratch(make), .was_cached = false, .note = note};
 }
 
 }  // namespace strata::data

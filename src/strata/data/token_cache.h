@@ -34,11 +34,11 @@ struct CachedTokens {
   std::string note;  // why the result was not kept; empty: it was
 };
 
-// The set of that key in `folder`, or what `make` returns, which is then kept. One process at a
-// time makes a set; others wait for it, and make it themselves only if that one fails. A folder
-// that cannot be written, or a full disk, costs only the keeping. Sets that nobody used for 30 days
-// are removed.
+// The set of that key in `folder`, or what `make` writes, which is then kept; `make` returns the
+// statistics. One process at a time makes a set; others wait for it, and make it themselves only if
+// that one fails. A folder that cannot be written, or a full disk, costs only the keeping: the set
+// is then made in a scratch file. Sets that nobody used for 30 days are removed.
 CachedTokens load_or_make_tokens(const std::filesystem::path& folder, const std::string& key,
-                                 const std::function<Dataset()>& make);
+                                 const std::function<DatasetStats(TokenWriter&)>& make);
 
 }  // namespace strata::data

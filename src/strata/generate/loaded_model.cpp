@@ -33,7 +33,7 @@ void require_folder(const char* setting, const fs::path& folder) {
                 fs::exists(folder) ? "a file" : "nothing", folder.string());
 }
 
-fs::path base_of(const fs::path& adapter) {
+fs::path base_of(const LoadOptions& options, const fs::path& adapter) {
   const std::string name = hf::read_adapter_config(adapter).base_model_name_or_path;
   const std::string subject = (adapter / hf::kAdapterConfigFile).string();
   if (name.empty()) {
@@ -42,7 +42,8 @@ fs::path base_of(const fs::path& adapter) {
         "--model_name_or_path and this folder with --adapter_name_or_path",
         subject);
   }
-  for (const fs::path& folder : {hf::locate_model(name), adapter / name}) {
+  for (const fs::path& folder :
+       {hf::locate_model(name, options.cache, options.download_progress), adapter / name}) {
     if (fs::is_directory(folder)) return folder;
   }
   throw ConfigError(
@@ -97,7 +98,7 @@ comm::Mesh single_mesh() {
 
 ModelPaths find_model(const LoadOptions& wanted) {
   LoadOptions options = wanted;
-  options.model = hf::locate_model(wanted.model.string());
+  options.model = hf::locate_model(wanted.model.string(), wanted.cache, wanted.download_progress);
   if (options.model.empty() && options.adapter.empty()) {
     throw ConfigError(
         "model_name_or_path: found nothing, expected a folder with a checkpoint or an adapter; "
@@ -105,7 +106,7 @@ ModelPaths find_model(const LoadOptions& wanted) {
         "--model_name_or_path");
   }
   if (!options.adapter.empty()) require_folder("adapter_name_or_path", options.adapter);
-  if (options.model.empty()) return {base_of(options.adapter), options.adapter};
+  if (options.model.empty()) return {base_of(options, options.adapter), options.adapter};
   require_folder("model_name_or_path", options.model);
   if (!is_adapter_folder(options.model)) return {options.model, options.adapter};
   if (!options.adapter.empty()) {
@@ -114,7 +115,7 @@ ModelPaths find_model(const LoadOptions& wanted) {
         "--adapter_name_or_path; name one adapter only",
         options.model.string());
   }
-  return {base_of(options.model), options.model};
+  return {base_of(options, options.model), options.model};
 }
 
 LoadedModel::LoadedModel(const LoadOptions& options)

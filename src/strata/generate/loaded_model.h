@@ -10,6 +10,7 @@
 
 #include "strata/adapters/lora.h"
 #include "strata/comm/mesh.h"
+#include "strata/hf/hub_download.h"
 #include "strata/models/model.h"
 #include "strata/nn/kv_cache.h"
 #include "strata/shard/unit_store.h"
@@ -21,6 +22,8 @@ struct LoadOptions {
   std::filesystem::path adapter = {};  // empty: none
   std::string dtype = "auto";          // auto: config.json's; else float32, bfloat16 or float16
   at::Device device = at::kCPU;        // where the weights are and answers are computed
+  std::filesystem::path cache = {};    // of the Hub, for models by name; empty: the default
+  hf::DownloadProgress download_progress = {};
 };
 
 struct ModelPaths {

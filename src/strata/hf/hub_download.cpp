@@ -349,35 +349,39 @@ fs::path download_snapshot(const HubRequest& request, const DownloadOptions& opt
   }
 }
 
-fs::path locate_model(const std::string& name_or_path, const fs::path& cache) {
+fs::path locate_model(const std::string& name_or_path, const fs::path& cache,
+                      const DownloadProgress& progress) {
   if (fs::exists(name_or_path) || !is_hub_name(name_or_path)) return name_or_path;
   const HubRequest request{.kind = HubKind::kModel, .name = name_or_path, .cache = cache};
   if (has_snapshot(request)) return find_snapshot(request);
   if (is_offline()) return name_or_path;
   try {
-    return download_snapshot(request, {.wants = [](const std::string& file) {
-                               const std::string extension = fs::path(file).extension().string();
-                               for (const char* wanted : {".safetensors", ".json", ".jinja",
-                                                          ".model", ".txt", ".tiktoken"}) {
-                                 if (extension == wanted) return true;
-                               }
-                               return false;
-                             }});
+    const auto is_wanted = [](const std::string& file) {
+      const std::string extension = fs::path(file).extension().string();
+      for (const char* wanted :
+           {".safetensors", ".json", ".jinja", ".model", ".txt", ".tiktoken"}) {
+        if (extension == wanted) return true;
+      }
+      return false;
+    };
+    return download_snapshot(request, {.wants = is_wanted, .progress = progress});
   } catch (const IoError& error) {
     throw IoError("{}: found no such folder, and no model of that name on the Hub ({})",
                   name_or_path, error.what());
   }
 }
 
-fs::path locate_model_config(const std::string& name_or_path, const fs::path& cache) {
+fs::path locate_model_config(const std::string& name_or_path, const fs::path& cache,
+                             const DownloadProgress& progress) {
   if (fs::exists(name_or_path) || !is_hub_name(name_or_path)) return name_or_path;
   HubRequest request{.kind = HubKind::kModel, .name = name_or_path, .cache = cache};
   if (has_snapshot(request)) return find_snapshot(request);
   request.cache = (cache.empty() ? hub_cache_folder() : cache) / "configs";
   if (has_snapshot(request)) return find_snapshot(request);
   if (is_offline()) return name_or_path;
-  return download_snapshot(
-      request, {.wants = [](const std::string& file) { return file == "config.json"; }});
+  return download_snapshot(request,
+                           {.wants = [](const std::string& file) { return file == "config.json"; },
+                            .progress = progress});
 }
 
 }  // namespace strata::hf

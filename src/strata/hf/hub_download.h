@@ -12,11 +12,13 @@
 
 namespace strata::hf {
 
+// Told while a file comes: its name, bytes so far, all its bytes (0: unknown).
+using DownloadProgress = std::function<void(const std::string&, int64_t, int64_t)>;
+
 struct DownloadOptions {
   // Whether a file of the repository is wanted; all if not set.
   std::function<bool(const std::string&)> wants = {};
-  // Told while a file comes: its name, bytes so far, all its bytes (0: unknown).
-  std::function<void(const std::string&, int64_t, int64_t)> progress = {};
+  DownloadProgress progress = {};
 };
 
 // True when HF_HUB_OFFLINE or TRANSFORMERS_OFFLINE forbids the network.
@@ -36,12 +38,14 @@ std::filesystem::path download_snapshot(const HubRequest& request,
 // downloaded if it is not in the cache (weights as safetensors, config, tokenizer) and the network
 // may be used; else the name itself, which the reader of the folder will refuse.
 std::filesystem::path locate_model(const std::string& name_or_path,
-                                   const std::filesystem::path& cache = {});
+                                   const std::filesystem::path& cache = {},
+                                   const DownloadProgress& progress = {});
 
 // The same for whoever needs config.json alone: of a model that is not in the cache nothing else is
 // downloaded, and that to a cache of its own ("configs" in the cache), where it does not pass for
 // the model.
 std::filesystem::path locate_model_config(const std::string& name_or_path,
-                                          const std::filesystem::path& cache = {});
+                                          const std::filesystem::path& cache = {},
+                                          const DownloadProgress& progress = {});
 
 }  // namespace strata::hf

@@ -158,7 +158,7 @@ TemplateSource choose_chat_template(const Tokenizer& tokenizer, const std::strin
                                     const std::string& format) {
   if (!path.empty()) return file_source(path);
   if (format != "none") return builtin_source(tokenizer, format);
-  return {.text = tokenizer.chat_template()};
+  return {.text = tokenizer.chat_template(), .tool_text = tokenizer.tool_template()};
 }
 
 }  // namespace strata::text

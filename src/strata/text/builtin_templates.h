@@ -23,6 +23,7 @@ std::span<const BuiltinTemplate> builtin_templates();
 struct TemplateSource {
   std::string text;
   std::string name = "chat template";
+  std::string tool_text = {};  // of the tokenizer's own, for conversations with tools
 };
 
 // `path`: a file, or a folder whose tokenizer has a template (chat_template_path); `format`: a

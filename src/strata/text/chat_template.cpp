@@ -1,6 +1,8 @@
 // Prepares the variables as apply_chat_template does and runs the template.
 #include "strata/text/chat_template.h"
 
+#include <optional>
+
 #include "strata/base/error.h"
 #include "strata/text/jinja_interpreter.h"
 
@@ -9,14 +11,26 @@ namespace strata::text {
 struct ChatTemplate::Impl {
   std::string name;
   jinja::Program program;
+  std::optional<jinja::Program> tool_program;
 };
 
-ChatTemplate::ChatTemplate(std::string source, std::string name) {
-  auto impl = std::make_unique<Impl>();
+namespace {
+
+jinja::Program parse_named(const std::string& source, const std::string& name) {
   try {
-    impl->program = jinja::parse(source);
+    return jinja::parse(source);
   } catch (const jinja::Fault& fault) {
     throw FormatError("{}: {}", name, fault.what());
+  }
+}
+
+}  // namespace
+
+ChatTemplate::ChatTemplate(std::string source, std::string name, std::string tool_source) {
+  auto impl = std::make_unique<Impl>();
+  impl->program = parse_named(source, name);
+  if (!tool_source.empty()) {
+    impl->tool_program = parse_named(tool_source, name + " (tool_use)");
   }
   impl->name = std::move(name);
   impl_ = std::move(impl);
@@ -26,7 +40,10 @@ ChatTemplate::~ChatTemplate() = default;
 ChatTemplate::ChatTemplate(ChatTemplate&&) noexcept = default;
 ChatTemplate& ChatTemplate::operator=(ChatTemplate&&) noexcept = default;
 
-bool ChatTemplate::has_generation_blocks() const { return impl_->program.has_generation; }
+bool ChatTemplate::has_generation_blocks() const {
+  return impl_->program.has_generation &&
+         (!impl_->tool_program || impl_->tool_program->has_generation);
+}
 
 namespace {
 
@@ -77,6 +94,9 @@ RenderedChat ChatTemplate::render(const Json& messages, const Tokenizer::Special
   for (const Json& message : messages) {
     chat.push_back(prepare_message(message, impl_->name, chat.size()));
   }
+  const auto tools = extra.find("tools");
+  const bool uses_tools = impl_->tool_program && tools != extra.end() && !tools->is_null();
+  const jinja::Program& program = uses_tools ? *impl_->tool_program : impl_->program;
   int line = 0;
   try {
     Variables variables;
@@ -91,7 +111,7 @@ RenderedChat ChatTemplate::render(const Json& messages, const Tokenizer::Special
     jinja::Interpreter interpreter(std::move(variables));
     try {
       RenderedChat rendered;
-      rendered.text = interpreter.run(impl_->program);
+      rendered.text = interpreter.run(program);
       rendered.generation = interpreter.generation();
       return rendered;
     } catch (const jinja::Fault&) {

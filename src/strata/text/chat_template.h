@@ -22,8 +22,10 @@ struct RenderedChat {
 // Threads: render() may be called at the same time from any thread.
 class ChatTemplate {
  public:
-  // `source`: Jinja text; `name`: what error messages call it. FormatError names line and cause.
-  explicit ChatTemplate(std::string source, std::string name = "chat template");
+  // `source`: Jinja text; `name`: what error messages call it; `tool_source`: the text that stands
+  // in for it where `extra` has tools; empty: none. FormatError names line and cause.
+  explicit ChatTemplate(std::string source, std::string name = "chat template",
+                        std::string tool_source = "");
   ~ChatTemplate();
   ChatTemplate(ChatTemplate&&) noexcept;
   ChatTemplate& operator=(ChatTemplate&&) noexcept;
@@ -34,7 +36,8 @@ class ChatTemplate {
   RenderedChat render(const Json& messages, const Tokenizer::Specials& specials,
                       bool add_generation_prompt, const Json& extra = {}) const;
 
-  // Whether the template has {% generation %} blocks (needed for assistant-only loss).
+  // Whether the template (both, where there is one for tools) has {% generation %} blocks (needed
+  // for assistant-only loss).
   bool has_generation_blocks() const;
 
  private:

@@ -10,11 +10,13 @@
 #include "strata/text/class_rules.h"
 #include "strata/text/component_json.h"
 #include "strata/text/decoder.h"
+#include "strata/text/length_rules.h"
 #include "strata/text/model.h"
 #include "strata/text/piece_cache.h"
 #include "strata/text/post_processor.h"
 #include "strata/text/pre_tokenizer.h"
 #include "strata/text/special_tokens.h"
+#include "strata/text/template_files.h"
 #include "strata/text/tokenizer_class.h"
 #include "strata/text/utf8.h"
 #include "strata/text/vocabulary_files.h"
@@ -38,14 +40,17 @@ struct Tokenizer::Impl {
   std::unique_ptr<Decoder> decoder;
   mutable PieceCache cache;
   Specials specials;
-  std::string chat_template;
+  std::string chat_template, tool_template;
   std::vector<fs::path> files;
   int32_t vocab_size = 0;
+  Json lengths;  // "truncation" and "padding" of the file
 
   void build(TokenizerFile& file);
   void use_post_processor(Json document);
   std::optional<int32_t> find(std::string_view token) const;
   void add_tokens(const NamedTokens& tokens, const TokenizerFile& file, bool is_rebuilt);
+  std::vector<Token> encode_parts(std::string_view text) const;
+  void add_ends(std::string_view text, bool add_special_tokens, std::vector<Token>& tokens) const;
   void encode_text(const Piece& piece, Arena& arena, std::vector<Token>& out) const;
   void encode_pieces(const std::vector<Piece>& pieces, std::vector<Token>& out) const;
   void run_model(std::string_view piece, std::vector<ModelToken>& out) const;
@@ -67,6 +72,7 @@ void Tokenizer::Impl::build(TokenizerFile& file) {
   maps_bytes = pre_tokenizer != nullptr && pre_tokenizer->defer_byte_characters();
   post_processor = make_post_processor(component("post_processor"), where + "post_processor");
   decoder = make_decoder(component("decoder"), where + "decoder");
+  lengths = {{"truncation", component("truncation")}, {"padding", component("padding")}};
   model = make_model(file);
   cuts_words = !maps_bytes && model->cuts_before(kWordMark);
 }
@@ -142,23 +148,6 @@ Json read_if_present(const fs::path& path, std::vector<fs::path>& files) {
   return json;
 }
 
-// The default template of tokenizer_config.json's chat_template: text, or a list or object of them.
-std::string read_config_template(const Json& config) {
-  if (!config.is_object()) return "";
-  const auto it = config.find("chat_template");
-  if (it == config.end()) return "";
-  if (it->is_string()) return it->get<std::string>();
-  if (it->is_object() && it->contains("default")) return (*it)["default"].get<std::string>();
-  if (it->is_array()) {
-    for (const Json& entry : *it) {
-      if (entry.is_object() && entry.value("name", "") == "default") {
-        return required_string(entry, "template", "tokenizer_config.json: chat_template");
-      }
-    }
-  }
-  return "";
-}
-
 }  // namespace
 
 std::unique_ptr<Tokenizer> Tokenizer::load(const fs::path& folder) {
@@ -197,12 +186,10 @@ std::unique_ptr<Tokenizer> Tokenizer::load(const fs::path& folder) {
     rules.post_processor = ends_by_flags(files.tokenizer_config, rules.default_specials);
   }
   if (!rules.post_processor.is_null()) impl.use_post_processor(rules.post_processor);
-  if (const fs::path jinja = folder / "chat_template.jinja"; fs::exists(jinja)) {
-    impl.files.push_back(jinja);
-    impl.chat_template = read_file(jinja);
-  } else {
-    impl.chat_template = read_config_template(files.tokenizer_config);
-  }
+  TemplateFiles templates = read_template_files(folder, files.tokenizer_config);
+  impl.files.insert(impl.files.end(), templates.files.begin(), templates.files.end());
+  impl.chat_template = std::move(templates.standard);
+  impl.tool_template = std::move(templates.tools);
   return tokenizer;
 }
 
@@ -280,8 +267,7 @@ void Tokenizer::Impl::encode_text(const Piece& piece, Arena& arena, std::vector<
   }
 }
 
-std::vector<Token> Tokenizer::encode_with_ranges(std::string_view text,
-                                                 bool add_special_tokens) const {
+std::vector<Token> Tokenizer::Impl::encode_parts(std::string_view text) const {
   if (text.size() >= UINT32_MAX) {
     throw FormatError("text: found {} bytes, expected less than 4 GiB; split it", text.size());
   }
@@ -289,22 +275,44 @@ std::vector<Token> Tokenizer::encode_with_ranges(std::string_view text,
   out.reserve(text.size() / 3 + 4);
   Arena arena;
   const Piece input = arena.input(text);
-  for (const TokenSpan& span : impl_->added.split(input.text, /*after_normalization=*/false)) {
+  for (const TokenSpan& span : added.split(input.text, /*after_normalization=*/false)) {
     const Piece part = input.sub(span.begin, span.end);
     if (span.id >= 0) {
       out.push_back({span.id, part.input_begin(0), part.input_end(part.text.size())});
     } else {
-      impl_->encode_text(part, arena, out);
+      encode_text(part, arena, out);
     }
   }
-  if (impl_->post_processor) {
-    const EncodedText encoded{text, [&](const Token& token) -> std::string_view {
-                                if (!impl_->added.contains(token.id)) return id_to_token(token.id);
-                                return text.substr(token.begin, token.end - token.begin);
-                              }};
-    impl_->post_processor->process(encoded, add_special_tokens, out);
-  }
   return out;
+}
+
+void Tokenizer::Impl::add_ends(std::string_view text, bool add_special_tokens,
+                               std::vector<Token>& tokens) const {
+  if (!post_processor) return;
+  const EncodedText encoded{text, [&](const Token& token) -> std::string_view {
+                              if (!added.contains(token.id)) return token_text(token.id);
+                              return text.substr(token.begin, token.end - token.begin);
+                            }};
+  post_processor->process(encoded, add_special_tokens, tokens);
+}
+
+std::vector<Token> Tokenizer::encode_with_ranges(std::string_view text,
+                                                 bool add_special_tokens) const {
+  std::vector<Token> tokens = impl_->encode_parts(text);
+  impl_->add_ends(text, add_special_tokens, tokens);
+  return tokens;
+}
+
+Tokenizer::FittedTokens Tokenizer::encode_to_length(std::string_view text,
+                                                    bool add_special_tokens) const {
+  const LengthRules rules = read_length_rules(impl_->lengths, impl_->subject);
+  std::vector<Token> ends;
+  impl_->add_ends("", add_special_tokens, ends);
+  FittedTokens fitted{.tokens = impl_->encode_parts(text), .attention = {}};
+  truncate(rules, static_cast<int64_t>(ends.size()), impl_->subject, fitted.tokens);
+  impl_->add_ends(text, add_special_tokens, fitted.tokens);
+  fitted.attention = pad(rules, fitted.tokens);
+  return fitted;
 }
 
 std::vector<int32_t> Tokenizer::encode(std::string_view text, bool add_special_tokens) const {
@@ -350,6 +358,7 @@ bool Tokenizer::may_join_next(int32_t id) const {
 }
 const Tokenizer::Specials& Tokenizer::specials() const { return impl_->specials; }
 const std::string& Tokenizer::chat_template() const { return impl_->chat_template; }
+const std::string& Tokenizer::tool_template() const { return impl_->tool_template; }
 std::vector<fs::path> Tokenizer::files() const { return impl_->files; }
 
 std::optional<int32_t> Tokenizer::bos_id() const {

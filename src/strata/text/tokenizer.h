@@ -33,8 +33,9 @@ class Tokenizer {
   };
 
   // Reads tokenizer.json and, when present, tokenizer_config.json, special_tokens_map.json,
-  // added_tokens.json, chat_template.jinja and config.json (only for model_type) from `folder`,
-  // and chooses the pipeline by the rules of transformers 5 (AutoTokenizer).
+  // added_tokens.json, chat_template.jinja, additional_chat_templates/tool_use.jinja and
+  // config.json (only for model_type) from `folder`, and chooses the pipeline by the rules of
+  // transformers 5 (AutoTokenizer).
   static std::unique_ptr<Tokenizer> load(const std::filesystem::path& folder);
   ~Tokenizer();
 
@@ -43,6 +44,15 @@ class Tokenizer {
   std::vector<int32_t> encode(std::string_view text, bool add_special_tokens = true) const;
   std::vector<Token> encode_with_ranges(std::string_view text,
                                         bool add_special_tokens = true) const;
+
+  // The same, truncated and padded as the sections of tokenizer.json say (the tokenizers library
+  // does so by itself, transformers and training do not). `attention`: 1 for every token, 0 for
+  // padding. Errors: FormatError for sections that this cannot follow.
+  struct FittedTokens {
+    std::vector<Token> tokens;
+    std::vector<uint8_t> attention;
+  };
+  FittedTokens encode_to_length(std::string_view text, bool add_special_tokens = true) const;
 
   // Text of `ids`; ids without a token are left out, as the reference does.
   std::string decode(std::span<const int32_t> ids, bool skip_special_tokens = true) const;
@@ -65,6 +75,8 @@ class Tokenizer {
 
   // The template named "default" (or the only one); empty if the model has none.
   const std::string& chat_template() const;
+  // The one named "tool_use", for conversations with tools; empty if there is none.
+  const std::string& tool_template() const;
 
   // The files read, to be copied beside an exported model.
   std::vector<std::filesystem::path> files() const;

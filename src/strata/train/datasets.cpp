@@ -7,7 +7,6 @@
 
 #include "strata/base/error.h"
 #include "strata/data/data_sets.h"
-#include "strata/data/inspect.h"
 #include "strata/data/split_spec.h"
 #include "strata/data/token_cache.h"
 #include "strata/hf/hub_cache.h"
@@ -27,6 +26,7 @@ data::DataRequest request_of(const config::RunConfig& config) {
   request.seed = config.train.seed;
   request.hub_cache = config.model.cache_dir;
   request.load.skip_bad_rows = config.data.on_bad_row == "skip";
+  request.load.configuration = config.data.dataset_config;
   for (const std::string& column : config.data.dataset_columns) {
     const size_t equals = column.find('=');
     request.load.columns.emplace_back(column.substr(0, equals), column.substr(equals + 1));
@@ -71,6 +71,17 @@ data::PrepareOptions options_of(const config::RunConfig& config, int64_t vocab_s
   return options;
 }
 
+// Of a stream, the rows that the run will use in the files' order; 0: all.
+int64_t rows_of_stream(const config::RunConfig& config, int world_size) {
+  const config::TrainConfig& train = config.train;
+  if (!config.data.dataset_streaming || config.data.shuffle_dataset || train.max_steps <= 0 ||
+      !config.data.dataset_weights.empty()) {
+    return 0;
+  }
+  return train.max_steps * train.gradient_accumulation_steps * train.per_device_train_batch_size *
+         world_size;
+}
+
 }  // namespace
 
 std::filesystem::path tokenizer_folder(const config::ModelConfig& config) {
@@ -80,6 +91,12 @@ std::filesystem::path tokenizer_folder(const config::ModelConfig& config) {
     return hf::locate_model(config.model_name_or_path, config.cache_dir);
   const std::filesystem::path path = config.config_name;
   return std::filesystem::is_directory(path) ? path : path.parent_path();
+}
+
+void fetch_model(const config::ModelConfig& config, const hf::DownloadProgress& progress) {
+  for (const std::string& name : {config.model_name_or_path, config.tokenizer_name}) {
+    if (!name.empty()) hf::locate_model(name, config.cache_dir, progress);
+  }
 }
 
 int64_t vocab_size_of(const config::ModelConfig& config) {
@@ -97,29 +114,28 @@ Datasets load_datasets(const config::RunConfig& config, int64_t vocab_size,
   if (!config.data.pad_token.empty()) sets.tokenizer->set_pad_token(config.data.pad_token);
   text::TemplateSource source = text::choose_chat_template(
       *sets.tokenizer, config.data.chat_template_path, config.data.chat_template_format);
-  sets.chat_template_source = std::move(source.text);
-  if (!sets.chat_template_source.empty()) {
-    sets.chat_template.emplace(sets.chat_template_source, source.name);
+  sets.chat_template_source = source.text;
+  if (!source.text.empty()) {
+    sets.chat_template.emplace(source.text, source.name, source.tool_text);
   }
   const text::ChatTemplate* chat = sets.chat_template ? &*sets.chat_template : nullptr;
 
   data::PrepareOptions options = options_of(config, vocab_size);
   data::DataRequest request = request_of(config);
+  request.download_progress = wanted.download_progress;
   const auto load = [&](const std::string& split) {
     request.split = split;
     options.subject = fmt::format("{} split of {}", split, config.data.dataset_name);
     if (wanted.progress) {
-      options.progress = [&](int64_t done, int64_t all) {
-        wanted.progress(options.subject, done, all);
+      options.progress = [&](int64_t rows, double part) {
+        wanted.progress(options.subject, rows, part);
       };
     }
-    const auto make = [&] {
-      const data::Split rows = data::load_data(request);
-      data::Dataset dataset = data::prepare(rows.rows, *sets.tokenizer, chat, options);
-      dataset.bad_rows.add(rows.bad_rows);
-      return dataset;
+    const auto make = [&](data::TokenWriter& writer) {
+      return data::prepare_data(request, *sets.tokenizer, chat, options,
+                                [&writer](const data::ExampleView& row) { writer.add(row); });
     };
-    if (!config.data.dataset_cache) return data::TokenStore(make());
+    if (!config.data.dataset_cache) return data::TokenStore::scratch(make);
     data::CachedTokens cached = data::load_or_make_tokens(
         hf::hf_home() / "strata" / "tokens",
         data::token_cache_key({request, options, *sets.tokenizer, sets.chat_template_source}),
@@ -129,8 +145,9 @@ Datasets load_datasets(const config::RunConfig& config, int64_t vocab_size,
     }
     return std::move(cached.store);
   };
+  options.max_rows = rows_of_stream(config, wanted.world_size);
   sets.train = load(training_split(config.data));
-  if (wanted.inspects_roles) sets.roles = data::count_roles(data::load_data(request).rows);
+  options.max_rows = 0;
   if (config.train.eval_strategy != "no" || config.train.eval_on_start) {
     options.packing = config.data.eval_packing.value_or(config.data.packing);
     options.separate_documents = config.data.packing;

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <functional>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -11,6 +10,7 @@
 
 #include "strata/config/run_config.h"
 #include "strata/data/token_store.h"
+#include "strata/hf/hub_download.h"
 #include "strata/text/chat_template.h"
 #include "strata/text/tokenizer.h"
 
@@ -22,20 +22,24 @@ struct Datasets {
   std::string chat_template_source;
   data::TokenStore train;
   std::optional<data::TokenStore> eval;  // only when the settings ask for evaluation
-  std::map<std::string, int64_t> roles;  // how many messages of the train split have a role
   std::vector<std::string> notes;        // what the person who started the run should know
 };
 
 // The folder whose tokenizer is used: tokenizer_name, the model, or the config's folder.
 std::filesystem::path tokenizer_folder(const config::ModelConfig& config);
 
+// Downloads the model and the tokenizer where they are names on the Hub that are not in the cache.
+void fetch_model(const config::ModelConfig& config, const hf::DownloadProgress& progress);
+
 // vocab_size of the model's config.json; 0 if it has none.
 int64_t vocab_size_of(const config::ModelConfig& config);
 
 struct LoadDatasetsOptions {
-  // Told while rows are tokenized: what is prepared, rows done, all rows.
-  std::function<void(const std::string&, int64_t, int64_t)> progress = {};
-  bool inspects_roles = false;  // fill Datasets::roles, which reads all rows
+  // Told while rows are tokenized: what is prepared, rows done, the part of its files that has been
+  // read, from 0 to 1.
+  std::function<void(const std::string&, int64_t, double)> progress = {};
+  hf::DownloadProgress download_progress = {};
+  int world_size = 1;  // with dataset_streaming it tells how many rows max_steps will use
 };
 
 // `vocab_size`: rows of the embedding; ids beyond it are an error. With dataset_cache, processes

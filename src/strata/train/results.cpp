@@ -35,7 +35,10 @@ void add_tokenizer(const config::RunConfig& config, const Datasets& datasets,
                    checkpoint::SmallFiles& files) {
   for (const fs::path& file : datasets.tokenizer->files()) {
     // A tokenizer may read its model's config.json; the result has one of its own.
-    if (file.filename() != "config.json") files[file.filename().string()] = read_file(file);
+    if (file.filename() == "config.json") continue;
+    const fs::path part = file.parent_path().filename();
+    const bool is_below = part == "additional_chat_templates";
+    files[is_below ? part / file.filename() : file.filename()] = read_file(file);
   }
   // The token that the model learnt to stop with must be the one that generation stops at.
   constexpr const char* kSettings = "tokenizer_config.json";
@@ -121,6 +124,7 @@ void write_results(const config::RunConfig& config, Trainee& trainee, const Data
   comm::all_or_nothing(world, "saving the results", [&] {
     if (world.rank() != 0) return;
     for (const auto& [name, content] : companion_files(config, trainee, datasets)) {
+      fs::create_directories((folder / name).parent_path());
       write_file_atomically(folder / name, content);
     }
     write_file_atomically(folder / "trainer_state.json",

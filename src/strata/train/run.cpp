@@ -12,6 +12,7 @@
 #include "strata/memory/device_probe.h"
 #include "strata/memory/plan_text.h"
 #include "strata/train/device.h"
+#include "strata/report/live_line.h"
 #include "strata/train/memory_watch.h"
 #include "strata/train/offload.h"
 #include "strata/train/preflight.h"
@@ -158,34 +159,30 @@ std::string traffic_line(const comm::Mesh& mesh) {
   return parts.empty() ? "" : fmt::format("sent by rank 0: {}", fmt::join(parts, ", "));
 }
 
-// A line on the terminal that says how far the tokenizing is, gone when it ends.
+// How far the downloads and the tokenizing are, on the terminal of rank 0.
 class PreparationLine {
  public:
   PreparationLine(const Output& output, bool is_main)
-      : output_(output), shows_(is_main && output.is_terminal) {}
-  ~PreparationLine() {
-    if (!shown_.empty()) output_.write("\r\x1b[K");
-  }
+      : is_main_(is_main),
+        write_(output.write),
+        line_(output.write, output.columns, is_main && output.is_terminal) {}
 
-  void show(const std::string& subject, int64_t done, int64_t all) {
-    if (!shows_ || all < kWorthShowing) return;
-    std::string line =
-        fmt::format("preparing {}: {} of {} rows ({} %)", subject, done, all, 100 * done / all);
-    line.resize(std::min<size_t>(line.size(), static_cast<size_t>(output_.columns()) - 1));
-    if (line == shown_) return;
-    const auto now = std::chrono::steady_clock::now();
-    if (!shown_.empty() && now - last_ < std::chrono::milliseconds(100)) return;
-    last_ = now;
-    shown_ = std::move(line);
-    output_.write("\r" + shown_ + "\x1b[K");
+  void show_rows(const std::string& subject, int64_t rows, double part) {
+    line_.show(report::preparation_text(subject, rows, part));
+  }
+  void show_download(const std::string& name, int64_t done, int64_t all) {
+    if (!is_main_) return;
+    const std::string text = report::download_text(name, done, all);
+    line_.show(text);
+    if (done != all) return;
+    line_.clear();
+    write_(text + "\n");
   }
 
  private:
-  static constexpr int64_t kWorthShowing = 1000;  // rows
-  const Output& output_;
-  const bool shows_;
-  std::string shown_;
-  std::chrono::steady_clock::time_point last_;
+  const bool is_main_;
+  std::function<void(std::string_view)> write_;
+  report::LiveLine line_;
 };
 
 // What a run is told, once its ranks have met.
@@ -284,9 +281,15 @@ RunResult run(const config::RunConfig& config, const launch::RankEnvironment& en
   Datasets datasets;
   comm::all_or_nothing(*mesh.world, "preparing the data", [&] {
     PreparationLine line(output, environment.rank == 0);
+    const auto show_download = [&](const std::string& name, int64_t done, int64_t all) {
+      line.show_download(name, done, all);
+    };
+    fetch_model(config.model, show_download);
     datasets = load_datasets(config, vocab_size_of(config.model),
-                             {.progress = [&](const std::string& subject, int64_t done,
-                                              int64_t all) { line.show(subject, done, all); }});
+                             {.progress = [&](const std::string& subject, int64_t rows,
+                                              double part) { line.show_rows(subject, rows, part); },
+                              .download_progress = show_download,
+                              .world_size = environment.world_size});
   });
   // Only rank 0 tells; the others hold as much.
   std::optional<MemoryWatch> watch;

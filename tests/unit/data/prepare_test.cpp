@@ -251,6 +251,112 @@ TEST_F(PrepareTest, DoesNotDependOnTheNumberOfThreads) {
   }
 }
 
+// Oracle: the rows in memory in the mixture's order, prepared alone.
+TEST_F(PrepareTest, MixesRowsThatWaitOnDisk) {
+  const TemporaryFolder folder;
+  std::string first, second;
+  for (int i = 0; i < 2500; ++i) {
+    first += R"({"text": "a)" + std::to_string(i) + std::string(i % 11, 'x') + "\"}\n";
+    if (i % 400 == 3)
+      first += R"({"text": 3})"
+               "\n";
+    second += R"({"text": "b)" + std::to_string(i) + "\"}\n";
+  }
+  DataRequest request;
+  request.names =
+      folder.write("a.jsonl", first).string() + "," + folder.write("b.jsonl", second).string();
+  request.split = "train[:90%]";
+  request.weights = {0.3, 0.7};
+  options_.skip_bad_rows = true;
+  const Split split = load_data(request);
+  ASSERT_GT(split.rows.size(), 2500u);
+  for (const char* policy : {"truncate", "drop", "split"}) {
+    for (const bool packing : {false, true}) {
+      for (const bool shuffle : {false, true}) {
+        options_.long_rows = policy;
+        options_.max_length = packing ? 40 : 12;
+        options_.packing = packing;
+        options_.shuffle = shuffle;
+        options_.threads = shuffle ? 3 : 1;
+        const Dataset expected = prepare(split.rows, *tokenizer_, nullptr, options_);
+        std::vector<Example> found;
+        const DatasetStats stats =
+            prepare_data(request, *tokenizer_, nullptr, options_, [&](const ExampleView& row) {
+              found.push_back({{row.ids.begin(), row.ids.end()},
+                               {row.labels.begin(), row.labels.end()},
+                               {row.lengths.begin(), row.lengths.end()}});
+            });
+        ASSERT_EQ(found.size(), expected.rows.size());
+        for (size_t i = 0; i < found.size(); ++i) {
+          ASSERT_EQ(found[i].ids, expected.rows[i].ids) << i;
+          ASSERT_EQ(found[i].lengths, expected.rows[i].lengths) << i;
+        }
+        EXPECT_EQ(stats.num_sources, expected.num_sources);
+        EXPECT_EQ(stats.num_long, expected.num_long);
+        EXPECT_EQ(stats.bad_rows.count, expected.bad_rows.count);
+        EXPECT_EQ(stats.num_targets, expected.num_targets);
+      }
+    }
+  }
+}
+
+// The first error in the rows' order, whether it was met in reading or in tokenizing.
+TEST_F(PrepareTest, TheFirstBadRowWins) {
+  const TemporaryFolder folder;
+  std::string text;
+  for (int i = 1; i <= 4000; ++i) {
+    text += i == 3100 ? R"({"text": 3})" : i == 3200 ? "nonsense" : R"({"text": "x"})";
+    text += "\n";
+  }
+  const DataRequest request{.names = folder.write("a.jsonl", text).string()};
+  const auto error = [&] {
+    return message_of<FormatError>(
+        [&] { prepare_data(request, *tokenizer_, nullptr, options_, [](const ExampleView&) {}); });
+  };
+  for (const int threads : {1, 3}) {
+    options_.threads = threads;
+    EXPECT_THAT(error(), HasSubstr("a.jsonl:3100: found a number"));
+  }
+  options_.skip_bad_rows = true;
+  DataRequest skipping = request;
+  skipping.load.skip_bad_rows = true;
+  const DatasetStats stats =
+      prepare_data(skipping, *tokenizer_, nullptr, options_, [](const ExampleView&) {});
+  EXPECT_EQ(stats.bad_rows.count, 2);
+  EXPECT_EQ(stats.num_sources, 3999);
+}
+
+TEST_F(PrepareTest, StopsWithEnoughRows) {
+  const TemporaryFolder folder;
+  std::string text;
+  for (int i = 0; i < 9000; ++i)
+    text += R"({"text": "x"})"
+            "\n";
+  text += "nonsense that nobody reads\n";
+  const DataRequest request{.names = folder.write("a.jsonl", text).string()};
+  for (const bool packing : {false, true}) {
+    options_.packing = packing;
+    options_.max_length = 9;
+    options_.max_rows = 100;
+    int64_t rows = 0;
+    const DatasetStats stats = prepare_data(request, *tokenizer_, nullptr, options_,
+                                            [&rows](const ExampleView&) { ++rows; });
+    EXPECT_EQ(rows, 100);
+    EXPECT_LT(stats.num_sources, 9000);
+  }
+}
+
+TEST_F(PrepareTest, EndsEveryRowWhereThatIsAskedFor) {
+  options_.append_concat_token = true;
+  EXPECT_EQ(labels_of_line(kChat), "<s><|u|>hi<|e|><|a|>yo<|e|><|u|>q<|e|><|a|>z<|e|></s>");
+  EXPECT_EQ(labels_of_line(R"({"text": "ab"})"), "<s>ab</s>");
+  options_.add_special_tokens = false;
+  EXPECT_EQ(labels_of_line(R"({"text": "ab"})"), "ab</s>");
+  options_.add_special_tokens = true;
+  EXPECT_EQ(labels_of_line(R"({"messages": [{"role": "user", "content": "x"}]})"),
+            "<s><s><|u|>x<|e|></s>");
+}
+
 TEST_F(PrepareTest, NamesTheRowATemplateFailsOn) {
   const text::ChatTemplate failing("{{ raise_exception('only users') }}", "t");
   EXPECT_THAT(

@@ -48,10 +48,13 @@ TEST(DetectFormat, ListsTheColumnsWhenNoneFits) {
               HasSubstr("found a string in \"prompt\" and an empty list in \"completion\""));
 }
 
-TEST(DetectFormat, NamesBothRowsOfAMixedSet) {
-  const std::vector<Row> rows = {row_of(R"({"text": "x"})", 1), row_of(R"({"text": "x"})", 2),
-                                 row_of(R"({"messages": [{"role": "user"}]})", 9)};
-  EXPECT_THAT(message_of<FormatError>([&] { detect_common_format(rows, "text"); }),
+TEST(RequireFormat, NamesBothRowsOfAMixedSet) {
+  const RowFormat text = detect_format(row_of(R"({"text": "x"})"), "text");
+  EXPECT_NO_THROW(require_format(row_of(R"({"text": "y"})"), "text", text, "f.jsonl:1"));
+  EXPECT_THAT(message_of<FormatError>([&] {
+                require_format(row_of(R"({"messages": [{"role": "user"}]})", 9), "text", text,
+                               "f.jsonl:1");
+              }),
               HasSubstr("f.jsonl:9: found a row of messages, expected a text row as in f.jsonl:1"));
 }
 

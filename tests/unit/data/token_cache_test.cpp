@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <fstream>
 #include <random>
 #include <thread>
@@ -30,7 +31,20 @@ Dataset make_dataset() {
   dataset.num_tokens = 6;
   dataset.num_targets = 3;
   dataset.num_split_prompts = 4;
+  dataset.roles = {{"user", 3}, {"\"odd\"", 1}};
   return dataset;
+}
+
+DatasetStats write(const Dataset& dataset, TokenWriter& writer) {
+  for (const Example& row : dataset.rows) writer.add(row);
+  return dataset;
+}
+
+DatasetStats write_dataset(TokenWriter& writer) { return write(make_dataset(), writer); }
+
+void write_tokens(const Dataset& dataset, const std::filesystem::path& path) {
+  TokenWriter writer(path);
+  writer.finish(write(dataset, writer), /*syncs=*/false);
 }
 
 void expect_equal(const TokenStore& store, const Dataset& expected) {
@@ -51,6 +65,7 @@ void expect_equal(const TokenStore& store, const Dataset& expected) {
   EXPECT_EQ(store.stats().num_tokens, expected.num_tokens);
   EXPECT_EQ(store.stats().num_targets, expected.num_targets);
   EXPECT_EQ(store.stats().num_split_prompts, expected.num_split_prompts);
+  EXPECT_EQ(store.stats().roles, expected.roles);
 }
 
 TEST(TokenStore, ComesBackFromItsFile) {
@@ -60,6 +75,29 @@ TEST(TokenStore, ComesBackFromItsFile) {
   expect_equal(TokenStore(make_dataset()), make_dataset());
   write_tokens(Dataset{}, folder.path() / "empty.tokens");
   EXPECT_EQ(TokenStore::map(folder.path() / "empty.tokens").size(), 0u);
+  expect_equal(TokenStore::scratch(write_dataset), make_dataset());
+}
+
+// More rows than wait in memory for the end of the file.
+TEST(TokenStore, HoldsManyRows) {
+  constexpr int32_t kRows = 300'000;
+  const TokenStore store = TokenStore::scratch([](TokenWriter& writer) {
+    for (int32_t i = 0; i < kRows; ++i) {
+      const std::vector<int32_t> ids(static_cast<size_t>(i % 3), i), lengths(1, i % 3);
+      writer.add({ids, ids, lengths});
+    }
+    DatasetStats stats;
+    stats.num_sources = kRows;
+    return stats;
+  });
+  ASSERT_EQ(store.size(), static_cast<size_t>(kRows));
+  EXPECT_EQ(store.stats().num_sources, kRows);
+  for (int32_t i = 0; i < kRows; ++i) {
+    const ExampleView row = store[static_cast<size_t>(i)];
+    const std::vector<int32_t> ids(static_cast<size_t>(i % 3), i);
+    ASSERT_TRUE(std::ranges::equal(row.ids, ids) && std::ranges::equal(row.labels, ids)) << i;
+    ASSERT_TRUE(row.lengths.size() == 1 && row.lengths[0] == i % 3) << i;
+  }
 }
 
 TEST(TokenStore, RefusesEveryDamagedFile) {
@@ -91,9 +129,9 @@ TEST(TokenStore, RefusesEveryDamagedFile) {
 TEST(TokenCache, MakesASetOnce) {
   const TemporaryFolder folder;
   int made = 0;
-  const auto make = [&made] {
+  const auto make = [&made](TokenWriter& writer) {
     ++made;
-    return make_dataset();
+    return write_dataset(writer);
   };
   EXPECT_FALSE(load_or_make_tokens(folder.path() / "new", "k", make).was_cached);
   const CachedTokens second = load_or_make_tokens(folder.path() / "new", "k", make);
@@ -110,16 +148,22 @@ TEST(TokenCache, MakesASetOnce) {
 TEST(TokenCache, WorksWithoutAFolder) {
   const TemporaryFolder folder;
   const auto file = folder.write("file", "");
-  const CachedTokens tokens = load_or_make_tokens(file / "below", "k", make_dataset);
+  const CachedTokens tokens = load_or_make_tokens(file / "below", "k", write_dataset);
   expect_equal(tokens.store, make_dataset());
   EXPECT_THAT(tokens.note, HasSubstr("file/below"));
 }
 
 TEST(TokenCache, AnErrorLeavesNothing) {
   const TemporaryFolder folder;
-  const auto fail = []() -> Dataset { throw FormatError("bad row"); };
+  const auto fail = [](TokenWriter& writer) -> DatasetStats {
+    write_dataset(writer);
+    throw FormatError("bad row");
+  };
   EXPECT_THROW(load_or_make_tokens(folder.path(), "k", fail), FormatError);
-  EXPECT_FALSE(load_or_make_tokens(folder.path(), "k", make_dataset).was_cached);
+  for (const auto& entry : std::filesystem::directory_iterator(folder.path())) {
+    EXPECT_EQ(entry.path().extension(), ".lock") << entry.path();
+  }
+  EXPECT_FALSE(load_or_make_tokens(folder.path(), "k", write_dataset).was_cached);
 }
 
 // Processes that start together: one makes the set, the others wait for it.
@@ -129,9 +173,9 @@ TEST(TokenCache, OneOfSeveralProcessesMakesIt) {
   for (int i = 0; i < 6; ++i) {
     const pid_t child = fork();
     if (child == 0) {
-      const CachedTokens tokens = load_or_make_tokens(folder.path(), "k", [] {
+      const CachedTokens tokens = load_or_make_tokens(folder.path(), "k", [](TokenWriter& w) {
         std::this_thread::sleep_for(std::chrono::milliseconds(100));
-        return make_dataset();
+        return write_dataset(w);
       });
       _exit(tokens.store.size() != 3 ? 2 : tokens.was_cached ? 0 : 1);
     }
@@ -180,6 +224,7 @@ TEST(TokenCache, TheKeyFollowsEverythingThatMatters) {
   options.seed = 1, expect_new();
   options.vocab_size = 300, expect_new();
   options.separate_documents = false, expect_new();
+  options.max_rows = 5, expect_new();
   options.dataset_text_field = "t", expect_new();
   chat_template = "u", expect_new();
   tokenizer->set_eos_token("<|e|>"), expect_new();

@@ -1,0 +1,30 @@
+// What the README.md of a data set says about its configurations: the list `configs` of the YAML
+// between its first two lines of three dashes. Never looks for the files.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace strata::data {
+
+struct DatasetConfiguration {
+  std::string name;
+  bool is_default = false;
+  std::string data_dir;  // below the data set's folder; empty: that folder
+  // Splits and the patterns of their files, in the order of the card. Empty: found by their names.
+  std::vector<std::pair<std::string, std::vector<std::string>>> data_files;
+};
+
+// Empty where there is no card or it names none. Errors: FormatError with the line for YAML that
+// `datasets` would not take.
+std::vector<DatasetConfiguration> read_configurations(const std::filesystem::path& folder);
+
+// The one of that name; without a name the default one (the only one, the one called "default" or
+// the one that says so). Requires: `all` is not empty. Errors: ConfigError that lists them.
+const DatasetConfiguration& choose_configuration(const std::vector<DatasetConfiguration>& all,
+                                                 const std::string& name,
+                                                 const std::string& subject);
+
+}  // namespace strata::data

@@ -1,0 +1,93 @@
+#include "strata/data/token_writer.h"
+
+#include <cstring>
+
+#include "strata/base/error.h"
+#include "strata/base/file.h"
+#include "strata/base/json.h"
+
+namespace strata::data {
+namespace {
+
+Json stats_to_json(const DatasetStats& stats) {
+  return {{"num_sources", stats.num_sources},
+          {"num_dropped", stats.num_dropped},
+          {"num_long", stats.num_long},
+          {"num_bad_rows", stats.bad_rows.count},
+          {"first_bad_row", stats.bad_rows.first},
+          {"num_tokens", stats.num_tokens},
+          {"num_targets", stats.num_targets},
+          {"num_split_prompts", stats.num_split_prompts},
+          {"roles", stats.roles}};
+}
+
+template <typename T>
+std::span<const T> one(const T& value) {
+  return {&value, 1};
+}
+
+}  // namespace
+
+void WaitingColumn::spill() {
+  if (!writer_) {
+    scratch_.emplace(scratch_path());
+    writer_.emplace(scratch_->path());
+  }
+  writer_->add(std::span<const char>(buffer_));
+  buffer_.clear();
+}
+
+void WaitingColumn::move_to(FileWriter& file) {
+  if (writer_) {
+    writer_->flush();
+    const MappedFile waiting(scratch_->path());
+    for (auto rest = waiting.data(); !rest.empty();) {
+      const auto part = rest.first(std::min(kRoom, rest.size()));
+      file.add(part);
+      forget_pages(part);
+      rest = rest.subspan(part.size());
+    }
+  }
+  file.add(std::span<const char>(buffer_));
+}
+
+TokenWriter::TokenWriter(const std::filesystem::path& path) : file_(path) {
+  std::memcpy(header_.magic, kTokenFileMagic, sizeof kTokenFileMagic);
+  file_.add(header_);
+}
+
+void TokenWriter::add(const ExampleView& row) {
+  try {
+    write(row);
+  } catch (const IoError&) {
+    has_failed_ = true;
+    throw;
+  }
+}
+
+void TokenWriter::write(const ExampleView& row) {
+  file_.add(row.ids);
+  file_.add(row.labels);
+  ++header_.rows;
+  header_.tokens += row.ids.size();
+  header_.documents += row.lengths.size();
+  row_ends_.add(one(header_.tokens));
+  document_ends_.add(one(header_.documents));
+  lengths_.add(row.lengths);
+}
+
+void TokenWriter::finish(const DatasetStats& stats, bool syncs) {
+  const std::string note = stats_to_json(stats).dump();
+  header_.note_bytes = note.size();
+  try {
+    for (WaitingColumn* column : {&row_ends_, &document_ends_, &lengths_}) column->move_to(file_);
+    file_.add(std::span<const char>(note));
+    file_.overwrite(0, std::as_bytes(one(header_)));
+    if (syncs) file_.sync();
+  } catch (const IoError&) {
+    has_failed_ = true;
+    throw;
+  }
+}
+
+}  // namespace strata::data

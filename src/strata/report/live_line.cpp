@@ -1,0 +1,46 @@
+#include "strata/report/live_line.h"
+
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace strata::report {
+
+LiveLine::LiveLine(Sink sink, std::function<int()> columns, bool shows)
+    : sink_(std::move(sink)), columns_(std::move(columns)), shows_(shows) {}
+
+LiveLine::~LiveLine() { clear(); }
+
+void LiveLine::clear() {
+  if (!shown_.empty()) sink_("\r\x1b[K");
+  shown_.clear();
+}
+
+void LiveLine::show(std::string text) {
+  if (!shows_ || text.empty()) return;
+  text.resize(std::min<size_t>(text.size(), static_cast<size_t>(std::max(columns_(), 2)) - 1));
+  if (text == shown_) return;
+  const auto now = std::chrono::steady_clock::now();
+  if (!shown_.empty() && now - last_ < std::chrono::milliseconds(100)) return;
+  last_ = now;
+  shown_ = std::move(text);
+  sink_("\r" + shown_ + "\x1b[K");
+}
+
+std::string download_text(const std::string& name, int64_t done, int64_t all) {
+  const auto megabytes = [](int64_t bytes) {
+    return fmt::format("{:.1f}", static_cast<double>(bytes) / 1e6);
+  };
+  if (all == 0) return fmt::format("downloading {}: {} MB", name, megabytes(done));
+  return fmt::format("downloading {}: {} of {} MB ({} %)", name, megabytes(done), megabytes(all),
+                     100 * done / all);
+}
+
+std::string preparation_text(const std::string& subject, int64_t rows, double part) {
+  constexpr int64_t kWorthShowing = 1000;
+  if (rows < kWorthShowing) return "";
+  return fmt::format("preparing {}: {} rows ({:.0f} %)", subject, rows, 100 * part);
+}
+
+}  // namespace strata::report

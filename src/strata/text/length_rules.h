@@ -1,0 +1,42 @@
+// The sections "truncation" and "padding" of tokenizer.json, for one text at a time. Never encodes.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "strata/base/json.h"
+#include "strata/text/tokenizer.h"
+
+namespace strata::text {
+
+struct Truncation {
+  int64_t max_length = 0;  // tokens, with those that the post-processor adds
+  bool from_left = false;
+};
+
+struct Padding {
+  int64_t length = 0;    // 0: that of the text itself (the longest of a batch of one)
+  int64_t multiple = 1;  // the length is rounded up to it
+  int32_t id = 0;
+  bool on_left = false;
+};
+
+struct LengthRules {
+  std::optional<Truncation> truncation;
+  std::optional<Padding> padding;
+};
+
+// Errors: FormatError that names the field, also for a strategy that needs two texts.
+LengthRules read_length_rules(const Json& document, const std::string& subject);
+
+// Leaves what fits beside `num_added` tokens of the post-processor. Errors: FormatError when not
+// even those fit.
+void truncate(const LengthRules& rules, int64_t num_added, const std::string& subject,
+              std::vector<Token>& tokens);
+
+// Adds the padding tokens, which cover [0, 0) of the text, and returns 1 for every other token.
+std::vector<uint8_t> pad(const LengthRules& rules, std::vector<Token>& tokens);
+
+}  // namespace strata::text
