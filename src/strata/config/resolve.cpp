@@ -85,6 +85,19 @@ Settings resolve(const Sources& sources) {
   return settings;
 }
 
+std::string at_its_source(const Settings& settings, const std::string& message) {
+  const size_t colon = message.find(": ");
+  if (colon == std::string::npos) return message;
+  const std::string name = message.substr(0, colon);
+  const auto origin = settings.origins.find(name);
+  const Setting* setting = find_setting(name);
+  if (setting == nullptr || origin == settings.origins.end() ||
+      origin->second.rank <= Rank::kImplied) {
+    return message;
+  }
+  return named_source({setting, {}, origin->second}) + message.substr(colon);
+}
+
 void require_model(const Settings& settings) {
   const RunConfig& config = settings.config;
   if (config.model.model_name_or_path.empty() && config.model.config_name.empty()) {
