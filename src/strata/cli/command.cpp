@@ -1,6 +1,8 @@
 // Dispatch, help, version and error text.
 #include "strata/cli/command.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -15,6 +17,7 @@
 
 #include "strata/base/error.h"
 #include "strata/base/text_distance.h"
+#include "strata/report/progress.h"
 
 namespace strata::cli {
 namespace {
@@ -77,6 +80,7 @@ int fail(const std::string& message, int exit_code) {
 }
 
 int dispatch(const std::vector<std::string>& arguments) {
+  if (arguments.size() == 2 && arguments[0] == "help") return dispatch({arguments[1], "--help"});
   if (arguments.empty() || arguments[0] == "--help" || arguments[0] == "-h" ||
       arguments[0] == "help") {
     fmt::print("{}", overview());
@@ -93,10 +97,12 @@ int dispatch(const std::vector<std::string>& arguments) {
     if (command.name == arguments[0]) return command.run({arguments.begin() + 1, arguments.end()});
     names.emplace_back(command.name);
   }
-  const auto near = closest(arguments[0], names);
-  throw ConfigError("{}: found an unknown command, expected one of {}; {}", arguments[0],
-                    fmt::join(names, ", "),
-                    near ? "did you mean " + *near + "?" : "see strata --help");
+  if (const auto near = closest(arguments[0], names)) {
+    throw ConfigError("{}: found an unknown command, expected a known one; did you mean {}?",
+                      arguments[0], *near);
+  }
+  throw ConfigError("{}: found an unknown command, expected one of {}; see strata --help",
+                    arguments[0], fmt::join(names, ", "));
 }
 
 }  // namespace
@@ -104,6 +110,12 @@ int dispatch(const std::vector<std::string>& arguments) {
 bool wants_help(const std::vector<std::string>& arguments) {
   return std::ranges::any_of(
       arguments, [](const std::string& text) { return text == "--help" || text == "-h"; });
+}
+
+int help_columns() {
+  constexpr int kWidest = 100;
+  return ::isatty(STDOUT_FILENO) == 1 ? std::min(report::terminal_columns(STDOUT_FILENO), kWidest)
+                                      : kWidest;
 }
 
 int run(int argc, char** argv) {

@@ -37,14 +37,32 @@ const char* name_of(Severity severity) {
   return kNames[static_cast<int>(severity)];
 }
 
+// What the build's definitions say: libtorch with CUDA and c10d with NCCL come with them.
 Json build_facts() {
+  Json devices = Json::array({"cpu"}), communication = Json::array({"shared memory"});
+  Json missing = Json::array();
+#ifdef STRATA_WITH_CUDA
+  devices.push_back("cuda");
+#else
+  missing.push_back("cuda");
+#endif
+#ifdef USE_C10D_GLOO
+  communication.push_back("gloo");
+#else
+  missing.push_back("gloo");
+#endif
+#ifdef STRATA_WITH_CUDA
+  communication.push_back("nccl");
+#else
+  missing.push_back("nccl");
+#endif
   return {{"strata", STRATA_VERSION},
           {"libtorch", TORCH_VERSION},
           {"compiler", "g++ " __VERSION__},
           {"kernels_of_libtorch", at::get_cpu_capability()},
-          {"devices", Json::array({"cpu"})},
-          {"communication", Json::array({"shared memory", "gloo"})},
-          {"not_in_this_build", Json::array({"cuda", "nccl"})}};
+          {"devices", devices},
+          {"communication", communication},
+          {"not_in_this_build", missing}};
 }
 
 Json processor(const launch::CpuFacts& cpu) {

@@ -175,8 +175,7 @@ class PreparationLine {
 };
 
 RunResult run(const config::RunConfig& config, const launch::RankEnvironment& environment,
-              const std::string& settings_text, const std::string& settings_hash,
-              const Output& output, bool writes_results) {
+              const SettingsText& settings, const Output& output, bool writes_results) {
   // Checked before the ranks meet: each says what is wrong, none that another one is gone.
   const comm::MeshShape shape =
       mesh_shape(config.shard, environment.world_size, environment.local_world_size);
@@ -185,7 +184,7 @@ RunResult run(const config::RunConfig& config, const launch::RankEnvironment& en
   Status& status = output.status != nullptr ? *output.status : unseen;
   status.set_phase("meeting the other ranks");
   comm::Rendezvous rendezvous(rendezvous_options(config, environment, status));
-  rendezvous.require_same("settings", settings_hash);
+  rendezvous.require_same("settings", settings.hash, settings.lines);
   comm::Mesh mesh = comm::make_mesh(rendezvous, shape);
 
   status.set_phase("preparing the data");
@@ -218,7 +217,7 @@ RunResult run(const config::RunConfig& config, const launch::RankEnvironment& en
   }
   status.set_phase("loading the model");
   const std::unique_ptr<Trainee> trainee = assemble(config, mesh);
-  Trainer trainer(config, settings_text, *trainee, datasets, *saving, output);
+  Trainer trainer(config, settings.json, *trainee, datasets, *saving, output);
   introduce(config, *trainee, datasets, trainer);
   if (watch) {
     trainer.say(watch->planned_line());
@@ -247,15 +246,13 @@ RunResult run(const config::RunConfig& config, const launch::RankEnvironment& en
 }  // namespace
 
 RunResult run_sft(const config::RunConfig& config, const launch::RankEnvironment& environment,
-                  const std::string& settings_text, const std::string& settings_hash,
-                  const Output& output) {
-  return run(config, environment, settings_text, settings_hash, output, /*writes_results=*/true);
+                  const SettingsText& settings, const Output& output) {
+  return run(config, environment, settings, output, /*writes_results=*/true);
 }
 
 RunResult run_steps(const config::RunConfig& config, const launch::RankEnvironment& environment,
-                    const std::string& settings_text, const std::string& settings_hash,
-                    const Output& output) {
-  return run(config, environment, settings_text, settings_hash, output, /*writes_results=*/false);
+                    const SettingsText& settings, const Output& output) {
+  return run(config, environment, settings, output, /*writes_results=*/false);
 }
 
 }  // namespace strata::train
