@@ -58,6 +58,13 @@ def test_version_and_help():
     assert "--learning_rate" in run("launch", "sft", "--help").stdout
 
 
+def test_a_folder_that_cannot_be_made_is_an_error_in_our_words():
+    result = run("config", "default", "--config_file", "/proc/none/a.yaml")
+    assert result.returncode == 1
+    assert result.stderr == ("error: /proc/none: found no such file or directory, expected a path that "
+                             "can be used; check it and its permissions\n")
+
+
 def test_help_of_a_command_by_either_word():
     assert run("help", "launch").stdout == run("launch", "--help").stdout
     assert run("help", "lauch").returncode == 2

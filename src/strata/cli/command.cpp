@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <filesystem>
 #include <new>
 #include <thread>
 
@@ -16,6 +17,7 @@
 #include <torch/version.h>
 
 #include "strata/base/error.h"
+#include "strata/base/file.h"
 #include "strata/base/text_distance.h"
 #include "strata/report/progress.h"
 
@@ -133,6 +135,11 @@ int run(int argc, char** argv) {
     return fail(error.what_without_backtrace(), 1);
   } catch (const std::bad_alloc&) {
     return fail(kOutOfMemory, 1);
+  } catch (const std::filesystem::filesystem_error& error) {
+    return fail(fmt::format("{}: found {}, expected a path that can be used; check it and its "
+                            "permissions",
+                            error.path1().string(), errno_text(error.code().value())),
+                1);
   } catch (const std::exception& error) {
     return fail(error.what(), 1);
   }

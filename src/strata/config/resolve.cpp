@@ -88,13 +88,10 @@ Settings resolve(const Sources& sources) {
 std::string at_its_source(const Settings& settings, const std::string& message) {
   const size_t colon = message.find(": ");
   if (colon == std::string::npos) return message;
-  const std::string name = message.substr(0, colon);
-  const auto origin = settings.origins.find(name);
-  const Setting* setting = find_setting(name);
-  if (setting == nullptr || origin == settings.origins.end() ||
-      origin->second.rank <= Rank::kImplied) {
-    return message;
-  }
+  const Setting* setting = find_setting(message.substr(0, colon));
+  if (setting == nullptr) return message;
+  const auto origin = settings.origins.find(std::string(setting->name));
+  if (origin == settings.origins.end() || origin->second.rank <= Rank::kImplied) return message;
   return named_source({setting, {}, origin->second}) + message.substr(colon);
 }
 
