@@ -237,6 +237,34 @@ def test_everything_truncated_away(inputs, tmp_path):
     assert "found no token to train on" in text and "max_length 4" in text
 
 
+# --- settings that are wrong for this model ----------------------------------------------------
+
+# The line of a run's file that is to blame, its key as it is found, what was found.
+UNFIT = {
+    "target_modules": ("use_peft: true\nlora_target_modules: q_prj", "lora_target_modules",
+                       r"found no module matching \[q_prj\], expected some of .*q_proj"),
+    "target_modules_by_alias": ("use_peft: true\ntarget_modules: q_prj", "target_modules",
+                                r"found no module matching \[q_prj\]"),
+    "layer_class": ("seed: 1\nfsdp_transformer_layer_cls_to_wrap: BertLayer",
+                    "fsdp_transformer_layer_cls_to_wrap",
+                    r'found "BertLayer", expected a block of this model \(LlamaDecoderLayer'),
+    "schedule": ("lr_scheduler_type: cosine_with_restarts\nlr_scheduler_kwargs: {num_cyles: 2}",
+                 "lr_scheduler_kwargs", r'found "num_cyles", expected one of \[num_cycles\]'),
+    "rank_pattern": ('use_peft: true\nrank_pattern: {q_proj: x}', "rank_pattern",
+                     r"found \{.*\}, expected an object such as"),
+}
+
+
+@pytest.mark.parametrize("name", UNFIT)
+def test_a_setting_that_does_not_fit_the_model_is_named_with_its_line(inputs, tmp_path, name):
+    lines, key, message = UNFIT[name]
+    (tmp_path / "run.yaml").write_text(lines + "\n")
+    flags = flags_of(inputs, inputs.model("plain"), tmp_path, config=tmp_path / "run.yaml")
+    text = fail(flags, world=1)
+    assert re.search(rf"error: {tmp_path}/run\.yaml:2 \({key}\): {message}", text), text
+    assert_nothing_written(tmp_path / "out")
+
+
 # --- the output folder and the disk -----------------------------------------------------------
 
 

@@ -5,11 +5,14 @@ import pathlib
 import pty
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
 
 import pytest
+
+from terminal import Terminal
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 STRATA = str(ROOT / os.environ.get("STRATA_BUILD", "build/release") / "strata")
@@ -55,11 +58,35 @@ def test_version_and_help():
     assert "--learning_rate" in run("launch", "sft", "--help").stdout
 
 
+def test_a_folder_that_cannot_be_made_is_an_error_in_our_words():
+    result = run("config", "default", "--config_file", "/proc/none/a.yaml")
+    assert result.returncode == 1
+    assert result.stderr == ("error: /proc/none: found no such file or directory, expected a path that "
+                             "can be used; check it and its permissions\n")
+
+
+def test_help_of_a_command_by_either_word():
+    assert run("help", "launch").stdout == run("launch", "--help").stdout
+    assert run("help", "lauch").returncode == 2
+
+
+@pytest.mark.parametrize("columns", [60, 100])
+def test_help_fits_the_terminal(columns):
+    for command in ("sft", "launch", "slurm"):
+        terminal = Terminal([STRATA, command, "--help"], columns=columns)
+        assert terminal.end() == 0
+        flags = terminal.text[terminal.text.index("--") - 2:].replace("\r", "").split("\n")
+        known = [line for line in flags if line.startswith(("  --", "      "))]
+        assert known and max(map(len, known)) <= columns, max(known, key=len)
+        assert not [line for line in known if line.endswith(" ")]
+
+
 def test_unknown_command():
     result = run("lauch")
     assert result.returncode == 2
-    assert result.stderr.startswith("error: lauch: found an unknown command")
-    assert "did you mean launch?" in result.stderr
+    assert result.stderr == ("error: lauch: found an unknown command, expected a known one; did you "
+                             "mean launch?\n")
+    assert "expected one of launch, sft, " in run("zzz").stderr
 
 
 @pytest.mark.parametrize("prefix", [["sft"], ["launch", "sft"], ["config", "show"]])
@@ -168,12 +195,24 @@ def test_the_users_thread_count_is_kept():
     assert launch("echo $OMP_NUM_THREADS", "--num_cpu_threads_per_process", 7).stdout == "7\n"
 
 
-def test_second_of_two_machines():
-    result = launch("echo $RANK $MASTER_ADDR:$MASTER_PORT", "--num_processes", 4, "--num_machines",
-                    2, "--machine_rank", 1, "--main_process_ip", "10.0.0.9", "--main_process_port",
-                    1234)
-    assert sorted(result.stdout.splitlines()) == ["[rank 2] 2 10.0.0.9:1234",
-                                                  "[rank 3] 3 10.0.0.9:1234"]
+def test_two_machines():
+    """Both launchers on this one: they meet, and their ranks get what accelerate's would."""
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        port = probe.getsockname()[1]
+    launchers = [subprocess.Popen(
+        [STRATA, "launch", "--num_processes", "4", "--num_machines", "2", "--machine_rank", str(rank),
+         "--main_process_ip", "localhost", "--main_process_port", str(port), "--no_python", "/bin/sh",
+         "-c", "echo $RANK $LOCAL_RANK $WORLD_SIZE $MASTER_ADDR $MASTER_PORT"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT)
+        for rank in (1, 0)]
+    second, first = (launcher.communicate(timeout=60) for launcher in launchers)
+    assert [launcher.returncode for launcher in launchers] == [0, 0], (first, second)
+    meeting = first[0].split()[-1]
+    assert sorted(first[0].splitlines()) == [f"0 0 4 localhost {meeting}",
+                                             f"[rank 1] 1 1 4 localhost {meeting}"]
+    assert sorted(second[0].splitlines()) == [f"[rank 2] 2 0 4 localhost {meeting}",
+                                              f"[rank 3] 3 1 4 localhost {meeting}"]
 
 
 def test_one_dying_rank_ends_all_with_its_code():
@@ -196,7 +235,10 @@ def test_a_killed_rank_is_named():
 def test_log_dir(tmp_path):
     result = launch("echo out $RANK", "--num_processes", 2, "--log_dir", tmp_path / "logs")
     assert result.stdout == "out 0\n"
-    assert (tmp_path / "logs" / "rank_1.log").read_text() == "out 1\n"
+    for rank in (0, 1):
+        assert (tmp_path / "logs" / f"rank_{rank}.log").read_text() == f"out {rank}\n"
+    result = launch("echo out $RANK", "--num_processes", 2, "--log_dir", tmp_path / "logs", "-t", 3)
+    assert sorted(result.stdout.splitlines()) == ["[rank 1] out 1", "out 0"]
 
 
 def children_of(pid):

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from running import PROGRAM, environment
-from test_guides import DS_CONFIG, FSDP, LORA, TOP, TWO_MACHINES, changed, unquoted
+from test_guides import DS_CONFIG, FSDP, LORA, TOP, TWO_MACHINES, changed, unquoted, words_of
 
 LLAMA_70B = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 8192,
              "intermediate_size": 28672, "num_hidden_layers": 80, "num_attention_heads": 64,
@@ -67,3 +67,53 @@ def test_deepspeed_on_eight(place):
     text = dry_run("launch --num_gpus 8 your_program.py --model_name_or_path llama --dataset_name d "
                    "--deepspeed ds_config.json".split())
     assert "8 shards" in text and "fsdp_sharding_strategy: ZERO2" in text
+
+
+TRAINER = ('launch --fsdp="full shard" --fsdp_config="path/to/fsdp_config/" my-trainer-script.py '
+           "--model_name_or_path llama --dataset_name d")
+
+
+def write_trainer_file(place, layer):
+    """As the guide prints it, but for the layer's class."""
+    folder = place / "path" / "to" / "fsdp_config"
+    folder.mkdir(parents=True)
+    section = {"fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
+               "fsdp_backward_prefetch_policy": "BACKWARD_PRE",
+               "fsdp_cpu_ram_efficient_loading": True, "fsdp_forward_prefetch": False,
+               "fsdp_offload_params": False, "fsdp_sharding_strategy": 1,
+               "fsdp_state_dict_type": "SHARDED_STATE_DICT", "fsdp_sync_module_states": True,
+               "fsdp_transformer_layer_cls_to_wrap": layer, "fsdp_use_orig_params": True}
+    (folder / "fsdp_config.yaml").write_text(
+        yaml.safe_dump({**TOP, "num_processes": 2, "fsdp_config": section}))
+    return "path/to/fsdp_config/fsdp_config.yaml"
+
+
+def test_trainer_on_two(place):
+    write_trainer_file(place, "LlamaDecoderLayer")
+    text = dry_run(words_of(TRAINER))
+    assert "2 shards" in text and "fsdp_forward_prefetch: false" in text
+
+
+def test_trainer_with_the_layer_of_another_model(place):
+    """The guide's own file names BERT's."""
+    file = write_trainer_file(place, "BertLayer")
+    line = unquoted(words_of(TRAINER))
+    result = subprocess.run([str(PROGRAM), "launch", "--dry_run", *line[1:]], text=True,
+                            capture_output=True, env=environment(), timeout=120)
+    assert result.returncode == 2 and result.stdout == ""
+    at = (place / file).read_text().splitlines().index(
+        "  fsdp_transformer_layer_cls_to_wrap: BertLayer") + 1
+    assert result.stderr.splitlines()[-1] == (
+        f'error: {file}:{at} (fsdp_transformer_layer_cls_to_wrap): found "BertLayer", expected a '
+        "block of this model (LlamaDecoderLayer, Embedding, Linear); name one of them or leave the "
+        "setting out")
+
+
+def test_a_script_alone_is_told_what_it_needs(place):
+    result = subprocess.run([str(PROGRAM), "launch", "my-trainer-script.py"], text=True,
+                            capture_output=True, env=environment(), timeout=60)
+    assert result.returncode == 2
+    assert result.stderr == (
+        "my-trainer-script.py: running the built-in recipe sft in its place\n"
+        "error: model_name_or_path: found nothing, expected a folder with a checkpoint; add "
+        "--model_name_or_path DIR (or --config_name to train from scratch)\n")

@@ -63,6 +63,87 @@ def test_wrong_settings_start_no_rank(tmp_path, name):
     assert list(tmp_path.iterdir()) == []
 
 
+MISSING = {
+    "model": (["--model_name_or_path", "./m", "--dataset_name", "."],
+              "./m: found no such folder, expected a checkpoint; check the path"),
+    "model of the Hub": (["--model_name_or_path", "org/m", "--dataset_name", "."],
+                         "org/m: found no such folder, and no model of that name in the Hub's cache, "
+                         "expected a checkpoint; check the name, or let it be downloaded "
+                         "(HF_HUB_OFFLINE is set)"),
+    "data": (["--config_name", "c", "--dataset_name", "./c,./d"],
+             "./d: found no such file or folder, expected the data of dataset_name; check the path"),
+    "data of the Hub": (["--config_name", "c", "--dataset_name", "org/d"],
+                        "org/d: found no such file or folder, expected the data of dataset_name; "
+                        "check the path"),
+}
+
+
+@pytest.mark.parametrize("name", MISSING)
+def test_what_is_missing_is_said_once(tmp_path, name):
+    flags, message = MISSING[name]
+    (tmp_path / "c").mkdir()
+    (tmp_path / "c" / "config.json").write_text("{}")
+    result = launch("--num_processes", 3, "--cpu", "sft", *flags, cwd=tmp_path, HF_HUB_OFFLINE="1")
+    assert (result.returncode, result.stdout, result.stderr) == (1, "", f"error: {message}\n")
+
+
+def launch_both(*flags):
+    """Two machines of a static launch on this one; `flags`: those of each."""
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        port = str(probe.getsockname()[1])
+    launchers = [subprocess.Popen(
+        [str(PROGRAM), "launch", *TWO_MACHINES, "--main_process_ip", "localhost",
+         "--main_process_port", port, *own, "--no_python", "/bin/sh", "-c", "echo started"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment())
+        for own in flags]
+    outputs = [launcher.communicate(timeout=60) for launcher in launchers]
+    return [(launcher.returncode, *output) for launcher, output in zip(launchers, outputs)]
+
+
+@pytest.mark.parametrize("first, second, message", [
+    (["--machine_rank", "0", "--max_restarts", "1"], ["--machine_rank", "1"],
+     r'launch: found "4 ranks, 0 restarts, static" on a machine \(\S+\) but "4 ranks, 1 restarts, '
+     r'static" on machine 0, expected the same launch on all machines'),
+    (["--machine_rank", "0"], ["--rdzv_backend", "c10d", "--rdzv_conf", "is_host=false"],
+     r'launch: found "4 ranks, 0 restarts, c10d" on a machine'),
+])
+def test_machines_that_do_not_fit(first, second, message):
+    for code, out, err in launch_both(first, second):
+        assert code == 2 and out == ""
+        assert re.match("error: " + message, err), err
+
+
+def test_port_in_use_of_several_machines():
+    with listener() as taken:
+        port = taken.getsockname()[1]
+        result = launch(*TWO_MACHINES, "--main_process_ip", "localhost", "--main_process_port", port,
+                        "--no_python", "/bin/true")
+    assert result.returncode == 2
+    assert result.stderr == (f"error: main_process_port: found {port} in use, expected a free port; "
+                             "choose another on all machines\n")
+
+
+def test_all_machines_start_again_when_one_of_another_fails(tmp_path):
+    """Machine 1 has ended well when a rank of machine 0 fails for the first time."""
+    script = (f"echo $RANK >> {tmp_path}/$TORCHELASTIC_RESTART_COUNT; [ $RANK = 0 ] || exit 0; "
+              "sleep 0.5; [ $TORCHELASTIC_RESTART_COUNT = 1 ] || exit 9")
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        port = str(probe.getsockname()[1])
+    launchers = [subprocess.Popen(
+        [str(PROGRAM), "launch", *TWO_MACHINES, "--main_process_ip", "localhost",
+         "--main_process_port", port, "--machine_rank", rank, "--max_restarts", "3", "--no_python",
+         "/bin/sh", "-c", script], stderr=subprocess.PIPE, text=True, env=environment())
+        for rank in "01"]
+    errors = [launcher.communicate(timeout=60)[1] for launcher in launchers]
+    assert [launcher.returncode for launcher in launchers] == [0, 0], errors
+    for attempt in "01":
+        assert sorted((tmp_path / attempt).read_text().split()) == ["0", "1", "2", "3"]
+    assert ("error: rank 0: found ended (ended with exit code 9) on another machine, expected it to "
+            "train; see its message there; stopping the ranks of this machine\n") in errors[1]
+
+
 def test_port_in_use(tmp_path):
     with listener() as taken:
         port = taken.getsockname()[1]

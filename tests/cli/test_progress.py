@@ -2,10 +2,13 @@
 import contextlib
 import os
 import re
+import subprocess
 import termios
 import time
 
-from running import base_flags, command
+import pytest
+
+from running import base_flags, command, environment
 from terminal import Terminal
 
 BAR = re.compile(r"[\u2501\u2578\u2504]+ (\d+)/(\d+)")
@@ -25,10 +28,12 @@ def shown_lines(text):
     return lines
 
 
-def start(inputs, tmp_path, world=2, columns=100, **flags):
+def start(inputs, tmp_path, world=2, columns=100, launch=(), **flags):
     flags = base_flags(inputs.model("plain"), inputs.data("messages"), tmp_path / "out",
                        **{"disable_tqdm": None, **flags})
-    return Terminal(command(flags, world), columns=columns, LC_ALL="C.UTF-8")
+    words = command(flags, world)
+    words[2:2] = map(str, launch)
+    return Terminal(words, columns=columns, LC_ALL="C.UTF-8")
 
 
 def test_one_bar_that_ends_full(inputs, tmp_path):
@@ -43,8 +48,35 @@ def test_one_bar_that_ends_full(inputs, tmp_path):
     assert len(evaluations) == 2 and all(line.startswith("{") for line in evaluations)
 
 
-def test_the_bar_follows_the_width(inputs, tmp_path):
-    terminal = start(inputs, tmp_path, columns=100, max_steps=100000)
+def test_a_log_folder_takes_nothing_from_the_terminal(inputs, tmp_path):
+    terminal = start(inputs, tmp_path, launch=["--log_dir", tmp_path / "logs"], max_steps=40,
+                     eval_strategy="steps", eval_steps=20)
+    assert terminal.end() == 0, terminal.text
+    lines = shown_lines(terminal.text)
+    assert len([line for line in lines if "40/40" in line]) == 1
+    log = (tmp_path / "logs" / "rank_0.log").read_text()
+    assert "\x1b" not in log and "\r" not in log
+    assert log.splitlines() == lines[:-1], "the same lines, the bar as it stood in the end"
+    assert (tmp_path / "logs" / "rank_1.log").exists()
+
+
+def test_what_goes_to_a_file_has_no_control_codes(inputs, tmp_path):
+    flags = base_flags(inputs.model("plain"), inputs.data("messages"), tmp_path / "out", max_steps=4,
+                       disable_tqdm=None)
+    for words in (["--log_dir", str(tmp_path / "logs")], []):
+        line = command(flags, 2)
+        line[2:2] = words
+        result = subprocess.run(line, capture_output=True, text=True, timeout=60,
+                                env={**environment(), "TERM": "xterm"})
+        assert result.returncode == 0, result.stderr
+        assert "\x1b" not in result.stdout + result.stderr and "\r" not in result.stdout
+    assert (tmp_path / "logs" / "rank_0.log").read_text().count("'train_runtime'") == 1
+
+
+@pytest.mark.parametrize("logs", [False, True])
+def test_the_bar_follows_the_width(inputs, tmp_path, logs):
+    launch = ["--log_dir", tmp_path / "logs"] if logs else []
+    terminal = start(inputs, tmp_path, columns=100, launch=launch, max_steps=100000)
     terminal.read_until("tokens/s")
     terminal.resize(30)
     time.sleep(0.5)

@@ -1,12 +1,15 @@
 # Oracle: the uninterrupted run, to the bit, and what every rank was started with.
+import contextlib
 import os
 import signal
+import socket
 import subprocess
 import time
 
 import pytest
 
-from running import PROGRAM, base_flags, command, environment, flag_words, run_strata
+from running import (PROGRAM, base_flags, command, environment, flag_words, output_files,
+                     run_strata)
 
 
 def flags_of(inputs, output, **flags):
@@ -74,6 +77,61 @@ def test_restart_ignores_what_an_earlier_run_left(inputs, whole, tmp_path):
         whole.folder / "model.safetensors").read_bytes()
 
 
+def processes_of(folder):
+    """Ranks and launchers whose command line names the folder."""
+    found = []
+    for entry in filter(str.isdigit, os.listdir("/proc")):
+        with contextlib.suppress(OSError):
+            if str(folder) in open(f"/proc/{entry}/cmdline").read().split("\0"):
+                found.append(int(entry))
+    return found
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        return probe.getsockname()[1]
+
+
+@pytest.mark.parametrize("moment", ["training", "restarting"])
+def test_a_killed_launcher_leaves_nothing_and_its_run_goes_on(inputs, whole, tmp_path, moment):
+    shared, port = sorted(os.listdir("/dev/shm")), free_port()
+    flags = flags_of(inputs, tmp_path)
+    words = command(flags, 2)
+    words[2:2] = ["--max_restarts", "1", "--main_process_port", str(port)]
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                               env=environment())
+    try:
+        deadline = time.monotonic() + 60
+        while not (tmp_path / "latest").exists() and time.monotonic() < deadline:
+            assert process.poll() is None, process.communicate()[0]
+            time.sleep(0.005)
+        if moment == "restarting":
+            os.kill(pid_of_rank(tmp_path, 1), signal.SIGKILL)
+            for line in process.stdout:
+                if "starting all ranks again" in line:
+                    break
+        process.send_signal(signal.SIGKILL)
+        process.wait(timeout=10)
+        killed = time.monotonic()
+        while processes_of(tmp_path) and time.monotonic() < killed + 5:
+            time.sleep(0.01)
+        assert processes_of(tmp_path) == []
+    finally:
+        process.kill()
+        process.communicate()
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind(("", port))
+    assert sorted(os.listdir("/dev/shm")) == shared
+    assert not (tmp_path / "model.safetensors").exists(), "it was killed too late"
+    found = run_strata({**flags, "resume_from_checkpoint": True}, 2)
+    assert (tmp_path / "model.safetensors").read_bytes() == (
+        whole.folder / "model.safetensors").read_bytes()
+    assert found.history == whole.history
+    assert not [name for name in output_files(tmp_path) if ".tmp" in name or name == ".lock"]
+
+
 def test_different_settings_are_named_before_training(inputs, tmp_path):
     words = flag_words(flags_of(inputs, tmp_path / "out", seed=None))
     wrapper = tmp_path / "rank.sh"
@@ -84,5 +142,6 @@ def test_different_settings_are_named_before_training(inputs, tmp_path):
         [str(PROGRAM), "launch", "--num_processes", "2", "--cpu", "--max_restarts", "2", "--no_python",
          str(wrapper)], capture_output=True, text=True, timeout=60, env=environment())
     assert result.returncode == 2, result.stderr
-    assert "error: settings: found " in result.stderr and "expected the same on all ranks" in result.stderr
+    assert ('error: settings: found "seed: 0 (--seed)" on rank 0 but "seed: 1 (--seed)" on rank 1, '
+            "expected the same on all ranks") in result.stderr
     assert "again" not in result.stderr and not (tmp_path / "out").exists()

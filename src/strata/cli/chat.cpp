@@ -216,7 +216,7 @@ void answer_lines(Chat& chat) {
 
 int run_chat(const std::vector<std::string>& arguments) {
   if (wants_help(arguments)) {
-    fmt::print("{}{}", kUsage, config::flags_help(config::chat_settings_table()));
+    fmt::print("{}{}", kUsage, config::flags_help(config::chat_settings_table(), help_columns()));
     return 0;
   }
   const ChatRequest request = read_request(arguments);

@@ -1,11 +1,14 @@
 // Dispatch, help, version and error text.
 #include "strata/cli/command.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <filesystem>
 #include <new>
 #include <thread>
 
@@ -14,7 +17,9 @@
 #include <torch/version.h>
 
 #include "strata/base/error.h"
+#include "strata/base/file.h"
 #include "strata/base/text_distance.h"
+#include "strata/report/progress.h"
 
 namespace strata::cli {
 namespace {
@@ -77,6 +82,7 @@ int fail(const std::string& message, int exit_code) {
 }
 
 int dispatch(const std::vector<std::string>& arguments) {
+  if (arguments.size() == 2 && arguments[0] == "help") return dispatch({arguments[1], "--help"});
   if (arguments.empty() || arguments[0] == "--help" || arguments[0] == "-h" ||
       arguments[0] == "help") {
     fmt::print("{}", overview());
@@ -93,10 +99,12 @@ int dispatch(const std::vector<std::string>& arguments) {
     if (command.name == arguments[0]) return command.run({arguments.begin() + 1, arguments.end()});
     names.emplace_back(command.name);
   }
-  const auto near = closest(arguments[0], names);
-  throw ConfigError("{}: found an unknown command, expected one of {}; {}", arguments[0],
-                    fmt::join(names, ", "),
-                    near ? "did you mean " + *near + "?" : "see strata --help");
+  if (const auto near = closest(arguments[0], names)) {
+    throw ConfigError("{}: found an unknown command, expected a known one; did you mean {}?",
+                      arguments[0], *near);
+  }
+  throw ConfigError("{}: found an unknown command, expected one of {}; see strata --help",
+                    arguments[0], fmt::join(names, ", "));
 }
 
 }  // namespace
@@ -104,6 +112,12 @@ int dispatch(const std::vector<std::string>& arguments) {
 bool wants_help(const std::vector<std::string>& arguments) {
   return std::ranges::any_of(
       arguments, [](const std::string& text) { return text == "--help" || text == "-h"; });
+}
+
+int help_columns() {
+  constexpr int kWidest = 100;
+  return ::isatty(STDOUT_FILENO) == 1 ? std::min(report::terminal_columns(STDOUT_FILENO), kWidest)
+                                      : kWidest;
 }
 
 int run(int argc, char** argv) {
@@ -121,6 +135,11 @@ int run(int argc, char** argv) {
     return fail(error.what_without_backtrace(), 1);
   } catch (const std::bad_alloc&) {
     return fail(kOutOfMemory, 1);
+  } catch (const std::filesystem::filesystem_error& error) {
+    return fail(fmt::format("{}: found {}, expected a path that can be used; check it and its "
+                            "permissions",
+                            error.path1().string(), errno_text(error.code().value())),
+                1);
   } catch (const std::exception& error) {
     return fail(error.what(), 1);
   }

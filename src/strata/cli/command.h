@@ -39,4 +39,7 @@ int run_plan(const std::vector<std::string>& arguments);
 // True when --help or -h is among the arguments.
 bool wants_help(const std::vector<std::string>& arguments);
 
+// How wide help may be: as the terminal, at most 100; 100 where output is no terminal.
+int help_columns();
+
 }  // namespace strata::cli

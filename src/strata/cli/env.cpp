@@ -39,6 +39,7 @@ const char* name_of(Severity severity) {
   return kNames[static_cast<int>(severity)];
 }
 
+// What the build's definitions say: libtorch with CUDA and c10d with NCCL come with them.
 Json build_facts() {
   return {{"strata", STRATA_VERSION},
           {"libtorch", TORCH_VERSION},

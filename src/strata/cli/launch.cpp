@@ -13,12 +13,17 @@
 #include "strata/cli/run_sources.h"
 #include "strata/config/describe.h"
 #include "strata/config/flags.h"
+#include "strata/data/split_spec.h"
+#include "strata/hf/hub_download.h"
 #include "strata/launch/address.h"
 #include "strata/launch/rendezvous_conf.h"
 #include "strata/launch/restarts.h"
+#include "strata/train/assemble.h"
 
 namespace strata::cli {
 namespace {
+
+namespace fs = std::filesystem;
 
 constexpr const char* kUsage =
     "usage: strata launch [launch flags] sft [flags]\n"
@@ -35,7 +40,7 @@ std::vector<std::string> rank_command(const config::LaunchLine& line, bool own_p
   if (own_program) {
     command = {line.program};
   } else {
-    command = {std::filesystem::read_symlink("/proc/self/exe").string(), "sft"};
+    command = {fs::read_symlink("/proc/self/exe").string(), "sft"};
   }
   command.insert(command.end(), line.arguments.begin(), line.arguments.end());
   return command;
@@ -46,6 +51,31 @@ bool is_own_program(const config::LaunchLine& line) {
     if (given.setting->name == "no_python") return config::canonical_text(given) == "true";
   }
   return false;
+}
+
+// What is not there is one message here instead of one of every rank. Asks nobody over the network:
+// what of the Hub is not in the cache yet is the ranks' to find.
+void require_inputs(const config::RunConfig& config) {
+  const auto may_come = [&](const std::string& name, hf::HubKind kind) {
+    if (!hf::is_hub_name(name)) return false;
+    return !hf::is_offline() ||
+           hf::has_snapshot({.kind = kind, .name = name, .cache = config.model.cache_dir});
+  };
+  const std::string& model = config.model.model_name_or_path;
+  if (model.empty() || fs::exists(model) || !may_come(model, hf::HubKind::kModel)) {
+    train::load_model_config(config.model, /*alone=*/true);
+  }
+  const std::string& names = config.data.dataset_name;
+  const auto is_there = [](const std::string& name) {
+    return fs::exists(name) || name.find_first_of("*?[") != std::string::npos;
+  };
+  if (is_there(names)) return;  // a path may hold a comma
+  for (const std::string& name : data::split_list(names)) {
+    if (is_there(name) || may_come(name, hf::HubKind::kDataset)) continue;
+    throw IoError(
+        "{}: found no such file or folder, expected the data of dataset_name; check the path",
+        name);
+  }
 }
 
 void watch_for_hangs(const config::RunConfig& config, bool own_program, launch::LaunchPlan& plan) {
@@ -60,12 +90,20 @@ void watch_for_hangs(const config::RunConfig& config, bool own_program, launch::
 }
 
 int run_ranks(const config::LaunchConfig& launch, launch::LaunchPlan& plan) {
-  for (const std::string& key : launch::parse_rendezvous_conf(launch.rdzv_conf).without_effect) {
+  const launch::RendezvousConf conf = launch::parse_rendezvous_conf(launch.rdzv_conf);
+  for (const std::string& key : conf.without_effect) {
     print_warnings({fmt::format("rdzv_conf: {} has no effect here", key)});
+  }
+  if (conf.is_host && launch.rdzv_backend == "static") {
+    print_warnings(
+        {"rdzv_conf: is_host has no effect with rdzv_backend static, where machine 0 serves"});
   }
   std::fflush(nullptr);
   if (!launch::uses_meeting(launch)) return launch::run_with_restarts(plan, {});
-  launch::Meeting meeting(launch::meeting_options(launch, plan.world_size));
+  launch::MeetingOptions options =
+      launch::meeting_options(launch, plan.world_size, plan.launch_time);
+  options.say = [](const std::string& line) { fmt::print(stderr, "{}\n", line); };
+  launch::Meeting meeting(options);
   return launch::run_with_restarts(plan, {.meeting = &meeting});
 }
 
@@ -74,7 +112,7 @@ int run_ranks(const config::LaunchConfig& launch, launch::LaunchPlan& plan) {
 int run_launch(const std::vector<std::string>& arguments) {
   const double start_time = seconds_since_1970();
   if (!arguments.empty() && wants_help({arguments[0]})) {
-    fmt::print("{}{}", kUsage, config::flags_help(config::Scope::kLaunch));
+    fmt::print("{}{}", kUsage, config::flags_help(config::Scope::kLaunch, help_columns()));
     return 0;
   }
   const config::LaunchLine line = config::parse_launch_line(arguments);
@@ -114,10 +152,12 @@ int run_launch(const std::vector<std::string>& arguments) {
     sources.world_size = plan.world_size;
     const config::Settings of_ranks = config::resolve(sources);
     if (of_ranks.config.launch.dry_run) {
-      fmt::print("{}", dry_run_report(of_ranks, plan.world_size));
+      fmt::print("{}",
+                 with_sources(of_ranks, [&] { return dry_run_report(of_ranks, plan.world_size); }));
       return 0;
     }
   }
+  if (!own_program) require_inputs(settings.config);
   watch_for_hangs(settings.config, own_program, plan);
   plan.environment.emplace_back(kLaunchFlagsVariable, launch_flags_value(line.flags));
   return run_ranks(launch, plan);

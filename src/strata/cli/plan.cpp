@@ -34,7 +34,7 @@ config::Settings settings_of(const config::Sources& sources,
 
 int run_plan(const std::vector<std::string>& arguments) {
   if (wants_help(arguments)) {
-    fmt::print("{}{}", kUsage, config::flags_help(config::plan_settings_table()));
+    fmt::print("{}{}", kUsage, config::flags_help(config::plan_settings_table(), help_columns()));
     return 0;
   }
   config::SplitFlags flags =
@@ -51,7 +51,7 @@ int run_plan(const std::vector<std::string>& arguments) {
   settings = settings_of(sources, flags.own);
   config::require_model(settings);
   print_warnings(settings.warnings);
-  fmt::print("{}", plan_report(settings.config));
+  fmt::print("{}", with_sources(settings, [&] { return plan_report(settings.config); }));
   return 0;
 }
 

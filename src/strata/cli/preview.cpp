@@ -239,8 +239,9 @@ bool wants_colours() {
 
 int run_preview(const std::vector<std::string>& arguments) {
   if (wants_help(arguments)) {
-    fmt::print("{}{}\n{}", kUsage, config::flags_help(config::preview_settings_table()),
-               config::flags_help(config::Scope::kRun));
+    fmt::print("{}{}\n{}", kUsage,
+               config::flags_help(config::preview_settings_table(), help_columns()),
+               config::flags_help(config::Scope::kRun, help_columns()));
     return 0;
   }
   std::vector<std::string> run_flags = arguments;

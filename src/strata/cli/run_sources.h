@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "strata/base/error.h"
 #include "strata/config/resolve.h"
 
 namespace strata::cli {
@@ -22,6 +23,16 @@ std::string launch_flags_value(const std::vector<std::string>& flags);
 // What `strata launch` is asked to start. Public guides name their own script; the recipe stands in
 // for it, which is said. Throws ConfigError for what no recipe can stand in for.
 void require_recipe(const std::string& program);
+
+// Does what needs the settings; what it finds wrong with one of them names the place it was given.
+template <typename Work>
+auto with_sources(const config::Settings& settings, Work&& work) {
+  try {
+    return work();
+  } catch (const ConfigError& error) {
+    throw ConfigError("{}", config::at_its_source(settings, error.what()));
+  }
+}
 
 // "warning: ..." lines on standard error.
 void print_warnings(const std::vector<std::string>& warnings);

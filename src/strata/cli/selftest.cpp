@@ -69,8 +69,10 @@ int run_rank(const std::string& text, const std::vector<std::string>& flags) {
   const config::RunConfig config =
       train::self_test_settings(config::resolve(sources).config, layout, own_world_size,
                                 wish.at("output_dir").get<std::string>());
-  train::run_steps(config, launch::detect_rank_environment(), config::to_json_text(config),
-                   config::settings_hash(config), {});
+  train::run_steps(
+      config, launch::detect_rank_environment(),
+      {.json = config::to_json_text(config), .hash = config::settings_hash(config), .lines = ""},
+      {});
   return 0;
 }
 

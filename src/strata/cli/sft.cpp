@@ -91,7 +91,7 @@ void resume_after_restart(config::RunConfig& config, int rank) {
 
 int run_sft(const std::vector<std::string>& arguments) {
   if (wants_help(arguments)) {
-    fmt::print("{}{}", kUsage, config::flags_help(config::Scope::kRun));
+    fmt::print("{}{}", kUsage, config::flags_help(config::Scope::kRun, help_columns()));
     return 0;
   }
   quiet_library();
@@ -103,7 +103,8 @@ int run_sft(const std::vector<std::string>& arguments) {
   config::require_runnable(settings);
   if (settings.config.launch.dry_run) {
     print_warnings(settings.warnings);
-    fmt::print("{}", dry_run_report(settings, ranks.world_size));
+    fmt::print("{}",
+               with_sources(settings, [&] { return dry_run_report(settings, ranks.world_size); }));
     return 0;
   }
   require_all_ranks(settings, ranks);
@@ -116,9 +117,13 @@ int run_sft(const std::vector<std::string>& arguments) {
   launch::write_stacks_on_request(status.page(), ranks.stack_descriptor);
   train::Output output = terminal_output();
   output.status = &status;
-  const train::RunResult result =
-      train::run_sft(settings.config, ranks, config::to_json_text(settings.config),
-                     config::settings_hash(settings.config), output);
+  const train::RunResult result = with_sources(settings, [&] {
+    return train::run_sft(settings.config, ranks,
+                          {.json = config::to_json_text(settings.config),
+                           .hash = config::settings_hash(settings.config),
+                           .lines = config::shared_settings(settings)},
+                          output);
+  });
   return result.is_stopped ? launch::kStoppedExitCode : 0;
 }
 

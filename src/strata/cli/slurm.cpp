@@ -129,7 +129,7 @@ int run_sbatch(const std::string& script) {
 
 int run_slurm(const std::vector<std::string>& arguments) {
   if (!arguments.empty() && wants_help({arguments[0]})) {
-    fmt::print("{}{}", kUsage, config::flags_help(config::slurm_settings_table()));
+    fmt::print("{}{}", kUsage, config::flags_help(config::slurm_settings_table(), help_columns()));
     return 0;
   }
   const config::OwnFlags own =

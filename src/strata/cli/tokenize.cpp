@@ -169,7 +169,8 @@ class TokenizeCommand {
 
 int run_tokenize(const std::vector<std::string>& arguments) {
   if (wants_help(arguments)) {
-    fmt::print("{}{}", kUsage, config::flags_help(config::tokenize_settings_table()));
+    fmt::print("{}{}", kUsage,
+               config::flags_help(config::tokenize_settings_table(), help_columns()));
     return 0;
   }
   config::RunConfig config;

@@ -14,6 +14,41 @@
 #include "strata/comm/watched_group.h"
 
 namespace strata::comm {
+namespace {
+
+// Of a line what must be the same, and the whole as a sentence has it.
+struct Line {
+  std::string compared, shown;
+};
+
+std::vector<Line> lines_of(const std::string& text) {
+  constexpr std::string_view kRemark = "  # ";
+  std::vector<Line> lines;
+  for (size_t start = 0; start < text.size();) {
+    const size_t end = std::min(text.find('\n', start), text.size());
+    std::string line = text.substr(start, end - start);
+    const size_t remark = line.rfind(kRemark);
+    if (remark == std::string::npos) {
+      lines.push_back({line, line});
+    } else {
+      const std::string compared = line.substr(0, remark);
+      lines.push_back({compared, compared + " (" + line.substr(remark + kRemark.size()) + ")"});
+    }
+    start = end + 1;
+  }
+  return lines;
+}
+
+// Empty texts when no line differs.
+std::pair<std::string, std::string> first_difference(const std::string& a, const std::string& b) {
+  const std::vector<Line> ours = lines_of(a), theirs = lines_of(b);
+  for (size_t i = 0; i < std::min(ours.size(), theirs.size()); ++i) {
+    if (ours[i].compared != theirs[i].compared) return {ours[i].shown, theirs[i].shown};
+  }
+  return {};
+}
+
+}  // namespace
 
 struct Rendezvous::State {
   c10::intrusive_ptr<c10d::Store> store;
@@ -62,35 +97,48 @@ c10d::Store& Rendezvous::store() {
   return *state_->store;
 }
 
-void Rendezvous::require_same(const std::string& what, const std::string& value) {
+void Rendezvous::require_same(const std::string& what, const std::string& value,
+                              const std::string& lines) {
   if (options_.world_size == 1) return;
   c10d::Store& store = this->store();
-  const auto key = [&](int rank) { return "same/" + what + "/" + std::to_string(rank); };
-  std::vector<std::string> values;
+  const auto key = [&](const char* of, int rank) {
+    return "same/" + what + of + std::to_string(rank);
+  };
+  const auto set = [&](const std::string& name, const std::string& text) {
+    store.set(name, std::vector<uint8_t>(text.begin(), text.end()));
+  };
+  const auto get = [&](const std::string& name) {
+    const std::vector<uint8_t> bytes = store.get(name);
+    return std::string(bytes.begin(), bytes.end());
+  };
+  int rank = 0, differing = -1;
+  std::string other, other_lines;
   try {
-    store.set(key(options_.rank), std::vector<uint8_t>(value.begin(), value.end()));
-    for (int rank = 0; rank < options_.world_size; ++rank) {
-      const std::vector<uint8_t> bytes = store.get(key(rank));
-      values.emplace_back(bytes.begin(), bytes.end());
+    if (!lines.empty()) set(key("/lines/", options_.rank), lines);  // there when the value is
+    set(key("/", options_.rank), value);
+    for (; rank < options_.world_size; ++rank) {
+      std::string of_rank = get(key("/", rank));
+      if (differing >= 0 || of_rank == value) continue;
+      differing = rank;
+      other = std::move(of_rank);
     }
+    if (differing >= 0 && !lines.empty()) other_lines = get(key("/lines/", differing));
     store.add("same/" + what + "/read", 1);
   } catch (const std::exception& e) {
     const std::string reason = e.what();
     throw CommError(
         "{}: found rank 0 or rank {} gone before the run began ({}), expected every rank to take "
         "part; look at the first failing rank's message",
-        what, values.size(), reason.substr(0, reason.find('\n')));
+        what, rank, reason.substr(0, reason.find('\n')));
   }
-  for (int rank = 0; rank < options_.world_size; ++rank) {
-    const std::string& other = values[static_cast<size_t>(rank)];
-    if (other != value) {
-      await_readers(what);
-      throw ConfigError(
-          "{}: found \"{}\" on rank {} but \"{}\" on rank {}, expected the same on all "
-          "ranks; start every rank with the same flags, files and environment",
-          what, value, options_.rank, other, rank);
-    }
-  }
+  if (differing < 0) return;
+  await_readers(what);
+  const auto [own_line, other_line] = first_difference(lines, other_lines);
+  throw ConfigError(
+      "{}: found \"{}\" on rank {} but \"{}\" on rank {}, expected the same on all ranks; start "
+      "every rank with the same flags, files and environment",
+      what, own_line.empty() ? value : own_line, options_.rank,
+      own_line.empty() ? other : other_line, differing);
 }
 
 void Rendezvous::await_readers(const std::string& what) {

@@ -52,7 +52,10 @@ class Rendezvous {
 
   // Collective. Throws ConfigError on every rank that differs from rank 0, naming both, and on
   // rank 0 when any rank differs, so that all end alike before the first collective (I8).
-  void require_same(const std::string& what, const std::string& value);
+  // `lines`: what the value stands for, of which the first line that differs is named; what stands
+  // behind "  # " in a line may differ.
+  void require_same(const std::string& what, const std::string& value,
+                    const std::string& lines = "");
 
   // The group of `ranks` (all of them by default), each of which must call this. Collective.
   // Through shared memory where all of them can (shm_group.h), else through TCP.

@@ -42,11 +42,11 @@ class Rules {
   }
   std::string source(const std::string& name) const {
     const Given* found = merge_.find(name);
-    return found ? found->origin.source : name;
+    return found ? named_source(*found) : name;
   }
   void warn_without_effect(const std::string& name, const std::string& reason) {
     if (const Given* found = given(name)) {
-      warnings_.push_back(found->origin.source + ": has no effect; " + reason);
+      warnings_.push_back(named_source(*found) + ": has no effect; " + reason);
     }
   }
 
@@ -62,7 +62,7 @@ class Rules {
       const bool is_flag = found.origin.rank >= Rank::kLaunchFlag;
       if (is_plain && !is_flag) continue;
       warnings_.push_back(
-          fmt::format("{}: has no effect here; {}", found.origin.source, setting.help));
+          fmt::format("{}: has no effect here; {}", named_source(found), setting.help));
     }
   }
 
@@ -93,7 +93,7 @@ class Rules {
         throw ConfigError(
             "{}: found without use_peft, expected LoRA to be on; add --use_peft or "
             "remove it",
-            found->origin.source);
+            named_source(*found));
       }
     }
   }
@@ -377,6 +377,9 @@ class Rules {
     if (launch.num_machines > 1 && launch.num_processes % launch.num_machines != 0) {
       throw ConfigError("{}: found {}, expected a multiple of num_machines ({})",
                         source("num_processes"), launch.num_processes, launch.num_machines);
+    }
+    if (launch.log_dir.empty() && !launch.tee.empty()) {
+      warn_without_effect("tee", "without log_dir all output is shown");
     }
     const bool loads_on_one = merge_.text("fsdp_cpu_ram_efficient_loading") == "true";
     if (loads_on_one && merge_.text("fsdp_sync_module_states") == "false") {

@@ -11,7 +11,8 @@
 namespace strata::config {
 namespace {
 
-constexpr size_t kHelpColumn = 32, kLineWidth = 100;
+// Meanings stand beside the names; on a narrow terminal below them.
+constexpr size_t kHelpColumn = 32, kNarrow = 80, kHelpColumnBelow = 6;
 
 // Plain where YAML reads it back as the same text, else quoted.
 std::string yaml_text(const std::string& value) {
@@ -23,7 +24,8 @@ std::string yaml_text(const std::string& value) {
 
 std::string yaml_value_text(const Setting& setting, const RunConfig& config) {
   const std::string text = field_text(setting, config);
-  if (!is_list(setting)) return text == "none" ? "null" : yaml_text(text);
+  const bool is_text = std::holds_alternative<std::string& (*)(RunConfig&)>(setting.field);
+  if (!is_list(setting)) return text == "none" && !is_text ? "null" : yaml_text(text);
   std::vector<std::string> items = std::get<std::vector<std::string>& (*)(RunConfig&)>(
       setting.field)(const_cast<RunConfig&>(config));
   for (std::string& item : items) item = yaml_text(item);
@@ -47,14 +49,14 @@ std::string help_text(const Setting& setting) {
   return text;
 }
 
-void append_wrapped(std::string& out, const std::string& text) {
-  size_t column = kHelpColumn;
+void append_wrapped(std::string& out, const std::string& text, size_t indent, size_t width) {
+  size_t column = indent;
   for (size_t start = 0; start < text.size();) {
     const size_t end = std::min(text.find(' ', start), text.size());
-    if (column > kHelpColumn && column + 1 + end - start > kLineWidth) {
-      out += "\n" + std::string(kHelpColumn, ' ');
-      column = kHelpColumn;
-    } else if (column > kHelpColumn) {
+    if (column > indent && column + 1 + end - start > width) {
+      out += "\n" + std::string(indent, ' ');
+      column = indent;
+    } else if (column > indent) {
       out += ' ';
       ++column;
     }
@@ -120,15 +122,27 @@ std::string show_settings(const Settings& settings) {
 
 std::string given_settings(const Settings& settings) { return settings_lines(settings, true); }
 
-std::string flags_help(Scope scope) {
+std::string shared_settings(const Settings& settings) {
+  std::string out;
+  for (const Setting& setting : settings_table()) {
+    if (setting.kind != Kind::kBound || setting.scope == Scope::kLaunch) continue;
+    out += fmt::format("{}: {}  # {}\n", setting.name, yaml_value_text(setting, settings.config),
+                       settings.source_of(std::string(setting.name)));
+  }
+  return out;
+}
+
+std::string flags_help(Scope scope, int columns) {
   std::vector<Setting> shown;
   for (const Setting& setting : settings_table()) {
     if (is_shown(setting, scope)) shown.push_back(setting);
   }
-  return flags_help(shown);
+  return flags_help(shown, columns);
 }
 
-std::string flags_help(std::span<const Setting> table) {
+std::string flags_help(std::span<const Setting> table, int columns) {
+  const auto width = static_cast<size_t>(std::max(columns, 40));
+  const size_t indent = width < kNarrow ? kHelpColumnBelow : kHelpColumn;
   std::string out;
   std::string_view group;
   for (const Setting& setting : table) {
@@ -137,9 +151,12 @@ std::string flags_help(std::span<const Setting> table) {
       group = setting.group;
     }
     const std::string name = fmt::format("  --{}", setting.name);
-    out += fmt::format("{:<{}}", name, kHelpColumn);
-    if (name.size() + 2 > kHelpColumn) out += fmt::format("\n{:{}}", "", kHelpColumn);
-    append_wrapped(out, help_text(setting));
+    if (name.size() + 2 > indent) {
+      out += fmt::format("{}\n{:{}}", name, "", indent);
+    } else {
+      out += fmt::format("{:<{}}", name, indent);
+    }
+    append_wrapped(out, help_text(setting), indent, width);
   }
   return out;
 }

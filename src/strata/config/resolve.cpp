@@ -89,6 +89,16 @@ Settings resolve(const Sources& sources) {
   return settings;
 }
 
+std::string at_its_source(const Settings& settings, const std::string& message) {
+  const size_t colon = message.find(": ");
+  if (colon == std::string::npos) return message;
+  const Setting* setting = find_setting(message.substr(0, colon));
+  if (setting == nullptr) return message;
+  const auto origin = settings.origins.find(std::string(setting->name));
+  if (origin == settings.origins.end() || origin->second.rank <= Rank::kImplied) return message;
+  return named_source({setting, {}, origin->second}) + message.substr(colon);
+}
+
 void require_model(const Settings& settings) {
   const RunConfig& config = settings.config;
   if (config.model.model_name_or_path.empty() && config.model.config_name.empty()) {

@@ -39,6 +39,10 @@ struct Settings {
 // Reads every source, merges and checks. Throws ConfigError (exit code 2) naming the source.
 Settings resolve(const Sources& sources);
 
+// What was found wrong later, as with the model in sight: "NAME: found ..." with the place where
+// the setting NAME was given instead of the name alone. Other texts stay as they are.
+std::string at_its_source(const Settings& settings, const std::string& message);
+
 // One model, by its folder or by its config.json. Throws ConfigError.
 void require_model(const Settings& settings);
 

@@ -175,7 +175,8 @@ struct LaunchConfig {
   int machine_rank = 0;
   std::string gpu_ids;                  // "0,1": the devices that the ranks see; empty: all
   int num_cpu_threads_per_process = 0;  // 0: cores / local ranks, unless OMP_NUM_THREADS is set
-  std::string log_dir;                  // output of all ranks but the first goes to files here
+  std::string log_dir;                  // every rank's output goes to a file here
+  std::string tee;                      // of it what is shown too: "3", "0:1,2:3"
   bool no_python = false;               // start the named program itself instead of the recipe
   bool enable_cpu_affinity = false;     // every rank has cores of its own
   int max_restarts = 0;                 // of all ranks, after one failed

@@ -140,6 +140,10 @@ std::vector<Given> read_own_file(const fs::path& path) {
   for_each_key(
       read_yaml_mapping(path), path.string(),
       [&](const std::string& key, const YAML::Node& node, const std::string& place) {
+        // As TrainingArguments takes it: a file's name, or the settings themselves.
+        if (key == "fsdp_config" && node.IsMap()) {
+          return read_section(*find_section(key), node, path.string(), Rank::kFile, given);
+        }
         const Setting* setting = find_setting(key);
         if (!setting || !is_own_key(*setting)) throw_unknown(place, key, "", is_own_key);
         reject_second_name(given, *setting, key, place);
@@ -153,7 +157,8 @@ std::vector<Given> read_accelerate_file(const fs::path& path, Rank rank) {
   const YAML::Node root = read_yaml_mapping(path);
   if (!root["distributed_type"]) {
     throw ConfigError(
-        "{}: found no distributed_type, expected one of {}; add it (accelerate needs it too)",
+        "{}: found no distributed_type, expected one of {}; add it (accelerate needs it too), or "
+        "pass a file of other settings as --config",
         path.string(), expectation(get_setting("distributed_type")).substr(7));
   }
   std::vector<Given> given;

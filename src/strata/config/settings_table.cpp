@@ -14,7 +14,7 @@ namespace {
 std::vector<Setting> build_table() {
   std::vector<Setting> table;
   for (auto part :
-       {model_and_data_settings, training_settings, sharding_and_launch_settings,
+       {model_and_data_settings, training_settings, sharding_settings, launch_settings,
         accelerate_file_settings, accelerate_section_settings, unsupported_trainer_settings,
         unsupported_sft_settings, unsupported_lora_settings}) {
     std::ranges::move(part(), std::back_inserter(table));

@@ -118,7 +118,8 @@ std::string normalized_name(std::string_view name);
 // The parts of the table (settings_*.cpp), put together by settings_table().
 std::vector<Setting> model_and_data_settings();
 std::vector<Setting> training_settings();
-std::vector<Setting> sharding_and_launch_settings();
+std::vector<Setting> sharding_settings();
+std::vector<Setting> launch_settings();
 std::vector<Setting> accelerate_file_settings();
 std::vector<Setting> accelerate_section_settings();
 std::vector<Setting> unsupported_trainer_settings();

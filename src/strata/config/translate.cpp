@@ -35,8 +35,8 @@ void translate_precision(Merge& merge) {
   if (!bf16) return merge.add(make_given("bf16", "false", implied_by(fp16)));
   if (canonical_text(*bf16) != "true") return;
   if (bf16->origin.rank == fp16.origin.rank) {
-    throw ConfigError("{}: found beside {}, expected one of them; remove one", fp16.origin.source,
-                      bf16->origin.source);
+    throw ConfigError("{}: found beside {}, expected one of them; remove one", named_source(fp16),
+                      named_source(*bf16));
   }
   const bool fp16_wins = fp16.origin.rank > bf16->origin.rank;
   const Given winner = fp16_wins ? fp16 : *bf16;
@@ -58,8 +58,8 @@ void translate_distribution(Merge& merge) {
   const Given* fsdp = merge.text("use_fsdp") == "true" ? merge.find("use_fsdp") : nullptr;
   const Given* multi_gpu = merge.text("multi_gpu") == "true" ? merge.find("multi_gpu") : nullptr;
   if (fsdp && multi_gpu && fsdp->origin.rank == multi_gpu->origin.rank) {
-    throw ConfigError("{}: found beside {}, expected one of them; remove one", fsdp->origin.source,
-                      multi_gpu->origin.source);
+    throw ConfigError("{}: found beside {}, expected one of them; remove one", named_source(*fsdp),
+                      named_source(*multi_gpu));
   }
   if (fsdp && !(multi_gpu && multi_gpu->origin.rank > fsdp->origin.rank)) return;
   // DeepSpeed's settings say how to shard (deepspeed.h), whatever started the ranks.
@@ -111,7 +111,7 @@ void translate_checkpointing(Merge& merge) {
     throw ConfigError(
         "gradient_checkpointing: found false ({}) and {} true, expected one choice; "
         "remove one",
-        plain->origin.source, given->origin.source);
+        named_source(*plain), named_source(*given));
   }
   merge.add(make_given("gradient_checkpointing", "true", origin_of(*given)));
 }
@@ -140,18 +140,18 @@ void translate_fsdp_words(Merge& merge, std::vector<std::string>& warnings) {
     }
     if (std::ranges::find(kStrategies, word) == std::end(kStrategies)) {
       throw ConfigError("{}: found \"{}\" in \"{}\", expected {}, auto_wrap or offload; correct it",
-                        given->origin.source, word, canonical_text(*given),
+                        named_source(*given), word, canonical_text(*given),
                         fmt::join(kStrategies, ", "));
     }
     if (!strategy.empty() && strategy != word) {
       throw ConfigError("{}: found {} and {}, expected one strategy; remove one",
-                        given->origin.source, strategy, word);
+                        named_source(*given), strategy, word);
     }
     strategy = word;
   }
   if (strategy.empty()) return;
   merge.add(make_given("fsdp_sharding_strategy", strategy, origin_of(*given)));
-  warnings.push_back(given->origin.source + ": understood as fsdp_sharding_strategy " +
+  warnings.push_back(named_source(*given) + ": understood as fsdp_sharding_strategy " +
                      merge.text("fsdp_sharding_strategy"));
 }
 
@@ -164,7 +164,7 @@ void translate_splits(Merge& merge) {
     throw ConfigError(
         "splits: found {} ({}) beside {}, expected one way to name the splits; "
         "remove one",
-        canonical_text(*splits), splits->origin.source, first->origin.source);
+        canonical_text(*splits), named_source(*splits), named_source(*first));
   }
   merge.add(make_given(
       "splits",
@@ -181,7 +181,7 @@ void translate_lora(Merge& merge) {
       throw ConfigError(
           "{}: found beside {}, expected one of them (their LoRA defaults differ); "
           "remove one",
-          lora->origin.source, peft->origin.source);
+          named_source(*lora), named_source(*peft));
     }
     const Given given = *lora;
     merge.add(make_given("use_peft", "true", origin_of(given)));
@@ -198,7 +198,7 @@ void translate_lora(Merge& merge) {
     const Given* peft = merge.find("use_peft");
     if (peft && canonical_text(*peft) == "false") {
       throw ConfigError("{}: found beside {} false, expected LoRA to be on; remove one",
-                        given.origin.source, peft->origin.source);
+                        named_source(given), named_source(*peft));
     }
     merge.add(make_given("use_peft", "true", implied_by(given)));
   }

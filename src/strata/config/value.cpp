@@ -12,6 +12,7 @@
 
 #include "strata/base/error.h"
 #include "strata/base/json.h"
+#include "strata/base/text_distance.h"
 
 namespace strata::config {
 namespace {
@@ -43,7 +44,7 @@ using FieldValue = std::remove_reference_t<std::invoke_result_t<T, RunConfig&>>;
 
 [[noreturn]] void refuse(const Given& given, const std::string& found,
                          std::string_view advice = {}) {
-  throw ConfigError("{}: found {}, expected {}{}{}", given.origin.source, found,
+  throw ConfigError("{}: found {}, expected {}{}{}", named_source(given), found,
                     expectation(*given.setting), advice.empty() ? "" : "; ", advice);
 }
 
@@ -63,6 +64,18 @@ bool parse_number(const std::string& text, Number& number) {
 bool is_in_range(double number, const Range& range) {
   if (!std::isfinite(number) || number < range.min || number > range.max) return false;
   return !(range.max_open && number == range.max);
+}
+
+// "did you mean X?" for a misspelt value.
+std::string near_hint(const std::string& text, const std::vector<std::string>& known) {
+  const auto near = closest(text, known);
+  return near ? "did you mean " + *near + "?" : "";
+}
+
+std::vector<std::string> spellings(const Setting& setting) {
+  std::vector<std::string> known(setting.choices.begin(), setting.choices.end());
+  for (auto [spelling, meaning] : setting.synonyms) known.emplace_back(spelling);
+  return known;
 }
 
 // The choice that `text` names; the text itself when any is allowed.
@@ -88,14 +101,17 @@ std::string choose(const Given& given, const std::string& text) {
   if (std::ranges::any_of(setting.refused, matches)) {
     refuse(given, quoted(given.value), "it is not supported in this version");
   }
-  refuse(given, quoted(given.value));
+  refuse(given, quoted(given.value), near_hint(wanted, spellings(setting)));
 }
 
 template <typename T>
 void parse_into(const Given& given, const std::string& text, T& field) {
   if constexpr (std::is_same_v<T, bool>) {
     const std::optional<bool> parsed = parse_boolean(text);
-    if (!parsed) refuse(given, quoted(given.value));
+    if (!parsed) {
+      refuse(given, quoted(given.value),
+             near_hint(text, {"true", "false", "yes", "no", "on", "off"}));
+    }
     field = *parsed;
   } else if constexpr (std::is_same_v<T, std::string>) {
     field = choose(given, text);
@@ -210,11 +226,18 @@ std::string canonical_unbound(const Given& given) {
   }
   if (any) return text;
   throw ConfigError("{}: found {}, expected {}; not supported in this version ({})",
-                    given.origin.source, quoted(given.value), expectation(*given.setting),
+                    named_source(given), quoted(given.value), expectation(*given.setting),
                     given.setting->help);
 }
 
 }  // namespace
+
+std::string named_source(const Given& given) {
+  const auto& [rank, source] = given.origin;
+  const bool is_line =
+      (rank == Rank::kFile || rank == Rank::kDefaultFile) && !source.ends_with(')');
+  return is_line ? fmt::format("{} ({})", source, given.setting->name) : source;
+}
 
 Given make_given(const std::string& name, const std::string& text, Origin origin) {
   return {&get_setting(name), {.items = {text}}, std::move(origin)};

@@ -30,6 +30,9 @@ struct Given {
   Origin origin;
 };
 
+// Where the value comes from, for messages: a line of a file with the setting's name.
+std::string named_source(const Given& given);
+
 Given make_given(const std::string& name, const std::string& text, Origin origin);
 
 // yes, true, t, y, on, 1 and no, false, f, n, off, 0 in any case.

@@ -172,6 +172,8 @@ RankEnvironment detect_rank_environment(const Variable& variable) {
   const Reader reader(variable);
   constexpr MpiNames kOpenMpi = {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
                                  "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"};
+  constexpr MpiNames kMvapich = {"MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE",
+                                 "MV2_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_LOCAL_SIZE"};
   constexpr MpiNames kMpich = {"PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"};
   RankEnvironment found;
   if (reader.has("RANK") || reader.has("WORLD_SIZE")) {
@@ -180,6 +182,8 @@ RankEnvironment detect_rank_environment(const Variable& variable) {
     found = from_slurm(reader);
   } else if (reader.has(kOpenMpi.rank) || reader.has(kOpenMpi.size)) {
     found = from_mpi(reader, kOpenMpi);
+  } else if (reader.has(kMvapich.rank) || reader.has(kMvapich.size)) {
+    found = from_mpi(reader, kMvapich);
   } else if (reader.has(kMpich.rank) || reader.has(kMpich.size)) {
     found = from_mpi(reader, kMpich);
   } else {

@@ -1,5 +1,5 @@
 // Which rank this process is: read from the variables of torchrun (and `strata launch`), SLURM,
-// Open MPI, MPICH or Intel MPI. Never: opens a connection.
+// Open MPI, MVAPICH2, MPICH or Intel MPI. Never: opens a connection.
 #pragma once
 
 #include <functional>
@@ -30,7 +30,7 @@ struct RankEnvironment {
 using Variable = std::function<std::optional<std::string>(const char* name)>;
 
 // The first of these that is complete: RANK and WORLD_SIZE; SLURM_PROCID and SLURM_NTASKS (inside a
-// step, not in a batch script); OMPI_COMM_WORLD_*; PMI_*. None: a single process.
+// step, not in a batch script); OMPI_COMM_WORLD_*; MV2_COMM_WORLD_*; PMI_*. None: a single process.
 // MASTER_ADDR and MASTER_PORT win over what SLURM or MPI imply.
 // Throws ConfigError for incomplete or inconsistent variables.
 RankEnvironment detect_rank_environment(const Variable& variable);

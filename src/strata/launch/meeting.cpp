@@ -25,6 +25,7 @@ using Addresses = std::unique_ptr<addrinfo, void (*)(addrinfo*)>;
 
 constexpr size_t kLongestMessage = 1 << 16;
 constexpr int kLongestSilence_s = 15;
+constexpr std::chrono::seconds kFirstWord{10}, kLaterWords{60};
 
 Addresses addresses_of(const std::string& host, int port) {
   addrinfo hints{};
@@ -128,7 +129,10 @@ Meeting::~Meeting() = default;
 
 Round Meeting::begin_round(int attempt) {
   if (!is_over_) failure_.reset();
-  return is_host() ? host_round(attempt) : guest_round();
+  has_ended_ = is_done_ = false;
+  num_ended_ = 0;
+  next_word_ = Clock::now() + kFirstWord;
+  return is_host() ? host_round(attempt) : guest_round(attempt);
 }
 
 int Meeting::num_joined() const {
@@ -136,8 +140,16 @@ int Meeting::num_joined() const {
       std::ranges::count_if(links_, [](const auto& link) { return link->wants_round; }));
 }
 
+void Meeting::say_whom_it_waits_for(const std::string& state) {
+  if (!options_.say || Clock::now() < next_word_) return;
+  next_word_ = Clock::now() + kLaterWords;
+  options_.say(fmt::format("rendezvous {}:{}: {}; waiting up to {} s", options_.address,
+                           options_.port, state, options_.join_timeout.count()));
+}
+
 Round Meeting::host_round(int attempt) {
   const auto deadline = Clock::now() + options_.join_timeout;
+  is_gathering_ = true;
   while (num_joined() < options_.num_machines - 1) {
     if (Clock::now() >= deadline) {
       throw CommError(
@@ -147,31 +159,51 @@ Round Meeting::host_round(int attempt) {
           options_.address, options_.port, num_joined() + 1, options_.num_machines,
           options_.join_timeout.count());
     }
-    wait_for_any(descriptors(), deadline);
+    say_whom_it_waits_for(
+        fmt::format("{} of {} machines are here", num_joined() + 1, options_.num_machines));
+    wait_for_any(descriptors(), std::min(deadline, next_word_));
     news();
     if (is_over_)
       throw CommError("rendezvous: found a machine that was told to stop, expected all");
   }
-  Round round{.attempt = attempt, .machine_rank = 0, .reserved = reserve_port(0, true)};
+  for (const auto& link : links_) {
+    if (!link->wants_round || link->attempt <= attempt) continue;
+    attempt = link->attempt;
+    options_.launch_time = link->launch_time;
+  }
+  Round round{.attempt = attempt,
+              .machine_rank = 0,
+              .reserved = reserve_port(0, true),
+              .launch_time = options_.launch_time};
   if (!round.reserved) throw IoError("socket: found no free port, expected one for rank 0");
   round.port = round.reserved->number;
   int number = 0;
   for (const auto& link : links_) {
     if (!link->wants_round) continue;  // no launcher, or one too many
-    link->machine_rank = ++number;
-    link->name = fmt::format("machine {} {}", number, link->name.substr(link->name.find('(')));
-    link->wants_round = false;
-    send(*link, Json{{"round", attempt}, {"machine_rank", number}, {"port", round.port}});
+    if (!options_.machine_rank) link->machine_rank = ++number;
+    link->name =
+        fmt::format("machine {} {}", link->machine_rank, link->name.substr(link->name.find('(')));
+    link->wants_round = link->has_ended = false;
+    send(*link, Json{{"round", attempt},
+                     {"machine_rank", link->machine_rank},
+                     {"port", round.port},
+                     {"launch_time", round.launch_time}});
   }
+  is_gathering_ = false;
+  num_ended_ = 0;  // an end of the round before may have come late
   failure_.reset();
   return round;
 }
 
-Round Meeting::guest_round() {
+Round Meeting::guest_round(int attempt) {
   const auto deadline = Clock::now() + options_.join_timeout;
   next_.reset();
   if (links_.empty()) connect_to_host();
-  send(*links_.front(), Json{{"join", options_.settings}, {"num_machines", options_.num_machines}});
+  send(*links_.front(), Json{{"join", options_.settings},
+                             {"num_machines", options_.num_machines},
+                             {"machine_rank", options_.machine_rank.value_or(-1)},
+                             {"attempt", attempt},
+                             {"launch_time", options_.launch_time}});
   while (!next_) {
     if (Clock::now() >= deadline) {
       throw CommError(
@@ -179,7 +211,8 @@ Round Meeting::guest_round() {
           "others, or raise rdzv_conf join_timeout",
           options_.address, options_.port, options_.num_machines, options_.join_timeout.count());
     }
-    wait_for_any(descriptors(), deadline);
+    say_whom_it_waits_for(fmt::format("not all of {} machines are here", options_.num_machines));
+    wait_for_any(descriptors(), std::min(deadline, next_word_));
     news();
     if (links_.empty() || is_over_) {
       throw CommError("rendezvous {}:{}: found the run ended by its host{}, expected a start",
@@ -187,6 +220,7 @@ Round Meeting::guest_round() {
     }
   }
   failure_.reset();
+  options_.launch_time = next_->launch_time;
   return std::move(*std::exchange(next_, std::nullopt));
 }
 
@@ -206,6 +240,7 @@ void Meeting::connect_to_host() {
       }
       reason = errno_text(errno);
     }
+    say_whom_it_waits_for(fmt::format("no launcher of machine 0 yet ({})", reason));
     std::this_thread::sleep_for(milliseconds(200));
   } while (Clock::now() < deadline);
   throw CommError(
@@ -268,28 +303,51 @@ std::vector<Json> Meeting::receive(LauncherLink& link) {
   return messages;
 }
 
+// Why a launcher cannot take part; empty: it can.
+std::string Meeting::problem_with(const LauncherLink& link, const Json& message) {
+  const int machines = number_in(message, "num_machines");
+  const std::string settings = string_in(message, "join");
+  if (machines != options_.num_machines) {
+    return fmt::format("num_machines: found {} on {} but {} on machine 0", machines, link.name,
+                       options_.num_machines);
+  }
+  if (settings != options_.settings) {
+    return fmt::format("launch: found \"{}\" on {} but \"{}\" on machine 0", settings, link.name,
+                       options_.settings);
+  }
+  if (!options_.machine_rank) return "";
+  const int number = number_in(message, "machine_rank");
+  const bool is_taken = std::ranges::any_of(links_, [&](const auto& other) {
+    return other.get() != &link && other->machine_rank == number;
+  });
+  if (number == 0 || is_taken) {
+    return fmt::format("machine_rank: found {} on two machines, {} and {}", number,
+                       number == 0 ? "machine 0" : "one that came before", link.name);
+  }
+  return "";
+}
+
 void Meeting::greet(LauncherLink& link, const Json& message) {
-  const int number = number_in(message, "num_machines");
-  std::string problem;
-  if (number != options_.num_machines) {
-    problem = fmt::format("num_machines: found {} on {} but {} on machine 0", number, link.name,
-                          options_.num_machines);
-  } else if (string_in(message, "join") != options_.settings) {
-    problem = fmt::format("settings: found others on {} than on machine 0", link.name);
-  } else if (num_joined() >= options_.num_machines - 1) {
+  std::string problem = problem_with(link, message);
+  if (problem.empty() && num_joined() >= options_.num_machines - 1) {
     send(link, Json{{"refused", fmt::format("num_machines: found more than {} machines, expected "
                                             "no other run at this address and port",
                                             options_.num_machines)}});
     return;
   }
   if (problem.empty()) {
+    if (options_.machine_rank) link.machine_rank = number_in(message, "machine_rank");
     link.wants_round = true;
+    link.attempt = number_in(message, "attempt");
+    link.launch_time = string_in(message, "launch_time");
     return;
   }
-  problem += ", expected the same launch on all machines";
+  problem += problem.starts_with("machine_rank") ? ", expected every number once"
+                                                 : ", expected the same launch on all machines";
   send(link, Json{{"refused", problem}});
   link.has_ended = true;
-  throw ConfigError("{}", problem);
+  // Ranks that train are not ended by a launcher that comes later.
+  if (is_gathering_) throw ConfigError("{}", problem);
 }
 
 void Meeting::handle(LauncherLink& link, const Json& message) {
@@ -300,12 +358,20 @@ void Meeting::handle(LauncherLink& link, const Json& message) {
   } else if (message.contains("round")) {
     next_ = Round{.attempt = number_in(message, "round"),
                   .machine_rank = number_in(message, "machine_rank"),
-                  .port = number_in(message, "port")};
+                  .port = number_in(message, "port"),
+                  .launch_time = string_in(message, "launch_time")};
   } else if (message.contains("end")) {
     link.has_ended = true;
+    ++num_ended_;
+    check_end();
+  } else if (message.contains("done")) {
+    link.has_ended = is_done_ = true;
   } else if (message.contains("failed")) {
     const std::string what = string_in(message, "failed");
-    if (!failure_) failure_ = what;
+    if (!failure_) {
+      failure_ = what;
+      failure_code_ = std::max(number_in(message, "code"), 1);
+    }
     is_over_ = is_over_ || message.value("final", false);
     if (is_host()) send_all(message, &link);
   }
@@ -315,8 +381,18 @@ void Meeting::lose(LauncherLink& link) {
   if (link.has_ended || link.name.starts_with("a machine")) return;
   const std::string what = fmt::format(
       "{}: found gone, expected its launcher to take part; look at what happened there", link.name);
-  if (!failure_) failure_ = what;
+  if (!failure_) {
+    failure_ = what;
+    failure_code_ = 1;
+  }
   if (is_host()) send_all(Json{{"failed", what}}, &link);
+}
+
+// The host tells all once the last has ended well.
+void Meeting::check_end() {
+  if (!is_host() || !has_ended_ || num_ended_ < options_.num_machines - 1) return;
+  is_done_ = true;
+  send_all(Json{{"done", true}});
 }
 
 void Meeting::send_all(const Json& message, const LauncherLink* except) {
@@ -325,10 +401,14 @@ void Meeting::send_all(const Json& message, const LauncherLink* except) {
   }
 }
 
-void Meeting::tell_failure(const std::string& what, bool is_final) {
-  send_all(Json{{"failed", what}, {"final", is_final}});
+void Meeting::tell_failure(const std::string& what, bool is_final, int exit_code) {
+  send_all(Json{{"failed", what}, {"final", is_final}, {"code", exit_code}});
 }
 
-void Meeting::tell_end() { send_all(Json{{"end", true}}); }
+void Meeting::tell_end() {
+  has_ended_ = true;
+  if (is_host()) return check_end();
+  send_all(Json{{"end", true}});
+}
 
 }  // namespace strata::launch

@@ -1,10 +1,12 @@
-// Where the launchers of several machines meet (rdzv_backend c10d). The one whose machine has the
-// address serves; it numbers the others as they come, tells all when to start, and passes on that
-// ranks of one machine failed, so that all machines stop and start again together. Owns: the
-// connections between launchers. Never: the ranks' own store, which is rank 0's.
+// Where the launchers of several machines meet. One serves: machine 0 where the machines have
+// numbers (rdzv_backend static), else the one whose machine has the address, which numbers the
+// others as they come (c10d). It tells all when to start, and passes on that ranks of one machine
+// failed, so that all machines stop and start again together. Owns: the connections between
+// launchers. Never: the ranks' own store, which is rank 0's.
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -25,6 +27,12 @@ struct MeetingOptions {
   std::chrono::seconds join_timeout{600};
   // Empty: this machine serves when the address is its own and the port is free.
   std::optional<bool> is_host;
+  // This machine's number; empty: the host gives it.
+  std::optional<int> machine_rank = {};
+  // When this launcher started; the host's holds for all, so that they agree on what the run saved.
+  std::string launch_time = {};
+  // Told now and then what is waited for; may be empty.
+  std::function<void(const std::string&)> say = {};
 };
 
 // What one machine needs to know for one start of all ranks.
@@ -33,6 +41,7 @@ struct Round {
   int machine_rank = 0;
   int port = 0;                               // where rank 0 listens
   std::optional<ReservedPort> reserved = {};  // on its machine
+  std::string launch_time;
 };
 
 // A connection that carries one JSON object a line.
@@ -43,6 +52,8 @@ struct LauncherLink {
   int machine_rank = 0;
   bool has_ended = false;  // well: its closing is no failure
   bool wants_round = false;
+  int attempt = 0;  // that it wants to begin, and since when its run goes
+  std::string launch_time;
 };
 
 // Threads: one.
@@ -52,27 +63,37 @@ class Meeting {
   explicit Meeting(const MeetingOptions& options);
   ~Meeting();
 
-  // Waits until all machines are there; attempt counts from 0. Throws CommError when they do not
-  // come in time, ConfigError when they do not fit together.
+  // Waits until all machines are there; attempt counts from 0. A launcher that comes to a run that
+  // others have begun, as host or not, joins it: the round has their number of attempts and their
+  // launch time. Throws CommError when they do not come in time, ConfigError when they do not fit
+  // together.
   Round begin_round(int attempt);
 
   // To be polled while ranks run.
   std::vector<int> descriptors() const;
   // Why this machine's ranks must stop, when another machine's failed or it is gone.
   std::optional<std::string> news();
-  void tell_failure(const std::string& what, bool is_final);
+  // The exit code that came with it.
+  int failure_code() const { return failure_code_; }
+  void tell_failure(const std::string& what, bool is_final, int exit_code = 1);
+  // This machine's ranks have ended well. The others may still fail: wait until is_done.
   void tell_end();
+  // Those of all machines have.
+  bool is_done() const { return is_done_; }
   // True when a failure is not to be followed by another round, as another machine said.
   bool is_over() const { return is_over_; }
 
  private:
   bool is_host() const { return listener_.get() >= 0; }
   int num_joined() const;
+  void check_end();
+  std::string problem_with(const LauncherLink& link, const Json& message);
+  void say_whom_it_waits_for(const std::string& state);
   void connect_to_host();
   void accept_one();
   void greet(LauncherLink& link, const Json& message);
   Round host_round(int attempt);
-  Round guest_round();
+  Round guest_round(int attempt);
   // Of one link: messages that have come; closes it at its end.
   std::vector<Json> receive(LauncherLink& link);
   void handle(LauncherLink& link, const Json& message);
@@ -84,7 +105,12 @@ class Meeting {
   std::vector<std::unique_ptr<LauncherLink>> links_;
   std::optional<std::string> failure_;
   std::optional<Round> next_;  // a guest's, once it was told
+  int failure_code_ = 1;
   bool is_over_ = false;
+  bool is_gathering_ = false;  // of the host: it waits for all to begin a round
+  bool has_ended_ = false, is_done_ = false;
+  int num_ended_ = 0;  // of the others, in this round
+  std::chrono::steady_clock::time_point next_word_;
 };
 
 }  // namespace strata::launch

@@ -4,6 +4,7 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cstdlib>
 #include <set>
 #include <thread>
@@ -38,18 +39,18 @@ int count_devices(const std::string& gpu_ids) {
 }
 
 std::optional<ReservedPort> settle_port(const config::LaunchConfig& config) {
-  // Another machine's, or found when the machines meet.
-  if (config.machine_rank > 0 || uses_meeting(config)) return std::nullopt;
-  int number = config.main_process_port;
-  if (config.num_machines > 1 && number == 0) number = kPortOfSeveralMachines;
+  if (uses_meeting(config)) return std::nullopt;  // found when the machines meet
+  const int number = config.main_process_port;
   // A program of one's own may not know of the descriptor and ask for the port itself.
   std::optional<ReservedPort> port = reserve_port(number, /*listens=*/!config.no_python);
   if (port) return port;
   if (number == 0) {
     throw IoError("main_process_port: found no free port, expected one; wait for others to end");
   }
-  throw ConfigError("main_process_port: found {} in use, expected a free port; choose another{}",
-                    number, config.num_machines > 1 ? " on all machines" : ", or 0 for a free one");
+  throw ConfigError(
+      "main_process_port: found {} in use, expected a free port; choose another, or 0 for a free "
+      "one",
+      number);
 }
 
 int port_number(const config::LaunchConfig& config, const std::optional<ReservedPort>& port) {
@@ -98,7 +99,39 @@ int settle_processes(const config::LaunchConfig& config, const MachineFacts& mac
   return processes;
 }
 
+[[noreturn]] void refuse_tee(const std::string& text, const std::string& why) {
+  throw ConfigError(
+      "tee: found \"{}\"{}, expected 0 to 3 (1: output, 2: errors, 3: both) or LOCAL_RANK:NUMBER "
+      "with commas between, as 0:1,1:3",
+      text, why);
+}
+
 }  // namespace
+
+std::vector<int> parse_tee(const std::string& text, int local_world_size) {
+  std::vector<int> result(static_cast<size_t>(local_world_size), 0);
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = std::min(text.find(',', begin), text.size());
+    const std::string part = text.substr(begin, end - begin);
+    const size_t colon = part.find(':');
+    const std::string what = part.substr(colon == std::string::npos ? 0 : colon + 1);
+    if (what.size() != 1 || what[0] < '0' || what[0] > '3') refuse_tee(text, "");
+    if (colon == std::string::npos) {
+      if (begin != 0 || end != text.size()) refuse_tee(text, "");
+      std::ranges::fill(result, what[0] - '0');
+      return result;
+    }
+    size_t rank = 0;
+    const auto [stop, error] = std::from_chars(part.data(), part.data() + colon, rank);
+    if (error != std::errc() || stop != part.data() + colon) refuse_tee(text, "");
+    if (rank >= result.size()) {
+      refuse_tee(text, fmt::format(" with {} ranks on this machine", local_world_size));
+    }
+    result[rank] = what[0] - '0';
+    begin = end + 1;
+  }
+  return result;
+}
 
 MachineFacts inspect_machine(const config::LaunchConfig& config) {
   return {.num_cores = count_cores(),
@@ -111,7 +144,6 @@ LaunchPlan plan_launch(const config::LaunchConfig& config, const MachineFacts& m
                        std::vector<std::string> command, double start_time) {
   LaunchPlan plan;
   plan.command = std::move(command);
-  plan.log_dir = config.log_dir;
   plan.world_size = settle_processes(config, machine);
   plan.local_world_size = plan.world_size / config.num_machines;
   plan.first_rank = config.machine_rank * plan.local_world_size;
@@ -123,7 +155,10 @@ LaunchPlan plan_launch(const config::LaunchConfig& config, const MachineFacts& m
         address, config.num_machines);
   }
   check_devices(config, plan.local_world_size);
+  plan.log_dir = config.log_dir;
+  plan.tee = parse_tee(config.tee, plan.local_world_size);
   plan.port = settle_port(config);
+  plan.launch_time = fmt::format("{:.3f}", start_time);
   plan.max_restarts = config.max_restarts;
   if (config.enable_cpu_affinity) plan.cores = share_cores(machine.cores, plan.local_world_size);
   const int threads = config.num_cpu_threads_per_process > 0
@@ -136,7 +171,7 @@ LaunchPlan plan_launch(const config::LaunchConfig& config, const MachineFacts& m
                       // Rank 0 serves the port itself, whatever started this launcher.
                       {"TORCHELASTIC_USE_AGENT_STORE", "False"},
                       {"TORCHELASTIC_MAX_RESTARTS", std::to_string(config.max_restarts)},
-                      {"STRATA_LAUNCH_TIME", fmt::format("{:.3f}", start_time)}};
+                      {"STRATA_LAUNCH_TIME", plan.launch_time}};
   if (config.num_cpu_threads_per_process > 0 || !machine.has_omp_num_threads) {
     plan.environment.emplace_back("OMP_NUM_THREADS", std::to_string(threads));
   }

@@ -22,12 +22,14 @@ struct LaunchPlan {
   // What every rank gets beside the inherited environment; RANK and LOCAL_RANK are added per rank.
   std::vector<std::pair<std::string, std::string>> environment;
   std::filesystem::path log_dir;  // empty: output of ranks above 0 is relayed line by line
+  std::vector<int> tee;           // by local rank: what is shown beside the log file (kTee...)
   // Where this machine's rank 0 will be met: handed to it, so that nobody takes the port meanwhile.
   std::optional<ReservedPort> port;
   std::vector<std::vector<int>> cores;  // by local rank; empty: the system places the threads
   // A rank that waits for others for longer is taken for a hang; zero: for ever.
   std::chrono::milliseconds hang_timeout{0};
   std::filesystem::path stack_dir;  // for the ranks' stacks then
+  std::string launch_time;          // as STRATA_LAUNCH_TIME says it
   int max_restarts = 0;
   int attempt = 0;  // how often the ranks have been started before
 };
@@ -39,6 +41,12 @@ struct MachineFacts {
   std::vector<Core> cores = {};
 };
 MachineFacts inspect_machine(const config::LaunchConfig& config);
+
+// What is shown of a rank that has a log file; torchrun's numbers.
+inline constexpr int kTeeOutput = 1, kTeeErrors = 2, kTeeBoth = 3;
+
+// "0", "3" for all ranks of this machine, or "0:1,2:3" by local rank. Throws ConfigError.
+std::vector<int> parse_tee(const std::string& text, int local_world_size);
 
 // The variable that tells rank 0 the number of the descriptor that holds its port.
 inline constexpr const char* kListenVariable = "STRATA_LISTEN_FD";

@@ -10,6 +10,8 @@ namespace strata::launch {
 namespace {
 
 constexpr int kPortOfMeeting = 29500;  // accelerate's
+// torchrun's for its static kind.
+constexpr std::chrono::seconds kStaticJoinTimeout{900};
 
 int positive_number(const std::string& key, const std::string& value) {
   int number = 0;
@@ -61,19 +63,26 @@ RendezvousConf parse_rendezvous_conf(const std::string& text) {
   return conf;
 }
 
-bool uses_meeting(const config::LaunchConfig& config) {
-  return config.rdzv_backend == "c10d" && config.num_machines > 1;
-}
+bool uses_meeting(const config::LaunchConfig& config) { return config.num_machines > 1; }
 
-MeetingOptions meeting_options(const config::LaunchConfig& config, int world_size) {
+MeetingOptions meeting_options(const config::LaunchConfig& config, int world_size,
+                               const std::string& launch_time) {
   const RendezvousConf conf = parse_rendezvous_conf(config.rdzv_conf);
   MeetingOptions options;
   options.address = config.main_process_ip;
   options.port = config.main_process_port > 0 ? config.main_process_port : kPortOfMeeting;
   options.num_machines = config.num_machines;
-  options.settings = fmt::format("{} ranks, {} restarts", world_size, config.max_restarts);
+  options.settings = fmt::format("{} ranks, {} restarts, {}", world_size, config.max_restarts,
+                                 config.rdzv_backend);
+  options.launch_time = launch_time;
+  if (config.rdzv_backend == "static") {
+    options.machine_rank = config.machine_rank;
+    options.is_host = config.machine_rank == 0;
+    options.join_timeout = kStaticJoinTimeout;
+  } else {
+    options.is_host = conf.is_host;
+  }
   if (conf.join_timeout) options.join_timeout = *conf.join_timeout;
-  options.is_host = conf.is_host;
   return options;
 }
 

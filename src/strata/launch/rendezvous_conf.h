@@ -20,10 +20,13 @@ struct RendezvousConf {
 // Throws ConfigError for what is no list of KEY=VALUE, unknown keys and wrong values.
 RendezvousConf parse_rendezvous_conf(const std::string& text);
 
-// True when the launchers of several machines meet before they start ranks.
+// True when launchers meet before they start ranks: those of several machines always do, with fixed
+// numbers (static) or as they come (c10d).
 bool uses_meeting(const config::LaunchConfig& config);
 
-// `world_size` is compared between machines, with the number of restarts.
-MeetingOptions meeting_options(const config::LaunchConfig& config, int world_size);
+// `world_size` is compared between machines, with the kind and the number of restarts.
+// `launch_time`: when this launcher started, seconds since 1970 as text.
+MeetingOptions meeting_options(const config::LaunchConfig& config, int world_size,
+                               const std::string& launch_time);
 
 }  // namespace strata::launch

@@ -25,6 +25,7 @@ void take_round(LaunchPlan& plan, Round round) {
   plan.first_rank = round.machine_rank * plan.local_world_size;
   plan.port = std::move(round.reserved);
   set_variable(plan, "MASTER_PORT", std::to_string(round.port));
+  if (!round.launch_time.empty()) set_variable(plan, "STRATA_LAUNCH_TIME", round.launch_time);
 }
 
 }  // namespace

@@ -101,12 +101,14 @@ class Supervisor {
       worker.out.close();
       worker.err.close();
     }
+    if (options_.meeting != nullptr && exit_code_ == 0 && interrupted_by_ == 0) {
+      await_other_machines();
+    }
     // What comes next must not stand behind the bar and the terminal's "^C".
     if (interrupted_by_ != 0 && ::isatty(options_.streams.err)) {
       write_all(options_.streams.err, "\n");
     }
-    if (options_.meeting != nullptr && exit_code_ == 0) options_.meeting->tell_end();
-    if (exit_code_ == 0 && all_stopped_or_done()) {
+    if (!has_failed() && all_stopped_or_done()) {
       exit_code_ = kStoppedExitCode;
     } else if (exit_code_ == 0 && interrupted_by_ != 0) {
       exit_code_ = 128 + interrupted_by_;
@@ -115,6 +117,8 @@ class Supervisor {
   }
 
  private:
+  // A rank of this machine: not one of another.
+  bool has_failed() const { return exit_code_ != 0 && !failed_elsewhere_; }
   bool is_any_running() const {
     return std::ranges::any_of(workers_, [](const Worker& w) { return w.is_running; });
   }
@@ -130,17 +134,17 @@ class Supervisor {
            });
   }
 
-  void wait_for_event() {
+  void wait_for_event(int longest_ms = -1) {
     std::vector<pollfd> sources = {{signals_.descriptor(), POLLIN, 0}};
     for (const Worker& worker : workers_) {
-      for (const LineRelay* relay : {&worker.out, &worker.err}) {
-        if (relay->source() >= 0) sources.push_back({relay->source(), POLLIN, 0});
+      for (const Relay* relay : {&worker.out, &worker.err}) {
+        if (const pollfd awaited = relay->awaited(); awaited.fd >= 0) sources.push_back(awaited);
       }
     }
     if (options_.meeting != nullptr && !deadline_) {
       for (int source : options_.meeting->descriptors()) sources.push_back({source, POLLIN, 0});
     }
-    int timeout_ms = watches() ? static_cast<int>(look_interval().count()) : -1;
+    int timeout_ms = watches() ? static_cast<int>(look_interval().count()) : longest_ms;
     if (deadline_) {
       const auto next = terminate_at_ ? std::min(*terminate_at_, *deadline_) : *deadline_;
       const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(next - Clock::now());
@@ -155,11 +159,13 @@ class Supervisor {
     if (options_.meeting == nullptr || deadline_) return;
     const auto failure = options_.meeting->news();
     if (!failure) return;
-    exit_code_ = 1;
+    failed_elsewhere_ = true;
+    const int code = options_.meeting->failure_code();
+    exit_code_ = code == kWrongSettings ? kWrongSettings : 1;
     write_lines(options_.streams.err,
                 fmt::format("error: {}; stopping the ranks of this machine\n", *failure));
-    if (options_.meeting->is_over()) {
-      // Perhaps to save and go on later: so may these.
+    if (options_.meeting->is_over() && code != kWrongSettings) {
+      // Told to stop, perhaps to save and go on later: so may these.
       signal_all(SIGTERM);
       return stop_within(options_.grace_after_term);
     }
@@ -168,9 +174,23 @@ class Supervisor {
   }
   void tell_other_machines(const std::string& what) {
     if (options_.meeting == nullptr) return;
+    const int code = interrupted_by_ != 0 ? 128 + interrupted_by_ : exit_code_;
     const bool is_final =
         interrupted_by_ != 0 || exit_code_ == kWrongSettings || exit_code_ == kStoppedExitCode;
-    options_.meeting->tell_failure(what, is_final);
+    options_.meeting->tell_failure(what, is_final, code);
+  }
+  // This machine's ranks have ended well, or saved themselves. Those of others may still fail, and
+  // then all start again.
+  void await_other_machines() {
+    options_.meeting->tell_end();
+    deadline_.reset();
+    const auto limit = Clock::now() + options_.wait_for_others;
+    while (!options_.meeting->is_done() && interrupted_by_ == 0 && Clock::now() < limit) {
+      wait_for_event(/*longest_ms=*/1000);
+      handle_signals();
+      hear_of_other_machines();
+      if (failed_elsewhere_) return;
+    }
   }
 
   bool watches() const { return plan_.hang_timeout.count() > 0 && !deadline_; }
@@ -225,6 +245,10 @@ class Supervisor {
     worker.out.relay();
     worker.err.relay();
   }
+  static void drain_output_of(Worker& worker) {
+    worker.out.drain();
+    worker.err.drain();
+  }
 
   void signal_all(int number) {
     for (const Worker& worker : workers_) {
@@ -267,8 +291,11 @@ class Supervisor {
         cause = &worker;
       }
     }
-    if (!cause || interrupted_by_ != 0 || exit_code_ != 0) return;
-    exit_code_ = exit_code_of(cause->wait_status);
+    if (!cause || interrupted_by_ != 0) return;
+    const int code = exit_code_of(cause->wait_status);
+    if (failed_elsewhere_ && code == kWrongSettings) exit_code_ = code;  // it says so itself
+    if (exit_code_ != 0) return;
+    exit_code_ = code;
     report(*cause);
     tell_other_machines(
         fmt::format("rank {}: found ended ({}) on another machine, expected it to "
@@ -288,7 +315,7 @@ class Supervisor {
     ::kill(-worker.pid, SIGKILL);  // what it left behind
     ::waitpid(worker.pid, &worker.wait_status, 0);
     worker.is_running = false;
-    relay_output_of(worker);  // its own message comes before ours
+    drain_output_of(worker);  // its own message comes before ours
     return true;
   }
 
@@ -312,7 +339,7 @@ class Supervisor {
 
   // The end of a rank's log file, which holds its message.
   static std::string tail_of_log(const Worker& worker) {
-    if (worker.log_file.empty()) return "";
+    if (worker.log_file.empty() || worker.shows_errors) return "";
     std::ifstream file(worker.log_file);
     std::vector<std::string> lines;
     for (std::string line; std::getline(file, line);) {
@@ -333,6 +360,7 @@ class Supervisor {
   Clock::time_point next_look_;
   int interrupted_by_ = 0;
   int exit_code_ = 0;
+  bool failed_elsewhere_ = false;  // on another machine, which exit_code_ says
 };
 
 }  // namespace

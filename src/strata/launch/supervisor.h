@@ -21,6 +21,8 @@ struct SupervisorOptions {
   std::chrono::milliseconds grace{5000};
   // The same after SIGTERM or SIGHUP, when ranks may be saving.
   std::chrono::milliseconds grace_after_term{120000};
+  // After this machine's ranks ended well, for those of the others.
+  std::chrono::milliseconds wait_for_others{300000};
 };
 
 // What a rank exits with that was given settings that cannot be used.

@@ -22,21 +22,6 @@ extern char** environ;
 namespace strata::launch {
 namespace {
 
-// A line longer than this is passed on in pieces.
-constexpr size_t kLongestLine = 1 << 16;
-
-struct Pipe {
-  Descriptor read, write;
-};
-
-Pipe make_pipe() {
-  int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0) {
-    throw IoError("pipe: found {}, expected a pipe for a rank's output", errno_text(errno));
-  }
-  return {Descriptor(ends[0]), Descriptor(ends[1])};
-}
-
 std::string descriptor_text(int descriptor) {
   return descriptor >= 0 ? std::to_string(descriptor) : std::string();
 }
@@ -140,54 +125,61 @@ std::vector<int> descriptors_for(const LaunchPlan& plan, const Worker& worker) {
   return kept;
 }
 
+// The rank's ends of what its output goes through; descriptors that others own where there are
+// none.
+struct Outputs {
+  Channel out, err;
+  int out_target = -1, err_target = -1;
+};
+
+// Of a rank whose stream is passed on by this process.
+Channel open_channel(const Worker& worker, int stream) {
+  return worker.rank == 0 && ::isatty(stream) == 1 ? open_terminal(stream) : open_pipe();
+}
+
+RelayTarget relay_target(const Worker& worker, int stream) {
+  return {.stream = stream,
+          .prefix = worker.rank == 0 ? "" : fmt::format("[rank {}] ", worker.rank),
+          .log = worker.log.get()};
+}
+
+// Rank 0 is always shown; of the others with a log folder what `tee` says.
+Outputs connect_outputs(const LaunchPlan& plan, int local_rank, const Streams& streams,
+                        Worker& worker) {
+  Outputs outputs;
+  if (plan.log_dir.empty() && worker.rank == 0) {
+    outputs.out_target = streams.out;
+    outputs.err_target = streams.err;
+    return outputs;
+  }
+  int shown = kTeeBoth;
+  if (!plan.log_dir.empty()) {
+    worker.log_file = plan.log_dir / fmt::format("rank_{}.log", worker.rank);
+    worker.log = open_log(worker.log_file, plan.attempt);
+    const auto index = static_cast<size_t>(local_rank);
+    if (worker.rank != 0) shown = index < plan.tee.size() ? plan.tee[index] : 0;
+  }
+  worker.shows_errors = (shown & kTeeErrors) != 0;
+  outputs.out_target = outputs.err_target = worker.log.get();
+  if (shown & kTeeOutput) {
+    outputs.out = open_channel(worker, streams.out);
+    outputs.out_target = outputs.out.theirs.get();
+    worker.out = Relay(std::move(outputs.out.ours), relay_target(worker, streams.out));
+  }
+  if (!worker.shows_errors) return outputs;
+  const bool shares_terminal =
+      worker.rank == 0 && ::isatty(streams.out) == 1 && ::isatty(streams.err) == 1;
+  if (shares_terminal) {  // what is written in turn is shown in turn
+    outputs.err_target = outputs.out_target;
+    return outputs;
+  }
+  outputs.err = open_channel(worker, streams.err);
+  outputs.err_target = outputs.err.theirs.get();
+  worker.err = Relay(std::move(outputs.err.ours), relay_target(worker, streams.err));
+  return outputs;
+}
+
 }  // namespace
-
-void write_all(int target, std::string_view text) {
-  while (!text.empty()) {
-    const ssize_t written = ::write(target, text.data(), text.size());
-    if (written < 0 && errno == EINTR) continue;
-    if (written <= 0) return;  // the reader is gone; the ranks go on
-    text.remove_prefix(static_cast<size_t>(written));
-  }
-}
-
-void write_lines(int target, std::string_view text) {
-  const char* term = std::getenv("TERM");
-  const bool has_bar = ::isatty(target) == 1 && term != nullptr && std::string_view(term) != "dumb";
-  write_all(target, (has_bar ? "\r\x1b[K" : "") + std::string(text));
-}
-
-LineRelay::LineRelay(Descriptor source, int target, std::string prefix)
-    : source_(std::move(source)), target_(target), prefix_(std::move(prefix)) {
-  ::fcntl(source_.get(), F_SETFL, ::fcntl(source_.get(), F_GETFL) | O_NONBLOCK);
-}
-
-void LineRelay::write_line(std::string_view line) {
-  write_lines(target_, prefix_ + std::string(line) + "\n");
-}
-
-bool LineRelay::relay() {
-  if (source_.get() < 0) return false;
-  char buffer[4096];
-  ssize_t size;
-  while ((size = ::read(source_.get(), buffer, sizeof(buffer))) > 0) {
-    pending_.append(buffer, static_cast<size_t>(size));
-    size_t start = 0;
-    for (size_t end; (end = pending_.find('\n', start)) != std::string::npos; start = end + 1) {
-      write_line(std::string_view(pending_).substr(start, end - start));
-    }
-    pending_.erase(0, start);
-    if (pending_.size() > kLongestLine) write_line(std::exchange(pending_, {}));
-  }
-  if (size < 0 && (errno == EAGAIN || errno == EINTR)) return true;
-  close();
-  return false;
-}
-
-void LineRelay::close() {
-  if (!pending_.empty()) write_line(std::exchange(pending_, {}));
-  source_ = Descriptor();
-}
 
 Worker start_worker(const LaunchPlan& plan, int local_rank, const Streams& streams) {
   Worker worker;
@@ -199,25 +191,11 @@ Worker start_worker(const LaunchPlan& plan, int local_rank, const Streams& strea
   std::vector<char*> environment_pointers = pointers_to(environment);
 
   Descriptor input(::open("/dev/null", O_RDONLY | O_CLOEXEC));
-  Pipe failure = make_pipe(), out, err;
-  Descriptor log;
-  ChildSetup setup{argument_pointers.data(),
-                   environment_pointers.data(),
-                   input.get(),
-                   streams.out,
-                   streams.err,
-                   failure.write.get(),
-                   ::getpid()};
-  if (worker.rank != 0 && !plan.log_dir.empty()) {
-    worker.log_file = plan.log_dir / fmt::format("rank_{}.log", worker.rank);
-    log = open_log(worker.log_file, plan.attempt);
-    setup.out = setup.err = log.get();
-  } else if (worker.rank != 0) {
-    out = make_pipe();
-    err = make_pipe();
-    setup.out = out.write.get();
-    setup.err = err.write.get();
-  }
+  Channel failure = open_pipe();
+  const Outputs outputs = connect_outputs(plan, local_rank, streams, worker);
+  ChildSetup setup{
+      argument_pointers.data(), environment_pointers.data(), input.get(), outputs.out_target,
+      outputs.err_target,       failure.theirs.get(),        ::getpid()};
   const std::vector<int> kept = descriptors_for(plan, worker);
   setup.kept = kept;
   cpu_set_t cores;
@@ -232,13 +210,8 @@ Worker start_worker(const LaunchPlan& plan, int local_rank, const Streams& strea
   }
   ::setpgid(worker.pid, worker.pid);  // also here, so that it holds whoever runs first
   worker.is_running = true;
-  failure.write = Descriptor();
-  if (out.read.get() >= 0) {
-    const std::string prefix = fmt::format("[rank {}] ", worker.rank);
-    worker.out = LineRelay(std::move(out.read), streams.out, prefix);
-    worker.err = LineRelay(std::move(err.read), streams.err, prefix);
-  }
-  require_started(failure.read, worker.pid, plan.command.front());
+  failure.theirs = Descriptor();
+  require_started(failure.ours, worker.pid, plan.command.front());
   return worker;
 }
 

@@ -305,6 +305,13 @@ Json load_model_config(const config::ModelConfig& config, bool alone) {
         "model_name_or_path: found nothing, expected a folder with a checkpoint; pass "
         "--model_name_or_path, or --config_name to train from scratch");
   }
+  if (!fs::exists(path)) {
+    const bool is_hidden = !config.model_name_or_path.empty() && hf::is_offline() &&
+                           hf::is_hub_name(config.model_name_or_path);
+    throw IoError("{}: found no such folder{}, expected a checkpoint; check the {}", path.string(),
+                  is_hidden ? ", and no model of that name in the Hub's cache" : "",
+                  is_hidden ? "name, or let it be downloaded (HF_HUB_OFFLINE is set)" : "path");
+  }
   if (fs::is_directory(path)) path /= "config.json";
   return read_json_file(path);
 }

@@ -247,8 +247,7 @@ RunResult train(const RunOrder& order, comm::Mesh& mesh, const Datasets& dataset
 }
 
 RunResult run(const config::RunConfig& config, const launch::RankEnvironment& environment,
-              const std::string& settings_text, const std::string& settings_hash,
-              const Output& output, bool writes_results) {
+              const SettingsText& settings, const Output& output, bool writes_results) {
   // Checked before the ranks meet: each says what is wrong, none that another one is gone.
   const comm::MeshShape shape =
       mesh_shape(config.shard, environment.world_size, environment.local_world_size);
@@ -259,7 +258,7 @@ RunResult run(const config::RunConfig& config, const launch::RankEnvironment& en
   const comm::RendezvousOptions meeting = rendezvous_options(config, environment, status);
   open_device(config, meeting.device);
   comm::Rendezvous rendezvous(meeting);
-  rendezvous.require_same("settings", settings_hash);
+  rendezvous.require_same("settings", settings.hash, settings.lines);
   comm::Mesh mesh = comm::make_mesh(rendezvous, shape);
 
   status.set_phase("preparing the data");
@@ -297,7 +296,7 @@ RunResult run(const config::RunConfig& config, const launch::RankEnvironment& en
     watch.emplace(config, mesh, environment.local_world_size, datasets, meeting.device);
   }
   return explaining_memory(watch, meeting.device, [&] {
-    return train({config, settings_text, output, writes_results, meeting.device}, mesh, datasets,
+    return train({config, settings.json, output, writes_results, meeting.device}, mesh, datasets,
                  *saving, watch, status);
   });
 }
@@ -305,15 +304,13 @@ RunResult run(const config::RunConfig& config, const launch::RankEnvironment& en
 }  // namespace
 
 RunResult run_sft(const config::RunConfig& config, const launch::RankEnvironment& environment,
-                  const std::string& settings_text, const std::string& settings_hash,
-                  const Output& output) {
-  return run(config, environment, settings_text, settings_hash, output, /*writes_results=*/true);
+                  const SettingsText& settings, const Output& output) {
+  return run(config, environment, settings, output, /*writes_results=*/true);
 }
 
 RunResult run_steps(const config::RunConfig& config, const launch::RankEnvironment& environment,
-                    const std::string& settings_text, const std::string& settings_hash,
-                    const Output& output) {
-  return run(config, environment, settings_text, settings_hash, output, /*writes_results=*/false);
+                    const SettingsText& settings, const Output& output) {
+  return run(config, environment, settings, output, /*writes_results=*/false);
 }
 
 }  // namespace strata::train

@@ -29,16 +29,19 @@ struct RunResult {
   bool is_stopped = false;  // on request from outside, before the end: saved, without a result
 };
 
+// The resolved settings as text.
+struct SettingsText {
+  std::string json;   // kept in checkpoints
+  std::string hash;   // of what must be equal on all ranks (I8)
+  std::string lines;  // the same for people, to name what is not equal; may be empty
+};
+
 // Collective over the ranks of `environment`. Checks everything it can before it allocates.
-// `settings_text`: the resolved settings as JSON, kept in checkpoints; `settings_hash`: what must
-// be equal on all ranks (I8).
 RunResult run_sft(const config::RunConfig& config, const launch::RankEnvironment& environment,
-                  const std::string& settings_text, const std::string& settings_hash,
-                  const Output& output);
+                  const SettingsText& settings, const Output& output);
 
 // The same without what stands at the end: no result is written, only metrics.jsonl.
 RunResult run_steps(const config::RunConfig& config, const launch::RankEnvironment& environment,
-                    const std::string& settings_text, const std::string& settings_hash,
-                    const Output& output);
+                    const SettingsText& settings, const Output& output);
 
 }  // namespace strata::train

@@ -122,15 +122,16 @@ TEST_F(SettingsFiles, OwnYamlErrorsNameFileAndLine) {
        "learning_rate?"},
       {"seed: 1\nseed: 2\n", ":2: found \"seed\" twice"},
       {"max_length: 1\nmax_seq_length: 2\n", ":2: found \"max_seq_length\" beside "},
-      {"\n\nseed: one\n", ":3: found \"one\", expected an integer of at least 0"},
-      {"seed: [1, 2]\n", ":1: found a list (1, 2), expected an integer of at least 0"},
-      {"seed: null\n", ":1: found null, expected an integer of at least 0"},
+      {"\n\nseed: one\n", ":3 (seed): found \"one\", expected an integer of at least 0"},
+      {"seed: [1, 2]\n", ":1 (seed): found a list (1, 2), expected an integer of at least 0"},
+      {"seed: null\n", ":1 (seed): found null, expected an integer of at least 0"},
       {"- 1\n", ":1: found no mapping, expected lines of \"key: value\""},
       {"seed: 1\n\tpacking: x: y\n", ":2:"},
       {"config: other.yaml\n", ":1: found the unknown key \"config\""},
       {"optim: lomo\n",
-       ":1: found \"lomo\", expected one of adamw_torch_fused, adamw_torch, adamw_bnb_8bit"},
-      {"packing: maybe\n", ":1: found \"maybe\", expected true or false"},
+       ":1 (optim): found \"lomo\", expected one of adamw_torch_fused, adamw_torch, "
+       "adamw_bnb_8bit"},
+      {"packing: maybe\n", ":1 (packing): found \"maybe\", expected true or false"},
   };
   for (const Row& row : table) {
     const std::string file = write("run.yaml", row.text);
@@ -278,15 +279,17 @@ TEST_F(SettingsFiles, AccelerateErrorsNameFileAndLine) {
        ":3: found the unknown key \"fsdp_offload_param\" in fsdp_config, expected a known setting; "
        "did you mean fsdp_offload_params?"},
       {"distributed_type: MEGATRON_LM\n",
-       ":1: found \"MEGATRON_LM\", expected one of NO, MULTI_CPU, MULTI_GPU, FSDP, DEEPSPEED; it "
+       ":1 (distributed_type): found \"MEGATRON_LM\", expected one of NO, MULTI_CPU, MULTI_GPU, "
+       "FSDP, DEEPSPEED; it "
        "is not supported in this version"},
       {"distributed_type: FSDP\nmixed_precision: fp8\n",
-       ":2: found \"fp8\", expected one of no, bf16, fp16; it is not supported in this version"},
+       ":2 (mixed_precision): found \"fp8\", expected one of no, bf16, fp16; it is not supported "
+       "in this version"},
       {"distributed_type: FSDP\nfsdp_config: 5\n", ":2: found no mapping"},
       {"distributed_type: FSDP\nlearning_rate: 5\n", ":2: found the unknown key \"learning_rate\""},
       {"distributed_type: FSDP\nfsdp_config:\n  fsdp_cpu_ram_efficient_loading: true\n"
        "  fsdp_sync_module_states: false\n",
-       ":4: found false beside fsdp_cpu_ram_efficient_loading true"},
+       ":4 (fsdp_sync_module_states): found false beside fsdp_cpu_ram_efficient_loading true"},
   };
   for (const Row& row : table) {
     const std::string file = write("fsdp.yaml", row.text);

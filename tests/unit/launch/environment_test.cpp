@@ -76,16 +76,74 @@ TEST(RankEnvironment, SlurmStep) {
   EXPECT_EQ(detect(variables).world_size, 1);
 }
 
-TEST(RankEnvironment, OpenMpi) {
-  Variables variables = {{"OMPI_COMM_WORLD_RANK", "1"},
-                         {"OMPI_COMM_WORLD_SIZE", "2"},
-                         {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
-                         {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}};
-  EXPECT_EQ(detect(variables).rank, 1);
-  EXPECT_EQ(detect(variables).world_size, 2);
-  variables["OMPI_COMM_WORLD_LOCAL_RANK"] = "0";
-  variables["OMPI_COMM_WORLD_LOCAL_SIZE"] = "1";
-  EXPECT_THAT(error_of(variables), HasSubstr("MASTER_ADDR: found nothing under mpirun"));
+// Rank 1 of 2 on one machine, and of 2 machines with a rank each.
+TEST(RankEnvironment, EveryKindOfMpi) {
+  struct Names {
+    const char *rank, *size, *local_rank, *local_size;
+  };
+  const Names kinds[] = {{"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
+                          "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"},
+                         {"MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_LOCAL_RANK",
+                          "MV2_COMM_WORLD_LOCAL_SIZE"},
+                         {"PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"}};
+  for (const Names& names : kinds) {
+    SCOPED_TRACE(names.rank);
+    Variables variables = {
+        {names.rank, "1"}, {names.size, "2"}, {names.local_rank, "1"}, {names.local_size, "2"}};
+    RankEnvironment found = detect(variables);
+    EXPECT_EQ(found.rank, 1);
+    EXPECT_EQ(found.world_size, 2);
+    EXPECT_EQ(found.local_rank, 1);
+    EXPECT_EQ(found.local_world_size, 2);
+    EXPECT_EQ(found.master_addr, "127.0.0.1");
+    variables[names.local_rank] = "0";
+    variables[names.local_size] = "1";
+    EXPECT_THAT(error_of(variables), HasSubstr("MASTER_ADDR: found nothing under mpirun"));
+    variables["MASTER_ADDR"] = "first";
+    EXPECT_EQ(detect(variables).master_addr, "first");
+    variables.erase(names.size);
+    EXPECT_EQ(
+        error_of(variables),
+        fmt::format("{}: found nothing beside {}, expected a whole number; set it, or unset {}",
+                    names.size, names.rank, names.rank));
+  }
+}
+
+// torchrun or this launcher under a batch system or mpirun: the inner one decides.
+TEST(RankEnvironment, TheInnermostLauncherDecides) {
+  EXPECT_EQ(detect({{"RANK", "1"},
+                    {"WORLD_SIZE", "2"},
+                    {"MASTER_ADDR", "a"},
+                    {"MASTER_PORT", "5"},
+                    {"SLURM_PROCID", "0"},
+                    {"SLURM_NTASKS", "1"},
+                    {"SLURM_LOCALID", "0"},
+                    {"SLURM_STEP_ID", "0"},
+                    {"PMI_RANK", "7"},
+                    {"PMI_SIZE", "8"}})
+                .rank,
+            1);
+  // srun --mpi=pmi2 sets both.
+  EXPECT_EQ(detect({{"SLURM_PROCID", "2"},
+                    {"SLURM_NTASKS", "4"},
+                    {"SLURM_LOCALID", "2"},
+                    {"SLURM_STEP_ID", "0"},
+                    {"SLURM_STEP_NODELIST", "n1"},
+                    {"PMI_RANK", "2"},
+                    {"PMI_SIZE", "4"}})
+                .master_addr,
+            "n1");
+}
+
+TEST(RankEnvironment, WrongSlurmVariablesAreErrors) {
+  const Variables step = {{"SLURM_PROCID", "1"}, {"SLURM_NTASKS", "2"}, {"SLURM_STEP_ID", "3"}};
+  EXPECT_THAT(error_of(step), HasSubstr("SLURM_LOCALID: found nothing beside SLURM_PROCID"));
+  Variables outside = step;
+  outside["SLURM_LOCALID"] = "1";
+  outside["SLURM_PROCID"] = "2";
+  EXPECT_THAT(error_of(outside), HasSubstr("rank: found 2, expected less than the world size (2)"));
+  outside["SLURM_PROCID"] = "x";
+  EXPECT_THAT(error_of(outside), HasSubstr("SLURM_PROCID: found \"x\", expected a whole number"));
 }
 
 TEST(RankEnvironment, InconsistentVariablesAreErrors) {

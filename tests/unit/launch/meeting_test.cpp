@@ -126,6 +126,28 @@ TEST_F(Machines, OneThatIsGoneIsNamedAndReplaced) {
   EXPECT_EQ(other.get(), 1) << "it is told how often the run was started";
 }
 
+TEST_F(Machines, AHostThatIsReplacedJoinsTheRunOfTheOthers) {
+  MeetingOptions of_guest = options(false);
+  Meeting guest(of_guest);
+  {
+    MeetingOptions first = options(true);
+    first.launch_time = "5.000";
+    Meeting host(first);
+    auto round = std::async(std::launch::async, [&] { return guest.begin_round(0); });
+    host.begin_round(0);
+    EXPECT_EQ(round.get().launch_time, "5.000");
+  }
+  EXPECT_THAT(await_news(guest).value_or(""), HasSubstr("machine 0 (127.0.0.1): found gone"));
+  MeetingOptions second = options(true);
+  second.launch_time = "77.000";
+  Meeting host(second);
+  auto round = std::async(std::launch::async, [&] { return guest.begin_round(1); });
+  const Round own = host.begin_round(0);
+  EXPECT_EQ(own.attempt, 1);
+  EXPECT_EQ(own.launch_time, "5.000");
+  EXPECT_EQ(round.get().attempt, 1);
+}
+
 TEST_F(Machines, ThatDoNotFitAreRefused) {
   Meeting host(options(true));
   auto guest = std::async(std::launch::async, [this] {
@@ -134,9 +156,95 @@ TEST_F(Machines, ThatDoNotFitAreRefused) {
     return error_of([&] { Meeting(wrong).begin_round(0); });
   });
   const std::string message = error_of([&] { host.begin_round(0); });
-  EXPECT_THAT(message,
-              HasSubstr("settings: found others on a machine (127.0.0.1) than on machine 0"));
+  EXPECT_EQ(message,
+            "launch: found \"8 ranks\" on a machine (127.0.0.1) but \"4 ranks\" on machine 0, "
+            "expected the same launch on all machines");
   EXPECT_EQ(guest.get(), message);
+}
+
+TEST_F(Machines, WithNumbersKeepThem) {
+  MeetingOptions of_host = options(true, 3), of_one = options(false, 3), of_two = options(false, 3);
+  of_host.machine_rank = 0;
+  of_host.launch_time = "17.5";
+  of_one.machine_rank = 1;
+  of_two.machine_rank = 2;
+  of_two.launch_time = "99.5";
+  Meeting host(of_host), one(of_one), two(of_two);
+  auto second = std::async(std::launch::async, [&] { return two.begin_round(0); });
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));  // it comes first
+  auto first = std::async(std::launch::async, [&] { return one.begin_round(0); });
+  EXPECT_EQ(host.begin_round(0).launch_time, "17.5");
+  EXPECT_EQ(first.get().machine_rank, 1);
+  const Round round = second.get();
+  EXPECT_EQ(round.machine_rank, 2);
+  EXPECT_EQ(round.launch_time, "17.5") << "one run has one time";
+}
+
+TEST_F(Machines, WithOneNumberTwiceAreRefused) {
+  MeetingOptions of_host = options(true, 3), of_guest = options(false, 3);
+  of_host.machine_rank = 0;
+  of_guest.machine_rank = 1;
+  Meeting host(of_host);
+  const auto join = [&] { return error_of([&] { Meeting(of_guest).begin_round(0); }); };
+  auto one = std::async(std::launch::async, join);
+  auto other = std::async(std::launch::async, join);
+  const std::string expected =
+      "machine_rank: found 1 on two machines, one that came before and a machine (127.0.0.1), "
+      "expected every number once";
+  EXPECT_EQ(error_of([&] { host.begin_round(0); }), expected);
+  host.tell_failure("over", /*is_final=*/true);
+  const std::string texts = one.get() + "|" + other.get();
+  EXPECT_THAT(texts, HasSubstr(expected));
+}
+
+TEST_F(Machines, ThatComeLateAndDoNotFitEndNoRun) {
+  Meeting host(options(true)), guest(options(false));
+  auto round = std::async(std::launch::async, [&] { guest.begin_round(0); });
+  host.begin_round(0);
+  round.get();
+  auto late = std::async(std::launch::async, [this] {
+    MeetingOptions wrong = options(false);
+    wrong.settings = "8 ranks";
+    return error_of([&] { Meeting(wrong).begin_round(0); });
+  });
+  while (late.wait_for(std::chrono::milliseconds(10)) != std::future_status::ready) {
+    EXPECT_FALSE(host.news());
+  }
+  EXPECT_THAT(late.get(), HasSubstr("launch: found \"8 ranks\""));
+}
+
+TEST_F(Machines, AreDoneWhenTheLastIs) {
+  Meeting host(options(true, 3)), one(options(false, 3)), two(options(false, 3));
+  auto first = std::async(std::launch::async, [&] { one.begin_round(0); });
+  auto second = std::async(std::launch::async, [&] { two.begin_round(0); });
+  host.begin_round(0);
+  first.get();
+  second.get();
+  const auto is_done = [](Meeting& meeting) {
+    for (int i = 0; i < 100 && !meeting.is_done(); ++i) {
+      EXPECT_FALSE(meeting.news());
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+    return meeting.is_done();
+  };
+  one.tell_end();
+  host.tell_end();
+  for (int i = 0; i < 20; ++i) {
+    host.news();
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+  EXPECT_FALSE(host.is_done()) << "the third trains";
+  two.tell_failure("rank 5: broken", /*is_final=*/false, 137);
+  EXPECT_EQ(await_news(host), "rank 5: broken");
+  EXPECT_EQ(host.failure_code(), 137);
+  EXPECT_EQ(await_news(one), "rank 5: broken") << "it had ended well, and starts again";
+  first = std::async(std::launch::async, [&] { one.begin_round(1); });
+  second = std::async(std::launch::async, [&] { two.begin_round(1); });
+  host.begin_round(1);
+  first.get();
+  second.get();
+  for (Meeting* meeting : {&one, &two, &host}) meeting->tell_end();
+  EXPECT_TRUE(is_done(host) && is_done(one) && is_done(two));
 }
 
 TEST_F(Machines, ThatDoNotComeEndTheWait) {

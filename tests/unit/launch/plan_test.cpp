@@ -78,6 +78,18 @@ TEST(LaunchPlan, DevicesAreCheckedAndHandedOn) {
   EXPECT_EQ(error_of({.num_processes = 3, .cpu = true, .gpu_ids = "0,1"}), "no error");
 }
 
+TEST(Tee, ReadsTorchrunsForms) {
+  EXPECT_EQ(parse_tee("", 2), (std::vector<int>{0, 0}));
+  EXPECT_EQ(parse_tee("3", 2), (std::vector<int>{3, 3}));
+  EXPECT_EQ(parse_tee("0:1,2:3", 3), (std::vector<int>{1, 0, 3}));
+  for (const char* wrong : {"4", "x", "0:", ":1", "1,2", "0:1;1:2", "0:9", "-1:1", "0:1,3"}) {
+    EXPECT_THAT(error_of({.num_processes = 2, .log_dir = "x", .tee = wrong}),
+                HasSubstr(fmt::format("tee: found \"{}\", expected 0 to 3", wrong)));
+  }
+  EXPECT_THAT(error_of({.num_processes = 2, .tee = "2:1"}),
+              HasSubstr("tee: found \"2:1\" with 2 ranks on this machine, expected"));
+}
+
 TEST(LaunchPlan, ARecipesPortIsKeptFromOthers) {
   const LaunchPlan plan = plan_of({});
   ASSERT_TRUE(plan.port);

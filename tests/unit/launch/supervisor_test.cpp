@@ -94,6 +94,64 @@ TEST_F(Supervision, LogFolderTakesTheOthersOutput) {
   EXPECT_THAT(text("err"), HasSubstr("[rank 1] why\n"));
 }
 
+TEST_F(Supervision, EveryRankHasALogFileAndRankZeroIsShownToo) {
+  LaunchPlan plan = shell("echo out $RANK; echo err $RANK >&2", 3);
+  plan.log_dir = folder_ / "logs";
+  plan.tee = {0, kTeeErrors, 0};
+  EXPECT_EQ(run(plan), 0);
+  EXPECT_EQ(text("out"), "out 0\n");
+  EXPECT_THAT(text("err"), ::testing::AnyOf("err 0\n[rank 1] err 1\n", "[rank 1] err 1\nerr 0\n"));
+  for (const char* rank : {"0", "1", "2"}) {
+    const std::string log = text(fmt::format("logs/rank_{}.log", rank).c_str());
+    EXPECT_THAT(log, HasSubstr(fmt::format("out {}\n", rank)));
+    EXPECT_THAT(log, HasSubstr(fmt::format("err {}\n", rank)));
+  }
+}
+
+TEST_F(Supervision, WhatIsShownIsNotRepeatedFromTheLog) {
+  LaunchPlan plan = shell("[ $RANK != 0 ] || { echo why >&2; exit 4; }; sleep 60", 2);
+  plan.log_dir = folder_ / "logs";
+  EXPECT_EQ(run(plan), 4);
+  EXPECT_EQ(text("err"), "why\nerror: rank 0: ended with exit code 4; stopping the other ranks\n");
+}
+
+TEST_F(Supervision, AReaderWhoSleepsHoldsUpNoFailure) {
+  // Nobody reads the launcher's output: rank 1 fills it and more, then fails.
+  int ends[2];
+  ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
+  LaunchPlan plan = shell(
+      "[ $RANK = 1 ] || { head -c 1000000 /dev/zero; sleep 60; }; sleep 0.3; echo why >&2; exit 6",
+      3);
+  plan.log_dir = folder_ / "logs";
+  plan.tee = {0, 0, kTeeOutput};
+  const auto start = Clock::now();
+  std::thread reader([&] {
+    std::this_thread::sleep_for(std::chrono::seconds(2));
+    char buffer[65536];
+    while (::read(ends[0], buffer, sizeof(buffer)) > 0) {
+    }
+  });
+  EXPECT_EQ(run_workers(plan, {.streams = {ends[1], err_},
+                               .patience = std::chrono::milliseconds(100),
+                               .grace = std::chrono::milliseconds(300)})
+                .exit_code,
+            6);
+  EXPECT_LT(Clock::now() - start, std::chrono::seconds(5));
+  ::close(ends[1]);
+  reader.join();
+  ::close(ends[0]);
+  EXPECT_THAT(text("err"), HasSubstr("error: rank 1: ended with exit code 6"));
+}
+
+TEST(ShownText, IsWhatALineSaysInTheEnd) {
+  EXPECT_EQ(shown_text("plain"), "plain");
+  EXPECT_EQ(shown_text("windows\r"), "windows");
+  EXPECT_EQ(shown_text("bar 1/2\r\x1b[Kbar 2/2"), "bar 2/2");
+  EXPECT_EQ(shown_text("\x1b[1;32mgreen\x1b[0m text"), "green text");
+  EXPECT_EQ(shown_text("\x1b["), "");
+  EXPECT_EQ(shown_text(""), "");
+}
+
 TEST_F(Supervision, AFailingRankEndsAllAndSpeaksFirst) {
   const auto start = Clock::now();
   EXPECT_EQ(
