@@ -20,6 +20,9 @@ class Inputs:
         "tied": tiny_llama.TIED,
         "wide": tiny_llama.WIDE,
         "odd": dict(tiny_llama.ODD, vocab_size=tiny_llama.ODD_VOCABULARY),
+        "llama2": dict(tiny_llama.PLAIN, llama2=330),
+        "llama2-tied": dict(tiny_llama.TIED, llama2=330),
+        "llama2-wide": dict(tiny_llama.WIDE, llama2=32000),
     }
 
     def __init__(self, folder):

@@ -38,7 +38,8 @@ struct LoadDatasetsOptions {
   bool inspects_roles = false;  // fill Datasets::roles, which reads all rows
 };
 
-// `vocab_size`: rows of the embedding; ids beyond it are an error. With dataset_cache, processes
+// `vocab_size`: rows of the base's embedding; ids beyond what they grow to (vocabulary.h) are an
+// error. With dataset_cache, processes
 // that need the same rows at the same time let one of them prepare (token_cache.h).
 Datasets load_datasets(const config::RunConfig& config, int64_t vocab_size,
                        const LoadDatasetsOptions& options = {});

@@ -1,6 +1,6 @@
 #include "strata/train/results.h"
 
-#include <set>
+#include <algorithm>
 
 #include "strata/base/byte_size.h"
 #include "strata/base/error.h"
@@ -9,6 +9,7 @@
 #include "strata/comm/agreement.h"
 #include "strata/hf/hub_download.h"
 #include "strata/report/html_report.h"
+#include "strata/text/changed_files.h"
 
 namespace strata::train {
 namespace {
@@ -16,8 +17,27 @@ namespace {
 namespace fs = std::filesystem;
 
 // config.json of the result: the base's, with what training changed.
-std::string exported_model_config(const Trainee& trainee) {
+// The ids at which generation begins and stops are the tokenizer's, as Trainer aligns them: an end
+// that a list names already stays beside the new one.
+void align_special_tokens(const text::Tokenizer& tokenizer, bool is_generation, Json& config) {
+  if (const auto eos = tokenizer.eos_id()) {
+    const Json old = config.contains("eos_token_id") ? config["eos_token_id"] : Json();
+    Json ids = Json::array({*eos});
+    for (const Json& id : old.is_array() ? old : Json::array({old})) {
+      if (id.is_number_integer() && id != Json(*eos)) ids.push_back(id);
+    }
+    const bool is_known = old.is_array()
+                              ? std::find(old.begin(), old.end(), Json(*eos)) != old.end()
+                              : old == Json(*eos);
+    if (!is_known) config["eos_token_id"] = old.is_array() || is_generation ? ids : Json(*eos);
+  }
+  if (const auto bos = tokenizer.bos_id()) config["bos_token_id"] = *bos;
+  if (const auto pad = tokenizer.pad_id()) config["pad_token_id"] = *pad;
+}
+
+std::string exported_model_config(const Trainee& trainee, const text::Tokenizer& tokenizer) {
   Json config = trainee.model_config;
+  align_special_tokens(tokenizer, /*is_generation=*/false, config);
   config.erase("torch_dtype");
   config["dtype"] = "float32";  // masters
   if (!config.contains("architectures")) {
@@ -40,20 +60,16 @@ void copy_file_atomically(const fs::path& from, const fs::path& folder) {
 
 void copy_tokenizer(const config::RunConfig& config, const Datasets& datasets,
                     const fs::path& folder) {
+  const bool has_other_template =
+      !config.data.chat_template_path.empty() || config.data.chat_template_format != "none";
+  const auto changed = text::changed_files(*datasets.tokenizer,
+                                           has_other_template ? datasets.chat_template_source : "");
   for (const fs::path& file : datasets.tokenizer->files()) {
     // A tokenizer may read its model's config.json; the result has one of its own.
-    if (file.filename() != "config.json") copy_file_atomically(file, folder);
+    if (file.filename() == "config.json" || changed.contains(file.filename().string())) continue;
+    copy_file_atomically(file, folder);
   }
-  // The token that the model learnt to stop with must be the one that generation stops at.
-  const fs::path settings = folder / "tokenizer_config.json";
-  if (!config.data.eos_token.empty() && fs::exists(settings)) {
-    Json tokenizer = read_json_file(settings);
-    tokenizer["eos_token"] = config.data.eos_token;
-    write_file_atomically(settings, dump_python(tokenizer) + "\n");
-  }
-  if (!config.data.chat_template_path.empty()) {
-    write_file_atomically(folder / "chat_template.jinja", datasets.chat_template_source);
-  }
+  for (const auto& [name, text] : changed) write_file_atomically(folder / name, text);
 }
 
 std::vector<std::pair<std::string, std::string>> shown_settings(const config::RunConfig& config,
@@ -111,12 +127,20 @@ void write_results(const config::RunConfig& config, Trainee& trainee, const Data
   comm::all_or_nothing(world, "saving the results", [&] {
     if (world.rank() != 0) return;
     if (!trainee.adapter) {
-      write_file_atomically(folder / "config.json", exported_model_config(trainee));
+      write_file_atomically(folder / "config.json",
+                            exported_model_config(trainee, *datasets.tokenizer));
       const fs::path generation =
           hf::locate_model(config.model.model_name_or_path, config.model.cache_dir) /
           "generation_config.json";
       if (!config.model.model_name_or_path.empty() && fs::exists(generation)) {
-        copy_file_atomically(generation, folder);
+        Json settings = read_json_file(generation);
+        const Json old = settings;
+        align_special_tokens(*datasets.tokenizer, /*is_generation=*/true, settings);
+        if (settings == old) {
+          copy_file_atomically(generation, folder);
+        } else {
+          write_file_atomically(folder / generation.filename(), dump_python(settings) + "\n");
+        }
       }
     }
     copy_tokenizer(config, datasets, folder);
