@@ -54,16 +54,36 @@ def save_tokenizer(folder):
     return len(tokenizer)
 
 
-def save_model(folder, seed=0, vocab_size=None, family="llama", **settings):
-    """Checkpoint folder with tokenizer; weights large enough that losses move within few steps."""
+def save_llama2_tokenizer(folder, size=330):
+    """A tokenizer with the shape of Llama 2's: <unk>, <s>, </s>, bytes, pieces with word marks."""
+    from transformers import LlamaTokenizer
+
+    names = ["<unk>", "<s>", "</s>"] + [f"<0x{byte:02X}>" for byte in range(256)] + ["\u2581"]
+    letters = sorted(set("".join(WORDS)) | set("abcdefghijklmnopqrstuvwxyz"))
+    merges = [("\u2581", letter) for letter in "tcsamwrid"]
+    names += letters + [left + right for left, right in merges]
+    vocabulary = {name: i for i, name in enumerate(names)}
+    assert len(vocabulary) <= size
+    for i in range(len(vocabulary), size):
+        vocabulary[f"\u2581filler{i}"] = i
+    LlamaTokenizer(vocab=vocabulary, merges=merges).save_pretrained(folder)
+    return size
+
+
+def save_model(folder, seed=0, vocab_size=None, family="llama", llama2=None, **settings):
+    """Checkpoint folder with tokenizer; weights large enough that losses move within few steps.
+
+    `llama2`: the size of a vocabulary like Llama 2's, which knows no chat format.
+    """
     import torch
     from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
-    size = save_tokenizer(folder)
+    size = save_llama2_tokenizer(folder, llama2) if llama2 else save_tokenizer(folder)
+    ids = ({"bos_token_id": 1, "eos_token_id": 2} if llama2 else
+           {"bos_token_id": None, "eos_token_id": 2, "pad_token_id": 0})
     torch.manual_seed(seed)
     model = AutoModelForCausalLM.from_config(CONFIG_MAPPING[family](
-        vocab_size=vocab_size or size, max_position_embeddings=128, bos_token_id=None,
-        eos_token_id=2, pad_token_id=0, **settings))
+        vocab_size=vocab_size or size, max_position_embeddings=128, **ids, **settings))
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if "norm" in name:

@@ -38,6 +38,8 @@ def parse_options():
     parser.add_argument("--output", required=True)
     parser.add_argument("--lora", action="store_true")
     parser.add_argument("--nf4", action="store_true", help="the base in 4 bits, double quantisation")
+    parser.add_argument("--unfused", action="store_true",
+                        help="without bitsandbytes' own CPU product, which rounds the codes' values; see the README")
     parser.add_argument("--checkpointing", action="store_true")
     parser.add_argument("--steps", type=int, default=6)
     parser.add_argument("--rows", type=int, default=4)
@@ -45,8 +47,21 @@ def parse_options():
     return parser.parse_args()
 
 
+def decode_before_products():
+    """Every product of a 4-bit layer as the one with gradients: the decoded matrix, in its own type."""
+    import bitsandbytes.autograd._functions as functions
+    import bitsandbytes as bnb
+
+    def product(a, codes, quant_state, out=None, bias=None):
+        return functions.MatMul4Bit.apply(a, codes.view(-1, 1), out, bias, quant_state)
+
+    functions.matmul_4bit = bnb.matmul_4bit = product
+
+
 def main():
     options = parse_options()
+    if options.unfused:
+        decode_before_products()
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     files = {split: f"{options.inputs}/data/{split}.jsonl" for split in ("train", "test")}
     config = SFTConfig(

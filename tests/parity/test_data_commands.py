@@ -177,7 +177,7 @@ def test_tokenize_refuses(flags, stdin, message, folder):
 # Published renderings of these formats for one conversation, written down from their documentation.
 BUILTIN = {
     "chatml": "<|im_start|>system\nS<|im_end|>\n<|im_start|>user\nU<|im_end|>\n<|im_start|>assistant\nA<|im_end|>\n",
-    "zephyr": "<|system|>\nS<|im_end|>\n<|user|>\nU<|im_end|>\n<|assistant|>\nA<|im_end|>\n",
+    "zephyr": "<|system|>\nS</s>\n<|user|>\nU</s>\n<|assistant|>\nA</s>\n",
     "llama-2": "[INST] <<SYS>>\nS\n<</SYS>>\n\nU [/INST] A <|im_end|>",
     "alpaca": "S\n\n### Instruction:\nU\n\n### Response:\nA<|im_end|>\n\n",
     "vicuna": "S USER: U ASSISTANT: A<|im_end|>",

@@ -47,6 +47,28 @@ CASES = {
                    dict(target_modules=["o_proj", "down_proj"], bias="lora_only")),
     "branch_bias": (dict(attention_bias=True),
                     dict(target_modules=["q_proj", "o_proj", "lm_head"], lora_bias=True)),
+    "embedding": ({}, dict(target_modules=["embed_tokens", "q_proj"], r=3, lora_alpha=9)),
+    "embedding_alone": ({}, dict(target_modules=["embed_tokens"], r=4, use_rslora=True)),
+    "embedding_tied": (dict(tie_word_embeddings=True),
+                       dict(target_modules=["embed_tokens", "v_proj"], r=2)),
+    "embedding_and_head": ({}, dict(target_modules=["embed_tokens", "lm_head"], r=2,
+                                    rank_pattern={"embed_tokens": 5})),
+    "embedding_plain_init": ({}, dict(target_modules=["embed_tokens"], init_lora_weights=False)),
+    "embedding_gaussian": ({}, dict(target_modules=["embed_tokens", "o_proj"],
+                                    init_lora_weights="gaussian")),
+    "tokens": ({}, dict(target_modules=["q_proj"], trainable_token_indices=[3, 17, 1, 90])),
+    "tokens_tied": (dict(tie_word_embeddings=True),
+                    dict(target_modules=["q_proj"], trainable_token_indices=[5, 2, 40])),
+    "tokens_named": ({}, dict(target_modules=["up_proj"],
+                              trainable_token_indices={"embed_tokens": [9, 4]})),
+    "tokens_and_head": ({}, dict(target_modules=["q_proj"], modules_to_save=["lm_head"],
+                                 trainable_token_indices=[7, 8])),
+    "saved_as_one": (dict(tie_word_embeddings=True),
+                     dict(target_modules=["q_proj"], modules_to_save=["embed_tokens"],
+                          ensure_weight_tying=True)),
+    "saved_head_as_one": (dict(tie_word_embeddings=True),
+                          dict(target_modules=["q_proj"], modules_to_save=["lm_head"],
+                               ensure_weight_tying=True)),
     "gaussian": ({}, dict(target_modules=["q_proj", "v_proj"], init_lora_weights="gaussian")),
     "plain_init": ({}, dict(target_modules=["q_proj"], init_lora_weights=False)),
     "orthogonal": ({}, dict(target_modules=["q_proj", "down_proj"], r=6,
@@ -108,7 +130,7 @@ def randomise(model, scale):
 
 
 def is_branch(name):
-    return ".lora_" in name or name.endswith(".ia3_l")
+    return ".lora_" in name or name.endswith((".ia3_l", ".trainable_tokens_delta"))
 
 
 def probe_name(name):
@@ -189,7 +211,15 @@ def test_initial_values_of_a_bfloat16_base(tmp_path):
 
 @pytest.mark.parametrize("lora,message", [
     (dict(target_modules=["query"]), "found no module matching [query], expected some of down_proj"),
-    (dict(target_modules=["mlp"]), "expected linear layers only"),
+    (dict(target_modules=["mlp"]), "expected linear layers and, with LoRA, the embedding"),
+    (dict(target_modules=["embed_tokens"], use_dora=True), "use_dora: found the embedding"),
+    (dict(target_modules=["embed_tokens"], lora_bias=True), "lora_bias: found the embedding"),
+    (dict(target_modules=["embed_tokens"], init_lora_weights="pissa"), "found pissa and the embedding"),
+    (dict(target_modules=["embed_tokens"], r=40), "lora_r: found 40 for \"model.embed_tokens\""),
+    (dict(trainable_token_indices=[3, 3]), "trainable_token_indices: found 3 twice"),
+    (dict(trainable_token_indices=[5000]), "trainable_token_indices: found 5000"),
+    (dict(trainable_token_indices={"wte": [1]}), "trainable_token_indices: found the module"),
+    (dict(trainable_token_indices=[1], modules_to_save=["embed_tokens"]), "among modules_to_save too"),
     (dict(target_modules="(q_proj"), "expected a regular expression"),
     (dict(modules_to_save=["classifier"]), "ends with \"classifier\""),
     (dict(r=0), "lora_r: found 0"),

@@ -86,3 +86,70 @@ def test_state_has_the_form_of_bitsandbytes(inputs, tmp_path):
             exact = states["adamw_torch"][f"{moment}/{weight}"].flatten()
             bound = absmax.repeat_interleave(256)[: exact.numel()] * 0.008
             assert ((decoded - exact).abs() <= bound).all(), (weight, moment)
+
+
+def named_state(folder):
+    """Tensors of a checkpoint by kind and weight, without the weights themselves."""
+    from safetensors.torch import load_file
+
+    found = {}
+    for file in sorted(folder.glob("rank-*.safetensors")):
+        for name, value in load_file(file).items():
+            if not name.startswith("parameter/"):
+                found[name] = value.flatten()
+    return found
+
+
+@pytest.mark.parametrize("optim", ["adamw_8bit", "lion_8bit"])
+def test_state_goes_through_bitsandbytes(inputs, tmp_path, optim):
+    """Converted, loaded by bitsandbytes' optimizer, saved by it and converted back: the same bits."""
+    import subprocess
+
+    from bitsandbytes.optim import AdamW8bit, Lion8bit
+    from running import PROGRAM, environment
+
+    def convert(*words):
+        done = subprocess.run([PROGRAM, "convert", *map(str, words)], capture_output=True,
+                              text=True, env=environment(), timeout=60)
+        assert done.returncode == 0, done.stderr
+
+    run = run_strata(flags_of(inputs, tmp_path / "run", optim, max_steps=3,
+                              save_strategy="steps", save_steps=3))
+    convert(run.folder / "checkpoint-3", tmp_path / "bin", "--to", "bin")
+    weights = torch.load(tmp_path / "bin" / "pytorch_model_fsdp.bin", weights_only=True)
+    saved = torch.load(tmp_path / "bin" / "optimizer.bin", weights_only=True)
+    names = [name for group in saved["param_groups"] for name in group["params"]]
+    assert set(names) == saved["state"].keys()
+
+    kind = AdamW8bit if optim == "adamw_8bit" else Lion8bit
+    parameters = {name: torch.nn.Parameter(weights[name]) for name in names}
+    optimizer = kind([{"params": [parameters[name] for name in group["params"]]}
+                      for group in saved["param_groups"]])
+    ids = {name: i for i, name in enumerate(names)}
+    own = optimizer.state_dict()["param_groups"]
+    optimizer.load_state_dict({"state": {ids[name]: state for name, state in saved["state"].items()},
+                               "param_groups": own})
+    for parameter in parameters.values():
+        state = optimizer.state[parameter]
+        assert state["step"] == 3
+        if state["state1"].dtype == torch.uint8:
+            assert state["qmap1"].numel() == state["qmap1"].unique().numel() == 256
+            assert state["state1"].shape == parameter.shape
+
+    again = optimizer.state_dict()
+    (tmp_path / "again").mkdir()
+    torch.save(weights, tmp_path / "again" / "pytorch_model_fsdp.bin")
+    torch.save({"state": {name: again["state"][ids[name]] for name in names},
+                "param_groups": saved["param_groups"]}, tmp_path / "again" / "optimizer.bin")
+    convert(tmp_path / "again", tmp_path / "back", "--to", "strata")
+    before, after = named_state(run.folder / "checkpoint-3"), named_state(
+        tmp_path / "back" / "checkpoint-3")
+    assert before.keys() == after.keys()
+    assert any(value.dtype == torch.uint8 for value in before.values())
+    assert all(torch.equal(before[name], after[name]) for name in before)
+
+    # And it can go on from there.
+    for parameter in parameters.values():
+        parameter.grad = torch.full_like(parameter, 1e-3)
+    optimizer.step()
+    assert all(optimizer.state[p]["step"] == 4 for p in parameters.values())

@@ -9,8 +9,11 @@
 #include "strata/adapters/lora_init.h"
 #include "strata/adapters/module_match.h"
 #include "strata/adapters/target_layers.h"
+#include "strata/adapters/token_embedding.h"
 #include "strata/base/error.h"
 #include "strata/hf/adapter_files.h"
+#include "strata/models/footprint.h"
+#include "strata/models/vocabulary.h"
 
 namespace strata::adapters {
 namespace {
@@ -137,6 +140,12 @@ std::unique_ptr<LoraAdapter> attach_lora(models::Model& model, const LoraOptions
   adapter->layers_ = targets.layers;
   adapter->saved_target_modules_ =
       targets.list.empty() ? std::vector<std::string>{*options.target_pattern} : targets.list;
+  if (targets.embedding != nullptr) {
+    attach_branch(*targets.embedding, options);
+    adapter->embedding_ = targets.embedding;
+    nn::EmbeddingBranch& branch = *targets.embedding->low_rank();
+    adapter->tensors_ = {{branch.a.name(), &branch.a}, {branch.b.name(), &branch.b}};
+  }
   for (size_t i = 0; i < targets.layers.size(); ++i) {
     nn::Linear& layer = *targets.layers[i];
     std::vector<nn::Parameter*> parameters;
@@ -157,10 +166,62 @@ std::unique_ptr<LoraAdapter> attach_lora(models::Model& model, const LoraOptions
       adapter->tensors_.push_back(std::move(tensor));
     }
   }
+  const bool was_tied = is_tied(model);
   for (const std::string& name : saved) {
+    if (stays_tied(options, model, name)) {
+      adapter->train_as_one(model);
+      continue;
+    }
     adapter->tensors_.push_back({hf::kAdapterKeyPrefix + name, &model.trainable_copy(name)});
   }
+  if (!options.trainable_tokens.empty()) {
+    attach_token_rows(model, options);
+    adapter->embedding_of_tokens_ = find_embedding(model);
+    nn::Parameter& rows = adapter->embedding_of_tokens_->token_rows()->rows();
+    adapter->tensors_.push_back({rows.name(), &rows});
+  }
+  const bool targets_head =
+      std::any_of(targets.layers.begin(), targets.layers.end(),
+                  [](const nn::Linear* layer) { return layer->path() == "lm_head"; });
+  adapter->notes_ =
+      notes_on_ties(options, targets.embedding != nullptr || targets_head, saved, was_tied);
   return adapter;
+}
+
+void LoraAdapter::train_as_one(models::Model& model) {
+  for (const models::VocabularyWeight& weight : models::vocabulary_weights(model)) {
+    if (!weight.parameter->requires_grad()) model.add_tied_copy(weight.parameter->numel());
+    weight.parameter->set_requires_grad(true);
+    add_once({hf::kAdapterKeyPrefix + weight.name, weight.parameter});
+  }
+}
+
+void LoraAdapter::add_once(AdapterTensor tensor) {
+  const bool is_there = std::any_of(tensors_.begin(), tensors_.end(),
+                                    [&](const auto& other) { return other.name == tensor.name; });
+  if (!is_there) tensors_.push_back(std::move(tensor));
+}
+
+void LoraAdapter::store_vocabulary(models::Model& model,
+                                   const std::function<bool(const std::string&)>& is_wanted) {
+  for (const models::VocabularyWeight& weight : models::vocabulary_weights(model)) {
+    const size_t dot = weight.name.rfind('.');
+    const std::string path = weight.name.substr(0, dot);
+    const std::string module = hf::kAdapterKeyPrefix + path;
+    const auto is_layer = [&](const nn::Linear* layer) { return layer->path() == path; };
+    const bool is_wrapped = std::any_of(layers_.begin(), layers_.end(), is_layer) ||
+                            (embedding_ != nullptr && embedding_->path() == path);
+    const bool has_rows =
+        embedding_of_tokens_ != nullptr && weight.parameter == &embedding_of_tokens_->weight();
+    const char* wrapper = is_wrapped ? ".base_layer" : has_rows ? ".token_adapter.base_layer" : "";
+    const std::string name = module + wrapper + weight.name.substr(dot);
+    if (is_wanted(name)) add_once({name, weight.parameter});
+    // A tied output layer takes the same rows, and PEFT then saves them under its name too.
+    const std::string rows = module + ".token_adapter.trainable_tokens_delta";
+    if (has_rows && is_wanted(rows)) {
+      add_once({rows, &embedding_of_tokens_->token_rows()->rows()});
+    }
+  }
 }
 
 void LoraAdapter::check_tensors(
@@ -184,11 +245,19 @@ void LoraAdapter::check_tensors(
     }
     shapes.erase(entry);
   }
-  // PEFT adds the base's weight of a targeted output layer to the file.
-  for (const nn::Linear* layer : layers_) {
-    const std::string base = hf::kAdapterKeyPrefix + layer->path() + ".base_layer.";
+  // PEFT adds the base's weight of a targeted embedding or output layer to the file.
+  std::vector<std::string> targeted;
+  for (const nn::Linear* layer : layers_) targeted.push_back(layer->path());
+  if (embedding_ != nullptr) targeted.push_back(embedding_->path());
+  for (const std::string& path : targeted) {
+    const std::string base = hf::kAdapterKeyPrefix + path + ".base_layer.";
     std::erase_if(shapes, [&](const auto& found) { return found.first.starts_with(base); });
   }
+  // And both copies of a module that is trained whole, when the vocabulary has grown.
+  std::erase_if(shapes, [](const auto& found) {
+    return found.first.find(".original_module.") != std::string::npos ||
+           found.first.find(".modules_to_save.") != std::string::npos;
+  });
   if (shapes.empty()) return;
   throw FormatError(
       "{}: found tensor \"{}\" that adapter_config.json does not imply, expected {} "
@@ -197,9 +266,9 @@ void LoraAdapter::check_tensors(
 }
 
 std::string trainable_parameters_line(models::Model& model) {
-  int64_t trainable = 0, all = model.num_replaced_elements();
+  int64_t trainable = 0, all = model.num_copied_elements();
   for (const nn::Parameter* parameter : model.parameters()) {
-    all += parameter->numel();
+    all += models::counted_elements(*parameter);
     if (parameter->requires_grad()) trainable += parameter->numel();
   }
   return fmt::format("trainable params: {} || all params: {} || trainable%: {:.4f}",

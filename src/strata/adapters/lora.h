@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -13,6 +14,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "strata/models/model.h"
+#include "strata/nn/embedding.h"
 #include "strata/nn/linear.h"
 
 namespace strata::adapters {
@@ -49,6 +51,11 @@ struct LoraOptions {
   // Modules trained whole beside the branches; the base keeps its own copy (PEFT's
   // ModulesToSaveWrapper), so a tied output layer is untied by naming it here.
   std::vector<std::string> modules_to_save;
+  // Rows of the embedding that train alone, and the end of its path.
+  std::vector<int64_t> trainable_tokens = {};
+  std::string token_module = "embed_tokens";
+  // A tied embedding or output layer that is saved whole stays tied.
+  bool ensure_weight_tying = false;
   bool use_rslora = false;
   bool use_dora = false;      // branches with a magnitude, nn/dora.h
   bool lora_bias = false;     // B gets a bias
@@ -68,11 +75,21 @@ class LoraAdapter {
   const LoraOptions& options() const { return options_; }
   // The layers with a branch, in module order.
   const std::vector<nn::Linear*>& layers() const { return layers_; }
+  // The token embedding where it has a branch, and where it has rows of its own; else null.
+  nn::Embedding* embedding() const { return embedding_; }
+  nn::Embedding* embedding_of_tokens() const { return embedding_of_tokens_; }
+  // What the settings make of the model that its user may not expect, a sentence each.
+  const std::vector<std::string>& notes() const { return notes_; }
   // All weights that the adapter file holds: branches in module order, then modules_to_save.
   const std::vector<AdapterTensor>& tensors() const { return tensors_; }
   // What adapter_config.json's target_modules holds: the list as given, the expression, or, from 20
   // names on, PEFT's minimal suffixes.
   const std::vector<std::string>& saved_target_modules() const { return saved_target_modules_; }
+
+  // Makes embedding and output layer of the model tensors of the adapter, as PEFT saves them with
+  // it when the vocabulary has grown: those whose name in the file `is_wanted`.
+  void store_vocabulary(models::Model& model,
+                        const std::function<bool(const std::string&)>& is_wanted);
 
   // Throws FormatError unless `found` (names and shapes of an adapter file) is exactly tensors().
   void check_tensors(const std::vector<std::pair<std::string, std::vector<int64_t>>>& found,
@@ -80,8 +97,14 @@ class LoraAdapter {
 
  private:
   friend std::unique_ptr<LoraAdapter> attach_lora(models::Model& model, const LoraOptions& options);
+  // A tied weight of modules_to_save under both its names.
+  void train_as_one(models::Model& model);
+  void add_once(AdapterTensor tensor);
   LoraOptions options_;
   std::vector<nn::Linear*> layers_;
+  nn::Embedding* embedding_ = nullptr;
+  nn::Embedding* embedding_of_tokens_ = nullptr;
+  std::vector<std::string> notes_;
   std::vector<AdapterTensor> tensors_;
   std::vector<std::string> saved_target_modules_;
 };

@@ -6,6 +6,7 @@
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
 
+#include "strata/adapters/token_embedding.h"
 #include "strata/base/error.h"
 #include "strata/nn/dora.h"
 
@@ -115,8 +116,16 @@ struct Start {
   at::Tensor random;  // of pissa_niter_N
 };
 
-std::vector<Start> draw_starts(const LoraAdapter& adapter, uint64_t seed) {
-  const at::Generator generator = at::make_generator<at::CPUGeneratorImpl>(seed);
+// The embedding's branch, which stands before all layers.
+void start_embedding(nn::Embedding& embedding, const std::string& init,
+                     const at::Generator& generator, const Place& place) {
+  const EmbeddingStart start = draw_start(embedding, init, generator);
+  const at::ScalarType type = embedding.weight().storage_type();
+  place(embedding.low_rank()->a, start.a.to(type).to(at::kFloat));
+  place(embedding.low_rank()->b, start.b.to(type).to(at::kFloat));
+}
+
+std::vector<Start> draw_starts(const LoraAdapter& adapter, const at::Generator& generator) {
   std::vector<Start> starts;
   for (nn::Linear* layer : adapter.layers()) {
     Start start{layer, draw_values(*layer, adapter.options().init, generator), {}};
@@ -180,7 +189,11 @@ void initialize(const LoraAdapter& adapter, uint64_t seed, const Place& place) {
     }
     return;
   }
-  for (const Start& start : draw_starts(adapter, seed)) {
+  const at::Generator generator = at::make_generator<at::CPUGeneratorImpl>(seed);
+  if (adapter.embedding() != nullptr) {
+    start_embedding(*adapter.embedding(), adapter.options().init, generator, place);
+  }
+  for (const Start& start : draw_starts(adapter, generator)) {
     nn::LowRankBranch& branch = *start.layer->low_rank();
     at::Tensor a = start.drawn.a, b = start.drawn.b;
     // PEFT moves the branch to the base's type before it makes it fp32 again.
@@ -199,7 +212,7 @@ void initialize_from_base(const LoraAdapter& adapter, uint64_t seed, const Place
                           const BaseAccess& base, bool only_base) {
   const LoraOptions& options = adapter.options();
   require_plain_base(adapter);
-  std::vector<Start> starts = draw_starts(adapter, seed);
+  std::vector<Start> starts = draw_starts(adapter, at::make_generator<at::CPUGeneratorImpl>(seed));
   const auto ranks = static_cast<size_t>(base.num_ranks);
   for (size_t round = 0; round < starts.size(); round += ranks) {
     const size_t end = std::min(starts.size(), round + ranks);

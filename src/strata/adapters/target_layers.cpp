@@ -11,6 +11,7 @@
 #include <fmt/ranges.h>
 
 #include "strata/adapters/module_match.h"
+#include "strata/adapters/token_embedding.h"
 #include "strata/base/error.h"
 #include "strata/hf/adapter_files.h"
 #include "strata/nn/linear.h"
@@ -140,13 +141,16 @@ std::string described_target(const LoraOptions& options, const std::vector<std::
 std::vector<std::string> targeted_linears(const LoraOptions& options,
                                           const std::vector<std::string>& targets,
                                           const std::vector<std::string>& all_paths,
-                                          const std::map<std::string, nn::Linear*>& linears) {
+                                          const std::map<std::string, nn::Linear*>& linears,
+                                          const nn::Embedding* embedding) {
   std::vector<std::string> matched = matching_paths(options, targets, all_paths);
   for (const std::string& path : matched) {
     if (linears.contains(path)) continue;
+    const bool is_embedding = embedding != nullptr && path == embedding->path();
+    if (is_embedding && options.method == Method::kLora) continue;
     throw ConfigError(
-        "target_modules: found {} matching \"{}\", expected linear layers only; name "
-        "the layers inside it or use \"all-linear\"",
+        "target_modules: found {} matching \"{}\", expected linear layers and, with LoRA, the "
+        "embedding; name the layers inside it or use \"all-linear\"",
         described_target(options, targets), path);
   }
   if (matched.empty()) {
@@ -177,11 +181,14 @@ TargetLayers find_targets(const LoraOptions& options, models::Model& model) {
   const auto all_paths = all_module_paths(model);
   TargetLayers found;
   found.list = target_list(options, model, linear_paths, all_paths);
-  const auto matched = targeted_linears(options, found.list, all_paths, linears);
+  nn::Embedding* embedding = find_embedding(model);
+  const auto matched = targeted_linears(options, found.list, all_paths, linears, embedding);
+  const auto is_matched = [&](const std::string& path) {
+    return std::find(matched.begin(), matched.end(), path) != matched.end();
+  };
+  if (embedding != nullptr && is_matched(embedding->path())) found.embedding = embedding;
   for (const std::string& path : linear_paths) {
-    if (std::find(matched.begin(), matched.end(), path) != matched.end()) {
-      found.layers.push_back(linears.at(path));
-    }
+    if (is_matched(path)) found.layers.push_back(linears.at(path));
   }
   return found;
 }

@@ -12,6 +12,7 @@ namespace strata::adapters {
 
 struct TargetLayers {
   std::vector<nn::Linear*> layers;  // in module order
+  nn::Embedding* embedding = nullptr;
   // What adapter_config.json's target_modules holds; empty where an expression matches.
   std::vector<std::string> list;
 };

@@ -29,19 +29,23 @@ fs::path base_model_of(const SavedState& state) {
 }
 
 bool copy_companions(const fs::path& from, const fs::path& to, const ConfigChange& change) {
-  constexpr std::array kNames = {"generation_config.json",
-                                 "tokenizer.json",
-                                 "tokenizer_config.json",
-                                 "tokenizer.model",
-                                 "special_tokens_map.json",
-                                 "added_tokens.json",
-                                 "vocab.json",
-                                 "vocab.txt",
-                                 "merges.txt",
-                                 "spiece.model",
-                                 "chat_template.jinja"};
+  constexpr std::array kNames = {"tokenizer.json",    "tokenizer_config.json",
+                                 "tokenizer.model",   "special_tokens_map.json",
+                                 "added_tokens.json", "vocab.json",
+                                 "vocab.txt",         "merges.txt",
+                                 "spiece.model",      "chat_template.jinja"};
+  const auto copy = [&](const fs::path& source, const char* name) {
+    if (!fs::is_regular_file(source / name)) return false;
+    write_file_atomically(to / name, read_file(source / name));
+    return true;
+  };
+  copy(from, "generation_config.json");
+  bool has_tokenizer = false;
+  if (!change.tokenizer.empty()) {
+    for (const char* name : kNames) has_tokenizer |= copy(change.tokenizer, name);
+  }
   for (const char* name : kNames) {
-    if (fs::is_regular_file(from / name)) write_file_atomically(to / name, read_file(from / name));
+    if (!has_tokenizer) copy(from, name);
   }
   if (!fs::exists(from / "config.json")) return false;
   Json config = read_json_file(from / "config.json");
@@ -52,6 +56,7 @@ bool copy_companions(const fs::path& from, const fs::path& to, const ConfigChang
   // What is written are plain weights.
   if (config.is_object() && change.is_decoded) config.erase("quantization_config");
   if (config.is_object() && change.unties_head) config["tie_word_embeddings"] = false;
+  if (config.is_object() && change.vocab_size) config["vocab_size"] = *change.vocab_size;
   write_file_atomically(to / "config.json", dump_python(config) + "\n");
   return true;
 }

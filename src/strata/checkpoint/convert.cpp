@@ -1,6 +1,7 @@
 #include "strata/checkpoint/convert.h"
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <cstring>
 #include <map>
@@ -13,6 +14,7 @@
 #include "strata/checkpoint/weight_reader.h"
 #include "strata/hf/adapter_files.h"
 #include "strata/hf/dcp.h"
+#include "strata/ops/quant/codebook.h"
 
 namespace strata::checkpoint {
 namespace {
@@ -92,31 +94,88 @@ std::span<const std::byte> bytes_of(const float& value) {
   return std::as_bytes(std::span(&value, 1));
 }
 
+// What an entry of the optimizer's state is written from: a tensor of the state, a table of values,
+// or, with neither, the count of updates.
+struct StateSource {
+  std::optional<size_t> tensor;
+  const std::array<float, 256>* table = nullptr;
+};
+
+// The state of one weight as the tensors `places` hold it. With 8-bit moments somewhere in the run
+// (`in_8bit`) as bitsandbytes' optimizers save theirs: under one key, with the tables of values.
+class WeightState {
+ public:
+  WeightState(bool in_8bit, std::vector<hf::TorchTensorSpec>& specs,
+              std::vector<StateSource>& sources)
+      : in_8bit_(in_8bit), specs_(specs), sources_(sources) {}
+
+  hf::PyItems items(const SavedState& state, const std::vector<size_t>& places, int64_t updates) {
+    hf::PyItems items;
+    if (in_8bit_) {
+      items.emplace_back("step", hf::PyValue{updates});
+    } else {
+      items.emplace_back("step", add({hf::DType::kF32, {}}, {}));
+    }
+    hf::PyItems quantized;
+    for (const size_t i : places) {
+      const SavedTensor& tensor = state.tensors()[i];
+      const hf::PyValue value = add({tensor.dtype, tensor.shape}, {.tensor = i});
+      if (!in_8bit_) {
+        items.emplace_back(tensor.kind, value);
+        continue;
+      }
+      quantized.emplace_back(name_of(tensor.kind), value);
+      if (tensor.dtype != hf::DType::kU8) continue;
+      const bool is_first = tensor.kind == "state1";
+      quantized.emplace_back(
+          is_first ? "qmap1" : "qmap2",
+          add({hf::DType::kF32, {256}},
+              {.tensor = {}, .table = &ops::quant::dynamic_map(/*is_signed=*/is_first)}));
+    }
+    if (in_8bit_) items.emplace_back(kQuantState, hf::PyValue{std::move(quantized)});
+    return items;
+  }
+
+ private:
+  static std::string name_of(const std::string& kind) {
+    if (kind == "exp_avg") return "state1";
+    return kind == "exp_avg_sq" ? "state2" : kind;
+  }
+
+  hf::PyValue add(hf::TorchTensorSpec spec, StateSource source) {
+    specs_.push_back(std::move(spec));
+    sources_.push_back(source);
+    return {hf::PyTensor{specs_.size() - 1}};
+  }
+
+  bool in_8bit_;
+  std::vector<hf::TorchTensorSpec>& specs_;
+  std::vector<StateSource>& sources_;
+};
+
 // {"state": {weight: {"step": ..., kind: ...}}, "param_groups": [...]}, as accelerate saves it.
 void write_torch_optimizer(SavedState& state, const fs::path& file, WeightReader& reader) {
-  std::map<std::string, hf::PyItems> by_weight;
-  std::vector<hf::TorchTensorSpec> specs;
-  std::vector<std::optional<size_t>> sources;  // nothing: the count of updates
+  std::map<std::string, std::vector<size_t>> by_weight;
+  bool in_8bit = false;
   for (size_t i : places(state, false)) {
     const SavedTensor& tensor = state.tensors()[i];
-    hf::PyItems& items = by_weight[tensor.weight];
-    if (items.empty()) {
-      items.emplace_back("step", hf::PyValue{hf::PyTensor{specs.size()}});
-      specs.push_back({hf::DType::kF32, {}});
-      sources.emplace_back();
-    }
-    items.emplace_back(tensor.kind, hf::PyValue{hf::PyTensor{specs.size()}});
-    specs.push_back({tensor.dtype, tensor.shape});
-    sources.emplace_back(i);
+    by_weight[tensor.weight].push_back(i);
+    in_8bit |= tensor.kind == "state1" && tensor.dtype == hf::DType::kU8;
   }
+  const int64_t updates = state.facts().num_updates.value_or(0);
+  std::vector<hf::TorchTensorSpec> specs;
+  std::vector<StateSource> sources;
   hf::PyItems states;
-  for (auto& [weight, items] : by_weight)
-    states.emplace_back(weight, hf::PyValue{std::move(items)});
+  for (const auto& [weight, tensors] : by_weight) {
+    states.emplace_back(
+        weight, hf::PyValue{WeightState(in_8bit, specs, sources).items(state, tensors, updates)});
+  }
   const hf::PyValue root{
       hf::PyItems{{"state", {std::move(states)}}, {"param_groups", param_groups(state)}}};
-  const auto updates = static_cast<float>(state.facts().num_updates.value_or(0));
-  write_torch_file(file, root, specs, [&](size_t i) {
-    return sources[i] ? reader.read(*sources[i]) : bytes_of(updates);
+  const auto count = static_cast<float>(updates);
+  write_torch_file(file, root, specs, [&](size_t i) -> std::span<const std::byte> {
+    if (sources[i].table != nullptr) return std::as_bytes(std::span(*sources[i].table));
+    return sources[i].tensor ? reader.read(*sources[i].tensor) : bytes_of(count);
   });
 }
 

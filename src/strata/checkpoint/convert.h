@@ -44,6 +44,9 @@ struct ConfigChange {
   std::optional<hf::DType> type;
   bool unties_head = false;
   bool is_decoded = false;  // the weights are plain: no quantization_config
+  std::optional<int64_t> vocab_size = {};
+  // Whose tokenizer is copied, if it has one; empty: that of `from`.
+  std::filesystem::path tokenizer = {};
 };
 bool copy_companions(const std::filesystem::path& from, const std::filesystem::path& to,
                      const ConfigChange& change);

@@ -14,7 +14,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-using Names = std::unordered_map<const nn::Parameter*, std::string>;
+// A tied weight may have two.
+using Names = std::unordered_map<const nn::Parameter*, std::vector<std::string>>;
 
 hf::TensorSpec spec_of(const nn::Parameter& parameter, const std::string& name) {
   return {name, shard::dtype_of(parameter.storage_type()), parameter.shape()};
@@ -45,9 +46,11 @@ void stream_segments(shard::UnitStore& store, const Names& names, const std::str
       comm::all_or_nothing(world, what, [&] {
         if (world.rank() != 0) return;
         for (const shard::Extent& extent : extents) {
-          const auto name = names.find(extent.parameter);
-          if (name == names.end()) continue;
-          write(name->second, whole.narrow(0, extent.begin, extent.parameter->numel()));
+          const auto found = names.find(extent.parameter);
+          if (found == names.end()) continue;
+          for (const std::string& name : found->second) {
+            write(name, whole.narrow(0, extent.begin, extent.parameter->numel()));
+          }
         }
       });
       store.pool().give_back(std::move(whole));
@@ -67,7 +70,7 @@ void export_model(const fs::path& folder, shard::UnitStore& store, uint64_t max_
   for (nn::Parameter* parameter : store.model().parameters()) {
     const std::string name = name_of(*parameter);
     if (name.empty()) continue;
-    names[parameter] = name;
+    names[parameter] = {name};
     specs[name] = spec_of(*parameter, name);
     const size_t element = hf::size_of(shard::dtype_of(parameter->storage_type()));
     sizes.push_back({name, static_cast<uint64_t>(parameter->numel()) * element});
@@ -107,7 +110,7 @@ void export_adapter(const fs::path& folder, shard::UnitStore& store,
   Names names;
   std::vector<hf::TensorSpec> specs;
   for (const adapters::AdapterTensor& tensor : adapter.tensors()) {
-    names[tensor.parameter] = tensor.name;
+    names[tensor.parameter].push_back(tensor.name);
     specs.push_back(spec_of(*tensor.parameter, tensor.name));
   }
   std::optional<ExportFiles> files;

@@ -9,6 +9,7 @@
 #include "strata/adapters/lora_init.h"
 #include "strata/base/error.h"
 #include "strata/hf/adapter_files.h"
+#include "strata/models/vocabulary.h"
 
 namespace strata::checkpoint {
 namespace {
@@ -67,6 +68,40 @@ void initialize_from_base(const adapters::LoraAdapter& adapter, shard::UnitStore
     if (world.size() > 1) world.broadcast(values, root)->wait();
   };
   adapters::initialize_from_base(adapter, seed, place, base, only_base);
+}
+
+int64_t stored_vocabulary_rows(const std::filesystem::path& folder) {
+  if (!std::filesystem::exists(folder / hf::kAdapterWeightsFile)) return 0;
+  const hf::ModelFolder file(folder);
+  // PEFT's list of the names that embeddings and output layers have, and those of transformers.
+  constexpr std::string_view kModules[] = {"embed_tokens",    "lm_head",  "wte",      "shared",
+                                           "word_embeddings", "embed_in", "embed_out"};
+  for (const std::string& name : file.names()) {
+    for (const std::string_view module : kModules) {
+      for (const char* end :
+           {".weight", ".base_layer.weight", ".token_adapter.base_layer.weight"}) {
+        if (name.ends_with(fmt::format(".{}{}", module, end))) return file.find(name)->shape[0];
+      }
+    }
+  }
+  return 0;
+}
+
+void expect_stored_vocabulary(const std::filesystem::path& folder, models::Model& model,
+                              adapters::LoraAdapter& adapter) {
+  const hf::ModelFolder file(folder);
+  adapter.store_vocabulary(model, [&](const std::string& name) { return file.find(name); });
+  for (const models::VocabularyWeight& weight : models::vocabulary_weights(model)) {
+    const auto& tensors = adapter.tensors();
+    const bool is_stored = std::any_of(tensors.begin(), tensors.end(), [&](const auto& tensor) {
+      return tensor.parameter == weight.parameter;
+    });
+    if (is_stored || weight.parameter->num_new_rows() <= 0) continue;
+    throw FormatError(
+        "{}: found rows for {} tokens but none of \"{}\", expected embedding and output layer; "
+        "save the adapter with save_embedding_layers=True",
+        (folder / hf::kAdapterWeightsFile).string(), model.vocab_size(), weight.name);
+  }
 }
 
 void load_adapter(const std::filesystem::path& folder, const adapters::LoraAdapter& adapter,

@@ -27,6 +27,15 @@ void initialize_from_base(const adapters::LoraAdapter& adapter, shard::UnitStore
 void require_base(const std::string& adapter, const std::string& trained_on,
                   const std::string& base, const std::string& found);
 
+// Rows of the embedding or output layer that an adapter's file holds whole, because they were
+// trained, or because the vocabulary had grown; 0: none.
+int64_t stored_vocabulary_rows(const std::filesystem::path& folder);
+
+// Makes those weights of the base that the file holds too tensors of the adapter.
+// Requires: the model has stored_vocabulary_rows() rows where that is not 0.
+void expect_stored_vocabulary(const std::filesystem::path& folder, models::Model& model,
+                              adapters::LoraAdapter& adapter);
+
 // Fills the adapter's weights from FOLDER/adapter_model.safetensors. FormatError unless the file
 // holds exactly the adapter's tensors, all of finite numbers. `rank_0_reads`: as
 // shard::send_homes(), collective then.

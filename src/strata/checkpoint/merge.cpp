@@ -7,9 +7,12 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/index_copy.h>
 #include <ATen/ops/isfinite.h>
 #include <ATen/ops/linalg_vector_norm.h>
 #include <ATen/ops/matmul.h>
+#include <ATen/ops/tensor.h>
 
 #include "strata/adapters/lora_init.h"
 #include "strata/adapters/module_match.h"
@@ -54,6 +57,13 @@ struct Parts {
   std::optional<size_t> a, b, magnitude, whole;
   std::optional<size_t> bias_of_b;  // lora_bias: goes into the layer's bias
   std::optional<size_t> factors;    // (IA)^3, of the weight's rows [out, 1] or columns [1, in]
+  std::optional<size_t> columns;    // LoRA of an embedding: A [r, rows], with B in `b`
+  std::optional<size_t> rows;       // of single tokens, in place of the base's
+  std::optional<size_t> base;       // the base's own weight, saved because its vocabulary grew
+
+  bool is_empty() const {
+    return !a && !b && !magnitude && !whole && !bias_of_b && !factors && !columns && !rows && !base;
+  }
 };
 
 // The branch of one weight: W + scale * B A, for DoRA with rows of the length `magnitude`.
@@ -91,6 +101,10 @@ class AdapterSettings {
   }
 
   bool uses_dora() const { return flag("use_dora"); }
+  // The tokens whose rows the adapter replaces.
+  std::vector<int64_t> tokens() const {
+    return hf::parse_adapter_config(json_, subject_).trainable_token_indices;
+  }
   // Whether the first values were taken off the base: "pissa" and "olora".
   bool changes_base() const { return init_ == "pissa" || init_ == "olora"; }
   const std::string& init() const { return init_; }
@@ -159,8 +173,12 @@ class Merger {
       sizes.push_back({name, numel * hf::size_of(type)});
       num_parameters += numel;
     };
-    for (const SavedTensor& tensor : base_.tensors()) add(tensor.weight, tensor);
-    if (untied_from_) add(kHead, base_.tensors()[*untied_from_]);
+    for (const SavedTensor& tensor : base_.tensors()) add(tensor.weight, resized(tensor));
+    if (untied_from_) {
+      SavedTensor head = base_.tensors()[*untied_from_];
+      head.weight = kHead;
+      add(kHead, resized(head));
+    }
     const hf::ShardPlan plan = hf::plan_shards(sizes, options_.max_shard_size);
     AtomicFolder folder(out);
     ExportFiles files(folder.path());
@@ -174,9 +192,12 @@ class Merger {
       write_file_atomically(folder.path() / hf::kModelIndexFile, plan.index_json(num_parameters));
     }
     std::vector<std::string> notes;
+    // A tokenizer beside the adapter is the one it was trained with.
     const ConfigChange change{.type = specs.at(sizes[0].name).dtype,
                               .unties_head = untied_from_.has_value(),
-                              .is_decoded = true};
+                              .is_decoded = true,
+                              .vocab_size = num_rows_,
+                              .tokenizer = adapter_.path()};
     const fs::path companions = base_model_of(base_);
     if (companions.empty() || !copy_companions(companions, folder.path(), change)) {
       notes.push_back("the base has no config.json: copy it and the tokenizer beside the weights");
@@ -200,7 +221,10 @@ class Merger {
         {".lora_magnitude_vector", &Parts::magnitude},
         {".lora_magnitude_vector.weight", &Parts::magnitude},
         {".lora_B.bias", &Parts::bias_of_b},
-        {".ia3_l", &Parts::factors}};
+        {".ia3_l", &Parts::factors},
+        {".lora_embedding_A", &Parts::columns},
+        {".lora_embedding_B", &Parts::b},
+        {".token_adapter.trainable_tokens_delta", &Parts::rows}};
     for (const auto& [ending, part] : kEndings) {
       if (!name.ends_with(ending)) continue;
       parts_[name.substr(0, name.size() - ending.size()) + ".weight"].*part = index;
@@ -211,12 +235,18 @@ class Merger {
                         adapter_.path().string(), name);
     }
     // PEFT saves the base's own weight of a targeted output layer, and biases that trained.
-    constexpr std::string_view kOfBase = ".base_layer.";
-    if (const size_t at = name.find(kOfBase); at != std::string::npos) {
-      name.replace(at, kOfBase.size(), ".");
-      if (!name.ends_with(".bias")) return;
+    for (const std::string_view of_base : {".token_adapter.base_layer.", ".base_layer."}) {
+      const size_t at = name.find(of_base);
+      if (at == std::string::npos) continue;
+      name.replace(at, of_base.size(), ".");
+      if (name.ends_with(".bias")) break;
+      if (name == kEmbedding || name == kHead) parts_[name].base = index;
+      return;
     }
-    parts_[name].whole = index;
+    // Copies that PEFT adds of a module that is saved whole.
+    const bool is_copy = name.find(".original_module.") != std::string::npos ||
+                         name.find(".modules_to_save.") != std::string::npos;
+    if (!is_copy) parts_[name].whole = index;
   }
 
   [[noreturn]] void fail(const std::string& weight, const std::string& found) const {
@@ -226,12 +256,64 @@ class Merger {
         adapter_.path().string(), found, weight, base_.path().string());
   }
 
+  // A base tensor as the result has it: with the adapter's rows where the vocabulary grew.
+  SavedTensor resized(SavedTensor tensor) const {
+    const auto parts = parts_.find(tensor.weight);
+    if (!num_rows_ || parts == parts_.end()) return tensor;
+    if (parts->second.whole) tensor.shape = shape_of(*parts->second.whole);
+    if (parts->second.base) tensor.shape = shape_of(*parts->second.base);
+    return tensor;
+  }
+
+  // Whether the adapter holds the embedding or output layer with another number of rows.
+  bool is_resized(const std::string& weight, const std::vector<int64_t>& found,
+                  const std::vector<int64_t>& base) {
+    if (weight != kHead && weight != kEmbedding) return false;
+    if (found.size() != 2 || base.size() != 2 || found[1] != base[1]) return false;
+    if (num_rows_ && *num_rows_ != found[0]) return false;
+    num_rows_ = found[0];
+    return true;
+  }
+
+  // Keeps the base's weights that the adapter holds only where they have more rows.
+  void take_grown_rows() {
+    for (const char* weight : {kEmbedding, kHead}) {
+      const auto parts = parts_.find(weight);
+      if (parts == parts_.end()) continue;
+      const auto found = in_base_.find(weight);
+      std::optional<size_t>& base = parts->second.base;
+      if (found != in_base_.end() && base) {
+        const std::vector<int64_t>& shape = base_.tensors()[found->second].shape;
+        if (shape_of(*base) == shape || !is_resized(weight, shape_of(*base), shape)) base.reset();
+      }
+      // A tied output layer goes with the embedding, rows of single tokens too.
+      const bool is_second = found == in_base_.end() && weight == std::string_view(kHead) &&
+                             (base || parts->second.rows);
+      if (is_second || parts->second.is_empty()) parts_.erase(parts);
+    }
+  }
+
+  // PEFT saves a tied weight under both its names. Whether this was one.
+  bool drop_second_name() {
+    const auto head = parts_.find(kHead), embedding = parts_.find(kEmbedding);
+    if (in_base_.contains(kHead) || head == parts_.end() || embedding == parts_.end()) return false;
+    if (!head->second.whole || !embedding->second.whole) return false;
+    const at::Tensor one = read_tensor(adapter_, *head->second.whole);
+    const at::Tensor other = read_tensor(adapter_, *embedding->second.whole);
+    if (one.sizes() != other.sizes() || !one.equal(other)) return false;
+    parts_.erase(head);
+    return true;
+  }
+
   const std::vector<int64_t>& shape_of(size_t index) const {
     return adapter_.tensors()[index].shape;
   }
 
   void check_fit() {
     bool has_branch = false;
+    take_grown_rows();
+    const bool stays_tied = drop_second_name();
+    const bool unties = !stays_tied && !in_base_.contains(kHead) && !parts_.contains(kHead);
     for (const auto& [weight, parts] : parts_) {
       const auto found = in_base_.find(weight);
       if (parts.whole && found == in_base_.end() && weight == kHead &&
@@ -240,32 +322,62 @@ class Merger {
         continue;
       }
       if (found == in_base_.end()) fail(weight, "values");
-      const std::vector<int64_t>& shape = base_.tensors()[found->second].shape;
+      const std::vector<int64_t>& shape =
+          parts.base ? shape_of(*parts.base) : base_.tensors()[found->second].shape;
       if (parts.whole) {
-        if (shape_of(*parts.whole) != shape) fail(weight, "another shape");
+        const std::vector<int64_t>& whole = shape_of(*parts.whole);
+        const bool has_rows = whole != shape && is_resized(weight, whole, shape);
+        if (whole != shape && !has_rows) fail(weight, "another shape");
         // The base's head was the embedding that is replaced here; the head keeps its values.
-        if (weight == kEmbedding && !in_base_.contains(kHead)) untied_from_ = found->second;
+        if (weight == kEmbedding && unties && !has_rows) untied_from_ = found->second;
         continue;
       }
+      if (parts.base && !parts.a && !parts.rows && !parts.columns) continue;
       has_branch = true;
       check_bias(weight, parts);
+      if (parts.rows) {
+        check_rows(weight, shape_of(*parts.rows), shape);
+        continue;
+      }
+      if (parts.columns) {
+        if (!parts.b) fail(weight, "half a branch");
+        check_branch(weight, shape_of(*parts.b), shape_of(*parts.columns), {shape[1], shape[0]});
+        // The head was a name of the embedding, to which the branch does not belong.
+        if (weight == kEmbedding && unties) untied_from_ = found->second;
+        continue;
+      }
       if (parts.factors) {
         check_factors(weight, shape_of(*parts.factors), shape);
         continue;
       }
       if (!parts.a || !parts.b) fail(weight, "half a branch");
-      const auto &a = shape_of(*parts.a), &b = shape_of(*parts.b);
-      if (a.size() != 2 || b.size() != 2 || shape.size() != 2 || a[0] != b[1] || a[1] != shape[1] ||
-          b[0] != shape[0]) {
-        fail(weight,
-             fmt::format("a branch of [{}] and [{}]", fmt::join(a, ", "), fmt::join(b, ", ")));
-      }
+      check_branch(weight, shape_of(*parts.b), shape_of(*parts.a), shape);
       const bool has_magnitude = parts.magnitude.has_value();
       if (has_magnitude != settings_.uses_dora()) fail(weight, "half a DoRA branch");
     }
     if (!has_branch) {
       throw ConfigError("{}: found no LoRA weights, expected an adapter", adapter_.path().string());
     }
+  }
+
+  // b [rows, r], a [r, columns] of a matrix.
+  void check_branch(const std::string& weight, const std::vector<int64_t>& b,
+                    const std::vector<int64_t>& a, const std::vector<int64_t>& shape) const {
+    if (a.size() == 2 && b.size() == 2 && shape.size() == 2 && a[0] == b[1] && a[1] == shape[1] &&
+        b[0] == shape[0]) {
+      return;
+    }
+    fail(weight, fmt::format("a branch of [{}] and [{}]", fmt::join(a, ", "), fmt::join(b, ", ")));
+  }
+
+  void check_rows(const std::string& weight, const std::vector<int64_t>& rows,
+                  const std::vector<int64_t>& shape) const {
+    const std::vector<int64_t> ids = settings_.tokens();
+    bool fits = rows.size() == 2 && shape.size() == 2 && rows[1] == shape[1] &&
+                rows[0] == static_cast<int64_t>(ids.size());
+    const int64_t num_rows = num_rows_.value_or(shape.empty() ? 0 : shape[0]);
+    for (const int64_t id : ids) fits = fits && id >= 0 && id < num_rows;
+    if (!fits) fail(weight, fmt::format("rows [{}]", fmt::join(rows, ", ")));
   }
 
   void check_bias(const std::string& weight, const Parts& parts) const {
@@ -320,13 +432,22 @@ class Merger {
       return value;
     }
     const auto place = in_base_.find(name);
-    at::Tensor weight = read_tensor(base_, place == in_base_.end() ? *untied_from_ : place->second);
+    at::Tensor weight =
+        parts != parts_.end() && parts->second.base
+            ? read_tensor(adapter_, *parts->second.base)
+            : read_tensor(base_, place == in_base_.end() ? *untied_from_ : place->second);
     add_to_bias(name, weight);
     if (parts == parts_.end()) return weight;
     if (parts->second.factors) {
       const at::Tensor factors = read_tensor(adapter_, *parts->second.factors).to(at::kFloat);
       return (weight * factors).to(weight.scalar_type());
     }
+    if (parts->second.rows) {
+      const at::Tensor rows = read_tensor(adapter_, *parts->second.rows);
+      return weight.index_copy(0, at::tensor(settings_.tokens(), at::kLong),
+                               rows.to(weight.scalar_type()));
+    }
+    if (parts->second.columns) return with_columns(name, weight, parts->second);
     if (!parts->second.a) return weight;
     Branch branch;
     branch.a = read_tensor(adapter_, *parts->second.a).to(at::kFloat);
@@ -344,6 +465,17 @@ class Merger {
     const at::ScalarType type =
         options_.weight_type ? memory_type_of(*options_.weight_type) : weight.scalar_type();
     at::Tensor result = type == weight.scalar_type() ? weight : at::empty_like(weight, type);
+    add_branch(weight, branch, result);
+    return result;
+  }
+
+  // LoRA of an embedding: W + scale * (B A)^T.
+  at::Tensor with_columns(const std::string& name, const at::Tensor& weight, const Parts& parts) {
+    const at::Tensor a = read_tensor(adapter_, *parts.columns).to(at::kFloat);
+    const at::Tensor b = read_tensor(adapter_, *parts.b).to(at::kFloat);
+    const double scale = settings_.scale(name.substr(0, name.rfind('.')), a.size(0));
+    const Branch branch{.a = b.t(), .b = a.t(), .magnitude = {}, .scale = scale};
+    at::Tensor result = at::empty_like(weight);
     add_branch(weight, branch, result);
     return result;
   }
@@ -371,6 +503,7 @@ class Merger {
   std::map<std::string, size_t> in_base_;
   std::map<std::string, Parts> parts_;
   std::optional<size_t> untied_from_;  // the base's embedding, of which the head was a name
+  std::optional<int64_t> num_rows_;    // of embedding and output layer, where the vocabulary grew
 };
 
 }  // namespace

@@ -130,6 +130,15 @@ std::vector<std::string> without_first(const std::vector<std::string>& path, boo
 // torch's optimizers count updates per weight, in a tensor or a number.
 bool is_step(const SavedTensor& tensor) { return tensor.kind == "step" && tensor.shape.empty(); }
 
+// bitsandbytes' names: tables of values are constants, and state of 32 bits is called as that of 8.
+// Whether the tensor belongs to the state.
+bool take_quantized_name(SavedTensor& tensor) {
+  if (tensor.kind == "qmap1" || tensor.kind == "qmap2") return false;
+  if (tensor.dtype == hf::DType::kF32 && tensor.kind == "state1") tensor.kind = "exp_avg";
+  if (tensor.dtype == hf::DType::kF32 && tensor.kind == "state2") tensor.kind = "exp_avg_sq";
+  return true;
+}
+
 double scalar_of(hf::DType dtype, std::span<const std::byte> bytes, const std::string& subject) {
   if (dtype == hf::DType::kF32) {
     float value;
@@ -183,6 +192,7 @@ class DcpState : public CountingState {
           count(scalar_of(tensor.dtype, bytes, path_.string()));
           continue;
         }
+        if (!take_quantized_name(saved)) continue;
         tensors_.push_back(std::move(saved));
         sources_.emplace_back(folder.get(), &tensor);
       }
@@ -226,6 +236,7 @@ class TorchState : public CountingState {
           count(scalar_of(tensor.dtype, bytes, path_.string()));
           continue;
         }
+        if (!take_quantized_name(saved)) continue;
         tensors_.push_back(std::move(saved));
         sources_.emplace_back(file.get(), &tensor);
       }

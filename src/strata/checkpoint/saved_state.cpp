@@ -100,6 +100,11 @@ std::unique_ptr<SavedState> open_saved_state(const fs::path& path) {
 
 void name_tensor(const std::vector<std::string>& path, SavedTensor& tensor) {
   const auto state = std::ranges::find(path, "state");
+  if (path.end() - state == 4 && state[2] == kQuantState) {
+    tensor.weight = state[1];
+    tensor.kind = state[3];
+    return;
+  }
   if (path.end() - state == 3) {
     tensor.weight = state[1];
     tensor.kind = state[2];

@@ -17,6 +17,8 @@ namespace strata::checkpoint {
 
 // Kind of weights among the tensors of a state; every other kind is of the optimizer.
 inline constexpr const char* kParameter = "parameter";
+// Where bitsandbytes keeps quantised state inside that of a weight.
+inline constexpr const char* kQuantState = "__bnb_optimizer_quant_state__";
 
 // A tensor and what it is: "parameter" or the name of a state of the optimizer ("exp_avg"), and the
 // name of its weight.

@@ -1,6 +1,10 @@
 // `strata convert`, `merge-weights` and `merge-adapter`: saved states from one format to another.
 #include <malloc.h>
 
+#include <array>
+#include <cstdlib>
+#include <sstream>
+
 #include <fmt/format.h>
 
 #include "strata/base/byte_size.h"
@@ -9,6 +13,7 @@
 #include "strata/checkpoint/convert.h"
 #include "strata/checkpoint/decoded_state.h"
 #include "strata/checkpoint/merge.h"
+#include "strata/checkpoint/quantized_export.h"
 #include "strata/cli/command.h"
 #include "strata/cli/file_flags.h"
 #include "strata/hf/torch_types.h"
@@ -22,16 +27,20 @@ using checkpoint::ConvertOptions;
 using checkpoint::ConvertTarget;
 
 constexpr const char* kConvertUsage =
-    "usage: strata convert PATH OUT --to safetensors|bin|dcp|strata [flags]\n\n"
+    "usage: strata convert PATH OUT --to safetensors|bin|dcp|strata|bnb-4bit|bnb-8bit [flags]\n\n"
     "PATH: whatever strata inspect reads. OUT: a new folder.\n"
     "  safetensors  a model or adapter folder as from_pretrained loads it\n"
     "  bin          pytorch_model.bin; with an optimizer pytorch_model_fsdp.bin and optimizer.bin\n"
     "  dcp          accelerate's pytorch_model_fsdp_0 and optimizer_0 "
     "(torch.distributed.checkpoint)\n"
     "  strata       OUT/checkpoint-STEP, to be resumed with --output_dir OUT\n"
+    "  bnb-4bit, bnb-8bit  a model folder whose linear layers bitsandbytes has quantised\n"
     "  --weights_only          leave the optimizer's state out\n"
     "  --dtype TYPE            float32, bfloat16 or float16 for the weights\n"
-    "  --max_shard_size SIZE   of safetensors files (50GB)\n";
+    "  --max_shard_size SIZE   of safetensors files (50GB)\n"
+    "  --bnb_4bit_quant_type TYPE, --bnb_4bit_blocksize N, --bnb_4bit_use_double_quant,\n"
+    "  --bnb_4bit_compute_dtype TYPE, --llm_int8_threshold X, --llm_int8_skip_modules A,B\n"
+    "                          as for training (nf4, 64, off, float32, 6.0, the output layer)\n";
 constexpr const char* kMergeWeightsUsage =
     "usage: strata merge-weights CHECKPOINT OUT [--unsafe_serialization] "
     "[--remove_checkpoint_dir]\n\n"
@@ -61,7 +70,54 @@ ConvertTarget target_of(const std::string& name) {
   if (name == "bin") return ConvertTarget::kTorch;
   if (name == "dcp") return ConvertTarget::kDcp;
   if (name == "strata") return ConvertTarget::kStrata;
-  throw ConfigError("--to: found \"{}\", expected safetensors, bin, dcp or strata", name);
+  throw ConfigError(
+      "--to: found \"{}\", expected safetensors, bin, dcp, strata, bnb-4bit or bnb-8bit", name);
+}
+
+double number_of(const FileFlags& flags, const std::string& name, double otherwise) {
+  if (!flags.has(name)) return otherwise;
+  const std::string text = flags.get(name);
+  char* end = nullptr;
+  const double value = std::strtod(text.c_str(), &end);
+  if (!text.empty() && *end == '\0' && value >= 0) return value;
+  throw ConfigError("--{}: found \"{}\", expected a number, 0 or more", name, text);
+}
+
+models::QuantizationOptions quantization_of(const FileFlags& flags, bool in_8bit) {
+  models::QuantizationOptions options;
+  nn::Quantization& quantization = options.quantization;
+  quantization.format.kind = in_8bit
+                                 ? ops::quant::Kind::kInt8
+                                 : ops::quant::parse_kind(flags.get("bnb_4bit_quant_type", "nf4"),
+                                                          "--bnb_4bit_quant_type");
+  if (quantization.format.kind == ops::quant::Kind::kInt8 && !in_8bit) {
+    throw ConfigError("--bnb_4bit_quant_type: found int8, expected nf4 or fp4; use --to bnb-8bit");
+  }
+  quantization.format.block = static_cast<int64_t>(number_of(flags, "bnb_4bit_blocksize", 64));
+  ops::quant::check_block(quantization.format.block, "--bnb_4bit_blocksize");
+  quantization.format.nested = flags.has("bnb_4bit_use_double_quant") && !in_8bit;
+  quantization.threshold = number_of(flags, "llm_int8_threshold", 6.0);
+  const std::string compute = flags.get("bnb_4bit_compute_dtype", "float32");
+  if (compute != "float32" && compute != "bfloat16") {
+    throw ConfigError("--bnb_4bit_compute_dtype: found \"{}\", expected float32 or bfloat16",
+                      compute);
+  }
+  quantization.compute = compute == "bfloat16" ? at::kBFloat16 : at::kFloat;
+  std::stringstream names(flags.get("llm_int8_skip_modules"));
+  for (std::string name; std::getline(names, name, ',');) options.skip_modules.push_back(name);
+  return options;
+}
+
+constexpr std::array kQuantizationFlags = {"bnb_4bit_quant_type",    "bnb_4bit_blocksize",
+                                           "bnb_4bit_compute_dtype", "bnb_4bit_use_double_quant",
+                                           "llm_int8_threshold",     "llm_int8_skip_modules"};
+
+void refuse_quantization_flags(const FileFlags& flags) {
+  for (const char* name : kQuantizationFlags) {
+    if (!flags.has(name)) continue;
+    throw ConfigError("--{}: found beside --to {}, expected bnb-4bit or bnb-8bit there; remove it",
+                      name, flags.get("to"));
+  }
 }
 
 void print_notes(const std::vector<std::string>& notes, const fs::path& out) {
@@ -76,8 +132,30 @@ int run_convert(const std::vector<std::string>& arguments) {
     fmt::print("{}", kConvertUsage);
     return 0;
   }
-  const FileFlags flags = read_file_flags(
-      arguments, "convert", {{"to"}, {"weights_only", true}, {"dtype"}, {"max_shard_size"}}, 2, 2);
+  const FileFlags flags = read_file_flags(arguments, "convert",
+                                          {{"to"},
+                                           {"weights_only", true},
+                                           {"dtype"},
+                                           {"max_shard_size"},
+                                           {"bnb_4bit_quant_type"},
+                                           {"bnb_4bit_blocksize"},
+                                           {"bnb_4bit_compute_dtype"},
+                                           {"bnb_4bit_use_double_quant", true},
+                                           {"llm_int8_threshold"},
+                                           {"llm_int8_skip_modules"}},
+                                          2, 2);
+  if (const std::string to = flags.get("to"); to == "bnb-4bit" || to == "bnb-8bit") {
+    ::mallopt(M_MMAP_THRESHOLD, 1 << 20);  // see run_merge_adapter()
+    const auto model = checkpoint::open_saved_state(flags.paths[0]);
+    print_notes(checkpoint::convert_quantized(
+                    *model, flags.paths[1],
+                    {.quantization = quantization_of(flags, to == "bnb-8bit"),
+                     .max_shard_size = parse_byte_size(flags.get("max_shard_size", "50GB")),
+                     .weight_type = weight_type(flags)}),
+                flags.paths[1]);
+    return 0;
+  }
+  refuse_quantization_flags(flags);
   ConvertOptions options;
   options.target = target_of(flags.get("to"));
   options.with_optimizer = !flags.has("weights_only");

@@ -17,6 +17,8 @@ struct ModelConfig {
   std::string dtype = "float32";     // of frozen weights at rest: auto, float32, bfloat16, float16
   std::string adapter_name_or_path;  // continue this adapter
   std::string cache_dir;             // of the Hub; default: HF_HUB_CACHE or HF_HOME/hub
+  bool mean_resizing = true;         // how rows of new tokens start
+  std::optional<int64_t> resize_to_multiple_of;  // of the rows; default: what adds tokens decides
 };
 
 struct DataConfig {
@@ -73,6 +75,8 @@ struct LoraConfig {
   std::string rank_pattern;   // JSON object, empty: none
   std::string alpha_pattern;  // JSON object, empty: none
   std::vector<std::string> modules_to_save;
+  std::string trainable_token_indices;  // JSON list, or object of lists by module; empty: none
+  bool ensure_weight_tying = false;
   bool use_rslora = false;
   bool use_dora = false;
   bool lora_bias = false;

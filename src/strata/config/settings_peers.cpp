@@ -177,12 +177,10 @@ std::vector<Known> lora() {
       {"lora_task_type", {"causal_lm"}, "leave it at CAUSAL_LM"},
       {"lora_target_parameters", {"none"}, "use lora_target_modules"},
       {"fan_in_fan_out", {"false"}, "leave it off", true},
-      {"trainable_token_indices", {"none"}, "use lora_modules_to_save"},
       {"loftq_config", {"none"}, "leave it out"},
       {"layer_replication", {"none"}, "leave it out"},
       {"target_parameters", {"none"}, "use lora_target_modules"},
       {"use_qalora", {"false"}, "leave it off", true},
-      {"ensure_weight_tying", {"false"}, "leave it off", true},
   };
 }
 

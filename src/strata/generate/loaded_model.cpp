@@ -16,6 +16,7 @@
 #include "strata/libtorch/host_copies.h"
 #include "strata/models/quantization.h"
 #include "strata/models/registry.h"
+#include "strata/models/vocabulary.h"
 #include "strata/shard/quantized_loading.h"
 
 namespace strata::generate {
@@ -132,7 +133,15 @@ LoadedModel::LoadedModel(const LoadOptions& options)
   if (storage_type_ == at::kBFloat16 && multiplies_bf16) compute_type_ = at::kBFloat16;
   if (storage_type_ == at::kHalf && device_.is_cuda()) compute_type_ = at::kHalf;
   // Weights stay gathered, so they rest in the compute type: home and slot are then the same.
-  model_ = models::create_model(folder.config(), {.storage = compute_type_});
+  // The adapter may bring a larger vocabulary along.
+  Json config = folder.config();
+  const int64_t num_old_rows = config.value("vocab_size", Json(0)).is_number_integer()
+                                   ? config.value("vocab_size", int64_t{0})
+                                   : 0;
+  const int64_t num_rows =
+      paths_.adapter.empty() ? 0 : checkpoint::stored_vocabulary_rows(paths_.adapter);
+  if (num_rows > 0 && num_old_rows > 0) config["vocab_size"] = num_rows;
+  model_ = models::create_model(config, {.storage = compute_type_});
   if (!paths_.adapter.empty()) {
     adapter_ = adapters::attach_lora(
         *model_, adapters::lora_options_of(hf::read_adapter_config(paths_.adapter)));
@@ -141,6 +150,8 @@ LoadedModel::LoadedModel(const LoadOptions& options)
   if (const auto options = models::stored_quantization(folder.config())) {
     models::quantize_linears(*model_, *options);
   }
+  models::mark_new_rows(*model_, num_old_rows);
+  if (num_rows > 0) checkpoint::expect_stored_vocabulary(paths_.adapter, *model_, *adapter_);
   const models::WeightSources sources = model_->check_weights(folder);
   for (nn::Parameter* parameter : model_->parameters()) {
     if (!parameter->quantization()) parameter->set_storage_type(compute_type_);

@@ -17,22 +17,12 @@ constexpr std::array<std::string_view, 9> kIgnoredKeys = {
 
 // Keys of features that this version does not apply: only their neutral value (null, false, an
 // empty list or object) is accepted.
-constexpr std::array<std::string_view, 16> kUnsupportedKeys = {"alora_invocation_tokens",
-                                                               "arrow_config",
-                                                               "corda_config",
-                                                               "ensure_weight_tying",
-                                                               "fan_in_fan_out",
-                                                               "kasa_config",
-                                                               "layer_replication",
-                                                               "lora_ga_config",
-                                                               "megatron_config",
-                                                               "monteclora_config",
-                                                               "target_parameters",
-                                                               "trainable_token_indices",
-                                                               "use_bdlora",
-                                                               "use_qalora",
-                                                               "velora_config",
-                                                               "enable_lora"};
+constexpr std::array<std::string_view, 14> kUnsupportedKeys = {
+    "alora_invocation_tokens", "arrow_config",    "corda_config",
+    "fan_in_fan_out",          "kasa_config",     "layer_replication",
+    "lora_ga_config",          "megatron_config", "monteclora_config",
+    "target_parameters",       "use_bdlora",      "use_qalora",
+    "velora_config",           "enable_lora"};
 
 // Ways to make first values. The last two change the base model as well, and others that this
 // version cannot apply (corda, loftq, ...) do too, so that they must not be skipped.
@@ -120,6 +110,7 @@ class Field {
     return result;
   }
   const Json& value() const { return value_; }
+  const std::string& subject() const { return subject_; }
 
  private:
   std::string text() const { return dump_python(value_, -1, false, false); }
@@ -150,6 +141,26 @@ void read_modules(const Field& field, std::vector<std::string>& names,
   }
 }
 
+// A list of ids, or an object with one by the embedding's name; a tied output layer may be named
+// with the same ids.
+void read_token_indices(const Field& field, AdapterConfig& config) {
+  if (!field.value().is_object()) {
+    config.trainable_token_indices = field.integers();
+    return;
+  }
+  for (const auto& [name, ids] : field.value().items()) {
+    const std::vector<int64_t> list =
+        Field(ids, "trainable_token_indices", field.subject()).integers();
+    std::vector<int64_t>& known = config.trainable_token_indices;
+    if (!known.empty() && known != list) field.refuse("the same ids for all modules");
+    known = list;
+    const bool is_first = config.trainable_token_module.empty();
+    if (is_first || config.trainable_token_module == "lm_head") {
+      config.trainable_token_module = name;
+    }
+  }
+}
+
 // The same for keys that only choose layers or add weights to them.
 bool read_variant(const std::string& key, const Field& field, AdapterConfig& config) {
   if (key == "feedforward_modules") {
@@ -167,6 +178,10 @@ bool read_variant(const std::string& key, const Field& field, AdapterConfig& con
     config.alpha_pattern = field.patterns<double>();
   } else if (key == "use_dora") {
     config.use_dora = field.boolean();
+  } else if (key == "trainable_token_indices") {
+    read_token_indices(field, config);
+  } else if (key == "ensure_weight_tying") {
+    config.ensure_weight_tying = field.boolean();
   } else if (key == "lora_bias") {
     config.lora_bias = field.boolean();
   } else if (key == "bias") {
@@ -234,6 +249,15 @@ Json modules_or_null(const std::vector<std::string>& names,
 void write_variant(const AdapterConfig& config, Json& json) {
   if (config.use_dora) json["use_dora"] = true;
   if (config.lora_bias) json["lora_bias"] = true;
+  if (config.ensure_weight_tying) json["ensure_weight_tying"] = true;
+  if (!config.trainable_token_indices.empty()) {
+    Json& entry = json["trainable_token_indices"];
+    if (config.trainable_token_module.empty()) {
+      entry = config.trainable_token_indices;
+    } else {
+      entry[config.trainable_token_module] = config.trainable_token_indices;
+    }
+  }
   if (!config.exclude_modules.empty() || config.exclude_modules_regex) {
     json["exclude_modules"] = modules_or_null(config.exclude_modules, config.exclude_modules_regex);
   }

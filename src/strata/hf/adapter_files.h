@@ -38,6 +38,11 @@ struct AdapterConfig {
   std::vector<std::pair<std::string, int64_t>> rank_pattern;
   std::vector<std::pair<std::string, double>> alpha_pattern;
   std::vector<std::string> modules_to_save;
+  // Rows of the embedding that train alone, and the name by which the file calls it; empty: a list
+  // without a name.
+  std::vector<int64_t> trainable_token_indices;
+  std::string trainable_token_module;
+  bool ensure_weight_tying = false;
   bool use_rslora = false;
   bool use_dora = false;
   bool lora_bias = false;

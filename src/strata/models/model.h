@@ -17,8 +17,9 @@ namespace strata::hf {
 class ModelFolder;
 }
 namespace strata::nn {
+class Embedding;
 class Linear;
-}
+}  // namespace strata::nn
 
 namespace strata::models {
 
@@ -38,6 +39,8 @@ class Block {
   virtual std::vector<nn::Parameter*> parameters() = 0;
   // Linear layers by module path, in module order; adapters attach to them.
   virtual std::vector<nn::Linear*> linears() = 0;
+  // The layer that turns token ids into vectors, where the block has one; adapters attach to it.
+  virtual nn::Embedding* embedding() { return nullptr; }
 
   // kEmbedding: `x` is a placeholder (its requires_grad alone matters, I4); returns [T, hidden].
   // kLayer: [T, hidden] -> [T, hidden]. kHead: [T, hidden] -> scalar sum of losses * loss_scale;
@@ -75,18 +78,28 @@ class Model {
   virtual nn::Parameter& trainable_copy(const std::string& name) = 0;
   // Elements of base weights that a trainable copy replaces (the reference keeps and counts both).
   virtual int64_t num_replaced_elements() const = 0;
+  // Elements that the reference keeps beside a tied weight which trains as one
+  // (ensure_weight_tying).
+  void add_tied_copy(int64_t numel) { num_tied_copies_ += numel; }
+  int64_t num_copied_elements() const { return num_replaced_elements() + num_tied_copies_; }
   // What LoRA targets when nothing is said: ends of module paths.
   virtual std::vector<std::string> default_lora_targets() const = 0;
   // What (IA)^3 rescales when nothing is said, and which of it at the input. Empty: must be said.
   virtual std::vector<std::string> default_ia3_targets() const { return {}; }
   virtual std::vector<std::string> default_ia3_feedforward() const { return {}; }
 
+  // Bytes of what the reference keeps beside the weights (tables of rotary positions), as its
+  // get_memory_footprint() counts them.
+  virtual int64_t buffer_bytes() const { return 0; }
   virtual int64_t vocab_size() const = 0;
   virtual int64_t hidden_size() const = 0;
   // The most tokens of one document, as config.json says; never more than attention_window().
   virtual int64_t max_position_embeddings() const = 0;
   // Tokens that a token sees, with itself; longer documents would need a mask that is not built.
   virtual std::optional<int64_t> attention_window() const { return std::nullopt; }
+
+ private:
+  int64_t num_tied_copies_ = 0;
 };
 
 }  // namespace strata::models

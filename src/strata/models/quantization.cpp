@@ -63,6 +63,12 @@ std::optional<QuantizationOptions> stored_quantization(const Json& model_config)
     options.quantization.format.kind = ops::quant::parse_kind(
         text_of(*entry, "bnb_4bit_quant_type", "fp4"), "config.json: bnb_4bit_quant_type");
     options.quantization.format.nested = flag_of(*entry, "bnb_4bit_use_double_quant");
+    const auto block =
+        entry->find("bnb_4bit_blocksize");  // ours; the reference reads each tensor's
+    if (block != entry->end() && block->is_number_integer()) {
+      options.quantization.format.block = block->get<int64_t>();
+      ops::quant::check_block(options.quantization.format.block, "config.json: bnb_4bit_blocksize");
+    }
     const std::string compute = text_of(*entry, "bnb_4bit_compute_dtype", "float32");
     // fp16 arithmetic does not exist here: the type of the activations is used.
     if (compute != "float16") options.quantization.compute = compute_type_of(compute);

@@ -51,12 +51,12 @@ void check_shape(const hf::ModelFolder& folder, const hf::TensorInfo& info,
     check_codes(folder, *stored, parameter);
     shape = stored->shape;
   }
-  if (shape == parameter.shape()) return;
+  if (shape == parameter.shape_in_base()) return;
   throw FormatError(
       "{}: tensor \"{}\" has shape [{}], config.json implies [{}]; use the config.json "
       "that belongs to these weights",
       folder.file_of(info).path().filename().string(), info.name, fmt::join(shape, ", "),
-      fmt::join(parameter.shape(), ", "));
+      fmt::join(parameter.shape_in_base(), ", "));
 }
 
 bool ends_with_any(const std::string& name, const std::vector<std::string>& suffixes) {

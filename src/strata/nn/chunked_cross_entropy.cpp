@@ -55,6 +55,7 @@ ChunkLogits chunk_logits(const LossCall& call, const at::Tensor& h, const Dropou
                       {.draw = draw, .training = call.training, .norms = call.dora_norms});
   } else {
     forward_product_into(buffer, h, output.weight(), /*beta=*/0, call.training);
+    if (output.token_rows()) output.token_rows()->replace_logits(h, buffer);
   }
   if (output.bias() != nullptr) buffer.add_(output.bias()->value());
   if (output.low_rank() != nullptr && !output.is_dora()) {
@@ -84,7 +85,11 @@ void chunk_backward(const LossCall& call, const at::Tensor& h, const ChunkLogits
                   /*beta=*/0);
     return;
   }
-  multiply_by_weight_back_into(dh, dlogits, output.weight(), /*beta=*/0);
+  if (output.token_rows()) {
+    dh.zero_();
+    output.token_rows()->replace_logits_backward(h, dlogits, dh);
+  }
+  multiply_by_weight_back_into(dh, dlogits, output.weight(), output.token_rows() ? 1 : 0);
   if (output.low_rank() != nullptr) {
     low_rank_backward(dlogits, {h, result.hidden}, *output.low_rank(), draw, dh);
   }

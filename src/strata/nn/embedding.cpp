@@ -16,32 +16,70 @@ struct EmbeddingCall {
   Parameter* weight;
   std::optional<int64_t> padding_id;
   at::Tensor ids;
+  EmbeddingBranch* branch = nullptr;
+  TokenRows* rows = nullptr;
 };
+
+// The tokens that give gradients, with theirs: all but padding.
+std::pair<at::Tensor, at::Tensor> without_padding(const EmbeddingCall& call, at::Tensor dy) {
+  // Without data (the memory plan) no row is known to be padding.
+  if (!call.padding_id.has_value() || call.ids.is_meta()) return {call.ids, dy};
+  const at::Tensor rows = call.ids.ne(*call.padding_id).nonzero().view(-1);
+  if (rows.numel() == call.ids.numel()) return {call.ids, dy};
+  return {call.ids.index_select(0, rows), dy.index_select(0, rows)};
+}
+
+void add_branch_(at::Tensor out, const at::Tensor& ids, const EmbeddingBranch& branch) {
+  const at::Tensor hidden = branch.a.value().index_select(1, ids);  // [r, T]
+  const at::Tensor sum =
+      at::matmul(hidden.t(), branch.b.value().t().to(hidden.scalar_type())).mul_(branch.scaling);
+  out.add_(sum);
+}
+
+void branch_backward(const at::Tensor& ids, const at::Tensor& dy, EmbeddingBranch& branch) {
+  const at::Tensor scaled = dy.to(branch.a.value().scalar_type()) * branch.scaling;
+  if (branch.b.requires_grad()) {
+    const at::Tensor hidden = branch.a.value().index_select(1, ids);
+    branch.b.accumulate_grad(at::matmul(hidden, scaled).t().contiguous());
+  }
+  if (!branch.a.requires_grad()) return;
+  const at::Tensor dhidden = at::matmul(scaled, branch.b.value());  // [T, r]
+  at::Tensor gradient = at::zeros(branch.a.shape(), dhidden.options());
+  gradient.index_add_(1, ids, dhidden.t().contiguous());
+  branch.a.accumulate_grad(gradient);
+}
 
 struct EmbeddingFunction : torch::autograd::Function<EmbeddingFunction> {
   static at::Tensor forward(AutogradContext* context, const EmbeddingCall& call,
                             const at::Tensor& anchor) {
     save_state(context, call);
-    return ops::embedding(call.weight->value(), call.ids);
+    at::Tensor out = ops::embedding(call.weight->value(), call.ids);
+    if (call.rows != nullptr) call.rows->replace(call.ids, out);
+    if (call.branch != nullptr) add_branch_(out, call.ids, *call.branch);
+    return out;
   }
 
   static variable_list backward(AutogradContext* context, variable_list gradients) {
     const auto& call = load_state<EmbeddingCall>(context);
+    at::Tensor dy = gradients[0].contiguous();
+    if (call.branch != nullptr) {
+      const auto [ids, given] = without_padding(call, dy);
+      branch_backward(ids, given, *call.branch);
+    }
+    if (call.rows != nullptr) {
+      dy = dy.clone();
+      call.rows->replace_backward(call.ids, call.padding_id, dy);
+    }
     if (call.weight->requires_grad()) {
-      at::Tensor dy = gradients[0].contiguous(), ids = call.ids;
-      // Without data (the memory plan) no row is known to be padding.
-      if (call.padding_id.has_value() && ids.is_cuda()) {
-        // An id of no row: the kernel passes over it, and the host need not count.
-        ids = ids.masked_fill(ids.eq(*call.padding_id), -1);
-      } else if (call.padding_id.has_value() && !ids.is_meta()) {
-        const at::Tensor rows = ids.ne(*call.padding_id).nonzero().view(-1);
-        if (rows.numel() < ids.numel()) {
-          dy = dy.index_select(0, rows);
-          ids = ids.index_select(0, rows);
-        }
-      }
       const GradTarget target = call.weight->grad();
-      ops::embedding_backward(dy, ids, target.tensor, target.beta);
+      if (call.padding_id.has_value() && call.ids.is_cuda()) {
+        // An id of no row: the kernel passes over it, and the host need not count.
+        const at::Tensor ids = call.ids.masked_fill(call.ids.eq(*call.padding_id), -1);
+        ops::embedding_backward(dy, ids, target.tensor, target.beta);
+      } else {
+        const auto [ids, given] = without_padding(call, dy);
+        ops::embedding_backward(given, ids, target.tensor, target.beta);
+      }
     }
     return {at::Tensor(), at::Tensor()};
   }
@@ -51,7 +89,26 @@ struct EmbeddingFunction : torch::autograd::Function<EmbeddingFunction> {
 
 at::Tensor embed(const at::Tensor& anchor, const at::Tensor& ids, Parameter& weight,
                  std::optional<int64_t> padding_id) {
-  return EmbeddingFunction::apply(EmbeddingCall{&weight, padding_id, ids}, anchor);
+  return EmbeddingFunction::apply(
+      EmbeddingCall{.weight = &weight, .padding_id = padding_id, .ids = ids}, anchor);
+}
+
+void Embedding::append_parameters(std::vector<Parameter*>& list) const {
+  list.push_back(weight_.get());
+  if (low_rank_) {
+    list.push_back(&low_rank_->a);
+    list.push_back(&low_rank_->b);
+  }
+  if (token_rows_) list.push_back(&token_rows_->rows());
+}
+
+at::Tensor Embedding::forward(const at::Tensor& anchor, const at::Tensor& ids) const {
+  return EmbeddingFunction::apply(EmbeddingCall{.weight = weight_.get(),
+                                                .padding_id = padding_id_,
+                                                .ids = ids,
+                                                .branch = low_rank_.get(),
+                                                .rows = token_rows_.get()},
+                                  anchor);
 }
 
 }  // namespace strata::nn

@@ -1,14 +1,18 @@
-// Token embedding over a parameter. Owns: the autograd function around ops::embedding. Never: the
+// Token embedding over a parameter, with what adapters add to it: a low-rank branch, rows that
+// train in place of the weight's. Owns: the autograd function around ops::embedding. Never: the
 // kernel; which weight is tied to it.
 #pragma once
 
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
+#include <vector>
 
 #include <ATen/core/Tensor.h>
 
 #include "strata/nn/parameter.h"
+#include "strata/nn/token_rows.h"
 
 namespace strata::nn {
 
@@ -17,5 +21,43 @@ namespace strata::nn {
 // `padding_id` give the weight no gradient, as in the reference's nn.Embedding.
 at::Tensor embed(const at::Tensor& anchor, const at::Tensor& ids, Parameter& weight,
                  std::optional<int64_t> padding_id);
+
+// LoRA of an embedding: row i of the weight + scaling * A[:, i]^T B^T. PEFT drops nothing here.
+struct EmbeddingBranch {
+  Parameter a;  // [r, V]
+  Parameter b;  // [H, r]
+  double scaling = 1.0;
+};
+
+// Invariants: I1, I2. Every forward under grad mode with an anchor that requires grad is followed
+// by at most one backward, which writes each trainable gradient exactly once.
+class Embedding {
+ public:
+  // `path`: module path such as "model.embed_tokens".
+  Embedding(std::string path, std::shared_ptr<Parameter> weight, std::optional<int64_t> padding_id)
+      : path_(std::move(path)), weight_(std::move(weight)), padding_id_(padding_id) {}
+
+  const std::string& path() const { return path_; }
+  Parameter& weight() const { return *weight_; }
+  const std::shared_ptr<Parameter>& shared_weight() const { return weight_; }
+  EmbeddingBranch* low_rank() const { return low_rank_.get(); }
+  void attach_low_rank(std::unique_ptr<EmbeddingBranch> branch) { low_rank_ = std::move(branch); }
+  // A tied output layer takes the same rows.
+  const std::shared_ptr<TokenRows>& token_rows() const { return token_rows_; }
+  void attach_token_rows(std::shared_ptr<TokenRows> rows) { token_rows_ = std::move(rows); }
+
+  // Weight, A, B, rows: those that there are.
+  void append_parameters(std::vector<Parameter*>& list) const;
+
+  // [T, H] for ids int64 [T]; `anchor` as for embed().
+  at::Tensor forward(const at::Tensor& anchor, const at::Tensor& ids) const;
+
+ private:
+  std::string path_;
+  std::shared_ptr<Parameter> weight_;
+  std::optional<int64_t> padding_id_;
+  std::unique_ptr<EmbeddingBranch> low_rank_;
+  std::shared_ptr<TokenRows> token_rows_;
+};
 
 }  // namespace strata::nn

@@ -188,6 +188,7 @@ void Linear::append_parameters(std::vector<Parameter*>& list) const {
   if (bias_ != nullptr) list.push_back(bias_.get());
   if (low_rank_ != nullptr) low_rank_->append_parameters(list);
   if (rescale_ != nullptr) list.push_back(&rescale_->factors);
+  if (token_rows_) list.push_back(&token_rows_->rows());
 }
 
 at::Tensor Linear::forward(const at::Tensor& x, const ForwardContext& context) const {

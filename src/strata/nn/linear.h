@@ -18,6 +18,7 @@
 #include "strata/nn/parameter.h"
 #include "strata/nn/remakable.h"
 #include "strata/nn/rescale.h"
+#include "strata/nn/token_rows.h"
 
 namespace strata::nn {
 
@@ -48,6 +49,10 @@ class Linear {
   LowRankBranch* low_rank() const { return low_rank_.get(); }
   bool is_dora() const { return low_rank_ != nullptr && low_rank_->magnitude != nullptr; }
   void attach_low_rank(std::unique_ptr<LowRankBranch> branch);
+  // Rows of single tokens that train in place of a tied weight's. The loss and logits of a head
+  // look at them; forward() does not.
+  const std::shared_ptr<TokenRows>& token_rows() const { return token_rows_; }
+  void attach_token_rows(std::shared_ptr<TokenRows> rows) { token_rows_ = std::move(rows); }
   Rescale* rescale() const { return rescale_.get(); }
   void attach_rescale(std::unique_ptr<Rescale> rescale) { rescale_ = std::move(rescale); }
 
@@ -67,6 +72,7 @@ class Linear {
   std::unique_ptr<Parameter> bias_;
   std::unique_ptr<LowRankBranch> low_rank_;
   std::unique_ptr<Rescale> rescale_;
+  std::shared_ptr<TokenRows> token_rows_;
 };
 
 // The outputs of several layers of one input (q, k, v; gate, up) as one autograd function: the

@@ -11,6 +11,12 @@ Parameter::Parameter(std::string name, std::vector<int64_t> shape, at::ScalarTyp
   stored_numel_ = numel_;
 }
 
+std::vector<int64_t> Parameter::shape_in_base() const {
+  std::vector<int64_t> shape = shape_;
+  if (num_new_rows_ != 0) shape[0] -= num_new_rows_;
+  return shape;
+}
+
 void Parameter::set_quantization(const Quantization& quantization) {
   if (shape_.size() != 2 || requires_grad_) {
     throw InternalError("parameter \"{}\": found it quantised, expected a frozen matrix", name_);

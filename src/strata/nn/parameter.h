@@ -49,6 +49,12 @@ class Parameter {
   void set_storage_type(at::ScalarType type) { storage_ = type; }  // not of a quantised one
   // Elements of storage_type() at rest: numel(), or bytes of a quantised matrix.
   int64_t stored_numel() const { return stored_numel_; }
+  // Rows at its end that no file of the base holds, because the vocabulary grew; below 0: rows of
+  // the file that are not used.
+  int64_t num_new_rows() const { return num_new_rows_; }
+  void set_num_new_rows(int64_t count) { num_new_rows_ = count; }
+  // What a file of the base holds: shape() without those rows.
+  std::vector<int64_t> shape_in_base() const;
   // Makes storage_type() bytes. Requires: a matrix, before memory is given out.
   void set_quantization(const Quantization& quantization);
   const std::optional<Quantization>& quantization() const { return quantization_; }
@@ -84,6 +90,7 @@ class Parameter {
   std::vector<int64_t> shape_;
   int64_t numel_;
   int64_t stored_numel_;
+  int64_t num_new_rows_ = 0;
   at::ScalarType storage_;
   std::optional<Quantization> quantization_;
   bool requires_grad_ = true;

@@ -40,6 +40,8 @@ class Rope {
  public:
   explicit Rope(const RopeOptions& options);
   const RopeOptions& options() const { return options_; }
+  // As the reference keeps them: the inverse frequencies and a copy of those it began with.
+  int64_t buffer_bytes() const { return 2 * inverse_frequencies_.numel() * 4; }
   // `positions` int64 [T], on the device where the tables shall be. kDynamic is a pure function of
   // the largest position of the micro-batch (the reference also remembers earlier batches).
   const RopeTables& tables(const at::Tensor& positions);

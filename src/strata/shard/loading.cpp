@@ -141,40 +141,82 @@ Source folder_source(const hf::ModelFolder& folder,
     if (info == nullptr) return false;
     const at::ScalarType type = scalar_type_of(info->dtype, name);
     const size_t element = hf::size_of(info->dtype);
+    // A file of the base ends before the rows of new tokens, which get their values later.
+    const auto in_file = static_cast<int64_t>(info->numel());
+    const int64_t count = std::clamp<int64_t>(in_file - begin, 0, out.numel());
+    if (count < out.numel()) out.narrow(0, count, out.numel() - count).zero_();
+    if (count == 0) return true;
+    const at::Tensor values = out.narrow(0, 0, count);
     const std::span<const std::byte> bytes = folder.bytes(*info).subspan(
-        static_cast<size_t>(begin) * element, static_cast<size_t>(out.numel()) * element);
-    if (type == out.scalar_type() && out.is_cpu()) {
-      std::memcpy(out.data_ptr(), bytes.data(), bytes.size());
+        static_cast<size_t>(begin) * element, static_cast<size_t>(count) * element);
+    if (type == values.scalar_type() && values.is_cpu()) {
+      std::memcpy(values.data_ptr(), bytes.data(), bytes.size());
       forget_pages(bytes);
       return true;
     }
     // The map may place a tensor at any byte; conversion kernels want natural alignment. For
     // another device the bytes travel as they are in the file, and are converted there.
-    at::Tensor aligned = at::empty({out.numel()}, at::TensorOptions().dtype(type));
+    at::Tensor aligned = at::empty({count}, at::TensorOptions().dtype(type));
     std::memcpy(aligned.data_ptr(), bytes.data(), bytes.size());
     forget_pages(bytes);
-    out.copy_(aligned.to(out.device()));
+    values.copy_(aligned.to(values.device()));
     return true;
   };
 }
 
-void place_tensor(UnitStore& store, const nn::Parameter& parameter, const at::Tensor& values) {
+void place_elements(UnitStore& store, const nn::Parameter& parameter, int64_t begin,
+                    const at::Tensor& values) {
   const int rank = store.mesh().shard->rank();
-  const at::Tensor whole =
-      parameter.quantization()
-          ? ops::quant::quantize(values.contiguous(), parameter.quantization()->format).bytes
-          : values;
   for (int u = 0; u < store.num_units(); ++u) {
     const auto& segments = store.unit(u).segments;
     for (int s = 0; s < static_cast<int>(segments.size()); ++s) {
       for (const Piece& piece : pieces_of(segments[static_cast<size_t>(s)], rank)) {
         if (piece.parameter != &parameter) continue;
+        const int64_t first = std::max(piece.tensor_begin, begin);
+        const int64_t last = std::min(piece.tensor_begin + piece.length, begin + values.numel());
+        if (first >= last) continue;
         store.home(u, s)
-            .value.narrow(0, piece.shard_begin, piece.length)
-            .copy_(whole.reshape({-1}).narrow(0, piece.tensor_begin, piece.length));
+            .value.narrow(0, piece.shard_begin + first - piece.tensor_begin, last - first)
+            .copy_(values.narrow(0, first - begin, last - first));
       }
     }
   }
+}
+
+void place_tensor(UnitStore& store, const nn::Parameter& parameter, const at::Tensor& values) {
+  const at::Tensor whole =
+      parameter.quantization()
+          ? ops::quant::quantize(values.contiguous(), parameter.quantization()->format).bytes
+          : values;
+  place_elements(store, parameter, /*begin=*/0, whole.reshape({-1}));
+}
+
+at::Tensor read_rows(UnitStore& store, const nn::Parameter& parameter,
+                     const std::vector<int64_t>& rows) {
+  const int64_t columns = parameter.shape()[1];
+  at::Tensor result = at::zeros({static_cast<int64_t>(rows.size()), columns});
+  comm::Group& group = *store.mesh().shard;
+  for (int u = 0; u < store.num_units(); ++u) {
+    const auto& segments = store.unit(u).segments;
+    for (int s = 0; s < static_cast<int>(segments.size()); ++s) {
+      for (const Piece& piece : pieces_of(segments[static_cast<size_t>(s)], group.rank())) {
+        if (piece.parameter != &parameter) continue;
+        const at::Tensor& home = store.home(u, s).value;
+        for (size_t i = 0; i < rows.size(); ++i) {
+          const int64_t begin = rows[i] * columns;
+          const int64_t first = std::max(piece.tensor_begin, begin);
+          const int64_t last = std::min(piece.tensor_begin + piece.length, begin + columns);
+          if (first >= last) continue;
+          result.select(0, static_cast<int64_t>(i))
+              .narrow(0, first - begin, last - first)
+              .copy_(home.narrow(0, piece.shard_begin + first - piece.tensor_begin, last - first));
+        }
+      }
+    }
+  }
+  // Every element rests on one rank; the others add zero.
+  if (group.size() > 1) group.all_reduce(result, comm::Reduction::kSum)->wait();
+  return result;
 }
 
 at::Tensor read_tensor(UnitStore& store, const nn::Parameter& parameter) {

@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "strata/hf/model_folder.h"
 #include "strata/shard/unit_store.h"
@@ -34,6 +35,15 @@ Source folder_source(const hf::ModelFolder& folder,
 // Copies this rank's piece of a whole tensor (any floating type, on the CPU) into its home; a
 // quantised parameter's is quantised first.
 void place_tensor(UnitStore& store, const nn::Parameter& parameter, const at::Tensor& whole);
+
+// The same for elements [begin, begin + values.numel()) of the flattened parameter, as they are.
+void place_elements(UnitStore& store, const nn::Parameter& parameter, int64_t begin,
+                    const at::Tensor& values);
+
+// Some rows [rows.size(), columns] of a matrix as its homes hold them, fp32; a copy.
+// Requires: not quantised. Collective over the shard group.
+at::Tensor read_rows(UnitStore& store, const nn::Parameter& parameter,
+                     const std::vector<int64_t>& rows);
 
 // The whole tensor as its homes hold it, fp32, decoded where it is quantised; a copy.
 // Collective over the shard group. Memory: the segment of the parameter beside the result.

@@ -6,6 +6,7 @@
 #include <ATen/ATen.h>
 
 #include "strata/base/error.h"
+#include "strata/base/file.h"
 #include "strata/comm/agreement.h"
 #include "strata/hf/bitsandbytes.h"
 #include "strata/ops/quant/codebook.h"
@@ -83,6 +84,7 @@ class StoredCodes {
       if (first >= last) continue;
       std::memcpy(to + (first - begin), stretch.bytes.data() + (first - stretch.begin),
                   static_cast<size_t>(last - first));
+      forget_pages(stretch.bytes);
     }
   }
 
@@ -121,6 +123,7 @@ at::Tensor quantize_from(const hf::ModelFolder& folder, const std::string& name,
   const std::span<const std::byte> bytes = folder.bytes(*info);
   at::Tensor whole = at::empty(parameter.shape(), at::TensorOptions().dtype(type));
   std::memcpy(whole.mutable_data_ptr(), bytes.data(), bytes.size());
+  forget_pages(bytes);
   return ops::quant::quantize(whole, parameter.quantization()->format).bytes;
 }
 

@@ -2,6 +2,7 @@
 #include "strata/text/added_tokens.h"
 
 #include <algorithm>
+#include <map>
 
 #include "strata/base/error.h"
 #include "strata/text/component_json.h"
@@ -94,6 +95,14 @@ std::optional<int32_t> AddedTokens::find(std::string_view content) const {
 const std::string* AddedTokens::token(int32_t id) const {
   const auto it = by_id_.find(id);
   return it == by_id_.end() ? nullptr : &entries_[it->second].text;
+}
+
+std::vector<AddedToken> AddedTokens::all() const {
+  std::map<int32_t, AddedToken> by_id;
+  for (const Entry& entry : entries_) by_id[entry.id] = entry.token;
+  std::vector<AddedToken> tokens;
+  for (auto& [id, token] : by_id) tokens.push_back(std::move(token));
+  return tokens;
 }
 
 bool AddedTokens::is_special(int32_t id) const {

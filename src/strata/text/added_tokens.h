@@ -65,6 +65,7 @@ class AddedTokens {
   const std::string* token(int32_t id) const;
   bool contains(int32_t id) const { return by_id_.contains(id); }
   bool is_special(int32_t id) const;
+  std::vector<AddedToken> all() const;        // in the order of their ids
   int32_t end_id() const { return end_id_; }  // highest added id + 1, 0 if none
 
   // Splits text at the added tokens looked for before (false) or after normalisation (true).

@@ -1,5 +1,6 @@
 #include "strata/text/builtin_templates.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <vector>
 
@@ -10,6 +11,10 @@ namespace strata::text {
 namespace {
 
 constexpr std::string_view kChatmlTokens[] = {"<|im_start|>", "<|im_end|>"};
+constexpr std::string_view kChatmlRoles[] = {"<|im_start|>user", "<|im_start|>assistant",
+                                             "<|im_start|>system"};
+constexpr FormatTokens kChatmlAdded = {
+    .bos = "<s>", .eos = "<|im_end|>", .pad = "<pad>", .roles = kChatmlRoles};
 constexpr std::string_view kChatml =
     "{% for message in messages %}"
     "{{ '<|im_start|>' + message['role'] + '\\n' }}"
@@ -19,7 +24,9 @@ constexpr std::string_view kChatml =
     "{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}";
 
-// The role's mark is plain text for most tokenizers; the end is their end-of-sequence token.
+constexpr std::string_view kZephyrTokens[] = {"<|user|>", "<|assistant|>", "<|system|>"};
+constexpr FormatTokens kZephyrAdded = {
+    .bos = "<s>", .eos = "</s>", .pad = "<pad>", .roles = kZephyrTokens};
 constexpr std::string_view kZephyr =
     "{% for message in messages %}"
     "{{ '<|' + message['role'] + '|>\\n' }}"
@@ -106,16 +113,54 @@ constexpr std::string_view kOasst =
     "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}";
 
 constexpr BuiltinTemplate kTemplates[] = {
-    {"chatml", kChatml, kChatmlTokens},  {"zephyr", kZephyr, {}}, {"llama-2", kLlama2, {}},
-    {"llama-3", kLlama3, kLlama3Tokens}, {"alpaca", kAlpaca, {}}, {"vicuna", kVicuna, {}},
+    {"chatml", kChatml, kChatmlTokens, &kChatmlAdded},
+    {"zephyr", kZephyr, kZephyrTokens, &kZephyrAdded},
+    {"llama-2", kLlama2, {}},
+    {"llama-3", kLlama3, kLlama3Tokens},
+    {"alpaca", kAlpaca, {}},
+    {"vicuna", kVicuna, {}},
     {"oasst", kOasst, kOasstTokens},
 };
 
-TemplateSource builtin_source(const Tokenizer& tokenizer, const std::string& format) {
+bool knows_all(const Tokenizer& tokenizer, std::span<const std::string_view> tokens) {
+  return std::ranges::all_of(
+      tokens, [&](std::string_view token) { return tokenizer.token_to_id(token).has_value(); });
+}
+
+// In the order in which transformers adds named and further tokens.
+int add_format_tokens(Tokenizer& tokenizer, const FormatTokens& format) {
+  std::vector<AddedToken> tokens;
+  for (const std::string_view token : {format.bos, format.eos, format.pad}) {
+    tokens.push_back({.content = std::string(token), .normalized = false, .special = true});
+  }
+  for (const std::string_view token : format.roles) {
+    tokens.push_back({.content = std::string(token), .normalized = false, .special = true});
+  }
+  const int count = tokenizer.add_tokens(tokens);
+  tokenizer.set_bos_token(std::string(format.bos));
+  tokenizer.set_pad_token(std::string(format.pad));
+  return count;
+}
+
+// A format with tokens of its own: adds them where they are missing.
+TemplateSource format_source(Tokenizer& tokenizer, const BuiltinTemplate& format) {
+  TemplateSource result{.text = std::string(format.source),
+                        .name = "chat template " + std::string(format.name),
+                        .multiple = 8};
+  if (!knows_all(tokenizer, format.tokens)) {
+    result.num_added = add_format_tokens(tokenizer, *format.added);
+  }
+  const std::string eos(format.added->eos);
+  if (tokenizer.token_to_id(eos)) tokenizer.set_eos_token(eos);
+  return result;
+}
+
+TemplateSource builtin_source(Tokenizer& tokenizer, const std::string& format) {
   std::vector<std::string_view> names;
   for (const BuiltinTemplate& one : kTemplates) {
     names.push_back(one.name);
     if (one.name != format) continue;
+    if (one.added != nullptr) return format_source(tokenizer, one);
     for (const std::string_view token : one.tokens) {
       if (tokenizer.token_to_id(token)) continue;
       throw ConfigError(
@@ -136,27 +181,47 @@ TemplateSource builtin_source(const Tokenizer& tokenizer, const std::string& for
                     fmt::join(names, ", "));
 }
 
-TemplateSource file_source(const std::filesystem::path& path) {
-  if (!std::filesystem::is_directory(path)) return {read_file(path), path.string()};
-  const std::filesystem::path file = path / "chat_template.jinja";
-  std::string source =
-      std::filesystem::exists(file) ? read_file(file) : Tokenizer::load(path)->chat_template();
-  if (source.empty()) {
+bool has_tokenizer(const std::filesystem::path& folder) {
+  constexpr const char* kNames[] = {"tokenizer.json", "tokenizer.model", "spiece.model",
+                                    "vocab.json",     "vocab.txt",       "tekken.json"};
+  return std::ranges::any_of(
+      kNames, [&](const char* name) { return std::filesystem::exists(folder / name); });
+}
+
+// Template, tokens and end of sequence of another tokenizer.
+TemplateSource clone_source(Tokenizer& tokenizer, const std::filesystem::path& folder) {
+  TemplateSource result{.text = {}, .name = folder.string(), .multiple = 64, .fills_up = true};
+  if (has_tokenizer(folder)) {
+    const auto other = Tokenizer::load(folder);
+    result.text = other->chat_template();
+    std::vector<AddedToken> missing;
+    for (AddedToken& token : other->added_tokens()) {
+      if (!tokenizer.token_to_id(token.content)) missing.push_back(std::move(token));
+    }
+    if (!result.text.empty()) result.num_added = tokenizer.add_tokens(missing);
+    if (other->specials().eos && tokenizer.token_to_id(*other->specials().eos)) {
+      tokenizer.set_eos_token(*other->specials().eos);
+    }
+  } else if (const auto file = folder / "chat_template.jinja"; std::filesystem::exists(file)) {
+    result.text = read_file(file);
+  }
+  if (result.text.empty()) {
     throw ConfigError(
         "chat_template_path: found no chat template in {}, expected chat_template.jinja or a "
         "tokenizer that has one; name the file itself",
-        path.string());
+        folder.string());
   }
-  return {std::move(source), path.string()};
+  return result;
 }
 
 }  // namespace
 
 std::span<const BuiltinTemplate> builtin_templates() { return kTemplates; }
 
-TemplateSource choose_chat_template(const Tokenizer& tokenizer, const std::string& path,
+TemplateSource choose_chat_template(Tokenizer& tokenizer, const std::string& path,
                                     const std::string& format) {
-  if (!path.empty()) return file_source(path);
+  if (!path.empty() && std::filesystem::is_directory(path)) return clone_source(tokenizer, path);
+  if (!path.empty()) return {.text = read_file(path), .name = path};
   if (format != "none") return builtin_source(tokenizer, format);
   return {.text = tokenizer.chat_template(), .tool_text = tokenizer.tool_template()};
 }

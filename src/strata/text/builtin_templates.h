@@ -10,11 +10,19 @@
 
 namespace strata::text {
 
+// What PEFT's examples/sft give a tokenizer together with a format.
+struct FormatTokens {
+  std::string_view bos, eos, pad;
+  std::span<const std::string_view> roles;
+};
+
 struct BuiltinTemplate {
   std::string_view name;    // value of chat_template_format
   std::string_view source;  // Jinja
-  // Tokens that must be in the vocabulary: without them the turns have no borders.
+  // Tokens of a tokenizer that knows the format: without them the turns have no borders.
   std::span<const std::string_view> tokens;
+  // What a tokenizer gets that does not know it; null: such a one is refused.
+  const FormatTokens* added = nullptr;
 };
 
 std::span<const BuiltinTemplate> builtin_templates();
@@ -24,13 +32,21 @@ struct TemplateSource {
   std::string text;
   std::string name = "chat template";
   std::string tool_text = {};  // of the tokenizer's own, for conversations with tools
+  // Tokens that the choice added to the tokenizer, and of what the rows of the model's embedding
+  // are then a multiple.
+  int num_added = 0;
+  int64_t multiple = 1;
+  // Whether further tokens name the rows that no token needs.
+  bool fills_up = false;
 };
 
 // `path`: a file, or a folder whose tokenizer has a template (chat_template_path); `format`: a
-// built-in name or "none" (chat_template_format); else the tokenizer's own.
+// built-in name or "none" (chat_template_format); else the tokenizer's own. A folder's tokens and
+// end of sequence become the tokenizer's (TRL's clone_chat_template); chatml and zephyr bring
+// theirs along (PEFT's examples/sft), unless the tokenizer knows their marks.
 // Errors: ConfigError for an unknown name, a folder without a template, and for a built-in one
 // whose tokens the tokenizer lacks.
-TemplateSource choose_chat_template(const Tokenizer& tokenizer, const std::string& path,
+TemplateSource choose_chat_template(Tokenizer& tokenizer, const std::string& path,
                                     const std::string& format);
 
 }  // namespace strata::text

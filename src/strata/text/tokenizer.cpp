@@ -39,9 +39,10 @@ struct Tokenizer::Impl {
   std::unique_ptr<PostProcessor> post_processor;
   std::unique_ptr<Decoder> decoder;
   mutable PieceCache cache;
-  Specials specials;
+  Specials specials, specials_at_load;
   std::string chat_template, tool_template;
   std::vector<fs::path> files;
+  std::vector<std::pair<AddedToken, int32_t>> since_load;
   int32_t vocab_size = 0;
   Json lengths;  // "truncation" and "padding" of the file
 
@@ -86,7 +87,7 @@ void Tokenizer::Impl::add_tokens(const NamedTokens& tokens, const TokenizerFile&
   }
   added.prepare(normalizer.get());
   vocab_size = std::max(vocabulary.end_id(), added.end_id());
-  specials = tokens.specials;
+  specials = specials_at_load = tokens.specials;
   const auto listed = file.document.find("added_tokens");
   if (is_rebuilt || listed == file.document.end()) return;
   // `tokenizers` gives ids out anew and only warns; weights trained for other ids would be wrong.
@@ -357,6 +358,7 @@ bool Tokenizer::may_join_next(int32_t id) const {
   return impl_->decoder && impl_->decoder->joins_bytes() && byte_of_token(id_to_token(id)) >= 0;
 }
 const Tokenizer::Specials& Tokenizer::specials() const { return impl_->specials; }
+const Tokenizer::Specials& Tokenizer::specials_at_load() const { return impl_->specials_at_load; }
 const std::string& Tokenizer::chat_template() const { return impl_->chat_template; }
 const std::string& Tokenizer::tool_template() const { return impl_->tool_template; }
 std::vector<fs::path> Tokenizer::files() const { return impl_->files; }
@@ -369,6 +371,33 @@ std::optional<int32_t> Tokenizer::eos_id() const {
 }
 std::optional<int32_t> Tokenizer::pad_id() const {
   return impl_->specials.pad ? token_to_id(*impl_->specials.pad) : std::nullopt;
+}
+
+void Tokenizer::set_bos_token(std::string token) {
+  if (!token_to_id(token)) {
+    throw ConfigError("bos_token: found \"{}\", expected a token of {}", token, impl_->subject);
+  }
+  impl_->specials.bos = std::move(token);
+}
+
+std::vector<AddedToken> Tokenizer::added_tokens() const { return impl_->added.all(); }
+
+int Tokenizer::add_tokens(const std::vector<AddedToken>& tokens) {
+  const Vocabulary& vocabulary = impl_->model->vocabulary();
+  int count = 0;
+  for (const AddedToken& token : tokens) {
+    if (token.content.empty() || impl_->added.find(token.content)) continue;
+    if (!vocabulary.find(token.content)) ++count;
+    impl_->added.add(token, vocabulary);
+    impl_->since_load.emplace_back(token, *impl_->added.find(token.content));
+  }
+  impl_->added.prepare(impl_->normalizer.get());
+  impl_->vocab_size = std::max(impl_->vocab_size, impl_->added.end_id());
+  return count;
+}
+
+const std::vector<std::pair<AddedToken, int32_t>>& Tokenizer::tokens_since_load() const {
+  return impl_->since_load;
 }
 
 void Tokenizer::set_eos_token(std::string token) {

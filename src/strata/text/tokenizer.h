@@ -9,7 +9,10 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
+
+#include "strata/text/added_tokens.h"
 
 namespace strata::text {
 
@@ -30,6 +33,7 @@ class Tokenizer {
   // The named tokens of a model (bos_token, eos_token, ...); absent where the model has none.
   struct Specials {
     std::optional<std::string> bos, eos, unk, pad, sep, cls, mask;
+    bool operator==(const Specials&) const = default;
   };
 
   // Reads tokenizer.json and, when present, tokenizer_config.json, special_tokens_map.json,
@@ -66,12 +70,23 @@ class Tokenizer {
   bool may_join_next(int32_t id) const;
 
   const Specials& specials() const;
+  const Specials& specials_at_load() const;  // before set_eos_token() and its like
   std::optional<int32_t> bos_id() const;
   std::optional<int32_t> eos_id() const;
   std::optional<int32_t> pad_id() const;
   // The token must be in the vocabulary (ConfigError). Not to be called while others read.
+  void set_bos_token(std::string token);
   void set_eos_token(std::string token);
   void set_pad_token(std::string token);
+
+  // Tokens beside the model's vocabulary, in the order of their ids.
+  std::vector<AddedToken> added_tokens() const;
+  // Adds those that the vocabulary lacks, each under the next free id, and returns how many those
+  // are. A content that the model's vocabulary has becomes an added token with its old id. Not to
+  // be called while others read.
+  int add_tokens(const std::vector<AddedToken>& tokens);
+  // What add_tokens() changed since load(), with ids.
+  const std::vector<std::pair<AddedToken, int32_t>>& tokens_since_load() const;
 
   // The template named "default" (or the only one); empty if the model has none.
   const std::string& chat_template() const;

@@ -15,10 +15,12 @@
 #include "strata/memory/allocator.h"
 #include "strata/models/quantization.h"
 #include "strata/models/registry.h"
+#include "strata/models/vocabulary.h"
 #include "strata/optim/make_optimizer.h"
 #include "strata/shard/loading.h"
 #include "strata/shard/quantized_loading.h"
 #include "strata/train/strategy.h"
+#include "strata/train/vocabulary.h"
 
 namespace strata::train {
 namespace {
@@ -72,6 +74,18 @@ int64_t layer_number(const std::string& text) {
       "layers_to_transform: found \"{}\", expected numbers of layers, from 0; correct it", text);
 }
 
+// [1, 2], 1,2 or {"embed_tokens": [1, 2]}.
+void read_trainable_tokens(const std::string& text, adapters::LoraOptions& options) {
+  if (text.empty()) return;
+  const bool is_bare = text.find_first_of("[{") == std::string::npos;
+  const Json json = {{"trainable_token_indices",
+                      parse_json(is_bare ? "[" + text + "]" : text, "trainable_token_indices")},
+                     {"peft_type", "LORA"}};
+  const hf::AdapterConfig parsed = hf::parse_adapter_config(json, "settings");
+  options.trainable_tokens = parsed.trainable_token_indices;
+  if (!parsed.trainable_token_module.empty()) options.token_module = parsed.trainable_token_module;
+}
+
 adapters::LoraOptions options_of(const config::LoraConfig& config) {
   adapters::LoraOptions options;
   const bool is_ia3 = config.peft_type == "IA3";
@@ -94,6 +108,8 @@ adapters::LoraOptions options_of(const config::LoraConfig& config) {
     options.exclude_modules = config.exclude_modules;
   }
   options.modules_to_save = config.modules_to_save;
+  read_trainable_tokens(config.trainable_token_indices, options);
+  options.ensure_weight_tying = config.ensure_weight_tying;
   if (is_ia3) {
     options.method = adapters::Method::kIa3;
     return options;
@@ -112,13 +128,29 @@ adapters::LoraOptions options_of(const config::LoraConfig& config) {
   return options;
 }
 
-void attach_adapter(const config::RunConfig& config, Trainee& trainee) {
+// As TRL has it, tokens of another tokenizer train beside a LoRA adapter, and so does the output
+// layer.
+adapters::LoraOptions with_new_tokens(adapters::LoraOptions options,
+                                      const std::vector<int64_t>& new_tokens) {
+  if (new_tokens.empty() || options.method != adapters::Method::kLora) return options;
+  std::vector<int64_t>& ids = options.trainable_tokens;
+  for (const int64_t id : new_tokens) {
+    if (std::find(ids.begin(), ids.end(), id) == ids.end()) ids.push_back(id);
+  }
+  std::vector<std::string>& saved = options.modules_to_save;
+  if (std::find(saved.begin(), saved.end(), "lm_head") == saved.end()) saved.push_back("lm_head");
+  return options;
+}
+
+void attach_adapter(const config::RunConfig& config, const std::vector<int64_t>& new_tokens,
+                    Trainee& trainee) {
   if (!config.model.adapter_name_or_path.empty()) {
     trainee.continued_adapter = hf::read_adapter_config(config.model.adapter_name_or_path);
     trainee.adapter = adapters::attach_lora(*trainee.model,
                                             adapters::lora_options_of(*trainee.continued_adapter));
   } else if (config.lora.use_peft) {
-    trainee.adapter = adapters::attach_lora(*trainee.model, options_of(config.lora));
+    trainee.adapter =
+        adapters::attach_lora(*trainee.model, with_new_tokens(options_of(config.lora), new_tokens));
   }
 }
 
@@ -149,6 +181,19 @@ void quantize(const config::QuantizationConfig& config, const Json& model_config
   if (options) models::quantize_linears(model, *options);
 }
 
+// prepare_model_for_kbit_training: beside a quantised base everything else is fp32, but, as in
+// TRL, not where the base is sharded.
+void widen_beside_codes(const comm::Mesh& mesh, models::Model& model) {
+  const auto parameters = model.parameters();
+  const bool is_quantized = std::any_of(parameters.begin(), parameters.end(), [](const auto* p) {
+    return p->quantization().has_value();
+  });
+  if (!is_quantized || mesh.shard->size() > 1) return;
+  for (nn::Parameter* parameter : parameters) {
+    if (!parameter->quantization()) parameter->set_storage_type(at::kFloat);
+  }
+}
+
 // Trained weights have fp32 masters, whatever the file holds.
 void widen_trained_weights(models::Model& model) {
   for (nn::Parameter* parameter : model.parameters()) {
@@ -167,6 +212,17 @@ void initialize_from_scratch(const models::Model& model, uint64_t seed, shard::U
   }
 }
 
+// Sets vocab_size to the rows that the run's tokens need. `num_old_rows` stays what the base's
+// files hold.
+GrownVocabulary grow_vocabulary(const config::RunConfig& config, bool alone, Json& model_config) {
+  const auto entry = model_config.find("vocab_size");
+  if (entry == model_config.end() || !entry->is_number_integer()) return {};
+  GrownVocabulary grown = count_rows(config, entry->get<int64_t>(), alone);
+  *entry = grown.num_rows;
+  if (config.model.model_name_or_path.empty()) grown.num_old_rows = grown.num_rows;
+  return grown;
+}
+
 // The files of the base. With fsdp_cpu_ram_efficient_loading they are open on rank 0 alone.
 struct BaseFiles {
   std::optional<hf::ModelFolder> folder;
@@ -179,7 +235,8 @@ bool rank_0_reads(const config::RunConfig& config, const comm::Mesh& mesh) {
 
 // A file may hold an untied head although config.json says tied; only who reads it knows. The other
 // ranks learn it here, so that all build the same model.
-void share_tie(const config::RunConfig& config, comm::Group& world, Json& model_config) {
+void share_tie(const config::RunConfig& config, int64_t num_old_rows, comm::Group& world,
+               Json& model_config) {
   std::string is_untied;
   comm::all_or_nothing(world, "reading the weights' names", [&] {
     if (world.rank() != 0) return;
@@ -187,6 +244,7 @@ void share_tie(const config::RunConfig& config, comm::Group& world, Json& model_
     // As under an adapter: what is quantised is frozen.
     for (nn::Parameter* parameter : model->parameters()) parameter->set_requires_grad(false);
     quantize(config.quantization, model_config, *model);
+    models::mark_new_rows(*model, num_old_rows);
     const size_t num_tied = model->parameters().size();
     const hf::ModelFolder folder(
         hf::locate_model(config.model.model_name_or_path, config.model.cache_dir));
@@ -249,6 +307,16 @@ void start_from_base(const config::RunConfig& config, bool sends, Trainee& train
     checkpoint::load_adapter(config.model.adapter_name_or_path, *trainee.adapter, *trainee.store,
                              sends);
   });
+}
+
+// Rows of single tokens start as the base's. Collective.
+void start_token_rows(Trainee& trainee) {
+  if (!trainee.adapter || trainee.continued_adapter) return;
+  nn::Embedding* embedding = trainee.adapter->embedding_of_tokens();
+  if (embedding == nullptr) return;
+  nn::TokenRows& rows = *embedding->token_rows();
+  shard::place_tensor(*trainee.store, rows.rows(),
+                      shard::read_rows(*trainee.store, embedding->weight(), rows.ids()));
 }
 
 // Collective: with a folder on rank 0 alone when it sends.
@@ -332,13 +400,15 @@ std::unique_ptr<Trainee> assemble(const config::RunConfig& config, comm::Mesh& m
   std::optional<LoadMeter> meter;
   if (!is_imagined) meter.emplace();
   std::unique_ptr<Trainee> trainee;
+  GrownVocabulary grown;
   comm::all_or_nothing(*mesh.world, "loading the model's configuration", [&] {
     trainee = std::make_unique<Trainee>(config);
     trainee->model_config = load_model_config(config.model, is_imagined);
+    grown = grow_vocabulary(config, is_imagined, trainee->model_config);
   });
   const bool has_files = !config.model.model_name_or_path.empty() && !is_imagined;
   const bool sends = has_files && rank_0_reads(config, mesh);
-  if (sends) share_tie(config, *mesh.world, trainee->model_config);
+  if (sends) share_tie(config, grown.num_old_rows, *mesh.world, trainee->model_config);
   BaseFiles base;
   comm::all_or_nothing(*mesh.world, "loading the model", [&] {
     const at::ScalarType storage = storage_type_of(config.model.dtype, trainee->model_config);
@@ -346,13 +416,27 @@ std::unique_ptr<Trainee> assemble(const config::RunConfig& config, comm::Mesh& m
         trainee->model_config,
         {.storage = storage, .buffers = scalar_type_of(config.shard.buffer_dtype)});
     check_window(*trainee->model, config.data.max_length);
-    attach_adapter(config, *trainee);
+    attach_adapter(config, grown.trained_tokens, *trainee);
     quantize(config.quantization, trainee->model_config, *trainee->model);
+    models::mark_new_rows(*trainee->model, grown.num_old_rows);
+    if (trainee->adapter && grown.num_rows != grown.num_old_rows) {
+      trainee->adapter->store_vocabulary(*trainee->model, [](const std::string&) { return true; });
+    } else if (trainee->adapter && !trainee->continued_adapter) {
+      // PEFT saves the base's weights of a targeted embedding and output layer.
+      trainee->adapter->store_vocabulary(*trainee->model, [](const std::string& name) {
+        return name.ends_with(".base_layer.weight") &&
+               !name.ends_with(".token_adapter.base_layer.weight");
+      });
+    } else if (trainee->continued_adapter && !is_imagined) {
+      checkpoint::expect_stored_vocabulary(config.model.adapter_name_or_path, *trainee->model,
+                                           *trainee->adapter);
+    }
     if (has_files && (!sends || mesh.world->rank() == 0)) {
       base.folder.emplace(
           hf::locate_model(config.model.model_name_or_path, config.model.cache_dir));
       base.sources = trainee->model->check_weights(*base.folder);
     }
+    widen_beside_codes(mesh, *trainee->model);
     widen_trained_weights(*trainee->model);
     shard::StoreOptions options = store_options(config.shard, target);
     options.parameter_files = trainee->offload.parameter_files();
@@ -381,7 +465,13 @@ std::unique_ptr<Trainee> assemble(const config::RunConfig& config, comm::Mesh& m
     }
   });
   if (has_files) fill_quantized(base, sends, *trainee->store);
+  // An adapter that is continued brings its rows along.
+  if (has_files && !trainee->continued_adapter) {
+    fill_new_rows(config, trainee->model_config, base.folder ? &*base.folder : nullptr,
+                  base.sources, *trainee->model, *trainee->store);
+  }
   if (!is_imagined) start_from_base(config, sends, *trainee);
+  if (!is_imagined) start_token_rows(*trainee);
   if (trainee->store->file() != nullptr) trainee->store->file()->forget_pages();
   if (meter) {
     // What loading took and gave back counts at its peak alone.
@@ -421,6 +511,8 @@ hf::AdapterConfig adapter_config_of(const config::RunConfig& config, const Train
   result.rank_pattern = options.rank_pattern;
   result.alpha_pattern = options.alpha_pattern;
   result.modules_to_save = options.modules_to_save;
+  result.trainable_token_indices = options.trainable_tokens;
+  result.ensure_weight_tying = options.ensure_weight_tying;
   result.target_modules = trainee.adapter->saved_target_modules();
   result.target_modules_regex.reset();
   if (options.target_pattern && result.target_modules == std::vector{*options.target_pattern}) {

@@ -11,8 +11,8 @@
 #include "strata/data/token_cache.h"
 #include "strata/hf/hub_cache.h"
 #include "strata/hf/hub_download.h"
-#include "strata/text/builtin_templates.h"
 #include "strata/train/assemble.h"
+#include "strata/train/vocabulary.h"
 
 namespace strata::train {
 namespace {
@@ -109,18 +109,17 @@ int64_t vocab_size_of(const config::ModelConfig& config) {
 Datasets load_datasets(const config::RunConfig& config, int64_t vocab_size,
                        const LoadDatasetsOptions& wanted) {
   Datasets sets;
-  sets.tokenizer = text::Tokenizer::load(tokenizer_folder(config.model));
-  if (!config.data.eos_token.empty()) sets.tokenizer->set_eos_token(config.data.eos_token);
-  if (!config.data.pad_token.empty()) sets.tokenizer->set_pad_token(config.data.pad_token);
-  text::TemplateSource source = text::choose_chat_template(
-      *sets.tokenizer, config.data.chat_template_path, config.data.chat_template_format);
-  sets.chat_template_source = source.text;
-  if (!source.text.empty()) {
-    sets.chat_template.emplace(source.text, source.name, source.tool_text);
+  Vocabulary vocabulary = load_vocabulary(config, vocab_size);
+  sets.tokenizer = std::move(vocabulary.tokenizer);
+  sets.chat_template_source = std::move(vocabulary.chat_template.text);
+  if (!sets.chat_template_source.empty()) {
+    sets.chat_template.emplace(sets.chat_template_source, vocabulary.chat_template.name,
+                               vocabulary.chat_template.tool_text);
   }
   const text::ChatTemplate* chat = sets.chat_template ? &*sets.chat_template : nullptr;
+  if (!vocabulary.note.empty()) sets.notes.push_back(vocabulary.note);
 
-  data::PrepareOptions options = options_of(config, vocab_size);
+  data::PrepareOptions options = options_of(config, vocabulary.num_rows);
   data::DataRequest request = request_of(config);
   request.download_progress = wanted.download_progress;
   const auto load = [&](const std::string& split) {

@@ -42,7 +42,8 @@ struct LoadDatasetsOptions {
   int world_size = 1;  // with dataset_streaming it tells how many rows max_steps will use
 };
 
-// `vocab_size`: rows of the embedding; ids beyond it are an error. With dataset_cache, processes
+// `vocab_size`: rows of the base's embedding; ids beyond what they grow to (vocabulary.h) are an
+// error. With dataset_cache, processes
 // that need the same rows at the same time let one of them prepare (token_cache.h).
 Datasets load_datasets(const config::RunConfig& config, int64_t vocab_size,
                        const LoadDatasetsOptions& options = {});

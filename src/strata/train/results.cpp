@@ -1,6 +1,6 @@
 #include "strata/train/results.h"
 
-#include <set>
+#include <algorithm>
 
 #include "strata/base/byte_size.h"
 #include "strata/base/error.h"
@@ -9,6 +9,7 @@
 #include "strata/comm/agreement.h"
 #include "strata/hf/hub_download.h"
 #include "strata/report/html_report.h"
+#include "strata/text/changed_files.h"
 
 namespace strata::train {
 namespace {
@@ -16,8 +17,27 @@ namespace {
 namespace fs = std::filesystem;
 
 // config.json of the result: the base's, with what training changed.
-std::string exported_model_config(const Trainee& trainee) {
+// The ids at which generation begins and stops are the tokenizer's, as Trainer aligns them: an end
+// that a list names already stays beside the new one.
+void align_special_tokens(const text::Tokenizer& tokenizer, bool is_generation, Json& config) {
+  if (const auto eos = tokenizer.eos_id()) {
+    const Json old = config.contains("eos_token_id") ? config["eos_token_id"] : Json();
+    Json ids = Json::array({*eos});
+    for (const Json& id : old.is_array() ? old : Json::array({old})) {
+      if (id.is_number_integer() && id != Json(*eos)) ids.push_back(id);
+    }
+    const bool is_known = old.is_array()
+                              ? std::find(old.begin(), old.end(), Json(*eos)) != old.end()
+                              : old == Json(*eos);
+    if (!is_known) config["eos_token_id"] = old.is_array() || is_generation ? ids : Json(*eos);
+  }
+  if (const auto bos = tokenizer.bos_id()) config["bos_token_id"] = *bos;
+  if (const auto pad = tokenizer.pad_id()) config["pad_token_id"] = *pad;
+}
+
+std::string exported_model_config(const Trainee& trainee, const text::Tokenizer& tokenizer) {
   Json config = trainee.model_config;
+  align_special_tokens(tokenizer, /*is_generation=*/false, config);
   config.erase("torch_dtype");
   config["dtype"] = "float32";  // masters
   if (!config.contains("architectures")) {
@@ -33,6 +53,10 @@ std::string exported_model_config(const Trainee& trainee) {
 
 void add_tokenizer(const config::RunConfig& config, const Datasets& datasets,
                    checkpoint::SmallFiles& files) {
+  const bool has_other_template =
+      !config.data.chat_template_path.empty() || config.data.chat_template_format != "none";
+  const auto changed = text::changed_files(*datasets.tokenizer,
+                                           has_other_template ? datasets.chat_template_source : "");
   for (const fs::path& file : datasets.tokenizer->files()) {
     // A tokenizer may read its model's config.json; the result has one of its own.
     if (file.filename() == "config.json") continue;
@@ -40,16 +64,7 @@ void add_tokenizer(const config::RunConfig& config, const Datasets& datasets,
     const bool is_below = part == "additional_chat_templates";
     files[is_below ? part / file.filename() : file.filename()] = read_file(file);
   }
-  // The token that the model learnt to stop with must be the one that generation stops at.
-  constexpr const char* kSettings = "tokenizer_config.json";
-  if (!config.data.eos_token.empty() && files.contains(kSettings)) {
-    Json tokenizer = parse_json(files[kSettings], kSettings);
-    tokenizer["eos_token"] = config.data.eos_token;
-    files[kSettings] = dump_python(tokenizer) + "\n";
-  }
-  if (!config.data.chat_template_path.empty()) {
-    files["chat_template.jinja"] = datasets.chat_template_source;
-  }
+  for (const auto& [name, text] : changed) files[name] = text;
 }
 
 std::vector<std::pair<std::string, std::string>> shown_settings(const config::RunConfig& config,
@@ -99,11 +114,15 @@ checkpoint::SmallFiles companion_files(const config::RunConfig& config, const Tr
   if (trainee.adapter) {
     files[hf::kAdapterConfigFile] = hf::adapter_config_json(adapter_config_of(config, trainee));
   } else {
-    files["config.json"] = exported_model_config(trainee);
+    files["config.json"] = exported_model_config(trainee, *datasets.tokenizer);
     constexpr const char* kGeneration = "generation_config.json";
     const fs::path base = hf::locate_model(config.model.model_name_or_path, config.model.cache_dir);
     if (!config.model.model_name_or_path.empty() && fs::exists(base / kGeneration)) {
-      files[kGeneration] = read_file(base / kGeneration);
+      Json settings = read_json_file(base / kGeneration);
+      const Json old = settings;
+      align_special_tokens(*datasets.tokenizer, /*is_generation=*/true, settings);
+      files[kGeneration] =
+          settings == old ? read_file(base / kGeneration) : dump_python(settings) + "\n";
     }
   }
   add_tokenizer(config, datasets, files);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <set>
 
 #include "strata/base/error.h"
 #include "strata/base/file.h"
@@ -13,6 +14,7 @@
 #include "strata/memory/plan_text.h"
 #include "strata/train/device.h"
 #include "strata/report/live_line.h"
+#include "strata/models/footprint.h"
 #include "strata/train/memory_watch.h"
 #include "strata/train/offload.h"
 #include "strata/train/preflight.h"
@@ -79,24 +81,29 @@ const char* name_of_compute(at::ScalarType type) {
   return type == at::kFloat ? "fp32" : type == at::kHalf ? "fp16" : "bf16";
 }
 
-// As model.get_memory_footprint() counts: every weight once, as it rests, over all shards.
 void describe_weights(const config::RunConfig& config, const Trainee& trainee, Trainer& trainer) {
-  int64_t bytes = 0, num_quantized = 0;
+  int64_t num_quantized = 0;
   const nn::Parameter* quantized = nullptr;
+  std::set<at::ScalarType> plain;
   for (const nn::Parameter* parameter : trainee.model->parameters()) {
-    bytes += parameter->stored_numel() *
-             static_cast<int64_t>(c10::elementSize(parameter->storage_type()));
-    if (!parameter->quantization()) continue;
+    if (!parameter->quantization()) {
+      plain.insert(parameter->storage_type());
+      continue;
+    }
     quantized = parameter;
     ++num_quantized;
   }
-  trainer.say(fmt::format("memory footprint: {} bytes of weights ({:.1f} MB)", bytes,
+  const int64_t bytes = models::memory_footprint_bytes(*trainee.model);
+  trainer.say(fmt::format("memory footprint: {} bytes ({:.2f} MB)", bytes,
                           static_cast<double>(bytes) / 1e6));
   if (quantized == nullptr) return;
   trainer.say(fmt::format(
-      "quantised base: {} matrices as {}, frozen; norms, embeddings, output layer and adapter are "
-      "computed in {}, activations {}",
+      "quantised base: {} matrices as {}, frozen, their scales take {} bytes; norms, embeddings "
+      "and output layer rest in {} and are computed in {}, the first layer's input requires a "
+      "gradient, activations are {}",
       num_quantized, ops::quant::describe(quantized->quantization()->format),
+      models::scale_bytes(*trainee.model),
+      plain.contains(at::kBFloat16) || plain.contains(at::kHalf) ? "the file's type" : "fp32",
       name_of_compute(trainee.compute_type),
       config.shard.gradient_checkpointing ? "checkpointed" : "kept"));
 }
@@ -130,6 +137,9 @@ void introduce(const config::RunConfig& config, Trainee& trainee, const Datasets
     trainer.say(fmt::format(
         "{}: all ranks are in one shard group, which is {} here", config.shard.sharding_strategy,
         config.shard.sharding_strategy == "HYBRID_SHARD" ? "FULL_SHARD" : "SHARD_GRAD_OP"));
+  }
+  if (trainee.adapter) {
+    for (const std::string& note : trainee.adapter->notes()) trainer.say("note: " + note);
   }
   for (const std::string& line :
        describe_load_memory(trainee.load_memory, trainee.store->options().device))

@@ -30,13 +30,20 @@ at::Tensor norm_heads(nn::RmsNorm& norm, const at::Tensor& x, int64_t head_dim) 
 }  // namespace
 
 LlamaEmbedding::LlamaEmbedding(const LlamaConfig& config, at::ScalarType storage)
-    : weight_(std::make_shared<nn::Parameter>(
-          "model.embed_tokens.weight", std::vector<int64_t>{config.vocab_size, config.hidden_size},
-          storage)),
-      padding_id_(config.pad_token_id) {}
+    : embedding_("model.embed_tokens",
+                 std::make_shared<nn::Parameter>(
+                     "model.embed_tokens.weight",
+                     std::vector<int64_t>{config.vocab_size, config.hidden_size}, storage),
+                 config.pad_token_id) {}
+
+std::vector<nn::Parameter*> LlamaEmbedding::parameters() {
+  std::vector<nn::Parameter*> list;
+  embedding_.append_parameters(list);
+  return list;
+}
 
 at::Tensor LlamaEmbedding::forward(const at::Tensor& x, const nn::ForwardContext& context) {
-  return nn::embed(x, context.batch->ids, *weight_, padding_id_);
+  return embedding_.forward(x, context.batch->ids);
 }
 
 LlamaDecoderLayer::LlamaDecoderLayer(const LlamaConfig& c, int64_t index, at::ScalarType storage,
@@ -128,7 +135,10 @@ at::Tensor LlamaHead::forward(const at::Tensor& x, const nn::ForwardContext& con
 }
 
 at::Tensor LlamaHead::logits(const at::Tensor& x) {
-  return lm_head_.forward(norm_.forward(x), nn::ForwardContext{}).to(at::kFloat);
+  const at::Tensor normed = norm_.forward(x);
+  at::Tensor logits = lm_head_.forward(normed, nn::ForwardContext{}).to(at::kFloat);
+  if (lm_head_.token_rows()) lm_head_.token_rows()->replace_logits(normed, logits);
+  return logits;
 }
 
 }  // namespace strata::models

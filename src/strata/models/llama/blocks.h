@@ -10,6 +10,7 @@
 
 #include "strata/models/llama/config.h"
 #include "strata/models/model.h"
+#include "strata/nn/embedding.h"
 #include "strata/nn/linear.h"
 #include "strata/nn/norm.h"
 #include "strata/nn/rope.h"
@@ -23,16 +24,15 @@ class LlamaEmbedding final : public Block {
   BlockKind kind() const override { return BlockKind::kEmbedding; }
   std::string class_name() const override { return "Embedding"; }
   std::string path() const override { return "model.embed_tokens"; }
-  std::vector<nn::Parameter*> parameters() override { return {weight_.get()}; }
+  std::vector<nn::Parameter*> parameters() override;
   std::vector<nn::Linear*> linears() override { return {}; }
+  nn::Embedding* embedding() override { return &embedding_; }
   at::Tensor forward(const at::Tensor& x, const nn::ForwardContext& context) override;
 
-  const std::shared_ptr<nn::Parameter>& weight() const { return weight_; }
-  void set_weight(std::shared_ptr<nn::Parameter> weight) { weight_ = std::move(weight); }
+  const std::shared_ptr<nn::Parameter>& weight() const { return embedding_.shared_weight(); }
 
  private:
-  std::shared_ptr<nn::Parameter> weight_;
-  std::optional<int64_t> padding_id_;
+  nn::Embedding embedding_;
 };
 
 class LlamaDecoderLayer final : public Block {

@@ -36,11 +36,11 @@ std::vector<Block*> LlamaModel::blocks() {
 
 std::vector<nn::Parameter*> LlamaModel::parameters() {
   std::vector<nn::Parameter*> list;
+  std::set<nn::Parameter*> seen;
   for (Block* block : blocks()) {
     for (nn::Parameter* parameter : block->parameters()) {
-      // A tied weight is listed where it comes first.
-      if (block->kind() == BlockKind::kHead && parameter == embedding_->weight().get()) continue;
-      list.push_back(parameter);
+      // What is tied is listed where it comes first.
+      if (seen.insert(parameter).second) list.push_back(parameter);
     }
   }
   return list;
@@ -54,6 +54,7 @@ void LlamaModel::untie() {
   auto weight = std::make_shared<nn::Parameter>(
       kHeadWeight, std::vector<int64_t>{config_.vocab_size, config_.hidden_size}, storage_);
   weight->set_requires_grad(embedding_->weight()->requires_grad());
+  weight->set_num_new_rows(embedding_->weight()->num_new_rows());
   head_->lm_head().set_weight(std::move(weight));
 }
 

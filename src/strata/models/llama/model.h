@@ -30,6 +30,7 @@ class LlamaModel final : public Model {
   std::vector<std::string> default_lora_targets() const override { return {"q_proj", "v_proj"}; }
   std::vector<std::string> default_ia3_targets() const override { return config_.ia3_targets; }
   std::vector<std::string> default_ia3_feedforward() const override { return {"down_proj"}; }
+  int64_t buffer_bytes() const override { return rope_.buffer_bytes(); }
   int64_t vocab_size() const override { return config_.vocab_size; }
   int64_t hidden_size() const override { return config_.hidden_size; }
   int64_t max_position_embeddings() const override {

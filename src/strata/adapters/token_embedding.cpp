@@ -1,0 +1,153 @@
+#include "strata/adapters/token_embedding.h"
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+#include <ATen/ATen.h>
+
+#include "strata/adapters/target_layers.h"
+#include "strata/base/error.h"
+#include "strata/hf/adapter_files.h"
+#include "strata/models/vocabulary.h"
+#include "strata/nn/linear.h"
+
+namespace strata::adapters {
+namespace {
+
+void check_branch(const nn::Embedding& embedding, const LoraOptions& options, int64_t rank) {
+  const std::vector<int64_t>& shape = embedding.weight().shape();
+  if (rank > std::min(shape[0], shape[1])) {
+    throw ConfigError(
+        "lora_r: found {} for \"{}\" [{}, {}], expected at most {}; choose a smaller rank, or one "
+        "for this layer with rank_pattern",
+        rank, embedding.path(), shape[0], shape[1], std::min(shape[0], shape[1]));
+  }
+  if (options.use_dora || options.lora_bias) {
+    throw ConfigError(
+        "{}: found the embedding \"{}\" among the targets, expected linear layers with it; leave "
+        "it out, or train it whole with modules_to_save",
+        options.use_dora ? "use_dora" : "lora_bias", embedding.path());
+  }
+  if (options.init != "true" && options.init != "false" && options.init != "gaussian") {
+    throw ConfigError(
+        "init_lora_weights: found {} and the embedding \"{}\" among the targets, expected true, "
+        "gaussian or false there; change one",
+        options.init, embedding.path());
+  }
+  if (options.ensure_weight_tying) {
+    throw ConfigError(
+        "ensure_weight_tying: found LoRA on \"{}\", expected modules_to_save or "
+        "trainable_token_indices there; choose one of them or leave the tie",
+        embedding.path());
+  }
+}
+
+}  // namespace
+
+nn::Embedding* find_embedding(models::Model& model) {
+  for (models::Block* block : model.blocks()) {
+    if (block->embedding() != nullptr) return block->embedding();
+  }
+  return nullptr;
+}
+
+void attach_branch(nn::Embedding& embedding, const LoraOptions& options) {
+  const int64_t rank = rank_of(options, embedding.path());
+  check_branch(embedding, options, rank);
+  const std::string base = hf::kAdapterKeyPrefix + embedding.path();
+  const std::vector<int64_t>& shape = embedding.weight().shape();
+  const double r = static_cast<double>(rank);
+  embedding.attach_low_rank(std::unique_ptr<nn::EmbeddingBranch>(new nn::EmbeddingBranch{
+      .a = {base + ".lora_embedding_A", {rank, shape[0]}, at::kFloat},
+      .b = {base + ".lora_embedding_B", {shape[1], rank}, at::kFloat},
+      .scaling = alpha_of(options, embedding.path()) / (options.use_rslora ? std::sqrt(r) : r)}));
+}
+
+void attach_token_rows(models::Model& model, const LoraOptions& options) {
+  const std::vector<int64_t>& ids = options.trainable_tokens;
+  nn::Embedding* embedding = find_embedding(model);
+  const std::string& module = options.token_module;
+  if (embedding == nullptr ||
+      !(embedding->path() == module || embedding->path().ends_with("." + module))) {
+    throw ConfigError(
+        "trainable_token_indices: found the module \"{}\", expected the model's token embedding{}; "
+        "correct it",
+        module, embedding == nullptr ? "" : " (" + embedding->path() + ")");
+  }
+  if (embedding->low_rank() != nullptr || embedding->weight().requires_grad()) {
+    throw ConfigError(
+        "trainable_token_indices: found \"{}\" among {} too, expected one of them; remove one",
+        embedding->path(), embedding->low_rank() != nullptr ? "target_modules" : "modules_to_save");
+  }
+  const int64_t num_rows = embedding->weight().shape()[0];
+  std::set<int64_t> seen;
+  for (const int64_t id : ids) {
+    if (id >= 0 && id < num_rows && seen.insert(id).second) continue;
+    throw ConfigError(
+        "trainable_token_indices: found {}{}, expected ids of tokens from 0 to {}, each once; "
+        "correct it",
+        id, seen.contains(id) ? " twice" : "", num_rows - 1);
+  }
+  const std::string name =
+      hf::kAdapterKeyPrefix + embedding->path() + ".token_adapter.trainable_tokens_delta";
+  const auto rows = std::make_shared<nn::TokenRows>(name, ids, embedding->weight().shape()[1]);
+  embedding->attach_token_rows(rows);
+  for (models::Block* block : model.blocks()) {
+    for (nn::Linear* layer : block->linears()) {
+      if (&layer->weight() != &embedding->weight()) continue;
+      if (layer->low_rank() != nullptr || layer->rescale() != nullptr) {
+        throw ConfigError(
+            "trainable_token_indices: found the tied \"{}\" among target_modules, expected one of "
+            "them; remove one",
+            layer->path());
+      }
+      layer->attach_token_rows(rows);
+    }
+  }
+}
+
+bool is_tied(models::Model& model) {
+  const auto weights = models::vocabulary_weights(model);
+  return weights.size() >= 2 && weights[0].parameter == weights[1].parameter;
+}
+
+bool stays_tied(const LoraOptions& options, models::Model& model, const std::string& weight) {
+  if (!options.ensure_weight_tying || !is_tied(model)) return false;
+  const auto weights = models::vocabulary_weights(model);
+  return std::any_of(weights.begin(), weights.end(),
+                     [&](const models::VocabularyWeight& one) { return one.name == weight; });
+}
+
+std::vector<std::string> notes_on_ties(const LoraOptions& options, bool targets_vocabulary,
+                                       const std::vector<std::string>& saved, bool was_tied) {
+  const bool saves_one = std::any_of(saved.begin(), saved.end(), [](const std::string& name) {
+    return name.ends_with("embed_tokens.weight") || name == "lm_head.weight";
+  });
+  if (options.ensure_weight_tying && !was_tied) {
+    return {"ensure_weight_tying: the model's embedding and output layer are not tied"};
+  }
+  if (options.ensure_weight_tying && !saves_one && options.trainable_tokens.empty()) {
+    return {"ensure_weight_tying: neither embedding nor output layer is part of the adapter"};
+  }
+  if (was_tied && !options.ensure_weight_tying && (saves_one || targets_vocabulary)) {
+    return {
+        "adapter: embedding and output layer are one weight in the base and the adapter changes "
+        "one of them, so that they part; ensure_weight_tying keeps a weight of modules_to_save "
+        "one"};
+  }
+  return {};
+}
+
+EmbeddingStart draw_start(const nn::Embedding& embedding, const std::string& init,
+                          const at::Generator& generator) {
+  const nn::EmbeddingBranch& branch = *embedding.low_rank();
+  EmbeddingStart start{at::randn(branch.a.shape(), generator),
+                       at::randn(branch.b.shape(), generator)};
+  if (init == "false") return start;
+  start.a.zero_();
+  start.b.normal_(0, 1, generator);
+  return start;
+}
+
+}  // namespace strata::adapters

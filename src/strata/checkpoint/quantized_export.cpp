@@ -1,0 +1,267 @@
+#include "strata/checkpoint/quantized_export.h"
+
+#include <map>
+#include <unordered_map>
+
+#include <ATen/ops/empty.h>
+
+#include "strata/base/error.h"
+#include "strata/base/file.h"
+#include "strata/checkpoint/convert.h"
+#include "strata/checkpoint/decoded_state.h"
+#include "strata/checkpoint/element_type.h"
+#include "strata/checkpoint/export_files.h"
+#include "strata/hf/bitsandbytes.h"
+#include "strata/hf/torch_types.h"
+#include "strata/models/registry.h"
+#include "strata/nn/linear.h"
+#include "strata/ops/quant/codebook.h"
+#include "strata/ops/quant/quantized.h"
+
+namespace strata::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+using ops::quant::Format;
+using ops::quant::Kind;
+using ops::quant::QuantizedMatrix;
+
+// The longest text of a double: what stands for nested_offset until it is known.
+constexpr double kLongestNumber = -2.2250738585072014e-308;
+
+// The tensors of one quantised weight.
+class Parts {
+ public:
+  Parts(std::string name, const Format& format, std::vector<int64_t> shape, hf::DType dtype)
+      : name_(std::move(name)), format_(format) {
+    const auto layout = ops::quant::layout_of(format, shape[0], shape[1]);
+    state_.kind = std::string(ops::quant::name_of(format.kind));
+    state_.shape = shape;
+    state_.blocksize = format.block;
+    state_.dtype = std::string(hf::torch_dtype_of(dtype));
+    if (format.kind == Kind::kInt8) {
+      const std::string module = name_.substr(0, name_.rfind('.'));
+      specs_ = {{name_, hf::DType::kI8, shape},
+                {module + ".SCB", hf::DType::kF32, {layout.num_scales}},
+                {module + ".weight_format", hf::DType::kU8, {}}};
+      return;
+    }
+    specs_ = {
+        {name_, hf::DType::kU8, {layout.num_codes, 1}},
+        {name_ + ".absmax", format.nested ? hf::DType::kU8 : hf::DType::kF32, {layout.num_scales}},
+        {name_ + ".quant_map", hf::DType::kF32, {16}}};
+    if (format.nested) {
+      specs_.push_back({name_ + ".nested_absmax", hf::DType::kF32, {layout.num_nested}});
+      specs_.push_back({name_ + ".nested_quant_map", hf::DType::kF32, {256}});
+    }
+    specs_.push_back({state_name(), hf::DType::kU8, {state_size()}});
+  }
+
+  const std::vector<hf::TensorSpec>& specs() const { return specs_; }
+
+  void write(const QuantizedMatrix& matrix, ExportFiles& files) const {
+    const auto put = [&](const std::string& name, const at::Tensor& part) {
+      files.write(name, {static_cast<const std::byte*>(part.const_data_ptr()), part.nbytes()});
+    };
+    put(name_, matrix.codes());
+    if (format_.kind == Kind::kInt8) {
+      const std::byte row_major{0};
+      put(specs_[1].name, matrix.scales());
+      files.write(specs_[2].name, {&row_major, 1});
+      return;
+    }
+    put(name_ + ".absmax", matrix.scales());
+    files.write(name_ + ".quant_map", std::as_bytes(std::span(ops::quant::codes_of(format_.kind))));
+    if (format_.nested) {
+      put(name_ + ".nested_absmax", matrix.nested());
+      files.write(name_ + ".nested_quant_map",
+                  std::as_bytes(std::span(ops::quant::dynamic_map(/*is_signed=*/true))));
+    }
+    const std::string text =
+        state_text(format_.nested ? matrix.mean().const_data_ptr<float>()[0] : 0);
+    files.write(state_name(), std::as_bytes(std::span(text)));
+  }
+
+ private:
+  std::string state_name() const { return name_ + ".quant_state.bitsandbytes__" + state_.kind; }
+  std::string text_with(double offset) const {
+    hf::QuantizedWeight state = state_;
+    static const hf::TensorInfo kPresent{};
+    if (format_.nested) state.nested = &kPresent;
+    state.nested_offset = offset;
+    return hf::quant_state_json(state);
+  }
+  int64_t state_size() const { return static_cast<int64_t>(text_with(kLongestNumber).size()); }
+  // The header is written before the offset is known: spaces fill the text up, which JSON allows.
+  std::string state_text(double offset) const {
+    std::string text = text_with(offset);
+    text.resize(static_cast<size_t>(state_size()), ' ');
+    return text;
+  }
+
+  std::string name_;
+  Format format_;
+  hf::QuantizedWeight state_;
+  std::vector<hf::TensorSpec> specs_;
+};
+
+// The names of the weights that are quantised, by the rules for a base that is frozen.
+std::map<std::string, std::vector<int64_t>> chosen_weights(
+    const fs::path& folder, const models::QuantizationOptions& options) {
+  const auto model = models::create_model(read_json_file(folder / "config.json"), {});
+  for (nn::Parameter* parameter : model->parameters()) parameter->set_requires_grad(false);
+  models::quantize_linears(*model, options);
+  std::map<std::string, std::vector<int64_t>> chosen;
+  for (const nn::Parameter* parameter : model->parameters()) {
+    if (parameter->quantization()) chosen[parameter->name()] = parameter->shape();
+  }
+  return chosen;
+}
+
+Json quantization_config(const models::QuantizationOptions& options) {
+  const nn::Quantization& quantization = options.quantization;
+  const bool in_8bit = quantization.format.kind == Kind::kInt8;
+  Json json = {
+      {"_load_in_4bit", !in_8bit},
+      {"_load_in_8bit", in_8bit},
+      {"bnb_4bit_compute_dtype", quantization.compute == at::kBFloat16 ? "bfloat16" : "float32"},
+      {"bnb_4bit_quant_storage", "uint8"},
+      {"bnb_4bit_quant_type", in_8bit ? "fp4" : ops::quant::name_of(quantization.format.kind)},
+      {"bnb_4bit_use_double_quant", quantization.format.nested},
+      {"llm_int8_enable_fp32_cpu_offload", false},
+      {"llm_int8_has_fp16_weight", false},
+      {"llm_int8_skip_modules",
+       options.skip_modules.empty() ? Json(nullptr) : Json(options.skip_modules)},
+      {"llm_int8_threshold", quantization.threshold},
+      {"load_in_4bit", !in_8bit},
+      {"load_in_8bit", in_8bit},
+      {"quant_method", "bitsandbytes"}};
+  if (!in_8bit && quantization.format.block != 64) {
+    json["bnb_4bit_blocksize"] = quantization.format.block;
+  }
+  return json;
+}
+
+at::Tensor read_tensor(SavedState& state, size_t index) {
+  const SavedTensor& tensor = state.tensors()[index];
+  at::Tensor value =
+      at::empty(tensor.shape, at::TensorOptions().dtype(memory_type_of(tensor.dtype)));
+  state.read(index, {static_cast<std::byte*>(value.data_ptr()), value.nbytes()});
+  return value;
+}
+
+void require_model(const SavedState& state, const fs::path& base) {
+  if (state.is_adapter()) {
+    throw ConfigError("{}: found an adapter, expected a whole model; merge it first",
+                      state.path().string());
+  }
+  if (base.empty()) {
+    throw ConfigError(
+        "{}: found no config.json, expected the folder of a model; put the base's beside the "
+        "weights",
+        state.path().string());
+  }
+  if (is_quantized_folder(base)) {
+    throw ConfigError(
+        "{}: found a quantised model, expected plain weights; name the model it was "
+        "made from",
+        base.string());
+  }
+}
+
+class QuantizedExport {
+ public:
+  QuantizedExport(SavedState& state, const fs::path& base, const QuantizedExportOptions& options)
+      : state_(state), options_(options), chosen_(chosen_weights(base, options.quantization)) {
+    for (size_t i = 0; i < state.tensors().size(); ++i) {
+      const SavedTensor& tensor = state.tensors()[i];
+      if (tensor.is_parameter()) add(tensor);
+    }
+    for (const auto& [name, shape] : chosen_) {
+      if (parts_.contains(name)) continue;
+      throw FormatError(
+          "{}: found no tensor \"{}\", expected every weight that config.json implies",
+          state.path().string(), name);
+    }
+  }
+
+  void write(const fs::path& folder) {
+    const hf::ShardPlan plan = hf::plan_shards(sizes_, options_.max_shard_size);
+    ExportFiles files(folder);
+    files.add(plan, specs_);
+    for (size_t i = 0; i < state_.tensors().size(); ++i) {
+      const SavedTensor& tensor = state_.tensors()[i];
+      if (!tensor.is_parameter()) continue;
+      at::Tensor value = read_tensor(state_, i);
+      if (const auto parts = parts_.find(tensor.weight); parts != parts_.end()) {
+        parts->second.write(ops::quant::quantize(value, options_.quantization.quantization.format),
+                            files);
+        continue;
+      }
+      value = value.to(memory_type_of(specs_.at(tensor.weight).dtype));
+      files.write(tensor.weight, {static_cast<const std::byte*>(value.data_ptr()), value.nbytes()});
+    }
+    files.publish();
+    if (plan.is_indexed()) {
+      write_file_atomically(folder / hf::kModelIndexFile, plan.index_json(num_parameters_));
+    }
+  }
+
+ private:
+  void add(const SavedTensor& tensor) {
+    num_parameters_ += tensor.size_bytes() / hf::size_of(tensor.dtype);
+    const auto chosen = chosen_.find(tensor.weight);
+    if (chosen == chosen_.end()) {
+      const bool is_floating = at::isFloatingType(memory_type_of(tensor.dtype));
+      add_spec({tensor.weight,
+                is_floating ? options_.weight_type.value_or(tensor.dtype) : tensor.dtype,
+                tensor.shape});
+      return;
+    }
+    if (tensor.shape != chosen->second) {
+      throw FormatError("{}: tensor \"{}\" has shape [{}], config.json implies [{}]",
+                        state_.path().string(), tensor.weight, fmt::join(tensor.shape, ", "),
+                        fmt::join(chosen->second, ", "));
+    }
+    const Parts parts(tensor.weight, options_.quantization.quantization.format, tensor.shape,
+                      options_.weight_type.value_or(tensor.dtype));
+    for (const hf::TensorSpec& spec : parts.specs()) add_spec(spec);
+    parts_.emplace(tensor.weight, parts);
+  }
+
+  void add_spec(const hf::TensorSpec& spec) {
+    uint64_t bytes = hf::size_of(spec.dtype);
+    for (const int64_t size : spec.shape) bytes *= static_cast<uint64_t>(size);
+    specs_[spec.name] = spec;
+    sizes_.push_back({spec.name, bytes});
+  }
+
+  SavedState& state_;
+  QuantizedExportOptions options_;
+  std::map<std::string, std::vector<int64_t>> chosen_;
+  std::map<std::string, Parts> parts_;
+  std::unordered_map<std::string, hf::TensorSpec> specs_;
+  std::vector<hf::TensorBytes> sizes_;
+  uint64_t num_parameters_ = 0;
+};
+
+}  // namespace
+
+std::vector<std::string> convert_quantized(SavedState& state, const fs::path& out,
+                                           const QuantizedExportOptions& options) {
+  require_new_folder(out);
+  const fs::path base = base_model_of(state);
+  require_model(state, base);
+  QuantizedExport exported(state, base, options);
+  AtomicFolder folder(out);
+  exported.write(folder.path());
+  copy_companions(base, folder.path(), {.type = options.weight_type});
+  Json config = read_json_file(folder.path() / "config.json");
+  config["quantization_config"] = quantization_config(options.quantization);
+  write_file_atomically(folder.path() / "config.json", dump_python(config) + "\n");
+  folder.commit();
+  if (!state.has_optimizer()) return {};
+  return {"the optimizer's state is left out: this format has no place for it"};
+}
+
+}  // namespace strata::checkpoint

@@ -1,0 +1,117 @@
+# Oracle: bitsandbytes' quantisation of the same weights and transformers' loading of the folder.
+import json
+import subprocess
+
+import pytest
+import torch
+from bitsandbytes import functional
+from bitsandbytes.nn import Linear4bit, Linear8bitLt
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM, BitsAndBytesConfig
+
+from running import PROGRAM, base_flags, environment, run_strata
+
+ROWS = {
+    "nf4": (["--to", "bnb-4bit"], dict(load_in_4bit=True, bnb_4bit_quant_type="nf4")),
+    "nf4_double": (["--to", "bnb-4bit", "--bnb_4bit_use_double_quant"],
+                   dict(load_in_4bit=True, bnb_4bit_quant_type="nf4",
+                        bnb_4bit_use_double_quant=True)),
+    "fp4_double": (["--to", "bnb-4bit", "--bnb_4bit_quant_type", "fp4", "--max_shard_size", "40KB",
+                    "--bnb_4bit_use_double_quant"],
+                   dict(load_in_4bit=True, bnb_4bit_quant_type="fp4",
+                        bnb_4bit_use_double_quant=True)),
+    "int8": (["--to", "bnb-8bit"], dict(load_in_8bit=True)),
+    "skipped": (["--to", "bnb-4bit", "--llm_int8_skip_modules", "q_proj,lm_head"],
+                dict(load_in_4bit=True, bnb_4bit_quant_type="nf4",
+                     llm_int8_skip_modules=["q_proj", "lm_head"])),
+}
+
+
+def convert(*words):
+    return subprocess.run([PROGRAM, "convert", *map(str, words)], capture_output=True, text=True,
+                          env=environment(), timeout=60)
+
+
+def decoded(layer):
+    if isinstance(layer, Linear4bit):
+        return functional.dequantize_4bit(layer.weight.data, layer.weight.quant_state)
+    scale = layer.weight.SCB if layer.weight.SCB is not None else layer.state.SCB
+    return layer.weight.data.float() * scale[:, None] / 127
+
+
+def tensors_of(folder):
+    found = {}
+    for file in folder.glob("*.safetensors"):
+        found.update(load_file(file))
+    return found
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_transformers_loads_what_is_written(inputs, tmp_path, name):
+    words, settings = ROWS[name]
+    base = inputs.model("wide")
+    done = convert(base, tmp_path / "out", *words)
+    assert done.returncode == 0, done.stderr
+    expected = AutoModelForCausalLM.from_pretrained(
+        base, dtype=torch.float32, device_map="cpu",
+        quantization_config=BitsAndBytesConfig(**settings))
+    found = AutoModelForCausalLM.from_pretrained(tmp_path / "out", device_map="cpu")
+    layers = 0
+    for (path, ours), (_, theirs) in zip(found.named_modules(), expected.named_modules(),
+                                         strict=True):
+        assert type(ours) is type(theirs), path
+        if isinstance(theirs, (Linear4bit, Linear8bitLt)):
+            assert torch.equal(ours.weight.data.view(torch.uint8).flatten(),
+                               theirs.weight.data.view(torch.uint8).flatten()), path
+            assert torch.equal(decoded(ours), decoded(theirs)), path
+            layers += 1
+    assert layers == (12 if name == "skipped" else 14)
+    for (path, ours), (_, theirs) in zip(found.named_parameters(), expected.named_parameters()):
+        if ours.is_floating_point():
+            assert torch.equal(ours, theirs), path
+    # Every key that the reference saves, and no other.
+    expected.save_pretrained(tmp_path / "theirs")
+    ours, theirs = tensors_of(tmp_path / "out"), tensors_of(tmp_path / "theirs")
+    assert ours.keys() == theirs.keys()
+    for key, value in theirs.items():
+        if "quant_state" in key:
+            assert json.loads(bytes(ours[key].tolist())) == json.loads(bytes(value.tolist())), key
+        else:
+            assert torch.equal(ours[key].flatten(), value.flatten()) and (
+                ours[key].shape == value.shape), key
+
+
+def test_a_run_over_it_is_that_over_the_plain_base(inputs, tmp_path):
+    assert convert(inputs.model("wide"), tmp_path / "base", "--to", "bnb-4bit",
+                   "--bnb_4bit_use_double_quant", "--bnb_4bit_blocksize", 128).returncode == 0
+    more = dict(use_peft=True, lora_r=2, lora_dropout=0, max_steps=3,
+                bnb_4bit_compute_dtype="float32")
+    plain = run_strata(base_flags(
+        inputs.model("wide"), inputs.data("messages"), tmp_path / "a", load_in_4bit=True,
+        bnb_4bit_use_double_quant=True, bnb_4bit_blocksize=128, **more))
+    stored = run_strata(base_flags(tmp_path / "base", inputs.data("messages"), tmp_path / "b",
+                                   **more))
+    assert stored.losses == plain.losses
+
+
+def test_plain_weights_take_the_type_asked_for(inputs, tmp_path):
+    done = convert(inputs.model("wide"), tmp_path / "out", "--to", "bnb-8bit", "--dtype", "bfloat16")
+    assert done.returncode == 0
+    assert tensors_of(tmp_path / "out")["model.embed_tokens.weight"].dtype == torch.bfloat16
+    config = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert config["dtype"] == "bfloat16" and config["quantization_config"]["load_in_8bit"] is True
+
+
+def test_refusals(inputs, tmp_path):
+    base = inputs.model("wide")
+    assert convert(base, tmp_path / "four", "--to", "bnb-4bit").returncode == 0
+    for words, message in [
+        ((tmp_path / "four", tmp_path / "x", "--to", "bnb-4bit"), "found a quantised model"),
+        ((base, tmp_path / "x", "--to", "bnb-4bit", "--bnb_4bit_blocksize", 48), "blocksize"),
+        ((base, tmp_path / "x", "--to", "bnb-4bit", "--bnb_4bit_quant_type", "int8"), "nf4 or fp4"),
+        ((base, tmp_path / "x", "--to", "bin", "--llm_int8_threshold", 5), "found beside --to bin"),
+        ((base, tmp_path / "four", "--to", "bnb-4bit"), "expected a new or empty folder"),
+    ]:
+        done = convert(*words)
+        assert done.returncode != 0 and message in done.stderr, done.stderr
+        assert not (tmp_path / "x").exists()

@@ -1,0 +1,224 @@
+# Oracle: transformers' resize_token_embeddings after the same seed, its tokenizers, PEFT's adapter
+# files and TRL's clone_chat_template; a run that went through.
+import json
+import subprocess
+
+import pytest
+import torch
+from peft import LoraConfig, PeftModel, get_peft_model
+from peft.utils import get_peft_model_state_dict
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from running import PROGRAM, base_flags, environment, run_strata, run_strata_raw
+from test_generate import run_probe
+
+SEED = 11
+TEXT = ["hello <|im_start|>user\nthe cat<|im_end|>\n", "<s><|user|>\na mat</s><pad>",
+        "<|system|>x <|assistant|>"]
+# What PEFT's examples/sft hand to the tokenizer.
+FORMATS = {
+    "chatml": dict(eos_token="<|im_end|>", roles=["<|im_start|>user", "<|im_start|>assistant",
+                                                  "<|im_start|>system"]),
+    "zephyr": dict(eos_token="</s>", roles=["<|user|>", "<|assistant|>", "<|system|>"]),
+}
+
+
+def reference(folder, name, mean_resizing=True):
+    """Model and tokenizer as PEFT's examples/sft prepare them for a chat format."""
+    eos, roles = FORMATS[name]["eos_token"], FORMATS[name]["roles"]
+    tokenizer = AutoTokenizer.from_pretrained(
+        folder, pad_token="<pad>", bos_token="<s>", eos_token=eos,
+        additional_special_tokens=[*roles, eos, "<s>", "<pad>"])
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    torch.manual_seed(SEED)
+    model.resize_token_embeddings(len(tokenizer), pad_to_multiple_of=8,
+                                  mean_resizing=mean_resizing)
+    return model, tokenizer
+
+
+def flags(model, data, output, **more):
+    return base_flags(model, data, output, **{
+        "chat_template_format": "chatml", "seed": SEED, "max_steps": 1, "learning_rate": 0,
+        "gradient_checkpointing": False, **more})
+
+
+def same_tokenizer(folder, expected):
+    found = AutoTokenizer.from_pretrained(folder)
+    assert found.get_added_vocab() == expected.get_added_vocab()
+    for name in ("bos_token", "eos_token", "pad_token"):
+        assert getattr(found, name) == getattr(expected, name)
+    for text in TEXT:
+        assert found(text).input_ids == expected(text).input_ids
+    # What the program itself reads back.
+    lines = subprocess.run([PROGRAM, "tokenize", "--model", folder, "--input", "json"],
+                           input="".join(json.dumps(t) + "\n" for t in TEXT), text=True,
+                           capture_output=True, env=environment(), check=True).stdout.splitlines()
+    assert [json.loads(line)["ids"] for line in lines] == [expected(t).input_ids for t in TEXT]
+
+
+ROWS = [("llama2", "chatml", True, 1), ("llama2-tied", "chatml", True, 2),
+        ("llama2", "zephyr", False, 2), ("llama2-tied", "zephyr", False, 1)]
+
+
+@pytest.mark.parametrize("base,name,mean_resizing,world", ROWS)
+def test_new_rows_and_files(inputs, tmp_path, base, name, mean_resizing, world):
+    model, tokenizer = reference(inputs.model(base), name, mean_resizing)
+    run = run_strata(flags(inputs.model(base), inputs.data("messages"), tmp_path / "out",
+                           chat_template_format=name, mean_resizing=mean_resizing), world)
+    num_new = 4 if name == "zephyr" else 5
+    assert f"vocabulary: {num_new} new tokens" in run.text and "from 330 to 336 rows" in run.text
+    found = AutoModelForCausalLM.from_pretrained(tmp_path / "out", dtype=torch.float32)
+    for ours, theirs in ((found.get_input_embeddings(), model.get_input_embeddings()),
+                         (found.get_output_embeddings(), model.get_output_embeddings())):
+        assert torch.equal(ours.weight[:330], theirs.weight[:330])
+        torch.testing.assert_close(ours.weight, theirs.weight, rtol=0, atol=2e-7)
+    assert found.config.tie_word_embeddings == model.config.tie_word_embeddings
+    config = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert config["vocab_size"] == 336
+    ids = {key: config[key] for key in ("eos_token_id", "bos_token_id", "pad_token_id")}
+    assert ids == {"eos_token_id": tokenizer.eos_token_id, "bos_token_id": 1,
+                   "pad_token_id": tokenizer.pad_token_id}
+    generation = json.loads((tmp_path / "out" / "generation_config.json").read_text())
+    assert tokenizer.eos_token_id in (generation["eos_token_id"]
+                                      if isinstance(generation["eos_token_id"], list)
+                                      else [generation["eos_token_id"]])
+    same_tokenizer(tmp_path / "out", tokenizer)
+    chat = [{"role": "user", "content": "the cat"}, {"role": "assistant", "content": "sat"}]
+    text = AutoTokenizer.from_pretrained(tmp_path / "out").apply_chat_template(chat, tokenize=False)
+    marks = FORMATS[name]["roles"]
+    assert text == (f"{marks[0]}\nthe cat{tokenizer.eos_token}\n"
+                    f"{marks[1]}\nsat{tokenizer.eos_token}\n")
+
+
+def test_a_tokenizer_that_knows_the_format_gets_nothing(inputs, tmp_path):
+    run = run_strata(flags(inputs.model("plain"), inputs.data("messages"), tmp_path / "out"))
+    assert "vocabulary:" not in run.text
+    before = json.loads((inputs.model("plain") / "config.json").read_text())
+    after = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert before["vocab_size"] == after["vocab_size"]
+
+
+PROMPTS = [[5, 60, 331], [1, 2, 3, 262, 334, 330, 300], [333] * 9]
+LORA = dict(use_peft=True, lora_r=4, lora_alpha=8, lora_dropout=0,
+            lora_target_modules="all-linear")
+
+
+def continuations(model, count=12):
+    found = []
+    for prompt in PROMPTS:
+        ids = torch.tensor([prompt])
+        output = model.generate(input_ids=ids, attention_mask=torch.ones_like(ids), pad_token_id=0,
+                                max_new_tokens=count, do_sample=False, eos_token_id=None)
+        found.append(output[0, len(prompt):].tolist())
+    return found
+
+
+@pytest.mark.parametrize("base,saved", [("llama2", None), ("llama2-tied", None),
+                                        ("llama2", ["embed_tokens", "lm_head"])])
+def test_adapter_holds_the_vocabulary(inputs, tmp_path, base, saved):
+    folder = inputs.model(base)
+    more = {**LORA, "max_steps": 4, "learning_rate": 1e-2, "lora_modules_to_save": saved}
+    one = run_strata(flags(folder, inputs.data("messages"), tmp_path / "one",
+                           per_device_train_batch_size=4, **more))
+    out = tmp_path / "two"
+    two = run_strata(flags(folder, inputs.data("messages"), out, **more), world=2)
+    assert two.losses == pytest.approx(one.losses, rel=1e-5)
+
+    model, tokenizer = reference(folder, "chatml")
+    lora = LoraConfig(r=4, lora_alpha=8, target_modules="all-linear", modules_to_save=saved,
+                      task_type="CAUSAL_LM", base_model_name_or_path=str(folder))
+    expected = get_peft_model_state_dict(get_peft_model(model, lora))
+    # PEFT saves a module that is trained whole under its inner names too.
+    expected = {name: value for name, value in expected.items()
+                if "original_module" not in name and ".modules_to_save." not in name}
+    found = load_file(out / "adapter_model.safetensors")
+    assert found.keys() == expected.keys()
+    if saved is None:
+        for name in (n for n in expected if "lora_" not in n):
+            torch.testing.assert_close(found[name], expected[name], rtol=0, atol=2e-7)
+    same_tokenizer(out, tokenizer)
+
+    plain, _ = reference(folder, "chatml")
+    peft = PeftModel.from_pretrained(plain, out).eval()
+    ids = continuations(peft)
+    assert run_probe(tmp_path, model=str(out), prompts=PROMPTS, max_new_tokens=12) == ids
+    chat = subprocess.run([PROGRAM, "chat", "--model_name_or_path", out, "--prompt", "the cat",
+                           "--max_new_tokens", "4"], capture_output=True, text=True,
+                          env=environment(), timeout=60)
+    assert chat.returncode == 0, chat.stderr
+    merged = subprocess.run([PROGRAM, "merge-adapter", out, tmp_path / "merged"], text=True,
+                            capture_output=True, env=environment(), timeout=60)
+    assert merged.returncode == 0, merged.stderr
+    whole = AutoModelForCausalLM.from_pretrained(tmp_path / "merged", dtype=torch.float32)
+    assert whole.config.vocab_size == 336
+    same_tokenizer(tmp_path / "merged", tokenizer)
+    tokens = torch.tensor([PROMPTS[1]])
+    torch.testing.assert_close(whole(tokens).logits, peft(tokens).logits, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("base,settings", [
+    ("llama2", dict(target_modules=["q_proj", "v_proj"])),
+    ("llama2-tied", dict(target_modules="all-linear", r=4)),
+    ("llama2", dict(target_modules=["q_proj"], modules_to_save=["lm_head", "embed_tokens"])),
+])
+def test_adapter_that_peft_wrote(inputs, tmp_path, base, settings):
+    folder = inputs.model(base)
+    model, _ = reference(folder, "chatml")
+    peft = get_peft_model(model, LoraConfig(task_type="CAUSAL_LM",
+                                            base_model_name_or_path=str(folder), **settings))
+    with torch.no_grad():
+        for parameter in peft.parameters():
+            if parameter.requires_grad:
+                parameter.add_(torch.randn_like(parameter) * 0.1)
+    peft.eval().save_pretrained(tmp_path / "adapter")
+    assert run_probe(tmp_path, model=str(folder), adapter=str(tmp_path / "adapter"),
+                     prompts=PROMPTS, max_new_tokens=12) == continuations(peft)
+    # Continued without a step that changes anything, it comes out as it went in.
+    run_strata(flags(folder, inputs.data("messages"), tmp_path / "out",
+                     adapter_name_or_path=tmp_path / "adapter"), world=2)
+    before = load_file(tmp_path / "adapter" / "adapter_model.safetensors")
+    after = load_file(tmp_path / "out" / "adapter_model.safetensors")
+    assert after.keys() <= before.keys()
+    assert all(torch.equal(after[name], before[name].float()) for name in after)
+    assert {n.split(".")[-2] for n in after} >= {"embed_tokens", "lm_head"}
+
+
+def test_resumed_run_ends_alike(inputs, tmp_path):
+    more = {**LORA, "max_steps": 4, "learning_rate": 1e-2, "lr_scheduler_type": "constant"}
+    base = inputs.model("llama2"), inputs.data("messages")
+    whole = run_strata(flags(*base, tmp_path / "whole", **more), world=2)
+    more.update(save_strategy="steps", save_steps=2)
+    run_strata(flags(*base, tmp_path / "cut", **{**more, "max_steps": 2}), world=2)
+    cut = run_strata(flags(*base, tmp_path / "cut", per_device_train_batch_size=4,
+                           resume_from_checkpoint=True, **more), world=1)
+    assert "vocabulary: 5 new tokens" in cut.text
+    assert cut.losses == pytest.approx(whole.losses, rel=1e-5)
+    a, b = (load_file(tmp_path / name / "adapter_model.safetensors") for name in ("whole", "cut"))
+    for name in a:
+        torch.testing.assert_close(a[name], b[name], rtol=0, atol=1e-6 if "lora_" in name else 0)
+
+
+def test_tokens_of_another_tokenizer(inputs, tmp_path):
+    from trl import clone_chat_template
+
+    source = str(inputs.model("plain"))
+    model = AutoModelForCausalLM.from_pretrained(inputs.model("llama2"), dtype=torch.float32)
+    tokenizer = AutoTokenizer.from_pretrained(inputs.model("llama2"))
+    torch.manual_seed(SEED)
+    model, tokenizer, _ = clone_chat_template(model, tokenizer, source)
+    run_strata(flags(inputs.model("llama2"), inputs.data("messages"), tmp_path / "out",
+                     chat_template_format=None, chat_template_path=source), world=2)
+    found = AutoModelForCausalLM.from_pretrained(tmp_path / "out", dtype=torch.float32)
+    assert found.config.vocab_size == model.config.vocab_size == 384
+    torch.testing.assert_close(found.get_input_embeddings().weight,
+                               model.get_input_embeddings().weight, rtol=0, atol=2e-7)
+    torch.testing.assert_close(found.lm_head.weight, model.lm_head.weight, rtol=0, atol=2e-7)
+    same_tokenizer(tmp_path / "out", tokenizer)
+
+
+def test_an_output_layer_in_codes_is_refused(inputs, tmp_path):
+    run = run_strata_raw(flags(inputs.model("llama2"), inputs.data("messages"), tmp_path / "out",
+                               **LORA, load_in_4bit=True, llm_int8_skip_modules=["q_proj"]))
+    assert run.returncode == 2
+    assert 'found new tokens and "lm_head.weight" quantised' in run.stderr
