@@ -18,6 +18,12 @@ ADAPTERS = {
                         lora_modules_to_save=["norm"]),
     "dora": dict(LORA, lora_target_modules=["v_proj", "down_proj", "lm_head"], use_dora=True),
     "olora": dict(LORA, lora_target_modules=["k_proj", "gate_proj"], init_lora_weights="olora"),
+    "vera": dict(peft_type="VERA", lora_r=8, learning_rate=1e-1,
+                 lora_target_modules=["q_proj", "up_proj", "lm_head"]),
+    "prompt": dict(peft_type="PROMPT_TUNING", num_virtual_tokens=5, learning_rate=1e-1,
+                   prompt_tuning_init="SAMPLE_VOCAB"),
+    "prefix": dict(peft_type="PREFIX_TUNING", num_virtual_tokens=3, learning_rate=1e-1,
+                   activation_checkpointing="full"),
     "ia3": dict(peft_type="IA3", learning_rate=5e-2, feedforward_modules=["down_proj"],
                 lora_target_modules=["k_proj", "v_proj", "down_proj", "lm_head"]),
 }

@@ -27,6 +27,8 @@ KINDS = {
     # First values that start from the base, which three ranks hold in pieces and deal out.
     "dora_nf4": ("odd", dict(LORA, use_dora=True, load_in_4bit=True, bias="all")),
     "pissa": ("odd", dict(LORA, init_lora_weights="pissa", optim="adafactor", learning_rate=5e-3)),
+    "loftq": ("odd", dict(LORA, init_lora_weights="loftq", loftq_iter=2, loftq_bits=8,
+                          use_dora=True)),
     "olora_int8": ("odd", dict(LORA, init_lora_weights="olora", load_in_8bit=True)),
     "ia3": ("plain", dict(use_peft=True, peft_type="IA3", learning_rate=5e-2)),
 }
@@ -84,7 +86,7 @@ def test_quantised_base(inputs, unsharded, tmp_path, kind, strategy, world):
 
 
 @pytest.mark.parametrize("strategy", ["FULL_SHARD", "ZERO2"])
-@pytest.mark.parametrize("kind", ["dora_nf4", "pissa", "olora_int8", "ia3"])
+@pytest.mark.parametrize("kind", ["dora_nf4", "loftq", "pissa", "olora_int8", "ia3"])
 def test_other_adapters(inputs, unsharded, tmp_path, kind, strategy):
     found = run(inputs, tmp_path, kind, 3, strategy, True, 1)
     compare(found.history, unsharded(kind, 1))

@@ -7,12 +7,13 @@ import subprocess
 
 import pytest
 import torch
-from peft import LoraConfig, get_peft_model
+from peft import get_peft_model
 from transformers import (AutoModelForCausalLM, LogitsProcessorList, MinPLogitsWarper,
                           RepetitionPenaltyLogitsProcessor, TemperatureLogitsWarper,
                           TopKLogitsWarper, TopPLogitsWarper)
 
 from llama_reference import LLAMA3, save_checkpoint
+from test_lora import config_of
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUILD = pathlib.Path(os.environ.get("STRATA_BUILD", ROOT / "build" / "release"))
@@ -31,7 +32,19 @@ ADAPTERS = {
     "none": None,
     "lora": dict(target_modules="all-linear", r=3, lora_alpha=6),
     "saved_head": dict(target_modules=["q_proj"], modules_to_save=["lm_head"], use_rslora=True),
+    "dora_head": dict(target_modules=["v_proj", "lm_head"], r=3, use_dora=True),
+    "pissa": dict(target_modules=["q_proj", "up_proj"], r=3, init_lora_weights="pissa"),
+    "olora": dict(target_modules=["o_proj"], r=3, init_lora_weights="olora"),
+    "ia3": dict(peft_type="IA3"),
+    "vera": dict(peft_type="VERA", r=12, target_modules="all-linear"),
+    "prompt": dict(peft_type="PROMPT_TUNING", num_virtual_tokens=5),
+    "prefix": dict(peft_type="PREFIX_TUNING", num_virtual_tokens=4),
+    "projected_prefix": dict(peft_type="PREFIX_TUNING", num_virtual_tokens=4,
+                             prefix_projection=True, encoder_hidden_size=7),
 }
+# The first three over every model, the others over two.
+ADAPTED = [(m, a) for a in list(ADAPTERS)[:3] for m in MODELS] + [
+    (m, a) for a in list(ADAPTERS)[3:] for m in ("grouped_tied", "one_kv_head_odd_dim")]
 
 
 def run_probe(folder, **request):
@@ -58,18 +71,22 @@ def make_model(folder, model_settings, adapter_settings):
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     if adapter_settings is None:
         return model.eval(), None
+    model = add_adapter(model, adapter_settings, folder / "adapter")
+    return model.eval(), str(folder / "adapter")
+
+
+def add_adapter(model, settings, folder):
     torch.manual_seed(3)
-    model = get_peft_model(model, LoraConfig(task_type="CAUSAL_LM", **adapter_settings))
+    model = get_peft_model(model, config_of(settings))
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.requires_grad:
                 parameter.add_(torch.randn_like(parameter) * 0.2)
-    model.save_pretrained(folder / "adapter")
-    return model.eval(), str(folder / "adapter")
+    model.save_pretrained(folder)
+    return model.eval()
 
 
-@pytest.mark.parametrize("adapter", ADAPTERS)
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name,adapter", ADAPTED)
 def test_greedy_ids_equal_transformers(tmp_path, name, adapter):
     model, adapter_folder = make_model(tmp_path, MODELS[name], ADAPTERS[adapter])
     expected = [reference_ids(model, prompt) for prompt in PROMPTS]
@@ -83,6 +100,31 @@ def test_greedy_ids_equal_transformers(tmp_path, name, adapter):
         alone = dict(request, model=adapter_folder)
         del alone["adapter"]
         assert run_probe(tmp_path, **alone) == expected
+
+
+def test_several_adapters_with_a_switch(tmp_path):
+    """Each answers as PEFT's model of it alone; merged and unmerged it answers the same."""
+    save_checkpoint(tmp_path, scale=0.3, **MODELS["grouped_tied"])
+    load = lambda: AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32)
+    names = ["lora", "saved_head", "dora_head", "pissa", "ia3", "vera", "prompt", "prefix"]
+    prompt = PROMPTS[1]
+    expected = {"": reference_ids(load().eval(), prompt)}
+    for name in names:
+        model = add_adapter(load(), ADAPTERS[name], tmp_path / name)
+        expected[name] = reference_ids(model, prompt)
+    assert len({tuple(ids) for ids in expected.values()}) == len(expected)
+    # The list's order is the object's: sorted by name, of which the first is in use at first.
+    commands, answers = [""], [expected[sorted(names)[0]]]
+    for name in names + [""] + names[::-1]:
+        commands.append("use " + name)
+        answers.append(expected[name])
+        if name and name not in ("prompt", "prefix"):
+            commands += ["merge", "unmerge"]
+            answers += [expected[name]] * 2
+    found = run_probe(tmp_path, model=str(tmp_path), prompts=[prompt] * len(commands),
+                      adapters={name: str(tmp_path / name) for name in names}, commands=commands,
+                      max_new_tokens=NEW_TOKENS)
+    assert found == answers
 
 
 def test_stops_at_the_first_of_several_end_ids(tmp_path):

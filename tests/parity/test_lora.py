@@ -1,8 +1,9 @@
-"""Oracle: PEFT's LoRA: initial values, outputs, gradients, names, counts."""
+"""Oracle: PEFT's LoRA and its relatives: initial values, outputs, gradients, names, counts."""
 
 import pytest
 import torch
-from peft import IA3Config, LoraConfig, get_peft_model
+from peft import (IA3Config, LoraConfig, PrefixTuningConfig, PromptTuningConfig, VeraConfig,
+                  get_peft_model)
 from peft.utils import get_peft_model_state_dict
 from transformers import LlamaForCausalLM
 
@@ -94,6 +95,16 @@ CASES = {
     "ia3_head_input": (dict(tie_word_embeddings=True),
                        dict(peft_type="IA3", target_modules=["v_proj", "lm_head"],
                             feedforward_modules=["lm_head"])),
+    # A rank above the matrices', which PEFT allows here and draws by default.
+    "vera": ({}, dict(peft_type="VERA", r=40)),
+    "vera_all": (dict(num_key_value_heads=2, mlp_bias=True),
+                 dict(peft_type="VERA", r=7, target_modules="all-linear", d_initial=0.3,
+                      projection_prng_key=11, bias="vera_only", save_projection=False)),
+    "vera_head": (dict(tie_word_embeddings=True),
+                  dict(peft_type="VERA", r=5, target_modules=["lm_head", "down_proj"],
+                       layers_to_transform=[1], layers_pattern="layers")),
+    "vera_random": ({}, dict(peft_type="VERA", r=6, init_weights=False,
+                             target_modules=["o_proj"], modules_to_save=["lm_head"])),
     "pissa_dora": ({}, dict(target_modules=["o_proj"], r=4, init_lora_weights="pissa",
                             use_dora=True)),
 }
@@ -112,11 +123,14 @@ def attach(folder, lora, dtype, seed):
     return get_peft_model(base, config_of(lora))
 
 
+CONFIGS = {"LORA": LoraConfig, "IA3": IA3Config, "VERA": VeraConfig,
+           "PROMPT_TUNING": PromptTuningConfig, "PREFIX_TUNING": PrefixTuningConfig}
+
+
 def config_of(settings):
-    """LoraConfig, or IA3Config where peft_type says so."""
+    """The configuration of the method that peft_type names, LoRA's without."""
     settings = dict(settings, task_type="CAUSAL_LM")
-    kind = IA3Config if settings.pop("peft_type", "LORA") == "IA3" else LoraConfig
-    return kind(**settings)
+    return CONFIGS[settings.pop("peft_type", "LORA")](**settings)
 
 
 def randomise(model, scale):
@@ -130,7 +144,8 @@ def randomise(model, scale):
 
 
 def is_branch(name):
-    return ".lora_" in name or name.endswith((".ia3_l", ".trainable_tokens_delta"))
+    return (".lora_" in name or ".vera_lambda_" in name
+            or name.endswith((".ia3_l", ".trainable_tokens_delta")))
 
 
 def probe_name(name):
@@ -171,7 +186,9 @@ def test_equals_peft(tmp_path, name, dtype, scale, limit):
     assert errors[worst] < limit, f"{worst}: {errors[worst]}"
     # PEFT adds a copy of the base's weight when the output layer is targeted.
     assert set(report["adapter_tensors"]) == {
-        n for n in get_peft_model_state_dict(model) if not n.endswith(".base_layer.weight")}
+        n for n in get_peft_model_state_dict(model)
+        if not n.endswith(".base_layer.weight") and n not in ("base_model.vera_A",
+                                                              "base_model.vera_B")}
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -181,6 +198,9 @@ def test_initial_values_names_and_counts(tmp_path, name, capsys):
     model = attach(tmp_path, lora, torch.float32, seed=1234)
     tensors, report = run_probe(tmp_path, documents=make_documents((5,)), lora=lora, seed=1234)
     expected = {file_name(n): p for n, p in model.named_parameters() if is_branch(file_name(n))}
+    if lora.get("peft_type") == "VERA" and lora.get("save_projection", True):
+        expected["base_model.vera_A"] = model.base_model.vera_A["default"]
+        expected["base_model.vera_B"] = model.base_model.vera_B["default"]
     found = {n.removeprefix("init:"): t for n, t in tensors.items() if n.startswith("init:")}
     assert found.keys() == expected.keys()
     for n, values in expected.items():

@@ -29,6 +29,10 @@ CASES = {
                           feedforward_modules=["lm_head"])),
     "rslora_gaussian": ({}, dict(target_modules="all-linear", r=5, use_rslora=True,
                                  init_lora_weights="gaussian")),
+    "vera": ({}, dict(peft_type="VERA", r=9)),
+    "vera_unsaved": (dict(num_key_value_heads=2),
+                     dict(peft_type="VERA", r=5, target_modules="all-linear", d_initial=0.4,
+                          projection_prng_key=3, save_projection=False)),
     "olora": ({}, dict(target_modules=["v_proj"], r=4, init_lora_weights="olora")),
 }
 
@@ -65,6 +69,14 @@ def test_equals_peft(tmp_path, name, dtype):
         # A sum that lies between two bf16 values may fall to either side.
         limit = 1e-6 if dtype == "float32" else 1e-3
         assert relative_error(found[weight], values) < limit, weight
+
+
+@pytest.mark.parametrize("kind", ["PROMPT_TUNING", "PREFIX_TUNING"])
+def test_rows_before_the_prompt_are_no_part_of_a_weight(tmp_path, kind):
+    make_adapter(tmp_path, dict(peft_type=kind, num_virtual_tokens=3))
+    process = merge(tmp_path)
+    assert process.returncode == 2 and f"found an adapter of type {kind}" in process.stderr
+    assert not (tmp_path / "merged").exists()
 
 
 def test_quantised_base(tmp_path):

@@ -162,6 +162,7 @@ METHODS = {
     "dora": dict(target_modules=["q_proj", "gate_proj", "down_proj"], r=4, use_dora=True),
     "dora_head": dict(target_modules=["up_proj", "lm_head"], r=4, use_dora=True),
     "ia3": dict(peft_type="IA3"),
+    "vera": dict(peft_type="VERA", r=9, target_modules=["q_proj", "down_proj"]),
     "ia3_head": dict(peft_type="IA3", target_modules=["q_proj", "up_proj", "lm_head"],
                      feedforward_modules=["up_proj"]),
 }

@@ -50,6 +50,19 @@ CASES = {
     # DoRA over 8 bits fails in bitsandbytes' layer inside the trainer; its gradients are compared in
     # test_quantization.py. Nor does the trainer take an adapter on the output layer.
     "ia3": ("messages", dict(IA3)),
+    "vera": ("messages", dict(use_peft=True, peft_type="VERA", lora_r=8, lora_dropout=0.0,
+                              lora_target_modules=["q_proj", "v_proj", "up_proj"],
+                              learning_rate=1e-1, gradient_accumulation_steps=2)),
+    "prompt_of_a_text": ("prompt", dict(
+        use_peft=True, peft_type="PROMPT_TUNING", num_virtual_tokens=6, prompt_tuning_init="TEXT",
+        prompt_tuning_init_text="the cat sat", learning_rate=1e-1, eval_strategy="steps",
+        eval_steps=10)),
+    "prompt_sampled": ("messages", dict(
+        use_peft=True, peft_type="PROMPT_TUNING", num_virtual_tokens=3, learning_rate=1e-1,
+        prompt_tuning_init="SAMPLE_VOCAB", gradient_accumulation_steps=2)),
+    # PEFT does not take prefixes with activation checkpointing.
+    "prefix": ("messages", dict(use_peft=True, peft_type="PREFIX_TUNING", num_virtual_tokens=4,
+                                learning_rate=1e-1, gradient_checkpointing=False)),
     "ia3_nf4": ("prompt", dict(IA3, load_in_4bit=True, model="wide")),
     "ia3_int8": ("messages", dict(IA3, load_in_8bit=True, feedforward_modules=["up_proj"],
                                   lora_target_modules=["q_proj", "up_proj"])),

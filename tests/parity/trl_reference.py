@@ -12,7 +12,9 @@ import tempfile
 # Ours only, or written otherwise by the reference.
 OWN_FLAGS = {"model_name_or_path", "dataset_name", "output_dir", "adapter_name_or_path", "use_peft",
              "lora_r", "lora_alpha", "lora_dropout", "lora_target_modules", "use_rslora",
-             "use_dora", "init_lora_weights", "peft_type", "feedforward_modules", "disable_tqdm", "warmup_ratio", "save_strategy"}
+             "use_dora", "init_lora_weights", "peft_type", "feedforward_modules", "disable_tqdm",
+             "num_virtual_tokens", "prompt_tuning_init", "prompt_tuning_init_text", "d_initial",
+             "projection_prng_key", "init_weights", "warmup_ratio", "save_strategy"}
 QUANTIZATION = {"load_in_4bit", "load_in_8bit", "bnb_4bit_quant_type", "bnb_4bit_use_double_quant",
                 "bnb_4bit_quant_storage", "bnb_4bit_compute_dtype", "llm_int8_skip_modules"}
 
@@ -64,14 +66,20 @@ METHODS = {
     "LORA": ("LoraConfig", SHARED + ["lora_r", "lora_alpha", "lora_dropout", "use_rslora",
                                      "use_dora", "init_lora_weights"]),
     "IA3": ("IA3Config", SHARED + ["feedforward_modules"]),
+    "VERA": ("VeraConfig", SHARED + ["lora_r", "d_initial", "projection_prng_key"]),
+    "PROMPT_TUNING": ("PromptTuningConfig", ["num_virtual_tokens", "prompt_tuning_init",
+                                             "prompt_tuning_init_text"]),
+    "PREFIX_TUNING": ("PrefixTuningConfig", ["num_virtual_tokens", "init_weights"]),
 }
 
 
 def adapter_config(peft, flags):
     """PEFT's configuration for the flags of a run."""
     kind, names = METHODS[flags.get("peft_type", "LORA")]
-    return getattr(peft, kind)(
-        task_type="CAUSAL_LM", **{NAMES.get(n, n): flags[n] for n in names if n in flags})
+    settings = {NAMES.get(n, n): flags[n] for n in names if n in flags}
+    if settings.get("prompt_tuning_init") == "TEXT":
+        settings["tokenizer_name_or_path"] = flags["model_name_or_path"]
+    return getattr(peft, kind)(task_type="CAUSAL_LM", **settings)
 
 
 def restore_fp32_adapters(model):

@@ -2,8 +2,9 @@
 // Usage: generate_probe REQUEST.json; prints one JSON value.
 //
 // Request: {"model": folder, "adapter": folder | absent, "dtype", "prompts": [[ids]], "eos_ids",
-// "max_new_tokens", "use_cache", "seed", and sampling options by name} -> the new ids of each
-// prompt; or {"logits": [...], "ids": [...], sampling options} -> filtered logits.
+// "max_new_tokens", "use_cache", "seed", "adapters": {name: folder} | absent, "commands": before
+// prompt i ("use NAME", "use ", "merge", "unmerge") | absent, and sampling options by name} -> the
+// new ids of each prompt; or {"logits": [...], "ids": [...], sampling options} -> filtered logits.
 #include <cstdio>
 #include <exception>
 
@@ -35,9 +36,25 @@ Json filtered(const Json& request) {
   return result;
 }
 
+void obey(const std::string& command, generate::LoadedModel& model) {
+  if (command == "merge") {
+    model.merge_adapter();
+  } else if (command == "unmerge") {
+    model.unmerge_adapter();
+  } else if (command.starts_with("use ")) {
+    model.use_adapter(command.substr(4));
+  }
+}
+
 Json continued(const Json& request) {
+  std::vector<generate::NamedAdapter> adapters;
+  const Json named = request.value("adapters", Json::object());
+  for (const auto& [name, folder] : named.items()) {
+    adapters.push_back({name, folder.get<std::string>()});
+  }
   generate::LoadedModel model({.model = request.at("model").get<std::string>(),
                                .adapter = request.value("adapter", std::string()),
+                               .adapters = adapters,
                                .dtype = request.value("dtype", std::string("auto"))});
   generate::GenerateOptions options;
   options.max_new_tokens = request.value("max_new_tokens", options.max_new_tokens);
@@ -45,7 +62,9 @@ Json continued(const Json& request) {
   options.use_cache = request.value("use_cache", true);
   generate::Generator generator(model);
   Json result = Json::array();
+  const auto commands = request.value("commands", std::vector<std::string>{});
   for (const Json& prompt : request.at("prompts")) {
+    if (result.size() < commands.size()) obey(commands[result.size()], model);
     generate::Sampler sampler(sampling_options(request), request.value("seed", uint64_t{0}));
     const auto ids = prompt.get<std::vector<int32_t>>();
     result.push_back(generator.generate(ids, options, sampler).ids);

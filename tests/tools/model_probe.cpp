@@ -48,6 +48,7 @@ nn::Batch make_batch(const Json& documents) {
       keys.push_back(static_cast<int64_t>(d << 24 | i));
     }
     batch.offsets.push_back(static_cast<int64_t>(ids.size()));
+    batch.first_labels.push_back(labels.at(0));
   }
   batch.ids = at::tensor(ids, at::kLong);
   batch.targets = at::tensor(targets, at::kLong);
@@ -152,6 +153,8 @@ at::Tensor all_logits(models::Model& model, Store& store, const nn::ForwardConte
 adapters::LoraOptions lora_options(Json json) {
   const auto r = json.value("r", int64_t{8});
   const double dropout = json.value("lora_dropout", 0.0);
+  const auto text_ids = json.value("prompt_text_ids", std::vector<int64_t>{});
+  json.erase("prompt_text_ids");
   json.erase("r");
   json.erase("lora_dropout");
   if (!json.contains("peft_type")) json["peft_type"] = "LORA";
@@ -159,6 +162,7 @@ adapters::LoraOptions lora_options(Json json) {
       adapters::lora_options_of(hf::parse_adapter_config(json, "request"));
   options.r = r;
   options.dropout = dropout;
+  options.prompt_text_ids = text_ids;
   return options;
 }
 
@@ -194,8 +198,8 @@ class Writer {
   std::map<std::string, at::Tensor> tensors_;
 };
 
-void initialize_branches(const adapters::LoraAdapter& adapter, uint64_t seed, Store& store,
-                         Writer& writer) {
+void initialize_branches(const adapters::LoraAdapter& adapter, uint64_t seed,
+                         nn::Parameter* embedding, Store& store, Writer& writer) {
   const adapters::Place place = [&](nn::Parameter& p, const at::Tensor& value) {
     writer.add("init:" + p.name(), value);
     store.values[&p] = value.clone();
@@ -210,6 +214,7 @@ void initialize_branches(const adapters::LoraAdapter& adapter, uint64_t seed, St
     return adapters::initialize(adapter, seed, place);
   }
   adapters::BaseAccess base;
+  base.embedding = embedding;
   base.read = [&](const nn::Parameter& p) {
     const at::Tensor& value = store.values.at(const_cast<nn::Parameter*>(&p));
     if (!p.quantization()) return value.to(at::kFloat, /*non_blocking=*/false, /*copy=*/true);
@@ -240,15 +245,21 @@ void fill_values(models::Model& model, adapters::LoraAdapter* adapter, const Jso
                           : value.to(compute);
   }
   if (adapter == nullptr) return;
-  initialize_branches(*adapter, request.value("seed", 0), store, writer);
+  initialize_branches(*adapter, request.value("seed", 0), &model.embedding_weight(), store, writer);
+  for (const adapters::FixedTensor& fixed : adapter->fixed_tensors()) {
+    writer.add("init:" + fixed.name, *fixed.tensor);
+  }
   if (!request.contains("adapter")) return;
   const hf::ModelFolder files(request.at("adapter").get<std::string>());
   std::vector<std::pair<std::string, std::vector<int64_t>>> found;
   for (const std::string& name : files.names()) found.emplace_back(name, files.find(name)->shape);
   adapter->check_tensors(found, "adapter_model.safetensors");
+  for (const adapters::FixedTensor& fixed : adapter->fixed_tensors()) {
+    fixed.tensor->copy_(read_tensor(files, fixed.name));
+  }
   for (const adapters::AdapterTensor& tensor : adapter->tensors()) {
     const at::Tensor value = read_tensor(files, tensor.name);
-    const bool is_branch = tensor.name == tensor.parameter->name();
+    const bool is_branch = tensor.parameter->name().ends_with(tensor.name);
     store.values[tensor.parameter] = value.to(is_branch ? at::kFloat : compute);
   }
 }
@@ -281,6 +292,9 @@ void run_probe(const Json& request, const std::string& output) {
   Writer writer;
   fill_values(*model, adapter.get(), request, compute, store, writer);
   nn::Batch batch = make_batch(request.at("documents"));
+  if (const nn::VirtualTokens* tokens = model->virtual_tokens()) {
+    batch = nn::with_virtual_tokens(batch, *tokens);
+  }
   move_to(device_under_test(), store, batch);
   for (nn::Parameter* p : model->parameters()) {
     // A wrong first write (beta 1) would spread the NaN.

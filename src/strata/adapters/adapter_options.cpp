@@ -2,9 +2,17 @@
 
 namespace strata::adapters {
 
+Method method_of(const std::string& peft_type) {
+  if (peft_type == "IA3") return Method::kIa3;
+  if (peft_type == "VERA") return Method::kVera;
+  if (peft_type == "PROMPT_TUNING") return Method::kPrompt;
+  if (peft_type == "PREFIX_TUNING") return Method::kPrefix;
+  return Method::kLora;
+}
+
 LoraOptions lora_options_of(const hf::AdapterConfig& config) {
   LoraOptions options;
-  if (config.peft_type == "IA3") options.method = Method::kIa3;
+  options.method = method_of(config.peft_type);
   options.feedforward_modules = config.feedforward_modules;
   options.feedforward_pattern = config.feedforward_modules_regex;
   options.r = config.r;
@@ -27,6 +35,14 @@ LoraOptions lora_options_of(const hf::AdapterConfig& config) {
   options.bias = config.bias;
   options.init = config.init_lora_weights;
   options.use_rslora = config.use_rslora;
+  options.loftq_bits = config.loftq_bits;
+  options.loftq_iter = config.loftq_iter;
+  options.d_initial = config.d_initial;
+  options.projection_prng_key = static_cast<uint64_t>(config.projection_prng_key);
+  options.save_projection = config.save_projection;
+  options.init_weights = config.init_weights;
+  options.num_virtual_tokens = config.num_virtual_tokens;
+  options.prompt_init = config.prompt_tuning_init;
   return options;
 }
 

@@ -10,6 +10,7 @@
 #include "strata/adapters/module_match.h"
 #include "strata/adapters/target_layers.h"
 #include "strata/adapters/token_embedding.h"
+#include "strata/adapters/vera.h"
 #include "strata/base/error.h"
 #include "strata/hf/adapter_files.h"
 #include "strata/models/footprint.h"
@@ -43,6 +44,12 @@ void check_options(const LoraOptions& options) {
   if (!options.layers_pattern.empty() && options.layers_to_transform.empty()) {
     throw ConfigError(
         "layers_pattern: found without layers_to_transform, expected both; add or remove one");
+  }
+  if (options.loftq_bits != 4 && options.loftq_bits != 8) {
+    throw ConfigError("loftq_bits: found {}, expected 4 or 8; choose one", options.loftq_bits);
+  }
+  if (options.loftq_iter < 1) {
+    throw ConfigError("loftq_iter: found {}, expected at least 1; choose 1", options.loftq_iter);
   }
   if (options.lora_bias && options.use_dora) {
     throw ConfigError("lora_bias: found beside use_dora, expected one of them; remove one");
@@ -84,6 +91,43 @@ void attach_branch(nn::Linear& layer, const LoraOptions& options, uint64_t layer
   layer.attach_low_rank(std::move(branch));
 }
 
+void attach_vectors(nn::Linear& layer, const LoraOptions& options, uint64_t layer_id,
+                    std::shared_ptr<nn::VeraProjection> projection) {
+  const std::string base = hf::kAdapterKeyPrefix + layer.path();
+  layer.attach_vera(std::unique_ptr<nn::Vera>(
+      new nn::Vera{.projection = std::move(projection),
+                   .b = {base + ".vera_lambda_b", {layer.out_features()}, at::kFloat},
+                   .d = {base + ".vera_lambda_d", {options.r}, at::kFloat},
+                   .dropout = options.dropout,
+                   .layer_id = layer_id}));
+}
+
+nn::VeraProjection projection_for(const std::vector<nn::Linear*>& layers,
+                                  const LoraOptions& options) {
+  int64_t in = 0, out = 0;
+  for (const nn::Linear* layer : layers) {
+    in = std::max(in, layer->in_features());
+    out = std::max(out, layer->out_features());
+  }
+  return draw_projection(options.projection_prng_key, options.r, in, out);
+}
+
+void check_virtual_tokens(const LoraOptions& options) {
+  if (options.num_virtual_tokens < 1) {
+    throw ConfigError(
+        "num_virtual_tokens: found {}, expected at least 1; pass how many rows to train, such as "
+        "20",
+        options.num_virtual_tokens);
+  }
+  const std::string& init = options.prompt_init;
+  if (init != "RANDOM" && init != "TEXT" && init != "SAMPLE_VOCAB") {
+    throw ConfigError(
+        "prompt_tuning_init: found \"{}\", expected RANDOM, TEXT or SAMPLE_VOCAB; choose one of "
+        "them",
+        init);
+  }
+}
+
 bool is_feedforward(const std::string& path, const LoraOptions& options,
                     const models::Model& model) {
   if (options.feedforward_pattern) return PathPattern(*options.feedforward_pattern).matches(path);
@@ -107,8 +151,8 @@ std::vector<AdapterTensor> trained_biases(const LoraOptions& options, models::Mo
   std::vector<AdapterTensor> tensors;
   for (models::Block* block : model.blocks()) {
     for (const nn::Linear* layer : block->linears()) {
-      const bool is_wrapped = layer->low_rank() != nullptr;
-      if (layer->bias() == nullptr || (options.bias == "lora_only" && !is_wrapped)) continue;
+      const bool is_wrapped = layer->low_rank() != nullptr || layer->vera() != nullptr;
+      if (layer->bias() == nullptr || (options.bias != "all" && !is_wrapped)) continue;
       const char* end = is_wrapped ? ".base_layer.bias" : ".bias";
       tensors.push_back({hf::kAdapterKeyPrefix + layer->path() + end, layer->bias()});
     }
@@ -129,63 +173,103 @@ std::string with_thousands(int64_t value) {
 }  // namespace
 
 std::unique_ptr<LoraAdapter> attach_lora(models::Model& model, const LoraOptions& options) {
-  check_options(options);
-  check_init(options.init);
-  const TargetLayers targets = find_targets(options, model);
-  const auto saved = weights_to_save(options, model);
-
-  for (nn::Parameter* parameter : model.parameters()) parameter->set_requires_grad(false);
   auto adapter = std::make_unique<LoraAdapter>();
   adapter->options_ = options;
-  adapter->layers_ = targets.layers;
-  adapter->saved_target_modules_ =
-      targets.list.empty() ? std::vector<std::string>{*options.target_pattern} : targets.list;
-  if (targets.embedding != nullptr) {
-    attach_branch(*targets.embedding, options);
-    adapter->embedding_ = targets.embedding;
-    nn::EmbeddingBranch& branch = *targets.embedding->low_rank();
-    adapter->tensors_ = {{branch.a.name(), &branch.a}, {branch.b.name(), &branch.b}};
+  if (options.has_virtual_tokens()) {
+    adapter->attach_virtual_tokens(model);
+  } else {
+    adapter->attach_layers(model);
   }
-  for (size_t i = 0; i < targets.layers.size(); ++i) {
-    nn::Linear& layer = *targets.layers[i];
+  return adapter;
+}
+
+void LoraAdapter::attach_virtual_tokens(models::Model& model) {
+  check_virtual_tokens(options_);
+  const bool is_prompt = options_.method == Method::kPrompt;
+  int64_t width = model.hidden_size();
+  if (!is_prompt) {
+    const models::KeyValueShape shape = model.key_value_shape();
+    width = shape.layers * 2 * shape.heads * shape.head_dim;
+  }
+  for (nn::Parameter* parameter : model.parameters()) parameter->set_requires_grad(false);
+  // PEFT keeps the prompt beside the model: its key has no prefix.
+  auto values = std::make_shared<nn::Parameter>(
+      std::string(hf::kAdapterKeyPrefix) + hf::kPromptKey,
+      std::vector<int64_t>{options_.num_virtual_tokens, width}, at::kFloat);
+  using Kind = nn::VirtualTokens::Kind;
+  model.attach_virtual_tokens({is_prompt ? Kind::kPrompt : Kind::kPrefix, values});
+  tensors_.push_back({hf::kPromptKey, values.get()});
+}
+
+void LoraAdapter::attach_layers(models::Model& model) {
+  check_options(options_);
+  check_init(options_.init);
+  const TargetLayers targets = find_targets(options_, model);
+  const auto saved = weights_to_save(options_, model);
+  for (nn::Parameter* parameter : model.parameters()) parameter->set_requires_grad(false);
+  layers_ = targets.layers;
+  saved_target_modules_ =
+      targets.list.empty() ? std::vector<std::string>{*options_.target_pattern} : targets.list;
+  if (targets.embedding != nullptr) {
+    attach_branch(*targets.embedding, options_);
+    embedding_ = targets.embedding;
+    nn::EmbeddingBranch& branch = *targets.embedding->low_rank();
+    tensors_ = {{branch.a.name(), &branch.a}, {branch.b.name(), &branch.b}};
+  }
+  if (options_.method == Method::kVera) {
+    projection_ = std::make_shared<nn::VeraProjection>(projection_for(layers_, options_));
+    if (options_.save_projection) {
+      fixed_tensors_ = {{"base_model.vera_A", &projection_->a},
+                        {"base_model.vera_B", &projection_->b}};
+    }
+  }
+  for (size_t i = 0; i < layers_.size(); ++i) {
+    nn::Linear& layer = *layers_[i];
     std::vector<nn::Parameter*> parameters;
-    if (options.method == Method::kIa3) {
-      attach_factors(layer, options, model);
+    if (options_.method == Method::kIa3) {
+      attach_factors(layer, options_, model);
       parameters.push_back(&layer.rescale()->factors);
+    } else if (options_.method == Method::kVera) {
+      attach_vectors(layer, options_, i, projection_);
+      parameters = {&layer.vera()->b, &layer.vera()->d};
     } else {
-      attach_branch(layer, options, i);
+      attach_branch(layer, options_, i);
       layer.low_rank()->append_parameters(parameters);
     }
     for (nn::Parameter* parameter : parameters) {
-      adapter->tensors_.push_back({parameter->name(), parameter});
+      tensors_.push_back({parameter->name(), parameter});
     }
   }
-  if (options.bias != "none") {
-    for (AdapterTensor& tensor : trained_biases(options, model)) {
+  if (options_.bias != "none") {
+    for (AdapterTensor& tensor : trained_biases(options_, model)) {
       tensor.parameter->set_requires_grad(true);
-      adapter->tensors_.push_back(std::move(tensor));
+      tensors_.push_back(std::move(tensor));
     }
   }
   const bool was_tied = is_tied(model);
   for (const std::string& name : saved) {
-    if (stays_tied(options, model, name)) {
-      adapter->train_as_one(model);
+    if (stays_tied(options_, model, name)) {
+      train_as_one(model);
       continue;
     }
-    adapter->tensors_.push_back({hf::kAdapterKeyPrefix + name, &model.trainable_copy(name)});
+    tensors_.push_back({hf::kAdapterKeyPrefix + name, &model.trainable_copy(name)});
   }
-  if (!options.trainable_tokens.empty()) {
-    attach_token_rows(model, options);
-    adapter->embedding_of_tokens_ = find_embedding(model);
-    nn::Parameter& rows = adapter->embedding_of_tokens_->token_rows()->rows();
-    adapter->tensors_.push_back({rows.name(), &rows});
+  if (!options_.trainable_tokens.empty()) {
+    attach_token_rows(model, options_);
+    embedding_of_tokens_ = find_embedding(model);
+    nn::Parameter& rows = embedding_of_tokens_->token_rows()->rows();
+    tensors_.push_back({rows.name(), &rows});
   }
   const bool targets_head =
-      std::any_of(targets.layers.begin(), targets.layers.end(),
+      std::any_of(layers_.begin(), layers_.end(),
                   [](const nn::Linear* layer) { return layer->path() == "lm_head"; });
-  adapter->notes_ =
-      notes_on_ties(options, targets.embedding != nullptr || targets_head, saved, was_tied);
-  return adapter;
+  notes_ = notes_on_ties(options_, targets.embedding != nullptr || targets_head, saved, was_tied);
+}
+
+void LoraAdapter::move_fixed_tensors(at::Device device) const {
+  if (projection_ == nullptr) return;
+  projection_->a = projection_->a.to(device);
+  projection_->b = projection_->b.to(device);
 }
 
 void LoraAdapter::train_as_one(models::Model& model) {
@@ -228,20 +312,26 @@ void LoraAdapter::check_tensors(
     const std::vector<std::pair<std::string, std::vector<int64_t>>>& found,
     const std::string& file) const {
   std::map<std::string, std::vector<int64_t>> shapes(found.begin(), found.end());
+  std::vector<std::pair<std::string, std::vector<int64_t>>> expected;
   for (const AdapterTensor& tensor : tensors_) {
-    const auto entry = shapes.find(tensor.name);
+    expected.emplace_back(tensor.name, tensor.parameter->shape());
+  }
+  for (const FixedTensor& fixed : fixed_tensors_) {
+    expected.emplace_back(fixed.name, fixed.tensor->sizes().vec());
+  }
+  for (const auto& [name, shape] : expected) {
+    const auto entry = shapes.find(name);
     if (entry == shapes.end()) {
       throw FormatError(
           "{}: found no tensor \"{}\", expected every weight that adapter_config.json "
           "implies; use the adapter with the model it was made for",
-          file, tensor.name);
+          file, name);
     }
-    if (entry->second != tensor.parameter->shape()) {
+    if (entry->second != shape) {
       throw FormatError(
           "{}: tensor \"{}\" has shape [{}], adapter and base config imply [{}]; use "
           "the adapter with the model it was made for",
-          file, tensor.name, fmt::join(entry->second, ", "),
-          fmt::join(tensor.parameter->shape(), ", "));
+          file, name, fmt::join(entry->second, ", "), fmt::join(shape, ", "));
     }
     shapes.erase(entry);
   }
@@ -262,7 +352,7 @@ void LoraAdapter::check_tensors(
   throw FormatError(
       "{}: found tensor \"{}\" that adapter_config.json does not imply, expected {} "
       "tensors; use the adapter_config.json that belongs to it",
-      file, shapes.begin()->first, tensors_.size());
+      file, shapes.begin()->first, expected.size());
 }
 
 std::string trainable_parameters_line(models::Model& model) {

@@ -21,7 +21,10 @@ namespace strata::adapters {
 
 enum class Method {
   kLora,
-  kIa3,  // (IA)^3: factors on the layers' outputs, or inputs of feedforward modules (nn/rescale.h)
+  kIa3,   // (IA)^3: factors on the layers' outputs, or inputs of feedforward modules (nn/rescale.h)
+  kVera,  // VeRA: two vectors a layer around shared random matrices (nn/vera.h)
+  kPrompt,  // prompt tuning: rows before the embedded tokens (nn/virtual_tokens.h)
+  kPrefix,  // prefix tuning: rows before every layer's keys and values
 };
 
 struct LoraOptions {
@@ -62,12 +65,32 @@ struct LoraOptions {
   std::string bias = "none";  // the base's biases that train: none, all, lora_only
   // First values, adapters/lora_init.h.
   std::string init = "true";
+  int64_t loftq_bits = 4;  // of init "loftq": 4 (NF4) or 8
+  int64_t loftq_iter = 1;
+  // VeRA: first value of lambda_d, seed of the shared matrices, whether the file holds those.
+  double d_initial = 0.1;
+  uint64_t projection_prng_key = 0;
+  bool save_projection = true;
+  // VeRA: "true", or "false" for random lambda_d; prefix tuning: "zero" for zeros.
+  std::string init_weights = "true";
+  // Prompt and prefix tuning.
+  int64_t num_virtual_tokens = 0;
+  std::string prompt_init = "RANDOM";         // SAMPLE_VOCAB, TEXT
+  std::vector<int64_t> prompt_text_ids = {};  // of TEXT: the text's tokens
+
+  bool has_virtual_tokens() const { return method == Method::kPrompt || method == Method::kPrefix; }
 };
 
 // A trainable weight and the name it has in adapter_model.safetensors.
 struct AdapterTensor {
   std::string name;
   nn::Parameter* parameter;
+};
+
+// A frozen tensor of the adapter's file, the same on every rank.
+struct FixedTensor {
+  std::string name;
+  at::Tensor* tensor;
 };
 
 class LoraAdapter {
@@ -82,6 +105,13 @@ class LoraAdapter {
   const std::vector<std::string>& notes() const { return notes_; }
   // All weights that the adapter file holds: branches in module order, then modules_to_save.
   const std::vector<AdapterTensor>& tensors() const { return tensors_; }
+  // What the file holds beside them: VeRA's matrices, unless save_projection is off. They are drawn
+  // when the adapter is attached.
+  const std::vector<FixedTensor>& fixed_tensors() const { return fixed_tensors_; }
+  // VeRA's matrices; null: another method.
+  const std::shared_ptr<nn::VeraProjection>& projection() const { return projection_; }
+  // Moves fixed tensors to the device where the model computes.
+  void move_fixed_tensors(at::Device device) const;
   // What adapter_config.json's target_modules holds: the list as given, the expression, or, from 20
   // names on, PEFT's minimal suffixes.
   const std::vector<std::string>& saved_target_modules() const { return saved_target_modules_; }
@@ -100,12 +130,16 @@ class LoraAdapter {
   // A tied weight of modules_to_save under both its names.
   void train_as_one(models::Model& model);
   void add_once(AdapterTensor tensor);
+  void attach_layers(models::Model& model);
+  void attach_virtual_tokens(models::Model& model);
   LoraOptions options_;
   std::vector<nn::Linear*> layers_;
   nn::Embedding* embedding_ = nullptr;
   nn::Embedding* embedding_of_tokens_ = nullptr;
   std::vector<std::string> notes_;
   std::vector<AdapterTensor> tensors_;
+  std::vector<FixedTensor> fixed_tensors_;
+  std::shared_ptr<nn::VeraProjection> projection_;
   std::vector<std::string> saved_target_modules_;
 };
 

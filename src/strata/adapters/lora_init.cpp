@@ -9,6 +9,7 @@
 #include "strata/adapters/token_embedding.h"
 #include "strata/base/error.h"
 #include "strata/nn/dora.h"
+#include "strata/ops/quant/quantized.h"
 
 namespace strata::adapters {
 namespace {
@@ -91,12 +92,35 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> low_rank_svd(const at::Tensor& w,
   return is_wide ? std::tuple{right, s, left} : std::tuple{left, s, right};
 }
 
+// Quantised again and again, each time what the branch leaves of the weight.
+BaseDirections from_quantization(const at::Tensor& w, int64_t rank, const LoraOptions& options) {
+  ops::quant::Format format;
+  format.kind = options.loftq_bits == 8 ? ops::quant::Kind::kInt8 : ops::quant::Kind::kNf4;
+  BaseDirections found;
+  at::Tensor rest = w;
+  for (int64_t i = 0; i < options.loftq_iter; ++i) {
+    found.base =
+        ops::quant::dequantize(ops::quant::quantize(rest.contiguous(), format), at::kFloat);
+    const auto [left, sizes, right] = at::linalg_svd(w - found.base, /*full_matrices=*/false);
+    const at::Tensor roots = at::sqrt(sizes.narrow(0, 0, rank));
+    found.b = left.narrow(1, 0, rank) * roots;
+    found.a = roots.unsqueeze(1) * right.narrow(0, 0, rank);
+    rest = w - at::mm(found.b, found.a);
+  }
+  return found;
+}
+
 // A and B of one layer from its weight.
 BaseDirections from_weight(const at::Tensor& w, int64_t rank, double scaling,
-                           const std::string& init, const at::Tensor& random) {
+                           const LoraOptions& options, const at::Tensor& random) {
+  const std::string& init = options.init;
+  if (init == "loftq") return from_quantization(w, rank, options);
+  const auto without = [&](const at::Tensor& a, const at::Tensor& b) {
+    return BaseDirections{a, b, w - at::matmul(b * scaling, a)};
+  };
   if (init == "olora") {
     const auto [q, r] = at::linalg_qr(w);
-    return {r.narrow(0, 0, rank).contiguous(), q.narrow(1, 0, rank).contiguous()};
+    return without(r.narrow(0, 0, rank).contiguous(), q.narrow(1, 0, rank).contiguous());
   }
   at::Tensor left, sizes, right;
   if (random.defined()) {
@@ -106,7 +130,8 @@ BaseDirections from_weight(const at::Tensor& w, int64_t rank, double scaling,
     std::tie(left, sizes, right) = at::linalg_svd(w, /*full_matrices=*/false);
   }
   const at::Tensor roots = at::diag(at::sqrt(sizes.narrow(0, 0, rank) / scaling));
-  return {at::matmul(roots, right.narrow(0, 0, rank)), at::matmul(left.narrow(1, 0, rank), roots)};
+  return without(at::matmul(roots, right.narrow(0, 0, rank)),
+                 at::matmul(left.narrow(1, 0, rank), roots));
 }
 
 // What one layer starts from and with.
@@ -114,6 +139,7 @@ struct Start {
   nn::Linear* layer;
   Values drawn;       // where the base's weight does not decide
   at::Tensor random;  // of pissa_niter_N
+  at::Tensor base;    // what is left of the weight, on the rank that computed it
 };
 
 // The embedding's branch, which stands before all layers.
@@ -128,7 +154,7 @@ void start_embedding(nn::Embedding& embedding, const std::string& init,
 std::vector<Start> draw_starts(const LoraAdapter& adapter, const at::Generator& generator) {
   std::vector<Start> starts;
   for (nn::Linear* layer : adapter.layers()) {
-    Start start{layer, draw_values(*layer, adapter.options().init, generator), {}};
+    Start start{layer, draw_values(*layer, adapter.options().init, generator), {}, {}};
     if (num_iterations(adapter.options().init) >= 0) {
       start.random = at::randn(
           {std::min(layer->in_features(), layer->out_features()), layer->low_rank()->a.shape()[0]},
@@ -142,7 +168,7 @@ std::vector<Start> draw_starts(const LoraAdapter& adapter, const at::Generator& 
 // PEFT refuses this too: quantising what PiSSA leaves of the base is a step of its own.
 void require_plain_base(const LoraAdapter& adapter) {
   const std::string& init = adapter.options().init;
-  if (!init.starts_with("pissa")) return;
+  if (!init.starts_with("pissa") && init != "loftq") return;
   for (const nn::Linear* layer : adapter.layers()) {
     if (!layer->weight().quantization()) continue;
     throw ConfigError(
@@ -157,31 +183,83 @@ void require_plain_base(const LoraAdapter& adapter) {
 
 void check_init(const std::string& name) {
   constexpr std::string_view kNames[] = {"true", "false", "gaussian", "orthogonal",
-                                         "eva",  "pissa", "olora"};
+                                         "eva",  "pissa", "olora",    "loftq"};
   for (const std::string_view known : kNames) {
     if (name == known) return;
   }
   if (num_iterations(name) >= 0) return;
   throw ConfigError(
       "init_lora_weights: found \"{}\", expected true, false, gaussian, orthogonal, pissa, "
-      "pissa_niter_N or olora; choose one of them",
+      "pissa_niter_N, olora or loftq; choose one of them",
       name);
 }
 
 BaseDirections base_directions(const at::Tensor& weight, int64_t rank, double scaling,
-                               const std::string& init) {
-  return from_weight(weight, rank, scaling, init, at::Tensor());
+                               const LoraOptions& options) {
+  return from_weight(weight, rank, scaling, options, at::Tensor());
 }
 
 bool changes_base(const LoraOptions& options) {
-  return options.init.starts_with("pissa") || options.init == "olora";
+  if (options.method != Method::kLora) return false;
+  return options.init.starts_with("pissa") || options.init == "olora" || options.init == "loftq";
 }
 
 bool starts_from_base(const LoraOptions& options) {
-  return changes_base(options) || options.use_dora;
+  const bool samples = options.method == Method::kPrompt && options.prompt_init != "RANDOM";
+  return changes_base(options) || options.use_dora || samples;
 }
 
+namespace {
+
+void initialize_vera(const LoraAdapter& adapter, uint64_t seed, const Place& place) {
+  const LoraOptions& options = adapter.options();
+  const at::Generator generator = at::make_generator<at::CPUGeneratorImpl>(seed);
+  for (const nn::Linear* layer : adapter.layers()) {
+    nn::Vera& vera = *layer->vera();
+    const at::Tensor drawn = at::randn(vera.d.shape(), generator);
+    const bool is_random = options.init_weights == "false";
+    place(vera.b, is_random ? at::ones(vera.b.shape()) : at::zeros(vera.b.shape()));
+    place(vera.d, is_random ? drawn : at::full(vera.d.shape(), options.d_initial));
+  }
+}
+
+// What torch.nn.Embedding draws.
+at::Tensor draw_rows(const nn::Parameter& values, const at::Generator& generator) {
+  return at::empty(values.shape(), at::kFloat).normal_(0, 1, generator);
+}
+
+void initialize_rows(const LoraAdapter& adapter, uint64_t seed, const Place& place) {
+  nn::Parameter& values = *adapter.tensors()[0].parameter;
+  const at::Tensor drawn = draw_rows(values, at::make_generator<at::CPUGeneratorImpl>(seed));
+  place(values, adapter.options().init_weights == "zero" ? at::zeros_like(drawn) : drawn);
+}
+
+// The rows of the base's embedding that the virtual tokens start from.
+at::Tensor sampled_ids(const LoraAdapter& adapter, uint64_t seed, int64_t vocab_size) {
+  const nn::Parameter& values = *adapter.tensors()[0].parameter;
+  const int64_t count = values.shape()[0];
+  const std::vector<int64_t>& text = adapter.options().prompt_text_ids;
+  if (adapter.options().prompt_init == "TEXT") {
+    if (text.empty()) {
+      throw ConfigError(
+          "prompt_tuning_init_text: found a text without tokens, expected words; write some");
+    }
+    at::Tensor ids = at::empty({count}, at::kLong);
+    for (int64_t i = 0; i < count; ++i) {
+      ids.data_ptr<int64_t>()[i] = text[static_cast<size_t>(i) % text.size()];
+    }
+    return ids;
+  }
+  const at::Generator generator = at::make_generator<at::CPUGeneratorImpl>(seed);
+  draw_rows(values, generator);
+  return at::randint(0, vocab_size, {count}, generator, at::kLong);
+}
+
+}  // namespace
+
 void initialize(const LoraAdapter& adapter, uint64_t seed, const Place& place) {
+  if (adapter.options().has_virtual_tokens()) return initialize_rows(adapter, seed, place);
+  if (adapter.options().method == Method::kVera) return initialize_vera(adapter, seed, place);
   if (adapter.options().method == Method::kIa3) {
     for (const nn::Linear* layer : adapter.layers()) {
       nn::Parameter& factors = layer->rescale()->factors;
@@ -211,6 +289,12 @@ void initialize(const LoraAdapter& adapter, uint64_t seed, const Place& place) {
 void initialize_from_base(const LoraAdapter& adapter, uint64_t seed, const Place& place,
                           const BaseAccess& base, bool only_base) {
   const LoraOptions& options = adapter.options();
+  if (options.has_virtual_tokens()) {
+    const at::Tensor table = base.read(*base.embedding);
+    const at::Tensor ids = sampled_ids(adapter, seed, table.size(0));
+    if (!only_base) place(*adapter.tensors()[0].parameter, table.index_select(0, ids));
+    return;
+  }
   require_plain_base(adapter);
   std::vector<Start> starts = draw_starts(adapter, at::make_generator<at::CPUGeneratorImpl>(seed));
   const auto ranks = static_cast<size_t>(base.num_ranks);
@@ -221,8 +305,9 @@ void initialize_from_base(const LoraAdapter& adapter, uint64_t seed, const Place
       if (i - round == static_cast<size_t>(base.rank)) {
         const nn::LowRankBranch& branch = *starts[i].layer->low_rank();
         const BaseDirections found =
-            from_weight(w, branch.a.shape()[0], branch.scaling, options.init, starts[i].random);
+            from_weight(w, branch.a.shape()[0], branch.scaling, options, starts[i].random);
         starts[i].drawn = {found.a, found.b, at::Tensor()};
+        starts[i].base = found.base;
       }
     }
     for (size_t i = round; i < end; ++i) {
@@ -235,8 +320,11 @@ void initialize_from_base(const LoraAdapter& adapter, uint64_t seed, const Place
       base.share(values.b, static_cast<int>(i - round));
       at::Tensor w = base.read(weight);
       if (changes_base(options)) {
-        w = w - at::matmul(values.b * branch.scaling, values.a);
+        // A rank's products may differ in the last bit from another's: all take the root's.
+        w = starts[i].base.defined() ? starts[i].base.contiguous() : at::empty_like(w);
+        base.share(w, static_cast<int>(i - round));
         base.write(weight, w);
+        starts[i].base = at::Tensor();
       }
       if (only_base) continue;
       place(branch.a, values.a);

@@ -4,7 +4,10 @@
 // "true": A uniform, B zero. "gaussian": A normal with deviation 1 / r, B zero. "false": both as
 // torch.nn.Linear draws them. "orthogonal": of an even rank (Buettner 2024). "pissa",
 // "pissa_niter_N" (Meng et al. 2024) and "olora" (Buyukakyuz 2024): of the base's weight, from
-// which the branch's part is taken off. Source: PEFT tuners/lora/layer.py.
+// which the branch's part is taken off. "loftq" (Li et al. 2023): the base becomes what 4 or 8 bits
+// keep of it, A and B the best approximation of the rest. Source: PEFT tuners/lora/layer.py,
+// utils/loftq_utils.py. VeRA: tuners/vera/layer.py. Prompts and prefixes: rows of
+// torch.nn.Embedding, or of the base's embedding (tuners/prompt_tuning/model.py).
 #pragma once
 
 #include <cstdint>
@@ -20,18 +23,20 @@ namespace strata::adapters {
 // ConfigError unless the name is one of the above.
 void check_init(const std::string& name);
 
-// Whether first values need the base's weights: "pissa", "olora" and magnitudes.
+// Whether first values need the base's weights: "pissa", "olora", "loftq", magnitudes, and prompts
+// made of the embedding's rows.
 bool starts_from_base(const LoraOptions& options);
-// Whether the base's weights differ after initialisation: "pissa" and "olora". Then a saved adapter
-// belongs to the changed base, and whoever loads it must change the base again.
+// Whether the base's weights differ after initialisation: "pissa", "olora", "loftq". Then a saved
+// adapter belongs to the changed base, and whoever loads it must change the base again.
 bool changes_base(const LoraOptions& options);
 
-// A [rank, in] and B [out, rank] that "pissa" or "olora" make of an fp32 weight.
+// A [rank, in] and B [out, rank] that "pissa", "olora" or "loftq" make of an fp32 weight, and what
+// is left of the weight, fp32.
 struct BaseDirections {
-  at::Tensor a, b;
+  at::Tensor a, b, base;
 };
 BaseDirections base_directions(const at::Tensor& weight, int64_t rank, double scaling,
-                               const std::string& init);
+                               const LoraOptions& options);
 
 // Puts the whole fp32 CPU tensor where the parameter rests.
 using Place = std::function<void(nn::Parameter&, const at::Tensor&)>;
@@ -45,6 +50,7 @@ struct BaseAccess {
   int rank = 0;
   int num_ranks = 1;
   std::function<at::Tensor(const nn::Parameter&)> read;  // whole, fp32, a copy
+  nn::Parameter* embedding = nullptr;                    // for prompts
   Place write;                                           // rounds, or quantises again
   std::function<void(at::Tensor&, int root)> share;      // makes it root's on every rank
 };

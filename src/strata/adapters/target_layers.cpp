@@ -64,6 +64,7 @@ std::vector<std::string> target_list(const LoraOptions& options, models::Model& 
   } else if (!options.target_pattern.has_value()) {
     targets = options.target_modules;
     if (targets.empty()) {
+      // VeRA's are LoRA's.
       targets = options.method == Method::kIa3 ? model.default_ia3_targets()
                                                : model.default_lora_targets();
     }

@@ -32,6 +32,7 @@ std::vector<size_t> places(const SavedState& state, bool parameters) {
 
 // An adapter's weights have PEFT's prefix in its file, modules_to_save too.
 std::string name_in_file(const SavedState& state, const SavedTensor& tensor) {
+  if (tensor.weight == std::string(hf::kAdapterKeyPrefix) + hf::kPromptKey) return hf::kPromptKey;
   if (!state.is_adapter() || tensor.weight.starts_with(hf::kAdapterKeyPrefix)) return tensor.weight;
   return hf::kAdapterKeyPrefix + tensor.weight;
 }

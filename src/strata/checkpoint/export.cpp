@@ -113,6 +113,9 @@ void export_adapter(const fs::path& folder, shard::UnitStore& store,
     names[tensor.parameter].push_back(tensor.name);
     specs.push_back(spec_of(*tensor.parameter, tensor.name));
   }
+  for (const adapters::FixedTensor& fixed : adapter.fixed_tensors()) {
+    specs.push_back({fixed.name, hf::DType::kF32, fixed.tensor->sizes().vec()});
+  }
   std::optional<ExportFiles> files;
   comm::all_or_nothing(world, "saving the adapter", [&] {
     if (world.rank() != 0) return;
@@ -125,6 +128,9 @@ void export_adapter(const fs::path& folder, shard::UnitStore& store,
       [&](const std::string& name, const at::Tensor& flat) { write_tensor(*files, name, flat); });
   comm::all_or_nothing(world, "saving the adapter", [&] {
     if (world.rank() != 0) return;
+    for (const adapters::FixedTensor& fixed : adapter.fixed_tensors()) {
+      write_tensor(*files, fixed.name, *fixed.tensor);
+    }
     files->publish();
     write_file_atomically(folder / hf::kAdapterConfigFile, hf::adapter_config_json(config));
   });

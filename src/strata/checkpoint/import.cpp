@@ -27,11 +27,21 @@ void require_finite(const hf::ModelFolder& file, const std::string& name) {
       file.file_of(info).path().string(), name);
 }
 
+at::Tensor read_values(const hf::ModelFolder& file, const std::string& name) {
+  const hf::TensorInfo& info = *file.find(name);
+  const at::ScalarType type = shard::scalar_type_of(info.dtype, name);
+  at::Tensor values = at::empty(info.shape, at::dtype(type));
+  const std::span<const std::byte> bytes = file.bytes(info);
+  std::memcpy(values.mutable_data_ptr(), bytes.data(), bytes.size());
+  return values.to(at::kFloat);
+}
+
 void check_adapter_file(const hf::ModelFolder& file, const adapters::LoraAdapter& adapter) {
   std::vector<std::pair<std::string, std::vector<int64_t>>> found;
   for (const std::string& name : file.names()) found.emplace_back(name, file.find(name)->shape);
   adapter.check_tensors(found, (file.path() / hf::kAdapterWeightsFile).string());
   for (const auto& tensor : adapter.tensors()) require_finite(file, tensor.name);
+  for (const auto& fixed : adapter.fixed_tensors()) require_finite(file, fixed.name);
 }
 
 }  // namespace
@@ -62,6 +72,7 @@ void initialize_from_base(const adapters::LoraAdapter& adapter, shard::UnitStore
   adapters::BaseAccess base;
   base.rank = world.rank();
   base.num_ranks = world.size();
+  if (adapter.options().has_virtual_tokens()) base.embedding = &store.model().embedding_weight();
   base.read = [&](const nn::Parameter& parameter) { return shard::read_tensor(store, parameter); };
   base.write = place;
   base.share = [&](at::Tensor& values, int root) {
@@ -122,6 +133,27 @@ void load_adapter(const std::filesystem::path& folder, const adapters::LoraAdapt
   } else {
     shard::fill_homes(store, open());
   }
+  for (const auto& fixed : adapter.fixed_tensors()) {
+    if (file) fixed.tensor->copy_(read_values(*file, fixed.name));
+    if (!rank_0_reads) continue;
+    at::Tensor values = fixed.tensor->cpu();
+    store.mesh().world->broadcast(values, 0)->wait();
+    fixed.tensor->copy_(values);
+  }
+}
+
+AdapterValues read_adapter(const std::filesystem::path& folder,
+                           const adapters::LoraAdapter& adapter) {
+  const hf::ModelFolder file(folder);
+  check_adapter_file(file, adapter);
+  AdapterValues values;
+  for (const auto& tensor : adapter.tensors()) {
+    values.emplace_back(tensor.parameter, read_values(file, tensor.name));
+  }
+  for (const auto& fixed : adapter.fixed_tensors()) {
+    fixed.tensor->copy_(read_values(file, fixed.name));
+  }
+  return values;
 }
 
 }  // namespace strata::checkpoint

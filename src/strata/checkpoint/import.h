@@ -42,4 +42,9 @@ void expect_stored_vocabulary(const std::filesystem::path& folder, models::Model
 void load_adapter(const std::filesystem::path& folder, const adapters::LoraAdapter& adapter,
                   shard::UnitStore& store, bool rank_0_reads = false);
 
+// The same values whole, fp32, in the memory of one process; fixed tensors are filled in place.
+using AdapterValues = std::vector<std::pair<nn::Parameter*, at::Tensor>>;
+AdapterValues read_adapter(const std::filesystem::path& folder,
+                           const adapters::LoraAdapter& adapter);
+
 }  // namespace strata::checkpoint

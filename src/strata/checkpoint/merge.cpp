@@ -10,12 +10,13 @@
 #include <ATen/ops/equal.h>
 #include <ATen/ops/index_copy.h>
 #include <ATen/ops/isfinite.h>
-#include <ATen/ops/linalg_vector_norm.h>
-#include <ATen/ops/matmul.h>
 #include <ATen/ops/tensor.h>
 
+#include "strata/adapters/adapter_options.h"
 #include "strata/adapters/lora_init.h"
-#include "strata/adapters/module_match.h"
+#include "strata/adapters/merged_weight.h"
+#include "strata/adapters/target_layers.h"
+#include "strata/adapters/vera.h"
 #include "strata/base/error.h"
 #include "strata/base/file.h"
 #include "strata/checkpoint/convert.h"
@@ -30,7 +31,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Rows of a weight that are widened at once: 4 MB.
+// Elements that are tested at once.
 constexpr int64_t kElementsAtOnce = int64_t{1} << 20;
 
 at::Tensor read_tensor(SavedState& state, size_t index) {
@@ -60,96 +61,39 @@ struct Parts {
   std::optional<size_t> columns;    // LoRA of an embedding: A [r, rows], with B in `b`
   std::optional<size_t> rows;       // of single tokens, in place of the base's
   std::optional<size_t> base;       // the base's own weight, saved because its vocabulary grew
+  std::optional<size_t> lambda_b, lambda_d;  // VeRA
 
   bool is_empty() const {
-    return !a && !b && !magnitude && !whole && !bias_of_b && !factors && !columns && !rows && !base;
+    return !a && !b && !magnitude && !whole && !bias_of_b && !factors && !columns && !rows &&
+           !base && !lambda_b && !lambda_d;
   }
 };
 
-// The branch of one weight: W + scale * B A, for DoRA with rows of the length `magnitude`.
-struct Branch {
-  at::Tensor a;          // [r, in]
-  at::Tensor b;          // [out, r]
-  at::Tensor magnitude;  // [out], or undefined
-  double scale = 0;
-};
-
-// lora_alpha and its like of adapter_config.json.
-class AdapterSettings {
- public:
-  AdapterSettings(const SavedState& adapter)
-      : subject_(adapter.path().string()),
-        json_(parse_json(adapter_config_text(adapter), subject_)) {
-    if (text("peft_type") != "LORA" && text("peft_type") != "IA3") {
-      throw ConfigError(
-          "{}: found an adapter of type {}, expected LORA (with DoRA or without) or IA3", subject_,
-          text("peft_type"));
-    }
-    const auto init = json_.find("init_lora_weights");
-    if (init != json_.end() && init->is_string()) init_ = init->get<std::string>();
-    if (init_.starts_with("pissa_niter_")) {
-      throw ConfigError(
-          "{}: found init_lora_weights {}, which takes random directions off the base, expected "
-          "pissa or another; merge it with the model it was trained in",
-          subject_, init_);
-    }
-    for (const char* key : {"fan_in_fan_out", "use_qalora"}) {
-      if (!json_.value(key, Json(false)).is_boolean() || json_.value(key, false)) {
-        throw ConfigError("{}: found {} true, expected false; merge it with PEFT", subject_, key);
-      }
-    }
+// adapter_config.json of what is merged. ConfigError for methods that no weight can hold.
+adapters::LoraOptions settings_of(const SavedState& adapter) {
+  const std::string subject = adapter.path().string();
+  const hf::AdapterConfig config =
+      hf::parse_adapter_config(parse_json(adapter_config_text(adapter), subject), subject);
+  adapters::LoraOptions options = adapters::lora_options_of(config);
+  if (options.has_virtual_tokens()) {
+    throw ConfigError(
+        "{}: found an adapter of type {}, which is no part of any weight, expected LORA (with DoRA "
+        "or without), IA3 or VERA; use it beside its base",
+        subject, config.peft_type);
   }
-
-  bool uses_dora() const { return flag("use_dora"); }
-  // The tokens whose rows the adapter replaces.
-  std::vector<int64_t> tokens() const {
-    return hf::parse_adapter_config(json_, subject_).trainable_token_indices;
+  if (options.init.starts_with("pissa_niter_")) {
+    throw ConfigError(
+        "{}: found init_lora_weights {}, which takes random directions off the base, expected "
+        "pissa or another; merge it with the model it was trained in",
+        subject, options.init);
   }
-  // Whether the first values were taken off the base: "pissa" and "olora".
-  bool changes_base() const { return init_ == "pissa" || init_ == "olora"; }
-  const std::string& init() const { return init_; }
-  double scale(const std::string& module, int64_t rank) const {
-    const double alpha = alpha_of(module);
-    const auto r = static_cast<double>(rank);
-    return alpha / (flag("use_rslora") ? std::sqrt(r) : r);
-  }
-
- private:
-  bool flag(const char* key) const {
-    const auto found = json_.find(key);
-    return found != json_.end() && found->is_boolean() && found->get<bool>();
-  }
-  std::string text(const char* key) const {
-    const auto found = json_.find(key);
-    return found != json_.end() && found->is_string() ? found->get<std::string>() : "nothing";
-  }
-  // The first pattern that is the module's path or its end.
-  double alpha_of(const std::string& module) const {
-    const auto patterns = json_.find("alpha_pattern");
-    if (patterns != json_.end() && patterns->is_object()) {
-      for (const auto& [key, value] : patterns->items()) {
-        const bool fits = adapters::PathPattern("(.*\\.)?(" + key + ")").matches(module);
-        if (value.is_number() && fits) {
-          return value.get<double>();
-        }
-      }
-    }
-    const auto alpha = json_.find("lora_alpha");
-    if (alpha == json_.end() || !alpha->is_number()) {
-      throw FormatError("{}: found no lora_alpha, expected a number", subject_);
-    }
-    return alpha->get<double>();
-  }
-
-  std::string subject_;
-  Json json_;
-  std::string init_;
-};
+  return options;
+}
 
 class Merger {
  public:
   Merger(SavedState& base, SavedState& adapter, const MergeOptions& options)
-      : base_(base), adapter_(adapter), options_(options), settings_(adapter) {
+      : base_(base), adapter_(adapter), options_(options), settings_(settings_of(adapter)) {
     for (size_t i = 0; i < base.tensors().size(); ++i) in_base_[base.tensors()[i].weight] = i;
     for (size_t i = 0; i < adapter.tensors().size(); ++i) {
       if (adapter.tensors()[i].is_parameter()) add_part(i);
@@ -224,7 +168,15 @@ class Merger {
         {".ia3_l", &Parts::factors},
         {".lora_embedding_A", &Parts::columns},
         {".lora_embedding_B", &Parts::b},
-        {".token_adapter.trainable_tokens_delta", &Parts::rows}};
+        {".token_adapter.trainable_tokens_delta", &Parts::rows},
+        {".vera_lambda_b", &Parts::lambda_b},
+        {".vera_lambda_d", &Parts::lambda_d}};
+    for (const auto& [key, place] : {std::pair{"base_model.vera_A", &projection_a_},
+                                     std::pair{"base_model.vera_B", &projection_b_}}) {
+      if (name != key) continue;
+      *place = index;
+      return;
+    }
     for (const auto& [ending, part] : kEndings) {
       if (!name.ends_with(ending)) continue;
       parts_[name.substr(0, name.size() - ending.size()) + ".weight"].*part = index;
@@ -315,11 +267,12 @@ class Merger {
     const bool stays_tied = drop_second_name();
     const bool unties = !stays_tied && !in_base_.contains(kHead) && !parts_.contains(kHead);
     for (const auto& [weight, parts] : parts_) {
-      const auto found = in_base_.find(weight);
-      if (parts.whole && found == in_base_.end() && weight == kHead &&
-          in_base_.contains(kEmbedding)) {
-        untied_from_ = in_base_.at(kEmbedding);
-        continue;
+      auto found = in_base_.find(weight);
+      if (found == in_base_.end() && weight == kHead && in_base_.contains(kEmbedding)) {
+        // The head changes, the embedding that it was a name of does not.
+        found = in_base_.find(kEmbedding);
+        untied_from_ = found->second;
+        if (parts.whole) continue;
       }
       if (found == in_base_.end()) fail(weight, "values");
       const std::vector<int64_t>& shape =
@@ -350,13 +303,47 @@ class Merger {
         check_factors(weight, shape_of(*parts.factors), shape);
         continue;
       }
+      if (parts.lambda_b || parts.lambda_d) {
+        check_vectors(weight, parts, shape);
+        continue;
+      }
       if (!parts.a || !parts.b) fail(weight, "half a branch");
       check_branch(weight, shape_of(*parts.b), shape_of(*parts.a), shape);
       const bool has_magnitude = parts.magnitude.has_value();
-      if (has_magnitude != settings_.uses_dora()) fail(weight, "half a DoRA branch");
+      if (has_magnitude != settings_.use_dora) fail(weight, "half a DoRA branch");
     }
     if (!has_branch) {
       throw ConfigError("{}: found no LoRA weights, expected an adapter", adapter_.path().string());
+    }
+    load_projection();
+  }
+
+  void check_vectors(const std::string& weight, const Parts& parts,
+                     const std::vector<int64_t>& shape) {
+    if (!parts.lambda_b || !parts.lambda_d || shape.size() != 2 ||
+        shape_of(*parts.lambda_b) != std::vector<int64_t>{shape[0]} ||
+        shape_of(*parts.lambda_d).size() != 1) {
+      fail(weight, "half a VeRA branch, or vectors of another size,");
+    }
+    rank_ = shape_of(*parts.lambda_d)[0];
+    most_in_ = std::max(most_in_, shape[1]);
+    most_out_ = std::max(most_out_, shape[0]);
+  }
+
+  // VeRA's matrices: those of the file, else drawn again.
+  void load_projection() {
+    if (rank_ == 0) return;
+    if (!projection_a_ || !projection_b_) {
+      projection_ =
+          adapters::draw_projection(settings_.projection_prng_key, rank_, most_in_, most_out_);
+      return;
+    }
+    projection_.a = read_tensor(adapter_, *projection_a_).to(at::kFloat);
+    projection_.b = read_tensor(adapter_, *projection_b_).to(at::kFloat);
+    if (projection_.a.dim() != 2 || projection_.b.dim() != 2 || projection_.a.size(0) != rank_ ||
+        projection_.b.size(1) != rank_ || projection_.a.size(1) < most_in_ ||
+        projection_.b.size(0) < most_out_) {
+      fail("base_model.vera_A", "matrices of another size");
     }
   }
 
@@ -372,7 +359,7 @@ class Merger {
 
   void check_rows(const std::string& weight, const std::vector<int64_t>& rows,
                   const std::vector<int64_t>& shape) const {
-    const std::vector<int64_t> ids = settings_.tokens();
+    const std::vector<int64_t> ids = settings_.trainable_tokens;
     bool fits = rows.size() == 2 && shape.size() == 2 && rows[1] == shape[1] &&
                 rows[0] == static_cast<int64_t>(ids.size());
     const int64_t num_rows = num_rows_.value_or(shape.empty() ? 0 : shape[0]);
@@ -415,7 +402,7 @@ class Merger {
     const Parts& parts = layer->second;
     if (parts.bias_of_b) {
       const at::Tensor bias = read_tensor(adapter_, *parts.bias_of_b).to(at::kFloat);
-      const double scale = settings_.scale(module, shape_of(*parts.a)[0]);
+      const double scale = scale_of(module, shape_of(*parts.a)[0]);
       value = value.to(at::kFloat).add(bias, scale).to(value.scalar_type());
     }
     if (parts.factors && shape_of(*parts.factors)[1] == 1) {
@@ -444,28 +431,41 @@ class Merger {
     }
     if (parts->second.rows) {
       const at::Tensor rows = read_tensor(adapter_, *parts->second.rows);
-      return weight.index_copy(0, at::tensor(settings_.tokens(), at::kLong),
+      return weight.index_copy(0, at::tensor(settings_.trainable_tokens, at::kLong),
                                rows.to(weight.scalar_type()));
     }
     if (parts->second.columns) return with_columns(name, weight, parts->second);
+    if (parts->second.lambda_b) return with_vectors(weight, parts->second);
     if (!parts->second.a) return weight;
-    Branch branch;
+    adapters::Branch branch;
     branch.a = read_tensor(adapter_, *parts->second.a).to(at::kFloat);
     branch.b = read_tensor(adapter_, *parts->second.b).to(at::kFloat);
     if (parts->second.magnitude) {
       branch.magnitude =
           read_tensor(adapter_, *parts->second.magnitude).to(at::kFloat).reshape({-1});
     }
-    branch.scale = settings_.scale(name.substr(0, name.rfind('.')), branch.a.size(0));
-    if (settings_.changes_base()) {
+    branch.scale = scale_of(name.substr(0, name.rfind('.')), branch.a.size(0));
+    if (adapters::changes_base(settings_)) {
       const adapters::BaseDirections taken = adapters::base_directions(
-          weight.to(at::kFloat), branch.a.size(0), branch.scale, settings_.init());
-      weight = (weight - at::matmul(taken.b * branch.scale, taken.a)).to(weight.scalar_type());
+          weight.to(at::kFloat), branch.a.size(0), branch.scale, settings_);
+      weight = taken.base.to(weight.scalar_type());
     }
+    return with_branch(weight, branch);
+  }
+
+  // A VeRA branch is a LoRA branch whose matrices are scaled.
+  at::Tensor with_vectors(const at::Tensor& weight, const Parts& parts) {
+    const adapters::Branch branch =
+        adapters::vera_branch(projection_, read_tensor(adapter_, *parts.lambda_b),
+                              read_tensor(adapter_, *parts.lambda_d), weight.sizes());
+    return with_branch(weight, branch);
+  }
+
+  at::Tensor with_branch(const at::Tensor& weight, const adapters::Branch& branch) const {
     const at::ScalarType type =
         options_.weight_type ? memory_type_of(*options_.weight_type) : weight.scalar_type();
     at::Tensor result = type == weight.scalar_type() ? weight : at::empty_like(weight, type);
-    add_branch(weight, branch, result);
+    adapters::add_branch(weight, branch, result);
     return result;
   }
 
@@ -473,35 +473,27 @@ class Merger {
   at::Tensor with_columns(const std::string& name, const at::Tensor& weight, const Parts& parts) {
     const at::Tensor a = read_tensor(adapter_, *parts.columns).to(at::kFloat);
     const at::Tensor b = read_tensor(adapter_, *parts.b).to(at::kFloat);
-    const double scale = settings_.scale(name.substr(0, name.rfind('.')), a.size(0));
-    const Branch branch{.a = b.t(), .b = a.t(), .magnitude = {}, .scale = scale};
+    const double scale = scale_of(name.substr(0, name.rfind('.')), a.size(0));
+    const adapters::Branch branch{.a = b.t(), .b = a.t(), .magnitude = {}, .scale = scale};
     at::Tensor result = at::empty_like(weight);
-    add_branch(weight, branch, result);
+    adapters::add_branch(weight, branch, result);
     return result;
   }
 
-  // Some rows at a time: they do not depend on each other, not even DoRA's lengths.
-  static void add_branch(const at::Tensor& weight, const Branch& branch, at::Tensor& result) {
-    const int64_t step =
-        std::max<int64_t>(kElementsAtOnce / std::max<int64_t>(weight.size(1), 1), 1);
-    for (int64_t row = 0; row < weight.size(0); row += step) {
-      const int64_t rows = std::min(step, weight.size(0) - row);
-      at::Tensor sum = at::matmul(branch.b.narrow(0, row, rows), branch.a).mul_(branch.scale);
-      sum.add_(weight.narrow(0, row, rows).to(at::kFloat));
-      if (branch.magnitude.defined()) {
-        const at::Tensor length = at::linalg_vector_norm(sum, 2, at::IntArrayRef{1});
-        sum.mul_((branch.magnitude.narrow(0, row, rows) / length).unsqueeze(1));
-      }
-      result.narrow(0, row, rows).copy_(sum);
-    }
+  double scale_of(const std::string& module, int64_t rank) const {
+    const auto r = static_cast<double>(rank);
+    return adapters::alpha_of(settings_, module) / (settings_.use_rslora ? std::sqrt(r) : r);
   }
 
   SavedState& base_;
   SavedState& adapter_;
   MergeOptions options_;
-  AdapterSettings settings_;
+  adapters::LoraOptions settings_;
   std::map<std::string, size_t> in_base_;
   std::map<std::string, Parts> parts_;
+  std::optional<size_t> projection_a_, projection_b_;  // VeRA's matrices in the adapter's file
+  nn::VeraProjection projection_;
+  int64_t rank_ = 0, most_in_ = 0, most_out_ = 0;  // of VeRA's layers
   std::optional<size_t> untied_from_;  // the base's embedding, of which the head was a name
   std::optional<int64_t> num_rows_;    // of embedding and output layer, where the vocabulary grew
 };

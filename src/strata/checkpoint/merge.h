@@ -17,9 +17,9 @@ struct MergeOptions {
 };
 
 // Writes base + LoRA or DoRA branches (rank and alpha patterns, rsLoRA, biases; from a base without
-// the directions that "pissa" and "olora" took off it), or base times the factors of (IA)^3, with
-// modules_to_save in place of the base's weights, as a model folder `out`, which must be new or
-// empty. `adapter` may be a PEFT folder or the checkpoint of a run, saved at any world size. W +
+// what "pissa", "olora" and "loftq" took off it) or VeRA's, or base times the factors of (IA)^3,
+// with modules_to_save in place of the base's weights, as a model folder `out`, which must be new
+// or empty. `adapter` may be a PEFT folder or the checkpoint of a run, saved at any world size. W +
 // scale * B A is computed in fp32 and rounded once. Memory: the largest tensor, and fp32 copies of
 // some of its rows. Errors: ConfigError for other methods and for an adapter of another base, which
 // is named; FormatError, with nothing written, for NaN or infinity in the result.

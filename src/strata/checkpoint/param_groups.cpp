@@ -47,7 +47,8 @@ std::string module_of(std::string name) {
   if (name.starts_with(hf::kAdapterKeyPrefix)) {
     name = name.substr(std::string_view(hf::kAdapterKeyPrefix).size());
   }
-  const size_t branch = std::min(name.find(".lora_"), name.find(".ia3_l"));
+  const size_t branch =
+      std::min({name.find(".lora_"), name.find(".ia3_l"), name.find(".vera_lambda_")});
   return branch == std::string::npos ? "" : name.substr(0, branch);
 }
 
@@ -110,6 +111,17 @@ std::string adapter_config_text(const SavedState& state) {
   };
   take("peft_type", config.peft_type);
   take("bias", config.bias);
+  take("init_weights", config.init_weights);
+  take("prompt_tuning_init", config.prompt_tuning_init);
+  take("prompt_tuning_init_text", config.prompt_tuning_init_text);
+  config.tokenizer_name_or_path = setting_of(state, "model_name_or_path");
+  config.loftq_bits = static_cast<int64_t>(number_or(setting_of(state, "loftq_bits"), 4));
+  config.loftq_iter = static_cast<int64_t>(number_or(setting_of(state, "loftq_iter"), 1));
+  config.d_initial = number_or(setting_of(state, "d_initial"), 0.1);
+  config.projection_prng_key =
+      static_cast<int64_t>(number_or(setting_of(state, "projection_prng_key"), 0));
+  // A checkpoint leaves out what its key draws again.
+  config.save_projection = false;
   take("init_lora_weights", config.init_lora_weights);
   config.rank_pattern = patterns_of<int64_t>(setting_of(state, "rank_pattern"), "rank_pattern");
   config.alpha_pattern = patterns_of<double>(setting_of(state, "alpha_pattern"), "alpha_pattern");
@@ -119,6 +131,8 @@ std::string adapter_config_text(const SavedState& state) {
     const std::string module = module_of(tensor.weight);
     if (!module.empty()) {
       modules.insert(module);
+    } else if (tensor.weight.ends_with(hf::kPromptKey)) {
+      config.num_virtual_tokens = tensor.shape.at(0);
     } else if (tensor.is_parameter() &&
                (config.bias == "none" || !tensor.weight.ends_with(".bias"))) {
       config.modules_to_save.push_back(tensor.weight.substr(0, tensor.weight.rfind('.')));

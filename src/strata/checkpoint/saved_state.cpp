@@ -75,8 +75,12 @@ bool SavedState::has_optimizer() const {
 }
 
 bool SavedState::is_adapter() const {
-  return std::ranges::any_of(
-      tensors_, [](const SavedTensor& t) { return t.weight.find(".lora_") != std::string::npos; });
+  return std::ranges::any_of(tensors_, [](const SavedTensor& t) {
+    for (const char* part : {".lora_", ".ia3_l", ".vera_lambda_", hf::kPromptKey}) {
+      if (t.weight.find(part) != std::string::npos) return true;
+    }
+    return false;
+  });
 }
 
 std::vector<size_t> SavedState::arrange() {

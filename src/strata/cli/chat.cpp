@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
+#include <filesystem>
 #include <random>
 
 #include <fmt/format.h>
@@ -30,18 +31,40 @@ constexpr const char* kUsage =
     "       strata chat --model_name_or_path FOLDER --prompt TEXT [flags]   one answer\n\n"
     "Without --prompt it reads turns from the terminal (/reset: a new conversation, /exit or "
     "Ctrl-D: end,\nCtrl-C: stop the answer) or, line by line, from standard input. Answers go to "
-    "standard output.\nFlags take hyphens or underscores.\n";
+    "standard output.\nFlags take hyphens or underscores.\n"
+    "With adapters: /adapters lists them, /adapter NAME answers with one, /adapter off with none, "
+    "/merge folds\nthe one in use into the weights, /unmerge takes it out.\n";
 
 struct ChatRequest {
   config::ChatConfig config;
   std::vector<std::string> prompts;
+  std::vector<generate::NamedAdapter> adapters;
 };
+
+// NAME=FOLDER, or a folder, which is named as its last part.
+generate::NamedAdapter named_adapter(const std::string& text) {
+  const size_t equals = text.find('=');
+  generate::NamedAdapter adapter;
+  if (equals == std::string::npos) {
+    adapter.folder = text;
+    adapter.name = std::filesystem::absolute(adapter.folder / "").parent_path().filename().string();
+  } else {
+    adapter.name = text.substr(0, equals);
+    adapter.folder = text.substr(equals + 1);
+  }
+  if (!adapter.name.empty() && !text.ends_with('=')) return adapter;
+  throw ConfigError("--adapter: found \"{}\", expected NAME=FOLDER; name both", text);
+}
 
 ChatRequest read_request(const std::vector<std::string>& arguments) {
   config::RunConfig config;
   ChatRequest request;
   for (const config::Given& given :
        config::parse_command_flags(config::chat_settings_table(), "chat", arguments)) {
+    if (given.setting->name == "adapter") {
+      request.adapters.push_back(named_adapter(given.value.items.at(0)));
+      continue;
+    }
     if (given.setting->name != "prompt") {
       config::assign(given, config);
       continue;
@@ -115,13 +138,14 @@ void catch_interrupts() {
 
 class Chat {
  public:
-  explicit Chat(const config::ChatConfig& chat)
+  Chat(const config::ChatConfig& chat, std::vector<generate::NamedAdapter> adapters)
       : model_({.model = chat.model_name_or_path,
                 .adapter = chat.adapter_name_or_path,
+                .adapters = std::move(adapters),
                 .dtype = chat.dtype,
-               .device = train::count_gpus() > 0 ? at::Device(at::kCUDA, 0) : at::kCPU,
-               .cache = chat.cache_dir,
-               .download_progress = shown_downloads()}),
+                .device = train::count_gpus() > 0 ? at::Device(at::kCUDA, 0) : at::kCPU,
+                .cache = chat.cache_dir,
+                .download_progress = shown_downloads()}),
         tokenizer_(text::Tokenizer::load(model_.tokenizer_folder())),
         file_(generate::read_generation_config(model_.paths().base)),
         conversation_(model_, *tokenizer_, chat.system),
@@ -158,12 +182,37 @@ class Chat {
     return reason;
   }
 
+  // Whether the line was about adapters, not a turn. ConfigError for an unknown name.
+  bool obey(const std::string& line) {
+    if (model_.adapter_names().empty()) return false;
+    if (line == "/adapters") {
+      list_adapters();
+    } else if (line == "/adapter off") {
+      model_.use_adapter("");
+    } else if (line.starts_with("/adapter ")) {
+      model_.use_adapter(line.substr(line.find_last_of(' ') + 1));
+    } else if (line == "/merge") {
+      model_.merge_adapter();
+    } else if (line == "/unmerge") {
+      model_.unmerge_adapter();
+    } else {
+      return false;
+    }
+    return true;
+  }
+
   void reset() {
     conversation_.reset();
     sampler_.reset();
   }
 
  private:
+  void list_adapters() const {
+    for (const std::string& name : model_.adapter_names()) {
+      fmt::print(stderr, "{} {}\n", name == model_.active_adapter() ? "*" : " ", name);
+    }
+  }
+
   generate::LoadedModel model_;
   std::unique_ptr<text::Tokenizer> tokenizer_;
   generate::GenerationConfig file_;
@@ -193,6 +242,7 @@ void converse_on_terminal(Chat& chat, const config::ChatConfig& config) {
       continue;
     }
     try {
+      if (chat.obey(line)) continue;
       if (chat.answer(line) == StopReason::kMaxNewTokens) {
         note(
             fmt::format("the answer ends after {} tokens (max_new_tokens)", config.max_new_tokens));
@@ -208,7 +258,8 @@ void answer_lines(Chat& chat) {
   LineReader reader;
   std::string line;
   while (reader.read(line) == LineEnd::kLine) {
-    if (!is_blank(line)) chat.answer(line);
+    if (is_blank(line) || chat.obey(line)) continue;
+    chat.answer(line);
   }
 }
 
@@ -221,8 +272,10 @@ int run_chat(const std::vector<std::string>& arguments) {
   }
   const ChatRequest request = read_request(arguments);
   require_sampling(request.config);
-  Chat chat(request.config);
-  for (const std::string& prompt : request.prompts) chat.answer(prompt);
+  Chat chat(request.config, request.adapters);
+  for (const std::string& prompt : request.prompts) {
+    if (!chat.obey(prompt)) chat.answer(prompt);
+  }
   if (!request.prompts.empty()) return 0;
   if (::isatty(STDIN_FILENO) == 1) {
     converse_on_terminal(chat, request.config);

@@ -49,7 +49,7 @@ constexpr const char* kMergeWeightsUsage =
     "  --remove_checkpoint_dir   remove CHECKPOINT afterwards\n";
 constexpr const char* kMergeAdapterUsage =
     "usage: strata merge-adapter ADAPTER OUT [--base_model FOLDER] [flags]\n\n"
-    "The base model with a LoRA, DoRA or (IA)^3 adapter folded into its weights.\n"
+    "The base model with a LoRA, DoRA, VeRA or (IA)^3 adapter folded into its weights.\n"
     "ADAPTER: a PEFT folder, or a checkpoint-N folder of a run with an adapter.\n"
     "  --base_model FOLDER     instead of the one that the adapter names\n"
     "  --dequantize            of a base in 4 or 8 bits: write its decoded weights\n"

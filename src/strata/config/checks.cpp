@@ -81,7 +81,16 @@ class Rules {
                                       "layers_to_transform",
                                       "layers_pattern",
                                       "bias",
-                                      "lora_bias"};
+                                      "lora_bias",
+                                      "loftq_bits",
+                                      "loftq_iter",
+                                      "d_initial",
+                                      "projection_prng_key",
+                                      "save_projection",
+                                      "init_weights",
+                                      "num_virtual_tokens",
+                                      "prompt_tuning_init",
+                                      "prompt_tuning_init_text"};
     const bool continues = !config_.model.adapter_name_or_path.empty();
     const bool is_switched_off = given("use_peft") || given("use_peft_lora");
     for (const char* name : kNames) {
@@ -98,14 +107,70 @@ class Rules {
     }
   }
 
+  // Settings that only some methods have.
   void check_method() {
-    const bool is_ia3 = config_.lora.peft_type == "IA3";
-    if (!is_ia3) return warn_without_effect("feedforward_modules", "peft_type is LORA");
-    for (const char* name : {"lora_r", "lora_alpha", "lora_dropout", "use_rslora", "use_dora",
-                             "init_lora_weights", "rank_pattern", "alpha_pattern",
-                             "layers_to_transform", "layers_pattern", "bias", "lora_bias"}) {
-      warn_without_effect(name, "peft_type is IA3");
+    const std::string& type = config_.lora.peft_type;
+    struct Owned {
+      const char* name;
+      std::vector<std::string_view> types;
+    };
+    const Owned kOwned[] = {{"lora_r", {"LORA", "VERA"}},
+                            {"lora_alpha", {"LORA"}},
+                            {"lora_dropout", {"LORA", "VERA"}},
+                            {"lora_target_modules", {"LORA", "IA3", "VERA"}},
+                            {"lora_modules_to_save", {"LORA", "IA3", "VERA"}},
+                            {"exclude_modules", {"LORA", "IA3"}},
+                            {"use_rslora", {"LORA"}},
+                            {"use_dora", {"LORA"}},
+                            {"init_lora_weights", {"LORA"}},
+                            {"loftq_bits", {"LORA"}},
+                            {"loftq_iter", {"LORA"}},
+                            {"rank_pattern", {"LORA"}},
+                            {"alpha_pattern", {"LORA"}},
+                            {"layers_to_transform", {"LORA", "VERA"}},
+                            {"layers_pattern", {"LORA", "VERA"}},
+                            {"bias", {"LORA", "VERA"}},
+                            {"lora_bias", {"LORA"}},
+                            {"feedforward_modules", {"IA3"}},
+                            {"d_initial", {"VERA"}},
+                            {"projection_prng_key", {"VERA"}},
+                            {"save_projection", {"VERA"}},
+                            {"init_weights", {"VERA", "PREFIX_TUNING"}},
+                            {"num_virtual_tokens", {"PROMPT_TUNING", "PREFIX_TUNING"}},
+                            {"prompt_tuning_init", {"PROMPT_TUNING"}},
+                            {"prompt_tuning_init_text", {"PROMPT_TUNING"}}};
+    for (const Owned& owned : kOwned) {
+      if (std::ranges::find(owned.types, std::string_view(type)) != owned.types.end()) continue;
+      warn_without_effect(owned.name, "peft_type is " + type);
     }
+    if (type == "LORA" && config_.lora.init_lora_weights != "loftq") {
+      for (const char* name : {"loftq_bits", "loftq_iter"}) {
+        warn_without_effect(name, "init_lora_weights is not loftq");
+      }
+    }
+    if (type == "LORA" && config_.lora.bias == "vera_only") {
+      throw ConfigError("{}: found vera_only with peft_type LORA, expected none, all or lora_only",
+                        source("bias"));
+    }
+    check_virtual_tokens(type);
+  }
+
+  void check_virtual_tokens(const std::string& type) {
+    if (!config_.model.adapter_name_or_path.empty()) return;
+    if (type.ends_with("_TUNING") && config_.lora.num_virtual_tokens == 0) {
+      throw ConfigError(
+          "num_virtual_tokens: found nothing with peft_type {}, expected how many rows to train; "
+          "pass --num_virtual_tokens 20 or another number",
+          type);
+    }
+    if (type != "PROMPT_TUNING") return;
+    const bool from_text = config_.lora.prompt_tuning_init == "TEXT";
+    if (from_text == !config_.lora.prompt_tuning_init_text.empty()) return;
+    throw ConfigError(
+        "prompt_tuning_init_text: found {} with prompt_tuning_init {}, expected a text with TEXT "
+        "alone; {}",
+        from_text ? "nothing" : "a text", config_.lora.prompt_tuning_init,
+        from_text ? "pass one" : "leave it out or pass --prompt_tuning_init TEXT");
   }
 
   void check_quantization() {

@@ -63,7 +63,7 @@ struct QuantizationConfig {
 
 struct LoraConfig {
   bool use_peft = false;
-  std::string peft_type = "LORA";                // LORA, IA3
+  std::string peft_type = "LORA";                // LORA, IA3, VERA, PROMPT_TUNING, PREFIX_TUNING
   std::vector<std::string> feedforward_modules;  // of IA3; one entry may be a regex
   int64_t r = 16;
   double alpha = 32;
@@ -82,6 +82,17 @@ struct LoraConfig {
   bool lora_bias = false;
   std::string bias = "none";  // none, all, lora_only
   std::string init_lora_weights = "true";
+  int64_t loftq_bits = 4;  // of init_lora_weights loftq: 4 or 8
+  int64_t loftq_iter = 1;
+  // VERA.
+  double d_initial = 0.1;
+  int64_t projection_prng_key = 0;
+  bool save_projection = true;
+  std::string init_weights = "true";  // of VERA true or false, of PREFIX_TUNING true or zero
+  // PROMPT_TUNING and PREFIX_TUNING.
+  int64_t num_virtual_tokens = 0;             // must be given
+  std::string prompt_tuning_init = "RANDOM";  // RANDOM, TEXT, SAMPLE_VOCAB
+  std::string prompt_tuning_init_text;
 };
 
 struct OptimConfig {

@@ -177,7 +177,7 @@ std::vector<Known> lora() {
       {"lora_task_type", {"causal_lm"}, "leave it at CAUSAL_LM"},
       {"lora_target_parameters", {"none"}, "use lora_target_modules"},
       {"fan_in_fan_out", {"false"}, "leave it off", true},
-      {"loftq_config", {"none"}, "leave it out"},
+      {"loftq_config", {"none"}, "use loftq_bits and loftq_iter"},
       {"layer_replication", {"none"}, "leave it out"},
       {"target_parameters", {"none"}, "use lora_target_modules"},
       {"use_qalora", {"false"}, "leave it off", true},

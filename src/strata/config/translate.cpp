@@ -192,6 +192,13 @@ void translate_lora(Merge& merge) {
                          "q_proj,k_proj,v_proj,o_proj,down_proj,up_proj,gate_proj",
                          implied_by(given)));
   }
+  // VeRA's own defaults in PEFT.
+  const Given* method = merge.find("peft_type");
+  if (method && canonical_text(*method) == "VERA") {
+    const Given given = *method;
+    if (!merge.find("lora_r")) merge.add(make_given("lora_r", "256", implied_by(given)));
+    if (!merge.find("lora_dropout")) merge.add(make_given("lora_dropout", "0", implied_by(given)));
+  }
   const Given* adapter = merge.find("adapter_name_or_path");
   if (adapter && !canonical_text(*adapter).empty()) {
     const Given given = *adapter;

@@ -32,6 +32,8 @@ struct MicroBatch {
   std::vector<int64_t> positions;   // [T] restart at 0 for each document
   std::vector<int64_t> token_keys;  // [T] row_index * 2^24 + position in the row
   std::vector<int64_t> offsets;     // [documents + 1]
+  // [documents] label of the first token, which only something in front of it can predict.
+  std::vector<int64_t> first_labels;
   std::vector<int64_t> rows;        // index in the data set of each row
   std::vector<int64_t> row_tokens;  // tokens of each row (what the reference counts as num_tokens)
   int64_t num_targets = 0;          // targets that are not -100

@@ -24,6 +24,7 @@ void append_row(const ExampleView& row, int64_t row_index, MicroBatch& batch) {
   size_t at = 0;
   for (const int32_t length : row.lengths) {
     if (length == 0) continue;
+    batch.first_labels.push_back(row.labels[at]);
     for (int32_t i = 0; i < length; ++i, ++at) {
       const int32_t target = i + 1 < length ? row.labels[at + 1] : kNotTrained;
       batch.ids.push_back(row.ids[at]);

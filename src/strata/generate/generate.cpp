@@ -46,16 +46,19 @@ void Generator::check_prompt(std::span<const int32_t> prompt) const {
 }
 
 void Generator::prepare_cache(std::span<const int32_t> prompt, int64_t capacity) {
+  if (revision_ != model_.revision()) cached_.clear();
+  revision_ = model_.revision();
   // The last token is computed again: its logits were not kept.
   const auto last = prompt.end() - 1;
   const auto common = std::mismatch(prompt.begin(), last, cached_.begin(), cached_.end()).first;
   const int64_t length = common - prompt.begin();
+  const int64_t in_front = model_.num_virtual_tokens();
   if (length == 0) {
-    cache_ = std::make_unique<nn::KvCache>(model_.num_layers(), capacity);
-  } else if (cache_->capacity < capacity) {
-    cache_ = copy_of(*cache_, length, capacity);
+    cache_ = std::make_unique<nn::KvCache>(model_.num_layers(), in_front + capacity);
+  } else if (cache_->capacity < in_front + capacity) {
+    cache_ = copy_of(*cache_, in_front + length, in_front + capacity);
   }
-  cache_->length = length;
+  cache_->length = length == 0 ? 0 : in_front + length;
   cached_.resize(static_cast<size_t>(length));
 }
 

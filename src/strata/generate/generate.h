@@ -57,6 +57,7 @@ class Generator {
   LoadedModel& model_;
   std::unique_ptr<nn::KvCache> cache_;
   std::vector<int32_t> cached_;  // ids whose keys and values the cache holds
+  int revision_ = 0;             // of the model that computed them
 };
 
 }  // namespace strata::generate

@@ -1,12 +1,11 @@
 #include "strata/generate/loaded_model.h"
 
-#include <array>
+#include <algorithm>
 #include <map>
 
 #include <ATen/ATen.h>
+#include <fmt/ranges.h>
 
-#include "strata/adapters/adapter_options.h"
-#include "strata/adapters/lora_init.h"
 #include "strata/base/error.h"
 #include "strata/checkpoint/import.h"
 #include "strata/comm/single_group.h"
@@ -16,7 +15,6 @@
 #include "strata/libtorch/host_copies.h"
 #include "strata/models/quantization.h"
 #include "strata/models/registry.h"
-#include "strata/models/vocabulary.h"
 #include "strata/shard/quantized_loading.h"
 
 namespace strata::generate {
@@ -100,6 +98,10 @@ comm::Mesh single_mesh() {
 ModelPaths find_model(const LoadOptions& wanted) {
   LoadOptions options = wanted;
   options.model = hf::locate_model(wanted.model.string(), wanted.cache, wanted.download_progress);
+  if (options.model.empty() && options.adapter.empty() && !wanted.adapters.empty()) {
+    require_folder("adapter", wanted.adapters[0].folder);
+    return {base_of(options, wanted.adapters[0].folder), {}};
+  }
   if (options.model.empty() && options.adapter.empty()) {
     throw ConfigError(
         "model_name_or_path: found nothing, expected a folder with a checkpoint or an adapter; "
@@ -132,26 +134,23 @@ LoadedModel::LoadedModel(const LoadOptions& options)
   const bool multiplies_bf16 = device_.is_cuda() || cpu_has_bf16_arithmetic();
   if (storage_type_ == at::kBFloat16 && multiplies_bf16) compute_type_ = at::kBFloat16;
   if (storage_type_ == at::kHalf && device_.is_cuda()) compute_type_ = at::kHalf;
-  // Weights stay gathered, so they rest in the compute type: home and slot are then the same.
-  // The adapter may bring a larger vocabulary along.
-  Json config = folder.config();
-  const int64_t num_old_rows = config.value("vocab_size", Json(0)).is_number_integer()
-                                   ? config.value("vocab_size", int64_t{0})
-                                   : 0;
-  const int64_t num_rows =
-      paths_.adapter.empty() ? 0 : checkpoint::stored_vocabulary_rows(paths_.adapter);
-  if (num_rows > 0 && num_old_rows > 0) config["vocab_size"] = num_rows;
-  model_ = models::create_model(config, {.storage = compute_type_});
+  load_base(folder);
+  std::vector<NamedAdapter> adapters;
   if (!paths_.adapter.empty()) {
-    adapter_ = adapters::attach_lora(
-        *model_, adapters::lora_options_of(hf::read_adapter_config(paths_.adapter)));
+    adapters.push_back(
+        {fs::absolute(paths_.adapter / "").parent_path().filename().string(), paths_.adapter});
   }
+  adapters.insert(adapters.end(), options.adapters.begin(), options.adapters.end());
+  load_adapters(folder, adapters);
+}
+
+void LoadedModel::load_base(const hf::ModelFolder& folder) {
+  // Weights stay gathered, so they rest in the compute type: home and slot are then the same.
+  model_ = models::create_model(folder.config(), {.storage = compute_type_});
   for (nn::Parameter* parameter : model_->parameters()) parameter->set_requires_grad(false);
   if (const auto options = models::stored_quantization(folder.config())) {
     models::quantize_linears(*model_, *options);
   }
-  models::mark_new_rows(*model_, num_old_rows);
-  if (num_rows > 0) checkpoint::expect_stored_vocabulary(paths_.adapter, *model_, *adapter_);
   const models::WeightSources sources = model_->check_weights(folder);
   for (nn::Parameter* parameter : model_->parameters()) {
     if (!parameter->quantization()) parameter->set_storage_type(compute_type_);
@@ -160,14 +159,82 @@ LoadedModel::LoadedModel(const LoadOptions& options)
       *model_, mesh_, shard::StoreOptions{.compute_type = compute_type_, .device = device_});
   shard::fill_homes(*store_, rounded_to(storage_type_, checkpoint::base_source(folder, sources)));
   shard::fill_quantized_homes(*store_, folder, sources);
-  if (adapter_ && adapters::changes_base(adapter_->options())) {
-    checkpoint::initialize_from_base(*adapter_, *store_, /*seed=*/0, /*only_base=*/true);
-  }
-  if (adapter_) checkpoint::load_adapter(paths_.adapter, *adapter_, *store_);
   for (int u = 0; u < store_->num_units(); ++u) {
     store_->gather(u);
     store_->wait_gather(u);
   }
+  for (const nn::Parameter* parameter : model_->parameters()) {
+    base_tensors_[sources.at(parameter->name())] =
+        parameter->quantization() ? parameter->quantized_value().bytes : parameter->value();
+  }
+}
+
+void LoadedModel::load_adapters(const hf::ModelFolder& folder,
+                                const std::vector<NamedAdapter>& adapters) {
+  for (const NamedAdapter& adapter : adapters) {
+    const bool is_known = std::ranges::any_of(
+        adapters_, [&](const Loaded& loaded) { return loaded.name == adapter.name; });
+    if (is_known || adapter.name.empty() || adapter.name == "off") {
+      throw ConfigError(
+          "adapter: found {} as the name of {}, expected a name of its own for each; pass "
+          "--adapter "
+          "NAME=FOLDER",
+          is_known ? "\"" + adapter.name + "\" twice" : "\"" + adapter.name + "\"",
+          adapter.folder.string());
+    }
+    require_folder("adapter", adapter.folder);
+    adapters_.push_back({adapter.name, std::make_unique<AdaptedModel>(
+                                           folder, base_tensors_, adapter.folder, compute_type_)});
+  }
+  if (!adapters_.empty()) active_ = adapters_[0].name;
+}
+
+std::vector<std::string> LoadedModel::adapter_names() const {
+  std::vector<std::string> names;
+  for (const Loaded& loaded : adapters_) names.push_back(loaded.name);
+  return names;
+}
+
+void LoadedModel::use_adapter(const std::string& name) {
+  const std::vector<std::string> names = adapter_names();
+  if (!name.empty() && std::ranges::find(names, name) == names.end()) {
+    throw ConfigError(
+        "adapter: found no \"{}\" loaded, expected one of {}, or off; name one of them", name,
+        names.empty() ? "none" : fmt::format("{}", fmt::join(names, ", ")));
+  }
+  active_ = name;
+  ++revision_;
+}
+
+AdaptedModel* LoadedModel::active_adapted() const {
+  for (const Loaded& loaded : adapters_) {
+    if (loaded.name == active_) return loaded.model.get();
+  }
+  return nullptr;
+}
+
+models::Model& LoadedModel::active_model() const {
+  AdaptedModel* adapted = active_adapted();
+  return adapted != nullptr ? adapted->model() : *model_;
+}
+
+void LoadedModel::merge_adapter() {
+  AdaptedModel* adapted = active_adapted();
+  if (adapted == nullptr) {
+    throw ConfigError("merge: found no adapter in use, expected one; choose one first");
+  }
+  adapted->merge();
+  ++revision_;
+}
+
+void LoadedModel::unmerge_adapter() {
+  if (AdaptedModel* adapted = active_adapted()) adapted->unmerge();
+  ++revision_;
+}
+
+int64_t LoadedModel::num_virtual_tokens() const {
+  const nn::VirtualTokens* tokens = active_model().virtual_tokens();
+  return tokens == nullptr ? 0 : tokens->count();
 }
 
 fs::path LoadedModel::tokenizer_folder() const {
@@ -183,24 +250,33 @@ int64_t LoadedModel::num_layers() const {
 
 at::Tensor LoadedModel::next_logits(std::span<const int32_t> ids, nn::KvCache* cache) {
   const at::NoGradGuard no_grad;
+  models::Model& model = active_model();
   const auto count = static_cast<int64_t>(ids.size());
-  const int64_t start = cache == nullptr ? 0 : cache->length;
+  const nn::VirtualTokens* tokens = model.virtual_tokens();
+  const bool is_first = cache == nullptr || cache->length == 0;
+  const int64_t start = is_first ? 0 : cache->length;
   nn::Batch batch;
   batch.ids = at::empty({count}, at::kLong);
   std::copy(ids.begin(), ids.end(), batch.ids.data_ptr<int64_t>());
   batch.ids = to_device(batch.ids, device_);
   batch.positions = at::arange(start, start + count, batch.ids.options());
+  batch.targets = at::full({count}, -100, at::kLong);
   batch.token_keys = batch.positions;
   batch.offsets = {0, count};
+  if (tokens != nullptr && is_first) batch = nn::with_virtual_tokens(batch, *tokens);
+  // A prefix is no token of the batch, but it is one of the cache.
+  const bool fills_prefix =
+      tokens != nullptr && is_first && tokens->kind == nn::VirtualTokens::Kind::kPrefix;
+  if (cache != nullptr && fills_prefix) cache->length = tokens->count();
   nn::ForwardContext context;
   context.batch = &batch;
   context.cache = cache;
   at::Tensor x = at::empty({0});
-  for (models::Block* block : model_->blocks()) {
+  for (models::Block* block : model.blocks()) {
     if (block->kind() != models::BlockKind::kHead) x = block->forward(x, context);
   }
-  if (cache != nullptr) cache->length += count;
-  return model_->logits(x.narrow(0, count - 1, 1)).select(0, 0).cpu();
+  if (cache != nullptr) cache->length += batch.num_tokens();
+  return model.logits(x.narrow(0, batch.num_tokens() - 1, 1)).select(0, 0).cpu();
 }
 
 }  // namespace strata::generate

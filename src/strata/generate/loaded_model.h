@@ -7,9 +7,11 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "strata/adapters/lora.h"
 #include "strata/comm/mesh.h"
+#include "strata/generate/adapted_model.h"
 #include "strata/hf/hub_download.h"
 #include "strata/models/model.h"
 #include "strata/nn/kv_cache.h"
@@ -17,12 +19,19 @@
 
 namespace strata::generate {
 
+// An adapter to choose by its name.
+struct NamedAdapter {
+  std::string name;
+  std::filesystem::path folder;
+};
+
 struct LoadOptions {
   std::filesystem::path model = {};  // folder of a checkpoint, or of an adapter that names its base
-  std::filesystem::path adapter = {};  // empty: none
-  std::string dtype = "auto";          // auto: config.json's; else float32, bfloat16 or float16
-  at::Device device = at::kCPU;        // where the weights are and answers are computed
-  std::filesystem::path cache = {};    // of the Hub, for models by name; empty: the default
+  std::filesystem::path adapter = {};       // empty: none; its name is that of its folder
+  std::vector<NamedAdapter> adapters = {};  // further ones
+  std::string dtype = "auto";        // auto: config.json's; else float32, bfloat16 or float16
+  at::Device device = at::kCPU;      // where the weights are and answers are computed
+  std::filesystem::path cache = {};  // of the Hub, for models by name; empty: the default
   hf::DownloadProgress download_progress = {};
 };
 
@@ -36,8 +45,9 @@ struct ModelPaths {
 // found or when two adapters are named.
 ModelPaths find_model(const LoadOptions& options);
 
+// Several adapters may be loaded over one base; one of them, or none, is in use.
 // Invariants: every unit is gathered from construction to destruction; nothing requires a gradient.
-// Threads: one at a time. Memory: the weights once, in the compute type.
+// Threads: one at a time. Memory: the base's weights once, in the compute type, and each adapter's.
 class LoadedModel {
  public:
   // Errors: as find_model(), and those of reading files.
@@ -51,8 +61,24 @@ class LoadedModel {
   // Weights are rounded to this type; products may be taken in a wider one.
   at::ScalarType storage_type() const { return storage_type_; }
   at::ScalarType compute_type() const { return compute_type_; }
-  int64_t vocab_size() const { return model_->vocab_size(); }
-  int64_t max_position_embeddings() const { return model_->max_position_embeddings(); }
+  // The loaded adapters, in the order given, and the one in use: empty: the base alone. At first
+  // the first one is.
+  std::vector<std::string> adapter_names() const;
+  const std::string& active_adapter() const { return active_; }
+  // ConfigError that lists the names for an unknown one. Empty: the base alone.
+  void use_adapter(const std::string& name);
+  // Folds the adapter in use into the weights, and takes it out again: AdaptedModel::merge().
+  void merge_adapter();
+  void unmerge_adapter();
+  // Another number whenever answers may differ: what was computed before does not count any more.
+  int revision() const { return revision_; }
+  // Tokens that the adapter in use puts before every text; part of a cache's length.
+  int64_t num_virtual_tokens() const;
+  int64_t vocab_size() const { return active_model().vocab_size(); }
+  // The most tokens of a text, beside virtual ones.
+  int64_t max_position_embeddings() const {
+    return model_->max_position_embeddings() - num_virtual_tokens();
+  }
   int64_t num_layers() const;
 
   // Logits after the last of `ids`, fp32 [vocab] on the CPU, and adds the ids to the cache. Without
@@ -60,14 +86,26 @@ class LoadedModel {
   at::Tensor next_logits(std::span<const int32_t> ids, nn::KvCache* cache);
 
  private:
+  void load_base(const hf::ModelFolder& folder);
+  void load_adapters(const hf::ModelFolder& folder, const std::vector<NamedAdapter>& adapters);
+  AdaptedModel* active_adapted() const;  // null: the base alone
+  models::Model& active_model() const;
+
   ModelPaths paths_;
   at::Device device_;
   at::ScalarType storage_type_ = at::kFloat;
   at::ScalarType compute_type_ = at::kFloat;
   comm::Mesh mesh_;
-  std::unique_ptr<models::Model> model_;
-  std::unique_ptr<adapters::LoraAdapter> adapter_;
+  std::unique_ptr<models::Model> model_;  // the base
   std::unique_ptr<shard::UnitStore> store_;
+  BaseTensors base_tensors_;
+  struct Loaded {
+    std::string name;
+    std::unique_ptr<AdaptedModel> model;
+  };
+  std::vector<Loaded> adapters_;
+  std::string active_;
+  int revision_ = 0;
 };
 
 }  // namespace strata::generate

@@ -11,23 +11,33 @@ namespace strata::hf {
 namespace {
 
 // Keys whose value changes nothing for a trained adapter on this program.
-constexpr std::array<std::string_view, 9> kIgnoredKeys = {
-    "auto_mapping", "peft_version", "megatron_core", "qalora_group_size", "runtime_config",
-    "eva_config",   "loftq_config", "peft_type",     "init_ia3_weights"};
+constexpr std::array<std::string_view, 11> kIgnoredKeys = {
+    "auto_mapping",     "peft_version",        "megatron_core",     "qalora_group_size",
+    "runtime_config",   "eva_config",          "peft_type",         "init_ia3_weights",
+    "tokenizer_kwargs", "encoder_hidden_size", "is_prompt_learning"};
 
 // Keys of features that this version does not apply: only their neutral value (null, false, an
 // empty list or object) is accepted.
-constexpr std::array<std::string_view, 14> kUnsupportedKeys = {
-    "alora_invocation_tokens", "arrow_config",    "corda_config",
-    "fan_in_fan_out",          "kasa_config",     "layer_replication",
-    "lora_ga_config",          "megatron_config", "monteclora_config",
-    "target_parameters",       "use_bdlora",      "use_qalora",
-    "velora_config",           "enable_lora"};
+constexpr std::array<std::string_view, 13> kUnsupportedKeys = {"alora_invocation_tokens",
+                                                               "arrow_config",
+                                                               "corda_config",
+                                                               "kasa_config",
+                                                               "layer_replication",
+                                                               "lora_ga_config",
+                                                               "megatron_config",
+                                                               "monteclora_config",
+                                                               "target_parameters",
+                                                               "use_bdlora",
+                                                               "use_qalora",
+                                                               "velora_config",
+                                                               "enable_lora"};
 
-// Ways to make first values. The last two change the base model as well, and others that this
-// version cannot apply (corda, loftq, ...) do too, so that they must not be skipped.
-constexpr std::array<std::string_view, 5> kInits = {"gaussian", "orthogonal", "eva", "pissa",
-                                                    "olora"};
+// Ways to make first values. The last three change the base model as well, and others that this
+// version cannot apply (corda, ...) do too, so that they must not be skipped.
+constexpr std::array<std::string_view, 6> kInits = {"gaussian", "orthogonal", "eva",
+                                                    "pissa",    "olora",      "loftq"};
+constexpr std::array<std::string_view, 5> kTypes = {"LORA", "IA3", "VERA", "PROMPT_TUNING",
+                                                    "PREFIX_TUNING"};
 
 template <size_t N>
 bool contains(const std::array<std::string_view, N>& list, std::string_view key) {
@@ -127,7 +137,7 @@ std::string read_init(const Field& field) {
   if (!value.is_string()) field.fail("true, false or a name");
   const std::string name = value.get<std::string>();
   if (!contains(kInits, name) && !name.starts_with("pissa_niter_")) {
-    field.refuse("true, false, gaussian, orthogonal, eva, pissa, pissa_niter_N or olora");
+    field.refuse("true, false, gaussian, orthogonal, eva, pissa, pissa_niter_N, olora or loftq");
   }
   return name;
 }
@@ -186,6 +196,7 @@ bool read_variant(const std::string& key, const Field& field, AdapterConfig& con
     config.lora_bias = field.boolean();
   } else if (key == "bias") {
     config.bias = field.text_or_null();
+    if (config.bias == "vera_only") config.bias = "lora_only";
     if (config.bias != "none" && config.bias != "all" && config.bias != "lora_only") {
       field.refuse("none, all or lora_only");
     }
@@ -193,6 +204,83 @@ bool read_variant(const std::string& key, const Field& field, AdapterConfig& con
     return false;
   }
   return true;
+}
+
+// loftq_config: null, {} or {"loftq_bits": 4, "loftq_iter": 1}.
+void read_loftq(const Field& field, const std::string& subject, AdapterConfig& config) {
+  if (field.value().is_null()) return;
+  if (!field.value().is_object()) field.fail("an object or null");
+  for (const auto& [key, value] : field.value().items()) {
+    const std::string name = "loftq_config: " + key;
+    const Field entry(value, name, subject);
+    if (key == "loftq_bits") config.loftq_bits = entry.positive_integer();
+    if (key == "loftq_iter") config.loftq_iter = entry.positive_integer();
+  }
+}
+
+std::string read_init_weights(const Field& field) {
+  if (field.value().is_null()) return "true";
+  if (field.value().is_boolean()) return field.boolean() ? "true" : "false";
+  if (field.text_or_null() != "zero") field.refuse("true, false, null or \"zero\"");
+  return "zero";
+}
+
+// VeRA's keys.
+bool read_vera(const std::string& key, const Field& field, AdapterConfig& config) {
+  if (key == "vera_dropout") {
+    config.lora_dropout = field.number();
+    if (config.lora_dropout < 0 || config.lora_dropout >= 1)
+      field.fail("a number from 0 to below 1");
+  } else if (key == "d_initial") {
+    config.d_initial = field.number();
+  } else if (key == "projection_prng_key") {
+    if (!field.value().is_number_integer()) field.fail("an integer");
+    config.projection_prng_key = field.value().get<int64_t>();
+  } else if (key == "save_projection") {
+    config.save_projection = field.boolean();
+  } else if (key == "init_weights") {
+    config.init_weights = read_init_weights(field);
+  } else {
+    return false;
+  }
+  return true;
+}
+
+// Keys of prompts and prefixes. Sizes may be null: the base has them.
+bool read_virtual_tokens(const std::string& key, const Field& field, AdapterConfig& config) {
+  const auto size = [&] { return field.value().is_null() ? 0 : field.positive_integer(); };
+  if (key == "num_virtual_tokens") {
+    config.num_virtual_tokens = field.positive_integer();
+  } else if (key == "token_dim") {
+    config.token_dim = size();
+  } else if (key == "num_layers") {
+    config.num_layers = size();
+  } else if (key == "num_attention_heads") {
+    config.num_attention_heads = size();
+  } else if (key == "num_transformer_submodules") {
+    if (size() > 1) field.refuse("1");
+  } else if (key == "prompt_tuning_init") {
+    config.prompt_tuning_init = field.text_or_null();
+  } else if (key == "prompt_tuning_init_text") {
+    config.prompt_tuning_init_text = field.text_or_null();
+  } else if (key == "tokenizer_name_or_path") {
+    config.tokenizer_name_or_path = field.text_or_null();
+  } else if (key == "prefix_projection") {
+    config.prefix_projection = field.boolean();
+  } else {
+    return false;
+  }
+  return true;
+}
+
+// A key of the method's own.
+bool read_method(const std::string& key, const Field& field, AdapterConfig& config) {
+  if (config.peft_type == "VERA") return read_vera(key, field, config);
+  if (config.peft_type.ends_with("_TUNING")) {
+    return read_virtual_tokens(key, field, config) ||
+           (key == "init_weights" && read_vera(key, field, config));
+  }
+  return false;
 }
 
 // Whether the key is one of AdapterConfig's own.
@@ -283,13 +371,28 @@ AdapterConfig parse_adapter_config(const Json& json, const std::string& subject)
         subject);
   }
   const Field type_field(*type, "peft_type", subject);
-  if (*type != "LORA" && *type != "IA3") type_field.refuse("LORA or IA3");
+  if (!type->is_string() || !contains(kTypes, type->get<std::string>())) {
+    type_field.refuse("LORA, IA3, VERA, PROMPT_TUNING or PREFIX_TUNING");
+  }
   AdapterConfig config;
   config.peft_type = type->get<std::string>();
   config.task_type.clear();  // PEFT's default is null; ours is for new adapters
   config.inference_mode = false;
   for (const auto& [key, value] : json.items()) {
     const Field field(value, key, subject);
+    if (key == "loftq_config") {
+      read_loftq(field, subject, config);
+      continue;
+    }
+    if (key == "fan_in_fan_out") {
+      if (is_neutral(value)) continue;
+      config.warnings.push_back(
+          fmt::format("{}: fan_in_fan_out: has no effect, the layers store [out, in]; PEFT sets it "
+                      "to false too",
+                      subject));
+      continue;
+    }
+    if (read_method(key, field, config)) continue;
     if (read_setting(key, field, config) || contains(kIgnoredKeys, key)) continue;
     if (!contains(kUnsupportedKeys, key)) {
       config.warnings.push_back(fmt::format("{}: {}: unknown key, it has no effect", subject, key));
@@ -305,47 +408,98 @@ AdapterConfig read_adapter_config(const std::filesystem::path& folder) {
   return parse_adapter_config(read_json_file(path), path.string());
 }
 
-static std::string ia3_config_json(const AdapterConfig& config) {
+namespace {
+
+// What every method's file holds.
+Json shared_config(const AdapterConfig& config) {
   Json json;
   json["auto_mapping"] = nullptr;
   json["base_model_name_or_path"] = text_or_null(config.base_model_name_or_path);
+  json["inference_mode"] = config.inference_mode;
+  json["peft_type"] = config.peft_type;
+  json["revision"] = text_or_null(config.revision);
+  json["task_type"] = text_or_null(config.task_type);
+  return json;
+}
+
+Json size_or_null(int64_t size) { return size > 0 ? Json(size) : Json(nullptr); }
+
+std::string vera_config_json(const AdapterConfig& config) {
+  Json json = shared_config(config);
+  json["bias"] = config.bias == "lora_only" ? "vera_only" : config.bias;
+  json["d_initial"] = config.d_initial;
+  json["fan_in_fan_out"] = false;
+  json["init_weights"] = config.init_weights != "false";
+  json["layers_pattern"] = names_or_null(config.layers_pattern);
+  json["layers_to_transform"] = nullptr;
+  if (!config.layers_to_transform.empty()) {
+    json["layers_to_transform"] = config.layers_to_transform;
+  }
+  json["modules_to_save"] = names_or_null(config.modules_to_save);
+  json["projection_prng_key"] = config.projection_prng_key;
+  json["r"] = config.r;
+  json["save_projection"] = config.save_projection;
+  json["target_modules"] = modules_or_null(config.target_modules, config.target_modules_regex);
+  json["vera_dropout"] = config.lora_dropout;
+  return dump_python(json);
+}
+
+std::string virtual_tokens_config_json(const AdapterConfig& config) {
+  Json json = shared_config(config);
+  json["num_virtual_tokens"] = config.num_virtual_tokens;
+  json["num_transformer_submodules"] = 1;
+  json["num_layers"] = size_or_null(config.num_layers);
+  json["num_attention_heads"] = size_or_null(config.num_attention_heads);
+  json["token_dim"] = size_or_null(config.token_dim);
+  if (config.peft_type == "PREFIX_TUNING") {
+    json["encoder_hidden_size"] = size_or_null(config.token_dim);
+    json["prefix_projection"] = config.prefix_projection;
+    return dump_python(json);
+  }
+  json["prompt_tuning_init"] = config.prompt_tuning_init;
+  json["prompt_tuning_init_text"] = text_or_null(config.prompt_tuning_init_text);
+  json["tokenizer_kwargs"] = nullptr;
+  json["tokenizer_name_or_path"] = text_or_null(config.tokenizer_name_or_path);
+  return dump_python(json);
+}
+
+std::string ia3_config_json(const AdapterConfig& config) {
+  Json json = shared_config(config);
   json["fan_in_fan_out"] = false;
   json["feedforward_modules"] =
       modules_or_null(config.feedforward_modules, config.feedforward_modules_regex);
-  json["inference_mode"] = config.inference_mode;
   json["init_ia3_weights"] = true;
   json["modules_to_save"] = names_or_null(config.modules_to_save);
-  json["peft_type"] = config.peft_type;
-  json["revision"] = text_or_null(config.revision);
   json["target_modules"] = modules_or_null(config.target_modules, config.target_modules_regex);
-  json["task_type"] = text_or_null(config.task_type);
   if (!config.exclude_modules.empty() || config.exclude_modules_regex) {
     json["exclude_modules"] = modules_or_null(config.exclude_modules, config.exclude_modules_regex);
   }
   return dump_python(json);
 }
 
+}  // namespace
+
 std::string adapter_config_json(const AdapterConfig& config) {
   if (config.peft_type == "IA3") return ia3_config_json(config);
-  Json json;
+  if (config.peft_type == "VERA") return vera_config_json(config);
+  if (config.peft_type.ends_with("_TUNING")) return virtual_tokens_config_json(config);
+  Json json = shared_config(config);
   json["alpha_pattern"] = Json::object();
-  json["auto_mapping"] = nullptr;
-  json["base_model_name_or_path"] = text_or_null(config.base_model_name_or_path);
   json["bias"] = config.bias;
   json["fan_in_fan_out"] = false;
-  json["inference_mode"] = config.inference_mode;
   const std::string& init = config.init_lora_weights;
   json["init_lora_weights"] = init == "true" || init == "false" ? Json(init == "true") : Json(init);
   json["layers_to_transform"] = nullptr;
   json["lora_alpha"] = integer_if_whole(config.lora_alpha);
   json["lora_dropout"] = config.lora_dropout;
   json["modules_to_save"] = names_or_null(config.modules_to_save);
-  json["peft_type"] = "LORA";
+  if (init == "loftq") {
+    json["loftq_config"]["loftq_bits"] = config.loftq_bits;
+    json["loftq_config"]["loftq_iter"] = config.loftq_iter;
+  }
   json["r"] = config.r;
   json["rank_pattern"] = Json::object();
-  json["revision"] = text_or_null(config.revision);
   json["target_modules"] = modules_or_null(config.target_modules, config.target_modules_regex);
-  json["task_type"] = text_or_null(config.task_type);
   json["use_rslora"] = config.use_rslora;
   write_variant(config, json);
   return dump_python(json);

@@ -17,10 +17,13 @@ inline constexpr const char* kAdapterConfigFile = "adapter_config.json";
 inline constexpr const char* kAdapterWeightsFile = "adapter_model.safetensors";
 // A weight's key in the file: this and its path in the model; the adapter's name is removed.
 inline constexpr const char* kAdapterKeyPrefix = "base_model.model.";
+// The one key of a prompt or prefix.
+inline constexpr const char* kPromptKey = "prompt_embeddings";
 
 // Defaults are PEFT's.
 struct AdapterConfig {
-  std::string peft_type = "LORA";  // or "IA3", which has only targets and feedforward modules
+  // LORA, IA3, VERA, PROMPT_TUNING, PREFIX_TUNING.
+  std::string peft_type = "LORA";
   std::vector<std::string> feedforward_modules;
   std::optional<std::string> feedforward_modules_regex;
   int64_t r = 8;
@@ -51,8 +54,26 @@ struct AdapterConfig {
   std::string task_type = "CAUSAL_LM";  // empty: null
   std::string bias = "none";
   // How the first values were made: "true", "false", "gaussian", "orthogonal", "eva", "pissa",
-  // "pissa_niter_N" or "olora".
+  // "pissa_niter_N", "olora" or "loftq".
   std::string init_lora_weights = "true";
+  int64_t loftq_bits = 4;
+  int64_t loftq_iter = 1;
+  // VERA; its dropout is lora_dropout.
+  double d_initial = 0.1;
+  int64_t projection_prng_key = 0;
+  bool save_projection = true;
+  // VERA: "true" or "false"; PREFIX_TUNING: "true" (random) or "zero".
+  std::string init_weights = "true";
+  // PROMPT_TUNING and PREFIX_TUNING. Sizes of the base are 0 where the file leaves them out.
+  int64_t num_virtual_tokens = 0;
+  int64_t token_dim = 0;
+  int64_t num_layers = 0;
+  int64_t num_attention_heads = 0;
+  std::string prompt_tuning_init = "RANDOM";
+  std::string prompt_tuning_init_text;
+  std::string tokenizer_name_or_path;
+  // The projected rows are what the file holds, so that only training depends on it.
+  bool prefix_projection = false;
   bool inference_mode = true;
   // Filled by reading: keys that nobody knows, one sentence each. Never written.
   std::vector<std::string> warnings;

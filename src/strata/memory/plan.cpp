@@ -21,6 +21,7 @@ nn::Batch imagined_batch(const std::vector<int64_t>& documents) {
   batch.token_keys = at::empty({tokens}, on_meta);
   batch.targets = at::zeros({tokens}, at::kLong);
   for (size_t d = 1; d < batch.offsets.size(); ++d) batch.targets[batch.offsets[d] - 1] = -100;
+  batch.first_labels.assign(documents.size(), 0);
   return batch;
 }
 

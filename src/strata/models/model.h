@@ -12,6 +12,7 @@
 
 #include "strata/nn/batch.h"
 #include "strata/nn/parameter.h"
+#include "strata/nn/virtual_tokens.h"
 
 namespace strata::hf {
 class ModelFolder;
@@ -46,6 +47,13 @@ class Block {
   // kLayer: [T, hidden] -> [T, hidden]. kHead: [T, hidden] -> scalar sum of losses * loss_scale;
   // it fills context.sums, and, when a gradient is needed, computes gradients already here.
   virtual at::Tensor forward(const at::Tensor& x, const nn::ForwardContext& context) = 0;
+};
+
+// Keys and values of a token over all layers, as prefix tuning lays them out.
+struct KeyValueShape {
+  int64_t layers;
+  int64_t heads;
+  int64_t head_dim;
 };
 
 // Where each base weight is found: parameter name -> tensor name in the checkpoint. They differ for
@@ -91,6 +99,14 @@ class Model {
   // Bytes of what the reference keeps beside the weights (tables of rotary positions), as its
   // get_memory_footprint() counts them.
   virtual int64_t buffer_bytes() const { return 0; }
+  // Prompt and prefix tuning: the values' parameter joins the blocks that read it. One at most.
+  // The default refuses: ConfigError.
+  virtual void attach_virtual_tokens(nn::VirtualTokens tokens);
+  virtual const nn::VirtualTokens* virtual_tokens() const { return nullptr; }
+  // The embedding's weight and the shape of a prefix. Requires: the family has virtual tokens.
+  virtual nn::Parameter& embedding_weight();
+  virtual KeyValueShape key_value_shape() const;
+
   virtual int64_t vocab_size() const = 0;
   virtual int64_t hidden_size() const = 0;
   // The most tokens of one document, as config.json says; never more than attention_window().

@@ -5,6 +5,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "strata/nn/batch.h"
+#include "strata/nn/parameter.h"
 #include "strata/nn/rope.h"
 
 namespace strata::nn {
@@ -14,12 +15,14 @@ struct AttentionOptions {
   int64_t num_kv_heads;
   int64_t head_dim;
   double scale;
-  int64_t layer;  // place in the cache
+  int64_t layer;                // place in the cache
+  Parameter* prefix = nullptr;  // of prefix tuning, nn/virtual_tokens.h
 };
 
 // q [T, num_heads * D], k and v [T, num_kv_heads * D] -> [T, num_heads * D]. q and k are rotated in
 // place: they must be fresh outputs that nothing else reads. Documents of the batch do not see each
-// other; with context.cache the tokens follow those in the cache (no backward).
+// other; with context.cache the tokens follow those in the cache (no backward). A prefix stands
+// before the keys and values of every document, and of an empty cache; it is not rotated.
 at::Tensor rotary_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                             Rope& rope, const AttentionOptions& options,
                             const ForwardContext& context);

@@ -18,6 +18,11 @@ struct Batch {
   at::Tensor positions;   // int64 [T], position inside the document
   at::Tensor token_keys;  // int64 [T], identifies (data row, position in the row); for dropout (I6)
   std::vector<int64_t> offsets;  // [D + 1], document d is tokens offsets[d] .. offsets[d+1]
+  // Only for nn/virtual_tokens.h: [D] on the host, the label of each document's first token. Empty:
+  // none is trained.
+  std::vector<int64_t> first_labels;
+  // int64 [D * V], places of the virtual tokens, document by document; undefined: there are none.
+  at::Tensor virtual_rows;
   int64_t num_tokens() const { return ids.size(0); }
 };
 

@@ -39,7 +39,7 @@ struct LossCall {
 // One chunk's logits in the compute type, and what its backward pass needs of the adapter.
 struct ChunkLogits {
   at::Tensor logits;
-  at::Tensor hidden;    // A(x) of a branch
+  at::Tensor hidden;    // A(x) of a branch, LoRA's or VeRA's
   DoraSaved dora;       // of a DoRA branch, instead
   at::Tensor unscaled;  // of factors on the logits: the logits before
 };
@@ -61,6 +61,7 @@ ChunkLogits chunk_logits(const LossCall& call, const at::Tensor& h, const Dropou
   if (output.low_rank() != nullptr && !output.is_dora()) {
     result.hidden = low_rank_forward_(buffer, h, *output.low_rank(), draw);
   }
+  if (output.vera() != nullptr) result.hidden = vera_forward_(buffer, h, *output.vera(), draw);
   if (output.rescale() != nullptr && !output.rescale()->of_input) {
     if (call.want_gradient) result.unscaled = buffer.clone();
     buffer.copy_(rescaled(buffer, *output.rescale()));
@@ -93,6 +94,7 @@ void chunk_backward(const LossCall& call, const at::Tensor& h, const ChunkLogits
   if (output.low_rank() != nullptr) {
     low_rank_backward(dlogits, {h, result.hidden}, *output.low_rank(), draw, dh);
   }
+  if (output.vera() != nullptr) vera_backward(dlogits, result.hidden, *output.vera(), draw, dh);
 }
 
 // Where the loss works on its logits.

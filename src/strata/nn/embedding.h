@@ -11,6 +11,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "strata/nn/batch.h"
 #include "strata/nn/parameter.h"
 #include "strata/nn/token_rows.h"
 
@@ -59,5 +60,9 @@ class Embedding {
   std::unique_ptr<EmbeddingBranch> low_rank_;
   std::shared_ptr<TokenRows> token_rows_;
 };
+
+// The same for a batch with virtual tokens (nn/virtual_tokens.h), whose rows come from `prompt`.
+at::Tensor embed_with_prompt(const at::Tensor& anchor, const Batch& batch,
+                             const Embedding& embedding, Parameter& prompt);
 
 }  // namespace strata::nn

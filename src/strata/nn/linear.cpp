@@ -89,6 +89,9 @@ struct LinearFunction : torch::autograd::Function<LinearFunction> {
       if (layer->low_rank() != nullptr && !layer->is_dora()) {
         saved.push_back(low_rank_forward_(y, x, *layer->low_rank(), call.draw));
       }
+      if (layer->vera() != nullptr) {
+        saved.push_back(vera_forward_(y, x, *layer->vera(), call.draw));
+      }
       needs_input |= trains_on_input(*layer);
       outputs.push_back(std::move(y));
     }
@@ -122,6 +125,9 @@ struct LinearFunction : torch::autograd::Function<LinearFunction> {
       if (dx.defined()) multiply_by_weight_back_into(dx, dy, layer.weight(), beta);
       if (layer.low_rank() != nullptr) {
         low_rank_backward(dy, {x, saved[branch++]}, *layer.low_rank(), call.draw, dx);
+      }
+      if (layer.vera() != nullptr) {
+        vera_backward(dy, saved[branch++], *layer.vera(), call.draw, dx);
       }
     }
     return {at::Tensor(), dx, call.has_residual ? gradients[0] : at::Tensor()};
@@ -187,6 +193,7 @@ void Linear::append_parameters(std::vector<Parameter*>& list) const {
   list.push_back(weight_.get());
   if (bias_ != nullptr) list.push_back(bias_.get());
   if (low_rank_ != nullptr) low_rank_->append_parameters(list);
+  if (vera_ != nullptr) list.insert(list.end(), {&vera_->b, &vera_->d});
   if (rescale_ != nullptr) list.push_back(&rescale_->factors);
   if (token_rows_) list.push_back(&token_rows_->rows());
 }

@@ -19,6 +19,7 @@
 #include "strata/nn/remakable.h"
 #include "strata/nn/rescale.h"
 #include "strata/nn/token_rows.h"
+#include "strata/nn/vera.h"
 
 namespace strata::nn {
 
@@ -53,6 +54,8 @@ class Linear {
   // look at them; forward() does not.
   const std::shared_ptr<TokenRows>& token_rows() const { return token_rows_; }
   void attach_token_rows(std::shared_ptr<TokenRows> rows) { token_rows_ = std::move(rows); }
+  Vera* vera() const { return vera_.get(); }
+  void attach_vera(std::unique_ptr<Vera> vera) { vera_ = std::move(vera); }
   Rescale* rescale() const { return rescale_.get(); }
   void attach_rescale(std::unique_ptr<Rescale> rescale) { rescale_ = std::move(rescale); }
 
@@ -71,6 +74,7 @@ class Linear {
   std::shared_ptr<Parameter> weight_;
   std::unique_ptr<Parameter> bias_;
   std::unique_ptr<LowRankBranch> low_rank_;
+  std::unique_ptr<Vera> vera_;
   std::unique_ptr<Rescale> rescale_;
   std::shared_ptr<TokenRows> token_rows_;
 };

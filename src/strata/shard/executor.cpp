@@ -38,7 +38,7 @@ void Executor::train(const nn::Batch& batch, const nn::ForwardContext& context,
                      bool first_micro_step, bool last_micro_step) {
   make_ready();
   context_ = context;
-  context_.batch = &batch;
+  set_batch(batch);
   first_micro_step_ = first_micro_step;
   last_micro_step_ = last_micro_step;
   walk(last_micro_step ? schedules_.training : schedules_.accumulation);
@@ -47,9 +47,17 @@ void Executor::train(const nn::Batch& batch, const nn::ForwardContext& context,
 void Executor::evaluate(const nn::Batch& batch, const nn::ForwardContext& context) {
   make_ready();
   context_ = context;
-  context_.batch = &batch;
+  set_batch(batch);
   context_.training = false;
   walk(schedules_.evaluation);
+}
+
+void Executor::set_batch(const nn::Batch& batch) {
+  context_.batch = &batch;
+  const nn::VirtualTokens* tokens = store_.model().virtual_tokens();
+  if (tokens == nullptr) return;
+  batch_ = nn::with_virtual_tokens(batch, *tokens);
+  context_.batch = &batch_;
 }
 
 void Executor::walk(const Schedule& schedule) {

@@ -43,6 +43,8 @@ class Executor {
   };
 
   void make_ready();
+  // The micro-batch as the blocks see it, with the model's virtual tokens.
+  void set_batch(const nn::Batch& batch);
   void walk(const Schedule& schedule);
   void forward(const Step& step);
   void loss(const Step& step);
@@ -61,6 +63,7 @@ class Executor {
 
   // Of the micro-batch that is running.
   nn::ForwardContext context_;
+  nn::Batch batch_;  // with virtual tokens, where there are any
   bool first_micro_step_ = true;
   bool last_micro_step_ = true;
   at::Tensor

@@ -19,6 +19,7 @@
 #include "strata/optim/make_optimizer.h"
 #include "strata/shard/loading.h"
 #include "strata/shard/quantized_loading.h"
+#include "strata/text/tokenizer.h"
 #include "strata/train/strategy.h"
 #include "strata/train/vocabulary.h"
 
@@ -88,7 +89,6 @@ void read_trainable_tokens(const std::string& text, adapters::LoraOptions& optio
 
 adapters::LoraOptions options_of(const config::LoraConfig& config) {
   adapters::LoraOptions options;
-  const bool is_ia3 = config.peft_type == "IA3";
   if (is_pattern(config.feedforward_modules)) {
     options.feedforward_pattern = config.feedforward_modules[0];
   } else {
@@ -110,10 +110,8 @@ adapters::LoraOptions options_of(const config::LoraConfig& config) {
   options.modules_to_save = config.modules_to_save;
   read_trainable_tokens(config.trainable_token_indices, options);
   options.ensure_weight_tying = config.ensure_weight_tying;
-  if (is_ia3) {
-    options.method = adapters::Method::kIa3;
-    return options;
-  }
+  options.method = adapters::method_of(config.peft_type);
+  if (options.method == adapters::Method::kIa3) return options;
   for (const std::string& number : config.layers_to_transform) {
     options.layers_to_transform.push_back(layer_number(number));
   }
@@ -123,8 +121,16 @@ adapters::LoraOptions options_of(const config::LoraConfig& config) {
   options.use_rslora = config.use_rslora;
   options.use_dora = config.use_dora;
   options.lora_bias = config.lora_bias;
-  options.bias = config.bias;
+  options.bias = config.bias == "vera_only" ? "lora_only" : config.bias;
   options.init = config.init_lora_weights;
+  options.loftq_bits = config.loftq_bits;
+  options.loftq_iter = config.loftq_iter;
+  options.d_initial = config.d_initial;
+  options.projection_prng_key = static_cast<uint64_t>(config.projection_prng_key);
+  options.save_projection = config.save_projection;
+  options.init_weights = config.init_weights;
+  options.num_virtual_tokens = config.num_virtual_tokens;
+  options.prompt_init = config.prompt_tuning_init;
   return options;
 }
 
@@ -142,16 +148,40 @@ adapters::LoraOptions with_new_tokens(adapters::LoraOptions options,
   return options;
 }
 
+// The tokens of prompt_tuning_init_text, as the base's tokenizer makes them.
+std::vector<int64_t> prompt_text_ids(const config::RunConfig& config) {
+  const auto tokenizer = text::Tokenizer::load(
+      hf::locate_model(config.model.tokenizer_name.empty() ? config.model.model_name_or_path
+                                                           : config.model.tokenizer_name,
+                       config.model.cache_dir));
+  const std::vector<int32_t> ids = tokenizer->encode(config.lora.prompt_tuning_init_text);
+  return {ids.begin(), ids.end()};
+}
+
+// What the file of a prefix that was projected lacks.
+void require_trainable(const hf::AdapterConfig& config) {
+  if (!config.prefix_projection) return;
+  throw ConfigError(
+      "adapter_name_or_path: found prefix_projection true, of which the file holds the result "
+      "alone, expected a prefix that was trained itself; use it for answers (strata chat), or "
+      "train another");
+}
+
 void attach_adapter(const config::RunConfig& config, const std::vector<int64_t>& new_tokens,
-                    Trainee& trainee) {
+                    const Target& target, Trainee& trainee) {
   if (!config.model.adapter_name_or_path.empty()) {
     trainee.continued_adapter = hf::read_adapter_config(config.model.adapter_name_or_path);
+    require_trainable(*trainee.continued_adapter);
     trainee.adapter = adapters::attach_lora(*trainee.model,
                                             adapters::lora_options_of(*trainee.continued_adapter));
   } else if (config.lora.use_peft) {
-    trainee.adapter =
-        adapters::attach_lora(*trainee.model, with_new_tokens(options_of(config.lora), new_tokens));
+    adapters::LoraOptions options = with_new_tokens(options_of(config.lora), new_tokens);
+    if (options.prompt_init == "TEXT" && !target.device.is_meta()) {
+      options.prompt_text_ids = prompt_text_ids(config);
+    }
+    trainee.adapter = adapters::attach_lora(*trainee.model, options);
   }
+  if (trainee.adapter) trainee.adapter->move_fixed_tensors(target.device);
 }
 
 // A checkpoint that holds codes decides over the settings, as in the reference.
@@ -416,7 +446,7 @@ std::unique_ptr<Trainee> assemble(const config::RunConfig& config, comm::Mesh& m
         trainee->model_config,
         {.storage = storage, .buffers = scalar_type_of(config.shard.buffer_dtype)});
     check_window(*trainee->model, config.data.max_length);
-    attach_adapter(config, grown.trained_tokens, *trainee);
+    attach_adapter(config, grown.trained_tokens, target, *trainee);
     quantize(config.quantization, trainee->model_config, *trainee->model);
     models::mark_new_rows(*trainee->model, grown.num_old_rows);
     if (trainee->adapter && grown.num_rows != grown.num_old_rows) {
@@ -485,17 +515,57 @@ std::unique_ptr<Trainee> assemble(const config::RunConfig& config, comm::Mesh& m
   return trainee;
 }
 
+namespace {
+
+// The keys that only some methods have.
+void describe_method(const config::RunConfig& config, const adapters::LoraOptions& options,
+                     const models::Model& model, hf::AdapterConfig& result) {
+  using adapters::Method;
+  if (!config.model.adapter_name_or_path.empty() && options.has_virtual_tokens()) return;
+  switch (options.method) {
+    case Method::kLora:
+      result.loftq_bits = options.loftq_bits;
+      result.loftq_iter = options.loftq_iter;
+      return;
+    case Method::kIa3:
+      result.peft_type = "IA3";
+      result.feedforward_modules = options.feedforward_modules.empty()
+                                       ? model.default_ia3_feedforward()
+                                       : options.feedforward_modules;
+      result.feedforward_modules_regex = options.feedforward_pattern;
+      return;
+    case Method::kVera:
+      result.peft_type = "VERA";
+      result.d_initial = options.d_initial;
+      result.projection_prng_key = static_cast<int64_t>(options.projection_prng_key);
+      result.save_projection = options.save_projection;
+      result.init_weights = options.init_weights;
+      return;
+    case Method::kPrompt:
+      result.peft_type = "PROMPT_TUNING";
+      result.prompt_tuning_init = options.prompt_init;
+      result.prompt_tuning_init_text = config.lora.prompt_tuning_init_text;
+      result.tokenizer_name_or_path = config.model.model_name_or_path;
+      break;
+    case Method::kPrefix:
+      result.peft_type = "PREFIX_TUNING";
+      break;
+  }
+  const models::KeyValueShape shape = model.key_value_shape();
+  const bool is_prefix = options.method == Method::kPrefix;
+  result.num_virtual_tokens = options.num_virtual_tokens;
+  result.num_layers = shape.layers;
+  result.num_attention_heads = shape.heads;
+  result.token_dim = is_prefix ? shape.heads * shape.head_dim : model.hidden_size();
+}
+
+}  // namespace
+
 hf::AdapterConfig adapter_config_of(const config::RunConfig& config, const Trainee& trainee) {
   hf::AdapterConfig result;
   if (trainee.continued_adapter) result = *trainee.continued_adapter;
   const adapters::LoraOptions& options = trainee.adapter->options();
-  if (options.method == adapters::Method::kIa3) {
-    result.peft_type = "IA3";
-    result.feedforward_modules = options.feedforward_modules.empty()
-                                     ? trainee.model->default_ia3_feedforward()
-                                     : options.feedforward_modules;
-    result.feedforward_modules_regex = options.feedforward_pattern;
-  }
+  describe_method(config, options, *trainee.model, result);
   result.r = options.r;
   result.lora_alpha = options.alpha;
   result.lora_dropout = options.dropout;

@@ -20,6 +20,7 @@ nn::Batch to_tensors(const data::MicroBatch& batch, at::Device device) {
   tensors.positions = copy_of(batch.positions, device);
   tensors.token_keys = copy_of(batch.token_keys, device);
   tensors.offsets = batch.offsets;
+  tensors.first_labels = batch.first_labels;
   return tensors;
 }
 

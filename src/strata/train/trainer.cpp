@@ -257,6 +257,7 @@ std::optional<Trainer::StepOutcome> Trainer::train_step() {
   sum_over_ranks(world_, counts);
   if (counts[2] > 0) return std::nullopt;
   outcome.row_tokens = static_cast<int64_t>(counts[1]);
+  outcome.num_targets = counts[0];
 
   outcome.sums.resize(batches.size());
   nn::ForwardContext context;
@@ -336,7 +337,7 @@ void Trainer::sum_losses(StepOutcome& outcome) {
     sums.insert(sums.end(), {s.loss, s.correct, s.entropy, static_cast<double>(s.tokens)});
   }
   sum_over_ranks(world_, sums);
-  double loss = 0, tokens = 0;
+  double loss = 0;
   for (size_t i = 0; i < sums.size(); i += 4) {
     if (!std::isfinite(sums[i])) outcome.broken.push_back(static_cast<int64_t>(i / 4));
     nn::LossSums& total = outcome.totals.emplace_back();
@@ -344,9 +345,10 @@ void Trainer::sum_losses(StepOutcome& outcome) {
     total.entropy = sums[i + 2];
     total.tokens = static_cast<int64_t>(sums[i + 3]);
     loss += sums[i];
-    tokens += sums[i + 3];
   }
-  outcome.loss = loss / std::max(tokens, 1.0);
+  // As in the reference: what a prompt predicts beyond the rows' own targets is in the sum, not in
+  // the count.
+  outcome.loss = loss / std::max(outcome.num_targets, 1.0);
 }
 
 void Trainer::account(const StepOutcome& outcome) {

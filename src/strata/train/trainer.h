@@ -67,6 +67,7 @@ class Trainer {
   struct StepOutcome {
     std::vector<nn::LossSums> sums;  // of this rank, by micro-step
     int64_t row_tokens = 0;
+    double num_targets = 0;            // trained tokens of the rows, over all ranks
     double loss = 0;                   // global
     std::vector<nn::LossSums> totals;  // over all ranks, by micro-step
     std::vector<int64_t> broken;       // micro-steps whose loss is not finite

@@ -158,11 +158,32 @@ TEST(AdapterConfig, ReadsAndWritesVariants) {
   EXPECT_THAT(text, HasSubstr("\"init_lora_weights\": \"pissa_niter_4\""));
 }
 
+TEST(AdapterConfig, KeysOfOtherMethodsSurviveARoundTrip) {
+  const char* files[] = {
+      R"({"peft_type": "VERA", "r": 12, "vera_dropout": 0.5, "d_initial": 0.25,
+          "projection_prng_key": 9, "save_projection": false, "init_weights": false,
+          "bias": "vera_only", "target_modules": ["q_proj"]})",
+      R"({"peft_type": "PROMPT_TUNING", "num_virtual_tokens": 7, "prompt_tuning_init": "TEXT",
+          "prompt_tuning_init_text": "a", "tokenizer_name_or_path": "m", "token_dim": 64})",
+      R"({"peft_type": "PREFIX_TUNING", "num_virtual_tokens": 7, "num_attention_heads": 2,
+          "num_layers": 3, "prefix_projection": true, "init_weights": null})",
+      R"({"peft_type": "LORA", "init_lora_weights": "loftq",
+          "loftq_config": {"loftq_bits": 8, "loftq_iter": 2}})"};
+  for (const char* file : files) {
+    const Json given = parse_json(file, "a.json");
+    const Json written = parse_json(adapter_config_json(parse(file)), "b.json");
+    for (const auto& [key, value] : given.items()) {
+      if (!value.is_null()) EXPECT_EQ(written.value(key, Json()), value) << key;
+    }
+    EXPECT_THAT(parse(file).warnings, IsEmpty());
+  }
+  EXPECT_EQ(parse_with(R"("fan_in_fan_out": true)").warnings.size(), 1u);
+}
+
 TEST(AdapterConfig, RefusesWhatItCannotApply) {
   const char* entries[] = {R"("use_qalora": true)",
                            R"("bias": "some")",
                            R"("layer_replication": [[0, 4]])",
-                           R"("fan_in_fan_out": true)",
                            R"("init_lora_weights": "corda")",
                            R"("trainable_token_indices": [1])",
                            R"("target_parameters": ["x"])"};
@@ -173,7 +194,7 @@ TEST(AdapterConfig, RefusesWhatItCannotApply) {
         << entry;
   }
   EXPECT_THAT(message_of<ConfigError>([&] { parse(R"({"peft_type": "LOHA"})"); }),
-              HasSubstr("a.json: peft_type: found \"LOHA\", expected LORA or IA3"));
+              HasSubstr("a.json: peft_type: found \"LOHA\", expected LORA, IA3, VERA"));
 }
 
 TEST(AdapterConfig, RefusesWrongTypes) {

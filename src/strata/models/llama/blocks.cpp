@@ -39,10 +39,12 @@ LlamaEmbedding::LlamaEmbedding(const LlamaConfig& config, at::ScalarType storage
 std::vector<nn::Parameter*> LlamaEmbedding::parameters() {
   std::vector<nn::Parameter*> list;
   embedding_.append_parameters(list);
+  if (prompt_ != nullptr) list.push_back(prompt_.get());
   return list;
 }
 
 at::Tensor LlamaEmbedding::forward(const at::Tensor& x, const nn::ForwardContext& context) {
+  if (prompt_ != nullptr) return nn::embed_with_prompt(x, *context.batch, embedding_, *prompt_);
   return embedding_.forward(x, context.batch->ids);
 }
 
@@ -89,6 +91,7 @@ std::vector<nn::Parameter*> LlamaDecoderLayer::parameters() {
   }
   list.push_back(&input_layernorm_.weight());
   list.push_back(&post_attention_layernorm_.weight());
+  if (prefix_ != nullptr) list.push_back(prefix_.get());
   return list;
 }
 
@@ -104,7 +107,8 @@ at::Tensor LlamaDecoderLayer::attend(const at::Tensor& x, const nn::ForwardConte
       .num_kv_heads = config_.num_key_value_heads,
       .head_dim = config_.head_dim,
       .scale = 1.0 / std::sqrt(static_cast<double>(config_.head_dim)),
-      .layer = index_};
+      .layer = index_,
+      .prefix = prefix_.get()};
   const at::Tensor mixed = nn::rotary_attention(qkv[0], qkv[1], qkv[2], rope_, options, context);
   return o_proj_.forward_add(mixed, residual, context);
 }

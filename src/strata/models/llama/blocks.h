@@ -30,9 +30,12 @@ class LlamaEmbedding final : public Block {
   at::Tensor forward(const at::Tensor& x, const nn::ForwardContext& context) override;
 
   const std::shared_ptr<nn::Parameter>& weight() const { return embedding_.shared_weight(); }
+  // Prompt tuning: the rows of virtual tokens.
+  void set_prompt(std::shared_ptr<nn::Parameter> prompt) { prompt_ = std::move(prompt); }
 
  private:
   nn::Embedding embedding_;
+  std::shared_ptr<nn::Parameter> prompt_;
 };
 
 class LlamaDecoderLayer final : public Block {
@@ -48,6 +51,9 @@ class LlamaDecoderLayer final : public Block {
   std::vector<nn::Linear*> linears() override;
   at::Tensor forward(const at::Tensor& x, const nn::ForwardContext& context) override;
 
+  // Prefix tuning: one parameter that all layers share.
+  void set_prefix(std::shared_ptr<nn::Parameter> prefix) { prefix_ = std::move(prefix); }
+
  private:
   // x + attention(norm(x)); x + mlp(norm(x)).
   at::Tensor attend(const at::Tensor& x, const nn::ForwardContext& context);
@@ -61,6 +67,7 @@ class LlamaDecoderLayer final : public Block {
   std::optional<nn::RmsNorm> q_norm_, k_norm_;  // with head_norms
   nn::Linear gate_proj_, up_proj_, down_proj_;
   nn::RmsNorm input_layernorm_, post_attention_layernorm_;
+  std::shared_ptr<nn::Parameter> prefix_;
 };
 
 // Final norm, output layer and loss.

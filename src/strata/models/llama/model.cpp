@@ -36,14 +36,26 @@ std::vector<Block*> LlamaModel::blocks() {
 
 std::vector<nn::Parameter*> LlamaModel::parameters() {
   std::vector<nn::Parameter*> list;
-  std::set<nn::Parameter*> seen;
+  const nn::Parameter* shared = virtual_tokens_ ? virtual_tokens_->values.get() : nullptr;
+  std::set<const nn::Parameter*> seen{shared};
   for (Block* block : blocks()) {
     for (nn::Parameter* parameter : block->parameters()) {
       // What is tied is listed where it comes first.
       if (seen.insert(parameter).second) list.push_back(parameter);
     }
   }
+  // The reference's prompt encoder stands beside the model.
+  if (virtual_tokens_) list.push_back(virtual_tokens_->values.get());
   return list;
+}
+
+void LlamaModel::attach_virtual_tokens(nn::VirtualTokens tokens) {
+  if (tokens.kind == nn::VirtualTokens::Kind::kPrompt) {
+    embedding_->set_prompt(tokens.values);
+  } else {
+    for (const auto& layer : layers_) layer->set_prefix(tokens.values);
+  }
+  virtual_tokens_ = std::move(tokens);
 }
 
 bool LlamaModel::is_tied() const {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -31,6 +32,14 @@ class LlamaModel final : public Model {
   std::vector<std::string> default_ia3_targets() const override { return config_.ia3_targets; }
   std::vector<std::string> default_ia3_feedforward() const override { return {"down_proj"}; }
   int64_t buffer_bytes() const override { return rope_.buffer_bytes(); }
+  void attach_virtual_tokens(nn::VirtualTokens tokens) override;
+  const nn::VirtualTokens* virtual_tokens() const override {
+    return virtual_tokens_ ? &*virtual_tokens_ : nullptr;
+  }
+  nn::Parameter& embedding_weight() override { return *embedding_->weight(); }
+  KeyValueShape key_value_shape() const override {
+    return {config_.num_hidden_layers, config_.num_key_value_heads, config_.head_dim};
+  }
   int64_t vocab_size() const override { return config_.vocab_size; }
   int64_t hidden_size() const override { return config_.hidden_size; }
   int64_t max_position_embeddings() const override {
@@ -52,6 +61,7 @@ class LlamaModel final : public Model {
   std::vector<std::unique_ptr<LlamaDecoderLayer>> layers_;
   std::unique_ptr<LlamaHead> head_;
   std::set<std::string> copied_;
+  std::optional<nn::VirtualTokens> virtual_tokens_;
   int64_t num_replaced_elements_ = 0;
 };
 

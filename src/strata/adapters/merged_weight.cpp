@@ -1,0 +1,74 @@
+#include "strata/adapters/merged_weight.h"
+
+#include <algorithm>
+
+#include <ATen/ATen.h>
+
+namespace strata::adapters {
+namespace {
+
+// Rows of a weight that are widened at once: 4 MB.
+constexpr int64_t kElementsAtOnce = int64_t{1} << 20;
+
+at::Tensor fp32_copy(const nn::Parameter& parameter) {
+  return parameter.value().to(at::kFloat, /*non_blocking=*/false, /*copy=*/true);
+}
+
+}  // namespace
+
+// Rows do not depend on each other, not even DoRA's lengths.
+void add_branch(const at::Tensor& weight, const Branch& branch, at::Tensor& result) {
+  const int64_t step = std::max<int64_t>(kElementsAtOnce / std::max<int64_t>(weight.size(1), 1), 1);
+  for (int64_t row = 0; row < weight.size(0); row += step) {
+    const int64_t rows = std::min(step, weight.size(0) - row);
+    at::Tensor sum = at::matmul(branch.b.narrow(0, row, rows), branch.a).mul_(branch.scale);
+    sum.add_(weight.narrow(0, row, rows).to(at::kFloat));
+    if (branch.magnitude.defined()) {
+      const at::Tensor length = at::linalg_vector_norm(sum, 2, at::IntArrayRef{1});
+      sum.mul_((branch.magnitude.narrow(0, row, rows) / length).unsqueeze(1));
+    }
+    result.narrow(0, row, rows).copy_(sum);
+  }
+}
+
+Branch vera_branch(const nn::VeraProjection& projection, const at::Tensor& lambda_b,
+                   const at::Tensor& lambda_d, at::IntArrayRef shape) {
+  Branch branch;
+  branch.a = projection.a.narrow(1, 0, shape[1]) * lambda_d.to(at::kFloat).unsqueeze(1);
+  branch.b = projection.b.narrow(0, 0, shape[0]) * lambda_b.to(at::kFloat).unsqueeze(1);
+  branch.scale = 1;
+  return branch;
+}
+
+at::Tensor merged_weight(const nn::Linear& layer) {
+  at::Tensor weight = fp32_copy(layer.weight());
+  if (const nn::LowRankBranch* low_rank = layer.low_rank()) {
+    Branch branch{.a = fp32_copy(low_rank->a),
+                  .b = fp32_copy(low_rank->b),
+                  .magnitude = {},
+                  .scale = low_rank->scaling};
+    if (low_rank->magnitude) branch.magnitude = fp32_copy(*low_rank->magnitude);
+    add_branch(weight, branch, weight);
+  }
+  if (const nn::Vera* vera = layer.vera()) {
+    add_branch(weight,
+               vera_branch(*vera->projection, vera->b.value(), vera->d.value(), weight.sizes()),
+               weight);
+  }
+  if (const nn::Rescale* rescale = layer.rescale()) weight.mul_(fp32_copy(rescale->factors));
+  return weight;
+}
+
+at::Tensor merged_bias(const nn::Linear& layer) {
+  at::Tensor bias = fp32_copy(*layer.bias());
+  const nn::LowRankBranch* low_rank = layer.low_rank();
+  if (low_rank != nullptr && low_rank->bias) {
+    bias.add_(low_rank->bias->value(), low_rank->scaling);
+  }
+  if (layer.rescale() != nullptr && !layer.rescale()->of_input) {
+    bias.mul_(fp32_copy(layer.rescale()->factors).view({-1}));
+  }
+  return bias;
+}
+
+}  // namespace strata::adapters

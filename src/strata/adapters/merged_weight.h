@@ -1,0 +1,32 @@
+// What a layer's weight becomes when its adapter is folded into it. Owns: that arithmetic, in fp32.
+// Never: files (checkpoint/merge.h), nor where the result lies.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include "strata/nn/linear.h"
+
+namespace strata::adapters {
+
+// A branch of one weight: W + scale * B A, for DoRA with rows of the length `magnitude`.
+struct Branch {
+  at::Tensor a;          // fp32 [r, in]
+  at::Tensor b;          // fp32 [out, r]
+  at::Tensor magnitude;  // fp32 [out], or undefined
+  double scale = 0;
+};
+
+// Writes the sum, rounded once, to `result` [out, in] of any type, which may be `weight`. Memory:
+// fp32 copies of some rows.
+void add_branch(const at::Tensor& weight, const Branch& branch, at::Tensor& result);
+
+// VeRA's two matrices and vectors as such a branch. `shape`: of the weight.
+Branch vera_branch(const nn::VeraProjection& projection, const at::Tensor& lambda_b,
+                   const at::Tensor& lambda_d, at::IntArrayRef shape);
+
+// The weight, and the bias where there is one, of a gathered layer with its adapter; fp32 copies.
+// Requires: the weight is not quantised.
+at::Tensor merged_weight(const nn::Linear& layer);
+at::Tensor merged_bias(const nn::Linear& layer);
+
+}  // namespace strata::adapters

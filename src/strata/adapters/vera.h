@@ -1,0 +1,16 @@
+// VeRA's shared random matrices, as PEFT draws them from projection_prng_key. Owns: the draw.
+// Never: the products (nn/vera.h).
+#pragma once
+
+#include <cstdint>
+
+#include "strata/nn/vera.h"
+
+namespace strata::adapters {
+
+// A [rank, in_features] and B [out_features, rank], the largest of the targeted layers: uniform as
+// torch.nn.init.kaiming_uniform_ has it, A first. Source: PEFT tuners/vera/model.py.
+nn::VeraProjection draw_projection(uint64_t key, int64_t rank, int64_t in_features,
+                                   int64_t out_features);
+
+}  // namespace strata::adapters

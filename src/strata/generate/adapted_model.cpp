@@ -1,0 +1,134 @@
+#include "strata/generate/adapted_model.h"
+
+#include <set>
+
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+
+#include "strata/adapters/adapter_options.h"
+#include "strata/adapters/lora_init.h"
+#include "strata/adapters/merged_weight.h"
+#include "strata/base/error.h"
+#include "strata/checkpoint/import.h"
+#include "strata/hf/adapter_files.h"
+#include "strata/models/quantization.h"
+#include "strata/models/registry.h"
+#include "strata/models/vocabulary.h"
+
+namespace strata::generate {
+namespace {
+
+at::Tensor dense(const nn::Parameter& parameter) {
+  return parameter.dense_value(at::kFloat).to(at::kCPU, /*non_blocking=*/false, /*copy=*/true);
+}
+
+}  // namespace
+
+AdaptedModel::AdaptedModel(const hf::ModelFolder& base, const BaseTensors& tensors,
+                           const std::filesystem::path& adapter, at::ScalarType compute_type)
+    : folder_(adapter), compute_type_(compute_type), config_(base.config()) {
+  // The adapter may bring a larger vocabulary along.
+  const Json rows = config_.value("vocab_size", Json(0));
+  const int64_t num_old_rows = rows.is_number_integer() ? rows.get<int64_t>() : 0;
+  const int64_t num_rows = checkpoint::stored_vocabulary_rows(adapter);
+  if (num_rows > 0 && num_old_rows > 0) config_["vocab_size"] = num_rows;
+  model_ = models::create_model(config_, {.storage = compute_type});
+  adapter_ =
+      adapters::attach_lora(*model_, adapters::lora_options_of(hf::read_adapter_config(adapter)));
+  if (const auto options = models::stored_quantization(config_)) {
+    models::quantize_linears(*model_, *options);
+  }
+  models::mark_new_rows(*model_, num_old_rows);
+  if (num_rows > 0) checkpoint::expect_stored_vocabulary(adapter, *model_, *adapter_);
+  attach_base(base, tensors);
+  device_ = tensors.begin()->second.device();
+  adapter_->move_fixed_tensors(device_);
+  const checkpoint::AdapterValues values = checkpoint::read_adapter(adapter, *adapter_);
+  if (adapters::changes_base(adapter_->options())) change_base(/*seed=*/0);
+  for (const auto& [parameter, value] : values) {
+    parameter->attach_value(value.to(device_, compute_type).contiguous());
+  }
+  for (nn::Parameter* parameter : model_->parameters()) parameter->set_requires_grad(false);
+}
+
+void AdaptedModel::attach_base(const hf::ModelFolder& base, const BaseTensors& tensors) {
+  // What is in the adapter's file comes from there.
+  std::set<const nn::Parameter*> of_adapter;
+  for (const auto& tensor : adapter_->tensors()) of_adapter.insert(tensor.parameter);
+  for (const auto& [name, source] : model_->check_weights(base)) {
+    for (nn::Parameter* parameter : model_->parameters()) {
+      if (parameter->name() != name || of_adapter.contains(parameter)) continue;
+      parameter->attach_value(tensors.at(source));
+    }
+  }
+}
+
+void AdaptedModel::change_base(uint64_t seed) {
+  const at::NoGradGuard no_grad;
+  const adapters::Place write = [&](nn::Parameter& parameter, const at::Tensor& value) {
+    if (parameter.quantization()) {
+      const auto& format = parameter.quantization()->format;
+      parameter.attach_value(
+          ops::quant::quantize(value.cpu().contiguous(), format).bytes.to(device_));
+    } else {
+      parameter.attach_value(value.to(device_, compute_type_).contiguous());
+    }
+  };
+  adapters::BaseAccess access;
+  access.read = dense;
+  access.write = write;
+  access.share = [](at::Tensor&, int) {};
+  adapters::initialize_from_base(*adapter_, seed, write, access, /*only_base=*/true);
+}
+
+void AdaptedModel::merge() {
+  if (adapter_->options().has_virtual_tokens()) {
+    throw ConfigError(
+        "{}: found rows before the prompt, expected an adapter of layers to merge; use it as it is",
+        folder_.string());
+  }
+  if (adapter_->embedding() != nullptr || adapter_->embedding_of_tokens() != nullptr) {
+    throw ConfigError(
+        "{}: found an adapter of the embedding, expected one of linear layers to merge while it "
+        "answers; run strata merge-adapter",
+        folder_.string());
+  }
+  const at::NoGradGuard no_grad;
+  BaseTensors changed, unchanged;
+  for (const nn::Parameter* parameter : model_->parameters()) {
+    if (parameter->quantization()) {
+      throw ConfigError(
+          "{}: found the quantised \"{}\", expected plain weights to merge into; run strata "
+          "merge-adapter with --dequantize",
+          folder_.string(), parameter->name());
+    }
+    unchanged[parameter->name()] = parameter->value();
+  }
+  for (const nn::Linear* layer : adapter_->layers()) {
+    changed[layer->path() + ".weight"] = adapters::merged_weight(*layer);
+    if (layer->bias()) changed[layer->path() + ".bias"] = adapters::merged_bias(*layer);
+  }
+  auto merged = models::create_model(config_, {.storage = compute_type_});
+  // A head of its own, as the adapter made it.
+  const bool has_own_head =
+      changed.contains("lm_head.weight") || unchanged.contains("lm_head.weight");
+  if (has_own_head) merged->trainable_copy("lm_head.weight");
+  for (nn::Parameter* parameter : merged->parameters()) {
+    parameter->set_requires_grad(false);
+    const auto found = changed.find(parameter->name());
+    if (found == changed.end()) {
+      parameter->attach_value(unchanged.at(parameter->name()));
+      continue;
+    }
+    if (!at::isfinite(found->second).all().item<bool>()) {
+      throw FormatError(
+          "{}: found NaN or infinity in \"{}\" after merging, expected finite numbers; the adapter "
+          "or the base is broken",
+          folder_.string(), parameter->name());
+    }
+    parameter->attach_value(found->second.to(compute_type_));
+  }
+  merged_ = std::move(merged);
+}
+
+}  // namespace strata::generate

@@ -1,0 +1,51 @@
+// One adapter over a base whose weights are in memory: a model of its own, of which the base's
+// weights are the base's tensors. Owns: the adapter's values, and weights of the base that it
+// changes. Never: the base's memory, nor the choice of the adapter.
+#pragma once
+
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <string>
+
+#include <ATen/core/Tensor.h>
+
+#include "strata/adapters/lora.h"
+#include "strata/hf/model_folder.h"
+#include "strata/models/model.h"
+
+namespace strata::generate {
+
+// The gathered tensors of a base (codes where it is quantised) by the names in its file.
+using BaseTensors = std::map<std::string, at::Tensor>;
+
+// Memory: what the adapter's file holds, and the targeted weights of the base again for first
+// values that change it (pissa, olora, loftq).
+class AdaptedModel {
+ public:
+  // Errors: those of reading the files; FormatError or ConfigError for an adapter of another base.
+  AdaptedModel(const hf::ModelFolder& base, const BaseTensors& tensors,
+               const std::filesystem::path& adapter, at::ScalarType compute_type);
+
+  models::Model& model() { return merged_ ? *merged_ : *model_; }
+  bool is_merged() const { return merged_ != nullptr; }
+  // Folds the adapter into copies of the weights it targets; unmerge() gives them up, so that every
+  // weight is what it was, bit for bit. ConfigError over a quantised base and for rows before the
+  // prompt, which no weight can hold; FormatError for NaN or infinity in a result.
+  void merge();
+  void unmerge() { merged_ = nullptr; }
+
+ private:
+  void attach_base(const hf::ModelFolder& base, const BaseTensors& tensors);
+  void change_base(uint64_t seed);
+
+  std::filesystem::path folder_;
+  at::ScalarType compute_type_;
+  at::Device device_ = at::kCPU;
+  Json config_;  // config.json of the base, with the adapter's vocabulary
+  std::unique_ptr<models::Model> model_;
+  std::unique_ptr<adapters::LoraAdapter> adapter_;
+  std::unique_ptr<models::Model> merged_;
+};
+
+}  // namespace strata::generate

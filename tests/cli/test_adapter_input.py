@@ -1,0 +1,129 @@
+# Oracle: wrong adapters and settings of adapters end before training with a message that names
+# them, and leave nothing behind.
+import json
+import shutil
+import subprocess
+
+import pytest
+import torch
+from peft import LoraConfig, PrefixTuningConfig, get_peft_model
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM
+
+from running import PROGRAM, base_flags, environment, run_strata_raw
+
+LORA = dict(use_peft=True, lora_r=2)
+
+
+def save_adapter(folder, model, config):
+    model = get_peft_model(AutoModelForCausalLM.from_pretrained(model), config)
+    model.save_pretrained(folder)
+
+
+@pytest.fixture(scope="module")
+def adapters(inputs, tmp_path_factory):
+    """A folder with an adapter of the model "plain" and broken copies of it."""
+    root = tmp_path_factory.mktemp("adapters")
+    lora = LoraConfig(task_type="CAUSAL_LM", r=2, target_modules=["q_proj", "v_proj"])
+    save_adapter(root / "good", inputs.model("plain"), lora)
+    save_adapter(root / "wide", inputs.model("wide"), lora)
+    save_adapter(root / "projected", inputs.model("plain"), PrefixTuningConfig(
+        task_type="CAUSAL_LM", num_virtual_tokens=2, prefix_projection=True))
+    save_adapter(root / "prefix", inputs.model("wide"), PrefixTuningConfig(
+        task_type="CAUSAL_LM", num_virtual_tokens=2))
+    for name in ("nan", "renamed", "missing"):
+        shutil.copytree(root / "good", root / name)
+        file = root / name / "adapter_model.safetensors"
+        tensors = load_file(file)
+        first = sorted(tensors)[0]
+        if name == "nan":
+            tensors[first][0, 0] = float("nan")
+        else:
+            values = tensors.pop(first)
+            if name == "renamed":
+                tensors[first.replace("q_proj", "query")] = values
+        save_file(tensors, file)
+    shutil.copytree(root / "good", root / "other_method")
+    config = json.loads((root / "good" / "adapter_config.json").read_text())
+    (root / "other_method" / "adapter_config.json").write_text(
+        json.dumps(dict(config, peft_type="LOHA")))
+    return root
+
+
+TRAINING = [
+    (dict(LORA, lora_target_modules=["query", "key"]),
+     "found no module matching [query, key], expected some of down_proj, gate_proj, k_proj"),
+    (dict(LORA, load_in_4bit=True, load_in_8bit=True), "load_in_4bit: found beside --load_in_8bit"),
+    (dict(LORA, lora_r=33), "lora_r: found 33 for \"model.layers.0.self_attn.q_proj\" [32, 32], "
+                            "expected at most 32"),
+    (dict(LORA, init_lora_weights="loftq", load_in_4bit=True), "found loftq over the quantised"),
+    (dict(LORA, init_lora_weights="loftq", loftq_bits=5), "loftq_bits: found 5, expected 4 or 8"),
+    (dict(use_peft=True, peft_type="PROMPT_TUNING"), "num_virtual_tokens: found nothing"),
+    (dict(use_peft=True, peft_type="PROMPT_TUNING", num_virtual_tokens=2,
+          prompt_tuning_init="TEXT"), "prompt_tuning_init_text: found nothing"),
+    (dict(use_peft=True, peft_type="LOHA"), "peft_type"),
+    (dict(adapter_name_or_path="wide"), "adapter and base config imply [2, 32]"),
+    (dict(adapter_name_or_path="prefix"), "tensor \"prompt_embeddings\" has shape"),
+    (dict(adapter_name_or_path="renamed"), "found no tensor \"base_model.model.model.layers.0"),
+    (dict(adapter_name_or_path="missing"), "found no tensor \"base_model.model.model.layers.0"),
+    (dict(adapter_name_or_path="nan"), "holds NaN or infinity"),
+    (dict(adapter_name_or_path="projected"), "found prefix_projection true"),
+    (dict(adapter_name_or_path="other_method"), "peft_type: found \"LOHA\", expected LORA, IA3"),
+]
+
+
+@pytest.mark.parametrize("flags,message", TRAINING)
+def test_before_training(inputs, adapters, tmp_path, flags, message):
+    flags = dict(flags)
+    if "adapter_name_or_path" in flags:
+        flags["adapter_name_or_path"] = adapters / flags["adapter_name_or_path"]
+    run = run_strata_raw(base_flags(inputs.model("plain"), inputs.data("messages"),
+                                    tmp_path / "out", **flags), world=2)
+    assert run.returncode != 0
+    assert message in run.text
+    assert not list((tmp_path / "out").glob("adapter_*"))
+
+
+def chat(*words, stdin=""):
+    return subprocess.run([PROGRAM, "chat", "--max_new_tokens", "4", *map(str, words)], input=stdin,
+                          capture_output=True, text=True, timeout=60, env=environment())
+
+
+@pytest.mark.parametrize("words,message", [
+    (["--adapter", "a=A/good", "--adapter", "a=A/good"], "found \"a\" twice as the name"),
+    (["--adapter", "off=A/good"], "found \"off\" as the name"),
+    (["--adapter", "=A/good"], "--adapter: found \"=A/good\", expected NAME=FOLDER"),
+    (["--adapter", "a=A/nothing"], "adapter: found nothing at A/nothing"),
+    (["--adapter", "a=A/good", "--adapter", "b=A/wide"], "adapter and base config imply [2, 32]"),
+    (["--adapter", "a=A/nan"], "holds NaN or infinity"),
+    (["--adapter", "a=A/good", "--prompt", "/adapter b"], "found no \"b\" loaded, expected one of a"),
+])
+def test_before_an_answer(inputs, adapters, words, message):
+    words = [w.replace("A/", f"{adapters}/") for w in words]
+    if "--prompt" not in words:
+        words += ["--prompt", "a"]
+    run = chat("--model_name_or_path", inputs.model("plain"), *words)
+    assert run.returncode != 0 and run.stdout == ""
+    assert message.replace("A/", f"{adapters}/") in run.stderr
+
+
+def test_adapters_are_listed_and_switched(inputs, adapters):
+    """The answers of each alone, in one conversation each."""
+    model = inputs.model("plain")
+    trained = adapters / "trained"
+    shutil.copytree(adapters / "good", trained)
+    file = trained / "adapter_model.safetensors"
+    torch.manual_seed(0)
+    save_file({n: torch.randn_like(t) for n, t in load_file(file).items()}, file)
+    alone = {"": chat("--model_name_or_path", model, "--prompt", "the cat").stdout,
+             "t": chat("--model_name_or_path", model, "--adapter_name_or_path", trained, "--prompt",
+                       "the cat").stdout}
+    assert alone[""] != alone["t"]
+    words = ["--adapter", f"g={adapters / 'good'}", "--adapter", f"t={trained}"]
+    run = chat("--model_name_or_path", model, *words,
+               stdin="/adapters\n/adapter t\n/adapters\nthe cat\n")
+    assert run.stdout == alone["t"], run.stderr
+    assert run.stderr == "* g\n  t\n  g\n* t\n"
+    for line in ("/adapter off", "/adapter g"):  # "good" is not trained
+        assert chat(*words, stdin=f"{line}\nthe cat\n").stdout == alone[""]
+    assert chat(*words, stdin="/adapter t\n/merge\nthe cat\n").stdout == alone["t"]

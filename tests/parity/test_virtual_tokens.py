@@ -1,0 +1,100 @@
+"""Oracle: PEFT's prompt and prefix tuning: first values, outputs, gradients over padded rows."""
+
+import pytest
+import torch
+from peft import get_peft_model
+from transformers import LlamaForCausalLM
+
+import tiny_llama
+from llama_reference import make_documents, save_checkpoint
+from probe import relative_error, run_probe
+from test_lora import PRECISIONS, config_of
+
+TEXT = "the cat sat on a mat"
+PROMPT, PREFIX = "PROMPT_TUNING", "PREFIX_TUNING"
+CASES = {
+    "prompt": ({}, dict(peft_type=PROMPT, num_virtual_tokens=5)),
+    "prompt_sampled": (dict(tie_word_embeddings=True),
+                       dict(peft_type=PROMPT, num_virtual_tokens=3,
+                            prompt_tuning_init="SAMPLE_VOCAB")),
+    "prompt_of_a_short_text": ({}, dict(peft_type=PROMPT, num_virtual_tokens=40,
+                                        prompt_tuning_init="TEXT", prompt_tuning_init_text=TEXT)),
+    "prompt_of_a_long_text": ({}, dict(peft_type=PROMPT, num_virtual_tokens=2,
+                                       prompt_tuning_init="TEXT", prompt_tuning_init_text=TEXT)),
+    "prefix": ({}, dict(peft_type=PREFIX, num_virtual_tokens=4)),
+    "prefix_of_shared_heads": (dict(num_key_value_heads=2, head_dim=10),
+                               dict(peft_type=PREFIX, num_virtual_tokens=3)),
+    "prefix_of_zeros": (dict(attention_bias=True),
+                        dict(peft_type=PREFIX, num_virtual_tokens=2, init_weights="zero")),
+}
+
+
+def attach(folder, settings, dtype, seed):
+    base = LlamaForCausalLM.from_pretrained(folder, dtype=dtype)
+    torch.manual_seed(seed)
+    if settings.get("prompt_tuning_init") == "TEXT":
+        settings = dict(settings, tokenizer_name_or_path=str(folder))
+    return get_peft_model(base, config_of(settings))
+
+
+def request_of(folder, settings):
+    """The probe's settings: it gets the text's tokens."""
+    if settings.get("prompt_tuning_init") != "TEXT":
+        return settings
+    from transformers import AutoTokenizer
+
+    ids = AutoTokenizer.from_pretrained(folder)(TEXT)["input_ids"]
+    return dict(settings, prompt_text_ids=ids)
+
+
+def run_reference(model, documents, in_front):
+    """As llama_reference's, where `in_front` rows of the logits come before every document."""
+    length = max(len(d["ids"]) for d in documents)
+    ids = torch.zeros(len(documents), length, dtype=torch.long)
+    labels = torch.full((len(documents), in_front + length), -100)
+    mask = torch.zeros_like(ids)
+    for row, document in enumerate(documents):
+        n = len(document["ids"])
+        ids[row, :n] = torch.tensor(document["ids"])
+        labels[row, in_front:in_front + n] = torch.tensor(document["labels"])
+        mask[row, :n] = 1
+    logits = model(input_ids=ids, attention_mask=mask).logits
+    loss = torch.nn.functional.cross_entropy(
+        logits[:, :-1].float().reshape(-1, logits.shape[-1]), labels[:, 1:].reshape(-1))
+    model.zero_grad()
+    loss.backward()
+    whole = torch.cat([torch.ones(len(documents), in_front), mask], 1).bool()
+    return loss.detach(), logits.detach()[whole]
+
+
+def parameter_of(model):
+    (parameter,) = [p for p in model.parameters() if p.requires_grad]
+    return parameter
+
+
+@pytest.mark.parametrize("dtype,scale,limit", PRECISIONS)
+@pytest.mark.parametrize("name", CASES)
+def test_equals_peft(tmp_path, name, dtype, scale, limit):
+    settings, tuning = CASES[name]
+    size = tiny_llama.save_tokenizer(tmp_path)
+    save_checkpoint(tmp_path, scale=scale, vocab_size=size, **settings)
+    model = attach(tmp_path, tuning, getattr(torch, dtype), seed=42)
+    first = parameter_of(model).detach().clone()
+    with torch.no_grad():
+        parameter_of(model).add_(torch.randn_like(first) * scale)
+    model.save_pretrained(tmp_path / "adapter")
+    documents = make_documents((19, 1, 7), vocab_size=size)
+    in_front = tuning["num_virtual_tokens"] if tuning["peft_type"] == PROMPT else 0
+    loss, logits = run_reference(model, documents, in_front)
+    tensors, report = run_probe(tmp_path, documents=documents, dtype=dtype, seed=42,
+                                lora=request_of(tmp_path, tuning),
+                                adapter=str(tmp_path / "adapter"))
+    (initial,) = [t for n, t in tensors.items() if n.startswith("init:")]
+    assert torch.equal(initial, first.float())
+    (gradient,) = [t for n, t in tensors.items() if n.startswith("grad:")]
+    errors = {"loss": relative_error(tensors["loss"], loss),
+              "logits": relative_error(tensors["logits"], logits),
+              "gradient": relative_error(gradient, parameter_of(model).grad)}
+    worst = max(errors, key=errors.get)
+    assert errors[worst] < limit, errors
+    assert report["adapter_tensors"] == ["prompt_embeddings"]
