@@ -162,6 +162,18 @@ def test_torch_files_and_back(run, tmp_path):
                 assert torch.equal(again[weight][kind], tensor), (weight, kind)
 
 
+def test_another_precision_of_storage_goes_on(inputs, run, tmp_path):
+    strata("convert", run.folder / "checkpoint-2", tmp_path / "out", "--to", "strata", "--dtype",
+           "bfloat16")
+    assert {t["dtype"] for t in inspect(tmp_path / "out" / "checkpoint-2")["tensors"]
+            if t["kind"] == "parameter"} == {"BF16"}
+    found = run_strata(base_flags(inputs.model("odd"), inputs.data("messages"), tmp_path / "out",
+                                  **{**TRAINED, "save_strategy": "no"}, resume_from_checkpoint=True), 3)
+    expected = run.losses[2:]
+    # Weights of 8 bits of fraction.
+    assert found.losses[-2:] == pytest.approx(expected, rel=2e-2) and found.losses[-2:] != expected
+
+
 def test_a_model_out_of_a_checkpoint(run, tmp_path):
     from transformers import AutoModelForCausalLM
 
