@@ -283,7 +283,8 @@ def test_an_adapter_knows_its_base(inputs, tmp_path):
         assert str(adapter) in message and mark in message and str(other) in message
         assert "name the base that it was trained on" in message and not (tmp_path / "no").exists()
     for settings in (dict(resume_from_checkpoint=run.folder / "checkpoint-2"),
-                     dict(adapter_name_or_path=run.folder, use_peft=None)):
+                     dict(adapter_name_or_path=run.folder, use_peft=None, lora_r=None,
+                          lora_target_modules=None)):
         again = {**flags, **settings, "output_dir": tmp_path / "again"}
         refused = run_strata_raw({**again, "model_name_or_path": other}, 2)
         assert refused.returncode != 0 and mark in refused.text and str(other) in refused.text
