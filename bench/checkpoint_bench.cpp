@@ -1,11 +1,13 @@
-// Writes and reads one state of a given size as a checkpoint, and as one plain file: JSON lines of
-// seconds. Owns: a temporary folder. bench/checkpoint.py runs it and compares.
+// Writes and reads one state of a given size as a checkpoint, and as one plain file: seconds as JSON. Owns: a temporary folder. bench/checkpoint.py runs it and compares.
 #include <fcntl.h>
 #include <unistd.h>
 
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <map>
+#include <string>
+#include <thread>
 #include <vector>
 
 #include <ATen/ops/empty.h>
@@ -42,6 +44,12 @@ void drop_cache(const fs::path& path) {
   }
 }
 
+// What went before must not be paid for by what comes next.
+void settle() {
+  ::sync();
+  std::this_thread::sleep_for(std::chrono::milliseconds(500));
+}
+
 std::vector<LocalPiece> make_state(int64_t bytes) {
   std::vector<LocalPiece> pieces;
   for (int64_t i = 0; i < bytes / 4 / kTensorElements; ++i) {
@@ -57,9 +65,13 @@ std::span<std::byte> bytes_of(const at::Tensor& tensor) {
   return {static_cast<std::byte*>(tensor.data_ptr()), tensor.nbytes()};
 }
 
-void write_plainly(const fs::path& path, const std::vector<LocalPiece>& pieces) {
+// One file, 16 MB at a time, and one fsync. `reserves`: its space is taken first, as ours is.
+void write_plainly(const fs::path& path, const std::vector<LocalPiece>& pieces, bool reserves) {
   const strata::Descriptor file(
       ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
+  if (reserves) {
+    strata::real_file_system().reserve(file.get(), strata::checkpoint::size_bytes(pieces));
+  }
   uint64_t at = 0;
   for (const LocalPiece& piece : pieces) {
     at += strata::write_fully(file.get(), bytes_of(piece.data), at);
@@ -79,36 +91,74 @@ void read_plainly(const fs::path& path, std::vector<LocalPiece>& pieces) {
   }
 }
 
+class Round {
+ public:
+  Round(fs::path folder, std::vector<LocalPiece> pieces)
+      : folder_(std::move(folder)), pieces_(std::move(pieces)) {
+    seconds_["copy_first"] = seconds_of([&] { copy_ = snapshot(pieces_, {}); });
+    copy_ = snapshot_memory(pieces_);  // as a run takes it before its first save
+    seconds_["copy"] = seconds_of([&] { copy_ = snapshot(pieces_, std::move(copy_)); });
+  }
+
+  void plain(bool reserves) {
+    const fs::path path = folder_ / "plain";
+    settle();
+    seconds_[reserves ? "plain_reserved" : "plain_write"] =
+        seconds_of([&] { write_plainly(path, copy_, reserves); });
+    drop_cache(folder_);
+    if (!reserves) seconds_["plain_read"] = seconds_of([&] { read_plainly(path, pieces_); });
+    fs::remove(path);
+  }
+
+  void checkpoint() {
+    settle();
+    seconds_["save"] = seconds_of([&] {
+      write_checkpoint({.output_dir = folder_, .step = 1, .small_files = {}}, copy_, {}, *group_);
+    });
+    drop_cache(folder_);
+    seconds_["load"] = seconds_of([&] {
+      strata::checkpoint::PieceReader reader(folder_ / "checkpoint-1");
+      for (const LocalPiece& piece : pieces_) reader.read(piece.tensor, 0, bytes_of(piece.data));
+    });
+    fs::remove_all(folder_ / "checkpoint-1");
+  }
+
+  std::string json() const {
+    std::string text;
+    for (const auto& [name, value] : seconds_) {
+      text += fmt::format("{}\"{}\": {}", text.empty() ? "" : ", ", name, value);
+    }
+    return "{" + text + "}\n";
+  }
+
+ private:
+  fs::path folder_;
+  std::vector<LocalPiece> pieces_, copy_;
+  std::unique_ptr<strata::comm::Group> group_ = strata::comm::make_single_group();
+  std::map<std::string, double> seconds_;
+};
+
 }  // namespace
 
 int main(int argc, char** argv) {
   if (argc != 4) {
-    std::fputs("usage: checkpoint_bench FOLDER BYTES ROUNDS\n", stderr);
+    std::fputs("usage: checkpoint_bench FOLDER BYTES NUMBER_OF_THE_ROUND\n", stderr);
     return 2;
   }
-  const fs::path folder = argv[1];
-  std::vector<LocalPiece> pieces = make_state(std::atoll(argv[2]));
-  const auto group = strata::comm::make_single_group();
-  std::vector<LocalPiece> copy;
-  for (int round = 0; round < std::atoi(argv[3]); ++round) {
-    const double stall = seconds_of([&] { copy = snapshot(pieces, std::move(copy)); });
-    const double plain_write = seconds_of([&] { write_plainly(folder / "plain", pieces); });
-    const double save = seconds_of([&] {
-      write_checkpoint({.output_dir = folder, .step = round, .small_files = {}}, copy, {}, *group);
-    });
-    drop_cache(folder);
-    const double plain_read = seconds_of([&] { read_plainly(folder / "plain", pieces); });
-    const fs::path saved = folder / fmt::format("checkpoint-{}", round);
-    const double load = seconds_of([&] {
-      strata::checkpoint::PieceReader reader(saved);
-      for (const LocalPiece& piece : pieces) reader.read(piece.tensor, 0, bytes_of(piece.data));
-    });
-    fmt::print(
-        "{{\"stall\": {}, \"plain_write\": {}, \"save\": {}, \"plain_read\": {}, \"load\": {}}}\n",
-        stall, plain_write, save, plain_read, load);
-    std::fflush(stdout);
-    fs::remove_all(saved);
-    fs::remove(folder / "plain");
+  Round round(argv[1], make_state(std::atoll(argv[2])));
+  // Each comes first, second and last in turn.
+  for (int i = 0; i < 3; ++i) {
+    switch ((i + std::atoi(argv[3])) % 3) {
+      case 0:
+        round.plain(/*reserves=*/false);
+        break;
+      case 1:
+        round.plain(/*reserves=*/true);
+        break;
+      default:
+        round.checkpoint();
+    }
   }
+  fmt::print("{}", round.json());
   return 0;
 }

@@ -1,5 +1,6 @@
 # Oracle: the uninterrupted run, to the bit; what a run that was stopped, killed or disturbed must
 # say and leave.
+import ctypes
 import fcntl
 import json
 import random
@@ -262,3 +263,20 @@ def test_a_save_says_what_it_cost(inputs, tmp_path):
                          r"stood still for \d+\.\d{3} s \(\d+\.\d{3} s of it the copy to host memory", text), text
     text = run_strata({**flags, "output_dir": tmp_path / "b", "async_save": False}, 2).text
     assert "training stood still for" in text and "host memory" not in text
+
+
+def without_root_rights():
+    """Root without CAP_DAC_OVERRIDE is held by a folder's mode, as everybody else is."""
+    ctypes.CDLL(None).prctl(24, 1, 0, 0, 0)  # PR_CAPBSET_DROP
+
+
+def test_a_read_only_folder_is_named_before_the_first_step(inputs, tmp_path):
+    flags = base_flags(inputs.model("odd"), inputs.data("messages"), tmp_path / "out", max_steps=1)
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out").chmod(0o555)
+    process = start(flags, 2, preexec_fn=without_root_rights)
+    text = process.communicate(timeout=60)[0]
+    (tmp_path / "out").chmod(0o755)
+    assert process.returncode not in (0, None)
+    assert f"{tmp_path / 'out'}: found permission denied" in text, text
+    assert "expected a writable folder" in text and not output_files(tmp_path / "out")

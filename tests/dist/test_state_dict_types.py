@@ -1,13 +1,13 @@
 # Oracle: the run with SHARDED_STATE_DICT, to the bit; from_pretrained() of transformers and PEFT.
 import json
 import shutil
+import subprocess
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
 from running import PROGRAM, base_flags, environment, run_strata
-import subprocess
 
 TYPES = ["SHARDED_STATE_DICT", "FULL_STATE_DICT", "LOCAL_STATE_DICT"]
 LORA = dict(use_peft=True, lora_r=3, lora_alpha=12, learning_rate=2e-2,
@@ -108,3 +108,37 @@ def test_every_kind_is_resumed_by_every_other(inputs, runs, tmp_path, world, kin
                 == (whole.folder / "model.safetensors").read_bytes())
     elif world == 1:
         assert [row["loss"] for row in found.history] == pytest.approx(whole.losses, abs=1e-5)
+
+
+@pytest.fixture(scope="module")
+def large_model(tmp_path_factory):
+    """67 MB of weights, 201 MB of state: what goes past the page cache, and shows in memory."""
+    import tiny_llama
+
+    return tiny_llama.save_model(
+        tmp_path_factory.mktemp("large") / "model", hidden_size=512, intermediate_size=2048,
+        num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=4)
+
+
+def test_whole_tensors_take_no_more_memory_than_ranges(inputs, large_model, tmp_path):
+    def flags(kind, **more):
+        return base_flags(large_model, inputs.data("messages"), tmp_path / kind, max_steps=2,
+                          save_strategy="steps", save_steps=1, learning_rate=1e-4,
+                          fsdp_state_dict_type=kind, **more)
+
+    peaks, results = {}, {}
+    for kind in ("SHARDED_STATE_DICT", "FULL_STATE_DICT"):
+        run = run_strata(flags(kind), 2)
+        # Of rank 0, which would hold the whole if anything was gathered: 201 MB instead of 101.
+        peaks[kind] = run.metrics[-1]["peak_rss_mb"]
+        results[kind] = (run.folder / "model.safetensors").read_bytes()
+    assert peaks["FULL_STATE_DICT"] < peaks["SHARDED_STATE_DICT"] + 20, peaks
+    assert results["FULL_STATE_DICT"] == results["SHARDED_STATE_DICT"]
+    full = tmp_path / "FULL_STATE_DICT"
+    assert (full / "checkpoint-2" / "model.safetensors").read_bytes() == results["FULL_STATE_DICT"]
+    subprocess.run([str(PROGRAM), "inspect", full / "checkpoint-2", "--verify"], check=True,
+                   env=environment(), capture_output=True)
+    shutil.rmtree(full / "checkpoint-2")
+    (full / "latest").write_text("checkpoint-1\n")
+    again = run_strata(flags("FULL_STATE_DICT", resume_from_checkpoint=True), 2)
+    assert (again.folder / "model.safetensors").read_bytes() == results["FULL_STATE_DICT"]

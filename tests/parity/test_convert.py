@@ -162,6 +162,18 @@ def test_torch_files_and_back(run, tmp_path):
                 assert torch.equal(again[weight][kind], tensor), (weight, kind)
 
 
+def test_another_precision_of_storage_goes_on(inputs, run, tmp_path):
+    strata("convert", run.folder / "checkpoint-2", tmp_path / "out", "--to", "strata", "--dtype",
+           "bfloat16")
+    assert {t["dtype"] for t in inspect(tmp_path / "out" / "checkpoint-2")["tensors"]
+            if t["kind"] == "parameter"} == {"BF16"}
+    found = run_strata(base_flags(inputs.model("odd"), inputs.data("messages"), tmp_path / "out",
+                                  **{**TRAINED, "save_strategy": "no"}, resume_from_checkpoint=True), 3)
+    expected = run.losses[2:]
+    # Weights of 8 bits of fraction.
+    assert found.losses[-2:] == pytest.approx(expected, rel=2e-2) and found.losses[-2:] != expected
+
+
 def test_a_model_out_of_a_checkpoint(run, tmp_path):
     from transformers import AutoModelForCausalLM
 
@@ -271,7 +283,8 @@ def test_an_adapter_knows_its_base(inputs, tmp_path):
         assert str(adapter) in message and mark in message and str(other) in message
         assert "name the base that it was trained on" in message and not (tmp_path / "no").exists()
     for settings in (dict(resume_from_checkpoint=run.folder / "checkpoint-2"),
-                     dict(adapter_name_or_path=run.folder, use_peft=None)):
+                     dict(adapter_name_or_path=run.folder, use_peft=None, lora_r=None,
+                          lora_target_modules=None)):
         again = {**flags, **settings, "output_dir": tmp_path / "again"}
         refused = run_strata_raw({**again, "model_name_or_path": other}, 2)
         assert refused.returncode != 0 and mark in refused.text and str(other) in refused.text

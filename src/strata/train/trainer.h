@@ -132,8 +132,6 @@ class Trainer {
   std::unique_ptr<checkpoint::Saver> saver_;
   std::optional<checkpoint::WholeFiles> whole_files_;  // FULL_STATE_DICT
   checkpoint::SmallFiles companions_;                  // rank 0: what lies beside whole files
-  std::filesystem::path
-      last_good_;  // the checkpoint of the last save without a bad batch before it
   // A checkpoint from which no batch was good again is not returned to twice.
   int64_t rollback_limit_ = std::numeric_limits<int64_t>::max();
   std::optional<StopSignals> signals_;
