@@ -1,6 +1,8 @@
 # Oracle: what the tools for GPUs say and do on a machine without one, traces made by hand, and
 # published numbers of parameters.
+import dataclasses
 import json
+import math
 import os
 import pathlib
 import shutil
@@ -10,11 +12,12 @@ import sys
 
 import pytest
 
-from running import ROOT, base_flags, run_strata
+from running import PROGRAM, ROOT, base_flags, run_strata
 
 sys.path.insert(0, str(ROOT / "bench" / "gpu"))
 import breakdown
 import cases
+import run as gpu_bench
 
 
 def test_check_gpu_says_that_there_is_none(tmp_path):
@@ -96,6 +99,23 @@ def test_breakdown_sums_kinds_and_gaps():
     ("llama-1b-full", 1_235_814_400)])
 def test_cases_have_the_published_sizes(name, published):
     assert cases.num_parameters(cases.CASES[name].model_config)[0] == published
+
+
+@pytest.mark.parametrize("name, quantised", [("tiny", False), ("tiny", True)])
+def test_a_case_runs(tmp_path, name, quantised):
+    """On the CPU: the inputs that it makes are trained on, and what it reads of a run is there."""
+    case = dataclasses.replace(cases.CASES[name], quantised=quantised, rows=2, length=32, steps=6)
+    gpu_bench.make_inputs(tmp_path, case, "cpu")
+    found = gpu_bench.run_strata(PROGRAM, case, tmp_path, case.rows, ["--use_cpu", "true"])
+    assert "error" not in found, found
+    assert len(found["losses"]) == 6 and found["tokens_per_second"] > 0
+    assert found["losses"][0] == pytest.approx(math.log(1024), rel=0.1)  # random weights know nothing
+
+
+def test_the_plan_is_read_from_what_a_run_says():
+    line = ("memory of cuda:0: planned 21.32 GB, measured 21.05 GB in tensors at most (-1.3 %), 22.10 GB with "
+            "what the allocator kept")
+    assert float(gpu_bench.PLAN.search(line).group(5)) == -1.3
 
 
 def test_a_step_is_traced(inputs, tmp_path):
