@@ -49,7 +49,8 @@ def num_parameters(c):
     layer = hidden * head * (2 * heads + 2 * kv) + 3 * hidden * inner
     table = vocab * hidden
     matrices = layers * layer + table
-    return matrices + (0 if c["tie_word_embeddings"] else table) + (2 * layers + 1) * hidden, matrices
+    norms = (2 * layers + 1) * hidden + (2 * layers * head if c["model_type"] == "qwen3" else 0)
+    return matrices + (0 if c["tie_word_embeddings"] else table) + norms, matrices
 
 
 def operations_a_token(case):

@@ -44,12 +44,12 @@ def matrix_rate():
     return statistics.median(rates)
 
 
-def make_inputs(folder, case):
+def make_inputs(folder, case, device="cuda"):
     import torch
 
     from inputs import save_model, save_rows, save_tokenizer
 
-    save_model(folder / "model", case.model_config, "cuda")
+    save_model(folder / "model", case.model_config, device)
     save_tokenizer(folder / "model")
     save_rows(folder / "rows.jsonl", case.model_config["vocab_size"], case.length, case.rows * case.steps)
     torch.cuda.empty_cache()

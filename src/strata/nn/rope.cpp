@@ -5,6 +5,8 @@
 
 #include <ATen/ATen.h>
 
+#include "strata/libtorch/host_copies.h"
+
 namespace strata::nn {
 namespace {
 
@@ -67,8 +69,8 @@ const RopeTables& Rope::tables(const at::Tensor& positions) {
       frequencies = rope_inverse_frequencies(options_, length);
     }
   }
-  const at::Tensor angles =
-      positions.to(at::kFloat).unsqueeze(1) * frequencies.to(positions.device()).unsqueeze(0);
+  const at::Tensor angles = positions.to(at::kFloat).unsqueeze(1) *
+                            to_device(frequencies, positions.device()).unsqueeze(0);
   tables_ = {angles.cos(), angles.sin()};
   positions_ = positions;
   positions_version_ = positions._version();

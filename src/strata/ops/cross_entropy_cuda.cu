@@ -23,17 +23,17 @@ __global__ void __launch_bounds__(kThreads)
     for (int64_t i = threadIdx.x; i < vocabulary; i += kThreads) x[i] = from_float<T>(0.0f);
     return;
   }
-  float largest = -INFINITY, not_a_number = 0;
+  float largest = -INFINITY, broken = 0;
   for (int64_t i = int64_t{N} * threadIdx.x; i < vocabulary; i += int64_t{N} * kThreads) {
     const Pack<T, N> pack = load<T, N>(x + i);
     for (int k = 0; k < N; ++k) {
       const float value = to_float(pack.v[k]);
-      largest = fmaxf(largest, value);  // leaves NaN out
-      not_a_number += value != value ? 1.0f : 0.0f;
+      largest = fmaxf(largest, value);  // leaves NaN out, hence `broken`
+      broken += value != value || value == INFINITY ? 1.0f : 0.0f;
     }
   }
   const float max = block_max(largest);
-  const bool is_broken = block_sum(not_a_number) > 0;
+  const bool is_broken = block_sum(broken) > 0;
   const float target_logit = to_float(x[target]);
   float exp_sum = 0, weighted_sum = 0, earlier = 0;
   for (int64_t i = int64_t{N} * threadIdx.x; i < vocabulary; i += int64_t{N} * kThreads) {

@@ -27,6 +27,8 @@ void open_device(const config::RunConfig& config, at::Device device) {
     // Read by cuBLAS when it is first used.
     ::setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*replace=*/0);
     at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/false);
+    // Nothing here reads memory that nobody wrote.
+    at::globalContext().setDeterministicFillUninitializedMemory(false);
   }
   at::accelerator::setDeviceIndex(device.index());
 }

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <limits>
 
 #include "reference.h"
 #include "strata/base/error.h"
@@ -230,6 +231,24 @@ TEST(Devices, CountRowsOnceForSeveralChunks) {
   }
   EXPECT_THROW(check_targets(at::full({1}, 33, at::kLong), 33), FormatError);
   EXPECT_NO_THROW(check_targets(targets, 33));
+}
+
+// One logit that is no number must not hide in a maximum.
+TEST(Devices, ShowBrokenLogits) {
+  const float infinity = std::numeric_limits<float>::infinity();
+  for (const at::Device device : devices_under_test()) {
+    for (const float broken : {std::nanf(""), infinity}) {
+      const at::Tensor logits = at::zeros({2, 40});
+      logits[1][7] = broken;
+      const at::Tensor there = logits.to(device);
+      const CrossEntropySums sums =
+          cross_entropy_(there, at::full({2}, 3, at::kLong), 1.0f, /*want_gradient=*/true);
+      EXPECT_TRUE(std::isnan(sums.loss)) << device.str() << " " << broken;
+      const at::Tensor is_finite = there.isfinite().all(1).cpu();
+      EXPECT_TRUE(is_finite[0].item<bool>());
+      EXPECT_FALSE(is_finite[1].item<bool>()) << device.str() << " " << broken;
+    }
+  }
 }
 
 // An id of no row: an error where the ids can be looked at, a row that cannot be mistaken

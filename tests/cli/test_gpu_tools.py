@@ -1,0 +1,128 @@
+# Oracle: what the tools for GPUs say and do on a machine without one, traces made by hand, and
+# published numbers of parameters.
+import dataclasses
+import json
+import math
+import os
+import pathlib
+import shutil
+import stat
+import subprocess
+import sys
+
+import pytest
+
+from running import PROGRAM, ROOT, base_flags, run_strata
+
+sys.path.insert(0, str(ROOT / "bench" / "gpu"))
+import breakdown
+import cases
+import run as gpu_bench
+
+
+def test_check_gpu_says_that_there_is_none(tmp_path):
+    """An empty PATH holds no nvidia-smi, whatever the machine has."""
+    run = subprocess.run([sys.executable, ROOT / "tools/check_gpu", "--out", tmp_path / "out"],
+                         capture_output=True, text=True, env={**os.environ, "PATH": str(tmp_path)})
+    assert run.returncode == 3
+    assert "found no NVIDIA GPU" in run.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_check_gpu_names_an_unknown_step():
+    run = subprocess.run([sys.executable, ROOT / "tools/check_gpu", "--steps", "ops,nothing"],
+                         capture_output=True, text=True)
+    assert run.returncode == 2 and "found no step nothing" in run.stderr
+
+
+@pytest.fixture
+def bundle(tmp_path):
+    """A bundle whose program prints where libraries are looked for, and its arguments."""
+    for folder in ("bin", "programs", "lib"):
+        (tmp_path / "bundle" / folder).mkdir(parents=True)
+    shutil.copy(ROOT / "tools/bundle_launcher", tmp_path / "bundle/bin/launcher")
+    (tmp_path / "bundle/bin/strata").symlink_to("launcher")
+    program = tmp_path / "bundle/programs/strata"
+    program.write_text('#!/bin/sh\necho "$LD_LIBRARY_PATH|$*"\n')
+    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    return tmp_path / "bundle"
+
+
+def start(bundle, torch):
+    return subprocess.run([bundle / "bin/strata", "sft", "a b"], capture_output=True, text=True,
+                          env={"PATH": os.environ["PATH"], "TORCH_DIR": str(torch)})
+
+
+def test_launcher_finds_the_libraries_of_its_torch(bundle, tmp_path):
+    torch = tmp_path / "site/torch"
+    (torch / "lib").mkdir(parents=True)
+    (torch / "lib/libtorch_cuda.so").touch()
+    (tmp_path / "site/nvidia/nccl/lib").mkdir(parents=True)
+    run = start(bundle, torch)
+    assert run.returncode == 0, run.stderr
+    paths, arguments = run.stdout.strip().split("|")
+    found = [pathlib.Path(p).resolve() for p in paths.split(":")]
+    assert found == [p.resolve() for p in (torch / "lib", tmp_path / "site/nvidia/nccl/lib",
+                                           bundle / "lib")]
+    assert arguments == "sft a b"
+
+
+def test_launcher_refuses_a_torch_without_cuda(bundle, tmp_path):
+    (tmp_path / "torch/lib").mkdir(parents=True)
+    run = start(bundle, tmp_path / "torch")
+    assert run.returncode == 2 and "found no lib/libtorch_cuda.so" in run.stderr
+
+
+def kernel(name, begin, length, category="kernel"):
+    return {"ph": "X", "cat": category, "name": name, "ts": begin, "dur": length}
+
+
+def test_breakdown_sums_kinds_and_gaps():
+    trace = {"traceEvents": [
+        kernel("sm90_xmma_gemm_bf16", 1000, 4000),
+        kernel("flash_fwd_kernel", 5000, 1000),
+        kernel("ncclDevKernel_AllGather", 4500, 1000),  # beside the others
+        kernel("strata::ops::cuda::(anonymous)::forward", 8000, 500),
+        kernel("Memcpy DtoH", 8500, 500, "gpu_memcpy"),
+        {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "ts": 0, "dur": 99999}]}
+    found = breakdown.breakdown(trace)
+    assert found["step"] == pytest.approx(8.0)
+    assert found["idle"] == pytest.approx(2.0)  # from 6.0 to 8.0
+    assert found["matrix products"] == 4.0 and found["attention"] == 1.0
+    assert found["communication"] == 1.0 and found["element-wise"] == 0.5
+    assert found["copies"] == 0.5 and found["launches"] == 5
+    assert breakdown.breakdown({"traceEvents": []}) == {}
+
+
+@pytest.mark.parametrize("name, published", [
+    ("llama-3-8b-lora", 8_030_261_248), ("qwen-3-8b-lora", 8_190_735_360),
+    ("llama-1b-full", 1_235_814_400)])
+def test_cases_have_the_published_sizes(name, published):
+    assert cases.num_parameters(cases.CASES[name].model_config)[0] == published
+
+
+@pytest.mark.parametrize("name, quantised", [("tiny", False), ("tiny", True)])
+def test_a_case_runs(tmp_path, name, quantised):
+    """On the CPU: the inputs that it makes are trained on, and what it reads of a run is there."""
+    case = dataclasses.replace(cases.CASES[name], quantised=quantised, rows=2, length=32, steps=6)
+    gpu_bench.make_inputs(tmp_path, case, "cpu")
+    found = gpu_bench.run_strata(PROGRAM, case, tmp_path, case.rows, ["--use_cpu", "true"])
+    assert "error" not in found, found
+    assert len(found["losses"]) == 6 and found["tokens_per_second"] > 0
+    assert found["losses"][0] == pytest.approx(math.log(1024), rel=0.1)  # random weights know nothing
+
+
+def test_the_plan_is_read_from_what_a_run_says():
+    line = ("memory of cuda:0: planned 21.32 GB, measured 21.05 GB in tensors at most (-1.3 %), 22.10 GB with "
+            "what the allocator kept")
+    assert float(gpu_bench.PLAN.search(line).group(5)) == -1.3
+
+
+def test_a_step_is_traced(inputs, tmp_path):
+    run = run_strata(base_flags(inputs.model("plain"), inputs.data("messages"), tmp_path / "out",
+                                max_steps=3, profile_step=2))
+    trace = json.loads((run.folder / "profile.json").read_text())
+    names = {event.get("name") for event in trace["traceEvents"]}
+    # The CPU's trace has libtorch's operations; those of our kernels are none of it.
+    assert any(name and name.startswith("aten::") for name in names)
+    assert len(run.losses) == 3
