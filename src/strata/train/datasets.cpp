@@ -135,9 +135,11 @@ Datasets load_datasets(const config::RunConfig& config, int64_t vocab_size,
                                 [&writer](const data::ExampleView& row) { writer.add(row); });
     };
     if (!config.data.dataset_cache) return data::TokenStore::scratch(make);
+    const std::filesystem::path folder = hf::hf_home() / "strata" / "tokens";
     data::CachedTokens cached = data::load_or_make_tokens(
-        hf::hf_home() / "strata" / "tokens",
-        data::token_cache_key({request, options, *sets.tokenizer, sets.chat_template_source}),
+        folder,
+        data::token_cache_key({request, options, *sets.tokenizer, sets.chat_template_source},
+                              {.folder = folder}),
         make);
     if (!cached.note.empty()) {
       sets.notes.push_back("data: tokenized rows are not kept for the next run: " + cached.note);
