@@ -53,7 +53,7 @@ void add_histogram(const Preview& preview, std::string& page) {
   if (preview.bars.empty()) return;
   const int64_t highest = std::max<int64_t>(1, *std::ranges::max_element(preview.bars));
   page += "<h2>Tokens of a row</h2><table>";
-  for (size_t i = 0; i < preview.bars.size(); ++i) {
+  for (size_t i = first_bar(preview); i < preview.bars.size(); ++i) {
     page += fmt::format(
         "<tr><td>{}</td><td><span class=\"bar\" style=\"width:{:.1f}rem\"></span> {}</td></tr>",
         bar_label(preview, i),
@@ -69,6 +69,11 @@ std::string bar_label(const Preview& preview, size_t i) {
   const int64_t begin = static_cast<int64_t>(i) * preview.bar_tokens;
   if (preview.bar_tokens == 1) return std::to_string(begin);
   return fmt::format("{}-{}", begin, begin + preview.bar_tokens - 1);
+}
+
+size_t first_bar(const Preview& preview) {
+  const auto first = std::ranges::find_if(preview.bars, [](int64_t rows) { return rows > 0; });
+  return static_cast<size_t>(first - preview.bars.begin());
 }
 
 std::string preview_page(const Preview& preview) {

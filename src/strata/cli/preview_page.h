@@ -37,6 +37,9 @@ struct Preview {
 // "0-99", the lengths that bar `i` counts.
 std::string bar_label(const Preview& preview, size_t i);
 
+// The first bar with a row: what comes before is not worth showing.
+size_t first_bar(const Preview& preview);
+
 // A page of one file that loads nothing from elsewhere.
 std::string preview_page(const Preview& preview);
 

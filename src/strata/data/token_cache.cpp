@@ -33,19 +33,6 @@ class KeyHash {
     XXH3_128bits_update(state_, &size, sizeof size);
     XXH3_128bits_update(state_, bytes.data(), bytes.size());
   }
-  // Hashed in steps, whose pages do not stay in memory.
-  void add_file(const fs::path& path) {
-    const MappedFile file(path);
-    const uint64_t size = file.data().size();
-    XXH3_128bits_update(state_, &size, sizeof size);
-    constexpr size_t kStep = size_t{1} << 24;
-    for (auto rest = file.data(); !rest.empty();
-         rest = rest.subspan(std::min(kStep, rest.size()))) {
-      const auto step = rest.first(std::min(kStep, rest.size()));
-      XXH3_128bits_update(state_, step.data(), step.size());
-      if (size > kStep) forget_pages(step);
-    }
-  }
   std::string text() const {
     const XXH128_hash_t hash = XXH3_128bits_digest(state_);
     return fmt::format("{:016x}{:016x}", hash.high64, hash.low64);
@@ -141,13 +128,13 @@ std::optional<TokenStore> find(const fs::path& path) {
 
 }  // namespace
 
-std::string token_cache_key(const TokenSources& sources) {
+std::string token_cache_key(const TokenSources& sources, const HashMemory& memory) {
   KeyHash hash;
   hash.add(build_id());
   const DataRequest& request = sources.request;
   for (const fs::path& file : find_data_files(request)) {
     hash.add(file.filename().string());  // its extension is its format
-    hash.add_file(file);
+    hash.add(content_hash(file, memory));
   }
   hash.add(request.split);
   hash.add(fmt::format("{} {} {}", fmt::join(request.weights, ","),
@@ -155,7 +142,7 @@ std::string token_cache_key(const TokenSources& sources) {
   for (const auto& [wanted, name] : request.load.columns) hash.add(wanted), hash.add(name);
   for (const fs::path& file : sources.tokenizer.files()) {
     hash.add(file.filename().string());
-    hash.add_file(file);
+    hash.add(content_hash(file, memory));
   }
   const auto& specials = sources.tokenizer.specials();
   for (const auto* token : {&specials.bos, &specials.eos, &specials.unk, &specials.pad,

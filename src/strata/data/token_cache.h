@@ -8,6 +8,7 @@
 #include <span>
 #include <string>
 
+#include "strata/data/content_hash.h"
 #include "strata/data/data_sets.h"
 #include "strata/data/token_store.h"
 #include "strata/text/tokenizer.h"
@@ -24,9 +25,9 @@ struct TokenSources {
 
 // 32 hexadecimal digits: the hash of the files' bytes in order, the split specification and
 // weights, the tokenizer's files and named tokens, the template, the options that change the
-// result, and the build of this program. Reads every file of the request once. Errors: as
-// find_data_files.
-std::string token_cache_key(const TokenSources& sources);
+// result, and the build of this program. Reads every file of the request once, large ones that
+// `memory` knows not even that. Errors: as find_data_files.
+std::string token_cache_key(const TokenSources& sources, const HashMemory& memory = {});
 
 struct CachedTokens {
   TokenStore store;

@@ -44,11 +44,36 @@ Piece Arena::input(std::string_view text) {
   return {source.text, 0, &source};
 }
 
+Rewriter::Rewriter(const Piece& from, Arena& arena) : from_(from), source_(&arena.add()) {
+  const size_t likely = from.text.size() + from.text.size() / 4 + 16;
+  source_->owned.reserve(likely);
+  source_->begin.reserve(likely);
+  source_->end.reserve(likely);
+}
+
 void Rewriter::keep(size_t begin, size_t end) {
+  if (begin == end) return;
   source_->owned.append(from_.text.substr(begin, end - begin));
-  for (size_t i = begin; i < end; ++i) {
-    source_->begin.push_back(from_.input_begin(i));
-    source_->end.push_back(from_.input_end(i + 1));
+  const Source& old = *from_.source;
+  const size_t first = from_.start + begin, last = from_.start + end;
+  if (!old.is_input) {
+    const auto copy = [first, last](const std::vector<uint32_t>& from, std::vector<uint32_t>& to) {
+      to.insert(to.end(), from.begin() + static_cast<ptrdiff_t>(first),
+                from.begin() + static_cast<ptrdiff_t>(last));
+    };
+    copy(old.begin, source_->begin);
+    copy(old.end, source_->end);
+    return;
+  }
+  // Every byte stands for its whole character.
+  uint32_t from = from_.input_begin(begin), to = from;
+  for (size_t i = first; i < last; ++i) {
+    if (i >= to) {
+      from = i == first ? from : static_cast<uint32_t>(i);
+      to = static_cast<uint32_t>(from + char_length(old.text, from));
+    }
+    source_->begin.push_back(from);
+    source_->end.push_back(to);
   }
 }
 

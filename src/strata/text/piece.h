@@ -47,7 +47,7 @@ class Arena {
 // Builds the changed text of a piece, noting for each new byte where it came from.
 class Rewriter {
  public:
-  Rewriter(const Piece& from, Arena& arena) : from_(from), source_(&arena.add()) {}
+  Rewriter(const Piece& from, Arena& arena);
   // Keeps [begin, end) of the old text.
   void keep(size_t begin, size_t end);
   // Puts `text` in the place of [begin, end) of the old text; an empty range is an insertion.

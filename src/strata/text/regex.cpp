@@ -241,7 +241,9 @@ Regex Regex::literal(std::string_view text) {
     }
     pattern.push_back(c);
   }
-  return Regex(pattern);
+  Regex regex(pattern);
+  regex.literal_ = text;
+  return regex;
 }
 
 Regex::~Regex() = default;
@@ -249,6 +251,13 @@ Regex::Regex(Regex&&) noexcept = default;
 
 std::vector<std::pair<size_t, size_t>> Regex::find_all(std::string_view text) const {
   std::vector<std::pair<size_t, size_t>> matches;
+  if (!literal_.empty()) {
+    for (size_t at = text.find(literal_); at != std::string_view::npos;
+         at = text.find(literal_, at + literal_.size())) {
+      matches.emplace_back(at, at + literal_.size());
+    }
+    return matches;
+  }
   const auto free_region = [](OnigRegion* region) { onig_region_free(region, 1); };
   const std::unique_ptr<OnigRegion, decltype(free_region)> region(onig_region_new(), free_region);
   const OnigUChar* begin = onig_chars(text.data());

@@ -29,6 +29,7 @@ class Regex {
   struct Compiled;
   std::unique_ptr<Compiled> compiled_;
   std::string pattern_;
+  std::string literal_;  // of literal(), which needs no engine; empty: a pattern
 };
 
 // \p{L}, \p{N} and \s of the engine's tables.

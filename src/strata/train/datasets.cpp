@@ -51,6 +51,13 @@ std::string training_split(const config::DataConfig& config) {
   return names.empty() ? "train" : names.front();
 }
 
+// With kept rows one rank of a machine prepares while the others wait for it: it takes their cores
+// too.
+int64_t all_cores(const config::DataConfig& config) {
+  if (!config.dataset_cache) return at::get_num_threads();
+  return std::max<int64_t>(1, std::thread::hardware_concurrency());
+}
+
 data::PrepareOptions options_of(const config::RunConfig& config, int64_t vocab_size) {
   data::PrepareOptions options;
   options.dataset_text_field = config.data.dataset_text_field;
@@ -65,8 +72,7 @@ data::PrepareOptions options_of(const config::RunConfig& config, int64_t vocab_s
   options.skip_bad_rows = config.data.on_bad_row == "skip";
   options.add_special_tokens = config.data.add_special_tokens;
   options.append_concat_token = config.data.append_concat_token;
-  // Those of this rank.
-  options.threads = static_cast<int>(config.data.dataset_num_proc.value_or(at::get_num_threads()));
+  options.threads = static_cast<int>(config.data.dataset_num_proc.value_or(all_cores(config.data)));
   options.vocab_size = vocab_size;
   return options;
 }
@@ -135,9 +141,11 @@ Datasets load_datasets(const config::RunConfig& config, int64_t vocab_size,
                                 [&writer](const data::ExampleView& row) { writer.add(row); });
     };
     if (!config.data.dataset_cache) return data::TokenStore::scratch(make);
+    const std::filesystem::path folder = hf::hf_home() / "strata" / "tokens";
     data::CachedTokens cached = data::load_or_make_tokens(
-        hf::hf_home() / "strata" / "tokens",
-        data::token_cache_key({request, options, *sets.tokenizer, sets.chat_template_source}),
+        folder,
+        data::token_cache_key({request, options, *sets.tokenizer, sets.chat_template_source},
+                              {.folder = folder}),
         make);
     if (!cached.note.empty()) {
       sets.notes.push_back("data: tokenized rows are not kept for the next run: " + cached.note);
