@@ -289,6 +289,7 @@ void LoraAdapter::add_once(AdapterTensor tensor) {
 void LoraAdapter::store_vocabulary(models::Model& model,
                                    const std::function<bool(const std::string&)>& is_wanted) {
   for (const models::VocabularyWeight& weight : models::vocabulary_weights(model)) {
+    if (weight.parameter->quantization()) continue;
     const size_t dot = weight.name.rfind('.');
     const std::string path = weight.name.substr(0, dot);
     const std::string module = hf::kAdapterKeyPrefix + path;

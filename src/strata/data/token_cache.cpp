@@ -149,6 +149,10 @@ std::string token_cache_key(const TokenSources& sources, const HashMemory& memor
                             &specials.sep, &specials.cls, &specials.mask}) {
     hash.add(token->value_or("(none)"));
   }
+  for (const auto& [token, id] : sources.tokenizer.tokens_since_load()) {
+    hash.add(fmt::format("{} {} {} {} {} {} {}", id, token.content, token.single_word, token.lstrip,
+                         token.rstrip, token.normalized, token.special));
+  }
   hash.add(sources.template_source);
   const PrepareOptions& o = sources.options;
   const auto choice = [](const std::optional<bool>& value) { return value ? *value + 1 : 0; };

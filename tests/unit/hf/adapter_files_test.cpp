@@ -180,12 +180,26 @@ TEST(AdapterConfig, KeysOfOtherMethodsSurviveARoundTrip) {
   EXPECT_EQ(parse_with(R"("fan_in_fan_out": true)").warnings.size(), 1u);
 }
 
+TEST(AdapterConfig, TokensOfAnEmbeddingComeBackAsTheyWere) {
+  const std::vector<int64_t> ids{7, 3};
+  const AdapterConfig list = parse_with(R"("trainable_token_indices": [7, 3])");
+  EXPECT_EQ(list.trainable_token_indices, ids);
+  EXPECT_EQ(list.trainable_token_module, "");
+  EXPECT_EQ(adapter_config_json(parse(adapter_config_json(list))), adapter_config_json(list));
+  const AdapterConfig named = parse_with(
+      R"("trainable_token_indices": {"lm_head": [7, 3], "embed_tokens": [7, 3]}, "ensure_weight_tying": true)");
+  EXPECT_EQ(named.trainable_token_indices, ids);
+  EXPECT_EQ(named.trainable_token_module, "embed_tokens");
+  EXPECT_TRUE(named.ensure_weight_tying);
+  EXPECT_EQ(adapter_config_json(parse(adapter_config_json(named))), adapter_config_json(named));
+}
+
 TEST(AdapterConfig, RefusesWhatItCannotApply) {
   const char* entries[] = {R"("use_qalora": true)",
                            R"("bias": "some")",
                            R"("layer_replication": [[0, 4]])",
                            R"("init_lora_weights": "corda")",
-                           R"("trainable_token_indices": [1])",
+                           R"("trainable_token_indices": {"a": [1], "b": [2]})",
                            R"("target_parameters": ["x"])"};
   for (const std::string entry : entries) {
     const std::string key = entry.substr(1, entry.find('"', 1) - 1);
@@ -210,6 +224,8 @@ TEST(AdapterConfig, RefusesWrongTypes) {
                            R"("rank_pattern": {"q_proj": 2.5})",
                            R"("layers_to_transform": ["1"])",
                            R"("use_dora": 1)",
+                           R"("trainable_token_indices": ["1"])",
+                           R"("ensure_weight_tying": 1)",
                            R"("use_rslora": "yes")",
                            R"("base_model_name_or_path": 3)"};
   for (const std::string entry : entries) {
