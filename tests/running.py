@@ -30,8 +30,8 @@ def flag_words(flags):
     return words
 
 
-def command(flags, world=1):
-    return [str(PROGRAM), "launch", "--num_processes", str(world), *DEVICE_FLAGS, "sft",
+def command(flags, world=1, recipe="sft"):
+    return [str(PROGRAM), "launch", "--num_processes", str(world), *DEVICE_FLAGS, recipe,
             *flag_words(flags)]
 
 
@@ -70,14 +70,14 @@ class Run:
         return [json.loads(line) for line in (self.folder / "metrics.jsonl").open()]
 
 
-def run_strata_raw(flags, world=1, timeout=120):
-    process = subprocess.run(command(flags, world), capture_output=True, text=True,
+def run_strata_raw(flags, world=1, timeout=120, recipe="sft"):
+    process = subprocess.run(command(flags, world, recipe), capture_output=True, text=True,
                              timeout=timeout, env=environment())
     return Run(process, flags["output_dir"])
 
 
-def run_strata(flags, world=1, timeout=120):
-    run = run_strata_raw(flags, world, timeout)
+def run_strata(flags, world=1, timeout=120, recipe="sft"):
+    run = run_strata_raw(flags, world, timeout, recipe)
     assert run.returncode == 0, run.text
     return run
 

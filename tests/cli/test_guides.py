@@ -2,6 +2,7 @@
 # and script pointing at tiny ones and fewer processes and steps; what must come out is a finished
 # run whose result transformers or peft load.
 import json
+import math
 import re
 import subprocess
 
@@ -10,6 +11,7 @@ import yaml
 
 from running import PROGRAM, environment
 from tiny_llama import make_rows, write_rows
+from tiny_t5 import make_pairs, save_t5, teach
 from two_machines import two_machines
 
 TOP = {"compute_environment": "LOCAL_MACHINE", "debug": False, "distributed_type": "FSDP",
@@ -240,8 +242,8 @@ def test_trainer_with_fsdp_words_and_a_folder(place, inputs, name):
     loads_whole(place / "out")
 
 
-def test_older_file_of_the_t5_guide(place):
-    # Its recipe is not there yet; its file is read as it stands.
+def test_t5_guide(place):
+    # The guide's file word for word and its script without any argument.
     section = {"fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
                "fsdp_backward_prefetch_policy": "BACKWARD_PRE", "fsdp_offload_params": True,
                "fsdp_sharding_strategy": 1, "fsdp_state_dict_type": "FULL_STATE_DICT",
@@ -262,3 +264,47 @@ def test_older_file_of_the_t5_guide(place):
                  "fsdp_transformer_layer_cls_to_wrap: [T5Block]",
                  "fsdp_backward_prefetch: BACKWARD_PRE"):
         assert f"\n{line}  # fsdp_config.yaml:" in shown.stdout, line
+    # The script's own names, in the folder that it is started in.
+    teach(save_t5(place / "t5-base", dropout_rate=0.1), make_pairs(480))
+    data = place / "temp" / "data" / "FinancialPhraseBank-v1.0"
+    data.mkdir(parents=True)
+    write_rows(data / "financial_phrase_bank_train.jsonl", make_pairs(480))
+    write_rows(data / "financial_phrase_bank_val.jsonl", make_pairs(21, seed=1))
+    out, err = finish(start(words_of(
+        "launch --config_file fsdp_config.yaml examples/peft_lora_seq2seq_accelerate_fsdp.py")))
+    assert "running the built-in recipe seq2seq in its place" in err
+    assert "2 ranks" in out and "FULL_SHARD" in out
+    summary = re.search(r"^epoch=0: train_ppl=(\S+) train_epoch_loss=(\S+) eval_ppl=(\S+) "
+                        r"eval_epoch_loss=(\S+)$", out, re.MULTILINE)
+    train_ppl, train_loss, eval_ppl, eval_loss = (float(text) for text in summary.groups())
+    assert train_ppl == pytest.approx(math.exp(train_loss))
+    assert eval_ppl == pytest.approx(math.exp(eval_loss)) and eval_loss < train_loss
+    accuracy = float(re.search(r"^accuracy=(\S+)$", out, re.MULTILINE).group(1))
+    check_t5_result(place, accuracy)
+
+
+def check_t5_result(place, accuracy):
+    """PEFT loads the adapter, and the script's own count over it gives the printed accuracy."""
+    import torch
+    from peft import PeftModel
+    from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+
+    folder = place / "t5-base_LORA_SEQ_2_SEQ_LM"
+    settings = json.loads((folder / "adapter_config.json").read_text())
+    assert settings["task_type"] == "SEQ_2_SEQ_LM"
+    assert (settings["r"], settings["lora_alpha"], settings["lora_dropout"]) == (8, 32, 0.1)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    base = AutoModelForSeq2SeqLM.from_pretrained(place / "t5-base")
+    model = PeftModel.from_pretrained(base, folder).eval()
+    rows = make_pairs(21, seed=1)
+    batch = tokenizer([row["sentence"] for row in rows], max_length=64, padding="max_length",
+                      truncation=True, return_tensors="pt")
+    labels = tokenizer([row["label"] for row in rows], max_length=2, padding="max_length",
+                       truncation=True, return_tensors="pt").input_ids
+    with torch.no_grad():
+        logits = model(**{k: batch[k] for k in ("input_ids", "attention_mask")},
+                       labels=labels).logits
+    texts = tokenizer.batch_decode(logits.argmax(-1), skip_special_tokens=True)
+    correct = sum(text.strip() == row["label"] for text, row in zip(texts, rows))
+    assert 0 < correct < len(rows), "all answers alike would prove nothing"
+    assert accuracy == pytest.approx(100 * correct / len(rows))

@@ -117,3 +117,23 @@ def test_a_script_alone_is_told_what_it_needs(place):
         "my-trainer-script.py: running the built-in recipe sft in its place\n"
         "error: model_name_or_path: found nothing, expected a folder with a checkpoint; add "
         "--model_name_or_path DIR (or --config_name to train from scratch)\n")
+
+
+def test_t5_base_on_two(place):
+    (place / "t5-base").mkdir()
+    (place / "t5-base" / "config.json").write_text(json.dumps({
+        "model_type": "t5", "d_model": 768, "d_kv": 64, "d_ff": 3072, "num_layers": 12,
+        "num_heads": 12, "vocab_size": 32128, "decoder_start_token_id": 0}))
+    (place / "fsdp_config.yaml").write_text(yaml.safe_dump(
+        {**TOP, "mixed_precision": "no", "num_processes": 2,
+         "fsdp_config": {"fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
+                         "fsdp_offload_params": True, "fsdp_sharding_strategy": 1,
+                         "fsdp_transformer_layer_cls_to_wrap": "T5Block"}}))
+    text = subprocess.run(
+        [str(PROGRAM), "launch", "--dry_run", "--config_file", "fsdp_config.yaml",
+         "examples/peft_lora_seq2seq_accelerate_fsdp.py"], text=True, capture_output=True,
+        env=environment(), timeout=120, check=True).stdout
+    # print_trainable_parameters() of the script: 884,736 || 223,788,288.
+    assert "223788288 parameters, 884736 trained" in text
+    assert "encoder.block" in text and "decoder.block" in text and "2 shards" in text
+    assert "max_source_length: 64" in text and "lora_alpha: 32" in text

@@ -28,6 +28,7 @@ constexpr Command kCommands[] = {
     {"launch", "start one process per rank: strata launch --num_processes 2 sft --flags",
      run_launch},
     {"sft", "fine-tune a causal language model on conversations or text", run_sft},
+    {"seq2seq", "fine-tune a model with encoder and decoder (T5) on pairs of texts", run_seq2seq},
     {"selftest", "the same loss on 1 and N ranks, and other layouts, with your settings",
      run_selftest},
     {"chat", "answer from a model, with or without an adapter", run_chat},

@@ -22,6 +22,7 @@ int run(int argc, char** argv);
 // One file each.
 int run_launch(const std::vector<std::string>& arguments);
 int run_sft(const std::vector<std::string>& arguments);
+int run_seq2seq(const std::vector<std::string>& arguments);
 int run_selftest(const std::vector<std::string>& arguments);
 int run_preview(const std::vector<std::string>& arguments);
 int run_tokenize(const std::vector<std::string>& arguments);

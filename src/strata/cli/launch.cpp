@@ -1,4 +1,4 @@
-// `strata launch [launch flags] (sft | a script's name) [flags]`.
+// `strata launch [launch flags] (sft | seq2seq | a script's name) [flags]`.
 #include <unistd.h>
 
 #include <chrono>
@@ -27,7 +27,8 @@ namespace fs = std::filesystem;
 
 constexpr const char* kUsage =
     "usage: strata launch [launch flags] sft [flags]\n"
-    "       strata launch [launch flags] train.py [flags]     the same recipe\n"
+    "       strata launch [launch flags] seq2seq [flags]\n"
+    "       strata launch [launch flags] train.py [flags]     the recipe that stands for it\n"
     "       strata launch [launch flags] --no_python PROGRAM [arguments]\n\n"
     "Starts one process per rank on this machine. Flags of the recipe: strata sft --help.\n";
 
@@ -35,12 +36,13 @@ double seconds_since_1970() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
-std::vector<std::string> rank_command(const config::LaunchLine& line, bool own_program) {
+// `recipe`: empty for a program of the user's own.
+std::vector<std::string> rank_command(const config::LaunchLine& line, const std::string& recipe) {
   std::vector<std::string> command;
-  if (own_program) {
+  if (recipe.empty()) {
     command = {line.program};
   } else {
-    command = {fs::read_symlink("/proc/self/exe").string(), "sft"};
+    command = {fs::read_symlink("/proc/self/exe").string(), command_of_recipe(recipe)};
   }
   command.insert(command.end(), line.arguments.begin(), line.arguments.end());
   return command;
@@ -118,16 +120,21 @@ int run_launch(const std::vector<std::string>& arguments) {
   const config::LaunchLine line = config::parse_launch_line(arguments);
   if (line.program.empty()) {
     throw ConfigError(
-        "strata launch: found nothing to run, expected sft or a script's name after "
+        "strata launch: found nothing to run, expected sft, seq2seq or a script's name after "
         "the launch flags; see strata launch --help");
   }
   const bool own_program = is_own_program(line);
+  std::string recipe;
   if (!own_program) {
-    require_recipe(line.program);
-    if (wants_help(line.arguments)) return run_sft({"--help"});
+    recipe = recipe_of(line.program);
+    if (wants_help(line.arguments)) {
+      return command_of_recipe(recipe) == "sft" ? run_sft({"--help"}) : run_seq2seq({"--help"});
+    }
   }
-  config::Sources sources{
-      .launch_flags = line.flags, .environment = process_environment(), .use_default_file = true};
+  config::Sources sources{.recipe = recipe,
+                          .launch_flags = line.flags,
+                          .environment = process_environment(),
+                          .use_default_file = true};
   if (!own_program) sources.flags = line.arguments;
   // Here once, so that a wrong setting is one message and no rank starts.
   const config::Settings settings = config::resolve(sources);
@@ -146,7 +153,7 @@ int run_launch(const std::vector<std::string>& arguments) {
         machine.num_devices)});
   }
   launch::LaunchPlan plan =
-      launch::plan_launch(launch, machine, rank_command(line, own_program), start_time);
+      launch::plan_launch(launch, machine, rank_command(line, recipe), start_time);
   if (!own_program) {
     // Once more with the number of ranks, which a ds_config's batch sizes have to fit.
     sources.world_size = plan.world_size;
@@ -160,6 +167,7 @@ int run_launch(const std::vector<std::string>& arguments) {
   if (!own_program) require_inputs(settings.config);
   watch_for_hangs(settings.config, own_program, plan);
   plan.environment.emplace_back(kLaunchFlagsVariable, launch_flags_value(line.flags));
+  if (!recipe.empty()) plan.environment.emplace_back(kRecipeVariable, recipe);
   return run_ranks(launch, plan);
 }
 

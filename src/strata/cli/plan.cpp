@@ -20,9 +20,6 @@ constexpr const char* kUsage =
     "What one rank of the run would hold, by kind and phase, without weights: config.json\n"
     "suffices. A command line of strata launch works with `launch` replaced by `plan`.\n";
 
-// The recipe's name in a command line of `strata launch`.
-bool is_recipe(const std::string& word) { return word == "sft" || word.ends_with(".py"); }
-
 config::Settings settings_of(const config::Sources& sources,
                              const std::vector<config::Given>& own) {
   config::Settings settings = config::resolve(sources);
@@ -40,8 +37,13 @@ int run_plan(const std::vector<std::string>& arguments) {
   config::SplitFlags flags =
       config::split_command_flags(config::plan_settings_table(), "plan", arguments);
   const auto recipe = std::ranges::find_if(flags.others, is_recipe);
-  if (recipe != flags.others.end()) flags.others.erase(recipe);
-  config::Sources sources{.flags = flags.others,
+  std::string name;
+  if (recipe != flags.others.end()) {
+    name = recipe_of(*recipe);
+    flags.others.erase(recipe);
+  }
+  config::Sources sources{.recipe = name,
+                          .flags = flags.others,
                           .environment = process_environment(),
                           .flags_are_mixed = true,
                           .use_default_file = true};

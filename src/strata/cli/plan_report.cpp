@@ -138,8 +138,14 @@ std::vector<Change> changes() {
        }},
       {"half --max_length",
        [](config::RunConfig& c, Place&) {
-         if (c.data.max_length < 256) return false;
+         if (c.data.max_length < 256 || config::is_seq2seq(c)) return false;
          c.data.max_length /= 2;
+         return true;
+       }},
+      {"half --max_source_length",
+       [](config::RunConfig& c, Place&) {
+         if (c.data.max_source_length < 256 || !config::is_seq2seq(c)) return false;
+         c.data.max_source_length /= 2;
          return true;
        }},
       {"--use_peft (LoRA)",

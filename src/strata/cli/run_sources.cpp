@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <string_view>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -25,14 +26,16 @@ config::Environment process_environment() {
   return result;
 }
 
-config::Sources rank_sources(const std::vector<std::string>& flags) {
-  config::Sources sources{.flags = flags, .environment = process_environment()};
+config::Sources rank_sources(const std::vector<std::string>& flags, const std::string& recipe) {
+  config::Sources sources{.recipe = recipe, .flags = flags, .environment = process_environment()};
   auto launched = sources.environment.find(kLaunchFlagsVariable);
   if (launched != sources.environment.end()) {
     for (const Json& flag : parse_json(launched->second, kLaunchFlagsVariable)) {
       sources.launch_flags.push_back(flag.get<std::string>());
     }
     sources.use_default_file = true;
+    const auto named = sources.environment.find(kRecipeVariable);
+    if (named != sources.environment.end()) sources.recipe = named->second;
   }
   return sources;
 }
@@ -47,22 +50,38 @@ void print_warnings(const std::vector<std::string>& warnings) {
   for (const std::string& warning : warnings) fmt::print(stderr, "warning: {}\n", warning);
 }
 
-void require_recipe(const std::string& program) {
-  if (program == "sft") return;
-  const std::string name = std::filesystem::path(program).filename().string();
-  if (name.find("seq2seq") != std::string::npos) {
+std::string command_of_recipe(const std::string& recipe) {
+  return recipe == "sft" ? "sft" : "seq2seq";
+}
+
+bool is_recipe(const std::string& word) {
+  return word == "sft" || word == "seq2seq" || word.ends_with(".py");
+}
+
+std::string recipe_of(const std::string& program) {
+  if (program == "sft" || program == "seq2seq") return program;
+  if (!is_recipe(program)) {
     throw ConfigError(
-        "{}: found a sequence-to-sequence recipe, expected sft; it is not supported "
-        "in this version",
-        program);
-  }
-  if (!name.ends_with(".py")) {
-    throw ConfigError(
-        "{}: found an unknown recipe, expected sft or a script's name ending in .py; "
+        "{}: found an unknown recipe, expected sft, seq2seq or a script's name ending in .py; "
         "for a program of your own add --no_python",
         program);
   }
-  fmt::print(stderr, "{}: running the built-in recipe sft in its place\n", program);
+  // Public scripts for models with encoder and decoder; the first brings its constants along.
+  constexpr std::pair<std::string_view, const char*> kScripts[] = {
+      {"peft_lora_seq2seq", "peft_lora_seq2seq"},
+      {"seq2seq", "seq2seq"},
+      {"run_translation", "seq2seq"},
+      {"run_summarization", "seq2seq"}};
+  const std::string name = std::filesystem::path(program).filename().string();
+  std::string recipe = "sft";
+  for (const auto& [part, stands_for] : kScripts) {
+    if (name.find(part) == std::string::npos) continue;
+    recipe = stands_for;
+    break;
+  }
+  fmt::print(stderr, "{}: running the built-in recipe {} in its place\n", program,
+             command_of_recipe(recipe));
+  return recipe;
 }
 
 }  // namespace strata::cli

@@ -13,16 +13,23 @@ namespace strata::cli {
 // Every variable of this process.
 config::Environment process_environment();
 
-// For the recipe in a rank: its flags, and the flags that `strata launch` was given.
-config::Sources rank_sources(const std::vector<std::string>& flags);
+// For the recipe in a rank: its flags, and the flags and the recipe that `strata launch` was given.
+config::Sources rank_sources(const std::vector<std::string>& flags, const std::string& recipe);
 
 // Hands launch flags on: the variable's name and its value, a JSON list.
 inline constexpr const char* kLaunchFlagsVariable = "STRATA_LAUNCH_FLAGS";
 std::string launch_flags_value(const std::vector<std::string>& flags);
+// The recipe's name, of which a subcommand runs several.
+inline constexpr const char* kRecipeVariable = "STRATA_RECIPE";
 
-// What `strata launch` is asked to start. Public guides name their own script; the recipe stands in
-// for it, which is said. Throws ConfigError for what no recipe can stand in for.
-void require_recipe(const std::string& program);
+// The setting `recipe` for what `strata launch` is asked to start. Public guides name their own
+// script; a recipe stands in for it, which is said. Throws ConfigError for what none can stand in
+// for.
+std::string recipe_of(const std::string& program);
+// The subcommand that runs it.
+std::string command_of_recipe(const std::string& recipe);
+// Whether the word names a recipe or a script.
+bool is_recipe(const std::string& word);
 
 // Does what needs the settings; what it finds wrong with one of them names the place it was given.
 template <typename Work>

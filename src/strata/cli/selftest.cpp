@@ -59,7 +59,7 @@ class TemporaryFolder {
 int run_rank(const std::string& text, const std::vector<std::string>& flags) {
   const Json wish = parse_json(text, kRankFlag);
   const int own_world_size = wish.at("own_world_size").get<int>();
-  config::Sources sources = rank_sources(flags);
+  config::Sources sources = rank_sources(flags, wish.at("recipe").get<std::string>());
   sources.world_size = own_world_size;
   const train::Layout layout{.name = "",
                              .world_size = wish.at("world_size").get<int>(),
@@ -86,7 +86,8 @@ struct Test {
 launch::LaunchPlan plan_of(const Test& test, const train::Layout& layout, const fs::path& output) {
   const Json wish{{"own_world_size", test.world_size},     {"world_size", layout.world_size},
                   {"batch_size", layout.batch_size},       {"accumulation", layout.accumulation},
-                  {"checkpointing", layout.checkpointing}, {"output_dir", output.string()}};
+                  {"checkpointing", layout.checkpointing}, {"output_dir", output.string()},
+                  {"recipe", test.settings.config.recipe}};
   std::vector<std::string> command = {fs::read_symlink("/proc/self/exe").string(), "selftest",
                                       kRankFlag, dump_python(wish, /*indent=*/-1)};
   command.insert(command.end(), test.line.arguments.begin(), test.line.arguments.end());
@@ -163,8 +164,8 @@ int run_selftest(const std::vector<std::string>& arguments) {
     return arguments.empty() ? 2 : 0;
   }
   const config::LaunchLine line = config::parse_launch_line(arguments);
-  require_recipe(line.program);
-  config::Sources sources{.flags = line.arguments,
+  config::Sources sources{.recipe = recipe_of(line.program),
+                          .flags = line.arguments,
                           .launch_flags = line.flags,
                           .environment = process_environment(),
                           .use_default_file = true};

@@ -1,4 +1,4 @@
-// `strata sft`: the recipe in this process, one rank of a run or the only one.
+// `strata sft` and `strata seq2seq`: a recipe in this process, one rank of a run or the only one.
 #include <unistd.h>
 
 #include <cstdio>
@@ -29,6 +29,13 @@ constexpr const char* kUsage =
     "       strata sft run.yaml\n"
     "       strata launch --num_processes N sft [flags]\n\n"
     "Fine-tunes a causal language model. Flags take hyphens or underscores.\n";
+
+constexpr const char* kPairUsage =
+    "usage: strata seq2seq [flags]\n"
+    "       strata seq2seq run.yaml\n"
+    "       strata launch --num_processes N seq2seq [flags]\n\n"
+    "Fine-tunes a model with encoder and decoder (T5) on pairs of texts. Flags take hyphens or\n"
+    "underscores; those with \"seq2seq:\" below are this recipe's own.\n";
 
 bool is_utf8_locale() {
   for (const char* name : {"LC_ALL", "LC_CTYPE", "LANG"}) {
@@ -87,15 +94,13 @@ void resume_after_restart(config::RunConfig& config, int rank) {
                  : "nothing was saved yet, resuming as before");
 }
 
-}  // namespace
-
-int run_sft(const std::vector<std::string>& arguments) {
+int run_recipe(const char* recipe, const char* usage, const std::vector<std::string>& arguments) {
   if (wants_help(arguments)) {
-    fmt::print("{}{}", kUsage, config::flags_help(config::Scope::kRun, help_columns()));
+    fmt::print("{}{}", usage, config::flags_help(config::Scope::kRun, help_columns()));
     return 0;
   }
   quiet_library();
-  config::Sources sources = rank_sources(arguments);
+  config::Sources sources = rank_sources(arguments, recipe);
   memory::install_cpu_allocator();
   const launch::RankEnvironment ranks = launch::detect_rank_environment();
   sources.world_size = ranks.world_size;
@@ -125,6 +130,16 @@ int run_sft(const std::vector<std::string>& arguments) {
                           output);
   });
   return result.is_stopped ? launch::kStoppedExitCode : 0;
+}
+
+}  // namespace
+
+int run_sft(const std::vector<std::string>& arguments) {
+  return run_recipe("sft", kUsage, arguments);
+}
+
+int run_seq2seq(const std::vector<std::string>& arguments) {
+  return run_recipe("seq2seq", kPairUsage, arguments);
 }
 
 }  // namespace strata::cli

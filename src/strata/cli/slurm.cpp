@@ -81,12 +81,13 @@ launch::SlurmJob make_job(const config::SlurmConfig& slurm,
   const config::LaunchLine line = config::parse_launch_line(arguments);
   if (line.program.empty()) {
     throw ConfigError(
-        "strata slurm: found nothing to run, expected sft or a script's name after the flags; see "
+        "strata slurm: found nothing to run, expected sft, seq2seq or a script's name after the "
+        "flags; see "
         "strata slurm --help");
   }
-  require_recipe(line.program);
   // The job reads the same files and flags again; what is wrong is better known before it waits.
-  const config::Settings settings = config::resolve({.flags = line.arguments,
+  const config::Settings settings = config::resolve({.recipe = recipe_of(line.program),
+                                                     .flags = line.arguments,
                                                      .launch_flags = line.flags,
                                                      .environment = process_environment(),
                                                      .use_default_file = true});

@@ -37,6 +37,9 @@ int world_size_of(const Sources& sources, const Merge& merge) {
 
 Merge merge_sources(const Sources& sources, std::vector<std::string>& warnings) {
   Merge merge;
+  if (!sources.recipe.empty()) {
+    merge.add(make_given("recipe", sources.recipe, {Rank::kImplied, "the recipe's name"}));
+  }
   merge.add_all(sources.flags_are_mixed ? parse_mixed_flags(sources.flags)
                                         : parse_run_flags(sources.flags));
   merge.add_all(parse_launch_line(sources.launch_flags).given);
@@ -116,7 +119,7 @@ void require_model(const Settings& settings) {
 void require_runnable(const Settings& settings) {
   const RunConfig& config = settings.config;
   require_model(settings);
-  if (config.data.dataset_name.empty()) {
+  if (config.data.dataset_name.empty() && config.data.train_file.empty()) {
     throw ConfigError(
         "dataset_name: found nothing, expected a file or folder with examples; add "
         "--dataset_name PATH");

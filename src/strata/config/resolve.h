@@ -14,6 +14,7 @@
 namespace strata::config {
 
 struct Sources {
+  std::string recipe = {};                     // the command's; a flag --recipe wins
   std::vector<std::string> flags = {};         // of the recipe
   std::vector<std::string> launch_flags = {};  // of `strata launch`, before the recipe's name
   Environment environment = {};

@@ -44,6 +44,14 @@ struct DataConfig {
   bool append_concat_token = false;
   std::string eos_token;
   std::string pad_token;
+  // Of the recipe seq2seq, under the names of the reference's run_summarization.py and
+  // run_translation.py.
+  std::string train_file, validation_file;  // in place of dataset_name
+  std::string text_column, summary_column;  // source and target; empty: the first two columns
+  std::string source_lang, target_lang;     // of a column "translation"
+  std::string source_prefix;                // before every source, such as "summarize: "
+  int64_t max_source_length = 1024;
+  int64_t max_target_length = 128;
   bool dataset_cache = true;                // keep tokenized rows in HF_HOME/strata
   std::optional<int64_t> dataset_num_proc;  // threads; default: all cores of this rank
 };
@@ -127,6 +135,8 @@ struct TrainConfig {
   std::string eval_strategy = "no";
   std::optional<double> eval_steps;
   bool eval_on_start = false;
+  bool predict_with_generate = false;            // seq2seq: evaluations write answers too
+  std::optional<int64_t> generation_max_length;  // of an answer; default: max_target_length
   std::string save_strategy = "steps";
   double save_steps = 500;
   std::optional<int64_t> save_total_limit;
@@ -274,6 +284,8 @@ struct PreviewConfig {
 };
 
 struct RunConfig {
+  // What is trained how: sft, seq2seq, or seq2seq with the constants of a public script.
+  std::string recipe = "sft";
   ModelConfig model;
   DataConfig data;
   QuantizationConfig quantization;
@@ -288,5 +300,8 @@ struct RunConfig {
   TokenizeConfig tokenize;  // filled from tokenize_settings_table()
   PreviewConfig preview;    // filled from preview_settings_table()
 };
+
+// Whether the recipe is one for models with encoder and decoder.
+inline bool is_seq2seq(const RunConfig& config) { return config.recipe != "sft"; }
 
 }  // namespace strata::config

@@ -160,6 +160,26 @@ std::vector<Known> sft() {
   };
 }
 
+std::vector<Known> seq2seq() {
+  return {
+      {"ignore_pad_token_for_loss", {"true"}, "padding is never trained", true},
+      {"pad_to_max_length", {"false", "*"}, "padding has no influence on the result", true},
+      {"val_max_target_length", {"none"}, "set max_target_length"},
+      {"num_beams", {"none", "1"}, "answers are generated greedily"},
+      {"generation_num_beams", {"none", "1"}, "answers are generated greedily"},
+      {"generation_config", {"none"}, "answers are generated greedily"},
+      {"sortish_sampler", {"false"}, "leave it off", true},
+      {"forced_bos_token", {"none"}, "leave it out"},
+      {"lang", {"none", "*"}, "the tokenizer is one for all languages"},
+      {"test_file", {"none"}, "evaluate on it as validation_file"},
+      {"max_train_samples", {"none"}, "take a slice: --splits \"train[:100],validation\""},
+      {"max_eval_samples", {"none"}, "take a slice: --splits \"train,validation[:100]\""},
+      {"max_predict_samples", {"none", "*"}, "evaluations are the only predictions"},
+      {"overwrite_cache", {"false", "*"}, "the cache knows its files by content", true},
+      {"dataset_config_name", {"none"}, "name the file or folder in dataset_name"},
+  };
+}
+
 std::vector<Known> quantisation() {
   return {
       {"bnb_4bit_quant_storage", {"uint8", "*"}, "codes are sharded as the bytes they are"},
@@ -174,7 +194,7 @@ std::vector<Known> quantisation() {
 
 std::vector<Known> lora() {
   return {
-      {"lora_task_type", {"causal_lm"}, "leave it at CAUSAL_LM"},
+      {"lora_task_type", {"causal_lm", "seq_2_seq_lm"}, "the recipe decides"},
       {"lora_target_parameters", {"none"}, "use lora_target_modules"},
       {"fan_in_fan_out", {"false"}, "leave it off", true},
       {"loftq_config", {"none"}, "use loftq_bits and loftq_iter"},
@@ -205,7 +225,11 @@ std::vector<Setting> unsupported_trainer_settings() {
   return all;
 }
 
-std::vector<Setting> unsupported_sft_settings() { return unsupported("SFTConfig", sft()); }
+std::vector<Setting> unsupported_sft_settings() {
+  std::vector<Setting> all = unsupported("SFTConfig", sft());
+  append(all, unsupported("run_summarization.py", seq2seq()));
+  return all;
+}
 
 std::vector<Setting> unsupported_lora_settings() {
   std::vector<Setting> all = unsupported("PEFT examples/sft", quantisation());

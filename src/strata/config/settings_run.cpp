@@ -4,8 +4,9 @@
 namespace strata::config {
 namespace {
 
-constexpr std::string_view kModel = "model", kData = "data", kLora = "LoRA",
-                           kQuantization = "quantised base", kFiles = "settings files";
+constexpr std::string_view kModel = "model", kData = "data", kPairs = "sequence to sequence",
+                           kLora = "LoRA", kQuantization = "quantised base",
+                           kFiles = "settings files";
 
 std::vector<Setting> with_group(std::string_view group, std::string_view peer,
                                 std::vector<Setting> settings) {
@@ -18,7 +19,12 @@ std::vector<Setting> with_group(std::string_view group, std::string_view peer,
 
 std::vector<Setting> file_settings() {
   return with_group(kFiles, "Strata",
-                    {{.name = "config",
+                    {{.name = "recipe",
+                      .field = STRATA_FIELD(recipe),
+                      .choices = {"sft", "seq2seq", "peft_lora_seq2seq"},
+                      .help = "the command's name, or the constants of "
+                              "peft_lora_seq2seq_accelerate_fsdp.py as defaults"},
+                     {.name = "config",
                       .kind = Kind::kSource,
                       .help = "YAML or JSON file with the settings of this table"},
                      {.name = "config_file",
@@ -166,6 +172,7 @@ std::vector<Setting> data_settings() {
         .help = "end every row with the end-of-sequence token, conversations too",
         .peer = "PEFT examples/sft"},
        {.name = "dataset_num_proc",
+        .aliases = {"preprocessing_num_workers"},
         .field = STRATA_FIELD(data.dataset_num_proc),
         .range = {.min = 1},
         .help = "threads that prepare the data; default: all cores. Never changes the result"},
@@ -181,6 +188,54 @@ std::vector<Setting> data_settings() {
        {.name = "pad_token",
         .field = STRATA_FIELD(data.pad_token),
         .help = "padding token; default: the tokenizer's, else the end-of-sequence token"}});
+}
+
+std::vector<Setting> pair_settings() {
+  return with_group(
+      kPairs, "run_summarization.py",
+      {{.name = "train_file",
+        .field = STRATA_FIELD(data.train_file),
+        .help = "seq2seq: file to train on, in place of dataset_name"},
+       {.name = "validation_file",
+        .field = STRATA_FIELD(data.validation_file),
+        .help = "seq2seq: file to evaluate on, beside train_file"},
+       {.name = "text_column",
+        .aliases = {"source_column", "input_column"},
+        .field = STRATA_FIELD(data.text_column),
+        .help = "seq2seq: column with the source text; default: the first"},
+       {.name = "summary_column",
+        .aliases = {"target_column", "label_column"},
+        .field = STRATA_FIELD(data.summary_column),
+        .help = "seq2seq: column with the target text; default: the second"},
+       {.name = "source_lang",
+        .field = STRATA_FIELD(data.source_lang),
+        .help = "seq2seq: key of the source text in a column named translation",
+        .peer = "run_translation.py"},
+       {.name = "target_lang",
+        .field = STRATA_FIELD(data.target_lang),
+        .help = "seq2seq: key of the target text in a column named translation",
+        .peer = "run_translation.py"},
+       {.name = "source_prefix",
+        .field = STRATA_FIELD(data.source_prefix),
+        .help = "seq2seq: text before every source, such as \"summarize: \""},
+       {.name = "max_source_length",
+        .field = STRATA_FIELD(data.max_source_length),
+        .range = {.min = 1, .max = 1 << 23},
+        .help = "seq2seq: longest source in tokens; its end is cut"},
+       {.name = "max_target_length",
+        .field = STRATA_FIELD(data.max_target_length),
+        .range = {.min = 1, .max = 1 << 23},
+        .help = "seq2seq: longest target in tokens; its end is cut"},
+       {.name = "predict_with_generate",
+        .field = STRATA_FIELD(train.predict_with_generate),
+        .help = "seq2seq: evaluations generate answers and report the share of exact ones",
+        .peer = "Seq2SeqTrainingArguments"},
+       {.name = "generation_max_length",
+        .field = STRATA_FIELD(train.generation_max_length),
+        .range = {.min = 2},
+        .help = "seq2seq: longest generated answer in tokens, the start token counted; default: "
+                "max_target_length",
+        .peer = "Seq2SeqTrainingArguments"}});
 }
 
 std::vector<Setting> quantization_settings() {
@@ -364,8 +419,8 @@ std::vector<Setting> lora_settings() {
 
 std::vector<Setting> model_and_data_settings() {
   std::vector<Setting> all;
-  for (auto part :
-       {file_settings, model_settings, data_settings, quantization_settings, lora_settings}) {
+  for (auto part : {file_settings, model_settings, data_settings, pair_settings,
+                    quantization_settings, lora_settings}) {
     for (Setting& setting : part()) all.push_back(std::move(setting));
   }
   return all;

@@ -8,7 +8,8 @@
 namespace strata::data {
 
 // One row ready to train on. `labels` has the length of `ids`; -100 = not trained. A packed row
-// holds several documents: `lengths` are their token counts (one entry for an ordinary row).
+// holds several documents: `lengths` are their token counts (one entry for an ordinary row). A row
+// for an encoder-decoder model holds two, source and target (pair_tokenizer.h).
 struct Example {
   std::vector<int32_t> ids;
   std::vector<int32_t> labels;
@@ -37,6 +38,13 @@ struct MicroBatch {
   std::vector<int64_t> rows;        // index in the data set of each row
   std::vector<int64_t> row_tokens;  // tokens of each row (what the reference counts as num_tokens)
   int64_t num_targets = 0;          // targets that are not -100
+
+  // Encoder-decoder models: what the encoder reads, a document for each of those above, which are
+  // the decoder's (its start token before, the last token not read). Empty otherwise. S = tokens.
+  std::vector<int64_t> source_ids;         // [S]
+  std::vector<int64_t> source_positions;   // [S]
+  std::vector<int64_t> source_token_keys;  // [S] other keys than those above
+  std::vector<int64_t> source_offsets;     // [documents + 1]
 };
 
 }  // namespace strata::data

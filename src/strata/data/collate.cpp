@@ -37,9 +37,34 @@ void append_row(const ExampleView& row, int64_t row_index, MicroBatch& batch) {
   }
 }
 
+void append_pair(const ExampleView& row, int64_t row_index, int64_t decoder_start,
+                 MicroBatch& batch) {
+  if (row.lengths.size() != 2) {
+    throw InternalError("row {}: found {} documents, expected source and target", row_index,
+                        row.lengths.size());
+  }
+  const auto source = static_cast<size_t>(row.lengths[0]);
+  const int64_t first_key = row_index * kMaxRowTokens;
+  for (size_t i = 0; i < source; ++i) {
+    batch.source_ids.push_back(row.ids[i]);
+    batch.source_positions.push_back(static_cast<int64_t>(i));
+    batch.source_token_keys.push_back(first_key + static_cast<int64_t>(i));
+  }
+  batch.source_offsets.push_back(static_cast<int64_t>(batch.source_ids.size()));
+  for (size_t i = source; i < row.ids.size(); ++i) {
+    batch.ids.push_back(i == source ? decoder_start : row.ids[i - 1]);
+    batch.targets.push_back(row.labels[i]);
+    batch.positions.push_back(static_cast<int64_t>(i - source));
+    batch.token_keys.push_back(first_key + static_cast<int64_t>(i));
+    batch.num_targets += row.labels[i] != kNotTrained;
+  }
+  batch.offsets.push_back(static_cast<int64_t>(batch.ids.size()));
+}
+
 }  // namespace
 
-MicroBatch collate(std::span<const ExampleView> rows, std::span<const int64_t> row_indices) {
+MicroBatch collate(std::span<const ExampleView> rows, std::span<const int64_t> row_indices,
+                   std::optional<int64_t> decoder_start) {
   if (rows.size() != row_indices.size()) {
     throw InternalError("collate: found {} rows and {} indices, expected as many", rows.size(),
                         row_indices.size());
@@ -54,9 +79,14 @@ MicroBatch collate(std::span<const ExampleView> rows, std::span<const int64_t> r
     column->reserve(tokens);
   }
   batch.offsets.push_back(0);
+  if (decoder_start) batch.source_offsets.push_back(0);
   batch.rows.assign(row_indices.begin(), row_indices.end());
   for (size_t i = 0; i < rows.size(); ++i) {
-    append_row(rows[i], row_indices[i], batch);
+    if (decoder_start) {
+      append_pair(rows[i], row_indices[i], *decoder_start, batch);
+    } else {
+      append_row(rows[i], row_indices[i], batch);
+    }
     batch.row_tokens.push_back(static_cast<int64_t>(rows[i].ids.size()));
   }
   return batch;

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 
 #include "strata/data/batch.h"
@@ -15,9 +16,13 @@ inline constexpr int64_t kMaxRowTokens = int64_t{1} << 24;
 
 // `row_indices[i]` is the index of rows[i] in the data set; the same row may come twice.
 // A document's first label is never a target; its last token has none.
+// `decoder_start`: for an encoder-decoder model, which reads the first document of each row as the
+// source and learns to write the second: the target is the label of the same place, and the ids are
+// the labels shifted by one behind this id.
 // Requires: rows and row_indices of one length; each row at most kMaxRowTokens long.
 // Errors: InternalError if labels or lengths do not fit the ids.
-MicroBatch collate(std::span<const ExampleView> rows, std::span<const int64_t> row_indices);
+MicroBatch collate(std::span<const ExampleView> rows, std::span<const int64_t> row_indices,
+                   std::optional<int64_t> decoder_start = {});
 
 // Trained next-token predictions of one row: what it adds to MicroBatch::num_targets and, in the
 // reference, to num_items_in_batch.

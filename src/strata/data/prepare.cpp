@@ -173,7 +173,8 @@ class Preparation::Steps {
     for (const Row& row : rows) {
       if (pool_) return;
       try {
-        format_ = detect_format(row, options_.dataset_text_field);
+        format_ = options_.pairs ? RowFormat{.kind = RowKind::kPair}
+                                 : detect_format(row, options_.dataset_text_field);
       } catch (const FormatError& error) {
         if (!options_.skip_bad_rows) throw;
         if (first_bad_.empty()) first_bad_ = error.what();
@@ -192,7 +193,9 @@ class Preparation::Steps {
   // Called by the pool's threads.
   void tokenize(const Row& row, RowOutcome& outcome) const {
     try {
-      require_format(row, options_.dataset_text_field, format_, first_row_);
+      if (!options_.pairs) {
+        require_format(row, options_.dataset_text_field, format_, first_row_);
+      }
       outcome.row = row_tokenizer_->tokenize(row);
     } catch (const FormatError& error) {
       // The chat template does not know which row it was given.
@@ -209,6 +212,7 @@ class Preparation::Steps {
 
   // Cuts a long row where that is the rule, so that memory holds no more than is used.
   void fit_length(RowOutcome& outcome) const {
+    if (options_.pairs) return;
     Example& example = outcome.row.example;
     const auto size = static_cast<int64_t>(example.ids.size());
     const bool keeps_all =
@@ -311,7 +315,7 @@ class Preparation::Steps {
     if (is_full()) return;
     ++num_kept_;
     stats_.num_tokens += static_cast<int64_t>(row.ids.size());
-    stats_.num_targets += count_targets(row);
+    stats_.num_targets += options_.pairs ? row.lengths[1] : count_targets(row);
     keep_(row);
   }
 

@@ -13,6 +13,7 @@
 
 #include "strata/data/batch.h"
 #include "strata/data/data_sets.h"
+#include "strata/data/pair_tokenizer.h"
 #include "strata/text/chat_template.h"
 #include "strata/text/tokenizer.h"
 
@@ -47,6 +48,9 @@ struct PrepareOptions {
   // False: the documents of a bfd row count as one document. The reference does so when only
   // evaluation packs (eval_packing without packing), because its collator then pads.
   bool separate_documents = true;
+  // Rows are pairs of source and target for an encoder-decoder model. Each becomes a row of these
+  // two documents, neither packed nor cut again.
+  std::optional<PairOptions> pairs = {};
 };
 
 struct DatasetStats {

@@ -38,6 +38,8 @@ std::string describe(const RowFormat& format) {
       return "a row of prompt and completion messages";
     case RowKind::kInstruction:
       return "a row of instruction and output";
+    case RowKind::kPair:
+      return "a row of source and target";
     case RowKind::kTokens:
       break;
   }

@@ -16,6 +16,7 @@ enum class RowKind {
   kPromptMessages,  // prompt and completion, message lists
   kInstruction,     // Alpaca: instruction, output and, where given, input
   kTokens,          // input_ids
+  kPair,            // source and target of an encoder-decoder model; only when the options ask
 };
 
 struct RowFormat {

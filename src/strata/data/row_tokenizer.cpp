@@ -119,6 +119,9 @@ TokenizedRow RowTokenizer::tokenize(const Row& row) const {
     case RowKind::kTokens:
       result = read_tokens(row);
       break;
+    case RowKind::kPair:
+      result.example = tokenize_pair(row, tokenizer_, *options_.pairs);
+      break;
   }
   if (options_.append_concat_token) append_eos(result.example);
   check_ids(row, result.example);

@@ -162,6 +162,14 @@ std::string token_cache_key(const TokenSources& sources, const HashMemory& memor
                        choice(o.add_special_tokens), o.append_concat_token,
                        choice(o.completion_only_loss), o.assistant_only_loss, o.shuffle,
                        o.shuffle ? o.seed : 0, o.vocab_size, o.separate_documents, o.max_rows));
+  if (o.pairs) {
+    for (const std::string& text :
+         {o.pairs->text_column, o.pairs->summary_column, o.pairs->source_lang, o.pairs->target_lang,
+          o.pairs->source_prefix}) {
+      hash.add(text);
+    }
+    hash.add(fmt::format("{} {}", o.pairs->max_source_length, o.pairs->max_target_length));
+  }
   return hash.text();
 }
 

@@ -130,6 +130,12 @@ LoadedModel::LoadedModel(const LoadOptions& options)
         "are not supported",
         paths_.base.string(), paths_.adapter.string());
   }
+  if (models::has_encoder(folder.config())) {
+    throw ConfigError(
+        "{}: found a model with encoder and decoder, expected a causal language model; evaluate it "
+        "with strata seq2seq --predict_with_generate",
+        paths_.base.string());
+  }
   storage_type_ = storage_type_of(options.dtype, folder);
   const bool multiplies_bf16 = device_.is_cuda() || cpu_has_bf16_arithmetic();
   if (storage_type_ == at::kBFloat16 && multiplies_bf16) compute_type_ = at::kBFloat16;

@@ -9,8 +9,9 @@ namespace strata::memory {
 namespace {
 
 // A micro-batch of which only the targets have values: the loss looks for trained tokens. All are
-// trained but the last of each document, which has no next token.
-nn::Batch imagined_batch(const std::vector<int64_t>& documents) {
+// trained but the last of each document, which has no next token; beside sources, all.
+nn::Batch imagined_batch(const std::vector<int64_t>& documents,
+                         const std::vector<int64_t>& sources) {
   nn::Batch batch;
   batch.offsets = {0};
   for (int64_t tokens : documents) batch.offsets.push_back(batch.offsets.back() + tokens);
@@ -20,6 +21,10 @@ nn::Batch imagined_batch(const std::vector<int64_t>& documents) {
   batch.positions = at::empty({tokens}, on_meta);
   batch.token_keys = at::empty({tokens}, on_meta);
   batch.targets = at::zeros({tokens}, at::kLong);
+  if (!sources.empty()) {
+    batch.source = std::make_shared<const nn::Batch>(imagined_batch(sources, {}));
+    return batch;
+  }
   for (size_t d = 1; d < batch.offsets.size(); ++d) batch.targets[batch.offsets[d] - 1] = -100;
   batch.first_labels.assign(documents.size(), 0);
   return batch;
@@ -67,7 +72,7 @@ class Walk {
   }
 
   void micro_step(bool first, bool last, int64_t times) {
-    const nn::Batch batch = imagined_batch(options_.documents);
+    const nn::Batch batch = imagined_batch(options_.documents, options_.sources);
     nn::LossSums sums;
     nn::ForwardContext context;
     context.training = true;
@@ -91,7 +96,7 @@ class Walk {
   void evaluate() {
     if (options_.eval_documents.empty()) return;
     account_.begin_phase("evaluate");
-    const nn::Batch batch = imagined_batch(options_.eval_documents);
+    const nn::Batch batch = imagined_batch(options_.eval_documents, options_.eval_sources);
     nn::LossSums sums;
     nn::ForwardContext context;
     context.sums = &sums;

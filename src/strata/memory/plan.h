@@ -17,6 +17,8 @@ struct WalkOptions {
   std::vector<int64_t> documents{};       // tokens of each document of the largest micro-batch
   std::vector<int64_t> eval_documents{};  // empty: nothing is evaluated
   int64_t accumulation = 1;
+  // Encoder-decoder models: each document's source. Empty: there are none.
+  std::vector<int64_t> sources{}, eval_sources{};
 };
 
 // One step of the schedule, and the most that was in use while it ran.

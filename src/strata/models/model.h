@@ -10,6 +10,7 @@
 
 #include <ATen/core/Generator.h>
 
+#include "strata/base/json.h"
 #include "strata/nn/batch.h"
 #include "strata/nn/parameter.h"
 #include "strata/nn/virtual_tokens.h"
@@ -24,8 +25,15 @@ class Linear;
 
 namespace strata::models {
 
-// Which part of the chain a block is: one Embedding first, Layers, one Head last.
+// Which part of the chain a block is: an Embedding first, Layers, one Head last. The decoder of an
+// encoder-decoder model begins with an Embedding again, which reads ids and not its input.
 enum class BlockKind { kEmbedding, kLayer, kHead };
+
+// An activation that a block puts on the shelf (nn::ForwardContext::shelf), by its place there.
+struct Shelved {
+  int slot;
+  bool has_gradient;  // false: nothing that trains depends on it
+};
 
 class Block {
  public:
@@ -42,6 +50,9 @@ class Block {
   virtual std::vector<nn::Linear*> linears() = 0;
   // The layer that turns token ids into vectors, where the block has one; adapters attach to it.
   virtual nn::Embedding* embedding() { return nullptr; }
+  // What forward() puts on the shelf, and the slots of it that forward() looks at and others made.
+  virtual std::vector<Shelved> makes() const { return {}; }
+  virtual std::vector<int> reads() const { return {}; }
 
   // kEmbedding: `x` is a placeholder (its requires_grad alone matters, I4); returns [T, hidden].
   // kLayer: [T, hidden] -> [T, hidden]. kHead: [T, hidden] -> scalar sum of losses * loss_scale;
@@ -106,6 +117,16 @@ class Model {
   // The embedding's weight and the shape of a prefix. Requires: the family has virtual tokens.
   virtual nn::Parameter& embedding_weight();
   virtual KeyValueShape key_value_shape() const;
+  // Encoder-decoder models: the place in blocks() of the decoder's embedding, and the id that
+  // decoding starts from. Others: 0 and none.
+  virtual int decoder_begin() const { return 0; }
+  virtual std::optional<int64_t> decoder_start_id() const { return {}; }
+  // Places on the shelf that the blocks use.
+  virtual int num_shelved() const { return 0; }
+  // Brings the keys of config.json up to date that say whether embedding and output layer are tied.
+  virtual void describe_tie(Json& config) const = 0;
+  // Layers that stay plain when the base is quantised: ends of module paths.
+  virtual std::vector<std::string> never_quantized() const { return {}; }
 
   virtual int64_t vocab_size() const = 0;
   virtual int64_t hidden_size() const = 0;

@@ -88,13 +88,16 @@ int quantize_linears(Model& model, const QuantizationOptions& options) {
     for (nn::Parameter* parameter : block->parameters()) uses.insert(parameter);
     for (nn::Linear* layer : block->linears()) layers.push_back(layer);
   }
+  const std::vector<std::string> plain = model.never_quantized();
   int count = 0;
   for (nn::Linear* layer : layers) {
     nn::Parameter& weight = layer->weight();
     const bool is_output = layer == layers.back() && layer->path() == "lm_head";
     const bool skipped =
         options.skip_modules.empty() ? is_output : is_skipped(layer->path(), options.skip_modules);
-    if (skipped || weight.requires_grad() || uses.count(&weight) > 1) continue;
+    const bool is_plain = std::ranges::any_of(
+        plain, [&](const std::string& end) { return layer->path().ends_with("." + end); });
+    if (skipped || is_plain || weight.requires_grad() || uses.count(&weight) > 1) continue;
     weight.set_quantization(options.quantization);
     ++count;
   }

@@ -5,6 +5,7 @@
 #include "strata/base/error.h"
 #include "strata/models/config_reader.h"
 #include "strata/models/llama/model.h"
+#include "strata/models/t5/model.h"
 
 namespace strata::models {
 namespace {
@@ -15,15 +16,26 @@ template <LlamaConfig (*parse)(const Json&)>
 std::unique_ptr<Model> create_llama(const Json& json, const ModelOptions& options) {
   LlamaConfig config = parse(json);
   config.rope.buffer_type = options.buffers;
+  if (options.is_untied) config.tie_word_embeddings = false;
   return std::make_unique<LlamaModel>(config, options.storage);
 }
 
-const std::map<std::string, Create>& families() {
-  static const std::map<std::string, Create> kFamilies{
-      {"llama", create_llama<parse_llama_config>},
-      {"mistral", create_llama<parse_mistral_config>},
-      {"qwen2", create_llama<parse_qwen2_config>},
-      {"qwen3", create_llama<parse_qwen3_config>}};
+std::unique_ptr<Model> create_t5(const Json& config, const ModelOptions& options) {
+  return std::make_unique<T5Model>(parse_t5_config(config), options.storage, options.is_untied);
+}
+
+struct Family {
+  Create create;
+  bool has_encoder = false;
+};
+
+const std::map<std::string, Family>& families() {
+  static const std::map<std::string, Family> kFamilies{
+      {"llama", {create_llama<parse_llama_config>}},
+      {"mistral", {create_llama<parse_mistral_config>}},
+      {"qwen2", {create_llama<parse_qwen2_config>}},
+      {"qwen3", {create_llama<parse_qwen3_config>}},
+      {"t5", {create_t5, /*has_encoder=*/true}}};
   return kFamilies;
 }
 
@@ -31,8 +43,13 @@ const std::map<std::string, Create>& families() {
 
 std::vector<std::string> supported_model_types() {
   std::vector<std::string> names;
-  for (const auto& [name, create] : families()) names.push_back(name);
+  for (const auto& [name, family] : families()) names.push_back(name);
   return names;
+}
+
+bool has_encoder(const Json& config) {
+  const auto family = families().find(ConfigReader(config).text("model_type", ""));
+  return family != families().end() && family->second.has_encoder;
 }
 
 std::unique_ptr<Model> create_model(const Json& config, const ModelOptions& options) {
@@ -44,7 +61,7 @@ std::unique_ptr<Model> create_model(const Json& config, const ModelOptions& opti
         "one of these families",
         type, fmt::join(supported_model_types(), ", "));
   }
-  return family->second(config, options);
+  return family->second.create(config, options);
 }
 
 }  // namespace strata::models

@@ -18,6 +18,8 @@ struct ModelOptions {
   at::ScalarType storage = at::kFloat;
   // To which buffers (rotary frequencies) are rounded.
   at::ScalarType buffers = at::kFloat;
+  // The output layer has a weight of its own, whatever config.json says of ties.
+  bool is_untied = false;
 };
 
 // Creates blocks and parameters without memory. Unknown model_type: ConfigError listing the known
@@ -25,5 +27,8 @@ struct ModelOptions {
 std::unique_ptr<Model> create_model(const Json& config, const ModelOptions& options);
 
 std::vector<std::string> supported_model_types();
+
+// Whether the family has encoder and decoder; false for an unknown one.
+bool has_encoder(const Json& config);
 
 }  // namespace strata::models

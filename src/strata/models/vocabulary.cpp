@@ -116,7 +116,9 @@ std::vector<VocabularyWeight> vocabulary_weights(Model& model) {
     }
     for (nn::Parameter* parameter : block->parameters()) {
       if (parameter->name().starts_with(hf::kAdapterKeyPrefix)) continue;
-      if (parameter->shape()[0] == model.vocab_size()) {
+      const bool is_known = std::ranges::any_of(
+          weights, [&](const VocabularyWeight& known) { return known.parameter == parameter; });
+      if (parameter->shape()[0] == model.vocab_size() && !is_known) {
         weights.push_back({parameter->name(), parameter});
         break;
       }

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -23,6 +24,9 @@ struct Batch {
   std::vector<int64_t> first_labels;
   // int64 [D * V], places of the virtual tokens, document by document; undefined: there are none.
   at::Tensor virtual_rows;
+  // Encoder-decoder models: what the encoder reads, D documents without targets. The fields above
+  // are the decoder's: ids begin with its start token, targets are the labels of the same place.
+  std::shared_ptr<const Batch> source = {};
   int64_t num_tokens() const { return ids.size(0); }
 };
 
@@ -41,7 +45,12 @@ struct DrawKey {
   int64_t micro_step = 0;
 };
 
-struct KvCache;  // nn/kv_cache.h, generation only
+struct KvCache;       // nn/kv_cache.h, generation only
+struct DecoderCache;  // nn/decoder_cache.h, generation of encoder-decoder models only
+
+// Activations beside the chain of blocks, by a number that the family gives them: one block makes
+// them, later ones read them (the encoder's output, tables of relative positions).
+using Shelf = std::vector<at::Tensor>;
 
 // Everything a block may look at beside its input and its parameters.
 struct ForwardContext {
@@ -53,6 +62,11 @@ struct ForwardContext {
   // Selective checkpointing: layers make their input again where that is cheap (nn/remakable.h).
   bool remakes_inputs = false;
   KvCache* cache = nullptr;  // generation: keys and values of earlier tokens
+  Shelf* shelf = nullptr;    // where models::Block says that it makes or reads some
+  DecoderCache* decoder_cache = nullptr;
+  // Generation of encoder-decoder models: the head writes the logits after each document here, fp32
+  // [D, vocab], and takes no loss.
+  at::Tensor* next_logits = nullptr;
 };
 
 }  // namespace strata::nn

@@ -1,5 +1,5 @@
-// Blocked causal attention on the CPU in fp32. A task is one document and one kv head; the query
-// heads of the kv head are stacked as rows, so that its keys are read once for all of them.
+// Blocked attention on the CPU in fp32, causal or not. A task is one document and one kv head; the
+// query heads of the kv head are stacked as rows, so that its keys are read once for all of them.
 // Never: checks.
 #include <ATen/Parallel.h>
 
@@ -19,6 +19,7 @@ namespace {
 
 constexpr int64_t kBlockRows = 96;   // rows (query x head of the group) of a block of scores
 constexpr int64_t kBlockKeys = 512;  // its columns, at most
+constexpr uint64_t kHeadStep = 0xD1B54A32D192ED03u;  // odd: between the dropout keys of heads
 
 // What one block of scores looks like to the kernels on its rows. The kernels work on whole
 // vectors: columns from `visible` on are masked, so what stands there does not matter.
@@ -93,6 +94,10 @@ STRATA_VECTORIZED float dot_row(const float* a, const float* b, int64_t n) {
   return sum;
 }
 
+STRATA_VECTORIZED void add_row(const float* from, float* to, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) to[i] += from[i];
+}
+
 STRATA_VECTORIZED void scaled_copy(const float* from, float factor, float* to, int64_t n) {
   for (int64_t i = 0; i < n; ++i) to[i] = from[i] * factor;
 }
@@ -136,6 +141,7 @@ struct Task {
   int64_t first_query, first_key;  // token numbers
   int64_t queries, keys;
   int64_t kv_head;
+  int64_t document;
 };
 
 // A block of queries of a task: rows are (query, head of the group), query-major.
@@ -199,6 +205,7 @@ class TaskRunner {
 
   // How many of the keys [key, key + keys) each row of the block sees.
   void count_visible(const QueryBlock& block, int64_t key, int64_t keys) {
+    if (!a_.causal) return void(std::fill_n(visible_.get(), block.rows, keys));
     for (int64_t r = 0; r < block.rows; ++r) {
       const int64_t last = block.begin + r / group_ + a_.key_lead;
       visible_[r] = std::clamp<int64_t>(last - key + 1, 0, keys);
@@ -207,12 +214,49 @@ class TaskRunner {
 
   // Keys that the block's last query sees.
   int64_t seen_keys(const QueryBlock& block) const {
+    if (!a_.causal) return task_.keys;
     return std::min(task_.keys, block.begin + block.count + a_.key_lead);
   }
 
   float* lse_at(const QueryBlock& block, int64_t row) const {
     return a_.lse + (task_.kv_head * group_ + row % group_) * a_.tokens + task_.first_query +
            block.begin + row / group_;
+  }
+
+  int64_t query_head(int64_t row) const { return task_.kv_head * group_ + row % group_; }
+
+  // Where the bias of the row and the key stands in [Hq, bias_span]; those of the next keys follow.
+  int64_t bias_place(const QueryBlock& block, int64_t row, int64_t key) const {
+    const int64_t query = block.begin + row / group_ + a_.key_lead;
+    return query_head(row) * a_.bias_span + a_.bias_origin + key - query;
+  }
+
+  void add_bias(const QueryBlock& block, int64_t key, int64_t keys, float* scores) const {
+    if (a_.bias == nullptr) return;
+    for (int64_t r = 0; r < block.rows; ++r) {
+      add_row(a_.bias + bias_place(block, r, key), scores + r * score_stride_, keys);
+    }
+  }
+
+  // `dbias`: [Hq, bias_span] of the document.
+  void add_bias_gradient(const QueryBlock& block, int64_t key, int64_t keys, const float* grad,
+                         float* dbias) const {
+    if (dbias == nullptr) return;
+    for (int64_t r = 0; r < block.rows; ++r) {
+      add_row(grad + r * score_stride_, dbias + bias_place(block, r, key), keys);
+    }
+  }
+
+  // Zeroes and scales what dropout does to the probabilities, or to their gradients.
+  void drop(const QueryBlock& block, int64_t key, int64_t keys, float* scores) const {
+    if (a_.dropout == 0) return;
+    for (int64_t r = 0; r < block.rows; ++r) {
+      const int64_t token = task_.first_query + block.begin + r / group_;
+      // Heads differ in the key, so that one token's masks are unrelated.
+      const uint64_t head_key = a_.dropout_key + static_cast<uint64_t>(query_head(r)) * kHeadStep;
+      float* row = scores + r * score_stride_;
+      DropoutRow(a_.dropout, head_key, a_.token_keys[token]).apply(row, row, keys, key);
+    }
   }
 
   // scores [rows, keys] = rows_by_channel [rows, width_] x transposed_heads.
@@ -272,7 +316,7 @@ class TaskRunner {
   void write_block(const QueryBlock& block, const HeadsView& out, ForwardScratch& s) const;
   void load_block(const QueryBlock& block, const AttentionGradientViews& g,
                   BackwardScratch& s) const;
-  void backward_block(const QueryBlock& block, BackwardScratch& s);
+  void backward_block(const QueryBlock& block, BackwardScratch& s, float* dbias);
 
   const AttentionArguments& a_;
   Scratch& scratch_;
@@ -330,8 +374,10 @@ void TaskRunner::forward_block(const QueryBlock& block, ForwardScratch& s) {
   for (int64_t key = 0; key < end; key += block_keys_) {
     const int64_t keys = std::min(block_keys_, end - key);
     make_scores(block.rows, s.q, s.transposed_keys, key, keys, s.scores);
+    add_bias(block, key, keys, s.scores);
     count_visible(block, key, keys);
     softmax_block(score_block(block, keys, s.scores), s.max, s.sum, s.correction);
+    drop(block, key, keys, s.scores);
     if (key > 0) scale_rows(s.out, s.correction, block.rows, width_);
     apply_scores(block.rows, s.scores, s.values + key * width_, keys,
                  /*add=*/key > 0, s.out);
@@ -385,15 +431,20 @@ void TaskRunner::load_block(const QueryBlock& block, const AttentionGradientView
 }
 
 // With scaled queries q: s = q k^T, p = exp(s - lse), dv += p^T dout, dp = dout v^T,
-// ds = p (dp - delta), dk += ds^T q, dq = scale * ds k.
-void TaskRunner::backward_block(const QueryBlock& block, BackwardScratch& s) {
+// ds = p (dp - delta), dk += ds^T q, dq = scale * ds k. With a bias it is part of s, and its
+// gradient is ds. With dropout p and dp pass through the mask, but for the p in ds.
+void TaskRunner::backward_block(const QueryBlock& block, BackwardScratch& s, float* dbias) {
   const int64_t end = seen_keys(block);
   for (int64_t key = 0; key < end; key += block_keys_) {
     const int64_t keys = std::min(block_keys_, end - key);
     make_scores(block.rows, s.q, s.transposed_keys, key, keys, s.scores);
+    add_bias(block, key, keys, s.scores);
     make_scores(block.rows, s.dout, s.transposed_values, key, keys, s.grad);
+    drop(block, key, keys, s.grad);
     count_visible(block, key, keys);
     softmax_backward_block(score_block(block, keys, s.scores), s.lse, s.delta, s.grad);
+    add_bias_gradient(block, key, keys, s.grad, dbias);
+    drop(block, key, keys, s.scores);
     apply_transposed_scores(keys, s.scores, s.dout, block.rows, s.dv + key * width_);
     apply_transposed_scores(keys, s.grad, s.q, block.rows, s.dk + key * width_);
     apply_scores(block.rows, s.grad, s.keys + key * width_, keys, /*add=*/key > 0, s.dq);
@@ -416,10 +467,12 @@ void TaskRunner::backward(const AttentionGradientViews& g) {
   s.transposed_keys = transpose_heads(s.keys);
   std::fill_n(s.dk, task_.keys * width_, 0.0f);
   std::fill_n(s.dv, task_.keys * width_, 0.0f);
+  float* dbias =
+      g.dbias == nullptr ? nullptr : g.dbias + task_.document * a_.q.heads * a_.bias_span;
   for (int64_t begin = 0; begin < task_.queries; begin += block_queries_) {
     const QueryBlock block = query_block(begin);
     load_block(block, g, s);
-    backward_block(block, s);
+    backward_block(block, s, dbias);
     for_rows(block, g.dq, [&](void* to, int64_t r) {
       float* row = s.dq + r * width_;
       scaled_copy(row, a_.scale, begin_row(a_.type, to, row), a_.channels);
@@ -437,17 +490,21 @@ void for_tasks(const AttentionArguments& a, F f) {
   at::parallel_for(0, documents * a.k.heads, 1, [&](int64_t begin, int64_t end) {
     Scratch scratch;
     for (int64_t i = begin; i < end; ++i) {
-      const int64_t first = a.offsets[i / a.k.heads];
-      const int64_t keys = a.offsets[i / a.k.heads + 1] - first;
-      if (keys == 0) continue;
+      const int64_t d = i / a.k.heads;
+      Task task{.first_query = a.offsets[d],
+                .first_key = a.offsets[d],
+                .queries = a.offsets[d + 1] - a.offsets[d] - a.key_lead,
+                .keys = a.offsets[d + 1] - a.offsets[d],
+                .kv_head = i % a.k.heads,
+                .document = d};
+      if (!a.key_offsets.empty()) {
+        task.first_key = a.key_offsets[d];
+        task.queries = task.keys;
+        task.keys = a.key_offsets[d + 1] - task.first_key;
+      }
+      if (task.keys == 0) continue;
       scratch.start_task();
-      TaskRunner runner(a,
-                        {.first_query = first,
-                         .first_key = first,
-                         .queries = keys - a.key_lead,
-                         .keys = keys,
-                         .kv_head = i % a.k.heads},
-                        scratch);
+      TaskRunner runner(a, task, scratch);
       f(runner);
     }
   });

@@ -44,10 +44,22 @@ struct AttentionArguments {
   // Queries are the last ones of the keys' positions: key j is seen by query i when
   // j <= i + key_lead, both counted in their document. 0 except with a cache.
   int64_t key_lead = 0;
+  bool causal = true;  // false: every query sees all keys of its document
+  // Documents of k and v where they are not those of q; empty: key_lead more than those of q.
+  std::span<const int64_t> key_offsets = {};
+  // Added to the scores: fp32 [Hq, bias_span], of key j and query i at bias_origin + j - i -
+  // key_lead. null: nothing.
+  const float* bias = nullptr;
+  int64_t bias_span = 0, bias_origin = 0;
+  // Of the probabilities; the mask depends on the query's token key, the head and the key's place.
+  double dropout = 0;
+  uint64_t dropout_key = 0;
+  const int64_t* token_keys = nullptr;  // [tokens], with dropout
 };
 void attention(const AttentionArguments& a, HeadsView out);
 struct AttentionGradientViews {
   HeadsView dout, out, dq, dk, dv;
+  float* dbias = nullptr;  // [documents, Hq, bias_span]: added to; may be null
 };
 void attention_backward(const AttentionArguments& a, const AttentionGradientViews& g);
 
@@ -79,6 +91,18 @@ void embedding_backward(Element type, const void* dy, const int64_t* ids, int64_
                         int64_t channels, Element dweight_type, void* dweight, bool add);
 
 void dropout(const DropoutArguments& a);
+
+// The mask of one token: the 64 bits that its channels' hashes start from, and what they are
+// compared with.
+struct DropoutRow {
+  DropoutRow(double p, uint64_t key, int64_t token_key);
+  // y = x where channels first .. first + n are kept, scaled, else 0. x may be y.
+  void apply(const float* x, float* y, int64_t n, int64_t first = 0) const;
+
+ private:
+  uint32_t low_, high_, threshold_;
+  float factor_;
+};
 
 void adamw(float* param, const float* grad, float* exp_avg, float* exp_avg_sq, int64_t n,
            const AdamWStep& options);

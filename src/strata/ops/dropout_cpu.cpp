@@ -34,20 +34,29 @@ STRATA_VECTORIZED void dropout_row(const float* x, float* y, int64_t n, uint32_t
 
 }  // namespace
 
+DropoutRow::DropoutRow(double p, uint64_t key, int64_t token_key) {
+  const double limit = std::ldexp(p, 32);
+  const uint64_t row_key = mix(mix(key) ^ static_cast<uint64_t>(token_key));
+  low_ = static_cast<uint32_t>(row_key);
+  high_ = static_cast<uint32_t>(row_key >> 32);
+  threshold_ = limit >= 4294967295.0 ? 4294967295u : static_cast<uint32_t>(limit);
+  factor_ = p < 1 ? static_cast<float>(1.0 / (1.0 - p)) : 0.0f;
+}
+
+void DropoutRow::apply(const float* x, float* y, int64_t n, int64_t first) const {
+  dropout_row(x, y, n, low_ + static_cast<uint32_t>(first) * 0x9E3779B9u, high_, threshold_,
+              factor_);
+}
+
 void dropout(const DropoutArguments& a) {
   const int64_t n = a.channels;
-  const double limit = std::ldexp(a.p, 32);
-  const uint32_t threshold = limit >= 4294967295.0 ? 4294967295u : static_cast<uint32_t>(limit);
-  const float factor = a.p < 1 ? static_cast<float>(1.0 / (1.0 - a.p)) : 0.0f;
   at::parallel_for(0, a.tokens, 16, [&](int64_t begin, int64_t end) {
     std::vector<float> scratch(2 * n);
     for (int64_t t = begin; t < end; ++t) {
-      const uint64_t row_key = mix(mix(a.key) ^ static_cast<uint64_t>(a.token_keys[t]));
       void* to = at_index(a.type, a.y, t * n);
       float* y = begin_row(a.type, to, scratch.data() + n);
-      dropout_row(read_row(a.type, at_index(a.type, a.x, t * n), n, scratch.data()), y, n,
-                  static_cast<uint32_t>(row_key), static_cast<uint32_t>(row_key >> 32), threshold,
-                  factor);
+      DropoutRow(a.p, a.key, a.token_keys[t])
+          .apply(read_row(a.type, at_index(a.type, a.x, t * n), n, scratch.data()), y, n);
       finish_row(a.type, y, n, to);
     }
   });

@@ -15,6 +15,7 @@ ChainShape shape_of(models::Model& model, const Partition& partition) {
     shape.backward_reads_parameters.push_back(block->kind() != models::BlockKind::kEmbedding);
   }
   for (const Unit& unit : partition.units) shape.unit_trains.push_back(unit.trains());
+  shape.decoder_begin = model.decoder_begin();
   return shape;
 }
 
@@ -22,7 +23,9 @@ Executor::Executor(models::Model& model, UnitStore& store, Schedules schedules)
     : blocks_(model.blocks()),
       store_(store),
       schedules_(std::move(schedules)),
-      kept_(blocks_.size()) {}
+      kept_(blocks_.size()),
+      shelf_(static_cast<size_t>(model.num_shelved())),
+      shelf_states_(shelf_.size()) {}
 
 void Executor::make_ready() {
   if (!is_started_) {
@@ -45,11 +48,20 @@ void Executor::train(const nn::Batch& batch, const nn::ForwardContext& context,
 }
 
 void Executor::evaluate(const nn::Batch& batch, const nn::ForwardContext& context) {
+  forward_only(schedules_.evaluation, batch, context);
+}
+
+void Executor::decode(const nn::Batch& batch, const nn::ForwardContext& context) {
+  forward_only(schedules_.decoding, batch, context);
+}
+
+void Executor::forward_only(const Schedule& schedule, const nn::Batch& batch,
+                            const nn::ForwardContext& context) {
   make_ready();
   context_ = context;
   set_batch(batch);
   context_.training = false;
-  walk(schedules_.evaluation);
+  walk(schedule);
 }
 
 void Executor::set_batch(const nn::Batch& batch) {
@@ -95,6 +107,8 @@ void Executor::walk(const Schedule& schedule) {
   reducing_unit_ = -1;
   store_.finish_transfers();
   current_ = at::Tensor();
+  shelf_.assign(shelf_.size(), at::Tensor());
+  shelf_states_.assign(shelf_.size(), ShelfState{});
 }
 
 void Executor::wait_for_units(int block) {
@@ -123,24 +137,46 @@ static at::Tensor tracked(const at::Tensor& input) {
   return leaf;
 }
 
-at::Tensor Executor::run_block(const Step& step, const at::Tensor& input) {
+at::Tensor Executor::run_block(const Step& step, const at::Tensor& input, nn::Shelf& shelf) {
   context_.remakes_inputs = step.keep == Keep::kSelected;
+  context_.shelf = &shelf;
   return blocks_[static_cast<size_t>(step.index)]->forward(input, context_);
+}
+
+void Executor::record(const Step& step, const at::Tensor& input, Kept& kept) {
+  const models::Block& block = *blocks_[static_cast<size_t>(step.index)];
+  at::AutoGradMode record(true);
+  kept.input = tracked(input);
+  nn::Shelf shelf = shelf_;
+  for (const int slot : block.reads()) {
+    at::Tensor& read = shelf[static_cast<size_t>(slot)];
+    const bool is_tracked = shelf_states_[static_cast<size_t>(slot)].is_tracked;
+    if (is_tracked) read = tracked(read);
+    kept.read.push_back(is_tracked ? read : at::Tensor());
+  }
+  kept.output = run_block(step, kept.input, shelf);
+  for (const models::Shelved& made : block.makes()) {
+    const auto slot = static_cast<size_t>(made.slot);
+    kept.made.push_back(shelf[slot]);
+    shelf_[slot] = shelf[slot].detach();
+  }
 }
 
 void Executor::forward(const Step& step) {
   wait_for_units(step.index);
   Kept& kept = kept_[static_cast<size_t>(step.index)];
+  for (const models::Shelved& made : blocks_[static_cast<size_t>(step.index)]->makes()) {
+    shelf_states_[static_cast<size_t>(made.slot)].is_tracked =
+        made.has_gradient && step.keep != Keep::kNothing;
+  }
   if (step.keep == Keep::kActivations || step.keep == Keep::kSelected) {
-    at::AutoGradMode record(true);
-    kept.input = tracked(current_);
-    kept.output = run_block(step, kept.input);
+    record(step, current_, kept);
     current_ = kept.output.detach();
     return;
   }
   if (step.keep == Keep::kInput) kept.input = current_;
   at::NoGradGuard no_grad;
-  current_ = run_block(step, current_.defined() ? current_ : at::empty({0}));
+  current_ = run_block(step, current_.defined() ? current_ : at::empty({0}), shelf_);
 }
 
 void Executor::loss(const Step& step) {
@@ -149,25 +185,50 @@ void Executor::loss(const Step& step) {
   at::AutoGradMode record(true);
   const at::Tensor input = tracked(current_);
   current_ = at::Tensor();
-  const at::Tensor loss = run_block(step, input);
+  const at::Tensor loss = run_block(step, input, shelf_);
   current_ = torch::autograd::grad({loss}, {input})[0];
+}
+
+at::Tensor Executor::differentiate(const models::Block& block, const Kept& kept,
+                                   at::Tensor gradient) {
+  std::vector<at::Tensor> outputs, gradients, inputs{kept.input};
+  const auto add_output = [&](const at::Tensor& output, at::Tensor of_output) {
+    if (!of_output.defined() || !output.requires_grad()) return;
+    outputs.push_back(output);
+    gradients.push_back(std::move(of_output));
+  };
+  add_output(kept.output, std::move(gradient));
+  const std::vector<models::Shelved> made = block.makes();
+  for (size_t i = 0; i < made.size(); ++i) {
+    const auto slot = static_cast<size_t>(made[i].slot);
+    add_output(kept.made[i], std::move(shelf_states_[slot].gradient));
+    shelf_states_[slot].gradient = at::Tensor();
+    shelf_[slot] = at::Tensor();
+  }
+  for (const at::Tensor& read : kept.read) {
+    if (read.defined()) inputs.push_back(read);
+  }
+  const auto results = torch::autograd::grad(outputs, inputs, gradients, /*retain_graph=*/false,
+                                             /*create_graph=*/false, /*allow_unused=*/true);
+  const std::vector<int> slots = block.reads();
+  for (size_t i = 0, next = 1; i < slots.size(); ++i) {
+    if (!kept.read[i].defined()) continue;
+    const at::Tensor& part = results[next++];
+    at::Tensor& sum = shelf_states_[static_cast<size_t>(slots[i])].gradient;
+    if (part.defined()) sum = sum.defined() ? sum.add_(part) : part;
+  }
+  return results[0];
 }
 
 void Executor::backward(const Step& step) {
   // An embedding's gradient needs the ids alone; its unit is not gathered again.
-  const auto kind = blocks_[static_cast<size_t>(step.index)]->kind();
-  if (kind != models::BlockKind::kEmbedding) wait_for_units(step.index);
+  const models::Block& block = *blocks_[static_cast<size_t>(step.index)];
+  if (block.kind() != models::BlockKind::kEmbedding) wait_for_units(step.index);
   open_gradients(step.index);
   Kept kept = std::move(kept_[static_cast<size_t>(step.index)]);
   kept_[static_cast<size_t>(step.index)] = Kept{};
-  if (step.keep == Keep::kInput) {
-    at::AutoGradMode record(true);
-    kept.input = tracked(kept.input);
-    kept.output = run_block(step, kept.input);
-  }
-  const at::Tensor gradient = std::move(current_);
-  current_ = torch::autograd::grad({kept.output}, {kept.input}, {gradient}, /*retain_graph=*/false,
-                                   /*create_graph=*/false, /*allow_unused=*/true)[0];
+  if (step.keep == Keep::kInput) record(step, std::exchange(kept.input, at::Tensor()), kept);
+  current_ = differentiate(block, kept, std::move(current_));
 }
 
 }  // namespace strata::shard

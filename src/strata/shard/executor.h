@@ -1,5 +1,6 @@
 // Walks a schedule: the only loop that runs blocks. Owns: the activations kept between the forward
-// and the backward pass. Never: decides order; knows no model family and no strategy.
+// and the backward pass, and the shelf of those that stand beside the chain. Never: decides order;
+// knows no model family and no strategy.
 #pragma once
 
 #include <functional>
@@ -25,6 +26,9 @@ class Executor {
              bool last_micro_step);
   // Forward only.
   void evaluate(const nn::Batch& batch, const nn::ForwardContext& context);
+  // The decoder's blocks alone. Requires: a model with an encoder, whose part of the decoder's
+  // input context.decoder_cache holds since an evaluate().
+  void decode(const nn::Batch& batch, const nn::ForwardContext& context);
   // To be called whenever homes were written: by an update, or by loading after the first
   // micro-batch. Units that stay gathered are brought up to date before the next one.
   void parameters_changed() { is_stale_ = true; }
@@ -39,12 +43,22 @@ class Executor {
  private:
   struct Kept {
     at::Tensor input;
-    at::Tensor output;  // defined with Keep::kActivations and Keep::kSelected
+    at::Tensor output;             // defined with Keep::kActivations and Keep::kSelected
+    std::vector<at::Tensor> read;  // leaves of the shelf, as Block::reads(); undefined: untracked
+    std::vector<at::Tensor> made;  // for the shelf, as Block::makes()
+  };
+  // An activation beside the chain. Its gradient is the sum over the blocks that read it, complete
+  // when its maker runs backward.
+  struct ShelfState {
+    bool is_tracked = false;
+    at::Tensor gradient;
   };
 
   void make_ready();
   // The micro-batch as the blocks see it, with the model's virtual tokens.
   void set_batch(const nn::Batch& batch);
+  void forward_only(const Schedule& schedule, const nn::Batch& batch,
+                    const nn::ForwardContext& context);
   void walk(const Schedule& schedule);
   void forward(const Step& step);
   void loss(const Step& step);
@@ -52,7 +66,11 @@ class Executor {
   void wait_for_units(int block);
   void open_gradients(int block);
   void start_reduce(int u);
-  at::Tensor run_block(const Step& step, const at::Tensor& input);
+  at::Tensor run_block(const Step& step, const at::Tensor& input, nn::Shelf& shelf);
+  // Runs the block under autograd and keeps what its backward pass starts from and ends at.
+  void record(const Step& step, const at::Tensor& input, Kept& kept);
+  // The gradients of what the block read, those of the shelf added up, from those of its results.
+  at::Tensor differentiate(const models::Block& block, const Kept& kept, at::Tensor gradient);
 
   std::vector<models::Block*> blocks_;
   UnitStore& store_;
@@ -69,6 +87,8 @@ class Executor {
   at::Tensor
       current_;  // output of the last block run forward, or gradient of its input in backward
   std::vector<Kept> kept_;
+  nn::Shelf shelf_;
+  std::vector<ShelfState> shelf_states_;
   int reducing_unit_ = -1;
 };
 

@@ -61,9 +61,9 @@ std::vector<Computation> training_computations(const ChainShape& shape,
   return computations;
 }
 
-std::vector<Computation> evaluation_computations(const ChainShape& shape) {
+std::vector<Computation> evaluation_computations(const ChainShape& shape, int first_block) {
   std::vector<Computation> computations;
-  for (int b = 0; b < static_cast<int>(shape.block_units.size()); ++b) {
+  for (int b = first_block; b < static_cast<int>(shape.block_units.size()); ++b) {
     computations.push_back(
         {{Action::kForward, b, Keep::kNothing}, shape.block_units[static_cast<size_t>(b)], false});
   }
@@ -253,11 +253,13 @@ Schedule training_schedule(const ChainShape& shape, const ScheduleOptions& optio
   return placed(training_computations(shape, options), shape, options, /*reduces=*/true);
 }
 
-Schedule evaluation_schedule(const ChainShape& shape, const ScheduleOptions& options) {
+Schedule evaluation_schedule(const ChainShape& shape, const ScheduleOptions& options,
+                             int first_block) {
   check(shape);
   ScheduleOptions forward_only = options;
   forward_only.reshard_after_forward = true;
-  return placed(evaluation_computations(shape), shape, forward_only, /*reduces=*/false);
+  return placed(evaluation_computations(shape, first_block), shape, forward_only,
+                /*reduces=*/false);
 }
 
 Schedules build_schedules(const ChainShape& shape, const ScheduleOptions& options) {
@@ -267,6 +269,9 @@ Schedules build_schedules(const ChainShape& shape, const ScheduleOptions& option
                                                      : placed(training_computations(shape, options),
                                                               shape, options, /*reduces=*/false);
   all.evaluation = evaluation_schedule(shape, options);
+  if (shape.decoder_begin > 0) {
+    all.decoding = evaluation_schedule(shape, options, shape.decoder_begin);
+  }
   if (!options.resident) return all;
   for (int u = 0; u < static_cast<int>(shape.unit_trains.size()); ++u) {
     all.start.push_back({Action::kGather, u});

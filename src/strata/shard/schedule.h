@@ -44,6 +44,7 @@ struct ChainShape {
   std::vector<bool>
       backward_reads_parameters;  // false for an embedding: its gradient needs ids only
   std::vector<bool> unit_trains;
+  int decoder_begin = 0;  // models::Model::decoder_begin()
 };
 
 // When the next unit of the backward pass is gathered, as FSDP means the names.
@@ -75,6 +76,7 @@ struct Schedules {
   Schedule accumulation;  // a micro-batch that is not the last of its step
   Schedule training;      // the last micro-batch of a step
   Schedule evaluation;    // forward only
+  Schedule decoding;      // the same of the decoder's blocks; empty where there is no encoder
   Schedule refresh;       // after parameters were changed: resident units that train
 };
 
@@ -86,8 +88,9 @@ Schedules build_schedules(const ChainShape& shape, const ScheduleOptions& option
 // trained one keep nothing (I5) and have no backward step (I4).
 Schedule training_schedule(const ChainShape& shape, const ScheduleOptions& options);
 
-// Forward only: evaluation.
-Schedule evaluation_schedule(const ChainShape& shape, const ScheduleOptions& options);
+// Forward only: evaluation. Blocks before `first_block` are left out.
+Schedule evaluation_schedule(const ChainShape& shape, const ScheduleOptions& options,
+                             int first_block = 0);
 
 // One line a step, such as "gather 3" or "backward 2 (recompute)".
 std::string describe(const Schedule& schedule);

@@ -265,8 +265,8 @@ bool rank_0_reads(const config::RunConfig& config, const comm::Mesh& mesh) {
 
 // A file may hold an untied head although config.json says tied; only who reads it knows. The other
 // ranks learn it here, so that all build the same model.
-void share_tie(const config::RunConfig& config, int64_t num_old_rows, comm::Group& world,
-               Json& model_config) {
+bool share_tie(const config::RunConfig& config, int64_t num_old_rows, comm::Group& world,
+               const Json& model_config) {
   std::string is_untied;
   comm::all_or_nothing(world, "reading the weights' names", [&] {
     if (world.rank() != 0) return;
@@ -281,8 +281,7 @@ void share_tie(const config::RunConfig& config, int64_t num_old_rows, comm::Grou
     model->check_weights(folder);
     if (model->parameters().size() != num_tied) is_untied = "untied";
   });
-  if (comm::broadcast_string(world, is_untied).empty()) return;
-  model_config["tie_word_embeddings"] = false;
+  return !comm::broadcast_string(world, is_untied).empty();
 }
 
 void fill_values(const config::RunConfig& config, const BaseFiles& base, Trainee& trainee) {
@@ -424,6 +423,16 @@ static void check_window(const models::Model& model, int64_t max_length) {
       max_length, *window, *window);
 }
 
+void require_recipe_of(const Json& model_config, const config::RunConfig& config) {
+  const bool has_encoder = models::has_encoder(model_config);
+  if (has_encoder == config::is_seq2seq(config)) return;
+  throw ConfigError(
+      "model_name_or_path: found {} for the recipe {}, expected {}; run strata {} in its place",
+      has_encoder ? "a model with encoder and decoder" : "a model without an encoder",
+      has_encoder ? "sft" : "seq2seq", has_encoder ? "a causal language model" : "one that has it",
+      has_encoder ? "seq2seq" : "sft");
+}
+
 std::unique_ptr<Trainee> assemble(const config::RunConfig& config, comm::Mesh& mesh,
                                   const Target& target) {
   const bool is_imagined = target.device.is_meta();
@@ -434,17 +443,20 @@ std::unique_ptr<Trainee> assemble(const config::RunConfig& config, comm::Mesh& m
   comm::all_or_nothing(*mesh.world, "loading the model's configuration", [&] {
     trainee = std::make_unique<Trainee>(config);
     trainee->model_config = load_model_config(config.model, is_imagined);
+    require_recipe_of(trainee->model_config, config);
     grown = grow_vocabulary(config, is_imagined, trainee->model_config);
   });
   const bool has_files = !config.model.model_name_or_path.empty() && !is_imagined;
   const bool sends = has_files && rank_0_reads(config, mesh);
-  if (sends) share_tie(config, grown.num_old_rows, *mesh.world, trainee->model_config);
+  const bool is_untied =
+      sends && share_tie(config, grown.num_old_rows, *mesh.world, trainee->model_config);
   BaseFiles base;
   comm::all_or_nothing(*mesh.world, "loading the model", [&] {
     const at::ScalarType storage = storage_type_of(config.model.dtype, trainee->model_config);
-    trainee->model = models::create_model(
-        trainee->model_config,
-        {.storage = storage, .buffers = scalar_type_of(config.shard.buffer_dtype)});
+    trainee->model = models::create_model(trainee->model_config,
+                                          {.storage = storage,
+                                           .buffers = scalar_type_of(config.shard.buffer_dtype),
+                                           .is_untied = is_untied});
     check_window(*trainee->model, config.data.max_length);
     attach_adapter(config, grown.trained_tokens, target, *trainee);
     quantize(config.quantization, trainee->model_config, *trainee->model);
@@ -566,6 +578,7 @@ hf::AdapterConfig adapter_config_of(const config::RunConfig& config, const Train
   if (trainee.continued_adapter) result = *trainee.continued_adapter;
   const adapters::LoraOptions& options = trainee.adapter->options();
   describe_method(config, options, *trainee.model, result);
+  if (config::is_seq2seq(config)) result.task_type = "SEQ_2_SEQ_LM";
   result.r = options.r;
   result.lora_alpha = options.alpha;
   result.lora_dropout = options.dropout;

@@ -41,6 +41,10 @@ struct Trainee {
 // of the Hub nothing else is downloaded.
 Json load_model_config(const config::ModelConfig& config, bool alone = false);
 
+// ConfigError unless the settings' recipe is the one for such a model: seq2seq where there is an
+// encoder, sft elsewhere.
+void require_recipe_of(const Json& model_config, const config::RunConfig& config);
+
 // Collective over the mesh. On device meta no weights are read: config.json suffices.
 std::unique_ptr<Trainee> assemble(const config::RunConfig& config, comm::Mesh& mesh,
                                   const Target& target = {});

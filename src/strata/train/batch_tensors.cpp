@@ -21,6 +21,13 @@ nn::Batch to_tensors(const data::MicroBatch& batch, at::Device device) {
   tensors.token_keys = copy_of(batch.token_keys, device);
   tensors.offsets = batch.offsets;
   tensors.first_labels = batch.first_labels;
+  if (batch.source_offsets.empty()) return tensors;
+  nn::Batch source;
+  source.ids = copy_of(batch.source_ids, device);
+  source.positions = copy_of(batch.source_positions, device);
+  source.token_keys = copy_of(batch.source_token_keys, device);
+  source.offsets = batch.source_offsets;
+  tensors.source = std::make_shared<const nn::Batch>(std::move(source));
   return tensors;
 }
 

@@ -19,7 +19,8 @@ namespace {
 
 data::DataRequest request_of(const config::RunConfig& config) {
   data::DataRequest request;
-  request.names = config.data.dataset_name;
+  request.names =
+      config.data.dataset_name.empty() ? config.data.train_file : config.data.dataset_name;
   for (const std::string& weight : config.data.dataset_weights) {
     request.weights.push_back(std::stod(weight));
   }
@@ -43,12 +44,13 @@ std::string evaluation_split(const config::DataConfig& config, const data::DataR
   throw ConfigError(
       "eval_strategy: found no evaluation split among \"{}\" in {} (it has: {}), "
       "expected one to evaluate on; add it or set eval_strategy no",
-      config.splits, config.dataset_name, fmt::join(data::list_splits(request), ", "));
+      config.splits, request.names, fmt::join(data::list_splits(request), ", "));
 }
 
 std::string training_split(const config::DataConfig& config) {
   const std::vector<std::string> names = data::split_list(config.splits);
-  return names.empty() ? "train" : names.front();
+  // A file given by itself is one split, whatever others are called.
+  return names.empty() || !config.train_file.empty() ? "train" : names.front();
 }
 
 // With kept rows one rank of a machine prepares while the others wait for it: it takes their cores
@@ -74,6 +76,15 @@ data::PrepareOptions options_of(const config::RunConfig& config, int64_t vocab_s
   options.append_concat_token = config.data.append_concat_token;
   options.threads = static_cast<int>(config.data.dataset_num_proc.value_or(all_cores(config.data)));
   options.vocab_size = vocab_size;
+  if (config::is_seq2seq(config)) {
+    options.pairs = data::PairOptions{.text_column = config.data.text_column,
+                                      .summary_column = config.data.summary_column,
+                                      .source_lang = config.data.source_lang,
+                                      .target_lang = config.data.target_lang,
+                                      .source_prefix = config.data.source_prefix,
+                                      .max_source_length = config.data.max_source_length,
+                                      .max_target_length = config.data.max_target_length};
+  }
   return options;
 }
 
@@ -130,7 +141,7 @@ Datasets load_datasets(const config::RunConfig& config, int64_t vocab_size,
   request.download_progress = wanted.download_progress;
   const auto load = [&](const std::string& split) {
     request.split = split;
-    options.subject = fmt::format("{} split of {}", split, config.data.dataset_name);
+    options.subject = fmt::format("{} split of {}", split, request.names);
     if (wanted.progress) {
       options.progress = [&](int64_t rows, double part) {
         wanted.progress(options.subject, rows, part);
@@ -158,7 +169,9 @@ Datasets load_datasets(const config::RunConfig& config, int64_t vocab_size,
   if (config.train.eval_strategy != "no" || config.train.eval_on_start) {
     options.packing = config.data.eval_packing.value_or(config.data.packing);
     options.separate_documents = config.data.packing;
-    sets.eval = load(evaluation_split(config.data, request));
+    const bool is_file = !config.data.validation_file.empty();
+    if (is_file) request.names = config.data.validation_file;
+    sets.eval = load(is_file ? "train" : evaluation_split(config.data, request));
   }
   return sets;
 }

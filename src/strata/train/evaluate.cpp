@@ -23,7 +23,8 @@ EvalSums evaluate_dataset(const data::TokenStore& dataset, const config::TrainCo
     nn::ForwardContext context;
     context.sums = &batch_sums;
     const nn::Batch batch =
-        to_tensors(data::collate(examples, rows.rows), trainee.store->options().device);
+        to_tensors(data::collate(examples, rows.rows, trainee.model->decoder_start_id()),
+                   trainee.store->options().device);
     trainee.executor->evaluate(batch, context);
     const double tokens = static_cast<double>(std::max<int64_t>(batch_sums.tokens, 1));
     s[0] += batch_sums.loss / tokens * static_cast<double>(rows.num_real);

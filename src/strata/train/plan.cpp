@@ -10,8 +10,17 @@
 namespace strata::train {
 namespace {
 
+// The documents of the longest rows; of pairs source and target in turn.
 std::vector<int64_t> full_batch(int64_t rows, const config::RunConfig& config,
                                 const models::Model& model) {
+  if (config::is_seq2seq(config)) {
+    std::vector<int64_t> documents;
+    for (int64_t i = 0; i < rows; ++i) {
+      documents.insert(documents.end(),
+                       {config.data.max_source_length, config.data.max_target_length});
+    }
+    return documents;
+  }
   return std::vector<int64_t>(static_cast<size_t>(rows),
                               std::min(config.data.max_length, model.max_position_embeddings()));
 }
@@ -41,6 +50,16 @@ int64_t kernel_scratch_bytes(models::Model& model, int64_t tokens) {
     }
   }
   return widest;
+}
+
+// Takes the sources out of documents that are source and target in turn.
+std::vector<int64_t> take_sources(std::vector<int64_t>& documents) {
+  std::vector<int64_t> sources, targets;
+  for (size_t i = 0; i < documents.size(); ++i) {
+    (i % 2 == 0 ? sources : targets).push_back(documents[i]);
+  }
+  documents = std::move(targets);
+  return sources;
 }
 
 void describe_model(Trainee& trainee, RunPlan& plan) {
@@ -142,6 +161,10 @@ RunPlan plan_run(const config::RunConfig& config, const PlanRequest& request) {
             : full_batch(config.train.per_device_eval_batch_size, config, *trainee->model);
   }
   for (int64_t tokens : walk.documents) plan.tokens += tokens;
+  if (config::is_seq2seq(config)) {
+    walk.sources = take_sources(walk.documents);
+    walk.eval_sources = take_sources(walk.eval_documents);
+  }
   plan.scratch_bytes = file_buffer_bytes(config.shard, *trainee->store);
   if (!request.on_device) {
     plan.scratch_bytes +=

@@ -14,7 +14,8 @@ struct PlanRequest {
   bool share_memory = true;  // they do, as comm/shm_group.h says
   // An accelerator with bf16 and direct transport instead of this machine's processors.
   bool on_device = false;
-  // Tokens of the documents of the largest micro-batch; empty: as many as the settings allow.
+  // Tokens of the documents of the largest micro-batch, of pairs source and target in turn; empty:
+  // as many as the settings allow.
   std::vector<int64_t> documents;
   std::vector<int64_t> eval_documents;
 };

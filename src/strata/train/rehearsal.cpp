@@ -51,10 +51,11 @@ LongestBatch longest_evaluation_batch(const data::TokenStore& dataset,
   return longest;
 }
 
-data::MicroBatch micro_batch(const data::TokenStore& dataset, const std::vector<int64_t>& rows) {
+data::MicroBatch micro_batch(const Trainee& trainee, const data::TokenStore& dataset,
+                             const std::vector<int64_t>& rows) {
   std::vector<data::ExampleView> examples;
   for (int64_t row : rows) examples.push_back(dataset[static_cast<size_t>(row)]);
-  return data::collate(examples, rows);
+  return data::collate(examples, rows, trainee.model->decoder_start_id());
 }
 
 // Multiplications and additions a second of this rank, as its matrix products reach them.
@@ -103,7 +104,7 @@ void with_memory_for(const std::string& what, const std::string& advice,
 
 void run_training_batch(const config::RunConfig& config, Trainee& trainee,
                         const data::TokenStore& dataset, const LongestBatch& longest) {
-  const data::MicroBatch rows = micro_batch(dataset, longest.rows);
+  const data::MicroBatch rows = micro_batch(trainee, dataset, longest.rows);
   nn::LossSums sums;
   nn::ForwardContext context;
   context.training = true;
@@ -123,7 +124,8 @@ void run_evaluation_batch(Trainee& trainee, const data::TokenStore& dataset,
   nn::ForwardContext context;
   context.sums = &sums;
   trainee.executor->evaluate(
-      to_tensors(micro_batch(dataset, longest.rows), trainee.store->options().device), context);
+      to_tensors(micro_batch(trainee, dataset, longest.rows), trainee.store->options().device),
+      context);
 }
 
 uint64_t size_of_folder(const fs::path& folder) {

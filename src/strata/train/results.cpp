@@ -43,11 +43,7 @@ std::string exported_model_config(const Trainee& trainee, const text::Tokenizer&
   if (!config.contains("architectures")) {
     config["architectures"] = Json::array({trainee.model->architecture()});
   }
-  const auto parameters = trainee.model->parameters();
-  const bool has_own_head =
-      std::any_of(parameters.begin(), parameters.end(),
-                  [](const nn::Parameter* p) { return p->name() == "lm_head.weight"; });
-  if (has_own_head) config["tie_word_embeddings"] = false;
+  trainee.model->describe_tie(config);
   return dump_python(config) + "\n";
 }
 
@@ -67,12 +63,16 @@ void add_tokenizer(const config::RunConfig& config, const Datasets& datasets,
   for (const auto& [name, text] : changed) files[name] = text;
 }
 
+const std::string& data_name(const config::DataConfig& data) {
+  return data.dataset_name.empty() ? data.train_file : data.dataset_name;
+}
+
 std::vector<std::pair<std::string, std::string>> shown_settings(const config::RunConfig& config,
                                                                 int world_size) {
   std::vector<std::pair<std::string, std::string>> shown{
       {"model", config.model.model_name_or_path.empty() ? config.model.config_name
                                                         : config.model.model_name_or_path},
-      {"data set", config.data.dataset_name},
+      {"data set", data_name(config.data)},
       {"ranks", std::to_string(world_size)},
       {"sharding_strategy", config.shard.sharding_strategy},
       {"gradient_checkpointing",
@@ -81,9 +81,14 @@ std::vector<std::pair<std::string, std::string>> shown_settings(const config::Ru
       {"gradient_accumulation_steps", std::to_string(config.train.gradient_accumulation_steps)},
       {"learning_rate", python_float_repr(config.optim.learning_rate)},
       {"lr_scheduler_type", config.optim.lr_scheduler_type},
-      {"max_length", std::to_string(config.data.max_length)},
-      {"packing", config.data.packing ? config.data.packing_strategy : "false"},
       {"seed", std::to_string(config.train.seed)}};
+  if (config::is_seq2seq(config)) {
+    shown.push_back({"max_source_length", std::to_string(config.data.max_source_length)});
+    shown.push_back({"max_target_length", std::to_string(config.data.max_target_length)});
+  } else {
+    shown.push_back({"max_length", std::to_string(config.data.max_length)});
+    shown.push_back({"packing", config.data.packing ? config.data.packing_strategy : "false"});
+  }
   if (config.lora.use_peft) {
     shown.push_back({"lora_r", std::to_string(config.lora.r)});
     shown.push_back({"lora_alpha", python_float_repr(config.lora.alpha)});
@@ -99,7 +104,7 @@ std::string report_page(const config::RunConfig& config, const Trainee& trainee,
   report::ReportData data;
   data.title = fs::path(config.train.output_dir).filename().string();
   data.subtitle = fmt::format("{} on {}, {} rank{}", trainee.adapter ? "LoRA" : "full fine-tuning",
-                              fs::path(config.data.dataset_name).filename().string(), ranks,
+                              fs::path(data_name(config.data)).filename().string(), ranks,
                               ranks == 1 ? "" : "s");
   data.rows = trainer.metrics_rows();
   data.settings = shown_settings(config, ranks);

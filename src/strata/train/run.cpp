@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <set>
 
 #include "strata/base/error.h"
@@ -12,9 +13,9 @@
 #include "strata/comm/rendezvous.h"
 #include "strata/memory/device_probe.h"
 #include "strata/memory/plan_text.h"
-#include "strata/train/device.h"
-#include "strata/report/live_line.h"
 #include "strata/models/footprint.h"
+#include "strata/report/live_line.h"
+#include "strata/train/device.h"
 #include "strata/train/memory_watch.h"
 #include "strata/train/offload.h"
 #include "strata/train/preflight.h"
@@ -153,6 +154,30 @@ void introduce(const config::RunConfig& config, Trainee& trainee, const Datasets
   }
 }
 
+// What the public script for such models prints after its last epoch.
+std::vector<std::string> seq2seq_lines(const config::RunConfig& config, const Trainer& trainer) {
+  const report::TrainerState state = trainer.state();
+  const auto last = std::find_if(state.log_history.rbegin(), state.log_history.rend(),
+                                 [](const Json& row) { return row.contains("eval_loss"); });
+  const auto trained = std::find_if(state.log_history.rbegin(), state.log_history.rend(),
+                                    [](const Json& row) { return row.contains("train_loss"); });
+  if (!config::is_seq2seq(config) || last == state.log_history.rend() ||
+      trained == state.log_history.rend()) {
+    return {};
+  }
+  const double train_loss = trained->at("train_loss").get<double>();
+  const double eval_loss = last->at("eval_loss").get<double>();
+  std::vector<std::string> lines{
+      fmt::format("epoch={}: train_ppl={} train_epoch_loss={} eval_ppl={} eval_epoch_loss={}",
+                  trainer.plan().num_epochs - 1, python_float_repr(std::exp(train_loss)),
+                  python_float_repr(train_loss), python_float_repr(std::exp(eval_loss)),
+                  python_float_repr(eval_loss))};
+  if (last->contains("eval_accuracy")) {
+    lines.push_back("accuracy=" + python_float_repr(100 * last->at("eval_accuracy").get<double>()));
+  }
+  return lines;
+}
+
 // What rank 0 has sent, by group: what stays inside a machine and what does not.
 std::string traffic_line(const comm::Mesh& mesh) {
   std::vector<std::string> parts;
@@ -244,6 +269,7 @@ RunResult train(const RunOrder& order, comm::Mesh& mesh, const Datasets& dataset
   result.train_loss = trainer.run();
   result.global_step = trainer.global_step();
   result.output_dir = config.train.output_dir;
+  for (const std::string& line : seq2seq_lines(config, trainer)) trainer.say(line);
   trainer.say(traffic_line(trainee->store->mesh()));
   result.is_stopped = trainer.is_stopped();
   if (result.is_stopped || !order.writes_results) return result;
@@ -294,6 +320,7 @@ RunResult run(const config::RunConfig& config, const launch::RankEnvironment& en
       line.show_download(name, done, all);
     };
     fetch_model(config.model, show_download);
+    require_recipe_of(load_model_config(config.model), config);
     datasets = load_datasets(config, vocab_size_of(config.model),
                              {.progress = [&](const std::string& subject, int64_t rows,
                                               double part) { line.show_rows(subject, rows, part); },

@@ -13,6 +13,7 @@
 #include "strata/memory/device_probe.h"
 #include "strata/optim/adamw.h"
 #include "strata/optim/lr_schedule.h"
+#include "strata/train/answers.h"
 #include "strata/train/batch_tensors.h"
 #include "strata/train/evaluate.h"
 #include "strata/train/resume.h"
@@ -232,7 +233,7 @@ std::vector<data::MicroBatch> Trainer::micro_batches(const StepPlan::Window& win
     const std::vector<int64_t> rows = sampler_.batch(window.epoch, world_.rank(), window.first + i);
     std::vector<data::ExampleView> examples;
     for (int64_t row : rows) examples.push_back(datasets_.train[static_cast<size_t>(row)]);
-    batches.push_back(data::collate(examples, rows));
+    batches.push_back(data::collate(examples, rows, trainee_.model->decoder_start_id()));
   }
   return batches;
 }
@@ -419,16 +420,21 @@ void Trainer::evaluate() {
   set_phase("evaluating");
   const Clock::time_point start = Clock::now();
   const EvalSums sums = evaluate_dataset(*datasets_.eval, config_.train, trainee_);
+  std::optional<double> exact;
+  if (config_.train.predict_with_generate) {
+    exact = exact_answers(*datasets_.eval, config_, *datasets_.tokenizer, trainee_);
+  }
   const double seconds = seconds_since(start);
   const double rows = static_cast<double>(datasets_.eval->size());
-  record(Json{{"eval_loss", sums.mean_loss},
+  Json values{{"eval_loss", sums.mean_loss},
               {"eval_runtime", seconds},
               {"eval_samples_per_second", rows / seconds},
               {"eval_steps_per_second", static_cast<double>(sums.num_batches) / seconds},
               {"eval_entropy", sums.mean_entropy},
               {"eval_num_tokens", static_cast<double>(num_tokens_)},
-              {"eval_mean_token_accuracy", sums.accuracy}},
-         machine_readings());
+              {"eval_mean_token_accuracy", sums.accuracy}};
+  if (exact) values["eval_accuracy"] = *exact;
+  record(std::move(values), machine_readings());
   if (metric_schedule_) metric_schedule_->step(sums.mean_loss);
   set_phase("training");
   // The evaluation's seconds are not training's.

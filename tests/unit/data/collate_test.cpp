@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <set>
+
 #include "strata/base/error.h"
 
 namespace strata::data {
@@ -53,6 +55,28 @@ TEST(Collate, LeavesOutEmptyDocuments) {
   const MicroBatch batch = collate_all({{{}, {}, {0}}, {{1, 2}, {1, 2}, {2}}}, {0, 1});
   EXPECT_THAT(batch.offsets, ElementsAre(0, 2));
   EXPECT_THAT(batch.row_tokens, ElementsAre(0, 2));
+}
+
+// DataCollatorForSeq2Seq and T5's _shift_right without their padding.
+TEST(Collate, ShiftsTheTargetsOfPairsBehindTheStartToken) {
+  const std::vector<Example> rows = {{{5, 6, 1, 7, 8, 1}, {-100, -100, -100, 7, 8, 1}, {3, 3}},
+                                     {{9, 4}, {-100, 4}, {1, 1}}};
+  const std::vector<ExampleView> views(rows.begin(), rows.end());
+  const MicroBatch batch = collate(views, std::vector<int64_t>{2, 0}, /*decoder_start=*/0);
+  EXPECT_THAT(batch.source_ids, ElementsAre(5, 6, 1, 9));
+  EXPECT_THAT(batch.source_offsets, ElementsAre(0, 3, 4));
+  EXPECT_THAT(batch.ids, ElementsAre(0, 7, 8, 0));
+  EXPECT_THAT(batch.targets, ElementsAre(7, 8, 1, 4));
+  EXPECT_THAT(batch.offsets, ElementsAre(0, 3, 4));
+  EXPECT_THAT(batch.positions, ElementsAre(0, 1, 2, 0));
+  EXPECT_THAT(batch.row_tokens, ElementsAre(6, 2));
+  EXPECT_EQ(batch.num_targets, 4);
+  std::set<int64_t> keys(batch.token_keys.begin(), batch.token_keys.end());
+  keys.insert(batch.source_token_keys.begin(), batch.source_token_keys.end());
+  EXPECT_EQ(keys.size(), 8U);  // no token draws another one's mask
+  const Example text{{1}, {1}, {1}};
+  const std::vector<ExampleView> no_pair{text};
+  EXPECT_THROW(collate(no_pair, std::vector<int64_t>{0}, 0), InternalError);
 }
 
 TEST(Collate, RefusesRowsThatDoNotFit) {

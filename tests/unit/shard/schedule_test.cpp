@@ -218,6 +218,27 @@ TEST(Schedule, ReadsComeAheadOfTheirGathers) {
   }
 }
 
+TEST(Schedule, DecodingIsTheEvaluationOfTheDecodersBlocks) {
+  // Embedding, two layers, the encoder's norm, the decoder's embedding (tied), two layers, head.
+  ChainShape shape = chain(/*layers=*/6, /*tied=*/true, /*first_trained=*/0);
+  shape.block_units[4] = {0};
+  EXPECT_TRUE(build_schedules(shape, {}).decoding.empty());
+  shape.decoder_begin = 4;
+  std::set<int> gathered;
+  std::vector<int> blocks;
+  for (const Step& step : build_schedules(shape, {}).decoding) {
+    if (step.action == Action::kGather) gathered.insert(step.index);
+    if (step.action == Action::kRelease) gathered.erase(step.index);
+    if (step.action != Action::kForward) continue;
+    blocks.push_back(step.index);
+    for (int u : shape.block_units[static_cast<size_t>(step.index)]) {
+      EXPECT_TRUE(gathered.contains(u)) << "unit " << u << " of block " << step.index;
+    }
+  }
+  EXPECT_EQ(blocks, (std::vector<int>{4, 5, 6, 7}));
+  EXPECT_TRUE(gathered.empty());
+}
+
 TEST(Schedule, NothingTrainableIsRefused) {
   EXPECT_THROW(training_schedule(chain(2, false, 4), {}), ConfigError);
 }

@@ -70,6 +70,10 @@ void LlamaModel::untie() {
   head_->lm_head().set_weight(std::move(weight));
 }
 
+void LlamaModel::describe_tie(Json& config) const {
+  if (!is_tied()) config["tie_word_embeddings"] = false;
+}
+
 WeightSources LlamaModel::check_weights(const hf::ModelFolder& folder) {
   const hf::TensorInfo* embedding = folder.find(kEmbeddingWeight);
   const hf::TensorInfo* head = folder.find(kHeadWeight);

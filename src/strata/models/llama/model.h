@@ -40,6 +40,7 @@ class LlamaModel final : public Model {
   KeyValueShape key_value_shape() const override {
     return {config_.num_hidden_layers, config_.num_key_value_heads, config_.head_dim};
   }
+  void describe_tie(Json& config) const override;
   int64_t vocab_size() const override { return config_.vocab_size; }
   int64_t hidden_size() const override { return config_.hidden_size; }
   int64_t max_position_embeddings() const override {

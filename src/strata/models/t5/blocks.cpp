@@ -1,0 +1,321 @@
+#include "strata/models/t5/blocks.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include <ATen/ATen.h>
+
+#include "strata/base/error.h"
+#include "strata/nn/biased_attention.h"
+#include "strata/nn/chunked_cross_entropy.h"
+#include "strata/nn/decoder_cache.h"
+#include "strata/nn/dropout.h"
+#include "strata/nn/embedding.h"
+
+namespace strata::models {
+namespace {
+
+const char* name_of(T5Stack stack) { return stack == T5Stack::kEncoder ? "encoder" : "decoder"; }
+
+nn::Linear::Options shape(int64_t in, int64_t out, at::ScalarType storage) {
+  return {.in_features = in, .out_features = out, .bias = false, .storage = storage};
+}
+
+// The same pass over the source's tokens.
+nn::ForwardContext of_source(const nn::ForwardContext& context) {
+  if (context.batch->source == nullptr) {
+    throw InternalError(
+        "t5: found a batch without source documents, expected them; report this as a bug");
+  }
+  nn::ForwardContext source = context;
+  source.batch = context.batch->source.get();
+  return source;
+}
+
+int64_t longest(const std::vector<int64_t>& offsets) {
+  int64_t most = 0;
+  for (size_t d = 1; d < offsets.size(); ++d) most = std::max(most, offsets[d] - offsets[d - 1]);
+  return most;
+}
+
+at::Tensor activate(const at::Tensor& x, T5Activation activation) {
+  switch (activation) {
+    case T5Activation::kRelu:
+      return at::relu(x);
+    case T5Activation::kGelu:
+      return at::gelu(x);
+    case T5Activation::kGeluTanh:
+      return at::gelu(x, "tanh");
+    case T5Activation::kSilu:
+      return at::silu(x);
+  }
+  throw InternalError("t5: found an unknown activation; report this as a bug");
+}
+
+nn::Linear make_lm_head(const T5Config& c, at::ScalarType storage,
+                        std::shared_ptr<nn::Parameter> tied) {
+  if (tied != nullptr) return nn::Linear("lm_head", std::move(tied));
+  return nn::Linear("lm_head", shape(c.d_model, c.vocab_size, storage));
+}
+
+// [D, length + 1, H, C]: `added` [D, H * C] behind `earlier`.
+at::Tensor extended(const at::Tensor& earlier, const at::Tensor& added, int64_t heads) {
+  const at::Tensor last = added.view({added.size(0), 1, heads, -1});
+  return earlier.defined() ? at::cat({earlier, last}, 1) : last.clone();
+}
+
+}  // namespace
+
+T5Embedding::T5Embedding(const T5Config& config, T5Stack stack,
+                         std::shared_ptr<nn::Parameter> shared, uint64_t place_id)
+    : dropout_rate_(config.dropout_rate),
+      stack_(stack),
+      shared_(std::move(shared)),
+      place_id_(place_id) {}
+
+std::string T5Embedding::path() const {
+  return stack_ == T5Stack::kEncoder ? "shared" : "decoder.embed_tokens";
+}
+
+at::Tensor T5Embedding::forward(const at::Tensor& x, const nn::ForwardContext& context) {
+  const nn::ForwardContext own = stack_ == T5Stack::kEncoder ? of_source(context) : context;
+  const at::Tensor y = nn::embed(x, own.batch->ids, *shared_, /*padding_id=*/std::nullopt);
+  return nn::dropout(y, dropout_rate_, place_id_, own);
+}
+
+T5Attention::T5Attention(const std::string& layer_path, const char* name, const T5Config& c,
+                         at::ScalarType storage, T5DropoutPlaces& places)
+    : q(layer_path + "." + name + ".q", shape(c.d_model, c.num_heads * c.d_kv, storage)),
+      k(layer_path + "." + name + ".k", shape(c.d_model, c.num_heads * c.d_kv, storage)),
+      v(layer_path + "." + name + ".v", shape(c.d_model, c.num_heads * c.d_kv, storage)),
+      o(layer_path + "." + name + ".o", shape(c.num_heads * c.d_kv, c.d_model, storage)),
+      norm(layer_path + ".layer_norm", c.d_model, c.layer_norm_epsilon, storage),
+      scores_place(places.next()),
+      output_place(places.next()) {}
+
+T5Block::T5Block(const T5Config& c, T5Stack stack, int64_t index, at::ScalarType storage,
+                 T5DropoutPlaces& places)
+    : config_(c),
+      stack_(stack),
+      index_(index),
+      path_(std::string(name_of(stack)) + ".block." + std::to_string(index)),
+      self_attention_(path_ + ".layer.0", "SelfAttention", c, storage, places),
+      wo_(path_ + (is_decoder() ? ".layer.2" : ".layer.1") + ".DenseReluDense.wo",
+          shape(c.d_ff, c.d_model, storage)),
+      norm_(path_ + (is_decoder() ? ".layer.2" : ".layer.1") + ".layer_norm", c.d_model,
+            c.layer_norm_epsilon, storage),
+      hidden_place_(places.next()),
+      output_place_(places.next()) {
+  if (index == 0) {
+    relative_bias_.emplace(path_ + ".layer.0.SelfAttention.relative_attention_bias",
+                           nn::RelativeBuckets{.count = c.relative_attention_num_buckets,
+                                               .max_distance = c.relative_attention_max_distance,
+                                               .both_directions = !is_decoder()},
+                           c.num_heads, storage);
+  }
+  if (is_decoder()) {
+    cross_attention_ =
+        std::make_unique<T5Attention>(path_ + ".layer.1", "EncDecAttention", c, storage, places);
+  }
+  const std::string dense = path_ + (is_decoder() ? ".layer.2" : ".layer.1") + ".DenseReluDense";
+  const nn::Linear::Options wide = shape(c.d_model, c.d_ff, storage);
+  if (c.is_gated) {
+    wi_0_.emplace(dense + ".wi_0", wide);
+    wi_1_.emplace(dense + ".wi_1", wide);
+  } else {
+    wi_.emplace(dense + ".wi", wide);
+  }
+}
+
+std::vector<nn::Linear*> T5Block::linears() {
+  std::vector<nn::Linear*> list{&self_attention_.q, &self_attention_.k, &self_attention_.v,
+                                &self_attention_.o};
+  if (cross_attention_) {
+    list.insert(list.end(), {&cross_attention_->q, &cross_attention_->k, &cross_attention_->v,
+                             &cross_attention_->o});
+  }
+  for (auto* layer : {&wi_, &wi_0_, &wi_1_}) {
+    if (layer->has_value()) list.push_back(&**layer);
+  }
+  list.push_back(&wo_);
+  return list;
+}
+
+std::vector<nn::Parameter*> T5Block::parameters() {
+  std::vector<nn::Parameter*> list;
+  const auto add_attention = [&](T5Attention& attention) {
+    for (const nn::Linear* layer : {&attention.q, &attention.k, &attention.v, &attention.o}) {
+      layer->append_parameters(list);
+    }
+  };
+  add_attention(self_attention_);
+  if (relative_bias_) list.push_back(&relative_bias_->weight());
+  list.push_back(&self_attention_.norm.weight());
+  if (cross_attention_) {
+    add_attention(*cross_attention_);
+    list.push_back(&cross_attention_->norm.weight());
+  }
+  for (const auto* layer : {&wi_, &wi_0_, &wi_1_}) {
+    if (layer->has_value()) (*layer)->append_parameters(list);
+  }
+  wo_.append_parameters(list);
+  list.push_back(&norm_.weight());
+  return list;
+}
+
+std::vector<Shelved> T5Block::makes() const {
+  if (!relative_bias_) return {};
+  return {{bias_slot(), relative_bias_->weight().requires_grad()}};
+}
+
+std::vector<int> T5Block::reads() const {
+  std::vector<int> slots;
+  if (!relative_bias_) slots.push_back(bias_slot());
+  if (is_decoder()) slots.push_back(kEncoderOutput);
+  return slots;
+}
+
+at::Tensor T5Block::position_bias(const at::Tensor& x, const nn::ForwardContext& context,
+                                  int64_t reach) {
+  at::Tensor& shelved = context.shelf->at(static_cast<size_t>(bias_slot()));
+  if (relative_bias_) shelved = relative_bias_->table(x, reach);
+  return shelved;
+}
+
+at::Tensor T5Block::add(const nn::Linear& layer, const nn::Remakable& x, const at::Tensor& residual,
+                        uint64_t place_id, const nn::ForwardContext& context) const {
+  const bool drops = context.training && config_.dropout_rate > 0;
+  if (!drops) return layer.forward_add(x, residual, context);
+  return residual +
+         nn::dropout(layer.forward(x.value, context), config_.dropout_rate, place_id, context);
+}
+
+at::Tensor T5Block::attend(const at::Tensor& x, const nn::ForwardContext& context) {
+  const T5Attention& a = self_attention_;
+  const auto [normed, residual] = self_attention_.norm.forward_with_residual(x);
+  auto qkv = nn::linear_shared_input({&a.q, &a.k, &a.v}, normed, context);
+  nn::BiasedAttentionShape shape{.num_heads = config_.num_heads,
+                                 .head_dim = config_.d_kv,
+                                 .offsets = context.batch->offsets,
+                                 .key_offsets = context.batch->offsets,
+                                 .causal = is_decoder(),
+                                 .dropout = config_.dropout_rate,
+                                 .place_id = a.scores_place};
+  if (is_decoder() && context.decoder_cache != nullptr) {
+    nn::DecoderCache& cache = *context.decoder_cache;
+    auto& layer = cache.layers.at(static_cast<size_t>(index_));
+    layer.keys = extended(layer.keys, qkv[1], config_.num_heads);
+    layer.values = extended(layer.values, qkv[2], config_.num_heads);
+    qkv[1] = layer.keys.view({-1, config_.num_heads * config_.d_kv});
+    qkv[2] = layer.values.view({-1, config_.num_heads * config_.d_kv});
+    shape.key_lead = cache.length;
+    for (int64_t& offset : shape.key_offsets) offset *= cache.length + 1;
+  }
+  const at::Tensor bias = position_bias(x, context, longest(shape.key_offsets));
+  const at::Tensor mixed = nn::biased_attention(qkv[0], qkv[1], qkv[2], bias, shape, context);
+  return add(a.o, mixed, residual, a.output_place, context);
+}
+
+at::Tensor T5Block::attend_source(const at::Tensor& x, const nn::ForwardContext& context) {
+  const T5Attention& a = *cross_attention_;
+  const auto [normed, residual] = cross_attention_->norm.forward_with_residual(x);
+  const at::Tensor q = nn::linear_shared_input({&a.q}, normed, context)[0];
+  const nn::ForwardContext source = of_source(context);
+  nn::DecoderCache::Layer* cached =
+      context.decoder_cache == nullptr
+          ? nullptr
+          : &context.decoder_cache->layers.at(static_cast<size_t>(index_));
+  std::vector<at::Tensor> kv;
+  if (cached != nullptr && cached->source_keys.defined()) {
+    kv = {cached->source_keys, cached->source_values};
+  } else {
+    kv = nn::linear_shared_input({&a.k, &a.v}, context.shelf->at(kEncoderOutput), source);
+    if (cached != nullptr) {
+      cached->source_keys = kv[0];
+      cached->source_values = kv[1];
+    }
+  }
+  const nn::BiasedAttentionShape shape{.num_heads = config_.num_heads,
+                                       .head_dim = config_.d_kv,
+                                       .offsets = context.batch->offsets,
+                                       .key_offsets = source.batch->offsets,
+                                       .dropout = config_.dropout_rate,
+                                       .place_id = a.scores_place};
+  const at::Tensor mixed = nn::biased_attention(q, kv[0], kv[1], at::Tensor(), shape, context);
+  return add(a.o, mixed, residual, a.output_place, context);
+}
+
+at::Tensor T5Block::transform(const at::Tensor& x, const nn::ForwardContext& context) {
+  const auto [normed, residual] = norm_.forward_with_residual(x);
+  if (!config_.is_gated) {
+    const at::Tensor hidden =
+        activate(nn::linear_shared_input({&*wi_}, normed, context)[0], config_.activation);
+    return add(wo_, nn::dropout(hidden, config_.dropout_rate, hidden_place_, context), residual,
+               output_place_, context);
+  }
+  const auto pair = nn::linear_shared_input({&*wi_0_, &*wi_1_}, normed, context);
+  const at::Tensor gate = activate(pair[0], config_.activation);
+  const at::Tensor hidden =
+      nn::dropout(gate * pair[1], config_.dropout_rate, hidden_place_, context);
+  // Autograd keeps both factors anyway; with dropout the mask would have to be drawn again too.
+  const bool drops = context.training && config_.dropout_rate > 0;
+  const auto again = [gate = gate.detach(), up = pair[1].detach()] { return gate * up; };
+  return add(wo_, drops ? nn::Remakable(hidden) : nn::Remakable(hidden, again), residual,
+             output_place_, context);
+}
+
+at::Tensor T5Block::forward(const at::Tensor& x, const nn::ForwardContext& context) {
+  const nn::ForwardContext own = is_decoder() ? context : of_source(context);
+  const at::Tensor attended = attend(x, own);
+  return transform(is_decoder() ? attend_source(attended, context) : attended, own);
+}
+
+T5EncoderNorm::T5EncoderNorm(const T5Config& config, at::ScalarType storage, uint64_t place_id)
+    : dropout_rate_(config.dropout_rate),
+      norm_("encoder.final_layer_norm", config.d_model, config.layer_norm_epsilon, storage),
+      place_id_(place_id) {}
+
+at::Tensor T5EncoderNorm::forward(const at::Tensor& x, const nn::ForwardContext& context) {
+  const at::Tensor y = nn::dropout(norm_.forward(x), dropout_rate_, place_id_, of_source(context));
+  context.shelf->at(kEncoderOutput) = y;
+  return y;
+}
+
+T5Head::T5Head(const T5Config& config, at::ScalarType storage, std::shared_ptr<nn::Parameter> tied,
+               uint64_t place_id)
+    : dropout_rate_(config.dropout_rate),
+      scale_(config.scales_output ? 1.0 / std::sqrt(static_cast<double>(config.d_model)) : 1.0),
+      norm_("decoder.final_layer_norm", config.d_model, config.layer_norm_epsilon, storage),
+      lm_head_(make_lm_head(config, storage, std::move(tied))),
+      place_id_(place_id) {}
+
+std::vector<nn::Parameter*> T5Head::parameters() {
+  std::vector<nn::Parameter*> list{&norm_.weight()};
+  lm_head_.append_parameters(list);
+  return list;
+}
+
+at::Tensor T5Head::output_input(const at::Tensor& x, const nn::ForwardContext& context) {
+  const at::Tensor y = nn::dropout(norm_.forward(x), dropout_rate_, place_id_, context);
+  return scale_ == 1.0 ? y : y * scale_;
+}
+
+at::Tensor T5Head::forward(const at::Tensor& x, const nn::ForwardContext& context) {
+  const at::Tensor h = output_input(x, context);
+  if (context.next_logits == nullptr) return nn::chunked_cross_entropy(h, lm_head_, context);
+  const auto& offsets = context.batch->offsets;
+  const at::Tensor last = at::empty({static_cast<int64_t>(offsets.size()) - 1}, at::kLong);
+  for (int64_t d = 0; d < last.numel(); ++d) {
+    last.data_ptr<int64_t>()[d] = offsets[static_cast<size_t>(d) + 1] - 1;
+  }
+  const at::Tensor rows = h.index_select(0, last.to(h.device()));
+  *context.next_logits = lm_head_.forward(rows, nn::ForwardContext{}).to(at::kFloat);
+  return at::zeros({}, h.options().dtype(at::kFloat));
+}
+
+at::Tensor T5Head::logits(const at::Tensor& x) {
+  const nn::ForwardContext plain;
+  return lm_head_.forward(output_input(x, plain), plain).to(at::kFloat);
+}
+
+}  // namespace strata::models

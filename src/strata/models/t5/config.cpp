@@ -1,0 +1,99 @@
+#include "strata/models/t5/config.h"
+
+#include <string>
+
+#include "strata/base/error.h"
+#include "strata/models/config_reader.h"
+
+namespace strata::models {
+namespace {
+
+T5Activation parse_activation(const std::string& name, const std::string& proj) {
+  if (name == "relu") return T5Activation::kRelu;
+  if (name == "gelu") return T5Activation::kGelu;
+  if (name == "gelu_new") return T5Activation::kGeluTanh;
+  if (name == "silu" || name == "swish") return T5Activation::kSilu;
+  throw ConfigError(
+      "config.json: found feed_forward_proj \"{}\", expected relu, gelu, gelu_new or silu, or one "
+      "of them behind \"gated-\"; use a checkpoint with one of these",
+      proj);
+}
+
+void parse_feed_forward(const ConfigReader& config, T5Config& t5) {
+  const std::string proj = config.text("feed_forward_proj", "relu");
+  const std::string gated = "gated-";
+  t5.is_gated = proj.starts_with(gated);
+  const std::string name = t5.is_gated ? proj.substr(gated.size()) : proj;
+  // The name of T5 v1.1 means the other formula.
+  t5.activation = proj == "gated-gelu" ? T5Activation::kGeluTanh : parse_activation(name, proj);
+}
+
+void check_buckets(const T5Config& c) {
+  // The decoder looks back only and has twice as many buckets for it.
+  if (c.relative_attention_num_buckets < 4 || c.relative_attention_num_buckets % 2 != 0) {
+    throw FormatError(
+        "config.json: found relative_attention_num_buckets = {}, expected an even number of at "
+        "least 4; fix the file",
+        c.relative_attention_num_buckets);
+  }
+  if (c.relative_attention_max_distance <= c.relative_attention_num_buckets / 2) {
+    throw FormatError(
+        "config.json: found relative_attention_max_distance = {}, expected more than half of "
+        "relative_attention_num_buckets = {}; fix the file",
+        c.relative_attention_max_distance, c.relative_attention_num_buckets);
+  }
+}
+
+int64_t parse_start_id(const ConfigReader& config, int64_t vocab_size) {
+  const auto id = config.optional_integer("decoder_start_token_id");
+  if (!id.has_value()) {
+    throw FormatError(
+        "config.json: found no decoder_start_token_id, expected the id that the decoder starts "
+        "from (of T5 the padding token's, 0); add it to the file");
+  }
+  if (*id >= 0 && *id < vocab_size) return *id;
+  throw FormatError(
+      "config.json: found decoder_start_token_id = {}, expected a token of the vocabulary of {}; "
+      "fix the file",
+      *id, vocab_size);
+}
+
+}  // namespace
+
+T5Config parse_t5_config(const Json& json) {
+  const ConfigReader config(json);
+  T5Config c;
+  c.vocab_size = config.positive_integer("vocab_size", c.vocab_size);
+  c.d_model = config.positive_integer("d_model", c.d_model);
+  c.d_kv = config.positive_integer("d_kv", c.d_kv);
+  c.d_ff = config.positive_integer("d_ff", c.d_ff);
+  c.num_layers = config.positive_integer("num_layers", c.num_layers);
+  c.num_decoder_layers = config.positive_integer("num_decoder_layers", c.num_layers);
+  c.num_heads = config.positive_integer("num_heads", c.num_heads);
+  c.relative_attention_num_buckets =
+      config.positive_integer("relative_attention_num_buckets", c.relative_attention_num_buckets);
+  c.relative_attention_max_distance =
+      config.positive_integer("relative_attention_max_distance", c.relative_attention_max_distance);
+  c.dropout_rate = config.number("dropout_rate", c.dropout_rate);
+  c.layer_norm_epsilon = config.positive_number("layer_norm_epsilon", c.layer_norm_epsilon);
+  c.initializer_factor = config.positive_number("initializer_factor", c.initializer_factor);
+  // The second name is that of original checkpoints, the first what transformers 5 makes of it.
+  c.scales_output =
+      config.boolean("scale_decoder_outputs", config.boolean("tie_word_embeddings", true));
+  parse_feed_forward(config, c);
+  check_buckets(c);
+  if (!(c.dropout_rate >= 0 && c.dropout_rate < 1)) {
+    throw FormatError(
+        "config.json: found dropout_rate = {}, expected at least 0 and less than 1; fix the file",
+        c.dropout_rate);
+  }
+  if (!config.boolean("is_encoder_decoder", true)) {
+    throw ConfigError(
+        "config.json: found is_encoder_decoder false, expected a T5 with encoder and decoder; use "
+        "a checkpoint of T5ForConditionalGeneration");
+  }
+  c.decoder_start_token_id = parse_start_id(config, c.vocab_size);
+  return c;
+}
+
+}  // namespace strata::models

@@ -1,0 +1,40 @@
+// The settings of a T5 checkpoint (T5, T5 v1.1, Flan-T5), read from config.json and checked. Owns:
+// names, defaults and relations of the keys. Never: weights. Source: transformers
+// configuration_t5.py.
+#pragma once
+
+#include <cstdint>
+
+#include "strata/base/json.h"
+
+namespace strata::models {
+
+enum class T5Activation { kRelu, kGelu, kGeluTanh, kSilu };
+
+struct T5Config {
+  int64_t vocab_size = 32128;
+  int64_t d_model = 512;
+  int64_t d_kv = 64;  // channels of a head, whatever d_model is
+  int64_t d_ff = 2048;
+  int64_t num_layers = 6;          // of the encoder
+  int64_t num_decoder_layers = 6;  // default: num_layers
+  int64_t num_heads = 8;
+  int64_t relative_attention_num_buckets = 32;
+  int64_t relative_attention_max_distance = 128;
+  double dropout_rate = 0.1;
+  double layer_norm_epsilon = 1e-6;
+  double initializer_factor = 1.0;
+  T5Activation activation = T5Activation::kRelu;
+  bool is_gated = false;
+  // The decoder's output times d_model^-0.5 before the output layer: as scale_decoder_outputs says,
+  // or unless tie_word_embeddings is false. Whether the output layer is tied is a matter of the
+  // weights' file alone.
+  bool scales_output = true;
+  int64_t decoder_start_token_id = 0;
+};
+
+// FormatError naming the key for values of the wrong type or that contradict each other;
+// ConfigError for what the reference can do and this program cannot.
+T5Config parse_t5_config(const Json& config);
+
+}  // namespace strata::models

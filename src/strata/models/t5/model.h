@@ -1,0 +1,67 @@
+// A T5 model for conditional generation: encoder, then decoder, as one chain of blocks. Owns:
+// blocks, the ties between embeddings and output layer, weight names and initial values. Never:
+// memory of weights.
+#pragma once
+
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "strata/models/model.h"
+#include "strata/models/t5/blocks.h"
+
+namespace strata::models {
+
+class T5Model final : public Model {
+ public:
+  // The output layer is tied to the embedding unless `is_untied`, or the file of the weights has
+  // another matrix for it (check_weights()).
+  T5Model(const T5Config& config, at::ScalarType storage, bool is_untied);
+
+  std::vector<Block*> blocks() override;
+  std::vector<nn::Parameter*> parameters() override;
+  at::Tensor logits(const at::Tensor& x) override { return head_->logits(x); }
+  std::string no_split_class() const override { return "T5Block"; }
+  WeightSources check_weights(const hf::ModelFolder& folder) override;
+  void init_weight(const nn::Parameter& parameter, at::Tensor full,
+                   at::Generator generator) const override;
+  nn::Parameter& trainable_copy(const std::string& name) override;
+  int64_t num_replaced_elements() const override { return num_replaced_elements_; }
+  std::vector<std::string> default_lora_targets() const override { return {"q", "v"}; }
+  std::vector<std::string> default_ia3_targets() const override { return {"k", "v", "wo"}; }
+  std::vector<std::string> default_ia3_feedforward() const override { return {"wo"}; }
+  int decoder_begin() const override;
+  std::optional<int64_t> decoder_start_id() const override {
+    return config_.decoder_start_token_id;
+  }
+  int num_shelved() const override { return kNumShelved; }
+  std::string architecture() const override { return "T5ForConditionalGeneration"; }
+  // Nothing: of T5 the key says how outputs are scaled, the file's weights whether they are tied.
+  void describe_tie(Json&) const override {}
+  std::vector<std::string> never_quantized() const override { return {"wo"}; }
+  int64_t vocab_size() const override { return config_.vocab_size; }
+  int64_t hidden_size() const override { return config_.d_model; }
+  // Positions are relative: there is no limit but that of a row.
+  int64_t max_position_embeddings() const override { return int64_t{1} << 24; }
+  const T5Config& config() const { return config_; }
+
+ private:
+  bool is_tied() const { return head_->lm_head().shared_weight() == shared_; }
+  // Gives the output layer a parameter "lm_head.weight" of its own.
+  void untie();
+
+  T5Config config_;
+  at::ScalarType storage_;
+  std::shared_ptr<nn::Parameter> shared_;
+  std::unique_ptr<T5Embedding> encoder_embedding_;
+  std::vector<std::unique_ptr<T5Block>> encoder_;
+  std::unique_ptr<T5EncoderNorm> encoder_norm_;
+  std::unique_ptr<T5Embedding> decoder_embedding_;
+  std::vector<std::unique_ptr<T5Block>> decoder_;
+  std::unique_ptr<T5Head> head_;
+  std::set<std::string> copied_;
+  int64_t num_replaced_elements_ = 0;
+};
+
+}  // namespace strata::models

@@ -1,0 +1,149 @@
+// Attention with a bias: checks and choice of the device. The kernels are in attention_cpu.cpp.
+#include "strata/ops/biased_attention.h"
+
+#include <algorithm>
+
+#include "strata/base/activity_timer.h"
+#include "strata/ops/check.h"
+#include "strata/ops/cpu_kernels.h"
+
+namespace strata::ops {
+namespace {
+
+constexpr const char* kOp = "biased attention";
+
+HeadsView view_of(const char* argument, const at::Tensor& tensor, const at::Tensor& like) {
+  if (tensor.is_cuda()) {
+    throw ConfigError(
+        "{}: found tensors on a GPU, expected them in host memory, where its kernels are; train "
+        "models with encoder and decoder with --cpu",
+        kOp);
+  }
+  check_device_or_plan(kOp, tensor);
+  check_type(kOp, argument, tensor, like.scalar_type());
+  check_last_dim_contiguous(kOp, argument, tensor);
+  return {tensor.is_meta() ? nullptr : const_cast<void*>(tensor.const_data_ptr()), tensor.stride(0),
+          tensor.stride(1), tensor.size(1)};
+}
+
+void check_heads(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
+  if (q.dim() != 3 || k.dim() != 3 || q.size(2) != k.size(2) || k.size(1) == 0 ||
+      q.size(1) % k.size(1) != 0) {
+    throw InternalError(
+        "{}: found q of shape [{}] and k of shape [{}], expected [tokens, heads, channels] with "
+        "the same channels and a multiple of k's heads",
+        kOp, fmt::join(q.sizes(), ", "), fmt::join(k.sizes(), ", "));
+  }
+  check_shape(kOp, "v", v, k.sizes());
+}
+
+void check_documents(const BiasedAttentionOptions& o, int64_t queries, int64_t keys) {
+  const auto ascends = [](std::span<const int64_t> offsets, int64_t end) {
+    return !offsets.empty() && offsets.front() == 0 && offsets.back() == end &&
+           std::ranges::adjacent_find(offsets, std::ranges::greater_equal()) == offsets.end();
+  };
+  if (o.offsets.size() == o.key_offsets.size() && ascends(o.offsets, queries) &&
+      ascends(o.key_offsets, keys)) {
+    return;
+  }
+  throw InternalError(
+      "{}: found document offsets [{}] and [{}], expected as many of both, ascending to {} and {}",
+      kOp, fmt::join(o.offsets, ", "), fmt::join(o.key_offsets, ", "), queries, keys);
+}
+
+// A distance beyond the table would read outside of it.
+void check_bias(const at::Tensor& bias, int64_t heads, const BiasedAttentionOptions& o) {
+  int64_t farthest = 0;
+  for (size_t d = 1; d < o.offsets.size(); ++d) {
+    farthest = std::max({farthest, o.offsets[d] - o.offsets[d - 1] - 1 + o.key_lead,
+                         o.key_offsets[d] - o.key_offsets[d - 1] - 1});
+  }
+  check_type(kOp, "bias", bias, at::kFloat);
+  check_contiguous(kOp, "bias", bias);
+  if (bias.dim() == 2 && bias.size(0) == heads && bias.size(1) % 2 == 1 &&
+      bias.size(1) / 2 >= farthest) {
+    return;
+  }
+  throw InternalError("{}: found a bias of shape [{}], expected [{}, 2 n + 1] with n at least {}",
+                      kOp, fmt::join(bias.sizes(), ", "), heads, farthest);
+}
+
+cpu::AttentionArguments checked_arguments(const at::Tensor& q, const at::Tensor& k,
+                                          const at::Tensor& v, const at::Tensor& bias,
+                                          const BiasedAttentionOptions& o) {
+  check_heads(q, k, v);
+  check_documents(o, q.size(0), k.size(0));
+  cpu::AttentionArguments a{.type = element_of(kOp, "q", q),
+                            .q = view_of("q", q, q),
+                            .k = view_of("k", k, q),
+                            .v = view_of("v", v, q),
+                            .channels = q.size(2),
+                            .offsets = o.offsets,
+                            .scale = static_cast<float>(o.scale),
+                            .lse = nullptr,
+                            .tokens = q.size(0),
+                            .key_lead = o.key_lead,
+                            .causal = o.causal,
+                            .key_offsets = o.key_offsets,
+                            .dropout = o.dropout,
+                            .dropout_key = o.dropout_key};
+  if (bias.defined()) {
+    check_bias(bias, q.size(1), o);
+    a.bias_span = bias.size(1);
+    a.bias_origin = bias.size(1) / 2;
+    if (!bias.is_meta()) a.bias = bias.const_data_ptr<float>();
+  }
+  if (o.dropout > 0) {
+    check_shape(kOp, "token_keys", o.token_keys, {q.size(0)});
+    check_type(kOp, "token_keys", o.token_keys, at::kLong);
+    if (!o.token_keys.is_meta()) a.token_keys = o.token_keys.const_data_ptr<int64_t>();
+  }
+  return a;
+}
+
+}  // namespace
+
+AttentionResult biased_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                                 const at::Tensor& bias, const BiasedAttentionOptions& options) {
+  cpu::AttentionArguments arguments = checked_arguments(q, k, v, bias, options);
+  AttentionResult result{at::empty(q.sizes(), q.options()),
+                         at::empty({q.size(1), q.size(0)}, q.options().dtype(at::kFloat))};
+  if (q.is_meta()) return result;
+  const ActivityTimer timer(Activity::kAttention);
+  arguments.lse = result.lse.mutable_data_ptr<float>();
+  cpu::attention(arguments, view_of("out", result.out, q));
+  return result;
+}
+
+BiasedAttentionGradients biased_attention_backward(const at::Tensor& dout, const at::Tensor& q,
+                                                   const at::Tensor& k, const at::Tensor& v,
+                                                   const at::Tensor& bias,
+                                                   const AttentionResult& forward,
+                                                   const BiasedAttentionOptions& options,
+                                                   bool wants_bias) {
+  cpu::AttentionArguments arguments = checked_arguments(q, k, v, bias, options);
+  check_shape(kOp, "dout", dout, q.sizes());
+  check_shape(kOp, "lse", forward.lse, {q.size(1), q.size(0)});
+  BiasedAttentionGradients g{at::empty(q.sizes(), q.options()), at::empty(k.sizes(), k.options()),
+                             at::empty(v.sizes(), v.options()), at::Tensor()};
+  at::Tensor parts;  // of each document, so that the sum has one order on any number of threads
+  if (wants_bias) {
+    const auto documents = static_cast<int64_t>(options.offsets.size()) - 1;
+    parts = at::zeros({documents, bias.size(0), bias.size(1)}, bias.options());
+  }
+  if (!q.is_meta()) {
+    const ActivityTimer timer(Activity::kAttention);
+    arguments.lse = const_cast<float*>(forward.lse.const_data_ptr<float>());  // only read
+    cpu::attention_backward(arguments,
+                            {.dout = view_of("dout", dout, q),
+                             .out = view_of("out", forward.out, q),
+                             .dq = view_of("dq", g.dq, q),
+                             .dk = view_of("dk", g.dk, q),
+                             .dv = view_of("dv", g.dv, q),
+                             .dbias = wants_bias ? parts.mutable_data_ptr<float>() : nullptr});
+  }
+  if (wants_bias) g.dbias = parts.sum(0);
+  return g;
+}
+
+}  // namespace strata::ops

@@ -1,0 +1,32 @@
+// Greedy answers of an encoder-decoder model while it trains, sharded as it is, and how many of
+// them are exact. Owns: the loop over tokens. Never: sampling; answers of causal models
+// (generate/).
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "strata/config/run_config.h"
+#include "strata/data/token_store.h"
+#include "strata/text/tokenizer.h"
+#include "strata/train/assemble.h"
+
+namespace strata::train {
+
+struct AnswerOptions {
+  int64_t max_new_tokens;
+  std::vector<int32_t> eos_ids;  // an answer ends before one of them
+};
+
+// The ids after the start token for each document of `batch.source`; the rest of the batch is not
+// read. Collective over the mesh: every rank with a batch, of any documents.
+std::vector<std::vector<int32_t>> greedy_answers(const nn::Batch& batch,
+                                                 const AnswerOptions& options, Trainee& trainee);
+
+// The share of rows whose answer is the target, compared as text without special tokens and without
+// white space at the ends. Targets are those of training, cut at max_target_length. Collective; the
+// same result on every rank.
+double exact_answers(const data::TokenStore& dataset, const config::RunConfig& config,
+                     const text::Tokenizer& tokenizer, Trainee& trainee);
+
+}  // namespace strata::train

@@ -1,0 +1,151 @@
+# Oracle: the same run on one rank, unsharded and without recomputation; for what cannot be, the
+# error that names it.
+#
+# A step of world size w with b rows per rank holds the same w * b rows for every such pair.
+import json
+
+import pytest
+
+from running import run_strata, run_strata_raw
+from tiny_t5 import GATED, save_pairs, save_t5
+
+ROWS_PER_STEP, STEPS = 6, 6
+# Dropout is on, of the model and of the adapter: a draw belongs to the row, not to the rank.
+KINDS = {
+    "full": ("gated", {}),
+    "lora": ("gated", dict(use_peft=True, lora_r=3, lora_alpha=12, lora_dropout=0.2)),
+    "tied_full": ("tied", {}),
+    "decoder_lora": ("tied", dict(use_peft=True, lora_target_modules=r"decoder.*\.(q|wo)")),
+    "saved_head": ("tied", dict(use_peft=True, lora_modules_to_save=["lm_head"])),
+}
+# Sizes that no world size divides, dropout, units of every kind.
+MODELS = {"gated": dict(GATED, d_model=21, d_ff=29, dropout_rate=0.2, own_head=True),
+          "tied": dict(d_model=21, d_ff=29, dropout_rate=0.2)}
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("seq2seq")
+    for name, settings in MODELS.items():
+        save_t5(folder / name, **settings)
+    save_pairs(folder / "data", train=36)
+    return folder
+
+
+def flags(place, output, kind, world, **more):
+    model, settings = KINDS[kind]
+    return {"model_name_or_path": place / model, "dataset_name": place / "data",
+            "output_dir": output, "max_source_length": 14, "max_target_length": 4,
+            "per_device_train_batch_size": ROWS_PER_STEP // world,
+            "per_device_eval_batch_size": 2, "max_steps": STEPS, "learning_rate": 5e-3,
+            "logging_steps": 1, "eval_strategy": "steps", "eval_steps": STEPS,
+            "save_strategy": "no", "disable_tqdm": True, "predict_with_generate": True,
+            **settings, **more}
+
+
+def run(place, output, kind, world, **more):
+    return run_strata(flags(place, output, kind, world, **more), world, recipe="seq2seq")
+
+
+@pytest.fixture(scope="module")
+def unsharded(place, tmp_path_factory):
+    known = {}
+
+    def history(kind):
+        if kind not in known:
+            known[kind] = run(place, tmp_path_factory.mktemp("unsharded"), kind, 1,
+                              sharding_strategy="NO_SHARD").history
+        return known[kind]
+
+    return history
+
+
+@pytest.mark.parametrize("kind,world,more", [
+    ("full", 1, dict(gradient_checkpointing=True)),
+    ("full", 2, dict(gradient_checkpointing=True)),
+    ("full", 3, dict(gradient_accumulation_steps=1)),
+    ("full", 2, dict(sharding_strategy="ZERO1")),
+    ("full", 3, dict(sharding_strategy="SHARD_GRAD_OP", activation_checkpointing="selective")),
+    ("lora", 2, dict(gradient_checkpointing=True, fsdp_offload_params=True,
+                     fsdp_transformer_layer_cls_to_wrap="T5Block")),
+    ("lora", 3, dict(fsdp_cpu_ram_efficient_loading=True)),
+    ("lora", 2, dict(sharding_strategy="ZERO2")),
+    ("tied_full", 2, dict(gradient_checkpointing=True, fsdp_auto_wrap_policy="NO_WRAP")),
+    ("tied_full", 3, dict(fsdp_auto_wrap_policy="SIZE_BASED_WRAP", fsdp_min_num_params=4000)),
+    ("decoder_lora", 2, dict(gradient_checkpointing=True)),
+    ("saved_head", 2, dict(gradient_checkpointing=True)),
+])
+def test_every_layout_trains_alike(place, unsharded, tmp_path, kind, world, more):
+    found, expected = run(place, tmp_path / "out", kind, world, **more).history, unsharded(kind)
+    assert len(found) == len(expected) == STEPS + 1
+    for ours, theirs in zip(found, expected):
+        for key in ("loss", "eval_loss"):
+            if key in theirs:
+                assert ours[key] == pytest.approx(theirs[key], abs=2e-5), (ours, theirs)
+        if "grad_norm" in theirs:
+            assert ours["grad_norm"] == pytest.approx(theirs["grad_norm"], rel=1e-3)
+        if "eval_accuracy" in theirs:
+            assert ours["eval_accuracy"] == theirs["eval_accuracy"]
+
+
+def test_resumed_run_is_the_uninterrupted_one(place, tmp_path):
+    whole = run(place, tmp_path / "whole", "lora", 2, save_strategy="steps", save_steps=3)
+    first = flags(place, tmp_path / "cut", "lora", 2, save_strategy="steps", save_steps=3)
+    run_strata(first, 2, recipe="seq2seq")
+    last = tmp_path / "cut" / f"checkpoint-{STEPS}"
+    for file in sorted(last.rglob("*"), reverse=True):
+        file.unlink() if file.is_file() else file.rmdir()
+    last.rmdir()
+    again = run_strata({**first, "resume_from_checkpoint": tmp_path / "cut" / "checkpoint-3"}, 2,
+                       recipe="seq2seq")
+    assert again.losses == whole.losses
+
+
+@pytest.mark.parametrize("change,message", [
+    (dict(packing=True), "--packing: found with the recipe seq2seq, expected a setting of it"),
+    (dict(max_length=64), "--max_length: found with the recipe seq2seq"),
+    (dict(num_beams=4), "--num_beams: found \"4\", expected none"),
+    (dict(ignore_pad_token_for_loss=False), "--ignore_pad_token_for_loss: found \"false\""),
+    (dict(source_lang="en"), "--source_lang: found without target_lang"),
+    (dict(train_file="x.json"), "--train_file: found beside --dataset_name"),
+    (dict(lora_task_type="CAUSAL_LM"), "--lora_task_type: found causal_lm with the recipe seq2seq"),
+    (dict(text_column="sentense"), "found columns [sentence, label], expected one with the name"),
+    (dict(max_target_length=1), "max_target_length: found 1, expected more than the 1 tokens"),
+])
+def test_wrong_settings_are_named(place, tmp_path, change, message):
+    found = run_strata_raw(flags(place, tmp_path / "out", "full", 1, **change), recipe="seq2seq")
+    assert found.returncode in (1, 2)
+    assert message in found.stderr
+
+
+def test_models_and_recipes_that_do_not_fit(place, inputs, tmp_path):
+    wrong = flags(place, tmp_path / "out", "full", 1, model_name_or_path=inputs.model("plain"))
+    found = run_strata_raw(wrong, recipe="seq2seq")
+    assert found.returncode == 2 and "run strata sft in its place" in found.stderr
+    sft = {k: wrong[k] for k in ("dataset_name", "output_dir", "max_steps")}
+    found = run_strata_raw({**sft, "model_name_or_path": place / "tied"})
+    assert found.returncode == 2 and "run strata seq2seq in its place" in found.stderr
+    found = run_strata_raw({**sft, "model_name_or_path": place / "tied", "source_prefix": "x"})
+    assert "--source_prefix: found with the recipe sft" in found.stderr
+
+
+def test_planned_memory_is_the_measured(place, tmp_path):
+    found = run(place, tmp_path / "out", "full", 2, gradient_checkpointing=True)
+    line = next(line for line in found.text.splitlines() if line.startswith("memory: planned"))
+    planned, measured = line.split("tensors planned ")[1].rstrip(")").split(", measured ")
+    assert planned == measured, line
+    assert "memory plan: none" not in found.text
+
+
+def test_rows_that_cannot_be_used(place, tmp_path):
+    rows = [json.loads(line) for line in (place / "data" / "train.jsonl").open()]
+    rows[3]["label"] = 7
+    data = tmp_path / "data"
+    data.mkdir()
+    for split in ("train", "validation"):
+        (data / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    settings = flags(place, tmp_path / "out", "lora", 1, dataset_name=data)
+    found = run_strata_raw(settings, recipe="seq2seq")
+    assert found.returncode == 1 and "train.jsonl:4: found" in found.stderr
+    found = run_strata_raw({**settings, "on_bad_row": "skip"}, recipe="seq2seq")
+    assert found.returncode == 0 and "left out 1 bad rows" in found.text

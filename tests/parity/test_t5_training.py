@@ -1,0 +1,171 @@
+"""Oracle: a plain loop over transformers and PEFT with torch's AdamW on the same pairs; PEFT and
+transformers reading what a run leaves."""
+
+import json
+
+import pytest
+import torch
+from transformers import AutoTokenizer, T5ForConditionalGeneration
+
+from running import run_strata
+from tiny_t5 import GATED, save_pairs, save_t5
+
+STEPS, BATCH, RATE = 8, 4, 5e-3
+LORA = dict(r=4, lora_alpha=16, lora_dropout=0.0)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("t5")
+    save_t5(folder / "plain")
+    save_t5(folder / "v1_1", own_head=True, original_keys=True, **GATED)
+    save_pairs(folder / "data")
+    return folder
+
+
+def flags(place, model, output, **more):
+    return {"model_name_or_path": place / model, "dataset_name": place / "data",
+            "output_dir": output, "text_column": "sentence", "summary_column": "label",
+            "source_prefix": "judge: ", "max_source_length": 12, "max_target_length": 4,
+            "per_device_train_batch_size": BATCH, "per_device_eval_batch_size": 3,
+            "max_steps": STEPS, "learning_rate": RATE, "logging_steps": 1, "weight_decay": 0.02,
+            "max_grad_norm": 1.0, "eval_strategy": "steps", "eval_steps": STEPS,
+            "save_strategy": "no", "train_sampling_strategy": "sequential", "disable_tqdm": True,
+            "predict_with_generate": True, **more}
+
+
+def run(settings, world=1):
+    return run_strata(settings, world, recipe="seq2seq")
+
+
+def rows_of(place, split):
+    return [json.loads(line) for line in (place / "data" / f"{split}.jsonl").open()]
+
+
+def batch_of(tokenizer, rows):
+    batch = tokenizer(["judge: " + row["sentence"] for row in rows], max_length=12, padding=True,
+                      truncation=True, return_tensors="pt")
+    labels = tokenizer([row["label"] for row in rows], max_length=4, padding=True,
+                       truncation=True, return_tensors="pt").input_ids
+    batch["labels"] = labels.masked_fill(labels == 0, -100)
+    return {k: batch[k] for k in ("input_ids", "attention_mask", "labels")}
+
+
+def reference(place, model, tokenizer):
+    """Losses of the steps and the evaluation loss, as Trainer takes its mean."""
+    decayed = [p for n, p in model.named_parameters() if p.requires_grad and
+               not any(part in n for part in ("layer_norm", "bias"))]
+    plain = [p for p in model.parameters() if p.requires_grad and all(p is not q for q in decayed)]
+    optimizer = torch.optim.AdamW([{"params": decayed, "weight_decay": 0.02},
+                                   {"params": plain, "weight_decay": 0.0}], lr=RATE)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda i: 1 - i / STEPS)
+    model.eval()  # no dropout
+    rows, losses = rows_of(place, "train"), []
+    for step in range(STEPS):
+        start = step * BATCH % len(rows)
+        loss = model(**batch_of(tokenizer, rows[start:start + BATCH])).loss
+        losses.append(loss.item())
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        schedule.step()
+        optimizer.zero_grad()
+    return losses, evaluate(place, model, tokenizer)
+
+
+def evaluate(place, model, tokenizer):
+    rows, total = rows_of(place, "validation"), 0.0
+    for i in range(0, len(rows), 3):
+        part = rows[i:i + 3]
+        # The last batch is filled up from the start, but only real rows count.
+        filled = (part + rows)[:3]
+        with torch.no_grad():
+            total += model(**batch_of(tokenizer, filled)).loss.item() * len(part)
+    return total / len(rows)
+
+
+def accuracy(place, model, tokenizer):
+    rows = rows_of(place, "validation")
+    batch = batch_of(tokenizer, rows)
+    answers = model.generate(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"],
+                             max_length=4, do_sample=False, num_beams=1)
+    texts = tokenizer.batch_decode(answers, skip_special_tokens=True)
+    return sum(text.strip() == row["label"] for text, row in zip(texts, rows)) / len(rows)
+
+
+def compare(found, losses, eval_loss):
+    assert found.losses == pytest.approx(losses, abs=1e-4)
+    assert min(losses) < losses[0] - 0.2, "the reference did not learn"
+    evaluated = [row for row in found.history if "eval_loss" in row]
+    assert evaluated[-1]["eval_loss"] == pytest.approx(eval_loss, abs=1e-4)
+    return evaluated[-1]
+
+
+@pytest.mark.parametrize("name", ["plain", "v1_1"])
+def test_full_fine_tuning(place, tmp_path, name):
+    tokenizer = AutoTokenizer.from_pretrained(place / name)
+    model = T5ForConditionalGeneration.from_pretrained(place / name)
+    expected = reference(place, model, tokenizer)
+    found = run(flags(place, name, tmp_path / "out", gradient_checkpointing=True))
+    row = compare(found, *expected)
+    # What the run leaves is what it evaluated.
+    result = T5ForConditionalGeneration.from_pretrained(tmp_path / "out").eval()
+    loaded = AutoTokenizer.from_pretrained(tmp_path / "out")
+    assert evaluate(place, result, loaded) == pytest.approx(row["eval_loss"], abs=1e-5)
+    assert row["eval_accuracy"] == pytest.approx(accuracy(place, result, loaded))
+    for (key, ours), theirs in zip(result.state_dict().items(), model.state_dict().values()):
+        assert torch.allclose(ours, theirs, atol=2e-4), key
+    config = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert config["tie_word_embeddings"] == (name == "plain")
+    assert config["architectures"] == ["T5ForConditionalGeneration"]
+
+
+def test_adapter(place, tmp_path):
+    from peft import LoraConfig, PeftModel, get_peft_model
+    tokenizer = AutoTokenizer.from_pretrained(place / "v1_1")
+    torch.manual_seed(4)
+    base = T5ForConditionalGeneration.from_pretrained(place / "v1_1")
+    model = get_peft_model(base, LoraConfig(task_type="SEQ_2_SEQ_LM", **LORA))
+    model.save_pretrained(tmp_path / "start")
+    expected = reference(place, model, tokenizer)
+    found = run(flags(place, "v1_1", tmp_path / "out", weight_decay=0.02,
+                      adapter_name_or_path=tmp_path / "start"))
+    row = compare(found, *expected)
+    config = json.loads((tmp_path / "out" / "adapter_config.json").read_text())
+    assert config["task_type"] == "SEQ_2_SEQ_LM" and sorted(config["target_modules"]) == ["q", "v"]
+    base = T5ForConditionalGeneration.from_pretrained(place / "v1_1")
+    result = PeftModel.from_pretrained(base, tmp_path / "out").eval()
+    assert evaluate(place, result, tokenizer) == pytest.approx(row["eval_loss"], abs=1e-5)
+    for (key, ours), theirs in zip(result.state_dict().items(), model.state_dict().values()):
+        assert torch.allclose(ours, theirs, atol=2e-4), key
+
+
+def test_new_adapter_has_peft_defaults(place, tmp_path):
+    """The first values come from the same generator: the first loss is that of the base."""
+    found = run(flags(place, "plain", tmp_path / "out", use_peft=True, max_steps=1, eval_steps=1))
+    config = json.loads((tmp_path / "out" / "adapter_config.json").read_text())
+    assert sorted(config["target_modules"]) == ["q", "v"]
+    assert (config["r"], config["lora_alpha"], config["lora_dropout"]) == (8, 8, 0.0)
+    model = T5ForConditionalGeneration.from_pretrained(place / "plain").eval()
+    tokenizer = AutoTokenizer.from_pretrained(place / "plain")
+    loss = model(**batch_of(tokenizer, rows_of(place, "train")[:BATCH])).loss.item()
+    assert found.losses[0] == pytest.approx(loss, abs=1e-5)
+
+
+def test_translation_columns(place, tmp_path):
+    """A column `translation`, files by flag, and the summary's columns found by their order."""
+    (tmp_path / "data").mkdir()
+    files = {}
+    for split in ("train", "validation"):
+        files[split] = tmp_path / "data" / f"{split}.json"
+        files[split].write_text("".join(
+            json.dumps({"translation": {"en": row["sentence"], "de": row["label"]}}) + "\n"
+            for row in rows_of(place, split)))
+    common = flags(place, "plain", tmp_path / "out", max_steps=3, eval_steps=3)
+    expected = run(common).history
+    by_order = {**common, "text_column": None, "summary_column": None}
+    assert run({**by_order, "output_dir": tmp_path / "out2"}).history == expected
+    found = run({**by_order, "dataset_name": None, "output_dir": tmp_path / "out3",
+                 "train_file": files["train"], "validation_file": files["validation"],
+                 "source_lang": "en", "target_lang": "de"})
+    assert found.history == expected

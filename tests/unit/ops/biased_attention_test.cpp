@@ -1,0 +1,184 @@
+// Oracle: dense softmax from ATen's elementary operations in double, differentiated by autograd;
+// for dropout the mask that ops::dropout draws.
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <algorithm>
+
+#include "reference.h"
+#include "strata/base/error.h"
+#include "strata/ops/biased_attention.h"
+#include "strata/ops/dropout.h"
+
+namespace strata::ops {
+namespace {
+
+using Offsets = std::vector<int64_t>;
+using reference::relative_error;
+
+struct Case {
+  Offsets offsets, key_offsets;
+  int64_t heads, kv_heads, channels;
+  bool causal = false;
+  int64_t key_lead = 0;
+  bool has_bias = true;
+};
+
+const Case kCases[] = {
+    {.offsets = {0, 1}, .key_offsets = {0, 1}, .heads = 1, .kv_heads = 1, .channels = 3},
+    {.offsets = {0, 7, 8, 60},
+     .key_offsets = {0, 7, 8, 60},
+     .heads = 3,
+     .kv_heads = 3,
+     .channels = 5},
+    {.offsets = {0, 7, 8, 60},
+     .key_offsets = {0, 7, 8, 60},
+     .heads = 3,
+     .kv_heads = 3,
+     .channels = 8,
+     .causal = true},
+    {.offsets = {0, 2, 150},
+     .key_offsets = {0, 700, 703},
+     .heads = 2,
+     .kv_heads = 2,
+     .channels = 16,
+     .has_bias = false},
+    {.offsets = {0, 130, 131},
+     .key_offsets = {0, 4, 600},
+     .heads = 4,
+     .kv_heads = 2,
+     .channels = 17},
+    {.offsets = {0, 1, 2, 3},
+     .key_offsets = {0, 9, 18, 27},
+     .heads = 2,
+     .kv_heads = 2,
+     .channels = 4,
+     .causal = true,
+     .key_lead = 8},
+};
+
+at::Tensor leaf(const at::Tensor& x) {
+  return x.detach().to(at::kDouble).clone().set_requires_grad(true);
+}
+
+// `masks`: of the probabilities, [Hq, Tq, longest document of keys]; undefined: none.
+at::Tensor dense(const Case& c, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                 const at::Tensor& bias, const at::Tensor& masks = {}) {
+  const int64_t group = c.heads / c.kv_heads;
+  std::vector<at::Tensor> outs;
+  for (size_t d = 0; d + 1 < c.offsets.size(); ++d) {
+    const int64_t queries = c.offsets[d + 1] - c.offsets[d];
+    const int64_t keys = c.key_offsets[d + 1] - c.key_offsets[d];
+    const auto of = [&](const at::Tensor& x, int64_t begin, int64_t length, int64_t repeat) {
+      return x.narrow(0, begin, length).repeat_interleave(repeat, 1).transpose(0, 1);
+    };
+    at::Tensor scores = at::matmul(of(q, c.offsets[d], queries, 1),
+                                   of(k, c.key_offsets[d], keys, group).transpose(1, 2)) *
+                        0.7;
+    const at::Tensor distance =
+        at::arange(keys).unsqueeze(0) - (at::arange(queries) + c.key_lead).unsqueeze(1);
+    if (bias.defined()) {
+      const at::Tensor places = (distance + bias.size(1) / 2).view(-1);
+      scores = scores + bias.index_select(1, places).view({c.heads, queries, keys});
+    }
+    if (c.causal) {
+      scores = scores.masked_fill(distance.gt(0), -std::numeric_limits<double>::infinity());
+    }
+    at::Tensor shares = at::softmax(scores, -1);
+    if (masks.defined()) {
+      shares = shares * masks.narrow(1, c.offsets[d], queries).narrow(2, 0, keys);
+    }
+    outs.push_back(at::matmul(shares, of(v, c.key_offsets[d], keys, group)).transpose(0, 1));
+  }
+  return at::cat(outs, 0);
+}
+
+struct Input {
+  explicit Input(const Case& c, at::ScalarType type) {
+    at::manual_seed(3);
+    const auto random = [&](at::IntArrayRef shape) {
+      return at::randn(shape, at::kDouble).to(type);
+    };
+    q = random({c.offsets.back(), c.heads, c.channels});
+    dout = random(q.sizes());
+    k = random({c.key_offsets.back(), c.kv_heads, c.channels});
+    v = random(k.sizes());
+    if (c.has_bias) bias = at::randn({c.heads, 2 * 800 + 1}, at::kDouble).to(at::kFloat);
+    token_keys = at::arange(c.offsets.back()) * 7 + 3;
+  }
+  at::Tensor q, k, v, dout, bias, token_keys;
+};
+
+BiasedAttentionOptions options_of(const Case& c) {
+  return {.offsets = c.offsets,
+          .key_offsets = c.key_offsets,
+          .scale = 0.7,
+          .key_lead = c.key_lead,
+          .causal = c.causal};
+}
+
+void compare(const Case& c, const Input& in, const BiasedAttentionOptions& options,
+             const at::Tensor& masks, double tolerance) {
+  SCOPED_TRACE(testing::Message() << c10::toString(in.q.scalar_type()) << " " << c.offsets.back()
+                                  << " queries, " << c.key_offsets.back() << " keys");
+  const at::Tensor q = leaf(in.q), k = leaf(in.k), v = leaf(in.v);
+  const at::Tensor bias = c.has_bias ? leaf(in.bias) : at::Tensor();
+  const at::Tensor expected = dense(c, q, k, v, bias, masks);
+  torch::autograd::backward({expected}, {in.dout.to(at::kDouble)});
+  const AttentionResult found = biased_attention(in.q, in.k, in.v, in.bias, options);
+  EXPECT_LT(relative_error(found.out, expected), tolerance);
+  const BiasedAttentionGradients g =
+      biased_attention_backward(in.dout, in.q, in.k, in.v, in.bias, found, options, c.has_bias);
+  EXPECT_LT(relative_error(g.dv, v.grad()), tolerance);
+  if (c.key_offsets.back() == 1) return;  // one key has every share: no other gradient
+  EXPECT_LT(relative_error(g.dq, q.grad()), tolerance);
+  EXPECT_LT(relative_error(g.dk, k.grad()), tolerance);
+  if (!c.has_bias) return;
+  EXPECT_LT(relative_error(g.dbias, bias.grad()), tolerance);
+}
+
+TEST(BiasedAttention, EqualsDenseSoftmax) {
+  for (const Case& c : kCases) {
+    compare(c, Input(c, at::kFloat), options_of(c), {}, 1e-5);
+    compare(c, Input(c, at::kBFloat16), options_of(c), {}, 3e-2);
+  }
+}
+
+TEST(BiasedAttention, DropsProbabilitiesByToken) {
+  for (const Case& c : kCases) {
+    const Input in(c, at::kFloat);
+    BiasedAttentionOptions options = options_of(c);
+    options.dropout = 0.3;
+    options.dropout_key = 77;
+    options.token_keys = in.token_keys;
+    const at::Tensor ones = at::ones({c.offsets.back(), 800});
+    std::vector<at::Tensor> masks;
+    for (int64_t h = 0; h < c.heads; ++h) {
+      const uint64_t key = 77 + static_cast<uint64_t>(h) * 0xD1B54A32D192ED03u;
+      masks.push_back(dropout(ones, 0.3, in.token_keys, key).to(at::kDouble));
+    }
+    EXPECT_NE(at::equal(masks.front(), masks.back()), c.heads > 1);
+    compare(c, in, options, at::stack(masks), 1e-5);
+  }
+}
+
+TEST(BiasedAttention, RefusesWhatDoesNotFit) {
+  const Case c = kCases[1];
+  const Input in(c, at::kFloat);
+  const auto run = [&](const BiasedAttentionOptions& options, const at::Tensor& bias) {
+    biased_attention(in.q, in.k, in.v, bias, options);
+  };
+  BiasedAttentionOptions options = options_of(c);
+  EXPECT_THROW(run(options, at::zeros({3, 2 * 50 + 1})), InternalError);  // distances up to 51
+  EXPECT_THROW(run(options, at::zeros({2, 2 * 60 + 1})), InternalError);
+  EXPECT_THROW(run(options, at::zeros({3, 2 * 60})), InternalError);
+  const Offsets fewer = {0, 7, 60}, empty = {0, 7, 7, 60};
+  options.key_offsets = fewer;
+  EXPECT_THROW(run(options, in.bias), InternalError);
+  options.key_offsets = empty;
+  EXPECT_THROW(run(options, in.bias), InternalError);
+}
+
+}  // namespace
+}  // namespace strata::ops
