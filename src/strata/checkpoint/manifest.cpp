@@ -58,6 +58,16 @@ int64_t integer(const Json& value, const std::string& subject) {
                     value.dump(-1, ' ', false, Json::error_handler_t::replace));
 }
 
+// The same of a file that may lie in a folder below ("additional_chat_templates/tools.jinja").
+const std::string& inner_name(const std::string& name, const std::string& subject) {
+  for (size_t at = 0; at <= name.size();) {
+    const size_t end = std::min(name.find('/', at), name.size());
+    plain_name(name.substr(at, end - at), subject);
+    at = end + 1;
+  }
+  return name;
+}
+
 TensorRecord record_of(const Json& json, const std::string& subject) {
   TensorRecord record;
   for (const Json& size : json.at("shape").get_ref<const Json::array_t&>()) {
@@ -111,7 +121,7 @@ Manifest manifest_of(const Json& json, const std::string& subject) {
   manifest.step = integer(json.at("step"), subject);
   manifest.num_updates = integer(json.at("num_updates"), subject);
   for (const auto& [name, file] : json.at("files").items()) {
-    manifest.files[plain_name(name, subject)] = {
+    manifest.files[inner_name(name, subject)] = {
         static_cast<uint64_t>(integer(file.at("bytes"), subject)),
         file.at("xxh3").get<std::string>()};
   }

@@ -48,9 +48,10 @@ class PieceFile {
   PieceFile(std::string name, std::unique_ptr<hf::SafetensorsWriter> writer)
       : name_(std::move(name)), writer_(std::move(writer)) {}
 
-  // `offset`: the piece's first element in the file's tensor.
-  void add(const LocalPiece& piece, std::string key, int64_t offset) {
-    pieces_.push_back({&piece, std::move(key), offset});
+  // `offset`: the piece's first element in the file's tensor. `is_listed`: the manifest says that
+  // the piece is here.
+  void add(const LocalPiece& piece, std::string key, int64_t offset, bool is_listed = true) {
+    pieces_.push_back({&piece, std::move(key), offset, is_listed});
   }
 
   void write(std::map<std::string, TensorRecord>& part) {
@@ -68,7 +69,7 @@ class PieceFile {
       piece.key = p.key;
       piece.offset = p.offset;
       piece.checksum = write_one(p);
-      part.emplace(p.piece->tensor, std::move(record));
+      if (p.is_listed) part.emplace(p.piece->tensor, std::move(record));
     }
     writer_->finish();
   }
@@ -78,6 +79,7 @@ class PieceFile {
     const LocalPiece* piece;
     std::string key;
     int64_t offset;
+    bool is_listed;
   };
 
   std::string write_one(const Part& p) {
@@ -121,12 +123,18 @@ void write_rank_file(const fs::path& folder, int rank, const std::vector<LocalPi
   write_part(folder, rank, part, files);
 }
 
-// The file of whole tensors that holds `tensor`, and its key there.
-std::pair<std::string, std::string> whole_place(const WholeFiles& whole,
-                                                const std::string& tensor) {
+// The file of whole tensors that holds `tensor`, and its keys there.
+struct WholePlace {
+  std::string file;
+  std::vector<std::string> keys;
+};
+WholePlace whole_place(const WholeFiles& whole, const std::string& tensor) {
   constexpr std::string_view kWeights = "parameter/";
-  if (!tensor.starts_with(kWeights)) return {kWholeOptimizerFile, tensor};
-  return {whole.weights, whole.names.at(tensor.substr(kWeights.size()))};
+  if (!tensor.starts_with(kWeights)) return {kWholeOptimizerFile, {tensor}};
+  const auto keys = whole.names.find(tensor.substr(kWeights.size()));
+  if (keys != whole.names.end() && !keys->second.empty()) return {whole.weights, keys->second};
+  throw InternalError("{}: found no name for \"{}\", expected one for every trained weight",
+                      whole.weights, tensor);
 }
 
 // Tells rank 0 what this rank holds, so that it can lay the files out.
@@ -150,28 +158,50 @@ void create_whole_files(const fs::path& folder, const WholeFiles& whole, int sha
   }
   std::map<std::string, std::vector<hf::TensorSpec>> specs{{whole.weights, {}}};
   for (const auto& [name, record] : all.tensors) {
-    auto [file, key] = whole_place(whole, name);
-    specs[file].push_back({std::move(key), hf::parse_dtype(record.dtype), record.shape});
+    const WholePlace place = whole_place(whole, name);
+    for (const std::string& key : place.keys) {
+      specs[place.file].push_back({key, hf::parse_dtype(record.dtype), record.shape});
+    }
+  }
+  for (const auto& [key, tensor] : whole.fixed) {
+    specs[whole.weights].push_back({key, file_type_of(tensor.scalar_type()), tensor.sizes().vec()});
   }
   for (auto& [file, of_file] : specs) {
     hf::SafetensorsWriter::create_shared(folder / file, std::move(of_file), whole.metadata, files);
   }
 }
 
+// What does not train is rank 0's to write.
+std::vector<LocalPiece> fixed_pieces(const WholeFiles& whole, int rank) {
+  std::vector<LocalPiece> pieces;
+  if (rank != 0) return pieces;
+  for (const auto& [key, tensor] : whole.fixed) {
+    pieces.push_back({key, tensor.sizes().vec(), 0, tensor.contiguous().view({-1})});
+  }
+  return pieces;
+}
+
 void write_whole_files(const fs::path& folder, const WholeFiles& whole, int rank,
                        const std::vector<LocalPiece>& pieces, FileSystem& files) {
   std::map<std::string, PieceFile> open;
+  const auto file = [&](const std::string& name) -> PieceFile& {
+    const auto found = open.find(name);
+    if (found != open.end()) return found->second;
+    auto writer = hf::SafetensorsWriter::join(folder / name, files);
+    return open.emplace(name, PieceFile(name, std::move(writer))).first->second;
+  };
   for (const LocalPiece& piece : pieces) {
-    auto [name, key] = whole_place(whole, piece.tensor);
-    auto found = open.find(name);
-    if (found == open.end()) {
-      auto writer = hf::SafetensorsWriter::join(folder / name, files);
-      found = open.emplace(name, PieceFile(name, std::move(writer))).first;
+    const WholePlace place = whole_place(whole, piece.tensor);
+    for (size_t i = 0; i < place.keys.size(); ++i) {
+      file(place.file).add(piece, place.keys[i], piece.begin, /*is_listed=*/i == 0);
     }
-    found->second.add(piece, std::move(key), piece.begin);
+  }
+  const std::vector<LocalPiece> fixed = fixed_pieces(whole, rank);
+  for (const LocalPiece& piece : fixed) {
+    file(whole.weights).add(piece, piece.tensor, 0, /*is_listed=*/false);
   }
   std::map<std::string, TensorRecord> part;
-  for (auto& [name, file] : open) file.write(part);
+  for (auto& [name, own] : open) own.write(part);
   write_part(folder, rank, part, files);
 }
 

@@ -30,8 +30,10 @@ SaveRole role_of(comm::Mesh& mesh);
 // FULL_STATE_DICT: whole tensors in two files of the checkpoint, as from_pretrained() loads them;
 // every rank writes its ranges of them, so that nothing is gathered anywhere.
 struct WholeFiles {
-  std::string weights;                       // "model.safetensors", "adapter_model.safetensors"
-  std::map<std::string, std::string> names;  // weight -> its key in that file
+  std::string weights;  // "model.safetensors", "adapter_model.safetensors"
+  // Weight -> its keys in that file: a tied one may have two, and the manifest lists the first.
+  std::map<std::string, std::vector<std::string>> names;
+  std::vector<std::pair<std::string, at::Tensor>> fixed;  // what does not train and belongs to it
   std::map<std::string, std::string> metadata{{"format", "pt"}};  // of that file
 };
 inline constexpr const char* kWholeOptimizerFile = "optimizer.safetensors";

@@ -79,7 +79,7 @@ class TrainerFolderState final : public SavedState {
     const auto adapter = adapters::attach_lora(*model, adapters::lora_options_of(config));
     std::map<const nn::Parameter*, std::string> in_file;
     for (const adapters::AdapterTensor& tensor : adapter->tensors()) {
-      in_file[tensor.parameter] = tensor.name;
+      in_file.emplace(tensor.parameter, tensor.name);
     }
     std::vector<TrainedWeight> trained;
     for (const nn::Parameter* parameter : model->parameters()) {

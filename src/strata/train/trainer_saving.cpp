@@ -42,13 +42,16 @@ checkpoint::WholeFiles whole_files_of(const Trainee& trainee) {
     whole.weights = hf::kAdapterWeightsFile;
     whole.metadata = checkpoint::adapter_metadata(trainee.base_fingerprint);
     for (const adapters::AdapterTensor& tensor : trainee.adapter->tensors()) {
-      whole.names[tensor.parameter->name()] = tensor.name;
+      whole.names[tensor.parameter->name()].push_back(tensor.name);
+    }
+    for (const adapters::FixedTensor& fixed : trainee.adapter->fixed_tensors()) {
+      whole.fixed.emplace_back(fixed.name, *fixed.tensor);
     }
     return whole;
   }
   whole.weights = hf::kModelWeightsFile;
   for (const nn::Parameter* parameter : trainee.model->parameters()) {
-    whole.names[parameter->name()] = parameter->name();
+    whole.names[parameter->name()] = {parameter->name()};
   }
   return whole;
 }

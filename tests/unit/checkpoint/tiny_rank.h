@@ -41,7 +41,7 @@ struct Rank {
 inline WholeFiles whole_files(Rank& rank) {
   WholeFiles whole{.weights = "model.safetensors", .names = {}};
   for (const nn::Parameter* parameter : rank.model->parameters()) {
-    whole.names[parameter->name()] = parameter->name();
+    whole.names[parameter->name()] = {parameter->name()};
   }
   return whole;
 }
