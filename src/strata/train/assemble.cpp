@@ -397,7 +397,7 @@ Json load_model_config(const config::ModelConfig& config, bool alone) {
   const auto locate = alone ? hf::locate_model_config : hf::locate_model;
   fs::path path = config.model_name_or_path.empty()
                       ? fs::path(config.config_name)
-                      : locate(config.model_name_or_path, config.cache_dir);
+                      : locate(config.model_name_or_path, config.cache_dir, {});
   if (path.empty()) {
     throw ConfigError(
         "model_name_or_path: found nothing, expected a folder with a checkpoint; pass "
