@@ -71,6 +71,19 @@ def test_equals_peft(tmp_path, name, dtype):
         assert relative_error(found[weight], values) < limit, weight
 
 
+def test_a_branch_on_a_tied_output_layer(tmp_path):
+    """PEFT's merge_and_unload changes the embedding too; the oracle is its model before merging."""
+    model = make_adapter(tmp_path, dict(target_modules=["lm_head", "v_proj"], r=3),
+                         tie_word_embeddings=True).eval()
+    process = merge(tmp_path)
+    assert process.returncode == 0, process.stderr
+    merged = LlamaForCausalLM.from_pretrained(tmp_path / "merged")
+    assert not merged.config.tie_word_embeddings
+    ids = torch.arange(20)[None]
+    with torch.no_grad():
+        assert relative_error(merged(ids).logits, model(ids).logits) < 1e-5
+
+
 @pytest.mark.parametrize("kind", ["PROMPT_TUNING", "PREFIX_TUNING"])
 def test_rows_before_the_prompt_are_no_part_of_a_weight(tmp_path, kind):
     make_adapter(tmp_path, dict(peft_type=kind, num_virtual_tokens=3))

@@ -396,7 +396,7 @@ Json load_model_config(const config::ModelConfig& config, bool alone) {
   const auto locate = alone ? hf::locate_model_config : hf::locate_model;
   fs::path path = config.model_name_or_path.empty()
                       ? fs::path(config.config_name)
-                      : locate(config.model_name_or_path, config.cache_dir);
+                      : locate(config.model_name_or_path, config.cache_dir, {});
   if (path.empty()) {
     throw ConfigError(
         "model_name_or_path: found nothing, expected a folder with a checkpoint; pass "
@@ -414,8 +414,12 @@ Json load_model_config(const config::ModelConfig& config, bool alone) {
 }
 
 static void check_window(const models::Model& model, int64_t max_length) {
-  const auto window = model.attention_window();
-  if (!window || max_length <= *window) return;
+  const nn::VirtualTokens* tokens = model.virtual_tokens();
+  const auto found = model.attention_window();
+  if (!found) return;
+  // Rows before a document are attended to as its tokens are.
+  const auto window = std::optional(*found - (tokens == nullptr ? 0 : tokens->count()));
+  if (max_length <= *window) return;
   throw ConfigError(
       "max_length: found {}, expected at most {}, the sliding_window of config.json (tokens "
       "further "
@@ -457,8 +461,8 @@ std::unique_ptr<Trainee> assemble(const config::RunConfig& config, comm::Mesh& m
                                           {.storage = storage,
                                            .buffers = scalar_type_of(config.shard.buffer_dtype),
                                            .is_untied = is_untied});
-    check_window(*trainee->model, config.data.max_length);
     attach_adapter(config, grown.trained_tokens, target, *trainee);
+    check_window(*trainee->model, config.data.max_length);
     quantize(config.quantization, trainee->model_config, *trainee->model);
     models::mark_new_rows(*trainee->model, grown.num_old_rows);
     if (trainee->adapter && grown.num_rows != grown.num_old_rows) {

@@ -37,11 +37,6 @@ const Strategy& strategy_of(const config::ShardConfig& config) {
       config.sharding_strategy);
 }
 
-at::ScalarType scalar_type_of(const std::string& name) {
-  if (name == "bfloat16") return at::kBFloat16;
-  return name == "float16" ? at::kHalf : at::kFloat;
-}
-
 int gathered_at_once(const std::string& limit) {
   if (limit == "true") return 2;
   if (limit == "false") return std::numeric_limits<int>::max() / 2;
@@ -51,6 +46,11 @@ int gathered_at_once(const std::string& limit) {
 }
 
 }  // namespace
+
+at::ScalarType scalar_type_of(const std::string& name) {
+  if (name == "bfloat16") return at::kBFloat16;
+  return name == "float16" ? at::kHalf : at::kFloat;
+}
 
 bool offloads_to_host(const config::ShardConfig& config) {
   // Gradients and moments follow parameters that rest in files: the update is the CPU's then.

@@ -24,6 +24,9 @@ struct Target {
   bool has_fp16 = false;  // no kernel of the CPU computes in it
 };
 
+// The type of a setting's name: float32, bfloat16 or float16.
+at::ScalarType scalar_type_of(const std::string& name);
+
 // Whether homes rest in host memory where a GPU computes.
 bool offloads_to_host(const config::ShardConfig& config);
 
