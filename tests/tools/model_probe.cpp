@@ -245,7 +245,9 @@ void fill_values(models::Model& model, adapters::LoraAdapter* adapter, const Jso
                           : value.to(compute);
   }
   if (adapter == nullptr) return;
-  initialize_branches(*adapter, request.value("seed", 0), &model.embedding_weight(), store, writer);
+  nn::Parameter* embedding =
+      adapter->options().has_virtual_tokens() ? &model.embedding_weight() : nullptr;
+  initialize_branches(*adapter, request.value("seed", 0), embedding, store, writer);
   for (const adapters::FixedTensor& fixed : adapter->fixed_tensors()) {
     writer.add("init:" + fixed.name, *fixed.tensor);
   }
