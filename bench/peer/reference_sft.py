@@ -38,8 +38,7 @@ def parse_options():
     parser.add_argument("--output", required=True)
     parser.add_argument("--lora", action="store_true")
     parser.add_argument("--nf4", action="store_true", help="the base in 4 bits, double quantisation")
-    parser.add_argument("--unfused", action="store_true",
-                        help="without bitsandbytes' own CPU product, which rounds the codes' values; see the README")
+    parser.add_argument("--published_decoding", action="store_true", help="4-bit weights as code * scale, see below")
     parser.add_argument("--checkpointing", action="store_true")
     parser.add_argument("--steps", type=int, default=6)
     parser.add_argument("--rows", type=int, default=4)
@@ -47,21 +46,35 @@ def parse_options():
     return parser.parse_args()
 
 
-def decode_before_products():
-    """Every product of a 4-bit layer as the one with gradients: the decoded matrix, in its own type."""
-    import bitsandbytes.autograd._functions as functions
-    import bitsandbytes as bnb
+def decode_as_published():
+    """Every 4-bit matrix as code * scale. bitsandbytes 0.50 decodes those whose rows are no whole number of blocks
+    with the scales of other blocks on CPUs."""
+    import bitsandbytes.functional as functional
 
-    def product(a, codes, quant_state, out=None, bias=None):
-        return functions.MatMul4Bit.apply(a, codes.view(-1, 1), out, bias, quant_state)
+    def decode(codes, state, *_, **__):
+        pairs = codes.flatten().view(torch.uint8)
+        codes = torch.stack([pairs >> 4, pairs & 15], 1).flatten()[: state.shape.numel()].long()
+        scales = functional.dequantize_blockwise(state.absmax, state.state2) + state.offset if state.nested else state.absmax
+        return (state.code[codes] * scales.repeat_interleave(state.blocksize)[: len(codes)]).view(state.shape)
 
-    functions.matmul_4bit = bnb.matmul_4bit = product
+    class Product(torch.autograd.Function):
+        @staticmethod
+        def forward(context, x, codes, state):
+            context.codes, context.state = codes, state
+            return x @ decode(codes, state).T
+
+        @staticmethod
+        def backward(context, gradient):
+            return gradient @ decode(context.codes, context.state), None, None
+
+    import bitsandbytes
+    bitsandbytes.matmul_4bit = lambda x, codes, quant_state, bias=None, **_: Product.apply(x, codes.data, quant_state)
 
 
 def main():
     options = parse_options()
-    if options.unfused:
-        decode_before_products()
+    if options.published_decoding:
+        decode_as_published()
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     files = {split: f"{options.inputs}/data/{split}.jsonl" for split in ("train", "test")}
     config = SFTConfig(
