@@ -63,11 +63,11 @@ def test_conversations(folder):
 
 
 LENGTHS = {
-    "fixed": {"padding": {"length": 12, "pad_id": 3, "pad_token": "<pad>"}},
-    "multiple": {"padding": {"pad_to_multiple_of": 8, "direction": "left"}},
+    "fixed": {"padding": {"length": 12, "pad_id": 0, "pad_token": "<pad>"}},
+    "multiple": {"padding": {"pad_to_multiple_of": 8, "direction": "left", "pad_id": 2, "pad_token": "<|im_end|>"}},
     "cut": {"truncation": {"max_length": 5}},
     "cut left": {"truncation": {"max_length": 5, "direction": "left", "strategy": "only_first", "stride": 2}},
-    "both": {"truncation": {"max_length": 6}, "padding": {"length": 9, "pad_to_multiple_of": 4}},
+    "both": {"truncation": {"max_length": 6}, "padding": {"length": 9, "pad_to_multiple_of": 4, "pad_token": "<pad>"}},
     "specials only": {"truncation": {"max_length": 1}},
 }
 
@@ -279,7 +279,6 @@ def test_preview_finds_marks_and_masks(inputs, tmp_path):
     (twice / "chat_template.jinja").write_text((model / "chat_template.jinja").read_text())
     text = preview(inputs, data, "--tokenizer_name", twice, "--add_special_tokens", "true")
     assert "warning: 1 of 1 documents begin with the BOS token twice" in text
-    assert "warning" not in preview(inputs, data, "--tokenizer_name", twice)
     rows = [{"input_ids": [5, 6], "labels": [-100, -100]}, {"input_ids": [5, 2], "labels": [5, 2]}]
     text = preview(inputs, save(tmp_path, rows), "--packing", "--max_length", 20)
     assert "warning: 1 of 2 documents have no trained token" in text
@@ -289,12 +288,12 @@ def test_preview_on_a_terminal(inputs, tmp_path):
     """Colours for what is trained, and how far the preparation is, which is gone in the end."""
     data = save(tmp_path, [{"prompt": f"question {i}", "completion": " yes"} for i in range(4000)])
     terminal = Terminal([PROGRAM, "preview", "--model_name_or_path", inputs.model("plain"), "--dataset_name", data,
-                         "--num_examples", 1, "--no_dataset_cache"], columns=100)
+                         "--num_examples", 1, "--no_dataset_cache"], columns=200)
     assert terminal.end() == 0, terminal.text
-    assert f"\rpreparing train split of {data}"[:60] in terminal.text and "rows (" in terminal.text
+    assert re.search(r"\rpreparing train split of \S+: \d+ rows \(\d+ %\)", terminal.text), terminal.text[:300]
     drawn, shown = terminal.text.split("\r\x1b[K", 1)
     assert drawn.count("\n") == 0 and "preparing" not in shown
-    assert "\x1b[2m" in shown and "\x1b[30;42m yes\x1b[0m" in shown.replace("\x1b[0m\x1b[30;42m", "")
+    assert "\x1b[2m" in shown and "\x1b[30;42m yes" in shown.replace("\x1b[0m\x1b[30;42m", "")
     assert "\x1b[30;42m\x1b[1;4m<|im_end|>\x1b[0m" in shown
 
 
@@ -338,7 +337,7 @@ def test_long_rows(inputs, tmp_path):
 def test_a_template_error_names_row_and_line(inputs, tmp_path):
     template = tmp_path / "strict.jinja"
     template.write_text("{% for m in messages %}\n{% if m.role == 'oracle' %}\n{{ raise_exception('no oracles here') }}\n{% endif %}{{ m.content }}{% endfor %}")
-    chat = lambda role: {"messages": [{"role": role, "content": "x"}]}
+    chat = lambda role: {"messages": [{"role": role, "content": "the cat sat"}]}
     data = save(tmp_path, [chat("user"), chat("oracle"), chat("user")])
     flags = ["preview", "--model_name_or_path", inputs.model("plain"), "--dataset_name", data, "--chat_template_path", template]
     result = run(*flags)
