@@ -44,7 +44,8 @@ Batch with_prompt(const Batch& batch, int64_t count) {
   longer.token_keys = spread(batch.token_keys, total, where, 0);
   // Positions go on from the virtual tokens'.
   longer.positions = spread(batch.positions + count, total, where, 0);
-  longer.positions.index_copy_(0, where.in_front,
+  longer.virtual_rows = where.in_front.to(batch.ids.device());
+  longer.positions.index_copy_(0, longer.virtual_rows,
                                at::arange(count, batch.positions.options()).repeat({documents}));
   longer.targets = spread(batch.targets, total, where, -100);
   for (size_t d = 0; d < batch.first_labels.size() && count > 0; ++d) {
