@@ -293,8 +293,8 @@ def test_preview_on_a_terminal(inputs, tmp_path):
     assert re.search(r"\rpreparing train split of \S+: \d+ rows \(\d+ %\)", terminal.text), terminal.text[:300]
     drawn, shown = terminal.text.split("\r\x1b[K", 1)
     assert drawn.count("\n") == 0 and "preparing" not in shown
-    assert "\x1b[2m" in shown and "\x1b[30;42m yes" in shown.replace("\x1b[0m\x1b[30;42m", "")
-    assert "\x1b[30;42m\x1b[1;4m<|im_end|>\x1b[0m" in shown
+    assert "".join(re.findall("\x1b\\[30;42m(?:\x1b\\[1;4m)?([^\x1b]*)\x1b\\[0m", shown)) == " yes<|im_end|>"
+    assert "\x1b[2m" in shown and "\x1b[30;42m\x1b[1;4m<|im_end|>\x1b[0m" in shown
 
 
 def test_on_bad_row(inputs, tmp_path):
