@@ -2,12 +2,13 @@
 transformers reading what a run leaves."""
 
 import json
+import subprocess
 
 import pytest
 import torch
 from transformers import AutoTokenizer, T5ForConditionalGeneration
 
-from running import run_strata
+from running import PROGRAM, environment, run_strata
 from tiny_t5 import GATED, save_pairs, save_t5
 
 STEPS, BATCH, RATE = 8, 4, 5e-3
@@ -138,6 +139,10 @@ def test_adapter(place, tmp_path):
     assert evaluate(place, result, tokenizer) == pytest.approx(row["eval_loss"], abs=1e-5)
     for (key, ours), theirs in zip(result.state_dict().items(), model.state_dict().values()):
         assert torch.allclose(ours, theirs, atol=2e-4), key
+    subprocess.run([PROGRAM, "merge-adapter", tmp_path / "out", tmp_path / "merged"], check=True,
+                   capture_output=True, env=environment())
+    merged = T5ForConditionalGeneration.from_pretrained(tmp_path / "merged").eval()
+    assert evaluate(place, merged, tokenizer) == pytest.approx(row["eval_loss"], abs=1e-5)
 
 
 def test_new_adapter_has_peft_defaults(place, tmp_path):
