@@ -78,10 +78,8 @@ def evaluate(place, model, tokenizer):
     rows, total = rows_of(place, "validation"), 0.0
     for i in range(0, len(rows), 3):
         part = rows[i:i + 3]
-        # The last batch is filled up from the start, but only real rows count.
-        filled = (part + rows)[:3]
         with torch.no_grad():
-            total += model(**batch_of(tokenizer, filled)).loss.item() * len(part)
+            total += model(**batch_of(tokenizer, part)).loss.item() * len(part)
     return total / len(rows)
 
 
