@@ -10,7 +10,7 @@ LORA = dict(use_peft=True, lora_r=3, lora_dropout=0.0, lora_target_modules="all-
 @pytest.mark.parametrize("family", ["mistral", "qwen2", "qwen3"])
 def test_ranks_compute_what_one_computes(inputs, tmp_path, family, settings):
     def losses(name, world, rows, **flags):
-        return run_strata(base_flags(inputs.model(family), inputs.data("messages", train=28),
+        return run_strata(base_flags(inputs.model(family), inputs.data("messages", train=96),
                                      tmp_path / name, **{**settings, **flags, "max_steps": 5,
                                      "per_device_train_batch_size": rows}), world).losses
 

@@ -8,7 +8,8 @@ WORKS = ["matrix products", "attention", "element-wise", "loss", "collectives", 
          "data", "other"]
 
 
-@pytest.mark.parametrize("settings", [{}, dict(use_peft=True, load_in_4bit=True)], ids=["whole", "qlora"])
+@pytest.mark.parametrize("settings", [{}, dict(use_peft=True, load_in_4bit=True, lora_r=3)],
+                         ids=["whole", "qlora"])
 def test_the_time_of_a_step_adds_up(inputs, tmp_path, settings):
     def run(name, **flags):
         return run_strata(base_flags(inputs.model("odd"), inputs.data("messages", train=28),

