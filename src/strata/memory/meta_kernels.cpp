@@ -12,12 +12,15 @@ at::Tensor index_select(const at::Tensor& self, int64_t dim, const at::Tensor& i
   return at::empty(shape, self.options());
 }
 
+at::Tensor relu(const at::Tensor& self) { return at::empty_like(self); }
+
 }  // namespace
 
 void register_meta_kernels() {
   static torch::Library* library =
       new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::Meta, __FILE__, __LINE__);
   library->impl("index_select", index_select);
+  library->impl("relu", relu);
 }
 
 }  // namespace strata::memory
