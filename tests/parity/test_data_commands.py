@@ -279,6 +279,7 @@ def test_preview_finds_marks_and_masks(inputs, tmp_path):
     (twice / "chat_template.jinja").write_text((model / "chat_template.jinja").read_text())
     text = preview(inputs, data, "--tokenizer_name", twice, "--add_special_tokens", "true")
     assert "warning: 1 of 1 documents begin with the BOS token twice" in text
+    assert "warning" not in preview(inputs, data, "--tokenizer_name", twice)  # the line end behind chatml's end is no end
     rows = [{"input_ids": [5, 6], "labels": [-100, -100]}, {"input_ids": [5, 2], "labels": [5, 2]}]
     text = preview(inputs, save(tmp_path, rows), "--packing", "--max_length", 20)
     assert "warning: 1 of 2 documents have no trained token" in text

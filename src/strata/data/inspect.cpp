@@ -28,11 +28,7 @@ class DocumentInspector {
         labels.size() - static_cast<size_t>(std::count(labels.begin(), labels.end(), kNotTrained)));
     result_.trained_tokens += trained;
     result_.masked += trained == 0;
-    if (trained > 0) {
-      const auto last = std::find_if(labels.rbegin(), labels.rend(),
-                                     [](int32_t label) { return label != kNotTrained; });
-      result_.no_end += !is_end(*last);
-    }
+    result_.no_end += trained > 0 && !ends(labels);
     result_.two_bos += bos_ && ids.size() > 1 && ids[0] == *bos_ && ids[1] == *bos_;
     const uint64_t first = XXH3_64bits(ids.data(), ids.size_bytes());
     result_.duplicates +=
@@ -40,6 +36,17 @@ class DocumentInspector {
   }
 
  private:
+  // Whether an end is the last that is trained, but for blanks such as chatml's line end behind it.
+  bool ends(std::span<const int32_t> labels) const {
+    for (size_t i = labels.size(); i > 0; --i) {
+      const int32_t id = labels[i - 1];
+      if (id == kNotTrained) continue;
+      if (is_end(id)) return true;
+      const std::string text = tokenizer_.decode({&id, 1}, /*skip_special_tokens=*/false);
+      if (text.find_first_not_of(" \t\r\n") != std::string::npos) return false;
+    }
+    return false;
+  }
   bool is_end(int32_t id) const {
     return (eos_ && id == *eos_) || (id < tokenizer_.vocab_size() && tokenizer_.is_special(id));
   }
