@@ -40,8 +40,7 @@ def train_reference(flags, folder):
         train_dataset=trl_reference.load_rows(datasets, data / "train.jsonl", folder / "cache"))
     trainer.remove_callback(transformers.PrinterCallback)
     trainer.train()
-    names = {id(p): n.replace(".default", "").removeprefix("base_model.model.")
-             for n, p in trainer.model.named_parameters()}
+    names = {id(p): n.replace(".default", "") for n, p in trainer.model.named_parameters()}
     optimizer = trainer.optimizer.optimizer
     return trainer.state.log_history, {names[id(p)]: s for p, s in optimizer.state.items()}
 
