@@ -157,7 +157,7 @@ DAMAGES = {
     "foreign": (lambda c: shutil.copy(c.parent / "other" / "rank-00001.safetensors", c),
                 "rank-00001.safetensors: found checksum"),
     "foreign_manifest": (lambda c: shutil.copy(c.parent / "other" / "manifest.json", c),
-                         "found checksum"),
+                         "another checksum than manifest.json lists"),
     "manifest": (lambda c: os.truncate(c / "manifest.json", 300), "manifest.json"),
     "no_manifest": (lambda c: (c / "manifest.json").unlink(), "manifest.json"),
     "state": (lambda c: (c / "trainer_state.json").unlink(), "trainer_state.json"),
