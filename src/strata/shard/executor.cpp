@@ -2,8 +2,19 @@
 
 #include "strata/base/error.h"
 #include "strata/libtorch/memory_kind.h"
+#include "strata/nn/embedding.h"
 
 namespace strata::shard {
+namespace {
+
+// Not those of an embedding without a low-rank branch.
+bool backward_reads_parameters(models::Block& block) {
+  if (block.kind() != models::BlockKind::kEmbedding) return true;
+  const nn::Embedding* embedding = block.embedding();
+  return embedding != nullptr && embedding->low_rank() != nullptr;
+}
+
+}  // namespace
 
 ChainShape shape_of(models::Model& model, const Partition& partition) {
   ChainShape shape;
@@ -12,7 +23,7 @@ ChainShape shape_of(models::Model& model, const Partition& partition) {
     const auto parameters = block->parameters();
     shape.block_trains.push_back(std::any_of(parameters.begin(), parameters.end(),
                                              [](nn::Parameter* p) { return p->requires_grad(); }));
-    shape.backward_reads_parameters.push_back(block->kind() != models::BlockKind::kEmbedding);
+    shape.backward_reads_parameters.push_back(backward_reads_parameters(*block));
   }
   for (const Unit& unit : partition.units) shape.unit_trains.push_back(unit.trains());
   shape.decoder_begin = model.decoder_begin();
@@ -221,9 +232,9 @@ at::Tensor Executor::differentiate(const models::Block& block, const Kept& kept,
 }
 
 void Executor::backward(const Step& step) {
-  // An embedding's gradient needs the ids alone; its unit is not gathered again.
-  const models::Block& block = *blocks_[static_cast<size_t>(step.index)];
-  if (block.kind() != models::BlockKind::kEmbedding) wait_for_units(step.index);
+  // Where a gradient needs the ids alone (an embedding's), the unit is not gathered again.
+  models::Block& block = *blocks_[static_cast<size_t>(step.index)];
+  if (backward_reads_parameters(block)) wait_for_units(step.index);
   open_gradients(step.index);
   Kept kept = std::move(kept_[static_cast<size_t>(step.index)]);
   kept_[static_cast<size_t>(step.index)] = Kept{};
