@@ -113,8 +113,9 @@ def test_loading_holds_one_tensor_whole(inputs, tmp_path, sends):
     assert [row[0] for row in rows] == [0, 1], run.text
     # The tensor as it lies in the file, its pages, and the codes that two ranks exchange.
     one_tensor = 2 * tensor_mb + 2 * tensor_mb * 0.29
-    slack = 12
-    assert 3 * tensor_mb > one_tensor  # the two largest are not there at once
+    slack = 20  # as in test_loading.py
+    # A unit of them, with its pages, would be seen.
+    assert 6 * tensor_mb > one_tensor + slack
     for _, _, consumed, peak, _ in rows:
         assert consumed <= held_mb / world + slack
         assert peak <= held_mb / world + one_tensor + slack
