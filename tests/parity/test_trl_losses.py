@@ -53,7 +53,7 @@ CASES = {
     "vera": ("messages", dict(use_peft=True, peft_type="VERA", lora_r=8, lora_dropout=0.0,
                               lora_target_modules=["q_proj", "v_proj", "up_proj"],
                               learning_rate=1e-1, gradient_accumulation_steps=2)),
-    "prompt_of_a_text": ("prompt", dict(
+    "prompt_of_a_text": ("messages", dict(
         use_peft=True, peft_type="PROMPT_TUNING", num_virtual_tokens=6, prompt_tuning_init="TEXT",
         prompt_tuning_init_text="the cat sat", learning_rate=1e-1, eval_strategy="steps",
         eval_steps=10)),
