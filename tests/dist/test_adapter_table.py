@@ -22,7 +22,7 @@ ADAPTERS = {
                  lora_target_modules=["q_proj", "up_proj", "lm_head"]),
     "prompt": dict(peft_type="PROMPT_TUNING", num_virtual_tokens=5, learning_rate=1e-1,
                    prompt_tuning_init="SAMPLE_VOCAB"),
-    "prefix": dict(peft_type="PREFIX_TUNING", num_virtual_tokens=3, learning_rate=1e-1,
+    "prefix": dict(peft_type="PREFIX_TUNING", num_virtual_tokens=3, learning_rate=1.0,
                    activation_checkpointing="full"),
     "ia3": dict(peft_type="IA3", learning_rate=5e-2, feedforward_modules=["down_proj"],
                 lora_target_modules=["k_proj", "v_proj", "down_proj", "lm_head"]),
