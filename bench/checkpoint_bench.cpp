@@ -1,4 +1,5 @@
-// Writes and reads one state of a given size as a checkpoint, and as one plain file: seconds as JSON. Owns: a temporary folder. bench/checkpoint.py runs it and compares.
+// Writes and reads one state of a given size as a checkpoint, and as one plain file: seconds as
+// JSON. Owns: a temporary folder. bench/checkpoint.py runs it and compares.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -44,9 +45,9 @@ void drop_cache(const fs::path& path) {
   }
 }
 
-// What went before must not be paid for by what comes next: nothing is left to write, and pages that
-// were freed are as cold for one reader as for the other (virtual machines hand them back to their
-// host after about two seconds, and fetching them again takes longer than reading the disk).
+// What went before must not be paid for by what comes next: nothing is left to write, and pages
+// that were freed are as cold for one reader as for the other (virtual machines hand them back to
+// their host after about two seconds, and fetching them again takes longer than reading the disk).
 void settle() {
   ::sync();
   std::this_thread::sleep_for(std::chrono::seconds(3));

@@ -24,9 +24,9 @@ struct Inspection {
   int64_t bar_tokens = 1;
   std::vector<int64_t> bars;
   // Documents with a sign of a mistake.
-  int64_t masked = 0;   // no token is trained
-  int64_t no_end = 0;   // what is trained does not end with the end token or another special one
-  int64_t two_bos = 0;  // begins with the BOS token twice
+  int64_t masked = 0;      // no token is trained
+  int64_t no_end = 0;      // what is trained does not end with the end token or another special one
+  int64_t two_bos = 0;     // begins with the BOS token twice
   int64_t duplicates = 0;  // the same ids and labels as an earlier one
 };
 
