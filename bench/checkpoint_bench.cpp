@@ -6,7 +6,9 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <map>
+#include <memory>
 #include <string>
 #include <thread>
 #include <vector>
@@ -94,6 +96,36 @@ void read_plainly(const fs::path& path, std::vector<LocalPiece>& pieces) {
   }
 }
 
+// The bound of the disk: the same bytes past the page cache, from and to one block of memory.
+class DirectBlock {
+ public:
+  explicit DirectBlock(size_t size)
+      : size_(size), data_(static_cast<std::byte*>(std::aligned_alloc(4096, size)), std::free) {
+    std::memset(data_.get(), 7, size_);
+  }
+
+  void write(const fs::path& path, int count) const {
+    const strata::Descriptor file(
+        ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_DIRECT | O_CLOEXEC, 0666));
+    strata::real_file_system().reserve(file.get(), size_ * static_cast<size_t>(count));
+    uint64_t at = 0;
+    for (int i = 0; i < count; ++i) {
+      at += strata::write_fully(file.get(), {data_.get(), size_}, at);
+    }
+    if (::fsync(file.get()) != 0) throw strata::IoError("bench: found a failing fsync");
+  }
+
+  void read(const fs::path& path) const {
+    const strata::Descriptor file(::open(path.c_str(), O_RDONLY | O_DIRECT | O_CLOEXEC));
+    while (::read(file.get(), data_.get(), size_) > 0) {
+    }
+  }
+
+ private:
+  size_t size_;
+  std::unique_ptr<std::byte, decltype(&std::free)> data_;
+};
+
 class Round {
  public:
   Round(fs::path folder, std::vector<LocalPiece> pieces)
@@ -113,6 +145,17 @@ class Round {
       settle();
       seconds_["plain_read"] = seconds_of([&] { read_plainly(path, pieces_); });
     }
+    fs::remove(path);
+  }
+
+  void direct() {
+    const fs::path path = folder_ / "plain";
+    const DirectBlock block(kTensorElements * sizeof(float));
+    settle();
+    seconds_["direct_write"] =
+        seconds_of([&] { block.write(path, static_cast<int>(pieces_.size())); });
+    settle();
+    seconds_["direct_read"] = seconds_of([&] { block.read(path); });
     fs::remove(path);
   }
 
@@ -153,14 +196,17 @@ int main(int argc, char** argv) {
     return 2;
   }
   Round round(argv[1], make_state(std::atoll(argv[2])));
-  // Each comes first, second and last in turn.
-  for (int i = 0; i < 3; ++i) {
-    switch ((i + std::atoi(argv[3])) % 3) {
+  // Each comes first, second, third and last in turn.
+  for (int i = 0; i < 4; ++i) {
+    switch ((i + std::atoi(argv[3])) % 4) {
       case 0:
         round.plain(/*reserves=*/false);
         break;
       case 1:
         round.plain(/*reserves=*/true);
+        break;
+      case 2:
+        round.direct();
         break;
       default:
         round.checkpoint();
