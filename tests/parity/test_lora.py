@@ -1,5 +1,7 @@
 """Oracle: PEFT's LoRA and its relatives: initial values, outputs, gradients, names, counts."""
 
+import copy
+
 import pytest
 import torch
 from peft import (IA3Config, LoraConfig, PrefixTuningConfig, PromptTuningConfig, VeraConfig,
@@ -157,8 +159,29 @@ def probe_name(name):
 
 
 # In bfloat16 trained biases as large as the weights put two correct results further apart than the
-# limit, see PRECISIONS.
-IN_FLOAT32 = {"all_biases", "branch_bias", "dora_biased"}
+# limit: see test_bfloat16_is_as_close_to_float32_as_peft.
+IN_FLOAT32 = {"all_biases", "branch_bias", "dora_biased", "vera_all"}
+
+
+@pytest.mark.parametrize("name", sorted(IN_FLOAT32))
+def test_bfloat16_is_as_close_to_float32_as_peft(tmp_path, name):
+    settings, lora = CASES[name]
+    scale = PRECISIONS[1][1]
+    save_checkpoint(tmp_path, scale=scale, **settings)
+    rounded = attach(tmp_path, lora, torch.bfloat16, seed=42)
+    randomise(rounded, scale)
+    rounded.save_pretrained(tmp_path / "adapter")
+    exact = copy.deepcopy(rounded).float()
+    documents = make_documents(LENGTHS)
+    for model in (rounded, exact):
+        run_reference(model, documents)
+    tensors, _ = run_probe(tmp_path, documents=documents, dtype="bfloat16", lora=lora,
+                           adapter=str(tmp_path / "adapter"), seed=42)
+    true = {n: p.grad for n, p in exact.named_parameters() if p.requires_grad}
+    theirs = {n: p.grad for n, p in rounded.named_parameters() if p.requires_grad}
+    ours = {n: tensors["grad:" + probe_name(n)] for n in true}
+    assert (sum(relative_error(ours[n], true[n]) for n in true)
+            < 1.1 * sum(relative_error(theirs[n], true[n]) for n in true))
 
 
 @pytest.mark.parametrize("dtype,scale,limit,name", [

@@ -109,7 +109,9 @@ nn::VeraProjection projection_for(const std::vector<nn::Linear*>& layers,
     in = std::max(in, layer->in_features());
     out = std::max(out, layer->out_features());
   }
-  return draw_projection(options.projection_prng_key, options.r, in, out);
+  const nn::Parameter& weight = layers.front()->weight();
+  return draw_projection(options.projection_prng_key, options.r, in, out,
+                         weight.quantization() ? at::kByte : weight.storage_type());
 }
 
 void check_virtual_tokens(const LoraOptions& options) {

@@ -8,12 +8,14 @@
 namespace strata::adapters {
 
 nn::VeraProjection draw_projection(uint64_t key, int64_t rank, int64_t in_features,
-                                   int64_t out_features) {
+                                   int64_t out_features, at::ScalarType weights) {
   const at::Generator generator = at::make_generator<at::CPUGeneratorImpl>(key);
   const auto draw = [&](int64_t rows, int64_t columns) {
     const double deviation = std::sqrt(2.0) / std::sqrt(static_cast<double>(columns));
     const double bound = std::sqrt(3.0) * deviation;
-    return at::empty({rows, columns}, at::kFloat).uniform_(-bound, bound, generator);
+    const at::Tensor drawn =
+        at::empty({rows, columns}, at::kFloat).uniform_(-bound, bound, generator);
+    return at::isFloatingType(weights) ? drawn.to(weights).to(at::kFloat) : drawn;
   };
   nn::VeraProjection projection;
   projection.a = draw(rank, in_features);

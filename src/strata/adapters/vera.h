@@ -4,13 +4,16 @@
 
 #include <cstdint>
 
+#include <c10/core/ScalarType.h>
+
 #include "strata/nn/vera.h"
 
 namespace strata::adapters {
 
 // A [rank, in_features] and B [out_features, rank], the largest of the targeted layers: uniform as
-// torch.nn.init.kaiming_uniform_ has it, A first. Source: PEFT tuners/vera/model.py.
+// torch.nn.init.kaiming_uniform_ has it, A first, then rounded to the type of the weights, with
+// which PEFT moves them to their device. Source: PEFT tuners/vera/model.py.
 nn::VeraProjection draw_projection(uint64_t key, int64_t rank, int64_t in_features,
-                                   int64_t out_features);
+                                   int64_t out_features, at::ScalarType weights);
 
 }  // namespace strata::adapters

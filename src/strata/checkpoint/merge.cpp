@@ -238,6 +238,9 @@ class Merger {
         const std::vector<int64_t>& shape = base_.tensors()[found->second].shape;
         if (shape_of(*base) == shape || !is_resized(weight, shape_of(*base), shape)) base.reset();
       }
+      // A branch on a tied output layer unties it; the copy of its weight is the embedding's.
+      const bool has_own = parts->second.a || parts->second.factors || parts->second.lambda_b;
+      if (found == in_base_.end() && has_own) base.reset();
       // A tied output layer goes with the embedding, rows of single tokens too.
       const bool is_second = found == in_base_.end() && weight == std::string_view(kHead) &&
                              (base || parts->second.rows);
@@ -335,7 +338,8 @@ class Merger {
     if (rank_ == 0) return;
     if (!projection_a_ || !projection_b_) {
       projection_ =
-          adapters::draw_projection(settings_.projection_prng_key, rank_, most_in_, most_out_);
+          adapters::draw_projection(settings_.projection_prng_key, rank_, most_in_, most_out_,
+                                    /*weights=*/at::kFloat);
       return;
     }
     projection_.a = read_tensor(adapter_, *projection_a_).to(at::kFloat);
@@ -455,8 +459,13 @@ class Merger {
 
   // A VeRA branch is a LoRA branch whose matrices are scaled.
   at::Tensor with_vectors(const at::Tensor& weight, const Parts& parts) {
+    // What is drawn is rounded as the weights are (adapters/vera.h); what was saved, already is.
+    const at::ScalarType type = projection_a_ ? at::kFloat : weight.scalar_type();
+    nn::VeraProjection projection;
+    projection.a = projection_.a.to(type).to(at::kFloat);
+    projection.b = projection_.b.to(type).to(at::kFloat);
     const adapters::Branch branch =
-        adapters::vera_branch(projection_, read_tensor(adapter_, *parts.lambda_b),
+        adapters::vera_branch(projection, read_tensor(adapter_, *parts.lambda_b),
                               read_tensor(adapter_, *parts.lambda_d), weight.sizes());
     return with_branch(weight, branch);
   }
