@@ -220,6 +220,26 @@ def test_assistant_spans_of_templates_without_blocks(stack, name, expected, weig
     assert trained == "".join(text for text, weight in zip(expected, weights) if weight)
 
 
+def test_instruction_rows_are_questions_and_answers(stack):
+    """Alpaca: the same rows as prompt and completion, which are compared with the trainer's above."""
+    rows = [{"instruction": "Say it.", "input": "", "output": "it"}, {"instruction": "Sum up.", "input": "a b", "output": "ab"},
+            {"instruction": "Hm?", "output": "hm"}, {"system": "Be kind.", "instruction": "q", "input": "i", "output": "o"}]
+    asked = ["Say it.", "Sum up.\n\na b", "Hm?", "q\n\ni"]
+    same = [{"prompt": [*([{"role": "system", "content": row["system"]}] if "system" in row else []),
+                        {"role": "user", "content": question}],
+             "completion": [{"role": "assistant", "content": row["output"]}]} for row, question in zip(rows, asked)]
+    folder = stack.save_tokenizer("chatml", CHATML)
+    found = []
+    for name, content in [("alpaca", rows), ("alpaca-turns", same)]:
+        data = stack.folder / f"{name}.jsonl"
+        data.write_text("".join(json.dumps(row) + "\n" for row in content))
+        answer, = probe(stack.folder, [{"op": "prepare", "tokenizer": str(folder), "data": str(data), "batch_size": 2}])
+        found.append(answer["rows"])
+    assert found[0] == found[1] and len(found[0]) == 4
+    trained = [stack.tokenizer.decode([label for label in row["labels"] if label != -100]) for row in found[0]]
+    assert all(text.startswith(row["output"]) for text, row in zip(trained, rows))
+
+
 @pytest.mark.parametrize("kind, count, settings", [
     ("text", 23, {}), ("messages", 40, {"assistant_only_loss": True, "max_length": 60}),
     ("text", 1100, {"packing": True, "max_length": 64})])

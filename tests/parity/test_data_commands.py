@@ -305,6 +305,7 @@ def test_on_bad_row(inputs, tmp_path):
     assert result.returncode == 1 and "data.jsonl:2:" in result.stderr
     text = preview(inputs, data, "--on_bad_row", "skip")
     assert "warning: data: left out 3 bad rows; the first: " in text and "2 with 2 documents" in text
+    assert re.search(r"rows read +5\n", text)
 
 
 def test_a_second_start_reads_the_cache(inputs, tmp_path):

@@ -83,6 +83,7 @@ void rotate(const fs::path& output_dir, int64_t limit, const std::vector<fs::pat
     if (is_kept) continue;
     // Renamed first: a folder that is half removed must not look like a checkpoint.
     const fs::path doomed = found[i].string() + ".tmp-removed";
+    files.remove(doomed);  // what a killed removal left
     if (const int error = files.rename(found[i], doomed)) {
       throw IoError("{}: found {} when removing it, expected it to go (save_total_limit)",
                     found[i].string(), errno_text(error));

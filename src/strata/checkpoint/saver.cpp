@@ -62,18 +62,25 @@ std::optional<SaveOutcome> Saver::save(SaveRequest request,
   return before;
 }
 
+// What was saved is durable whatever comes of this.
+void Saver::remove_older(const std::filesystem::path& output_dir,
+                         std::vector<std::filesystem::path> keep) {
+  // Later steps of an earlier run in the same folder must not push out what was just saved.
+  keep.push_back(outcome_->folder);
+  try {
+    rotate(output_dir, *options_.total_limit, keep);
+  } catch (const std::exception& error) {
+    outcome_->leftover = error.what();
+  }
+}
+
 void Saver::write(const SaveRequest& request, const std::vector<LocalPiece>& pieces,
                   const std::vector<std::filesystem::path>& keep) {
   const Clock::time_point start = Clock::now();
   try {
     const auto failure = comm::shared_failure(group_, [&] {
       write_checkpoint(request, pieces, role_of(store_.mesh()), group_);
-      if (group_.rank() == 0 && options_.total_limit) {
-        // Later steps of an earlier run in the same folder must not push out what was just saved.
-        std::vector<std::filesystem::path> kept = keep;
-        kept.push_back(outcome_->folder);
-        rotate(request.output_dir, *options_.total_limit, kept);
-      }
+      if (group_.rank() == 0 && options_.total_limit) remove_older(request.output_dir, keep);
     });
     if (failure) outcome_->failure = *failure;
   } catch (const std::exception& error) {  // a peer is gone

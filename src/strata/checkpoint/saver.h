@@ -28,7 +28,8 @@ struct SaveStall {
 // How a save ended; folder and failure are the same on every rank, the rest is this one's.
 struct SaveOutcome {
   std::filesystem::path folder;
-  std::string failure;  // empty: it is durable
+  std::string failure;        // empty: it is durable
+  std::string leftover = {};  // why an older checkpoint could not be removed; empty: nothing
   uint64_t size_bytes = 0;
   double seconds = 0;  // from the end of the copy to the last sync
   SaveStall stall = {};
@@ -63,6 +64,8 @@ class Saver {
   uint64_t snapshot_bytes() const;
 
  private:
+  void remove_older(const std::filesystem::path& output_dir,
+                    std::vector<std::filesystem::path> keep);
   void write(const SaveRequest& request, const std::vector<LocalPiece>& pieces,
              const std::vector<std::filesystem::path>& keep);
   void join();

@@ -110,7 +110,7 @@ class PreviewMaker {
       preview.facts.emplace_back(name, value);
     };
     const data::DatasetStats& stats = store_.stats();
-    add("rows read", fmt::format("{}", stats.num_sources + stats.bad_rows.count));
+    add("rows read", fmt::format("{}", stats.num_sources));
     add("rows to train on", fmt::format("{} with {} documents", seen.rows, seen.documents));
     add("left out",
         fmt::format("{} without a trained token, {} bad", stats.num_dropped, stats.bad_rows.count));

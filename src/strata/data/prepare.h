@@ -54,7 +54,7 @@ struct PrepareOptions {
 };
 
 struct DatasetStats {
-  int64_t num_sources = 0;  // rows that were read
+  int64_t num_sources = 0;  // rows that were read, bad ones too
   int64_t num_dropped = 0;  // rows left out because truncation left no trained token
   int64_t num_long = 0;     // rows of more than max_length tokens (without packing that splits)
   BadRows bad_rows;         // rows that could not be used (skip_bad_rows)

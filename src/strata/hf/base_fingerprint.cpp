@@ -7,6 +7,7 @@
 #include <fmt/ranges.h>
 #include <xxhash.h>
 
+#include "strata/base/file.h"
 #include "strata/base/float16.h"
 
 namespace strata::hf {
@@ -56,6 +57,7 @@ std::string base_fingerprint(const ModelFolder& folder) {
     const uint64_t middle = numel / 2;
     sampled += values_of(bytes, info.dtype, 0, std::min(kBlockElements, numel));
     sampled += values_of(bytes, info.dtype, middle, std::min(middle + kBlockElements, numel));
+    forget_pages(bytes);  // the kernel maps far more than was looked at
   }
   if (sampled.empty()) return "";
   return fmt::format("{:016x}", XXH3_64bits(sampled.data(), sampled.size()));

@@ -193,7 +193,9 @@ std::optional<std::string> describe_hang(const std::vector<Observation>& ranks,
   std::vector<std::string> elsewhere;
   std::vector<int> missing;
   for (const Observation& each : ranks) {
-    if (each.reading.waiting_ms > 0 && is_same_place(each.reading, place)) {
+    const bool is_there = each.reading.waiting_ms > 0 && is_same_place(each.reading, place);
+    // One that was stopped inside takes no part any more.
+    if (is_there && each.state != 'T') {
       waiting.push_back(each.rank);
     } else {
       missing.push_back(each.rank);

@@ -163,6 +163,7 @@ void Trainer::report_save(const std::optional<checkpoint::SaveOutcome>& outcome,
   if (!outcome) return;
   if (outcome->failure.empty()) {
     say(saved_line(*outcome));
+    if (!outcome->leftover.empty()) say("warning: " + outcome->leftover);
     return;
   }
   const std::string message =

@@ -323,7 +323,7 @@ TEST_F(PrepareTest, TheFirstBadRowWins) {
   const DatasetStats stats =
       prepare_data(skipping, *tokenizer_, nullptr, options_, [](const ExampleView&) {});
   EXPECT_EQ(stats.bad_rows.count, 2);
-  EXPECT_EQ(stats.num_sources, 3999);
+  EXPECT_EQ(stats.num_sources, 4000);
 }
 
 TEST_F(PrepareTest, StopsWithEnoughRows) {
