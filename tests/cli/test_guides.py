@@ -89,6 +89,13 @@ launch --config_file configs/fsdp_config.yaml --main_process_ip $MASTER_ADDR \
 """
 
 
+def slurm_variables(node):
+    """Those of a launcher that srun starts once a node, as the guide's script does."""
+    return {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "2", "SLURM_NNODES": "2", "SLURM_NTASKS": "2",
+            "SLURM_NODEID": str(node), "SLURM_PROCID": str(node), "SLURM_LOCALID": "0",
+            "SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_NODELIST": "node[0-1]"}
+
+
 def test_full_fine_tuning_on_two_machines(place, inputs):
     # The file says one machine of eight processes; the flags win.
     (place / "configs").mkdir()
@@ -101,7 +108,7 @@ def test_full_fine_tuning_on_two_machines(place, inputs):
                 TWO_MACHINES, main_process_ip=first.address, main_process_port=29777,
                 machine_rank=rank, num_processes=2, model_name=inputs.model("plain"),
                 dataset_name="data", max_seq_len=64, max_steps=4, logging_steps=1, save_steps=2,
-                output_dir="out"))], **environment())
+                output_dir="out"))], **environment(), **slurm_variables(rank))
             for rank, machine in enumerate((first, second))]
         outputs = [run.communicate(timeout=120)[0] for run in runs]
         assert [run.returncode for run in runs] == [0, 0], outputs

@@ -54,8 +54,16 @@ def test_lora_on_eight(place):
 
 
 def test_qlora_on_two(place):
-    line = LORA.replace("--use_4bit_quantization False",
-                                        "--use_4bit_quantization True --use_nested_quant True")
+    line = LORA
+    for old, new in [("--use_4bit_quantization False",
+                      "--use_4bit_quantization True --use_nested_quant True --bnb_4bit_compute_dtype bfloat16 "
+                      "--bnb_4bit_quant_storage_dtype bfloat16"),
+                     ("--use_reentrant False", "--use_reentrant True"),
+                     ("--per_device_train_batch_size 8", "--per_device_train_batch_size 2"),
+                     ("--per_device_eval_batch_size 8", "--per_device_eval_batch_size 2"),
+                     ("--gradient_accumulation_steps 4", "--gradient_accumulation_steps 2")]:
+        assert old in line
+        line = line.replace(old, new)
     text = dry_run(changed(line, model_name_or_path="llama"),
                    {**TOP, "mixed_precision": "no", "num_processes": 2,
                     "fsdp_config": {**FSDP, "fsdp_offload_params": True}})

@@ -36,10 +36,10 @@ def listener():
 TWO_MACHINES = ["--num_processes", "4", "--num_machines", "2"]
 WRONG = {
     "host_name": ([*TWO_MACHINES, "--main_process_ip", "no-such-host.invalid"],
-                  r'main_process_ip: found "no-such-host\.invalid", which has no address \(.+\), '
+                  r'launch --main_process_ip: found "no-such-host\.invalid", which has no address \(.+\), '
                   r"expected the name or address of machine 0"),
     "host_name_on_one_machine": (["--num_processes", "2", "--main_process_ip", "nowhere.invalid"],
-                                 r'main_process_ip: found "nowhere\.invalid", which has no address'),
+                                 r'launch --main_process_ip: found "nowhere\.invalid", which has no address'),
     "machine_rank": ([*TWO_MACHINES, "--machine_rank", "2", "--main_process_ip", "10.0.0.1"],
                      r"launch --machine_rank: found 2, expected less than num_machines \(2\)"),
     "machine_rank_alone": (["--machine_rank", "1"],
@@ -47,7 +47,7 @@ WRONG = {
     "num_processes": (["--num_processes", "5", "--num_machines", "2", "--main_process_ip", "1.2.3.4"],
                       r"launch --num_processes: found 5, expected a multiple of num_machines \(2\)"),
     "port_number": (["--main_process_port", "70000"], r"launch --main_process_port: found \"?70000\"?, expected"),
-    "gpu_ids": (["--cpu", "--gpu_ids", "0,b"], r'gpu_ids: found "b" in "0,b", expected numbers of devices'),
+    "gpu_ids": (["--cpu", "--gpu_ids", "0,b"], r'launch --gpu_ids: found "b" in "0,b", expected numbers of devices'),
     "max_restarts": (["--max_restarts", "-1"], r"launch --max_restarts: found \"?-1\"?, expected"),
     "hang_timeout": (["--hang_timeout", "soon"], r"launch --hang_timeout: found \"?soon\"?, expected"),
 }
@@ -61,6 +61,26 @@ def test_wrong_settings_start_no_rank(tmp_path, name):
     assert re.match("error: " + message, result.stderr), result.stderr
     assert result.stderr.count("\n") == 1 and result.stdout == ""
     assert list(tmp_path.iterdir()) == []
+
+
+IN_A_FILE = {
+    "host_name": ("main_process_ip: nowhere.invalid", ["--num_processes", "2"],
+                  r'main_process_ip\): found "nowhere\.invalid", which has no address'),
+    "port": ("main_process_port: TAKEN", [], r"main_process_port\): found \d+ in use, expected a free port"),
+    "gpu_ids": ("gpu_ids: 0,x", ["--cpu"], r'gpu_ids\): found "x" in "0,x", expected numbers of devices'),
+}
+
+
+@pytest.mark.parametrize("name", IN_A_FILE)
+def test_wrong_settings_of_a_file_name_its_line(tmp_path, name):
+    line, flags, message = IN_A_FILE[name]
+    file = tmp_path / "a.yaml"
+    with listener() as taken:
+        file.write_text("distributed_type: MULTI_CPU\n" + line.replace("TAKEN", str(taken.getsockname()[1])) + "\n")
+        result = launch("--config_file", file, *flags, *RECIPE, cwd=tmp_path)
+    assert result.returncode == 2, result.stderr
+    assert re.match(rf"error: {re.escape(str(file))}:2 \(" + message, result.stderr), result.stderr
+    assert result.stderr.count("\n") == 1 and list(tmp_path.iterdir()) == [file]
 
 
 MISSING = {
@@ -120,7 +140,7 @@ def test_port_in_use_of_several_machines():
         result = launch(*TWO_MACHINES, "--main_process_ip", "localhost", "--main_process_port", port,
                         "--no_python", "/bin/true")
     assert result.returncode == 2
-    assert result.stderr == (f"error: main_process_port: found {port} in use, expected a free port; "
+    assert result.stderr == (f"error: launch --main_process_port: found {port} in use, expected a free port; "
                              "choose another on all machines\n")
 
 
@@ -150,7 +170,7 @@ def test_port_in_use(tmp_path):
         for words in (RECIPE, ["--no_python", "/bin/true"]):
             result = launch("--main_process_port", port, *words, cwd=tmp_path)
             assert result.returncode == 2
-            assert result.stderr == (f"error: main_process_port: found {port} in use, expected a free "
+            assert result.stderr == (f"error: launch --main_process_port: found {port} in use, expected a free "
                                      "port; choose another, or 0 for a free one\n")
 
 

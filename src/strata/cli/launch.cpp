@@ -143,17 +143,21 @@ int run_launch(const std::vector<std::string>& arguments) {
 
   const config::LaunchConfig& launch = settings.config.launch;
   if (launch.num_machines > 1 || launch.num_processes > 1) {
-    launch::require_known_host("main_process_ip", launch.main_process_ip);
+    with_sources(settings, [&] {
+      launch::require_known_host("main_process_ip", launch.main_process_ip);
+    });
   }
-  const launch::MachineFacts machine = launch::inspect_machine(launch);
+  const launch::MachineFacts machine =
+      with_sources(settings, [&] { return launch::inspect_machine(launch); });
   if (!own_program && !launch.cpu && machine.num_devices > 0) {
     print_warnings({fmt::format(
         "cpu: found {} accelerators that this build does not use, it computes on the processors; "
         "pass --cpu to say so",
         machine.num_devices)});
   }
-  launch::LaunchPlan plan =
-      launch::plan_launch(launch, machine, rank_command(line, recipe), start_time);
+  launch::LaunchPlan plan = with_sources(settings, [&] {
+    return launch::plan_launch(launch, machine, rank_command(line, recipe), start_time);
+  });
   if (!own_program) {
     // Once more with the number of ranks, which a ds_config's batch sizes have to fit.
     sources.world_size = plan.world_size;
@@ -168,7 +172,7 @@ int run_launch(const std::vector<std::string>& arguments) {
   watch_for_hangs(settings.config, own_program, plan);
   plan.environment.emplace_back(kLaunchFlagsVariable, launch_flags_value(line.flags));
   if (!recipe.empty()) plan.environment.emplace_back(kRecipeVariable, recipe);
-  return run_ranks(launch, plan);
+  return with_sources(settings, [&] { return run_ranks(launch, plan); });
 }
 
 }  // namespace strata::cli
