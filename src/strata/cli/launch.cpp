@@ -143,9 +143,8 @@ int run_launch(const std::vector<std::string>& arguments) {
 
   const config::LaunchConfig& launch = settings.config.launch;
   if (launch.num_machines > 1 || launch.num_processes > 1) {
-    with_sources(settings, [&] {
-      launch::require_known_host("main_process_ip", launch.main_process_ip);
-    });
+    with_sources(settings,
+                 [&] { launch::require_known_host("main_process_ip", launch.main_process_ip); });
   }
   const launch::MachineFacts machine =
       with_sources(settings, [&] { return launch::inspect_machine(launch); });

@@ -6,10 +6,13 @@
 
 #include <fmt/format.h>
 
+#include "strata/base/text_distance.h"
+
 namespace strata::config {
 namespace {
 
-std::string setting_name(const std::string& variable) {
+// Variables that are not the setting's name in capitals.
+const std::map<std::string, std::string>& special_names() {
   static const std::map<std::string, std::string> kSpecial = {
       {"ACCELERATE_MIXED_PRECISION", "mixed_precision"},
       {"ACCELERATE_USE_FSDP", "use_fsdp"},
@@ -32,11 +35,30 @@ std::string setting_name(const std::string& variable) {
       {"ACCELERATE_CPU_AFFINITY", "enable_cpu_affinity"},
       {"FSDP_TRANSFORMER_CLS_TO_WRAP", "fsdp_transformer_layer_cls_to_wrap"},
   };
-  if (auto found = kSpecial.find(variable); found != kSpecial.end()) return found->second;
+  return kSpecial;
+}
+
+std::string setting_name(const std::string& variable) {
+  const auto& special = special_names();
+  if (auto found = special.find(variable); found != special.end()) return found->second;
   std::string name = variable;
   if (name.starts_with("ACCELERATE_DYNAMO_")) name = name.substr(sizeof("ACCELERATE_") - 1);
   std::ranges::transform(name, name.begin(), [](unsigned char c) { return std::tolower(c); });
   return name;
+}
+
+// "; did you mean FSDP_VERSION?", or nothing.
+std::string hint_for(const std::string& variable) {
+  std::vector<std::string> known;
+  for (const auto& [name, setting] : special_names()) known.push_back(name);
+  for (const Setting& setting : settings_table()) {
+    std::string name(setting.name);
+    if (!name.starts_with("fsdp_") && !name.starts_with("parallelism_config_")) continue;
+    std::ranges::transform(name, name.begin(), [](unsigned char c) { return std::toupper(c); });
+    known.push_back(name);
+  }
+  const auto near = closest(variable, known);
+  return near ? "; did you mean " + *near + "?" : "";
 }
 
 // accelerate's launcher exports the strategy's name and the boolean of version 2 side by side, one
@@ -64,7 +86,8 @@ std::vector<Given> read_environment(const Environment& environment,
     const std::string name = setting_name(variable);
     const std::string source = "environment variable " + variable;
     if (!find_setting(name)) {
-      warnings.push_back(source + ": has no effect; no setting of this name is known");
+      warnings.push_back(source + ": has no effect; no setting of this name is known" +
+                         hint_for(variable));
       continue;
     }
     given.push_back(make_given(name, text, {Rank::kEnvironment, source}));
