@@ -85,7 +85,7 @@ def main():
                                                                    state)}.items():
                 rounds.setdefault(name, []).append(seconds)
     print(f"{size / 1e9:.2f} GB, median (least to most) of {arguments.rounds} rounds\n")
-    print("| what | seconds | MB/s | of the faster plain one |")
+    print("| what | seconds | MB/s | of the fastest plain one |")
     print("|---|---|---|---|")
     plain = {"write": min(statistics.median(rounds[k]) for k in ("plain_write", "plain_reserved", "direct_write")),
              "read": min(statistics.median(rounds[k]) for k in ("plain_read", "direct_read"))}
