@@ -4,13 +4,13 @@
 #include <algorithm>
 #include <cstdlib>
 #include <iterator>
-#include <span>
 
 #include <fmt/ranges.h>
 
 #include "strata/base/byte_size.h"
 #include "strata/base/error.h"
 #include "strata/base/json.h"
+#include "strata/config/recipe_checks.h"
 
 namespace strata::config {
 namespace {
@@ -22,7 +22,7 @@ class Rules {
 
   void check() {
     warn_of_unbound();
-    check_recipe();
+    check_recipe(config_, merge_, warnings_);
     check_lora();
     if (config_.lora.use_peft) check_method();
     check_quantization();
@@ -37,15 +37,8 @@ class Rules {
   }
 
  private:
-  // Given by a person: not an implied value.
-  const Given* given(const std::string& name) const {
-    const Given* found = merge_.find(name);
-    return found && found->origin.rank > Rank::kImplied ? found : nullptr;
-  }
-  std::string source(const std::string& name) const {
-    const Given* found = merge_.find(name);
-    return found ? named_source(*found) : name;
-  }
+  const Given* given(const std::string& name) const { return merge_.find_given(name); }
+  std::string source(const std::string& name) const { return merge_.source(name); }
   void warn_without_effect(const std::string& name, const std::string& reason) {
     if (const Given* found = given(name)) {
       warnings_.push_back(named_source(*found) + ": has no effect; " + reason);
@@ -65,74 +58,6 @@ class Rules {
       if (is_plain && !is_flag) continue;
       warnings_.push_back(
           fmt::format("{}: has no effect here; {}", named_source(found), setting.help));
-    }
-  }
-
-  // Settings of the other recipe would be ignored.
-  void check_recipe() {
-    constexpr const char* kOfPairs[] = {
-        "train_file",        "validation_file",       "text_column",          "summary_column",
-        "source_lang",       "target_lang",           "source_prefix",        "max_source_length",
-        "max_target_length", "predict_with_generate", "generation_max_length"};
-    constexpr const char* kOfSft[] = {
-        "dataset_text_field",  "max_length",          "packing",
-        "packing_strategy",    "eval_packing",        "completion_only_loss",
-        "assistant_only_loss", "chat_template_path",  "chat_template_format",
-        "add_special_tokens",  "append_concat_token", "long_rows"};
-    const bool pairs = is_seq2seq(config_);
-    const std::span<const char* const> others =
-        pairs ? std::span<const char* const>(kOfSft) : std::span<const char* const>(kOfPairs);
-    for (const char* name : others) {
-      const Given* found = given(name);
-      if (found == nullptr || canonical_text(*found) == default_text(name)) continue;
-      throw ConfigError(
-          "{}: found with the recipe {}, expected a setting of it; remove it, or run "
-          "strata {}",
-          found->origin.source, pairs ? "seq2seq" : "sft", pairs ? "sft" : "seq2seq");
-    }
-    const std::string task = merge_.text("lora_task_type");
-    if (!task.empty() && (task == "seq_2_seq_lm") != pairs) {
-      throw ConfigError("{}: found {} with the recipe {}, expected {}; remove it",
-                        source("lora_task_type"), task, pairs ? "seq2seq" : "sft",
-                        pairs ? "seq_2_seq_lm" : "causal_lm");
-    }
-    if (pairs) check_pairs();
-  }
-
-  static std::string default_text(const char* name) {
-    return field_text(get_setting(name), RunConfig{});
-  }
-
-  void check_pairs() {
-    const DataConfig& data = config_.data;
-    if (data.source_lang.empty() != data.target_lang.empty()) {
-      throw ConfigError("{}: found without {}, expected both languages; add the other",
-                        source(data.source_lang.empty() ? "target_lang" : "source_lang"),
-                        data.source_lang.empty() ? "source_lang" : "target_lang");
-    }
-    for (const char* name : {"text_column", "summary_column"}) {
-      if (!data.source_lang.empty()) warn_without_effect(name, "source_lang names the texts");
-    }
-    const Given* file = given("train_file");
-    const Given* set = given("dataset_name");
-    if (file != nullptr && set != nullptr) {
-      throw ConfigError("{}: found beside {}, expected one way to name the data; remove one",
-                        file->origin.source, set->origin.source);
-    }
-    if (!data.validation_file.empty() && data.train_file.empty()) {
-      throw ConfigError("{}: found without train_file, expected both; add --train_file",
-                        source("validation_file"));
-    }
-    const bool evaluates = config_.train.eval_strategy != "no" || config_.train.eval_on_start;
-    if (evaluates && !data.train_file.empty() && data.validation_file.empty()) {
-      throw ConfigError(
-          "{}: found an evaluation without a file for it, expected one; add --validation_file or "
-          "set eval_strategy no",
-          source(config_.train.eval_on_start ? "eval_on_start" : "eval_strategy"));
-    }
-    if (!evaluates) warn_without_effect("predict_with_generate", "eval_strategy is no");
-    if (!config_.train.predict_with_generate) {
-      warn_without_effect("generation_max_length", "predict_with_generate is off");
     }
   }
 

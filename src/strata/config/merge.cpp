@@ -28,6 +28,16 @@ const Given* Merge::find(const std::string& name) const {
   return found == given_.end() ? nullptr : &found->second;
 }
 
+const Given* Merge::find_given(const std::string& name) const {
+  const Given* given = find(name);
+  return given && given->origin.rank > Rank::kImplied ? given : nullptr;
+}
+
+std::string Merge::source(const std::string& name) const {
+  const Given* given = find(name);
+  return given ? named_source(*given) : name;
+}
+
 std::string Merge::text(const std::string& name, const std::string& otherwise) const {
   const Given* given = find(name);
   return given ? canonical_text(*given) : otherwise;

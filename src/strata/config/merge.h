@@ -19,6 +19,10 @@ class Merge {
 
   // Null when nothing was given.
   const Given* find(const std::string& name) const;
+  // The same of what a person gave: null for a value that another setting implies.
+  const Given* find_given(const std::string& name) const;
+  // Where the value comes from, or the setting's name.
+  std::string source(const std::string& name) const;
   // The canonical text, or `otherwise`.
   std::string text(const std::string& name, const std::string& otherwise = "") const;
 

@@ -1,0 +1,119 @@
+#include "strata/config/recipe_checks.h"
+
+#include <span>
+
+#include "strata/base/error.h"
+
+namespace strata::config {
+namespace {
+
+constexpr const char* kOfPairs[] = {
+    "train_file",        "validation_file",       "text_column",          "summary_column",
+    "source_lang",       "target_lang",           "source_prefix",        "max_source_length",
+    "max_target_length", "predict_with_generate", "generation_max_length"};
+constexpr const char* kOfSft[] = {
+    "dataset_text_field",  "max_length",          "packing",
+    "packing_strategy",    "eval_packing",        "completion_only_loss",
+    "assistant_only_loss", "chat_template_path",  "chat_template_format",
+    "add_special_tokens",  "append_concat_token", "long_rows"};
+
+class RecipeRules {
+ public:
+  RecipeRules(const RunConfig& config, const Merge& merge, std::vector<std::string>& warnings)
+      : config_(config), merge_(merge), warnings_(warnings), pairs_(is_seq2seq(config)) {}
+
+  void check() {
+    refuse_others();
+    check_task();
+    if (!pairs_) return;
+    check_columns();
+    check_files();
+    check_answers();
+  }
+
+ private:
+  const char* recipe() const { return pairs_ ? "seq2seq" : "sft"; }
+
+  // Settings of the other recipe would be ignored.
+  void refuse_others() const {
+    const std::span<const char* const> others =
+        pairs_ ? std::span<const char* const>(kOfSft) : std::span<const char* const>(kOfPairs);
+    for (const char* name : others) {
+      const Given* found = merge_.find_given(name);
+      const std::string otherwise = field_text(get_setting(name), RunConfig{});
+      if (found == nullptr || canonical_text(*found) == otherwise) continue;
+      throw ConfigError(
+          "{}: found with the recipe {}, expected a setting of it; remove it, or run strata {}",
+          named_source(*found), recipe(), pairs_ ? "sft" : "seq2seq");
+    }
+  }
+
+  void check_task() const {
+    const std::string task = merge_.text("lora_task_type");
+    if (task.empty() || (task == "seq_2_seq_lm") == pairs_) return;
+    throw ConfigError("{}: found {} with the recipe {}, expected {}; remove it",
+                      merge_.source("lora_task_type"), task, recipe(),
+                      pairs_ ? "seq_2_seq_lm" : "causal_lm");
+  }
+
+  void check_columns() {
+    const bool has_source = !config_.data.source_lang.empty();
+    if (has_source != !config_.data.target_lang.empty()) {
+      throw ConfigError("{}: found without {}, expected both languages; add the other",
+                        merge_.source(has_source ? "source_lang" : "target_lang"),
+                        has_source ? "target_lang" : "source_lang");
+    }
+    for (const char* name : {"text_column", "summary_column"}) {
+      if (has_source) warn_without_effect(name, "source_lang names the texts");
+    }
+  }
+
+  bool evaluates() const {
+    return config_.train.eval_strategy != "no" || config_.train.eval_on_start;
+  }
+
+  void check_files() const {
+    const Given* file = merge_.find_given("train_file");
+    const Given* set = merge_.find_given("dataset_name");
+    if (file != nullptr && set != nullptr) {
+      throw ConfigError("{}: found beside {}, expected one way to name the data; remove one",
+                        named_source(*file), named_source(*set));
+    }
+    const DataConfig& data = config_.data;
+    if (!data.validation_file.empty() && data.train_file.empty()) {
+      throw ConfigError("{}: found without train_file, expected both; add --train_file",
+                        merge_.source("validation_file"));
+    }
+    if (!evaluates() || data.train_file.empty() || !data.validation_file.empty()) return;
+    throw ConfigError(
+        "{}: found an evaluation without a file for it, expected one; add --validation_file or "
+        "set eval_strategy no",
+        merge_.source(config_.train.eval_on_start ? "eval_on_start" : "eval_strategy"));
+  }
+
+  void check_answers() {
+    if (!evaluates()) warn_without_effect("predict_with_generate", "eval_strategy is no");
+    if (!config_.train.predict_with_generate) {
+      warn_without_effect("generation_max_length", "predict_with_generate is off");
+    }
+  }
+
+  void warn_without_effect(const char* name, const char* reason) {
+    const Given* found = merge_.find_given(name);
+    if (found == nullptr) return;
+    warnings_.push_back(named_source(*found) + ": has no effect; " + reason);
+  }
+
+  const RunConfig& config_;
+  const Merge& merge_;
+  std::vector<std::string>& warnings_;
+  const bool pairs_;
+};
+
+}  // namespace
+
+void check_recipe(const RunConfig& config, const Merge& merge, std::vector<std::string>& warnings) {
+  RecipeRules(config, merge, warnings).check();
+}
+
+}  // namespace strata::config
