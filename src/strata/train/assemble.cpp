@@ -1,7 +1,5 @@
 #include "strata/train/assemble.h"
 
-#include <charconv>
-
 #include <ATen/CPUGeneratorImpl.h>
 
 #include "strata/adapters/adapter_options.h"
@@ -19,7 +17,7 @@
 #include "strata/optim/make_optimizer.h"
 #include "strata/shard/loading.h"
 #include "strata/shard/quantized_loading.h"
-#include "strata/text/tokenizer.h"
+#include "strata/train/adapter_settings.h"
 #include "strata/train/strategy.h"
 #include "strata/train/vocabulary.h"
 
@@ -43,119 +41,6 @@ at::ScalarType storage_type_of(const std::string& dtype, const Json& model_confi
       "dtype: found \"{}\", expected float32, bfloat16, float16 or auto; convert the checkpoint "
       "or choose one of them",
       name);
-}
-
-// PEFT takes a string as a regular expression on whole module names, a list as endings of names.
-bool is_pattern(const std::vector<std::string>& modules) {
-  return modules.size() == 1 && (modules[0] == "all-linear" ||
-                                 modules[0].find_first_of("*+?()[]{}|^$\\") != std::string::npos);
-}
-
-// rank_pattern and alpha_pattern: {"expression": number, ...} in the order in which they are tried.
-template <typename T>
-std::vector<std::pair<std::string, T>> patterns_of(const std::string& text, const char* setting) {
-  std::vector<std::pair<std::string, T>> patterns;
-  if (text.empty()) return patterns;
-  const Json json = parse_json(text, setting);
-  bool fits = json.is_object();
-  for (const auto& [expression, number] : json.items()) {
-    fits = fits && (std::is_integral_v<T> ? number.is_number_integer() : number.is_number());
-    if (fits) patterns.emplace_back(expression, number.template get<T>());
-  }
-  if (fits) return patterns;
-  throw ConfigError("{}: found {}, expected an object such as {{\"q_proj\": 16}}; correct it",
-                    setting, text);
-}
-
-int64_t layer_number(const std::string& text) {
-  int64_t number = -1;
-  const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error == std::errc() && stop == text.data() + text.size() && number >= 0) return number;
-  throw ConfigError(
-      "layers_to_transform: found \"{}\", expected numbers of layers, from 0; correct it", text);
-}
-
-// [1, 2], 1,2 or {"embed_tokens": [1, 2]}.
-void read_trainable_tokens(const std::string& text, adapters::LoraOptions& options) {
-  if (text.empty()) return;
-  const bool is_bare = text.find_first_of("[{") == std::string::npos;
-  const Json json = {{"trainable_token_indices",
-                      parse_json(is_bare ? "[" + text + "]" : text, "trainable_token_indices")},
-                     {"peft_type", "LORA"}};
-  const hf::AdapterConfig parsed = hf::parse_adapter_config(json, "settings");
-  options.trainable_tokens = parsed.trainable_token_indices;
-  if (!parsed.trainable_token_module.empty()) options.token_module = parsed.trainable_token_module;
-}
-
-adapters::LoraOptions options_of(const config::LoraConfig& config) {
-  adapters::LoraOptions options;
-  if (is_pattern(config.feedforward_modules)) {
-    options.feedforward_pattern = config.feedforward_modules[0];
-  } else {
-    options.feedforward_modules = config.feedforward_modules;
-  }
-  options.r = config.r;
-  options.alpha = config.alpha;
-  options.dropout = config.dropout;
-  if (is_pattern(config.target_modules)) {
-    options.target_pattern = config.target_modules[0];
-  } else {
-    options.target_modules = config.target_modules;
-  }
-  if (is_pattern(config.exclude_modules)) {
-    options.exclude_pattern = config.exclude_modules[0];
-  } else {
-    options.exclude_modules = config.exclude_modules;
-  }
-  options.modules_to_save = config.modules_to_save;
-  read_trainable_tokens(config.trainable_token_indices, options);
-  options.ensure_weight_tying = config.ensure_weight_tying;
-  options.method = adapters::method_of(config.peft_type);
-  if (options.method == adapters::Method::kIa3) return options;
-  for (const std::string& number : config.layers_to_transform) {
-    options.layers_to_transform.push_back(layer_number(number));
-  }
-  options.layers_pattern = config.layers_pattern;
-  options.rank_pattern = patterns_of<int64_t>(config.rank_pattern, "rank_pattern");
-  options.alpha_pattern = patterns_of<double>(config.alpha_pattern, "alpha_pattern");
-  options.use_rslora = config.use_rslora;
-  options.use_dora = config.use_dora;
-  options.lora_bias = config.lora_bias;
-  options.bias = config.bias == "vera_only" ? "lora_only" : config.bias;
-  options.init = config.init_lora_weights;
-  options.loftq_bits = config.loftq_bits;
-  options.loftq_iter = config.loftq_iter;
-  options.d_initial = config.d_initial;
-  options.projection_prng_key = static_cast<uint64_t>(config.projection_prng_key);
-  options.save_projection = config.save_projection;
-  options.init_weights = config.init_weights;
-  options.num_virtual_tokens = config.num_virtual_tokens;
-  options.prompt_init = config.prompt_tuning_init;
-  return options;
-}
-
-// As TRL has it, tokens of another tokenizer train beside a LoRA adapter, and so does the output
-// layer.
-adapters::LoraOptions with_new_tokens(adapters::LoraOptions options,
-                                      const std::vector<int64_t>& new_tokens) {
-  if (new_tokens.empty() || options.method != adapters::Method::kLora) return options;
-  std::vector<int64_t>& ids = options.trainable_tokens;
-  for (const int64_t id : new_tokens) {
-    if (std::find(ids.begin(), ids.end(), id) == ids.end()) ids.push_back(id);
-  }
-  std::vector<std::string>& saved = options.modules_to_save;
-  if (std::find(saved.begin(), saved.end(), "lm_head") == saved.end()) saved.push_back("lm_head");
-  return options;
-}
-
-// The tokens of prompt_tuning_init_text, as the base's tokenizer makes them.
-std::vector<int64_t> prompt_text_ids(const config::RunConfig& config) {
-  const auto tokenizer = text::Tokenizer::load(
-      hf::locate_model(config.model.tokenizer_name.empty() ? config.model.model_name_or_path
-                                                           : config.model.tokenizer_name,
-                       config.model.cache_dir));
-  const std::vector<int32_t> ids = tokenizer->encode(config.lora.prompt_tuning_init_text);
-  return {ids.begin(), ids.end()};
 }
 
 // What the file of a prefix that was projected lacks.
@@ -529,86 +414,6 @@ std::unique_ptr<Trainee> assemble(const config::RunConfig& config, comm::Mesh& m
       *trainee->model, *trainee->store,
       shard::build_schedules(shape, schedule_options(config.shard)));
   return trainee;
-}
-
-namespace {
-
-// The keys that only some methods have.
-void describe_method(const config::RunConfig& config, const adapters::LoraOptions& options,
-                     const models::Model& model, hf::AdapterConfig& result) {
-  using adapters::Method;
-  if (!config.model.adapter_name_or_path.empty() && options.has_virtual_tokens()) return;
-  switch (options.method) {
-    case Method::kLora:
-      result.loftq_bits = options.loftq_bits;
-      result.loftq_iter = options.loftq_iter;
-      return;
-    case Method::kIa3:
-      result.peft_type = "IA3";
-      result.feedforward_modules = options.feedforward_modules.empty()
-                                       ? model.default_ia3_feedforward()
-                                       : options.feedforward_modules;
-      result.feedforward_modules_regex = options.feedforward_pattern;
-      return;
-    case Method::kVera:
-      result.peft_type = "VERA";
-      result.d_initial = options.d_initial;
-      result.projection_prng_key = static_cast<int64_t>(options.projection_prng_key);
-      result.save_projection = options.save_projection;
-      result.init_weights = options.init_weights;
-      return;
-    case Method::kPrompt:
-      result.peft_type = "PROMPT_TUNING";
-      result.prompt_tuning_init = options.prompt_init;
-      result.prompt_tuning_init_text = config.lora.prompt_tuning_init_text;
-      result.tokenizer_name_or_path = config.model.model_name_or_path;
-      break;
-    case Method::kPrefix:
-      result.peft_type = "PREFIX_TUNING";
-      break;
-  }
-  const models::KeyValueShape shape = model.key_value_shape();
-  const bool is_prefix = options.method == Method::kPrefix;
-  result.num_virtual_tokens = options.num_virtual_tokens;
-  result.num_layers = shape.layers;
-  result.num_attention_heads = shape.heads;
-  result.token_dim = is_prefix ? shape.heads * shape.head_dim : model.hidden_size();
-}
-
-}  // namespace
-
-hf::AdapterConfig adapter_config_of(const config::RunConfig& config, const Trainee& trainee) {
-  hf::AdapterConfig result;
-  if (trainee.continued_adapter) result = *trainee.continued_adapter;
-  const adapters::LoraOptions& options = trainee.adapter->options();
-  describe_method(config, options, *trainee.model, result);
-  if (config::is_seq2seq(config)) result.task_type = "SEQ_2_SEQ_LM";
-  result.r = options.r;
-  result.lora_alpha = options.alpha;
-  result.lora_dropout = options.dropout;
-  result.use_rslora = options.use_rslora;
-  result.use_dora = options.use_dora;
-  result.lora_bias = options.lora_bias;
-  result.bias = options.bias;
-  result.init_lora_weights = options.init;
-  result.exclude_modules = options.exclude_modules;
-  result.exclude_modules_regex = options.exclude_pattern;
-  result.layers_to_transform = options.layers_to_transform;
-  result.layers_pattern = options.layers_pattern;
-  result.rank_pattern = options.rank_pattern;
-  result.alpha_pattern = options.alpha_pattern;
-  result.modules_to_save = options.modules_to_save;
-  result.trainable_token_indices = options.trainable_tokens;
-  result.ensure_weight_tying = options.ensure_weight_tying;
-  result.target_modules = trainee.adapter->saved_target_modules();
-  result.target_modules_regex.reset();
-  if (options.target_pattern && result.target_modules == std::vector{*options.target_pattern}) {
-    result.target_modules_regex = options.target_pattern;
-    result.target_modules.clear();
-  }
-  result.base_model_name_or_path = config.model.model_name_or_path;
-  result.inference_mode = true;
-  return result;
 }
 
 }  // namespace strata::train

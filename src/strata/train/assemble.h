@@ -49,7 +49,4 @@ void require_recipe_of(const Json& model_config, const config::RunConfig& config
 std::unique_ptr<Trainee> assemble(const config::RunConfig& config, comm::Mesh& mesh,
                                   const Target& target = {});
 
-// What adapter_config.json of the result says.
-hf::AdapterConfig adapter_config_of(const config::RunConfig& config, const Trainee& trainee);
-
 }  // namespace strata::train

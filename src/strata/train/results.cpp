@@ -10,6 +10,7 @@
 #include "strata/hf/hub_download.h"
 #include "strata/report/html_report.h"
 #include "strata/text/changed_files.h"
+#include "strata/train/adapter_settings.h"
 
 namespace strata::train {
 namespace {

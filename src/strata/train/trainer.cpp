@@ -1,7 +1,5 @@
 #include "strata/train/trainer.h"
 
-#include <sys/resource.h>
-
 #include <cmath>
 
 #include "strata/base/error.h"
@@ -10,12 +8,9 @@
 #include "strata/comm/agreement.h"
 #include "strata/config/derived.h"
 #include "strata/data/collate.h"
-#include "strata/memory/device_probe.h"
 #include "strata/optim/adamw.h"
 #include "strata/optim/lr_schedule.h"
-#include "strata/train/answers.h"
 #include "strata/train/batch_tensors.h"
-#include "strata/train/evaluate.h"
 #include "strata/train/resume.h"
 #include "strata/train/step_profile.h"
 
@@ -24,30 +19,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
-
-double peak_rss_mb() {
-  rusage usage{};
-  getrusage(RUSAGE_SELF, &usage);
-  return static_cast<double>(usage.ru_maxrss) / 1024.0;
-}
-
-double seconds_since_1970() {
-  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
-
-// Set when the program is loaded, not at the first log.
-const double kProcessStart = seconds_since_1970();
-
-// Since the launcher started when it said so, else since this process did.
-double seconds_since_launch() {
-  const char* launched = std::getenv("STRATA_LAUNCH_TIME");
-  return seconds_since_1970() -
-         (launched != nullptr ? std::strtod(launched, nullptr) : kProcessStart);
-}
 
 Json schedule_kwargs(const config::OptimConfig& optim) {
   if (optim.lr_scheduler_kwargs.empty()) return Json::object();
@@ -219,7 +190,7 @@ double Trainer::run() {
     if (should_save(plan_, config_.train, step_)) save();
   }
   if (saver_) report_save(saver_->wait(), /*must_hold=*/false);
-  const double seconds = seconds_since(start);
+  const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
   log_summary(seconds);
   if (progress_) progress_->finish();
   const int64_t steps = step_ - first_step_;
@@ -350,127 +321,6 @@ void Trainer::sum_losses(StepOutcome& outcome) {
   // As in the reference: what a prompt predicts beyond the rows' own targets is in the sum, not in
   // the count.
   outcome.loss = loss / std::max(outcome.num_targets, 1.0);
-}
-
-void Trainer::account(const StepOutcome& outcome) {
-  for (const nn::LossSums& total : outcome.totals) {
-    const double tokens = std::max(static_cast<double>(total.tokens), 1.0);
-    window_.accuracy += total.correct / tokens;
-    window_.entropy += total.entropy / tokens;
-    ++window_.micro_steps;
-  }
-  window_.loss += outcome.loss;
-  ++window_.steps;
-  total_loss_ += outcome.loss;
-  num_tokens_ += outcome.row_tokens;
-  speed_tokens_ += outcome.row_tokens;
-  if (!progress_) return;
-  const double seconds = std::max(seconds_since(speed_since_), 1e-9);
-  progress_->step({.step = step_,
-                   .loss = outcome.loss,
-                   .tokens_per_second = static_cast<double>(speed_tokens_) / seconds,
-                   .elapsed_seconds = seconds_since_launch(),
-                   .peak_rss_mb = peak_rss_mb()});
-}
-
-Json Trainer::machine_readings() const {
-  return Json{
-      {"tokens_per_second", tokens_per_second_},
-      {"elapsed_seconds", seconds_since_launch()},
-      {"peak_rss_mb", peak_rss_mb()},
-      {"device_memory_mb",
-       static_cast<double>(memory::device_memory(trainee_.store->options().device).allocated_peak) /
-           1e6}};
-}
-
-void Trainer::log_step(const StepOutcome& outcome) {
-  tokens_per_second_ =
-      static_cast<double>(speed_tokens_) / std::max(seconds_since(speed_since_), 1e-9);
-  speed_since_ = Clock::now();
-  speed_tokens_ = 0;
-  const double micro_steps = static_cast<double>(std::max<int64_t>(window_.micro_steps, 1));
-  Json values{{"loss", window_.loss / static_cast<double>(std::max<int64_t>(window_.steps, 1))},
-              {"grad_norm", outcome.gradient_norm},
-              {"learning_rate", outcome.learning_rate},
-              {"entropy", window_.entropy / micro_steps},
-              {"num_tokens", static_cast<double>(num_tokens_)},
-              {"mean_token_accuracy", window_.accuracy / micro_steps}};
-  window_ = {};
-  Json readings = machine_readings();
-  if (config_.train.wall_clock_breakdown) {
-    readings["step_seconds"] = step_time_.values();
-    say(step_time_.line());
-  }
-  step_time_ = {};
-  record(std::move(values), readings);
-}
-
-void Trainer::record(Json values, const Json& extra) {
-  values["epoch"] = plan_.epoch_after(step_);
-  if (progress_) progress_->log(values);
-  values["step"] = step_;
-  log_history_.push_back(values);
-  if (!metrics_) return;
-  for (const auto& [key, value] : extra.items()) values[key] = value;
-  metrics_->append(values);
-}
-
-void Trainer::evaluate() {
-  if (!datasets_.eval) return;
-  set_phase("evaluating");
-  const Clock::time_point start = Clock::now();
-  const EvalSums sums = evaluate_dataset(*datasets_.eval, config_.train, trainee_);
-  std::optional<double> exact;
-  if (config_.train.predict_with_generate) {
-    exact = exact_answers(*datasets_.eval, config_, *datasets_.tokenizer, trainee_);
-  }
-  const double seconds = seconds_since(start);
-  const double rows = static_cast<double>(datasets_.eval->size());
-  Json values{{"eval_loss", sums.mean_loss},
-              {"eval_runtime", seconds},
-              {"eval_samples_per_second", rows / seconds},
-              {"eval_steps_per_second", static_cast<double>(sums.num_batches) / seconds},
-              {"eval_entropy", sums.mean_entropy},
-              {"eval_num_tokens", static_cast<double>(num_tokens_)},
-              {"eval_mean_token_accuracy", sums.accuracy}};
-  if (exact) values["eval_accuracy"] = *exact;
-  record(std::move(values), machine_readings());
-  if (metric_schedule_) metric_schedule_->step(sums.mean_loss);
-  set_phase("training");
-  // The evaluation's seconds are not training's.
-  speed_since_ += std::chrono::duration_cast<Clock::duration>(Clock::now() - start);
-}
-
-report::TrainerState Trainer::state() const {
-  report::TrainerState state;
-  state.epoch = plan_.epoch_after(step_);
-  state.global_step = step_;
-  state.max_steps = plan_.max_steps;
-  state.logging_steps = plan_.logging_steps;
-  state.eval_steps = plan_.eval_steps;
-  state.save_steps = plan_.save_steps;
-  state.train_batch_size = config_.train.per_device_train_batch_size;
-  state.num_train_epochs = plan_.num_epochs;
-  state.num_input_tokens_seen = num_tokens_;
-  state.log_history = log_history_;
-  state.should_training_stop = step_ >= plan_.max_steps;
-  return state;
-}
-
-void Trainer::log_summary(double seconds) {
-  const int64_t steps = step_ - first_step_;
-  const double samples = static_cast<double>(
-      steps * plan_.accumulation * config_.train.per_device_train_batch_size * world_.size());
-  record(Json{{"train_runtime", seconds},
-              {"train_samples_per_second", samples / std::max(seconds, 1e-9)},
-              {"train_steps_per_second", static_cast<double>(steps) / std::max(seconds, 1e-9)},
-              {"total_flos", 0.0},
-              {"train_loss", steps > 0 ? total_loss_ / static_cast<double>(steps) : 0.0}},
-         machine_readings());
-}
-
-std::vector<Json> Trainer::metrics_rows() const {
-  return report::read_metrics(fs::path(config_.train.output_dir) / "metrics.jsonl");
 }
 
 }  // namespace strata::train
