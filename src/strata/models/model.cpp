@@ -1,9 +1,24 @@
-// What a family without virtual tokens answers.
+// What all families share, and what one without virtual tokens answers.
 #include "strata/models/model.h"
 
 #include "strata/base/error.h"
 
 namespace strata::models {
+
+nn::Parameter& Model::trainable_copy(const std::string& name) {
+  const bool was_tied = untie(name);
+  for (nn::Parameter* parameter : parameters()) {
+    if (parameter->name() != name) continue;
+    parameter->set_requires_grad(true);
+    // After untying, the other name's parameter stands for the base's weight.
+    if (copied_.insert(name).second && !was_tied) num_replaced_elements_ += parameter->numel();
+    return *parameter;
+  }
+  throw InternalError(
+      "model: found a request to train \"{}\", expected the name of a weight; "
+      "report this as a bug",
+      name);
+}
 
 void Model::attach_virtual_tokens(nn::VirtualTokens /*tokens*/) {
   throw ConfigError(

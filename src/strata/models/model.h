@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -94,13 +95,13 @@ class Model {
 
   // For adapters: the parameter `name` as a trainable copy of the base's weight; a tied weight is
   // untied first. InternalError for an unknown name.
-  virtual nn::Parameter& trainable_copy(const std::string& name) = 0;
+  nn::Parameter& trainable_copy(const std::string& name);
   // Elements of base weights that a trainable copy replaces (the reference keeps and counts both).
-  virtual int64_t num_replaced_elements() const = 0;
+  int64_t num_replaced_elements() const { return num_replaced_elements_; }
   // Elements that the reference keeps beside a tied weight which trains as one
   // (ensure_weight_tying).
   void add_tied_copy(int64_t numel) { num_tied_copies_ += numel; }
-  int64_t num_copied_elements() const { return num_replaced_elements() + num_tied_copies_; }
+  int64_t num_copied_elements() const { return num_replaced_elements_ + num_tied_copies_; }
   // What LoRA targets when nothing is said: ends of module paths.
   virtual std::vector<std::string> default_lora_targets() const = 0;
   // What (IA)^3 rescales when nothing is said, and which of it at the input. Empty: must be said.
@@ -135,7 +136,13 @@ class Model {
   // Tokens that a token sees, with itself; longer documents would need a mask that is not built.
   virtual std::optional<int64_t> attention_window() const { return std::nullopt; }
 
+ protected:
+  // Gives both names of a tied weight parameters of their own. False: `name` is not tied.
+  virtual bool untie(const std::string& name) = 0;
+
  private:
+  std::set<std::string> copied_;
+  int64_t num_replaced_elements_ = 0;
   int64_t num_tied_copies_ = 0;
 };
 

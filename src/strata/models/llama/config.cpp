@@ -157,14 +157,24 @@ void parse_positions(const ConfigReader& config, LlamaConfig& c, bool splits_hid
   check_shapes(c, splits_hidden_size);
 }
 
-// Qwen: a window where use_sliding_window says so, in the layers from max_window_layers on.
-void parse_qwen_window(const ConfigReader& config, LlamaConfig& c) {
-  const bool has_window = config.boolean("use_sliding_window", false);
+// What both generations of Qwen share. A window where use_sliding_window says so, in the layers
+// from max_window_layers on.
+LlamaConfig parse_qwen(const ConfigReader& config, const std::string& family) {
+  LlamaConfig c;
+  c.layer_class = family + "DecoderLayer";
+  c.architecture = family + "ForCausalLM";
+  c.ia3_targets = {"q_proj", "v_proj", "down_proj"};
+  c.vocab_size = 151936;
+  c.intermediate_size = 22016;
+  c.max_position_embeddings = 32768;
+  parse_common(config, c);
+  c.num_key_value_heads = config.positive_integer("num_key_value_heads", 32);
   const int64_t whole_layers =
       config.optional_integer("max_window_layers").value_or(c.num_hidden_layers);
-  if (has_window && whole_layers < c.num_hidden_layers) {
+  if (config.boolean("use_sliding_window", false) && whole_layers < c.num_hidden_layers) {
     c.sliding_window = config.positive_integer("sliding_window", 4096);
   }
+  return c;
 }
 
 }  // namespace
@@ -203,37 +213,19 @@ LlamaConfig parse_mistral_config(const Json& json) {
 
 LlamaConfig parse_qwen2_config(const Json& json) {
   const ConfigReader config(json);
-  LlamaConfig c;
-  c.layer_class = "Qwen2DecoderLayer";
-  c.architecture = "Qwen2ForCausalLM";
-  c.ia3_targets = {"q_proj", "v_proj", "down_proj"};
-  c.vocab_size = 151936;
-  c.intermediate_size = 22016;
-  c.max_position_embeddings = 32768;
+  LlamaConfig c = parse_qwen(config, "Qwen2");
   c.input_bias = true;
-  parse_common(config, c);
-  c.num_key_value_heads = config.positive_integer("num_key_value_heads", 32);
   parse_head_dim(config, c);
-  parse_qwen_window(config, c);
   parse_positions(config, c);
   return c;
 }
 
 LlamaConfig parse_qwen3_config(const Json& json) {
   const ConfigReader config(json);
-  LlamaConfig c;
-  c.layer_class = "Qwen3DecoderLayer";
-  c.architecture = "Qwen3ForCausalLM";
-  c.ia3_targets = {"q_proj", "v_proj", "down_proj"};
-  c.vocab_size = 151936;
-  c.intermediate_size = 22016;
-  c.max_position_embeddings = 32768;
+  LlamaConfig c = parse_qwen(config, "Qwen3");
   c.head_norms = true;
-  parse_common(config, c);
-  c.num_key_value_heads = config.positive_integer("num_key_value_heads", 32);
-  c.head_dim = config.positive_integer("head_dim", 128);
   c.input_bias = c.output_bias = config.boolean("attention_bias", false);
-  parse_qwen_window(config, c);
+  c.head_dim = config.positive_integer("head_dim", 128);
   parse_positions(config, c);
   return c;
 }

@@ -107,20 +107,10 @@ void LlamaModel::init_weight(const nn::Parameter& parameter, at::Tensor full,
   }
 }
 
-nn::Parameter& LlamaModel::trainable_copy(const std::string& name) {
-  const bool unties = is_tied() && (name == kEmbeddingWeight || name == kHeadWeight);
-  if (unties) untie();
-  for (nn::Parameter* parameter : parameters()) {
-    if (parameter->name() != name) continue;
-    parameter->set_requires_grad(true);
-    // After untying, the other name's parameter stands for the base's weight.
-    if (copied_.insert(name).second && !unties) num_replaced_elements_ += parameter->numel();
-    return *parameter;
-  }
-  throw InternalError(
-      "model: found a request to train \"{}\", expected the name of a weight; "
-      "report this as a bug",
-      name);
+bool LlamaModel::untie(const std::string& name) {
+  if (!is_tied() || (name != kEmbeddingWeight && name != kHeadWeight)) return false;
+  untie();
+  return true;
 }
 
 }  // namespace strata::models

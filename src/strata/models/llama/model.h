@@ -4,7 +4,6 @@
 
 #include <memory>
 #include <optional>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -26,8 +25,6 @@ class LlamaModel final : public Model {
   WeightSources check_weights(const hf::ModelFolder& folder) override;
   void init_weight(const nn::Parameter& parameter, at::Tensor full,
                    at::Generator generator) const override;
-  nn::Parameter& trainable_copy(const std::string& name) override;
-  int64_t num_replaced_elements() const override { return num_replaced_elements_; }
   std::vector<std::string> default_lora_targets() const override { return {"q_proj", "v_proj"}; }
   std::vector<std::string> default_ia3_targets() const override { return config_.ia3_targets; }
   std::vector<std::string> default_ia3_feedforward() const override { return {"down_proj"}; }
@@ -54,6 +51,7 @@ class LlamaModel final : public Model {
   bool is_tied() const;
   // Gives the output layer a parameter "lm_head.weight" of its own.
   void untie();
+  bool untie(const std::string& name) override;
 
   LlamaConfig config_;
   at::ScalarType storage_;
@@ -61,9 +59,7 @@ class LlamaModel final : public Model {
   std::unique_ptr<LlamaEmbedding> embedding_;
   std::vector<std::unique_ptr<LlamaDecoderLayer>> layers_;
   std::unique_ptr<LlamaHead> head_;
-  std::set<std::string> copied_;
   std::optional<nn::VirtualTokens> virtual_tokens_;
-  int64_t num_replaced_elements_ = 0;
 };
 
 }  // namespace strata::models

@@ -127,20 +127,10 @@ void T5Model::init_weight(const nn::Parameter& parameter, at::Tensor full,
   full.normal_(0.0, config_.initializer_factor * deviation, std::move(generator));
 }
 
-nn::Parameter& T5Model::trainable_copy(const std::string& name) {
-  const bool unties = is_tied() && (name == kShared || name == kHeadWeight);
-  if (unties) untie();
-  for (nn::Parameter* parameter : parameters()) {
-    if (parameter->name() != name) continue;
-    parameter->set_requires_grad(true);
-    // After untying, the other name's parameter stands for the base's weight.
-    if (copied_.insert(name).second && !unties) num_replaced_elements_ += parameter->numel();
-    return *parameter;
-  }
-  throw InternalError(
-      "model: found a request to train \"{}\", expected the name of a weight; "
-      "report this as a bug",
-      name);
+bool T5Model::untie(const std::string& name) {
+  if (!is_tied() || (name != kShared && name != kHeadWeight)) return false;
+  untie();
+  return true;
 }
 
 }  // namespace strata::models

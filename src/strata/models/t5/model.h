@@ -4,7 +4,6 @@
 #pragma once
 
 #include <memory>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -26,8 +25,6 @@ class T5Model final : public Model {
   WeightSources check_weights(const hf::ModelFolder& folder) override;
   void init_weight(const nn::Parameter& parameter, at::Tensor full,
                    at::Generator generator) const override;
-  nn::Parameter& trainable_copy(const std::string& name) override;
-  int64_t num_replaced_elements() const override { return num_replaced_elements_; }
   std::vector<std::string> default_lora_targets() const override { return {"q", "v"}; }
   std::vector<std::string> default_ia3_targets() const override { return {"k", "v", "wo"}; }
   std::vector<std::string> default_ia3_feedforward() const override { return {"wo"}; }
@@ -50,6 +47,7 @@ class T5Model final : public Model {
   bool is_tied() const { return head_->lm_head().shared_weight() == shared_; }
   // Gives the output layer a parameter "lm_head.weight" of its own.
   void untie();
+  bool untie(const std::string& name) override;
 
   T5Config config_;
   at::ScalarType storage_;
@@ -60,8 +58,6 @@ class T5Model final : public Model {
   std::unique_ptr<T5Embedding> decoder_embedding_;
   std::vector<std::unique_ptr<T5Block>> decoder_;
   std::unique_ptr<T5Head> head_;
-  std::set<std::string> copied_;
-  int64_t num_replaced_elements_ = 0;
 };
 
 }  // namespace strata::models
