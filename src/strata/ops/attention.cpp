@@ -4,6 +4,7 @@
 
 #include "strata/base/activity_timer.h"
 #include "strata/libtorch/planned_device.h"
+#include "strata/ops/attention_arguments.h"
 #include "strata/ops/attention_cuda.h"
 #include "strata/ops/check.h"
 #include "strata/ops/cpu_kernels.h"
@@ -16,22 +17,7 @@ namespace {
 constexpr const char* kOp = "attention";
 
 HeadsView view_of(const char* argument, const at::Tensor& tensor, const at::Tensor& like) {
-  check_device_or_plan(kOp, tensor);
-  check_type(kOp, argument, tensor, like.scalar_type());
-  check_last_dim_contiguous(kOp, argument, tensor);
-  return {tensor.is_meta() ? nullptr : const_cast<void*>(tensor.const_data_ptr()), tensor.stride(0),
-          tensor.stride(1), tensor.size(1)};
-}
-
-void check_heads(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
-  if (q.dim() != 3 || k.dim() != 3 || q.size(2) != k.size(2) || k.size(1) == 0 ||
-      q.size(1) % k.size(1) != 0) {
-    throw InternalError(
-        "attention: found q of shape [{}] and k of shape [{}], expected [tokens, heads, channels] "
-        "with the same channels and a multiple of k's heads",
-        fmt::join(q.sizes(), ", "), fmt::join(k.sizes(), ", "));
-  }
-  check_shape(kOp, "v", v, k.sizes());
+  return heads_view(kOp, argument, tensor, like);
 }
 
 void check_offsets(std::span<const int64_t> offsets, int64_t tokens) {
@@ -47,7 +33,7 @@ void check_offsets(std::span<const int64_t> offsets, int64_t tokens) {
 cpu::AttentionArguments checked_arguments(const at::Tensor& q, const at::Tensor& k,
                                           const at::Tensor& v, std::span<const int64_t> offsets,
                                           double scale) {
-  check_heads(q, k, v);
+  check_heads(kOp, q, k, v);
   return {.type = element_of(kOp, "q", q),
           .q = view_of("q", q, q),
           .k = view_of("k", k, q),
@@ -151,7 +137,7 @@ void attention_backward_into(const at::Tensor& dout, const at::Tensor& q, const 
 
 at::Tensor attention_with_cache(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                                 double scale) {
-  check_heads(q, k, v);
+  check_heads(kOp, q, k, v);
   if (q.size(0) > k.size(0)) {
     throw InternalError(
         "attention: found {} queries and {} keys, expected no more queries than keys", q.size(0),

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "strata/base/activity_timer.h"
+#include "strata/ops/attention_arguments.h"
 #include "strata/ops/check.h"
 #include "strata/ops/cpu_kernels.h"
 
@@ -19,22 +20,7 @@ HeadsView view_of(const char* argument, const at::Tensor& tensor, const at::Tens
         "models with encoder and decoder with --cpu",
         kOp);
   }
-  check_device_or_plan(kOp, tensor);
-  check_type(kOp, argument, tensor, like.scalar_type());
-  check_last_dim_contiguous(kOp, argument, tensor);
-  return {tensor.is_meta() ? nullptr : const_cast<void*>(tensor.const_data_ptr()), tensor.stride(0),
-          tensor.stride(1), tensor.size(1)};
-}
-
-void check_heads(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
-  if (q.dim() != 3 || k.dim() != 3 || q.size(2) != k.size(2) || k.size(1) == 0 ||
-      q.size(1) % k.size(1) != 0) {
-    throw InternalError(
-        "{}: found q of shape [{}] and k of shape [{}], expected [tokens, heads, channels] with "
-        "the same channels and a multiple of k's heads",
-        kOp, fmt::join(q.sizes(), ", "), fmt::join(k.sizes(), ", "));
-  }
-  check_shape(kOp, "v", v, k.sizes());
+  return heads_view(kOp, argument, tensor, like);
 }
 
 void check_documents(const BiasedAttentionOptions& o, int64_t queries, int64_t keys) {
@@ -71,7 +57,7 @@ void check_bias(const at::Tensor& bias, int64_t heads, const BiasedAttentionOpti
 cpu::AttentionArguments checked_arguments(const at::Tensor& q, const at::Tensor& k,
                                           const at::Tensor& v, const at::Tensor& bias,
                                           const BiasedAttentionOptions& o) {
-  check_heads(q, k, v);
+  check_heads(kOp, q, k, v);
   check_documents(o, q.size(0), k.size(0));
   cpu::AttentionArguments a{.type = element_of(kOp, "q", q),
                             .q = view_of("q", q, q),
