@@ -32,7 +32,7 @@ class WordPiece : public Decoder {
       if (i > 0 && tokens[i].starts_with(prefix_)) {
         tokens[i].erase(0, prefix_.size());
       } else if (i > 0) {
-        tokens[i].insert(0, " ");
+        tokens[i] = " " + tokens[i];
       }
       if (cleans_) clean_up(tokens[i]);
     }
