@@ -2,18 +2,15 @@
 """Runs the peer's job on Strata alone: where the time of a step goes, and how it grows with the number of layers."""
 
 import argparse
-import datetime
 import json
 import pathlib
 import shutil
 import statistics
-import subprocess
-import sys
 
 import torch
 import transformers
 
-from run_peer import CASES, HERE, LENGTH, ROOT, ROWS, execute, machine, run_flags
+from run_peer import CASES, LENGTH, ROOT, ROWS, execute, machine, made_inputs, run_flags, save_page, strata_command
 
 RANKS = 2
 LAYERS = (4, 8, 16)
@@ -25,10 +22,7 @@ def step_seconds(program, inputs, output, mode, checkpointing, steps):
     shutil.rmtree(output, ignore_errors=True)
     output.mkdir(parents=True)
     flags = run_flags(inputs, output, mode, checkpointing, steps) | {"wall_clock_breakdown": True}
-    command = [program, "launch", "--num_processes", RANKS, "--cpu", "sft"]
-    for name, value in flags.items():
-        command += [f"--{name}", str(value).lower() if isinstance(value, bool) else value]
-    execute([str(part) for part in command], output / "log.txt", RANKS)
+    execute(strata_command(program, RANKS, flags), output / "log.txt", RANKS)
     rows = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
     rows = [row["step_seconds"] for row in rows if "loss" in row][1:]
     return {name: statistics.median(row[name] for row in rows) for name in rows[0]}
@@ -84,18 +78,13 @@ def main():
     parser.add_argument("--folder", type=pathlib.Path, default=ROOT / "build/bench/peer")
     parser.add_argument("--save", action="store_true", help="write bench/results/DATE-breakdown.md")
     options = parser.parse_args()
-    inputs = options.folder / "inputs"
-    if not (inputs / "model" / "tokenizer.json").exists():
-        subprocess.run([sys.executable, HERE / "make_inputs.py", inputs], check=True)
+    inputs = made_inputs(options.folder)
     lines = [*shares(options.strata, options.folder, inputs, options.steps), "",
              *growth(options.strata, options.folder, inputs, options.steps, options.rounds)]
     print("\n".join(lines))
     if options.save:
-        today = datetime.date.today().isoformat()
-        (ROOT / "bench" / "results" / f"{today}-breakdown.md").write_text("\n".join([
-            f"# {today}: where the time of a step goes", "", f"{machine()}. {RANKS} ranks of one thread, fp32, "
-            f"{ROWS} x {LENGTH} tokens per rank, rank 0, medians of steps; layers: full, checkpointing.",
-            f"`bench/peer/run_breakdown.py {' '.join(sys.argv[1:])}`", "", *lines, ""]))
+        save_page("breakdown", "where the time of a step goes", f"{machine()}. {RANKS} ranks of one thread, fp32, "
+                  f"{ROWS} x {LENGTH} tokens per rank, rank 0, medians of steps; layers: full, checkpointing.", lines)
 
 
 if __name__ == "__main__":

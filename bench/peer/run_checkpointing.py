@@ -2,13 +2,10 @@
 """Runs the peer's job on Strata with each kind of activation checkpointing in turn: speed, memory, equal losses."""
 
 import argparse
-import datetime
 import pathlib
 import shutil
-import subprocess
-import sys
 
-from run_peer import HERE, LENGTH, ROOT, ROWS, best, machine, run_strata
+from run_peer import LENGTH, ROOT, ROWS, best, machine, made_inputs, run_strata, save_page
 
 MODES = ("none", "selective", "full")
 RANKS = 2
@@ -34,9 +31,7 @@ def main():
     parser.add_argument("--folder", type=pathlib.Path, default=ROOT / "build/bench/peer")
     parser.add_argument("--save", action="store_true", help="write bench/results/DATE-checkpointing.md")
     options = parser.parse_args()
-    inputs = options.folder / "inputs"
-    if not (inputs / "model" / "tokenizer.json").exists():
-        subprocess.run([sys.executable, HERE / "make_inputs.py", inputs], check=True)
+    inputs = made_inputs(options.folder)
     lines = [HEADER]
     for name, trained in (("full", "full"), ("LoRA", "lora")):
         runs = {mode: [] for mode in MODES}
@@ -49,11 +44,8 @@ def main():
         lines += table(name, runs)
     print("\n".join(lines))
     if options.save:
-        today = datetime.date.today().isoformat()
-        (ROOT / "bench" / "results" / f"{today}-checkpointing.md").write_text("\n".join([
-            f"# {today}: kinds of activation checkpointing", "", f"{machine()}. Medians of {options.rounds} rounds in turn, "
-            f"{RANKS} ranks of one thread, fp32, {ROWS} x {LENGTH} tokens per rank, FULL_SHARD.",
-            f"`bench/peer/run_checkpointing.py {' '.join(sys.argv[1:])}`", "", *lines, ""]))
+        save_page("checkpointing", "kinds of activation checkpointing", f"{machine()}. Medians of {options.rounds} rounds in turn, "
+                  f"{RANKS} ranks of one thread, fp32, {ROWS} x {LENGTH} tokens per rank, FULL_SHARD.", lines)
 
 
 if __name__ == "__main__":

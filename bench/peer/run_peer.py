@@ -86,12 +86,16 @@ def run_flags(inputs, output, mode, checkpointing, steps):
     return flags
 
 
-def run_strata(program, inputs, output, mode, checkpointing, steps, ranks):
-    flags = run_flags(inputs, output, mode, checkpointing, steps)
+def strata_command(program, ranks, flags):
     command = [program, "launch", "--num_processes", ranks, "--cpu", "sft"]
     for name, value in flags.items():
         command += [f"--{name}", str(value).lower() if isinstance(value, bool) else value]
-    _, _, peak = execute([str(part) for part in command], output / "log.txt", ranks)
+    return [str(part) for part in command]
+
+
+def run_strata(program, inputs, output, mode, checkpointing, steps, ranks):
+    flags = run_flags(inputs, output, mode, checkpointing, steps)
+    _, _, peak = execute(strata_command(program, ranks, flags), output / "log.txt", ranks)
     rows = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
     rows = [row for row in rows if "loss" in row]
     first = rows[0]["elapsed_seconds"]
@@ -130,14 +134,27 @@ def versions():
 
 def save(name, lines, raw):
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=ROOT).stdout.strip()
+    save_page(name, "the reference stack and Strata", f"Commit {commit}. {machine()}. {versions()}. Two ranks of one thread, "
+              f"or one of two; fp32, {ROWS} x {LENGTH} tokens per rank.",
+              [*lines, "", "Every run, in the order in which they ran:", "```", *raw, "```"])
+
+
+def save_page(name, title, conditions, lines):
+    """bench/results/DATE-NAME.md."""
     today = datetime.date.today().isoformat()
     path = ROOT / "bench" / "results" / f"{today}-{name}.md"
     path.parent.mkdir(exist_ok=True)
-    path.write_text("\n".join([
-        f"# {today}: the reference stack and Strata", "", f"Commit {commit}. {machine()}. {versions()}.",
-        f"`bench/peer/run_peer.py {' '.join(sys.argv[1:])}`: two ranks of one thread, or one of two; fp32, {ROWS} x {LENGTH} tokens per rank.",
-        "", *lines, "", "Every run, in the order in which they ran:", "```", *raw, "```", ""]))
+    path.write_text("\n".join([f"# {today}: {title}", "", conditions,
+                               f"`bench/peer/{pathlib.Path(sys.argv[0]).name} {' '.join(sys.argv[1:])}`", "", *lines, ""]))
     print(f"saved: {path.relative_to(ROOT)}")
+
+
+def made_inputs(folder):
+    """The folder of the benchmark's inputs, made on first use."""
+    inputs = folder / "inputs"
+    if not (inputs / "model" / "tokenizer.json").exists():
+        subprocess.run([sys.executable, HERE / "make_inputs.py", inputs], check=True)
+    return inputs
 
 
 def parse_options():
@@ -157,9 +174,7 @@ def parse_options():
 
 def main():
     options = parse_options()
-    inputs = options.folder / "inputs"
-    if not (inputs / "model" / "tokenizer.json").exists():
-        subprocess.run([sys.executable, HERE / "make_inputs.py", inputs], check=True)
+    inputs = made_inputs(options.folder)
     lines, raw = [HEADER], []
     print(HEADER, flush=True)
     for name, (mode, checkpointing, ranks) in CASES.items():

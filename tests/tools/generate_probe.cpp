@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <exception>
 
+#include "probe_main.h"
 #include "strata/base/error.h"
 #include "strata/base/json.h"
 #include "strata/generate/generate.h"
@@ -76,21 +77,10 @@ Json continued(const Json& request) {
 }  // namespace strata
 
 int main(int argc, char** argv) {
-  if (argc != 2) {
-    std::fprintf(stderr, "usage: generate_probe REQUEST.json\n");
-    return 2;
-  }
-  try {
+  return strata::probe_main(argc, 1, "generate_probe REQUEST.json", [&] {
     const strata::Json request = strata::read_json_file(argv[1]);
     const strata::Json result =
         request.contains("logits") ? strata::filtered(request) : strata::continued(request);
     std::printf("%s\n", strata::dump_python(result, /*indent=*/-1).c_str());
-  } catch (const strata::Error& error) {
-    std::fprintf(stderr, "%s\n", error.what());
-    return error.exit_code();
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "internal: %s\n", error.what());
-    return 3;
-  }
-  return 0;
+  });
 }

@@ -11,6 +11,7 @@
 #include <exception>
 #include <fstream>
 
+#include "probe_main.h"
 #include "strata/adapters/adapter_options.h"
 #include "strata/adapters/lora.h"
 #include "strata/adapters/lora_init.h"
@@ -339,18 +340,6 @@ void run_probe(const Json& request, const std::string& output) {
 }  // namespace strata
 
 int main(int argc, char** argv) {
-  if (argc != 3) {
-    std::fprintf(stderr, "usage: model_probe REQUEST.json OUTPUT.safetensors\n");
-    return 2;
-  }
-  try {
-    strata::run_probe(strata::read_json_file(argv[1]), argv[2]);
-  } catch (const strata::Error& error) {
-    std::fprintf(stderr, "%s\n", error.what());
-    return error.exit_code();
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "internal: %s\n", error.what());
-    return 3;
-  }
-  return 0;
+  return strata::probe_main(argc, 2, "model_probe REQUEST.json OUTPUT.safetensors",
+                            [&] { strata::run_probe(strata::read_json_file(argv[1]), argv[2]); });
 }

@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <exception>
 
+#include "probe_main.h"
 #include "strata/base/error.h"
 #include "strata/comm/single_group.h"
 #include "strata/data/collate.h"
@@ -139,18 +140,6 @@ void run_probe(const Json& request, const std::string& output) {
 }  // namespace strata
 
 int main(int argc, char** argv) {
-  if (argc != 3) {
-    std::fprintf(stderr, "usage: seq2seq_probe REQUEST.json OUTPUT.safetensors\n");
-    return 2;
-  }
-  try {
-    strata::run_probe(strata::read_json_file(argv[1]), argv[2]);
-  } catch (const strata::Error& error) {
-    std::fprintf(stderr, "%s\n", error.what());
-    return error.exit_code();
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "internal: %s\n", error.what());
-    return 3;
-  }
-  return 0;
+  return strata::probe_main(argc, 2, "seq2seq_probe REQUEST.json OUTPUT.safetensors",
+                            [&] { strata::run_probe(strata::read_json_file(argv[1]), argv[2]); });
 }
