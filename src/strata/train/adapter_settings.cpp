@@ -2,6 +2,7 @@
 
 #include <charconv>
 
+#include "strata/adapters/adapter_options.h"
 #include "strata/base/error.h"
 #include "strata/base/json.h"
 #include "strata/hf/hub_download.h"
