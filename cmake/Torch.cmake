@@ -23,12 +23,11 @@ message(STATUS "libtorch: ${TORCH_DIR}")
 
 add_library(torch::fmt INTERFACE IMPORTED)
 target_include_directories(torch::fmt SYSTEM INTERFACE ${TORCH_DIR}/include)
-target_compile_definitions(torch::fmt INTERFACE FMT_HEADER_ONLY=1)
 
 add_library(torch::torch INTERFACE IMPORTED)
 target_include_directories(torch::torch SYSTEM INTERFACE
   ${TORCH_DIR}/include ${TORCH_DIR}/include/torch/csrc/api/include)
-target_compile_definitions(torch::torch INTERFACE USE_DISTRIBUTED USE_C10D_GLOO FMT_HEADER_ONLY=1)
+target_compile_definitions(torch::torch INTERFACE USE_DISTRIBUTED USE_C10D_GLOO)
 target_link_directories(torch::torch INTERFACE ${TORCH_DIR}/lib)
 target_link_libraries(torch::torch INTERFACE torch_cpu c10)
 if(EXISTS ${TORCH_DIR}/lib/libtorch_cuda.so)
