@@ -170,8 +170,12 @@ void Relay::log_lines(std::string_view bytes) {
   // A bar that is drawn for hours is one line: what was drawn over will not be shown.
   if (drawn_.size() <= kLongestLine) return;
   const size_t redrawn = drawn_.rfind('\r', drawn_.size() - 2);
-  if (redrawn == std::string::npos) return write_all(target_.log, std::exchange(drawn_, {}) + "\n");
-  drawn_.erase(0, redrawn);
+  if (redrawn != std::string::npos) {
+    drawn_.erase(0, redrawn);
+    return;
+  }
+  write_all(target_.log, drawn_ + "\n");
+  drawn_.clear();
 }
 
 // True when all is written.
