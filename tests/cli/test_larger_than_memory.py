@@ -3,6 +3,7 @@
 import gzip
 import json
 import resource
+import shutil
 import subprocess
 
 import pytest
@@ -55,6 +56,49 @@ def write_arrow(path, part):
             writer.write_table(table, max_chunksize=1000)
 
 
+def write_zstd(path, part):
+    import pyarrow
+
+    text = lines(part)
+    with pyarrow.CompressedOutputStream(str(path), "zstd") as file:
+        for _ in range(SIZE // len(text) + 1):
+            file.write(text)
+
+
+def write_array(path, part):
+    text = ",\n".join(json.dumps(row) for row in part).encode()
+    with open(path, "wb") as file:
+        file.write(b"[" + text)
+        for _ in range(SIZE // len(text)):
+            file.write(b",\n" + text)
+        file.write(b"]")
+
+
+def write_csv(path, part):
+    text = "".join(f'"{row["text"]}","{row["notes"]}"\n' for row in part).encode()
+    with open(path, "wb") as file:
+        file.write(b"text,notes\n")
+        for _ in range(SIZE // len(text) + 1):
+            file.write(text)
+
+
+def write_text(path, part):
+    repeat(path, "".join(f"{row['text']} {row['notes']}\n" for row in part).encode(), int(1.2 * LIMIT))
+
+
+def write_saved(path, part):
+    import datasets
+    import pyarrow
+
+    dataset = datasets.Dataset.from_list(part)
+    dataset.save_to_disk(str(path))
+    table = dataset.data.table
+    file, = path.glob("*.arrow")
+    with pyarrow.OSFile(str(file), "wb") as sink, pyarrow.ipc.new_stream(sink, table.schema) as writer:
+        for _ in range(SIZE // table.nbytes + 1):
+            writer.write_table(table, max_chunksize=1000)
+
+
 def train(inputs, data, folder, **flags):
     flags = base_flags(inputs.model("plain"), data, folder / "out", max_steps=3, **flags)
     process = subprocess.run(command(flags), capture_output=True, text=True, timeout=170,
@@ -67,14 +111,16 @@ def train(inputs, data, folder, **flags):
 
 
 @pytest.mark.parametrize("name, write", [
-    ("train.jsonl", write_lines), ("train.jsonl.gz", write_gzip), ("train.parquet", write_parquet), ("train.arrow", write_arrow)])
+    ("train.jsonl", write_lines), ("train.jsonl.gz", write_gzip), ("train.parquet", write_parquet), ("train.arrow", write_arrow),
+    ("train.jsonl.zst", write_zstd), ("train.json", write_array), ("train.csv", write_csv), ("train.txt", write_text), ("saved", write_saved)])
 def test_files_larger_than_memory(name, write, inputs, tmp_path):
     part = rows(4000, 8, NOTES)
     data = tmp_path / name
     write(data, part)
-    assert name.endswith(".gz") or data.stat().st_size > 1.9 * LIMIT
+    size = sum(path.stat().st_size for path in ([data] if data.is_file() else data.iterdir()))
+    assert name.endswith((".gz", ".zst")) or size > 1.1 * LIMIT
     train(inputs, data, tmp_path)
-    data.unlink()
+    shutil.rmtree(data) if data.is_dir() else data.unlink()
 
 
 @pytest.mark.parametrize("flags", [{}, {"shuffle_dataset": True, "packing": True}], ids=["rows", "shuffled and packed"])

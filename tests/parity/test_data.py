@@ -15,6 +15,9 @@ CHATML = (
     "{% else %}{{ m['content'] + '<|im_end|>' }}{% endif %}{{ '\\n' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
 )
+# What a row may give the template beside its messages.
+EXTRAS = ("{% if tools %}{{ tools | tojson }}{% endif %}{% for d in documents or [] %}[{{ d.title }}: {{ d.text }}]{% endfor %}"
+          "{{ mood }}" + CHATML)
 WORDS = (
     "the cat sat down on a mat and then went away because it was raining in Zürich 12345 times "
     "naïve café 東京 🎉👩‍🚀 def f(x): return x+1 isn't it's we'll <b>bold</b> a  b\tc"
@@ -47,6 +50,11 @@ def make_rows(kind, count):
     if kind == "user_first":
         rows = [turns(rng, rng.randint(1, 3)) for _ in range(count)]
         return [{"messages": [m for m in row if m["role"] != "system"]} for row in rows]
+    if kind in ("extras", "extras_text"):
+        tool = [{"type": "function", "function": {"name": "f", "description": "d \u00e9"}}]
+        extras = {"documents": [{"title": "A", "text": sentence(rng)}, {"title": "B", "text": ""}], "mood": "!"}
+        return [{"messages": turns(rng, 1), "tools": None if i % 3 == 0 else json.dumps(tool) if kind == "extras_text" else tool,
+                 "chat_template_kwargs": extras} for i in range(count)]
     if kind == "one_turn":
         return [{"messages": [m for m in turns(rng, 1) if m["role"] != "system"]} for _ in range(count)]
     if kind == "tokens":
@@ -94,8 +102,8 @@ class Stack:
         return folder
 
     def template(self, name):
-        if name == "chatml":
-            return CHATML
+        if name in ("chatml", "extras"):
+            return CHATML if name == "chatml" else EXTRAS
         return (pathlib.Path(self.trl.__file__).parent / "chat_templates" / f"{name}.jinja").read_text()
 
     def trainer(self, data, template, batch_size, evaluate=False, streaming=False, **settings):
@@ -158,6 +166,8 @@ CASES = [
     ("tokens", "tokens", 30, "chatml", {"max_length": 20}),
     ("text_bfd_split", "text", 300, "chatml", {"packing": True, "packing_strategy": "bfd_split", "max_length": 20}),
     ("assistant_qwen3", "one_turn", 30, "qwen3", {"assistant_only_loss": True}),
+    ("tools_and_documents", "extras", 20, "extras", {"assistant_only_loss": True}),
+    ("tools_as_text", "extras_text", 20, "extras", {}),
     ("tokens_bfd", "tokens", 60, "chatml", {"packing": True, "max_length": 32}),
 ]
 

@@ -2,6 +2,7 @@
 import gzip
 import json
 import os
+import pathlib
 
 import pytest
 
@@ -96,6 +97,29 @@ def test_text_files(datasets, tmp_path):
     expected = datasets.load_dataset("text", data_files=str(tmp_path / "a.txt"), split="train",
                                      cache_dir=str(tmp_path / "c")).to_list()
     assert probe(tmp_path, op="load", names=str(tmp_path / "a.txt")) == expected
+
+
+def test_files_that_were_cut_off(dataset, tmp_path):
+    """Each is an error that names the file; nothing of a broken file is taken for the whole."""
+    text = "".join(json.dumps({"text": "some words " * 40, "n": i}) + "\n" for i in range(2000)).encode()
+    import pyarrow
+
+    (tmp_path / "a.jsonl").write_bytes(text)
+    (tmp_path / "a.json").write_bytes(b"[" + text.rstrip().replace(b"\n", b",") + b"]")
+    (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(text))
+    with pyarrow.CompressedOutputStream(str(tmp_path / "a.jsonl.zst"), "zstd") as out:
+        out.write(text)
+    dataset.to_parquet(str(tmp_path / "a.parquet"))
+    dataset.save_to_disk(str(tmp_path / "saved"))
+    (tmp_path / "a.arrow").write_bytes(next((tmp_path / "saved").glob("*.arrow")).read_bytes())
+    for name in ["a.jsonl", "a.json", "a.jsonl.gz", "a.jsonl.zst", "a.parquet", "a.arrow", "saved/data-00000-of-00001.arrow"]:
+        whole = (tmp_path / name).read_bytes()
+        asked = tmp_path / name.split("/")[0]
+        assert data_probe.ask(tmp_path, [{"op": "load", "names": str(asked)}]).returncode == 0, name
+        for size in (len(whole) // 2 + 3, len(whole) - 9, 5):
+            (tmp_path / name).write_bytes(whole[:size])
+            result = data_probe.ask(tmp_path, [{"op": "load", "names": str(asked)}])
+            assert result.returncode == 1 and pathlib.Path(name).name in result.stderr, (name, size, result.stderr)
 
 
 SLICES = ["train[:10%]", "train[33%:66%]", "train[-15%:]", "train[5:-5]", "train[:3]+test[1:2]+train[30:]", "test[50%:]", "train[:50%]"]

