@@ -3,6 +3,7 @@
 // the target crashes. Never: looks at coverage.
 #include <signal.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>

@@ -1,4 +1,5 @@
 // TorchFile: from the pickle's tree to tensors and numbers.
+#include <algorithm>
 #include <array>
 #include <cstring>
 
