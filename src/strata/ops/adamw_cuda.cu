@@ -34,14 +34,9 @@ void adamw(float* param, const float* grad, float* exp_avg, float* exp_avg_sq, i
   if (n == 0) return;
   const bool is_wide =
       is_aligned(param) && is_aligned(grad) && is_aligned(exp_avg) && is_aligned(exp_avg_sq);
-  const auto blocks =
-      static_cast<unsigned>(divide_up(divide_up(n, is_wide ? 4 : 1), int64_t{kThreads}));
-  if (is_wide) {
-    update<4><<<blocks, kThreads, 0, stream>>>(param, grad, exp_avg, exp_avg_sq, n, factors);
-  } else {
-    update<1><<<blocks, kThreads, 0, stream>>>(param, grad, exp_avg, exp_avg_sq, n, factors);
-  }
-  check_launch("adamw");
+  const int64_t blocks = divide_up(divide_up(n, is_wide ? 4 : 1), kThreads);
+  launch("adamw", is_wide ? update<4> : update<1>, {blocks, kThreads}, stream, param, grad, exp_avg,
+         exp_avg_sq, n, factors);
 }
 
 }  // namespace strata::ops::cuda

@@ -2,6 +2,8 @@
 // alone. Never: memory.
 #pragma once
 
+#include <cuda_runtime.h>
+
 #include "strata/ops/adamw_factors.h"
 
 namespace strata::ops::cuda {

@@ -78,17 +78,10 @@ void cross_entropy(Element type, void* logits, const int64_t* targets, int64_t r
   if (rows == 0 || vocabulary == 0) return;
   with_type(type, [&](auto zero) {
     using T = decltype(zero);
-    T* data = static_cast<T*>(logits);
-    const auto blocks = static_cast<unsigned>(rows);
-    if (vocabulary % kWide<T> == 0 && is_aligned(logits)) {
-      row_loss<T, kWide<T>>
-          <<<blocks, kThreads, 0, stream>>>(data, targets, vocabulary, scale, want_gradient, row);
-    } else {
-      row_loss<T, 1>
-          <<<blocks, kThreads, 0, stream>>>(data, targets, vocabulary, scale, want_gradient, row);
-    }
+    const bool is_wide = vocabulary % kWide<T> == 0 && is_aligned(logits);
+    launch("cross_entropy", is_wide ? row_loss<T, kWide<T>> : row_loss<T, 1>, {rows, kThreads},
+           stream, static_cast<T*>(logits), targets, vocabulary, scale, want_gradient, row);
   });
-  check_launch("cross_entropy");
 }
 
 }  // namespace strata::ops::cuda

@@ -1,24 +1,19 @@
-// What all CUDA kernels share: element types, packs of 16 bytes, sums over a warp and a block, the
-// check of a launch. Seen by nvcc alone. Owns: no kernel.
+// What all CUDA kernels share: element types, packs of 16 bytes, sums over a warp and a block. Seen
+// by nvcc and by the emulation of tests/unit/cuda_kernels. Owns: no kernel.
 #pragma once
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
+#include <cmath>
 #include <cstdint>
+#include <cstring>
 
 #include "strata/ops/element.h"
+#include "strata/ops/launch.cuh"
 
 namespace strata::ops::cuda {
-
-// Throws InternalError; defined where the compiler of the host is (launch_error_cuda.cpp).
-[[noreturn]] void throw_launch_error(const char* kernel, const char* message);
-
-inline void check_launch(const char* kernel) {
-  const cudaError_t error = cudaGetLastError();
-  if (error != cudaSuccess) throw_launch_error(kernel, cudaGetErrorString(error));
-}
 
 using BFloat16 = __nv_bfloat16;
 using Half = __half;
@@ -26,6 +21,13 @@ using Half = __half;
 __device__ inline float to_float(float x) { return x; }
 __device__ inline float to_float(BFloat16 x) { return __bfloat162float(x); }
 __device__ inline float to_float(Half x) { return __half2float(x); }
+
+template <typename T>
+constexpr Element kElementOf = Element::kFloat;
+template <>
+inline constexpr Element kElementOf<BFloat16> = Element::kBFloat16;
+template <>
+inline constexpr Element kElementOf<Half> = Element::kHalf;
 
 // Rounds to nearest even.
 template <typename T>
@@ -128,6 +130,20 @@ __device__ inline float block_max(float x) {
   if (lane == 0) of_warp[warp] = x;
   __syncthreads();
   return warp_max(lane < warps ? of_warp[lane] : -INFINITY);
+}
+
+// N elements of a small array from i on; `Word` is the type of what they belong to. Requires: an
+// address that is a multiple of 16 bytes, i a multiple of N.
+template <typename Word, int N>
+__device__ inline void read_pack(Element type, const void* base, int64_t i, float* out) {
+  if (type == kElementOf<Word>) {
+    const Pack<Word, N> pack = load<Word, N>(static_cast<const Word*>(base) + i);
+#pragma unroll
+    for (int k = 0; k < N; ++k) out[k] = to_float(pack.v[k]);
+    return;
+  }
+#pragma unroll
+  for (int k = 0; k < N; ++k) out[k] = read_element(type, base, i + k);
 }
 
 // Whole warps for `items`, at most `most`.

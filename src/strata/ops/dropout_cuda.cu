@@ -38,11 +38,11 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 template <typename T, int N>
-void launch(const DropoutArguments& a, uint32_t threshold, float factor, Stream stream) {
+void launch_drop(const DropoutArguments& a, uint32_t threshold, float factor, Stream stream) {
   const int64_t of_row = divide_up(a.channels, int64_t{kThreads} * N);
-  drop<T, N><<<static_cast<unsigned>(a.tokens * of_row), kThreads, 0, stream>>>(
-      static_cast<const T*>(a.x), static_cast<T*>(a.y), a.token_keys, a.key, a.channels, threshold,
-      factor, static_cast<unsigned>(of_row));
+  launch("dropout", drop<T, N>, {a.tokens * of_row, kThreads}, stream, static_cast<const T*>(a.x),
+         static_cast<T*>(a.y), a.token_keys, a.key, a.channels, threshold, factor,
+         static_cast<unsigned>(of_row));
 }
 
 }  // namespace
@@ -55,10 +55,9 @@ void dropout(const DropoutArguments& a, Stream stream) {
   with_type(a.type, [&](auto zero) {
     using T = decltype(zero);
     const bool is_wide = a.channels % kWide<T> == 0 && is_aligned(a.x) && is_aligned(a.y);
-    is_wide ? launch<T, kWide<T>>(a, threshold, factor, stream)
-            : launch<T, 1>(a, threshold, factor, stream);
+    is_wide ? launch_drop<T, kWide<T>>(a, threshold, factor, stream)
+            : launch_drop<T, 1>(a, threshold, factor, stream);
   });
-  check_launch("dropout");
 }
 
 }  // namespace strata::ops::cuda

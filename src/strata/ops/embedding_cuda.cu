@@ -45,9 +45,8 @@ __global__ void __launch_bounds__(kThreads) add_rows(EmbeddingGradient g) {
 template <typename Word>
 void launch_copy(const void* weight, int64_t vocabulary, const int64_t* ids, void* y,
                  int64_t tokens, int64_t row_bytes, Stream stream) {
-  copy_rows<Word><<<static_cast<unsigned>(tokens), kThreads, 0, stream>>>(
-      static_cast<const Word*>(weight), vocabulary, ids, static_cast<Word*>(y),
-      row_bytes / static_cast<int64_t>(sizeof(Word)));
+  launch("embedding", copy_rows<Word>, {tokens, kThreads}, stream, static_cast<const Word*>(weight),
+         vocabulary, ids, static_cast<Word*>(y), row_bytes / static_cast<int64_t>(sizeof(Word)));
 }
 
 }  // namespace
@@ -60,16 +59,15 @@ void embedding(const void* weight, int64_t vocabulary, const int64_t* ids, void*
   } else {
     launch_copy<uint16_t>(weight, vocabulary, ids, y, tokens, row_bytes, stream);
   }
-  check_launch("embedding");
 }
 
 void embedding_backward(const EmbeddingGradient& g, Stream stream) {
   if (g.tokens == 0 || g.channels == 0) return;
-  const dim3 blocks(static_cast<unsigned>(g.tokens),
-                    static_cast<unsigned>(divide_up(g.channels, kThreads)));
-  with_type(g.type,
-            [&](auto zero) { add_rows<decltype(zero)><<<blocks, kThreads, 0, stream>>>(g); });
-  check_launch("embedding_backward");
+  const Grid grid{
+      .blocks = g.tokens, .threads = kThreads, .columns = divide_up(g.channels, kThreads)};
+  with_type(g.type, [&](auto zero) {
+    launch("embedding_backward", add_rows<decltype(zero)>, grid, stream, g);
+  });
 }
 
 }  // namespace strata::ops::cuda

@@ -1,6 +1,8 @@
-// RMSNorm on NVIDIA GPUs: one row a block, fp32 arithmetic. Never: checks.
+// RMSNorm on NVIDIA GPUs, fp32 arithmetic: a block a row, or a warp where rows are short
+// (rms_norm_short_cuda.cu). Never: checks.
 #include "strata/ops/cuda_kernels.h"
 #include "strata/ops/device_code.cuh"
+#include "strata/ops/rms_norm_short.cuh"
 
 namespace strata::ops::cuda {
 namespace {
@@ -26,21 +28,16 @@ __global__ void __launch_bounds__(kMostThreads)
       sum += value * value;
     }
   }
-  sum = block_sum(sum);
-  __shared__ float shared_factor;
-  if (threadIdx.x == 0) {
-    shared_factor = static_cast<float>(
-        1.0 / sqrt(static_cast<double>(sum) / static_cast<double>(channels) + eps));
-    rstd[row] = shared_factor;
-  }
-  __syncthreads();
-  const float factor = shared_factor;
+  const float factor = inverse_root(block_sum(sum), channels, eps);
+  if (threadIdx.x == 0) rstd[row] = factor;
   for (int64_t c = int64_t{N} * threadIdx.x; c < channels; c += int64_t{N} * blockDim.x) {
     Pack<T, N> pack = load<T, N>(from + c);
+    float w[N];
+    read_pack<T, N>(weight_type, weight, c, w);
     for (int k = 0; k < N; ++k) {
       // Rounded to the type before the weight, as the reference does.
       const float normed = to_float(from_float<T>(to_float(pack.v[k]) * factor));
-      pack.v[k] = from_float<T>(normed * read_element(weight_type, weight, c + k));
+      pack.v[k] = from_float<T>(normed * w[k]);
     }
     store<T, N>(to + c, pack);
   }
@@ -54,10 +51,9 @@ __global__ void __launch_bounds__(kMostThreads)
              const float* __restrict__ rstd, const T* __restrict__ dy,
              const T* __restrict__ residual, T* __restrict__ dx, float* __restrict__ partials,
              int64_t tokens, int64_t channels) {
-  extern __shared__ float shared_sums[];
   float* sums = nullptr;
   if (partials != nullptr) {
-    sums = channels <= kSharedChannels ? shared_sums : partials + blockIdx.x * channels;
+    sums = channels <= kSharedChannels ? dynamic_shared_memory() : partials + blockIdx.x * channels;
     for (int64_t c = int64_t{N} * threadIdx.x; c < channels; c += int64_t{N} * blockDim.x) {
       for (int k = 0; k < N; ++k) sums[c + k] = 0;
     }
@@ -68,18 +64,20 @@ __global__ void __launch_bounds__(kMostThreads)
     float dot = 0;
     for (int64_t c = int64_t{N} * threadIdx.x; c < channels; c += int64_t{N} * blockDim.x) {
       const Pack<T, N> px = load<T, N>(x + start + c), pdy = load<T, N>(dy + start + c);
-      for (int k = 0; k < N; ++k) {
-        dot += to_float(pdy.v[k]) * read_element(weight_type, weight, c + k) * to_float(px.v[k]);
-      }
+      float w[N];
+      read_pack<T, N>(weight_type, weight, c, w);
+      for (int k = 0; k < N; ++k) dot += to_float(pdy.v[k]) * w[k] * to_float(px.v[k]);
     }
     dot = block_sum(dot) / static_cast<float>(channels) * factor * factor;
     for (int64_t c = int64_t{N} * threadIdx.x; c < channels; c += int64_t{N} * blockDim.x) {
       const Pack<T, N> px = load<T, N>(x + start + c), pdy = load<T, N>(dy + start + c);
+      float w[N];
+      read_pack<T, N>(weight_type, weight, c, w);
       Pack<T, N> out;
       if (residual != nullptr) out = load<T, N>(residual + start + c);
       for (int k = 0; k < N; ++k) {
         const float xk = to_float(px.v[k]), dyk = to_float(pdy.v[k]);
-        float value = factor * (dyk * read_element(weight_type, weight, c + k) - xk * dot);
+        float value = factor * (dyk * w[k] - xk * dot);
         if (residual != nullptr) value += to_float(out.v[k]);
         out.v[k] = from_float<T>(value);
         if (sums != nullptr) sums[c + k] += dyk * xk * factor;
@@ -104,55 +102,60 @@ __global__ void add_partials(const float* __restrict__ partials, int64_t blocks,
 
 template <typename T, int N>
 void launch_forward(const RmsNormArguments& a, void* y, double eps, Stream stream) {
-  const int threads = threads_for(divide_up(a.channels, N), kMostThreads);
-  forward<T, N><<<static_cast<unsigned>(a.tokens), threads, 0, stream>>>(
-      static_cast<const T*>(a.x), a.weight_type, a.weight, a.rstd, static_cast<T*>(y), a.channels,
-      eps);
+  const Grid grid{a.tokens, threads_for(divide_up(a.channels, N), kMostThreads)};
+  launch("rms_norm", forward<T, N>, grid, stream, static_cast<const T*>(a.x), a.weight_type,
+         a.weight, a.rstd, static_cast<T*>(y), a.channels, eps);
 }
 
 template <typename T, int N>
 void launch_backward(const RmsNormArguments& a, const RmsNormGradients& g, float* partials,
                      Stream stream) {
-  const int threads = threads_for(divide_up(a.channels, N), kMostThreads);
-  const int64_t blocks = partials != nullptr ? rms_norm_partials(a.tokens) : a.tokens;
   const bool shares = partials != nullptr && a.channels <= kSharedChannels;
-  const size_t shared_bytes = shares ? static_cast<size_t>(a.channels) * sizeof(float) : 0;
-  backward<T, N><<<static_cast<unsigned>(blocks), threads, shared_bytes, stream>>>(
-      static_cast<const T*>(a.x), a.weight_type, a.weight, a.rstd, static_cast<const T*>(g.dy),
-      static_cast<const T*>(g.residual), static_cast<T*>(g.dx), partials, a.tokens, a.channels);
+  const Grid grid{.blocks = partials != nullptr ? rms_norm_partials(a.tokens) : a.tokens,
+                  .threads = threads_for(divide_up(a.channels, N), kMostThreads),
+                  .shared_bytes = shares ? static_cast<size_t>(a.channels) * sizeof(float) : 0};
+  launch("rms_norm_backward", backward<T, N>, grid, stream, static_cast<const T*>(a.x),
+         a.weight_type, a.weight, a.rstd, static_cast<const T*>(g.dy),
+         static_cast<const T*>(g.residual), static_cast<T*>(g.dx), partials, a.tokens, a.channels);
+}
+
+void launch_rows_backward(const RmsNormArguments& a, const RmsNormGradients& g, float* partials,
+                          Stream stream) {
+  with_type(a.type, [&](auto zero) {
+    using T = decltype(zero);
+    const bool is_wide = a.channels % kWide<T> == 0 && is_aligned(a.x) && is_aligned(a.weight) &&
+                         is_aligned(g.dy) && is_aligned(g.dx) && is_aligned(g.residual);
+    is_wide ? launch_backward<T, kWide<T>>(a, g, partials, stream)
+            : launch_backward<T, 1>(a, g, partials, stream);
+  });
 }
 
 }  // namespace
 
 void rms_norm(const RmsNormArguments& a, void* y, double eps, Stream stream) {
   if (a.tokens == 0 || a.channels == 0) return;
+  if (are_short_rows(a, {y})) return rms_norm_short(a, y, eps, stream);
   with_type(a.type, [&](auto zero) {
     using T = decltype(zero);
-    const bool is_wide = a.channels % kWide<T> == 0 && is_aligned(a.x) && is_aligned(y);
+    const bool is_wide =
+        a.channels % kWide<T> == 0 && is_aligned(a.x) && is_aligned(a.weight) && is_aligned(y);
     is_wide ? launch_forward<T, kWide<T>>(a, y, eps, stream)
             : launch_forward<T, 1>(a, y, eps, stream);
   });
-  check_launch("rms_norm");
 }
 
 void rms_norm_backward(const RmsNormArguments& a, const RmsNormGradients& g, float* partials,
                        Stream stream) {
   if (a.channels == 0) return;
-  if (a.tokens > 0) {
-    with_type(a.type, [&](auto zero) {
-      using T = decltype(zero);
-      const bool is_wide = a.channels % kWide<T> == 0 && is_aligned(a.x) && is_aligned(g.dy) &&
-                           is_aligned(g.dx) && is_aligned(g.residual);
-      is_wide ? launch_backward<T, kWide<T>>(a, g, partials, stream)
-              : launch_backward<T, 1>(a, g, partials, stream);
-    });
-    check_launch("rms_norm_backward");
+  if (a.tokens > 0 && are_short_rows(a, {g.dy, g.dx, g.residual})) {
+    rms_norm_short_backward(a, g, partials, stream);
+  } else if (a.tokens > 0) {
+    launch_rows_backward(a, g, partials, stream);
   }
   if (g.dweight == nullptr) return;
   constexpr int kThreads = 128;
-  add_partials<<<static_cast<unsigned>(divide_up(a.channels, kThreads)), kThreads, 0, stream>>>(
-      partials, rms_norm_partials(a.tokens), a.channels, g.dweight_type, g.dweight, g.beta != 0);
-  check_launch("rms_norm_backward");
+  launch("rms_norm_backward", add_partials, {divide_up(a.channels, kThreads), kThreads}, stream,
+         partials, rms_norm_partials(a.tokens), a.channels, g.dweight_type, g.dweight, g.beta != 0);
 }
 
 }  // namespace strata::ops::cuda

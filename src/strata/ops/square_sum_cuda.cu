@@ -32,17 +32,12 @@ __global__ void __launch_bounds__(kThreads)
 
 void square_sum(Element type, const void* flat, int64_t n, double* partials, Stream stream) {
   if (n == 0) return;
-  const auto blocks = static_cast<unsigned>(square_sum_partials(n));
+  const Grid grid{square_sum_partials(n), kThreads};
   with_type(type, [&](auto zero) {
     using T = decltype(zero);
-    const T* x = static_cast<const T*>(flat);
-    if (is_aligned(flat)) {
-      sum_squares<T, kWide<T>><<<blocks, kThreads, 0, stream>>>(x, n, partials);
-    } else {
-      sum_squares<T, 1><<<blocks, kThreads, 0, stream>>>(x, n, partials);
-    }
+    launch("square_sum", is_aligned(flat) ? sum_squares<T, kWide<T>> : sum_squares<T, 1>, grid,
+           stream, static_cast<const T*>(flat), n, partials);
   });
-  check_launch("square_sum");
 }
 
 }  // namespace strata::ops::cuda

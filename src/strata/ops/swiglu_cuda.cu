@@ -67,19 +67,18 @@ template <typename T, int N>
 void launch_forward(MatrixView gate, MatrixView up, MatrixView y, int64_t rows, int64_t columns,
                     Stream stream) {
   const int64_t of_row = divide_up(columns, int64_t{kThreads} * N);
-  forward<T, N><<<static_cast<unsigned>(rows * of_row), kThreads, 0, stream>>>(
-      pointer<T>(gate), gate.stride, pointer<T>(up), up.stride, pointer<T>(y), y.stride, columns,
-      static_cast<unsigned>(of_row));
+  launch("swiglu", forward<T, N>, {rows * of_row, kThreads}, stream, pointer<T>(gate), gate.stride,
+         pointer<T>(up), up.stride, pointer<T>(y), y.stride, columns,
+         static_cast<unsigned>(of_row));
 }
 
 template <typename T, int N>
 void launch_backward(MatrixView dy, MatrixView gate, MatrixView up, MatrixView dgate,
                      MatrixView dup, int64_t rows, int64_t columns, Stream stream) {
   const int64_t of_row = divide_up(columns, int64_t{kThreads} * N);
-  backward<T, N><<<static_cast<unsigned>(rows * of_row), kThreads, 0, stream>>>(
-      pointer<T>(dy), dy.stride, pointer<T>(gate), gate.stride, pointer<T>(up), up.stride,
-      pointer<T>(dgate), dgate.stride, pointer<T>(dup), dup.stride, columns,
-      static_cast<unsigned>(of_row));
+  launch("swiglu_backward", backward<T, N>, {rows * of_row, kThreads}, stream, pointer<T>(dy),
+         dy.stride, pointer<T>(gate), gate.stride, pointer<T>(up), up.stride, pointer<T>(dgate),
+         dgate.stride, pointer<T>(dup), dup.stride, columns, static_cast<unsigned>(of_row));
 }
 
 }  // namespace
@@ -96,7 +95,6 @@ void swiglu(Element type, MatrixView gate, MatrixView up, MatrixView y, int64_t 
       launch_forward<T, 1>(gate, up, y, rows, columns, stream);
     }
   });
-  check_launch("swiglu");
 }
 
 void swiglu_backward(Element type, MatrixView dy, MatrixView gate, MatrixView up, MatrixView dgate,
@@ -113,7 +111,6 @@ void swiglu_backward(Element type, MatrixView dy, MatrixView gate, MatrixView up
       launch_backward<T, 1>(dy, gate, up, dgate, dup, rows, columns, stream);
     }
   });
-  check_launch("swiglu_backward");
 }
 
 }  // namespace strata::ops::cuda

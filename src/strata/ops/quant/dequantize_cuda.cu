@@ -137,12 +137,10 @@ __global__ void __launch_bounds__(kThreads) multiply(const __grid_constant__ Mat
 
 template <typename T>
 void launch_multiply(const MatrixCodes& matrix, const SmallProduct& product, Stream stream) {
-  const auto blocks = static_cast<unsigned>(divide_up(matrix.rows, kThreads / 32));
-  if (product.rows == 1) {
-    multiply<T, 1><<<blocks, kThreads, 0, stream>>>(matrix, product);
-  } else {
-    multiply<T, kMostRowsOfSmallProduct><<<blocks, kThreads, 0, stream>>>(matrix, product);
-  }
+  const Grid grid{divide_up(matrix.rows, kThreads / 32), kThreads};
+  launch("multiply_few_rows",
+         product.rows == 1 ? multiply<T, 1> : multiply<T, kMostRowsOfSmallProduct>, grid, stream,
+         matrix, product);
 }
 
 }  // namespace
@@ -150,19 +148,17 @@ void launch_multiply(const MatrixCodes& matrix, const SmallProduct& product, Str
 void dequantize(const MatrixCodes& matrix, Element type, void* out, Stream stream) {
   const int64_t numel = matrix.rows * matrix.columns;
   if (numel == 0) return;
-  const auto blocks = static_cast<unsigned>(divide_up(numel, int64_t{kThreads} * kElements));
+  const Grid grid{divide_up(numel, int64_t{kThreads} * kElements), kThreads};
   with_type(type, [&](auto zero) {
     using T = decltype(zero);
-    decode<T><<<blocks, kThreads, 0, stream>>>(matrix, static_cast<T*>(out));
+    launch("dequantize", decode<T>, grid, stream, matrix, static_cast<T*>(out));
   });
-  check_launch("dequantize");
 }
 
 void multiply_few_rows(const MatrixCodes& matrix, const SmallProduct& product, Stream stream) {
   if (matrix.rows == 0 || product.rows == 0) return;
   with_type(product.type,
             [&](auto zero) { launch_multiply<decltype(zero)>(matrix, product, stream); });
-  check_launch("multiply_few_rows");
 }
 
 }  // namespace strata::ops::quant::cuda

@@ -108,32 +108,27 @@ __global__ void __launch_bounds__(kThreads) update_8bit(const AdamW8Bit a, const
   }
 }
 
-unsigned blocks_for(int64_t blocks) {
-  return static_cast<unsigned>(blocks < kMostBlocks ? blocks : kMostBlocks);
-}
+Grid grid_for(int64_t blocks) { return {blocks < kMostBlocks ? blocks : kMostBlocks, kThreads}; }
 
 }  // namespace
 
 void dequantize_dynamic(const float* map, int64_t block, const uint8_t* codes, const float* scales,
                         const float* mean, int64_t n, float* out, Stream stream) {
   if (n == 0) return;
-  decode<<<blocks_for(divide_up(n, kThreads)), kThreads, 0, stream>>>(map, block, codes, scales,
-                                                                      mean, n, out);
-  check_launch("dequantize_dynamic");
+  launch("dequantize_dynamic", decode, grid_for(divide_up(n, kThreads)), stream, map, block, codes,
+         scales, mean, n, out);
 }
 
 void quantize_dynamic(const float* map, bool is_signed, int64_t block, const float* x, int64_t n,
                       uint8_t* codes, float* scales, Stream stream) {
   if (n == 0) return;
-  encode<<<blocks_for(divide_up(n, block)), kThreads, 0, stream>>>(
-      map, is_signed ? kSignedZero : kUnsignedZero, block, x, n, codes, scales);
-  check_launch("quantize_dynamic");
+  launch("quantize_dynamic", encode, grid_for(divide_up(n, block)), stream, map,
+         is_signed ? kSignedZero : kUnsignedZero, block, x, n, codes, scales);
 }
 
 void adamw_8bit(const AdamW8Bit& a, const AdamWFactors& factors, Stream stream) {
   if (a.n == 0) return;
-  update_8bit<<<blocks_for(divide_up(a.n, kThreads)), kThreads, 0, stream>>>(a, factors);
-  check_launch("adamw_8bit");
+  launch("adamw_8bit", update_8bit, grid_for(divide_up(a.n, kThreads)), stream, a, factors);
 }
 
 }  // namespace strata::ops::quant::cuda

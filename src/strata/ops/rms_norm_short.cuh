@@ -1,0 +1,25 @@
+// RMSNorm of many short rows, such as those of heads: a warp a row, which stays in registers.
+// rms_norm_cuda.cu chooses. Owns: declarations. Never: a public function of ops.
+#pragma once
+
+#include <initializer_list>
+
+#include "strata/ops/cuda_kernels.h"
+#include "strata/ops/device_code.cuh"
+
+namespace strata::ops::cuda {
+
+// Whether rows are short, and packs of four elements lie where they can be read at once.
+bool are_short_rows(const RmsNormArguments& a, std::initializer_list<const void*> others);
+
+// As rms_norm() and rms_norm_backward() without its last sum. Requires: are_short_rows().
+void rms_norm_short(const RmsNormArguments& a, void* y, double eps, Stream stream);
+void rms_norm_short_backward(const RmsNormArguments& a, const RmsNormGradients& g, float* partials,
+                             Stream stream);
+
+// 1 / sqrt(mean + eps).
+__device__ inline float inverse_root(float square_sum, int64_t channels, double eps) {
+  return 1.0f / sqrtf(square_sum / static_cast<float>(channels) + static_cast<float>(eps));
+}
+
+}  // namespace strata::ops::cuda

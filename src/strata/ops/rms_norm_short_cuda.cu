@@ -1,0 +1,204 @@
+// RMSNorm of short rows on NVIDIA GPUs. A lane holds its part of the row in registers, so x and dy
+// are read once, and its part of the weight for all rows of its warp. Never: checks.
+#include "strata/ops/rms_norm_short.cuh"
+
+namespace strata::ops::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kWarps = kThreads / 32;
+constexpr int kN = 4;                          // elements of a pack
+constexpr int kMostPacks = 4;                  // of a lane
+constexpr int64_t kOfPack = int64_t{32} * kN;  // channels of a warp's pack
+constexpr int64_t kMostBlocks = 1056;          // eight a multiprocessor of an H100
+
+// What a lane has of a row: pack p of all packs is channels [kOfPack p + kN lane, + kN).
+template <int P>
+struct Part {
+  float v[P][kN];
+};
+
+__device__ inline int64_t channel_of(int pack) {
+  return kOfPack * pack + int64_t{kN} * (threadIdx.x % 32);
+}
+
+template <typename T, int P>
+__device__ inline Part<P> read_part(const T* row, int64_t channels) {
+  Part<P> part;
+#pragma unroll
+  for (int p = 0; p < P; ++p) {
+    const bool is_inside = channel_of(p) < channels;
+    Pack<T, kN> pack;
+    if (is_inside) pack = load<T, kN>(row + channel_of(p));
+#pragma unroll
+    for (int k = 0; k < kN; ++k) part.v[p][k] = is_inside ? to_float(pack.v[k]) : 0.0f;
+  }
+  return part;
+}
+
+template <typename T, int P>
+__device__ inline void write_part(const Part<P>& part, T* row, int64_t channels) {
+#pragma unroll
+  for (int p = 0; p < P; ++p) {
+    if (channel_of(p) >= channels) continue;
+    Pack<T, kN> pack;
+#pragma unroll
+    for (int k = 0; k < kN; ++k) pack.v[k] = from_float<T>(part.v[p][k]);
+    store<T, kN>(row + channel_of(p), pack);
+  }
+}
+
+template <typename T, int P>
+__device__ inline Part<P> weight_part(Element type, const void* weight, int64_t channels) {
+  Part<P> part = {};
+#pragma unroll
+  for (int p = 0; p < P; ++p) {
+    if (channel_of(p) < channels) read_pack<T, kN>(type, weight, channel_of(p), part.v[p]);
+  }
+  return part;
+}
+
+// The sum of f(p, k) over what all lanes of the warp have.
+template <int P, typename F>
+__device__ inline float sum_over_row(const F& f) {
+  float sum = 0;
+#pragma unroll
+  for (int p = 0; p < P; ++p) {
+#pragma unroll
+    for (int k = 0; k < kN; ++k) sum += f(p, k);
+  }
+  return warp_sum(sum);
+}
+
+template <typename T, int P>
+__global__ void __launch_bounds__(kThreads)
+    forward(const T* __restrict__ x, Element weight_type, const void* __restrict__ weight,
+            float* __restrict__ rstd, T* __restrict__ y, int64_t tokens, int64_t channels,
+            double eps) {
+  const Part<P> w = weight_part<T, P>(weight_type, weight, channels);
+  const int64_t stride = int64_t{gridDim.x} * kWarps;
+  for (int64_t row = int64_t{blockIdx.x} * kWarps + threadIdx.x / 32; row < tokens; row += stride) {
+    Part<P> part = read_part<T, P>(x + row * channels, channels);
+    const float sum = sum_over_row<P>([&](int p, int k) { return part.v[p][k] * part.v[p][k]; });
+    const float factor = inverse_root(sum, channels, eps);
+    if (threadIdx.x % 32 == 0) rstd[row] = factor;
+#pragma unroll
+    for (int p = 0; p < P; ++p) {
+#pragma unroll
+      for (int k = 0; k < kN; ++k) {
+        // Rounded to the type before the weight, as the reference does.
+        part.v[p][k] = to_float(from_float<T>(part.v[p][k] * factor)) * w.v[p][k];
+      }
+    }
+    write_part<T, P>(part, y + row * channels, channels);
+  }
+}
+
+// The sums of the block's warps, in their order, as the block's row of `partials`.
+template <int P>
+__device__ inline void add_warps(const Part<P>& sums, float* shared, int64_t channels,
+                                 float* __restrict__ partials) {
+  for (unsigned warp = 0; warp < kWarps; ++warp) {
+    if (threadIdx.x / 32 == warp) {
+#pragma unroll
+      for (int p = 0; p < P; ++p) {
+        if (channel_of(p) >= channels) continue;
+#pragma unroll
+        for (int k = 0; k < kN; ++k) {
+          float& sum = shared[channel_of(p) + k];
+          sum = (warp == 0 ? 0.0f : sum) + sums.v[p][k];
+        }
+      }
+    }
+    __syncthreads();
+  }
+  for (int64_t c = threadIdx.x; c < channels; c += kThreads) {
+    partials[blockIdx.x * channels + c] = shared[c];
+  }
+}
+
+template <typename T, int P>
+__global__ void __launch_bounds__(kThreads)
+    backward(const T* __restrict__ x, Element weight_type, const void* __restrict__ weight,
+             const float* __restrict__ rstd, const T* __restrict__ dy,
+             const T* __restrict__ residual, T* __restrict__ dx, float* __restrict__ partials,
+             int64_t tokens, int64_t channels) {
+  const Part<P> w = weight_part<T, P>(weight_type, weight, channels);
+  Part<P> sums = {};
+  const int64_t stride = int64_t{gridDim.x} * kWarps;
+  for (int64_t row = int64_t{blockIdx.x} * kWarps + threadIdx.x / 32; row < tokens; row += stride) {
+    const Part<P> px = read_part<T, P>(x + row * channels, channels);
+    const Part<P> pdy = read_part<T, P>(dy + row * channels, channels);
+    const float factor = rstd[row];
+    const float product =
+        sum_over_row<P>([&](int p, int k) { return pdy.v[p][k] * w.v[p][k] * px.v[p][k]; });
+    const float dot = product / static_cast<float>(channels) * factor * factor;
+    Part<P> out = {};
+    if (residual != nullptr) out = read_part<T, P>(residual + row * channels, channels);
+#pragma unroll
+    for (int p = 0; p < P; ++p) {
+#pragma unroll
+      for (int k = 0; k < kN; ++k) {
+        out.v[p][k] += factor * (pdy.v[p][k] * w.v[p][k] - px.v[p][k] * dot);
+        sums.v[p][k] += pdy.v[p][k] * px.v[p][k] * factor;
+      }
+    }
+    write_part<T, P>(out, dx + row * channels, channels);
+  }
+  if (partials == nullptr) return;  // the whole grid
+  __shared__ float shared[kOfPack * kMostPacks];
+  add_warps<P>(sums, shared, channels, partials);
+}
+
+// Calls use<P>() with as many packs as a lane needs.
+template <typename Use>
+void with_packs(int64_t channels, const Use& use) {
+  if (channels <= kOfPack) {
+    use.template operator()<1>();
+  } else if (channels <= 2 * kOfPack) {
+    use.template operator()<2>();
+  } else {
+    use.template operator()<kMostPacks>();
+  }
+}
+
+int64_t blocks_of(int64_t tokens) {
+  const int64_t blocks = divide_up(tokens, kWarps);
+  return blocks < kMostBlocks ? blocks : kMostBlocks;
+}
+
+}  // namespace
+
+bool are_short_rows(const RmsNormArguments& a, std::initializer_list<const void*> others) {
+  bool fits = a.channels <= kOfPack * kMostPacks && a.channels % kN == 0 && is_aligned(a.x) &&
+              is_aligned(a.weight);
+  for (const void* other : others) fits = fits && is_aligned(other);
+  return fits;
+}
+
+void rms_norm_short(const RmsNormArguments& a, void* y, double eps, Stream stream) {
+  with_type(a.type, [&](auto zero) {
+    using T = decltype(zero);
+    with_packs(a.channels, [&]<int P>() {
+      launch("rms_norm", forward<T, P>, {blocks_of(a.tokens), kThreads}, stream,
+             static_cast<const T*>(a.x), a.weight_type, a.weight, a.rstd, static_cast<T*>(y),
+             a.tokens, a.channels, eps);
+    });
+  });
+}
+
+void rms_norm_short_backward(const RmsNormArguments& a, const RmsNormGradients& g, float* partials,
+                             Stream stream) {
+  const int64_t blocks = partials != nullptr ? rms_norm_partials(a.tokens) : blocks_of(a.tokens);
+  with_type(a.type, [&](auto zero) {
+    using T = decltype(zero);
+    with_packs(a.channels, [&]<int P>() {
+      launch("rms_norm_backward", backward<T, P>, {blocks, kThreads}, stream,
+             static_cast<const T*>(a.x), a.weight_type, a.weight, a.rstd,
+             static_cast<const T*>(g.dy), static_cast<const T*>(g.residual), static_cast<T*>(g.dx),
+             partials, a.tokens, a.channels);
+    });
+  });
+}
+
+}  // namespace strata::ops::cuda

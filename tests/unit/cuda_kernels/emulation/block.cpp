@@ -1,0 +1,174 @@
+#include "block.h"
+
+#include <ucontext.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <numeric>
+#include <vector>
+
+dim3 threadIdx, blockIdx, blockDim, gridDim;
+
+namespace emulation {
+namespace {
+
+constexpr size_t kStackBytes = 128 << 10;
+constexpr unsigned kLanes = 32;
+// Behind what a block asked for: must be left alone.
+constexpr size_t kGuardFloats = 64;
+constexpr uint32_t kGuard = 0x7FC0DEADu;  // a NaN
+
+enum class State { kReady, kAtBarrier, kAtShuffle, kEnded };
+
+struct Thread {
+  ucontext_t context;
+  std::unique_ptr<char[]> stack;
+  State state;
+  uint64_t handed[2];  // of this shuffle and of the one before
+  unsigned shuffles;
+};
+
+// Of the whole program: kernels run one after the other.
+struct Machine {
+  const char* kernel = "";
+  ucontext_t scheduler;
+  std::vector<Thread> threads;
+  unsigned count = 0;  // of the block
+  unsigned current = 0;
+  unsigned round = 0;
+  const std::function<void()>* body = nullptr;
+  std::vector<uint32_t> shared;
+};
+Machine machine;
+
+[[noreturn]] void fail(const char* what) {
+  std::fprintf(stderr, "kernel %s, block %u %u, thread %u: %s\n", machine.kernel, blockIdx.x,
+               blockIdx.y, machine.current, what);
+  std::abort();
+}
+
+void enter() {
+  (*machine.body)();
+  machine.threads[machine.current].state = State::kEnded;
+}
+
+void give_way(State state) {
+  Thread& self = machine.threads[machine.current];
+  self.state = state;
+  swapcontext(&self.context, &machine.scheduler);
+}
+
+void start(unsigned index) {
+  Thread& thread = machine.threads[index];
+  if (!thread.stack) thread.stack.reset(new char[kStackBytes]);
+  getcontext(&thread.context);
+  thread.context.uc_stack.ss_sp = thread.stack.get();
+  thread.context.uc_stack.ss_size = kStackBytes;
+  thread.context.uc_link = &machine.scheduler;
+  makecontext(&thread.context, enter, 0);
+  thread.state = State::kReady;
+  thread.shuffles = 0;
+}
+
+// Forward, backward, or from the middle on.
+std::vector<unsigned> order_of_round() {
+  std::vector<unsigned> order(machine.count);
+  std::iota(order.begin(), order.end(), 0u);
+  if (machine.round % 3 == 1) std::ranges::reverse(order);
+  if (machine.round % 3 == 2) std::ranges::rotate(order, order.begin() + machine.count / 2);
+  ++machine.round;
+  return order;
+}
+
+bool run_ready() {
+  bool ran = false;
+  for (const unsigned index : order_of_round()) {
+    Thread& thread = machine.threads[index];
+    if (thread.state != State::kReady) continue;
+    machine.current = index;
+    threadIdx = {index, 0, 0};
+    swapcontext(&machine.scheduler, &thread.context);
+    ran = true;
+  }
+  return ran;
+}
+
+// Warps whose lanes have all come to a shuffle go on.
+bool release_warps() {
+  bool released = false;
+  for (unsigned first = 0; first < machine.count; first += kLanes) {
+    const auto warp = machine.threads.begin() + first;
+    if (!std::all_of(warp, warp + kLanes,
+                     [](const Thread& t) { return t.state == State::kAtShuffle; })) {
+      continue;
+    }
+    std::for_each(warp, warp + kLanes, [](Thread& t) { t.state = State::kReady; });
+    released = true;
+  }
+  return released;
+}
+
+// Threads that have ended do not count, as on GPUs since Volta.
+bool release_block() {
+  bool released = false;
+  for (unsigned i = 0; i < machine.count; ++i) {
+    if (machine.threads[i].state == State::kAtShuffle) {
+      machine.current = i;
+      fail("found a shuffle to which not all lanes of the warp come");
+    }
+  }
+  for (unsigned i = 0; i < machine.count; ++i) {
+    if (machine.threads[i].state != State::kAtBarrier) continue;
+    machine.threads[i].state = State::kReady;
+    released = true;
+  }
+  return released;
+}
+
+void run_block(size_t shared_floats) {
+  machine.shared.assign(shared_floats + kGuardFloats, kGuard);
+  for (unsigned i = 0; i < machine.count; ++i) start(i);
+  while (run_ready() || release_warps() || release_block()) {
+  }
+  for (size_t i = shared_floats; i < machine.shared.size(); ++i) {
+    if (machine.shared[i] != kGuard) fail("found a write behind the block's shared memory");
+  }
+}
+
+}  // namespace
+
+void run(const char* name, dim3 blocks, unsigned threads, size_t shared_bytes,
+         const std::function<void()>& thread) {
+  machine.kernel = name;
+  machine.count = threads;
+  machine.body = &thread;
+  if (threads == 0 || threads > 1024 || threads % kLanes != 0) fail("found no whole warps");
+  if (shared_bytes > (48u << 10)) fail("found more than 48 KiB of shared memory");
+  if (machine.threads.size() < threads) machine.threads.resize(threads);
+  gridDim = blocks;
+  blockDim = {threads, 1, 1};
+  for (unsigned y = 0; y < blocks.y; ++y) {
+    for (unsigned x = 0; x < blocks.x; ++x) {
+      blockIdx = {x, y, 0};
+      run_block(shared_bytes / sizeof(float));
+    }
+  }
+}
+
+float* dynamic_shared_memory() { return reinterpret_cast<float*>(machine.shared.data()); }
+
+void barrier() { give_way(State::kAtBarrier); }
+
+uint64_t exchange(uint64_t bits, unsigned lane_mask) {
+  Thread& self = machine.threads[machine.current];
+  const unsigned index = machine.current, slot = self.shuffles % 2;
+  self.handed[slot] = bits;
+  ++self.shuffles;
+  give_way(State::kAtShuffle);
+  const Thread& partner = machine.threads[index / kLanes * kLanes + ((index ^ lane_mask) % kLanes)];
+  return partner.handed[slot];
+}
+
+}  // namespace emulation

@@ -1,0 +1,35 @@
+// What the kernels use of CUDA's language, for a compiler of the CPU: words that mean nothing
+// there, a thread's place, barriers, shuffles. Found before CUDA's own header of this name.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+#include "block.h"
+
+#define __global__
+#define __device__
+#define __host__
+#define __shared__ static
+#define __launch_bounds__(...)
+#define __grid_constant__
+
+struct uint4 {
+  unsigned x, y, z, w;
+};
+
+inline void __syncthreads() { emulation::barrier(); }
+
+template <typename T>
+T __shfl_xor_sync(unsigned /*mask*/, T value, int lane_mask) {
+  static_assert(sizeof(T) <= sizeof(uint64_t));
+  uint64_t bits = 0;
+  std::memcpy(&bits, &value, sizeof(T));
+  bits = emulation::exchange(bits, static_cast<unsigned>(lane_mask));
+  std::memcpy(&value, &bits, sizeof(T));
+  return value;
+}
+
+inline float __fadd_rn(float a, float b) { return a + b; }
+inline float __fmul_rn(float a, float b) { return a * b; }

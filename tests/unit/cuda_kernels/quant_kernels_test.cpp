@@ -1,0 +1,185 @@
+// Oracle: the CPU's kernels, bit for bit where nothing is summed (see kernels_test.cpp).
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <bit>
+
+#include "../ops/reference.h"
+#include "strata/ops/adamw.h"
+#include "strata/ops/cuda_kernels.h"
+#include "strata/ops/quant/codebook.h"
+#include "strata/ops/quant/dynamic.h"
+#include "strata/ops/quant/quantized.h"
+
+namespace strata::ops::quant {
+namespace {
+
+using ops::reference::relative_error;
+
+constexpr ops::cuda::Stream kStream = nullptr;
+
+// Double quantisation is resolved before these kernels.
+const std::vector<Format> kFormats = {{Kind::kNf4, 64, false},
+                                      {Kind::kFp4, 128, false},
+                                      {Kind::kNf4, 32, false},
+                                      {Kind::kInt8, 64, false}};
+
+cuda::MatrixCodes codes_of(const QuantizedMatrix& matrix, const at::Tensor& scales) {
+  cuda::MatrixCodes codes{
+      .is_int8 = matrix.format.kind == Kind::kInt8,
+      .block_shift = std::countr_zero(static_cast<uint64_t>(matrix.format.block)),
+      .rows = matrix.rows,
+      .columns = matrix.columns,
+      .codes = matrix.bytes.const_data_ptr<uint8_t>(),
+      .scales = scales.const_data_ptr<float>(),
+      .table = {}};
+  if (!codes.is_int8) std::ranges::copy(quant::codes_of(matrix.format.kind), codes.table);
+  return codes;
+}
+
+// Odd sizes end inside a block, inside a byte and inside what a thread decodes.
+TEST(CudaQuantKernels, Dequantize) {
+  at::manual_seed(1);
+  for (const Format& format : kFormats) {
+    for (const auto& [rows, columns] :
+         std::vector<std::pair<int64_t, int64_t>>{{3, 7}, {5, 64}, {9, 131}, {70, 72}, {1, 1}}) {
+      const QuantizedMatrix matrix = quantize(at::randn({rows, columns}), format);
+      const at::Tensor scales = matrix.scales();
+      for (const at::ScalarType type : {at::kFloat, at::kBFloat16, at::kHalf}) {
+        // One more behind the end, which must stay.
+        const at::Tensor out = at::full({rows * columns + 1}, 5, at::TensorOptions().dtype(type));
+        const Element element = type == at::kFloat      ? Element::kFloat
+                                : type == at::kBFloat16 ? Element::kBFloat16
+                                                        : Element::kHalf;
+        cuda::dequantize(codes_of(matrix, scales), element, out.data_ptr(), kStream);
+        const at::Tensor expected = dequantize(matrix, at::kFloat).to(type).view({-1});
+        EXPECT_TRUE(at::equal(out.narrow(0, 0, rows * columns), expected))
+            << describe(format) << " " << rows << " x " << columns << " " << c10::toString(type);
+        EXPECT_EQ(out[rows * columns].item<float>(), 5);
+      }
+    }
+  }
+}
+
+TEST(CudaQuantKernels, MultiplyFewRows) {
+  at::manual_seed(2);
+  for (const Format& format : kFormats) {
+    for (const auto& [out_features, columns] :
+         std::vector<std::pair<int64_t, int64_t>>{{13, 264}, {48, 64}, {3, 8}}) {
+      const QuantizedMatrix matrix = quantize(at::randn({out_features, columns}), format);
+      const at::Tensor scales = matrix.scales();
+      const at::Tensor dense = dequantize(matrix, at::kFloat).to(at::kDouble);
+      for (const int64_t rows : {1, 2, 8}) {
+        for (const bool add : {false, true}) {
+          // Rows of wider buffers.
+          const at::Tensor x = at::randn({rows, columns + 3}).narrow(1, 0, columns);
+          const at::Tensor y = at::ones({rows, out_features + 2}).narrow(1, 0, out_features);
+          cuda::multiply_few_rows(codes_of(matrix, scales),
+                                  {.type = Element::kFloat,
+                                   .x = x.const_data_ptr(),
+                                   .x_stride = x.stride(0),
+                                   .y = y.data_ptr(),
+                                   .y_stride = y.stride(0),
+                                   .rows = rows,
+                                   .add = add},
+                                  kStream);
+          const at::Tensor expected = at::mm(x.to(at::kDouble), dense.t()) + (add ? 1 : 0);
+          EXPECT_LT(relative_error(y, expected), 1e-5) << describe(format) << " rows " << rows;
+        }
+      }
+    }
+  }
+}
+
+TEST(CudaQuantKernels, MultiplyFewRowsRoundsTheWeight) {
+  at::manual_seed(3);
+  const QuantizedMatrix matrix = quantize(at::randn({20, 128}), kFormats[0]);
+  const at::Tensor x = at::randn({3, 128}).to(at::kBFloat16);
+  const at::Tensor y = at::empty({3, 20}, x.options());
+  cuda::multiply_few_rows(codes_of(matrix, matrix.scales()),
+                          {.type = Element::kBFloat16,
+                           .x = x.const_data_ptr(),
+                           .x_stride = 128,
+                           .y = y.data_ptr(),
+                           .y_stride = 20,
+                           .rows = 3,
+                           .add = false},
+                          kStream);
+  const at::Tensor dense = dequantize(matrix, at::kBFloat16).to(at::kDouble);
+  EXPECT_LT(relative_error(y, at::mm(x.to(at::kDouble), dense.t())), 5e-3);
+}
+
+TEST(CudaQuantKernels, DynamicMap) {
+  at::manual_seed(4);
+  for (const bool is_signed : {true, false}) {
+    const float* map = dynamic_map(is_signed).data();
+    for (const int64_t n : {1, 255, 256, 1000, 70001}) {
+      at::Tensor x = at::randn({n});
+      if (!is_signed) x = x.square();
+      if (n > 300) x.narrow(0, 256, 256 < n - 256 ? 256 : n - 256).zero_();  // a block of zeros
+      if (n > 600) x[700] = std::nan("");
+      const int64_t blocks = (n + kStateBlock - 1) / kStateBlock;
+      const at::Tensor codes = at::empty({n}, at::kByte), scales = at::empty({blocks});
+      const at::Tensor codes_found = at::empty_like(codes), scales_found = at::empty_like(scales);
+      encode_state(x, is_signed, codes, scales);
+      cuda::quantize_dynamic(map, is_signed, kStateBlock, x.const_data_ptr<float>(), n,
+                             codes_found.data_ptr<uint8_t>(), scales_found.data_ptr<float>(),
+                             kStream);
+      EXPECT_TRUE(at::equal(scales_found, scales)) << n;
+      EXPECT_EQ(codes_found.ne(codes).sum().item<int64_t>(), 0) << n;
+      const at::Tensor decoded = at::empty({n}), found = at::empty({n});
+      decode_state(codes, scales, is_signed, decoded);
+      cuda::dequantize_dynamic(map, kStateBlock, codes.const_data_ptr<uint8_t>(),
+                               scales.const_data_ptr<float>(), nullptr, n, found.data_ptr<float>(),
+                               kStream);
+      EXPECT_TRUE(at::equal(found, decoded)) << n;
+      const float mean = 0.375f;
+      cuda::dequantize_dynamic(map, kStateBlock, codes.const_data_ptr<uint8_t>(),
+                               scales.const_data_ptr<float>(), &mean, n, found.data_ptr<float>(),
+                               kStream);
+      EXPECT_TRUE(at::equal(found, decoded + mean)) << n;
+    }
+  }
+}
+
+// The fused update beside decoding, updating and encoding one after the other.
+TEST(CudaQuantKernels, AdamWIn8Bits) {
+  at::manual_seed(5);
+  const AdamWStep options{.learning_rate = 0.01,
+                          .beta1 = 0.9,
+                          .beta2 = 0.999,
+                          .eps = 1e-8,
+                          .weight_decay = 0.1,
+                          .step = 3,
+                          .grad_scale = 0.5f};
+  for (const int64_t n : {1, 255, 256, 1000, 271000}) {
+    const int64_t blocks = (n + kStateBlock - 1) / kStateBlock;
+    const at::Tensor p = at::randn({n}), g = at::randn({n});
+    const at::Tensor m = at::randn({n}) * 0.1, v = (at::randn({n}) * 0.1).square();
+    const auto state = [&] { return State8Bit{at::empty({n}, at::kByte), at::empty({blocks})}; };
+    const State8Bit m8 = state(), v8 = state();
+    encode_state(m, /*is_signed=*/true, m8.codes, m8.scales);
+    encode_state(v, /*is_signed=*/false, v8.codes, v8.scales);
+    const auto copy = [](const State8Bit& s) {
+      return State8Bit{s.codes.clone(), s.scales.clone()};
+    };
+    const State8Bit m_found = copy(m8), v_found = copy(v8);
+    const at::Tensor p_found = p.clone();
+    cuda::adamw_8bit(
+        {p_found.data_ptr<float>(), g.const_data_ptr<float>(), m_found.codes.data_ptr<uint8_t>(),
+         m_found.scales.data_ptr<float>(), v_found.codes.data_ptr<uint8_t>(),
+         v_found.scales.data_ptr<float>(), n, dynamic_map(true).data(), dynamic_map(false).data()},
+        factors_of(options), kStream);
+    adamw_8bit_(p, g, m8, v8, options);
+    EXPECT_LT(relative_error(p_found, p), 1e-6) << n;
+    EXPECT_LT(relative_error(m_found.scales, m8.scales), 1e-6) << n;
+    EXPECT_LT(relative_error(v_found.scales, v8.scales), 1e-6) << n;
+    // A value beside a border may fall to either side.
+    EXPECT_LE(m_found.codes.ne(m8.codes).sum().item<int64_t>(), 1 + n / 1000) << n;
+    EXPECT_LE(v_found.codes.ne(v8.codes).sum().item<int64_t>(), 1 + n / 1000) << n;
+  }
+}
+
+}  // namespace
+}  // namespace strata::ops::quant
