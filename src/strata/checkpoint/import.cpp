@@ -73,7 +73,11 @@ void initialize_from_base(const adapters::LoraAdapter& adapter, shard::UnitStore
   base.rank = world.rank();
   base.num_ranks = world.size();
   if (adapter.options().has_virtual_tokens()) base.embedding = &store.model().embedding_weight();
-  base.read = [&](const nn::Parameter& parameter) { return shard::read_tensor(store, parameter); };
+  // On the CPU wherever the run computes: what is drawn is there too, and what starts from the base
+  // starts alike on every device.
+  base.read = [&](const nn::Parameter& parameter) {
+    return shard::read_tensor(store, parameter).cpu();
+  };
   base.write = place;
   base.share = [&](at::Tensor& values, int root) {
     if (world.size() > 1) world.broadcast(values, root)->wait();

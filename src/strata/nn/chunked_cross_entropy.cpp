@@ -25,6 +25,8 @@ constexpr int64_t kChunkBytes = 16 << 20;
 constexpr int64_t kChunkBytesOnGpu = 256 << 20;
 // Fewer rows would read the weight and its gradient too often for one pass of products.
 constexpr int64_t kMinRows = 64;
+// Rows of a tile of cuBLAS's products: the rest of a last one would be computed for nothing.
+constexpr int64_t kTileRowsOnGpu = 128;
 
 struct LossCall {
   const Linear* output;
@@ -110,8 +112,10 @@ LossBuffers make_buffers(const at::Tensor& h, int64_t vocab) {
   const int64_t bytes_a_row =
       vocab * static_cast<int64_t>(on_gpu ? h.element_size() : sizeof(float));
   const int64_t bytes = on_gpu ? kChunkBytesOnGpu : kChunkBytes;
+  int64_t rows = std::max(kMinRows, bytes / bytes_a_row);
+  if (on_gpu && rows > kTileRowsOnGpu) rows -= rows % kTileRowsOnGpu;
   LossBuffers buffers;
-  buffers.chunk = std::min(h.size(0), std::max(kMinRows, bytes / bytes_a_row));
+  buffers.chunk = std::min(h.size(0), rows);
   buffers.logits = at::empty({buffers.chunk, vocab}, h.options());
   buffers.widened = h.scalar_type() == at::kFloat || on_gpu
                         ? buffers.logits

@@ -52,7 +52,7 @@ void imagine_backward_scratch(const at::Tensor& q, const at::Tensor& k,
                               std::span<const int64_t> offsets) {
   const int64_t tokens = q.size(0), heads = q.size(1), channels = q.size(2);
   const int64_t padded = tokens + 128 * static_cast<int64_t>(offsets.size() - 1);
-  const int64_t rounded = channels <= 64 ? (channels + 31) / 32 * 32 : (channels + 63) / 64 * 64;
+  const int64_t rounded = channels <= 128 ? (channels + 31) / 32 * 32 : (channels + 63) / 64 * 64;
   const auto fp32 = q.options().dtype(at::kFloat);
   std::vector<at::Tensor> scratch{at::empty({padded, heads, rounded}, fp32),
                                   at::empty({heads, padded}, fp32)};

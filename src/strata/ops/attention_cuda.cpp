@@ -130,16 +130,17 @@ AttentionGradients backward_of_padded(const at::Tensor& dout, const at::Tensor& 
   if (q.size(0) == 0) return {at::empty_like(q), at::empty_like(k), at::empty_like(v)};
   const at::Tensor on_device = offsets_on_device(offsets, q.device());
   const int64_t most = longest(offsets);
-  // Without dropout nothing is read of the generator's state, but its place must exist.
+  // Without dropout nothing is read of the generator's state, but its place must exist; filling it
+  // would be a launch a layer.
   if (uses_flash(q)) {
-    const at::Tensor state = at::zeros({2}, q.options().dtype(at::kUInt64));
+    const at::Tensor state = at::empty({2}, q.options().dtype(at::kUInt64));
     const at::Tensor unused = at::empty({0}, q.options().dtype(at::kUInt64));
     auto [dq, dk, dv] = at::_flash_attention_backward(
         dout.contiguous(), q, k, v, out, lse, on_device, on_device, most, most, /*dropout_p=*/0.0,
         /*is_causal=*/true, state, unused, scale);
     return {dq, dk, dv};
   }
-  const at::Tensor state = at::zeros({}, q.options().dtype(at::kLong));
+  const at::Tensor state = at::empty({}, q.options().dtype(at::kLong));
   const auto gradients = at::_efficient_attention_backward(
       dout.contiguous().unsqueeze(0), q.contiguous().unsqueeze(0), repeated(k, q.size(1)),
       repeated(v, q.size(1)), /*bias=*/std::nullopt, out.contiguous().unsqueeze(0), on_device,

@@ -229,6 +229,13 @@ struct RunOrder {
   at::Device device;
 };
 
+// What libtorch says was asked for: the sentence with the size.
+std::string wanted_memory(const std::string& message) {
+  const size_t found = message.find("Tried to allocate");
+  const std::string sentence = message.substr(found == std::string::npos ? 0 : found);
+  return sentence.substr(0, sentence.find(". "));
+}
+
 // Memory of a GPU that does not suffice becomes an error with the plan beside what was in use.
 template <typename Work>
 RunResult explaining_memory(const std::optional<MemoryWatch>& watch, at::Device device,
@@ -238,14 +245,14 @@ RunResult explaining_memory(const std::optional<MemoryWatch>& watch, at::Device 
   } catch (const c10::OutOfMemoryError& error) {
     if (!device.is_cuda()) throw;
     const memory::DeviceMemory found = memory::device_memory(device);
-    const std::string request = error.what_without_backtrace();
     throw OutOfMemoryError(
-        "memory of {}: found {} in tensors, {} with what the allocator kept and {} free of {} when "
-        "another was asked for ({}), expected {}; lower per_device_train_batch_size or max_length, "
-        "turn on gradient_checkpointing, quantise the base, or use more ranks",
-        device.str(), memory::size_text(found.allocated), memory::size_text(found.reserved_peak),
-        memory::size_text(found.free), memory::size_text(found.total),
-        request.substr(0, request.find(". ")),
+        "memory of {}: found {} in tensors at most, {} with what the allocator kept and {} free of "
+        "{} when more was asked for ({}), expected {}; lower per_device_train_batch_size or "
+        "max_length, turn on gradient_checkpointing, quantise the base, or use more ranks",
+        // By now the run's own tensors are gone: their peak is what there was.
+        device.str(), memory::size_text(found.allocated_peak),
+        memory::size_text(found.reserved_peak), memory::size_text(found.free),
+        memory::size_text(found.total), wanted_memory(error.what_without_backtrace()),
         watch ? "what was planned (" + watch->planned_line() + ")" : "what rank 0 planned");
   }
 }

@@ -179,6 +179,10 @@ QuantizedMatrix quantize(const at::Tensor& x, const Format& format) {
   check_device(kOp, x);
   check_contiguous(kOp, "x", x);
   if (x.dim() != 2) throw InternalError("quantize: found {} dims, expected a matrix", x.dim());
+  if (!x.is_cpu()) {
+    throw InternalError("quantize: found a matrix on {}, expected it in host memory",
+                        x.device().str());
+  }
   QuantizedMatrix result{format, x.size(0), x.size(1), {}};
   const Layout layout = result.layout();
   // Zeros: the bytes between parts must not differ between runs.
