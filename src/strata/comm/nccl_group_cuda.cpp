@@ -186,17 +186,17 @@ std::unique_ptr<Group> make_nccl_group(Rendezvous& rendezvous, const std::string
   const int rank = static_cast<int>(self - ranks.begin());
   const int size = static_cast<int>(ranks.size());
   const std::string key = "nccl/" + name;
-  c10d::Store& store = rendezvous.store();
+  const c10::cuda::CUDAGuard on_device(device);
   ncclUniqueId id{};
   if (rank == 0) {
     require(ncclGetUniqueId(&id), "connect", rank);
     const auto* bytes = reinterpret_cast<const uint8_t*>(&id);
-    store.set(key, std::vector<uint8_t>(bytes, bytes + sizeof(id)));
+    // Alone it has nobody to tell.
+    if (size > 1) rendezvous.store().set(key, std::vector<uint8_t>(bytes, bytes + sizeof(id)));
   } else {
-    const std::vector<uint8_t> bytes = store.get(key);
+    const std::vector<uint8_t> bytes = rendezvous.store().get(key);
     std::memcpy(&id, bytes.data(), std::min(bytes.size(), sizeof(id)));
   }
-  const c10::cuda::CUDAGuard on_device(device);
   ncclComm_t communicator = nullptr;
   require(ncclCommInitRank(&communicator, size, id, rank), "connect", rank);
   return std::make_unique<NcclGroup>(communicator, rank, size, device);
