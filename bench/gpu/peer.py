@@ -33,7 +33,8 @@ def main():
     else:
         # Masters in fp32 under autocast, as the Trainer's bf16 trains.
         model = model.float()
-    model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    if case.checkpointing:
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     model.train()
     trained = [p for p in model.parameters() if p.requires_grad]
     optimizer = torch.optim.AdamW(trained, lr=1e-5, weight_decay=0.0, fused=True)

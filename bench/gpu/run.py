@@ -59,7 +59,8 @@ def flags_of(case, folder, output, rows):
     flags = ["--model_name_or_path", folder / "model", "--dataset_name", folder / "rows.jsonl", "--output_dir", output,
              "--bf16", "true", "--max_length", case.length, "--per_device_train_batch_size", rows,
              "--max_steps", case.steps, "--logging_steps", 1, "--save_strategy", "no", "--learning_rate", 1e-5,
-             "--profile_step", case.steps, "--gradient_checkpointing", "true", "--disable_tqdm", "true", "--lr_scheduler_type", "constant"]
+             "--profile_step", case.steps, "--gradient_checkpointing", str(case.checkpointing).lower(),
+             "--disable_tqdm", "true", "--lr_scheduler_type", "constant"]
     if case.lora:
         flags += ["--use_peft", "true", "--lora_r", 16, "--lora_alpha", 32, "--lora_target_modules", "all-linear",
                   "--dtype", "bfloat16"]
@@ -83,7 +84,7 @@ def run_strata(program, case, folder, rows, more):
               "peak_mb": steps[-1]["device_memory_mb"], "losses": [row["loss"] for row in steps]}
     if (output / "profile.json").exists():
         result["breakdown_ms"] = breakdown(json.load(open(output / "profile.json")))
-    plan = PLAN.search(process.stdout)
+    plan = PLAN.search(process.stdout + process.stderr)
     if plan:
         result["planned"] = plan.group(0)
         result["plan_error_percent"] = float(plan.group(5))

@@ -1,6 +1,7 @@
 # Oracle: what the tools for GPUs say and do on a machine without one, traces made by hand, and
 # published numbers of parameters.
 import dataclasses
+import importlib.machinery
 import json
 import math
 import os
@@ -9,6 +10,7 @@ import shutil
 import stat
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -33,6 +35,25 @@ def test_check_gpu_names_an_unknown_step():
     run = subprocess.run([sys.executable, ROOT / "tools/check_gpu", "--steps", "ops,nothing"],
                          capture_output=True, text=True)
     assert run.returncode == 2 and "found no step nothing" in run.stderr
+
+
+def test_the_parts_of_check_gpu_are_all_steps():
+    """What is lent by the part would miss a step that stands in none."""
+    loader = importlib.machinery.SourceFileLoader("check_gpu", str(ROOT / "tools/check_gpu"))
+    check_gpu = loader.load_module()
+    of_parts = [name for part in check_gpu.PARTS.values() for name in part.split(",")]
+    assert sorted(of_parts) == sorted(step.name for step in check_gpu.STEPS)
+
+
+def test_check_gpu_ends_what_a_step_started(tmp_path):
+    """A step out of time leaves no process behind that would hold the GPU."""
+    check_gpu = importlib.machinery.SourceFileLoader("check_gpu", str(ROOT / "tools/check_gpu")).load_module()
+    mark = tmp_path / "alive"
+    command = ["sh", "-c", f"(while sleep 0.05; do date +%s%N >{mark}; done) & wait"]
+    assert "none within" in check_gpu.run_group(command, 1)
+    before = mark.read_text()
+    time.sleep(0.3)
+    assert mark.read_text() == before
 
 
 @pytest.fixture

@@ -19,11 +19,13 @@ inline std::vector<at::Device> devices_under_test() {
   return devices;
 }
 
-// Fp16 is a type of activations on GPUs alone.
+// Fp16 is a type of activations on GPUs alone. `narrow_on_gpu`: an op of fp32 on the CPU that takes
+// the 16-bit types there.
 inline std::vector<at::ScalarType> types_on(const std::vector<at::ScalarType>& types,
-                                            at::Device device) {
+                                            bool narrow_on_gpu, at::Device device) {
   std::vector<at::ScalarType> all = types;
-  if (device.is_cuda() && types.size() > 1) all.push_back(at::kHalf);
+  if (device.is_cuda() && narrow_on_gpu) all.push_back(at::kBFloat16);
+  if (device.is_cuda() && all.size() > 1) all.push_back(at::kHalf);
   return all;
 }
 

@@ -350,14 +350,15 @@ std::vector<OpRow> make_table() {
   const std::vector<OpSize> table = {{1, 1, 11}, {3, 7, 11}, {200, 129, 5}, {33, 512, 90}};
   const std::vector<OpSize> flat = {{1}, {15}, {1000}, {200001}};
   const std::vector<OpSize> products = {{2, 40, 7}, {17, 33, 5}, {100, 31, 257}, {300, 65, 513}};
-  const std::vector<OpSize> documents = {{7, 3, 2}, {40, 7, 4}, {300, 17, 6}, {257, 64, 8}};
+  const std::vector<OpSize> documents = {
+      {7, 3, 2}, {40, 7, 4}, {300, 17, 6}, {257, 64, 8}, {90, 128, 4}};
   const OpSize wide{2048, 1376}, narrow{2048, 512}, shard{4 << 20}, one_table{2048, 512, 8192};
   return {{"rms_norm", both, norm, narrow, rms_norm_case},
           {"rms_norm_backward", both, norm, narrow, rms_norm_backward_case},
           {"rope", both, heads, {2048, 64, 8}, rope_case},
           {"swiglu", both, plain, wide, swiglu_case},
           {"swiglu_backward", both, plain, wide, swiglu_backward_case},
-          {"cross_entropy", fp32, logits, {512, 8192}, cross_entropy_case},
+          {"cross_entropy", fp32, logits, {512, 8192}, cross_entropy_case, /*narrow_on_gpu=*/true},
           {"embedding", both, table, one_table, embedding_case},
           {"embedding_backward", both, table, one_table, embedding_backward_case},
           {"dropout", both, plain, narrow, dropout_case},

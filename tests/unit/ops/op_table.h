@@ -47,6 +47,7 @@ struct OpRow {
   std::vector<OpSize> sizes;
   OpSize timed;
   MakeCase make;
+  bool narrow_on_gpu = false;  // see types_on() of devices.h
 };
 
 std::span<const OpRow> op_table();

@@ -50,7 +50,7 @@ TEST(OpTable, EqualsDouble) {
   for (const at::Device device : devices_under_test()) {
     at::manual_seed(1);
     for (const OpRow& row : op_table()) {
-      for (at::ScalarType type : types_on(row.types, device)) {
+      for (at::ScalarType type : types_on(row.types, row.narrow_on_gpu, device)) {
         for (const OpSize& size : row.sizes) {
           for (const Comparison& comparison : row.make(size, type, device).comparisons) {
             EXPECT_LT(error_of(comparison), tolerance_of(type))
@@ -134,7 +134,7 @@ void print_performance(at::Device device) {
   fmt::print("{:<55} {:>9} {:>9} {:>9} {:>8} {:>9}\n", "device, op, type, size", "error", "us",
              "GB/s", "copy", "GFLOP/s");
   for (const OpRow& row : op_table()) {
-    for (at::ScalarType type : types_on(row.types, device)) {
+    for (at::ScalarType type : types_on(row.types, row.narrow_on_gpu, device)) {
       OpSize size = row.timed;
       // Fills the chip; products do at their size already.
       if (device.is_cuda() && !row.name.starts_with("attention")) size.rows *= 8;
