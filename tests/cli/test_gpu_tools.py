@@ -2,6 +2,7 @@
 # published numbers of parameters.
 import dataclasses
 import importlib.machinery
+import importlib.util
 import json
 import math
 import os
@@ -37,17 +38,23 @@ def test_check_gpu_names_an_unknown_step():
     assert run.returncode == 2 and "found no step nothing" in run.stderr
 
 
-def test_the_parts_of_check_gpu_are_all_steps():
-    """What is lent by the part would miss a step that stands in none."""
+@pytest.fixture
+def check_gpu():
+    """The tool as a module; its name has no ending that Python knows."""
     loader = importlib.machinery.SourceFileLoader("check_gpu", str(ROOT / "tools/check_gpu"))
-    check_gpu = loader.load_module()
+    module = importlib.util.module_from_spec(importlib.util.spec_from_loader("check_gpu", loader))
+    loader.exec_module(module)
+    return module
+
+
+def test_the_parts_of_check_gpu_are_all_steps(check_gpu):
+    """What is lent by the part would miss a step that stands in none."""
     of_parts = [name for part in check_gpu.PARTS.values() for name in part.split(",")]
     assert sorted(of_parts) == sorted(step.name for step in check_gpu.STEPS)
 
 
-def test_check_gpu_ends_what_a_step_started(tmp_path):
+def test_check_gpu_ends_what_a_step_started(check_gpu, tmp_path):
     """A step out of time leaves no process behind that would hold the GPU."""
-    check_gpu = importlib.machinery.SourceFileLoader("check_gpu", str(ROOT / "tools/check_gpu")).load_module()
     mark = tmp_path / "alive"
     command = ["sh", "-c", f"(while sleep 0.05; do date +%s%N >{mark}; done) & wait"]
     assert "none within" in check_gpu.run_group(command, 1)

@@ -9,6 +9,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
 #include "strata/ops/element.h"
 #include "strata/ops/launch.cuh"
@@ -70,9 +71,19 @@ template <typename T, int N>
 __device__ inline Pack<T, N> load(const T* from) {
   return *reinterpret_cast<const Pack<T, N>*>(from);
 }
+// `to`: global memory. By the instruction's own name: of an assignment the compiler makes as many
+// stores as there are elements, where they come out of divisions.
 template <typename T, int N>
 __device__ inline void store(T* to, const Pack<T, N>& pack) {
-  *reinterpret_cast<Pack<T, N>*>(to) = pack;
+  if constexpr (N == 1) {
+    *to = pack.v[0];
+  } else {
+    static_assert(sizeof(pack) == 16 || sizeof(pack) == 8);
+    using Word = std::conditional_t<sizeof(pack) == 16, uint4, uint2>;
+    Word word;
+    memcpy(&word, &pack, sizeof(word));
+    __stwb(reinterpret_cast<Word*>(to), word);
+  }
 }
 
 // Elements of 16 bytes.

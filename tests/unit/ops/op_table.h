@@ -14,7 +14,7 @@ namespace strata::ops {
 
 // What a size means depends on the op: tokens x channels, rows x vocabulary, ...
 struct OpSize {
-  int64_t rows, columns, third = 1;
+  int64_t rows, columns = 1, third = 1;
 };
 
 struct Comparison {

@@ -43,12 +43,6 @@ struct Machine {
 };
 Machine machine;
 
-[[noreturn]] void fail(const char* what) {
-  std::fprintf(stderr, "kernel %s, block %u %u, thread %u: %s\n", machine.kernel, blockIdx.x,
-               blockIdx.y, machine.current, what);
-  std::abort();
-}
-
 void enter() {
   (*machine.body)();
   machine.threads[machine.current].state = State::kEnded;
@@ -155,6 +149,12 @@ void run(const char* name, dim3 blocks, unsigned threads, size_t shared_bytes,
       run_block(shared_bytes / sizeof(float));
     }
   }
+}
+
+void fail(const char* what) {
+  std::fprintf(stderr, "kernel %s, block %u %u, thread %u: %s\n", machine.kernel, blockIdx.x,
+               blockIdx.y, machine.current, what);
+  std::abort();
 }
 
 float* dynamic_shared_memory() { return reinterpret_cast<float*>(machine.shared.data()); }

@@ -26,6 +26,9 @@ void run(const char* name, dim3 blocks, unsigned threads, size_t shared_bytes,
 // The block's memory of `shared_bytes`, filled with NaN when it starts.
 float* dynamic_shared_memory();
 
+// Ends the program and says which thread of which kernel found what.
+[[noreturn]] void fail(const char* what);
+
 // For the running thread: waits for the block.
 void barrier();
 // The bits that the lane `lane ^ lane_mask` of the warp hands over at the same call.

@@ -15,8 +15,11 @@
 #define __launch_bounds__(...)
 #define __grid_constant__
 
-struct uint4 {
+struct alignas(16) uint4 {
   unsigned x, y, z, w;
+};
+struct alignas(8) uint2 {
+  unsigned x, y;
 };
 
 inline void __syncthreads() { emulation::barrier(); }
@@ -29,6 +32,13 @@ T __shfl_xor_sync(unsigned /*mask*/, T value, int lane_mask) {
   bits = emulation::exchange(bits, static_cast<unsigned>(lane_mask));
   std::memcpy(&value, &bits, sizeof(T));
   return value;
+}
+
+// A store that is one instruction: the address is a multiple of its size.
+template <typename T>
+void __stwb(T* to, T value) {
+  if (reinterpret_cast<uintptr_t>(to) % sizeof(T) != 0) emulation::fail("a misaligned store");
+  *to = value;
 }
 
 inline float __fadd_rn(float a, float b) { return a + b; }
