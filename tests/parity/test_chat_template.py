@@ -119,6 +119,69 @@ def test_bundled_templates(probe, name):
     assert not failures, f"{len(failures)}: " + "\n".join(failures[:2])
 
 
+# The tokens that the published tokenizers of these families hold and their templates write. What else looks
+# like a tag (<tools>, <think>, <function=...>, <<SYS>>) is plain text to one or another of them.
+PUBLISHED_MARKS = {
+    "cohere": ["<|CHATBOT_TOKEN|>", "<|END_OF_TURN_TOKEN|>", "<|START_OF_TURN_TOKEN|>", "<|SYSTEM_TOKEN|>", "<|USER_TOKEN|>"],
+    "deepseekv3": [f"<\uff5c{name}\uff5c>" for name in (
+        "Assistant", "User", "end\u2581of\u2581sentence", "tool\u2581call\u2581begin", "tool\u2581call\u2581end",
+        "tool\u2581calls\u2581begin", "tool\u2581calls\u2581end", "tool\u2581output\u2581begin", "tool\u2581output\u2581end",
+        "tool\u2581outputs\u2581begin", "tool\u2581outputs\u2581end", "tool\u2581sep")],
+    "gemma": ["<end_of_turn>", "<start_of_turn>"],
+    "glm4moe": ["<sop>", "<|assistant|>", "<|observation|>", "<|system|>", "<|user|>", "[gMASK]"],
+    "gptoss": ["<|call|>", "<|channel|>", "<|end|>", "<|message|>", "<|return|>", "<|start|>"],
+    "idefics3": ["<end_of_utterance>", "<|begin_of_text|>"],
+    "llama3": ["<|end_header_id|>", "<|eot_id|>", "<|start_header_id|>"],
+    "llama3_1": ["<|end_header_id|>", "<|eom_id|>", "<|eot_id|>", "<|python_tag|>", "<|start_header_id|>"],
+    "nemotron_3_nano": ["<|im_end|>", "<|im_start|>"],
+    "phi3": ["<|assistant|>", "<|end|>", "<|system|>", "<|user|>"],
+    "qwen2_5": ["<|im_end|>", "<|im_start|>"],
+    "qwen3": ["<|im_end|>", "<|im_start|>"],
+}
+
+
+@pytest.fixture(scope="module")
+def few_tokens(tmp_path_factory):
+    """Makes folders of tokenizers that know the given tokens."""
+
+    def make(tokens):
+        folder = tmp_path_factory.mktemp("tokens")
+        tokenizer = Tokenizer(models.WordLevel({"a": 0, "[UNK]": 1}, unk_token="[UNK]"))
+        tokenizer.add_special_tokens(list(tokens))
+        tokenizer.save(str(folder / "tokenizer.json"))
+        return str(folder)
+
+    return make
+
+
+def test_marks_of_published_templates(probe, few_tokens):
+    """Which of them a tokenizer without any lacks: those, and no plain text."""
+    empty = few_tokens([])
+    for name, tokens in PUBLISHED_MARKS.items():
+        marks = sorted(tokens)
+        found = probe.ask(do="marks", folder=empty, template=BUNDLED[name])["marks"]
+        assert found == marks, name
+        assert probe.ask(do="marks", folder=few_tokens(marks[1:]), template=BUNDLED[name])["marks"] == marks[:1]
+    for name in ("llama2", "mistral", "zephyr"):
+        assert probe.ask(do="marks", folder=empty, template=TEMPLATES[name], own=True)["marks"] == [], name
+    known = ["[INST]", "[/INST]", "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]", "[TOOL_RESULTS]", "[/TOOL_RESULTS]"]
+    assert probe.ask(do="marks", folder=few_tokens(known), template=TEMPLATES["mistral"])["marks"] == ["[TOOL_CALLS]"]
+
+
+DOCUMENTS = [{"title": "A", "text": "first \u00e9"}, {"title": "B <b>", "contents": "second", "n": 2}]
+
+
+def test_documents(probe):
+    """The argument of templates that answer from documents, and templates that do not look at it."""
+    source = ("{% if documents %}{% for d in documents %}{{ loop.index0 }} {{ d['title'] }}: {{ d.get('text', d.contents) }}\n"
+              "{% for k, v in d.items() %}{{ k }}={{ v }};{% endfor %}{% endfor %}{% else %}none{% endif %}"
+              "{{ documents | tojson }}{{ documents is defined }}{{ documents | length if documents else 0 }}{{ messages[0].content }}")
+    for extra in ({}, {"documents": DOCUMENTS}, {"documents": []}, {"documents": DOCUMENTS, "tools": [TOOL]}):
+        same_text(probe, source, CHATS[3], **extra)
+        for name in ("cohere2", "llama3_1", "qwen3", "glm4moe"):
+            same_text(probe, BUNDLED[name], CHATS[3], True, **extra)
+
+
 def test_llama31_options(probe):
     for extra in (
         {"builtin_tools": ["code_interpreter", "brave_search"]},

@@ -7,7 +7,7 @@ import re
 import subprocess
 
 import pytest
-from running import PROGRAM, environment
+from running import PROGRAM, base_flags, environment, run_strata
 from terminal import Terminal
 
 import tiny_llama
@@ -147,6 +147,21 @@ def test_templates_for_tools(place, folder, tmp_path):
         tokenizer.apply_chat_template(chat, tokenize=False, tools=row.get("tools")) for row in rows]
 
 
+def test_documents_and_other_arguments(folder, tmp_path):
+    """What stands beside the messages reaches the template, as the arguments of apply_chat_template do."""
+    from transformers import AutoTokenizer
+
+    template = "{% for d in documents or [] %}[{{ d.title }}] {{ d.text }}{% endfor %}{{ mood }}{{ messages[0].content }}"
+    (tmp_path / "documents.jinja").write_text(template)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    chat = [{"role": "user", "content": "hi"}]
+    given = [{}, {"documents": [{"title": "A", "text": "first"}, {"title": "B", "text": "second"}]}, {"documents": [], "mood": "!"}]
+    found = lines(run("tokenize", "--model", folder, "--chat_template_path", tmp_path / "documents.jinja",
+                      stdin="".join(json.dumps({"messages": chat, **more}) + "\n" for more in given)))
+    assert [row["text"] for row in found] == [
+        tokenizer.apply_chat_template(chat, chat_template=template, tokenize=False, **more) for more in given]
+
+
 @pytest.mark.parametrize("template, message", [
     (3, "chat_template: found number, expected text"), ([1], "chat_template: found number in the list"),
     ({"default": 1}, "chat_template"), ([{"name": "default"}], "chat_template")])
@@ -165,13 +180,34 @@ def test_templates_that_are_no_text(template, message, folder, tmp_path):
     (["--input", "json"], '{"a": \n', "standard input:1:"),
     (["--decode"], "[1, -2]\n", "standard input:1: found -2 among the ids"),
     (["--decode"], '{"x": 1}\n', "expected a list of ids"),
+    (["--decode"], "[1]\n[1, 999999]\n", "standard input:2: found id 999999, which no token has, expected ids below "),
+    (["--decode"], "[1]\n[1,\n", "standard input:2:"),
+    ([], "fine\n" + '{"messages": [{"role": "user", "content": "x"}\n', "standard input:2:"),
+    ([], '[{"role": "user", "content": \n', "pass --input text if it is no conversation"),
+    ([], b"fine\nab\xffc\n", "standard input:2: found a byte 0xff that is not UTF-8 after 2 bytes"),
+    (["--input", "json"], b'"\xc3"\n', "standard input:1: found a byte 0xc3 that is not UTF-8"),
+    (["--input", "json"], b'"cut \xe6\x9d', "standard input:1: found a byte 0xe6 that is not UTF-8"),
     (["--chat_template_format", "llama-3"], "x\n", 'found no token "<|start_header_id|>" in the tokenizer'),
     (["--chat_template_format", "nonsense"], "x\n", "chat_template_format"),
 ])
 def test_tokenize_refuses(flags, stdin, message, folder):
-    result = run("tokenize", "--model", folder, *flags, stdin=stdin)
-    assert result.returncode != 0 and message in result.stderr, result.stderr
-    assert result.stderr.count("\n") == 1
+    if isinstance(stdin, str):
+        stdin = stdin.encode()
+    result = subprocess.run([str(PROGRAM), "tokenize", "--model", str(folder), *flags], input=stdin, capture_output=True,
+                            timeout=120, env=environment())
+    error = result.stderr.decode()
+    assert result.returncode != 0 and message in error, error
+    assert error.count("\n") == 1
+    # What came before the bad line is whole.
+    assert all(isinstance(json.loads(line), dict) for line in result.stdout.splitlines())
+
+
+@pytest.mark.parametrize("line", ["{ return x; }", "[a, b] is a list", "{", '{"text": "x"', "{{ messages }}", "[INST] hi [/INST]"])
+def test_text_that_looks_like_json(line, folder):
+    from tokenizers import Tokenizer
+
+    row, = lines(run("tokenize", "--model", folder, stdin=line + "\n"))
+    assert row["ids"] == Tokenizer.from_file(str(folder / "tokenizer.json")).encode(line).ids
 
 
 # Published renderings of these formats for one conversation, written down from their documentation.
@@ -265,8 +301,9 @@ def test_preview_finds_marks_and_masks(inputs, tmp_path):
     template = tmp_path / "template.jinja"
     template.write_text("{% for m in messages %}<|made_up|>{{ m.content }}<start_of_turn>{{ eos_token }}{% endfor %}")
     text = preview(inputs, data, "--chat_template_path", template)
-    for mark in ["<|made_up|>", "<start_of_turn>"]:
-        assert f"warning: the chat template writes {mark}, which is no token of this tokenizer" in text
+    assert f"warning: {template} writes <start_of_turn>, <|made_up|>, which this tokenizer does not know as one token" in text
+    flags = base_flags(inputs.model("plain"), data, tmp_path / "out", max_steps=1, chat_template_path=template)
+    assert f"warning: {template} writes <start_of_turn>, <|made_up|>, which" in run_strata(flags).text
     model = inputs.model("plain")
     twice = tmp_path / "twice"
     twice.mkdir()
@@ -334,6 +371,26 @@ def test_long_rows(inputs, tmp_path):
         counted = int(re.search(r"rows to train on +(\d+)", text)[1])
         assert counted == kept if kept else counted > 4
         assert text.count("x") >= (100 if policy == "split" else 0) and ("xxxx" in text) == (policy != "drop")
+
+
+@pytest.mark.parametrize("limit, warns", [(30, True), (31, False), (None, False), (1000000000000000019884624838656, False)])
+def test_rows_beyond_model_max_length(limit, warns, inputs, tmp_path):
+    """As the reference's tokenizer, which warns of them and cuts nothing."""
+    from transformers import AutoTokenizer
+
+    tokenizer = tmp_path / "tokenizer"
+    tokenizer.mkdir()
+    for path in inputs.model("plain").glob("*token*"):
+        (tokenizer / path.name).write_text(path.read_text())
+    config = json.loads((tokenizer / "tokenizer_config.json").read_text())
+    (tokenizer / "tokenizer_config.json").write_text(json.dumps({**config, "model_max_length": limit}))
+    text = "x" * 30  # and the end token
+    assert len(AutoTokenizer.from_pretrained(tokenizer)(text)["input_ids"]) == 30
+    shown = preview(inputs, save(tmp_path, [{"text": text}, {"text": "y"}]), "--tokenizer_name", tokenizer)
+    assert ("warning: 1 rows are longer than the 30 tokens of the tokenizer's model_max_length (the longest has 31)" in shown) == warns
+    (tokenizer / "tokenizer_config.json").write_text(json.dumps({**config, "model_max_length": "many"}))
+    result = run("tokenize", "--model", tokenizer, stdin="x\n")
+    assert result.returncode == 1 and 'tokenizer_config.json: model_max_length: found "many", expected a positive number' in result.stderr
 
 
 def test_a_template_error_names_row_and_line(inputs, tmp_path):

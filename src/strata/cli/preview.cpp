@@ -89,11 +89,12 @@ class PreviewMaker {
     preview.bars = inspection.bars;
     add_facts(inspection, preview);
     preview.warnings = sets_.notes;
+    preview.warnings.insert(preview.warnings.end(), sets_.warnings.begin(), sets_.warnings.end());
     for (std::string& line : train::describe_losses(store_.stats(), config_.data)) {
       preview.warnings.push_back(std::move(line));
     }
     for (std::string& line :
-         data::find_mistakes(inspection, store_.stats().roles, *sets_.tokenizer,
+         data::find_mistakes(inspection, store_.stats().roles,
                              store_.stats().roles.empty() ? "" : sets_.chat_template_source)) {
       preview.warnings.push_back(std::move(line));
     }
@@ -258,7 +259,7 @@ int run_preview(const std::vector<std::string>& arguments) {
   config::RunConfig& config = settings.config;
   if (config.preview.split == "test") config.train.eval_strategy = "steps";  // so that it is read
   const hf::DownloadProgress show_download = shown_downloads();
-  train::fetch_model(config.model, show_download);
+  train::fetch_tokenizer(config.model, show_download);
   const train::Datasets sets =
       train::load_datasets(config, train::vocab_size_of(config.model),
                            {.progress = shown_preparation(),

@@ -1,4 +1,6 @@
 // `strata tokenize`: text and conversations to ids, tokens and offsets, and back.
+#include <algorithm>
+#include <array>
 #include <cstdio>
 #include <iostream>
 #include <optional>
@@ -11,9 +13,11 @@
 #include "strata/cli/waiting_line.h"
 #include "strata/config/describe.h"
 #include "strata/config/flags.h"
+#include "strata/hf/hub_model.h"
 #include "strata/text/builtin_templates.h"
 #include "strata/text/chat_template.h"
 #include "strata/text/tokenizer.h"
+#include "strata/text/utf8.h"
 
 namespace strata::cli {
 namespace {
@@ -46,18 +50,33 @@ class CharacterCounter {
   std::vector<uint32_t> starts_;
 };
 
+void require_utf8(const std::string& line, const std::string& where) {
+  size_t invalid = 0;
+  for (size_t i = 0; i < line.size();) {
+    const size_t length = text::valid_char_length(line, i, invalid);
+    if (length == 0) {
+      throw FormatError(
+          "{}: found a byte {:#04x} that is not UTF-8 after {} bytes, expected UTF-8 text; convert "
+          "it first",
+          where, static_cast<unsigned char>(line[i]), i);
+    }
+    i += length;
+  }
+}
+
 class TokenizeCommand {
  public:
   explicit TokenizeCommand(const config::TokenizeConfig& config)
       : config_(config),
         tokenizer_(text::Tokenizer::load(
-            hf::locate_model(config.model_name_or_path, config.cache_dir, shown_downloads()))) {
+            hf::locate_tokenizer(config.model_name_or_path, config.cache_dir, shown_downloads()))) {
     text::TemplateSource source = text::choose_chat_template(*tokenizer_, config.chat_template_path,
                                                              config.chat_template_format);
     if (!source.text.empty()) template_.emplace(source.text, source.name, source.tool_text);
   }
 
   Json answer(const std::string& line, const std::string& where) const {
+    require_utf8(line, where);
     if (config_.decode) return decode(parse_json(line, where), where);
     std::optional<Json> json = read_json(line, where);
     if (!json) return encode(line, config_.add_special_tokens.value_or(true));
@@ -87,13 +106,20 @@ class TokenizeCommand {
     Json json;
     try {
       json = parse_json(line, where);
-    } catch (const FormatError&) {
-      return std::nullopt;
+    } catch (const FormatError& error) {
+      if (!names_messages(line)) return std::nullopt;
+      throw FormatError("{}; pass --input text if it is no conversation", error.what());
     }
     const bool is_list =
         json.is_array() && !json.empty() && json[0].is_object() && json[0].contains("role");
     if (is_list || (json.is_object() && json.contains("messages"))) return json;
     return std::nullopt;
+  }
+
+  // Whether a line that is no JSON was meant to be a conversation.
+  static bool names_messages(const std::string& line) {
+    return std::ranges::any_of(std::array{"\"messages\"", "\"role\"", "\"content\""},
+                               [&](const char* key) { return line.find(key) != line.npos; });
   }
 
   Json encode(const std::string& text, bool add_special_tokens) const {
@@ -156,8 +182,19 @@ class TokenizeCommand {
         throw FormatError("{}: found {} among the ids, expected token ids", where, id.dump());
       }
       ids.push_back(id.get<int32_t>());
+      if (has_token(ids.back())) continue;
+      throw FormatError(
+          "{}: found id {}, which no token has, expected ids below {}; these ids are of another "
+          "tokenizer",
+          where, ids.back(), tokenizer_->vocab_size());
     }
     return {{"text", tokenizer_->decode(ids, config_.skip_special_tokens)}};
+  }
+
+  bool has_token(int32_t id) const {
+    if (id >= tokenizer_->vocab_size()) return false;
+    const std::string& token = tokenizer_->id_to_token(id);
+    return !token.empty() || tokenizer_->token_to_id("") == id;
   }
 
   const config::TokenizeConfig config_;

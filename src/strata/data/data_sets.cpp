@@ -27,15 +27,16 @@ fs::path locate(const std::string& name, const DataRequest& request) {
   if (is_there(name) || !hf::is_hub_name(name)) return name;
   const hf::HubRequest wanted{
       .kind = hf::HubKind::kDataset, .name = name, .cache = request.hub_cache};
-  if (hf::is_offline() || hf::has_snapshot(wanted)) return hf::find_snapshot(wanted);
+  if (hf::is_offline() && !hf::has_snapshot(wanted)) return hf::find_snapshot(wanted);
   try {
-    return hf::download_snapshot(wanted, {.wants =
-                                              [](const std::string& file) {
-                                                return file == "README.md" ||
-                                                       !file_format(file).extension.empty();
-                                              },
-                                          .progress = request.download_progress});
+    return hf::fetch_snapshot(wanted, {.wants =
+                                           [](const std::string& file) {
+                                             return file == "README.md" ||
+                                                    !file_format(file).extension.empty();
+                                           },
+                                       .progress = request.download_progress});
   } catch (const IoError& error) {
+    if (hf::has_snapshot(wanted)) throw;
     throw IoError("{}: found no such file or folder, and no data set of that name on the Hub ({})",
                   name, error.what());
   }

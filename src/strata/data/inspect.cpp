@@ -86,22 +86,6 @@ void count_roles_in(const Json* messages, std::map<std::string, int64_t>& roles)
   }
 }
 
-// Marks like <|im_start|> or <start_of_turn> in a template that the tokenizer would cut into
-// pieces.
-std::set<std::string> split_marks(const std::string& source, const text::Tokenizer& tokenizer) {
-  std::set<std::string> marks;
-  for (size_t begin = source.find('<'); begin != std::string::npos;
-       begin = source.find('<', begin + 1)) {
-    const size_t end = source.find_first_of("> \n'\"<", begin + 1);
-    if (end == std::string::npos || source[end] != '>') continue;
-    const std::string mark = source.substr(begin, end - begin + 1);
-    const bool is_mark = mark.size() > 4 && mark[1] == '|' && mark[mark.size() - 2] == '|';
-    const bool is_turn = mark == "<start_of_turn>" || mark == "<end_of_turn>";
-    if ((is_mark || is_turn) && !tokenizer.token_to_id(mark)) marks.insert(mark);
-  }
-  return marks;
-}
-
 }  // namespace
 
 Inspection inspect(const TokenStore& store, const text::Tokenizer& tokenizer) {
@@ -145,7 +129,6 @@ double padding_part(const TokenStore& store, const std::vector<std::vector<int64
 
 std::vector<std::string> find_mistakes(const Inspection& inspection,
                                        const std::map<std::string, int64_t>& roles,
-                                       const text::Tokenizer& tokenizer,
                                        const std::string& template_source) {
   std::vector<std::string> lines;
   const auto of_documents = [&](int64_t count) {
@@ -182,11 +165,6 @@ std::vector<std::string> find_mistakes(const Inspection& inspection,
     lines.push_back(fmt::format(
         "{} messages have the role \"{}\", which neither the template nor any common one names",
         count, role));
-  }
-  for (const std::string& mark : split_marks(template_source, tokenizer)) {
-    lines.push_back(fmt::format(
-        "the chat template writes {}, which is no token of this tokenizer and becomes several",
-        mark));
   }
   return lines;
 }

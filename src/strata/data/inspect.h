@@ -45,7 +45,6 @@ double padding_part(const TokenStore& store, const std::vector<std::vector<int64
 // empty if no template is used.
 std::vector<std::string> find_mistakes(const Inspection& inspection,
                                        const std::map<std::string, int64_t>& roles,
-                                       const text::Tokenizer& tokenizer,
                                        const std::string& template_source);
 
 }  // namespace strata::data

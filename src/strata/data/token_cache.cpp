@@ -14,6 +14,7 @@
 #include "strata/base/error.h"
 #include "strata/base/file.h"
 #include "strata/base/file_lock.h"
+#include "strata/text/template_marks.h"
 
 namespace strata::data {
 namespace {
@@ -154,6 +155,10 @@ std::string token_cache_key(const TokenSources& sources, const HashMemory& memor
                          token.rstrip, token.normalized, token.special));
   }
   hash.add(sources.template_source);
+  // Yesterday's rows would say yesterday's date.
+  for (const std::string& source : {sources.template_source, sources.tokenizer.tool_template()}) {
+    hash.add(text::dates_of(source, sources.time));
+  }
   const PrepareOptions& o = sources.options;
   const auto choice = [](const std::optional<bool>& value) { return value ? *value + 1 : 0; };
   hash.add(o.dataset_text_field);

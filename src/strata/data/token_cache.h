@@ -3,6 +3,7 @@
 // tokenizes.
 #pragma once
 
+#include <ctime>
 #include <filesystem>
 #include <functional>
 #include <span>
@@ -21,12 +22,13 @@ struct TokenSources {
   const PrepareOptions& options;
   const text::Tokenizer& tokenizer;
   const std::string& template_source;
+  std::time_t time = std::time(nullptr);  // of a template that writes the date
 };
 
 // 32 hexadecimal digits: the hash of the files' bytes in order, the split specification and
-// weights, the tokenizer's files and named tokens, the template, the options that change the
-// result, and the build of this program. Reads every file of the request once, large ones that
-// `memory` knows not even that. Errors: as find_data_files.
+// weights, the tokenizer's files and named tokens, the template and the dates that it writes now,
+// the options that change the result, and the build of this program. Reads every file of the
+// request once, large ones that `memory` knows not even that. Errors: as find_data_files.
 std::string token_cache_key(const TokenSources& sources, const HashMemory& memory = {});
 
 struct CachedTokens {

@@ -6,8 +6,10 @@
 
 #include <array>
 #include <cstdlib>
+#include <functional>
 #include <memory>
-#include <optional>
+#include <mutex>
+#include <set>
 #include <thread>
 #include <vector>
 
@@ -21,8 +23,6 @@ namespace strata::hf {
 namespace {
 
 namespace fs = std::filesystem;
-
-constexpr int kTries = 5;
 
 std::string variable(const char* name) {
   const char* value = std::getenv(name);
@@ -147,8 +147,10 @@ class Downloader {
     const fs::path snapshot = folder_ / "snapshots" / commit;
     fs::create_directories(snapshot);
     fs::create_directories(folder_ / "blobs");
+    std::vector<std::string> names;
     for (const Json& sibling : info.at("siblings")) {
       const std::string name = sibling.at("rfilename").get<std::string>();
+      names.push_back(name);
       if (options_.wants && !options_.wants(name)) continue;
       if (!is_safe_path(name)) {
         throw FormatError("{}: found a file \"{}\", expected a name inside the repository",
@@ -161,6 +163,7 @@ class Downloader {
       fs::create_directories(reference.parent_path());
       write_file_atomically(reference, commit);
     }
+    remember_listing(request_, commit, names);
     return snapshot;
   }
 
@@ -168,7 +171,7 @@ class Downloader {
   // Repeats `attempt` while it returns false (busy) or throws IoError.
   void retry(const std::string& url, const std::function<bool()>& attempt) const {
     std::string cause = "the server is busy";
-    for (int i = 0; i < kTries; ++i) {
+    for (int i = 0; i < options_.tries; ++i) {
       if (i > 0) std::this_thread::sleep_for(std::chrono::milliseconds(200) * (1 << i));
       try {
         if (attempt()) return;
@@ -181,7 +184,7 @@ class Downloader {
     throw IoError(
         "{}: found no whole answer in {} tries (the last: {}), expected the file; try "
         "again later, what came is kept",
-        url, kTries, cause);
+        url, options_.tries, cause);
   }
 
   [[noreturn]] void refuse(const std::string& url, int status) const {
@@ -349,39 +352,47 @@ fs::path download_snapshot(const HubRequest& request, const DownloadOptions& opt
   }
 }
 
-fs::path locate_model(const std::string& name_or_path, const fs::path& cache,
-                      const DownloadProgress& progress) {
-  if (fs::exists(name_or_path) || !is_hub_name(name_or_path)) return name_or_path;
-  const HubRequest request{.kind = HubKind::kModel, .name = name_or_path, .cache = cache};
-  if (has_snapshot(request)) return find_snapshot(request);
-  if (is_offline()) return name_or_path;
-  try {
-    const auto is_wanted = [](const std::string& file) {
-      const std::string extension = fs::path(file).extension().string();
-      for (const char* wanted :
-           {".safetensors", ".json", ".jinja", ".model", ".txt", ".tiktoken"}) {
-        if (extension == wanted) return true;
-      }
-      return false;
-    };
-    return download_snapshot(request, {.wants = is_wanted, .progress = progress});
-  } catch (const IoError& error) {
-    throw IoError("{}: found no such folder, and no model of that name on the Hub ({})",
-                  name_or_path, error.what());
-  }
+namespace {
+
+// Whether the Hub is asked about this snapshot for the first time in this process: without a
+// network each question costs seconds, and a run looks for its model several times.
+bool is_first_question(const fs::path& snapshot) {
+  static std::mutex mutex;
+  static std::set<fs::path> asked;
+  const std::lock_guard lock(mutex);
+  return asked.insert(snapshot).second;
 }
 
-fs::path locate_model_config(const std::string& name_or_path, const fs::path& cache,
-                             const DownloadProgress& progress) {
-  if (fs::exists(name_or_path) || !is_hub_name(name_or_path)) return name_or_path;
-  HubRequest request{.kind = HubKind::kModel, .name = name_or_path, .cache = cache};
-  if (has_snapshot(request)) return find_snapshot(request);
-  request.cache = (cache.empty() ? hub_cache_folder() : cache) / "configs";
-  if (has_snapshot(request)) return find_snapshot(request);
-  if (is_offline()) return name_or_path;
-  return download_snapshot(request,
-                           {.wants = [](const std::string& file) { return file == "config.json"; },
-                            .progress = progress});
+}  // namespace
+
+fs::path fetch_snapshot(const HubRequest& request, const DownloadOptions& options) {
+  if (!has_snapshot(request)) {
+    return is_offline() ? find_snapshot(request) : download_snapshot(request, options);
+  }
+  SnapshotState state = inspect_snapshot(request, options.wants, options.lacks);
+  const bool is_whole = state.missing.empty();
+  if (is_whole && (state.is_listed || is_offline() || !is_first_question(state.folder))) {
+    return state.folder;
+  }
+  std::string cause = "HF_HUB_OFFLINE forbids to download the rest";
+  if (!is_offline()) {
+    // The commit that is there: the branch may have moved on to other files.
+    HubRequest commit = request;
+    commit.revision = state.folder.filename().string();
+    DownloadOptions patience = options;
+    if (is_whole) patience.tries = 1;
+    try {
+      return download_snapshot(commit, patience);
+    } catch (const IoError& error) {
+      cause = error.what();
+    }
+  }
+  if (options.needs) std::erase_if(state.missing, std::not_fn(options.needs));
+  if (state.missing.empty()) return state.folder;
+  throw IoError(
+      "{}: found a part of its files in the Hub cache ({}) without {}, expected all of them; let "
+      "them be downloaded ({})",
+      request.name, state.folder.string(), fmt::join(state.missing, ", "), cause);
 }
 
 }  // namespace strata::hf

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "strata/hf/hub_cache.h"
+#include "strata/hf/hub_snapshot.h"
 
 namespace strata::hf {
 
@@ -16,9 +17,11 @@ namespace strata::hf {
 using DownloadProgress = std::function<void(const std::string&, int64_t, int64_t)>;
 
 struct DownloadOptions {
-  // Whether a file of the repository is wanted; all if not set.
-  std::function<bool(const std::string&)> wants = {};
+  WantsFile wants = {};
+  WantsFile needs = {};   // of the wanted files those without which the others are of no use
+  LacksFiles lacks = {};  // asked where no listing tells what is missing
   DownloadProgress progress = {};
+  int tries = 5;  // of each request
 };
 
 // True when HF_HUB_OFFLINE or TRANSFORMERS_OFFLINE forbids the network.
@@ -28,24 +31,17 @@ bool is_offline();
 // HF_ENDPOINT (default https://huggingface.co) is the server, HF_TOKEN or HF_HOME/token the
 // authorization, which no other host gets to see. A broken download is continued where it ended; a
 // file gets its name only when its bytes have the hash that the server announced. Busy servers and
-// broken connections are tried five times.
+// broken connections are tried again.
 // Threads, processes: any number; one downloads a file, the others wait for it.
 // Errors: IoError that names the address; ConfigError when offline.
 std::filesystem::path download_snapshot(const HubRequest& request,
                                         const DownloadOptions& options = {});
 
-// A model's folder: what exists under the name; else the snapshot of the Hub's model of that name,
-// downloaded if it is not in the cache (weights as safetensors, config, tokenizer) and the network
-// may be used; else the name itself, which the reader of the folder will refuse.
-std::filesystem::path locate_model(const std::string& name_or_path,
-                                   const std::filesystem::path& cache = {},
-                                   const DownloadProgress& progress = {});
-
-// The same for whoever needs config.json alone: of a model that is not in the cache nothing else is
-// downloaded, and that to a cache of its own ("configs" in the cache), where it does not pass for
-// the model.
-std::filesystem::path locate_model_config(const std::string& name_or_path,
-                                          const std::filesystem::path& cache = {},
-                                          const DownloadProgress& progress = {});
+// The snapshot's folder as the cache has it, if all that is wanted is there; else after downloading
+// what is missing, which is asked of the Hub once a process when the cache holds no listing of the
+// commit. What cannot be asked (offline, no network) is taken as it is, unless a file is known to
+// be missing.
+// Errors: IoError that names what is missing, or the revision that is not in the cache (offline).
+std::filesystem::path fetch_snapshot(const HubRequest& request, const DownloadOptions& options);
 
 }  // namespace strata::hf

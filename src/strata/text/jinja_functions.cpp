@@ -65,13 +65,7 @@ Value make_dict(Arguments& arguments, bool is_namespace) {
 
 Value strftime_now(Arguments& arguments) {
   const std::string format = arguments.get_text(0, "format", "");
-  if (format.empty()) return "";
-  const std::time_t now = std::time(nullptr);
-  std::tm local{};
-  localtime_r(&now, &local);
-  std::string out(format.size() * 16 + 64, '\0');
-  out.resize(std::strftime(out.data(), out.size(), format.c_str(), &local));
-  return Value(std::move(out));
+  return Value(format_time(format, std::time(nullptr)));
 }
 
 // cycler("odd", "even"): next(), current, reset().
@@ -108,6 +102,14 @@ Value make_joiner(Arguments& arguments) {
 }
 
 }  // namespace
+
+std::string format_time(const std::string& format, std::time_t time) {
+  std::tm local{};
+  localtime_r(&time, &local);
+  std::string out(format.size() * 16 + 64, '\0');
+  out.resize(std::strftime(out.data(), out.size(), format.c_str(), &local));
+  return out;
+}
 
 std::vector<std::pair<std::string, Value>> global_functions() {
   return {

@@ -1,6 +1,7 @@
 // Runs a parsed template over values. One object per rendering.
 #pragma once
 
+#include <ctime>
 #include <deque>
 #include <map>
 #include <memory>
@@ -22,6 +23,8 @@ Function find_test(std::string_view name);
 Value find_method(const Value& object, std::string_view name);
 // raise_exception, range, namespace, dict, strftime_now, cycler, joiner.
 std::vector<std::pair<std::string, Value>> global_functions();
+// What strftime_now gives at that time, in the local time zone.
+std::string format_time(const std::string& format, std::time_t time);
 
 // object.name (methods first, then items) and object[key] (items first).
 Value get_attribute(const Value& object, std::string_view name);

@@ -68,6 +68,21 @@ LengthRules read_length_rules(const Json& document, const std::string& subject) 
   return rules;
 }
 
+std::optional<int64_t> read_model_max_length(const Json& tokenizer_config,
+                                             const std::string& folder) {
+  if (!tokenizer_config.is_object()) return std::nullopt;
+  const auto found = tokenizer_config.find("model_max_length");
+  if (found == tokenizer_config.end() || found->is_null()) return std::nullopt;
+  const double length = found->is_number() ? found->get<double>() : 0;
+  if (!(length >= 1)) {
+    throw FormatError(
+        "{}/tokenizer_config.json: model_max_length: found {}, expected a positive number", folder,
+        found->dump());
+  }
+  if (length >= static_cast<double>(kMost)) return std::nullopt;
+  return static_cast<int64_t>(length);
+}
+
 void truncate(const LengthRules& rules, int64_t num_added, const std::string& subject,
               std::vector<Token>& tokens) {
   if (!rules.truncation) return;

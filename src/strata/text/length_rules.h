@@ -31,6 +31,12 @@ struct LengthRules {
 // Errors: FormatError that names the field, also for a strategy that needs two texts.
 LengthRules read_length_rules(const Json& document, const std::string& subject);
 
+// model_max_length of tokenizer_config.json (null: no such file): the longest text that the model
+// was made for. Absent where it is missing, null, or one of the huge numbers that stand for
+// "unknown". Errors: FormatError for what is no positive number.
+std::optional<int64_t> read_model_max_length(const Json& tokenizer_config,
+                                             const std::string& folder);
+
 // Leaves what fits beside `num_added` tokens of the post-processor. Errors: FormatError when not
 // even those fit.
 void truncate(const LengthRules& rules, int64_t num_added, const std::string& subject,

@@ -45,6 +45,7 @@ struct Tokenizer::Impl {
   std::vector<std::pair<AddedToken, int32_t>> since_load;
   int32_t vocab_size = 0;
   Json lengths;  // "truncation" and "padding" of the file
+  std::optional<int64_t> model_max_length;
 
   void build(TokenizerFile& file);
   void use_post_processor(Json document);
@@ -189,6 +190,7 @@ std::unique_ptr<Tokenizer> Tokenizer::load(const fs::path& folder) {
   if (!rules.post_processor.is_null()) impl.use_post_processor(rules.post_processor);
   TemplateFiles templates = read_template_files(folder, files.tokenizer_config);
   impl.files.insert(impl.files.end(), templates.files.begin(), templates.files.end());
+  impl.model_max_length = read_model_max_length(files.tokenizer_config, folder.string());
   impl.chat_template = std::move(templates.standard);
   impl.tool_template = std::move(templates.tools);
   return tokenizer;
@@ -210,7 +212,11 @@ void Tokenizer::Impl::run_model(std::string_view piece, std::vector<ModelToken>&
       return at;
     };
     for (size_t i = first; i < out.size(); ++i) {
-      out[i].begin = advance(out[i].begin);
+      // A token that begins inside a character (a model may fall back to that one's bytes) stands
+      // for the whole byte.
+      const uint32_t begin = out[i].begin;
+      const uint32_t reached = advance(begin);
+      out[i].begin = mapped > begin ? reached - 1 : reached;
       out[i].end = advance(out[i].end);
     }
   } else {
@@ -379,6 +385,8 @@ void Tokenizer::set_bos_token(std::string token) {
   }
   impl_->specials.bos = std::move(token);
 }
+
+std::optional<int64_t> Tokenizer::model_max_length() const { return impl_->model_max_length; }
 
 std::vector<AddedToken> Tokenizer::added_tokens() const { return impl_->added.all(); }
 

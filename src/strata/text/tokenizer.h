@@ -69,6 +69,10 @@ class Tokenizer {
   // Whether the text of `id` may still change with the next token: bytes that are decoded together.
   bool may_join_next(int32_t id) const;
 
+  // model_max_length of tokenizer_config.json: nothing is cut to it, as in training with the
+  // reference, but longer rows deserve a warning.
+  std::optional<int64_t> model_max_length() const;
+
   const Specials& specials() const;
   const Specials& specials_at_load() const;  // before set_eos_token() and its like
   std::optional<int32_t> bos_id() const;

@@ -5,7 +5,7 @@
 #include "strata/adapters/adapter_options.h"
 #include "strata/base/error.h"
 #include "strata/base/json.h"
-#include "strata/hf/hub_download.h"
+#include "strata/hf/hub_model.h"
 #include "strata/text/tokenizer.h"
 #include "strata/train/assemble.h"
 
@@ -117,9 +117,9 @@ adapters::LoraOptions with_new_tokens(adapters::LoraOptions options,
 
 std::vector<int64_t> prompt_text_ids(const config::RunConfig& config) {
   const auto tokenizer = text::Tokenizer::load(
-      hf::locate_model(config.model.tokenizer_name.empty() ? config.model.model_name_or_path
-                                                           : config.model.tokenizer_name,
-                       config.model.cache_dir));
+      hf::locate_tokenizer(config.model.tokenizer_name.empty() ? config.model.model_name_or_path
+                                                               : config.model.tokenizer_name,
+                           config.model.cache_dir));
   const std::vector<int32_t> ids = tokenizer->encode(config.lora.prompt_tuning_init_text);
   return {ids.begin(), ids.end()};
 }

@@ -8,7 +8,7 @@
 #include "strata/checkpoint/import.h"
 #include "strata/comm/agreement.h"
 #include "strata/hf/base_fingerprint.h"
-#include "strata/hf/hub_download.h"
+#include "strata/hf/hub_model.h"
 #include "strata/libtorch/memory_kind.h"
 #include "strata/memory/allocator.h"
 #include "strata/models/quantization.h"

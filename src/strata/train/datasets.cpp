@@ -10,7 +10,9 @@
 #include "strata/data/split_spec.h"
 #include "strata/data/token_cache.h"
 #include "strata/hf/hub_cache.h"
-#include "strata/hf/hub_download.h"
+#include "strata/hf/hub_model.h"
+#include "strata/text/builtin_templates.h"
+#include "strata/text/template_marks.h"
 #include "strata/train/assemble.h"
 #include "strata/train/vocabulary.h"
 
@@ -99,25 +101,76 @@ int64_t rows_of_stream(const config::RunConfig& config, int world_size) {
          world_size;
 }
 
+// What the template needs and the tokenizer lacks.
+std::vector<std::string> template_warnings(const config::DataConfig& config,
+                                           const text::TemplateSource& source,
+                                           const Datasets& sets) {
+  if (sets.train.stats().roles.empty() || !sets.chat_template) return {};
+  const text::Tokenizer& tokenizer = *sets.tokenizer;
+  const bool is_own = config.chat_template_path.empty() && config.chat_template_format == "none";
+  std::vector<std::string> lines;
+  const std::vector<std::string> marks =
+      text::marks_without_token(source.text + "\n" + source.tool_text, tokenizer, is_own);
+  if (!marks.empty()) {
+    lines.push_back(fmt::format(
+        "{} writes {}, which this tokenizer does not know as one token: the model gets the pieces; "
+        "take a template that fits the tokenizer, or one that brings its tokens along "
+        "(--chat_template_format chatml, or a folder as --chat_template_path)",
+        source.name, fmt::join(marks, ", ")));
+  }
+  if (text::lacks_end_token(source.text, tokenizer)) {
+    lines.push_back(
+        fmt::format("{} writes eos_token, which this tokenizer does not have: nothing ends an "
+                    "answer; pass --eos_token",
+                    source.name));
+  }
+  return lines;
+}
+
+// As the reference's tokenizer warns: it cuts nothing either.
+std::vector<std::string> length_warnings(const Datasets& sets) {
+  const std::optional<int64_t> limit = sets.tokenizer->model_max_length();
+  if (!limit) return {};
+  int64_t longest = 0, count = 0;
+  for (size_t i = 0; i < sets.train.size(); ++i) {
+    int64_t document = 0;
+    for (const int32_t length : sets.train[i].lengths)
+      document = std::max<int64_t>(document, length);
+    longest = std::max(longest, document);
+    count += document > *limit;
+  }
+  if (count == 0) return {};
+  return {fmt::format(
+      "{} rows are longer than the {} tokens of the tokenizer's model_max_length (the longest has "
+      "{}): the model was not made for such lengths; lower --max_length",
+      count, *limit, longest)};
+}
+
 }  // namespace
 
 std::filesystem::path tokenizer_folder(const config::ModelConfig& config) {
   if (!config.tokenizer_name.empty())
-    return hf::locate_model(config.tokenizer_name, config.cache_dir);
+    return hf::locate_tokenizer(config.tokenizer_name, config.cache_dir);
   if (!config.model_name_or_path.empty())
-    return hf::locate_model(config.model_name_or_path, config.cache_dir);
+    return hf::locate_tokenizer(config.model_name_or_path, config.cache_dir);
   const std::filesystem::path path = config.config_name;
   return std::filesystem::is_directory(path) ? path : path.parent_path();
 }
 
 void fetch_model(const config::ModelConfig& config, const hf::DownloadProgress& progress) {
+  const std::string& model = config.model_name_or_path;
+  if (!model.empty()) hf::locate_model(model, config.cache_dir, progress);
+  fetch_tokenizer(config, progress);
+}
+
+void fetch_tokenizer(const config::ModelConfig& config, const hf::DownloadProgress& progress) {
   for (const std::string& name : {config.model_name_or_path, config.tokenizer_name}) {
-    if (!name.empty()) hf::locate_model(name, config.cache_dir, progress);
+    if (!name.empty()) hf::locate_tokenizer(name, config.cache_dir, progress);
   }
 }
 
 int64_t vocab_size_of(const config::ModelConfig& config) {
-  const Json model = load_model_config(config);
+  const Json model = load_model_config(config, /*alone=*/true);
   return model.contains("vocab_size") && model["vocab_size"].is_number_integer()
              ? model["vocab_size"].get<int64_t>()
              : 0;
@@ -128,7 +181,7 @@ Datasets load_datasets(const config::RunConfig& config, int64_t vocab_size,
   Datasets sets;
   Vocabulary vocabulary = load_vocabulary(config, vocab_size);
   sets.tokenizer = std::move(vocabulary.tokenizer);
-  sets.chat_template_source = std::move(vocabulary.chat_template.text);
+  sets.chat_template_source = vocabulary.chat_template.text;
   if (!sets.chat_template_source.empty()) {
     sets.chat_template.emplace(sets.chat_template_source, vocabulary.chat_template.name,
                                vocabulary.chat_template.tool_text);
@@ -165,6 +218,8 @@ Datasets load_datasets(const config::RunConfig& config, int64_t vocab_size,
   };
   options.max_rows = rows_of_stream(config, wanted.world_size);
   sets.train = load(training_split(config.data));
+  sets.warnings = template_warnings(config.data, vocabulary.chat_template, sets);
+  for (std::string& line : length_warnings(sets)) sets.warnings.push_back(std::move(line));
   options.max_rows = 0;
   if (config.train.eval_strategy != "no" || config.train.eval_on_start) {
     options.packing = config.data.eval_packing.value_or(config.data.packing);

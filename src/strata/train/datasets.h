@@ -23,6 +23,7 @@ struct Datasets {
   data::TokenStore train;
   std::optional<data::TokenStore> eval;  // only when the settings ask for evaluation
   std::vector<std::string> notes;        // what the person who started the run should know
+  std::vector<std::string> warnings;     // what is probably a mistake
 };
 
 // The folder whose tokenizer is used: tokenizer_name, the model, or the config's folder.
@@ -30,6 +31,8 @@ std::filesystem::path tokenizer_folder(const config::ModelConfig& config);
 
 // Downloads the model and the tokenizer where they are names on the Hub that are not in the cache.
 void fetch_model(const config::ModelConfig& config, const hf::DownloadProgress& progress);
+// The same without weights.
+void fetch_tokenizer(const config::ModelConfig& config, const hf::DownloadProgress& progress);
 
 // vocab_size of the model's config.json; 0 if it has none.
 int64_t vocab_size_of(const config::ModelConfig& config);

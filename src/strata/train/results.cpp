@@ -7,7 +7,7 @@
 #include "strata/base/file.h"
 #include "strata/checkpoint/export.h"
 #include "strata/comm/agreement.h"
-#include "strata/hf/hub_download.h"
+#include "strata/hf/hub_model.h"
 #include "strata/report/html_report.h"
 #include "strata/text/changed_files.h"
 #include "strata/train/adapter_settings.h"

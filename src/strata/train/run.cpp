@@ -149,6 +149,7 @@ void introduce(const config::RunConfig& config, Trainee& trainee, const Datasets
        describe_offload(config.shard, trainee.offload, trainee.store->options().homes_on_host))
     trainer.say(line);
   for (const std::string& note : datasets.notes) trainer.say(note);
+  for (const std::string& line : datasets.warnings) trainer.say("warning: " + line);
   for (const std::string& line : describe_losses(datasets.train.stats(), config.data)) {
     trainer.say(line);
   }

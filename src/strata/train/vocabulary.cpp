@@ -9,7 +9,7 @@
 #include "strata/base/error.h"
 #include "strata/checkpoint/import.h"
 #include "strata/comm/agreement.h"
-#include "strata/hf/hub_download.h"
+#include "strata/hf/hub_model.h"
 #include "strata/models/vocabulary.h"
 #include "strata/shard/loading.h"
 #include "strata/train/datasets.h"

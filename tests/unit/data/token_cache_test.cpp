@@ -237,5 +237,37 @@ TEST(TokenCache, TheKeyFollowsEverythingThatMatters) {
   request.seed = 3, expect_new();
 }
 
+TEST(TokenCache, TheKeyFollowsTheDateThatATemplateWrites) {
+  const TemporaryFolder folder;
+  const DataRequest request{.names = folder.write("a.jsonl", "{\"text\": \"x\"}\n").string()};
+  const auto tokenizer = make_byte_tokenizer(folder);
+  const PrepareOptions options;
+  constexpr std::time_t kDay = 24 * 3600;
+  std::tm local{};
+  local.tm_year = 126, local.tm_mday = 15, local.tm_hour = 12;
+  const std::time_t noon = std::mktime(&local);
+  const auto key = [&](const std::string& source, std::time_t time) {
+    return token_cache_key({request, options, *tokenizer, source, time});
+  };
+  struct Case {
+    const char* source;
+    std::time_t later;
+    bool is_same;
+  };
+  for (const Case& c : {
+           Case{"{{ messages }}", 400 * kDay, true},
+           Case{"{# strftime_now('%d') #}strftime_now('%d')", 400 * kDay, true},
+           Case{"{{ strftime_now('%d %b %Y') }}", 3600, true},
+           Case{"{{ strftime_now('%d %b %Y') }}", kDay, false},
+           Case{"{% if strftime_now is defined %}{{ strftime_now('%Y') }}{% endif %}", kDay, true},
+           Case{"{% if strftime_now is defined %}{{ strftime_now('%Y') }}{% endif %}", 400 * kDay,
+                false},
+           Case{"{{ strftime_now('%H:%M') }}", 60, false},
+           Case{"{% set f = '%Y' %}{{ strftime_now(f) }}", 1, false},
+       }) {
+    EXPECT_EQ(key(c.source, noon) == key(c.source, noon + c.later), c.is_same) << c.source;
+  }
+}
+
 }  // namespace
 }  // namespace strata::data
