@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "strata/ops/instruction_set.h"
 #include "strata/ops/vectorize.h"
 
 namespace strata::ops::cpu {
@@ -87,11 +88,9 @@ using ProductFunction = void (*)(const BlockProduct&);
 
 ProductFunction best_product() {
 #if defined(__x86_64__) && defined(__GNUC__)
-  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
-      __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq")) {
-    return product_512;
-  }
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return product_256;
+  const InstructionSet best = best_instruction_set();
+  if (best == InstructionSet::kAvx512) return product_512;
+  if (best == InstructionSet::kAvx2) return product_256;
 #endif
   return product_128;
 }

@@ -115,16 +115,25 @@ bool read_stored(const hf::ModelFolder& folder, const std::string& name, const T
   return true;
 }
 
-// The whole tensor of the file, as it lies there, quantised.
+// The whole tensor of the file, as it lies there, quantised: read where it is mapped, unless other
+// tensors before it have put it between two addresses of its type.
 at::Tensor quantize_from(const hf::ModelFolder& folder, const std::string& name,
                          const nn::Parameter& parameter) {
   const hf::TensorInfo* info = folder.find(name);
-  const at::ScalarType type = scalar_type_of(info->dtype, name);
+  const auto options = at::TensorOptions().dtype(scalar_type_of(info->dtype, name));
   const std::span<const std::byte> bytes = folder.bytes(*info);
-  at::Tensor whole = at::empty(parameter.shape(), at::TensorOptions().dtype(type));
-  std::memcpy(whole.mutable_data_ptr(), bytes.data(), bytes.size());
+  const auto address = reinterpret_cast<uintptr_t>(bytes.data());
+  at::Tensor whole;
+  if (address % hf::size_of(info->dtype) == 0) {
+    // Never written to: quantize() only reads.
+    whole = at::from_blob(const_cast<std::byte*>(bytes.data()), parameter.shape(), options);
+  } else {
+    whole = at::empty(parameter.shape(), options);
+    std::memcpy(whole.mutable_data_ptr(), bytes.data(), bytes.size());
+  }
+  const at::Tensor codes = ops::quant::quantize(whole, parameter.quantization()->format).bytes;
   forget_pages(bytes);
-  return ops::quant::quantize(whole, parameter.quantization()->format).bytes;
+  return codes;
 }
 
 }  // namespace

@@ -40,27 +40,37 @@ const DynamicBorders& borders_of_map(bool is_signed) {
   return (*both)[is_signed ? 1 : 0];
 }
 
-float largest_number(const float* x, int64_t n) {
-  float largest = 0;
+// NaN counts as nothing. Magnitudes are ordered like their bits.
+STRATA_VECTORIZED float largest_number(const float* x, int64_t n) {
+  uint32_t most = 0;
   for (int64_t i = 0; i < n; ++i) {
-    const float a = std::fabs(x[i]);
-    largest = a > largest ? a : largest;  // false for NaN
+    const uint32_t magnitude = float_bits(x[i]) & 0x7FFFFFFFu;
+    const uint32_t counted = magnitude > 0x7F800000u ? 0u : magnitude;
+    most = counted > most ? counted : most;
   }
-  return largest;
+  return bits_float(most);
+}
+
+// The step of [-1, 1] in which each scaled element lies; NaN lies in the first.
+STRATA_VECTORIZED void find_steps(const float* x, int64_t n, float inverse, int32_t* steps) {
+  for (int64_t i = 0; i < n; ++i) {
+    const float scaled = x[i] * inverse;
+    const float above = scaled < -1.0f ? -1.0f : scaled;
+    const float clamped = above > 1.0f ? 1.0f : above;
+    const float step = __builtin_fmaf((clamped + 1.0f) * 0.5f, 65535.0f, 0.5f);
+    steps[i] = static_cast<int32_t>(scaled == scaled ? step : 0.0f);
+  }
 }
 
 void code_by_table(const DynamicBorders& map, const float* x, int64_t n, float scale,
                    uint8_t* codes) {
+  constexpr int64_t kAtOnce = 256;
+  int32_t steps[kAtOnce];
   const float inverse = 1.0f / scale;
-  for (int64_t i = 0; i < n; ++i) {
-    const float scaled = x[i] * inverse;
-    if (!(scaled == scaled)) {
-      codes[i] = map.table[0];
-      continue;
-    }
-    const float clamped = std::clamp(scaled, -1.0f, 1.0f);
-    const float step = std::fma((clamped + 1.0f) * 0.5f, 65535.0f, 0.5f);
-    codes[i] = map.table[static_cast<int>(step)];
+  for (int64_t begin = 0; begin < n; begin += kAtOnce) {
+    const int64_t count = std::min(kAtOnce, n - begin);
+    find_steps(x + begin, count, inverse, steps);
+    for (int64_t i = 0; i < count; ++i) codes[begin + i] = map.table[steps[i]];
   }
 }
 

@@ -7,15 +7,24 @@
 
 #include <cstdint>
 
+#include "strata/ops/element.h"
+#include "strata/ops/instruction_set.h"
 #include "strata/ops/quant/codebook.h"
 #include "strata/ops/quant/format.h"
 
 namespace strata::ops::quant::cpu {
 
+// Elements as they lie in memory; arithmetic is fp32.
+struct Values {
+  Element type;
+  const void* data;
+};
+
 // codes [(n + 1) / 2], scales [blocks]; the last block may be short. The element after an odd count
 // is coded as 0. A block with a NaN has a NaN scale and the highest code everywhere.
-void quantize_4bit(Kind kind, int64_t block, const float* x, int64_t n, uint8_t* codes,
-                   float* scales);
+// `set`: at most best_instruction_set(); the results do not depend on it.
+void quantize_4bit(Kind kind, int64_t block, Values x, int64_t n, uint8_t* codes, float* scales,
+                   InstructionSet set = best_instruction_set());
 
 // One block size for the 8-bit dynamic map: codes [n], scales [blocks]. NaN counts as nothing in
 // the scale.
@@ -28,8 +37,10 @@ void quantize_dynamic(bool is_signed, Rounding rounding, int64_t block, const fl
 void dequantize_dynamic(bool is_signed, int64_t block, const uint8_t* codes, const float* scales,
                         int64_t n, float* x);
 
-// LLM.int8(): codes [rows, columns], scales [rows] = the largest magnitude of the row.
-void quantize_rows(const float* x, int64_t rows, int64_t columns, int8_t* codes, float* scales);
+// LLM.int8(): codes [rows, columns], scales [rows] = the largest magnitude of the row. Elements are
+// rounded to fp16 first.
+void quantize_rows(Values x, int64_t rows, int64_t columns, int8_t* codes, float* scales,
+                   InstructionSet set = best_instruction_set());
 
 // A quantised matrix whose scales are fp32 (second-level scales are resolved before).
 struct MatrixCodes {

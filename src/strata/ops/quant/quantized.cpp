@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <optional>
 
 #include "strata/base/activity_timer.h"
 #include "strata/libtorch/planned_device.h"
@@ -21,34 +22,47 @@ namespace strata::ops::quant {
 namespace {
 
 constexpr const char* kOp = "quantize";
-// Elements converted to fp32 at once: a multiple of every block size, and near enough to the
-// processor that the conversion is not paid for in memory traffic.
+// Elements of other types that are converted at once: a multiple of every block size, and near
+// enough to the processor that the conversion is not paid for in memory traffic.
 constexpr int64_t kChunk = 1 << 16;
 
 at::Tensor part(const QuantizedMatrix& m, int64_t offset, int64_t bytes, at::ScalarType type) {
   return m.bytes.narrow(0, offset, bytes).view(type);
 }
 
-// Rows or ranges of x as fp32, dealt to the threads.
+// The element types that the kernels read as they are.
+std::optional<Element> kernel_type_of(const at::Tensor& x) {
+  switch (x.scalar_type()) {
+    case at::kFloat:
+      return Element::kFloat;
+    case at::kBFloat16:
+      return Element::kBFloat16;
+    case at::kHalf:
+      return Element::kHalf;
+    default:
+      return {};
+  }
+}
+
+// `use`(begin, count, values) over x: all at once, or what kernels cannot read in ranges of `chunk`
+// elements that become `type` (fp32 or fp16).
 template <typename Use>
-void for_chunks(const at::Tensor& flat, int64_t chunk, bool through_half, const Use& use) {
-  const int64_t chunks = (flat.numel() + chunk - 1) / chunk;
-  at::parallel_for(0, chunks, /*grain_size=*/1, [&](int64_t first, int64_t last) {
-    for (int64_t begin = first * chunk; begin < std::min(last * chunk, flat.numel());
-         begin += chunk) {
-      const int64_t count = std::min(chunk, flat.numel() - begin);
-      at::Tensor x = flat.narrow(0, begin, count);
-      if (through_half) x = x.to(at::kHalf);
-      use(begin, count, x.to(at::kFloat).contiguous());
-    }
-  });
+void for_ranges(const at::Tensor& flat, int64_t chunk, at::ScalarType type, const Use& use) {
+  if (const auto element = kernel_type_of(flat)) {
+    return use(0, flat.numel(), cpu::Values{*element, flat.const_data_ptr()});
+  }
+  for (int64_t begin = 0; begin < flat.numel(); begin += chunk) {
+    const int64_t count = std::min(chunk, flat.numel() - begin);
+    const at::Tensor x = flat.narrow(0, begin, count).to(type);
+    use(begin, count, cpu::Values{*kernel_type_of(x), x.const_data_ptr()});
+  }
 }
 
 void quantize_4bit(const at::Tensor& flat, const QuantizedMatrix& to, float* scales) {
   auto* codes = to.bytes.mutable_data_ptr<uint8_t>();
-  for_chunks(flat, kChunk, false, [&](int64_t begin, int64_t count, const at::Tensor& x) {
-    cpu::quantize_4bit(to.format.kind, to.format.block, x.const_data_ptr<float>(), count,
-                       codes + begin / 2, scales + begin / to.format.block);
+  for_ranges(flat, kChunk, at::kFloat, [&](int64_t begin, int64_t count, cpu::Values x) {
+    cpu::quantize_4bit(to.format.kind, to.format.block, x, count, codes + begin / 2,
+                       scales + begin / to.format.block);
   });
 }
 
@@ -56,10 +70,18 @@ void quantize_int8(const at::Tensor& flat, const QuantizedMatrix& to, float* sca
   auto* codes = to.bytes.mutable_data_ptr<uint8_t>();
   if (flat.numel() == 0) return;
   const int64_t chunk = std::max<int64_t>(1, kChunk / to.columns) * to.columns;
-  for_chunks(flat, chunk, true, [&](int64_t begin, int64_t count, const at::Tensor& x) {
-    cpu::quantize_rows(x.const_data_ptr<float>(), count / to.columns, to.columns,
-                       reinterpret_cast<int8_t*>(codes) + begin, scales + begin / to.columns);
+  for_ranges(flat, chunk, at::kHalf, [&](int64_t begin, int64_t count, cpu::Values x) {
+    cpu::quantize_rows(x, count / to.columns, to.columns, reinterpret_cast<int8_t*>(codes) + begin,
+                       scales + begin / to.columns);
   });
+}
+
+// The bytes between parts must not differ between runs.
+void clear_gaps(const QuantizedMatrix& matrix) {
+  const Layout l = matrix.layout();
+  const int64_t end_of_scales = l.scales + l.num_scales * (matrix.format.nested ? 1 : 4);
+  matrix.bytes.narrow(0, l.num_codes, l.scales - l.num_codes).zero_();
+  matrix.bytes.narrow(0, end_of_scales, l.nested - end_of_scales).zero_();
 }
 
 // The mean is a sum that libtorch splits over its threads; on one it depends on nothing.
@@ -185,8 +207,8 @@ QuantizedMatrix quantize(const at::Tensor& x, const Format& format) {
   }
   QuantizedMatrix result{format, x.size(0), x.size(1), {}};
   const Layout layout = result.layout();
-  // Zeros: the bytes between parts must not differ between runs.
-  result.bytes = at::zeros({layout.total}, at::TensorOptions().dtype(at::kByte));
+  result.bytes = at::empty({layout.total}, at::TensorOptions().dtype(at::kByte));
+  clear_gaps(result);
   at::Tensor scales = format.nested ? at::empty({layout.num_scales}) : result.scales();
   const at::Tensor flat = x.view({-1});
   if (format.kind == Kind::kInt8) {

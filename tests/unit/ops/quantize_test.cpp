@@ -1,0 +1,139 @@
+// Oracle: the kernel without vector instructions, to the bit, for every instruction set that the
+// processor has; and the definition of a code as the number of borders below an element.
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "strata/ops/quant/kernels.h"
+#include "strata/ops/quant/quantized.h"
+
+namespace strata::ops::quant {
+namespace {
+
+using cpu::Values;
+
+std::vector<InstructionSet> sets_here() {
+  std::vector<InstructionSet> sets{InstructionSet::kBaseline};
+  for (const InstructionSet set : {InstructionSet::kAvx2, InstructionSet::kAvx512}) {
+    if (static_cast<int>(set) <= static_cast<int>(best_instruction_set())) sets.push_back(set);
+  }
+  return sets;
+}
+
+Values values_of(const at::Tensor& x) {
+  const Element type = x.scalar_type() == at::kFloat  ? Element::kFloat
+                       : x.scalar_type() == at::kHalf ? Element::kHalf
+                                                      : Element::kBFloat16;
+  return {type, x.const_data_ptr()};
+}
+
+// Ordinary numbers, some of every kind that is not, and elements on the borders.
+at::Tensor sample(int64_t n, at::ScalarType type) {
+  at::Tensor x = at::randn({n});
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  const float special[] = {NAN, kInfinity, -kInfinity, 0.0f, -0.0f, 1e-42f, 3e38f, -65520.0f};
+  for (int64_t i = 37, k = 0; i < n; i += 701, ++k) x[i] = special[k % 8];
+  if (n < 4224) return x.to(type);
+  x.narrow(0, 2048, 64).fill_(0);
+  // Two blocks whose scale is 1.
+  for (const Kind kind : {Kind::kNf4, Kind::kFp4}) {
+    const at::Tensor block = x.narrow(0, kind == Kind::kNf4 ? 4096 : 4160, 64).fill_(0.25f);
+    block[0] = 1.0f;
+    for (size_t i = 0; i < 15; ++i) {
+      const float border = borders_of(kind).borders[i];
+      block[static_cast<int64_t>(i) + 1] = border;
+      block[static_cast<int64_t>(i) + 17] = std::nextafter(border, 2.0f);
+      block[static_cast<int64_t>(i) + 33] = std::nextafter(border, -2.0f);
+    }
+    block[50] = -0.0f;
+    block[51] = 1e-30f;
+    block[52] = -1e-30f;
+  }
+  return x.to(type);
+}
+
+TEST(Quantize, InstructionSetsAgreeOn4Bits) {
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16, at::kHalf}) {
+    for (const int64_t n : {1, 2, 31, 32, 33, 64, 95, 4096, 8193, 20011}) {
+      const at::Tensor x = sample(n, type);
+      for (const Kind kind : {Kind::kNf4, Kind::kFp4}) {
+        for (const int64_t block : {32, 64, 128, 4096}) {
+          std::vector<std::vector<uint8_t>> codes;
+          std::vector<std::vector<float>> scales;
+          for (const InstructionSet set : sets_here()) {
+            codes.emplace_back((n + 1) / 2);
+            scales.emplace_back((n + block - 1) / block);
+            cpu::quantize_4bit(kind, block, values_of(x), n, codes.back().data(),
+                               scales.back().data(), set);
+            EXPECT_EQ(codes.back(), codes.front()) << n << " by " << block;
+            for (size_t i = 0; i < scales[0].size(); ++i) {
+              const bool both_nan = std::isnan(scales[0][i]) && std::isnan(scales.back()[i]);
+              EXPECT_TRUE(both_nan || scales[0][i] == scales.back()[i]) << n << " by " << block;
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(Quantize, InstructionSetsAgreeOn8Bits) {
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16, at::kHalf}) {
+    for (const int64_t columns : {1, 7, 8, 16, 17, 63, 4099}) {
+      constexpr int64_t kRows = 5;
+      const at::Tensor x = sample(kRows * columns, type);
+      std::vector<std::vector<int8_t>> codes;
+      std::vector<std::vector<float>> scales;
+      for (const InstructionSet set : sets_here()) {
+        codes.emplace_back(kRows * columns);
+        scales.emplace_back(kRows);
+        cpu::quantize_rows(values_of(x), kRows, columns, codes.back().data(), scales.back().data(),
+                           set);
+        EXPECT_EQ(codes.back(), codes.front()) << columns;
+        for (size_t i = 0; i < kRows; ++i) {
+          const bool both_nan = std::isnan(scales[0][i]) && std::isnan(scales.back()[i]);
+          EXPECT_TRUE(both_nan || scales[0][i] == scales.back()[i]) << columns;
+        }
+      }
+    }
+  }
+}
+
+TEST(Quantize, CodesCountTheBordersBelow) {
+  const at::Tensor x = sample(64 * 140, at::kFloat).nan_to_num(0.5, 0.5, 0.5).clamp(-9, 9);
+  std::vector<uint8_t> codes(static_cast<size_t>(x.numel() / 2));
+  std::vector<float> scales(140);
+  for (const Kind kind : {Kind::kNf4, Kind::kFp4}) {
+    cpu::quantize_4bit(kind, 64, values_of(x), x.numel(), codes.data(), scales.data());
+    const Borders& table = borders_of(kind);
+    for (int64_t i = 0; i < x.numel(); ++i) {
+      const float scale = scales[static_cast<size_t>(i / 64)];
+      EXPECT_EQ(scale, x.narrow(0, i / 64 * 64, 64).abs().max().item<float>());
+      const float scaled = x.const_data_ptr<float>()[i] * (1.0f / std::max(scale, 1e-38f));
+      size_t below = 0;
+      for (const float border : table.borders) below += border < scaled ? 1 : 0;
+      const uint8_t byte = codes[static_cast<size_t>(i / 2)];
+      EXPECT_EQ(i % 2 == 0 ? byte >> 4 : byte & 15, table.by_value[below]) << i;
+    }
+  }
+}
+
+TEST(Quantize, BytesBetweenPartsAreZero) {
+  const QuantizedMatrix matrix = quantize(at::randn({3, 7}), {Kind::kNf4, 32, /*nested=*/true});
+  const Layout layout = matrix.layout();
+  EXPECT_GT(layout.scales, layout.num_codes);
+  EXPECT_GT(layout.nested, layout.scales + layout.num_scales);
+  for (int64_t i = layout.num_codes; i < layout.scales; ++i) {
+    EXPECT_EQ(matrix.bytes[i].item<uint8_t>(), 0);
+  }
+  for (int64_t i = layout.scales + layout.num_scales; i < layout.nested; ++i) {
+    EXPECT_EQ(matrix.bytes[i].item<uint8_t>(), 0);
+  }
+}
+
+}  // namespace
+}  // namespace strata::ops::quant
