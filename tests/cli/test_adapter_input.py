@@ -56,7 +56,9 @@ TRAINING = [
     (dict(LORA, load_in_4bit=True, load_in_8bit=True), "load_in_4bit: found beside --load_in_8bit"),
     (dict(LORA, lora_r=33), "lora_r: found 33 for \"model.layers.0.self_attn.q_proj\" [32, 32], "
                             "expected at most 32"),
-    (dict(LORA, init_lora_weights="loftq", load_in_4bit=True), "found loftq over the quantised"),
+    (dict(LORA, init_lora_weights="loftq", load_in_8bit=True), "found loftq over the quantised"),
+    (dict(LORA, init_lora_weights="loftq", load_in_4bit=True, loftq_iter=2),
+     "loftq_iter: found 2 over the quantised"),
     (dict(LORA, init_lora_weights="loftq", loftq_bits=5), "loftq_bits: found 5, expected 4 or 8"),
     (dict(use_peft=True, peft_type="PROMPT_TUNING"), "num_virtual_tokens: found nothing"),
     (dict(use_peft=True, peft_type="PROMPT_TUNING", num_virtual_tokens=2,

@@ -16,7 +16,8 @@ ADAPTERS = {
     "lora": dict(LORA, lora_target_modules=["q_proj", "o_proj", "up_proj", "lm_head"]),
     "lora_biases": dict(LORA, lora_target_modules=["q_proj", "o_proj"], lora_bias=True, bias="all",
                         lora_modules_to_save=["norm"]),
-    "dora": dict(LORA, lora_target_modules=["v_proj", "down_proj", "lm_head"], use_dora=True),
+    "dora": dict(LORA, lora_target_modules=["v_proj", "down_proj", "lm_head", "embed_tokens"],
+                 use_dora=True),
     "olora": dict(LORA, lora_target_modules=["k_proj", "gate_proj"], init_lora_weights="olora"),
     "vera": dict(peft_type="VERA", lora_r=8, learning_rate=1e-1,
                  lora_target_modules=["q_proj", "up_proj", "lm_head"]),
@@ -24,6 +25,8 @@ ADAPTERS = {
                    prompt_tuning_init="SAMPLE_VOCAB"),
     "prefix": dict(peft_type="PREFIX_TUNING", num_virtual_tokens=3, learning_rate=1.0,
                    activation_checkpointing="full"),
+    "projected": dict(peft_type="PREFIX_TUNING", num_virtual_tokens=3, learning_rate=3e-2,
+                      prefix_projection=True, encoder_hidden_size=24),
     "ia3": dict(peft_type="IA3", learning_rate=5e-2, feedforward_modules=["down_proj"],
                 lora_target_modules=["k_proj", "v_proj", "down_proj", "lm_head"]),
 }

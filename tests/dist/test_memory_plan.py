@@ -13,6 +13,8 @@ V, H, I, L, HEADS, KEYS = 4096, 384, 1024, 4, 6, 3
 MODEL = dict(vocab_size=V, hidden_size=H, intermediate_size=I, num_hidden_layers=L,
              num_attention_heads=HEADS, num_key_value_heads=KEYS)
 LORA = dict(use_peft=True, lora_r=8, lora_target_modules="all-linear")
+PROMPT = dict(use_peft=True, peft_type="PROMPT_TUNING")
+PREFIX = dict(use_peft=True, peft_type="PREFIX_TUNING")
 PACKED = dict(packing=True, packing_strategy="wrapped", max_length=128)
 PARTS = dict(fsdp_version=2, fsdp_reshard_after_forward=2)
 WHOLE = dict(gradient_checkpointing=False)
@@ -41,6 +43,12 @@ TABLE = [
     (2, "FULL_SHARD", dict(LORA, dtype="bfloat16", per_device_train_batch_size=1)),
     (2, "FULL_SHARD", dict(LORA, load_in_4bit=True, bnb_4bit_use_double_quant=True)),
     (2, "FULL_SHARD", dict(LORA, load_in_8bit=True, optim="adamw_8bit")),
+    (1, "NO_SHARD", dict(LORA, load_in_4bit=True)),
+    (2, "FULL_SHARD", dict(LORA, load_in_4bit=True, dtype="bfloat16", optim="paged_adamw_8bit")),
+    (2, "FULL_SHARD", dict(PROMPT, num_virtual_tokens=20)),
+    (1, "NO_SHARD", dict(PROMPT, num_virtual_tokens=20, dtype="bfloat16")),
+    (2, "FULL_SHARD", dict(PREFIX, num_virtual_tokens=20)),
+    (2, "ZERO2", dict(PREFIX, num_virtual_tokens=20, prefix_projection=True)),
     (2, "FULL_SHARD", dict(fsdp_forward_prefetch=False, fsdp_backward_prefetch="NO_PREFETCH")),
     (2, "FULL_SHARD", dict(max_length=384, fsdp_backward_prefetch="BACKWARD_POST")),
     (2, "SHARD_GRAD_OP", accumulation(2)),
@@ -145,9 +153,11 @@ def test_measured_is_the_planned(model, data, tmp_path, row, record_property):
         # Shards are padded to whole cache lines, and the norm is one number more.
         assert counted == pytest.approx(sent_in_theory(world, strategy, flags), rel=1e-3, abs=64)
     # Every micro-batch is full. One with a token that does not train copies its hidden states, which
-    # an earlier one may not have done; nothing else is new after the second step.
+    # an earlier one may not have done; nothing else is new after the second step. Rows before
+    # documents are as many as the batch has documents.
     tokens = 128 * flags.get("per_device_train_batch_size", 2)
-    if flags.get("packing", True) and "max_length" not in flags:
+    has_rows = "num_virtual_tokens" in flags
+    if flags.get("packing", True) and "max_length" not in flags and not has_rows:
         assert grown <= tokens * H * 4
 
 

@@ -14,6 +14,8 @@ METHODS = {
     "ia3": dict(peft_type="IA3", learning_rate=5e-2),
     "vera": dict(peft_type="VERA", lora_r=6, learning_rate=1e-1, projection_prng_key=5),
     "prompt": dict(peft_type="PROMPT_TUNING", num_virtual_tokens=3, learning_rate=1e-1),
+    "projected": dict(peft_type="PREFIX_TUNING", num_virtual_tokens=2, learning_rate=1e-1,
+                      prefix_projection=True),
     "prefix": dict(peft_type="PREFIX_TUNING", num_virtual_tokens=2, learning_rate=1e-1),
 }
 
@@ -45,7 +47,7 @@ def test_a_checkpoint_is_the_adapter_of_its_step(inputs, tmp_path, name):
     assert found.keys() == expected.keys()
     assert all(torch.equal(found[n], expected[n]) for n in expected)
     assert torch.equal(peft_logits(base, tmp_path / "adapter"), peft_logits(base, run.folder))
-    if name in ("prompt", "prefix"):
+    if name in ("prompt", "prefix", "projected"):
         return
     merged = {}
     for kind, adapter in (("checkpoint", checkpoint), ("result", run.folder)):

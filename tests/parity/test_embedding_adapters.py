@@ -19,6 +19,8 @@ CHATML = dict(chat_template_format="chatml")
 CASES = {
     "embedding": ("plain", dict(lora_target_modules=["q_proj", "embed_tokens"]), {}),
     "embedding_tied": ("tied", dict(lora_target_modules=["embed_tokens"]), {}),
+    "embedding_dora": ("plain", dict(lora_target_modules=["q_proj", "embed_tokens"], use_dora=True),
+                       dict(use_dora=True)),
     "embedding_and_head": ("plain", dict(lora_target_modules=["embed_tokens", "lm_head"]), {}),
     "tokens": ("plain", dict(trainable_token_indices="[1, 2, 30]"),
                dict(trainable_token_indices=[1, 2, 30])),

@@ -33,6 +33,7 @@ ADAPTERS = {
     "lora": dict(target_modules="all-linear", r=3, lora_alpha=6),
     "saved_head": dict(target_modules=["q_proj"], modules_to_save=["lm_head"], use_rslora=True),
     "dora_head": dict(target_modules=["v_proj", "lm_head"], r=3, use_dora=True),
+    "dora_embedding": dict(target_modules=["embed_tokens", "o_proj"], r=3, use_dora=True),
     "pissa": dict(target_modules=["q_proj", "up_proj"], r=3, init_lora_weights="pissa"),
     "olora": dict(target_modules=["o_proj"], r=3, init_lora_weights="olora"),
     "ia3": dict(peft_type="IA3"),

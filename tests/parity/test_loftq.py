@@ -1,16 +1,22 @@
-"""Oracle: PEFT's own loftq_init, whose source runs here on the CPU instead of "cuda"."""
+"""Oracle: PEFT's own loftq_init and replace_lora_weights_loftq, whose source runs here on the CPU
+instead of "cuda"."""
 
 import inspect
+import json
+import subprocess
 
 import peft.tuners.lora.layer
 import peft.utils.loftq_utils as loftq_utils
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from llama_reference import make_documents, run_reference, save_checkpoint
-from probe import relative_error, run_probe, run_probe_raw
+from probe import relative_error, run_probe
+from running import PROGRAM, base_flags, environment, run_strata
 from test_lora import attach, probe_name, randomise
 from test_merge import merge
+from test_quantization import BASES, attach_quantised
 
 SETTINGS = dict(target_modules=["q_proj", "down_proj"], r=4, init_lora_weights="loftq")
 CASES = {"nf4": dict(loftq_bits=4, loftq_iter=1), "nf4_again": dict(loftq_bits=4, loftq_iter=3),
@@ -51,15 +57,60 @@ def test_equals_peft(tmp_path, name):
             assert relative_error(found["grad:" + probe_name(n)], parameter.grad) < 1e-5, n
     process = merge(tmp_path)
     assert process.returncode == 0, process.stderr
-    from safetensors.torch import load_file
     merged = load_file(tmp_path / "merged" / "model.safetensors")
     for weight, values in model.merge_and_unload().state_dict().items():
         assert relative_error(merged[weight], values) < 1e-6, weight
 
 
-def test_a_quantised_base_is_refused(tmp_path):
-    save_checkpoint(tmp_path)
-    process, _ = run_probe_raw(tmp_path, documents=make_documents((4,)), lora=SETTINGS,
-                               quantization=dict(kind="nf4"))
-    assert process.returncode == 2
-    assert "init_lora_weights: found loftq over the quantised" in process.stderr
+@pytest.mark.parametrize("name", ["nf4", "nf4_double", "fp4"])
+def test_codes_that_stay(tmp_path, monkeypatch, name):
+    """PEFT's replace_lora_weights_loftq over bitsandbytes' layers; one target has none."""
+    source = inspect.getsource(loftq_utils._loftq_init_new)
+    assert source.count('"cuda"') == 1
+    names = dict(vars(loftq_utils))
+    exec(source.replace('"cuda"', '"cpu"'), names)
+    monkeypatch.setattr(loftq_utils, "_loftq_init_new", names["_loftq_init_new"])
+    save_checkpoint(tmp_path, scale=0.08, **WIDE)
+    lora = dict(target_modules=["q_proj", "down_proj", "lm_head"], r=4)
+    settings, request = BASES[name]
+    model = attach_quantised(tmp_path, settings, **lora).train()
+    loftq_utils.replace_lora_weights_loftq(model, str(tmp_path / "model.safetensors"))
+    documents = make_documents((23, 9))
+    loss, logits = run_reference(model, documents)
+    found, _ = run_probe(tmp_path, documents=documents, seed=1, training=True,
+                         quantization=request, lora=dict(lora, init_lora_weights="loftq",
+                                                         loftq_config=CASES["nf4"]))
+    fitted = 0
+    for name, b in model.named_parameters():
+        if ".lora_B." not in name:
+            continue
+        a = model.get_parameter(name.replace(".lora_B.", ".lora_A."))
+        product = (found["init:" + probe_name(name)]
+                   @ found["init:" + probe_name(name).replace(".lora_B.", ".lora_A.")])
+        # A singular vector and its negative are as good.
+        assert relative_error(product, (b @ a).detach()) < 1e-4, name
+        fitted += b.abs().sum().item() > 0
+    assert fitted == 4
+    assert relative_error(found["logits"], logits) < 1e-5
+    assert relative_error(found["loss"], loss) < 1e-5
+
+
+def test_a_run_over_codes(inputs, tmp_path):
+    """Ranks share the work, one may read for all; the file is an adapter of the codes."""
+    flags = dict(use_peft=True, lora_r=2, lora_target_modules=["q_proj"], max_steps=1,
+                 learning_rate=0, load_in_4bit=True, init_lora_weights="loftq",
+                 gradient_checkpointing=False, save_strategy="steps", save_steps=1)
+    files = []
+    for world, sends in ((1, False), (2, False), (2, True)):
+        out = tmp_path / f"{world}{sends}"
+        run_strata(base_flags(inputs.model("wide"), inputs.data("messages"), out,
+                              fsdp_cpu_ram_efficient_loading=sends, **flags), world)
+        files.append(load_file(out / "adapter_model.safetensors"))
+        assert json.loads((out / "adapter_config.json").read_text())["init_lora_weights"] is True
+    assert all(v.abs().sum() > 0 for v in files[0].values())
+    assert all(torch.equal(v, other[n]) for other in files[1:] for n, v in files[0].items())
+    process = subprocess.run([PROGRAM, "convert", out / "checkpoint-1", tmp_path / "adapter", "--to",
+                              "safetensors", "--weights_only"], env=environment())
+    assert process.returncode == 0
+    config = json.loads((tmp_path / "adapter" / "adapter_config.json").read_text())
+    assert config["init_lora_weights"] is True

@@ -82,6 +82,11 @@ CASES = {
                          bias="all")),
     "dora_head": (dict(tie_word_embeddings=True),
                   dict(target_modules=["v_proj", "lm_head"], r=4, use_dora=True)),
+    "dora_embedding": ({}, dict(target_modules=["embed_tokens", "q_proj"], r=3, lora_alpha=9,
+                                use_dora=True)),
+    "dora_embedding_tied": (dict(tie_word_embeddings=True),
+                            dict(target_modules=["embed_tokens"], r=4, use_dora=True,
+                                 use_rslora=True, init_lora_weights=False)),
     "pissa": ({}, dict(target_modules=["q_proj", "down_proj"], r=4, init_lora_weights="pissa")),
     "pissa_fast": ({}, dict(target_modules=["v_proj", "up_proj", "down_proj"], r=4,
                             init_lora_weights="pissa_niter_3")),
@@ -111,7 +116,7 @@ CASES = {
                             use_dora=True)),
 }
 FROM_BASE = {"pissa", "pissa_fast", "olora", "pissa_dora", "dora", "dora_biased",
-             "dora_head"}
+             "dora_head", "dora_embedding", "dora_embedding_tied"}
 
 
 def file_name(name):
@@ -255,7 +260,6 @@ def test_initial_values_of_a_bfloat16_base(tmp_path):
 @pytest.mark.parametrize("lora,message", [
     (dict(target_modules=["query"]), "found no module matching [query], expected some of down_proj"),
     (dict(target_modules=["mlp"]), "expected linear layers and, with LoRA, the embedding"),
-    (dict(target_modules=["embed_tokens"], use_dora=True), "use_dora: found the embedding"),
     (dict(target_modules=["embed_tokens"], lora_bias=True), "lora_bias: found the embedding"),
     (dict(target_modules=["embed_tokens"], init_lora_weights="pissa"), "found pissa and the embedding"),
     (dict(target_modules=["embed_tokens"], r=40), "lora_r: found 40 for \"model.embed_tokens\""),

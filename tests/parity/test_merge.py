@@ -24,6 +24,7 @@ CASES = {
     "dora": ({}, dict(target_modules=["q_proj", "up_proj"], r=4, use_dora=True)),
     "pissa": ({}, dict(target_modules=["q_proj", "up_proj"], r=4, init_lora_weights="pissa")),
     "ia3": (dict(attention_bias=True), dict(peft_type="IA3")),
+    "dora_embedding": ({}, dict(target_modules=["embed_tokens", "v_proj"], r=4, use_dora=True)),
     "dora_head": ({}, dict(target_modules=["q_proj", "lm_head"], r=4, use_dora=True)),
     "ia3_head": ({}, dict(peft_type="IA3", target_modules=["k_proj", "lm_head"],
                           feedforward_modules=["lm_head"])),

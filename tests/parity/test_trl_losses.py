@@ -45,7 +45,8 @@ CASES = {
     "qlora_fp4_stored_as_bfloat16": (
         "prompt", dict(LORA, load_in_4bit=True, model="wide", bnb_4bit_quant_type="fp4",
                        bnb_4bit_quant_storage="bfloat16")),
-    "dora": ("messages", dict(LORA, use_dora=True, gradient_accumulation_steps=2)),
+    "dora": ("messages", dict(LORA, use_dora=True, gradient_accumulation_steps=2,
+                              lora_target_modules=["q_proj", "down_proj", "embed_tokens"])),
     "dora_nf4": ("prompt", dict(LORA, use_dora=True, load_in_4bit=True, model="wide")),
     # DoRA over 8 bits fails in bitsandbytes' layer inside the trainer; its gradients are compared in
     # test_quantization.py. Nor does the trainer take an adapter on the output layer.
@@ -63,6 +64,9 @@ CASES = {
     # PEFT does not take prefixes with activation checkpointing.
     "prefix": ("messages", dict(use_peft=True, peft_type="PREFIX_TUNING", num_virtual_tokens=4,
                                 learning_rate=1e-1, gradient_checkpointing=False)),
+    "prefix_projected": ("messages", dict(
+        use_peft=True, peft_type="PREFIX_TUNING", num_virtual_tokens=4, prefix_projection=True,
+        encoder_hidden_size=24, learning_rate=1e-1, gradient_checkpointing=False)),
     "ia3_nf4": ("prompt", dict(IA3, load_in_4bit=True, model="wide")),
     "ia3_int8": ("messages", dict(IA3, load_in_8bit=True, feedforward_modules=["up_proj"],
                                   lora_target_modules=["q_proj", "up_proj"])),

@@ -98,3 +98,40 @@ def test_equals_peft(tmp_path, name, dtype, scale, limit):
     worst = max(errors, key=errors.get)
     assert errors[worst] < limit, errors
     assert report["adapter_tensors"] == ["prompt_embeddings"]
+
+
+PROJECTED = {
+    "plain": ({}, dict(num_virtual_tokens=4)),
+    "hidden_size": (dict(num_key_value_heads=2, head_dim=10),
+                    dict(num_virtual_tokens=3, encoder_hidden_size=24)),
+    "zeros": (dict(attention_bias=True), dict(num_virtual_tokens=2, init_weights="zero")),
+}
+
+
+@pytest.mark.parametrize("dtype,scale,limit", PRECISIONS)
+@pytest.mark.parametrize("name", PROJECTED)
+def test_projection_equals_peft(tmp_path, name, dtype, scale, limit):
+    """The network of prefix_projection: first values, outputs and every gradient."""
+    settings, tuning = PROJECTED[name]
+    tuning = dict(tuning, peft_type=PREFIX, prefix_projection=True)
+    size = tiny_llama.save_tokenizer(tmp_path)
+    save_checkpoint(tmp_path, scale=scale, vocab_size=size, **settings)
+    model = attach(tmp_path, tuning, getattr(torch, dtype), seed=42)
+    documents = make_documents((19, 1, 7), vocab_size=size)
+    loss, logits = run_reference(model, documents, in_front=0)
+    for checkpoint in (False, True):
+        found, report = run_probe(tmp_path, documents=documents, dtype=dtype, seed=42, lora=tuning,
+                                  checkpoint=checkpoint)
+        errors = {"loss": relative_error(found["loss"], loss),
+                  "logits": relative_error(found["logits"], logits)}
+        trained = {n.replace(".default.", "."): p for n, p in model.named_parameters()
+                   if p.requires_grad}
+        assert len(trained) == 5
+        for n, parameter in trained.items():
+            assert torch.equal(found["init:base_model.model." + n], parameter), n
+            errors[n] = relative_error(found["grad:base_model.model." + n], parameter.grad)
+        worst = max(errors, key=errors.get)
+        assert errors[worst] < limit, errors
+    assert report["adapter_tensors"] == []
+    trainable, everything = model.get_nb_trainable_parameters()
+    assert report["trainable"].startswith(f"trainable params: {trainable:,} || all params: {everything:,}")

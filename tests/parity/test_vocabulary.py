@@ -199,6 +199,39 @@ def test_resumed_run_ends_alike(inputs, tmp_path):
         torch.testing.assert_close(a[name], b[name], rtol=0, atol=1e-6 if "lora_" in name else 0)
 
 
+@pytest.mark.parametrize("kind,base", [("FULL_STATE_DICT", "llama2-tied"),
+                                       ("SHARDED_STATE_DICT", "llama2")])
+def test_a_checkpoint_holds_the_vocabulary(inputs, tmp_path, kind, base):
+    """As PEFT saves it: the rows of new tokens, which do not train, are in every checkpoint."""
+    folder = inputs.model(base)
+    run = run_strata(flags(folder, inputs.data("messages"), tmp_path / "out", **{
+        **LORA, "max_steps": 2, "learning_rate": 1e-2, "save_strategy": "steps", "save_steps": 2,
+        "fsdp_state_dict_type": kind}), world=2)
+    checkpoint = adapter = run.folder / "checkpoint-2"
+    if kind != "FULL_STATE_DICT":
+        adapter = tmp_path / "adapter"
+        subprocess.run([PROGRAM, "convert", checkpoint, adapter, "--to", "safetensors",
+                        "--weights_only"], check=True, env=environment())
+    expected, found = (load_file(f / "adapter_model.safetensors") for f in (run.folder, adapter))
+    assert found.keys() == expected.keys()
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
+    assert not json.loads((adapter / "adapter_config.json").read_text())["modules_to_save"]
+    logits = []
+    for saved in (run.folder, adapter):
+        plain, _ = reference(folder, "chatml")
+        with torch.no_grad():
+            plain.get_input_embeddings().weight[330:] = 0  # what is in the file decides
+        logits.append(PeftModel.from_pretrained(plain, saved).eval()(torch.tensor([PROMPTS[1]])).logits)
+    assert torch.equal(*logits)
+    # Merging needs no file but the base's.
+    for name, saved in (("result", run.folder), ("checkpoint", checkpoint)):
+        subprocess.run([PROGRAM, "merge-adapter", saved, tmp_path / name, "--base_model", folder],
+                       check=True, env=environment())
+    merged = [load_file(tmp_path / name / "model.safetensors") for name in ("result", "checkpoint")]
+    assert merged[0].keys() == merged[1].keys()
+    assert all(torch.equal(merged[0][name], merged[1][name]) for name in merged[0])
+
+
 def test_tokens_of_another_tokenizer(inputs, tmp_path):
     from trl import clone_chat_template
 

@@ -14,7 +14,8 @@ OWN_FLAGS = {"model_name_or_path", "dataset_name", "output_dir", "adapter_name_o
              "lora_r", "lora_alpha", "lora_dropout", "lora_target_modules", "use_rslora",
              "use_dora", "init_lora_weights", "peft_type", "feedforward_modules", "disable_tqdm",
              "num_virtual_tokens", "prompt_tuning_init", "prompt_tuning_init_text", "d_initial",
-             "projection_prng_key", "init_weights", "warmup_ratio", "save_strategy"}
+             "projection_prng_key", "init_weights", "warmup_ratio", "save_strategy",
+             "prefix_projection", "encoder_hidden_size"}
 QUANTIZATION = {"load_in_4bit", "load_in_8bit", "bnb_4bit_quant_type", "bnb_4bit_use_double_quant",
                 "bnb_4bit_quant_storage", "bnb_4bit_compute_dtype", "llm_int8_skip_modules"}
 
@@ -69,7 +70,8 @@ METHODS = {
     "VERA": ("VeraConfig", SHARED + ["lora_r", "d_initial", "projection_prng_key"]),
     "PROMPT_TUNING": ("PromptTuningConfig", ["num_virtual_tokens", "prompt_tuning_init",
                                              "prompt_tuning_init_text"]),
-    "PREFIX_TUNING": ("PrefixTuningConfig", ["num_virtual_tokens", "init_weights"]),
+    "PREFIX_TUNING": ("PrefixTuningConfig", ["num_virtual_tokens", "init_weights",
+                                              "prefix_projection", "encoder_hidden_size"]),
 }
 
 

@@ -159,8 +159,10 @@ adapters::LoraOptions lora_options(Json json) {
   json.erase("r");
   json.erase("lora_dropout");
   if (!json.contains("peft_type")) json["peft_type"] = "LORA";
-  adapters::LoraOptions options =
-      adapters::lora_options_of(hf::parse_adapter_config(json, "request"));
+  const hf::AdapterConfig config = hf::parse_adapter_config(json, "request");
+  adapters::LoraOptions options = adapters::lora_options_of(config);
+  options.prefix_projection = config.prefix_projection;
+  options.encoder_hidden_size = config.encoder_hidden_size;
   options.r = r;
   options.dropout = dropout;
   options.prompt_text_ids = text_ids;
@@ -199,8 +201,11 @@ class Writer {
   std::map<std::string, at::Tensor> tensors_;
 };
 
+using ReadPlain = std::function<at::Tensor(const nn::Parameter&)>;
+
 void initialize_branches(const adapters::LoraAdapter& adapter, uint64_t seed,
-                         nn::Parameter* embedding, Store& store, Writer& writer) {
+                         nn::Parameter* embedding, const ReadPlain& read_plain, Store& store,
+                         Writer& writer) {
   const adapters::Place place = [&](nn::Parameter& p, const at::Tensor& value) {
     writer.add("init:" + p.name(), value);
     store.values[&p] = value.clone();
@@ -216,6 +221,7 @@ void initialize_branches(const adapters::LoraAdapter& adapter, uint64_t seed,
   }
   adapters::BaseAccess base;
   base.embedding = embedding;
+  base.read_plain = read_plain;
   base.read = [&](const nn::Parameter& p) {
     const at::Tensor& value = store.values.at(const_cast<nn::Parameter*>(&p));
     if (!p.quantization()) return value.to(at::kFloat, /*non_blocking=*/false, /*copy=*/true);
@@ -248,7 +254,10 @@ void fill_values(models::Model& model, adapters::LoraAdapter* adapter, const Jso
   if (adapter == nullptr) return;
   nn::Parameter* embedding =
       adapter->options().has_virtual_tokens() ? &model.embedding_weight() : nullptr;
-  initialize_branches(*adapter, request.value("seed", 0), embedding, store, writer);
+  const ReadPlain read_plain = [&](const nn::Parameter& p) {
+    return read_tensor(folder, sources.at(p.name())).to(at::kFloat);
+  };
+  initialize_branches(*adapter, request.value("seed", 0), embedding, read_plain, store, writer);
   for (const adapters::FixedTensor& fixed : adapter->fixed_tensors()) {
     writer.add("init:" + fixed.name, *fixed.tensor);
   }
@@ -286,7 +295,9 @@ void run_probe(const Json& request, const std::string& output) {
   auto model = models::create_model(folder.config(), {.storage = compute});
   std::unique_ptr<adapters::LoraAdapter> adapter;
   if (request.contains("lora")) {
-    adapter = adapters::attach_lora(*model, lora_options(request.at("lora")));
+    adapters::LoraOptions options = lora_options(request.at("lora"));
+    options.keeps_base = options.init == "loftq" && request.contains("quantization");
+    adapter = adapters::attach_lora(*model, options);
   }
   if (request.contains("quantization")) {
     models::quantize_linears(*model, quantization_options(request.at("quantization")));

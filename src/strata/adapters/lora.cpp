@@ -194,11 +194,22 @@ void LoraAdapter::attach_virtual_tokens(models::Model& model) {
     width = shape.layers * 2 * shape.heads * shape.head_dim;
   }
   for (nn::Parameter* parameter : model.parameters()) parameter->set_requires_grad(false);
+  using Kind = nn::VirtualTokens::Kind;
+  if (!is_prompt && options_.prefix_projection) {
+    const models::KeyValueShape shape = model.key_value_shape();
+    const int64_t input = shape.heads * shape.head_dim;
+    const int64_t hidden = options_.encoder_hidden_size > 0 ? options_.encoder_hidden_size : input;
+    const auto projection = std::make_shared<nn::PrefixProjection>(
+        std::string(hf::kAdapterKeyPrefix) + hf::kPromptEncoder,
+        nn::PrefixProjection::Sizes{options_.num_virtual_tokens, input, hidden, width});
+    model.attach_virtual_tokens({Kind::kPrefix, projection->result(), projection});
+    inner_parameters_ = projection->parameters();
+    return;
+  }
   // PEFT keeps the prompt beside the model: its key has no prefix.
   auto values = std::make_shared<nn::Parameter>(
       std::string(hf::kAdapterKeyPrefix) + hf::kPromptKey,
       std::vector<int64_t>{options_.num_virtual_tokens, width}, at::kFloat);
-  using Kind = nn::VirtualTokens::Kind;
   model.attach_virtual_tokens({is_prompt ? Kind::kPrompt : Kind::kPrefix, values});
   tensors_.push_back({hf::kPromptKey, values.get()});
 }
@@ -217,6 +228,7 @@ void LoraAdapter::attach_layers(models::Model& model) {
     embedding_ = targets.embedding;
     nn::EmbeddingBranch& branch = *targets.embedding->low_rank();
     tensors_ = {{branch.a.name(), &branch.a}, {branch.b.name(), &branch.b}};
+    if (branch.magnitude) tensors_.push_back({branch.magnitude->name(), branch.magnitude.get()});
   }
   if (options_.method == Method::kVera) {
     projection_ = std::make_shared<nn::VeraProjection>(projection_for(layers_, options_));

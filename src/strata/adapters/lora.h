@@ -67,6 +67,7 @@ struct LoraOptions {
   std::string init = "true";
   int64_t loftq_bits = 4;  // of init "loftq": 4 (NF4) or 8
   int64_t loftq_iter = 1;
+  bool keeps_base = false;  // "loftq" over a base that is quantised already
   // VeRA: first value of lambda_d, seed of the shared matrices, whether the file holds those.
   double d_initial = 0.1;
   uint64_t projection_prng_key = 0;
@@ -75,6 +76,10 @@ struct LoraOptions {
   std::string init_weights = "true";
   // Prompt and prefix tuning.
   int64_t num_virtual_tokens = 0;
+  // Prefix tuning: train the network that makes the rows. Off for an adapter out of a file, which
+  // holds the rows alone. Its hidden size; 0: that of the keys of a layer.
+  bool prefix_projection = false;
+  int64_t encoder_hidden_size = 0;
   std::string prompt_init = "RANDOM";         // SAMPLE_VOCAB, TEXT
   std::vector<int64_t> prompt_text_ids = {};  // of TEXT: the text's tokens
 
@@ -108,6 +113,9 @@ class LoraAdapter {
   // What the file holds beside them: VeRA's matrices, unless save_projection is off. They are drawn
   // when the adapter is attached.
   const std::vector<FixedTensor>& fixed_tensors() const { return fixed_tensors_; }
+  // Weights that train and are not in the file, which holds what they make (kPromptKey): none,
+  // or the network of a prefix, in the order of nn::PrefixProjection::parameters().
+  const std::vector<nn::Parameter*>& inner_parameters() const { return inner_parameters_; }
   // VeRA's matrices; null: another method.
   const std::shared_ptr<nn::VeraProjection>& projection() const { return projection_; }
   // Moves fixed tensors to the device where the model computes.
@@ -139,6 +147,7 @@ class LoraAdapter {
   std::vector<std::string> notes_;
   std::vector<AdapterTensor> tensors_;
   std::vector<FixedTensor> fixed_tensors_;
+  std::vector<nn::Parameter*> inner_parameters_;
   std::shared_ptr<nn::VeraProjection> projection_;
   std::vector<std::string> saved_target_modules_;
 };

@@ -1,5 +1,6 @@
 #include "strata/adapters/lora_init.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 
@@ -92,6 +93,14 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> low_rank_svd(const at::Tensor& w,
   return is_wide ? std::tuple{right, s, left} : std::tuple{left, s, right};
 }
 
+// The best approximation of `rest`, split in two halves.
+void take_directions(const at::Tensor& rest, int64_t rank, BaseDirections& found) {
+  const auto [left, sizes, right] = at::linalg_svd(rest, /*full_matrices=*/false);
+  const at::Tensor roots = at::sqrt(sizes.narrow(0, 0, rank));
+  found.b = left.narrow(1, 0, rank) * roots;
+  found.a = roots.unsqueeze(1) * right.narrow(0, 0, rank);
+}
+
 // Quantised again and again, each time what the branch leaves of the weight.
 BaseDirections from_quantization(const at::Tensor& w, int64_t rank, const LoraOptions& options) {
   ops::quant::Format format;
@@ -101,10 +110,7 @@ BaseDirections from_quantization(const at::Tensor& w, int64_t rank, const LoraOp
   for (int64_t i = 0; i < options.loftq_iter; ++i) {
     found.base =
         ops::quant::dequantize(ops::quant::quantize(rest.contiguous(), format), at::kFloat);
-    const auto [left, sizes, right] = at::linalg_svd(w - found.base, /*full_matrices=*/false);
-    const at::Tensor roots = at::sqrt(sizes.narrow(0, 0, rank));
-    found.b = left.narrow(1, 0, rank) * roots;
-    found.a = roots.unsqueeze(1) * right.narrow(0, 0, rank);
+    take_directions(w - found.base, rank, found);
     rest = w - at::mm(found.b, found.a);
   }
   return found;
@@ -143,18 +149,22 @@ struct Start {
 };
 
 // The embedding's branch, which stands before all layers.
-void start_embedding(nn::Embedding& embedding, const std::string& init,
-                     const at::Generator& generator, const Place& place) {
-  const EmbeddingStart start = draw_start(embedding, init, generator);
+EmbeddingStart start_embedding(nn::Embedding& embedding, const std::string& init,
+                               const at::Generator& generator, const Place& place) {
+  const EmbeddingStart drawn = draw_start(embedding, init, generator);
   const at::ScalarType type = embedding.weight().storage_type();
-  place(embedding.low_rank()->a, start.a.to(type).to(at::kFloat));
-  place(embedding.low_rank()->b, start.b.to(type).to(at::kFloat));
+  const EmbeddingStart start{drawn.a.to(type).to(at::kFloat), drawn.b.to(type).to(at::kFloat)};
+  place(embedding.low_rank()->a, start.a);
+  place(embedding.low_rank()->b, start.b);
+  return start;
 }
 
 std::vector<Start> draw_starts(const LoraAdapter& adapter, const at::Generator& generator) {
   std::vector<Start> starts;
+  // What is fitted to codes replaces PEFT's own first values.
+  const std::string init = adapter.options().keeps_base ? "true" : adapter.options().init;
   for (nn::Linear* layer : adapter.layers()) {
-    Start start{layer, draw_values(*layer, adapter.options().init, generator), {}, {}};
+    Start start{layer, draw_values(*layer, init, generator), {}, {}};
     if (num_iterations(adapter.options().init) >= 0) {
       start.random = at::randn(
           {std::min(layer->in_features(), layer->out_features()), layer->low_rank()->a.shape()[0]},
@@ -172,10 +182,37 @@ void require_plain_base(const LoraAdapter& adapter) {
   for (const nn::Linear* layer : adapter.layers()) {
     if (!layer->weight().quantization()) continue;
     throw ConfigError(
-        "init_lora_weights: found {} over the quantised \"{}\", expected a plain base for it; "
-        "choose "
-        "olora, gaussian or true, or leave the base as it is",
-        init, layer->path());
+        "init_lora_weights: found {} over the quantised \"{}\", expected a plain base for it{}; "
+        "choose olora, gaussian or true, or leave the base as it is",
+        init, layer->path(), init == "loftq" ? " or one in 4 bits" : "");
+  }
+}
+
+// Whether LoftQ fits the layer to the codes that it has.
+bool is_fitted(const LoraOptions& options, const nn::Linear& layer) {
+  const auto& quantization = layer.weight().quantization();
+  return options.keeps_base && quantization && quantization->format.kind != ops::quant::Kind::kInt8;
+}
+
+// As PEFT's replace_lora_weights_loftq(): layers in 4 bits, once.
+void check_codes_to_fit(const LoraAdapter& adapter, const BaseAccess& base) {
+  const LoraOptions& options = adapter.options();
+  const auto& layers = adapter.layers();
+  const auto fitted = std::find_if(layers.begin(), layers.end(), [&](const nn::Linear* layer) {
+    return is_fitted(options, *layer);
+  });
+  if (fitted == layers.end()) return require_plain_base(adapter);
+  if (options.loftq_iter != 1) {
+    throw ConfigError(
+        "loftq_iter: found {} over the quantised \"{}\", expected 1, because its codes stay as "
+        "they are; set it to 1, or leave the base as it is",
+        options.loftq_iter, (*fitted)->path());
+  }
+  if (!base.read_plain) {
+    throw ConfigError(
+        "init_lora_weights: found loftq over \"{}\", of which the checkpoint holds codes alone, "
+        "expected plain weights to compare with; name the model that was quantised",
+        (*fitted)->path());
   }
 }
 
@@ -200,13 +237,13 @@ BaseDirections base_directions(const at::Tensor& weight, int64_t rank, double sc
 }
 
 bool changes_base(const LoraOptions& options) {
-  if (options.method != Method::kLora) return false;
+  if (options.method != Method::kLora || options.keeps_base) return false;
   return options.init.starts_with("pissa") || options.init == "olora" || options.init == "loftq";
 }
 
 bool starts_from_base(const LoraOptions& options) {
   const bool samples = options.method == Method::kPrompt && options.prompt_init != "RANDOM";
-  return changes_base(options) || options.use_dora || samples;
+  return changes_base(options) || options.keeps_base || options.use_dora || samples;
 }
 
 namespace {
@@ -228,7 +265,24 @@ at::Tensor draw_rows(const nn::Parameter& values, const at::Generator& generator
   return at::empty(values.shape(), at::kFloat).normal_(0, 1, generator);
 }
 
+// PEFT's PrefixEncoder: an embedding and two linear layers.
+void initialize_encoder(const LoraAdapter& adapter, uint64_t seed, const Place& place) {
+  const std::vector<nn::Parameter*>& weights = adapter.inner_parameters();
+  const at::Generator generator = at::make_generator<at::CPUGeneratorImpl>(seed);
+  place(*weights[0], draw_rows(*weights[0], generator));
+  for (const size_t layer : {1u, 3u}) {
+    const std::vector<int64_t>& shape = weights[layer]->shape();
+    const at::Tensor weight = draw_linear(shape[0], shape[1], generator);
+    const at::Tensor bias =
+        draw_uniform({shape[0]}, 1 / std::sqrt(static_cast<double>(shape[1])), generator);
+    const bool is_zero = layer == 3 && adapter.options().init_weights == "zero";
+    place(*weights[layer], is_zero ? at::zeros_like(weight) : weight);
+    place(*weights[layer + 1], is_zero ? at::zeros_like(bias) : bias);
+  }
+}
+
 void initialize_rows(const LoraAdapter& adapter, uint64_t seed, const Place& place) {
+  if (!adapter.inner_parameters().empty()) return initialize_encoder(adapter, seed, place);
   nn::Parameter& values = *adapter.tensors()[0].parameter;
   const at::Tensor drawn = draw_rows(values, at::make_generator<at::CPUGeneratorImpl>(seed));
   place(values, adapter.options().init_weights == "zero" ? at::zeros_like(drawn) : drawn);
@@ -295,17 +349,34 @@ void initialize_from_base(const LoraAdapter& adapter, uint64_t seed, const Place
     if (!only_base) place(*adapter.tensors()[0].parameter, table.index_select(0, ids));
     return;
   }
-  require_plain_base(adapter);
-  std::vector<Start> starts = draw_starts(adapter, at::make_generator<at::CPUGeneratorImpl>(seed));
+  options.keeps_base ? check_codes_to_fit(adapter, base) : require_plain_base(adapter);
+  const at::Generator generator = at::make_generator<at::CPUGeneratorImpl>(seed);
+  if (nn::Embedding* embedding = adapter.embedding(); embedding != nullptr && !only_base) {
+    const EmbeddingStart start = start_embedding(*embedding, options.init, generator, place);
+    const nn::EmbeddingBranch& branch = *embedding->low_rank();
+    if (branch.magnitude) {
+      place(*branch.magnitude, nn::dora_column_norms(base.read(embedding->weight()), start.a,
+                                                     start.b, branch.scaling));
+    }
+  }
+  std::vector<Start> starts = draw_starts(adapter, generator);
+  const bool computes = changes_base(options) || options.keeps_base;
   const auto ranks = static_cast<size_t>(base.num_ranks);
   for (size_t round = 0; round < starts.size(); round += ranks) {
     const size_t end = std::min(starts.size(), round + ranks);
-    for (size_t i = round; i < end && changes_base(options); ++i) {
-      const at::Tensor w = base.read(starts[i].layer->weight());
+    for (size_t i = round; i < end && computes; ++i) {
+      const nn::Linear& layer = *starts[i].layer;
+      if (options.keeps_base && !is_fitted(options, layer)) continue;
+      const at::Tensor w = base.read(layer.weight());
       if (i - round == static_cast<size_t>(base.rank)) {
         const nn::LowRankBranch& branch = *starts[i].layer->low_rank();
-        const BaseDirections found =
-            from_weight(w, branch.a.shape()[0], branch.scaling, options, starts[i].random);
+        const int64_t rank = branch.a.shape()[0];
+        BaseDirections found;
+        if (options.keeps_base) {
+          take_directions(base.read_plain(layer.weight()) - w, rank, found);
+        } else {
+          found = from_weight(w, rank, branch.scaling, options, starts[i].random);
+        }
         starts[i].drawn = {found.a, found.b, at::Tensor()};
         starts[i].base = found.base;
       }

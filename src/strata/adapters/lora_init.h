@@ -5,7 +5,8 @@
 // torch.nn.Linear draws them. "orthogonal": of an even rank (Buettner 2024). "pissa",
 // "pissa_niter_N" (Meng et al. 2024) and "olora" (Buyukakyuz 2024): of the base's weight, from
 // which the branch's part is taken off. "loftq" (Li et al. 2023): the base becomes what 4 or 8 bits
-// keep of it, A and B the best approximation of the rest. Source: PEFT tuners/lora/layer.py,
+// keep of it, A and B the best approximation of the rest; a base that rests in 4 bits stays as
+// it is (PEFT's replace_lora_weights_loftq). Source: PEFT tuners/lora/layer.py,
 // utils/loftq_utils.py. VeRA: tuners/vera/layer.py. Prompts and prefixes: rows of
 // torch.nn.Embedding, or of the base's embedding (tuners/prompt_tuning/model.py).
 #pragma once
@@ -50,9 +51,11 @@ struct BaseAccess {
   int rank = 0;
   int num_ranks = 1;
   std::function<at::Tensor(const nn::Parameter&)> read;  // whole, fp32, a copy
-  nn::Parameter* embedding = nullptr;                    // for prompts
-  Place write;                                           // rounds, or quantises again
-  std::function<void(at::Tensor&, int root)> share;      // makes it root's on every rank
+  // What a quantised weight was before, out of the checkpoint; empty: that holds codes, too.
+  std::function<at::Tensor(const nn::Parameter&)> read_plain;
+  nn::Parameter* embedding = nullptr;                // for prompts
+  Place write;                                       // rounds, or quantises again
+  std::function<void(at::Tensor&, int root)> share;  // makes it root's on every rank
 };
 
 // The values that starts_from_base() means, layers dealt to ranks. `place` gets branch weights; it

@@ -23,11 +23,11 @@ void check_branch(const nn::Embedding& embedding, const LoraOptions& options, in
         "for this layer with rank_pattern",
         rank, embedding.path(), shape[0], shape[1], std::min(shape[0], shape[1]));
   }
-  if (options.use_dora || options.lora_bias) {
+  if (options.lora_bias) {
     throw ConfigError(
-        "{}: found the embedding \"{}\" among the targets, expected linear layers with it; leave "
-        "it out, or train it whole with modules_to_save",
-        options.use_dora ? "use_dora" : "lora_bias", embedding.path());
+        "lora_bias: found the embedding \"{}\" among the targets, expected linear layers with it; "
+        "leave it out, or train it whole with modules_to_save",
+        embedding.path());
   }
   if (options.init != "true" && options.init != "false" && options.init != "gaussian") {
     throw ConfigError(
@@ -58,10 +58,15 @@ void attach_branch(nn::Embedding& embedding, const LoraOptions& options) {
   const std::string base = hf::kAdapterKeyPrefix + embedding.path();
   const std::vector<int64_t>& shape = embedding.weight().shape();
   const double r = static_cast<double>(rank);
-  embedding.attach_low_rank(std::unique_ptr<nn::EmbeddingBranch>(new nn::EmbeddingBranch{
+  auto branch = std::unique_ptr<nn::EmbeddingBranch>(new nn::EmbeddingBranch{
       .a = {base + ".lora_embedding_A", {rank, shape[0]}, at::kFloat},
       .b = {base + ".lora_embedding_B", {shape[1], rank}, at::kFloat},
-      .scaling = alpha_of(options, embedding.path()) / (options.use_rslora ? std::sqrt(r) : r)}));
+      .scaling = alpha_of(options, embedding.path()) / (options.use_rslora ? std::sqrt(r) : r)});
+  if (options.use_dora) {
+    branch->magnitude = std::make_unique<nn::Parameter>(base + ".lora_magnitude_vector",
+                                                        std::vector<int64_t>{shape[1]}, at::kFloat);
+  }
+  embedding.attach_low_rank(std::move(branch));
 }
 
 void attach_token_rows(models::Model& model, const LoraOptions& options) {

@@ -17,8 +17,8 @@ namespace strata::adapters {
 // The model's token embedding; null for a model without one that adapters know.
 nn::Embedding* find_embedding(models::Model& model);
 
-// Gives the embedding a branch. ConfigError for settings that it cannot have: DoRA, lora_bias,
-// first values of the base, a rank larger than the table.
+// Gives the embedding a branch. ConfigError for settings that it cannot have: lora_bias, first
+// values of the base, a rank larger than the table.
 void attach_branch(nn::Embedding& embedding, const LoraOptions& options);
 
 // Gives the embedding rows of its own for options.trainable_tokens; an output layer that is tied to

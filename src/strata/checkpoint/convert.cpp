@@ -21,18 +21,25 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Places in the state's list, by kind.
+// The network that makes a prefix is part of a run, not of the adapter.
+bool is_inner(const SavedTensor& tensor) {
+  return tensor.is_parameter() &&
+         tensor.weight.starts_with(std::string(hf::kAdapterKeyPrefix) + hf::kPromptEncoder);
+}
+
+// Places in the state's list, by kind: what a file of weights holds, or the optimizer's state.
 std::vector<size_t> places(const SavedState& state, bool parameters) {
   std::vector<size_t> found;
   for (size_t i = 0; i < state.tensors().size(); ++i) {
-    if (state.tensors()[i].is_parameter() == parameters) found.push_back(i);
+    const SavedTensor& tensor = state.tensors()[i];
+    if (tensor.is_parameter() == parameters && !is_inner(tensor)) found.push_back(i);
   }
   return found;
 }
 
 // An adapter's weights have PEFT's prefix in its file, modules_to_save too.
 std::string name_in_file(const SavedState& state, const SavedTensor& tensor) {
-  if (tensor.weight == std::string(hf::kAdapterKeyPrefix) + hf::kPromptKey) return hf::kPromptKey;
+  if (tensor.weight.ends_with(hf::kPromptKey)) return hf::kPromptKey;
   if (!state.is_adapter() || tensor.weight.starts_with(hf::kAdapterKeyPrefix)) return tensor.weight;
   return hf::kAdapterKeyPrefix + tensor.weight;
 }
@@ -245,7 +252,7 @@ void write_strata(SavedState& state, const fs::path& out, const ConvertOptions& 
     if (!options.with_optimizer && !tensor.is_parameter()) continue;
     wanted.push_back(i);
     const auto numel = static_cast<int64_t>(tensor.size_bytes() / hf::size_of(tensor.dtype));
-    specs.push_back({tensor.kind + "/" + tensor.weight, reader.type_of(tensor), {numel}});
+    specs.push_back({manifest_key(tensor), reader.type_of(tensor), {numel}});
   }
   const fs::path folder = folder_of(out, manifest.step);
   fs::create_directories(folder);

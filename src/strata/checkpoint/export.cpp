@@ -5,6 +5,7 @@
 #include "strata/base/error.h"
 #include "strata/base/file.h"
 #include "strata/checkpoint/export_files.h"
+#include "strata/checkpoint/state_pieces.h"
 #include "strata/comm/agreement.h"
 #include "strata/hf/base_fingerprint.h"
 #include "strata/shard/loading.h"
@@ -116,6 +117,10 @@ void export_adapter(const fs::path& folder, shard::UnitStore& store,
   for (const adapters::FixedTensor& fixed : adapter.fixed_tensors()) {
     specs.push_back({fixed.name, hf::DType::kF32, fixed.tensor->sizes().vec()});
   }
+  const std::vector<LocalPiece> derived = projected_prefix(store, adapter);
+  for (const LocalPiece& piece : derived) {
+    specs.push_back({hf::kPromptKey, hf::DType::kF32, piece.shape});
+  }
   std::optional<ExportFiles> files;
   comm::all_or_nothing(world, "saving the adapter", [&] {
     if (world.rank() != 0) return;
@@ -131,6 +136,7 @@ void export_adapter(const fs::path& folder, shard::UnitStore& store,
     for (const adapters::FixedTensor& fixed : adapter.fixed_tensors()) {
       write_tensor(*files, fixed.name, *fixed.tensor);
     }
+    for (const LocalPiece& piece : derived) write_tensor(*files, hf::kPromptKey, piece.data);
     files->publish();
     write_file_atomically(folder / hf::kAdapterConfigFile, hf::adapter_config_json(config));
   });

@@ -27,15 +27,6 @@ void require_finite(const hf::ModelFolder& file, const std::string& name) {
       file.file_of(info).path().string(), name);
 }
 
-at::Tensor read_values(const hf::ModelFolder& file, const std::string& name) {
-  const hf::TensorInfo& info = *file.find(name);
-  const at::ScalarType type = shard::scalar_type_of(info.dtype, name);
-  at::Tensor values = at::empty(info.shape, at::dtype(type));
-  const std::span<const std::byte> bytes = file.bytes(info);
-  std::memcpy(values.mutable_data_ptr(), bytes.data(), bytes.size());
-  return values.to(at::kFloat);
-}
-
 void check_adapter_file(const hf::ModelFolder& file, const adapters::LoraAdapter& adapter) {
   std::vector<std::pair<std::string, std::vector<int64_t>>> found;
   for (const std::string& name : file.names()) found.emplace_back(name, file.find(name)->shape);
@@ -45,6 +36,15 @@ void check_adapter_file(const hf::ModelFolder& file, const adapters::LoraAdapter
 }
 
 }  // namespace
+
+at::Tensor read_plain(const hf::ModelFolder& folder, const std::string& name) {
+  const hf::TensorInfo& info = *folder.find(name);
+  const at::ScalarType type = shard::scalar_type_of(info.dtype, name);
+  at::Tensor values = at::empty(info.shape, at::dtype(type));
+  const std::span<const std::byte> bytes = folder.bytes(info);
+  std::memcpy(values.mutable_data_ptr(), bytes.data(), bytes.size());
+  return values.to(at::kFloat);
+}
 
 shard::Source base_source(const hf::ModelFolder& folder, const models::WeightSources& sources) {
   return shard::folder_source(folder, [&sources](const nn::Parameter& parameter) {
@@ -64,14 +64,16 @@ void require_base(const std::string& adapter, const std::string& trained_on,
 }
 
 void initialize_from_base(const adapters::LoraAdapter& adapter, shard::UnitStore& store,
-                          uint64_t seed, bool only_base) {
+                          uint64_t seed, bool only_base, const PlainBase& plain) {
   const auto place = [&](nn::Parameter& parameter, const at::Tensor& value) {
     shard::place_tensor(store, parameter, value);
   };
   comm::Group& world = *store.mesh().world;
   adapters::BaseAccess base;
   base.rank = world.rank();
-  base.num_ranks = world.size();
+  // Layers are dealt to the ranks that can read what they start from.
+  base.num_ranks = adapter.options().keeps_base && plain.is_on_rank_0_alone ? 1 : world.size();
+  base.read_plain = plain.read;
   if (adapter.options().has_virtual_tokens()) base.embedding = &store.model().embedding_weight();
   // On the CPU wherever the run computes: what is drawn is there too, and what starts from the base
   // starts alike on every device.
@@ -138,7 +140,7 @@ void load_adapter(const std::filesystem::path& folder, const adapters::LoraAdapt
     shard::fill_homes(store, open());
   }
   for (const auto& fixed : adapter.fixed_tensors()) {
-    if (file) fixed.tensor->copy_(read_values(*file, fixed.name));
+    if (file) fixed.tensor->copy_(read_plain(*file, fixed.name));
     if (!rank_0_reads) continue;
     at::Tensor values = fixed.tensor->cpu();
     store.mesh().world->broadcast(values, 0)->wait();
@@ -152,10 +154,10 @@ AdapterValues read_adapter(const std::filesystem::path& folder,
   check_adapter_file(file, adapter);
   AdapterValues values;
   for (const auto& tensor : adapter.tensors()) {
-    values.emplace_back(tensor.parameter, read_values(file, tensor.name));
+    values.emplace_back(tensor.parameter, read_plain(file, tensor.name));
   }
   for (const auto& fixed : adapter.fixed_tensors()) {
-    fixed.tensor->copy_(read_values(file, fixed.name));
+    fixed.tensor->copy_(read_plain(file, fixed.name));
   }
   return values;
 }

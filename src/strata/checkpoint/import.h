@@ -4,6 +4,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 
 #include "strata/adapters/lora.h"
 #include "strata/hf/model_folder.h"
@@ -19,8 +20,13 @@ shard::Source base_source(const hf::ModelFolder& folder, const models::WeightSou
 // Gives an adapter the first values that start from the base's, which it may change.
 // `only_base`: the adapter's own come from a file. Requires: the base's homes are filled.
 // Collective over the world.
+struct PlainBase {
+  // A weight of the checkpoint as fp32; empty where that holds codes.
+  std::function<at::Tensor(const nn::Parameter&)> read;
+  bool is_on_rank_0_alone = false;
+};
 void initialize_from_base(const adapters::LoraAdapter& adapter, shard::UnitStore& store,
-                          uint64_t seed, bool only_base);
+                          uint64_t seed, bool only_base, const PlainBase& plain = {});
 
 // Throws ConfigError when the fingerprints of an adapter's base and of the base at hand
 // (hf/base_fingerprint.h) are both known and differ.
@@ -35,6 +41,9 @@ int64_t stored_vocabulary_rows(const std::filesystem::path& folder);
 // Requires: the model has stored_vocabulary_rows() rows where that is not 0.
 void expect_stored_vocabulary(const std::filesystem::path& folder, models::Model& model,
                               adapters::LoraAdapter& adapter);
+
+// A tensor of a folder, whole, fp32.
+at::Tensor read_plain(const hf::ModelFolder& folder, const std::string& name);
 
 // Fills the adapter's weights from FOLDER/adapter_model.safetensors. FormatError unless the file
 // holds exactly the adapter's tensors, all of finite numbers. `rank_0_reads`: as

@@ -298,6 +298,7 @@ class Merger {
       if (parts.columns) {
         if (!parts.b) fail(weight, "half a branch");
         check_branch(weight, shape_of(*parts.b), shape_of(*parts.columns), {shape[1], shape[0]});
+        if (parts.magnitude.has_value() != settings_.use_dora) fail(weight, "half a DoRA branch");
         // The head was a name of the embedding, to which the branch does not belong.
         if (weight == kEmbedding && unties) untied_from_ = found->second;
         continue;
@@ -483,10 +484,13 @@ class Merger {
     const at::Tensor a = read_tensor(adapter_, *parts.columns).to(at::kFloat);
     const at::Tensor b = read_tensor(adapter_, *parts.b).to(at::kFloat);
     const double scale = scale_of(name.substr(0, name.rfind('.')), a.size(0));
-    const adapters::Branch branch{.a = b.t(), .b = a.t(), .magnitude = {}, .scale = scale};
-    at::Tensor result = at::empty_like(weight);
-    adapters::add_branch(weight, branch, result);
-    return result;
+    // DoRA's lengths are those of columns: the rows of the transposed sum.
+    if (parts.magnitude) {
+      adapters::Branch columns{.a = a, .b = b, .magnitude = {}, .scale = scale};
+      columns.magnitude = read_tensor(adapter_, *parts.magnitude).to(at::kFloat).reshape({-1});
+      return with_branch(weight.t().contiguous(), columns).t().contiguous();
+    }
+    return with_branch(weight, {.a = b.t(), .b = a.t(), .magnitude = {}, .scale = scale});
   }
 
   double scale_of(const std::string& module, int64_t rank) const {

@@ -21,7 +21,8 @@ hf::PyValue group_of(const SavedState& state, double weight_decay, bool decays) 
   const double rate = number_or(setting_of(state, "learning_rate"), 1e-3);
   hf::PyList weights;
   for (const SavedTensor& tensor : state.tensors()) {
-    if (!tensor.is_parameter() || optim::is_decayed(tensor.weight) != decays) continue;
+    if (!tensor.is_parameter() || tensor.is_frozen) continue;
+    if (optim::is_decayed(tensor.weight) != decays) continue;
     weights.items.push_back({tensor.weight});
   }
   const double betas[] = {number_or(setting_of(state, "adam_beta1"), 0.9),
@@ -117,22 +118,27 @@ std::string adapter_config_text(const SavedState& state) {
   config.tokenizer_name_or_path = setting_of(state, "model_name_or_path");
   config.loftq_bits = static_cast<int64_t>(number_or(setting_of(state, "loftq_bits"), 4));
   config.loftq_iter = static_cast<int64_t>(number_or(setting_of(state, "loftq_iter"), 1));
+  config.prefix_projection = setting_of(state, "prefix_projection") == "true";
   config.d_initial = number_or(setting_of(state, "d_initial"), 0.1);
   config.projection_prng_key =
       static_cast<int64_t>(number_or(setting_of(state, "projection_prng_key"), 0));
   // A checkpoint leaves out what its key draws again.
   config.save_projection = false;
   take("init_lora_weights", config.init_lora_weights);
+  // Fitted to codes: the adapter belongs to the base as it is.
+  const bool is_fitted = setting_of(state, "load_in_4bit") == "true";
+  if (config.init_lora_weights == "loftq" && is_fitted) config.init_lora_weights = "true";
   config.rank_pattern = patterns_of<int64_t>(setting_of(state, "rank_pattern"), "rank_pattern");
   config.alpha_pattern = patterns_of<double>(setting_of(state, "alpha_pattern"), "alpha_pattern");
   config.base_model_name_or_path = setting_of(state, "model_name_or_path");
   std::set<std::string> modules;
   for (const SavedTensor& tensor : state.tensors()) {
+    if (tensor.weight.ends_with(hf::kPromptKey)) config.num_virtual_tokens = tensor.shape.at(0);
+    const bool is_inner = tensor.weight.find(hf::kPromptEncoder) != std::string::npos;
+    if (tensor.is_frozen || is_inner || tensor.weight.ends_with(hf::kPromptKey)) continue;
     const std::string module = module_of(tensor.weight);
     if (!module.empty()) {
       modules.insert(module);
-    } else if (tensor.weight.ends_with(hf::kPromptKey)) {
-      config.num_virtual_tokens = tensor.shape.at(0);
     } else if (tensor.is_parameter() &&
                (config.bias == "none" || !tensor.weight.ends_with(".bias"))) {
       config.modules_to_save.push_back(tensor.weight.substr(0, tensor.weight.rfind('.')));

@@ -9,6 +9,7 @@
 #include "strata/base/error.h"
 #include "strata/base/file.h"
 #include "strata/checkpoint/piece_reader.h"
+#include "strata/checkpoint/state_pieces.h"
 #include "strata/hf/adapter_files.h"
 #include "strata/hf/base_fingerprint.h"
 #include "strata/hf/dcp.h"
@@ -42,14 +43,16 @@ class StrataState : public SavedState {
             "{}: found the tensor \"{}\", expected KIND/WEIGHT; use another checkpoint",
             folder.string(), name);
       }
-      tensors_.push_back({name.substr(0, slash), name.substr(slash + 1),
-                          hf::parse_dtype(record.dtype), record.shape});
+      const std::string kind = name.substr(0, slash);
+      const bool is_frozen = kind == kFrozen;
+      tensors_.push_back({is_frozen ? kParameter : kind, name.substr(slash + 1),
+                          hf::parse_dtype(record.dtype), record.shape, is_frozen});
     }
     arrange();
   }
   void read(size_t index, std::span<std::byte> out) override {
     const SavedTensor& tensor = tensors_[index];
-    reader_.read(tensor.kind + "/" + tensor.weight, 0, out);
+    reader_.read(manifest_key(tensor), 0, out);
   }
   std::string verify() override {
     reader_.verify_all();

@@ -6,6 +6,7 @@
 #include "strata/base/error.h"
 #include "strata/checkpoint/folders.h"
 #include "strata/checkpoint/saved_formats.h"
+#include "strata/checkpoint/state_pieces.h"
 #include "strata/hf/adapter_files.h"
 #include "strata/hf/dcp.h"
 #include "strata/hf/export_index.h"
@@ -68,6 +69,10 @@ uint64_t SavedTensor::size_bytes() const {
   uint64_t bytes = hf::size_of(dtype);
   for (int64_t size : shape) bytes *= static_cast<uint64_t>(size);
   return bytes;
+}
+
+std::string manifest_key(const SavedTensor& tensor) {
+  return fmt::format("{}/{}", tensor.is_frozen ? kFrozen : tensor.kind, tensor.weight);
 }
 
 bool SavedState::has_optimizer() const {

@@ -27,10 +27,14 @@ struct SavedTensor {
   std::string weight;
   hf::DType dtype = hf::DType::kF32;
   std::vector<int64_t> shape;
+  bool is_frozen = false;  // a weight that was saved beside the trained ones of an adapter
 
   bool is_parameter() const { return kind == kParameter; }
   uint64_t size_bytes() const;
 };
+
+// What a manifest of ours calls it.
+std::string manifest_key(const SavedTensor& tensor);
 
 // What is known of a state beside its tensors.
 struct SavedFacts {

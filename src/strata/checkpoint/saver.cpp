@@ -42,6 +42,13 @@ std::optional<SaveOutcome> Saver::save(SaveRequest request,
   SaveOutcome outcome{.folder = folder_of(request.output_dir, request.step),
                       .failure = "",
                       .size_bytes = size_bytes(pieces)};
+  std::vector<LocalPiece> frozen = frozen_pieces(store_, options_.frozen);
+  frozen.insert(frozen.end(), request.derived.begin(), request.derived.end());
+  outcome.size_bytes += size_bytes(frozen);
+  const auto with_frozen = [&](std::vector<LocalPiece> all) {
+    all.insert(all.end(), frozen.begin(), frozen.end());
+    return all;
+  };
   outcome.stall.waiting = seconds_since(start);
   if (options_.in_background) {
     const Clock::time_point copy_start = Clock::now();
@@ -50,13 +57,14 @@ std::optional<SaveOutcome> Saver::save(SaveRequest request,
     outcome.stall.whole = seconds_since(start);
     outcome_ = std::move(outcome);
     is_finished_ = false;
-    writer_ = std::thread([this, request = std::move(request), keep = std::move(keep)] {
-      write(request, snapshot_, keep);
-      is_finished_ = true;
-    });
+    writer_ = std::thread(
+        [this, request = std::move(request), keep = std::move(keep), all = with_frozen(snapshot_)] {
+          write(request, all, keep);
+          is_finished_ = true;
+        });
   } else {
     outcome_ = std::move(outcome);
-    write(request, pieces, keep);
+    write(request, with_frozen(std::move(pieces)), keep);
     outcome_->stall.whole = seconds_since(start);
   }
   return before;

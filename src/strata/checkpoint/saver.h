@@ -16,6 +16,7 @@ namespace strata::checkpoint {
 struct SaverOptions {
   bool in_background = true;
   std::optional<int64_t> total_limit;  // checkpoints kept
+  FrozenWeights frozen = {};           // saved beside what trains
 };
 
 // For how many seconds training stood still for a save.

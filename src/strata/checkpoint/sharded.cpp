@@ -130,9 +130,12 @@ struct WholePlace {
 };
 WholePlace whole_place(const WholeFiles& whole, const std::string& tensor) {
   constexpr std::string_view kWeights = "parameter/";
+  const std::string frozen = fmt::format("{}/", kFrozen);
+  if (tensor.starts_with(frozen)) return {whole.weights, {tensor.substr(frozen.size())}};
   if (!tensor.starts_with(kWeights)) return {kWholeOptimizerFile, {tensor}};
   const auto keys = whole.names.find(tensor.substr(kWeights.size()));
-  if (keys != whole.names.end() && !keys->second.empty()) return {whole.weights, keys->second};
+  if (keys != whole.names.end() && keys->second.empty()) return {kWholeOptimizerFile, {tensor}};
+  if (keys != whole.names.end()) return {whole.weights, keys->second};
   throw InternalError("{}: found no name for \"{}\", expected one for every trained weight",
                       whole.weights, tensor);
 }

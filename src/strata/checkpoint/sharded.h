@@ -32,6 +32,7 @@ SaveRole role_of(comm::Mesh& mesh);
 struct WholeFiles {
   std::string weights;  // "model.safetensors", "adapter_model.safetensors"
   // Weight -> its keys in that file: a tied one may have two, and the manifest lists the first.
+  // One without keys is no part of it and lies beside the optimizer's state.
   std::map<std::string, std::vector<std::string>> names;
   std::vector<std::pair<std::string, at::Tensor>> fixed;  // what does not train and belongs to it
   std::map<std::string, std::string> metadata{{"format", "pt"}};  // of that file
@@ -44,6 +45,7 @@ struct SaveRequest {
   int64_t num_updates = 0;  // of the optimizer: less where an update was skipped
   SmallFiles small_files;
   std::optional<WholeFiles> whole = {};  // nothing: a file of ranges for each rank
+  std::vector<LocalPiece> derived = {};  // what is made of trained weights, for this save alone
 };
 
 // Writes OUTPUT_DIR/checkpoint-STEP: temporary folder, every file synced, one rename, then the

@@ -3,6 +3,12 @@
 #include <cstring>
 #include <utility>
 
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+
+#include "strata/hf/adapter_files.h"
+#include "strata/shard/loading.h"
+
 namespace strata::checkpoint {
 namespace {
 
@@ -34,6 +40,38 @@ std::vector<LocalPiece> local_pieces(shard::UnitStore& store, optim::Optimizer* 
                       state.begin, std::move(state.data)});
   }
   return pieces;
+}
+
+std::vector<LocalPiece> frozen_pieces(shard::UnitStore& store, const FrozenWeights& weights) {
+  const int rank = store.mesh().shard->rank();
+  std::vector<LocalPiece> pieces;
+  for (int u = 0; u < store.num_units() && !weights.empty(); ++u) {
+    const auto& segments = store.unit(u).segments;
+    for (int s = 0; s < static_cast<int>(segments.size()); ++s) {
+      for (const shard::Piece& piece : shard::pieces_of(segments[static_cast<size_t>(s)], rank)) {
+        const auto found = weights.find(piece.parameter);
+        if (found == weights.end()) continue;
+        for (const std::string& key : found->second) {
+          pieces.push_back({fmt::format("{}/{}", kFrozen, key), piece.parameter->shape(),
+                            piece.tensor_begin,
+                            store.home(u, s).value.narrow(0, piece.shard_begin, piece.length)});
+        }
+      }
+    }
+  }
+  return pieces;
+}
+
+std::vector<LocalPiece> projected_prefix(shard::UnitStore& store,
+                                         const adapters::LoraAdapter& adapter) {
+  std::vector<at::Tensor> weights;
+  for (const nn::Parameter* parameter : adapter.inner_parameters()) {
+    weights.push_back(shard::read_tensor(store, *parameter));
+  }
+  if (weights.empty() || store.mesh().shard->rank() != 0) return {};
+  const at::Tensor rows = nn::PrefixProjection::rows_of(weights).cpu();
+  return {{fmt::format("{}/{}", kFrozen, hf::kPromptKey), rows.sizes().vec(), 0,
+           rows.contiguous().view({-1})}};
 }
 
 uint64_t size_bytes(const std::vector<LocalPiece>& pieces) {

@@ -3,11 +3,13 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
 
+#include "strata/adapters/lora.h"
 #include "strata/optim/optimizer.h"
 #include "strata/shard/unit_store.h"
 
@@ -23,6 +25,19 @@ struct LocalPiece {
 
 // Trained weights ("parameter/NAME") and, unless `optimizer` is null, its state ("KIND/NAME").
 std::vector<LocalPiece> local_pieces(shard::UnitStore& store, optim::Optimizer* optimizer);
+
+// Weights that do not train and are saved all the same, as PEFT does with the embedding and the
+// output layer of a grown vocabulary, and their keys in the adapter's file.
+using FrozenWeights = std::map<const nn::Parameter*, std::vector<std::string>>;
+
+// Views of their homes, "frozen/KEY" for every key. They never change: a snapshot needs no copy.
+std::vector<LocalPiece> frozen_pieces(shard::UnitStore& store, const FrozenWeights& weights);
+inline constexpr const char* kFrozen = "frozen";
+
+// Rows of a prefix that its projection makes, as PEFT saves them ("frozen/prompt_embeddings"): the
+// first shard's. Nothing where the adapter has none. Collective over the world.
+std::vector<LocalPiece> projected_prefix(shard::UnitStore& store,
+                                         const adapters::LoraAdapter& adapter);
 
 uint64_t size_bytes(const std::vector<LocalPiece>& pieces);
 

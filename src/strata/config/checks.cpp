@@ -85,7 +85,9 @@ class Rules {
                                       "init_weights",
                                       "num_virtual_tokens",
                                       "prompt_tuning_init",
-                                      "prompt_tuning_init_text"};
+                                      "prompt_tuning_init_text",
+                                      "prefix_projection",
+                                      "encoder_hidden_size"};
     const bool continues = !config_.model.adapter_name_or_path.empty();
     const bool is_switched_off = given("use_peft") || given("use_peft_lora");
     for (const char* name : kNames) {
@@ -133,7 +135,9 @@ class Rules {
                             {"init_weights", {"VERA", "PREFIX_TUNING"}},
                             {"num_virtual_tokens", {"PROMPT_TUNING", "PREFIX_TUNING"}},
                             {"prompt_tuning_init", {"PROMPT_TUNING"}},
-                            {"prompt_tuning_init_text", {"PROMPT_TUNING"}}};
+                            {"prompt_tuning_init_text", {"PROMPT_TUNING"}},
+                            {"prefix_projection", {"PREFIX_TUNING"}},
+                            {"encoder_hidden_size", {"PREFIX_TUNING"}}};
     for (const Owned& owned : kOwned) {
       if (std::ranges::find(owned.types, std::string_view(type)) != owned.types.end()) continue;
       warn_without_effect(owned.name, "peft_type is " + type);
@@ -142,6 +146,9 @@ class Rules {
       for (const char* name : {"loftq_bits", "loftq_iter"}) {
         warn_without_effect(name, "init_lora_weights is not loftq");
       }
+    }
+    if (type == "PREFIX_TUNING" && !config_.lora.prefix_projection) {
+      warn_without_effect("encoder_hidden_size", "prefix_projection is off");
     }
     if (type == "LORA" && config_.lora.bias == "vera_only") {
       throw ConfigError("{}: found vera_only with peft_type LORA, expected none, all or lora_only",

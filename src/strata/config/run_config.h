@@ -101,6 +101,8 @@ struct LoraConfig {
   int64_t num_virtual_tokens = 0;             // must be given
   std::string prompt_tuning_init = "RANDOM";  // RANDOM, TEXT, SAMPLE_VOCAB
   std::string prompt_tuning_init_text;
+  bool prefix_projection = false;   // of PREFIX_TUNING
+  int64_t encoder_hidden_size = 0;  // of prefix_projection; 0: the width of a layer's keys
 };
 
 struct OptimConfig {

@@ -11,10 +11,9 @@ namespace strata::hf {
 namespace {
 
 // Keys whose value changes nothing for a trained adapter on this program.
-constexpr std::array<std::string_view, 11> kIgnoredKeys = {
-    "auto_mapping",     "peft_version",        "megatron_core",     "qalora_group_size",
-    "runtime_config",   "eva_config",          "peft_type",         "init_ia3_weights",
-    "tokenizer_kwargs", "encoder_hidden_size", "is_prompt_learning"};
+constexpr std::array<std::string_view, 10> kIgnoredKeys = {
+    "auto_mapping", "peft_version", "megatron_core",    "qalora_group_size", "runtime_config",
+    "eva_config",   "peft_type",    "init_ia3_weights", "tokenizer_kwargs",  "is_prompt_learning"};
 
 // Keys of features that this version does not apply: only their neutral value (null, false, an
 // empty list or object) is accepted.
@@ -267,6 +266,8 @@ bool read_virtual_tokens(const std::string& key, const Field& field, AdapterConf
     config.tokenizer_name_or_path = field.text_or_null();
   } else if (key == "prefix_projection") {
     config.prefix_projection = field.boolean();
+  } else if (key == "encoder_hidden_size") {
+    config.encoder_hidden_size = size();
   } else {
     return false;
   }
@@ -452,7 +453,8 @@ std::string virtual_tokens_config_json(const AdapterConfig& config) {
   json["num_attention_heads"] = size_or_null(config.num_attention_heads);
   json["token_dim"] = size_or_null(config.token_dim);
   if (config.peft_type == "PREFIX_TUNING") {
-    json["encoder_hidden_size"] = size_or_null(config.token_dim);
+    json["encoder_hidden_size"] = size_or_null(
+        config.encoder_hidden_size > 0 ? config.encoder_hidden_size : config.token_dim);
     json["prefix_projection"] = config.prefix_projection;
     return dump_python(json);
   }

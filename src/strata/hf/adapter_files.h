@@ -19,6 +19,9 @@ inline constexpr const char* kAdapterWeightsFile = "adapter_model.safetensors";
 inline constexpr const char* kAdapterKeyPrefix = "base_model.model.";
 // The one key of a prompt or prefix.
 inline constexpr const char* kPromptKey = "prompt_embeddings";
+// The network that made a prefix while it trained: the beginning of its weights' names after the
+// prefix. No adapter file holds them.
+inline constexpr const char* kPromptEncoder = "prompt_encoder.";
 
 // Defaults are PEFT's.
 struct AdapterConfig {
@@ -74,6 +77,7 @@ struct AdapterConfig {
   std::string tokenizer_name_or_path;
   // The projected rows are what the file holds, so that only training depends on it.
   bool prefix_projection = false;
+  int64_t encoder_hidden_size = 0;  // of the network that did it; 0: token_dim
   bool inference_mode = true;
   // Filled by reading: keys that nobody knows, one sentence each. Never written.
   std::vector<std::string> warnings;

@@ -121,6 +121,7 @@ struct PrefixAttentionFunction : torch::autograd::Function<PrefixAttentionFuncti
       prefix_backward(dk.front, columns.keys, *o.prefix);
       prefix_backward(dv.front, columns.values, *o.prefix);
     }
+    if (o.projection != nullptr) o.projection->backward();
     rotate_(heads(dq.rows, o.num_heads), heads(dk.rows, o.num_kv_heads), call.tables,
             /*inverse=*/true);
     return {at::Tensor(), dq.rows, dk.rows, dv.rows};
@@ -158,6 +159,7 @@ at::Tensor rotary_attention(const at::Tensor& q, const at::Tensor& k, const at::
                             Rope& rope, const AttentionOptions& options,
                             const ForwardContext& context) {
   const RopeTables& tables = rope.tables(context.batch->positions);
+  if (options.projection != nullptr) options.projection->project();
   if (context.cache != nullptr) return cached_attention(q, k, v, tables, options, *context.cache);
   const AttentionCall call{options, context.batch->offsets, tables};
   if (options.prefix != nullptr) return PrefixAttentionFunction::apply(call, q, k, v);

@@ -6,6 +6,7 @@
 
 #include "strata/nn/batch.h"
 #include "strata/nn/parameter.h"
+#include "strata/nn/prefix_projection.h"
 #include "strata/nn/rope.h"
 
 namespace strata::nn {
@@ -17,6 +18,8 @@ struct AttentionOptions {
   double scale;
   int64_t layer;                // place in the cache
   Parameter* prefix = nullptr;  // of prefix tuning, nn/virtual_tokens.h
+  // What makes the prefix, in the first layer alone (nn/prefix_projection.h).
+  PrefixProjection* projection = nullptr;
 };
 
 // q [T, num_heads * D], k and v [T, num_kv_heads * D] -> [T, num_heads * D]. q and k are rotated in

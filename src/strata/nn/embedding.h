@@ -24,11 +24,18 @@ at::Tensor embed(const at::Tensor& anchor, const at::Tensor& ids, Parameter& wei
                  std::optional<int64_t> padding_id);
 
 // LoRA of an embedding: row i of the weight + scaling * A[:, i]^T B^T. PEFT drops nothing here.
+// With a magnitude (DoRA) every column of that sum is brought to a trained length; the length it
+// had is held constant in backward.
 struct EmbeddingBranch {
   Parameter a;  // [r, V]
   Parameter b;  // [H, r]
   double scaling = 1.0;
+  std::unique_ptr<Parameter> magnitude = nullptr;  // [H]
 };
+
+// Column lengths of W + scaling * (B A)^T, fp32 [H]. Memory: some rows at a time.
+at::Tensor dora_column_norms(const at::Tensor& weight, const at::Tensor& a, const at::Tensor& b,
+                             double scaling);
 
 // Invariants: I1, I2. Every forward under grad mode with an anchor that requires grad is followed
 // by at most one backward, which writes each trainable gradient exactly once.

@@ -11,6 +11,7 @@
 
 #include "strata/nn/batch.h"
 #include "strata/nn/parameter.h"
+#include "strata/nn/prefix_projection.h"
 
 namespace strata::nn {
 
@@ -21,6 +22,7 @@ struct VirtualTokens {
   };
   Kind kind;
   std::shared_ptr<Parameter> values;
+  std::shared_ptr<PrefixProjection> projection = nullptr;  // of which `values` is the result
   int64_t count() const { return values->shape()[0]; }
 };
 

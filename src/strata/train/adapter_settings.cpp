@@ -100,6 +100,8 @@ adapters::LoraOptions options_of(const config::LoraConfig& config) {
   options.init_weights = config.init_weights;
   options.num_virtual_tokens = config.num_virtual_tokens;
   options.prompt_init = config.prompt_tuning_init;
+  options.prefix_projection = config.prefix_projection;
+  options.encoder_hidden_size = config.encoder_hidden_size;
   return options;
 }
 
@@ -165,6 +167,8 @@ void describe_method(const config::RunConfig& config, const adapters::LoraOption
   result.num_virtual_tokens = options.num_virtual_tokens;
   result.num_layers = shape.layers;
   result.num_attention_heads = shape.heads;
+  result.prefix_projection = is_prefix && options.prefix_projection;
+  result.encoder_hidden_size = is_prefix ? options.encoder_hidden_size : 0;
   result.token_dim = is_prefix ? shape.heads * shape.head_dim : model.hidden_size();
 }
 
@@ -183,7 +187,8 @@ hf::AdapterConfig adapter_config_of(const config::RunConfig& config, const Train
   result.use_dora = options.use_dora;
   result.lora_bias = options.lora_bias;
   result.bias = options.bias;
-  result.init_lora_weights = options.init;
+  // Over a quantised base the values are the adapter's own: whoever loads it has nothing to repeat.
+  result.init_lora_weights = options.keeps_base ? "true" : options.init;
   result.exclude_modules = options.exclude_modules;
   result.exclude_modules_regex = options.exclude_pattern;
   result.layers_to_transform = options.layers_to_transform;

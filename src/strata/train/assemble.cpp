@@ -43,32 +43,6 @@ at::ScalarType storage_type_of(const std::string& dtype, const Json& model_confi
       name);
 }
 
-// What the file of a prefix that was projected lacks.
-void require_trainable(const hf::AdapterConfig& config) {
-  if (!config.prefix_projection) return;
-  throw ConfigError(
-      "adapter_name_or_path: found prefix_projection true, of which the file holds the result "
-      "alone, expected a prefix that was trained itself; use it for answers (strata chat), or "
-      "train another");
-}
-
-void attach_adapter(const config::RunConfig& config, const std::vector<int64_t>& new_tokens,
-                    const Target& target, Trainee& trainee) {
-  if (!config.model.adapter_name_or_path.empty()) {
-    trainee.continued_adapter = hf::read_adapter_config(config.model.adapter_name_or_path);
-    require_trainable(*trainee.continued_adapter);
-    trainee.adapter = adapters::attach_lora(*trainee.model,
-                                            adapters::lora_options_of(*trainee.continued_adapter));
-  } else if (config.lora.use_peft) {
-    adapters::LoraOptions options = with_new_tokens(options_of(config.lora), new_tokens);
-    if (options.prompt_init == "TEXT" && !target.device.is_meta()) {
-      options.prompt_text_ids = prompt_text_ids(config);
-    }
-    trainee.adapter = adapters::attach_lora(*trainee.model, options);
-  }
-  if (trainee.adapter) trainee.adapter->move_fixed_tensors(target.device);
-}
-
 // A checkpoint that holds codes decides over the settings, as in the reference.
 std::optional<models::QuantizationOptions> quantization_of(const config::QuantizationConfig& config,
                                                            const Json& model_config) {
@@ -88,6 +62,34 @@ std::optional<models::QuantizationOptions> quantization_of(const config::Quantiz
   if (config.bnb_4bit_compute_dtype == "float32") options.quantization.compute = at::kFloat;
   if (config.bnb_4bit_compute_dtype == "bfloat16") options.quantization.compute = at::kBFloat16;
   return options;
+}
+
+// What the file of a prefix that was projected lacks.
+void require_trainable(const hf::AdapterConfig& config) {
+  if (!config.prefix_projection) return;
+  throw ConfigError(
+      "adapter_name_or_path: found prefix_projection true, of which the file holds the result "
+      "alone, expected a prefix that was trained itself; use it for answers (strata chat), resume "
+      "a checkpoint of its run, or train another");
+}
+
+void attach_adapter(const config::RunConfig& config, const std::vector<int64_t>& new_tokens,
+                    const Target& target, Trainee& trainee) {
+  if (!config.model.adapter_name_or_path.empty()) {
+    trainee.continued_adapter = hf::read_adapter_config(config.model.adapter_name_or_path);
+    require_trainable(*trainee.continued_adapter);
+    trainee.adapter = adapters::attach_lora(*trainee.model,
+                                            adapters::lora_options_of(*trainee.continued_adapter));
+  } else if (config.lora.use_peft) {
+    adapters::LoraOptions options = with_new_tokens(options_of(config.lora), new_tokens);
+    if (options.prompt_init == "TEXT" && !target.device.is_meta()) {
+      options.prompt_text_ids = prompt_text_ids(config);
+    }
+    options.keeps_base = options.init == "loftq" &&
+                         quantization_of(config.quantization, trainee.model_config).has_value();
+    trainee.adapter = adapters::attach_lora(*trainee.model, options);
+  }
+  if (trainee.adapter) trainee.adapter->move_fixed_tensors(target.device);
 }
 
 void quantize(const config::QuantizationConfig& config, const Json& model_config,
@@ -209,12 +211,19 @@ void identify_base(const config::RunConfig& config, const BaseFiles& base, comm:
 }
 
 // Collective.
-void start_from_base(const config::RunConfig& config, bool sends, Trainee& trainee) {
+void start_from_base(const config::RunConfig& config, const BaseFiles& base, bool sends,
+                     Trainee& trainee) {
   if (!trainee.adapter || !adapters::starts_from_base(trainee.adapter->options())) return;
   const bool is_continued = trainee.continued_adapter.has_value();
   if (!is_continued || adapters::changes_base(trainee.adapter->options())) {
+    checkpoint::PlainBase plain{.read = {}, .is_on_rank_0_alone = sends};
+    if (!models::stored_quantization(trainee.model_config)) {
+      plain.read = [&](const nn::Parameter& parameter) {
+        return checkpoint::read_plain(*base.folder, base.sources.at(parameter.name()));
+      };
+    }
     checkpoint::initialize_from_base(*trainee.adapter, *trainee.store, config.train.seed,
-                                     /*only_base=*/is_continued);
+                                     /*only_base=*/is_continued, plain);
   }
   if (!is_continued) return;
   comm::all_or_nothing(*trainee.store->mesh().world, "loading the adapter", [&] {
@@ -243,8 +252,8 @@ void fill_quantized(const BaseFiles& base, bool sends, shard::UnitStore& store) 
   }
 }
 
-// A weight that is quantised on the way in: whole in the file's type, its codes, and those that
-// another rank sends.
+// A weight that is quantised on the way in: the pages of the file that hold it, its codes, and
+// those that another rank sends.
 void imagine_quantizing(const nn::Parameter& parameter, at::ScalarType in_file) {
   const at::TensorOptions on_meta(at::kMeta);
   at::Tensor codes;
@@ -401,7 +410,7 @@ std::unique_ptr<Trainee> assemble(const config::RunConfig& config, comm::Mesh& m
     fill_new_rows(config, trainee->model_config, base.folder ? &*base.folder : nullptr,
                   base.sources, *trainee->model, *trainee->store);
   }
-  if (!is_imagined) start_from_base(config, sends, *trainee);
+  if (!is_imagined) start_from_base(config, base, sends, *trainee);
   if (!is_imagined) start_token_rows(*trainee);
   if (trainee->store->file() != nullptr) trainee->store->file()->forget_pages();
   if (meter) {

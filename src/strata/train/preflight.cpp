@@ -45,11 +45,13 @@ void require_disk_space(const fs::path& folder, const SavePlan& plan) {
       readable(plan.result_bytes));
 }
 
-uint64_t checkpoint_bytes(Trainee& trainee, bool with_optimizer) {
+uint64_t checkpoint_bytes(Trainee& trainee, bool with_optimizer,
+                          const checkpoint::FrozenWeights& frozen) {
   // The ranks of a shard group hold parts that tile the whole.
   comm::Group& shard = *trainee.store->mesh().shard;
-  const uint64_t own = checkpoint::size_bytes(
-      checkpoint::local_pieces(*trainee.store, with_optimizer ? trainee.optimizer.get() : nullptr));
+  const uint64_t own = checkpoint::size_bytes(checkpoint::local_pieces(
+                           *trainee.store, with_optimizer ? trainee.optimizer.get() : nullptr)) +
+                       checkpoint::size_bytes(checkpoint::frozen_pieces(*trainee.store, frozen));
   at::Tensor total = at::full({1}, static_cast<double>(own), at::kDouble);
   shard.all_reduce(total)->wait();
   return static_cast<uint64_t>(total.item<double>());

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <filesystem>
 
+#include "strata/checkpoint/state_pieces.h"
 #include "strata/train/assemble.h"
 
 namespace strata::train {
@@ -22,7 +23,9 @@ struct SavePlan {
 // Throws IoError when the file system of `folder` has less room than the plan needs.
 void require_disk_space(const std::filesystem::path& folder, const SavePlan& plan);
 
-uint64_t checkpoint_bytes(Trainee& trainee, bool with_optimizer);
+// `frozen`: what is saved beside the weights that train.
+uint64_t checkpoint_bytes(Trainee& trainee, bool with_optimizer,
+                          const checkpoint::FrozenWeights& frozen);
 uint64_t result_bytes(const Trainee& trainee);
 
 // Memory that this machine can give without swapping; 0: it does not say.

@@ -44,6 +44,9 @@ checkpoint::WholeFiles whole_files_of(const Trainee& trainee) {
     for (const adapters::AdapterTensor& tensor : trainee.adapter->tensors()) {
       whole.names[tensor.parameter->name()].push_back(tensor.name);
     }
+    for (const nn::Parameter* parameter : trainee.adapter->inner_parameters()) {
+      whole.names[parameter->name()] = {};
+    }
     for (const adapters::FixedTensor& fixed : trainee.adapter->fixed_tensors()) {
       whole.fixed.emplace_back(fixed.name, *fixed.tensor);
     }
@@ -56,13 +59,28 @@ checkpoint::WholeFiles whole_files_of(const Trainee& trainee) {
   return whole;
 }
 
+// What an adapter's file holds beside the weights that train. A file of ranges need not hold what
+// the base does.
+checkpoint::FrozenWeights frozen_weights_of(const Trainee& trainee, bool in_whole_files) {
+  checkpoint::FrozenWeights frozen;
+  if (!trainee.adapter) return frozen;
+  for (const adapters::AdapterTensor& tensor : trainee.adapter->tensors()) {
+    if (tensor.parameter->requires_grad()) continue;
+    if (!in_whole_files && tensor.parameter->num_new_rows() == 0) continue;
+    frozen[tensor.parameter].push_back(tensor.name);
+  }
+  return frozen;
+}
+
 }  // namespace
 
 void Trainer::prepare_saving(comm::Group& saving) {
   if (config_.train.save_strategy == "no") return;
   const fs::path folder = config_.train.output_dir;
   optim::Optimizer* optimizer = config_.train.save_only_model ? nullptr : trainee_.optimizer.get();
-  SavePlan plan{.checkpoint_bytes = checkpoint_bytes(trainee_, optimizer != nullptr),
+  const bool in_whole_files = config_.shard.state_dict_type == "FULL_STATE_DICT";
+  const checkpoint::FrozenWeights frozen = frozen_weights_of(trainee_, in_whole_files);
+  SavePlan plan{.checkpoint_bytes = checkpoint_bytes(trainee_, optimizer != nullptr, frozen),
                 .result_bytes = result_bytes(trainee_),
                 .num_checkpoints = count_saves(plan_, config_.train, step_)};
   comm::all_or_nothing(world_, "looking for room to save", [&] {
@@ -75,7 +93,7 @@ void Trainer::prepare_saving(comm::Group& saving) {
     }
     require_disk_space(folder, plan);
   });
-  if (config_.shard.state_dict_type == "FULL_STATE_DICT") {
+  if (in_whole_files) {
     whole_files_ = whole_files_of(trainee_);
     comm::all_or_nothing(world_, "reading what lies beside the model", [&] {
       if (is_main()) companions_ = companion_files(config_, trainee_, datasets_);
@@ -84,7 +102,8 @@ void Trainer::prepare_saving(comm::Group& saving) {
   // What rests in files does so because memory has no room for it, nor for a copy.
   const bool rests_in_files = trainee_.store->file() != nullptr;
   checkpoint::SaverOptions options{.in_background = config_.train.async_save && !rests_in_files,
-                                   .total_limit = config_.train.save_total_limit};
+                                   .total_limit = config_.train.save_total_limit,
+                                   .frozen = frozen};
   if (options.in_background) {
     const uint64_t free = available_memory_bytes();
     at::Tensor short_of = at::full({1}, free > 0 && free < plan.checkpoint_bytes ? 1 : 0, at::kInt);
@@ -111,6 +130,9 @@ void Trainer::save() {
                       {"progress.json", progress_text()},
                       {"settings.json", settings_text_}},
       .whole = whole_files_};
+  if (trainee_.adapter) {
+    request.derived = checkpoint::projected_prefix(*trainee_.store, *trainee_.adapter);
+  }
   request.small_files.insert(companions_.begin(), companions_.end());
   std::vector<fs::path> keep;
   // While the weights may be bad, a save must not push out those that are good.

@@ -91,7 +91,11 @@ std::vector<nn::Parameter*> LlamaDecoderLayer::parameters() {
   }
   list.push_back(&input_layernorm_.weight());
   list.push_back(&post_attention_layernorm_.weight());
-  if (prefix_ != nullptr) list.push_back(prefix_.get());
+  if (projection_ == nullptr && prefix_ != nullptr) list.push_back(prefix_.get());
+  if (projection_ != nullptr && index_ == 0) {
+    const auto weights = projection_->parameters();
+    list.insert(list.end(), weights.begin(), weights.end());
+  }
   return list;
 }
 
@@ -108,7 +112,8 @@ at::Tensor LlamaDecoderLayer::attend(const at::Tensor& x, const nn::ForwardConte
       .head_dim = config_.head_dim,
       .scale = 1.0 / std::sqrt(static_cast<double>(config_.head_dim)),
       .layer = index_,
-      .prefix = prefix_.get()};
+      .prefix = prefix_.get(),
+      .projection = index_ == 0 ? projection_.get() : nullptr};
   const at::Tensor mixed = nn::rotary_attention(qkv[0], qkv[1], qkv[2], rope_, options, context);
   return o_proj_.forward_add(mixed, residual, context);
 }

@@ -51,8 +51,13 @@ class LlamaDecoderLayer final : public Block {
   std::vector<nn::Linear*> linears() override;
   at::Tensor forward(const at::Tensor& x, const nn::ForwardContext& context) override;
 
-  // Prefix tuning: one parameter that all layers share.
-  void set_prefix(std::shared_ptr<nn::Parameter> prefix) { prefix_ = std::move(prefix); }
+  // Prefix tuning: one parameter that all layers share, or the result of a projection, whose
+  // weights are the first layer's.
+  void set_prefix(std::shared_ptr<nn::Parameter> prefix,
+                  std::shared_ptr<nn::PrefixProjection> projection) {
+    prefix_ = std::move(prefix);
+    projection_ = std::move(projection);
+  }
 
  private:
   // x + attention(norm(x)); x + mlp(norm(x)).
@@ -68,6 +73,7 @@ class LlamaDecoderLayer final : public Block {
   nn::Linear gate_proj_, up_proj_, down_proj_;
   nn::RmsNorm input_layernorm_, post_attention_layernorm_;
   std::shared_ptr<nn::Parameter> prefix_;
+  std::shared_ptr<nn::PrefixProjection> projection_;
 };
 
 // Final norm, output layer and loss.

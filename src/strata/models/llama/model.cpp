@@ -36,16 +36,21 @@ std::vector<Block*> LlamaModel::blocks() {
 
 std::vector<nn::Parameter*> LlamaModel::parameters() {
   std::vector<nn::Parameter*> list;
-  const nn::Parameter* shared = virtual_tokens_ ? virtual_tokens_->values.get() : nullptr;
-  std::set<const nn::Parameter*> seen{shared};
+  // The reference's prompt encoder stands beside the model.
+  std::vector<nn::Parameter*> encoder;
+  if (virtual_tokens_ && virtual_tokens_->projection) {
+    encoder = virtual_tokens_->projection->parameters();
+  } else if (virtual_tokens_) {
+    encoder = {virtual_tokens_->values.get()};
+  }
+  std::set<const nn::Parameter*> seen(encoder.begin(), encoder.end());
   for (Block* block : blocks()) {
     for (nn::Parameter* parameter : block->parameters()) {
       // What is tied is listed where it comes first.
       if (seen.insert(parameter).second) list.push_back(parameter);
     }
   }
-  // The reference's prompt encoder stands beside the model.
-  if (virtual_tokens_) list.push_back(virtual_tokens_->values.get());
+  list.insert(list.end(), encoder.begin(), encoder.end());
   return list;
 }
 
@@ -53,7 +58,7 @@ void LlamaModel::attach_virtual_tokens(nn::VirtualTokens tokens) {
   if (tokens.kind == nn::VirtualTokens::Kind::kPrompt) {
     embedding_->set_prompt(tokens.values);
   } else {
-    for (const auto& layer : layers_) layer->set_prefix(tokens.values);
+    for (const auto& layer : layers_) layer->set_prefix(tokens.values, tokens.projection);
   }
   virtual_tokens_ = std::move(tokens);
 }
