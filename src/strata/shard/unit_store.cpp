@@ -71,10 +71,10 @@ UnitStore::UnitStore(models::Model& model, comm::Mesh& mesh, const StoreOptions&
       Visit visit;
       const auto of_type = [&](at::ScalarType type, MemoryKind kind) {
         const MemoryScope scope(kind);
-        return at::zeros({segment.shard_numel}, at::TensorOptions()
-                                                    .dtype(type)
-                                                    .device(home_device())
-                                                    .pinned_memory(options.homes_on_host));
+        const bool is_pinned = options.homes_on_host && !options.device.is_meta();
+        return at::zeros(
+            {segment.shard_numel},
+            at::TensorOptions().dtype(type).device(home_device()).pinned_memory(is_pinned));
       };
       if (file_) {
         visit.home.region = file_->add(segment.shard_numel, segment.storage);
@@ -123,7 +123,13 @@ bool UnitStore::is_own_slot(const Segment& segment) const {
 }
 
 bool UnitStore::rests_elsewhere() const {
-  return options_.device.is_cuda() && (options_.homes_on_host || file_ != nullptr);
+  return is_for_cuda(options_.device) && (options_.homes_on_host || file_ != nullptr);
+}
+
+at::Tensor UnitStore::on_device(const at::Tensor& resting) const {
+  // Of a plan both are on device meta, and the copy is memory all the same.
+  if (options_.device.is_meta()) return at::empty_like(resting);
+  return resting.to(options_.device, /*non_blocking=*/true);
 }
 
 bool UnitStore::has_own_gradients() const {
@@ -168,7 +174,7 @@ void UnitStore::gather(int u, bool from_parts) {
       visit.slot = resting_value(visit);
       continue;
     }
-    visit.slot = pool_.acquire(segment.numel, slot_type(segment));
+    visit.slot = pool_.acquire_turn(segment.numel, slot_type(segment));
     // Behind what the slot served for before, beside the block that computes.
     const SideStream::Scope beside(gather_stream_);
     if (from_parts) {
@@ -209,8 +215,7 @@ void UnitStore::start_gather(Visit& visit, const Segment& segment) {
   // Cast first, so that the wire carries the narrow type; from host memory, on the device.
   at::Tensor own = wire.narrow(0, segment.shard_numel * mesh_.shard->rank(), segment.shard_numel);
   const bool casts_there = segment.storage != type && rests_elsewhere();
-  own.copy_(casts_there ? resting.to(options_.device, /*non_blocking=*/true) : resting,
-            /*non_blocking=*/rests_elsewhere());
+  own.copy_(casts_there ? on_device(resting) : resting, /*non_blocking=*/rests_elsewhere());
   visit.gathering = mesh_.shard->all_gather(wire, own);
 }
 
@@ -286,7 +291,7 @@ void UnitStore::open_gradients(int u, bool first_micro_step) {
     Visit& visit = state.visits[s];
     const bool own_home = has_own_gradients();
     visit.whole_gradient =
-        own_home ? visit.home.gradient : pool_.acquire(segment.numel, at::kFloat);
+        own_home ? visit.home.gradient : pool_.acquire_turn(segment.numel, at::kFloat);
     // In a home the earlier micro-steps' sum is added to; in a slot every micro-step starts anew.
     const bool overwrite = !own_home || first_micro_step;
     for (const Extent& extent : segment.extents) {
@@ -407,7 +412,7 @@ void UnitStore::send_to_host(const at::Tensor& home, at::Tensor buffer, bool ove
   }
   leaving_.clear();
   if (!overwrite) {
-    home.add_(buffer.cpu());
+    if (!buffer.is_meta()) home.add_(buffer.cpu());
     pool_.give_back(std::move(buffer));
     return;
   }
@@ -428,7 +433,7 @@ at::Tensor UnitStore::gather_stored(int u, int segment) {
   const Segment& layout = unit(u).segments[static_cast<size_t>(segment)];
   at::Tensor whole = pool_.acquire(layout.numel, layout.storage);
   const at::Tensor resting = home(u, segment).value;
-  mesh_.shard->all_gather(whole, rests_elsewhere() ? resting.to(options_.device) : resting)->wait();
+  mesh_.shard->all_gather(whole, rests_elsewhere() ? on_device(resting) : resting)->wait();
   return whole;
 }
 

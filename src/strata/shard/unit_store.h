@@ -63,7 +63,9 @@ class UnitStore {
   HomeFile* file() { return file_.get(); }
   const StoreOptions& options() const { return options_; }
   // Where homes in memory are, and with them the optimizer's state.
-  at::Device home_device() const { return options_.homes_on_host ? at::kCPU : options_.device; }
+  at::Device home_device() const {
+    return options_.homes_on_host && !options_.device.is_meta() ? at::kCPU : options_.device;
+  }
   // What is on its way to homes in host memory has arrived. To be called before those are read.
   void finish_transfers();
 
@@ -105,6 +107,8 @@ class UnitStore {
   at::ScalarType wire_type(const Segment& segment) const;
   // Whether homes are elsewhere than the slots, in host memory or in a file beside a GPU.
   bool rests_elsewhere() const;
+  // A copy where blocks compute of what rests elsewhere.
+  at::Tensor on_device(const at::Tensor& resting) const;
   // Whether the whole gradient is the home's.
   bool has_own_gradients() const;
   // A gradient for a home in host memory: starts its way there. The buffer goes back to the pool.

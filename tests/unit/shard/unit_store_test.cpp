@@ -20,6 +20,39 @@ Json tiny_llama(bool tied) {
               {"tie_word_embeddings", tied}, {"max_position_embeddings", 64}};
 }
 
+TEST(SlotPool, UnitsOfSeveralSizesTakeTurns) {
+  SlotPool pool(at::kCPU);
+  const auto visit = [&](int64_t numel) { return pool.acquire_turn(numel, at::kFloat); };
+  // Embedding, layers with one fetched ahead, head, and back again.
+  const std::vector<int64_t> sizes{310, 900, 900, 900, 311, 900, 900, 310};
+  for (int round = 0; round < 3; ++round) {
+    at::Tensor now = visit(sizes.front());
+    for (size_t i = 1; i < sizes.size(); ++i) {
+      const at::Tensor next = visit(sizes[i]);
+      EXPECT_EQ(next.numel(), sizes[i]);
+      EXPECT_FALSE(next.is_alias_of(now));
+      pool.give_back(now);
+      now = next;
+    }
+    pool.give_back(now);
+    EXPECT_EQ(pool.allocated_bytes(), 2 * 900 * 4) << "round " << round;
+  }
+  EXPECT_EQ(pool.num_allocations(), 3);
+  // Neither a few adapter weights nor what stays take a layer's place, nor another type.
+  const at::Tensor small = visit(20), stays = pool.acquire(450, at::kFloat);
+  const at::Tensor other = pool.acquire_turn(900, at::kBFloat16);
+  EXPECT_EQ(pool.num_allocations(), 6);
+  // A large embedding serves only what is nearly as large.
+  SlotPool wide(at::kCPU);
+  wide.give_back(wide.acquire_turn(5000, at::kFloat));
+  wide.give_back(wide.acquire_turn(900, at::kFloat));
+  EXPECT_EQ(wide.allocated_bytes(), 4 * 5900);
+  wide.give_back(wide.acquire_turn(5001, at::kFloat));
+  EXPECT_EQ(wide.allocated_bytes(), 4 * 5901);
+  wide.clear();
+  EXPECT_EQ(wide.allocated_bytes(), 0);
+}
+
 TEST(Partition, PiecesOfAllRanksAreEveryElementOnce) {
   for (int ranks : {1, 2, 3, 7, 128}) {
     auto model = models::create_model(tiny_llama(false), {});
