@@ -24,6 +24,8 @@ if(STRATA_DEVELOPER)
   add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-Werror>)
 endif()
 if(STRATA_SANITIZE)
+  # Lines for its messages, and little to compile: such a build finds, it is not fast.
+  set(CMAKE_CXX_FLAGS_RELWITHDEBINFO "-O1 -g1")
   add_compile_options(-fsanitize=${STRATA_SANITIZE} -fno-omit-frame-pointer)
   add_link_options(-fsanitize=${STRATA_SANITIZE})
 endif()

@@ -1,5 +1,6 @@
 # Oracle: the unsharded run for results; the operating system for what is left behind.
 import contextlib
+import json
 import os
 import signal
 import socket
@@ -23,7 +24,7 @@ def ranks_without_launcher(flags, world, prefix=lambda rank: []):
     port = free_port()
     processes = [subprocess.Popen(
         [*prefix(rank), str(PROGRAM), "sft", *flag_words(flags)], text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, restore_signals=False,
         env={**environment(), "RANK": str(rank), "LOCAL_RANK": str(rank),
              "WORLD_SIZE": str(world), "LOCAL_WORLD_SIZE": str(world),
              "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}) for rank in range(world)]
@@ -78,3 +79,22 @@ def test_no_space_in_dev_shm_is_needed(inputs, tmp_path):
                                      tmp_path / "large"), 2)
     name = "model.safetensors"
     assert (tmp_path / "small" / name).read_bytes() == (expected.folder / name).read_bytes()
+
+
+def test_a_rank_that_cannot_share_memory_moves_all_to_gloo(inputs, tmp_path):
+    """The handshake of the ranks does what it is about to rely on, and all decide alike."""
+    flags = base_flags(inputs.model("plain"), inputs.data("messages"), tmp_path / "gloo")
+
+    def without_memory(rank):
+        return ["prlimit", "--fsize=65536"] if rank == 1 else []
+
+    with ranks_without_launcher(flags, 3, prefix=without_memory) as processes:
+        texts = [process.communicate(timeout=60)[0] for process in processes]
+        assert [process.returncode for process in processes] == [0, 0, 0], texts
+    assert "3 ranks (gloo)" in texts[0], texts[0]
+    expected = run_strata(dict(flags, output_dir=tmp_path / "shm"), 3)
+    assert "3 ranks (shm)" in expected.text
+    losses = [row["loss"] for row in
+              json.loads((tmp_path / "gloo" / "trainer_state.json").read_text())["log_history"]
+              if "loss" in row]
+    assert losses == pytest.approx(expected.losses, abs=1e-6)
