@@ -8,6 +8,8 @@ endif()
 if(NOT CMAKE_CUDA_ARCHITECTURES)
   set(CMAKE_CUDA_ARCHITECTURES 80-real 90)
 endif()
+# libtorch's own runtime, not a second one in the program.
+set(CMAKE_CUDA_RUNTIME_LIBRARY Shared)
 enable_language(CUDA)
 # By hand: CMake 3.25 does not know that this compiler has C++20.
 set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)
