@@ -34,9 +34,10 @@ PUBLISHED = [
     ("Llama-2-70B", 16, 1, 2048, [], 80 * GIB, 0.95, 1.05),
     ("Llama-2-70B", 8, 8, 2048, LORA, 76, 0.65, 0.75),
     ("Llama-2-70B", 2, 2, 2048, QLORA, 35.6, 0.77, 0.87),
+    ("Llama-2-70B", 2, 2, 2048, [*QLORA, "--fsdp_offload_params", "true"], 19.6, 0.44, 0.54),
     ("Llama-2-7B", 2, 1, 512, QLORA, 4.98 * GIB, 0.68, 0.78),
     ("Llama-2-7B", 2, 1, 2048, QLORA, 5.21 * GIB, 0.78, 0.88),
-    ("Llama-2-7B", 2, 1, 512, LORA, 10.24 * GIB, 0.80, 0.90),
+    ("Llama-2-7B", 2, 1, 512, LORA, 10.24 * GIB, 0.75, 0.85),
     ("Llama-2-7B", 2, 1, 2048, LORA, 10.22 * GIB, 0.86, 0.96),
     ("Llama-2-7B", 1, 2, 512, LORA, 15.57 * GIB, 0.85, 0.95),
     ("Llama-2-7B", 1, 1, 4096, QLORA, 9, 0.86, 0.96),
@@ -49,6 +50,11 @@ PUBLISHED = [
 ]
 
 
+def gigabytes(pattern, text):
+    size, unit = re.search(pattern, text, re.M).groups()
+    return float(size) / (1000 if unit == "MB" else 1)
+
+
 def plan(tmp_path, model, ranks, rows, tokens, flags):
     config = dict(model_type="llama", max_position_embeddings=131072, rms_norm_eps=1e-5,
                   torch_dtype="bfloat16", **SHAPES[model])
@@ -58,8 +64,9 @@ def plan(tmp_path, model, ranks, rows, tokens, flags):
     process = subprocess.run([PROGRAM, *map(str, words)], capture_output=True, text=True,
                              env=environment(), timeout=60)
     assert process.returncode == 0, process.stderr
-    size, unit = re.search(r"^peak +(\S+) ([MG]B) at the peak", process.stdout, re.M).groups()
-    return float(size) / (1000 if unit == "MB" else 1), process.stdout
+    # What is published is what the framework's allocator held: NCCL's buffers are not in it.
+    return gigabytes(r"^peak +(\S+) ([MG]B) at the peak", process.stdout) - \
+        gigabytes(r"CUDA context, (\S+) ([MG]B) workspaces", process.stdout), process.stdout
 
 
 @pytest.mark.parametrize("row", PUBLISHED, ids=lambda row: "-".join(map(str, row[:4])))

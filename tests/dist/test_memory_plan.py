@@ -6,7 +6,7 @@ import subprocess
 import pytest
 
 import tiny_llama
-from running import PROGRAM, base_flags, environment, flag_words, run_strata
+from running import BUILD, PROGRAM, base_flags, environment, flag_words, run_strata
 
 # Large enough that 5 % are several megabytes, small enough for seconds.
 V, H, I, L, HEADS, KEYS = 4096, 384, 1024, 4, 6, 3
@@ -65,6 +65,8 @@ TABLE = [
     (4, "HYBRID_SHARD", dict(hybrid(2, 2), **accumulation(2))),
     (4, "HYBRID_SHARD_ZERO2", dict(hybrid(2, 2), bf16=True)),
     (4, "ZERO2", dict(fp16=True, **WHOLE)),
+    (2, "FULL_SHARD", dict(activation_offloading="disk", per_device_train_batch_size=4)),
+    (4, "FULL_SHARD", dict(save_strategy="steps", save_steps=2)),
 ]
 
 
@@ -130,6 +132,10 @@ def name(row):
 @pytest.mark.parametrize("row", TABLE, ids=name)
 def test_measured_is_the_planned(model, data, tmp_path, row, record_property):
     world, strategy, flags = row
+    if "activation_offloading" in flags:
+        disk = BUILD / "no-settings"  # the tests' own folder may lie in memory
+        disk.mkdir(exist_ok=True)
+        flags = dict(flags, activation_offloading_path=disk)
     settings = dict(PACKED, per_device_train_batch_size=2, max_steps=3, splits="train",
                     sharding_strategy=strategy)
     run = run_strata(base_flags(model, data, tmp_path, **{**settings, **flags}), world)
@@ -144,9 +150,18 @@ def test_measured_is_the_planned(model, data, tmp_path, row, record_property):
     assert tensors_measured > 30
 
     wire = re.search(r"wire: planned (\d+) bytes sent in a step, counted (\d+); tensors took (\d+) "
-                     r"bytes more after step 2", run.text)
+                     r"bytes more after step 2, and (\d+) blocks for parameters, gradients, "
+                     r"optimizer, slots and transport; temporary ones of the last step: (.+)",
+                     run.text)
     assert wire, run.text
-    planned, counted, grown = map(int, wire.groups())
+    planned, counted, grown, lasting = map(int, wire.groups()[:4])
+    temporary = dict(re.findall(r"([a-z]+|KiB) (\d+)(?:,|$)", wire.group(5)))
+    print(f"tensors | {name(row)} | {lasting} | {temporary}")
+    # Every tensor is counted. Those of the engine are made once; what blocks compute is made from
+    # what the step before gave back.
+    assert lasting == 0
+    assert set(temporary) <= {"activations", "logits", "runtime", "KiB"}
+    assert int(temporary["activations"]) > 0
     print(f"wire | {name(row)} | {planned} | {counted} | grown {grown}")
     assert counted == planned
     if "use_peft" not in flags:

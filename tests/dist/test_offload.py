@@ -16,6 +16,8 @@ PLACES = {
     "state": ("offload_optimizer",),
     "parameters": ("offload_param",),
     "both": ("offload_optimizer", "offload_param"),
+    "activations": (),
+    "all": ("offload_optimizer", "offload_param"),
 }
 
 
@@ -32,6 +34,8 @@ def in_files(disk, place="both", **flags):
         flags |= {f"{kind}_device": "nvme", f"{kind}_nvme_path": disk}
     if "offload_optimizer" in PLACES[place]:
         flags["sub_group_size"] = 4096
+    if place in ("activations", "all"):
+        flags |= dict(activation_offloading="disk", activation_offloading_path=disk)
     return flags
 
 
@@ -57,6 +61,13 @@ def assert_same(found, expected):
     (2, "both", dict(LORA, load_in_4bit=True)),
     (4, "both", dict(sharding_strategy="HYBRID_SHARD", dp_shard_size=2, dp_replicate_size=2)),
     (4, "parameters", dict(fsdp_reshard_after_forward=2)),
+    (1, "activations", dict(gradient_accumulation_steps=3)),
+    (2, "activations", dict(packing=True, max_length=48, eval_strategy="steps", eval_steps=3)),
+    (2, "activations", dict(LORA, zero_stage=2, load_in_4bit=True)),
+    (3, "all", dict(fp16=True, rehearse=True)),
+    # Rows before each document: more tokens than a row may have.
+    (2, "activations", dict(use_peft=True, peft_type="PROMPT_TUNING", num_virtual_tokens=5,
+                            packing=True, max_length=48)),
 ])
 def test_results_do_not_depend_on_where_things_rest(inputs, disk, tmp_path, world, place, settings):
     expected = run_strata(flags_of(inputs, tmp_path / "memory", **settings), world)
@@ -82,20 +93,25 @@ def test_resuming_crosses_between_memory_and_files(inputs, disk, tmp_path, world
             (whole.folder / "model.safetensors").read_bytes()
 
 
+@pytest.mark.parametrize("place", ["both", "activations"])
 @pytest.mark.parametrize("path,message", [
     ("/dev/shm", "on a file system in memory (tmpfs)"),
     ("/no/such/folder", "found no folder /no/such/folder"),
     ("/proc", "expected a writable folder"),
 ])
-def test_unfit_folder_is_an_error_on_start(inputs, tmp_path, path, message):
-    run = run_strata_raw(flags_of(inputs, tmp_path / "out", **in_files(path)), 2)
+def test_unfit_folder_is_an_error_on_start(inputs, tmp_path, path, message, place):
+    run = run_strata_raw(flags_of(inputs, tmp_path / "out", **in_files(path, place)), 2)
     assert run.returncode != 0
     assert message in run.text
+    # Before anything is allocated: a rank tells of its memory once it has loaded.
+    assert "CPU rank" not in run.text
     assert output_files(tmp_path / "out") == []
 
 
-def test_full_disk_on_start_is_an_error_that_leaves_nothing(inputs, disk, tmp_path):
-    words = command(flags_of(inputs, tmp_path / "out", **in_files(disk)))
+@pytest.mark.parametrize("place", ["both", "activations"])
+def test_full_disk_on_start_is_an_error_that_leaves_nothing(inputs, disk, tmp_path, place):
+    words = command(flags_of(inputs, tmp_path / "out", per_device_train_batch_size=64,
+                             **in_files(disk, place)))
     # A limit on the size of files takes the way of a full disk.
     process = subprocess.run(
         words, capture_output=True, text=True, timeout=60, env=environment(),
@@ -103,6 +119,7 @@ def test_full_disk_on_start_is_an_error_that_leaves_nothing(inputs, disk, tmp_pa
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (16384, 16384)))
     assert process.returncode != 0
     assert "when reserving" in process.stdout + process.stderr
+    assert "CPU rank" not in process.stdout + process.stderr
     assert os.listdir(disk) == []
 
 
@@ -169,6 +186,7 @@ def test_files_of_a_killed_run_go_at_the_next_start(inputs, disk, tmp_path):
 def test_host_memory_is_said_to_be_there_already(inputs, tmp_path):
     expected = run_strata(flags_of(inputs, tmp_path / "a"), 2)
     found = run_strata(flags_of(inputs, tmp_path / "b", fsdp_offload_params=True,
-                                offload_optimizer_device="cpu"), 2)
+                                offload_optimizer_device="cpu", activation_offloading=True), 2)
     assert_same(found, expected)
     assert found.text.count("offload to host memory: this run computes on the CPU") == 1
+    assert found.text.count("inputs of layers rest in host memory already; with disk") == 1

@@ -53,6 +53,8 @@ def offload_flags(row, disk):
                  sub_group_size=4096)
     if row["strategy"] not in WHOLE_PARAMETERS:
         flags |= dict(offload_param_device="nvme", offload_param_nvme_path=disk)
+    if row["checkpointing"] == "full":
+        flags |= dict(activation_offloading="disk", activation_offloading_path=disk)
     return flags
 
 

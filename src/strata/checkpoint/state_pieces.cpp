@@ -7,15 +7,17 @@
 #include <fmt/format.h>
 
 #include "strata/hf/adapter_files.h"
+#include "strata/libtorch/memory_kind.h"
 #include "strata/shard/loading.h"
 
 namespace strata::checkpoint {
 namespace {
 
 at::Tensor host_memory_like(const at::Tensor& data) {
-  const bool pinned = !data.is_cpu();
-  return at::empty({data.numel()},
-                   at::TensorOptions().dtype(data.scalar_type()).pinned_memory(pinned));
+  const MemoryScope scope(MemoryKind::kSnapshot);
+  const auto options = at::TensorOptions().dtype(data.scalar_type());
+  if (data.is_meta()) return at::empty({data.numel()}, options.device(at::kMeta));
+  return at::empty({data.numel()}, options.pinned_memory(!data.is_cpu()));
 }
 
 }  // namespace
@@ -84,7 +86,7 @@ std::vector<LocalPiece> snapshot_memory(const std::vector<LocalPiece>& pieces) {
   std::vector<LocalPiece> copies = pieces;
   for (LocalPiece& copy : copies) {
     copy.data = host_memory_like(copy.data);
-    std::memset(copy.data.mutable_data_ptr(), 0, copy.data.nbytes());
+    if (!copy.data.is_meta()) std::memset(copy.data.mutable_data_ptr(), 0, copy.data.nbytes());
   }
   return copies;
 }

@@ -90,11 +90,11 @@ std::string head(const config::RunConfig& config, const Place& place, const trai
                           ? "selective activation checkpointing"
                           : "activation checkpointing");
   const auto& shard = config.shard;
-  if (place.is_cuda && (shard.offload_params || shard.offload_param_device == "cpu" ||
-                        shard.offload_optimizer_device == "cpu")) {
-    text +=
-        "offload      not part of this plan: what would rest in host memory is counted on the "
-        "device\n";
+  const bool wants_host = shard.offload_params || shard.offload_param_device == "cpu" ||
+                          shard.offload_optimizer_device == "cpu" ||
+                          shard.activation_offloading == "true";
+  if (!place.is_cuda && wants_host) {
+    text += "offload      to host memory changes nothing here: the CPU computes in it\n";
   }
   return text;
 }
@@ -116,6 +116,19 @@ std::vector<Change> changes() {
        [](config::RunConfig& c, Place&) {
          const bool was_on = std::exchange(c.shard.gradient_checkpointing, true);
          return std::exchange(c.shard.checkpointing_mode, "full") != "full" || !was_on;
+       }},
+      {"--activation_offloading true",
+       [](config::RunConfig& c, Place& p) {
+         const bool recomputes =
+             c.shard.gradient_checkpointing && c.shard.checkpointing_mode == "full";
+         return p.is_cuda && recomputes &&
+                std::exchange(c.shard.activation_offloading, "true") != "true";
+       }},
+      {"--fsdp_backward_prefetch NO_PREFETCH",
+       [](config::RunConfig& c, Place& p) {
+         const std::string& strategy = c.shard.sharding_strategy;
+         return p.world_size > 1 && (strategy == "FULL_SHARD" || strategy == "HYBRID_SHARD") &&
+                std::exchange(c.shard.backward_prefetch, "NO_PREFETCH") != "NO_PREFETCH";
        }},
       {"--sharding_strategy FULL_SHARD",
        [](config::RunConfig& c, Place& p) {
@@ -161,6 +174,12 @@ std::vector<Change> changes() {
       {"--dtype bfloat16 for the frozen weights",
        [](config::RunConfig& c, Place&) {
          return c.lora.use_peft && std::exchange(c.model.dtype, "bfloat16") != "bfloat16";
+       }},
+      {"--fsdp_offload_params true",
+       [](config::RunConfig& c, Place& p) {
+         const bool is_there = train::offloads_to_host(c.shard);
+         c.shard.offload_params = true;
+         return p.is_cuda && !is_there;
        }},
       {"twice the ranks",
        [](config::RunConfig& c, Place& p) {
@@ -220,21 +239,32 @@ std::string verdict(const config::RunConfig& config, const Place& place,
                      nearest(config, place));
 }
 
-std::string elsewhere_line(const memory::Amounts& amounts, const config::ShardConfig& shard) {
-  if (amounts.total() == 0) return "";
+bool rests_in_files(MemoryKind kind, const config::ShardConfig& shard) {
+  if (kind == MemoryKind::kParameters) return shard.offload_param_device == "nvme";
+  if (kind == MemoryKind::kOptimizer) return shard.offload_optimizer_device == "nvme";
+  return kind == MemoryKind::kKeptInputs && shard.activation_offloading == "disk";
+}
+
+// Beside an accelerator the copy of a save is in host memory; on a CPU it is in the tables.
+std::string elsewhere_lines(const memory::Amounts& amounts, const config::ShardConfig& shard) {
+  const int64_t copy = amounts[MemoryKind::kSnapshot];
+  const std::string saving =
+      copy == 0 ? ""
+                : fmt::format(
+                      "saving       {} of host memory for the copy that is written while "
+                      "training goes on (async_save)\n",
+                      memory::size_text(copy));
+  if (amounts.total() == copy) return saving;
   std::string text =
-      fmt::format("offloaded    {} of this rank:", memory::size_text(amounts.total()));
+      fmt::format("offloaded    {} of this rank:", memory::size_text(amounts.total() - copy));
   for (int k = 1; k < kNumMemoryKinds; ++k) {
     const auto kind = static_cast<MemoryKind>(k);
-    if (amounts[kind] == 0) continue;
-    const std::string& device = kind == MemoryKind::kParameters ? shard.offload_param_device
-                                                                : shard.offload_optimizer_device;
-    const bool in_files = device == "nvme" && kind != MemoryKind::kGradients;
+    if (amounts[kind] == 0 || kind == MemoryKind::kSnapshot) continue;
     text += fmt::format(" {} {} in {},", memory::name_of(kind), memory::size_text(amounts[kind]),
-                        in_files ? "files" : "host memory");
+                        rests_in_files(kind, shard) ? "files" : "host memory");
   }
   text.back() = '\n';
-  return text;
+  return text + saving;
 }
 
 std::string wire_line(const comm::SentBytes& sent) {
@@ -291,7 +321,12 @@ std::string plan_report(const config::RunConfig& config) {
   text +=
       fmt::format("\npeak         {}\n",
                   memory::peak_line(plan.memory.peak, place.process_bytes + plan.scratch_bytes));
-  text += elsewhere_line(plan.memory.elsewhere, config.shard);
+  if (place.is_cuda) {
+    text += fmt::format(
+        "runtime      {} of it the CUDA context, {} workspaces of cuBLAS and buffers of NCCL\n",
+        memory::size_text(place.process_bytes), memory::size_text(plan.scratch_bytes));
+  }
+  text += elsewhere_lines(plan.memory.elsewhere, config.shard);
   text += wire_line(plan.memory.sent_per_step);
   text += verdict(config, place, plan);
   if (config.plan.show_schedule) {

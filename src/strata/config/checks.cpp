@@ -429,9 +429,38 @@ class Rules {
           "change one of them",
           source("offload_optimizer_device"), optim, source("optim"), fmt::join(kInFiles, ", "));
     }
-    if (state_in_files || params_in_files) return;
-    for (const char* name : {"sub_group_size", "aio_block_size", "aio_queue_depth"}) {
-      warn_without_effect(name, "nothing rests in files");
+    check_activations();
+    const char* reason = "nothing rests in files";
+    if (!state_in_files && !params_in_files) warn_without_effect("sub_group_size", reason);
+    if (state_in_files || params_in_files || shard.activation_offloading == "disk") return;
+    for (const char* name : {"aio_block_size", "aio_queue_depth"}) {
+      warn_without_effect(name, reason);
+    }
+  }
+
+  void check_activations() {
+    const ShardConfig& shard = config_.shard;
+    const std::string& place = shard.activation_offloading;
+    if (place != "disk" && !shard.activation_offloading_path.empty()) {
+      warn_without_effect("activation_offloading_path", "activation_offloading is " + place);
+    }
+    if (place == "false") return;
+    const bool recomputes = shard.gradient_checkpointing && shard.checkpointing_mode == "full";
+    if (!recomputes) {
+      throw ConfigError(
+          "{}: found {} with {}, expected full activation checkpointing, because the inputs of "
+          "recomputed layers are what is moved; add --activation_checkpointing full",
+          source("activation_offloading"), place,
+          shard.gradient_checkpointing
+              ? "gradient_checkpointing_mode selective (" + source("gradient_checkpointing_mode") +
+                    ")"
+              : "gradient_checkpointing false (" + source("gradient_checkpointing") + ")");
+    }
+    if (place == "disk" && shard.activation_offloading_path.empty()) {
+      throw ConfigError(
+          "{}: found disk without a folder, expected one on a disk; add "
+          "--activation_offloading_path",
+          source("activation_offloading"));
     }
   }
 

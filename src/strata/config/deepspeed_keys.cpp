@@ -45,6 +45,7 @@ Keys batch_and_precision() {
       {"gradient_clipping", kNumber, kSetting, "max_grad_norm", {}, {}, "max_grad_norm", 0},
       {"dataloader_drop_last", kBoolean, kSetting, "dataloader_drop_last"},
       {"wall_clock_breakdown", kBoolean, kSetting, "wall_clock_breakdown"},
+      {"activation_checkpointing.cpu_checkpointing", kBoolean, kSetting, "activation_offloading"},
       {"communication_data_type", kText, kSetting, "fsdp_reduce_dtype"},
       {"fp16.enabled", kBoolean, kSetting, "fp16", {}, {}, "fp16"},
       {"fp16.loss_scale", kNumber, kCode, {}, {}, {}, {}, 0},
@@ -273,7 +274,6 @@ void append_inert_zero(Keys& all) {
 void append_inert_rest(Keys& all) {
   append_inert(all, "it configures DeepSpeed's own function; set gradient_checkpointing",
                {{"activation_checkpointing.partition_activations", kBoolean},
-                {"activation_checkpointing.cpu_checkpointing", kBoolean},
                 {"activation_checkpointing.contiguous_memory_optimization", kBoolean},
                 {"activation_checkpointing.number_checkpoints", kInteger},
                 {"activation_checkpointing.synchronize_checkpoint_boundary", kBoolean},

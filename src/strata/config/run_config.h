@@ -168,7 +168,9 @@ struct ShardConfig {
   std::vector<std::string> layer_classes;                   // empty: every layer of the model
   int64_t min_num_params = 100000000;                       // of SIZE_BASED_WRAP
   bool gradient_checkpointing = true;
-  std::string checkpointing_mode = "full";  // full, selective
+  std::string checkpointing_mode = "full";      // full, selective
+  std::string activation_offloading = "false";  // false, true (host memory), disk
+  std::string activation_offloading_path;       // of disk
   bool bf16 = true;  // compute type; CPUs without native bf16 compute in fp32
   bool fp16 = false;
   std::string param_dtype = "auto";      // of gathered trained weights; auto: as bf16 and fp16 say

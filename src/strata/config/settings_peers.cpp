@@ -148,7 +148,6 @@ std::vector<Known> sft() {
       {"padding_free", {"false"}, "use packing", true},
       {"pad_to_multiple_of", {"auto", "none", "*"}, "padding has no influence on the result"},
       {"loss_type", {"nll", "chunked_nll"}, "leave it at nll"},
-      {"activation_offloading", {"false"}, "on CPUs activations are in host memory already", true},
       {"num_of_sequences", {"1024", "*"}, "packing reads all rows"},
       {"chars_per_token", {"3.6", "*"}, "packing counts tokens"},
       {"ignore_bias_buffers", {"false", "*"}, "buffers are not synchronised", true},

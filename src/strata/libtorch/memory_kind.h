@@ -15,8 +15,10 @@ enum class MemoryKind : uint8_t {
   kActivations,    // what blocks compute, kept or temporary
   kLogits,         // of the chunk that the loss works on
   kCommunication,  // receive buffers of the transport
+  kKeptInputs,     // inputs of recomputed blocks that rest elsewhere between the passes
+  kSnapshot,       // the copy that a save in the background writes from
 };
-inline constexpr int kNumMemoryKinds = 8;
+inline constexpr int kNumMemoryKinds = 10;
 
 inline thread_local MemoryKind current_memory_kind = MemoryKind::kRuntime;
 

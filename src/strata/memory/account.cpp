@@ -6,12 +6,18 @@
 
 namespace strata::memory {
 
+Amounts Amounts::operator-(const Amounts& b) const {
+  Amounts difference = *this;
+  for (size_t k = 0; k < bytes.size(); ++k) difference.bytes[k] -= b.bytes[k];
+  return difference;
+}
+
 int64_t Amounts::total() const { return std::accumulate(bytes.begin(), bytes.end(), int64_t{0}); }
 
 const char* name_of(MemoryKind kind) {
   static constexpr const char* kNames[kNumMemoryKinds] = {
-      "runtime", "parameters",  "gradients", "optimizer",
-      "slots",   "activations", "logits",    "communication"};
+      "runtime",     "parameters", "gradients",     "optimizer",    "slots",
+      "activations", "logits",     "communication", "layer inputs", "snapshot"};
   return kNames[static_cast<size_t>(kind)];
 }
 
@@ -22,7 +28,7 @@ std::optional<int64_t> Account::take(int64_t bytes) {
   blocks_.insert_or_assign(*offset, Block{kind, bytes});
   in_use_[kind] += bytes;
   total_ += bytes;
-  ++num_blocks_taken_;
+  ++num_blocks_taken_[kind];
   note_peak();
   return offset;
 }

@@ -13,11 +13,12 @@
 
 namespace strata::memory {
 
-// Bytes by MemoryKind.
+// Bytes, or numbers of blocks, by MemoryKind.
 struct Amounts {
   std::array<int64_t, kNumMemoryKinds> bytes{};
   int64_t& operator[](MemoryKind kind) { return bytes[static_cast<size_t>(kind)]; }
   int64_t operator[](MemoryKind kind) const { return bytes[static_cast<size_t>(kind)]; }
+  Amounts operator-(const Amounts& b) const;
   int64_t total() const;
 };
 
@@ -60,7 +61,8 @@ class Account {
   const Amounts& in_use() const { return in_use_; }
   int64_t bytes_in_use() const { return total_; }
   int64_t resident_bytes() const { return arena_.resident_bytes(); }
-  int64_t num_blocks_taken() const { return num_blocks_taken_; }
+  // Blocks taken since the start, by kind.
+  const Amounts& num_blocks_taken() const { return num_blocks_taken_; }
   // The most that was in use since the last call.
   int64_t take_high_water();
 
@@ -78,7 +80,7 @@ class Account {
   std::array<bool, kNumMemoryKinds> is_elsewhere_{};
   int64_t total_ = 0;
   int64_t high_water_ = 0;
-  int64_t num_blocks_taken_ = 0;
+  Amounts num_blocks_taken_;
   std::vector<Phase> phases_{{"start", {}, 0, 0}};
   size_t phase_ = 0;
 };

@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <mutex>
 
 #include <c10/core/Allocator.h>
@@ -34,6 +35,8 @@ class CpuAllocator final : public c10::Allocator {
         void* data = begin_ + *offset;
         return {data, data, &release, at::Device(at::kCPU)};
       }
+    } else if (bytes > 0) {
+      num_small_.fetch_add(1, std::memory_order_relaxed);
     }
     return c10::GetDefaultCPUAllocator()->allocate(bytes);
   }
@@ -46,6 +49,7 @@ class CpuAllocator final : public c10::Allocator {
 
   Account& account() { return account_; }
   std::mutex& mutex() { return mutex_; }
+  int64_t num_small() const { return num_small_.load(std::memory_order_relaxed); }
 
   void trim() {
     const std::lock_guard lock(mutex_);
@@ -67,6 +71,7 @@ class CpuAllocator final : public c10::Allocator {
   int64_t size_;
   std::mutex mutex_;
   Account account_;
+  std::atomic<int64_t> num_small_ = 0;
 };
 
 // Never destroyed: tensors of static storage may outlive everything.
@@ -153,6 +158,8 @@ bool install_cpu_allocator(bool even_in_sanitized_builds) {
 Account* cpu_account() { return cpu_allocator != nullptr ? &cpu_allocator->account() : nullptr; }
 
 std::mutex& cpu_account_mutex() { return cpu_allocator->mutex(); }
+
+int64_t num_small_tensors() { return cpu_allocator != nullptr ? cpu_allocator->num_small() : 0; }
 
 void trim_cpu_memory() {
   if (cpu_allocator != nullptr) cpu_allocator->trim();

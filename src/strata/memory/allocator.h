@@ -25,6 +25,8 @@ bool install_cpu_allocator(bool even_in_sanitized_builds = false);
 // other threads allocate.
 Account* cpu_account();
 std::mutex& cpu_account_mutex();
+// Tensors below kSmallestBlock that were made since the start.
+int64_t num_small_tensors();
 // Gives pages of free blocks back to the system, such as after loading.
 void trim_cpu_memory();
 

@@ -18,6 +18,15 @@ DeviceMemory device_memory(c10::Device device) {
   return memory;
 }
 
+int64_t device_library_bytes(const comm::Mesh& mesh) {
+  int64_t bytes = kGpuWorkspaceBytes;
+  for (const comm::Group* group :
+       {mesh.world.get(), mesh.shard.get(), mesh.replicate.get(), mesh.part.get()}) {
+    if (group != nullptr && group->size() > 1) bytes += kNcclGroupBytes;
+  }
+  return bytes;
+}
+
 void reset_device_peak(c10::Device device) {
   if (device.is_cuda()) at::accelerator::resetPeakStats(device.index());
 }

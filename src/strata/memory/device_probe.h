@@ -1,11 +1,13 @@
-// What libtorch's caching allocator holds of a GPU. Owns: the reading of its statistics. Never:
-// what it is for.
+// What libtorch's caching allocator holds of a GPU, and what libraries take beside it. Owns: the
+// reading of its statistics. Never: what tensors are for.
 #pragma once
 
 #include <cstdint>
 #include <string>
 
 #include <c10/core/Device.h>
+
+#include "strata/comm/mesh.h"
 
 namespace strata::memory {
 
@@ -20,7 +22,17 @@ struct DeviceMemory {
 DeviceMemory device_memory(c10::Device device);
 void reset_device_peak(c10::Device device);
 
-// Workspaces of cuBLAS, one for each thread that multiplies: ours and autograd's.
+// Workspaces of cuBLAS, one for each thread that multiplies: ours and autograd's. No operation here
+// goes through cuDNN.
 inline constexpr int64_t kGpuWorkspaceBytes = int64_t{64} << 20;
+
+// NCCL's buffers of one group of ranks by its defaults (2.28, src/include/comm.h): of each channel
+// 4 MiB for the protocol Simple, 4.7 MiB for LL128 and 0.5 MiB for LL. It chooses the number of
+// channels by the machine; 24 are its most inside one with NVLink.
+inline constexpr int64_t kNcclGroupBytes =
+    24 * ((int64_t{4} << 20) + 120 * 640 * 8 * 8 + (1 << 19));
+
+// What these libraries take of a GPU in a run over the groups of a mesh.
+int64_t device_library_bytes(const comm::Mesh& mesh);
 
 }  // namespace strata::memory

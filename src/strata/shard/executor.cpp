@@ -14,6 +14,14 @@ bool backward_reads_parameters(models::Block& block) {
   return embedding != nullptr && embedding->low_rank() != nullptr;
 }
 
+std::vector<int> offloaded_blocks(const Schedule& schedule) {
+  std::vector<int> blocks;
+  for (const Step& step : schedule) {
+    if (step.action == Action::kOffload) blocks.push_back(step.index);
+  }
+  return blocks;
+}
+
 }  // namespace
 
 ChainShape shape_of(models::Model& model, const Partition& partition) {
@@ -30,13 +38,18 @@ ChainShape shape_of(models::Model& model, const Partition& partition) {
   return shape;
 }
 
-Executor::Executor(models::Model& model, UnitStore& store, Schedules schedules)
+Executor::Executor(models::Model& model, UnitStore& store, Schedules schedules,
+                   const ActivationHomeOptions& activations)
     : blocks_(model.blocks()),
       store_(store),
       schedules_(std::move(schedules)),
       kept_(blocks_.size()),
       shelf_(static_cast<size_t>(model.num_shelved())),
-      shelf_states_(shelf_.size()) {}
+      shelf_states_(shelf_.size()) {
+  const std::vector<int> offloaded = offloaded_blocks(schedules_.training);
+  if (offloaded.empty()) return;
+  away_ = std::make_unique<ActivationHome>(store.options().device, offloaded, activations);
+}
 
 void Executor::make_ready() {
   if (!is_started_) {
@@ -112,6 +125,12 @@ void Executor::walk(const Schedule& schedule) {
       case Action::kRead:
         store_.start_read(step.index);
         break;
+      case Action::kOffload:
+        away_->send(step.index, current_);
+        break;
+      case Action::kFetch:
+        away_->fetch(step.index);
+        break;
     }
   }
   if (reducing_unit_ >= 0) store_.wait_reduce(reducing_unit_);
@@ -185,7 +204,7 @@ void Executor::forward(const Step& step) {
     current_ = kept.output.detach();
     return;
   }
-  if (step.keep == Keep::kInput) kept.input = current_;
+  if (step.keep == Keep::kInput && !is_away(step.index)) kept.input = current_;
   at::NoGradGuard no_grad;
   current_ = run_block(step, current_.defined() ? current_ : at::empty({0}), shelf_);
 }
@@ -238,7 +257,11 @@ void Executor::backward(const Step& step) {
   open_gradients(step.index);
   Kept kept = std::move(kept_[static_cast<size_t>(step.index)]);
   kept_[static_cast<size_t>(step.index)] = Kept{};
-  if (step.keep == Keep::kInput) record(step, std::exchange(kept.input, at::Tensor()), kept);
+  if (step.keep == Keep::kInput) {
+    const at::Tensor input =
+        is_away(step.index) ? away_->take(step.index) : std::exchange(kept.input, at::Tensor());
+    record(step, input, kept);
+  }
   current_ = differentiate(block, kept, std::move(current_));
 }
 

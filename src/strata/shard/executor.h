@@ -6,6 +6,7 @@
 #include <functional>
 #include <vector>
 
+#include "strata/shard/activation_home.h"
 #include "strata/shard/schedule.h"
 #include "strata/shard/unit_store.h"
 
@@ -18,7 +19,9 @@ ChainShape shape_of(models::Model& model, const Partition& partition);
 // Threads: one. An exception leaves units gathered; the executor cannot be used after one.
 class Executor {
  public:
-  Executor(models::Model& model, UnitStore& store, Schedules schedules);
+  // `activations`: where the schedules' offloads go. Requires: a place, if there are any.
+  Executor(models::Model& model, UnitStore& store, Schedules schedules,
+           const ActivationHomeOptions& activations = {});
 
   // Forward and backward of one micro-batch; gradients arrive in the homes (the first micro-step of
   // a step overwrites, later ones add). `sums` gets this rank's sums of the micro-batch.
@@ -60,6 +63,8 @@ class Executor {
   void forward_only(const Schedule& schedule, const nn::Batch& batch,
                     const nn::ForwardContext& context);
   void walk(const Schedule& schedule);
+  // Whether the block's input rests elsewhere.
+  bool is_away(int block) const { return away_ && away_->holds(block); }
   void forward(const Step& step);
   void loss(const Step& step);
   void backward(const Step& step);
@@ -75,6 +80,7 @@ class Executor {
   std::vector<models::Block*> blocks_;
   UnitStore& store_;
   Schedules schedules_;
+  std::unique_ptr<ActivationHome> away_;  // inputs that are offloaded; null: none are
   Observer observer_;
   bool is_started_ = false;
   bool is_stale_ = false;

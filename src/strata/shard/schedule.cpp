@@ -224,9 +224,44 @@ Schedule place_reads(const Schedule& schedule, int ahead) {
   return result;
 }
 
+// An input leaves while its block runs forward, and comes back while the block behind it runs
+// backward. Not the input that stays where it is as the output of a block that keeps its
+// activations, as a trained embedding does; the first block has none.
+Schedule place_offloads(const Schedule& schedule) {
+  std::set<int> moved;
+  Keep before = Keep::kActivations;
+  for (const Step& step : schedule) {
+    if (step.action != Action::kForward) continue;
+    if (step.keep == Keep::kInput && before != Keep::kActivations) moved.insert(step.index);
+    before = step.keep;
+  }
+  const auto moves = [&](const Step& step) { return moved.contains(step.index); };
+  std::vector<int> order;  // of the backward pass
+  for (const Step& step : schedule) {
+    if (step.action == Action::kBackward && moves(step)) order.push_back(step.index);
+  }
+  Schedule result;
+  size_t num_fetched = 0, num_used = 0;
+  for (const Step& step : schedule) {
+    if (step.action == Action::kForward && moves(step)) {
+      result.push_back({Action::kOffload, step.index});
+    }
+    if (step.action == Action::kBackward) {
+      if (moves(step)) ++num_used;
+      // Its own, where nothing ran backward before, and the next.
+      for (; num_fetched < std::min(num_used + 1, order.size()); ++num_fetched) {
+        result.push_back({Action::kFetch, order[num_fetched]});
+      }
+    }
+    result.push_back(step);
+  }
+  return result;
+}
+
 Schedule placed(const std::vector<Computation>& computations, const ChainShape& shape,
                 const ScheduleOptions& options, bool reduces) {
   Schedule schedule = Placement(computations, shape, options, reduces).place();
+  if (options.offload_activations) schedule = place_offloads(schedule);
   return options.read_ahead > 0 ? place_reads(schedule, options.read_ahead) : schedule;
 }
 
@@ -281,8 +316,8 @@ Schedules build_schedules(const ChainShape& shape, const ScheduleOptions& option
 }
 
 std::string describe(const Schedule& schedule) {
-  static constexpr const char* kNames[] = {"gather",   "release", "forward", "loss",
-                                           "backward", "reduce",  "refresh", "read"};
+  static constexpr const char* kNames[] = {"gather", "release", "forward", "loss",    "backward",
+                                           "reduce", "refresh", "read",    "offload", "fetch"};
   std::string text;
   for (const Step& step : schedule) {
     text += fmt::format("{} {}", kNames[static_cast<int>(step.action)], step.index);

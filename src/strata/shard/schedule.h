@@ -16,6 +16,8 @@ enum class Action {
   kReduce,    // start reducing unit `index`'s gradient into its home
   kRefresh,   // start bringing the updated masters of unit `index` into its slot
   kRead,      // start reading unit `index`'s home from its file, for the gather after the next ones
+  kOffload,   // start moving block `index`'s input to where it rests until its backward pass
+  kFetch,     // start bringing it back
 };
 
 // How a block's forward pass is kept for its backward pass.
@@ -68,6 +70,8 @@ struct ScheduleOptions {
   BackwardPrefetch backward_prefetch = BackwardPrefetch::kPre;
   Checkpointing activation_checkpointing = Checkpointing::kFull;
   int read_ahead = 0;  // homes in files: units whose read starts before the gather that is next
+  // Inputs of recomputed blocks rest elsewhere until then (ActivationHome).
+  bool offload_activations = false;
 };
 
 // Everything that is walked during a run.
@@ -85,7 +89,8 @@ Schedules build_schedules(const ChainShape& shape, const ScheduleOptions& option
 // Invariants of the result: a block runs only while its units are gathered; every gather has one
 // release (none of either when resident); a trained unit is reduced exactly once, after the
 // earliest block in forward order that uses it has run backward (I3); blocks before the first
-// trained one keep nothing (I5) and have no backward step (I4).
+// trained one keep nothing (I5) and have no backward step (I4); an input that is offloaded leaves
+// as its block begins and is fetched once, ahead of the backward pass before its own.
 Schedule training_schedule(const ChainShape& shape, const ScheduleOptions& options);
 
 // Forward only: evaluation. Blocks before `first_block` are left out.

@@ -284,6 +284,32 @@ void imagine_values(const config::RunConfig& config, Trainee& trainee) {
                     });
 }
 
+// The longest input of a layer that the settings allow; longer ones (virtual tokens before each
+// document of a packed row) get their room when they come.
+shard::ActivationHomeOptions activation_home(const config::RunConfig& config, const Target& target,
+                                             const Trainee& trainee) {
+  const models::Model& model = *trainee.model;
+  int64_t length = std::min(config.data.max_length, model.max_position_embeddings());
+  if (config::is_seq2seq(config)) {
+    length = std::max(config.data.max_source_length, config.data.max_target_length);
+  }
+  if (model.virtual_tokens() != nullptr) length += model.virtual_tokens()->count();
+  const int64_t numel = config.train.per_device_train_batch_size * length * model.hidden_size();
+  return {.place = activation_place(config.shard, target),
+          .files = trainee.offload.activation_files(),
+          .reserved_bytes = static_cast<uint64_t>(numel) * c10::elementSize(trainee.compute_type)};
+}
+
+void make_executor(const config::RunConfig& config, const Target& target, Trainee& trainee) {
+  using Place = shard::ActivationHomeOptions::Place;
+  const shard::ActivationHomeOptions activations = activation_home(config, target, trainee);
+  const shard::ChainShape shape = shard::shape_of(*trainee.model, trainee.store->partition());
+  shard::ScheduleOptions schedule = schedule_options(config.shard);
+  schedule.offload_activations = activations.place != Place::kWhereComputed;
+  trainee.executor = std::make_unique<shard::Executor>(
+      *trainee.model, *trainee.store, shard::build_schedules(shape, schedule), activations);
+}
+
 }  // namespace
 
 Json load_model_config(const config::ModelConfig& config, bool alone) {
@@ -339,6 +365,7 @@ std::unique_ptr<Trainee> assemble(const config::RunConfig& config, comm::Mesh& m
   std::unique_ptr<Trainee> trainee;
   GrownVocabulary grown;
   comm::all_or_nothing(*mesh.world, "loading the model's configuration", [&] {
+    (void)activation_place(config.shard, target);  // an error before anything is allocated
     trainee = std::make_unique<Trainee>(config);
     trainee->model_config = load_model_config(config.model, is_imagined);
     require_recipe_of(trainee->model_config, config);
@@ -396,6 +423,8 @@ std::unique_ptr<Trainee> assemble(const config::RunConfig& config, comm::Mesh& m
                                                 .state_files = trainee->offload.state_files(),
                                                 .sub_group_size = config.shard.sub_group_size});
   });
+  comm::all_or_nothing(*mesh.world, "making room for activations",
+                       [&] { make_executor(config, target, *trainee); });
   // On its own: ranks that wait for weights must not wait for one that failed before.
   comm::all_or_nothing(*mesh.world, "loading the weights", [&] {
     if (is_imagined) {
@@ -418,10 +447,6 @@ std::unique_ptr<Trainee> assemble(const config::RunConfig& config, comm::Mesh& m
     memory::trim_cpu_memory();
     trainee->load_memory = meter->finish(*mesh.world);
   }
-  const shard::ChainShape shape = shard::shape_of(*trainee->model, trainee->store->partition());
-  trainee->executor = std::make_unique<shard::Executor>(
-      *trainee->model, *trainee->store,
-      shard::build_schedules(shape, schedule_options(config.shard)));
   return trainee;
 }
 

@@ -26,8 +26,8 @@ class MemoryWatch {
   // Planned and measured, after the last step.
   std::string measured_line() const;
   // Bytes sent in the last step, as planned and as the groups counted them, and what tensors took
-  // from the system since the second step: nothing, unless a longer micro-batch came. Empty before
-  // the second step.
+  // from the system since the second step: nothing, unless a longer micro-batch came; and how many
+  // tensors a step makes. Empty before the second step.
   std::string steady_line() const;
 
  private:
@@ -42,8 +42,14 @@ class MemoryWatch {
   std::string failure_;  // why there is no plan
   int64_t process_bytes_ = 0;
   int64_t num_steps_ = 0;
-  int64_t bytes_after_second_step_ = 0;  // of tensors, resident
-  int64_t bytes_after_last_step_ = 0;
+  // By tensors of the CPU.
+  struct Taken {
+    int64_t bytes = 0;       // resident
+    memory::Amounts blocks;  // numbers of them
+    int64_t num_small = 0;
+  };
+  Taken so_far_, after_second_step_;
+  Taken last_step_;  // in it alone, but for the bytes
   comm::SentBytes sent_;
 };
 

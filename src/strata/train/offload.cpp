@@ -2,6 +2,7 @@
 
 #include "strata/base/error.h"
 #include "strata/base/file.h"
+#include "strata/train/strategy.h"
 
 namespace strata::train {
 namespace {
@@ -10,7 +11,7 @@ namespace fs = std::filesystem;
 
 constexpr const char* kPrefix = "strata-offload";
 
-bool is_in_files(const std::string& device) { return device == "nvme"; }
+bool is_in_files(const std::string& device) { return device == "nvme" || device == "disk"; }
 
 void check_folder(const std::string& setting, const fs::path& folder) {
   if (!fs::is_directory(folder)) {
@@ -29,7 +30,9 @@ void check_folder(const std::string& setting, const fs::path& folder) {
 }
 
 std::unique_ptr<ScratchFolder> open_folder(const std::string& device, const std::string& path) {
-  return is_in_files(device) ? std::make_unique<ScratchFolder>(path, kPrefix) : nullptr;
+  // A plan has no folder.
+  if (!is_in_files(device) || path.empty()) return nullptr;
+  return std::make_unique<ScratchFolder>(path, kPrefix);
 }
 
 }  // namespace
@@ -41,11 +44,15 @@ void check_offload_folders(const config::ShardConfig& config) {
   if (is_in_files(config.offload_optimizer_device)) {
     check_folder("offload_optimizer_nvme_path", config.offload_optimizer_nvme_path);
   }
+  if (is_in_files(config.activation_offloading)) {
+    check_folder("activation_offloading_path", config.activation_offloading_path);
+  }
 }
 
 OffloadFolders::OffloadFolders(const config::ShardConfig& config)
     : parameters(open_folder(config.offload_param_device, config.offload_param_nvme_path)),
       state(open_folder(config.offload_optimizer_device, config.offload_optimizer_nvme_path)),
+      activations(open_folder(config.activation_offloading, config.activation_offloading_path)),
       queue_{.block_bytes = static_cast<size_t>(config.aio_block_size),
              .depth = static_cast<int>(config.aio_queue_depth)} {}
 
@@ -55,8 +62,9 @@ shard::FileHomeOptions OffloadFolders::options_of(const ScratchFolder* folder) c
 }
 
 std::vector<std::string> describe_offload(const config::ShardConfig& config,
-                                          const OffloadFolders& folders, bool is_beside_gpu) {
+                                          const OffloadFolders& folders, at::Device device) {
   std::vector<std::string> lines;
+  const bool is_beside_gpu = device.is_cuda() && offloads_to_host(config);
   if (is_beside_gpu) {
     lines.push_back(
         "offload to host memory: parameters, gradients and optimizer state rest there (pinned), "
@@ -69,6 +77,14 @@ std::vector<std::string> describe_offload(const config::ShardConfig& config,
         "offload to host memory: this run computes on the CPU, so what is asked for rests there "
         "already");
   }
+  if (config.activation_offloading == "true") {
+    lines.push_back(
+        device.is_cuda()
+            ? "activation_offloading: inputs of layers rest in host memory (pinned) "
+              "until their backward pass"
+            : "activation_offloading: this run computes on the CPU, so inputs of layers "
+              "rest in host memory already; with disk they would rest in files");
+  }
   const auto in_files = [&](const char* what, const ScratchFolder* folder) {
     if (folder == nullptr) return;
     lines.push_back(
@@ -79,6 +95,7 @@ std::vector<std::string> describe_offload(const config::ShardConfig& config,
   };
   in_files("parameters rest", folders.parameters.get());
   in_files("optimizer state rests", folders.state.get());
+  in_files("inputs of layers rest", folders.activations.get());
   return lines;
 }
 

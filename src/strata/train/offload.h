@@ -1,5 +1,5 @@
-// Where the settings let parameters and optimizer state rest in files. Owns: the folders of this
-// rank and their removal. Never: what is written there (shard/home_file.h).
+// Where the settings let parameters, optimizer state and activations rest in files. Owns: the
+// folders of this rank and their removal. Never: what is written there (shard/home_file.h).
 #pragma once
 
 #include <memory>
@@ -17,11 +17,12 @@ void check_offload_folders(const config::ShardConfig& config);
 
 // The folders of one rank; off where the settings say so. Must outlive what rests in them.
 struct OffloadFolders {
-  std::unique_ptr<ScratchFolder> parameters, state;
+  std::unique_ptr<ScratchFolder> parameters, state, activations;
 
   explicit OffloadFolders(const config::ShardConfig& config);
   shard::FileHomeOptions parameter_files() const { return options_of(parameters.get()); }
   shard::FileHomeOptions state_files() const { return options_of(state.get()); }
+  shard::FileHomeOptions activation_files() const { return options_of(activations.get()); }
 
  private:
   shard::FileHomeOptions options_of(const ScratchFolder* folder) const;
@@ -29,8 +30,8 @@ struct OffloadFolders {
 };
 
 // What a person is told about it: a line each, none when everything rests in memory as it would
-// without the settings. `is_beside_gpu`: homes rest in host memory, blocks compute on a GPU.
+// without the settings. `device`: where blocks compute.
 std::vector<std::string> describe_offload(const config::ShardConfig& config,
-                                          const OffloadFolders& folders, bool is_beside_gpu);
+                                          const OffloadFolders& folders, at::Device device);
 
 }  // namespace strata::train

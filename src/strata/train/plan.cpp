@@ -2,8 +2,10 @@
 
 #include <map>
 
+#include "strata/checkpoint/state_pieces.h"
 #include "strata/libtorch/planned_device.h"
 #include "strata/memory/allocator.h"
+#include "strata/memory/device_probe.h"
 #include "strata/nn/linear.h"
 #include "strata/ops/matmul.h"
 
@@ -84,21 +86,35 @@ bool is_in_files(const std::string& device) { return device == "nvme"; }
 // What the settings send to files, and with an accelerator to the host's memory. A processor's
 // memory is the host's.
 std::vector<MemoryKind> offloaded_kinds(const config::ShardConfig& shard, bool on_device) {
-  const auto leaves = [&](const std::string& device) {
-    return is_in_files(device) || (on_device && (shard.offload_params || device == "cpu"));
-  };
-  std::vector<MemoryKind> kinds;
-  if (leaves(shard.offload_param_device)) kinds.push_back(MemoryKind::kParameters);
-  if (leaves(shard.offload_optimizer_device)) kinds.push_back(MemoryKind::kOptimizer);
+  std::vector<MemoryKind> kinds{MemoryKind::kKeptInputs};
+  const bool to_host = on_device && offloads_to_host(shard);
+  if (to_host || is_in_files(shard.offload_param_device)) kinds.push_back(MemoryKind::kParameters);
+  if (to_host || is_in_files(shard.offload_optimizer_device)) {
+    kinds.push_back(MemoryKind::kOptimizer);
+  }
   // Gradients go where the update is computed.
-  if (on_device && leaves(shard.offload_optimizer_device)) kinds.push_back(MemoryKind::kGradients);
+  if (to_host) kinds.push_back(MemoryKind::kGradients);
+  if (on_device) kinds.push_back(MemoryKind::kSnapshot);
   return kinds;
 }
 
-// A plan makes no folder.
+// A plan makes no folder. Beside an accelerator the homes are where files would be read to.
 config::RunConfig without_files(config::RunConfig config) {
-  config.shard.offload_param_device = config.shard.offload_optimizer_device = "none";
+  config::ShardConfig& shard = config.shard;
+  shard.offload_params = offloads_to_host(shard);
+  shard.offload_param_device = shard.offload_optimizer_device = "none";
+  shard.activation_offloading_path = "";
   return config;
+}
+
+// The copy that the saver takes on start and keeps (Trainer::prepare_saving).
+std::vector<checkpoint::LocalPiece> imagine_snapshot(const config::RunConfig& config,
+                                                     Trainee& trainee) {
+  const bool copies = config.train.save_strategy != "no" && config.train.async_save &&
+                      !is_in_files(config.shard.offload_param_device);
+  if (!copies) return {};
+  return checkpoint::snapshot_memory(checkpoint::local_pieces(
+      *trainee.store, config.train.save_only_model ? nullptr : trainee.optimizer.get()));
 }
 
 // Buffers of transfers to and from files: of each size of shard those that are in flight at once,
@@ -165,11 +181,16 @@ RunPlan plan_run(const config::RunConfig& config, const PlanRequest& request) {
     walk.sources = take_sources(walk.documents);
     walk.eval_sources = take_sources(walk.eval_documents);
   }
-  plan.scratch_bytes = file_buffer_bytes(config.shard, *trainee->store);
-  if (!request.on_device) {
-    plan.scratch_bytes +=
-        kernel_scratch_bytes(*trainee->model, plan.tokens) + comm::imitated_process_bytes(mesh);
+  // Buffers of files are the host's, too.
+  if (request.on_device) {
+    plan.scratch_bytes = memory::device_library_bytes(mesh);
+  } else {
+    plan.scratch_bytes = file_buffer_bytes(config.shard, *trainee->store) +
+                         kernel_scratch_bytes(*trainee->model, plan.tokens) +
+                         comm::imitated_process_bytes(mesh);
   }
+  account.begin_phase("forward");
+  const auto snapshot = imagine_snapshot(config, *trainee);
   plan.memory =
       memory::walk(account, *trainee->store, *trainee->executor, *trainee->optimizer, walk);
   return plan;

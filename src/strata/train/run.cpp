@@ -146,7 +146,7 @@ void introduce(const config::RunConfig& config, Trainee& trainee, const Datasets
        describe_load_memory(trainee.load_memory, trainee.store->options().device))
     trainer.say(line);
   for (const std::string& line :
-       describe_offload(config.shard, trainee.offload, trainee.store->options().homes_on_host))
+       describe_offload(config.shard, trainee.offload, trainee.store->options().device))
     trainer.say(line);
   for (const std::string& note : datasets.notes) trainer.say(note);
   for (const std::string& line : datasets.warnings) trainer.say("warning: " + line);

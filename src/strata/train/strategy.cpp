@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "strata/base/error.h"
+#include "strata/libtorch/planned_device.h"
 
 namespace strata::train {
 namespace {
@@ -58,6 +59,19 @@ bool offloads_to_host(const config::ShardConfig& config) {
          config.offload_optimizer_device != "none";
 }
 
+shard::ActivationHomeOptions::Place activation_place(const config::ShardConfig& config,
+                                                     const Target& target) {
+  using Place = shard::ActivationHomeOptions::Place;
+  const bool is_gpu = is_for_cuda(target.device);
+  if (config.activation_offloading == "disk") {
+    if (!is_gpu) return Place::kFiles;
+    throw ConfigError(
+        "activation_offloading: found disk in a run on a GPU, expected true (host memory); "
+        "change it, or run on the CPU with --cpu");
+  }
+  return config.activation_offloading == "true" && is_gpu ? Place::kHost : Place::kWhereComputed;
+}
+
 comm::MeshShape mesh_shape(const config::ShardConfig& config, int world_size,
                            int local_world_size) {
   const Strategy& strategy = strategy_of(config);
@@ -107,7 +121,7 @@ shard::ScheduleOptions schedule_options(const config::ShardConfig& config) {
 shard::StoreOptions store_options(const config::ShardConfig& config, const Target& target) {
   shard::StoreOptions options;
   options.device = target.device;
-  options.homes_on_host = target.device.is_cuda() && offloads_to_host(config);
+  options.homes_on_host = is_for_cuda(target.device) && offloads_to_host(config);
   // Without arithmetic in a 16-bit type its values are widened where they arrive.
   options.compute_type = config.bf16 && target.has_bf16   ? at::kBFloat16
                          : config.fp16 && target.has_fp16 ? at::kHalf

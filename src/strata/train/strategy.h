@@ -5,6 +5,7 @@
 #include "strata/comm/mesh.h"
 #include "strata/config/run_config.h"
 #include "strata/libtorch/cpu_arithmetic.h"
+#include "strata/shard/activation_home.h"
 #include "strata/shard/schedule.h"
 #include "strata/shard/unit_store.h"
 
@@ -15,6 +16,7 @@ namespace strata::train {
 // Throws ConfigError when the sizes do not make up the world.
 comm::MeshShape mesh_shape(const config::ShardConfig& config, int world_size, int local_world_size);
 
+// All but offload_activations, which depends on what computes.
 shard::ScheduleOptions schedule_options(const config::ShardConfig& config);
 
 // What computes.
@@ -29,6 +31,10 @@ at::ScalarType scalar_type_of(const std::string& name);
 
 // Whether homes rest in host memory where a GPU computes.
 bool offloads_to_host(const config::ShardConfig& config);
+
+// Where inputs of recomputed layers rest between the passes. ConfigError for files beside a GPU.
+shard::ActivationHomeOptions::Place activation_place(const config::ShardConfig& config,
+                                                     const Target& target);
 
 // Types of arithmetic, of what is gathered and of what is reduced, and the wrap policy.
 shard::StoreOptions store_options(const config::ShardConfig& config, const Target& target = {});

@@ -393,6 +393,15 @@ TEST(Offload, ContradictionsAreErrors) {
        "found nvme with optim adamw_bnb_8bit"},
       {{"--offload_param_device", "disk"}, "expected one of none, cpu, nvme"},
       {{"--sub_group_size", "0"}, "expected an integer of at least 1"},
+      {{"--activation_offloading", "--gradient_checkpointing", "false"},
+       "--activation_offloading: found true with gradient_checkpointing false "
+       "(--gradient_checkpointing), expected full activation checkpointing"},
+      {{"--activation_offloading", "cpu", "--activation_checkpointing", "selective"},
+       "found true with gradient_checkpointing_mode selective (--activation_checkpointing)"},
+      {{"--activation_offloading", "disk"},
+       "--activation_offloading: found disk without a folder, expected one on a disk; add "
+       "--activation_offloading_path"},
+      {{"--activation_offloading", "tape"}, "expected one of false, true, disk"},
   };
   for (const auto& row : rows) EXPECT_THAT(error_of(row.flags), HasSubstr(row.message));
 }
@@ -404,6 +413,12 @@ TEST(Offload, WhatHasNoEffectIsSaid) {
       ElementsAre("--offload_param_nvme_path: has no effect; offload_param_device is none"));
   EXPECT_THAT(warnings({"--sub_group_size", "5"}),
               ElementsAre(HasSubstr("nothing rests in files")));
+  EXPECT_THAT(warnings({"--activation_offloading", "--activation_offloading_path", "/d"}),
+              ElementsAre("--activation_offloading_path: has no effect; activation_offloading is "
+                          "true"));
+  EXPECT_THAT(warnings({"--activation_offloading", "disk", "--activation_offloading_path", "/d",
+                        "--aio_queue_depth", "5"}),
+              IsEmpty());
   EXPECT_THAT(warnings({"--aio_queue_depth", "5"}),
               ElementsAre(HasSubstr("nothing rests in files")));
   EXPECT_THAT(warnings({"--offload_optimizer_device", "nvme", "--offload_optimizer_nvme_path", "/d",

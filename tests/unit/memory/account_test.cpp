@@ -37,7 +37,7 @@ TEST(Account, EveryPhaseHasItsOwnPeakByKind) {
   EXPECT_EQ(account.peak().at_peak.total(), 3700);
   account.give_back(home);
   EXPECT_EQ(account.bytes_in_use(), 0);
-  EXPECT_EQ(account.num_blocks_taken(), 4);
+  EXPECT_EQ(account.num_blocks_taken().total(), 4);
 }
 
 TEST(Account, HighWaterIsThatSinceTheLastQuestion) {

@@ -6,8 +6,10 @@
 
 #include <ATen/ATen.h>
 
+#include "../temporary_folder.h"
 #include "strata/base/error.h"
 #include "strata/comm/mesh.h"
+#include "strata/libtorch/planned_device.h"
 #include "strata/memory/allocator.h"
 #include "strata/memory/plan_text.h"
 #include "strata/models/registry.h"
@@ -22,7 +24,8 @@ const char* kConfig = R"({"model_type": "llama", "vocab_size": 640, "hidden_size
     "num_key_value_heads": 2, "max_position_embeddings": 512, "tie_word_embeddings": false})";
 
 struct Built {
-  Built(at::Device device, const shard::ScheduleOptions& options, bool freeze_first_layers)
+  Built(at::Device device, const shard::ScheduleOptions& options, bool freeze_first_layers,
+        const shard::ActivationHomeOptions& activations = {}, bool freeze_embedding = false)
       : mesh(comm::make_fake_mesh(1, 1)),
         model(models::create_model(parse_json(kConfig, "config"), {})) {
     if (freeze_first_layers) {
@@ -30,10 +33,14 @@ struct Built {
         parameter->set_requires_grad(parameter->name().find("layers.2") != std::string::npos);
       }
     }
+    for (nn::Parameter* parameter : model->parameters()) {
+      const bool is_embedding = parameter->name().find("embed") != std::string::npos;
+      if (freeze_embedding && is_embedding) parameter->set_requires_grad(false);
+    }
     store = std::make_unique<shard::UnitStore>(*model, mesh, shard::StoreOptions{.device = device});
     const shard::ChainShape shape = shard::shape_of(*model, store->partition());
-    executor =
-        std::make_unique<shard::Executor>(*model, *store, shard::build_schedules(shape, options));
+    executor = std::make_unique<shard::Executor>(
+        *model, *store, shard::build_schedules(shape, options), activations);
     const MemoryScope scope(MemoryKind::kOptimizer);
     optimizer = std::make_unique<optim::AdamW>(*store, optim::AdamWOptions{});
   }
@@ -61,11 +68,18 @@ nn::Batch real_batch() {
   return batch;
 }
 
+shard::ActivationHomeOptions in_files(const std::filesystem::path& folder) {
+  return {.place = shard::ActivationHomeOptions::Place::kFiles,
+          .files = {.folder = folder},
+          .reserved_bytes = 4096};
+}
+
 // The account is the process's: what this run adds is measured in phases of its own names.
 Phase measured_backward(const shard::ScheduleOptions& options, bool frozen,
                         const std::string& phase_name) {
   Account& account = *cpu_account();
-  Built built(at::kCPU, options, frozen);
+  const strata::testing::TemporaryFolder folder;
+  Built built(at::kCPU, options, frozen, in_files(folder.path()));
   built.executor->observe([&](const shard::Step& step, bool) {
     const bool backward =
         step.action == shard::Action::kLoss || step.action == shard::Action::kBackward;
@@ -125,6 +139,53 @@ Plan plan_of(int world, int shard_size, int64_t accumulation) {
   optim::AdamW optimizer(store, {});
   return walk(imagined.account(), store, executor, optimizer,
               {.documents = kDocuments, .accumulation = accumulation});
+}
+
+constexpr int64_t kInputBytes = 480 * 128 * 4;
+
+TEST(Plan, OfInputsInFilesEqualsWhatARunTakes) {
+  ASSERT_TRUE(install_cpu_allocator(/*even_in_sanitized_builds=*/true));
+  shard::ScheduleOptions options;
+  options.offload_activations = true;
+  const Phase measured = measured_backward(options, /*frozen=*/false, "inputs in files");
+  Imagined imagined;
+  imagined.account().keep_elsewhere({MemoryKind::kKeptInputs});
+  Built built(at::kMeta, options, /*freeze_first_layers=*/false, in_files({}));
+  const Plan plan = walk(imagined.account(), *built.store, *built.executor, *built.optimizer,
+                         {.documents = kDocuments});
+  const auto planned = std::ranges::find(plan.phases, "backward", &Phase::name);
+  ASSERT_NE(planned, plan.phases.end());
+  for (int k = 1; k < kNumMemoryKinds; ++k) {
+    const auto kind = static_cast<MemoryKind>(k);
+    EXPECT_EQ(planned->at_peak[kind], measured.at_peak[kind]) << name_of(kind);
+  }
+  // Of three layers the first reads what the embedding keeps, the last is not recomputed.
+  EXPECT_EQ(plan.elsewhere[MemoryKind::kKeptInputs], kInputBytes);
+}
+
+TEST(Plan, BesideAGpuInputsLeaveItsMemory) {
+  const PlannedDeviceScope stands_for(at::kCUDA);
+  const auto planned = [](bool offloads) {
+    Imagined imagined;
+    imagined.account().keep_elsewhere({MemoryKind::kKeptInputs});
+    shard::ScheduleOptions options;
+    options.offload_activations = offloads;
+    Built built(at::kMeta, options, /*freeze_first_layers=*/false,
+                {.place = shard::ActivationHomeOptions::Place::kHost}, /*freeze_embedding=*/true);
+    return walk(imagined.account(), *built.store, *built.executor, *built.optimizer,
+                {.documents = kDocuments});
+  };
+  const Plan kept = planned(false), moved = planned(true);
+  EXPECT_EQ(kept.elsewhere[MemoryKind::kKeptInputs], 0);
+  EXPECT_EQ(moved.elsewhere[MemoryKind::kKeptInputs], 2 * kInputBytes);
+  const auto at_loss = [](const Plan& plan) {
+    return std::ranges::find_if(
+               plan.schedule,
+               [](const StepMemory& step) { return step.step.action == shard::Action::kLoss; })
+        ->peak_bytes;
+  };
+  // The last one sent is let go of when the first is fetched.
+  EXPECT_EQ(at_loss(kept) - at_loss(moved), kInputBytes);
 }
 
 TEST(Plan, WireBytesGrowWithMicroSteps) {

@@ -80,6 +80,9 @@ void replay(const ChainShape& shape, const Schedule& schedule) {
         break;
       case Action::kRead:
         break;  // ReadsComeAheadOfTheirGathers
+      case Action::kOffload:
+      case Action::kFetch:
+        break;  // OffloadedInputsLeaveAsTheirBlockBeginsAndComeBackAhead
     }
   }
   EXPECT_TRUE(gathered.empty());
@@ -215,6 +218,48 @@ TEST(Schedule, ReadsComeAheadOfTheirGathers) {
     }
     EXPECT_EQ(reads, gathers);
     EXPECT_EQ(schedule.size(), plain.size() + reads.size());
+  }
+}
+
+TEST(Schedule, OffloadedInputsLeaveAsTheirBlockBeginsAndComeBackAhead) {
+  for (const int layers : {1, 2, 6}) {
+    for (const int first_trained : {0, 2}) {
+      if (first_trained > layers) continue;
+      const ChainShape shape = chain(layers, /*tied=*/true, first_trained);
+      ScheduleOptions options;
+      const Schedule plain = training_schedule(shape, options);
+      options.offload_activations = true;
+      const Schedule schedule = training_schedule(shape, options);
+      replay(shape, schedule);
+      std::set<int> away, coming;
+      size_t moves = 0;
+      // The output of an embedding that trains is there anyway.
+      const int stays = first_trained == 0 ? 1 : -1;
+      for (size_t i = 0; i < schedule.size(); ++i) {
+        const Step& step = schedule[i];
+        if (step.action == Action::kOffload) {
+          EXPECT_TRUE(away.insert(step.index).second);
+          EXPECT_EQ(schedule[i + 1].action, Action::kForward);
+          EXPECT_EQ(schedule[i + 1].index, step.index);
+          ++moves;
+        } else if (step.action == Action::kFetch) {
+          EXPECT_EQ(away.erase(step.index), 1U) << "fetched what is not away: " << step.index;
+          coming.insert(step.index);
+          // What the running block reads, and what the next one will.
+          EXPECT_LE(coming.size(), 2U);
+          ++moves;
+        } else if (step.action == Action::kBackward && step.keep == Keep::kInput) {
+          EXPECT_EQ(coming.erase(step.index), step.index == stays ? 0U : 1U) << step.index;
+        } else if (step.action == Action::kForward && step.keep == Keep::kInput) {
+          EXPECT_EQ(away.contains(step.index), step.index != stays) << step.index;
+        }
+      }
+      EXPECT_TRUE(away.empty() && coming.empty());
+      EXPECT_EQ(schedule.size(), plain.size() + moves);
+      // The last layer is not recomputed, layers before the first trained one keep nothing.
+      const int expected = std::max(0, layers - 2);
+      EXPECT_EQ(moves, static_cast<size_t>(2 * expected));
+    }
   }
 }
 
