@@ -174,6 +174,8 @@ METHODS = {
     "vera": dict(peft_type="VERA", r=9, target_modules=["q_proj", "down_proj"]),
     "ia3_head": dict(peft_type="IA3", target_modules=["q_proj", "up_proj", "lm_head"],
                      feedforward_modules=["up_proj"]),
+    # Takes its part off the codes, which are made again.
+    "olora": dict(target_modules=["v_proj", "gate_proj"], r=4, init_lora_weights="olora"),
     "embedding": dict(target_modules=["embed_tokens", "k_proj"], r=4),
     "dora_embedding": dict(target_modules=["embed_tokens", "k_proj"], r=4, use_dora=True),
     "tokens": dict(target_modules=["q_proj"], trainable_token_indices=[3, 17, 90]),
