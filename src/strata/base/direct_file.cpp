@@ -54,6 +54,23 @@ DirectFile::DirectFile(const fs::path& path, uint64_t size_bytes)
   if (is_direct_) file_ = std::move(direct);
 }
 
+DirectFile DirectFile::open_to_read(const fs::path& path, bool past_cache) {
+  DirectFile file;
+  file.path_ = path;
+  constexpr int kFlags = O_RDONLY | O_CLOEXEC;
+  if (past_cache) file.file_ = Descriptor(::open(path.c_str(), kFlags | O_DIRECT));
+  file.is_direct_ = file.file_.get() >= 0;
+  if (!file.is_direct_) file.file_ = Descriptor(::open(path.c_str(), kFlags));
+  struct stat status {};
+  if (file.file_.get() < 0 || ::fstat(file.file_.get(), &status) != 0) {
+    throw IoError("{}: found {}, expected a readable file; check its permissions", path.string(),
+                  errno_text(errno));
+  }
+  file.size_bytes_ = static_cast<uint64_t>(status.st_size);
+  if (!file.is_direct_) ::posix_fadvise(file.file_.get(), 0, 0, POSIX_FADV_SEQUENTIAL);
+  return file;
+}
+
 bool is_in_memory(const fs::path& path) {
   struct statfs info {};
   if (::statfs(path.c_str(), &info) != 0) {

@@ -26,6 +26,9 @@ class DirectFile {
  public:
   // A new file full of zeros.
   DirectFile(const std::filesystem::path& path, uint64_t size_bytes);
+  // One that is there, for reading alone. `past_cache` false: through the page cache even where
+  // direct transfers are possible.
+  static DirectFile open_to_read(const std::filesystem::path& path, bool past_cache = true);
 
   const std::filesystem::path& path() const { return path_; }
   uint64_t size_bytes() const { return size_bytes_; }
@@ -33,8 +36,10 @@ class DirectFile {
   bool is_direct() const { return is_direct_; }
 
  private:
+  DirectFile() = default;
+
   std::filesystem::path path_;
-  uint64_t size_bytes_;
+  uint64_t size_bytes_ = 0;
   Descriptor file_;
   bool is_direct_ = false;
 };

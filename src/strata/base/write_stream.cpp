@@ -11,8 +11,6 @@
 namespace strata {
 namespace {
 
-constexpr uint64_t kBlockBytes = uint64_t{4} << 20;
-
 constexpr uint64_t aligned_down(uint64_t offset) {
   return offset & ~uint64_t{kDirectAlignment - 1};
 }
@@ -24,8 +22,8 @@ constexpr uint64_t aligned_up(uint64_t offset) {
 
 void WriteStream::FreeMemory::operator()(std::byte* memory) const { std::free(memory); }
 
-WriteStream::WriteStream(FileSystem& files, int buffered, int direct)
-    : files_(files), buffered_(buffered), direct_(direct) {}
+WriteStream::WriteStream(FileSystem& files, int buffered, int direct, size_t block_bytes)
+    : files_(files), buffered_(buffered), direct_(direct), block_bytes_(block_bytes) {}
 
 WriteStream::~WriteStream() {
   if (!thread_.joinable()) return;
@@ -46,17 +44,17 @@ int WriteStream::put(std::span<const std::byte> data, uint64_t offset) {
       block.begin = block.end = offset;
       if (!block.memory) {
         block.memory.reset(
-            static_cast<std::byte*>(std::aligned_alloc(kDirectAlignment, kBlockBytes)));
+            static_cast<std::byte*>(std::aligned_alloc(kDirectAlignment, block_bytes_)));
         if (!block.memory) throw std::bad_alloc();
       }
     }
-    const uint64_t room = block.base + kBlockBytes - block.end;
+    const uint64_t room = block.base + block_bytes_ - block.end;
     const std::span<const std::byte> part = data.first(std::min<uint64_t>(room, data.size()));
     std::memcpy(block.memory.get() + (block.end - block.base), part.data(), part.size());
     block.end += part.size();
     offset += part.size();
     data = data.subspan(part.size());
-    if (block.end == block.base + kBlockBytes) submit();
+    if (block.end == block.base + block_bytes_) submit();
   }
   const std::lock_guard lock(mutex_);
   return error_;

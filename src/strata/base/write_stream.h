@@ -19,12 +19,15 @@ namespace strata {
 // Consecutive bytes make full blocks; a jump ends one early, which is right but slow.
 // Invariants: no byte is lost between put() and a finish() that answered 0.
 // Threads: one caller; `files` is called by one thread at a time.
-// Memory: two blocks of 4 MiB, from the first byte to the end.
+// Memory: two blocks, from the first byte to the end.
 class WriteStream {
  public:
+  static constexpr size_t kBlockBytes = size_t{4} << 20;
+
   // `buffered` and `direct` are descriptors of one file; `direct` may be negative: then every byte
-  // goes through the page cache. Both and `files` must outlive the stream.
-  WriteStream(FileSystem& files, int buffered, int direct);
+  // goes through the page cache. Both and `files` must outlive the stream. `block_bytes`: a
+  // multiple of kDirectAlignment.
+  WriteStream(FileSystem& files, int buffered, int direct, size_t block_bytes = kBlockBytes);
   // Waits for the block that is being written; what was not finished is lost.
   ~WriteStream();
   WriteStream(const WriteStream&) = delete;
@@ -57,6 +60,7 @@ class WriteStream {
   FileSystem& files_;
   int buffered_;
   int direct_;
+  size_t block_bytes_;
   std::array<Block, 2> blocks_;
   size_t current_ = 0;
 

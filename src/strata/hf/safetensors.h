@@ -92,7 +92,7 @@ class SafetensorsWriter {
   // From now on writes go past the page cache, in the background, by two blocks of memory
   // (base/write_stream.h): for much data that comes in the order of the file. An error of one shows
   // at a later one or at finish().
-  void stream();
+  void stream(size_t block_bytes = WriteStream::kBlockBytes);
   // Writes `data` at `offset_bytes` from the start of the tensor.
   void write(std::string_view name, std::span<const std::byte> data, uint64_t offset_bytes = 0);
   // Checks that every byte of every tensor was written, syncs and closes the file.

@@ -120,9 +120,9 @@ SafetensorsWriter::~SafetensorsWriter() {
   if (file_.get() >= 0 && !is_shared_) discard();
 }
 
-void SafetensorsWriter::stream() {
+void SafetensorsWriter::stream(size_t block_bytes) {
   direct_ = Descriptor(files_.open_direct(path_));
-  stream_.emplace(files_, file_.get(), direct_.get());
+  stream_.emplace(files_, file_.get(), direct_.get(), block_bytes);
 }
 
 void SafetensorsWriter::lay_out(std::vector<TensorSpec> specs) {

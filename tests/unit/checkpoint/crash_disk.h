@@ -8,6 +8,7 @@
 #include <fstream>
 #include <functional>
 #include <map>
+#include <mutex>
 #include <optional>
 #include <random>
 #include <string>
@@ -18,6 +19,14 @@
 
 namespace strata::testing {
 
+// What only has to be there need not wait for the disk.
+class Unsynced : public FileSystem {
+ public:
+  int sync(int) override { return 0; }
+  int sync_path(const std::filesystem::path&) override { return 0; }
+};
+
+// Threads: any number at once, as ranks of one process are.
 class CrashDisk : public FileSystem {
  public:
   enum class Fault { kNone, kPowerLoss, kError, kShortWrite };
@@ -36,10 +45,12 @@ class CrashDisk : public FileSystem {
   // What a reader finds in `target` after a loss of power now. `keep` decides for each unsynced
   // operation whether it reached the platter.
   void restore(const std::filesystem::path& target, const std::function<bool()>& keep) const {
-    write_node(settled(0, keep), target, keep);
+    std::map<int, bool> fates;  // of the changes that two folders share
+    write_node(settled(0, keep, fates), target, keep, fates);
   }
 
   int create(const std::filesystem::path& path) override {
+    const std::lock_guard lock(mutex_);
     if (strike()) return -EIO;
     const int descriptor = FileSystem::create(path);
     if (descriptor < 0) return descriptor;
@@ -50,17 +61,21 @@ class CrashDisk : public FileSystem {
     return descriptor;
   }
   int open_direct(const std::filesystem::path& path) override {
+    const std::lock_guard lock(mutex_);
     return adopt_open(path, strike() ? -EIO : FileSystem::open_direct(path));
   }
   int open_existing(const std::filesystem::path& path) override {
+    const std::lock_guard lock(mutex_);
     return adopt_open(path, strike() ? -EIO : FileSystem::open_existing(path));
   }
   int reserve(int descriptor, uint64_t size_bytes) override {
+    const std::lock_guard lock(mutex_);
     if (strike()) return ENOSPC;
     nodes_[open_.at(descriptor)].writes.push_back({size_bytes, "", true});
     return FileSystem::reserve(descriptor, size_bytes);
   }
   size_t write(int descriptor, std::span<const std::byte> data, uint64_t offset) override {
+    const std::lock_guard lock(mutex_);
     size_t size = data.size();
     if (strike()) {
       if (fault_ != Fault::kShortWrite) {
@@ -76,42 +91,46 @@ class CrashDisk : public FileSystem {
     return size;
   }
   int sync(int descriptor) override {
+    const std::lock_guard lock(mutex_);
     if (strike()) return EIO;
-    nodes_[open_.at(descriptor)].sync();
+    settle(open_.at(descriptor));
     return 0;
   }
   int sync_path(const std::filesystem::path& path) override {
+    const std::lock_guard lock(mutex_);
     if (strike()) return EIO;
-    if (const auto node = find(path)) nodes_[*node].sync();
+    if (const auto node = find(path)) settle(*node);
     return 0;
   }
   int rename(const std::filesystem::path& from, const std::filesystem::path& to) override {
+    const std::lock_guard lock(mutex_);
     if (strike()) return EIO;
-    change(from.parent_path(), {{from.filename(), -1}, {to.filename(), *find(from)}});
+    const int moved = *find(from);
+    if (from.parent_path() == to.parent_path()) {
+      change(from.parent_path(), {{from.filename(), -1}, {to.filename(), moved}});
+    } else {
+      const int pair = ++num_pairs_;
+      change(from.parent_path(), {{from.filename(), -1}}, pair);
+      change(to.parent_path(), {{to.filename(), moved}}, pair);
+    }
     return FileSystem::rename(from, to);
   }
   int exchange(const std::filesystem::path& a, const std::filesystem::path& b) override {
+    const std::lock_guard lock(mutex_);
     if (strike()) return EIO;
     change(a.parent_path(), {{a.filename(), *find(b)}, {b.filename(), *find(a)}});
     return FileSystem::exchange(a, b);
   }
   int make_folder(const std::filesystem::path& path) override {
+    const std::lock_guard lock(mutex_);
     if (strike()) return ENOSPC;
-    if (!find(path)) {
-      const int folder = static_cast<int>(nodes_.size());
-      nodes_.emplace_back().is_folder = true;
-      change(path.parent_path(), {{path.filename(), folder}});
-    }
+    add_folder(path);
     return FileSystem::make_folder(path);
   }
   int remove(const std::filesystem::path& path) override {
+    const std::lock_guard lock(mutex_);
     if (strike()) return EIO;
-    if (const auto node = find(path)) {
-      // One name after the other, so that a crash may find any of them gone.
-      const auto names = nodes_[*node].names;
-      for (const auto& [name, child] : names) change(path, {{name, -1}});
-      change(path.parent_path(), {{path.filename(), -1}});
-    }
+    forget(path);
     return FileSystem::remove(path);
   }
 
@@ -121,7 +140,11 @@ class CrashDisk : public FileSystem {
     std::string bytes;
     bool is_size;  // sets the size to `offset`
   };
-  using NameChange = std::vector<std::pair<std::string, int>>;  // -1: gone
+  using Names = std::vector<std::pair<std::string, int>>;  // -1: gone
+  struct NameChange {
+    Names names;
+    int pair;  // the same of two folders' changes that are one operation; 0: of this folder alone
+  };
   struct Node {
     bool is_folder = false;
     std::string content;                // synced
@@ -129,14 +152,44 @@ class CrashDisk : public FileSystem {
     std::map<std::string, int> names;   // of a folder, as programs see it
     std::map<std::string, int> synced;  // of a folder
     std::vector<NameChange> changes;    // not synced
-
-    void sync() {
-      for (const Write& write : writes) apply(write, content);
-      writes.clear();
-      synced = names;
-      changes.clear();
-    }
   };
+
+  // Brings a file or a folder to the platter, and the other half of what two folders share.
+  void settle(int index) {
+    Node& node = nodes_[index];
+    for (const Write& write : node.writes) apply(write, node.content);
+    node.writes.clear();
+    node.synced = node.names;
+    const std::vector<NameChange> settled = std::move(node.changes);
+    node.changes.clear();
+    for (const NameChange& change : settled) {
+      for (Node& other : nodes_) {
+        const auto half = std::ranges::find_if(other.changes, [&](const NameChange& candidate) {
+          return change.pair != 0 && candidate.pair == change.pair;
+        });
+        if (half == other.changes.end()) continue;
+        apply(half->names, other.synced);
+        other.changes.erase(half);
+      }
+    }
+  }
+
+  void add_folder(const std::filesystem::path& path) {
+    if (find(path)) return;
+    add_folder(path.parent_path());
+    const int folder = static_cast<int>(nodes_.size());
+    nodes_.emplace_back().is_folder = true;
+    change(path.parent_path(), {{path.filename(), folder}});
+  }
+
+  // One name after the other, so that a crash may find any of them gone.
+  void forget(const std::filesystem::path& path) {
+    const auto node = find(path);
+    if (!node) return;
+    const auto names = nodes_[*node].names;
+    for (const auto& [name, child] : names) forget(path / name);
+    change(path.parent_path(), {{path.filename(), -1}});
+  }
 
   static void apply(const Write& write, std::string& content) {
     if (write.is_size) {
@@ -186,20 +239,20 @@ class CrashDisk : public FileSystem {
     return node;
   }
 
-  static void apply(const NameChange& change, std::map<std::string, int>& names) {
-    for (const auto& [name, node] : change) {
+  static void apply(const Names& changed, std::map<std::string, int>& names) {
+    for (const auto& [name, node] : changed) {
       names.erase(name);
       if (node >= 0) names[name] = node;
     }
   }
 
-  void change(const std::filesystem::path& folder, NameChange change) {
+  void change(const std::filesystem::path& folder, Names names, int pair = 0) {
     Node& node = nodes_[*find(folder)];
-    apply(change, node.names);
-    node.changes.push_back(std::move(change));
+    apply(names, node.names);
+    node.changes.push_back({std::move(names), pair});
   }
 
-  Node settled(int index, const std::function<bool()>& keep) const {
+  Node settled(int index, const std::function<bool()>& keep, std::map<int, bool>& fates) const {
     Node node = nodes_[index];
     for (const Write& write : node.writes) {
       if (!keep()) continue;
@@ -208,26 +261,30 @@ class CrashDisk : public FileSystem {
       apply(torn, node.content);
     }
     for (const NameChange& change : node.changes) {
-      if (keep()) apply(change, node.synced);
+      bool is_kept = keep();
+      if (change.pair != 0) is_kept = fates.emplace(change.pair, is_kept).first->second;
+      if (is_kept) apply(change.names, node.synced);
     }
     return node;
   }
 
   void write_node(const Node& node, const std::filesystem::path& path,
-                  const std::function<bool()>& keep) const {
+                  const std::function<bool()>& keep, std::map<int, bool>& fates) const {
     if (!node.is_folder) {
       std::ofstream(path, std::ios::binary) << node.content;
       return;
     }
     std::filesystem::create_directories(path);
     for (const auto& [name, child] : node.synced) {
-      write_node(settled(child, keep), path / name, keep);
+      write_node(settled(child, keep, fates), path / name, keep, fates);
     }
   }
 
   std::filesystem::path root_;
   std::vector<Node> nodes_;
   std::map<int, int> open_;  // descriptor -> node
+  int num_pairs_ = 0;
+  mutable std::mutex mutex_;
   int operations_ = 0;
   int fault_at_ = 0;
   Fault fault_ = Fault::kNone;

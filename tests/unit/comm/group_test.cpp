@@ -3,15 +3,13 @@
 #include "strata/comm/group.h"
 
 #include <gtest/gtest.h>
-#include <netinet/in.h>
-#include <sys/socket.h>
 
-#include <cerrno>
 #include <chrono>
 #include <cmath>
 #include <cstring>
 #include <thread>
 
+#include "listening_port.h"
 #include "strata/base/error.h"
 #include "strata/comm/agreement.h"
 #include "strata/comm/gloo_group.h"
@@ -21,26 +19,6 @@
 
 namespace strata::comm {
 namespace {
-
-struct ListeningPort {
-  int descriptor;  // of rank 0, whose store takes it over
-  int number;
-};
-
-// Bound before the ranks start: a number that is only free now may be taken by the time they do.
-ListeningPort listening_port() {
-  const int descriptor = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_ANY);
-  socklen_t size = sizeof(address);
-  if (::bind(descriptor, reinterpret_cast<sockaddr*>(&address), size) != 0 ||
-      ::listen(descriptor, SOMAXCONN) != 0 ||
-      ::getsockname(descriptor, reinterpret_cast<sockaddr*>(&address), &size) != 0) {
-    throw CommError("socket: found {}, expected a free port", std::strerror(errno));
-  }
-  return {descriptor, ntohs(address.sin_port)};
-}
 
 // Runs `body(rendezvous)` on `size` ranks and rethrows what any of them threw.
 void on_ranks(int size, bool shared_memory, const std::function<void(Rendezvous&)>& body,
