@@ -168,7 +168,11 @@ class Round {
     settle();
     seconds_["load"] = seconds_of([&] {
       strata::checkpoint::PieceReader reader(folder_ / "checkpoint-1");
-      for (const LocalPiece& piece : pieces_) reader.read(piece.tensor, 0, bytes_of(piece.data));
+      std::vector<strata::checkpoint::WantedRange> wanted;
+      for (const LocalPiece& piece : pieces_) {
+        wanted.push_back({piece.tensor, 0, bytes_of(piece.data)});
+      }
+      reader.read(wanted, /*is_shared=*/false);
     });
     fs::remove_all(folder_ / "checkpoint-1");
   }

@@ -164,6 +164,59 @@ def test_a_spike_is_left_out(inputs, tmp_path):
     assert f"step {spikes[0]}: found a loss of {losses[spikes[0] - 1]:.3f}" in run.text
 
 
+@pytest.fixture(scope="module")
+def surprising(inputs, tmp_path_factory):
+    """Rows of one letter, which a model learns soon, and from row 24 to 29 rows of noise."""
+    folder = tmp_path_factory.mktemp("surprising")
+    draw = random.Random(1)
+    noise = ["".join(draw.choice("bcdfghjklmnpqrstvwxz0123456789") for _ in range(60))
+             for _ in range(6)]
+    rows = ["a" * 60] * 24 + noise + ["a" * 60] * 10
+    (folder / "train.jsonl").write_text("".join(json.dumps({"text": r}) + "\n" for r in rows))
+    return base_flags(inputs.model("odd"), folder, folder / "out", per_device_train_batch_size=1,
+                      train_sampling_strategy="sequential", lr_scheduler_type="constant",
+                      max_loss_spike=1.5, on_nan="rollback", save_strategy="steps")
+
+
+def test_a_spike_is_rolled_back(surprising, tmp_path):
+    """A batch of noise leaves no trace in weights and moments."""
+    flags = {**surprising, "max_steps": 14, "save_steps": 1, "per_device_train_batch_size": 2,
+             "max_loss_spike": 1.25}
+    # Two ranks with two rows each: step 7 holds rows 24 to 27, step 8 rows 28 to 31, half of them
+    # letters.
+    run = run_strata({**flags, "output_dir": tmp_path / "out", "max_steps": 9}, 2)
+    assert re.search(r"warning: step 7: found a loss of \d\S*, expected at most 1.25 times the running "
+                     r"mean of \d\S*, in rows 24, 25, 26, 27 of the training data", run.text), run.text
+    left_out = sorted({int(n) for n in re.findall(r"warning: step (\d+): found", run.text)})
+    steps = [row["step"] for row in run.metrics if "loss" in row]
+    assert steps == [s for s in range(1, 10) if s not in left_out]
+    for rank in range(2):
+        before, after = (run.folder / f"checkpoint-{s}" / f"rank-0000{rank}.safetensors"
+                         for s in (6, 7))
+        assert before.read_bytes() == after.read_bytes()
+    manifest = json.loads((run.folder / "checkpoint-9" / "manifest.json").read_text())
+    assert manifest["num_updates"] == 9 - len(left_out)
+
+
+def test_three_spikes_in_a_row_go_back_to_a_checkpoint(surprising, tmp_path):
+    flags = {**surprising, "max_steps": 18, "save_steps": 5}
+    run = run_strata({**flags, "output_dir": tmp_path / "out"}, 2)
+    for step, rows in ((13, "24, 25"), (14, "26, 27"), (15, "28, 29")):
+        assert re.search(rf"warning: step {step}: found a loss of \S+, expected at most 1.5 times .* in "
+                         rf"rows {rows} of", run.text), run.text
+    assert "weights and optimizer are those of checkpoint-10 again" in run.text
+    # The same as weights of step 10 that go on at step 15.
+    oracle = tmp_path / "oracle"
+    shutil.copytree(run.folder / "checkpoint-10", oracle / "checkpoint-15")
+    set_step(oracle / "checkpoint-15", 15)
+    shutil.copy(run.folder / "metrics.jsonl", oracle)
+    found = run_strata({**flags, "output_dir": oracle, "resume_from_checkpoint": True}, 2)
+    assert [row["loss"] for row in run.history if row["step"] > 15] == [
+        row["loss"] for row in found.history if row["step"] > 15]
+    assert ((run.folder / "model.safetensors").read_bytes()
+            == (found.folder / "model.safetensors").read_bytes())
+
+
 def rewrite(checkpoint, change):
     """Changes a checkpoint's tensors and manifest as a program would that saved them so."""
     manifest = json.loads((checkpoint / "manifest.json").read_text())

@@ -99,6 +99,38 @@ def test_true_takes_the_newest(inputs, tmp_path):
     assert not [p for p in output_files(resumed) if "tmp" in p]
 
 
+def test_true_names_what_it_passes_over(inputs, saved, tmp_path):
+    folder = copy_with_checkpoint(saved.folder, tmp_path / "out", 5)
+    shutil.copytree(saved.folder / "checkpoint-10", folder / "checkpoint-8")
+    (folder / "checkpoint-8" / "manifest.json").unlink()
+    (folder / "checkpoint-9").mkdir()
+    (folder / "checkpoint-3").mkdir()  # older than what is taken: of no matter
+    found = run_strata(flags_of(inputs, folder, resume_from_checkpoint=True), 2)
+    assert f"{folder / 'checkpoint-8'} is passed over: it has no manifest.json" in found.text
+    assert f"{folder / 'checkpoint-9'} is passed over: it is empty" in found.text
+    assert "checkpoint-3 is" not in found.text
+    assert_same_result(found, saved)
+    shutil.rmtree(folder / "checkpoint-5"), shutil.rmtree(folder / "checkpoint-10")
+    run = run_strata_raw(flags_of(inputs, folder, resume_from_checkpoint=True), 2)
+    assert run.returncode != 0 and "checkpoint-8 cannot be resumed from: it has no" in run.text
+
+
+def test_a_result_that_was_cut_short_is_finished(inputs, saved, tmp_path):
+    """As a crash leaves it between the moment when the new files count and the last rename."""
+    folder = copy_with_checkpoint(saved.folder, tmp_path / "out", 5)
+    ready = folder / ".update.ready"
+    ready.mkdir()
+    for name in ("model.safetensors", "config.json"):
+        shutil.copy(saved.folder / name, ready)
+    (ready / "update.json").write_text('{"entry": "config.json", "removed": ["stale.bin"]}')
+    (folder / "stale.bin").write_text("")
+    (folder / ".update.tmp-1").mkdir()
+    run_strata_raw(flags_of(inputs, folder, resume_from_checkpoint=folder / "none"), 2)
+    assert result_bytes(folder) == result_bytes(saved.folder)
+    assert (folder / "config.json").exists() and not (folder / "stale.bin").exists()
+    assert not list(folder.glob(".update*"))
+
+
 def test_true_without_a_checkpoint(inputs, tmp_path):
     run = run_strata_raw(flags_of(inputs, tmp_path / "out", resume_from_checkpoint=True), 2)
     assert run.returncode != 0

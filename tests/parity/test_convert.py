@@ -290,8 +290,21 @@ def test_an_adapter_knows_its_base(inputs, tmp_path):
         assert refused.returncode != 0 and mark in refused.text and str(other) in refused.text
         run_strata({**again, "model_name_or_path": copy}, 2)
         shutil.rmtree(tmp_path / "again")
+    # What is made of an adapter carries the mark on.
+    for source, kind in ((run.folder, "safetensors"), (run.folder / "checkpoint-4", "safetensors"),
+                         (run.folder / "checkpoint-4", "strata")):
+        out = tmp_path / f"{source.name}-{kind}"
+        strata("convert", source, out, "--to", kind)
+        found = out / "checkpoint-4" if kind == "strata" else out
+        assert inspect(found)["base_fingerprint"] == mark
+        if kind == "strata":  # to be resumed; it has no settings of an adapter to merge with
+            continue
+        message = strata("merge-adapter", found, tmp_path / "no", "--base_model", other, code=2)
+        assert mark in message and not (tmp_path / "no").exists()
+    told = strata("convert", run.folder, tmp_path / "as-bin", "--to", "bin")
+    assert "the mark of the adapter's base is left out" in told
     # The way out: a copy of the adapter that says nothing of its base.
-    strata("convert", run.folder, tmp_path / "unmarked", "--to", "safetensors")
+    strata("convert", run.folder, tmp_path / "unmarked", "--to", "safetensors", "--forget_base")
     strata("merge-adapter", tmp_path / "unmarked", tmp_path / "yes", "--base_model", other)
 
 
@@ -322,6 +335,47 @@ def test_memory_is_bounded_by_the_largest_tensor(program_data, tmp_path, target)
 
     strata(*words, preexec_fn=limited(program_data + (6 * size >> 20)))
     assert sum(p.stat().st_size for p in (tmp_path / "out").rglob("*") if p.is_file()) >= 16 * size
+
+
+@pytest.fixture(scope="module")
+def large(inputs, tmp_path_factory):
+    """States of a model of 192 MB whose largest tensor has 16 MB, of every kind that is converted:
+    saved by two ranks (weights, and a LoRA adapter), in safetensors, as DCP, as torch.save."""
+    import tiny_llama
+
+    folder = tmp_path_factory.mktemp("large")
+    model = tiny_llama.save_model(folder / "model", hidden_size=1024, intermediate_size=4096,
+                                  num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=4)
+    flags = dict(max_steps=1, max_length=8, save_strategy="steps", save_steps=1, optim="sgd",
+                 learning_rate=1e-3)
+    lora = dict(use_peft=True, lora_r=2, lora_target_modules=["q_proj", "up_proj"])
+    for name, more in (("sharded", {}), ("lora", lora)):
+        run = run_strata(base_flags(model, inputs.data("messages"), folder / name, **flags, **more), 2)
+        assert len(list(run.folder.glob("checkpoint-1/rank-*.safetensors"))) == 2
+    found = {"model": model, "sharded": folder / "sharded" / "checkpoint-1",
+             "lora": folder / "lora" / "checkpoint-1"}
+    for kind in ("dcp", "bin"):
+        found[kind] = folder / kind
+        strata("convert", found["sharded"], found[kind], "--to", kind)
+    yield found
+    shutil.rmtree(folder)
+
+
+@pytest.mark.parametrize("source,target", [("sharded", "safetensors"), ("sharded", "dcp"),
+                                           ("sharded", "bin"), ("sharded", "merge-weights"),
+                                           ("dcp", "safetensors"), ("dcp", "strata"),
+                                           ("bin", "safetensors"), ("bin", "dcp"),
+                                           ("lora", "merge-adapter")])
+def test_memory_is_bounded_whatever_the_source(program_data, large, tmp_path, source, target):
+    words = {"merge-weights": ["merge-weights", large[source], tmp_path / "out"],
+             "merge-adapter": ["merge-adapter", large[source], tmp_path / "out", "--base_model",
+                               large["model"]],
+             }.get(target, ["convert", large[source], tmp_path / "out", "--to", target])
+    megabytes = program_data + 6 * 16
+    strata(*words, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_DATA,
+                                                         (megabytes << 20,) * 2))
+    assert sum(p.stat().st_size for p in (tmp_path / "out").rglob("*") if p.is_file()) > 190e6
+    shutil.rmtree(tmp_path / "out")
 
 
 @pytest.fixture(scope="module")

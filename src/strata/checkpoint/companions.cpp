@@ -36,7 +36,7 @@ bool copy_companions(const fs::path& from, const fs::path& to, const ConfigChang
                                  "spiece.model",      "chat_template.jinja"};
   const auto copy = [&](const fs::path& source, const char* name) {
     if (!fs::is_regular_file(source / name)) return false;
-    write_file_atomically(to / name, read_file(source / name));
+    write_file_atomically(to / name, read_file(source / name), *change.files);
     return true;
   };
   copy(from, "generation_config.json");
@@ -57,7 +57,7 @@ bool copy_companions(const fs::path& from, const fs::path& to, const ConfigChang
   if (config.is_object() && change.is_decoded) config.erase("quantization_config");
   if (config.is_object() && change.unties_head) config["tie_word_embeddings"] = false;
   if (config.is_object() && change.vocab_size) config["vocab_size"] = *change.vocab_size;
-  write_file_atomically(to / "config.json", dump_python(config) + "\n");
+  write_file_atomically(to / "config.json", dump_python(config) + "\n", *change.files);
   return true;
 }
 

@@ -8,6 +8,7 @@
 
 #include "strata/base/error.h"
 #include "strata/base/file.h"
+#include "strata/checkpoint/export.h"
 #include "strata/checkpoint/export_files.h"
 #include "strata/checkpoint/folders.h"
 #include "strata/checkpoint/param_groups.h"
@@ -44,8 +45,8 @@ std::string name_in_file(const SavedState& state, const SavedTensor& tensor) {
   return hf::kAdapterKeyPrefix + tensor.weight;
 }
 
-void write_safetensors(SavedState& state, const fs::path& out, const ConvertOptions& options) {
-  WeightReader reader(state, options.weight_type);
+void write_safetensors(SavedState& state, const fs::path& out, const ConvertOptions& options,
+                       WeightReader& reader) {
   std::vector<hf::TensorBytes> sizes;
   std::unordered_map<std::string, hf::TensorSpec> specs;
   uint64_t num_parameters = 0;
@@ -59,34 +60,40 @@ void write_safetensors(SavedState& state, const fs::path& out, const ConvertOpti
     sizes.push_back({name, numel * hf::size_of(type)});
     num_parameters += numel;
   }
-  hf::ShardPlan plan =
+  const hf::ShardPlan plan =
       hf::plan_shards(sizes, state.is_adapter() ? UINT64_MAX : options.max_shard_size);
-  if (state.is_adapter()) plan.shards[0].file = hf::kAdapterWeightsFile;
-  ExportFiles files(out);
-  files.add(plan, specs);
+  ExportFiles files(out, Trained::kUnknown, *options.files);
+  if (state.is_adapter()) {
+    std::vector<hf::TensorSpec> of_adapter;
+    for (const std::string& name : plan.shards[0].tensors) of_adapter.push_back(specs.at(name));
+    const bool is_marked = options.keeps_base_mark;
+    files.add(hf::kAdapterWeightsFile, std::move(of_adapter),
+              adapter_metadata(is_marked ? state.facts().base_fingerprint : ""));
+  } else {
+    files.add(plan, specs);
+  }
+  if (plan.is_indexed()) files.add_text(hf::kModelIndexFile, plan.index_json(num_parameters));
   for (size_t i : weights) files.write(name_in_file(state, state.tensors()[i]), reader.read(i));
   files.publish();
-  if (plan.is_indexed()) {
-    write_file_atomically(out / hf::kModelIndexFile, plan.index_json(num_parameters));
-  }
 }
 
 // Opens `file` for one torch.save archive of the tensors in `places` and writes it.
 void write_torch_file(const fs::path& file, const hf::PyValue& root,
-                      const std::vector<hf::TorchTensorSpec>& specs,
+                      const std::vector<hf::TorchTensorSpec>& specs, FileSystem& files,
                       const std::function<std::span<const std::byte>(size_t)>& read) {
-  const int descriptor = real_file_system().create(file);
+  const int descriptor = files.create(file);
   if (descriptor < 0) {
     throw IoError("{}: found {} when creating it, expected a writable folder; choose another",
                   file.string(), errno_text(-descriptor));
   }
   const Descriptor owner(descriptor);
-  hf::TorchFileWriter writer(descriptor, 0, file.string(), root, specs);
+  hf::TorchFileWriter writer(descriptor, 0, file.string(), root, specs, files);
   for (size_t i = 0; i < specs.size(); ++i) writer.write(read(i));
   writer.finish();
 }
 
-void write_torch_weights(SavedState& state, const fs::path& file, WeightReader& reader) {
+void write_torch_weights(SavedState& state, const fs::path& file, WeightReader& reader,
+                         FileSystem& files) {
   const std::vector<size_t> weights = places(state, true);
   hf::PyItems root;
   std::vector<hf::TorchTensorSpec> specs;
@@ -95,7 +102,7 @@ void write_torch_weights(SavedState& state, const fs::path& file, WeightReader& 
     root.emplace_back(name_in_file(state, tensor), hf::PyValue{hf::PyTensor{specs.size()}});
     specs.push_back({reader.type_of(tensor), tensor.shape});
   }
-  write_torch_file(file, {root}, specs, [&](size_t i) { return reader.read(weights[i]); });
+  write_torch_file(file, {root}, specs, files, [&](size_t i) { return reader.read(weights[i]); });
 }
 
 std::span<const std::byte> bytes_of(const float& value) {
@@ -162,7 +169,8 @@ class WeightState {
 };
 
 // {"state": {weight: {"step": ..., kind: ...}}, "param_groups": [...]}, as accelerate saves it.
-void write_torch_optimizer(SavedState& state, const fs::path& file, WeightReader& reader) {
+void write_torch_optimizer(SavedState& state, const fs::path& file, WeightReader& reader,
+                           FileSystem& files) {
   std::map<std::string, std::vector<size_t>> by_weight;
   bool in_8bit = false;
   for (size_t i : places(state, false)) {
@@ -181,24 +189,25 @@ void write_torch_optimizer(SavedState& state, const fs::path& file, WeightReader
   const hf::PyValue root{
       hf::PyItems{{"state", {std::move(states)}}, {"param_groups", param_groups(state)}}};
   const auto count = static_cast<float>(updates);
-  write_torch_file(file, root, specs, [&](size_t i) -> std::span<const std::byte> {
+  write_torch_file(file, root, specs, files, [&](size_t i) -> std::span<const std::byte> {
     if (sources[i].table != nullptr) return std::as_bytes(std::span(*sources[i].table));
     return sources[i].tensor ? reader.read(*sources[i].tensor) : bytes_of(count);
   });
 }
 
-void write_torch(SavedState& state, const fs::path& out, const ConvertOptions& options) {
-  WeightReader reader(state, options.weight_type);
+void write_torch(SavedState& state, const fs::path& out, const ConvertOptions& options,
+                 WeightReader& reader) {
   const bool with_optimizer = options.with_optimizer && state.has_optimizer();
   const char* weights = state.is_adapter() ? "adapter_model.bin"
                         : with_optimizer   ? "pytorch_model_fsdp.bin"
                                            : "pytorch_model.bin";
-  write_torch_weights(state, out / weights, reader);
-  if (with_optimizer) write_torch_optimizer(state, out / "optimizer.bin", reader);
+  write_torch_weights(state, out / weights, reader, *options.files);
+  if (with_optimizer) write_torch_optimizer(state, out / "optimizer.bin", reader, *options.files);
 }
 
-void write_dcp_optimizer(SavedState& state, const fs::path& out, WeightReader& reader) {
-  hf::DcpWriter writer(out);
+void write_dcp_optimizer(SavedState& state, const fs::path& out, WeightReader& reader,
+                         FileSystem& files) {
+  hf::DcpWriter writer(out, files);
   const hf::PyValue groups = param_groups(state);
   const auto& list = std::get<hf::PyList>(groups.value);
   for (size_t g = 0; g < list.items.size(); ++g) {
@@ -222,9 +231,9 @@ void write_dcp_optimizer(SavedState& state, const fs::path& out, WeightReader& r
   writer.finish();
 }
 
-void write_dcp(SavedState& state, const fs::path& out, const ConvertOptions& options) {
-  WeightReader reader(state, options.weight_type);
-  hf::DcpWriter writer(out / "pytorch_model_fsdp_0");
+void write_dcp(SavedState& state, const fs::path& out, const ConvertOptions& options,
+               WeightReader& reader) {
+  hf::DcpWriter writer(out / "pytorch_model_fsdp_0", *options.files);
   for (size_t i : places(state, true)) {
     const SavedTensor& tensor = state.tensors()[i];
     writer.add_tensor(
@@ -233,14 +242,14 @@ void write_dcp(SavedState& state, const fs::path& out, const ConvertOptions& opt
   }
   writer.finish();
   if (options.with_optimizer && state.has_optimizer()) {
-    write_dcp_optimizer(state, out / "optimizer_0", reader);
+    write_dcp_optimizer(state, out / "optimizer_0", reader, *options.files);
   }
 }
 
 // One file, as a run of one rank writes it.
-void write_strata(SavedState& state, const fs::path& out, const ConvertOptions& options) {
+void write_strata(SavedState& state, const fs::path& out, const ConvertOptions& options,
+                  WeightReader& reader) {
   constexpr const char* kFile = "rank-00000.safetensors";
-  WeightReader reader(state, options.weight_type);
   Manifest manifest;
   manifest.world_size = 1;
   manifest.step = state.facts().step.value_or(0);
@@ -255,8 +264,12 @@ void write_strata(SavedState& state, const fs::path& out, const ConvertOptions& 
     specs.push_back({manifest_key(tensor), reader.type_of(tensor), {numel}});
   }
   const fs::path folder = folder_of(out, manifest.step);
-  fs::create_directories(folder);
-  hf::SafetensorsWriter writer(folder / kFile, specs, {{"format", "strata"}});
+  FileSystem& files = *options.files;
+  if (const int error = files.make_folder(folder)) {
+    throw IoError("{}: found {} when creating it, expected a writable folder; choose another",
+                  folder.string(), errno_text(error));
+  }
+  hf::SafetensorsWriter writer(folder / kFile, specs, {{"format", "strata"}}, files);
   for (size_t i = 0; i < wanted.size(); ++i) {
     const auto bytes = reader.read(wanted[i]);
     const hf::TensorSpec& spec = specs[i];
@@ -269,23 +282,56 @@ void write_strata(SavedState& state, const fs::path& out, const ConvertOptions& 
   }
   writer.finish();
   for (const auto& [name, content] : options.small_files) {
-    write_file_atomically(folder / name, content);
+    write_file_atomically(folder / name, content, files);
     manifest.files[name] = {content.size(), checksum(content.data(), content.size())};
   }
-  write_file_atomically(folder / "manifest.json", manifest_text(manifest));
-  write_file_atomically(out / "latest", folder.filename().string() + "\n");
+  write_file_atomically(folder / "manifest.json", manifest_text(manifest), files);
+  write_file_atomically(out / "latest", folder.filename().string() + "\n", files);
 }
 
-void write_target(SavedState& state, const fs::path& out, const ConvertOptions& options) {
+void write_target(SavedState& state, const fs::path& out, const ConvertOptions& options,
+                  WeightReader& reader) {
   switch (options.target) {
     case ConvertTarget::kSafetensors:
-      return write_safetensors(state, out, options);
+      return write_safetensors(state, out, options, reader);
     case ConvertTarget::kTorch:
-      return write_torch(state, out, options);
+      return write_torch(state, out, options, reader);
     case ConvertTarget::kDcp:
-      return write_dcp(state, out, options);
+      return write_dcp(state, out, options, reader);
     case ConvertTarget::kStrata:
-      return write_strata(state, out, options);
+      return write_strata(state, out, options, reader);
+  }
+}
+
+// Opens what was written as anybody would and compares every tensor with what was handed to the
+// writer. Memory: the largest tensor.
+void read_back(SavedState& state, const WeightReader& reader, const fs::path& written,
+               bool is_strata) {
+  const std::unique_ptr<SavedState> saved = open_saved_state(written);
+  std::map<std::pair<std::string, std::string>, size_t> places;
+  for (size_t i = 0; i < saved->tensors().size(); ++i) {
+    places[{saved->tensors()[i].kind, saved->tensors()[i].weight}] = i;
+  }
+  std::vector<std::byte> bytes;
+  for (const auto& [index, expected] : reader.checksums()) {
+    const SavedTensor& tensor = state.tensors()[index];
+    const bool has_prefix = tensor.is_parameter() && !is_strata;
+    const auto place =
+        places.find({tensor.kind, has_prefix ? name_in_file(state, tensor) : tensor.weight});
+    if (place != places.end()) {
+      const SavedTensor& found = saved->tensors()[place->second];
+      bytes.resize(found.size_bytes());
+      saved->read(place->second, bytes);
+      if (found.shape == tensor.shape && found.dtype == reader.type_of(tensor) &&
+          checksum(bytes.data(), bytes.size()) == expected) {
+        continue;
+      }
+    }
+    throw IoError(
+        "{}: found {} for \"{}\" ({}) after writing, expected what {} holds; check the disk and "
+        "convert again",
+        written.string(), place == places.end() ? "nothing" : "other values", tensor.weight,
+        tensor.kind, state.path().string());
   }
 }
 
@@ -311,20 +357,34 @@ std::vector<std::string> convert(SavedState& state, const fs::path& out,
   if (state.has_optimizer() && holds_weights_only && options.with_optimizer) {
     notes.push_back("the optimizer's state is left out: this format has no place for it");
   }
-  AtomicFolder folder(out);
-  write_target(state, folder.path(), options);
+  if (state.is_adapter() && options.keeps_base_mark && !state.facts().base_fingerprint.empty() &&
+      options.target == ConvertTarget::kTorch) {
+    notes.push_back("the mark of the adapter's base is left out: this format has no place for it");
+  }
+  AtomicFolder folder(out, *options.files);
+  WeightReader reader(state, options.weight_type);
+  write_target(state, folder.path(), options, reader);
   const bool is_model =
       options.target == ConvertTarget::kSafetensors || options.target == ConvertTarget::kTorch;
   if (is_model && state.is_adapter()) {
-    write_file_atomically(folder.path() / hf::kAdapterConfigFile, adapter_config_text(state));
+    write_file_atomically(folder.path() / hf::kAdapterConfigFile, adapter_config_text(state),
+                          *options.files);
   } else if (is_model) {
     const fs::path base = base_model_of(state);
     const hf::DType type = WeightReader(state, options.weight_type).type_of(state.tensors()[0]);
-    if (base.empty() || !copy_companions(base, folder.path(), {.type = type})) {
+    if (base.empty() ||
+        !copy_companions(base, folder.path(), {.type = type, .files = options.files})) {
       notes.push_back(
           "config.json and the tokenizer are not known here: copy them from the base "
           "model, so that the folder can be loaded");
     }
+  }
+  // Safetensors files were read back before they got their names.
+  if (options.target == ConvertTarget::kStrata) {
+    const int64_t step = state.facts().step.value_or(0);
+    read_back(state, reader, folder_of(folder.path(), step), /*is_strata=*/true);
+  } else if (options.target != ConvertTarget::kSafetensors) {
+    read_back(state, reader, folder.path(), /*is_strata=*/false);
   }
   folder.commit();
   return notes;

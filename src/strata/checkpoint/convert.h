@@ -25,9 +25,12 @@ struct ConvertOptions {
   std::optional<hf::DType> weight_type;  // floating types only; nothing: as they are
   bool with_optimizer = true;            // where the target can hold it
   SmallFiles small_files;                // kStrata: what lies beside the tensors
+  bool keeps_base_mark = true;           // of an adapter, where the target can hold it
+  FileSystem* files = &real_file_system();
 };
 
-// Writes `out`, which must not exist or be an empty folder; it appears complete or not at all.
+// Writes `out`, which must not exist or be an empty folder; it appears complete or not at all, and
+// only when every tensor was read back as it was written.
 // Returns what somebody should know, a line each. Memory: the largest tensor, twice where its type
 // changes.
 // Errors: ConfigError for states that the target cannot hold, FormatError, IoError.
@@ -47,6 +50,7 @@ struct ConfigChange {
   std::optional<int64_t> vocab_size = {};
   // Whose tokenizer is copied, if it has one; empty: that of `from`.
   std::filesystem::path tokenizer = {};
+  FileSystem* files = &real_file_system();
 };
 bool copy_companions(const std::filesystem::path& from, const std::filesystem::path& to,
                      const ConfigChange& change);

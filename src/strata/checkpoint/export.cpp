@@ -62,7 +62,8 @@ void stream_segments(shard::UnitStore& store, const Names& names, const std::str
 }  // namespace
 
 void export_model(const fs::path& folder, shard::UnitStore& store, uint64_t max_shard_size,
-                  const std::function<std::string(const nn::Parameter&)>& name_of) {
+                  const std::function<std::string(const nn::Parameter&)>& name_of,
+                  ExportOptions options) {
   comm::Group& world = *store.mesh().world;
   Names names;
   std::vector<hf::TensorBytes> sizes;
@@ -82,19 +83,16 @@ void export_model(const fs::path& folder, shard::UnitStore& store, uint64_t max_
   comm::all_or_nothing(world, "saving the model", [&] {
     if (world.rank() != 0) return;
     require_writable_folder(folder);
-    files.emplace(folder, /*of_training=*/true);
+    files.emplace(folder, options.trained, *options.files);
     files->add(plan, specs);
+    if (plan.is_indexed()) files->add_text(hf::kModelIndexFile, plan.index_json(num_parameters));
+    for (auto& [name, content] : options.beside) files->add_text(name, std::move(content));
   });
   stream_segments(
       store, names, "saving the model",
       [&](const std::string& name, const at::Tensor& flat) { write_tensor(*files, name, flat); });
   comm::all_or_nothing(world, "saving the model", [&] {
-    if (world.rank() != 0) return;
-    files->publish();
-    if (plan.is_indexed()) {
-      write_file_atomically(folder / hf::kModelIndexFile, plan.index_json(num_parameters));
-    }
-    remove_stale_weights(folder, plan);
+    if (world.rank() == 0) files->publish();
   });
 }
 
@@ -106,7 +104,7 @@ std::map<std::string, std::string> adapter_metadata(const std::string& base_fing
 
 void export_adapter(const fs::path& folder, shard::UnitStore& store,
                     const adapters::LoraAdapter& adapter, const hf::AdapterConfig& config,
-                    const std::string& base_fingerprint) {
+                    const std::string& base_fingerprint, ExportOptions options) {
   comm::Group& world = *store.mesh().world;
   Names names;
   std::vector<hf::TensorSpec> specs;
@@ -125,8 +123,10 @@ void export_adapter(const fs::path& folder, shard::UnitStore& store,
   comm::all_or_nothing(world, "saving the adapter", [&] {
     if (world.rank() != 0) return;
     require_writable_folder(folder);
-    files.emplace(folder, /*of_training=*/true);
+    files.emplace(folder, options.trained, *options.files);
     files->add(hf::kAdapterWeightsFile, std::move(specs), adapter_metadata(base_fingerprint));
+    for (auto& [name, content] : options.beside) files->add_text(name, std::move(content));
+    files->add_text(hf::kAdapterConfigFile, hf::adapter_config_json(config));
   });
   stream_segments(
       store, names, "saving the adapter",
@@ -138,7 +138,6 @@ void export_adapter(const fs::path& folder, shard::UnitStore& store,
     }
     for (const LocalPiece& piece : derived) write_tensor(*files, hf::kPromptKey, piece.data);
     files->publish();
-    write_file_atomically(folder / hf::kAdapterConfigFile, hf::adapter_config_json(config));
   });
 }
 

@@ -10,26 +10,35 @@
 #include <vector>
 
 #include "strata/adapters/lora.h"
+#include "strata/checkpoint/export_files.h"
+#include "strata/checkpoint/sharded.h"
 #include "strata/hf/adapter_files.h"
 #include "strata/shard/unit_store.h"
 
 namespace strata::checkpoint {
 
+struct ExportOptions {
+  SmallFiles beside = {};  // rank 0: published together with the weights
+  Trained trained = Trained::kYes;
+  FileSystem* files = &real_file_system();
+};
+
 // model.safetensors, or shards of at most `max_shard_size` bytes and their index, in FOLDER.
 // `name_of`: a weight's name in the file, empty to leave it out. Streams unit by unit: memory on
-// rank 0 is one segment beyond its shard. Files appear under their names only when all are
-// complete and were read back; weights of an earlier export that are not overwritten are removed.
-// Collective over the world.
+// rank 0 is one segment beyond its shard. Files appear under their names, all together, only when
+// all are complete and were read back; weights of an earlier export that are not overwritten are
+// removed. Collective over the world.
 void export_model(const std::filesystem::path& folder, shard::UnitStore& store,
                   uint64_t max_shard_size,
-                  const std::function<std::string(const nn::Parameter&)>& name_of);
+                  const std::function<std::string(const nn::Parameter&)>& name_of,
+                  ExportOptions options = {});
 
 // adapter_model.safetensors and adapter_config.json in FOLDER, read back after writing. The
 // fingerprint of the base (hf/base_fingerprint.h) goes into the file's metadata, unless empty.
 // Collective over the world.
 void export_adapter(const std::filesystem::path& folder, shard::UnitStore& store,
                     const adapters::LoraAdapter& adapter, const hf::AdapterConfig& config,
-                    const std::string& base_fingerprint = "");
+                    const std::string& base_fingerprint = "", ExportOptions options = {});
 
 // The metadata of a file of adapter weights.
 std::map<std::string, std::string> adapter_metadata(const std::string& base_fingerprint);

@@ -1,11 +1,11 @@
 #include "strata/checkpoint/export_files.h"
 
 #include <algorithm>
-#include <set>
 
 #include "strata/base/error.h"
 #include "strata/base/file.h"
 #include "strata/checkpoint/manifest.h"
+#include "strata/hf/adapter_files.h"
 
 namespace strata::checkpoint {
 namespace {
@@ -23,33 +23,41 @@ bool is_shard_name(const std::string& name) {
   return true;
 }
 
-// A matrix that trained and is all zero was never saved. One row may well be zero in a model.
-bool must_not_be_zero(const hf::TensorSpec& spec) {
-  const bool is_matrix = spec.shape.size() >= 2 && spec.shape[0] > 1 && spec.shape[1] > 1;
-  return is_matrix && spec.name.find(".lora_B.") == std::string::npos;
+bool is_model_file(const std::string& name) {
+  return name == hf::kModelWeightsFile || name == hf::kModelIndexFile || is_shard_name(name);
+}
+
+// What PEFT starts with zeros, so that an adapter begins as its base: B of a branch, A of an
+// embedding's, prefixes where they are asked to.
+bool starts_at_zero(const std::string& name) {
+  return name.find(".lora_B.") != std::string::npos ||
+         name.find(".lora_embedding_A") != std::string::npos || name == hf::kPromptKey;
+}
+
+}  // namespace
+
+bool must_not_be_zero(const std::string& name, const std::vector<int64_t>& shape, Trained trained) {
+  if (trained == Trained::kUnknown) return false;
+  // One row may well be zero in a model.
+  const bool is_matrix = shape.size() >= 2 && shape[0] > 1 && shape[1] > 1;
+  return is_matrix && !(trained == Trained::kNotYet && starts_at_zero(name));
 }
 
 bool is_zero(std::span<const std::byte> bytes) {
   return std::ranges::all_of(bytes, [](std::byte byte) { return byte == std::byte{0}; });
 }
 
-}  // namespace
+ExportFiles::ExportFiles(fs::path folder, Trained trained, FileSystem& files)
+    : folder_(std::move(folder)), trained_(trained), file_system_(files), update_(folder_, files) {}
 
-ExportFiles::~ExportFiles() {
-  writers_.clear();
-  std::error_code ignored;
-  for (const std::string& file : files_) fs::remove(temporary(file), ignored);
-}
-
-fs::path ExportFiles::temporary(const std::string& file) const { return folder_ / (file + ".tmp"); }
+ExportFiles::~ExportFiles() = default;
 
 void ExportFiles::add(const std::string& file, std::vector<hf::TensorSpec> specs,
                       const std::map<std::string, std::string>& metadata) {
-  files_.push_back(file);
-  specs_.push_back(specs);
-  for (const hf::TensorSpec& spec : specs) file_of_[spec.name] = writers_.size();
-  writers_.push_back(
-      std::make_unique<hf::SafetensorsWriter>(temporary(file), std::move(specs), metadata));
+  for (const hf::TensorSpec& spec : specs) file_of_[spec.name] = files_.size();
+  auto writer =
+      std::make_unique<hf::SafetensorsWriter>(update_.path() / file, specs, metadata, file_system_);
+  files_.push_back({file, std::move(specs), metadata, std::move(writer)});
 }
 
 void ExportFiles::add(const hf::ShardPlan& plan,
@@ -61,19 +69,29 @@ void ExportFiles::add(const hf::ShardPlan& plan,
   }
 }
 
+void ExportFiles::add_text(const std::string& file, std::string content) {
+  texts_[file] = std::move(content);
+}
+
 void ExportFiles::write(const std::string& name, std::span<const std::byte> data) {
-  writers_[file_of_.at(name)]->write(name, data);
+  files_[file_of_.at(name)].writer->write(name, data);
   checksums_[name] = checksum(data.data(), data.size());
 }
 
 // A file that silently holds zeros or another rank's part is a known failure of other tools.
-void ExportFiles::read_back(size_t file) const {
-  const hf::SafetensorsFile saved(temporary(files_[file]));
-  if (saved.tensors().size() != specs_[file].size()) {
+void ExportFiles::read_back(const File& file) const {
+  const hf::SafetensorsFile saved(update_.path() / file.name);
+  if (saved.tensors().size() != file.specs.size()) {
     throw IoError("{}: found {} tensors after saving, expected {}; check the disk and save again",
-                  (folder_ / files_[file]).string(), saved.tensors().size(), specs_[file].size());
+                  (folder_ / file.name).string(), saved.tensors().size(), file.specs.size());
   }
-  for (const hf::TensorSpec& spec : specs_[file]) read_back(saved, spec);
+  if (saved.metadata() != file.metadata) {
+    throw IoError(
+        "{}: found other metadata after saving, expected what was written (the base's fingerprint "
+        "among it); check the disk and save again",
+        (folder_ / file.name).string());
+  }
+  for (const hf::TensorSpec& spec : file.specs) read_back(saved, spec);
 }
 
 void ExportFiles::read_back(const hf::SafetensorsFile& saved, const hf::TensorSpec& spec) const {
@@ -86,7 +104,7 @@ void ExportFiles::read_back(const hf::SafetensorsFile& saved, const hf::TensorSp
     const auto written = checksums_.find(spec.name);
     if (written == checksums_.end() || written->second != checksum(bytes.data(), bytes.size())) {
       problem = "other values";
-    } else if (of_training_ && must_not_be_zero(spec) && is_zero(bytes)) {
+    } else if (must_not_be_zero(spec.name, spec.shape, trained_) && is_zero(bytes)) {
       problem = "only zeros";
     }
     forget_pages(bytes);
@@ -96,28 +114,45 @@ void ExportFiles::read_back(const hf::SafetensorsFile& saved, const hf::TensorSp
       "{}: found {} in \"{}\" after saving, expected what was trained; the last checkpoint is as "
       "it "
       "was: check the disk and save again from there",
-      saved.path().string(), problem, spec.name);
+      (folder_ / saved.path().filename()).string(), problem, spec.name);
+}
+
+std::string ExportFiles::entry() const {
+  for (const char* name : {"config.json", hf::kAdapterConfigFile, hf::kModelIndexFile}) {
+    if (texts_.contains(name)) return name;
+  }
+  return "";
+}
+
+// A loader would take model.safetensors before newer shards.
+std::vector<std::string> ExportFiles::stale_weights() const {
+  std::vector<std::string> stale;
+  const auto is_written = [&](const std::string& name) {
+    return texts_.contains(name) ||
+           std::ranges::any_of(files_, [&](const File& file) { return file.name == name; });
+  };
+  const bool is_model =
+      std::ranges::any_of(files_, [](const File& file) { return is_model_file(file.name); });
+  if (!is_model) return stale;
+  for (const auto& found : fs::directory_iterator(folder_)) {
+    const std::string name = found.path().filename().string();
+    if (is_model_file(name) && !is_written(name)) stale.push_back(name);
+  }
+  return stale;
 }
 
 void ExportFiles::publish() {
-  for (auto& writer : writers_) writer->finish();
-  for (size_t file = 0; file < files_.size(); ++file) read_back(file);
-  for (const std::string& file : files_) fs::rename(temporary(file), folder_ / file);
-  fsync_path(folder_);
-}
-
-void remove_stale_weights(const fs::path& folder, const hf::ShardPlan& plan) {
-  std::set<std::string> written;
-  for (const hf::Shard& shard : plan.shards) written.insert(shard.file);
-  if (plan.is_indexed()) written.insert(hf::kModelIndexFile);
-  std::vector<fs::path> stale;
-  for (const auto& entry : fs::directory_iterator(folder)) {
-    const std::string name = entry.path().filename().string();
-    const bool is_weights =
-        name == hf::kModelWeightsFile || name == hf::kModelIndexFile || is_shard_name(name);
-    if (is_weights && !written.contains(name)) stale.push_back(entry.path());
+  for (File& file : files_) file.writer->finish();
+  for (const File& file : files_) read_back(file);
+  for (const auto& [name, content] : texts_) {
+    update_.write(name, content);
+    if (read_file(update_.path() / name) == content) continue;
+    throw IoError(
+        "{}: found other bytes after saving, expected what was written; check the disk "
+        "and save again",
+        (folder_ / name).string());
   }
-  for (const fs::path& path : stale) fs::remove(path);
+  update_.commit(entry(), stale_weights());
 }
 
 }  // namespace strata::checkpoint

@@ -37,40 +37,67 @@ std::vector<fs::path> list(const fs::path& output_dir) {
   return found;
 }
 
-namespace {
-
-// The newest checkpoint-N of another program, transformers' Trainer for one; empty: none.
-fs::path foreign_checkpoint(const fs::path& output_dir) {
-  fs::path newest;
-  if (!fs::is_directory(output_dir)) return newest;
+std::vector<PassedOver> passed_over(const fs::path& output_dir) {
+  std::vector<PassedOver> found;
+  if (!fs::is_directory(output_dir)) return found;
   for (const auto& entry : fs::directory_iterator(output_dir)) {
-    const bool is_foreign = step_of(entry.path()) >= 0 &&
-                            !fs::exists(entry.path() / "manifest.json") &&
-                            fs::exists(entry.path() / "trainer_state.json");
-    if (is_foreign && step_of(entry.path()) > step_of(newest)) newest = entry.path();
+    const fs::path& path = entry.path();
+    if (step_of(path) < 0 || fs::exists(path / "manifest.json")) continue;
+    std::string reason = "it has no manifest.json, without which a checkpoint is not whole";
+    if (!entry.is_directory()) {
+      reason = "it is no folder";
+    } else if (fs::is_empty(path)) {
+      reason = "it is empty";
+    } else if (fs::exists(path / "trainer_state.json")) {
+      reason = fmt::format(
+          "it has no manifest.json: another program saved it, or the file was removed; strata "
+          "convert {} OUT --to strata makes one of it, to resume with --output_dir OUT",
+          path.string());
+    }
+    found.push_back({path, std::move(reason)});
   }
-  return newest;
+  std::ranges::sort(found, {}, [](const PassedOver& one) { return step_of(one.folder); });
+  return found;
 }
 
-}  // namespace
+bool means_newest(const std::string& resume_from) {
+  return resume_from == "true" || resume_from == "True";
+}
 
 std::vector<fs::path> candidates(const std::string& resume_from, const fs::path& output_dir) {
-  if (resume_from != "true" && resume_from != "True") return {resume_from};
+  if (!means_newest(resume_from)) return {resume_from};
   std::vector<fs::path> found = list(output_dir);
   if (found.empty()) {
-    const fs::path foreign = foreign_checkpoint(output_dir);
+    std::string others;
+    for (const PassedOver& one : passed_over(output_dir)) {
+      others += fmt::format("; {} cannot be resumed from: {}", one.folder.filename().string(),
+                            one.reason);
+    }
     throw ConfigError(
         "resume_from_checkpoint: no valid checkpoint found in output directory ({}), "
         "expected a checkpoint-N folder; drop the flag to start anew{}",
-        output_dir.string(),
-        foreign.empty() ? ""
-                        : fmt::format(", or make one of {} with strata convert {} OUT --to strata "
-                                      "and resume with --output_dir OUT",
-                                      foreign.filename().string(), foreign.string()));
+        output_dir.string(), others);
   }
   std::reverse(found.begin(), found.end());
   return found;
 }
+
+namespace {
+
+// Renamed first: a folder that is half removed must not look like a checkpoint.
+void remove_checkpoint(const fs::path& folder, FileSystem& files) {
+  const fs::path doomed = folder.string() + ".tmp-removed";
+  files.remove(doomed);  // what a killed removal left
+  if (const int error = files.rename(folder, doomed)) {
+    throw IoError("{}: found {} when removing it, expected it to go (save_total_limit)",
+                  folder.string(), errno_text(error));
+  }
+  // Before its files go: a crash must not bring a half back.
+  fsync_path(folder.parent_path(), files);
+  files.remove(doomed);
+}
+
+}  // namespace
 
 void rotate(const fs::path& output_dir, int64_t limit, const std::vector<fs::path>& keep,
             FileSystem& files) {
@@ -81,17 +108,16 @@ void rotate(const fs::path& output_dir, int64_t limit, const std::vector<fs::pat
       return path.filename() == found[i].filename();
     });
     if (is_kept) continue;
-    // Renamed first: a folder that is half removed must not look like a checkpoint.
-    const fs::path doomed = found[i].string() + ".tmp-removed";
-    files.remove(doomed);  // what a killed removal left
-    if (const int error = files.rename(found[i], doomed)) {
-      throw IoError("{}: found {} when removing it, expected it to go (save_total_limit)",
-                    found[i].string(), errno_text(error));
-    }
-    fsync_path(output_dir, files);  // before its files go: a crash must not bring a half back
-    files.remove(doomed);
+    remove_checkpoint(found[i], files);
     --surplus;
   }
+}
+
+void keep_only(const fs::path& folder, FileSystem& files) {
+  for (const fs::path& found : list(folder.parent_path())) {
+    if (found.filename() != folder.filename()) remove_checkpoint(found, files);
+  }
+  write_file_atomically(folder.parent_path() / "latest", folder.filename().string() + "\n", files);
 }
 
 }  // namespace strata::checkpoint

@@ -19,6 +19,17 @@ int64_t step_of(const std::filesystem::path& folder);
 // Checkpoints of an output folder by ascending step; unfinished ones are not among them.
 std::vector<std::filesystem::path> list(const std::filesystem::path& output_dir);
 
+// A folder named like a checkpoint that list() leaves out, and why, as part of a sentence.
+struct PassedOver {
+  std::filesystem::path folder;
+  std::string reason;
+};
+// By ascending step.
+std::vector<PassedOver> passed_over(const std::filesystem::path& output_dir);
+
+// Whether resume_from_checkpoint means the newest of the output folder.
+bool means_newest(const std::string& resume_from);
+
 // What to try to resume from, best first. "true": all checkpoints of the output folder, newest
 // first; otherwise the path alone. Throws ConfigError with the reference's words when there is
 // none.
@@ -30,5 +41,8 @@ std::vector<std::filesystem::path> candidates(const std::string& resume_from,
 void rotate(const std::filesystem::path& output_dir, int64_t limit,
             const std::vector<std::filesystem::path>& keep = {},
             FileSystem& files = real_file_system());
+
+// Removes all checkpoints but one, which must be there.
+void keep_only(const std::filesystem::path& folder, FileSystem& files = real_file_system());
 
 }  // namespace strata::checkpoint

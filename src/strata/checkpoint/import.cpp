@@ -59,7 +59,7 @@ void require_base(const std::string& adapter, const std::string& trained_on,
   throw ConfigError(
       "{}: found an adapter that was trained on a base with the fingerprint {}, expected {} as {} "
       "has; name the base that it was trained on, or take the mark off with strata convert ADAPTER "
-      "OUT --to safetensors",
+      "OUT --to safetensors --forget_base",
       adapter, trained_on, found, base);
 }
 

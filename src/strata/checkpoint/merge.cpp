@@ -124,24 +124,23 @@ class Merger {
       add(kHead, resized(head));
     }
     const hf::ShardPlan plan = hf::plan_shards(sizes, options_.max_shard_size);
-    AtomicFolder folder(out);
-    ExportFiles files(folder.path());
+    AtomicFolder folder(out, *options_.files);
+    ExportFiles files(folder.path(), Trained::kUnknown, *options_.files);
     files.add(plan, specs);
+    if (plan.is_indexed()) files.add_text(hf::kModelIndexFile, plan.index_json(num_parameters));
     for (const hf::TensorBytes& tensor : sizes) {
       const at::Tensor value = merged(tensor.name).to(memory_type_of(specs.at(tensor.name).dtype));
       files.write(tensor.name, {static_cast<const std::byte*>(value.data_ptr()), value.nbytes()});
     }
     files.publish();
-    if (plan.is_indexed()) {
-      write_file_atomically(folder.path() / hf::kModelIndexFile, plan.index_json(num_parameters));
-    }
     std::vector<std::string> notes;
     // A tokenizer beside the adapter is the one it was trained with.
     const ConfigChange change{.type = specs.at(sizes[0].name).dtype,
                               .unties_head = untied_from_.has_value(),
                               .is_decoded = true,
                               .vocab_size = num_rows_,
-                              .tokenizer = adapter_.path()};
+                              .tokenizer = adapter_.path(),
+                              .files = options_.files};
     const fs::path companions = base_model_of(base_);
     if (companions.empty() || !copy_companions(companions, folder.path(), change)) {
       notes.push_back("the base has no config.json: copy it and the tokenizer beside the weights");

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "strata/base/file_system.h"
 #include "strata/checkpoint/saved_state.h"
 
 namespace strata::checkpoint {
@@ -14,6 +15,7 @@ namespace strata::checkpoint {
 struct MergeOptions {
   uint64_t max_shard_size = uint64_t{50} << 30;
   std::optional<hf::DType> weight_type;  // of the result; nothing: the base's
+  FileSystem* files = &real_file_system();
 };
 
 // Writes base + LoRA or DoRA branches (rank and alpha patterns, rsLoRA, biases; from a base without

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstring>
 
 #include "strata/base/error.h"
 #include "strata/base/file.h"
@@ -15,10 +16,66 @@ namespace {
 // Small enough to be in the processor's cache when it is summed up.
 constexpr uint64_t kBlockBytes = uint64_t{1} << 20;
 
+// Jobs of one file that lie no further apart than this are one run: what is between them is read
+// and dropped.
+constexpr uint64_t kLargestGap = uint64_t{256} << 10;
+
+// A range that is read ahead, by offsets that grow.
+class Cursor {
+ public:
+  Cursor(ReadAhead& blocks, uint64_t begin) : blocks_(blocks), at_(begin) {}
+
+  void skip_to(uint64_t offset) {
+    while (at_ < offset) take(offset - at_);
+  }
+  // At least one byte and at most `most`. Requires: the range goes on.
+  std::span<const std::byte> take(uint64_t most) {
+    if (rest_.empty()) rest_ = blocks_.next();
+    if (rest_.empty()) throw InternalError("piece reader: found the end of a range, expected more");
+    const auto some = rest_.first(std::min<uint64_t>(most, rest_.size()));
+    rest_ = rest_.subspan(some.size());
+    at_ += some.size();
+    return some;
+  }
+
+ private:
+  ReadAhead& blocks_;
+  uint64_t at_;
+  std::span<const std::byte> rest_;
+};
+
 }  // namespace
 
-PieceReader::PieceReader(std::filesystem::path folder)
-    : folder_(std::move(folder)), manifest_(read_manifest(folder_)) {}
+// The bytes of one piece as they come by: summed up, and judged at the end.
+class PieceReader::Proof {
+ public:
+  explicit Proof(const Job& job) : job_(job) {}
+
+  void see(std::span<const std::byte> bytes) {
+    if (!job_.is_proved) sum_.update(bytes);
+    if (job_.is_zero == nullptr || !*job_.is_zero) return;
+    *job_.is_zero = std::ranges::all_of(bytes, [](std::byte byte) { return byte == std::byte{0}; });
+  }
+
+  void finish(PieceReader& reader) const {
+    const PieceRecord& piece = *job_.piece;
+    if (job_.is_proved) return;
+    if (const std::string found = sum_.text(); found != piece.checksum) {
+      throw FormatError(
+          "{}: found checksum {} for \"{}\", expected {}; the file is damaged, use another "
+          "checkpoint",
+          (reader.folder_ / piece.file).string(), found, piece.key, piece.checksum);
+    }
+    reader.proved_.insert({piece.file, piece.key, piece.offset});
+  }
+
+ private:
+  const Job& job_;
+  Checksum sum_;
+};
+
+PieceReader::PieceReader(std::filesystem::path folder, const PieceReaderOptions& options)
+    : folder_(std::move(folder)), manifest_(read_manifest(folder_)), options_(options) {}
 
 const TensorRecord& PieceReader::record(const std::string& tensor) const {
   const auto found = manifest_.tensors.find(tensor);
@@ -29,23 +86,55 @@ const TensorRecord& PieceReader::record(const std::string& tensor) const {
       folder_.string(), tensor);
 }
 
-void PieceReader::read(const std::string& tensor, int64_t begin, std::span<std::byte> out) {
-  const TensorRecord& wanted = record(tensor);
+void PieceReader::collect(const WantedRange& range, std::vector<Job>& jobs) {
+  const TensorRecord& wanted = record(range.tensor);
   const auto dtype = hf::find_dtype(wanted.dtype);
   if (!dtype) {
     throw FormatError("{}: found \"{}\" of type {}, expected a known one; use another checkpoint",
-                      folder_.string(), tensor, wanted.dtype);
+                      folder_.string(), range.tensor, wanted.dtype);
   }
   const auto element = static_cast<int64_t>(hf::size_of(*dtype));
-  const int64_t end = begin + static_cast<int64_t>(out.size()) / element;
+  const int64_t begin = range.begin;
+  const int64_t end = begin + static_cast<int64_t>(range.out.size()) / element;
   for (const PieceRecord& piece : wanted.pieces) {
     const int64_t first = std::max(piece.begin, begin);
     const int64_t last = std::min(piece.end, end);
     if (first >= last) continue;
-    read_piece(piece, wanted, static_cast<uint64_t>((first - piece.begin) * element),
-               out.subspan(static_cast<size_t>((first - begin) * element),
-                           static_cast<size_t>((last - first) * element)));
+    jobs.push_back(job_of(piece, wanted, static_cast<uint64_t>((first - piece.begin) * element),
+                          range.out.subspan(static_cast<size_t>((first - begin) * element),
+                                            static_cast<size_t>((last - first) * element))));
   }
+}
+
+PieceReader::Job PieceReader::job_of(const PieceRecord& piece, const TensorRecord& record,
+                                     uint64_t skip, std::span<std::byte> out) {
+  Job job{.piece = &piece, .record = &record, .range = range_of(piece, record)};
+  job.skip = skip;
+  job.out = out;
+  if (!proved_.contains({piece.file, piece.key, piece.offset})) return job;
+  job.is_proved = true;
+  job.range.begin += skip;
+  job.range.size = out.size();
+  job.skip = 0;
+  return job;
+}
+
+void PieceReader::read(const std::string& tensor, int64_t begin, std::span<std::byte> out) {
+  const WantedRange wanted{tensor, begin, out};
+  read(std::span(&wanted, 1), /*is_shared=*/false);
+}
+
+void PieceReader::read(std::span<const WantedRange> wanted, bool is_shared) {
+  std::vector<Job> jobs;
+  for (const WantedRange& range : wanted) collect(range, jobs);
+  run(jobs, is_shared);
+}
+
+void PieceReader::run(std::vector<Job>& jobs, bool is_shared) {
+  uint64_t bytes = 0;
+  for (const Job& job : jobs) bytes += job.range.size;
+  if (bytes >= options_.streamed_bytes) return stream(jobs, is_shared);
+  for (const Job& job : jobs) read_plainly(job);
 }
 
 PieceReader::Range PieceReader::range_of(const PieceRecord& piece, const TensorRecord& record) {
@@ -84,34 +173,74 @@ void PieceReader::fetch(const Range& range, uint64_t begin, std::span<std::byte>
   }
 }
 
-void PieceReader::read_piece(const PieceRecord& piece, const TensorRecord& record, uint64_t skip,
-                             std::span<std::byte> out) {
-  const Range range = range_of(piece, record);
-  const std::tuple key{piece.file, piece.key, piece.offset};
-  if (proved_.contains(key)) {
-    fetch(range, skip, out);
-    return;
-  }
-  Checksum sum;
-  const auto pass = [&](uint64_t begin, std::span<std::byte> to) {
-    fetch(range, begin, to);
-    sum.update(to);
-  };
-  for (uint64_t at = 0; at < range.size;) {
-    const bool is_wanted = at >= skip && at < skip + out.size();
-    const uint64_t stop = at < skip ? skip : is_wanted ? skip + out.size() : range.size;
+void PieceReader::read_plainly(const Job& job) {
+  Proof proof(job);
+  const uint64_t wanted_end = job.skip + job.out.size();
+  for (uint64_t at = 0; at < job.range.size;) {
+    const bool is_wanted = at >= job.skip && at < wanted_end;
+    const uint64_t stop = at < job.skip ? job.skip : is_wanted ? wanted_end : job.range.size;
     const uint64_t size = std::min(kBlockBytes, stop - at);
     if (!is_wanted && block_.empty()) block_.resize(kBlockBytes);
-    pass(at, is_wanted ? out.subspan(at - skip, size) : std::span(block_).first(size));
+    const auto to =
+        is_wanted ? job.out.subspan(at - job.skip, size) : std::span(block_).first(size);
+    fetch(job.range, at, to);
+    proof.see(to);
     at += size;
   }
-  if (const std::string found = sum.text(); found != piece.checksum) {
-    throw FormatError(
-        "{}: found checksum {} for \"{}\", expected {}; the file is damaged, use another "
-        "checkpoint",
-        (folder_ / piece.file).string(), found, piece.key, piece.checksum);
+  proof.finish(*this);
+}
+
+void PieceReader::stream(std::vector<Job>& jobs, bool is_shared) {
+  std::ranges::stable_sort(jobs, {}, [](const Job& job) {
+    return std::pair(std::string_view(job.piece->file), job.range.begin);
+  });
+  uint64_t wanted = 0, read = 0;
+  for (const Job& job : jobs) {
+    wanted += job.out.size();
+    read += job.range.size;
   }
-  proved_.insert(key);
+  // What is read only to be proved, another rank wants.
+  ReadAhead& ahead = read_ahead(/*past_cache=*/!is_shared && (wanted == 0 || 2 * wanted >= read));
+  for (size_t i = 0; i < jobs.size();) {
+    uint64_t end = jobs[i].range.begin + jobs[i].range.size;
+    size_t last = i + 1;
+    for (; last < jobs.size(); ++last) {
+      const Range& next = jobs[last].range;
+      if (next.file != jobs[i].range.file || next.begin < end || next.begin - end > kLargestGap) {
+        break;
+      }
+      end = next.begin + next.size;
+    }
+    ahead.start(folder_ / jobs[i].piece->file, jobs[i].range.begin, end);
+    Cursor cursor(ahead, jobs[i].range.begin);
+    for (; i < last; ++i) {
+      const Job& job = jobs[i];
+      Proof proof(job);
+      cursor.skip_to(job.range.begin);
+      for (uint64_t at = 0; at < job.range.size;) {
+        // In parts that the processor's cache holds from the sum to the copy.
+        const auto bytes = cursor.take(std::min(kBlockBytes / 4, job.range.size - at));
+        proof.see(bytes);
+        const uint64_t first = std::max(at, job.skip);
+        const uint64_t stop = std::min(at + bytes.size(), job.skip + job.out.size());
+        if (first < stop) {
+          std::memcpy(job.out.data() + (first - job.skip), bytes.data() + (first - at),
+                      stop - first);
+        }
+        at += bytes.size();
+      }
+      proof.finish(*this);
+    }
+  }
+}
+
+ReadAhead& PieceReader::read_ahead(bool past_cache) {
+  if (!read_ahead_ || options_.read_ahead.past_cache != past_cache) {
+    read_ahead_.reset();
+    options_.read_ahead.past_cache = past_cache;
+    read_ahead_ = std::make_unique<ReadAhead>(options_.read_ahead);
+  }
+  return *read_ahead_;
 }
 
 const PieceReader::OpenFile& PieceReader::open(const std::string& name) {
@@ -147,10 +276,25 @@ std::string PieceReader::small_file(const std::string& name) const {
   return content;
 }
 
-void PieceReader::verify_all() {
-  for (const auto& [name, record] : manifest_.tensors) {
-    for (const PieceRecord& piece : record.pieces) read_piece(piece, record, 0, {});
+bool PieceReader::is_zero(const std::string& tensor) {
+  const TensorRecord& found = record(tensor);
+  bool is_zero = true;
+  std::vector<Job> jobs;
+  for (const PieceRecord& piece : found.pieces) {
+    Job job{.piece = &piece, .record = &found, .range = range_of(piece, found)};
+    job.is_zero = &is_zero;
+    jobs.push_back(job);
   }
+  run(jobs, /*is_shared=*/false);
+  return is_zero;
+}
+
+void PieceReader::verify_all() {
+  std::vector<Job> jobs;
+  for (const auto& [name, record] : manifest_.tensors) {
+    for (const PieceRecord& piece : record.pieces) jobs.push_back(job_of(piece, record, 0, {}));
+  }
+  run(jobs, /*is_shared=*/false);
   for (const auto& [name, file] : manifest_.files) small_file(name);
 }
 

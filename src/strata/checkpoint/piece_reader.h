@@ -5,6 +5,7 @@
 
 #include <filesystem>
 #include <map>
+#include <memory>
 #include <set>
 #include <span>
 #include <string>
@@ -12,26 +13,45 @@
 #include <vector>
 
 #include "strata/base/descriptor.h"
+#include "strata/base/read_ahead.h"
 #include "strata/checkpoint/manifest.h"
 #include "strata/hf/safetensors.h"
 
 namespace strata::checkpoint {
 
+struct PieceReaderOptions {
+  // As much to read at once comes in blocks, ahead of its use (base/read_ahead.h); less with plain
+  // calls.
+  uint64_t streamed_bytes = uint64_t{16} << 20;
+  ReadAheadOptions read_ahead = {};
+};
+
+// Elements [begin, begin + out.size() / element size) of a flattened tensor.
+struct WantedRange {
+  std::string tensor;
+  int64_t begin = 0;
+  std::span<std::byte> out;
+};
+
 // Errors: IoError for missing files, FormatError for everything that is not what the manifest says.
-// Threads: one. Memory: 1 MiB beyond what is read into.
+// Threads: one. Memory: 1 MiB beyond what is read into, 16 MiB once something large was read.
 class PieceReader {
  public:
-  explicit PieceReader(std::filesystem::path folder);
+  explicit PieceReader(std::filesystem::path folder, const PieceReaderOptions& options = {});
 
   const std::filesystem::path& folder() const { return folder_; }
   const Manifest& manifest() const { return manifest_; }
   // The record of a tensor; FormatError when there is none.
   const TensorRecord& record(const std::string& tensor) const;
-  // Elements [begin, begin + out.size() / element size) of the flattened tensor.
-  // Requires: the range lies within the tensor. After an error `out` holds anything.
+  // Requires: the ranges lie within their tensors. After an error the spans hold anything.
   void read(const std::string& tensor, int64_t begin, std::span<std::byte> out);
+  // Many at once, in the order of the files. `is_shared`: other processes of this machine read the
+  // same, so that it goes through the page cache.
+  void read(std::span<const WantedRange> wanted, bool is_shared);
   // The content of a file without tensors. FormatError when it is not listed or damaged.
   std::string small_file(const std::string& name) const;
+  // Proves a tensor's checksums. Whether all of its bytes are zero.
+  bool is_zero(const std::string& tensor);
   // Proves the checksum of everything.
   void verify_all();
 
@@ -46,19 +66,37 @@ class PieceReader {
     uint64_t begin = 0;
     uint64_t size = 0;
   };
+  // A piece, and which of its bytes go where.
+  struct Job {
+    const PieceRecord* piece;
+    const TensorRecord* record;
+    Range range;
+    uint64_t skip = 0;         // of the range, before the first byte for `out`
+    std::span<std::byte> out;  // may be empty: only proved
+    bool* is_zero = nullptr;
+    bool is_proved = false;  // before
+  };
+  class Proof;
 
   const OpenFile& open(const std::string& name);
   Range range_of(const PieceRecord& piece, const TensorRecord& record);
-  // Copies the piece's bytes from `skip` on to `out`; proves all of the piece at its first use.
-  void read_piece(const PieceRecord& piece, const TensorRecord& record, uint64_t skip,
-                  std::span<std::byte> out);
+  Job job_of(const PieceRecord& piece, const TensorRecord& record, uint64_t skip,
+             std::span<std::byte> out);
+  void collect(const WantedRange& wanted, std::vector<Job>& jobs);
+  void run(std::vector<Job>& jobs, bool is_shared);
+  void read_plainly(const Job& job);
+  // In the order of the files, ahead of use.
+  void stream(std::vector<Job>& jobs, bool is_shared);
   void fetch(const Range& range, uint64_t begin, std::span<std::byte> out) const;
+  ReadAhead& read_ahead(bool past_cache);
 
   std::filesystem::path folder_;
   Manifest manifest_;
+  PieceReaderOptions options_;
   std::map<std::string, OpenFile> files_;
   std::set<std::tuple<std::string, std::string, int64_t>> proved_;  // file, key, offset
   std::vector<std::byte> block_;  // what is proved but not asked for passes through here
+  std::unique_ptr<ReadAhead> read_ahead_;
 };
 
 }  // namespace strata::checkpoint

@@ -187,8 +187,9 @@ class QuantizedExport {
 
   void write(const fs::path& folder) {
     const hf::ShardPlan plan = hf::plan_shards(sizes_, options_.max_shard_size);
-    ExportFiles files(folder);
+    ExportFiles files(folder, Trained::kUnknown, *options_.files);
     files.add(plan, specs_);
+    if (plan.is_indexed()) files.add_text(hf::kModelIndexFile, plan.index_json(num_parameters_));
     for (size_t i = 0; i < state_.tensors().size(); ++i) {
       const SavedTensor& tensor = state_.tensors()[i];
       if (!tensor.is_parameter()) continue;
@@ -202,9 +203,6 @@ class QuantizedExport {
       files.write(tensor.weight, {static_cast<const std::byte*>(value.data_ptr()), value.nbytes()});
     }
     files.publish();
-    if (plan.is_indexed()) {
-      write_file_atomically(folder / hf::kModelIndexFile, plan.index_json(num_parameters_));
-    }
   }
 
  private:
@@ -253,12 +251,12 @@ std::vector<std::string> convert_quantized(SavedState& state, const fs::path& ou
   const fs::path base = base_model_of(state);
   require_model(state, base);
   QuantizedExport exported(state, base, options);
-  AtomicFolder folder(out);
+  AtomicFolder folder(out, *options.files);
   exported.write(folder.path());
-  copy_companions(base, folder.path(), {.type = options.weight_type});
+  copy_companions(base, folder.path(), {.type = options.weight_type, .files = options.files});
   Json config = read_json_file(folder.path() / "config.json");
   config["quantization_config"] = quantization_config(options.quantization);
-  write_file_atomically(folder.path() / "config.json", dump_python(config) + "\n");
+  write_file_atomically(folder.path() / "config.json", dump_python(config) + "\n", *options.files);
   folder.commit();
   if (!state.has_optimizer()) return {};
   return {"the optimizer's state is left out: this format has no place for it"};

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "strata/base/file_system.h"
 #include "strata/checkpoint/saved_state.h"
 #include "strata/models/quantization.h"
 
@@ -18,6 +19,7 @@ struct QuantizedExportOptions {
   models::QuantizationOptions quantization;
   uint64_t max_shard_size = uint64_t{50} << 30;
   std::optional<hf::DType> weight_type;  // of what is not quantised; nothing: as it is
+  FileSystem* files = &real_file_system();
 };
 
 // Writes `out`, which must not exist or be an empty folder; it appears complete or not at all.

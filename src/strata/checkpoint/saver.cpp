@@ -14,13 +14,18 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
+std::vector<LocalPiece> pieces_to_write(shard::UnitStore& store, optim::Optimizer* optimizer) {
+  if (!role_of(store.mesh()).writes) return {};
+  return local_pieces(store, optimizer);
+}
+
 }  // namespace
 
 Saver::Saver(shard::UnitStore& store, optim::Optimizer* optimizer, comm::Group& group,
              const SaverOptions& options)
     : store_(store), optimizer_(optimizer), group_(group), options_(options) {
   if (!options_.in_background) return;
-  writer_ = std::thread([this, pieces = local_pieces(store_, optimizer_)] {
+  writer_ = std::thread([this, pieces = own_pieces()] {
     snapshot_ = snapshot_memory(pieces);
     is_finished_ = true;
   });
@@ -32,13 +37,17 @@ void Saver::join() {
   if (writer_.joinable()) writer_.join();
 }
 
-uint64_t Saver::snapshot_bytes() const { return size_bytes(local_pieces(store_, optimizer_)); }
+std::vector<LocalPiece> Saver::own_pieces() const { return pieces_to_write(store_, optimizer_); }
+
+uint64_t Saver::snapshot_bytes(shard::UnitStore& store, optim::Optimizer* optimizer) {
+  return size_bytes(pieces_to_write(store, optimizer));
+}
 
 std::optional<SaveOutcome> Saver::save(SaveRequest request,
                                        std::vector<std::filesystem::path> keep) {
   const Clock::time_point start = Clock::now();
   std::optional<SaveOutcome> before = wait();
-  std::vector<LocalPiece> pieces = local_pieces(store_, optimizer_);
+  std::vector<LocalPiece> pieces = own_pieces();
   SaveOutcome outcome{.folder = folder_of(request.output_dir, request.step),
                       .failure = "",
                       .size_bytes = size_bytes(pieces)};

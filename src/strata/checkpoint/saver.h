@@ -39,9 +39,13 @@ struct SaveOutcome {
 // Invariants: at most one save is being written; an old checkpoint goes only after a newer one is
 // durable.
 // Collective: save(), on all ranks alike. Threads: one caller; `group` must be used by nothing
-// else. Memory: in the background a copy of this rank's state, kept for the next save.
+// else. Memory: in the background a copy of this rank's state, kept for the next save; none on
+// replicas of a rank that writes.
 class Saver {
  public:
+  // Host memory that the copy would take on this rank.
+  static uint64_t snapshot_bytes(shard::UnitStore& store, optim::Optimizer* optimizer);
+
   // Everything must outlive the saver. `optimizer` may be null. In the background memory for the
   // copy is taken at once, by the thread, so that the first save does not wait for its pages.
   Saver(shard::UnitStore& store, optim::Optimizer* optimizer, comm::Group& group,
@@ -61,10 +65,9 @@ class Saver {
   // The same after waiting for the save that is being written.
   std::optional<SaveOutcome> wait();
 
-  // Host memory that the copy takes on this rank.
-  uint64_t snapshot_bytes() const;
-
  private:
+  // What this rank writes: nothing on replicas of one that does.
+  std::vector<LocalPiece> own_pieces() const;
   void remove_older(const std::filesystem::path& output_dir,
                     std::vector<std::filesystem::path> keep);
   void write(const SaveRequest& request, const std::vector<LocalPiece>& pieces,

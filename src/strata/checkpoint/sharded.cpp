@@ -24,9 +24,6 @@ fs::path part_path(const fs::path& folder, int rank) {
   return folder / fmt::format("rank-{:05d}.json", rank);
 }
 
-// From here on the page cache is passed by; below it, two blocks of memory and a thread are more
-// than they give.
-constexpr uint64_t kStreamedBytes = uint64_t{16} << 20;
 // What the checksum reads the processor's cache still has when it is copied to the writer's block.
 constexpr size_t kCachedBytes = size_t{256} << 10;
 
@@ -54,14 +51,14 @@ class PieceFile {
     pieces_.push_back({&piece, std::move(key), offset, is_listed});
   }
 
-  void write(std::map<std::string, TensorRecord>& part) {
+  void write(const StreamedFrom& streamed, std::map<std::string, TensorRecord>& part) {
     std::unordered_map<std::string_view, size_t> places;
     for (const hf::TensorInfo& info : writer_->tensors()) places.emplace(info.name, places.size());
     std::ranges::stable_sort(pieces_, {},
                              [&](const Part& p) { return std::pair(places.at(p.key), p.offset); });
     uint64_t bytes = 0;
     for (const Part& p : pieces_) bytes += p.piece->data.nbytes();
-    if (bytes >= kStreamedBytes) writer_->stream();
+    if (bytes >= streamed.bytes) writer_->stream(streamed.block_bytes);
     for (const Part& p : pieces_) {
       TensorRecord record = record_of(*p.piece);
       PieceRecord& piece = record.pieces[0];
@@ -109,7 +106,7 @@ void write_part(const fs::path& folder, int rank, const std::map<std::string, Te
 
 // This rank's tensors and a part of the manifest that lists them.
 void write_rank_file(const fs::path& folder, int rank, const std::vector<LocalPiece>& pieces,
-                     FileSystem& files) {
+                     const StreamedFrom& streamed, FileSystem& files) {
   std::vector<hf::TensorSpec> specs;
   for (const LocalPiece& piece : pieces) {
     specs.push_back({piece.tensor, file_type_of(piece.data.scalar_type()), {piece.data.numel()}});
@@ -119,7 +116,7 @@ void write_rank_file(const fs::path& folder, int rank, const std::vector<LocalPi
                                                                           specs, metadata, files));
   for (const LocalPiece& piece : pieces) file.add(piece, piece.tensor, 0);
   std::map<std::string, TensorRecord> part;
-  file.write(part);
+  file.write(streamed, part);
   write_part(folder, rank, part, files);
 }
 
@@ -184,8 +181,9 @@ std::vector<LocalPiece> fixed_pieces(const WholeFiles& whole, int rank) {
   return pieces;
 }
 
-void write_whole_files(const fs::path& folder, const WholeFiles& whole, int rank,
+void write_whole_files(const fs::path& folder, const SaveRequest& request, int rank,
                        const std::vector<LocalPiece>& pieces, FileSystem& files) {
+  const WholeFiles& whole = *request.whole;
   std::map<std::string, PieceFile> open;
   const auto file = [&](const std::string& name) -> PieceFile& {
     const auto found = open.find(name);
@@ -204,7 +202,7 @@ void write_whole_files(const fs::path& folder, const WholeFiles& whole, int rank
     file(whole.weights).add(piece, piece.tensor, 0, /*is_listed=*/false);
   }
   std::map<std::string, TensorRecord> part;
-  for (auto& [name, own] : open) own.write(part);
+  for (auto& [name, own] : open) own.write(request.streamed, part);
   write_part(folder, rank, part, files);
 }
 
@@ -212,7 +210,12 @@ void write_whole_files(const fs::path& folder, const WholeFiles& whole, int rank
 void write_manifest(const fs::path& folder, Manifest manifest, int shard_ranks,
                     const SmallFiles& small_files, FileSystem& files) {
   for (const auto& [name, content] : small_files) {
-    fs::create_directories((folder / name).parent_path());
+    if (const fs::path below = fs::path(name).parent_path(); !below.empty()) {
+      if (const int error = files.make_folder(folder / below)) {
+        throw IoError("{}: found {} when creating it, expected room for it; free space",
+                      (folder / below).string(), errno_text(error));
+      }
+    }
     write_file_atomically(folder / name, content, files);
     manifest.files[name] = {content.size(), checksum(content.data(), content.size())};
   }
@@ -224,7 +227,33 @@ void write_manifest(const fs::path& folder, Manifest manifest, int shard_ranks,
   write_file_atomically(folder / "manifest.json", manifest_text(manifest), files);
 }
 
-void fill(PieceReader& reader, const LocalPiece& wanted) {
+// What from_pretrained() loads out of a checkpoint is read back as the result of a run is: values,
+// metadata, and no matrix of zeros.
+void read_back(const fs::path& folder, const WholeFiles& whole, Trained trained) {
+  const hf::SafetensorsFile saved(folder / whole.weights);
+  if (saved.metadata() != whole.metadata) {
+    throw IoError(
+        "{}: found other metadata after saving, expected what was written; check the "
+        "disk",
+        saved.path().string());
+  }
+  PieceReader reader(folder);
+  for (const auto& [name, record] : reader.manifest().tensors) {
+    if (record.pieces.empty() || record.pieces[0].file != whole.weights) continue;
+    const bool is_zero = reader.is_zero(name);
+    if (!is_zero || !must_not_be_zero(record.pieces[0].key, record.shape, trained)) continue;
+    throw IoError("{}: found only zeros in \"{}\" after saving, expected what was trained",
+                  saved.path().string(), record.pieces[0].key);
+  }
+}
+
+// Whether the state takes the file's bytes as they are.
+bool is_read_as_it_is(const PieceReader& reader, const LocalPiece& wanted) {
+  const auto type = hf::find_dtype(reader.record(wanted.tensor).dtype);
+  return wanted.data.is_cpu() && type && memory_type_of(*type) == wanted.data.scalar_type();
+}
+
+void require_shape(const PieceReader& reader, const LocalPiece& wanted) {
   const TensorRecord& record = reader.record(wanted.tensor);
   if (record.shape != wanted.shape) {
     throw FormatError(
@@ -233,12 +262,12 @@ void fill(PieceReader& reader, const LocalPiece& wanted) {
         reader.folder().string(), wanted.tensor, fmt::join(record.shape, ", "),
         fmt::join(wanted.shape, ", "));
   }
+}
+
+void read_converting(PieceReader& reader, const LocalPiece& wanted) {
+  const TensorRecord& record = reader.record(wanted.tensor);
   const at::ScalarType type = memory_type_of(hf::parse_dtype(record.dtype));
   const at::ScalarType wanted_type = wanted.data.scalar_type();
-  if (type == wanted_type && wanted.data.is_cpu()) {
-    reader.read(wanted.tensor, wanted.begin, bytes_of(wanted.data));
-    return;
-  }
   // Another precision is a conversion; codes of a quantised state are not numbers to convert.
   if (type != wanted_type && !(at::isFloatingType(type) && at::isFloatingType(wanted_type))) {
     throw FormatError(
@@ -282,9 +311,9 @@ fs::path write_checkpoint(const SaveRequest& request, const std::vector<LocalPie
   comm::all_or_nothing(group, what, [&] {
     if (!role.writes) return;
     if (request.whole) {
-      write_whole_files(temporary, *request.whole, role.shard_rank, pieces, files);
+      write_whole_files(temporary, request, role.shard_rank, pieces, files);
     } else {
-      write_rank_file(temporary, role.shard_rank, pieces, files);
+      write_rank_file(temporary, role.shard_rank, pieces, request.streamed, files);
     }
   });
   comm::all_or_nothing(group, what, [&] {
@@ -294,6 +323,7 @@ fs::path write_checkpoint(const SaveRequest& request, const std::vector<LocalPie
     manifest.step = request.step;
     manifest.num_updates = request.num_updates;
     write_manifest(temporary, std::move(manifest), role.shard_ranks, request.small_files, files);
+    if (request.whole) read_back(temporary, *request.whole, request.trained);
     folder->commit();
     write_file_atomically(request.output_dir / "latest", final_path.filename().string() + "\n",
                           files);
@@ -313,7 +343,18 @@ fs::path save(const fs::path& output_dir, int64_t step, shard::UnitStore& store,
 }
 
 void load(PieceReader& reader, shard::UnitStore& store, optim::Optimizer* optimizer) {
-  for (const LocalPiece& piece : local_pieces(store, optimizer)) fill(reader, piece);
+  const std::vector<LocalPiece> pieces = local_pieces(store, optimizer);
+  std::vector<WantedRange> wanted;
+  for (const LocalPiece& piece : pieces) {
+    require_shape(reader, piece);
+    if (is_read_as_it_is(reader, piece)) {
+      wanted.push_back({piece.tensor, piece.begin, bytes_of(piece.data)});
+    }
+  }
+  reader.read(wanted, /*is_shared=*/store.mesh().replicate->size() > 1);
+  for (const LocalPiece& piece : pieces) {
+    if (!is_read_as_it_is(reader, piece)) read_converting(reader, piece);
+  }
   if (optimizer != nullptr) optimizer->set_num_steps(reader.manifest().num_updates);
 }
 

@@ -10,6 +10,8 @@
 #include <vector>
 
 #include "strata/base/file_system.h"
+#include "strata/base/write_stream.h"
+#include "strata/checkpoint/export_files.h"
 #include "strata/checkpoint/piece_reader.h"
 #include "strata/checkpoint/state_pieces.h"
 #include "strata/comm/mesh.h"
@@ -39,6 +41,13 @@ struct WholeFiles {
 };
 inline constexpr const char* kWholeOptimizerFile = "optimizer.safetensors";
 
+// From how many bytes on a rank's file is written past the page cache, and in which blocks. Below
+// it, two blocks of memory and a thread are more than they give.
+struct StreamedFrom {
+  uint64_t bytes = uint64_t{16} << 20;
+  size_t block_bytes = WriteStream::kBlockBytes;
+};
+
 struct SaveRequest {
   std::filesystem::path output_dir;
   int64_t step = 0;         // of the run: names the folder
@@ -46,6 +55,8 @@ struct SaveRequest {
   SmallFiles small_files;
   std::optional<WholeFiles> whole = {};  // nothing: a file of ranges for each rank
   std::vector<LocalPiece> derived = {};  // what is made of trained weights, for this save alone
+  Trained trained = Trained::kUnknown;   // of whole files, which are read back before they count
+  StreamedFrom streamed = {};
 };
 
 // Writes OUTPUT_DIR/checkpoint-STEP: temporary folder, every file synced, one rename, then the

@@ -3,6 +3,7 @@
 #include <ATen/ops/from_blob.h>
 
 #include "strata/checkpoint/element_type.h"
+#include "strata/checkpoint/manifest.h"
 
 namespace strata::checkpoint {
 
@@ -16,11 +17,15 @@ std::span<const std::byte> WeightReader::read(size_t index) {
   buffer_.resize(tensor.size_bytes());
   state_.read(index, buffer_);
   const hf::DType type = type_of(tensor);
-  if (type == tensor.dtype) return buffer_;
+  if (type == tensor.dtype) {
+    checksums_[index] = checksum(buffer_.data(), buffer_.size());
+    return buffer_;
+  }
   const auto numel = static_cast<int64_t>(buffer_.size() / hf::size_of(tensor.dtype));
   converted_ = at::from_blob(buffer_.data(), {numel},
                              at::TensorOptions().dtype(memory_type_of(tensor.dtype)))
                    .to(memory_type_of(type));
+  checksums_[index] = checksum(converted_.data_ptr(), converted_.nbytes());
   return {static_cast<const std::byte*>(converted_.data_ptr()), converted_.nbytes()};
 }
 

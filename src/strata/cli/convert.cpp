@@ -36,6 +36,7 @@ constexpr const char* kConvertUsage =
     "  strata       OUT/checkpoint-STEP, to be resumed with --output_dir OUT\n"
     "  bnb-4bit, bnb-8bit  a model folder whose linear layers bitsandbytes has quantised\n"
     "  --weights_only          leave the optimizer's state out\n"
+    "  --forget_base           of an adapter: without the mark of the base it was trained on\n"
     "  --dtype TYPE            float32, bfloat16 or float16 for the weights\n"
     "  --max_shard_size SIZE   of safetensors files (50GB)\n"
     "  --bnb_4bit_quant_type TYPE, --bnb_4bit_blocksize N, --bnb_4bit_use_double_quant,\n"
@@ -135,6 +136,7 @@ int run_convert(const std::vector<std::string>& arguments) {
   const FileFlags flags = read_file_flags(arguments, "convert",
                                           {{"to"},
                                            {"weights_only", true},
+                                           {"forget_base", true},
                                            {"dtype"},
                                            {"max_shard_size"},
                                            {"bnb_4bit_quant_type"},
@@ -159,11 +161,14 @@ int run_convert(const std::vector<std::string>& arguments) {
   ConvertOptions options;
   options.target = target_of(flags.get("to"));
   options.with_optimizer = !flags.has("weights_only");
+  options.keeps_base_mark = !flags.has("forget_base");
   options.weight_type = weight_type(flags);
   options.max_shard_size = parse_byte_size(flags.get("max_shard_size", "50GB"));
   const auto state = checkpoint::open_saved_state(flags.paths[0]);
   if (options.target == ConvertTarget::kStrata) {
-    options.small_files = train::fresh_progress(flags.paths[0], state->facts().step.value_or(0));
+    const bool is_marked = state->is_adapter() && options.keeps_base_mark;
+    options.small_files = train::fresh_progress(flags.paths[0], state->facts().step.value_or(0),
+                                                is_marked ? state->facts().base_fingerprint : "");
   }
   print_notes(checkpoint::convert(*state, flags.paths[1], options), flags.paths[1]);
   return 0;

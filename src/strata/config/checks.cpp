@@ -11,6 +11,7 @@
 #include "strata/base/error.h"
 #include "strata/base/json.h"
 #include "strata/config/recipe_checks.h"
+#include "strata/config/saving_checks.h"
 
 namespace strata::config {
 namespace {
@@ -261,9 +262,7 @@ class Rules {
     check_interval("logging_strategy", "logging_steps", train.logging_steps);
     check_interval("save_strategy", "save_steps", train.save_steps);
     check_interval("eval_strategy", "eval_steps", train.eval_steps.value_or(1));
-    if (train.save_strategy == "no") {
-      warn_without_effect("save_total_limit", "save_strategy is no");
-    }
+    check_saving(config_, merge_, warnings_);
     try {
       parse_byte_size(train.max_shard_size);
     } catch (const ConfigError&) {

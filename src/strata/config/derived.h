@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "strata/config/run_config.h"
 
@@ -16,5 +17,12 @@ int64_t interval_steps(double steps, int64_t total_steps);
 
 // eval_steps, or logging_steps where it is not set.
 int64_t eval_interval_steps(const TrainConfig& train, int64_t total_steps);
+
+// The value of an evaluation that says which checkpoint is the best, such as "eval_loss"; empty:
+// none does.
+std::string best_metric(const RunConfig& config);
+
+// Whether its greater value is the better.
+bool is_greater_better(const TrainConfig& train);
 
 }  // namespace strata::config

@@ -142,6 +142,9 @@ struct TrainConfig {
   std::string save_strategy = "steps";
   double save_steps = 500;
   std::optional<int64_t> save_total_limit;
+  bool load_best_model_at_end = false;
+  std::string metric_for_best_model;      // see best_metric() in derived.h
+  std::optional<bool> greater_is_better;  // default: unless the metric's name ends in "loss"
   bool save_only_model = false;
   bool async_save = true;
   std::string resume_from_checkpoint;   // empty, "true" or a path

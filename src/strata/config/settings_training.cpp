@@ -156,9 +156,9 @@ std::vector<Setting> loop_settings() {
        .help = "evaluate before the first update"},
       {.name = "save_strategy",
        .field = STRATA_FIELD(train.save_strategy),
-       .choices = {"steps", "epoch", "no"},
-       .refused = {"best"},
-       .help = "when to write a checkpoint"},
+       .choices = {"steps", "epoch", "best", "no"},
+       .help = "when to write a checkpoint; best: after every evaluation that is better than all "
+               "before it by metric_for_best_model"},
       {.name = "save_steps",
        .field = STRATA_FIELD(train.save_steps),
        .range = {.min = 0},
@@ -166,7 +166,19 @@ std::vector<Setting> loop_settings() {
       {.name = "save_total_limit",
        .field = STRATA_FIELD(train.save_total_limit),
        .range = {.min = 1},
-       .help = "checkpoints kept; older ones are removed"},
+       .help = "checkpoints kept; older ones are removed, never the best one"},
+      {.name = "load_best_model_at_end",
+       .field = STRATA_FIELD(train.load_best_model_at_end),
+       .help = "the result is the model of the best checkpoint, not of the last step"},
+      {.name = "metric_for_best_model",
+       .field = STRATA_FIELD(train.metric_for_best_model),
+       .help = "the value of an evaluation by which checkpoints are compared, with eval_ or "
+               "without; default: loss where load_best_model_at_end or a schedule of the learning "
+               "rate needs one"},
+      {.name = "greater_is_better",
+       .field = STRATA_FIELD(train.greater_is_better),
+       .help = "whether the greater value of metric_for_best_model is the better; default: unless "
+               "its name ends in loss"},
       {.name = "save_only_model",
        .field = STRATA_FIELD(train.save_only_model),
        .help = "checkpoints without optimizer state (they cannot be resumed)"},

@@ -73,17 +73,36 @@ std::vector<fs::path> group_folders(const SystemRoots& roots, const std::string&
   return folders;
 }
 
+// A value of memory.stat, "inactive_file 4096"; 0 when it is not there.
+uint64_t read_memory_stat(const fs::path& folder, const std::string& name) {
+  std::ifstream file(folder / "memory.stat");
+  std::string key;
+  for (uint64_t value = 0; file >> key >> value;) {
+    if (key == name) return value;
+  }
+  return 0;
+}
+
 void read_memory_limit(const SystemRoots& roots, MemoryFacts& memory) {
   struct Names {
-    const char *controller, *limit, *used;
+    const char *controller, *limit, *used, *cache;
   };
-  for (const Names& names : {Names{"", "memory.max", "memory.current"},
-                             Names{"memory", "memory.limit_in_bytes", "memory.usage_in_bytes"}}) {
+  for (const Names& names :
+       {Names{"", "memory.max", "memory.current", "inactive_file"},
+        Names{"memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"}}) {
     for (const fs::path& folder : group_folders(roots, names.controller)) {
       const uint64_t limit = read_limit(folder / names.limit);
-      if (limit == 0 || (memory.limit_bytes != 0 && limit >= memory.limit_bytes)) continue;
+      if (limit == 0) continue;
+      const uint64_t used = read_limit(folder / names.used);
+      const uint64_t kept = used - std::min(used, read_memory_stat(folder, names.cache));
+      const uint64_t room = limit - std::min(limit, kept);
+      if (memory.room_folder.empty() || room < memory.room_bytes) {
+        memory.room_folder = folder;
+        memory.room_bytes = room;
+      }
+      if (memory.limit_bytes != 0 && limit >= memory.limit_bytes) continue;
       memory.limit_bytes = limit;
-      memory.limit_used_bytes = read_limit(folder / names.used);
+      memory.limit_used_bytes = used;
     }
   }
 }

@@ -29,6 +29,10 @@ struct MemoryFacts {
   uint64_t swap_bytes = 0;
   uint64_t limit_bytes = 0;  // of the container (cgroup version 1 or 2); 0: none
   uint64_t limit_used_bytes = 0;
+  // Of the container's groups that have a limit, the one with the least room, which is its limit
+  // without what is in use and cannot be dropped. Empty: no limit.
+  std::filesystem::path room_folder = {};
+  uint64_t room_bytes = 0;
 };
 
 struct Limit {

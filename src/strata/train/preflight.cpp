@@ -1,12 +1,16 @@
 #include "strata/train/preflight.h"
 
-#include <unistd.h>
+#include <sys/stat.h>
 
-#include <charconv>
+#include <algorithm>
+#include <functional>
+
+#include <ATen/ops/zeros.h>
 
 #include "strata/base/error.h"
 #include "strata/base/file.h"
 #include "strata/checkpoint/state_pieces.h"
+#include "strata/launch/machine_report.h"
 
 namespace strata::train {
 namespace {
@@ -16,6 +20,11 @@ namespace fs = std::filesystem;
 std::string readable(uint64_t bytes) {
   if (bytes < 1'000'000'000) return fmt::format("{:.1f} MB", static_cast<double>(bytes) / 1e6);
   return fmt::format("{:.1f} GB", static_cast<double>(bytes) / 1e9);
+}
+
+// 48 bits; never 0.
+uint64_t id_of(const std::string& text) {
+  return (std::hash<std::string>{}(text) & ((uint64_t{1} << 48) - 1)) | 1;
 }
 
 }  // namespace
@@ -67,16 +76,70 @@ uint64_t result_bytes(const Trainee& trainee) {
   return bytes;
 }
 
-uint64_t available_memory_bytes() {
-  const std::string text = read_file("/proc/meminfo");
-  constexpr std::string_view kKey = "MemAvailable:";
-  const size_t at = text.find(kKey);
-  if (at == std::string::npos) return 0;
-  const size_t digits = text.find_first_of("0123456789", at);
-  uint64_t kilobytes = 0;
-  std::from_chars(text.data() + std::min(digits, text.size()), text.data() + text.size(),
-                  kilobytes);
-  return kilobytes * 1024;
+CopyMemory copy_memory(uint64_t copy_bytes) {
+  const launch::MemoryFacts facts = launch::read_memory({});
+  CopyMemory memory{.copy_bytes = copy_bytes, .machine_bytes = facts.available_bytes};
+  // Containers of one machine have one boot.
+  memory.machine_id = id_of(read_file("/proc/sys/kernel/random/boot_id"));
+  if (facts.room_folder.empty()) return memory;
+  memory.container_bytes = facts.room_bytes;
+  // Paths look alike from inside of two containers; the folders are two.
+  struct stat status {};
+  ::stat(facts.room_folder.c_str(), &status);
+  memory.container_id = id_of(fmt::format("{}:{}", status.st_dev, status.st_ino));
+  return memory;
+}
+
+std::optional<std::string> find_shortage(const std::vector<CopyMemory>& ranks) {
+  struct Pool {
+    const char* name;
+    uint64_t CopyMemory::*id;
+    uint64_t CopyMemory::*bytes;
+  };
+  for (const Pool& pool :
+       {Pool{"container", &CopyMemory::container_id, &CopyMemory::container_bytes},
+        Pool{"machine", &CopyMemory::machine_id, &CopyMemory::machine_bytes}}) {
+    for (size_t i = 0; i < ranks.size(); ++i) {
+      const CopyMemory& one = ranks[i];
+      const bool is_known = std::string_view(pool.name) == "container" ? one.container_id != 0
+                                                                       : one.machine_bytes != 0;
+      if (!is_known) continue;
+      uint64_t needed = 0, found = one.*pool.bytes;
+      int sharing = 0;
+      for (const CopyMemory& other : ranks) {
+        if (other.*pool.id != one.*pool.id) continue;
+        needed += other.copy_bytes;
+        found = std::min(found, other.*pool.bytes);
+        ++sharing;
+      }
+      if (needed <= found) continue;
+      return fmt::format("{} free in the {} of rank {}, expected {} for the cop{} of its {} rank{}",
+                         readable(found), pool.name, i, readable(needed),
+                         sharing == 1 ? "y" : "ies", sharing, sharing == 1 ? "" : "s");
+    }
+  }
+  return std::nullopt;
+}
+
+std::vector<CopyMemory> gather_copy_memory(const CopyMemory& own, comm::Group& world) {
+  // As doubles, which hold ids of 48 bits and bytes below 2^53 exactly; the sum of one value and
+  // zeros is the value.
+  constexpr int64_t kFields = 5;
+  at::Tensor table = at::zeros({world.size(), kFields}, at::kDouble);
+  auto* row = table.mutable_data_ptr<double>() + world.rank() * kFields;
+  row[0] = static_cast<double>(own.copy_bytes);
+  row[1] = static_cast<double>(own.machine_id);
+  row[2] = static_cast<double>(own.machine_bytes);
+  row[3] = static_cast<double>(own.container_id);
+  row[4] = static_cast<double>(own.container_bytes);
+  world.all_reduce(table)->wait();
+  std::vector<CopyMemory> ranks;
+  for (int rank = 0; rank < world.size(); ++rank) {
+    const auto* found = table.const_data_ptr<double>() + rank * kFields;
+    const auto value = [&](int i) { return static_cast<uint64_t>(found[i]); };
+    ranks.push_back({value(0), value(1), value(2), value(3), value(4)});
+  }
+  return ranks;
 }
 
 }  // namespace strata::train

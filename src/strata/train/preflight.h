@@ -1,9 +1,12 @@
 // What must hold before the first step so that no later save can fail for want of it: the folder is
-// one and writable for all ranks, the disk has room. Owns: nothing.
+// one and writable for all ranks, the disk has room, memory holds the copies. Owns: nothing.
 #pragma once
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
 
 #include "strata/checkpoint/state_pieces.h"
 #include "strata/train/assemble.h"
@@ -28,7 +31,22 @@ uint64_t checkpoint_bytes(Trainee& trainee, bool with_optimizer,
                           const checkpoint::FrozenWeights& frozen);
 uint64_t result_bytes(const Trainee& trainee);
 
-// Memory that this machine can give without swapping; 0: it does not say.
-uint64_t available_memory_bytes();
+// What one rank's copy of its state takes, and what the machine and the container it runs in can
+// give without swapping. Whoever has the same id draws on the same memory.
+struct CopyMemory {
+  uint64_t copy_bytes = 0;
+  uint64_t machine_id = 0;
+  uint64_t machine_bytes = 0;  // 0: it does not say
+  uint64_t container_id = 0;   // 0: no limit
+  uint64_t container_bytes = 0;
+};
+CopyMemory copy_memory(uint64_t copy_bytes);
+
+// What all ranks' copies together would lack, in words: "0.1 MB free in the container of rank 2,
+// expected 0.4 MB for the copies of its 2 ranks". Nothing when there is room.
+std::optional<std::string> find_shortage(const std::vector<CopyMemory>& ranks);
+
+// That of every rank, in rank order. Collective.
+std::vector<CopyMemory> gather_copy_memory(const CopyMemory& own, comm::Group& world);
 
 }  // namespace strata::train

@@ -138,6 +138,7 @@ uint64_t size_of_folder(const fs::path& folder) {
 
 bool saves(const config::TrainConfig& config, const StepPlan& plan, int64_t first_step) {
   if (config.save_strategy == "no") return false;
+  if (config.save_strategy == "best") return first_step < plan.max_steps;
   for (int64_t step = first_step + 1; step <= plan.max_steps; ++step) {
     if (should_save(plan, config, step)) return true;
   }

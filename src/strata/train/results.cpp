@@ -139,23 +139,25 @@ void write_results(const config::RunConfig& config, Trainee& trainee, const Data
                    Trainer& trainer) {
   const fs::path folder = config.train.output_dir;
   comm::Group& world = *trainee.store->mesh().world;
+  checkpoint::ExportOptions options;
+  options.trained =
+      trainer.has_learned() ? checkpoint::Trained::kYes : checkpoint::Trained::kNotYet;
+  comm::all_or_nothing(world, "collecting the results", [&] {
+    if (world.rank() != 0) return;
+    options.beside = companion_files(config, trainee, datasets);
+    options.beside["trainer_state.json"] = report::trainer_state_text(trainer.state());
+    options.beside["report.html"] = report_page(config, trainee, trainer);
+  });
   if (trainee.adapter) {
     checkpoint::export_adapter(folder, *trainee.store, *trainee.adapter,
-                               adapter_config_of(config, trainee), trainee.base_fingerprint);
+                               adapter_config_of(config, trainee), trainee.base_fingerprint,
+                               std::move(options));
   } else {
-    checkpoint::export_model(folder, *trainee.store, parse_byte_size(config.train.max_shard_size),
-                             [](const nn::Parameter& parameter) { return parameter.name(); });
+    checkpoint::export_model(
+        folder, *trainee.store, parse_byte_size(config.train.max_shard_size),
+        [](const nn::Parameter& parameter) { return parameter.name(); }, std::move(options));
   }
-  comm::all_or_nothing(world, "saving the results", [&] {
-    if (world.rank() != 0) return;
-    for (const auto& [name, content] : companion_files(config, trainee, datasets)) {
-      fs::create_directories((folder / name).parent_path());
-      write_file_atomically(folder / name, content);
-    }
-    write_file_atomically(folder / "trainer_state.json",
-                          report::trainer_state_text(trainer.state()));
-    write_file_atomically(folder / "report.html", report_page(config, trainee, trainer));
-  });
+  if (world.rank() == 0) trainer.remove_all_but_best();
 }
 
 }  // namespace strata::train

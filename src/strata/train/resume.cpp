@@ -12,14 +12,15 @@ namespace {
 
 namespace fs = std::filesystem;
 
-void load_one(const fs::path& folder, Trainee& trainee, const ApplyProgress& apply) {
+void load_one(const fs::path& folder, Trainee& trainee, optim::Optimizer* optimizer,
+              const ApplyProgress& apply) {
   checkpoint::PieceReader reader(folder);
   const std::string state_path = (folder / "trainer_state.json").string();
   const std::string progress_path = (folder / "progress.json").string();
   const auto state =
       report::parse_trainer_state(reader.small_file("trainer_state.json"), state_path);
   const Json progress = parse_json(reader.small_file("progress.json"), progress_path);
-  checkpoint::load(reader, *trainee.store, trainee.optimizer.get());
+  checkpoint::load(reader, *trainee.store, optimizer);
   trainee.executor->parameters_changed();
   try {
     apply(state, progress);
@@ -46,7 +47,8 @@ std::optional<fs::path> load_first(const std::vector<fs::path>& folders, Trainee
                                    std::string& failure) {
   comm::Group& world = *trainee.store->mesh().world;
   for (const fs::path& folder : folders) {
-    const auto why = comm::shared_failure(world, [&] { load_one(folder, trainee, apply); });
+    const auto why = comm::shared_failure(
+        world, [&] { load_one(folder, trainee, trainee.optimizer.get(), apply); });
     if (!why) {
       if (!failure.empty()) say("resuming from " + folder.string() + " instead");
       return folder;
@@ -70,6 +72,12 @@ fs::path resume(const config::TrainConfig& config, Trainee& trainee, const Apply
   std::string failure;
   const auto source = load_first(agree_on(std::move(found), world), trainee, apply, say, failure);
   if (!source) throw FormatError(failure);
+  if (world.rank() == 0 && checkpoint::means_newest(config.resume_from_checkpoint)) {
+    for (const checkpoint::PassedOver& one : checkpoint::passed_over(config.output_dir)) {
+      if (checkpoint::step_of(one.folder) <= checkpoint::step_of(*source)) continue;
+      say(fmt::format("warning: {} is passed over: {}", one.folder.string(), one.reason));
+    }
+  }
   return *source;
 }
 
@@ -88,7 +96,18 @@ std::optional<fs::path> return_to(const config::TrainConfig& config, int64_t ste
   return load_first(agree_on(std::move(found), world), trainee, apply, say, failure);
 }
 
-checkpoint::SmallFiles fresh_progress(const fs::path& source, int64_t step) {
+void load_weights(const fs::path& folder, Trainee& trainee, const ApplyProgress& apply) {
+  comm::Group& world = *trainee.store->mesh().world;
+  const auto failure =
+      comm::shared_failure(world, [&] { load_one(folder, trainee, /*optimizer=*/nullptr, apply); });
+  if (failure) {
+    throw FormatError("{}; without --load_best_model_at_end the result is the last step's",
+                      *failure);
+  }
+}
+
+checkpoint::SmallFiles fresh_progress(const fs::path& source, int64_t step,
+                                      const std::string& base_fingerprint) {
   report::TrainerState state;
   for (const fs::path& folder : {source, source.parent_path()}) {
     const fs::path file = folder / "trainer_state.json";
@@ -99,9 +118,10 @@ checkpoint::SmallFiles fresh_progress(const fs::path& source, int64_t step) {
   state.global_step = step;
   const Json window{
       {"loss", 0.0}, {"accuracy", 0.0}, {"entropy", 0.0}, {"micro_steps", 0}, {"steps", 0}};
-  const Json progress{{"num_tokens", state.num_input_tokens_seen},
-                      {"log_window", window},
-                      {"loss_guard", LossGuard(0).state()}};
+  Json progress{{"num_tokens", state.num_input_tokens_seen},
+                {"log_window", window},
+                {"loss_guard", LossGuard(0).state()}};
+  if (!base_fingerprint.empty()) progress["base_fingerprint"] = base_fingerprint;
   return {{"trainer_state.json", report::trainer_state_text(state)},
           {"progress.json", dump_python(progress) + "\n"},
           {"settings.json", "{}\n"}};

@@ -8,6 +8,7 @@
 #include "strata/base/error.h"
 #include "strata/base/file.h"
 #include "strata/base/folder_lock.h"
+#include "strata/base/folder_update.h"
 #include "strata/comm/agreement.h"
 #include "strata/comm/mesh.h"
 #include "strata/comm/rendezvous.h"
@@ -48,6 +49,8 @@ comm::RendezvousOptions rendezvous_options(const config::RunConfig& config,
 }
 
 void check_output_folder(const config::RunConfig& config) {
+  // A result of an earlier run that was complete, but not yet all in its place.
+  finish_folder_update(config.train.output_dir);
   // What an interrupted save of an earlier run left is not a checkpoint and never will be.
   constexpr std::string_view kWritten[] = {"checkpoint-", "model",         "adapter",
                                            "latest",      "metrics.jsonl", "trainer_state.json",

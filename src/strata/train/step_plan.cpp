@@ -70,10 +70,13 @@ bool should_save(const StepPlan& plan, const config::TrainConfig& config, int64_
 
 int64_t count_saves(const StepPlan& plan, const config::TrainConfig& config, int64_t done) {
   const int64_t last = plan.max_steps;
-  if (config.save_strategy == "no" || done >= last) return 0;
+  // Whichever evaluation is the best so far is followed by a save: at most all of them.
+  const bool is_best = config.save_strategy == "best";
+  const std::string& strategy = is_best ? config.eval_strategy : config.save_strategy;
+  if (strategy == "no" || done >= last) return 0;
   // Not step by step: a run may have millions.
-  const int64_t interval =
-      config.save_strategy == "epoch" ? plan.updates_per_epoch : plan.save_steps;
+  const int64_t by_steps = is_best ? plan.eval_steps : plan.save_steps;
+  const int64_t interval = strategy == "epoch" ? plan.updates_per_epoch : by_steps;
   const int64_t stride = interval > 0 ? interval : last;
   return last / stride - done / stride + (last % stride != 0 ? 1 : 0);
 }

@@ -84,7 +84,8 @@ Trainer::Trainer(const config::RunConfig& config, const std::string& settings_te
       lr_factor_(lr_schedule(config.optim, plan_.max_steps)),
       metric_schedule_(metric_schedule(config)),
       loss_scaler_(loss_scaler(config.shard)),
-      guard_(config.train.max_loss_spike) {
+      guard_(config.train.max_loss_spike),
+      best_(config) {
   std::vector<std::string> notes;
   if (!config.train.resume_from_checkpoint.empty()) {
     resume([&notes](const std::string& line) { notes.push_back(line); });
@@ -124,7 +125,7 @@ void Trainer::set_phase(std::string_view phase) {
 void Trainer::resume(const std::function<void(const std::string&)>& note) {
   train::resume(
       config_.train, trainee_,
-      [this](const report::TrainerState& state, const Json& progress) {
+      [this, &note](const report::TrainerState& state, const Json& progress) {
         if (progress.contains("base_fingerprint")) {
           checkpoint::require_base("resume_from_checkpoint",
                                    progress.at("base_fingerprint").get<std::string>(),
@@ -138,6 +139,8 @@ void Trainer::resume(const std::function<void(const std::string&)>& note) {
           loss_scaler_->load(progress.at("loss_scaler"));
         }
         guard_.load(progress.at("loss_guard"));
+        has_learned_ = progress.value("has_learned", false);
+        if (const std::string lost = best_.load(state); !lost.empty()) note(lost);
         const Json& window = progress.at("log_window");
         window_ = {window.at("loss").get<double>(), window.at("accuracy").get<double>(),
                    window.at("entropy").get<double>(), window.at("micro_steps").get<int64_t>(),
@@ -152,8 +155,10 @@ std::string Trainer::progress_text() const {
                     {"entropy", window_.entropy},
                     {"micro_steps", window_.micro_steps},
                     {"steps", window_.steps}};
-  Json progress{
-      {"num_tokens", num_tokens_}, {"log_window", window}, {"loss_guard", guard_.state()}};
+  Json progress{{"num_tokens", num_tokens_},
+                {"log_window", window},
+                {"loss_guard", guard_.state()},
+                {"has_learned", has_learned_}};
   if (!trainee_.base_fingerprint.empty()) {
     progress["base_fingerprint"] = trainee_.base_fingerprint;
   }
@@ -166,7 +171,7 @@ double Trainer::run() {
   const Clock::time_point start = Clock::now();
   speed_since_ = start;
   set_phase("training");
-  if (config_.train.eval_on_start && step_ == 0) evaluate();
+  if (config_.train.eval_on_start && step_ == 0) evaluate(/*decides=*/false);
   signals_.emplace();
   while (step_ < plan_.max_steps) {
     if (saver_) report_save(saver_->poll(), /*must_hold=*/false);
@@ -186,12 +191,17 @@ double Trainer::run() {
     if (observer_) observer_(comm::sent_bytes(trainee_.store->mesh()) - sent);
     if (!outcome->is_left_out) account(*outcome);
     if (should_log(plan_, config_.train, step_) && window_.steps > 0) log_step(*outcome);
-    if (should_evaluate(plan_, config_.train, step_)) evaluate();
-    if (should_save(plan_, config_.train, step_)) save();
+    bool saves = should_save(plan_, config_.train, step_);
+    if (should_evaluate(plan_, config_.train, step_)) {
+      const bool is_best = evaluate();
+      saves |= is_best && config_.train.save_strategy == "best";
+    }
+    if (saves) save();
   }
   if (saver_) report_save(saver_->wait(), /*must_hold=*/false);
   const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
   log_summary(seconds);
+  load_best();
   if (progress_) progress_->finish();
   const int64_t steps = step_ - first_step_;
   return steps > 0 ? total_loss_ / static_cast<double>(steps) : 0;
@@ -267,6 +277,7 @@ void Trainer::update(StepOutcome& outcome) {
     const double clip = optim::clip_factor(outcome.gradient_norm, config_.optim.max_grad_norm);
     trainee_.optimizer->step(outcome.learning_rate, clip / loss_scale);
     trainee_.executor->parameters_changed();
+    has_learned_ |= outcome.learning_rate > 0 && outcome.gradient_norm > 0;
   }
   if (loss_scaler_) loss_scaler_->update(overflow);
 }

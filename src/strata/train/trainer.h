@@ -18,6 +18,7 @@
 #include "strata/report/step_time.h"
 #include "strata/report/trainer_state.h"
 #include "strata/train/assemble.h"
+#include "strata/train/best_checkpoint.h"
 #include "strata/train/datasets.h"
 #include "strata/train/loss_guard.h"
 #include "strata/train/run.h"
@@ -48,6 +49,11 @@ class Trainer {
   // Returns the mean loss over all steps of this run.
   double run();
   bool is_stopped() const { return is_stopped_; }
+  // Whether an update has changed weights, in this run or in those that it goes on from.
+  bool has_learned() const { return has_learned_; }
+  // As the reference: with save_total_limit 1 nothing but the best checkpoint stays, where one
+  // is known. Rank 0, after the result was written.
+  void remove_all_but_best();
 
   int64_t global_step() const { return step_; }
   const StepPlan& plan() const { return plan_; }
@@ -85,10 +91,16 @@ class Trainer {
   std::vector<data::MicroBatch> micro_batches(const StepPlan::Window& window) const;
   void account(const StepOutcome& outcome);
   void log_step(const StepOutcome& outcome);
-  void evaluate();
+  // Whether it was better than all before by metric_for_best_model; at the start of a run, before
+  // any step, nothing is decided.
+  bool evaluate(bool decides = true);
+  // With load_best_model_at_end the weights of the best checkpoint, for the result. Collective.
+  void load_best();
   // Room on the disk and in memory for every save of the run.
   void prepare_saving(comm::Group& saving);
   void save();
+  // Copies of the state beside what trains: whether memory has room for them. Collective.
+  bool has_room_for_copies(optim::Optimizer* optimizer);
   // Says how the last save ended, if it has ended. Throws IoError for one that failed when
   // `must_hold`.
   void report_save(const std::optional<checkpoint::SaveOutcome>& outcome, bool must_hold);
@@ -126,6 +138,8 @@ class Trainer {
   std::optional<optim::MetricSchedule> metric_schedule_;
   std::optional<optim::LossScaler> loss_scaler_;  // fp16
   LossGuard guard_;
+  BestCheckpoint best_;
+  bool has_learned_ = false;
   std::unique_ptr<report::Progress> progress_;    // rank 0
   std::unique_ptr<report::MetricsFile> metrics_;  // rank 0
 

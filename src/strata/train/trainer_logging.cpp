@@ -102,8 +102,8 @@ void Trainer::record(Json values, const Json& extra) {
   metrics_->append(values);
 }
 
-void Trainer::evaluate() {
-  if (!datasets_.eval) return;
+bool Trainer::evaluate(bool decides) {
+  if (!datasets_.eval) return false;
   set_phase("evaluating");
   const Clock::time_point start = Clock::now();
   const EvalSums sums = evaluate_dataset(*datasets_.eval, config_.train, trainee_);
@@ -121,11 +121,20 @@ void Trainer::evaluate() {
               {"eval_num_tokens", static_cast<double>(num_tokens_)},
               {"eval_mean_token_accuracy", sums.accuracy}};
   if (exact) values["eval_accuracy"] = *exact;
+  bool is_best = false;
+  if (decides && !best_.metric().empty()) {
+    // Seconds are others on every rank: rank 0's count.
+    at::Tensor shared = at::full({1}, values.at(best_.metric()).get<double>(), at::kDouble);
+    world_.broadcast(shared, /*root=*/0)->wait();
+    const double value = shared.item<double>();
+    is_best = best_.judge(value, step_);
+    if (metric_schedule_) metric_schedule_->step(value);
+  }
   record(std::move(values), machine_readings());
-  if (metric_schedule_) metric_schedule_->step(sums.mean_loss);
   set_phase("training");
   // The evaluation's seconds are not training's.
   speed_since_ += std::chrono::duration_cast<Clock::duration>(Clock::now() - start);
+  return is_best;
 }
 
 report::TrainerState Trainer::state() const {
@@ -141,6 +150,7 @@ report::TrainerState Trainer::state() const {
   state.num_input_tokens_seen = num_tokens_;
   state.log_history = log_history_;
   state.should_training_stop = step_ >= plan_.max_steps;
+  best_.fill(state);
   return state;
 }
 

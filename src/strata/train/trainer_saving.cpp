@@ -88,8 +88,9 @@ void Trainer::prepare_saving(comm::Group& saving) {
     if (const auto limit = config_.train.save_total_limit) {
       // An old one goes only after the new one is there.
       const auto present = static_cast<int64_t>(checkpoint::list(folder).size());
-      plan.num_checkpoints =
-          std::min(plan.num_checkpoints, std::max<int64_t>(*limit + 1 - present, 1));
+      // The best one stays beside the newest, whatever the limit.
+      const int64_t most = std::max<int64_t>(*limit, best_.metric().empty() ? 1 : 2) + 1;
+      plan.num_checkpoints = std::min(plan.num_checkpoints, std::max<int64_t>(most - present, 1));
     }
     require_disk_space(folder, plan);
   });
@@ -104,24 +105,22 @@ void Trainer::prepare_saving(comm::Group& saving) {
   checkpoint::SaverOptions options{.in_background = config_.train.async_save && !rests_in_files,
                                    .total_limit = config_.train.save_total_limit,
                                    .frozen = frozen};
-  if (options.in_background) {
-    const uint64_t free = available_memory_bytes();
-    at::Tensor short_of = at::full({1}, free > 0 && free < plan.checkpoint_bytes ? 1 : 0, at::kInt);
-    world_.all_reduce(short_of, comm::Reduction::kMax)->wait();
-    if (short_of.item<int>() != 0) {
-      options.in_background = false;
-      say(
-          fmt::format("async_save: found less memory than a copy of the state takes ({} bytes), "
-                      "saving while training waits",
-                      plan.checkpoint_bytes));
-    }
-  }
+  if (options.in_background) options.in_background = has_room_for_copies(optimizer);
   saver_ = std::make_unique<checkpoint::Saver>(*trainee_.store, optimizer, saving, options);
+}
+
+bool Trainer::has_room_for_copies(optim::Optimizer* optimizer) {
+  const uint64_t own = checkpoint::Saver::snapshot_bytes(*trainee_.store, optimizer);
+  const auto shortage = find_shortage(gather_copy_memory(copy_memory(own), world_));
+  if (!shortage) return true;
+  say(fmt::format("async_save: found {}; saving while training waits", *shortage));
+  return false;
 }
 
 void Trainer::save() {
   set_phase(fmt::format("saving checkpoint-{}", step_));
   const Clock::time_point start = Clock::now();
+  best_.note_save(step_);
   checkpoint::SaveRequest request{
       .output_dir = config_.train.output_dir,
       .step = step_,
@@ -129,7 +128,8 @@ void Trainer::save() {
       .small_files = {{"trainer_state.json", report::trainer_state_text(state())},
                       {"progress.json", progress_text()},
                       {"settings.json", settings_text_}},
-      .whole = whole_files_};
+      .whole = whole_files_,
+      .trained = has_learned_ ? checkpoint::Trained::kYes : checkpoint::Trained::kNotYet};
   if (trainee_.adapter) {
     request.derived = checkpoint::projected_prefix(*trainee_.store, *trainee_.adapter);
   }
@@ -142,7 +142,7 @@ void Trainer::save() {
     const std::vector<fs::path> all = checkpoint::list(config_.train.output_dir);
     keep.insert(keep.end(), all.begin(), all.end());
   }
-  if (const auto best = state().best_model_checkpoint) keep.push_back(*best);
+  if (best_.folder()) keep.push_back(*best_.folder());
   report_save(saver_->save(std::move(request), keep), /*must_hold=*/false);
   saved_step_ = step_;
   set_phase("training");
@@ -161,6 +161,7 @@ void Trainer::roll_back(const std::string& found) {
         config_.train, std::min(first_bad, rollback_limit_), trainee_,
         [this](const report::TrainerState&, const Json& progress) {
           guard_.load(progress.at("loss_guard"));
+          has_learned_ = progress.value("has_learned", false);
           if (loss_scaler_ && progress.contains("loss_scaler")) {
             loss_scaler_->load(progress.at("loss_scaler"));
           }
@@ -192,6 +193,36 @@ void Trainer::report_save(const std::optional<checkpoint::SaveOutcome>& outcome,
       fmt::format("{} was not saved: {}", outcome->folder.filename().string(), outcome->failure);
   if (must_hold) throw IoError(message);
   say("warning: " + message + "; earlier checkpoints are as they were, training goes on");
+}
+
+void Trainer::load_best() {
+  if (!config_.train.load_best_model_at_end) return;
+  // A save that failed has been told of, and its folder is not there.
+  const bool is_there = is_main() && best_.folder() && fs::exists(*best_.folder());
+  const fs::path folder =
+      comm::broadcast_string(world_, is_there ? *best_.folder() : std::string());
+  if (folder.empty()) {
+    say("warning: load_best_model_at_end: found no best checkpoint, expected one of an evaluation; "
+        "the result is the model of the last step");
+    return;
+  }
+  load_weights(folder, trainee_, [this](const report::TrainerState&, const Json& progress) {
+    has_learned_ = progress.value("has_learned", false);
+  });
+  report::TrainerState found;
+  best_.fill(found);
+  say(fmt::format("the result is the model of {}, the best by {} ({})", folder.filename().string(),
+                  best_.metric(), python_float_repr(found.best_metric.value_or(0))));
+}
+
+void Trainer::remove_all_but_best() {
+  if (config_.train.save_total_limit != 1 || !best_.folder()) return;
+  if (!fs::exists(*best_.folder())) return;
+  try {
+    checkpoint::keep_only(*best_.folder());
+  } catch (const IoError& error) {  // the result is written: more on the disk is no failure
+    say(fmt::format("warning: {}", error.what()));
+  }
 }
 
 void Trainer::stop() {

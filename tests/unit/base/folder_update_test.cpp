@@ -93,7 +93,8 @@ TEST(FolderUpdate, ALossOfPowerAtEveryOperationLeavesOldOrNew) {
       const std::string finished = state_of(after.path());
       EXPECT_TRUE(finished == "old" || finished == "new") << finished << " at " << at;
       EXPECT_TRUE(!is_done || finished == "new") << at;
-      EXPECT_TRUE(found == "none" || found == finished) << at;
+      // The moment that decides may have passed while the old files are still in their places.
+      EXPECT_TRUE(found != "new" || finished == "new") << at;
       ++(finished == "old" ? num_old : num_new);
       EXPECT_TRUE(update(after.path(), unsynced));
       EXPECT_EQ(state_of(after.path()), "new");

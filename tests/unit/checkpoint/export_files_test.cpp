@@ -18,20 +18,33 @@ const std::vector<float> kOnes(6, 1.0f);
 struct Row {
   const char* name;
   std::vector<int64_t> shape;
-  bool of_training;
+  Trained trained;
   bool is_refused;
 };
 
 TEST(ExportFiles, AMatrixOfZerosIsNoResultOfTraining) {
-  for (const Row& row : {Row{"model.embed_tokens.weight", {2, 3}, true, true},
-                         Row{"q_proj.lora_A.weight", {3, 2}, true, true},
-                         Row{"q_proj.lora_B.weight", {3, 2}, true, false},
-                         Row{"token_type_embeddings.weight", {1, 6}, true, false},
-                         Row{"norm.weight", {6}, true, false},
-                         Row{"model.embed_tokens.weight", {2, 3}, false, false}}) {
+  constexpr Trained kYes = Trained::kYes, kNotYet = Trained::kNotYet;
+  for (const Row& row :
+       {Row{"model.embed_tokens.weight", {2, 3}, kYes, true},
+        Row{"model.embed_tokens.weight", {2, 3}, kNotYet, true},
+        Row{"model.embed_tokens.weight", {2, 3}, Trained::kUnknown, false},
+        Row{"q_proj.lora_A.weight", {3, 2}, kYes, true},
+        Row{"q_proj.lora_A.weight", {3, 2}, kNotYet, true},
+        // What starts as zeros may be zeros as long as nothing was learnt, a warm-up's first step
+        // included.
+        Row{"q_proj.lora_B.weight", {3, 2}, kNotYet, false},
+        Row{"q_proj.lora_B.weight", {3, 2}, kYes, true},
+        Row{"embed_tokens.lora_embedding_A", {2, 3}, kNotYet, false},
+        Row{"embed_tokens.lora_embedding_A", {2, 3}, kYes, true},
+        Row{"embed_tokens.lora_embedding_B", {3, 2}, kNotYet, true},
+        Row{"prompt_embeddings", {2, 3}, kNotYet, false},
+        Row{"prompt_embeddings", {2, 3}, kYes, true},
+        Row{"token_type_embeddings.weight", {1, 6}, kYes, false},
+        Row{"q_proj.ia3_l", {6, 1}, kYes, false}, Row{"q_proj.vera_lambda_b", {6}, kYes, false},
+        Row{"norm.weight", {6}, kYes, false}}) {
     TemporaryFolder folder;
     const auto save = [&] {
-      ExportFiles files(folder.path(), row.of_training);
+      ExportFiles files(folder.path(), row.trained);
       files.add("model.safetensors",
                 {{row.name, hf::DType::kF32, row.shape}, {"other", hf::DType::kF32, {6}}});
       files.write(row.name, std::as_bytes(std::span(kZeros)));
@@ -46,6 +59,42 @@ TEST(ExportFiles, AMatrixOfZerosIsNoResultOfTraining) {
       save();
     }
     EXPECT_EQ(std::filesystem::is_empty(folder.path()), row.is_refused) << row.name;
+  }
+}
+
+// A disk that answers that all is well and keeps other bytes.
+class Forgetful : public FileSystem {
+ public:
+  explicit Forgetful(std::string_view lost) : lost_(lost) {}
+  size_t write(int descriptor, std::span<const std::byte> data, uint64_t offset) override {
+    std::string bytes(reinterpret_cast<const char*>(data.data()), data.size());
+    if (const size_t at = bytes.find(lost_); at != std::string::npos) bytes[at] = '#';
+    return FileSystem::write(descriptor, std::as_bytes(std::span(bytes)), offset);
+  }
+
+ private:
+  std::string lost_;
+};
+
+TEST(ExportFiles, WhatTheDiskKeptOtherwiseDoesNotCount) {
+  const float four = 4;
+  const std::string of_value(reinterpret_cast<const char*>(&four), sizeof(four));
+  for (const auto& [lost, found] : std::vector<std::pair<std::string, std::string>>{
+           {of_value, "found other values in \"w\""},
+           {"0123456789abcdef", "found other metadata"},
+           {"\"r\": 8", "adapter_config.json: found other bytes"}}) {
+    TemporaryFolder folder;
+    Forgetful files(lost);
+    const std::string message = message_of<IoError>([&] {
+      ExportFiles exported(folder.path(), Trained::kYes, files);
+      exported.add("adapter_model.safetensors", {{"w", hf::DType::kF32, {1}}},
+                   {{"format", "pt"}, {"base_fingerprint", "0123456789abcdef"}});
+      exported.add_text("adapter_config.json", "{\"r\": 8}");
+      exported.write("w", std::as_bytes(std::span(&four, 1)));
+      exported.publish();
+    });
+    EXPECT_NE(message.find(found), std::string::npos) << message;
+    EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
   }
 }
 

@@ -8,10 +8,10 @@
 
 #include "../temporary_folder.h"
 #include "crash_disk.h"
+#include "rank_threads.h"
 #include "strata/base/error.h"
 #include "strata/checkpoint/folders.h"
 #include "strata/checkpoint/sharded.h"
-#include "tiny_rank.h"
 
 namespace strata::checkpoint {
 namespace {
@@ -21,76 +21,96 @@ using strata::testing::TemporaryFolder;
 
 namespace fs = std::filesystem;
 
-// What only has to be there need not wait for the disk.
-class Unsynced : public FileSystem {
- public:
-  int sync(int) override { return 0; }
-  int sync_path(const fs::path&) override { return 0; }
+strata::testing::Unsynced unsynced;
+
+// What a run does to its folder: a new checkpoint, then the removal of the old one.
+struct Change {
+  const char* name;
+  int64_t step;  // of the new one; the old one's is 1
+  bool is_whole = false;
+  int num_ranks = 1;
+  StreamedFrom streamed = {};
+  int num_variants = 3;  // of what a loss of power leaves: nothing unsynced, all, drawn parts
 };
-Unsynced unsynced;
 
 // What a save writes and a restart must find.
 class State {
  public:
-  State() : rank_(0, 1) {}
+  explicit State(int num_ranks) : ranks_(num_ranks), reader_(0, 1) {}
 
-  void set(double value) {
-    for (int u = 0; u < rank_.store->num_units(); ++u) {
-      rank_.store->home(u, 0).value.fill_(value);
-      rank_.optimizer->moments(u, 0).exp_avg.fill_(value * 2);
-      rank_.optimizer->moments(u, 0).exp_avg_sq.fill_(value * 3);
-    }
-  }
-  void save(const fs::path& output, int64_t step, double value, FileSystem& files,
-            bool is_whole = false) {
-    set(value);
-    SaveRequest request{.output_dir = output,
-                        .step = step,
-                        .num_updates = step,
-                        .small_files = {{"progress.json", std::to_string(value)}}};
-    if (is_whole) request.whole = whole_files(rank_);
-    write_checkpoint(request, local_pieces(*rank_.store, rank_.optimizer.get()),
-                     role_of(rank_.mesh), *rank_.mesh.world, files);
+  void save(const fs::path& output, double value, FileSystem& files, const Change& change) {
+    ranks_.run<IoError>([&](Rank& rank) {
+      set(rank, value);
+      SaveRequest request{.output_dir = output,
+                          .step = change.step,
+                          .num_updates = change.step,
+                          .small_files = {{"progress.json", std::to_string(value)},
+                                          {"below/more.txt", std::to_string(value)}}};
+      if (change.is_whole) request.whole = whole_files(rank);
+      request.streamed = change.streamed;
+      write_checkpoint(request, local_pieces(*rank.store, rank.optimizer.get()), role_of(rank.mesh),
+                       *rank.mesh.world, files);
+    });
   }
   // The state of the newest whole checkpoint, as resuming takes it. Fails the test for a mixture.
   double resume(const fs::path& output) {
-    set(-1);
+    set(reader_, -1);
     const std::vector<fs::path> found = candidates("true", output);
-    PieceReader reader(found.front());
-    load(reader, *rank_.store, rank_.optimizer.get());
-    const double value = std::stod(reader.small_file("progress.json"));
-    for (int u = 0; u < rank_.store->num_units(); ++u) {
-      for (const shard::Piece& piece : pieces_of(rank_.store->unit(u).segments[0], 0)) {
+    PieceReader pieces(found.front());
+    load(pieces, *reader_.store, reader_.optimizer.get());
+    const double value = std::stod(pieces.small_file("progress.json"));
+    EXPECT_EQ(std::stod(pieces.small_file("below/more.txt")), value);
+    for (int u = 0; u < reader_.store->num_units(); ++u) {
+      for (const shard::Piece& piece : pieces_of(reader_.store->unit(u).segments[0], 0)) {
         const auto all = [&](const at::Tensor& flat, double expected) {
           return (flat.narrow(0, piece.shard_begin, piece.length) == expected).all().item<bool>();
         };
-        EXPECT_TRUE(all(rank_.store->home(u, 0).value, value)) << piece.parameter->name();
-        EXPECT_TRUE(all(rank_.optimizer->moments(u, 0).exp_avg, value * 2));
-        EXPECT_TRUE(all(rank_.optimizer->moments(u, 0).exp_avg_sq, value * 3));
+        EXPECT_TRUE(all(reader_.store->home(u, 0).value, value)) << piece.parameter->name();
+        EXPECT_TRUE(all(reader_.optimizer->moments(u, 0).exp_avg, value * 2));
+        EXPECT_TRUE(all(reader_.optimizer->moments(u, 0).exp_avg_sq, value * 3));
       }
     }
     return value;
   }
 
  private:
-  Rank rank_;
+  static void set(Rank& rank, double value) {
+    for (int u = 0; u < rank.store->num_units(); ++u) {
+      rank.store->home(u, 0).value.fill_(value);
+      rank.optimizer->moments(u, 0).exp_avg.fill_(value * 2);
+      rank.optimizer->moments(u, 0).exp_avg_sq.fill_(value * 3);
+    }
+  }
+
+  RankThreads ranks_;
+  Rank reader_;
 };
 
 constexpr double kOld = 1, kNew = 2;
 
-// What a run does to its folder: a new checkpoint, then the removal of the old one.
-struct Change {
-  const char* name;
-  int64_t step;  // of the new one; the old one's is 1
-  bool is_whole;
-};
-constexpr Change kChanges[] = {{"New", 2, false}, {"Again", 1, false}, {"Whole", 2, true}};
+// Some blocks a rank, so that full, first and last ones are among them.
+constexpr StreamedFrom kSmallBlocks{.bytes = 0, .block_bytes = 16384};
+constexpr Change kChanges[] = {
+    {.name = "New", .step = 2, .num_variants = 6},
+    {.name = "Again", .step = 1, .num_variants = 6},
+    {.name = "Whole", .step = 2, .is_whole = true},
+    {.name = "Streamed", .step = 2, .streamed = kSmallBlocks},
+    {.name = "WholeStreamed", .step = 2, .is_whole = true, .streamed = kSmallBlocks},
+    {.name = "TwoRanks", .step = 2, .num_ranks = 2},
+    {.name = "TwoRanksStreamed", .step = 1, .num_ranks = 2, .streamed = kSmallBlocks},
+    {.name = "TwoRanksWhole",
+     .step = 2,
+     .is_whole = true,
+     .num_ranks = 2,
+     .streamed = kSmallBlocks}};
+constexpr Change kOldSave{.name = "Old", .step = 1};
+constexpr Change kNextSave{.name = "Next", .step = 3};
 
 // The old checkpoint, and the new one over it. Answers whether the save said that it succeeded.
 bool save_over(State& state, const TemporaryFolder& folder, const Change& change,
                CrashDisk& files) {
   try {
-    state.save(folder.path(), change.step, kNew, files, change.is_whole);
+    state.save(folder.path(), kNew, files, change);
   } catch (const IoError&) {
     return false;
   }
@@ -104,7 +124,7 @@ bool save_over(State& state, const TemporaryFolder& folder, const Change& change
 
 int count_operations(State& state, const Change& change) {
   TemporaryFolder folder;
-  state.save(folder.path(), 1, kOld, unsynced);
+  state.save(folder.path(), kOld, unsynced, kOldSave);
   CrashDisk files(folder.path());
   EXPECT_TRUE(save_over(state, folder, change, files));
   EXPECT_EQ(list(folder.path()).size(), 1U);
@@ -114,18 +134,18 @@ int count_operations(State& state, const Change& change) {
 class Faults : public ::testing::TestWithParam<Change> {};
 
 TEST_P(Faults, ALossOfPowerAtEveryOperationLeavesTheOldOrTheNewState) {
-  State state;
+  State state(GetParam().num_ranks);
   const int operations = count_operations(state, GetParam());
-  ASSERT_GT(operations, 60);
+  ASSERT_GT(operations, 30);
   int num_old = 0, num_new = 0;
   for (int at = 0; at <= operations; ++at) {
     TemporaryFolder folder;
-    state.save(folder.path(), 1, kOld, unsynced);
+    state.save(folder.path(), kOld, unsynced, kOldSave);
     CrashDisk files(folder.path());
     files.break_at(at, CrashDisk::Fault::kPowerLoss);
     const bool is_saved = save_over(state, folder, GetParam(), files);
     std::mt19937 random(static_cast<unsigned>(at));
-    for (int variant = 0; variant < 6; ++variant) {
+    for (int variant = 0; variant < GetParam().num_variants; ++variant) {
       const auto keep = [&] {
         return variant == 0 ? false : variant == 1 ? true : random() % 2 == 0;
       };
@@ -136,7 +156,7 @@ TEST_P(Faults, ALossOfPowerAtEveryOperationLeavesTheOldOrTheNewState) {
       EXPECT_TRUE(!is_saved || found == kNew) << "a reported save is gone, operation " << at;
       ++(found == kOld ? num_old : num_new);
       // The next run saves into what the crash left.
-      state.save(after.path(), 3, kNew + 1, unsynced);
+      state.save(after.path(), kNew + 1, unsynced, kNextSave);
       EXPECT_EQ(state.resume(after.path()), kNew + 1);
     }
   }
@@ -145,12 +165,12 @@ TEST_P(Faults, ALossOfPowerAtEveryOperationLeavesTheOldOrTheNewState) {
 }
 
 TEST_P(Faults, AFailureOfEveryOperationLeavesTheOldOrTheNewState) {
-  State state;
+  State state(GetParam().num_ranks);
   const int operations = count_operations(state, GetParam());
   for (const auto fault : {CrashDisk::Fault::kError, CrashDisk::Fault::kShortWrite}) {
     for (int at = 0; at < operations; ++at) {
       TemporaryFolder folder;
-      state.save(folder.path(), 1, kOld, unsynced);
+      state.save(folder.path(), kOld, unsynced, kOldSave);
       CrashDisk files(folder.path());
       files.break_at(at, fault);
       const bool is_saved = save_over(state, folder, GetParam(), files);
@@ -158,7 +178,7 @@ TEST_P(Faults, AFailureOfEveryOperationLeavesTheOldOrTheNewState) {
       EXPECT_TRUE(found == kOld || found == kNew) << found << " at operation " << at;
       EXPECT_TRUE(!is_saved || found == kNew) << at;
       files.break_at(0, CrashDisk::Fault::kNone);
-      state.save(folder.path(), 3, kNew + 1, files);
+      state.save(folder.path(), kNew + 1, files, kNextSave);
       EXPECT_EQ(state.resume(folder.path()), kNew + 1);
     }
   }

@@ -7,11 +7,11 @@
 #include <gtest/gtest.h>
 
 #include "../temporary_folder.h"
+#include "rank_threads.h"
 #include "strata/base/error.h"
 #include "strata/base/file.h"
 #include "strata/checkpoint/folders.h"
 #include "strata/checkpoint/manifest.h"
-#include "tiny_rank.h"
 
 namespace strata::checkpoint {
 namespace {
@@ -20,6 +20,28 @@ using strata::testing::message_of;
 using strata::testing::TemporaryFolder;
 
 namespace fs = std::filesystem;
+
+// With plain calls, and in small blocks ahead of use, past the page cache and through it.
+const PieceReaderOptions kReaders[] = {
+    {},
+    {.streamed_bytes = 0, .read_ahead = {.block_bytes = 4096, .num_blocks = 2}},
+    {.streamed_bytes = 0, .read_ahead = {.block_bytes = 65536, .num_blocks = 3}}};
+
+void expect_state(Rank& reader, int rank, const std::map<std::string, at::Tensor>& whole) {
+  for (int u = 0; u < reader.store->num_units(); ++u) {
+    for (const shard::Piece& piece : pieces_of(reader.store->unit(u).segments[0], rank)) {
+      const at::Tensor wanted = whole.at(piece.parameter->name())
+                                    .reshape({-1})
+                                    .narrow(0, piece.tensor_begin, piece.length);
+      const auto part = [&](const at::Tensor& flat) {
+        return flat.narrow(0, piece.shard_begin, piece.length);
+      };
+      EXPECT_TRUE(at::equal(part(reader.store->home(u, 0).value), wanted));
+      EXPECT_TRUE(at::equal(part(reader.optimizer->moments(u, 0).exp_avg), wanted * 2));
+      EXPECT_TRUE(at::equal(part(reader.optimizer->moments(u, 0).exp_avg_sq), wanted.square()));
+    }
+  }
+}
 
 TEST(Sharded, AnyWorldSizeReadsWhatOneRankWrote) {
   TemporaryFolder folder;
@@ -33,24 +55,60 @@ TEST(Sharded, AnyWorldSizeReadsWhatOneRankWrote) {
   EXPECT_EQ(read_file(saved / "trainer_state.json"), "{}\n");
   for (int size : {1, 2, 3, 5}) {
     for (int r = 0; r < size; ++r) {
-      Rank reader(r, size);
-      PieceReader pieces(saved);
-      load(pieces, *reader.store, reader.optimizer.get());
-      EXPECT_EQ(reader.optimizer->num_steps(), 6);
-      for (int u = 0; u < reader.store->num_units(); ++u) {
-        for (const shard::Piece& piece : pieces_of(reader.store->unit(u).segments[0], r)) {
-          const at::Tensor wanted = whole.at(piece.parameter->name())
-                                        .reshape({-1})
-                                        .narrow(0, piece.tensor_begin, piece.length);
-          const auto part = [&](const at::Tensor& flat) {
-            return flat.narrow(0, piece.shard_begin, piece.length);
-          };
-          EXPECT_TRUE(at::equal(part(reader.store->home(u, 0).value), wanted));
-          EXPECT_TRUE(at::equal(part(reader.optimizer->moments(u, 0).exp_avg), wanted * 2));
-          EXPECT_TRUE(at::equal(part(reader.optimizer->moments(u, 0).exp_avg_sq), wanted.square()));
+      for (const PieceReaderOptions& options : kReaders) {
+        Rank reader(r, size);
+        PieceReader pieces(saved, options);
+        load(pieces, *reader.store, reader.optimizer.get());
+        EXPECT_EQ(reader.optimizer->num_steps(), 6);
+        expect_state(reader, r, whole);
+      }
+    }
+  }
+}
+
+TEST(Sharded, EveryWorldSizeReadsWhatEveryOtherWrote) {
+  for (int writers : {1, 2, 3, 4}) {
+    RankThreads ranks(writers);
+    Rank source(0, 1);
+    const auto whole = fill(source);
+    for (const bool is_whole : {false, true}) {
+      TemporaryFolder folder;
+      ranks.run<IoError>([&](Rank& rank) {
+        fill(rank, whole);
+        SaveRequest request{.output_dir = folder.path(), .step = 4, .num_updates = 4};
+        request.streamed = {.bytes = 0, .block_bytes = 8192};
+        if (is_whole) request.whole = whole_files(rank);
+        write_checkpoint(request, local_pieces(*rank.store, rank.optimizer.get()),
+                         role_of(rank.mesh), *rank.mesh.world);
+      });
+      for (int readers : {1, 2, 3, 4}) {
+        for (int r = 0; r < readers; ++r) {
+          Rank reader(r, readers);
+          PieceReader pieces(folder / "checkpoint-4", kReaders[r % 3]);
+          load(pieces, *reader.store, reader.optimizer.get());
+          expect_state(reader, r, whole);
         }
       }
     }
+  }
+}
+
+TEST(Sharded, ZerosAreFoundAndEverythingIsProved) {
+  TemporaryFolder folder;
+  Rank rank(0, 1);
+  fill(rank);
+  const std::string name = "model.embed_tokens.weight";
+  for (nn::Parameter* parameter : rank.model->parameters()) {
+    if (parameter->name() != name) continue;
+    shard::place_tensor(*rank.store, *parameter, at::zeros(parameter->shape()));
+  }
+  const fs::path saved = save(folder.path(), 1, *rank.store, rank.optimizer.get(), {});
+  for (const PieceReaderOptions& options : kReaders) {
+    PieceReader pieces(saved, options);
+    EXPECT_TRUE(pieces.is_zero("parameter/" + name));
+    EXPECT_FALSE(pieces.is_zero("exp_avg/" + name));
+    EXPECT_FALSE(pieces.is_zero("parameter/model.norm.weight"));
+    pieces.verify_all();
   }
 }
 
@@ -110,12 +168,15 @@ TEST(Sharded, DamageIsNamed) {
   std::string bytes = read_file(file);
   bytes[bytes.size() - 3] = static_cast<char>(bytes[bytes.size() - 3] ^ 0x5a);
   write_file_atomically(file, bytes);
-  const std::string message = message_of<FormatError>([&] {
-    PieceReader pieces(saved);
-    load(pieces, *rank.store, rank.optimizer.get());
-  });
-  EXPECT_NE(message.find("rank-00000.safetensors"), std::string::npos) << message;
-  EXPECT_NE(message.find("checksum"), std::string::npos) << message;
+  for (const PieceReaderOptions& options : kReaders) {
+    const std::string message = message_of<FormatError>([&] {
+      PieceReader pieces(saved, options);
+      load(pieces, *rank.store, rank.optimizer.get());
+    });
+    EXPECT_NE(message.find("rank-00000.safetensors"), std::string::npos) << message;
+    EXPECT_NE(message.find("checksum"), std::string::npos) << message;
+    EXPECT_THROW(PieceReader(saved, options).verify_all(), FormatError);
+  }
 }
 
 TEST(Sharded, PiecesThatDoNotTileAreRefused) {
@@ -176,6 +237,20 @@ TEST(Sharded, ListResolveAndRotateSeeWholeCheckpointsOnly) {
   for (int step : {2, 10, 9}) save(folder.path(), step, *rank.store, nullptr, {});
   fs::create_directories(folder.path() / "checkpoint-11");  // no manifest: not a checkpoint
   fs::create_directories(folder.path() / "checkpoint-x");
+  folder.put("checkpoint-12/trainer_state.json", "{}");
+  folder.put("checkpoint-13", "");
+  folder.put("checkpoint-8/rank-00000.safetensors", "");
+  const auto others = passed_over(folder.path());
+  ASSERT_EQ(others.size(), 4U);
+  const std::vector<std::pair<std::string, std::string>> reasons = {
+      {"checkpoint-8", "not whole"},
+      {"checkpoint-11", "it is empty"},
+      {"checkpoint-12", "another program saved it"},
+      {"checkpoint-13", "it is no folder"}};
+  for (size_t i = 0; i < reasons.size(); ++i) {
+    EXPECT_EQ(others[i].folder.filename(), reasons[i].first);
+    EXPECT_NE(others[i].reason.find(reasons[i].second), std::string::npos) << others[i].reason;
+  }
   const auto found = list(folder.path());
   ASSERT_EQ(found.size(), 3U);
   EXPECT_EQ(found.back().filename(), "checkpoint-10");
@@ -188,6 +263,9 @@ TEST(Sharded, ListResolveAndRotateSeeWholeCheckpointsOnly) {
   EXPECT_FALSE(fs::exists(folder.path() / "checkpoint-2"));
   rotate(folder.path(), 1, {folder.path() / "checkpoint-9"});
   EXPECT_TRUE(fs::exists(folder.path() / "checkpoint-9"));
+  keep_only(folder / "checkpoint-9");
+  ASSERT_EQ(list(folder.path()).size(), 1U);
+  EXPECT_EQ(read_file(folder / "latest"), "checkpoint-9\n");
 }
 
 }  // namespace

@@ -14,21 +14,23 @@
 
 namespace strata::checkpoint {
 
-// Rank `rank` of a shard group of `size`, alone in this process.
+// Rank `rank` of a shard group of `size`, alone in this process, or of groups with others in it.
 struct Rank {
-  explicit Rank(int rank, int size) {
+  explicit Rank(int rank, int size) : Rank(group_of(rank, size), group_of(rank, size)) {}
+  Rank(std::unique_ptr<comm::Group> world, std::unique_ptr<comm::Group> shard) {
     const Json config{{"model_type", "llama"},    {"vocab_size", 37},
                       {"hidden_size", 20},        {"intermediate_size", 28},
                       {"num_hidden_layers", 2},   {"num_attention_heads", 2},
                       {"num_key_value_heads", 1}, {"head_dim", 10}};
     model = models::create_model(config, {});
-    const auto group = [&]() -> std::unique_ptr<comm::Group> {
-      if (size == 1) return comm::make_single_group();
-      return std::make_unique<comm::FakeGroup>(rank, size);
-    };
-    mesh = comm::Mesh{group(), group(), comm::make_single_group()};
+    mesh = comm::Mesh{std::move(world), std::move(shard), comm::make_single_group()};
     store = std::make_unique<shard::UnitStore>(*model, mesh, shard::StoreOptions{});
     optimizer = std::make_unique<optim::AdamW>(*store, optim::AdamWOptions{});
+  }
+
+  static std::unique_ptr<comm::Group> group_of(int rank, int size) {
+    if (size == 1) return comm::make_single_group();
+    return std::make_unique<comm::FakeGroup>(rank, size);
   }
 
   std::unique_ptr<models::Model> model;
@@ -46,17 +48,24 @@ inline WholeFiles whole_files(Rank& rank) {
   return whole;
 }
 
-// Fills weights and moments with values that name tensor and element.
-inline std::map<std::string, at::Tensor> fill(Rank& rank) {
-  std::map<std::string, at::Tensor> whole;
+// Fills weights with the given values and moments with what follows from them.
+inline void fill(Rank& rank, const std::map<std::string, at::Tensor>& whole) {
   for (nn::Parameter* parameter : rank.model->parameters()) {
-    whole[parameter->name()] = at::randn(parameter->shape());
-    shard::place_tensor(*rank.store, *parameter, whole[parameter->name()]);
+    shard::place_tensor(*rank.store, *parameter, whole.at(parameter->name()));
   }
   for (int u = 0; u < rank.store->num_units(); ++u) {
     rank.optimizer->moments(u, 0).exp_avg.copy_(rank.store->home(u, 0).value * 2);
     rank.optimizer->moments(u, 0).exp_avg_sq.copy_(rank.store->home(u, 0).value.square());
   }
+}
+
+// The same with random weights, which it returns.
+inline std::map<std::string, at::Tensor> fill(Rank& rank) {
+  std::map<std::string, at::Tensor> whole;
+  for (nn::Parameter* parameter : rank.model->parameters()) {
+    whole[parameter->name()] = at::randn(parameter->shape());
+  }
+  fill(rank, whole);
   return whole;
 }
 

@@ -47,6 +47,9 @@ TEST_F(KernelFiles, LimitsOfVersion2AreTheSmallestOnTheWayUp) {
   write("sys/fs/cgroup/a/memory.max", "4096\n");
   write("sys/fs/cgroup/a/memory.current", "1024\n");
   write("sys/fs/cgroup/memory.max", "8192\n");
+  // The tightest is not the smallest: what files keep in memory can be dropped.
+  write("sys/fs/cgroup/a/memory.stat", "anon 24\ninactive_file 1000\n");
+  write("sys/fs/cgroup/memory.current", "7000\n");
   write("sys/fs/cgroup/a/b/cpu.max", "150000 100000\n");
   write("sys/fs/cgroup/a/cpu.max", "max 100000\n");
   const MemoryFacts memory = read_memory(roots());
@@ -54,6 +57,8 @@ TEST_F(KernelFiles, LimitsOfVersion2AreTheSmallestOnTheWayUp) {
   EXPECT_EQ(memory.available_bytes, 6144u);
   EXPECT_EQ(memory.limit_bytes, 4096u);
   EXPECT_EQ(memory.limit_used_bytes, 1024u);
+  EXPECT_EQ(memory.room_bytes, 8192u - 7000u);
+  EXPECT_EQ(memory.room_folder.filename(), "");
   EXPECT_DOUBLE_EQ(read_cpu(roots()).quota_cores, 1.5);
 }
 
@@ -61,6 +66,7 @@ TEST_F(KernelFiles, LimitsOfVersion1) {
   write("proc/self/cgroup", "9:name=systemd:/\n4:memory:/job\n3:cpu,cpuacct:/job\n0::/\n");
   write("sys/fs/cgroup/memory/job/memory.limit_in_bytes", "4096\n");
   write("sys/fs/cgroup/memory/job/memory.usage_in_bytes", "4000\n");
+  write("sys/fs/cgroup/memory/job/memory.stat", "inactive_file 7\ntotal_inactive_file 1000\n");
   write("sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n");
   write("sys/fs/cgroup/cpu/job/cpu.cfs_quota_us", "200000\n");
   write("sys/fs/cgroup/cpu/job/cpu.cfs_period_us", "100000\n");
@@ -68,6 +74,8 @@ TEST_F(KernelFiles, LimitsOfVersion1) {
   write("sys/fs/cgroup/cpu/cpu.cfs_period_us", "100000\n");
   EXPECT_EQ(read_memory(roots()).limit_bytes, 4096u);
   EXPECT_EQ(read_memory(roots()).limit_used_bytes, 4000u);
+  EXPECT_EQ(read_memory(roots()).room_bytes, 1096u);
+  EXPECT_EQ(read_memory(roots()).room_folder.filename(), "job");
   EXPECT_DOUBLE_EQ(read_cpu(roots()).quota_cores, 2);
 }
 

@@ -1,4 +1,4 @@
-// Oracle: the free space that the operating system reports.
+// Oracle: the free space that the operating system reports; sums over ranks that share memory.
 #include "strata/train/preflight.h"
 
 #include <gtest/gtest.h>
@@ -6,6 +6,7 @@
 #include "../temporary_folder.h"
 #include "strata/base/error.h"
 #include "strata/base/file.h"
+#include "strata/comm/single_group.h"
 
 namespace strata::train {
 namespace {
@@ -34,7 +35,47 @@ TEST(Preflight, AFolderThatIsNotSharedIsNamed) {
   require_shared_folder(folder.path(), 3);
 }
 
-TEST(Preflight, TheMachineSaysWhatMemoryItHas) { EXPECT_GT(available_memory_bytes(), 0U); }
+TEST(Preflight, TheMachineSaysWhatMemoryItHas) {
+  const CopyMemory found = copy_memory(7);
+  EXPECT_EQ(found.copy_bytes, 7U);
+  EXPECT_GT(found.machine_bytes, 0U);
+  const auto group = comm::make_single_group();
+  const std::vector<CopyMemory> ranks = gather_copy_memory(found, *group);
+  ASSERT_EQ(ranks.size(), 1U);
+  EXPECT_EQ(ranks[0].machine_id, found.machine_id);
+  EXPECT_EQ(ranks[0].container_bytes, found.container_bytes);
+  EXPECT_FALSE(find_shortage(ranks));
+}
+
+TEST(Preflight, CopiesOfAllRanksOfAMachineCountTogether) {
+  constexpr uint64_t kMega = 1'000'000;
+  struct Row {
+    std::vector<CopyMemory> ranks;
+    std::string shortage;  // empty: none
+  };
+  for (const Row& row : {
+           Row{{{4 * kMega, 1, 8 * kMega, 0, 0}, {4 * kMega, 1, 8 * kMega, 0, 0}}, ""},
+           Row{{{4 * kMega, 1, 7 * kMega, 0, 0}, {4 * kMega, 1, 8 * kMega, 0, 0}},
+               "7.0 MB free in the machine of rank 0, expected 8.0 MB for the copies of its 2 "
+               "ranks"},
+           // Two machines.
+           Row{{{4 * kMega, 1, 7 * kMega, 0, 0}, {4 * kMega, 2, 7 * kMega, 0, 0}}, ""},
+           // A container with less than its machine; two that share one machine.
+           Row{{{4 * kMega, 1, 90 * kMega, 5, 3 * kMega}},
+               "3.0 MB free in the container of rank 0, expected 4.0 MB for the copy of its 1 "
+               "rank"},
+           Row{{{4 * kMega, 1, 90 * kMega, 5, 6 * kMega}, {4 * kMega, 1, 90 * kMega, 6, 6 * kMega}},
+               ""},
+           Row{{{4 * kMega, 1, 90 * kMega, 5, 6 * kMega}, {4 * kMega, 1, 90 * kMega, 5, 6 * kMega}},
+               "6.0 MB free in the container of rank 0, expected 8.0 MB for the copies of its 2 "
+               "ranks"},
+           // A replica writes nothing and copies nothing; a machine may not say what it has.
+           Row{{{4 * kMega, 1, 7 * kMega, 0, 0}, {0, 1, 7 * kMega, 0, 0}}, ""},
+           Row{{{4 * kMega, 1, 0, 0, 0}}, ""},
+       }) {
+    EXPECT_EQ(find_shortage(row.ranks).value_or(""), row.shortage);
+  }
+}
 
 }  // namespace
 }  // namespace strata::train

@@ -1,0 +1,109 @@
+#include "strata/config/saving_checks.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include <fmt/ranges.h>
+
+#include "strata/base/error.h"
+#include "strata/config/derived.h"
+
+namespace strata::config {
+namespace {
+
+class SavingRules {
+ public:
+  SavingRules(const RunConfig& config, const Merge& merge, std::vector<std::string>& warnings)
+      : config_(config), train_(config.train), merge_(merge), warnings_(warnings) {}
+
+  void check() {
+    if (train_.save_strategy == "no") {
+      warn_without_effect("save_total_limit", "save_strategy is no");
+    }
+    check_metric();
+    if (train_.save_strategy == "best") check_best();
+    if (train_.load_best_model_at_end && train_.save_strategy != "best") check_loading();
+  }
+
+ private:
+  std::string source(const std::string& name) const { return merge_.source(name); }
+  void warn_without_effect(const std::string& name, const std::string& reason) {
+    if (const Given* found = merge_.find_given(name)) {
+      warnings_.push_back(named_source(*found) + ": has no effect; " + reason);
+    }
+  }
+
+  void check_metric() {
+    const std::string metric = best_metric(config_);
+    if (metric.empty()) {
+      return warn_without_effect("greater_is_better", "metric_for_best_model is not set");
+    }
+    std::vector<std::string> known = {
+        "eval_loss",    "eval_mean_token_accuracy", "eval_entropy",         "eval_num_tokens",
+        "eval_runtime", "eval_samples_per_second",  "eval_steps_per_second"};
+    if (train_.predict_with_generate) known.push_back("eval_accuracy");
+    if (std::ranges::find(known, metric) == known.end()) {
+      throw ConfigError("{}: found {}, expected a value that evaluations give, one of {}",
+                        source("metric_for_best_model"), train_.metric_for_best_model,
+                        fmt::join(known, ", "));
+    }
+    if (train_.eval_strategy == "no") {
+      warn_without_effect("metric_for_best_model", "eval_strategy is no");
+      warn_without_effect("greater_is_better", "eval_strategy is no");
+    }
+  }
+
+  void check_best() {
+    if (best_metric(config_).empty()) {
+      throw ConfigError(
+          "{}: found best without metric_for_best_model, expected a value to compare evaluations "
+          "by; add --metric_for_best_model loss",
+          source("save_strategy"));
+    }
+    if (train_.eval_strategy == "no") {
+      throw ConfigError(
+          "{}: found best with eval_strategy no, expected evaluations, after which it saves; set "
+          "eval_strategy to steps or epoch",
+          source("save_strategy"));
+    }
+  }
+
+  void check_loading() {
+    const std::string place = source("load_best_model_at_end");
+    if (train_.save_strategy != train_.eval_strategy) {
+      throw ConfigError(
+          "{}: found save_strategy {} with eval_strategy {}, expected the same, or save_strategy "
+          "best: what is saved must have been evaluated; change one",
+          place, train_.save_strategy, train_.eval_strategy);
+    }
+    if (train_.save_strategy == "no") {
+      return warn_without_effect("load_best_model_at_end", "save_strategy is no");
+    }
+    if (train_.save_strategy != "steps") return;
+    const double save = train_.save_steps;
+    const double eval = train_.eval_steps.value_or(train_.logging_steps);
+    const bool are_fractions = save < 1 && eval < 1;
+    // Trainer's arithmetic: six digits of a fraction count.
+    const double scale = are_fractions ? 1e6 : 1;
+    const bool is_multiple =
+        eval > 0 && std::fmod(std::round(save * scale), std::round(eval * scale)) == 0;
+    if (is_multiple && (save < 1) == (eval < 1)) return;
+    throw ConfigError(
+        "{}: found save_steps {} with eval_steps {}, expected save_steps to be a multiple of "
+        "eval_steps, both of them whole numbers or both fractions of the run; change one",
+        place, save, eval);
+  }
+
+  const RunConfig& config_;
+  const TrainConfig& train_;
+  const Merge& merge_;
+  std::vector<std::string>& warnings_;
+};
+
+}  // namespace
+
+void check_saving(const RunConfig& config, const Merge& merge, std::vector<std::string>& warnings) {
+  SavingRules(config, merge, warnings).check();
+}
+
+}  // namespace strata::config

@@ -1,0 +1,47 @@
+// Which checkpoint of a run is the best, as the reference Trainer decides it. Owns: the best value
+// so far and its step. Never: evaluations, saves.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+
+#include "strata/config/run_config.h"
+#include "strata/report/trainer_state.h"
+
+namespace strata::train {
+
+// Every rank must report the same values; then all give the same answers, but for folder(), which
+// is rank 0's to ask.
+class BestCheckpoint {
+ public:
+  explicit BestCheckpoint(const config::RunConfig& config);
+
+  // The value of an evaluation that decides, such as "eval_loss"; empty: none does.
+  const std::string& metric() const { return metric_; }
+  // After an evaluation at `step`: whether its value is better than all before it.
+  bool judge(double value, int64_t step);
+  // When checkpoint-STEP is about to be saved: from the save of the best step on there is a best
+  // checkpoint.
+  void note_save(int64_t step);
+  // Where it is; nothing: not saved.
+  const std::optional<std::string>& folder() const { return folder_; }
+
+  void fill(report::TrainerState& state) const;
+  // What a resumed run goes on from. A best checkpoint that is gone is looked for in the output
+  // folder (which may have been moved), else forgotten; its value still has to be surpassed, as in
+  // the reference. Then the answer says so.
+  std::string load(const report::TrainerState& state);
+
+ private:
+  std::filesystem::path output_dir_;
+  std::string metric_;
+  bool is_greater_better_;
+  bool saves_;
+  std::optional<double> value_;
+  std::optional<int64_t> step_;
+  std::optional<std::string> folder_;
+};
+
+}  // namespace strata::train

@@ -1,0 +1,221 @@
+// Oracle: the old and the new result. Whatever operation of an export or a conversion goes wrong,
+// what a loader finds is one of them whole, or nothing that it would take for a model.
+#include <random>
+
+#include <gtest/gtest.h>
+
+#include "../temporary_folder.h"
+#include "crash_disk.h"
+#include "strata/base/error.h"
+#include "strata/base/file.h"
+#include "strata/checkpoint/convert.h"
+#include "strata/checkpoint/export_files.h"
+#include "strata/checkpoint/merge.h"
+
+namespace strata::checkpoint {
+namespace {
+
+using strata::testing::CrashDisk;
+using strata::testing::TemporaryFolder;
+
+namespace fs = std::filesystem;
+
+strata::testing::Unsynced unsynced;
+
+const std::vector<std::string> kNames = {"a", "b", "c"};
+
+// A result whose values are all `value`, in one file or in three.
+bool publish(const fs::path& folder, float value, bool is_sharded, FileSystem& files) {
+  const std::vector<float> values(6, value);
+  std::vector<hf::TensorBytes> sizes;
+  std::unordered_map<std::string, hf::TensorSpec> specs;
+  for (const std::string& name : kNames) {
+    specs[name] = {name, hf::DType::kF32, {2, 3}};
+    sizes.push_back({name, 24});
+  }
+  try {
+    const hf::ShardPlan plan = hf::plan_shards(sizes, is_sharded ? 24 : 1000);
+    ExportFiles exported(folder, Trained::kYes, files);
+    exported.add(plan, specs);
+    if (plan.is_indexed()) exported.add_text(hf::kModelIndexFile, plan.index_json(18));
+    exported.add_text("config.json", std::to_string(value));
+    exported.add_text("additional_chat_templates/one.jinja", std::to_string(value));
+    for (const std::string& name : kNames) exported.write(name, std::as_bytes(std::span(values)));
+    exported.publish();
+  } catch (const IoError&) {
+    return false;
+  }
+  return true;
+}
+
+// The value that a loader finds everywhere, or 0 without config.json. Fails the test for a mixture.
+float load(const fs::path& folder) {
+  EXPECT_EQ(read_file(folder / "notes.txt"), "kept");
+  if (!fs::exists(folder / "config.json")) return 0;
+  const float value = std::stof(read_file(folder / "config.json"));
+  EXPECT_EQ(std::stof(read_file(folder / "additional_chat_templates/one.jinja")), value);
+  for (size_t i = 0; i < kNames.size(); ++i) {
+    // As transformers chooses: the single file first.
+    fs::path file = folder / hf::kModelWeightsFile;
+    if (!fs::exists(file)) {
+      EXPECT_TRUE(fs::exists(folder / hf::kModelIndexFile));
+      file = folder / fmt::format("model-0000{}-of-00003.safetensors", i + 1);
+    }
+    const hf::SafetensorsFile saved(file);
+    const hf::TensorInfo* info = saved.find(kNames[i]);
+    EXPECT_NE(info, nullptr) << file;
+    if (info == nullptr) return -1;
+    const auto bytes = saved.bytes(*info);
+    for (size_t e = 0; e < 6; ++e) {
+      float found = 0;
+      std::memcpy(&found, bytes.data() + e * sizeof(float), sizeof(float));
+      EXPECT_EQ(found, value) << kNames[i];
+    }
+  }
+  return value;
+}
+
+constexpr float kOld = 1, kNew = 2;
+
+class ExportFaults : public ::testing::TestWithParam<std::pair<bool, bool>> {};
+
+TEST_P(ExportFaults, LeaveTheOldOrTheNewResult) {
+  const auto [was_sharded, is_sharded] = GetParam();
+  const auto start = [&](const TemporaryFolder& folder) {
+    folder.put("notes.txt", "kept");
+    ASSERT_TRUE(publish(folder.path(), kOld, was_sharded, unsynced));
+  };
+  for (const auto fault :
+       {CrashDisk::Fault::kPowerLoss, CrashDisk::Fault::kError, CrashDisk::Fault::kShortWrite}) {
+    int num_old = 0, num_new = 0;
+    for (int at = 0, operations = 1; at <= operations; ++at) {
+      TemporaryFolder folder;
+      start(folder);
+      CrashDisk files(folder.path());
+      files.break_at(at, fault);
+      const bool is_done = publish(folder.path(), kNew, is_sharded, files);
+      if (fault != CrashDisk::Fault::kPowerLoss || is_done) {
+        operations = files.num_operations();
+      } else {
+        operations = at + 1;
+      }
+      std::mt19937 random(static_cast<unsigned>(at));
+      for (int variant = 0; variant < (fault == CrashDisk::Fault::kPowerLoss ? 4 : 1); ++variant) {
+        TemporaryFolder restored;
+        const fs::path after =
+            fault == CrashDisk::Fault::kPowerLoss ? restored.path() : folder.path();
+        if (fault == CrashDisk::Fault::kPowerLoss) {
+          files.restore(after, [&] {
+            return variant == 0 ? false : variant == 1 ? true : random() % 2 == 0;
+          });
+        }
+        load(after);
+        finish_folder_update(after, unsynced);
+        const float found = load(after);
+        EXPECT_TRUE(found == kNew || (found == kOld && !is_done)) << found << " at " << at;
+        ++(found == kOld ? num_old : num_new);
+      }
+    }
+    EXPECT_GT(num_old, 0);
+    EXPECT_GT(num_new, 0);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Exports, ExportFaults,
+                         ::testing::Values(std::pair(false, false), std::pair(false, true),
+                                           std::pair(true, false), std::pair(true, true)));
+
+// A model of two tensors, and an adapter of it.
+void make_sources(const TemporaryFolder& folder) {
+  const std::vector<float> values(16, 0.5f);
+  const auto write = [&](const std::string& file, const std::vector<hf::TensorSpec>& specs) {
+    fs::create_directories((folder / file).parent_path());
+    hf::SafetensorsWriter writer(folder / file, specs);
+    for (const hf::TensorSpec& spec : specs) {
+      const size_t count = static_cast<size_t>(spec.shape[0] * spec.shape[1]);
+      writer.write(spec.name, std::as_bytes(std::span(values)).first(count * sizeof(float)));
+    }
+    writer.finish();
+  };
+  const std::string path = "model.layers.0.self_attn.q_proj";
+  write("model/model.safetensors", {{path + ".weight", hf::DType::kF32, {4, 4}},
+                                    {"model.norm.weight", hf::DType::kF32, {4, 1}}});
+  folder.put("model/config.json", R"({"model_type": "llama"})");
+  write("adapter/adapter_model.safetensors",
+        {{"base_model.model." + path + ".lora_A.weight", hf::DType::kF32, {2, 4}},
+         {"base_model.model." + path + ".lora_B.weight", hf::DType::kF32, {4, 2}}});
+  folder.put("adapter/adapter_config.json",
+             R"({"peft_type": "LORA", "r": 2, "lora_alpha": 2, "target_modules": ["q_proj"]})");
+}
+
+std::map<std::string, std::string> files_of(const fs::path& folder) {
+  std::map<std::string, std::string> found;
+  for (const auto& entry : fs::recursive_directory_iterator(folder)) {
+    if (!entry.is_regular_file()) continue;
+    found[entry.path().lexically_relative(folder)] = read_file(entry.path());
+  }
+  return found;
+}
+
+class ConvertFaults : public ::testing::TestWithParam<int> {
+ protected:
+  // 0 to 3: convert() to that target; 4: merge_adapter().
+  bool act(const fs::path& out, FileSystem& files) const {
+    try {
+      const auto model = open_saved_state(sources_ / "model");
+      if (GetParam() == 4) {
+        const auto adapter = open_saved_state(sources_ / "adapter");
+        merge_adapter(*model, *adapter, out, {.files = &files});
+      } else {
+        ConvertOptions options;
+        options.target = static_cast<ConvertTarget>(GetParam());
+        options.small_files = {{"progress.json", "{}"}};
+        options.files = &files;
+        convert(*model, out, options);
+      }
+    } catch (const IoError&) {
+      return false;
+    }
+    return true;
+  }
+
+  TemporaryFolder sources_;
+};
+
+TEST_P(ConvertFaults, LeaveNothingOrAllOfIt) {
+  make_sources(sources_);
+  TemporaryFolder whole;
+  ASSERT_TRUE(act(whole / "out", real_file_system()));
+  const auto expected = files_of(whole / "out");
+  for (const auto fault :
+       {CrashDisk::Fault::kPowerLoss, CrashDisk::Fault::kError, CrashDisk::Fault::kShortWrite}) {
+    bool was_done = false;
+    for (int at = 0; !was_done || at < 10; ++at) {
+      TemporaryFolder folder;
+      CrashDisk files(folder.path());
+      files.break_at(at, fault);
+      const bool is_done = act(folder / "out", files);
+      // An error may strike what is only tidied up.
+      was_done = is_done && at >= files.num_operations();
+      std::mt19937 random(static_cast<unsigned>(at));
+      for (int variant = 0; variant < (fault == CrashDisk::Fault::kPowerLoss ? 4 : 1); ++variant) {
+        TemporaryFolder restored;
+        fs::path after = folder.path();
+        if (fault == CrashDisk::Fault::kPowerLoss) {
+          after = restored.path();
+          files.restore(after, [&] {
+            return variant == 0 ? false : variant == 1 ? true : random() % 2 == 0;
+          });
+        }
+        const bool is_there = fs::exists(after / "out");
+        EXPECT_TRUE(is_there || !is_done) << at;
+        if (is_there) EXPECT_EQ(files_of(after / "out"), expected) << at;
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Targets, ConvertFaults, ::testing::Range(0, 5));
+
+}  // namespace
+}  // namespace strata::checkpoint
