@@ -41,8 +41,12 @@ std::string render_prefix(const text::ChatTemplate& tmpl, const Json& messages, 
   try {
     return tmpl.render(prefix, specials, generation_prompt, extra).text;
   } catch (const FormatError& error) {
-    refuse_template(count,
-                    std::string("fails on the first part of a conversation: ") + error.what());
+    // Mostly the row's fault, such as a conversation that the assistant begins: it can be skipped.
+    throw FormatError(
+        "assistant_only_loss: found a conversation whose first {} messages the chat template "
+        "refuses ({}), expected one that the user begins; mend the row, leave it out with "
+        "--on_bad_row skip, or pass a template with {{% generation %}} blocks",
+        count, error.what());
   }
 }
 

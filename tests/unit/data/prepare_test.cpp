@@ -150,6 +150,20 @@ TEST_F(PrepareTest, RefusesTemplatesThatRewriteEarlierTurns) {
                            HasSubstr("message 2")));
 }
 
+TEST_F(PrepareTest, NamesTheRowThatTheAssistantBegins) {
+  options_.assistant_only_loss = true;
+  const text::ChatTemplate strict(
+      "{% if messages[0].role != 'user' %}{{ raise_exception('user first') }}{% endif %}"
+      "{% for m in messages %}{{ m.content }}{% endfor %}",
+      "t");
+  const char* row = R"({"messages": [{"role": "assistant", "content": "a"},)"
+                    R"( {"role": "user", "content": "b"}]})";
+  EXPECT_THAT(message_of<FormatError>([&] {
+                prepare(rows_of({kChat, row}), *tokenizer_, &strict, options_);
+              }),
+              HasSubstr("f.jsonl:2: "));
+}
+
 TEST_F(PrepareTest, RefusesRowsWithoutAssistant) {
   options_.assistant_only_loss = true;
   EXPECT_THAT(error_of<FormatError>({kChat, R"({"messages": [{"role": "user", "content": "x"}]})"}),
