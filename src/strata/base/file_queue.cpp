@@ -52,9 +52,16 @@ FileQueue::Ticket FileQueue::transfer(const DirectFile& file, bool is_write, std
       round_up(std::max({share, options_.block_bytes, size_t{1}}), kDirectAlignment);
   const auto num_blocks = static_cast<int64_t>((size + block - 1) / block);
   transfers_.emplace(ticket, Transfer{file.path(), is_write, size, offset, num_blocks});
-  for (size_t at = 0; at < size; at += block) {
-    start(
-        {ticket, file.descriptor(), is_write, data + at, std::min(block, size - at), offset + at});
+  int64_t started = 0;
+  try {
+    for (size_t at = 0; at < size; at += block, ++started) {
+      start({ticket, file.descriptor(), is_write, data + at, std::min(block, size - at),
+             offset + at});
+    }
+  } catch (...) {
+    // Nobody will complete the others; drain() must not wait for them.
+    transfers_.at(ticket).blocks_left -= num_blocks - started;
+    throw;
   }
   return ticket;
 }
@@ -69,7 +76,14 @@ void FileQueue::settle(const Completion& completion) {
     rest.data += done;
     rest.size -= done;
     rest.offset += done;
-    if (rest.size > 0) return start(rest);
+    if (rest.size > 0) {
+      try {
+        return start(rest);
+      } catch (...) {
+        --transfer.blocks_left;
+        throw;
+      }
+    }
   } else if (transfer.error == 0) {
     // Nothing transferred: the file is shorter than it was, or the disk takes no more.
     transfer.error = result < 0 ? static_cast<int>(-result) : (transfer.is_write ? ENOSPC : EIO);

@@ -30,7 +30,20 @@ bool BestCheckpoint::judge(double value, int64_t step) {
 void BestCheckpoint::note_save(int64_t step) {
   if (!step_ || *step_ == 0) return;
   const fs::path best = checkpoint::folder_of(output_dir_, *step_);
-  if (*step_ == step || fs::exists(best)) folder_ = best.string();
+  if ((*step_ != step && !fs::exists(best)) || folder_ == best.string()) return;
+  folder_ = best.string();
+  before_ = std::exchange(noted_, {value_, step_, folder_});
+}
+
+void BestCheckpoint::note_failure(int64_t step) {
+  if (folder_ != checkpoint::folder_of(output_dir_, step).string()) return;
+  // A better value since then keeps its place: it is still to be saved.
+  if (step_ == step) {
+    value_ = before_.value;
+    step_ = before_.step;
+  }
+  folder_ = before_.folder;
+  noted_ = std::exchange(before_, {});
 }
 
 void BestCheckpoint::fill(report::TrainerState& state) const {
@@ -43,13 +56,16 @@ std::string BestCheckpoint::load(const report::TrainerState& state) {
   value_ = state.best_metric;
   step_ = state.best_global_step;
   folder_ = state.best_model_checkpoint;
+  before_ = {};
+  noted_ = {value_, step_, folder_};
   if (!folder_ || fs::is_directory(*folder_)) return "";
   const fs::path moved = output_dir_ / fs::path(*folder_).filename();
   if (fs::is_directory(moved)) {
-    folder_ = moved.string();
+    folder_ = noted_.folder = moved.string();
     return "";
   }
   const std::string lost = *std::exchange(folder_, std::nullopt);
+  noted_.folder.reset();
   return fmt::format(
       "warning: best_model_checkpoint: found nothing of {}, expected the best checkpoint so far; "
       "there is none until an evaluation is better than {}",

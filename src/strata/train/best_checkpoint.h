@@ -25,6 +25,8 @@ class BestCheckpoint {
   // When checkpoint-STEP is about to be saved: from the save of the best step on there is a best
   // checkpoint.
   void note_save(int64_t step);
+  // When checkpoint-STEP could not be saved: the best one is again that of before.
+  void note_failure(int64_t step);
   // Where it is; nothing: not saved.
   const std::optional<std::string>& folder() const { return folder_; }
 
@@ -42,6 +44,14 @@ class BestCheckpoint {
   std::optional<double> value_;
   std::optional<int64_t> step_;
   std::optional<std::string> folder_;
+  // The best one before the last that was noted: what remains if that cannot be saved.
+  struct Saved {
+    std::optional<double> value;
+    std::optional<int64_t> step;
+    std::optional<std::string> folder;
+  };
+  Saved noted_;
+  Saved before_;
 };
 
 }  // namespace strata::train

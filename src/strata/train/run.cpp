@@ -58,7 +58,11 @@ void check_output_folder(const config::RunConfig& config) {
   std::vector<fs::path> left;
   for (const auto& entry : fs::directory_iterator(config.train.output_dir)) {
     const std::string name = entry.path().filename().string();
-    if (name.find(".tmp") == std::string::npos) continue;
+    const size_t end = name.find(".tmp-");  // .tmp-PID, .tmp-removed
+    if (end == std::string::npos) continue;
+    const std::string_view rest = std::string_view(name).substr(end + 5);
+    const bool is_number = rest.find_first_not_of("0123456789") == std::string_view::npos;
+    if (rest != "removed" && (rest.empty() || !is_number)) continue;
     const bool is_own = std::ranges::any_of(
         kWritten, [&](std::string_view written) { return name.starts_with(written); });
     if (is_own && (entry.is_regular_file() || name.starts_with("checkpoint-"))) {

@@ -120,6 +120,8 @@ bool Trainer::has_room_for_copies(optim::Optimizer* optimizer) {
 void Trainer::save() {
   set_phase(fmt::format("saving checkpoint-{}", step_));
   const Clock::time_point start = Clock::now();
+  // Which checkpoint is the best one is known only when the save before is durable, or failed.
+  if (!best_.metric().empty()) report_save(saver_->wait(), /*must_hold=*/false);
   best_.note_save(step_);
   checkpoint::SaveRequest request{
       .output_dir = config_.train.output_dir,
@@ -191,6 +193,9 @@ void Trainer::report_save(const std::optional<checkpoint::SaveOutcome>& outcome,
   }
   const std::string message =
       fmt::format("{} was not saved: {}", outcome->folder.filename().string(), outcome->failure);
+  const int64_t failed = checkpoint::step_of(outcome->folder);
+  if (saved_step_ == failed) saved_step_ = -1;
+  best_.note_failure(failed);
   if (must_hold) throw IoError(message);
   say("warning: " + message + "; earlier checkpoints are as they were, training goes on");
 }
@@ -217,7 +222,12 @@ void Trainer::load_best() {
 
 void Trainer::remove_all_but_best() {
   if (config_.train.save_total_limit != 1 || !best_.folder()) return;
-  if (!fs::exists(*best_.folder())) return;
+  // What lies in the folder of another run, from which this one went on, is not this run's.
+  std::error_code missing;
+  const fs::path parent = fs::path(*best_.folder()).parent_path();
+  if (!fs::exists(*best_.folder()) || !fs::equivalent(parent, config_.train.output_dir, missing)) {
+    return;
+  }
   try {
     checkpoint::keep_only(*best_.folder());
   } catch (const IoError& error) {  // the result is written: more on the disk is no failure
@@ -228,6 +238,8 @@ void Trainer::remove_all_but_best() {
 void Trainer::stop() {
   is_stopped_ = true;
   if (saver_) {
+    // A save of this step may have failed in the background, on which all ranks agree only now.
+    report_save(saver_->wait(), /*must_hold=*/false);
     if (saved_step_ != step_) save();
     report_save(saver_->wait(), /*must_hold=*/true);
     say(
