@@ -17,6 +17,8 @@ namespace strata {
 
 // Memory, offsets and lengths of direct transfers are multiples of this many bytes.
 inline constexpr size_t kDirectAlignment = 4096;
+constexpr uint64_t aligned_down(uint64_t bytes) { return bytes & ~uint64_t{kDirectAlignment - 1}; }
+constexpr uint64_t aligned_up(uint64_t bytes) { return aligned_down(bytes + kDirectAlignment - 1); }
 
 // A file of fixed size for transfers that pass the page cache by where its file system can do that
 // (O_DIRECT), so that what rests in it takes no memory.

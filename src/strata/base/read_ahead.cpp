@@ -12,17 +12,6 @@
 #include "strata/base/file.h"
 
 namespace strata {
-namespace {
-
-constexpr uint64_t aligned_down(uint64_t offset) {
-  return offset & ~uint64_t{kDirectAlignment - 1};
-}
-constexpr uint64_t aligned_up(uint64_t offset) {
-  return aligned_down(offset + kDirectAlignment - 1);
-}
-
-}  // namespace
-
 void ReadAhead::FreeMemory::operator()(std::byte* memory) const { std::free(memory); }
 
 ReadAhead::ReadAhead(const ReadAheadOptions& options)

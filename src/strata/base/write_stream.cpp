@@ -9,17 +9,6 @@
 #include "strata/base/file_queue.h"
 
 namespace strata {
-namespace {
-
-constexpr uint64_t aligned_down(uint64_t offset) {
-  return offset & ~uint64_t{kDirectAlignment - 1};
-}
-constexpr uint64_t aligned_up(uint64_t offset) {
-  return aligned_down(offset + kDirectAlignment - 1);
-}
-
-}  // namespace
-
 void WriteStream::FreeMemory::operator()(std::byte* memory) const { std::free(memory); }
 
 WriteStream::WriteStream(FileSystem& files, int buffered, int direct, size_t block_bytes)

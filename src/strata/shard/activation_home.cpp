@@ -14,15 +14,11 @@ namespace {
 
 using Place = ActivationHomeOptions::Place;
 
-uint64_t whole_blocks(uint64_t bytes) {
-  return (bytes + kDirectAlignment - 1) / kDirectAlignment * kDirectAlignment;
-}
-
 // The part of a buffer where direct transfers may begin.
 at::Tensor aligned_part(const at::Tensor& buffer) {
   if (buffer.is_meta()) return buffer;
   const auto address = reinterpret_cast<uintptr_t>(buffer.data_ptr());
-  const auto skipped = static_cast<int64_t>(whole_blocks(address) - address);
+  const auto skipped = static_cast<int64_t>(aligned_up(address) - address);
   return buffer.narrow(0, skipped, buffer.numel() - skipped);
 }
 
@@ -32,7 +28,7 @@ at::Tensor elements_of(const at::Tensor& buffer, at::ScalarType type, int64_t nu
 }
 
 std::span<std::byte> blocks_of(const at::Tensor& buffer, uint64_t size_bytes) {
-  return {static_cast<std::byte*>(aligned_part(buffer).data_ptr()), whole_blocks(size_bytes)};
+  return {static_cast<std::byte*>(aligned_part(buffer).data_ptr()), aligned_up(size_bytes)};
 }
 
 }  // namespace
@@ -97,7 +93,7 @@ void ActivationHome::make_host_room(Resting& resting) {
 // The only thing of a plan for files is that they hold as much.
 void ActivationHome::make_room(Resting& resting, int block) {
   if (options_.place == Place::kHost || is_imagined()) return make_host_room(resting);
-  const uint64_t bytes = whole_blocks(resting.size_bytes());
+  const uint64_t bytes = aligned_up(resting.size_bytes());
   if (resting.file && resting.file->size_bytes() >= bytes) return;
   const std::filesystem::path path = options_.files.folder / fmt::format("input-{}", block);
   resting.file.reset();
@@ -106,7 +102,7 @@ void ActivationHome::make_room(Resting& resting, int block) {
 }
 
 at::Tensor ActivationHome::take_buffer(uint64_t size_bytes) {
-  const auto needed = static_cast<int64_t>(whole_blocks(size_bytes) + kDirectAlignment);
+  const auto needed = static_cast<int64_t>(aligned_up(size_bytes) + kDirectAlignment);
   const auto fitting = std::ranges::find_if(
       free_, [&](const at::Tensor& buffer) { return buffer.numel() >= needed; });
   if (fitting != free_.end()) {

@@ -13,19 +13,15 @@
 namespace strata::shard {
 namespace {
 
-uint64_t round_up(uint64_t bytes) {
-  return (bytes + kDirectAlignment - 1) / kDirectAlignment * kDirectAlignment;
-}
-
 std::span<std::byte> whole_blocks(const at::Tensor& buffer) {
-  return {static_cast<std::byte*>(buffer.data_ptr()), round_up(buffer.nbytes())};
+  return {static_cast<std::byte*>(buffer.data_ptr()), aligned_up(buffer.nbytes())};
 }
 
 }  // namespace
 
 at::Tensor aligned_buffer(int64_t numel, at::ScalarType type) {
   const auto options = at::TensorOptions().dtype(type);
-  const uint64_t bytes = round_up(static_cast<uint64_t>(numel) * c10::elementSize(type));
+  const uint64_t bytes = aligned_up(static_cast<uint64_t>(numel) * c10::elementSize(type));
   void* memory = std::aligned_alloc(kDirectAlignment, std::max(bytes, kDirectAlignment));
   if (memory == nullptr) throw std::bad_alloc();
   return at::from_blob(
@@ -48,7 +44,7 @@ struct HomeFile::Mapping {
 };
 
 uint64_t HomeFile::size_bytes(int64_t numel, at::ScalarType type) {
-  return round_up(static_cast<uint64_t>(numel) * c10::elementSize(type));
+  return aligned_up(static_cast<uint64_t>(numel) * c10::elementSize(type));
 }
 
 HomeFile::HomeFile(const FileHomeOptions& options, const std::string& name, uint64_t capacity_bytes)
