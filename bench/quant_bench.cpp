@@ -11,8 +11,10 @@
 
 #include <cstring>
 #include <ctime>
+#include <vector>
 
 #include "strata/ops/matmul.h"
+#include "strata/ops/quant/kernels.h"
 #include "strata/ops/quant/quantized.h"
 
 namespace {
@@ -78,6 +80,39 @@ void BM_quantize(State& state) {
   state.counters["of_copy"] = copying / quantizing;
 }
 
+// The kernels of 4 bits alone, into memory that is there already, by instruction set.
+void BM_kernel(State& state) {
+  const at::Tensor plain = matrix(state), copy = at::empty_like(plain);
+  const quant::Format& chosen = format(state);
+  const auto set = static_cast<ops::InstructionSet>(state.range(2));
+  state.SetLabel(quant::describe(chosen) + (set == ops::InstructionSet::kAvx2     ? ", AVX2"
+                                            : set == ops::InstructionSet::kAvx512 ? ", AVX-512"
+                                                                                  : ", plain"));
+  if (static_cast<int>(set) > static_cast<int>(ops::best_instruction_set())) {
+    state.SkipWithError("this processor has no such instructions");
+    return;
+  }
+  std::vector<uint8_t> codes(static_cast<size_t>(kSize * kSize / 2));
+  std::vector<float> scales(static_cast<size_t>(kSize * kSize / chosen.block));
+  const quant::cpu::Values values{state.range(1) ? ops::Element::kBFloat16 : ops::Element::kFloat,
+                                  plain.const_data_ptr()};
+  double copying = 0, quantizing = 0;
+  for (auto _ : state) {
+    const double start = processor_seconds();
+    quant::cpu::quantize_4bit(chosen.kind, chosen.block, values, plain.numel(), codes.data(),
+                              scales.data(), set);
+    quantizing += processor_seconds() - start;
+    state.PauseTiming();
+    const double start_of_copy = processor_seconds();
+    std::memcpy(copy.mutable_data_ptr(), plain.const_data_ptr(), plain.nbytes());
+    benchmark::ClobberMemory();
+    copying += processor_seconds() - start_of_copy;
+    state.ResumeTiming();
+  }
+  report_bytes(state, plain);
+  state.counters["of_copy"] = copying / quantizing;
+}
+
 void BM_dequantize(State& state) {
   const at::Tensor plain = matrix(state);
   const quant::QuantizedMatrix codes = quant::quantize(plain, format(state));
@@ -101,6 +136,8 @@ void BM_product(State& state) {
 // Arguments: row of kFormats; 0 fp32, 1 bf16.
 BENCHMARK(BM_copy)->Args({0, 0})->Args({0, 1})->Unit(benchmark::kMillisecond);
 BENCHMARK(BM_quantize)->ArgsProduct({{0, 1, 2, 3}, {0, 1}})->Unit(benchmark::kMillisecond);
+// The last argument: 0 plain loops, 1 AVX2, 2 AVX-512.
+BENCHMARK(BM_kernel)->ArgsProduct({{0, 2}, {0, 1}, {1, 2}})->Unit(benchmark::kMillisecond);
 BENCHMARK(BM_dequantize)->ArgsProduct({{0, 1, 2, 3}, {0, 1}})->Unit(benchmark::kMillisecond);
 BENCHMARK(BM_product)->Unit(benchmark::kMillisecond);
 BENCHMARK(BM_product_of_codes)->DenseRange(0, 3)->Unit(benchmark::kMillisecond);

@@ -2,13 +2,11 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <bit>
-
 #include "../ops/reference.h"
 #include "strata/ops/adamw.h"
 #include "strata/ops/cuda_kernels.h"
 #include "strata/ops/quant/codebook.h"
+#include "strata/ops/quant/device_codes.h"
 #include "strata/ops/quant/dynamic.h"
 #include "strata/ops/quant/quantized.h"
 
@@ -25,19 +23,6 @@ const std::vector<Format> kFormats = {{Kind::kNf4, 64, false},
                                       {Kind::kNf4, 32, false},
                                       {Kind::kInt8, 64, false}};
 
-cuda::MatrixCodes codes_of(const QuantizedMatrix& matrix, const at::Tensor& scales) {
-  cuda::MatrixCodes codes{
-      .is_int8 = matrix.format.kind == Kind::kInt8,
-      .block_shift = std::countr_zero(static_cast<uint64_t>(matrix.format.block)),
-      .rows = matrix.rows,
-      .columns = matrix.columns,
-      .codes = matrix.bytes.const_data_ptr<uint8_t>(),
-      .scales = scales.const_data_ptr<float>(),
-      .table = {}};
-  if (!codes.is_int8) std::ranges::copy(quant::codes_of(matrix.format.kind), codes.table);
-  return codes;
-}
-
 // Odd sizes end inside a block, inside a byte and inside what a thread decodes.
 TEST(CudaQuantKernels, Dequantize) {
   at::manual_seed(1);
@@ -52,7 +37,7 @@ TEST(CudaQuantKernels, Dequantize) {
         const Element element = type == at::kFloat      ? Element::kFloat
                                 : type == at::kBFloat16 ? Element::kBFloat16
                                                         : Element::kHalf;
-        cuda::dequantize(codes_of(matrix, scales), element, out.data_ptr(), kStream);
+        cuda::dequantize(codes_on_device(matrix, scales), element, out.data_ptr(), kStream);
         const at::Tensor expected = dequantize(matrix, at::kFloat).to(type).view({-1});
         EXPECT_TRUE(at::equal(out.narrow(0, 0, rows * columns), expected))
             << describe(format) << " " << rows << " x " << columns << " " << c10::toString(type);
@@ -75,7 +60,7 @@ TEST(CudaQuantKernels, MultiplyFewRows) {
           // Rows of wider buffers.
           const at::Tensor x = at::randn({rows, columns + 3}).narrow(1, 0, columns);
           const at::Tensor y = at::ones({rows, out_features + 2}).narrow(1, 0, out_features);
-          cuda::multiply_few_rows(codes_of(matrix, scales),
+          cuda::multiply_few_rows(codes_on_device(matrix, scales),
                                   {.type = Element::kFloat,
                                    .x = x.const_data_ptr(),
                                    .x_stride = x.stride(0),
@@ -97,7 +82,7 @@ TEST(CudaQuantKernels, MultiplyFewRowsRoundsTheWeight) {
   const QuantizedMatrix matrix = quantize(at::randn({20, 128}), kFormats[0]);
   const at::Tensor x = at::randn({3, 128}).to(at::kBFloat16);
   const at::Tensor y = at::empty({3, 20}, x.options());
-  cuda::multiply_few_rows(codes_of(matrix, matrix.scales()),
+  cuda::multiply_few_rows(codes_on_device(matrix, matrix.scales()),
                           {.type = Element::kBFloat16,
                            .x = x.const_data_ptr(),
                            .x_stride = 128,

@@ -81,6 +81,64 @@ TEST(Quantize, InstructionSetsAgreeOn4Bits) {
   }
 }
 
+// Kernels may look at 16 bits of an element first: around every border, and at the halves of steps
+// of several numbers of them, distances from far below such a step to more than one.
+TEST(Quantize, InstructionSetsAgreeAroundTheBorders) {
+  for (const Kind kind : {Kind::kNf4, Kind::kFp4}) {
+    std::vector<float> near;
+    for (const float border : borders_of(kind).borders) {
+      for (int i = -300; i <= 300; ++i) near.push_back(border + static_cast<float>(i) * 0x1p-22f);
+      for (const float steps : {32624.0f, 32640.0f, 32767.0f, 32768.0f}) {
+        for (const float half : {-1.5f, -0.5f, 0.5f, 1.5f}) {
+          const float edge = (std::nearbyint(border * steps) + half) / steps;
+          near.insert(near.end(), {edge, std::nextafter(edge, 2.0f), std::nextafter(edge, -2.0f)});
+        }
+      }
+    }
+    // Blocks of 64 that hold the largest element, 1; then the same of other scales.
+    constexpr int64_t kBlock = 64;
+    at::Tensor x = at::full({(static_cast<int64_t>(near.size()) / 63 + 1) * kBlock}, 0.5f);
+    for (size_t i = 0; i < near.size(); ++i) {
+      x[static_cast<int64_t>(i / 63 * kBlock + i % 63 + 1)] = near[i];
+    }
+    x.view({-1, kBlock}).select(1, 0).fill_(1);
+    for (const float scale : {1.0f, 0.3f, 7e-12f, 3e-31f, 2.5e37f, 3.3e38f}) {
+      const at::Tensor scaled = x * scale;
+      std::vector<std::vector<uint8_t>> codes;
+      std::vector<float> scales(static_cast<size_t>(x.numel() / kBlock));
+      for (const InstructionSet set : sets_here()) {
+        codes.emplace_back(x.numel() / 2);
+        cpu::quantize_4bit(kind, kBlock, values_of(scaled), x.numel(), codes.back().data(),
+                           scales.data(), set);
+        EXPECT_EQ(codes.back(), codes.front()) << scale;
+      }
+    }
+  }
+}
+
+TEST(Quantize, InstructionSetsAgreeOnManyElements) {
+  at::manual_seed(3);
+  constexpr int64_t kCount = 1 << 19, kBlock = 64;
+  const at::Tensor scale = (at::randn({kCount / kBlock, 1}) * 20).exp2();
+  const at::Tensor dense = (at::randn({kCount / kBlock, kBlock}) * scale).view({-1});
+  const at::Tensor sparse = dense * at::rand({kCount}).gt(0.7);
+  for (const at::Tensor& values : {dense, sparse}) {
+    for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+      const at::Tensor x = values.to(type);
+      for (const Kind kind : {Kind::kNf4, Kind::kFp4}) {
+        std::vector<std::vector<uint8_t>> codes;
+        std::vector<float> scales(kCount / kBlock);
+        for (const InstructionSet set : sets_here()) {
+          codes.emplace_back(kCount / 2);
+          cpu::quantize_4bit(kind, kBlock, values_of(x), kCount, codes.back().data(), scales.data(),
+                             set);
+          EXPECT_TRUE(codes.back() == codes.front()) << c10::toString(type);
+        }
+      }
+    }
+  }
+}
+
 TEST(Quantize, InstructionSetsAgreeOn8Bits) {
   for (const at::ScalarType type : {at::kFloat, at::kBFloat16, at::kHalf}) {
     for (const int64_t columns : {1, 7, 8, 16, 17, 63, 4099}) {

@@ -25,23 +25,20 @@ struct Lanes512 {
   static constexpr int64_t kLanes = 16;
   using Floats = __m512;
   using Ints = __m512i;
+  typedef uint16_t Words __attribute__((vector_size(32)));
+  typedef uint32_t DoubleWords __attribute__((vector_size(64)));
 
   static STRATA_INLINE Floats broadcast(float x) { return _mm512_set1_ps(x); }
   static STRATA_INLINE Floats multiply(Floats a, Floats b) { return _mm512_mul_ps(a, b); }
 
-  static STRATA_INLINE Floats load(const float* x) { return _mm512_loadu_ps(x); }
-  static STRATA_INLINE Floats load(const BFloat16Bits* x) {
-    const __m256i bits = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(x));
-    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16));
-  }
-  static STRATA_INLINE Floats load(const HalfBits* x) {
+  static STRATA_INLINE Floats widen(const HalfBits* x) {
     return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(x)));
   }
 
   // 32 elements: those at even places and those at odd ones.
   template <typename Stored>
   static STRATA_INLINE void load_pairs(const Stored* x, Floats& even, Floats& odd) {
-    const Floats a = load(x), b = load(x + kLanes);
+    const Floats a = load<Lanes512>(x), b = load<Lanes512>(x + kLanes);
     const Ints places =
         _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
     even = _mm512_permutex2var_ps(a, places, b);
@@ -68,6 +65,15 @@ struct Lanes512 {
   }
   static STRATA_INLINE Ints larger(Ints a, Ints b) { return _mm512_max_epu32(a, b); }
   static STRATA_INLINE uint32_t largest(Ints x) { return _mm512_reduce_max_epu32(x); }
+
+  static STRATA_INLINE uint32_t largest_of_pairs(Ints x) {
+    const __m256i half =
+        _mm256_max_epu16(_mm512_castsi512_si256(x), _mm512_extracti64x4_epi64(x, 1));
+    const __m128i most =
+        _mm_max_epu16(_mm256_castsi256_si128(half), _mm256_extracti128_si256(half, 1));
+    const __m128i least = _mm_minpos_epu16(_mm_xor_si128(most, _mm_set1_epi16(-1)));
+    return ~static_cast<uint32_t>(_mm_cvtsi128_si32(least)) << 16;
+  }
 
   static STRATA_INLINE Floats halved(Floats x) {
     return _mm512_cvtph_ps(_mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
@@ -159,9 +165,9 @@ class Buckets {
     right_ = _mm512_set1_epi32(static_cast<int>(float_bits(table.borders[8]) << 1));
   }
 
-  template <bool kIsFinite>
+  template <bool kIsOrdinary>
   STRATA_INLINE __m512i find(__m512 x) const {
-    if (!kIsFinite) return halvings_.find(x);
+    if (!kIsOrdinary) return halvings_.find(x);
     // Adding 1.5 * 2^23 leaves the rounded sum in the low bits, of which the table reads five. A
     // bucket next to the right one has the same code where they meet.
     const __m512 shifted = _mm512_fmadd_ps(x, _mm512_set1_ps(16.0f), _mm512_set1_ps(12582912.0f));

@@ -20,13 +20,11 @@ struct OneLane {
 
   static Floats broadcast(float x) { return x; }
   static Floats multiply(Floats a, Floats b) { return a * b; }
-  static Floats load(const float* x) { return *x; }
-  static Floats load(const BFloat16Bits* x) { return bf16_to_float(x->bits); }
-  static Floats load(const HalfBits* x) { return fp16_to_float(x->bits); }
+  static Floats widen(const HalfBits* x) { return to_float(*x); }
   template <typename Stored>
   static void load_pairs(const Stored* x, Floats& even, Floats& odd) {
-    even = load(x);
-    odd = load(x + 1);
+    even = load<OneLane>(x);
+    odd = load<OneLane>(x + 1);
   }
   static Ints magnitude(Floats x) { return float_bits(x) & 0x7FFFFFFFu; }
   static Ints larger(Ints a, Ints b) { return std::max(a, b); }
@@ -43,14 +41,9 @@ struct OneLane {
   class Search {
    public:
     explicit Search(const Borders& table) : table_(table) {}
-    // NaN is above all borders.
-    template <bool kIsFinite>
+    template <bool kIsOrdinary>
     Ints find(Floats x) const {
-      size_t at = 0;
-      for (const size_t step : {8u, 4u, 2u, 1u}) {
-        at += x <= table_.borders[at + step - 1] ? 0 : step;
-      }
-      return table_.by_value[at];
+      return code_among(table_, x);
     }
 
    private:
@@ -61,11 +54,11 @@ struct OneLane {
 // Fewer elements than a block: the reference divides them, and codes a zero behind an odd number.
 template <typename Stored>
 void quantize_short_block(Kind kind, const Stored* x, int64_t n, uint8_t* codes, float* scale) {
-  const OneLane::Search search(borders_of(kind));
+  const Borders& table = borders_of(kind);
   const float divisor = divisor_of(largest_magnitude<OneLane>(x, n));
   *scale = divisor;
   const auto code_at = [&](int64_t i) {
-    return search.find<false>(i < n ? OneLane::load(x + i) / divisor : 0.0f);
+    return code_among(table, i < n ? to_float(x[i]) / divisor : 0.0f);
   };
   for (int64_t i = 0; i < n; i += 2) {
     OneLane::store_nibbles(code_at(i), code_at(i + 1), codes + i / 2);

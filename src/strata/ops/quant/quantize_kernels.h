@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "strata/base/float16.h"
 #include "strata/ops/element.h"
 #include "strata/ops/instruction_set.h"
 #include "strata/ops/quant/codebook.h"
@@ -17,6 +18,9 @@ struct BFloat16Bits {
 struct HalfBits {
   uint16_t bits;
 };
+inline float to_float(float x) { return x; }
+inline float to_float(BFloat16Bits x) { return bf16_to_float(x.bits); }
+inline float to_float(HalfBits x) { return fp16_to_float(x.bits); }
 
 // Whole blocks of 4-bit codes; `block` is a multiple of 32.
 struct Blocks {
@@ -40,6 +44,15 @@ struct Rows {
 // Below this the scale of a 4-bit block counts as this: 1 / scale stays finite. NaN stays NaN.
 inline constexpr float kSmallestScale = 1e-38f;
 inline float divisor_of(float scale) { return scale < kSmallestScale ? kSmallestScale : scale; }
+// The code of a scaled element. NaN is above all borders.
+inline uint8_t code_among(const Borders& table, float x) {
+  size_t at = 0;
+  for (const size_t step : {8u, 4u, 2u, 1u}) at += x <= table.borders[at + step - 1] ? 0 : step;
+  return table.by_value[at];
+}
+
+// From here on 1 / scale has room for a factor of 2^15.
+inline constexpr float kSmallestOrdinary = 1e-30f;
 
 // Requires: best_instruction_set() is at least theirs.
 void quantize_blocks_avx512(const Blocks& blocks);

@@ -5,6 +5,7 @@
 // Requires: included where the options of that instruction set are on, after all other headers.
 #pragma once
 
+#include <algorithm>
 #include <cstring>
 #include <limits>
 
@@ -14,12 +15,34 @@
 
 namespace strata::ops::quant::cpu {
 
+// kLanes elements as fp32.
+template <typename Isa>
+STRATA_INLINE typename Isa::Floats load(const float* x) {
+  typename Isa::Floats values;
+  std::memcpy(&values, x, sizeof values);
+  return values;
+}
+template <typename Isa>
+STRATA_INLINE typename Isa::Floats load(const BFloat16Bits* x) {
+  if constexpr (Isa::kLanes == 1) {
+    return to_float(*x);
+  } else {
+    typename Isa::Words words;
+    std::memcpy(&words, x, sizeof words);
+    return (typename Isa::Floats)(__builtin_convertvector(words, typename Isa::DoubleWords) << 16);
+  }
+}
+template <typename Isa>
+STRATA_INLINE typename Isa::Floats load(const HalfBits* x) {
+  return Isa::widen(x);
+}
+
 // n < kLanes elements and zeros.
 template <typename Isa, typename Stored>
 STRATA_INLINE typename Isa::Floats load_some(const Stored* x, int64_t n) {
   Stored some[Isa::kLanes] = {};
   std::memcpy(some, x, static_cast<size_t>(n) * sizeof(Stored));
-  return Isa::load(some);
+  return load<Isa>(some);
 }
 
 // The largest magnitude of n elements, NaN if one is NaN. Magnitudes are ordered like their bits,
@@ -32,43 +55,72 @@ STRATA_INLINE float largest_magnitude(const Stored* x, int64_t n) {
     // Twice as many to a register.
     typename Isa::Ints pairs = most;
     for (; i + 2 * Isa::kLanes <= n; i += 2 * Isa::kLanes) pairs = Isa::add_pairs(x + i, pairs);
+    if (i == n) return bits_float(Isa::largest_of_pairs(pairs));
     most = Isa::split_pairs(pairs);
   }
   for (; i + Isa::kLanes <= n; i += Isa::kLanes) {
-    most = Isa::larger(most, Isa::magnitude(Isa::load(x + i)));
+    most = Isa::larger(most, Isa::magnitude(load<Isa>(x + i)));
   }
   if (Isa::kLanes > 1 && i < n)
     most = Isa::larger(most, Isa::magnitude(load_some<Isa>(x + i, n - i)));
   return bits_float(Isa::largest(most));
 }
 
-// `kIsFinite`: the scale and with it every element is; the search for codes may count on it.
-template <typename Isa, bool kIsFinite, typename Stored>
-STRATA_INLINE void code_block(const typename Isa::Search& search, const Stored* x, int64_t n,
-                              float scale, uint8_t* codes) {
-  const typename Isa::Floats inverse = Isa::broadcast(scale);
+// Every element by the search for one; see code_block.
+template <typename Isa, bool kIsOrdinary, typename Stored>
+STRATA_INLINE void code_each(const typename Isa::Search& search, const Stored* x, int64_t n,
+                             float inverse, uint8_t* codes) {
+  const typename Isa::Floats factor = Isa::broadcast(inverse);
   for (int64_t i = 0; i < n; i += 2 * Isa::kLanes) {
     typename Isa::Floats even, odd;
     Isa::load_pairs(x + i, even, odd);
-    Isa::store_nibbles(search.template find<kIsFinite>(Isa::multiply(even, inverse)),
-                       search.template find<kIsFinite>(Isa::multiply(odd, inverse)), codes + i / 2);
+    Isa::store_nibbles(search.template find<kIsOrdinary>(Isa::multiply(even, factor)),
+                       search.template find<kIsOrdinary>(Isa::multiply(odd, factor)),
+                       codes + i / 2);
   }
 }
 
-// Scaled by the reciprocal, as the reference does for whole blocks.
-template <typename Isa, typename Stored>
+// `kIsOrdinary`: the scale is finite, and with it every element, and far from the smallest; the
+// search for codes may count on it. One that can code a run of elements at once says whether it is
+// sure of all of them.
+template <typename Isa, bool kIsOrdinary, typename Stored>
+STRATA_INLINE void code_block(const typename Isa::Search& search, const Stored* x, int64_t n,
+                              float inverse, uint8_t* codes) {
+  using Search = typename Isa::Search;
+  if constexpr (kIsOrdinary && requires { Search::kRun; }) {
+    for (int64_t i = 0; i < n; i += Search::kRun) {
+      if (search.code_run(x + i, inverse, codes + i / 2)) [[likely]]
+        continue;
+      code_each<Isa, kIsOrdinary>(search, x + i, Search::kRun, inverse, codes + i / 2);
+    }
+  } else {
+    code_each<Isa, kIsOrdinary>(search, x, n, inverse, codes);
+  }
+}
+
+// Scaled by the reciprocal, as the reference does for whole blocks. The scales of some blocks come
+// first: a code waits for the end of a long chain otherwise, and few of them are under way at once.
+// `kBlock`: elements of a block where they are known to the compiler, else 0.
+template <typename Isa, int64_t kBlock, typename Stored>
 STRATA_INLINE void quantize_blocks(const Blocks& b) {
+  constexpr int64_t kElementsAtOnce = 512;  // they stay in the first cache
   const typename Isa::Search search(borders_of(b.kind));
+  const int64_t block = kBlock == 0 ? b.block : kBlock;
+  const int64_t at_once = std::max<int64_t>(1, kElementsAtOnce / block);
   const auto* x = static_cast<const Stored*>(b.x);
-  uint8_t* codes = b.codes;
-  for (int64_t k = 0; k < b.count; ++k, x += b.block, codes += b.block / 2) {
-    const float largest = largest_magnitude<Isa>(x, b.block);
-    b.scales[k] = largest;
-    const float inverse = 1.0f / divisor_of(largest);
-    if (largest <= std::numeric_limits<float>::max()) {
-      code_block<Isa, /*kIsFinite=*/true>(search, x, b.block, inverse, codes);
-    } else {
-      code_block<Isa, /*kIsFinite=*/false>(search, x, b.block, inverse, codes);
+  for (int64_t begin = 0; begin < b.count; begin += at_once) {
+    const int64_t end = std::min(begin + at_once, b.count);
+    for (int64_t k = begin; k < end; ++k) {
+      b.scales[k] = largest_magnitude<Isa>(x + k * block, block);
+    }
+    for (int64_t k = begin; k < end; ++k) {
+      const float largest = b.scales[k], inverse = 1.0f / divisor_of(largest);
+      uint8_t* codes = b.codes + k * block / 2;
+      if (largest >= kSmallestOrdinary && largest <= std::numeric_limits<float>::max()) {
+        code_block<Isa, /*kIsOrdinary=*/true>(search, x + k * block, block, inverse, codes);
+      } else {
+        code_block<Isa, /*kIsOrdinary=*/false>(search, x + k * block, block, inverse, codes);
+      }
     }
   }
 }
@@ -84,7 +136,7 @@ STRATA_INLINE void quantize_row(const Stored* x, int64_t n, int8_t* codes, float
   const typename Isa::Floats factor = Isa::broadcast(inverse * 127.0f);
   int64_t i = 0;
   for (; i + Isa::kLanes <= n; i += Isa::kLanes) {
-    Isa::store_bytes(Isa::multiply(Isa::halved(Isa::load(x + i)), factor), codes + i);
+    Isa::store_bytes(Isa::multiply(Isa::halved(load<Isa>(x + i)), factor), codes + i);
   }
   if (Isa::kLanes == 1 || i >= n) return;
   int8_t rest[Isa::kLanes];
@@ -100,15 +152,22 @@ STRATA_INLINE void quantize_rows(const Rows& r) {
   }
 }
 
+template <typename Isa, typename Stored>
+STRATA_INLINE void quantize_blocks_of_any_size(const Blocks& b) {
+  constexpr int64_t kUsual = 64;
+  if (b.block == kUsual) return quantize_blocks<Isa, kUsual, Stored>(b);
+  quantize_blocks<Isa, 0, Stored>(b);
+}
+
 template <typename Isa>
 STRATA_INLINE void quantize_blocks_of_any_type(const Blocks& b) {
   switch (b.type) {
     case Element::kFloat:
-      return quantize_blocks<Isa, float>(b);
+      return quantize_blocks_of_any_size<Isa, float>(b);
     case Element::kBFloat16:
-      return quantize_blocks<Isa, BFloat16Bits>(b);
+      return quantize_blocks_of_any_size<Isa, BFloat16Bits>(b);
     case Element::kHalf:
-      return quantize_blocks<Isa, HalfBits>(b);
+      return quantize_blocks_of_any_size<Isa, HalfBits>(b);
   }
 }
 

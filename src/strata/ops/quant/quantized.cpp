@@ -6,7 +6,6 @@
 #include <c10/util/ParallelGuard.h>
 
 #include <algorithm>
-#include <bit>
 #include <optional>
 
 #include "strata/base/activity_timer.h"
@@ -15,6 +14,7 @@
 #include "strata/ops/cpu_kernels.h"
 #include "strata/ops/current_stream.h"
 #include "strata/ops/matmul.h"
+#include "strata/ops/quant/device_codes.h"
 #include "strata/ops/quant/kernels.h"
 #include "strata/ops/quant/map_on_device.h"
 
@@ -131,19 +131,6 @@ void check(const QuantizedMatrix& matrix) {
 cpu::MatrixCodes codes_of(const QuantizedMatrix& matrix, const at::Tensor& scales) {
   return {matrix.format.kind, matrix.format.block, matrix.columns,
           matrix.bytes.const_data_ptr<uint8_t>(), scales.const_data_ptr<float>()};
-}
-
-cuda::MatrixCodes codes_on_device(const QuantizedMatrix& matrix, const at::Tensor& scales) {
-  cuda::MatrixCodes codes{
-      .is_int8 = matrix.format.kind == Kind::kInt8,
-      .block_shift = std::countr_zero(static_cast<uint64_t>(matrix.format.block)),
-      .rows = matrix.rows,
-      .columns = matrix.columns,
-      .codes = matrix.bytes.const_data_ptr<uint8_t>(),
-      .scales = scales.const_data_ptr<float>(),
-      .table = {}};
-  if (!codes.is_int8) std::ranges::copy(quant::codes_of(matrix.format.kind), codes.table);
-  return codes;
 }
 
 // For few rows of a decoder: the weight is read as codes and decoded in registers.
