@@ -6,6 +6,7 @@
 
 #include "strata/nn/weight_product.h"
 #include "strata/ops/dropout.h"
+#include "strata/ops/matmul.h"
 
 namespace strata::nn {
 namespace {
@@ -27,9 +28,9 @@ at::Tensor dora_row_norms(const at::Tensor& weight, const at::Tensor& a, const a
   at::Tensor norms = at::empty({rows}, a.options().dtype(at::kFloat));
   for (int64_t row = 0; row < rows; row += kRows) {
     const int64_t count = std::min(kRows, rows - row);
-    const at::Tensor sum = at::addmm(weight.narrow(0, row, count).to(at::kFloat),
-                                     b.narrow(0, row, count).to(at::kFloat), a.to(at::kFloat),
-                                     /*beta=*/1, /*alpha=*/scaling);
+    const at::Tensor sum =
+        weight.narrow(0, row, count).to(at::kFloat, /*non_blocking=*/false, /*copy=*/true);
+    ops::add_thin_product_(sum, b.narrow(0, row, count).to(at::kFloat), a.to(at::kFloat), scaling);
     norms.narrow(0, row, count).copy_(at::linalg_vector_norm(sum, 2, {1}));
   }
   return norms;

@@ -9,6 +9,7 @@
 #include "strata/nn/function_state.h"
 #include "strata/nn/virtual_tokens.h"
 #include "strata/ops/embedding.h"
+#include "strata/ops/matmul.h"
 
 namespace strata::nn {
 namespace {
@@ -41,7 +42,8 @@ std::pair<at::Tensor, at::Tensor> without_padding(const EmbeddingCall& call, at:
 void add_branch_(at::Tensor out, const at::Tensor& ids, const EmbeddingBranch& branch) {
   const at::Tensor hidden = branch.a.value().index_select(1, ids);  // [r, T]
   const at::Tensor sum =
-      at::matmul(hidden.t(), branch.b.value().t().to(hidden.scalar_type())).mul_(branch.scaling);
+      ops::thin_product(hidden.t(), branch.b.value().t().to(hidden.scalar_type()))
+          .mul_(branch.scaling);
   out.add_(sum);
 }
 
@@ -72,12 +74,12 @@ void branch_backward(const EmbeddingCall& call, const at::Tensor& dy) {
   if (branch.b.requires_grad()) {
     const at::Tensor hidden = a.index_select(1, call.ids);
     const at::Tensor scaled = dy.to(a.scalar_type()) * branch.scaling;
-    branch.b.accumulate_grad(at::matmul(hidden, scaled).t().contiguous());
+    branch.b.accumulate_grad(ops::thin_product(hidden, scaled).t().contiguous());
   }
   if (!branch.a.requires_grad()) return;
   const auto [ids, given] = without_padding(call, dy);
   const at::Tensor scaled = given.to(a.scalar_type()) * branch.scaling;
-  const at::Tensor dhidden = at::matmul(scaled, branch.b.value());  // [T, r]
+  const at::Tensor dhidden = ops::thin_product(scaled, branch.b.value());  // [T, r]
   at::Tensor gradient = at::zeros(branch.a.shape(), dhidden.options());
   gradient.index_add_(1, ids, dhidden.t().contiguous());
   branch.a.accumulate_grad(gradient);
@@ -154,9 +156,9 @@ at::Tensor dora_column_norms(const at::Tensor& weight, const at::Tensor& a, cons
   at::Tensor squares = at::zeros({weight.size(1)}, factors.options());
   for (int64_t row = 0; row < weight.size(0); row += kRowsAtOnce) {
     const int64_t count = std::min(kRowsAtOnce, weight.size(0) - row);
-    const at::Tensor sum = at::addmm(weight.narrow(0, row, count).to(at::kFloat),
-                                     a.narrow(1, row, count).to(at::kFloat).t(), factors,
-                                     /*beta=*/1, /*alpha=*/scaling);
+    const at::Tensor sum =
+        weight.narrow(0, row, count).to(at::kFloat, /*non_blocking=*/false, /*copy=*/true);
+    ops::add_thin_product_(sum, a.narrow(1, row, count).to(at::kFloat).t(), factors, scaling);
     squares.add_(sum.square().sum(0));
   }
   return squares.sqrt_();

@@ -5,6 +5,7 @@
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include "strata/base/activity_timer.h"
 #include "strata/base/error.h"
 #include "strata/nn/dora.h"
 #include "strata/nn/function_state.h"
@@ -39,6 +40,7 @@ bool trains_on_input(const Linear& layer) {
 
 // What the product is added to: residual, bias, their sum, or undefined.
 at::Tensor start_value(const Linear& layer, const at::Tensor& x, const at::Tensor& residual) {
+  const ActivityTimer timer(Activity::kElementWise);
   if (layer.bias() == nullptr) return residual.defined() ? residual.clone() : residual;
   const at::Tensor& bias = layer.bias()->value();
   if (residual.defined()) return at::add(residual, bias);

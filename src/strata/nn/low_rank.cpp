@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include "strata/ops/dropout.h"
+#include "strata/ops/matmul.h"
 
 namespace strata::nn {
 namespace {
@@ -13,15 +14,6 @@ uint64_t mix(uint64_t value) {
   value = (value ^ (value >> 30)) * 0xbf58476d1ce4e5b9ull;
   value = (value ^ (value >> 27)) * 0x94d049bb133111ebull;
   return value ^ (value >> 31);
-}
-
-// sum += a b, also where sum has another type than the product.
-void add_product_(at::Tensor sum, const at::Tensor& a, const at::Tensor& b, double factor) {
-  if (sum.scalar_type() == a.scalar_type()) {
-    sum.addmm_(a, b, /*beta=*/1, /*alpha=*/factor);
-  } else {
-    sum.copy_(at::addmm(sum.to(a.scalar_type()), a, b, /*beta=*/1, /*alpha=*/factor));
-  }
 }
 
 }  // namespace
@@ -63,8 +55,8 @@ uint64_t dropout_key(const DrawKey& draw, uint64_t layer_id) {
 
 at::Tensor low_rank_forward_(at::Tensor y, const at::Tensor& x, const LowRankBranch& branch,
                              const DropoutDraw& draw) {
-  const at::Tensor hidden = at::mm(branch_input(x, branch, draw), branch.a.value().t());
-  add_product_(y, hidden, branch.b.value().t(), branch.scaling);
+  const at::Tensor hidden = ops::thin_product(branch_input(x, branch, draw), branch.a.value().t());
+  ops::add_thin_product_(y, hidden, branch.b.value().t(), branch.scaling);
   if (branch.bias) y.add_(branch.bias->value(), branch.scaling);
   return hidden;
 }
@@ -79,15 +71,15 @@ void low_rank_backward(const at::Tensor& dy, const LowRankSaved& saved, LowRankB
     branch.bias->accumulate_grad(gradient.sum(0).mul_(branch.scaling));
   }
   if (!branch.a.requires_grad() && !dx.defined()) return;
-  const at::Tensor dhidden = at::mm(gradient, branch.b.value()).mul_(branch.scaling);
+  const at::Tensor dhidden = ops::thin_product(gradient, branch.b.value()).mul_(branch.scaling);
   if (branch.a.requires_grad()) {
     branch.a.accumulate_grad_product(dhidden, branch_input(saved.x, branch, draw));
   }
   if (!dx.defined()) return;
   if (!drops(branch, draw)) {
-    add_product_(dx, dhidden, branch.a.value(), 1.0);
+    ops::add_thin_product_(dx, dhidden, branch.a.value(), 1.0);
   } else {
-    dx.add_(ops::dropout_backward(at::mm(dhidden, branch.a.value()), branch.dropout,
+    dx.add_(ops::dropout_backward(ops::thin_product(dhidden, branch.a.value()), branch.dropout,
                                   draw.token_keys, dropout_key(draw.draw, branch.layer_id)));
   }
 }

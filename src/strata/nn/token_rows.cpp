@@ -4,6 +4,8 @@
 
 #include <ATen/ATen.h>
 
+#include "strata/ops/matmul.h"
+
 namespace strata::nn {
 
 TokenRows::TokenRows(std::string name, std::vector<int64_t> ids, int64_t columns)
@@ -58,16 +60,16 @@ void TokenRows::replace_backward(const at::Tensor& ids, std::optional<int64_t> p
 
 void TokenRows::replace_logits(const at::Tensor& h, at::Tensor logits) {
   const at::Tensor values = rows_.value().to(h.scalar_type());
-  logits.index_copy_(1, index(logits), at::matmul(h, values.t()).to(logits.scalar_type()));
+  logits.index_copy_(1, index(logits), ops::thin_product(h, values.t()).to(logits.scalar_type()));
 }
 
 void TokenRows::replace_logits_backward(const at::Tensor& h, at::Tensor dlogits, at::Tensor dh) {
   const at::Tensor columns = index(dlogits);
   const at::Tensor own = dlogits.index_select(1, columns);
   if (rows_.requires_grad()) {
-    rows_.accumulate_grad(at::matmul(own.t(), h).to(at::kFloat));
+    rows_.accumulate_grad(ops::thin_product(own.t(), h).to(at::kFloat));
   }
-  dh.add_(at::matmul(own, rows_.value().to(own.scalar_type())));
+  dh.add_(ops::thin_product(own, rows_.value().to(own.scalar_type())));
   dlogits.index_fill_(1, columns, 0);
 }
 

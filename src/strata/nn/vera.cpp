@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include "strata/ops/dropout.h"
+#include "strata/ops/matmul.h"
 
 namespace strata::nn {
 namespace {
@@ -31,8 +32,8 @@ at::Tensor vera_forward_(at::Tensor y, const at::Tensor& x, const Vera& vera,
   if (drops(vera, draw)) {
     input = ops::dropout(input, vera.dropout, draw.token_keys, key_of(vera, draw));
   }
-  const at::Tensor hidden = at::mm(input, matrix_a(vera, x.size(1)).t());
-  y.add_(at::mm(hidden * vera.d.value(), matrix_b(vera).t()).mul_(vera.b.value()));
+  const at::Tensor hidden = ops::thin_product(input, matrix_a(vera, x.size(1)).t());
+  y.add_(ops::thin_product(hidden * vera.d.value(), matrix_b(vera).t()).mul_(vera.b.value()));
   return hidden;
 }
 
@@ -41,15 +42,15 @@ void vera_backward(const at::Tensor& dy, const at::Tensor& hidden, Vera& vera,
   const at::Tensor gradient = dy.to(hidden.scalar_type());
   const at::Tensor b = matrix_b(vera);
   if (vera.b.requires_grad()) {
-    const at::Tensor rows = at::mm(hidden * vera.d.value(), b.t());
+    const at::Tensor rows = ops::thin_product(hidden * vera.d.value(), b.t());
     vera.b.accumulate_grad((gradient.to(at::kFloat) * rows).sum(0));
   }
-  const at::Tensor scaled = at::mm(gradient * vera.b.value(), b);
+  const at::Tensor scaled = ops::thin_product(gradient * vera.b.value(), b);
   if (vera.d.requires_grad()) {
     vera.d.accumulate_grad((scaled.to(at::kFloat) * hidden).sum(0));
   }
   if (!dx.defined()) return;
-  at::Tensor dinput = at::mm(scaled * vera.d.value(), matrix_a(vera, dx.size(1)));
+  at::Tensor dinput = ops::thin_product(scaled * vera.d.value(), matrix_a(vera, dx.size(1)));
   if (drops(vera, draw)) {
     dinput = ops::dropout_backward(dinput, vera.dropout, draw.token_keys, key_of(vera, draw));
   }

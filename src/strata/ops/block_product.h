@@ -28,6 +28,11 @@ struct BlockProduct {
 };
 void block_product(const BlockProduct& product);
 
+// The same where every element of a and b is a pair of bf16 that follow each other along the inner
+// dimension, `inner` of them. Requires has_pair_product().
+void pair_product(const BlockProduct& product);
+bool has_pair_product();
+
 // to [columns, rows] (stride `to_stride`) = transpose of from [rows, columns].
 void transpose_block(const float* from, int64_t from_stride, int64_t rows, int64_t columns,
                      float* to, int64_t to_stride);

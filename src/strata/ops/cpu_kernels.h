@@ -80,7 +80,7 @@ struct MatmulArguments {
 };
 void matmul(const MatmulArguments& m);
 // See ops/matmul.h.
-int64_t matmul_scratch_bytes(int64_t columns, int64_t inner);
+int64_t matmul_scratch_bytes(int64_t rows, int64_t columns, int64_t inner, Element type);
 
 // Fills `row` for each row; `logits` become gradients where asked.
 void cross_entropy(float* logits, const int64_t* targets, int64_t rows, int64_t vocabulary,

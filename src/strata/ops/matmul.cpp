@@ -2,6 +2,9 @@
 #include "strata/ops/matmul.h"
 
 #include "strata/base/activity_timer.h"
+#include "strata/libtorch/cpu_arithmetic.h"
+#include "strata/libtorch/planned_device.h"
+#include "strata/ops/block_product.h"
 #include "strata/ops/check.h"
 #include "strata/ops/cpu_kernels.h"
 
@@ -15,17 +18,18 @@ constexpr const char* kOp = "matmul";
 constexpr int64_t kFewRows = 16;
 constexpr int64_t kFewColumns = 32;
 
-bool multiplies_bf16() {
-#if defined(__x86_64__) && defined(__GNUC__)
-  return __builtin_cpu_supports("avx512bf16");
-#else
-  return false;
-#endif
+bool is_bf16(const at::Tensor& x) { return x.scalar_type() == at::kBFloat16; }
+
+// Whether pairs of bf16 are multiplied by our own kernel. libtorch's would keep a compiled product
+// for each number of tokens that it ever saw.
+bool multiplies_own_pairs(const at::Tensor& x) {
+  return is_bf16(x) && !is_for_cuda(x) && cpu::has_pair_product();
 }
 
 bool use_own_kernel(const at::Tensor& c, const at::Tensor& a) {
   if (!c.is_cpu()) return false;
-  if (a.scalar_type() == at::kBFloat16 && multiplies_bf16()) return c.scalar_type() == at::kFloat;
+  if (multiplies_own_pairs(a)) return c.scalar_type() == at::kFloat || c.size(0) >= kFewRows;
+  if (is_bf16(a) && cpu_has_bf16_arithmetic()) return c.scalar_type() == at::kFloat;
   return c.size(0) >= kFewRows && c.size(1) >= kFewColumns;
 }
 
@@ -100,8 +104,33 @@ at::Tensor matmul(const at::Tensor& a, const at::Tensor& b, Transposes transpose
   return c;
 }
 
-int64_t matmul_scratch_bytes(int64_t columns, int64_t inner) {
-  return cpu::matmul_scratch_bytes(columns, inner);
+at::Tensor thin_product(const at::Tensor& a, const at::Tensor& b) {
+  if (!multiplies_own_pairs(a)) {
+    const ActivityTimer timer(Activity::kMatrixProducts);
+    return at::mm(a, b);
+  }
+  const bool is_few = a.size(0) < kFewRows;
+  at::Tensor c =
+      at::empty({a.size(0), b.size(1)}, is_few ? a.options().dtype(at::kFloat) : a.options());
+  matmul_into(c, a, b, {}, /*beta=*/0);
+  return c.to(a.scalar_type());
+}
+
+void add_thin_product_(at::Tensor sum, const at::Tensor& a, const at::Tensor& b, double factor) {
+  if (multiplies_own_pairs(a)) {
+    return matmul_into(sum, factor == 1.0 ? a : a * factor, b, {}, /*beta=*/1);
+  }
+  const ActivityTimer timer(Activity::kMatrixProducts);
+  if (sum.scalar_type() == a.scalar_type()) {
+    sum.addmm_(a, b, /*beta=*/1, /*alpha=*/factor);
+  } else {
+    sum.copy_(at::addmm(sum.to(a.scalar_type()), a, b, /*beta=*/1, /*alpha=*/factor));
+  }
+}
+
+int64_t matmul_scratch_bytes(int64_t rows, int64_t columns, int64_t inner, at::ScalarType type) {
+  const Element element = type == at::kBFloat16 ? Element::kBFloat16 : Element::kFloat;
+  return cpu::matmul_scratch_bytes(rows, columns, inner, element);
 }
 
 }  // namespace strata::ops

@@ -1,10 +1,11 @@
 // Products of large matrices, for linear layers and their gradients.
 // Owns: the choice of the fastest product for device, type and shape. Never: parameters.
 //
-// On the CPU the product in fp32 is our own: the BLAS inside libtorch runs at half speed on
-// processors that its maker did not build. bf16 goes to ATen where the processor multiplies bf16
-// itself, otherwise it is converted block by block and multiplied in fp32. Other devices and very
-// narrow products: ATen. Our own product does not depend on the number of threads.
+// On the CPU the product is our own: in fp32 the BLAS inside libtorch runs at half speed on
+// processors that its maker did not build; in bf16 its oneDNN keeps half a megabyte for every shape
+// of product that it ever saw, and micro-batches have many. Where the processor does not multiply
+// bf16 itself it is converted block by block and multiplied in fp32. Other devices and very narrow
+// products: ATen. Our own product does not depend on the number of threads.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -27,7 +28,14 @@ void matmul_into(at::Tensor c, const at::Tensor& a, const at::Tensor& b, Transpo
 // The same into a new contiguous tensor of the type of a.
 at::Tensor matmul(const at::Tensor& a, const at::Tensor& b, Transposes transposes = {});
 
-// Temporary memory of the CPU kernel for op(a) op(b) with `inner` terms a sum: packed columns of b.
-int64_t matmul_scratch_bytes(int64_t columns, int64_t inner);
+// For the thin factors of low-rank branches: a b, and sum += factor * a b where sum may have
+// another type than the product. By ATen, but for bf16 on the CPU; there the factor is applied to
+// a.
+at::Tensor thin_product(const at::Tensor& a, const at::Tensor& b);
+void add_thin_product_(at::Tensor sum, const at::Tensor& a, const at::Tensor& b, double factor);
+
+// Temporary memory of the CPU kernel for an fp32 c [rows, columns] with `inner` terms of `type` a
+// sum: packed columns of b.
+int64_t matmul_scratch_bytes(int64_t rows, int64_t columns, int64_t inner, at::ScalarType type);
 
 }  // namespace strata::ops

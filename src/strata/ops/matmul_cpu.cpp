@@ -1,6 +1,8 @@
 // Large products on the CPU in the manner of BLIS (Van Zee and van de Geijn 2015): both factors are
 // copied into panels that the register tiles read from one end to the other, sized so that a panel
-// of b stays in the first cache and a block of a in the second. Never: checks.
+// of b stays in the first cache and a block of a in the second. A panel's element, a lane, is one
+// fp32 number, or a pair of bf16 ones that follow each other along the inner dimension where the
+// processor multiplies those. Never: checks.
 #include <ATen/Parallel.h>
 
 #include <algorithm>
@@ -18,7 +20,7 @@ namespace {
 
 constexpr int64_t kTileRows = 12;  // of c, in registers
 constexpr int64_t kTileColumns = 32;
-constexpr int64_t kInner = 256;          // inner dimension of a panel: 32 KiB of b
+constexpr int64_t kInner = 256;          // lanes of a panel's inner dimension: 32 KiB of b
 constexpr int64_t kBlockRows = 96;       // rows of a packed at once: 96 KiB
 constexpr int64_t kBlockColumns = 1024;  // columns of b packed at once
 
@@ -28,8 +30,22 @@ std::unique_ptr<float[]> make_scratch(int64_t n) {
   return std::unique_ptr<float[]>(new float[static_cast<size_t>(n)]);
 }
 
+// What is multiplied, and how many elements of the inner dimension are a lane.
+struct Task {
+  const MatmulArguments& m;
+  int64_t per_lane;  // 1, or 2 for pairs
+  int64_t lanes;     // of the inner dimension
+};
+
+bool multiplies_pairs(Element type) { return type == Element::kBFloat16 && has_pair_product(); }
+
+Task task_of(const MatmulArguments& m) {
+  const int64_t per_lane = multiplies_pairs(m.type) && m.b_codes == nullptr ? 2 : 1;
+  return {m, per_lane, (m.inner + per_lane - 1) / per_lane};
+}
+
 // Packs `width` lines of a factor, each of `inner` elements, side by side into
-// panel[k * panel_width + line]; missing lines up to panel_width are zero.
+// panel[lane * panel_width + line]; missing lines up to panel_width are zero.
 //
 // A line is a row of op(a) or a column of op(b). Contiguous lines (stored along the inner
 // dimension) are transposed, the others copied.
@@ -39,6 +55,7 @@ struct Panel {
   int64_t stride;     // between rows in memory
   bool contiguous_lines;
   int64_t width, inner, panel_width;
+  bool of_pairs = false;
   // Quantised factors: what is decoded, and the place of line 0, inner 0 in it.
   const quant::cpu::MatrixCodes* codes = nullptr;
   int64_t first_index = 0;
@@ -68,7 +85,43 @@ void pack_contiguous_lines(const Panel& p, float* panel, float* scratch) {
   }
 }
 
+// Lines lie along the inner dimension: their pairs are there as they are. The second of a last odd
+// one is zero.
+void pack_pairs_of_lines(const Panel& p, float* panel, float* scratch) {
+  const int64_t lanes = (p.inner + 1) / 2;
+  for (int64_t line = 0; line < p.width; ++line) {
+    float* to = scratch + line * lanes;
+    to[lanes - 1] = 0;
+    std::memcpy(to, at_index(p.type, p.first, line * p.stride),
+                static_cast<size_t>(p.inner * size_bytes(p.type)));
+  }
+  transpose_block(scratch, lanes, p.width, lanes, panel, p.panel_width);
+  for (int64_t k = 0; k < lanes && p.width < p.panel_width; ++k) {
+    std::fill(panel + k * p.panel_width + p.width, panel + (k + 1) * p.panel_width, 0.0f);
+  }
+}
+
+STRATA_VECTORIZED void interleave(const uint16_t* low, const uint16_t* high, int64_t n,
+                                  uint32_t* to) {
+  for (int64_t i = 0; i < n; ++i) to[i] = low[i] | static_cast<uint32_t>(high[i]) << 16;
+}
+
+// Lines lie beside each other: pairs are made of one row of memory and the next.
+void pack_pairs_of_rows(const Panel& p, float* panel) {
+  static const uint16_t kZeros[kTileColumns] = {};
+  const auto* first = static_cast<const uint16_t*>(p.first);
+  for (int64_t k = 0; k < p.inner; k += 2) {
+    float* row = panel + k / 2 * p.panel_width;
+    const uint16_t* low = first + k * p.stride;
+    const uint16_t* high = k + 1 < p.inner ? low + p.stride : kZeros;
+    interleave(low, high, p.width, reinterpret_cast<uint32_t*>(row));
+    std::fill(row + p.width, row + p.panel_width, 0.0f);
+  }
+}
+
 void pack(const Panel& p, float* panel, float* scratch) {
+  if (p.of_pairs && p.contiguous_lines) return pack_pairs_of_lines(p, panel, scratch);
+  if (p.of_pairs) return pack_pairs_of_rows(p, panel);
   if (p.contiguous_lines) return pack_contiguous_lines(p, panel, scratch);
   for (int64_t k = 0; k < p.inner; ++k) {
     float* row = panel + k * p.panel_width;
@@ -77,45 +130,57 @@ void pack(const Panel& p, float* panel, float* scratch) {
   }
 }
 
-// The panel of lines [line, line + width) and inner elements [k, k + inner).
-Panel panel_of(Element type, const MatmulFactor& factor, bool contiguous_lines, int64_t line,
-               int64_t width, int64_t k, int64_t inner, int64_t panel_width,
-               const quant::cpu::MatrixCodes* codes = nullptr) {
-  const int64_t index = contiguous_lines ? line * factor.stride + k : k * factor.stride + line;
-  return {.type = type,
-          .first = codes == nullptr ? at_index(type, factor.data, index) : nullptr,
+// Lines [begin, begin + width) of a factor over lanes [lane, lane + count).
+struct PanelPlace {
+  int64_t begin, width, panel_width;
+  int64_t lane, count;
+};
+
+Panel panel_of(const Task& task, const MatmulFactor& factor, bool contiguous_lines,
+               const PanelPlace& place, const quant::cpu::MatrixCodes* codes = nullptr) {
+  const int64_t k = place.lane * task.per_lane;
+  const int64_t index =
+      contiguous_lines ? place.begin * factor.stride + k : k * factor.stride + place.begin;
+  return {.type = task.m.type,
+          .first = codes == nullptr ? at_index(task.m.type, factor.data, index) : nullptr,
           .stride = factor.stride,
           .contiguous_lines = contiguous_lines,
-          .width = width,
-          .inner = inner,
-          .panel_width = panel_width,
+          .width = place.width,
+          .inner = std::min(place.count * task.per_lane, task.m.inner - k),
+          .panel_width = place.panel_width,
+          .of_pairs = task.per_lane == 2,
           .codes = codes,
           .first_index = index};
 }
 
-// Columns [begin, begin + count) of op(b), packed: for each range of the inner dimension the panels
-// of kTileColumns columns one after the other.
+// Columns [begin, begin + count) of op(b) over lanes [first_lane, last_lane), packed: for each
+// range of kInner lanes the panels of kTileColumns columns one after the other.
 struct PackedColumns {
   int64_t begin, count;
+  int64_t first_lane, last_lane;
   std::unique_ptr<float[]> data;
-  const float* panel(int64_t k, int64_t inner, int64_t column) const {
-    return data.get() + k * round_up(count, kTileColumns) + column * inner;
+  const float* panel(int64_t lane, int64_t lanes, int64_t column) const {
+    return data.get() + (lane - first_lane) * round_up(count, kTileColumns) + column * lanes;
   }
 };
 
-void pack_columns(const MatmulArguments& m, PackedColumns& packed) {
+void pack_columns(const Task& task, PackedColumns& packed) {
   const int64_t panels = (packed.count + kTileColumns - 1) / kTileColumns;
-  const int64_t ranges = (m.inner + kInner - 1) / kInner;
+  const int64_t ranges = (packed.last_lane - packed.first_lane + kInner - 1) / kInner;
   at::parallel_for(0, panels * ranges, 4, [&](int64_t begin, int64_t end) {
     const auto scratch = make_scratch(kTileColumns * kInner);
     for (int64_t i = begin; i < end; ++i) {
-      const int64_t k = i / panels * kInner;
+      const int64_t lane = packed.first_lane + i / panels * kInner;
       const int64_t column = i % panels * kTileColumns;
-      const int64_t inner = std::min(kInner, m.inner - k);
-      const Panel panel = panel_of(m.type, m.b, m.b.transposed, packed.begin + column,
-                                   std::min(kTileColumns, packed.count - column), k, inner,
-                                   kTileColumns, m.b_codes);
-      pack(panel, const_cast<float*>(packed.panel(k, inner, column)), scratch.get());
+      const int64_t lanes = std::min(kInner, packed.last_lane - lane);
+      const Panel panel = panel_of(task, task.m.b, task.m.b.transposed,
+                                   {.begin = packed.begin + column,
+                                    .width = std::min(kTileColumns, packed.count - column),
+                                    .panel_width = kTileColumns,
+                                    .lane = lane,
+                                    .count = lanes},
+                                   task.m.b_codes);
+      pack(panel, const_cast<float*>(packed.panel(lane, lanes, column)), scratch.get());
     }
   });
 }
@@ -128,16 +193,21 @@ struct RowBlock {
   int64_t c_stride;
 };
 
+void multiply(const BlockProduct& product, bool of_pairs) {
+  of_pairs ? pair_product(product) : block_product(product);
+}
+
 // Adds one whole or partial tile; partial ones go through a tile on the stack.
-void multiply_tile(const BlockProduct& whole, int64_t rows, int64_t columns) {
-  if (rows == kTileRows && columns == kTileColumns) return block_product(whole);
+void multiply_tile(const BlockProduct& whole, bool of_pairs, int64_t rows, int64_t columns) {
+  if (rows == kTileRows && columns == kTileColumns) return multiply(whole, of_pairs);
   float tile[kTileRows * kTileColumns];
   BlockProduct partial = whole;
   partial.rows = rows;
+  partial.columns = padded_columns(columns);
   partial.c = tile;
   partial.c_stride = kTileColumns;
   partial.add = false;
-  block_product(partial);
+  multiply(partial, of_pairs);
   for (int64_t r = 0; r < rows; ++r) {
     for (int64_t j = 0; j < columns; ++j) {
       float& to = whole.c[r * whole.c_stride + j];
@@ -146,34 +216,38 @@ void multiply_tile(const BlockProduct& whole, int64_t rows, int64_t columns) {
   }
 }
 
-// c of the block (+)= rows x columns for one range of the inner dimension.
-void multiply_range(const RowBlock& block, const PackedColumns& columns, int64_t k, int64_t inner,
-                    bool add) {
+// c of the block (+)= rows x columns for lanes [lane, lane + lanes).
+void multiply_range(const Task& task, const RowBlock& block, const PackedColumns& columns,
+                    int64_t lane, int64_t lanes) {
   for (int64_t j = 0; j < columns.count; j += kTileColumns) {
     for (int64_t i = 0; i < block.count; i += kTileRows) {
       multiply_tile({.rows = kTileRows,
                      .columns = kTileColumns,
-                     .inner = inner,
-                     .a = block.packed_rows + i * inner,
+                     .inner = lanes,
+                     .a = block.packed_rows + i * lanes,
                      .a_row_stride = 1,
                      .a_inner_stride = kTileRows,
-                     .b = columns.panel(k, inner, j),
+                     .b = columns.panel(lane, lanes, j),
                      .b_stride = kTileColumns,
                      .c = block.c + i * block.c_stride + j,
                      .c_stride = block.c_stride,
-                     .add = add},
-                    std::min(kTileRows, block.count - i),
+                     .add = task.m.add || lane > 0},
+                    task.per_lane == 2, std::min(kTileRows, block.count - i),
                     std::min(kTileColumns, columns.count - j));
     }
   }
 }
 
-void pack_rows(const MatmulArguments& m, const RowBlock& block, int64_t k, int64_t inner,
+void pack_rows(const Task& task, const RowBlock& block, int64_t lane, int64_t lanes,
                float* scratch) {
   for (int64_t i = 0; i < block.count; i += kTileRows) {
-    pack(panel_of(m.type, m.a, !m.a.transposed, block.begin + i,
-                  std::min(kTileRows, block.count - i), k, inner, kTileRows),
-         block.packed_rows + i * inner, scratch);
+    pack(panel_of(task, task.m.a, !task.m.a.transposed,
+                  {.begin = block.begin + i,
+                   .width = std::min(kTileRows, block.count - i),
+                   .panel_width = kTileRows,
+                   .lane = lane,
+                   .count = lanes}),
+         block.packed_rows + i * lanes, scratch);
   }
 }
 
@@ -181,8 +255,9 @@ void* c_row(const MatmulArguments& m, int64_t row, int64_t column) {
   return at_index(m.c_type, m.c.data, row * m.c.stride + column);
 }
 
-void multiply_block(const MatmulArguments& m, RowBlock& block, const PackedColumns& columns,
+void multiply_block(const Task& task, RowBlock& block, const PackedColumns& columns,
                     float* scratch) {
+  const MatmulArguments& m = task.m;
   const bool is_rounded = m.c_type == Element::kBFloat16;
   if (!is_rounded) {
     block.c = static_cast<float*>(c_row(m, block.begin, columns.begin));
@@ -192,10 +267,10 @@ void multiply_block(const MatmulArguments& m, RowBlock& block, const PackedColum
     copy_row(m.c_type, c_row(m, block.begin + r, columns.begin), columns.count,
              block.c + r * block.c_stride);
   }
-  for (int64_t k = 0; k < m.inner; k += kInner) {
-    const int64_t inner = std::min(kInner, m.inner - k);
-    pack_rows(m, block, k, inner, scratch);
-    multiply_range(block, columns, k, inner, m.add || k > 0);
+  for (int64_t lane = columns.first_lane; lane < columns.last_lane; lane += kInner) {
+    const int64_t lanes = std::min(kInner, columns.last_lane - lane);
+    pack_rows(task, block, lane, lanes, scratch);
+    multiply_range(task, block, columns, lane, lanes);
   }
   for (int64_t r = 0; is_rounded && r < block.count; ++r) {
     finish_row(m.c_type, block.c + r * block.c_stride, columns.count,
@@ -203,8 +278,8 @@ void multiply_block(const MatmulArguments& m, RowBlock& block, const PackedColum
   }
 }
 
-void multiply_rows(const MatmulArguments& m, const PackedColumns& columns, int64_t begin,
-                   int64_t end) {
+void multiply_rows(const Task& task, const PackedColumns& columns, int64_t begin, int64_t end) {
+  const MatmulArguments& m = task.m;
   const auto packed_rows = make_scratch(kBlockRows * kInner);
   const auto scratch = make_scratch(kTileRows * kInner);
   std::unique_ptr<float[]> c;
@@ -215,7 +290,7 @@ void multiply_rows(const MatmulArguments& m, const PackedColumns& columns, int64
                    .packed_rows = packed_rows.get(),
                    .c = c.get(),
                    .c_stride = kBlockColumns};
-    multiply_block(m, block, columns, scratch.get());
+    multiply_block(task, block, columns, scratch.get());
   }
 }
 
@@ -229,10 +304,19 @@ int64_t packed_width(int64_t columns) {
   return round_up(std::min(kBlockColumns, columns), kTileColumns);
 }
 
+// How many lanes are packed at a time. One block of rows reads what is packed once, so that all of
+// it need not be there together: gradients of a branch's thin factors sum over all tokens. What is
+// rounded at the end is summed in one go.
+int64_t packed_lanes(int64_t rows, int64_t lanes, Element c_type) {
+  return rows <= kBlockRows && c_type == Element::kFloat ? std::min(kInner, lanes) : lanes;
+}
+
 }  // namespace
 
-int64_t matmul_scratch_bytes(int64_t columns, int64_t inner) {
-  return packed_width(columns) * inner * static_cast<int64_t>(sizeof(float));
+int64_t matmul_scratch_bytes(int64_t rows, int64_t columns, int64_t inner, Element type) {
+  const int64_t lanes = multiplies_pairs(type) ? (inner + 1) / 2 : inner;
+  return packed_width(columns) * packed_lanes(rows, lanes, Element::kFloat) *
+         static_cast<int64_t>(sizeof(float));
 }
 
 void matmul(const MatmulArguments& m) {
@@ -240,13 +324,20 @@ void matmul(const MatmulArguments& m) {
     if (!m.add) fill_with_zeros(m);
     return;
   }
-  PackedColumns columns{0, 0, make_scratch(packed_width(m.columns) * m.inner)};
+  const Task task = task_of(m);
+  const int64_t step = packed_lanes(m.rows, task.lanes, m.c_type);
+  const int64_t blocks = (m.rows + kBlockRows - 1) / kBlockRows;
+  PackedColumns columns{0, 0, 0, 0, make_scratch(packed_width(m.columns) * step)};
   for (columns.begin = 0; columns.begin < m.columns; columns.begin += kBlockColumns) {
     columns.count = std::min(kBlockColumns, m.columns - columns.begin);
-    pack_columns(m, columns);
-    const int64_t blocks = (m.rows + kBlockRows - 1) / kBlockRows;
-    at::parallel_for(0, blocks, 1,
-                     [&](int64_t begin, int64_t end) { multiply_rows(m, columns, begin, end); });
+    for (int64_t lane = 0; lane < task.lanes; lane += step) {
+      columns.first_lane = lane;
+      columns.last_lane = std::min(lane + step, task.lanes);
+      pack_columns(task, columns);
+      at::parallel_for(0, blocks, 1, [&](int64_t begin, int64_t end) {
+        multiply_rows(task, columns, begin, end);
+      });
+    }
   }
 }
 

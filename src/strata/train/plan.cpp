@@ -37,18 +37,31 @@ int64_t largest_layer(models::Model& model) {
   return largest;
 }
 
-// The widest packing buffer of a linear layer's products: y = x W^T, dx = dy W, dW = dy^T x.
-int64_t kernel_scratch_bytes(models::Model& model, int64_t tokens) {
+// The widest packing buffer of a linear layer's products: y = x W^T, dx = dy W, and where they sum
+// over all tokens dW = dy^T x and of a branch dB = dy^T hidden, dA = dhidden^T x.
+int64_t layer_scratch_bytes(const nn::Linear& layer, int64_t tokens, bool sums_over_tokens,
+                            at::ScalarType compute) {
+  const int64_t in = layer.in_features(), out = layer.out_features();
+  const auto bytes = [compute](int64_t rows, int64_t columns, int64_t inner) {
+    return ops::matmul_scratch_bytes(rows, columns, inner, compute);
+  };
+  int64_t widest = std::max(bytes(tokens, out, in), bytes(tokens, in, out));
+  if (!sums_over_tokens) return widest;
+  if (layer.weight().requires_grad()) widest = std::max(widest, bytes(out, in, tokens));
+  if (const nn::LowRankBranch* branch = layer.low_rank()) {
+    const int64_t rank = branch->a.shape()[0];
+    widest = std::max({widest, bytes(out, rank, tokens), bytes(rank, in, tokens)});
+  }
+  return widest;
+}
+
+int64_t kernel_scratch_bytes(models::Model& model, int64_t tokens, at::ScalarType compute) {
   int64_t widest = 0;
   for (models::Block* block : model.blocks()) {
+    // The head sees its tokens in chunks.
+    const bool is_layer = block->kind() == models::BlockKind::kLayer;
     for (const nn::Linear* layer : block->linears()) {
-      const int64_t in = layer->in_features(), out = layer->out_features();
-      widest = std::max(
-          {widest, ops::matmul_scratch_bytes(out, in), ops::matmul_scratch_bytes(in, out)});
-      // The head sees its tokens in chunks.
-      if (layer->weight().requires_grad() && block->kind() == models::BlockKind::kLayer) {
-        widest = std::max(widest, ops::matmul_scratch_bytes(in, tokens));
-      }
+      widest = std::max(widest, layer_scratch_bytes(*layer, tokens, is_layer, compute));
     }
   }
   return widest;
@@ -186,7 +199,7 @@ RunPlan plan_run(const config::RunConfig& config, const PlanRequest& request) {
     plan.scratch_bytes = memory::device_library_bytes(mesh);
   } else {
     plan.scratch_bytes = file_buffer_bytes(config.shard, *trainee->store) +
-                         kernel_scratch_bytes(*trainee->model, plan.tokens) +
+                         kernel_scratch_bytes(*trainee->model, plan.tokens, plan.compute_type) +
                          comm::imitated_process_bytes(mesh);
   }
   account.begin_phase("forward");

@@ -85,6 +85,41 @@ TEST_P(Matmul, DoesNotDependOnThreads) {
   EXPECT_TRUE(at::equal(results[0], results[1]));
 }
 
+// Few rows are multiplied as their columns are packed, many after all of them are. 48: whole tiles.
+TEST(MatmulRows, FewGetTheBitsThatTheyGetAmongMany) {
+  at::manual_seed(4);
+  const at::Tensor a = at::randn({200, 1300}), b = at::randn({1100, 1300});
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+    at::Tensor many = at::ones({200, 1100}), few = many.narrow(0, 0, 48).clone();
+    matmul_into(many, a.to(type), b.to(type), {.b = true}, /*beta=*/1);
+    matmul_into(few, a.to(type).narrow(0, 0, 48), b.to(type), {.b = true}, /*beta=*/1);
+    EXPECT_TRUE(at::equal(many.narrow(0, 0, 48), few));
+  }
+  EXPECT_LT(matmul_scratch_bytes(48, 1100, 1300, at::kFloat),
+            matmul_scratch_bytes(200, 1100, 1300, at::kFloat));
+}
+
+TEST_P(Matmul, ThinFactorsAddWhatTheirProductIs) {
+  at::manual_seed(5);
+  const at::ScalarType type = GetParam();
+  const double tolerance = type == at::kFloat ? 1e-5 : 1e-2;
+  for (const int64_t tokens : {5, 77}) {
+    const at::Tensor x = at::randn({tokens, 45}).to(type), a = at::randn({3, 45}).to(type);
+    const at::Tensor b = at::randn({50, 3}).to(type), wide = at::randn({tokens, 50});
+    const at::Tensor hidden = thin_product(x, a.t());
+    EXPECT_EQ(hidden.scalar_type(), type);
+    const at::Tensor expected = at::mm(x.to(at::kDouble), a.to(at::kDouble).t());
+    EXPECT_LT(reference::relative_error(hidden, expected), tolerance);
+    for (const at::ScalarType of_sum : {type, at::kFloat}) {
+      at::Tensor sum = wide.to(of_sum, /*non_blocking=*/false, /*copy=*/true);
+      const at::Tensor total =
+          sum.to(at::kDouble) + 0.7 * at::mm(hidden.to(at::kDouble), b.to(at::kDouble).t());
+      add_thin_product_(sum, hidden, b.t(), 0.7);
+      EXPECT_LT(reference::relative_error(sum, total), tolerance);
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Storage, Matmul, testing::Values(at::kFloat, at::kBFloat16));
 
 TEST(MatmulErrors, NameTheShapes) {
