@@ -4,6 +4,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 import time
 
 import pytest
@@ -267,3 +268,14 @@ def test_a_machine_that_never_comes_is_waited_for_in_vain(inputs, tmp_path, mach
         assert process.returncode == 1 and time.monotonic() - start < 15, text
         assert "error: rendezvous 10.77.0.1:29500: found " in text, text
         assert "found 1 of 2 machines after 2 s" in text
+
+
+def test_where_namespaces_cannot_be_made_these_tests_fail():
+    """They neither pass nor are skipped."""
+    without = ["setpriv", "--bounding-set", "-sys_admin,-net_admin", "--inh-caps", "-all"]
+    process = subprocess.run(
+        [*without, sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider",
+         f"{__file__}::test_two_machines_train_as_one"], capture_output=True, text=True, timeout=60)
+    assert process.returncode == 1, process.stdout
+    assert "this test makes network namespaces, which needs root" in process.stdout
+    assert "2 errors" in process.stdout and "skipped" not in process.stdout

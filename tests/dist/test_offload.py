@@ -1,15 +1,19 @@
 # Oracle: the run with everything in memory, to the bit; what is on the disk afterwards.
+import ctypes
+import errno
 import os
 import resource
 import shutil
 import signal
+import struct
 import subprocess
 import tempfile
 import time
 
 import pytest
 
-from running import BUILD, base_flags, command, environment, output_files, run_strata, run_strata_raw
+from running import (BUILD, Run, base_flags, command, environment, output_files, run_strata,
+                     run_strata_raw)
 
 LORA = dict(use_peft=True, lora_r=3, lora_dropout=0.3, lora_target_modules=["q_proj", "up_proj"])
 PLACES = {
@@ -121,6 +125,29 @@ def test_full_disk_on_start_is_an_error_that_leaves_nothing(inputs, disk, tmp_pa
     assert "when reserving" in process.stdout + process.stderr
     assert "CPU rank" not in process.stdout + process.stderr
     assert os.listdir(disk) == []
+
+
+def refuse_io_uring():
+    """As a container does: a filter that this process and its children keep."""
+    io_uring_setup, allow, refuse = 425, 0x7FFF0000, 0x00050000 | errno.EPERM
+    load, equal, give = 0x20, 0x15, 0x06
+    program = struct.pack("HBBI" * 4, load, 0, 0, 0, equal, 0, 1, io_uring_setup,
+                          give, 0, 0, refuse, give, 0, 0, allow)
+    code = ctypes.create_string_buffer(program)
+    filter = struct.pack("HP", 4, ctypes.addressof(code))
+    libc = ctypes.CDLL(None, use_errno=True)
+    for call in ((38, 1, 0, 0, 0), (22, 2, filter)):  # no new privileges; the filter
+        assert libc.prctl(*call) == 0, os.strerror(ctypes.get_errno())
+
+
+def test_threads_take_over_where_the_kernel_refuses_io_uring(inputs, disk, tmp_path):
+    expected = run_strata(flags_of(inputs, tmp_path / "memory"), 2)
+    flags = flags_of(inputs, tmp_path / "files", **in_files(disk, "all"))
+    process = subprocess.run(command(flags, 2), capture_output=True, text=True, timeout=60,
+                             env=environment(), preexec_fn=refuse_io_uring)
+    assert process.returncode == 0, process.stdout + process.stderr
+    assert process.stdout.count(f"in files in {disk} (threads)") == 3
+    assert_same(Run(process, tmp_path / "files"), expected)
 
 
 def wait_for(condition, seconds=60):

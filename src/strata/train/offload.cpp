@@ -2,6 +2,7 @@
 
 #include "strata/base/error.h"
 #include "strata/base/file.h"
+#include "strata/base/file_queue.h"
 #include "strata/train/strategy.h"
 
 namespace strata::train {
@@ -87,8 +88,9 @@ std::vector<std::string> describe_offload(const config::ShardConfig& config,
   }
   const auto in_files = [&](const char* what, const ScratchFolder* folder) {
     if (folder == nullptr) return;
-    lines.push_back(
-        fmt::format("offload: {} in files in {}", what, folder->path().parent_path().string()));
+    // Users of a container learn here that it refuses io_uring.
+    lines.push_back(fmt::format("offload: {} in files in {} ({})", what,
+                                folder->path().parent_path().string(), FileQueue::open()->name()));
     if (folder->num_removed() == 0) return;
     lines.push_back(fmt::format("offload: removed {} folder{} of runs that were killed",
                                 folder->num_removed(), folder->num_removed() == 1 ? "" : "s"));

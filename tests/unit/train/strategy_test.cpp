@@ -1,0 +1,118 @@
+// Oracle: the table of the design: what each strategy's name means for mesh, schedule and types.
+#include "strata/train/strategy.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <limits>
+
+#include "strata/base/error.h"
+
+namespace strata::train {
+namespace {
+
+config::ShardConfig with(const std::string& strategy) {
+  config::ShardConfig config;
+  config.sharding_strategy = strategy;
+  return config;
+}
+
+TEST(Strategy, IsAShapeOfTheMeshAndOptionsOfTheSchedule) {
+  // On two machines of four ranks: ranks that share the shards; when units are whole; when
+  // gradients travel.
+  struct Row {
+    std::string name;
+    int shard_size;
+    bool reshards, is_resident, reduces_always;
+  };
+  for (const Row& row :
+       {Row{"FULL_SHARD", 8, true, false, true}, Row{"SHARD_GRAD_OP", 8, false, false, true},
+        Row{"NO_SHARD", 1, true, false, true}, Row{"HYBRID_SHARD", 4, true, false, true},
+        Row{"HYBRID_SHARD_ZERO2", 4, false, false, true}, Row{"ZERO1", 8, false, true, false},
+        Row{"ZERO2", 8, false, true, true}}) {
+    SCOPED_TRACE(row.name);
+    EXPECT_EQ(mesh_shape(with(row.name), 8, 4).shard_size, row.shard_size);
+    const shard::ScheduleOptions options = schedule_options(with(row.name));
+    EXPECT_EQ(options.reshard_after_forward, row.reshards);
+    EXPECT_EQ(options.resident, row.is_resident);
+    EXPECT_EQ(options.reduce_every_micro_step, row.reduces_always);
+  }
+}
+
+TEST(Strategy, LimitOfGathersIsTheSizeOfTheRing) {
+  config::ShardConfig config;
+  for (const auto& [limit, slots] : {std::pair<std::string, int>{"true", 2}, {"1", 1}, {"5", 5}}) {
+    config.limit_all_gathers = limit;
+    EXPECT_EQ(schedule_options(config).slots, slots);
+  }
+  config.limit_all_gathers = "false";
+  EXPECT_GT(schedule_options(config).slots, 1'000'000);
+}
+
+TEST(Strategy, EveryPrefetchHasItsOption) {
+  config::ShardConfig config;
+  using shard::BackwardPrefetch;
+  for (const auto& [name, prefetch] :
+       {std::pair<std::string, BackwardPrefetch>{"BACKWARD_PRE", BackwardPrefetch::kPre},
+        {"BACKWARD_POST", BackwardPrefetch::kPost},
+        {"NO_PREFETCH", BackwardPrefetch::kNone}}) {
+    config.backward_prefetch = name;
+    EXPECT_EQ(schedule_options(config).backward_prefetch, prefetch);
+  }
+  config.forward_prefetch = false;
+  EXPECT_FALSE(schedule_options(config).forward_prefetch);
+}
+
+TEST(Strategy, EveryWrapPolicyHasItsKind) {
+  using Kind = shard::WrapPolicy::Kind;
+  config::ShardConfig config;
+  config.layer_classes = {"LlamaDecoderLayer"};
+  EXPECT_EQ(wrap_policy(config).layer_classes, config.layer_classes);
+  config.auto_wrap_policy = "SIZE_BASED_WRAP";
+  config.min_num_params = 300;
+  EXPECT_EQ(wrap_policy(config).kind, Kind::kSize);
+  EXPECT_EQ(wrap_policy(config).min_num_params, 300);
+  config.auto_wrap_policy = "NO_WRAP";
+  EXPECT_EQ(wrap_policy(config).kind, Kind::kNone);
+}
+
+// On a processor without bf16 arithmetic its emulation would take several times as long.
+TEST(Strategy, WithoutNativeArithmeticProductsAreInFp32) {
+  config::ShardConfig config;
+  config.bf16 = true;
+  const auto compute = [&](bool has_bf16, bool has_fp16) {
+    return store_options(config, {.has_bf16 = has_bf16, .has_fp16 = has_fp16}).compute_type;
+  };
+  EXPECT_EQ(compute(true, false), at::kBFloat16);
+  EXPECT_EQ(compute(false, false), at::kFloat);
+  config.bf16 = false;
+  config.fp16 = true;
+  EXPECT_EQ(compute(true, false), at::kFloat);
+  EXPECT_EQ(compute(true, true), at::kHalf);
+  // Weights are rounded to fp16 all the same: the run is that of a device which has it.
+  EXPECT_EQ(store_options(config, {.has_bf16 = false}).param_type, at::kHalf);
+}
+
+TEST(Strategy, TypesOfWeightsAndReductionAreApart) {
+  config::ShardConfig config;
+  config.bf16 = false;
+  config.param_dtype = "bfloat16";
+  config.reduce_dtype = "float16";
+  const shard::StoreOptions options = store_options(config);
+  EXPECT_EQ(options.compute_type, at::kFloat);
+  EXPECT_EQ(options.param_type, at::kBFloat16);
+  EXPECT_EQ(options.reduce_type, at::kHalf);
+}
+
+TEST(Strategy, CopiesAndShardsMakeUpTheWorld) {
+  config::ShardConfig config = with("HYBRID_SHARD");
+  config.dp_replicate_size = 3;
+  EXPECT_EQ(mesh_shape(config, 12, 4).shard_size, 4);
+  config.dp_shard_size = 2;
+  EXPECT_THROW(mesh_shape(config, 12, 4), ConfigError);
+  config.dp_replicate_size = 6;
+  EXPECT_EQ(mesh_shape(config, 12, 4).shard_size, 2);
+}
+
+}  // namespace
+}  // namespace strata::train
