@@ -1,4 +1,5 @@
 # Oracle: the uninterrupted run, to the bit: log history and the bytes of the result.
+import fcntl
 import json
 import os
 import shutil
@@ -8,7 +9,7 @@ import time
 
 import pytest
 
-from running import base_flags, command, environment, output_files, run_strata, run_strata_raw
+from running import PROGRAM, base_flags, command, environment, output_files, run_strata, run_strata_raw
 
 LORA = dict(use_peft=True, lora_r=3, lora_alpha=12, lora_dropout=0.3, learning_rate=2e-2,
             lora_target_modules=["q_proj", "o_proj", "up_proj"])
@@ -129,6 +130,68 @@ def test_a_result_that_was_cut_short_is_finished(inputs, saved, tmp_path):
     assert result_bytes(folder) == result_bytes(saved.folder)
     assert (folder / "config.json").exists() and not (folder / "stale.bin").exists()
     assert not list(folder.glob(".update*"))
+
+
+def inspect(*words):
+    process = subprocess.run([str(PROGRAM), "inspect", *map(str, words)], capture_output=True, text=True,
+                             env=environment(), timeout=60)
+    return process.returncode, process.stdout + process.stderr
+
+
+def test_a_checkpoint_whose_replacement_was_cut_short_is_there_again(inputs, saved, tmp_path):
+    """As a crash leaves it between two renames, where a file system cannot exchange two names."""
+    folder = copy_with_checkpoint(saved.folder, tmp_path / "out", 5)
+    shutil.copytree(folder / "checkpoint-5", folder / "checkpoint-5.tmp-77")
+    (folder / "checkpoint-5").rename(folder / "checkpoint-5.old-77")
+    code, text = inspect(folder / "checkpoint-5")
+    assert code == 1 and "found it as checkpoint-5.old-77, where a crash left it" in text
+    assert "--repair gives it back, and so does the next run in that folder" in text
+    shutil.copytree(folder, tmp_path / "other")
+    # The next run in the folder, on its own ...
+    found = run_strata(flags_of(inputs, folder, resume_from_checkpoint=True), 2)
+    assert f"{folder / 'checkpoint-5'}: a crash came while it was being replaced" in found.text
+    assert_same_result(found, saved)
+    assert not [p for p in folder.iterdir() if ".old" in p.name or ".tmp" in p.name]
+    # ... a run that goes on from there in another folder ...
+    shutil.copytree(tmp_path / "other", tmp_path / "third")
+    found = run_strata(flags_of(inputs, tmp_path / "elsewhere",
+                                resume_from_checkpoint=tmp_path / "third" / "checkpoint-5"), 2)
+    assert result_bytes(found.folder) == result_bytes(saved.folder)
+    # ... or its user.
+    code, text = inspect(tmp_path / "other" / "checkpoint-5", "--repair", "--verify")
+    assert code == 0 and "it has its name and its content of before again" in text
+    assert "step 5" in text and "verified: " in text
+    assert not list((tmp_path / "other").glob(".lock*"))
+
+
+def test_a_result_that_was_cut_short_is_named_to_readers(inputs, saved, tmp_path):
+    folder = tmp_path / "out"
+    (folder / ".update.ready").mkdir(parents=True)
+    shutil.copy(saved.folder / "config.json", folder / ".update.ready")
+    for path in saved.folder.iterdir():
+        if path.is_file() and path.name != "config.json":
+            shutil.copy(path, folder)
+    (folder / ".update.ready" / "update.json").write_text('{"entry": "config.json", "removed": []}')
+    expected = f"{folder}: found a result that was on its way into place when a crash came"
+    code, text = inspect(folder)
+    assert code == 1 and expected in text and f"strata inspect {folder} --repair puts" in text
+    for words in (["convert", folder, tmp_path / "no", "--to", "bin"], ["chat", "--model_name_or_path", folder]):
+        run = subprocess.run([str(PROGRAM), *map(str, words)], capture_output=True, text=True, input="",
+                             env=environment(), timeout=60)
+        assert run.returncode != 0 and expected in run.stdout + run.stderr, words
+    run = run_strata_raw(flags_of(inputs, tmp_path / "new", model_name_or_path=folder), 2)
+    assert run.returncode != 0 and expected in run.text
+    # Nobody mends what a run is writing to.
+    with open(folder / ".lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        lock.write("process 12 on somewhere")
+        lock.flush()
+        code, text = inspect(folder, "--repair")
+        assert code != 0 and "found that process 12 on somewhere writes to" in text
+        assert (folder / ".update.ready").exists()
+    code, text = inspect(folder, "--repair")
+    assert code == 0 and "now they are" in text and "Hugging Face model" in text
+    assert (folder / "config.json").exists() and not list(folder.glob(".*"))
 
 
 def test_true_without_a_checkpoint(inputs, tmp_path):

@@ -5,6 +5,7 @@
 
 #include <cerrno>
 #include <cstdio>
+#include <optional>
 #include <system_error>
 #include <utility>
 #include <vector>
@@ -31,6 +32,25 @@ fs::path sibling(const fs::path& path, const char* kind) {
   result += fmt::format(".{}-{}", kind, ::getpid());
   return result;
 }
+
+constexpr const char* kOld = "old";
+
+// Siblings FINAL.KIND-<number>, whichever process made them.
+std::vector<fs::path> siblings(const fs::path& target, const char* kind) {
+  const std::string prefix = fmt::format("{}.{}-", target.filename().string(), kind);
+  std::error_code error;
+  std::vector<fs::path> found;
+  for (const auto& entry : fs::directory_iterator(parent_of(target), error)) {
+    const std::string name = entry.path().filename().string();
+    if (name.size() > prefix.size() && name.starts_with(prefix) &&
+        name.find_first_not_of("0123456789", prefix.size()) == std::string::npos) {
+      found.push_back(entry.path());
+    }
+  }
+  return found;
+}
+
+bool is_there(const fs::path& path) { return fs::exists(fs::symlink_status(path)); }
 
 // Removes the path at the end of its scope unless released.
 class RemoveGuard {
@@ -68,8 +88,9 @@ class RemoveGuard {
 fs::path exchange_folders(const fs::path& temporary, const fs::path& final_path,
                           FileSystem& files) {
   if (files.exchange(temporary, final_path) == 0) return temporary;
-  // File systems without an exchange: for a moment neither name exists, but both contents do.
-  const fs::path old = sibling(final_path, "old");
+  // File systems without an exchange: for a moment nothing has the final name, but both contents
+  // are there; finish_replacement() mends what is cut short here.
+  const fs::path old = sibling(final_path, kOld);
   if (const int error = files.rename(final_path, old)) throw_unrenamed(final_path, old, error);
   if (const int error = files.rename(temporary, final_path)) {
     files.rename(old, final_path);
@@ -100,6 +121,7 @@ AtomicFolder::AtomicFolder(fs::path final_path, FileSystem& files)
     : final_(without_trailing_slash(std::move(final_path))),
       temporary_(sibling(final_, "tmp")),
       files_(files) {
+  finish_replacement(final_, files_);
   int error = files_.remove(temporary_);  // from a killed process that had the same number
   if (error == 0) error = files_.make_folder(temporary_);
   if (error != 0) {
@@ -120,7 +142,7 @@ void AtomicFolder::commit() {
     if (entry.is_regular_file() || entry.is_directory()) fsync_path(entry.path(), files_);
   }
   fsync_path(temporary_, files_);
-  if (fs::exists(fs::symlink_status(final_))) {
+  if (is_there(final_)) {
     const fs::path old = exchange_folders(temporary_, final_, files_);
     committed_ = true;
     fsync_path(parent_of(final_), files_);
@@ -135,14 +157,30 @@ void AtomicFolder::commit() {
 }
 
 void remove_abandoned_temporaries(const fs::path& final_path) {
-  const fs::path target = without_trailing_slash(final_path);
-  const std::string prefix = target.filename().string() + ".tmp-";
   std::error_code error;
-  std::vector<fs::path> found;
-  for (const auto& entry : fs::directory_iterator(parent_of(target), error)) {
-    if (entry.path().filename().string().starts_with(prefix)) found.push_back(entry.path());
+  for (const fs::path& path : siblings(without_trailing_slash(final_path), "tmp")) {
+    fs::remove_all(path, error);
   }
-  for (const fs::path& path : found) fs::remove_all(path, error);
+}
+
+std::optional<fs::path> find_replaced(const fs::path& final_path) {
+  const fs::path target = without_trailing_slash(final_path);
+  if (is_there(target)) return std::nullopt;
+  const std::vector<fs::path> found = siblings(target, kOld);
+  return found.empty() ? std::nullopt : std::optional(found.front());
+}
+
+bool finish_replacement(const fs::path& final_path, FileSystem& files) {
+  const fs::path target = without_trailing_slash(final_path);
+  const std::optional<fs::path> replaced = find_replaced(target);
+  if (replaced) {
+    if (const int error = files.rename(*replaced, target)) {
+      throw_unrenamed(*replaced, target, error);
+    }
+    fsync_path(parent_of(target), files);
+  }
+  for (const fs::path& path : siblings(target, kOld)) files.remove(path);
+  return replaced.has_value();
 }
 
 }  // namespace strata

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -76,13 +77,23 @@ class AtomicFolder {
 // now.
 void remove_abandoned_temporaries(const std::filesystem::path& final_path);
 
+// Where the file system cannot exchange two names, AtomicFolder replaces a folder by two renames.
+// Of one that was cut short between them: where the earlier content lies, FINAL.old-<pid>, while
+// nothing has the final name.
+std::optional<std::filesystem::path> find_replaced(const std::filesystem::path& final_path);
+
+// Gives it its name back and says so; where the final name is taken, the replacement was done and
+// what is left of the earlier content goes. Requires: no other process is writing `final_path` now.
+bool finish_replacement(const std::filesystem::path& final_path,
+                        FileSystem& files = real_file_system());
+
 // Brings a file's or a folder's content to the disk.
 void fsync_path(const std::filesystem::path& path, FileSystem& files = real_file_system());
 
 // Free bytes for this user on the file system that holds `path` (or its nearest existing parent).
 uint64_t available_bytes(const std::filesystem::path& path);
 
-// Creates the folder when it is missing and proves by creating a file that it can be written.
+// Creates the folder when it is missing and proves by writing to a file that it can be written.
 void require_writable_folder(const std::filesystem::path& path);
 
 // The operating system's text for `error_number`, lower case ("no space left on device").

@@ -167,4 +167,18 @@ void finish_folder_update(const fs::path& folder, FileSystem& files) {
   for (const fs::path& path : left) files.remove(path);
 }
 
+bool has_unfinished_update(const fs::path& folder) {
+  std::error_code error;
+  return !folder.empty() && fs::exists(folder / kReady / kRecord, error);
+}
+
+void require_whole_folder(const fs::path& folder) {
+  if (!has_unfinished_update(folder)) return;
+  throw IoError(
+      "{}: found a result that was on its way into place when a crash came (the rest is in {}), "
+      "expected all files of one result; strata inspect {} --repair puts the rest in place, and so "
+      "does the next run into that folder",
+      folder.string(), kReady, folder.string());
+}
+
 }  // namespace strata

@@ -47,4 +47,11 @@ class FolderUpdate {
 void finish_folder_update(const std::filesystem::path& folder,
                           FileSystem& files = real_file_system());
 
+// Whether an update of the folder was committed and not carried to its end.
+bool has_unfinished_update(const std::filesystem::path& folder);
+
+// For whoever reads the files of a folder: between the renames they may be of two results. Throws
+// IoError that says what to do.
+void require_whole_folder(const std::filesystem::path& folder);
+
 }  // namespace strata

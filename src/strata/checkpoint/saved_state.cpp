@@ -5,6 +5,7 @@
 
 #include "strata/base/error.h"
 #include "strata/checkpoint/folders.h"
+#include "strata/checkpoint/repair.h"
 #include "strata/checkpoint/saved_formats.h"
 #include "strata/checkpoint/state_pieces.h"
 #include "strata/hf/adapter_files.h"
@@ -101,6 +102,7 @@ std::vector<size_t> SavedState::arrange() {
 }
 
 std::unique_ptr<SavedState> open_saved_state(const fs::path& path) {
+  require_finished(path);
   if (fs::is_directory(path)) return open_folder(path);
   if (fs::is_regular_file(path)) return open_file(path);
   throw IoError("{}: found nothing there, expected a file or a folder; check the path",

@@ -5,6 +5,7 @@
 
 #include "strata/base/error.h"
 #include "strata/base/json.h"
+#include "strata/checkpoint/repair.h"
 #include "strata/checkpoint/saved_state.h"
 #include "strata/cli/command.h"
 #include "strata/cli/file_flags.h"
@@ -16,12 +17,15 @@ using checkpoint::SavedState;
 using checkpoint::SavedTensor;
 
 constexpr const char* kUsage =
-    "usage: strata inspect PATH [--verify] [--json] [--all]\n\n"
+    "usage: strata inspect PATH [--verify] [--repair] [--json] [--all]\n\n"
     "PATH: a checkpoint-N folder, a model or adapter folder, a .safetensors file, a folder of\n"
     "torch.distributed.checkpoint (or accelerate's, with pytorch_model_fsdp_0 in it), or a file "
     "of\n"
     "torch.save. Nothing in it is run.\n"
     "  --verify   prove every checksum\n"
+    "  --repair   first bring to its end what a crash left half done there (a result on its way "
+    "into\n"
+    "             place, a checkpoint that was being replaced), unless a run is writing there\n"
     "  --all      list every tensor, not just the first of each kind\n"
     "  --json     the same for programs\n";
 constexpr size_t kShown = 12;  // tensors of a kind
@@ -138,8 +142,14 @@ int run_inspect(const std::vector<std::string>& arguments) {
     fmt::print("{}", kUsage);
     return 0;
   }
-  const FileFlags flags = read_file_flags(arguments, "inspect",
-                                          {{"verify", true}, {"json", true}, {"all", true}}, 1, 1);
+  const FileFlags flags =
+      read_file_flags(arguments, "inspect",
+                      {{"verify", true}, {"repair", true}, {"json", true}, {"all", true}}, 1, 1);
+  if (flags.has("repair")) {
+    for (const std::string& line : checkpoint::repair(flags.paths[0])) {
+      fmt::print(stderr, "note: {}\n", line);
+    }
+  }
   const auto state = checkpoint::open_saved_state(flags.paths[0]);
   const std::string verified = flags.has("verify") ? state->verify() : "";
   if (flags.has("json")) {

@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "strata/base/error.h"
+#include "strata/base/folder_update.h"
 
 namespace strata::hf {
 namespace {
@@ -405,6 +406,7 @@ AdapterConfig parse_adapter_config(const Json& json, const std::string& subject)
 }
 
 AdapterConfig read_adapter_config(const std::filesystem::path& folder) {
+  require_whole_folder(folder);
   const std::filesystem::path path = folder / kAdapterConfigFile;
   return parse_adapter_config(read_json_file(path), path.string());
 }

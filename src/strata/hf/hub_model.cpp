@@ -4,6 +4,7 @@
 #include <initializer_list>
 
 #include "strata/base/error.h"
+#include "strata/base/folder_update.h"
 #include "strata/hf/export_index.h"
 
 namespace strata::hf {
@@ -48,7 +49,10 @@ bool is_needed_model_file(const std::string& file) {
 
 fs::path locate(const std::string& name_or_path, const fs::path& cache,
                 const DownloadOptions& options) {
-  if (fs::exists(name_or_path) || !is_hub_name(name_or_path)) return name_or_path;
+  if (fs::exists(name_or_path) || !is_hub_name(name_or_path)) {
+    require_whole_folder(name_or_path);
+    return name_or_path;
+  }
   const HubRequest request{.kind = HubKind::kModel, .name = name_or_path, .cache = cache};
   if (is_offline() && !has_snapshot(request)) return name_or_path;
   try {
@@ -82,7 +86,10 @@ fs::path locate_tokenizer(const std::string& name_or_path, const fs::path& cache
 
 fs::path locate_model_config(const std::string& name_or_path, const fs::path& cache,
                              const DownloadProgress& progress) {
-  if (fs::exists(name_or_path) || !is_hub_name(name_or_path)) return name_or_path;
+  if (fs::exists(name_or_path) || !is_hub_name(name_or_path)) {
+    require_whole_folder(name_or_path);
+    return name_or_path;
+  }
   HubRequest request{.kind = HubKind::kModel, .name = name_or_path, .cache = cache};
   const auto has_config = [&request] {
     return has_snapshot(request) && fs::exists(find_snapshot(request) / "config.json");

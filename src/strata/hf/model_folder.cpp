@@ -6,6 +6,7 @@
 
 #include "strata/base/error.h"
 #include "strata/base/file.h"
+#include "strata/base/folder_update.h"
 #include "strata/hf/adapter_files.h"
 #include "strata/hf/export_index.h"
 
@@ -57,6 +58,7 @@ ModelFolder::ModelFolder(const fs::path& path) : path_(path) {
     throw IoError("{}: found {}, expected a folder with config.json; check the path", path.string(),
                   fs::exists(path) ? "a file" : "nothing");
   }
+  require_whole_folder(path);
   is_adapter_ = !fs::exists(path / "config.json") && fs::exists(path / kAdapterConfigFile);
   const fs::path config = path / (is_adapter_ ? kAdapterConfigFile : "config.json");
   config_ = read_json_file(config);

@@ -157,6 +157,54 @@ TEST(AtomicFolder, LeftoversOfKilledProcessesCanBeRemoved) {
   EXPECT_TRUE(fs::exists(folder / "outer.tmp-1/other"));
 }
 
+// A file system that cannot exchange two names, and from the n-th rename on nothing more.
+class TwoRenames : public FileSystem {
+ public:
+  explicit TwoRenames(int most) : left_(most) {}
+  int exchange(const fs::path&, const fs::path&) override { return EINVAL; }
+  int rename(const fs::path& from, const fs::path& to) override {
+    return left_-- > 0 ? FileSystem::rename(from, to) : EIO;
+  }
+
+ private:
+  int left_;
+};
+
+TEST(AtomicFolder, AReplacementThatWasCutShortIsUndone) {
+  const TemporaryFolder folder;
+  const fs::path target = folder / "out";
+  folder.put("out/old", "1");
+  folder.put("out.old-name/mine", "of the user");
+  const auto replace = [&](FileSystem& files) {
+    AtomicFolder writing(target, files);
+    write_file_atomically(writing.path() / "new", "2");
+    writing.commit();
+  };
+  TwoRenames cut_short(1);
+  EXPECT_THROW(replace(cut_short), IoError);
+  EXPECT_FALSE(fs::exists(target));
+  const auto found = find_replaced(target.string() + "/");
+  ASSERT_TRUE(found);
+  EXPECT_EQ(read_file(*found / "old"), "1");
+  EXPECT_TRUE(finish_replacement(target));
+  EXPECT_EQ(read_file(target / "old"), "1");
+  EXPECT_FALSE(finish_replacement(target));
+  EXPECT_FALSE(find_replaced(target));
+  // Done, but for the removal of the old folder.
+  folder.put("out.old-7/old", "0");
+  EXPECT_FALSE(finish_replacement(target));
+  EXPECT_EQ(count_entries(folder.path()), 2u);
+  // Whoever writes there next mends it first.
+  TwoRenames again(1);
+  EXPECT_THROW(replace(again), IoError);
+  TwoRenames whole(100);
+  replace(whole);
+  EXPECT_EQ(read_file(target / "new"), "2");
+  EXPECT_FALSE(fs::exists(target / "old"));
+  EXPECT_EQ(read_file(folder / "out.old-name/mine"), "of the user");
+  EXPECT_EQ(count_entries(folder.path()), 2u);
+}
+
 TEST(RequireWritableFolder, CreatesAndProves) {
   const TemporaryFolder folder;
   require_writable_folder(folder / "a/b/c");
@@ -173,6 +221,14 @@ TEST(RequireWritableFolder, NamesWhatIsWrong) {
                 HasSubstr(path.string() + ": found "))
         << path;
   }
+}
+
+TEST(RequireWritableFolder, AFolderThatTakesNamesButNoBytesIsNamed) {
+  const TemporaryFolder folder;
+  const FileSizeLimit limit(0);
+  EXPECT_THAT(message_of<IoError>([&] { require_writable_folder(folder.path()); }),
+              HasSubstr("found file too large when writing to a file in it"));
+  EXPECT_EQ(count_entries(folder.path()), 0u);
 }
 
 TEST(AvailableBytes, AnswersForPathsThatDoNotExistYet) {

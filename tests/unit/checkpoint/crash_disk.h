@@ -31,8 +31,11 @@ class CrashDisk : public FileSystem {
  public:
   enum class Fault { kNone, kPowerLoss, kError, kShortWrite };
 
-  // What is below `root` is on the platter already.
-  explicit CrashDisk(std::filesystem::path root) : root_(std::move(root)) { adopt(root_, 0); }
+  // What is below `root` is on the platter already. `can_exchange`: two names in one moment.
+  explicit CrashDisk(std::filesystem::path root, bool can_exchange = true)
+      : root_(std::move(root)), can_exchange_(can_exchange) {
+    adopt(root_, 0);
+  }
 
   // The `at`-th operation from now (from 0) and, for a loss of power, all behind it go wrong.
   void break_at(int at, Fault fault) {
@@ -118,6 +121,7 @@ class CrashDisk : public FileSystem {
   int exchange(const std::filesystem::path& a, const std::filesystem::path& b) override {
     const std::lock_guard lock(mutex_);
     if (strike()) return EIO;
+    if (!can_exchange_) return EINVAL;
     change(a.parent_path(), {{a.filename(), *find(b)}, {b.filename(), *find(a)}});
     return FileSystem::exchange(a, b);
   }
@@ -281,6 +285,7 @@ class CrashDisk : public FileSystem {
   }
 
   std::filesystem::path root_;
+  bool can_exchange_;
   std::vector<Node> nodes_;
   std::map<int, int> open_;  // descriptor -> node
   int num_pairs_ = 0;

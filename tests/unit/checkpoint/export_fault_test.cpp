@@ -157,18 +157,24 @@ std::map<std::string, std::string> files_of(const fs::path& folder) {
   return found;
 }
 
-class ConvertFaults : public ::testing::TestWithParam<int> {
+// What is written, and onto what.
+struct Conversion {
+  int target;                // 0 to 3: convert() to that target; 4: merge_adapter()
+  bool is_there = false;     // an empty folder of that name
+  bool can_exchange = true;  // or two renames take its place
+};
+
+class ConvertFaults : public ::testing::TestWithParam<Conversion> {
  protected:
-  // 0 to 3: convert() to that target; 4: merge_adapter().
   bool act(const fs::path& out, FileSystem& files) const {
     try {
       const auto model = open_saved_state(sources_ / "model");
-      if (GetParam() == 4) {
+      if (GetParam().target == 4) {
         const auto adapter = open_saved_state(sources_ / "adapter");
         merge_adapter(*model, *adapter, out, {.files = &files});
       } else {
         ConvertOptions options;
-        options.target = static_cast<ConvertTarget>(GetParam());
+        options.target = static_cast<ConvertTarget>(GetParam().target);
         options.small_files = {{"progress.json", "{}"}};
         options.files = &files;
         convert(*model, out, options);
@@ -187,12 +193,14 @@ TEST_P(ConvertFaults, LeaveNothingOrAllOfIt) {
   TemporaryFolder whole;
   ASSERT_TRUE(act(whole / "out", real_file_system()));
   const auto expected = files_of(whole / "out");
+  int num_given_back = 0;
   for (const auto fault :
        {CrashDisk::Fault::kPowerLoss, CrashDisk::Fault::kError, CrashDisk::Fault::kShortWrite}) {
     bool was_done = false;
     for (int at = 0; !was_done || at < 10; ++at) {
       TemporaryFolder folder;
-      CrashDisk files(folder.path());
+      if (GetParam().is_there) fs::create_directory(folder / "out");
+      CrashDisk files(folder.path(), GetParam().can_exchange);
       files.break_at(at, fault);
       const bool is_done = act(folder / "out", files);
       // An error may strike what is only tidied up.
@@ -207,15 +215,21 @@ TEST_P(ConvertFaults, LeaveNothingOrAllOfIt) {
             return variant == 0 ? false : variant == 1 ? true : random() % 2 == 0;
           });
         }
-        const bool is_there = fs::exists(after / "out");
+        num_given_back += finish_replacement(after / "out", unsynced);
+        EXPECT_TRUE(fs::exists(after / "out") || !GetParam().is_there) << at;
+        const bool is_there = fs::exists(after / "out") && !fs::is_empty(after / "out");
         EXPECT_TRUE(is_there || !is_done) << at;
         if (is_there) EXPECT_EQ(files_of(after / "out"), expected) << at;
       }
     }
   }
+  EXPECT_EQ(num_given_back > 0, !GetParam().can_exchange);
 }
 
-INSTANTIATE_TEST_SUITE_P(Targets, ConvertFaults, ::testing::Range(0, 5));
+INSTANTIATE_TEST_SUITE_P(Targets, ConvertFaults,
+                         ::testing::Values(Conversion{0}, Conversion{1}, Conversion{2},
+                                           Conversion{3}, Conversion{4}, Conversion{0, true},
+                                           Conversion{0, true, false}));
 
 }  // namespace
 }  // namespace strata::checkpoint

@@ -2,6 +2,7 @@
 // unsynced ones reached the disk, a reader finds one of the two whole.
 #include <unistd.h>
 
+#include <algorithm>
 #include <random>
 
 #include <gtest/gtest.h>
@@ -11,6 +12,7 @@
 #include "rank_threads.h"
 #include "strata/base/error.h"
 #include "strata/checkpoint/folders.h"
+#include "strata/checkpoint/repair.h"
 #include "strata/checkpoint/sharded.h"
 
 namespace strata::checkpoint {
@@ -31,6 +33,7 @@ struct Change {
   int num_ranks = 1;
   StreamedFrom streamed = {};
   int num_variants = 3;  // of what a loss of power leaves: nothing unsynced, all, drawn parts
+  bool can_exchange = true;
 };
 
 // What a save writes and a restart must find.
@@ -55,6 +58,7 @@ class State {
   // The state of the newest whole checkpoint, as resuming takes it. Fails the test for a mixture.
   double resume(const fs::path& output) {
     set(reader_, -1);
+    num_finished_ += finish_interrupted(output, unsynced).size();
     const std::vector<fs::path> found = candidates("true", output);
     PieceReader pieces(found.front());
     load(pieces, *reader_.store, reader_.optimizer.get());
@@ -73,6 +77,9 @@ class State {
     return value;
   }
 
+  // Checkpoints that resume() found without their name.
+  size_t num_finished() const { return num_finished_; }
+
  private:
   static void set(Rank& rank, double value) {
     for (int u = 0; u < rank.store->num_units(); ++u) {
@@ -84,6 +91,7 @@ class State {
 
   RankThreads ranks_;
   Rank reader_;
+  size_t num_finished_ = 0;
 };
 
 constexpr double kOld = 1, kNew = 2;
@@ -102,7 +110,8 @@ constexpr Change kChanges[] = {
      .step = 2,
      .is_whole = true,
      .num_ranks = 2,
-     .streamed = kSmallBlocks}};
+     .streamed = kSmallBlocks},
+    {.name = "AgainByTwoRenames", .step = 1, .num_variants = 4, .can_exchange = false}};
 constexpr Change kOldSave{.name = "Old", .step = 1};
 constexpr Change kNextSave{.name = "Next", .step = 3};
 
@@ -122,10 +131,17 @@ bool save_over(State& state, const TemporaryFolder& folder, const Change& change
   return true;
 }
 
+int count_named(const fs::path& folder, const std::string& part) {
+  return static_cast<int>(std::count_if(
+      fs::directory_iterator(folder), fs::directory_iterator(), [&](const auto& entry) {
+        return entry.path().filename().string().find(part) != std::string::npos;
+      }));
+}
+
 int count_operations(State& state, const Change& change) {
   TemporaryFolder folder;
   state.save(folder.path(), kOld, unsynced, kOldSave);
-  CrashDisk files(folder.path());
+  CrashDisk files(folder.path(), change.can_exchange);
   EXPECT_TRUE(save_over(state, folder, change, files));
   EXPECT_EQ(list(folder.path()).size(), 1U);
   return files.num_operations();
@@ -141,7 +157,7 @@ TEST_P(Faults, ALossOfPowerAtEveryOperationLeavesTheOldOrTheNewState) {
   for (int at = 0; at <= operations; ++at) {
     TemporaryFolder folder;
     state.save(folder.path(), kOld, unsynced, kOldSave);
-    CrashDisk files(folder.path());
+    CrashDisk files(folder.path(), GetParam().can_exchange);
     files.break_at(at, CrashDisk::Fault::kPowerLoss);
     const bool is_saved = save_over(state, folder, GetParam(), files);
     std::mt19937 random(static_cast<unsigned>(at));
@@ -158,8 +174,11 @@ TEST_P(Faults, ALossOfPowerAtEveryOperationLeavesTheOldOrTheNewState) {
       // The next run saves into what the crash left.
       state.save(after.path(), kNew + 1, unsynced, kNextSave);
       EXPECT_EQ(state.resume(after.path()), kNew + 1);
+      EXPECT_EQ(count_named(after.path(), ".old-"), 0);
     }
   }
+  // The moment between two renames was among those points.
+  EXPECT_EQ(state.num_finished() > 0, !GetParam().can_exchange);
   EXPECT_GT(num_old, 0);
   EXPECT_GT(num_new, 0);
 }
@@ -171,7 +190,7 @@ TEST_P(Faults, AFailureOfEveryOperationLeavesTheOldOrTheNewState) {
     for (int at = 0; at < operations; ++at) {
       TemporaryFolder folder;
       state.save(folder.path(), kOld, unsynced, kOldSave);
-      CrashDisk files(folder.path());
+      CrashDisk files(folder.path(), GetParam().can_exchange);
       files.break_at(at, fault);
       const bool is_saved = save_over(state, folder, GetParam(), files);
       const double found = state.resume(folder.path());
@@ -186,6 +205,43 @@ TEST_P(Faults, AFailureOfEveryOperationLeavesTheOldOrTheNewState) {
 
 INSTANTIATE_TEST_SUITE_P(Saves, Faults, ::testing::ValuesIn(kChanges),
                          [](const auto& info) { return info.param.name; });
+
+// The end of a run with save_total_limit 1 and a best checkpoint.
+TEST(KeepOnly, ALossOfPowerAtEveryOperationSparesTheOneThatIsKept) {
+  State state(1);
+  bool is_last = false;
+  int num_more = 0;
+  for (int at = 0; !is_last; ++at) {
+    TemporaryFolder folder;
+    for (const int64_t step : {1, 2, 3}) {
+      state.save(folder.path(), static_cast<double>(step), unsynced,
+                 {.name = "Save", .step = step});
+    }
+    CrashDisk files(folder.path());
+    files.break_at(at, CrashDisk::Fault::kPowerLoss);
+    try {
+      keep_only(folder / "checkpoint-1", files);
+      is_last = at >= files.num_operations();
+    } catch (const IoError&) {
+      // As a run of which the power is gone.
+    }
+    std::mt19937 random(static_cast<unsigned>(at));
+    for (int variant = 0; variant < 4; ++variant) {
+      TemporaryFolder after;
+      files.restore(after.path(), [&] {
+        return variant == 0 ? false : variant == 1 ? true : random() % 2 == 0;
+      });
+      const std::vector<fs::path> left = list(after.path());
+      ASSERT_FALSE(left.empty());
+      EXPECT_EQ(left.front().filename(), "checkpoint-1");
+      EXPECT_EQ(state.resume(after.path()), static_cast<double>(step_of(left.back())));
+      num_more += left.size() > 1;
+      for (size_t i = 1; i < left.size(); ++i) fs::remove_all(left[i]);
+      EXPECT_EQ(state.resume(after.path()), 1);
+    }
+  }
+  EXPECT_GT(num_more, 0);
+}
 
 // The test's own disk must lose what nobody synced.
 TEST(CrashDisk, LosesWhatIsNotSynced) {

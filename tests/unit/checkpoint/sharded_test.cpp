@@ -6,6 +6,7 @@
 
 #include <gtest/gtest.h>
 
+#include "../base/refusing_queue.h"
 #include "../temporary_folder.h"
 #include "rank_threads.h"
 #include "strata/base/error.h"
@@ -157,6 +158,29 @@ TEST(Sharded, AFileThatIsCutShortWhileItIsReadIsAnError) {
     pieces.read(name, 0, {static_cast<std::byte*>(one.data_ptr()), 4});
   });
   EXPECT_NE(message.find("rank-00000.safetensors: found its end"), std::string::npos) << message;
+}
+
+TEST(Sharded, AFileSystemThatRefusesDirectReadsIsReadThroughThePageCache) {
+  TemporaryFolder folder;
+  Rank rank(0, 1);
+  const auto whole = fill(rank);
+  const fs::path saved = save(folder.path(), 1, *rank.store, rank.optimizer.get(), {});
+  int num_requests = 0;
+  const auto load_with = [&](const std::function<int(int)>& refusal) {
+    Rank reader(0, 1);
+    PieceReader pieces(saved,
+                       {.streamed_bytes = 0,
+                        .read_ahead = {.block_bytes = 4096, .num_blocks = 2, .open_queue = [&] {
+                                         return std::make_unique<strata::testing::RefusingQueue>(
+                                             refusal, &num_requests);
+                                       }}});
+    load(pieces, *reader.store, reader.optimizer.get());
+    expect_state(reader, 0, whole);
+  };
+  load_with([](int) { return 0; });
+  const int all = num_requests;
+  ASSERT_GT(all, 3);
+  for (int at = 0; at < all; ++at) load_with([&](int n) { return n >= at ? EINVAL : 0; });
 }
 
 TEST(Sharded, DamageIsNamed) {
