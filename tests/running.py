@@ -70,10 +70,28 @@ class Run:
         return [json.loads(line) for line in (self.folder / "metrics.jsonl").open()]
 
 
+def wait_fairly(process, seconds):
+    """Output and errors of a process that may take `seconds` of a machine of its own. Where more wants to
+    run than there are processors, a second counts as the share that the process may get of it: a limit
+    against hangs must not end what is only slow."""
+    waited = 0
+    while True:
+        try:
+            return process.communicate(timeout=1)
+        except subprocess.TimeoutExpired:
+            waited += min(1, os.cpu_count() / max(os.getloadavg()[0], 0.1))
+            if waited > seconds:
+                process.kill()
+                process.communicate()
+                raise
+
+
 def run_strata_raw(flags, world=1, timeout=120, recipe="sft"):
-    process = subprocess.run(command(flags, world, recipe), capture_output=True, text=True,
-                             timeout=timeout, env=environment())
-    return Run(process, flags["output_dir"])
+    process = subprocess.Popen(command(flags, world, recipe), stdout=subprocess.PIPE,
+                               stderr=subprocess.PIPE, text=True, env=environment())
+    stdout, stderr = wait_fairly(process, timeout)
+    done = subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
+    return Run(done, flags["output_dir"])
 
 
 def run_strata(flags, world=1, timeout=120, recipe="sft"):

@@ -17,7 +17,7 @@ import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 
-from running import base_flags, command, environment, run_strata
+from running import base_flags, command, environment, run_strata, wait_fairly
 
 # A checkpoint after every step, so that most moments lie in or near a save.
 SETTINGS = dict(max_steps=10, save_strategy="steps", save_steps=1, save_total_limit=2)
@@ -42,10 +42,10 @@ def kill_a_rank(flags, world, seconds, rank):
         ranks = ranks_of(process.pid)
         if ranks:
             os.kill(ranks[rank % len(ranks)], signal.SIGKILL)
-        process.communicate(timeout=60)
+        wait_fairly(process, 60)
         return process.returncode
     except ProcessLookupError:  # it ended by itself
-        process.communicate(timeout=60)
+        wait_fairly(process, 60)
         return process.returncode
     finally:
         process.kill()

@@ -3,6 +3,7 @@
 import ctypes
 import fcntl
 import json
+import os
 import random
 import re
 import resource
@@ -17,6 +18,7 @@ import torch
 import xxhash
 
 import killing
+import preloaded
 from running import base_flags, command, environment, output_files, run_strata, run_strata_raw
 
 
@@ -51,6 +53,67 @@ def test_a_request_to_stop_saves(inputs, tmp_path, number):
     found = run_strata({**flags, "resume_from_checkpoint": True}, 2)
     assert killing.same_result(found, whole)
     assert not (tmp_path / "out" / ".lock").exists()
+
+
+def limit_files(size, pids=None):
+    """No file may grow beyond `size`, in this process or in others; None: any size."""
+    soft = resource.RLIM_INFINITY if size is None else size
+    for pid in pids or [0]:
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, (soft, resource.RLIM_INFINITY))
+
+
+@pytest.mark.parametrize("room_again", [True, False])
+def test_a_stop_makes_a_save_again_that_failed_in_the_background(inputs, tmp_path, room_again):
+    flags = base_flags(inputs.model("odd"), inputs.data("messages"), tmp_path / "out",
+                       max_steps=400, save_strategy="steps", save_steps=1)
+    process = start(flags, 2, restore_signals=False, preexec_fn=lambda: limit_files(30000))
+    wait_for_step(process, tmp_path / "out", 3)
+    if room_again:
+        limit_files(None, [process.pid, *killing.ranks_of(process.pid)])
+    process.send_signal(signal.SIGTERM)
+    text = process.communicate(timeout=60)[0]
+    assert "warning: checkpoint-1 was not saved" in text and "file too large" in text
+    saved = sorted((tmp_path / "out").glob("checkpoint-*"))
+    if not room_again:
+        # Nothing could be saved: no code that says so, and no half.
+        assert process.returncode not in (0, 75), text
+        assert re.search(r"error: .*checkpoint-\d+ was not saved: .*file too large", text), text
+        assert saved == [] and "is saved, resume with" not in text
+        return
+    assert process.returncode == 75, text
+    last = max(int(path.name.split("-")[1]) for path in saved)
+    assert f"stopped on request after step {last}: checkpoint-{last} is saved" in text
+    flags["max_steps"] = last + 3
+    flags["lr_scheduler_type"] = "constant"
+    state = json.loads((tmp_path / "out" / f"checkpoint-{last}" / "trainer_state.json").read_text())
+    assert state["global_step"] == last
+    resumed = run_strata({**flags, "resume_from_checkpoint": True}, 2)
+    assert [row["step"] for row in resumed.history][-1] == last + 3
+
+
+def test_one_run_in_a_folder_of_a_file_system_without_locks(inputs, tmp_path):
+    out = tmp_path / "out"
+    flags = base_flags(inputs.model("odd"), inputs.data("messages"), out, max_steps=4000)
+    unlocked = {**environment(), **preloaded.variables(NO_LOCKS=1)}
+    first = subprocess.Popen(command(flags, 2), env=unlocked, text=True, stdout=subprocess.PIPE,
+                             stderr=subprocess.STDOUT)
+    wait_for_step(first, out, 2)
+    rank_0 = json.loads((out / ".lock-owner").read_text())["pid"]
+    second = subprocess.run(command({**flags, "max_steps": 1}, 2), env=unlocked, text=True,
+                            capture_output=True, timeout=60)
+    assert second.returncode != 0
+    assert f"found that process {rank_0} on " in second.stderr
+    assert f"if that process is gone, remove {out / '.lock-owner'}" in second.stderr
+    # What a killed run leaves holds nothing.
+    for pid in [*killing.ranks_of(first.pid), first.pid]:
+        os.kill(pid, signal.SIGKILL)
+    first.communicate()
+    assert (out / ".lock-owner").exists()
+    third = subprocess.run(command({**flags, "max_steps": 1}, 2), env=unlocked, text=True,
+                           capture_output=True, timeout=60)
+    assert third.returncode == 0, third.stderr
+    assert "has no locks (flock); the file .lock-owner in it keeps other runs out" in third.stdout
+    assert not list(out.glob(".lock*"))
 
 
 def test_one_run_in_a_folder(inputs, tmp_path):

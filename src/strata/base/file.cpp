@@ -162,7 +162,15 @@ void require_writable_folder(const fs::path& path) {
         "permissions or choose another",
         path.string(), errno_text(errno));
   }
+  // A quota that is used up lets files be made and nothing be written to them.
+  const bool is_written = write_fully(file.get(), std::as_bytes(std::span("", 1)), 0) == 1;
+  const int error_number = errno;
   ::unlink(probe.c_str());
+  if (is_written) return;
+  throw IoError(
+      "{}: found {} when writing to a file in it, expected a folder with room; free space there or "
+      "choose another",
+      path.string(), errno_text(error_number));
 }
 
 }  // namespace strata

@@ -2,11 +2,9 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
-#include <ctime>
 
 #include "strata/base/error.h"
 #include "strata/base/file.h"
@@ -16,45 +14,64 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::string owner_text() {
-  char host[256] = "unknown host";
-  ::gethostname(host, sizeof(host) - 1);
-  const std::time_t now = std::time(nullptr);
-  char since[32];
-  std::strftime(since, sizeof(since), "%Y-%m-%d %H:%M:%S UTC", std::gmtime(&now));
-  return fmt::format("process {} on {} since {}", ::getpid(), host, since);
+[[noreturn]] void throw_held(const fs::path& folder, const std::string& owner,
+                             const std::string& advice) {
+  throw ConfigError(
+      "output_dir: found that {} writes to {}, expected one run in a folder; wait for it or choose "
+      "another folder{}",
+      owner, folder.string(), advice);
 }
 
-// The owner before us may have removed the name between our opening and our lock.
-bool is_still_named(const Descriptor& file, const fs::path& path) {
-  struct stat opened {
-  }, named{};
-  return ::fstat(file.get(), &opened) == 0 && ::stat(path.c_str(), &named) == 0 &&
-         opened.st_ino == named.st_ino && opened.st_dev == named.st_dev;
+enum class Held { kByUs, kByAnother, kByNobody };
+
+// kByNobody: this file system has no locks.
+Held lock(int descriptor, const FolderLock::Flock& flock) {
+  while (flock(descriptor, LOCK_EX | LOCK_NB) != 0) {
+    if (errno == EWOULDBLOCK) return Held::kByAnother;
+    if (errno != EINTR) return Held::kByNobody;
+  }
+  return Held::kByUs;
 }
 
 }  // namespace
 
-FolderLock::FolderLock(const fs::path& folder) : path_(folder / ".lock") {
+FolderLock::Flock FolderLock::system_flock() {
+  return [](int descriptor, int operation) { return ::flock(descriptor, operation); };
+}
+
+FolderLock::FolderLock(const fs::path& folder, const Flock& flock) : path_(folder / ".lock") {
   while (true) {
     file_ = Descriptor(::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));
     if (file_.get() < 0) {
       throw IoError("{}: found {} when creating it, expected a writable folder", path_.string(),
                     errno_text(errno));
     }
-    if (::flock(file_.get(), LOCK_EX | LOCK_NB) != 0) {
-      if (errno != EWOULDBLOCK) return;  // no locks here
-      throw ConfigError(
-          "output_dir: found that {} writes to {}, expected one run in a folder; wait for it or "
-          "choose another folder",
-          read_file(path_), folder.string());
-    }
+    const Held held = owner_ ? Held::kByUs : lock(file_.get(), flock);
+    if (held == Held::kByAnother) throw_held(folder, read_file(path_), "");
+    if (held == Held::kByNobody) own_by_name(folder);
+    // The owner before us may have removed the name since we opened it.
     if (is_still_named(file_, path_)) break;
   }
-  const std::string owner = owner_text();
-  if (::ftruncate(file_.get(), 0) == 0) {
-    write_fully(file_.get(), std::as_bytes(std::span(owner)), 0);  // for messages only
+  text_ = own_identity().text;
+  if (::ftruncate(file_.get(), 0) != 0 ||
+      write_fully(file_.get(), std::as_bytes(std::span(text_)), 0) != text_.size()) {
+    const int error = errno;
+    ::unlink(path_.c_str());
+    throw IoError("{}: found {} when writing it, expected a writable folder with free space",
+                  path_.string(), errno_text(error));
   }
+  // Where several machines share the folder, the others are to read it while it is open here.
+  ::fsync(file_.get());
+}
+
+void FolderLock::own_by_name(const fs::path& folder) {
+  const fs::path path = folder / ".lock-owner";
+  std::string holder;
+  owner_ = OwnerFile::make(path, holder);
+  if (owner_) return;
+  throw_held(folder, holder,
+             fmt::format("; if that process is gone, remove {} (this file system has no locks)",
+                         path.string()));
 }
 
 FolderLock::~FolderLock() { ::unlink(path_.c_str()); }

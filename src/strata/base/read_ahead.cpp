@@ -15,7 +15,7 @@ namespace strata {
 void ReadAhead::FreeMemory::operator()(std::byte* memory) const { std::free(memory); }
 
 ReadAhead::ReadAhead(const ReadAheadOptions& options)
-    : options_(options), queue_(FileQueue::open({.depth = 4})) {
+    : options_(options), queue_(options.open_queue()) {
   for (size_t i = 0; i < options_.num_blocks; ++i) {
     Block& block = blocks_.emplace_back();
     block.memory.reset(

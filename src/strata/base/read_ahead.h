@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -21,6 +22,10 @@ struct ReadAheadOptions {
   size_t num_blocks = 4;                 // one in use, the others on their way
   // False: through the page cache, for files that other processes of the machine read as well.
   bool past_cache = true;
+  // What carries the reads; a test gives one that refuses some.
+  std::function<std::unique_ptr<FileQueue>()> open_queue = [] {
+    return FileQueue::open({.depth = 4});
+  };
 };
 
 // Invariants: next() hands out every byte of the range once, in order; a direct read that the file

@@ -11,6 +11,7 @@
 
 #include "strata/base/error.h"
 #include "strata/base/file.h"
+#include "strata/base/owner_file.h"
 
 namespace strata {
 namespace {
@@ -18,12 +19,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kOwner = "owner";
-
-std::string host_name() {
-  char name[256] = {};
-  ::gethostname(name, sizeof(name) - 1);
-  return name;
-}
 
 // The owner file goes last: a removal that is cut short leaves a folder that the next one takes up.
 void remove_folder(const fs::path& folder) {

@@ -6,12 +6,14 @@
 #include <gtest/gtest.h>
 
 #include "../temporary_folder.h"
+#include "refusing_queue.h"
 #include "strata/base/error.h"
 
 namespace strata {
 namespace {
 
 using strata::testing::message_of;
+using strata::testing::RefusingQueue;
 using strata::testing::TemporaryFolder;
 
 std::string noise(size_t size) {
@@ -68,6 +70,29 @@ TEST(ReadAhead, ARangeMayBeLeftInTheMiddle) {
     const auto part = file.next();
     const std::string_view found(reinterpret_cast<const char*>(part.data()), part.size());
     EXPECT_EQ(found, std::string_view(content).substr(begin, part.size()));
+  }
+}
+
+// Every request in turn, and all from it on, of a file system that refuses direct transfers late.
+TEST(ReadAhead, WhatIsRefusedAtTransferIsReadThroughThePageCache) {
+  const TemporaryFolder folder;
+  const std::string content = noise(9 * 8192 + 321);
+  const auto path = folder.put("file", content);
+  int num_requests = 0;
+  const auto read_with = [&](const std::function<int(int)>& refusal) {
+    ReadAhead file({.block_bytes = 8192, .num_blocks = 3, .open_queue = [&] {
+                      return std::make_unique<RefusingQueue>(refusal, &num_requests);
+                    }});
+    return read_all(file, path, 5, content.size());
+  };
+  ASSERT_EQ(read_with([](int) { return 0; }), content.substr(5));
+  const int all = num_requests;
+  ASSERT_GE(all, 9);
+  for (const int error : {EINVAL, EOPNOTSUPP, EIO}) {
+    for (int at = 0; at < all; ++at) {
+      EXPECT_EQ(read_with([&](int n) { return n == at ? error : 0; }), content.substr(5)) << at;
+      EXPECT_EQ(read_with([&](int n) { return n >= at ? error : 0; }), content.substr(5)) << at;
+    }
   }
 }
 

@@ -100,5 +100,41 @@ TEST(WriteStream, AFailureOfAnyOperationIsToldOrMadeGood) {
   EXPECT_EQ(told, 2 * (operations - 1));
 }
 
+// A file system that takes O_DIRECT when a file is opened and refuses it from the n-th such write
+// on.
+class RefusesDirectWrites : public FileSystem {
+ public:
+  explicit RefusesDirectWrites(int from) : from_(from) {}
+  int open_direct(const std::filesystem::path& path) override {
+    return direct_ = FileSystem::open_direct(path);
+  }
+  size_t write(int descriptor, std::span<const std::byte> data, uint64_t offset) override {
+    if (descriptor != direct_) return FileSystem::write(descriptor, data, offset);
+    if (num_direct_++ < from_) return FileSystem::write(descriptor, data, offset);
+    errno = EINVAL;
+    return 0;
+  }
+  int num_direct() const { return num_direct_; }
+
+ private:
+  int from_;
+  int direct_ = -1;
+  int num_direct_ = 0;
+};
+
+TEST(WriteStream, WhatIsRefusedAtTransferIsWrittenThroughThePageCache) {
+  const TemporaryFolder folder;
+  const std::string content = noise(3 * kBlock + 4321);
+  RefusesDirectWrites counter(100);
+  ASSERT_EQ(write_parts(counter, folder / "f", content, {{0, content.size()}}, true), 0);
+  ASSERT_GT(counter.num_direct(), 2);
+  for (int from = 0; from < counter.num_direct(); ++from) {
+    RefusesDirectWrites files(from);
+    ASSERT_EQ(write_parts(files, folder / "f", content, {{0, content.size()}}, true), 0);
+    EXPECT_TRUE(read_file(folder / "f") == content) << from;
+    EXPECT_EQ(files.num_direct(), from + 1) << "after a refusal it is not asked again";
+  }
+}
+
 }  // namespace
 }  // namespace strata

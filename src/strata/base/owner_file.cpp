@@ -1,0 +1,164 @@
+#include "strata/base/owner_file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <charconv>
+#include <chrono>
+#include <ctime>
+#include <system_error>
+#include <thread>
+
+#include "strata/base/error.h"
+#include "strata/base/file.h"
+#include "strata/base/json.h"
+
+namespace strata {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string boot_of_this_machine() {
+  std::string boot = read_file("/proc/sys/kernel/random/boot_id");
+  while (!boot.empty() && boot.back() == '\n') boot.pop_back();
+  return boot;
+}
+
+std::string own_pid_namespace() {
+  std::error_code unknown;
+  return fs::read_symlink("/proc/self/ns/pid", unknown).string();
+}
+
+// Field 22 of /proc/PID/stat; the second one is a name in brackets that may hold anything. Nothing
+// where there is no such process, or only what is left of one that its parent has not asked for.
+std::optional<int64_t> start_of(int64_t pid) {
+  std::string stat;
+  try {
+    stat = read_file(fmt::format("/proc/{}/stat", pid));
+  } catch (const IoError&) {
+    return std::nullopt;
+  }
+  size_t at = stat.rfind(')');
+  if (at == std::string::npos || at + 2 >= stat.size()) return std::nullopt;
+  const char state = stat[at + 2];
+  if (state == 'Z' || state == 'X') return std::nullopt;
+  for (int field = 3; field <= 22 && at != std::string::npos; ++field) at = stat.find(' ', at + 1);
+  if (at == std::string::npos) return std::nullopt;
+  int64_t start = 0;
+  std::from_chars(stat.data() + at + 1, stat.data() + stat.size(), start);
+  return start;
+}
+
+std::string text_of(const ProcessIdentity& process) {
+  return Json{{"owner", process.text},
+              {"boot", process.boot},
+              {"pid_namespace", process.pid_namespace},
+              {"pid", process.pid},
+              {"start", process.start}}
+      .dump();
+}
+
+// Nothing for what is not whole, as between another process's creation of it and its first write.
+std::optional<ProcessIdentity> identity_in(const std::string& text, const std::string& name) {
+  try {
+    const Json json = parse_json(text, name);
+    return ProcessIdentity{.text = json.at("owner").get<std::string>(),
+                           .boot = json.at("boot").get<std::string>(),
+                           .pid_namespace = json.at("pid_namespace").get<std::string>(),
+                           .pid = json.at("pid").get<int64_t>(),
+                           .start = json.at("start").get<int64_t>()};
+  } catch (const std::exception&) {
+    return std::nullopt;
+  }
+}
+
+std::string content_of(const fs::path& path) {
+  try {
+    return read_file(path);
+  } catch (const IoError&) {
+    return "";
+  }
+}
+
+// Takes the file of a process that is gone out of the way. Another process may have done so since
+// it was read, and made its own: that one gets its name back.
+void take_away(const fs::path& path, const std::string& expected) {
+  const fs::path aside = fmt::format("{}-of-{}-{}", path.string(), host_name(), ::getpid());
+  if (::rename(path.c_str(), aside.c_str()) != 0) return;
+  if (content_of(aside) == expected) {
+    ::unlink(aside.c_str());
+  } else {
+    ::rename(aside.c_str(), path.c_str());
+  }
+}
+
+}  // namespace
+
+std::string host_name() {
+  char name[256] = "unknown host";
+  ::gethostname(name, sizeof(name) - 1);
+  return name;
+}
+
+ProcessIdentity own_identity() {
+  const std::time_t now = std::time(nullptr);
+  char since[32];
+  std::strftime(since, sizeof(since), "%Y-%m-%d %H:%M:%S UTC", std::gmtime(&now));
+  return {.text = fmt::format("process {} on {} since {}", ::getpid(), host_name(), since),
+          .boot = boot_of_this_machine(),
+          .pid_namespace = own_pid_namespace(),
+          .pid = ::getpid(),
+          .start = start_of(::getpid()).value_or(0)};
+}
+
+bool is_gone(const ProcessIdentity& process) {
+  if (process.boot.empty() || process.boot != boot_of_this_machine()) return false;
+  if (process.pid_namespace.empty() || process.pid_namespace != own_pid_namespace()) return false;
+  const std::optional<int64_t> start = start_of(process.pid);
+  return !start || *start != process.start;
+}
+
+bool is_still_named(const Descriptor& file, const fs::path& path) {
+  struct stat opened {
+  }, named{};
+  return ::fstat(file.get(), &opened) == 0 && ::stat(path.c_str(), &named) == 0 &&
+         opened.st_ino == named.st_ino && opened.st_dev == named.st_dev;
+}
+
+std::optional<OwnerFile> OwnerFile::make(const fs::path& path, std::string& holder) {
+  constexpr int kTries = 100;  // each but the last lost to another process that came or went
+  for (int i = 0; i < kTries; ++i) {
+    Descriptor file(::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+    if (file.get() >= 0) {
+      const std::string text = text_of(own_identity());
+      if (write_fully(file.get(), std::as_bytes(std::span(text)), 0) != text.size()) {
+        const int error = errno;
+        ::unlink(path.c_str());
+        throw IoError("{}: found {} when writing it, expected a writable folder with free space",
+                      path.string(), errno_text(error));
+      }
+      // Time for one who is giving a file its name back that he took by mistake (take_away()).
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      if (is_still_named(file, path)) return OwnerFile(path, std::move(file));
+      continue;
+    }
+    if (errno != EEXIST) {
+      throw IoError("{}: found {} when creating it, expected a writable folder", path.string(),
+                    errno_text(errno));
+    }
+    const std::string found = content_of(path);
+    const std::optional<ProcessIdentity> process = identity_in(found, path.string());
+    holder = process ? process->text : "a process that has not said its name";
+    if (!process || !is_gone(*process)) return std::nullopt;
+    take_away(path, found);
+  }
+  return std::nullopt;
+}
+
+OwnerFile::~OwnerFile() {
+  if (file_.get() >= 0 && is_still_named(file_, path_)) ::unlink(path_.c_str());
+}
+
+}  // namespace strata

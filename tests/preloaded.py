@@ -1,0 +1,74 @@
+"""Gives programs a C library of which some functions answer as on another machine.
+
+FREE_BYTES: how much room statvfs() finds in every folder. MEMINFO: the file that is read in place of
+/proc/meminfo. NO_LOCKS: flock() of a file `.lock` answers that the file system has no locks.
+"""
+
+import atexit
+import functools
+import pathlib
+import shutil
+import subprocess
+import tempfile
+
+SOURCE = r"""
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+static int fill(int code, struct statvfs* found) {
+  const char* bytes = getenv("FREE_BYTES");
+  if (code == 0 && bytes) found->f_bfree = found->f_bavail = strtoull(bytes, 0, 10) / found->f_frsize;
+  return code;
+}
+int statvfs(const char* path, struct statvfs* found) {
+  int (*next)(const char*, struct statvfs*) = dlsym(RTLD_NEXT, "statvfs");
+  return fill(next(path, found), found);
+}
+int statvfs64(const char* path, struct statvfs64* found) {
+  return statvfs(path, (struct statvfs*)found);
+}
+static const char* file_of(const char* path) {
+  const char* other = getenv("MEMINFO");
+  return other && strcmp(path, "/proc/meminfo") == 0 ? other : path;
+}
+FILE* fopen(const char* path, const char* mode) {
+  FILE* (*next)(const char*, const char*) = dlsym(RTLD_NEXT, "fopen");
+  return next(file_of(path), mode);
+}
+FILE* fopen64(const char* path, const char* mode) {
+  FILE* (*next)(const char*, const char*) = dlsym(RTLD_NEXT, "fopen64");
+  return next(file_of(path), mode);
+}
+int flock(int descriptor, int operation) {
+  int (*next)(int, int) = dlsym(RTLD_NEXT, "flock");
+  char link[64], name[4096] = "";
+  snprintf(link, sizeof link, "/proc/self/fd/%d", descriptor);
+  ssize_t size = readlink(link, name, sizeof name - 1);
+  if (getenv("NO_LOCKS") && size > 6 && strcmp(name + size - 6, "/.lock") == 0) {
+    errno = ENOLCK;
+    return -1;
+  }
+  return next(descriptor, operation);
+}
+"""
+
+
+@functools.cache
+def library():
+    folder = pathlib.Path(tempfile.mkdtemp(prefix="strata-preloaded-"))
+    atexit.register(shutil.rmtree, folder, True)
+    (folder / "answers.c").write_text(SOURCE)
+    subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-w", "-o", folder / "answers.so",
+                    folder / "answers.c", "-ldl"], check=True)
+    return folder / "answers.so"
+
+
+def variables(**answers):
+    """What to add to a program's environment."""
+    return {"LD_PRELOAD": str(library()), **{name: str(value) for name, value in answers.items()}}
