@@ -1,4 +1,5 @@
 # Oracle: the run in which every rank reads its own shard, to the bit; sizes computed from shapes.
+import functools
 import json
 import re
 import shutil
@@ -72,12 +73,14 @@ def free_port():
         return found.getsockname()[1]
 
 
-def run_on_hosts(folders, flags):
-    """A rank in each folder, as torchrun would start them; return codes and texts."""
+def run_on_hosts(folders, flags, before=lambda rank: None):
+    """A rank in each folder, as torchrun would start them; return codes and texts. `before(rank)` is
+    called in its process."""
     port = str(free_port())
     processes = [
         subprocess.Popen([str(PROGRAM), "sft", *flag_words(flags)], cwd=folder, text=True,
                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                         preexec_fn=functools.partial(before, rank),
                          env={**environment(), "RANK": str(rank), "LOCAL_RANK": "0",
                               "WORLD_SIZE": str(len(folders)), "MASTER_ADDR": "127.0.0.1",
                               "MASTER_PORT": port})

@@ -2,6 +2,7 @@
 # are left, and whose weights the result has.
 import pathlib
 import shutil
+import subprocess
 
 import pytest
 import safetensors.torch
@@ -9,7 +10,7 @@ import torch
 
 import trl_reference
 from probe import relative_error
-from running import base_flags, run_strata, run_strata_raw
+from running import PROGRAM, base_flags, environment, run_strata, run_strata_raw
 
 # The evaluated loss falls until step 6 and rises to step 8.
 RATE = dict(learning_rate=3e-2, lr_scheduler_type="constant", max_grad_norm=0)
@@ -103,6 +104,108 @@ def test_a_best_checkpoint_that_is_gone_is_named(inputs, tmp_path):
     found = run_strata({**flags, "resume_from_checkpoint": True})
     assert "best_model_checkpoint: found nothing of" in found.text
     assert "load_best_model_at_end: found no best checkpoint" in found.text
+
+
+# The loss falls, so that the greatest is not the last step's.
+LORA = dict(use_peft=True, lora_r=4, lora_target_modules=["q_proj", "up_proj"], learning_rate=1e-2,
+            greater_is_better=True)
+
+
+def converted(checkpoint, out):
+    process = subprocess.run([str(PROGRAM), "convert", checkpoint, out, "--to", "safetensors"],
+                             capture_output=True, text=True, env=environment(), timeout=60)
+    assert process.returncode == 0, process.stderr
+    return out / "adapter_model.safetensors"
+
+
+@pytest.mark.parametrize("more,world", [(LORA, 2), (dict(LORA, **OURS), 1),
+                                        (dict(LORA, lora_modules_to_save=["lm_head"]), 3)],
+                         ids=["sharded", "whole_files", "with_a_module"])
+def test_the_best_adapter_is_the_result(inputs, tmp_path, more, world):
+    flags = flags_of(inputs, tmp_path / "out", **more)
+    run = run_strata(flags, world)
+    losses = {r["step"]: r["eval_loss"] for r in run.history if "eval_loss" in r}
+    best = max(losses, key=losses.get)
+    assert run.state["best_global_step"] == best != 8
+    assert f"the result is the model of checkpoint-{best}" in run.text
+    found = safetensors.torch.load_file(run.folder / "adapter_model.safetensors")
+    for step in losses:
+        expected = safetensors.torch.load_file(
+            converted(run.folder / f"checkpoint-{step}", tmp_path / f"of-{step}"))
+        same = all(torch.equal(found[name], expected[name]) for name in expected)
+        assert same == (step == best) and found.keys() == expected.keys(), step
+
+
+@pytest.fixture(scope="module")
+def rising(inputs, tmp_path_factory):
+    """A run of 8 steps whose best evaluation is that of step 2, and the flags that go on from it."""
+    flags = flags_of(inputs, tmp_path_factory.mktemp("rising") / "out", greater_is_better=True,
+                     learning_rate=1e-3, max_steps=8)
+    run = run_strata(flags, 2)
+    assert run.state["best_global_step"] == 2  # the loss falls: the greatest is the first
+    return flags, run
+
+
+def model_of(checkpoint, out):
+    subprocess.run([str(PROGRAM), "convert", checkpoint, out, "--to", "safetensors"], check=True,
+                   capture_output=True, env=environment(), timeout=60)
+    return weights(out)
+
+
+def damage(checkpoint, how):
+    file = checkpoint / "rank-00001.safetensors"
+    data = file.read_bytes()
+    if how == "flipped":
+        file.write_bytes(data[:-100] + bytes([data[-100] ^ 1]) + data[-99:])
+    elif how == "short":
+        file.write_bytes(data[:-50])
+    elif how == "missing":
+        file.unlink()
+    else:
+        (checkpoint / "manifest.json").unlink()
+
+
+@pytest.mark.parametrize("how", ["flipped", "short", "missing", "no_manifest"])
+def test_a_damaged_best_checkpoint_is_named_and_nothing_is_lost(rising, tmp_path, how):
+    flags, run = rising
+    out = run.folder
+    shutil.copytree(out, tmp_path / "whole")
+    try:
+        (out / "model.safetensors").unlink()
+        shutil.rmtree(out / "checkpoint-8")
+        damage(out / "checkpoint-2", how)
+        again = {**flags, "resume_from_checkpoint": True}
+        found = run_strata_raw(again, 2)
+        assert found.returncode == 1
+        assert str(out / "checkpoint-2") in found.text
+        assert "(load_best_model_at_end); the last step is whole in checkpoint-8" in found.text
+        assert not (out / "model.safetensors").exists()
+        assert checkpoints(out) >= {"checkpoint-6", "checkpoint-8"}
+        # The way that the message names: the model of the last step, as it was trained.
+        found = run_strata({**again, "load_best_model_at_end": False, "greater_is_better": None}, 2)
+        expected = model_of(tmp_path / "whole" / "checkpoint-8", tmp_path / "converted")
+        for name, value in weights(found.folder).items():
+            assert torch.equal(value, expected[name]), name
+    finally:
+        shutil.rmtree(out)
+        shutil.copytree(tmp_path / "whole", out)
+
+
+@pytest.mark.parametrize("limit", [None, 1])
+def test_the_best_checkpoint_of_another_folder_stays_there(rising, tmp_path, limit):
+    """A run that goes on elsewhere: the best one is still that of the first folder, and not its own to
+    remove."""
+    flags, run = rising
+    before = {p: p.read_bytes() for p in run.folder.rglob("*") if p.is_file()}
+    found = run_strata({**flags, "output_dir": tmp_path / "second", "save_total_limit": limit,
+                        "resume_from_checkpoint": run.folder / "checkpoint-4"}, 2)
+    assert found.state["best_model_checkpoint"] == str(run.folder / "checkpoint-2")
+    assert "the result is the model of checkpoint-2" in found.text
+    expected = model_of(run.folder / "checkpoint-2", tmp_path / "converted")
+    for name, value in weights(found.folder).items():
+        assert torch.equal(value, expected[name]), name
+    assert before == {p: p.read_bytes() for p in run.folder.rglob("*") if p.is_file()}
+    assert checkpoints(found.folder) == ({"checkpoint-8"} if limit else {"checkpoint-6", "checkpoint-8"})
 
 
 def test_refusals(inputs, tmp_path):

@@ -379,6 +379,39 @@ def test_memory_is_bounded_whatever_the_source(program_data, large, tmp_path, so
 
 
 @pytest.fixture(scope="module")
+def moments(inputs, tmp_path_factory):
+    """The state of an AdamW run of two ranks, three times 128 MB, in every format that holds it."""
+    import tiny_llama
+
+    folder = tmp_path_factory.mktemp("moments")
+    model = tiny_llama.save_model(folder / "model", hidden_size=1024, intermediate_size=4096,
+                                  num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=4)
+    flags = dict(max_steps=1, max_length=8, save_strategy="steps", save_steps=1, learning_rate=1e-3)
+    run_strata(base_flags(model, inputs.data("messages"), folder / "run", **flags), 2)
+    found = {"sharded": folder / "run" / "checkpoint-1"}
+    for kind in ("dcp", "bin"):
+        found[kind] = folder / kind
+        strata("convert", found["sharded"], found[kind], "--to", kind)
+    yield found
+    shutil.rmtree(folder)
+
+
+@pytest.mark.parametrize("source,target", [("sharded", "dcp"), ("sharded", "bin"), ("sharded", "strata"),
+                                           ("dcp", "strata"), ("bin", "strata"), ("bin", "dcp"),
+                                           ("dcp", "merge-weights")])
+def test_memory_is_bounded_with_moments(program_data, moments, tmp_path, source, target):
+    out = tmp_path / "out"
+    words = (["merge-weights", moments[source], out] if target == "merge-weights"
+             else ["convert", moments[source], out, "--to", target])
+    megabytes = program_data + 6 * 16
+    strata(*words, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_DATA,
+                                                         (megabytes << 20,) * 2))
+    parts = 1 if target == "merge-weights" else 3
+    assert sum(p.stat().st_size for p in out.rglob("*") if p.is_file()) > parts * 125e6
+    shutil.rmtree(out)
+
+
+@pytest.fixture(scope="module")
 def program_data():
     """Megabytes of memory of its own (without maps of files) that the program starts with."""
     low, high = 16, 1024

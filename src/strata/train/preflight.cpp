@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <functional>
+#include <set>
 
 #include <ATen/ops/zeros.h>
+#include <fmt/ranges.h>
 
 #include "strata/base/error.h"
 #include "strata/base/file.h"
@@ -22,6 +24,9 @@ std::string readable(uint64_t bytes) {
   return fmt::format("{:.1f} GB", static_cast<double>(bytes) / 1e9);
 }
 
+// A tensor in a header of safetensors, in a manifest and in an index.
+constexpr uint64_t kRecordBytes = 512;
+
 // 48 bits; never 0.
 uint64_t id_of(const std::string& text) {
   return (std::hash<std::string>{}(text) & ((uint64_t{1} << 48) - 1)) | 1;
@@ -29,8 +34,9 @@ uint64_t id_of(const std::string& text) {
 
 }  // namespace
 
-void require_shared_folder(const fs::path& folder, int rank) {
-  if (!fs::exists(folder / ".lock")) {
+void require_shared_folder(const fs::path& folder, int rank, const std::string& owner) {
+  const fs::path lock = folder / ".lock";
+  if (!fs::exists(lock) || read_file(lock) != owner) {
     throw IoError(
         "output_dir: rank {} found nothing of what rank 0 wrote to {}, expected one folder that "
         "all "
@@ -45,35 +51,80 @@ void require_disk_space(const fs::path& folder, const SavePlan& plan) {
       plan.checkpoint_bytes * static_cast<uint64_t>(plan.num_checkpoints) + plan.result_bytes;
   const uint64_t found = available_bytes(folder);
   if (found >= needed) return;
+  std::vector<std::string> parts;
+  if (plan.num_checkpoints > 0) {
+    parts.push_back(fmt::format("{} checkpoint{} of {}", plan.num_checkpoints,
+                                plan.num_checkpoints == 1 ? "" : "s",
+                                readable(plan.checkpoint_bytes)));
+  }
+  if (plan.result_bytes > 0) {
+    parts.push_back(fmt::format("the result of {}", readable(plan.result_bytes)));
+  }
   throw IoError(
-      "output_dir: found {} free in {}, expected {} for {} checkpoint{} of {} and the result of "
-      "{}; "
-      "free space, set save_total_limit or save less often",
-      readable(found), folder.string(), readable(needed), plan.num_checkpoints,
-      plan.num_checkpoints == 1 ? "" : "s", readable(plan.checkpoint_bytes),
-      readable(plan.result_bytes));
+      "output_dir: found {} free in {}, expected {} for {}; free space{} or choose another folder",
+      readable(found), folder.string(), readable(needed), fmt::join(parts, " and "),
+      plan.num_checkpoints > 0 ? ", set save_total_limit, save less often" : "");
 }
 
 uint64_t checkpoint_bytes(Trainee& trainee, bool with_optimizer,
                           const checkpoint::FrozenWeights& frozen) {
   // The ranks of a shard group hold parts that tile the whole.
   comm::Group& shard = *trainee.store->mesh().shard;
-  const uint64_t own = checkpoint::size_bytes(checkpoint::local_pieces(
-                           *trainee.store, with_optimizer ? trainee.optimizer.get() : nullptr)) +
-                       checkpoint::size_bytes(checkpoint::frozen_pieces(*trainee.store, frozen));
+  uint64_t own = 0;
+  for (const auto& pieces :
+       {checkpoint::local_pieces(*trainee.store,
+                                 with_optimizer ? trainee.optimizer.get() : nullptr),
+        checkpoint::frozen_pieces(*trainee.store, frozen)}) {
+    own += checkpoint::size_bytes(pieces) + pieces.size() * kRecordBytes;
+  }
   at::Tensor total = at::full({1}, static_cast<double>(own), at::kDouble);
   shard.all_reduce(total)->wait();
   return static_cast<uint64_t>(total.item<double>());
 }
 
 uint64_t result_bytes(const Trainee& trainee) {
+  const auto bytes_of = [](const nn::Parameter& parameter) {
+    return static_cast<uint64_t>(parameter.numel()) * c10::elementSize(parameter.storage_type()) +
+           kRecordBytes;
+  };
   uint64_t bytes = 0;
-  for (const nn::Parameter* parameter : trainee.model->parameters()) {
-    if (trainee.adapter && !parameter->requires_grad()) continue;
-    bytes +=
-        static_cast<uint64_t>(parameter->numel()) * c10::elementSize(parameter->storage_type());
+  if (!trainee.adapter) {
+    for (const nn::Parameter* parameter : trainee.model->parameters())
+      bytes += bytes_of(*parameter);
+    return bytes;
+  }
+  for (const adapters::AdapterTensor& tensor : trainee.adapter->tensors()) {
+    bytes += bytes_of(*tensor.parameter);
+  }
+  for (const adapters::FixedTensor& fixed : trainee.adapter->fixed_tensors()) {
+    bytes += fixed.tensor->nbytes() + kRecordBytes;
+  }
+  // The file holds the rows that these make, which are fewer than their weights.
+  for (const nn::Parameter* parameter : trainee.adapter->inner_parameters()) {
+    bytes += bytes_of(*parameter);
   }
   return bytes;
+}
+
+uint64_t result_memory_bytes(const Trainee& trainee) {
+  std::set<const nn::Parameter*> wanted;
+  if (trainee.adapter) {
+    for (const auto& tensor : trainee.adapter->tensors()) wanted.insert(tensor.parameter);
+  }
+  const bool on_host = trainee.store->options().device.is_cpu();
+  uint64_t most = 0;
+  for (int u = 0; u < trainee.store->num_units(); ++u) {
+    for (const shard::Segment& segment : trainee.store->unit(u).segments) {
+      const uint64_t element = c10::elementSize(segment.storage);
+      for (const shard::Extent& extent : segment.extents) {
+        if (trainee.adapter && !wanted.contains(extent.parameter)) continue;
+        // Beside a GPU the segment is gathered there, and comes to the host tensor by tensor.
+        const int64_t count = on_host ? segment.numel : extent.parameter->numel();
+        most = std::max(most, static_cast<uint64_t>(count) * element);
+      }
+    }
+  }
+  return most;
 }
 
 CopyMemory copy_memory(uint64_t copy_bytes) {
@@ -90,7 +141,9 @@ CopyMemory copy_memory(uint64_t copy_bytes) {
   return memory;
 }
 
-std::optional<std::string> find_shortage(const std::vector<CopyMemory>& ranks) {
+std::optional<std::string> find_shortage(const std::vector<CopyMemory>& ranks,
+                                         const std::string& for_one,
+                                         const std::string& for_several) {
   struct Pool {
     const char* name;
     uint64_t CopyMemory::*id;
@@ -113,9 +166,9 @@ std::optional<std::string> find_shortage(const std::vector<CopyMemory>& ranks) {
         ++sharing;
       }
       if (needed <= found) continue;
-      return fmt::format("{} free in the {} of rank {}, expected {} for the cop{} of its {} rank{}",
+      return fmt::format("{} free in the {} of rank {}, expected {} for the {} of its {} rank{}",
                          readable(found), pool.name, i, readable(needed),
-                         sharing == 1 ? "y" : "ies", sharing, sharing == 1 ? "" : "s");
+                         sharing == 1 ? for_one : for_several, sharing, sharing == 1 ? "" : "s");
     }
   }
   return std::nullopt;

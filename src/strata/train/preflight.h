@@ -13,13 +13,13 @@
 
 namespace strata::train {
 
-// On every rank but 0, after rank 0 has created the folder and its lock: the rank sees the same
-// folder and can write to it. Throws IoError.
-void require_shared_folder(const std::filesystem::path& folder, int rank);
+// On every rank but 0, after rank 0 has created the folder and its lock, which says `owner`: the
+// rank sees the same folder and can write to it. Throws IoError.
+void require_shared_folder(const std::filesystem::path& folder, int rank, const std::string& owner);
 
 struct SavePlan {
   uint64_t checkpoint_bytes = 0;  // of one checkpoint, all ranks together
-  uint64_t result_bytes = 0;      // model or adapter
+  uint64_t result_bytes = 0;      // model or adapter; 0: none is written
   int64_t num_checkpoints = 0;    // at once on the disk, beside those that are there already
 };
 
@@ -30,6 +30,9 @@ void require_disk_space(const std::filesystem::path& folder, const SavePlan& pla
 uint64_t checkpoint_bytes(Trainee& trainee, bool with_optimizer,
                           const checkpoint::FrozenWeights& frozen);
 uint64_t result_bytes(const Trainee& trainee);
+
+// Host memory that a rank takes at most while the result is written: what is gathered at once.
+uint64_t result_memory_bytes(const Trainee& trainee);
 
 // What one rank's copy of its state takes, and what the machine and the container it runs in can
 // give without swapping. Whoever has the same id draws on the same memory.
@@ -43,8 +46,11 @@ struct CopyMemory {
 CopyMemory copy_memory(uint64_t copy_bytes);
 
 // What all ranks' copies together would lack, in words: "0.1 MB free in the container of rank 2,
-// expected 0.4 MB for the copies of its 2 ranks". Nothing when there is room.
-std::optional<std::string> find_shortage(const std::vector<CopyMemory>& ranks);
+// expected 0.4 MB for the copies of its 2 ranks". Nothing when there is room. `for_one` and
+// `for_several`: what the memory is for.
+std::optional<std::string> find_shortage(const std::vector<CopyMemory>& ranks,
+                                         const std::string& for_one = "copy",
+                                         const std::string& for_several = "copies");
 
 // That of every rank, in rank order. Collective.
 std::vector<CopyMemory> gather_copy_memory(const CopyMemory& own, comm::Group& world);

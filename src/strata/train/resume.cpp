@@ -3,6 +3,7 @@
 #include "strata/base/error.h"
 #include "strata/base/file.h"
 #include "strata/checkpoint/folders.h"
+#include "strata/checkpoint/repair.h"
 #include "strata/checkpoint/sharded.h"
 #include "strata/comm/agreement.h"
 #include "strata/train/loss_guard.h"
@@ -67,6 +68,9 @@ fs::path resume(const config::TrainConfig& config, Trainee& trainee, const Apply
   std::vector<fs::path> found;
   comm::all_or_nothing(world, "looking for checkpoints", [&] {
     if (world.rank() != 0) return;
+    if (!checkpoint::means_newest(config.resume_from_checkpoint)) {
+      for (const std::string& line : checkpoint::repair(config.resume_from_checkpoint)) say(line);
+    }
     found = checkpoint::candidates(config.resume_from_checkpoint, config.output_dir);
   });
   std::string failure;
@@ -96,13 +100,14 @@ std::optional<fs::path> return_to(const config::TrainConfig& config, int64_t ste
   return load_first(agree_on(std::move(found), world), trainee, apply, say, failure);
 }
 
-void load_weights(const fs::path& folder, Trainee& trainee, const ApplyProgress& apply) {
+void load_weights(const fs::path& folder, Trainee& trainee, const ApplyProgress& apply,
+                  const std::string& otherwise) {
   comm::Group& world = *trainee.store->mesh().world;
   const auto failure =
       comm::shared_failure(world, [&] { load_one(folder, trainee, /*optimizer=*/nullptr, apply); });
   if (failure) {
-    throw FormatError("{}; without --load_best_model_at_end the result is the last step's",
-                      *failure);
+    throw FormatError("{} (load_best_model_at_end){}{}; resume from another checkpoint without it",
+                      *failure, otherwise.empty() ? "" : "; ", otherwise);
   }
 }
 

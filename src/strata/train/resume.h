@@ -29,10 +29,10 @@ std::optional<std::filesystem::path> return_to(const config::TrainConfig& config
                                                Trainee& trainee, const ApplyProgress& apply,
                                                const std::function<void(const std::string&)>& say);
 
-// The weights of one checkpoint, without its optimizer. Throws FormatError where it is damaged.
-// Collective over the world.
-void load_weights(const std::filesystem::path& folder, Trainee& trainee,
-                  const ApplyProgress& apply);
+// The weights of one checkpoint, without its optimizer. Throws FormatError where it is damaged,
+// which says what there is `otherwise`. Collective over the world.
+void load_weights(const std::filesystem::path& folder, Trainee& trainee, const ApplyProgress& apply,
+                  const std::string& otherwise);
 
 // What a checkpoint made of another tool's state holds beside its tensors: the log history is that
 // of a trainer_state.json beside `source`, if there is one; sums since the last log are none. The

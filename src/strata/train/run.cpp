@@ -8,7 +8,7 @@
 #include "strata/base/error.h"
 #include "strata/base/file.h"
 #include "strata/base/folder_lock.h"
-#include "strata/base/folder_update.h"
+#include "strata/checkpoint/repair.h"
 #include "strata/comm/agreement.h"
 #include "strata/comm/mesh.h"
 #include "strata/comm/rendezvous.h"
@@ -48,9 +48,9 @@ comm::RendezvousOptions rendezvous_options(const config::RunConfig& config,
   return options;
 }
 
-void check_output_folder(const config::RunConfig& config) {
-  // A result of an earlier run that was complete, but not yet all in its place.
-  finish_folder_update(config.train.output_dir);
+// What was found to do, a sentence each.
+std::vector<std::string> check_output_folder(const config::RunConfig& config) {
+  std::vector<std::string> done = checkpoint::finish_interrupted(config.train.output_dir);
   // What an interrupted save of an earlier run left is not a checkpoint and never will be.
   constexpr std::string_view kWritten[] = {"checkpoint-", "model",         "adapter",
                                            "latest",      "metrics.jsonl", "trainer_state.json",
@@ -70,6 +70,7 @@ void check_output_folder(const config::RunConfig& config) {
     }
   }
   for (const fs::path& path : left) fs::remove_all(path);
+  return done;
 }
 
 // A folder that holds both a model and an adapter means another thing to every tool that loads it.
@@ -87,6 +88,38 @@ void check_kind_of_result(const config::RunConfig& config) {
 
 const char* name_of_compute(at::ScalarType type) {
   return type == at::kFloat ? "fp32" : type == at::kHalf ? "fp16" : "bf16";
+}
+
+// Rank 0's: the lock while the run lasts, and what its user should know.
+struct OutputFolder {
+  std::optional<FolderLock> lock;
+  std::vector<std::string> notes;
+};
+
+// On its own, before the data: rank 0's error must not wait until the others have read theirs.
+void take_output_folder(const config::RunConfig& config, comm::Group& world, OutputFolder& taken) {
+  const fs::path folder = config.train.output_dir;
+  std::string owner;
+  comm::all_or_nothing(world, "preparing the output folder", [&] {
+    check_offload_folders(config.shard);
+    if (world.rank() != 0) return;
+    require_writable_folder(folder);
+    taken.lock.emplace(folder);
+    owner = taken.lock->owner();
+    taken.notes = check_output_folder(config);
+    if (taken.lock->is_by_name()) {
+      taken.notes.push_back(
+          fmt::format("output_dir: the file system of {} has no locks (flock); the file "
+                      ".lock-owner in it keeps "
+                      "other runs out",
+                      folder.string()));
+    }
+    check_kind_of_result(config);
+  });
+  owner = comm::broadcast_string(world, owner);
+  comm::all_or_nothing(world, "looking at the output folder", [&] {
+    if (world.rank() != 0) require_shared_folder(folder, world.rank(), owner);
+  });
 }
 
 void describe_weights(const config::RunConfig& config, const Trainee& trainee, Trainer& trainer) {
@@ -270,7 +303,8 @@ RunResult train(const RunOrder& order, comm::Mesh& mesh, const Datasets& dataset
   const config::RunConfig& config = order.config;
   status.set_phase("loading the model");
   const std::unique_ptr<Trainee> trainee = assemble(config, mesh, target_of(order.device));
-  Trainer trainer(config, order.settings_text, *trainee, datasets, saving, order.output);
+  Trainer trainer(config, order.settings_text, *trainee, datasets,
+                  {.group = saving, .writes_result = order.writes_results}, order.output);
   introduce(config, *trainee, datasets, trainer);
   if (watch) {
     trainer.say(watch->planned_line());
@@ -313,19 +347,8 @@ RunResult run(const config::RunConfig& config, const launch::RankEnvironment& en
   comm::Mesh mesh = comm::make_mesh(rendezvous, shape);
 
   status.set_phase("preparing the data");
-  // On its own: rank 0's error must not wait until the others have read their data.
-  std::optional<FolderLock> lock;
-  comm::all_or_nothing(*mesh.world, "preparing the output folder", [&] {
-    check_offload_folders(config.shard);
-    if (environment.rank != 0) return;
-    require_writable_folder(config.train.output_dir);
-    lock.emplace(config.train.output_dir);
-    check_output_folder(config);
-    check_kind_of_result(config);
-  });
-  comm::all_or_nothing(*mesh.world, "looking at the output folder", [&] {
-    if (environment.rank != 0) require_shared_folder(config.train.output_dir, environment.rank);
-  });
+  OutputFolder folder;
+  take_output_folder(config, *mesh.world, folder);
   const std::unique_ptr<comm::Group> saving =
       rendezvous.make_group("saving", {}, /*is_watched=*/false);
   Datasets datasets;
@@ -342,6 +365,7 @@ RunResult run(const config::RunConfig& config, const launch::RankEnvironment& en
                               .download_progress = show_download,
                               .world_size = environment.world_size});
   });
+  datasets.notes.insert(datasets.notes.begin(), folder.notes.begin(), folder.notes.end());
   // Only rank 0 tells; the others hold as much.
   std::optional<MemoryWatch> watch;
   if (environment.rank == 0) {

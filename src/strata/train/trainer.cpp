@@ -68,7 +68,7 @@ void sum_over_ranks(comm::Group& world, std::span<double> values) {
 }  // namespace
 
 Trainer::Trainer(const config::RunConfig& config, const std::string& settings_text,
-                 Trainee& trainee, const Datasets& datasets, comm::Group& saving,
+                 Trainee& trainee, const Datasets& datasets, const Saving& saving,
                  const Output& output)
     : config_(config),
       settings_text_(settings_text),

@@ -37,12 +37,16 @@ struct LogWindow {
   int64_t steps = 0;
 };
 
+struct Saving {
+  comm::Group& group;         // of all ranks, for the thread that saves, used by nothing else
+  bool writes_result = true;  // at the end, by somebody else
+};
+
 // Collective: run(), on every rank with the same settings.
 class Trainer {
  public:
-  // `saving`: a group of all ranks for the thread that saves, used by nothing else.
   Trainer(const config::RunConfig& config, const std::string& settings_text, Trainee& trainee,
-          const Datasets& datasets, comm::Group& saving, const Output& output);
+          const Datasets& datasets, const Saving& saving, const Output& output);
   ~Trainer();
 
   // Trains to the end, or until a signal asks to stop (is_stopped()): then the state is saved.
@@ -96,8 +100,11 @@ class Trainer {
   bool evaluate(bool decides = true);
   // With load_best_model_at_end the weights of the best checkpoint, for the result. Collective.
   void load_best();
-  // Room on the disk and in memory for every save of the run.
-  void prepare_saving(comm::Group& saving);
+  // Room on the disk and in memory for every save of the run. Collective.
+  void prepare_saving(const Saving& saving);
+  void require_room_on_disk(const Saving& saving, bool with_optimizer,
+                            const checkpoint::FrozenWeights& frozen);
+  void require_memory_for_result();
   void save();
   // Copies of the state beside what trains: whether memory has room for them. Collective.
   bool has_room_for_copies(optim::Optimizer* optimizer);

@@ -74,18 +74,51 @@ checkpoint::FrozenWeights frozen_weights_of(const Trainee& trainee, bool in_whol
 
 }  // namespace
 
-void Trainer::prepare_saving(comm::Group& saving) {
-  if (config_.train.save_strategy == "no") return;
-  const fs::path folder = config_.train.output_dir;
+void Trainer::prepare_saving(const Saving& saving) {
+  const bool saves = config_.train.save_strategy != "no";
   optim::Optimizer* optimizer = config_.train.save_only_model ? nullptr : trainee_.optimizer.get();
   const bool in_whole_files = config_.shard.state_dict_type == "FULL_STATE_DICT";
   const checkpoint::FrozenWeights frozen = frozen_weights_of(trainee_, in_whole_files);
-  SavePlan plan{.checkpoint_bytes = checkpoint_bytes(trainee_, optimizer != nullptr, frozen),
-                .result_bytes = result_bytes(trainee_),
-                .num_checkpoints = count_saves(plan_, config_.train, step_)};
+  if (saves && in_whole_files) whole_files_ = whole_files_of(trainee_);
+  if ((saves && in_whole_files) || saving.writes_result) {
+    comm::all_or_nothing(world_, "reading what lies beside the model", [&] {
+      if (is_main()) companions_ = companion_files(config_, trainee_, datasets_);
+    });
+  }
+  require_room_on_disk(saving, optimizer != nullptr, frozen);
+  if (saving.writes_result) require_memory_for_result();
+  if (!in_whole_files) companions_.clear();
+  if (!saves) return;
+  // What rests in files does so because memory has no room for it, nor for a copy.
+  const bool rests_in_files = trainee_.store->file() != nullptr;
+  checkpoint::SaverOptions options{.in_background = config_.train.async_save && !rests_in_files,
+                                   .total_limit = config_.train.save_total_limit,
+                                   .frozen = frozen};
+  if (options.in_background) options.in_background = has_room_for_copies(optimizer);
+  saver_ = std::make_unique<checkpoint::Saver>(*trainee_.store, optimizer, saving.group, options);
+}
+
+void Trainer::require_room_on_disk(const Saving& saving, bool with_optimizer,
+                                   const checkpoint::FrozenWeights& frozen) {
+  const bool in_whole_files = whole_files_.has_value();
+  // Rows of the log are in every trainer_state.json. Who names steps without end means to stop
+  // early.
+  constexpr int64_t kRowBytes = 512, kMostRows = 20'000;
+  const int64_t rows = plan_.max_steps / std::max<int64_t>(plan_.logging_steps, 1) + 1;
+  const auto beside = static_cast<uint64_t>(std::min(rows, kMostRows) * kRowBytes);
+  uint64_t companions = 0;
+  for (const auto& [name, content] : companions_) companions += content.size();
+  SavePlan plan{.num_checkpoints = count_saves(plan_, config_.train, step_)};
+  if (plan.num_checkpoints > 0) {
+    plan.checkpoint_bytes = checkpoint_bytes(trainee_, with_optimizer, frozen) + beside +
+                            settings_text_.size() + (in_whole_files ? companions : 0);
+  }
+  // The log once more in the report, and in metrics.jsonl.
+  if (saving.writes_result) plan.result_bytes = result_bytes(trainee_) + companions + 3 * beside;
   comm::all_or_nothing(world_, "looking for room to save", [&] {
     if (!is_main()) return;
-    if (const auto limit = config_.train.save_total_limit) {
+    const fs::path folder = config_.train.output_dir;
+    if (const auto limit = config_.train.save_total_limit; limit && plan.num_checkpoints > 0) {
       // An old one goes only after the new one is there.
       const auto present = static_cast<int64_t>(checkpoint::list(folder).size());
       // The best one stays beside the newest, whatever the limit.
@@ -94,19 +127,16 @@ void Trainer::prepare_saving(comm::Group& saving) {
     }
     require_disk_space(folder, plan);
   });
-  if (in_whole_files) {
-    whole_files_ = whole_files_of(trainee_);
-    comm::all_or_nothing(world_, "reading what lies beside the model", [&] {
-      if (is_main()) companions_ = companion_files(config_, trainee_, datasets_);
-    });
-  }
-  // What rests in files does so because memory has no room for it, nor for a copy.
-  const bool rests_in_files = trainee_.store->file() != nullptr;
-  checkpoint::SaverOptions options{.in_background = config_.train.async_save && !rests_in_files,
-                                   .total_limit = config_.train.save_total_limit,
-                                   .frozen = frozen};
-  if (options.in_background) options.in_background = has_room_for_copies(optimizer);
-  saver_ = std::make_unique<checkpoint::Saver>(*trainee_.store, optimizer, saving, options);
+}
+
+void Trainer::require_memory_for_result() {
+  const auto shortage =
+      find_shortage(gather_copy_memory(copy_memory(result_memory_bytes(trainee_)), world_),
+                    "gathered part of the result", "gathered parts of the result");
+  if (!shortage) return;
+  throw OutOfMemoryError(
+      "memory: found {}; free memory there or use more machines, so that the result can be written",
+      *shortage);
 }
 
 bool Trainer::has_room_for_copies(optim::Optimizer* optimizer) {
@@ -211,9 +241,12 @@ void Trainer::load_best() {
         "the result is the model of the last step");
     return;
   }
-  load_weights(folder, trainee_, [this](const report::TrainerState&, const Json& progress) {
-    has_learned_ = progress.value("has_learned", false);
-  });
+  load_weights(
+      folder, trainee_,
+      [this](const report::TrainerState&, const Json& progress) {
+        has_learned_ = progress.value("has_learned", false);
+      },
+      saved_step_ == step_ ? fmt::format("the last step is whole in checkpoint-{}", step_) : "");
   report::TrainerState found;
   best_.fill(found);
   say(fmt::format("the result is the model of {}, the best by {} ({})", folder.filename().string(),

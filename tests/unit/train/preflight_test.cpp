@@ -23,16 +23,29 @@ TEST(Preflight, ADiskWithoutRoomIsNamedBeforeTheFirstStep) {
                        {.checkpoint_bytes = half, .result_bytes = half / 2, .num_checkpoints = 3});
   });
   EXPECT_NE(message.find("for 3 checkpoints of "), std::string::npos) << message;
-  EXPECT_NE(message.find("set save_total_limit or save less often"), std::string::npos) << message;
+  EXPECT_NE(message.find("set save_total_limit, save less often"), std::string::npos) << message;
+}
+
+TEST(Preflight, AResultThatDoesNotFitIsNamedWithoutCheckpointsToo) {
+  TemporaryFolder folder;
+  const uint64_t all = available_bytes(folder.path());
+  require_disk_space(folder.path(), {.result_bytes = all / 2});
+  const std::string message =
+      message_of<IoError>([&] { require_disk_space(folder.path(), {.result_bytes = 2 * all}); });
+  EXPECT_NE(message.find(" for the result of "), std::string::npos) << message;
+  EXPECT_EQ(message.find("checkpoint"), std::string::npos) << message;
 }
 
 TEST(Preflight, AFolderThatIsNotSharedIsNamed) {
   TemporaryFolder folder;
-  const std::string message = message_of<IoError>([&] { require_shared_folder(folder.path(), 3); });
-  EXPECT_NE(message.find("rank 3 found nothing of what rank 0 wrote"), std::string::npos)
-      << message;
-  folder.put(".lock", "");
-  require_shared_folder(folder.path(), 3);
+  const auto message = [&] {
+    return message_of<IoError>([&] { require_shared_folder(folder.path(), 3, "process 1"); });
+  };
+  EXPECT_NE(message().find("rank 3 found nothing of what rank 0 wrote"), std::string::npos);
+  folder.put(".lock", "process 2");  // of a run that was killed, on a disk of this machine alone
+  EXPECT_NE(message().find("rank 3 found nothing of what rank 0 wrote"), std::string::npos);
+  folder.put(".lock", "process 1");
+  EXPECT_EQ(message(), "");
 }
 
 TEST(Preflight, TheMachineSaysWhatMemoryItHas) {
