@@ -99,24 +99,34 @@ def chat(*words, stdin=""):
     (["--adapter", "a=A/good", "--adapter", "b=A/wide"], "adapter and base config imply [2, 32]"),
     (["--adapter", "a=A/nan"], "holds NaN or infinity"),
     (["--adapter", "a=A/good", "--prompt", "/adapter b"], "found no \"b\" loaded, expected one of a"),
+    (["--adapter", "a=A/good", "--prompt", "/unmerge"], "unmerge: found no merged adapter in use"),
+    (["--adapter", "a=B/prefix", "--prompt", "/merge"], "found rows before the prompt"),
 ])
 def test_before_an_answer(inputs, adapters, words, message):
     words = [w.replace("A/", f"{adapters}/") for w in words]
     if "--prompt" not in words:
         words += ["--prompt", "a"]
-    run = chat("--model_name_or_path", inputs.model("plain"), *words)
+    model = "wide" if any("B/" in w for w in words) else "plain"
+    words = [w.replace("B/", f"{adapters}/") for w in words]
+    run = chat("--model_name_or_path", inputs.model(model), *words)
     assert run.returncode != 0 and run.stdout == ""
     assert message.replace("A/", f"{adapters}/") in run.stderr
 
 
-def test_adapters_are_listed_and_switched(inputs, adapters):
-    """The answers of each alone, in one conversation each."""
-    model = inputs.model("plain")
-    trained = adapters / "trained"
-    shutil.copytree(adapters / "good", trained)
-    file = trained / "adapter_model.safetensors"
+@pytest.fixture(scope="module")
+def trained(adapters):
+    """An adapter that changes answers."""
+    folder = adapters / "trained"
+    shutil.copytree(adapters / "good", folder)
+    file = folder / "adapter_model.safetensors"
     torch.manual_seed(0)
     save_file({n: torch.randn_like(t) for n, t in load_file(file).items()}, file)
+    return folder
+
+
+def test_adapters_are_listed_and_switched(inputs, adapters, trained):
+    """The answers of each alone, in one conversation each."""
+    model = inputs.model("plain")
     alone = {"": chat("--model_name_or_path", model, "--prompt", "the cat").stdout,
              "t": chat("--model_name_or_path", model, "--adapter_name_or_path", trained, "--prompt",
                        "the cat").stdout}
@@ -129,3 +139,23 @@ def test_adapters_are_listed_and_switched(inputs, adapters):
     for line in ("/adapter off", "/adapter g"):  # "good" is not trained
         assert chat(*words, stdin=f"{line}\nthe cat\n").stdout == alone[""]
     assert chat(*words, stdin="/adapter t\n/merge\nthe cat\n").stdout == alone["t"]
+
+
+def test_merging_and_taking_out_again(inputs, adapters, trained):
+    """One conversation as it is without merging; what is merged is listed, and stays merged while
+    another answers."""
+    words = ["--model_name_or_path", inputs.model("plain"), "--adapter", f"t={trained}",
+             "--adapter", f"g={adapters / 'good'}"]
+    turns = ["the cat", "sat", "on", "a mat"]
+    plain = chat(*words, stdin="".join(f"{turn}\n" for turn in turns[:2])
+                 + f"/adapter g\n{turns[2]}\n/adapter t\n{turns[3]}\n")
+    assert plain.returncode == 0, plain.stderr
+    run = chat(*words, stdin=f"{turns[0]}\n/merge\n{turns[1]}\n/adapter g\n/adapters\n{turns[2]}\n"
+               f"/adapter t\n/adapters\n/unmerge\n/adapters\n{turns[3]}\n")
+    assert run.returncode == 0, run.stderr
+    assert run.stdout == plain.stdout
+    assert run.stderr == "  t (merged)\n* g\n" "* t (merged)\n  g\n" "* t\n  g\n"
+    # Merged, taken out and merged again.
+    again = chat(*words, stdin="/merge\n/unmerge\n/merge\n/adapters\nthe cat\n")
+    assert again.stderr == "* t (merged)\n  g\n"
+    assert again.stdout == chat(*words, stdin="the cat\n").stdout

@@ -14,8 +14,8 @@ ROWS_PER_STEP = 12  # for 1 to 3 ranks
 LORA = dict(lora_r=3, lora_alpha=12, lora_dropout=0.0, learning_rate=2e-2)
 ADAPTERS = {
     "lora": dict(LORA, lora_target_modules=["q_proj", "o_proj", "up_proj", "lm_head"]),
-    "lora_biases": dict(LORA, lora_target_modules=["q_proj", "o_proj"], lora_bias=True, bias="all",
-                        lora_modules_to_save=["norm"]),
+    "rslora_biases": dict(LORA, lora_target_modules=["q_proj", "o_proj"], use_rslora=True,
+                          lora_bias=True, bias="all", lora_modules_to_save=["norm"]),
     "dora": dict(LORA, lora_target_modules=["v_proj", "down_proj", "lm_head", "embed_tokens"],
                  use_dora=True),
     "olora": dict(LORA, lora_target_modules=["k_proj", "gate_proj"], init_lora_weights="olora"),
@@ -33,6 +33,7 @@ ADAPTERS = {
 BASES = {
     "fp32": {},
     "nf4": dict(load_in_4bit=True, bnb_4bit_use_double_quant=True),
+    "fp4": dict(load_in_4bit=True, bnb_4bit_quant_type="fp4"),
     "int8": dict(load_in_8bit=True),
 }
 AXES = {

@@ -31,6 +31,8 @@ CASES = {
                                lora_modules_to_save=["lm_head"], learning_rate=1e-3), 20),
     "two_replicas": (2, dict(sharding_strategy="NO_SHARD", gradient_accumulation_steps=2), 29),
     "four_ranks_hybrid": (4, dict(sharding_strategy="HYBRID_SHARD", dp_shard_size=2), 20),
+    "hybrid_zero2": (4, dict(sharding_strategy="HYBRID_SHARD_ZERO2", dp_shard_size=2), 20),
+    "two_ranks_zero1": (2, dict(zero_stage=1), 20),
     "two_ranks_zero2": (2, dict(zero_stage=2), 20),
     # The first loss scale overflows, so steps are skipped; afterwards it grows every other step.
     "fp16_scale": (2, dict(fp16=True, bf16=None, reduce_dtype="fp16", fp16_initial_scale=2**20,

@@ -7,7 +7,7 @@ import torch
 from peft import PeftModel
 from safetensors import safe_open
 from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig
 
 from llama_reference import make_documents, run_reference
 from probe import relative_error, run_probe
@@ -157,6 +157,37 @@ def test_adapter(inputs, tmp_path, case):
         per_device_eval_batch_size=3), 3)
     first = next(row for row in again.history if "eval_loss" in row)
     assert first["eval_loss"] == pytest.approx(measured(run), abs=1e-5)
+
+
+OVER_CODES = {
+    "nf4_double_rslora": (dict(load_in_4bit=True, bnb_4bit_use_double_quant=True),
+                          dict(LORA, use_rslora=True)),
+    "fp4_dora": (dict(load_in_4bit=True, bnb_4bit_quant_type="fp4"), dict(LORA, use_dora=True)),
+    "nf4_vera": (dict(load_in_4bit=True), LORA_CASES["vera"][1]),
+    "nf4_prefix": (dict(load_in_4bit=True), LORA_CASES["prefix"][1]),
+    "int8_lora": (dict(load_in_8bit=True), LORA),
+    "int8_ia3": (dict(load_in_8bit=True), LORA_CASES["ia3"][1]),
+}
+
+
+@pytest.mark.parametrize("case", OVER_CODES)
+def test_adapter_over_codes(inputs, tmp_path, case):
+    """PEFT over bitsandbytes' layers loads what was trained over codes. 8 bits: products of rounded
+    activations in both, which differ by more than sums."""
+    codes, settings = OVER_CODES[case]
+    run = train(inputs, tmp_path / "out", "wide", 2, **{"use_peft": True, **settings, **codes})
+    base = AutoModelForCausalLM.from_pretrained(
+        inputs.model("wide"), dtype=torch.float32, device_map="cpu",
+        quantization_config=BitsAndBytesConfig(**{"bnb_4bit_quant_type": "nf4", **codes}))
+    for layer in base.modules():
+        if hasattr(layer, "support_avx512bf16_for_cpu"):
+            layer.support_avx512bf16_for_cpu = False  # a kernel in bf16, of other shapes
+    model = PeftModel.from_pretrained(base, run.folder)
+    limit = 1e-3 if "load_in_8bit" in codes else 1e-5
+    assert eval_loss(model, run.folder, inputs.data("messages")) == pytest.approx(
+        measured(run), abs=limit)
+    losses = [row["loss"] for row in run.history if "loss" in row]
+    assert losses[0] - losses[-1] > 10 * limit, "nothing was learnt"
 
 
 def test_adapter_of_a_bfloat16_base(inputs, tmp_path):

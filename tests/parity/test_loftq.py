@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 
 from llama_reference import make_documents, run_reference, save_checkpoint
 from probe import relative_error, run_probe
-from running import PROGRAM, base_flags, environment, run_strata
+from running import PROGRAM, base_flags, environment, run_strata, run_strata_raw
 from test_lora import attach, probe_name, randomise
 from test_merge import merge
 from test_quantization import BASES, attach_quantised
@@ -114,3 +114,16 @@ def test_a_run_over_codes(inputs, tmp_path):
     assert process.returncode == 0
     config = json.loads((tmp_path / "adapter" / "adapter_config.json").read_text())
     assert config["init_lora_weights"] is True
+
+
+def test_codes_without_their_weights_are_refused(inputs, tmp_path):
+    """A checkpoint that bitsandbytes stored holds nothing to compare its codes with."""
+    base = tmp_path / "base"
+    done = subprocess.run([PROGRAM, "convert", inputs.model("wide"), base, "--to", "bnb-4bit"],
+                          capture_output=True, text=True, env=environment(), timeout=60)
+    assert done.returncode == 0, done.stderr
+    run = run_strata_raw(base_flags(base, inputs.data("messages"), tmp_path / "out", use_peft=True,
+                                    lora_r=2, max_steps=1, init_lora_weights="loftq"), world=2)
+    assert run.returncode == 2
+    assert "of which the checkpoint holds codes alone, expected plain weights" in run.text
+    assert not list((tmp_path / "out").glob("adapter_*"))

@@ -5,12 +5,13 @@ import subprocess
 
 import pytest
 import torch
+from peft import get_peft_model
 from safetensors.torch import load_file, save_file
 from transformers import BitsAndBytesConfig, LlamaForCausalLM
 
 from llama_reference import save_checkpoint
 from probe import BUILD, relative_error
-from test_lora import attach, randomise
+from test_lora import attach, config_of, randomise
 
 CASES = {
     "plain": ({}, dict(target_modules=["q_proj", "down_proj"], r=4, lora_alpha=16)),
@@ -121,6 +122,56 @@ def test_quantised_base(tmp_path):
         if prefix + "A.weight" in branch:
             expected = expected + branch[prefix + "B.weight"] @ branch[prefix + "A.weight"] * 2
         assert relative_error(found[path + ".weight"], expected) < 1e-6, path
+
+
+BNB = {
+    "nf4": dict(load_in_4bit=True, bnb_4bit_quant_type="nf4"),
+    "fp4_double": dict(load_in_4bit=True, bnb_4bit_quant_type="fp4",
+                       bnb_4bit_use_double_quant=True),
+    "int8": dict(load_in_8bit=True),
+}
+OVER_CODES = [
+    ("nf4", dict(target_modules="all-linear", r=4, use_dora=True)),
+    ("nf4", dict(peft_type="VERA", r=9, save_projection=False)),
+    ("fp4_double", dict(target_modules=["q_proj", "lm_head"], r=4, use_rslora=True)),
+    ("fp4_double", dict(peft_type="IA3")),
+    ("int8", dict(target_modules=["v_proj", "up_proj"], r=4, modules_to_save=["norm"])),
+    ("int8", dict(target_modules=["q_proj"], r=4, use_dora=True)),
+]
+
+
+def decoded_state(model):
+    """The plain weights of a model with layers of bitsandbytes."""
+    from test_convert_quantised import Linear4bit, Linear8bitLt, decoded
+
+    state = {}
+    for path, module in model.named_modules():
+        for name, value in module.named_parameters(prefix=path, recurse=False):
+            is_code = isinstance(module, (Linear4bit, Linear8bitLt)) and name.endswith(".weight")
+            state[name] = (decoded(module) if is_code else value).detach().float().clone()
+    return state
+
+
+@pytest.mark.parametrize("kind,lora", OVER_CODES)
+def test_decoded_bases(tmp_path, kind, lora):
+    """PEFT's merge over the weights that bitsandbytes decodes."""
+    save_checkpoint(tmp_path, scale=0.08, hidden_size=64, intermediate_size=128)
+    base = LlamaForCausalLM.from_pretrained(tmp_path, dtype=torch.float32, device_map="cpu",
+                                            quantization_config=BitsAndBytesConfig(**BNB[kind]))
+    base.save_pretrained(tmp_path / "quantised")
+    plain = LlamaForCausalLM.from_pretrained(tmp_path, dtype=torch.float32)
+    plain.load_state_dict(decoded_state(base))
+    torch.manual_seed(3)
+    model = get_peft_model(plain, config_of(lora))
+    randomise(model, 0.08)
+    model.save_pretrained(tmp_path / "quantised" / "adapter")
+    process = merge(tmp_path / "quantised", "--dequantize")
+    assert process.returncode == 0, process.stderr
+    found = LlamaForCausalLM.from_pretrained(tmp_path / "quantised" / "merged").state_dict()
+    expected = model.merge_and_unload().state_dict()
+    assert found.keys() == expected.keys()
+    for weight, values in expected.items():
+        assert relative_error(found[weight], values) < 1e-6, weight
 
 
 def test_broken_adapters(tmp_path):

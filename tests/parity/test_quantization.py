@@ -183,8 +183,9 @@ METHODS = {
 # Every method over the plain base is in test_lora.py; here over codes, of which "head_too" are
 # those of the output layer as well.
 GRADIENTS = [("nf4", m) for m in METHODS] + [("int8", m) for m in METHODS] + [
-    ("nf4_double", "lora"), ("fp4", "lora"), ("fp4", "dora"), ("output_layer_too", "lora_head"),
-    ("output_layer_too", "dora_head"), ("output_layer_too", "ia3_head")]
+    ("nf4_double", "lora"), ("output_layer_too", "lora_head"), ("output_layer_too", "dora_head"),
+    ("output_layer_too", "ia3_head")] + [
+    ("fp4", m) for m in ("lora", "rslora_gaussian", "dora", "ia3", "vera")]
 
 
 def attach_quantised(folder, settings, **lora):

@@ -1,6 +1,7 @@
 #include "strata/checkpoint/decoded_state.h"
 
 #include <cstring>
+#include <optional>
 #include <set>
 
 #include <ATen/ATen.h>
@@ -71,10 +72,20 @@ class DecodedState final : public SavedState {
     tensor.shape = info.shape;
     if (const auto stored = hf::find_quantized_weight(folder_, name)) {
       tensor.shape = stored->shape;
-      // 8 bits do not say what they were; they are made of fp16.
       tensor.dtype = hf::dtype_of_torch_dtype(stored->dtype).value_or(hf::DType::kF32);
+      // 8 bits do not say what they were, and are made of fp16: the model's type counts.
+      if (options_.quantization.format.kind == ops::quant::Kind::kInt8) {
+        tensor.dtype = type_of_model().value_or(tensor.dtype);
+      }
     }
     tensors_.push_back(std::move(tensor));
+  }
+
+  std::optional<hf::DType> type_of_model() const {
+    const Json& config = folder_.config();
+    const auto entry = config.find(config.contains("dtype") ? "dtype" : "torch_dtype");
+    if (entry == config.end() || !entry->is_string()) return {};
+    return hf::dtype_of_torch_dtype(entry->get<std::string>());
   }
 
   hf::ModelFolder folder_;

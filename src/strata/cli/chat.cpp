@@ -209,7 +209,9 @@ class Chat {
  private:
   void list_adapters() const {
     for (const std::string& name : model_.adapter_names()) {
-      fmt::print(stderr, "{} {}\n", name == model_.active_adapter() ? "*" : " ", name);
+      const bool is_active = name == model_.active_adapter();
+      fmt::print(stderr, "{} {}{}\n", is_active ? "*" : " ", name,
+                 model_.is_merged(name) ? " (merged)" : "");
     }
   }
 
@@ -241,14 +243,19 @@ void converse_on_terminal(Chat& chat, const config::ChatConfig& config) {
       chat.reset();
       continue;
     }
+    // What does not fit ends neither the program nor the conversation.
     try {
       if (chat.obey(line)) continue;
+    } catch (const Error& error) {
+      fmt::print(stderr, "error: {}\n", error.what());
+      continue;
+    }
+    try {
       if (chat.answer(line) == StopReason::kMaxNewTokens) {
         note(
             fmt::format("the answer ends after {} tokens (max_new_tokens)", config.max_new_tokens));
       }
     } catch (const ConfigError& error) {
-      // A turn that does not fit ends neither the program nor the conversation.
       fmt::print(stderr, "error: {}; /reset starts a new one\n", error.what());
     }
   }

@@ -234,8 +234,18 @@ void LoadedModel::merge_adapter() {
 }
 
 void LoadedModel::unmerge_adapter() {
-  if (AdaptedModel* adapted = active_adapted()) adapted->unmerge();
+  AdaptedModel* adapted = active_adapted();
+  if (adapted == nullptr || !adapted->is_merged()) {
+    throw ConfigError("unmerge: found no merged adapter in use, expected one; merge it first");
+  }
+  adapted->unmerge();
   ++revision_;
+}
+
+bool LoadedModel::is_merged(const std::string& name) const {
+  return std::ranges::any_of(adapters_, [&](const Loaded& loaded) {
+    return loaded.name == name && loaded.model->is_merged();
+  });
 }
 
 int64_t LoadedModel::num_virtual_tokens() const {

@@ -68,8 +68,10 @@ class LoadedModel {
   // ConfigError that lists the names for an unknown one. Empty: the base alone.
   void use_adapter(const std::string& name);
   // Folds the adapter in use into the weights, and takes it out again: AdaptedModel::merge().
+  // ConfigError where there is none, or where it is not merged.
   void merge_adapter();
   void unmerge_adapter();
+  bool is_merged(const std::string& name) const;
   // Another number whenever answers may differ: what was computed before does not count any more.
   int revision() const { return revision_; }
   // Tokens that the adapter in use puts before every text; part of a cache's length.
