@@ -431,7 +431,7 @@ void UnitStore::finish_transfers() {
 
 at::Tensor UnitStore::gather_stored(int u, int segment) {
   const Segment& layout = unit(u).segments[static_cast<size_t>(segment)];
-  at::Tensor whole = pool_.acquire(layout.numel, layout.storage);
+  at::Tensor whole = pool_.acquire_turn(layout.numel, layout.storage);
   const at::Tensor resting = home(u, segment).value;
   mesh_.shard->all_gather(whole, rests_elsewhere() ? on_device(resting) : resting)->wait();
   return whole;

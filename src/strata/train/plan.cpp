@@ -2,6 +2,7 @@
 
 #include <map>
 
+#include "strata/checkpoint/sharded.h"
 #include "strata/checkpoint/state_pieces.h"
 #include "strata/libtorch/planned_device.h"
 #include "strata/memory/allocator.h"
@@ -120,14 +121,28 @@ config::RunConfig without_files(config::RunConfig config) {
   return config;
 }
 
+// What this rank saves.
+std::vector<checkpoint::LocalPiece> saved_pieces(const config::RunConfig& config,
+                                                 Trainee& trainee) {
+  if (config.train.save_strategy == "no") return {};
+  return checkpoint::local_pieces(*trainee.store,
+                                  config.train.save_only_model ? nullptr : trainee.optimizer.get());
+}
+
 // The copy that the saver takes on start and keeps (Trainer::prepare_saving).
-std::vector<checkpoint::LocalPiece> imagine_snapshot(const config::RunConfig& config,
-                                                     Trainee& trainee) {
-  const bool copies = config.train.save_strategy != "no" && config.train.async_save &&
-                      !is_in_files(config.shard.offload_param_device);
-  if (!copies) return {};
-  return checkpoint::snapshot_memory(checkpoint::local_pieces(
-      *trainee.store, config.train.save_only_model ? nullptr : trainee.optimizer.get()));
+std::vector<checkpoint::LocalPiece> imagine_snapshot(
+    const config::RunConfig& config, const std::vector<checkpoint::LocalPiece>& pieces) {
+  const bool copies = config.train.async_save && !is_in_files(config.shard.offload_param_device);
+  if (!copies || pieces.empty()) return {};
+  return checkpoint::snapshot_memory(pieces);
+}
+
+// The two blocks from which a large file of a rank is written past the page cache.
+int64_t saving_buffer_bytes(const std::vector<checkpoint::LocalPiece>& pieces) {
+  const checkpoint::StreamedFrom streamed;
+  uint64_t bytes = 0;
+  for (const checkpoint::LocalPiece& piece : pieces) bytes += piece.data.nbytes();
+  return bytes < streamed.bytes ? 0 : static_cast<int64_t>(2 * streamed.block_bytes);
 }
 
 // Buffers of transfers to and from files: of each size of shard those that are in flight at once,
@@ -194,16 +209,18 @@ RunPlan plan_run(const config::RunConfig& config, const PlanRequest& request) {
     walk.sources = take_sources(walk.documents);
     walk.eval_sources = take_sources(walk.eval_documents);
   }
+  const auto saved = saved_pieces(config, *trainee);
   // Buffers of files are the host's, too.
   if (request.on_device) {
     plan.scratch_bytes = memory::device_library_bytes(mesh);
   } else {
     plan.scratch_bytes = file_buffer_bytes(config.shard, *trainee->store) +
+                         saving_buffer_bytes(saved) +
                          kernel_scratch_bytes(*trainee->model, plan.tokens, plan.compute_type) +
                          comm::imitated_process_bytes(mesh);
   }
   account.begin_phase("forward");
-  const auto snapshot = imagine_snapshot(config, *trainee);
+  const auto snapshot = imagine_snapshot(config, saved);
   plan.memory =
       memory::walk(account, *trainee->store, *trainee->executor, *trainee->optimizer, walk);
   return plan;

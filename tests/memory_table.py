@@ -1,0 +1,166 @@
+"""Short runs whose planned memory stands beside what was measured: the table, how a row runs and what
+it says. tests/dist/test_memory_plan.py holds the differences to a limit, bench/peer/run_memory.py makes a page."""
+
+import dataclasses
+import random
+import re
+
+import tiny_llama
+from running import BUILD, base_flags, run_strata
+
+# Large enough that 5 % are several megabytes, small enough for seconds.
+V, H, I, L, HEADS, KEYS = 4096, 384, 1024, 4, 6, 3
+MODEL = dict(vocab_size=V, hidden_size=H, intermediate_size=I, num_hidden_layers=L,
+             num_attention_heads=HEADS, num_key_value_heads=KEYS)
+LORA = dict(use_peft=True, lora_r=8, lora_target_modules="all-linear")
+PROMPT = dict(use_peft=True, peft_type="PROMPT_TUNING")
+PREFIX = dict(use_peft=True, peft_type="PREFIX_TUNING")
+PACKED = dict(packing=True, packing_strategy="wrapped", max_length=128)
+PARTS = dict(fsdp_version=2, fsdp_reshard_after_forward=2)
+WHOLE = dict(gradient_checkpointing=False)
+
+
+def hybrid(shards, copies):
+    return dict(parallelism_config_dp_shard_size=shards,
+                parallelism_config_dp_replicate_size=copies)
+
+
+def accumulation(steps):
+    return dict(gradient_accumulation_steps=steps)
+
+
+# world, strategy, then what differs.
+TABLE = [
+    (1, "FULL_SHARD", {}),
+    (1, "FULL_SHARD", dict(per_device_train_batch_size=4)),
+    (1, "FULL_SHARD", dict(LORA, dtype="bfloat16", **WHOLE)),
+    (1, "NO_SHARD", dict(packing=False, max_length=200, **accumulation(2))),
+    (2, "FULL_SHARD", {}),
+    (2, "FULL_SHARD", WHOLE),
+    (2, "FULL_SHARD", dict(bf16=True, **accumulation(3))),
+    (2, "FULL_SHARD", dict(fp16=True)),
+    (2, "FULL_SHARD", dict(LORA, lora_dropout=0.1)),
+    (2, "FULL_SHARD", dict(LORA, dtype="bfloat16", per_device_train_batch_size=1)),
+    (2, "FULL_SHARD", dict(LORA, load_in_4bit=True, bnb_4bit_use_double_quant=True)),
+    (2, "FULL_SHARD", dict(LORA, load_in_8bit=True, optim="adamw_8bit")),
+    (1, "NO_SHARD", dict(LORA, load_in_4bit=True)),
+    (2, "FULL_SHARD", dict(LORA, load_in_4bit=True, dtype="bfloat16", optim="paged_adamw_8bit")),
+    (2, "FULL_SHARD", dict(PROMPT, num_virtual_tokens=20)),
+    (1, "NO_SHARD", dict(PROMPT, num_virtual_tokens=20, dtype="bfloat16")),
+    (2, "FULL_SHARD", dict(PREFIX, num_virtual_tokens=20)),
+    (2, "ZERO2", dict(PREFIX, num_virtual_tokens=20, prefix_projection=True)),
+    (2, "FULL_SHARD", dict(fsdp_forward_prefetch=False, fsdp_backward_prefetch="NO_PREFETCH")),
+    (2, "FULL_SHARD", dict(max_length=384, fsdp_backward_prefetch="BACKWARD_POST")),
+    (2, "SHARD_GRAD_OP", accumulation(2)),
+    (2, "SHARD_GRAD_OP", dict(LORA, fsdp_reduce_dtype="bfloat16", **WHOLE)),
+    (2, "NO_SHARD", {}),
+    (2, "ZERO1", accumulation(3)),
+    (2, "ZERO2", dict(bf16=True, **accumulation(2))),
+    (3, "FULL_SHARD", dict(packing=False, max_length=200)),
+    (3, "NO_SHARD", dict(LORA, **accumulation(2))),
+    (3, "ZERO1", WHOLE),
+    (3, "ZERO2", LORA),
+    (3, "SHARD_GRAD_OP", dict(fsdp_reduce_dtype="bfloat16")),
+    (4, "FULL_SHARD", PARTS),
+    (4, "HYBRID_SHARD", dict(hybrid(2, 2), **accumulation(2))),
+    (4, "HYBRID_SHARD_ZERO2", dict(hybrid(2, 2), bf16=True)),
+    (4, "ZERO2", dict(fp16=True, **WHOLE)),
+    (2, "FULL_SHARD", dict(activation_offloading="disk", per_device_train_batch_size=4)),
+    (4, "FULL_SHARD", dict(save_strategy="steps", save_steps=2)),
+    (2, "FULL_SHARD", dict(gradient_checkpointing_mode="selective")),
+    # Products in bf16 where the processor has them.
+    (1, "NO_SHARD", dict(LORA, bf16=True, per_device_train_batch_size=16)),
+    (1, "FULL_SHARD", dict(LORA, bf16=True, dtype="bfloat16")),
+    (2, "FULL_SHARD", dict(LORA, bf16=True, dtype="bfloat16", per_device_train_batch_size=16)),
+    (2, "FULL_SHARD", dict(LORA, bf16=True, load_in_4bit=True, packing=False, max_length=200)),
+    (2, "FULL_SHARD", dict(bf16=True, per_device_train_batch_size=8, **WHOLE)),
+    (2, "FULL_SHARD", dict(LORA, bf16=True, gradient_checkpointing_mode="selective")),
+    (2, "SHARD_GRAD_OP", dict(bf16=True, packing=False, max_length=200)),
+    (3, "ZERO1", dict(LORA, bf16=True, lora_dropout=0.1, **accumulation(2))),
+]
+
+# Steps of a run. What is new after the second is counted.
+STEPS = 4
+
+
+def label(row):
+    """"2 FULL_SHARD LoRA, bf16=True": what differs from the first row."""
+    world, strategy, flags = row
+    flags = dict(flags)
+    words = []
+    if all(flags.get(key) == value for key, value in LORA.items()):
+        words.append("LoRA")
+        flags = {key: value for key, value in flags.items() if key not in LORA}
+    if flags.pop("gradient_checkpointing", True) is False:
+        words.append("no checkpointing")
+    words += [f"{key.removeprefix('parallelism_config_dp_')}={value}"
+              for key, value in flags.items() if key != "use_peft"]
+    return f"{world} {strategy} {', '.join(words)}".strip()
+
+
+def save_model(folder):
+    tiny_llama.save_model(folder, **MODEL)
+    config = folder / "config.json"
+    config.write_text(config.read_text().replace('"max_position_embeddings": 128',
+                                                 '"max_position_embeddings": 512'))
+    return folder
+
+
+def save_data(folder):
+    """Rows longer than any micro-batch takes of them: every batch is full."""
+    rng = random.Random(0)
+    rows = [{"text": " ".join(rng.choice(tiny_llama.WORDS) for _ in range(200))}
+            for _ in range(100)]
+    tiny_llama.write_rows(folder / "train.jsonl", rows)
+    return folder
+
+
+def save_many_lengths(folder):
+    """Rows of some two hundred lengths."""
+    rng = random.Random(1)
+    rows = [{"text": " ".join(rng.choice(tiny_llama.WORDS) for _ in range(rng.randint(10, 200)))}
+            for _ in range(200)]
+    tiny_llama.write_rows(folder / "train.jsonl", rows)
+    return folder
+
+
+@dataclasses.dataclass
+class Measured:
+    """MB of 10^6 bytes of rank 0, bytes of its transfers in a step, and what was new after step 2."""
+
+    planned: float
+    measured: float
+    tensors_planned: float
+    tensors_measured: float
+    sent_planned: int
+    sent: int
+    grown: int  # bytes that tensors took from the system
+    lasting: int  # new blocks of parameters, gradients, optimizer, slots and transport
+    temporary: dict  # blocks of the last step by kind, and "KiB": smaller ones
+
+
+def megabytes(text):
+    number, unit = text.split()
+    return float(number) * {"MB": 1, "GB": 1000}[unit]
+
+
+MEMORY = re.compile(r"memory: planned (\S+ \S+), measured (\S+ \S+) \(process \S+ \S+ before the "
+                    r"model; tensors planned (\S+ \S+), measured (\S+ [MG]B)")
+WIRE = re.compile(r"wire: planned (\d+) bytes sent in a step, counted (\d+); tensors took (\d+) bytes "
+                  r"more after step 2, and (\d+) blocks for parameters, gradients, optimizer, slots "
+                  r"and transport; temporary ones of the last step: (.+)")
+
+
+def run_row(row, model, data, output):
+    world, strategy, flags = row
+    if "activation_offloading" in flags:
+        disk = BUILD / "no-settings"  # the tests' own folder may lie in memory
+        disk.mkdir(exist_ok=True)
+        flags = dict(flags, activation_offloading_path=disk)
+    settings = dict(PACKED, per_device_train_batch_size=2, max_steps=STEPS, splits="train",
+                    sharding_strategy=strategy)
+    run = run_strata(base_flags(model, data, output, **{**settings, **flags}), world)
+    memory, wire = MEMORY.search(run.text), WIRE.search(run.text)
+    assert memory and wire, run.text
+    return Measured(*map(megabytes, memory.groups()), *map(int, wire.groups()[:4]),
+                    dict(re.findall(r"([a-z]+|KiB) (\d+)(?:,|$)", wire.group(5))))
