@@ -12,6 +12,7 @@
 #include "strata/text/chat_template.h"
 #include "strata/text/template_marks.h"
 #include "strata/text/tokenizer.h"
+#include "strata/text/tokenizer_class.h"
 
 namespace {
 
@@ -96,6 +97,12 @@ Json answer(const Json& request) {
   if (what == "decode") return decode(request);
   if (what == "describe") return describe(request);
   if (what == "render") return render(request);
+  if (what == "class") {
+    return {
+        {"class", strata::text::choose_tokenizer_class(request.value("tokenizer_config", Json()),
+                                                       request.value("model_config", Json()),
+                                                       request.value("document", Json()))}};
+  }
   if (what == "marks") {
     return {{"marks", strata::text::marks_without_token(request.at("template"),
                                                         tokenizer_of(request.at("folder")),

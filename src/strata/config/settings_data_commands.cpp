@@ -41,7 +41,8 @@ std::vector<Setting> build_tokenize_table() {
        .help = "leave special tokens out of decoded text"},
       {.name = "chat_template_path",
        .field = STRATA_FIELD(tokenize.chat_template_path),
-       .help = "file with a chat template, or a folder whose tokenizer has one"},
+       .help = "file with a chat template, a folder whose tokenizer has one, or the name of one "
+               "of several that the tokenizer has"},
       {.name = "chat_template_format",
        .field = STRATA_FIELD(tokenize.chat_template_format),
        .choices = kTemplates,

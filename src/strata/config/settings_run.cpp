@@ -156,7 +156,8 @@ std::vector<Setting> data_settings() {
         .help = "shuffle the examples once before packing"},
        {.name = "chat_template_path",
         .field = STRATA_FIELD(data.chat_template_path),
-        .help = "file with a chat template, or a folder whose tokenizer has one"},
+        .help = "file with a chat template, a folder whose tokenizer has one, or the name of one "
+                "of several that the tokenizer has"},
        {.name = "chat_template_format",
         .field = STRATA_FIELD(data.chat_template_format),
         .choices = {"none", "chatml", "zephyr", "llama-2", "llama-3", "alpaca", "vicuna", "oasst"},

@@ -221,6 +221,12 @@ std::span<const BuiltinTemplate> builtin_templates() { return kTemplates; }
 TemplateSource choose_chat_template(Tokenizer& tokenizer, const std::string& path,
                                     const std::string& format) {
   if (!path.empty() && std::filesystem::is_directory(path)) return clone_source(tokenizer, path);
+  if (!path.empty() && !std::filesystem::exists(path)) {
+    const auto named = tokenizer.other_templates().find(path);
+    if (named != tokenizer.other_templates().end()) {
+      return {.text = named->second, .name = "chat template " + path};
+    }
+  }
   if (!path.empty()) return {.text = read_file(path), .name = path};
   if (format != "none") return builtin_source(tokenizer, format);
   return {.text = tokenizer.chat_template(), .tool_text = tokenizer.tool_template()};

@@ -40,12 +40,12 @@ struct TemplateSource {
   bool fills_up = false;
 };
 
-// `path`: a file, or a folder whose tokenizer has a template (chat_template_path); `format`: a
-// built-in name or "none" (chat_template_format); else the tokenizer's own. A folder's tokens and
-// end of sequence become the tokenizer's (TRL's clone_chat_template); chatml and zephyr bring
-// theirs along (PEFT's examples/sft), unless the tokenizer knows their marks.
-// Errors: ConfigError for an unknown name, a folder without a template, and for a built-in one
-// whose tokens the tokenizer lacks.
+// `path`: a file, a folder whose tokenizer has a template, or, where there is no such file, the
+// name of one of the tokenizer's own templates (chat_template_path); `format`: a built-in name or
+// "none" (chat_template_format); else the tokenizer's own. A folder's tokens and end of sequence
+// become the tokenizer's (TRL's clone_chat_template); chatml and zephyr bring theirs along (PEFT's
+// examples/sft), unless the tokenizer knows their marks. Errors: ConfigError for an unknown name, a
+// folder without a template, and for a built-in one whose tokens the tokenizer lacks.
 TemplateSource choose_chat_template(Tokenizer& tokenizer, const std::string& path,
                                     const std::string& format);
 

@@ -1,6 +1,7 @@
 // Which pipeline a tokenizer class means. transformers 5 does not always use tokenizer.json as
 // written: some classes keep its vocabulary and merges and put their own normalizer, pre-tokenizer,
-// decoder and post-processor in place. This file writes those; it chooses and builds nothing.
+// decoder and post-processor in place. This chooses the class's rules and knows the classes that
+// cannot be had; the rules stand in class_rules_*.cpp.
 #pragma once
 
 #include <string>
@@ -12,14 +13,26 @@ namespace strata::text {
 struct ClassRules {
   std::string name;                        // empty: the file as it is written
   Json default_specials = Json::object();  // named tokens that the class has without being told
-  // The post-processor of the class, with the names of special tokens ("cls_token") where ids
-  // belong; null: that of the file.
+  // The post-processor of the class, with the names of special tokens ("cls_token") or tokens
+  // where ids belong; null: that of the file.
   Json post_processor = {};
+  // Where that post-processor counts: always, or only with or without one in the file.
+  enum class Applies { kAlways, kIfFileHasNone, kIfFileHasOne };
+  Applies post_processor_applies = Applies::kAlways;
+  // Which named tokens the class adds once more: all, without the flags they have in the files, or
+  // its own that the settings do not name, with its own flags.
+  enum class Readds { kNone, kAll, kDefaults };
+  Readds readds = Readds::kNone;
 };
 
 // Rewrites `document` (tokenizer.json without vocabulary) to what the class builds.
-// `tokenizer_config` may be null. FormatError for a class whose own pipeline is not supported.
-ClassRules apply_class_rules(const std::string& tokenizer_class, const Json& tokenizer_config,
+// `settings`: tokenizer_config.json with what special_tokens_map.json adds; may be null.
+// FormatError for a class whose pipeline cannot be had: transformers runs it in Python, or not from
+// the vocabulary of tokenizer.json.
+ClassRules apply_class_rules(const std::string& tokenizer_class, const Json& settings,
                              Json& document, const std::string& subject);
+
+// Whether it is written down here how the class reads a folder without tokenizer.json.
+bool reads_other_files(const std::string& tokenizer_class);
 
 }  // namespace strata::text

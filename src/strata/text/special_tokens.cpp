@@ -37,15 +37,6 @@ std::optional<AddedToken> read_special(const Json& value, const std::string& whe
   return token;
 }
 
-// Settings with special_tokens_map.json laid over them.
-Json merged_settings(const TokenFiles& files) {
-  Json settings = files.tokenizer_config.is_object() ? files.tokenizer_config : Json::object();
-  if (!settings.contains("added_tokens_decoder") && files.special_tokens_map.is_object()) {
-    for (const auto& [key, value] : files.special_tokens_map.items()) settings[key] = value;
-  }
-  return settings;
-}
-
 std::vector<AddedToken> read_decoder_map(const Json& map, const std::string& where) {
   std::map<int64_t, AddedToken> by_id;
   for (const auto& [id, token] : map.items()) {
@@ -97,13 +88,44 @@ void collect_specials(const Json& settings, const std::string& where, NamedToken
   }
 }
 
+// Whether a special token is the class's own, which the settings do not name.
+bool is_default(const std::string& content, const Json& given, const ClassRules& rules) {
+  return std::any_of(std::begin(kNames), std::end(kNames), [&](const auto& name) {
+    const auto value = rules.default_specials.find(name.first);
+    if (value == rules.default_specials.end() || given.contains(name.first)) return false;
+    return value->is_object() ? value->at("content") == content : *value == content;
+  });
+}
+
+// Adds special tokens once more, as the class does.
+void readd(const Json& given, const ClassRules& rules, NamedTokens& out) {
+  if (rules.readds == ClassRules::Readds::kNone) return;
+  for (const AddedToken& token : out.missing) {
+    if (!token.special) continue;
+    if (rules.readds == ClassRules::Readds::kAll) {
+      out.added.push_back({.content = token.content, .normalized = false, .special = true});
+    } else if (is_default(token.content, given, rules)) {
+      out.added.push_back(token);
+    }
+  }
+}
+
 }  // namespace
+
+Json merged_settings(const TokenFiles& files) {
+  Json settings = files.tokenizer_config.is_object() ? files.tokenizer_config : Json::object();
+  if (!settings.contains("added_tokens_decoder") && files.special_tokens_map.is_object()) {
+    for (const auto& [key, value] : files.special_tokens_map.items()) settings[key] = value;
+  }
+  return settings;
+}
 
 NamedTokens collect_tokens(const TokenFiles& files, const Json& document, const ClassRules& rules,
                            const std::string& folder) {
   const std::string where = folder + "/tokenizer_config.json";
   NamedTokens out;
-  Json settings = merged_settings(files);
+  const Json given = merged_settings(files);
+  Json settings = given;
   for (const auto& [key, value] : rules.default_specials.items()) {
     if (!settings.contains(key)) settings[key] = value;
   }
@@ -127,12 +149,7 @@ NamedTokens collect_tokens(const TokenFiles& files, const Json& document, const 
     out.missing = read_legacy_added(files.added_tokens, folder + "/added_tokens.json");
   }
   collect_specials(settings, where, out);
-  if (rules.name == "Qwen2Tokenizer") {
-    for (const AddedToken& token : out.missing) {
-      if (token.special)
-        out.added.push_back({.content = token.content, .normalized = false, .special = true});
-    }
-  }
+  readd(given, rules, out);
   return out;
 }
 

@@ -23,6 +23,8 @@ struct TokenFiles {
   Json special_tokens_map;
   Json added_tokens;
 };
+// tokenizer_config.json with special_tokens_map.json laid over it, as far as that one counts.
+Json merged_settings(const TokenFiles& files);
 NamedTokens collect_tokens(const TokenFiles& files, const Json& document, const ClassRules& rules,
                            const std::string& folder);
 

@@ -1,5 +1,7 @@
 #include "strata/text/template_files.h"
 
+#include <algorithm>
+
 #include "strata/base/error.h"
 #include "strata/base/file.h"
 #include "strata/text/component_json.h"
@@ -14,8 +16,9 @@ void read_config_templates(const Json& config, const std::string& subject, Templ
   const auto it = config.find("chat_template");
   if (it == config.end() || it->is_null()) return;
   const auto put = [&found](const std::string& name, const std::string& text) {
-    if (name == "default") found.standard = text;
-    if (name == "tool_use") found.tools = text;
+    (name == "default"    ? found.standard
+     : name == "tool_use" ? found.tools
+                          : found.others[name]) = text;
   };
   if (it->is_string()) return put("default", it->get<std::string>());
   if (it->is_object()) {
@@ -50,7 +53,17 @@ TemplateFiles read_template_files(const fs::path& folder, const Json& tokenizer_
     text = read_file(path);
   };
   read(folder / "chat_template.jinja", found.standard);
-  read(folder / "additional_chat_templates" / "tool_use.jinja", found.tools);
+  const fs::path more = folder / "additional_chat_templates";
+  if (!fs::is_directory(more)) return found;
+  std::vector<fs::path> paths;
+  for (const auto& entry : fs::directory_iterator(more)) {
+    if (entry.path().extension() == ".jinja") paths.push_back(entry.path());
+  }
+  std::sort(paths.begin(), paths.end());
+  for (const fs::path& path : paths) {
+    const std::string name = path.stem().string();
+    read(path, name == "tool_use" ? found.tools : found.others[name]);
+  }
   return found;
 }
 

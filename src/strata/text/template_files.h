@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -12,11 +13,12 @@ namespace strata::text {
 struct TemplateFiles {
   std::string standard;  // named "default", or the only one; empty: none
   std::string tools;     // named "tool_use", for conversations with tools; empty: none
-  std::vector<std::filesystem::path> files;  // read, beside tokenizer_config.json
+  std::map<std::string, std::string> others = {};  // by their names (Cohere's "rag")
+  std::vector<std::filesystem::path> files;        // read, beside tokenizer_config.json
 };
 
 // chat_template.jinja, else chat_template of tokenizer_config.json (text, a list of name and
-// template, or an object of them); additional_chat_templates/tool_use.jinja.
+// template, or an object of them); additional_chat_templates/NAME.jinja.
 // Errors: FormatError for a template that is no text.
 TemplateFiles read_template_files(const std::filesystem::path& folder,
                                   const Json& tokenizer_config);

@@ -41,6 +41,7 @@ struct Tokenizer::Impl {
   mutable PieceCache cache;
   Specials specials, specials_at_load;
   std::string chat_template, tool_template;
+  std::map<std::string, std::string> other_templates;
   std::vector<fs::path> files;
   std::vector<std::pair<AddedToken, int32_t>> since_load;
   int32_t vocab_size = 0;
@@ -119,8 +120,12 @@ void Tokenizer::Impl::use_post_processor(Json document) {
       {"cls_token", &Specials::cls}};
   const auto resolve = [&](Json& id) {
     if (!id.is_string()) return;
-    const auto& token = specials.*names.at(id.get<std::string>());
-    const auto found = token ? find(*token) : std::nullopt;
+    const auto name = names.find(id.get<std::string>());
+    const std::optional<std::string> token =
+        name == names.end() ? std::optional(id.get<std::string>()) : specials.*name->second;
+    auto found = token ? find(*token) : std::nullopt;
+    // A token that is not there, such as that of a language, becomes the unknown one.
+    if (!found && name == names.end() && specials.unk) found = find(*specials.unk);
     if (!found) {
       throw FormatError("{}: found no {}, expected one, because the tokenizer class adds it",
                         subject, id.get<std::string>());
@@ -178,8 +183,14 @@ std::unique_ptr<Tokenizer> Tokenizer::load(const fs::path& folder) {
   }
   impl.subject = file.subject;
   require_field(file.document, "model", file.subject);
+  if (!has_file && !reads_other_files(tokenizer_class)) {
+    throw FormatError(
+        "{}: found tokenizer_class \"{}\" without tokenizer.json, expected that file; load the "
+        "tokenizer with transformers and save it",
+        folder.string(), tokenizer_class);
+  }
   ClassRules rules =
-      apply_class_rules(tokenizer_class, files.tokenizer_config, file.document, folder.string());
+      apply_class_rules(tokenizer_class, merged_settings(files), file.document, folder.string());
   if (!has_file) add_file_specials(file.document, rules);
   const NamedTokens tokens = collect_tokens(files, file.document, rules, folder.string());
   impl.build(file);
@@ -193,6 +204,7 @@ std::unique_ptr<Tokenizer> Tokenizer::load(const fs::path& folder) {
   impl.model_max_length = read_model_max_length(files.tokenizer_config, folder.string());
   impl.chat_template = std::move(templates.standard);
   impl.tool_template = std::move(templates.tools);
+  impl.other_templates = std::move(templates.others);
   return tokenizer;
 }
 
@@ -332,7 +344,7 @@ std::vector<int32_t> Tokenizer::encode(std::string_view text, bool add_special_t
 std::string Tokenizer::decode(std::span<const int32_t> ids, bool skip_special_tokens) const {
   std::vector<std::string> tokens;
   for (const int32_t id : ids) {
-    if (skip_special_tokens && impl_->added.is_special(id)) continue;
+    if (skip_special_tokens && is_special(id)) continue;
     const std::string* token = impl_->added.token(id);
     if (token == nullptr) token = impl_->model->vocabulary().token(id);
     if (token != nullptr) tokens.push_back(*token);
@@ -358,7 +370,12 @@ const std::string& Tokenizer::Impl::token_text(int32_t id) const {
 }
 
 const std::string& Tokenizer::id_to_token(int32_t id) const { return impl_->token_text(id); }
-bool Tokenizer::is_special(int32_t id) const { return impl_->added.is_special(id); }
+// By its text: a vocabulary may hold a special token twice.
+bool Tokenizer::is_special(int32_t id) const {
+  if (impl_->added.contains(id)) return impl_->added.is_special(id);
+  const auto added = impl_->added.find(impl_->token_text(id));
+  return added && impl_->added.is_special(*added);
+}
 int32_t Tokenizer::vocab_size() const { return impl_->vocab_size; }
 bool Tokenizer::may_join_next(int32_t id) const {
   return impl_->decoder && impl_->decoder->joins_bytes() && byte_of_token(id_to_token(id)) >= 0;
@@ -367,6 +384,9 @@ const Tokenizer::Specials& Tokenizer::specials() const { return impl_->specials;
 const Tokenizer::Specials& Tokenizer::specials_at_load() const { return impl_->specials_at_load; }
 const std::string& Tokenizer::chat_template() const { return impl_->chat_template; }
 const std::string& Tokenizer::tool_template() const { return impl_->tool_template; }
+const std::map<std::string, std::string>& Tokenizer::other_templates() const {
+  return impl_->other_templates;
+}
 std::vector<fs::path> Tokenizer::files() const { return impl_->files; }
 
 std::optional<int32_t> Tokenizer::bos_id() const {

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -37,7 +38,7 @@ class Tokenizer {
   };
 
   // Reads tokenizer.json and, when present, tokenizer_config.json, special_tokens_map.json,
-  // added_tokens.json, chat_template.jinja, additional_chat_templates/tool_use.jinja and
+  // added_tokens.json, chat_template.jinja, additional_chat_templates/*.jinja and
   // config.json (only for model_type) from `folder`, and chooses the pipeline by the rules of
   // transformers 5 (AutoTokenizer).
   static std::unique_ptr<Tokenizer> load(const std::filesystem::path& folder);
@@ -96,6 +97,8 @@ class Tokenizer {
   const std::string& chat_template() const;
   // The one named "tool_use", for conversations with tools; empty if there is none.
   const std::string& tool_template() const;
+  // Those with other names ("rag").
+  const std::map<std::string, std::string>& other_templates() const;
 
   // The files read, to be copied beside an exported model.
   std::vector<std::filesystem::path> files() const;
