@@ -2,6 +2,7 @@
 rows that tests/parity/test_data.py compares) and hand-made mistakes for `strata preview`."""
 
 import json
+import pathlib
 import random
 import re
 import subprocess
@@ -147,6 +148,37 @@ def test_templates_for_tools(place, folder, tmp_path):
         tokenizer.apply_chat_template(chat, tokenize=False, tools=row.get("tools")) for row in rows]
 
 
+RAG = "{% for d in documents %}[{{ d.title }}]{% endfor %}{{ messages[0].content }}"
+
+
+@pytest.mark.parametrize("place", ["list", "object", "folder"])
+def test_templates_by_their_names(place, folder, tmp_path):
+    """Cohere's three: the standard one, that for tools, and one that is asked for by its name."""
+    from transformers import AutoTokenizer
+
+    for path in folder.iterdir():
+        if path.suffix == ".json" and path.name != "config.json":
+            (tmp_path / path.name).write_text(path.read_text())
+    config = json.loads((tmp_path / "tokenizer_config.json").read_text())
+    named = {"default": STANDARD, "tool_use": WITH_TOOLS, "rag": RAG}
+    config["chat_template"] = named if place == "object" else [{"name": n, "template": t} for n, t in named.items()]
+    if place == "folder":
+        config.pop("chat_template")
+        (tmp_path / "chat_template.jinja").write_text(STANDARD)
+        (tmp_path / "additional_chat_templates").mkdir()
+        for name in ("tool_use", "rag"):
+            (tmp_path / "additional_chat_templates" / f"{name}.jinja").write_text(named[name])
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path)
+    chat = [{"role": "user", "content": "hi"}]
+    for name, more in ((None, {}), (None, {"tools": [TOOL]}), ("rag", {"documents": [{"title": "A"}, {"title": "B"}]})):
+        flags = ["--chat_template_path", name] if name else []
+        row, = lines(run("tokenize", "--model", tmp_path, *flags, stdin=json.dumps({"messages": chat, **more})))
+        assert row["text"] == tokenizer.apply_chat_template(chat, chat_template=name, tokenize=False, **more)
+    result = run("tokenize", "--model", tmp_path, "--chat_template_path", "ragged", stdin=json.dumps(chat))
+    assert result.returncode == 1 and "ragged" in result.stderr
+
+
 def test_documents_and_other_arguments(folder, tmp_path):
     """What stands beside the messages reaches the template, as the arguments of apply_chat_template do."""
     from transformers import AutoTokenizer
@@ -270,6 +302,45 @@ def test_preview_shows_tokens_and_counts(inputs, tmp_path):
     assert "10 on 1 rank, 4 rows each" in text
     html = page.read_text()
     assert html.count("<h3>Row ") == 2 and " answer 1&lt;|im_end|&gt;" in shown(html) and 'class="t s"' in html
+
+
+def test_preview_names_columns_that_nothing_is_made_of(inputs, tmp_path):
+    rows = [{"text": f"line {i}", "id": i, "source": "web" if i % 2 else None} for i in range(8)]
+    text = preview(inputs, save(tmp_path, rows))
+    assert "columns that nothing is made of: id (8 rows), source (4 rows); --dataset_columns maps other names" in text
+    rows = [{"system": "Be kind.", "conversations": [{"from": "human", "value": "q"}, {"from": "gpt", "value": "a", "weight": 0}]}] * 2
+    text = preview(inputs, save(tmp_path, rows), "--num_examples", 1)
+    assert "nothing is made of" not in text and "Be kind." in text
+
+
+def patched_program(path):
+    """The program with another build id, as another build would have."""
+    data = bytearray(pathlib.Path(PROGRAM).read_bytes())
+    note = data.find(b"\x04\0\0\0\x14\0\0\0\x03\0\0\0GNU\0")
+    assert note >= 0, "a note of the linker"
+    data[note + 16] ^= 0xFF
+    path.write_bytes(data)
+    path.chmod(0o755)
+    return path
+
+
+def test_another_build_makes_its_own_rows(inputs, tmp_path):
+    data = save(tmp_path, [{"text": f"line {i}"} for i in range(8)])
+    other = patched_program(tmp_path / "strata")
+    kept = tmp_path / "home" / "strata" / "tokens"
+
+    def names_after(program):
+        result = subprocess.run([str(program), "preview", "--model_name_or_path", str(inputs.model("plain")), "--dataset_name", str(data),
+                                 "--dataset_cache", "true"], capture_output=True, text=True, timeout=120,
+                                env={**environment(), "HF_HOME": str(tmp_path / "home")})
+        assert result.returncode == 0, result.stderr
+        return {path.name for path in kept.glob("*.tokens")}
+
+    first = names_after(PROGRAM)
+    assert len(first) == 1 and names_after(PROGRAM) == first
+    both = names_after(other)
+    assert len(both) == 2 and first < both
+    assert names_after(other) == both
 
 
 def test_preview_shows_packing(inputs, tmp_path):

@@ -8,6 +8,7 @@ import os
 import pathlib
 import subprocess
 import threading
+import time
 
 import pytest
 from running import PROGRAM, flag_words
@@ -31,6 +32,7 @@ class Hub(http.server.ThreadingHTTPServer):
         self.log, self.faults, self.token, self.files = [], [], None, dict(FILES)
         self.model = {}  # files of the repository org/model
         self.cdn = None
+        self.stalled, self.num_stalled = threading.Event(), 0
         threading.Thread(target=self.serve_forever, daemon=True).start()
 
     @property
@@ -92,12 +94,16 @@ class Handler(http.server.BaseHTTPRequestHandler):
         body = content[first:]
         if fault == "wrong":
             body = b"?" * len(body)
-        if fault == "cut":
+        if fault in ("cut", "stall"):
             self.send_response(206 if first else 200)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body[: len(body) // 2])
             self.wfile.flush()
+            if fault == "stall":
+                hub.num_stalled += 1
+                hub.stalled.set()
+                self.connection.recv(1)  # until the other side is gone
             self.close_connection = True
             return self.connection.shutdown(2)
         self.reply(206 if first else 200, body, headers)
@@ -156,6 +162,34 @@ def test_continues_a_broken_download(hub, tmp_path):
     ranges = [r for command, path, r, _ in hub.cdn.log if command == "GET"]
     size = len(FILES["train.jsonl"])
     assert ranges[0] is None and ranges[1] == f"bytes={size // 2}-" and ranges[3] == f"bytes={size // 2 + (size - size // 2) // 2}-"
+
+
+def test_continues_after_a_killed_process(hub, tmp_path):
+    """What a killed download left is continued by the next process; nothing of it is taken for the whole before."""
+    size = len(FILES["train.jsonl"])
+    for fault in ("stall", "stall"):
+        hub.cdn.faults = [fault]
+        hub.cdn.stalled.clear()
+        path = tmp_path / "requests.json"
+        path.write_text(json.dumps([{"op": "load", "names": "org/set"}]))
+        process = subprocess.Popen([data_probe.BUILD / "data_probe", path], env=environment_of(hub, tmp_path), stdout=subprocess.DEVNULL,
+                                   stderr=subprocess.DEVNULL)
+        assert hub.cdn.stalled.wait(60)
+        blobs = tmp_path / "hub" / "datasets--org--set" / "blobs"
+        expected = size // 2 if hub.cdn.num_stalled == 1 else size // 2 + (size - size // 2) // 2
+        for _ in range(600):
+            if any(p.stat().st_size == expected for p in blobs.glob("*.incomplete")):
+                break
+            time.sleep(0.1)
+        process.kill()
+        assert process.wait(60) == -9
+        assert [p.stat().st_size for p in blobs.glob("*.incomplete")] == [expected]
+        offline = load(hub, tmp_path, HF_HUB_OFFLINE="1")
+        assert offline.returncode == 1 and "in the Hub cache" in offline.stderr
+    assert rows(load(hub, tmp_path)) == ROWS
+    ranges = [r for command, path, r, _ in hub.cdn.log if command == "GET"]
+    assert ranges == [None, f"bytes={size // 2}-", f"bytes={size // 2 + (size - size // 2) // 2}-"]
+    assert not list((tmp_path / "hub").rglob("*.incomplete"))
 
 
 def test_throws_away_wrong_bytes(hub, tmp_path):

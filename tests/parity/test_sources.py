@@ -72,7 +72,7 @@ def test_arrow_types(datasets, tmp_path):
         "many": pa.array([["p"], [], None], pa.large_list(pa.string())), "nothing": pa.array([None, None, None]),
         "when": pa.array([1, 2, 3], pa.timestamp("s")), "picture": pa.array([{"bytes": b"1"}] * 3),
     })
-    expected = table.drop_columns(["when", "picture"]).to_pylist()
+    expected = [{**row, "when": str(row["when"])} for row in table.drop_columns(["picture"]).to_pylist()]
     with pa.OSFile(str(tmp_path / "file.arrow"), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
         writer.write_table(table, max_chunksize=2)
     with pa.OSFile(str(tmp_path / "stream.arrow"), "wb") as sink, pa.ipc.new_stream(sink, table.schema) as writer:
@@ -90,6 +90,83 @@ def test_csv_is_read_as_datasets_reads_text_columns(datasets, tmp_path):
     expected = datasets.load_dataset("csv", data_files=str(tmp_path / "a.csv"), split="train",
                                      cache_dir=str(tmp_path / "c")).to_list()
     assert probe(tmp_path, op="load", names=str(tmp_path / "a.csv")) == expected
+
+
+def test_dates_and_decimals_are_written_out(tmp_path):
+    """As Arrow prints them, with the digits of their unit (parquet makes milliseconds of seconds): nothing that a row may name
+    gets lost."""
+    import datetime
+    import decimal
+
+    import pyarrow as pa
+    import pyarrow.parquet
+
+    when = datetime.datetime(2024, 2, 29, 12, 30, 5)
+    table = pa.table({
+        "text": ["x", "y"], "day": pa.array([when.date(), None], pa.date32()), "day64": pa.array([when.date(), when.date()], pa.date64()),
+        "second": pa.array([when, None], pa.timestamp("s")), "micro": pa.array([when.replace(microsecond=250000), None], pa.timestamp("us")),
+        "time": pa.array([when.time(), when.time()], pa.time64("us")), "price": pa.array([decimal.Decimal("1.50"), None], pa.decimal128(5, 2)),
+        "nested": pa.array([{"at": when.date()}, None], pa.struct([("at", pa.date32())])), "picture": pa.array([b"1", b"2"])})
+    pa.parquet.write_table(table, tmp_path / "a.parquet")
+    first = {"text": "x", "day": "2024-02-29", "day64": "2024-02-29", "second": "2024-02-29 12:30:05.000", "micro": "2024-02-29 12:30:05.250000",
+             "time": "12:30:05.000000", "price": "1.50", "nested": {"at": "2024-02-29"}}
+    found = probe(tmp_path, op="load", names=str(tmp_path / "a.parquet"))
+    assert found == [first, {**dict.fromkeys(first), "text": "y", "day64": "2024-02-29", "time": "12:30:05.000000"}]
+
+
+def test_csv_values(datasets, tmp_path):
+    """Missing values are those of `datasets`; numbers and truth values stay as they are written, as `datasets` reads them into
+    columns of text (it makes numbers of them otherwise, which no recipe can train on)."""
+    lines = ["text,number,truth,missing", "a,1,True,NA", "b,2.50,false,", 'c,1e5,TRUE,""', "d,007,0,null", 'e,-1,yes,"None"', "",
+             "nan,+3,no,N/A", "f,0x10,true,n/a", "NULL,1_000,False,<NA>", " NA ,inf,T,none", "g,NaN,F,NaN", "h,9999999999999999999,f,-nan"]
+    (tmp_path / "a.csv").write_text("\n".join(lines) + "\n")
+    (tmp_path / "one.csv").write_text("text\nx\n\n1\n\"\"\nnull\n2\n")
+    for name, columns in (("a.csv", lines[0].split(",")), ("one.csv", ["text"])):
+        features = datasets.Features({column: datasets.Value("string") for column in columns})
+        expected = datasets.load_dataset("csv", data_files=str(tmp_path / name), split="train", features=features,
+                                         cache_dir=str(tmp_path / "c")).to_list()
+        assert probe(tmp_path, op="load", names=str(tmp_path / name)) == expected
+
+
+INVALID = {
+    "a.jsonl": b'{"text": "x"}\n{"text": "\xff"}\n{"text": "z"}\n', "a.json": b'[{"text": "x"},\n{"text": "\xc3("}]',
+    "a.csv": b"text\nx\n\xe6\x9d\nz\n", "a.tsv": b"text\tn\nx\t1\n\xff\t2\nz\t3\n", "a.txt": b"x\n\xf0\x9f\nz\n",
+}
+
+
+@pytest.mark.parametrize("packing", ["", ".gz", ".zst"])
+@pytest.mark.parametrize("name", [*INVALID, "a.parquet", "a.arrow", "saved"])
+def test_invalid_utf8_is_named_in_every_source(name, packing, tmp_path):
+    import pyarrow as pa
+    import pyarrow.parquet
+
+    path = tmp_path / (name + packing)
+    if name not in INVALID:
+        if packing:
+            return  # these files have their own compression
+        broken = pa.StringArray.from_buffers(3, pa.py_buffer(bytes([0, 0, 0, 0, 1, 0, 0, 0, 2, 0, 0, 0, 3, 0, 0, 0])), pa.py_buffer(b"x\xffz"))
+        table = pa.table({"text": broken})
+        if name == "a.parquet":
+            pa.parquet.write_table(table, path)
+        else:
+            file = path if name == "a.arrow" else path / "data-00000-of-00001.arrow"
+            file.parent.mkdir(exist_ok=True)
+            with pa.OSFile(str(file), "wb") as sink, pa.ipc.new_stream(sink, table.schema) as writer:
+                writer.write_table(table)
+            if name == "saved":
+                (path / "state.json").write_text(json.dumps({"_data_files": [{"filename": file.name}]}))
+                (path / "dataset_info.json").write_text("{}")
+    elif packing == ".gz":
+        path.write_bytes(gzip.compress(INVALID[name]))
+    elif packing == ".zst":
+        with pa.CompressedOutputStream(str(path), "zstd") as out:
+            out.write(INVALID[name])
+    else:
+        path.write_bytes(INVALID[name])
+    result = data_probe.ask(tmp_path, [{"op": "load", "names": str(path)}])
+    assert result.returncode == 1 and "utf-8" in result.stderr.lower(), result.stderr
+    line = {"a.csv": 3, "a.tsv": 3}.get(name, 2)
+    assert f":{line}:" in result.stderr, result.stderr
 
 
 def test_text_files(datasets, tmp_path):

@@ -136,6 +136,9 @@ class Preparation::Steps {
     count_roles(batch.rows, stats_.roles);
     find_format(batch.rows);
     if (!pool_) return true;  // only bad rows so far
+    for (const Row& row : batch.rows) {
+      count_unused_columns(row, format_, options_.dataset_text_field, stats_.unused_columns);
+    }
     pool_->start(std::move(batch.rows));
     return true;
   }

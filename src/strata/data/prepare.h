@@ -65,6 +65,8 @@ struct DatasetStats {
   // prompt end than inference will. Worth a warning.
   int64_t num_split_prompts = 0;
   std::map<std::string, int64_t> roles = {};  // how many messages of the rows have a role
+  // How many rows have a value in a column that nothing is made of.
+  std::map<std::string, int64_t> unused_columns = {};
 };
 
 struct Dataset : DatasetStats {
@@ -74,14 +76,16 @@ struct Dataset : DatasetStats {
 // Kinds of rows (all rows of a set are of one kind): a text column; `messages` (or `conversations`
 // with from/value); `prompt` and `completion`, both strings or both message lists; `input_ids` with
 // `labels` or with `completion_mask` / `assistant_masks`; `instruction` and `output`, with `input`
-// where given (Alpaca). Optional columns: `tools`, `chat_template_kwargs`.
+// where given (Alpaca). Optional columns: `tools`, `chat_template_kwargs`; `system` of messages and
+// Alpaca, `history` of Alpaca. Others are counted.
 // `tmpl` may be null when the rows hold no messages. assistant_only_loss trains what the template's
 // {% generation %} blocks wrote; for a template without them, see assistant_mask.h.
 // Errors: ConfigError for options that contradict each other or the rows; FormatError with file and
 // line for a row that cannot be used; FormatError if nothing to train on is left.
+// Messages may say whether they are learnt (assistant_mask.h).
 // Deviations from TRL: none in the result for rows that it reads, but for ShareGPT's role names
-// (see read_messages); it fails or silently mislabels where this reports (rows of two kinds, an
-// assistant span whose border has no token).
+// (see read_messages), a system column and messages' wishes, which it drops; it fails or silently
+// mislabels where this reports (rows of two kinds, an assistant span whose border has no token).
 // Memory: some batches of rows; with shuffle or an order of its own, rows wait in a scratch file
 // and a few bytes a row stay.
 class Preparation {

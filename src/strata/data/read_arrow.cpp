@@ -6,6 +6,7 @@
 #include <arrow/io/memory.h>
 #include <arrow/ipc/reader.h>
 #include <arrow/record_batch.h>
+#include <arrow/scalar.h>
 #include <arrow/table.h>
 #include <parquet/arrow/reader.h>
 #include <parquet/file_reader.h>
@@ -83,6 +84,13 @@ Json dictionary_at(const arrow::Array& array, int64_t row) {
   return value_at(*coded.dictionary(), coded.GetValueIndex(row));
 }
 
+// Dates, times and decimals as text: "2024-02-29 12:30:00".
+Json written_at(const arrow::Array& array, int64_t row) {
+  const auto scalar = array.GetScalar(row);
+  if (!scalar.ok()) throw FormatError("found {}", first_line(scalar.status().message()));
+  return scalar.ValueUnsafe()->ToString();
+}
+
 using Converter = Json (*)(const arrow::Array&, int64_t);
 
 // Null for a type that has no place in a row.
@@ -128,6 +136,14 @@ Converter converter_of(arrow::Type::type type) {
       return struct_at;
     case arrow::Type::DICTIONARY:
       return dictionary_at;
+    case arrow::Type::DATE32:
+    case arrow::Type::DATE64:
+    case arrow::Type::TIMESTAMP:
+    case arrow::Type::TIME32:
+    case arrow::Type::TIME64:
+    case arrow::Type::DECIMAL128:
+    case arrow::Type::DECIMAL256:
+      return written_at;
     default:
       return nullptr;
   }
@@ -148,7 +164,7 @@ bool is_readable(const arrow::DataType& type) {
   return converter_of(type.id()) != nullptr;
 }
 
-// Columns that hold what a row cannot (images, times) are left out: no recipe reads them.
+// Columns that hold what a row cannot (the bytes of images) are left out: no recipe reads them.
 std::vector<int> readable_columns(const arrow::Schema& schema) {
   std::vector<int> columns;
   for (int i = 0; i < schema.num_fields(); ++i) {

@@ -13,8 +13,17 @@ namespace {
 
 struct Field {
   std::string text;
-  bool is_null = false;  // nothing between the separators, not even quotes
+  bool is_quoted = false;
 };
+
+// What the reference's CSV reader (pandas) takes for no value, in quotes or not.
+bool is_missing(const std::string& text) {
+  static const std::set<std::string_view> words = {
+      "",     "#N/A",   "#N/A N/A", "#NA",  "-1.#IND", "-1.#QNAN", "-NaN",
+      "-nan", "1.#IND", "1.#QNAN",  "<NA>", "N/A",     "NA",       "NULL",
+      "NaN",  "None",   "n/a",      "nan",  "null"};
+  return words.contains(text);
+}
 
 // Cuts a text into records and counts its lines.
 class CsvScanner {
@@ -47,13 +56,13 @@ class CsvScanner {
     Field field;
     if (at_ < text_.size() && text_[at_] == '"') {
       take_quoted(field.text);
+      field.is_quoted = true;
       while (at_ < text_.size() && !ends_field(text_[at_])) field.text += text_[at_++];
       return field;
     }
     const size_t begin = at_;
     while (at_ < text_.size() && !ends_field(text_[at_])) ++at_;
     field.text = text_.substr(begin, at_ - begin);
-    field.is_null = field.text.empty();
     return field;
   }
 
@@ -114,7 +123,8 @@ void read_csv_rows(std::string_view text, char separator, RowCollector& rows) {
     const int64_t line = scanner.line();
     const std::vector<Field> fields = scanner.next();
     rows.move_to(scanner.position(), text.size());
-    if (fields.size() == 1 && fields[0].is_null && names.size() > 1) continue;  // an empty line
+    const bool is_blank = fields.size() == 1 && fields[0].text.empty() && !fields[0].is_quoted;
+    if (is_blank) continue;
     if (fields.size() != names.size()) {
       rows.refuse(fmt::format("{}:{}: found {} fields, expected {} as in the first line",
                               rows.file(), line, fields.size(), names.size()));
@@ -124,7 +134,7 @@ void read_csv_rows(std::string_view text, char separator, RowCollector& rows) {
     bool is_good = true;
     for (size_t i = 0; i < fields.size() && is_good; ++i) {
       is_good = text::is_valid_utf8(fields[i].text);
-      row[names[i]] = fields[i].is_null ? Json(nullptr) : Json(fields[i].text);
+      row[names[i]] = is_missing(fields[i].text) ? Json(nullptr) : Json(fields[i].text);
     }
     if (is_good) {
       rows.add(std::move(row), line);

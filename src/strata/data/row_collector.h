@@ -63,7 +63,8 @@ class RowCollector {
 void read_json_rows(std::string_view text, bool may_be_array, RowCollector& rows);
 
 // RFC 4180: the first record names the columns, "" inside quotes is a quote, a quoted field may
-// hold line ends. Values are strings, a field without content is null. Errors: FormatError for a
+// hold line ends. Values are strings as they are written; a field without content, or with one of
+// pandas' words for it (NA, nan, null, None, ...), is null. Errors: FormatError for a
 // file without a header, with an unnamed or repeated column, or with a quote that is not closed.
 void read_csv_rows(std::string_view text, char separator, RowCollector& rows);
 

@@ -1,6 +1,8 @@
 #include "strata/data/row_format.h"
 
-#include <map>
+#include <algorithm>
+#include <initializer_list>
+#include <string_view>
 
 #include <fmt/ranges.h>
 
@@ -108,16 +110,118 @@ void require_format(const Row& row, const std::string& text_field, const RowForm
 
 namespace {
 
+bool is_one_of(std::string_view name, std::initializer_list<std::string_view> names) {
+  return std::ranges::find(names, name) != names.end();
+}
+
+// Whether a column has a part in what a row becomes.
+bool is_used(std::string_view column, const RowFormat& format, const std::string& text_field) {
+  const bool is_template_variable = is_one_of(column, {"tools", "chat_template_kwargs"});
+  switch (format.kind) {
+    case RowKind::kText:
+      return column == text_field;
+    case RowKind::kMessages:
+      return is_template_variable || is_one_of(column, {"messages", "conversations", "system"});
+    case RowKind::kPromptText:
+      return column == text_field || is_one_of(column, {"prompt", "completion"});
+    case RowKind::kPromptMessages:
+      return is_template_variable || is_one_of(column, {"prompt", "completion"});
+    case RowKind::kInstruction:
+      return is_template_variable ||
+             is_one_of(column, {"instruction", "input", "output", "system", "history"});
+    case RowKind::kTokens:
+      return is_one_of(
+          column, {"input_ids", "labels", "attention_mask", "completion_mask", "assistant_masks"});
+    case RowKind::kPair:
+      break;  // the two columns are chosen by settings, or by their places
+  }
+  return true;
+}
+
+}  // namespace
+
+void count_unused_columns(const Row& row, const RowFormat& format, const std::string& text_field,
+                          std::map<std::string, int64_t>& unused) {
+  for (const auto& [name, value] : row.fields.items()) {
+    if (!value.is_null() && !is_used(name, format, text_field)) ++unused[name];
+  }
+}
+
+namespace {
+
 // The names that ShareGPT data use for the roles of chat templates.
 Json renamed_role(const Json& role) {
   static const std::map<std::string, std::string> kNames = {{"human", "user"},
                                                             {"gpt", "assistant"},
                                                             {"bot", "assistant"},
                                                             {"chatgpt", "assistant"},
-                                                            {"model", "assistant"}};
+                                                            {"model", "assistant"},
+                                                            {"observation", "tool"},
+                                                            {"function_call", "assistant"}};
   if (!role.is_string()) return role;
   const auto it = kNames.find(role.get_ref<const std::string&>());
   return it == kNames.end() ? role : Json(it->second);
+}
+
+bool is_call(const Json& json) {
+  return json.is_object() && json.contains("name") && json.contains("arguments");
+}
+
+// A function_call's text {"name": ..., "arguments": ...}, or a list of them, as tool_calls. What is
+// no such JSON stays text.
+void use_tool_calls(Json& message) {
+  const auto content = message.find("content");
+  if (content == message.end() || !content->is_string()) return;
+  Json calls = Json::parse(content->get_ref<const std::string&>(), nullptr,
+                           /*allow_exceptions=*/false);
+  if (is_call(calls)) calls = Json::array({calls});
+  if (!calls.is_array() || calls.empty() || !std::ranges::all_of(calls, is_call)) return;
+  Json list = Json::array();
+  for (Json& call : calls) {
+    list.push_back({{"type", "function"}, {"function", std::move(call)}});
+  }
+  message["content"] = "";
+  message["tool_calls"] = std::move(list);
+}
+
+// {"from": ..., "value": ...} as {"role": ..., "content": ...}.
+Json renamed_message(const Json& source) {
+  Json message = Json::object();
+  for (const auto& [key, value] : source.items()) {
+    if (key == "from") {
+      message["role"] = renamed_role(value);
+    } else {
+      message[key == "value" ? "content" : key] = value;
+    }
+  }
+  if (const auto from = source.find("from"); from != source.end() && *from == "function_call") {
+    use_tool_calls(message);
+  }
+  return message;
+}
+
+const std::string* text_or_null(const Row& row, const std::string& column) {
+  if (row.find(column) == nullptr) return nullptr;
+  const std::string& text = read_string(row, column);
+  return text.empty() ? nullptr : &text;
+}
+
+// The pairs of an Alpaca row's history, as messages.
+void add_history(const Row& row, Json& messages) {
+  const Json* history = row.find("history");
+  if (history == nullptr) return;
+  const auto is_pair = [](const Json& pair) {
+    return pair.is_array() && pair.size() == 2 && pair[0].is_string() && pair[1].is_string();
+  };
+  if (!history->is_array() || !std::ranges::all_of(*history, is_pair)) {
+    throw FormatError(
+        "{}: found {} in \"history\", expected a list of pairs [instruction, response] of strings",
+        row.where(), history->is_array() ? "something else than pairs" : type_of(history));
+  }
+  for (const Json& pair : *history) {
+    messages.push_back({{"role", "user"}, {"content", pair[0]}});
+    messages.push_back({{"role", "assistant"}, {"content", pair[1]}});
+  }
 }
 
 }  // namespace
@@ -137,16 +241,7 @@ Json read_messages(const Row& row, const std::string& column) {
           row.where(), found, messages.size() + 1, column);
     };
     if (!source.is_object()) refuse(type_of(&source));
-    Json message = Json::object();
-    for (const auto& [key, value] : source.items()) {
-      if (column != "conversations") {
-        message[key] = value;
-      } else if (key == "from") {
-        message["role"] = renamed_role(value);
-      } else {
-        message[key == "value" ? "content" : key] = value;
-      }
-    }
+    Json message = column == "conversations" ? renamed_message(source) : source;
     const auto role = message.find("role");
     if (role == message.end()) refuse("no \"role\"");
     if (!role->is_string()) refuse(fmt::format("{} as \"role\"", type_of(&*role)));
@@ -163,6 +258,21 @@ Json read_messages(const Row& row, const std::string& column) {
   return messages;
 }
 
+Json read_conversation(const Row& row) {
+  const bool is_from_value = row.find("conversations") != nullptr;
+  Json messages = read_messages(row, is_from_value ? "conversations" : "messages");
+  const std::string* system = text_or_null(row, "system");
+  if (system == nullptr) return messages;
+  if (messages[0]["role"] != "system") {
+    messages.insert(messages.begin(), Json{{"role", "system"}, {"content", *system}});
+  } else if (messages[0].value("content", Json()) != *system) {
+    throw FormatError(
+        "{}: found a system message and another text in \"system\", expected one of them",
+        row.where());
+  }
+  return messages;
+}
+
 Json read_instruction(const Row& row) {
   std::string question = read_string(row, "instruction");
   if (row.find("input") != nullptr) {
@@ -170,9 +280,10 @@ Json read_instruction(const Row& row) {
     if (!input.empty()) question += "\n\n" + input;
   }
   Json prompt = Json::array();
-  if (row.find("system") != nullptr && !read_string(row, "system").empty()) {
-    prompt.push_back({{"role", "system"}, {"content", read_string(row, "system")}});
+  if (const std::string* system = text_or_null(row, "system")) {
+    prompt.push_back({{"role", "system"}, {"content", *system}});
   }
+  add_history(row, prompt);
   prompt.push_back({{"role", "user"}, {"content", std::move(question)}});
   Json completion = Json::array();
   completion.push_back({{"role", "assistant"}, {"content", read_string(row, "output")}});

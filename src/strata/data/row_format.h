@@ -2,6 +2,7 @@
 // Never renders templates, never tokenizes.
 #pragma once
 
+#include <map>
 #include <string>
 #include <vector>
 
@@ -45,14 +46,24 @@ RowFormat detect_format(const Row& row, const std::string& text_field);
 void require_format(const Row& row, const std::string& text_field, const RowFormat& format,
                     const std::string& first_row);
 
+// Counts the row's columns with a value that nothing of a row of this format is made of.
+void count_unused_columns(const Row& row, const RowFormat& format, const std::string& text_field,
+                          std::map<std::string, int64_t>& unused);
+
 // The row's message list in the column as role/content objects. In "conversations", from/value
 // become role/content and ShareGPT's roles the templates': human is user, gpt (bot, chatgpt, model)
-// is assistant.
+// is assistant, observation is tool; function_call is the assistant's, with tool_calls where its
+// text is the JSON of one or several calls.
 // Errors: FormatError with file, line and message for anything else than a list of such objects.
 Json read_messages(const Row& row, const std::string& column);
 
-// An Alpaca row as {"prompt": [user], "completion": [assistant]}: instruction, a blank line and
-// input (where there is one) are what the user says, output is the answer. Errors: FormatError.
+// The conversation of a row of kind kMessages: its list, behind the column "system" as a message of
+// that role. Errors: as read_messages; FormatError for two system messages of different text.
+Json read_conversation(const Row& row);
+
+// An Alpaca row as {"prompt": [..., user], "completion": [assistant]}: system and the pairs of
+// history (what was asked and answered before) where given; instruction, a blank line and input
+// (where there is one) are what the user says, output is the answer. Errors: FormatError.
 Json read_instruction(const Row& row);
 
 // The string in the column. Errors: FormatError with file and line.

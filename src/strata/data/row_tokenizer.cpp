@@ -152,9 +152,7 @@ TokenizedRow RowTokenizer::tokenize_prompt_text(const Row& row) const {
 }
 
 TokenizedRow RowTokenizer::tokenize_messages(const Row& row) const {
-  const bool from_value = row.find("conversations") != nullptr;
-  return tokenize_chat(row, read_messages(row, from_value ? "conversations" : "messages"),
-                       template_variables(row));
+  return tokenize_chat(row, read_conversation(row), template_variables(row));
 }
 
 TokenizedRow RowTokenizer::tokenize_prompt_messages(const Row& row) const {
@@ -180,20 +178,24 @@ TokenizedRow RowTokenizer::tokenize_turns(const Row& row, Json messages, Json co
 TokenizedRow RowTokenizer::tokenize_chat(const Row& row, const Json& messages,
                                          const Json& extra) const {
   const text::Tokenizer::Specials& specials = tokenizer_.specials();
-  if (!options_.assistant_only_loss) {
+  const bool has_unlearnt = has_untrained(messages);
+  if (!options_.assistant_only_loss && !has_unlearnt) {
     const std::string text =
         template_->render(messages, specials, /*add_generation_prompt=*/false, extra).text;
     return {.example = document(encode(text))};
   }
-  const text::RenderedChat chat =
-      render_with_assistant_spans(*template_, messages, specials, extra);
+  const MarkedChat chat = options_.assistant_only_loss
+                              ? render_with_assistant_spans(*template_, messages, specials, extra)
+                              : render_with_untrained_spans(*template_, messages, specials, extra);
   const std::vector<text::Token> tokens = tokenizer_.encode_with_ranges(chat.text, adds_specials_);
-  const std::vector<uint8_t> mask = mask_spans(tokens, chat.text, chat.generation);
-  if (std::find(mask.begin(), mask.end(), 1) == mask.end()) {
+  std::vector<uint8_t> mask = mask_spans(tokens, chat.text, chat.spans);
+  if (!options_.assistant_only_loss) {
+    for (uint8_t& is_learnt : mask) is_learnt = is_learnt == 0;
+  } else if (std::find(mask.begin(), mask.end(), 1) == mask.end()) {
     throw FormatError(
-        "{}: found no token that the assistant wrote, expected at least one for "
+        "{}: found no token that the assistant wrote{}, expected at least one for "
         "assistant_only_loss; remove the row or give it an assistant message",
-        row.where());
+        row.where(), has_unlearnt ? " and that is learnt (\"weight\" and \"train\" say no)" : "");
   }
   std::vector<int32_t> ids;
   ids.reserve(tokens.size());

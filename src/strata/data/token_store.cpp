@@ -20,6 +20,7 @@ DatasetStats stats_from_json(const Json& json) {
   stats.num_targets = json.at("num_targets").get<int64_t>();
   stats.num_split_prompts = json.at("num_split_prompts").get<int64_t>();
   stats.roles = json.at("roles").get<std::map<std::string, int64_t>>();
+  stats.unused_columns = json.at("unused_columns").get<std::map<std::string, int64_t>>();
   return stats;
 }
 

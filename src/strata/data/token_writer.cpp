@@ -18,7 +18,8 @@ Json stats_to_json(const DatasetStats& stats) {
           {"num_tokens", stats.num_tokens},
           {"num_targets", stats.num_targets},
           {"num_split_prompts", stats.num_split_prompts},
-          {"roles", stats.roles}};
+          {"roles", stats.roles},
+          {"unused_columns", stats.unused_columns}};
 }
 
 template <typename T>

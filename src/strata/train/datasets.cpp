@@ -248,6 +248,15 @@ std::vector<std::string> describe_losses(const data::DatasetStats& stats,
     lines.push_back(fmt::format("data: left out {} bad rows; the first: {}", stats.bad_rows.count,
                                 stats.bad_rows.first));
   }
+  if (!stats.unused_columns.empty()) {
+    std::vector<std::string> columns;
+    for (const auto& [name, rows] : stats.unused_columns) {
+      columns.push_back(fmt::format("{} ({} rows)", name, rows));
+    }
+    lines.push_back(
+        fmt::format("data: columns that nothing is made of: {}; --dataset_columns maps other names",
+                    fmt::join(columns, ", ")));
+  }
   if (stats.num_split_prompts > 0) {
     lines.push_back(
         fmt::format("data: {} prompts do not end at a token border of prompt + "

@@ -140,14 +140,101 @@ TEST_F(PrepareTest, CombinesBothMasks) {
             "________c<|e|>");
 }
 
-TEST_F(PrepareTest, RefusesTemplatesThatRewriteEarlierTurns) {
+TEST_F(PrepareTest, RefusesTemplatesThatHideEarlierTurns) {
   options_.assistant_only_loss = true;
-  const text::ChatTemplate rewriting(
-      "{% for m in messages %}{% if loop.last %}!{% endif %}{{ m.content }}{% endfor %}", "t");
-  const std::string error = message_of<ConfigError>(
-      [&] { prepare(rows_of({kChat}), *tokenizer_, &rewriting, options_); });
-  EXPECT_THAT(error, AllOf(HasSubstr("assistant_only_loss"), HasSubstr("{% generation %}"),
+  const text::ChatTemplate hiding(
+      "{% for m in messages %}{{ m.content if loop.last else '...' }}{% endfor %}", "t");
+  const std::string error =
+      message_of<FormatError>([&] { prepare(rows_of({kChat}), *tokenizer_, &hiding, options_); });
+  EXPECT_THAT(error, AllOf(HasSubstr("f.jsonl:1: "), HasSubstr("{% generation %}"),
                            HasSubstr("message 2")));
+}
+
+// The conversation of kChat, with what its first question and answer say of themselves.
+std::string chat_with(const std::string& question, const std::string& answer) {
+  return R"({"messages": [{"role": "user", "content": "hi")" + question +
+         R"(}, {"role": "assistant", "content": "yo")" + answer +
+         R"(}, {"role": "user", "content": "q"}, {"role": "assistant", "content": "z"}]})";
+}
+
+TEST_F(PrepareTest, LeavesOutMessagesThatAskForIt) {
+  struct Case {
+    std::string line;
+    bool assistant_only;
+    const char* labels;
+  };
+  for (const Case& c : {
+           Case{chat_with("", R"(, "weight": 0)"), true, "_____________z<|e|>"},
+           Case{chat_with("", R"(, "train": false)"), true, "_____________z<|e|>"},
+           Case{chat_with("", R"(, "weight": 1.0, "train": null)"), true,
+                "______yo<|e|>____z<|e|>"},
+           Case{chat_with(R"(, "train": true)", ""), true, "<s><|u|>hi<|e|>_yo<|e|>____z<|e|>"},
+           Case{chat_with("", R"(, "weight": 0)"), false,
+                "<s><|u|>hi<|e|><|a|>___<|u|>q<|e|><|a|>z<|e|>"},
+           Case{chat_with(R"(, "train": false)", ""), false,
+                "_____<|a|>yo<|e|><|u|>q<|e|><|a|>z<|e|>"},
+       }) {
+    options_.assistant_only_loss = c.assistant_only;
+    for (const text::ChatTemplate* tmpl : {&marked_, &plain_}) {
+      const Dataset dataset = prepare(rows_of({c.line}), *tokenizer_, tmpl, options_);
+      EXPECT_EQ(labels_of(dataset.rows[0]), c.labels) << c.line;
+    }
+  }
+}
+
+TEST_F(PrepareTest, LeavesOutAnswersOfPromptsToo) {
+  const std::string line =
+      R"({"prompt": [{"role": "user", "content": "hi"}], "completion": [)"
+      R"({"role": "assistant", "content": "yo", "weight": 0}, {"role": "user", "content": "q"},)"
+      R"( {"role": "assistant", "content": "z"}]})";
+  EXPECT_EQ(labels_of_line(line), "_________<|u|>q<|e|><|a|>z<|e|>");
+}
+
+TEST_F(PrepareTest, NamesRowsWhoseWishesCannotBeFollowed) {
+  for (const bool assistant_only : {false, true}) {
+    options_.assistant_only_loss = assistant_only;
+    const auto error = [&](const char* answer) {
+      return error_of<FormatError>({kChat, chat_with("", answer)});
+    };
+    EXPECT_THAT(error(R"(, "weight": 0.5)"),
+                HasSubstr("f.jsonl:2: message 2: found 0.5 as \"weight\", expected 0"));
+    EXPECT_THAT(error(R"(, "weight": "0")"), HasSubstr("found \"0\" as \"weight\""));
+    EXPECT_THAT(error(R"(, "train": 1)"), HasSubstr("found 1 as \"train\", expected true"));
+    EXPECT_THAT(error(R"(, "weight": 1, "train": false)"), HasSubstr("contradict each other"));
+  }
+  EXPECT_THAT(
+      error_of<FormatError>({kChat, R"({"messages": [{"role": "user", "content": "x"},)"
+                                    R"( {"role": "assistant", "content": "y", "weight": 0}]})"}),
+      HasSubstr("f.jsonl:2: found no token that the assistant wrote and that is learnt"));
+}
+
+// A template may write more blocks than there are answers: those inside the answer count.
+TEST_F(PrepareTest, LeavesOutAllBlocksOfAnAnswer) {
+  const text::ChatTemplate two_blocks(
+      std::string("<s>") + kTurns +
+          "{% generation %}{{ m.content[:1] }}{% endgeneration %}{% generation %}{{ m.content[1:] "
+          "}}<|e|>{% endgeneration %}{% endif %}{% endfor %}" +
+          kPrompt,
+      "t");
+  options_.assistant_only_loss = true;
+  const auto labels = [&](const std::string& answer) {
+    return labels_of(
+        prepare(rows_of({chat_with("", answer)}), *tokenizer_, &two_blocks, options_).rows[0]);
+  };
+  EXPECT_EQ(labels(""), "______yo<|e|>____z<|e|>");
+  EXPECT_EQ(labels(R"(, "weight": 0)"), "_____________z<|e|>");
+}
+
+TEST_F(PrepareTest, CountsColumnsThatNothingIsMadeOf) {
+  const Dataset dataset = prepare_lines(
+      {R"({"text": "a", "id": 1, "source": "x"})", R"({"text": "b", "id": 2, "source": null})"});
+  EXPECT_EQ(dataset.unused_columns, (std::map<std::string, int64_t>{{"id", 2}, {"source", 1}}));
+  EXPECT_TRUE(prepare_lines({R"({"instruction": "a", "input": "", "output": "b", "system": "s",)"
+                             R"( "history": [["q", "r"]], "tools": []})"})
+                  .unused_columns.empty());
+  EXPECT_TRUE(prepare_lines({R"({"conversations": [{"from": "human", "value": "a"}],)"
+                             R"( "system": "s", "tools": "[]"})"})
+                  .unused_columns.empty());
 }
 
 TEST_F(PrepareTest, NamesTheRowThatTheAssistantBegins) {

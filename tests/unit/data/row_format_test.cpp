@@ -89,6 +89,63 @@ TEST(ReadMessages, SaysWhichMessageIsWrong) {
               HasSubstr("a number as \"content\""));
 }
 
+TEST(ReadMessages, RenamesTheRolesOfShareGpt) {
+  const Json call = Json::parse(R"({"name": "f", "arguments": {"x": 1}})");
+  const std::string row = Json{{"conversations",
+                                {{{"from", "human"}, {"value", "q"}},
+                                 {{"from", "function_call"}, {"value", call.dump()}},
+                                 {{"from", "observation"}, {"value", "7"}},
+                                 {{"from", "function_call"}, {"value", "no JSON"}},
+                                 {{"from", "gpt"}, {"value", "a"}, {"weight", 0}}}}}
+                              .dump();
+  EXPECT_EQ(read_messages(row_of(row), "conversations"), Json::parse(R"([
+    {"role": "user", "content": "q"},
+    {"role": "assistant", "content": "",
+     "tool_calls": [{"type": "function", "function": {"name": "f", "arguments": {"x": 1}}}]},
+    {"role": "tool", "content": "7"},
+    {"role": "assistant", "content": "no JSON"},
+    {"role": "assistant", "content": "a", "weight": 0}])"));
+}
+
+TEST(ReadConversation, PutsTheSystemColumnFirst) {
+  const auto read = [](const std::string& system, const std::string& first = "") {
+    return read_conversation(row_of(R"({"system": )" + system + R"(, "conversations": [)" + first +
+                                    R"({"from": "human", "value": "hi"}]})"));
+  };
+  const Json with_system =
+      Json::parse(R"([{"role": "system", "content": "S"}, {"role": "user", "content": "hi"}])");
+  EXPECT_EQ(read("\"S\""), with_system);
+  EXPECT_EQ(read("\"\"").size(), 1u);
+  EXPECT_EQ(read("null").size(), 1u);
+  const std::string first = R"({"from": "system", "value": "S"}, )";
+  EXPECT_EQ(read("\"S\"", first), with_system);
+  EXPECT_THAT(message_of<FormatError>([&] { read("\"T\"", first); }),
+              HasSubstr("f.jsonl:3: found a system message and another text in \"system\""));
+  EXPECT_THAT(message_of<FormatError>([&] { read("7"); }),
+              HasSubstr("f.jsonl:3: found a number in \"system\""));
+  EXPECT_EQ(read_conversation(
+                row_of(R"({"system": "S", "messages": [{"role": "user", "content": "hi"}]})")),
+            with_system);
+}
+
+TEST(ReadInstruction, PutsSystemAndHistoryBefore) {
+  const auto read = [](const std::string& more) {
+    return read_instruction(row_of(R"({"instruction": "q", "output": "a")" + more + "}"));
+  };
+  EXPECT_EQ(read(R"(, "system": "S", "history": [["q1", "a1"], ["q2", "a2"]], "input": "i")"),
+            Json::parse(R"({"prompt": [{"role": "system", "content": "S"},
+    {"role": "user", "content": "q1"}, {"role": "assistant", "content": "a1"},
+    {"role": "user", "content": "q2"}, {"role": "assistant", "content": "a2"},
+    {"role": "user", "content": "q\n\ni"}], "completion": [{"role": "assistant", "content": "a"}]})"));
+  for (const char* none : {"", R"(, "history": [])", R"(, "history": null, "system": "")"}) {
+    EXPECT_EQ(read(none)["prompt"].size(), 1u);
+  }
+  EXPECT_THAT(message_of<FormatError>([&] { read(R"(, "history": "x")"); }),
+              HasSubstr("f.jsonl:3: found a string in \"history\", expected a list of pairs"));
+  EXPECT_THAT(message_of<FormatError>([&] { read(R"(, "history": [["a", "b"], ["c"]])"); }),
+              HasSubstr("found something else than pairs in \"history\""));
+}
+
 TEST(ReadIntegers, ChecksTypeAndRange) {
   const Row row = row_of(R"({"input_ids": [1, 2], "f": [1, 2.5], "s": "x", "b": [true, false]})");
   EXPECT_THAT(read_integers(row, "input_ids", 0, 9), ::testing::ElementsAre(1, 2));

@@ -164,7 +164,7 @@ TEST(LoadSplit, ReadsDelimitedText) {
   EXPECT_EQ(csv.rows[0].fields, Json({{"text", "a, \"b\"\nc"}, {"n", "1"}}));
   EXPECT_EQ(csv.rows[1].fields, Json({{"text", nullptr}, {"n", "x"}}));
   EXPECT_EQ(csv.rows[1].line, 4);
-  EXPECT_EQ(csv.rows[2].fields, Json({{"text", "last"}, {"n", ""}}));
+  EXPECT_EQ(csv.rows[2].fields, Json({{"text", "last"}, {"n", nullptr}}));
   const Split tsv = load_split(folder.write("a.tsv", "a\tb\n1\t2,3\n"), "train");
   EXPECT_EQ(tsv.rows.at(0).fields, Json({{"a", "1"}, {"b", "2,3"}}));
   const Split text = load_split(folder.write("a.txt", "one\r\n\n two"), "train");

@@ -32,6 +32,7 @@ Dataset make_dataset() {
   dataset.num_targets = 3;
   dataset.num_split_prompts = 4;
   dataset.roles = {{"user", 3}, {"\"odd\"", 1}};
+  dataset.unused_columns = {{"id", 5}};
   return dataset;
 }
 
@@ -235,6 +236,45 @@ TEST(TokenCache, TheKeyFollowsEverythingThatMatters) {
   request.names = file + "," + file, expect_new();
   request.weights = {1, 1}, expect_new();
   request.seed = 3, expect_new();
+  tokenizer->add_tokens({{.content = "<new>"}}), expect_new();
+  tokenizer->add_tokens({{.content = "<newer>", .lstrip = true}}), expect_new();
+  options.pairs.emplace(), expect_new();
+  options.pairs->text_column = "a", expect_new();
+  options.pairs->summary_column = "b", expect_new();
+  options.pairs->source_prefix = "p: ", expect_new();
+  options.pairs->source_lang = "en", expect_new();
+  options.pairs->target_lang = "de", expect_new();
+  options.pairs->max_source_length = 7, expect_new();
+  options.pairs->max_target_length = 7, expect_new();
+}
+
+// Each file of a tokenizer's folder that it reads; config.json is not one of them but for what it
+// says of the class.
+TEST(TokenCache, TheKeyFollowsTheTokenizersFiles) {
+  const TemporaryFolder folder, data;
+  const DataRequest request{.names = data.write("a.jsonl", "{\"text\": \"x\"}\n").string()};
+  make_byte_tokenizer(folder);
+  const PrepareOptions options;
+  const auto key = [&] {
+    return token_cache_key({request, options, *text::Tokenizer::load(folder.path()), "t"});
+  };
+  std::vector<std::string> keys = {key()};
+  EXPECT_EQ(key(), keys[0]);
+  folder.write("other.txt", "nobody reads this");
+  EXPECT_EQ(key(), keys[0]);
+  const auto expect_new = [&](const char* name, const std::string& text) {
+    std::filesystem::create_directories((folder.path() / name).parent_path());
+    folder.write(name, text);
+    keys.push_back(key());
+    EXPECT_EQ(std::count(keys.begin(), keys.end(), keys.back()), 1) << name;
+  };
+  expect_new("tokenizer.json", read_file(folder.path() / "tokenizer.json") + "\n");
+  expect_new("tokenizer_config.json", read_file(folder.path() / "tokenizer_config.json") + "\n");
+  expect_new("special_tokens_map.json", R"({"pad_token": "<|e|>"})");
+  expect_new("added_tokens.json", R"({"<tool>": 261})");
+  expect_new("chat_template.jinja", "{{ messages }}");
+  expect_new("additional_chat_templates/tool_use.jinja", "{{ tools }}");
+  expect_new("additional_chat_templates/rag.jinja", "{{ documents }}");
 }
 
 TEST(TokenCache, TheKeyFollowsTheDateThatATemplateWrites) {
