@@ -71,8 +71,8 @@ class PieceReader {
     const PieceRecord* piece;
     const TensorRecord* record;
     Range range;
-    uint64_t skip = 0;         // of the range, before the first byte for `out`
-    std::span<std::byte> out;  // may be empty: only proved
+    uint64_t skip = 0;              // of the range, before the first byte for `out`
+    std::span<std::byte> out = {};  // may be empty: only proved
     bool* is_zero = nullptr;
     bool is_proved = false;  // before
   };
