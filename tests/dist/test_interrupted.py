@@ -361,6 +361,9 @@ def test_bad_weights_without_a_way_back_end_the_run(inputs, tmp_path):
                        save_strategy="steps", save_steps=4, on_nan="rollback")
     run_strata({**flags, "max_steps": 4}, 2)
     spoil(tmp_path / "out" / "checkpoint-4")
+    # What another run saved in this folder is no way back.
+    run_strata({**flags, "output_dir": tmp_path / "other", "max_steps": 2, "save_steps": 2}, 2)
+    shutil.copytree(tmp_path / "other" / "checkpoint-2", tmp_path / "out" / "checkpoint-2")
     run = run_strata_raw({**flags, "resume_from_checkpoint": True}, 2)
     assert run.returncode == 1
     assert "are those of checkpoint-4 again" in run.text

@@ -2,6 +2,7 @@
 import fcntl
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -116,6 +117,29 @@ def test_true_names_what_it_passes_over(inputs, saved, tmp_path):
     shutil.rmtree(folder / "checkpoint-5"), shutil.rmtree(folder / "checkpoint-10")
     run = run_strata_raw(flags_of(inputs, folder, resume_from_checkpoint=True), 2)
     assert run.returncode != 0 and "checkpoint-8 cannot be resumed from: it has no" in run.text
+
+
+def test_an_earlier_runs_checkpoints_are_not_gone_on_from(inputs, saved, tmp_path):
+    """A run that starts anew where another one saved: its own checkpoints count, whatever the others' steps."""
+    folder = copy_with_checkpoint(saved.folder, tmp_path / "out", 10)
+    flags = flags_of(inputs, folder, max_steps=4, save_steps=2, seed=3)
+    first = run_strata(flags, 2)
+    assert f"warning: output_dir: found {folder / 'checkpoint-10'} of an earlier run" in first.text
+    found = run_strata({**flags, "max_steps": 6, "resume_from_checkpoint": True}, 2)
+    assert f"{folder / 'checkpoint-10'} is passed over: it was there before `latest`" in found.text
+    whole = run_strata({**flags, "output_dir": tmp_path / "whole", "max_steps": 6}, 2)
+    assert "of an earlier run" not in whole.text
+    assert found.history[:2] == first.history[:2]
+    assert [row["step"] for row in found.history if "loss" in row] == list(range(1, 7))
+
+
+def test_other_rows_of_a_step_are_told(inputs, saved, tmp_path):
+    folder = copy_with_checkpoint(saved.folder, tmp_path / "out", 5)
+    found = run_strata(flags_of(inputs, folder, resume_from_checkpoint=True, max_steps=6, data_seed=7,
+                                gradient_accumulation_steps=4), 2)
+    rows = re.search(r"warning: resume_from_checkpoint: found (\d+) rows a step .*, expected (\d+) as in", found.text)
+    assert rows and int(rows[1]) == 4 * int(rows[2]), found.text
+    assert "found 7 as data_seed, expected 42 as in the run that saved it" in found.text
 
 
 def test_a_result_that_was_cut_short_is_finished(inputs, saved, tmp_path):

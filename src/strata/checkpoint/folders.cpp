@@ -1,7 +1,11 @@
 #include "strata/checkpoint/folders.h"
 
+#include <sys/stat.h>
+
 #include <algorithm>
+#include <cctype>
 #include <charconv>
+#include <utility>
 
 #include "strata/base/error.h"
 #include "strata/base/file.h"
@@ -60,6 +64,32 @@ std::vector<PassedOver> passed_over(const fs::path& output_dir) {
   return found;
 }
 
+namespace {
+
+// When the file got to where it is; unlike the time of its content, a copy does not keep it.
+std::pair<int64_t, int64_t> time_of_arrival(const fs::path& file) {
+  struct stat found {};
+  if (::stat(file.c_str(), &found) != 0) return {0, 0};
+  return {found.st_ctim.tv_sec, found.st_ctim.tv_nsec};
+}
+
+}  // namespace
+
+std::vector<fs::path> set_aside(const fs::path& output_dir) {
+  const fs::path latest = output_dir / "latest";
+  if (!fs::is_regular_file(latest)) return {};
+  std::string name = read_file(latest);
+  while (!name.empty() && std::isspace(static_cast<unsigned char>(name.back()))) name.pop_back();
+  const int64_t step = step_of(name);
+  if (step < 0) return {};
+  const auto written = time_of_arrival(latest);
+  std::vector<fs::path> found = list(output_dir);
+  std::erase_if(found, [&](const fs::path& folder) {
+    return step_of(folder) <= step || time_of_arrival(folder / "manifest.json") >= written;
+  });
+  return found;
+}
+
 bool means_newest(const std::string& resume_from) {
   return resume_from == "true" || resume_from == "True";
 }
@@ -77,6 +107,12 @@ std::vector<fs::path> candidates(const std::string& resume_from, const fs::path&
         "resume_from_checkpoint: no valid checkpoint found in output directory ({}), "
         "expected a checkpoint-N folder; drop the flag to start anew{}",
         output_dir.string(), others);
+  }
+  const std::vector<fs::path> aside = set_aside(output_dir);
+  if (aside.size() < found.size()) {
+    std::erase_if(found, [&](const fs::path& path) {
+      return std::find(aside.begin(), aside.end(), path) != aside.end();
+    });
   }
   std::reverse(found.begin(), found.end());
   return found;

@@ -30,9 +30,14 @@ std::vector<PassedOver> passed_over(const std::filesystem::path& output_dir);
 // Whether resume_from_checkpoint means the newest of the output folder.
 bool means_newest(const std::string& resume_from);
 
-// What to try to resume from, best first. "true": all checkpoints of the output folder, newest
-// first; otherwise the path alone. Throws ConfigError with the reference's words when there is
-// none.
+// Checkpoints of later steps than that which `latest` names, though they were there before it: what
+// an earlier run in the same folder left, or a branch that was given up. By ascending step. One
+// that came later than `latest` (a crash before it was written, or a copy) is not among them.
+std::vector<std::filesystem::path> set_aside(const std::filesystem::path& output_dir);
+
+// What to try to resume from, best first. "true": the checkpoints of the output folder, newest
+// first, but for those that are set aside while there are others; otherwise the path alone. Throws
+// ConfigError with the reference's words when there is none.
 std::vector<std::filesystem::path> candidates(const std::string& resume_from,
                                               const std::filesystem::path& output_dir);
 

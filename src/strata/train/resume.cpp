@@ -81,19 +81,27 @@ fs::path resume(const config::TrainConfig& config, Trainee& trainee, const Apply
       if (checkpoint::step_of(one.folder) <= checkpoint::step_of(*source)) continue;
       say(fmt::format("warning: {} is passed over: {}", one.folder.string(), one.reason));
     }
+    for (const fs::path& folder : checkpoint::set_aside(config.output_dir)) {
+      if (folder == *source) continue;
+      say(
+          fmt::format("warning: {} is passed over: it was there before `latest` was written, so an "
+                      "earlier run saved it; name it in resume_from_checkpoint to go on from it",
+                      folder.string()));
+    }
   }
   return *source;
 }
 
-std::optional<fs::path> return_to(const config::TrainConfig& config, int64_t step, Trainee& trainee,
-                                  const ApplyProgress& apply,
+std::optional<fs::path> return_to(const config::TrainConfig& config,
+                                  const std::function<bool(const fs::path&)>& is_own,
+                                  Trainee& trainee, const ApplyProgress& apply,
                                   const std::function<void(const std::string&)>& say) {
   comm::Group& world = *trainee.store->mesh().world;
   std::vector<fs::path> found;
   comm::all_or_nothing(world, "looking for checkpoints", [&] {
     if (world.rank() != 0) return;
     for (const fs::path& folder : checkpoint::list(config.output_dir)) {
-      if (checkpoint::step_of(folder) < step) found.insert(found.begin(), folder);
+      if (is_own(folder)) found.insert(found.begin(), folder);
     }
   });
   std::string failure;
@@ -109,6 +117,28 @@ void load_weights(const fs::path& folder, Trainee& trainee, const ApplyProgress&
     throw FormatError("{} (load_best_model_at_end){}{}; resume from another checkpoint without it",
                       *failure, otherwise.empty() ? "" : "; ", otherwise);
   }
+}
+
+std::vector<std::string> different_rows(const DataRows& now, const Json& progress) {
+  std::vector<std::string> lines;
+  const auto compare = [&](const char* key, int64_t found, std::string_view what,
+                           std::string_view consequence) {
+    if (!progress.contains(key) || progress.at(key).get<int64_t>() == found) return;
+    lines.push_back(fmt::format(
+        "warning: resume_from_checkpoint: found {} {}, expected {} as in the run that saved it; {}",
+        found, what, progress.at(key).get<int64_t>(), consequence));
+  };
+  compare("rows_per_step", now.per_step, "rows a step (ranks x batch x accumulation)",
+          "steps are counted on, so rows are left out or trained on twice");
+  compare("num_rows", now.count, "rows of training data",
+          "their order is another one, so rows are left out or trained on twice");
+  compare("data_seed", now.seed, "as data_seed",
+          "rows come in another order, so some are left out or trained on twice");
+  return lines;
+}
+
+Json to_json(const DataRows& rows) {
+  return {{"rows_per_step", rows.per_step}, {"num_rows", rows.count}, {"data_seed", rows.seed}};
 }
 
 checkpoint::SmallFiles fresh_progress(const fs::path& source, int64_t step,

@@ -2,10 +2,12 @@
 // from a damaged checkpoint to the one before. Never: what the loop keeps in progress.json.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "strata/base/json.h"
 #include "strata/checkpoint/sharded.h"
@@ -23,16 +25,28 @@ std::filesystem::path resume(const config::TrainConfig& config, Trainee& trainee
                              const ApplyProgress& apply,
                              const std::function<void(const std::string&)>& say);
 
-// The same from the newest whole checkpoint of the output folder that was saved before `step`,
+// The same from the newest whole checkpoint of the output folder for which rank 0's `is_own` holds,
 // which it returns; nothing when there is none. Collective over the world.
-std::optional<std::filesystem::path> return_to(const config::TrainConfig& config, int64_t step,
-                                               Trainee& trainee, const ApplyProgress& apply,
-                                               const std::function<void(const std::string&)>& say);
+std::optional<std::filesystem::path> return_to(
+    const config::TrainConfig& config,
+    const std::function<bool(const std::filesystem::path&)>& is_own, Trainee& trainee,
+    const ApplyProgress& apply, const std::function<void(const std::string&)>& say);
 
 // The weights of one checkpoint, without its optimizer. Throws FormatError where it is damaged,
 // which says what there is `otherwise`. Collective over the world.
 void load_weights(const std::filesystem::path& folder, Trainee& trainee, const ApplyProgress& apply,
                   const std::string& otherwise);
+
+// Which rows the steps of a run take: what must stay the same for steps to be counted on.
+struct DataRows {
+  int64_t per_step = 0;  // of all ranks
+  int64_t count = 0;     // of the training data
+  int64_t seed = 0;      // of their order
+};
+Json to_json(const DataRows& rows);
+// A warning for each of them that was another one in the run whose progress.json this is. Those
+// that an older version did not write are not compared.
+std::vector<std::string> different_rows(const DataRows& now, const Json& progress);
 
 // What a checkpoint made of another tool's state holds beside its tensors: the log history is that
 // of a trainer_state.json beside `source`, if there is one; sums since the last log are none. The

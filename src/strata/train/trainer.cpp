@@ -1,9 +1,11 @@
 #include "strata/train/trainer.h"
 
 #include <cmath>
+#include <random>
 
 #include "strata/base/error.h"
 #include "strata/base/file.h"
+#include "strata/checkpoint/folders.h"
 #include "strata/checkpoint/import.h"
 #include "strata/comm/agreement.h"
 #include "strata/config/derived.h"
@@ -65,6 +67,20 @@ void sum_over_ranks(comm::Group& world, std::span<double> values) {
   std::memcpy(values.data(), sums.data_ptr(), values.size_bytes());
 }
 
+std::string fresh_run_id() {
+  std::random_device source;
+  return fmt::format("{:08x}{:08x}", source(), source());
+}
+
+void note_earlier_checkpoints(const fs::path& output_dir, std::vector<std::string>& notes) {
+  const std::vector<fs::path> found = checkpoint::list(output_dir);
+  if (found.empty()) return;
+  notes.push_back(fmt::format(
+      "warning: output_dir: found {} of an earlier run, this one starts anew; "
+      "resume_from_checkpoint true goes on from it, another output_dir keeps the two apart",
+      found.back().string()));
+}
+
 }  // namespace
 
 Trainer::Trainer(const config::RunConfig& config, const std::string& settings_text,
@@ -89,6 +105,9 @@ Trainer::Trainer(const config::RunConfig& config, const std::string& settings_te
   std::vector<std::string> notes;
   if (!config.train.resume_from_checkpoint.empty()) {
     resume([&notes](const std::string& line) { notes.push_back(line); });
+  } else {
+    run_id_ = comm::broadcast_string(world_, fresh_run_id());
+    if (is_main()) note_earlier_checkpoints(config.train.output_dir, notes);
   }
   const std::optional<int64_t> resumed =
       first_step_ > 0 ? std::optional<int64_t>(first_step_) : std::nullopt;
@@ -140,6 +159,8 @@ void Trainer::resume(const std::function<void(const std::string&)>& note) {
         }
         guard_.load(progress.at("loss_guard"));
         has_learned_ = progress.value("has_learned", false);
+        run_id_ = progress.value("run", "");
+        for (const std::string& line : different_rows(data_rows(), progress)) note(line);
         if (const std::string lost = best_.load(state); !lost.empty()) note(lost);
         const Json& window = progress.at("log_window");
         window_ = {window.at("loss").get<double>(), window.at("accuracy").get<double>(),
@@ -155,16 +176,25 @@ std::string Trainer::progress_text() const {
                     {"entropy", window_.entropy},
                     {"micro_steps", window_.micro_steps},
                     {"steps", window_.steps}};
-  Json progress{{"num_tokens", num_tokens_},
-                {"log_window", window},
-                {"loss_guard", guard_.state()},
-                {"has_learned", has_learned_}};
+  Json progress = to_json(data_rows());
+  progress.update({{"run", run_id_},
+                   {"num_tokens", num_tokens_},
+                   {"log_window", window},
+                   {"loss_guard", guard_.state()},
+                   {"has_learned", has_learned_}});
   if (!trainee_.base_fingerprint.empty()) {
     progress["base_fingerprint"] = trainee_.base_fingerprint;
   }
   if (metric_schedule_) progress["lr_schedule"] = metric_schedule_->state();
   if (loss_scaler_) progress["loss_scaler"] = loss_scaler_->state();
   return dump_python(progress) + "\n";
+}
+
+DataRows Trainer::data_rows() const {
+  return {
+      .per_step = plan_.accumulation * config_.train.per_device_train_batch_size * world_.size(),
+      .count = static_cast<int64_t>(datasets_.train.size()),
+      .seed = config_.train.data_seed.value_or(config_.train.seed)};
 }
 
 double Trainer::run() {

@@ -7,6 +7,8 @@
 #include <functional>
 #include <limits>
 #include <optional>
+#include <set>
+#include <string>
 
 #include "strata/base/activity_timer.h"
 #include "strata/checkpoint/saver.h"
@@ -21,6 +23,7 @@
 #include "strata/train/best_checkpoint.h"
 #include "strata/train/datasets.h"
 #include "strata/train/loss_guard.h"
+#include "strata/train/resume.h"
 #include "strata/train/run.h"
 #include "strata/train/step_plan.h"
 #include "strata/train/stop_signals.h"
@@ -127,8 +130,11 @@ class Trainer {
   // whose loss is not finite.
   std::string examples_of(const StepOutcome& outcome) const;
   void leave_out(StepOutcome& outcome, const std::string& why);
-  // After too many bad batches in a row: weights and optimizer of the newest checkpoint that was
-  // saved before them. Throws when there is none. Collective.
+  DataRows data_rows() const;
+  // Whether this run, or one that it goes on from, saved it.
+  bool is_own(const std::filesystem::path& checkpoint) const;
+  // After too many bad batches in a row: weights and optimizer of the newest checkpoint of this run
+  // that was saved before them. Throws when there is none. Collective.
   void roll_back(const std::string& found);
 
   StepObserver observer_;
@@ -157,6 +163,9 @@ class Trainer {
   int64_t rollback_limit_ = std::numeric_limits<int64_t>::max();
   std::optional<StopSignals> signals_;
   int64_t saved_step_ = -1;
+  // Of this run and of those that it goes on from; of this process, the steps that were saved.
+  std::string run_id_;
+  std::set<int64_t> saved_steps_;
   bool is_stopped_ = false;
   int64_t step_ = 0;
   int64_t first_step_ = 0;

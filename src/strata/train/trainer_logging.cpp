@@ -127,6 +127,8 @@ bool Trainer::evaluate(bool decides) {
     at::Tensor shared = at::full({1}, values.at(best_.metric()).get<double>(), at::kDouble);
     world_.broadcast(shared, /*root=*/0)->wait();
     const double value = shared.item<double>();
+    // A save that failed takes the best value back, on all ranks before any judges.
+    if (saver_) report_save(saver_->wait(), /*must_hold=*/false);
     is_best = best_.judge(value, step_);
     if (metric_schedule_) metric_schedule_->step(value);
   }

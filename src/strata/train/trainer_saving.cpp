@@ -150,8 +150,12 @@ bool Trainer::has_room_for_copies(optim::Optimizer* optimizer) {
 void Trainer::save() {
   set_phase(fmt::format("saving checkpoint-{}", step_));
   const Clock::time_point start = Clock::now();
-  // Which checkpoint is the best one is known only when the save before is durable, or failed.
-  if (!best_.metric().empty()) report_save(saver_->wait(), /*must_hold=*/false);
+  // While the weights may be bad, a save must not push out those that are good.
+  const bool is_in_doubt =
+      guard_.num_in_a_row() > 0 || rollback_limit_ != std::numeric_limits<int64_t>::max();
+  // Which checkpoint is the best one, and which there are, is known only when the save before is
+  // durable, or failed.
+  if (is_in_doubt || !best_.metric().empty()) report_save(saver_->wait(), /*must_hold=*/false);
   best_.note_save(step_);
   checkpoint::SaveRequest request{
       .output_dir = config_.train.output_dir,
@@ -167,9 +171,6 @@ void Trainer::save() {
   }
   request.small_files.insert(companions_.begin(), companions_.end());
   std::vector<fs::path> keep;
-  // While the weights may be bad, a save must not push out those that are good.
-  const bool is_in_doubt =
-      guard_.num_in_a_row() > 0 || rollback_limit_ != std::numeric_limits<int64_t>::max();
   if (is_in_doubt) {
     const std::vector<fs::path> all = checkpoint::list(config_.train.output_dir);
     keep.insert(keep.end(), all.begin(), all.end());
@@ -177,8 +178,20 @@ void Trainer::save() {
   if (best_.folder()) keep.push_back(*best_.folder());
   report_save(saver_->save(std::move(request), keep), /*must_hold=*/false);
   saved_step_ = step_;
+  saved_steps_.insert(step_);
   set_phase("training");
   speed_since_ += std::chrono::duration_cast<Clock::duration>(Clock::now() - start);
+}
+
+bool Trainer::is_own(const fs::path& checkpoint) const {
+  const int64_t step = checkpoint::step_of(checkpoint);
+  if (saved_steps_.contains(step)) return true;
+  if (step > first_step_) return false;  // of an earlier run, or of a branch that was given up
+  try {
+    return read_json_file(checkpoint / "progress.json").value("run", "") == run_id_;
+  } catch (const std::exception&) {
+    return true;  // it is damaged: named when it is tried
+  }
 }
 
 void Trainer::roll_back(const std::string& found) {
@@ -190,7 +203,12 @@ void Trainer::roll_back(const std::string& found) {
   std::optional<fs::path> source;
   if (saver_ && !config_.train.save_only_model) {
     source = return_to(
-        config_.train, std::min(first_bad, rollback_limit_), trainee_,
+        config_.train,
+        [&](const fs::path& folder) {
+          return checkpoint::step_of(folder) < std::min(first_bad, rollback_limit_) &&
+                 is_own(folder);
+        },
+        trainee_,
         [this](const report::TrainerState&, const Json& progress) {
           guard_.load(progress.at("loss_guard"));
           has_learned_ = progress.value("has_learned", false);
@@ -225,6 +243,7 @@ void Trainer::report_save(const std::optional<checkpoint::SaveOutcome>& outcome,
       fmt::format("{} was not saved: {}", outcome->folder.filename().string(), outcome->failure);
   const int64_t failed = checkpoint::step_of(outcome->folder);
   if (saved_step_ == failed) saved_step_ = -1;
+  saved_steps_.erase(failed);
   best_.note_failure(failed);
   if (must_hold) throw IoError(message);
   say("warning: " + message + "; earlier checkpoints are as they were, training goes on");

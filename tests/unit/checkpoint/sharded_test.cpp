@@ -2,7 +2,9 @@
 // on the ranks of another world size.
 #include "strata/checkpoint/sharded.h"
 
+#include <chrono>
 #include <cstring>
+#include <thread>
 
 #include <gtest/gtest.h>
 
@@ -258,7 +260,9 @@ TEST(Sharded, ListResolveAndRotateSeeWholeCheckpointsOnly) {
   TemporaryFolder folder;
   Rank rank(0, 1);
   EXPECT_THROW(candidates("true", folder.path()), ConfigError);
-  for (int step : {2, 10, 9}) save(folder.path(), step, *rank.store, nullptr, {});
+  for (int step : {2, 10}) save(folder.path(), step, *rank.store, nullptr, {});
+  std::this_thread::sleep_for(std::chrono::milliseconds(30));  // the file system's clock is coarse
+  save(folder.path(), 9, *rank.store, nullptr, {});
   fs::create_directories(folder.path() / "checkpoint-11");  // no manifest: not a checkpoint
   fs::create_directories(folder.path() / "checkpoint-x");
   folder.put("checkpoint-12/trainer_state.json", "{}");
@@ -278,9 +282,24 @@ TEST(Sharded, ListResolveAndRotateSeeWholeCheckpointsOnly) {
   const auto found = list(folder.path());
   ASSERT_EQ(found.size(), 3U);
   EXPECT_EQ(found.back().filename(), "checkpoint-10");
-  const auto newest_first = candidates("true", folder.path());
-  ASSERT_EQ(newest_first.size(), 3U);
-  EXPECT_EQ(newest_first.front().filename(), "checkpoint-10");
+  // What was there before `latest` was written is no continuation of what it names ...
+  const std::vector<fs::path> own = {folder / "checkpoint-9", folder / "checkpoint-2"};
+  EXPECT_EQ(candidates("true", folder.path()), own);
+  EXPECT_EQ(set_aside(folder.path()), std::vector{fs::path(folder / "checkpoint-10")});
+  // ... unless there is nothing else; what came later is newer.
+  TemporaryFolder other;
+  fs::copy(folder / "latest", other / "latest");
+  fs::copy(folder / "checkpoint-10", other / "checkpoint-10", fs::copy_options::recursive);
+  EXPECT_EQ(candidates("true", other.path()), std::vector{fs::path(other / "checkpoint-10")});
+  std::this_thread::sleep_for(std::chrono::milliseconds(30));
+  fs::copy(folder / "latest", other / "latest", fs::copy_options::overwrite_existing);
+  EXPECT_EQ(set_aside(other.path()), std::vector{fs::path(other / "checkpoint-10")});
+  EXPECT_EQ(candidates("true", other.path()), std::vector{fs::path(other / "checkpoint-10")});
+  fs::copy(folder / "checkpoint-10", folder / "checkpoint-12-copy", fs::copy_options::recursive);
+  fs::remove_all(folder / "checkpoint-12");
+  fs::rename(folder / "checkpoint-12-copy", folder / "checkpoint-12");
+  EXPECT_EQ(candidates("true", folder.path()).front().filename(), "checkpoint-12");
+  fs::remove_all(folder / "checkpoint-12");
   EXPECT_EQ(candidates("some/where", folder.path()), std::vector{fs::path("some/where")});
   rotate(folder.path(), 2);
   ASSERT_EQ(list(folder.path()).size(), 2U);
