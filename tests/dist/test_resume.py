@@ -168,16 +168,16 @@ def test_a_checkpoint_whose_replacement_was_cut_short_is_there_again(inputs, sav
     """As a crash leaves it between two renames, where a file system cannot exchange two names."""
     folder = copy_with_checkpoint(saved.folder, tmp_path / "out", 5)
     shutil.copytree(folder / "checkpoint-5", folder / "checkpoint-5.tmp-77")
-    (folder / "checkpoint-5").rename(folder / "checkpoint-5.old-77")
+    (folder / "checkpoint-5").rename(folder / ".checkpoint-5.replaced-77")
     code, text = inspect(folder / "checkpoint-5")
-    assert code == 1 and "found it as checkpoint-5.old-77, where a crash left it" in text
+    assert code == 1 and "found it as .checkpoint-5.replaced-77, where a crash left it" in text
     assert "--repair gives it back, and so does the next run in that folder" in text
     shutil.copytree(folder, tmp_path / "other")
     # The next run in the folder, on its own ...
     found = run_strata(flags_of(inputs, folder, resume_from_checkpoint=True), 2)
     assert f"{folder / 'checkpoint-5'}: a crash came while it was being replaced" in found.text
     assert_same_result(found, saved)
-    assert not [p for p in folder.iterdir() if ".old" in p.name or ".tmp" in p.name]
+    assert not [p for p in folder.iterdir() if ".replaced" in p.name or ".tmp" in p.name]
     # ... a run that goes on from there in another folder ...
     shutil.copytree(tmp_path / "other", tmp_path / "third")
     found = run_strata(flags_of(inputs, tmp_path / "elsewhere",

@@ -468,6 +468,31 @@ def test_damaged_states_are_found(fsdp2, run, tmp_path, how):
         damage(copy / file, how)
         message = strata("inspect", copy, "--verify", code=1)
         assert pathlib.Path(file).name in message, message
+        # Nothing is made of it either, though nobody asked for proof.
+        message = strata("convert", copy, tmp_path / "out", "--to", "strata", code=1)
+        assert pathlib.Path(file).name in message and not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("name", ["pytorch_model_fsdp.bin", "optimizer.bin"])
+def test_a_flipped_bit_of_a_torch_file_is_not_converted(fsdp2, tmp_path, name):
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    for file in ("pytorch_model_fsdp.bin", "optimizer.bin"):
+        shutil.copy(fsdp2 / file, copy)
+    data = bytearray((copy / name).read_bytes())
+    with zipfile.ZipFile(copy / name) as archive:
+        for record in archive.infolist():
+            if record.file_size < 1000 or "/data/" not in record.filename:
+                continue
+            # In the middle of the record's bytes, which follow its header and padding.
+            at = bytes(data).index(archive.read(record))
+            damaged = data[:]
+            damaged[at + record.file_size // 2] ^= 1
+            break
+    (copy / name).write_bytes(damaged)
+    message = strata("convert", copy, tmp_path / "out", "--to", "strata", code=1)
+    assert name in message and "found the checksum" in message
+    assert not (tmp_path / "out").exists()
 
 
 def test_inspect_says_what_there_is(inputs, run):

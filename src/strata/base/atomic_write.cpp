@@ -33,11 +33,13 @@ fs::path sibling(const fs::path& path, const char* kind) {
   return result;
 }
 
-constexpr const char* kOld = "old";
+// What has been replaced, under a name that nobody gives a folder of his own.
+std::string replaced_prefix(const fs::path& target) {
+  return fmt::format(".{}.replaced-", target.filename().string());
+}
 
-// Siblings FINAL.KIND-<number>, whichever process made them.
-std::vector<fs::path> siblings(const fs::path& target, const char* kind) {
-  const std::string prefix = fmt::format("{}.{}-", target.filename().string(), kind);
+// Siblings PREFIX<number>, whichever process made them.
+std::vector<fs::path> siblings(const fs::path& target, const std::string& prefix) {
   std::error_code error;
   std::vector<fs::path> found;
   for (const auto& entry : fs::directory_iterator(parent_of(target), error)) {
@@ -51,6 +53,10 @@ std::vector<fs::path> siblings(const fs::path& target, const char* kind) {
 }
 
 bool is_there(const fs::path& path) { return fs::exists(fs::symlink_status(path)); }
+
+bool is_empty_folder(const fs::path& path) {
+  return fs::is_directory(fs::symlink_status(path)) && fs::is_empty(path);
+}
 
 // Removes the path at the end of its scope unless released.
 class RemoveGuard {
@@ -90,7 +96,8 @@ fs::path exchange_folders(const fs::path& temporary, const fs::path& final_path,
   if (files.exchange(temporary, final_path) == 0) return temporary;
   // File systems without an exchange: for a moment nothing has the final name, but both contents
   // are there; finish_replacement() mends what is cut short here.
-  const fs::path old = sibling(final_path, kOld);
+  const fs::path old =
+      parent_of(final_path) / fmt::format("{}{}", replaced_prefix(final_path), ::getpid());
   if (const int error = files.rename(final_path, old)) throw_unrenamed(final_path, old, error);
   if (const int error = files.rename(temporary, final_path)) {
     files.rename(old, final_path);
@@ -121,7 +128,6 @@ AtomicFolder::AtomicFolder(fs::path final_path, FileSystem& files)
     : final_(without_trailing_slash(std::move(final_path))),
       temporary_(sibling(final_, "tmp")),
       files_(files) {
-  finish_replacement(final_, files_);
   int error = files_.remove(temporary_);  // from a killed process that had the same number
   if (error == 0) error = files_.make_folder(temporary_);
   if (error != 0) {
@@ -142,7 +148,8 @@ void AtomicFolder::commit() {
     if (entry.is_regular_file() || entry.is_directory()) fsync_path(entry.path(), files_);
   }
   fsync_path(temporary_, files_);
-  if (is_there(final_)) {
+  // A rename takes the place of an empty folder, and of no other.
+  if (is_there(final_) && !is_empty_folder(final_)) {
     const fs::path old = exchange_folders(temporary_, final_, files_);
     committed_ = true;
     fsync_path(parent_of(final_), files_);
@@ -157,8 +164,9 @@ void AtomicFolder::commit() {
 }
 
 void remove_abandoned_temporaries(const fs::path& final_path) {
+  const fs::path target = without_trailing_slash(final_path);
   std::error_code error;
-  for (const fs::path& path : siblings(without_trailing_slash(final_path), "tmp")) {
+  for (const fs::path& path : siblings(target, target.filename().string() + ".tmp-")) {
     fs::remove_all(path, error);
   }
 }
@@ -166,7 +174,7 @@ void remove_abandoned_temporaries(const fs::path& final_path) {
 std::optional<fs::path> find_replaced(const fs::path& final_path) {
   const fs::path target = without_trailing_slash(final_path);
   if (is_there(target)) return std::nullopt;
-  const std::vector<fs::path> found = siblings(target, kOld);
+  const std::vector<fs::path> found = siblings(target, replaced_prefix(target));
   return found.empty() ? std::nullopt : std::optional(found.front());
 }
 
@@ -179,7 +187,7 @@ bool finish_replacement(const fs::path& final_path, FileSystem& files) {
     }
     fsync_path(parent_of(target), files);
   }
-  for (const fs::path& path : siblings(target, kOld)) files.remove(path);
+  for (const fs::path& path : siblings(target, replaced_prefix(target))) files.remove(path);
   return replaced.has_value();
 }
 

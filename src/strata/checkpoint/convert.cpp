@@ -386,6 +386,7 @@ std::vector<std::string> convert(SavedState& state, const fs::path& out,
   } else if (options.target != ConvertTarget::kSafetensors) {
     read_back(state, reader, folder.path(), /*is_strata=*/false);
   }
+  require_new_folder(out);  // what came there meanwhile stays
   folder.commit();
   return notes;
 }

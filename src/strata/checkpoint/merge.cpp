@@ -145,6 +145,7 @@ class Merger {
     if (companions.empty() || !copy_companions(companions, folder.path(), change)) {
       notes.push_back("the base has no config.json: copy it and the tokenizer beside the weights");
     }
+    require_new_folder(out);  // what came there meanwhile stays
     folder.commit();
     return notes;
   }

@@ -257,6 +257,7 @@ std::vector<std::string> convert_quantized(SavedState& state, const fs::path& ou
   Json config = read_json_file(folder.path() / "config.json");
   config["quantization_config"] = quantization_config(options.quantization);
   write_file_atomically(folder.path() / "config.json", dump_python(config) + "\n", *options.files);
+  require_new_folder(out);  // what came there meanwhile stays
   folder.commit();
   if (!state.has_optimizer()) return {};
   return {"the optimizer's state is left out: this format has no place for it"};

@@ -18,9 +18,9 @@ std::set<fs::path> replaced_checkpoints(const fs::path& folder) {
   std::set<fs::path> found;
   for (const auto& entry : fs::directory_iterator(folder)) {
     const std::string name = entry.path().filename().string();
-    const size_t end = name.find(".old-");
-    if (end == std::string::npos || step_of(name.substr(0, end)) < 0) continue;
-    found.insert(folder / name.substr(0, end));
+    const size_t end = name.find(".replaced-");
+    if (!name.starts_with('.') || end == std::string::npos) continue;
+    if (step_of(name.substr(1, end - 1)) >= 0) found.insert(folder / name.substr(1, end - 1));
   }
   return found;
 }
@@ -30,6 +30,10 @@ std::string given_back(const fs::path& path) {
       "{}: a crash came while it was being replaced; it has its name and its content of before "
       "again",
       path.string());
+}
+
+bool names_checkpoint(const fs::path& path) {
+  return step_of(path.has_filename() ? path : path.parent_path()) >= 0;
 }
 
 fs::path parent_of(const fs::path& path) {
@@ -55,12 +59,12 @@ std::vector<std::string> finish_interrupted(const fs::path& folder, FileSystem& 
 
 std::vector<std::string> repair(const fs::path& path) {
   std::vector<std::string> done;
-  if (find_replaced(path)) {
+  const bool is_checkpoint = names_checkpoint(path);
+  if (is_checkpoint && find_replaced(path)) {
     const FolderLock lock(parent_of(path));
     if (finish_replacement(path)) done.push_back(given_back(path));
   }
   // The files of a checkpoint are its output folder's matter.
-  const bool is_checkpoint = step_of(path.has_filename() ? path : path.parent_path()) >= 0;
   if (is_checkpoint || !fs::is_directory(path)) return done;
   if (!has_unfinished_update(path) && replaced_checkpoints(path).empty()) return done;
   const FolderLock lock(path);
@@ -70,7 +74,7 @@ std::vector<std::string> repair(const fs::path& path) {
 
 void require_finished(const fs::path& path) {
   require_whole_folder(path);
-  const auto replaced = find_replaced(path);
+  const auto replaced = names_checkpoint(path) ? find_replaced(path) : std::nullopt;
   if (!replaced) return;
   throw IoError(
       "{}: found it as {}, where a crash left it while it was being replaced, expected its name; "

@@ -253,6 +253,7 @@ class TorchState : public CountingState {
   }
   void read(size_t index, std::span<std::byte> out) override {
     const auto& [file, tensor] = sources_[order_[index]];
+    file->verify(*tensor);
     file->read(*tensor, out);
     forget_pages(tensor->storage->data);
   }

@@ -1,7 +1,9 @@
 #include "strata/checkpoint/saver.h"
 
 #include <chrono>
+#include <system_error>
 
+#include "strata/base/error.h"
 #include "strata/checkpoint/folders.h"
 #include "strata/comm/agreement.h"
 
@@ -25,10 +27,23 @@ Saver::Saver(shard::UnitStore& store, optim::Optimizer* optimizer, comm::Group& 
              const SaverOptions& options)
     : store_(store), optimizer_(optimizer), group_(group), options_(options) {
   if (!options_.in_background) return;
-  writer_ = std::thread([this, pieces = own_pieces()] {
-    snapshot_ = snapshot_memory(pieces);
+  start([this, pieces = own_pieces()] {
+    try {
+      snapshot_ = options_.take_memory(pieces);
+    } catch (const std::exception&) {
+      snapshot_.clear();  // the first save asks again, and says so
+    }
     is_finished_ = true;
   });
+}
+
+void Saver::start(const std::function<void()>& work) {
+  is_finished_ = false;
+  try {
+    writer_ = std::thread(work);
+  } catch (const std::system_error&) {  // no more threads: the caller's does it
+    work();
+  }
 }
 
 Saver::~Saver() { join(); }
@@ -59,24 +74,39 @@ std::optional<SaveOutcome> Saver::save(SaveRequest request,
     return all;
   };
   outcome.stall.waiting = seconds_since(start);
-  if (options_.in_background) {
-    const Clock::time_point copy_start = Clock::now();
-    snapshot_ = snapshot(pieces, std::move(snapshot_));
-    outcome.stall.copying = seconds_since(copy_start);
-    outcome.stall.whole = seconds_since(start);
-    outcome_ = std::move(outcome);
-    is_finished_ = false;
-    writer_ = std::thread(
+  const bool is_copied = options_.in_background && copy(pieces, outcome);
+  outcome.stall.whole = seconds_since(start);
+  outcome_ = std::move(outcome);
+  request.leftover = &outcome_->leftover;
+  if (is_copied) {
+    this->start(
         [this, request = std::move(request), keep = std::move(keep), all = with_frozen(snapshot_)] {
           write(request, all, keep);
           is_finished_ = true;
         });
   } else {
-    outcome_ = std::move(outcome);
+    // A rank that has no memory for a copy writes what rests, while the others train on: they wait
+    // for it at the next step.
     write(request, with_frozen(std::move(pieces)), keep);
     outcome_->stall.whole = seconds_since(start);
   }
   return before;
+}
+
+bool Saver::copy(const std::vector<LocalPiece>& pieces, SaveOutcome& outcome) {
+  const Clock::time_point start = Clock::now();
+  try {
+    snapshot_ = options_.copy(pieces, std::move(snapshot_));
+  } catch (const std::exception& error) {
+    snapshot_.clear();
+    const std::string text = error.what();
+    outcome.leftover = fmt::format(
+        "async_save: found no memory for the copy of the state ({}); saving while training waited",
+        text.substr(0, text.find('\n')));
+    return false;
+  }
+  outcome.stall.copying = seconds_since(start);
+  return true;
 }
 
 // What was saved is durable whatever comes of this.

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <string>
 #include <thread>
@@ -17,6 +18,11 @@ struct SaverOptions {
   bool in_background = true;
   std::optional<int64_t> total_limit;  // checkpoints kept
   FrozenWeights frozen = {};           // saved beside what trains
+  // What a test lets fail: memory for copies, and the copy.
+  std::function<std::vector<LocalPiece>(const std::vector<LocalPiece>&)> take_memory =
+      snapshot_memory;
+  std::function<std::vector<LocalPiece>(const std::vector<LocalPiece>&, std::vector<LocalPiece>)>
+      copy = snapshot;
 };
 
 // For how many seconds training stood still for a save.
@@ -30,7 +36,7 @@ struct SaveStall {
 struct SaveOutcome {
   std::filesystem::path folder;
   std::string failure;        // empty: it is durable
-  std::string leftover = {};  // why an older checkpoint could not be removed; empty: nothing
+  std::string leftover = {};  // what went wrong besides, such as an older one's removal; or empty
   uint64_t size_bytes = 0;
   double seconds = 0;  // from the end of the copy to the last sync
   SaveStall stall = {};
@@ -68,6 +74,10 @@ class Saver {
  private:
   // What this rank writes: nothing on replicas of one that does.
   std::vector<LocalPiece> own_pieces() const;
+  // Runs `work`, which sets is_finished_, on the writer's thread.
+  void start(const std::function<void()>& work);
+  // Fills the snapshot. False, with the reason in `outcome`, where there is no memory for it.
+  bool copy(const std::vector<LocalPiece>& pieces, SaveOutcome& outcome);
   void remove_older(const std::filesystem::path& output_dir,
                     std::vector<std::filesystem::path> keep);
   void write(const SaveRequest& request, const std::vector<LocalPiece>& pieces,

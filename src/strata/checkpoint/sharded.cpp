@@ -227,23 +227,60 @@ void write_manifest(const fs::path& folder, Manifest manifest, int shard_ranks,
   write_file_atomically(folder / "manifest.json", manifest_text(manifest), files);
 }
 
-// What from_pretrained() loads out of a checkpoint is read back as the result of a run is: values,
-// metadata, and no matrix of zeros.
+[[noreturn]] void throw_unlike(const hf::SafetensorsFile& saved, const std::string& found,
+                               const std::string& expected) {
+  throw IoError("{}: found {} after saving, expected {}; check the disk", saved.path().string(),
+                found, expected);
+}
+
+std::span<const std::byte> saved_bytes(const hf::SafetensorsFile& saved, const std::string& key,
+                                       hf::DType dtype, const std::vector<int64_t>& shape) {
+  const hf::TensorInfo* info = saved.find(key);
+  if (info == nullptr || info->dtype != dtype || info->shape != shape) {
+    throw_unlike(saved, fmt::format("no \"{}\" of its shape and type", key), "what was trained");
+  }
+  return saved.bytes(*info);
+}
+
+void require_same(const hf::SafetensorsFile& saved, const std::string& key,
+                  std::span<const std::byte> found, std::span<const std::byte> expected) {
+  if (!std::ranges::equal(found, expected)) {
+    throw_unlike(saved, fmt::format("other values in \"{}\"", key), "what was written");
+  }
+  forget_pages(found);
+}
+
+// What from_pretrained() loads out of a checkpoint is read back as the result of a run is: keys,
+// shapes, values, metadata, and no matrix of zeros.
 void read_back(const fs::path& folder, const WholeFiles& whole, Trained trained) {
   const hf::SafetensorsFile saved(folder / whole.weights);
-  if (saved.metadata() != whole.metadata) {
-    throw IoError(
-        "{}: found other metadata after saving, expected what was written; check the "
-        "disk",
-        saved.path().string());
-  }
+  if (saved.metadata() != whole.metadata) throw_unlike(saved, "other metadata", "what was written");
   PieceReader reader(folder);
+  size_t num_expected = whole.fixed.size();
   for (const auto& [name, record] : reader.manifest().tensors) {
-    if (record.pieces.empty() || record.pieces[0].file != whole.weights) continue;
-    const bool is_zero = reader.is_zero(name);
-    if (!is_zero || !must_not_be_zero(record.pieces[0].key, record.shape, trained)) continue;
-    throw IoError("{}: found only zeros in \"{}\" after saving, expected what was trained",
-                  saved.path().string(), record.pieces[0].key);
+    const WholePlace place = whole_place(whole, name);
+    if (place.file != whole.weights) continue;
+    num_expected += place.keys.size();
+    const hf::DType dtype = hf::parse_dtype(record.dtype);
+    const auto first = saved_bytes(saved, place.keys[0], dtype, record.shape);
+    if (reader.is_zero(name) && must_not_be_zero(place.keys[0], record.shape, trained)) {
+      throw_unlike(saved, fmt::format("only zeros in \"{}\"", place.keys[0]), "what was trained");
+    }
+    // The manifest proves the first of two names.
+    for (size_t i = 1; i < place.keys.size(); ++i) {
+      require_same(saved, place.keys[i], saved_bytes(saved, place.keys[i], dtype, record.shape),
+                   first);
+    }
+  }
+  for (const auto& [key, tensor] : whole.fixed) {
+    const at::Tensor host = tensor.contiguous().cpu();
+    const auto found =
+        saved_bytes(saved, key, file_type_of(host.scalar_type()), host.sizes().vec());
+    require_same(saved, key, found, bytes_of(host));
+  }
+  if (saved.tensors().size() != num_expected) {
+    throw_unlike(saved, fmt::format("{} tensors", saved.tensors().size()),
+                 fmt::format("{}", num_expected));
   }
 }
 
@@ -295,6 +332,7 @@ fs::path write_checkpoint(const SaveRequest& request, const std::vector<LocalPie
   std::string temporary;
   comm::all_or_nothing(group, what, [&] {
     if (group.rank() != 0) return;
+    finish_replacement(final_path, files);
     folder.emplace(final_path, files);
     temporary = folder->path().string();
   });
@@ -325,8 +363,14 @@ fs::path write_checkpoint(const SaveRequest& request, const std::vector<LocalPie
     write_manifest(temporary, std::move(manifest), role.shard_ranks, request.small_files, files);
     if (request.whole) read_back(temporary, *request.whole, request.trained);
     folder->commit();
-    write_file_atomically(request.output_dir / "latest", final_path.filename().string() + "\n",
-                          files);
+    try {
+      write_file_atomically(request.output_dir / "latest", final_path.filename().string() + "\n",
+                            files);
+    } catch (const IoError& error) {
+      if (request.leftover == nullptr) throw;
+      *request.leftover =
+          fmt::format("{} is saved, but {}", final_path.filename().string(), error.what());
+    }
   });
   return final_path;
 }

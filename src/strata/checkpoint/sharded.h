@@ -57,6 +57,9 @@ struct SaveRequest {
   std::vector<LocalPiece> derived = {};  // what is made of trained weights, for this save alone
   Trained trained = Trained::kUnknown;   // of whole files, which are read back before they count
   StreamedFrom streamed = {};
+  // Rank 0: takes what went wrong when the checkpoint was in its place already; null: that is an
+  // error too.
+  std::string* leftover = nullptr;
 };
 
 // Writes OUTPUT_DIR/checkpoint-STEP: temporary folder, every file synced, one rename, then the

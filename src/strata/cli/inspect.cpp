@@ -1,5 +1,6 @@
 // `strata inspect`: what lies in a checkpoint, a model, an adapter or a file of tensors.
 #include <algorithm>
+#include <functional>
 
 #include <fmt/format.h>
 
@@ -37,6 +38,17 @@ std::string readable(uint64_t bytes) {
   return fmt::format("{:.1f} GB", static_cast<double>(bytes) / 1e9);
 }
 
+// The method of an adapter, by the settings of its run.
+std::string adapter_words(const std::function<std::string(const char*)>& setting) {
+  const std::string type = setting("peft_type");
+  if (type == "IA3") return ", (IA)^3";
+  if (type == "PROMPT_TUNING" || type == "PREFIX_TUNING") {
+    return fmt::format(", {} tuning of {} tokens", type == "PROMPT_TUNING" ? "prompt" : "prefix",
+                       setting("num_virtual_tokens"));
+  }
+  return fmt::format(", {} of rank {}", type == "VERA" ? "VeRA" : "LoRA", setting("lora_r"));
+}
+
 // What a run must be like to go on from here.
 std::string resumable(const SavedState& state) {
   const auto setting = [&](const char* name) {
@@ -52,7 +64,7 @@ std::string resumable(const SavedState& state) {
   std::string text = "--resume_from_checkpoint, any number of ranks and any sharding strategy";
   const std::string model = setting("model_name_or_path");
   if (!model.empty()) text += fmt::format(", model {}", model);
-  if (state.is_adapter()) text += fmt::format(", LoRA of rank {}", setting("lora_r"));
+  if (state.is_adapter()) text += adapter_words(setting);
   const std::string optim = setting("optim");
   if (!optim.empty()) text += fmt::format(", optim {}", optim);
   return text;

@@ -300,6 +300,7 @@ void DcpFolder::read(const DcpTensor& tensor, std::span<std::byte> out) {
           ".metadata lists; use another checkpoint",
           (folder_ / block.place.file).string(), tensor.name, numel, name_of(tensor.dtype));
     }
+    archive.verify();
     // Trailing dimensions that the block covers whole make up one run.
     size_t inner = tensor.shape.size();
     int64_t run = 1;

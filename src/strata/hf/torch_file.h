@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <utility>
@@ -51,6 +52,8 @@ class TorchFile {
   void read(const TorchTensor& tensor, std::span<std::byte> out) const;
   // Proves the checksum of every record.
   void verify() const;
+  // Of those that a tensor is made of: its storage, which views may share, and the pickle.
+  void verify(const TorchTensor& tensor);
 
  private:
   void walk(const Pickle& pickle, PickleRef ref, std::vector<std::string>& path);
@@ -60,6 +63,7 @@ class TorchFile {
 
   std::string subject_;
   ZipArchive archive_;
+  std::set<const ZipRecord*> proved_ = {};
   size_t values_left_ = 0;  // while walking
   std::vector<TorchTensor> tensors_;
   std::vector<TorchScalar> scalars_;

@@ -239,4 +239,15 @@ void TorchFile::verify() const {
   for (const ZipRecord& record : archive_.records()) archive_.verify(record);
 }
 
+void TorchFile::verify(const TorchTensor& tensor) {
+  const auto prove = [this](const ZipRecord& record) {
+    if (!proved_.contains(&record)) archive_.verify(record);
+    proved_.insert(&record);
+  };
+  for (const ZipRecord& record : archive_.records()) {
+    if (record.name.ends_with(".pkl")) prove(record);
+  }
+  prove(*tensor.storage);
+}
+
 }  // namespace strata::hf

@@ -170,12 +170,29 @@ class TwoRenames : public FileSystem {
   int left_;
 };
 
+TEST(AtomicFolder, WhatLiesBesideItStays) {
+  for (const bool is_there : {false, true}) {
+    const TemporaryFolder folder;
+    folder.put("out.old-20251101/model", "a copy");
+    folder.put("out.old-1", "a file");
+    if (is_there) fs::create_directory(folder / "out");
+    AtomicFolder writing(folder / "out");
+    write_file_atomically(writing.path() / "new", "2");
+    writing.commit();
+    EXPECT_EQ(read_file(folder / "out/new"), "2");
+    EXPECT_EQ(read_file(folder / "out.old-20251101/model"), "a copy");
+    EXPECT_EQ(read_file(folder / "out.old-1"), "a file");
+    EXPECT_EQ(count_entries(folder.path()), 3u);
+  }
+}
+
 TEST(AtomicFolder, AReplacementThatWasCutShortIsUndone) {
   const TemporaryFolder folder;
   const fs::path target = folder / "out";
   folder.put("out/old", "1");
-  folder.put("out.old-name/mine", "of the user");
+  folder.put("out.old-1/mine", "of the user");
   const auto replace = [&](FileSystem& files) {
+    finish_replacement(target, files);
     AtomicFolder writing(target, files);
     write_file_atomically(writing.path() / "new", "2");
     writing.commit();
@@ -191,7 +208,7 @@ TEST(AtomicFolder, AReplacementThatWasCutShortIsUndone) {
   EXPECT_FALSE(finish_replacement(target));
   EXPECT_FALSE(find_replaced(target));
   // Done, but for the removal of the old folder.
-  folder.put("out.old-7/old", "0");
+  folder.put(".out.replaced-7/old", "0");
   EXPECT_FALSE(finish_replacement(target));
   EXPECT_EQ(count_entries(folder.path()), 2u);
   // Whoever writes there next mends it first.
@@ -201,7 +218,7 @@ TEST(AtomicFolder, AReplacementThatWasCutShortIsUndone) {
   replace(whole);
   EXPECT_EQ(read_file(target / "new"), "2");
   EXPECT_FALSE(fs::exists(target / "old"));
-  EXPECT_EQ(read_file(folder / "out.old-name/mine"), "of the user");
+  EXPECT_EQ(read_file(folder / "out.old-1/mine"), "of the user");
   EXPECT_EQ(count_entries(folder.path()), 2u);
 }
 

@@ -174,7 +174,7 @@ TEST_P(Faults, ALossOfPowerAtEveryOperationLeavesTheOldOrTheNewState) {
       // The next run saves into what the crash left.
       state.save(after.path(), kNew + 1, unsynced, kNextSave);
       EXPECT_EQ(state.resume(after.path()), kNew + 1);
-      EXPECT_EQ(count_named(after.path(), ".old-"), 0);
+      EXPECT_EQ(count_named(after.path(), ".replaced-"), 0);
     }
   }
   // The moment between two renames was among those points.

@@ -21,12 +21,12 @@ using ::testing::IsEmpty;
 
 // An output folder with everything that a crash can leave, and what looks like it.
 void fill(const TemporaryFolder& folder) {
-  folder.put("checkpoint-5.old-77/manifest.json", "five");
+  folder.put(".checkpoint-5.replaced-77/manifest.json", "five");
   folder.put("checkpoint-6/manifest.json", "six");
-  folder.put("checkpoint-6.old-78/manifest.json", "six of before");
+  folder.put(".checkpoint-6.replaced-78/manifest.json", "six of before");
   folder.put("config.json.other", "of the user");
-  folder.put("checkpoint-7.old-name/manifest.json", "of the user");
-  folder.put("notes.old-3/text", "of the user");
+  folder.put("checkpoint-6.old-1/manifest.json", "of the user");
+  folder.put(".notes.replaced-3/text", "of the user");
   folder.put("model.safetensors", "old");
   folder.put(".update.ready/model.safetensors", "new");
   folder.put(".update.ready/config.json", "new");
@@ -36,9 +36,9 @@ void fill(const TemporaryFolder& folder) {
 void expect_mended(const TemporaryFolder& folder) {
   EXPECT_EQ(read_file(folder / "checkpoint-5/manifest.json"), "five");
   EXPECT_EQ(read_file(folder / "checkpoint-6/manifest.json"), "six");
-  EXPECT_FALSE(fs::exists(folder / "checkpoint-6.old-78"));
-  EXPECT_EQ(read_file(folder / "checkpoint-7.old-name/manifest.json"), "of the user");
-  EXPECT_EQ(read_file(folder / "notes.old-3/text"), "of the user");
+  EXPECT_FALSE(fs::exists(folder / ".checkpoint-6.replaced-78"));
+  EXPECT_EQ(read_file(folder / "checkpoint-6.old-1/manifest.json"), "of the user");
+  EXPECT_EQ(read_file(folder / ".notes.replaced-3/text"), "of the user");
   EXPECT_EQ(read_file(folder / "model.safetensors"), "new");
   EXPECT_EQ(read_file(folder / "config.json"), "new");
   EXPECT_FALSE(fs::exists(folder / ".update.ready"));
@@ -61,7 +61,7 @@ TEST(Repair, OfAFolderUnlessARunWritesThere) {
     EXPECT_THAT(message_of<ConfigError>([&] { repair(folder.path()); }), HasSubstr("writes to"));
     EXPECT_THAT(message_of<ConfigError>([&] { repair(folder / "checkpoint-5"); }),
                 HasSubstr("writes to"));
-    EXPECT_TRUE(fs::exists(folder / "checkpoint-5.old-77"));
+    EXPECT_TRUE(fs::exists(folder / ".checkpoint-5.replaced-77"));
     EXPECT_THAT(repair(folder / "checkpoint-6"), IsEmpty()) << "there is nothing to do";
   }
   EXPECT_EQ(repair(folder.path()).size(), 2u);
@@ -72,7 +72,7 @@ TEST(Repair, OfOneCheckpoint) {
   const TemporaryFolder folder;
   fill(folder);
   EXPECT_THAT(message_of<IoError>([&] { require_finished(folder / "checkpoint-5"); }),
-              HasSubstr("checkpoint-5: found it as checkpoint-5.old-77"));
+              HasSubstr("checkpoint-5: found it as .checkpoint-5.replaced-77"));
   EXPECT_EQ(repair(folder.path() / "checkpoint-5/").size(), 1u);
   EXPECT_EQ(read_file(folder / "checkpoint-5/manifest.json"), "five");
   require_finished(folder / "checkpoint-5");

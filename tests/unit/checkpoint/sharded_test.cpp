@@ -11,10 +11,12 @@
 #include "../base/refusing_queue.h"
 #include "../temporary_folder.h"
 #include "rank_threads.h"
+#include "strata/base/descriptor.h"
 #include "strata/base/error.h"
 #include "strata/base/file.h"
 #include "strata/checkpoint/folders.h"
 #include "strata/checkpoint/manifest.h"
+#include "strata/hf/safetensors.h"
 
 namespace strata::checkpoint {
 namespace {
@@ -183,6 +185,84 @@ TEST(Sharded, AFileSystemThatRefusesDirectReadsIsReadThroughThePageCache) {
   const int all = num_requests;
   ASSERT_GT(all, 3);
   for (int at = 0; at < all; ++at) load_with([&](int n) { return n >= at ? EINVAL : 0; });
+}
+
+// A disk that fills up, or a name that cannot be replaced, when the checkpoint is in its place.
+class RefusesLatest : public FileSystem {
+ public:
+  int rename(const fs::path& from, const fs::path& to) override {
+    return to.filename() == "latest" ? ENOSPC : FileSystem::rename(from, to);
+  }
+};
+
+TEST(Sharded, ACheckpointInItsPlaceIsSavedWhateverComesOfLatest) {
+  TemporaryFolder folder;
+  Rank rank(0, 1);
+  const auto whole = fill(rank);
+  std::string leftover;
+  SaveRequest request{.output_dir = folder.path(),
+                      .step = 4,
+                      .num_updates = 4,
+                      .small_files = {},
+                      .leftover = &leftover};
+  RefusesLatest files;
+  const auto write = [&] {
+    return write_checkpoint(request, local_pieces(*rank.store, rank.optimizer.get()),
+                            role_of(rank.mesh), *rank.mesh.world, files);
+  };
+  PieceReader pieces(write());
+  EXPECT_NE(leftover.find("checkpoint-4 is saved, but "), std::string::npos) << leftover;
+  EXPECT_NE(leftover.find("no space left"), std::string::npos) << leftover;
+  load(pieces, *rank.store, rank.optimizer.get());
+  expect_state(rank, 0, whole);
+  request.leftover = nullptr;
+  EXPECT_THROW(write(), IoError);
+}
+
+// FULL_STATE_DICT with a weight of two names and a tensor that does not train: what the manifest
+// does not list is read back as well.
+TEST(Sharded, WholeFilesAreReadBackToTheLastTensor) {
+  for (const char* damaged : {"", "second.weight", "fixed"}) {
+    TemporaryFolder folder;
+    Rank rank(0, 1);
+    fill(rank);
+    SaveRequest request{
+        .output_dir = folder.path(), .step = 4, .num_updates = 4, .small_files = {}};
+    request.whole = whole_files(rank);
+    request.whole->names.at("model.embed_tokens.weight").push_back("second.weight");
+    request.whole->fixed = {{"fixed", at::rand({3, 5})}};
+    // Bytes of that tensor change on their way to the disk.
+    class Flips : public FileSystem {
+     public:
+      explicit Flips(std::string key) : key_(std::move(key)) {}
+      int sync(int descriptor) override {
+        const fs::path path = fs::read_symlink(fmt::format("/proc/self/fd/{}", descriptor));
+        if (!key_.empty() && path.filename() == "model.safetensors") flip(path);
+        return FileSystem::sync(descriptor);
+      }
+
+     private:
+      void flip(const fs::path& path) {
+        const hf::SafetensorsFile file(path);
+        const hf::TensorInfo* info = file.find(key_);
+        if (info == nullptr) return;
+        const Descriptor out(open_existing(path));
+        const char other = static_cast<char>(std::to_integer<char>(file.bytes(*info)[9]) ^ 4);
+        write(out.get(), std::as_bytes(std::span(&other, 1)), file.file_offset(*info) + 9);
+      }
+      std::string key_;
+    } files(damaged);
+    const std::string message = message_of<IoError>([&] {
+      write_checkpoint(request, local_pieces(*rank.store, rank.optimizer.get()), role_of(rank.mesh),
+                       *rank.mesh.world, files);
+    });
+    EXPECT_EQ(message.empty(), std::string(damaged).empty()) << message;
+    EXPECT_EQ(list(folder.path()).size(), message.empty() ? 1U : 0U);
+    if (!message.empty()) {
+      EXPECT_NE(message.find("model.safetensors: found other values in"), std::string::npos)
+          << message;
+    }
+  }
 }
 
 TEST(Sharded, DamageIsNamed) {
