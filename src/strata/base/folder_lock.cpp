@@ -19,7 +19,7 @@ namespace fs = std::filesystem;
   throw ConfigError(
       "output_dir: found that {} writes to {}, expected one run in a folder; wait for it or choose "
       "another folder{}",
-      owner, folder.string(), advice);
+      owner.empty() ? "another process" : owner, folder.string(), advice);
 }
 
 enum class Held { kByUs, kByAnother, kByNobody };
