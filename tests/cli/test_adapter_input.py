@@ -27,6 +27,8 @@ def adapters(inputs, tmp_path_factory):
     lora = LoraConfig(task_type="CAUSAL_LM", r=2, target_modules=["q_proj", "v_proj"])
     save_adapter(root / "good", inputs.model("plain"), lora)
     save_adapter(root / "wide", inputs.model("wide"), lora)
+    save_adapter(root / "biased", inputs.model("plain"), LoraConfig(
+        task_type="CAUSAL_LM", r=2, target_modules=["q_proj"], lora_bias=True))
     save_adapter(root / "projected", inputs.model("plain"), PrefixTuningConfig(
         task_type="CAUSAL_LM", num_virtual_tokens=2, prefix_projection=True))
     save_adapter(root / "prefix", inputs.model("wide"), PrefixTuningConfig(
@@ -64,7 +66,8 @@ TRAINING = [
     (dict(use_peft=True, peft_type="PROMPT_TUNING", num_virtual_tokens=2,
           prompt_tuning_init="TEXT"), "prompt_tuning_init_text: found nothing"),
     (dict(use_peft=True, peft_type="LOHA"), "peft_type"),
-    (dict(adapter_name_or_path="wide"), "adapter and base config imply [2, 32]"),
+    # Eight tensors, of which five are shown.
+    (dict(adapter_name_or_path="wide"), "adapter and base config imply [2, 32], and 3 more"),
     (dict(adapter_name_or_path="prefix"), "tensor \"prompt_embeddings\" has shape"),
     (dict(adapter_name_or_path="renamed"), "found no tensor \"base_model.model.model.layers.0"),
     (dict(adapter_name_or_path="missing"), "found no tensor \"base_model.model.model.layers.0"),
@@ -101,6 +104,7 @@ def chat(*words, stdin=""):
     (["--adapter", "a=A/good", "--prompt", "/adapter b"], "found no \"b\" loaded, expected one of a"),
     (["--adapter", "a=A/good", "--prompt", "/unmerge"], "unmerge: found no merged adapter in use"),
     (["--adapter", "a=B/prefix", "--prompt", "/merge"], "found rows before the prompt"),
+    (["--adapter", "a=A/biased", "--prompt", "/merge"], "which has none to merge it into"),
 ])
 def test_before_an_answer(inputs, adapters, words, message):
     words = [w.replace("A/", f"{adapters}/") for w in words]

@@ -174,6 +174,19 @@ def test_decoded_bases(tmp_path, kind, lora):
         assert relative_error(found[weight], values) < 1e-6, weight
 
 
+def test_a_base_that_training_quantised_again_is_refused(tmp_path):
+    save_checkpoint(tmp_path, scale=0.08, hidden_size=64, intermediate_size=128)
+    base = LlamaForCausalLM.from_pretrained(
+        tmp_path, dtype=torch.float32, device_map="cpu",
+        quantization_config=BitsAndBytesConfig(**BNB["nf4"]))
+    base.save_pretrained(tmp_path / "quantised")
+    get_peft_model(base, config_of(dict(target_modules=["q_proj"], r=4, init_lora_weights="olora"))
+                   ).save_pretrained(tmp_path / "quantised" / "adapter")
+    process = merge(tmp_path / "quantised", "--dequantize")
+    assert process.returncode == 2 and "found init_lora_weights olora over codes" in process.stderr
+    assert not (tmp_path / "quantised" / "merged").exists()
+
+
 def test_broken_adapters(tmp_path):
     make_adapter(tmp_path, dict(target_modules=["q_proj"], r=4))
     file = tmp_path / "adapter" / "adapter_model.safetensors"

@@ -1,6 +1,7 @@
 # Oracle: transformers' resize_token_embeddings after the same seed, its tokenizers, PEFT's adapter
 # files and TRL's clone_chat_template; a run that went through.
 import json
+import shutil
 import subprocess
 
 import pytest
@@ -147,6 +148,17 @@ def test_adapter_holds_the_vocabulary(inputs, tmp_path, base, saved):
                            "--max_new_tokens", "4"], capture_output=True, text=True,
                           env=environment(), timeout=60)
     assert chat.returncode == 0, chat.stderr
+    # By name over its base: with the adapter's tokenizer and template, not the base's.
+    (tmp_path / "bare").mkdir()
+    for name in ("adapter_config.json", "adapter_model.safetensors"):
+        shutil.copy(out / name, tmp_path / "bare")
+    named = [PROGRAM, "chat", "--model_name_or_path", folder, "--prompt", "the cat",
+             "--max_new_tokens", "4", "--adapter", f"a={out}"]
+    by_name = subprocess.run(named, capture_output=True, text=True, env=environment(), timeout=60)
+    assert by_name.stdout == chat.stdout, by_name.stderr
+    other = subprocess.run([*named, "--adapter", f"b={tmp_path / 'bare'}"], capture_output=True,
+                           text=True, env=environment(), timeout=60)
+    assert other.returncode == 2 and "found another tokenizer in" in other.stderr
     merged = subprocess.run([PROGRAM, "merge-adapter", out, tmp_path / "merged"], text=True,
                             capture_output=True, env=environment(), timeout=60)
     assert merged.returncode == 0, merged.stderr

@@ -334,21 +334,30 @@ void LoraAdapter::check_tensors(
   for (const FixedTensor& fixed : fixed_tensors_) {
     expected.emplace_back(fixed.name, fixed.tensor->sizes().vec());
   }
+  std::vector<std::string> faults;
   for (const auto& [name, shape] : expected) {
     const auto entry = shapes.find(name);
     if (entry == shapes.end()) {
-      throw FormatError(
-          "{}: found no tensor \"{}\", expected every weight that adapter_config.json "
-          "implies; use the adapter with the model it was made for",
-          file, name);
+      faults.push_back(fmt::format("found no tensor \"{}\"", name));
+      continue;
     }
     if (entry->second != shape) {
-      throw FormatError(
-          "{}: tensor \"{}\" has shape [{}], adapter and base config imply [{}]; use "
-          "the adapter with the model it was made for",
-          file, name, fmt::join(entry->second, ", "), fmt::join(shape, ", "));
+      faults.push_back(
+          fmt::format("tensor \"{}\" has shape [{}], adapter and base config imply [{}]", name,
+                      fmt::join(entry->second, ", "), fmt::join(shape, ", ")));
     }
     shapes.erase(entry);
+  }
+  if (!faults.empty()) {
+    constexpr size_t kShown = 5;
+    const size_t shown = std::min(kShown, faults.size());
+    const std::string rest =
+        shown < faults.size() ? fmt::format(", and {} more", faults.size() - shown) : "";
+    throw FormatError(
+        "{}: {}{}, expected every weight that adapter_config.json implies in its shape; use the "
+        "adapter with the model it was made for",
+        file, fmt::join(faults.begin(), faults.begin() + static_cast<std::ptrdiff_t>(shown), ", "),
+        rest);
   }
   // PEFT adds the base's weight of a targeted embedding or output layer to the file.
   std::vector<std::string> targeted;

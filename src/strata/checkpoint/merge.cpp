@@ -94,6 +94,13 @@ class Merger {
  public:
   Merger(SavedState& base, SavedState& adapter, const MergeOptions& options)
       : base_(base), adapter_(adapter), options_(options), settings_(settings_of(adapter)) {
+    if (options.base_is_decoded && adapters::changes_base(settings_)) {
+      throw ConfigError(
+          "{}: found init_lora_weights {} over codes, which training took directions off and "
+          "quantised again, expected an adapter that leaves its base as it is; use it beside its "
+          "base (strata chat)",
+          adapter.path().string(), settings_.init);
+    }
     for (size_t i = 0; i < base.tensors().size(); ++i) in_base_[base.tensors()[i].weight] = i;
     for (size_t i = 0; i < adapter.tensors().size(); ++i) {
       if (adapter.tensors()[i].is_parameter()) add_part(i);

@@ -16,6 +16,7 @@ struct MergeOptions {
   uint64_t max_shard_size = uint64_t{50} << 30;
   std::optional<hf::DType> weight_type;  // of the result; nothing: the base's
   FileSystem* files = &real_file_system();
+  bool base_is_decoded = false;  // the base's weights are values of codes
 };
 
 // Writes base + LoRA or DoRA branches (rank and alpha patterns, rsLoRA, biases; from a base without
@@ -23,8 +24,9 @@ struct MergeOptions {
 // with modules_to_save in place of the base's weights, as a model folder `out`, which must be new
 // or empty. `adapter` may be a PEFT folder or the checkpoint of a run, saved at any world size. W +
 // scale * B A is computed in fp32 and rounded once. Memory: the largest tensor, and fp32 copies of
-// some of its rows. Errors: ConfigError for other methods and for an adapter of another base, which
-// is named; FormatError, with nothing written, for NaN or infinity in the result.
+// some of its rows. Errors: ConfigError for other methods, for an adapter of another base, which is
+// named, and over codes for one that changed its base, which was quantised again then; FormatError,
+// with nothing written, for NaN or infinity in the result.
 std::vector<std::string> merge_adapter(SavedState& base, SavedState& adapter,
                                        const std::filesystem::path& out,
                                        const MergeOptions& options);

@@ -226,6 +226,7 @@ int run_merge_adapter(const std::vector<std::string>& arguments) {
       is_quantized ? checkpoint::open_decoded_state(base) : checkpoint::open_saved_state(base);
   checkpoint::MergeOptions options;
   options.weight_type = weight_type(flags);
+  options.base_is_decoded = is_quantized;
   options.max_shard_size = parse_byte_size(flags.get("max_shard_size", "50GB"));
   print_notes(checkpoint::merge_adapter(*model, *adapter, flags.paths[1], options), flags.paths[1]);
   return 0;

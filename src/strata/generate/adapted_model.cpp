@@ -11,6 +11,7 @@
 #include "strata/base/error.h"
 #include "strata/checkpoint/import.h"
 #include "strata/hf/adapter_files.h"
+#include "strata/hf/base_fingerprint.h"
 #include "strata/models/quantization.h"
 #include "strata/models/registry.h"
 #include "strata/models/vocabulary.h"
@@ -27,6 +28,8 @@ at::Tensor dense(const nn::Parameter& parameter) {
 AdaptedModel::AdaptedModel(const hf::ModelFolder& base, const BaseTensors& tensors,
                            const std::filesystem::path& adapter, at::ScalarType compute_type)
     : folder_(adapter), compute_type_(compute_type), config_(base.config()) {
+  checkpoint::require_base(adapter.string(), hf::fingerprint_in(hf::ModelFolder(adapter)),
+                           base.path().string(), hf::base_fingerprint(base));
   // The adapter may bring a larger vocabulary along.
   const Json rows = config_.value("vocab_size", Json(0));
   const int64_t num_old_rows = rows.is_number_integer() ? rows.get<int64_t>() : 0;
@@ -105,6 +108,12 @@ void AdaptedModel::merge() {
     unchanged[parameter->name()] = parameter->value();
   }
   for (const nn::Linear* layer : adapter_->layers()) {
+    if (layer->low_rank() && layer->low_rank()->bias && !layer->bias()) {
+      throw ConfigError(
+          "{}: found a bias (lora_bias) for \"{}\", which has none to merge it into, expected a "
+          "branch without; use it as it is",
+          folder_.string(), layer->path());
+    }
     changed[layer->path() + ".weight"] = adapters::merged_weight(*layer);
     if (layer->bias()) changed[layer->path() + ".bias"] = adapters::merged_bias(*layer);
   }

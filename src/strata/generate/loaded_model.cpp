@@ -7,6 +7,8 @@
 #include <fmt/ranges.h>
 
 #include "strata/base/error.h"
+#include "strata/base/file.h"
+#include "strata/base/json.h"
 #include "strata/checkpoint/import.h"
 #include "strata/comm/single_group.h"
 #include "strata/hf/adapter_files.h"
@@ -89,6 +91,23 @@ shard::Source rounded_to(at::ScalarType type, shard::Source source) {
   };
 }
 
+// Whether two folders' tokenizers make the same of a conversation. Writers differ in what they add.
+bool reads_alike(const fs::path& a, const fs::path& b) {
+  const auto both_have = [&](const char* name) {
+    return fs::exists(a / name) && fs::exists(b / name);
+  };
+  constexpr const char* kTokenizer = "tokenizer.json";
+  if (fs::exists(a / kTokenizer) != fs::exists(b / kTokenizer)) return false;
+  if (both_have(kTokenizer) && read_file(a / kTokenizer) != read_file(b / kTokenizer)) {
+    const Json one = read_json_file(a / kTokenizer), other = read_json_file(b / kTokenizer);
+    for (const char* key : {"added_tokens", "normalizer", "pre_tokenizer", "model"}) {
+      if (one.value(key, Json()) != other.value(key, Json())) return false;
+    }
+  }
+  constexpr const char* kTemplate = "chat_template.jinja";
+  return !both_have(kTemplate) || read_file(a / kTemplate) == read_file(b / kTemplate);
+}
+
 comm::Mesh single_mesh() {
   return {comm::make_single_group(), comm::make_single_group(), comm::make_single_group()};
 }
@@ -147,7 +166,24 @@ LoadedModel::LoadedModel(const LoadOptions& options)
         {fs::absolute(paths_.adapter / "").parent_path().filename().string(), paths_.adapter});
   }
   adapters.insert(adapters.end(), options.adapters.begin(), options.adapters.end());
+  choose_tokenizer(adapters);
   load_adapters(folder, adapters);
+}
+
+// A conversation goes on when the adapter changes, so all of them must read it alike.
+void LoadedModel::choose_tokenizer(const std::vector<NamedAdapter>& adapters) {
+  const auto folder_for = [&](const fs::path& adapter) {
+    return fs::exists(adapter / "tokenizer.json") ? adapter : paths_.base;
+  };
+  tokenizer_folder_ = adapters.empty() ? paths_.base : folder_for(adapters[0].folder);
+  for (const NamedAdapter& adapter : adapters) {
+    const fs::path folder = folder_for(adapter.folder);
+    if (folder == tokenizer_folder_ || reads_alike(folder, tokenizer_folder_)) continue;
+    throw ConfigError(
+        "adapter: found another tokenizer in {} than in {}, expected adapters of one; load them in "
+        "conversations of their own",
+        folder.string(), tokenizer_folder_.string());
+  }
 }
 
 void LoadedModel::load_base(const hf::ModelFolder& folder) {
@@ -251,11 +287,6 @@ bool LoadedModel::is_merged(const std::string& name) const {
 int64_t LoadedModel::num_virtual_tokens() const {
   const nn::VirtualTokens* tokens = active_model().virtual_tokens();
   return tokens == nullptr ? 0 : tokens->count();
-}
-
-fs::path LoadedModel::tokenizer_folder() const {
-  const bool own = !paths_.adapter.empty() && fs::exists(paths_.adapter / "tokenizer.json");
-  return own ? paths_.adapter : paths_.base;
 }
 
 int64_t LoadedModel::num_layers() const {

@@ -57,7 +57,7 @@ class LoadedModel {
 
   const ModelPaths& paths() const { return paths_; }
   // The adapter's folder when it has a tokenizer of its own, else the base's.
-  std::filesystem::path tokenizer_folder() const;
+  const std::filesystem::path& tokenizer_folder() const { return tokenizer_folder_; }
   // Weights are rounded to this type; products may be taken in a wider one.
   at::ScalarType storage_type() const { return storage_type_; }
   at::ScalarType compute_type() const { return compute_type_; }
@@ -90,6 +90,7 @@ class LoadedModel {
  private:
   void load_base(const hf::ModelFolder& folder);
   void load_adapters(const hf::ModelFolder& folder, const std::vector<NamedAdapter>& adapters);
+  void choose_tokenizer(const std::vector<NamedAdapter>& adapters);
   AdaptedModel* active_adapted() const;  // null: the base alone
   models::Model& active_model() const;
 
@@ -106,6 +107,7 @@ class LoadedModel {
     std::unique_ptr<AdaptedModel> model;
   };
   std::vector<Loaded> adapters_;
+  std::filesystem::path tokenizer_folder_;
   std::string active_;
   int revision_ = 0;
 };
