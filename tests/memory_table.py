@@ -18,6 +18,8 @@ PREFIX = dict(use_peft=True, peft_type="PREFIX_TUNING")
 PACKED = dict(packing=True, packing_strategy="wrapped", max_length=128)
 PARTS = dict(fsdp_version=2, fsdp_reshard_after_forward=2)
 WHOLE = dict(gradient_checkpointing=False)
+STATE_IN_FILES = dict(offload_optimizer_device="nvme")
+FILES = dict(STATE_IN_FILES, offload_param_device="nvme")
 
 
 def hybrid(shards, copies):
@@ -68,6 +70,11 @@ TABLE = [
     (2, "FULL_SHARD", dict(activation_offloading="disk", per_device_train_batch_size=4)),
     (4, "FULL_SHARD", dict(save_strategy="steps", save_steps=2)),
     (2, "FULL_SHARD", dict(gradient_checkpointing_mode="selective")),
+    (2, "FULL_SHARD", dict(FILES)),
+    (2, "FULL_SHARD", dict(STATE_IN_FILES, bf16=True)),
+    (2, "FULL_SHARD", dict(fsdp_auto_wrap_policy="SIZE_BASED_WRAP", min_num_params=4_000_000)),
+    (2, "SHARD_GRAD_OP", dict(fsdp_auto_wrap_policy="NO_WRAP")),
+    (2, "FULL_SHARD", dict(sync_each_batch=False, **accumulation(2))),
     # Products in bf16 where the processor has them.
     (1, "NO_SHARD", dict(LORA, bf16=True, per_device_train_batch_size=16)),
     (1, "FULL_SHARD", dict(LORA, bf16=True, dtype="bfloat16")),
@@ -153,9 +160,12 @@ WIRE = re.compile(r"wire: planned (\d+) bytes sent in a step, counted (\d+); ten
 
 def run_row(row, model, data, output):
     world, strategy, flags = row
+    disk = BUILD / "no-settings"  # the tests' own folder may lie in memory
+    disk.mkdir(exist_ok=True)
+    for kind in ("param", "optimizer"):
+        if f"offload_{kind}_device" in flags:
+            flags = {**flags, f"offload_{kind}_nvme_path": disk}
     if "activation_offloading" in flags:
-        disk = BUILD / "no-settings"  # the tests' own folder may lie in memory
-        disk.mkdir(exist_ok=True)
         flags = dict(flags, activation_offloading_path=disk)
     settings = dict(PACKED, per_device_train_batch_size=2, max_steps=STEPS, splits="train",
                     sharding_strategy=strategy)

@@ -65,7 +65,7 @@ def test_measured_is_the_planned(model, data, tmp_path, row):
     assert set(found.temporary) <= {"activations", "logits", "runtime", "KiB"}
     assert int(found.temporary["activations"]) > 0
     assert found.sent == found.sent_planned
-    if "use_peft" not in flags:
+    if not {"use_peft", "fsdp_auto_wrap_policy", "sync_each_batch"} & flags.keys():
         # Shards are padded to whole cache lines, and the norm is one number more.
         assert found.sent == pytest.approx(sent_in_theory(world, strategy, flags), rel=1e-3, abs=64)
     # Every micro-batch is full. One with a token that does not train copies its hidden states, which

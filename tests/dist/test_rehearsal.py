@@ -9,6 +9,7 @@ import threading
 
 import pytest
 
+import memory_table
 from running import (BUILD, base_flags, command, environment, output_files, run_strata,
                      run_strata_raw)
 
@@ -67,6 +68,20 @@ def test_resumed_run_rehearses_what_remains(inputs, tmp_path):
     assert found.history[-1] == plain.history[-1]
     assert (found.folder / "model.safetensors").read_bytes() == \
         (plain.folder / "model.safetensors").read_bytes()
+
+
+def test_a_step_of_several_micro_batches_takes_no_more_than_was_rehearsed(tmp_path):
+    """Whole gradients of ZeRO-1 lie beside the activations of the second micro-batch."""
+    (tmp_path / "model").mkdir(), (tmp_path / "data").mkdir()
+    model = memory_table.save_model(tmp_path / "model")
+    data = memory_table.save_data(tmp_path / "data")
+    flags = dict(memory_table.PACKED, max_steps=3, splits="train", zero_stage=1, rehearse=True,
+                 gradient_accumulation_steps=2, gradient_checkpointing=False,
+                 per_device_train_batch_size=8)
+    run = run_strata(base_flags(model, data, tmp_path / "out", **flags), 2)
+    rehearsed = float(re.search(r"peak memory (\d+) MB", said(run)[0]).group(1)) * 1.048576
+    measured = float(re.search(r"memory: planned \S+ MB, measured (\S+) MB", run.text).group(1))
+    assert rehearsed > 0.96 * measured, run.text
 
 
 def first_words(flags, patterns):

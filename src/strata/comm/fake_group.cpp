@@ -19,15 +19,16 @@ namespace {
 // Lends until the operation has been waited for.
 class LoanWork final : public Work {
  public:
-  LoanWork(SpareBuffers& spare, const at::Tensor& like) : spare_(spare), loan_(spare.lend(like)) {}
+  LoanWork(SpareBuffers& spare, std::vector<at::Tensor> loans)
+      : spare_(spare), loans_(std::move(loans)) {}
   void wait() override {
-    if (loan_.defined()) spare_.take_back(std::move(loan_));
-    loan_ = at::Tensor();
+    for (at::Tensor& loan : loans_) spare_.take_back(std::move(loan));
+    loans_.clear();
   }
 
  private:
   SpareBuffers& spare_;
-  at::Tensor loan_;
+  std::vector<at::Tensor> loans_;
 };
 
 // Takes memory until the operation has been waited for.
@@ -58,7 +59,8 @@ std::unique_ptr<Work> FakeGroup::all_gather(at::Tensor out, at::Tensor in) {
 std::unique_ptr<Work> FakeGroup::reduce_scatter(at::Tensor out, at::Tensor in) {
   count_reduce_scatter(out);
   if (in.is_meta()) {
-    return imitated_ == Imitated::kGloo ? std::make_unique<LoanWork>(spare_, in) : completed_work();
+    if (imitated_ != Imitated::kGloo) return completed_work();
+    return std::make_unique<LoanWork>(spare_, std::vector<at::Tensor>{spare_.lend(in)});
   }
   out.copy_(in.view({size_, -1})[rank_] * size_);
   return completed_work();
@@ -67,7 +69,13 @@ std::unique_ptr<Work> FakeGroup::reduce_scatter(at::Tensor out, at::Tensor in) {
 std::unique_ptr<Work> FakeGroup::all_reduce(at::Tensor tensor, Reduction op) {
   if (op == Reduction::kSum && !tensor.is_meta()) tensor.mul_(size_);
   count_all_reduce(tensor);
-  return completed_work();
+  // As GlooGroup sums 16 bits.
+  const bool is_summed_here = op == Reduction::kSum && tensor.element_size() == 2;
+  if (!tensor.is_meta() || imitated_ != Imitated::kGloo || !is_summed_here) return completed_work();
+  const int64_t numel = size_ * padded_chunk(tensor.numel(), size_);
+  at::Tensor padded = spare_.lend(numel, tensor.options());
+  return std::make_unique<LoanWork>(
+      spare_, std::vector<at::Tensor>{padded, spare_.lend(numel, tensor.options())});
 }
 
 int64_t FakeGroup::process_bytes() const {

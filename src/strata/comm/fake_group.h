@@ -10,7 +10,8 @@ namespace strata::comm {
 
 // Whose memory a fake group takes where its tensors have no data (device "meta", the memory plan;
 // nothing is moved then). kGloo: a whole flat copy while an all-gather is in flight, and a kept
-// receive buffer of the reduce-scatter. kSharedMemory: what every rank of the group shares, beside
+// receive buffer of the reduce-scatter, and of a sum of 16 bits a padded copy and what arrives.
+// kSharedMemory: what every rank of the group shares, beside
 // the tensors. kDirect: none, as NCCL, whose buffers belong to the process.
 enum class Imitated { kGloo, kSharedMemory, kDirect };
 

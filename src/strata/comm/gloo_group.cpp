@@ -6,6 +6,7 @@
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
 #include "strata/base/error.h"
+#include "strata/comm/element_type.h"
 #include "strata/comm/single_group.h"
 #include "strata/comm/spare_buffers.h"
 #include "strata/comm/tcp.h"
@@ -107,9 +108,7 @@ class GlooGroup final : public Group {
     count_reduce_scatter(out);
     at::Tensor received = spare_.lend(in);
     auto finish = [this, out, received]() mutable {
-      const at::Tensor chunks = received.view({size_, -1});
-      out.copy_(chunks[0]);
-      for (int r = 1; r < size_; ++r) out.add_(chunks[r]);
+      fold_chunks(received, out);
       spare_.take_back(received);
     };
     std::vector<int64_t> equal_splits;
@@ -120,6 +119,8 @@ class GlooGroup final : public Group {
 
   std::unique_ptr<Work> all_reduce(at::Tensor tensor, Reduction op) override {
     count_all_reduce(tensor);
+    const bool is_16_bit = tensor.element_size() == 2;
+    if (is_16_bit && op == Reduction::kSum) return sum_in_rank_order(std::move(tensor));
     c10d::AllreduceOptions options;
     options.reduceOp = op == Reduction::kSum ? c10d::ReduceOp::SUM : c10d::ReduceOp::MAX;
     std::vector<at::Tensor> tensors{tensor};
@@ -138,6 +139,42 @@ class GlooGroup final : public Group {
   }
 
  private:
+  // out = the sum of the ranks' chunks, each as long as out.
+  void fold_chunks(const at::Tensor& chunks, at::Tensor& out) const {
+    std::vector<const std::byte*> inputs;
+    for (int r = 0; r < size_; ++r) {
+      inputs.push_back(static_cast<const std::byte*>(chunks.const_data_ptr()) +
+                       static_cast<size_t>(r) * out.nbytes());
+    }
+    fold_in_rank_order(element_of(out.scalar_type()), Fold::kSum, inputs,
+                       static_cast<std::byte*>(out.mutable_data_ptr()),
+                       static_cast<size_t>(out.numel()));
+  }
+
+  // Gloo would round to 16 bits at every rank that it passes. Each rank sums a chunk in fp32 and
+  // all get it: the same bytes on the wire. The second half runs inside wait().
+  std::unique_ptr<Work> sum_in_rank_order(at::Tensor tensor) {
+    const int64_t n = tensor.numel(), chunk = padded_chunk(n, size_);
+    at::Tensor padded = spare_.lend(chunk * size_, tensor.options());
+    at::Tensor received = spare_.lend(chunk * size_, tensor.options());
+    padded.narrow(0, 0, n).copy_(tensor.view(-1));
+    padded.narrow(0, n, chunk * size_ - n).zero_();
+    auto finish = [this, tensor, padded, received, chunk, n]() mutable {
+      at::Tensor own = padded.narrow(0, rank_ * chunk, chunk);
+      fold_chunks(received, own);
+      translate("all-reduce", rank_,
+                [&] { return backend_->_allgather_base(received, own)->wait(); });
+      tensor.view(-1).copy_(received.narrow(0, 0, n));
+      spare_.take_back(padded);
+      spare_.take_back(received);
+    };
+    std::vector<int64_t> equal_splits;
+    return start(
+        "all-reduce",
+        [&] { return backend_->alltoall_base(received, padded, equal_splits, equal_splits); },
+        finish);
+  }
+
   template <typename F>
   std::unique_ptr<Work> start(const char* name, F&& call, std::function<void()> finish = {}) {
     return std::make_unique<GlooWork>(translate(name, rank_, call), name, rank_, std::move(finish));

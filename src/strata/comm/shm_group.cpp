@@ -9,6 +9,7 @@
 
 #include "strata/base/error.h"
 #include "strata/base/status_page.h"
+#include "strata/comm/element_type.h"
 #include "strata/comm/shm_collectives.h"
 
 namespace strata::comm {
@@ -58,30 +59,6 @@ class ShmWork final : public Work {
   std::shared_ptr<Queue> queue_;
   std::shared_ptr<Pending> pending_;
 };
-
-Element element_of(at::ScalarType type) {
-  switch (type) {
-    case at::kDouble:
-      return Element::kFloat64;
-    case at::kFloat:
-      return Element::kFloat32;
-    case at::kBFloat16:
-      return Element::kBfloat16;
-    case at::kHalf:
-      return Element::kFloat16;
-    case at::kLong:
-      return Element::kInt64;
-    case at::kInt:
-      return Element::kInt32;
-    case at::kByte:
-      return Element::kUint8;
-    default:
-      throw InternalError(
-          "shared memory: found a sum of {}, expected a float or integer type; "
-          "report this as a bug",
-          at::toString(type));
-  }
-}
 
 // Signals go to the rank's own thread, but for the question where this one is.
 class SignalsBlocked {

@@ -434,6 +434,8 @@ at::Tensor UnitStore::gather_stored(int u, int segment) {
   at::Tensor whole = pool_.acquire_turn(layout.numel, layout.storage);
   const at::Tensor resting = home(u, segment).value;
   mesh_.shard->all_gather(whole, rests_elsewhere() ? on_device(resting) : resting)->wait();
+  // Or an export would leave all of it in memory, segment by segment.
+  if (file_) file_->forget_pages();
   return whole;
 }
 

@@ -132,7 +132,9 @@ std::vector<checkpoint::LocalPiece> saved_pieces(const config::RunConfig& config
 // The copy that the saver takes on start and keeps (Trainer::prepare_saving).
 std::vector<checkpoint::LocalPiece> imagine_snapshot(
     const config::RunConfig& config, const std::vector<checkpoint::LocalPiece>& pieces) {
-  const bool copies = config.train.async_save && !is_in_files(config.shard.offload_param_device);
+  const bool rests_in_files = is_in_files(config.shard.offload_param_device) ||
+                              is_in_files(config.shard.offload_optimizer_device);
+  const bool copies = config.train.async_save && !rests_in_files;
   if (!copies || pieces.empty()) return {};
   return checkpoint::snapshot_memory(pieces);
 }

@@ -3,7 +3,6 @@
 #include <chrono>
 #include <new>
 
-#include <ATen/ops/mm.h>
 #include <ATen/ops/ones.h>
 
 #include "strata/base/error.h"
@@ -12,6 +11,7 @@
 #include "strata/checkpoint/sharded.h"
 #include "strata/comm/agreement.h"
 #include "strata/data/collate.h"
+#include "strata/ops/matmul.h"
 #include "strata/optim/adamw.h"
 #include "strata/train/batch_tensors.h"
 
@@ -58,13 +58,18 @@ data::MicroBatch micro_batch(const Trainee& trainee, const data::TokenStore& dat
   return data::collate(examples, rows, trainee.model->decoder_start_id());
 }
 
-// Multiplications and additions a second of this rank, as its matrix products reach them.
-double measured_flops() {
+// Multiplications and additions a second of this rank, as its matrix products reach them where it
+// computes.
+double measured_flops(const Trainee& trainee) {
   constexpr int64_t kSize = 1024;
-  const at::Tensor a = at::ones({kSize, kSize}), b = at::ones({kSize, kSize});
-  a.mm(b);  // threads start, pages come in
+  const at::Tensor a = at::ones(
+      {kSize, kSize},
+      at::TensorOptions().dtype(trainee.compute_type).device(trainee.store->options().device));
+  // Reading a number waits for a device. The first time threads start and pages come in.
+  const auto multiply = [&a] { ops::matmul(a, a)[0][0].item<float>(); };
+  multiply();
   const Clock::time_point start = Clock::now();
-  a.mm(b);
+  multiply();
   return 2.0 * kSize * kSize * kSize / std::max(seconds_since(start), 1e-9);
 }
 
@@ -112,8 +117,14 @@ void run_training_batch(const config::RunConfig& config, Trainee& trainee,
   context.draw.seed = config.train.seed;
   context.sums = &sums;
   const nn::Batch batch = to_tensors(rows, trainee.store->options().device);
-  // The gradients stay in their homes until the first micro-batch of a step overwrites them (I2).
-  trainee.executor->train(batch, context, /*first_micro_step=*/true, /*last_micro_step=*/true);
+  // The second micro-batch of a step has the gradients of the first beside its activations. They
+  // stay in their homes until the first micro-batch of a step overwrites them (I2).
+  const bool accumulates = config.train.gradient_accumulation_steps > 1;
+  trainee.executor->train(batch, context, /*first_micro_step=*/true,
+                          /*last_micro_step=*/!accumulates);
+  if (accumulates) {
+    trainee.executor->train(batch, context, /*first_micro_step=*/false, /*last_micro_step=*/true);
+  }
   optim::global_gradient_norm(*trainee.store);
   trainee.optimizer->rehearse();
 }
@@ -194,7 +205,7 @@ double planned_seconds(const config::RunConfig& config, const Trainee& trainee,
   const double flops = flops_per_token(config, *trainee.model) * rows_per_rank * tokens_per_row;
   // No machine is so slow that this takes an hour: nothing need be measured.
   constexpr double kSlowest = 1e9;
-  return flops < kSlowest * kLongWork ? flops / kSlowest : flops / measured_flops();
+  return flops < kSlowest * kLongWork ? flops / kSlowest : flops / measured_flops(trainee);
 }
 
 bool wants_rehearsal(const config::RunConfig& config, const Trainee& trainee,

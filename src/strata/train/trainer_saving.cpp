@@ -90,7 +90,8 @@ void Trainer::prepare_saving(const Saving& saving) {
   if (!in_whole_files) companions_.clear();
   if (!saves) return;
   // What rests in files does so because memory has no room for it, nor for a copy.
-  const bool rests_in_files = trainee_.store->file() != nullptr;
+  const bool rests_in_files =
+      trainee_.store->file() != nullptr || config_.shard.offload_optimizer_device == "nvme";
   checkpoint::SaverOptions options{.in_background = config_.train.async_save && !rests_in_files,
                                    .total_limit = config_.train.save_total_limit,
                                    .frozen = frozen};

@@ -143,7 +143,7 @@ TEST_P(Transport, ManyInFlightOfAnySize) {
 }
 
 // Values whose sum depends on the order of addition; the order is from rank 0 upwards.
-TEST(SharedMemory, SumsAreInRankOrderAndWiderThan16Bits) {
+TEST_P(Transport, SumsAreInRankOrderAndWiderThan16Bits) {
   constexpr int kRanks = 3;
   const auto value_of = [](int rank, int64_t n) {
     return at::sin(at::arange(n, at::kDouble) * (rank + 1)) * std::pow(10.0, rank);
@@ -154,14 +154,19 @@ TEST(SharedMemory, SumsAreInRankOrderAndWiderThan16Bits) {
       at::Tensor expected = value_of(0, n).to(type).to(wide);
       for (int r = 1; r < kRanks; ++r) expected = expected + value_of(r, n).to(type).to(wide);
       expected = expected.to(type);
-      on_ranks(kRanks, [&](Rendezvous& rendezvous) {
+      on_ranks(kRanks, GetParam(), [&](Rendezvous& rendezvous) {
         const auto group = rendezvous.make_group("test");
         at::Tensor sum = value_of(group->rank(), n).to(type);
         at::Tensor scattered = at::empty({n}, type);
         group->reduce_scatter(scattered, sum.repeat({kRanks}))->wait();
-        group->all_reduce(sum)->wait();
-        ASSERT_TRUE(at::equal(sum, expected)) << type << " " << n;
         ASSERT_TRUE(at::equal(scattered, expected)) << type << " " << n;
+        // Gloo adds wide types in an order of its own.
+        if (!GetParam() && type == wide) return;
+        for (int again = 0; again < 2; ++again) {
+          at::Tensor copy = sum.clone();
+          group->all_reduce(copy)->wait();
+          ASSERT_TRUE(at::equal(copy, expected)) << type << " " << n;
+        }
       });
     }
   }
