@@ -25,7 +25,7 @@ class Rules {
     warn_of_unbound();
     check_recipe(config_, merge_, warnings_);
     check_lora();
-    if (config_.lora.use_peft) check_method();
+    if (config_.lora.use_peft && config_.model.adapter_name_or_path.empty()) check_method();
     check_quantization();
     check_optimizer();
     check_steps();
@@ -63,11 +63,15 @@ class Rules {
   }
 
   void check_lora() {
-    constexpr const char* kNames[] = {"lora_r",
+    constexpr const char* kNames[] = {"peft_type",
+                                      "lora_r",
                                       "lora_alpha",
                                       "lora_dropout",
                                       "lora_target_modules",
                                       "lora_modules_to_save",
+                                      "feedforward_modules",
+                                      "trainable_token_indices",
+                                      "ensure_weight_tying",
                                       "use_rslora",
                                       "use_dora",
                                       "init_lora_weights",
@@ -105,7 +109,7 @@ class Rules {
     }
   }
 
-  // Settings that only some methods have.
+  // Settings that only some methods have, of an adapter that is new.
   void check_method() {
     const std::string& type = config_.lora.peft_type;
     struct Owned {
@@ -118,6 +122,8 @@ class Rules {
                             {"lora_target_modules", {"LORA", "IA3", "VERA"}},
                             {"lora_modules_to_save", {"LORA", "IA3", "VERA"}},
                             {"exclude_modules", {"LORA", "IA3"}},
+                            {"trainable_token_indices", {"LORA"}},
+                            {"ensure_weight_tying", {"LORA"}},
                             {"use_rslora", {"LORA"}},
                             {"use_dora", {"LORA"}},
                             {"init_lora_weights", {"LORA"}},
@@ -155,11 +161,17 @@ class Rules {
       throw ConfigError("{}: found vera_only with peft_type LORA, expected none, all or lora_only",
                         source("bias"));
     }
+    if (type == "LORA" && config_.lora.init_lora_weights == "eva") {
+      throw ConfigError(
+          "{}: found eva, whose first values come from activations of the data, which is not "
+          "built, expected true, false, gaussian, orthogonal, pissa, pissa_niter_N, olora or "
+          "loftq; choose one of them",
+          source("init_lora_weights"));
+    }
     check_virtual_tokens(type);
   }
 
   void check_virtual_tokens(const std::string& type) {
-    if (!config_.model.adapter_name_or_path.empty()) return;
     if (type.ends_with("_TUNING") && config_.lora.num_virtual_tokens == 0) {
       throw ConfigError(
           "num_virtual_tokens: found nothing with peft_type {}, expected how many rows to train; "

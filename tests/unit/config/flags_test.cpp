@@ -12,9 +12,12 @@
 namespace strata::config {
 namespace {
 
+using ::testing::AllOf;
+using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::SizeIs;
 
 using Flags = std::vector<std::string>;
 
@@ -193,6 +196,13 @@ TEST(Flags, WrongOnesAreNamed) {
        "launch --num_processes ... sft ..."},
       {{"--lora_r", "4"},
        "--lora_r: found without use_peft, expected LoRA to be on; add --use_peft or remove it"},
+      {{"--trainable_token_indices", "3,4"}, "--trainable_token_indices: found without use_peft"},
+      {{"--ensure_weight_tying"}, "--ensure_weight_tying: found without use_peft"},
+      {{"--feedforward_modules", "down_proj"}, "--feedforward_modules: found without use_peft"},
+      {{"--peft_type", "IA3"}, "--peft_type: found without use_peft"},
+      {{"--use_peft", "--init_lora_weights", "eva"},
+       "--init_lora_weights: found eva, whose first values come from activations of the data, "
+       "which is not built, expected true, "},
       {{"--warmup_ratio", "0.1", "--warmup_steps", "5"},
        "--warmup_ratio: found 0.1 beside --warmup_steps 5, expected one kind of warm-up; remove "
        "one"},
@@ -239,6 +249,34 @@ TEST(Lora, SwitchedOffExplicitlyItsFlagsOnlyWarn) {
   const Settings settings = resolve({.flags = {"--use_peft_lora", "False", "--lora_r", "8"}});
   EXPECT_FALSE(settings.config.lora.use_peft);
   EXPECT_THAT(settings.warnings, ElementsAre("--lora_r: has no effect; LoRA is off"));
+}
+
+TEST(Lora, WhatAnotherMethodHasIsNamedOnce) {
+  const Flags flags = {"--trainable_token_indices", "3,4", "--ensure_weight_tying",
+                       "--exclude_modules", "o_proj"};
+  struct Row {
+    Flags method;
+    const char* reason;
+    size_t count;
+  };
+  const std::vector<Row> table = {
+      {{"--use_peft"}, "", 0},
+      {{"--use_peft", "--peft_type", "IA3"}, "peft_type is IA3", 2},
+      {{"--use_peft", "--peft_type", "VERA"}, "peft_type is VERA", 3},
+      {{"--use_peft", "--peft_type", "PROMPT_TUNING", "--num_virtual_tokens", "2"},
+       "peft_type is PROMPT_TUNING",
+       3},
+      {{"--adapter_name_or_path", "a"}, "the adapter that is continued decides", 3},
+      {{"--adapter_name_or_path", "a", "--init_lora_weights", "eva"},
+       "the adapter that is continued decides",
+       4},
+  };
+  for (const Row& row : table) {
+    Flags words = row.method;
+    words.insert(words.end(), flags.begin(), flags.end());
+    EXPECT_THAT(resolve({.flags = words}).warnings,
+                AllOf(SizeIs(row.count), Each(HasSubstr(row.reason))));
+  }
 }
 
 TEST(Lora, AnAdapterToContinueTurnsItOn) {
