@@ -54,6 +54,21 @@ void read_trainable_tokens(const std::string& text, adapters::LoraOptions& optio
   if (!parsed.trainable_token_module.empty()) options.token_module = parsed.trainable_token_module;
 }
 
+// What the method's adapter_config.json has no word for must not decide what trains.
+void read_exceptions(const config::LoraConfig& config, adapters::LoraOptions& options) {
+  const bool is_lora = options.method == adapters::Method::kLora;
+  if (is_lora) {
+    read_trainable_tokens(config.trainable_token_indices, options);
+    options.ensure_weight_tying = config.ensure_weight_tying;
+  }
+  if (!is_lora && options.method != adapters::Method::kIa3) return;
+  if (is_pattern(config.exclude_modules)) {
+    options.exclude_pattern = config.exclude_modules[0];
+  } else {
+    options.exclude_modules = config.exclude_modules;
+  }
+}
+
 }  // namespace
 
 adapters::LoraOptions options_of(const config::LoraConfig& config) {
@@ -71,15 +86,9 @@ adapters::LoraOptions options_of(const config::LoraConfig& config) {
   } else {
     options.target_modules = config.target_modules;
   }
-  if (is_pattern(config.exclude_modules)) {
-    options.exclude_pattern = config.exclude_modules[0];
-  } else {
-    options.exclude_modules = config.exclude_modules;
-  }
   options.modules_to_save = config.modules_to_save;
-  read_trainable_tokens(config.trainable_token_indices, options);
-  options.ensure_weight_tying = config.ensure_weight_tying;
   options.method = adapters::method_of(config.peft_type);
+  read_exceptions(config, options);
   if (options.method == adapters::Method::kIa3) return options;
   for (const std::string& number : config.layers_to_transform) {
     options.layers_to_transform.push_back(layer_number(number));
