@@ -9,7 +9,7 @@ from bitsandbytes.nn import Linear4bit, Linear8bitLt
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 
-from running import PROGRAM, base_flags, environment, run_strata
+from running import PROGRAM, base_flags, environment, run_strata, run_strata_raw
 
 ROWS = {
     "nf4": (["--to", "bnb-4bit"], dict(load_in_4bit=True, bnb_4bit_quant_type="nf4")),
@@ -89,9 +89,18 @@ def test_a_run_over_it_is_that_over_the_plain_base(inputs, tmp_path):
     plain = run_strata(base_flags(
         inputs.model("wide"), inputs.data("messages"), tmp_path / "a", load_in_4bit=True,
         bnb_4bit_use_double_quant=True, bnb_4bit_blocksize=128, **more))
-    stored = run_strata(base_flags(tmp_path / "base", inputs.data("messages"), tmp_path / "b",
-                                   **more))
-    assert stored.losses == plain.losses
+    over_codes = base_flags(tmp_path / "base", inputs.data("messages"), tmp_path / "b", **more)
+    stored = run_strata(over_codes)
+    assert stored.losses == plain.losses and "warning: load_in" not in stored.text
+    # Its codes decide.
+    asked = run_strata(dict(over_codes, load_in_4bit=True, bnb_4bit_quant_type="fp4",
+                            output_dir=tmp_path / "c"))
+    assert asked.losses == plain.losses
+    assert "warning: load_in_4bit: has no effect, nor have the flags that go with it" in asked.text
+    refused = run_strata_raw(dict(over_codes, load_in_8bit=True, output_dir=tmp_path / "d"))
+    assert refused.returncode == 2
+    assert "load_in_8bit: found over a checkpoint whose quantization_config says load_in_4bit" in (
+        refused.text)
 
 
 def test_plain_weights_take_the_type_asked_for(inputs, tmp_path):

@@ -18,6 +18,7 @@
 #include "strata/shard/loading.h"
 #include "strata/shard/quantized_loading.h"
 #include "strata/train/adapter_settings.h"
+#include "strata/train/base_quantization.h"
 #include "strata/train/strategy.h"
 #include "strata/train/vocabulary.h"
 
@@ -41,27 +42,6 @@ at::ScalarType storage_type_of(const std::string& dtype, const Json& model_confi
       "dtype: found \"{}\", expected float32, bfloat16, float16 or auto; convert the checkpoint "
       "or choose one of them",
       name);
-}
-
-// A checkpoint that holds codes decides over the settings, as in the reference.
-std::optional<models::QuantizationOptions> quantization_of(const config::QuantizationConfig& config,
-                                                           const Json& model_config) {
-  auto stored = models::stored_quantization(model_config);
-  if (stored || !(config.load_in_4bit || config.load_in_8bit)) return stored;
-  models::QuantizationOptions options;
-  options.skip_modules = config.llm_int8_skip_modules;
-  if (config.load_in_8bit) {
-    options.quantization.format.kind = ops::quant::Kind::kInt8;
-    options.quantization.threshold = config.llm_int8_threshold;
-    return options;
-  }
-  options.quantization.format = {
-      .kind = ops::quant::parse_kind(config.bnb_4bit_quant_type, "bnb_4bit_quant_type"),
-      .block = config.bnb_4bit_blocksize,
-      .nested = config.bnb_4bit_use_double_quant};
-  if (config.bnb_4bit_compute_dtype == "float32") options.quantization.compute = at::kFloat;
-  if (config.bnb_4bit_compute_dtype == "bfloat16") options.quantization.compute = at::kBFloat16;
-  return options;
 }
 
 // What the file of a prefix that was projected lacks.

@@ -16,6 +16,7 @@
 #include "strata/memory/plan_text.h"
 #include "strata/models/footprint.h"
 #include "strata/report/live_line.h"
+#include "strata/train/base_quantization.h"
 #include "strata/train/device.h"
 #include "strata/train/memory_watch.h"
 #include "strata/train/offload.h"
@@ -154,6 +155,8 @@ void introduce(const config::RunConfig& config, Trainee& trainee, const Datasets
   const comm::Mesh& mesh = trainee.store->mesh();
   trainer.say(adapters::trainable_parameters_line(*trainee.model));
   describe_weights(config, trainee, trainer);
+  for (const std::string& line : quantization_warnings(config.quantization, trainee.model_config))
+    trainer.say("warning: " + line);
   trainer.say(
       fmt::format("{} rank{} ({}), {}, {} rows of {} tokens, {} steps of {} rows, masters fp32, "
                   "computing in {} on {}",

@@ -1,0 +1,58 @@
+// Settings beside what config.json says. Never: layers, weights.
+#include "strata/train/base_quantization.h"
+
+#include <fmt/format.h>
+
+#include "strata/base/error.h"
+
+namespace strata::train {
+namespace {
+
+const char* asked_for(const config::QuantizationConfig& config) {
+  return config.load_in_8bit ? "load_in_8bit" : "load_in_4bit";
+}
+
+void check_width(const config::QuantizationConfig& config,
+                 const models::QuantizationOptions& stored) {
+  const bool in_8bit = stored.quantization.format.kind == ops::quant::Kind::kInt8;
+  if (!(in_8bit ? config.load_in_4bit : config.load_in_8bit)) return;
+  throw ConfigError(
+      "{}: found over a checkpoint whose quantization_config says {}, expected its width or plain "
+      "weights; remove the flag, or name the model that was quantised",
+      asked_for(config), in_8bit ? "load_in_8bit" : "load_in_4bit");
+}
+
+}  // namespace
+
+std::optional<models::QuantizationOptions> quantization_of(const config::QuantizationConfig& config,
+                                                           const Json& model_config) {
+  auto stored = models::stored_quantization(model_config);
+  if (stored) check_width(config, *stored);
+  if (stored || !(config.load_in_4bit || config.load_in_8bit)) return stored;
+  models::QuantizationOptions options;
+  options.skip_modules = config.llm_int8_skip_modules;
+  if (config.load_in_8bit) {
+    options.quantization.format.kind = ops::quant::Kind::kInt8;
+    options.quantization.threshold = config.llm_int8_threshold;
+    return options;
+  }
+  options.quantization.format = {
+      .kind = ops::quant::parse_kind(config.bnb_4bit_quant_type, "bnb_4bit_quant_type"),
+      .block = config.bnb_4bit_blocksize,
+      .nested = config.bnb_4bit_use_double_quant};
+  if (config.bnb_4bit_compute_dtype == "float32") options.quantization.compute = at::kFloat;
+  if (config.bnb_4bit_compute_dtype == "bfloat16") options.quantization.compute = at::kBFloat16;
+  return options;
+}
+
+std::vector<std::string> quantization_warnings(const config::QuantizationConfig& config,
+                                               const Json& model_config) {
+  if (!(config.load_in_4bit || config.load_in_8bit)) return {};
+  if (!models::stored_quantization(model_config)) return {};
+  return {fmt::format(
+      "{}: has no effect, nor have the flags that go with it; the checkpoint holds codes and its "
+      "quantization_config decides",
+      asked_for(config))};
+}
+
+}  // namespace strata::train
