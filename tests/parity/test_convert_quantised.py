@@ -118,7 +118,13 @@ def test_refusals(inputs, tmp_path):
         ((tmp_path / "four", tmp_path / "x", "--to", "bnb-4bit"), "found a quantised model"),
         ((base, tmp_path / "x", "--to", "bnb-4bit", "--bnb_4bit_blocksize", 48), "blocksize"),
         ((base, tmp_path / "x", "--to", "bnb-4bit", "--bnb_4bit_quant_type", "int8"), "nf4 or fp4"),
+        ((base, tmp_path / "x", "--to", "bnb-4bit", "--bnb_4bit_blocksize", 64.5), "found 64.5"),
         ((base, tmp_path / "x", "--to", "bin", "--llm_int8_threshold", 5), "found beside --to bin"),
+        ((base, tmp_path / "x", "--to", "bnb-8bit", "--bnb_4bit_quant_type", "nf4"),
+         "--bnb_4bit_quant_type: found beside --to bnb-8bit, expected bnb-4bit there"),
+        ((base, tmp_path / "x", "--to", "bnb-8bit", "--bnb_4bit_use_double_quant"), "beside"),
+        ((base, tmp_path / "x", "--to", "bnb-4bit", "--llm_int8_threshold", 5),
+         "--llm_int8_threshold: found beside --to bnb-4bit, expected bnb-8bit there"),
         ((base, tmp_path / "four", "--to", "bnb-4bit"), "expected a new or empty folder"),
     ]:
         done = convert(*words)

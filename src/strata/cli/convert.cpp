@@ -1,11 +1,14 @@
 // `strata convert`, `merge-weights` and `merge-adapter`: saved states from one format to another.
 #include <malloc.h>
 
-#include <array>
+#include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <sstream>
+#include <string_view>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "strata/base/byte_size.h"
 #include "strata/base/error.h"
@@ -94,7 +97,13 @@ models::QuantizationOptions quantization_of(const FileFlags& flags, bool in_8bit
   if (quantization.format.kind == ops::quant::Kind::kInt8 && !in_8bit) {
     throw ConfigError("--bnb_4bit_quant_type: found int8, expected nf4 or fp4; use --to bnb-8bit");
   }
-  quantization.format.block = static_cast<int64_t>(number_of(flags, "bnb_4bit_blocksize", 64));
+  const double block = number_of(flags, "bnb_4bit_blocksize", 64);
+  if (!(block <= 4096) || block != std::floor(block)) {
+    throw ConfigError(
+        "--bnb_4bit_blocksize: found {}, expected a power of two from 32 to 4096; choose 64",
+        flags.get("bnb_4bit_blocksize"));
+  }
+  quantization.format.block = static_cast<int64_t>(block);
   ops::quant::check_block(quantization.format.block, "--bnb_4bit_blocksize");
   quantization.format.nested = flags.has("bnb_4bit_use_double_quant") && !in_8bit;
   quantization.threshold = number_of(flags, "llm_int8_threshold", 6.0);
@@ -109,15 +118,24 @@ models::QuantizationOptions quantization_of(const FileFlags& flags, bool in_8bit
   return options;
 }
 
-constexpr std::array kQuantizationFlags = {"bnb_4bit_quant_type",    "bnb_4bit_blocksize",
-                                           "bnb_4bit_compute_dtype", "bnb_4bit_use_double_quant",
-                                           "llm_int8_threshold",     "llm_int8_skip_modules"};
+struct QuantizationFlag {
+  const char* name;
+  std::vector<std::string_view> targets;
+};
 
+// Flags of quantising that --to has no use for.
 void refuse_quantization_flags(const FileFlags& flags) {
-  for (const char* name : kQuantizationFlags) {
-    if (!flags.has(name)) continue;
-    throw ConfigError("--{}: found beside --to {}, expected bnb-4bit or bnb-8bit there; remove it",
-                      name, flags.get("to"));
+  const QuantizationFlag kFlags[] = {{"bnb_4bit_quant_type", {"bnb-4bit"}},
+                                     {"bnb_4bit_blocksize", {"bnb-4bit"}},
+                                     {"bnb_4bit_compute_dtype", {"bnb-4bit"}},
+                                     {"bnb_4bit_use_double_quant", {"bnb-4bit"}},
+                                     {"llm_int8_threshold", {"bnb-8bit"}},
+                                     {"llm_int8_skip_modules", {"bnb-4bit", "bnb-8bit"}}};
+  const std::string to = flags.get("to");
+  for (const auto& [name, targets] : kFlags) {
+    if (!flags.has(name) || std::ranges::find(targets, to) != targets.end()) continue;
+    throw ConfigError("--{}: found beside --to {}, expected {} there; remove it", name, to,
+                      fmt::join(targets, " or "));
   }
 }
 
@@ -146,6 +164,7 @@ int run_convert(const std::vector<std::string>& arguments) {
                                            {"llm_int8_threshold"},
                                            {"llm_int8_skip_modules"}},
                                           2, 2);
+  refuse_quantization_flags(flags);
   if (const std::string to = flags.get("to"); to == "bnb-4bit" || to == "bnb-8bit") {
     ::mallopt(M_MMAP_THRESHOLD, 1 << 20);  // see run_merge_adapter()
     const auto model = checkpoint::open_saved_state(flags.paths[0]);
@@ -157,7 +176,6 @@ int run_convert(const std::vector<std::string>& arguments) {
                 flags.paths[1]);
     return 0;
   }
-  refuse_quantization_flags(flags);
   ConvertOptions options;
   options.target = target_of(flags.get("to"));
   options.with_optimizer = !flags.has("weights_only");
