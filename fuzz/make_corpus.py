@@ -203,6 +203,7 @@ def make_text():
         "{% elif m.tool_calls is defined %}{{ f({'a': [1, 2.5, none]}) }}{% else %}{% set ns.x = ns.x * 3 + loop.index0 // 2 %}"
         "{% break %}{% endif %}{% endfor %}{# note #}{{ raise_exception('no') if ns.x > 9 else strftime_now('%Y')[:0] }}").encode())
     put("template", "loops", b"{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}")
+    put("template", "cut_character", b"{% for a in range(9) %}{% endfor %}{%\xff")
     put("template", "recursion", b"{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}")
     put("template", "brackets", b"{{ " + b"(" * 5000 + b"1" + b")" * 5000 + b" }}")
     row = b'{"a": "x \\u00e9\\n", "m": [{"role": "user", "n": -1.5e3}]}'

@@ -172,8 +172,12 @@ bool is_call(const Json& json) {
 void use_tool_calls(Json& message) {
   const auto content = message.find("content");
   if (content == message.end() || !content->is_string()) return;
-  Json calls = Json::parse(content->get_ref<const std::string&>(), nullptr,
-                           /*allow_exceptions=*/false);
+  Json calls;
+  try {
+    calls = parse_json(content->get_ref<const std::string&>(), "function_call");
+  } catch (const FormatError&) {
+    return;
+  }
   if (is_call(calls)) calls = Json::array({calls});
   if (!calls.is_array() || calls.empty() || !std::ranges::all_of(calls, is_call)) return;
   Json list = Json::array();

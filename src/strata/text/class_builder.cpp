@@ -1,5 +1,6 @@
 #include "strata/text/class_builder.h"
 
+#include "strata/base/error.h"
 #include "strata/text/component_json.h"
 
 namespace strata::text {
@@ -185,6 +186,10 @@ namespace {
 
 void require_model(const char* type, const ClassBuilder& builder) {
   const Json& model = builder.document.at("model");
+  if (!model.is_object()) {
+    throw FormatError("{}: model: found {}, expected an object", builder.subject,
+                      model.type_name());
+  }
   const auto found = model.find("type");
   if (found == model.end() || !found->is_string() || *found == type) return;
   throw_unsupported(found->get<std::string>(), builder.subject + ": model", type);

@@ -302,6 +302,16 @@ void Lexer::lex_operator() {
 
 }  // namespace
 
-std::vector<Token> tokenize(std::string_view source) { return Lexer(source).run(); }
+std::vector<Token> tokenize(std::string_view source) {
+  for (size_t at = 0, line = 1, invalid = 0; at < source.size();) {
+    const size_t length = valid_char_length(source, at, invalid);
+    if (length == 0) {
+      throw Fault("line " + std::to_string(line) + ": found bytes that are not UTF-8");
+    }
+    line += source[at] == '\n';
+    at += length;
+  }
+  return Lexer(source).run();
+}
 
 }  // namespace strata::text::jinja

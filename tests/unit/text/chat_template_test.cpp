@@ -77,6 +77,9 @@ TEST(ChatTemplate, ErrorsNameLineAndCause) {
               HasSubstr("access to attribute 'append' of 'list' object is unsafe."));
   EXPECT_THAT(error_of("{{ nope.x }}"), HasSubstr("'nope' is undefined"));
   EXPECT_THROW(ChatTemplate("{{ 1"), FormatError);
+  for (const char* source : {"a\n{% x \xff", "\n{{ \xe6\x9d", "\n\xc3", "x\n{{ '\xf0\x9f' }}"}) {
+    EXPECT_EQ(error_of(source), "chat template: line 2: found bytes that are not UTF-8");
+  }
   EXPECT_THROW(ChatTemplate("x").render(Json::array(), {}, false), FormatError);
   EXPECT_THROW(ChatTemplate("x").render(Json::array({1}), {}, false), FormatError);
 }
