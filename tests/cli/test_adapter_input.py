@@ -145,6 +145,15 @@ def test_adapters_are_listed_and_switched(inputs, adapters, trained):
     assert chat(*words, stdin="/adapter t\n/merge\nthe cat\n").stdout == alone["t"]
 
 
+def test_directions_that_are_drawn_again_are_said(inputs, adapters):
+    save_adapter(adapters / "searched", inputs.model("plain"), LoraConfig(
+        task_type="CAUSAL_LM", r=2, target_modules=["q_proj"], init_lora_weights="pissa_niter_4"))
+    run = chat("--model_name_or_path", inputs.model("plain"), "--adapter",
+               f"a={adapters / 'searched'}", "--prompt", "the cat")
+    assert run.returncode == 0 and run.stdout
+    assert run.stderr.count("began with pissa_niter_4: its directions are searched from random") == 1
+
+
 def test_merging_and_taking_out_again(inputs, adapters, trained):
     """One conversation as it is without merging; what is merged is listed, and stays merged while
     another answers."""

@@ -153,6 +153,7 @@ class Chat {
     options_.max_new_tokens = chat.max_new_tokens;
     options_.eos_ids = file_.eos_ids;
     if (tokenizer_->eos_id()) options_.eos_ids.push_back(*tokenizer_->eos_id());
+    for (const std::string& text : model_.notes()) note(text);
     for (const std::string& text : file_.notes) note(text);
     if (file_.do_sample.value_or(false) && !chat.do_sample) {
       note(

@@ -72,6 +72,8 @@ class LoadedModel {
   void merge_adapter();
   void unmerge_adapter();
   bool is_merged(const std::string& name) const;
+  // What a user should know of the adapters, a sentence each.
+  const std::vector<std::string>& notes() const { return notes_; }
   // Another number whenever answers may differ: what was computed before does not count any more.
   int revision() const { return revision_; }
   // Tokens that the adapter in use puts before every text; part of a cache's length.
@@ -108,6 +110,7 @@ class LoadedModel {
   };
   std::vector<Loaded> adapters_;
   std::filesystem::path tokenizer_folder_;
+  std::vector<std::string> notes_;
   std::string active_;
   int revision_ = 0;
 };
