@@ -38,10 +38,25 @@ std::vector<size_t> places(const SavedState& state, bool parameters) {
   return found;
 }
 
+// Whether the layer has a branch in this state, so that PEFT's layer around it holds its bias.
+bool is_wrapped(const SavedState& state, const std::string& layer) {
+  const std::string path = hf::kAdapterKeyPrefix + layer;
+  return std::ranges::any_of(state.tensors(), [&](const SavedTensor& tensor) {
+    if (!tensor.weight.starts_with(path)) return false;
+    const std::string_view rest = std::string_view(tensor.weight).substr(path.size());
+    return rest.starts_with(".lora_") || rest.starts_with(".vera_lambda_");
+  });
+}
+
 // An adapter's weights have PEFT's prefix in its file, modules_to_save too.
 std::string name_in_file(const SavedState& state, const SavedTensor& tensor) {
   if (tensor.weight.ends_with(hf::kPromptKey)) return hf::kPromptKey;
   if (!state.is_adapter() || tensor.weight.starts_with(hf::kAdapterKeyPrefix)) return tensor.weight;
+  constexpr std::string_view kBias = ".bias";
+  if (tensor.weight.ends_with(kBias)) {
+    const std::string layer = tensor.weight.substr(0, tensor.weight.size() - kBias.size());
+    if (is_wrapped(state, layer)) return hf::kAdapterKeyPrefix + layer + ".base_layer.bias";
+  }
   return hf::kAdapterKeyPrefix + tensor.weight;
 }
 
@@ -281,7 +296,11 @@ void write_strata(SavedState& state, const fs::path& out, const ConvertOptions& 
     record.pieces = {{kFile, spec.name, 0, spec.shape[0], checksum(bytes.data(), bytes.size())}};
   }
   writer.finish();
-  for (const auto& [name, content] : options.small_files) {
+  SmallFiles small_files = options.small_files;
+  if (state.is_adapter() && !state.facts().adapter_config.is_null()) {
+    small_files[hf::kAdapterConfigFile] = adapter_config_text(state);
+  }
+  for (const auto& [name, content] : small_files) {
     write_file_atomically(folder / name, content, files);
     manifest.files[name] = {content.size(), checksum(content.data(), content.size())};
   }

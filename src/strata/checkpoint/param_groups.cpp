@@ -65,6 +65,34 @@ std::vector<std::pair<std::string, T>> patterns_of(const std::string& text, cons
   return patterns;
 }
 
+// adapter_config.json of the adapter that the run continued, which decided in place of the run's
+// settings; null where it trained a new one.
+Json continued_config(const SavedState& state) {
+  const std::string continued = setting_of(state, "adapter_name_or_path");
+  if (continued.empty()) return {};
+  const std::filesystem::path file = std::filesystem::path(continued) / hf::kAdapterConfigFile;
+  if (!std::filesystem::exists(file)) {
+    throw ConfigError(
+        "{}: found a checkpoint of a run that continued the adapter {}, of which {} is not there, "
+        "expected it, for its rank and scale; put a copy of it into the checkpoint's folder",
+        state.path().string(), continued, hf::kAdapterConfigFile);
+  }
+  Json config = read_json_file(file);
+  const std::string base = setting_of(state, "model_name_or_path");
+  if (config.is_object() && !base.empty()) config["base_model_name_or_path"] = base;
+  return config;
+}
+
+// A sharded checkpoint leaves out what its key draws again.
+void leave_out_projection(const SavedState& state, Json& config) {
+  const auto saves = config.find("save_projection");
+  if (saves == config.end()) return;
+  const bool is_there = std::ranges::any_of(state.tensors(), [](const SavedTensor& tensor) {
+    return tensor.weight == "base_model.vera_A";
+  });
+  if (!is_there) *saves = false;
+}
+
 }  // namespace
 
 std::string setting_of(const SavedState& state, const char* name) {
@@ -90,8 +118,11 @@ std::vector<size_t> places_by_weight(const SavedState& state) {
 }
 
 std::string adapter_config_text(const SavedState& state) {
-  if (!state.facts().adapter_config.is_null()) {
-    return dump_python(state.facts().adapter_config);
+  Json known = state.facts().adapter_config;
+  if (known.is_null()) known = continued_config(state);
+  if (!known.is_null()) {
+    leave_out_projection(state, known);
+    return dump_python(known);
   }
   const std::string rank = setting_of(state, "lora_r");
   if (rank.empty()) {

@@ -35,6 +35,7 @@ class StrataState : public SavedState {
       facts_.settings =
           parse_json(reader_.small_file("settings.json"), (folder / "settings.json").string());
     }
+    read_adapter_config(folder / hf::kAdapterConfigFile);
     if (manifest.files.contains("progress.json")) read_progress(folder / "progress.json");
     for (const auto& [name, record] : manifest.tensors) {
       const size_t slash = name.find('/');
@@ -66,6 +67,15 @@ class StrataState : public SavedState {
     const auto found = progress.find("base_fingerprint");
     if (found != progress.end() && found->is_string()) {
       facts_.base_fingerprint = found->get<std::string>();
+    }
+  }
+
+  // Versions before wrote none beside the ranks' files; somebody may have put it there.
+  void read_adapter_config(const fs::path& path) {
+    if (reader_.manifest().files.contains(hf::kAdapterConfigFile)) {
+      facts_.adapter_config = parse_json(reader_.small_file(hf::kAdapterConfigFile), path.string());
+    } else if (fs::exists(path)) {
+      facts_.adapter_config = read_json_file(path);
     }
   }
 

@@ -43,7 +43,7 @@ struct SavedFacts {
   std::optional<int64_t> step;         // of the run
   std::optional<int64_t> num_updates;  // of the optimizer
   Json settings = Json::object();      // of the run that wrote it
-  Json adapter_config;                 // of an adapter folder; null elsewhere
+  Json adapter_config;                 // of an adapter, where a file holds it; null elsewhere
   std::string base_fingerprint;        // of an adapter's base or of a base; empty: not known
 };
 

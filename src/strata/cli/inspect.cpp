@@ -1,6 +1,5 @@
 // `strata inspect`: what lies in a checkpoint, a model, an adapter or a file of tensors.
 #include <algorithm>
-#include <functional>
 
 #include <fmt/format.h>
 
@@ -38,15 +37,26 @@ std::string readable(uint64_t bytes) {
   return fmt::format("{:.1f} GB", static_cast<double>(bytes) / 1e9);
 }
 
-// The method of an adapter, by the settings of its run.
-std::string adapter_words(const std::function<std::string(const char*)>& setting) {
-  const std::string type = setting("peft_type");
+// The method of an adapter, by its config, else by the settings of its run.
+std::string adapter_words(const SavedState& state) {
+  const Json& config = state.facts().adapter_config;
+  const bool is_known = config.is_object();
+  const Json& source = is_known ? config : state.facts().settings;
+  const auto text = [&](const char* key) -> std::string {
+    const auto found = source.find(key);
+    if (found == source.end() || found->is_null()) return "";
+    return found->is_string() ? found->get<std::string>() : found->dump();
+  };
+  // Settings of a run that continued an adapter say nothing of it.
+  if (!is_known && !text("adapter_name_or_path").empty()) return ", a continued adapter";
+  const std::string type = text("peft_type");
   if (type == "IA3") return ", (IA)^3";
   if (type == "PROMPT_TUNING" || type == "PREFIX_TUNING") {
     return fmt::format(", {} tuning of {} tokens", type == "PROMPT_TUNING" ? "prompt" : "prefix",
-                       setting("num_virtual_tokens"));
+                       text("num_virtual_tokens"));
   }
-  return fmt::format(", {} of rank {}", type == "VERA" ? "VeRA" : "LoRA", setting("lora_r"));
+  return fmt::format(", {} of rank {}", type == "VERA" ? "VeRA" : "LoRA",
+                     text(is_known ? "r" : "lora_r"));
 }
 
 // What a run must be like to go on from here.
@@ -64,7 +74,7 @@ std::string resumable(const SavedState& state) {
   std::string text = "--resume_from_checkpoint, any number of ranks and any sharding strategy";
   const std::string model = setting("model_name_or_path");
   if (!model.empty()) text += fmt::format(", model {}", model);
-  if (state.is_adapter()) text += adapter_words(setting);
+  if (state.is_adapter()) text += adapter_words(state);
   const std::string optim = setting("optim");
   if (!optim.empty()) text += fmt::format(", optim {}", optim);
   return text;

@@ -6,7 +6,9 @@
 #include "strata/checkpoint/export.h"
 #include "strata/checkpoint/folders.h"
 #include "strata/comm/agreement.h"
+#include "strata/hf/adapter_files.h"
 #include "strata/hf/export_index.h"
+#include "strata/train/adapter_settings.h"
 #include "strata/train/preflight.h"
 #include "strata/train/results.h"
 #include "strata/train/resume.h"
@@ -84,10 +86,17 @@ void Trainer::prepare_saving(const Saving& saving) {
     comm::all_or_nothing(world_, "reading what lies beside the model", [&] {
       if (is_main()) companions_ = companion_files(config_, trainee_, datasets_);
     });
+  } else if (saves && trainee_.adapter && is_main()) {
+    companions_[hf::kAdapterConfigFile] =
+        hf::adapter_config_json(adapter_config_of(config_, trainee_));
   }
   require_room_on_disk(saving, optimizer != nullptr, frozen);
   if (saving.writes_result) require_memory_for_result();
-  if (!in_whole_files) companions_.clear();
+  // Settings do not tell what an adapter is: one that is continued brings its own.
+  if (!in_whole_files) {
+    std::erase_if(companions_,
+                  [](const auto& file) { return file.first != hf::kAdapterConfigFile; });
+  }
   if (!saves) return;
   // What rests in files does so because memory has no room for it, nor for a copy.
   const bool rests_in_files =
@@ -109,10 +118,12 @@ void Trainer::require_room_on_disk(const Saving& saving, bool with_optimizer,
   const auto beside = static_cast<uint64_t>(std::min(rows, kMostRows) * kRowBytes);
   uint64_t companions = 0;
   for (const auto& [name, content] : companions_) companions += content.size();
+  const auto adapter = companions_.find(hf::kAdapterConfigFile);
+  const uint64_t of_adapter = adapter == companions_.end() ? 0 : adapter->second.size();
   SavePlan plan{.num_checkpoints = count_saves(plan_, config_.train, step_)};
   if (plan.num_checkpoints > 0) {
     plan.checkpoint_bytes = checkpoint_bytes(trainee_, with_optimizer, frozen) + beside +
-                            settings_text_.size() + (in_whole_files ? companions : 0);
+                            settings_text_.size() + (in_whole_files ? companions : of_adapter);
   }
   // The log once more in the report, and in metrics.jsonl.
   if (saving.writes_result) plan.result_bytes = result_bytes(trainee_) + companions + 3 * beside;
