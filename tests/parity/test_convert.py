@@ -195,6 +195,28 @@ def test_a_model_out_of_a_checkpoint(run, tmp_path):
     assert all(torch.equal(model.state_dict()[n], t) for n, t in weights.items())
 
 
+def files_of(folder):
+    return {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+def test_only_a_checkpoint_is_removed_after_its_conversion(run, tmp_path):
+    shutil.copytree(run.folder, tmp_path / "run")
+    before = files_of(tmp_path)
+    checkpoint = tmp_path / "run" / "checkpoint-4"
+    # A run's folder opens as the model that it holds.
+    for source, out in ((tmp_path / "run", tmp_path / "out"), (checkpoint, checkpoint / "merged"),
+                        (checkpoint, tmp_path / "new" / ".." / "run" / "checkpoint-4" / "a" / "b")):
+        message = strata("merge-weights", source, out, "--remove_checkpoint_dir", code=2)
+        assert "--remove_checkpoint_dir: found " in message
+        assert files_of(tmp_path) == before
+    strata("merge-weights", f"{checkpoint}/", tmp_path / "out", "--remove_checkpoint_dir")
+    assert ((tmp_path / "out" / "model.safetensors").read_bytes()
+            == (run.folder / "model.safetensors").read_bytes())
+    assert not list((tmp_path / "run").glob("checkpoint-4*"))
+    kept = {p: d for p, d in before.items() if checkpoint not in p.parents}
+    assert files_of(tmp_path / "run") == kept
+
+
 ADAPTERS = {
     "lora": dict(r=3, lora_alpha=12, target_modules=["q_proj", "up_proj"]),
     "rslora": dict(r=4, lora_alpha=5, target_modules="all-linear", use_rslora=True),

@@ -15,10 +15,12 @@
 #include "strata/base/file.h"
 #include "strata/checkpoint/convert.h"
 #include "strata/checkpoint/decoded_state.h"
+#include "strata/checkpoint/folders.h"
 #include "strata/checkpoint/merge.h"
 #include "strata/checkpoint/quantized_export.h"
 #include "strata/cli/command.h"
 #include "strata/cli/file_flags.h"
+#include "strata/hf/dcp.h"
 #include "strata/hf/torch_types.h"
 #include "strata/train/resume.h"
 
@@ -139,6 +141,41 @@ void refuse_quantization_flags(const FileFlags& flags) {
   }
 }
 
+// A folder that may go with --remove_checkpoint_dir: a sharded checkpoint and nothing else, above
+// all no output folder of a run, and not where `out` comes to lie.
+void require_removable(const fs::path& checkpoint, const fs::path& out) {
+  const bool is_sharded = fs::is_regular_file(checkpoint / "manifest.json") ||
+                          hf::is_dcp_folder(checkpoint) ||
+                          hf::is_dcp_folder(checkpoint / "pytorch_model_fsdp_0");
+  if (!is_sharded || !checkpoint::list(checkpoint).empty() ||
+      !checkpoint::passed_over(checkpoint).empty()) {
+    throw ConfigError(
+        "--remove_checkpoint_dir: found {}, expected a sharded checkpoint (a folder with "
+        "manifest.json, or of torch.distributed.checkpoint) without others in it; drop the flag",
+        checkpoint.string());
+  }
+  const fs::path inner = fs::weakly_canonical(fs::absolute(out)), outer = fs::canonical(checkpoint);
+  const fs::path relative = inner.lexically_relative(outer);
+  if (!relative.empty() && *relative.begin() != "..") {
+    throw ConfigError(
+        "--remove_checkpoint_dir: found {} inside {}, expected the result elsewhere, as it would "
+        "go with the checkpoint; name another folder",
+        out.string(), checkpoint.string());
+  }
+}
+
+// Renamed first: half of a checkpoint must not look like one.
+void remove_converted(const fs::path& checkpoint) {
+  const fs::path folder = fs::canonical(checkpoint);
+  const fs::path doomed = folder.string() + ".tmp-removed";
+  std::error_code error;
+  fs::rename(folder, doomed, error);
+  if (!error) fs::remove_all(doomed, error);
+  if (!error) return;
+  throw IoError("{}: found {} when removing it, expected it to go (--remove_checkpoint_dir)",
+                folder.string(), error.message());
+}
+
 void print_notes(const std::vector<std::string>& notes, const fs::path& out) {
   for (const std::string& note : notes) fmt::print(stderr, "note: {}\n", note);
   fmt::print("{}\n", out.string());
@@ -206,11 +243,12 @@ int run_merge_weights(const std::vector<std::string>& arguments) {
         "{}: found an adapter, expected the weights of a model; use strata merge-adapter",
         flags.paths[0]);
   }
+  if (flags.has("remove_checkpoint_dir")) require_removable(flags.paths[0], flags.paths[1]);
   ConvertOptions options;
   options.with_optimizer = false;
   if (flags.has("unsafe_serialization")) options.target = ConvertTarget::kTorch;
   print_notes(checkpoint::convert(*state, flags.paths[1], options), flags.paths[1]);
-  if (flags.has("remove_checkpoint_dir")) fs::remove_all(flags.paths[0]);
+  if (flags.has("remove_checkpoint_dir")) remove_converted(flags.paths[0]);
   return 0;
 }
 
