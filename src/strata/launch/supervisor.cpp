@@ -15,6 +15,7 @@
 
 #include "strata/base/error.h"
 #include "strata/base/file.h"
+#include "strata/base/phases.h"
 #include "strata/launch/environment.h"
 
 namespace strata::launch {
@@ -94,7 +95,7 @@ class Supervisor {
         terminate_at_.reset();
         signal_all(SIGTERM);
       }
-      if (deadline_ && Clock::now() >= *deadline_) signal_all(SIGKILL);
+      if (deadline_ && Clock::now() >= *deadline_ && !grants_more_time()) signal_all(SIGKILL);
     }
     relay_output();
     for (Worker& worker : workers_) {
@@ -167,7 +168,7 @@ class Supervisor {
     if (options_.meeting->is_over() && code != kWrongSettings) {
       // Told to stop, perhaps to save and go on later: so may these.
       signal_all(SIGTERM);
-      return stop_within(options_.grace_after_term);
+      return let_save();
     }
     terminate_at_ = Clock::now() + options_.patience;
     stop_within(options_.grace);
@@ -199,10 +200,8 @@ class Supervisor {
     return std::clamp(plan_.hang_timeout / 20, milliseconds(50), milliseconds(5000));
   }
 
-  // A hang ends as a failure does, except that nobody is given time to end by itself.
-  void look_for_hang() {
-    if (!watches() || Clock::now() < next_look_) return;
-    next_look_ = Clock::now() + look_interval();
+  // Those that run and have taken their page.
+  std::vector<Observation> observe_ranks() const {
     std::vector<Observation> ranks;
     for (const Worker& worker : workers_) {
       if (!worker.is_running) continue;
@@ -211,7 +210,14 @@ class Supervisor {
       const char state = state_of_process(reading.process);
       ranks.push_back({worker.rank, std::move(reading), state});
     }
-    const auto hang = describe_hang(ranks, plan_.hang_timeout);
+    return ranks;
+  }
+
+  // A hang ends as a failure does, except that nobody is given time to end by itself.
+  void look_for_hang() {
+    if (!watches() || Clock::now() < next_look_) return;
+    next_look_ = Clock::now() + look_interval();
+    const auto hang = describe_hang(observe_ranks(), plan_.hang_timeout);
     if (!hang) return;
     exit_code_ = 1;
     tell_other_machines(*hang);
@@ -259,6 +265,36 @@ class Supervisor {
   void stop_within(std::chrono::milliseconds grace) {
     const auto limit = Clock::now() + grace;
     if (!deadline_ || limit < *deadline_) deadline_ = limit;
+    saving_since_.reset();
+  }
+  // As after SIGTERM: the ranks end their step and save.
+  void let_save() {
+    const bool is_first = !deadline_;
+    stop_within(options_.grace_after_term);
+    if (is_first) saving_since_ = Clock::now();
+  }
+
+  // At the deadline: whether ranks that were told to stop still save, or work towards it. A state
+  // may take minutes to write, and who needs the machine earlier kills by himself. Moves the
+  // deadline then.
+  bool grants_more_time() {
+    if (!saving_since_) return false;
+    const bool has_one_failed = std::ranges::any_of(workers_, [](const Worker& worker) {
+      return !worker.is_running && worker.wait_status != 0 && !has_stopped(worker);
+    });
+    const std::vector<Observation> ranks = observe_ranks();
+    const bool has_limit = plan_.hang_timeout.count() > 0;
+    if (has_one_failed || (has_limit && describe_hang(ranks, plan_.hang_timeout))) return false;
+    // A step that does not end is a hang as well; how long a write takes is the disk's matter.
+    const bool has_waited_long = has_limit && Clock::now() - *saving_since_ > plan_.hang_timeout;
+    const bool is_busy = std::ranges::any_of(ranks, [&](const Observation& each) {
+      const std::string& phase = each.reading.phase;
+      if (each.state == 'T') return false;
+      if (phase.starts_with(kSavingPhase) || phase == kResultPhase) return true;
+      return !has_waited_long && (phase == kTrainingPhase || phase == kEvaluatingPhase);
+    });
+    if (is_busy) deadline_ = Clock::now() + std::chrono::milliseconds(500);
+    return is_busy;
   }
 
   void handle_signals() {
@@ -272,7 +308,11 @@ class Supervisor {
         tell_other_machines(
             fmt::format("a machine: told to stop by signal {} ({})", number, ::strsignal(number)));
       }
-      stop_within(number == SIGINT ? options_.grace : options_.grace_after_term);
+      if (number == SIGINT) {
+        stop_within(options_.grace);
+      } else {
+        let_save();
+      }
     }
   }
 
@@ -284,7 +324,7 @@ class Supervisor {
       if (!worker.is_running || !has_ended(worker)) continue;
       if (worker.wait_status == 0) continue;
       if (has_stopped(worker)) {
-        stop_within(options_.grace_after_term);  // the others save too
+        if (!deadline_) let_save();  // the others save too
         continue;
       }
       if (!cause || (WIFSIGNALED(worker.wait_status) && !WIFSIGNALED(cause->wait_status))) {
@@ -357,6 +397,7 @@ class Supervisor {
   std::vector<Worker> workers_;
   std::optional<Clock::time_point> terminate_at_;
   std::optional<Clock::time_point> deadline_;
+  std::optional<Clock::time_point> saving_since_;  // only ranks that may save are waited for
   Clock::time_point next_look_;
   int interrupted_by_ = 0;
   int exit_code_ = 0;

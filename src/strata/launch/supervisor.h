@@ -19,7 +19,8 @@ struct SupervisorOptions {
   std::chrono::milliseconds patience{2000};
   // From the first failure or an interrupt until what is left is killed.
   std::chrono::milliseconds grace{5000};
-  // The same after SIGTERM or SIGHUP, when ranks may be saving.
+  // The same after SIGTERM or SIGHUP, of ranks whose status page does not say that they save or
+  // train.
   std::chrono::milliseconds grace_after_term{120000};
   // After this machine's ranks ended well, for those of the others.
   std::chrono::milliseconds wait_for_others{300000};

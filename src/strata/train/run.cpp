@@ -8,6 +8,7 @@
 #include "strata/base/error.h"
 #include "strata/base/file.h"
 #include "strata/base/folder_lock.h"
+#include "strata/base/phases.h"
 #include "strata/checkpoint/repair.h"
 #include "strata/comm/agreement.h"
 #include "strata/comm/mesh.h"
@@ -325,7 +326,7 @@ RunResult train(const RunOrder& order, comm::Mesh& mesh, const Datasets& dataset
   trainer.say(traffic_line(trainee->store->mesh()));
   result.is_stopped = trainer.is_stopped();
   if (result.is_stopped || !order.writes_results) return result;
-  status.set_phase("writing the result");
+  status.set_phase(kResultPhase);
   write_results(config, *trainee, datasets, trainer);
   if (watch) {
     trainer.say(watch->measured_line());

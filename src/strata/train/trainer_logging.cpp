@@ -2,6 +2,7 @@
 // state that checkpoints and results carry.
 #include <sys/resource.h>
 
+#include "strata/base/phases.h"
 #include "strata/memory/device_probe.h"
 #include "strata/train/answers.h"
 #include "strata/train/evaluate.h"
@@ -104,7 +105,7 @@ void Trainer::record(Json values, const Json& extra) {
 
 bool Trainer::evaluate(bool decides) {
   if (!datasets_.eval) return false;
-  set_phase("evaluating");
+  set_phase(kEvaluatingPhase);
   const Clock::time_point start = Clock::now();
   const EvalSums sums = evaluate_dataset(*datasets_.eval, config_.train, trainee_);
   std::optional<double> exact;
@@ -133,7 +134,7 @@ bool Trainer::evaluate(bool decides) {
     if (metric_schedule_) metric_schedule_->step(value);
   }
   record(std::move(values), machine_readings());
-  set_phase("training");
+  set_phase(kTrainingPhase);
   // The evaluation's seconds are not training's.
   speed_since_ += std::chrono::duration_cast<Clock::duration>(Clock::now() - start);
   return is_best;

@@ -50,7 +50,8 @@ class Supervision : public ::testing::Test {
   int run(const LaunchPlan& plan, std::chrono::milliseconds patience = {}) const {
     return run_workers(plan, {.streams = {out_, err_},
                               .patience = patience,
-                              .grace = patience + std::chrono::milliseconds(300)})
+                              .grace = patience + std::chrono::milliseconds(300),
+                              .grace_after_term = grace_after_term_})
         .exit_code;
   }
   std::string text(const char* file) const { return read_file(folder_ / file); }
@@ -64,6 +65,7 @@ class Supervision : public ::testing::Test {
 
   fs::path folder_;
   int out_ = -1, err_ = -1;
+  std::chrono::milliseconds grace_after_term_{120000};
 };
 
 TEST_F(Supervision, EveryRankHasItsNumberAndOthersAreLabelled) {
@@ -254,6 +256,37 @@ TEST_F(SignalledSupervision, TermReachesTheRanksWhoMayFinish) {
   EXPECT_EQ(exit_code(pid), 128 + SIGTERM);
   EXPECT_THAT(text("out"), HasSubstr("[rank 1] saved\n"));
 }
+
+struct StoppingCase {
+  const char* phase;  // on the status page of every rank
+  int hang_timeout_ms;
+  bool may_end;  // after ten times the grace
+};
+
+class Stopping : public SignalledSupervision, public ::testing::WithParamInterface<StoppingCase> {};
+
+TEST_P(Stopping, RanksThatSaveAreWaitedFor) {
+  // The page: the number of a process at byte 0, the phase at byte 36.
+  LaunchPlan plan = shell(
+      "page() { dd of=/proc/self/fd/$STRATA_STATUS_FD bs=1 seek=$1 conv=notrunc 2>/dev/null; };"
+      "printf '\\001\\000\\000\\000' | page 0; printf '" +
+          std::string(GetParam().phase) +
+          "' | page 36; trap 'sleep 2; exit 75' TERM; touch $FOLDER/ready$RANK;"
+          "while :; do sleep 0.05; done",
+      2);
+  plan.hang_timeout = std::chrono::milliseconds(GetParam().hang_timeout_ms);
+  grace_after_term_ = std::chrono::milliseconds(200);
+  const pid_t pid = start(plan);
+  ::kill(pid, SIGTERM);
+  EXPECT_EQ(exit_code(pid), GetParam().may_end ? 75 : 128 + SIGTERM);
+}
+
+INSTANTIATE_TEST_SUITE_P(Phases, Stopping,
+                         ::testing::Values(StoppingCase{"saving checkpoint-7", 500, true},
+                                           StoppingCase{"writing the result", 0, true},
+                                           StoppingCase{"training", 60000, true},
+                                           StoppingCase{"training", 500, false},
+                                           StoppingCase{"loading the model", 0, false}));
 
 TEST_F(SignalledSupervision, UserSignalsArePassedOn) {
   const pid_t pid = start(shell(
