@@ -37,10 +37,13 @@ def wait_for_step(process, output, step):
     raise AssertionError(process.communicate()[0])
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
-def test_a_request_to_stop_saves(inputs, tmp_path, number):
-    flags = base_flags(inputs.model("odd"), inputs.data("messages"), tmp_path / "out",
-                       max_steps=150, save_strategy="steps", save_steps=100)
+@pytest.mark.parametrize("number,more", [
+    (signal.SIGTERM, {}), (signal.SIGUSR1, {}), (signal.SIGTERM, {"save_only_model": True}),
+    (signal.SIGUSR1, {"save_strategy": "no"})])
+def test_a_request_to_stop_saves(inputs, tmp_path, number, more):
+    """What can be resumed, also where other checkpoints could not be, or there are none."""
+    flags = base_flags(inputs.model("odd"), inputs.data("messages"), tmp_path / "out", max_steps=150,
+                       **{"save_strategy": "steps", "save_steps": 100, **more})
     whole = run_strata({**flags, "output_dir": tmp_path / "whole"}, 2)
     process = start(flags, 2)
     wait_for_step(process, tmp_path / "out", 3)
@@ -53,6 +56,16 @@ def test_a_request_to_stop_saves(inputs, tmp_path, number):
     found = run_strata({**flags, "resume_from_checkpoint": True}, 2)
     assert killing.same_result(found, whole)
     assert not (tmp_path / "out" / ".lock").exists()
+
+
+def test_a_checkpoint_without_an_optimizer_says_why_it_cannot_be_resumed(inputs, tmp_path):
+    flags = base_flags(inputs.model("odd"), inputs.data("messages"), tmp_path / "out", max_steps=2,
+                       save_strategy="steps", save_steps=1, save_only_model=True)
+    run_strata(flags)
+    run = run_strata_raw({**flags, "max_steps": 3, "resume_from_checkpoint": True})
+    assert run.returncode == 1
+    assert "found no exp_avg of any weight, expected the optimizer's state" in run.text
+    assert "save_only_model" in run.text
 
 
 def limit_files(size, pids=None):

@@ -80,6 +80,16 @@ PieceReader::PieceReader(std::filesystem::path folder, const PieceReaderOptions&
 const TensorRecord& PieceReader::record(const std::string& tensor) const {
   const auto found = manifest_.tensors.find(tensor);
   if (found != manifest_.tensors.end()) return found->second;
+  const std::string kind = tensor.substr(0, tensor.find('/') + 1);
+  const bool has_kind = std::ranges::any_of(
+      manifest_.tensors, [&](const auto& each) { return each.first.starts_with(kind); });
+  if (!has_kind && kind != "parameter/") {
+    throw FormatError(
+        "{}: found no {} of any weight, expected the optimizer's state to resume from (it was "
+        "saved with save_only_model, or by another optimizer); resume from another checkpoint, or "
+        "start from its weights: strata convert --to safetensors",
+        folder_.string(), kind.substr(0, kind.size() - 1));
+  }
   throw FormatError(
       "{}: found no tensor \"{}\", expected one for every trained weight; resume with the settings "
       "of the run that wrote it",

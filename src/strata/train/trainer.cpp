@@ -5,6 +5,7 @@
 
 #include "strata/base/error.h"
 #include "strata/base/file.h"
+#include "strata/base/phases.h"
 #include "strata/checkpoint/folders.h"
 #include "strata/checkpoint/import.h"
 #include "strata/comm/agreement.h"
@@ -101,7 +102,8 @@ Trainer::Trainer(const config::RunConfig& config, const std::string& settings_te
       metric_schedule_(metric_schedule(config)),
       loss_scaler_(loss_scaler(config.shard)),
       guard_(config.train.max_loss_spike),
-      best_(config) {
+      best_(config),
+      saving_group_(saving.group) {
   std::vector<std::string> notes;
   if (!config.train.resume_from_checkpoint.empty()) {
     resume([&notes](const std::string& line) { notes.push_back(line); });
@@ -200,7 +202,7 @@ DataRows Trainer::data_rows() const {
 double Trainer::run() {
   const Clock::time_point start = Clock::now();
   speed_since_ = start;
-  set_phase("training");
+  set_phase(kTrainingPhase);
   if (config_.train.eval_on_start && step_ == 0) evaluate(/*decides=*/false);
   signals_.emplace();
   while (step_ < plan_.max_steps) {

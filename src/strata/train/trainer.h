@@ -114,6 +114,7 @@ class Trainer {
   // Says how the last save ended, if it has ended. Throws IoError for one that failed when
   // `must_hold`.
   void report_save(const std::optional<checkpoint::SaveOutcome>& outcome, bool must_hold);
+  // Saves what a later run needs to go on, whatever save_strategy and save_only_model say.
   void stop();
   void log_summary(double seconds);
   // Appends to log history, metrics and terminal. `extra` goes to metrics.jsonl alone.
@@ -156,6 +157,7 @@ class Trainer {
   std::unique_ptr<report::Progress> progress_;    // rank 0
   std::unique_ptr<report::MetricsFile> metrics_;  // rank 0
 
+  comm::Group& saving_group_;
   std::unique_ptr<checkpoint::Saver> saver_;
   std::optional<checkpoint::WholeFiles> whole_files_;  // FULL_STATE_DICT
   checkpoint::SmallFiles companions_;                  // rank 0: what lies beside whole files

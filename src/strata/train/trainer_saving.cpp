@@ -3,8 +3,10 @@
 #include <chrono>
 
 #include "strata/base/error.h"
+#include "strata/base/phases.h"
 #include "strata/checkpoint/export.h"
 #include "strata/checkpoint/folders.h"
+#include "strata/checkpoint/piece_reader.h"
 #include "strata/comm/agreement.h"
 #include "strata/hf/adapter_files.h"
 #include "strata/hf/export_index.h"
@@ -160,7 +162,7 @@ bool Trainer::has_room_for_copies(optim::Optimizer* optimizer) {
 }
 
 void Trainer::save() {
-  set_phase(fmt::format("saving checkpoint-{}", step_));
+  set_phase(fmt::format("{} checkpoint-{}", kSavingPhase, step_));
   const Clock::time_point start = Clock::now();
   // While the weights may be bad, a save must not push out those that are good.
   const bool is_in_doubt =
@@ -191,7 +193,7 @@ void Trainer::save() {
   report_save(saver_->save(std::move(request), keep), /*must_hold=*/false);
   saved_step_ = step_;
   saved_steps_.insert(step_);
-  set_phase("training");
+  set_phase(kTrainingPhase);
   speed_since_ += std::chrono::duration_cast<Clock::duration>(Clock::now() - start);
 }
 
@@ -272,6 +274,18 @@ void Trainer::load_best() {
         "the result is the model of the last step");
     return;
   }
+  if (saved_step_ != step_) {
+    // The last step's weights are in memory alone: a load that breaks off would spoil them.
+    const auto damage = comm::shared_failure(world_, [&] {
+      if (is_main()) checkpoint::PieceReader(folder).verify_all();
+    });
+    if (damage) {
+      say(fmt::format(
+          "warning: load_best_model_at_end: {}; the result is the model of the last step",
+          *damage));
+      return;
+    }
+  }
   load_weights(
       folder, trainee_,
       [this](const report::TrainerState&, const Json& progress) {
@@ -301,19 +315,29 @@ void Trainer::remove_all_but_best() {
 
 void Trainer::stop() {
   is_stopped_ = true;
-  if (saver_) {
-    // A save of this step may have failed in the background, on which all ranks agree only now.
-    report_save(saver_->wait(), /*must_hold=*/false);
-    if (saved_step_ != step_) save();
-    report_save(saver_->wait(), /*must_hold=*/true);
-    say(
-        fmt::format("stopped on request after step {}: checkpoint-{} is saved, resume with "
-                    "--resume_from_checkpoint true",
-                    step_, step_));
-  } else {
-    say(fmt::format("stopped on request after step {}; save_strategy is no, nothing is saved",
-                    step_));
+  const std::string phase = fmt::format("{} checkpoint-{}", kSavingPhase, step_);
+  set_phase(phase);
+  // A save of this step may have failed in the background, on which all ranks agree only now.
+  if (saver_) report_save(saver_->wait(), /*must_hold=*/false);
+  if (!saver_ || config_.train.save_only_model) {
+    // Whoever stops a run means to go on with it: no other checkpoint could be resumed.
+    const std::optional<int64_t> limit =
+        saver_ ? config_.train.save_total_limit : std::optional<int64_t>();
+    saver_ = std::make_unique<checkpoint::Saver>(
+        *trainee_.store, trainee_.optimizer.get(), saving_group_,
+        checkpoint::SaverOptions{
+            .in_background = false,
+            .total_limit = limit,
+            .frozen = frozen_weights_of(trainee_, /*in_whole_files=*/whole_files_.has_value())});
+    saved_step_ = -1;
   }
+  if (saved_step_ != step_) save();
+  set_phase(phase);
+  report_save(saver_->wait(), /*must_hold=*/true);
+  say(
+      fmt::format("stopped on request after step {}: checkpoint-{} is saved, resume with "
+                  "--resume_from_checkpoint true",
+                  step_, step_));
   if (progress_) progress_->finish();
 }
 
