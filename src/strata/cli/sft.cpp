@@ -114,6 +114,9 @@ int run_recipe(const char* recipe, const char* usage, const std::vector<std::str
   }
   require_all_ranks(settings, ranks);
   require_meeting_point(ranks);
+  // All ranks were given these alike; what lies in the folder each may see at another moment.
+  const std::string hash = config::settings_hash(settings.config);
+  const std::string lines = config::shared_settings(settings);
   resume_after_restart(settings.config, ranks.rank);
   // A launcher has said them already.
   const bool is_launched = sources.environment.contains(kLaunchFlagsVariable);
@@ -123,11 +126,9 @@ int run_recipe(const char* recipe, const char* usage, const std::vector<std::str
   train::Output output = terminal_output();
   output.status = &status;
   const train::RunResult result = with_sources(settings, [&] {
-    return train::run_sft(settings.config, ranks,
-                          {.json = config::to_json_text(settings.config),
-                           .hash = config::settings_hash(settings.config),
-                           .lines = config::shared_settings(settings)},
-                          output);
+    return train::run_sft(
+        settings.config, ranks,
+        {.json = config::to_json_text(settings.config), .hash = hash, .lines = lines}, output);
   });
   return result.is_stopped ? launch::kStoppedExitCode : 0;
 }

@@ -335,7 +335,7 @@ RunResult train(const RunOrder& order, comm::Mesh& mesh, const Datasets& dataset
   return result;
 }
 
-RunResult run(const config::RunConfig& config, const launch::RankEnvironment& environment,
+RunResult run(config::RunConfig config, const launch::RankEnvironment& environment,
               const SettingsText& settings, const Output& output, bool writes_results) {
   // Checked before the ranks meet: each says what is wrong, none that another one is gone.
   const comm::MeshShape shape =
@@ -349,6 +349,9 @@ RunResult run(const config::RunConfig& config, const launch::RankEnvironment& en
   comm::Rendezvous rendezvous(meeting);
   rendezvous.require_same("settings", settings.hash, settings.lines);
   comm::Mesh mesh = comm::make_mesh(rendezvous, shape);
+  // After a restart rank 0's look at the folder counts.
+  config.train.resume_from_checkpoint =
+      comm::broadcast_string(*mesh.world, config.train.resume_from_checkpoint);
 
   status.set_phase("preparing the data");
   OutputFolder folder;
