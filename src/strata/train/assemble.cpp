@@ -341,7 +341,7 @@ std::unique_ptr<Trainee> assemble(const config::RunConfig& config, comm::Mesh& m
                                   const Target& target) {
   const bool is_imagined = target.device.is_meta();
   std::optional<LoadMeter> meter;
-  if (!is_imagined) meter.emplace();
+  if (!is_imagined) meter.emplace(target.device);
   std::unique_ptr<Trainee> trainee;
   GrownVocabulary grown;
   comm::all_or_nothing(*mesh.world, "loading the model's configuration", [&] {

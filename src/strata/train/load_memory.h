@@ -12,27 +12,35 @@
 
 namespace strata::train {
 
-// Bytes of host memory of one rank.
-struct LoadMemory {
+// Bytes of one memory.
+struct LoadFigures {
   double before = 0;      // in use before loading
   double consumed = 0;    // more in use after it
   double peak = 0;        // more in use at its peak
   double total_peak = 0;  // in use at its peak
 };
 
+// Of one rank. A device's are those in tensors; zeros where the CPU computes.
+struct LoadMemory {
+  LoadFigures host, device;
+};
+
 // From construction to finish().
 class LoadMeter {
  public:
+  explicit LoadMeter(at::Device device);
   // Collective: every rank's figures, in rank order.
   std::vector<LoadMemory> finish(comm::Group& world);
 
  private:
+  at::Device device_;
+  int64_t device_before_;
   PeakWatch watch_;
 };
 
 // The table, a line each: "CPU memory (MB) of rank 0: before loading 926, ...". MB are 2^20 bytes.
-// Of very many ranks the first ones, then the largest of all. Last what rank 0 holds of its
-// `device`.
+// Of more than 16 ranks the first ones, then the largest of all. Where a GPU computes, a second row
+// for each rank with its device's memory.
 std::vector<std::string> describe_load_memory(const std::vector<LoadMemory>& ranks,
                                               at::Device device);
 
