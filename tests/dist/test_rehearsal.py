@@ -30,7 +30,9 @@ def said(run):
     (1, dict(BOTH)),
     (1, dict(LORA, eval_strategy="steps", eval_steps=2)),
     (2, dict(BOTH, gradient_accumulation_steps=2)),
-    (2, dict(BOTH, zero_stage=1)),
+    (2, dict(BOTH, zero_stage=1, gradient_accumulation_steps=3)),
+    (2, dict(BOTH, fsdp_state_dict_type="FULL_STATE_DICT", **LORA)),
+    (2, dict(BOTH, fsdp_state_dict_type="FULL_STATE_DICT", async_save=False)),
     (2, dict(BOTH, zero_stage=2, **LORA)),
     (3, dict(BOTH, fp16=True, save_total_limit=1)),
     (2, dict(BOTH, offload="nvme")),
@@ -100,6 +102,7 @@ def first_words(flags, patterns):
 
 @pytest.mark.parametrize("more,rehearses", [
     (dict(max_steps=200_000_000), True),
+    (dict(max_steps=200_000_000, bf16=True), True),
     (dict(max_steps=200_000_000, rehearse=False), False),
     (dict(max_steps=4), False),
 ])
@@ -116,10 +119,16 @@ def limited(flags, kind, limit):
     return process.returncode, process.stdout + process.stderr
 
 
-def test_save_that_does_not_fit_is_found_before_the_first_step(inputs, tmp_path):
+# An adapter's whole file holds the output layer that it adapts, a file of ranges only what trains.
+@pytest.mark.parametrize("settings", [
+    {},
+    dict(use_peft=True, lora_r=1, lora_target_modules=["q_proj", "lm_head"],
+         fsdp_state_dict_type="FULL_STATE_DICT"),
+])
+def test_save_that_does_not_fit_is_found_before_the_first_step(inputs, tmp_path, settings):
     for rehearse in (True, False):
         flags = flags_of(inputs, tmp_path / str(rehearse), save_strategy="steps", save_steps=3,
-                         rehearse=rehearse)
+                         rehearse=rehearse, **settings)
         code, text = limited(flags, resource.RLIMIT_FSIZE, 16384)
         assert code != 0
         steps = (tmp_path / str(rehearse) / "metrics.jsonl").read_text().count('"loss"')

@@ -6,10 +6,7 @@
 #include <ATen/ops/ones.h>
 
 #include "strata/base/error.h"
-#include "strata/base/file.h"
 #include "strata/base/resident_memory.h"
-#include "strata/checkpoint/sharded.h"
-#include "strata/comm/agreement.h"
 #include "strata/data/collate.h"
 #include "strata/ops/matmul.h"
 #include "strata/optim/adamw.h"
@@ -18,7 +15,6 @@
 namespace strata::train {
 namespace {
 
-namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
 constexpr double kLongWork = 3600;           // seconds
@@ -61,16 +57,18 @@ data::MicroBatch micro_batch(const Trainee& trainee, const data::TokenStore& dat
 // Multiplications and additions a second of this rank, as its matrix products reach them where it
 // computes.
 double measured_flops(const Trainee& trainee) {
-  constexpr int64_t kSize = 1024;
-  const at::Tensor a = at::ones(
-      {kSize, kSize},
-      at::TensorOptions().dtype(trainee.compute_type).device(trainee.store->options().device));
+  const at::Device device = trainee.store->options().device;
+  // A GPU has done the smaller one sooner than it is told to.
+  const int64_t size = device.is_cpu() ? 1024 : 4096;
+  const at::Tensor a =
+      at::ones({size, size}, at::TensorOptions(device).dtype(trainee.compute_type));
   // Reading a number waits for a device. The first time threads start and pages come in.
   const auto multiply = [&a] { ops::matmul(a, a)[0][0].item<float>(); };
   multiply();
   const Clock::time_point start = Clock::now();
   multiply();
-  return 2.0 * kSize * kSize * kSize / std::max(seconds_since(start), 1e-9);
+  const auto edge = static_cast<double>(size);
+  return 2 * edge * edge * edge / std::max(seconds_since(start), 1e-9);
 }
 
 double flops_per_token(const config::RunConfig& config, models::Model& model) {
@@ -139,14 +137,6 @@ void run_evaluation_batch(Trainee& trainee, const data::TokenStore& dataset,
       context);
 }
 
-uint64_t size_of_folder(const fs::path& folder) {
-  uint64_t bytes = 0;
-  for (const auto& entry : fs::recursive_directory_iterator(folder)) {
-    if (entry.is_regular_file()) bytes += entry.file_size();
-  }
-  return bytes;
-}
-
 bool saves(const config::TrainConfig& config, const StepPlan& plan, int64_t first_step) {
   if (config.save_strategy == "no") return false;
   if (config.save_strategy == "best") return first_step < plan.max_steps;
@@ -154,28 +144,6 @@ bool saves(const config::TrainConfig& config, const StepPlan& plan, int64_t firs
     if (should_save(plan, config, step)) return true;
   }
   return false;
-}
-
-// Writes a checkpoint and removes it. Returns its size.
-uint64_t rehearse_save(const config::RunConfig& config, Trainee& trainee) {
-  comm::Group& world = *trainee.store->mesh().world;
-  // A name that an interrupted run's next start removes.
-  const fs::path folder = fs::path(config.train.output_dir) / "checkpoint-rehearsal.tmp";
-  uint64_t bytes = 0;
-  const auto remove = [&] {
-    std::error_code ignored;
-    if (world.rank() == 0) fs::remove_all(folder, ignored);
-  };
-  try {
-    checkpoint::save(folder, 0, *trainee.store,
-                     config.train.save_only_model ? nullptr : trainee.optimizer.get(), {});
-  } catch (...) {
-    remove();
-    throw;
-  }
-  if (world.rank() == 0) bytes = size_of_folder(folder);
-  remove();
-  return bytes;
 }
 
 }  // namespace
@@ -221,7 +189,7 @@ bool wants_rehearsal(const config::RunConfig& config, const Trainee& trainee,
 }
 
 std::vector<std::string> rehearse(const config::RunConfig& config, Trainee& trainee,
-                                  const Datasets& datasets, const Trainer& trainer) {
+                                  const Datasets& datasets, Trainer& trainer) {
   comm::Group& world = *trainee.store->mesh().world;
   const int64_t first_step = trainer.global_step();
   PeakWatch watch;
@@ -251,7 +219,9 @@ std::vector<std::string> rehearse(const config::RunConfig& config, Trainee& trai
   }
   if (saves(config.train, trainer.plan(), first_step)) {
     const Clock::time_point start = Clock::now();
-    const uint64_t bytes = rehearse_save(config, trainee);
+    uint64_t bytes = 0;
+    with_memory_for("one checkpoint", "turn off async_save or use more ranks",
+                    [&] { bytes = trainer.rehearse_save(); });
     parts.push_back(fmt::format("checkpoint of {:.1f} MB {:.1f} s",
                                 static_cast<double>(bytes) / 1e6, seconds_since(start)));
   }

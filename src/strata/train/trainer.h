@@ -68,6 +68,10 @@ class Trainer {
   // Rank 0: the rows of metrics.jsonl so far.
   std::vector<Json> metrics_rows() const;
   report::TrainerState state() const;
+  // Before run(): a checkpoint as the run's own saves write it, in a folder that is removed again.
+  // Returns its size on rank 0. Requires: the run saves. IoError when it cannot be written.
+  // Collective.
+  uint64_t rehearse_save();
   // Writes a line above the progress bar (rank 0).
   void say(const std::string& line);
 
@@ -108,6 +112,7 @@ class Trainer {
   void require_room_on_disk(const Saving& saving, bool with_optimizer,
                             const checkpoint::FrozenWeights& frozen);
   void require_memory_for_result();
+  checkpoint::SaveRequest save_request() const;
   void save();
   // Copies of the state beside what trains: whether memory has room for them. Collective.
   bool has_room_for_copies(optim::Optimizer* optimizer);

@@ -23,6 +23,14 @@ using Clock = std::chrono::steady_clock;
 
 namespace {
 
+uint64_t size_of_folder(const fs::path& folder) {
+  uint64_t bytes = 0;
+  for (const auto& entry : fs::recursive_directory_iterator(folder)) {
+    if (entry.is_regular_file()) bytes += entry.file_size();
+  }
+  return bytes;
+}
+
 // What a save cost: "training stood still" is what its user feels.
 std::string saved_line(const checkpoint::SaveOutcome& outcome) {
   const double megabytes = static_cast<double>(outcome.size_bytes) / 1e6;
@@ -161,16 +169,7 @@ bool Trainer::has_room_for_copies(optim::Optimizer* optimizer) {
   return false;
 }
 
-void Trainer::save() {
-  set_phase(fmt::format("{} checkpoint-{}", kSavingPhase, step_));
-  const Clock::time_point start = Clock::now();
-  // While the weights may be bad, a save must not push out those that are good.
-  const bool is_in_doubt =
-      guard_.num_in_a_row() > 0 || rollback_limit_ != std::numeric_limits<int64_t>::max();
-  // Which checkpoint is the best one, and which there are, is known only when the save before is
-  // durable, or failed.
-  if (is_in_doubt || !best_.metric().empty()) report_save(saver_->wait(), /*must_hold=*/false);
-  best_.note_save(step_);
+checkpoint::SaveRequest Trainer::save_request() const {
   checkpoint::SaveRequest request{
       .output_dir = config_.train.output_dir,
       .step = step_,
@@ -184,6 +183,46 @@ void Trainer::save() {
     request.derived = checkpoint::projected_prefix(*trainee_.store, *trainee_.adapter);
   }
   request.small_files.insert(companions_.begin(), companions_.end());
+  return request;
+}
+
+uint64_t Trainer::rehearse_save() {
+  // A name that an interrupted run's next start removes.
+  const fs::path folder = fs::path(config_.train.output_dir) / "checkpoint-rehearsal.tmp";
+  const auto remove = [&] {
+    std::error_code ignored;
+    if (is_main()) fs::remove_all(folder, ignored);
+  };
+  uint64_t bytes = 0;
+  try {
+    checkpoint::SaveRequest request = save_request();
+    request.output_dir = folder;
+    saver_->save(std::move(request));
+    const auto outcome = saver_->wait();
+    if (!outcome->failure.empty()) {
+      throw IoError(fmt::format("rehearsal of a checkpoint: {}", outcome->failure));
+    }
+    if (!outcome->leftover.empty()) say("warning: rehearsal: " + outcome->leftover);
+    if (is_main()) bytes = size_of_folder(folder);
+  } catch (...) {
+    remove();
+    throw;
+  }
+  remove();
+  return bytes;
+}
+
+void Trainer::save() {
+  set_phase(fmt::format("{} checkpoint-{}", kSavingPhase, step_));
+  const Clock::time_point start = Clock::now();
+  // While the weights may be bad, a save must not push out those that are good.
+  const bool is_in_doubt =
+      guard_.num_in_a_row() > 0 || rollback_limit_ != std::numeric_limits<int64_t>::max();
+  // Which checkpoint is the best one, and which there are, is known only when the save before is
+  // durable, or failed.
+  if (is_in_doubt || !best_.metric().empty()) report_save(saver_->wait(), /*must_hold=*/false);
+  best_.note_save(step_);
+  checkpoint::SaveRequest request = save_request();
   std::vector<fs::path> keep;
   if (is_in_doubt) {
     const std::vector<fs::path> all = checkpoint::list(config_.train.output_dir);
