@@ -78,8 +78,8 @@ class AtomicFolder {
 void remove_abandoned_temporaries(const std::filesystem::path& final_path);
 
 // Where the file system cannot exchange two names, AtomicFolder replaces a folder by two renames.
-// Of one that was cut short between them: where the earlier content lies, FINAL.old-<pid>, while
-// nothing has the final name.
+// Of one that was cut short between them: where the earlier content lies, .FINAL.replaced-<pid>,
+// while nothing has the final name.
 std::optional<std::filesystem::path> find_replaced(const std::filesystem::path& final_path);
 
 // Gives it its name back and says so; where the final name is taken, the replacement was done and
