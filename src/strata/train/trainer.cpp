@@ -196,7 +196,7 @@ DataRows Trainer::data_rows() const {
   return {
       .per_step = plan_.accumulation * config_.train.per_device_train_batch_size * world_.size(),
       .count = static_cast<int64_t>(datasets_.train.size()),
-      .seed = config_.train.data_seed.value_or(config_.train.seed)};
+      .seed = static_cast<int64_t>(config_.train.data_seed.value_or(config_.train.seed))};
 }
 
 double Trainer::run() {
