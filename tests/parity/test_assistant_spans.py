@@ -133,7 +133,19 @@ QUESTIONS = """<s>{%- set ns = namespace(last=0) -%}
 {%- elif m.role == 'assistant' -%}BEGIN{{ ' ' ~ m.content.strip() ~ ('</s>' if loop.last else '<|end|>') }}END
 {%- endif -%}
 {%- endfor -%}"""
-FEATURES = {"qwen3": QWEN3, "opens reasoning": OPENS, "rewrites the last question": QUESTIONS}
+# The last answer ends with the end token, earlier ones with a mark (gpt-oss).
+TWO_ENDS = """{%- for m in messages -%}{{ '<|start|>' ~ m.role ~ '<|message|>' }}
+{%- if m.role == 'assistant' -%}BEGIN{{ m.content ~ ('</s>' if loop.last else '<|end|>') }}END
+{%- else -%}{{ m.content ~ '<|end|>' }}{%- endif -%}
+{%- endfor -%}
+{%- if add_generation_prompt -%}{{ '<|start|>assistant<|message|>' }}{%- endif -%}"""
+# Every answer ends with a mark, the conversation with the end token as well (Phi-3).
+ONE_END = TWO_ENDS.replace("('</s>' if loop.last else '<|end|>')", "'<|end|>\\n' ~ ('</s>' if loop.last else '')")
+FEATURES = {"qwen3": QWEN3, "opens reasoning": OPENS, "rewrites the last question": QUESTIONS, "two ends": TWO_ENDS,
+            "an end more": ONE_END}
+# Conversations that the others do not know.
+ONLY = {"rewrites the last question": ("one turn", "turns"), "two ends": ("one turn", "turns", "system"),
+        "an end more": ("one turn", "turns", "system")}
 VARIABLES = {"as it is": None, "thinking": {"enable_thinking": True}, "not thinking": {"enable_thinking": False}}
 
 
@@ -146,7 +158,7 @@ def blocks(template, exist):
 def test_templates_that_change_earlier_turns(masks, name, variables):
     rows = {}
     for chat, messages in CHATS.items():
-        if chat == "parts" or name == "rewrites the last question" and chat not in ("one turn", "turns"):
+        if chat == "parts" or chat not in ONLY.get(name, CHATS):
             continue  # which the template does not know
         if variables == "not thinking" and "reasoning" in chat:
             continue  # thoughts that the prompt has ruled out: below

@@ -217,12 +217,11 @@ Split load_data(const DataRequest& request) {
   return result;
 }
 
-std::vector<fs::path> find_data_files(const DataRequest& request) {
-  std::vector<fs::path> files;
+std::vector<std::vector<fs::path>> find_data_files(const DataRequest& request) {
+  std::vector<std::vector<fs::path>> files;
   for (const fs::path& path : locate_all(request)) {
     for (const SplitPart& part : parse_split(request.split)) {
-      std::vector<fs::path> found = find_split_files(path, part.split, request.load.configuration);
-      files.insert(files.end(), found.begin(), found.end());
+      files.push_back(find_split_files(path, part.split, request.load.configuration));
     }
   }
   return files;

@@ -39,8 +39,9 @@ ReadDataResult read_data(const DataRequest& request, const TakeRows& take);
 // All rows in memory, in their order.
 Split load_data(const DataRequest& request);
 
-// The same files, without reading them: what a cache of their rows depends on.
-std::vector<std::filesystem::path> find_data_files(const DataRequest& request);
+// The same files, without reading them: what a cache of their rows depends on. A list for every
+// data set and part of the split, which is what slices and weights count by.
+std::vector<std::vector<std::filesystem::path>> find_data_files(const DataRequest& request);
 
 // Whether every data set of the request has the splits that `specification` names.
 bool has_splits(const DataRequest& request, const std::string& specification);

@@ -133,9 +133,12 @@ std::string token_cache_key(const TokenSources& sources, const HashMemory& memor
   KeyHash hash;
   hash.add(build_id());
   const DataRequest& request = sources.request;
-  for (const fs::path& file : find_data_files(request)) {
-    hash.add(file.filename().string());  // its extension is its format
-    hash.add(content_hash(file, memory));
+  for (const std::vector<fs::path>& files : find_data_files(request)) {
+    hash.add(fmt::format("{}", files.size()));
+    for (const fs::path& file : files) {
+      hash.add(file.filename().string());  // its extension is its format
+      hash.add(content_hash(file, memory));
+    }
   }
   hash.add(request.split);
   hash.add(fmt::format("{} {} {}", fmt::join(request.weights, ","),
@@ -155,8 +158,9 @@ std::string token_cache_key(const TokenSources& sources, const HashMemory& memor
                          token.rstrip, token.normalized, token.special));
   }
   hash.add(sources.template_source);
+  hash.add(sources.tool_template);
   // Yesterday's rows would say yesterday's date.
-  for (const std::string& source : {sources.template_source, sources.tokenizer.tool_template()}) {
+  for (const std::string& source : {sources.template_source, sources.tool_template}) {
     hash.add(text::dates_of(source, sources.time));
   }
   const PrepareOptions& o = sources.options;

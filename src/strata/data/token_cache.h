@@ -23,6 +23,7 @@ struct TokenSources {
   const text::Tokenizer& tokenizer;
   const std::string& template_source;
   std::time_t time = std::time(nullptr);  // of a template that writes the date
+  std::string tool_template = {};         // of conversations with tools; empty: the same
 };
 
 // 32 hexadecimal digits: the hash of the files' bytes in order, the split specification and

@@ -46,6 +46,12 @@ size_t leading_mark(std::string_view text) {
   return end == std::string_view::npos ? 0 : end + 2;
 }
 
+// "<|end|>\n".
+bool ends_with_mark(std::string_view text) {
+  const size_t last = text.find_last_not_of(" \n\t");
+  return last != std::string_view::npos && text.substr(0, last + 1).ends_with("|>");
+}
+
 // What must be seen of an answer, however much of it is left out: its last call, or its text behind
 // the reasoning.
 std::string_view essence(const Json& message) {
@@ -151,6 +157,10 @@ std::optional<ByteSpan> TurnSpans::find_appended(size_t k, const std::string& be
   if (!end && !eos.empty() && turn.ends_with(eos)) {
     turn.remove_suffix(eos.size());
     end = find_end_of_shortened(text, begin, turn, messages_[k]);
+    // gpt-oss ends the last answer with it, and earlier ones with a mark of their own.
+    if (end && !ends_with_mark(turn) && leading_mark(std::string_view(text).substr(*end)) > 0) {
+      return std::nullopt;
+    }
   }
   if (!end) return std::nullopt;
   return ByteSpan{begin, *end};

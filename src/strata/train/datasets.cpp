@@ -208,7 +208,11 @@ Datasets load_datasets(const config::RunConfig& config, int64_t vocab_size,
     const std::filesystem::path folder = hf::hf_home() / "strata" / "tokens";
     data::CachedTokens cached = data::load_or_make_tokens(
         folder,
-        data::token_cache_key({request, options, *sets.tokenizer, sets.chat_template_source},
+        data::token_cache_key({.request = request,
+                               .options = options,
+                               .tokenizer = *sets.tokenizer,
+                               .template_source = sets.chat_template_source,
+                               .tool_template = vocabulary.chat_template.tool_text},
                               {.folder = folder}),
         make);
     if (!cached.note.empty()) {

@@ -200,7 +200,14 @@ TEST(TokenCache, TheKeyFollowsEverythingThatMatters) {
   DataRequest request{.names = file};
   PrepareOptions options;
   std::string chat_template = "t";
-  const auto key = [&] { return token_cache_key({request, options, *tokenizer, chat_template}); };
+  std::string tool_template;
+  const auto key = [&] {
+    return token_cache_key({.request = request,
+                            .options = options,
+                            .tokenizer = *tokenizer,
+                            .template_source = chat_template,
+                            .tool_template = tool_template});
+  };
   std::vector<std::string> keys = {key()};
   EXPECT_EQ(key(), keys[0]);
   EXPECT_EQ(keys[0].size(), 32u);
@@ -228,11 +235,16 @@ TEST(TokenCache, TheKeyFollowsEverythingThatMatters) {
   options.max_rows = 5, expect_new();
   options.dataset_text_field = "t", expect_new();
   chat_template = "u", expect_new();
+  tool_template = "{{ tools }}", expect_new();
   tokenizer->set_eos_token("<|e|>"), expect_new();
   request.split = "train[:1]", expect_new();
   request.load.columns = {{"text", "t"}}, expect_new();
   request.load.skip_bad_rows = true, expect_new();
   folder.write("a.jsonl", "{\"text\": \"y\"}\n"), expect_new();
+  const auto second = folder.write("b.jsonl", "{\"text\": \"z\"}\n").string();
+  request.names = file + "," + second, expect_new();
+  // The first half of each, or of both together.
+  request.names = (folder.path() / "[ab].jsonl").string(), expect_new();
   request.names = file + "," + file, expect_new();
   request.weights = {1, 1}, expect_new();
   request.seed = 3, expect_new();
