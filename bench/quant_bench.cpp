@@ -61,13 +61,14 @@ double processor_seconds() {
   return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
 }
 
-void BM_quantize(State& state) {
-  const at::Tensor plain = matrix(state), copy = at::empty_like(plain);
-  const quant::Format& chosen = format(state);
+// Times `quantize` and, between its turns, a copy of `plain`; reports both and "of_copy".
+template <typename Quantize>
+void time_beside_copy(State& state, const at::Tensor& plain, const Quantize& quantize) {
+  const at::Tensor copy = at::empty_like(plain);
   double copying = 0, quantizing = 0;
   for (auto _ : state) {
     const double start = processor_seconds();
-    benchmark::DoNotOptimize(quant::quantize(plain, chosen));
+    quantize();
     quantizing += processor_seconds() - start;
     state.PauseTiming();
     const double start_of_copy = processor_seconds();
@@ -80,9 +81,15 @@ void BM_quantize(State& state) {
   state.counters["of_copy"] = copying / quantizing;
 }
 
+void BM_quantize(State& state) {
+  const at::Tensor plain = matrix(state);
+  const quant::Format& chosen = format(state);
+  time_beside_copy(state, plain, [&] { benchmark::DoNotOptimize(quant::quantize(plain, chosen)); });
+}
+
 // The kernels of 4 bits alone, into memory that is there already, by instruction set.
 void BM_kernel(State& state) {
-  const at::Tensor plain = matrix(state), copy = at::empty_like(plain);
+  const at::Tensor plain = matrix(state);
   const quant::Format& chosen = format(state);
   const auto set = static_cast<ops::InstructionSet>(state.range(2));
   state.SetLabel(quant::describe(chosen) + (set == ops::InstructionSet::kAvx2     ? ", AVX2"
@@ -96,21 +103,10 @@ void BM_kernel(State& state) {
   std::vector<float> scales(static_cast<size_t>(kSize * kSize / chosen.block));
   const quant::cpu::Values values{state.range(1) ? ops::Element::kBFloat16 : ops::Element::kFloat,
                                   plain.const_data_ptr()};
-  double copying = 0, quantizing = 0;
-  for (auto _ : state) {
-    const double start = processor_seconds();
+  time_beside_copy(state, plain, [&] {
     quant::cpu::quantize_4bit(chosen.kind, chosen.block, values, plain.numel(), codes.data(),
                               scales.data(), set);
-    quantizing += processor_seconds() - start;
-    state.PauseTiming();
-    const double start_of_copy = processor_seconds();
-    std::memcpy(copy.mutable_data_ptr(), plain.const_data_ptr(), plain.nbytes());
-    benchmark::ClobberMemory();
-    copying += processor_seconds() - start_of_copy;
-    state.ResumeTiming();
-  }
-  report_bytes(state, plain);
-  state.counters["of_copy"] = copying / quantizing;
+  });
 }
 
 void BM_dequantize(State& state) {

@@ -19,6 +19,7 @@ PACKED = dict(packing=True, packing_strategy="wrapped", max_length=128)
 PARTS = dict(fsdp_version=2, fsdp_reshard_after_forward=2)
 WHOLE = dict(gradient_checkpointing=False)
 STATE_IN_FILES = dict(offload_optimizer_device="nvme")
+PARAMETERS_IN_FILES = dict(offload_param_device="nvme", sub_group_size=100_000)
 FILES = dict(STATE_IN_FILES, offload_param_device="nvme")
 
 
@@ -70,11 +71,13 @@ TABLE = [
     (2, "FULL_SHARD", dict(activation_offloading="disk", per_device_train_batch_size=4)),
     (4, "FULL_SHARD", dict(save_strategy="steps", save_steps=2)),
     (2, "FULL_SHARD", dict(gradient_checkpointing_mode="selective")),
-    (2, "FULL_SHARD", dict(FILES)),
+    (2, "FULL_SHARD", dict(FILES, save_strategy="steps", save_steps=2)),
     (2, "FULL_SHARD", dict(STATE_IN_FILES, bf16=True)),
+    (2, "FULL_SHARD", dict(PARAMETERS_IN_FILES, optim="lion_32bit")),
     (2, "FULL_SHARD", dict(fsdp_auto_wrap_policy="SIZE_BASED_WRAP", min_num_params=4_000_000)),
     (2, "SHARD_GRAD_OP", dict(fsdp_auto_wrap_policy="NO_WRAP")),
     (2, "FULL_SHARD", dict(sync_each_batch=False, **accumulation(2))),
+    (2, "FULL_SHARD", dict(limit_all_gathers=False)),
     # Products in bf16 where the processor has them.
     (1, "NO_SHARD", dict(LORA, bf16=True, per_device_train_batch_size=16)),
     (1, "FULL_SHARD", dict(LORA, bf16=True, dtype="bfloat16")),

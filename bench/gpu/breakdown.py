@@ -7,7 +7,7 @@ import json
 import re
 
 KINDS = (
-    ("attention", re.compile(r"flash|fmha|attention|softmax_lse|splitkv", re.I)),
+    ("attention", re.compile(r"flash|fmha|attention|softmax_lse|splitkv|sdpa|cudnn|dot_do_o|convert_dq", re.I)),
     ("matrix products", re.compile(r"gemm|cutlass|nvjet|cublas|splitK|xmma|multiply_few_rows", re.I)),
     ("communication", re.compile(r"nccl", re.I)),
     ("optimizer", re.compile(r"adamw|update|sum_squares|add_partials", re.I)),

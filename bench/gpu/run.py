@@ -76,7 +76,7 @@ def run_strata(program, case, folder, rows, more):
     process = subprocess.run([str(program), "sft", *flags_of(case, folder, output, rows), *more], text=True,
                              capture_output=True)
     if process.returncode != 0:
-        return {"error": (process.stderr or process.stdout).strip().splitlines()[-1:]}
+        return {"error": (process.stderr or process.stdout).strip().splitlines()[-5:]}
     steps = [row for row in map(json.loads, open(output / "metrics.jsonl")) if "loss" in row]
     times = [row["elapsed_seconds"] for row in steps][3:-1]  # the last one is traced
     seconds = (times[-1] - times[0]) / (len(times) - 1)
@@ -95,7 +95,7 @@ def run_peer(case_name, folder, rows):
     process = subprocess.run([sys.executable, str(HERE / "peer.py"), case_name, "--inputs", str(folder), "--rows",
                               str(rows)], text=True, capture_output=True)
     if process.returncode != 0:
-        return {"error": process.stderr.strip().splitlines()[-1:]}
+        return {"error": process.stderr.strip().splitlines()[-3:]}
     return json.loads(process.stdout.strip().splitlines()[-1])
 
 
@@ -124,7 +124,8 @@ def main():
               "seconds_inputs": made - start}
     result["strata"] = run_strata(options.strata, case, folder, rows, options.more)
     result["seconds_strata"] = time.time() - made
-    if not options.no_peer and not case.quantised:
+    # A ratio to nothing is not worth the reference's minutes.
+    if not options.no_peer and not case.quantised and "error" not in result["strata"]:
         begun = time.time()
         result["peer"] = run_peer(options.case, folder, rows)
         result["seconds_peer"] = time.time() - begun

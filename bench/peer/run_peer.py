@@ -93,8 +93,8 @@ def strata_command(program, ranks, flags):
     return [str(part) for part in command]
 
 
-def run_strata(program, inputs, output, mode, checkpointing, steps, ranks):
-    flags = run_flags(inputs, output, mode, checkpointing, steps)
+def run_strata(program, inputs, output, mode, checkpointing, steps, ranks, **more):
+    flags = run_flags(inputs, output, mode, checkpointing, steps) | more
     _, _, peak = execute(strata_command(program, ranks, flags), output / "log.txt", ranks)
     rows = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
     rows = [row for row in rows if "loss" in row]

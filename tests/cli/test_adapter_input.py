@@ -10,7 +10,7 @@ from peft import LoraConfig, PrefixTuningConfig, get_peft_model
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
-from running import PROGRAM, base_flags, environment, run_strata_raw
+from running import PROGRAM, base_flags, environment, flag_words, run_strata_raw
 
 LORA = dict(use_peft=True, lora_r=2)
 
@@ -89,6 +89,28 @@ def test_before_training(inputs, adapters, tmp_path, flags, message):
     assert not list((tmp_path / "out").glob("adapter_*"))
 
 
+# PEFT trains without what a misspelt name among right ones means.
+MEANINGLESS = [
+    (dict(LORA, lora_target_modules=["q_proj", "v_porj"]),
+     "lora_target_modules: found \"v_porj\", which means none of this model's modules"),
+    (dict(LORA, exclude_modules=["q_porj"]), "some of down_proj, embed_tokens, gate_proj"),
+    (dict(LORA, exclude_modules=[".*q_porj"]), "exclude_modules: found \".*q_porj\""),
+    (dict(LORA, rank_pattern='{"k_proj": 4}'), "expected some of q_proj, v_proj; did you mean q_proj?"),
+    (dict(LORA, alpha_pattern='{"layers.7.self_attn.q_proj": 4}'), "found \"layers.7.self_attn.q_proj\""),
+    (dict(LORA, layers_to_transform=[0, 7]), "found 7, expected numbers of this model's layers, 0 to 1"),
+    (dict(LORA, layers_to_transform=[0], layers_pattern="layrs"), "layers_pattern: found \"layrs\""),
+    (dict(use_peft=True, peft_type="IA3", feedforward_modules=["down_porj"]), "did you mean down_proj?"),
+    (dict(LORA, load_in_4bit=True, llm_int8_skip_modules=["lm_haed"]), "skip_modules: found \"lm_haed\""),
+]
+
+
+@pytest.mark.parametrize("flags,message", MEANINGLESS)
+def test_a_name_that_means_nothing(inputs, flags, message):
+    run = subprocess.run([PROGRAM, "plan", "--model_name_or_path", inputs.model("plain"), "--cpu",
+                          *flag_words(flags)], capture_output=True, text=True, timeout=60, env=environment())
+    assert run.returncode == 2 and message in run.stderr, run.stdout + run.stderr
+
+
 def chat(*words, stdin=""):
     return subprocess.run([PROGRAM, "chat", "--max_new_tokens", "4", *map(str, words)], input=stdin,
                           capture_output=True, text=True, timeout=60, env=environment())
@@ -143,6 +165,30 @@ def test_adapters_are_listed_and_switched(inputs, adapters, trained):
     for line in ("/adapter off", "/adapter g"):  # "good" is not trained
         assert chat(*words, stdin=f"{line}\nthe cat\n").stdout == alone[""]
     assert chat(*words, stdin="/adapter t\n/merge\nthe cat\n").stdout == alone["t"]
+
+
+def test_an_adapter_of_another_base_of_equal_shapes_gives_no_answer(inputs, tmp_path):
+    """The base is known by its values, as in merging and training."""
+    other = shutil.copytree(inputs.model("plain"), tmp_path / "other")
+    tensors = load_file(other / "model.safetensors")
+    tensors["model.layers.0.self_attn.q_proj.weight"] *= 1.5
+    save_file(tensors, other / "model.safetensors", {"format": "pt"})
+    done = run_strata_raw(base_flags(inputs.model("plain"), inputs.data("messages"), tmp_path / "out",
+                                     max_steps=1, **LORA, save_strategy="steps", save_steps=1))
+    assert done.returncode == 0, done.text
+    sharded = subprocess.run([PROGRAM, "chat", "--model_name_or_path", tmp_path / "out" / "checkpoint-1",
+                              "--prompt", "the cat"], capture_output=True, text=True,
+                             env=environment(), timeout=60)
+    assert sharded.returncode == 2 and "found a sharded checkpoint in" in sharded.stderr
+    assert "strata convert" in sharded.stderr
+    for names in (["--adapter", f"a={tmp_path / 'out'}"], ["--adapter_name_or_path", tmp_path / "out"]):
+        answers = [subprocess.run([PROGRAM, "chat", "--model_name_or_path", base, "--prompt", "the cat",
+                                   "--max_new_tokens", "2", *names], capture_output=True, text=True,
+                                  env=environment(), timeout=60)
+                   for base in (inputs.model("plain"), other)]
+        assert answers[0].returncode == 0, answers[0].stderr
+        assert answers[1].returncode == 2 and not answers[1].stdout
+        assert "found an adapter that was trained on a base with the fingerprint" in answers[1].stderr
 
 
 def test_directions_that_are_drawn_again_are_said(inputs, adapters):

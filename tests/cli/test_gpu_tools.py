@@ -49,8 +49,32 @@ def check_gpu():
 
 def test_the_parts_of_check_gpu_are_all_steps(check_gpu):
     """What is lent by the part would miss a step that stands in none."""
-    of_parts = [name for part in check_gpu.PARTS.values() for name in part.split(",")]
+    parts = [part.split(",") for part in check_gpu.PARTS.values()]
+    assert all(part[0] == "machine" for part in parts)
+    of_parts = ["machine", *(name for part in parts for name in part[1:])]
     assert sorted(of_parts) == sorted(step.name for step in check_gpu.STEPS)
+
+
+def test_a_failing_step_of_check_gpu_spoils_no_other(check_gpu, tmp_path, monkeypatch):
+    def runs_too_long(check, seconds):
+        passed, _, _, code = check.run("long", ["sleep", "60"], 1)
+        return passed, code
+
+    def fails(check, seconds):
+        raise ValueError("of its own")
+
+    monkeypatch.setattr(check_gpu, "has_gpu", lambda: True)
+    monkeypatch.setattr(check_gpu, "STEPS", [
+        check_gpu.Step("fails", 9, fails), check_gpu.Step("long", 9, runs_too_long),
+        check_gpu.Step("good", 9, lambda check, seconds: (True, "as | meant")),
+        check_gpu.Step("absent", 9, lambda check, seconds: (None, "not on this machine"))])
+    monkeypatch.setattr(sys, "argv", ["check_gpu", "--out", str(tmp_path), "--programs", "."])
+    assert check_gpu.main() == 1
+    result = json.loads(next(tmp_path.glob("gpu-*.json")).read_text())
+    assert [step["result"] for step in result["steps"]] == ["FAILED", "FAILED", "ok", "not here"]
+    assert result["steps"][0]["text"] == "ValueError: of its own"
+    assert "none within 1 s" in (tmp_path / "logs.txt").read_text()
+    assert "| good | ok | 0 | as / meant |" in next(tmp_path.glob("gpu-*.md")).read_text()
 
 
 def test_check_gpu_ends_what_a_step_started(check_gpu, tmp_path):

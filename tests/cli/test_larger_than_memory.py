@@ -7,7 +7,7 @@ import shutil
 import subprocess
 
 import pytest
-from running import Run, base_flags, command, environment
+from running import Run, base_flags, environment, words_of
 
 LIMIT = 160 << 20  # a set of ten rows needs 100 MB: libtorch, the model, its optimizer, stacks of threads
 SIZE = 2 * LIMIT
@@ -101,7 +101,7 @@ def write_saved(path, part):
 
 def train(inputs, data, folder, **flags):
     flags = base_flags(inputs.model("plain"), data, folder / "out", max_steps=3, **flags)
-    process = subprocess.run(command(flags), capture_output=True, text=True, timeout=170,
+    process = subprocess.run(words_of(flags), capture_output=True, text=True, timeout=170,
                              env={**environment(), "HF_HOME": str(folder / "home")},
                              preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_DATA, (LIMIT, LIMIT)))
     run = Run(process, folder / "out")

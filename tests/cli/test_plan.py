@@ -47,7 +47,8 @@ def within_a_second():
 
 def test_seventy_billion_parameters_in_a_second_without_weights(folder):
     with within_a_second():
-        text = strata("plan", "--model_name_or_path", folder, "--world_size", 16, "--nodes", 2,
+        # accelerate's words: the model stands alone.
+        text = strata("estimate-memory", folder, "--world_size", 16, "--nodes", 2,
                       "--device", "cuda", "--per_device_train_batch_size", 1, "--max_length", 2048)
     assert str(PARAMETERS_70B) in text
     shard = 4 * PARAMETERS_70B / 16 / 1e9

@@ -1,53 +1,20 @@
-# Oracle: memory that users of other programs measured, as published (docs/guide/memory.md says where
-# each difference comes from), and the arithmetic of published sizes.
+# Oracle: memory that users of other programs measured, as published, and the arithmetic of published
+# sizes. docs/guide/published_memory.md says where each difference comes from.
+#
+# Rows that the page calls reproduced are within 15 % of what was published: what settings that
+# nobody wrote down leave open. The others are no reproductions; that the page has their plan right is
+# a regression test.
 import json
 import re
 import subprocess
 
 import pytest
 
-from running import PROGRAM, environment
+from published_memory import RUNS, SHAPES
+from running import PROGRAM, ROOT, environment
 
-SHAPES = {
-    "Llama-2-7B": dict(vocab_size=32000, hidden_size=4096, intermediate_size=11008,
-                       num_hidden_layers=32, num_attention_heads=32, num_key_value_heads=32),
-    "Llama-2-13B": dict(vocab_size=32000, hidden_size=5120, intermediate_size=13824,
-                        num_hidden_layers=40, num_attention_heads=40, num_key_value_heads=40),
-    "Llama-2-70B": dict(vocab_size=32000, hidden_size=8192, intermediate_size=28672,
-                        num_hidden_layers=80, num_attention_heads=64, num_key_value_heads=8),
-    "Llama-3.2-3B": dict(vocab_size=128256, hidden_size=3072, intermediate_size=8192,
-                         num_hidden_layers=28, num_attention_heads=24, num_key_value_heads=8,
-                         head_dim=128, tie_word_embeddings=True),
-}
-LORA = ["--use_peft", "--lora_r", 8, "--lora_alpha", 16, "--lora_target_modules", "all-linear",
-        "--dtype", "bfloat16"]
-QLORA = [*LORA, "--load_in_4bit", "--bnb_4bit_use_double_quant", "--bnb_4bit_compute_dtype",
-         "bfloat16"]
-ATTENTION_LORA = ["--use_peft", "--lora_target_modules", "q_proj", "v_proj", "--dtype", "bfloat16",
-                  "--gradient_checkpointing", "false", "--lora_r"]
-GIB = 1.073741824
-
-# model, ranks, rows of a micro-batch, tokens of a row, flags, published GB, plan / published from
-# and to.
-PUBLISHED = [
-    # An A100 of 80 GB has 85.9e9 bytes.
-    ("Llama-2-70B", 16, 1, 2048, [], 80 * GIB, 0.95, 1.05),
-    ("Llama-2-70B", 8, 8, 2048, LORA, 76, 0.65, 0.75),
-    ("Llama-2-70B", 2, 2, 2048, QLORA, 35.6, 0.77, 0.87),
-    ("Llama-2-70B", 2, 2, 2048, [*QLORA, "--fsdp_offload_params", "true"], 19.6, 0.44, 0.54),
-    ("Llama-2-7B", 2, 1, 512, QLORA, 4.98 * GIB, 0.68, 0.78),
-    ("Llama-2-7B", 2, 1, 2048, QLORA, 5.21 * GIB, 0.78, 0.88),
-    ("Llama-2-7B", 2, 1, 512, LORA, 10.24 * GIB, 0.75, 0.85),
-    ("Llama-2-7B", 2, 1, 2048, LORA, 10.22 * GIB, 0.86, 0.96),
-    ("Llama-2-7B", 1, 2, 512, LORA, 15.57 * GIB, 0.85, 0.95),
-    ("Llama-2-7B", 1, 1, 4096, QLORA, 9, 0.86, 0.96),
-    ("Llama-2-7B", 1, 1, 8192, QLORA, 12, 0.79, 0.89),
-    ("Llama-2-7B", 1, 1, 16384, QLORA, 19, 0.68, 0.78),
-    ("Llama-2-7B", 1, 1, 32768, QLORA, 32, 0.64, 0.74),
-    ("Llama-2-7B", 1, 1, 512, [*ATTENTION_LORA, 8], 21.30, 0.71, 0.81),
-    ("Llama-2-13B", 1, 1, 512, [*ATTENTION_LORA, 8], 38.12, 0.73, 0.83),
-    ("Llama-3.2-3B", 1, 4, 768, [*ATTENTION_LORA, 32], 13.41 * GIB, 0.88, 0.98),
-]
+PAGE = (ROOT / "docs/guide/published_memory.md").read_text()
+REPRODUCED = 0.15
 
 
 def gigabytes(pattern, text):
@@ -55,31 +22,92 @@ def gigabytes(pattern, text):
     return float(size) / (1000 if unit == "MB" else 1)
 
 
-def plan(tmp_path, model, ranks, rows, tokens, flags):
-    config = dict(model_type="llama", max_position_embeddings=131072, rms_norm_eps=1e-5,
-                  torch_dtype="bfloat16", **SHAPES[model])
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    words = ["plan", "--model_name_or_path", tmp_path, "--world_size", ranks, "--device", "cuda",
-             "--per_device_train_batch_size", rows, "--max_length", tokens, *flags]
+def plan_text(folder, model, ranks, rows, tokens, flags):
+    (folder / "config.json").write_text(json.dumps(SHAPES[model]))
+    is_seq2seq = SHAPES[model]["model_type"] == "t5"
+    words = ["plan", "--world_size", ranks, "--device", "cuda", *(["seq2seq"] if is_seq2seq else []),
+             "--model_name_or_path", folder, "--per_device_train_batch_size", rows,
+             *([] if is_seq2seq else ["--max_length", tokens]), *flags]
     process = subprocess.run([PROGRAM, *map(str, words)], capture_output=True, text=True,
                              env=environment(), timeout=60)
     assert process.returncode == 0, process.stderr
-    # What is published is what the framework's allocator held: NCCL's buffers are not in it.
-    return gigabytes(r"^peak +(\S+) ([MG]B) at the peak", process.stdout) - \
-        gigabytes(r"CUDA context, (\S+) ([MG]B) workspaces", process.stdout), process.stdout
+    return process.stdout
 
 
-@pytest.mark.parametrize("row", PUBLISHED, ids=lambda row: "-".join(map(str, row[:4])))
-def test_plan_beside_the_published_figure(tmp_path, row):
-    model, ranks, rows, tokens, flags, published, low, high = row
-    planned, _ = plan(tmp_path, model, ranks, rows, tokens, flags)
-    print(f"{model} x{ranks} {rows} x {tokens}: published {published:.2f} planned {planned:.2f} "
-          f"ratio {planned / published:.3f}")
-    assert low <= planned / published <= high
+def peak_gb(text):
+    """What is published is what the framework's allocator held: NCCL's buffers are not in it."""
+    return gigabytes(r"^peak +(\S+) ([MG]B) at the peak", text) - \
+        gigabytes(r"CUDA context, (\S+) ([MG]B) workspaces", text)
+
+
+def row_of(name):
+    """Published, plan, and what the page says of the difference."""
+    (line,) = [line for line in PAGE.splitlines() if line.startswith(f"| {name} |")]
+    published, planned, why = [cell.strip() for cell in line.split("|")[2:5]]
+    return published, float(planned), why
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_plan_beside_the_published_figure(tmp_path, name):
+    *run, published = RUNS[name]
+    planned = peak_gb(plan_text(tmp_path, *run))
+    said, said_plan, why = row_of(name)
+    print(f"{name}: published {published} planned {planned:.2f}")
+    assert planned == pytest.approx(said_plan, abs=0.02, rel=0.003)
+    if published is None:
+        return
+    numbers = [float(number) for number in re.findall(r"\d+\.\d+|\d+", said)]
+    assert min(numbers) * 0.999 <= published <= max(numbers) * 1.001, said
+    assert (abs(planned / published - 1) <= REPRODUCED) == why.startswith("reproduced")
+
+
+def test_offload_costs_no_memory_of_the_gpu(tmp_path):
+    """The guide's complaint was 1.65 times as much."""
+    whole, offloaded = (peak_gb(plan_text(tmp_path, *RUNS[name][:-1]))
+                        for name in ("T5-base, LoRA, 2 ranks", "T5-base, LoRA, 2 ranks, offload"))
+    assert offloaded < whole
+
+
+def of_kind(kind, text):
+    return gigabytes(rf"^peak .*\b{kind} (\S+) ([MG]B)", text)
+
+
+def test_bytes_of_a_parameter(tmp_path):
+    """G2: 4 of a training weight in fp32, 6 with 16-bit copies beside (ZeRO-2), gradients in fp32."""
+    weights = 6.738415616
+    for bf16, expected in (("false", 4), ("true", 6)):
+        text = plan_text(tmp_path, "Llama-2-7B", 1, 1, 512,
+                         ["--bf16", bf16, "--fsdp_sharding_strategy", "ZERO2"])
+        line = re.search(r"^slots +(.+)", text, re.M).group(1).split()
+        unit = {"GB": 1, "MB": 1e-3}[re.search(r"^(GB|MB) ", text, re.M).group(1)]
+        slots = float(line[1]) * unit if bf16 == "true" else 0  # of the forward pass
+        assert (of_kind("parameters", text) + slots) / weights == pytest.approx(expected, rel=0.05)
+        assert of_kind("gradients", text) / weights == pytest.approx(4, rel=0.001)
+
+
+def test_kinds_of_half_a_billion_weights(tmp_path):
+    """llmq's table: codes of 8 bits, masters and all else in 16; here masters and all else in 32."""
+    text = plan_text(tmp_path, "Qwen2.5-0.5B", 1, 8, 1024, ["--dtype", "bfloat16"])
+    all_weights = 494_032_768
+    matrices = all_weights - 151936 * 896  # and norms and biases: all but the embedding
+    mib = 1 << 20
+    assert all_weights * 2 / mib == pytest.approx(942, rel=0.002)  # gradients, each moment
+    assert matrices * 2 / mib == pytest.approx(682, rel=0.002)  # masters
+    assert (matrices + (all_weights - matrices) * 2) / mib == pytest.approx(601, rel=0.002)
+    for kind, width in (("parameters", 4), ("gradients", 4), ("optimizer", 8)):
+        assert of_kind(kind, text) == pytest.approx(all_weights * width / 1e9, rel=0.001)
+
+
+def test_difference_between_8_and_128_ranks(tmp_path):
+    """The sharded part alone, whatever activations are."""
+    few, many = (peak_gb(plan_text(tmp_path, *RUNS[name][:-1])) for name in
+                 ("8B, 8 ranks, 2 x 8192, selective", "8B, 128 ranks, 2 x 8192, selective"))
+    assert few - many == pytest.approx(8.03e9 * 16 * (1 / 8 - 1 / 128) / 1e9, rel=0.01)
+    assert few - many == pytest.approx((82.4 - 67.0) * 1.073741824, rel=0.1)
 
 
 def test_seventy_billion_in_fp32_take_two_terabytes_when_every_rank_loads_all(tmp_path):
-    _, text = plan(tmp_path, "Llama-2-70B", 8, 1, 2048, [])
+    text = plan_text(tmp_path, "Llama-2-70B", 8, 1, 2048, [])
     parameters = int(re.search(r"^model +(\d+) parameters", text, re.M).group(1))
     assert parameters * 4 * 8 == pytest.approx(2.2e12, rel=0.01)
     # Here a rank holds its eighth.

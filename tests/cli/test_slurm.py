@@ -104,6 +104,10 @@ def test_sizes_come_from_an_accelerate_file_too(cluster, tmp_path):
     result = slurm(cluster, "--config_file", "a.yaml", *NEEDED)
     assert {"nodes=4", "gpus-per-node=2"} <= set(options(result.stdout))
     assert "--config_file a.yaml" in result.stdout
+    # A file of one machine, as guides have it: flags win.
+    result = slurm(cluster, "--nodes", 2, "--gpus_per_node", 3, "--config_file", "a.yaml", *NEEDED)
+    assert {"nodes=2", "gpus-per-node=3"} <= set(options(result.stdout)), result.stderr
+    assert "--num_processes 6 " in result.stdout
 
 
 @pytest.mark.parametrize("words, expected", [

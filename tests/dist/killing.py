@@ -1,7 +1,8 @@
 """Kills ranks of a running job at seeded moments and restarts it.
 
 As a program: python tests/dist/killing.py COUNT [SEED] kills COUNT jobs, one after the other; those
-that end before their moment are resumed and compared too, but not counted.
+that end before their moment are compared too, but not counted. It ends with an error and leaves the
+job's folder when a result is another one or a job does not end.
 """
 
 import itertools
@@ -17,7 +18,10 @@ import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 
-from running import base_flags, command, environment, run_strata, wait_fairly
+from running import Run, base_flags, command, environment, run_strata, wait_fairly
+
+# Seconds of a machine of its own (wait_fairly), against hangs: a job takes two or three.
+LIMIT = 180
 
 # A checkpoint after every step, so that most moments lie in or near a save.
 SETTINGS = dict(max_steps=10, save_strategy="steps", save_steps=1, save_total_limit=2)
@@ -42,20 +46,28 @@ def kill_a_rank(flags, world, seconds, rank):
         ranks = ranks_of(process.pid)
         if ranks:
             os.kill(ranks[rank % len(ranks)], signal.SIGKILL)
-        wait_fairly(process, 60)
+        wait_fairly(process, LIMIT)
         return process.returncode
     except ProcessLookupError:  # it ended by itself
-        wait_fairly(process, 60)
+        wait_fairly(process, LIMIT)
         return process.returncode
     finally:
         process.kill()
         process.communicate()
 
 
+class Finished(Run):
+    """What a job left that ended before its moment."""
+
+    def __init__(self, folder):
+        self.folder = pathlib.Path(folder)
+
+
 def restart(flags, world):
     names = os.listdir(flags["output_dir"]) if flags["output_dir"].exists() else []
     has_checkpoint = any(n.startswith("checkpoint-") and ".tmp" not in n for n in names)
-    return run_strata({**flags, "resume_from_checkpoint": True if has_checkpoint else None}, world)
+    return run_strata({**flags, "resume_from_checkpoint": True if has_checkpoint else None}, world,
+                      timeout=LIMIT)
 
 
 def same_result(found, expected):
@@ -64,34 +76,47 @@ def same_result(found, expected):
             and (found.folder / name).read_bytes() == (expected.folder / name).read_bytes())
 
 
+def try_job(flags, world, seconds, rank, whole):
+    """The exit code of the job that was killed, after its result was found to be that of `whole`."""
+    code = kill_a_rank(flags, world, seconds, rank)
+    found = Finished(flags["output_dir"]) if code == 0 else restart(flags, world)
+    if not same_result(found, whole):
+        raise SystemExit(f"{flags['output_dir']}: found another result than the uninterrupted run's")
+    return code
+
+
 def main():
     from conftest import Inputs
 
     count, seed = int(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 1
-    with tempfile.TemporaryDirectory() as folder:
-        folder = pathlib.Path(folder)
-        inputs = Inputs(folder)
-        draw = random.Random(seed)
-        whole = {}
-        killed = 0
-        for i in itertools.count():
-            if killed == count:
-                break
-            world = draw.choice([2, 3])
-            if world not in whole:
-                start = time.monotonic()
-                run = run_strata(flags_of(inputs, folder / f"whole-{world}"), world)
-                whole[world] = (run, time.monotonic() - start)
-            run, duration = whole[world]
-            flags = flags_of(inputs, folder / f"job-{i}")
-            code = kill_a_rank(flags, world, draw.uniform(0.1, 1) * duration, draw.randrange(8))
-            killed += code != 0
-            if not same_result(restart(flags, world), run):
-                raise SystemExit(f"job {i}: found another result than the uninterrupted run's")
-            print(f"job {i}: {world} ranks, launcher ended with {code}, resumed to the same result",
-                  flush=True)
-            shutil.rmtree(flags["output_dir"])
-        print(f"{i} jobs, {killed} of them killed before their end: all the same result")
+    folder = pathlib.Path(tempfile.mkdtemp(prefix="killing-"))
+    inputs = Inputs(folder)
+    draw = random.Random(seed)
+    whole = {}
+    killed, began = 0, time.monotonic()
+    for i in itertools.count():
+        if killed == count:
+            break
+        world = draw.choice([2, 3])
+        if world not in whole:
+            run = run_strata(flags_of(inputs, folder / f"whole-{world}"), world, timeout=LIMIT)
+            # Once more for the time that it takes when its files are in memory.
+            start = time.monotonic()
+            run_strata(flags_of(inputs, folder / f"again-{world}"), world, timeout=LIMIT)
+            whole[world] = (run, time.monotonic() - start)
+        run, duration = whole[world]
+        flags = flags_of(inputs, folder / f"job-{i}")
+        try:
+            code = try_job(flags, world, draw.uniform(0.1, 1) * duration, draw.randrange(8), run)
+        except subprocess.TimeoutExpired:
+            raise SystemExit(f"{flags['output_dir']}: found no end within {LIMIT} s of a machine of its own")
+        killed += code != 0
+        minutes = (time.monotonic() - began) / 60
+        print(f"job {i}: {world} ranks, launcher ended with {code}, the same result; {killed} of {count} "
+              f"killed in {minutes:.1f} min", flush=True)
+        shutil.rmtree(flags["output_dir"])
+    shutil.rmtree(folder)
+    print(f"{i} jobs, {killed} of them killed before their end: all the same result")
 
 
 if __name__ == "__main__":

@@ -1,13 +1,8 @@
 # Oracle: the same adapter over the same base on one rank, unsharded, the whole batch at once.
-#
-# STRATA_WHOLE_TABLE=1 runs every row instead of those in which every two settings meet.
-import os
-
 import pytest
 
-from covering import covering_rows, whole_table
-from row_runs import futures_of, name_of
-from running import base_flags, run_strata
+from row_runs import STRATEGIES, futures_of, name_of, rows_of, sharding_of, unsharded
+from running import base_flags
 
 STEPS = 3
 ROWS_PER_STEP = 12  # for 1 to 3 ranks
@@ -36,29 +31,16 @@ BASES = {
     "fp4": dict(load_in_4bit=True, bnb_4bit_quant_type="fp4"),
     "int8": dict(load_in_8bit=True),
 }
-AXES = {
-    "adapter": list(ADAPTERS),
-    "strategy": ["FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD", "HYBRID_SHARD_ZERO2",
-                 "ZERO1", "ZERO2"],
-    "base": list(BASES),
-    "world": [2, 3],
-}
-EVERY_ROW = bool(os.environ.get("STRATA_WHOLE_TABLE"))
-ROWS = whole_table(AXES) if EVERY_ROW else covering_rows(AXES, strength=2)
+ROWS = rows_of({"adapter": list(ADAPTERS), "strategy": STRATEGIES, "base": list(BASES),
+                "world": [2, 3]}, strength=2)
 
 
 def flags_of(inputs, output, row):
-    hybrid = row["strategy"].startswith("HYBRID")
     return base_flags(
         inputs.model("odd"), inputs.data("messages", train=96), output, **{
             "use_peft": True, "max_steps": STEPS, "max_grad_norm": 0.7,
-            "sharding_strategy": row["strategy"], "dp_shard_size": 1 if hybrid else None,
-            "per_device_train_batch_size": ROWS_PER_STEP // row["world"],
+            "per_device_train_batch_size": ROWS_PER_STEP // row["world"], **sharding_of(row),
             **ADAPTERS[row["adapter"]], **BASES[row["base"]]})
-
-
-def oracle_of(row):
-    return dict(row, strategy="NO_SHARD", world=1)
 
 
 @pytest.fixture(scope="module")
@@ -66,17 +48,17 @@ def histories(request, inputs, tmp_path_factory):
     folder = tmp_path_factory.mktemp("rows")
     inputs.model("odd"), inputs.data("messages", train=96)  # made before the threads ask for them
 
-    def run(name, row):
-        return run_strata(flags_of(inputs, folder / name, row), row["world"]).history
+    def run(run_row, name, row):
+        return run_row(flags_of(inputs, folder / name, row), row["world"]).history
 
-    with futures_of(request, oracle_of, run) as found:
+    with futures_of(request, unsharded, run) as found:
         yield found
 
 
 @pytest.mark.parametrize("row", ROWS, ids=name_of)
 def test_row(histories, row):
     found = histories[name_of(row)].result()
-    expected = histories[name_of(oracle_of(row))].result()
+    expected = histories[name_of(unsharded(row))].result()
     assert len(found) == len(expected) == STEPS
     assert expected[0]["loss"] - expected[-1]["loss"] > 0.02, "the reference did not learn"
     for ours, theirs in zip(found, expected):

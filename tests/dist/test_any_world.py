@@ -3,10 +3,23 @@
 #
 # A step of world size w with b rows per rank and a micro-steps holds the same w * b * a rows for
 # every such triple, so all runs train on the same batches.
+#
+# Seven strategies on one to four ranks are 24 layouts (the hybrid ones need an even number), 576
+# pairs of a writer and a reader. Here 31 of them run: every layout writes once and reads once, all
+# 16 pairs of world sizes meet, every strategy meets itself on the same ranks. That any mesh reads
+# what any other wrote is proved for all of them in tests/unit/checkpoint (Sharded.EveryMesh...). As a
+# program the whole product runs from end to end:
+#   python tests/dist/test_any_world.py PAIRS [PART/PARTS]
+# PAIRS: "same" for the 88 pairs of world sizes with one strategy on both sides, "all" for all 576.
+import pathlib
 import random
 import shutil
+import sys
+import tempfile
 
 import pytest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 
 from running import base_flags, run_strata
 
@@ -32,19 +45,22 @@ def flags_of(inputs, output, world, strategy, accumulation=1, **flags):
         **{"save_strategy": "steps", **STRATEGIES[strategy], **flags})
 
 
-@pytest.fixture(scope="module")
-def saved(inputs, tmp_path_factory):
-    """A run that saved after steps 2 and 4, by strategy, world size and kind; computed once each."""
+def saving(inputs, new_folder):
+    """Runs that saved after steps 2 and 4, by strategy, world size and kind; computed once each."""
     known = {}
 
     def run(strategy, world, **flags):
         key = (strategy, world, *map(str, flags.items()))
         if key not in known:
-            known[key] = run_strata(flags_of(inputs, tmp_path_factory.mktemp("saved"), world,
-                                             strategy, **flags), world)
+            known[key] = run_strata(flags_of(inputs, new_folder(), world, strategy, **flags), world)
         return known[key]
 
     return run
+
+
+@pytest.fixture(scope="module")
+def saved(inputs, tmp_path_factory):
+    return saving(inputs, lambda: tmp_path_factory.mktemp("saved"))
 
 
 def resume(inputs, whole, output, world, strategy, **flags):
@@ -103,3 +119,31 @@ def test_another_split_of_the_same_batch(inputs, saved, tmp_path, world, accumul
     whole = saved("zero1", 2)
     compare(resume(inputs, whole, tmp_path / "out", world, "full", accumulation=accumulation),
             whole, False)
+
+
+def main():
+    from conftest import Inputs
+
+    which = sys.argv[1]
+    part, parts = map(int, sys.argv[2].split("/")) if len(sys.argv) > 2 else (1, 1)
+    pairs = [(*a, *b) for a in LAYOUTS for b in LAYOUTS if which == "all" or a[1] == b[1]]
+    assert len(pairs) == {"all": 576, "same": 88}[which]
+    mine = pairs[(part - 1) * len(pairs) // parts:part * len(pairs) // parts]
+    num_same = 0
+    with tempfile.TemporaryDirectory() as folder:
+        folder = pathlib.Path(folder)
+        inputs = Inputs(folder)
+        saved = saving(inputs, lambda: pathlib.Path(tempfile.mkdtemp(dir=folder)))
+        for save, save_strategy, load, load_strategy in mine:
+            whole = saved(save_strategy, save)
+            is_same = (save, save_strategy) == (load, load_strategy)
+            out = folder / "out"
+            compare(resume(inputs, whole, out, load, load_strategy), whole, is_same)
+            shutil.rmtree(out)
+            num_same += is_same
+            print(f"{save_strategy} on {save} -> {load_strategy} on {load}: the same run", flush=True)
+    print(f"{len(mine)} of {len(pairs)} pairs agree within 1e-5, {num_same} of them to the bit")
+
+
+if __name__ == "__main__":
+    main()

@@ -58,6 +58,31 @@ def test_a_request_to_stop_saves(inputs, tmp_path, number, more):
     assert not (tmp_path / "out" / ".lock").exists()
 
 
+def test_a_request_to_stop_is_heard_during_an_evaluation(inputs, tmp_path):
+    """An evaluation may outlast what a scheduler waits: the stop comes first, and what was broken off is
+    made up for, so that the same checkpoint is the best one and the log the same."""
+    flags = base_flags(inputs.model("odd"), inputs.data("messages", test=1200), tmp_path / "out",
+                       max_steps=4, eval_strategy="steps", eval_steps=2, save_strategy="steps",
+                       save_steps=2, per_device_eval_batch_size=1, load_best_model_at_end=True)
+    whole = run_strata({**flags, "output_dir": tmp_path / "whole"}, 2)
+    process = start(flags, 2)
+    wait_for_step(process, tmp_path / "out", 2)
+    process.send_signal(signal.SIGUSR1)
+    text = process.communicate(timeout=60)[0]
+    assert process.returncode == 75, text
+    assert "checkpoint-2 is saved" in text and "begins with the evaluation that was broken off" in text
+    rows = [json.loads(line) for line in (tmp_path / "out" / "metrics.jsonl").open()]
+    assert [row["step"] for row in rows] == [1, 2] and "eval_loss" not in rows[-1]
+    found = run_strata({**flags, "resume_from_checkpoint": True}, 2)
+    assert killing.same_result(found, whole)
+    for key in ("best_metric", "best_global_step"):
+        assert found.state[key] == whole.state[key]
+    evaluated = [row["step"] for row in found.metrics if "eval_loss" in row]
+    assert evaluated == [2, 4]
+    progress = json.loads((tmp_path / "out" / "checkpoint-4" / "progress.json").read_text())
+    assert "evaluation_due" not in progress
+
+
 def test_a_checkpoint_without_an_optimizer_says_why_it_cannot_be_resumed(inputs, tmp_path):
     flags = base_flags(inputs.model("odd"), inputs.data("messages"), tmp_path / "out", max_steps=2,
                        save_strategy="steps", save_steps=1, save_only_model=True)
@@ -168,6 +193,42 @@ def test_a_failed_save_stops_nothing(inputs, tmp_path):
     assert (tmp_path / "out" / "model.safetensors").read_bytes() == (
         whole.folder / "model.safetensors").read_bytes()
     assert not list((tmp_path / "out").glob("checkpoint-*"))
+
+
+def test_a_full_disk_keeps_rows_back_until_there_is_room(inputs, tmp_path):
+    # Long enough to be at work still when there is room again.
+    flags = base_flags(inputs.model("odd"), inputs.data("messages"), tmp_path / "out", max_steps=1000)
+    process = start(flags, 1, restore_signals=False, preexec_fn=lambda: limit_files(12000))
+    wait_for_step(process, tmp_path / "out", 30)
+    time.sleep(0.3)
+    limit_files(None, [process.pid, *killing.ranks_of(process.pid)])
+    text = process.communicate(timeout=120)[0]
+    assert process.returncode == 0, text
+    assert text.count("metrics.jsonl: found that a row cannot be written (file too large)") == 1, text
+    rows = [json.loads(line) for line in (tmp_path / "out" / "metrics.jsonl").open()]
+    assert [row["step"] for row in rows if "loss" in row] == list(range(1, 1001))
+
+
+@pytest.mark.parametrize("in_background", [True, False])
+def test_ranks_agree_on_the_best_after_saves_that_failed(inputs, tmp_path, in_background):
+    """One of them hears of a failure a step before the other: all judge the next evaluation alike, or
+    one would save alone and wait for ever."""
+    flags = base_flags(inputs.model("odd"), inputs.data("messages"), tmp_path / "out", max_steps=40,
+                       eval_strategy="steps", eval_steps=1, save_strategy="best",
+                       metric_for_best_model="loss", async_save=in_background)
+    process = start(flags, 2, restore_signals=False, preexec_fn=lambda: limit_files(30000))
+    wait_for_step(process, tmp_path / "out", 9)
+    limit_files(None, [process.pid, *killing.ranks_of(process.pid)])
+    text = process.communicate(timeout=60)[0]
+    assert process.returncode == 0, text
+    assert re.search(r"warning: checkpoint-\d+ was not saved: .*file too large", text), text
+    # Better than all that were saved, again and again: what failed takes its value back.
+    saved = {int(p.name.split("-")[1]) for p in (tmp_path / "out").glob("checkpoint-*")}
+    state = json.loads((tmp_path / "out" / "trainer_state.json").read_text())
+    assert state["best_global_step"] in saved and max(saved) <= 40
+    losses = {row["step"]: row["eval_loss"] for row in state["log_history"] if "eval_loss" in row}
+    assert state["best_metric"] == losses[state["best_global_step"]]
+    assert len(losses) == 40
 
 
 def test_in_the_background_or_not_is_the_same(inputs, tmp_path):

@@ -182,14 +182,14 @@ def wait_for_save(folder, processes):
 
 
 @pytest.fixture(scope="module")
-def forty_steps(inputs, tmp_path_factory):
-    flags = flags_of(inputs, tmp_path_factory.mktemp("forty"), max_steps=40)
+def twenty_steps(inputs, tmp_path_factory):
+    flags = flags_of(inputs, tmp_path_factory.mktemp("twenty"), max_steps=20)
     return run_strata(flags, 4).losses
 
 
 @pytest.mark.parametrize("kind", ["c10d", "static"])
-def test_machines_start_again_together(inputs, tmp_path, machines, forty_steps, kind):
-    flags = flags_of(inputs, tmp_path / "out", max_steps=40, save_strategy="steps", save_steps=10)
+def test_machines_start_again_together(inputs, tmp_path, machines, twenty_steps, kind):
+    flags = flags_of(inputs, tmp_path / "out", max_steps=20, save_strategy="steps", save_steps=5)
     processes = [machine.start(meeting_words(kind, machine, machines, flags, ["--max_restarts", 2]),
                                **environment()) for machine in reversed(machines[:2])]
     wait_for_save(tmp_path / "out", processes)
@@ -203,13 +203,13 @@ def test_machines_start_again_together(inputs, tmp_path, machines, forty_steps, 
     assert "error: rank 3: killed by signal 9" in texts[0]
     # Neither is sooner than the other to call it a failure of its own.
     assert "restart 2 of 2" not in texts[0] + texts[1]
-    assert losses(tmp_path / "out") == pytest.approx(forty_steps, rel=1e-5)
+    assert losses(tmp_path / "out") == pytest.approx(twenty_steps, rel=1e-5)
 
 
 @pytest.mark.parametrize("victim", [0, 1])
-def test_a_machine_that_died_comes_back(inputs, tmp_path, machines, forty_steps, victim):
+def test_a_machine_that_died_comes_back(inputs, tmp_path, machines, twenty_steps, victim):
     """Its launcher and ranks are gone at once; whoever starts the same line again joins the run."""
-    flags = flags_of(inputs, tmp_path / "out", max_steps=40, save_strategy="steps", save_steps=10)
+    flags = flags_of(inputs, tmp_path / "out", max_steps=20, save_strategy="steps", save_steps=5)
     launch = ["--max_restarts", 2]
 
     def start(machine):
@@ -227,7 +227,7 @@ def test_a_machine_that_died_comes_back(inputs, tmp_path, machines, forty_steps,
     assert f"machine {victim} (10.77.0.{victim + 1}): found gone" in survivor, survivor
     assert "starting all ranks again: restart 1 of 2" in survivor
     assert "restart 1: going on from the newest checkpoint" in texts[0]
-    assert losses(tmp_path / "out") == pytest.approx(forty_steps, rel=1e-5)
+    assert losses(tmp_path / "out") == pytest.approx(twenty_steps, rel=1e-5)
 
 
 def test_a_machine_that_stays_away_ends_the_run(inputs, tmp_path, machines):

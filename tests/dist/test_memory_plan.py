@@ -29,10 +29,13 @@ def sent_in_theory(world, strategy, flags):
         return total * wire * part + (1 if strategy == "ZERO1" else micro_steps) * reduced
     if strategy in ("SHARD_GRAD_OP", "HYBRID_SHARD_ZERO2"):
         return micro_steps * (total * wire * part + reduced) + between
-    # The embedding's gradient needs no values, the head runs both ways at once, and the last layer
-    # stays when its backward pass is prefetched.
+    # The embedding's gradient needs no values, and the head runs both ways at once. A ring of s slots
+    # prefetches s - 1 computations ahead: the layer k places before the head, which runs forward 2 k
+    # computations before it runs backward, stays when those between are no more than s - 1, which
+    # is for k up to s / 2.
     prefetched = flags.get("fsdp_backward_prefetch", "BACKWARD_PRE") == "BACKWARD_PRE"
-    again = (L - 1 if prefetched else L) * layer
+    slots = {True: 2, False: 4}[flags.get("limit_all_gathers", True)]
+    again = (L - slots // 2 if prefetched else L) * layer
     if "fsdp_reshard_after_forward" in flags:
         group = flags["fsdp_reshard_after_forward"]
         again = again * (group - 1) / group / part  # over a smaller group

@@ -1,19 +1,23 @@
 # Oracle: the run with everything in memory, to the bit; what is on the disk afterwards.
 import ctypes
 import errno
+import json
 import os
+import re
 import resource
 import shutil
 import signal
 import struct
 import subprocess
 import tempfile
+import threading
 import time
 
 import pytest
 
+import preloaded
 from running import (BUILD, Run, base_flags, command, environment, output_files, run_strata,
-                     run_strata_raw)
+                     run_strata_raw, words_of)
 
 LORA = dict(use_peft=True, lora_r=3, lora_dropout=0.3, lora_target_modules=["q_proj", "up_proj"])
 PLACES = {
@@ -55,6 +59,21 @@ def assert_same(found, expected):
             assert (found.folder / name).read_bytes() == (expected.folder / name).read_bytes()
 
 
+@pytest.fixture(scope="module")
+def in_memory(inputs, tmp_path_factory):
+    """The run with everything in memory by its settings, computed once each."""
+    known = {}
+
+    def run(world, **settings):
+        key = (world, *map(str, settings.items()))
+        if key not in known:
+            folder = tmp_path_factory.mktemp("memory")
+            known[key] = run_strata(flags_of(inputs, folder, **settings), world)
+        return known[key]
+
+    return run
+
+
 @pytest.mark.parametrize("world,place,settings", [
     (1, "both", dict(gradient_accumulation_steps=2)),
     (2, "state", {}),
@@ -73,8 +92,9 @@ def assert_same(found, expected):
     (2, "activations", dict(use_peft=True, peft_type="PROMPT_TUNING", num_virtual_tokens=5,
                             packing=True, max_length=48)),
 ])
-def test_results_do_not_depend_on_where_things_rest(inputs, disk, tmp_path, world, place, settings):
-    expected = run_strata(flags_of(inputs, tmp_path / "memory", **settings), world)
+def test_results_do_not_depend_on_where_things_rest(inputs, in_memory, disk, tmp_path, world, place,
+                                                    settings):
+    expected = in_memory(world, **settings)
     found = run_strata(flags_of(inputs, tmp_path / "files", **in_files(disk, place, **settings)),
                        world)
     assert_same(found, expected)
@@ -97,25 +117,88 @@ def test_resuming_crosses_between_memory_and_files(inputs, disk, tmp_path, world
             (whole.folder / "model.safetensors").read_bytes()
 
 
+@pytest.fixture(scope="module")
+def wide(inputs, tmp_path_factory):
+    """The flags of a model whose parameters and gradients take 500 MB; it has no weights to read."""
+    folder = tmp_path_factory.mktemp("models") / "wide"
+    shutil.copytree(inputs.model("odd"), folder, ignore=shutil.ignore_patterns("*.safetensors"))
+    settings = json.loads((folder / "config.json").read_text())
+    settings |= dict(hidden_size=1024, intermediate_size=4096, num_hidden_layers=4, head_dim=64,
+                     num_attention_heads=16, num_key_value_heads=16)
+    (folder / "config.json").write_text(json.dumps(settings))
+    return dict(model_name_or_path=None, config_name=folder)
+
+
+def refused(flags, world, **answers):
+    """The text of a run that ends with an error, and the most MB that one of its processes held.
+    `answers` of the machine: preloaded.py."""
+    more = preloaded.variables(**answers) if answers else {}
+    process = subprocess.Popen(command(flags, world), stdout=subprocess.PIPE, text=True,
+                               stderr=subprocess.STDOUT, env={**environment(), **more})
+    alarm = threading.Timer(60, process.kill)
+    alarm.start()
+    text = process.stdout.read()
+    _, status, usage = os.wait4(process.pid, 0)
+    alarm.cancel()
+    process.returncode = os.waitstatus_to_exitcode(status)
+    assert process.returncode != 0, text
+    return text, usage.ru_maxrss / 1024
+
+
+@pytest.fixture(scope="module")
+def bare_mb(inputs, tmp_path_factory):
+    """What a process takes that ends before it has a model."""
+    out = tmp_path_factory.mktemp("bare")
+    return refused(flags_of(inputs, out, **in_files("/no/such/folder")), 2)[1]
+
+
 @pytest.mark.parametrize("place", ["both", "activations"])
 @pytest.mark.parametrize("path,message", [
     ("/dev/shm", "on a file system in memory (tmpfs)"),
     ("/no/such/folder", "found no folder /no/such/folder"),
     ("/proc", "expected a writable folder"),
 ])
-def test_unfit_folder_is_an_error_on_start(inputs, tmp_path, path, message, place):
-    run = run_strata_raw(flags_of(inputs, tmp_path / "out", **in_files(path, place)), 2)
-    assert run.returncode != 0
-    assert message in run.text
-    # Before anything is allocated: a rank tells of its memory once it has loaded.
-    assert "CPU rank" not in run.text
+def test_unfit_folder_is_an_error_on_start(inputs, wide, bare_mb, tmp_path, path, message, place):
+    text, taken_mb = refused(flags_of(inputs, tmp_path / "out", **in_files(path, place, **wide)), 2)
+    assert message in text
+    assert taken_mb < bare_mb + 100, "something was allocated before"
     assert output_files(tmp_path / "out") == []
 
 
-@pytest.mark.parametrize("place", ["both", "activations"])
+@pytest.mark.parametrize("world,place,named,parts", [
+    (1, "parameters", "offload_param_nvme_path", ["parameters"]),
+    (2, "state", "offload_optimizer_nvme_path", ["optimizer state"]),
+    (2, "both", "offload_param_nvme_path", ["parameters", "optimizer state"]),
+    (2, "activations", "activation_offloading_path", ["inputs of layers"]),
+])
+def test_room_is_judged_before_anything_is_allocated(inputs, wide, bare_mb, disk, tmp_path, world,
+                                                     place, named, parts):
+    flags = flags_of(inputs, tmp_path / "out", per_device_train_batch_size=16,
+                     **in_files(disk, place, **wide))
+    text, taken_mb = refused(flags, world, FREE_BYTES=1_000_000)
+    found = re.search(r"(\w+): found 1.00 MB free in (\S+), expected (\S+ [MG]B) \(([^)]+)\) for "
+                      rf"{world} ranks?; free space there or choose another folder", text)
+    assert found, text
+    assert found[1] == named and found[2] == disk
+    assert [re.sub(r" [\d.]+ [MG]B$", "", part) for part in found[4].split(", ")] == parts
+    assert taken_mb < bare_mb + 100, "something was allocated before"
+    assert os.listdir(disk) == []
+
+
+def test_room_for_all_ranks_suffices_and_a_little_less_does_not(inputs, disk, tmp_path):
+    flags = flags_of(inputs, tmp_path / "out", max_steps=1, **in_files(disk, "all"))
+    expected = float(re.search(r"expected (\S+) MB", refused(flags, 3, FREE_BYTES=4096)[0])[1])
+    assert "MB free in" in refused(flags, 3, FREE_BYTES=int((expected - 0.02) * 1e6))[0]
+    process = subprocess.run(
+        command(flags, 3), capture_output=True, text=True, timeout=60,
+        env={**environment(), **preloaded.variables(FREE_BYTES=int((expected + 0.02) * 1e6))})
+    assert process.returncode == 0, process.stdout + process.stderr
+
+
+@pytest.mark.parametrize("place", ["both", "state", "activations"])
 def test_full_disk_on_start_is_an_error_that_leaves_nothing(inputs, disk, tmp_path, place):
-    words = command(flags_of(inputs, tmp_path / "out", per_device_train_batch_size=64,
-                             **in_files(disk, place)))
+    words = words_of(flags_of(inputs, tmp_path / "out", per_device_train_batch_size=64,
+                              **in_files(disk, place)))
     # A limit on the size of files takes the way of a full disk.
     process = subprocess.run(
         words, capture_output=True, text=True, timeout=60, env=environment(),
@@ -123,7 +206,6 @@ def test_full_disk_on_start_is_an_error_that_leaves_nothing(inputs, disk, tmp_pa
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (16384, 16384)))
     assert process.returncode != 0
     assert "when reserving" in process.stdout + process.stderr
-    assert "CPU rank" not in process.stdout + process.stderr
     assert os.listdir(disk) == []
 
 
@@ -140,8 +222,8 @@ def refuse_io_uring():
         assert libc.prctl(*call) == 0, os.strerror(ctypes.get_errno())
 
 
-def test_threads_take_over_where_the_kernel_refuses_io_uring(inputs, disk, tmp_path):
-    expected = run_strata(flags_of(inputs, tmp_path / "memory"), 2)
+def test_threads_take_over_where_the_kernel_refuses_io_uring(inputs, in_memory, disk, tmp_path):
+    expected = in_memory(2)
     flags = flags_of(inputs, tmp_path / "files", **in_files(disk, "all"))
     process = subprocess.run(command(flags, 2), capture_output=True, text=True, timeout=60,
                              env=environment(), preexec_fn=refuse_io_uring)
@@ -210,8 +292,8 @@ def test_files_of_a_killed_run_go_at_the_next_start(inputs, disk, tmp_path):
     assert os.listdir(disk) == []
 
 
-def test_host_memory_is_said_to_be_there_already(inputs, tmp_path):
-    expected = run_strata(flags_of(inputs, tmp_path / "a"), 2)
+def test_host_memory_is_said_to_be_there_already(inputs, in_memory, tmp_path):
+    expected = in_memory(2)
     found = run_strata(flags_of(inputs, tmp_path / "b", fsdp_offload_params=True,
                                 offload_optimizer_device="cpu", activation_offloading=True), 2)
     assert_same(found, expected)

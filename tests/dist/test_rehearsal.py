@@ -10,8 +10,7 @@ import threading
 import pytest
 
 import memory_table
-from running import (BUILD, base_flags, command, environment, output_files, run_strata,
-                     run_strata_raw)
+from running import BUILD, base_flags, environment, output_files, run_strata, words_of
 
 LORA = dict(use_peft=True, lora_r=3, lora_dropout=0.3, lora_target_modules=["q_proj", "up_proj"])
 BOTH = dict(eval_strategy="steps", eval_steps=2, save_strategy="steps", save_steps=2)
@@ -88,7 +87,7 @@ def test_a_step_of_several_micro_batches_takes_no_more_than_was_rehearsed(tmp_pa
 
 def first_words(flags, patterns):
     """Starts the run, kills it at the first line that matches a pattern and returns the line."""
-    process = subprocess.Popen(command(flags), stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    process = subprocess.Popen(words_of(flags), stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                                text=True, env=environment(), start_new_session=True)
     alarm = threading.Timer(60, process.kill)
     alarm.start()
@@ -114,7 +113,7 @@ def test_only_long_work_rehearses_unasked(inputs, tmp_path, more, rehearses):
 
 def limited(flags, kind, limit):
     process = subprocess.run(
-        command(flags), capture_output=True, text=True, timeout=60, env=environment(),
+        words_of(flags), capture_output=True, text=True, timeout=60, env=environment(),
         restore_signals=False, preexec_fn=lambda: resource.setrlimit(kind, (limit, limit)))
     return process.returncode, process.stdout + process.stderr
 

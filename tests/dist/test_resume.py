@@ -14,27 +14,19 @@ from running import PROGRAM, base_flags, command, environment, output_files, run
 
 LORA = dict(use_peft=True, lora_r=3, lora_alpha=12, lora_dropout=0.3, learning_rate=2e-2,
             lora_target_modules=["q_proj", "o_proj", "up_proj"])
-# Rows and accumulation put step 5 in the middle of an epoch, at its end or in a later one.
+# Rows and accumulation put step 5 in the middle of an epoch, at its end or in a later one. Every
+# strategy is resumed to the bit in test_any_world.py, 8-bit optimizers and quantised bases are in
+# test_quantised_base.py and test_optimizer_table.py.
 CASES = {
     "one_rank": (1, dict(gradient_accumulation_steps=2), 28),
     "one_rank_lora": (1, LORA, 15),
     "two_ranks": (2, dict(gradient_accumulation_steps=2), 29),
-    "two_ranks_grad_op": (2, dict(sharding_strategy="SHARD_GRAD_OP"), 20),
     "two_ranks_lora": (2, dict(LORA, gradient_accumulation_steps=2), 12),
     "three_ranks": (3, dict(weight_decay=0.1, lr_scheduler_type="cosine", warmup_steps=3), 40),
     "three_ranks_lora": (3, dict(LORA, gradient_accumulation_steps=2), 29),
-    "qlora_paged_8bit": (3, dict(LORA, load_in_4bit=True, bnb_4bit_use_double_quant=True,
-                                 bnb_4bit_quant_storage="bfloat16", lora_modules_to_save=["lm_head"],
-                                 optim="paged_adamw_8bit"), 29),
     "pissa_dora_adafactor": (2, dict(LORA, init_lora_weights="pissa", use_dora=True, bias="all",
                                      optim="adafactor"), 20),
-    "int8_lion_8bit": (2, dict(LORA, load_in_8bit=True, optim="lion_8bit",
-                               lora_modules_to_save=["lm_head"], learning_rate=1e-3), 20),
     "two_replicas": (2, dict(sharding_strategy="NO_SHARD", gradient_accumulation_steps=2), 29),
-    "four_ranks_hybrid": (4, dict(sharding_strategy="HYBRID_SHARD", dp_shard_size=2), 20),
-    "hybrid_zero2": (4, dict(sharding_strategy="HYBRID_SHARD_ZERO2", dp_shard_size=2), 20),
-    "two_ranks_zero1": (2, dict(zero_stage=1), 20),
-    "two_ranks_zero2": (2, dict(zero_stage=2), 20),
     # The first loss scale overflows, so steps are skipped; afterwards it grows every other step.
     "fp16_scale": (2, dict(fp16=True, bf16=None, reduce_dtype="fp16", fp16_initial_scale=2**20,
                            fp16_scale_window=2, warmup_steps=2), 28),
@@ -97,6 +89,8 @@ def test_true_takes_the_newest(inputs, tmp_path):
     # What a save that was cut short leaves is no checkpoint.
     (resumed / "checkpoint-9.tmp").mkdir()
     found = run_strata(flags_of(inputs, resumed, save_steps=2, resume_from_checkpoint=True), 2)
+    assert f"resuming from {resumed / 'checkpoint-8'}: step 8 of 10\n" in found.text
+    assert "other settings" not in found.text
     assert_same_result(found, whole)
     assert (found.folder / "latest").read_text().strip() == "checkpoint-10"
     assert not (resumed / "checkpoint-6").exists()
@@ -140,6 +134,20 @@ def test_other_rows_of_a_step_are_told(inputs, saved, tmp_path):
     rows = re.search(r"warning: resume_from_checkpoint: found (\d+) rows a step .*, expected (\d+) as in", found.text)
     assert rows and int(rows[1]) == 4 * int(rows[2]), found.text
     assert "found 7 as data_seed, expected 42 as in the run that saved it" in found.text
+
+
+def test_other_settings_are_told(inputs, saved, tmp_path):
+    folder = copy_with_checkpoint(saved.folder, tmp_path / "out", 5)
+    flags = flags_of(inputs, folder, resume_from_checkpoint=True, save_strategy="no")
+    found = run_strata({**flags, "max_steps": 5, "learning_rate": 1e-4, "max_length": 32})
+    assert f"{folder / 'checkpoint-5'}: step 5 of 5; nothing is left to train" in found.text
+    assert ("found other settings than in the run that saved it: max_length 32 (was 64), "
+            "learning_rate 0.0001 (was 0.005); set them back" in found.text)
+    # Lion's mean has the name of AdamW's.
+    other = run_strata_raw({**flags, "optim": "lion_32bit"})
+    assert other.returncode == 2 and "found lion_32bit, expected adamw_torch_fused as in" in other.text
+    whole = run_strata_raw({**flags, "resume_from_checkpoint": folder})
+    assert whole.returncode == 2 and f"the folder of a run, expected one checkpoint; name {folder / 'checkpoint-5'}" in whole.text
 
 
 def test_a_result_that_was_cut_short_is_finished(inputs, saved, tmp_path):
@@ -283,6 +291,8 @@ DAMAGES = {
     "no_manifest": (lambda c: (c / "manifest.json").unlink(), "manifest.json"),
     "state": (lambda c: (c / "trainer_state.json").unlink(), "trainer_state.json"),
     "progress": (lambda c: (c / "progress.json").write_text("{"), "progress.json: found"),
+    "settings": (lambda c: flip(c / "settings.json", 40), "settings.json: found"),
+    "no_settings": (lambda c: (c / "settings.json").unlink(), "settings.json"),
 }
 
 
@@ -294,15 +304,17 @@ def test_damaged_checkpoint_is_named(inputs, saved, tmp_path, damage):
     before = output_files(folder)
     act, message = DAMAGES[damage]
     act(folder / "checkpoint-5")
-    run = run_strata_raw(
-        flags_of(inputs, folder, resume_from_checkpoint=folder / "checkpoint-5"), 2)
+    # Whatever the number of ranks, each looks at all files.
+    run = run_strata_raw(flags_of(inputs, folder, resume_from_checkpoint=folder / "checkpoint-5"),
+                         world=2 if damage == "weights" else 1)
     assert run.returncode != 0
     assert message in run.text
     assert "checkpoint-10" not in run.text
     assert set(output_files(folder)) <= set(before)
 
 
-@pytest.mark.parametrize("damage", ["weights", "missing", "manifest", "progress", "state"])
+@pytest.mark.parametrize("damage", ["weights", "missing", "manifest", "progress", "state",
+                                    "settings", "no_settings"])
 def test_falls_back_to_the_checkpoint_before(inputs, saved, tmp_path, damage):
     folder = copy_with_checkpoint(saved.folder, tmp_path / "out", 5)
     shutil.copytree(saved.folder / "checkpoint-10", folder / "checkpoint-8")
@@ -319,7 +331,7 @@ def test_progress_without_a_field_is_named(inputs, saved, tmp_path):
     checkpoint = folder / "checkpoint-5"
     (checkpoint / "progress.json").write_text("{}")
     relist(checkpoint, "progress.json")
-    run = run_strata_raw(flags_of(inputs, folder, resume_from_checkpoint=checkpoint), 2)
+    run = run_strata_raw(flags_of(inputs, folder, resume_from_checkpoint=checkpoint))
     assert run.returncode == 1
     assert "progress.json: found a field that is missing" in run.text and "num_tokens" in run.text
 

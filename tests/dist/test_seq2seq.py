@@ -3,10 +3,13 @@
 #
 # A step of world size w with b rows per rank holds the same w * b rows for every such pair.
 import json
+import signal
+import subprocess
+import time
 
 import pytest
 
-from running import run_strata, run_strata_raw
+from running import command, environment, run_strata, run_strata_raw, wait_fairly
 from tiny_t5 import GATED, save_pairs, save_t5
 
 ROWS_PER_STEP, STEPS = 6, 6
@@ -16,11 +19,18 @@ KINDS = {
     "lora": ("gated", dict(use_peft=True, lora_r=3, lora_alpha=12, lora_dropout=0.2)),
     "tied_full": ("tied", {}),
     "decoder_lora": ("tied", dict(use_peft=True, lora_target_modules=r"decoder.*\.(q|wo)")),
+    "nf4_dora": ("wide", dict(use_peft=True, lora_r=3, use_dora=True, load_in_4bit=True,
+                              bnb_4bit_use_double_quant=True, lora_dropout=0.2)),
+    "int8_ia3": ("gated", dict(use_peft=True, peft_type="IA3", load_in_8bit=True,
+                               learning_rate=5e-2)),
+    "nf4_vera": ("tied", dict(use_peft=True, peft_type="VERA", lora_r=6, load_in_4bit=True,
+                              learning_rate=1e-1)),
     "saved_head": ("tied", dict(use_peft=True, lora_modules_to_save=["lm_head"])),
 }
 # Sizes that no world size divides, dropout, units of every kind.
 MODELS = {"gated": dict(GATED, d_model=21, d_ff=29, dropout_rate=0.2, own_head=True),
-          "tied": dict(d_model=21, d_ff=29, dropout_rate=0.2)}
+          "tied": dict(d_model=21, d_ff=29, dropout_rate=0.2),
+          "wide": dict(d_model=64, d_ff=72, dropout_rate=0.2)}
 
 
 @pytest.fixture(scope="module")
@@ -75,6 +85,9 @@ def unsharded(place, tmp_path_factory):
     ("tied_full", 3, dict(fsdp_auto_wrap_policy="SIZE_BASED_WRAP", fsdp_min_num_params=4000)),
     ("decoder_lora", 2, dict(gradient_checkpointing=True)),
     ("saved_head", 2, dict(gradient_checkpointing=True)),
+    ("nf4_dora", 2, dict(gradient_checkpointing=True)),
+    ("int8_ia3", 3, dict(sharding_strategy="SHARD_GRAD_OP")),
+    ("nf4_vera", 2, dict(fsdp_offload_params=True)),
 ])
 def test_every_layout_trains_alike(place, unsharded, tmp_path, kind, world, more):
     found, expected = run(place, tmp_path / "out", kind, world, **more).history, unsharded(kind)
@@ -100,6 +113,25 @@ def test_resumed_run_is_the_uninterrupted_one(place, tmp_path):
     again = run_strata({**first, "resume_from_checkpoint": tmp_path / "cut" / "checkpoint-3"}, 2,
                        recipe="seq2seq")
     assert again.losses == whole.losses
+
+
+def test_a_request_to_stop_is_heard_while_answers_are_generated(place, tmp_path):
+    more = dict(eval_steps=3, generation_max_length=200)
+    whole = run(place, tmp_path / "whole", "full", 2, **more)
+    cut = flags(place, tmp_path / "cut", "full", 2, **more)
+    process = subprocess.Popen(command(cut, 2, "seq2seq"), stdout=subprocess.PIPE,
+                               stderr=subprocess.STDOUT, text=True, env=environment())
+    rows = tmp_path / "cut" / "metrics.jsonl"
+    while process.poll() is None and (not rows.exists() or len(rows.read_text().splitlines()) < 3):
+        time.sleep(0.01)
+    time.sleep(0.1)  # past the losses, into the answers
+    process.send_signal(signal.SIGTERM)
+    text = wait_fairly(process, 60)[0]
+    assert process.returncode == 75 and "begins with the evaluation that was broken off" in text, text
+    again = run_strata({**cut, "resume_from_checkpoint": True}, 2, recipe="seq2seq")
+    assert again.history == whole.history
+    assert ((again.folder / "model.safetensors").read_bytes()
+            == (whole.folder / "model.safetensors").read_bytes())
 
 
 @pytest.mark.parametrize("change,message", [

@@ -22,6 +22,10 @@ METHODS = {
     "biases": dict(base="odd", bias="all", lora_target_modules=["q_proj"], learning_rate=1e-2),
     "tokens": dict(trainable_token_indices="[1, 2, 30]", lora_target_modules=["q_proj"],
                    learning_rate=1e-2),
+    "saved_as_one": dict(base="tied", lora_modules_to_save=["embed_tokens"], learning_rate=1e-2,
+                         ensure_weight_tying=True, lora_target_modules=["q_proj"]),
+    "tokens_as_one": dict(base="llama2-tied", chat_template_format="chatml", learning_rate=1e-2,
+                          trainable_token_indices="[330, 331]", lora_target_modules=["q_proj"]),
     "new_tokens": dict(base="llama2", chat_template_path="plain", lora_target_modules=["q_proj"],
                        learning_rate=1e-2),
     "prefix": dict(peft_type="PREFIX_TUNING", num_virtual_tokens=2, learning_rate=1e-1),
@@ -47,7 +51,7 @@ def peft_logits(base, adapter, rows):
 def test_a_checkpoint_is_the_adapter_of_its_step(inputs, tmp_path, name):
     settings = dict(METHODS[name])
     base = inputs.model(settings.pop("base", "plain"))
-    rows = 0
+    rows = 336 if "chat_template_format" in settings else 0
     if "chat_template_path" in settings:
         settings["chat_template_path"], rows = inputs.model("plain"), 384
     run = run_strata(base_flags(base, inputs.data("messages"), tmp_path / "out", use_peft=True,

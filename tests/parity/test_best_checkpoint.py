@@ -192,24 +192,27 @@ def test_a_damaged_best_checkpoint_is_named_and_nothing_is_lost(rising, tmp_path
 
 
 def test_the_last_step_is_the_result_where_it_is_saved_nowhere_else(rising, tmp_path):
-    """--save_strategy best writes no checkpoint of a last step that is not the best."""
+    """--save_strategy best writes no checkpoint of a last step that is not the best. With
+    save_total_limit 1 the damaged one must not be what is left."""
     flags, run = rising
     shutil.copytree(run.folder, tmp_path / "out")
     (tmp_path / "out" / "model.safetensors").unlink()
     shutil.rmtree(tmp_path / "out" / "checkpoint-8")
     expected = model_of(run.folder / "checkpoint-8", tmp_path / "converted")
-    # The best one is that of the run's folder, which trainer_state.json names.
-    shutil.copytree(run.folder, tmp_path / "whole")
+    # The best one is that of the run's folder, which trainer_state.json names; without it, that of
+    # the same name in this one.
+    shutil.move(run.folder, tmp_path / "whole")
     try:
-        damage(run.folder / "checkpoint-2", "flipped")
+        damage(tmp_path / "out" / "checkpoint-2", "flipped")
         found = run_strata({**flags, "output_dir": tmp_path / "out", "save_strategy": "best",
-                            "resume_from_checkpoint": True, "metric_for_best_model": "loss"}, 2)
+                            "resume_from_checkpoint": True, "metric_for_best_model": "loss",
+                            "save_total_limit": 1}, 2)
     finally:
-        shutil.rmtree(run.folder)
-        shutil.copytree(tmp_path / "whole", run.folder)
+        shutil.move(tmp_path / "whole", run.folder)
     assert "warning: load_best_model_at_end: " in found.text and "checkpoint-2" in found.text
     assert "the result is the model of the last step" in found.text
     assert not (tmp_path / "out" / "checkpoint-8").exists()
+    assert checkpoints(tmp_path / "out") >= {"checkpoint-2", "checkpoint-6"}
     for name, value in weights(found.folder).items():
         assert torch.equal(value, expected[name]), name
 

@@ -517,10 +517,40 @@ def test_a_flipped_bit_of_a_torch_file_is_not_converted(fsdp2, tmp_path, name):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize("kind", ["file", "dcp"])
+def test_states_saved_without_checksums_are_read(run, tmp_path, kind):
+    """torch leaves their place zero: nothing can be proved, and nothing refused for it."""
+    state, _ = optimizer_of(run.folder / "checkpoint-4")
+    weights = {name: kinds["parameter"] for name, kinds in state.items()}
+    source = tmp_path / ("model.pt" if kind == "file" else "sharded")
+    torch.serialization.set_crc32_options(False)
+    try:
+        if kind == "file":
+            torch.save(weights, source)
+        else:
+            dcp.save(weights, checkpoint_id=source, no_dist=True)
+    finally:
+        torch.serialization.set_crc32_options(True)
+    assert "verified: nothing: it was saved without checksums" in strata("inspect", source, "--verify")
+    strata("convert", source, tmp_path / "out", "--to", "safetensors")
+    found = load_file(tmp_path / "out" / "model.safetensors")
+    assert found.keys() == weights.keys()
+    for name, tensor in weights.items():
+        assert torch.equal(found[name], tensor), name
+    # One record with a checksum, and a 0 is a checksum as any other.
+    data = bytearray(source.read_bytes() if kind == "file" else b"")
+    if kind == "file":
+        entry = data.index(b"PK\x01\x02")
+        data[entry + 16:entry + 20] = b"\x01\x02\x03\x04"
+        source.write_bytes(data)
+        assert "found the checksum" in strata("inspect", source, "--verify", code=1)
+
+
 def test_inspect_says_what_there_is(inputs, run):
     text = strata("inspect", run.folder / "checkpoint-4", "--verify")
     assert "Strata checkpoint, version 2, step 4, 4 updates, written by 3 ranks" in text
-    assert "can be resumed: --resume_from_checkpoint, any number of ranks" in text
+    assert ("can be resumed: --resume_from_checkpoint, any number of ranks and any sharding strategy, "
+            "6 rows a step (ranks x batch x accumulation), model " in text)
     assert "exp_avg_sq:" in text and "verified: " in text and "more (--all)" in text
     assert "Hugging Face model" in strata("inspect", inputs.model("odd"), "--all")
     message = strata("inspect", run.folder.parent, code=1)

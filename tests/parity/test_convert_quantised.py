@@ -20,6 +20,18 @@ ROWS = {
                     "--bnb_4bit_use_double_quant"],
                    dict(load_in_4bit=True, bnb_4bit_quant_type="fp4",
                         bnb_4bit_use_double_quant=True)),
+    "nf4_as_bfloat16": (["--to", "bnb-4bit", "--bnb_4bit_quant_storage", "bfloat16",
+                         "--bnb_4bit_compute_dtype", "float16"],
+                        dict(load_in_4bit=True, bnb_4bit_quant_type="nf4",
+                             bnb_4bit_quant_storage="bfloat16", bnb_4bit_compute_dtype="float16")),
+    "fp4_as_float16": (["--to", "bnb-4bit", "--bnb_4bit_quant_type", "fp4",
+                        "--bnb_4bit_quant_storage", "float16"],
+                       dict(load_in_4bit=True, bnb_4bit_quant_type="fp4",
+                            bnb_4bit_quant_storage="float16")),
+    "nf4_as_float32": (["--to", "bnb-4bit", "--bnb_4bit_quant_storage", "float32",
+                        "--bnb_4bit_use_double_quant"],
+                       dict(load_in_4bit=True, bnb_4bit_quant_type="nf4",
+                            bnb_4bit_use_double_quant=True, bnb_4bit_quant_storage="float32")),
     "int8": (["--to", "bnb-8bit"], dict(load_in_8bit=True)),
     "skipped": (["--to", "bnb-4bit", "--llm_int8_skip_modules", "q_proj,lm_head"],
                 dict(load_in_4bit=True, bnb_4bit_quant_type="nf4",
@@ -37,6 +49,12 @@ def decoded(layer):
         return functional.dequantize_4bit(layer.weight.data, layer.weight.quant_state)
     scale = layer.weight.SCB if layer.weight.SCB is not None else layer.state.SCB
     return layer.weight.data.float() * scale[:, None] / 127
+
+
+def same_bits(a, b):
+    """Codes as floating numbers may be no numbers."""
+    return a.shape == b.shape and torch.equal(a.flatten().view(torch.uint8),
+                                              b.flatten().view(torch.uint8))
 
 
 def tensors_of(folder):
@@ -68,7 +86,7 @@ def test_transformers_loads_what_is_written(inputs, tmp_path, name):
     assert layers == (12 if name == "skipped" else 14)
     for (path, ours), (_, theirs) in zip(found.named_parameters(), expected.named_parameters()):
         if ours.is_floating_point():
-            assert torch.equal(ours, theirs), path
+            assert same_bits(ours.data, theirs.data), path
     # Every key that the reference saves, and no other.
     expected.save_pretrained(tmp_path / "theirs")
     ours, theirs = tensors_of(tmp_path / "out"), tensors_of(tmp_path / "theirs")
@@ -77,8 +95,11 @@ def test_transformers_loads_what_is_written(inputs, tmp_path, name):
         if "quant_state" in key:
             assert json.loads(bytes(ours[key].tolist())) == json.loads(bytes(value.tolist())), key
         else:
-            assert torch.equal(ours[key].flatten(), value.flatten()) and (
-                ours[key].shape == value.shape), key
+            assert ours[key].dtype == value.dtype and same_bits(ours[key], value), key
+    configs = [json.loads((tmp_path / side / "config.json").read_text())["quantization_config"]
+               for side in ("out", "theirs")]
+    for key in ("bnb_4bit_quant_storage", "bnb_4bit_compute_dtype", "load_in_4bit"):
+        assert configs[0][key] == configs[1][key], key
 
 
 def test_a_run_over_it_is_that_over_the_plain_base(inputs, tmp_path):
@@ -118,7 +139,14 @@ def test_refusals(inputs, tmp_path):
         ((tmp_path / "four", tmp_path / "x", "--to", "bnb-4bit"), "found a quantised model"),
         ((base, tmp_path / "x", "--to", "bnb-4bit", "--bnb_4bit_blocksize", 48), "blocksize"),
         ((base, tmp_path / "x", "--to", "bnb-4bit", "--bnb_4bit_quant_type", "int8"), "nf4 or fp4"),
+        ((base, tmp_path / "x", "--to", "bnb-4bit", "--bnb_4bit_quant_type", "fp8"),
+         '--bnb_4bit_quant_type: found "fp8", expected nf4 or fp4'),
         ((base, tmp_path / "x", "--to", "bnb-4bit", "--bnb_4bit_blocksize", 64.5), "found 64.5"),
+        ((base, tmp_path / "x", "--to", "bnb-4bit", "--bnb_4bit_compute_dtype", "half"), "float16"),
+        ((base, tmp_path / "x", "--to", "bnb-4bit", "--bnb_4bit_quant_storage", "int4"), "uint8"),
+        ((base, tmp_path / "x", "--to", "bnb-8bit", "--bnb_4bit_quant_storage", "uint8"), "beside"),
+        ((inputs.model("odd"), tmp_path / "x", "--to", "bnb-4bit", "--bnb_4bit_quant_storage",
+          "float32"), "bytes of codes, expected whole elements of float32"),
         ((base, tmp_path / "x", "--to", "bin", "--llm_int8_threshold", 5), "found beside --to bin"),
         ((base, tmp_path / "x", "--to", "bnb-8bit", "--bnb_4bit_quant_type", "nf4"),
          "--bnb_4bit_quant_type: found beside --to bnb-8bit, expected bnb-4bit there"),

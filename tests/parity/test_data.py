@@ -57,6 +57,14 @@ def make_rows(kind, count):
                  "chat_template_kwargs": extras} for i in range(count)]
     if kind == "one_turn":
         return [{"messages": [m for m in turns(rng, 1) if m["role"] != "system"]} for _ in range(count)]
+    if kind in ("prompt_tools", "prompt_tools_text"):
+        tool = [{"type": "function", "function": {"name": "f", "description": "d \u00e9"}}]
+        return [{"prompt": t[:-1], "completion": t[-1:], "tools": None if i % 3 == 0 else json.dumps(tool) if kind.endswith("text") else tool}
+                for i, t in enumerate(turns(rng, rng.randint(1, 2)) for _ in range(count))]
+    if kind.startswith("tokens_"):  # and a mask of that name, of some rows all zeros
+        ids = [[rng.randint(10, 90) for _ in range(rng.randint(1, 40))] for _ in range(count)]
+        return [{"input_ids": x, **{name: [int(rng.random() < 0.4) * (i % 6 > 0) for _ in x] for name in kind.split("_", 1)[1].split("+")}}
+                for i, x in enumerate(ids)]
     if kind == "tokens":
         ids = [[rng.randint(10, 90) for _ in range(rng.randint(1, 40))] for _ in range(count)]
         return [{"input_ids": x, "labels": [-100 if rng.random() < 0.6 else i for i in x]} for x in ids]
@@ -169,6 +177,13 @@ CASES = [
     ("tools_and_documents", "extras", 20, "extras", {"assistant_only_loss": True}),
     ("tools_as_text", "extras_text", 20, "extras", {}),
     ("tokens_bfd", "tokens", 60, "chatml", {"packing": True, "max_length": 32}),
+    ("prompt_messages_tools", "prompt_tools", 30, "extras", {"assistant_only_loss": True}),
+    ("prompt_messages_tools_as_text", "prompt_tools_text", 30, "extras", {"max_length": 80}),
+    ("tokens_completion", "tokens_completion_mask", 30, "chatml", {"completion_only_loss": True, "max_length": 20}),
+    ("tokens_completion_unused", "tokens_completion_mask", 20, "chatml", {}),
+    ("tokens_assistant", "tokens_assistant_masks", 30, "chatml", {"max_length": 20}),
+    ("tokens_assistant_bfd", "tokens_assistant_masks", 40, "chatml", {"packing": True, "max_length": 48}),
+    ("tokens_both", "tokens_completion_mask+assistant_masks", 30, "chatml", {"completion_only_loss": True}),
 ]
 
 

@@ -304,6 +304,36 @@ def test_preview_shows_tokens_and_counts(inputs, tmp_path):
     assert html.count("<h3>Row ") == 2 and " answer 1&lt;|im_end|&gt;" in shown(html) and 'class="t s"' in html
 
 
+@pytest.mark.parametrize("words", [4, 60])
+def test_preview_counts_lengths_and_padding(words, inputs, tmp_path):
+    """The histogram, on the terminal and in the page, and what padding would cost: counted again here."""
+    from tokenizers import Tokenizer
+
+    rng = random.Random(words)
+    rows = [{"text": "the cat sat down " * rng.randint(0, words) + "end"} for _ in range(50)]
+    tokenizer = Tokenizer.from_file(str(inputs.model("plain") / "tokenizer.json"))
+    lengths = [len(tokenizer.encode(row["text"] + "<|im_end|>").ids) for row in rows]
+    page = tmp_path / "page.html"
+    text = preview(inputs, save(tmp_path, rows), "--output_html", page, "--per_device_train_batch_size", 4,
+                   "--train_sampling_strategy", "sequential", "--max_length", 2000)
+    batches = [lengths[i:i + 4] for i in range(0, len(lengths), 4)]
+    waste = 1 - sum(lengths) / sum(max(batch) * len(batch) for batch in batches)
+    assert f"none here; {100 * waste:.1f} % of a padded batch's tokens" in text and waste > 0.1
+    assert re.search(rf"tokens per epoch +{sum(lengths)}, of which {sum(lengths)} ", text)
+    assert f"{min(lengths)} to {max(lengths)}, {sum(lengths) / len(lengths):.0f} in the mean" in text
+
+    width = next(width for width in (1, 2, 5, 10, 20, 50, 100) if max(lengths) // width < 20)
+    counts = [sum(length // width == i for length in lengths) for i in range(max(lengths) // width + 1)]
+    bars = {f"{i * width}-{i * width + width - 1}" if width > 1 else str(i): count for i, count in enumerate(counts)}
+    bars = dict(list(bars.items())[next(i for i, count in enumerate(counts) if count):])
+    drawn = text.split("\ntokens of a row\n")[1].split("\n\n")[0].splitlines()
+    assert [line.split()[0] for line in drawn] == list(bars)
+    assert [int(line.split()[-1]) for line in drawn] == list(bars.values())
+    assert [line.count("#") for line in drawn] == [-(-40 * count // max(counts)) for count in bars.values()]
+    found = re.findall(r'<tr><td>([^<]+)</td><td><span class="bar" style="width:([0-9.]+)rem"></span> (\d+)</td></tr>', page.read_text())
+    assert found == [(label, f"{24 * count / max(counts):.1f}", str(count)) for label, count in bars.items()]
+
+
 def test_preview_names_columns_that_nothing_is_made_of(inputs, tmp_path):
     rows = [{"text": f"line {i}", "id": i, "source": "web" if i % 2 else None} for i in range(8)]
     text = preview(inputs, save(tmp_path, rows))

@@ -97,7 +97,7 @@ CASES = {
                         feedforward_modules=["up_proj", "q_proj"], modules_to_save=["lm_head"])),
     "ia3_all": ({}, dict(peft_type="IA3", target_modules="all-linear",
                          feedforward_modules=r".*mlp\.down_proj")),
-    "ia3_head": ({}, dict(peft_type="IA3", target_modules=["k_proj", "lm_head"],
+    "ia3_head": ({}, dict(peft_type="IA3", target_modules=["k_proj", "down_proj", "lm_head"],
                           feedforward_modules=[])),
     "ia3_head_input": (dict(tie_word_embeddings=True),
                        dict(peft_type="IA3", target_modules=["v_proj", "lm_head"],

@@ -11,6 +11,7 @@ from transformers import BitsAndBytesConfig, LlamaForCausalLM
 
 from llama_reference import save_checkpoint
 from probe import BUILD, relative_error
+from running import PROGRAM, base_flags, environment, run_strata
 from test_lora import attach, config_of, randomise
 
 CASES = {
@@ -174,17 +175,83 @@ def test_decoded_bases(tmp_path, kind, lora):
         assert relative_error(found[weight], values) < 1e-6, weight
 
 
-def test_a_base_that_training_quantised_again_is_refused(tmp_path):
+@pytest.mark.parametrize("codes", [False, True])
+def test_vera_draws_with_the_precision_that_peft_draws(inputs, tmp_path, codes):
+    """Rounded to the type of a plain base, not beside codes. A run that keeps the matrices and one that
+    draws them again merge to the same weights."""
+    base = tmp_path / "base"
+    kind = ["--to", "bnb-4bit"] if codes else ["--to", "safetensors"]
+    subprocess.run([PROGRAM, "convert", inputs.model("wide"), base, *kind, "--dtype", "bfloat16"],
+                   check=True, capture_output=True, env=environment())
+    merged = {}
+    for kept in (True, False):
+        run = run_strata(base_flags(base, inputs.data("messages"), tmp_path / f"{kept}", max_steps=2,
+                                    use_peft=True, peft_type="VERA", lora_r=9, dtype="auto",
+                                    lora_target_modules=["q_proj", "down_proj"],
+                                    projection_prng_key=3, save_projection=kept, learning_rate=0.1))
+        done = subprocess.run(
+            [PROGRAM, "merge-adapter", run.folder, tmp_path / f"merged-{kept}",
+             *(["--dequantize"] if codes else [])], capture_output=True, text=True,
+            env=environment())
+        assert done.returncode == 0, done.stderr
+        merged[kept] = load_file(tmp_path / f"merged-{kept}" / "model.safetensors")
+    assert all(torch.equal(merged[False][n], t) for n, t in merged[True].items())
+    found = load_file(tmp_path / "True" / "adapter_model.safetensors")
+    peft = get_peft_model(
+        LlamaForCausalLM.from_pretrained(base, device_map="cpu", dtype=torch.bfloat16),
+        config_of(dict(peft_type="VERA", r=9, target_modules=["q_proj", "down_proj"],
+                       projection_prng_key=3)))
+    for name in ("vera_A", "vera_B"):
+        matrix = getattr(peft.base_model, name)["default"].float()
+        assert torch.equal(found[f"base_model.{name}"], matrix), name
+        assert torch.equal(matrix, matrix.bfloat16().float()) != codes
+
+
+@pytest.mark.parametrize("kind", BNB)
+def test_a_base_that_was_quantised_again(tmp_path, kind):
+    """OLoRA takes its first directions off the decoded weights, and quantises what is left. The oracle is
+    PEFT's model: what its base decodes to, and its branches."""
     save_checkpoint(tmp_path, scale=0.08, hidden_size=64, intermediate_size=128)
-    base = LlamaForCausalLM.from_pretrained(
-        tmp_path, dtype=torch.float32, device_map="cpu",
-        quantization_config=BitsAndBytesConfig(**BNB["nf4"]))
+    base = LlamaForCausalLM.from_pretrained(tmp_path, dtype=torch.float32, device_map="cpu",
+                                            quantization_config=BitsAndBytesConfig(**BNB[kind]))
     base.save_pretrained(tmp_path / "quantised")
-    get_peft_model(base, config_of(dict(target_modules=["q_proj"], r=4, init_lora_weights="olora"))
-                   ).save_pretrained(tmp_path / "quantised" / "adapter")
+    before = decoded_state(base)
+    torch.manual_seed(3)
+    model = get_peft_model(base, config_of(dict(target_modules=["q_proj", "down_proj"], r=4,
+                                                lora_alpha=6, init_lora_weights="olora")))
+    randomise(model, 0.02)
+    model.save_pretrained(tmp_path / "quantised" / "adapter")
     process = merge(tmp_path / "quantised", "--dequantize")
-    assert process.returncode == 2 and "found init_lora_weights olora over codes" in process.stderr
+    assert process.returncode == 0, process.stderr
+    found = load_file(tmp_path / "quantised" / "merged" / "model.safetensors")
+    changed = decoded_state(model.get_base_model())
+    for name, values in before.items():
+        path = name.removesuffix(".weight")
+        if f"{path}.base_layer.weight" in changed:
+            layer = model.get_base_model().get_submodule(path)
+            values = changed[f"{path}.base_layer.weight"] + 1.5 * (
+                layer.lora_B["default"].weight @ layer.lora_A["default"].weight)
+            assert relative_error(values, before[name]) > 1e-2
+        assert relative_error(found[name], values.detach()) < 1e-6, name
+
+
+def test_first_values_that_codes_cannot_have_are_refused(tmp_path):
+    make_adapter(tmp_path, dict(target_modules=["q_proj"], r=4, init_lora_weights="pissa"),
+                 hidden_size=64, intermediate_size=128)
+    LlamaForCausalLM.from_pretrained(
+        tmp_path, dtype=torch.float32, device_map="cpu",
+        quantization_config=BitsAndBytesConfig(**BNB["nf4"])).save_pretrained(tmp_path / "quantised")
+    (tmp_path / "adapter").rename(tmp_path / "quantised" / "adapter")
+    process = merge(tmp_path / "quantised", "--dequantize")
+    assert process.returncode == 2 and "found init_lora_weights pissa over codes" in process.stderr
     assert not (tmp_path / "quantised" / "merged").exists()
+
+
+def test_a_whole_model_is_no_adapter(inputs, tmp_path):
+    done = subprocess.run([PROGRAM, "merge-adapter", inputs.model("plain"), tmp_path / "out"],
+                          capture_output=True, text=True, env=environment(), timeout=60)
+    assert done.returncode == 2 and "found no weights of an adapter" in done.stderr, done.stderr
+    assert not (tmp_path / "out").exists()
 
 
 def test_broken_adapters(tmp_path):

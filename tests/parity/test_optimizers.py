@@ -1,9 +1,12 @@
 # Oracle: TRL's SFTTrainer with the same `optim` (torch, transformers, bitsandbytes): loss and gradient
 # norm of every step. 8-bit state is rounded to the nearest value in both, as published: on CPUs
 # bitsandbytes rounds through a table, which the reference run replaces. And: ranks, and resuming.
+import collections
+
 import pytest
 import torch
 
+import tiny_t5
 import trl_reference
 from running import base_flags, run_strata
 from test_trl_losses import compare
@@ -153,3 +156,71 @@ def test_state_goes_through_bitsandbytes(inputs, tmp_path, optim):
         parameter.grad = torch.full_like(parameter, 1e-3)
     optimizer.step()
     assert all(optimizer.state[p]["step"] == 4 for p in parameters.values())
+
+
+# What adapters and a family of another name make of embeddings: flags, PEFT's settings.
+EMBEDDINGS = {
+    "t5": ({}, None),
+    "lora_embedding": (dict(lora_r=16, lora_target_modules=["q_proj", "embed_tokens"]),
+                       dict(r=16, target_modules=["q_proj", "embed_tokens"])),
+    "saved_embedding": (dict(lora_r=64, lora_target_modules=["q_proj"],
+                             lora_modules_to_save=["embed_tokens", "lm_head"]),
+                        dict(r=64, target_modules=["q_proj"],
+                             modules_to_save=["embed_tokens", "lm_head"])),
+    "prompt": (dict(peft_type="PROMPT_TUNING", num_virtual_tokens=70),
+               dict(peft_type="PROMPT_TUNING", num_virtual_tokens=70)),
+    "prefix": (dict(peft_type="PREFIX_TUNING", num_virtual_tokens=140, prefix_projection=True,
+                    encoder_hidden_size=130),
+               dict(peft_type="PREFIX_TUNING", num_virtual_tokens=140, prefix_projection=True,
+                    encoder_hidden_size=130)),
+}
+
+
+def state_of_trainer(model, folder):
+    """How many weights of each size Trainer's optimizer keeps with and without codes."""
+    from bitsandbytes.optim import GlobalOptimManager
+    from transformers import Trainer, TrainingArguments
+
+    manager = GlobalOptimManager.get_instance()
+    manager.initialize()  # it remembers models that were trained before
+    ids = torch.arange(3, 9)
+    trainer = Trainer(model=model, train_dataset=[dict(input_ids=ids, labels=ids)] * 2,
+                      args=TrainingArguments(folder, use_cpu=True, report_to="none", max_steps=1,
+                                             optim="adamw_8bit", save_strategy="no",
+                                             per_device_train_batch_size=1, disable_tqdm=True))
+    trainer.train()
+    manager.initialize()
+    return collections.Counter((p.numel(), state["state1"].dtype == torch.uint8)
+                               for p, state in trainer.optimizer.state.items())
+
+
+@pytest.mark.parametrize("name", EMBEDDINGS)
+def test_embeddings_keep_32_bits(inputs, tmp_path, name):
+    from safetensors.torch import load_file
+    from transformers import AutoModelForCausalLM, T5ForConditionalGeneration
+
+    more = dict(optim="adamw_8bit", max_steps=1, save_strategy="steps", save_steps=1)
+    flags, settings = EMBEDDINGS[name]
+    if settings is None:
+        folder = tiny_t5.save_t5(tmp_path / "t5", d_model=64, d_ff=80)
+        run = run_strata({"model_name_or_path": folder, "output_dir": tmp_path / "out",
+                          "dataset_name": tiny_t5.save_pairs(tmp_path / "pairs"),
+                          "disable_tqdm": True, "max_source_length": 12, "max_target_length": 4,
+                          **more}, recipe="seq2seq")
+        model = T5ForConditionalGeneration.from_pretrained(folder)
+    else:
+        from peft import get_peft_model
+        from test_lora import config_of
+
+        run = run_strata(base_flags(inputs.model("wide"), inputs.data("messages"), tmp_path / "out",
+                                    use_peft=True, **more, **flags))
+        model = get_peft_model(AutoModelForCausalLM.from_pretrained(inputs.model("wide")),
+                               config_of(settings))
+    saved = load_file(run.folder / "checkpoint-1" / "rank-00000.safetensors")
+    found = collections.Counter((value.numel(), key.startswith("state1/"))
+                                for key, value in saved.items()
+                                if key.startswith(("state1/", "exp_avg/")))
+    assert found == state_of_trainer(model, tmp_path / "theirs")
+    large = {bits for size, bits in found if size >= 4096}
+    assert large == ({False} if name == "prompt" else {False, True} - (
+        {False} if name == "lora_embedding" else set()))

@@ -88,7 +88,7 @@ def test_4bit_equals_bitsandbytes(tmp_path, kind, nested):
         if nested:
             assert same_nan(found[case + ".nested"], state.state2.absmax), case
             assert same_nan(found[case + ".mean"], state.offset.reshape(1)), case
-        for dtype in (torch.float32, torch.bfloat16):
+        for dtype in (torch.float32, torch.bfloat16, torch.float16):
             state.dtype = dtype
             expected = decoded(packed, state, x.shape)
             # The reference's kernels differ among themselves in the sign of FP4's second zero.
@@ -135,7 +135,7 @@ def test_int8_equals_bitsandbytes(tmp_path):
         codes, scales, _ = functional.int8_vectorwise_quant(x.to(torch.float16))
         assert torch.equal(found[name + ".codes"].view(torch.int8).view(x.shape), codes), name
         assert same_nan(found[name + ".scales"], scales), name
-        for dtype in (torch.float32, torch.bfloat16):
+        for dtype in (torch.float32, torch.bfloat16, torch.float16):
             expected = codes.to(dtype).mul_(scales.unsqueeze(1).mul(1.0 / 127.0))
             assert same_nan(found[f"{name}.{str(dtype)[6:]}"], expected), (name, dtype)
 
@@ -191,7 +191,8 @@ GRADIENTS = [("nf4", m) for m in METHODS] + [("int8", m) for m in METHODS] + [
 def attach_quantised(folder, settings, **lora):
     base = LlamaForCausalLM.from_pretrained(
         folder, dtype=torch.float32, device_map="cpu",
-        quantization_config=BitsAndBytesConfig(bnb_4bit_compute_dtype=torch.float32, **settings))
+        quantization_config=BitsAndBytesConfig(
+            **{"bnb_4bit_compute_dtype": torch.float32, **settings}))
     torch.manual_seed(1)
     return get_peft_model(base, config_of(lora))
 
@@ -219,6 +220,35 @@ def test_gradients_over_a_quantised_base(tmp_path, name, method):
     assert len(errors) > 5
     worst = max(errors, key=errors.get)
     assert errors[worst] < 1e-5, f"{worst}: {errors[worst]}"
+
+
+@pytest.mark.parametrize("base", ["nf4_double", "fp4"])
+def test_float16_products(tmp_path, base):
+    """Both factors and the result of a product are rounded to fp16, as by bitsandbytes on CPUs. Its sums
+    have another order, so that a result may fall to the other side; fp32 products differ everywhere."""
+    settings, request = BASES[base]
+    save_checkpoint(tmp_path, scale=0.08, **ROWS_OF_A_BLOCK)
+    model = attach_quantised(tmp_path, dict(settings, bnb_4bit_compute_dtype=torch.float16),
+                             **METHODS["lora"]).train()
+    randomise(model, 0.08)
+    model.save_pretrained(tmp_path / "adapter")
+    documents = make_documents((33, 1, 19))
+    loss, logits = run_reference(model, documents)
+    expected = {"logits": logits, **{"grad:" + probe_name(n): p.grad
+                                     for n, p in model.named_parameters() if p.requires_grad}}
+    errors = {}
+    for compute in ("float16", "float32"):
+        found, _ = run_probe(tmp_path, documents=documents, lora=METHODS["lora"], training=True,
+                             quantization=dict(request, compute=compute),
+                             adapter=str(tmp_path / "adapter"))
+        errors[compute] = {n: relative_error(found[n], v) for n, v in expected.items()}
+    # Two roundings of a product are one step apart at most, 2^-10 of the number; a gradient has been
+    # through each product of the forward and of the backward pass once, and their signs are unrelated.
+    products = 2 * sum(hasattr(module, "quant_state") for module in model.modules())
+    assert products >= 28, "the model has changed"
+    assert max(errors["float16"].values()) < products ** 0.5 * 2 ** -10, errors
+    ratios = [errors["float16"][n] / errors["float32"][n] for n in expected]
+    assert sum(ratios) / len(ratios) < 0.5, errors
 
 
 @pytest.mark.parametrize("base", ["nf4_double", "fp4", "int8"])

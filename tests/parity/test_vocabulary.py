@@ -165,6 +165,12 @@ def test_adapter_holds_the_vocabulary(inputs, tmp_path, base, saved):
     whole = AutoModelForCausalLM.from_pretrained(tmp_path / "merged", dtype=torch.float32)
     assert whole.config.vocab_size == 336
     same_tokenizer(tmp_path / "merged", tokenizer)
+    # It stops where the adapter's chat format does, as a model that was trained whole.
+    for file in ("config.json", "generation_config.json"):
+        ids = json.loads((tmp_path / "merged" / file).read_text())
+        ends = ids["eos_token_id"] if isinstance(ids["eos_token_id"], list) else [ids["eos_token_id"]]
+        assert tokenizer.eos_token_id in ends and ids["bos_token_id"] == 1, file
+        assert ids["pad_token_id"] == tokenizer.pad_token_id, file
     tokens = torch.tensor([PROMPTS[1]])
     torch.testing.assert_close(whole(tokens).logits, peft(tokens).logits, rtol=1e-4, atol=1e-4)
 

@@ -59,8 +59,8 @@ Json order(const Json& request) {
   return epochs;
 }
 
-// The rows that a data request gives.
-Json load(const Json& request) {
+// The rows that a data request gives; with "may_fail" an error is an answer too.
+Json load(const Json& request) try {
   DataRequest wanted;
   wanted.names = request.at("names").get<std::string>();
   wanted.split = request.value("split", wanted.split);
@@ -71,6 +71,9 @@ Json load(const Json& request) {
   Json rows = Json::array();
   for (const Row& row : load_data(wanted).rows) rows.push_back(row.fields);
   return rows;
+} catch (const strata::Error& error) {
+  if (!request.value("may_fail", false)) throw;
+  return {{"error", error.what()}};
 }
 
 Json describe(const MicroBatch& batch) {

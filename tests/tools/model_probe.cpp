@@ -175,6 +175,7 @@ models::QuantizationOptions quantization_options(const Json& json) {
                                  .block = json.value("block", 64),
                                  .nested = json.value("nested", false)};
   options.quantization.threshold = json.value("threshold", 6.0);
+  options.quantization.compute = models::compute_type_of(json.value("compute", ""));
   options.skip_modules = json.value("skip", std::vector<std::string>{});
   return options;
 }
@@ -302,6 +303,7 @@ void run_probe(const Json& request, const std::string& output) {
   if (request.contains("quantization")) {
     models::quantize_linears(*model, quantization_options(request.at("quantization")));
   }
+  if (adapter) adapter->settle_fixed_tensors(device_under_test());
   Store store;
   Writer writer;
   fill_values(*model, adapter.get(), request, compute, store, writer);

@@ -1,7 +1,7 @@
 // Quantises and dequantises tensors of a safetensors file. Oracle tool of tests/parity.
 // Usage: quant_probe INPUT.safetensors OUTPUT.safetensors. A tensor "TAG|KIND|BLOCK|NESTED" is
 // quantised in that format and written as TAG.codes, .scales, .nested, .mean, .float32, .bfloat16,
-// and the dynamic maps as "map.signed" and "map.unsigned".
+// .float16, and the dynamic maps as "map.signed" and "map.unsigned".
 #include <cstdio>
 #include <exception>
 #include <map>
@@ -20,6 +20,7 @@ namespace {
 
 hf::DType file_type(at::ScalarType type) {
   if (type == at::kByte) return hf::DType::kU8;
+  if (type == at::kHalf) return hf::DType::kF16;
   return type == at::kBFloat16 ? hf::DType::kBF16 : hf::DType::kF32;
 }
 
@@ -53,6 +54,7 @@ void quantize_one(const hf::SafetensorsFile& file, const hf::TensorInfo& info, T
   if (format.nested) out[tag + ".mean"] = matrix.mean();
   out[tag + ".float32"] = ops::quant::dequantize(matrix, at::kFloat);
   out[tag + ".bfloat16"] = ops::quant::dequantize(matrix, at::kBFloat16);
+  out[tag + ".float16"] = ops::quant::dequantize(matrix, at::kHalf);
 }
 
 void run_probe(const std::string& input, const std::string& output) {

@@ -131,8 +131,9 @@ void run_probe(const Json& request, const std::string& output) {
   Json order = Json::array();
   for (const nn::Parameter* p : trainee->model->parameters()) order.push_back(p->name());
   report["parameters"] = order;
-  report["answers"] = train::greedy_answers(
+  const auto answers = train::greedy_answers(
       batch, {request.value("max_new_tokens", int64_t{8}), {request.value("eos", 1)}}, *trainee);
+  report["answers"] = answers.value();
   std::printf("%s\n", dump_python(report, /*indent=*/-1).c_str());
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <stdlib.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -14,8 +15,9 @@ namespace strata::testing {
 
 class TemporaryFolder {
  public:
-  TemporaryFolder() {
-    std::string name = (std::filesystem::temp_directory_path() / "strata-test-XXXXXX").string();
+  TemporaryFolder() : TemporaryFolder(std::filesystem::temp_directory_path()) {}
+  explicit TemporaryFolder(const std::filesystem::path& parent) {
+    std::string name = (parent / "strata-test-XXXXXX").string();
     if (::mkdtemp(name.data()) == nullptr) throw std::runtime_error("no temporary folder: " + name);
     path_ = name;
   }
@@ -40,6 +42,14 @@ class TemporaryFolder {
  private:
   std::filesystem::path path_;
 };
+
+// Memory, where the system has a folder there: for tests of a model of a disk, which need none
+// under it.
+inline std::filesystem::path memory_or_disk() {
+  const std::filesystem::path memory = "/dev/shm";
+  return ::access(memory.c_str(), W_OK | X_OK) == 0 ? memory
+                                                    : std::filesystem::temp_directory_path();
+}
 
 // The message of the ERROR that the call throws; an empty text when it throws none.
 template <typename ErrorType, typename Call>

@@ -109,9 +109,7 @@ nn::VeraProjection projection_for(const std::vector<nn::Linear*>& layers,
     in = std::max(in, layer->in_features());
     out = std::max(out, layer->out_features());
   }
-  const nn::Parameter& weight = layers.front()->weight();
-  return draw_projection(options.projection_prng_key, options.r, in, out,
-                         weight.quantization() ? at::kByte : weight.storage_type());
+  return draw_projection(options.projection_prng_key, options.r, in, out);
 }
 
 void check_virtual_tokens(const LoraOptions& options) {
@@ -133,8 +131,7 @@ void check_virtual_tokens(const LoraOptions& options) {
 bool is_feedforward(const std::string& path, const LoraOptions& options,
                     const models::Model& model) {
   if (options.feedforward_pattern) return PathPattern(*options.feedforward_pattern).matches(path);
-  const auto names = options.feedforward_modules.empty() ? model.default_ia3_feedforward()
-                                                         : options.feedforward_modules;
+  const auto names = options.feedforward_modules.value_or(model.default_ia3_feedforward());
   return std::any_of(names.begin(), names.end(),
                      [&](const std::string& name) { return path.ends_with(name); });
 }
@@ -210,6 +207,7 @@ void LoraAdapter::attach_virtual_tokens(models::Model& model) {
   auto values = std::make_shared<nn::Parameter>(
       std::string(hf::kAdapterKeyPrefix) + hf::kPromptKey,
       std::vector<int64_t>{options_.num_virtual_tokens, width}, at::kFloat);
+  values->set_embedding_table();
   model.attach_virtual_tokens({is_prompt ? Kind::kPrompt : Kind::kPrefix, values});
   tensors_.push_back({hf::kPromptKey, values.get()});
 }
@@ -280,8 +278,12 @@ void LoraAdapter::attach_layers(models::Model& model) {
   notes_ = notes_on_ties(options_, targets.embedding != nullptr || targets_head, saved, was_tied);
 }
 
-void LoraAdapter::move_fixed_tensors(at::Device device) const {
+void LoraAdapter::settle_fixed_tensors(at::Device device) const {
   if (projection_ == nullptr) return;
+  for (const nn::Linear* layer : layers_) {
+    const nn::Parameter& weight = layer->weight();
+    if (!weight.quantization()) round_projection(*projection_, weight.storage_type());
+  }
   projection_->a = projection_->a.to(device);
   projection_->b = projection_->b.to(device);
 }

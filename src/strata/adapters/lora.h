@@ -29,9 +29,9 @@ enum class Method {
 
 struct LoraOptions {
   Method method = Method::kLora;
-  // (IA)^3: the targets that are rescaled at their input, by the ends of their paths or an
-  // expression; neither: the family's.
-  std::vector<std::string> feedforward_modules = {};
+  // (IA)^3: the targets that are rescaled at their input, by the ends of their paths (none: no
+  // layer) or an expression; neither: the family's.
+  std::optional<std::vector<std::string>> feedforward_modules = {};
   std::optional<std::string> feedforward_pattern = {};
   int64_t r = 8;
   double alpha = 8;
@@ -118,8 +118,9 @@ class LoraAdapter {
   const std::vector<nn::Parameter*>& inner_parameters() const { return inner_parameters_; }
   // VeRA's matrices; null: another method.
   const std::shared_ptr<nn::VeraProjection>& projection() const { return projection_; }
-  // Moves fixed tensors to the device where the model computes.
-  void move_fixed_tensors(at::Device device) const;
+  // Gives drawn tensors the precision of the targeted weights, and moves them to the device where
+  // the model computes. Call when it is known which weights are quantised, and the others' types.
+  void settle_fixed_tensors(at::Device device) const;
   // What adapter_config.json's target_modules holds: the list as given, the expression, or, from 20
   // names on, PEFT's minimal suffixes.
   const std::vector<std::string>& saved_target_modules() const { return saved_target_modules_; }

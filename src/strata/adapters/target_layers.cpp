@@ -17,6 +17,40 @@
 #include "strata/nn/linear.h"
 
 namespace strata::adapters {
+
+std::vector<std::string> all_module_paths(models::Model& model) {
+  std::vector<std::string> names;
+  for (const nn::Parameter* parameter : model.parameters()) names.push_back(parameter->name());
+  // A tied output layer owns no weight but is a module.
+  for (models::Block* block : model.blocks()) {
+    for (const nn::Linear* layer : block->linears()) names.push_back(layer->path() + ".weight");
+  }
+  return module_paths(names);
+}
+
+// The number behind the first segment that is followed by one, or behind a segment of `names`.
+std::optional<int64_t> layer_index(const std::string& path, const std::vector<std::string>& names) {
+  std::vector<std::string> parts{""};
+  for (const char c : path) {
+    if (c == '.') {
+      parts.emplace_back();
+    } else {
+      parts.back() += c;
+    }
+  }
+  // Without names the number has two segments before it and one behind, as in PEFT's expression.
+  for (size_t i = names.empty() ? 2 : 1; i + 1 < parts.size(); ++i) {
+    int64_t number = -1;
+    const char* end = parts[i].data() + parts[i].size();
+    const auto [stop, error] = std::from_chars(parts[i].data(), end, number);
+    const bool is_number = error == std::errc() && stop == end;
+    const bool is_named =
+        names.empty() || std::find(names.begin(), names.end(), parts[i - 1]) != names.end();
+    if (is_number && is_named) return number;
+  }
+  return {};
+}
+
 namespace {
 
 // PEFT shortens lists of at least this many names.
@@ -33,16 +67,6 @@ std::map<std::string, nn::Linear*> linears_by_path(models::Model& model,
     }
   }
   return linears;
-}
-
-std::vector<std::string> all_module_paths(models::Model& model) {
-  std::vector<std::string> names;
-  for (const nn::Parameter* parameter : model.parameters()) names.push_back(parameter->name());
-  // A tied output layer owns no weight but is a module.
-  for (models::Block* block : model.blocks()) {
-    for (const nn::Linear* layer : block->linears()) names.push_back(layer->path() + ".weight");
-  }
-  return module_paths(names);
 }
 
 bool is_all_linear(const LoraOptions& options) {
@@ -81,29 +105,6 @@ std::vector<std::string> target_list(const LoraOptions& options, models::Model& 
   }
   std::vector<std::string> shorter = minimal_suffixes(targets, others);
   return shorter.size() < targets.size() ? shorter : targets;
-}
-
-// The number behind the first segment that is followed by one, or behind a segment of `names`.
-std::optional<int64_t> layer_index(const std::string& path, const std::vector<std::string>& names) {
-  std::vector<std::string> parts{""};
-  for (const char c : path) {
-    if (c == '.') {
-      parts.emplace_back();
-    } else {
-      parts.back() += c;
-    }
-  }
-  // Without names the number has two segments before it and one behind, as in PEFT's expression.
-  for (size_t i = names.empty() ? 2 : 1; i + 1 < parts.size(); ++i) {
-    int64_t number = -1;
-    const char* end = parts[i].data() + parts[i].size();
-    const auto [stop, error] = std::from_chars(parts[i].data(), end, number);
-    const bool is_number = error == std::errc() && stop == end;
-    const bool is_named =
-        names.empty() || std::find(names.begin(), names.end(), parts[i - 1]) != names.end();
-    if (is_number && is_named) return number;
-  }
-  return {};
 }
 
 bool is_wanted_layer(const std::string& path, const LoraOptions& options,

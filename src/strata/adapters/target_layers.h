@@ -2,6 +2,8 @@
 // model (names alone: module_match.h). Never: attaching.
 #pragma once
 
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,6 +21,13 @@ struct TargetLayers {
 
 // ConfigError that lists the modules when nothing matches, or when more than linear layers do.
 TargetLayers find_targets(const LoraOptions& options, models::Model& model);
+
+// Paths of all modules of a model, in order.
+std::vector<std::string> all_module_paths(models::Model& model);
+
+// The number of the layer that a module belongs to: that behind one of `names`, or, without names,
+// the first one that has two segments before it and one behind.
+std::optional<int64_t> layer_index(const std::string& path, const std::vector<std::string>& names);
 
 // Names of the base's weights inside modules_to_save. ConfigError for an entry without a match.
 std::vector<std::string> weights_to_save(const LoraOptions& options, models::Model& model);

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <system_error>
 #include <vector>
 
@@ -19,6 +20,9 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kOwner = "owner";
+constexpr const char* kNew = ".new-";
+// Between its making and its lock a folder has another name, for far less than this.
+constexpr auto kLongMade = std::chrono::hours(1);
 
 // The owner file goes last: a removal that is cut short leaves a folder that the next one takes up.
 void remove_folder(const fs::path& folder) {
@@ -38,14 +42,25 @@ void remove_folder(const fs::path& folder) {
       folder.string(), errno_text(error_number));
 }
 
+// Of an owner that was killed before the folder had its name.
+void remove_half_made(const fs::path& folder) {
+  std::error_code error;
+  const fs::file_time_type made = fs::last_write_time(folder, error);
+  if (error || fs::file_time_type::clock::now() - made < kLongMade) return;
+  remove_folder(folder);
+}
+
 }  // namespace
 
 int remove_abandoned_scratch_folders(const fs::path& parent, const std::string& prefix) {
   std::error_code error;
-  std::vector<fs::path> found;
+  std::vector<fs::path> found, half_made;
   for (const auto& entry : fs::directory_iterator(parent, error)) {
-    if (entry.path().filename().string().starts_with(prefix + "-")) found.push_back(entry.path());
+    const std::string name = entry.path().filename().string();
+    if (name.starts_with(prefix + "-")) found.push_back(entry.path());
+    if (name.starts_with(kNew + prefix + "-")) half_made.push_back(entry.path());
   }
+  for (const fs::path& folder : half_made) remove_half_made(folder);
   int num_removed = 0;
   for (const fs::path& folder : found) {
     const Descriptor lock(::open((folder / kOwner).c_str(), O_RDWR | O_CLOEXEC));
@@ -63,7 +78,7 @@ ScratchFolder::ScratchFolder(const fs::path& parent, const std::string& prefix) 
   }
   num_removed_ = remove_abandoned_scratch_folders(parent, prefix);
   // Made and locked under another name, so that nobody sees it without its lock.
-  std::string temporary = (parent / (".new-" + prefix + "-XXXXXX")).string();
+  std::string temporary = (parent / (kNew + prefix + "-XXXXXX")).string();
   if (::mkdtemp(temporary.data()) == nullptr) throw_unusable(parent, errno);
   const std::string suffix = temporary.substr(temporary.size() - 6);
   path_ = parent / fmt::format("{}-{}-{}-{}", prefix, host_name(), ::getpid(), suffix);

@@ -32,7 +32,8 @@ class ScratchFolder {
   int num_removed_ = 0;
 };
 
-// Removes folders PARENT/PREFIX-* whose owner is gone; returns their number.
+// Removes folders PARENT/PREFIX-* whose owner is gone; returns their number. And those that an
+// owner left behind before they had their name, when they are an hour old.
 int remove_abandoned_scratch_folders(const std::filesystem::path& parent,
                                      const std::string& prefix);
 

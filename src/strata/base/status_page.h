@@ -29,7 +29,7 @@ struct StatusReading {
   int64_t step = 0;
   int64_t waiting_ms = 0;  // 0: not waiting
   uint64_t number = 0;
-  std::string phase, collective, group;
+  std::string phase = {}, collective = {}, group = {};
 };
 StatusReading read_status(const StatusPage& page);
 

@@ -4,6 +4,7 @@
 #include "strata/base/file.h"
 #include "strata/checkpoint/convert.h"
 #include "strata/checkpoint/param_groups.h"
+#include "strata/checkpoint/special_tokens.h"
 #include "strata/hf/torch_types.h"
 
 namespace strata::checkpoint {
@@ -28,6 +29,25 @@ fs::path base_model_of(const SavedState& state) {
   return {};
 }
 
+namespace {
+
+void copy_generation_config(const fs::path& from, const fs::path& to, const ConfigChange& change) {
+  constexpr const char* kName = "generation_config.json";
+  if (!fs::is_regular_file(from / kName)) return;
+  std::string text = read_file(from / kName);
+  if (change.special_tokens != nullptr) {
+    Json config = parse_json(text, (from / kName).string());
+    const Json old = config;
+    if (config.is_object()) {
+      align_special_tokens(*change.special_tokens, /*is_generation=*/true, config);
+    }
+    if (config != old) text = dump_python(config) + "\n";
+  }
+  write_file_atomically(to / kName, text, *change.files);
+}
+
+}  // namespace
+
 bool copy_companions(const fs::path& from, const fs::path& to, const ConfigChange& change) {
   constexpr std::array kNames = {"tokenizer.json",    "tokenizer_config.json",
                                  "tokenizer.model",   "special_tokens_map.json",
@@ -39,7 +59,7 @@ bool copy_companions(const fs::path& from, const fs::path& to, const ConfigChang
     write_file_atomically(to / name, read_file(source / name), *change.files);
     return true;
   };
-  copy(from, "generation_config.json");
+  copy_generation_config(from, to, change);
   bool has_tokenizer = false;
   if (!change.tokenizer.empty()) {
     for (const char* name : kNames) has_tokenizer |= copy(change.tokenizer, name);
@@ -57,6 +77,9 @@ bool copy_companions(const fs::path& from, const fs::path& to, const ConfigChang
   if (config.is_object() && change.is_decoded) config.erase("quantization_config");
   if (config.is_object() && change.unties_head) config["tie_word_embeddings"] = false;
   if (config.is_object() && change.vocab_size) config["vocab_size"] = *change.vocab_size;
+  if (config.is_object() && change.special_tokens != nullptr) {
+    align_special_tokens(*change.special_tokens, /*is_generation=*/false, config);
+  }
   write_file_atomically(to / "config.json", dump_python(config) + "\n", *change.files);
   return true;
 }

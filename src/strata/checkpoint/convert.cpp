@@ -60,15 +60,33 @@ std::string name_in_file(const SavedState& state, const SavedTensor& tensor) {
   return hf::kAdapterKeyPrefix + tensor.weight;
 }
 
+// A weight's place in the state's list and a name that it has in a file.
+struct NamedPlace {
+  size_t place;
+  std::string name;
+};
+
+std::vector<NamedPlace> named_weights(const SavedState& state) {
+  std::vector<NamedPlace> named;
+  const Json& second_names = state.facts().second_names;
+  for (const size_t place : places(state, true)) {
+    const SavedTensor& tensor = state.tensors()[place];
+    named.push_back({place, name_in_file(state, tensor)});
+    for (const auto& [name, weight] : second_names.items()) {
+      if (weight.get<std::string>() == tensor.weight) named.push_back({place, name});
+    }
+  }
+  return named;
+}
+
 void write_safetensors(SavedState& state, const fs::path& out, const ConvertOptions& options,
                        WeightReader& reader) {
   std::vector<hf::TensorBytes> sizes;
   std::unordered_map<std::string, hf::TensorSpec> specs;
   uint64_t num_parameters = 0;
-  const std::vector<size_t> weights = places(state, true);
-  for (size_t i : weights) {
-    const SavedTensor& tensor = state.tensors()[i];
-    const std::string name = name_in_file(state, tensor);
+  const std::vector<NamedPlace> weights = named_weights(state);
+  for (const auto& [place, name] : weights) {
+    const SavedTensor& tensor = state.tensors()[place];
     const hf::DType type = reader.type_of(tensor);
     const uint64_t numel = tensor.size_bytes() / hf::size_of(tensor.dtype);
     specs[name] = {name, type, tensor.shape};
@@ -88,7 +106,7 @@ void write_safetensors(SavedState& state, const fs::path& out, const ConvertOpti
     files.add(plan, specs);
   }
   if (plan.is_indexed()) files.add_text(hf::kModelIndexFile, plan.index_json(num_parameters));
-  for (size_t i : weights) files.write(name_in_file(state, state.tensors()[i]), reader.read(i));
+  for (const auto& [place, name] : weights) files.write(name, reader.read(place));
   files.publish();
 }
 
@@ -109,15 +127,16 @@ void write_torch_file(const fs::path& file, const hf::PyValue& root,
 
 void write_torch_weights(SavedState& state, const fs::path& file, WeightReader& reader,
                          FileSystem& files) {
-  const std::vector<size_t> weights = places(state, true);
+  const std::vector<NamedPlace> weights = named_weights(state);
   hf::PyItems root;
   std::vector<hf::TorchTensorSpec> specs;
-  for (size_t i : weights) {
-    const SavedTensor& tensor = state.tensors()[i];
-    root.emplace_back(name_in_file(state, tensor), hf::PyValue{hf::PyTensor{specs.size()}});
+  for (const auto& [place, name] : weights) {
+    const SavedTensor& tensor = state.tensors()[place];
+    root.emplace_back(name, hf::PyValue{hf::PyTensor{specs.size()}});
     specs.push_back({reader.type_of(tensor), tensor.shape});
   }
-  write_torch_file(file, {root}, specs, files, [&](size_t i) { return reader.read(weights[i]); });
+  write_torch_file(file, {root}, specs, files,
+                   [&](size_t i) { return reader.read(weights[i].place); });
 }
 
 std::span<const std::byte> bytes_of(const float& value) {
@@ -299,6 +318,9 @@ void write_strata(SavedState& state, const fs::path& out, const ConvertOptions& 
   SmallFiles small_files = options.small_files;
   if (state.is_adapter() && !state.facts().adapter_config.is_null()) {
     small_files[hf::kAdapterConfigFile] = adapter_config_text(state);
+  }
+  if (!state.facts().second_names.empty()) {
+    small_files[kSecondNames] = dump_python(state.facts().second_names);
   }
   for (const auto& [name, content] : small_files) {
     write_file_atomically(folder / name, content, files);

@@ -9,6 +9,7 @@
 
 #include "strata/checkpoint/saved_state.h"
 #include "strata/checkpoint/sharded.h"
+#include "strata/text/tokenizer.h"
 
 namespace strata::checkpoint {
 
@@ -50,6 +51,8 @@ struct ConfigChange {
   std::optional<int64_t> vocab_size = {};
   // Whose tokenizer is copied, if it has one; empty: that of `from`.
   std::filesystem::path tokenizer = {};
+  // Whose ids generation begins and stops with; null: the base's.
+  const text::Tokenizer* special_tokens = nullptr;
   FileSystem* files = &real_file_system();
 };
 bool copy_companions(const std::filesystem::path& from, const std::filesystem::path& to,

@@ -95,7 +95,17 @@ bool means_newest(const std::string& resume_from) {
 }
 
 std::vector<fs::path> candidates(const std::string& resume_from, const fs::path& output_dir) {
-  if (!means_newest(resume_from)) return {resume_from};
+  if (!means_newest(resume_from)) {
+    const std::vector<fs::path> inside = list(resume_from);
+    if (!inside.empty() && !fs::exists(fs::path(resume_from) / "manifest.json")) {
+      throw ConfigError(
+          "resume_from_checkpoint: found {}, the folder of a run, expected one checkpoint; name "
+          "{}, "
+          "or say true with this folder as output_dir",
+          resume_from, inside.back().string());
+    }
+    return {resume_from};
+  }
   std::vector<fs::path> found = list(output_dir);
   if (found.empty()) {
     std::string others;

@@ -72,6 +72,12 @@ struct Parts {
 // adapter_config.json of what is merged. ConfigError for methods that no weight can hold.
 adapters::LoraOptions settings_of(const SavedState& adapter) {
   const std::string subject = adapter.path().string();
+  if (!adapter.is_adapter() && adapter.facts().adapter_config.is_null()) {
+    throw ConfigError(
+        "{}: found no weights of an adapter, expected a PEFT folder or a checkpoint of a run with "
+        "an adapter; name the adapter here and its base with --base_model",
+        subject);
+  }
   const hf::AdapterConfig config =
       hf::parse_adapter_config(parse_json(adapter_config_text(adapter), subject), subject);
   adapters::LoraOptions options = adapters::lora_options_of(config);
@@ -94,14 +100,14 @@ class Merger {
  public:
   Merger(SavedState& base, SavedState& adapter, const MergeOptions& options)
       : base_(base), adapter_(adapter), options_(options), settings_(settings_of(adapter)) {
-    if (options.base_is_decoded && adapters::changes_base(settings_)) {
+    if (options.decoded && adapters::changes_base(settings_) && settings_.init != "olora") {
       throw ConfigError(
-          "{}: found init_lora_weights {} over codes, which training took directions off and "
-          "quantised again, expected an adapter that leaves its base as it is; use it beside its "
-          "base (strata chat)",
+          "{}: found init_lora_weights {} over codes, expected an adapter of plain weights to be "
+          "merged into those; name the model that was quantised with --base_model",
           adapter.path().string(), settings_.init);
     }
     for (size_t i = 0; i < base.tensors().size(); ++i) in_base_[base.tensors()[i].weight] = i;
+    if (in_base_.contains(kShared)) embedding_ = kShared;
     for (size_t i = 0; i < adapter.tensors().size(); ++i) {
       if (adapter.tensors()[i].is_parameter()) add_part(i);
     }
@@ -141,12 +147,16 @@ class Merger {
     }
     files.publish();
     std::vector<std::string> notes;
+    const std::unique_ptr<text::Tokenizer> tokenizer = tokenizer_of_adapter(notes);
     // A tokenizer beside the adapter is the one it was trained with.
     const ConfigChange change{.type = specs.at(sizes[0].name).dtype,
-                              .unties_head = untied_from_.has_value(),
+                              // T5 has no such setting: its config.json says by that name how
+                              // the decoder's output is scaled, and two tensors are two weights.
+                              .unties_head = untied_from_.has_value() && embedding_ != kShared,
                               .is_decoded = true,
                               .vocab_size = num_rows_,
                               .tokenizer = adapter_.path(),
+                              .special_tokens = tokenizer.get(),
                               .files = options_.files};
     const fs::path companions = base_model_of(base_);
     if (companions.empty() || !copy_companions(companions, folder.path(), change)) {
@@ -158,7 +168,23 @@ class Merger {
   }
 
  private:
+  // The one that it was trained with; null: none lies there. One that cannot be read is copied all
+  // the same.
+  std::unique_ptr<text::Tokenizer> tokenizer_of_adapter(std::vector<std::string>& notes) const {
+    if (!fs::is_regular_file(adapter_.path() / "tokenizer.json")) return nullptr;
+    try {
+      return text::Tokenizer::load(adapter_.path());
+    } catch (const Error& error) {
+      notes.push_back(
+          fmt::format("config.json and generation_config.json keep the base's end of an answer: {}",
+                      error.what()));
+      return nullptr;
+    }
+  }
+
   static constexpr const char* kHead = "lm_head.weight";
+  // T5's, which encoder and decoder share, and that of the decoder-only families.
+  static constexpr const char* kShared = "shared.weight";
   static constexpr const char* kEmbedding = "model.embed_tokens.weight";
 
   void add_part(size_t index) {
@@ -199,7 +225,7 @@ class Merger {
       if (at == std::string::npos) continue;
       name.replace(at, of_base.size(), ".");
       if (name.ends_with(".bias")) break;
-      if (name == kEmbedding || name == kHead) parts_[name].base = index;
+      if (name == embedding_ || name == kHead) parts_[name].base = index;
       return;
     }
     // Copies that PEFT adds of a module that is saved whole.
@@ -227,7 +253,7 @@ class Merger {
   // Whether the adapter holds the embedding or output layer with another number of rows.
   bool is_resized(const std::string& weight, const std::vector<int64_t>& found,
                   const std::vector<int64_t>& base) {
-    if (weight != kHead && weight != kEmbedding) return false;
+    if (weight != kHead && weight != embedding_) return false;
     if (found.size() != 2 || base.size() != 2 || found[1] != base[1]) return false;
     if (num_rows_ && *num_rows_ != found[0]) return false;
     num_rows_ = found[0];
@@ -236,7 +262,7 @@ class Merger {
 
   // Keeps the base's weights that the adapter holds only where they have more rows.
   void take_grown_rows() {
-    for (const char* weight : {kEmbedding, kHead}) {
+    for (const std::string& weight : {embedding_, std::string(kHead)}) {
       const auto parts = parts_.find(weight);
       if (parts == parts_.end()) continue;
       const auto found = in_base_.find(weight);
@@ -249,16 +275,18 @@ class Merger {
       const bool has_own = parts->second.a || parts->second.factors || parts->second.lambda_b;
       if (found == in_base_.end() && has_own) base.reset();
       // A tied output layer goes with the embedding, rows of single tokens too.
-      const bool is_second = found == in_base_.end() && weight == std::string_view(kHead) &&
-                             (base || parts->second.rows);
+      const bool is_second =
+          found == in_base_.end() && weight == kHead && (base || parts->second.rows);
       if (is_second || parts->second.is_empty()) parts_.erase(parts);
     }
   }
 
-  // PEFT saves a tied weight under both its names. Whether this was one.
+  // PEFT saves a tied weight that trained as one under both its names, a checkpoint of a run under
+  // the first. Whether this was one.
   bool drop_second_name() {
-    const auto head = parts_.find(kHead), embedding = parts_.find(kEmbedding);
-    if (in_base_.contains(kHead) || head == parts_.end() || embedding == parts_.end()) return false;
+    const auto head = parts_.find(kHead), embedding = parts_.find(embedding_);
+    if (in_base_.contains(kHead) || embedding == parts_.end()) return false;
+    if (head == parts_.end()) return settings_.ensure_weight_tying && embedding->second.whole;
     if (!head->second.whole || !embedding->second.whole) return false;
     const at::Tensor one = read_tensor(adapter_, *head->second.whole);
     const at::Tensor other = read_tensor(adapter_, *embedding->second.whole);
@@ -278,9 +306,9 @@ class Merger {
     const bool unties = !stays_tied && !in_base_.contains(kHead) && !parts_.contains(kHead);
     for (const auto& [weight, parts] : parts_) {
       auto found = in_base_.find(weight);
-      if (found == in_base_.end() && weight == kHead && in_base_.contains(kEmbedding)) {
+      if (found == in_base_.end() && weight == kHead && in_base_.contains(embedding_)) {
         // The head changes, the embedding that it was a name of does not.
-        found = in_base_.find(kEmbedding);
+        found = in_base_.find(embedding_);
         untied_from_ = found->second;
         if (parts.whole) continue;
       }
@@ -292,7 +320,7 @@ class Merger {
         const bool has_rows = whole != shape && is_resized(weight, whole, shape);
         if (whole != shape && !has_rows) fail(weight, "another shape");
         // The base's head was the embedding that is replaced here; the head keeps its values.
-        if (weight == kEmbedding && unties && !has_rows) untied_from_ = found->second;
+        if (weight == embedding_ && unties && !has_rows) untied_from_ = found->second;
         continue;
       }
       if (parts.base && !parts.a && !parts.rows && !parts.columns) continue;
@@ -307,7 +335,7 @@ class Merger {
         check_branch(weight, shape_of(*parts.b), shape_of(*parts.columns), {shape[1], shape[0]});
         if (parts.magnitude.has_value() != settings_.use_dora) fail(weight, "half a DoRA branch");
         // The head was a name of the embedding, to which the branch does not belong.
-        if (weight == kEmbedding && unties) untied_from_ = found->second;
+        if (weight == embedding_ && unties) untied_from_ = found->second;
         continue;
       }
       if (parts.factors) {
@@ -345,9 +373,7 @@ class Merger {
   void load_projection() {
     if (rank_ == 0) return;
     if (!projection_a_ || !projection_b_) {
-      projection_ =
-          adapters::draw_projection(settings_.projection_prng_key, rank_, most_in_, most_out_,
-                                    /*weights=*/at::kFloat);
+      draw_projection();
       return;
     }
     projection_.a = read_tensor(adapter_, *projection_a_).to(at::kFloat);
@@ -356,6 +382,19 @@ class Merger {
         projection_.b.size(1) != rank_ || projection_.a.size(1) < most_in_ ||
         projection_.b.size(0) < most_out_) {
       fail("base_model.vera_A", "matrices of another size");
+    }
+  }
+
+  void draw_projection() {
+    projection_ =
+        adapters::draw_projection(settings_.projection_prng_key, rank_, most_in_, most_out_);
+    for (const auto& [weight, parts] : parts_) {
+      if (!parts.lambda_b) continue;
+      const auto found = in_base_.find(weight);
+      const SavedTensor& tensor =
+          base_.tensors()[found == in_base_.end() ? untied_from_.value() : found->second];
+      if (tensor.is_decoded) continue;
+      adapters::round_projection(projection_, memory_type_of(tensor.dtype));
     }
   }
 
@@ -458,22 +497,29 @@ class Merger {
     }
     branch.scale = scale_of(name.substr(0, name.rfind('.')), branch.a.size(0));
     if (adapters::changes_base(settings_)) {
-      const adapters::BaseDirections taken = adapters::base_directions(
-          weight.to(at::kFloat), branch.a.size(0), branch.scale, settings_);
-      weight = taken.base.to(weight.scalar_type());
+      weight = base_of_training(weight, name, branch).to(weight.scalar_type());
     }
     return with_branch(weight, branch);
   }
 
+  // What training left of a weight when it took the first directions off.
+  at::Tensor base_of_training(const at::Tensor& weight, const std::string& name,
+                              const adapters::Branch& branch) const {
+    const auto place = in_base_.find(name);
+    const bool is_decoded = options_.decoded != nullptr && place != in_base_.end() &&
+                            base_.tensors()[place->second].is_decoded;
+    // Codes were not rounded to the type of other weights there.
+    const at::Tensor values =
+        is_decoded ? options_.decoded->decode(name, at::kFloat) : weight.to(at::kFloat);
+    const adapters::BaseDirections taken =
+        adapters::base_directions(values, branch.a.size(0), branch.scale, settings_);
+    return is_decoded ? options_.decoded->quantize_again(name, taken.base) : taken.base;
+  }
+
   // A VeRA branch is a LoRA branch whose matrices are scaled.
   at::Tensor with_vectors(const at::Tensor& weight, const Parts& parts) {
-    // What is drawn is rounded as the weights are (adapters/vera.h); what was saved, already is.
-    const at::ScalarType type = projection_a_ ? at::kFloat : weight.scalar_type();
-    nn::VeraProjection projection;
-    projection.a = projection_.a.to(type).to(at::kFloat);
-    projection.b = projection_.b.to(type).to(at::kFloat);
     const adapters::Branch branch =
-        adapters::vera_branch(projection, read_tensor(adapter_, *parts.lambda_b),
+        adapters::vera_branch(projection_, read_tensor(adapter_, *parts.lambda_b),
                               read_tensor(adapter_, *parts.lambda_d), weight.sizes());
     return with_branch(weight, branch);
   }
@@ -510,6 +556,7 @@ class Merger {
   MergeOptions options_;
   adapters::LoraOptions settings_;
   std::map<std::string, size_t> in_base_;
+  std::string embedding_ = kEmbedding;  // the base's name of it
   std::map<std::string, Parts> parts_;
   std::optional<size_t> projection_a_, projection_b_;  // VeRA's matrices in the adapter's file
   nn::VeraProjection projection_;

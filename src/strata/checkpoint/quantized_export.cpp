@@ -4,6 +4,7 @@
 #include <unordered_map>
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
 
 #include "strata/base/error.h"
 #include "strata/base/file.h"
@@ -32,7 +33,9 @@ constexpr double kLongestNumber = -2.2250738585072014e-308;
 // The tensors of one quantised weight.
 class Parts {
  public:
-  Parts(std::string name, const Format& format, std::vector<int64_t> shape, hf::DType dtype)
+  // `storage`: of codes of 4 bits. `dtype`: of the weight before.
+  Parts(std::string name, const Format& format, hf::DType storage, std::vector<int64_t> shape,
+        hf::DType dtype)
       : name_(std::move(name)), format_(format) {
     const auto layout = ops::quant::layout_of(format, shape[0], shape[1]);
     state_.kind = std::string(ops::quant::name_of(format.kind));
@@ -46,8 +49,15 @@ class Parts {
                 {module + ".weight_format", hf::DType::kU8, {}}};
       return;
     }
+    const auto element = static_cast<int64_t>(hf::size_of(storage));
+    if (layout.num_codes % element != 0) {
+      throw ConfigError(
+          "{}: found {} bytes of codes, expected whole elements of {} (bnb_4bit_quant_storage); "
+          "choose uint8, or leave the layer as it is (llm_int8_skip_modules)",
+          name_, layout.num_codes, hf::torch_dtype_of(storage));
+    }
     specs_ = {
-        {name_, hf::DType::kU8, {layout.num_codes, 1}},
+        {name_, storage, {layout.num_codes / element, 1}},
         {name_ + ".absmax", format.nested ? hf::DType::kU8 : hf::DType::kF32, {layout.num_scales}},
         {name_ + ".quant_map", hf::DType::kF32, {16}}};
     if (format.nested) {
@@ -118,14 +128,19 @@ std::map<std::string, std::vector<int64_t>> chosen_weights(
   return chosen;
 }
 
-Json quantization_config(const models::QuantizationOptions& options) {
+std::string_view compute_name(const nn::Quantization& quantization) {
+  if (quantization.compute == at::kHalf) return "float16";
+  return quantization.compute == at::kBFloat16 ? "bfloat16" : "float32";
+}
+
+Json quantization_config(const models::QuantizationOptions& options, hf::DType storage) {
   const nn::Quantization& quantization = options.quantization;
   const bool in_8bit = quantization.format.kind == Kind::kInt8;
   Json json = {
       {"_load_in_4bit", !in_8bit},
       {"_load_in_8bit", in_8bit},
-      {"bnb_4bit_compute_dtype", quantization.compute == at::kBFloat16 ? "bfloat16" : "float32"},
-      {"bnb_4bit_quant_storage", "uint8"},
+      {"bnb_4bit_compute_dtype", compute_name(quantization)},
+      {"bnb_4bit_quant_storage", hf::torch_dtype_of(storage)},
       {"bnb_4bit_quant_type", in_8bit ? "fp4" : ops::quant::name_of(quantization.format.kind)},
       {"bnb_4bit_use_double_quant", quantization.format.nested},
       {"llm_int8_enable_fp32_cpu_offload", false},
@@ -142,8 +157,16 @@ Json quantization_config(const models::QuantizationOptions& options) {
   return json;
 }
 
+// Where the state maps it, unless other tensors before it have put it between two addresses of its
+// type: a copy would take as long as quantising. Never to be written to.
 at::Tensor read_tensor(SavedState& state, size_t index) {
   const SavedTensor& tensor = state.tensors()[index];
+  const std::span<const std::byte> mapped = state.view(index);
+  const auto address = reinterpret_cast<uintptr_t>(mapped.data());
+  if (!mapped.empty() && address % hf::size_of(tensor.dtype) == 0) {
+    return at::from_blob(const_cast<std::byte*>(mapped.data()), tensor.shape,
+                         at::TensorOptions().dtype(memory_type_of(tensor.dtype)));
+  }
   at::Tensor value =
       at::empty(tensor.shape, at::TensorOptions().dtype(memory_type_of(tensor.dtype)));
   state.read(index, {static_cast<std::byte*>(value.data_ptr()), value.nbytes()});
@@ -197,10 +220,13 @@ class QuantizedExport {
       if (const auto parts = parts_.find(tensor.weight); parts != parts_.end()) {
         parts->second.write(ops::quant::quantize(value, options_.quantization.quantization.format),
                             files);
+        state_.forget(i);
         continue;
       }
       value = value.to(memory_type_of(specs_.at(tensor.weight).dtype));
-      files.write(tensor.weight, {static_cast<const std::byte*>(value.data_ptr()), value.nbytes()});
+      files.write(tensor.weight,
+                  {static_cast<const std::byte*>(value.const_data_ptr()), value.nbytes()});
+      state_.forget(i);
     }
     files.publish();
   }
@@ -221,7 +247,8 @@ class QuantizedExport {
                         state_.path().string(), tensor.weight, fmt::join(tensor.shape, ", "),
                         fmt::join(chosen->second, ", "));
     }
-    const Parts parts(tensor.weight, options_.quantization.quantization.format, tensor.shape,
+    const Parts parts(tensor.weight, options_.quantization.quantization.format,
+                      options_.quant_storage, tensor.shape,
                       options_.weight_type.value_or(tensor.dtype));
     for (const hf::TensorSpec& spec : parts.specs()) add_spec(spec);
     parts_.emplace(tensor.weight, parts);
@@ -255,7 +282,7 @@ std::vector<std::string> convert_quantized(SavedState& state, const fs::path& ou
   exported.write(folder.path());
   copy_companions(base, folder.path(), {.type = options.weight_type, .files = options.files});
   Json config = read_json_file(folder.path() / "config.json");
-  config["quantization_config"] = quantization_config(options.quantization);
+  config["quantization_config"] = quantization_config(options.quantization, options.quant_storage);
   write_file_atomically(folder.path() / "config.json", dump_python(config) + "\n", *options.files);
   require_new_folder(out);  // what came there meanwhile stays
   folder.commit();

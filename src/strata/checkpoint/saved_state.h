@@ -20,6 +20,10 @@ inline constexpr const char* kParameter = "parameter";
 // Where bitsandbytes keeps quantised state inside that of a weight.
 inline constexpr const char* kQuantState = "__bnb_optimizer_quant_state__";
 
+// A small file of a checkpoint: {"name in an adapter's file": "weight"} for tied weights, which are
+// one tensor here and have two names there.
+inline constexpr const char* kSecondNames = "second_names.json";
+
 // A tensor and what it is: "parameter" or the name of a state of the optimizer ("exp_avg"), and the
 // name of its weight.
 struct SavedTensor {
@@ -27,7 +31,8 @@ struct SavedTensor {
   std::string weight;
   hf::DType dtype = hf::DType::kF32;
   std::vector<int64_t> shape;
-  bool is_frozen = false;  // a weight that was saved beside the trained ones of an adapter
+  bool is_frozen = false;   // a weight that was saved beside the trained ones of an adapter
+  bool is_decoded = false;  // a file holds codes of it (decoded_state.h)
 
   bool is_parameter() const { return kind == kParameter; }
   uint64_t size_bytes() const;
@@ -38,13 +43,15 @@ std::string manifest_key(const SavedTensor& tensor);
 
 // What is known of a state beside its tensors.
 struct SavedFacts {
-  std::string format;                  // "Strata checkpoint", "PyTorch DCP", ...
-  int world_size = 0;                  // of the writer; 0: not said
-  std::optional<int64_t> step;         // of the run
-  std::optional<int64_t> num_updates;  // of the optimizer
-  Json settings = Json::object();      // of the run that wrote it
-  Json adapter_config;                 // of an adapter, where a file holds it; null elsewhere
-  std::string base_fingerprint;        // of an adapter's base or of a base; empty: not known
+  std::string format;                    // "Strata checkpoint", "PyTorch DCP", ...
+  int world_size = 0;                    // of the writer; 0: not said
+  std::optional<int64_t> step;           // of the run
+  std::optional<int64_t> num_updates;    // of the optimizer
+  std::optional<int64_t> rows_per_step;  // of all ranks of the run that wrote it
+  Json settings = Json::object();        // of that run
+  Json adapter_config;                   // of an adapter, where a file holds it; null elsewhere
+  Json second_names = Json::object();    // what kSecondNames holds: texts
+  std::string base_fingerprint;          // of an adapter's base or of a base; empty: not known
 };
 
 // Errors: FormatError for broken or refused content, IoError for missing files.
@@ -63,6 +70,10 @@ class SavedState {
 
   // The whole tensor in row-major order. Requires: index < tensors().size() and out of its size.
   virtual void read(size_t index, std::span<std::byte> out) = 0;
+  // The same where the format maps it as it is, without a copy; empty elsewhere. Its pages count as
+  // this process's memory until forget(). Valid as long as the state.
+  virtual std::span<const std::byte> view(size_t /*index*/) { return {}; }
+  virtual void forget(size_t /*index*/) {}
   // Proves every checksum that the format has. Returns what there was to prove, in words.
   virtual std::string verify() = 0;
 

@@ -21,6 +21,11 @@ std::vector<LocalPiece> pieces_to_write(shard::UnitStore& store, optim::Optimize
   return local_pieces(store, optimizer);
 }
 
+void add(std::string& told, const std::string& more) {
+  if (!told.empty() && !more.empty()) told += "; ";
+  told += more;
+}
+
 }  // namespace
 
 Saver::Saver(shard::UnitStore& store, optim::Optimizer* optimizer, comm::Group& group,
@@ -74,10 +79,11 @@ std::optional<SaveOutcome> Saver::save(SaveRequest request,
     return all;
   };
   outcome.stall.waiting = seconds_since(start);
-  const bool is_copied = options_.in_background && copy(pieces, outcome);
+  const bool is_copied = options_.in_background && !has_lost_group_ && copy(pieces, outcome);
   outcome.stall.whole = seconds_since(start);
   outcome_ = std::move(outcome);
-  request.leftover = &outcome_->leftover;
+  after_ = {};
+  request.after = &after_;
   if (is_copied) {
     this->start(
         [this, request = std::move(request), keep = std::move(keep), all = with_frozen(snapshot_)] {
@@ -117,32 +123,65 @@ void Saver::remove_older(const std::filesystem::path& output_dir,
   try {
     rotate(output_dir, *options_.total_limit, keep);
   } catch (const std::exception& error) {
-    outcome_->leftover = error.what();
+    add(outcome_->leftover, error.what());
   }
 }
 
 void Saver::write(const SaveRequest& request, const std::vector<LocalPiece>& pieces,
                   const std::vector<std::filesystem::path>& keep) {
   const Clock::time_point start = Clock::now();
+  comm::Group& group = has_lost_group_ ? *store_.mesh().world : group_;
   try {
-    const auto failure = comm::shared_failure(group_, [&] {
-      write_checkpoint(request, pieces, role_of(store_.mesh()), group_);
-      if (group_.rank() == 0 && options_.total_limit) remove_older(request.output_dir, keep);
+    const auto failure = comm::shared_failure(group, [&] {
+      write_checkpoint(request, pieces, role_of(store_.mesh()), group, *options_.files);
+      const bool removes = group.rank() == 0 && options_.total_limit && after_.is_durable;
+      if (removes) remove_older(request.output_dir, keep);
     });
     if (failure) outcome_->failure = *failure;
-  } catch (const std::exception& error) {  // a peer is gone
+  } catch (const std::exception& error) {  // a peer is gone, or late
     outcome_->failure = error.what();
+    is_group_broken_ = true;
   }
+  add(outcome_->leftover, after_.trouble);
   outcome_->seconds = seconds_since(start);
+}
+
+void Saver::agree() {
+  comm::Group& world = *store_.mesh().world;
+  const auto failure = comm::shared_failure(world, [&] {
+    if (!outcome_->failure.empty()) throw CommError(outcome_->failure);
+  });
+  if (!failure) return;
+  at::Tensor flags = at::zeros({2}, at::kInt);
+  flags[0] = is_group_broken_ ? 1 : 0;
+  flags[1] = after_.is_in_place ? 1 : 0;  // rank 0's
+  world.all_reduce(flags, comm::Reduction::kMax)->wait();
+  SaveOutcome& outcome = *outcome_;
+  if (outcome.failure.empty() || flags[1].item<int>() != 0) outcome.is_told = false;
+  if (outcome.failure.empty()) outcome.failure = *failure;
+  if (flags[1].item<int>() != 0) {  // which it is after all ranks have written
+    add(outcome.leftover, fmt::format("{} is saved, but not every rank heard of it: {}",
+                                      outcome.folder.filename().string(), outcome.failure));
+    outcome.failure.clear();
+  }
+  if (flags[0].item<int>() == 0 || has_lost_group_) return;
+  has_lost_group_ = true;
+  outcome.is_told = false;
+  add(outcome.leftover,
+      "async_save: the ranks lost each other while saving; from now on training waits for saves");
 }
 
 std::optional<SaveOutcome> Saver::poll() {
   if (writer_.joinable() && !is_finished_) return std::nullopt;
-  return wait();
+  join();
+  if (!outcome_ || outcome_->is_told) return std::nullopt;
+  outcome_->is_told = true;
+  return outcome_;
 }
 
 std::optional<SaveOutcome> Saver::wait() {
   join();
+  if (outcome_) agree();
   return std::exchange(outcome_, std::nullopt);
 }
 

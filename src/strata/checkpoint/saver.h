@@ -18,6 +18,7 @@ struct SaverOptions {
   bool in_background = true;
   std::optional<int64_t> total_limit;  // checkpoints kept
   FrozenWeights frozen = {};           // saved beside what trains
+  FileSystem* files = &real_file_system();
   // What a test lets fail: memory for copies, and the copy.
   std::function<std::vector<LocalPiece>(const std::vector<LocalPiece>&)> take_memory =
       snapshot_memory;
@@ -32,11 +33,12 @@ struct SaveStall {
   double whole = 0;    // all of it
 };
 
-// How a save ended; folder and failure are the same on every rank, the rest is this one's.
+// How a save ended; the rest is this rank's.
 struct SaveOutcome {
-  std::filesystem::path folder;
-  std::string failure;        // empty: it is durable
+  std::filesystem::path folder;  // the same on every rank, and of what wait() returns failure too
+  std::string failure;           // empty: it is there, whole
   std::string leftover = {};  // what went wrong besides, such as an older one's removal; or empty
+  bool is_told = false;       // poll() has returned it as it is
   uint64_t size_bytes = 0;
   double seconds = 0;  // from the end of the copy to the last sync
   SaveStall stall = {};
@@ -44,9 +46,11 @@ struct SaveOutcome {
 
 // Invariants: at most one save is being written; an old checkpoint goes only after a newer one is
 // durable.
-// Collective: save(), on all ranks alike. Threads: one caller; `group` must be used by nothing
-// else. Memory: in the background a copy of this rank's state, kept for the next save; none on
-// replicas of a rank that writes.
+// A group that broke (a rank waited longer for another than its time-out) is not used again: from
+// then on training waits for saves, which go over the group of all ranks.
+// Collective: save() and wait(), on all ranks alike. Threads: one caller; `group` must be used by
+// nothing else. Memory: in the background a copy of this rank's state, kept for the next save; none
+// on replicas of a rank that writes.
 class Saver {
  public:
   // Host memory that the copy would take on this rank.
@@ -66,10 +70,13 @@ class Saver {
   // save before, if nobody has asked for it yet.
   std::optional<SaveOutcome> save(SaveRequest request,
                                   std::vector<std::filesystem::path> keep = {});
-  // The outcome of a save that has ended since the last call. Never waits.
+  // How a save ended on this rank, once, when it has ended; wait() returns it all the same. Never
+  // waits.
   std::optional<SaveOutcome> poll();
-  // The same after waiting for the save that is being written.
+  // The outcome of the last save, after it has ended on all ranks; nothing if it was returned.
   std::optional<SaveOutcome> wait();
+  // Whether `group` broke, on which all ranks agree after wait().
+  bool has_lost_group() const { return has_lost_group_; }
 
  private:
   // What this rank writes: nothing on replicas of one that does.
@@ -83,6 +90,8 @@ class Saver {
   void write(const SaveRequest& request, const std::vector<LocalPiece>& pieces,
              const std::vector<std::filesystem::path>& keep);
   void join();
+  // Ranks may have heard other ends of one save where the group broke in its last collectives.
+  void agree();
 
   shard::UnitStore& store_;
   optim::Optimizer* optimizer_;
@@ -91,7 +100,11 @@ class Saver {
   std::vector<LocalPiece> snapshot_;
   std::thread writer_;  // makes room for the first copy, then writes saves
   std::atomic<bool> is_finished_ = false;
-  std::optional<SaveOutcome> outcome_;  // the writer's until it is joined
+  bool has_lost_group_ = false;
+  // The writer's until it is joined.
+  std::optional<SaveOutcome> outcome_;
+  AfterSave after_;
+  bool is_group_broken_ = false;
 };
 
 }  // namespace strata::checkpoint

@@ -32,14 +32,15 @@ std::vector<LocalPiece> local_pieces(shard::UnitStore& store, optim::Optimizer* 
       for (const shard::Piece& piece : shard::pieces_of(segments[static_cast<size_t>(s)], rank)) {
         pieces.push_back({"parameter/" + piece.parameter->name(), piece.parameter->shape(),
                           piece.tensor_begin,
-                          store.home(u, s).value.narrow(0, piece.shard_begin, piece.length)});
+                          store.home(u, s).value.narrow(0, piece.shard_begin, piece.length),
+                          store.home(u, s).region.has_value()});
       }
     }
   }
   if (optimizer == nullptr) return pieces;
   for (optim::StateTensor& state : optimizer->state()) {
     pieces.push_back({state.name + "/" + state.parameter->name(), std::move(state.shape),
-                      state.begin, std::move(state.data)});
+                      state.begin, std::move(state.data), state.rests_in_file});
   }
   return pieces;
 }
@@ -56,7 +57,8 @@ std::vector<LocalPiece> frozen_pieces(shard::UnitStore& store, const FrozenWeigh
         for (const std::string& key : found->second) {
           pieces.push_back({fmt::format("{}/{}", kFrozen, key), piece.parameter->shape(),
                             piece.tensor_begin,
-                            store.home(u, s).value.narrow(0, piece.shard_begin, piece.length)});
+                            store.home(u, s).value.narrow(0, piece.shard_begin, piece.length),
+                            store.home(u, s).region.has_value()});
         }
       }
     }
@@ -85,6 +87,7 @@ uint64_t size_bytes(const std::vector<LocalPiece>& pieces) {
 std::vector<LocalPiece> snapshot_memory(const std::vector<LocalPiece>& pieces) {
   std::vector<LocalPiece> copies = pieces;
   for (LocalPiece& copy : copies) {
+    copy.rests_in_file = false;
     copy.data = host_memory_like(copy.data);
     if (!copy.data.is_meta()) std::memset(copy.data.mutable_data_ptr(), 0, copy.data.nbytes());
   }
@@ -101,6 +104,7 @@ std::vector<LocalPiece> snapshot(const std::vector<LocalPiece>& pieces,
     at::Tensor host = fits ? reused[i].data : host_memory_like(data);
     host.copy_(data);
     data = host;
+    copies[i].rests_in_file = false;
   }
   return copies;
 }

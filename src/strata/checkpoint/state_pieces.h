@@ -21,6 +21,7 @@ struct LocalPiece {
   std::vector<int64_t> shape;  // of the whole
   int64_t begin = 0;           // its first element in the flattened whole
   at::Tensor data;             // flat view of a home or of the optimizer's state
+  bool rests_in_file = false;  // which is the map of a file: its pages may be forgotten
 };
 
 // Trained weights ("parameter/NAME") and, unless `optimizer` is null, its state ("KIND/NAME").

@@ -46,7 +46,8 @@ constexpr const char* kConvertUsage =
     "  --max_shard_size SIZE   of safetensors files (50GB)\n"
     "  --bnb_4bit_quant_type TYPE, --bnb_4bit_blocksize N, --bnb_4bit_use_double_quant,\n"
     "  --bnb_4bit_compute_dtype TYPE, --llm_int8_threshold X, --llm_int8_skip_modules A,B\n"
-    "                          as for training (nf4, 64, off, float32, 6.0, the output layer)\n";
+    "                          as for training (nf4, 64, off, float32, 6.0, the output layer)\n"
+    "  --bnb_4bit_quant_storage TYPE  the type under which codes are stored (uint8)\n";
 constexpr const char* kMergeWeightsUsage =
     "usage: strata merge-weights CHECKPOINT OUT [--unsafe_serialization] "
     "[--remove_checkpoint_dir]\n\n"
@@ -92,13 +93,13 @@ double number_of(const FileFlags& flags, const std::string& name, double otherwi
 models::QuantizationOptions quantization_of(const FileFlags& flags, bool in_8bit) {
   models::QuantizationOptions options;
   nn::Quantization& quantization = options.quantization;
-  quantization.format.kind = in_8bit
-                                 ? ops::quant::Kind::kInt8
-                                 : ops::quant::parse_kind(flags.get("bnb_4bit_quant_type", "nf4"),
-                                                          "--bnb_4bit_quant_type");
-  if (quantization.format.kind == ops::quant::Kind::kInt8 && !in_8bit) {
-    throw ConfigError("--bnb_4bit_quant_type: found int8, expected nf4 or fp4; use --to bnb-8bit");
+  const std::string kind = flags.get("bnb_4bit_quant_type", "nf4");
+  if (!in_8bit && kind != "nf4" && kind != "fp4") {
+    throw ConfigError("--bnb_4bit_quant_type: found \"{}\", expected nf4 or fp4{}", kind,
+                      kind == "int8" ? "; use --to bnb-8bit" : "");
   }
+  quantization.format.kind =
+      in_8bit ? ops::quant::Kind::kInt8 : ops::quant::parse_kind(kind, "--bnb_4bit_quant_type");
   const double block = number_of(flags, "bnb_4bit_blocksize", 64);
   if (!(block <= 4096) || block != std::floor(block)) {
     throw ConfigError(
@@ -110,14 +111,23 @@ models::QuantizationOptions quantization_of(const FileFlags& flags, bool in_8bit
   quantization.format.nested = flags.has("bnb_4bit_use_double_quant") && !in_8bit;
   quantization.threshold = number_of(flags, "llm_int8_threshold", 6.0);
   const std::string compute = flags.get("bnb_4bit_compute_dtype", "float32");
-  if (compute != "float32" && compute != "bfloat16") {
-    throw ConfigError("--bnb_4bit_compute_dtype: found \"{}\", expected float32 or bfloat16",
-                      compute);
+  quantization.compute = models::compute_type_of(compute);
+  if (!quantization.compute) {
+    throw ConfigError(
+        "--bnb_4bit_compute_dtype: found \"{}\", expected float32, bfloat16 or float16", compute);
   }
-  quantization.compute = compute == "bfloat16" ? at::kBFloat16 : at::kFloat;
   std::stringstream names(flags.get("llm_int8_skip_modules"));
   for (std::string name; std::getline(names, name, ',');) options.skip_modules.push_back(name);
   return options;
+}
+
+// What transformers knows as bnb_4bit_quant_storage.
+hf::DType storage_of(const FileFlags& flags) {
+  const std::string name = flags.get("bnb_4bit_quant_storage", "uint8");
+  const std::string_view kKnown[] = {"uint8", "int8", "float16", "bfloat16", "float32", "float64"};
+  if (std::ranges::find(kKnown, name) != std::end(kKnown)) return *hf::dtype_of_torch_dtype(name);
+  throw ConfigError("--bnb_4bit_quant_storage: found \"{}\", expected {}", name,
+                    fmt::join(kKnown, ", "));
 }
 
 struct QuantizationFlag {
@@ -130,6 +140,7 @@ void refuse_quantization_flags(const FileFlags& flags) {
   const QuantizationFlag kFlags[] = {{"bnb_4bit_quant_type", {"bnb-4bit"}},
                                      {"bnb_4bit_blocksize", {"bnb-4bit"}},
                                      {"bnb_4bit_compute_dtype", {"bnb-4bit"}},
+                                     {"bnb_4bit_quant_storage", {"bnb-4bit"}},
                                      {"bnb_4bit_use_double_quant", {"bnb-4bit"}},
                                      {"llm_int8_threshold", {"bnb-8bit"}},
                                      {"llm_int8_skip_modules", {"bnb-4bit", "bnb-8bit"}}};
@@ -197,6 +208,7 @@ int run_convert(const std::vector<std::string>& arguments) {
                                            {"bnb_4bit_quant_type"},
                                            {"bnb_4bit_blocksize"},
                                            {"bnb_4bit_compute_dtype"},
+                                           {"bnb_4bit_quant_storage"},
                                            {"bnb_4bit_use_double_quant", true},
                                            {"llm_int8_threshold"},
                                            {"llm_int8_skip_modules"}},
@@ -208,6 +220,7 @@ int run_convert(const std::vector<std::string>& arguments) {
     print_notes(checkpoint::convert_quantized(
                     *model, flags.paths[1],
                     {.quantization = quantization_of(flags, to == "bnb-8bit"),
+                     .quant_storage = storage_of(flags),
                      .max_shard_size = parse_byte_size(flags.get("max_shard_size", "50GB")),
                      .weight_type = weight_type(flags)}),
                 flags.paths[1]);
@@ -278,11 +291,16 @@ int run_merge_adapter(const std::vector<std::string>& arguments) {
         "made from with --base_model, or pass --dequantize to write decoded weights",
         base.string());
   }
-  const auto model =
-      is_quantized ? checkpoint::open_decoded_state(base) : checkpoint::open_saved_state(base);
   checkpoint::MergeOptions options;
+  std::unique_ptr<checkpoint::SavedState> model;
+  if (is_quantized) {
+    auto decoded = std::make_unique<checkpoint::DecodedState>(base);
+    options.decoded = decoded.get();
+    model = std::move(decoded);
+  } else {
+    model = checkpoint::open_saved_state(base);
+  }
   options.weight_type = weight_type(flags);
-  options.base_is_decoded = is_quantized;
   options.max_shard_size = parse_byte_size(flags.get("max_shard_size", "50GB"));
   print_notes(checkpoint::merge_adapter(*model, *adapter, flags.paths[1], options), flags.paths[1]);
   return 0;

@@ -72,6 +72,9 @@ std::string resumable(const SavedState& state) {
   }
   if (!state.has_optimizer()) return "no: it was saved without the optimizer (save_only_model)";
   std::string text = "--resume_from_checkpoint, any number of ranks and any sharding strategy";
+  if (const auto rows = state.facts().rows_per_step) {
+    text += fmt::format(", {} rows a step (ranks x batch x accumulation)", *rows);
+  }
   const std::string model = setting("model_name_or_path");
   if (!model.empty()) text += fmt::format(", model {}", model);
   if (state.is_adapter()) text += adapter_words(state);

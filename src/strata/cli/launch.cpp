@@ -1,13 +1,17 @@
 // `strata launch [launch flags] (sft | seq2seq | a script's name) [flags]`.
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <chrono>
+#include <csignal>
 #include <cstdio>
 #include <filesystem>
 
 #include <fmt/format.h>
 
 #include "strata/base/error.h"
+#include "strata/checkpoint/folders.h"
 #include "strata/cli/command.h"
 #include "strata/cli/plan_report.h"
 #include "strata/cli/run_sources.h"
@@ -109,6 +113,25 @@ int run_ranks(const config::LaunchConfig& launch, launch::LaunchPlan& plan) {
   return launch::run_with_restarts(plan, {.meeting = &meeting});
 }
 
+// Ranks that were told to end at once say nothing: where an interrupted run can go on.
+void tell_what_is_left(const config::RunConfig& config, int exit_code, double start_time) {
+  const bool is_interrupted = std::ranges::any_of(
+      std::array{SIGINT, SIGTERM, SIGHUP}, [&](int signal) { return exit_code == 128 + signal; });
+  if (!is_interrupted) return;
+  const fs::path folder = config.train.output_dir;
+  const bool is_continued = checkpoint::means_newest(config.train.resume_from_checkpoint);
+  const bool has_saved = launch::has_saved_since(folder, start_time);
+  if ((has_saved || is_continued) && !checkpoint::list(folder).empty()) {
+    const fs::path newest = checkpoint::candidates("true", folder).front();
+    fmt::print(stderr,
+               "interrupted: {} is the newest checkpoint, go on from it with "
+               "--resume_from_checkpoint true\n",
+               newest.string());
+  } else {
+    fmt::print(stderr, "interrupted: this run has saved nothing yet\n");
+  }
+}
+
 }  // namespace
 
 int run_launch(const std::vector<std::string>& arguments) {
@@ -171,7 +194,9 @@ int run_launch(const std::vector<std::string>& arguments) {
   watch_for_hangs(settings.config, own_program, plan);
   plan.environment.emplace_back(kLaunchFlagsVariable, launch_flags_value(line.flags));
   if (!recipe.empty()) plan.environment.emplace_back(kRecipeVariable, recipe);
-  return with_sources(settings, [&] { return run_ranks(launch, plan); });
+  const int exit_code = with_sources(settings, [&] { return run_ranks(launch, plan); });
+  if (!own_program) tell_what_is_left(settings.config, exit_code, start_time);
+  return exit_code;
 }
 
 }  // namespace strata::cli

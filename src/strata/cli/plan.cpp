@@ -15,10 +15,18 @@ namespace strata::cli {
 namespace {
 
 constexpr const char* kUsage =
-    "usage: strata plan [flags of strata launch and of its recipe] [flags of plan]\n"
+    "usage: strata plan [MODEL] [flags of strata launch and of its recipe] [flags of plan]\n"
     "       strata estimate-memory ...                              the same\n\n"
     "What one rank of the run would hold, by kind and phase, without weights: config.json\n"
     "suffices. A command line of strata launch works with `launch` replaced by `plan`.\n";
+
+// accelerate estimate-memory MODEL: the name may stand alone before the flags.
+std::vector<std::string> with_named_model(std::vector<std::string> arguments) {
+  const bool is_model = !arguments.empty() && !arguments[0].starts_with("-") &&
+                        !arguments[0].empty() && !is_recipe(arguments[0]);
+  if (is_model) arguments.insert(arguments.begin(), "--model_name_or_path");
+  return arguments;
+}
 
 config::Settings settings_of(const config::Sources& sources,
                              const std::vector<config::Given>& own) {
@@ -34,8 +42,8 @@ int run_plan(const std::vector<std::string>& arguments) {
     fmt::print("{}{}", kUsage, config::flags_help(config::plan_settings_table(), help_columns()));
     return 0;
   }
-  config::SplitFlags flags =
-      config::split_command_flags(config::plan_settings_table(), "plan", arguments);
+  config::SplitFlags flags = config::split_command_flags(config::plan_settings_table(), "plan",
+                                                         with_named_model(arguments));
   const auto recipe = std::ranges::find_if(flags.others, is_recipe);
   std::string name;
   if (recipe != flags.others.end()) {

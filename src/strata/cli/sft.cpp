@@ -94,7 +94,7 @@ void resume_after_restart(config::RunConfig& config, int rank) {
                  : "nothing was saved yet, resuming as before");
 }
 
-int run_recipe(const char* recipe, const char* usage, const std::vector<std::string>& arguments) {
+int run_rank(const char* recipe, const char* usage, const std::vector<std::string>& arguments) {
   if (wants_help(arguments)) {
     fmt::print("{}{}", usage, config::flags_help(config::Scope::kRun, help_columns()));
     return 0;
@@ -126,7 +126,7 @@ int run_recipe(const char* recipe, const char* usage, const std::vector<std::str
   train::Output output = terminal_output();
   output.status = &status;
   const train::RunResult result = with_sources(settings, [&] {
-    return train::run_sft(
+    return train::run_recipe(
         settings.config, ranks,
         {.json = config::to_json_text(settings.config), .hash = hash, .lines = lines}, output);
   });
@@ -136,11 +136,11 @@ int run_recipe(const char* recipe, const char* usage, const std::vector<std::str
 }  // namespace
 
 int run_sft(const std::vector<std::string>& arguments) {
-  return run_recipe("sft", kUsage, arguments);
+  return run_rank("sft", kUsage, arguments);
 }
 
 int run_seq2seq(const std::vector<std::string>& arguments) {
-  return run_recipe("seq2seq", kPairUsage, arguments);
+  return run_rank("seq2seq", kPairUsage, arguments);
 }
 
 }  // namespace strata::cli

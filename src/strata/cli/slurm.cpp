@@ -49,20 +49,29 @@ int agree(const char* flag, int asked, const char* setting, int known, const std
   return asked > 0 ? asked : known;
 }
 
-void settle_size(const config::SlurmConfig& slurm, const config::Settings& settings,
-                 launch::SlurmJob& job) {
+// What counts of a number that the launcher knows: as everywhere a file's gives way to a flag.
+int known_size(const config::LaunchLine& line, const char* setting, int value, int asked) {
+  const bool is_flag = std::ranges::any_of(
+      line.given, [&](const config::Given& given) { return given.setting->name == setting; });
+  return asked > 0 && !is_flag ? 0 : value;
+}
+
+void settle_size(const config::SlurmConfig& slurm, const config::LaunchLine& line,
+                 const config::Settings& settings, launch::SlurmJob& job) {
   const config::LaunchConfig& launch = settings.config.launch;
   const bool is_given = settings.origins.contains("num_machines");
-  job.num_nodes =
-      std::max(1, agree("nodes", slurm.nodes, "num_machines", is_given ? launch.num_machines : 0,
-                        settings.source_of("num_machines")));
-  if (launch.num_processes % job.num_nodes != 0) {
+  const int num_machines =
+      known_size(line, "num_machines", is_given ? launch.num_machines : 0, slurm.nodes);
+  job.num_nodes = std::max(1, agree("nodes", slurm.nodes, "num_machines", num_machines,
+                                    settings.source_of("num_machines")));
+  const int num_processes =
+      known_size(line, "num_processes", launch.num_processes, slurm.gpus_per_node);
+  if (num_processes % job.num_nodes != 0) {
     throw ConfigError("num_processes: found {} ({}), expected a multiple of the {} nodes",
-                      launch.num_processes, settings.source_of("num_processes"), job.num_nodes);
+                      num_processes, settings.source_of("num_processes"), job.num_nodes);
   }
-  const int ranks =
-      agree("gpus_per_node", slurm.gpus_per_node, "num_processes / nodes",
-            launch.num_processes / job.num_nodes, settings.source_of("num_processes"));
+  const int ranks = agree("gpus_per_node", slurm.gpus_per_node, "num_processes / nodes",
+                          num_processes / job.num_nodes, settings.source_of("num_processes"));
   if (launch.cpu && slurm.gpus_per_node > 0) {
     throw ConfigError("--gpus_per_node: found {} beside {} true, expected one of them; remove one",
                       slurm.gpus_per_node, settings.source_of("use_cpu"));
@@ -96,7 +105,7 @@ launch::SlurmJob make_job(const config::SlurmConfig& slurm,
   launch::SlurmJob job{.recipe = line.program,
                        .output_dir = settings.config.train.output_dir,
                        .work_folder = fs::current_path().string()};
-  settle_size(slurm, settings, job);
+  settle_size(slurm, line, settings, job);
   job.launch_flags = config::without_flags(line.flags, kSetByScript);
   job.arguments = config::without_flags(line.arguments, kResume);
   job.resume_from = settings.config.train.resume_from_checkpoint;

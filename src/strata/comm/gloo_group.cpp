@@ -189,7 +189,8 @@ class GlooGroup final : public Group {
 }  // namespace
 
 std::unique_ptr<Group> make_gloo_group(Rendezvous& rendezvous, const std::string& name,
-                                       const std::vector<int>& ranks) {
+                                       const std::vector<int>& ranks,
+                                       std::optional<std::chrono::seconds> timeout) {
   const auto self = std::find(ranks.begin(), ranks.end(), rendezvous.options().rank);
   if (self == ranks.end()) {
     throw InternalError(
@@ -206,6 +207,7 @@ std::unique_ptr<Group> make_gloo_group(Rendezvous& rendezvous, const std::string
     options->devices.push_back(make_device(*store, rendezvous.options().address, rank, size));
     auto backend = c10::make_intrusive<c10d::ProcessGroupGloo>(store, rank, size, options);
     limit_silence_of_machines(kLongestSilence);
+    if (timeout) backend->setTimeout(*timeout);
     return std::make_unique<GlooGroup>(backend, rank, size);
   });
 }

@@ -8,8 +8,10 @@ namespace strata::comm {
 
 // Connects all ranks of the store. Collective. Throws CommError when a rank does not arrive in
 // time. `name` keeps the keys of several groups apart. `ranks` are the store's ranks that belong to
-// the group, in group order; this process must be one of them.
+// the group, in group order; this process must be one of them. `timeout`: of a collective; nothing:
+// the rendezvous'.
 std::unique_ptr<Group> make_gloo_group(Rendezvous& rendezvous, const std::string& name,
-                                       const std::vector<int>& ranks);
+                                       const std::vector<int>& ranks,
+                                       std::optional<std::chrono::seconds> timeout = {});
 
 }  // namespace strata::comm

@@ -8,11 +8,13 @@
 #include <algorithm>
 #include <cstring>
 #include <exception>
+#include <optional>
 
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "strata/base/error.h"
 #include "strata/comm/nccl_group.h"
+#include "strata/comm/nccl_watch.h"
 
 namespace strata::comm {
 namespace {
@@ -54,39 +56,33 @@ ncclDataType_t type_of(const at::Tensor& tensor) {
 // Collectives wait for each other on the stream; their tensors may be used again behind `done_`.
 class NcclWork final : public Work {
  public:
-  NcclWork(ncclComm_t communicator, c10::cuda::CUDAEvent done, const char* collective, int rank)
-      : communicator_(communicator), done_(std::move(done)), collective_(collective), rank_(rank) {}
+  NcclWork(const NcclWatch& watch, std::shared_ptr<c10::cuda::CUDAEvent> done)
+      : watch_(watch), done_(std::move(done)) {}
 
   void wait() override {
-    ncclResult_t error = ncclSuccess;
-    require(ncclCommGetAsyncError(communicator_, &error), collective_, rank_);
-    require(error, collective_, rank_);
-    done_.block(c10::cuda::getCurrentCUDAStream());
+    watch_.require_alive();
+    done_->block(c10::cuda::getCurrentCUDAStream());
   }
 
  private:
-  ncclComm_t communicator_;
-  c10::cuda::CUDAEvent done_;
-  const char* collective_;
-  int rank_;
+  const NcclWatch& watch_;
+  std::shared_ptr<c10::cuda::CUDAEvent> done_;
 };
 
 class NcclGroup final : public Group {
  public:
-  NcclGroup(ncclComm_t communicator, int rank, int size, at::Device device)
+  NcclGroup(ncclComm_t communicator, int rank, int size, at::Device device,
+            std::chrono::seconds timeout)
       : communicator_(communicator),
         rank_(rank),
         size_(size),
         exceptions_(std::uncaught_exceptions()),
         device_(device),
-        stream_(c10::cuda::getStreamFromPool(/*isHighPriority=*/true, device.index())) {}
+        stream_(c10::cuda::getStreamFromPool(/*isHighPriority=*/true, device.index())),
+        watch_(communicator, rank, device, timeout) {}
   ~NcclGroup() override {
-    // After a failure the others may be gone: an orderly end would wait for them.
-    if (std::uncaught_exceptions() > exceptions_) {
-      ncclCommAbort(communicator_);
-    } else {
-      ncclCommDestroy(communicator_);
-    }
+    // After a failure the others may be gone.
+    if (std::uncaught_exceptions() <= exceptions_) watch_.end_orderly();
   }
 
   int rank() const override { return rank_; }
@@ -148,13 +144,16 @@ class NcclGroup final : public Group {
 
   template <typename F>
   std::unique_ptr<Work> start(const char* collective, F&& call) {
+    watch_.require_alive();
     const c10::cuda::CUDAGuard on_device(device_);
-    c10::cuda::CUDAEvent ready, done;
+    c10::cuda::CUDAEvent ready;
+    auto done = std::make_shared<c10::cuda::CUDAEvent>();
     ready.record(c10::cuda::getCurrentCUDAStream(device_.index()));
     ready.block(stream_);
     require(call(stream_.stream()), collective, rank_);
-    done.record(stream_);
-    return std::make_unique<NcclWork>(communicator_, std::move(done), collective, rank_);
+    done->record(stream_);
+    watch_.add(collective, done);
+    return std::make_unique<NcclWork>(watch_, std::move(done));
   }
 
   ncclComm_t communicator_;
@@ -163,6 +162,7 @@ class NcclGroup final : public Group {
   int exceptions_;
   at::Device device_;
   c10::cuda::CUDAStream stream_;
+  NcclWatch watch_;
 };
 
 }  // namespace
@@ -187,6 +187,11 @@ std::unique_ptr<Group> make_nccl_group(Rendezvous& rendezvous, const std::string
   const int size = static_cast<int>(ranks.size());
   const std::string key = "nccl/" + name;
   const c10::cuda::CUDAGuard on_device(device);
+  // The launcher looks at the clock: here the host waits for the others.
+  std::optional<Status::Waiting> waiting;
+  if (Status* status = rendezvous.options().status) {
+    waiting.emplace(*status, "connect", name, /*number=*/1);
+  }
   ncclUniqueId id{};
   if (rank == 0) {
     require(ncclGetUniqueId(&id), "connect", rank);
@@ -199,7 +204,8 @@ std::unique_ptr<Group> make_nccl_group(Rendezvous& rendezvous, const std::string
   }
   ncclComm_t communicator = nullptr;
   require(ncclCommInitRank(&communicator, size, id, rank), "connect", rank);
-  return std::make_unique<NcclGroup>(communicator, rank, size, device);
+  return std::make_unique<NcclGroup>(communicator, rank, size, device,
+                                     rendezvous.options().timeout);
 }
 
 }  // namespace strata::comm

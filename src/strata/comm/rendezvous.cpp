@@ -155,7 +155,7 @@ void Rendezvous::await_readers(const std::string& what) {
 }
 
 std::unique_ptr<Group> Rendezvous::make_group(const std::string& name, std::vector<int> ranks,
-                                              bool is_watched) {
+                                              const GroupUse& use) {
   if (ranks.empty()) {
     ranks.resize(static_cast<size_t>(options_.world_size));
     std::iota(ranks.begin(), ranks.end(), 0);
@@ -164,14 +164,15 @@ std::unique_ptr<Group> Rendezvous::make_group(const std::string& name, std::vect
   std::unique_ptr<Group> group;
   if (options_.shared_memory) {
     std::string reason;
-    group = make_shm_group(*this, name, ranks, reason);
+    group = make_shm_group(*this, name, ranks, reason, use.timeout);
   }
-  if (!group) group = make_gloo_group(*this, name, ranks);
+  if (!group) group = make_gloo_group(*this, name, ranks, use.timeout);
   if (options_.device.is_cuda()) {
     group = make_device_group(*this, name, ranks, std::move(group));
   }
-  return options_.status != nullptr && is_watched ? watch(std::move(group), name, *options_.status)
-                                                  : std::move(group);
+  return options_.status != nullptr && use.is_watched
+             ? watch(std::move(group), name, *options_.status)
+             : std::move(group);
 }
 
 }  // namespace strata::comm

@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -41,6 +42,15 @@ struct RendezvousOptions {
   static int attempt_of_launcher();
 };
 
+// A group that is not used as most are.
+struct GroupUse {
+  // False: its waits are not told to the launcher (those of a thread in the background, while the
+  // rank waits elsewhere).
+  bool is_watched = true;
+  // How long its collectives wait for their peers, once it is connected; nothing: as all do.
+  std::optional<std::chrono::seconds> timeout = {};
+};
+
 class Rendezvous {
  public:
   // Collective. World size 1 opens nothing. Throws CommError naming address and port.
@@ -59,10 +69,10 @@ class Rendezvous {
 
   // The group of `ranks` (all of them by default), each of which must call this. Collective.
   // Through shared memory where all of them can (shm_group.h), else through TCP.
-  // `is_watched` false: its waits are not told to the launcher (those of a thread in the
-  // background, while the rank waits elsewhere).
+  // A collective that fails closes the group on its rank: the others' fail within seconds, and so
+  // does everything after it on all of them.
   std::unique_ptr<Group> make_group(const std::string& name, std::vector<int> ranks = {},
-                                    bool is_watched = true);
+                                    const GroupUse& use = {});
 
  private:
   // The store ends with rank 0, which therefore leaves last.

@@ -175,6 +175,7 @@ class ShmGroup final : public Group {
           collectives_.run(pending->request);
         } catch (...) {
           failure = std::current_exception();
+          collectives_.link().leave();  // nobody shall wait for what does not come any more
         }
       }
       pending->out = pending->in = at::Tensor();
@@ -192,7 +193,8 @@ class ShmGroup final : public Group {
 }  // namespace
 
 std::unique_ptr<Group> make_shm_group(Rendezvous& rendezvous, const std::string& name,
-                                      const std::vector<int>& ranks, std::string& reason) {
+                                      const std::vector<int>& ranks, std::string& reason,
+                                      std::optional<std::chrono::seconds> timeout) {
   std::unique_ptr<ShmLink> link;
   try {
     link = ShmLink::connect(rendezvous, name, ranks, reason);
@@ -206,7 +208,8 @@ std::unique_ptr<Group> make_shm_group(Rendezvous& rendezvous, const std::string&
         name, what.substr(0, what.find('\n')));
   }
   if (!link) return nullptr;
-  return std::make_unique<ShmGroup>(std::move(link), rendezvous.options().timeout);
+  return std::make_unique<ShmGroup>(std::move(link),
+                                    timeout.value_or(rendezvous.options().timeout));
 }
 
 }  // namespace strata::comm

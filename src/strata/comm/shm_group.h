@@ -13,8 +13,10 @@ namespace strata::comm {
 // Sums are added in rank order, from rank 0: the same bits on every rank and in every run. The
 // reduce-scatter's are those of the Gloo group to the bit; Gloo's all-reduce adds in the order of a
 // ring, which for more than two ranks is another one.
+// `timeout`: of a collective; nothing: the rendezvous'.
 // Memory: 2 x 512 KiB a rank, whatever the tensors' sizes.
 std::unique_ptr<Group> make_shm_group(Rendezvous& rendezvous, const std::string& name,
-                                      const std::vector<int>& ranks, std::string& reason);
+                                      const std::vector<int>& ranks, std::string& reason,
+                                      std::optional<std::chrono::seconds> timeout = {});
 
 }  // namespace strata::comm

@@ -62,6 +62,10 @@ void ShmLink::interrupt() {
   ring_bell(head(rank_));
 }
 
+void ShmLink::leave() {
+  for (Peer& peer : peers_) peer.socket = Descriptor();
+}
+
 bool ShmLink::is_gone(int rank) const {
   pollfd socket{peers_[static_cast<size_t>(rank)].socket.get(), POLLIN, 0};
   // Nothing is ever sent after connecting: whatever there is to read is the end.

@@ -79,6 +79,8 @@ class ShmLink {
                std::chrono::milliseconds timeout);
   // From another thread: ends a wait.
   void interrupt();
+  // Tells the others that this rank is gone, for its thread's last word.
+  void leave();
 
  private:
   bool is_gone(int rank) const;

@@ -3,6 +3,7 @@
 #include <span>
 
 #include "strata/base/error.h"
+#include "strata/config/rules.h"
 
 namespace strata::config {
 namespace {
@@ -17,10 +18,9 @@ constexpr const char* kOfSft[] = {
     "assistant_only_loss", "chat_template_path",  "chat_template_format",
     "add_special_tokens",  "append_concat_token", "long_rows"};
 
-class RecipeRules {
+class RecipeRules : Rules {
  public:
-  RecipeRules(const RunConfig& config, const Merge& merge, std::vector<std::string>& warnings)
-      : config_(config), merge_(merge), warnings_(warnings), pairs_(is_seq2seq(config)) {}
+  using Rules::Rules;
 
   void check() {
     refuse_others();
@@ -39,7 +39,7 @@ class RecipeRules {
     const std::span<const char* const> others =
         pairs_ ? std::span<const char* const>(kOfSft) : std::span<const char* const>(kOfPairs);
     for (const char* name : others) {
-      const Given* found = merge_.find_given(name);
+      const Given* found = given(name);
       const std::string otherwise = field_text(get_setting(name), RunConfig{});
       if (found == nullptr || canonical_text(*found) == otherwise) continue;
       throw ConfigError(
@@ -52,7 +52,7 @@ class RecipeRules {
     const std::string task = merge_.text("lora_task_type");
     if (task.empty() || (task == "seq_2_seq_lm") == pairs_) return;
     throw ConfigError("{}: found {} with the recipe {}, expected {}; remove it",
-                      merge_.source("lora_task_type"), task, recipe(),
+                      source("lora_task_type"), task, recipe(),
                       pairs_ ? "seq_2_seq_lm" : "causal_lm");
   }
 
@@ -60,7 +60,7 @@ class RecipeRules {
     const bool has_source = !config_.data.source_lang.empty();
     if (has_source != !config_.data.target_lang.empty()) {
       throw ConfigError("{}: found without {}, expected both languages; add the other",
-                        merge_.source(has_source ? "source_lang" : "target_lang"),
+                        source(has_source ? "source_lang" : "target_lang"),
                         has_source ? "target_lang" : "source_lang");
     }
     for (const char* name : {"text_column", "summary_column"}) {
@@ -73,8 +73,8 @@ class RecipeRules {
   }
 
   void check_files() const {
-    const Given* file = merge_.find_given("train_file");
-    const Given* set = merge_.find_given("dataset_name");
+    const Given* file = given("train_file");
+    const Given* set = given("dataset_name");
     if (file != nullptr && set != nullptr) {
       throw ConfigError("{}: found beside {}, expected one way to name the data; remove one",
                         named_source(*file), named_source(*set));
@@ -82,13 +82,13 @@ class RecipeRules {
     const DataConfig& data = config_.data;
     if (!data.validation_file.empty() && data.train_file.empty()) {
       throw ConfigError("{}: found without train_file, expected both; add --train_file",
-                        merge_.source("validation_file"));
+                        source("validation_file"));
     }
     if (!evaluates() || data.train_file.empty() || !data.validation_file.empty()) return;
     throw ConfigError(
         "{}: found an evaluation without a file for it, expected one; add --validation_file or "
         "set eval_strategy no",
-        merge_.source(config_.train.eval_on_start ? "eval_on_start" : "eval_strategy"));
+        source(config_.train.eval_on_start ? "eval_on_start" : "eval_strategy"));
   }
 
   void check_answers() {
@@ -98,16 +98,7 @@ class RecipeRules {
     }
   }
 
-  void warn_without_effect(const char* name, const char* reason) {
-    const Given* found = merge_.find_given(name);
-    if (found == nullptr) return;
-    warnings_.push_back(named_source(*found) + ": has no effect; " + reason);
-  }
-
-  const RunConfig& config_;
-  const Merge& merge_;
-  std::vector<std::string>& warnings_;
-  const bool pairs_;
+  const bool pairs_ = is_seq2seq(config_);
 };
 
 }  // namespace

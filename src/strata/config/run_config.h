@@ -64,7 +64,7 @@ struct QuantizationConfig {
   std::string bnb_4bit_quant_type = "nf4";  // nf4, fp4
   int64_t bnb_4bit_blocksize = 64;
   bool bnb_4bit_use_double_quant = false;
-  std::string bnb_4bit_compute_dtype = "auto";  // auto (of the activations), float32, bfloat16
+  std::string bnb_4bit_compute_dtype = "auto";  // auto (of the activations) or a type
   double llm_int8_threshold = 6.0;
   std::vector<std::string> llm_int8_skip_modules;
 };
@@ -133,6 +133,8 @@ struct TrainConfig {
   std::string logging_strategy = "steps";
   double logging_steps = 10;  // < 1: fraction of max_steps
   bool logging_first_step = false;
+  std::vector<std::string> report_to;  // none, all, tensorboard, or what has no effect here
+  std::string logging_dir;             // of event files; empty: in output_dir
   bool wall_clock_breakdown = false;
   std::string eval_strategy = "no";
   std::optional<double> eval_steps;
@@ -165,7 +167,7 @@ struct ShardConfig {
   int64_t reshard_group_size = 0;                  // between forward and backward; 0: all of them
   std::string backward_prefetch = "BACKWARD_PRE";  // BACKWARD_PRE, BACKWARD_POST, NO_PREFETCH
   bool forward_prefetch = true;
-  std::string limit_all_gathers = "true";  // true: 2 units whole at a time; a number; false: all
+  std::string limit_all_gathers = "true";  // units whole at a time: true: 2; false: 4; a number
   bool sync_each_batch = true;             // false: gradients stay whole until the last micro-batch
   std::string auto_wrap_policy = "TRANSFORMER_BASED_WRAP";  // SIZE_BASED_WRAP, NO_WRAP
   std::vector<std::string> layer_classes;                   // empty: every layer of the model
@@ -205,15 +207,15 @@ struct LaunchConfig {
   int main_process_port = 0;  // 0: a free one
   int num_machines = 1;
   int machine_rank = 0;
-  std::string gpu_ids;                  // "0,1": the devices that the ranks see; empty: all
+  std::string gpu_ids = {};             // "0,1": the devices that the ranks see; empty: all
   int num_cpu_threads_per_process = 0;  // 0: cores / local ranks, unless OMP_NUM_THREADS is set
-  std::string log_dir;                  // every rank's output goes to a file here
-  std::string tee;                      // of it what is shown too: "3", "0:1,2:3"
+  std::string log_dir = {};             // every rank's output goes to a file here
+  std::string tee = {};                 // of it what is shown too: "3", "0:1,2:3"
   bool no_python = false;               // start the named program itself instead of the recipe
   bool enable_cpu_affinity = false;     // every rank has cores of its own
   int max_restarts = 0;                 // of all ranks, after one failed
   std::string rdzv_backend = "static";  // static, c10d
-  std::string rdzv_conf;                // "timeout=300,..."
+  std::string rdzv_conf = {};           // "timeout=300,..."
   int64_t hang_timeout_s = 0;           // of a rank's wait for others; 0: 9/10 of ddp_timeout
   bool dry_run = false;                 // settings, mesh, units, schedule and plan; no training
 };

@@ -7,14 +7,14 @@
 
 #include "strata/base/error.h"
 #include "strata/config/derived.h"
+#include "strata/config/rules.h"
 
 namespace strata::config {
 namespace {
 
-class SavingRules {
+class SavingRules : Rules {
  public:
-  SavingRules(const RunConfig& config, const Merge& merge, std::vector<std::string>& warnings)
-      : config_(config), train_(config.train), merge_(merge), warnings_(warnings) {}
+  using Rules::Rules;
 
   void check() {
     if (train_.save_strategy == "no") {
@@ -26,13 +26,6 @@ class SavingRules {
   }
 
  private:
-  std::string source(const std::string& name) const { return merge_.source(name); }
-  void warn_without_effect(const std::string& name, const std::string& reason) {
-    if (const Given* found = merge_.find_given(name)) {
-      warnings_.push_back(named_source(*found) + ": has no effect; " + reason);
-    }
-  }
-
   void check_metric() {
     const std::string metric = best_metric(config_);
     if (metric.empty()) {
@@ -94,10 +87,7 @@ class SavingRules {
         place, save, eval);
   }
 
-  const RunConfig& config_;
-  const TrainConfig& train_;
-  const Merge& merge_;
-  std::vector<std::string>& warnings_;
+  const TrainConfig& train_ = config_.train;
 };
 
 }  // namespace

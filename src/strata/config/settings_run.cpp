@@ -266,8 +266,9 @@ std::vector<Setting> quantization_settings() {
        {.name = "bnb_4bit_compute_dtype",
         .field = STRATA_FIELD(quantization.bnb_4bit_compute_dtype),
         .choices = {"auto", "float32", "bfloat16", "float16"},
-        .help = "type in which 4-bit weights are multiplied; auto, and float16 for want of such "
-                "arithmetic: that of the activations"},
+        .help =
+            "type in which 4-bit weights are multiplied; auto: that of the activations; float16 "
+            "on CPUs: its precision and range, summed in fp32"},
        {.name = "llm_int8_threshold",
         .field = STRATA_FIELD(quantization.llm_int8_threshold),
         .range = {.min = 0},

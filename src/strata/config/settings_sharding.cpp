@@ -172,7 +172,7 @@ std::vector<Setting> fsdp_settings() {
        .field = STRATA_FIELD(shard.limit_all_gathers),
        .range = {.min = 1},
        .choices = {"true", "false"},
-       .help = "units that are whole at a time: true: 2; false: no limit; or a number"},
+       .help = "units that are whole at a time: true: 2; false: 4; or a number"},
       {.name = "sync_each_batch",
        .field = STRATA_FIELD(shard.sync_each_batch),
        .help = "sum gradients over the ranks after every micro-batch; false: they stay whole until "

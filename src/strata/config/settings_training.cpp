@@ -137,6 +137,14 @@ std::vector<Setting> loop_settings() {
       {.name = "logging_first_step",
        .field = STRATA_FIELD(train.logging_first_step),
        .help = "also log the first update"},
+      {.name = "report_to",
+       .field = STRATA_FIELD(train.report_to),
+       .help = "tensorboard (or all): also write what is logged to event files that TensorBoard "
+               "reads; none: only metrics.jsonl in output_dir, which is always there"},
+      {.name = "logging_dir",
+       .field = STRATA_FIELD(train.logging_dir),
+       .help = "folder of the event files; default: TENSORBOARD_LOGGING_DIR, else a new one in "
+               "runs in output_dir"},
       {.name = "wall_clock_breakdown",
        .field = STRATA_FIELD(train.wall_clock_breakdown),
        .help = "say at each log where rank 0 spent the time of a step: matrix products, attention, "

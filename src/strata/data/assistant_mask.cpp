@@ -15,45 +15,83 @@ std::optional<bool> wish_of_message(const Json& messages, size_t k) {
   }
 }
 
-// The blocks that the assistant's message k wrote. With one block for each answer they are in
-// order.
-class Blocks {
+bool overlap(const ByteSpan& a, const ByteSpan& b) {
+  return a.first < b.second && b.first < a.second;
+}
+
+// Where the assistant's messages stand: what the template's blocks wrote for them, or without
+// blocks what TurnSpans finds. A block may hold more than the message's place (reasoning marks that
+// the prompt of an answer writes as well), so that whole blocks are taken where each answer has one
+// of its own, and the parts of blocks at its place otherwise.
+class Answers {
  public:
-  Blocks(const text::ChatTemplate& tmpl, const Json& messages, const TurnSpans& turns)
-      : turns_(turns), exist_(tmpl.has_generation_blocks()) {
-    if (!exist_) return;
+  Answers(const text::ChatTemplate& tmpl, const Json& messages, const TurnSpans& turns)
+      : turns_(turns), has_blocks_(tmpl.has_generation_blocks()) {
     for (size_t k = 0; k < messages.size(); ++k) {
       if (is_assistant(messages[k])) answers_.push_back(k);
     }
-    is_paired_ = answers_.size() == turns.chat().generation.size();
   }
 
-  std::vector<ByteSpan> of(size_t k) const {
-    const auto& all = turns_.chat().generation;
-    if (!exist_) return one(turns_.find(k));
-    if (is_paired_) {
-      const auto place = std::ranges::find(answers_, k) - answers_.begin();
-      return one(all[static_cast<size_t>(place)]);
+  std::vector<ByteSpan> spans_of(size_t k) {
+    if (!has_blocks_) return {turns_.find(k)};
+    const auto& blocks = turns_.chat().generation;
+    if (!is_paired_) is_paired_ = pair();
+    if (*is_paired_) {
+      return {blocks[static_cast<size_t>(std::ranges::find(answers_, k) - answers_.begin())]};
     }
     const auto [begin, end] = turns_.find(k);
     std::vector<ByteSpan> found;
-    for (const ByteSpan& block : all) {
-      if (block.first < end && begin < block.second) found.push_back(block);
+    for (const ByteSpan& block : blocks) {
+      if (!overlap(block, {begin, end})) continue;
+      found.emplace_back(std::max(block.first, begin), std::min(block.second, end));
     }
     return found;
   }
 
  private:
-  static std::vector<ByteSpan> one(const ByteSpan& span) {
-    if (span.first >= span.second) return {};
-    return {span};
+  // Whether block i is answer i's: as many of them, and none at another answer's place.
+  bool pair() const {
+    const auto& blocks = turns_.chat().generation;
+    if (answers_.size() != blocks.size()) return false;
+    for (size_t i = 0; i < answers_.size(); ++i) {
+      const std::optional<ByteSpan> place = place_of(answers_[i]);
+      if (!place) continue;
+      for (size_t j = 0; j < blocks.size(); ++j) {
+        const bool is_empty = blocks[j].first >= blocks[j].second;
+        if (!is_empty && overlap(*place, blocks[j]) != (i == j)) return false;
+      }
+    }
+    return true;
+  }
+
+  // Nothing if it cannot be found: the order has to do then.
+  std::optional<ByteSpan> place_of(size_t k) const {
+    try {
+      return turns_.find(k);
+    } catch (const FormatError&) {
+      return std::nullopt;
+    }
   }
 
   const TurnSpans& turns_;
-  const bool exist_;
-  bool is_paired_ = false;
+  const bool has_blocks_;
+  std::optional<bool> is_paired_;
   std::vector<size_t> answers_;
 };
+
+// Takes `hole` out of the spans.
+void cut(const ByteSpan& hole, std::vector<ByteSpan>& spans) {
+  std::vector<ByteSpan> left;
+  for (const ByteSpan& span : spans) {
+    if (!overlap(span, hole)) {
+      left.push_back(span);
+      continue;
+    }
+    if (span.first < hole.first) left.emplace_back(span.first, hole.first);
+    if (hole.second < span.second) left.emplace_back(hole.second, span.second);
+  }
+  spans = std::move(left);
+}
 
 }  // namespace
 
@@ -89,7 +127,7 @@ MarkedChat render_with_assistant_spans(const text::ChatTemplate& tmpl, const Jso
                                        const text::Tokenizer::Specials& specials,
                                        const Json& extra) {
   const TurnSpans turns(tmpl, messages, specials, extra);
-  const Blocks blocks(tmpl, messages, turns);
+  Answers answers(tmpl, messages, turns);
   MarkedChat result{.text = turns.chat().text, .spans = {}};
   if (tmpl.has_generation_blocks()) result.spans = turns.chat().generation;
   for (size_t k = 0; k < messages.size(); ++k) {
@@ -97,11 +135,9 @@ MarkedChat render_with_assistant_spans(const text::ChatTemplate& tmpl, const Jso
     const std::optional<bool> wish = wish_of_message(messages, k);
     if (tmpl.has_generation_blocks() && writes) {
       if (wish.value_or(true)) continue;
-      for (const ByteSpan& block : blocks.of(k)) std::erase(result.spans, block);
+      for (const ByteSpan& span : answers.spans_of(k)) cut(span, result.spans);
     } else if (wish.value_or(writes)) {
-      for (const ByteSpan& span : writes ? blocks.of(k) : std::vector{turns.find(k)}) {
-        result.spans.push_back(span);
-      }
+      result.spans.push_back(turns.find(k));
     }
   }
   std::ranges::sort(result.spans);
@@ -112,7 +148,7 @@ MarkedChat render_with_untrained_spans(const text::ChatTemplate& tmpl, const Jso
                                        const text::Tokenizer::Specials& specials,
                                        const Json& extra) {
   const TurnSpans turns(tmpl, messages, specials, extra);
-  const Blocks blocks(tmpl, messages, turns);
+  Answers answers(tmpl, messages, turns);
   MarkedChat result{.text = turns.chat().text, .spans = {}};
   for (size_t k = 0; k < messages.size(); ++k) {
     if (wish_of_message(messages, k).value_or(true)) continue;
@@ -120,7 +156,7 @@ MarkedChat render_with_untrained_spans(const text::ChatTemplate& tmpl, const Jso
       result.spans.push_back(turns.find(k));
       continue;
     }
-    for (const ByteSpan& span : blocks.of(k)) result.spans.push_back(span);
+    for (const ByteSpan& span : answers.spans_of(k)) result.spans.push_back(span);
   }
   std::ranges::sort(result.spans);
   return result;

@@ -32,8 +32,9 @@ struct MarkedChat {
 
 // The bytes that are learnt where only the assistant is: its answers, but for those that say no,
 // and other messages that say yes. With {% generation %} blocks an answer is what they wrote;
-// without, see turn_spans.h. Errors: FormatError from the template, for a message that cannot be
-// found, and for wishes.
+// without, see turn_spans.h. Of a message that the template does not show there is nothing to learn
+// or to leave out. Errors: FormatError from the template, for a message that cannot be found, and
+// for wishes.
 MarkedChat render_with_assistant_spans(const text::ChatTemplate& tmpl, const Json& messages,
                                        const text::Tokenizer::Specials& specials,
                                        const Json& extra);

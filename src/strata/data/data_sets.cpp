@@ -103,6 +103,7 @@ class SetReader {
       before += piece.bytes;
       if (!piece.is_first) continue;
       result.bad_rows.add(read.bad_rows);
+      for (const auto& [column, rows] : read.left_out) result.left_out[column] += rows;
       result.files.insert(result.files.end(), read.files.begin(), read.files.end());
     }
     if (given == 0) {
@@ -196,6 +197,7 @@ ReadDataResult read_data(const DataRequest& request, const TakeRows& take) {
     });
     before += bytes;
     result.bad_rows.add(read.bad_rows);
+    for (const auto& [column, rows] : read.left_out) result.left_out[column] += rows;
     result.files.insert(result.files.end(), read.files.begin(), read.files.end());
   }
   result.order = std::move(mixture.order);

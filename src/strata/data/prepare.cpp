@@ -376,6 +376,7 @@ DatasetStats prepare_data(const DataRequest& request, const text::Tokenizer& tok
   }
   DatasetStats stats = preparation.finish(read.order);
   stats.bad_rows.add(read.bad_rows);
+  for (const auto& [column, rows] : read.left_out) stats.unused_columns[column] += rows;
   stats.num_sources += read.bad_rows.count;  // which never became rows
   return stats;
 }

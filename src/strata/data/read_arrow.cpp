@@ -8,6 +8,7 @@
 #include <arrow/record_batch.h>
 #include <arrow/scalar.h>
 #include <arrow/table.h>
+#include <arrow/type.h>
 #include <parquet/arrow/reader.h>
 #include <parquet/file_reader.h>
 #include <parquet/metadata.h>
@@ -165,6 +166,11 @@ bool is_readable(const arrow::DataType& type) {
 }
 
 // Columns that hold what a row cannot (the bytes of images) are left out: no recipe reads them.
+std::string left_out_name(const arrow::Field& field) {
+  const std::string type = field.type()->ToString();
+  return fmt::format("{} ({})", field.name(), type.size() > 40 ? type.substr(0, 37) + "..." : type);
+}
+
 std::vector<int> readable_columns(const arrow::Schema& schema) {
   std::vector<int> columns;
   for (int i = 0; i < schema.num_fields(); ++i) {
@@ -173,13 +179,96 @@ std::vector<int> readable_columns(const arrow::Schema& schema) {
   return columns;
 }
 
+// A name that is not UTF-8 could not even be shown.
+void require_names(const arrow::FieldVector& fields, const std::string& file) {
+  for (const auto& field : fields) {
+    if (!text::is_valid_utf8(field->name())) {
+      throw FormatError("{}: found a column name that is not UTF-8, expected a readable file",
+                        file);
+    }
+    require_names(field->type()->fields(), file);
+  }
+}
+
+// A readable type as it lies in memory: bytes for texts, integers for times.
+std::shared_ptr<arrow::DataType> stored_type(const std::shared_ptr<arrow::DataType>& type) {
+  const auto stored = [](const std::shared_ptr<arrow::Field>& field) {
+    return field->WithType(stored_type(field->type()));
+  };
+  switch (type->id()) {
+    case arrow::Type::STRING:
+      return arrow::binary();
+    case arrow::Type::LARGE_STRING:
+      return arrow::large_binary();
+    case arrow::Type::STRING_VIEW:
+      return arrow::binary_view();
+    case arrow::Type::TIME32:
+      return arrow::int32();
+    case arrow::Type::TIME64:
+    case arrow::Type::DATE64:
+      return arrow::int64();
+    case arrow::Type::LIST:
+      return arrow::list(stored(type->field(0)));
+    case arrow::Type::LARGE_LIST:
+      return arrow::large_list(stored(type->field(0)));
+    case arrow::Type::FIXED_SIZE_LIST:
+      return arrow::fixed_size_list(
+          stored(type->field(0)), static_cast<const arrow::FixedSizeListType&>(*type).list_size());
+    case arrow::Type::STRUCT: {
+      arrow::FieldVector fields;
+      for (const auto& field : type->fields()) fields.push_back(stored(field));
+      return arrow::struct_(std::move(fields));
+    }
+    case arrow::Type::DICTIONARY: {
+      const auto& coded = static_cast<const arrow::DictionaryType&>(*type);
+      return arrow::dictionary(coded.index_type(), stored_type(coded.value_type()),
+                               coded.ordered());
+    }
+    default:
+      return type;
+  }
+}
+
+// The same buffers, read as such a type.
+std::shared_ptr<arrow::ArrayData> as_stored(const arrow::ArrayData& data,
+                                            const std::shared_ptr<arrow::DataType>& type) {
+  auto copy = std::make_shared<arrow::ArrayData>(data);
+  copy->type = type;
+  for (size_t i = 0; i < copy->child_data.size(); ++i) {
+    copy->child_data[i] = as_stored(*data.child_data[i], type->field(static_cast<int>(i))->type());
+  }
+  if (data.dictionary) {
+    copy->dictionary =
+        as_stored(*data.dictionary, static_cast<const arrow::DictionaryType&>(*type).value_type());
+  }
+  return copy;
+}
+
+// That no offset or index of a damaged file leads out of its buffers: Arrow's own look at a whole
+// column, but for what single values mean. A bad text is its row's fault, not the file's.
+void require_sound(const arrow::Array& column, const std::string& name, const std::string& file) {
+  const auto stored = as_stored(*column.data(), stored_type(column.type()));
+  const arrow::Status status = arrow::MakeArray(stored)->ValidateFull();
+  if (status.ok()) return;
+  throw FormatError("{}: found {} in column \"{}\", expected a readable file; it is damaged", file,
+                    first_line(status.message()), name);
+}
+
 class BatchReader {
  public:
   explicit BatchReader(RowCollector& rows) : rows_(rows) {}
 
   void read(const arrow::RecordBatch& batch) {
     require(batch.Validate(), rows_.file());
+    require_names(batch.schema()->fields(), rows_.file());
     const std::vector<int> columns = readable_columns(*batch.schema());
+    for (const int i : columns) {
+      require_sound(*batch.column(i), batch.schema()->field(i)->name(), rows_.file());
+    }
+    for (int i = 0; i < batch.num_columns(); ++i) {
+      if (std::ranges::find(columns, i) != columns.end()) continue;
+      rows_.leave_out(left_out_name(*batch.schema()->field(i)), batch.num_rows());
+    }
     for (int64_t row = 0; row < batch.num_rows() && rows_.wants_more(); ++row) {
       ++line_;
       try {
@@ -217,10 +306,6 @@ std::shared_ptr<arrow::io::BufferReader> open_mapped(std::span<const std::byte> 
   return std::make_shared<arrow::io::BufferReader>(std::make_shared<arrow::Buffer>(
       reinterpret_cast<const uint8_t*>(bytes.data()), static_cast<int64_t>(bytes.size())));
 }
-
-}  // namespace
-
-namespace {
 
 // Where the bytes of a row group end.
 size_t end_of(const parquet::RowGroupMetaData& group, size_t file_size) {
@@ -269,8 +354,9 @@ void read_parquet_rows(const std::filesystem::path& path, RowCollector& rows) {
   }
 }
 
-void read_arrow_rows(const std::filesystem::path& path, RowCollector& rows) {
-  const std::span<const std::byte> bytes = rows.map(path);
+namespace {
+
+void read_arrow_batches(std::span<const std::byte> bytes, RowCollector& rows) {
   const size_t size = bytes.size();
   const std::string& name = rows.file();
   const std::string_view text(reinterpret_cast<const char*>(bytes.data()), size);
@@ -287,6 +373,19 @@ void read_arrow_rows(const std::filesystem::path& path, RowCollector& rows) {
       rows.move_to(size / count * i, size);  // batches are of about one size
       batches.read(*take(reader->ReadRecordBatch(static_cast<int>(i)), name));
     }
+  }
+}
+
+}  // namespace
+
+void read_arrow_rows(const std::filesystem::path& path, RowCollector& rows) {
+  try {
+    read_arrow_batches(rows.map(path), rows);
+  } catch (const Error&) {
+    throw;
+  } catch (const std::exception& error) {  // a size that is no size
+    throw FormatError("{}: found {}, expected a readable Arrow file; it is damaged", rows.file(),
+                      first_line(error.what()));
   }
 }
 

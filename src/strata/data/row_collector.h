@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -31,6 +32,8 @@ class RowCollector {
   void add(Json fields, int64_t line);
   // A row that cannot be read: throws FormatError(message), or counts it.
   void refuse(const std::string& message);
+  // Rows without a column that the file has.
+  void leave_out(const std::string& column, int64_t rows) { left_out_[column] += rows; }
   // The reader is at byte `at` of the file's `size`.
   void move_to(size_t at, size_t size);
   // False once nobody wants further rows: the reader may stop.
@@ -40,6 +43,7 @@ class RowCollector {
 
   int64_t num_rows() const { return num_rows_; }
   const BadRows& bad_rows() const { return bad_rows_; }
+  const std::map<std::string, int64_t>& left_out() const { return left_out_; }
 
  private:
   // A batch ends with the row that fills one of these.
@@ -56,6 +60,7 @@ class RowCollector {
   size_t batch_bytes_ = 0;
   int64_t num_rows_ = 0;
   BadRows bad_rows_;
+  std::map<std::string, int64_t> left_out_;
 };
 
 // One object per line; with `may_be_array` also one array of objects. An array that is not closed

@@ -66,15 +66,20 @@ void require_columns(const Row& row, const LoadOptions& options) {
   }
 }
 
-void rename_columns(std::vector<Row>& rows, const LoadOptions& options) {
+void rename_columns(const LoadOptions& options, Row& row,
+                    std::map<std::string, int64_t>& left_out) {
+  Json renamed = Json::object();
   for (const auto& [wanted, name] : options.columns) {
-    for (Row& row : rows) {
-      const auto it = row.fields.find(name);
-      if (it == row.fields.end()) continue;
-      Json value = std::move(*it);
-      row.fields.erase(it);
-      row.fields[wanted] = std::move(value);
+    const auto it = row.fields.find(name);
+    if (it == row.fields.end()) continue;
+    renamed[wanted] = *it;
+  }
+  for (const auto& [wanted, name] : options.columns) row.fields.erase(name);
+  for (auto& [wanted, value] : renamed.items()) {
+    if (row.fields.contains(wanted)) {
+      ++left_out[fmt::format("{} (dataset_columns puts another in its place)", wanted)];
     }
+    row.fields[wanted] = std::move(value);
   }
 }
 
@@ -109,7 +114,9 @@ ReadResult read_split(const fs::path& file_or_folder, const std::string& split,
   bool is_first = true;
   const TakeRows take_renamed = [&](RowBatch batch) {
     if (std::exchange(is_first, false)) require_columns(batch.rows.front(), options);
-    rename_columns(batch.rows, options);
+    if (!options.columns.empty()) {
+      for (Row& row : batch.rows) rename_columns(options, row, result.left_out);
+    }
     return take(std::move(batch));
   };
   RowCollector collector(take_renamed, options.skip_bad_rows);
@@ -125,6 +132,7 @@ ReadResult read_split(const fs::path& file_or_folder, const std::string& split,
   }
   collector.flush();
   result.bad_rows = collector.bad_rows();
+  result.left_out.insert(collector.left_out().begin(), collector.left_out().end());
   if (collector.num_rows() > 0) return result;
   throw FormatError("{}: found no rows{}, expected at least one", result.files.front().string(),
                     result.bad_rows.count > 0

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -50,6 +51,8 @@ using TakeRows = std::function<bool(RowBatch)>;
 struct ReadResult {
   std::vector<std::filesystem::path> files;  // in reading order
   BadRows bad_rows;
+  // Columns that no row holds, and why, with the number of rows: "image (binary)".
+  std::map<std::string, int64_t> left_out = {};
 };
 
 struct Split {
@@ -60,7 +63,8 @@ struct Split {
 
 struct LoadOptions {
   bool skip_bad_rows = false;  // count rows that cannot be read instead of throwing
-  // Columns under other names: {"messages", "dialog"} makes "messages" of the file's "dialog".
+  // Columns under other names, all at once: {"messages", "dialog"} makes "messages" of the file's
+  // "dialog".
   std::vector<std::pair<std::string, std::string>> columns = {};
   std::string configuration = {};  // of the data set (dataset_config), see split_files.h
 };

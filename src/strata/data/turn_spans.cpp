@@ -52,21 +52,33 @@ bool ends_with_mark(std::string_view text) {
   return last != std::string_view::npos && text.substr(0, last + 1).ends_with("|>");
 }
 
+std::string_view text_of(const Json& object, const char* key) {
+  const auto it = object.find(key);
+  if (it == object.end() || !it->is_string()) return {};
+  return it->get_ref<const std::string&>();
+}
+
+// The content, or the last of its parts that has a text.
+std::string_view last_text(const Json& message) {
+  const auto content = message.find("content");
+  if (content == message.end() || !content->is_array()) return text_of(message, "content");
+  for (auto part = content->rbegin(); part != content->rend(); ++part) {
+    const std::string_view text = part->is_object() ? text_of(*part, "text") : std::string_view();
+    if (!text.empty()) return text;
+  }
+  return {};
+}
+
 // What must be seen of an answer, however much of it is left out: its last call, or its text behind
 // the reasoning.
 std::string_view essence(const Json& message) {
-  const auto text_of = [](const Json& object, const char* key) -> std::string_view {
-    const auto it = object.find(key);
-    if (it == object.end() || !it->is_string()) return {};
-    return it->get_ref<const std::string&>();
-  };
   const auto calls = message.find("tool_calls");
   if (calls != message.end() && calls->is_array() && !calls->empty()) {
     const Json& call = calls->back();
     const auto function = call.is_object() ? call.find("function") : call.end();
     if (call.is_object()) return text_of(function == call.end() ? call : *function, "name");
   }
-  std::string_view answer = text_of(message, "content");
+  std::string_view answer = last_text(message);
   const size_t reasoning = answer.rfind("</think>");
   if (reasoning != std::string_view::npos) answer.remove_prefix(reasoning + 8);
   const size_t first = answer.find_first_not_of(" \n\t");
@@ -84,7 +96,11 @@ std::optional<size_t> find_end_of_shortened(const std::string& text, size_t begi
   for (size_t cut = 0; cut < turn.size(); ++cut) {
     const std::string_view shortened = turn.substr(cut);
     if (!rest.starts_with(shortened)) continue;
-    if (shortened.find(essence(message)) == std::string_view::npos) return std::nullopt;
+    const std::string_view seen = essence(message);
+    // Of an answer without a text its end must be seen: any blank is a part of it.
+    const bool is_seen = seen.empty() ? cut == 0 || ends_with_mark(shortened)
+                                      : shortened.find(seen) != std::string_view::npos;
+    if (!is_seen) return std::nullopt;
     return begin + shortened.size();
   }
   return std::nullopt;
@@ -130,15 +146,72 @@ std::string TurnSpans::render_prefix(size_t count, bool generation_prompt) const
 
 ByteSpan TurnSpans::find(size_t message) const {
   if (!is_assistant(messages_[message])) return find_other(message);
-  const std::string before = render_prefix(message, /*generation_prompt=*/true);
-  if (const auto found = find_appended(message, before)) return *found;
-  if (const auto found = find_answer_by_content(message, before)) return *found;
+  if (const auto found = find_answer(message)) return *found;
+  if (!is_shown(message)) return {0, 0};
+  if (message == 0) {
+    throw FormatError(
+        "found a conversation that the assistant begins, whose first answer cannot be told from "
+        "what the chat template writes itself, expected one that the user begins; mend the row, "
+        "leave it out with --on_bad_row skip, or pass a template with {{% generation %}} blocks");
+  }
   throw FormatError(
       "found a chat template that shows answers of earlier turns otherwise when more follow "
       "(message {}), expected one in which each can be found; put {{% generation %}} and "
       "{{% endgeneration %}} around what the assistant writes and pass it with "
       "--chat_template_path",
       message + 1);
+}
+
+std::optional<ByteSpan> TurnSpans::find_answer(size_t k) const {
+  const auto is_question = [](const Json& message) {
+    const auto role = message.find("role");
+    return role != message.end() && *role == "user";
+  };
+  const auto end = messages_.begin() + static_cast<std::ptrdiff_t>(k);
+  if (std::find_if(messages_.begin(), end, is_question) == end) {
+    const auto found = find_opening(k);
+    if (found || k == 0) return found;
+  }
+  const std::string before = render_prefix(k, /*generation_prompt=*/true);
+  if (const auto found = find_appended(k, before)) return found;
+  return find_answer_by_content(k, before);
+}
+
+// An answer that nobody asked for (many conversations begin so): what is taken for it if a question
+// stands before it, at the place of its content here.
+std::optional<ByteSpan> TurnSpans::find_opening(size_t k) const {
+  Json content = "?";
+  const auto own = messages_[k].find("content");
+  if (own != messages_[k].end() && own->is_array()) {
+    content = Json::array({Json{{"type", "text"}, {"text", "?"}}});
+  }
+  Json asked = messages_;
+  asked.insert(asked.begin() + static_cast<std::ptrdiff_t>(k),
+               Json{{"role", "user"}, {"content", std::move(content)}});
+  try {
+    const TurnSpans turns(template_, asked, specials_, extra_);
+    const auto [begin, end] = turns.find(k + 1);
+    const auto there = turns.content_border(asked, k + 1, turns.chat_.text, false, false);
+    const auto here = content_border(messages_, k, chat_.text, false, false);
+    if (!there || !here || *there < begin || *here < *there - begin) return std::nullopt;
+    const size_t first = *here - (*there - begin);
+    const std::string_view answer = std::string_view(turns.chat_.text).substr(begin, end - begin);
+    if (!std::string_view(chat_.text).substr(first).starts_with(answer)) return std::nullopt;
+    return ByteSpan{first, first + answer.size()};
+  } catch (const FormatError&) {
+    return std::nullopt;
+  }
+}
+
+// Whether the conversation would look otherwise without the message.
+bool TurnSpans::is_shown(size_t k) const {
+  Json others = messages_;
+  others.erase(k);
+  try {
+    return render(others, /*generation_prompt=*/false) != chat_.text;
+  } catch (const FormatError&) {
+    return true;
+  }
 }
 
 // Of a template that only appends, but for the reasoning of earlier answers.
@@ -229,6 +302,7 @@ std::optional<size_t> TurnSpans::answer_end_by_content(size_t k) const {
 }
 
 ByteSpan TurnSpans::find_other(size_t k) const {
+  if (!is_shown(k)) return {0, 0};
   const std::string& text = chat_.text;
   try {
     const std::string before = k == 0 ? "" : render(prefix(k), /*generation_prompt=*/false);
@@ -241,8 +315,9 @@ ByteSpan TurnSpans::find_other(size_t k) const {
   const auto end = content_border(messages_, k, text, false, /*at_end=*/true);
   if (begin && end && *begin <= *end) return {*begin, *end};
   throw FormatError(
-      "found a chat template that does not show message {}, which asks by \"weight\" or \"train\" "
-      "whether it is learnt, expected its text in the rendering; remove that from the message",
+      "found a chat template in whose rendering message {}, which asks by \"weight\" or \"train\" "
+      "whether it is learnt, cannot be found, expected its text there; remove that from the "
+      "message",
       k + 1);
 }
 

@@ -23,8 +23,9 @@ bool is_assistant(const Json& message);
 // earlier answers may be left out (Qwen3), the generation prompt may hold an empty or an opened
 // reasoning block that earlier answers lack (enable_thinking false), tools may stand before the
 // last question. The message is then found by the place of its content, which a changed rendering
-// shows, and by what stands between it and the content of its neighbours in both renderings. Keeps
-// references to all arguments.
+// shows, and by what stands between it and the content of its neighbours in both renderings. An
+// answer before the first question is what it would be behind one. Keeps references to all
+// arguments.
 class TurnSpans {
  public:
   // Errors: FormatError from the template.
@@ -33,14 +34,17 @@ class TurnSpans {
 
   // The whole conversation.
   const text::RenderedChat& chat() const { return chat_; }
-  // May be empty. Errors: FormatError if the template refuses the messages before, or shows the
-  // message in a way in which it cannot be found.
+  // Empty for a message that the template does not show. Errors: FormatError if the template
+  // refuses the messages before, or shows the message in a way in which it cannot be found.
   ByteSpan find(size_t message) const;
 
  private:
   std::string render(const Json& messages, bool generation_prompt) const;
   std::string render_prefix(size_t count, bool generation_prompt) const;
   Json prefix(size_t count) const;
+  std::optional<ByteSpan> find_answer(size_t k) const;
+  std::optional<ByteSpan> find_opening(size_t k) const;
+  bool is_shown(size_t k) const;
   std::optional<ByteSpan> find_appended(size_t k, const std::string& before) const;
   std::optional<ByteSpan> find_answer_by_content(size_t k, const std::string& before) const;
   std::optional<size_t> answer_end_by_content(size_t k) const;

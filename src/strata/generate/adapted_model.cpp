@@ -26,7 +26,8 @@ at::Tensor dense(const nn::Parameter& parameter) {
 }  // namespace
 
 AdaptedModel::AdaptedModel(const hf::ModelFolder& base, const BaseTensors& tensors,
-                           const std::filesystem::path& adapter, at::ScalarType compute_type)
+                           const std::filesystem::path& adapter, at::ScalarType storage_type,
+                           at::ScalarType compute_type)
     : folder_(adapter), compute_type_(compute_type), config_(base.config()) {
   checkpoint::require_base(adapter.string(), hf::fingerprint_in(hf::ModelFolder(adapter)),
                            base.path().string(), hf::base_fingerprint(base));
@@ -35,7 +36,7 @@ AdaptedModel::AdaptedModel(const hf::ModelFolder& base, const BaseTensors& tenso
   const int64_t num_old_rows = rows.is_number_integer() ? rows.get<int64_t>() : 0;
   const int64_t num_rows = checkpoint::stored_vocabulary_rows(adapter);
   if (num_rows > 0 && num_old_rows > 0) config_["vocab_size"] = num_rows;
-  model_ = models::create_model(config_, {.storage = compute_type});
+  model_ = models::create_model(config_, {.storage = storage_type});
   adapter_ =
       adapters::attach_lora(*model_, adapters::lora_options_of(hf::read_adapter_config(adapter)));
   if (const auto options = models::stored_quantization(config_)) {
@@ -45,7 +46,7 @@ AdaptedModel::AdaptedModel(const hf::ModelFolder& base, const BaseTensors& tenso
   if (num_rows > 0) checkpoint::expect_stored_vocabulary(adapter, *model_, *adapter_);
   attach_base(base, tensors);
   device_ = tensors.begin()->second.device();
-  adapter_->move_fixed_tensors(device_);
+  adapter_->settle_fixed_tensors(device_);
   const checkpoint::AdapterValues values = checkpoint::read_adapter(adapter, *adapter_);
   if (adapters::changes_base(adapter_->options())) change_base(/*seed=*/0);
   for (const auto& [parameter, value] : values) {

@@ -24,8 +24,10 @@ using BaseTensors = std::map<std::string, at::Tensor>;
 class AdaptedModel {
  public:
   // Errors: those of reading the files; FormatError or ConfigError for an adapter of another base.
+  // `storage_type`: of the base's plain weights before they were brought to the compute type.
   AdaptedModel(const hf::ModelFolder& base, const BaseTensors& tensors,
-               const std::filesystem::path& adapter, at::ScalarType compute_type);
+               const std::filesystem::path& adapter, at::ScalarType storage_type,
+               at::ScalarType compute_type);
 
   models::Model& model() { return merged_ ? *merged_ : *model_; }
   bool is_merged() const { return merged_ != nullptr; }

@@ -13,6 +13,7 @@
 #include "strata/checkpoint/import.h"
 #include "strata/comm/single_group.h"
 #include "strata/hf/adapter_files.h"
+#include "strata/hf/export_index.h"
 #include "strata/hf/hub_model.h"
 #include "strata/libtorch/cpu_arithmetic.h"
 #include "strata/libtorch/host_copies.h"
@@ -30,7 +31,17 @@ bool is_adapter_folder(const fs::path& folder) {
 }
 
 void require_folder(const char* setting, const fs::path& folder) {
-  if (fs::is_directory(folder)) return;
+  if (fs::is_directory(folder)) {
+    // Answers need whole files, as FULL_STATE_DICT checkpoints have them beside the manifest.
+    const bool has_weights = fs::exists(folder / hf::kAdapterWeightsFile) ||
+                             fs::exists(folder / hf::kModelWeightsFile) ||
+                             fs::exists(folder / hf::kModelIndexFile);
+    if (has_weights || !fs::exists(folder / "manifest.json")) return;
+    throw ConfigError(
+        "{}: found a sharded checkpoint in {}, expected a model or an adapter in whole files; run "
+        "strata convert {} OUT --to safetensors and name OUT",
+        setting, folder.string(), folder.string());
+  }
   throw IoError("{}: found {} at {}, expected a folder with a checkpoint; check the path", setting,
                 fs::exists(folder) ? "a file" : "nothing", folder.string());
 }
@@ -234,8 +245,9 @@ void LoadedModel::load_adapters(const hf::ModelFolder& folder,
           "its training; answers differ by as much as the search is short",
           adapter.folder.string(), init));
     }
-    adapters_.push_back({adapter.name, std::make_unique<AdaptedModel>(
-                                           folder, base_tensors_, adapter.folder, compute_type_)});
+    adapters_.push_back(
+        {adapter.name, std::make_unique<AdaptedModel>(folder, base_tensors_, adapter.folder,
+                                                      storage_type_, compute_type_)});
   }
   if (!adapters_.empty()) active_ = adapters_[0].name;
 }

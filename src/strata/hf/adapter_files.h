@@ -27,7 +27,8 @@ inline constexpr const char* kPromptEncoder = "prompt_encoder.";
 struct AdapterConfig {
   // LORA, IA3, VERA, PROMPT_TUNING, PREFIX_TUNING.
   std::string peft_type = "LORA";
-  std::vector<std::string> feedforward_modules;
+  // (IA)^3; nothing: null, which is the model's default. An empty list is none.
+  std::optional<std::vector<std::string>> feedforward_modules;
   std::optional<std::string> feedforward_modules_regex;
   int64_t r = 8;
   double lora_alpha = 8;

@@ -65,8 +65,8 @@ class DcpFolder {
   void read(const DcpTensor& tensor, std::span<std::byte> out);
   // The number an item holds; nothing for another value.
   std::optional<double> number(const DcpItem& item);
-  // Proves the checksums of every archive.
-  void verify();
+  // Proves the checksums of every archive. Returns how many tensors have none to prove.
+  size_t verify();
 
  private:
   std::span<const std::byte> bytes(const DcpPlace& place);

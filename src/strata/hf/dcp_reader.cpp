@@ -333,16 +333,23 @@ std::optional<double> DcpFolder::number(const DcpItem& item) {
   return archive.scalars()[0].number;
 }
 
-void DcpFolder::verify() {
+size_t DcpFolder::verify() {
   const auto verify_one = [&](const DcpPlace& place, const std::string& name) {
     const auto mapped = bytes(place);
-    TorchFile(mapped, fmt::format("{}: \"{}\"", (folder_ / place.file).string(), name)).verify();
+    const TorchFile archive(mapped,
+                            fmt::format("{}: \"{}\"", (folder_ / place.file).string(), name));
+    archive.verify();
     forget_pages(mapped);
+    return archive.has_checksums();
   };
+  size_t num_without = 0;
   for (const DcpTensor& tensor : tensors_) {
-    for (const DcpBlock& block : tensor.blocks) verify_one(block.place, tensor.name);
+    bool has_all = true;
+    for (const DcpBlock& block : tensor.blocks) has_all &= verify_one(block.place, tensor.name);
+    num_without += !has_all;
   }
   for (const DcpItem& item : items_) verify_one(item.place, item.name);
+  return num_without;
 }
 
 }  // namespace strata::hf

@@ -50,6 +50,8 @@ class TorchFile {
   const std::vector<TorchScalar>& scalars() const { return scalars_; }
   // The tensor's elements in row-major order. Requires: out.size() == tensor.size_bytes().
   void read(const TorchTensor& tensor, std::span<std::byte> out) const;
+  // False: it was saved without any, and what follows proves nothing.
+  bool has_checksums() const { return archive_.has_checksums(); }
   // Proves the checksum of every record.
   void verify() const;
   // Of those that a tensor is made of: its storage, which views may share, and the pickle.

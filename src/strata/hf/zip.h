@@ -32,11 +32,15 @@ class ZipArchive {
   const std::vector<ZipRecord>& records() const { return records_; }
   // By the name behind the archive's top folder ("data.pkl", "data/0"); nullptr when absent.
   const ZipRecord* find(std::string_view name) const;
-  // Throws FormatError unless the record's bytes have its checksum.
+  // Whether it was written with checksums; torch.serialization.set_crc32_options(False) leaves all
+  // of them 0.
+  bool has_checksums() const { return has_checksums_; }
+  // Throws FormatError unless the record's bytes have its checksum, where there are any.
   void verify(const ZipRecord& record) const;
 
  private:
   std::string subject_;
+  bool has_checksums_ = false;
   std::vector<ZipRecord> records_;
   std::unordered_map<std::string, size_t> places_;
 };

@@ -157,6 +157,7 @@ ZipArchive::ZipArchive(std::span<const std::byte> data, std::string subject)
     places_.emplace(slash == std::string::npos ? name : name.substr(slash + 1), records_.size());
     records_.push_back(
         {std::move(name), bytes.range(data_at, sizes.size), bytes.number<uint32_t>(at + 16)});
+    has_checksums_ |= records_.back().crc32 != 0;
     at += kEntryBytes + name_length + extra_length + bytes.number<uint16_t>(at + 32);
   }
 }
@@ -167,6 +168,7 @@ const ZipRecord* ZipArchive::find(std::string_view name) const {
 }
 
 void ZipArchive::verify(const ZipRecord& record) const {
+  if (!has_checksums_) return;
   const auto found = static_cast<uint32_t>(
       ::crc32_z(0, reinterpret_cast<const Bytef*>(record.data.data()), record.data.size()));
   if (found == record.crc32) return;

@@ -147,7 +147,10 @@ void Relay::take(std::string_view bytes) {
     take_line(std::string_view(pending_).substr(start, end - start));
   }
   pending_.erase(0, start);
-  if (pending_.size() > kLongestLine) take_line(std::exchange(pending_, {}));
+  if (pending_.size() > kLongestLine) {
+    take_line(pending_);
+    pending_.clear();
+  }
 }
 
 void Relay::take_line(std::string_view line) {

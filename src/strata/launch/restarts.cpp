@@ -51,11 +51,15 @@ int restart_count() {
 
 bool has_saved_since_launch(const std::filesystem::path& output_dir) {
   const char* launched = std::getenv("STRATA_LAUNCH_TIME");
+  return launched != nullptr && has_saved_since(output_dir, std::strtod(launched, nullptr));
+}
+
+bool has_saved_since(const std::filesystem::path& output_dir, double launched) {
   struct stat latest {};
-  if (launched == nullptr || ::stat((output_dir / "latest").c_str(), &latest) != 0) return false;
+  if (::stat((output_dir / "latest").c_str(), &latest) != 0) return false;
   const double saved = static_cast<double>(latest.st_mtim.tv_sec) +
                        static_cast<double>(latest.st_mtim.tv_nsec) * 1e-9;
-  return saved > std::strtod(launched, nullptr);
+  return saved > launched;
 }
 
 }  // namespace strata::launch

@@ -19,5 +19,7 @@ int restart_count();
 // In a rank: true when this run itself has saved a checkpoint in the folder since its launcher
 // started, so that a restart goes on from there and not from what an earlier run left.
 bool has_saved_since_launch(const std::filesystem::path& output_dir);
+// The same in the launcher, which started `launched` seconds after 1970.
+bool has_saved_since(const std::filesystem::path& output_dir, double launched);
 
 }  // namespace strata::launch

@@ -58,7 +58,6 @@ class Account {
   // The phase that used most, as it was then; `resident_bytes` is the largest of all.
   Phase peak() const;
 
-  const Amounts& in_use() const { return in_use_; }
   int64_t bytes_in_use() const { return total_; }
   int64_t resident_bytes() const { return arena_.resident_bytes(); }
   // Blocks taken since the start, by kind.

@@ -35,8 +35,6 @@ class Arena {
   int64_t taken_bytes() const { return taken_bytes_; }
   int64_t resident_bytes() const { return resident_bytes_; }
   int64_t peak_resident_bytes() const { return peak_resident_bytes_; }
-  // The measured peak starts anew at what is resident now.
-  void reset_peak() { peak_resident_bytes_ = resident_bytes_; }
 
   static constexpr int64_t kStep = 512;
 

@@ -22,8 +22,8 @@ struct DeviceMemory {
 DeviceMemory device_memory(c10::Device device);
 void reset_device_peak(c10::Device device);
 
-// Workspaces of cuBLAS, one for each thread that multiplies: ours and autograd's. No operation here
-// goes through cuDNN.
+// Workspaces of cuBLAS, one for each thread that multiplies: ours and autograd's. cuDNN's attention
+// takes its own for the time of a call, about as much as FlashAttention.
 inline constexpr int64_t kGpuWorkspaceBytes = int64_t{64} << 20;
 
 // NCCL's buffers of one group of ranks by its defaults (2.28, src/include/comm.h): of each channel

@@ -5,6 +5,8 @@
 #include <regex>
 #include <set>
 
+#include <fmt/ranges.h>
+
 #include "strata/base/error.h"
 #include "strata/nn/linear.h"
 
@@ -22,10 +24,6 @@ bool is_skipped(const std::string& path, const std::vector<std::string>& skip) {
       return false;
     }
   });
-}
-
-at::ScalarType compute_type_of(const std::string& name) {
-  return name == "bfloat16" ? at::kBFloat16 : at::kFloat;
 }
 
 std::string text_of(const Json& json, const char* key, const std::string& missing) {
@@ -69,15 +67,21 @@ std::optional<QuantizationOptions> stored_quantization(const Json& model_config)
       options.quantization.format.block = block->get<int64_t>();
       ops::quant::check_block(options.quantization.format.block, "config.json: bnb_4bit_blocksize");
     }
-    const std::string compute = text_of(*entry, "bnb_4bit_compute_dtype", "float32");
-    // fp16 arithmetic does not exist here: the type of the activations is used.
-    if (compute != "float16") options.quantization.compute = compute_type_of(compute);
+    options.quantization.compute =
+        compute_type_of(text_of(*entry, "bnb_4bit_compute_dtype", "float32"));
   }
   const auto skip = entry->find("llm_int8_skip_modules");
   if (skip != entry->end() && skip->is_array()) {
     options.skip_modules = skip->get<std::vector<std::string>>();
   }
   return options;
+}
+
+std::optional<at::ScalarType> compute_type_of(const std::string& name) {
+  if (name == "float32") return at::kFloat;
+  if (name == "bfloat16") return at::kBFloat16;
+  if (name == "float16") return at::kHalf;
+  return {};
 }
 
 int quantize_linears(Model& model, const QuantizationOptions& options) {
@@ -107,6 +111,29 @@ int quantize_linears(Model& model, const QuantizationOptions& options) {
         "adapter (--use_peft) and check llm_int8_skip_modules");
   }
   return count;
+}
+
+void require_skip_modules(Model& model, const std::vector<std::string>& skip_modules) {
+  std::set<std::string> paths, names;
+  for (Block* block : model.blocks()) {
+    for (nn::Linear* layer : block->linears()) {
+      paths.insert(layer->path());
+      names.insert(layer->path().substr(layer->path().rfind('.') + 1));
+    }
+  }
+  // What is never quantised may be named, too.
+  for (const nn::Parameter* parameter : model.parameters()) {
+    paths.insert(parameter->name().substr(0, parameter->name().rfind('.')));
+  }
+  for (const std::string& entry : skip_modules) {
+    const bool is_meant = std::ranges::any_of(
+        paths, [&](const std::string& path) { return is_skipped(path, {entry}); });
+    if (is_meant) continue;
+    throw ConfigError(
+        "llm_int8_skip_modules: found \"{}\", which means none of this model's modules, expected "
+        "some of {}; correct or remove it",
+        entry, fmt::join(names, ", "));
+  }
 }
 
 }  // namespace strata::models

@@ -22,9 +22,15 @@ struct QuantizationOptions {
 // method other than bitsandbytes.
 std::optional<QuantizationOptions> stored_quantization(const Json& model_config);
 
+// The type of products that bnb_4bit_compute_dtype names; nothing for another name.
+std::optional<at::ScalarType> compute_type_of(const std::string& name);
+
 // Marks the frozen weights of linear layers. Tied weights, weights that train and skipped modules
 // stay as they are. Call after attaching adapters, before check_weights() and giving out memory.
 // Returns the number of layers; none is a ConfigError.
 int quantize_linears(Model& model, const QuantizationOptions& options);
+
+// ConfigError for an entry of llm_int8_skip_modules that means none of the model's modules.
+void require_skip_modules(Model& model, const std::vector<std::string>& skip_modules);
 
 }  // namespace strata::models

@@ -13,17 +13,18 @@ namespace strata::nn {
 
 // T = tokens of the micro-batch, D = documents (attention stays inside a document).
 struct Batch {
-  at::Tensor ids;  // int64 [T]
+  at::Tensor ids = {};  // int64 [T]
   // int64 [T] on the CPU, the label of the *next* token of the document; -100: not trained.
-  at::Tensor targets;
-  at::Tensor positions;   // int64 [T], position inside the document
-  at::Tensor token_keys;  // int64 [T], identifies (data row, position in the row); for dropout (I6)
-  std::vector<int64_t> offsets;  // [D + 1], document d is tokens offsets[d] .. offsets[d+1]
+  at::Tensor targets = {};
+  at::Tensor positions = {};  // int64 [T], position inside the document
+  at::Tensor token_keys =
+      {};  // int64 [T], identifies (data row, position in the row); for dropout (I6)
+  std::vector<int64_t> offsets = {};  // [D + 1], document d is tokens offsets[d] .. offsets[d+1]
   // Only for nn/virtual_tokens.h: [D] on the host, the label of each document's first token. Empty:
   // none is trained.
-  std::vector<int64_t> first_labels;
+  std::vector<int64_t> first_labels = {};
   // int64 [D * V], places of the virtual tokens, document by document; undefined: there are none.
-  at::Tensor virtual_rows;
+  at::Tensor virtual_rows = {};
   // Encoder-decoder models: what the encoder reads, D documents without targets. The fields above
   // are the decoder's: ids begin with its start token, targets are the labels of the same place.
   std::shared_ptr<const Batch> source = {};
@@ -56,7 +57,7 @@ using Shelf = std::vector<at::Tensor>;
 struct ForwardContext {
   const Batch* batch = nullptr;
   bool training = false;  // dropout is active
-  DrawKey draw;
+  DrawKey draw = {};
   float loss_scale = 1.0f;  // backward starts from loss * loss_scale (1 / number of trained tokens)
   LossSums* sums = nullptr;  // the head adds to it
   // Selective checkpointing: layers make their input again where that is cheap (nn/remakable.h).

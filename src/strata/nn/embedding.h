@@ -43,7 +43,9 @@ class Embedding {
  public:
   // `path`: module path such as "model.embed_tokens".
   Embedding(std::string path, std::shared_ptr<Parameter> weight, std::optional<int64_t> padding_id)
-      : path_(std::move(path)), weight_(std::move(weight)), padding_id_(padding_id) {}
+      : path_(std::move(path)), weight_(std::move(weight)), padding_id_(padding_id) {
+    weight_->set_embedding_table();
+  }
 
   const std::string& path() const { return path_; }
   Parameter& weight() const { return *weight_; }

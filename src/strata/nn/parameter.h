@@ -58,6 +58,10 @@ class Parameter {
   // Makes storage_type() bytes. Requires: a matrix, before memory is given out.
   void set_quantization(const Quantization& quantization);
   const std::optional<Quantization>& quantization() const { return quantization_; }
+  // Whether it is the table of an embedding, for which 8-bit optimizers keep 32 bits. A tied output
+  // layer has it by being the same parameter.
+  bool is_embedding_table() const { return is_embedding_table_; }
+  void set_embedding_table() { is_embedding_table_ = true; }
   bool requires_grad() const { return requires_grad_; }
   void set_requires_grad(bool value) { requires_grad_ = value; }
 
@@ -94,6 +98,7 @@ class Parameter {
   at::ScalarType storage_;
   std::optional<Quantization> quantization_;
   bool requires_grad_ = true;
+  bool is_embedding_table_ = false;
   const at::Tensor& gathered() const;
 
   at::Tensor value_;  // shape(), or the flat codes

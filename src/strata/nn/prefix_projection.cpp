@@ -11,7 +11,9 @@ PrefixProjection::PrefixProjection(const std::string& base, const Sizes& sizes)
       second_(base + "transform.2.weight", {sizes.output, sizes.hidden}, at::kFloat),
       second_bias_(base + "transform.2.bias", {sizes.output}, at::kFloat),
       result_(std::make_shared<Parameter>(
-          base + "result", std::vector<int64_t>{sizes.count, sizes.output}, at::kFloat)) {}
+          base + "result", std::vector<int64_t>{sizes.count, sizes.output}, at::kFloat)) {
+  embedding_.set_embedding_table();
+}
 
 std::vector<Parameter*> PrefixProjection::parameters() {
   return {&embedding_, &first_, &first_bias_, &second_, &second_bias_};

@@ -63,7 +63,9 @@ int64_t bucket_of(int64_t distance, const RelativeBuckets& buckets) {
 
 RelativeBias::RelativeBias(const std::string& path, const RelativeBuckets& buckets,
                            int64_t num_heads, at::ScalarType storage)
-    : buckets_(buckets), weight_(path + ".weight", {buckets.count, num_heads}, storage) {}
+    : buckets_(buckets), weight_(path + ".weight", {buckets.count, num_heads}, storage) {
+  weight_.set_embedding_table();
+}
 
 at::Tensor RelativeBias::table(const at::Tensor& anchor, int64_t reach) {
   const at::Tensor places = at::empty({2 * reach + 1}, at::kLong);

@@ -7,6 +7,8 @@
 #include <list>
 #include <mutex>
 
+#include "strata/ops/cudnn_attention_cuda.h"
+
 namespace strata::ops::cuda {
 namespace {
 
@@ -169,6 +171,9 @@ at::Tensor cached_of_padded(const at::Tensor& q, const at::Tensor& k, const at::
 AttentionResult attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                           std::span<const int64_t> offsets, double scale) {
   const at::NoGradGuard no_grad;  // the backward is called by hand
+  if (const auto length = length_for_cudnn(q, offsets)) {
+    if (auto result = cudnn_attention(q, k, v, *length, scale)) return *result;
+  }
   const int64_t channels = q.size(2);
   AttentionResult result = attention_of_padded(padded(q), padded(k), padded(v), offsets, scale);
   result.out = result.out.narrow(2, 0, channels).contiguous();
@@ -179,6 +184,9 @@ AttentionGradients attention_backward(const at::Tensor& dout, const at::Tensor& 
                                       const at::Tensor& k, const at::Tensor& v,
                                       const at::Tensor& out, const at::Tensor& lse,
                                       std::span<const int64_t> offsets, double scale) {
+  if (const auto length = length_for_cudnn(q, offsets)) {
+    if (auto g = cudnn_attention_backward(dout, q, k, v, out, lse, *length, scale)) return *g;
+  }
   const int64_t channels = q.size(2);
   const AttentionGradients g = backward_of_padded(padded(dout), padded(q), padded(k), padded(v),
                                                   padded(out), lse, offsets, scale);

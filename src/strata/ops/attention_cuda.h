@@ -1,6 +1,7 @@
-// Attention through libtorch's kernels for NVIDIA GPUs: FlashAttention for 16-bit types (documents
-// by their offsets, grouped heads without repeating them), the memory-efficient kernel for fp32.
-// Owns: the mapping onto their arguments. Never: checks; attention.cpp has those.
+// Attention through libtorch's kernels for NVIDIA GPUs: for 16-bit types cuDNN's where all
+// documents are equally long (cudnn_attention_cuda.h), else FlashAttention (documents by their
+// offsets, grouped heads without repeating them); for fp32 the memory-efficient kernel. Owns: the
+// mapping onto their arguments. Never: checks; attention.cpp has those.
 #pragma once
 
 #include <cstdint>

@@ -1,12 +1,15 @@
-// Attention with a bias: checks and choice of the device. The kernels are in attention_cpu.cpp.
+// Attention with a bias: checks and choice of the device. The CPU's kernels are in
+// attention_cpu.cpp, a GPU's steps in dense_biased_attention.cpp.
 #include "strata/ops/biased_attention.h"
 
 #include <algorithm>
 
 #include "strata/base/activity_timer.h"
+#include "strata/libtorch/planned_device.h"
 #include "strata/ops/attention_arguments.h"
 #include "strata/ops/check.h"
 #include "strata/ops/cpu_kernels.h"
+#include "strata/ops/dense_biased_attention.h"
 
 namespace strata::ops {
 namespace {
@@ -14,12 +17,6 @@ namespace {
 constexpr const char* kOp = "biased attention";
 
 HeadsView view_of(const char* argument, const at::Tensor& tensor, const at::Tensor& like) {
-  if (tensor.is_cuda()) {
-    throw ConfigError(
-        "{}: found tensors on a GPU, expected them in host memory, where its kernels are; train "
-        "models with encoder and decoder with --cpu",
-        kOp);
-  }
   return heads_view(kOp, argument, tensor, like);
 }
 
@@ -92,9 +89,13 @@ cpu::AttentionArguments checked_arguments(const at::Tensor& q, const at::Tensor&
 AttentionResult biased_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                                  const at::Tensor& bias, const BiasedAttentionOptions& options) {
   cpu::AttentionArguments arguments = checked_arguments(q, k, v, bias, options);
+  if (q.is_cuda()) return dense::biased_attention(q, k, v, bias, options);
   AttentionResult result{at::empty(q.sizes(), q.options()),
                          at::empty({q.size(1), q.size(0)}, q.options().dtype(at::kFloat))};
-  if (q.is_meta()) return result;
+  if (q.is_meta()) {
+    if (is_for_cuda(q)) dense::imagine_scores(q, options, /*is_backward=*/false);
+    return result;
+  }
   const ActivityTimer timer(Activity::kAttention);
   arguments.lse = result.lse.mutable_data_ptr<float>();
   cpu::attention(arguments, view_of("out", result.out, q));
@@ -110,10 +111,14 @@ BiasedAttentionGradients biased_attention_backward(const at::Tensor& dout, const
   cpu::AttentionArguments arguments = checked_arguments(q, k, v, bias, options);
   check_shape(kOp, "dout", dout, q.sizes());
   check_shape(kOp, "lse", forward.lse, {q.size(1), q.size(0)});
+  if (q.is_cuda()) {
+    return dense::biased_attention_backward(dout, q, k, v, bias, forward, options, wants_bias);
+  }
   BiasedAttentionGradients g{at::empty(q.sizes(), q.options()), at::empty(k.sizes(), k.options()),
                              at::empty(v.sizes(), v.options()), at::Tensor()};
   at::Tensor parts;  // of each document, so that the sum has one order on any number of threads
-  if (wants_bias) {
+  if (is_for_cuda(q)) dense::imagine_scores(q, options, /*is_backward=*/true);
+  if (wants_bias && !is_for_cuda(q)) {
     const auto documents = static_cast<int64_t>(options.offsets.size()) - 1;
     parts = at::zeros({documents, bias.size(0), bias.size(1)}, bias.options());
   }
@@ -128,7 +133,7 @@ BiasedAttentionGradients biased_attention_backward(const at::Tensor& dout, const
                              .dv = view_of("dv", g.dv, q),
                              .dbias = wants_bias ? parts.mutable_data_ptr<float>() : nullptr});
   }
-  if (wants_bias) g.dbias = parts.sum(0);
+  if (wants_bias) g.dbias = parts.defined() ? parts.sum(0) : at::zeros_like(bias);
   return g;
 }
 

@@ -5,19 +5,12 @@
 #include <vector>
 
 #include "strata/ops/cpu_kernels.h"
+#include "strata/ops/dropout_keys.h"
 #include "strata/ops/vectorize.h"
 
 namespace strata::ops::cpu {
 
 namespace {
-
-// The finaliser of SplitMix64 (Steele et al. 2014).
-uint64_t mix(uint64_t x) {
-  x += 0x9E3779B97F4A7C15u;
-  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
-  x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
-  return x ^ (x >> 31);
-}
 
 // Channel c is kept when hash(low + c, high) >= threshold. The 64 bits of the row's key enter
 // before and between the multiplications, so rows have unrelated masks.
@@ -36,9 +29,9 @@ STRATA_VECTORIZED void dropout_row(const float* x, float* y, int64_t n, uint32_t
 
 DropoutRow::DropoutRow(double p, uint64_t key, int64_t token_key) {
   const double limit = std::ldexp(p, 32);
-  const uint64_t row_key = mix(mix(key) ^ static_cast<uint64_t>(token_key));
-  low_ = static_cast<uint32_t>(row_key);
-  high_ = static_cast<uint32_t>(row_key >> 32);
+  const uint64_t bits = row_key(key, token_key);
+  low_ = static_cast<uint32_t>(bits);
+  high_ = static_cast<uint32_t>(bits >> 32);
   threshold_ = limit >= 4294967295.0 ? 4294967295u : static_cast<uint32_t>(limit);
   factor_ = p < 1 ? static_cast<float>(1.0 / (1.0 - p)) : 0.0f;
 }

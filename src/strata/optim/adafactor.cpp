@@ -34,7 +34,7 @@ int64_t part_begin(int64_t size, int rank, int ranks) { return size * rank / ran
 }  // namespace
 
 Adafactor::Adafactor(shard::UnitStore& store, const AdafactorOptions& options)
-    : store_(store), options_(options) {
+    : store_(store), options_(options), walk_(walk_of_parameters(store, options.sub_group_size)) {
   for (int u = 0; u < store.num_units(); ++u) {
     const auto& segments = store.unit(u).segments;
     for (int s = 0; s < static_cast<int>(segments.size()); ++s) {
@@ -140,15 +140,45 @@ void Adafactor::step(double learning_rate, double gradient_scale) {
   store_.mesh().shard->all_reduce(square_sums)->wait();
   if (square_sums.is_meta()) return;  // without data (the memory plan)
   square_sums = square_sums.cpu();    // waited for once
+  std::vector<double> rates;
   for (size_t i = 0; i < tensors_.size(); ++i) {
-    const Tensor& tensor = tensors_[i];
     const double mean = square_sums[static_cast<int64_t>(i)].item<double>() /
-                        static_cast<double>(tensor.parameter->numel());
-    const double clip = std::max(1.0, std::sqrt(mean) / options_.clip_threshold);
-    const at::Tensor value = piece_of(tensor, store_.home(tensor.unit, tensor.segment).value);
-    if (tensor.decayed) value.mul_(1 - options_.weight_decay * learning_rate);
-    value.sub_(updates[i], learning_rate / clip);
+                        static_cast<double>(tensors_[i].parameter->numel());
+    rates.push_back(learning_rate / std::max(1.0, std::sqrt(mean) / options_.clip_threshold));
   }
+  move(updates, rates, /*decay=*/1 - options_.weight_decay * learning_rate);
+}
+
+void Adafactor::move(const std::vector<at::Tensor>& updates, const std::vector<double>& rates,
+                     double decay) {
+  // `value`: elements of the tensor's piece from `first` on.
+  const auto move_part = [&](size_t i, at::Tensor value, int64_t first) {
+    if (tensors_[i].decayed) value.mul_(decay);
+    value.sub_(updates[i].narrow(0, first, value.numel()), rates[i]);
+  };
+  if (!walk_) {
+    for (size_t i = 0; i < tensors_.size(); ++i) {
+      const Tensor& tensor = tensors_[i];
+      move_part(i, piece_of(tensor, store_.home(tensor.unit, tensor.segment).value), 0);
+    }
+    return;
+  }
+  // What loading, saving or evaluating looked at need not stay in memory.
+  store_.file()->forget_pages();
+  walk_->run([&](const SubGroup& group, std::span<const at::Tensor> values) {
+    for (size_t i = 0; i < tensors_.size(); ++i) {
+      const Tensor& tensor = tensors_[i];
+      if (tensor.unit != group.unit || tensor.segment != group.segment) continue;
+      const auto [begin, length] = overlap_of(group, tensor.piece.shard_begin, tensor.piece.length);
+      if (length <= 0) continue;
+      move_part(i, values[0].narrow(0, begin - group.begin, length),
+                begin - tensor.piece.shard_begin);
+    }
+  });
+}
+
+void Adafactor::rehearse() {
+  if (walk_) walk_->run([](const SubGroup&, std::span<const at::Tensor>) {});
 }
 
 std::vector<StateTensor> Adafactor::state() {

@@ -6,9 +6,11 @@
 // tensors one value an element. Source: transformers optimization.Adafactor.
 #pragma once
 
+#include <memory>
 #include <vector>
 
 #include "strata/optim/optimizer.h"
+#include "strata/optim/sub_group_walk.h"
 #include "strata/shard/unit_store.h"
 
 namespace strata::optim {
@@ -18,6 +20,7 @@ struct AdafactorOptions {
   double clip_threshold = 1.0;  // largest root mean square of a tensor's update
   double decay_rate = -0.8;     // the mean forgets by 1 - step^decay_rate
   double weight_decay = 0;
+  int64_t sub_group_size = 16777216;  // elements updated at once of parameters in files
 };
 
 // Means of rows and columns need the whole matrix: each rank adds what its piece gives and what it
@@ -28,6 +31,7 @@ class Adafactor final : public Optimizer {
   Adafactor(shard::UnitStore& store, const AdafactorOptions& options);
 
   void step(double learning_rate, double gradient_scale) override;
+  void rehearse() override;
   // "exp_avg_sq_row" and "exp_avg_sq_col" of matrices, "exp_avg_sq" of others, fp32.
   std::vector<StateTensor> state() override;
 
@@ -51,11 +55,14 @@ class Adafactor final : public Optimizer {
   at::Tensor scaled_gradient(const Tensor& tensor, double scale) const;
   at::Tensor update_of(Tensor& tensor, const at::Tensor& gradient, const at::Tensor& sums,
                        double beta) const;
+  // Each tensor by its update times its rate, after `decay` where it decays.
+  void move(const std::vector<at::Tensor>& updates, const std::vector<double>& rates, double decay);
 
   shard::UnitStore& store_;
   AdafactorOptions options_;
   std::vector<Tensor> tensors_;
   int64_t num_sums_ = 0;
+  std::unique_ptr<SubGroupWalk> walk_;  // null: parameters rest in memory
 };
 
 }  // namespace strata::optim

@@ -46,17 +46,22 @@ AdamW::AdamW(shard::UnitStore& store, const AdamWOptions& options)
   if (file_ || store_.file() != nullptr) walk_ = std::make_unique<SubGroupWalk>(sub_groups());
 }
 
-void AdamW::allocate_moments() {
+uint64_t state_file_bytes(const shard::Partition& partition) {
   constexpr int kMoments = 2;
-  uint64_t file_bytes = 0;
-  for (int u = 0; u < store_.num_units(); ++u) {
-    for (const shard::Segment& segment : store_.unit(u).segments) {
+  uint64_t bytes = 0;
+  for (const shard::Unit& unit : partition.units) {
+    for (const shard::Segment& segment : unit.segments) {
       if (!segment.trainable) continue;
-      file_bytes += kMoments * shard::HomeFile::size_bytes(segment.shard_numel, at::kFloat);
+      bytes += kMoments * shard::HomeFile::size_bytes(segment.shard_numel, at::kFloat);
     }
   }
+  return bytes;
+}
+
+void AdamW::allocate_moments() {
   if (options_.state_files.is_on()) {
-    file_ = std::make_unique<shard::HomeFile>(options_.state_files, "optimizer", file_bytes);
+    file_ = std::make_unique<shard::HomeFile>(options_.state_files, "optimizer",
+                                              state_file_bytes(store_.partition()));
   }
   moments_.resize(static_cast<size_t>(store_.num_units()));
   for (int u = 0; u < store_.num_units(); ++u) {
@@ -104,9 +109,6 @@ void AdamW::collect_runs() {
 
 // Of each trained segment as many groups as its size asks for.
 std::vector<SubGroup> AdamW::sub_groups() {
-  const int64_t size = std::max<int64_t>(
-      (options_.sub_group_size + kGroupElements - 1) / kGroupElements * kGroupElements,
-      kGroupElements);
   std::vector<SubGroup> groups;
   for (int u = 0; u < store_.num_units(); ++u) {
     const auto& segments = store_.unit(u).segments;
@@ -120,10 +122,8 @@ std::vector<SubGroup> AdamW::sub_groups() {
         arrays[1] = {state.exp_avg, file_.get(), state.exp_avg_region};
         arrays[2] = {state.exp_avg_sq, file_.get(), state.exp_avg_sq_region};
       }
-      const int64_t numel = segments[static_cast<size_t>(s)].shard_numel;
-      for (int64_t begin = 0; begin < numel; begin += size) {
-        groups.push_back({u, s, begin, std::min(size, numel - begin), arrays});
-      }
+      add_groups({.unit = u, .segment = s, .arrays = std::move(arrays)},
+                 segments[static_cast<size_t>(s)].shard_numel, options_.sub_group_size, groups);
     }
   }
   return groups;
@@ -131,9 +131,8 @@ std::vector<SubGroup> AdamW::sub_groups() {
 
 void AdamW::update(const Run& run, const SubGroup& group, std::span<const at::Tensor> parts,
                    double learning_rate, double gradient_scale) {
-  const int64_t begin = std::max(run.begin, group.begin);
-  const int64_t end = std::min(run.begin + run.length, group.begin + group.length);
-  if (begin >= end) return;
+  const auto [begin, length] = overlap_of(group, run.begin, run.length);
+  if (length <= 0) return;
   ops::AdamWStep step;
   step.learning_rate = learning_rate;
   step.beta1 = options_.beta1;
@@ -143,11 +142,11 @@ void AdamW::update(const Run& run, const SubGroup& group, std::span<const at::Te
   step.step = num_steps_;
   step.grad_scale = static_cast<float>(gradient_scale);
   const auto part = [&](const at::Tensor& flat) {
-    return flat.narrow(0, begin - group.begin, end - begin);
+    return flat.narrow(0, begin - group.begin, length);
   };
   const at::Tensor& gradient = store_.home(run.unit, run.segment).gradient;
-  ops::adamw_(part(parts[0]), gradient.narrow(0, begin, end - begin), part(parts[1]),
-              part(parts[2]), step);
+  ops::adamw_(part(parts[0]), gradient.narrow(0, begin, length), part(parts[1]), part(parts[2]),
+              step);
 }
 
 void AdamW::step(double learning_rate, double gradient_scale) {
@@ -187,7 +186,8 @@ std::vector<StateTensor> AdamW::state() {
       for (const shard::Piece& piece : shard::pieces_of(segments[static_cast<size_t>(s)], rank)) {
         const auto add = [&](const char* name, const at::Tensor& flat) {
           tensors.push_back({name, piece.parameter, piece.parameter->shape(), piece.tensor_begin,
-                             flat.narrow(0, piece.shard_begin, piece.length)});
+                             flat.narrow(0, piece.shard_begin, piece.length),
+                             /*rests_in_file=*/file_ != nullptr});
         };
         add("exp_avg", moments(u, s).exp_avg);
         add("exp_avg_sq", moments(u, s).exp_avg_sq);

@@ -32,6 +32,9 @@ double global_gradient_norm(shard::UnitStore& store);
 // max_norm is 0.
 double clip_factor(double norm, double max_norm);
 
+// What the moments of one rank take up in a file.
+uint64_t state_file_bytes(const shard::Partition& partition);
+
 class AdamW final : public Optimizer {
  public:
   AdamW(shard::UnitStore& store, const AdamWOptions& options);

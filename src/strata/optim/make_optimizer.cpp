@@ -46,7 +46,8 @@ std::unique_ptr<Optimizer> make_optimizer(shard::UnitStore& store,
   if (settings.name == "adafactor") {
     refuse_files(settings);
     return std::make_unique<Adafactor>(store,
-                                       AdafactorOptions{.weight_decay = settings.weight_decay});
+                                       AdafactorOptions{.weight_decay = settings.weight_decay,
+                                                        .sub_group_size = settings.sub_group_size});
   }
   for (const Named& named : kNames) {
     if (named.name != settings.name) continue;
@@ -66,7 +67,8 @@ std::unique_ptr<Optimizer> make_optimizer(shard::UnitStore& store,
                                                        .beta1 = settings.beta1,
                                                        .beta2 = settings.beta2,
                                                        .eps = settings.eps,
-                                                       .weight_decay = settings.weight_decay});
+                                                       .weight_decay = settings.weight_decay,
+                                                       .sub_group_size = settings.sub_group_size});
   }
   throw ConfigError("optim: found \"{}\", expected a supported update rule; choose adamw_torch",
                     settings.name);

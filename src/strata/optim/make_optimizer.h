@@ -17,7 +17,7 @@ struct OptimizerSettings {
   double eps = 1e-8;
   double weight_decay = 0;
   shard::FileHomeOptions state_files = {};  // on: state rests in a file; 32-bit AdamW alone
-  int64_t sub_group_size = 16777216;        // of state in files
+  int64_t sub_group_size = 16777216;        // elements updated at once where something is in files
 };
 
 // ConfigError for a name that is not in the table, or whose state cannot rest in files. Paged names

@@ -21,6 +21,7 @@ struct StateTensor {
   std::vector<int64_t> shape;  // of the whole tensor over all ranks
   int64_t begin = 0;           // first element of the flattened whole that rests here
   at::Tensor data;             // [n], flat and contiguous; writing to it changes the state
+  bool rests_in_file = false;  // `data` is the map of a file (shard::HomeFile)
 };
 
 class Optimizer {

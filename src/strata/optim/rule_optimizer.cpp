@@ -17,14 +17,13 @@ constexpr int64_t kChunkOnGpu = int64_t{1} << 24;
 int64_t blocks_of(int64_t n) { return (n + ops::quant::kStateBlock - 1) / ops::quant::kStateBlock; }
 
 bool keeps_8bit(const nn::Parameter& parameter) {
-  return parameter.numel() >= kMin8bitElements &&
-         parameter.name().find("embed_tokens") == std::string::npos;
+  return parameter.numel() >= kMin8bitElements && !parameter.is_embedding_table();
 }
 
 }  // namespace
 
 RuleOptimizer::RuleOptimizer(shard::UnitStore& store, const RuleOptions& options)
-    : store_(store), options_(options) {
+    : store_(store), options_(options), walk_(walk_of_parameters(store, options.sub_group_size)) {
   const int rank = store.mesh().shard->rank();
   for (int u = 0; u < store.num_units(); ++u) {
     const auto& segments = store.unit(u).segments;
@@ -70,25 +69,49 @@ void RuleOptimizer::step(double learning_rate, double gradient_scale) {
                 .weight_decay = 0,
                 .step = num_steps_,
                 .grad_scale = static_cast<float>(gradient_scale)};
-  for (Part& part : parts_) {
-    step.weight_decay = part.decayed ? options_.weight_decay : 0;
-    update(part, step);
+  if (!walk_) {
+    for (Part& part : parts_) {
+      const at::Tensor& flat = store_.home(part.unit, part.segment).value;
+      step.weight_decay = part.decayed ? options_.weight_decay : 0;
+      update(part, flat.narrow(0, part.piece.shard_begin, part.piece.length), 0, step);
+    }
+    return;
   }
+  // What loading, saving or evaluating looked at need not stay in memory.
+  store_.file()->forget_pages();
+  walk_->run([&](const SubGroup& group, std::span<const at::Tensor> values) {
+    for (Part& part : parts_) {
+      if (part.unit != group.unit || part.segment != group.segment) continue;
+      const auto [begin, length] = overlap_of(group, part.piece.shard_begin, part.piece.length);
+      if (length <= 0) continue;
+      step.weight_decay = part.decayed ? options_.weight_decay : 0;
+      update(part, values[0].narrow(0, begin - group.begin, length), begin - part.piece.shard_begin,
+             step);
+    }
+  });
 }
 
-void RuleOptimizer::update(Part& part, const RuleStep& step) {
-  shard::Home& home = store_.home(part.unit, part.segment);
-  if (home.value.is_meta()) return;
-  const at::Tensor param = home.value.narrow(0, part.piece.shard_begin, part.piece.length);
-  const at::Tensor grad = home.gradient.narrow(0, part.piece.shard_begin, part.piece.length);
+void RuleOptimizer::rehearse() {
+  if (walk_) walk_->run([](const SubGroup&, std::span<const at::Tensor>) {});
+}
+
+void RuleOptimizer::update(Part& part, const at::Tensor& values, int64_t first,
+                           const RuleStep& step) {
+  if (values.is_meta()) return;
+  const at::Tensor& param = values;
+  const int64_t end = first + values.numel();
+  const at::Tensor grad = store_.home(part.unit, part.segment)
+                              .gradient.narrow(0, part.piece.shard_begin + first, values.numel());
   if (part.is_8bit && options_.rule == Rule::kAdamW && param.is_cuda()) {
     return ops::quant::adamw_8bit_(param, grad, {part.kept[0].codes, part.kept[0].scales},
                                    {part.kept[1].codes, part.kept[1].scales}, adamw_step(step));
   }
   const int64_t chunk_size = param.is_cuda() ? kChunkOnGpu : kChunk;
-  for (int64_t begin = 0; begin < part.piece.length; begin += chunk_size) {
-    const int64_t count = std::min(chunk_size, part.piece.length - begin);
+  for (int64_t begin = first; begin < end; begin += chunk_size) {
+    const int64_t count = std::min(chunk_size, end - begin);
+    // Of what is kept for the piece, and of what was given.
     const auto chunk = [&](const at::Tensor& flat) { return flat.narrow(0, begin, count); };
+    const auto given = [&](const at::Tensor& flat) { return flat.narrow(0, begin - first, count); };
     std::vector<at::Tensor> state;
     for (size_t i = 0; i < part.kept.size(); ++i) {
       const Kept& kept = part.kept[i];
@@ -102,7 +125,7 @@ void RuleOptimizer::update(Part& part, const RuleStep& step) {
           kept.scales.narrow(0, begin / ops::quant::kStateBlock, blocks_of(count)),
           state_of(options_.rule)[i].is_signed, state.back());
     }
-    apply_rule(options_.rule, chunk(param), chunk(grad), state, step);
+    apply_rule(options_.rule, given(param), given(grad), state, step);
     for (size_t i = 0; part.is_8bit && i < part.kept.size(); ++i) {
       const Kept& kept = part.kept[i];
       ops::quant::encode_state(

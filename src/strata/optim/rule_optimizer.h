@@ -2,9 +2,11 @@
 // Owns: the state. Never: formulas (update_rules.h), parameters or gradients.
 #pragma once
 
+#include <memory>
 #include <vector>
 
 #include "strata/optim/optimizer.h"
+#include "strata/optim/sub_group_walk.h"
 #include "strata/optim/update_rules.h"
 #include "strata/shard/unit_store.h"
 
@@ -17,6 +19,7 @@ struct RuleOptions {
   double beta2 = 0.999;
   double eps = 1e-8;
   double weight_decay = 0;
+  int64_t sub_group_size = 16777216;  // elements updated at once of parameters in files
 };
 
 // Tensors with fewer elements keep 32-bit state, as in bitsandbytes.
@@ -24,12 +27,14 @@ inline constexpr int64_t kMin8bitElements = 4096;
 
 // 8-bit state: uint8 codes and one fp32 scale per block of 256 elements of the tensor, under the
 // names of bitsandbytes (state1, absmax1, ...). Pieces begin at block borders (shard/unit.h), so
-// that state does not depend on the world size. Embeddings keep 32-bit state, as under Trainer.
+// that state does not depend on the world size. Tables of embeddings keep 32-bit state, as the
+// weight of every torch.nn.Embedding does under Trainer.
 class RuleOptimizer final : public Optimizer {
  public:
   RuleOptimizer(shard::UnitStore& store, const RuleOptions& options);
 
   void step(double learning_rate, double gradient_scale) override;
+  void rehearse() override;
   std::vector<StateTensor> state() override;
 
   int64_t state_bytes() const;  // of this rank
@@ -48,11 +53,13 @@ class RuleOptimizer final : public Optimizer {
   };
 
   Part make_part(int unit, int segment, const shard::Piece& piece) const;
-  void update(Part& part, const RuleStep& step);
+  // `values`: elements [first, first + n) of the piece. Requires: `first` at a block of state.
+  void update(Part& part, const at::Tensor& values, int64_t first, const RuleStep& step);
 
   shard::UnitStore& store_;
   RuleOptions options_;
   std::vector<Part> parts_;
+  std::unique_ptr<SubGroupWalk> walk_;  // null: parameters rest in memory
 };
 
 }  // namespace strata::optim

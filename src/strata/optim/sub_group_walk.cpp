@@ -9,6 +9,22 @@ constexpr size_t kStages = 3;
 
 }  // namespace
 
+void add_groups(const SubGroup& segment, int64_t numel, int64_t size,
+                std::vector<SubGroup>& groups) {
+  const int64_t rounded =
+      std::max((size + kGroupElements - 1) / kGroupElements * kGroupElements, kGroupElements);
+  for (int64_t begin = 0; begin < numel; begin += rounded) {
+    groups.push_back(segment);
+    groups.back().begin = begin;
+    groups.back().length = std::min(rounded, numel - begin);
+  }
+}
+
+Overlap overlap_of(const SubGroup& group, int64_t begin, int64_t length) {
+  const int64_t first = std::max(begin, group.begin);
+  return {first, std::min(begin + length, group.begin + group.length) - first};
+}
+
 SubGroupWalk::SubGroupWalk(std::vector<SubGroup> groups)
     : groups_(std::move(groups)), stages_(kStages) {
   size_t num_lanes = 0;
@@ -96,6 +112,21 @@ void SubGroupWalk::run(const GroupUpdate& update) {
     drain();
     throw;
   }
+}
+
+std::unique_ptr<SubGroupWalk> walk_of_parameters(shard::UnitStore& store, int64_t sub_group_size) {
+  if (store.file() == nullptr) return nullptr;
+  std::vector<SubGroup> groups;
+  for (int u = 0; u < store.num_units(); ++u) {
+    const auto& segments = store.unit(u).segments;
+    for (int s = 0; s < static_cast<int>(segments.size()); ++s) {
+      if (!segments[static_cast<size_t>(s)].trainable) continue;
+      const shard::Home& home = store.home(u, s);
+      add_groups({.unit = u, .segment = s, .arrays = {{home.value, store.file(), *home.region}}},
+                 segments[static_cast<size_t>(s)].shard_numel, sub_group_size, groups);
+    }
+  }
+  return std::make_unique<SubGroupWalk>(std::move(groups));
 }
 
 }  // namespace strata::optim

@@ -4,11 +4,13 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <optional>
 #include <span>
 #include <vector>
 
 #include "strata/shard/home_file.h"
+#include "strata/shard/unit_store.h"
 
 namespace strata::optim {
 
@@ -32,6 +34,18 @@ struct SubGroup {
 
 // Borders of groups lie at multiples of this many elements: blocks of any type with whole bytes.
 inline constexpr int64_t kGroupElements = static_cast<int64_t>(kDirectAlignment);
+
+// Appends the groups of a segment whose arrays have `numel` elements: as many as `size` elements a
+// group (rounded up to kGroupElements) ask for.
+void add_groups(const SubGroup& segment, int64_t numel, int64_t size,
+                std::vector<SubGroup>& groups);
+
+// The part of [begin, begin + length) of a segment that lies in the group, by the segment's
+// elements.
+struct Overlap {
+  int64_t begin, length;  // length <= 0: none
+};
+Overlap overlap_of(const SubGroup& group, int64_t begin, int64_t length);
 
 // `parts`: [length] each, in the order of SubGroup::arrays; what is written to them rests again
 // where it came from.
@@ -64,5 +78,9 @@ class SubGroupWalk {
   std::vector<SubGroup> groups_;
   std::vector<Stage> stages_;  // [3]: reading, updating, writing
 };
+
+// Over the trained parameters of a store, for update rules whose state is in memory; null where
+// they rest in memory, too.
+std::unique_ptr<SubGroupWalk> walk_of_parameters(shard::UnitStore& store, int64_t sub_group_size);
 
 }  // namespace strata::optim

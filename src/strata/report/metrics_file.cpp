@@ -65,7 +65,7 @@ void MetricsFile::append(const Json& row) {
       [[maybe_unused]] const int ignored = begin < 0 ? -1 : ::ftruncate(descriptor_, begin);
       throw IoError(
           "{}: found that a row cannot be written ({}), expected room for it; free disk "
-          "space and resume",
+          "space",
           path_.string(), errno_text(error_number));
     }
     rest.remove_prefix(static_cast<size_t>(written));

@@ -33,6 +33,10 @@ std::span<std::byte> blocks_of(const at::Tensor& buffer, uint64_t size_bytes) {
 
 }  // namespace
 
+uint64_t activation_file_bytes(size_t num_blocks, uint64_t reserved_bytes) {
+  return num_blocks * aligned_up(reserved_bytes);
+}
+
 int64_t ActivationHome::Resting::numel() const {
   return std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>());
 }
@@ -86,8 +90,9 @@ void ActivationHome::make_host_room(Resting& resting) {
   if (fits) return;
   const MemoryScope scope(MemoryKind::kKeptInputs);
   const auto options = at::TensorOptions().dtype(resting.type);
-  resting.host = at::empty({resting.numel()},
-                           is_imagined() ? options.device(at::kMeta) : options.pinned_memory(true));
+  resting.host =
+      at::empty({resting.numel()}, is_imagined() ? options.device(at::kMeta)
+                                                 : options.pinned_memory(device_.is_cuda()));
 }
 
 // The only thing of a plan for files is that they hold as much.

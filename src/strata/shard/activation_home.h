@@ -16,13 +16,16 @@ namespace strata::shard {
 struct ActivationHomeOptions {
   enum class Place {
     kWhereComputed,  // nothing is moved
-    kHost,           // pinned host memory; beside a GPU
+    kHost,           // host memory, beside a GPU pinned
     kFiles,          // beside a CPU
   };
   Place place = Place::kWhereComputed;
   FileHomeOptions files = {};   // of kFiles; a plan has no folder
   uint64_t reserved_bytes = 0;  // of one input: room in the files that is taken on start
 };
+
+// What `num_blocks` inputs take up in files from the start on.
+uint64_t activation_file_bytes(size_t num_blocks, uint64_t reserved_bytes);
 
 // A block's input goes with send() and comes back with fetch() and take(), all three without
 // waiting for the block that computes meanwhile. One that is larger than any before gets more room.

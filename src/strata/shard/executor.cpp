@@ -14,6 +14,8 @@ bool backward_reads_parameters(models::Block& block) {
   return embedding != nullptr && embedding->low_rank() != nullptr;
 }
 
+}  // namespace
+
 std::vector<int> offloaded_blocks(const Schedule& schedule) {
   std::vector<int> blocks;
   for (const Step& step : schedule) {
@@ -21,8 +23,6 @@ std::vector<int> offloaded_blocks(const Schedule& schedule) {
   }
   return blocks;
 }
-
-}  // namespace
 
 ChainShape shape_of(models::Model& model, const Partition& partition) {
   ChainShape shape;

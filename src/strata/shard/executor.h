@@ -15,6 +15,9 @@ namespace strata::shard {
 // What the schedule builder must know, read off the model and its units.
 ChainShape shape_of(models::Model& model, const Partition& partition);
 
+// The blocks whose input the schedule moves elsewhere.
+std::vector<int> offloaded_blocks(const Schedule& schedule);
+
 // Collective: every method, with the same schedule on every rank.
 // Threads: one. An exception leaves units gathered; the executor cannot be used after one.
 class Executor {

@@ -14,11 +14,13 @@ constexpr int64_t kBlock = 1 << 16;
 constexpr int64_t kBlockOnGpu = 1 << 24;
 
 at::Tensor block_of(const at::Tensor& buffer, at::ScalarType type) {
-  const int64_t size = is_for_cuda(buffer) ? kBlockOnGpu : kBlock;
-  return at::empty({std::min(size, buffer.numel())}, buffer.options().dtype(type));
+  return at::empty({std::min(conversion_block(buffer.device()), buffer.numel())},
+                   buffer.options().dtype(type));
 }
 
 }  // namespace
+
+int64_t conversion_block(at::Device device) { return is_for_cuda(device) ? kBlockOnGpu : kBlock; }
 
 bool is_16_bit(at::ScalarType type) { return type == at::kBFloat16 || type == at::kHalf; }
 

@@ -15,6 +15,10 @@ at::Tensor narrow_tail(const at::Tensor& buffer, at::ScalarType type);
 // The first half of it, seen likewise: where narrow_in_place() leaves its result.
 at::Tensor narrow_head(const at::Tensor& buffer, at::ScalarType type);
 
+// Elements that are converted at a time beside such a buffer, so that what they pass through stays
+// in the processor's cache, or is launched for as a whole on a GPU.
+int64_t conversion_block(at::Device device);
+
 // Makes fp32 values of the 16-bit ones in the buffer's tail. Requires: a contiguous buffer.
 void widen_in_place(at::Tensor buffer, at::ScalarType type);
 // Leaves the values rounded to the 16-bit type in the buffer's head; the rest is undefined.

@@ -331,13 +331,4 @@ std::string describe(const Schedule& schedule) {
   return text;
 }
 
-int peak_gathered_units(const Schedule& schedule) {
-  int now = 0, peak = 0;
-  for (const Step& step : schedule) {
-    if (step.action == Action::kGather) peak = std::max(peak, ++now);
-    if (step.action == Action::kRelease) --now;
-  }
-  return peak;
-}
-
 }  // namespace strata::shard

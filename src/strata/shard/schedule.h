@@ -100,7 +100,4 @@ Schedule evaluation_schedule(const ChainShape& shape, const ScheduleOptions& opt
 // One line a step, such as "gather 3" or "backward 2 (recompute)".
 std::string describe(const Schedule& schedule);
 
-// The most units that are gathered at once, a walk over the schedule.
-int peak_gathered_units(const Schedule& schedule);
-
 }  // namespace strata::shard

@@ -1,9 +1,11 @@
 #include "strata/shard/unit_store.h"
 
 #include "strata/base/error.h"
+#include "strata/libtorch/cuda_build.h"
 #include "strata/libtorch/memory_kind.h"
 #include "strata/libtorch/planned_device.h"
 #include "strata/shard/in_place.h"
+#include "strata/shard/pinned_memory.h"
 
 namespace strata::shard {
 
@@ -36,9 +38,7 @@ struct UnitStore::State {
   bool reducing = false;
 };
 
-namespace {
-
-uint64_t file_bytes(const Partition& partition) {
+uint64_t parameter_file_bytes(const Partition& partition) {
   uint64_t bytes = 0;
   for (const Unit& unit : partition.units) {
     for (const Segment& segment : unit.segments) {
@@ -47,8 +47,6 @@ uint64_t file_bytes(const Partition& partition) {
   }
   return bytes;
 }
-
-}  // namespace
 
 UnitStore::UnitStore(models::Model& model, comm::Mesh& mesh, const StoreOptions& options)
     : model_(model),
@@ -62,8 +60,8 @@ UnitStore::UnitStore(models::Model& model, comm::Mesh& mesh, const StoreOptions&
   if (options_.param_type == at::ScalarType::Undefined) options_.param_type = options.compute_type;
   // Before anything is allocated: the disk may be full.
   if (options.parameter_files.is_on()) {
-    file_ =
-        std::make_unique<HomeFile>(options.parameter_files, "parameters", file_bytes(partition_));
+    file_ = std::make_unique<HomeFile>(options.parameter_files, "parameters",
+                                       parameter_file_bytes(partition_));
   }
   for (const Unit& unit : partition_.units) {
     auto state = std::make_unique<State>();
@@ -71,10 +69,13 @@ UnitStore::UnitStore(models::Model& model, comm::Mesh& mesh, const StoreOptions&
       Visit visit;
       const auto of_type = [&](at::ScalarType type, MemoryKind kind) {
         const MemoryScope scope(kind);
-        const bool is_pinned = options.homes_on_host && !options.device.is_meta();
-        return at::zeros(
-            {segment.shard_numel},
-            at::TensorOptions().dtype(type).device(home_device()).pinned_memory(is_pinned));
+        if constexpr (kHasCuda) {
+          if (options.homes_on_host && options.device.is_cuda()) {
+            return pinned_zeros(segment.shard_numel, type);
+          }
+        }
+        return at::zeros({segment.shard_numel},
+                         at::TensorOptions().dtype(type).device(home_device()));
       };
       if (file_) {
         visit.home.region = file_->add(segment.shard_numel, segment.storage);
@@ -123,13 +124,23 @@ bool UnitStore::is_own_slot(const Segment& segment) const {
 }
 
 bool UnitStore::rests_elsewhere() const {
-  return is_for_cuda(options_.device) && (options_.homes_on_host || file_ != nullptr);
+  return options_.homes_on_host || (is_for_cuda(options_.device) && file_ != nullptr);
 }
 
 at::Tensor UnitStore::on_device(const at::Tensor& resting) const {
   // Of a plan both are on device meta, and the copy is memory all the same.
   if (options_.device.is_meta()) return at::empty_like(resting);
   return resting.to(options_.device, /*non_blocking=*/true);
+}
+
+void UnitStore::convert_on_device(const at::Tensor& own, const at::Tensor& resting) const {
+  // Part by part: the wide copy of a whole shard would be the largest thing there. Parts follow one
+  // another in a stream and take the same memory.
+  const int64_t block = conversion_block(options_.device);
+  for (int64_t begin = 0; begin < own.numel(); begin += block) {
+    const int64_t length = std::min(block, own.numel() - begin);
+    own.narrow(0, begin, length).copy_(on_device(resting.narrow(0, begin, length)));
+  }
 }
 
 bool UnitStore::has_own_gradients() const {
@@ -214,8 +225,11 @@ void UnitStore::start_gather(Visit& visit, const Segment& segment) {
   }
   // Cast first, so that the wire carries the narrow type; from host memory, on the device.
   at::Tensor own = wire.narrow(0, segment.shard_numel * mesh_.shard->rank(), segment.shard_numel);
-  const bool casts_there = segment.storage != type && rests_elsewhere();
-  own.copy_(casts_there ? on_device(resting) : resting, /*non_blocking=*/rests_elsewhere());
+  if (segment.storage != type && rests_elsewhere()) {
+    convert_on_device(own, resting);
+  } else {
+    own.copy_(resting, /*non_blocking=*/rests_elsewhere());
+  }
   visit.gathering = mesh_.shard->all_gather(wire, own);
 }
 

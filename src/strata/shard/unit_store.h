@@ -30,12 +30,16 @@ struct StoreOptions {
   at::ScalarType param_type = at::ScalarType::Undefined;
   at::ScalarType reduce_type = at::kFloat;  // of gradients while they are summed over ranks
   at::Device device = at::kCPU;             // where units visit slots and blocks compute
-  // With a GPU: homes of parameters, gradients and optimizer state rest in pinned host memory, and
-  // updates run on the CPU (offload).
+  // Homes of parameters, gradients and optimizer state rest apart from the slots in host memory,
+  // beside a GPU pinned, and updates run on the CPU (offload). Without a GPU it is a second copy in
+  // the same memory: no setting asks for it, a test walks the way of a GPU's run by it.
   bool homes_on_host = false;
   WrapPolicy wrap = {};
   FileHomeOptions parameter_files = {};  // on: parameters rest in a file (NVMe offload)
 };
+
+// What the homes of one rank take up in a file.
+uint64_t parameter_file_bytes(const Partition& partition);
 
 // States of a unit: sharded (home only) -> gathering (slot taken, all-gather in flight) -> gathered
 // (slot whole, values attached) -> sharded, or resting in parts: this rank's part of the smaller
@@ -109,6 +113,8 @@ class UnitStore {
   bool rests_elsewhere() const;
   // A copy where blocks compute of what rests elsewhere.
   at::Tensor on_device(const at::Tensor& resting) const;
+  // Writes it to `own`, which has another type, as converted where blocks compute.
+  void convert_on_device(const at::Tensor& own, const at::Tensor& resting) const;
   // Whether the whole gradient is the home's.
   bool has_own_gradients() const;
   // A gradient for a home in host memory: starts its way there. The buffer goes back to the pool.

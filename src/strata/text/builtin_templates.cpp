@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <span>
+#include <string_view>
 #include <vector>
 
 #include "strata/base/error.h"
@@ -9,6 +11,21 @@
 
 namespace strata::text {
 namespace {
+
+// What PEFT's examples/sft give a tokenizer together with a format.
+struct FormatTokens {
+  std::string_view bos, eos, pad;
+  std::span<const std::string_view> roles;
+};
+
+struct BuiltinTemplate {
+  std::string_view name;    // value of chat_template_format
+  std::string_view source;  // Jinja
+  // Tokens of a tokenizer that knows the format: without them the turns have no borders.
+  std::span<const std::string_view> tokens;
+  // What a tokenizer gets that does not know it; null: such a one is refused.
+  const FormatTokens* added = nullptr;
+};
 
 constexpr std::string_view kChatmlTokens[] = {"<|im_start|>", "<|im_end|>"};
 constexpr std::string_view kChatmlRoles[] = {"<|im_start|>user", "<|im_start|>assistant",
@@ -215,8 +232,6 @@ TemplateSource clone_source(Tokenizer& tokenizer, const std::filesystem::path& f
 }
 
 }  // namespace
-
-std::span<const BuiltinTemplate> builtin_templates() { return kTemplates; }
 
 TemplateSource choose_chat_template(Tokenizer& tokenizer, const std::string& path,
                                     const std::string& format) {

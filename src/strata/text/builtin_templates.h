@@ -2,30 +2,11 @@
 // tokenizer's own. Never renders.
 #pragma once
 
-#include <span>
 #include <string>
-#include <string_view>
 
 #include "strata/text/tokenizer.h"
 
 namespace strata::text {
-
-// What PEFT's examples/sft give a tokenizer together with a format.
-struct FormatTokens {
-  std::string_view bos, eos, pad;
-  std::span<const std::string_view> roles;
-};
-
-struct BuiltinTemplate {
-  std::string_view name;    // value of chat_template_format
-  std::string_view source;  // Jinja
-  // Tokens of a tokenizer that knows the format: without them the turns have no borders.
-  std::span<const std::string_view> tokens;
-  // What a tokenizer gets that does not know it; null: such a one is refused.
-  const FormatTokens* added = nullptr;
-};
-
-std::span<const BuiltinTemplate> builtin_templates();
 
 // A template's text and what messages call it. The text is empty where there is none.
 struct TemplateSource {

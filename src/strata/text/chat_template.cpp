@@ -119,6 +119,7 @@ RenderedChat ChatTemplate::render(const Json& messages, const Tokenizer::Special
       throw;
     }
   } catch (const jinja::Fault& fault) {
+    if (line == 0) throw FormatError("{}: {}", impl_->name, fault.what());  // of its variables
     throw FormatError("{}: line {}: {}", impl_->name, line, fault.what());
   }
 }

@@ -187,6 +187,11 @@ bool is_regex_letter(char32_t code_point) {
   return has_property(code_point, type);
 }
 
+bool is_regex_mark(char32_t code_point) {
+  static const OnigCtype type = property("M");
+  return has_property(code_point, type);
+}
+
 bool is_regex_number(char32_t code_point) {
   static const OnigCtype type = property("N");
   return has_property(code_point, type);

@@ -32,8 +32,9 @@ class Regex {
   std::string literal_;  // of literal(), which needs no engine; empty: a pattern
 };
 
-// \p{L}, \p{N} and \s of the engine's tables.
+// \p{L}, \p{M}, \p{N} and \s of the engine's tables.
 bool is_regex_letter(char32_t code_point);
+bool is_regex_mark(char32_t code_point);
 bool is_regex_number(char32_t code_point);
 bool is_regex_space(char32_t code_point);
 // A number for the script of a character; -1 if the tables have none.

@@ -11,26 +11,28 @@ namespace {
 
 enum class Kind : uint8_t { kLetter, kNumber, kSpace, kOther, kEnd };
 
-Kind classify(char32_t c) {
-  return is_regex_letter(c)   ? Kind::kLetter
-         : is_regex_number(c) ? Kind::kNumber
-         : is_regex_space(c)  ? Kind::kSpace
-                              : Kind::kOther;
+Kind classify(char32_t c, bool joins_marks) {
+  return is_regex_letter(c) || (joins_marks && is_regex_mark(c)) ? Kind::kLetter
+         : is_regex_number(c)                                    ? Kind::kNumber
+         : is_regex_space(c)                                     ? Kind::kSpace
+                                                                 : Kind::kOther;
 }
 
 class Scanner {
  public:
-  explicit Scanner(const Piece& piece) : text_(piece.text) {}
+  // `joins_marks`: combining marks are parts of words, as letters are.
+  explicit Scanner(const Piece& piece, bool joins_marks = false)
+      : text_(piece.text), joins_marks_(joins_marks) {}
 
   Kind kind(size_t at) const {
     static const std::array<Kind, 128> ascii = [] {
       std::array<Kind, 128> kinds{};
-      for (char32_t c = 0; c < 128; ++c) kinds[c] = classify(c);
+      for (char32_t c = 0; c < 128; ++c) kinds[c] = classify(c, false);
       return kinds;
     }();
     if (at >= text_.size()) return Kind::kEnd;
     const auto byte = static_cast<uint8_t>(text_[at]);
-    return byte < 128 ? ascii[byte] : classify(decode_char(text_, at));
+    return byte < 128 ? ascii[byte] : classify(decode_char(text_, at), joins_marks_);
   }
   size_t next(size_t at) const { return at + char_length(text_, at); }
   size_t size() const { return text_.size(); }
@@ -73,6 +75,7 @@ class Scanner {
 
  private:
   std::string_view text_;
+  bool joins_marks_;
 };
 
 size_t match_gpt2(const Scanner& s, size_t at) {
@@ -119,6 +122,15 @@ void split_qwen2(const Piece& piece, std::vector<Piece>& out) {
   }
 }
 
+// In the pattern a mark before a word is either taken with it or is one itself.
+void split_qwen35(const Piece& piece, std::vector<Piece>& out) {
+  const Scanner scanner(piece, /*joins_marks=*/true);
+  for (size_t at = 0, end; at < scanner.size(); at = end) {
+    end = match_llama3(scanner, at, 1);
+    out.push_back(piece.sub(at, end));
+  }
+}
+
 }  // namespace
 
 void split_gpt2(const Piece& piece, std::vector<Piece>& out) {
@@ -133,6 +145,7 @@ FastSplit find_fast_split(std::string_view pattern) {
   if (pattern == kGpt2Pattern) return split_gpt2;
   if (pattern == kLlama3Pattern) return split_llama3;
   if (pattern == kQwen2Pattern) return split_qwen2;
+  if (pattern == kQwen35Pattern) return split_qwen35;
   return nullptr;
 }
 

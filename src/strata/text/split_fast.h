@@ -1,6 +1,6 @@
-// Hand-written equals of the split patterns that most models share (GPT-2, Llama 3, Qwen 2); the
-// general way is regex.h. Character classes are Oniguruma's own tables, and a test compares both on
-// random text: a pattern without such a test does not belong here.
+// Hand-written equals of the split patterns that most models share (GPT-2, Llama 3, Qwen 2
+// and 3.5); the general way is regex.h. Character classes are Oniguruma's own tables, and a test
+// compares both on random text: a pattern without such a test does not belong here.
 #pragma once
 
 #include <string_view>

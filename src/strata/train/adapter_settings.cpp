@@ -75,7 +75,7 @@ adapters::LoraOptions options_of(const config::LoraConfig& config) {
   adapters::LoraOptions options;
   if (is_pattern(config.feedforward_modules)) {
     options.feedforward_pattern = config.feedforward_modules[0];
-  } else {
+  } else if (!config.feedforward_modules.empty()) {
     options.feedforward_modules = config.feedforward_modules;
   }
   options.r = config.r;
@@ -149,9 +149,8 @@ void describe_method(const config::RunConfig& config, const adapters::LoraOption
       return;
     case Method::kIa3:
       result.peft_type = "IA3";
-      result.feedforward_modules = options.feedforward_modules.empty()
-                                       ? model.default_ia3_feedforward()
-                                       : options.feedforward_modules;
+      result.feedforward_modules =
+          options.feedforward_modules.value_or(model.default_ia3_feedforward());
       result.feedforward_modules_regex = options.feedforward_pattern;
       return;
     case Method::kVera:

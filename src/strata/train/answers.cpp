@@ -49,8 +49,9 @@ std::string trimmed_text(std::span<const int32_t> ids, const text::Tokenizer& to
 
 }  // namespace
 
-std::vector<std::vector<int32_t>> greedy_answers(const nn::Batch& batch,
-                                                 const AnswerOptions& options, Trainee& trainee) {
+std::optional<std::vector<std::vector<int32_t>>> greedy_answers(const nn::Batch& batch,
+                                                                const AnswerOptions& options,
+                                                                Trainee& trainee) {
   comm::Group& world = *trainee.store->mesh().world;
   const size_t documents = batch.source->offsets.size() - 1;
   const int64_t start = trainee.model->decoder_start_id().value();
@@ -83,15 +84,20 @@ std::vector<std::vector<int32_t>> greedy_answers(const nn::Batch& batch,
       ++num_open;
     }
     // Units are gathered by all ranks together, until the last answer of any has ended.
-    at::Tensor open = at::full({1}, num_open, at::kDouble);
-    world.all_reduce(open)->wait();
-    if (open.item<double>() == 0) break;
+    const bool is_asked = options.is_asked_to_stop && options.is_asked_to_stop();
+    at::Tensor counts = at::tensor({num_open, is_asked ? 1.0 : 0.0}, at::kDouble);
+    world.all_reduce(counts)->wait();
+    const double* count = counts.const_data_ptr<double>();
+    if (count[1] > 0) return std::nullopt;
+    if (count[0] == 0) break;
   }
   return answers;
 }
 
-double exact_answers(const data::TokenStore& dataset, const config::RunConfig& config,
-                     const text::Tokenizer& tokenizer, Trainee& trainee) {
+std::optional<double> exact_answers(const data::TokenStore& dataset,
+                                    const config::RunConfig& config,
+                                    const text::Tokenizer& tokenizer, Trainee& trainee,
+                                    const StopRequest& is_asked_to_stop) {
   comm::Group& world = *trainee.store->mesh().world;
   const data::EvalSampler sampler(static_cast<int64_t>(dataset.size()),
                                   config.train.per_device_eval_batch_size, world.size(),
@@ -100,7 +106,7 @@ double exact_answers(const data::TokenStore& dataset, const config::RunConfig& c
   const AnswerOptions options{config.train.generation_max_length.value_or(
                                   std::max<int64_t>(config.data.max_target_length, 2)) -
                                   1,
-                              eos_ids_of(trainee.model_config, tokenizer)};
+                              eos_ids_of(trainee.model_config, tokenizer), is_asked_to_stop};
   at::Tensor counts = at::zeros({2}, at::kDouble);  // exact answers, rows
   double* count = counts.data_ptr<double>();
   for (int64_t i = 0; i < sampler.batches_per_rank(); ++i) {
@@ -111,10 +117,11 @@ double exact_answers(const data::TokenStore& dataset, const config::RunConfig& c
         to_tensors(data::collate(examples, rows.rows, trainee.model->decoder_start_id()),
                    trainee.store->options().device);
     const auto answers = greedy_answers(batch, options, trainee);
+    if (!answers) return std::nullopt;
     for (int64_t r = 0; r < rows.num_real; ++r) {
       const data::ExampleView& row = examples[static_cast<size_t>(r)];
       const auto target = row.ids.subspan(static_cast<size_t>(row.lengths[0]));
-      count[0] += trimmed_text(answers[static_cast<size_t>(r)], tokenizer) ==
+      count[0] += trimmed_text((*answers)[static_cast<size_t>(r)], tokenizer) ==
                   trimmed_text(target, tokenizer);
       count[1] += 1;
     }

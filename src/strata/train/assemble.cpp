@@ -4,6 +4,7 @@
 
 #include "strata/adapters/adapter_options.h"
 #include "strata/adapters/lora_init.h"
+#include "strata/adapters/named_modules.h"
 #include "strata/base/error.h"
 #include "strata/checkpoint/import.h"
 #include "strata/comm/agreement.h"
@@ -14,11 +15,13 @@
 #include "strata/models/quantization.h"
 #include "strata/models/registry.h"
 #include "strata/models/vocabulary.h"
+#include "strata/optim/adamw.h"
 #include "strata/optim/make_optimizer.h"
 #include "strata/shard/loading.h"
 #include "strata/shard/quantized_loading.h"
 #include "strata/train/adapter_settings.h"
 #include "strata/train/base_quantization.h"
+#include "strata/train/offload_room.h"
 #include "strata/train/strategy.h"
 #include "strata/train/vocabulary.h"
 
@@ -67,15 +70,20 @@ void attach_adapter(const config::RunConfig& config, const std::vector<int64_t>&
     }
     options.keeps_base = options.init == "loftq" &&
                          quantization_of(config.quantization, trainee.model_config).has_value();
+    adapters::require_named_modules(options, *trainee.model);
     trainee.adapter = adapters::attach_lora(*trainee.model, options);
   }
-  if (trainee.adapter) trainee.adapter->move_fixed_tensors(target.device);
 }
 
 void quantize(const config::QuantizationConfig& config, const Json& model_config,
               models::Model& model) {
   const auto options = quantization_of(config, model_config);
-  if (options) models::quantize_linears(model, *options);
+  if (!options) return;
+  // A checkpoint that another program quantised may name more than the model has.
+  if (!models::stored_quantization(model_config)) {
+    models::require_skip_modules(model, options->skip_modules);
+  }
+  models::quantize_linears(model, *options);
 }
 
 // prepare_model_for_kbit_training: beside a quantised base everything else is fp32, but, as in
@@ -280,14 +288,36 @@ shard::ActivationHomeOptions activation_home(const config::RunConfig& config, co
           .reserved_bytes = static_cast<uint64_t>(numel) * c10::elementSize(trainee.compute_type)};
 }
 
-void make_executor(const config::RunConfig& config, const Target& target, Trainee& trainee) {
+shard::Schedules schedules_of(const config::RunConfig& config, const Target& target,
+                              models::Model& model, const shard::Partition& partition) {
   using Place = shard::ActivationHomeOptions::Place;
-  const shard::ActivationHomeOptions activations = activation_home(config, target, trainee);
-  const shard::ChainShape shape = shard::shape_of(*trainee.model, trainee.store->partition());
-  shard::ScheduleOptions schedule = schedule_options(config.shard);
-  schedule.offload_activations = activations.place != Place::kWhereComputed;
+  shard::ScheduleOptions options = schedule_options(config.shard);
+  options.offload_activations = activation_place(config.shard, target) != Place::kWhereComputed;
+  return shard::build_schedules(shard::shape_of(model, partition), options);
+}
+
+// What this rank will have in files.
+OffloadBytes offload_bytes(const config::RunConfig& config, const Target& target,
+                           const comm::Mesh& mesh, const Trainee& trainee) {
+  const shard::Partition partition =
+      shard::partition_model(*trainee.model, mesh.shard->size(), wrap_policy(config.shard));
+  OffloadBytes bytes;
+  if (trainee.offload.parameters) bytes.parameters = shard::parameter_file_bytes(partition);
+  if (trainee.offload.state) bytes.state = optim::state_file_bytes(partition);
+  if (trainee.offload.activations) {
+    const auto moved =
+        shard::offloaded_blocks(schedules_of(config, target, *trainee.model, partition).training);
+    bytes.activations = shard::activation_file_bytes(
+        moved.size(), activation_home(config, target, trainee).reserved_bytes);
+  }
+  return bytes;
+}
+
+void make_executor(const config::RunConfig& config, const Target& target, Trainee& trainee) {
   trainee.executor = std::make_unique<shard::Executor>(
-      *trainee.model, *trainee.store, shard::build_schedules(shape, schedule), activations);
+      *trainee.model, *trainee.store,
+      schedules_of(config, target, *trainee.model, trainee.store->partition()),
+      activation_home(config, target, trainee));
 }
 
 }  // namespace
@@ -384,10 +414,19 @@ std::unique_ptr<Trainee> assemble(const config::RunConfig& config, comm::Mesh& m
       base.sources = trainee->model->check_weights(*base.folder);
     }
     widen_beside_codes(mesh, *trainee->model);
+    if (trainee->adapter) trainee->adapter->settle_fixed_tensors(target.device);
     widen_trained_weights(*trainee->model);
+    trainee->compute_type = store_options(config.shard, target).compute_type;
+  });
+  if (trainee->offload.is_on()) {
+    OffloadBytes bytes;
+    comm::all_or_nothing(*mesh.world, "counting what is offloaded",
+                         [&] { bytes = offload_bytes(config, target, mesh, *trainee); });
+    require_offload_room(config.shard, bytes, *mesh.world);
+  }
+  comm::all_or_nothing(*mesh.world, "allocating the parameters", [&] {
     shard::StoreOptions options = store_options(config.shard, target);
     options.parameter_files = trainee->offload.parameter_files();
-    trainee->compute_type = options.compute_type;
     trainee->store = std::make_unique<shard::UnitStore>(*trainee->model, mesh, options);
   });
   if (has_files) identify_base(config, base, *mesh.world, *trainee);

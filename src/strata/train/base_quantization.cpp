@@ -40,8 +40,7 @@ std::optional<models::QuantizationOptions> quantization_of(const config::Quantiz
       .kind = ops::quant::parse_kind(config.bnb_4bit_quant_type, "bnb_4bit_quant_type"),
       .block = config.bnb_4bit_blocksize,
       .nested = config.bnb_4bit_use_double_quant};
-  if (config.bnb_4bit_compute_dtype == "float32") options.quantization.compute = at::kFloat;
-  if (config.bnb_4bit_compute_dtype == "bfloat16") options.quantization.compute = at::kBFloat16;
+  options.quantization.compute = models::compute_type_of(config.bnb_4bit_compute_dtype);
   return options;
 }
 

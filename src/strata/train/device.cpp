@@ -31,6 +31,8 @@ void open_device(const config::RunConfig& config, at::Device device) {
     at::globalContext().setDeterministicFillUninitializedMemory(false);
   }
   at::accelerator::setDeviceIndex(device.index());
+  // Makes the allocator, whose statistics are reset before there is a tensor.
+  at::globalContext().lazyInitDevice(device.type());
 }
 
 Target target_of(at::Device device) {

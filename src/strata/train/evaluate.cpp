@@ -6,8 +6,9 @@
 
 namespace strata::train {
 
-EvalSums evaluate_dataset(const data::TokenStore& dataset, const config::TrainConfig& settings,
-                          Trainee& trainee) {
+std::optional<EvalSums> evaluate_dataset(const data::TokenStore& dataset,
+                                         const config::TrainConfig& settings, Trainee& trainee,
+                                         const StopRequest& is_asked_to_stop) {
   comm::Group& world = *trainee.store->mesh().world;
   const data::EvalSampler sampler(static_cast<int64_t>(dataset.size()),
                                   settings.per_device_eval_batch_size, world.size(),
@@ -16,6 +17,7 @@ EvalSums evaluate_dataset(const data::TokenStore& dataset, const config::TrainCo
   at::Tensor sums = at::zeros({2 + 3 * sampler.batches_per_rank()}, at::kDouble);
   double* s = sums.data_ptr<double>();
   for (int64_t i = 0; i < sampler.batches_per_rank(); ++i) {
+    if (is_any_asked(is_asked_to_stop, world)) return std::nullopt;
     const data::EvalBatch rows = sampler.batch(world.rank(), i);
     std::vector<data::ExampleView> examples;
     for (int64_t row : rows.rows) examples.push_back(dataset[static_cast<size_t>(row)]);

@@ -1,8 +1,11 @@
 // One pass over an evaluation set. Owns: the sums; the mean over examples is Trainer's.
 #pragma once
 
+#include <optional>
+
 #include "strata/data/token_store.h"
 #include "strata/train/assemble.h"
+#include "strata/train/stop_signals.h"
 
 namespace strata::train {
 
@@ -13,8 +16,10 @@ struct EvalSums {
   int64_t num_batches = 0;  // of one rank
 };
 
-// Collective over the mesh; the same result on every rank.
-EvalSums evaluate_dataset(const data::TokenStore& dataset, const config::TrainConfig& settings,
-                          Trainee& trainee);
+// Collective over the mesh; the same result on every rank. Nothing when a rank was asked to stop
+// meanwhile, which is looked at before every batch.
+std::optional<EvalSums> evaluate_dataset(const data::TokenStore& dataset,
+                                         const config::TrainConfig& settings, Trainee& trainee,
+                                         const StopRequest& is_asked_to_stop);
 
 }  // namespace strata::train

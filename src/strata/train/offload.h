@@ -20,6 +20,7 @@ struct OffloadFolders {
   std::unique_ptr<ScratchFolder> parameters, state, activations;
 
   explicit OffloadFolders(const config::ShardConfig& config);
+  bool is_on() const { return parameters || state || activations; }
   shard::FileHomeOptions parameter_files() const { return options_of(parameters.get()); }
   shard::FileHomeOptions state_files() const { return options_of(state.get()); }
   shard::FileHomeOptions activation_files() const { return options_of(activations.get()); }

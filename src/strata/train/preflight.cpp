@@ -27,12 +27,11 @@ std::string readable(uint64_t bytes) {
 // A tensor in a header of safetensors, in a manifest and in an index.
 constexpr uint64_t kRecordBytes = 512;
 
-// 48 bits; never 0.
+}  // namespace
+
 uint64_t id_of(const std::string& text) {
   return (std::hash<std::string>{}(text) & ((uint64_t{1} << 48) - 1)) | 1;
 }
-
-}  // namespace
 
 void require_shared_folder(const fs::path& folder, int rank, const std::string& owner) {
   const fs::path lock = folder / ".lock";
@@ -64,6 +63,17 @@ void require_disk_space(const fs::path& folder, const SavePlan& plan) {
       "output_dir: found {} free in {}, expected {} for {}; free space{} or choose another folder",
       readable(found), folder.string(), readable(needed), fmt::join(parts, " and "),
       plan.num_checkpoints > 0 ? ", set save_total_limit, save less often" : "");
+}
+
+std::optional<std::string> shortage_for_stop(const fs::path& folder, const SavePlan& plan) {
+  const auto before = static_cast<uint64_t>(std::max<int64_t>(plan.num_checkpoints - 1, 0));
+  const uint64_t needed = plan.checkpoint_bytes * before + plan.stop_bytes;
+  const uint64_t found = available_bytes(folder);
+  if (found >= needed) return std::nullopt;
+  return fmt::format(
+      "warning: output_dir: found {} free in {}, expected {} for the checkpoint of a request to "
+      "stop ({} with the optimizer's state); without it what was trained by then is lost",
+      readable(found), folder.string(), readable(needed), readable(plan.stop_bytes));
 }
 
 uint64_t checkpoint_bytes(Trainee& trainee, bool with_optimizer,

@@ -21,10 +21,17 @@ struct SavePlan {
   uint64_t checkpoint_bytes = 0;  // of one checkpoint, all ranks together
   uint64_t result_bytes = 0;      // model or adapter; 0: none is written
   int64_t num_checkpoints = 0;    // at once on the disk, beside those that are there already
+  uint64_t stop_bytes = 0;        // of the checkpoint that a request to stop makes
 };
 
 // Throws IoError when the file system of `folder` has less room than the plan needs.
 void require_disk_space(const std::filesystem::path& folder, const SavePlan& plan);
+
+// What a request to stop would lack, as a warning: its checkpoint comes in the place of the last
+// one and of the result, but may be larger. Nothing where there is room. Requires:
+// require_disk_space().
+std::optional<std::string> shortage_for_stop(const std::filesystem::path& folder,
+                                             const SavePlan& plan);
 
 // `frozen`: what is saved beside the weights that train.
 uint64_t checkpoint_bytes(Trainee& trainee, bool with_optimizer,
@@ -33,6 +40,10 @@ uint64_t result_bytes(const Trainee& trainee);
 
 // Host memory that a rank takes at most while the result is written: what is gathered at once.
 uint64_t result_memory_bytes(const Trainee& trainee);
+
+// A number for a text that tells machines or file systems apart: 48 bits, which a double holds
+// exactly; never 0.
+uint64_t id_of(const std::string& text);
 
 // What one rank's copy of its state takes, and what the machine and the container it runs in can
 // give without swapping. Whoever has the same id draws on the same memory.

@@ -8,6 +8,7 @@
 #include "strata/base/error.h"
 #include "strata/base/resident_memory.h"
 #include "strata/data/collate.h"
+#include "strata/memory/device_probe.h"
 #include "strata/ops/matmul.h"
 #include "strata/optim/adamw.h"
 #include "strata/train/batch_tensors.h"
@@ -137,6 +138,15 @@ void run_evaluation_batch(Trainee& trainee, const data::TokenStore& dataset,
       context);
 }
 
+// Of the host, and of a device that computes what its allocator held.
+std::string peak_text(int64_t host_bytes, at::Device device) {
+  const auto mb = [](int64_t bytes) { return static_cast<double>(bytes) / (1 << 20); };
+  std::string text = fmt::format("{:.0f} MB", mb(host_bytes));
+  if (device.is_cpu()) return text;
+  return fmt::format("{:.0f} MB of {} and {} of the host",
+                     mb(memory::device_memory(device).reserved_peak), device.str(), text);
+}
+
 bool saves(const config::TrainConfig& config, const StepPlan& plan, int64_t first_step) {
   if (config.save_strategy == "no") return false;
   if (config.save_strategy == "best") return first_step < plan.max_steps;
@@ -225,8 +235,8 @@ std::vector<std::string> rehearse(const config::RunConfig& config, Trainee& trai
     parts.push_back(fmt::format("checkpoint of {:.1f} MB {:.1f} s",
                                 static_cast<double>(bytes) / 1e6, seconds_since(start)));
   }
-  return {fmt::format("rehearsal: {}; peak memory {:.0f} MB; undone", fmt::join(parts, ", "),
-                      static_cast<double>(watch.stop()) / (1 << 20))};
+  return {fmt::format("rehearsal: {}; peak memory {}; undone", fmt::join(parts, ", "),
+                      peak_text(watch.stop(), trainee.store->options().device))};
 }
 
 }  // namespace strata::train

@@ -1,11 +1,10 @@
 #include "strata/train/results.h"
 
-#include <algorithm>
-
 #include "strata/base/byte_size.h"
 #include "strata/base/error.h"
 #include "strata/base/file.h"
 #include "strata/checkpoint/export.h"
+#include "strata/checkpoint/special_tokens.h"
 #include "strata/comm/agreement.h"
 #include "strata/hf/hub_model.h"
 #include "strata/report/html_report.h"
@@ -18,27 +17,9 @@ namespace {
 namespace fs = std::filesystem;
 
 // config.json of the result: the base's, with what training changed.
-// The ids at which generation begins and stops are the tokenizer's, as Trainer aligns them: an end
-// that a list names already stays beside the new one.
-void align_special_tokens(const text::Tokenizer& tokenizer, bool is_generation, Json& config) {
-  if (const auto eos = tokenizer.eos_id()) {
-    const Json old = config.contains("eos_token_id") ? config["eos_token_id"] : Json();
-    Json ids = Json::array({*eos});
-    for (const Json& id : old.is_array() ? old : Json::array({old})) {
-      if (id.is_number_integer() && id != Json(*eos)) ids.push_back(id);
-    }
-    const bool is_known = old.is_array()
-                              ? std::find(old.begin(), old.end(), Json(*eos)) != old.end()
-                              : old == Json(*eos);
-    if (!is_known) config["eos_token_id"] = old.is_array() || is_generation ? ids : Json(*eos);
-  }
-  if (const auto bos = tokenizer.bos_id()) config["bos_token_id"] = *bos;
-  if (const auto pad = tokenizer.pad_id()) config["pad_token_id"] = *pad;
-}
-
 std::string exported_model_config(const Trainee& trainee, const text::Tokenizer& tokenizer) {
   Json config = trainee.model_config;
-  align_special_tokens(tokenizer, /*is_generation=*/false, config);
+  checkpoint::align_special_tokens(tokenizer, /*is_generation=*/false, config);
   config.erase("torch_dtype");
   config["dtype"] = "float32";  // masters
   if (!config.contains("architectures")) {
@@ -126,7 +107,7 @@ checkpoint::SmallFiles companion_files(const config::RunConfig& config, const Tr
     if (!config.model.model_name_or_path.empty() && fs::exists(base / kGeneration)) {
       Json settings = read_json_file(base / kGeneration);
       const Json old = settings;
-      align_special_tokens(*datasets.tokenizer, /*is_generation=*/true, settings);
+      checkpoint::align_special_tokens(*datasets.tokenizer, /*is_generation=*/true, settings);
       files[kGeneration] =
           settings == old ? read_file(base / kGeneration) : dump_python(settings) + "\n";
     }

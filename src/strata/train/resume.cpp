@@ -1,11 +1,17 @@
 #include "strata/train/resume.h"
 
+#include <algorithm>
+#include <span>
+
+#include <fmt/ranges.h>
+
 #include "strata/base/error.h"
 #include "strata/base/file.h"
 #include "strata/checkpoint/folders.h"
 #include "strata/checkpoint/repair.h"
 #include "strata/checkpoint/sharded.h"
 #include "strata/comm/agreement.h"
+#include "strata/config/settings_table.h"
 #include "strata/train/loss_guard.h"
 
 namespace strata::train {
@@ -21,6 +27,8 @@ void load_one(const fs::path& folder, Trainee& trainee, optim::Optimizer* optimi
   const auto state =
       report::parse_trainer_state(reader.small_file("trainer_state.json"), state_path);
   const Json progress = parse_json(reader.small_file("progress.json"), progress_path);
+  // Compared with this run's when the choice has been made: a damaged one must count before.
+  if (reader.manifest().files.contains("settings.json")) reader.small_file("settings.json");
   checkpoint::load(reader, *trainee.store, optimizer);
   trainee.executor->parameters_changed();
   try {
@@ -58,6 +66,30 @@ std::optional<fs::path> load_first(const std::vector<fs::path>& folders, Trainee
     say("cannot resume from " + folder.string() + ": " + *why);
   }
   return std::nullopt;
+}
+
+// Whether another value of it means another training. Places, speed, precision and sharding may
+// change; rows and seeds are compared by different_rows().
+bool shapes_training(const config::Setting& setting) {
+  constexpr std::string_view kGroups[] = {"data", "sequence to sequence", "quantised base", "LoRA",
+                                          "optimizer"};
+  constexpr std::string_view kBesides[] = {"tokenizer_name", "train_sampling_strategy",
+                                           "dataloader_drop_last"};
+  constexpr std::string_view kNot[] = {
+      "dataset_num_proc",      "dataset_cache",         "eval_packing",   "validation_file",
+      "predict_with_generate", "generation_max_length", "save_projection"};
+  const auto is_in = [](std::span<const std::string_view> names, std::string_view name) {
+    return std::ranges::find(names, name) != names.end();
+  };
+  if (setting.kind != config::Kind::kBound || is_in(kNot, setting.name)) return false;
+  return is_in(kGroups, setting.group) || is_in(kBesides, setting.name);
+}
+
+// The rule whose state a name of `optim` keeps; paged, fused and 8-bit forms say so themselves
+// where they cannot be read.
+std::string_view optimizer_rule(std::string_view name) {
+  if (name.starts_with("paged_")) name.remove_prefix(std::string_view("paged_").size());
+  return name.substr(0, name.find_first_of("_w"));  // adam and adamw keep the same
 }
 
 }  // namespace
@@ -134,6 +166,44 @@ std::vector<std::string> different_rows(const DataRows& now, const Json& progres
           "their order is another one, so rows are left out or trained on twice");
   compare("data_seed", now.seed, "as data_seed",
           "rows come in another order, so some are left out or trained on twice");
+  return lines;
+}
+
+std::vector<std::string> resume_lines(const fs::path& source, int64_t step, int64_t max_steps,
+                                      const std::string& settings_text) {
+  std::vector<std::string> lines{
+      fmt::format("resuming from {}: step {} of {}{}", source.string(), step, max_steps,
+                  step < max_steps ? "" : "; nothing is left to train, the result is its model")};
+  const std::string path = (source / "settings.json").string();
+  if (!fs::is_regular_file(path)) return lines;
+  const Json saved = parse_json(read_file(path), path);
+  const Json now = parse_json(settings_text, "settings");
+  const auto text_of = [](const Json& all, std::string_view name) {
+    const auto found = all.find(std::string(name));
+    return found != all.end() && found->is_string() ? found->get<std::string>() : std::string();
+  };
+  const std::string was = text_of(saved, "optim"), is = text_of(now, "optim");
+  if (!was.empty() && !is.empty() && optimizer_rule(was) != optimizer_rule(is)) {
+    throw ConfigError(
+        "optim: found {}, expected {} as in the run that saved {}, whose state means nothing to "
+        "another rule; set it back, or begin anew with its weights: strata convert {} OUT --to "
+        "safetensors",
+        is, was, source.string(), source.string());
+  }
+  std::vector<std::string> others;
+  for (const config::Setting& setting : config::settings_table()) {
+    if (!shapes_training(setting) || !saved.contains(std::string(setting.name))) continue;
+    const std::string before = text_of(saved, setting.name), after = text_of(now, setting.name);
+    if (before == after) continue;
+    others.push_back(fmt::format("{} {} (was {})", setting.name, after.empty() ? "none" : after,
+                                 before.empty() ? "none" : before));
+  }
+  if (!others.empty()) {
+    lines.push_back(fmt::format(
+        "warning: resume_from_checkpoint: found other settings than in the run that saved it: {}; "
+        "set them back unless this is meant",
+        fmt::join(others, ", ")));
+  }
   return lines;
 }
 

@@ -48,6 +48,14 @@ Json to_json(const DataRows& rows);
 // that an older version did not write are not compared.
 std::vector<std::string> different_rows(const DataRows& now, const Json& progress);
 
+// What rank 0 says of a run that goes on from `source` at `step` of `max_steps`: where that is, and
+// which settings that shape what is learnt are others than those of the run that saved it, of which
+// settings.json there tells; a state of another tool has none, nor have older versions all of them.
+// `settings_text`: this run's, as in that file. Throws ConfigError where the optimizer is another
+// one: the state of one means nothing to another, though their tensors may have the same names.
+std::vector<std::string> resume_lines(const std::filesystem::path& source, int64_t step,
+                                      int64_t max_steps, const std::string& settings_text);
+
 // What a checkpoint made of another tool's state holds beside its tensors: the log history is that
 // of a trainer_state.json beside `source`, if there is one; sums since the last log are none. The
 // fingerprint of an adapter's base goes with it, unless empty.

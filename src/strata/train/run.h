@@ -1,5 +1,5 @@
-// The `sft` recipe from settings to saved result. Owns: the order of the big steps. Never: prints;
-// text leaves through Output.
+// A recipe (sft, seq2seq) from settings to saved result. Owns: the order of the big steps. Never:
+// prints; text leaves through Output.
 #pragma once
 
 #include <filesystem>
@@ -37,8 +37,8 @@ struct SettingsText {
 };
 
 // Collective over the ranks of `environment`. Checks everything it can before it allocates.
-RunResult run_sft(const config::RunConfig& config, const launch::RankEnvironment& environment,
-                  const SettingsText& settings, const Output& output);
+RunResult run_recipe(const config::RunConfig& config, const launch::RankEnvironment& environment,
+                     const SettingsText& settings, const Output& output);
 
 // The same without what stands at the end: no result is written, only metrics.jsonl.
 RunResult run_steps(const config::RunConfig& config, const launch::RankEnvironment& environment,

@@ -11,6 +11,13 @@ static_assert(std::atomic<bool>::is_always_lock_free);
 
 }  // namespace
 
+bool is_any_asked(const StopRequest& request, comm::Group& world) {
+  if (!request) return false;
+  at::Tensor asked = at::full({1}, request() ? 1 : 0, at::kInt);
+  world.all_reduce(asked, comm::Reduction::kMax)->wait();
+  return asked.item<int>() != 0;
+}
+
 StopSignals::StopSignals() {
   requested = false;
   struct sigaction action = {};

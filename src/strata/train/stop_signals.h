@@ -3,8 +3,16 @@
 #pragma once
 
 #include <csignal>
+#include <functional>
+
+#include "strata/comm/group.h"
 
 namespace strata::train {
+
+// Whether this rank was asked to stop. An empty one: nobody asks.
+using StopRequest = std::function<bool()>;
+// Whether any rank was. Collective over `world` unless empty.
+bool is_any_asked(const StopRequest& request, comm::Group& world);
 
 // One object at a time in a process. Threads: any may ask.
 class StopSignals {

@@ -1,7 +1,6 @@
 #include "strata/train/strategy.h"
 
 #include <charconv>
-#include <limits>
 
 #include "strata/base/error.h"
 #include "strata/libtorch/planned_device.h"
@@ -38,10 +37,13 @@ const Strategy& strategy_of(const config::ShardConfig& config) {
       config.sharding_strategy);
 }
 
+// FSDP's throttle holds two gathers; without it as many are under way as the processor gets ahead
+// of the device, which is never the whole model.
+constexpr int kThrottled = 2, kUnthrottled = 4;
+
 int gathered_at_once(const std::string& limit) {
-  if (limit == "true") return 2;
-  if (limit == "false") return std::numeric_limits<int>::max() / 2;
-  int number = 2;
+  if (limit == "false") return kUnthrottled;
+  int number = kThrottled;
   std::from_chars(limit.data(), limit.data() + limit.size(), number);
   return number;
 }

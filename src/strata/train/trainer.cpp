@@ -1,6 +1,7 @@
 #include "strata/train/trainer.h"
 
 #include <cmath>
+#include <cstdlib>
 #include <random>
 
 #include "strata/base/error.h"
@@ -10,6 +11,7 @@
 #include "strata/checkpoint/import.h"
 #include "strata/comm/agreement.h"
 #include "strata/config/derived.h"
+#include "strata/config/reporting_checks.h"
 #include "strata/data/collate.h"
 #include "strata/optim/adamw.h"
 #include "strata/optim/lr_schedule.h"
@@ -117,10 +119,19 @@ Trainer::Trainer(const config::RunConfig& config, const std::string& settings_te
     if (!is_main()) return;
     metrics_ = std::make_unique<report::MetricsFile>(
         fs::path(config.train.output_dir) / "metrics.jsonl", resumed);
+    if (saving.writes_result && config::reports_to_tensorboard(config.train)) open_events();
   });
   if (is_main()) make_progress(output);
   for (const std::string& note : notes) say(note);
   prepare_saving(saving);
+}
+
+void Trainer::open_events() {
+  const char* common = std::getenv("TENSORBOARD_LOGGING_DIR");
+  fs::path folder = config_.train.logging_dir;
+  if (folder.empty() && common != nullptr) folder = common;
+  if (folder.empty()) folder = report::tensorboard_folder(config_.train.output_dir);
+  events_ = std::make_unique<report::TensorboardFile>(folder);
 }
 
 void Trainer::make_progress(const Output& output) {
@@ -144,7 +155,7 @@ void Trainer::set_phase(std::string_view phase) {
 }
 
 void Trainer::resume(const std::function<void(const std::string&)>& note) {
-  train::resume(
+  const fs::path source = train::resume(
       config_.train, trainee_,
       [this, &note](const report::TrainerState& state, const Json& progress) {
         if (progress.contains("base_fingerprint")) {
@@ -162,6 +173,7 @@ void Trainer::resume(const std::function<void(const std::string&)>& note) {
         guard_.load(progress.at("loss_guard"));
         has_learned_ = progress.value("has_learned", false);
         run_id_ = progress.value("run", "");
+        owes_evaluation_ = progress.value("evaluation_due", false);
         for (const std::string& line : different_rows(data_rows(), progress)) note(line);
         if (const std::string lost = best_.load(state); !lost.empty()) note(lost);
         const Json& window = progress.at("log_window");
@@ -170,6 +182,12 @@ void Trainer::resume(const std::function<void(const std::string&)>& note) {
                    window.at("steps").get<int64_t>()};
       },
       note);
+  comm::all_or_nothing(world_, "comparing with the run that is resumed", [&] {
+    if (!is_main()) return;
+    for (const std::string& line : resume_lines(source, step_, plan_.max_steps, settings_text_)) {
+      note(line);
+    }
+  });
 }
 
 std::string Trainer::progress_text() const {
@@ -187,6 +205,7 @@ std::string Trainer::progress_text() const {
   if (!trainee_.base_fingerprint.empty()) {
     progress["base_fingerprint"] = trainee_.base_fingerprint;
   }
+  if (owes_evaluation_) progress["evaluation_due"] = true;
   if (metric_schedule_) progress["lr_schedule"] = metric_schedule_->state();
   if (loss_scaler_) progress["loss_scaler"] = loss_scaler_->state();
   return dump_python(progress) + "\n";
@@ -205,8 +224,14 @@ double Trainer::run() {
   set_phase(kTrainingPhase);
   if (config_.train.eval_on_start && step_ == 0) evaluate(/*decides=*/false);
   signals_.emplace();
+  if (std::exchange(owes_evaluation_, false) && !end_step()) {
+    stop();
+    return 0;
+  }
   while (step_ < plan_.max_steps) {
-    if (saver_) report_save(saver_->poll(), /*must_hold=*/false);
+    if (saver_) {
+      if (const auto ended = saver_->poll()) tell_save(*ended);
+    }
     if (status_ != nullptr) status_->set_step(step_ + 1);
     const comm::SentBytes sent = comm::sent_bytes(trainee_.store->mesh());
     std::optional<StepProfile> profile;
@@ -223,12 +248,10 @@ double Trainer::run() {
     if (observer_) observer_(comm::sent_bytes(trainee_.store->mesh()) - sent);
     if (!outcome->is_left_out) account(*outcome);
     if (should_log(plan_, config_.train, step_) && window_.steps > 0) log_step(*outcome);
-    bool saves = should_save(plan_, config_.train, step_);
-    if (should_evaluate(plan_, config_.train, step_)) {
-      const bool is_best = evaluate();
-      saves |= is_best && config_.train.save_strategy == "best";
+    if (!end_step()) {
+      stop();
+      return 0;
     }
-    if (saves) save();
   }
   if (saver_) report_save(saver_->wait(), /*must_hold=*/false);
   const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
@@ -237,6 +260,17 @@ double Trainer::run() {
   if (progress_) progress_->finish();
   const int64_t steps = step_ - first_step_;
   return steps > 0 ? total_loss_ / static_cast<double>(steps) : 0;
+}
+
+bool Trainer::end_step() {
+  bool saves = should_save(plan_, config_.train, step_);
+  if (should_evaluate(plan_, config_.train, step_)) {
+    const Evaluation found = evaluate();
+    if (found == Evaluation::kBrokenOff) return false;
+    saves |= found == Evaluation::kBest && config_.train.save_strategy == "best";
+  }
+  if (saves) save();
+  return true;
 }
 
 std::vector<data::MicroBatch> Trainer::micro_batches(const StepPlan::Window& window) const {

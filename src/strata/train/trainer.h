@@ -4,6 +4,7 @@
 #pragma once
 
 #include <chrono>
+#include <deque>
 #include <functional>
 #include <limits>
 #include <optional>
@@ -18,6 +19,7 @@
 #include "strata/report/metrics_file.h"
 #include "strata/report/progress.h"
 #include "strata/report/step_time.h"
+#include "strata/report/tensorboard_file.h"
 #include "strata/report/trainer_state.h"
 #include "strata/train/assemble.h"
 #include "strata/train/best_checkpoint.h"
@@ -97,14 +99,19 @@ class Trainer {
   bool is_main() const { return world_.rank() == 0; }
   void resume(const std::function<void(const std::string&)>& note);
   void make_progress(const Output& output);
+  void open_events();
   // Nothing when a rank was asked to stop: then no rank computed.
   std::optional<StepOutcome> train_step();
   std::vector<data::MicroBatch> micro_batches(const StepPlan::Window& window) const;
   void account(const StepOutcome& outcome);
   void log_step(const StepOutcome& outcome);
-  // Whether it was better than all before by metric_for_best_model; at the start of a run, before
-  // any step, nothing is decided.
-  bool evaluate(bool decides = true);
+  // kBest: better than all before by metric_for_best_model. kBrokenOff: a rank was asked to stop
+  // meanwhile; a resumed run begins with this evaluation.
+  enum class Evaluation { kOrdinary, kBest, kBrokenOff };
+  // At the start of a run, before any step, nothing is decided.
+  Evaluation evaluate(bool decides = true);
+  // What is due behind a step: evaluation and save. False: the evaluation was broken off.
+  bool end_step();
   // With load_best_model_at_end the weights of the best checkpoint, for the result. Collective.
   void load_best();
   // Room on the disk and in memory for every save of the run. Collective.
@@ -116,14 +123,16 @@ class Trainer {
   void save();
   // Copies of the state beside what trains: whether memory has room for them. Collective.
   bool has_room_for_copies(optim::Optimizer* optimizer);
-  // Says how the last save ended, if it has ended. Throws IoError for one that failed when
-  // `must_hold`.
+  // Says how a save ended, unless that was told, and takes note of one that failed. Throws IoError
+  // for it when `must_hold`. The outcome must be what wait() returned.
   void report_save(const std::optional<checkpoint::SaveOutcome>& outcome, bool must_hold);
+  void tell_save(const checkpoint::SaveOutcome& outcome);
   // Saves what a later run needs to go on, whatever save_strategy and save_only_model say.
   void stop();
   void log_summary(double seconds);
   // Appends to log history, metrics and terminal. `extra` goes to metrics.jsonl alone.
   void record(Json values, const Json& extra);
+  void append_metrics(const Json& row);
   Json machine_readings() const;
   std::string progress_text() const;
   double learning_rate() const;
@@ -161,6 +170,8 @@ class Trainer {
   bool has_learned_ = false;
   std::unique_ptr<report::Progress> progress_;    // rank 0
   std::unique_ptr<report::MetricsFile> metrics_;  // rank 0
+  std::deque<Json> unwritten_metrics_;
+  std::unique_ptr<report::TensorboardFile> events_;  // rank 0, where asked for
 
   comm::Group& saving_group_;
   std::unique_ptr<checkpoint::Saver> saver_;
@@ -174,6 +185,8 @@ class Trainer {
   std::string run_id_;
   std::set<int64_t> saved_steps_;
   bool is_stopped_ = false;
+  bool owes_evaluation_ = false;  // that of the step before was broken off
+  bool is_best_damaged_ = false;
   int64_t step_ = 0;
   int64_t first_step_ = 0;
   int64_t num_tokens_ = 0;  // seen by all ranks

@@ -2,6 +2,7 @@
 // state that checkpoints and results carry.
 #include <sys/resource.h>
 
+#include "strata/base/error.h"
 #include "strata/base/phases.h"
 #include "strata/memory/device_probe.h"
 #include "strata/train/answers.h"
@@ -62,13 +63,15 @@ void Trainer::account(const StepOutcome& outcome) {
 }
 
 Json Trainer::machine_readings() const {
-  return Json{
-      {"tokens_per_second", tokens_per_second_},
-      {"elapsed_seconds", seconds_since_launch()},
-      {"peak_rss_mb", peak_rss_mb()},
-      {"device_memory_mb",
-       static_cast<double>(memory::device_memory(trainee_.store->options().device).allocated_peak) /
-           1e6}};
+  Json readings = Json::object();
+  // Before the first log of a loss nobody knows it.
+  if (tokens_per_second_ > 0) readings["tokens_per_second"] = tokens_per_second_;
+  readings["elapsed_seconds"] = seconds_since_launch();
+  readings["peak_rss_mb"] = peak_rss_mb();
+  readings["device_memory_mb"] =
+      static_cast<double>(memory::device_memory(trainee_.store->options().device).allocated_peak) /
+      1e6;
+  return readings;
 }
 
 void Trainer::log_step(const StepOutcome& outcome) {
@@ -100,18 +103,49 @@ void Trainer::record(Json values, const Json& extra) {
   log_history_.push_back(values);
   if (!metrics_) return;
   for (const auto& [key, value] : extra.items()) values[key] = value;
-  metrics_->append(values);
+  append_metrics(values);
+  if (!events_) return;
+  try {
+    events_->append(values, step_);
+  } catch (const IoError& error) {
+    // A picture of the run is not worth the run.
+    say(fmt::format("warning: {}; no more of them are written, training goes on", error.what()));
+    events_.reset();
+  }
 }
 
-bool Trainer::evaluate(bool decides) {
-  if (!datasets_.eval) return false;
+// A disk that is full for a while costs no more than a checkpoint does.
+void Trainer::append_metrics(const Json& row) {
+  unwritten_metrics_.push_back(row);
+  try {
+    while (!unwritten_metrics_.empty()) {
+      metrics_->append(unwritten_metrics_.front());
+      unwritten_metrics_.pop_front();
+    }
+  } catch (const IoError& error) {
+    if (unwritten_metrics_.size() > 1) return;  // of the row before it was told
+    say(fmt::format("warning: {}; training goes on, rows are kept until there is room",
+                    error.what()));
+  }
+}
+
+Trainer::Evaluation Trainer::evaluate(bool decides) {
+  if (!datasets_.eval) return Evaluation::kOrdinary;
   set_phase(kEvaluatingPhase);
   const Clock::time_point start = Clock::now();
-  const EvalSums sums = evaluate_dataset(*datasets_.eval, config_.train, trainee_);
+  // An evaluation may take longer than a scheduler waits between its signal and the end.
+  const StopRequest asked = signals_ ? [this] { return signals_->is_requested(); } : StopRequest();
+  const auto found = evaluate_dataset(*datasets_.eval, config_.train, trainee_, asked);
+  const bool answers = config_.train.predict_with_generate;
   std::optional<double> exact;
-  if (config_.train.predict_with_generate) {
-    exact = exact_answers(*datasets_.eval, config_, *datasets_.tokenizer, trainee_);
+  if (found && answers) {
+    exact = exact_answers(*datasets_.eval, config_, *datasets_.tokenizer, trainee_, asked);
   }
+  if (!found || (answers && !exact)) {
+    owes_evaluation_ = true;
+    return Evaluation::kBrokenOff;
+  }
+  const EvalSums& sums = *found;
   const double seconds = seconds_since(start);
   const double rows = static_cast<double>(datasets_.eval->size());
   Json values{{"eval_loss", sums.mean_loss},
@@ -137,7 +171,7 @@ bool Trainer::evaluate(bool decides) {
   set_phase(kTrainingPhase);
   // The evaluation's seconds are not training's.
   speed_since_ += std::chrono::duration_cast<Clock::duration>(Clock::now() - start);
-  return is_best;
+  return is_best ? Evaluation::kBest : Evaluation::kOrdinary;
 }
 
 report::TrainerState Trainer::state() const {
@@ -170,7 +204,10 @@ void Trainer::log_summary(double seconds) {
 }
 
 std::vector<Json> Trainer::metrics_rows() const {
-  return report::read_metrics(fs::path(config_.train.output_dir) / "metrics.jsonl");
+  std::vector<Json> rows =
+      report::read_metrics(fs::path(config_.train.output_dir) / "metrics.jsonl");
+  rows.insert(rows.end(), unwritten_metrics_.begin(), unwritten_metrics_.end());
+  return rows;
 }
 
 }  // namespace strata::train

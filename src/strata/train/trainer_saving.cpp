@@ -1,12 +1,14 @@
 // The part of Trainer that saves: what must hold before the first step, saves, and the stop on
 // request.
 #include <chrono>
+#include <set>
 
 #include "strata/base/error.h"
 #include "strata/base/phases.h"
 #include "strata/checkpoint/export.h"
 #include "strata/checkpoint/folders.h"
 #include "strata/checkpoint/piece_reader.h"
+#include "strata/checkpoint/saved_state.h"
 #include "strata/comm/agreement.h"
 #include "strata/hf/adapter_files.h"
 #include "strata/hf/export_index.h"
@@ -47,6 +49,10 @@ std::string saved_line(const checkpoint::SaveOutcome& outcome) {
   return line;
 }
 
+std::string unsaved_line(const checkpoint::SaveOutcome& outcome) {
+  return fmt::format("{} was not saved: {}", outcome.folder.filename().string(), outcome.failure);
+}
+
 // Names as the result has them.
 checkpoint::WholeFiles whole_files_of(const Trainee& trainee) {
   checkpoint::WholeFiles whole;
@@ -84,6 +90,19 @@ checkpoint::FrozenWeights frozen_weights_of(const Trainee& trainee, bool in_whol
   return frozen;
 }
 
+// What checkpoint::kSecondNames holds of a run; empty: no weight has two names.
+std::string second_names_of(const adapters::LoraAdapter& adapter) {
+  std::set<const nn::Parameter*> seen;
+  Json names = Json::object();
+  for (const adapters::AdapterTensor& tensor : adapter.tensors()) {
+    const bool is_first = seen.insert(tensor.parameter).second;
+    if (!is_first && tensor.parameter->requires_grad()) {
+      names[tensor.name] = tensor.parameter->name();
+    }
+  }
+  return names.empty() ? "" : dump_python(names);
+}
+
 }  // namespace
 
 void Trainer::prepare_saving(const Saving& saving) {
@@ -100,12 +119,17 @@ void Trainer::prepare_saving(const Saving& saving) {
     companions_[hf::kAdapterConfigFile] =
         hf::adapter_config_json(adapter_config_of(config_, trainee_));
   }
+  if (saves && trainee_.adapter && is_main()) {
+    const std::string second_names = second_names_of(*trainee_.adapter);
+    if (!second_names.empty()) companions_[checkpoint::kSecondNames] = second_names;
+  }
   require_room_on_disk(saving, optimizer != nullptr, frozen);
   if (saving.writes_result) require_memory_for_result();
   // Settings do not tell what an adapter is: one that is continued brings its own.
   if (!in_whole_files) {
-    std::erase_if(companions_,
-                  [](const auto& file) { return file.first != hf::kAdapterConfigFile; });
+    std::erase_if(companions_, [](const auto& file) {
+      return file.first != hf::kAdapterConfigFile && file.first != checkpoint::kSecondNames;
+    });
   }
   if (!saves) return;
   // What rests in files does so because memory has no room for it, nor for a copy.
@@ -130,10 +154,14 @@ void Trainer::require_room_on_disk(const Saving& saving, bool with_optimizer,
   for (const auto& [name, content] : companions_) companions += content.size();
   const auto adapter = companions_.find(hf::kAdapterConfigFile);
   const uint64_t of_adapter = adapter == companions_.end() ? 0 : adapter->second.size();
+  const uint64_t beside_weights =
+      beside + settings_text_.size() + (in_whole_files ? companions : of_adapter);
   SavePlan plan{.num_checkpoints = count_saves(plan_, config_.train, step_)};
+  plan.stop_bytes = checkpoint_bytes(trainee_, /*with_optimizer=*/true, frozen) + beside_weights;
   if (plan.num_checkpoints > 0) {
-    plan.checkpoint_bytes = checkpoint_bytes(trainee_, with_optimizer, frozen) + beside +
-                            settings_text_.size() + (in_whole_files ? companions : of_adapter);
+    plan.checkpoint_bytes =
+        with_optimizer ? plan.stop_bytes
+                       : checkpoint_bytes(trainee_, with_optimizer, frozen) + beside_weights;
   }
   // The log once more in the report, and in metrics.jsonl.
   if (saving.writes_result) plan.result_bytes = result_bytes(trainee_) + companions + 3 * beside;
@@ -148,6 +176,8 @@ void Trainer::require_room_on_disk(const Saving& saving, bool with_optimizer,
       plan.num_checkpoints = std::min(plan.num_checkpoints, std::max<int64_t>(most - present, 1));
     }
     require_disk_space(folder, plan);
+    // Most runs are never asked to: no reason to refuse them.
+    if (const auto warning = shortage_for_stop(folder, plan)) say(*warning);
   });
 }
 
@@ -285,21 +315,26 @@ void Trainer::roll_back(const std::string& found) {
       what, source->filename().string()));
 }
 
+void Trainer::tell_save(const checkpoint::SaveOutcome& outcome) {
+  if (outcome.failure.empty()) {
+    say(saved_line(outcome));
+  } else {
+    say("warning: " + unsaved_line(outcome) +
+        "; earlier checkpoints are as they were, training goes on");
+  }
+  if (!outcome.leftover.empty()) say("warning: " + outcome.leftover);
+}
+
 void Trainer::report_save(const std::optional<checkpoint::SaveOutcome>& outcome, bool must_hold) {
   if (!outcome) return;
-  if (outcome->failure.empty()) {
-    say(saved_line(*outcome));
-    if (!outcome->leftover.empty()) say("warning: " + outcome->leftover);
-    return;
-  }
-  const std::string message =
-      fmt::format("{} was not saved: {}", outcome->folder.filename().string(), outcome->failure);
+  const bool has_failed = !outcome->failure.empty();
+  if (has_failed && must_hold) throw IoError(unsaved_line(*outcome));
+  if (!outcome->is_told) tell_save(*outcome);
+  if (!has_failed) return;
   const int64_t failed = checkpoint::step_of(outcome->folder);
   if (saved_step_ == failed) saved_step_ = -1;
   saved_steps_.erase(failed);
   best_.note_failure(failed);
-  if (must_hold) throw IoError(message);
-  say("warning: " + message + "; earlier checkpoints are as they were, training goes on");
 }
 
 void Trainer::load_best() {
@@ -319,6 +354,7 @@ void Trainer::load_best() {
       if (is_main()) checkpoint::PieceReader(folder).verify_all();
     });
     if (damage) {
+      is_best_damaged_ = true;
       say(fmt::format(
           "warning: load_best_model_at_end: {}; the result is the model of the last step",
           *damage));
@@ -338,7 +374,7 @@ void Trainer::load_best() {
 }
 
 void Trainer::remove_all_but_best() {
-  if (config_.train.save_total_limit != 1 || !best_.folder()) return;
+  if (config_.train.save_total_limit != 1 || !best_.folder() || is_best_damaged_) return;
   // What lies in the folder of another run, from which this one went on, is not this run's.
   std::error_code missing;
   const fs::path parent = fs::path(*best_.folder()).parent_path();
@@ -363,7 +399,8 @@ void Trainer::stop() {
     const std::optional<int64_t> limit =
         saver_ ? config_.train.save_total_limit : std::optional<int64_t>();
     saver_ = std::make_unique<checkpoint::Saver>(
-        *trainee_.store, trainee_.optimizer.get(), saving_group_,
+        *trainee_.store, trainee_.optimizer.get(),
+        saver_ && saver_->has_lost_group() ? world_ : saving_group_,
         checkpoint::SaverOptions{
             .in_background = false,
             .total_limit = limit,
@@ -373,10 +410,11 @@ void Trainer::stop() {
   if (saved_step_ != step_) save();
   set_phase(phase);
   report_save(saver_->wait(), /*must_hold=*/true);
-  say(
-      fmt::format("stopped on request after step {}: checkpoint-{} is saved, resume with "
-                  "--resume_from_checkpoint true",
-                  step_, step_));
+  say(fmt::format(
+      "stopped on request after step {}: checkpoint-{} is saved, resume with "
+      "--resume_from_checkpoint true{}",
+      step_, step_,
+      owes_evaluation_ ? ", which begins with the evaluation that was broken off" : ""));
   if (progress_) progress_->finish();
 }
 

@@ -17,6 +17,7 @@ namespace strata {
 namespace {
 
 using strata::testing::CrashDisk;
+using strata::testing::memory_or_disk;
 using strata::testing::message_of;
 using strata::testing::TemporaryFolder;
 
@@ -66,7 +67,7 @@ std::string state_of(const fs::path& folder) {
 TEST(FolderUpdate, ALossOfPowerAtEveryOperationLeavesOldOrNew) {
   int operations = 0, num_old = 0, num_none = 0, num_new = 0;
   {
-    TemporaryFolder folder;
+    TemporaryFolder folder(memory_or_disk());
     fill_old(folder);
     CrashDisk files(folder.path());
     ASSERT_TRUE(update(folder.path(), files));
@@ -75,14 +76,14 @@ TEST(FolderUpdate, ALossOfPowerAtEveryOperationLeavesOldOrNew) {
     operations = files.num_operations();
   }
   for (int at = 0; at <= operations; ++at) {
-    TemporaryFolder folder;
+    TemporaryFolder folder(memory_or_disk());
     fill_old(folder);
     CrashDisk files(folder.path());
     files.break_at(at, CrashDisk::Fault::kPowerLoss);
     const bool is_done = update(folder.path(), files);
     std::mt19937 random(static_cast<unsigned>(at));
     for (int variant = 0; variant < 8; ++variant) {
-      TemporaryFolder after;
+      TemporaryFolder after(memory_or_disk());
       files.restore(after.path(), [&] {
         return variant == 0 ? false : variant == 1 ? true : random() % 2 == 0;
       });
@@ -106,7 +107,7 @@ TEST(FolderUpdate, ALossOfPowerAtEveryOperationLeavesOldOrNew) {
 TEST(FolderUpdate, AFailureOfEveryOperationLeavesOldOrNew) {
   for (const auto fault : {CrashDisk::Fault::kError, CrashDisk::Fault::kShortWrite}) {
     for (int at = 0, operations = 1; at < operations; ++at) {
-      TemporaryFolder folder;
+      TemporaryFolder folder(memory_or_disk());
       fill_old(folder);
       CrashDisk files(folder.path());
       files.break_at(at, fault);
@@ -122,7 +123,7 @@ TEST(FolderUpdate, AFailureOfEveryOperationLeavesOldOrNew) {
 }
 
 TEST(FolderUpdate, ANewFolderIsMadeAndAForeignRecordIsRefused) {
-  TemporaryFolder folder;
+  TemporaryFolder folder(memory_or_disk());
   FolderUpdate first(folder / "new/one");
   first.write("a", "1");
   first.commit("");

@@ -64,6 +64,19 @@ TEST(ScratchFolder, OfAKilledProcessIsRemovedByTheNextAndNoOther) {
   EXPECT_TRUE(fs::exists(parent / "swap-mine" / "data"));
 }
 
+TEST(ScratchFolder, HalfMadeOnesGoOnceNobodyCanBeMakingThem) {
+  TemporaryFolder parent;
+  for (const char* name : {".new-swap-abc123", ".new-swap-def456", ".new-other-abc123"}) {
+    parent.put(std::string(name) + "/owner", "");
+    if (std::string(name) == ".new-swap-def456") continue;
+    fs::last_write_time(parent / name, fs::file_time_type::clock::now() - std::chrono::hours(2));
+  }
+  EXPECT_EQ(ScratchFolder(parent.path(), "swap").num_removed(), 0);
+  EXPECT_FALSE(fs::exists(parent / ".new-swap-abc123"));
+  EXPECT_TRUE(fs::exists(parent / ".new-swap-def456")) << "somebody may be making it";
+  EXPECT_TRUE(fs::exists(parent / ".new-other-abc123"));
+}
+
 TEST(ScratchFolder, NeedsAnExistingFolder) {
   TemporaryFolder parent;
   EXPECT_THAT(message_of<IoError>([&] { ScratchFolder(parent / "missing", "swap"); }),

@@ -279,7 +279,11 @@ class CrashDisk : public FileSystem {
       return;
     }
     std::filesystem::create_directories(path);
-    for (const auto& [name, child] : node.synced) {
+    // In the order in which they came to be: times tell a reader which was there before which.
+    std::vector<std::pair<int, std::string>> children;
+    for (const auto& [name, child] : node.synced) children.emplace_back(child, name);
+    std::ranges::sort(children);
+    for (const auto& [child, name] : children) {
       write_node(settled(child, keep, fates), path / name, keep, fates);
     }
   }

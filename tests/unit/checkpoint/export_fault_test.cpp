@@ -16,6 +16,7 @@ namespace strata::checkpoint {
 namespace {
 
 using strata::testing::CrashDisk;
+using strata::testing::memory_or_disk;
 using strata::testing::TemporaryFolder;
 
 namespace fs = std::filesystem;
@@ -77,6 +78,33 @@ float load(const fs::path& folder) {
 
 constexpr float kOld = 1, kNew = 2;
 
+// Every operation of putting the rest of a new result in place goes wrong; then it is done again.
+void break_repair(const fs::path& left) {
+  bool is_last = false;
+  for (int at = 0; !is_last; ++at) {
+    TemporaryFolder folder(memory_or_disk());
+    fs::copy(left, folder.path(), fs::copy_options::recursive);
+    CrashDisk files(folder.path());
+    files.break_at(at, CrashDisk::Fault::kPowerLoss);
+    try {
+      finish_folder_update(folder.path(), files);
+      is_last = at >= files.num_operations();
+    } catch (const IoError&) {
+      // As a run of which the power is gone.
+    }
+    std::mt19937 random(static_cast<unsigned>(at));
+    for (int variant = 0; variant < 3; ++variant) {
+      TemporaryFolder after(memory_or_disk());
+      files.restore(after.path(), [&] {
+        return variant == 0 ? false : variant == 1 ? true : random() % 2 == 0;
+      });
+      load(after.path());
+      finish_folder_update(after.path(), unsynced);
+      EXPECT_EQ(load(after.path()), kNew) << "at operation " << at << " of the repair";
+    }
+  }
+}
+
 class ExportFaults : public ::testing::TestWithParam<std::pair<bool, bool>> {};
 
 TEST_P(ExportFaults, LeaveTheOldOrTheNewResult) {
@@ -89,7 +117,7 @@ TEST_P(ExportFaults, LeaveTheOldOrTheNewResult) {
        {CrashDisk::Fault::kPowerLoss, CrashDisk::Fault::kError, CrashDisk::Fault::kShortWrite}) {
     int num_old = 0, num_new = 0;
     for (int at = 0, operations = 1; at <= operations; ++at) {
-      TemporaryFolder folder;
+      TemporaryFolder folder(memory_or_disk());
       start(folder);
       CrashDisk files(folder.path());
       files.break_at(at, fault);
@@ -101,7 +129,7 @@ TEST_P(ExportFaults, LeaveTheOldOrTheNewResult) {
       }
       std::mt19937 random(static_cast<unsigned>(at));
       for (int variant = 0; variant < (fault == CrashDisk::Fault::kPowerLoss ? 4 : 1); ++variant) {
-        TemporaryFolder restored;
+        TemporaryFolder restored(memory_or_disk());
         const fs::path after =
             fault == CrashDisk::Fault::kPowerLoss ? restored.path() : folder.path();
         if (fault == CrashDisk::Fault::kPowerLoss) {
@@ -110,6 +138,8 @@ TEST_P(ExportFaults, LeaveTheOldOrTheNewResult) {
           });
         }
         load(after);
+        const bool is_all_kept = fault == CrashDisk::Fault::kPowerLoss && variant == 1;
+        if (is_all_kept && has_unfinished_update(after)) break_repair(after);
         finish_folder_update(after, unsynced);
         const float found = load(after);
         EXPECT_TRUE(found == kNew || (found == kOld && !is_done)) << found << " at " << at;
@@ -184,19 +214,19 @@ class ConvertFaults : public ::testing::TestWithParam<Conversion> {
     return true;
   }
 
-  TemporaryFolder sources_;
+  TemporaryFolder sources_{memory_or_disk()};
 };
 
 TEST_P(ConvertFaults, LeaveNothingOrAllOfIt) {
   make_sources(sources_);
-  TemporaryFolder whole;
+  TemporaryFolder whole(memory_or_disk());
   ASSERT_TRUE(act(whole / "out", real_file_system()));
   const auto expected = files_of(whole / "out");
   for (const auto fault :
        {CrashDisk::Fault::kPowerLoss, CrashDisk::Fault::kError, CrashDisk::Fault::kShortWrite}) {
     bool was_done = false;
     for (int at = 0; !was_done || at < 10; ++at) {
-      TemporaryFolder folder;
+      TemporaryFolder folder(memory_or_disk());
       if (GetParam().is_there) fs::create_directory(folder / "out");
       CrashDisk files(folder.path());
       files.break_at(at, fault);
@@ -205,7 +235,7 @@ TEST_P(ConvertFaults, LeaveNothingOrAllOfIt) {
       was_done = is_done && at >= files.num_operations();
       std::mt19937 random(static_cast<unsigned>(at));
       for (int variant = 0; variant < (fault == CrashDisk::Fault::kPowerLoss ? 4 : 1); ++variant) {
-        TemporaryFolder restored;
+        TemporaryFolder restored(memory_or_disk());
         fs::path after = folder.path();
         if (fault == CrashDisk::Fault::kPowerLoss) {
           after = restored.path();
@@ -216,7 +246,8 @@ TEST_P(ConvertFaults, LeaveNothingOrAllOfIt) {
         EXPECT_TRUE(fs::exists(after / "out") || !GetParam().is_there) << at;
         const bool is_there = fs::exists(after / "out") && !fs::is_empty(after / "out");
         EXPECT_TRUE(is_there || !is_done) << at;
-        if (is_there) EXPECT_EQ(files_of(after / "out"), expected) << at;
+        if (!is_there) continue;
+        EXPECT_EQ(files_of(after / "out"), expected) << at;
       }
     }
   }

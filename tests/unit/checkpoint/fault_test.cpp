@@ -19,6 +19,7 @@ namespace strata::checkpoint {
 namespace {
 
 using strata::testing::CrashDisk;
+using strata::testing::memory_or_disk;
 using strata::testing::TemporaryFolder;
 
 namespace fs = std::filesystem;
@@ -41,7 +42,9 @@ class State {
  public:
   explicit State(int num_ranks) : ranks_(num_ranks), reader_(0, 1) {}
 
-  void save(const fs::path& output, double value, FileSystem& files, const Change& change) {
+  // What went wrong behind the rename.
+  AfterSave save(const fs::path& output, double value, FileSystem& files, const Change& change) {
+    AfterSave after;
     ranks_.run<IoError>([&](Rank& rank) {
       set(rank, value);
       SaveRequest request{.output_dir = output,
@@ -51,9 +54,11 @@ class State {
                                           {"below/more.txt", std::to_string(value)}}};
       if (change.is_whole) request.whole = whole_files(rank);
       request.streamed = change.streamed;
+      if (rank.mesh.world->rank() == 0) request.after = &after;
       write_checkpoint(request, local_pieces(*rank.store, rank.optimizer.get()), role_of(rank.mesh),
                        *rank.mesh.world, files);
     });
+    return after;
   }
   // The state of the newest whole checkpoint, as resuming takes it. Fails the test for a mixture.
   double resume(const fs::path& output) {
@@ -115,20 +120,30 @@ constexpr Change kChanges[] = {
 constexpr Change kOldSave{.name = "Old", .step = 1};
 constexpr Change kNextSave{.name = "Next", .step = 3};
 
-// The old checkpoint, and the new one over it. Answers whether the save said that it succeeded.
-bool save_over(State& state, const TemporaryFolder& folder, const Change& change,
-               CrashDisk& files) {
+enum class Claim { kNotSaved, kInPlace, kDurable };
+
+// The old checkpoint, and the new one over it. Answers what the save said that it came to.
+Claim save_over(State& state, const TemporaryFolder& folder, const Change& change,
+                CrashDisk& files) {
+  AfterSave after;
   try {
-    state.save(folder.path(), kNew, files, change);
+    after = state.save(folder.path(), kNew, files, change);
   } catch (const IoError&) {
-    return false;
+    return Claim::kNotSaved;
   }
+  EXPECT_TRUE(after.is_in_place);
+  if (!after.is_durable) return Claim::kInPlace;
   try {
     rotate(folder.path(), 1, {}, files);
   } catch (const IoError&) {
     // What was saved is safe.
   }
-  return true;
+  return Claim::kDurable;
+}
+
+// Writes past the page cache need a disk.
+fs::path place_of(const Change& change) {
+  return change.streamed.bytes == 0 ? fs::temp_directory_path() : memory_or_disk();
 }
 
 int count_named(const fs::path& folder, const std::string& part) {
@@ -139,10 +154,10 @@ int count_named(const fs::path& folder, const std::string& part) {
 }
 
 int count_operations(State& state, const Change& change) {
-  TemporaryFolder folder;
+  TemporaryFolder folder(place_of(change));
   state.save(folder.path(), kOld, unsynced, kOldSave);
   CrashDisk files(folder.path(), change.can_exchange);
-  EXPECT_TRUE(save_over(state, folder, change, files));
+  EXPECT_EQ(save_over(state, folder, change, files), Claim::kDurable);
   EXPECT_EQ(list(folder.path()).size(), 1U);
   return files.num_operations();
 }
@@ -155,22 +170,23 @@ TEST_P(Faults, ALossOfPowerAtEveryOperationLeavesTheOldOrTheNewState) {
   ASSERT_GT(operations, 30);
   int num_old = 0, num_new = 0;
   for (int at = 0; at <= operations; ++at) {
-    TemporaryFolder folder;
+    TemporaryFolder folder(place_of(GetParam()));
     state.save(folder.path(), kOld, unsynced, kOldSave);
     CrashDisk files(folder.path(), GetParam().can_exchange);
     files.break_at(at, CrashDisk::Fault::kPowerLoss);
-    const bool is_saved = save_over(state, folder, GetParam(), files);
+    const bool is_durable = save_over(state, folder, GetParam(), files) == Claim::kDurable;
     std::mt19937 random(static_cast<unsigned>(at));
     for (int variant = 0; variant < GetParam().num_variants; ++variant) {
       const auto keep = [&] {
         return variant == 0 ? false : variant == 1 ? true : random() % 2 == 0;
       };
-      TemporaryFolder after;
+      TemporaryFolder after(memory_or_disk());
       files.restore(after.path(), keep);
       const double found = state.resume(after.path());
       EXPECT_TRUE(found == kOld || found == kNew) << found << " at operation " << at;
-      EXPECT_TRUE(!is_saved || found == kNew) << "a reported save is gone, operation " << at;
+      EXPECT_TRUE(!is_durable || found == kNew) << "a reported save is gone, operation " << at;
       ++(found == kOld ? num_old : num_new);
+      if (variant > 2) continue;
       // The next run saves into what the crash left.
       state.save(after.path(), kNew + 1, unsynced, kNextSave);
       EXPECT_EQ(state.resume(after.path()), kNew + 1);
@@ -186,21 +202,110 @@ TEST_P(Faults, ALossOfPowerAtEveryOperationLeavesTheOldOrTheNewState) {
 TEST_P(Faults, AFailureOfEveryOperationLeavesTheOldOrTheNewState) {
   State state(GetParam().num_ranks);
   const int operations = count_operations(state, GetParam());
+  int num_in_doubt = 0;
   for (const auto fault : {CrashDisk::Fault::kError, CrashDisk::Fault::kShortWrite}) {
     for (int at = 0; at < operations; ++at) {
-      TemporaryFolder folder;
+      TemporaryFolder folder(place_of(GetParam()));
       state.save(folder.path(), kOld, unsynced, kOldSave);
       CrashDisk files(folder.path(), GetParam().can_exchange);
       files.break_at(at, fault);
-      const bool is_saved = save_over(state, folder, GetParam(), files);
+      const Claim claim = save_over(state, folder, GetParam(), files);
+      // It says what is so: a save that failed has left everything as it was.
       const double found = state.resume(folder.path());
-      EXPECT_TRUE(found == kOld || found == kNew) << found << " at operation " << at;
-      EXPECT_TRUE(!is_saved || found == kNew) << at;
+      EXPECT_EQ(found, claim == Claim::kNotSaved ? kOld : kNew) << "at operation " << at;
+      num_in_doubt += claim == Claim::kInPlace;
+      for (const bool is_kept : {false, true}) {
+        if (claim != Claim::kInPlace) break;
+        TemporaryFolder after(
+            memory_or_disk());  // a loss of power takes the name away, or does not
+        files.restore(after.path(), [&] { return is_kept; });
+        const double left = state.resume(after.path());
+        EXPECT_TRUE(left == kOld || left == kNew) << left << " at operation " << at;
+      }
       files.break_at(0, CrashDisk::Fault::kNone);
       state.save(folder.path(), kNew + 1, files, kNextSave);
       EXPECT_EQ(state.resume(folder.path()), kNew + 1);
     }
   }
+  EXPECT_EQ(num_in_doubt, 2);  // the sync behind the rename, by either fault
+}
+
+// A folder as a crash left it, and the crash that comes while it is mended: whatever of that is
+// lost, mending it again finds what mending it at once would have.
+class Repairs {
+ public:
+  explicit Repairs(State& state) : state_(state) {}
+
+  void try_all(const fs::path& left) {
+    TemporaryFolder whole(memory_or_disk());
+    copy(left, whole.path());
+    CrashDisk counting(whole.path());
+    if (!mend(whole.path(), counting)) return;
+    const double expected = state_.resume(whole.path());
+    for (const auto fault : {CrashDisk::Fault::kPowerLoss, CrashDisk::Fault::kError}) {
+      for (int at = 0; at < counting.num_operations(); ++at) {
+        TemporaryFolder folder(memory_or_disk());
+        copy(left, folder.path());
+        CrashDisk files(folder.path());
+        files.break_at(at, fault);
+        try {
+          mend(folder.path(), files);
+        } catch (const IoError&) {
+          ++num_broken_;
+        }
+        if (fault == CrashDisk::Fault::kError) {
+          EXPECT_EQ(state_.resume(folder.path()), expected) << "at operation " << at;
+          continue;
+        }
+        std::mt19937 random(static_cast<unsigned>(at));
+        for (int variant = 0; variant < 4; ++variant) {
+          TemporaryFolder after(memory_or_disk());
+          files.restore(after.path(), [&] {
+            return variant == 0 ? false : variant == 1 ? true : random() % 2 == 0;
+          });
+          EXPECT_EQ(state_.resume(after.path()), expected) << "at operation " << at;
+        }
+      }
+    }
+  }
+  int num_broken() const { return num_broken_; }
+
+ private:
+  static void copy(const fs::path& from, const fs::path& to) {
+    fs::copy(from, to, fs::copy_options::recursive);
+  }
+  // Whether there was anything to do.
+  static bool mend(const fs::path& folder, CrashDisk& files) {
+    finish_interrupted(folder, files);
+    return files.num_operations() > 0;
+  }
+
+  State& state_;
+  int num_broken_ = 0;
+};
+
+TEST(RepairFaults, ACrashAtEveryOperationOfARepairAfterACrashAtEveryOperationOfASave) {
+  // Only a file system without exchange leaves anything to mend.
+  constexpr Change kAgain{.name = "Again", .step = 1, .can_exchange = false};
+  State state(1);
+  Repairs repairs(state);
+  const int operations = count_operations(state, kAgain);
+  for (int at = 0; at <= operations; ++at) {
+    TemporaryFolder folder(memory_or_disk());
+    state.save(folder.path(), kOld, unsynced, kOldSave);
+    CrashDisk files(folder.path(), kAgain.can_exchange);
+    files.break_at(at, CrashDisk::Fault::kPowerLoss);
+    save_over(state, folder, kAgain, files);
+    std::mt19937 random(static_cast<unsigned>(at));
+    for (int variant = 0; variant < 4; ++variant) {
+      TemporaryFolder after(memory_or_disk());
+      files.restore(after.path(), [&] {
+        return variant == 0 ? false : variant == 1 ? true : random() % 2 == 0;
+      });
+      repairs.try_all(after.path());
+    }
+  }
+  EXPECT_GT(repairs.num_broken(), 0);
 }
 
 INSTANTIATE_TEST_SUITE_P(Saves, Faults, ::testing::ValuesIn(kChanges),
@@ -212,7 +317,7 @@ TEST(KeepOnly, ALossOfPowerAtEveryOperationSparesTheOneThatIsKept) {
   bool is_last = false;
   int num_more = 0;
   for (int at = 0; !is_last; ++at) {
-    TemporaryFolder folder;
+    TemporaryFolder folder(memory_or_disk());
     for (const int64_t step : {1, 2, 3}) {
       state.save(folder.path(), static_cast<double>(step), unsynced,
                  {.name = "Save", .step = step});
@@ -227,7 +332,7 @@ TEST(KeepOnly, ALossOfPowerAtEveryOperationSparesTheOneThatIsKept) {
     }
     std::mt19937 random(static_cast<unsigned>(at));
     for (int variant = 0; variant < 4; ++variant) {
-      TemporaryFolder after;
+      TemporaryFolder after(memory_or_disk());
       files.restore(after.path(), [&] {
         return variant == 0 ? false : variant == 1 ? true : random() % 2 == 0;
       });

@@ -15,7 +15,9 @@ namespace strata::checkpoint {
 
 class RankThreads {
  public:
-  explicit RankThreads(int size) : ranks_(static_cast<size_t>(size)) {
+  // `shard_size` 0: one shard group of all ranks.
+  explicit RankThreads(int size, bool shared_memory = true, int shard_size = 0)
+      : ranks_(static_cast<size_t>(size)) {
     if (size == 1) {
       ranks_[0].rank = std::make_unique<Rank>(0, 1);
       return;
@@ -28,15 +30,21 @@ class RankThreads {
                                   .world_size = size,
                                   .port = port.number,
                                   .listen_descriptor = rank == 0 ? port.descriptor : -1,
-                                  .timeout = std::chrono::seconds(60)});
-      auto world = one.rendezvous->make_group("world");
-      auto shard = one.rendezvous->make_group("shard");
-      one.rank = std::make_unique<Rank>(std::move(world), std::move(shard));
+                                  .timeout = std::chrono::seconds(60),
+                                  .shared_memory = shared_memory});
+      one.rank = std::make_unique<Rank>(
+          comm::make_mesh(*one.rendezvous, {.shard_size = shard_size > 0 ? shard_size : size}));
     });
   }
 
   int size() const { return static_cast<int>(ranks_.size()); }
   Rank& operator[](int rank) { return *ranks_[static_cast<size_t>(rank)].rank; }
+
+  // One more group of all ranks, which waits no longer than that. Collective.
+  std::unique_ptr<comm::Group> brief_group(int rank, std::chrono::seconds timeout) {
+    return ranks_[static_cast<size_t>(rank)].rendezvous->make_group("brief", {},
+                                                                    {.timeout = timeout});
+  }
 
   // Runs `work` on every rank and rethrows what a rank threw for itself, rather than what another
   // one heard of it.

@@ -2,7 +2,10 @@
 // for ever.
 #include "strata/checkpoint/saver.h"
 
+#include <cerrno>
 #include <mutex>
+#include <thread>
+#include <utility>
 
 #include <gtest/gtest.h>
 
@@ -72,6 +75,92 @@ TEST_P(SaverWithoutMemory, SavesWhileTrainingWaits) {
 INSTANTIATE_TEST_SUITE_P(Ranks, SaverWithoutMemory,
                          ::testing::Values(std::pair(1, true), std::pair(1, false),
                                            std::pair(2, true), std::pair(2, false)));
+
+// A disk on which a rank's first file takes longer than its group waits.
+class SlowDisk : public FileSystem {
+ public:
+  explicit SlowDisk(bool is_slow) : is_slow_(is_slow) {}
+  int create(const fs::path& path) override {
+    if (std::exchange(is_slow_, false)) std::this_thread::sleep_for(std::chrono::seconds(3));
+    return FileSystem::create(path);
+  }
+
+ private:
+  bool is_slow_;
+};
+
+class SaverOfALateRank : public ::testing::TestWithParam<bool> {};
+
+// The others give up, that rank goes on: all agree on what came of it, and go on saving in step.
+TEST_P(SaverOfALateRank, SavesWhileTrainingWaitsFromThenOn) {
+  TemporaryFolder folder;
+  Rank whole(0, 1);
+  const auto weights = fill(whole);
+  RankThreads ranks(2, GetParam());
+  ranks.run<std::exception>([&](Rank& rank) {
+    fill(rank, weights);
+    const bool is_late = rank.mesh.world->rank() == 1;
+    SlowDisk files(is_late);
+    SaverOptions options;
+    options.files = &files;
+    const auto brief = ranks.brief_group(rank.mesh.world->rank(), std::chrono::seconds(1));
+    Saver saver(*rank.store, rank.optimizer.get(), *brief, options);
+    std::vector<SaveOutcome> outcomes;
+    for (const int64_t step : {1, 2, 3}) {
+      const auto before = saver.save(
+          {.output_dir = folder.path(), .step = step, .num_updates = step, .small_files = {}});
+      EXPECT_EQ(before.has_value(), step > 1);
+      if (before) outcomes.push_back(*before);
+      EXPECT_EQ(saver.has_lost_group(), step > 1);
+    }
+    outcomes.push_back(saver.wait().value());
+    EXPECT_NE(outcomes[0].failure, "");
+    EXPECT_NE(outcomes[0].leftover.find("from now on training waits for saves"), std::string::npos)
+        << outcomes[0].leftover;
+    for (size_t i : {1, 2}) {
+      EXPECT_EQ(outcomes[i].failure, "");
+      EXPECT_EQ(outcomes[i].leftover, "");
+      EXPECT_EQ(outcomes[i].stall.copying, 0);
+    }
+    // One collective too many or too few on some rank would show in the next.
+    at::Tensor sum = at::full({1}, rank.mesh.world->rank() + 1, at::kInt);
+    rank.mesh.world->all_reduce(sum)->wait();
+    EXPECT_EQ(sum.item<int>(), 3);
+  });
+  const std::vector<fs::path> saved = list(folder.path());
+  ASSERT_EQ(saved.size(), 2U);
+  for (const fs::path& path : saved) PieceReader(path).verify_all();
+}
+
+// What is told while training goes on is told once, and is still there to be taken note of.
+TEST(Saver, WhatIsToldEarlyIsStillReturned) {
+  class FullDisk : public FileSystem {
+   public:
+    int create(const fs::path&) override { return -ENOSPC; }
+  };
+  TemporaryFolder folder;
+  Rank rank(0, 1);
+  fill(rank);
+  FullDisk files;
+  SaverOptions options;
+  options.files = &files;
+  Saver saver(*rank.store, rank.optimizer.get(), *rank.mesh.world, options);
+  saver.save({.output_dir = folder.path(), .step = 1, .num_updates = 1, .small_files = {}});
+  std::optional<SaveOutcome> told;
+  while (!told) told = saver.poll();
+  EXPECT_NE(told->failure.find("no space left"), std::string::npos) << told->failure;
+  EXPECT_FALSE(saver.poll());
+  const auto outcome = saver.wait();
+  ASSERT_TRUE(outcome);
+  EXPECT_TRUE(outcome->is_told);
+  EXPECT_EQ(outcome->failure, told->failure);
+  EXPECT_FALSE(saver.wait());
+  EXPECT_FALSE(saver.has_lost_group());
+}
+
+INSTANTIATE_TEST_SUITE_P(Transports, SaverOfALateRank, ::testing::Bool(), [](const auto& info) {
+  return std::string(info.param ? "SharedMemory" : "Tcp");
+});
 
 }  // namespace
 }  // namespace strata::checkpoint

@@ -17,13 +17,14 @@ namespace strata::checkpoint {
 // Rank `rank` of a shard group of `size`, alone in this process, or of groups with others in it.
 struct Rank {
   explicit Rank(int rank, int size) : Rank(group_of(rank, size), group_of(rank, size)) {}
-  Rank(std::unique_ptr<comm::Group> world, std::unique_ptr<comm::Group> shard) {
+  Rank(std::unique_ptr<comm::Group> world, std::unique_ptr<comm::Group> shard)
+      : Rank(comm::Mesh{std::move(world), std::move(shard), comm::make_single_group()}) {}
+  explicit Rank(comm::Mesh of_rank) : mesh(std::move(of_rank)) {
     const Json config{{"model_type", "llama"},    {"vocab_size", 37},
                       {"hidden_size", 20},        {"intermediate_size", 28},
                       {"num_hidden_layers", 2},   {"num_attention_heads", 2},
                       {"num_key_value_heads", 1}, {"head_dim", 10}};
     model = models::create_model(config, {});
-    mesh = comm::Mesh{std::move(world), std::move(shard), comm::make_single_group()};
     store = std::make_unique<shard::UnitStore>(*model, mesh, shard::StoreOptions{});
     optimizer = std::make_unique<optim::AdamW>(*store, optim::AdamWOptions{});
   }

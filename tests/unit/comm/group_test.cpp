@@ -232,6 +232,32 @@ TEST(SharedMemory, ALateRankIsNamedWithItsPlace) {
   on_ranks(2, /*shared_memory=*/true, body, std::chrono::seconds(1));
 }
 
+// A group of a time-out of its own: whoever gives up closes it, so that the late one is told within
+// a second and no collective of it meets another one's.
+TEST_P(Transport, AGroupThatTimedOutIsClosedForAll) {
+  on_ranks(2, GetParam(), [](Rendezvous& rendezvous) {
+    const auto world = rendezvous.make_group("world");
+    const auto group = rendezvous.make_group("brief", {}, {.timeout = std::chrono::seconds(1)});
+    group->barrier();
+    if (group->rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(2000));
+    const auto start = std::chrono::steady_clock::now();
+    at::Tensor sum = at::ones({1}, at::kInt);
+    for (int i = 0; i < 3; ++i) {
+      try {
+        group->all_reduce(sum)->wait();
+        EXPECT_TRUE(group->rank() == 1 && i == 0) << i;  // all that it needs may be there by then
+      } catch (const CommError&) {
+      }
+    }
+    EXPECT_LT(std::chrono::steady_clock::now() - start,
+              std::chrono::milliseconds(group->rank() == 0 ? 1900 : 900));
+    // The others of the same ranks are as they were.
+    sum.fill_(group->rank() + 1);
+    world->all_reduce(sum)->wait();
+    EXPECT_EQ(sum.item<int>(), 3);
+  });
+}
+
 TEST(SharedMemory, DifferentCollectivesAreAnErrorNotGarbage) {
   on_ranks(2, [](Rendezvous& rendezvous) {
     const auto group = rendezvous.make_group("test");

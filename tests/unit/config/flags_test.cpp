@@ -286,12 +286,24 @@ TEST(Lora, AnAdapterToContinueTurnsItOn) {
 }
 
 TEST(Warnings, NameEveryFlagWithoutEffect) {
-  const Settings settings = resolve({.flags = {"--report_to", "none", "--push_to_hub", "False",
-                                               "--eval_steps", "5", "--log_level", "info"}});
+  const Settings settings =
+      resolve({.flags = {"--push_to_hub", "False", "--eval_steps", "5", "--log_level", "info"}});
   EXPECT_THAT(settings.warnings, ElementsAre(HasSubstr("--log_level: has no effect here"),
                                              HasSubstr("--push_to_hub: has no effect here"),
-                                             HasSubstr("--report_to: has no effect here"),
                                              "--eval_steps: has no effect; eval_strategy is no"));
+}
+
+TEST(ReportTo, IsHonouredNamedOrRefused) {
+  const auto warnings_of = [](const Flags& flags) { return resolve({.flags = flags}).warnings; };
+  EXPECT_THAT(warnings_of({"--report_to", "none"}), IsEmpty());
+  EXPECT_THAT(warnings_of({"--report_to", "tensorboard", "--logging_dir", "l"}), IsEmpty());
+  EXPECT_THAT(warnings_of({"--report_to", "all", "--logging_dir", "l"}), IsEmpty());
+  EXPECT_THAT(warnings_of({"--report_to", "tensorboard", "wandb"}),
+              ElementsAre(HasSubstr("--report_to: wandb has no effect here; metrics go to")));
+  EXPECT_THAT(warnings_of({"--logging_dir", "l"}),
+              ElementsAre("--logging_dir: has no effect; report_to is not tensorboard"));
+  EXPECT_THAT(error_of({"--report_to", "tensorbord"}), HasSubstr("did you mean tensorboard?"));
+  EXPECT_THAT(error_of({"--report_to", "none,wandb"}), HasSubstr("found none beside wandb"));
 }
 
 TEST(LaunchLine, SplitsAtTheProgramsName) {

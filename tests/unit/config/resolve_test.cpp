@@ -406,6 +406,29 @@ TEST(Offload, ContradictionsAreErrors) {
   for (const auto& row : rows) EXPECT_THAT(error_of(row.flags), HasSubstr(row.message));
 }
 
+TEST(Sharding, PrefetchBesideOneUnitAtATimeIsSaid) {
+  const auto warnings = [](Flags flags) {
+    flags.insert(flags.end(), {"--fsdp_limit_all_gathers", "1"});
+    return resolve({.flags = flags}).warnings;
+  };
+  constexpr const char* kReason =
+      ": has no effect; fsdp_limit_all_gathers is 1: no unit is gathered beside another";
+  for (const char* strategy : {"FULL_SHARD", "SHARD_GRAD_OP", "HYBRID_SHARD"}) {
+    EXPECT_THAT(warnings({"--fsdp_sharding_strategy", strategy, "--fsdp_backward_prefetch",
+                          "BACKWARD_PRE", "--fsdp_forward_prefetch", "true"}),
+                ElementsAre("--fsdp_backward_prefetch" + std::string(kReason),
+                            "--fsdp_forward_prefetch" + std::string(kReason)));
+    EXPECT_THAT(warnings({"--fsdp_sharding_strategy", strategy, "--fsdp_backward_prefetch",
+                          "BACKWARD_POST", "--fsdp_forward_prefetch", "false"}),
+                IsEmpty());
+  }
+  EXPECT_THAT(warnings({}), IsEmpty()) << "nobody asked for a prefetch";
+  EXPECT_THAT(resolve({.flags = {"--fsdp_limit_all_gathers", "2", "--fsdp_backward_prefetch",
+                                 "BACKWARD_PRE"}})
+                  .warnings,
+              IsEmpty());
+}
+
 TEST(Offload, WhatHasNoEffectIsSaid) {
   const auto warnings = [](const Flags& flags) { return resolve({.flags = flags}).warnings; };
   EXPECT_THAT(

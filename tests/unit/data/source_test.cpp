@@ -202,6 +202,11 @@ TEST(LoadSplit, RenamesColumns) {
   const Split split = load_split(file, "train", {.columns = {{"prompt", "question"}}});
   EXPECT_EQ(*split.rows[0].find("prompt"), Json(1));
   EXPECT_EQ(split.rows[0].find("question"), nullptr);
+  const Split swapped =
+      load_split(file, "train", {.columns = {{"b", "question"}, {"question", "b"}}});
+  EXPECT_EQ(swapped.rows[0].fields.size(), 2U);
+  EXPECT_EQ(*swapped.rows[0].find("question"), Json(2));
+  EXPECT_EQ(*swapped.rows[0].find("b"), Json(1));
   EXPECT_THAT(
       message_of<ConfigError>([&] {
         load_split(file, "train", {.columns = {{"prompt", "nothing"}}});

@@ -173,7 +173,8 @@ TEST(AdapterConfig, KeysOfOtherMethodsSurviveARoundTrip) {
     const Json given = parse_json(file, "a.json");
     const Json written = parse_json(adapter_config_json(parse(file)), "b.json");
     for (const auto& [key, value] : given.items()) {
-      if (!value.is_null()) EXPECT_EQ(written.value(key, Json()), value) << key;
+      if (value.is_null()) continue;
+      EXPECT_EQ(written.value(key, Json()), value) << key;
     }
     EXPECT_THAT(parse(file).warnings, IsEmpty());
   }

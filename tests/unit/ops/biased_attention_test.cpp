@@ -9,6 +9,7 @@
 #include "reference.h"
 #include "strata/base/error.h"
 #include "strata/ops/biased_attention.h"
+#include "strata/ops/dense_biased_attention.h"
 #include "strata/ops/dropout.h"
 
 namespace strata::ops {
@@ -126,16 +127,27 @@ void compare(const Case& c, const Input& in, const BiasedAttentionOptions& optio
   const at::Tensor bias = c.has_bias ? leaf(in.bias) : at::Tensor();
   const at::Tensor expected = dense(c, q, k, v, bias, masks);
   torch::autograd::backward({expected}, {in.dout.to(at::kDouble)});
+  const auto judge = [&](const AttentionResult& found, const BiasedAttentionGradients& g) {
+    EXPECT_LT(relative_error(found.out, expected), tolerance);
+    EXPECT_LT(relative_error(g.dv, v.grad()), tolerance);
+    if (c.key_offsets.back() == 1) return;  // one key has every share: no other gradient
+    EXPECT_LT(relative_error(g.dq, q.grad()), tolerance);
+    EXPECT_LT(relative_error(g.dk, k.grad()), tolerance);
+    if (!c.has_bias) return;
+    EXPECT_LT(relative_error(g.dbias, bias.grad()), tolerance);
+  };
   const AttentionResult found = biased_attention(in.q, in.k, in.v, in.bias, options);
-  EXPECT_LT(relative_error(found.out, expected), tolerance);
-  const BiasedAttentionGradients g =
-      biased_attention_backward(in.dout, in.q, in.k, in.v, in.bias, found, options, c.has_bias);
-  EXPECT_LT(relative_error(g.dv, v.grad()), tolerance);
-  if (c.key_offsets.back() == 1) return;  // one key has every share: no other gradient
-  EXPECT_LT(relative_error(g.dq, q.grad()), tolerance);
-  EXPECT_LT(relative_error(g.dk, k.grad()), tolerance);
-  if (!c.has_bias) return;
-  EXPECT_LT(relative_error(g.dbias, bias.grad()), tolerance);
+  judge(found,
+        biased_attention_backward(in.dout, in.q, in.k, in.v, in.bias, found, options, c.has_bias));
+  // What GPUs compute, all documents at once and one after the other.
+  for (const int64_t most_scores : {dense::kMostScores, int64_t{1}}) {
+    SCOPED_TRACE(testing::Message() << "dense, at most " << most_scores << " scores at once");
+    const AttentionResult padded =
+        dense::biased_attention(in.q, in.k, in.v, in.bias, options, most_scores);
+    EXPECT_LT(relative_error(padded.lse, found.lse.to(at::kDouble)), 1e-5);
+    judge(padded, dense::biased_attention_backward(in.dout, in.q, in.k, in.v, in.bias, padded,
+                                                   options, c.has_bias, most_scores));
+  }
 }
 
 TEST(BiasedAttention, EqualsDenseSoftmax) {

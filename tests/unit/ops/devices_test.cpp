@@ -3,6 +3,7 @@
 #include "devices.h"
 
 #include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
 
 #include <cmath>
 #include <limits>
@@ -119,6 +120,34 @@ TEST(Devices, MultiplyInt8AsOnTheCpu) {
     const at::Tensor y = quant::int8_product(x.to(device), moved(w, device), 6.0);
     EXPECT_LT(relative_error(y, dense), 3e-2) << device.str();
     EXPECT_LT(relative_error(y, quant::int8_product(x, w, 6.0)), 1e-5) << device.str();
+  }
+}
+
+// Documents of one length go through cuDNN on later GPUs, any others through FlashAttention: both
+// in one forward pass and in one backward pass each, which know nothing of each other.
+TEST(Devices, AttendToDocumentsOfOneLength) {
+  const std::vector<int64_t> equal = {0, 512, 1024}, others = {0, 500, 1024};
+  for (const at::Device device : devices_under_test()) {
+    for (const std::vector<int64_t>& offsets : {equal, others}) {
+      at::manual_seed(13);
+      const auto random = [&](int64_t heads) {
+        return at::randn({1024, heads, 128}).to(at::kBFloat16).to(device);
+      };
+      const at::Tensor q = random(4), k = random(2), v = random(2), dout = random(4);
+      const auto leaf = [](const at::Tensor& x) { return wide(x).set_requires_grad(true); };
+      const at::Tensor q64 = leaf(q), k64 = leaf(k), v64 = leaf(v);
+      const reference::Attention expected = reference::attention(q64, k64, v64, offsets, 0.1);
+      torch::autograd::backward({expected.out}, {wide(dout)});
+      const AttentionResult found = attention(q, k, v, offsets, 0.1);
+      EXPECT_LT(relative_error(found.out, expected.out), 2e-2) << device.str();
+      ASSERT_EQ(found.lse.sizes(), expected.lse.sizes()) << device.str();
+      EXPECT_LT(relative_error(found.lse, expected.lse), 1e-3) << device.str();
+      const AttentionGradients g =
+          attention_backward(dout, q, k, v, found.out, found.lse, offsets, 0.1);
+      EXPECT_LT(relative_error(g.dq, q64.grad()), 3e-2) << device.str();
+      EXPECT_LT(relative_error(g.dk, k64.grad()), 3e-2) << device.str();
+      EXPECT_LT(relative_error(g.dv, v64.grad()), 3e-2) << device.str();
+    }
   }
 }
 

@@ -56,6 +56,9 @@ at::Tensor sample(int64_t n, at::ScalarType type) {
   return x.to(type);
 }
 
+// Zeros of both signs in turns.
+int16_t zero_at(size_t place) { return place % 2 == 0 ? 0 : INT16_MIN; }
+
 TEST(Quantize, InstructionSetsAgreeOn4Bits) {
   for (const at::ScalarType type : {at::kFloat, at::kBFloat16, at::kHalf}) {
     for (const int64_t n : {1, 2, 31, 32, 33, 64, 95, 4096, 8193, 20011}) {
@@ -134,6 +137,35 @@ TEST(Quantize, InstructionSetsAgreeOnManyElements) {
                              set);
           EXPECT_TRUE(codes.back() == codes.front()) << c10::toString(type);
         }
+      }
+    }
+  }
+}
+
+// Every bf16 from 2^-13 of the scale on, beside every significand that a scale can have: where
+// fractions of small numbers meet a border exactly, rounding alone says on which side they are.
+TEST(Quantize, InstructionSetsAgreeOnFractionsOfBFloat16) {
+  constexpr int32_t kBlock = 64, kSignificands = 128, kMagnitudes = 13 * kSignificands;
+  for (const int32_t exponent : {30, 127, 144, 250}) {
+    std::vector<int16_t> bits;
+    for (int32_t scale = exponent * kSignificands; scale < (exponent + 1) * kSignificands;
+         ++scale) {
+      for (int32_t i = 0; i < 2 * kMagnitudes; ++i) {
+        if (bits.size() % kBlock == 0) bits.push_back(static_cast<int16_t>(scale));
+        const int32_t sign = i % 2 == 0 ? 0 : INT16_MIN;
+        bits.push_back(static_cast<int16_t>((scale - i / 2) | sign));
+      }
+      while (bits.size() % kBlock != 0) bits.push_back(zero_at(bits.size()));
+    }
+    const auto count = static_cast<int64_t>(bits.size());
+    for (const Kind kind : {Kind::kNf4, Kind::kFp4}) {
+      std::vector<std::vector<uint8_t>> codes;
+      std::vector<float> scales(bits.size() / kBlock);
+      for (const InstructionSet set : sets_here()) {
+        codes.emplace_back(count / 2);
+        cpu::quantize_4bit(kind, kBlock, {Element::kBFloat16, bits.data()}, count,
+                           codes.back().data(), scales.data(), set);
+        EXPECT_TRUE(codes.back() == codes.front()) << exponent;
       }
     }
   }

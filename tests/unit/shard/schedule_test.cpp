@@ -29,6 +29,16 @@ ChainShape chain(int layers, bool tied, int first_trained) {
   return shape;
 }
 
+// The most units that are gathered at once.
+int peak_gathered_units(const Schedule& schedule) {
+  int now = 0, peak = 0;
+  for (const Step& step : schedule) {
+    if (step.action == Action::kGather) peak = std::max(peak, ++now);
+    if (step.action == Action::kRelease) --now;
+  }
+  return peak;
+}
+
 // Walks a training schedule as the executor does and checks every invariant on the way.
 void replay(const ChainShape& shape, const Schedule& schedule) {
   const int head = static_cast<int>(shape.block_units.size()) - 1;
@@ -117,7 +127,7 @@ TEST(Schedule, InvariantsHoldForEveryOption) {
 
 TEST(Schedule, FullShardHoldsAsManyUnitsAsThereAreSlots) {
   const ChainShape shape = chain(6, /*tied=*/false, 0);
-  for (int slots : {1, 2, 3}) {
+  for (int slots : {1, 2, 3, 4}) {
     EXPECT_EQ(peak_gathered_units(training_schedule(shape, {.slots = slots})), slots);
   }
   const ScheduleOptions post{.backward_prefetch = BackwardPrefetch::kPost};

@@ -40,7 +40,7 @@ TEST_P(FastSplitTest, EqualsThePattern) {
   const Regex regex{std::string(GetParam())};
   const std::u32string common =
       U" \t\n\r'sStTrReEvVmMlLdDaZ019.,!-_\u00a0\u0085\u2028\u3000\u017f\u212a"
-      U"éßΣ漢カ\u0301\u200d²Ⅷ٣😀";
+      U"éßΣ漢カ\u0301\u0300\u20dd\u093e\u200d²Ⅷ٣😀";
   std::mt19937 random(11);
   for (int round = 0; round < 30'000; ++round) {
     std::string text;
@@ -72,7 +72,8 @@ TEST_P(FastSplitTest, ClassifiesEveryCharacterAsThePattern) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Patterns, FastSplitTest,
-                         ::testing::Values(kGpt2Pattern, kLlama3Pattern, kQwen2Pattern));
+                         ::testing::Values(kGpt2Pattern, kLlama3Pattern, kQwen2Pattern,
+                                           kQwen35Pattern));
 
 TEST(Llama3Split, PublishedValues) {
   const FastSplit fast = find_fast_split(kLlama3Pattern);

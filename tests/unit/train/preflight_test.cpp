@@ -36,6 +36,21 @@ TEST(Preflight, AResultThatDoesNotFitIsNamedWithoutCheckpointsToo) {
   EXPECT_EQ(message.find("checkpoint"), std::string::npos) << message;
 }
 
+TEST(Preflight, WhatAStopWouldLackIsAWarning) {
+  TemporaryFolder folder;
+  const uint64_t all = available_bytes(folder.path());
+  // In the place of the last checkpoint, and of the result.
+  EXPECT_FALSE(shortage_for_stop(folder.path(), {.checkpoint_bytes = all / 4,
+                                                 .result_bytes = all,
+                                                 .num_checkpoints = 3,
+                                                 .stop_bytes = all / 4}));
+  const auto found = shortage_for_stop(
+      folder.path(), {.checkpoint_bytes = all / 4, .num_checkpoints = 3, .stop_bytes = all});
+  ASSERT_TRUE(found);
+  EXPECT_NE(found->find("for the checkpoint of a request to stop"), std::string::npos) << *found;
+  EXPECT_TRUE(shortage_for_stop(folder.path(), {.stop_bytes = 2 * all}));
+}
+
 TEST(Preflight, AFolderThatIsNotSharedIsNamed) {
   TemporaryFolder folder;
   const auto message = [&] {

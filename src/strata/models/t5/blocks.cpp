@@ -71,7 +71,9 @@ T5Embedding::T5Embedding(const T5Config& config, T5Stack stack,
     : dropout_rate_(config.dropout_rate),
       stack_(stack),
       shared_(std::move(shared)),
-      place_id_(place_id) {}
+      place_id_(place_id) {
+  shared_->set_embedding_table();
+}
 
 std::string T5Embedding::path() const {
   return stack_ == T5Stack::kEncoder ? "shared" : "decoder.embed_tokens";

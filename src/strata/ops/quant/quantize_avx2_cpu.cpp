@@ -15,6 +15,7 @@
 #pragma GCC push_options
 #pragma GCC target("arch=x86-64-v3")
 #include "strata/ops/quant/quantize_loops.h"
+#include "strata/ops/quant/quantize_thresholds_avx2.h"
 
 namespace strata::ops::quant::cpu {
 namespace {
@@ -297,8 +298,20 @@ class Buckets {
 struct Nf4Lanes : Lanes256 {
   using Search = Buckets</*kZeroIsBorder=*/false>;
 };
+// Of bf16, fractions of small numbers meet FP4's borders too often for buckets.
+class Fp4Search : public Buckets</*kZeroIsBorder=*/true> {
+ public:
+  explicit STRATA_INLINE Fp4Search(const Borders& table) : Buckets(table), thresholds_(table) {}
+  STRATA_INLINE bool code_whole(const BFloat16Bits* x, int64_t n, float largest, float inverse,
+                                uint8_t* to) const {
+    return thresholds_.code_block(x, n, largest, inverse, to);
+  }
+
+ private:
+  Thresholds thresholds_;
+};
 struct Fp4Lanes : Lanes256 {
-  using Search = Buckets</*kZeroIsBorder=*/true>;
+  using Search = Fp4Search;
 };
 
 }  // namespace

@@ -81,12 +81,16 @@ STRATA_INLINE void code_each(const typename Isa::Search& search, const Stored* x
 }
 
 // `kIsOrdinary`: the scale is finite, and with it every element, and far from the smallest; the
-// search for codes may count on it. One that can code a run of elements at once says whether it is
-// sure of all of them.
+// search for codes may count on it. One that can code a block or a run of elements at once says
+// whether it is sure of all of them. `largest`: the scale.
 template <typename Isa, bool kIsOrdinary, typename Stored>
 STRATA_INLINE void code_block(const typename Isa::Search& search, const Stored* x, int64_t n,
-                              float inverse, uint8_t* codes) {
+                              float largest, float inverse, uint8_t* codes) {
   using Search = typename Isa::Search;
+  if constexpr (kIsOrdinary && requires { search.code_whole(x, n, largest, inverse, codes); }) {
+    if (search.code_whole(x, n, largest, inverse, codes)) [[likely]]
+      return;
+  }
   if constexpr (kIsOrdinary && requires { Search::kRun; }) {
     for (int64_t i = 0; i < n; i += Search::kRun) {
       if (search.code_run(x + i, inverse, codes + i / 2)) [[likely]]
@@ -117,9 +121,11 @@ STRATA_INLINE void quantize_blocks(const Blocks& b) {
       const float largest = b.scales[k], inverse = 1.0f / divisor_of(largest);
       uint8_t* codes = b.codes + k * block / 2;
       if (largest >= kSmallestOrdinary && largest <= std::numeric_limits<float>::max()) {
-        code_block<Isa, /*kIsOrdinary=*/true>(search, x + k * block, block, inverse, codes);
+        code_block<Isa, /*kIsOrdinary=*/true>(search, x + k * block, block, largest, inverse,
+                                              codes);
       } else {
-        code_block<Isa, /*kIsOrdinary=*/false>(search, x + k * block, block, inverse, codes);
+        code_block<Isa, /*kIsOrdinary=*/false>(search, x + k * block, block, largest, inverse,
+                                               codes);
       }
     }
   }

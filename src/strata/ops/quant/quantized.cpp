@@ -154,6 +154,16 @@ void multiply_on_device(at::Tensor c, const at::Tensor& a, const QuantizedMatrix
                           ops::cuda::current_stream(a));
 }
 
+// A CPU multiplies no fp16. Its products have fp16's precision instead: so do both factors and the
+// result, whose sums are fp32.
+void multiply_in_half(at::Tensor c, const at::Tensor& a, const QuantizedMatrix& b, bool transposed,
+                      float beta) {
+  const at::Tensor left = a.to(at::kHalf).to(at::kFloat);
+  const at::Tensor right = dequantize(b, at::kHalf).to(at::kFloat);
+  const at::Tensor product = ops::matmul(left, right, {.b = transposed}).to(at::kHalf);
+  beta == 0 ? c.copy_(product) : c.add_(product);
+}
+
 // Rows at a time, so that 8-bit ranges stay within one.
 void decode_rows(const cpu::MatrixCodes& codes, int64_t begin, int64_t end, Element type,
                  void* out) {
@@ -241,6 +251,7 @@ void matmul_into(at::Tensor c, const at::Tensor& a, const QuantizedMatrix& b, bo
       return multiply_on_device(c, a, b, beta);
     }
   }
+  if (compute == at::kHalf && !is_for_cuda(a)) return multiply_in_half(c, a, b, transposed, beta);
   // A GPU's products are libtorch's, of the decoded weight.
   const bool rounds = compute == at::kBFloat16 || is_for_cuda(a);
   // Few rows: packing panels costs more than it saves; the products are libtorch's.

@@ -1,0 +1,121 @@
+#include "strata/adapters/named_modules.h"
+
+#include <algorithm>
+#include <functional>
+#include <set>
+
+#include <fmt/ranges.h>
+
+#include "strata/adapters/module_match.h"
+#include "strata/adapters/target_layers.h"
+#include "strata/base/error.h"
+#include "strata/base/text_distance.h"
+
+namespace strata::adapters {
+namespace {
+
+// "q_proj" of "model.layers.0.self_attn.q_proj", each once.
+std::vector<std::string> last_names(const std::vector<std::string>& paths) {
+  std::set<std::string> names;
+  for (const std::string& path : paths) {
+    const std::string name = path.substr(path.rfind('.') + 1);
+    if (name.find_first_not_of("0123456789") != std::string::npos) names.insert(name);
+  }
+  return {names.begin(), names.end()};
+}
+
+[[noreturn]] void refuse(const char* setting, const std::string& entry,
+                         const std::vector<std::string>& paths) {
+  const std::vector<std::string> names = last_names(paths);
+  const auto close = closest(entry.substr(entry.rfind('.') + 1), names);
+  throw ConfigError(
+      "{}: found \"{}\", which means none of this model's modules, expected some of {}; {}",
+      setting, entry, fmt::join(names, ", "),
+      close ? fmt::format("did you mean {}?", *close) : "correct or remove it");
+}
+
+// Each entry alone must satisfy `means` for one of the paths.
+void require_each(
+    const char* setting, const std::vector<std::string>& entries,
+    const std::vector<std::string>& paths,
+    const std::function<bool(const std::string& path, const std::string& entry)>& means) {
+  for (const std::string& entry : entries) {
+    const bool is_meant =
+        std::ranges::any_of(paths, [&](const std::string& path) { return means(path, entry); });
+    if (!is_meant) refuse(setting, entry, paths);
+  }
+}
+
+bool is_end_of(const std::string& path, const std::string& entry) {
+  return matches_list(path, {entry});
+}
+
+bool is_matched_by(const std::string& path, const std::string& expression) {
+  return PathPattern(expression).matches(path);
+}
+
+// As rank_of() and alpha_of() read the keys.
+bool is_key_of(const std::string& path, const std::string& key) {
+  return PathPattern("(.*\\.)?(" + key + ")").matches(path);
+}
+
+template <typename T>
+std::vector<std::string> keys_of(const std::vector<std::pair<std::string, T>>& patterns) {
+  std::vector<std::string> keys;
+  for (const auto& [key, value] : patterns) keys.push_back(key);
+  return keys;
+}
+
+void require_layers(const LoraOptions& options, const std::vector<std::string>& paths) {
+  if (options.layers_to_transform.empty()) return;
+  for (const std::string& name : options.layers_pattern) {
+    const bool is_found = std::ranges::any_of(
+        paths, [&](const std::string& path) { return layer_index(path, {name}).has_value(); });
+    if (is_found) continue;
+    throw ConfigError(
+        "layers_pattern: found \"{}\", behind which this model has no number, expected the name of "
+        "its list of layers; correct it or leave it out",
+        name);
+  }
+  std::set<int64_t> numbers;
+  for (const std::string& path : paths) {
+    if (const auto number = layer_index(path, options.layers_pattern)) numbers.insert(*number);
+  }
+  for (const int64_t wanted : options.layers_to_transform) {
+    if (numbers.contains(wanted) || numbers.empty()) continue;
+    throw ConfigError(
+        "layers_to_transform: found {}, expected numbers of this model's layers, {} to {}; correct "
+        "it",
+        wanted, *numbers.begin(), *numbers.rbegin());
+  }
+}
+
+}  // namespace
+
+void require_named_modules(const LoraOptions& options, models::Model& model) {
+  if (options.has_virtual_tokens()) return;
+  const std::vector<std::string> all_paths = all_module_paths(model);
+  require_layers(options, all_paths);
+  const TargetLayers targets = find_targets(options, model);
+  require_each("target_modules", options.target_modules, all_paths, is_end_of);
+  require_each("exclude_modules", options.exclude_modules, all_paths, is_end_of);
+  if (options.exclude_pattern) {
+    require_each("exclude_modules", {*options.exclude_pattern}, all_paths, is_matched_by);
+  }
+  std::vector<std::string> adapted;
+  for (const nn::Linear* layer : targets.layers) adapted.push_back(layer->path());
+  if (targets.embedding != nullptr) adapted.push_back(targets.embedding->path());
+  if (options.feedforward_modules) {
+    // With or without a dot before it, as PEFT matches these.
+    require_each(
+        "feedforward_modules", *options.feedforward_modules, adapted,
+        [](const std::string& path, const std::string& entry) { return path.ends_with(entry); });
+  }
+  if (options.feedforward_pattern) {
+    require_each("feedforward_modules", {*options.feedforward_pattern}, adapted, is_matched_by);
+  }
+  require_each("rank_pattern", keys_of(options.rank_pattern), adapted, is_key_of);
+  require_each("alpha_pattern", keys_of(options.alpha_pattern), adapted, is_key_of);
+}
+
+}  // namespace strata::adapters

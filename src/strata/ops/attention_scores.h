@@ -1,0 +1,35 @@
+// What attention on the CPU does to the scores of a block of queries and keys, and to rows of
+// heads. Owns: the softmax that sees one block of keys after the other, and its gradient. Never:
+// products, where rows come from (attention_task.h).
+#pragma once
+
+#include <cstdint>
+
+namespace strata::ops::cpu {
+
+// What one block of scores looks like to the kernels on its rows. The kernels work on whole
+// vectors: columns from `visible` on are masked, so what stands there does not matter.
+struct ScoreBlock {
+  float* scores;
+  int64_t rows, columns, stride;  // columns: a multiple of kColumnMultiple
+  const int64_t* visible;         // [rows], how many of the columns the row sees
+};
+
+// Online softmax. Turns scores into exp(score - max), 0 where masked; carries the running maximum
+// and sum of each row and says in `correction` by what earlier results of the row are multiplied.
+// All three: [rows]; before the first block max is -inf and sum 0.
+void softmax_block(const ScoreBlock& block, float* max, float* sum, float* correction);
+
+// Probabilities from scores and the forward's lse [rows], 0 where masked; then
+// grad = probability * (grad - delta), the gradient of the scores. delta: [rows]; grad: as scores.
+void softmax_backward_block(const ScoreBlock& block, const float* lse, const float* delta,
+                            float* grad);
+
+// x [rows, columns], row r by factor[r].
+void scale_rows(float* x, const float* factor, int64_t rows, int64_t columns);
+
+float dot_row(const float* a, const float* b, int64_t n);
+void add_row(const float* from, float* to, int64_t n);
+void scaled_copy(const float* from, float factor, float* to, int64_t n);
+
+}  // namespace strata::ops::cpu

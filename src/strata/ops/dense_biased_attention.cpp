@@ -1,0 +1,247 @@
+#include "strata/ops/dense_biased_attention.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <limits>
+#include <vector>
+
+#include "strata/libtorch/host_copies.h"
+#include "strata/ops/dropout.h"
+#include "strata/ops/dropout_keys.h"
+#include "strata/ops/padded_documents.h"
+
+namespace strata::ops::dense {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+// Documents [begin, end) that are computed at once, and how long they are padded.
+struct Chunk {
+  size_t begin, end;
+  int64_t queries, keys;
+
+  int64_t num_scores(int64_t heads) const {
+    return static_cast<int64_t>(end - begin) * heads * queries * keys;
+  }
+};
+
+std::vector<Chunk> chunks_of(const BiasedAttentionOptions& o, int64_t heads, int64_t most_scores) {
+  std::vector<Chunk> chunks;
+  for (size_t d = 0; d + 1 < o.offsets.size(); ++d) {
+    const int64_t queries = o.offsets[d + 1] - o.offsets[d];
+    const int64_t keys = o.key_offsets[d + 1] - o.key_offsets[d];
+    if (!chunks.empty()) {
+      const Chunk& last = chunks.back();
+      const Chunk grown{last.begin, d + 1, std::max(last.queries, queries),
+                        std::max(last.keys, keys)};
+      if (grown.num_scores(heads) <= most_scores) {
+        chunks.back() = grown;
+        continue;
+      }
+    }
+    chunks.push_back({d, d + 1, queries, keys});
+  }
+  return chunks;
+}
+
+// [N, m, k] x [N, k, n] in fp32.
+at::Tensor product(const at::Tensor& a, const at::Tensor& b) {
+  if (a.is_cuda() && a.scalar_type() != at::kFloat) return at::bmm(a, b, at::kFloat);
+  return at::bmm(a.to(at::kFloat), b.to(at::kFloat));
+}
+
+// One chunk's part of the call. Shapes: D documents, H heads of q, L queries, S keys, C channels.
+class Part {
+ public:
+  Part(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& bias,
+       const BiasedAttentionOptions& o, const Chunk& chunk)
+      : o_(o),
+        chunk_(chunk),
+        bias_(bias),
+        heads_(q.size(1)),
+        kv_heads_(k.size(1)),
+        queries_(o.offsets.subspan(chunk.begin, chunk.end - chunk.begin + 1), q.device()),
+        keys_(o.key_offsets.subspan(chunk.begin, chunk.end - chunk.begin + 1), q.device()),
+        q_(of_queries(q)),
+        k_(of_keys(k)),
+        v_(of_keys(v)) {}
+
+  // out [tokens, H, C] of the chunk's tokens, lse [H, tokens].
+  AttentionResult forward() const {
+    at::Tensor scores = make_scores();
+    const at::Tensor lse = scores.logsumexp(-1, /*keepdim=*/true);
+    const at::Tensor shares = dropped(scores.sub_(lse).exp_());
+    const at::Tensor out = product(flat(shares).to(v_.scalar_type()), v_);
+    return {tokens_of(out, queries_).to(q_.scalar_type()),
+            queries_.unpad(lse.squeeze(-1).transpose(1, 2)).t()};
+  }
+
+  // `dbias` [H, span]: added to, where it is defined.
+  AttentionGradients backward(const at::Tensor& dout, const at::Tensor& out, const at::Tensor& lse,
+                              at::Tensor dbias) const {
+    at::Tensor gradient = of_queries(dout);
+    const at::Tensor of_out =
+        (gradient.to(at::kFloat) * of_queries(out)).sum(-1).view({count(), heads_, -1, 1});
+    at::Tensor of_rows = queries_.pad(part(lse.t(), o_.offsets)).transpose(1, 2).unsqueeze(-1);
+    if (queries_.absent().defined()) {
+      // A place without a query has no share in anything.
+      const at::Tensor absent = queries_.absent().view({count(), 1, chunk_.queries, 1});
+      of_rows = of_rows.masked_fill(absent, kInfinity);
+    }
+    const at::Tensor shares = make_scores().sub_(of_rows).exp_();
+    const at::ScalarType type = q_.scalar_type();
+    const at::Tensor dv = product(flat(dropped(shares)).to(type).transpose(1, 2), gradient);
+    at::Tensor dscores = dropped(split(product(gradient, v_.transpose(1, 2))));
+    dscores = dscores.sub(of_out).mul_(shares);
+    if (dbias.defined()) add_bias_gradient(dscores.sum(0), dbias);
+    const at::Tensor rounded = flat(dscores).to(type);
+    const at::Tensor dq = product(rounded, k_).mul_(o_.scale);
+    const at::Tensor dk = product(rounded.transpose(1, 2), q_).mul_(o_.scale);
+    return {tokens_of(dq, queries_).to(type), summed(tokens_of(dk, keys_)).to(type),
+            summed(tokens_of(dv, keys_)).to(type)};
+  }
+
+ private:
+  int64_t count() const { return queries_.count(); }
+
+  // The rows of the chunk's tokens.
+  at::Tensor part(const at::Tensor& x, std::span<const int64_t> offsets) const {
+    return x.narrow(0, offsets[chunk_.begin], offsets[chunk_.end] - offsets[chunk_.begin]);
+  }
+  // [tokens of all, H, C] -> [D * H, L, C].
+  at::Tensor of_queries(const at::Tensor& x) const {
+    return queries_.pad(part(x, o_.offsets)).transpose(1, 2).flatten(0, 1).contiguous();
+  }
+  // [tokens of all, Hkv, C] -> [D * H, S, C].
+  at::Tensor of_keys(const at::Tensor& x) const {
+    const at::Tensor padded = keys_.pad(part(x, o_.key_offsets)).transpose(1, 2);
+    return padded.repeat_interleave(heads_ / kv_heads_, /*dim=*/1).flatten(0, 1);
+  }
+  // [D * H, L or S, C] -> [tokens, H, C].
+  at::Tensor tokens_of(const at::Tensor& x, const PaddedDocuments& documents) const {
+    return documents.unpad(x.view({count(), heads_, x.size(1), x.size(2)}).transpose(1, 2));
+  }
+  // Over the heads of q that share one of k and v.
+  at::Tensor summed(const at::Tensor& x) const {
+    if (heads_ == kv_heads_) return x;
+    return x.reshape({x.size(0), kv_heads_, heads_ / kv_heads_, x.size(2)}).sum(2);
+  }
+
+  at::Tensor split(const at::Tensor& scores) const {
+    return scores.view({count(), heads_, chunk_.queries, chunk_.keys});
+  }
+  at::Tensor flat(const at::Tensor& scores) const { return scores.flatten(0, 1); }
+
+  // Places of the bias: row i begins at first_place() + L - 1 - i.
+  int64_t first_place() const { return bias_.size(1) / 2 - o_.key_lead - chunk_.queries + 1; }
+
+  // fp32 [D, H, L, S].
+  at::Tensor make_scores() const {
+    at::Tensor scores = split(product(q_, k_.transpose(1, 2)).mul_(o_.scale));
+    if (bias_.defined()) {
+      const at::Tensor rows = bias_.unfold(1, chunk_.keys, 1);
+      scores.add_(rows.narrow(1, first_place(), chunk_.queries).flip(1));
+    }
+    if (keys_.absent().defined()) {
+      scores.masked_fill_(keys_.absent().view({count(), 1, 1, chunk_.keys}), -kInfinity);
+    }
+    if (o_.causal) {
+      const at::Tensor later =
+          at::ones({chunk_.queries, chunk_.keys}, scores.options().dtype(at::kBool))
+              .triu(o_.key_lead + 1);
+      scores.masked_fill_(later, -kInfinity);
+    }
+    return scores;
+  }
+
+  // The diagonals of [H, L, S], each added to its place.
+  void add_bias_gradient(const at::Tensor& dscores, at::Tensor dbias) const {
+    const int64_t rows = chunk_.queries, wide = chunk_.keys + rows;
+    // With `rows` zeros behind each row and a row's length one less, each stands one further on.
+    const at::Tensor padded = at::constant_pad_nd(dscores.flip(1), {0, rows}).flatten(1);
+    const at::Tensor shifted =
+        padded.narrow(1, 0, rows * (wide - 1)).view({heads_, rows, wide - 1});
+    dbias.narrow(1, first_place(), wide - 1).add_(shifted.sum(1));
+  }
+
+  // Zeroes and scales what dropout does to the probabilities, or to their gradients.
+  at::Tensor dropped(const at::Tensor& scores) const {
+    if (o_.dropout == 0) return scores;
+    std::vector<int64_t> of_heads;
+    for (int64_t h = 0; h < heads_; ++h) {
+      // In one launch for all heads, whose keys differ: see row_key().
+      of_heads.push_back(
+          static_cast<int64_t>(mix_key(o_.dropout_key) ^ mix_key(head_key(o_.dropout_key, h))));
+    }
+    const at::Tensor keys = to_device(at::tensor(of_heads, at::kLong), scores.device());
+    const at::Tensor rows = queries_.pad(part(o_.token_keys, o_.offsets))
+                                .unsqueeze(1)
+                                .bitwise_xor(keys.view({1, heads_, 1}));
+    const at::Tensor flat_scores = scores.reshape({-1, chunk_.keys});
+    return dropout(flat_scores, o_.dropout, rows.reshape({-1}), o_.dropout_key)
+        .view(scores.sizes());
+  }
+
+  const BiasedAttentionOptions& o_;
+  const Chunk& chunk_;
+  const at::Tensor& bias_;
+  const int64_t heads_, kv_heads_;
+  const PaddedDocuments queries_, keys_;
+  const at::Tensor q_, k_, v_;  // padded, [D * H, L or S, C]
+};
+
+}  // namespace
+
+AttentionResult biased_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                                 const at::Tensor& bias, const BiasedAttentionOptions& options,
+                                 int64_t most_scores) {
+  const at::NoGradGuard no_grad;  // the backward is called by hand
+  std::vector<at::Tensor> outs, lses;
+  for (const Chunk& chunk : chunks_of(options, q.size(1), most_scores)) {
+    const AttentionResult part = Part(q, k, v, bias, options, chunk).forward();
+    outs.push_back(part.out);
+    lses.push_back(part.lse);
+  }
+  return {at::cat(outs, 0), at::cat(lses, 1).contiguous()};
+}
+
+BiasedAttentionGradients biased_attention_backward(const at::Tensor& dout, const at::Tensor& q,
+                                                   const at::Tensor& k, const at::Tensor& v,
+                                                   const at::Tensor& bias,
+                                                   const AttentionResult& forward,
+                                                   const BiasedAttentionOptions& options,
+                                                   bool wants_bias, int64_t most_scores) {
+  const at::NoGradGuard no_grad;
+  std::vector<at::Tensor> dq, dk, dv;
+  BiasedAttentionGradients g;
+  if (wants_bias) g.dbias = at::zeros_like(bias);
+  for (const Chunk& chunk : chunks_of(options, q.size(1), most_scores)) {
+    const AttentionGradients part =
+        Part(q, k, v, bias, options, chunk).backward(dout, forward.out, forward.lse, g.dbias);
+    dq.push_back(part.dq);
+    dk.push_back(part.dk);
+    dv.push_back(part.dv);
+  }
+  g.dq = at::cat(dq, 0);
+  g.dk = at::cat(dk, 0);
+  g.dv = at::cat(dv, 0);
+  return g;
+}
+
+void imagine_scores(const at::Tensor& q, const BiasedAttentionOptions& options, bool is_backward) {
+  int64_t most = 0;
+  for (const Chunk& chunk : chunks_of(options, q.size(1), kMostScores)) {
+    most = std::max(most, chunk.num_scores(q.size(1)));
+  }
+  // Forward: scores, and the shares rounded. Backward: shares, their gradients, one of them dropped
+  // or rounded.
+  std::vector<at::Tensor> taken;
+  for (int i = 0; i < (is_backward ? 3 : 1); ++i) {
+    taken.push_back(at::empty({most}, q.options().dtype(at::kFloat)));
+  }
+  taken.push_back(
+      at::empty({most}, q.options().dtype(options.dropout > 0 ? at::kFloat : q.scalar_type())));
+}
+
+}  // namespace strata::ops::dense

@@ -1,0 +1,26 @@
+// Locked host memory as tensors. Never: a copy.
+#include "strata/shard/pinned_memory.h"
+
+#include <ATen/ATen.h>
+
+#include "strata/base/error.h"
+#include "strata/shard/locked_memory.h"
+
+namespace strata::shard {
+
+at::Tensor pinned_zeros(int64_t numel, at::ScalarType type) {
+  const auto options = at::TensorOptions().dtype(type);
+  if (numel == 0) return at::empty({0}, options);
+  const size_t size_bytes = static_cast<size_t>(numel) * c10::elementSize(type);
+  void* memory = take_locked_memory(size_bytes);
+  if (memory == nullptr) {
+    throw OutOfMemoryError(
+        "offload: found no {} bytes of host memory to lock for the GPU, expected them for "
+        "parameters "
+        "and gradients that rest on the host; offload to files (nvme), or use more machines",
+        size_bytes);
+  }
+  return at::from_blob(memory, {numel}, give_back_locked_memory, options).zero_();
+}
+
+}  // namespace strata::shard

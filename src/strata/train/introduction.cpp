@@ -1,0 +1,144 @@
+#include "strata/train/introduction.h"
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+#include <fmt/ranges.h>
+
+#include "strata/comm/mesh.h"
+#include "strata/models/footprint.h"
+#include "strata/train/base_quantization.h"
+#include "strata/train/load_memory.h"
+#include "strata/train/offload.h"
+
+namespace strata::train {
+namespace {
+
+const char* name_of_compute(at::ScalarType type) {
+  return type == at::kFloat ? "fp32" : type == at::kHalf ? "fp16" : "bf16";
+}
+
+void describe_weights(const config::RunConfig& config, const Trainee& trainee, Trainer& trainer) {
+  int64_t num_quantized = 0;
+  const nn::Parameter* quantized = nullptr;
+  std::set<at::ScalarType> plain;
+  for (const nn::Parameter* parameter : trainee.model->parameters()) {
+    if (!parameter->quantization()) {
+      plain.insert(parameter->storage_type());
+      continue;
+    }
+    quantized = parameter;
+    ++num_quantized;
+  }
+  const int64_t bytes = models::memory_footprint_bytes(*trainee.model);
+  trainer.say(fmt::format("memory footprint: {} bytes ({:.2f} MB)", bytes,
+                          static_cast<double>(bytes) / 1e6));
+  if (quantized == nullptr) return;
+  trainer.say(fmt::format(
+      "quantised base: {} matrices as {}, frozen, their scales take {} bytes; norms, embeddings "
+      "and output layer rest in {} and are computed in {}, the first layer's input requires a "
+      "gradient, activations are {}",
+      num_quantized, ops::quant::describe(quantized->quantization()->format),
+      models::scale_bytes(*trainee.model),
+      plain.contains(at::kBFloat16) || plain.contains(at::kHalf) ? "the file's type" : "fp32",
+      name_of_compute(trainee.compute_type),
+      config.shard.gradient_checkpointing ? "checkpointed" : "kept"));
+}
+
+// What the public script for such models prints after its last epoch.
+std::vector<std::string> seq2seq_lines(const config::RunConfig& config, const Trainer& trainer) {
+  const report::TrainerState state = trainer.state();
+  const auto last = std::find_if(state.log_history.rbegin(), state.log_history.rend(),
+                                 [](const Json& row) { return row.contains("eval_loss"); });
+  const auto trained = std::find_if(state.log_history.rbegin(), state.log_history.rend(),
+                                    [](const Json& row) { return row.contains("train_loss"); });
+  if (!config::is_seq2seq(config) || last == state.log_history.rend() ||
+      trained == state.log_history.rend()) {
+    return {};
+  }
+  const double train_loss = trained->at("train_loss").get<double>();
+  const double eval_loss = last->at("eval_loss").get<double>();
+  std::vector<std::string> lines{
+      fmt::format("epoch={}: train_ppl={} train_epoch_loss={} eval_ppl={} eval_epoch_loss={}",
+                  trainer.plan().num_epochs - 1, python_float_repr(std::exp(train_loss)),
+                  python_float_repr(train_loss), python_float_repr(std::exp(eval_loss)),
+                  python_float_repr(eval_loss))};
+  if (last->contains("eval_accuracy")) {
+    lines.push_back("accuracy=" + python_float_repr(100 * last->at("eval_accuracy").get<double>()));
+  }
+  return lines;
+}
+
+// What rank 0 has sent, by group: what stays inside a machine and what does not.
+std::string traffic_line(const comm::Mesh& mesh) {
+  std::vector<std::string> parts;
+  const auto add = [&](const char* name, const std::unique_ptr<comm::Group>& group) {
+    if (!group || group->size() == 1) return;
+    parts.push_back(fmt::format("{} {:.3f} MB ({})", name,
+                                static_cast<double>(group->traffic().sent_bytes) / 1e6,
+                                group->transport()));
+  };
+  add("all ranks", mesh.world);
+  add("shard group", mesh.shard);
+  add("copies", mesh.replicate);
+  add("parts", mesh.part);
+  return parts.empty() ? "" : fmt::format("sent by rank 0: {}", fmt::join(parts, ", "));
+}
+
+}  // namespace
+
+void introduce(const config::RunConfig& config, Trainee& trainee, const Datasets& datasets,
+               Trainer& trainer) {
+  const comm::Mesh& mesh = trainee.store->mesh();
+  trainer.say(adapters::trainable_parameters_line(*trainee.model));
+  describe_weights(config, trainee, trainer);
+  for (const std::string& line : quantization_warnings(config.quantization, trainee.model_config))
+    trainer.say("warning: " + line);
+  trainer.say(
+      fmt::format("{} rank{} ({}), {}, {} rows of {} tokens, {} steps of {} rows, masters fp32, "
+                  "computing in {} on {}",
+                  mesh.world->size(), mesh.world->size() == 1 ? "" : "s", mesh.world->transport(),
+                  config.shard.sharding_strategy, datasets.train.size(),
+                  datasets.train.stats().num_tokens, trainer.plan().max_steps,
+                  config.train.per_device_train_batch_size * mesh.world->size() *
+                      config.train.gradient_accumulation_steps,
+                  name_of_compute(trainee.compute_type),
+                  trainee.store->options().device.is_cuda() ? trainee.store->options().device.str()
+                                                            : "the CPU"));
+  if (config.shard.bf16 && trainee.compute_type == at::kFloat) {
+    trainer.say(
+        "bf16: this CPU has no bf16 arithmetic, computing in fp32 instead (faster here, and "
+        "more exact)");
+  }
+  if (config.shard.fp16 && trainee.compute_type == at::kFloat) {
+    trainer.say(
+        "fp16: weights are rounded to fp16 when they are gathered, products are computed in fp32");
+  }
+  if (config.shard.sharding_strategy.starts_with("HYBRID") && mesh.replicate->size() == 1) {
+    trainer.say(fmt::format(
+        "{}: all ranks are in one shard group, which is {} here", config.shard.sharding_strategy,
+        config.shard.sharding_strategy == "HYBRID_SHARD" ? "FULL_SHARD" : "SHARD_GRAD_OP"));
+  }
+  if (trainee.adapter) {
+    for (const std::string& note : trainee.adapter->notes()) trainer.say("note: " + note);
+  }
+  for (const std::string& line :
+       describe_load_memory(trainee.load_memory, trainee.store->options().device))
+    trainer.say(line);
+  for (const std::string& line :
+       describe_offload(config.shard, trainee.offload, trainee.store->options().device))
+    trainer.say(line);
+  for (const std::string& note : datasets.notes) trainer.say(note);
+  for (const std::string& line : datasets.warnings) trainer.say("warning: " + line);
+  for (const std::string& line : describe_losses(datasets.train.stats(), config.data)) {
+    trainer.say(line);
+  }
+}
+
+void conclude(const config::RunConfig& config, const comm::Mesh& mesh, Trainer& trainer) {
+  for (const std::string& line : seq2seq_lines(config, trainer)) trainer.say(line);
+  trainer.say(traffic_line(mesh));
+}
+
+}  // namespace strata::train
