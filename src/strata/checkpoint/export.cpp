@@ -43,18 +43,18 @@ void stream_segments(shard::UnitStore& store, const Names& names, const std::str
         return names.count(extent.parameter) > 0;
       });
       if (!wanted) continue;
-      at::Tensor whole = store.gather_stored(u, s);
-      comm::all_or_nothing(world, what, [&] {
-        if (world.rank() != 0) return;
-        for (const shard::Extent& extent : extents) {
-          const auto found = names.find(extent.parameter);
-          if (found == names.end()) continue;
-          for (const std::string& name : found->second) {
-            write(name, whole.narrow(0, extent.begin, extent.parameter->numel()));
+      store.with_stored(u, s, [&](const at::Tensor& whole) {
+        comm::all_or_nothing(world, what, [&] {
+          if (world.rank() != 0) return;
+          for (const shard::Extent& extent : extents) {
+            const auto found = names.find(extent.parameter);
+            if (found == names.end()) continue;
+            for (const std::string& name : found->second) {
+              write(name, whole.narrow(0, extent.begin, extent.parameter->numel()));
+            }
           }
-        }
+        });
       });
-      store.pool().give_back(std::move(whole));
     }
   }
 }

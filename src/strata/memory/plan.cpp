@@ -88,7 +88,7 @@ class Walk {
     for (int u = 0; u < store_.num_units(); ++u) {
       for (size_t s = 0; s < store_.unit(u).segments.size(); ++s) {
         if (!store_.unit(u).segments[s].trainable) continue;
-        store_.pool().give_back(store_.gather_stored(u, static_cast<int>(s)));
+        store_.with_stored(u, static_cast<int>(s), [](const at::Tensor&) {});
       }
     }
   }

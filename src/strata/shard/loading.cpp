@@ -225,9 +225,10 @@ at::Tensor read_tensor(UnitStore& store, const nn::Parameter& parameter) {
     for (int s = 0; s < static_cast<int>(segments.size()); ++s) {
       for (const Extent& extent : segments[static_cast<size_t>(s)].extents) {
         if (extent.parameter != &parameter) continue;
-        at::Tensor segment = store.gather_stored(u, s);
-        const at::Tensor flat = segment.narrow(0, extent.begin, parameter.stored_numel()).clone();
-        store.pool().give_back(std::move(segment));
+        at::Tensor flat;
+        store.with_stored(u, s, [&](const at::Tensor& whole) {
+          flat = whole.narrow(0, extent.begin, parameter.stored_numel()).clone();
+        });
         if (!parameter.quantization()) return flat.view(parameter.shape()).to(at::kFloat);
         return ops::quant::dequantize(
             {parameter.quantization()->format, parameter.shape()[0], parameter.shape()[1], flat},

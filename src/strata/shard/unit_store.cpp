@@ -6,37 +6,9 @@
 #include "strata/libtorch/planned_device.h"
 #include "strata/shard/in_place.h"
 #include "strata/shard/pinned_memory.h"
+#include "strata/shard/unit_visit.h"
 
 namespace strata::shard {
-
-// What is under way for one segment.
-struct UnitStore::Visit {
-  Home home;
-  // A home in a file: what is being read for the next gather, and what was read for this one. A
-  // unit may be read ahead while an earlier visit still holds its values.
-  at::Tensor next_read, read;
-  std::optional<HomeFile::Ticket> reading;
-  at::Tensor slot;      // slot_type(), [numel]
-  bool widens = false;  // the all-gather fills the slot's tail with 16-bit values
-  at::Tensor part;  // of the slot's type, [numel / part ranks]: kept between forward and backward
-  at::Tensor in_flight;  // the part that the all-gather reads
-  std::unique_ptr<comm::Work> gathering;
-  StreamMark filled;          // the gather stream has enqueued everything of this gather
-  at::Tensor whole_gradient;  // fp32, [numel]
-  at::Tensor reduced;         // where the reduce-scatter lands, unless in the home
-  at::Tensor replica_buffer;  // 16-bit gradient on its way between replicas
-  std::unique_ptr<comm::Work> reducing;
-};
-
-struct UnitStore::State {
-  std::vector<Visit> visits;
-  bool gather_started = false;
-  bool gathered = false;
-  bool gradients_open = false;
-  bool first_micro_step = true;
-  bool last_micro_step = true;
-  bool reducing = false;
-};
 
 uint64_t parameter_file_bytes(const Partition& partition) {
   uint64_t bytes = 0;
@@ -141,10 +113,6 @@ void UnitStore::convert_on_device(const at::Tensor& own, const at::Tensor& resti
     const int64_t length = std::min(block, own.numel() - begin);
     own.narrow(0, begin, length).copy_(on_device(resting.narrow(0, begin, length)));
   }
-}
-
-bool UnitStore::has_own_gradients() const {
-  return mesh_.shard->size() == 1 && !options_.homes_on_host;
 }
 
 void UnitStore::start_read(int u) {
@@ -295,162 +263,19 @@ void UnitStore::release(int u, bool keep_part) {
   state.gather_started = false;
 }
 
-void UnitStore::open_gradients(int u, bool first_micro_step) {
-  State& state = *states_[static_cast<size_t>(u)];
-  state.gradients_open = true;
-  state.first_micro_step = first_micro_step;
-  for (size_t s = 0; s < state.visits.size(); ++s) {
-    const Segment& segment = unit(u).segments[s];
-    if (!segment.trainable) continue;
-    Visit& visit = state.visits[s];
-    const bool own_home = has_own_gradients();
-    visit.whole_gradient =
-        own_home ? visit.home.gradient : pool_.acquire_turn(segment.numel, at::kFloat);
-    // In a home the earlier micro-steps' sum is added to; in a slot every micro-step starts anew.
-    const bool overwrite = !own_home || first_micro_step;
-    for (const Extent& extent : segment.extents) {
-      extent.parameter->attach_grad(
-          visit.whole_gradient.narrow(0, extent.begin, extent.parameter->numel()), overwrite);
-    }
-  }
-}
-
-void UnitStore::reduce(int u, bool last_micro_step) {
-  State& state = *states_[static_cast<size_t>(u)];
-  const bool own_home = has_own_gradients();
-  for (size_t s = 0; s < state.visits.size(); ++s) {
-    const Segment& segment = unit(u).segments[s];
-    if (!segment.trainable) continue;
-    Visit& visit = state.visits[s];
-    for (const Extent& extent : segment.extents) {
-      // A parameter that no block used has a zero gradient, not what an earlier visit left there.
-      const bool must_clear =
-          !extent.parameter->detach_grad() && (!own_home || state.first_micro_step);
-      if (must_clear) {
-        visit.whole_gradient.narrow(0, extent.begin, extent.parameter->numel()).zero_();
-      }
-    }
-    if (!own_home) {
-      start_reduce_scatter(visit, segment, state.first_micro_step);
-    } else if (last_micro_step && mesh_.replicate->size() > 1) {
-      visit.reducing = sum_over_replicas(visit);
-    }
-  }
-  state.gradients_open = false;
-  state.last_micro_step = last_micro_step;
-  state.reducing = true;
-}
-
-void UnitStore::start_reduce_scatter(Visit& visit, const Segment& segment, bool first_micro_step) {
-  if (options_.reduce_type == at::kFloat) {
-    visit.reduced = first_micro_step && !options_.homes_on_host
-                        ? visit.home.gradient
-                        : pool_.acquire(segment.shard_numel, at::kFloat);
-    visit.reducing = mesh_.shard->reduce_scatter(visit.reduced, visit.whole_gradient);
-    return;
-  }
-  // Rounded in place: the other half of the buffer is free for the result.
-  narrow_in_place(visit.whole_gradient, options_.reduce_type);
-  visit.reduced =
-      narrow_tail(visit.whole_gradient, options_.reduce_type).narrow(0, 0, segment.shard_numel);
-  visit.reducing = mesh_.shard->reduce_scatter(
-      visit.reduced, narrow_head(visit.whole_gradient, options_.reduce_type));
-}
-
-std::unique_ptr<comm::Work> UnitStore::sum_over_replicas(Visit& visit) {
-  if (options_.reduce_type == at::kFloat) {
-    return mesh_.replicate->all_reduce(visit.home.gradient);
-  }
-  visit.replica_buffer = pool_.acquire(visit.home.gradient.numel(), options_.reduce_type);
-  visit.replica_buffer.copy_(visit.home.gradient);
-  return mesh_.replicate->all_reduce(visit.replica_buffer);
-}
-
-void UnitStore::finish_replicas(Visit& visit) {
-  if (!visit.replica_buffer.defined()) return;
-  visit.home.gradient.copy_(visit.replica_buffer);
-  pool_.give_back(std::move(visit.replica_buffer));
-  visit.replica_buffer = at::Tensor();
-}
-
-void UnitStore::wait_reduce(int u) {
-  State& state = *states_[static_cast<size_t>(u)];
-  if (!state.reducing) return;
-  const bool own_home = has_own_gradients();
-  for (Visit& visit : state.visits) {
-    if (!visit.whole_gradient.defined()) continue;
-    if (visit.reducing) {
-      visit.reducing->wait();
-      visit.reducing.reset();
-    }
-    if (own_home) {
-      finish_replicas(visit);
-    } else {
-      settle_reduced(visit, state);
-    }
-    visit.whole_gradient = at::Tensor();
-  }
-  state.reducing = false;
-}
-
-void UnitStore::settle_reduced(Visit& visit, const State& state) {
-  const bool is_own_buffer = options_.reduce_type == at::kFloat;
-  if (options_.homes_on_host) {
-    // In 16 bits what arrived lies in the whole gradient's own buffer, which goes back below.
-    at::Tensor buffer = visit.reduced;
-    if (!is_own_buffer) {
-      buffer = pool_.acquire(visit.reduced.numel(), at::kFloat);
-      buffer.copy_(visit.reduced);
-    }
-    send_to_host(visit.home.gradient, std::move(buffer), state.first_micro_step);
-  } else if (!is_own_buffer && state.first_micro_step) {
-    visit.home.gradient.copy_(visit.reduced);
-  } else if (!visit.reduced.is_same(visit.home.gradient)) {
-    visit.home.gradient.add_(visit.reduced);
-    if (is_own_buffer) pool_.give_back(std::move(visit.reduced));
-  }
-  visit.reduced = at::Tensor();
-  pool_.give_back(std::move(visit.whole_gradient));
-  if (state.last_micro_step && mesh_.replicate->size() > 1) {
-    finish_transfers();
-    sum_over_replicas(visit)->wait();
-    finish_replicas(visit);
-  }
-}
-
-void UnitStore::send_to_host(const at::Tensor& home, at::Tensor buffer, bool overwrite) {
-  // A buffer whose copy is under way may be used again behind it.
-  for (Leaving& leaving : leaving_) {
-    leaving.left.hold_up_stream();
-    pool_.give_back(std::move(leaving.buffer));
-  }
-  leaving_.clear();
-  if (!overwrite) {
-    if (!buffer.is_meta()) home.add_(buffer.cpu());
-    pool_.give_back(std::move(buffer));
-    return;
-  }
-  const SideStream::Scope beside(host_stream_);
-  home.copy_(buffer, /*non_blocking=*/true);
-  leaving_.push_back({std::move(buffer), StreamMark::now(options_.device)});
-}
-
-void UnitStore::finish_transfers() {
-  for (Leaving& leaving : leaving_) {
-    leaving.left.wait_on_host();
-    pool_.give_back(std::move(leaving.buffer));
-  }
-  leaving_.clear();
-}
-
-at::Tensor UnitStore::gather_stored(int u, int segment) {
-  const Segment& layout = unit(u).segments[static_cast<size_t>(segment)];
-  at::Tensor whole = pool_.acquire_turn(layout.numel, layout.storage);
+void UnitStore::with_stored(int u, int segment, const std::function<void(const at::Tensor&)>& use) {
   const at::Tensor resting = home(u, segment).value;
-  mesh_.shard->all_gather(whole, rests_elsewhere() ? on_device(resting) : resting)->wait();
+  if (mesh_.shard->size() == 1) {
+    use(resting);
+  } else {
+    const Segment& layout = unit(u).segments[static_cast<size_t>(segment)];
+    at::Tensor whole = pool_.acquire_turn(layout.numel, layout.storage);
+    mesh_.shard->all_gather(whole, rests_elsewhere() ? on_device(resting) : resting)->wait();
+    use(whole);
+    pool_.give_back(std::move(whole));
+  }
   // Or an export would leave all of it in memory, segment by segment.
   if (file_) file_->forget_pages();
-  return whole;
 }
 
 }  // namespace strata::shard

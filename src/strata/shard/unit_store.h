@@ -2,6 +2,7 @@
 // Owns: every parameter's memory. Never: the order of things; the schedule has that.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -48,7 +49,7 @@ uint64_t parameter_file_bytes(const Partition& partition);
 // (reduce-scatter in flight) -> none.
 // Invariants: a shard group of one rank whose values need no conversion uses its home as the slot;
 // nothing is copied then.
-// Collective: gather(), refresh(), reduce() and gather_stored(), in the same order on every rank.
+// Collective: gather(), refresh(), reduce() and with_stored(), in the same order on every rank.
 class UnitStore {
  public:
   UnitStore(models::Model& model, comm::Mesh& mesh, const StoreOptions& options);
@@ -98,9 +99,9 @@ class UnitStore {
   void reduce(int u, bool last_micro_step);
   void wait_reduce(int u);
 
-  // The whole segment in its storage type, for export: [segment.numel] in rank order. The buffer
-  // must go back to pool().
-  at::Tensor gather_stored(int u, int segment);
+  // Calls `use` with the whole segment in its storage type, for export: [>= segment.numel] in rank
+  // order. Of a shard group of one it is the home itself, wherever that rests: not to be written.
+  void with_stored(int u, int segment, const std::function<void(const at::Tensor&)>& use);
 
  private:
   struct Visit;
