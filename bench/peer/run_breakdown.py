@@ -13,7 +13,7 @@ import transformers
 from run_peer import CASES, LENGTH, ROOT, ROWS, execute, machine, made_inputs, run_flags, save_page, strata_command
 
 RANKS = 2
-LAYERS = (4, 8, 16)
+LAYERS = (2, 4, 8, 16)
 WORKS = ("matrix products", "attention", "element-wise", "loss", "collectives", "update", "data", "other")
 
 
@@ -59,15 +59,15 @@ def growth(program, folder, inputs, steps, rounds):
             seconds = step_seconds(program, with_layers(inputs, layers), folder / "strata", "full", True, steps)
             times[layers].append(seconds["total"])
     times = {layers: statistics.median(values) for layers, values in times.items()}
-    few, some, many = (times[layers] for layers in LAYERS)
+    few, some = (times[layers] for layers in LAYERS[:2])
     outside = few - (some - few)  # embedding, head, update of both: what no layer adds
     yield "| layers | s a step | s of the layers | for twice the layers |"
     yield "|---|---|---|---|"
-    before = None
+    own = {layers: times[layers] - outside for layers in LAYERS}
     for layers in LAYERS:
-        own = times[layers] - outside
-        yield f"| {layers} | {times[layers]:.3f} | {own:.3f} | {'' if before is None else f'**{own / before:.3f}**'} |"
-        before = own
+        # The first doubling is 2 by construction.
+        ratio = f"**{own[layers] / own[layers // 2]:.3f}**" if layers > LAYERS[1] else ""
+        yield f"| {layers} | {times[layers]:.3f} | {own[layers]:.3f} | {ratio} |"
 
 
 def main():
