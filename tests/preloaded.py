@@ -2,6 +2,7 @@
 
 FREE_BYTES: how much room statvfs() finds in every folder. MEMINFO: the file that is read in place of
 /proc/meminfo. NO_LOCKS: flock() of a file `.lock` answers that the file system has no locks.
+FULL_WHILE: as long as there is a file of that name, no row of a `metrics.jsonl` finds room.
 """
 
 import atexit
@@ -46,16 +47,28 @@ FILE* fopen64(const char* path, const char* mode) {
   FILE* (*next)(const char*, const char*) = dlsym(RTLD_NEXT, "fopen64");
   return next(file_of(path), mode);
 }
-int flock(int descriptor, int operation) {
-  int (*next)(int, int) = dlsym(RTLD_NEXT, "flock");
+static int is_named(int descriptor, const char* end) {
   char link[64], name[4096] = "";
   snprintf(link, sizeof link, "/proc/self/fd/%d", descriptor);
-  ssize_t size = readlink(link, name, sizeof name - 1);
-  if (getenv("NO_LOCKS") && size > 6 && strcmp(name + size - 6, "/.lock") == 0) {
+  ssize_t size = readlink(link, name, sizeof name - 1), length = strlen(end);
+  return size > length && strcmp(name + size - length, end) == 0;
+}
+int flock(int descriptor, int operation) {
+  int (*next)(int, int) = dlsym(RTLD_NEXT, "flock");
+  if (getenv("NO_LOCKS") && is_named(descriptor, "/.lock")) {
     errno = ENOLCK;
     return -1;
   }
   return next(descriptor, operation);
+}
+ssize_t write(int descriptor, const void* data, size_t size) {
+  ssize_t (*next)(int, const void*, size_t) = dlsym(RTLD_NEXT, "write");
+  const char* full = getenv("FULL_WHILE");
+  if (full && access(full, F_OK) == 0 && is_named(descriptor, "/metrics.jsonl")) {
+    errno = ENOSPC;
+    return -1;
+  }
+  return next(descriptor, data, size);
 }
 """
 

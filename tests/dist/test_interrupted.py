@@ -195,18 +195,68 @@ def test_a_failed_save_stops_nothing(inputs, tmp_path):
     assert not list((tmp_path / "out").glob("checkpoint-*"))
 
 
+def read_until(process, words):
+    text = ""
+    for line in process.stdout:
+        text += line
+        if words in line:
+            return text
+    raise AssertionError(text)
+
+
+def start_on_a_disk_that_is_full_while(there, flags):
+    """A run for whose rows there is no room as long as the file is there."""
+    variables = {**environment(), **preloaded.variables(FULL_WHILE=there)}
+    return subprocess.Popen(command(flags, 1), stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                            text=True, env=variables), there
+
+
 def test_a_full_disk_keeps_rows_back_until_there_is_room(inputs, tmp_path):
     # Long enough to be at work still when there is room again.
     flags = base_flags(inputs.model("odd"), inputs.data("messages"), tmp_path / "out", max_steps=1000)
-    process = start(flags, 1, restore_signals=False, preexec_fn=lambda: limit_files(12000))
+    process, full = start_on_a_disk_that_is_full_while(tmp_path / "full", flags)
     wait_for_step(process, tmp_path / "out", 30)
+    full.touch()
+    text = read_until(process, "rows are kept until there is room")
     time.sleep(0.3)
-    limit_files(None, [process.pid, *killing.ranks_of(process.pid)])
-    text = process.communicate(timeout=120)[0]
+    full.unlink()
+    text += process.communicate(timeout=120)[0]
     assert process.returncode == 0, text
-    assert text.count("metrics.jsonl: found that a row cannot be written (file too large)") == 1, text
+    assert text.count("metrics.jsonl: found that a row cannot be written (no space left") == 1, text
     rows = [json.loads(line) for line in (tmp_path / "out" / "metrics.jsonl").open()]
     assert [row["step"] for row in rows if "loss" in row] == list(range(1, 1001))
+
+
+@pytest.mark.parametrize("is_stopped,room_again", [(True, True), (True, False), (False, False)])
+def test_rows_that_were_kept_back_are_tried_once_more_at_the_end(inputs, tmp_path, is_stopped,
+                                                                 room_again):
+    """What finds no room even then is counted, and is in the state beside it."""
+    out, full = tmp_path / "out", tmp_path / "full"
+    full.touch()
+    # The end comes long before another row does.
+    flags = base_flags(inputs.model("odd"), inputs.data("messages"), out,
+                       **({"max_steps": 4000, "logging_steps": 200} if is_stopped
+                          else {"max_steps": 5}))
+    process, _ = start_on_a_disk_that_is_full_while(full, flags)
+    text = read_until(process, "rows are kept until there is room")
+    if room_again:
+        full.unlink()
+    if is_stopped:
+        process.send_signal(signal.SIGTERM)
+    text += process.communicate(timeout=60)[0]
+    assert process.returncode == (75 if is_stopped else 0), text
+    assert text.count("metrics.jsonl: found that a row cannot be written (no space left") == (
+        1 if room_again else 2), text
+    folder = max(out.glob("checkpoint-*")) if is_stopped else out
+    history = json.loads((folder / "trainer_state.json").read_text())["log_history"]
+    steps = [200] if is_stopped else [1, 2, 3, 4, 5]
+    assert [row["step"] for row in history if "loss" in row] == steps
+    rows = [json.loads(line) for line in (out / "metrics.jsonl").open()]
+    missing = re.search(r"(\d+) rows? (is|are) missing in it \(what is saved", text)
+    if room_again:
+        assert [row["step"] for row in rows if "loss" in row] == steps and not missing
+    else:
+        assert rows == [] and int(missing[1]) == len(history)
 
 
 @pytest.mark.parametrize("in_background", [True, False])

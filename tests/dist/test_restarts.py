@@ -1,6 +1,7 @@
 # Oracle: the uninterrupted run, to the bit, and what every rank was started with.
 import contextlib
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -62,6 +63,27 @@ def test_restart_goes_on_from_the_newest_checkpoint(inputs, whole, tmp_path, ran
     flags = flags_of(inputs, tmp_path)
     text = restarted(flags, (tmp_path / "latest").exists, rank)
     assert f"restart 1: going on from the newest checkpoint in {tmp_path}" in text
+    assert (tmp_path / "model.safetensors").read_bytes() == (
+        whole.folder / "model.safetensors").read_bytes()
+
+
+def test_restart_goes_on_though_latest_could_not_be_written(inputs, whole, tmp_path):
+    (tmp_path / "latest" / "in the way").mkdir(parents=True)
+    flags = flags_of(inputs, tmp_path, save_total_limit=1)
+    text = restarted(flags, (tmp_path / "checkpoint-50").exists, 0)
+    assert f"restart 1: going on from the newest checkpoint in {tmp_path}" in text
+    assert re.search(r"warning: checkpoint-\d+ is saved, but .*latest: found ", text), text
+    # None goes while nothing names the next one.
+    assert {p.name for p in tmp_path.glob("checkpoint-*")} == {f"checkpoint-{s}" for s in (50, 100, 150)}
+    assert (tmp_path / "model.safetensors").read_bytes() == (
+        whole.folder / "model.safetensors").read_bytes()
+
+
+def test_restart_begins_anew_where_checkpoints_have_no_optimizer(inputs, whole, tmp_path):
+    flags = flags_of(inputs, tmp_path, save_only_model=True)
+    text = restarted(flags, (tmp_path / "latest").exists, 1)
+    assert ("restart 1: what was saved has no optimizer (save_only_model), starting from the beginning"
+            in text)
     assert (tmp_path / "model.safetensors").read_bytes() == (
         whole.folder / "model.safetensors").read_bytes()
 

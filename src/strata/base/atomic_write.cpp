@@ -129,6 +129,7 @@ AtomicFolder::AtomicFolder(fs::path final_path, FileSystem& files)
       temporary_(sibling(final_, "tmp")),
       files_(files) {
   int error = files_.remove(temporary_);  // from a killed process that had the same number
+  if (error == 0) error = make_durable_folders(parent_of(final_), files_);
   if (error == 0) error = files_.make_folder(temporary_);
   if (error != 0) {
     throw IoError(

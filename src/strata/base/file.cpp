@@ -10,6 +10,7 @@
 #include <cstring>
 #include <system_error>
 #include <utility>
+#include <vector>
 
 #include "strata/base/descriptor.h"
 #include "strata/base/error.h"
@@ -122,6 +123,25 @@ size_t write_fully(int file_descriptor, std::span<const std::byte> data, uint64_
   return written;
 }
 
+int make_durable_folders(const fs::path& path, FileSystem& files) {
+  std::vector<fs::path> holders;  // of new names
+  std::error_code ignored;
+  for (fs::path at = (fs::absolute(path) / "").parent_path(); !fs::exists(at, ignored);) {
+    const fs::path parent = at.parent_path();
+    if (parent == at) break;
+    holders.push_back(parent);
+    at = parent;
+  }
+  if (holders.empty() && fs::is_directory(path)) return 0;
+  if (const int error = files.make_folder(path)) return error;
+  for (const fs::path& holder : holders) {
+    const int error = files.sync_path(holder);
+    // One that may be written to and not be read cannot be synced.
+    if (error != 0 && error != EACCES) return error;
+  }
+  return 0;
+}
+
 void fsync_path(const fs::path& path, FileSystem& files) {
   const int error = files.sync_path(path);
   if (error == 0) return;
@@ -146,13 +166,12 @@ uint64_t available_bytes(const fs::path& path) {
 }
 
 void require_writable_folder(const fs::path& path) {
-  std::error_code error;
-  fs::create_directories(path, error);
-  if (error || !fs::is_directory(path)) {
+  const int error = make_durable_folders(path);
+  if (error != 0 || !fs::is_directory(path)) {
     throw IoError(
         "{}: found {} when creating it, expected a folder to write to; choose another "
         "folder",
-        path.string(), errno_text(error ? error.value() : ENOTDIR));
+        path.string(), errno_text(error != 0 ? error : ENOTDIR));
   }
   std::string probe = (path / ".write-test-XXXXXX").string();
   const Descriptor file(::mkostemp(probe.data(), O_CLOEXEC));

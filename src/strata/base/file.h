@@ -90,6 +90,10 @@ std::optional<std::filesystem::path> find_replaced(const std::filesystem::path& 
 bool finish_replacement(const std::filesystem::path& final_path,
                         FileSystem& files = real_file_system());
 
+// Creates a folder with its missing parents, and brings their names to the disk: what is saved
+// below must not go with them. 0 or an errno value.
+int make_durable_folders(const std::filesystem::path& path, FileSystem& files = real_file_system());
+
 // Brings a file's or a folder's content to the disk.
 void fsync_path(const std::filesystem::path& path, FileSystem& files = real_file_system());
 

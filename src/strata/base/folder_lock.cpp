@@ -22,6 +22,13 @@ namespace fs = std::filesystem;
       owner.empty() ? "another process" : owner, folder.string(), advice);
 }
 
+// Of the open file: its holder may have removed the name since.
+std::string owner_in(const Descriptor& file) {
+  char text[512];
+  const ssize_t size = ::pread(file.get(), text, sizeof(text), 0);
+  return std::string(text, size > 0 ? static_cast<size_t>(size) : 0);
+}
+
 enum class Held { kByUs, kByAnother, kByNobody };
 
 // kByNobody: this file system has no locks.
@@ -47,7 +54,7 @@ FolderLock::FolderLock(const fs::path& folder, const Flock& flock) : path_(folde
                     errno_text(errno));
     }
     const Held held = owner_ ? Held::kByUs : lock(file_.get(), flock);
-    if (held == Held::kByAnother) throw_held(folder, read_file(path_), "");
+    if (held == Held::kByAnother) throw_held(folder, owner_in(file_), "");
     if (held == Held::kByNobody) own_by_name(folder);
     // The owner before us may have removed the name since we opened it.
     if (is_still_named(file_, path_)) break;
@@ -56,7 +63,7 @@ FolderLock::FolderLock(const fs::path& folder, const Flock& flock) : path_(folde
   if (::ftruncate(file_.get(), 0) != 0 ||
       write_fully(file_.get(), std::as_bytes(std::span(text_)), 0) != text_.size()) {
     const int error = errno;
-    ::unlink(path_.c_str());
+    remove_own();
     throw IoError("{}: found {} when writing it, expected a writable folder with free space",
                   path_.string(), errno_text(error));
   }
@@ -74,6 +81,11 @@ void FolderLock::own_by_name(const fs::path& folder) {
                          path.string()));
 }
 
-FolderLock::~FolderLock() { ::unlink(path_.c_str()); }
+void FolderLock::remove_own() {
+  // By name the file is whoever's the owner's file is: its text alone is written anew.
+  if (is_still_named(file_, path_) && (!owner_ || owner_->is_own())) ::unlink(path_.c_str());
+}
+
+FolderLock::~FolderLock() { remove_own(); }
 
 }  // namespace strata

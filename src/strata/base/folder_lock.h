@@ -33,6 +33,8 @@ class FolderLock {
  private:
   static Flock system_flock();
   void own_by_name(const std::filesystem::path& folder);
+  // The file `.lock`, unless it is a successor's.
+  void remove_own();
 
   std::filesystem::path path_;
   Descriptor file_;

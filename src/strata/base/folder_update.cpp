@@ -115,7 +115,9 @@ FolderUpdate::FolderUpdate(fs::path folder, FileSystem& files)
       temporary_(folder_ / (kTemporaryPrefix + std::to_string(::getpid()))),
       files_(files) {
   if (fs::is_directory(folder_)) finish_folder_update(folder_, files_);
-  if (const int error = files_.make_folder(temporary_)) {
+  int error = make_durable_folders(folder_, files_);
+  if (error == 0) error = files_.make_folder(temporary_);
+  if (error != 0) {
     throw IoError("{}: found {}, expected a writable folder; check its permissions and free space",
                   folder_.string(), errno_text(error));
   }

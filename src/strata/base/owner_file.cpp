@@ -1,15 +1,14 @@
 #include "strata/base/owner_file.h"
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <charconv>
-#include <chrono>
 #include <ctime>
 #include <system_error>
-#include <thread>
 
 #include "strata/base/error.h"
 #include "strata/base/file.h"
@@ -74,24 +73,27 @@ std::optional<ProcessIdentity> identity_in(const std::string& text, const std::s
   }
 }
 
-std::string content_of(const fs::path& path) {
+// Nothing where it has just been removed.
+std::optional<std::string> content_of(const fs::path& path) {
   try {
     return read_file(path);
   } catch (const IoError&) {
+    if (std::error_code error; !fs::exists(path, error) && !error) return std::nullopt;
     return "";
   }
 }
 
-// Takes the file of a process that is gone out of the way. Another process may have done so since
-// it was read, and made its own: that one gets its name back.
-void take_away(const fs::path& path, const std::string& expected) {
-  const fs::path aside = fmt::format("{}-of-{}-{}", path.string(), host_name(), ::getpid());
-  if (::rename(path.c_str(), aside.c_str()) != 0) return;
-  if (content_of(aside) == expected) {
-    ::unlink(aside.c_str());
-  } else {
-    ::rename(aside.c_str(), path.c_str());
+// Removes the file of a process that is gone, unless it is another's by now. Only processes of its
+// own namespace can tell that it is gone, and the namespace's own file has locks whatever the
+// folder lies on: one at a time looks and removes. False where even that file has none.
+bool remove_left(const fs::path& path, const std::string& expected) {
+  const Descriptor space(::open("/proc/self/ns/pid", O_RDONLY | O_CLOEXEC));
+  if (space.get() < 0) return false;
+  while (::flock(space.get(), LOCK_EX) != 0) {
+    if (errno != EINTR) return false;
   }
+  if (content_of(path) == expected) ::unlink(path.c_str());
+  return true;
 }
 
 }  // namespace
@@ -139,26 +141,26 @@ std::optional<OwnerFile> OwnerFile::make(const fs::path& path, std::string& hold
         throw IoError("{}: found {} when writing it, expected a writable folder with free space",
                       path.string(), errno_text(error));
       }
-      // Time for one who is giving a file its name back that he took by mistake (take_away()).
-      std::this_thread::sleep_for(std::chrono::milliseconds(10));
-      if (is_still_named(file, path)) return OwnerFile(path, std::move(file));
-      continue;
+      ::fsync(file.get());  // for the other machines
+      return OwnerFile(path, std::move(file));
     }
     if (errno != EEXIST) {
       throw IoError("{}: found {} when creating it, expected a writable folder", path.string(),
                     errno_text(errno));
     }
-    const std::string found = content_of(path);
-    const std::optional<ProcessIdentity> process = identity_in(found, path.string());
+    const std::optional<std::string> found = content_of(path);
+    if (!found) continue;
+    const std::optional<ProcessIdentity> process = identity_in(*found, path.string());
     holder = process ? process->text : "a process that has not said its name";
-    if (!process || !is_gone(*process)) return std::nullopt;
-    take_away(path, found);
+    if (!process || !is_gone(*process) || !remove_left(path, *found)) return std::nullopt;
   }
   return std::nullopt;
 }
 
+bool OwnerFile::is_own() const { return file_.get() >= 0 && is_still_named(file_, path_); }
+
 OwnerFile::~OwnerFile() {
-  if (file_.get() >= 0 && is_still_named(file_, path_)) ::unlink(path_.c_str());
+  if (is_own()) ::unlink(path_.c_str());
 }
 
 }  // namespace strata

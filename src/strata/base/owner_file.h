@@ -35,6 +35,8 @@ class OwnerFile {
   // The file, or, when it is somebody else's, nothing and `holder` says whose.
   static std::optional<OwnerFile> make(const std::filesystem::path& path, std::string& holder);
   ~OwnerFile();
+  // False when somebody took it away, and may have made one of his own.
+  bool is_own() const;
   OwnerFile(OwnerFile&& other) noexcept = default;
   OwnerFile& operator=(OwnerFile&& other) noexcept = default;
 

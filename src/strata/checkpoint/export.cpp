@@ -32,9 +32,9 @@ void write_tensor(ExportFiles& files, const std::string& name, const at::Tensor&
 }
 
 // Gathers every segment that holds a named parameter; rank 0 hands its tensors to `write`.
-void stream_segments(shard::UnitStore& store, const Names& names, const std::string& what,
+void stream_segments(shard::UnitStore& store, const Names& names, comm::Group& world,
+                     const std::string& what,
                      const std::function<void(const std::string&, const at::Tensor&)>& write) {
-  comm::Group& world = *store.mesh().world;
   for (int u = 0; u < store.num_units(); ++u) {
     const auto& segments = store.unit(u).segments;
     for (int s = 0; s < static_cast<int>(segments.size()); ++s) {
@@ -59,12 +59,16 @@ void stream_segments(shard::UnitStore& store, const Names& names, const std::str
   }
 }
 
+comm::Group& group_of(shard::UnitStore& store, const ExportOptions& options) {
+  return options.group != nullptr ? *options.group : *store.mesh().world;
+}
+
 }  // namespace
 
 void export_model(const fs::path& folder, shard::UnitStore& store, uint64_t max_shard_size,
                   const std::function<std::string(const nn::Parameter&)>& name_of,
                   ExportOptions options) {
-  comm::Group& world = *store.mesh().world;
+  comm::Group& world = group_of(store, options);
   Names names;
   std::vector<hf::TensorBytes> sizes;
   std::unordered_map<std::string, hf::TensorSpec> specs;
@@ -89,7 +93,7 @@ void export_model(const fs::path& folder, shard::UnitStore& store, uint64_t max_
     for (auto& [name, content] : options.beside) files->add_text(name, std::move(content));
   });
   stream_segments(
-      store, names, "saving the model",
+      store, names, world, "saving the model",
       [&](const std::string& name, const at::Tensor& flat) { write_tensor(*files, name, flat); });
   comm::all_or_nothing(world, "saving the model", [&] {
     if (world.rank() == 0) files->publish();
@@ -105,7 +109,7 @@ std::map<std::string, std::string> adapter_metadata(const std::string& base_fing
 void export_adapter(const fs::path& folder, shard::UnitStore& store,
                     const adapters::LoraAdapter& adapter, const hf::AdapterConfig& config,
                     const std::string& base_fingerprint, ExportOptions options) {
-  comm::Group& world = *store.mesh().world;
+  comm::Group& world = group_of(store, options);
   Names names;
   std::vector<hf::TensorSpec> specs;
   for (const adapters::AdapterTensor& tensor : adapter.tensors()) {
@@ -115,7 +119,8 @@ void export_adapter(const fs::path& folder, shard::UnitStore& store,
   for (const adapters::FixedTensor& fixed : adapter.fixed_tensors()) {
     specs.push_back({fixed.name, hf::DType::kF32, fixed.tensor->sizes().vec()});
   }
-  const std::vector<LocalPiece> derived = projected_prefix(store, adapter);
+  const std::vector<LocalPiece> derived =
+      projected_prefix(store, projection_weights(store, adapter));
   for (const LocalPiece& piece : derived) {
     specs.push_back({hf::kPromptKey, hf::DType::kF32, piece.shape});
   }
@@ -129,7 +134,7 @@ void export_adapter(const fs::path& folder, shard::UnitStore& store,
     files->add_text(hf::kAdapterConfigFile, hf::adapter_config_json(config));
   });
   stream_segments(
-      store, names, "saving the adapter",
+      store, names, world, "saving the adapter",
       [&](const std::string& name, const at::Tensor& flat) { write_tensor(*files, name, flat); });
   comm::all_or_nothing(world, "saving the adapter", [&] {
     if (world.rank() != 0) return;

@@ -21,6 +21,8 @@ struct ExportOptions {
   SmallFiles beside = {};  // rank 0: published together with the weights
   Trained trained = Trained::kYes;
   FileSystem* files = &real_file_system();
+  // Of all ranks, on which they wait for rank 0's disk; null: the world's, with its time-out.
+  comm::Group* group = nullptr;
 };
 
 // model.safetensors, or shards of at most `max_shard_size` bytes and their index, in FOLDER.

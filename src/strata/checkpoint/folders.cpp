@@ -73,7 +73,22 @@ std::pair<int64_t, int64_t> time_of_arrival(const fs::path& file) {
   return {found.st_ctim.tv_sec, found.st_ctim.tv_nsec};
 }
 
+// When its content was written, in seconds after 1970; 0 where there is no such file.
+double time_of_content(const fs::path& file) {
+  struct stat found {};
+  if (::stat(file.c_str(), &found) != 0) return 0;
+  return static_cast<double>(found.st_mtim.tv_sec) +
+         static_cast<double>(found.st_mtim.tv_nsec) * 1e-9;
+}
+
 }  // namespace
+
+bool has_saved_since(const fs::path& output_dir, double time) {
+  if (time_of_content(output_dir / "latest") > time) return true;
+  // Of an earlier run's that reached further nobody could go on with this one.
+  const std::vector<fs::path> found = list(output_dir);
+  return !found.empty() && time_of_content(found.back() / "manifest.json") > time;
+}
 
 std::vector<fs::path> set_aside(const fs::path& output_dir) {
   const fs::path latest = output_dir / "latest";
@@ -133,21 +148,26 @@ namespace {
 // Renamed first: a folder that is half removed must not look like a checkpoint.
 void remove_checkpoint(const fs::path& folder, FileSystem& files) {
   const fs::path doomed = folder.string() + ".tmp-removed";
-  files.remove(doomed);  // what a killed removal left
-  if (const int error = files.rename(folder, doomed)) {
-    throw IoError("{}: found {} when removing it, expected it to go (save_total_limit)",
-                  folder.string(), errno_text(error));
+  int error = files.remove(doomed);  // what a killed removal left
+  if (error == 0) error = files.rename(folder, doomed);
+  if (error == 0) {
+    // Before its files go: a crash must not bring a half back.
+    fsync_path(folder.parent_path(), files);
+    error = files.remove(doomed);
   }
-  // Before its files go: a crash must not bring a half back.
-  fsync_path(folder.parent_path(), files);
-  files.remove(doomed);
+  if (error == 0) return;
+  throw IoError("{}: found {} when removing it, expected it to go (save_total_limit)",
+                folder.string(), errno_text(error));
 }
 
 }  // namespace
 
 void rotate(const fs::path& output_dir, int64_t limit, const std::vector<fs::path>& keep,
             FileSystem& files) {
-  const std::vector<fs::path> found = list(output_dir);
+  std::vector<fs::path> found = list(output_dir);
+  const std::vector<fs::path> aside = set_aside(output_dir);
+  std::ranges::stable_partition(
+      found, [&](const fs::path& path) { return std::ranges::find(aside, path) != aside.end(); });
   int64_t surplus = static_cast<int64_t>(found.size()) - std::max<int64_t>(limit, 1);
   for (size_t i = 0; i + 1 < found.size() && surplus > 0; ++i) {
     const bool is_kept = std::any_of(keep.begin(), keep.end(), [&](const fs::path& path) {

@@ -41,8 +41,13 @@ std::vector<std::filesystem::path> set_aside(const std::filesystem::path& output
 std::vector<std::filesystem::path> candidates(const std::string& resume_from,
                                               const std::filesystem::path& output_dir);
 
-// Removes the oldest checkpoints until `limit` are left; never the newest and none of `keep`.
-// To be called by one process, after the newest is durable.
+// Whether a run that began `time` seconds after 1970 has saved one: `latest` or, where the disk had
+// no room for it, the checkpoint of the last step was written since.
+bool has_saved_since(const std::filesystem::path& output_dir, double time);
+
+// Removes checkpoints until `limit` are left, those that are set aside first, then the oldest;
+// never the newest and none of `keep`. To be called by one process, after the newest is durable and
+// `latest` names it.
 void rotate(const std::filesystem::path& output_dir, int64_t limit,
             const std::vector<std::filesystem::path>& keep = {},
             FileSystem& files = real_file_system());

@@ -32,7 +32,13 @@ Saver::Saver(shard::UnitStore& store, optim::Optimizer* optimizer, comm::Group& 
              const SaverOptions& options)
     : store_(store), optimizer_(optimizer), group_(group), options_(options) {
   if (!options_.in_background) return;
-  start([this, pieces = own_pieces()] {
+  std::vector<LocalPiece> own;
+  try {
+    own = own_pieces();
+  } catch (const std::exception&) {
+    return;  // the first save asks again, and says so
+  }
+  start([this, pieces = std::move(own)] {
     try {
       snapshot_ = options_.take_memory(pieces);
     } catch (const std::exception&) {
@@ -63,46 +69,54 @@ uint64_t Saver::snapshot_bytes(shard::UnitStore& store, optim::Optimizer* optimi
   return size_bytes(pieces_to_write(store, optimizer));
 }
 
-std::optional<SaveOutcome> Saver::save(SaveRequest request,
-                                       std::vector<std::filesystem::path> keep) {
+void Saver::collect(Job& job, const CompleteRequest& complete) const {
+  try {
+    if (complete) complete(job.request);
+    job.pieces = own_pieces();
+    job.fixed = frozen_pieces(store_, options_.frozen);
+    job.fixed.insert(job.fixed.end(), job.request.derived.begin(), job.request.derived.end());
+  } catch (...) {
+    job.unready = std::current_exception();
+    job.pieces.clear();
+    job.fixed.clear();
+  }
+}
+
+std::optional<SaveOutcome> Saver::save(SaveRequest request, Removal removal,
+                                       const CompleteRequest& complete) {
   const Clock::time_point start = Clock::now();
   std::optional<SaveOutcome> before = wait();
-  std::vector<LocalPiece> pieces = own_pieces();
-  SaveOutcome outcome{.folder = folder_of(request.output_dir, request.step),
+  Job job{.request = std::move(request), .removal = std::move(removal)};
+  collect(job, complete);
+  SaveOutcome outcome{.folder = folder_of(job.request.output_dir, job.request.step),
                       .failure = "",
-                      .size_bytes = size_bytes(pieces)};
-  std::vector<LocalPiece> frozen = frozen_pieces(store_, options_.frozen);
-  frozen.insert(frozen.end(), request.derived.begin(), request.derived.end());
-  outcome.size_bytes += size_bytes(frozen);
-  const auto with_frozen = [&](std::vector<LocalPiece> all) {
-    all.insert(all.end(), frozen.begin(), frozen.end());
-    return all;
-  };
+                      .size_bytes = size_bytes(job.pieces) + size_bytes(job.fixed)};
   outcome.stall.waiting = seconds_since(start);
-  const bool is_copied = options_.in_background && !has_lost_group_ && copy(pieces, outcome);
+  const bool is_copied = options_.in_background && !has_lost_group_ && copy(job, outcome);
   outcome.stall.whole = seconds_since(start);
   outcome_ = std::move(outcome);
   after_ = {};
-  request.after = &after_;
+  job.request.after = &after_;
   if (is_copied) {
-    this->start(
-        [this, request = std::move(request), keep = std::move(keep), all = with_frozen(snapshot_)] {
-          write(request, all, keep);
-          is_finished_ = true;
-        });
+    this->start([this, job = std::move(job)] {
+      write(job);
+      is_finished_ = true;
+    });
   } else {
     // A rank that has no memory for a copy writes what rests, while the others train on: they wait
     // for it at the next step.
-    write(request, with_frozen(std::move(pieces)), keep);
+    write(job);
     outcome_->stall.whole = seconds_since(start);
   }
   return before;
 }
 
-bool Saver::copy(const std::vector<LocalPiece>& pieces, SaveOutcome& outcome) {
+bool Saver::copy(Job& job, SaveOutcome& outcome) {
+  if (job.unready) return true;
   const Clock::time_point start = Clock::now();
   try {
-    snapshot_ = options_.copy(pieces, std::move(snapshot_));
+    snapshot_ = options_.copy(job.pieces, std::move(snapshot_));
+    job.pieces = snapshot_;
   } catch (const std::exception& error) {
     snapshot_.clear();
     const std::string text = error.what();
@@ -116,26 +130,31 @@ bool Saver::copy(const std::vector<LocalPiece>& pieces, SaveOutcome& outcome) {
 }
 
 // What was saved is durable whatever comes of this.
-void Saver::remove_older(const std::filesystem::path& output_dir,
-                         std::vector<std::filesystem::path> keep) {
+void Saver::remove_older(const Job& job) {
+  std::vector<std::filesystem::path> keep = job.removal.kept;
   // Later steps of an earlier run in the same folder must not push out what was just saved.
   keep.push_back(outcome_->folder);
   try {
-    rotate(output_dir, *options_.total_limit, keep);
+    rotate(job.request.output_dir, *options_.total_limit, keep);
   } catch (const std::exception& error) {
     add(outcome_->leftover, error.what());
   }
 }
 
-void Saver::write(const SaveRequest& request, const std::vector<LocalPiece>& pieces,
-                  const std::vector<std::filesystem::path>& keep) {
+void Saver::write(const Job& job) {
   const Clock::time_point start = Clock::now();
   comm::Group& group = has_lost_group_ ? *store_.mesh().world : group_;
   try {
     const auto failure = comm::shared_failure(group, [&] {
-      write_checkpoint(request, pieces, role_of(store_.mesh()), group, *options_.files);
-      const bool removes = group.rank() == 0 && options_.total_limit && after_.is_durable;
-      if (removes) remove_older(request.output_dir, keep);
+      comm::all_or_nothing(group, "saving " + outcome_->folder.filename().string(), [&] {
+        if (job.unready) std::rethrow_exception(job.unready);
+      });
+      std::vector<LocalPiece> all = job.pieces;
+      all.insert(all.end(), job.fixed.begin(), job.fixed.end());
+      write_checkpoint(job.request, all, role_of(store_.mesh()), group, *options_.files);
+      const bool removes = group.rank() == 0 && options_.total_limit && job.removal.is_allowed &&
+                           after_.replaces_older();
+      if (removes) remove_older(job);
     });
     if (failure) outcome_->failure = *failure;
   } catch (const std::exception& error) {  // a peer is gone, or late

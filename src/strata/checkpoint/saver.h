@@ -3,6 +3,7 @@
 #pragma once
 
 #include <atomic>
+#include <exception>
 #include <filesystem>
 #include <functional>
 #include <optional>
@@ -44,6 +45,16 @@ struct SaveOutcome {
   SaveStall stall = {};
 };
 
+// Which older checkpoints total_limit may remove.
+struct Removal {
+  bool is_allowed = true;
+  std::vector<std::filesystem::path> kept = {};
+};
+
+// What a rank adds to a request before anything is written. Not collective; what it throws fails
+// the save, on all ranks alike, and not the run.
+using CompleteRequest = std::function<void(SaveRequest&)>;
+
 // Invariants: at most one save is being written; an old checkpoint goes only after a newer one is
 // durable.
 // A group that broke (a rank waited longer for another than its time-out) is not used again: from
@@ -66,10 +77,9 @@ class Saver {
   Saver& operator=(const Saver&) = delete;
 
   // Starts a save and returns when training may go on: after the copy (in the background) or the
-  // whole save. `keep`: checkpoints that total_limit must not remove. Returns the outcome of the
-  // save before, if nobody has asked for it yet.
-  std::optional<SaveOutcome> save(SaveRequest request,
-                                  std::vector<std::filesystem::path> keep = {});
+  // whole save. Returns the outcome of the save before, if nobody has asked for it yet.
+  std::optional<SaveOutcome> save(SaveRequest request, Removal removal = {},
+                                  const CompleteRequest& complete = {});
   // How a save ended on this rank, once, when it has ended; wait() returns it all the same. Never
   // waits.
   std::optional<SaveOutcome> poll();
@@ -79,16 +89,25 @@ class Saver {
   bool has_lost_group() const { return has_lost_group_; }
 
  private:
+  // One save on this rank.
+  struct Job {
+    SaveRequest request;
+    Removal removal;
+    std::vector<LocalPiece> pieces = {};  // what this rank writes of what trains
+    std::vector<LocalPiece> fixed = {};   // and besides; never copied
+    std::exception_ptr unready = {};      // why it has nothing to write
+  };
+
   // What this rank writes: nothing on replicas of one that does.
   std::vector<LocalPiece> own_pieces() const;
+  void collect(Job& job, const CompleteRequest& complete) const;
   // Runs `work`, which sets is_finished_, on the writer's thread.
   void start(const std::function<void()>& work);
-  // Fills the snapshot. False, with the reason in `outcome`, where there is no memory for it.
-  bool copy(const std::vector<LocalPiece>& pieces, SaveOutcome& outcome);
-  void remove_older(const std::filesystem::path& output_dir,
-                    std::vector<std::filesystem::path> keep);
-  void write(const SaveRequest& request, const std::vector<LocalPiece>& pieces,
-             const std::vector<std::filesystem::path>& keep);
+  // Puts the snapshot in the place of what trains. False, with the reason in `outcome`, where there
+  // is no memory for it.
+  bool copy(Job& job, SaveOutcome& outcome);
+  void remove_older(const Job& job);
+  void write(const Job& job);
   void join();
   // Ranks may have heard other ends of one save where the group broke in its last collectives.
   void agree();

@@ -105,6 +105,7 @@ void put_in_place(AtomicFolder& folder, const SaveRequest& request, FileSystem& 
     write_file_atomically(request.output_dir / "latest", name + "\n", files);
   } catch (const IoError& error) {
     if (request.after == nullptr) throw;
+    after.is_latest = false;
     after.trouble += fmt::format("{} {}", after.trouble.empty() ? name + " is saved, but" : "; and",
                                  error.what());
   }

@@ -33,8 +33,11 @@ SaveRole role_of(comm::Mesh& mesh);
 // What went wrong when a checkpoint was in its place already: it is there, and can be read.
 struct AfterSave {
   std::string trouble = {};  // or empty
-  bool is_durable = true;    // false: a loss of power may take it away, so older ones must stay
+  bool is_durable = true;    // false: a loss of power may take it away
+  bool is_latest = true;     // false: `latest` still names the one before
   bool is_in_place = false;
+  // Whether older ones may go.
+  bool replaces_older() const { return is_durable && is_latest; }
 };
 
 struct SaveRequest {

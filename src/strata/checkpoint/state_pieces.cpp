@@ -66,12 +66,17 @@ std::vector<LocalPiece> frozen_pieces(shard::UnitStore& store, const FrozenWeigh
   return pieces;
 }
 
-std::vector<LocalPiece> projected_prefix(shard::UnitStore& store,
-                                         const adapters::LoraAdapter& adapter) {
+std::vector<at::Tensor> projection_weights(shard::UnitStore& store,
+                                           const adapters::LoraAdapter& adapter) {
   std::vector<at::Tensor> weights;
   for (const nn::Parameter* parameter : adapter.inner_parameters()) {
     weights.push_back(shard::read_tensor(store, *parameter));
   }
+  return weights;
+}
+
+std::vector<LocalPiece> projected_prefix(shard::UnitStore& store,
+                                         const std::vector<at::Tensor>& weights) {
   if (weights.empty() || store.mesh().shard->rank() != 0) return {};
   const at::Tensor rows = nn::PrefixProjection::rows_of(weights).cpu();
   return {{fmt::format("{}/{}", kFrozen, hf::kPromptKey), rows.sizes().vec(), 0,

@@ -35,10 +35,13 @@ using FrozenWeights = std::map<const nn::Parameter*, std::vector<std::string>>;
 std::vector<LocalPiece> frozen_pieces(shard::UnitStore& store, const FrozenWeights& weights);
 inline constexpr const char* kFrozen = "frozen";
 
-// Rows of a prefix that its projection makes, as PEFT saves them ("frozen/prompt_embeddings"): the
-// first shard's. Nothing where the adapter has none. Collective over the world.
+// Whole weights of the projection that makes a prefix; none where the adapter has no such.
+// Collective over the world.
+std::vector<at::Tensor> projection_weights(shard::UnitStore& store,
+                                           const adapters::LoraAdapter& adapter);
+// The rows that they make, as PEFT saves them ("frozen/prompt_embeddings"): the first shard's.
 std::vector<LocalPiece> projected_prefix(shard::UnitStore& store,
-                                         const adapters::LoraAdapter& adapter);
+                                         const std::vector<at::Tensor>& weights);
 
 uint64_t size_bytes(const std::vector<LocalPiece>& pieces);
 

@@ -120,7 +120,7 @@ void tell_what_is_left(const config::RunConfig& config, int exit_code, double st
   if (!is_interrupted) return;
   const fs::path folder = config.train.output_dir;
   const bool is_continued = checkpoint::means_newest(config.train.resume_from_checkpoint);
-  const bool has_saved = launch::has_saved_since(folder, start_time);
+  const bool has_saved = checkpoint::has_saved_since(folder, start_time);
   if ((has_saved || is_continued) && !checkpoint::list(folder).empty()) {
     const fs::path newest = checkpoint::candidates("true", folder).front();
     fmt::print(stderr,

@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "strata/base/error.h"
+#include "strata/checkpoint/folders.h"
 #include "strata/cli/command.h"
 #include "strata/cli/plan_report.h"
 #include "strata/cli/run_sources.h"
@@ -84,14 +85,19 @@ void require_meeting_point(const launch::RankEnvironment& ranks) {
 void resume_after_restart(config::RunConfig& config, int rank) {
   const int count = launch::restart_count();
   if (count == 0) return;
-  const bool has_saved = launch::has_saved_since_launch(config.train.output_dir);
-  if (has_saved) config.train.resume_from_checkpoint = "true";
+  const std::optional<double> launched = launch::launch_time();
+  const bool has_saved =
+      launched && checkpoint::has_saved_since(config.train.output_dir, *launched);
+  const bool goes_on = has_saved && !config.train.save_only_model;
+  if (goes_on) config.train.resume_from_checkpoint = "true";
   if (rank != 0) return;
-  fmt::print(stderr, "restart {}: {}\n", count,
-             has_saved ? "going on from the newest checkpoint in " + config.train.output_dir
-             : config.train.resume_from_checkpoint.empty()
-                 ? "nothing was saved yet, starting from the beginning"
-                 : "nothing was saved yet, resuming as before");
+  const std::string why =
+      has_saved ? "what was saved has no optimizer (save_only_model)" : "nothing was saved yet";
+  fmt::print(
+      stderr, "restart {}: {}\n", count,
+      goes_on ? "going on from the newest checkpoint in " + config.train.output_dir
+              : why + (config.train.resume_from_checkpoint.empty() ? ", starting from the beginning"
+                                                                   : ", resuming as before"));
 }
 
 int run_rank(const char* recipe, const char* usage, const std::vector<std::string>& arguments) {

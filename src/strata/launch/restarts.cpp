@@ -1,8 +1,6 @@
 // A loop around the supervisor.
 #include "strata/launch/restarts.h"
 
-#include <sys/stat.h>
-
 #include <cstdlib>
 
 #include <fmt/format.h>
@@ -49,17 +47,10 @@ int restart_count() {
   return is_ours && count != nullptr ? std::atoi(count) : 0;
 }
 
-bool has_saved_since_launch(const std::filesystem::path& output_dir) {
+std::optional<double> launch_time() {
   const char* launched = std::getenv("STRATA_LAUNCH_TIME");
-  return launched != nullptr && has_saved_since(output_dir, std::strtod(launched, nullptr));
-}
-
-bool has_saved_since(const std::filesystem::path& output_dir, double launched) {
-  struct stat latest {};
-  if (::stat((output_dir / "latest").c_str(), &latest) != 0) return false;
-  const double saved = static_cast<double>(latest.st_mtim.tv_sec) +
-                       static_cast<double>(latest.st_mtim.tv_nsec) * 1e-9;
-  return saved > launched;
+  if (launched == nullptr) return std::nullopt;
+  return std::strtod(launched, nullptr);
 }
 
 }  // namespace strata::launch

@@ -2,7 +2,7 @@
 // resumes from (checkpoint/).
 #pragma once
 
-#include <filesystem>
+#include <optional>
 
 #include "strata/launch/supervisor.h"
 
@@ -16,10 +16,9 @@ int run_with_restarts(LaunchPlan& plan, const SupervisorOptions& options);
 // In a rank. How often `strata launch` has started it before; 0 under another launcher.
 int restart_count();
 
-// In a rank: true when this run itself has saved a checkpoint in the folder since its launcher
-// started, so that a restart goes on from there and not from what an earlier run left.
-bool has_saved_since_launch(const std::filesystem::path& output_dir);
-// The same in the launcher, which started `launched` seconds after 1970.
-bool has_saved_since(const std::filesystem::path& output_dir, double launched);
+// In a rank: when its launcher started, in seconds after 1970; nothing under another launcher. What
+// was saved since is this run's own, so that a restart goes on from there and not from what an
+// earlier run left.
+std::optional<double> launch_time();
 
 }  // namespace strata::launch

@@ -6,12 +6,19 @@
 #include <fmt/format.h>
 
 namespace strata::train {
+namespace {
+
+// The sign of what is no number means nothing, and differs between processors.
+std::string text_of(double value) { return std::isnan(value) ? "nan" : fmt::format("{}", value); }
+
+}  // namespace
 
 std::optional<std::string> LossGuard::judge(double loss, double gradient_norm) {
   ++in_a_row_;
-  if (!std::isfinite(loss)) return fmt::format("a loss of {}, expected a finite one", loss);
+  if (!std::isfinite(loss))
+    return fmt::format("a loss of {}, expected a finite one", text_of(loss));
   if (!std::isfinite(gradient_norm)) {
-    return fmt::format("a gradient norm of {}, expected a finite one", gradient_norm);
+    return fmt::format("a gradient norm of {}, expected a finite one", text_of(gradient_norm));
   }
   if (max_spike_ > 0 && seen_ >= kFirstLosses && loss > max_spike_ * mean_) {
     return fmt::format("a loss of {:.6g}, expected at most {} times the running mean of {:.6g}",

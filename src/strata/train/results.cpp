@@ -119,8 +119,9 @@ checkpoint::SmallFiles companion_files(const config::RunConfig& config, const Tr
 void write_results(const config::RunConfig& config, Trainee& trainee, const Datasets& datasets,
                    Trainer& trainer) {
   const fs::path folder = config.train.output_dir;
-  comm::Group& world = *trainee.store->mesh().world;
-  checkpoint::ExportOptions options;
+  // The proof of a large result takes longer than a collective of a step may.
+  comm::Group& world = trainer.patient_group();
+  checkpoint::ExportOptions options{.group = &world};
   options.trained =
       trainer.has_learned() ? checkpoint::Trained::kYes : checkpoint::Trained::kNotYet;
   comm::all_or_nothing(world, "collecting the results", [&] {

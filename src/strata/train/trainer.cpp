@@ -239,7 +239,7 @@ double Trainer::run() {
       profile.emplace(trainee_.store->options().device);
     }
     std::optional<StepOutcome> outcome = train_step();
-    if (profile) profile->finish(fs::path(config_.train.output_dir) / "profile.json");
+    if (profile) finish_profile(*profile);
     if (!outcome) {
       stop();
       return 0;
@@ -257,9 +257,18 @@ double Trainer::run() {
   const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
   log_summary(seconds);
   load_best();
+  settle_metrics();
   if (progress_) progress_->finish();
   const int64_t steps = step_ - first_step_;
   return steps > 0 ? total_loss_ / static_cast<double>(steps) : 0;
+}
+
+void Trainer::finish_profile(StepProfile& profile) {
+  try {
+    profile.finish(fs::path(config_.train.output_dir) / "profile.json");
+  } catch (const std::exception& error) {
+    say(fmt::format("warning: {}; training goes on", error.what()));
+  }
 }
 
 bool Trainer::end_step() {

@@ -42,6 +42,8 @@ struct LogWindow {
   int64_t steps = 0;
 };
 
+class StepProfile;
+
 struct Saving {
   comm::Group& group;         // of all ranks, for the thread that saves, used by nothing else
   bool writes_result = true;  // at the end, by somebody else
@@ -63,6 +65,10 @@ class Trainer {
   // As the reference: with save_total_limit 1 nothing but the best checkpoint stays, where one
   // is known. Rank 0, after the result was written.
   void remove_all_but_best();
+
+  // Of all ranks, with time for what a disk does on one of them while the others wait. Requires: no
+  // save is being written.
+  comm::Group& patient_group();
 
   int64_t global_step() const { return step_; }
   const StepPlan& plan() const { return plan_; }
@@ -110,6 +116,8 @@ class Trainer {
   enum class Evaluation { kOrdinary, kBest, kBrokenOff };
   // At the start of a run, before any step, nothing is decided.
   Evaluation evaluate(bool decides = true);
+  // A picture of the run is not worth the run.
+  void finish_profile(StepProfile& profile);
   // What is due behind a step: evaluation and save. False: the evaluation was broken off.
   bool end_step();
   // With load_best_model_at_end the weights of the best checkpoint, for the result. Collective.
@@ -119,7 +127,11 @@ class Trainer {
   void require_room_on_disk(const Saving& saving, bool with_optimizer,
                             const checkpoint::FrozenWeights& frozen);
   void require_memory_for_result();
-  checkpoint::SaveRequest save_request() const;
+  // Returns the outcome of the save before.
+  std::optional<checkpoint::SaveOutcome> start_save(const std::filesystem::path& output_dir,
+                                                    checkpoint::Removal removal);
+  // Rank 0's small files, of the state as it is now.
+  void add_small_files(checkpoint::SaveRequest& request) const;
   void save();
   // Copies of the state beside what trains: whether memory has room for them. Collective.
   bool has_room_for_copies(optim::Optimizer* optimizer);
@@ -133,6 +145,10 @@ class Trainer {
   // Appends to log history, metrics and terminal. `extra` goes to metrics.jsonl alone.
   void record(Json values, const Json& extra);
   void append_metrics(const Json& row);
+  // False while the disk has no room for them; `why` says so.
+  bool write_kept_metrics(std::string& why);
+  // When no more rows come: which of them the file lacks.
+  void settle_metrics();
   Json machine_readings() const;
   std::string progress_text() const;
   double learning_rate() const;

@@ -4,6 +4,7 @@
 
 #include "strata/base/error.h"
 #include "strata/base/phases.h"
+#include "strata/launch/restarts.h"
 #include "strata/memory/device_probe.h"
 #include "strata/train/answers.h"
 #include "strata/train/evaluate.h"
@@ -34,9 +35,7 @@ const double kProcessStart = seconds_since_1970();
 
 // Since the launcher started when it said so, else since this process did.
 double seconds_since_launch() {
-  const char* launched = std::getenv("STRATA_LAUNCH_TIME");
-  return seconds_since_1970() -
-         (launched != nullptr ? std::strtod(launched, nullptr) : kProcessStart);
+  return seconds_since_1970() - launch::launch_time().value_or(kProcessStart);
 }
 
 }  // namespace
@@ -117,16 +116,31 @@ void Trainer::record(Json values, const Json& extra) {
 // A disk that is full for a while costs no more than a checkpoint does.
 void Trainer::append_metrics(const Json& row) {
   unwritten_metrics_.push_back(row);
+  std::string why;
+  if (write_kept_metrics(why) || unwritten_metrics_.size() > 1) return;  // the row before told it
+  say(fmt::format("warning: {}; training goes on, rows are kept until there is room", why));
+}
+
+bool Trainer::write_kept_metrics(std::string& why) {
   try {
     while (!unwritten_metrics_.empty()) {
       metrics_->append(unwritten_metrics_.front());
       unwritten_metrics_.pop_front();
     }
   } catch (const IoError& error) {
-    if (unwritten_metrics_.size() > 1) return;  // of the row before it was told
-    say(fmt::format("warning: {}; training goes on, rows are kept until there is room",
-                    error.what()));
+    why = error.what();
+    return false;
   }
+  return true;
+}
+
+void Trainer::settle_metrics() {
+  std::string why;
+  if (!metrics_ || write_kept_metrics(why)) return;
+  say(fmt::format(
+      "warning: {}; {} row{} missing in it (what is saved of the run says the same in "
+      "trainer_state.json's log_history)",
+      why, unwritten_metrics_.size(), unwritten_metrics_.size() == 1 ? " is" : "s are"));
 }
 
 Trainer::Evaluation Trainer::evaluate(bool decides) {

@@ -199,35 +199,42 @@ bool Trainer::has_room_for_copies(optim::Optimizer* optimizer) {
   return false;
 }
 
-checkpoint::SaveRequest Trainer::save_request() const {
+std::optional<checkpoint::SaveOutcome> Trainer::start_save(const fs::path& output_dir,
+                                                           checkpoint::Removal removal) {
+  std::vector<at::Tensor> weights;
+  if (trainee_.adapter) {
+    weights = checkpoint::projection_weights(*trainee_.store, *trainee_.adapter);
+  }
   checkpoint::SaveRequest request{
-      .output_dir = config_.train.output_dir,
+      .output_dir = output_dir,
       .step = step_,
       .num_updates = trainee_.optimizer->num_steps(),
-      .small_files = {{"trainer_state.json", report::trainer_state_text(state())},
-                      {"progress.json", progress_text()},
-                      {"settings.json", settings_text_}},
       .whole = whole_files_,
       .trained = has_learned_ ? checkpoint::Trained::kYes : checkpoint::Trained::kNotYet};
-  if (trainee_.adapter) {
-    request.derived = checkpoint::projected_prefix(*trainee_.store, *trainee_.adapter);
-  }
-  request.small_files.insert(companions_.begin(), companions_.end());
-  return request;
+  return saver_->save(std::move(request), std::move(removal), [&](checkpoint::SaveRequest& own) {
+    own.derived = checkpoint::projected_prefix(*trainee_.store, weights);
+    add_small_files(own);
+  });
+}
+
+void Trainer::add_small_files(checkpoint::SaveRequest& request) const {
+  if (!is_main()) return;
+  request.small_files = companions_;
+  request.small_files["trainer_state.json"] = report::trainer_state_text(state());
+  request.small_files["progress.json"] = progress_text();
+  request.small_files["settings.json"] = settings_text_;
 }
 
 uint64_t Trainer::rehearse_save() {
   // A name that an interrupted run's next start removes.
-  const fs::path folder = fs::path(config_.train.output_dir) / "checkpoint-rehearsal.tmp";
+  const fs::path folder = fs::path(config_.train.output_dir) / "checkpoint-rehearsal.tmp-0";
   const auto remove = [&] {
     std::error_code ignored;
     if (is_main()) fs::remove_all(folder, ignored);
   };
   uint64_t bytes = 0;
   try {
-    checkpoint::SaveRequest request = save_request();
-    request.output_dir = folder;
-    saver_->save(std::move(request));
+    start_save(folder, {});
     const auto outcome = saver_->wait();
     if (!outcome->failure.empty()) {
       throw IoError(fmt::format("rehearsal of a checkpoint: {}", outcome->failure));
@@ -252,14 +259,9 @@ void Trainer::save() {
   // durable, or failed.
   if (is_in_doubt || !best_.metric().empty()) report_save(saver_->wait(), /*must_hold=*/false);
   best_.note_save(step_);
-  checkpoint::SaveRequest request = save_request();
-  std::vector<fs::path> keep;
-  if (is_in_doubt) {
-    const std::vector<fs::path> all = checkpoint::list(config_.train.output_dir);
-    keep.insert(keep.end(), all.begin(), all.end());
-  }
-  if (best_.folder()) keep.push_back(*best_.folder());
-  report_save(saver_->save(std::move(request), keep), /*must_hold=*/false);
+  checkpoint::Removal removal{.is_allowed = !is_in_doubt};
+  if (best_.folder()) removal.kept.push_back(*best_.folder());
+  report_save(start_save(config_.train.output_dir, std::move(removal)), /*must_hold=*/false);
   saved_step_ = step_;
   saved_steps_.insert(step_);
   set_phase(kTrainingPhase);
@@ -337,6 +339,10 @@ void Trainer::report_save(const std::optional<checkpoint::SaveOutcome>& outcome,
   best_.note_failure(failed);
 }
 
+comm::Group& Trainer::patient_group() {
+  return saver_ && saver_->has_lost_group() ? world_ : saving_group_;
+}
+
 void Trainer::load_best() {
   if (!config_.train.load_best_model_at_end) return;
   // A save that failed has been told of, and its folder is not there.
@@ -350,7 +356,7 @@ void Trainer::load_best() {
   }
   if (saved_step_ != step_) {
     // The last step's weights are in memory alone: a load that breaks off would spoil them.
-    const auto damage = comm::shared_failure(world_, [&] {
+    const auto damage = comm::shared_failure(patient_group(), [&] {
       if (is_main()) checkpoint::PieceReader(folder).verify_all();
     });
     if (damage) {
@@ -399,8 +405,7 @@ void Trainer::stop() {
     const std::optional<int64_t> limit =
         saver_ ? config_.train.save_total_limit : std::optional<int64_t>();
     saver_ = std::make_unique<checkpoint::Saver>(
-        *trainee_.store, trainee_.optimizer.get(),
-        saver_ && saver_->has_lost_group() ? world_ : saving_group_,
+        *trainee_.store, trainee_.optimizer.get(), patient_group(),
         checkpoint::SaverOptions{
             .in_background = false,
             .total_limit = limit,
@@ -409,7 +414,9 @@ void Trainer::stop() {
   }
   if (saved_step_ != step_) save();
   set_phase(phase);
-  report_save(saver_->wait(), /*must_hold=*/true);
+  const auto outcome = saver_->wait();
+  settle_metrics();
+  report_save(outcome, /*must_hold=*/true);
   say(fmt::format(
       "stopped on request after step {}: checkpoint-{} is saved, resume with "
       "--resume_from_checkpoint true{}",

@@ -8,6 +8,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <functional>
+#include <memory>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -20,6 +23,7 @@ namespace strata {
 namespace {
 
 namespace fs = std::filesystem;
+using strata::testing::memory_or_disk;
 using strata::testing::message_of;
 using strata::testing::TemporaryFolder;
 using ::testing::HasSubstr;
@@ -171,43 +175,95 @@ TEST(FolderLock, OnlyTheOwnFileIsRemoved) {
   EXPECT_EQ(read_file(folder / ".lock-owner"), "a successor's");
 }
 
-// Processes that all find what a dead one left, and want it.
-TEST(FolderLock, OfManyAtOnceOneHolds) {
+// Its name goes while another one is being told of it.
+TEST(FolderLock, AHolderThatGoesAtThatMomentIsNamedAllTheSame) {
+  const TemporaryFolder folder;
+  for (const char* text : {"process 12 on node-b", ""}) {
+    folder.put(".lock", text);
+    const std::string message = refusal_of(folder.path(), [&](int, int) {
+      fs::remove(folder / ".lock");
+      errno = EWOULDBLOCK;
+      return -1;
+    });
+    EXPECT_THAT(message, HasSubstr(*text ? text : "another process"));
+  }
+}
+
+// As by hand, or by a cleaner: what has the name now is its successor's.
+TEST(FolderLock, ALockThatIsASuccessorsStays) {
   for (const int error : {0, ENOLCK}) {
     const TemporaryFolder folder;
     const auto flock = error == 0 ? FolderLock::Flock(::flock) : refusing(error);
-    Holder(folder.path(), flock).end();
-    folder.put("counter", "0");
-    constexpr int kProcesses = 6, kRounds = 8;
-    std::vector<pid_t> children;
-    for (int i = 0; i < kProcesses; ++i) {
-      const pid_t pid = ::fork();
-      if (pid != 0) {
-        children.push_back(pid);
-        continue;
-      }
-      int held = 0;
-      while (held < kRounds) {
-        try {
-          const FolderLock lock(folder.path(), flock);
-          const int count = std::stoi(read_file(folder / "counter"));
-          ::sched_yield();
-          write_file_atomically(folder / "counter", std::to_string(count + 1));
-          ++held;
-        } catch (const ConfigError&) {
-          ::usleep(200);
-        } catch (...) {
-          ::_exit(2);
-        }
-      }
-      ::_exit(0);
+    auto first = std::make_unique<FolderLock>(folder.path(), flock);
+    fs::remove(folder / (error == 0 ? ".lock" : ".lock-owner"));
+    const FolderLock second(folder.path(), flock);
+    first.reset();
+    EXPECT_EQ(read_file(folder / ".lock"), second.owner());
+    EXPECT_THAT(refusal_of(folder.path(), flock), HasSubstr("expected one run"));
+  }
+}
+
+// Takes the folder, however often it is refused, and counts one up in it.
+void count_up(const TemporaryFolder& folder, const FolderLock::Flock& flock, bool dies) {
+  while (true) {
+    try {
+      const FolderLock lock(folder.path(), flock);
+      const int count = std::stoi(read_file(folder / "counter"));
+      ::sched_yield();
+      write_file_atomically(folder / "counter", std::to_string(count + 1));
+      if (dies) ::_exit(0);
+      return;
+    } catch (const ConfigError&) {
+      ::usleep(200);
     }
-    for (const pid_t pid : children) {
-      int status = 0;
-      ::waitpid(pid, &status, 0);
-      EXPECT_EQ(status, 0);
+  }
+}
+
+// Runs `work` in a process of its own.
+pid_t in_a_process(const std::function<void()>& work) {
+  const pid_t pid = ::fork();
+  if (pid != 0) return pid;
+  try {
+    work();
+  } catch (...) {
+    ::_exit(2);
+  }
+  ::_exit(0);
+}
+
+void expect_success(pid_t pid) {
+  int status = 0;
+  ::waitpid(pid, &status, 0);
+  EXPECT_EQ(status, 0);
+}
+
+// Processes that all find what a dead one left, and want it; with and without dying in their turn.
+TEST(FolderLock, OfManyAtOnceOneHolds) {
+  for (const bool dies : {false, true}) {
+    for (const int error : {0, ENOLCK}) {
+      const TemporaryFolder folder(memory_or_disk());
+      const auto flock = error == 0 ? FolderLock::Flock(::flock) : refusing(error);
+      Holder(folder.path(), flock).end();
+      folder.put("counter", "0");
+      constexpr int kProcesses = 6, kRounds = 8;
+      std::vector<pid_t> children;
+      for (int i = 0; i < kProcesses; ++i) {
+        children.push_back(in_a_process([&] {
+          for (int round = 0; round < kRounds; ++round) {
+            if (!dies) {
+              count_up(folder, flock, dies);
+              continue;
+            }
+            const pid_t dying = in_a_process([&] { count_up(folder, flock, dies); });
+            int status = 0;
+            ::waitpid(dying, &status, 0);
+            if (status != 0) ::_exit(3);
+          }
+        }));
+      }
+      for (const pid_t pid : children) expect_success(pid);
+      EXPECT_EQ(read_file(folder / "counter"), std::to_string(kProcesses * kRounds)) << error;
     }
-    EXPECT_EQ(read_file(folder / "counter"), std::to_string(kProcesses * kRounds)) << error;
   }
 }
 

@@ -1,11 +1,9 @@
 // Oracle: the old and the new result. Whatever operation of an export or a conversion goes wrong,
 // what a loader finds is one of them whole, or nothing that it would take for a model.
-#include <random>
-
 #include <gtest/gtest.h>
 
 #include "../temporary_folder.h"
-#include "crash_disk.h"
+#include "crash_loop.h"
 #include "strata/base/error.h"
 #include "strata/base/file.h"
 #include "strata/checkpoint/convert.h"
@@ -15,7 +13,9 @@
 namespace strata::checkpoint {
 namespace {
 
+using strata::testing::Crash;
 using strata::testing::CrashDisk;
+using strata::testing::for_each_crash;
 using strata::testing::memory_or_disk;
 using strata::testing::TemporaryFolder;
 
@@ -80,72 +80,48 @@ constexpr float kOld = 1, kNew = 2;
 
 // Every operation of putting the rest of a new result in place goes wrong; then it is done again.
 void break_repair(const fs::path& left) {
-  bool is_last = false;
-  for (int at = 0; !is_last; ++at) {
-    TemporaryFolder folder(memory_or_disk());
+  const auto copy = [&](const TemporaryFolder& folder) {
     fs::copy(left, folder.path(), fs::copy_options::recursive);
-    CrashDisk files(folder.path());
-    files.break_at(at, CrashDisk::Fault::kPowerLoss);
+  };
+  const auto repair = [](const fs::path& folder, FileSystem& files) {
     try {
-      finish_folder_update(folder.path(), files);
-      is_last = at >= files.num_operations();
+      finish_folder_update(folder, files);
+      return true;
     } catch (const IoError&) {
-      // As a run of which the power is gone.
+      return false;  // as a run of which the power is gone
     }
-    std::mt19937 random(static_cast<unsigned>(at));
-    for (int variant = 0; variant < 3; ++variant) {
-      TemporaryFolder after(memory_or_disk());
-      files.restore(after.path(), [&] {
-        return variant == 0 ? false : variant == 1 ? true : random() % 2 == 0;
-      });
-      load(after.path());
-      finish_folder_update(after.path(), unsynced);
-      EXPECT_EQ(load(after.path()), kNew) << "at operation " << at << " of the repair";
-    }
-  }
+  };
+  for_each_crash({.fault = CrashDisk::Fault::kPowerLoss, .num_variants = 3}, copy, repair,
+                 [](const Crash& crash, bool) {
+                   load(crash.left);
+                   finish_folder_update(crash.left, unsynced);
+                   EXPECT_EQ(load(crash.left), kNew)
+                       << "at operation " << crash.at << " of the repair";
+                 });
 }
 
 class ExportFaults : public ::testing::TestWithParam<std::pair<bool, bool>> {};
 
 TEST_P(ExportFaults, LeaveTheOldOrTheNewResult) {
   const auto [was_sharded, is_sharded] = GetParam();
-  const auto start = [&](const TemporaryFolder& folder) {
+  const auto start = [was = was_sharded](const TemporaryFolder& folder) {
     folder.put("notes.txt", "kept");
-    ASSERT_TRUE(publish(folder.path(), kOld, was_sharded, unsynced));
+    ASSERT_TRUE(publish(folder.path(), kOld, was, unsynced));
+  };
+  const auto act = [is = is_sharded](const fs::path& folder, FileSystem& files) {
+    return publish(folder, kNew, is, files);
   };
   for (const auto fault :
        {CrashDisk::Fault::kPowerLoss, CrashDisk::Fault::kError, CrashDisk::Fault::kShortWrite}) {
     int num_old = 0, num_new = 0;
-    for (int at = 0, operations = 1; at <= operations; ++at) {
-      TemporaryFolder folder(memory_or_disk());
-      start(folder);
-      CrashDisk files(folder.path());
-      files.break_at(at, fault);
-      const bool is_done = publish(folder.path(), kNew, is_sharded, files);
-      if (fault != CrashDisk::Fault::kPowerLoss || is_done) {
-        operations = files.num_operations();
-      } else {
-        operations = at + 1;
-      }
-      std::mt19937 random(static_cast<unsigned>(at));
-      for (int variant = 0; variant < (fault == CrashDisk::Fault::kPowerLoss ? 4 : 1); ++variant) {
-        TemporaryFolder restored(memory_or_disk());
-        const fs::path after =
-            fault == CrashDisk::Fault::kPowerLoss ? restored.path() : folder.path();
-        if (fault == CrashDisk::Fault::kPowerLoss) {
-          files.restore(after, [&] {
-            return variant == 0 ? false : variant == 1 ? true : random() % 2 == 0;
-          });
-        }
-        load(after);
-        const bool is_all_kept = fault == CrashDisk::Fault::kPowerLoss && variant == 1;
-        if (is_all_kept && has_unfinished_update(after)) break_repair(after);
-        finish_folder_update(after, unsynced);
-        const float found = load(after);
-        EXPECT_TRUE(found == kNew || (found == kOld && !is_done)) << found << " at " << at;
-        ++(found == kOld ? num_old : num_new);
-      }
-    }
+    for_each_crash({.fault = fault}, start, act, [&](const Crash& crash, bool is_done) {
+      load(crash.left);
+      if (crash.variant == 1 && has_unfinished_update(crash.left)) break_repair(crash.left);
+      finish_folder_update(crash.left, unsynced);
+      const float found = load(crash.left);
+      EXPECT_TRUE(found == kNew || (found == kOld && !is_done)) << found << " at " << crash.at;
+      ++(found == kOld ? num_old : num_new);
+    });
     EXPECT_GT(num_old, 0);
     EXPECT_GT(num_new, 0);
   }
@@ -191,6 +167,7 @@ std::map<std::string, std::string> files_of(const fs::path& folder) {
 struct Conversion {
   int target;             // 0 to 3: convert() to that target; 4: merge_adapter()
   bool is_there = false;  // an empty folder of that name
+  const char* out = "out";
 };
 
 class ConvertFaults : public ::testing::TestWithParam<Conversion> {
@@ -222,40 +199,34 @@ TEST_P(ConvertFaults, LeaveNothingOrAllOfIt) {
   TemporaryFolder whole(memory_or_disk());
   ASSERT_TRUE(act(whole / "out", real_file_system()));
   const auto expected = files_of(whole / "out");
+  const auto [target, was_there, out] = GetParam();
+  const auto start = [&, was_there = was_there, out = out](const TemporaryFolder& folder) {
+    if (was_there) fs::create_directory(folder / out);
+  };
   for (const auto fault :
        {CrashDisk::Fault::kPowerLoss, CrashDisk::Fault::kError, CrashDisk::Fault::kShortWrite}) {
-    bool was_done = false;
-    for (int at = 0; !was_done || at < 10; ++at) {
-      TemporaryFolder folder(memory_or_disk());
-      if (GetParam().is_there) fs::create_directory(folder / "out");
-      CrashDisk files(folder.path());
-      files.break_at(at, fault);
-      const bool is_done = act(folder / "out", files);
-      // An error may strike what is only tidied up.
-      was_done = is_done && at >= files.num_operations();
-      std::mt19937 random(static_cast<unsigned>(at));
-      for (int variant = 0; variant < (fault == CrashDisk::Fault::kPowerLoss ? 4 : 1); ++variant) {
-        TemporaryFolder restored(memory_or_disk());
-        fs::path after = folder.path();
-        if (fault == CrashDisk::Fault::kPowerLoss) {
-          after = restored.path();
-          files.restore(after, [&] {
-            return variant == 0 ? false : variant == 1 ? true : random() % 2 == 0;
-          });
-        }
-        EXPECT_TRUE(fs::exists(after / "out") || !GetParam().is_there) << at;
-        const bool is_there = fs::exists(after / "out") && !fs::is_empty(after / "out");
-        EXPECT_TRUE(is_there || !is_done) << at;
-        if (!is_there) continue;
-        EXPECT_EQ(files_of(after / "out"), expected) << at;
-      }
-    }
+    const int operations = for_each_crash(
+        {.fault = fault}, start,
+        [&, out = out](const fs::path& folder, FileSystem& files) {
+          return act(folder / out, files);
+        },
+        [&, was_there = was_there, out = out](const Crash& crash, bool is_done) {
+          const fs::path found = crash.left / out;
+          EXPECT_TRUE(fs::exists(found) || !was_there) << crash.at;
+          const bool is_there = fs::exists(found) && !fs::is_empty(found);
+          EXPECT_TRUE(is_there || !is_done) << crash.at;
+          if (!is_there) return;
+          EXPECT_EQ(files_of(found), expected) << crash.at;
+        });
+    EXPECT_GT(operations, 10);
   }
 }
 
 INSTANTIATE_TEST_SUITE_P(Targets, ConvertFaults,
                          ::testing::Values(Conversion{0}, Conversion{1}, Conversion{2},
-                                           Conversion{3}, Conversion{4}, Conversion{0, true}));
+                                           Conversion{3}, Conversion{4}, Conversion{0, true},
+                                           Conversion{0, false, "new/below/out"},
+                                           Conversion{1, false, "new/below/out"}));
 
 }  // namespace
 }  // namespace strata::checkpoint

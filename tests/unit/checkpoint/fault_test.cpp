@@ -3,12 +3,11 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <random>
 
 #include <gtest/gtest.h>
 
 #include "../temporary_folder.h"
-#include "crash_disk.h"
+#include "crash_loop.h"
 #include "rank_threads.h"
 #include "strata/base/error.h"
 #include "strata/checkpoint/folders.h"
@@ -18,7 +17,9 @@
 namespace strata::checkpoint {
 namespace {
 
+using strata::testing::Crash;
 using strata::testing::CrashDisk;
+using strata::testing::for_each_crash;
 using strata::testing::memory_or_disk;
 using strata::testing::TemporaryFolder;
 
@@ -122,19 +123,19 @@ constexpr Change kNextSave{.name = "Next", .step = 3};
 
 enum class Claim { kNotSaved, kInPlace, kDurable };
 
-// The old checkpoint, and the new one over it. Answers what the save said that it came to.
-Claim save_over(State& state, const TemporaryFolder& folder, const Change& change,
-                CrashDisk& files) {
+// The new checkpoint over the old one. Answers what the save said that it came to.
+Claim save_over(State& state, const fs::path& folder, const Change& change, CrashDisk& files) {
   AfterSave after;
   try {
-    after = state.save(folder.path(), kNew, files, change);
+    after = state.save(folder, kNew, files, change);
   } catch (const IoError&) {
     return Claim::kNotSaved;
   }
   EXPECT_TRUE(after.is_in_place);
   if (!after.is_durable) return Claim::kInPlace;
+  if (!after.replaces_older()) return Claim::kDurable;
   try {
-    rotate(folder.path(), 1, {}, files);
+    rotate(folder, 1, {}, files);
   } catch (const IoError&) {
     // What was saved is safe.
   }
@@ -153,79 +154,73 @@ int count_named(const fs::path& folder, const std::string& part) {
       }));
 }
 
-int count_operations(State& state, const Change& change) {
-  TemporaryFolder folder(place_of(change));
-  state.save(folder.path(), kOld, unsynced, kOldSave);
-  CrashDisk files(folder.path(), change.can_exchange);
-  EXPECT_EQ(save_over(state, folder, change, files), Claim::kDurable);
-  EXPECT_EQ(list(folder.path()).size(), 1U);
-  return files.num_operations();
-}
+class Faults : public ::testing::TestWithParam<Change> {
+ protected:
+  using Judge = std::function<void(const Crash&, Claim)>;
 
-class Faults : public ::testing::TestWithParam<Change> {};
+  // Every operation of saving the new state over the old one, and of removing that.
+  int break_saves(CrashDisk::Fault fault, const Judge& judge) {
+    const Change& change = GetParam();
+    return for_each_crash(
+        {fault, change.num_variants, change.can_exchange, place_of(change)},
+        [&](const TemporaryFolder& folder) {
+          state_.save(folder.path(), kOld, unsynced, kOldSave);
+        },
+        [&](const fs::path& folder, CrashDisk& files) {
+          const Claim claim = save_over(state_, folder, change, files);
+          is_last_whole_ = claim == Claim::kDurable && list(folder).size() == 1;
+          return claim;
+        },
+        judge);
+  }
+
+  State state_{GetParam().num_ranks};
+  bool is_last_whole_ = false;  // of the save at which nothing went wrong, which is the last
+};
 
 TEST_P(Faults, ALossOfPowerAtEveryOperationLeavesTheOldOrTheNewState) {
-  State state(GetParam().num_ranks);
-  const int operations = count_operations(state, GetParam());
-  ASSERT_GT(operations, 30);
   int num_old = 0, num_new = 0;
-  for (int at = 0; at <= operations; ++at) {
-    TemporaryFolder folder(place_of(GetParam()));
-    state.save(folder.path(), kOld, unsynced, kOldSave);
-    CrashDisk files(folder.path(), GetParam().can_exchange);
-    files.break_at(at, CrashDisk::Fault::kPowerLoss);
-    const bool is_durable = save_over(state, folder, GetParam(), files) == Claim::kDurable;
-    std::mt19937 random(static_cast<unsigned>(at));
-    for (int variant = 0; variant < GetParam().num_variants; ++variant) {
-      const auto keep = [&] {
-        return variant == 0 ? false : variant == 1 ? true : random() % 2 == 0;
-      };
-      TemporaryFolder after(memory_or_disk());
-      files.restore(after.path(), keep);
-      const double found = state.resume(after.path());
-      EXPECT_TRUE(found == kOld || found == kNew) << found << " at operation " << at;
-      EXPECT_TRUE(!is_durable || found == kNew) << "a reported save is gone, operation " << at;
-      ++(found == kOld ? num_old : num_new);
-      if (variant > 2) continue;
-      // The next run saves into what the crash left.
-      state.save(after.path(), kNew + 1, unsynced, kNextSave);
-      EXPECT_EQ(state.resume(after.path()), kNew + 1);
-      EXPECT_EQ(count_named(after.path(), ".replaced-"), 0);
-    }
-  }
+  const auto judge = [&](const Crash& crash, Claim claim) {
+    const double found = state_.resume(crash.left);
+    EXPECT_TRUE(found == kOld || found == kNew) << found << " at operation " << crash.at;
+    EXPECT_TRUE(claim != Claim::kDurable || found == kNew)
+        << "a reported save is gone, operation " << crash.at;
+    ++(found == kOld ? num_old : num_new);
+    if (crash.variant > 2) return;
+    // The next run saves into what the crash left.
+    state_.save(crash.left, kNew + 1, unsynced, kNextSave);
+    EXPECT_EQ(state_.resume(crash.left), kNew + 1);
+    EXPECT_EQ(count_named(crash.left, ".replaced-"), 0);
+  };
+  EXPECT_GT(break_saves(CrashDisk::Fault::kPowerLoss, judge), 30);
+  EXPECT_TRUE(is_last_whole_);
   // The moment between two renames was among those points.
-  EXPECT_EQ(state.num_finished() > 0, !GetParam().can_exchange);
+  EXPECT_EQ(state_.num_finished() > 0, !GetParam().can_exchange);
   EXPECT_GT(num_old, 0);
   EXPECT_GT(num_new, 0);
 }
 
 TEST_P(Faults, AFailureOfEveryOperationLeavesTheOldOrTheNewState) {
-  State state(GetParam().num_ranks);
-  const int operations = count_operations(state, GetParam());
   int num_in_doubt = 0;
-  for (const auto fault : {CrashDisk::Fault::kError, CrashDisk::Fault::kShortWrite}) {
-    for (int at = 0; at < operations; ++at) {
-      TemporaryFolder folder(place_of(GetParam()));
-      state.save(folder.path(), kOld, unsynced, kOldSave);
-      CrashDisk files(folder.path(), GetParam().can_exchange);
-      files.break_at(at, fault);
-      const Claim claim = save_over(state, folder, GetParam(), files);
-      // It says what is so: a save that failed has left everything as it was.
-      const double found = state.resume(folder.path());
-      EXPECT_EQ(found, claim == Claim::kNotSaved ? kOld : kNew) << "at operation " << at;
-      num_in_doubt += claim == Claim::kInPlace;
-      for (const bool is_kept : {false, true}) {
-        if (claim != Claim::kInPlace) break;
-        TemporaryFolder after(
-            memory_or_disk());  // a loss of power takes the name away, or does not
-        files.restore(after.path(), [&] { return is_kept; });
-        const double left = state.resume(after.path());
-        EXPECT_TRUE(left == kOld || left == kNew) << left << " at operation " << at;
-      }
-      files.break_at(0, CrashDisk::Fault::kNone);
-      state.save(folder.path(), kNew + 1, files, kNextSave);
-      EXPECT_EQ(state.resume(folder.path()), kNew + 1);
+  const auto judge = [&](const Crash& crash, Claim claim) {
+    // It says what is so: a save that failed has left everything as it was.
+    const double found = state_.resume(crash.left);
+    EXPECT_EQ(found, claim == Claim::kNotSaved ? kOld : kNew) << "at operation " << crash.at;
+    num_in_doubt += claim == Claim::kInPlace;
+    for (const bool is_kept : {false, true}) {
+      if (claim != Claim::kInPlace) break;
+      TemporaryFolder after(memory_or_disk());  // a loss of power takes the name away, or does not
+      crash.files.restore(after.path(), [&] { return is_kept; });
+      const double left = state_.resume(after.path());
+      EXPECT_TRUE(left == kOld || left == kNew) << left << " at operation " << crash.at;
     }
+    crash.files.break_at(0, CrashDisk::Fault::kNone);
+    state_.save(crash.left, kNew + 1, crash.files, kNextSave);
+    EXPECT_EQ(state_.resume(crash.left), kNew + 1);
+  };
+  for (const auto fault : {CrashDisk::Fault::kError, CrashDisk::Fault::kShortWrite}) {
+    EXPECT_GT(break_saves(fault, judge), 30);
+    EXPECT_TRUE(is_last_whole_);
   }
   EXPECT_EQ(num_in_doubt, 2);  // the sync behind the rename, by either fault
 }
@@ -237,49 +232,33 @@ class Repairs {
   explicit Repairs(State& state) : state_(state) {}
 
   void try_all(const fs::path& left) {
+    const auto copy = [&](const TemporaryFolder& folder) {
+      fs::copy(left, folder.path(), fs::copy_options::recursive);
+    };
     TemporaryFolder whole(memory_or_disk());
-    copy(left, whole.path());
+    copy(whole);
     CrashDisk counting(whole.path());
-    if (!mend(whole.path(), counting)) return;
+    finish_interrupted(whole.path(), counting);
+    if (counting.num_operations() == 0) return;  // nothing to mend
     const double expected = state_.resume(whole.path());
-    for (const auto fault : {CrashDisk::Fault::kPowerLoss, CrashDisk::Fault::kError}) {
-      for (int at = 0; at < counting.num_operations(); ++at) {
-        TemporaryFolder folder(memory_or_disk());
-        copy(left, folder.path());
-        CrashDisk files(folder.path());
-        files.break_at(at, fault);
-        try {
-          mend(folder.path(), files);
-        } catch (const IoError&) {
-          ++num_broken_;
-        }
-        if (fault == CrashDisk::Fault::kError) {
-          EXPECT_EQ(state_.resume(folder.path()), expected) << "at operation " << at;
-          continue;
-        }
-        std::mt19937 random(static_cast<unsigned>(at));
-        for (int variant = 0; variant < 4; ++variant) {
-          TemporaryFolder after(memory_or_disk());
-          files.restore(after.path(), [&] {
-            return variant == 0 ? false : variant == 1 ? true : random() % 2 == 0;
-          });
-          EXPECT_EQ(state_.resume(after.path()), expected) << "at operation " << at;
-        }
+    const auto mend = [&](const fs::path& folder, FileSystem& files) {
+      try {
+        finish_interrupted(folder, files);
+        return true;
+      } catch (const IoError&) {
+        ++num_broken_;
+        return false;
       }
+    };
+    for (const auto fault : {CrashDisk::Fault::kPowerLoss, CrashDisk::Fault::kError}) {
+      for_each_crash({.fault = fault}, copy, mend, [&](const Crash& crash, bool) {
+        EXPECT_EQ(state_.resume(crash.left), expected) << "at operation " << crash.at;
+      });
     }
   }
   int num_broken() const { return num_broken_; }
 
  private:
-  static void copy(const fs::path& from, const fs::path& to) {
-    fs::copy(from, to, fs::copy_options::recursive);
-  }
-  // Whether there was anything to do.
-  static bool mend(const fs::path& folder, CrashDisk& files) {
-    finish_interrupted(folder, files);
-    return files.num_operations() > 0;
-  }
-
   State& state_;
   int num_broken_ = 0;
 };
@@ -289,22 +268,13 @@ TEST(RepairFaults, ACrashAtEveryOperationOfARepairAfterACrashAtEveryOperationOfA
   constexpr Change kAgain{.name = "Again", .step = 1, .can_exchange = false};
   State state(1);
   Repairs repairs(state);
-  const int operations = count_operations(state, kAgain);
-  for (int at = 0; at <= operations; ++at) {
-    TemporaryFolder folder(memory_or_disk());
-    state.save(folder.path(), kOld, unsynced, kOldSave);
-    CrashDisk files(folder.path(), kAgain.can_exchange);
-    files.break_at(at, CrashDisk::Fault::kPowerLoss);
-    save_over(state, folder, kAgain, files);
-    std::mt19937 random(static_cast<unsigned>(at));
-    for (int variant = 0; variant < 4; ++variant) {
-      TemporaryFolder after(memory_or_disk());
-      files.restore(after.path(), [&] {
-        return variant == 0 ? false : variant == 1 ? true : random() % 2 == 0;
-      });
-      repairs.try_all(after.path());
-    }
-  }
+  for_each_crash(
+      {.fault = CrashDisk::Fault::kPowerLoss, .can_exchange = false},
+      [&](const TemporaryFolder& folder) { state.save(folder.path(), kOld, unsynced, kOldSave); },
+      [&](const fs::path& folder, CrashDisk& files) {
+        return save_over(state, folder, kAgain, files);
+      },
+      [&](const Crash& crash, Claim) { repairs.try_all(crash.left); });
   EXPECT_GT(repairs.num_broken(), 0);
 }
 
@@ -314,37 +284,31 @@ INSTANTIATE_TEST_SUITE_P(Saves, Faults, ::testing::ValuesIn(kChanges),
 // The end of a run with save_total_limit 1 and a best checkpoint.
 TEST(KeepOnly, ALossOfPowerAtEveryOperationSparesTheOneThatIsKept) {
   State state(1);
-  bool is_last = false;
   int num_more = 0;
-  for (int at = 0; !is_last; ++at) {
-    TemporaryFolder folder(memory_or_disk());
+  const auto start = [&](const TemporaryFolder& folder) {
     for (const int64_t step : {1, 2, 3}) {
       state.save(folder.path(), static_cast<double>(step), unsynced,
                  {.name = "Save", .step = step});
     }
-    CrashDisk files(folder.path());
-    files.break_at(at, CrashDisk::Fault::kPowerLoss);
+  };
+  const auto act = [](const fs::path& folder, FileSystem& files) {
     try {
       keep_only(folder / "checkpoint-1", files);
-      is_last = at >= files.num_operations();
+      return true;
     } catch (const IoError&) {
-      // As a run of which the power is gone.
+      return false;  // as a run of which the power is gone
     }
-    std::mt19937 random(static_cast<unsigned>(at));
-    for (int variant = 0; variant < 4; ++variant) {
-      TemporaryFolder after(memory_or_disk());
-      files.restore(after.path(), [&] {
-        return variant == 0 ? false : variant == 1 ? true : random() % 2 == 0;
-      });
-      const std::vector<fs::path> left = list(after.path());
-      ASSERT_FALSE(left.empty());
-      EXPECT_EQ(left.front().filename(), "checkpoint-1");
-      EXPECT_EQ(state.resume(after.path()), static_cast<double>(step_of(left.back())));
-      num_more += left.size() > 1;
-      for (size_t i = 1; i < left.size(); ++i) fs::remove_all(left[i]);
-      EXPECT_EQ(state.resume(after.path()), 1);
-    }
-  }
+  };
+  for_each_crash({.fault = CrashDisk::Fault::kPowerLoss}, start, act,
+                 [&](const Crash& crash, bool) {
+                   std::vector<fs::path> left = list(crash.left);
+                   ASSERT_FALSE(left.empty());
+                   EXPECT_EQ(left.front().filename(), "checkpoint-1");
+                   EXPECT_EQ(state.resume(crash.left), static_cast<double>(step_of(left.back())));
+                   num_more += left.size() > 1;
+                   for (size_t i = 1; i < left.size(); ++i) fs::remove_all(left[i]);
+                   EXPECT_EQ(state.resume(crash.left), 1);
+                 });
   EXPECT_GT(num_more, 0);
 }
 

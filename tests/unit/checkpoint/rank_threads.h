@@ -15,8 +15,9 @@ namespace strata::checkpoint {
 
 class RankThreads {
  public:
-  // `shard_size` 0: one shard group of all ranks.
-  explicit RankThreads(int size, bool shared_memory = true, int shard_size = 0)
+  // `shard_size` 0: one shard group of all ranks. `timeout`: of the collectives.
+  explicit RankThreads(int size, bool shared_memory = true, int shard_size = 0,
+                       std::chrono::seconds timeout = std::chrono::seconds(60))
       : ranks_(static_cast<size_t>(size)) {
     if (size == 1) {
       ranks_[0].rank = std::make_unique<Rank>(0, 1);
@@ -30,7 +31,7 @@ class RankThreads {
                                   .world_size = size,
                                   .port = port.number,
                                   .listen_descriptor = rank == 0 ? port.descriptor : -1,
-                                  .timeout = std::chrono::seconds(60),
+                                  .timeout = timeout,
                                   .shared_memory = shared_memory});
       one.rank = std::make_unique<Rank>(
           comm::make_mesh(*one.rendezvous, {.shard_size = shard_size > 0 ? shard_size : size}));
@@ -40,9 +41,9 @@ class RankThreads {
   int size() const { return static_cast<int>(ranks_.size()); }
   Rank& operator[](int rank) { return *ranks_[static_cast<size_t>(rank)].rank; }
 
-  // One more group of all ranks, which waits no longer than that. Collective.
-  std::unique_ptr<comm::Group> brief_group(int rank, std::chrono::seconds timeout) {
-    return ranks_[static_cast<size_t>(rank)].rendezvous->make_group("brief", {},
+  // One more group of all ranks, which waits that long. Collective.
+  std::unique_ptr<comm::Group> make_group(int rank, std::chrono::seconds timeout) {
+    return ranks_[static_cast<size_t>(rank)].rendezvous->make_group("more", {},
                                                                     {.timeout = timeout});
   }
 

@@ -1,5 +1,5 @@
-// Oracle: round trip. A rank that has no memory for its copy saves all the same, and nobody waits
-// for ever.
+// Oracle: round trip. A rank that has no memory for its copy saves all the same, one that cannot
+// save at all fails the save and not the run, and nobody waits for ever.
 #include "strata/checkpoint/saver.h"
 
 #include <cerrno>
@@ -12,6 +12,7 @@
 #include "../temporary_folder.h"
 #include "rank_threads.h"
 #include "strata/checkpoint/folders.h"
+#include "troubled_disks.h"
 
 namespace strata::checkpoint {
 namespace {
@@ -76,19 +77,6 @@ INSTANTIATE_TEST_SUITE_P(Ranks, SaverWithoutMemory,
                          ::testing::Values(std::pair(1, true), std::pair(1, false),
                                            std::pair(2, true), std::pair(2, false)));
 
-// A disk on which a rank's first file takes longer than its group waits.
-class SlowDisk : public FileSystem {
- public:
-  explicit SlowDisk(bool is_slow) : is_slow_(is_slow) {}
-  int create(const fs::path& path) override {
-    if (std::exchange(is_slow_, false)) std::this_thread::sleep_for(std::chrono::seconds(3));
-    return FileSystem::create(path);
-  }
-
- private:
-  bool is_slow_;
-};
-
 class SaverOfALateRank : public ::testing::TestWithParam<bool> {};
 
 // The others give up, that rank goes on: all agree on what came of it, and go on saving in step.
@@ -100,10 +88,10 @@ TEST_P(SaverOfALateRank, SavesWhileTrainingWaitsFromThenOn) {
   ranks.run<std::exception>([&](Rank& rank) {
     fill(rank, weights);
     const bool is_late = rank.mesh.world->rank() == 1;
-    SlowDisk files(is_late);
+    strata::testing::SlowDisk files(is_late);
     SaverOptions options;
     options.files = &files;
-    const auto brief = ranks.brief_group(rank.mesh.world->rank(), std::chrono::seconds(1));
+    const auto brief = ranks.make_group(rank.mesh.world->rank(), std::chrono::seconds(1));
     Saver saver(*rank.store, rank.optimizer.get(), *brief, options);
     std::vector<SaveOutcome> outcomes;
     for (const int64_t step : {1, 2, 3}) {
@@ -130,6 +118,114 @@ TEST_P(SaverOfALateRank, SavesWhileTrainingWaitsFromThenOn) {
   const std::vector<fs::path> saved = list(folder.path());
   ASSERT_EQ(saved.size(), 2U);
   for (const fs::path& path : saved) PieceReader(path).verify_all();
+}
+
+// An optimizer that cannot say its state once, as where memory is short.
+class FailsOnce : public optim::Optimizer {
+ public:
+  explicit FailsOnce(optim::Optimizer& inner) : inner_(inner) {}
+  void step(double, double) override {}
+  std::vector<optim::StateTensor> state() override {
+    if (std::exchange(fails, false)) throw std::runtime_error("no state for once");
+    return inner_.state();
+  }
+
+  bool fails = false;
+
+ private:
+  optim::Optimizer& inner_;
+};
+
+struct Failing {
+  int rank;  // of two
+  bool in_background;
+  bool in_completion;  // of the request; else in the collection of the state
+  bool over_tcp = false;
+};
+
+class SaverOfARankThatFails : public ::testing::TestWithParam<Failing> {};
+
+TEST_P(SaverOfARankThatFails, LosesThatSaveAndNothingElse) {
+  const Failing row = GetParam();
+  TemporaryFolder folder;
+  Rank whole(0, 1);
+  const auto weights = fill(whole);
+  RankThreads ranks(2, /*shared_memory=*/!row.over_tcp);
+  ranks.run<std::exception>([&](Rank& rank) {
+    fill(rank, weights);
+    const bool is_it = rank.mesh.world->rank() == row.rank;
+    FailsOnce optimizer(*rank.optimizer);
+    SaverOptions options;
+    options.in_background = row.in_background;
+    const auto group = ranks.make_group(rank.mesh.world->rank(), std::chrono::seconds(60));
+    Saver saver(*rank.store, &optimizer, *group, options);
+    for (const int64_t step : {1, 2, 3}) {
+      const bool fails = is_it && step == 2;
+      optimizer.fails = fails && !row.in_completion;
+      saver.save({.output_dir = folder.path(), .step = step, .num_updates = step}, {},
+                 [&](SaveRequest& request) {
+                   if (fails && row.in_completion) throw std::runtime_error("no state for once");
+                   request.small_files["progress.json"] = std::to_string(request.step);
+                 });
+      const auto outcome = saver.wait();
+      ASSERT_TRUE(outcome);
+      EXPECT_EQ(outcome->failure,
+                step == 2 ? fmt::format("rank {}: no state for once", row.rank) : "");
+      EXPECT_EQ(outcome->leftover, "");
+      EXPECT_FALSE(saver.has_lost_group());
+    }
+  });
+  const std::vector<fs::path> saved = list(folder.path());
+  ASSERT_EQ(saved.size(), 2U);
+  for (const fs::path& path : saved) {
+    PieceReader(path).verify_all();
+    EXPECT_EQ(PieceReader(path).small_file("progress.json"), std::to_string(step_of(path)));
+  }
+  EXPECT_EQ(std::distance(fs::directory_iterator(folder.path()), fs::directory_iterator()), 3);
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, SaverOfARankThatFails,
+                         ::testing::Values(Failing{0, true, true}, Failing{1, true, true},
+                                           Failing{0, true, false}, Failing{1, true, false},
+                                           Failing{0, false, true}, Failing{1, false, true},
+                                           Failing{0, false, false}, Failing{1, false, false},
+                                           Failing{1, true, false, true}));
+
+// Memory for the first copy is taken when nothing is saved yet.
+TEST(Saver, AStateThatCannotBeHadAtFirstIsAskedForAgain) {
+  TemporaryFolder folder;
+  Rank rank(0, 1);
+  fill(rank);
+  FailsOnce optimizer(*rank.optimizer);
+  optimizer.fails = true;
+  Saver saver(*rank.store, &optimizer, *rank.mesh.world, {});
+  EXPECT_FALSE(optimizer.fails);
+  saver.save({.output_dir = folder.path(), .step = 1, .num_updates = 1});
+  EXPECT_EQ(saver.wait()->failure, "");
+  EXPECT_EQ(list(folder.path()).size(), 1U);
+}
+
+// `latest` would name what is gone.
+TEST(Saver, NothingIsRemovedWhileLatestCannotBeWritten) {
+  TemporaryFolder folder;
+  Rank rank(0, 1);
+  fill(rank);
+  strata::testing::RefusesLatest files;
+  SaverOptions options;
+  options.total_limit = 1;
+  options.files = &files;
+  Saver saver(*rank.store, rank.optimizer.get(), *rank.mesh.world, options);
+  for (const int64_t step : {1, 2, 3, 4}) {
+    files.refuses = step == 2 || step == 3;
+    saver.save({.output_dir = folder.path(), .step = step, .num_updates = step});
+    const auto outcome = saver.wait();
+    ASSERT_TRUE(outcome);
+    EXPECT_EQ(outcome->failure, "");
+    EXPECT_EQ(outcome->leftover.find("no space left") != std::string::npos, files.refuses)
+        << outcome->leftover;
+    EXPECT_EQ(list(folder.path()).size(), files.refuses ? static_cast<size_t>(step) : 1U);
+    EXPECT_EQ(candidates("true", folder.path()).front(), folder_of(folder.path(), step));
+  }
 }
 
 // What is told while training goes on is told once, and is still there to be taken note of.

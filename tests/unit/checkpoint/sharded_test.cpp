@@ -2,6 +2,9 @@
 // on the ranks of another world size.
 #include "strata/checkpoint/sharded.h"
 
+#include <fcntl.h>
+#include <sys/stat.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cstring>
@@ -18,6 +21,7 @@
 #include "strata/checkpoint/folders.h"
 #include "strata/checkpoint/manifest.h"
 #include "strata/hf/safetensors.h"
+#include "troubled_disks.h"
 
 namespace strata::checkpoint {
 namespace {
@@ -201,14 +205,6 @@ TEST(Sharded, AFileSystemThatRefusesDirectReadsIsReadThroughThePageCache) {
   for (int at = 0; at < all; ++at) load_with([&](int n) { return n >= at ? EINVAL : 0; });
 }
 
-// A disk that fills up, or a name that cannot be replaced, when the checkpoint is in its place.
-class RefusesLatest : public FileSystem {
- public:
-  int rename(const fs::path& from, const fs::path& to) override {
-    return to.filename() == "latest" ? ENOSPC : FileSystem::rename(from, to);
-  }
-};
-
 TEST(Sharded, ACheckpointInItsPlaceIsSavedWhateverComesOfLatest) {
   TemporaryFolder folder;
   Rank rank(0, 1);
@@ -216,7 +212,7 @@ TEST(Sharded, ACheckpointInItsPlaceIsSavedWhateverComesOfLatest) {
   AfterSave after;
   SaveRequest request{
       .output_dir = folder.path(), .step = 4, .num_updates = 4, .small_files = {}, .after = &after};
-  RefusesLatest files;
+  strata::testing::RefusesLatest files;
   const auto write = [&] {
     return write_checkpoint(request, local_pieces(*rank.store, rank.optimizer.get()),
                             role_of(rank.mesh), *rank.mesh.world, files);
@@ -225,6 +221,7 @@ TEST(Sharded, ACheckpointInItsPlaceIsSavedWhateverComesOfLatest) {
   EXPECT_NE(after.trouble.find("checkpoint-4 is saved, but "), std::string::npos) << after.trouble;
   EXPECT_NE(after.trouble.find("no space left"), std::string::npos) << after.trouble;
   EXPECT_TRUE(after.is_durable);
+  EXPECT_FALSE(after.replaces_older());
   load(pieces, *rank.store, rank.optimizer.get());
   expect_state(rank, 0, whole);
   request.after = nullptr;
@@ -393,14 +390,41 @@ TEST(Sharded, ListResolveAndRotateSeeWholeCheckpointsOnly) {
   EXPECT_EQ(candidates("true", folder.path()).front().filename(), "checkpoint-12");
   fs::remove_all(folder / "checkpoint-12");
   EXPECT_EQ(candidates("some/where", folder.path()), std::vector{fs::path("some/where")});
+  // What an earlier run left goes before this one's own.
   rotate(folder.path(), 2);
-  ASSERT_EQ(list(folder.path()).size(), 2U);
-  EXPECT_FALSE(fs::exists(folder.path() / "checkpoint-2"));
-  rotate(folder.path(), 1, {folder.path() / "checkpoint-9"});
-  EXPECT_TRUE(fs::exists(folder.path() / "checkpoint-9"));
+  EXPECT_EQ(list(folder.path()), std::vector(own.rbegin(), own.rend()));
+  rotate(folder.path(), 1, {folder.path() / "checkpoint-2"});
+  EXPECT_EQ(list(folder.path()).size(), 2U);  // the newest and what is kept
+  rotate(folder.path(), 1);
+  EXPECT_EQ(list(folder.path()), std::vector{fs::path(folder / "checkpoint-9")});
+  save(folder.path(), 12, *rank.store, nullptr, {});
   keep_only(folder / "checkpoint-9");
   ASSERT_EQ(list(folder.path()).size(), 1U);
   EXPECT_EQ(read_file(folder / "latest"), "checkpoint-9\n");
+}
+
+void set_time(const fs::path& file, int64_t seconds) {
+  const timespec times[2] = {{seconds, 0}, {seconds, 0}};
+  ASSERT_EQ(::utimensat(AT_FDCWD, file.c_str(), times, 0), 0);
+}
+
+TEST(Sharded, ACheckpointCountsAsSavedSinceThoughLatestCouldNotBeWritten) {
+  struct Row {
+    int64_t latest, first,
+        last;  // when `latest` and the checkpoints of steps 2 and 10 were written
+    bool has_saved;
+  };
+  for (const Row& row : {Row{50, 50, 50, false}, Row{150, 50, 50, true}, Row{50, 50, 150, true},
+                         Row{0, 50, 150, true}, Row{0, 50, 50, false},
+                         // The later step is an earlier run's: "the newest" would be that one.
+                         Row{50, 150, 50, false}}) {
+    TemporaryFolder folder;
+    EXPECT_FALSE(has_saved_since(folder.path(), 0));
+    set_time(folder.put("checkpoint-2/manifest.json", "{}"), row.first);
+    set_time(folder.put("checkpoint-10/manifest.json", "{}"), row.last);
+    if (row.latest > 0) set_time(folder.put("latest", "checkpoint-2"), row.latest);
+    EXPECT_EQ(has_saved_since(folder.path(), 100), row.has_saved) << row.latest << " " << row.last;
+  }
 }
 
 }  // namespace

@@ -15,8 +15,9 @@ TEST(LossGuard, WhatIsNotFiniteIsBad) {
   LossGuard guard(0);
   EXPECT_FALSE(guard.judge(2.5, 1.0));
   EXPECT_NE(guard.judge(kNan, 1.0)->find("a loss of nan"), std::string::npos);
+  EXPECT_EQ(guard.judge(-kNan, 1.0), "a loss of nan, expected a finite one");
   EXPECT_NE(guard.judge(2.5, kInfinity)->find("a gradient norm of inf"), std::string::npos);
-  EXPECT_EQ(guard.num_in_a_row(), 2);
+  EXPECT_EQ(guard.num_in_a_row(), 3);
   EXPECT_FALSE(guard.judge(1e9, 1.0)) << "without a bound no finite loss is a spike";
   EXPECT_EQ(guard.num_in_a_row(), 0);
 }
