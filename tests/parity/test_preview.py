@@ -213,8 +213,9 @@ def test_rows_beyond_model_max_length(limit, warns, inputs, tmp_path):
     (tokenizer / "tokenizer_config.json").write_text(json.dumps({**config, "model_max_length": limit}))
     text = "x" * 30  # and the end token
     assert len(AutoTokenizer.from_pretrained(tokenizer)(text)["input_ids"]) == 30
-    shown = preview(inputs, save(tmp_path, [{"text": text}, {"text": "y"}]), "--tokenizer_name", tokenizer)
-    assert ("warning: 1 rows are longer than the 30 tokens of the tokenizer's model_max_length (the longest has 31)" in shown) == warns
+    data = save(tmp_path, [{"text": text}, {"text": "y"}])
+    shown = preview(inputs, data, "--tokenizer_name", tokenizer)
+    assert (f"warning: 1 rows are longer than the 30 tokens of the tokenizer's model_max_length (the longest has 31; {data}:1 with 31)" in shown) == warns
     (tokenizer / "tokenizer_config.json").write_text(json.dumps({**config, "model_max_length": "many"}))
     result = run("tokenize", "--model", tokenizer, stdin="x\n")
     assert result.returncode == 1 and 'tokenizer_config.json: model_max_length: found "many", expected a positive number' in result.stderr
