@@ -76,6 +76,12 @@ Json load(const Json& request) try {
   return {{"error", error.what()}};
 }
 
+// The columns that no row of a data request holds, with their numbers of rows.
+Json left_out(const Json& request) {
+  return read_data({.names = request.at("names").get<std::string>()}, [](RowBatch) { return true; })
+      .left_out;
+}
+
 Json describe(const MicroBatch& batch) {
   return {{"ids", batch.ids},
           {"targets", batch.targets},
@@ -115,6 +121,7 @@ Json prepare_and_collate(const Json& request) {
   return {{"rows", rows},
           {"batches", batches},
           {"num_dropped", dataset.num_dropped},
+          {"stats", to_json(dataset)},
           {"num_split_prompts", dataset.num_split_prompts},
           {"num_tokens", dataset.num_tokens},
           {"num_targets", dataset.num_targets}};
@@ -128,8 +135,9 @@ int main(int argc, char** argv) {
   try {
     for (const Json& request : strata::read_json_file(argv[1])) {
       const std::string op = request.at("op").get<std::string>();
-      answers.push_back(op == "order"  ? order(request)
-                        : op == "load" ? load(request)
+      answers.push_back(op == "order"      ? order(request)
+                        : op == "load"     ? load(request)
+                        : op == "left_out" ? left_out(request)
                         : op == "shuffle"
                             ? Json(NumpyGenerator(request.at("seed").get<uint64_t>())
                                        .permutation(request.at("num_rows").get<int64_t>()))

@@ -44,26 +44,34 @@ size_t edit_distance(std::string_view a, std::string_view b) {
   return last[b.size()];
 }
 
-std::optional<std::string> closest(std::string_view name, std::span<const std::string> candidates) {
+std::vector<std::string> closest_names(std::string_view name,
+                                       std::span<const std::string> candidates, size_t most) {
+  struct Near {
+    size_t distance;
+    std::string name;
+  };
   const std::string wanted = folded(name);
-  std::optional<std::string> best, best_prefix;
-  size_t best_distance = 0, best_prefix_distance = 0;
+  std::vector<Near> near, begun;
   for (const std::string& candidate : candidates) {
     const std::string known = folded(candidate);
     const size_t distance = edit_distance(wanted, known);
     const size_t limit = std::max<size_t>(1, std::max(wanted.size(), known.size()) / 3);
     // A name of one or two letters is near to everything; only a swap of its letters counts.
-    const bool is_near = distance <= limit && distance < std::min(wanted.size(), known.size());
-    if (is_near && (!best || distance < best_distance)) {
-      best = candidate;
-      best_distance = distance;
+    if (distance <= limit && distance < std::min(wanted.size(), known.size())) {
+      near.push_back({distance, candidate});
     }
-    if (is_prefix_hint(wanted, known) && (!best_prefix || distance < best_prefix_distance)) {
-      best_prefix = candidate;
-      best_prefix_distance = distance;
-    }
+    if (is_prefix_hint(wanted, known)) begun.push_back({distance, candidate});
   }
-  return best ? best : best_prefix;
+  std::vector<Near>& found = near.empty() ? begun : near;
+  std::ranges::stable_sort(found, {}, &Near::distance);
+  std::vector<std::string> names;
+  for (size_t i = 0; i < std::min(most, found.size()); ++i) names.push_back(found[i].name);
+  return names;
+}
+
+std::optional<std::string> closest(std::string_view name, std::span<const std::string> candidates) {
+  const std::vector<std::string> names = closest_names(name, candidates, /*most=*/1);
+  return names.empty() ? std::nullopt : std::optional(names.front());
 }
 
 }  // namespace strata

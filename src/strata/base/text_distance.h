@@ -6,6 +6,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace strata {
 
@@ -13,8 +14,12 @@ namespace strata {
 // (Damerau-Levenshtein in its optimal-string-alignment form).
 size_t edit_distance(std::string_view a, std::string_view b);
 
-// The candidate nearest to `name`, ignoring case and taking '-' and '_' for the same. Nothing when
-// even the nearest differs in more than a third of its letters and neither begins with the other.
+// The candidates nearest to `name`, nearest first, ignoring case and taking '-' and '_' for the
+// same. Nothing when even the nearest differs in more than a third of its letters and neither
+// begins with the other.
+std::vector<std::string> closest_names(std::string_view name,
+                                       std::span<const std::string> candidates, size_t most);
+// The first of them.
 std::optional<std::string> closest(std::string_view name, std::span<const std::string> candidates);
 
 }  // namespace strata

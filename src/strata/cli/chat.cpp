@@ -12,6 +12,7 @@
 
 #include "strata/base/error.h"
 #include "strata/base/file.h"
+#include "strata/base/visible_text.h"
 #include "strata/cli/command.h"
 #include "strata/cli/line_reader.h"
 #include "strata/cli/waiting_line.h"
@@ -114,7 +115,7 @@ generate::SamplingOptions sampling_options(const config::ChatConfig& chat,
   return options;
 }
 
-void note(const std::string& text) { fmt::print(stderr, "note: {}\n", text); }
+void note(const std::string& text) { fmt::print(stderr, "note: {}\n", visible(text)); }
 
 // Not through stdio, which gives up when Ctrl-C comes during a write.
 void write_answer(std::string_view text) {
@@ -169,7 +170,7 @@ class Chat {
     bool ends_line = false;
     const StopReason reason =
         conversation_.answer(prompt, options_, sampler_, [&](std::string_view piece) {
-          write_answer(piece);
+          write_answer(shows_escapes_ ? visible(piece) : std::string(piece));
           if (!piece.empty()) ends_line = piece.ends_with('\n');
           return !interrupted;
         });
@@ -222,6 +223,8 @@ class Chat {
   generate::Conversation conversation_;
   generate::Sampler sampler_;
   generate::GenerateOptions options_;
+  // A terminal would obey what the model writes; a file gets it as it is.
+  const bool shows_escapes_ = ::isatty(STDOUT_FILENO) == 1;
 };
 
 bool is_blank(const std::string& line) {
@@ -248,7 +251,7 @@ void converse_on_terminal(Chat& chat, const config::ChatConfig& config) {
     try {
       if (chat.obey(line)) continue;
     } catch (const Error& error) {
-      fmt::print(stderr, "error: {}\n", error.what());
+      fmt::print(stderr, "error: {}\n", visible(error.what()));
       continue;
     }
     try {
@@ -257,7 +260,7 @@ void converse_on_terminal(Chat& chat, const config::ChatConfig& config) {
             fmt::format("the answer ends after {} tokens (max_new_tokens)", config.max_new_tokens));
       }
     } catch (const ConfigError& error) {
-      fmt::print(stderr, "error: {}; /reset starts a new one\n", error.what());
+      fmt::print(stderr, "error: {}; /reset starts a new one\n", visible(error.what()));
     }
   }
 }

@@ -19,6 +19,7 @@
 #include "strata/base/error.h"
 #include "strata/base/file.h"
 #include "strata/base/text_distance.h"
+#include "strata/base/visible_text.h"
 #include "strata/report/progress.h"
 
 namespace strata::cli {
@@ -77,7 +78,7 @@ std::string rank_label() {
 
 int fail(const std::string& message, int exit_code) {
   std::fflush(stdout);
-  fmt::print(stderr, "{}error: {}\n", rank_label(), message);
+  fmt::print(stderr, "{}error: {}\n", rank_label(), visible(message));
   std::fflush(stderr);
   return exit_code;
 }

@@ -5,6 +5,7 @@
 
 #include "strata/base/error.h"
 #include "strata/base/json.h"
+#include "strata/base/visible_text.h"
 #include "strata/checkpoint/repair.h"
 #include "strata/checkpoint/saved_state.h"
 #include "strata/cli/command.h"
@@ -133,7 +134,7 @@ void print_text(const SavedState& state, bool all) {
       ++shown;
       fmt::print("  {:<5} {:<16} {:>10}  {}\n", hf::name_of(tensor.dtype),
                  fmt::format("[{}]", fmt::join(tensor.shape, ", ")), readable(tensor.size_bytes()),
-                 tensor.weight);
+                 visible(tensor.weight));
     }
   }
 }
@@ -172,7 +173,7 @@ int run_inspect(const std::vector<std::string>& arguments) {
                       {{"verify", true}, {"repair", true}, {"json", true}, {"all", true}}, 1, 1);
   if (flags.has("repair")) {
     for (const std::string& line : checkpoint::repair(flags.paths[0])) {
-      fmt::print(stderr, "note: {}\n", line);
+      fmt::print(stderr, "note: {}\n", visible(line));
     }
   }
   const auto state = checkpoint::open_saved_state(flags.paths[0]);

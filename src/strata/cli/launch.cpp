@@ -11,6 +11,7 @@
 #include <fmt/format.h>
 
 #include "strata/base/error.h"
+#include "strata/base/near_path.h"
 #include "strata/checkpoint/folders.h"
 #include "strata/cli/command.h"
 #include "strata/cli/plan_report.h"
@@ -79,8 +80,8 @@ void require_inputs(const config::RunConfig& config) {
   for (const std::string& name : data::split_list(names)) {
     if (is_there(name) || may_come(name, hf::HubKind::kDataset)) continue;
     throw IoError(
-        "{}: found no such file or folder, expected the data of dataset_name; check the path",
-        name);
+        "{}: found no such file or folder, expected the data of dataset_name; check the path{}",
+        name, did_you_mean(name));
   }
 }
 

@@ -8,6 +8,7 @@
 
 #include "strata/base/error.h"
 #include "strata/base/file.h"
+#include "strata/base/visible_text.h"
 #include "strata/cli/command.h"
 #include "strata/cli/preview_page.h"
 #include "strata/cli/run_sources.h"
@@ -17,6 +18,7 @@
 #include "strata/data/inspect.h"
 #include "strata/data/sampler.h"
 #include "strata/report/progress.h"
+#include "strata/train/data_warnings.h"
 #include "strata/train/datasets.h"
 #include "strata/train/step_plan.h"
 
@@ -177,7 +179,7 @@ class TokenPrinter {
       }
       if (token.is_trained != in_trained) fmt::print("{}", token.is_trained ? "[[" : "]]");
       in_trained = token.is_trained;
-      fmt::print("{}", token.text);
+      fmt::print("{}", visible(token.text));
     }
     fmt::print("{}\n", in_trained ? "]]" : "");
   }
@@ -186,7 +188,7 @@ class TokenPrinter {
   // A coloured line end would colour the rest of the line; its sign stands for it.
   static std::string shown(const std::string& text) {
     std::string out;
-    for (const char c : text) {
+    for (const char c : visible(text)) {
       if (c == '\n') {
         out += "\u21b5";
       } else {
@@ -210,8 +212,10 @@ void print_histogram(const Preview& preview) {
 }
 
 void print_preview(const Preview& preview, bool colours) {
-  fmt::print("{}\n", preview.title);
-  for (const auto& [name, value] : preview.facts) fmt::print("  {:<24} {}\n", name, value);
+  fmt::print("{}\n", visible(preview.title));
+  for (const auto& [name, value] : preview.facts) {
+    fmt::print("  {:<24} {}\n", name, visible(value));
+  }
   print_histogram(preview);
   fmt::print("\n{}\n", colours ? "examples (green: trained, dim: not trained, underlined: special)"
                                : "examples (trained text stands between [[ and ]])");
@@ -226,7 +230,9 @@ void print_preview(const Preview& preview, bool colours) {
       printer.print(row.documents[i]);
     }
   }
-  for (const std::string& warning : preview.warnings) fmt::print("warning: {}\n", warning);
+  for (const std::string& warning : preview.warnings) {
+    fmt::print("warning: {}\n", visible(warning));
+  }
 }
 
 bool wants_colours() {
@@ -261,7 +267,7 @@ int run_preview(const std::vector<std::string>& arguments) {
   const hf::DownloadProgress show_download = shown_downloads();
   train::fetch_tokenizer(config.model, show_download);
   const train::Datasets sets =
-      train::load_datasets(config, train::vocab_size_of(config.model),
+      train::load_datasets(config, train::read_model_limits(config.model),
                            {.progress = shown_preparation(),
                             .download_progress = show_download,
                             .world_size = std::max(1, config.launch.num_processes)});

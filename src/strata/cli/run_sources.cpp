@@ -10,6 +10,7 @@
 
 #include "strata/base/error.h"
 #include "strata/base/json.h"
+#include "strata/base/visible_text.h"
 
 extern char** environ;
 
@@ -47,7 +48,9 @@ std::string launch_flags_value(const std::vector<std::string>& flags) {
 }
 
 void print_warnings(const std::vector<std::string>& warnings) {
-  for (const std::string& warning : warnings) fmt::print(stderr, "warning: {}\n", warning);
+  for (const std::string& warning : warnings) {
+    fmt::print(stderr, "warning: {}\n", visible(warning));
+  }
 }
 
 std::string command_of_recipe(const std::string& recipe) {

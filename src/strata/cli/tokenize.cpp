@@ -1,4 +1,6 @@
 // `strata tokenize`: text and conversations to ids, tokens and offsets, and back.
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
 #include <cstdio>
@@ -9,6 +11,8 @@
 
 #include "strata/base/error.h"
 #include "strata/base/json.h"
+#include "strata/base/near_path.h"
+#include "strata/base/visible_text.h"
 #include "strata/cli/command.h"
 #include "strata/cli/waiting_line.h"
 #include "strata/config/describe.h"
@@ -64,12 +68,20 @@ void require_utf8(const std::string& line, const std::string& where) {
   }
 }
 
+std::filesystem::path find_folder(const config::TokenizeConfig& config) {
+  const std::filesystem::path folder =
+      hf::locate_tokenizer(config.model_name_or_path, config.cache_dir, shown_downloads());
+  if (std::filesystem::exists(folder)) return folder;
+  throw IoError(
+      "{}: found no such folder, expected one with a tokenizer, or a model that is in the Hub's "
+      "cache or may be downloaded; check the path{}",
+      folder.string(), did_you_mean(folder));
+}
+
 class TokenizeCommand {
  public:
   explicit TokenizeCommand(const config::TokenizeConfig& config)
-      : config_(config),
-        tokenizer_(text::Tokenizer::load(
-            hf::locate_tokenizer(config.model_name_or_path, config.cache_dir, shown_downloads()))) {
+      : config_(config), tokenizer_(text::Tokenizer::load(find_folder(config))) {
     text::TemplateSource source = text::choose_chat_template(*tokenizer_, config.chat_template_path,
                                                              config.chat_template_format);
     if (!source.text.empty()) template_.emplace(source.text, source.name, source.tool_text);
@@ -220,13 +232,15 @@ int run_tokenize(const std::vector<std::string>& arguments) {
   }
   const TokenizeCommand command(config.tokenize);
   std::ios::sync_with_stdio(false);
+  const bool shows_escapes = ::isatty(STDOUT_FILENO) == 1;
   std::string line;
   for (int64_t number = 1; std::getline(std::cin, line); ++number) {
     if (line.ends_with('\r')) line.pop_back();
     const Json answer = command.answer(line, fmt::format("standard input:{}", number));
-    const std::string text = dump_python(answer, /*indent=*/-1, /*sort_keys=*/false,
-                                         /*ensure_ascii=*/false) +
-                             "\n";
+    std::string text = dump_python(answer, /*indent=*/-1, /*sort_keys=*/false,
+                                   /*ensure_ascii=*/false);
+    if (shows_escapes) text = visible(text);
+    text += '\n';
     if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size()) {
       throw IoError("standard output: found an error while writing, expected room for the answers");
     }

@@ -6,6 +6,7 @@
 #include <memory>
 #include <string_view>
 
+#include "strata/base/visible_text.h"
 #include "strata/report/live_line.h"
 
 namespace strata::cli {
@@ -26,7 +27,7 @@ hf::DownloadProgress shown_downloads() {
     line->show(text);
     if (done != all) return;
     line->clear();
-    write(text + "\n");
+    write(visible(text) + "\n");
   };
 }
 

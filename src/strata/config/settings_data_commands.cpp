@@ -4,18 +4,13 @@
 namespace strata::config {
 namespace {
 
-const std::vector<std::string_view> kTemplates = {"none",    "chatml", "zephyr", "llama-2",
-                                                  "llama-3", "alpaca", "vicuna", "oasst"};
-
 std::vector<Setting> build_tokenize_table() {
   std::vector<Setting> table = {
       {.name = "model_name_or_path",
        .aliases = {"model", "model_name", "tokenizer_name"},
        .field = STRATA_FIELD(tokenize.model_name_or_path),
        .help = "folder with the tokenizer, or a model's name on the Hub"},
-      {.name = "cache_dir",
-       .field = STRATA_FIELD(tokenize.cache_dir),
-       .help = "folder of the Hub cache; default: HF_HUB_CACHE, else HF_HOME/hub"},
+      same_setting("cache_dir", STRATA_FIELD(tokenize.cache_dir)),
       {.name = "input",
        .field = STRATA_FIELD(tokenize.input),
        .choices = {"auto", "text", "json"},
@@ -39,14 +34,8 @@ std::vector<Setting> build_tokenize_table() {
       {.name = "skip_special_tokens",
        .field = STRATA_FIELD(tokenize.skip_special_tokens),
        .help = "leave special tokens out of decoded text"},
-      {.name = "chat_template_path",
-       .field = STRATA_FIELD(tokenize.chat_template_path),
-       .help = "file with a chat template, a folder whose tokenizer has one, or the name of one "
-               "of several that the tokenizer has"},
-      {.name = "chat_template_format",
-       .field = STRATA_FIELD(tokenize.chat_template_format),
-       .choices = kTemplates,
-       .help = "a built-in chat template"}};
+      same_setting("chat_template_path", STRATA_FIELD(tokenize.chat_template_path)),
+      same_setting("chat_template_format", STRATA_FIELD(tokenize.chat_template_format))};
   for (Setting& setting : table) setting.group = "tokenize";
   return table;
 }

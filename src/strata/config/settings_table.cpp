@@ -73,6 +73,13 @@ const Setting& get_setting(std::string_view name) {
   throw InternalError("settings table: found no \"{}\", expected a record of it", name);
 }
 
+Setting same_setting(std::string_view name, Field field) {
+  Setting setting = get_setting(name);
+  setting.field = field;
+  setting.peer = {};
+  return setting;
+}
+
 std::optional<std::string> closest_setting(std::string_view name, bool (*accept)(const Setting&)) {
   return closest_setting(settings_table(), name, accept);
 }

@@ -106,6 +106,10 @@ const Setting* find_setting(std::span<const Setting> table, std::string_view nam
 // Requires: the name is known.
 const Setting& get_setting(std::string_view name);
 
+// The record of a run's setting for a command that has it too, with a field of its own. Requires:
+// the name is known.
+Setting same_setting(std::string_view name, Field field);
+
 // The closest name or alias among the settings that `accept` admits.
 std::optional<std::string> closest_setting(std::string_view name,
                                            bool (*accept)(const Setting&) = nullptr);

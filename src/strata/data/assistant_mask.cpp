@@ -1,6 +1,7 @@
 #include "strata/data/assistant_mask.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "strata/base/error.h"
 
@@ -93,6 +94,32 @@ void cut(const ByteSpan& hole, std::vector<ByteSpan>& spans) {
   spans = std::move(left);
 }
 
+// Collects spans of one conversation.
+class Marking {
+ public:
+  Marking(const text::ChatTemplate& tmpl, const Json& messages,
+          const text::Tokenizer::Specials& specials, const Json& extra)
+      : turns_(tmpl, messages, specials, extra), answers_(tmpl, messages, turns_) {}
+
+  void add_blocks() { spans_ = turns_.chat().generation; }
+  void add_message(size_t k) { spans_.push_back(turns_.find(k)); }
+  void add_answer(size_t k) {
+    for (const ByteSpan& span : answers_.spans_of(k)) spans_.push_back(span);
+  }
+  void cut_answer(size_t k) {
+    for (const ByteSpan& span : answers_.spans_of(k)) cut(span, spans_);
+  }
+  MarkedChat finish() {
+    std::ranges::sort(spans_);
+    return {.text = turns_.chat().text, .spans = std::move(spans_)};
+  }
+
+ private:
+  const TurnSpans turns_;
+  Answers answers_;
+  std::vector<ByteSpan> spans_;
+};
+
 }  // namespace
 
 std::optional<bool> wish_of(const Json& message) {
@@ -126,40 +153,33 @@ bool has_untrained(const Json& messages) {
 MarkedChat render_with_assistant_spans(const text::ChatTemplate& tmpl, const Json& messages,
                                        const text::Tokenizer::Specials& specials,
                                        const Json& extra) {
-  const TurnSpans turns(tmpl, messages, specials, extra);
-  Answers answers(tmpl, messages, turns);
-  MarkedChat result{.text = turns.chat().text, .spans = {}};
-  if (tmpl.has_generation_blocks()) result.spans = turns.chat().generation;
+  Marking marking(tmpl, messages, specials, extra);
+  if (tmpl.has_generation_blocks()) marking.add_blocks();
   for (size_t k = 0; k < messages.size(); ++k) {
     const bool writes = is_assistant(messages[k]);
     const std::optional<bool> wish = wish_of_message(messages, k);
     if (tmpl.has_generation_blocks() && writes) {
-      if (wish.value_or(true)) continue;
-      for (const ByteSpan& span : answers.spans_of(k)) cut(span, result.spans);
+      if (!wish.value_or(true)) marking.cut_answer(k);
     } else if (wish.value_or(writes)) {
-      result.spans.push_back(turns.find(k));
+      marking.add_message(k);
     }
   }
-  std::ranges::sort(result.spans);
-  return result;
+  return marking.finish();
 }
 
 MarkedChat render_with_untrained_spans(const text::ChatTemplate& tmpl, const Json& messages,
                                        const text::Tokenizer::Specials& specials,
                                        const Json& extra) {
-  const TurnSpans turns(tmpl, messages, specials, extra);
-  Answers answers(tmpl, messages, turns);
-  MarkedChat result{.text = turns.chat().text, .spans = {}};
+  Marking marking(tmpl, messages, specials, extra);
   for (size_t k = 0; k < messages.size(); ++k) {
     if (wish_of_message(messages, k).value_or(true)) continue;
-    if (!is_assistant(messages[k])) {
-      result.spans.push_back(turns.find(k));
-      continue;
+    if (is_assistant(messages[k])) {
+      marking.add_answer(k);
+    } else {
+      marking.add_message(k);
     }
-    for (const ByteSpan& span : answers.spans_of(k)) result.spans.push_back(span);
   }
-  std::ranges::sort(result.spans);
-  return result;
+  return marking.finish();
 }
 
 std::vector<uint8_t> mask_spans(std::span<const text::Token> tokens, const std::string& text,

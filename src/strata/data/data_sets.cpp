@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "strata/base/error.h"
+#include "strata/base/near_path.h"
 #include "strata/data/random.h"
 #include "strata/data/split_files.h"
 #include "strata/data/split_spec.h"
@@ -22,13 +23,21 @@ bool is_there(const std::string& name) {
   return fs::exists(name) || name.find_first_of("*?[") != std::string::npos;
 }
 
+// Whether a name that is nowhere means a file: it ends as files of data do, and its folder is
+// there.
+bool is_missing_file(const fs::path& name) {
+  const fs::path folder = name.parent_path();
+  return !file_format(name).extension.empty() && (folder.empty() || fs::is_directory(folder));
+}
+
 // A name to a path: what exists, else a data set of the Hub's cache.
 fs::path locate(const std::string& name, const DataRequest& request) {
   if (is_there(name) || !hf::is_hub_name(name)) return name;
   const hf::HubRequest wanted{
       .kind = hf::HubKind::kDataset, .name = name, .cache = request.hub_cache};
-  if (hf::is_offline() && !hf::has_snapshot(wanted)) return hf::find_snapshot(wanted);
+  if (is_missing_file(name) && !hf::has_snapshot(wanted)) return name;
   try {
+    if (hf::is_offline() && !hf::has_snapshot(wanted)) return hf::find_snapshot(wanted);
     return hf::fetch_snapshot(wanted, {.wants =
                                            [](const std::string& file) {
                                              return file == "README.md" ||
@@ -37,8 +46,11 @@ fs::path locate(const std::string& name, const DataRequest& request) {
                                        .progress = request.download_progress});
   } catch (const IoError& error) {
     if (hf::has_snapshot(wanted)) throw;
-    throw IoError("{}: found no such file or folder, and no data set of that name on the Hub ({})",
-                  name, error.what());
+    const std::string near = did_you_mean(name);
+    if (hf::is_offline()) throw IoError("{}{}", error.what(), near);
+    throw IoError(
+        "{}: found no such file or folder, and no data set of that name on the Hub ({}){}", name,
+        error.what(), near);
   }
 }
 
@@ -239,7 +251,7 @@ bool has_splits(const DataRequest& request, const std::string& specification) {
 }
 
 std::vector<std::string> list_splits(const DataRequest& request) {
-  return list_splits(locate_all(request).front());
+  return list_splits(locate_all(request).front(), request.load.configuration);
 }
 
 std::vector<size_t> interleave(const std::vector<int64_t>& sizes,

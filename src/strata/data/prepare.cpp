@@ -136,6 +136,11 @@ class Preparation::Steps {
     count_roles(batch.rows, stats_.roles);
     find_format(batch.rows);
     if (!pool_) return true;  // only bad rows so far
+    if (format_.kind == RowKind::kInstruction) {
+      for (const char* role : {"user", "assistant"}) {
+        stats_.roles[role] += static_cast<int64_t>(batch.rows.size());
+      }
+    }
     for (const Row& row : batch.rows) {
       count_unused_columns(row, format_, options_.dataset_text_field, stats_.unused_columns);
     }
@@ -195,6 +200,7 @@ class Preparation::Steps {
 
   // Called by the pool's threads.
   void tokenize(const Row& row, RowOutcome& outcome) const {
+    outcome.place = row.place();
     try {
       if (!options_.pairs) {
         require_format(row, options_.dataset_text_field, format_, first_row_);
@@ -239,6 +245,7 @@ class Preparation::Steps {
     } else {
       stats_.num_split_prompts += outcome.row.prompt_is_split;
       stats_.num_long += outcome.is_long;
+      if (!is_full() && (!outcome.is_long || options_.long_rows != "drop")) describe(outcome);
       if (!outcome.is_long || options_.long_rows == "truncate") {
         take(std::move(outcome.row.example));
       } else if (options_.long_rows == "split") {
@@ -246,6 +253,15 @@ class Preparation::Steps {
       }
     }
     if (is_mixed_) row_ends_.push_back(num_taken_);
+  }
+
+  void describe(const RowOutcome& outcome) {
+    stats_.note_hidden_texts(outcome.row.hidden_texts, outcome.place);
+    const std::vector<int32_t>& lengths = outcome.row.example.lengths;
+    if (lengths.empty()) return;
+    int64_t tokens = *std::ranges::max_element(lengths);
+    if (options_.max_length > 0 && !options_.pairs) tokens = std::min(tokens, options_.max_length);
+    stats_.note_length(tokens, outcome.place);
   }
 
   void split(const Example& row) {
@@ -378,6 +394,10 @@ DatasetStats prepare_data(const DataRequest& request, const text::Tokenizer& tok
   stats.bad_rows.add(read.bad_rows);
   for (const auto& [column, rows] : read.left_out) stats.unused_columns[column] += rows;
   stats.num_sources += read.bad_rows.count;  // which never became rows
+  for (const auto& file : read.files) {
+    const std::string name = file.string();
+    if (std::ranges::find(stats.files, name) == stats.files.end()) stats.files.push_back(name);
+  }
   return stats;
 }
 

@@ -5,7 +5,6 @@
 
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -13,6 +12,7 @@
 
 #include "strata/data/batch.h"
 #include "strata/data/data_sets.h"
+#include "strata/data/dataset_stats.h"
 #include "strata/data/pair_tokenizer.h"
 #include "strata/text/chat_template.h"
 #include "strata/text/tokenizer.h"
@@ -51,22 +51,6 @@ struct PrepareOptions {
   // Rows are pairs of source and target for an encoder-decoder model. Each becomes a row of these
   // two documents, neither packed nor cut again.
   std::optional<PairOptions> pairs = {};
-};
-
-struct DatasetStats {
-  int64_t num_sources = 0;  // rows that were read, bad ones too
-  int64_t num_dropped = 0;  // rows left out because truncation left no trained token
-  int64_t num_long = 0;     // rows of more than max_length tokens (without packing that splits)
-  BadRows bad_rows;         // rows that could not be used (skip_bad_rows)
-  int64_t num_tokens = 0;
-  // Trained next-token predictions: the sum over rows of what Trainer adds to num_items_in_batch.
-  int64_t num_targets = 0;
-  // Rows whose prompt does not tokenize to a prefix of prompt + completion: training sees another
-  // prompt end than inference will. Worth a warning.
-  int64_t num_split_prompts = 0;
-  std::map<std::string, int64_t> roles = {};  // how many messages of the rows have a role
-  // How many rows have a value in a column that nothing is made of.
-  std::map<std::string, int64_t> unused_columns = {};
 };
 
 struct Dataset : DatasetStats {

@@ -76,8 +76,8 @@ void read_csv_rows(std::string_view text, char separator, RowCollector& rows);
 // Every line is a row with the one column "text", empty lines too (as `datasets` reads text).
 void read_text_rows(std::string_view text, RowCollector& rows);
 
-// Columns of strings, numbers, booleans, lists and structs; a row's "line" is its number.
-// Errors: FormatError for a broken file and for a column of another type (named).
+// Columns of the types that arrow_values.h reads; others are left out by their names. A row's
+// "line" is its number. Errors: FormatError for a broken file.
 void read_parquet_rows(const std::filesystem::path& path, RowCollector& rows);
 // Arrow IPC, as a stream (what `datasets` writes) or as a file.
 void read_arrow_rows(const std::filesystem::path& path, RowCollector& rows);

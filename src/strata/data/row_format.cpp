@@ -7,6 +7,7 @@
 #include <fmt/ranges.h>
 
 #include "strata/base/error.h"
+#include "strata/data/column_advice.h"
 
 namespace strata::data {
 namespace {
@@ -18,14 +19,6 @@ const char* type_of(const Json* value) {
   if (value->is_object()) return "an object";
   if (value->is_boolean()) return "a boolean";
   return value->is_null() ? "null" : "a number";
-}
-
-std::string column_names(const Row& row) {
-  std::vector<std::string> names;
-  for (const auto& [name, value] : row.fields.items()) {
-    if (!value.is_null()) names.push_back(name);
-  }
-  return fmt::format("{}", fmt::join(names, ", "));
 }
 
 std::string describe(const RowFormat& format) {
@@ -50,28 +43,15 @@ std::string describe(const RowFormat& format) {
                      format.has_assistant_masks ? " with assistant_masks" : "");
 }
 
-RowFormat prompt_format(const Row& row, const Json& prompt) {
+RowFormat prompt_format(const Row& row, const Json& prompt, const std::string& text_field) {
   const Json* completion = row.find("completion");
-  if (completion == nullptr) {
-    throw FormatError(
-        "{}: found a column \"prompt\" without \"completion\" (columns: {}), expected both; add "
-        "the completion, or rename the column and pass --dataset_text_field",
-        row.where(), column_names(row));
-  }
+  if (completion == nullptr) refuse_columns(row, text_field);
   if (prompt.is_string() && completion->is_string()) return {.kind = RowKind::kPromptText};
   if (prompt.is_array() && completion->is_array()) return {.kind = RowKind::kPromptMessages};
   throw FormatError(
       "{}: found {} in \"prompt\" and {} in \"completion\", expected two strings or two lists of "
       "messages",
       row.where(), type_of(&prompt), type_of(completion));
-}
-
-[[noreturn]] void refuse_columns(const Row& row, const std::string& text_field) {
-  throw FormatError(
-      "{}: found columns [{}], expected \"{}\", \"messages\", \"prompt\" with \"completion\" or "
-      "\"instruction\" with \"output\"; name them with --dataset_columns, or the text column with "
-      "--dataset_text_field",
-      row.where(), column_names(row), text_field);
 }
 
 }  // namespace
@@ -86,9 +66,13 @@ RowFormat detect_format(const Row& row, const std::string& text_field) {
   }
   if (row.find("conversations") != nullptr) return {.kind = RowKind::kMessages};
   const Json* prompt = row.find("prompt");
-  const bool prompt_is_text = text_field == "prompt" && row.find("completion") == nullptr;
-  if (prompt != nullptr && !prompt_is_text) return prompt_format(row, *prompt);
   const Json* messages = row.find("messages");
+  // A conversation may have its first question beside it once more.
+  const bool has_list = messages != nullptr && messages->is_array() && text_field != "messages";
+  const bool is_other = text_field == "prompt" || has_list;
+  if (prompt != nullptr && !(is_other && row.find("completion") == nullptr)) {
+    return prompt_format(row, *prompt, text_field);
+  }
   const bool has_text = row.find(text_field) != nullptr;
   if (messages != nullptr && text_field != "messages" && (messages->is_array() || !has_text)) {
     return {.kind = RowKind::kMessages};

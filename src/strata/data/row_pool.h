@@ -16,6 +16,7 @@ namespace strata::data {
 struct RowOutcome {
   TokenizedRow row;
   bool is_long = false;  // more tokens than max_length
+  RowPlace place;
   std::exception_ptr error;
 };
 

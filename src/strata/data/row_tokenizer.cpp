@@ -5,6 +5,7 @@
 
 #include "strata/base/error.h"
 #include "strata/data/assistant_mask.h"
+#include "strata/data/hidden_texts.h"
 
 namespace strata::data {
 namespace {
@@ -182,7 +183,8 @@ TokenizedRow RowTokenizer::tokenize_chat(const Row& row, const Json& messages,
   if (!options_.assistant_only_loss && !has_unlearnt) {
     const std::string text =
         template_->render(messages, specials, /*add_generation_prompt=*/false, extra).text;
-    return {.example = document(encode(text))};
+    return {.example = document(encode(text)),
+            .hidden_texts = find_hidden_texts(*template_, messages, specials, extra, text)};
   }
   const MarkedChat chat = options_.assistant_only_loss
                               ? render_with_assistant_spans(*template_, messages, specials, extra)
@@ -200,7 +202,9 @@ TokenizedRow RowTokenizer::tokenize_chat(const Row& row, const Json& messages,
   std::vector<int32_t> ids;
   ids.reserve(tokens.size());
   for (const text::Token& token : tokens) ids.push_back(token.id);
-  TokenizedRow result{.example = document(std::move(ids))};
+  TokenizedRow result{
+      .example = document(std::move(ids)),
+      .hidden_texts = find_hidden_texts(*template_, messages, specials, extra, chat.text)};
   apply_mask(mask, result.example);
   return result;
 }

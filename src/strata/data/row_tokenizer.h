@@ -11,6 +11,7 @@ namespace strata::data {
 struct TokenizedRow {
   Example example;               // one document
   bool prompt_is_split = false;  // prompt is not a prefix of prompt + completion in tokens
+  std::vector<std::string> hidden_texts = {};  // what the template leaves out (hidden_texts.h)
 };
 
 // Threads: tokenize() may be called at the same time from any thread.

@@ -98,9 +98,11 @@ std::vector<double> places_of(const std::vector<fs::path>& files) {
 
 }  // namespace
 
-std::string Row::where() const {
+std::string RowPlace::text() const {
   return fmt::format("{}:{}", file ? *file : std::string("row"), line);
 }
+
+std::string Row::where() const { return place().text(); }
 
 const Json* Row::find(const std::string& column) const {
   const auto it = fields.find(column);

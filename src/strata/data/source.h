@@ -15,6 +15,14 @@
 
 namespace strata::data {
 
+// Where a row is, without its fields.
+struct RowPlace {
+  std::shared_ptr<const std::string> file;
+  int64_t line = 0;
+
+  std::string text() const;
+};
+
 // One row as it stands in its file.
 struct Row {
   Json fields;                              // always an object
@@ -23,6 +31,7 @@ struct Row {
 
   // "train.jsonl:17", how messages name the row.
   std::string where() const;
+  RowPlace place() const { return {file, line}; }
   // The column's value; null if it is absent or JSON null (the reference fills absent columns with
   // null when it reads a file, so both mean the same).
   const Json* find(const std::string& column) const;
@@ -90,6 +99,8 @@ Split load_split(const std::filesystem::path& file_or_folder, const std::string&
                  const LoadOptions& options = {});
 
 // The names of the splits that load_split would find, sorted. A file has the one split "train".
-std::vector<std::string> list_splits(const std::filesystem::path& file_or_folder);
+// Errors: ConfigError for a configuration that is not there or has to be chosen.
+std::vector<std::string> list_splits(const std::filesystem::path& file_or_folder,
+                                     const std::string& configuration = {});
 
 }  // namespace strata::data

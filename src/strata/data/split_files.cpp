@@ -3,16 +3,16 @@
 #include <glob.h>
 
 #include <algorithm>
-#include <cctype>
 #include <map>
-#include <optional>
 #include <set>
 
 #include <fmt/ranges.h>
 
 #include "strata/base/error.h"
+#include "strata/base/near_path.h"
 #include "strata/data/dataset_card.h"
 #include "strata/data/folder_patterns.h"
+#include "strata/data/shard_names.h"
 #include "strata/data/source.h"
 
 namespace strata::data {
@@ -27,28 +27,9 @@ struct Candidate {
   std::string split;
   Place place;
   fs::path path;
-  int num_shards = 0;  // of a NAME-00000-of-000NN file
 };
 
 bool is_readable(const fs::path& path) { return !file_format(path).extension.empty(); }
-
-struct ShardName {
-  std::string split;
-  int num_shards;
-};
-
-// "train-00001-of-00003" -> train, 3.
-std::optional<ShardName> parse_shard(const std::string& stem) {
-  constexpr size_t kSuffix = 15;  // -00000-of-00000
-  if (stem.size() <= kSuffix) return std::nullopt;
-  const std::string suffix = stem.substr(stem.size() - kSuffix);
-  for (size_t i = 0; i < kSuffix; ++i) {
-    const char pattern = "-00000-of-00000"[i];
-    const bool digit = std::isdigit(static_cast<unsigned char>(suffix[i])) != 0;
-    if (pattern == '0' ? !digit : pattern != suffix[i]) return std::nullopt;
-  }
-  return ShardName{stem.substr(0, stem.size() - kSuffix), std::stoi(suffix.substr(10))};
-}
 
 std::vector<fs::path> sorted_entries(const fs::path& folder) {
   std::vector<fs::path> entries;
@@ -62,16 +43,10 @@ std::vector<fs::path> sorted_entries(const fs::path& folder) {
   return entries;
 }
 
-// The name without the extensions: "train.jsonl.gz" -> "train".
-std::string stem_of(const fs::path& path) {
-  const std::string name = path.filename().string();
-  return name.substr(0, name.find('.', 1));
-}
-
 void add_top_level(const fs::path& path, std::vector<Candidate>& found) {
   const std::string stem = stem_of(path);
   if (const auto shard = parse_shard(stem)) {
-    found.push_back({shard->split, Place::kShards, path, shard->num_shards});
+    found.push_back({shard->split, Place::kShards, path});
   } else {
     found.push_back({stem, Place::kFile, path});
   }
@@ -170,18 +145,12 @@ std::vector<fs::path> match_pattern(const fs::path& pattern) {
   }
   ::globfree(&found);
   if ((code != 0 && code != GLOB_NOMATCH) || files.empty()) {
-    throw IoError("{}: found no file that matches, expected at least one", pattern.string());
+    const std::string text = pattern.string();
+    const fs::path fixed = fs::path(text.substr(0, text.find_first_of("*?["))).parent_path();
+    throw IoError("{}: found no file that matches, expected at least one{}", text,
+                  fixed.empty() || fs::exists(fixed) ? "" : did_you_mean(fixed));
   }
   return files;
-}
-
-void check_shards(const std::vector<Candidate>& shards) {
-  const auto found = static_cast<int>(shards.size());
-  for (const Candidate& shard : shards) {
-    if (shard.num_shards == found) continue;
-    throw ConfigError("{}: found {} of the split's files, expected {}; complete the download",
-                      shard.path.string(), found, shard.num_shards);
-  }
 }
 
 }  // namespace
@@ -213,10 +182,17 @@ std::map<std::string, std::vector<std::string>> splits_by_words(const fs::path& 
   return split_by_words(files);
 }
 
+std::vector<std::string> splits_in_folder(const fs::path& folder) {
+  std::set<std::string> names;
+  for (const Candidate& c : list_candidates(folder)) names.insert(c.split);
+  for (const auto& [name, files] : splits_by_words(folder)) names.insert(name);
+  return {names.begin(), names.end()};
+}
+
 std::vector<fs::path> find_by_words(const fs::path& folder, const std::string& split) {
   const auto splits = splits_by_words(folder);
   const auto found = splits.find(split);
-  if (found == splits.end()) refuse_split(folder.string(), list_splits(folder), split);
+  if (found == splits.end()) refuse_split(folder.string(), splits_in_folder(folder), split);
   std::vector<fs::path> files;
   for (const std::string& file : found->second) files.push_back(folder / file);
   return files;
@@ -228,7 +204,6 @@ std::vector<fs::path> find_in_folder(const fs::path& folder, const std::string& 
   if (candidates.empty()) return find_by_words(folder, split);
   const Place best = std::ranges::min_element(candidates, {}, &Candidate::place)->place;
   std::erase_if(candidates, [best](const Candidate& c) { return c.place != best; });
-  if (best == Place::kShards) check_shards(candidates);
   if (best == Place::kFile && candidates.size() > 1) {
     throw ConfigError("{}: found {} and {}, expected one file for the split; remove one",
                       folder.string(), candidates[0].path.filename().string(),
@@ -290,7 +265,8 @@ std::vector<fs::path> find_split_files(const fs::path& file_or_folder, const std
   const std::string subject = file_or_folder.string();
   const bool has_pattern = is_pattern(file_or_folder);
   if (!has_pattern && !fs::exists(file_or_folder)) {
-    throw IoError("{}: found nothing there, expected a file or a folder with data", subject);
+    throw IoError("{}: found nothing there, expected a file or a folder with data{}", subject,
+                  did_you_mean(file_or_folder));
   }
   if (has_pattern || !fs::is_directory(file_or_folder)) {
     std::vector<fs::path> files =
@@ -312,17 +288,17 @@ std::vector<fs::path> find_split_files(const fs::path& file_or_folder, const std
     if (split != "train") refuse_split(subject, {"train"}, split);
     return saved_files(file_or_folder);
   }
-  return find_configured(file_or_folder, split, configuration);
+  std::vector<fs::path> files = find_configured(file_or_folder, split, configuration);
+  require_all_shards(files);
+  return files;
 }
 
 bool has_split(const fs::path& file_or_folder, const std::string& split,
                const std::string& configuration) {
   // What is there but incomplete is an error of its own, later.
-  if (configuration.empty()) {
-    const std::vector<std::string> names = list_splits(file_or_folder);
-    if (std::ranges::find(names, split) != names.end()) return true;
-  }
   try {
+    const std::vector<std::string> names = list_splits(file_or_folder, configuration);
+    if (std::ranges::find(names, split) != names.end()) return true;
     find_split_files(file_or_folder, split, configuration);
     return true;
   } catch (const ConfigError&) {
@@ -330,12 +306,22 @@ bool has_split(const fs::path& file_or_folder, const std::string& split,
   }
 }
 
-std::vector<std::string> list_splits(const fs::path& file_or_folder) {
+std::vector<std::string> list_splits(const fs::path& file_or_folder,
+                                     const std::string& configuration) {
   if (!fs::is_directory(file_or_folder) || is_saved_dataset(file_or_folder)) return {"train"};
   if (std::vector<std::string> saved = saved_splits(file_or_folder); !saved.empty()) return saved;
+  fs::path folder = file_or_folder;
   std::set<std::string> names;
-  for (const Candidate& c : list_candidates(file_or_folder)) names.insert(c.split);
-  return {names.begin(), names.end()};
+  const std::vector<DatasetConfiguration> all = read_configurations(folder);
+  if (!all.empty()) {
+    const DatasetConfiguration& card = choose_configuration(all, configuration, folder.string());
+    for (const auto& [name, patterns] : card.data_files) names.insert(name);
+    if (!names.empty()) return {names.begin(), names.end()};
+    folder /= card.data_dir;
+  } else if (!configuration.empty() && fs::is_directory(folder / configuration)) {
+    folder /= configuration;
+  }
+  return splits_in_folder(folder);
 }
 
 }  // namespace strata::data

@@ -9,21 +9,6 @@
 namespace strata::data {
 namespace {
 
-DatasetStats stats_from_json(const Json& json) {
-  DatasetStats stats;
-  stats.num_sources = json.at("num_sources").get<int64_t>();
-  stats.num_dropped = json.at("num_dropped").get<int64_t>();
-  stats.num_long = json.at("num_long").get<int64_t>();
-  stats.bad_rows = {json.at("num_bad_rows").get<int64_t>(),
-                    json.at("first_bad_row").get<std::string>()};
-  stats.num_tokens = json.at("num_tokens").get<int64_t>();
-  stats.num_targets = json.at("num_targets").get<int64_t>();
-  stats.num_split_prompts = json.at("num_split_prompts").get<int64_t>();
-  stats.roles = json.at("roles").get<std::map<std::string, int64_t>>();
-  stats.unused_columns = json.at("unused_columns").get<std::map<std::string, int64_t>>();
-  return stats;
-}
-
 [[noreturn]] void refuse(const std::filesystem::path& path, const std::string& found) {
   throw FormatError("{}: found {}, expected a whole file of tokens; remove it", path.string(),
                     found);

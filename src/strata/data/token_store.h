@@ -28,6 +28,8 @@ class TokenStore {
   size_t size() const { return rows_ != nullptr ? rows_->size() : row_ends_.size(); }
   ExampleView operator[](size_t row) const;
   const DatasetStats& stats() const { return stats_; }
+  // The set was kept when its files had other names.
+  void rename_files(std::vector<std::string> names) { stats_.rename_files(std::move(names)); }
 
  private:
   void read(const std::filesystem::path& path, std::span<const std::byte> bytes);

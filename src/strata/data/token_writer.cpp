@@ -9,19 +9,6 @@
 namespace strata::data {
 namespace {
 
-Json stats_to_json(const DatasetStats& stats) {
-  return {{"num_sources", stats.num_sources},
-          {"num_dropped", stats.num_dropped},
-          {"num_long", stats.num_long},
-          {"num_bad_rows", stats.bad_rows.count},
-          {"first_bad_row", stats.bad_rows.first},
-          {"num_tokens", stats.num_tokens},
-          {"num_targets", stats.num_targets},
-          {"num_split_prompts", stats.num_split_prompts},
-          {"roles", stats.roles},
-          {"unused_columns", stats.unused_columns}};
-}
-
 template <typename T>
 std::span<const T> one(const T& value) {
   return {&value, 1};
@@ -78,7 +65,9 @@ void TokenWriter::write(const ExampleView& row) {
 }
 
 void TokenWriter::finish(const DatasetStats& stats, bool syncs) {
-  const std::string note = stats_to_json(stats).dump();
+  // Names of files need not be UTF-8.
+  const std::string note =
+      to_json(stats).dump(-1, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace);
   header_.note_bytes = note.size();
   try {
     for (WaitingColumn* column : {&row_ends_, &document_ends_, &lengths_}) column->move_to(file_);

@@ -4,6 +4,7 @@
 #include <string_view>
 
 #include "strata/base/error.h"
+#include "strata/data/message_text.h"
 
 namespace strata::data {
 namespace {
@@ -52,38 +53,11 @@ bool ends_with_mark(std::string_view text) {
   return last != std::string_view::npos && text.substr(0, last + 1).ends_with("|>");
 }
 
-std::string_view text_of(const Json& object, const char* key) {
-  const auto it = object.find(key);
-  if (it == object.end() || !it->is_string()) return {};
-  return it->get_ref<const std::string&>();
-}
-
-// The content, or the last of its parts that has a text.
-std::string_view last_text(const Json& message) {
-  const auto content = message.find("content");
-  if (content == message.end() || !content->is_array()) return text_of(message, "content");
-  for (auto part = content->rbegin(); part != content->rend(); ++part) {
-    const std::string_view text = part->is_object() ? text_of(*part, "text") : std::string_view();
-    if (!text.empty()) return text;
-  }
-  return {};
-}
-
 // What must be seen of an answer, however much of it is left out: its last call, or its text behind
 // the reasoning.
 std::string_view essence(const Json& message) {
-  const auto calls = message.find("tool_calls");
-  if (calls != message.end() && calls->is_array() && !calls->empty()) {
-    const Json& call = calls->back();
-    const auto function = call.is_object() ? call.find("function") : call.end();
-    if (call.is_object()) return text_of(function == call.end() ? call : *function, "name");
-  }
-  std::string_view answer = last_text(message);
-  const size_t reasoning = answer.rfind("</think>");
-  if (reasoning != std::string_view::npos) answer.remove_prefix(reasoning + 8);
-  const size_t first = answer.find_first_not_of(" \n\t");
-  answer = first == std::string_view::npos ? "" : answer.substr(first);
-  return answer.substr(0, answer.find_last_not_of(" \n\t") + 1);
+  const std::string_view call = last_call(message);
+  return call.empty() ? answer_text(message) : call;
 }
 
 // Where the answer that begins at `begin` ends, for a template that leaves the beginning of earlier

@@ -5,6 +5,7 @@
 
 #include "strata/base/error.h"
 #include "strata/base/folder_update.h"
+#include "strata/base/near_path.h"
 #include "strata/hf/export_index.h"
 
 namespace strata::hf {
@@ -59,8 +60,8 @@ fs::path locate(const std::string& name_or_path, const fs::path& cache,
     return fetch_snapshot(request, options);
   } catch (const IoError& error) {
     if (has_snapshot(request)) throw;
-    throw IoError("{}: found no such folder, and no model of that name on the Hub ({})",
-                  name_or_path, error.what());
+    throw IoError("{}: found no such folder, and no model of that name on the Hub ({}){}",
+                  name_or_path, error.what(), did_you_mean(name_or_path));
   }
 }
 

@@ -5,6 +5,8 @@
 
 #include <fmt/format.h>
 
+#include "strata/base/visible_text.h"
+
 namespace strata::report {
 
 LiveLine::LiveLine(Sink sink, std::function<int()> columns, bool shows)
@@ -19,6 +21,7 @@ void LiveLine::clear() {
 
 void LiveLine::show(std::string text) {
   if (!shows_ || text.empty()) return;
+  text = visible(text);
   text.resize(std::min<size_t>(text.size(), static_cast<size_t>(std::max(columns_(), 2)) - 1));
   if (text == shown_) return;
   const auto now = std::chrono::steady_clock::now();

@@ -9,6 +9,7 @@
 
 #include <fmt/format.h>
 
+#include "strata/base/visible_text.h"
 #include "strata/report/log_line.h"
 
 namespace strata::report {
@@ -111,7 +112,7 @@ void Progress::message(std::string_view text) {
   if (bar_is_visible_) {
     out += kClearLine;
   }
-  out += text;
+  out += visible(text);
   out += '\n';
   sink_(out);
   if (bar_is_visible_) {

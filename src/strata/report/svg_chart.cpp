@@ -7,6 +7,8 @@
 
 #include <fmt/format.h>
 
+#include "strata/base/visible_text.h"
+
 namespace strata::report {
 namespace {
 
@@ -184,7 +186,7 @@ std::string draw_chart(const Chart& chart) {
 
 std::string escape_html(const std::string& text) {
   std::string escaped;
-  for (const char c : text) {
+  for (const char c : visible(text)) {
     switch (c) {
       case '&':
         escaped += "&amp;";

@@ -46,7 +46,8 @@ std::string axis_label(double value);
 // under the pointer. Empty text when no series has a finite point.
 std::string draw_chart(const Chart& chart);
 
-// Replaces & < > " ' for use in HTML text and attributes.
+// Replaces & < > " ' for use in HTML text and attributes, and control characters by visible
+// escapes: HTML has no place for them, and some turn the text behind them around.
 std::string escape_html(const std::string& text);
 
 }  // namespace strata::report

@@ -12,6 +12,7 @@ struct ChatTemplate::Impl {
   std::string name;
   jinja::Program program;
   std::optional<jinja::Program> tool_program;
+  std::string sources;
 };
 
 namespace {
@@ -29,6 +30,7 @@ jinja::Program parse_named(const std::string& source, const std::string& name) {
 ChatTemplate::ChatTemplate(std::string source, std::string name, std::string tool_source) {
   auto impl = std::make_unique<Impl>();
   impl->program = parse_named(source, name);
+  impl->sources = source + "\n" + tool_source;
   if (!tool_source.empty()) {
     impl->tool_program = parse_named(tool_source, name + " (tool_use)");
   }
@@ -39,6 +41,10 @@ ChatTemplate::ChatTemplate(std::string source, std::string name, std::string too
 ChatTemplate::~ChatTemplate() = default;
 ChatTemplate::ChatTemplate(ChatTemplate&&) noexcept = default;
 ChatTemplate& ChatTemplate::operator=(ChatTemplate&&) noexcept = default;
+
+bool ChatTemplate::mentions(std::string_view text) const {
+  return impl_->sources.find(text) != std::string::npos;
+}
 
 bool ChatTemplate::has_generation_blocks() const {
   return impl_->program.has_generation &&

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -39,6 +40,9 @@ class ChatTemplate {
   // Whether the template (both, where there is one for tools) has {% generation %} blocks (needed
   // for assistant-only loss).
   bool has_generation_blocks() const;
+
+  // Whether the text stands in the template itself (in either, where there is one for tools).
+  bool mentions(std::string_view text) const;
 
  private:
   struct Impl;

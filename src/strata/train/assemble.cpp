@@ -6,6 +6,7 @@
 #include "strata/adapters/lora_init.h"
 #include "strata/adapters/named_modules.h"
 #include "strata/base/error.h"
+#include "strata/base/near_path.h"
 #include "strata/checkpoint/import.h"
 #include "strata/comm/agreement.h"
 #include "strata/hf/base_fingerprint.h"
@@ -335,9 +336,10 @@ Json load_model_config(const config::ModelConfig& config, bool alone) {
   if (!fs::exists(path)) {
     const bool is_hidden = !config.model_name_or_path.empty() && hf::is_offline() &&
                            hf::is_hub_name(config.model_name_or_path);
-    throw IoError("{}: found no such folder{}, expected a checkpoint; check the {}", path.string(),
-                  is_hidden ? ", and no model of that name in the Hub's cache" : "",
-                  is_hidden ? "name, or let it be downloaded (HF_HUB_OFFLINE is set)" : "path");
+    throw IoError("{}: found no such folder{}, expected a checkpoint; check the {}{}",
+                  path.string(), is_hidden ? ", and no model of that name in the Hub's cache" : "",
+                  is_hidden ? "name, or let it be downloaded (HF_HUB_OFFLINE is set)" : "path",
+                  did_you_mean(path));
   }
   if (fs::is_directory(path)) path /= "config.json";
   return read_json_file(path);

@@ -6,14 +6,15 @@
 #include <ATen/Parallel.h>
 
 #include "strata/base/error.h"
+#include "strata/base/near_path.h"
 #include "strata/data/data_sets.h"
 #include "strata/data/split_spec.h"
 #include "strata/data/token_cache.h"
 #include "strata/hf/hub_cache.h"
 #include "strata/hf/hub_model.h"
 #include "strata/text/builtin_templates.h"
-#include "strata/text/template_marks.h"
 #include "strata/train/assemble.h"
+#include "strata/train/data_warnings.h"
 #include "strata/train/vocabulary.h"
 
 namespace strata::train {
@@ -55,11 +56,41 @@ std::string training_split(const config::DataConfig& config) {
   return names.empty() || !config.train_file.empty() ? "train" : names.front();
 }
 
+// Of a model's config.json; 0 where it names none. Scaled positions reach further than those that
+// the model was first made with.
+int64_t positions_of(const Json& model) {
+  const auto number = [](const Json& object, const char* key, double fallback) {
+    const auto it = object.find(key);
+    return it != object.end() && it->is_number() ? it->get<double>() : fallback;
+  };
+  const double own = number(model, "max_position_embeddings", 0);
+  double positions = own;
+  for (const char* key : {"rope_scaling", "rope_parameters"}) {
+    const auto rope = model.find(key);
+    if (rope == model.end() || !rope->is_object()) continue;
+    const double original = number(*rope, "original_max_position_embeddings", own);
+    positions = std::max(positions, number(*rope, "factor", 1) * original);
+  }
+  return positions > 0 && positions < 1e15 ? static_cast<int64_t>(positions) : 0;
+}
+
 // With kept rows one rank of a machine prepares while the others wait for it: it takes their cores
 // too.
 int64_t all_cores(const config::DataConfig& config) {
   if (!config.dataset_cache) return at::get_num_threads();
   return std::max<int64_t>(1, std::thread::hardware_concurrency());
+}
+
+// Each file once, in the order of reading.
+std::vector<std::string> file_names(const data::DataRequest& request) {
+  std::vector<std::string> names;
+  for (const std::vector<std::filesystem::path>& files : data::find_data_files(request)) {
+    for (const std::filesystem::path& file : files) {
+      const std::string name = file.string();
+      if (std::ranges::find(names, name) == names.end()) names.push_back(name);
+    }
+  }
+  return names;
 }
 
 data::PrepareOptions options_of(const config::RunConfig& config, int64_t vocab_size) {
@@ -101,56 +132,15 @@ int64_t rows_of_stream(const config::RunConfig& config, int world_size) {
          world_size;
 }
 
-// What the template needs and the tokenizer lacks.
-std::vector<std::string> template_warnings(const config::DataConfig& config,
-                                           const text::TemplateSource& source,
-                                           const Datasets& sets) {
-  if (sets.train.stats().roles.empty() || !sets.chat_template) return {};
-  const text::Tokenizer& tokenizer = *sets.tokenizer;
-  const bool is_own = config.chat_template_path.empty() && config.chat_template_format == "none";
-  std::vector<std::string> lines;
-  const std::vector<std::string> marks =
-      text::marks_without_token(source.text + "\n" + source.tool_text, tokenizer, is_own);
-  if (!marks.empty()) {
-    lines.push_back(fmt::format(
-        "{} writes {}, which this tokenizer does not know as one token: the model gets the pieces; "
-        "take a template that fits the tokenizer, or one that brings its tokens along "
-        "(--chat_template_format chatml, or a folder as --chat_template_path)",
-        source.name, fmt::join(marks, ", ")));
-  }
-  if (text::lacks_end_token(source.text, tokenizer)) {
-    lines.push_back(
-        fmt::format("{} writes eos_token, which this tokenizer does not have: nothing ends an "
-                    "answer; pass --eos_token",
-                    source.name));
-  }
-  return lines;
-}
-
-// As the reference's tokenizer warns: it cuts nothing either.
-std::vector<std::string> length_warnings(const Datasets& sets) {
-  const std::optional<int64_t> limit = sets.tokenizer->model_max_length();
-  if (!limit) return {};
-  int64_t longest = 0, count = 0;
-  for (size_t i = 0; i < sets.train.size(); ++i) {
-    int64_t document = 0;
-    for (const int32_t length : sets.train[i].lengths)
-      document = std::max<int64_t>(document, length);
-    longest = std::max(longest, document);
-    count += document > *limit;
-  }
-  if (count == 0) return {};
-  return {fmt::format(
-      "{} rows are longer than the {} tokens of the tokenizer's model_max_length (the longest has "
-      "{}): the model was not made for such lengths; lower --max_length",
-      count, *limit, longest)};
-}
-
 }  // namespace
 
 std::filesystem::path tokenizer_folder(const config::ModelConfig& config) {
-  if (!config.tokenizer_name.empty())
-    return hf::locate_tokenizer(config.tokenizer_name, config.cache_dir);
+  if (!config.tokenizer_name.empty()) {
+    const auto folder = hf::locate_tokenizer(config.tokenizer_name, config.cache_dir);
+    if (std::filesystem::exists(folder)) return folder;
+    throw IoError("tokenizer_name: found no folder {}, expected one with a tokenizer{}",
+                  folder.string(), did_you_mean(folder));
+  }
   if (!config.model_name_or_path.empty())
     return hf::locate_tokenizer(config.model_name_or_path, config.cache_dir);
   const std::filesystem::path path = config.config_name;
@@ -169,17 +159,20 @@ void fetch_tokenizer(const config::ModelConfig& config, const hf::DownloadProgre
   }
 }
 
-int64_t vocab_size_of(const config::ModelConfig& config) {
+ModelLimits read_model_limits(const config::ModelConfig& config) {
   const Json model = load_model_config(config, /*alone=*/true);
-  return model.contains("vocab_size") && model["vocab_size"].is_number_integer()
-             ? model["vocab_size"].get<int64_t>()
-             : 0;
+  ModelLimits limits;
+  if (model.contains("vocab_size") && model["vocab_size"].is_number_integer()) {
+    limits.vocab_size = model["vocab_size"].get<int64_t>();
+  }
+  limits.positions = positions_of(model);
+  return limits;
 }
 
-Datasets load_datasets(const config::RunConfig& config, int64_t vocab_size,
+Datasets load_datasets(const config::RunConfig& config, const ModelLimits& limits,
                        const LoadDatasetsOptions& wanted) {
   Datasets sets;
-  Vocabulary vocabulary = load_vocabulary(config, vocab_size);
+  Vocabulary vocabulary = load_vocabulary(config, limits.vocab_size);
   sets.tokenizer = std::move(vocabulary.tokenizer);
   sets.chat_template_source = vocabulary.chat_template.text;
   if (!sets.chat_template_source.empty()) {
@@ -218,12 +211,11 @@ Datasets load_datasets(const config::RunConfig& config, int64_t vocab_size,
     if (!cached.note.empty()) {
       sets.notes.push_back("data: tokenized rows are not kept for the next run: " + cached.note);
     }
+    cached.store.rename_files(file_names(request));
     return std::move(cached.store);
   };
   options.max_rows = rows_of_stream(config, wanted.world_size);
   sets.train = load(training_split(config.data));
-  sets.warnings = template_warnings(config.data, vocabulary.chat_template, sets);
-  for (std::string& line : length_warnings(sets)) sets.warnings.push_back(std::move(line));
   options.max_rows = 0;
   if (config.train.eval_strategy != "no" || config.train.eval_on_start) {
     options.packing = config.data.eval_packing.value_or(config.data.packing);
@@ -232,42 +224,8 @@ Datasets load_datasets(const config::RunConfig& config, int64_t vocab_size,
     if (is_file) request.names = config.data.validation_file;
     sets.eval = load(is_file ? "train" : evaluation_split(config.data, request));
   }
+  sets.warnings = find_data_mistakes(config, limits, vocabulary.chat_template, sets);
   return sets;
-}
-
-std::vector<std::string> describe_losses(const data::DatasetStats& stats,
-                                         const config::DataConfig& settings) {
-  std::vector<std::string> lines;
-  if (stats.num_dropped > 0) {
-    lines.push_back(
-        fmt::format("data: left out {} rows without a trained token after truncation "
-                    "to {}",
-                    stats.num_dropped, settings.max_length));
-  }
-  if (stats.num_long > 0) {
-    lines.push_back(fmt::format("data: {} rows have more than {} tokens (long_rows: {})",
-                                stats.num_long, settings.max_length, settings.long_rows));
-  }
-  if (stats.bad_rows.count > 0) {
-    lines.push_back(fmt::format("data: left out {} bad rows; the first: {}", stats.bad_rows.count,
-                                stats.bad_rows.first));
-  }
-  if (!stats.unused_columns.empty()) {
-    std::vector<std::string> columns;
-    for (const auto& [name, rows] : stats.unused_columns) {
-      columns.push_back(fmt::format("{} ({} rows)", name, rows));
-    }
-    lines.push_back(
-        fmt::format("data: columns that nothing is made of: {}; --dataset_columns maps other names",
-                    fmt::join(columns, ", ")));
-  }
-  if (stats.num_split_prompts > 0) {
-    lines.push_back(
-        fmt::format("data: {} prompts do not end at a token border of prompt + "
-                    "completion",
-                    stats.num_split_prompts));
-  }
-  return lines;
 }
 
 }  // namespace strata::train

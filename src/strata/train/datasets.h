@@ -34,8 +34,12 @@ void fetch_model(const config::ModelConfig& config, const hf::DownloadProgress& 
 // The same without weights.
 void fetch_tokenizer(const config::ModelConfig& config, const hf::DownloadProgress& progress);
 
-// vocab_size of the model's config.json; 0 if it has none.
-int64_t vocab_size_of(const config::ModelConfig& config);
+// What the model's config.json says of the rows it can take; 0 where it says nothing.
+struct ModelLimits {
+  int64_t vocab_size = 0;
+  int64_t positions = 0;  // max_position_embeddings, or what rope_scaling makes of it
+};
+ModelLimits read_model_limits(const config::ModelConfig& config);
 
 struct LoadDatasetsOptions {
   // Told while rows are tokenized: what is prepared, rows done, the part of its files that has been
@@ -45,14 +49,10 @@ struct LoadDatasetsOptions {
   int world_size = 1;  // with dataset_streaming it tells how many rows max_steps will use
 };
 
-// `vocab_size`: rows of the base's embedding; ids beyond what they grow to (vocabulary.h) are an
-// error. With dataset_cache, processes
-// that need the same rows at the same time let one of them prepare (token_cache.h).
-Datasets load_datasets(const config::RunConfig& config, int64_t vocab_size,
+// Ids beyond what the rows of the base's embedding grow to (vocabulary.h) are an error, rows beyond
+// its positions a warning. With dataset_cache, processes that need the same rows at the same time
+// let one of them prepare (token_cache.h).
+Datasets load_datasets(const config::RunConfig& config, const ModelLimits& limits,
                        const LoadDatasetsOptions& options = {});
-
-// What was left out, cut or is suspicious in a prepared set, a line each.
-std::vector<std::string> describe_losses(const data::DatasetStats& stats,
-                                         const config::DataConfig& settings);
 
 }  // namespace strata::train

@@ -9,6 +9,7 @@
 #include "strata/comm/mesh.h"
 #include "strata/models/footprint.h"
 #include "strata/train/base_quantization.h"
+#include "strata/train/data_warnings.h"
 #include "strata/train/load_memory.h"
 #include "strata/train/offload.h"
 

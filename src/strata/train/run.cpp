@@ -180,7 +180,7 @@ RunResult run(config::RunConfig config, const launch::RankEnvironment& environme
     };
     fetch_model(config.model, show_download);
     require_recipe_of(load_model_config(config.model), config);
-    datasets = load_datasets(config, vocab_size_of(config.model),
+    datasets = load_datasets(config, read_model_limits(config.model),
                              {.progress = [&](const std::string& subject, int64_t rows,
                                               double part) { line.show_rows(subject, rows, part); },
                               .download_progress = show_download,

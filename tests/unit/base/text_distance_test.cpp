@@ -31,6 +31,14 @@ TEST(Closest, FindsMisspeltNames) {
   EXPECT_EQ(closest("bf61", names), "bf16");
 }
 
+TEST(Closest, NamesSeveralNearestFirst) {
+  const std::vector<std::string> names = {"q_proj", "k_proj", "up_proj", "lm_head"};
+  EXPECT_EQ(closest_names("u_proj", names, 2), (std::vector<std::string>{"q_proj", "k_proj"}));
+  EXPECT_EQ(closest_names("up_prj", names, 9), (std::vector<std::string>{"up_proj"}));
+  EXPECT_EQ(closest_names("u_proj", names, 9),
+            (std::vector<std::string>{"q_proj", "k_proj", "up_proj"}));
+}
+
 TEST(Closest, StaysSilentWhenNothingIsNear) {
   const std::vector<std::string> names = {"learning_rate", "lora_r", "seed", "lr"};
   EXPECT_EQ(closest("gradient_checkpointing", names), std::nullopt);

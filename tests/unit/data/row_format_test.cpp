@@ -29,6 +29,8 @@ TEST(DetectFormat, TellsTheKinds) {
   EXPECT_EQ(kind_of(R"({"prompt": "x"})", "prompt"), RowKind::kText);
   EXPECT_EQ(kind_of(R"({"messages": [], "text": "x"})"), RowKind::kMessages);
   EXPECT_EQ(kind_of(R"({"conversations": []})"), RowKind::kMessages);
+  EXPECT_EQ(kind_of(R"({"prompt": "q", "prompt_id": "7", "messages": []})"), RowKind::kMessages);
+  EXPECT_EQ(kind_of(R"({"prompt": "a", "completion": "b", "messages": []})"), RowKind::kPromptText);
   EXPECT_EQ(kind_of(R"({"prompt": "a", "completion": "b"})"), RowKind::kPromptText);
   EXPECT_EQ(kind_of(R"({"prompt": [], "completion": []})"), RowKind::kPromptMessages);
   const RowFormat tokens =
@@ -46,6 +48,35 @@ TEST(DetectFormat, ListsTheColumnsWhenNoneFits) {
               HasSubstr("without \"completion\""));
   EXPECT_THAT(message_of<FormatError>([] { kind_of(R"({"prompt": "x", "completion": []})"); }),
               HasSubstr("found a string in \"prompt\" and an empty list in \"completion\""));
+}
+
+TEST(DetectFormat, SaysHowPreferencesAreTrainedOn) {
+  const auto error_of = [](const std::string& json) {
+    return message_of<FormatError>([&] { kind_of(json); });
+  };
+  EXPECT_THAT(
+      error_of(R"({"prompt": "q", "chosen": "a", "rejected": "b"})"),
+      AllOf(HasSubstr("f.jsonl:3: found preference data (columns: prompt, chosen, rejected)"),
+            HasSubstr("--dataset_columns completion=chosen")));
+  EXPECT_THAT(error_of(R"({"prompt": [], "chosen": [], "rejected": []})"),
+              HasSubstr("--dataset_columns completion=chosen"));
+  for (const char* whole : {R"({"prompt": "q", "chosen": [], "rejected": []})",
+                            R"({"chosen": [], "rejected": [], "score": 1})"}) {
+    EXPECT_THAT(error_of(whole), HasSubstr("--dataset_columns messages=chosen"));
+  }
+  EXPECT_THAT(error_of(R"({"chosen": "a", "rejected": "b"})"),
+              HasSubstr("--dataset_columns text=chosen"));
+}
+
+TEST(DetectFormat, RecognisesMisspeltColumns) {
+  const auto error_of = [](const std::string& json) {
+    return message_of<FormatError>([&] { kind_of(json); });
+  };
+  EXPECT_THAT(error_of(R"({"mesages": []})"),
+              HasSubstr("; did you mean --dataset_columns messages=mesages?"));
+  EXPECT_THAT(error_of(R"({"prompt": "q", "Completions": "a"})"),
+              HasSubstr("; did you mean --dataset_columns completion=Completions?"));
+  EXPECT_THAT(error_of(R"({"body": "x"})"), ::testing::Not(HasSubstr("did you mean")));
 }
 
 TEST(RequireFormat, NamesBothRowsOfAMixedSet) {

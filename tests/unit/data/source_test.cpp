@@ -75,7 +75,7 @@ TEST(LoadSplit, SaysWhichSplitsThereAre) {
   const auto file = folder.write("train.jsonl", "{\"a\": 1}\n");
   folder.write("valid.jsonl", "{\"a\": 1}\n");
   EXPECT_THAT(message_of<ConfigError>([&] { load_split(folder.path(), "test"); }),
-              HasSubstr("found train, valid, expected a split \"test\""));
+              HasSubstr("found train, valid, validation, expected a split \"test\""));
   EXPECT_THAT(message_of<ConfigError>([&] { load_split(file, "test"); }),
               HasSubstr("a single file"));
   EXPECT_THROW(load_split(folder.path() / "nothing", "train"), IoError);
@@ -87,7 +87,7 @@ TEST(LoadSplit, RefusesWhatItCannotRead) {
               AllOf(HasSubstr("x.xlsx: found a file of an unknown format"), HasSubstr(".parquet")));
   folder.write("valid-00000-of-00003.jsonl", "{\"a\": 1}\n");
   EXPECT_THAT(message_of<ConfigError>([&] { load_split(folder.path(), "valid"); }),
-              HasSubstr("found 1 of the split's files, expected 3"));
+              HasSubstr("found 1 of the 3 files of split"));
   folder.write("test.jsonl", "{\"a\": 1}\n");
   folder.write("test.json", "{\"a\": 1}\n");
   EXPECT_THAT(message_of<ConfigError>([&] { load_split(folder.path(), "test"); }),

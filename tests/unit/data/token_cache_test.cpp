@@ -33,6 +33,9 @@ Dataset make_dataset() {
   dataset.num_split_prompts = 4;
   dataset.roles = {{"user", 3}, {"\"odd\"", 1}};
   dataset.unused_columns = {{"id", 5}};
+  dataset.files = {"f.jsonl", "g.jsonl"};
+  dataset.longest_rows = {{9, "f.jsonl:2"}, {3, "f.jsonl:7"}};
+  dataset.hidden_texts = {{"texts of role \"odd\"", {2, {"f.jsonl:1", "f.jsonl:4"}}}};
   return dataset;
 }
 
@@ -67,6 +70,10 @@ void expect_equal(const TokenStore& store, const Dataset& expected) {
   EXPECT_EQ(store.stats().num_targets, expected.num_targets);
   EXPECT_EQ(store.stats().num_split_prompts, expected.num_split_prompts);
   EXPECT_EQ(store.stats().roles, expected.roles);
+  EXPECT_EQ(store.stats().files, expected.files);
+  EXPECT_EQ(store.stats().unused_columns, expected.unused_columns);
+  EXPECT_EQ(store.stats().longest_rows, expected.longest_rows);
+  EXPECT_EQ(store.stats().hidden_texts, expected.hidden_texts);
 }
 
 TEST(TokenStore, ComesBackFromItsFile) {
@@ -80,6 +87,20 @@ TEST(TokenStore, ComesBackFromItsFile) {
 }
 
 // More rows than wait in memory for the end of the file.
+TEST(TokenStore, FollowsFilesToOtherNames) {
+  const TemporaryFolder folder;
+  write_tokens(make_dataset(), folder.path() / "a.tokens");
+  TokenStore store = TokenStore::map(folder.path() / "a.tokens");
+  store.rename_files({"one name"});
+  EXPECT_EQ(store.stats().longest_rows, make_dataset().longest_rows);
+  store.rename_files({"new/f.jsonl", "g.jsonl"});
+  EXPECT_THAT(store.stats().bad_rows.first, ::testing::StartsWith("new/f.jsonl:1: \"found\""));
+  EXPECT_EQ(store.stats().longest_rows,
+            (std::vector<LongRow>{{9, "new/f.jsonl:2"}, {3, "new/f.jsonl:7"}}));
+  EXPECT_EQ(store.stats().hidden_texts.begin()->second.first,
+            (std::vector<std::string>{"new/f.jsonl:1", "new/f.jsonl:4"}));
+}
+
 TEST(TokenStore, HoldsManyRows) {
   constexpr int32_t kRows = 300'000;
   const TokenStore store = TokenStore::scratch([](TokenWriter& writer) {

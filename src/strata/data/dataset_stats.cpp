@@ -1,0 +1,88 @@
+#include "strata/data/dataset_stats.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace strata::data {
+
+void DatasetStats::rename_files(std::vector<std::string> names) {
+  if (names.size() != files.size() || names == files) return;
+  const auto rename = [&](std::string& text) {
+    for (size_t i = 0; i < files.size(); ++i) {
+      if (!text.starts_with(files[i] + ":")) continue;
+      text = names[i] + text.substr(files[i].size());
+      return;
+    }
+  };
+  rename(bad_rows.first);
+  for (LongRow& row : longest_rows) rename(row.where);
+  for (auto& [name, texts] : hidden_texts) std::ranges::for_each(texts.first, rename);
+  files = std::move(names);
+}
+
+void DatasetStats::note_length(int64_t tokens, const RowPlace& place) {
+  const auto at = std::ranges::find_if(
+      longest_rows, [tokens](const LongRow& row) { return row.tokens < tokens; });
+  if (at == longest_rows.end() && longest_rows.size() == kNamedRows) return;
+  longest_rows.insert(at, {.tokens = tokens, .where = place.text()});
+  if (longest_rows.size() > kNamedRows) longest_rows.pop_back();
+}
+
+void DatasetStats::note_hidden_texts(const std::vector<std::string>& names, const RowPlace& place) {
+  for (const std::string& name : names) {
+    HiddenTexts& texts = hidden_texts[name];
+    ++texts.count;
+    const std::string where = place.text();
+    const bool is_named = !texts.first.empty() && texts.first.back() == where;
+    if (!is_named && texts.first.size() < kNamedRows) texts.first.push_back(where);
+  }
+}
+
+Json to_json(const DatasetStats& stats) {
+  Json longest_rows = Json::array(), hidden_texts = Json::object();
+  for (const LongRow& row : stats.longest_rows) {
+    longest_rows.push_back({{"tokens", row.tokens}, {"where", row.where}});
+  }
+  for (const auto& [name, texts] : stats.hidden_texts) {
+    hidden_texts[name] = {{"count", texts.count}, {"first", texts.first}};
+  }
+  return {{"num_sources", stats.num_sources},
+          {"num_dropped", stats.num_dropped},
+          {"num_long", stats.num_long},
+          {"num_bad_rows", stats.bad_rows.count},
+          {"first_bad_row", stats.bad_rows.first},
+          {"num_tokens", stats.num_tokens},
+          {"num_targets", stats.num_targets},
+          {"num_split_prompts", stats.num_split_prompts},
+          {"roles", stats.roles},
+          {"unused_columns", stats.unused_columns},
+          {"longest_rows", std::move(longest_rows)},
+          {"hidden_texts", std::move(hidden_texts)},
+          {"files", stats.files}};
+}
+
+DatasetStats stats_from_json(const Json& json) {
+  DatasetStats stats;
+  stats.num_sources = json.at("num_sources").get<int64_t>();
+  stats.num_dropped = json.at("num_dropped").get<int64_t>();
+  stats.num_long = json.at("num_long").get<int64_t>();
+  stats.bad_rows = {json.at("num_bad_rows").get<int64_t>(),
+                    json.at("first_bad_row").get<std::string>()};
+  stats.num_tokens = json.at("num_tokens").get<int64_t>();
+  stats.num_targets = json.at("num_targets").get<int64_t>();
+  stats.num_split_prompts = json.at("num_split_prompts").get<int64_t>();
+  stats.roles = json.at("roles").get<std::map<std::string, int64_t>>();
+  stats.unused_columns = json.at("unused_columns").get<std::map<std::string, int64_t>>();
+  stats.files = json.at("files").get<std::vector<std::string>>();
+  for (const Json& row : json.at("longest_rows")) {
+    stats.longest_rows.push_back(
+        {.tokens = row.at("tokens").get<int64_t>(), .where = row.at("where").get<std::string>()});
+  }
+  for (const auto& [name, texts] : json.at("hidden_texts").items()) {
+    stats.hidden_texts[name] = {.count = texts.at("count").get<int64_t>(),
+                                .first = texts.at("first").get<std::vector<std::string>>()};
+  }
+  return stats;
+}
+
+}  // namespace strata::data

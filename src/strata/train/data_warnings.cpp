@@ -1,0 +1,154 @@
+#include "strata/train/data_warnings.h"
+
+#include <algorithm>
+#include <optional>
+
+#include <fmt/ranges.h>
+
+#include "strata/text/template_marks.h"
+
+namespace strata::train {
+namespace {
+
+// What the template needs and the tokenizer lacks.
+std::vector<std::string> template_warnings(const config::DataConfig& config,
+                                           const text::TemplateSource& source,
+                                           const Datasets& sets) {
+  if (sets.train.stats().roles.empty() || !sets.chat_template) return {};
+  const text::Tokenizer& tokenizer = *sets.tokenizer;
+  const bool is_own = config.chat_template_path.empty() && config.chat_template_format == "none";
+  std::vector<std::string> lines;
+  const std::vector<std::string> marks =
+      text::marks_without_token(source.text + "\n" + source.tool_text, tokenizer, is_own);
+  if (!marks.empty()) {
+    lines.push_back(fmt::format(
+        "{} writes {}, which this tokenizer does not know as one token: the model gets the pieces; "
+        "take a template that fits the tokenizer, or one that brings its tokens along "
+        "(--chat_template_format chatml, or a folder as --chat_template_path)",
+        source.name, fmt::join(marks, ", ")));
+  }
+  if (text::lacks_end_token(source.text, tokenizer)) {
+    lines.push_back(
+        fmt::format("{} writes eos_token, which this tokenizer does not have: nothing ends an "
+                    "answer; pass --eos_token",
+                    source.name));
+  }
+  return lines;
+}
+
+// "4 texts of role "critic" ...": what the rendered conversations of a set lack.
+std::vector<std::string> hidden_text_warnings(const text::TemplateSource& source,
+                                              const data::TokenStore& set,
+                                              const std::string& prefix) {
+  std::vector<std::string> lines;
+  for (const auto& [name, texts] : set.stats().hidden_texts) {
+    const bool are_all = texts.count == static_cast<int64_t>(texts.first.size());
+    lines.push_back(fmt::format(
+        "{}{} leaves out {} {} ({}{}): the model never sees them; take a template that shows them, "
+        "or give the messages a role that it knows",
+        prefix, source.name, texts.count, name, fmt::join(texts.first, ", "),
+        are_all ? "" : ", ..."));
+  }
+  return lines;
+}
+
+// What a document should not be longer than, and why.
+struct LengthLimit {
+  int64_t tokens;
+  const char* name;
+};
+
+// As the reference's tokenizer warns: it cuts nothing either.
+std::optional<std::string> length_warning(const LengthLimit& limit, const data::TokenStore& set) {
+  int64_t longest = 0, count = 0;
+  for (size_t i = 0; i < set.size(); ++i) {
+    int64_t document = 0;
+    for (const int32_t length : set[i].lengths) document = std::max<int64_t>(document, length);
+    longest = std::max(longest, document);
+    count += document > limit.tokens;
+  }
+  if (count == 0) return std::nullopt;
+  std::vector<std::string> named;
+  for (const data::LongRow& row : set.stats().longest_rows) {
+    if (row.tokens > limit.tokens) {
+      named.push_back(fmt::format("{} with {}", row.where, row.tokens));
+    }
+  }
+  return fmt::format(
+      "{} rows are longer than the {} tokens of the {} (the longest has {}{}{}): the model was not "
+      "made for such lengths; lower --max_length",
+      count, limit.tokens, limit.name, longest, named.empty() ? "" : "; ", fmt::join(named, ", "));
+}
+
+std::vector<LengthLimit> length_limits(const config::RunConfig& config, const ModelLimits& model,
+                                       const Datasets& sets) {
+  std::vector<LengthLimit> limits;
+  if (const std::optional<int64_t> tokens = sets.tokenizer->model_max_length()) {
+    limits.push_back({*tokens, "tokenizer's model_max_length"});
+  }
+  // Virtual tokens stand before each document and take positions of their own.
+  const int64_t positions = model.positions - config.lora.num_virtual_tokens;
+  if (model.positions == 0) return limits;
+  if (!limits.empty() && limits[0].tokens == positions) limits.clear();
+  limits.push_back({positions, config.lora.num_virtual_tokens == 0
+                                   ? "model's max_position_embeddings"
+                                   : "model's max_position_embeddings behind virtual tokens"});
+  return limits;
+}
+
+}  // namespace
+
+std::vector<std::string> find_data_mistakes(const config::RunConfig& config,
+                                            const ModelLimits& limits,
+                                            const text::TemplateSource& source,
+                                            const Datasets& sets) {
+  std::vector<std::string> lines = template_warnings(config.data, source, sets);
+  const auto add = [&](const data::TokenStore& set, const std::string& prefix) {
+    for (std::string& line : hidden_text_warnings(source, set, prefix)) {
+      lines.push_back(std::move(line));
+    }
+    for (const LengthLimit& limit : length_limits(config, limits, sets)) {
+      if (const auto line = length_warning(limit, set)) lines.push_back(prefix + *line);
+    }
+  };
+  add(sets.train, "");
+  if (sets.eval) add(*sets.eval, "evaluation: ");
+  return lines;
+}
+
+std::vector<std::string> describe_losses(const data::DatasetStats& stats,
+                                         const config::DataConfig& settings) {
+  std::vector<std::string> lines;
+  if (stats.num_dropped > 0) {
+    lines.push_back(
+        fmt::format("data: left out {} rows without a trained token after truncation "
+                    "to {}",
+                    stats.num_dropped, settings.max_length));
+  }
+  if (stats.num_long > 0) {
+    lines.push_back(fmt::format("data: {} rows have more than {} tokens (long_rows: {})",
+                                stats.num_long, settings.max_length, settings.long_rows));
+  }
+  if (stats.bad_rows.count > 0) {
+    lines.push_back(fmt::format("data: left out {} bad rows; the first: {}", stats.bad_rows.count,
+                                stats.bad_rows.first));
+  }
+  if (!stats.unused_columns.empty()) {
+    std::vector<std::string> columns;
+    for (const auto& [name, rows] : stats.unused_columns) {
+      columns.push_back(fmt::format("{} ({} rows)", name, rows));
+    }
+    lines.push_back(
+        fmt::format("data: columns that nothing is made of: {}; --dataset_columns maps other names",
+                    fmt::join(columns, ", ")));
+  }
+  if (stats.num_split_prompts > 0) {
+    lines.push_back(
+        fmt::format("data: {} prompts do not end at a token border of prompt + "
+                    "completion",
+                    stats.num_split_prompts));
+  }
+  return lines;
+}
+
+}  // namespace strata::train

@@ -1,0 +1,27 @@
+// What a run says of its prepared data before it begins: probable mistakes and what was left out.
+// Never: stops the run.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "strata/config/run_config.h"
+#include "strata/data/dataset_stats.h"
+#include "strata/text/builtin_templates.h"
+#include "strata/train/datasets.h"
+
+namespace strata::train {
+
+// A line for each: marks and end tokens that the tokenizer lacks, texts that the template leaves
+// out, rows that are longer than the tokenizer or the model was made for. Rows are named by file
+// and line.
+std::vector<std::string> find_data_mistakes(const config::RunConfig& config,
+                                            const ModelLimits& limits,
+                                            const text::TemplateSource& source,
+                                            const Datasets& sets);
+
+// What was left out, cut or is suspicious in a prepared set, a line each.
+std::vector<std::string> describe_losses(const data::DatasetStats& stats,
+                                         const config::DataConfig& settings);
+
+}  // namespace strata::train
