@@ -1,7 +1,6 @@
 #include "strata/adapters/lora.h"
 
 #include <algorithm>
-#include <cmath>
 #include <map>
 
 #include <fmt/ranges.h>
@@ -75,11 +74,10 @@ void attach_branch(nn::Linear& layer, const LoraOptions& options, uint64_t layer
   const std::string base = hf::kAdapterKeyPrefix + layer.path();
   const int64_t rank = rank_of(options, layer.path());
   check_rank(layer, rank);
-  const double r = static_cast<double>(rank);
   auto branch = std::unique_ptr<nn::LowRankBranch>(new nn::LowRankBranch{
       .a = {base + ".lora_A.weight", {rank, layer.in_features()}, at::kFloat},
       .b = {base + ".lora_B.weight", {layer.out_features(), rank}, at::kFloat},
-      .scaling = alpha_of(options, layer.path()) / (options.use_rslora ? std::sqrt(r) : r),
+      .scaling = scaling_of(options, layer.path(), rank),
       .dropout = options.dropout,
       .layer_id = layer_id});
   const auto vector = [&](const char* end) {

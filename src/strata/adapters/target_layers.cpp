@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cctype>
 #include <charconv>
+#include <cmath>
 #include <map>
 #include <memory>
 #include <optional>
@@ -201,6 +202,11 @@ int64_t rank_of(const LoraOptions& options, const std::string& path) {
 
 double alpha_of(const LoraOptions& options, const std::string& path) {
   return first_match(options.alpha_pattern, path, options.alpha);
+}
+
+double scaling_of(const LoraOptions& options, const std::string& path, int64_t rank) {
+  const auto r = static_cast<double>(rank);
+  return alpha_of(options, path) / (options.use_rslora ? std::sqrt(r) : r);
 }
 
 // The base's weights inside the named modules. PEFT matches the ends of paths, with or without dot.

@@ -35,5 +35,7 @@ std::vector<std::string> weights_to_save(const LoraOptions& options, models::Mod
 // Rank and alpha of one layer, by its path.
 int64_t rank_of(const LoraOptions& options, const std::string& path);
 double alpha_of(const LoraOptions& options, const std::string& path);
+// What the product of such a branch is multiplied by.
+double scaling_of(const LoraOptions& options, const std::string& path, int64_t rank);
 
 }  // namespace strata::adapters

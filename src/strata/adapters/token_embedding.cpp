@@ -1,7 +1,6 @@
 #include "strata/adapters/token_embedding.h"
 
 #include <algorithm>
-#include <cmath>
 #include <set>
 
 #include <ATen/ATen.h>
@@ -57,11 +56,10 @@ void attach_branch(nn::Embedding& embedding, const LoraOptions& options) {
   check_branch(embedding, options, rank);
   const std::string base = hf::kAdapterKeyPrefix + embedding.path();
   const std::vector<int64_t>& shape = embedding.weight().shape();
-  const double r = static_cast<double>(rank);
-  auto branch = std::unique_ptr<nn::EmbeddingBranch>(new nn::EmbeddingBranch{
-      .a = {base + ".lora_embedding_A", {rank, shape[0]}, at::kFloat},
-      .b = {base + ".lora_embedding_B", {shape[1], rank}, at::kFloat},
-      .scaling = alpha_of(options, embedding.path()) / (options.use_rslora ? std::sqrt(r) : r)});
+  auto branch = std::unique_ptr<nn::EmbeddingBranch>(
+      new nn::EmbeddingBranch{.a = {base + ".lora_embedding_A", {rank, shape[0]}, at::kFloat},
+                              .b = {base + ".lora_embedding_B", {shape[1], rank}, at::kFloat},
+                              .scaling = scaling_of(options, embedding.path(), rank)});
   if (options.use_dora) {
     branch->magnitude = std::make_unique<nn::Parameter>(base + ".lora_magnitude_vector",
                                                         std::vector<int64_t>{shape[1]}, at::kFloat);

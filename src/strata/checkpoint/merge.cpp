@@ -1,11 +1,9 @@
 #include "strata/checkpoint/merge.h"
 
 #include <algorithm>
-#include <cmath>
 #include <map>
 
 #include <ATen/TensorOperators.h>
-#include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/index_copy.h>
@@ -24,6 +22,7 @@
 #include "strata/checkpoint/export_files.h"
 #include "strata/checkpoint/import.h"
 #include "strata/checkpoint/param_groups.h"
+#include "strata/checkpoint/saved_values.h"
 #include "strata/hf/adapter_files.h"
 
 namespace strata::checkpoint {
@@ -33,14 +32,6 @@ namespace fs = std::filesystem;
 
 // Elements that are tested at once.
 constexpr int64_t kElementsAtOnce = int64_t{1} << 20;
-
-at::Tensor read_tensor(SavedState& state, size_t index) {
-  const SavedTensor& tensor = state.tensors()[index];
-  at::Tensor value =
-      at::empty(tensor.shape, at::TensorOptions().dtype(memory_type_of(tensor.dtype)));
-  state.read(index, {static_cast<std::byte*>(value.data_ptr()), value.nbytes()});
-  return value;
-}
 
 // In parts: the test of a whole tensor takes more memory than the tensor.
 bool is_finite(const at::Tensor& value) {
@@ -547,8 +538,7 @@ class Merger {
   }
 
   double scale_of(const std::string& module, int64_t rank) const {
-    const auto r = static_cast<double>(rank);
-    return adapters::alpha_of(settings_, module) / (settings_.use_rslora ? std::sqrt(r) : r);
+    return adapters::scaling_of(settings_, module, rank);
   }
 
   SavedState& base_;

@@ -3,7 +3,6 @@
 #include <map>
 #include <unordered_map>
 
-#include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 
 #include "strata/base/error.h"
@@ -12,6 +11,7 @@
 #include "strata/checkpoint/decoded_state.h"
 #include "strata/checkpoint/element_type.h"
 #include "strata/checkpoint/export_files.h"
+#include "strata/checkpoint/saved_values.h"
 #include "strata/hf/bitsandbytes.h"
 #include "strata/hf/torch_types.h"
 #include "strata/models/registry.h"
@@ -159,7 +159,7 @@ Json quantization_config(const models::QuantizationOptions& options, hf::DType s
 
 // Where the state maps it, unless other tensors before it have put it between two addresses of its
 // type: a copy would take as long as quantising. Never to be written to.
-at::Tensor read_tensor(SavedState& state, size_t index) {
+at::Tensor view_tensor(SavedState& state, size_t index) {
   const SavedTensor& tensor = state.tensors()[index];
   const std::span<const std::byte> mapped = state.view(index);
   const auto address = reinterpret_cast<uintptr_t>(mapped.data());
@@ -167,10 +167,7 @@ at::Tensor read_tensor(SavedState& state, size_t index) {
     return at::from_blob(const_cast<std::byte*>(mapped.data()), tensor.shape,
                          at::TensorOptions().dtype(memory_type_of(tensor.dtype)));
   }
-  at::Tensor value =
-      at::empty(tensor.shape, at::TensorOptions().dtype(memory_type_of(tensor.dtype)));
-  state.read(index, {static_cast<std::byte*>(value.data_ptr()), value.nbytes()});
-  return value;
+  return read_tensor(state, index);
 }
 
 void require_model(const SavedState& state, const fs::path& base) {
@@ -216,7 +213,7 @@ class QuantizedExport {
     for (size_t i = 0; i < state_.tensors().size(); ++i) {
       const SavedTensor& tensor = state_.tensors()[i];
       if (!tensor.is_parameter()) continue;
-      at::Tensor value = read_tensor(state_, i);
+      at::Tensor value = view_tensor(state_, i);
       if (const auto parts = parts_.find(tensor.weight); parts != parts_.end()) {
         parts->second.write(ops::quant::quantize(value, options_.quantization.quantization.format),
                             files);

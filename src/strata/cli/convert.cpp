@@ -17,6 +17,7 @@
 #include "strata/checkpoint/decoded_state.h"
 #include "strata/checkpoint/folders.h"
 #include "strata/checkpoint/merge.h"
+#include "strata/checkpoint/plain_lora.h"
 #include "strata/checkpoint/quantized_export.h"
 #include "strata/cli/command.h"
 #include "strata/cli/file_flags.h"
@@ -32,7 +33,8 @@ using checkpoint::ConvertOptions;
 using checkpoint::ConvertTarget;
 
 constexpr const char* kConvertUsage =
-    "usage: strata convert PATH OUT --to safetensors|bin|dcp|strata|bnb-4bit|bnb-8bit [flags]\n\n"
+    "usage: strata convert PATH OUT --to safetensors|bin|dcp|strata|bnb-4bit|bnb-8bit|lora "
+    "[flags]\n\n"
     "PATH: whatever strata inspect reads. OUT: a new folder.\n"
     "  safetensors  a model or adapter folder as from_pretrained loads it\n"
     "  bin          pytorch_model.bin; with an optimizer pytorch_model_fsdp.bin and optimizer.bin\n"
@@ -40,6 +42,11 @@ constexpr const char* kConvertUsage =
     "(torch.distributed.checkpoint)\n"
     "  strata       OUT/checkpoint-STEP, to be resumed with --output_dir OUT\n"
     "  bnb-4bit, bnb-8bit  a model folder whose linear layers bitsandbytes has quantised\n"
+    "  lora         an adapter that began with pissa or olora as one of twice the rank, over the "
+    "unchanged base\n"
+    "  --base_model FOLDER     of lora: instead of the base that the adapter names\n"
+    "  --path_initial_model_for_weight_conversion FOLDER\n"
+    "                          of lora: the adapter before its first step (pissa_niter_N)\n"
     "  --weights_only          leave the optimizer's state out\n"
     "  --forget_base           of an adapter: without the mark of the base it was trained on\n"
     "  --dtype TYPE            float32, bfloat16 or float16 for the weights\n"
@@ -78,7 +85,8 @@ ConvertTarget target_of(const std::string& name) {
   if (name == "dcp") return ConvertTarget::kDcp;
   if (name == "strata") return ConvertTarget::kStrata;
   throw ConfigError(
-      "--to: found \"{}\", expected safetensors, bin, dcp, strata, bnb-4bit or bnb-8bit", name);
+      "--to: found \"{}\", expected safetensors, bin, dcp, strata, bnb-4bit, bnb-8bit or lora",
+      name);
 }
 
 double number_of(const FileFlags& flags, const std::string& name, double otherwise) {
@@ -130,26 +138,83 @@ hf::DType storage_of(const FileFlags& flags) {
                     fmt::join(kKnown, ", "));
 }
 
-struct QuantizationFlag {
+constexpr const char* kInitialAdapter = "path_initial_model_for_weight_conversion";
+
+struct TargetFlag {
   const char* name;
   std::vector<std::string_view> targets;
 };
 
-// Flags of quantising that --to has no use for.
-void refuse_quantization_flags(const FileFlags& flags) {
-  const QuantizationFlag kFlags[] = {{"bnb_4bit_quant_type", {"bnb-4bit"}},
-                                     {"bnb_4bit_blocksize", {"bnb-4bit"}},
-                                     {"bnb_4bit_compute_dtype", {"bnb-4bit"}},
-                                     {"bnb_4bit_quant_storage", {"bnb-4bit"}},
-                                     {"bnb_4bit_use_double_quant", {"bnb-4bit"}},
-                                     {"llm_int8_threshold", {"bnb-8bit"}},
-                                     {"llm_int8_skip_modules", {"bnb-4bit", "bnb-8bit"}}};
+// Flags that --to has no use for.
+void refuse_flags_of_others(const FileFlags& flags) {
+  const TargetFlag kFlags[] = {{"base_model", {"lora"}},
+                               {kInitialAdapter, {"lora"}},
+                               {"bnb_4bit_quant_type", {"bnb-4bit"}},
+                               {"bnb_4bit_blocksize", {"bnb-4bit"}},
+                               {"bnb_4bit_compute_dtype", {"bnb-4bit"}},
+                               {"bnb_4bit_quant_storage", {"bnb-4bit"}},
+                               {"bnb_4bit_use_double_quant", {"bnb-4bit"}},
+                               {"llm_int8_threshold", {"bnb-8bit"}},
+                               {"llm_int8_skip_modules", {"bnb-4bit", "bnb-8bit"}}};
   const std::string to = flags.get("to");
   for (const auto& [name, targets] : kFlags) {
     if (!flags.has(name) || std::ranges::find(targets, to) != targets.end()) continue;
     throw ConfigError("--{}: found beside --to {}, expected {} there; remove it", name, to,
                       fmt::join(targets, " or "));
   }
+}
+
+// The folder of an adapter's base.
+fs::path base_of(const FileFlags& flags, const checkpoint::SavedState& adapter) {
+  const fs::path base = flags.get("base_model", checkpoint::base_model_of(adapter).string());
+  if (!base.empty()) return base;
+  throw ConfigError(
+      "{}: found no folder of the base model that it names, expected one; give "
+      "--base_model FOLDER",
+      flags.paths[0]);
+}
+
+void print_notes(const std::vector<std::string>& notes, const fs::path& out) {
+  for (const std::string& note : notes) fmt::print(stderr, "note: {}\n", note);
+  fmt::print("{}\n", out.string());
+}
+
+// What an adapter began with: an adapter, or the base off which it was taken.
+std::unique_ptr<checkpoint::SavedState> open_start(const FileFlags& flags,
+                                                   const checkpoint::SavedState& adapter) {
+  if (flags.has(kInitialAdapter)) {
+    auto initial = checkpoint::open_saved_state(flags.get(kInitialAdapter));
+    if (initial->is_adapter()) return initial;
+    throw ConfigError(
+        "--{}: found a model, expected an adapter before its first step; for a base "
+        "use --base_model",
+        kInitialAdapter);
+  }
+  const fs::path base = base_of(flags, adapter);
+  if (checkpoint::is_quantized_folder(base)) {
+    throw ConfigError(
+        "{}: found a quantised base, which took other codes when the adapter began, expected plain "
+        "weights; name the model it was made from with --base_model",
+        base.string());
+  }
+  return checkpoint::open_saved_state(base);
+}
+
+int convert_to_lora(const FileFlags& flags) {
+  const auto adapter = checkpoint::open_saved_state(flags.paths[0]);
+  if (!adapter->is_adapter()) {
+    throw ConfigError(
+        "{}: found no weights of an adapter, expected a PEFT folder or a checkpoint "
+        "of a run with an adapter",
+        flags.paths[0]);
+  }
+  const auto start = open_start(flags, *adapter);
+  checkpoint::PlainLoraState plain(*adapter, *start);
+  ConvertOptions options;
+  options.keeps_base_mark = !flags.has("forget_base");
+  options.weight_type = weight_type(flags);
+  print_notes(checkpoint::convert(plain, flags.paths[1], options), flags.paths[1]);
+  return 0;
 }
 
 // A folder that may go with --remove_checkpoint_dir: a sharded checkpoint and nothing else, above
@@ -187,11 +252,6 @@ void remove_converted(const fs::path& checkpoint) {
                 folder.string(), error.message());
 }
 
-void print_notes(const std::vector<std::string>& notes, const fs::path& out) {
-  for (const std::string& note : notes) fmt::print(stderr, "note: {}\n", note);
-  fmt::print("{}\n", out.string());
-}
-
 }  // namespace
 
 int run_convert(const std::vector<std::string>& arguments) {
@@ -201,6 +261,8 @@ int run_convert(const std::vector<std::string>& arguments) {
   }
   const FileFlags flags = read_file_flags(arguments, "convert",
                                           {{"to"},
+                                           {"base_model"},
+                                           {kInitialAdapter},
                                            {"weights_only", true},
                                            {"forget_base", true},
                                            {"dtype"},
@@ -213,7 +275,8 @@ int run_convert(const std::vector<std::string>& arguments) {
                                            {"llm_int8_threshold"},
                                            {"llm_int8_skip_modules"}},
                                           2, 2);
-  refuse_quantization_flags(flags);
+  refuse_flags_of_others(flags);
+  if (flags.get("to") == "lora") return convert_to_lora(flags);
   if (const std::string to = flags.get("to"); to == "bnb-4bit" || to == "bnb-8bit") {
     ::mallopt(M_MMAP_THRESHOLD, 1 << 20);  // see run_merge_adapter()
     const auto model = checkpoint::open_saved_state(flags.paths[0]);
@@ -277,13 +340,7 @@ int run_merge_adapter(const std::vector<std::string>& arguments) {
   // would leave holes that the next one does not fit, and memory would grow with the model.
   ::mallopt(M_MMAP_THRESHOLD, 1 << 20);
   const auto adapter = checkpoint::open_saved_state(flags.paths[0]);
-  const fs::path base = flags.get("base_model", checkpoint::base_model_of(*adapter).string());
-  if (base.empty()) {
-    throw ConfigError(
-        "{}: found no folder of the base model that it names, expected one; give "
-        "--base_model FOLDER",
-        flags.paths[0]);
-  }
+  const fs::path base = base_of(flags, *adapter);
   const bool is_quantized = checkpoint::is_quantized_folder(base);
   if (is_quantized && !flags.has("dequantize")) {
     throw ConfigError(

@@ -2,8 +2,11 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
+
 #include "strata/base/activity_timer.h"
 #include "strata/base/error.h"
+#include "strata/ops/matmul.h"
 
 namespace strata::ops::quant {
 namespace {
@@ -36,9 +39,8 @@ RowCodes encode_rows(const at::Tensor& x, double threshold) {
   return result;
 }
 
-// a b^T in int32. cuBLAS wants more than 16 rows, and multiples of 8 everywhere.
-at::Tensor int_product(const at::Tensor& a, const at::Tensor& b) {
-  if (!a.is_cuda()) return at::_int_mm(a, b.t());
+// cuBLAS wants more than 16 rows, and multiples of 8 everywhere.
+at::Tensor multiply_padded(const at::Tensor& a, const at::Tensor& b) {
   const auto missing = [](int64_t size) { return (8 - size % 8) % 8; };
   const int64_t rows = std::max<int64_t>(a.size(0) + missing(a.size(0)), 24) - a.size(0);
   const int64_t inner = missing(a.size(1)), columns = missing(b.size(0));
@@ -47,7 +49,42 @@ at::Tensor int_product(const at::Tensor& a, const at::Tensor& b) {
   return at::_int_mm(left, right.t()).narrow(0, 0, a.size(0)).narrow(1, 0, b.size(0));
 }
 
+// On x86 processors without VNNI the product inside libtorch (oneDNN's) cuts sums of two terms off
+// at 16 bits. Bytes that would show it, for a product by vectors and one by tiles.
+bool multiplies_codes_exactly() {
+  for (const int64_t rows : {1, 32}) {
+    const at::Tensor a = at::full({rows, 64}, 127, at::kChar);
+    if (!at::_int_mm(a, at::full({64, 64}, 127, at::kChar)).eq(127 * 127 * 64).all().item<bool>()) {
+      return false;
+    }
+  }
+  return true;
+}
+
 }  // namespace
+
+at::Tensor code_product_in_fp32(const at::Tensor& a, const at::Tensor& b) {
+  // So many products of bytes sum to 2^24 at most: whole numbers that fp32 holds, in any order.
+  constexpr int64_t kTerms = 1024;
+  constexpr int64_t kColumns = 1024;  // of b, widened at a time
+  at::Tensor y = at::zeros({a.size(0), b.size(0)}, a.options().dtype(at::kInt));
+  for (int64_t k = 0; k < a.size(1); k += kTerms) {
+    const int64_t terms = std::min(kTerms, a.size(1) - k);
+    const at::Tensor left = a.narrow(1, k, terms).to(at::kFloat);
+    for (int64_t j = 0; j < b.size(0); j += kColumns) {
+      const int64_t columns = std::min(kColumns, b.size(0) - j);
+      const at::Tensor right = b.narrow(0, j, columns).narrow(1, k, terms).to(at::kFloat);
+      y.narrow(1, j, columns).add_(ops::matmul(left, right, {.b = true}).to(at::kInt));
+    }
+  }
+  return y;
+}
+
+at::Tensor code_product(const at::Tensor& a, const at::Tensor& b) {
+  if (a.is_cuda()) return multiply_padded(a, b);
+  static const bool is_exact = multiplies_codes_exactly();
+  return is_exact ? at::_int_mm(a, b.t()) : code_product_in_fp32(a, b);
+}
 
 at::Tensor int8_product(const at::Tensor& x, const QuantizedMatrix& weight, double threshold) {
   if (weight.format.kind != Kind::kInt8) {
@@ -60,7 +97,7 @@ at::Tensor int8_product(const at::Tensor& x, const QuantizedMatrix& weight, doub
   const at::Tensor codes = weight.codes().view(at::kChar).view({weight.rows, weight.columns});
   const at::Tensor scales = weight.scales();
   const RowCodes rows = encode_rows(x, threshold);
-  at::Tensor y = int_product(rows.codes, codes).to(at::kFloat);
+  at::Tensor y = code_product(rows.codes, codes).to(at::kFloat);
   y.mul_(rows.scales.unsqueeze(1) * scales.unsqueeze(0)).mul_(kPerProduct);
   y = y.to(x.scalar_type());
   if (!rows.columns.defined()) return y;
