@@ -239,14 +239,3 @@ def test_classes_that_cannot_be_had(probe, files, tmp_path, name, cause):
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": name}))
     error = probe.ask(do="encode_all", folder=str(tmp_path), texts=["x"])["error"]
     assert f'found tokenizer_class "{name.removesuffix("Fast")}"' in error and cause in error and "PreTrainedTokenizerFast" in error
-
-
-def test_a_model_alone_is_not_enough_for_some(probe, tmp_path):
-    import sentencepiece
-
-    (tmp_path / "text").write_text("\n".join(CORPUS))
-    sentencepiece.SentencePieceTrainer.train(input=str(tmp_path / "text"), model_prefix=str(tmp_path / "spiece"), vocab_size=300,
-                                             hard_vocab_limit=False, minloglevel=2)
-    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "AlbertTokenizer"}))
-    error = probe.ask(do="encode_all", folder=str(tmp_path), texts=["x"])["error"]
-    assert 'found tokenizer_class "AlbertTokenizer" without tokenizer.json' in error

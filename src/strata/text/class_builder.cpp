@@ -162,6 +162,10 @@ bool ClassBuilder::flag(const char* key, bool fallback) const {
   return it != settings.end() && it->is_boolean() ? it->get<bool>() : fallback;
 }
 
+bool ClassBuilder::is_null(const char* key) const {
+  return settings.is_object() && settings.contains(key) && settings.at(key).is_null();
+}
+
 std::string ClassBuilder::text(const char* key, const std::string& fallback) const {
   if (!settings.is_object()) return fallback;
   const auto it = settings.find(key);

@@ -2,6 +2,7 @@
 // Knows the forms, not the classes.
 #pragma once
 
+#include <map>
 #include <string>
 #include <vector>
 
@@ -54,6 +55,7 @@ struct ClassBuilder {
   const std::string& subject;
 
   bool flag(const char* key, bool fallback) const;
+  bool is_null(const char* key) const;  // written as null, which some classes take for "none"
   // A setting that is a text, or a token's content.
   std::string text(const char* key, const std::string& fallback) const;
   size_t number(const char* key, size_t fallback) const;
@@ -74,14 +76,11 @@ struct ClassBuilder {
   void use_parts(Json normalizer, Json pre_tokenizer, Json decoder) const;
 };
 
-// The rules of one family each; false: the class is not of it.
-bool apply_byte_rules(const std::string& tokenizer_class, ClassBuilder& builder);
-bool apply_sentence_rules(const std::string& tokenizer_class, ClassBuilder& builder);
-bool apply_language_rules(const std::string& tokenizer_class, ClassBuilder& builder);
-bool apply_word_rules(const std::string& tokenizer_class, ClassBuilder& builder);
-
-// False for a class of the sentence rules whose way with a SentencePiece model is not written down.
-bool reads_sentencepiece(const std::string& tokenizer_class);
-bool is_language_class(const std::string& tokenizer_class);
+// The constructors of one family each.
+using ClassTable = std::map<std::string, void (*)(ClassBuilder&)>;
+const ClassTable& byte_classes();
+const ClassTable& sentence_classes();
+const ClassTable& language_classes();
+const ClassTable& word_classes();
 
 }  // namespace strata::text

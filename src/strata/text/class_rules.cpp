@@ -75,6 +75,14 @@ void apply_inherited_rules(const std::string& tokenizer_class, ClassBuilder& b) 
   }
 }
 
+void (*find_constructor(const std::string& tokenizer_class))(ClassBuilder&) {
+  for (const ClassTable* classes :
+       {&byte_classes(), &sentence_classes(), &language_classes(), &word_classes()}) {
+    if (const auto it = classes->find(tokenizer_class); it != classes->end()) return it->second;
+  }
+  return nullptr;
+}
+
 }  // namespace
 
 ClassRules apply_class_rules(const std::string& tokenizer_class, const Json& settings,
@@ -96,11 +104,9 @@ ClassRules apply_class_rules(const std::string& tokenizer_class, const Json& set
         "its language itself",
         subject);
   }
-  const bool is_rebuilt = apply_byte_rules(tokenizer_class, builder) ||
-                          apply_sentence_rules(tokenizer_class, builder) ||
-                          apply_language_rules(tokenizer_class, builder) ||
-                          apply_word_rules(tokenizer_class, builder);
-  if (!is_rebuilt) {
+  if (const auto construct = find_constructor(tokenizer_class)) {
+    construct(builder);
+  } else {
     apply_inherited_rules(tokenizer_class, builder);
     rules.name.clear();
   }
@@ -111,8 +117,13 @@ ClassRules apply_class_rules(const std::string& tokenizer_class, const Json& set
   return rules;
 }
 
-bool reads_other_files(const std::string& tokenizer_class) {
-  return reads_sentencepiece(tokenizer_class) && !is_language_class(tokenizer_class);
+bool has_class_rules(const std::string& tokenizer_class) {
+  return find_constructor(tokenizer_class) != nullptr;
+}
+
+bool is_sentencepiece_class(const std::string& tokenizer_class) {
+  return sentence_classes().contains(tokenizer_class) ||
+         language_classes().contains(tokenizer_class);
 }
 
 }  // namespace strata::text

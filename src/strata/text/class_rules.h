@@ -32,7 +32,9 @@ struct ClassRules {
 ClassRules apply_class_rules(const std::string& tokenizer_class, const Json& settings,
                              Json& document, const std::string& subject);
 
-// Whether it is written down here how the class reads a folder without tokenizer.json.
-bool reads_other_files(const std::string& tokenizer_class);
+// Whether the class has a pipeline of its own, and whether it reads SentencePiece models where
+// there is no tokenizer.json.
+bool has_class_rules(const std::string& tokenizer_class);
+bool is_sentencepiece_class(const std::string& tokenizer_class);
 
 }  // namespace strata::text

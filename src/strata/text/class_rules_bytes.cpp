@@ -162,10 +162,17 @@ void clip(ClassBuilder& b) {
   b.rules.post_processor = ends({"bos_token"}, {"eos_token"});
 }
 
+void qwen2(ClassBuilder& b) {
+  use_pattern(b, kQwen2Pattern);
+  b.rules.readds = ClassRules::Readds::kAll;
+}
+
+void qwen3_5(ClassBuilder& b) { use_pattern(b, kQwen35Pattern); }
+
 }  // namespace
 
-bool apply_byte_rules(const std::string& tokenizer_class, ClassBuilder& b) {
-  static const std::map<std::string, void (*)(ClassBuilder&)> rules = {
+const ClassTable& byte_classes() {
+  static const ClassTable classes = {
       {"GPT2Tokenizer", gpt2},
       {"GPTNeoXTokenizer", gpt_neox},
       {"CodeGenTokenizer", codegen},
@@ -178,21 +185,11 @@ bool apply_byte_rules(const std::string& tokenizer_class, ClassBuilder& b) {
       {"LukeTokenizer", luke},
       {"MarkupLMTokenizer", markuplm},
       {"NougatTokenizer", nougat},
+      {"Qwen2Tokenizer", qwen2},
+      {"Qwen3_5Tokenizer", qwen3_5},
       {"WhisperTokenizer", whisper},
   };
-  if (tokenizer_class == "Qwen2Tokenizer") {
-    use_pattern(b, kQwen2Pattern);
-    b.rules.readds = ClassRules::Readds::kAll;
-    return true;
-  }
-  if (tokenizer_class == "Qwen3_5Tokenizer") {
-    use_pattern(b, kQwen35Pattern);
-    return true;
-  }
-  const auto rule = rules.find(tokenizer_class);
-  if (rule == rules.end()) return false;
-  rule->second(b);
-  return true;
+  return classes;
 }
 
 }  // namespace strata::text

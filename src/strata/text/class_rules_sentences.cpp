@@ -94,7 +94,8 @@ void t5_like(ClassBuilder& b, size_t unk_id) {
   use_words(b, unk_id, "always");
   b.rules.default_specials = {
       {"eos_token", "</s>"}, {"unk_token", "<unk>"}, {"pad_token", "<pad>"}};
-  b.rules.default_specials["additional_special_tokens"] = numbered("<extra_id_", ">", 0, 100);
+  b.rules.default_specials["additional_special_tokens"] =
+      numbered("<extra_id_", ">", 0, static_cast<int>(b.number("extra_ids", 100)));
 }
 
 void t5(ClassBuilder& b) {
@@ -238,7 +239,9 @@ void pegasus(ClassBuilder& b) {
   use_texts(b, b.piece_index(b.text("unk_token", "<unk>"), /*without_score=*/true, 0, /*first=*/1),
             normalizers({std::move(first), one_space()}), "always");
   Json more = numbered("<unk_", ">", 2, static_cast<int>(b.number("offset", 103)));
-  more.insert(more.begin(), b.text("mask_token_sent", "<mask_1>"));
+  if (!b.is_null("mask_token_sent")) {
+    more.insert(more.begin(), b.text("mask_token_sent", "<mask_1>"));
+  }
   b.rules.default_specials = {{"pad_token", "<pad>"},
                               {"eos_token", "</s>"},
                               {"unk_token", "<unk>"},
@@ -278,51 +281,34 @@ void reformer(ClassBuilder& b) {
   b.rules.readds = ClassRules::Readds::kDefaults;
 }
 
-struct Rule {
-  void (*apply)(ClassBuilder&);
-  bool reads_sentencepiece = false;  // sentencepiece_file.cpp knows what the class does with one
-};
-
-const std::map<std::string, Rule>& rules_by_name() {
-  static const std::map<std::string, Rule> rules = {
-      {"LlamaTokenizer", {llama, true}},
-      {"CodeLlamaTokenizer", {code_llama, true}},
-      {"GemmaTokenizer", {gemma, true}},
-      {"T5Tokenizer", {t5, true}},
-      {"XLMRobertaTokenizer", {xlm_roberta, true}},
-      {"AlbertTokenizer", {albert}},
-      {"BarthezTokenizer", {barthez}},
-      {"BigBirdTokenizer", {big_bird}},
-      {"CamembertTokenizer", {camembert}},
-      {"DebertaV2Tokenizer", {deberta_v2}},
-      {"LasrTokenizer", {lasr}},
-      {"LayoutXLMTokenizer", {layoutxlm}},
-      {"MLukeTokenizer", {mluke}},
-      {"PegasusTokenizer", {pegasus}},
-      {"ReformerTokenizer", {reformer}},
-      {"RemBertTokenizer", {rembert}},
-      {"Siglip2Tokenizer", {siglip2}},
-      {"Tipsv2Tokenizer", {tipsv2}},
-      {"UdopTokenizer", {udop}},
-      {"VideoPrismTokenizer", {video_prism}},
-      {"XGLMTokenizer", {xglm}},
-      {"XLNetTokenizer", {xlnet}},
-  };
-  return rules;
-}
-
 }  // namespace
 
-bool apply_sentence_rules(const std::string& tokenizer_class, ClassBuilder& b) {
-  const auto rule = rules_by_name().find(tokenizer_class);
-  if (rule == rules_by_name().end()) return false;
-  rule->second.apply(b);
-  return true;
-}
-
-bool reads_sentencepiece(const std::string& tokenizer_class) {
-  const auto rule = rules_by_name().find(tokenizer_class);
-  return rule == rules_by_name().end() || rule->second.reads_sentencepiece;
+const ClassTable& sentence_classes() {
+  static const ClassTable classes = {
+      {"AlbertTokenizer", albert},
+      {"BarthezTokenizer", barthez},
+      {"BigBirdTokenizer", big_bird},
+      {"CamembertTokenizer", camembert},
+      {"CodeLlamaTokenizer", code_llama},
+      {"DebertaV2Tokenizer", deberta_v2},
+      {"GemmaTokenizer", gemma},
+      {"LasrTokenizer", lasr},
+      {"LayoutXLMTokenizer", layoutxlm},
+      {"LlamaTokenizer", llama},
+      {"MLukeTokenizer", mluke},
+      {"PegasusTokenizer", pegasus},
+      {"ReformerTokenizer", reformer},
+      {"RemBertTokenizer", rembert},
+      {"Siglip2Tokenizer", siglip2},
+      {"T5Tokenizer", t5},
+      {"Tipsv2Tokenizer", tipsv2},
+      {"UdopTokenizer", udop},
+      {"VideoPrismTokenizer", video_prism},
+      {"XGLMTokenizer", xglm},
+      {"XLMRobertaTokenizer", xlm_roberta},
+      {"XLNetTokenizer", xlnet},
+  };
+  return classes;
 }
 
 }  // namespace strata::text

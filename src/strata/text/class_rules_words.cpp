@@ -88,8 +88,8 @@ void openai_gpt(ClassBuilder& b) {
 
 }  // namespace
 
-bool apply_word_rules(const std::string& tokenizer_class, ClassBuilder& b) {
-  static const std::map<std::string, void (*)(ClassBuilder&)> rules = {
+const ClassTable& word_classes() {
+  static const ClassTable classes = {
       {"BertTokenizer", bert},
       {"DistilBertTokenizer", bert},
       {"DPRContextEncoderTokenizer", dpr},
@@ -102,10 +102,7 @@ bool apply_word_rules(const std::string& tokenizer_class, ClassBuilder& b) {
       {"OpenAIGPTTokenizer", openai_gpt},
       {"SplinterTokenizer", splinter},
   };
-  const auto rule = rules.find(tokenizer_class);
-  if (rule == rules.end()) return false;
-  rule->second(b);
-  return true;
+  return classes;
 }
 
 }  // namespace strata::text

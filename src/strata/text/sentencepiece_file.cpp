@@ -4,11 +4,13 @@
 #include <cstring>
 #include <string_view>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "strata/base/error.h"
 #include "strata/base/file.h"
 #include "strata/text/base64.h"
-#include "strata/text/tokenizer_class.h"
+#include "strata/text/class_pieces.h"
+#include "strata/text/component_json.h"
 #include "strata/text/utf8.h"
 #include "strata/text/vocabulary_files.h"
 
@@ -176,19 +178,29 @@ void add_merges(const SentencePieces& model, TokenizerFile& file) {
   file.has_merges = true;
 }
 
-// What named classes change in the list of pieces.
-std::vector<SentencePieces::Piece> pieces_of_class(const SentencePieces& model,
-                                                   const std::string& tokenizer_class) {
-  auto pieces = model.pieces;
-  if (tokenizer_class == "T5Tokenizer") {
-    for (int i = 99; i >= 0; --i) pieces.push_back({fmt::format("<extra_id_{}>", i), 0, 0});
-  } else if (tokenizer_class == "XLMRobertaTokenizer") {
-    pieces.erase(pieces.begin(), pieces.begin() + std::min<ptrdiff_t>(3, pieces.size()));
-    const SentencePieces::Piece first[] = {{"<s>"}, {"<pad>"}, {"</s>"}, {"<unk>"}};
-    pieces.insert(pieces.begin(), std::begin(first), std::end(first));
-    pieces.push_back({"<mask>"});
+// Names that the settings give to pieces by their ids, where those have another.
+void rename_pieces(const Json& settings, TokenizerFile& file) {
+  const auto names = settings.is_object() ? settings.find("added_tokens_decoder") : settings.end();
+  if (!settings.is_object() || names == settings.end() || !names->is_object()) return;
+  std::unordered_set<std::string> known;
+  for (const auto& [text, id] : file.vocab) known.insert(text);
+  for (auto& [text, id] : file.vocab) {
+    const auto name = names->find(std::to_string(id));
+    if (name == names->end() || !name->is_object() || !name->contains("content")) continue;
+    const std::string content = required_string(*name, "content", file.subject);
+    if (known.insert(content).second) text = content;
   }
-  return pieces;
+}
+
+// The control pieces, which are special, and the user-defined ones.
+Json added_pieces(const SentencePieces& model) {
+  Json added = Json::array();
+  for (const auto& piece : model.pieces) {
+    if (piece.type != kControl && piece.type != kUserDefined) continue;
+    added.push_back(
+        {{"content", piece.text}, {"normalized", false}, {"special", piece.type == kControl}});
+  }
+  return added;
 }
 
 // The pipeline that transformers gives a model without a class of its own.
@@ -227,37 +239,35 @@ bool is_sentencepiece_file(const std::filesystem::path& path) {
 }
 
 TokenizerFile read_sentencepiece_file(const std::filesystem::path& path,
-                                      const std::string& tokenizer_class) {
+                                      const std::string& tokenizer_class, const Json& settings) {
+  const PieceRule& rule = find_piece_rule(tokenizer_class, path.parent_path().string());
   TokenizerFile file{.subject = path.string()};
   const std::string bytes = read_file(path);
   const SentencePieces model = read_model(bytes, file.subject);
-  const bool is_plain = tokenizer_class == kFileAsIs;
-  const bool is_bpe =
-      is_plain ? model.model_type != kUnigramModel
-               : tokenizer_class != "T5Tokenizer" && tokenizer_class != "XLMRobertaTokenizer";
+  const bool is_bpe = makes_bpe(rule, model.model_type != kUnigramModel);
   file.document = {{"model", {{"type", is_bpe ? "BPE" : "Unigram"}}}};
   if (!model.charsmap.empty()) {
     file.document["normalizer"] = {{"type", "Precompiled"},
                                    {"precompiled_charsmap", encode_base64(model.charsmap)}};
   }
-  if (is_plain) add_plain_pipeline(model, is_bpe, file.document);
-  const auto pieces = pieces_of_class(model, tokenizer_class);
-  Json list = Json::array();
-  Json& added = file.document["added_tokens"] = Json::array();
-  for (size_t id = 0; id < pieces.size(); ++id) {
-    const auto& piece = pieces[id];
-    if (is_bpe) file.vocab.emplace_back(piece.text, id);
-    if (!is_bpe) list.push_back(Json::array({piece.text, piece.score}));
-    if (piece.type == kControl || piece.type == kUserDefined) {
-      added.push_back({{"id", id},
-                       {"content", piece.text},
-                       {"normalized", false},
-                       {"special", piece.type == kControl}});
+  if (has_plain_pipeline(rule)) add_plain_pipeline(model, is_bpe, file.document);
+  file.document["added_pieces"] = added_pieces(model);
+  std::vector<ScoredPiece> of_file;
+  for (const auto& piece : model.pieces) of_file.push_back({piece.text, piece.score});
+  const std::vector<ScoredPiece> pieces = pieces_of_class(rule, settings, of_file);
+  if (is_bpe) {
+    for (const auto& piece : pieces) file.vocab.emplace_back(piece.text, file.vocab.size());
+    file.has_vocab = true;
+    add_merges(model, file);
+    if (has_plain_pipeline(rule)) rename_pieces(settings, file);
+  } else {
+    Json list = Json::array();
+    for (const auto& piece : pieces) list.push_back(Json::array({piece.text, piece.score}));
+    if (model.unk_id >= 0) {
+      file.document["settings"] = {{"unk_id", static_cast<size_t>(model.unk_id)}};
     }
+    file.document["model"]["vocab"] = std::move(list);
   }
-  file.has_vocab = is_bpe;
-  if (is_bpe) add_merges(model, file);
-  if (!is_bpe) file.document["model"]["vocab"] = std::move(list);
   return file;
 }
 

@@ -71,21 +71,36 @@ void collect_specials(const Json& settings, const std::string& where, NamedToken
     if (it == settings.end()) continue;
     if (const auto token = read_special(*it, where)) {
       out.specials.*member = token->content;
-      out.missing.push_back(*token);
+      out.specials_to_add.push_back(*token);
     }
   }
   for (const auto& [key, value] : settings.items()) {
     if (key.ends_with("_token") && !is_standard_name(key)) {
-      if (const auto token = read_special(value, where)) out.missing.push_back(*token);
+      if (const auto token = read_special(value, where)) out.specials_to_add.push_back(*token);
     }
   }
-  const bool has_new =
-      settings.contains("extra_special_tokens") && !settings["extra_special_tokens"].empty();
-  const auto extra = settings.find(has_new ? "extra_special_tokens" : "additional_special_tokens");
-  if (extra == settings.end() || !extra->is_structured()) return;
-  for (const Json& value : *extra) {
-    if (const auto token = read_special(value, where)) out.missing.push_back(*token);
-  }
+}
+
+// extra_special_tokens as a list stands for all others, as an object ({"image_token": "<img>"})
+// beside additional_special_tokens; an empty one gives way to those that the files name.
+void collect_more_specials(const Json& given, const Json& settings, const std::string& where,
+                           NamedTokens& out) {
+  const auto add_all = [&](const Json& list) {
+    if (!list.is_structured()) return;
+    for (const Json& value : list) {
+      auto token = read_special(value, where);
+      if (!token) continue;
+      const bool is_named = std::ranges::any_of(
+          kNames, [&](const auto& name) { return out.specials.*name.second == token->content; });
+      if (value.is_object() && !is_named) token->special = value.value("special", true);
+      out.specials_to_add.push_back(*token);
+    }
+  };
+  const Json extra = given.value("extra_special_tokens", Json());
+  const char* old_key = "additional_special_tokens";
+  if (extra.is_object()) add_all(extra);
+  const bool stands_alone = extra.is_array() && !(extra.empty() && given.contains(old_key));
+  add_all(stands_alone ? extra : settings.value(old_key, Json()));
 }
 
 // Whether a special token is the class's own, which the settings do not name.
@@ -100,8 +115,8 @@ bool is_default(const std::string& content, const Json& given, const ClassRules&
 // Adds special tokens once more, as the class does.
 void readd(const Json& given, const ClassRules& rules, NamedTokens& out) {
   if (rules.readds == ClassRules::Readds::kNone) return;
-  for (const AddedToken& token : out.missing) {
-    if (!token.special) continue;
+  for (AddedToken& token : out.specials_to_add) {
+    token.special = true;
     if (rules.readds == ClassRules::Readds::kAll) {
       out.added.push_back({.content = token.content, .normalized = false, .special = true});
     } else if (is_default(token.content, given, rules)) {
@@ -146,9 +161,10 @@ NamedTokens collect_tokens(const TokenFiles& files, const Json& document, const 
       out.added.push_back(std::move(token));
     }
   } else if (files.added_tokens.is_object()) {
-    out.missing = read_legacy_added(files.added_tokens, folder + "/added_tokens.json");
+    out.legacy = read_legacy_added(files.added_tokens, folder + "/added_tokens.json");
   }
   collect_specials(settings, where, out);
+  collect_more_specials(given, settings, where, out);
   readd(given, rules, out);
   return out;
 }

@@ -13,8 +13,10 @@ namespace strata::text {
 
 struct NamedTokens {
   Tokenizer::Specials specials;
-  std::vector<AddedToken> added;    // in the order in which ids are given out
-  std::vector<AddedToken> missing;  // specials: to be added only where absent
+  // In the order in which ids are given out.
+  std::vector<AddedToken> added;
+  std::vector<AddedToken> legacy;           // of added_tokens.json: only where absent
+  std::vector<AddedToken> specials_to_add;  // where neither of those has them; the last one counts
 };
 
 // Special and added tokens of the configuration files (null where absent).

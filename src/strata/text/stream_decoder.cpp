@@ -1,6 +1,8 @@
 // Incremental decoding over a sliding window of tokens.
 #include <algorithm>
+#include <utility>
 
+#include "strata/text/clean_up.h"
 #include "strata/text/tokenizer.h"
 #include "strata/text/utf8.h"
 
@@ -26,9 +28,19 @@ std::string text_after(const std::string& text, size_t from) {
 }  // namespace
 
 std::string StreamDecoder::push(int32_t id) {
+  std::string text = push_with_spaces(id);
+  if (!tokenizer_->cleans_spaces()) return text;
+  uncleaned_ += text;
+  const size_t size = cleanable_size(uncleaned_);
+  text = clean_up_spaces(uncleaned_.substr(0, size));
+  uncleaned_.erase(0, size);
+  return text;
+}
+
+std::string StreamDecoder::push_with_spaces(int32_t id) {
   if (skip_special_tokens_ && tokenizer_->is_special(id)) return "";
   window_.push_back(id);
-  std::string text = tokenizer_->decode(window_, skip_special_tokens_);
+  std::string text = tokenizer_->decode_with_spaces(window_, skip_special_tokens_);
   const bool may_change = tokenizer_->may_join_next(id);
   const size_t pending = window_.size() - context_;
   const bool is_broken = text.ends_with(kReplacement);
@@ -41,16 +53,17 @@ std::string StreamDecoder::push(int32_t id) {
     // What was pending becomes the context of what follows: the decoders look at no more than that.
     window_.erase(window_.begin(), window_.begin() + static_cast<std::ptrdiff_t>(context_));
     context_ = window_.size();
-    sent_ = tokenizer_->decode(window_, skip_special_tokens_).size();
+    sent_ = tokenizer_->decode_with_spaces(window_, skip_special_tokens_).size();
   }
   return out;
 }
 
 std::string StreamDecoder::finish() {
-  const std::string out = text_after(tokenizer_->decode(window_, skip_special_tokens_), sent_);
+  uncleaned_ += text_after(tokenizer_->decode_with_spaces(window_, skip_special_tokens_), sent_);
   window_.clear();
   context_ = sent_ = 0;
-  return out;
+  std::string text = std::exchange(uncleaned_, "");
+  return tokenizer_->cleans_spaces() ? clean_up_spaces(std::move(text)) : text;
 }
 
 }  // namespace strata::text

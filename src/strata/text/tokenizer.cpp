@@ -1,211 +1,25 @@
-// Loads a model folder and runs the pipeline: added tokens, normalizer, pre-tokenizer, model,
-// post-processor; and back through the decoder.
+// Runs the pipeline: added tokens, normalizer, pre-tokenizer, model, post-processor; and back
+// through the decoder.
 #include "strata/text/tokenizer.h"
 
-#include <map>
+#include <algorithm>
 
 #include "strata/base/error.h"
-#include "strata/base/file.h"
 #include "strata/text/byte_level.h"
-#include "strata/text/class_rules.h"
-#include "strata/text/component_json.h"
-#include "strata/text/decoder.h"
+#include "strata/text/clean_up.h"
 #include "strata/text/length_rules.h"
-#include "strata/text/model.h"
-#include "strata/text/piece_cache.h"
-#include "strata/text/post_processor.h"
-#include "strata/text/pre_tokenizer.h"
-#include "strata/text/special_tokens.h"
-#include "strata/text/template_files.h"
-#include "strata/text/tokenizer_class.h"
+#include "strata/text/tokenizer_impl.h"
 #include "strata/text/utf8.h"
-#include "strata/text/vocabulary_files.h"
 
 namespace strata::text {
 namespace fs = std::filesystem;
 
-namespace {
-constexpr std::string_view kWordMark = "▁";
-}  // namespace
-
-struct Tokenizer::Impl {
-  std::string subject;  // path of tokenizer.json
-  AddedTokens added;
-  std::unique_ptr<Normalizer> normalizer;
-  std::unique_ptr<PreTokenizer> pre_tokenizer;
-  bool cuts_words = false;  // SentencePiece models: pieces are cut before the marks of words
-  bool maps_bytes = false;  // pieces are bytes that the model sees as byte characters
-  std::unique_ptr<Model> model;
-  std::unique_ptr<PostProcessor> post_processor;
-  std::unique_ptr<Decoder> decoder;
-  mutable PieceCache cache;
-  Specials specials, specials_at_load;
-  std::string chat_template, tool_template;
-  std::map<std::string, std::string> other_templates;
-  std::vector<fs::path> files;
-  std::vector<std::pair<AddedToken, int32_t>> since_load;
-  int32_t vocab_size = 0;
-  Json lengths;  // "truncation" and "padding" of the file
-  std::optional<int64_t> model_max_length;
-
-  void build(TokenizerFile& file);
-  void use_post_processor(Json document);
-  std::optional<int32_t> find(std::string_view token) const;
-  void add_tokens(const NamedTokens& tokens, const TokenizerFile& file, bool is_rebuilt);
-  std::vector<Token> encode_parts(std::string_view text) const;
-  void add_ends(std::string_view text, bool add_special_tokens, std::vector<Token>& tokens) const;
-  void encode_text(const Piece& piece, Arena& arena, std::vector<Token>& out) const;
-  void encode_pieces(const std::vector<Piece>& pieces, std::vector<Token>& out) const;
-  void run_model(std::string_view piece, std::vector<ModelToken>& out) const;
-  const std::string& token_text(int32_t id) const;
-};
-
 Tokenizer::Tokenizer() : impl_(std::make_unique<Impl>()) {}
 Tokenizer::~Tokenizer() = default;
-
-void Tokenizer::Impl::build(TokenizerFile& file) {
-  const Json& document = file.document;
-  const auto component = [&](const char* name) {
-    const auto it = document.find(name);
-    return it == document.end() ? Json(nullptr) : *it;
-  };
-  const std::string where = file.subject + ": ";
-  normalizer = make_normalizer(component("normalizer"), where + "normalizer");
-  pre_tokenizer = make_pre_tokenizer(component("pre_tokenizer"), where + "pre_tokenizer");
-  maps_bytes = pre_tokenizer != nullptr && pre_tokenizer->defer_byte_characters();
-  post_processor = make_post_processor(component("post_processor"), where + "post_processor");
-  decoder = make_decoder(component("decoder"), where + "decoder");
-  lengths = {{"truncation", component("truncation")}, {"padding", component("padding")}};
-  model = make_model(file);
-  cuts_words = !maps_bytes && model->cuts_before(kWordMark);
-}
-
-void Tokenizer::Impl::add_tokens(const NamedTokens& tokens, const TokenizerFile& file,
-                                 bool is_rebuilt) {
-  const Vocabulary& vocabulary = model->vocabulary();
-  for (const AddedToken& token : tokens.added) added.add(token, vocabulary);
-  for (const AddedToken& token : tokens.missing) {
-    if (!added.find(token.content)) added.add(token, vocabulary);
-  }
-  added.prepare(normalizer.get());
-  vocab_size = std::max(vocabulary.end_id(), added.end_id());
-  specials = specials_at_load = tokens.specials;
-  const auto listed = file.document.find("added_tokens");
-  if (is_rebuilt || listed == file.document.end()) return;
-  // `tokenizers` gives ids out anew and only warns; weights trained for other ids would be wrong.
-  for (const Json& json : *listed) {
-    if (!json.contains("id")) continue;  // converted from a file that gives no ids
-    const std::string content = required_string(json, "content", file.subject + ": added_tokens");
-    const int64_t id = int_field(json, "id", -1, file.subject + ": added_tokens");
-    if (const auto given = added.find(content); given && *given != id) {
-      throw FormatError(
-          "{}: found id {} for the added token \"{}\", expected {} (its id in the "
-          "vocabulary or the next free one)",
-          file.subject, id, content, *given);
-    }
-  }
-}
 
 std::optional<int32_t> Tokenizer::Impl::find(std::string_view token) const {
   if (const auto id = added.find(token)) return id;
   return model->vocabulary().find(token);
-}
-
-// The post-processor of a class, whose tokens are given by their names.
-void Tokenizer::Impl::use_post_processor(Json document) {
-  const std::map<std::string, std::optional<std::string> Specials::*> names = {
-      {"bos_token", &Specials::bos},
-      {"eos_token", &Specials::eos},
-      {"sep_token", &Specials::sep},
-      {"cls_token", &Specials::cls}};
-  const auto resolve = [&](Json& id) {
-    if (!id.is_string()) return;
-    const auto name = names.find(id.get<std::string>());
-    const std::optional<std::string> token =
-        name == names.end() ? std::optional(id.get<std::string>()) : specials.*name->second;
-    auto found = token ? find(*token) : std::nullopt;
-    // A token that is not there, such as that of a language, becomes the unknown one.
-    if (!found && name == names.end() && specials.unk) found = find(*specials.unk);
-    if (!found) {
-      throw FormatError("{}: found no {}, expected one, because the tokenizer class adds it",
-                        subject, id.get<std::string>());
-    }
-    id = *found;
-  };
-  if (document.contains("special_tokens")) {
-    for (Json& token : document["special_tokens"]) {
-      for (Json& id : token["ids"]) resolve(id);
-    }
-  }
-  for (const char* key : {"sep", "cls"}) {
-    if (document.contains(key)) resolve(document[key][1]);
-  }
-  post_processor = make_post_processor(document, subject + ": post_processor");
-}
-
-namespace {
-
-Json read_if_present(const fs::path& path, std::vector<fs::path>& files) {
-  if (!fs::exists(path)) return nullptr;
-  files.push_back(path);
-  Json json = read_json_file(path);
-  if (!json.is_object()) {
-    throw FormatError("{}: found {}, expected an object", path.string(), json.type_name());
-  }
-  return json;
-}
-
-}  // namespace
-
-std::unique_ptr<Tokenizer> Tokenizer::load(const fs::path& folder) {
-  std::unique_ptr<Tokenizer> tokenizer(new Tokenizer);
-  Impl& impl = *tokenizer->impl_;
-  TokenFiles files;
-  files.tokenizer_config = read_if_present(folder / "tokenizer_config.json", impl.files);
-  files.special_tokens_map = read_if_present(folder / "special_tokens_map.json", impl.files);
-  files.added_tokens = read_if_present(folder / "added_tokens.json", impl.files);
-  std::vector<fs::path> not_ours;
-  const Json model_config = read_if_present(folder / "config.json", not_ours);
-  const fs::path path = folder / "tokenizer.json";
-  const bool has_file = fs::exists(path);
-  TokenizerFile file;
-  std::string tokenizer_class;
-  if (has_file) {
-    file = read_tokenizer_file(path);
-    impl.files.push_back(path);
-    tokenizer_class = choose_tokenizer_class(files.tokenizer_config, model_config, file.document);
-  } else {
-    tokenizer_class = choose_tokenizer_class(files.tokenizer_config, model_config, nullptr);
-    VocabularyFiles found = read_vocabulary_files(folder, files.tokenizer_config, tokenizer_class);
-    file = std::move(found.file);
-    tokenizer_class = found.tokenizer_class;
-    impl.files.insert(impl.files.end(), found.paths.begin(), found.paths.end());
-  }
-  impl.subject = file.subject;
-  require_field(file.document, "model", file.subject);
-  if (!has_file && !reads_other_files(tokenizer_class)) {
-    throw FormatError(
-        "{}: found tokenizer_class \"{}\" without tokenizer.json, expected that file; load the "
-        "tokenizer with transformers and save it",
-        folder.string(), tokenizer_class);
-  }
-  ClassRules rules =
-      apply_class_rules(tokenizer_class, merged_settings(files), file.document, folder.string());
-  if (!has_file) add_file_specials(file.document, rules);
-  const NamedTokens tokens = collect_tokens(files, file.document, rules, folder.string());
-  impl.build(file);
-  impl.add_tokens(tokens, file, !rules.name.empty());
-  if (!has_file && rules.post_processor.is_null()) {
-    rules.post_processor = ends_by_flags(files.tokenizer_config, rules.default_specials);
-  }
-  if (!rules.post_processor.is_null()) impl.use_post_processor(rules.post_processor);
-  TemplateFiles templates = read_template_files(folder, files.tokenizer_config);
-  impl.files.insert(impl.files.end(), templates.files.begin(), templates.files.end());
-  impl.model_max_length = read_model_max_length(files.tokenizer_config, folder.string());
-  impl.chat_template = std::move(templates.standard);
-  impl.tool_template = std::move(templates.tools);
-  impl.other_templates = std::move(templates.others);
-  return tokenizer;
 }
 
 void Tokenizer::Impl::run_model(std::string_view piece, std::vector<ModelToken>& out) const {
@@ -342,6 +156,12 @@ std::vector<int32_t> Tokenizer::encode(std::string_view text, bool add_special_t
 }
 
 std::string Tokenizer::decode(std::span<const int32_t> ids, bool skip_special_tokens) const {
+  std::string text = decode_with_spaces(ids, skip_special_tokens);
+  return impl_->cleans_spaces ? clean_up_spaces(std::move(text)) : text;
+}
+
+std::string Tokenizer::decode_with_spaces(std::span<const int32_t> ids,
+                                          bool skip_special_tokens) const {
   std::vector<std::string> tokens;
   for (const int32_t id : ids) {
     if (skip_special_tokens && is_special(id)) continue;
@@ -357,6 +177,8 @@ std::string Tokenizer::decode(std::span<const int32_t> ids, bool skip_special_to
   }
   return text;
 }
+
+bool Tokenizer::cleans_spaces() const { return impl_->cleans_spaces; }
 
 std::optional<int32_t> Tokenizer::token_to_id(std::string_view token) const {
   return impl_->find(token);

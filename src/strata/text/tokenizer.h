@@ -59,8 +59,13 @@ class Tokenizer {
   };
   FittedTokens encode_to_length(std::string_view text, bool add_special_tokens = true) const;
 
-  // Text of `ids`; ids without a token are left out, as the reference does.
+  // Text of `ids`; ids without a token are left out, as the reference does. Where the model asks
+  // for clean_up_tokenization_spaces, decode() takes the spaces before punctuation away, which the
+  // text of a part of the ids may still need.
   std::string decode(std::span<const int32_t> ids, bool skip_special_tokens = true) const;
+  std::string decode_with_spaces(std::span<const int32_t> ids,
+                                 bool skip_special_tokens = true) const;
+  bool cleans_spaces() const;
 
   std::optional<int32_t> token_to_id(std::string_view token) const;
   // Requires: 0 <= id < vocab_size(); empty for an id that no token has.
@@ -111,7 +116,8 @@ class Tokenizer {
 
 // Decodes a growing list of ids. Concatenating all results gives decode() of all ids; no result
 // ends inside a UTF-8 character.
-// Invariants: text before `sent_` of the window's text has been handed out.
+// Invariants: text before `sent_` of the window's text has been handed out, but for its end in
+// `uncleaned_`.
 class StreamDecoder {
  public:
   // `tokenizer` must outlive the decoder.
@@ -124,11 +130,14 @@ class StreamDecoder {
   std::string finish();
 
  private:
+  std::string push_with_spaces(int32_t id);
+
   const Tokenizer* tokenizer_;
   bool skip_special_tokens_;
   std::vector<int32_t> window_;  // context tokens whose text was sent, then pending ones
   size_t context_ = 0;           // number of context tokens in the window
   size_t sent_ = 0;              // bytes of the window's text already handed out
+  std::string uncleaned_;        // text whose spaces depend on what follows
 };
 
 }  // namespace strata::text

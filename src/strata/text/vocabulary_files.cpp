@@ -3,6 +3,7 @@
 
 #include "strata/base/error.h"
 #include "strata/base/file.h"
+#include "strata/text/class_pieces.h"
 #include "strata/text/tokenizer_class.h"
 
 namespace strata::text {
@@ -65,13 +66,14 @@ VocabularyFiles read_vocabulary_files(const fs::path& folder, const Json& tokeni
   const auto choose_default = [&](const char* name) {
     if (found.tokenizer_class == kFileAsIs) found.tokenizer_class = name;
   };
-  for (const char* name : {"tokenizer.model", "spiece.model", "sentencepiece.bpe.model",
-                           "spm.model", "tiktoken.model", "vocab.tiktoken"}) {
+  for (const char* name :
+       {"tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "spm.model",
+        "sentencepiece.model", "tiktoken.model", "vocab.tiktoken"}) {
     const fs::path path = folder / name;
     if (!fs::exists(path)) continue;
     found.paths = {path};
     if (is_sentencepiece_file(path)) {
-      found.file = read_sentencepiece_file(path, tokenizer_class);
+      found.file = read_sentencepiece_file(path, tokenizer_class, tokenizer_config);
     } else {
       found.file = read_tiktoken_file(path, tokenizer_config);
       found.tokenizer_class = kFileAsIs;
@@ -96,14 +98,27 @@ VocabularyFiles read_vocabulary_files(const fs::path& folder, const Json& tokeni
         "with merges.txt, or vocab.txt",
         folder.string());
   }
+  if (is_sentencepiece_class(found.tokenizer_class)) {
+    throw FormatError(
+        "{}: found {} for tokenizer_class \"{}\", expected tokenizer.json or a SentencePiece "
+        "model; "
+        "load the tokenizer with transformers and save it",
+        folder.string(), found.paths[0].filename().string(), found.tokenizer_class);
+  }
   return found;
 }
 
-void add_file_specials(const Json& document, ClassRules& rules) {
-  const auto specials = document.find("default_specials");
-  if (specials == document.end()) return;
-  for (const auto& [key, value] : specials->items()) {
-    if (!rules.default_specials.contains(key)) rules.default_specials[key] = value;
+void add_file_specials(const Json& document, const std::string& tokenizer_class,
+                       ClassRules& rules) {
+  Json& specials = rules.default_specials;
+  if (const auto named = document.find("default_specials"); named != document.end()) {
+    for (const auto& [key, value] : named->items()) specials[key] = value;
+  }
+  if (const auto pieces = document.find("added_pieces"); pieces != document.end()) {
+    constexpr const char* kMore = "additional_special_tokens";
+    specials[kMore] =
+        additional_tokens_of_class(find_piece_rule(tokenizer_class, ""), *pieces,
+                                   specials.contains(kMore) ? specials[kMore] : Json::array());
   }
 }
 

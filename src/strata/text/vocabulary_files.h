@@ -23,15 +23,15 @@ VocabularyFiles read_vocabulary_files(const std::filesystem::path& folder,
                                       const Json& tokenizer_config,
                                       const std::string& tokenizer_class);
 
-// "default_specials" of a converted document become the class's where it has none.
-void add_file_specials(const Json& document, ClassRules& rules);
+// The named and additional tokens of a converted document: they come before the class's own.
+void add_file_specials(const Json& document, const std::string& tokenizer_class, ClassRules& rules);
 
 // The post-processor that add_bos_token and add_eos_token ask for; null if neither does.
 Json ends_by_flags(const Json& tokenizer_config, const Json& default_specials);
 
 // One kind each.
 TokenizerFile read_sentencepiece_file(const std::filesystem::path& path,
-                                      const std::string& tokenizer_class);
+                                      const std::string& tokenizer_class, const Json& settings);
 TokenizerFile read_tiktoken_file(const std::filesystem::path& path, const Json& tokenizer_config);
 TokenizerFile read_tekken_file(const std::filesystem::path& path);
 bool is_sentencepiece_file(const std::filesystem::path& path);

@@ -1,0 +1,18 @@
+// The tokens for languages that translation models put beside a text. Data only.
+#pragma once
+
+#include <string_view>
+
+#include "strata/base/json.h"
+
+namespace strata::text {
+
+// Names with a space between.
+extern const std::string_view kMbartCodes;
+extern const std::string_view kMoreMbart50Codes;  // mBART-50 has those of mBART and these
+extern const std::string_view kNllbCodes;         // FLORES-200
+
+// The names as a JSON array.
+Json listed_codes(std::string_view codes, std::string_view more = {});
+
+}  // namespace strata::text

@@ -1,0 +1,55 @@
+// What a Tokenizer consists of. Only tokenizer.cpp, which runs it, and tokenizer_load.cpp, which
+// builds it, include this.
+#pragma once
+
+#include <map>
+
+#include "strata/text/decoder.h"
+#include "strata/text/model.h"
+#include "strata/text/normalizer.h"
+#include "strata/text/piece_cache.h"
+#include "strata/text/post_processor.h"
+#include "strata/text/pre_tokenizer.h"
+#include "strata/text/special_tokens.h"
+#include "strata/text/tokenizer.h"
+#include "strata/text/tokenizer_file.h"
+
+namespace strata::text {
+
+inline constexpr std::string_view kWordMark = "▁";
+
+struct Tokenizer::Impl {
+  std::string subject;  // path of tokenizer.json
+  AddedTokens added;
+  std::unique_ptr<Normalizer> normalizer;
+  std::unique_ptr<PreTokenizer> pre_tokenizer;
+  bool cuts_words = false;  // SentencePiece models: pieces are cut before the marks of words
+  bool maps_bytes = false;  // pieces are bytes that the model sees as byte characters
+  std::unique_ptr<Model> model;
+  std::unique_ptr<PostProcessor> post_processor;
+  std::unique_ptr<Decoder> decoder;
+  bool cleans_spaces = false;  // decode() ends with clean_up_spaces()
+  mutable PieceCache cache;
+  Specials specials, specials_at_load;
+  std::string chat_template, tool_template;
+  std::map<std::string, std::string> other_templates;
+  std::vector<std::filesystem::path> files;
+  std::vector<std::pair<AddedToken, int32_t>> since_load;
+  int32_t vocab_size = 0;
+  Json lengths;  // "truncation" and "padding" of the file
+  std::optional<int64_t> model_max_length;
+
+  void build(TokenizerFile& file);
+  void use_post_processor(Json document);
+  std::optional<int32_t> find(std::string_view token) const;
+  void add_tokens(const NamedTokens& tokens, const TokenizerFile& file, bool is_rebuilt);
+  std::vector<Token> encode_parts(std::string_view text) const;
+  void add_ends(std::string_view text, bool add_special_tokens, std::vector<Token>& tokens) const;
+  void encode_text(const Piece& piece, Arena& arena, std::vector<Token>& out) const;
+  void encode_pieces(const std::vector<Piece>& pieces, std::vector<Token>& out) const;
+  std::string decode(std::span<const int32_t> ids, bool skip_special_tokens) const;
+  void run_model(std::string_view piece, std::vector<ModelToken>& out) const;
+  const std::string& token_text(int32_t id) const;
+};
+
+}  // namespace strata::text
