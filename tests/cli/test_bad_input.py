@@ -18,6 +18,12 @@ from running import base_flags, command, environment, flag_words, output_files, 
 LIMIT_S = 10
 
 
+def is_in_time(seconds):
+    """Where more wants to run than there are processors, a second counts as the share that may be had
+    of it, as in wait_fairly()."""
+    return seconds * min(1, os.cpu_count() / max(os.getloadavg()[0], 0.1)) < LIMIT_S
+
+
 def processes_of(folder):
     """Pids of processes whose command line names the folder."""
     found = []
@@ -41,7 +47,7 @@ def fail(flags, world=2, **answers):
     seconds = time.monotonic() - start
     text = process.stdout + process.stderr
     assert process.returncode not in (0, -6, -11), text
-    assert seconds < LIMIT_S, f"{seconds} s: {text}"
+    assert is_in_time(seconds), f"{seconds} s: {text}"
     assert processes_of(flags["output_dir"]) == []
     assert "terminate called" not in text and "report this as a bug" not in text, text
     return text
@@ -253,7 +259,7 @@ UNFIT = {
     "schedule": ("lr_scheduler_type: cosine_with_restarts\nlr_scheduler_kwargs: {num_cyles: 2}",
                  "lr_scheduler_kwargs", r'found "num_cyles", expected one of \[num_cycles\]'),
     "rank_pattern": ('use_peft: true\nrank_pattern: {q_proj: x}', "rank_pattern",
-                     r"found \{.*\}, expected an object such as"),
+                     r"found \"x\" for \"q_proj\", expected a whole number"),
 }
 
 
@@ -434,7 +440,7 @@ def test_killed_rank(inputs, tmp_path, rank):
     finally:
         process.kill()
         process.communicate()
-    assert seconds < LIMIT_S
+    assert is_in_time(seconds)
     assert process.returncode == 128 + signal.SIGKILL
     errors = [line for line in text.splitlines() if "error: " in line]
     assert f"rank {rank}: killed by signal 9" in errors[0], text
@@ -463,6 +469,6 @@ def test_failing_rank_is_named(inputs, tmp_path):
     process = subprocess.run(
         [PROGRAM, "launch", "--num_processes", "2", "--cpu", "--no_python", wrapper],
         capture_output=True, text=True, timeout=60, env=environment())
-    assert process.returncode != 0 and time.monotonic() - start < LIMIT_S
+    assert process.returncode != 0 and is_in_time(time.monotonic() - start)
     assert re.search(r"\[rank 1\] .*data", process.stderr), process.stderr
     assert_nothing_written(tmp_path / "out")

@@ -69,6 +69,16 @@ def test_lines_of_standard_input_are_turns(model):
     assert run.stdout == as_output(reference_answers(model, TURNS[:2])), run.stderr
 
 
+def test_commands_on_standard_input(model):
+    run = chat("--model_name_or_path", model, "--max_new_tokens", NEW_TOKENS,
+               stdin=f"{TURNS[0]}\n/reset\n{TURNS[1]}\n{TURNS[2]}\n/exit\n{TURNS[0]}\n")
+    expected = reference_answers(model, TURNS[:1]) + reference_answers(model, TURNS[1:])
+    assert run.stdout == as_output(expected), run.stderr
+    words = [word for turn in (TURNS[0], "/reset", TURNS[1]) for word in ("--prompt", turn)]
+    run = chat("--model_name_or_path", model, "--max_new_tokens", NEW_TOKENS, *words)
+    assert run.stdout == as_output([expected[0], reference_answers(model, TURNS[1:2])[0]])
+
+
 def test_same_seed_same_answer(model):
     words = ["--model_name_or_path", model, "--prompt", "mat", "--do_sample", "--temperature", 2,
              "--max_new_tokens", 30]

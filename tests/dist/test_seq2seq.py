@@ -21,8 +21,10 @@ KINDS = {
     "decoder_lora": ("tied", dict(use_peft=True, lora_target_modules=r"decoder.*\.(q|wo)")),
     "nf4_dora": ("wide", dict(use_peft=True, lora_r=3, use_dora=True, load_in_4bit=True,
                               bnb_4bit_use_double_quant=True, lora_dropout=0.2)),
+    # Evaluations round activations to codes, so that a last bit of a weight may move one: updates by
+    # the gradient's sign are the same to the bit on every world size.
     "int8_ia3": ("gated", dict(use_peft=True, peft_type="IA3", load_in_8bit=True,
-                               learning_rate=5e-2)),
+                               optim="lion_32bit", learning_rate=2e-2)),
     "nf4_vera": ("tied", dict(use_peft=True, peft_type="VERA", lora_r=6, load_in_4bit=True,
                               learning_rate=1e-1)),
     "saved_head": ("tied", dict(use_peft=True, lora_modules_to_save=["lm_head"])),

@@ -1,6 +1,7 @@
 """Oracle: a plain loop over transformers and PEFT with torch's AdamW on the same pairs; PEFT and
 transformers reading what a run leaves."""
 
+import copy
 import json
 import subprocess
 
@@ -12,6 +13,9 @@ from running import PROGRAM, environment, run_strata
 from tiny_t5 import GATED, save_pairs, save_t5
 
 STEPS, BATCH, RATE = 8, 4, 5e-3
+# Far above a gradient that is the rounding of a sum, of which Adam would make a step of its own on
+# every kind of processor, and far below those that decide.
+EPSILON = 1e-4
 LORA = dict(r=4, lora_alpha=16, lora_dropout=0.0)
 
 
@@ -32,7 +36,7 @@ def flags(place, model, output, **more):
             "source_prefix": "judge: ", "max_source_length": 12, "max_target_length": 4,
             "per_device_train_batch_size": BATCH, "per_device_eval_batch_size": 3,
             "max_steps": STEPS, "learning_rate": RATE, "logging_steps": 1, "weight_decay": 0.02,
-            "max_grad_norm": 1.0, "eval_strategy": "steps", "eval_steps": STEPS,
+            "adam_epsilon": EPSILON, "max_grad_norm": 1.0, "eval_strategy": "steps", "eval_steps": STEPS,
             "save_strategy": "no", "train_sampling_strategy": "sequential", "disable_tqdm": True,
             "predict_with_generate": True, **more}
 
@@ -60,7 +64,8 @@ def reference(place, model, tokenizer, rate=RATE):
                not any(part in n for part in ("layer_norm", "bias"))]
     plain = [p for p in model.parameters() if p.requires_grad and all(p is not q for q in decayed)]
     optimizer = torch.optim.AdamW([{"params": decayed, "weight_decay": 0.02},
-                                   {"params": plain, "weight_decay": 0.0}], lr=rate)
+                                   {"params": plain, "weight_decay": 0.0}], lr=rate,
+                                  eps=EPSILON)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda i: 1 - i / STEPS)
     model.train()  # the models have no dropout
     rows, losses = rows_of(place, "train"), []
@@ -95,11 +100,19 @@ def accuracy(place, model, tokenizer):
     return sum(text.strip() == row["label"] for text, row in zip(texts, rows)) / len(rows)
 
 
-def compare(found, losses, eval_loss, least=0.2):
+def assert_same_changes(before, ours, theirs):
+    """Of every weight as a whole: where an input of ReLU is the rounding of a sum, a processor may put
+    it to the other side, and a few elements part."""
+    for (key, found), value in zip(ours.items(), theirs.values()):
+        change = (value - before[key]).norm().item()
+        assert (found - value).norm().item() <= 1e-2 * change, key
+
+
+def compare(found, losses, eval_loss, least=0.2, eval_limit=1e-4):
     assert found.losses == pytest.approx(losses, abs=1e-4)
     assert min(losses) < losses[0] - least, "the reference did not learn"
     evaluated = [row for row in found.history if "eval_loss" in row]
-    assert evaluated[-1]["eval_loss"] == pytest.approx(eval_loss, abs=1e-4)
+    assert evaluated[-1]["eval_loss"] == pytest.approx(eval_loss, abs=eval_limit)
     return evaluated[-1]
 
 
@@ -107,6 +120,7 @@ def compare(found, losses, eval_loss, least=0.2):
 def test_full_fine_tuning(place, tmp_path, name):
     tokenizer = AutoTokenizer.from_pretrained(place / name)
     model = T5ForConditionalGeneration.from_pretrained(place / name)
+    before = copy.deepcopy(model.state_dict())
     expected = reference(place, model, tokenizer)
     found = run(flags(place, name, tmp_path / "out", gradient_checkpointing=True))
     row = compare(found, *expected)
@@ -115,8 +129,7 @@ def test_full_fine_tuning(place, tmp_path, name):
     loaded = AutoTokenizer.from_pretrained(tmp_path / "out")
     assert evaluate(place, result, loaded) == pytest.approx(row["eval_loss"], abs=1e-5)
     assert row["eval_accuracy"] == pytest.approx(accuracy(place, result, loaded))
-    for (key, ours), theirs in zip(result.state_dict().items(), model.state_dict().values()):
-        assert torch.allclose(ours, theirs, atol=2e-4), key
+    assert_same_changes(before, result.state_dict(), model.state_dict())
     config = json.loads((tmp_path / "out" / "config.json").read_text())
     assert config["tie_word_embeddings"] == (name == "plain")
     assert config["architectures"] == ["T5ForConditionalGeneration"]
@@ -129,6 +142,7 @@ def test_adapter(place, tmp_path):
     base = T5ForConditionalGeneration.from_pretrained(place / "v1_1")
     model = get_peft_model(base, LoraConfig(task_type="SEQ_2_SEQ_LM", **LORA))
     model.save_pretrained(tmp_path / "start")
+    before = copy.deepcopy(model.state_dict())
     expected = reference(place, model, tokenizer)
     found = run(flags(place, "v1_1", tmp_path / "out", weight_decay=0.02,
                       adapter_name_or_path=tmp_path / "start"))
@@ -138,8 +152,7 @@ def test_adapter(place, tmp_path):
     base = T5ForConditionalGeneration.from_pretrained(place / "v1_1")
     result = PeftModel.from_pretrained(base, tmp_path / "out").eval()
     assert evaluate(place, result, tokenizer) == pytest.approx(row["eval_loss"], abs=1e-5)
-    for (key, ours), theirs in zip(result.state_dict().items(), model.state_dict().values()):
-        assert torch.allclose(ours, theirs, atol=2e-4), key
+    assert_same_changes(before, result.state_dict(), model.state_dict())
     subprocess.run([PROGRAM, "merge-adapter", tmp_path / "out", tmp_path / "merged"], check=True,
                    capture_output=True, env=environment())
     merged = T5ForConditionalGeneration.from_pretrained(tmp_path / "merged").eval()

@@ -30,8 +30,8 @@ using generate::StopReason;
 constexpr const char* kUsage =
     "usage: strata chat --model_name_or_path FOLDER [flags]                 a conversation\n"
     "       strata chat --model_name_or_path FOLDER --prompt TEXT [flags]   one answer\n\n"
-    "Without --prompt it reads turns from the terminal (/reset: a new conversation, /exit or "
-    "Ctrl-D: end,\nCtrl-C: stop the answer) or, line by line, from standard input. Answers go to "
+    "Without --prompt it reads turns from the terminal (Ctrl-D: end, Ctrl-C: stop the answer) or, "
+    "line by\nline, from standard input. /reset: a new conversation, /exit: end. Answers go to "
     "standard output.\nFlags take hyphens or underscores.\n"
     "With adapters: /adapters lists them, /adapter NAME answers with one, /adapter off with none, "
     "/merge folds\nthe one in use into the weights, /unmerge takes it out.\n";
@@ -184,8 +184,12 @@ class Chat {
     return reason;
   }
 
-  // Whether the line was about adapters, not a turn. ConfigError for an unknown name.
+  // Whether the line was a command, not a turn. ConfigError for an unknown adapter.
   bool obey(const std::string& line) {
+    if (line == "/reset") {
+      reset();
+      return true;
+    }
     if (model_.adapter_names().empty()) return false;
     if (line == "/adapters") {
       list_adapters();
@@ -203,12 +207,12 @@ class Chat {
     return true;
   }
 
+ private:
   void reset() {
     conversation_.reset();
     sampler_.reset();
   }
 
- private:
   void list_adapters() const {
     for (const std::string& name : model_.adapter_names()) {
       const bool is_active = name == model_.active_adapter();
@@ -243,10 +247,6 @@ void converse_on_terminal(Chat& chat, const config::ChatConfig& config) {
     if (end != LineEnd::kLine) fmt::print(stderr, "\n");
     if (end == LineEnd::kEndOfInput || line == "/exit") return;
     if (end == LineEnd::kInterrupted || is_blank(line)) continue;
-    if (line == "/reset") {
-      chat.reset();
-      continue;
-    }
     // What does not fit ends neither the program nor the conversation.
     try {
       if (chat.obey(line)) continue;
@@ -268,7 +268,7 @@ void converse_on_terminal(Chat& chat, const config::ChatConfig& config) {
 void answer_lines(Chat& chat) {
   LineReader reader;
   std::string line;
-  while (reader.read(line) == LineEnd::kLine) {
+  while (reader.read(line) == LineEnd::kLine && line != "/exit") {
     if (is_blank(line) || chat.obey(line)) continue;
     chat.answer(line);
   }

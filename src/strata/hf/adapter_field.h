@@ -81,7 +81,9 @@ class AdapterField {
     if (!value_.is_object()) fail("an object of numbers");
     for (const auto& [expression, number] : value_.items()) {
       if (std::is_integral_v<T> ? !number.is_number_integer() : !number.is_number()) {
-        fail("an object of numbers");
+        throw FormatError("{}: {}: found {} for \"{}\", expected a {}; correct the file", subject_,
+                          key_, dump_python(number, -1, false, false), expression,
+                          std::is_integral_v<T> ? "whole number" : "number");
       }
       result.emplace_back(expression, number.template get<T>());
     }

@@ -24,14 +24,20 @@ std::vector<std::pair<std::string, T>> patterns_of(const std::string& text, cons
   std::vector<std::pair<std::string, T>> patterns;
   if (text.empty()) return patterns;
   const Json json = parse_json(text, setting);
-  bool fits = json.is_object();
-  for (const auto& [expression, number] : json.items()) {
-    fits = fits && (std::is_integral_v<T> ? number.is_number_integer() : number.is_number());
-    if (fits) patterns.emplace_back(expression, number.template get<T>());
+  if (!json.is_object()) {
+    throw ConfigError("{}: found {}, expected an object such as {{\"q_proj\": 16}}; correct it",
+                      setting, text);
   }
-  if (fits) return patterns;
-  throw ConfigError("{}: found {}, expected an object such as {{\"q_proj\": 16}}; correct it",
-                    setting, text);
+  constexpr bool kIsWhole = std::is_integral_v<T>;
+  for (const auto& [expression, number] : json.items()) {
+    if (kIsWhole ? !number.is_number_integer() : !number.is_number()) {
+      throw ConfigError("{}: found {} for \"{}\", expected a {} such as 16; correct it", setting,
+                        dump_python(number, -1, false, false), expression,
+                        kIsWhole ? "whole number" : "number");
+    }
+    patterns.emplace_back(expression, number.template get<T>());
+  }
+  return patterns;
 }
 
 int64_t layer_number(const std::string& text) {
