@@ -347,6 +347,11 @@ HOSTILE = {
     "deep ifs": "{% if 1 %}" * 10000 + "{% endif %}" * 10000,
     "indent": "{{ 'a'|indent(1000000000) }}",
     "center": "{{ 'a'.center(10000000000) }}",
+    "center with a wide fill": "{{ 'a'.center(4611686018427387904, '😀') }}",
+    "a wide field": "{{ '{:>99999999999}'.format('a') }}",
+    "a wide conversion": "{{ '%99999999999s' % 'a' }}",
+    "many slices": "{{ [1]|slice(10000000000)|list }}",
+    "a large rounding": "{{ 9223372036854775807|round(-18) + 9223372036854775807|round(-18) }}",
     "batch": "{{ [1]|batch(1000000000, 'x')|list }}",
     "mutation": "{{ messages.append(1) }}",
 }

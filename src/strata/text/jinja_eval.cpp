@@ -170,7 +170,7 @@ Value Interpreter::eval_filter(const Expr& expr, Scope& scope, const Value* bloc
   arguments.positional.insert(arguments.positional.begin(), std::move(value));
   line_ = expr.line;
   const Function filter = find_filter(expr.name);
-  if (filter == nullptr) throw Fault("no filter named '" + expr.name + "'");
+  if (filter == nullptr) throw Fault(why_no_filter(expr.name));
   try {
     return filter(arguments);
   } catch (const Fault& fault) {

@@ -17,6 +17,7 @@ using Function = Value (*)(Arguments&);
 
 // Registries; nullptr for an unknown name. Filters and tests get their value as first argument.
 Function find_filter(std::string_view name);
+std::string why_no_filter(std::string_view name);
 Function find_test(std::string_view name);
 // The bound method `name` of a str, dict or list, or undefined. Fault for methods that would change
 // the object.

@@ -1,6 +1,7 @@
 // Arithmetic, attributes, subscripts and slices, with Python's rules.
 #include <cmath>
 
+#include "strata/text/jinja_format_spec.h"
 #include "strata/text/jinja_interpreter.h"
 #include "strata/text/utf8.h"
 
@@ -90,46 +91,11 @@ Value repeat(const Value& sequence, int64_t times) {
   return Value::list(std::move(out), sequence.as_list().is_tuple);
 }
 
-// "%s and %d" % values.
-Value format_text(const std::string& pattern, const Value& given, Budget& budget) {
-  const Items values =
-      given.is_list() && given.as_list().is_tuple ? given.as_list().items : Items{given};
-  std::string out;
-  size_t next = 0;
-  for (size_t i = 0; i < pattern.size(); ++i) {
-    if (pattern[i] != '%') {
-      out.push_back(pattern[i]);
-      continue;
-    }
-    const char kind = ++i < pattern.size() ? pattern[i] : '\0';
-    if (kind == '%') {
-      out.push_back('%');
-      continue;
-    }
-    if (kind != 's' && kind != 'r' && kind != 'd' && kind != 'i') {
-      throw Fault("found '%" + std::string(kind != '\0', kind) +
-                  "' in a text, expected %s, %r or %d");
-    }
-    if (next >= values.size()) throw Fault("not enough arguments for format string");
-    const Value& value = values[next++];
-    if ((kind == 'd' || kind == 'i') && !value.is_number()) {
-      throw Fault(std::string("%d needs a number, not ") + value.type_name());
-    }
-    if (kind == 'd' || kind == 'i') {
-      out +=
-          std::to_string(value.is_float() ? static_cast<int64_t>(value.number()) : value.integer());
-    } else {
-      out += kind == 'r' ? to_repr(value, budget) : to_text(value, budget);
-    }
-  }
-  if (next < values.size()) throw Fault("not all arguments converted during string formatting");
-  return Value(std::move(out));
-}
-
 }  // namespace
 
 Value binary_operation(const std::string& op, const Value& a, const Value& b, Budget& budget) {
   if (a.is_undefined()) throw Fault(*a.as_undefined().why);
+  if (op == "%" && a.is_string()) return format_percent(a.text(), b, budget);
   if (b.is_undefined()) throw Fault(*b.as_undefined().why);
   if (a.is_integral() && b.is_integral()) return integer_operation(op, a.integer(), b.integer());
   if (a.is_number() && b.is_number()) return float_operation(op, a.number(), b.number());
@@ -147,12 +113,14 @@ Value binary_operation(const std::string& op, const Value& a, const Value& b, Bu
              is_sequence_b = b.is_string() || b.is_list();
   if (op == "*" && is_sequence_a && b.is_integral()) return repeat(a, b.integer());
   if (op == "*" && is_sequence_b && a.is_integral()) return repeat(b, a.integer());
-  if (op == "%" && a.is_string()) return format_text(a.text(), b, budget);
   throw_operands(op, a, b);
 }
 
 Value get_attribute(const Value& object, std::string_view name) {
   if (object.is_undefined()) throw Fault(*object.as_undefined().why);
+  if (object.is_list() && object.as_list().is_group && (name == "grouper" || name == "list")) {
+    return object.as_list().items[name == "list"];
+  }
   if (object.is_dict()) {
     if (!object.as_dict().is_namespace) {
       Value method = find_method(object, name);

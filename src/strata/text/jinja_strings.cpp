@@ -19,6 +19,14 @@ void append_upper(std::string& out, char32_t c) {
   }
 }
 
+void append_title(std::string& out, char32_t c) {
+  if (c == 0xDF) {
+    out += "Ss";
+  } else {
+    append_utf8(out, to_title(c));
+  }
+}
+
 }  // namespace
 
 std::string upper_text(std::string_view text) {
@@ -49,9 +57,9 @@ std::string title_text(std::string_view text) {
   bool is_word_start = true;
   for (const std::string_view c : split_chars(text)) {
     const char32_t code = decode_char(c, 0);
-    const bool is_cased = is_letter(code);
+    const bool is_cased = is_upper(code) || is_lower(code) || is_title(code);
     if (is_cased && is_word_start) {
-      append_upper(out, code);
+      append_title(out, code);
     } else {
       append_utf8(out, to_lower(code));
     }
@@ -63,8 +71,46 @@ std::string title_text(std::string_view text) {
 std::string capitalize_text(std::string_view text) {
   if (text.empty()) return "";
   std::string out;
-  append_upper(out, decode_char(text, 0));
+  append_title(out, decode_char(text, 0));
   return out += lower_text(text.substr(char_length(text, 0)));
+}
+
+std::string fold_case(std::string_view text) {
+  std::string out;
+  for (const std::string_view c : split_chars(text)) append_folded(out, decode_char(c, 0));
+  return out;
+}
+
+std::string swapcase_text(std::string_view text) {
+  std::string out;
+  for (const std::string_view c : split_chars(text)) {
+    const char32_t code = decode_char(c, 0);
+    if (is_upper(code)) {
+      out += lower_text(c);
+    } else if (is_lower(code)) {
+      append_upper(out, code);
+    } else {
+      out += c;
+    }
+  }
+  return out;
+}
+
+std::string pad_text(std::string_view text, int64_t width, std::string_view fill, bool left,
+                     bool right) {
+  if (count_chars(fill) != 1) throw Fault("the fill character must be exactly one character long");
+  const auto size = static_cast<int64_t>(count_chars(text));
+  if (width <= size) return std::string(text);
+  Budget::check_text(static_cast<size_t>(width));
+  Budget::check_text(static_cast<size_t>(width) * fill.size());
+  const int64_t missing = width - size;
+  // str.center puts the odd character to the left when the width is odd.
+  const int64_t before = left && right ? missing / 2 + (missing & width & 1) : left ? missing : 0;
+  std::string out;
+  for (int64_t i = 0; i < before; ++i) out += fill;
+  out += text;
+  for (int64_t i = before; i < missing; ++i) out += fill;
+  return out;
 }
 
 std::string strip_text(std::string_view text, const std::string* chars, bool left, bool right) {
@@ -81,9 +127,9 @@ std::string strip_text(std::string_view text, const std::string* chars, bool lef
 
 std::vector<std::string> split_whitespace(std::string_view text, int64_t limit, bool from_right) {
   std::vector<std::string> parts;
-  std::string rest = strip_text(text, nullptr, true, true);
+  std::string rest = strip_text(text, nullptr, !from_right, from_right);
   while (!rest.empty()) {
-    // The first (or last) white space run of the stripped rest.
+    // The first (or last) white space run of the rest.
     size_t begin = std::string::npos;
     for (size_t i = 0; i < rest.size(); i += char_length(rest, i)) {
       if (!is_python_space(decode_char(rest, i))) continue;

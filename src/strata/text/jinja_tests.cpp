@@ -9,23 +9,27 @@ namespace {
 
 const Value& subject(Arguments& a) { return a.positional[0]; }
 
-int64_t integer_of(Arguments& a, size_t index) {
-  const Value& value = a.require(index, "num");
-  if (!value.is_integral()) {
-    throw Fault(std::string("expected an integer, found ") + value.type_name());
-  }
-  return value.integer();
+// value % by == rest, as Python computes it.
+bool leaves(const Value& value, const Value& by, int64_t rest, Budget& budget) {
+  return equals(binary_operation("%", value, by, budget), Value(rest), budget);
 }
 
-bool has_case(const Value& value, bool upper) {
-  if (!value.is_string()) return false;
+bool has_case(const std::string& text, bool upper) {
   bool has_letter = false;
-  for (const std::string_view c : split_chars(value.text())) {
+  for (const std::string_view c : split_chars(text)) {
     const char32_t code = decode_char(c, 0);
     if (upper ? is_lower(code) : is_upper(code)) return false;
     has_letter |= is_lower(code) || is_upper(code);
   }
   return has_letter;
+}
+
+// A name of a filter or test is looked up in a dict.
+const Value& hashable(const Value& value) {
+  if (value.is_dict() || (value.is_list() && !value.as_list().is_tuple)) {
+    throw Fault(std::string("unhashable type: '") + value.type_name() + "'");
+  }
+  return value;
 }
 
 Value is_sequence(Arguments& a) {
@@ -66,27 +70,30 @@ const std::unordered_map<std::string_view, Function>& tests() {
          }},
         {"sequence", is_sequence},
         {"iterable", is_sequence},
-        {"callable", [](Arguments& a) -> Value { return subject(a).is_callable(); }},
+        {"callable",
+         [](Arguments& a) -> Value {
+           return subject(a).is_callable() || subject(a).is_undefined();
+         }},
         {"sameas", is_same_object},
-        {"odd", [](Arguments& a) -> Value { return integer_of(a, 0) % 2 != 0; }},
-        {"even", [](Arguments& a) -> Value { return integer_of(a, 0) % 2 == 0; }},
+        {"odd", [](Arguments& a) -> Value { return leaves(subject(a), 2, 1, a.budget); }},
+        {"even", [](Arguments& a) -> Value { return leaves(subject(a), 2, 0, a.budget); }},
         {"divisibleby",
          [](Arguments& a) -> Value {
-           const int64_t by = integer_of(a, 1);
-           if (by == 0) throw Fault("integer modulo by zero");
-           return by == -1 || integer_of(a, 0) % by == 0;
+           return leaves(subject(a), a.require(1, "num"), 0, a.budget);
          }},
-        {"lower", [](Arguments& a) -> Value { return has_case(subject(a), false); }},
-        {"upper", [](Arguments& a) -> Value { return has_case(subject(a), true); }},
+        {"lower",
+         [](Arguments& a) -> Value { return has_case(to_text(subject(a), a.budget), false); }},
+        {"upper",
+         [](Arguments& a) -> Value { return has_case(to_text(subject(a), a.budget), true); }},
         {"in",
          [](Arguments& a) -> Value { return contains(a.require(1, "seq"), subject(a), a.budget); }},
         {"filter",
          [](Arguments& a) -> Value {
-           return subject(a).is_string() && find_filter(subject(a).text()) != nullptr;
+           return hashable(subject(a)).is_string() && find_filter(subject(a).text()) != nullptr;
          }},
         {"test",
          [](Arguments& a) -> Value {
-           return subject(a).is_string() && find_test(subject(a).text()) != nullptr;
+           return hashable(subject(a)).is_string() && find_test(subject(a).text()) != nullptr;
          }},
     };
     const Function eq = [](Arguments& a) -> Value {

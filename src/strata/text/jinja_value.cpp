@@ -174,6 +174,9 @@ bool contains(const Value& container, const Value& item, Budget& budget) {
   }
   if (container.is_dict()) {
     budget.spend(static_cast<int64_t>(container.as_dict().entries.size()));
+    if (item.is_dict() || (item.is_list() && !item.as_list().is_tuple)) {
+      throw Fault(std::string("unhashable type: '") + item.type_name() + "'");
+    }
     return container.as_dict().find(item) != nullptr;
   }
   if (container.is_list()) {

@@ -53,6 +53,7 @@ struct None {};
 struct List {
   Items items;
   bool is_tuple = false;
+  bool is_group = false;  // a pair of groupby: .grouper and .list
 };
 
 // Keeps the order of insertion. Keys are None, bool, int, float or str.

@@ -1,6 +1,8 @@
 // UTF-8 decoding and character classes; tables come from utf8proc.
 #include "strata/text/utf8.h"
 
+#include <algorithm>
+
 #include <utf8proc.h>
 
 namespace strata::text {
@@ -144,8 +146,36 @@ char32_t to_upper(char32_t c) {
   return static_cast<char32_t>(utf8proc_toupper(static_cast<utf8proc_int32_t>(c)));
 }
 
+char32_t to_title(char32_t c) {
+  return static_cast<char32_t>(utf8proc_totitle(static_cast<utf8proc_int32_t>(c)));
+}
+
 bool is_upper(char32_t c) { return utf8proc_isupper(static_cast<utf8proc_int32_t>(c)) != 0; }
 bool is_lower(char32_t c) { return utf8proc_islower(static_cast<utf8proc_int32_t>(c)) != 0; }
+
+bool is_title(char32_t c) { return category(c) == UTF8PROC_CATEGORY_LT; }
+bool is_decimal(char32_t c) { return category(c) == UTF8PROC_CATEGORY_ND; }
+
+// Numeric_Type=Digit of UnicodeData.txt, which utf8proc does not hold.
+bool is_digit(char32_t c) {
+  constexpr std::pair<char32_t, char32_t> kOthers[] = {
+      {0xB2, 0xB3},       {0xB9, 0xB9},       {0x1369, 0x1371},   {0x19DA, 0x19DA},
+      {0x2070, 0x2070},   {0x2074, 0x2079},   {0x2080, 0x2089},   {0x2460, 0x2468},
+      {0x2474, 0x247C},   {0x2488, 0x2490},   {0x24EA, 0x24EA},   {0x24F5, 0x24FD},
+      {0x24FF, 0x24FF},   {0x2776, 0x277E},   {0x2780, 0x2788},   {0x278A, 0x2792},
+      {0x10A40, 0x10A43}, {0x10E60, 0x10E68}, {0x11052, 0x1105A}, {0x1F100, 0x1F10A}};
+  return is_decimal(c) || std::ranges::any_of(kOthers, [&](const auto& range) {
+           return c >= range.first && c <= range.second;
+         });
+}
+
+void append_folded(std::string& out, char32_t c) {
+  utf8proc_int32_t folded[8];
+  const auto size = utf8proc_decompose_char(static_cast<utf8proc_int32_t>(c), folded, 8,
+                                            UTF8PROC_CASEFOLD, nullptr);
+  if (size < 1 || size > 8) return append_utf8(out, c);
+  for (int i = 0; i < size; ++i) append_utf8(out, static_cast<char32_t>(folded[i]));
+}
 
 bool is_printable(char32_t c) {
   if (c == ' ') return true;

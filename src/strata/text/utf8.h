@@ -41,9 +41,15 @@ bool is_mark(char32_t code_point);         // categories M
 bool is_nonspacing_mark(char32_t code_point);
 char32_t to_lower(char32_t code_point);
 char32_t to_upper(char32_t code_point);
+char32_t to_title(char32_t code_point);
 bool is_letter(char32_t code_point);  // category L*
 bool is_upper(char32_t code_point);
 bool is_lower(char32_t code_point);
+bool is_title(char32_t code_point);    // category Lt
+bool is_decimal(char32_t code_point);  // category Nd
+bool is_digit(char32_t code_point);    // decimals, and digits in circles and the like
+// Full case folding: one character may become several.
+void append_folded(std::string& out, char32_t code_point);
 // Whether Python's repr() shows the character itself rather than an escape.
 bool is_printable(char32_t code_point);
 
