@@ -391,6 +391,23 @@ def test_disk_full_at_export(inputs, tmp_path, small_disk):
     assert not [p for p in output_files(small_disk) if "safetensors" in p or "tmp" in p]
 
 
+def test_disk_full_at_export_behind_a_checkpoint(inputs, tmp_path, small_disk):
+    """What is lost is nothing, and the message says how to go on."""
+    flags = flags_of(inputs, inputs.model("plain"), tmp_path, max_steps=2, save_strategy="steps", save_steps=2)
+    whole = run_strata({**flags, "output_dir": tmp_path / "whole"}, 2)
+    saved = sum(p.stat().st_size for p in (whole.folder / "checkpoint-2").iterdir())
+    result = (whole.folder / "model.safetensors").stat().st_size
+    (small_disk / "ballast").write_bytes(b"x" * (2 * 1024 * 1024 - saved - result))
+    flags["output_dir"] = small_disk
+    text = fail(flags, FREE_BYTES=ROOM)
+    assert re.search(r"model\.safetensors.*no space left on device.*; what was trained is whole in "
+                     rf"{small_disk}/checkpoint-2: .*--resume_from_checkpoint true writes", text, re.IGNORECASE), text
+    (small_disk / "ballast").unlink()
+    run_strata({**flags, "resume_from_checkpoint": True}, 2)
+    assert ((small_disk / "model.safetensors").read_bytes()
+            == (whole.folder / "model.safetensors").read_bytes())
+
+
 def test_disk_full_while_logging(inputs, tmp_path, small_disk):
     """Rows wait for room, and no step does: none is lost, and none is there in part."""
     (small_disk / "ballast").write_bytes(b"x" * (2 * 1024 * 1024 - 16 * 1024))

@@ -259,6 +259,44 @@ def test_rows_that_were_kept_back_are_tried_once_more_at_the_end(inputs, tmp_pat
         assert rows == [] and int(missing[1]) == len(history)
 
 
+def test_a_damaged_log_stops_no_resume(inputs, tmp_path):
+    """A loss of power may leave zeros in it; the checkpoint has all that training needs."""
+    flags = base_flags(inputs.model("odd"), inputs.data("messages"), tmp_path / "out", max_steps=4,
+                       save_strategy="steps", save_steps=2, lr_scheduler_type="constant")
+    whole = run_strata({**flags, "output_dir": tmp_path / "whole"})
+    run_strata({**flags, "max_steps": 2})
+    log = tmp_path / "out" / "metrics.jsonl"
+    log.write_bytes(bytes(40) + log.read_bytes()[40:])
+    found = run_strata({**flags, "resume_from_checkpoint": True})
+    assert "warning: metrics.jsonl: found 1 line that is no row" in found.text
+    assert killing.same_result(found, whole)
+    assert [row["step"] for row in found.metrics if "loss" in row] == [2, 3, 4]
+
+
+def test_what_lies_beside_the_result_is_known_from_the_start(inputs, tmp_path):
+    """A cache that is cleaned and a log that is removed meanwhile cost no result."""
+    model = shutil.copytree(inputs.model("odd"), tmp_path / "model")
+    out = tmp_path / "out"
+    process = start(base_flags(model, inputs.data("messages"), out, max_steps=400), 1)
+    wait_for_step(process, out, 3)
+    shutil.rmtree(model)
+    (out / "metrics.jsonl").unlink()
+    text = process.communicate(timeout=60)[0]
+    assert process.returncode == 0, text
+    assert (out / "tokenizer.json").read_bytes() == (inputs.model("odd") / "tokenizer.json").read_bytes()
+    assert len(safetensors.torch.load_file(out / "model.safetensors")) > 0
+    assert "<svg" in (out / "report.html").read_text()
+
+
+def test_weights_alone_push_out_no_checkpoint_that_can_be_resumed(inputs, tmp_path):
+    flags = base_flags(inputs.model("odd"), inputs.data("messages"), tmp_path / "out", max_steps=1,
+                       save_strategy="steps", save_steps=1)
+    run_strata(flags)
+    run = run_strata({**flags, "max_steps": 3, "resume_from_checkpoint": True, "save_only_model": True,
+                      "save_total_limit": 1})
+    assert {p.name for p in run.folder.glob("checkpoint-*")} == {"checkpoint-1", "checkpoint-3"}
+
+
 @pytest.mark.parametrize("in_background", [True, False])
 def test_ranks_agree_on_the_best_after_saves_that_failed(inputs, tmp_path, in_background):
     """One of them hears of a failure a step before the other: all judge the next evaluation alike, or

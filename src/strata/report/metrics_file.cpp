@@ -18,17 +18,30 @@ std::string row_line(const Json& row) {
   return dump_python(row, /*indent=*/-1, /*sort_keys=*/false, /*ensure_ascii=*/false) + "\n";
 }
 
-void keep_rows_until(const std::filesystem::path& path, int64_t step) {
+// Nothing for what is no row, as where a loss of power left zeros.
+std::optional<Json> row_in(std::string_view line, const std::string& name) {
+  try {
+    Json row = parse_json(line, name);
+    if (row.is_object() && row.contains("step") && row.at("step").is_number_integer()) return row;
+  } catch (const FormatError&) {
+  }
+  return std::nullopt;
+}
+
+// Returns the number of lines that are no rows and were dropped.
+size_t keep_rows_until(const std::filesystem::path& path, int64_t step) {
   if (!std::filesystem::exists(path)) {
-    return;
+    return 0;
   }
   std::string kept;
-  for (const Json& row : read_metrics(path)) {
-    if (row.value("step", int64_t{0}) <= step) {
+  size_t num_damaged = 0;
+  for (const Json& row : read_metrics(path, &num_damaged)) {
+    if (row.at("step").get<int64_t>() <= step) {
       kept += row_line(row);
     }
   }
   write_file_atomically(path, kept);
+  return num_damaged;
 }
 
 }  // namespace
@@ -36,7 +49,7 @@ void keep_rows_until(const std::filesystem::path& path, int64_t step) {
 MetricsFile::MetricsFile(std::filesystem::path path, std::optional<int64_t> resumed_step)
     : path_(std::move(path)) {
   if (resumed_step) {
-    keep_rows_until(path_, *resumed_step);
+    num_damaged_ = keep_rows_until(path_, *resumed_step);
   }
   const int flags = O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | (resumed_step ? 0 : O_TRUNC);
   descriptor_ = ::open(path_.c_str(), flags, 0666);
@@ -51,7 +64,7 @@ MetricsFile::MetricsFile(std::filesystem::path path, std::optional<int64_t> resu
 MetricsFile::~MetricsFile() { ::close(descriptor_); }
 
 void MetricsFile::append(const Json& row) {
-  const std::string line = row_line(row);
+  const std::string line = (is_torn_ ? "\n" : "") + row_line(row);
   const off_t begin = ::lseek(descriptor_, 0, SEEK_END);
   std::string_view rest = line;
   while (!rest.empty()) {
@@ -61,8 +74,9 @@ void MetricsFile::append(const Json& row) {
     }
     if (written < 0) {
       const int error_number = errno;
-      // No half row. Where even that fails, readers skip a line without an end.
-      [[maybe_unused]] const int ignored = begin < 0 ? -1 : ::ftruncate(descriptor_, begin);
+      // No half row. Where even that fails, it gets a line of its own, which readers skip.
+      const bool is_cut = begin >= 0 && ::ftruncate(descriptor_, begin) == 0;
+      if (!is_cut && rest.size() < line.size()) is_torn_ = true;
       throw IoError(
           "{}: found that a row cannot be written ({}), expected room for it; free disk "
           "space",
@@ -70,19 +84,22 @@ void MetricsFile::append(const Json& row) {
     }
     rest.remove_prefix(static_cast<size_t>(written));
   }
+  is_torn_ = false;
 }
 
-std::vector<Json> read_metrics(const std::filesystem::path& path) {
+std::vector<Json> read_metrics(const std::filesystem::path& path, size_t* num_damaged) {
   const std::string text = read_file(path);
   std::vector<Json> rows;
   std::string_view rest = text;
-  size_t line_number = 1;
   // Only whole lines count: a row without its newline was torn by a crash.
-  for (size_t end; (end = rest.find('\n')) != std::string_view::npos; ++line_number) {
+  for (size_t end; (end = rest.find('\n')) != std::string_view::npos;) {
     const std::string_view line = rest.substr(0, end);
     rest.remove_prefix(end + 1);
-    if (!line.empty()) {
-      rows.push_back(parse_json(line, path.string(), {.first_line = line_number}));
+    if (line.empty()) continue;
+    if (auto row = row_in(line, path.string())) {
+      rows.push_back(std::move(*row));
+    } else if (num_damaged != nullptr) {
+      ++*num_damaged;
     }
   }
   return rows;

@@ -116,8 +116,9 @@ checkpoint::SmallFiles companion_files(const config::RunConfig& config, const Tr
   return files;
 }
 
-void write_results(const config::RunConfig& config, Trainee& trainee, const Datasets& datasets,
-                   Trainer& trainer) {
+namespace {
+
+void export_results(const config::RunConfig& config, Trainee& trainee, Trainer& trainer) {
   const fs::path folder = config.train.output_dir;
   // The proof of a large result takes longer than a collective of a step may.
   comm::Group& world = trainer.patient_group();
@@ -126,9 +127,13 @@ void write_results(const config::RunConfig& config, Trainee& trainee, const Data
       trainer.has_learned() ? checkpoint::Trained::kYes : checkpoint::Trained::kNotYet;
   comm::all_or_nothing(world, "collecting the results", [&] {
     if (world.rank() != 0) return;
-    options.beside = companion_files(config, trainee, datasets);
+    options.beside = trainer.result_files();
     options.beside["trainer_state.json"] = report::trainer_state_text(trainer.state());
-    options.beside["report.html"] = report_page(config, trainee, trainer);
+    try {
+      options.beside["report.html"] = report_page(config, trainee, trainer);
+    } catch (const std::exception& error) {  // a picture of the run is not worth its result
+      trainer.say(fmt::format("warning: report.html: {}; it is left out", error.what()));
+    }
   });
   if (trainee.adapter) {
     checkpoint::export_adapter(folder, *trainee.store, *trainee.adapter,
@@ -139,7 +144,22 @@ void write_results(const config::RunConfig& config, Trainee& trainee, const Data
         folder, *trainee.store, parse_byte_size(config.train.max_shard_size),
         [](const nn::Parameter& parameter) { return parameter.name(); }, std::move(options));
   }
-  if (world.rank() == 0) trainer.remove_all_but_best();
+}
+
+}  // namespace
+
+void write_results(const config::RunConfig& config, Trainee& trainee, Trainer& trainer) {
+  try {
+    export_results(config, trainee, trainer);
+  } catch (const IoError& error) {
+    const auto last = trainer.last_checkpoint();
+    if (!last || config.train.save_only_model) throw;
+    throw IoError(
+        "{}; what was trained is whole in {}: mend that, and the same command with "
+        "--resume_from_checkpoint true writes the result",
+        error.what(), last->string());
+  }
+  if (trainee.store->mesh().world->rank() == 0) trainer.remove_all_but_best();
 }
 
 }  // namespace strata::train

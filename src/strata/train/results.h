@@ -12,7 +12,6 @@ checkpoint::SmallFiles companion_files(const config::RunConfig& config, const Tr
                                        const Datasets& datasets);
 
 // Collective over the ranks.
-void write_results(const config::RunConfig& config, Trainee& trainee, const Datasets& datasets,
-                   Trainer& trainer);
+void write_results(const config::RunConfig& config, Trainee& trainee, Trainer& trainer);
 
 }  // namespace strata::train

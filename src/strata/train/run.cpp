@@ -141,7 +141,7 @@ RunResult train(const RunOrder& order, comm::Mesh& mesh, const Datasets& dataset
   result.is_stopped = trainer.is_stopped();
   if (result.is_stopped || !order.writes_results) return result;
   status.set_phase(kResultPhase);
-  write_results(config, *trainee, datasets, trainer);
+  write_results(config, *trainee, trainer);
   if (watch) {
     trainer.say(watch->measured_line());
     if (const std::string line = watch->steady_line(); !line.empty()) trainer.say(line);

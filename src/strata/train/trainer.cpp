@@ -119,6 +119,12 @@ Trainer::Trainer(const config::RunConfig& config, const std::string& settings_te
     if (!is_main()) return;
     metrics_ = std::make_unique<report::MetricsFile>(
         fs::path(config.train.output_dir) / "metrics.jsonl", resumed);
+    if (const size_t damaged = metrics_->num_damaged(); damaged > 0) {
+      notes.push_back(fmt::format(
+          "warning: metrics.jsonl: found {} line{} that {} no row, expected one of every log; left "
+          "out, trainer_state.json has what they said",
+          damaged, damaged == 1 ? "" : "s", damaged == 1 ? "is" : "are"));
+    }
     if (saving.writes_result && config::reports_to_tensorboard(config.train)) open_events();
   });
   if (is_main()) make_progress(output);
@@ -182,6 +188,7 @@ void Trainer::resume(const std::function<void(const std::string&)>& note) {
                    window.at("steps").get<int64_t>()};
       },
       note);
+  resumed_from_ = source;
   comm::all_or_nothing(world_, "comparing with the run that is resumed", [&] {
     if (!is_main()) return;
     for (const std::string& line : resume_lines(source, step_, plan_.max_steps, settings_text_)) {
@@ -253,6 +260,8 @@ double Trainer::run() {
       return 0;
     }
   }
+  // Whoever was asked to stop meanwhile is not killed in the middle of it.
+  set_phase(fmt::format("{} the last checkpoint", kSavingPhase));
   if (saver_) report_save(saver_->wait(), /*must_hold=*/false);
   const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
   log_summary(seconds);

@@ -70,6 +70,11 @@ class Trainer {
   // save is being written.
   comm::Group& patient_group();
 
+  // Rank 0, of a run that writes a result: what lies beside it, as it was before the first step.
+  const checkpoint::SmallFiles& result_files() const { return result_files_; }
+  // The checkpoint that holds the last step whole, if there is one.
+  std::optional<std::filesystem::path> last_checkpoint() const;
+
   int64_t global_step() const { return step_; }
   const StepPlan& plan() const { return plan_; }
   const data::BatchSampler& sampler() const { return sampler_; }
@@ -193,6 +198,7 @@ class Trainer {
   std::unique_ptr<checkpoint::Saver> saver_;
   std::optional<checkpoint::WholeFiles> whole_files_;  // FULL_STATE_DICT
   checkpoint::SmallFiles companions_;                  // rank 0: what lies beside whole files
+  checkpoint::SmallFiles result_files_;                // and beside the result
   // A checkpoint from which no batch was good again is not returned to twice.
   int64_t rollback_limit_ = std::numeric_limits<int64_t>::max();
   std::optional<StopSignals> signals_;
@@ -200,6 +206,7 @@ class Trainer {
   // Of this run and of those that it goes on from; of this process, the steps that were saved.
   std::string run_id_;
   std::set<int64_t> saved_steps_;
+  std::filesystem::path resumed_from_;
   bool is_stopped_ = false;
   bool owes_evaluation_ = false;  // that of the step before was broken off
   bool is_best_damaged_ = false;

@@ -218,10 +218,14 @@ void Trainer::log_summary(double seconds) {
 }
 
 std::vector<Json> Trainer::metrics_rows() const {
-  std::vector<Json> rows =
-      report::read_metrics(fs::path(config_.train.output_dir) / "metrics.jsonl");
-  rows.insert(rows.end(), unwritten_metrics_.begin(), unwritten_metrics_.end());
-  return rows;
+  try {
+    std::vector<Json> rows =
+        report::read_metrics(fs::path(config_.train.output_dir) / "metrics.jsonl");
+    rows.insert(rows.end(), unwritten_metrics_.begin(), unwritten_metrics_.end());
+    return rows;
+  } catch (const IoError&) {
+    return log_history_;  // somebody removed it: without the machine's readings
+  }
 }
 
 }  // namespace strata::train

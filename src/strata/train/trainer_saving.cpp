@@ -114,6 +114,7 @@ void Trainer::prepare_saving(const Saving& saving) {
   if ((saves && in_whole_files) || saving.writes_result) {
     comm::all_or_nothing(world_, "reading what lies beside the model", [&] {
       if (is_main()) companions_ = companion_files(config_, trainee_, datasets_);
+      if (saving.writes_result) result_files_ = companions_;
     });
   } else if (saves && trainee_.adapter && is_main()) {
     companions_[hf::kAdapterConfigFile] =
@@ -261,6 +262,8 @@ void Trainer::save() {
   best_.note_save(step_);
   checkpoint::Removal removal{.is_allowed = !is_in_doubt};
   if (best_.folder()) removal.kept.push_back(*best_.folder());
+  // None of those that follow could be gone on from.
+  if (config_.train.save_only_model) removal.kept.push_back(resumed_from_);
   report_save(start_save(config_.train.output_dir, std::move(removal)), /*must_hold=*/false);
   saved_step_ = step_;
   saved_steps_.insert(step_);
@@ -337,6 +340,11 @@ void Trainer::report_save(const std::optional<checkpoint::SaveOutcome>& outcome,
   if (saved_step_ == failed) saved_step_ = -1;
   saved_steps_.erase(failed);
   best_.note_failure(failed);
+}
+
+std::optional<fs::path> Trainer::last_checkpoint() const {
+  if (saved_step_ != step_) return std::nullopt;
+  return checkpoint::folder_of(config_.train.output_dir, step_);
 }
 
 comm::Group& Trainer::patient_group() {

@@ -67,14 +67,24 @@ TEST_F(MetricsFileTest, NamesThePathItCannotOpen) {
   }
 }
 
-TEST_F(MetricsFileTest, NamesTheLineThatIsNoJson) {
-  std::ofstream(path_) << "{\"step\": 1}\nnonsense\n";
-  try {
-    read_metrics(path_);
-    FAIL() << "expected a FormatError";
-  } catch (const FormatError& error) {
-    EXPECT_NE(std::string(error.what()).find("metrics.jsonl:2"), std::string::npos) << error.what();
+// As a loss of power leaves them: the checkpoint that the run goes on from is whole.
+TEST_F(MetricsFileTest, LinesThatAreNoRowsAreDroppedAndCounted) {
+  std::string text = "{\"step\": 1}\nnonsense\n[1]\n{\"loss\": 2}\n{\"step\": \"x\"}\n";
+  text.append(4096, '\0').append("tail}\n{\"step\": 2}\n{\"step\": 3}\n");
+  std::ofstream(path_) << text;
+  size_t num_damaged = 0;
+  EXPECT_EQ(read_metrics(path_, &num_damaged).size(), 3U);
+  EXPECT_EQ(num_damaged, 5U);
+  {
+    MetricsFile file(path_, 2);
+    EXPECT_EQ(file.num_damaged(), 5U);
+    file.append({{"step", 3}, {"loss", 0.5}});
   }
+  num_damaged = 0;
+  const auto rows = read_metrics(path_, &num_damaged);
+  EXPECT_EQ(num_damaged, 0U);
+  ASSERT_EQ(rows.size(), 3U);
+  EXPECT_EQ(rows[2].at("loss"), 0.5);
 }
 
 }  // namespace
