@@ -37,11 +37,13 @@ def ranks_of(launcher):
     return [int(pid) for pid in found.split()]
 
 
-def kill_a_rank(flags, world, seconds, rank):
-    """Starts the job and kills one rank after some seconds. Returns the launcher's exit code."""
+def kill_a_rank(flags, world, seconds, rank, after=lambda: True):
+    """Starts the job and kills one rank some seconds after `after()`. Returns the launcher's exit code."""
     process = subprocess.Popen(command(flags, world), stdout=subprocess.PIPE,
                                stderr=subprocess.STDOUT, text=True, env=environment())
     try:
+        while not after() and process.poll() is None:
+            time.sleep(0.002)
         time.sleep(seconds)
         ranks = ranks_of(process.pid)
         if ranks:
@@ -76,13 +78,18 @@ def same_result(found, expected):
             and (found.folder / name).read_bytes() == (expected.folder / name).read_bytes())
 
 
+def has_resumed(run):
+    return "resuming from" in run.text
+
+
 def try_job(flags, world, seconds, rank, whole):
-    """The exit code of the job that was killed, after its result was found to be that of `whole`."""
+    """The exit code of the job that was killed, after its result was found to be that of `whole`, and
+    whether a checkpoint was gone on from."""
     code = kill_a_rank(flags, world, seconds, rank)
     found = Finished(flags["output_dir"]) if code == 0 else restart(flags, world)
     if not same_result(found, whole):
         raise SystemExit(f"{flags['output_dir']}: found another result than the uninterrupted run's")
-    return code
+    return code, code != 0 and has_resumed(found)
 
 
 def main():
@@ -93,7 +100,7 @@ def main():
     inputs = Inputs(folder)
     draw = random.Random(seed)
     whole = {}
-    killed, began = 0, time.monotonic()
+    killed, resumed, began = 0, 0, time.monotonic()
     for i in itertools.count():
         if killed == count:
             break
@@ -107,16 +114,18 @@ def main():
         run, duration = whole[world]
         flags = flags_of(inputs, folder / f"job-{i}")
         try:
-            code = try_job(flags, world, draw.uniform(0.1, 1) * duration, draw.randrange(8), run)
+            code, is_resumed = try_job(flags, world, draw.uniform(0.1, 1) * duration, draw.randrange(8), run)
         except subprocess.TimeoutExpired:
             raise SystemExit(f"{flags['output_dir']}: found no end within {LIMIT} s of a machine of its own")
         killed += code != 0
+        resumed += is_resumed
         minutes = (time.monotonic() - began) / 60
         print(f"job {i}: {world} ranks, launcher ended with {code}, the same result; {killed} of {count} "
               f"killed in {minutes:.1f} min", flush=True)
         shutil.rmtree(flags["output_dir"])
     shutil.rmtree(folder)
-    print(f"{i} jobs, {killed} of them killed before their end: all the same result")
+    print(f"{i} jobs, {killed} of them killed before their end, {resumed} resumed from a checkpoint (the others "
+          f"began anew): all the same result")
 
 
 if __name__ == "__main__":

@@ -170,11 +170,16 @@ def test_one_run_in_a_folder(inputs, tmp_path):
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_killed_rank(inputs, tmp_path, seed):
-    whole = run_strata(killing.flags_of(inputs, tmp_path / "whole"), 2)
     draw = random.Random(seed)
-    flags = killing.flags_of(inputs, tmp_path / "out")
-    killing.kill_a_rank(flags, 2, draw.uniform(0.3, 1.2), draw.randrange(2))
-    assert killing.same_result(killing.restart(flags, 2), whole)
+    flags = {**killing.flags_of(inputs, tmp_path / "out"), "max_steps": 60}
+    whole = run_strata({**flags, "output_dir": tmp_path / "whole"}, 2)
+    # Behind a save, before the last: a checkpoint is there, and there is something left to do.
+    steps = lambda: [int(p.name.split("-")[1]) for p in (tmp_path / "out").glob("checkpoint-*[0-9]")
+                     if ".tmp" not in p.name]
+    code = killing.kill_a_rank(flags, 2, 0, draw.randrange(2), after=lambda: max(steps(), default=0) > seed)
+    assert code != 0
+    found = killing.restart(flags, 2)
+    assert killing.has_resumed(found) and killing.same_result(found, whole)
     assert not [p for p in output_files(tmp_path / "out") if ".tmp" in p]
 
 

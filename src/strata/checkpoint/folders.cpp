@@ -83,11 +83,14 @@ double time_of_content(const fs::path& file) {
 
 }  // namespace
 
-bool has_saved_since(const fs::path& output_dir, double time) {
-  if (time_of_content(output_dir / "latest") > time) return true;
-  // Of an earlier run's that reached further nobody could go on with this one.
+std::string saved_since(const fs::path& output_dir, double time) {
+  if (time_of_content(output_dir / "latest") > time) return "true";
   const std::vector<fs::path> found = list(output_dir);
-  return !found.empty() && time_of_content(found.back() / "manifest.json") > time;
+  const auto own = std::find_if(found.rbegin(), found.rend(), [&](const fs::path& path) {
+    return time_of_content(path / "manifest.json") > time;
+  });
+  if (own == found.rend()) return "";
+  return own == found.rbegin() ? "true" : own->string();
 }
 
 std::vector<fs::path> set_aside(const fs::path& output_dir) {

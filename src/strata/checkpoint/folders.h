@@ -41,9 +41,10 @@ std::vector<std::filesystem::path> set_aside(const std::filesystem::path& output
 std::vector<std::filesystem::path> candidates(const std::string& resume_from,
                                               const std::filesystem::path& output_dir);
 
-// Whether a run that began `time` seconds after 1970 has saved one: `latest` or, where the disk had
-// no room for it, the checkpoint of the last step was written since.
-bool has_saved_since(const std::filesystem::path& output_dir, double time);
+// What a run that began `time` seconds after 1970 has saved to go on from, as
+// resume_from_checkpoint takes it: "true"; a path, where `latest` found no room and an earlier
+// run's reach further; or empty.
+std::string saved_since(const std::filesystem::path& output_dir, double time);
 
 // Removes checkpoints until `limit` are left, those that are set aside first, then the oldest;
 // never the newest and none of `keep`. To be called by one process, after the newest is durable and

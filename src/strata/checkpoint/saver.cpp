@@ -1,6 +1,8 @@
 #include "strata/checkpoint/saver.h"
 
+#include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <system_error>
 
 #include "strata/base/error.h"
@@ -19,6 +21,26 @@ double seconds_since(Clock::time_point start) {
 std::vector<LocalPiece> pieces_to_write(shard::UnitStore& store, optim::Optimizer* optimizer) {
   if (!role_of(store.mesh()).writes) return {};
   return local_pieces(store, optimizer);
+}
+
+bool is_finite(const at::Tensor& flat) {
+  constexpr int64_t kElementsAtOnce = int64_t{1} << 18;
+  for (int64_t begin = 0; begin < flat.numel(); begin += kElementsAtOnce) {
+    const at::Tensor some = flat.narrow(0, begin, std::min(kElementsAtOnce, flat.numel() - begin));
+    // A sum is finite only if all are; one that overflows is looked at closely.
+    if (some.is_floating_point() && !std::isfinite(some.sum(at::kFloat).item<float>()) &&
+        !at::isfinite(some).all().item<bool>()) {
+      return false;
+    }
+  }
+  return true;
+}
+
+// Of what trains. An update may spoil weights, which only the loss of the next step shows.
+bool has_finite_weights(const std::vector<LocalPiece>& pieces) {
+  return std::ranges::all_of(pieces, [](const LocalPiece& piece) {
+    return !piece.tensor.starts_with("parameter/") || is_finite(piece.data);
+  });
 }
 
 void add(std::string& told, const std::string& more) {
@@ -152,9 +174,13 @@ void Saver::write(const Job& job) {
       std::vector<LocalPiece> all = job.pieces;
       all.insert(all.end(), job.fixed.begin(), job.fixed.end());
       write_checkpoint(job.request, all, role_of(store_.mesh()), group, *options_.files);
-      const bool removes = group.rank() == 0 && options_.total_limit && job.removal.is_allowed &&
-                           after_.replaces_older();
-      if (removes) remove_older(job);
+      if (!options_.total_limit || !job.removal.is_allowed) return;
+      at::Tensor is_bad = at::full({1}, has_finite_weights(job.pieces) ? 0 : 1, at::kInt);
+      group.all_reduce(is_bad, comm::Reduction::kMax)->wait();
+      if (group.rank() != 0 || !after_.replaces_older()) return;
+      if (is_bad.item<int>() == 0) return remove_older(job);
+      add(outcome_->leftover, fmt::format("{} holds weights that are not finite; older ones stay",
+                                          outcome_->folder.filename().string()));
     });
     if (failure) outcome_->failure = *failure;
   } catch (const std::exception& error) {  // a peer is gone, or late

@@ -121,13 +121,14 @@ void tell_what_is_left(const config::RunConfig& config, int exit_code, double st
   if (!is_interrupted) return;
   const fs::path folder = config.train.output_dir;
   const bool is_continued = checkpoint::means_newest(config.train.resume_from_checkpoint);
-  const bool has_saved = checkpoint::has_saved_since(folder, start_time);
-  if ((has_saved || is_continued) && !checkpoint::list(folder).empty()) {
-    const fs::path newest = checkpoint::candidates("true", folder).front();
+  std::string saved = checkpoint::saved_since(folder, start_time);
+  if (saved.empty() && is_continued) saved = "true";
+  if (!saved.empty() && !checkpoint::list(folder).empty()) {
+    const fs::path newest = checkpoint::candidates(saved, folder).front();
     fmt::print(stderr,
                "interrupted: {} is the newest checkpoint, go on from it with "
-               "--resume_from_checkpoint true\n",
-               newest.string());
+               "--resume_from_checkpoint {}\n",
+               newest.string(), saved);
   } else {
     fmt::print(stderr, "interrupted: this run has saved nothing yet\n");
   }

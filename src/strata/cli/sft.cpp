@@ -86,18 +86,20 @@ void resume_after_restart(config::RunConfig& config, int rank) {
   const int count = launch::restart_count();
   if (count == 0) return;
   const std::optional<double> launched = launch::launch_time();
-  const bool has_saved =
-      launched && checkpoint::has_saved_since(config.train.output_dir, *launched);
-  const bool goes_on = has_saved && !config.train.save_only_model;
-  if (goes_on) config.train.resume_from_checkpoint = "true";
+  const std::string saved =
+      launched ? checkpoint::saved_since(config.train.output_dir, *launched) : "";
+  const bool goes_on = !saved.empty() && !config.train.save_only_model;
+  if (goes_on) config.train.resume_from_checkpoint = saved;
   if (rank != 0) return;
-  const std::string why =
-      has_saved ? "what was saved has no optimizer (save_only_model)" : "nothing was saved yet";
-  fmt::print(
-      stderr, "restart {}: {}\n", count,
-      goes_on ? "going on from the newest checkpoint in " + config.train.output_dir
-              : why + (config.train.resume_from_checkpoint.empty() ? ", starting from the beginning"
-                                                                   : ", resuming as before"));
+  std::string line =
+      saved.empty() ? "nothing was saved yet" : "what was saved has no optimizer (save_only_model)";
+  line += config.train.resume_from_checkpoint.empty() ? ", starting from the beginning"
+                                                      : ", resuming as before";
+  if (goes_on) {
+    line = "going on from " +
+           (saved == "true" ? "the newest checkpoint in " + config.train.output_dir : saved);
+  }
+  fmt::print(stderr, "restart {}: {}\n", count, line);
 }
 
 int run_rank(const char* recipe, const char* usage, const std::vector<std::string>& arguments) {

@@ -228,6 +228,37 @@ TEST(Saver, NothingIsRemovedWhileLatestCannotBeWritten) {
   }
 }
 
+// Only the loss of the next step would show it, when the good state is gone.
+TEST(Saver, NothingIsRemovedForWeightsThatAreNotFinite) {
+  TemporaryFolder folder;
+  Rank whole(0, 1);
+  const auto weights = fill(whole);
+  RankThreads ranks(2);
+  ranks.run<std::exception>([&](Rank& rank) {
+    const int own = rank.mesh.world->rank();
+    SaverOptions options;
+    options.total_limit = 1;
+    const auto group = ranks.make_group(own, std::chrono::seconds(60));
+    Saver saver(*rank.store, rank.optimizer.get(), *group, options);
+    for (const int64_t step : {1, 2, 3}) {
+      fill(rank, weights);
+      // Another one than rank 0 has them.
+      if (step == 2 && own == 1) rank.store->home(1, 0).value.narrow(0, 3, 1).fill_(NAN);
+      if (step == 3) rank.store->home(1, 0).value.fill_(3e38);
+      saver.save({.output_dir = folder.path(), .step = step, .num_updates = step});
+      const auto outcome = saver.wait();
+      ASSERT_TRUE(outcome);
+      EXPECT_EQ(outcome->failure, "");
+      EXPECT_EQ(outcome->leftover,
+                step == 2 && own == 0
+                    ? "checkpoint-2 holds weights that are not finite; older ones stay"
+                    : "");
+      if (own != 0) continue;
+      EXPECT_EQ(list(folder.path()).size(), step == 2 ? 2U : 1U);
+    }
+  });
+}
+
 // What is told while training goes on is told once, and is still there to be taken note of.
 TEST(Saver, WhatIsToldEarlyIsStillReturned) {
   class FullDisk : public FileSystem {

@@ -412,18 +412,19 @@ TEST(Sharded, ACheckpointCountsAsSavedSinceThoughLatestCouldNotBeWritten) {
   struct Row {
     int64_t latest, first,
         last;  // when `latest` and the checkpoints of steps 2 and 10 were written
-    bool has_saved;
+    std::string saved;
   };
-  for (const Row& row : {Row{50, 50, 50, false}, Row{150, 50, 50, true}, Row{50, 50, 150, true},
-                         Row{0, 50, 150, true}, Row{0, 50, 50, false},
+  for (const Row& row : {Row{50, 50, 50, ""}, Row{150, 50, 50, "true"}, Row{50, 50, 150, "true"},
+                         Row{0, 50, 150, "true"}, Row{0, 50, 50, ""},
                          // The later step is an earlier run's: "the newest" would be that one.
-                         Row{50, 150, 50, false}}) {
+                         Row{50, 150, 50, "checkpoint-2"}}) {
     TemporaryFolder folder;
-    EXPECT_FALSE(has_saved_since(folder.path(), 0));
+    EXPECT_EQ(saved_since(folder.path(), 0), "");
     set_time(folder.put("checkpoint-2/manifest.json", "{}"), row.first);
     set_time(folder.put("checkpoint-10/manifest.json", "{}"), row.last);
     if (row.latest > 0) set_time(folder.put("latest", "checkpoint-2"), row.latest);
-    EXPECT_EQ(has_saved_since(folder.path(), 100), row.has_saved) << row.latest << " " << row.last;
+    EXPECT_EQ(fs::path(saved_since(folder.path(), 100)).filename(), row.saved)
+        << row.latest << " " << row.last;
   }
 }
 
