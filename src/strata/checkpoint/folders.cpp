@@ -108,6 +108,22 @@ std::vector<fs::path> set_aside(const fs::path& output_dir) {
   return found;
 }
 
+namespace {
+
+std::vector<fs::path> without(std::vector<fs::path> paths, const std::vector<fs::path>& left_out) {
+  std::erase_if(paths,
+                [&](const fs::path& path) { return std::ranges::count(left_out, path) > 0; });
+  return paths;
+}
+
+// "checkpoint-12/", as shells complete it, has a name, too.
+fs::path without_slash(const std::string& text) {
+  const fs::path path = fs::path(text).lexically_normal();
+  return path.has_filename() ? path : path.parent_path();
+}
+
+}  // namespace
+
 bool means_newest(const std::string& resume_from) {
   return resume_from == "true" || resume_from == "True";
 }
@@ -122,7 +138,7 @@ std::vector<fs::path> candidates(const std::string& resume_from, const fs::path&
           "or say true with this folder as output_dir",
           resume_from, inside.back().string());
     }
-    return {resume_from};
+    return {without_slash(resume_from)};
   }
   std::vector<fs::path> found = list(output_dir);
   if (found.empty()) {
@@ -137,11 +153,7 @@ std::vector<fs::path> candidates(const std::string& resume_from, const fs::path&
         output_dir.string(), others);
   }
   const std::vector<fs::path> aside = set_aside(output_dir);
-  if (aside.size() < found.size()) {
-    std::erase_if(found, [&](const fs::path& path) {
-      return std::find(aside.begin(), aside.end(), path) != aside.end();
-    });
-  }
+  if (aside.size() < found.size()) found = without(std::move(found), aside);
   std::reverse(found.begin(), found.end());
   return found;
 }
@@ -167,14 +179,13 @@ void remove_checkpoint(const fs::path& folder, FileSystem& files) {
 
 void rotate(const fs::path& output_dir, int64_t limit, const std::vector<fs::path>& keep,
             FileSystem& files) {
-  std::vector<fs::path> found = list(output_dir);
-  const std::vector<fs::path> aside = set_aside(output_dir);
-  std::ranges::stable_partition(
-      found, [&](const fs::path& path) { return std::ranges::find(aside, path) != aside.end(); });
+  std::vector<fs::path> found = without(list(output_dir), set_aside(output_dir));
   int64_t surplus = static_cast<int64_t>(found.size()) - std::max<int64_t>(limit, 1);
   for (size_t i = 0; i + 1 < found.size() && surplus > 0; ++i) {
+    // A path may end in a slash, or be a link's.
     const bool is_kept = std::any_of(keep.begin(), keep.end(), [&](const fs::path& path) {
-      return path.filename() == found[i].filename();
+      std::error_code missing;
+      return fs::equivalent(path, found[i], missing);
     });
     if (is_kept) continue;
     remove_checkpoint(found[i], files);

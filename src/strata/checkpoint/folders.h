@@ -46,9 +46,10 @@ std::vector<std::filesystem::path> candidates(const std::string& resume_from,
 // run's reach further; or empty.
 std::string saved_since(const std::filesystem::path& output_dir, double time);
 
-// Removes checkpoints until `limit` are left, those that are set aside first, then the oldest;
-// never the newest and none of `keep`. To be called by one process, after the newest is durable and
-// `latest` names it.
+// Removes the oldest checkpoints until `limit` are left, never the newest and none of `keep`. Those
+// that are set aside are neither counted nor removed: they may be all that an earlier run left, and
+// are of later steps than this one has reached. To be called by one process, after the newest is
+// durable and `latest` names it.
 void rotate(const std::filesystem::path& output_dir, int64_t limit,
             const std::vector<std::filesystem::path>& keep = {},
             FileSystem& files = real_file_system());

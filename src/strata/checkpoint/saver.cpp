@@ -154,7 +154,7 @@ bool Saver::copy(Job& job, SaveOutcome& outcome) {
 // What was saved is durable whatever comes of this.
 void Saver::remove_older(const Job& job) {
   std::vector<std::filesystem::path> keep = job.removal.kept;
-  // Later steps of an earlier run in the same folder must not push out what was just saved.
+  // Whatever the order of the steps in the folder is.
   keep.push_back(outcome_->folder);
   try {
     rotate(job.request.output_dir, *options_.total_limit, keep);
@@ -162,6 +162,19 @@ void Saver::remove_older(const Job& job) {
     add(outcome_->leftover, error.what());
   }
 }
+
+namespace {
+
+// A rank that cannot look (memory) must still take part in what follows: then nothing is removed.
+bool is_known_finite(const std::vector<LocalPiece>& pieces) {
+  try {
+    return has_finite_weights(pieces);
+  } catch (const std::exception&) {
+    return false;
+  }
+}
+
+}  // namespace
 
 void Saver::write(const Job& job) {
   const Clock::time_point start = Clock::now();
@@ -175,12 +188,13 @@ void Saver::write(const Job& job) {
       all.insert(all.end(), job.fixed.begin(), job.fixed.end());
       write_checkpoint(job.request, all, role_of(store_.mesh()), group, *options_.files);
       if (!options_.total_limit || !job.removal.is_allowed) return;
-      at::Tensor is_bad = at::full({1}, has_finite_weights(job.pieces) ? 0 : 1, at::kInt);
+      at::Tensor is_bad = at::full({1}, is_known_finite(job.pieces) ? 0 : 1, at::kInt);
       group.all_reduce(is_bad, comm::Reduction::kMax)->wait();
       if (group.rank() != 0 || !after_.replaces_older()) return;
       if (is_bad.item<int>() == 0) return remove_older(job);
-      add(outcome_->leftover, fmt::format("{} holds weights that are not finite; older ones stay",
-                                          outcome_->folder.filename().string()));
+      add(outcome_->leftover,
+          fmt::format("{} holds weights that are not known to be finite; older ones stay",
+                      outcome_->folder.filename().string()));
     });
     if (failure) outcome_->failure = *failure;
   } catch (const std::exception& error) {  // a peer is gone, or late

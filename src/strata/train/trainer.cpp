@@ -80,7 +80,8 @@ void note_earlier_checkpoints(const fs::path& output_dir, std::vector<std::strin
   if (found.empty()) return;
   notes.push_back(fmt::format(
       "warning: output_dir: found {} of an earlier run, this one starts anew; "
-      "resume_from_checkpoint true goes on from it, another output_dir keeps the two apart",
+      "resume_from_checkpoint true goes on from it, another output_dir keeps the two apart (here "
+      "save_total_limit removes those whose steps this run has passed)",
       found.back().string()));
 }
 

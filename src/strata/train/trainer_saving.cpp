@@ -171,9 +171,15 @@ void Trainer::require_room_on_disk(const Saving& saving, bool with_optimizer,
     const fs::path folder = config_.train.output_dir;
     if (const auto limit = config_.train.save_total_limit; limit && plan.num_checkpoints > 0) {
       // An old one goes only after the new one is there.
-      const auto present = static_cast<int64_t>(checkpoint::list(folder).size());
-      // The best one stays beside the newest, whatever the limit.
-      const int64_t most = std::max<int64_t>(*limit, best_.metric().empty() ? 1 : 2) + 1;
+      // Later ones, of another run, do not count.
+      const int64_t present = std::ranges::count_if(
+          checkpoint::list(folder),
+          [this](const fs::path& path) { return checkpoint::step_of(path) <= step_; });
+      // The best one stays beside the newest, whatever the limit, and the one that the run went on
+      // from where those of this run cannot be gone on from.
+      const int64_t resumable = config_.train.save_only_model && step_ > 0 ? 1 : 0;
+      const int64_t most =
+          std::max<int64_t>(*limit, best_.metric().empty() ? 1 : 2) + 1 + resumable;
       plan.num_checkpoints = std::min(plan.num_checkpoints, std::max<int64_t>(most - present, 1));
     }
     require_disk_space(folder, plan);

@@ -251,7 +251,7 @@ TEST(Saver, NothingIsRemovedForWeightsThatAreNotFinite) {
       EXPECT_EQ(outcome->failure, "");
       EXPECT_EQ(outcome->leftover,
                 step == 2 && own == 0
-                    ? "checkpoint-2 holds weights that are not finite; older ones stay"
+                    ? "checkpoint-2 holds weights that are not known to be finite; older ones stay"
                     : "");
       if (own != 0) continue;
       EXPECT_EQ(list(folder.path()).size(), step == 2 ? 2U : 1U);

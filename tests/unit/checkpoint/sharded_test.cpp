@@ -390,13 +390,25 @@ TEST(Sharded, ListResolveAndRotateSeeWholeCheckpointsOnly) {
   EXPECT_EQ(candidates("true", folder.path()).front().filename(), "checkpoint-12");
   fs::remove_all(folder / "checkpoint-12");
   EXPECT_EQ(candidates("some/where", folder.path()), std::vector{fs::path("some/where")});
-  // What an earlier run left goes before this one's own.
+  EXPECT_EQ(candidates("some//where/", folder.path()), std::vector{fs::path("some/where")});
+  // What an earlier run left counts for no limit and does not go.
+  const std::vector<fs::path> all = {folder / "checkpoint-2", folder / "checkpoint-9",
+                                     folder / "checkpoint-10"};
   rotate(folder.path(), 2);
-  EXPECT_EQ(list(folder.path()), std::vector(own.rbegin(), own.rend()));
-  rotate(folder.path(), 1, {folder.path() / "checkpoint-2"});
-  EXPECT_EQ(list(folder.path()).size(), 2U);  // the newest and what is kept
+  EXPECT_EQ(list(folder.path()), all);
+  fs::create_directory_symlink(folder / "checkpoint-2", folder / "link");
+  for (const fs::path& kept :
+       {folder / "checkpoint-2", folder / "checkpoint-2/", folder / "link"}) {
+    rotate(folder.path(), 1, {kept});
+    EXPECT_EQ(list(folder.path()), all) << kept;
+  }
   rotate(folder.path(), 1);
-  EXPECT_EQ(list(folder.path()), std::vector{fs::path(folder / "checkpoint-9")});
+  EXPECT_EQ(list(folder.path()), (std::vector<fs::path>{all[1], all[2]}));
+  // This run has passed its step: it is an old one.
+  save(folder.path(), 11, *rank.store, nullptr, {});
+  rotate(folder.path(), 1);
+  EXPECT_EQ(list(folder.path()), std::vector{fs::path(folder / "checkpoint-11")});
+  save(folder.path(), 9, *rank.store, nullptr, {});
   save(folder.path(), 12, *rank.store, nullptr, {});
   keep_only(folder / "checkpoint-9");
   ASSERT_EQ(list(folder.path()).size(), 1U);
