@@ -1,6 +1,7 @@
 """Runs a program on a terminal of its own."""
 
 import fcntl
+import json
 import os
 import pty
 import select
@@ -10,6 +11,17 @@ import termios
 import time
 
 from running import environment
+
+CONTROLS = "".join(map(chr, [*range(0x20), *range(0x7f, 0xa0)]))
+DIRECTIONS = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
+LINE_ENDS = "\u2028\u2029"
+
+
+def escaped(text):
+    """Python's JSON escapes, but for line ends and tabs, which stay."""
+    obeyed = set(CONTROLS + DIRECTIONS + LINE_ENDS) - set("\n\t")
+    short = {"\f": "\\u000c"}
+    return "".join(short.get(c, json.dumps(c)[1:-1]) if c in obeyed else c for c in text)
 
 
 class Terminal:

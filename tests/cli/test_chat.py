@@ -14,6 +14,7 @@ import torch
 from transformers import AutoTokenizer, LlamaForCausalLM
 
 from running import PROGRAM, environment
+from terminal import escaped
 
 NEW_TOKENS = 8
 TURNS = ["the cat 東", "café", "we"]
@@ -201,7 +202,8 @@ class Terminal:
 def test_a_conversation_on_a_terminal(model):
     terminal = Terminal("--model_name_or_path", model, "--max_new_tokens", NEW_TOKENS)
     assert "/reset" in terminal.read_until("> ")
-    first, second = reference_answers(model, TURNS[:2])
+    # Signs that the terminal would obey are shown.
+    first, second = map(escaped, reference_answers(model, TURNS[:2]))
     seen = []
     for line in (TURNS[0], TURNS[1], "/reset", TURNS[0], "a " * 500):
         terminal.send(line + "\n")

@@ -9,19 +9,7 @@ import unicodedata
 import pytest
 from previewing import preview, run, save
 from running import PROGRAM, base_flags, environment, run_strata
-from terminal import Terminal
-
-CONTROLS = "".join(map(chr, [*range(0x20), *range(0x7f, 0xa0)]))
-DIRECTIONS = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
-LINE_ENDS = "\u2028\u2029"
-
-
-def escaped(text):
-    """Python's JSON escapes, but for line ends and tabs, which stay."""
-    obeyed = set(CONTROLS + DIRECTIONS + LINE_ENDS) - set("\n\t")
-    short = {"\f": "\\u000c"}
-    return "".join(short.get(c, json.dumps(c)[1:-1]) if c in obeyed else c for c in text)
-
+from terminal import CONTROLS, DIRECTIONS, LINE_ENDS, Terminal, escaped
 
 def is_harmless(text):
     """Nothing but what a terminal shows, and the colours of the preview itself."""
