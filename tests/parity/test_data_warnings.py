@@ -11,6 +11,7 @@ from previewing import preview, run, save
 from running import PROGRAM, base_flags, environment, run_strata
 from terminal import CONTROLS, DIRECTIONS, LINE_ENDS, Terminal, escaped
 
+
 def is_harmless(text):
     """Nothing but what a terminal shows, and the colours of the preview itself."""
     text = re.sub("\x1b\\[[0-9;]*m|\x1b\\[K", "", text)
