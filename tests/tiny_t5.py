@@ -3,7 +3,9 @@
 Everything is a pure function of its arguments; nothing is downloaded.
 """
 
+import collections
 import json
+import math
 import random
 
 from tiny_llama import sentence, write_rows
@@ -16,21 +18,21 @@ LABELS = {"rose": "positive", "fell": "negative", "held": "neutral"}
 
 
 def save_tokenizer(folder):
-    """A Unigram tokenizer of T5's kind in which every label is one token; returns its size."""
-    from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+    """A Unigram tokenizer of T5's kind in which every label is one token; returns its size. Half of the
+    words are one token, the others several: what a trainer finds is another vocabulary every time."""
     from transformers import T5Tokenizer
 
     rng = random.Random(0)
-    trained = Tokenizer(models.Unigram())
-    trained.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace(prepend_scheme="always")])
-    trained.train_from_iterator(
-        (f"{sentence(rng)} {word} {label}" for _ in range(60) for word, label in LABELS.items()),
-        trainers.UnigramTrainer(vocab_size=150, show_progress=False, unk_token="<unk>",
-                                special_tokens=["<pad>", "</s>", "<unk>"]))
-    vocab = [tuple(piece) for piece in json.loads(trained.to_str())["model"]["vocab"]]
-    known = {piece for piece, _ in vocab}
-    vocab += [("▁" + label, -1.0) for label in LABELS.values() if "▁" + label not in known]
+    words = collections.Counter(" ".join(sentence(rng) for _ in range(180)).split())
+    words.update({word: 60 for word in LABELS})
+    words.update({label: 1000 for label in LABELS.values()})
+    total = sum(words.values())
+    whole = [word for word, _ in words.most_common()][:len(words) // 2]
+    ends = sorted({word[i:i + 2] for word in words for i in range(len(word) - 1)})
+    vocab = [("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0)]
+    vocab += [("▁" + word, math.log(words[word] / total)) for word in whole]
+    vocab += [(piece, -12.0 - i / 100) for i, piece in enumerate(ends)]
+    vocab += [(piece, -15.0 - i / 100) for i, piece in enumerate(["▁", *sorted({*"".join(words)})])]
     tokenizer = T5Tokenizer(vocab=vocab, extra_ids=2)
     tokenizer.save_pretrained(folder)
     return len(tokenizer)
