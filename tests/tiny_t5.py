@@ -18,8 +18,8 @@ LABELS = {"rose": "positive", "fell": "negative", "held": "neutral"}
 
 
 def save_tokenizer(folder):
-    """A Unigram tokenizer of T5's kind in which every label is one token; returns its size. Half of the
-    words are one token, the others several: what a trainer finds is another vocabulary every time."""
+    """A Unigram tokenizer of T5's kind in which every label is one token; returns its size. A quarter of the
+    words are several tokens: what a trainer finds is another vocabulary every time."""
     from transformers import T5Tokenizer
 
     rng = random.Random(0)
@@ -27,7 +27,7 @@ def save_tokenizer(folder):
     words.update({word: 60 for word in LABELS})
     words.update({label: 1000 for label in LABELS.values()})
     total = sum(words.values())
-    whole = [word for word, _ in words.most_common()][:len(words) // 2]
+    whole = [word for i, (word, _) in enumerate(words.most_common()) if (i + 1) % 4]
     ends = sorted({word[i:i + 2] for word in words for i in range(len(word) - 1)})
     vocab = [("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0)]
     vocab += [("▁" + word, math.log(words[word] / total)) for word in whole]
