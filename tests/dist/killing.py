@@ -1,8 +1,9 @@
 """Kills ranks of a running job at seeded moments and restarts it.
 
-As a program: python tests/dist/killing.py COUNT [SEED] kills COUNT jobs, one after the other; those
-that end before their moment are compared too, but not counted. It ends with an error and leaves the
-job's folder when a result is another one or a job does not end.
+As a program: python tests/dist/killing.py COUNT [SEED] kills jobs, one after the other, until COUNT of
+them have been resumed from a checkpoint; those that end before their moment, or are killed before
+their first checkpoint, are compared too, but not counted. It ends with an error and leaves the job's
+folder when a result is another one or a job does not end.
 """
 
 import itertools
@@ -82,10 +83,10 @@ def has_resumed(run):
     return "resuming from" in run.text
 
 
-def try_job(flags, world, seconds, rank, whole):
+def try_job(flags, world, seconds, rank, whole, after=lambda: True):
     """The exit code of the job that was killed, after its result was found to be that of `whole`, and
     whether a checkpoint was gone on from."""
-    code = kill_a_rank(flags, world, seconds, rank)
+    code = kill_a_rank(flags, world, seconds, rank, after)
     found = Finished(flags["output_dir"]) if code == 0 else restart(flags, world)
     if not same_result(found, whole):
         raise SystemExit(f"{flags['output_dir']}: found another result than the uninterrupted run's")
@@ -102,7 +103,7 @@ def main():
     whole = {}
     killed, resumed, began = 0, 0, time.monotonic()
     for i in itertools.count():
-        if killed == count:
+        if resumed == count:
             break
         world = draw.choice([2, 3])
         if world not in whole:
@@ -113,15 +114,20 @@ def main():
             whole[world] = (run, time.monotonic() - start)
         run, duration = whole[world]
         flags = flags_of(inputs, folder / f"job-{i}")
+        # Mostly from the first checkpoint on; the start, too, must leave nothing in the way.
+        is_early = draw.random() < 0.1
+        seconds = draw.uniform(0.1, 0.8) * duration if is_early else draw.uniform(0, 0.4) * duration
+        latest = flags["output_dir"] / "latest"
+        after = (lambda: True) if is_early else latest.exists
         try:
-            code, is_resumed = try_job(flags, world, draw.uniform(0.1, 1) * duration, draw.randrange(8), run)
+            code, is_resumed = try_job(flags, world, seconds, draw.randrange(8), run, after)
         except subprocess.TimeoutExpired:
             raise SystemExit(f"{flags['output_dir']}: found no end within {LIMIT} s of a machine of its own")
         killed += code != 0
         resumed += is_resumed
         minutes = (time.monotonic() - began) / 60
-        print(f"job {i}: {world} ranks, launcher ended with {code}, the same result; {killed} of {count} "
-              f"killed in {minutes:.1f} min", flush=True)
+        print(f"job {i}: {world} ranks, launcher ended with {code}, the same result; {resumed} of {count} "
+              f"resumed in {minutes:.1f} min", flush=True)
         shutil.rmtree(flags["output_dir"])
     shutil.rmtree(folder)
     print(f"{i} jobs, {killed} of them killed before their end, {resumed} resumed from a checkpoint (the others "
