@@ -8,11 +8,10 @@ import pathlib
 
 import jinja2
 import pytest
-import transformers
 import trl
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from data_probe import probe
+from test_assistant_spans import tokenizer  # noqa: F401, a fixture
 
 TRL = pathlib.Path(trl.__file__).parent / "chat_templates"
 PUBLISHED = sorted(path.name for path in TRL.glob("*.jinja") if "training" not in path.name)
@@ -51,15 +50,6 @@ FEATURES = {
     "refuses marks": "begin {% for m in messages %}{% if m.content | length > 2 and m.role == 'critic' %}{{ raise_exception('long') }}{% endif %}{% endfor %}",
     "nothing": "text",
 }
-
-
-@pytest.fixture(scope="module")
-def tokenizer():
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    vocabulary = Tokenizer(models.BPE({c: i for i, c in enumerate(alphabet)}, []))
-    vocabulary.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    vocabulary.decoder = decoders.ByteLevel()
-    return transformers.PreTrainedTokenizerFast(tokenizer_object=vocabulary, bos_token="<s>", eos_token="</s>", pad_token="<pad>")
 
 
 def places_of(row):
