@@ -1,7 +1,6 @@
 """Oracle: a plain loop over transformers and PEFT with torch's AdamW on the same pairs; PEFT and
 transformers reading what a run leaves."""
 
-import copy
 import json
 import subprocess
 
@@ -100,14 +99,6 @@ def accuracy(place, model, tokenizer):
     return sum(text.strip() == row["label"] for text, row in zip(texts, rows)) / len(rows)
 
 
-def assert_same_changes(before, ours, theirs):
-    """Of every weight as a whole: where an input of ReLU is the rounding of a sum, a processor may put
-    it to the other side, and a few elements part."""
-    for (key, found), value in zip(ours.items(), theirs.values()):
-        change = (value - before[key]).norm().item()
-        assert (found - value).norm().item() <= 1e-2 * change, key
-
-
 def compare(found, losses, eval_loss, least=0.2):
     assert found.losses == pytest.approx(losses, abs=1e-4)
     assert min(losses) < losses[0] - least, "the reference did not learn"
@@ -120,7 +111,6 @@ def compare(found, losses, eval_loss, least=0.2):
 def test_full_fine_tuning(place, tmp_path, name):
     tokenizer = AutoTokenizer.from_pretrained(place / name)
     model = T5ForConditionalGeneration.from_pretrained(place / name)
-    before = copy.deepcopy(model.state_dict())
     expected = reference(place, model, tokenizer)
     found = run(flags(place, name, tmp_path / "out", gradient_checkpointing=True))
     row = compare(found, *expected)
@@ -129,7 +119,8 @@ def test_full_fine_tuning(place, tmp_path, name):
     loaded = AutoTokenizer.from_pretrained(tmp_path / "out")
     assert evaluate(place, result, loaded) == pytest.approx(row["eval_loss"], abs=1e-5)
     assert row["eval_accuracy"] == pytest.approx(accuracy(place, result, loaded))
-    assert_same_changes(before, result.state_dict(), model.state_dict())
+    for (key, ours), theirs in zip(result.state_dict().items(), model.state_dict().values()):
+        assert torch.allclose(ours, theirs, atol=2e-4), key
     config = json.loads((tmp_path / "out" / "config.json").read_text())
     assert config["tie_word_embeddings"] == (name == "plain")
     assert config["architectures"] == ["T5ForConditionalGeneration"]
@@ -142,7 +133,6 @@ def test_adapter(place, tmp_path):
     base = T5ForConditionalGeneration.from_pretrained(place / "v1_1")
     model = get_peft_model(base, LoraConfig(task_type="SEQ_2_SEQ_LM", **LORA))
     model.save_pretrained(tmp_path / "start")
-    before = copy.deepcopy(model.state_dict())
     expected = reference(place, model, tokenizer)
     found = run(flags(place, "v1_1", tmp_path / "out", weight_decay=0.02,
                       adapter_name_or_path=tmp_path / "start"))
@@ -152,7 +142,8 @@ def test_adapter(place, tmp_path):
     base = T5ForConditionalGeneration.from_pretrained(place / "v1_1")
     result = PeftModel.from_pretrained(base, tmp_path / "out").eval()
     assert evaluate(place, result, tokenizer) == pytest.approx(row["eval_loss"], abs=1e-5)
-    assert_same_changes(before, result.state_dict(), model.state_dict())
+    for (key, ours), theirs in zip(result.state_dict().items(), model.state_dict().values()):
+        assert torch.allclose(ours, theirs, atol=2e-4), key
     subprocess.run([PROGRAM, "merge-adapter", tmp_path / "out", tmp_path / "merged"], check=True,
                    capture_output=True, env=environment())
     merged = T5ForConditionalGeneration.from_pretrained(tmp_path / "merged").eval()
