@@ -259,3 +259,37 @@ def test_of_a_model_of_the_hub_config_json_alone_is_downloaded(tmp_path):
     assert sum("resolve" in path for path in hub.paths) <= 2  # a look and a download, once
     # What is there does not pass for the model.
     assert not list(tmp_path.glob("hub/models--org--large"))
+
+
+@pytest.mark.parametrize("name,family", [
+    ("m", dict(vocab_size=4096, hidden_size=256, intermediate_size=512)),
+    ("a-folder-with-a-rather-long-name", dict(vocab_size=64, hidden_size=512, intermediate_size=1408)),
+])
+def test_the_table_of_accelerate(tmp_path, monkeypatch, name, family):
+    """Oracle: accelerate's own functions over the module of transformers, without its buffers."""
+    import torch
+    from accelerate.commands.estimate import create_ascii_table, estimate_training_usage
+    from accelerate.utils import calculate_maximum_sizes, convert_bytes
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    folder = tmp_path / name
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(LLAMA_70B | family | dict(
+        num_hidden_layers=2, num_attention_heads=8, max_position_embeddings=128)))
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder), dtype=torch.float32)
+    for module in model.modules():
+        module._buffers.clear()
+    total, (largest, _) = calculate_maximum_sizes(model)
+    divisors = dict(float32=1, float16=2, int8=4, int4=8)
+    rows = []
+    for dtype, divisor in divisors.items():
+        training = max(estimate_training_usage(total, dtype).values())
+        rows.append([dtype, convert_bytes(largest / divisor), convert_bytes(total / divisor),
+                     convert_bytes(float(training)) if training >= 0 else "N/A"])
+    monkeypatch.chdir(tmp_path)
+    expected = create_ascii_table(["dtype", "Largest Layer", "Total Size", "Training using Adam"], rows,
+                                  f"Memory Usage for loading `{name}`")
+    text = strata("estimate-memory", name, "--dtypes", *divisors)
+    assert text.endswith(expected + "\n")
+    assert "dtypes: found \"int3\"" in strata("estimate-memory", name, "--dtypes", "int3", code=2)

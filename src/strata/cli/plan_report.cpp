@@ -11,6 +11,7 @@
 #include "strata/base/resident_memory.h"
 #include "strata/config/derived.h"
 #include "strata/config/describe.h"
+#include "strata/memory/accelerate_estimate.h"
 #include "strata/memory/deepspeed_estimate.h"
 #include "strata/memory/plan_text.h"
 #include "strata/memory/probe.h"
@@ -338,6 +339,12 @@ std::string plan_report(const config::RunConfig& config) {
                                             .largest_layer = plan.largest_layer,
                                             .gpus_per_node = place.world_size / place.nodes,
                                             .nodes = place.nodes});
+  }
+  if (!config.plan.dtypes.empty()) {
+    text += '\n' + memory::accelerate_table({.model_name = config.model.model_name_or_path,
+                                             .num_parameters = plan.num_parameters,
+                                             .largest_layer = plan.largest_block},
+                                            config.plan.dtypes);
   }
   return text;
 }

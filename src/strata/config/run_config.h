@@ -269,6 +269,8 @@ struct PlanConfig {
   std::string device_memory;    // "80GB": what one rank may use; empty: not judged
   bool show_schedule = false;
   bool deepspeed_estimate = false;
+  std::vector<std::string> dtypes;  // of accelerate's table; empty: it is not printed
+  std::string library_name = "transformers";
 };
 
 // Of `strata tokenize` alone.

@@ -33,6 +33,17 @@ std::span<const Setting> plan_settings_table() {
       {.name = "deepspeed_estimate",
        .field = STRATA_FIELD(plan.deepspeed_estimate),
        .help = "print what DeepSpeed's estimators of ZeRO-2 and ZeRO-3 say for the same model",
+       .group = "plan"},
+      {.name = "dtypes",
+       .field = STRATA_FIELD(plan.dtypes),
+       .help =
+           "print the table of accelerate estimate-memory for these types of weights: float32, "
+           "float16, int8, int4",
+       .group = "plan"},
+      {.name = "library_name",
+       .field = STRATA_FIELD(plan.library_name),
+       .choices = {"transformers"},
+       .help = "whose models are read; accelerate's timm is not",
        .group = "plan"}};
   return table;
 }

@@ -38,6 +38,17 @@ int64_t largest_layer(models::Model& model) {
   return largest;
 }
 
+int64_t largest_block(models::Model& model) {
+  int64_t largest = largest_layer(model);
+  for (models::Block* block : model.blocks()) {
+    if (block->kind() != models::BlockKind::kLayer) continue;
+    int64_t numel = 0;
+    for (nn::Parameter* parameter : block->parameters()) numel += parameter->numel();
+    largest = std::max(largest, numel);
+  }
+  return largest;
+}
+
 // The widest packing buffer of a linear layer's products: y = x W^T, dx = dy W, and where they sum
 // over all tokens dW = dy^T x and of a branch dB = dy^T hidden, dA = dhidden^T x.
 int64_t layer_scratch_bytes(const nn::Linear& layer, int64_t tokens, bool sums_over_tokens,
@@ -84,6 +95,7 @@ void describe_model(Trainee& trainee, RunPlan& plan) {
     if (parameter->requires_grad()) plan.num_trained += parameter->numel();
   }
   plan.largest_layer = largest_layer(*trainee.model);
+  plan.largest_block = largest_block(*trainee.model);
   plan.compute_type = trainee.compute_type;
   for (int u = 0; u < trainee.store->num_units(); ++u) {
     const shard::Unit& unit = trainee.store->unit(u);
