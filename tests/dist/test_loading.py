@@ -136,7 +136,7 @@ def test_memory_of_loading_is_the_shard_and_one_unit(inputs, tmp_path, sends):
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    wide = dict(hidden_size=768, intermediate_size=3072, num_hidden_layers=6,
+    wide = dict(hidden_size=1024, intermediate_size=4096, num_hidden_layers=4,
                 num_attention_heads=8, num_key_value_heads=8)
     shutil.copytree(inputs.model("plain"), tmp_path / "wide")
     vocabulary = json.loads((tmp_path / "wide" / "config.json").read_text())["vocab_size"]
@@ -153,7 +153,9 @@ def test_memory_of_loading_is_the_shard_and_one_unit(inputs, tmp_path, sends):
     rows = [tuple(map(int, row)) for row in TABLE_ROW.findall(run.text)]
     assert [row[0] for row in rows] == [0, 1], run.text
     slack = 20  # MB: what the program itself grows by, buffers between ranks included
-    for _, before, consumed, peak, total in rows:
+    for rank, before, consumed, peak, total in rows:
         assert mb / world - 1 <= consumed <= mb / world + slack
-        assert consumed - 1 <= peak <= mb / world + unit_mb * (2 if sends else 1) + slack
+        # Of what rank 0 sends it alone holds a unit whole; the others get their parts.
+        beside = 2 * unit_mb if sends and rank == 0 else 0 if sends else unit_mb
+        assert consumed - 1 <= peak <= mb / world + beside + slack
         assert abs(before + peak - total) <= 1

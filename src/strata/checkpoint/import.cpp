@@ -135,7 +135,7 @@ void load_adapter(const std::filesystem::path& folder, const adapters::LoraAdapt
     });
   };
   if (rank_0_reads) {
-    shard::send_homes(store, open);
+    shard::send_homes(store, shard::HomeKind::kValues, open);
   } else {
     shard::fill_homes(store, open());
   }

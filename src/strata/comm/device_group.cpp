@@ -31,6 +31,9 @@ class Borrowed final : public Group {
   std::unique_ptr<Work> broadcast(at::Tensor tensor, int root) override {
     return group_.broadcast(std::move(tensor), root);
   }
+  std::unique_ptr<Work> scatter(at::Tensor out, at::Tensor in, int root) override {
+    return group_.scatter(std::move(out), std::move(in), root);
+  }
   void barrier() override { group_.barrier(); }
 
  private:
@@ -65,7 +68,12 @@ class DeviceGroup final : public Group {
   std::unique_ptr<Work> broadcast(at::Tensor tensor, int root) override {
     return of(tensor).broadcast(tensor, root);
   }
+  std::unique_ptr<Work> scatter(at::Tensor out, at::Tensor in, int root) override {
+    count_scatter(out, root);
+    return of(out).scatter(out, std::move(in), root);
+  }
   void barrier() override { host_->barrier(); }
+  std::optional<int64_t> received_bytes() const override { return host_->received_bytes(); }
 
  private:
   Group& of(const at::Tensor& tensor) {

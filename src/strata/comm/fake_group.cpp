@@ -85,4 +85,10 @@ int64_t FakeGroup::process_bytes() const {
 
 std::unique_ptr<Work> FakeGroup::broadcast(at::Tensor, int) { return completed_work(); }
 
+std::unique_ptr<Work> FakeGroup::scatter(at::Tensor out, at::Tensor in, int root) {
+  count_scatter(out, root);
+  if (!out.is_meta() && rank_ == root) out.copy_(in.view({size_, -1})[rank_]);
+  return completed_work();
+}
+
 }  // namespace strata::comm

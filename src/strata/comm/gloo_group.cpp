@@ -134,6 +134,16 @@ class GlooGroup final : public Group {
     return start("broadcast", [&] { return backend_->broadcast(tensors, options); });
   }
 
+  std::unique_ptr<Work> scatter(at::Tensor out, at::Tensor in, int root) override {
+    count_scatter(out, root);
+    c10d::ScatterOptions options;
+    options.rootRank = root;
+    std::vector<at::Tensor> outputs{out};
+    std::vector<std::vector<at::Tensor>> inputs;
+    if (rank_ == root) inputs.push_back(in.chunk(size_));
+    return start("scatter", [&] { return backend_->scatter(outputs, inputs, options); });
+  }
+
   void barrier() override {
     start("barrier", [&] { return backend_->barrier(); })->wait();
   }

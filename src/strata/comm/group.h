@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include <ATen/core/Tensor.h>
@@ -21,8 +22,10 @@ class Work {
 
 enum class Reduction { kSum, kMax };
 
-// What this rank has sent, counted as the least that each collective's definition allows: of n
-// ranks and N bytes in whole, (n - 1) / n * N for gather and scatter, twice that for all-reduce.
+// What this rank had to send by theory: the least that each collective's definition allows. Of n
+// ranks and N bytes in whole, (n - 1) / n * N for gather and scatter (a scatter's on its root
+// alone), twice that for all-reduce. What really moved is measured elsewhere: received_bytes() of
+// shared memory, tcp_sent_bytes() of TCP.
 struct Traffic {
   int64_t all_gathers = 0;
   int64_t reduce_scatters = 0;
@@ -45,6 +48,13 @@ class Group {
   virtual std::unique_ptr<Work> all_reduce(at::Tensor tensor, Reduction op = Reduction::kSum) = 0;
   virtual std::unique_ptr<Work> broadcast(at::Tensor tensor, int root) = 0;
   virtual void barrier() = 0;
+  // `out` [n] = the root's in[rank * n .. (rank + 1) * n). `in` [size * n] is read on the root
+  // alone.
+  virtual std::unique_ptr<Work> scatter(at::Tensor out, at::Tensor in, int root) = 0;
+
+  // Bytes that this rank has read out of other ranks' memory, counted where they are copied or
+  // added. Nothing of a transport that does not see them.
+  virtual std::optional<int64_t> received_bytes() const { return std::nullopt; }
 
   const Traffic& traffic() const { return traffic_; }
 
@@ -52,6 +62,7 @@ class Group {
   void count_all_gather(const at::Tensor& in);
   void count_reduce_scatter(const at::Tensor& out);
   void count_all_reduce(const at::Tensor& tensor);
+  void count_scatter(const at::Tensor& out, int root);
 
  private:
   Traffic traffic_;

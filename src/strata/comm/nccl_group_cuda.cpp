@@ -123,6 +123,25 @@ class NcclGroup final : public Group {
                            communicator_, stream);
     });
   }
+  std::unique_ptr<Work> scatter(at::Tensor out, at::Tensor in, int root) override {
+    const bool is_root = rank_ == root;
+    check("scatter", out, is_root ? in : out, !is_root || out.numel() * size_ == in.numel());
+    count_scatter(out, root);
+    return start("scatter", [&](cudaStream_t stream) {
+      const auto bytes = static_cast<size_t>(out.nbytes());
+      ncclResult_t result = ncclGroupStart();
+      for (int r = 0; is_root && r < size_ && result == ncclSuccess; ++r) {
+        const auto* part =
+            static_cast<const std::byte*>(in.const_data_ptr()) + static_cast<size_t>(r) * bytes;
+        result = ncclSend(part, bytes, ncclUint8, r, communicator_, stream);
+      }
+      if (result == ncclSuccess) {
+        result = ncclRecv(out.mutable_data_ptr(), bytes, ncclUint8, root, communicator_, stream);
+      }
+      const ncclResult_t end = ncclGroupEnd();
+      return result == ncclSuccess ? end : result;
+    });
+  }
   void barrier() override {
     const at::Tensor one = at::zeros({1}, at::TensorOptions().device(device_));
     all_reduce(one, Reduction::kSum)->wait();

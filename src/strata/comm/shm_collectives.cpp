@@ -18,8 +18,8 @@ size_t round_up(size_t value, size_t unit) { return round_down(value + unit - 1,
 }  // namespace
 
 const char* name_of(Collective kind) {
-  constexpr const char* kNames[] = {"all-gather", "reduce-scatter", "all-reduce", "broadcast",
-                                    "barrier"};
+  constexpr const char* kNames[] = {"all-gather", "reduce-scatter", "all-reduce",
+                                    "broadcast",  "scatter",        "barrier"};
   return kNames[static_cast<int>(kind)];
 }
 
@@ -45,6 +45,8 @@ void ShmCollectives::run(const ShmRequest& request) {
                  : all_reduce();
     case Collective::kBroadcast:
       return broadcast();
+    case Collective::kScatter:
+      return scatter();
     case Collective::kBarrier:
       return barrier();
   }
@@ -89,6 +91,20 @@ void ShmCollectives::await_all_published() {
   for (int i = 1; i < size_; ++i) await_published((rank_ + i) % size_);
 }
 
+void ShmCollectives::count_received(size_t bytes) {
+  received_bytes_.fetch_add(static_cast<int64_t>(bytes), std::memory_order_relaxed);
+}
+
+void ShmCollectives::take(int rank, size_t from, std::byte* to, size_t bytes) {
+  std::memcpy(to, link_->half(rank, piece_) + from, bytes);
+  if (rank != rank_) count_received(bytes);
+}
+
+void ShmCollectives::add_inputs(std::byte* to, size_t bytes) {
+  fold_in_rank_order(request_.element, request_.fold, inputs_, to, bytes / request_.element_bytes);
+  count_received(bytes * static_cast<size_t>(size_ - 1));
+}
+
 void ShmCollectives::fail(WaitEnd end, int rank) {
   const int self = link_->world_rank(rank_);
   const int other = link_->world_rank(rank);
@@ -124,8 +140,7 @@ void ShmCollectives::all_gather() {
     for (int i = 1; i < size_; ++i) {
       const int r = (rank_ + i) % size_;
       await_published(r);
-      std::memcpy(request_.out + static_cast<size_t>(r) * share + begin, link_->half(r, piece_),
-                  bytes);
+      take(r, 0, request_.out + static_cast<size_t>(r) * share + begin, bytes);
     }
     consume();
   }
@@ -149,8 +164,7 @@ void ShmCollectives::reduce_scatter() {
       inputs_[static_cast<size_t>(r)] = link_->half(r, piece_) + self * part;
     }
     inputs_[self] = request_.in + self * share + begin;
-    fold_in_rank_order(request_.element, request_.fold, inputs_, request_.out + begin,
-                       bytes / request_.element_bytes);
+    add_inputs(request_.out + begin, bytes);
     consume();
   }
 }
@@ -163,8 +177,7 @@ void ShmCollectives::all_reduce_small() {
   publish();
   await_all_published();
   for (int r = 0; r < size_; ++r) inputs_[static_cast<size_t>(r)] = link_->half(r, piece_);
-  fold_in_rank_order(request_.element, request_.fold, inputs_, request_.out,
-                     static_cast<size_t>(request_.count));
+  add_inputs(request_.out, bytes);
   consume();
 }
 
@@ -185,14 +198,13 @@ void ShmCollectives::all_reduce() {
     for (int r = 0; r < size_; ++r) {
       inputs_[static_cast<size_t>(r)] = link_->half(r, piece_) + own_begin;
     }
-    fold_in_rank_order(request_.element, request_.fold, inputs_,
-                       link_->half(rank_, piece_) + own_begin, own_bytes / request_.element_bytes);
+    add_inputs(link_->half(rank_, piece_) + own_begin, own_bytes);
     publish();
     for (int i = 0; i < size_; ++i) {
       const int r = (rank_ + i) % size_;
       if (r != rank_) await_published(r);
-      std::memcpy(request_.out + begin + part_begin(r), link_->half(r, piece_) + part_begin(r),
-                  part_begin(r + 1) - part_begin(r));
+      take(r, part_begin(r), request_.out + begin + part_begin(r),
+           part_begin(r + 1) - part_begin(r));
     }
     consume();
   }
@@ -209,7 +221,31 @@ void ShmCollectives::broadcast() {
     publish();
     if (rank_ != request_.root) {
       await_published(request_.root);
-      std::memcpy(request_.out + begin, link_->half(request_.root, piece_), bytes);
+      take(request_.root, 0, request_.out + begin, bytes);
+    }
+    consume();
+  }
+}
+
+// The root's half holds a part for each other rank.
+void ShmCollectives::scatter() {
+  const size_t share = static_cast<size_t>(request_.count) * request_.element_bytes;
+  const size_t part = round_down(ShmLink::kHalfBytes / static_cast<size_t>(size_), kLine);
+  const bool is_root = rank_ == request_.root;
+  for (size_t begin = 0; begin < share; begin += part) {
+    const size_t bytes = std::min(part, share - begin);
+    begin_piece();
+    for (int i = 1; is_root && i < size_; ++i) {
+      const size_t r = static_cast<size_t>((rank_ + i) % size_);
+      std::memcpy(link_->half(rank_, piece_) + r * part, request_.in + r * share + begin, bytes);
+    }
+    publish();
+    if (is_root) {
+      const std::byte* own = request_.in + static_cast<size_t>(rank_) * share + begin;
+      if (own != request_.out + begin) std::memcpy(request_.out + begin, own, bytes);
+    } else {
+      await_published(request_.root);
+      take(request_.root, static_cast<size_t>(rank_) * part, request_.out + begin, bytes);
     }
     consume();
   }

@@ -2,6 +2,7 @@
 // data is cut into pieces and when a piece's place may be used again. Never: threads, tensors.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <memory>
 
@@ -10,7 +11,7 @@
 
 namespace strata::comm {
 
-enum class Collective { kAllGather, kReduceScatter, kAllReduce, kBroadcast, kBarrier };
+enum class Collective { kAllGather, kReduceScatter, kAllReduce, kBroadcast, kScatter, kBarrier };
 const char* name_of(Collective kind);
 
 // One collective on raw memory. `count` elements are those of the smaller side: a rank's share of a
@@ -42,6 +43,8 @@ class ShmCollectives {
   void run(const ShmRequest& request);
 
   ShmLink& link() { return *link_; }
+  // What run() has read of other ranks' memory. From any thread.
+  int64_t received_bytes() const { return received_bytes_.load(std::memory_order_relaxed); }
 
  private:
   void all_gather();
@@ -49,6 +52,7 @@ class ShmCollectives {
   void all_reduce_small();
   void all_reduce();
   void broadcast();
+  void scatter();
   void barrier();
 
   void begin_piece();
@@ -57,6 +61,11 @@ class ShmCollectives {
   void await_published(int rank);
   // Of all ranks, a rank's own last.
   void await_all_published();
+  // Copies from a rank's half of this piece.
+  void take(int rank, size_t from, std::byte* to, size_t bytes);
+  // Adds what all ranks' inputs_ hold of this piece.
+  void add_inputs(std::byte* to, size_t bytes);
+  void count_received(size_t bytes);
   [[noreturn]] void fail(WaitEnd end, int rank);
 
   std::unique_ptr<ShmLink> link_;
@@ -68,6 +77,7 @@ class ShmCollectives {
   uint64_t phase_ = 0;
   uint64_t last_phase_[2] = {0, 0};  // of the last piece in each half
   std::vector<const std::byte*> inputs_;
+  std::atomic<int64_t> received_bytes_{0};
 };
 
 }  // namespace strata::comm

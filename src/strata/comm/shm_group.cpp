@@ -124,7 +124,18 @@ class ShmGroup final : public Group {
   std::unique_ptr<Work> broadcast(at::Tensor tensor, int root) override {
     return start({.kind = Collective::kBroadcast, .root = root}, tensor, tensor);
   }
+  std::unique_ptr<Work> scatter(at::Tensor out, at::Tensor in, int root) override {
+    if (rank_ != root) in = out;
+    require(in.numel() == out.numel() * (rank_ == root ? size_ : 1) &&
+                out.scalar_type() == in.scalar_type(),
+            "scatter", out, in);
+    count_scatter(out, root);
+    ShmRequest request{.kind = Collective::kScatter, .root = root};
+    request.count = out.numel();
+    return start(request, std::move(out), std::move(in));
+  }
   void barrier() override { start({}, at::Tensor(), at::Tensor())->wait(); }
+  std::optional<int64_t> received_bytes() const override { return collectives_.received_bytes(); }
 
  private:
   static void require(bool holds, const char* what, const at::Tensor& out, const at::Tensor& in) {

@@ -66,6 +66,12 @@ class StagedGroup final : public Group {
     auto work = host_->broadcast(copy, root);
     return std::make_unique<StagedWork>(std::move(work), std::move(tensor), std::move(copy));
   }
+  std::unique_ptr<Work> scatter(at::Tensor out, at::Tensor in, int root) override {
+    count_scatter(out, root);
+    at::Tensor arrived = host_memory(out);
+    auto work = host_->scatter(arrived, rank() == root ? to_host(in) : at::Tensor(), root);
+    return std::make_unique<StagedWork>(std::move(work), std::move(out), std::move(arrived));
+  }
   void barrier() override { host_->barrier(); }
 
  private:

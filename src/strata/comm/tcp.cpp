@@ -1,15 +1,16 @@
 #include "strata/comm/tcp.h"
 
 #include <arpa/inet.h>
+#include <linux/tcp.h>
 #include <netdb.h>
 #include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <sys/socket.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <filesystem>
 #include <memory>
+#include <vector>
 
 #include "strata/base/descriptor.h"
 #include "strata/base/error.h"
@@ -52,6 +53,15 @@ bool is_connected_tcp(int socket) {
          ::getpeername(socket, reinterpret_cast<sockaddr*>(&peer), &size) == 0;
 }
 
+std::vector<int> connected_tcp_sockets() {
+  std::vector<int> sockets;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    const int descriptor = std::atoi(entry.path().filename().c_str());
+    if (is_connected_tcp(descriptor)) sockets.push_back(descriptor);
+  }
+  return sockets;
+}
+
 void set_option(int socket, int level, int name, int value) {
   ::setsockopt(socket, level, name, &value, sizeof(value));
 }
@@ -82,9 +92,7 @@ bool is_loopback(const std::string& address) {
 
 void limit_silence_of_machines(std::chrono::seconds limit) {
   const int seconds = std::max(static_cast<int>(limit.count()), 3);
-  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
-    const int socket = std::atoi(entry.path().filename().c_str());
-    if (!is_connected_tcp(socket)) continue;
+  for (const int socket : connected_tcp_sockets()) {
     // While nothing is sent: three questions, a third of the limit apart.
     set_option(socket, SOL_SOCKET, SO_KEEPALIVE, 1);
     set_option(socket, IPPROTO_TCP, TCP_KEEPIDLE, seconds / 3);
@@ -93,6 +101,17 @@ void limit_silence_of_machines(std::chrono::seconds limit) {
     // While something is under way and not confirmed.
     set_option(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, seconds * 1000);
   }
+}
+
+int64_t tcp_sent_bytes() {
+  int64_t total = 0;
+  for (const int socket : connected_tcp_sockets()) {
+    tcp_info info{};
+    socklen_t size = sizeof(info);
+    if (::getsockopt(socket, IPPROTO_TCP, TCP_INFO, &info, &size) != 0) continue;
+    total += static_cast<int64_t>(info.tcpi_bytes_sent - info.tcpi_bytes_retrans);
+  }
+  return total;
 }
 
 }  // namespace strata::comm

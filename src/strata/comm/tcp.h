@@ -3,6 +3,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 #include <string>
 
 namespace strata::comm {
@@ -18,5 +19,9 @@ bool is_loopback(const std::string& address);
 // Every connected TCP socket of this process fails after `limit` in which its peer's machine said
 // nothing, although asked: a machine that loses power or its network closes no connection.
 void limit_silence_of_machines(std::chrono::seconds limit);
+
+// What this process has handed over for its open TCP connections, as the kernel counts it: without
+// headers and without what was sent twice. Zero where the kernel does not say (before Linux 4.19).
+int64_t tcp_sent_bytes();
 
 }  // namespace strata::comm

@@ -57,6 +57,12 @@ class WatchedGroup final : public Group {
     const ActivityTimer timer(Activity::kCollectives);
     return watched("broadcast", group_->broadcast(std::move(tensor), root));
   }
+  std::unique_ptr<Work> scatter(at::Tensor out, at::Tensor in, int root) override {
+    const ActivityTimer timer(Activity::kCollectives);
+    count_scatter(out, root);
+    return watched("scatter", group_->scatter(std::move(out), std::move(in), root));
+  }
+  std::optional<int64_t> received_bytes() const override { return group_->received_bytes(); }
   void barrier() override {
     const ActivityTimer timer(Activity::kCollectives);
     const Status::Waiting waiting(status_, "barrier", name_, ++number_);

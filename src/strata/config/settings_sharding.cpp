@@ -250,9 +250,9 @@ std::vector<Setting> fsdp_settings() {
        .help = kAlways},
       {.name = "fsdp_cpu_ram_efficient_loading",
        .field = STRATA_FIELD(shard.cpu_ram_efficient_loading),
-       .help = "rank 0 reads the weights and broadcasts them, each rank keeps its shard; for hosts "
-               "that share no "
-               "files; false: every rank reads its own shard"},
+       .help =
+           "rank 0 reads the weights and scatters them, each rank gets its shard; for hosts that "
+           "share no files; false: every rank reads its own shard"},
       {.name = "fsdp_sync_module_states",
        .kind = Kind::kUnbound,
        .is_switch = true,

@@ -133,8 +133,10 @@ void Executor::walk(const Schedule& schedule) {
         break;
     }
   }
-  if (reducing_unit_ >= 0) store_.wait_reduce(reducing_unit_);
-  reducing_unit_ = -1;
+  for (int* unit : {&summing_unit_, &reducing_unit_}) {
+    if (*unit >= 0) store_.wait_reduce(*unit);
+    *unit = -1;
+  }
   store_.finish_transfers();
   current_ = at::Tensor();
   shelf_.assign(shelf_.size(), at::Tensor());
@@ -155,9 +157,11 @@ void Executor::open_gradients(int block) {
 
 void Executor::start_reduce(int u) {
   // One reduction in flight: its buffer is the price of the overlap, and one hides the transfer.
-  if (reducing_unit_ >= 0) store_.wait_reduce(reducing_unit_);
+  // Behind it the sum of the unit before over the copies, which needs no buffer.
+  if (summing_unit_ >= 0) store_.wait_reduce(summing_unit_);
+  if (reducing_unit_ >= 0) store_.settle_reduce(reducing_unit_);
   store_.reduce(u, last_micro_step_);
-  reducing_unit_ = u;
+  summing_unit_ = std::exchange(reducing_unit_, u);
 }
 
 // A leaf that makes autograd record the block (I4). The embedding has no input: an empty one does.

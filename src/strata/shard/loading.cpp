@@ -64,7 +64,7 @@ class Announcement {
       : words_(at::zeros({static_cast<int64_t>(num_tensors) + 1}, at::kInt)) {}
   int& is_good() { return words_.data_ptr<int>()[0]; }
   int& knows(size_t tensor) { return words_.data_ptr<int>()[tensor + 1]; }
-  bool knows_any() { return words_.sum().item<int64_t>() > 1; }
+  int64_t num_known() const { return words_.sum().item<int64_t>() - 1; }
   at::Tensor& words() { return words_; }
 
  private:
@@ -90,44 +90,62 @@ void announce(comm::Group& world, Announcement& announcement, const std::functio
       "message");
 }
 
+// A part of `whole`, which is rank 0's, to each rank of its shard group.
+void scatter_to_home(comm::Group& shard, const Segment& segment, Announcement& announcement,
+                     const at::Tensor& whole, const at::Tensor& home) {
+  const auto num_extents = static_cast<int64_t>(segment.extents.size());
+  const bool knows_all = announcement.num_known() == num_extents;
+  const at::Tensor part = knows_all ? home : at::empty_like(home);
+  const at::Tensor bytes = whole.defined() ? whole.view(at::kByte) : at::Tensor();
+  shard.scatter(part.view(at::kByte), bytes, /*root=*/0)->wait();
+  if (knows_all) return;
+  for (const Piece& piece : pieces_of(segment, shard.rank())) {
+    const auto extent =
+        std::find_if(segment.extents.begin(), segment.extents.end(),
+                     [&](const Extent& e) { return e.parameter == piece.parameter; });
+    if (announcement.knows(static_cast<size_t>(extent - segment.extents.begin())) == 0) continue;
+    home.narrow(0, piece.shard_begin, piece.length)
+        .copy_(part.narrow(0, piece.shard_begin, piece.length));
+  }
+}
+
+void send_segment(UnitStore& store, int u, int s, const Source& source) {
+  comm::Mesh& mesh = store.mesh();
+  const Segment& segment = store.unit(u).segments[static_cast<size_t>(s)];
+  const at::Tensor& home = store.home(u, s).value;
+  const bool is_sharded = mesh.shard->size() > 1;
+  at::Tensor whole;
+  Announcement announcement(segment.extents.size());
+  announce(*mesh.world, announcement, [&] {
+    // Of zeros: what lies between tensors gets into homes too.
+    whole = is_sharded ? at::zeros({segment.numel}, home.options()) : home;
+    for (size_t e = 0; e < segment.extents.size(); ++e) {
+      const Extent& extent = segment.extents[e];
+      const at::Tensor out = whole.narrow(0, extent.begin, extent.parameter->stored_numel());
+      announcement.knows(e) = source(*extent.parameter, 0, out) ? 1 : 0;
+    }
+  });
+  if (announcement.num_known() == 0) return;
+  if (is_sharded && mesh.replicate->rank() == 0) {
+    scatter_to_home(*mesh.shard, segment, announcement, whole, home);
+  }
+  // Copies hold the same, what the source does not know included.
+  if (mesh.replicate->size() > 1) {
+    mesh.replicate->broadcast(home.view(at::kByte), /*root=*/0)->wait();
+  }
+}
+
 }  // namespace
 
-void send_homes(UnitStore& store, const std::function<Source()>& open) {
-  comm::Group& world = *store.mesh().world;
-  const int shard_rank = store.mesh().shard->rank();
+void send_homes(UnitStore& store, HomeKind kind, const std::function<Source()>& open) {
   Source source;
   Announcement opened(0);
-  announce(world, opened, [&] { source = open(); });
+  announce(*store.mesh().world, opened, [&] { source = open(); });
   for (int u = 0; u < store.num_units(); ++u) {
     const auto& segments = store.unit(u).segments;
-    for (size_t s = 0; s < segments.size(); ++s) {
-      const Segment& segment = segments[s];
-      at::Tensor whole = store.pool().acquire(segment.numel, segment.storage);
-      Announcement announcement(segment.extents.size());
-      announce(world, announcement, [&] {
-        for (size_t e = 0; e < segment.extents.size(); ++e) {
-          const Extent& extent = segment.extents[e];
-          if (extent.parameter->quantization()) continue;
-          const at::Tensor out = whole.narrow(0, extent.begin, extent.parameter->numel());
-          announcement.knows(e) = source(*extent.parameter, 0, out) ? 1 : 0;
-        }
-      });
-      if (announcement.knows_any()) {
-        world.broadcast(whole.view(at::kByte), /*root=*/0)->wait();
-        const at::Tensor& home = store.home(u, static_cast<int>(s)).value;
-        for (const Piece& piece : pieces_of(segment, shard_rank)) {
-          const auto extent =
-              std::find_if(segment.extents.begin(), segment.extents.end(),
-                           [&](const Extent& e) { return e.parameter == piece.parameter; });
-          if (announcement.knows(static_cast<size_t>(extent - segment.extents.begin())) == 0) {
-            continue;
-          }
-          home.narrow(0, piece.shard_begin, piece.length)
-              .copy_(whole.narrow(0, extent->begin + piece.tensor_begin, piece.length));
-        }
-      }
-      store.pool().give_back(std::move(whole));
-      store.pool().clear();
+    for (int s = 0; s < static_cast<int>(segments.size()); ++s) {
+      const bool holds_codes = segments[static_cast<size_t>(s)].storage == at::kByte;
+      if (holds_codes == (kind == HomeKind::kCodes)) send_segment(store, u, s, source);
     }
   }
 }

@@ -20,11 +20,15 @@ using Source =
 // its home holds. Quantised parameters are left to quantized_loading.h.
 void fill_homes(UnitStore& store, const Source& source);
 
-// The same for ranks that share no files: rank 0 reads every unit whole and sends it to all, each
-// keeps its part. `open` is called on rank 0 alone and gives its source.
-// Collective over the world; fails on all ranks if it fails on rank 0. Memory: one segment of a
-// unit beyond the homes, on every rank.
-void send_homes(UnitStore& store, const std::function<Source()>& open);
+enum class HomeKind { kValues, kCodes };  // kCodes: of quantised parameters
+
+// The same for ranks that share no files: rank 0 reads segment by segment and scatters each over
+// its shard group; each part then goes to the copies of its rank. `open` is called on rank 0 alone
+// and gives its source, which is asked for whole tensors (quantised ones: all bytes).
+// Collective over the world; fails on all ranks if it fails on rank 0. Memory: rank 0 holds one
+// segment beyond its homes; the others nothing, or the part of a segment that the source knows
+// only some tensors of.
+void send_homes(UnitStore& store, HomeKind kind, const std::function<Source()>& open);
 
 // The file's tensor of the parameter's name, converted to the home's type.
 // `name_of`: the tensor's name in the file for a parameter, empty when it has none there.

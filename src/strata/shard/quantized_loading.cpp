@@ -101,17 +101,22 @@ void place_bytes(const std::vector<Target>& targets, const nn::Parameter* parame
   }
 }
 
+// To memory of any device.
+void read_codes(const StoredCodes& codes, int64_t begin, const at::Tensor& out) {
+  if (out.is_cpu()) {
+    codes.read(begin, out);
+    return;
+  }
+  const at::Tensor on_host = at::empty(out.sizes(), at::TensorOptions().dtype(at::kByte));
+  codes.read(begin, on_host);
+  out.copy_(on_host);
+}
+
 bool read_stored(const hf::ModelFolder& folder, const std::string& name, const Target& target) {
   const auto weight = hf::find_quantized_weight(folder, name);
   if (!weight) return false;
-  const StoredCodes codes(folder, *weight, *target.piece.parameter);
-  if (target.home.is_cpu()) {
-    codes.read(target.piece.tensor_begin, target.home);
-  } else {
-    const at::Tensor on_host = at::empty(target.home.sizes(), at::TensorOptions().dtype(at::kByte));
-    codes.read(target.piece.tensor_begin, on_host);
-    target.home.copy_(on_host);
-  }
+  read_codes(StoredCodes(folder, *weight, *target.piece.parameter), target.piece.tensor_begin,
+             target.home);
   return true;
 }
 
@@ -186,23 +191,17 @@ void fill_quantized_homes(UnitStore& store, const hf::ModelFolder& folder,
 
 void send_quantized_homes(UnitStore& store, const hf::ModelFolder* folder,
                           const models::WeightSources& sources) {
-  comm::Group& world = *store.mesh().world;
-  const std::vector<Target> targets = targets_of(store);
-  for (const nn::Parameter* parameter : store.model().parameters()) {
-    if (!parameter->quantization()) continue;
-    at::Tensor bytes = at::empty({parameter->stored_numel()}, at::TensorOptions().dtype(at::kByte));
-    comm::all_or_nothing(world, "reading quantised weights", [&] {
-      if (folder == nullptr) return;
-      const std::string& name = sources.at(parameter->name());
+  send_homes(store, HomeKind::kCodes, [&]() -> Source {
+    return [&](const nn::Parameter& parameter, int64_t /*begin*/, const at::Tensor& out) {
+      const std::string& name = sources.at(parameter.name());
       if (const auto weight = hf::find_quantized_weight(*folder, name)) {
-        StoredCodes(*folder, *weight, *parameter).read(0, bytes);
+        read_codes(StoredCodes(*folder, *weight, parameter), /*begin=*/0, out);
       } else {
-        bytes = quantize_from(*folder, name, *parameter);
+        out.copy_(quantize_from(*folder, name, parameter));
       }
-    });
-    world.broadcast(bytes, /*root=*/0)->wait();
-    place_bytes(targets, parameter, bytes);
-  }
+      return true;
+    };
+  });
 }
 
 }  // namespace strata::shard

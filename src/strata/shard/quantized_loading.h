@@ -16,8 +16,8 @@ namespace strata::shard {
 void fill_quantized_homes(UnitStore& store, const hf::ModelFolder& folder,
                           const models::WeightSources& sources);
 
-// The same for ranks that share no files: rank 0 reads or quantises every tensor whole and sends it
-// to all. `folder`: null on the other ranks.
+// The same for ranks that share no files: rank 0 reads or quantises, each gets its part
+// (send_homes). `folder`: null on the other ranks.
 void send_quantized_homes(UnitStore& store, const hf::ModelFolder* folder,
                           const models::WeightSources& sources);
 

@@ -87,6 +87,16 @@ void UnitStore::finish_replicas(Visit& visit) {
 }
 
 void UnitStore::wait_reduce(int u) {
+  settle_reduce(u);
+  for (Visit& visit : states_[static_cast<size_t>(u)]->visits) {
+    if (!visit.summing) continue;
+    visit.summing->wait();
+    visit.summing.reset();
+    finish_replicas(visit);
+  }
+}
+
+void UnitStore::settle_reduce(int u) {
   State& state = *states_[static_cast<size_t>(u)];
   if (!state.reducing) return;
   const bool own_home = has_own_gradients();
@@ -126,8 +136,7 @@ void UnitStore::settle_reduced(Visit& visit, const State& state) {
   pool_.give_back(std::move(visit.whole_gradient));
   if (state.last_micro_step && mesh_.replicate->size() > 1) {
     finish_transfers();
-    sum_over_replicas(visit)->wait();
-    finish_replicas(visit);
+    visit.summing = sum_over_replicas(visit);
   }
 }
 

@@ -49,7 +49,8 @@ uint64_t parameter_file_bytes(const Partition& partition);
 // (reduce-scatter in flight) -> none.
 // Invariants: a shard group of one rank whose values need no conversion uses its home as the slot;
 // nothing is copied then.
-// Collective: gather(), refresh(), reduce() and with_stored(), in the same order on every rank.
+// Collective: gather(), refresh(), reduce(), settle_reduce() and with_stored(), in the same order
+// on every rank.
 class UnitStore {
  public:
   UnitStore(models::Model& model, comm::Mesh& mesh, const StoreOptions& options);
@@ -94,9 +95,12 @@ class UnitStore {
   // reduce(), be it in a later micro-step.
   void open_gradients(int u, bool first_micro_step);
   bool has_open_gradients(int u) const;
-  // Starts the reduction of the whole gradient into the homes. On the last micro-step it also sums
-  // over replicas.
+  // Starts the reduction of the whole gradient into the homes, for the last micro-step over the
+  // replicas too: those behind the shard group, from settle_reduce() on.
   void reduce(int u, bool last_micro_step);
+  // Waits for the shard group; the sum over replicas is under way afterwards.
+  void settle_reduce(int u);
+  // Waits for all of it.
   void wait_reduce(int u);
 
   // Calls `use` with the whole segment in its storage type, for export: [>= segment.numel] in rank
@@ -131,7 +135,7 @@ class UnitStore {
   void start_read(Visit& visit);
   // The shard as memory: the home's value, or what was read of it.
   at::Tensor resting_value(Visit& visit);
-  // After a reduce-scatter: adds what arrived to the home and sums over replicas.
+  // After a reduce-scatter: adds what arrived to the home and starts the sum over replicas.
   void settle_reduced(Visit& visit, const State& state);
 
   models::Model& model_;

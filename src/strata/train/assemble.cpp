@@ -164,7 +164,7 @@ void fill_values(const config::RunConfig& config, const BaseFiles& base, Trainee
   const bool sends = rank_0_reads(config, trainee.store->mesh());
   const auto source = [&] { return checkpoint::base_source(*base.folder, base.sources); };
   if (!config.model.model_name_or_path.empty() && sends) {
-    shard::send_homes(*trainee.store, source);
+    shard::send_homes(*trainee.store, shard::HomeKind::kValues, source);
   } else if (base.folder) {
     shard::fill_homes(*trainee.store, source());
   } else {
@@ -259,18 +259,24 @@ void imagine_values(const config::RunConfig& config, Trainee& trainee) {
   const bool is_drawn = config.model.model_name_or_path.empty();
   const at::ScalarType in_file =
       is_drawn ? at::kFloat : storage_type_of("auto", trainee.model_config);
-  shard::fill_homes(*trainee.store,
-                    [&](const nn::Parameter& parameter, int64_t, const at::Tensor& out) {
-                      if (parameter.quantization()) {
-                        imagine_quantizing(parameter, in_file);
-                        return true;
-                      }
-                      const int64_t numel = is_drawn ? parameter.numel() : out.numel();
-                      if (is_drawn || out.scalar_type() != in_file) {
-                        (void)at::empty({numel}, out.options().dtype(in_file));
-                      }
-                      return true;
-                    });
+  const shard::Source source = [&](const nn::Parameter& parameter, int64_t, const at::Tensor& out) {
+    if (parameter.quantization()) {
+      imagine_quantizing(parameter, in_file);
+      return true;
+    }
+    const int64_t numel = is_drawn ? parameter.numel() : out.numel();
+    if (is_drawn || out.scalar_type() != in_file) {
+      (void)at::empty({numel}, out.options().dtype(in_file));
+    }
+    return true;
+  };
+  if (is_drawn || !rank_0_reads(config, trainee.store->mesh())) {
+    shard::fill_homes(*trainee.store, source);
+    return;
+  }
+  for (const auto kind : {shard::HomeKind::kValues, shard::HomeKind::kCodes}) {
+    shard::send_homes(*trainee.store, kind, [&] { return source; });
+  }
 }
 
 // The longest input of a layer that the settings allow; longer ones (virtual tokens before each

@@ -7,6 +7,7 @@
 #include <fmt/ranges.h>
 
 #include "strata/comm/mesh.h"
+#include "strata/comm/tcp.h"
 #include "strata/models/footprint.h"
 #include "strata/train/base_quantization.h"
 #include "strata/train/data_warnings.h"
@@ -87,6 +88,19 @@ std::string traffic_line(const comm::Mesh& mesh) {
   return parts.empty() ? "" : fmt::format("sent by rank 0: {}", fmt::join(parts, ", "));
 }
 
+// What really moved, beside the theory of traffic_line(): counted by those who move it.
+std::string moved_line(const comm::Mesh& mesh) {
+  int64_t copied = 0;
+  for (const comm::Group* group :
+       {mesh.world.get(), mesh.shard.get(), mesh.replicate.get(), mesh.part.get()}) {
+    if (group != nullptr) copied += group->received_bytes().value_or(0);
+  }
+  if (mesh.world->size() == 1) return "";
+  return fmt::format("moved by rank 0: {:.3f} MB out of other ranks' memory, {:.3f} MB into TCP",
+                     static_cast<double>(copied) / 1e6,
+                     static_cast<double>(comm::tcp_sent_bytes()) / 1e6);
+}
+
 }  // namespace
 
 void introduce(const config::RunConfig& config, Trainee& trainee, const Datasets& datasets,
@@ -140,6 +154,7 @@ void introduce(const config::RunConfig& config, Trainee& trainee, const Datasets
 void conclude(const config::RunConfig& config, const comm::Mesh& mesh, Trainer& trainer) {
   for (const std::string& line : seq2seq_lines(config, trainer)) trainer.say(line);
   trainer.say(traffic_line(mesh));
+  trainer.say(moved_line(mesh));
 }
 
 }  // namespace strata::train

@@ -4,52 +4,22 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <chrono>
 #include <cmath>
 #include <cstring>
 #include <thread>
 
-#include "listening_port.h"
+#include "on_ranks.h"
 #include "strata/base/error.h"
 #include "strata/comm/agreement.h"
 #include "strata/comm/gloo_group.h"
 #include "strata/comm/mesh.h"
-#include "strata/comm/rendezvous.h"
 #include "strata/comm/shm_group.h"
+#include "strata/comm/tcp.h"
 
 namespace strata::comm {
 namespace {
-
-// Runs `body(rendezvous)` on `size` ranks and rethrows what any of them threw.
-void on_ranks(int size, bool shared_memory, const std::function<void(Rendezvous&)>& body,
-              std::chrono::seconds timeout = std::chrono::seconds(30)) {
-  const ListeningPort port = listening_port();
-  std::vector<std::exception_ptr> failures(static_cast<size_t>(size));
-  std::vector<std::thread> threads;
-  for (int rank = 0; rank < size; ++rank) {
-    threads.emplace_back([&, rank] {
-      try {
-        Rendezvous rendezvous({.rank = rank,
-                               .world_size = size,
-                               .port = port.number,
-                               .listen_descriptor = rank == 0 ? port.descriptor : -1,
-                               .timeout = timeout,
-                               .shared_memory = shared_memory});
-        body(rendezvous);
-      } catch (...) {
-        failures[static_cast<size_t>(rank)] = std::current_exception();
-      }
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-  for (const auto& failure : failures) {
-    if (failure) std::rethrow_exception(failure);
-  }
-}
-
-void on_ranks(int size, const std::function<void(Rendezvous&)>& body) {
-  on_ranks(size, /*shared_memory=*/true, body);
-}
 
 class Transport : public testing::TestWithParam<bool> {
  protected:
@@ -81,6 +51,9 @@ TEST_P(Transport, CollectivesAreWhatTheyAreDefinedToBe) {
       group->all_reduce(largest, Reduction::kMax)->wait();
       at::Tensor from_last = mine.clone();
       group->broadcast(from_last, size - 1)->wait();
+      at::Tensor dealt = at::empty({n});
+      const at::Tensor to_deal = rank == size - 1 ? at::arange(size * n, at::kFloat) : at::Tensor();
+      group->scatter(dealt, to_deal, size - 1)->wait();
       group->barrier();
 
       const at::Tensor base = at::arange(n, at::kFloat);
@@ -92,6 +65,7 @@ TEST_P(Transport, CollectivesAreWhatTheyAreDefinedToBe) {
       EXPECT_TRUE(at::equal(sum, base * size + 100 * ranks_sum));
       EXPECT_TRUE(at::equal(largest, base + 100 * (size - 1)));
       EXPECT_TRUE(at::equal(from_last, base + 100 * (size - 1)));
+      EXPECT_TRUE(at::equal(dealt, base + rank * n));
     });
   }
 }
@@ -125,6 +99,11 @@ TEST_P(Transport, ManyInFlightOfAnySize) {
         auto scatter = group->reduce_scatter(scattered, whole);
         auto reduce = group->all_reduce(sum);
         auto broadcast = group->broadcast(sent, 1);
+        // In place on the root.
+        at::Tensor parts = at::arange(size * n, at::kDouble).to(at::kFloat);
+        at::Tensor part = rank == 1 ? parts.narrow(0, n, n) : at::empty({n});
+        auto deal = group->scatter(part, rank == 1 ? parts : at::Tensor(), 1);
+        deal->wait();
         reduce->wait();
         scatter->wait();
         broadcast->wait();
@@ -137,6 +116,7 @@ TEST_P(Transport, ManyInFlightOfAnySize) {
         ASSERT_TRUE(at::equal(sum, base * size + ranks_sum)) << n;
         ASSERT_TRUE(at::equal(scattered, (base + rank * n) * size + ranks_sum)) << n;
         ASSERT_TRUE(at::equal(sent, base + 1)) << n;
+        ASSERT_TRUE(at::equal(part, (at::arange(n, at::kDouble) + rank * n).to(at::kFloat))) << n;
       }
     });
   }
@@ -186,6 +166,67 @@ TEST(SharedMemory, ReduceScatterEqualsGlooToTheBit) {
     EXPECT_EQ(shm->traffic().sent_bytes, 2 * 100001 * 4);
     EXPECT_EQ(gloo->traffic().sent_bytes, 2 * 100001 * 4);
   });
+}
+
+// The collectives whose theory is counted, a large one each: bytes [size * n] of four.
+constexpr const char* kCounted[] = {"all-gather", "reduce-scatter", "all-reduce", "scatter"};
+
+void run_counted(Group& group, int which, int64_t n) {
+  at::Tensor whole = at::ones({n * group.size()});
+  at::Tensor part = at::ones({n});
+  switch (which) {
+    case 0:
+      return group.all_gather(whole, part)->wait();
+    case 1:
+      return group.reduce_scatter(part, whole)->wait();
+    case 2:
+      return group.all_reduce(whole)->wait();
+    default:
+      return group.scatter(part, group.rank() == 0 ? whole : at::Tensor(), 0)->wait();
+  }
+}
+
+// What the copying loops counted, summed over the ranks, is what all ranks had to send.
+TEST(SharedMemory, WhatIsCopiedIsWhatTheoryAllows) {
+  for (int size : {2, 3, 4}) {
+    for (int which = 0; which < 4; ++which) {
+      std::atomic<int64_t> received{0}, theory{0};
+      on_ranks(size, [&](Rendezvous& rendezvous) {
+        const auto group = rendezvous.make_group("test");
+        ASSERT_EQ(group->received_bytes(), 0);
+        run_counted(*group, which, /*n=*/48 * 12345);
+        received += group->received_bytes().value();
+        theory += group->traffic().sent_bytes;
+      });
+      EXPECT_GT(theory, 0);
+      EXPECT_EQ(received, theory) << kCounted[which] << " of " << size;
+    }
+  }
+}
+
+// What the kernel counted of all connections of this process, which is all ranks.
+TEST(Gloo, WhatGoesOverTcpIsWhatTheoryAllows) {
+  constexpr int64_t kWords = 400000;
+  for (int size : {2, 3, 4}) {
+    for (int which = 0; which < 4; ++which) {
+      std::atomic<int64_t> theory{0};
+      int64_t sent = 0;
+      on_ranks(size, /*shared_memory=*/false, [&](Rendezvous& rendezvous) {
+        const auto group = rendezvous.make_group("test");
+        group->barrier();
+        const int64_t before = tcp_sent_bytes();
+        group->barrier();
+        run_counted(*group, which, kWords);
+        theory += group->traffic().sent_bytes;
+        group->barrier();
+        if (group->rank() == 0) sent = tcp_sent_bytes() - before;
+        group->barrier();
+      });
+      EXPECT_GE(sent, theory) << kCounted[which] << " of " << size;
+      // Heads of Gloo's messages, and the barriers.
+      EXPECT_LE(sent, theory + theory / 1000 + 4096 * size) << kCounted[which] << " of " << size;
+    }
+  }
 }
 
 TEST(SharedMemory, ARankThatLeavesIsNamedWithinASecond) {

@@ -49,7 +49,9 @@ TEST(OneRank, GetsBackWhatItGives) {
         group->all_reduce(reduced, Reduction::kSum)->wait();
         group->all_reduce(reduced, Reduction::kMax)->wait();
         group->broadcast(reduced, /*root=*/0)->wait();
-        values = reduced;
+        const at::Tensor dealt = at::empty_like(values);
+        group->scatter(dealt, reduced, /*root=*/0)->wait();
+        values = dealt;
       }
       EXPECT_TRUE(at::equal(values, expected)) << group->transport() << " " << device.str();
     }

@@ -46,6 +46,10 @@ TEST(StagedGroup, GathersIntoItsOwnSliceAndCountsWhatItSends) {
   EXPECT_TRUE(out.eq(5).all().item<bool>());
   EXPECT_EQ(group->traffic().sent_bytes, 4 * 4);
   EXPECT_EQ(group->traffic().all_gathers, 1);
+  at::Tensor part = at::zeros({3});
+  group->scatter(part, at::arange(6, at::kFloat), /*root=*/0)->wait();
+  EXPECT_TRUE(at::equal(part, at::arange(3, at::kFloat)));
+  EXPECT_EQ(group->traffic().sent_bytes, 4 * 4 + 3 * 4);
 }
 
 }  // namespace
