@@ -46,14 +46,13 @@ CHATS = {
 }
 
 
-@pytest.fixture(scope="module")
-def tokenizer():
-    """A token for every byte, so that masks show every character."""
+def byte_tokenizer(bos="<s>", eos="</s>", pad="<pad>"):
+    """A token for every byte, so that masks show every character, and the special tokens."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocabulary = Tokenizer(models.BPE({c: i for i, c in enumerate(alphabet)}, []))
     vocabulary.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     vocabulary.decoder = decoders.ByteLevel()
-    return transformers.PreTrainedTokenizerFast(tokenizer_object=vocabulary, bos_token="<s>", eos_token="</s>", pad_token="<pad>")
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=vocabulary, bos_token=bos, eos_token=eos, pad_token=pad)
 
 
 class Masks:
@@ -92,8 +91,8 @@ class Masks:
 
 
 @pytest.fixture(scope="module")
-def masks(tokenizer, tmp_path_factory):
-    return Masks(tokenizer, tmp_path_factory.mktemp("spans"))
+def masks(tmp_path_factory):
+    return Masks(byte_tokenizer(), tmp_path_factory.mktemp("spans"))
 
 
 # --- templates in the way of published ones ---------------------------------------------------------------------------
@@ -212,10 +211,34 @@ ENDS = {"glm4moe": re.compile(r"<\|(user|observation)\|>$")}
 
 # The published template writes a blank behind every answer.
 BLANKS = {"llava_next"}
+# The first and last token of the families' own tokenizers, by the beginning of the template's name; padding where it is another.
+OWN = {"cohere": ("<BOS_TOKEN>", "<|END_OF_TURN_TOKEN|>", "<PAD>"),
+       "deepseek": ("<\uff5cbegin\u2581of\u2581sentence\uff5c>", "<\uff5cend\u2581of\u2581sentence\uff5c>"),
+       "diffusion_gemma": ("<bos>", "<turn|>", "<pad>"), "gemma3": ("<bos>", "<end_of_turn>", "<pad>"), "gemma": ("<bos>", "<eos>", "<pad>"),
+       "glm4moe": (None, "<|user|>", "<|endoftext|>"), "gptoss": ("<|startoftext|>", "<|return|>", "<|endoftext|>"),
+       "idefics3": ("<|begin_of_text|>", "<end_of_utterance>", "<|end_of_text|>"), "lfm2": ("<|startoftext|>", "<|im_end|>", "<|pad|>"),
+       "llama3": ("<|begin_of_text|>", "<|eot_id|>"), "llava_next": ("<s>", "</s>", "<unk>"), "muse_glimmer": ("<bos>", "<eos>"),
+       "nemotron": ("<s>", "<|im_end|>"), "phi3_5": ("<s>", "<|endoftext|>"), "phi3": ("<s>", "<|end|>", "<|endoftext|>"),
+       "qwen": (None, "<|im_end|>", "<|endoftext|>"), "smolvlm": ("<|im_start|>", "<end_of_utterance>", "<|im_end|>")}
+
+
+def own_tokens(name):
+    bos, eos, *pad = next(tokens for family, tokens in OWN.items() if name.startswith(family))
+    return bos, eos, pad[0] if pad else eos
 
 
 @pytest.mark.parametrize("name", PAIRS)
 def test_pairs_of_trl(masks, name):
+    compare_pair(masks, name)
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_pairs_of_trl_with_their_own_tokens(tmp_path, name):
+    """What ends an answer is one token, which the template writes by itself or as eos_token."""
+    compare_pair(Masks(byte_tokenizer(*own_tokens(name)), tmp_path), name)
+
+
+def compare_pair(masks, name):
     published, training = (TRL / f"{name}.jinja").read_text(), (TRL / f"{name}_training.jinja").read_text()
     rows = {chat: {"messages": messages, **({"tools": TOOLS} if "call" in chat else {})} for chat, messages in CHATS.items()}
     rendered = {}

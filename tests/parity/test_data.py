@@ -37,7 +37,28 @@ def turns(rng, pairs):
     return rows
 
 
+# Texts whose ends, marks and blanks a preparation may take for its own.
+ODD = ["", " ", "\n", "<|im_end|>", "x<|im_end|>", "<|im_end|>x", "<|im_start|>assistant\nhi", " lead", "trail ", "trail\n\n", "<pad>",
+       "\u00e9\u0301 \u200d", "<|begin|>", "\x00\x1f", "the cat", "\ud7ff\ufffd", "{{ x }}", "</s>", "a" * 200, "\u2028", "\r\n", "\u00e9" * 40]
+
+
+def odd_turns(rng, pairs):
+    return [{**turn, "content": "".join(rng.choices(ODD, k=rng.randint(1, 3)))} for turn in turns(rng, pairs)]
+
+
+def make_odd_rows(kind, count):
+    rng = random.Random(kind)
+    chats = [odd_turns(rng, rng.randint(1, 3)) for _ in range(count)]
+    texts = [[turn["content"] for turn in chat] for chat in chats]
+    return {"odd_text": [{"text": text[0]} for text in texts],
+            "odd_prompt_text": [{"prompt": text[-2], "completion": text[-1]} for text in texts],
+            "odd_messages": [{"messages": chat} for chat in chats],
+            "odd_prompt_messages": [{"prompt": chat[:-1], "completion": chat[-1:]} for chat in chats]}[kind]
+
+
 def make_rows(kind, count):
+    if kind.startswith("odd_"):
+        return make_odd_rows(kind, count)
     rng = random.Random(kind)
     if kind == "text":
         return [{"text": sentence(rng) + ("<|im_end|>" if i % 7 == 0 else "")} for i in range(count)]
@@ -184,6 +205,13 @@ CASES = [
     ("tokens_assistant", "tokens_assistant_masks", 30, "chatml", {"max_length": 20}),
     ("tokens_assistant_bfd", "tokens_assistant_masks", 40, "chatml", {"packing": True, "max_length": 48}),
     ("tokens_both", "tokens_completion_mask+assistant_masks", 30, "chatml", {"completion_only_loss": True}),
+    ("odd_text", "odd_text", 60, "chatml", {}),
+    ("odd_text_bfd_split", "odd_text", 60, "chatml", {"packing": True, "packing_strategy": "bfd_split", "max_length": 8}),
+    ("odd_prompt_text", "odd_prompt_text", 60, "chatml", {"max_length": 15}),
+    ("odd_prompt_text_all", "odd_prompt_text", 60, "chatml", {"completion_only_loss": False}),
+    ("odd_messages", "odd_messages", 60, "chatml", {"assistant_only_loss": True, "max_length": 60}),
+    ("odd_messages_wrapped", "odd_messages", 60, "chatml", {"packing": True, "packing_strategy": "wrapped", "max_length": 50}),
+    ("odd_prompt_messages", "odd_prompt_messages", 60, "chatml", {"assistant_only_loss": True}),
 ]
 
 
@@ -212,6 +240,29 @@ def test_batches_equal_the_trainers(stack, name, kind, count, template, settings
         want = expected_batch(batch)
         assert {key: got[key] for key in want} == want
         assert got["num_targets"] == trainer._get_num_items_in_batch([batch], "cpu")
+
+
+@pytest.mark.parametrize("kind, settings", [("odd_text", {}), ("odd_prompt_text", {}), ("odd_messages", {"assistant_only_loss": True}),
+                                            ("odd_prompt_messages", {})])
+def test_special_tokens_that_are_split(stack, tmp_path, kind, settings):
+    """With split_special_tokens the marks of the template and the end of a text are pieces too."""
+    data = tmp_path / "data.jsonl"
+    data.write_text("".join(json.dumps(row) + "\n" for row in make_rows(kind, 40)))
+    source, plain = CHATML, stack.tokenizer
+    plain.chat_template = source
+    plain.save_pretrained(tmp_path / "tokenizer")
+    config = json.loads((tmp_path / "tokenizer" / "tokenizer_config.json").read_text())
+    (tmp_path / "tokenizer" / "tokenizer_config.json").write_text(json.dumps({**config, "split_special_tokens": True}))
+    stack.tokenizer = stack.transformers.AutoTokenizer.from_pretrained(tmp_path / "tokenizer")
+    try:
+        prepared = stack.trainer(data, source, 2, max_length=None, **settings).train_dataset
+    finally:
+        stack.tokenizer = plain
+    answer, = probe(tmp_path / "probe", [{"op": "prepare", "tokenizer": str(tmp_path / "tokenizer"), "data": str(data), "batch_size": 2,
+                                          "max_length": 0, **settings}])
+    assert [(row["ids"], row["labels"]) for row in answer["rows"]] == [(row["input_ids"], row["labels"]) for row in prepared]
+    end = plain.eos_token_id
+    assert not any(end in row["ids"] for row in answer["rows"])
 
 
 # Published templates without {% generation %}, for which the reference trains all-zero masks or swaps the

@@ -146,6 +146,8 @@ def test_downloads_into_the_cache_that_huggingface_hub_reads(hub, tmp_path):
     assert rows(load(hub, tmp_path)) == ROWS
     assert len(hub.log) == before, "what is in the cache needs no network"
     assert rows(load(hub, tmp_path, HF_HUB_OFFLINE="1")) == ROWS
+    mistyped = load(hub, tmp_path, names="org/sett", HF_HUB_OFFLINE="1")
+    assert mistyped.returncode == 1 and mistyped.stderr.strip().endswith("; did you mean org/set?"), mistyped.stderr
 
 
 def test_token_goes_to_the_hub_only(hub, tmp_path):

@@ -129,8 +129,10 @@ def test_invalid_utf8_is_named_in_every_source(name, packing, tmp_path):
     assert f":{line}:" in result.stderr, result.stderr
 
 
-def test_text_files(datasets, tmp_path):
-    (tmp_path / "a.txt").write_text("one\n\n two \nlast")
+@pytest.mark.parametrize("content", [b"one\n\n two \nlast", b"one\r\n\r\n two\r\n", b"one\r\r\rtwo\r\n\r", b"a\rb\nc\r\nd\n\re",
+                                     "a\x0bb\x0cc\x1cd\x85e\u2028f\n".encode()])
+def test_text_files(content, datasets, tmp_path):
+    (tmp_path / "a.txt").write_bytes(content)
     expected = datasets.load_dataset("text", data_files=str(tmp_path / "a.txt"), split="train",
                                      cache_dir=str(tmp_path / "c")).to_list()
     assert probe(tmp_path, op="load", names=str(tmp_path / "a.txt")) == expected

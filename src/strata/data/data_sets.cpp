@@ -47,7 +47,10 @@ fs::path locate(const std::string& name, const DataRequest& request) {
   } catch (const IoError& error) {
     if (hf::has_snapshot(wanted)) throw;
     const std::string near = did_you_mean(name);
-    if (hf::is_offline()) throw IoError("{}{}", error.what(), near);
+    if (hf::is_offline()) {
+      const bool has_advice = std::string_view(error.what()).find("did you mean") != near.npos;
+      throw IoError("{}{}", error.what(), has_advice ? "" : near);
+    }
     throw IoError(
         "{}: found no such file or folder, and no data set of that name on the Hub ({}){}", name,
         error.what(), near);

@@ -2,17 +2,15 @@
 
 #include <algorithm>
 #include <exception>
-#include <numeric>
 #include <utility>
 
 #include "strata/base/error.h"
 #include "strata/data/collate.h"
 #include "strata/data/inspect.h"
 #include "strata/data/pack.h"
-#include "strata/data/random.h"
 #include "strata/data/row_pool.h"
 #include "strata/data/row_tokenizer.h"
-#include "strata/data/token_store.h"
+#include "strata/data/waiting_rows.h"
 
 namespace strata::data {
 namespace {
@@ -59,43 +57,6 @@ bool is_format_error(const std::exception_ptr& error) {
   } catch (...) {
     return false;
   }
-}
-
-// Rows that wait on disk for all others, to be handed on in another order.
-class WaitingRows {
- public:
-  WaitingRows() : file_(scratch_path()), writer_(file_.path()) {}
-
-  void add(const ExampleView& row) {
-    writer_.add(row);
-    ++count_;
-  }
-  int64_t count() const { return count_; }
-  void replay(const std::vector<int64_t>& order, const Preparation::Keep& take) {
-    writer_.finish({}, /*syncs=*/false);
-    const TokenStore rows = TokenStore::map(file_.path());
-    for (const int64_t i : order) take(rows[static_cast<size_t>(i)]);
-  }
-
- private:
-  ScratchFile file_;
-  TokenWriter writer_;
-  int64_t count_ = 0;
-};
-
-std::vector<int64_t> shuffled(std::vector<int64_t> order, uint64_t seed) {
-  std::vector<int64_t> result;
-  result.reserve(order.size());
-  for (const int64_t i : NumpyGenerator(seed).permutation(static_cast<int64_t>(order.size()))) {
-    result.push_back(order[i]);
-  }
-  return result;
-}
-
-std::vector<int64_t> count_up(int64_t size) {
-  std::vector<int64_t> order(static_cast<size_t>(size));
-  std::iota(order.begin(), order.end(), int64_t{0});
-  return order;
 }
 
 Example copy_of(const ExampleView& row) {
@@ -169,8 +130,10 @@ class Preparation::Steps {
     if (stats_.num_targets > 0) return stats_;
     throw FormatError(
         "{}: found no token to train on in {} rows ({} of them dropped because all their labels "
-        "are masked), expected at least one; check the label masks and max_length {}",
-        options_.subject, stats_.num_sources, stats_.num_dropped, options_.max_length);
+        "are masked, {} longer than max_length {} ({}), {} bad), expected at least one; check the "
+        "label masks and max_length",
+        options_.subject, stats_.num_sources, stats_.num_dropped, stats_.num_long,
+        options_.max_length, options_.long_rows, stats_.bad_rows.count);
   }
 
  private:

@@ -148,17 +148,16 @@ void read_csv_rows(std::string_view text, char separator, RowCollector& rows) {
 void read_text_rows(std::string_view file_text, RowCollector& rows) {
   int64_t line = 1;
   for (size_t begin = 0; begin < file_text.size() && rows.wants_more(); ++line) {
-    const size_t end = std::min(file_text.find('\n', begin), file_text.size());
+    const size_t end = std::min(file_text.find_first_of("\r\n", begin), file_text.size());
     rows.move_to(end, file_text.size());
-    std::string_view content = file_text.substr(begin, end - begin);
-    if (content.ends_with('\r')) content.remove_suffix(1);
+    const std::string_view content = file_text.substr(begin, end - begin);
     if (text::is_valid_utf8(content)) {
       rows.add({{"text", std::string(content)}}, line);
     } else {
       rows.refuse(fmt::format("{}:{}: found bytes that are not UTF-8, expected UTF-8 text",
                               rows.file(), line));
     }
-    begin = end + 1;
+    begin = end + (file_text.substr(end).starts_with("\r\n") ? 2 : 1);
   }
 }
 

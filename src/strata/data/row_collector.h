@@ -73,7 +73,8 @@ void read_json_rows(std::string_view text, bool may_be_array, RowCollector& rows
 // file without a header, with an unnamed or repeated column, or with a quote that is not closed.
 void read_csv_rows(std::string_view text, char separator, RowCollector& rows);
 
-// Every line is a row with the one column "text", empty lines too (as `datasets` reads text).
+// Every line is a row with the one column "text", empty lines too (as `datasets` reads text). Lines
+// end with \n, \r\n or \r.
 void read_text_rows(std::string_view text, RowCollector& rows);
 
 // Columns of the types that arrow_values.h reads; others are left out by their names. A row's

@@ -5,6 +5,7 @@
 
 #include "strata/base/error.h"
 #include "strata/data/assistant_mask.h"
+#include "strata/data/conversation_row.h"
 #include "strata/data/hidden_texts.h"
 
 namespace strata::data {
@@ -26,32 +27,6 @@ void apply_mask(const Mask& mask, Example& example) {
   for (size_t i = 0; i < mask.size(); ++i) {
     if (mask[i] == 0) example.labels[i] = kNotTrained;
   }
-}
-
-// What the template sees beside the messages: tools (a list, or its JSON text) and the row's own
-// chat_template_kwargs.
-Json template_variables(const Row& row) {
-  Json extra = Json::object();
-  if (const Json* tools = row.find("tools")) {
-    extra["tools"] = tools->is_string()
-                         ? parse_json(tools->get_ref<const std::string&>(), row.where() + ": tools")
-                         : *tools;
-  }
-  const Json* more = row.find("chat_template_kwargs");
-  if (more == nullptr) return extra;
-  if (!more->is_object()) {
-    throw FormatError("{}: found no object in \"chat_template_kwargs\", expected one", row.where());
-  }
-  for (const auto& [name, value] : more->items()) {
-    if (name == "chat_template" || name == "add_generation_prompt") {
-      throw FormatError(
-          "{}: found \"{}\" in \"chat_template_kwargs\", expected only variables of the template; "
-          "a run has one template, see --chat_template_path",
-          row.where(), name);
-    }
-    extra[name] = value;
-  }
-  return extra;
 }
 
 void check_options(const PrepareOptions& options, const RowFormat& format,

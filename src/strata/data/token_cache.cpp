@@ -148,6 +148,7 @@ std::string token_cache_key(const TokenSources& sources, const HashMemory& memor
     hash.add(file.filename().string());
     hash.add(content_hash(file, memory));
   }
+  hash.add(sources.tokenizer.pipeline());
   const auto& specials = sources.tokenizer.specials();
   for (const auto* token : {&specials.bos, &specials.eos, &specials.unk, &specials.pad,
                             &specials.sep, &specials.cls, &specials.mask}) {

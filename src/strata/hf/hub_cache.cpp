@@ -3,9 +3,13 @@
 #include <algorithm>
 #include <cctype>
 #include <cstdlib>
+#include <vector>
+
+#include <fmt/ranges.h>
 
 #include "strata/base/error.h"
 #include "strata/base/file.h"
+#include "strata/base/text_distance.h"
 
 namespace strata::hf {
 namespace {
@@ -80,6 +84,32 @@ fs::path snapshot_folder(const HubRequest& request) {
 
 }  // namespace
 
+namespace {
+
+// Repositories of the cache with names near to the one that is not there, for a message.
+std::string near_repositories(const HubRequest& request) {
+  constexpr size_t kMost = 3;
+  const fs::path missing = repository_folder(request);
+  const std::string kind = request.kind == HubKind::kModel ? "models--" : "datasets--";
+  std::vector<std::string> names;
+  std::error_code error;
+  for (fs::directory_iterator it(missing.parent_path(), error), end; !error && it != end;
+       it.increment(error)) {
+    const std::string folder = it->path().filename().string();
+    if (!folder.starts_with(kind)) continue;
+    const std::string flat = folder.substr(kind.size());
+    const size_t at = flat.find("--");
+    const std::string name =
+        at == flat.npos ? flat : fmt::format("{}/{}", flat.substr(0, at), flat.substr(at + 2));
+    if (name != request.name) names.push_back(name);
+  }
+  std::ranges::sort(names);
+  const std::vector<std::string> near = closest_names(request.name, names, kMost);
+  return near.empty() ? "" : fmt::format("; did you mean {}?", fmt::join(near, " or "));
+}
+
+}  // namespace
+
 bool has_snapshot(const HubRequest& request) { return fs::is_directory(snapshot_folder(request)); }
 
 fs::path find_snapshot(const HubRequest& request) {
@@ -87,8 +117,9 @@ fs::path find_snapshot(const HubRequest& request) {
   if (fs::is_directory(snapshot)) return snapshot;
   throw IoError(
       "{}: found no such path and no revision \"{}\" in the Hub cache ({}), expected one of them; "
-      "give a folder, or download it into the cache",
-      request.name, request.revision, repository_folder(request).string());
+      "give a folder, or download it into the cache{}",
+      request.name, request.revision, repository_folder(request).string(),
+      near_repositories(request));
 }
 
 }  // namespace strata::hf

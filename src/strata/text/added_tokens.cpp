@@ -132,6 +132,7 @@ std::vector<TokenSpan> AddedTokens::split(std::string_view text, bool after_norm
     const Entry& entry = entries_[match->first];
     size_t begin = at, end = match->second;
     at = end;
+    if (ignores_specials_ && entry.token.special) continue;
     if (entry.token.single_word && !stands_alone(text, begin, end)) continue;
     while (entry.token.lstrip && begin > done) {
       const size_t before = previous_char(text, begin);

@@ -57,6 +57,9 @@ class AddedTokens {
   // Adds a token, or changes the flags of one that is there. Its id: that of the model's vocabulary
   // if the content is in it, else the next free one.
   void add(const AddedToken& token, const Vocabulary& vocabulary);
+  // Leaves special tokens that are written in a text to the model ("split_special_tokens").
+  void ignore_specials_in_text() { ignores_specials_ = true; }
+  bool ignores_specials_in_text() const { return ignores_specials_; }
   // Builds the searches. To be called after the last add().
   void prepare(const Normalizer* normalizer);
 
@@ -81,6 +84,7 @@ class AddedTokens {
   std::unordered_map<std::string, size_t> by_content_;
   std::unordered_map<int32_t, size_t> by_id_;
   int32_t end_id_ = 0;
+  bool ignores_specials_ = false;
   TokenTrie tries_[2];  // before, after normalisation
 };
 

@@ -198,6 +198,7 @@ bool Tokenizer::is_special(int32_t id) const {
   const auto added = impl_->added.find(impl_->token_text(id));
   return added && impl_->added.is_special(*added);
 }
+bool Tokenizer::splits_special_tokens() const { return impl_->added.ignores_specials_in_text(); }
 int32_t Tokenizer::vocab_size() const { return impl_->vocab_size; }
 bool Tokenizer::may_join_next(int32_t id) const {
   return impl_->decoder && impl_->decoder->joins_bytes() && byte_of_token(id_to_token(id)) >= 0;
@@ -209,6 +210,7 @@ const std::string& Tokenizer::tool_template() const { return impl_->tool_templat
 const std::map<std::string, std::string>& Tokenizer::other_templates() const {
   return impl_->other_templates;
 }
+const std::string& Tokenizer::pipeline() const { return impl_->pipeline; }
 std::vector<fs::path> Tokenizer::files() const { return impl_->files; }
 
 std::optional<int32_t> Tokenizer::bos_id() const {

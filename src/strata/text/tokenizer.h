@@ -45,7 +45,8 @@ class Tokenizer {
   ~Tokenizer();
 
   // Token ids of `text`. Bytes that are not UTF-8 count as U+FFFD. `add_special_tokens` runs the
-  // post-processor's template (BOS, EOS); special tokens written in the text always match.
+  // post-processor's template (BOS, EOS); special tokens written in the text match, but for a
+  // tokenizer that splits them (split_special_tokens).
   std::vector<int32_t> encode(std::string_view text, bool add_special_tokens = true) const;
   std::vector<Token> encode_with_ranges(std::string_view text,
                                         bool add_special_tokens = true) const;
@@ -71,7 +72,8 @@ class Tokenizer {
   // Requires: 0 <= id < vocab_size(); empty for an id that no token has.
   const std::string& id_to_token(int32_t id) const;
   bool is_special(int32_t id) const;
-  int32_t vocab_size() const;  // highest id + 1
+  bool splits_special_tokens() const;  // in texts
+  int32_t vocab_size() const;          // highest id + 1
   // Whether the text of `id` may still change with the next token: bytes that are decoded together.
   bool may_join_next(int32_t id) const;
 
@@ -104,6 +106,10 @@ class Tokenizer {
   const std::string& tool_template() const;
   // Those with other names ("rag").
   const std::map<std::string, std::string>& other_templates() const;
+
+  // What the model's config.json chose, which is not among files(): the class whose pipeline this
+  // is, and a corrected pattern.
+  const std::string& pipeline() const;
 
   // The files read, to be copied beside an exported model.
   std::vector<std::filesystem::path> files() const;

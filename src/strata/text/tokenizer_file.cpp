@@ -147,6 +147,12 @@ TokenizerFile read_tokenizer_file(const std::filesystem::path& path) {
   if (!file.document.is_object()) {
     throw FormatError("{}: found {}, expected an object", file.subject, file.document.type_name());
   }
+  const auto version = file.document.find("version");
+  if (version != file.document.end() && *version != "1.0") {
+    throw FormatError(
+        "{}: found version {}, expected \"1.0\"; save it with a release that writes it",
+        file.subject, version->dump());
+  }
   return file;
 }
 

@@ -34,6 +34,7 @@ struct Tokenizer::Impl {
   std::string chat_template, tool_template;
   std::map<std::string, std::string> other_templates;
   std::vector<std::filesystem::path> files;
+  std::string pipeline;
   std::vector<std::pair<AddedToken, int32_t>> since_load;
   int32_t vocab_size = 0;
   Json lengths;  // "truncation" and "padding" of the file
@@ -41,6 +42,7 @@ struct Tokenizer::Impl {
 
   void build(TokenizerFile& file);
   void use_post_processor(Json document);
+  void use_switches(const Json& config, const Json& model_config, const Json& document);
   std::optional<int32_t> find(std::string_view token) const;
   void add_tokens(const NamedTokens& tokens, const TokenizerFile& file, bool is_rebuilt);
   std::vector<Token> encode_parts(std::string_view text) const;

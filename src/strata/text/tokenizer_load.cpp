@@ -8,6 +8,7 @@
 #include "strata/text/clean_up.h"
 #include "strata/text/component_json.h"
 #include "strata/text/length_rules.h"
+#include "strata/text/mistral_pattern.h"
 #include "strata/text/template_files.h"
 #include "strata/text/tokenizer_class.h"
 #include "strata/text/tokenizer_impl.h"
@@ -64,6 +65,24 @@ void Tokenizer::Impl::add_tokens(const NamedTokens& tokens, const TokenizerFile&
   }
 }
 
+// The settings of tokenizer_config.json that change how a text is cut, whatever the class.
+void Tokenizer::Impl::use_switches(const Json& config, const Json& model_config,
+                                   const Json& document) {
+  if (!config.is_object()) return;
+  const std::string where = fs::path(subject).replace_filename("tokenizer_config.json").string();
+  const auto is_on = [&](const char* key) {
+    return bool_field(config, key, /*fallback=*/false, where);
+  };
+  if (is_on("split_special_tokens")) added.ignore_specials_in_text();
+  const auto written = document.find("pre_tokenizer");
+  if (!is_on("fix_mistral_regex") || written == document.end() || written->is_null()) return;
+  if (!may_have_wrong_pattern(model_config, vocab_size)) return;
+  pre_tokenizer = make_pre_tokenizer(with_right_pattern(*written), where + ": fix_mistral_regex");
+  maps_bytes = pre_tokenizer->defer_byte_characters();
+  cuts_words = !maps_bytes && model->cuts_before(kWordMark);
+  pipeline += ", corrected pattern";
+}
+
 // The post-processor of a class, whose tokens are given by their names.
 void Tokenizer::Impl::use_post_processor(Json document) {
   const std::map<std::string, std::optional<std::string> Specials::*> names = {
@@ -112,6 +131,7 @@ Json read_if_present(const fs::path& path, std::vector<fs::path>& files) {
 struct FolderFiles {
   TokenFiles files = {};
   Json settings = {};
+  Json model_config = {};
   bool has_tokenizer_json = false;
   TokenizerFile file = {};
   std::string tokenizer_class = {};
@@ -125,7 +145,8 @@ FolderFiles read_folder(const fs::path& folder, std::vector<fs::path>& paths) {
   files.added_tokens = read_if_present(folder / "added_tokens.json", paths);
   source.settings = merged_settings(files);
   std::vector<fs::path> not_ours;
-  const Json model_config = read_if_present(folder / "config.json", not_ours);
+  const Json& model_config = source.model_config =
+      read_if_present(folder / "config.json", not_ours);
   const fs::path path = folder / "tokenizer.json";
   source.has_tokenizer_json = fs::exists(path);
   if (source.has_tokenizer_json) {
@@ -160,6 +181,7 @@ std::unique_ptr<Tokenizer> Tokenizer::load(const fs::path& folder) {
   FolderFiles source = read_folder(folder, impl.files);
   Json& document = source.file.document;
   impl.subject = source.file.subject;
+  impl.pipeline = source.tokenizer_class;
   ClassRules rules =
       apply_class_rules(source.tokenizer_class, source.settings, document, folder.string());
   if (!source.has_tokenizer_json) add_file_specials(document, source.tokenizer_class, rules);
@@ -169,6 +191,7 @@ std::unique_ptr<Tokenizer> Tokenizer::load(const fs::path& folder) {
       cleans_up_spaces(source.settings, source.tokenizer_class, model_type(document));
   impl.add_tokens(tokens, source.file, !rules.name.empty());
   const Json& config = source.files.tokenizer_config;
+  impl.use_switches(config, source.model_config, document);
   if (!source.has_tokenizer_json && rules.post_processor.is_null()) {
     rules.post_processor = ends_by_flags(config, rules.default_specials);
   }

@@ -103,6 +103,12 @@ std::vector<std::string> find_data_mistakes(const config::RunConfig& config,
                                             const text::TemplateSource& source,
                                             const Datasets& sets) {
   std::vector<std::string> lines = template_warnings(config.data, source, sets);
+  if (sets.tokenizer->splits_special_tokens()) {
+    lines.push_back(
+        "the tokenizer cuts special tokens that stand in a text into pieces, also those that the "
+        "template or the end of a text puts there (split_special_tokens in tokenizer_config.json): "
+        "the model gets the pieces; set it to false");
+  }
   const auto add = [&](const data::TokenStore& set, const std::string& prefix) {
     for (std::string& line : hidden_text_warnings(source, set, prefix)) {
       lines.push_back(std::move(line));

@@ -5,9 +5,9 @@
 #include <memory>
 #include <string>
 
+#include "../temporary_folder.h"
 #include "strata/base/json.h"
 #include "strata/text/tokenizer.h"
-#include "temporary_folder.h"
 
 namespace strata::data {
 
@@ -32,7 +32,7 @@ inline std::string byte_level_name(int byte) {
 }
 
 // Its files stay as long as `folder`.
-inline std::unique_ptr<text::Tokenizer> make_byte_tokenizer(const TemporaryFolder& folder,
+inline std::unique_ptr<text::Tokenizer> make_byte_tokenizer(const testing::TemporaryFolder& folder,
                                                             bool with_eos = true) {
   Json vocabulary = Json::object();
   for (int byte = 0; byte < 256; ++byte) vocabulary[byte_level_name(byte)] = byte;
@@ -77,13 +77,13 @@ inline std::unique_ptr<text::Tokenizer> make_byte_tokenizer(const TemporaryFolde
       {"post_processor", post}, {"decoder", byte_level}, {"model", model}};
   Json config = {{"tokenizer_class", "PreTrainedTokenizerFast"}, {"bos_token", "<s>"}};
   if (with_eos) config["eos_token"] = "</s>";
-  folder.write("tokenizer.json", file.dump());
-  folder.write("tokenizer_config.json", config.dump());
+  folder.put("tokenizer.json", file.dump());
+  folder.put("tokenizer_config.json", config.dump());
   return text::Tokenizer::load(folder.path());
 }
 
 inline std::unique_ptr<text::Tokenizer> make_byte_tokenizer(bool with_eos = true) {
-  const TemporaryFolder folder;
+  const testing::TemporaryFolder folder;
   return make_byte_tokenizer(folder, with_eos);
 }
 

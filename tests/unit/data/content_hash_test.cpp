@@ -7,11 +7,13 @@
 #include <chrono>
 #include <fstream>
 
+#include "../temporary_folder.h"
 #include "strata/base/error.h"
-#include "temporary_folder.h"
 
 namespace strata::data {
 namespace {
+
+using strata::testing::TemporaryFolder;
 
 namespace fs = std::filesystem;
 
@@ -31,19 +33,19 @@ fs::path only_note(const fs::path& folder) {
 
 TEST(ContentHash, IsThatOfTheBytes) {
   const TemporaryFolder folder;
-  const auto a = folder.write("a", std::string(100'000, 'x'));
-  const auto b = folder.write("b", std::string(100'000, 'x'));
+  const auto a = folder.put("a", std::string(100'000, 'x'));
+  const auto b = folder.put("b", std::string(100'000, 'x'));
   EXPECT_EQ(content_hash(a), content_hash(b));
   EXPECT_EQ(content_hash(a).size(), 32u);
-  folder.write("b", std::string(99'999, 'x') + "y");
+  folder.put("b", std::string(99'999, 'x') + "y");
   EXPECT_NE(content_hash(a), content_hash(b));
-  EXPECT_NE(content_hash(folder.write("empty", "")), content_hash(a));
+  EXPECT_NE(content_hash(folder.put("empty", "")), content_hash(a));
   EXPECT_THROW(content_hash(folder.path() / "nothing"), IoError);
 }
 
 TEST(ContentHash, DoesNotRememberWhatChangedJustNow) {
   const TemporaryFolder folder, memory;
-  const auto file = folder.write("a", "one");
+  const auto file = folder.put("a", "one");
   age(file);  // by its own account; the inode knows better
   const HashMemory small{.folder = memory.path(), .smallest = 0};
   const std::string first = content_hash(file, small);
@@ -55,7 +57,7 @@ TEST(ContentHash, DoesNotRememberWhatChangedJustNow) {
 
 TEST(ContentHash, ForgetsAFileThatChanged) {
   const TemporaryFolder folder, memory;
-  const auto file = folder.write("a", "one");
+  const auto file = folder.put("a", "one");
   const HashMemory small{.folder = memory.path() / "new", .smallest = 0};
   ::sleep(4);
   const std::string first = content_hash(file, small);
@@ -72,7 +74,7 @@ TEST(ContentHash, ForgetsAFileThatChanged) {
   const auto time = fs::last_write_time(file);
   std::ofstream(file) << "two";
   fs::last_write_time(file, time);
-  EXPECT_EQ(content_hash(file, small), content_hash(folder.write("b", "two")));
+  EXPECT_EQ(content_hash(file, small), content_hash(folder.put("b", "two")));
   std::ofstream(note) << "nonsense";
   EXPECT_EQ(content_hash(file, small), content_hash(folder.path() / "b"));
 }

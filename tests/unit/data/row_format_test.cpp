@@ -4,12 +4,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "../temporary_folder.h"
 #include "strata/base/error.h"
-#include "temporary_folder.h"
 
 namespace strata::data {
 namespace {
 
+using strata::testing::message_of;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 

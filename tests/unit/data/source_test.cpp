@@ -6,12 +6,14 @@
 
 #include <random>
 
+#include "../temporary_folder.h"
 #include "strata/base/error.h"
-#include "temporary_folder.h"
 
 namespace strata::data {
 namespace {
 
+using strata::testing::message_of;
+using strata::testing::TemporaryFolder;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::EndsWith;
@@ -26,7 +28,7 @@ std::vector<int> values_of(const Split& split) {
 TEST(LoadSplit, ReadsLinesAndRemembersWhereTheyStand) {
   const TemporaryFolder folder;
   const auto file =
-      folder.write("x.jsonl", "\xef\xbb\xbf{\"a\": 1}\r\n\n  \n{\"a\": 2, \"b\": null}");
+      folder.put("x.jsonl", "\xef\xbb\xbf{\"a\": 1}\r\n\n  \n{\"a\": 2, \"b\": null}");
   const Split split = load_split(file, "train");
   EXPECT_THAT(values_of(split), ElementsAre(1, 2));
   EXPECT_THAT(split.files, ElementsAre(file));
@@ -40,40 +42,40 @@ TEST(LoadSplit, ReadsLinesAndRemembersWhereTheyStand) {
 TEST(LoadSplit, ReadsArrays) {
   const TemporaryFolder folder;
   const auto file =
-      folder.write("x.json", " [\n{\"a\": 1, \"t\": \"],\\\"{\"},\n{\n\"a\": 2} , {\"a\":3}\n]\n");
+      folder.put("x.json", " [\n{\"a\": 1, \"t\": \"],\\\"{\"},\n{\n\"a\": 2} , {\"a\":3}\n]\n");
   const Split split = load_split(file, "train");
   EXPECT_THAT(values_of(split), ElementsAre(1, 2, 3));
   EXPECT_EQ(split.rows[0].line, 2);
   EXPECT_EQ(split.rows[1].line, 3);
   EXPECT_EQ(split.rows[2].line, 4);
-  EXPECT_THAT(values_of(load_split(folder.write("y.json", "{\"a\": 1}\n{\"a\": 2}\n"), "train")),
+  EXPECT_THAT(values_of(load_split(folder.put("y.json", "{\"a\": 1}\n{\"a\": 2}\n"), "train")),
               ElementsAre(1, 2));
 }
 
 TEST(LoadSplit, FindsSplitsInTheirPlaces) {
   const TemporaryFolder folder;
-  folder.write("train/part1.jsonl", "{\"a\": 5}\n");
-  folder.write("train/part2.json", "[{\"a\": 6}]");
+  folder.put("train/part1.jsonl", "{\"a\": 5}\n");
+  folder.put("train/part2.json", "[{\"a\": 6}]");
   EXPECT_THAT(values_of(load_split(folder.path(), "train")), ElementsAre(5, 6));
-  folder.write("data/train_b.jsonl", "{\"a\": 4}\n");
-  folder.write("data/train.jsonl", "{\"a\": 3}\n");
-  folder.write("data/training.jsonl", "{\"a\": 9}\n");
+  folder.put("data/train_b.jsonl", "{\"a\": 4}\n");
+  folder.put("data/train.jsonl", "{\"a\": 3}\n");
+  folder.put("data/training.jsonl", "{\"a\": 9}\n");
   EXPECT_THAT(values_of(load_split(folder.path(), "train")), ElementsAre(3, 4));
-  folder.write("train-00001-of-00002.jsonl", "{\"a\": 2}\n");
-  folder.write("train-00000-of-00002.jsonl", "{\"a\": 1}\n");
+  folder.put("train-00001-of-00002.jsonl", "{\"a\": 2}\n");
+  folder.put("train-00000-of-00002.jsonl", "{\"a\": 1}\n");
   EXPECT_THAT(values_of(load_split(folder.path(), "train")), ElementsAre(1, 2));
-  folder.write("train.jsonl", "{\"a\": 0}\n");
+  folder.put("train.jsonl", "{\"a\": 0}\n");
   EXPECT_THAT(values_of(load_split(folder.path(), "train")), ElementsAre(0));
-  folder.write("test.parquet", "");
-  folder.write("README.md", "");
-  folder.write("dataset_infos.json", "{}");
+  folder.put("test.parquet", "");
+  folder.put("README.md", "");
+  folder.put("dataset_infos.json", "{}");
   EXPECT_THAT(list_splits(folder.path()), ElementsAre("test", "train", "training"));
 }
 
 TEST(LoadSplit, SaysWhichSplitsThereAre) {
   const TemporaryFolder folder;
-  const auto file = folder.write("train.jsonl", "{\"a\": 1}\n");
-  folder.write("valid.jsonl", "{\"a\": 1}\n");
+  const auto file = folder.put("train.jsonl", "{\"a\": 1}\n");
+  folder.put("valid.jsonl", "{\"a\": 1}\n");
   EXPECT_THAT(message_of<ConfigError>([&] { load_split(folder.path(), "test"); }),
               HasSubstr("found train, valid, validation, expected a split \"test\""));
   EXPECT_THAT(message_of<ConfigError>([&] { load_split(file, "test"); }),
@@ -83,13 +85,13 @@ TEST(LoadSplit, SaysWhichSplitsThereAre) {
 
 TEST(LoadSplit, RefusesWhatItCannotRead) {
   const TemporaryFolder folder;
-  EXPECT_THAT(message_of<ConfigError>([&] { load_split(folder.write("x.xlsx", ""), "train"); }),
+  EXPECT_THAT(message_of<ConfigError>([&] { load_split(folder.put("x.xlsx", ""), "train"); }),
               AllOf(HasSubstr("x.xlsx: found a file of an unknown format"), HasSubstr(".parquet")));
-  folder.write("valid-00000-of-00003.jsonl", "{\"a\": 1}\n");
+  folder.put("valid-00000-of-00003.jsonl", "{\"a\": 1}\n");
   EXPECT_THAT(message_of<ConfigError>([&] { load_split(folder.path(), "valid"); }),
               HasSubstr("found 1 of the 3 files of split"));
-  folder.write("test.jsonl", "{\"a\": 1}\n");
-  folder.write("test.json", "{\"a\": 1}\n");
+  folder.put("test.jsonl", "{\"a\": 1}\n");
+  folder.put("test.json", "{\"a\": 1}\n");
   EXPECT_THAT(message_of<ConfigError>([&] { load_split(folder.path(), "test"); }),
               HasSubstr("found test.json and test.jsonl"));
 }
@@ -97,7 +99,7 @@ TEST(LoadSplit, RefusesWhatItCannotRead) {
 TEST(LoadSplit, NamesFileAndLineOfABadRow) {
   const TemporaryFolder folder;
   const auto error_of = [&](const std::string& name, const std::string& content) {
-    return message_of<FormatError>([&] { load_split(folder.write(name, content), "train"); });
+    return message_of<FormatError>([&] { load_split(folder.put(name, content), "train"); });
   };
   EXPECT_THAT(error_of("a.jsonl", "{\"a\": 1}\n[1]\n"),
               HasSubstr("a.jsonl:2: found an array, expected a JSON object; "));
@@ -148,7 +150,7 @@ TEST(LoadSplit, AnyBytesGiveRowsOrAnError) {
           random() % 2 == 0 ? static_cast<char>(random()) : "\"{}[],:\n\\u\r"[random() % 12];
     }
     try {
-      load_split(folder.write(name, text), "train", {.skip_bad_rows = round % 3 == 0});
+      load_split(folder.put(name, text), "train", {.skip_bad_rows = round % 3 == 0});
       ++good;
     } catch (const FormatError&) {
     }
@@ -159,15 +161,15 @@ TEST(LoadSplit, AnyBytesGiveRowsOrAnError) {
 TEST(LoadSplit, ReadsDelimitedText) {
   const TemporaryFolder folder;
   const Split csv = load_split(
-      folder.write("a.csv", "text,\"n\"\r\n\"a, \"\"b\"\"\nc\",1\r\n,x\n\nlast,\"\""), "train");
+      folder.put("a.csv", "text,\"n\"\r\n\"a, \"\"b\"\"\nc\",1\r\n,x\n\nlast,\"\""), "train");
   ASSERT_EQ(csv.rows.size(), 3u);
   EXPECT_EQ(csv.rows[0].fields, Json({{"text", "a, \"b\"\nc"}, {"n", "1"}}));
   EXPECT_EQ(csv.rows[1].fields, Json({{"text", nullptr}, {"n", "x"}}));
   EXPECT_EQ(csv.rows[1].line, 4);
   EXPECT_EQ(csv.rows[2].fields, Json({{"text", "last"}, {"n", nullptr}}));
-  const Split tsv = load_split(folder.write("a.tsv", "a\tb\n1\t2,3\n"), "train");
+  const Split tsv = load_split(folder.put("a.tsv", "a\tb\n1\t2,3\n"), "train");
   EXPECT_EQ(tsv.rows.at(0).fields, Json({{"a", "1"}, {"b", "2,3"}}));
-  const Split text = load_split(folder.write("a.txt", "one\r\n\n two"), "train");
+  const Split text = load_split(folder.put("a.txt", "one\r\n\n two"), "train");
   ASSERT_EQ(text.rows.size(), 3u);
   EXPECT_EQ(text.rows[0].fields, Json({{"text", "one"}}));
   EXPECT_EQ(text.rows[1].fields, Json({{"text", ""}}));
@@ -176,21 +178,21 @@ TEST(LoadSplit, ReadsDelimitedText) {
 
 TEST(LoadSplit, MatchesPatterns) {
   const TemporaryFolder folder;
-  folder.write("b.jsonl", "{\"a\": 2}\n");
-  folder.write("a.jsonl", "{\"a\": 1}\n");
-  folder.write("c.txt", "x\n");
+  folder.put("b.jsonl", "{\"a\": 2}\n");
+  folder.put("a.jsonl", "{\"a\": 1}\n");
+  folder.put("c.txt", "x\n");
   EXPECT_THAT(values_of(load_split(folder.path() / "*.jsonl", "train")), ElementsAre(1, 2));
   EXPECT_THROW(load_split(folder.path() / "*.csv", "train"), IoError);
 }
 
 TEST(LoadSplit, CountsBadRowsWhereTheyMayBeSkipped) {
   const TemporaryFolder folder;
-  const auto file = folder.write("a.jsonl", "{\"a\": 1}\nnonsense\n[2]\n{\"a\": 3}\n");
+  const auto file = folder.put("a.jsonl", "{\"a\": 1}\nnonsense\n[2]\n{\"a\": 3}\n");
   const Split split = load_split(file, "train", {.skip_bad_rows = true});
   EXPECT_THAT(values_of(split), ElementsAre(1, 3));
   EXPECT_EQ(split.bad_rows.count, 2);
   EXPECT_THAT(split.bad_rows.first, HasSubstr("a.jsonl:2:"));
-  const auto all_bad = folder.write("b.jsonl", "x\n");
+  const auto all_bad = folder.put("b.jsonl", "x\n");
   EXPECT_THAT(
       message_of<FormatError>([&] { load_split(all_bad, "train", {.skip_bad_rows = true}); }),
       HasSubstr("found no rows that can be read (the first: "));
@@ -198,7 +200,7 @@ TEST(LoadSplit, CountsBadRowsWhereTheyMayBeSkipped) {
 
 TEST(LoadSplit, RenamesColumns) {
   const TemporaryFolder folder;
-  const auto file = folder.write("a.jsonl", "{\"question\": 1, \"b\": 2}\n{\"b\": 3}\n");
+  const auto file = folder.put("a.jsonl", "{\"question\": 1, \"b\": 2}\n{\"b\": 3}\n");
   const Split split = load_split(file, "train", {.columns = {{"prompt", "question"}}});
   EXPECT_EQ(*split.rows[0].find("prompt"), Json(1));
   EXPECT_EQ(split.rows[0].find("question"), nullptr);

@@ -8,13 +8,15 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "../temporary_folder.h"
 #include "strata/base/error.h"
 #include "strata/data/data_sets.h"
-#include "temporary_folder.h"
 
 namespace strata::data {
 namespace {
 
+using strata::testing::message_of;
+using strata::testing::TemporaryFolder;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using Range = std::pair<int64_t, int64_t>;
@@ -55,9 +57,8 @@ TEST(SplitSpec, RefusesWhatIsNoSplit) {
 TEST(DataSets, SlicesAndSeveralSets) {
   ::setenv("HF_HUB_OFFLINE", "1", /*overwrite=*/1);
   const TemporaryFolder folder;
-  const auto a =
-      folder.write("a.jsonl", "{\"v\": 0}\n{\"v\": 1}\n{\"v\": 2}\n{\"v\": 3}\n").string();
-  const auto b = folder.write("b.jsonl", "{\"v\": 10}\n{\"v\": 11}\n").string();
+  const auto a = folder.put("a.jsonl", "{\"v\": 0}\n{\"v\": 1}\n{\"v\": 2}\n{\"v\": 3}\n").string();
+  const auto b = folder.put("b.jsonl", "{\"v\": 10}\n{\"v\": 11}\n").string();
   const auto values = [](const DataRequest& request) {
     std::vector<int> all;
     for (const Row& row : load_data(request).rows) all.push_back(row.fields.at("v").get<int>());

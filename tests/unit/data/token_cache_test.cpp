@@ -18,6 +18,7 @@
 namespace strata::data {
 namespace {
 
+using strata::testing::TemporaryFolder;
 using ::testing::ElementsAreArray;
 using ::testing::HasSubstr;
 
@@ -128,7 +129,7 @@ TEST(TokenStore, RefusesEveryDamagedFile) {
   write_tokens(make_dataset(), path);
   const std::string whole = read_file(path);
   for (size_t size = 0; size < whole.size(); size += 3) {
-    EXPECT_THROW(TokenStore::map(folder.write("cut.tokens", whole.substr(0, size))), FormatError);
+    EXPECT_THROW(TokenStore::map(folder.put("cut.tokens", whole.substr(0, size))), FormatError);
   }
   // Any other byte in head, statistics or positions: an error, or a store that can be read.
   std::mt19937 random(1);
@@ -136,7 +137,7 @@ TEST(TokenStore, RefusesEveryDamagedFile) {
     std::string broken = whole;
     broken[random() % broken.size()] = static_cast<char>(random());
     try {
-      const TokenStore store = TokenStore::map(folder.write("broken.tokens", broken));
+      const TokenStore store = TokenStore::map(folder.put("broken.tokens", broken));
       int64_t sum = 0;
       for (size_t i = 0; i < store.size(); ++i) {
         for (const int32_t id : store[i].ids) sum += id;
@@ -169,7 +170,7 @@ TEST(TokenCache, MakesASetOnce) {
 
 TEST(TokenCache, WorksWithoutAFolder) {
   const TemporaryFolder folder;
-  const auto file = folder.write("file", "");
+  const auto file = folder.put("file", "");
   const CachedTokens tokens = load_or_make_tokens(file / "below", "k", write_dataset);
   expect_equal(tokens.store, make_dataset());
   EXPECT_THAT(tokens.note, HasSubstr("file/below"));
@@ -216,7 +217,7 @@ TEST(TokenCache, OneOfSeveralProcessesMakesIt) {
 
 TEST(TokenCache, TheKeyFollowsEverythingThatMatters) {
   const TemporaryFolder folder;
-  const auto file = folder.write("a.jsonl", "{\"text\": \"x\"}\n").string();
+  const auto file = folder.put("a.jsonl", "{\"text\": \"x\"}\n").string();
   const auto tokenizer = make_byte_tokenizer(folder);
   DataRequest request{.names = file};
   PrepareOptions options;
@@ -261,8 +262,8 @@ TEST(TokenCache, TheKeyFollowsEverythingThatMatters) {
   request.split = "train[:1]", expect_new();
   request.load.columns = {{"text", "t"}}, expect_new();
   request.load.skip_bad_rows = true, expect_new();
-  folder.write("a.jsonl", "{\"text\": \"y\"}\n"), expect_new();
-  const auto second = folder.write("b.jsonl", "{\"text\": \"z\"}\n").string();
+  folder.put("a.jsonl", "{\"text\": \"y\"}\n"), expect_new();
+  const auto second = folder.put("b.jsonl", "{\"text\": \"z\"}\n").string();
   request.names = file + "," + second, expect_new();
   // The first half of each, or of both together.
   request.names = (folder.path() / "[ab].jsonl").string(), expect_new();
@@ -285,7 +286,7 @@ TEST(TokenCache, TheKeyFollowsEverythingThatMatters) {
 // says of the class.
 TEST(TokenCache, TheKeyFollowsTheTokenizersFiles) {
   const TemporaryFolder folder, data;
-  const DataRequest request{.names = data.write("a.jsonl", "{\"text\": \"x\"}\n").string()};
+  const DataRequest request{.names = data.put("a.jsonl", "{\"text\": \"x\"}\n").string()};
   make_byte_tokenizer(folder);
   const PrepareOptions options;
   const auto key = [&] {
@@ -293,11 +294,11 @@ TEST(TokenCache, TheKeyFollowsTheTokenizersFiles) {
   };
   std::vector<std::string> keys = {key()};
   EXPECT_EQ(key(), keys[0]);
-  folder.write("other.txt", "nobody reads this");
+  folder.put("other.txt", "nobody reads this");
   EXPECT_EQ(key(), keys[0]);
   const auto expect_new = [&](const char* name, const std::string& text) {
     std::filesystem::create_directories((folder.path() / name).parent_path());
-    folder.write(name, text);
+    folder.put(name, text);
     keys.push_back(key());
     EXPECT_EQ(std::count(keys.begin(), keys.end(), keys.back()), 1) << name;
   };
@@ -308,11 +309,17 @@ TEST(TokenCache, TheKeyFollowsTheTokenizersFiles) {
   expect_new("chat_template.jinja", "{{ messages }}");
   expect_new("additional_chat_templates/tool_use.jinja", "{{ tools }}");
   expect_new("additional_chat_templates/rag.jinja", "{{ documents }}");
+  // Of config.json nothing but the class that it chooses, where no other file does.
+  folder.put("config.json", R"({"model_type": "llama"})");
+  EXPECT_EQ(key(), keys.back());
+  expect_new("tokenizer_config.json", R"({"bos_token": "<s>", "eos_token": "</s>"})");
+  expect_new("config.json", R"({"model_type": "gpt2"})");
+  expect_new("config.json", R"({"model_type": "qwen2"})");
 }
 
 TEST(TokenCache, TheKeyFollowsTheDateThatATemplateWrites) {
   const TemporaryFolder folder;
-  const DataRequest request{.names = folder.write("a.jsonl", "{\"text\": \"x\"}\n").string()};
+  const DataRequest request{.names = folder.put("a.jsonl", "{\"text\": \"x\"}\n").string()};
   const auto tokenizer = make_byte_tokenizer(folder);
   const PrepareOptions options;
   constexpr std::time_t kDay = 24 * 3600;
