@@ -45,6 +45,10 @@ def adapters(inputs, tmp_path_factory):
             if name == "renamed":
                 tensors[first.replace("q_proj", "query")] = values
         save_file(tensors, file)
+    shutil.copytree(root / "good", root / "torch")  # as PEFT before 0.6 and safe_serialization=False
+    torch.save(load_file(root / "torch" / "adapter_model.safetensors"),
+               root / "torch" / "adapter_model.bin")
+    (root / "torch" / "adapter_model.safetensors").unlink()
     shutil.copytree(root / "good", root / "other_method")
     config = json.loads((root / "good" / "adapter_config.json").read_text())
     (root / "other_method" / "adapter_config.json").write_text(
@@ -66,6 +70,8 @@ TRAINING = [
     (dict(use_peft=True, peft_type="PROMPT_TUNING", num_virtual_tokens=2,
           prompt_tuning_init="TEXT"), "prompt_tuning_init_text: found nothing"),
     (dict(use_peft=True, peft_type="LOHA"), "peft_type"),
+    (dict(LORA, load_in_4bit=True, bnb_4bit_quant_storage="int3"),
+     "--bnb_4bit_quant_storage: found \"int3\", expected"),
     # Eight tensors, of which five are shown.
     (dict(adapter_name_or_path="wide"), "adapter and base config imply [2, 32], and 3 more"),
     (dict(adapter_name_or_path="prefix"), "tensor \"prompt_embeddings\" has shape"),
@@ -111,6 +117,42 @@ def test_a_name_that_means_nothing(inputs, flags, message):
     assert run.returncode == 2 and message in run.stderr, run.stdout + run.stderr
 
 
+def test_an_adapter_that_torch_saved(inputs, adapters, tmp_path):
+    """Merged as it is, and converted into one that every command takes."""
+    def strata(*words):
+        done = subprocess.run([PROGRAM, *map(str, words)], capture_output=True, text=True, timeout=60,
+                              env=environment())
+        assert done.returncode == 0, done.stderr
+
+    for name in ("good", "torch"):
+        strata("merge-adapter", adapters / name, tmp_path / name, "--base_model", inputs.model("plain"))
+    merged = [load_file(tmp_path / name / "model.safetensors") for name in ("good", "torch")]
+    assert all(torch.equal(merged[0][n], t) for n, t in merged[1].items())
+    strata("convert", adapters / "torch", tmp_path / "out", "--to", "safetensors")
+    configs, tensors = zip(*[(json.loads((folder / "adapter_config.json").read_text()),
+                              load_file(folder / "adapter_model.safetensors"))
+                             for folder in (adapters / "good", tmp_path / "out")])
+    assert configs[0] == configs[1]
+    assert all(torch.equal(tensors[0][n], t) for n, t in tensors[1].items())
+
+
+# The words that leave none of (IA)^3's targets rescaled at its input, as PEFT's [] does.
+@pytest.mark.parametrize("words", [["[]"], ["none"], None])
+def test_no_feedforward_modules(inputs, tmp_path, words):
+    flags = base_flags(inputs.model("plain"), inputs.data("messages"), tmp_path / "out", use_peft=True,
+                       peft_type="IA3", max_steps=1, feedforward_modules=words)
+    if words is None:  # in a file of settings
+        (tmp_path / "run.yaml").write_text("feedforward_modules: []\n")
+        flags["config"] = tmp_path / "run.yaml"
+    run = run_strata_raw(flags)
+    assert run.returncode == 0, run.text
+    config = json.loads((tmp_path / "out" / "adapter_config.json").read_text())
+    assert config["feedforward_modules"] == []
+    tensors = load_file(tmp_path / "out" / "adapter_model.safetensors")
+    shapes = {n.split(".")[-2]: tuple(t.shape) for n, t in tensors.items()}
+    assert shapes == {"k_proj": (16, 1), "v_proj": (16, 1), "down_proj": (32, 1)}
+
+
 def chat(*words, stdin=""):
     return subprocess.run([PROGRAM, "chat", "--max_new_tokens", "4", *map(str, words)], input=stdin,
                           capture_output=True, text=True, timeout=60, env=environment())
@@ -123,6 +165,11 @@ def chat(*words, stdin=""):
     (["--adapter", "a=A/nothing"], "adapter: found nothing at A/nothing"),
     (["--adapter", "a=A/good", "--adapter", "b=A/wide"], "adapter and base config imply [2, 32]"),
     (["--adapter", "a=A/nan"], "holds NaN or infinity"),
+    (["--adapter", "a=A/torch"], "strata convert A/torch OUT --to safetensors"),
+    (["--load_in_4bit", "--load_in_8bit"], "--load_in_4bit: found beside --load_in_8bit"),
+    (["--load_in_8bit", "--bnb_4bit_quant_type", "fp4"], "found without --load_in_4bit"),
+    (["--load_in_4bit", "--bnb_4bit_blocksize", "48"], "found 48, expected a power of two"),
+    (["--load_in_4bit", "--llm_int8_skip_modules", "lm_haed"], "found \"lm_haed\""),
     (["--adapter", "a=A/good", "--prompt", "/adapter b"], "found no \"b\" loaded, expected one of a"),
     (["--adapter", "a=A/good", "--prompt", "/unmerge"], "unmerge: found no merged adapter in use"),
     (["--adapter", "a=B/prefix", "--prompt", "/merge"], "found rows before the prompt"),

@@ -114,6 +114,21 @@ def test_adapters(inputs, saved, tmp_path, save, load):
     compare(resume(inputs, whole, tmp_path / "out", load, "grad_op", **LORA), whole, False)
 
 
+# Pages of 8-bit state over a base of codes, whose blocks lie across the borders of shards.
+QLORA = dict(LORA, load_in_4bit=True, bnb_4bit_use_double_quant=True, learning_rate=5e-3,
+             lora_modules_to_save=["lm_head"], optim="paged_adamw_8bit")
+
+
+@pytest.mark.parametrize("save,load,strategy", [(3, 2, "zero2"), (1, 3, "full"), (4, 2, "hybrid"),
+                                                (2, 1, "none")])
+def test_codes_and_8bit_state(inputs, saved, tmp_path, save, load, strategy):
+    whole = saved("full", save, **QLORA)
+    state = [path for path in (whole.folder / "checkpoint-2").glob("rank-*.safetensors")
+             if b"state1/" in path.read_bytes()[:20000]]
+    assert state, "nothing rests in 8 bits"
+    compare(resume(inputs, whole, tmp_path / "out", load, strategy, **QLORA), whole, False)
+
+
 @pytest.mark.parametrize("world,accumulation", [(1, 4), (2, 3), (3, 2)])
 def test_another_split_of_the_same_batch(inputs, saved, tmp_path, world, accumulation):
     whole = saved("zero1", 2)

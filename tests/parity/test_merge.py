@@ -175,12 +175,13 @@ def test_decoded_bases(tmp_path, kind, lora):
         assert relative_error(found[weight], values) < 1e-6, weight
 
 
-@pytest.mark.parametrize("codes", [False, True])
+@pytest.mark.parametrize("codes", [None, "uint8", "bfloat16", "float32"])
 def test_vera_draws_with_the_precision_that_peft_draws(inputs, tmp_path, codes):
-    """Rounded to the type of a plain base, not beside codes. A run that keeps the matrices and one that
-    draws them again merge to the same weights."""
+    """Rounded to the type of a plain base, not beside codes, whatever type those are stored under. A run
+    that keeps the matrices and one that draws them again merge to the same weights."""
     base = tmp_path / "base"
-    kind = ["--to", "bnb-4bit"] if codes else ["--to", "safetensors"]
+    kind = (["--to", "bnb-4bit", "--bnb_4bit_quant_storage", codes] if codes else
+            ["--to", "safetensors"])
     subprocess.run([PROGRAM, "convert", inputs.model("wide"), base, *kind, "--dtype", "bfloat16"],
                    check=True, capture_output=True, env=environment())
     merged = {}
@@ -204,7 +205,7 @@ def test_vera_draws_with_the_precision_that_peft_draws(inputs, tmp_path, codes):
     for name in ("vera_A", "vera_B"):
         matrix = getattr(peft.base_model, name)["default"].float()
         assert torch.equal(found[f"base_model.{name}"], matrix), name
-        assert torch.equal(matrix, matrix.bfloat16().float()) != codes
+        assert torch.equal(matrix, matrix.bfloat16().float()) != bool(codes)
 
 
 @pytest.mark.parametrize("kind", BNB)

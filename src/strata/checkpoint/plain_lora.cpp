@@ -20,6 +20,7 @@
 #include "strata/checkpoint/param_groups.h"
 #include "strata/checkpoint/saved_values.h"
 #include "strata/hf/adapter_files.h"
+#include "strata/hf/base_fingerprint.h"
 
 namespace strata::checkpoint {
 namespace {
@@ -66,6 +67,14 @@ void check_start(const adapters::LoraOptions& settings, const SavedState& adapte
         adapter.path().string(), init,
         init == "loftq" ? "what LoftQ rounds off a base is no LoRA: merge the adapter in its place"
                         : "the adapter belongs to the unchanged base as it is");
+  }
+  if (const std::string codes = hf::codes_of_fingerprint(adapter.facts().base_fingerprint);
+      !codes.empty()) {
+    throw ConfigError(
+        "{}: found first values that were taken off the codes of its base ({}), which were rounded "
+        "again, expected those of plain weights; write the base so with strata convert BASE CODES "
+        "and merge the adapter: strata merge-adapter ADAPTER OUT --base_model CODES --dequantize",
+        adapter.path().string(), codes);
   }
   if (init.starts_with("pissa_niter_") && !first.is_adapter()) {
     throw ConfigError(

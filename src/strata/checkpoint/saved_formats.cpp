@@ -264,6 +264,8 @@ class TorchState : public CountingState {
  public:
   TorchState(const fs::path& path, const std::vector<fs::path>& parts) : CountingState(path) {
     facts_.format = "torch.save file";
+    const fs::path adapter_config = path / hf::kAdapterConfigFile;
+    if (fs::exists(adapter_config)) facts_.adapter_config = read_json_file(adapter_config);
     for (const fs::path& part : parts) {
       maps_.push_back(std::make_unique<MappedFile>(part));
       files_.push_back(std::make_unique<hf::TorchFile>(maps_.back()->data(), part.string()));

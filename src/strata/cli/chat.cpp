@@ -12,6 +12,7 @@
 
 #include "strata/base/error.h"
 #include "strata/base/file.h"
+#include "strata/base/json.h"
 #include "strata/base/visible_text.h"
 #include "strata/cli/command.h"
 #include "strata/cli/line_reader.h"
@@ -20,6 +21,8 @@
 #include "strata/config/flags.h"
 #include "strata/generate/conversation.h"
 #include "strata/generate/generation_config.h"
+#include "strata/ops/quant/format.h"
+#include "strata/train/base_quantization.h"
 #include "strata/train/device.h"
 
 namespace strata::cli {
@@ -38,6 +41,7 @@ constexpr const char* kUsage =
 
 struct ChatRequest {
   config::ChatConfig config;
+  config::QuantizationConfig quantization;
   std::vector<std::string> prompts;
   std::vector<generate::NamedAdapter> adapters;
 };
@@ -57,11 +61,35 @@ generate::NamedAdapter named_adapter(const std::string& text) {
   throw ConfigError("--adapter: found \"{}\", expected NAME=FOLDER; name both", text);
 }
 
+// ConfigError for both widths at once, and for flags of a width that is not asked for.
+void require_one_width(const config::QuantizationConfig& asked,
+                       const std::vector<config::Given>& given_flags) {
+  if (asked.load_in_4bit && asked.load_in_8bit) {
+    throw ConfigError(
+        "--load_in_4bit: found beside --load_in_8bit, expected one of them; remove one");
+  }
+  if (asked.load_in_4bit) {
+    ops::quant::check_block(asked.bnb_4bit_blocksize, "--bnb_4bit_blocksize");
+  }
+  const bool is_on = asked.load_in_4bit || asked.load_in_8bit;
+  for (const config::Given& given : given_flags) {
+    const std::string_view name = given.setting->name;
+    const bool has_effect = name.starts_with("bnb_4bit_")     ? asked.load_in_4bit
+                            : name == "llm_int8_threshold"    ? asked.load_in_8bit
+                            : name == "llm_int8_skip_modules" ? is_on
+                                                              : true;
+    if (has_effect) continue;
+    throw ConfigError("--{}: found without --{}, expected that beside it; add it or remove this",
+                      name, name == "llm_int8_threshold" ? "load_in_8bit" : "load_in_4bit");
+  }
+}
+
 ChatRequest read_request(const std::vector<std::string>& arguments) {
   config::RunConfig config;
   ChatRequest request;
-  for (const config::Given& given :
-       config::parse_command_flags(config::chat_settings_table(), "chat", arguments)) {
+  const std::vector<config::Given> given_flags =
+      config::parse_command_flags(config::chat_settings_table(), "chat", arguments);
+  for (const config::Given& given : given_flags) {
     if (given.setting->name == "adapter") {
       request.adapters.push_back(named_adapter(given.value.items.at(0)));
       continue;
@@ -77,6 +105,8 @@ ChatRequest read_request(const std::vector<std::string>& arguments) {
     request.prompts.push_back(prompt);
   }
   request.config = config.chat;
+  request.quantization = config.quantization;
+  require_one_width(request.quantization, given_flags);
   return request;
 }
 
@@ -137,16 +167,30 @@ void catch_interrupts() {
   ::sigaction(SIGINT, &action, nullptr);
 }
 
+generate::LoadOptions load_options(const ChatRequest& request) {
+  const config::ChatConfig& chat = request.config;
+  generate::LoadOptions options{
+      .model = chat.model_name_or_path,
+      .adapter = chat.adapter_name_or_path,
+      .adapters = request.adapters,
+      .dtype = chat.dtype,
+      .device = train::count_gpus() > 0 ? at::Device(at::kCUDA, 0) : at::kCPU,
+      .cache = chat.cache_dir,
+      .download_progress = shown_downloads()};
+  const config::QuantizationConfig& asked = request.quantization;
+  if (!asked.load_in_4bit && !asked.load_in_8bit) return options;
+  const Json base = read_json_file(generate::find_model(options).base / "config.json");
+  options.quantization = train::quantization_of(asked, base);
+  for (const std::string& text : train::quantization_warnings(asked, base)) note(text);
+  return options;
+}
+
 class Chat {
  public:
-  Chat(const config::ChatConfig& chat, std::vector<generate::NamedAdapter> adapters)
-      : model_({.model = chat.model_name_or_path,
-                .adapter = chat.adapter_name_or_path,
-                .adapters = std::move(adapters),
-                .dtype = chat.dtype,
-                .device = train::count_gpus() > 0 ? at::Device(at::kCUDA, 0) : at::kCPU,
-                .cache = chat.cache_dir,
-                .download_progress = shown_downloads()}),
+  explicit Chat(const ChatRequest& request) : Chat(request.config, load_options(request)) {}
+
+  Chat(const config::ChatConfig& chat, const generate::LoadOptions& options)
+      : model_(options),
         tokenizer_(text::Tokenizer::load(model_.tokenizer_folder())),
         file_(generate::read_generation_config(model_.paths().base)),
         conversation_(model_, *tokenizer_, chat.system),
@@ -283,7 +327,7 @@ int run_chat(const std::vector<std::string>& arguments) {
   }
   const ChatRequest request = read_request(arguments);
   require_sampling(request.config);
-  Chat chat(request.config, request.adapters);
+  Chat chat(request);
   for (const std::string& prompt : request.prompts) {
     if (!chat.obey(prompt)) chat.answer(prompt);
   }

@@ -175,9 +175,11 @@ std::vector<Known> seq2seq() {
 }
 
 std::vector<Known> quantisation() {
+  const std::vector<std::string_view> kStorageTypes = {"uint8",    "int8",    "float16",
+                                                       "bfloat16", "float32", "float64"};
   return {
-      {"bnb_4bit_quant_storage", {"uint8", "*"}, "codes are sharded as the bytes they are"},
-      {"bnb_4bit_quant_storage_dtype", {"uint8", "*"}, "codes are sharded as the bytes they are"},
+      {"bnb_4bit_quant_storage", kStorageTypes, "codes are sharded as the bytes they are"},
+      {"bnb_4bit_quant_storage_dtype", kStorageTypes, "codes are sharded as the bytes they are"},
       {"llm_int8_enable_fp32_cpu_offload",
        {"false", "*"},
        "the home of a weight is any memory",

@@ -298,7 +298,9 @@ std::vector<Setting> lora_settings() {
         .peer = "PeftConfig"},
        {.name = "feedforward_modules",
         .field = STRATA_FIELD(lora.feedforward_modules),
-        .help = "(IA)^3: targets that are rescaled at their input; default: the model family's",
+        .synonyms = {{"[]", "none"}, {"none", "none"}},
+        .help = "(IA)^3: targets that are rescaled at their input; none: no target; default: the "
+                "model family's",
         .peer = "IA3Config"},
        {.name = "lora_r",
         .aliases = {"r", "lora_rank"},

@@ -149,11 +149,25 @@ std::vector<std::string> split_list(const std::vector<std::string>& items) {
   return result;
 }
 
+// The synonym that a list of one entry is, such as "[]"; empty: none.
+std::pair<std::string_view, std::string_view> only_synonym(const Given& given) {
+  if (given.value.items.size() != 1) return {};
+  for (const auto& synonym : given.setting->synonyms) {
+    if (lower(synonym.first) == lower(given.value.items[0])) return synonym;
+  }
+  return {};
+}
+
 template <typename T>
 void assign_field(const Given& given, T& field) {
   const Value& value = given.value;
   if constexpr (std::is_same_v<T, std::vector<std::string>>) {
-    field = value.is_null ? T{} : split_list(value.items);
+    const auto [spelling, meaning] = only_synonym(given);
+    if (!meaning.empty()) {
+      field = {std::string(meaning)};
+    } else {
+      field = value.is_null ? T{} : split_list(value.items);
+    }
   } else {
     if (value.is_null) {
       if constexpr (OptionalTraits<T>::kIsOptional || std::is_same_v<T, std::string>) {

@@ -129,6 +129,7 @@ Value yaml_value(const YAML::Node& node, const std::string& place) {
   Value value;
   if (node.IsNull() || (!node.IsScalar() && node.size() == 0)) {
     value.is_null = true;
+    if (node.IsSequence()) value.items = {"[]"};  // an empty list, for those that tell it from null
   } else if (node.IsScalar()) {
     value.items = {node.Scalar()};
   } else if (node.IsMap()) {

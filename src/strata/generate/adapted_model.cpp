@@ -25,32 +25,30 @@ at::Tensor dense(const nn::Parameter& parameter) {
 
 }  // namespace
 
-AdaptedModel::AdaptedModel(const hf::ModelFolder& base, const BaseTensors& tensors,
-                           const std::filesystem::path& adapter, at::ScalarType storage_type,
-                           at::ScalarType compute_type)
-    : folder_(adapter), compute_type_(compute_type), config_(base.config()) {
-  checkpoint::require_base(adapter.string(), hf::fingerprint_in(hf::ModelFolder(adapter)),
-                           base.path().string(), hf::base_fingerprint(base));
+AdaptedModel::AdaptedModel(const AdaptableBase& base, const std::filesystem::path& adapter)
+    : folder_(adapter), compute_type_(base.compute_type), config_(base.folder.config()) {
+  checkpoint::require_base(
+      adapter.string(), hf::fingerprint_in(hf::ModelFolder(adapter)), base.folder.path().string(),
+      hf::base_fingerprint(base.folder),
+      base.quantization ? describe(base.quantization->quantization.format) : "");
   // The adapter may bring a larger vocabulary along.
   const Json rows = config_.value("vocab_size", Json(0));
   const int64_t num_old_rows = rows.is_number_integer() ? rows.get<int64_t>() : 0;
   const int64_t num_rows = checkpoint::stored_vocabulary_rows(adapter);
   if (num_rows > 0 && num_old_rows > 0) config_["vocab_size"] = num_rows;
-  model_ = models::create_model(config_, {.storage = storage_type});
+  model_ = models::create_model(config_, {.storage = base.storage_type});
   adapter_ =
       adapters::attach_lora(*model_, adapters::lora_options_of(hf::read_adapter_config(adapter)));
-  if (const auto options = models::stored_quantization(config_)) {
-    models::quantize_linears(*model_, *options);
-  }
+  if (base.quantization) models::quantize_linears(*model_, *base.quantization);
   models::mark_new_rows(*model_, num_old_rows);
   if (num_rows > 0) checkpoint::expect_stored_vocabulary(adapter, *model_, *adapter_);
-  attach_base(base, tensors);
-  device_ = tensors.begin()->second.device();
+  attach_base(base.folder, base.tensors);
+  device_ = base.tensors.begin()->second.device();
   adapter_->settle_fixed_tensors(device_);
   const checkpoint::AdapterValues values = checkpoint::read_adapter(adapter, *adapter_);
   if (adapters::changes_base(adapter_->options())) change_base(/*seed=*/0);
   for (const auto& [parameter, value] : values) {
-    parameter->attach_value(value.to(device_, compute_type).contiguous());
+    parameter->attach_value(value.to(device_, compute_type_).contiguous());
   }
   for (nn::Parameter* parameter : model_->parameters()) parameter->set_requires_grad(false);
 }

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include <ATen/core/Tensor.h>
@@ -13,21 +14,30 @@
 #include "strata/adapters/lora.h"
 #include "strata/hf/model_folder.h"
 #include "strata/models/model.h"
+#include "strata/models/quantization.h"
 
 namespace strata::generate {
 
 // The gathered tensors of a base (codes where it is quantised) by the names in its file.
 using BaseTensors = std::map<std::string, at::Tensor>;
 
+// A base in memory. `storage_type`: of its plain weights before they were brought to the compute
+// type. `quantization`: of its codes, whether the folder holds them or they were made on the way
+// in.
+struct AdaptableBase {
+  const hf::ModelFolder& folder;
+  const BaseTensors& tensors;
+  at::ScalarType storage_type;
+  at::ScalarType compute_type;
+  std::optional<models::QuantizationOptions> quantization;
+};
+
 // Memory: what the adapter's file holds, and the targeted weights of the base again for first
 // values that change it (pissa, olora, loftq).
 class AdaptedModel {
  public:
   // Errors: those of reading the files; FormatError or ConfigError for an adapter of another base.
-  // `storage_type`: of the base's plain weights before they were brought to the compute type.
-  AdaptedModel(const hf::ModelFolder& base, const BaseTensors& tensors,
-               const std::filesystem::path& adapter, at::ScalarType storage_type,
-               at::ScalarType compute_type);
+  AdaptedModel(const AdaptableBase& base, const std::filesystem::path& adapter);
 
   models::Model& model() { return merged_ ? *merged_ : *model_; }
   bool is_merged() const { return merged_ != nullptr; }

@@ -171,7 +171,13 @@ LoadedModel::LoadedModel(const LoadOptions& options)
   const bool multiplies_bf16 = device_.is_cuda() || cpu_has_bf16_arithmetic();
   if (storage_type_ == at::kBFloat16 && multiplies_bf16) compute_type_ = at::kBFloat16;
   if (storage_type_ == at::kHalf && device_.is_cuda()) compute_type_ = at::kHalf;
+  quantization_ = models::stored_quantization(folder.config());
+  const bool holds_codes = quantization_.has_value();
+  if (!holds_codes) quantization_ = options.quantization;
   load_base(folder);
+  if (quantization_ && !holds_codes) {
+    models::require_skip_modules(*model_, quantization_->skip_modules);
+  }
   std::vector<NamedAdapter> adapters;
   if (!paths_.adapter.empty()) {
     adapters.push_back(
@@ -202,9 +208,7 @@ void LoadedModel::load_base(const hf::ModelFolder& folder) {
   // Weights stay gathered, so they rest in the compute type: home and slot are then the same.
   model_ = models::create_model(folder.config(), {.storage = compute_type_});
   for (nn::Parameter* parameter : model_->parameters()) parameter->set_requires_grad(false);
-  if (const auto options = models::stored_quantization(folder.config())) {
-    models::quantize_linears(*model_, *options);
-  }
+  if (quantization_) models::quantize_linears(*model_, *quantization_);
   const models::WeightSources sources = model_->check_weights(folder);
   for (nn::Parameter* parameter : model_->parameters()) {
     if (!parameter->quantization()) parameter->set_storage_type(compute_type_);
@@ -246,8 +250,12 @@ void LoadedModel::load_adapters(const hf::ModelFolder& folder,
           adapter.folder.string(), init));
     }
     adapters_.push_back(
-        {adapter.name, std::make_unique<AdaptedModel>(folder, base_tensors_, adapter.folder,
-                                                      storage_type_, compute_type_)});
+        {adapter.name, std::make_unique<AdaptedModel>(AdaptableBase{.folder = folder,
+                                                                    .tensors = base_tensors_,
+                                                                    .storage_type = storage_type_,
+                                                                    .compute_type = compute_type_,
+                                                                    .quantization = quantization_},
+                                                      adapter.folder)});
   }
   if (!adapters_.empty()) active_ = adapters_[0].name;
 }

@@ -5,6 +5,7 @@
 
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -14,6 +15,7 @@
 #include "strata/generate/adapted_model.h"
 #include "strata/hf/hub_download.h"
 #include "strata/models/model.h"
+#include "strata/models/quantization.h"
 #include "strata/nn/kv_cache.h"
 #include "strata/shard/unit_store.h"
 
@@ -29,7 +31,9 @@ struct LoadOptions {
   std::filesystem::path model = {};  // folder of a checkpoint, or of an adapter that names its base
   std::filesystem::path adapter = {};       // empty: none; its name is that of its folder
   std::vector<NamedAdapter> adapters = {};  // further ones
-  std::string dtype = "auto";        // auto: config.json's; else float32, bfloat16 or float16
+  std::string dtype = "auto";  // auto: config.json's; else float32, bfloat16 or float16
+  // Plain weights become codes while they are loaded; a folder that holds codes says so itself.
+  std::optional<models::QuantizationOptions> quantization = {};
   at::Device device = at::kCPU;      // where the weights are and answers are computed
   std::filesystem::path cache = {};  // of the Hub, for models by name; empty: the default
   hf::DownloadProgress download_progress = {};
@@ -100,6 +104,7 @@ class LoadedModel {
   at::Device device_;
   at::ScalarType storage_type_ = at::kFloat;
   at::ScalarType compute_type_ = at::kFloat;
+  std::optional<models::QuantizationOptions> quantization_;  // of the base's codes
   comm::Mesh mesh_;
   std::unique_ptr<models::Model> model_;  // the base
   std::unique_ptr<shard::UnitStore> store_;

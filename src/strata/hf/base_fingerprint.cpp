@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <string_view>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -14,6 +15,8 @@ namespace strata::hf {
 namespace {
 
 constexpr uint64_t kBlockElements = 512;
+// Between a fingerprint and the format of codes.
+constexpr std::string_view kAsCodes = " as ";
 
 bool is_sampled(const std::string& name, const TensorInfo& info) {
   const bool is_floating =
@@ -61,6 +64,15 @@ std::string base_fingerprint(const ModelFolder& folder) {
   }
   if (sampled.empty()) return "";
   return fmt::format("{:016x}", XXH3_64bits(sampled.data(), sampled.size()));
+}
+
+std::string fingerprint_of_codes(const std::string& fingerprint, const std::string& codes) {
+  return fingerprint.empty() ? "" : fmt::format("{}{}{}", fingerprint, kAsCodes, codes);
+}
+
+std::string codes_of_fingerprint(const std::string& fingerprint) {
+  const size_t at = fingerprint.find(kAsCodes);
+  return at == std::string::npos ? "" : fingerprint.substr(at + kAsCodes.size());
 }
 
 std::string fingerprint_in(const ModelFolder& adapter) {

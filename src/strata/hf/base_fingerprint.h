@@ -18,6 +18,14 @@ inline constexpr const char* kBaseFingerprintKey = "base_fingerprint";
 // some kilobytes of each matrix. Errors: those of ModelFolder::bytes.
 std::string base_fingerprint(const ModelFolder& folder);
 
+// The fingerprint of a base whose matrices became codes while it was loaded, for an adapter that
+// belongs to those: its first values were made from them (OLoRA, LoftQ). `codes`: their format.
+// Empty for an empty fingerprint.
+std::string fingerprint_of_codes(const std::string& fingerprint, const std::string& codes);
+
+// The format of the codes that such a fingerprint names; empty: of a plain base.
+std::string codes_of_fingerprint(const std::string& fingerprint);
+
 // What an adapter folder carries; empty when nothing.
 std::string fingerprint_in(const ModelFolder& adapter);
 

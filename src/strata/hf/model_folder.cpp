@@ -43,8 +43,10 @@ std::map<std::string, std::string> read_weight_map(const fs::path& index) {
   for (const char* other :
        {"pytorch_model.bin", "pytorch_model.bin.index.json", "adapter_model.bin"}) {
     if (!fs::exists(folder / other)) continue;
-    throw IoError("{}: found {}, expected safetensors files; save the model as safetensors first",
-                  folder.string(), other);
+    throw IoError(
+        "{}: found {}, expected safetensors files; run strata convert {} OUT --to safetensors and "
+        "name OUT",
+        folder.string(), other, folder.string());
   }
   throw IoError(
       "{}: found neither {} nor {}, expected one of them beside config.json; check the path",

@@ -159,16 +159,4 @@ std::vector<StateTensor> RuleOptimizer::state() {
   return tensors;
 }
 
-int64_t RuleOptimizer::state_bytes() const {
-  int64_t bytes = 0;
-  for (const Part& part : parts_) {
-    for (const Kept& kept : part.kept) {
-      for (const at::Tensor* tensor : {&kept.values, &kept.codes, &kept.scales}) {
-        if (tensor->defined()) bytes += static_cast<int64_t>(tensor->nbytes());
-      }
-    }
-  }
-  return bytes;
-}
-
 }  // namespace strata::optim

@@ -37,8 +37,6 @@ class RuleOptimizer final : public Optimizer {
   void rehearse() override;
   std::vector<StateTensor> state() override;
 
-  int64_t state_bytes() const;  // of this rank
-
  private:
   // One tensor of state of one piece: `values` fp32, or `codes` with `scales`.
   struct Kept {

@@ -79,7 +79,9 @@ void read_exceptions(const config::LoraConfig& config, adapters::LoraOptions& op
 
 adapters::LoraOptions options_of(const config::LoraConfig& config) {
   adapters::LoraOptions options;
-  if (is_pattern(config.feedforward_modules)) {
+  if (config.feedforward_modules == std::vector<std::string>{"none"}) {
+    options.feedforward_modules.emplace();
+  } else if (is_pattern(config.feedforward_modules)) {
     options.feedforward_pattern = config.feedforward_modules[0];
   } else if (!config.feedforward_modules.empty()) {
     options.feedforward_modules = config.feedforward_modules;

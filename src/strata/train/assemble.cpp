@@ -191,10 +191,20 @@ void identify_base(const config::RunConfig& config, const BaseFiles& base, comm:
   comm::all_or_nothing(world, "looking at the adapter's base", [&] {
     if (world.rank() != 0 || !base.folder) return;
     trainee.base_fingerprint = hf::base_fingerprint(*base.folder);
-    if (!trainee.continued_adapter) return;
-    checkpoint::require_base(config.model.adapter_name_or_path,
-                             hf::fingerprint_in(hf::ModelFolder(config.model.adapter_name_or_path)),
-                             base.folder->path().string(), trainee.base_fingerprint);
+    const auto quantization = quantization_of(config.quantization, trainee.model_config);
+    const std::string codes = quantization ? describe(quantization->quantization.format) : "";
+    const adapters::LoraOptions& options = trainee.adapter->options();
+    bool is_of_codes = options.keeps_base || adapters::changes_base(options);
+    if (trainee.continued_adapter) {
+      const std::string known =
+          hf::fingerprint_in(hf::ModelFolder(config.model.adapter_name_or_path));
+      checkpoint::require_base(config.model.adapter_name_or_path, known,
+                               base.folder->path().string(), trainee.base_fingerprint, codes);
+      is_of_codes |= !hf::codes_of_fingerprint(known).empty();
+    }
+    if (is_of_codes && !codes.empty()) {
+      trainee.base_fingerprint = hf::fingerprint_of_codes(trainee.base_fingerprint, codes);
+    }
   });
   trainee.base_fingerprint = comm::broadcast_string(world, trainee.base_fingerprint);
 }
