@@ -79,10 +79,14 @@ class Machine:
         return subprocess.Popen(self.command(words), stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                                 text=True, env=variables)
 
+    def sent(self, device="cable"):
+        """Bytes and packets as the kernel counts what left through the link, headers included."""
+        files = [f"/sys/class/net/{device}/statistics/tx_{unit}" for unit in ("bytes", "packets")]
+        result = subprocess.run(self.command(["cat", *files]), capture_output=True, text=True, check=True)
+        return [int(number) for number in result.stdout.split()]
+
     def sent_bytes(self):
-        """As the kernel counts what left through the link, headers included."""
-        words = self.command(["cat", "/sys/class/net/cable/statistics/tx_bytes"])
-        return int(subprocess.run(words, capture_output=True, text=True, check=True).stdout)
+        return self.sent()[0]
 
     def kill_all(self):
         pids = subprocess.run(["ip", "netns", "pids", self.namespace], capture_output=True, text=True)

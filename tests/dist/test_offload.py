@@ -173,8 +173,11 @@ def test_unfit_folder_is_an_error_on_start(inputs, wide, bare_mb, tmp_path, path
 ])
 def test_room_is_judged_before_anything_is_allocated(inputs, wide, bare_mb, disk, tmp_path, world,
                                                      place, named, parts):
-    flags = flags_of(inputs, tmp_path / "out", per_device_train_batch_size=16,
-                     **in_files(disk, place, **wide))
+    # Data that no run could read: the error of the room comes before any of them.
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "train.jsonl").write_text("no row\n")
+    flags = dict(flags_of(inputs, tmp_path / "out", per_device_train_batch_size=16,
+                          **in_files(disk, place, **wide)), dataset_name=tmp_path / "data")
     text, taken_mb = refused(flags, world, FREE_BYTES=1_000_000)
     found = re.search(r"(\w+): found 1.00 MB free in (\S+), expected (\S+ [MG]B) \(([^)]+)\) for "
                       rf"{world} ranks?; free space there or choose another folder", text)

@@ -167,6 +167,17 @@ def test_refused_before_anything_is_written(inputs, tmp_path, name):
     assert not (tmp_path / "out").exists() or output_files(tmp_path / "out") == []
 
 
+def test_units_are_judged_before_the_data_are_read(inputs, tmp_path):
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "train.jsonl").write_text("no row\n")
+    flags = base_flags(inputs.model("odd"), tmp_path / "data", tmp_path / "out")
+    assert "train.jsonl" in run_strata_raw(flags, 2).stderr.splitlines()[0]
+    world, more, message = REFUSED["class_name"]
+    found = run_strata_raw({**flags, **more}, 2)
+    assert found.returncode == 2
+    assert found.stderr.splitlines()[0].endswith(message), found.text
+
+
 def test_prefetch_changes_no_bit(inputs, tmp_path):
     histories = []
     for backward in ("BACKWARD_PRE", "BACKWARD_POST", "NO_PREFETCH"):

@@ -12,6 +12,7 @@
 #include "strata/hf/base_fingerprint.h"
 #include "strata/hf/hub_model.h"
 #include "strata/libtorch/memory_kind.h"
+#include "strata/libtorch/planned_device.h"
 #include "strata/memory/allocator.h"
 #include "strata/models/quantization.h"
 #include "strata/models/registry.h"
@@ -313,15 +314,19 @@ shard::Schedules schedules_of(const config::RunConfig& config, const Target& tar
   return shard::build_schedules(shard::shape_of(model, partition), options);
 }
 
-// What this rank will have in files.
+// What this rank will have in files. Throws where the settings make no units.
 OffloadBytes offload_bytes(const config::RunConfig& config, const Target& target,
                            const comm::Mesh& mesh, const Trainee& trainee) {
   const shard::Partition partition =
       shard::partition_model(*trainee.model, mesh.shard->size(), wrap_policy(config.shard));
   OffloadBytes bytes;
-  if (trainee.offload.parameters) bytes.parameters = shard::parameter_file_bytes(partition);
-  if (trainee.offload.state) bytes.state = optim::state_file_bytes(partition);
-  if (trainee.offload.activations) {
+  if (config.shard.offload_param_device == "nvme") {
+    bytes.parameters = shard::parameter_file_bytes(partition);
+  }
+  if (config.shard.offload_optimizer_device == "nvme") {
+    bytes.state = optim::state_file_bytes(partition);
+  }
+  if (config.shard.activation_offloading == "disk") {
     const auto moved =
         shard::offloaded_blocks(schedules_of(config, target, *trainee.model, partition).training);
     bytes.activations = shard::activation_file_bytes(
@@ -385,13 +390,23 @@ void require_recipe_of(const Json& model_config, const config::RunConfig& config
       has_encoder ? "seq2seq" : "sft");
 }
 
-std::unique_ptr<Trainee> assemble(const config::RunConfig& config, comm::Mesh& mesh,
-                                  const Target& target) {
-  const bool is_imagined = target.device.is_meta();
-  std::optional<LoadMeter> meter;
-  if (!is_imagined) meter.emplace(target.device);
+namespace {
+
+// A trainee without memory, and what will fill it.
+struct Blueprint {
   std::unique_ptr<Trainee> trainee;
+  BaseFiles base;
   GrownVocabulary grown;
+  bool has_files = false;  // weights are read, not drawn or imagined
+  bool sends = false;      // rank 0 reads them for all
+};
+
+// Collective.
+Blueprint draw_up(const config::RunConfig& config, comm::Mesh& mesh, const Target& target) {
+  const bool is_imagined = target.device.is_meta();
+  Blueprint result;
+  std::unique_ptr<Trainee>& trainee = result.trainee;
+  GrownVocabulary& grown = result.grown;
   comm::all_or_nothing(*mesh.world, "loading the model's configuration", [&] {
     (void)activation_place(config.shard, target);  // an error before anything is allocated
     trainee = std::make_unique<Trainee>(config);
@@ -401,9 +416,11 @@ std::unique_ptr<Trainee> assemble(const config::RunConfig& config, comm::Mesh& m
   });
   const bool has_files = !config.model.model_name_or_path.empty() && !is_imagined;
   const bool sends = has_files && rank_0_reads(config, mesh);
+  result.has_files = has_files;
+  result.sends = sends;
   const bool is_untied =
       sends && share_tie(config, grown.num_old_rows, *mesh.world, trainee->model_config);
-  BaseFiles base;
+  BaseFiles& base = result.base;
   comm::all_or_nothing(*mesh.world, "loading the model", [&] {
     const at::ScalarType storage = storage_type_of(config.model.dtype, trainee->model_config);
     trainee->model = models::create_model(trainee->model_config,
@@ -436,6 +453,37 @@ std::unique_ptr<Trainee> assemble(const config::RunConfig& config, comm::Mesh& m
     widen_trained_weights(*trainee->model);
     trainee->compute_type = store_options(config.shard, target).compute_type;
   });
+  return result;
+}
+
+}  // namespace
+
+void check_layout(const config::RunConfig& config, comm::Mesh& mesh, const Target& target) {
+  OffloadBytes bytes;
+  comm::all_or_nothing(*mesh.world, "laying out the model", [&] {
+    const PlannedDeviceScope stands_for(target.device.type());
+    comm::Mesh alone = comm::make_fake_mesh(mesh.world->size(), mesh.shard->size());
+    config::RunConfig imagined = config;
+    // Nothing is made there yet.
+    imagined.shard.offload_param_nvme_path = imagined.shard.offload_optimizer_nvme_path = "";
+    imagined.shard.activation_offloading_path = "";
+    Target without_data = target;
+    without_data.device = at::kMeta;
+    const Blueprint blueprint = draw_up(imagined, alone, without_data);
+    bytes = offload_bytes(config, without_data, alone, *blueprint.trainee);
+  });
+  require_offload_room(config.shard, bytes, *mesh.world);
+}
+
+std::unique_ptr<Trainee> assemble(const config::RunConfig& config, comm::Mesh& mesh,
+                                  const Target& target) {
+  const bool is_imagined = target.device.is_meta();
+  std::optional<LoadMeter> meter;
+  if (!is_imagined) meter.emplace(target.device);
+  Blueprint blueprint = draw_up(config, mesh, target);
+  std::unique_ptr<Trainee> trainee = std::move(blueprint.trainee);
+  const BaseFiles& base = blueprint.base;
+  const bool has_files = blueprint.has_files, sends = blueprint.sends;
   if (trainee->offload.is_on()) {
     OffloadBytes bytes;
     comm::all_or_nothing(*mesh.world, "counting what is offloaded",

@@ -45,6 +45,11 @@ Json load_model_config(const config::ModelConfig& config, bool alone = false);
 // encoder, sft elsewhere.
 void require_recipe_of(const Json& model_config, const config::RunConfig& config);
 
+// What assemble() would refuse although settings, model and folders are all there is to know: wrap
+// classes that the model has not, no room on disk for what is offloaded. Takes no memory for
+// weights. Collective.
+void check_layout(const config::RunConfig& config, comm::Mesh& mesh, const Target& target);
+
 // Collective over the mesh. On device meta no weights are read: config.json suffices.
 std::unique_ptr<Trainee> assemble(const config::RunConfig& config, comm::Mesh& mesh,
                                   const Target& target = {});

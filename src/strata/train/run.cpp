@@ -172,14 +172,18 @@ RunResult run(config::RunConfig config, const launch::RankEnvironment& environme
   take_output_folder(config, *mesh.world, folder);
   const std::unique_ptr<comm::Group> saving = rendezvous.make_group(
       "saving", {}, {.is_watched = false, .timeout = std::max(meeting.timeout, kLongestSave)});
-  Datasets datasets;
-  comm::all_or_nothing(*mesh.world, "preparing the data", [&] {
-    PreparationLine line(output, environment.rank == 0);
-    const auto show_download = [&](const std::string& name, int64_t done, int64_t all) {
-      line.show_download(name, done, all);
-    };
+  PreparationLine line(output, environment.rank == 0);
+  const auto show_download = [&](const std::string& name, int64_t done, int64_t all) {
+    line.show_download(name, done, all);
+  };
+  comm::all_or_nothing(*mesh.world, "looking at the model", [&] {
     fetch_model(config.model, show_download);
     require_recipe_of(load_model_config(config.model), config);
+  });
+  // Before hours may go into the data.
+  check_layout(config, mesh, target_of(meeting.device));
+  Datasets datasets;
+  comm::all_or_nothing(*mesh.world, "preparing the data", [&] {
     datasets = load_datasets(config, read_model_limits(config.model),
                              {.progress = [&](const std::string& subject, int64_t rows,
                                               double part) { line.show_rows(subject, rows, part); },
