@@ -11,6 +11,9 @@ import struct
 import tempfile
 import zipfile
 
+import pyarrow
+import pyarrow.ipc
+import pyarrow.parquet
 import torch
 import torch.distributed.checkpoint as dcp
 import xxhash
@@ -214,7 +217,58 @@ def make_text():
     put("rows", "text", b"\3one\r\n\ntwo\xc3\xa9\n\xff")
 
 
+def tables():
+    """Columns of every layout, two or three rows each."""
+    list_type, text = pyarrow.list_(pyarrow.int32()), pyarrow.string()
+    columns = {
+        "texts": (["a", None, "\u00e9\u00df"], text), "large": (["a", "bc", None], pyarrow.large_string()),
+        "views": (["a", "longer than twelve bytes", None], pyarrow.string_view()),
+        "words": (["x", "y", "x"], pyarrow.dictionary(pyarrow.int8(), text)),
+        "lists": ([[1, 2], None, []], list_type), "large_lists": ([[1], [2], None], pyarrow.large_list(pyarrow.int64())),
+        "fixed": ([[1, 2], [3, 4], None], pyarrow.list_(pyarrow.int16(), 2)),
+        "list_views": ([[1], [], [2, 3]], pyarrow.list_view(pyarrow.int32())),
+        "chat": ([[{"role": "user", "content": "q"}], [], None],
+                 pyarrow.list_(pyarrow.struct([("role", text), ("content", text)]))),
+        "maps": ([[("k", 1)], [], None], pyarrow.map_(text, pyarrow.int32())),
+        "flags": ([True, None, False], pyarrow.bool_()), "halves": ([0.5, 1.5, None], pyarrow.float64()),
+        "days": ([1, 2, None], pyarrow.date32()), "times": ([1, 2, None], pyarrow.timestamp("ms", "UTC")),
+        "bytes": ([b"\xff", b"", None], pyarrow.binary()), "nothing": ([None, None, None], pyarrow.null()),
+    }
+    for name, (values, kind) in columns.items():
+        yield name, pyarrow.table({name: pyarrow.array(values, kind)})
+    repeated = pyarrow.RunEndEncodedArray.from_arrays(pyarrow.array([2, 3], pyarrow.int32()), pyarrow.array(["a", "b"]))
+    yield "repeated", pyarrow.table({"repeated": repeated})
+
+
+def written(table, kind, **options):
+    stream = io.BytesIO()
+    if kind == "parquet":
+        pyarrow.parquet.write_table(table, stream, **options)
+    else:
+        new = pyarrow.ipc.new_stream if kind == "stream" else pyarrow.ipc.new_file
+        with new(stream, table.schema, options=pyarrow.ipc.IpcWriteOptions(**options)) as writer:
+            writer.write_table(table)
+    return stream.getvalue()
+
+
+def make_arrow():
+    for name, table in tables():
+        put("arrow", f"{name}_stream", written(table, "stream"))
+        if name not in ("repeated", "views", "list_views", "nothing"):
+            put("arrow", f"{name}_parquet", written(table, "parquet", store_schema=False, compression="none"))
+    chat = dict(tables())["chat"]
+    put("arrow", "chat_file", written(chat, "file"))
+    put("arrow", "chat_lz4", written(chat, "stream", compression="lz4"))
+    put("arrow", "chat_zstd_file", written(chat, "file", compression="zstd"))
+    put("arrow", "chat_parquet_zstd", written(chat, "parquet", compression="zstd"))
+    put("arrow", "texts_parquet_plain", written(dict(tables())["texts"], "parquet", use_dictionary=False, compression="snappy"))
+    stream = written(dict(tables())["texts"], "stream")
+    put("arrow", "no_utf8", stream.replace("\u00e9\u00df".encode(), b"\xff\xc3\x28\xed"))
+    put("arrow", "far_offsets", stream.replace(struct.pack("<4i", 0, 1, 1, 5), struct.pack("<4i", 0, 1, 1 << 30, -5)))
+    put("arrow", "huge_message", b"\xff\xff\xff\xff\xf0\xff\xff\x7f" + stream[8:])
+
+
 if __name__ == "__main__":
-    for make in (make_safetensors, make_manifest, make_pickle, make_torch_file, make_dcp, make_text):
+    for make in (make_safetensors, make_manifest, make_pickle, make_torch_file, make_dcp, make_text, make_arrow):
         make()
     print(sum(1 for path in CORPUS.rglob("*") if path.is_file()), "files")

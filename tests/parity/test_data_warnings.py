@@ -3,6 +3,7 @@ training say of data before anything is trained, and how they show what a termin
 
 import json
 import re
+import shutil
 import subprocess
 import unicodedata
 
@@ -233,3 +234,15 @@ def test_left_out_columns_are_named_once(inputs, tmp_path):
     assert text.count(line) == 1 and text.count("image") == 1
     log = run_strata(base_flags(inputs.model("plain"), tmp_path, tmp_path / "out", max_steps=1)).text
     assert log.count(line) == 1 and log.count("image") == 1
+
+
+def test_special_tokens_that_the_tokenizer_splits(inputs, tmp_path):
+    folder = tmp_path / "model"
+    shutil.copytree(inputs.model("plain"), folder)
+    config = json.loads((folder / "tokenizer_config.json").read_text())
+    data = save(tmp_path, [{"text": "the cat"}])
+    for splits in (False, True):
+        (folder / "tokenizer_config.json").write_text(json.dumps({**config, "split_special_tokens": splits}))
+        result = run("preview", "--model_name_or_path", folder, "--dataset_name", data)
+        assert result.returncode == 0, result.stderr
+        assert ("split_special_tokens in tokenizer_config.json" in result.stdout + result.stderr) is splits

@@ -60,6 +60,51 @@ def test_conversations(folder):
             assert row["offsets"] == [list(o) for o in encoded["offset_mapping"]]
 
 
+SAID = [{"role": "user", "content": "the cat é"}, {"role": "assistant", "content": "sat"}]
+SHARED = [{"from": "human", "value": "the cat é"}, {"from": "gpt", "value": "sat"}]
+KINDLY = [{"role": "system", "content": "be kind"}, *SAID]
+FORMS = {
+    "messages": ({"messages": SAID}, SAID),
+    "system": ({"messages": SAID, "system": "be kind"}, KINDLY),
+    "sharegpt": ({"conversations": SHARED, "id": 3}, SAID),
+    "sharegpt list": (SHARED, SAID),
+    "sharegpt system": ({"system": "be kind", "conversations": SHARED}, KINDLY),
+    "prompt and completion": ({"prompt": SAID[:1], "completion": SAID[1:]}, SAID),
+    "alpaca": ({"instruction": "the cat", "input": "", "output": "sat"}, [{"role": "user", "content": "the cat"}, SAID[1]]),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_of_a_conversation(form, folder):
+    """The same text and ids as the messages that it stands for, with no flag and as JSON."""
+    from transformers import AutoTokenizer
+
+    row, messages = FORMS[form]
+    expected = AutoTokenizer.from_pretrained(folder).apply_chat_template(messages, return_dict=True)["input_ids"]
+    for flags in [[], ["--input", "json"]]:
+        found, = lines(run("tokenize", "--model", folder, *flags, stdin=json.dumps(row) + "\n"))
+        assert found["ids"] == expected, flags
+
+
+def test_variables_of_a_row(folder, tmp_path):
+    """tools as JSON text and chat_template_kwargs, as training reads them; other members are variables too."""
+    template = tmp_path / "t.jinja"
+    template.write_text("{{ tools[0].name }} {{ mood }} {{ documents | length }}{% for m in messages %} {{ m.content }}{% endfor %}")
+    row = {"messages": SAID, "tools": json.dumps([{"name": "add"}]), "chat_template_kwargs": {"mood": "calm"}, "documents": [1, 2]}
+    found, = lines(run("tokenize", "--model", folder, "--chat_template_path", template, stdin=json.dumps(row) + "\n"))
+    assert found["text"] == "add calm 2 the cat é sat"
+
+
+@pytest.mark.parametrize("row, message", [
+    ({"conversations": [{"from": "human"}]}, 'standard input:2: found no "content" in message 1 of "conversations"'),
+    ({"messages": []}, 'standard input:2: found an empty list in "messages"'),
+    ({"messages": SAID, "tools": "[1"}, "standard input:2: tools"),
+])
+def test_broken_conversations(row, message, folder):
+    result = run("tokenize", "--model", folder, stdin="the cat\n" + json.dumps(row) + "\n")
+    assert result.returncode == 1 and message in result.stderr, result.stderr
+
+
 LENGTHS = {
     "fixed": {"padding": {"length": 12, "pad_id": 0, "pad_token": "<pad>"}},
     "multiple": {"padding": {"pad_to_multiple_of": 8, "direction": "left", "pad_id": 2, "pad_token": "<|im_end|>"}},

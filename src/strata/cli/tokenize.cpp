@@ -17,6 +17,7 @@
 #include "strata/cli/waiting_line.h"
 #include "strata/config/describe.h"
 #include "strata/config/flags.h"
+#include "strata/data/conversation_row.h"
 #include "strata/hf/hub_model.h"
 #include "strata/text/builtin_templates.h"
 #include "strata/text/chat_template.h"
@@ -87,7 +88,8 @@ class TokenizeCommand {
     if (!source.text.empty()) template_.emplace(source.text, source.name, source.tool_text);
   }
 
-  Json answer(const std::string& line, const std::string& where) const {
+  Json answer(const std::string& line, int64_t number) const {
+    const std::string where = fmt::format("{}:{}", *input_name_, number);
     require_utf8(line, where);
     if (config_.decode) return decode(parse_json(line, where), where);
     std::optional<Json> json = read_json(line, where);
@@ -95,13 +97,13 @@ class TokenizeCommand {
     if (json->is_string()) {
       return encode(json->get<std::string>(), config_.add_special_tokens.value_or(true));
     }
-    if (json->is_array()) return encode_chat({{"messages", std::move(*json)}}, where);
-    if (json->is_object() && json->contains("messages")) return encode_chat(*json, where);
+    if (json->is_array()) return encode_chat(conversation_of(std::move(*json)), number);
+    if (data::is_conversation(*json)) return encode_chat(std::move(*json), number);
     if (json->is_object() && json->contains("text") && (*json)["text"].is_string()) {
       return encode((*json)["text"].get<std::string>(), config_.add_special_tokens.value_or(true));
     }
     throw FormatError(
-        "{}: found {}, expected a string, a list of messages, or an object with \"messages\" or "
+        "{}: found {}, expected a string, a list of messages, or an object with a conversation or "
         "\"text\"",
         where, json->is_object() ? "an object without them" : json->type_name());
   }
@@ -122,16 +124,23 @@ class TokenizeCommand {
       if (!names_messages(line)) return std::nullopt;
       throw FormatError("{}; pass --input text if it is no conversation", error.what());
     }
-    const bool is_list =
-        json.is_array() && !json.empty() && json[0].is_object() && json[0].contains("role");
-    if (is_list || (json.is_object() && json.contains("messages"))) return json;
+    const bool is_list = json.is_array() && !json.empty() && json[0].is_object() &&
+                         (json[0].contains("role") || json[0].contains("from"));
+    if (is_list || data::is_conversation(json)) return json;
     return std::nullopt;
+  }
+
+  // A list of messages as a row, under the name that its form has.
+  static Json conversation_of(Json list) {
+    const bool is_share_gpt = !list.empty() && list[0].is_object() && list[0].contains("from");
+    return {{is_share_gpt ? "conversations" : "messages", std::move(list)}};
   }
 
   // Whether a line that is no JSON was meant to be a conversation.
   static bool names_messages(const std::string& line) {
-    return std::ranges::any_of(std::array{"\"messages\"", "\"role\"", "\"content\""},
-                               [&](const char* key) { return line.find(key) != line.npos; });
+    return std::ranges::any_of(
+        std::array{"\"messages\"", "\"role\"", "\"content\"", "\"conversations\""},
+        [&](const char* key) { return line.find(key) != line.npos; });
   }
 
   Json encode(const std::string& text, bool add_special_tokens) const {
@@ -154,31 +163,43 @@ class TokenizeCommand {
     return answer;
   }
 
-  Json encode_chat(const Json& request, const std::string& where) const {
+  // As training reads such a row; other members are variables of the template.
+  Json encode_chat(Json fields, int64_t number) const {
+    const data::Row row{.fields = std::move(fields), .file = input_name_, .line = number};
     if (!template_) {
       throw ConfigError(
           "{}: found a conversation, expected a tokenizer with a chat template; pass "
           "--chat_template_path or --chat_template_format",
-          where);
+          row.where());
     }
+    const Json messages = data::read_whole_conversation(row);
     Json extra = Json::object();
     bool prompts = config_.add_generation_prompt;
-    for (const auto& [key, value] : request.items()) {
+    for (const auto& [key, value] : row.fields.items()) {
       if (key == "add_generation_prompt" && value.is_boolean()) {
         prompts = value.get<bool>();
-      } else if (key != "messages") {
+      } else if (!is_column(key)) {
         extra[key] = value;
       }
     }
+    extra.update(data::template_variables(row));
     std::string text;
     try {
-      text = template_->render(request["messages"], tokenizer_->specials(), prompts, extra).text;
+      text = template_->render(messages, tokenizer_->specials(), prompts, extra).text;
     } catch (const FormatError& error) {
-      throw FormatError("{}: {}", where, error.what());
+      throw FormatError("{}: {}", row.where(), error.what());
     }
     Json result = {{"text", text}};
     result.update(encode(text, config_.add_special_tokens.value_or(false)));
     return result;
+  }
+
+  // What conversations are made of.
+  static bool is_column(const std::string& key) {
+    constexpr std::array kColumns = {
+        "messages", "conversations", "system",  "prompt", "completion",          "instruction",
+        "input",    "output",        "history", "tools",  "chat_template_kwargs"};
+    return std::ranges::find(kColumns, key) != kColumns.end();
   }
 
   Json decode(const Json& json, const std::string& where) const {
@@ -212,6 +233,8 @@ class TokenizeCommand {
   const config::TokenizeConfig config_;
   std::unique_ptr<text::Tokenizer> tokenizer_;
   std::optional<text::ChatTemplate> template_;
+  const std::shared_ptr<const std::string> input_name_ =
+      std::make_shared<const std::string>("standard input");
 };
 
 }  // namespace
@@ -236,7 +259,7 @@ int run_tokenize(const std::vector<std::string>& arguments) {
   std::string line;
   for (int64_t number = 1; std::getline(std::cin, line); ++number) {
     if (line.ends_with('\r')) line.pop_back();
-    const Json answer = command.answer(line, fmt::format("standard input:{}", number));
+    const Json answer = command.answer(line, number);
     std::string text = dump_python(answer, /*indent=*/-1, /*sort_keys=*/false,
                                    /*ensure_ascii=*/false);
     if (shows_escapes) text = visible(text);

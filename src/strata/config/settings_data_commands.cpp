@@ -15,8 +15,8 @@ std::vector<Setting> build_tokenize_table() {
        .field = STRATA_FIELD(tokenize.input),
        .choices = {"auto", "text", "json"},
        .help = "what a line of standard input is: text, JSON (a string, a list of messages, or an "
-               "object with text or messages), or (auto) a conversation if it is JSON with "
-               "messages, else text"},
+               "object with text or a conversation), or (auto) a conversation if it is JSON with "
+               "one, in any form that training reads, else text"},
       {.name = "decode",
        .field = STRATA_FIELD(tokenize.decode),
        .help = "the other way: a line is a JSON list of ids, or an object with \"ids\""},
