@@ -8,7 +8,7 @@ import subprocess
 import pytest
 import torch
 from peft import get_peft_model
-from transformers import (AutoModelForCausalLM, LogitsProcessorList, MinPLogitsWarper,
+from transformers import (AutoModelForCausalLM, BitsAndBytesConfig, LogitsProcessorList, MinPLogitsWarper,
                           RepetitionPenaltyLogitsProcessor, TemperatureLogitsWarper,
                           TopKLogitsWarper, TopPLogitsWarper)
 
@@ -126,6 +126,43 @@ def test_several_adapters_with_a_switch(tmp_path):
                       adapters={name: str(tmp_path / name) for name in names}, commands=commands,
                       max_new_tokens=NEW_TOKENS)
     assert found == answers
+
+
+CODES = {
+    "nf4_double": dict(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True),
+    "fp4": dict(load_in_4bit=True, bnb_4bit_quant_type="fp4"),
+    "int8": dict(load_in_8bit=True),
+}
+
+
+@pytest.mark.parametrize("codes", CODES)
+def test_adapters_over_codes(tmp_path, codes):
+    """PEFT's models over bitsandbytes' layers, each loaded alone; here all over one base."""
+    save_checkpoint(tmp_path, scale=0.3, hidden_size=64, intermediate_size=128)
+
+    def quantised():
+        base = AutoModelForCausalLM.from_pretrained(
+            tmp_path, dtype=torch.float32, device_map="cpu",
+            quantization_config=BitsAndBytesConfig(**CODES[codes]))
+        for layer in base.modules():
+            if hasattr(layer, "support_avx512bf16_for_cpu"):
+                layer.support_avx512bf16_for_cpu = False  # a kernel in bf16, of other shapes
+        return base
+
+    quantised().save_pretrained(tmp_path / "codes")
+    names = ["lora", "dora_head", "ia3", "vera", "prompt", "prefix"]
+    if codes == "int8":
+        names.remove("dora_head")  # which fails in bitsandbytes' layer outside training
+    expected = {"": reference_ids(quantised().eval(), PROMPTS[1])}
+    for name in names:
+        expected[name] = reference_ids(add_adapter(quantised(), ADAPTERS[name], tmp_path / name),
+                                       PROMPTS[1])
+    order = names + [""] + names[::-1]
+    found = run_probe(tmp_path, model=str(tmp_path / "codes"), prompts=[PROMPTS[1]] * len(order),
+                      adapters={name: str(tmp_path / name) for name in names},
+                      commands=["use " + name for name in order], max_new_tokens=NEW_TOKENS)
+    assert found == [expected[name] for name in order]
+    assert len({tuple(ids) for ids in expected.values()}) == len(expected)
 
 
 def test_stops_at_the_first_of_several_end_ids(tmp_path):

@@ -127,9 +127,7 @@ def test_quant_storage_is_the_same_bytes(tmp_path, storage):
 
 
 def test_int8_equals_bitsandbytes(tmp_path):
-    # What is not finite has no byte of its own: the reference converts it as the processor likes.
-    cases = {n: x for n, x in tensors().items()
-             if x.to(torch.float16).isfinite().all()}
+    cases = tensors()
     found = run_quant_probe(tmp_path, {f"{n}|int8|64|0": x for n, x in cases.items()})
     for name, x in cases.items():
         codes, scales, _ = functional.int8_vectorwise_quant(x.to(torch.float16))
@@ -138,6 +136,24 @@ def test_int8_equals_bitsandbytes(tmp_path):
         for dtype in (torch.float32, torch.bfloat16, torch.float16):
             expected = codes.to(dtype).mul_(scales.unsqueeze(1).mul(1.0 / 127.0))
             assert same_nan(found[f"{name}.{str(dtype)[6:]}"], expected), (name, dtype)
+
+
+@pytest.mark.parametrize("signed", [True, False])
+def test_blockwise_8bit_equals_bitsandbytes(tmp_path, signed):
+    """Codes, scales and decoded values of the dynamic map."""
+    code = functional.create_dynamic_map(signed=signed)
+    cases = {f"{name}_{block}": (x.float(), block) for name, x in tensors().items()
+             for block in (64, 256, 4096) if signed or not (x < 0).any()}
+    assert len(cases) > (40 if signed else 5)
+    found = run_quant_probe(tmp_path, {
+        f"{case}|dynamic|{block}|{int(signed)}": x for case, (x, block) in cases.items()})
+    for case, (x, block) in cases.items():
+        codes, state = functional.quantize_blockwise(x, code=code, blocksize=block)
+        known = ~x.isnan()  # of NaN the reference's table is read outside
+        assert torch.equal(found[case + ".codes"].view(x.shape)[known], codes[known]), case
+        assert same_nan(found[case + ".scales"], state.absmax), case
+        decoded = functional.dequantize_blockwise(codes, state)
+        assert same_nan(found[case + ".float32"].view(x.shape)[known], decoded[known]), case
 
 
 def test_dynamic_maps(tmp_path):
@@ -182,10 +198,9 @@ METHODS = {
 }
 # Every method over the plain base is in test_lora.py; here over codes, of which "head_too" are
 # those of the output layer as well.
-GRADIENTS = [("nf4", m) for m in METHODS] + [("int8", m) for m in METHODS] + [
+GRADIENTS = [(base, m) for base in ("nf4", "fp4", "int8") for m in METHODS] + [
     ("nf4_double", "lora"), ("output_layer_too", "lora_head"), ("output_layer_too", "dora_head"),
-    ("output_layer_too", "ia3_head")] + [
-    ("fp4", m) for m in ("lora", "rslora_gaussian", "dora", "ia3", "vera")]
+    ("output_layer_too", "ia3_head")]
 
 
 def attach_quantised(folder, settings, **lora):
@@ -242,11 +257,13 @@ def test_float16_products(tmp_path, base):
                              quantization=dict(request, compute=compute),
                              adapter=str(tmp_path / "adapter"))
         errors[compute] = {n: relative_error(found[n], v) for n, v in expected.items()}
-    # Two roundings of a product are one step apart at most, 2^-10 of the number; a gradient has been
-    # through each product of the forward and of the backward pass once, and their signs are unrelated.
+    # Each side rounds the result of a product to the nearest of numbers 2^-10 of it apart: an error evenly
+    # spread over a step has a variance of step^2 / 12, the difference of two at most that of a whole step
+    # on either side of 0, step^2 / 3. A gradient has been through each product of the forward and of the
+    # backward pass once; their errors are unrelated, so that variances add.
     products = 2 * sum(hasattr(module, "quant_state") for module in model.modules())
     assert products >= 28, "the model has changed"
-    assert max(errors["float16"].values()) < products ** 0.5 * 2 ** -10, errors
+    assert max(errors["float16"].values()) < (products / 3) ** 0.5 * 2 ** -10, errors
     ratios = [errors["float16"][n] / errors["float32"][n] for n in expected]
     assert sum(ratios) / len(ratios) < 0.5, errors
 

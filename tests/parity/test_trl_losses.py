@@ -70,6 +70,29 @@ CASES = {
     "ia3_nf4": ("prompt", dict(IA3, load_in_4bit=True, model="wide")),
     "ia3_int8": ("messages", dict(IA3, load_in_8bit=True, feedforward_modules=["up_proj"],
                                   lora_target_modules=["q_proj", "up_proj"])),
+    "biases_and_saved_modules": ("messages", dict(
+        LORA, lora_target_modules=["q_proj", "o_proj"], lora_bias=True, bias="lora_only", model="odd",
+        lora_modules_to_save=["norm", "lm_head"], weight_decay=0.05)),
+    "patterns_of_some_layers": ("messages", dict(
+        LORA, learning_rate=5e-2, lora_target_modules=["q_proj", "v_proj", "up_proj"], layers_to_transform=[1],
+        rank_pattern='{"q_proj": 2}', alpha_pattern='{"up_proj": 5}', init_lora_weights="gaussian")),
+    "rows_of_tokens": ("messages", dict(LORA, trainable_token_indices="[1, 2, 40]",
+                                        exclude_modules=["layers.0.mlp.down_proj"])),
+    "embedding_nf4": ("messages", dict(
+        LORA, lora_target_modules=["embed_tokens", "v_proj"], load_in_4bit=True, model="wide")),
+    "vera_nf4_double": ("prompt", dict(
+        use_peft=True, peft_type="VERA", lora_r=8, lora_dropout=0.0, load_in_4bit=True, model="wide",
+        bnb_4bit_use_double_quant=True, learning_rate=1e-1,
+        lora_target_modules=["q_proj", "v_proj", "up_proj"])),
+    "vera_int8": ("messages", dict(
+        use_peft=True, peft_type="VERA", lora_r=8, lora_dropout=0.0, load_in_8bit=True, model="wide",
+        lora_target_modules=["q_proj", "up_proj"], learning_rate=1e-1)),
+    "prompt_fp4": ("messages", dict(
+        use_peft=True, peft_type="PROMPT_TUNING", num_virtual_tokens=3, learning_rate=1e-1,
+        prompt_tuning_init="SAMPLE_VOCAB", load_in_4bit=True, bnb_4bit_quant_type="fp4", model="wide")),
+    "prefix_nf4": ("messages", dict(
+        use_peft=True, peft_type="PREFIX_TUNING", num_virtual_tokens=4, learning_rate=1e-1,
+        gradient_checkpointing=False, load_in_4bit=True, model="wide")),
     "pissa": ("messages", dict(LORA, init_lora_weights="pissa", learning_rate=5e-3)),
     "olora_rslora": ("messages", dict(LORA, init_lora_weights="olora", use_rslora=True,
                                       learning_rate=5e-3)),

@@ -15,7 +15,9 @@ OWN_FLAGS = {"model_name_or_path", "dataset_name", "output_dir", "adapter_name_o
              "use_dora", "init_lora_weights", "peft_type", "feedforward_modules", "disable_tqdm",
              "num_virtual_tokens", "prompt_tuning_init", "prompt_tuning_init_text", "d_initial",
              "projection_prng_key", "init_weights", "warmup_ratio", "save_strategy",
-             "prefix_projection", "encoder_hidden_size"}
+             "prefix_projection", "encoder_hidden_size", "lora_bias", "bias", "lora_modules_to_save",
+             "rank_pattern", "alpha_pattern", "layers_to_transform", "exclude_modules",
+             "trainable_token_indices"}
 QUANTIZATION = {"load_in_4bit", "load_in_8bit", "bnb_4bit_quant_type", "bnb_4bit_use_double_quant",
                 "bnb_4bit_quant_storage", "bnb_4bit_compute_dtype", "llm_int8_skip_modules"}
 
@@ -61,11 +63,16 @@ def quantised_model(flags, folder, lora):
 
 
 # Flags and the names that PEFT has for them.
-NAMES = {"lora_r": "r", "lora_target_modules": "target_modules"}
-SHARED = ["lora_target_modules"]
+NAMES = {"lora_r": "r", "lora_target_modules": "target_modules",
+         "lora_modules_to_save": "modules_to_save"}
+# Those that flags give as JSON.
+AS_JSON = {"rank_pattern", "alpha_pattern", "trainable_token_indices"}
+SHARED = ["lora_target_modules", "lora_modules_to_save"]
 METHODS = {
     "LORA": ("LoraConfig", SHARED + ["lora_r", "lora_alpha", "lora_dropout", "use_rslora",
-                                     "use_dora", "init_lora_weights"]),
+                                     "use_dora", "init_lora_weights", "lora_bias", "bias",
+                                     "rank_pattern", "alpha_pattern", "layers_to_transform",
+                                     "exclude_modules", "trainable_token_indices"]),
     "IA3": ("IA3Config", SHARED + ["feedforward_modules"]),
     "VERA": ("VeraConfig", SHARED + ["lora_r", "d_initial", "projection_prng_key"]),
     "PROMPT_TUNING": ("PromptTuningConfig", ["num_virtual_tokens", "prompt_tuning_init",
@@ -78,7 +85,8 @@ METHODS = {
 def adapter_config(peft, flags):
     """PEFT's configuration for the flags of a run."""
     kind, names = METHODS[flags.get("peft_type", "LORA")]
-    settings = {NAMES.get(n, n): flags[n] for n in names if n in flags}
+    settings = {NAMES.get(n, n): json.loads(flags[n]) if n in AS_JSON else flags[n]
+                for n in names if n in flags}
     if settings.get("prompt_tuning_init") == "TEXT":
         settings["tokenizer_name_or_path"] = flags["model_name_or_path"]
     return getattr(peft, kind)(task_type="CAUSAL_LM", **settings)

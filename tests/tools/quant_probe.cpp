@@ -1,7 +1,8 @@
 // Quantises and dequantises tensors of a safetensors file. Oracle tool of tests/parity.
 // Usage: quant_probe INPUT.safetensors OUTPUT.safetensors. A tensor "TAG|KIND|BLOCK|NESTED" is
 // quantised in that format and written as TAG.codes, .scales, .nested, .mean, .float32, .bfloat16,
-// .float16, and the dynamic maps as "map.signed" and "map.unsigned".
+// .float16, and the dynamic maps as "map.signed" and "map.unsigned". KIND dynamic: 8 bits by the
+// map, NESTED 1: the signed one, as .codes, .scales, .float32.
 #include <cstdio>
 #include <exception>
 #include <map>
@@ -12,6 +13,7 @@
 #include "strata/base/error.h"
 #include "strata/hf/safetensors.h"
 #include "strata/ops/quant/codebook.h"
+#include "strata/ops/quant/kernels.h"
 #include "strata/ops/quant/quantized.h"
 #include "strata/shard/loading.h"
 
@@ -38,15 +40,38 @@ std::vector<std::string> split(const std::string& text) {
 
 using Tensors = std::map<std::string, at::Tensor>;
 
-void quantize_one(const hf::SafetensorsFile& file, const hf::TensorInfo& info, Tensors& out) {
-  const auto parts = split(info.name);
-  const ops::quant::Format format{.kind = ops::quant::parse_kind(parts.at(1), "kind"),
-                                  .block = std::stoll(parts.at(2)),
-                                  .nested = parts.at(3) == "1"};
+at::Tensor read(const hf::SafetensorsFile& file, const hf::TensorInfo& info) {
   at::Tensor x = at::empty(info.shape, at::dtype(shard::scalar_type_of(info.dtype, info.name)));
   const auto bytes = file.bytes(info);
   std::memcpy(x.data_ptr(), bytes.data(), bytes.size());
-  const auto matrix = ops::quant::quantize(x, format);
+  return x;
+}
+
+void quantize_by_map(const at::Tensor& x, bool is_signed, int64_t block, const std::string& tag,
+                     Tensors& out) {
+  namespace cpu = ops::quant::cpu;
+  const int64_t n = x.numel();
+  at::Tensor codes = at::empty({n}, at::kByte), scales = at::empty({(n + block - 1) / block});
+  at::Tensor decoded = at::empty({n});
+  cpu::quantize_dynamic(is_signed, cpu::Rounding::kTable, block, x.const_data_ptr<float>(), n,
+                        codes.data_ptr<uint8_t>(), scales.data_ptr<float>());
+  cpu::dequantize_dynamic(is_signed, block, codes.const_data_ptr<uint8_t>(),
+                          scales.const_data_ptr<float>(), n, decoded.data_ptr<float>());
+  out[tag + ".codes"] = codes;
+  out[tag + ".scales"] = scales;
+  out[tag + ".float32"] = decoded;
+}
+
+void quantize_one(const hf::SafetensorsFile& file, const hf::TensorInfo& info, Tensors& out) {
+  const auto parts = split(info.name);
+  if (parts.at(1) == "dynamic") {
+    return quantize_by_map(read(file, info), parts.at(3) == "1", std::stoll(parts.at(2)), parts[0],
+                           out);
+  }
+  const ops::quant::Format format{.kind = ops::quant::parse_kind(parts.at(1), "kind"),
+                                  .block = std::stoll(parts.at(2)),
+                                  .nested = parts.at(3) == "1"};
+  const auto matrix = ops::quant::quantize(read(file, info), format);
   const std::string& tag = parts[0];
   out[tag + ".codes"] = matrix.codes();
   out[tag + ".scales"] = matrix.scales();

@@ -99,6 +99,35 @@ TEST_F(LinearTest, SharedInputWithBiasBranchAndDropout) {
   for (const Reference& r : references) expect_gradients(r);
 }
 
+// Oracle: PEFT's tuners/lora/dora.py in double precision: the base's term is made again of what
+// dropout left, and the lengths of the rows have no gradient.
+TEST_F(LinearTest, DoraOfADroppedInput) {
+  const auto layer = make("dora", /*bias=*/true, /*branch=*/true, /*dropout=*/0.4);
+  layer->weight().set_requires_grad(false);
+  layer->bias()->set_requires_grad(false);
+  LowRankBranch& branch = *layer->low_rank();
+  branch.magnitude.reset(new Parameter("dora.m", {kOut}, at::kFloat));
+  give_memory(*branch.magnitude);
+  const at::Tensor x = at::randn({kTokens, kIn}).requires_grad_(true), x64 = reference_leaf(x);
+  const at::Tensor w = layer->weight().value().to(at::kDouble);
+  const at::Tensor a = reference_leaf(branch.a.value()), b = reference_leaf(branch.b.value());
+  const at::Tensor m = reference_leaf(branch.magnitude->value());
+  const at::Tensor kept = x64 * ops::dropout(at::ones({kTokens, kIn}), 0.4, batch_.token_keys,
+                                             dropout_key(context_.draw, branch.layer_id));
+  const at::Tensor norms = (w + at::mm(b, a) * branch.scaling).detach().norm(2, {1});
+  const at::Tensor share = m / norms;
+  const at::Tensor expected = at::mm(x64, w.t()) + layer->bias()->value().to(at::kDouble) +
+                              (share - 1) * at::mm(kept, w.t()) +
+                              share * at::mm(at::mm(kept, a.t()), b.t()) * branch.scaling;
+  const at::Tensor dy = at::randn({kTokens, kOut});
+  const at::Tensor y = layer->forward(x, context_);
+  EXPECT_LT(relative_error(y, expected), 1e-6);
+  torch::autograd::backward({y}, {dy});
+  torch::autograd::backward({expected}, {dy.to(at::kDouble)});
+  EXPECT_LT(relative_error(x.grad(), x64.grad()), 1e-5);
+  expect_gradients({expected, {{&branch.a, a}, {&branch.b, b}, {branch.magnitude.get(), m}}});
+}
+
 // Oracle: the layer that keeps its input, to the bit.
 TEST_F(LinearTest, MakesItsInputAgainInsteadOfKeepingIt) {
   const auto layer = make("down", /*bias=*/true, /*branch=*/true, /*dropout=*/0.4);
