@@ -136,7 +136,8 @@ def save_many_lengths(folder):
 
 @dataclasses.dataclass
 class Measured:
-    """MB of 10^6 bytes of rank 0, bytes of its transfers in a step, and what was new after step 2."""
+    """MB of 10^6 bytes of rank 0, bytes of its transfers in a step, what was new after step 2, and the bytes
+    of the whole run: by theory, and copied out of other ranks' memory, each copy counted where it is made."""
 
     planned: float
     measured: float
@@ -147,6 +148,8 @@ class Measured:
     grown: int  # bytes that tensors took from the system
     lasting: int  # new blocks of parameters, gradients, optimizer, slots and transport
     temporary: dict  # blocks of the last step by kind, and "KiB": smaller ones
+    in_theory: float
+    copied: float
 
 
 def megabytes(text):
@@ -159,6 +162,15 @@ MEMORY = re.compile(r"memory: planned (\S+ \S+), measured (\S+ \S+) \(process \S
 WIRE = re.compile(r"wire: planned (\d+) bytes sent in a step, counted (\d+); tensors took (\d+) bytes "
                   r"more after step 2, and (\d+) blocks for parameters, gradients, optimizer, slots "
                   r"and transport; temporary ones of the last step: (.+)")
+
+
+def traffic_of(text):
+    """By theory and in fact; nothing where a rank is alone."""
+    theory = re.search(r"sent by rank 0: (.+)", text)
+    copied = re.search(r"moved by rank 0: ([\d.]+) MB out of other ranks' memory", text)
+    if not theory:
+        return 0.0, 0.0
+    return 1e6 * sum(map(float, re.findall(r"([\d.]+) MB \(shm\)", theory[1]))), 1e6 * float(copied[1])
 
 
 def run_row(row, model, data, output):
@@ -176,4 +188,5 @@ def run_row(row, model, data, output):
     memory, wire = MEMORY.search(run.text), WIRE.search(run.text)
     assert memory and wire, run.text
     return Measured(*map(megabytes, memory.groups()), *map(int, wire.groups()[:4]),
-                    dict(re.findall(r"([a-z]+|KiB) (\d+)(?:,|$)", wire.group(5))))
+                    dict(re.findall(r"([a-z]+|KiB) (\d+)(?:,|$)", wire.group(5))),
+                    *traffic_of(run.text))

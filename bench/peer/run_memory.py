@@ -12,8 +12,8 @@ from run_peer import ROOT, machine, save_page
 sys.path.insert(0, str(ROOT / "tests"))
 import memory_table
 
-HEADER = ["| ranks, strategy, settings | process planned | measured | | tensors planned | measured | | sent | counted | later |",
-          "|---|---|---|---|---|---|---|---|---|---|"]
+HEADER = ["| ranks, strategy, settings | process planned | measured | | tensors planned | measured | | sent | counted | run, theory | copied | later |",
+          "|---|---|---|---|---|---|---|---|---|---|---|---|"]
 
 
 def difference(planned, measured):
@@ -24,7 +24,7 @@ def line(row, found):
     counted = "equal" if found.sent == found.sent_planned else found.sent
     return (f"| {memory_table.label(row)} | {found.planned} | {found.measured} | {difference(found.planned, found.measured):+.1f} % "
             f"| {found.tensors_planned} | {found.tensors_measured} | {difference(found.tensors_planned, found.tensors_measured):+.1f} % "
-            f"| {found.sent_planned} | {counted} | {found.grown // 1024} |")
+            f"| {found.sent_planned} | {counted} | {found.in_theory / 1e6:.3f} | {found.copied / 1e6:.3f} | {found.grown // 1024} |")
 
 
 def main():
@@ -58,8 +58,9 @@ def main():
                   "not matter to these figures.\nMB of 10^6 bytes, of rank 0. *Process*: the peak of resident memory that the "
                   "system counts (VmHWM), some 165 MB of it the program and libtorch. *Tensors*: the largest resident size of "
                   "the allocator. *Sent*: bytes of parameters and gradients in a step, as planned; counted by the process "
-                  "groups. *Later*: KiB that tensors took from the system after step 2 (a copy of hidden states, when first "
-                  "a batch had a token that does not train).\nThe same rows are held to 5 % by `tests/dist/test_memory_plan.py`.",
+                  "groups. *Run, theory*: MB that rank 0 had to send in the whole run; *copied*: MB that it copied out of other ranks' "
+                  "memory, counted where each copy is made (loading of codes and the small sums of more than two ranks are "
+                  "beside the theory). *Later*: KiB that tensors took from the system after step 2 (at most a block of hidden states).\nThe same rows are held to 5 % by `tests/dist/test_memory_plan.py`.",
                   [summary, "", *lines])
 
 

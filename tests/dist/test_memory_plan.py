@@ -71,10 +71,16 @@ def test_measured_is_the_planned(model, data, tmp_path, row):
     if not {"use_peft", "fsdp_auto_wrap_policy", "sync_each_batch"} & flags.keys():
         # Shards are padded to whole cache lines, and the norm is one number more.
         assert found.sent == pytest.approx(sent_in_theory(world, strategy, flags), rel=1e-3, abs=64)
-    # Every micro-batch is full. One with a token that does not train copies its hidden states, which
-    # an earlier one may not have done; nothing else is new after the second step.
+    # Theory counts what must be sent; here is what the copying loops of shared memory counted. Codes
+    # that other ranks quantised while loading are beside it, and of more than two ranks each reads the
+    # small sums of all others. The lines have thousands of bytes, one for each of three groups.
+    if not any(key.startswith("load_in") for key in flags):
+        assert found.copied == pytest.approx(found.in_theory, rel=1e-9 if world == 2 else 2e-3, abs=2500)
+    assert (found.copied > 0) == (world > 1)
+
+    # At most one block of hidden states comes after the second step (docs/design/memory.md).
     tokens = flags.get("max_length", 128) * flags.get("per_device_train_batch_size", 2)
-    assert found.grown <= tokens * H * 4
+    assert found.grown <= tokens * H * 4, found
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp32"])
