@@ -239,3 +239,13 @@ def test_classes_that_cannot_be_had(probe, files, tmp_path, name, cause):
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": name}))
     error = probe.ask(do="encode_all", folder=str(tmp_path), texts=["x"])["error"]
     assert f'found tokenizer_class "{name.removesuffix("Fast")}"' in error and cause in error and "PreTrainedTokenizerFast" in error
+
+
+@pytest.mark.parametrize("name, files", [("ByT5Tokenizer", []), ("MarianTokenizer", ["source.spm", "target.spm", "vocab.json"]),
+                                         ("M2M100Tokenizer", ["sentencepiece.bpe.model", "vocab.json"])])
+def test_classes_that_cannot_be_had_are_named_before_their_files(probe, tmp_path, name, files):
+    for file in files:
+        (tmp_path / file).write_bytes(b"{}")
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": name}))
+    error = probe.ask(do="encode_all", folder=str(tmp_path), texts=["x"])["error"]
+    assert f'found tokenizer_class "{name}", which transformers runs in Python' in error and "if you have such a file" in error

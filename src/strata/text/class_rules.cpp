@@ -85,19 +85,24 @@ void (*find_constructor(const std::string& tokenizer_class))(ClassBuilder&) {
 
 }  // namespace
 
+void require_described_class(const std::string& tokenizer_class, bool has_tokenizer_json,
+                             const std::string& subject) {
+  const char* reason = reason_to_refuse(tokenizer_class);
+  if (reason == nullptr) return;
+  throw FormatError(
+      "{}: found tokenizer_class \"{}\", {}, expected a class that tokenizer.json describes; if {} "
+      "right for the model, set tokenizer_class to PreTrainedTokenizerFast in "
+      "tokenizer_config.json",
+      subject, tokenizer_class, reason,
+      has_tokenizer_json ? "that file is" : "you have such a file that is");
+}
+
 ClassRules apply_class_rules(const std::string& tokenizer_class, const Json& settings,
                              Json& document, const std::string& subject) {
   ClassRules rules{.name = tokenizer_class};
   ClassBuilder builder{settings, document, rules, subject};
   const auto written = document.find("post_processor");
   const bool has_post_processor = written != document.end() && !written->is_null();
-  if (const char* reason = reason_to_refuse(tokenizer_class)) {
-    throw FormatError(
-        "{}: found tokenizer_class \"{}\", {}, expected a class that tokenizer.json describes; if "
-        "that file is right for the model, set tokenizer_class to PreTrainedTokenizerFast in "
-        "tokenizer_config.json",
-        subject, tokenizer_class, reason);
-  }
   if (tokenizer_class == "WhisperTokenizer" && !builder.text("language", "").empty()) {
     throw FormatError(
         "{}: found \"language\" in tokenizer_config.json, expected none; text to train on names "

@@ -25,10 +25,14 @@ struct ClassRules {
   Readds readds = Readds::kNone;
 };
 
-// Rewrites `document` (tokenizer.json without vocabulary) to what the class builds.
-// `settings`: tokenizer_config.json with what special_tokens_map.json adds; may be null.
 // FormatError for a class whose pipeline cannot be had: transformers runs it in Python, or not from
 // the vocabulary of tokenizer.json.
+void require_described_class(const std::string& tokenizer_class, bool has_tokenizer_json,
+                             const std::string& subject);
+
+// Rewrites `document` (tokenizer.json without vocabulary) to what the class builds.
+// `settings`: tokenizer_config.json with what special_tokens_map.json adds; may be null.
+// Requires: require_described_class() has accepted the class.
 ClassRules apply_class_rules(const std::string& tokenizer_class, const Json& settings,
                              Json& document, const std::string& subject);
 

@@ -154,10 +154,12 @@ FolderFiles read_folder(const fs::path& folder, std::vector<fs::path>& paths) {
     paths.push_back(path);
     source.tokenizer_class =
         choose_tokenizer_class(files.tokenizer_config, model_config, source.file.document);
+    require_described_class(source.tokenizer_class, /*has_tokenizer_json=*/true, folder.string());
   } else {
-    VocabularyFiles found = read_vocabulary_files(
-        folder, source.settings,
-        choose_tokenizer_class(files.tokenizer_config, model_config, nullptr));
+    const std::string declared =
+        choose_tokenizer_class(files.tokenizer_config, model_config, nullptr);
+    require_described_class(declared, /*has_tokenizer_json=*/false, folder.string());
+    VocabularyFiles found = read_vocabulary_files(folder, source.settings, declared);
     source.file = std::move(found.file);
     // What a class reads from its settings and the model file says.
     source.settings.update(source.file.document.value("settings", Json::object()));
