@@ -96,7 +96,7 @@ void load(const fs::path& folder, const ops::quant::Format& format) {
   comm::Mesh mesh{comm::make_single_group(), comm::make_single_group(), comm::make_single_group()};
   shard::UnitStore store(*model, mesh, {.compute_type = at::kBFloat16});
   shard::fill_homes(store, checkpoint::base_source(files, sources));
-  shard::fill_quantized_homes(store, files, sources);
+  shard::fill_quantized_homes(store, files, sources, at::kBFloat16);
 }
 
 void convert(const fs::path& folder, const fs::path& out, const ops::quant::Format& format) {

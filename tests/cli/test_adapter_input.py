@@ -117,6 +117,14 @@ def test_a_name_that_means_nothing(inputs, flags, message):
     assert run.returncode == 2 and message in run.stderr, run.stdout + run.stderr
 
 
+def test_a_paged_optimizer_says_where_its_state_is(inputs, tmp_path):
+    for optim, says in (("paged_adamw_8bit", True), ("adamw_8bit", False)):
+        run = run_strata_raw(base_flags(inputs.model("plain"), inputs.data("messages"), tmp_path / optim,
+                                        max_steps=1, optim=optim, **LORA))
+        assert run.returncode == 0
+        assert (f"{optim}: nothing is paged, the state is sharded and stays where" in run.text) == says
+
+
 def test_an_adapter_that_torch_saved(inputs, adapters, tmp_path):
     """Merged as it is, and converted into one that every command takes."""
     def strata(*words):

@@ -33,6 +33,13 @@ ROWS = {
                        dict(load_in_4bit=True, bnb_4bit_quant_type="nf4",
                             bnb_4bit_use_double_quant=True, bnb_4bit_quant_storage="float32")),
     "int8": (["--to", "bnb-8bit"], dict(load_in_8bit=True)),
+    # The type asked for comes before the codes.
+    "nf4_of_bfloat16": (["--to", "bnb-4bit", "--dtype", "bfloat16"],
+                        dict(load_in_4bit=True, bnb_4bit_quant_type="nf4"), torch.bfloat16),
+    "fp4_of_float16": (["--to", "bnb-4bit", "--bnb_4bit_quant_type", "fp4", "--dtype", "float16"],
+                       dict(load_in_4bit=True, bnb_4bit_quant_type="fp4"), torch.float16),
+    "int8_of_bfloat16": (["--to", "bnb-8bit", "--dtype", "bfloat16"], dict(load_in_8bit=True),
+                         torch.bfloat16),
     "skipped": (["--to", "bnb-4bit", "--llm_int8_skip_modules", "q_proj,lm_head"],
                 dict(load_in_4bit=True, bnb_4bit_quant_type="nf4",
                      llm_int8_skip_modules=["q_proj", "lm_head"])),
@@ -66,12 +73,12 @@ def tensors_of(folder):
 
 @pytest.mark.parametrize("name", ROWS)
 def test_transformers_loads_what_is_written(inputs, tmp_path, name):
-    words, settings = ROWS[name]
+    words, settings, dtype = (*ROWS[name], torch.float32)[:3]
     base = inputs.model("wide")
     done = convert(base, tmp_path / "out", *words)
     assert done.returncode == 0, done.stderr
     expected = AutoModelForCausalLM.from_pretrained(
-        base, dtype=torch.float32, device_map="cpu",
+        base, dtype=dtype, device_map="cpu",
         quantization_config=BitsAndBytesConfig(**settings))
     found = AutoModelForCausalLM.from_pretrained(tmp_path / "out", device_map="cpu")
     layers = 0
@@ -122,6 +129,36 @@ def test_a_run_over_it_is_that_over_the_plain_base(inputs, tmp_path):
     assert refused.returncode == 2
     assert "load_in_8bit: found over a checkpoint whose quantization_config says load_in_4bit" in (
         refused.text)
+
+
+@pytest.mark.parametrize("sends", [False, True])
+@pytest.mark.parametrize("width", ["4bit", "8bit"])
+def test_a_run_rounds_before_it_quantises(inputs, tmp_path, width, sends):
+    """The codes of a run of another type than the file's are those of the converted folder."""
+    done = convert(inputs.model("wide"), tmp_path / "base", "--to", f"bnb-{width}", "--dtype", "bfloat16")
+    assert done.returncode == 0, done.stderr
+    runs = [run_strata(base_flags(
+        base, inputs.data("messages"), tmp_path / f"out{i}", max_steps=2, use_peft=True, lora_r=2,
+        dtype=dtype, bnb_4bit_compute_dtype="float32" if width == "4bit" else None,
+        fsdp_cpu_ram_efficient_loading=sends,
+        **{f"load_in_{width}": True if i == 0 or dtype == "float32" else None}), 2 if sends else 1)
+        for i, (base, dtype) in enumerate([(inputs.model("wide"), "bfloat16"),
+                                           (tmp_path / "base", "bfloat16"),
+                                           (inputs.model("wide"), "float32")])]
+    assert runs[0].losses == runs[1].losses != runs[2].losses
+
+
+def test_codes_in_the_order_of_a_gpu_are_refused(inputs, tmp_path):
+    from safetensors.torch import save_file
+
+    base = tmp_path / "base"
+    assert convert(inputs.model("wide"), base, "--to", "bnb-8bit").returncode == 0
+    tensors = load_file(base / "model.safetensors")
+    name = "model.layers.0.self_attn.q_proj.weight_format"
+    tensors[name] = torch.full_like(tensors[name], 2)
+    save_file(tensors, base / "model.safetensors", {"format": "pt"})
+    run = run_strata_raw(base_flags(base, inputs.data("messages"), tmp_path / "out", use_peft=True))
+    assert run.returncode != 0 and f'"{name}": found the order 2 of codes, expected 0' in run.text
 
 
 def test_plain_weights_take_the_type_asked_for(inputs, tmp_path):

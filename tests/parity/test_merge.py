@@ -267,4 +267,10 @@ def test_broken_adapters(tmp_path):
     save_file({**tensors, name: tensors[name][:, :1].contiguous()}, file)
     process = merge(tmp_path)
     assert process.returncode != 0 and "expected an adapter of" in process.stderr
+    # Of another base: what does not fit is listed.
+    save_file({name: tensors[name] if name.endswith("lora_B.weight") else
+               torch.zeros(4, 48) for name in tensors}, file)
+    process = merge(tmp_path)
+    assert process.stderr.count("found a branch of [4, 48] and [32, 4] for") == 1, process.stderr
+    assert process.stderr.count("a branch of [4, 48] and [32, 4] for") == len(tensors) // 2 == 2
     assert not (tmp_path / "merged").exists()

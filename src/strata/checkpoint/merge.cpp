@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <span>
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/empty_like.h>
@@ -225,11 +226,23 @@ class Merger {
     if (!is_copy) parts_[name].whole = index;
   }
 
-  [[noreturn]] void fail(const std::string& weight, const std::string& found) const {
+  // What of an adapter does not fit the base.
+  struct Misfit {
+    std::string text;
+  };
+  [[noreturn]] static void fail(const std::string& weight, const std::string& found) {
+    throw Misfit{fmt::format("{} for \"{}\"", found, weight)};
+  }
+
+  [[noreturn]] void refuse(const std::vector<std::string>& misfits) const {
+    constexpr size_t kMostShown = 5;
+    const size_t shown = std::min(misfits.size(), kMostShown);
+    const std::span<const std::string> first(misfits.data(), shown);
+    const std::string rest =
+        shown < misfits.size() ? fmt::format(", and {} more", misfits.size() - shown) : "";
     throw ConfigError(
-        "{}: found {} for \"{}\", expected an adapter of {}; name the base that it was "
-        "trained on",
-        adapter_.path().string(), found, weight, base_.path().string());
+        "{}: found {}{}, expected an adapter of {}; name the base that it was trained on",
+        adapter_.path().string(), fmt::join(first, ", "), rest, base_.path().string());
   }
 
   // A base tensor as the result has it: with the adapter's rows where the vocabulary grew.
@@ -295,57 +308,61 @@ class Merger {
     take_grown_rows();
     const bool stays_tied = drop_second_name();
     const bool unties = !stays_tied && !in_base_.contains(kHead) && !parts_.contains(kHead);
+    std::vector<std::string> misfits;
     for (const auto& [weight, parts] : parts_) {
-      auto found = in_base_.find(weight);
-      if (found == in_base_.end() && weight == kHead && in_base_.contains(embedding_)) {
-        // The head changes, the embedding that it was a name of does not.
-        found = in_base_.find(embedding_);
-        untied_from_ = found->second;
-        if (parts.whole) continue;
+      try {
+        has_branch |= check_weight(weight, parts, unties);
+      } catch (const Misfit& misfit) {
+        misfits.push_back(misfit.text);
       }
-      if (found == in_base_.end()) fail(weight, "values");
-      const std::vector<int64_t>& shape =
-          parts.base ? shape_of(*parts.base) : base_.tensors()[found->second].shape;
-      if (parts.whole) {
-        const std::vector<int64_t>& whole = shape_of(*parts.whole);
-        const bool has_rows = whole != shape && is_resized(weight, whole, shape);
-        if (whole != shape && !has_rows) fail(weight, "another shape");
-        // The base's head was the embedding that is replaced here; the head keeps its values.
-        if (weight == embedding_ && unties && !has_rows) untied_from_ = found->second;
-        continue;
-      }
-      if (parts.base && !parts.a && !parts.rows && !parts.columns) continue;
-      has_branch = true;
-      check_bias(weight, parts);
-      if (parts.rows) {
-        check_rows(weight, shape_of(*parts.rows), shape);
-        continue;
-      }
-      if (parts.columns) {
-        if (!parts.b) fail(weight, "half a branch");
-        check_branch(weight, shape_of(*parts.b), shape_of(*parts.columns), {shape[1], shape[0]});
-        if (parts.magnitude.has_value() != settings_.use_dora) fail(weight, "half a DoRA branch");
-        // The head was a name of the embedding, to which the branch does not belong.
-        if (weight == embedding_ && unties) untied_from_ = found->second;
-        continue;
-      }
-      if (parts.factors) {
-        check_factors(weight, shape_of(*parts.factors), shape);
-        continue;
-      }
-      if (parts.lambda_b || parts.lambda_d) {
-        check_vectors(weight, parts, shape);
-        continue;
-      }
-      if (!parts.a || !parts.b) fail(weight, "half a branch");
-      check_branch(weight, shape_of(*parts.b), shape_of(*parts.a), shape);
-      const bool has_magnitude = parts.magnitude.has_value();
-      if (has_magnitude != settings_.use_dora) fail(weight, "half a DoRA branch");
     }
+    if (!misfits.empty()) refuse(misfits);
     if (!has_branch) {
       throw ConfigError("{}: found no LoRA weights, expected an adapter", adapter_.path().string());
     }
     load_projection();
+  }
+
+  // Whether the adapter has a branch for the weight.
+  bool check_weight(const std::string& weight, const Parts& parts, bool unties) {
+    auto found = in_base_.find(weight);
+    if (found == in_base_.end() && weight == kHead && in_base_.contains(embedding_)) {
+      // The head changes, the embedding that it was a name of does not.
+      found = in_base_.find(embedding_);
+      untied_from_ = found->second;
+      if (parts.whole) return false;
+    }
+    if (found == in_base_.end()) fail(weight, "values");
+    const std::vector<int64_t>& shape =
+        parts.base ? shape_of(*parts.base) : base_.tensors()[found->second].shape;
+    if (parts.whole) {
+      const std::vector<int64_t>& whole = shape_of(*parts.whole);
+      const bool has_rows = whole != shape && is_resized(weight, whole, shape);
+      if (whole != shape && !has_rows) fail(weight, "another shape");
+      // The base's head was the embedding that is replaced here; the head keeps its values.
+      if (weight == embedding_ && unties && !has_rows) untied_from_ = found->second;
+      return false;
+    }
+    if (parts.base && !parts.a && !parts.rows && !parts.columns) return false;
+    check_bias(weight, parts);
+    if (parts.rows) {
+      check_rows(weight, shape_of(*parts.rows), shape);
+    } else if (parts.columns) {
+      if (!parts.b) fail(weight, "half a branch");
+      check_branch(weight, shape_of(*parts.b), shape_of(*parts.columns), {shape[1], shape[0]});
+      if (parts.magnitude.has_value() != settings_.use_dora) fail(weight, "half a DoRA branch");
+      // The head was a name of the embedding, to which the branch does not belong.
+      if (weight == embedding_ && unties) untied_from_ = found->second;
+    } else if (parts.factors) {
+      check_factors(weight, shape_of(*parts.factors), shape);
+    } else if (parts.lambda_b || parts.lambda_d) {
+      check_vectors(weight, parts, shape);
+    } else {
+      if (!parts.a || !parts.b) fail(weight, "half a branch");
+      check_branch(weight, shape_of(*parts.b), shape_of(*parts.a), shape);
+      if (parts.magnitude.has_value() != settings_.use_dora) fail(weight, "half a DoRA branch");
+    }
+    return true;
   }
 
   void check_vectors(const std::string& weight, const Parts& parts,
@@ -372,7 +389,7 @@ class Merger {
     if (projection_.a.dim() != 2 || projection_.b.dim() != 2 || projection_.a.size(0) != rank_ ||
         projection_.b.size(1) != rank_ || projection_.a.size(1) < most_in_ ||
         projection_.b.size(0) < most_out_) {
-      fail("base_model.vera_A", "matrices of another size");
+      refuse({"matrices of another size for \"base_model.vera_A\""});
     }
   }
 

@@ -215,6 +215,8 @@ class QuantizedExport {
       if (!tensor.is_parameter()) continue;
       at::Tensor value = view_tensor(state_, i);
       if (const auto parts = parts_.find(tensor.weight); parts != parts_.end()) {
+        // As transformers does: first the type asked for, then codes.
+        if (options_.weight_type) value = value.to(memory_type_of(*options_.weight_type));
         parts->second.write(ops::quant::quantize(value, options_.quantization.quantization.format),
                             files);
         state_.forget(i);

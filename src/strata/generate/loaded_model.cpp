@@ -216,7 +216,7 @@ void LoadedModel::load_base(const hf::ModelFolder& folder) {
   store_ = std::make_unique<shard::UnitStore>(
       *model_, mesh_, shard::StoreOptions{.compute_type = compute_type_, .device = device_});
   shard::fill_homes(*store_, rounded_to(storage_type_, checkpoint::base_source(folder, sources)));
-  shard::fill_quantized_homes(*store_, folder, sources);
+  shard::fill_quantized_homes(*store_, folder, sources, storage_type_);
   for (int u = 0; u < store_->num_units(); ++u) {
     store_->gather(u);
     store_->wait_gather(u);

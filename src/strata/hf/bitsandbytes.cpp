@@ -98,6 +98,19 @@ QuantizedWeight read_4bit(const ModelFolder& folder, const std::string& name,
   return weight;
 }
 
+// Older versions stored 8-bit codes in the order that a GPU multiplies: 1 col32, 2 col_turing, 3
+// col_ampere.
+void require_rows(const ModelFolder& folder, const std::string& name) {
+  const TensorInfo* info = folder.find(name);
+  if (info == nullptr) return;
+  const auto bytes = folder.bytes(*info);
+  for (const std::byte byte : bytes) {
+    if (byte == std::byte{0}) continue;
+    fail(folder, name, fmt::format("the order {} of codes", static_cast<int>(byte)),
+         "0 (rows), in which bitsandbytes has stored them since 0.43");
+  }
+}
+
 }  // namespace
 
 std::optional<QuantizedWeight> find_quantized_weight(const ModelFolder& folder,
@@ -115,6 +128,7 @@ std::optional<QuantizedWeight> find_quantized_weight(const ModelFolder& folder,
   weight.shape = codes->shape;
   weight.codes = codes;
   weight.scales = &require(folder, module_of(name) + ".SCB", DType::kF32, codes->shape[0]);
+  require_rows(folder, module_of(name) + ".weight_format");
   return weight;
 }
 

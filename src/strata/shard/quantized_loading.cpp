@@ -123,7 +123,7 @@ bool read_stored(const hf::ModelFolder& folder, const std::string& name, const T
 // The whole tensor of the file, as it lies there, quantised: read where it is mapped, unless other
 // tensors before it have put it between two addresses of its type.
 at::Tensor quantize_from(const hf::ModelFolder& folder, const std::string& name,
-                         const nn::Parameter& parameter) {
+                         const nn::Parameter& parameter, at::ScalarType type) {
   const hf::TensorInfo* info = folder.find(name);
   const auto options = at::TensorOptions().dtype(scalar_type_of(info->dtype, name));
   const std::span<const std::byte> bytes = folder.bytes(*info);
@@ -136,6 +136,7 @@ at::Tensor quantize_from(const hf::ModelFolder& folder, const std::string& name,
     whole = at::empty(parameter.shape(), options);
     std::memcpy(whole.mutable_data_ptr(), bytes.data(), bytes.size());
   }
+  if (rounds_before_quantizing(whole.scalar_type(), type)) whole = whole.to(type);
   const at::Tensor codes = ops::quant::quantize(whole, parameter.quantization()->format).bytes;
   forget_pages(bytes);
   return codes;
@@ -143,17 +144,21 @@ at::Tensor quantize_from(const hf::ModelFolder& folder, const std::string& name,
 
 }  // namespace
 
+bool rounds_before_quantizing(at::ScalarType from, at::ScalarType to) {
+  return to != from && to != at::kFloat;
+}
+
 at::Tensor stored_codes(const hf::ModelFolder& folder, const std::string& name,
                         const nn::Parameter& parameter) {
   const auto weight = hf::find_quantized_weight(folder, name);
-  if (!weight) return quantize_from(folder, name, parameter);
+  if (!weight) return quantize_from(folder, name, parameter, at::kFloat);
   at::Tensor bytes = at::empty({parameter.stored_numel()}, at::TensorOptions().dtype(at::kByte));
   StoredCodes(folder, *weight, parameter).read(0, bytes);
   return bytes;
 }
 
 void fill_quantized_homes(UnitStore& store, const hf::ModelFolder& folder,
-                          const models::WeightSources& sources) {
+                          const models::WeightSources& sources, at::ScalarType type) {
   comm::Group& world = *store.mesh().world;
   const std::vector<Target> targets = targets_of(store);
   // The same list on every rank, in the model's order.
@@ -175,7 +180,7 @@ void fill_quantized_homes(UnitStore& store, const hf::ModelFolder& folder,
     comm::all_or_nothing(world, "quantising the model", [&] {
       const size_t mine = round + static_cast<size_t>(world.rank());
       if (mine >= dealt.size()) return;
-      own = quantize_from(folder, sources.at(dealt[mine]->name()), *dealt[mine]);
+      own = quantize_from(folder, sources.at(dealt[mine]->name()), *dealt[mine], type);
     });
     for (size_t i = 0; i < ranks && round + i < dealt.size(); ++i) {
       const nn::Parameter* parameter = dealt[round + i];
@@ -190,14 +195,14 @@ void fill_quantized_homes(UnitStore& store, const hf::ModelFolder& folder,
 }
 
 void send_quantized_homes(UnitStore& store, const hf::ModelFolder* folder,
-                          const models::WeightSources& sources) {
+                          const models::WeightSources& sources, at::ScalarType type) {
   send_homes(store, HomeKind::kCodes, [&]() -> Source {
     return [&](const nn::Parameter& parameter, int64_t /*begin*/, const at::Tensor& out) {
       const std::string& name = sources.at(parameter.name());
       if (const auto weight = hf::find_quantized_weight(*folder, name)) {
         read_codes(StoredCodes(*folder, *weight, parameter), /*begin=*/0, out);
       } else {
-        out.copy_(quantize_from(*folder, name, parameter));
+        out.copy_(quantize_from(*folder, name, parameter, type));
       }
       return true;
     };

@@ -88,15 +88,17 @@ void quantize(const config::QuantizationConfig& config, const Json& model_config
   models::quantize_linears(model, *options);
 }
 
+bool is_quantized(models::Model& model) {
+  const auto parameters = model.parameters();
+  return std::any_of(parameters.begin(), parameters.end(),
+                     [](const auto* p) { return p->quantization().has_value(); });
+}
+
 // prepare_model_for_kbit_training: beside a quantised base everything else is fp32, but, as in
 // TRL, not where the base is sharded.
 void widen_beside_codes(const comm::Mesh& mesh, models::Model& model) {
-  const auto parameters = model.parameters();
-  const bool is_quantized = std::any_of(parameters.begin(), parameters.end(), [](const auto* p) {
-    return p->quantization().has_value();
-  });
-  if (!is_quantized || mesh.shard->size() > 1) return;
-  for (nn::Parameter* parameter : parameters) {
+  if (!is_quantized(model) || mesh.shard->size() > 1) return;
+  for (nn::Parameter* parameter : model.parameters()) {
     if (!parameter->quantization()) parameter->set_storage_type(at::kFloat);
   }
 }
@@ -161,9 +163,31 @@ bool share_tie(const config::RunConfig& config, int64_t num_old_rows, comm::Grou
   return !comm::broadcast_string(world, is_untied).empty();
 }
 
+// Weights beside codes rest in fp32, but are rounded to the run's type first: transformers loads
+// them so before PEFT widens them.
+shard::Source base_values(const config::RunConfig& config, const BaseFiles& base,
+                          const Trainee& trainee) {
+  shard::Source source = checkpoint::base_source(*base.folder, base.sources);
+  const at::ScalarType type = storage_type_of(config.model.dtype, trainee.model_config);
+  if (!is_quantized(*trainee.model)) return source;
+  return [&base, type, source = std::move(source)](const nn::Parameter& parameter, int64_t begin,
+                                                   const at::Tensor& out) {
+    const auto name = base.sources.find(parameter.name());
+    const bool is_rounded =
+        name != base.sources.end() && out.scalar_type() != type &&
+        shard::rounds_before_quantizing(
+            shard::scalar_type_of(base.folder->find(name->second)->dtype, name->second), type);
+    if (!is_rounded) return source(parameter, begin, out);
+    const at::Tensor rounded = at::empty(out.sizes(), out.options().dtype(type));
+    if (!source(parameter, begin, rounded)) return false;
+    out.copy_(rounded);
+    return true;
+  };
+}
+
 void fill_values(const config::RunConfig& config, const BaseFiles& base, Trainee& trainee) {
   const bool sends = rank_0_reads(config, trainee.store->mesh());
-  const auto source = [&] { return checkpoint::base_source(*base.folder, base.sources); };
+  const auto source = [&] { return base_values(config, base, trainee); };
   if (!config.model.model_name_or_path.empty() && sends) {
     shard::send_homes(*trainee.store, shard::HomeKind::kValues, source);
   } else if (base.folder) {
@@ -243,22 +267,26 @@ void start_token_rows(Trainee& trainee) {
 }
 
 // Collective: with a folder on rank 0 alone when it sends.
-void fill_quantized(const BaseFiles& base, bool sends, shard::UnitStore& store) {
+void fill_quantized(const BaseFiles& base, bool sends, at::ScalarType type,
+                    shard::UnitStore& store) {
   const hf::ModelFolder* folder = base.folder ? &*base.folder : nullptr;
   if (sends) {
-    shard::send_quantized_homes(store, folder, base.sources);
+    shard::send_quantized_homes(store, folder, base.sources, type);
   } else {
-    shard::fill_quantized_homes(store, *folder, base.sources);
+    shard::fill_quantized_homes(store, *folder, base.sources, type);
   }
 }
 
-// A weight that is quantised on the way in: the pages of the file that hold it, its codes, and
-// those that another rank sends.
-void imagine_quantizing(const nn::Parameter& parameter, at::ScalarType in_file) {
+// A weight that is quantised on the way in: the pages of the file that hold it, what it is rounded
+// to, its codes, and those that another rank sends.
+void imagine_quantizing(const nn::Parameter& parameter, at::ScalarType in_file,
+                        at::ScalarType type) {
   const at::TensorOptions on_meta(at::kMeta);
   at::Tensor codes;
   {
     const at::Tensor whole = at::empty(parameter.shape(), on_meta.dtype(in_file));
+    at::Tensor rounded;
+    if (shard::rounds_before_quantizing(in_file, type)) rounded = whole.to(type);
     codes = at::empty({parameter.stored_numel()}, on_meta.dtype(at::kByte));
   }
   const at::Tensor received = at::empty_like(codes);
@@ -272,7 +300,8 @@ void imagine_values(const config::RunConfig& config, Trainee& trainee) {
       is_drawn ? at::kFloat : storage_type_of("auto", trainee.model_config);
   const shard::Source source = [&](const nn::Parameter& parameter, int64_t, const at::Tensor& out) {
     if (parameter.quantization()) {
-      imagine_quantizing(parameter, in_file);
+      imagine_quantizing(parameter, in_file,
+                         storage_type_of(config.model.dtype, trainee.model_config));
       return true;
     }
     const int64_t numel = is_drawn ? parameter.numel() : out.numel();
@@ -518,7 +547,10 @@ std::unique_ptr<Trainee> assemble(const config::RunConfig& config, comm::Mesh& m
       fill_values(config, base, *trainee);
     }
   });
-  if (has_files) fill_quantized(base, sends, *trainee->store);
+  if (has_files) {
+    const auto type = storage_type_of(config.model.dtype, trainee->model_config);
+    fill_quantized(base, sends, type, *trainee->store);
+  }
   // An adapter that is continued brings its rows along.
   if (has_files && !trainee->continued_adapter) {
     fill_new_rows(config, trainee->model_config, base.folder ? &*base.folder : nullptr,

@@ -130,6 +130,14 @@ void introduce(const config::RunConfig& config, Trainee& trainee, const Datasets
     trainer.say(
         "fp16: weights are rounded to fp16 when they are gathered, products are computed in fp32");
   }
+  if (config.optim.optim.starts_with("paged_")) {
+    trainer.say(fmt::format(
+        "{}: nothing is paged, the state is sharded and stays where {} (offload_optimizer_device "
+        "and fsdp_offload_params move it)",
+        config.optim.optim,
+        trainee.store->options().device.is_cuda() ? "the GPU or its offload keeps it"
+                                                  : "the host keeps its memory"));
+  }
   if (config.shard.sharding_strategy.starts_with("HYBRID") && mesh.replicate->size() == 1) {
     trainer.say(fmt::format(
         "{}: all ranks are in one shard group, which is {} here", config.shard.sharding_strategy,
