@@ -104,6 +104,7 @@ std::string head(const config::RunConfig& config, const Place& place, const trai
 struct Change {
   std::string text;
   std::function<bool(config::RunConfig&, Place&)> apply;  // false: already so
+  bool keeps_training = true;  // false: other weights are trained, or on less of the data
 };
 
 std::vector<Change> changes() {
@@ -155,27 +156,32 @@ std::vector<Change> changes() {
          if (c.data.max_length < 256 || config::is_seq2seq(c)) return false;
          c.data.max_length /= 2;
          return true;
-       }},
+       },
+       false},
       {"half --max_source_length",
        [](config::RunConfig& c, Place&) {
          if (c.data.max_source_length < 256 || !config::is_seq2seq(c)) return false;
          c.data.max_source_length /= 2;
          return true;
-       }},
+       },
+       false},
       {"--use_peft (LoRA)",
        [](config::RunConfig& c, Place&) {
          return c.model.adapter_name_or_path.empty() && !std::exchange(c.lora.use_peft, true);
-       }},
+       },
+       false},
       {"--use_peft and --load_in_4bit (QLoRA)",
        [](config::RunConfig& c, Place&) {
          if (!c.model.adapter_name_or_path.empty()) return false;
          c.lora.use_peft = true;
          return !std::exchange(c.quantization.load_in_4bit, true);
-       }},
+       },
+       false},
       {"--dtype bfloat16 for the frozen weights",
        [](config::RunConfig& c, Place&) {
          return c.lora.use_peft && std::exchange(c.model.dtype, "bfloat16") != "bfloat16";
-       }},
+       },
+       false},
       {"--fsdp_offload_params true",
        [](config::RunConfig& c, Place& p) {
          const bool is_there = train::offloads_to_host(c.shard);
@@ -209,16 +215,22 @@ std::optional<int64_t> peak_with(const std::vector<const Change*>& applied,
 std::string nearest(const config::RunConfig& config, const Place& place) {
   const std::vector<Change> all = changes();
   std::string text;
+  bool keeps_training = false;  // one that fits does
   const auto consider = [&](std::vector<const Change*> applied) {
     const auto peak = peak_with(applied, config, place);
-    if (!peak || *peak > *place.available) return false;
+    if (!peak || *peak > *place.available) return;
     std::string names;
     for (const Change* change : applied) names += (names.empty() ? "" : " and ") + change->text;
     text += fmt::format("  {:>11}  with {}\n", memory::size_text(*peak), names);
-    return true;
+    keeps_training |= std::ranges::all_of(applied, &Change::keeps_training);
   };
   for (const Change& change : all) consider({&change});
-  // Two at a time where one is not enough.
+  // Two at a time where one is not enough, or where one would train something else.
+  for (size_t i = 0; !keeps_training && i < all.size(); ++i) {
+    for (size_t j = i + 1; all[i].keeps_training && j < all.size(); ++j) {
+      if (all[j].keeps_training) consider({&all[i], &all[j]});
+    }
+  }
   for (size_t i = 0; text.empty() && i < all.size(); ++i) {
     for (size_t j = i + 1; j < all.size(); ++j) consider({&all[i], &all[j]});
   }

@@ -257,7 +257,8 @@ std::vector<Setting> fsdp_settings() {
        .kind = Kind::kUnbound,
        .is_switch = true,
        .harmless = {"true", "false", "none"},
-       .help = "every rank reads only its own shard"},
+       .help = "every rank begins with the same weights: from its own shard of the files, or from "
+               "rank 0 (fsdp_cpu_ram_efficient_loading)"},
       {.name = "fsdp_ignored_modules",
        .kind = Kind::kUnbound,
        .harmless = {"none"},

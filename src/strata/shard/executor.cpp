@@ -157,7 +157,8 @@ void Executor::open_gradients(int block) {
 
 void Executor::start_reduce(int u) {
   // One reduction in flight: its buffer is the price of the overlap, and one hides the transfer.
-  // Behind it the sum of the unit before over the copies, which needs no buffer.
+  // Behind it the sum of the unit before over the copies, which takes place in its result (a
+  // 16-bit one over Gloo has a buffer of its own: replica_buffer).
   if (summing_unit_ >= 0) store_.wait_reduce(summing_unit_);
   if (reducing_unit_ >= 0) store_.settle_reduce(reducing_unit_);
   store_.reduce(u, last_micro_step_);
