@@ -269,6 +269,10 @@ def test_splits_of_folders(name, datasets, tmp_path):
     ("---\nconfigs:\n- data_files: x\n---\n", "", 'README.md:3: found no usable "config_name"'),
     ("---\nconfigs:\n- config_name: a\n  data_files:\n  - [1]\n---\n", "", 'README.md:5: found no usable "data_files"'),
     ("---\nconfigs: [\n---\n", "", "README.md:"),
+    (CARD.replace("  data_dir: by_name\n", "  data_dir: by_name\n  sep: ';'\n"), "main",
+     'README.md:16: found "sep" in a configuration, expected only config_name, default, data_dir, data_files, version, description'),
+    (CARD.replace("  data_dir: elsewhere\n", "  sample_by: document\n"), "", 'README.md:12: found "sample_by" in a configuration'),
+    (CARD.replace("  - split: test\n", "  - split: test\n    encoding: latin-1\n"), "", 'README.md:10: found "encoding" in a configuration'),
     ("# no card\n", "nothing", 'dataset_config: found "nothing", expected a folder of that name'),
 ])
 def test_configurations_that_are_not_there(card, config, message, tmp_path):

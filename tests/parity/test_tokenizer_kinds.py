@@ -23,13 +23,12 @@ DOCUMENTS = [p.read_text() for p in sorted((ROOT / "docs").glob("**/*.md"))]
 
 
 def random_strings(count):
-    """Half of pools that exercise the rules, half of any characters that Unicode had in 2002, which
-    the tables of both sides agree on."""
+    """Half of pools that exercise the rules, half of any characters that are assigned."""
     pick = random.Random(11)
     pools = ["abcXYZ019 '\n\r\t.,!?-_", "éßñ漢字カな한글абвعربي", "'s't'LL've <|end|>▁▁",
              "\u0301\u0308\u200d\ufe0f😀👩🏽🇩🇪\u00a0\u3000\u2028", "ﬁ①ｶﾞ㍿½²Ⅷ \u0323\u0302aeo"]
     known = [chr(c) for c in range(0x20000)
-             if unicodedata.ucd_3_2_0.category(chr(c)) not in ("Cn", "Cs", "Co")]
+             if unicodedata.category(chr(c)) not in ("Cn", "Cs", "Co")]
     texts = []
     for i in range(count):
         chars = known if i % 2 else "".join(pools) if pick.random() < 0.5 else pick.choice(pools)
@@ -216,3 +215,36 @@ def test_grid(probe, tmp_path, name):
         (tmp_path / kind).mkdir()
         tokenizer.save(str(tmp_path / kind / "tokenizer.json"))
         compare(probe, tmp_path / kind, tokenizer, GRID_TEXTS)
+
+
+FORMS = {"NFC": normalizers.NFC(), "NFD": normalizers.NFD(), "NFKC": normalizers.NFKC(), "NFKD": normalizers.NFKD(),
+         "Lowercase": normalizers.Lowercase(), "Nmt": normalizers.Nmt(), "StripAccents": normalizers.StripAccents(),
+         "decomposed": normalizers.Sequence([normalizers.NFD(), normalizers.StripAccents()]),
+         "Bert": normalizers.BertNormalizer(), "Bert cased": normalizers.BertNormalizer(lowercase=False, strip_accents=True)}
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_every_code_point(probe, tmp_path, name):
+    """Each alone, and where its combining class decides: before a mark of a low class and behind one of a high."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE({c: i for i, c in enumerate(alphabet)}, []))
+    tokenizer.normalizer = FORMS[name]
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    points = [chr(c) for c in (*range(0x20, 0xD800), *range(0xF900, 0x33500), *range(0xE0000, 0xE0200))]
+    for pattern in ("a{}b", "a{}\u0334", "a\u0315{}"):
+        texts = ["\n".join(pattern.format(c) for c in points[i:i + 64]) for i in range(0, len(points), 64)]
+        ours = probe.ask(do="encode_all", folder=str(tmp_path), texts=texts)
+        assert "error" not in ours, ours
+        for i, (ids, theirs) in enumerate(zip(ours["ids"], tokenizer.encode_batch(texts), strict=True)):
+            assert ids == theirs.ids, (pattern, hex(ord(points[64 * i])))
+
+
+def test_every_script(probe, tmp_path):
+    tokenizer = Tokenizer(models.WordLevel({"<unk>": 0}, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.UnicodeScripts()
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    texts = [pattern.format(chr(c)) for c in (*range(0x20, 0xD800), *range(0xF900, 0x33500)) for pattern in ("a{}", "\u0431{}", "\u6f22{}a")]
+    ours = probe.ask(do="encode_all", folder=str(tmp_path), texts=texts)
+    for text, ids, theirs in zip(texts, ours["ids"], tokenizer.encode_batch(texts), strict=True):
+        assert ids == theirs.ids, hex(ord(text[1]))

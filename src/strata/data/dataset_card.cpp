@@ -60,8 +60,24 @@ class CardReader {
     return entry[key].as<std::string>();
   }
 
+  // Keys that would change the rows, were they followed (sep, sample_by, field, ...).
+  void require_known(const YAML::Node& entry, const std::vector<std::string>& known) const {
+    for (const auto& member : entry) {
+      const YAML::Node& key = member.first;
+      const std::string name = key.IsScalar() ? key.as<std::string>() : "(no text)";
+      if (std::ranges::find(known, name) != known.end()) continue;
+      throw FormatError(
+          "{}:{}: found \"{}\" in a configuration, expected only {}; convert its files so that "
+          "they "
+          "need it not, or name them with --dataset_name",
+          subject_, key.Mark().line + 2, name, fmt::join(known, ", "));
+    }
+  }
+
   DatasetConfiguration read_entry(const YAML::Node& entry) const {
     if (!entry.IsMap() || !entry["config_name"]) refuse(entry, "config_name", "its name");
+    require_known(entry,
+                  {"config_name", "default", "data_dir", "data_files", "version", "description"});
     DatasetConfiguration one{.name = text_of(entry, "config_name"),
                              .is_default = text_of(entry, "default") == "true",
                              .data_dir = text_of(entry, "data_dir"),
@@ -81,6 +97,7 @@ class CardReader {
       if (item.IsScalar()) {
         plain.push_back(item.as<std::string>());
       } else if (item.IsMap() && item["split"] && item["path"]) {
+        require_known(item, {"split", "path"});
         one.data_files.emplace_back(text_of(item, "split"), patterns_of(item["path"]));
       } else {
         refuse(item, "data_files", "patterns, or entries of \"split\" and \"path\"");

@@ -6,6 +6,7 @@
 #include "strata/base/error.h"
 #include "strata/text/byte_level.h"
 #include "strata/text/component_json.h"
+#include "strata/text/old_unicode.h"
 #include "strata/text/pattern.h"
 #include "strata/text/utf8.h"
 
@@ -21,7 +22,7 @@ class Lowercase : public Normalizer {
       const size_t length = char_length(piece.text, i);
       const char32_t c = decode_char(piece.text, i);
       lower.clear();
-      append_utf8(lower, c == 0x130 ? U'i' : to_lower(c));
+      append_utf8(lower, c == 0x130 ? U'i' : to_new_lower(c));
       if (c == 0x130) append_utf8(lower, 0x307);  // the only lower case of two characters
       rewriter.replace(lower, i, i + length);
       i += length;

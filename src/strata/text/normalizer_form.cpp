@@ -9,6 +9,7 @@
 
 #include "strata/base/error.h"
 #include "strata/text/normalizer.h"
+#include "strata/text/old_unicode.h"
 #include "strata/text/utf8.h"
 
 namespace strata::text {
@@ -22,7 +23,15 @@ struct Changed {
 };
 
 int combining_class(char32_t c) {
-  return c < 0x300 ? 0 : utf8proc_get_property(static_cast<utf8proc_int32_t>(c))->combining_class;
+  if (c < 0x300 || is_new_in_forms(c)) return 0;
+  return utf8proc_get_property(static_cast<utf8proc_int32_t>(c))->combining_class;
+}
+
+bool has_new_character(std::string_view text) {
+  for (size_t i = 0; i < text.size(); i += char_length(text, i)) {
+    if (is_new_in_forms(decode_char(text, i))) return true;
+  }
+  return false;
 }
 
 std::string to_form(std::string_view text, int options) {
@@ -38,13 +47,14 @@ std::string to_form(std::string_view text, int options) {
 
 // The character that two make together, if any.
 std::optional<char32_t> compose_pair(char32_t first, char32_t second) {
-  if (second < 0x300) return std::nullopt;
+  if (second < 0x300 || is_new_in_forms(first) || is_new_in_forms(second)) return std::nullopt;
   std::string pair;
   append_utf8(pair, first);
   append_utf8(pair, second);
   const std::string made = to_form(pair, UTF8PROC_STABLE | UTF8PROC_COMPOSE);
   if (char_length(made, 0) != made.size()) return std::nullopt;
-  return decode_char(made, 0);
+  const char32_t character = decode_char(made, 0);
+  return is_new_in_forms(character) ? std::nullopt : std::optional(character);
 }
 
 std::vector<Changed> decompose(std::string_view text, int options) {
@@ -56,10 +66,11 @@ std::vector<Changed> decompose(std::string_view text, int options) {
     const char32_t c = decode_char(text, i);
     utf8proc_int32_t parts[32];
     int boundary = 0;
-    const auto count = c < 0x80 ? 1
-                                : utf8proc_decompose_char(static_cast<utf8proc_int32_t>(c), parts,
-                                                          32, settings, &boundary);
-    if (c < 0x80) parts[0] = static_cast<utf8proc_int32_t>(c);
+    const bool stays = c < 0x80 || is_new_in_forms(c);
+    const auto count = stays ? 1
+                             : utf8proc_decompose_char(static_cast<utf8proc_int32_t>(c), parts, 32,
+                                                       settings, &boundary);
+    if (stays) parts[0] = static_cast<utf8proc_int32_t>(c);
     for (utf8proc_ssize_t k = 0; k < count; ++k) {
       out.push_back({static_cast<char32_t>(parts[k]), k > 0});
     }
@@ -106,7 +117,8 @@ class NormalForm : public Normalizer {
   explicit NormalForm(int options) : options_(options | UTF8PROC_STABLE) {}
 
   Piece apply(const Piece& piece, Arena& arena) const override {
-    if (is_ascii(piece.text) || to_form(piece.text, options_) == piece.text) return piece;
+    if (is_ascii(piece.text)) return piece;
+    if (to_form(piece.text, options_) == piece.text && !has_new_character(piece.text)) return piece;
     std::vector<Changed> result = decompose(piece.text, options_);
     if ((options_ & UTF8PROC_COMPOSE) != 0) result = compose(result);
     Rewriter rewriter(piece, arena);

@@ -131,6 +131,7 @@ class UnicodeScripts : public PreTokenizer {
   static int old_script(char32_t c) {
     if (c == 0x589) return script_of(U',');
     if (c == 0x953 || c == 0x954) return script_of(0x301);
+    if (is_new_in_scripts(c)) return -1;
     return kana_as_han(script_of(c));
   }
   static int kana_as_han(int script) {
