@@ -7,7 +7,8 @@ import subprocess
 import bitsandbytes.functional as functional
 import pytest
 import torch
-from peft import get_peft_model
+from bitsandbytes.nn import Linear8bitLt
+from peft import get_peft_model, prepare_model_for_kbit_training
 from safetensors.torch import load_file, save_file
 from transformers import BitsAndBytesConfig, LlamaForCausalLM
 
@@ -138,6 +139,24 @@ def test_int8_equals_bitsandbytes(tmp_path):
             assert same_nan(found[f"{name}.{str(dtype)[6:]}"], expected), (name, dtype)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_int8_product_equals_bitsandbytes(tmp_path, dtype):
+    """One layer of LLM.int8() without outliers, bit for bit."""
+    cases = {n: x for n, x in tensors().items() if x.to(torch.float16).isfinite().all()}
+    generator = torch.Generator().manual_seed(4)
+    inputs = {n: torch.randn(19, x.shape[1], generator=generator).to(dtype) * 3
+              for n, x in cases.items()}
+    found = run_quant_probe(tmp_path, {
+        **{f"{n}|int8|64|0": x for n, x in cases.items()},
+        **{f"x.{n}": x for n, x in inputs.items()}})
+    for name, weight in cases.items():
+        layer = Linear8bitLt(weight.shape[1], weight.shape[0], bias=False, has_fp16_weights=False,
+                             threshold=0.0)
+        layer.load_state_dict({"weight": weight.to(torch.float16)})
+        expected = layer.to("cpu").eval()(inputs[name])
+        assert same_bits(found[name + ".product"] + 0.0, expected + 0.0), name
+
+
 @pytest.mark.parametrize("signed", [True, False])
 def test_blockwise_8bit_equals_bitsandbytes(tmp_path, signed):
     """Codes, scales and decoded values of the dynamic map."""
@@ -266,6 +285,34 @@ def test_float16_products(tmp_path, base):
     assert max(errors["float16"].values()) < (products / 3) ** 0.5 * 2 ** -10, errors
     ratios = [errors["float16"][n] / errors["float32"][n] for n in expected]
     assert sum(ratios) / len(ratios) < 0.5, errors
+
+
+@pytest.mark.parametrize("base", ["nf4_double", "fp4"])
+def test_products_in_fp32_over_a_bfloat16_base(tmp_path, base):
+    """Forward both decode to fp32. In backward the reference rounds the decoded weights to the type of the
+    checkpoint first: evenly over a step of 2^-8 at most, once for every product that a gradient has been
+    through."""
+    settings, request = BASES[base]
+    save_checkpoint(tmp_path, scale=0.08, **ROWS_OF_A_BLOCK)
+    LlamaForCausalLM.from_pretrained(tmp_path, dtype=torch.bfloat16).save_pretrained(tmp_path)
+    model = LlamaForCausalLM.from_pretrained(
+        tmp_path, dtype=torch.bfloat16, device_map="cpu",
+        quantization_config=BitsAndBytesConfig(bnb_4bit_compute_dtype=torch.float32, **settings))
+    model = prepare_model_for_kbit_training(model, use_gradient_checkpointing=False)
+    torch.manual_seed(1)
+    model = get_peft_model(model, config_of(METHODS["lora"])).train()
+    randomise(model, 0.08)
+    model.save_pretrained(tmp_path / "adapter")
+    documents = make_documents((33, 1, 19))
+    loss, logits = run_reference(model, documents)
+    found, _ = run_probe(tmp_path, documents=documents, lora=METHODS["lora"], quantization=request,
+                         adapter=str(tmp_path / "adapter"), training=True)
+    assert relative_error(found["logits"], logits) < 1e-5
+    assert relative_error(found["loss"], loss) < 1e-5
+    products = sum(hasattr(module, "quant_state") for module in model.modules())
+    errors = [relative_error(found["grad:" + probe_name(n)], p.grad)
+              for n, p in model.named_parameters() if p.requires_grad]
+    assert products >= 14 and max(errors) < (products / 12) ** 0.5 * 2 ** -8, errors
 
 
 @pytest.mark.parametrize("base", ["nf4_double", "fp4", "int8"])

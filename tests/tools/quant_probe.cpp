@@ -3,6 +3,8 @@
 // quantised in that format and written as TAG.codes, .scales, .nested, .mean, .float32, .bfloat16,
 // .float16, and the dynamic maps as "map.signed" and "map.unsigned". KIND dynamic: 8 bits by the
 // map, NESTED 1: the signed one, as .codes, .scales, .float32.
+// A tensor "x.TAG" is multiplied by the 8-bit weight TAG as LLM.int8() does without outliers:
+// TAG.product.
 #include <cstdio>
 #include <exception>
 #include <map>
@@ -13,6 +15,7 @@
 #include "strata/base/error.h"
 #include "strata/hf/safetensors.h"
 #include "strata/ops/quant/codebook.h"
+#include "strata/ops/quant/int8_product.h"
 #include "strata/ops/quant/kernels.h"
 #include "strata/ops/quant/quantized.h"
 #include "strata/shard/loading.h"
@@ -80,12 +83,17 @@ void quantize_one(const hf::SafetensorsFile& file, const hf::TensorInfo& info, T
   out[tag + ".float32"] = ops::quant::dequantize(matrix, at::kFloat);
   out[tag + ".bfloat16"] = ops::quant::dequantize(matrix, at::kBFloat16);
   out[tag + ".float16"] = ops::quant::dequantize(matrix, at::kHalf);
+  if (const hf::TensorInfo* x = file.find("x." + tag)) {
+    out[tag + ".product"] = ops::quant::int8_product(read(file, *x), matrix, /*threshold=*/0);
+  }
 }
 
 void run_probe(const std::string& input, const std::string& output) {
   const hf::SafetensorsFile file(input);
   Tensors out;
-  for (const hf::TensorInfo& info : file.tensors()) quantize_one(file, info, out);
+  for (const hf::TensorInfo& info : file.tensors()) {
+    if (!info.name.starts_with("x.")) quantize_one(file, info, out);
+  }
   for (const bool is_signed : {true, false}) {
     const auto& map = ops::quant::dynamic_map(is_signed);
     at::Tensor values = at::empty({256});
