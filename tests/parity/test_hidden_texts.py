@@ -11,13 +11,18 @@ import pytest
 import trl
 
 from data_probe import probe
-from test_assistant_spans import tokenizer  # noqa: F401, a fixture
+from test_assistant_spans import byte_tokenizer
 
 TRL = pathlib.Path(trl.__file__).parent / "chat_templates"
 PUBLISHED = sorted(path.name for path in TRL.glob("*.jinja") if "training" not in path.name)
 TOOLS = [{"type": "function", "function": {"name": name, "description": "Adds.", "parameters": {
     "type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}}} for name in ("add", "subtract")]
 CALL = [{"id": "call00001", "type": "function", "function": {"name": "add", "arguments": {"a": 1}}}]
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return byte_tokenizer()
 
 
 def said(role, text, **more):

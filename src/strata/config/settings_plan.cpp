@@ -36,9 +36,8 @@ std::span<const Setting> plan_settings_table() {
        .group = "plan"},
       {.name = "dtypes",
        .field = STRATA_FIELD(plan.dtypes),
-       .help =
-           "print the table of accelerate estimate-memory for these types of weights: float32, "
-           "float16, int8, int4",
+       .help = "print the table of accelerate estimate-memory for these types of weights: float32, "
+               "float16, int8, int4",
        .group = "plan"},
       {.name = "library_name",
        .field = STRATA_FIELD(plan.library_name),

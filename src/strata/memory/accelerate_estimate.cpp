@@ -20,8 +20,7 @@ struct Rule {
   double training_times;  // weights, gradients and Adam's moments; 0: cannot be trained
 };
 
-constexpr Rule kRules[] = {
-    {"float32", 1, 4}, {"float16", 2, 2}, {"int8", 4, 0}, {"int4", 8, 0}};
+constexpr Rule kRules[] = {{"float32", 1, 4}, {"float16", 2, 2}, {"int8", 4, 0}, {"int4", 8, 0}};
 
 const Rule& rule_of(const std::string& dtype) {
   const auto* rule = std::ranges::find(kRules, dtype, &Rule::dtype);
@@ -103,8 +102,8 @@ std::string accelerate_table(const AccelerateCase& c, const std::vector<std::str
     widths.back() += 2 * (longer - shorter);
     cells += 2 * (longer - shorter);
   }
-  std::string text = line("┌", "─", "┐", widths) + "│" + centred(title, cells + widths.size() - 1) + "│\n" +
-                     line("├", "┬", "┤", widths) + row_line(head, widths) +
+  std::string text = line("┌", "─", "┐", widths) + "│" + centred(title, cells + widths.size() - 1) +
+                     "│\n" + line("├", "┬", "┤", widths) + row_line(head, widths) +
                      line("├", "┼", "┤", widths);
   for (const Row& row : rows) text += row_line(row, widths);
   return text + line("└", "┴", "┘", widths);

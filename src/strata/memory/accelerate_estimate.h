@@ -1,7 +1,7 @@
-// What `accelerate estimate-memory` prints of a model, for people who compare. Owns: its table and its
-// rules of thumb. Never: this program's memory; memory/plan.h has that.
-// Source: accelerate 1.15, commands/estimate.py. It leaves out gradients in other types, activations
-// and everything that is sharded.
+// What `accelerate estimate-memory` prints of a model, for people who compare. Owns: its table and
+// its rules of thumb. Never: this program's memory; memory/plan.h has that. Source:
+// accelerate 1.15, commands/estimate.py. It leaves out gradients in other types, activations and
+// everything that is sharded.
 #pragma once
 
 #include <cstdint>
