@@ -3,6 +3,7 @@
 // shortest match of a grapheme cluster replaces the whole cluster.
 #include <utf8proc.h>
 
+#include <algorithm>
 #include <cstring>
 #include <optional>
 #include <vector>
@@ -76,6 +77,86 @@ size_t cluster_end(std::string_view text, size_t begin) {
   }
 }
 
+// A part of the old text, one cluster or character, and what the map puts in its place.
+struct Replacement {
+  std::string_view text;
+  size_t begin;
+  size_t end;
+};
+
+size_t num_characters(std::string_view text) {
+  return static_cast<size_t>(
+      std::ranges::count_if(text, [](char c) { return !is_continuation(c); }));
+}
+
+// `tokenizers` books removed characters on the new character before them. Where there is none, or
+// where that one had been added, characters stand for other old ones than those they came from.
+bool shifts_ranges(const std::vector<Replacement>& replacements) {
+  enum { kNothing, kAdded, kOther } last = kNothing;
+  size_t done = 0;
+  for (const auto& [text, begin, end] : replacements) {
+    if (begin > done) last = kOther;
+    done = end;
+    if (text.empty() && last != kOther) return true;
+    if (!text.empty()) last = num_characters(text) > 1 ? kAdded : kOther;
+  }
+  return false;
+}
+
+// A new character, and what it does to the old ones: 0: it stands for the next one; 1: it is added;
+// -n: n more behind its own are removed.
+struct NewCharacter {
+  std::string_view text;
+  int change;
+};
+
+std::vector<NewCharacter> new_characters(std::string_view old,
+                                         const std::vector<Replacement>& replacements) {
+  std::vector<NewCharacter> list;
+  const auto add = [&](std::string_view text, size_t num_old) {
+    const size_t first = list.size();
+    for (size_t i = 0; i < text.size(); i += char_length(text, i)) {
+      const bool is_added = list.size() - first >= num_old;
+      list.push_back({text.substr(i, char_length(text, i)), is_added ? 1 : 0});
+    }
+    const size_t num_new = list.size() - first;
+    if (num_new < num_old && !list.empty()) {
+      list.back().change -= static_cast<int>(num_old - num_new);
+    }
+  };
+  size_t done = 0;
+  for (const auto& [text, begin, end] : replacements) {
+    const std::string_view kept = old.substr(done, begin - done);
+    add(kept, num_characters(kept));
+    add(text, num_characters(old.substr(begin, end - begin)));
+    done = end;
+  }
+  const std::string_view kept = old.substr(done);
+  add(kept, num_characters(kept));
+  return list;
+}
+
+Piece rewrite_as_booked(const Piece& piece, Arena& arena,
+                        const std::vector<Replacement>& replacements) {
+  const std::string_view old = piece.text;
+  Rewriter rewriter(piece, arena);
+  size_t before = 0, next = 0;  // the old character that was used last, and the one after it
+  for (const auto& [text, change] : new_characters(old, replacements)) {
+    if (change > 0) {
+      rewriter.replace(text, before, next);
+      continue;
+    }
+    before = next;
+    next += char_length(old, next);
+    rewriter.replace(text, before, next);
+    for (int i = change; i < 0; ++i) {
+      before = next;
+      next += char_length(old, next);
+    }
+  }
+  return rewriter.finish();
+}
+
 class Precompiled : public Normalizer {
  public:
   Precompiled(std::string blob, const std::string& where) : map_(std::move(blob), where) {
@@ -86,15 +167,25 @@ class Precompiled : public Normalizer {
   }
 
   Piece apply(const Piece& piece, Arena& arena) const override {
-    std::optional<Rewriter> rewriter;
+    const std::vector<Replacement> replacements = replacements_in(piece.text);
+    if (replacements.empty()) return piece;
+    if (shifts_ranges(replacements)) return rewrite_as_booked(piece, arena, replacements);
+    Rewriter rewriter(piece, arena);
     size_t done = 0;
-    const auto change = [&](std::string_view text, size_t begin, size_t end) {
-      if (!rewriter) rewriter.emplace(piece, arena);
-      rewriter->keep(done, begin);
-      rewriter->replace_characters(text, begin, end);
+    for (const auto& [text, begin, end] : replacements) {
+      rewriter.keep(done, begin);
+      rewriter.replace_characters(text, begin, end);
       done = end;
-    };
-    const std::string_view text = piece.text;
+    }
+    rewriter.keep(done, piece.text.size());
+    return rewriter.finish();
+  }
+
+ private:
+  static constexpr size_t kMaxClusterBytes = 6;
+
+  std::vector<Replacement> replacements_in(std::string_view text) const {
+    std::vector<Replacement> found;
     for (size_t i = 0; i < text.size();) {
       if (is_plain(text, i)) {
         ++i;
@@ -103,23 +194,21 @@ class Precompiled : public Normalizer {
       const size_t end = cluster_end(text, i);
       if (end - i < kMaxClusterBytes) {
         if (const auto whole = map_.find(text.substr(i, end - i))) {
-          change(*whole, i, end);
+          found.push_back({*whole, i, end});
           i = end;
           continue;
         }
       }
       for (; i < end; i += char_length(text, i)) {
         const size_t length = char_length(text, i);
-        if (const auto mapped = map_.find(text.substr(i, length))) change(*mapped, i, i + length);
+        if (const auto mapped = map_.find(text.substr(i, length))) {
+          found.push_back({*mapped, i, i + length});
+        }
       }
     }
-    if (!rewriter) return piece;
-    rewriter->keep(done, text.size());
-    return rewriter->finish();
+    return found;
   }
 
- private:
-  static constexpr size_t kMaxClusterBytes = 6;
   // An ASCII character that stays, and that nothing behind it joins.
   bool is_plain(std::string_view text, size_t at) const {
     const auto c = static_cast<uint8_t>(text[at]);
