@@ -228,6 +228,10 @@ FOLDERS = {
     "words in folders": ["training/a.jsonl", "training/b.jsonl", "val/c.jsonl", "readme/train.jsonl"],
     "deep folders": ["x/train/y/a.jsonl", "x/test/y/b.jsonl"],
     "shards": ["data/train-00000-of-00002.jsonl", "data/train-00001-of-00002.jsonl", "data/validation-00000-of-00001.jsonl"],
+    "a file and its relations": ["train.jsonl", "train-extra.jsonl", "train_2.jsonl", "test.jsonl", "test/x.jsonl"],
+    "a folder and below": ["train/a.jsonl", "train/sub/b.jsonl", "other/train.jsonl"],
+    "a file beside data": ["data/train-a.jsonl", "data/training.jsonl", "data/deep/train-x.jsonl", "train.jsonl"],
+    "a file beside its shards": ["train.jsonl", "train-00000-of-00001.jsonl", "data/random-train.jsonl"],
     "no words": ["a.jsonl", "sub/b.jsonl", "trainer.jsonl", "contest.jsonl"],
 }
 
@@ -269,6 +273,9 @@ def test_splits_of_folders(name, datasets, tmp_path):
     ("---\nconfigs:\n- data_files: x\n---\n", "", 'README.md:3: found no usable "config_name"'),
     ("---\nconfigs:\n- config_name: a\n  data_files:\n  - [1]\n---\n", "", 'README.md:5: found no usable "data_files"'),
     ("---\nconfigs: [\n---\n", "", "README.md:"),
+    ("---\nconfigs:\n- config_name: a\n  data_files: []\n---\n", "", 'README.md:4: found no usable "data_files"'),
+    (CARD.replace("  - split: test\n", "  - split: train\n"), "", 'README.md:9: found no usable "split" of a configuration, expected each split once'),
+    (CARD.replace("  - split: test\n", "  - a.jsonl\n  - split: test\n"), "", 'README.md:7: found no usable "data_files" of a configuration, expected patterns alone'),
     (CARD.replace("  data_dir: by_name\n", "  data_dir: by_name\n  sep: ';'\n"), "main",
      'README.md:16: found "sep" in a configuration, expected only config_name, default, data_dir, data_files, version, description'),
     (CARD.replace("  data_dir: elsewhere\n", "  sample_by: document\n"), "", 'README.md:12: found "sample_by" in a configuration'),

@@ -79,7 +79,7 @@ class CardReader {
     require_known(entry,
                   {"config_name", "default", "data_dir", "data_files", "version", "description"});
     DatasetConfiguration one{.name = text_of(entry, "config_name"),
-                             .is_default = text_of(entry, "default") == "true",
+                             .is_default = entry["default"] && entry["default"].as<bool>(false),
                              .data_dir = text_of(entry, "data_dir"),
                              .data_files = {}};
     if (entry["data_files"]) read_files(entry["data_files"], one);
@@ -98,10 +98,17 @@ class CardReader {
         plain.push_back(item.as<std::string>());
       } else if (item.IsMap() && item["split"] && item["path"]) {
         require_known(item, {"split", "path"});
-        one.data_files.emplace_back(text_of(item, "split"), patterns_of(item["path"]));
+        const std::string split = text_of(item, "split");
+        if (std::ranges::any_of(one.data_files, [&](const auto& f) { return f.first == split; })) {
+          refuse(item, "split", "each split once");
+        }
+        one.data_files.emplace_back(split, patterns_of(item["path"]));
       } else {
         refuse(item, "data_files", "patterns, or entries of \"split\" and \"path\"");
       }
+    }
+    if (plain.empty() == one.data_files.empty()) {
+      refuse(files, "data_files", "patterns alone or entries of \"split\" and \"path\" alone");
     }
     if (!plain.empty()) one.data_files.emplace_back("train", std::move(plain));
   }

@@ -20,7 +20,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The places where a split may lie, the first one wins.
+// The places where a split whose name no rule of `datasets` knows may lie, the first one wins.
 enum class Place { kFile, kShards, kDataFolder, kSubfolder };
 
 struct Candidate {
@@ -189,27 +189,33 @@ std::vector<std::string> splits_in_folder(const fs::path& folder) {
   return {names.begin(), names.end()};
 }
 
-std::vector<fs::path> find_by_words(const fs::path& folder, const std::string& split) {
-  const auto splits = splits_by_words(folder);
-  const auto found = splits.find(split);
-  if (found == splits.end()) refuse_split(folder.string(), splits_in_folder(folder), split);
-  std::vector<fs::path> files;
-  for (const std::string& file : found->second) files.push_back(folder / file);
-  return files;
+// The same rows twice, such as train.json beside train.jsonl.
+void refuse_two_files(const fs::path& folder, const std::vector<Candidate>& candidates) {
+  const Candidate* first = nullptr;
+  for (const Candidate& c : candidates) {
+    if (c.place != Place::kFile) continue;
+    if (first != nullptr) {
+      throw ConfigError("{}: found {} and {}, expected one file for the split; remove one",
+                        folder.string(), first->path.filename().string(),
+                        c.path.filename().string());
+    }
+    first = &c;
+  }
 }
 
 std::vector<fs::path> find_in_folder(const fs::path& folder, const std::string& split) {
   std::vector<Candidate> candidates = list_candidates(folder);
   std::erase_if(candidates, [&split](const Candidate& c) { return c.split != split; });
-  if (candidates.empty()) return find_by_words(folder, split);
+  refuse_two_files(folder, candidates);
+  std::vector<fs::path> files;
+  const auto by_words = splits_by_words(folder);
+  if (const auto found = by_words.find(split); found != by_words.end()) {
+    for (const std::string& file : found->second) files.push_back(folder / file);
+    return files;
+  }
+  if (candidates.empty()) refuse_split(folder.string(), splits_in_folder(folder), split);
   const Place best = std::ranges::min_element(candidates, {}, &Candidate::place)->place;
   std::erase_if(candidates, [best](const Candidate& c) { return c.place != best; });
-  if (best == Place::kFile && candidates.size() > 1) {
-    throw ConfigError("{}: found {} and {}, expected one file for the split; remove one",
-                      folder.string(), candidates[0].path.filename().string(),
-                      candidates[1].path.filename().string());
-  }
-  std::vector<fs::path> files;
   for (Candidate& c : candidates) files.push_back(std::move(c.path));
   return files;
 }
