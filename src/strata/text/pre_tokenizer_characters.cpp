@@ -127,10 +127,10 @@ class UnicodeScripts : public PreTokenizer {
   }
 
  private:
-  // Three characters changed their script since the reference's tables.
+  // Four characters changed their script since the reference's tables.
   static int old_script(char32_t c) {
-    if (c == 0x589) return script_of(U',');
-    if (c == 0x953 || c == 0x954) return script_of(0x301);
+    if (c == 0x589 || c == 0x61C) return script_of(U',');
+    if (c == 0x953 || c == 0x954) return script_of(U'क');
     if (is_new_in_scripts(c)) return -1;
     return kana_as_han(script_of(c));
   }
