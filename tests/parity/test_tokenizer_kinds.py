@@ -244,7 +244,7 @@ def test_every_script(probe, tmp_path):
     tokenizer = Tokenizer(models.WordLevel({"<unk>": 0}, unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.UnicodeScripts()
     tokenizer.save(str(tmp_path / "tokenizer.json"))
-    texts = [pattern.format(chr(c)) for c in (*range(0x20, 0xD800), *range(0xF900, 0x33500)) 
+    texts = [pattern.format(chr(c)) for c in (*range(0x20, 0xD800), *range(0xF900, 0x33500))
              for pattern in ("a{}", "\u0431{}", "\u6f22{}a", "\u2ac1{}", "\u0301{}", "\u0628{}", "\u0915{}")]
     ours = probe.ask(do="encode_all", folder=str(tmp_path), texts=texts)
     for text, ids, theirs in zip(texts, ours["ids"], tokenizer.encode_batch(texts), strict=True):
