@@ -229,6 +229,7 @@ FOLDERS = {
     "deep folders": ["x/train/y/a.jsonl", "x/test/y/b.jsonl"],
     "shards": ["data/train-00000-of-00002.jsonl", "data/train-00001-of-00002.jsonl", "data/validation-00000-of-00001.jsonl"],
     "a file and its relations": ["train.jsonl", "train-extra.jsonl", "train_2.jsonl", "test.jsonl", "test/x.jsonl"],
+    "shards and more": ["data/train-00000-of-00001.jsonl", "data/train-extra.jsonl", "data/demo-00000-of-00001.jsonl", "test.jsonl"],
     "a folder and below": ["train/a.jsonl", "train/sub/b.jsonl", "other/train.jsonl"],
     "a file beside data": ["data/train-a.jsonl", "data/training.jsonl", "data/deep/train-x.jsonl", "train.jsonl"],
     "a file beside its shards": ["train.jsonl", "train-00000-of-00001.jsonl", "data/random-train.jsonl"],

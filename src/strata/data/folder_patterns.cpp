@@ -1,9 +1,11 @@
 #include "strata/data/folder_patterns.h"
 
 #include <algorithm>
+#include <span>
 #include <string_view>
 
 #include "strata/base/error.h"
+#include "strata/data/shard_names.h"
 
 namespace strata::data {
 namespace {
@@ -76,24 +78,62 @@ const std::vector<SplitWords>& split_words() {
 
 bool is_border(char c) { return std::string_view("-._ 0123456789").find(c) != std::string::npos; }
 
-// Whether the word stands in the name by itself. A folder may end with it, a file may not.
-bool has_word(std::string_view name, std::string_view word, bool is_folder) {
+// What stands around a word: nothing, or a border and anything.
+struct Around {
+  bool begins;  // nothing before it
+  bool ends;    // nothing behind it
+};
+// In the order in which `datasets` looks for them. A folder may end with a word, a file may not.
+constexpr Around kOfFolders[] = {{true, true}, {true, false}, {false, true}, {false, false}};
+constexpr Around kOfFiles[] = {{true, false}, {false, false}};
+
+bool has_word(std::string_view name, std::string_view word, Around around) {
   for (size_t at = name.find(word); at != std::string_view::npos; at = name.find(word, at + 1)) {
     const size_t end = at + word.size();
-    const bool begins = at == 0 || is_border(name[at - 1]);
-    const bool ends = end == name.size() ? is_folder : is_border(name[end]);
+    const bool begins = around.begins ? at == 0 : at > 0 && is_border(name[at - 1]);
+    const bool ends = around.ends ? end == name.size() : end < name.size() && is_border(name[end]);
     if (begins && ends) return true;
   }
   return false;
 }
 
-bool has_word_in_folders(const std::string& path, std::string_view word) {
+bool has_word_in_folders(std::string_view path, std::string_view word, Around around) {
   size_t begin = 0;
   for (size_t end = path.find('/'); end != std::string::npos; end = path.find('/', begin)) {
-    if (has_word(std::string_view(path).substr(begin, end - begin), word, true)) return true;
+    if (has_word(path.substr(begin, end - begin), word, around)) return true;
     begin = end + 1;
   }
   return false;
+}
+
+using Splits = std::map<std::string, std::vector<std::string>>;
+
+// data/NAME-00000-of-00002.*: where there are such files, they are the whole set.
+Splits splits_by_shards(const std::vector<std::string>& files) {
+  Splits splits;
+  for (const std::string& file : files) {
+    if (!file.starts_with("data/") || file.find('/', 5) != std::string::npos) continue;
+    if (const auto shard = parse_shard(stem_of(file))) splits[shard->split].push_back(file);
+  }
+  return splits;
+}
+
+// Those of one split, the files of each rule sorted, each file once.
+std::vector<std::string> files_of(const std::vector<std::string_view>& words, bool by_folder,
+                                  const std::vector<std::string>& files) {
+  std::vector<std::string> found;
+  const std::span<const Around> rules = by_folder ? std::span<const Around>(kOfFolders) : kOfFiles;
+  for (const std::string_view word : words) {
+    for (const Around around : rules) {
+      for (const std::string& file : files) {
+        const std::string_view path = file;
+        const bool fits = by_folder ? has_word_in_folders(path, word, around)
+                                    : has_word(path.substr(path.rfind('/') + 1), word, around);
+        if (fits && std::ranges::find(found, file) == found.end()) found.push_back(file);
+      }
+    }
+  }
+  return found;
 }
 
 }  // namespace
@@ -125,16 +165,12 @@ std::vector<std::string> list_files(const fs::path& folder) {
 
 std::map<std::string, std::vector<std::string>> split_by_words(
     const std::vector<std::string>& files) {
-  std::map<std::string, std::vector<std::string>> splits;
+  Splits splits = splits_by_shards(files);
+  if (!splits.empty()) return splits;
   for (const bool by_folder : {true, false}) {
     for (const auto& [split, words] : split_words()) {
-      for (const std::string& file : files) {
-        const std::string name = file.substr(file.rfind('/') + 1);
-        const bool fits = std::ranges::any_of(words, [&](std::string_view word) {
-          return by_folder ? has_word_in_folders(file, word) : has_word(name, word, false);
-        });
-        if (fits) splits[split].push_back(file);
-      }
+      std::vector<std::string> found = files_of(words, by_folder, files);
+      if (!found.empty()) splits[split] = std::move(found);
     }
     if (!splits.empty()) return splits;
   }

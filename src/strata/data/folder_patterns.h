@@ -16,9 +16,10 @@ bool matches_pattern(const std::string& path, const std::string& pattern);
 // that begin with two underscores, are left out, as `datasets` does.
 std::vector<std::string> list_files(const std::filesystem::path& folder);
 
-// Splits by words: files in folders called train (training), validation (valid, dev, val) or test
-// (testing, eval, evaluation); else files with such a word in their names; else all are "train".
-// A word ends where anything but a letter stands.
+// Splits by words, in the order of `datasets`: data/NAME-00000-of-00002.*; else files in folders
+// called train (training), validation (valid, dev, val) or test (testing, eval, evaluation); else
+// files with such a word in their names; else all are "train". A word ends where anything but a
+// letter stands.
 std::map<std::string, std::vector<std::string>> split_by_words(
     const std::vector<std::string>& files);
 
