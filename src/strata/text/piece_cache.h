@@ -3,9 +3,9 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <string_view>
 #include <vector>
 
@@ -13,7 +13,8 @@
 
 namespace strata::text {
 
-// Threads: all functions may be called at the same time.
+// Threads: all functions may be called at the same time. A reader writes nothing that others read,
+// so that hits cost the same however many threads there are; one that meets a writer finds nothing.
 class PieceCache {
  public:
   PieceCache();
@@ -23,17 +24,20 @@ class PieceCache {
 
  private:
   static constexpr size_t kSlots = size_t{1} << 15;
-  static constexpr size_t kLocks = 64;
   static constexpr size_t kMaxBytes = 30;
   static constexpr size_t kMaxTokens = 7;
-  struct Slot {
-    uint8_t num_bytes = 0, num_tokens = 0;
+  struct Content {
+    uint8_t num_bytes, num_tokens;
     char bytes[kMaxBytes];
     int32_t ids[kMaxTokens];
     uint8_t begins[kMaxTokens], ends[kMaxTokens];
   };
+  static constexpr size_t kWords = (sizeof(Content) + 7) / 8;
+  struct Slot {
+    std::atomic<uint64_t> version = 0;  // odd: being written
+    std::array<std::atomic<uint64_t>, kWords> words = {};
+  };
   std::unique_ptr<Slot[]> slots_;
-  mutable std::array<std::mutex, kLocks> locks_;
 };
 
 }  // namespace strata::text
