@@ -63,7 +63,7 @@ void require_base(const std::string& adapter, const std::string& trained_on,
     throw ConfigError(
         "{}: found an adapter whose first values were made from the codes of {} ({}), expected it "
         "over those and not over {}; quantise the base while loading as its training did, or write "
-        "it so with strata convert {} OUT --to {} and name OUT",
+        "it so with strata convert {} OUT --to {} (and the --dtype of its training) and name OUT",
         adapter, base, wanted, codes.empty() ? "plain weights" : codes, base,
         wanted.starts_with("int8") ? "bnb-8bit" : "bnb-4bit");
   }

@@ -1,5 +1,7 @@
 #include "strata/train/assemble.h"
 
+#include <algorithm>
+
 #include <ATen/CPUGeneratorImpl.h>
 
 #include "strata/adapters/adapter_options.h"
@@ -178,9 +180,15 @@ shard::Source base_values(const config::RunConfig& config, const BaseFiles& base
         shard::rounds_before_quantizing(
             shard::scalar_type_of(base.folder->find(name->second)->dtype, name->second), type);
     if (!is_rounded) return source(parameter, begin, out);
-    const at::Tensor rounded = at::empty(out.sizes(), out.options().dtype(type));
-    if (!source(parameter, begin, rounded)) return false;
-    out.copy_(rounded);
+    // Piece by piece: a buffer of the whole embedding would be in no plan.
+    constexpr int64_t kPiece = int64_t{1} << 19;
+    const at::Tensor rounded =
+        at::empty({std::min(kPiece, out.numel())}, out.options().dtype(type));
+    for (int64_t done = 0; done < out.numel(); done += kPiece) {
+      const int64_t count = std::min(kPiece, out.numel() - done);
+      if (!source(parameter, begin + done, rounded.narrow(0, 0, count))) return false;
+      out.narrow(0, done, count).copy_(rounded.narrow(0, 0, count));
+    }
     return true;
   };
 }
