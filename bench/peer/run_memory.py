@@ -60,7 +60,7 @@ def main():
                   "the allocator. *Sent*: bytes of parameters and gradients in a step, as planned; counted by the process "
                   "groups. *Run, theory*: MB that rank 0 had to send in the whole run; *copied*: MB that it copied out of other ranks' "
                   "memory, counted where each copy is made (loading of codes and the small sums of more than two ranks are "
-                  "beside the theory). *Later*: KiB that tensors took from the system after step 2 (at most a block of hidden states).\nThe same rows are held to 5 % by `tests/dist/test_memory_plan.py`.",
+                  "beside the theory). *Later*: KiB that tensors took from the system after step 2.\nThe same rows are held to 5 % by `tests/dist/test_memory_plan.py`.",
                   [summary, "", *lines])
 
 

@@ -71,7 +71,17 @@ const RopeTables& Rope::tables(const at::Tensor& positions) {
   }
   const at::Tensor angles = positions.to(at::kFloat).unsqueeze(1) *
                             to_device(frequencies, positions.device()).unsqueeze(0);
-  tables_ = {angles.cos(), angles.sin()};
+  // A graph that still waits for its backward may hold the last tables.
+  const int64_t num_rows = angles.size(0);
+  tables_ = {};
+  positions_ = at::Tensor();
+  if (!room_.defined() || room_.device() != angles.device() || room_.size(1) < num_rows ||
+      room_.storage().use_count() > 1) {
+    room_ = at::empty({2, num_rows, angles.size(1)}, angles.options());
+  }
+  tables_ = {room_[0].narrow(0, 0, num_rows), room_[1].narrow(0, 0, num_rows)};
+  at::cos_out(tables_.cos, angles);
+  at::sin_out(tables_.sin, angles);
   positions_ = positions;
   positions_version_ = positions._version();
   return tables_;

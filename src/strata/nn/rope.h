@@ -35,7 +35,8 @@ struct RopeTables {
 };
 
 // Threads: one at a time. Memory: the tables of the last positions asked for, so that the layers of
-// one micro-batch share them.
+// one micro-batch share them. The next ones are written where the last ones were: tables that
+// outlive a step in ever new places would move everything that the next step takes.
 class Rope {
  public:
   explicit Rope(const RopeOptions& options);
@@ -51,6 +52,7 @@ class Rope {
   at::Tensor inverse_frequencies_;
   at::Tensor positions_;  // held, so that its identity stays unique
   uint32_t positions_version_ = 0;
+  at::Tensor room_;  // [2, the largest T so far, head_dim / 2]
   RopeTables tables_;
 };
 

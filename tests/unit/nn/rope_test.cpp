@@ -73,5 +73,18 @@ TEST(Rope, TablesFollowChangedPositions) {
   EXPECT_FLOAT_EQ(rope.tables(positions).cos[2][0].item<float>(), std::cos(3.f));
 }
 
+TEST(Rope, TablesStayInTheirPlaceUnlessSomebodyHoldsThem) {
+  Rope rope(RopeOptions{.theta = 100.0, .head_dim = 4});
+  const at::Tensor first = at::arange(5), shorter = at::arange(7, 10), last = at::arange(4);
+  const void* place = rope.tables(first).cos.const_data_ptr();
+  EXPECT_EQ(rope.tables(shorter).cos.const_data_ptr(), place);
+  EXPECT_FLOAT_EQ(rope.tables(shorter).cos[2][0].item<float>(), std::cos(9.f));
+  EXPECT_FLOAT_EQ(rope.tables(shorter).sin[2][0].item<float>(), std::sin(9.f));
+  const RopeTables held = rope.tables(first);
+  EXPECT_NE(rope.tables(last).cos.const_data_ptr(), held.cos.const_data_ptr());
+  EXPECT_FLOAT_EQ(held.cos[4][0].item<float>(), std::cos(4.f));
+  EXPECT_FLOAT_EQ(rope.tables(last).sin[3][0].item<float>(), std::sin(3.f));
+}
+
 }  // namespace
 }  // namespace strata::nn
