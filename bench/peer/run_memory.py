@@ -49,7 +49,8 @@ def main():
     sent = sum(f.sent != f.sent_planned for f in all_found)
     summary = (f"Largest difference: process {process:.1f} %, tensors {tensors:.1f} %; runs that sent other than the "
                f"planned bytes: {sent or 'none'}; new blocks of parameters, gradients, optimizer, slots and transport "
-               f"after step 2: {sum(f.lasting for f in all_found) or 'none'}.")
+               f"after step 2: {sum(f.lasting for f in all_found) or 'none'}; bytes taken from the system after it: "
+               f"{sum(f.grown for f in all_found) or 'none'}.")
     print(summary)
     if options.save:
         save_page("memory", "planned and measured memory, planned and counted bytes",
