@@ -13,7 +13,12 @@ void all_or_nothing(Group& group, const std::string& what, const std::function<v
   }
   // Value: 1 + the failing rank, so that the others can name one.
   at::Tensor failed = at::full({1}, failure ? group.rank() + 1 : 0, at::kInt);
-  group.all_reduce(failed, Reduction::kMax)->wait();
+  try {
+    group.all_reduce(failed, Reduction::kMax)->wait();
+  } catch (const std::exception&) {
+    // A failure amid collectives of `work` leaves the others elsewhere; the cause is what counts.
+    if (!failure) throw;
+  }
   if (failure) std::rethrow_exception(failure);
   const int failed_rank = failed.item<int>() - 1;
   if (failed_rank >= 0) {
@@ -42,7 +47,12 @@ std::optional<std::string> shared_failure(Group& group, const std::function<void
     code = kOwnFailure + group.rank() + 1;
   }
   at::Tensor failed = at::full({1}, code, at::kInt);
-  group.all_reduce(failed, Reduction::kMax)->wait();
+  try {
+    group.all_reduce(failed, Reduction::kMax)->wait();
+  } catch (const std::exception&) {
+    if (code == 0) throw;
+    throw CommError("{}", message);
+  }
   if (failed.item<int>() == 0) return std::nullopt;
   const int rank = failed.item<int>() % kOwnFailure - 1;
   constexpr int64_t kCapacity = 4096;

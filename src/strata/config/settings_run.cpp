@@ -175,7 +175,7 @@ std::vector<Setting> data_settings() {
        {.name = "dataset_num_proc",
         .aliases = {"preprocessing_num_workers"},
         .field = STRATA_FIELD(data.dataset_num_proc),
-        .range = {.min = 1},
+        .range = {.min = 1, .max = 1024},
         .help = "threads that prepare the data; default: all cores. Never changes the result"},
        {.name = "dataset_cache",
         .field = STRATA_FIELD(data.dataset_cache),

@@ -5,6 +5,8 @@ namespace strata::config {
 namespace {
 
 constexpr std::string_view kAlways = "always so here";
+// More than any cluster has, and what an int can hold.
+constexpr double kMostRanks = 1 << 20;
 
 std::vector<Setting> precision_settings() {
   return {
@@ -149,13 +151,13 @@ std::vector<Setting> fsdp_settings() {
       {.name = "parallelism_config_dp_shard_size",
        .aliases = {"dp_shard_size"},
        .field = STRATA_FIELD(shard.dp_shard_size),
-       .range = {.min = 0},
+       .range = {.min = 0, .max = kMostRanks},
        .help = "ranks over which a copy of the model is sharded; 0: all, with HYBRID those of a "
                "machine"},
       {.name = "parallelism_config_dp_replicate_size",
        .aliases = {"dp_replicate_size"},
        .field = STRATA_FIELD(shard.dp_replicate_size),
-       .range = {.min = 0},
+       .range = {.min = 0, .max = kMostRanks},
        .help = "sharded copies of the model; 0: one, with HYBRID one a machine"},
       {.name = "fsdp_backward_prefetch",
        .aliases = {"backward_prefetch", "fsdp_backward_prefetch_policy"},
@@ -170,7 +172,7 @@ std::vector<Setting> fsdp_settings() {
       {.name = "fsdp_limit_all_gathers",
        .aliases = {"limit_all_gathers"},
        .field = STRATA_FIELD(shard.limit_all_gathers),
-       .range = {.min = 1},
+       .range = {.min = 1, .max = kMostRanks},
        .choices = {"true", "false"},
        .help = "units that are whole at a time: true: 2; false: 4; or a number"},
       {.name = "sync_each_batch",
@@ -194,14 +196,14 @@ std::vector<Setting> fsdp_settings() {
       {.name = "fsdp_reshard_after_forward",
        .kind = Kind::kTranslated,
        .is_switch = true,
-       .range = {.min = 2},
+       .range = {.min = 2, .max = kMostRanks},
        .choices = {"true", "false", "FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD",
                    "HYBRID_SHARD_ZERO2"},
        .help = "true: FULL_SHARD; false: SHARD_GRAD_OP; a number: fsdp_reshard_group_size; or the "
                "name of a strategy"},
       {.name = "fsdp_reshard_group_size",
        .field = STRATA_FIELD(shard.reshard_group_size),
-       .range = {.min = 0},
+       .range = {.min = 0, .max = kMostRanks},
        .help =
            "neighbouring ranks over which a unit is spread between its forward and its backward "
            "pass, so that gathering it again stays among them; 0: all"},

@@ -351,10 +351,9 @@ std::string expectation(const Setting& setting) {
     return fmt::format("{}", fmt::join(texts, " or "));
   }
   if (!setting.choices.empty()) {
-    const std::string number =
-        std::isfinite(setting.range.min)
-            ? fmt::format(", or an integer of at least {}", setting.range.min)
-            : "";
+    const std::string number = std::isfinite(setting.range.min)
+                                   ? ", or " + number_expectation("an integer", setting.range)
+                                   : "";
     return fmt::format("one of {}{}", fmt::join(setting.choices, ", "), number);
   }
   if (is_switch(setting) && setting.kind != Kind::kBound) return "true or false";

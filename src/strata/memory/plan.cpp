@@ -45,13 +45,13 @@ class Walk {
     optimizer_step();
     sent_ = {};
     optimizer_step();
-    trace_schedule();
-    executor_.observe(phase_observer(account_));
     evaluate();
     executor_.observe({});
     save();
-    Plan plan{account_.phases(), account_.peak(), account_.elsewhere(), sent_,
-              std::move(schedule_)};
+    Plan plan{account_.phases(), account_.peak(), account_.elsewhere(), sent_, {}};
+    // Last, because it ends amid a step, where strategies hold what they give back after one.
+    trace_schedule();
+    plan.schedule = std::move(schedule_);
     return plan;
   }
 

@@ -82,7 +82,11 @@ void announce(comm::Group& world, Announcement& announcement, const std::functio
       failure = std::current_exception();
     }
   }
-  world.broadcast(announcement.words(), /*root=*/0)->wait();
+  try {
+    world.broadcast(announcement.words(), /*root=*/0)->wait();
+  } catch (const std::exception&) {
+    if (!failure) throw;
+  }
   if (failure) std::rethrow_exception(failure);
   if (announcement.is_good() == 1) return;
   throw CommError(

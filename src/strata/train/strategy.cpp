@@ -89,7 +89,7 @@ comm::MeshShape mesh_shape(const config::ShardConfig& config, int world_size,
   } else {
     shape.shard_size = strategy.spread == Strategy::kMachine ? local_world_size : world_size;
   }
-  if (replicas > 0 && shape.shard_size * replicas != world_size) {
+  if (replicas > 0 && int64_t{shape.shard_size} * replicas != world_size) {
     throw ConfigError(
         "dp_replicate_size: found {} copies over {} ranks each for {} ranks, expected their "
         "product to be the world size; change dp_replicate_size, dp_shard_size or num_processes",

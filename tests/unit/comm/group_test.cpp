@@ -347,6 +347,27 @@ TEST(Agreement, OneFailureFailsAll) {
   });
 }
 
+// Rank 1 fails before a collective of the work that rank 0 is in.
+TEST(Agreement, AFailureAmidCollectivesIsNotLostInTheirDifference) {
+  on_ranks(2, [](Rendezvous& rendezvous) {
+    const auto group = rendezvous.make_group("test");
+    try {
+      all_or_nothing(*group, "loading", [&] {
+        if (group->rank() == 1) throw IoError(std::string("disk: full"));
+        at::Tensor words = at::zeros({7});
+        group->broadcast(words, 0)->wait();
+        group->broadcast(words, 0)->wait();
+      });
+      ADD_FAILURE() << "rank " << group->rank() << " went on";
+    } catch (const IoError& e) {
+      EXPECT_EQ(group->rank(), 1);
+      EXPECT_STREQ(e.what(), "disk: full");
+    } catch (const CommError&) {
+      EXPECT_EQ(group->rank(), 0);
+    }
+  });
+}
+
 TEST(Rendezvous, DifferentSettingsAreFoundBeforeTheFirstCollective) {
   try {
     on_ranks(2, [](Rendezvous& rendezvous) {

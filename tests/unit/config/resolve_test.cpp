@@ -393,6 +393,11 @@ TEST(Offload, ContradictionsAreErrors) {
        "found nvme with optim adamw_bnb_8bit"},
       {{"--offload_param_device", "disk"}, "expected one of none, cpu, nvme"},
       {{"--sub_group_size", "0"}, "expected an integer of at least 1"},
+      // Two more than an int holds are not two.
+      {{"--dp_shard_size", "4294967298"}, "expected an integer in [0, 1048576]"},
+      {{"--dp_replicate_size", "4294967298"}, "expected an integer in [0, 1048576]"},
+      {{"--fsdp_reshard_after_forward", "4294967298"}, "or an integer in [2, 1048576]"},
+      {{"--limit_all_gathers", "3000000000"}, "or an integer in [1, 1048576]"},
       {{"--activation_offloading", "--gradient_checkpointing", "false"},
        "--activation_offloading: found true with gradient_checkpointing false "
        "(--gradient_checkpointing), expected full activation checkpointing"},
