@@ -174,7 +174,7 @@ TEST(Flags, WrongOnesAreNamed) {
       {{"--fsdp_reshard_after_forward", "false", "--zero_stage", "3"},
        "fsdp_sharding_strategy: found FULL_SHARD (--zero_stage) and SHARD_GRAD_OP"},
       {{"--dp_shard_size", "2", "--zero_stage", "0"}, "found 2 with NO_SHARD"},
-      {{"--limit_all_gathers", "0"}, "expected one of true, false, or an integer of at least 1"},
+      {{"--limit_all_gathers", "0"}, "expected one of true, false, or an integer in [1, 1048576]"},
       {{"--fp16", "--bf16", "true"}, "--fp16: found beside --bf16, expected one of them"},
       {{"--fp16", "--param_dtype", "bf16"},
        "--param_dtype: found bfloat16 with fp16 (--fp16), expected float16"},
