@@ -84,7 +84,9 @@ def main():
     print("\n".join(lines))
     if options.save:
         save_page("breakdown", "where the time of a step goes", f"{machine()}. {RANKS} ranks of one thread, fp32, "
-                  f"{ROWS} x {LENGTH} tokens per rank, rank 0, medians of steps; layers: full, checkpointing.", lines)
+                  f"{ROWS} x {LENGTH} tokens per rank, rank 0, medians of steps; layers: full, checkpointing.\n"
+                  "Shares are those of the rank's own thread: with as many ranks as cores, what the transport's threads take falls into "
+                  "whatever the rank does meanwhile.", lines)
 
 
 if __name__ == "__main__":

@@ -105,8 +105,9 @@ def run_strata(program, inputs, output, mode, checkpointing, steps, ranks, **mor
 
 
 def best(runs):
-    """The median run by speed: a neighbour on the machine disturbs single runs."""
-    return sorted(runs, key=Run.tokens_per_second)[len(runs) // 2]
+    """The median run by speed, of an even number the slower of the middle two: a neighbour on the machine
+    disturbs single runs."""
+    return sorted(runs, key=Run.tokens_per_second)[(len(runs) - 1) // 2]
 
 
 def table_row(name, reference, strata):
