@@ -6,6 +6,7 @@
 #include <ATen/ATen.h>
 
 #include "strata/base/error.h"
+#include "strata/checkpoint/base_mark.h"
 #include "strata/hf/bitsandbytes.h"
 #include "strata/hf/torch_types.h"
 #include "strata/shard/loading.h"
@@ -20,6 +21,7 @@ DecodedState::DecodedState(const fs::path& folder)
       folder_(folder),
       options_(models::stored_quantization(folder_.config()).value()) {
   facts_.format = "Hugging Face model, quantised by bitsandbytes";
+  facts_.base_fingerprint = base_mark(folder_);
   std::set<std::string> companions;
   for (const std::string& name : folder_.names()) {
     if (!hf::find_quantized_weight(folder_, name)) continue;

@@ -42,7 +42,7 @@ void export_adapter(const std::filesystem::path& folder, shard::UnitStore& store
                     const adapters::LoraAdapter& adapter, const hf::AdapterConfig& config,
                     const std::string& base_fingerprint = "", ExportOptions options = {});
 
-// The metadata of a file of adapter weights.
+// The metadata of a file of weights: the base of an adapter, or what codes were made from.
 std::map<std::string, std::string> adapter_metadata(const std::string& base_fingerprint);
 
 }  // namespace strata::checkpoint

@@ -61,11 +61,12 @@ void ExportFiles::add(const std::string& file, std::vector<hf::TensorSpec> specs
 }
 
 void ExportFiles::add(const hf::ShardPlan& plan,
-                      const std::unordered_map<std::string, hf::TensorSpec>& specs) {
+                      const std::unordered_map<std::string, hf::TensorSpec>& specs,
+                      const std::map<std::string, std::string>& metadata) {
   for (const hf::Shard& shard : plan.shards) {
     std::vector<hf::TensorSpec> of_file;
     for (const std::string& name : shard.tensors) of_file.push_back(specs.at(name));
-    add(shard.file, std::move(of_file));
+    add(shard.file, std::move(of_file), metadata);
   }
 }
 

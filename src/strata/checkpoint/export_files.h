@@ -37,7 +37,8 @@ class ExportFiles {
   void add(const std::string& file, std::vector<hf::TensorSpec> specs,
            const std::map<std::string, std::string>& metadata = {{"format", "pt"}});
   // The files of a plan.
-  void add(const hf::ShardPlan& plan, const std::unordered_map<std::string, hf::TensorSpec>& specs);
+  void add(const hf::ShardPlan& plan, const std::unordered_map<std::string, hf::TensorSpec>& specs,
+           const std::map<std::string, std::string>& metadata = {{"format", "pt"}});
   // A small file beside them, whose name may lead into a folder below.
   void add_text(const std::string& file, std::string content);
   // All bytes of one tensor.

@@ -9,7 +9,6 @@
 #include "strata/adapters/lora_init.h"
 #include "strata/base/error.h"
 #include "strata/hf/adapter_files.h"
-#include "strata/hf/base_fingerprint.h"
 #include "strata/models/vocabulary.h"
 
 namespace strata::checkpoint {
@@ -52,26 +51,6 @@ shard::Source base_source(const hf::ModelFolder& folder, const models::WeightSou
     const auto source = sources.find(parameter.name());
     return source == sources.end() ? std::string() : source->second;
   });
-}
-
-void require_base(const std::string& adapter, const std::string& trained_on,
-                  const std::string& base, const std::string& found, const std::string& codes) {
-  if (trained_on.empty() || found.empty() || trained_on == found) return;
-  const std::string wanted = hf::codes_of_fingerprint(trained_on);
-  if (!wanted.empty() && trained_on == hf::fingerprint_of_codes(found, wanted)) {
-    if (wanted == codes) return;
-    throw ConfigError(
-        "{}: found an adapter whose first values were made from the codes of {} ({}), expected it "
-        "over those and not over {}; quantise the base while loading as its training did, or write "
-        "it so with strata convert {} OUT --to {} (and the --dtype of its training) and name OUT",
-        adapter, base, wanted, codes.empty() ? "plain weights" : codes, base,
-        wanted.starts_with("int8") ? "bnb-8bit" : "bnb-4bit");
-  }
-  throw ConfigError(
-      "{}: found an adapter that was trained on a base with the fingerprint {}, expected {} as {} "
-      "has; name the base that it was trained on, or take the mark off with strata convert ADAPTER "
-      "OUT --to safetensors --forget_base",
-      adapter, trained_on, found, base);
 }
 
 void initialize_from_base(const adapters::LoraAdapter& adapter, shard::UnitStore& store,

@@ -28,12 +28,6 @@ struct PlainBase {
 void initialize_from_base(const adapters::LoraAdapter& adapter, shard::UnitStore& store,
                           uint64_t seed, bool only_base, const PlainBase& plain = {});
 
-// Throws ConfigError when the fingerprints of an adapter's base and of the base at hand
-// (hf/base_fingerprint.h) are both known and differ. `codes`: the format in which the base is
-// quantised while it is loaded; empty: it stays plain.
-void require_base(const std::string& adapter, const std::string& trained_on,
-                  const std::string& base, const std::string& found, const std::string& codes = "");
-
 // Rows of the embedding or output layer that an adapter's file holds whole, because they were
 // trained, or because the vocabulary had grown; 0: none.
 int64_t stored_vocabulary_rows(const std::filesystem::path& folder);

@@ -18,6 +18,7 @@
 #include "strata/adapters/vera.h"
 #include "strata/base/error.h"
 #include "strata/base/file.h"
+#include "strata/checkpoint/base_mark.h"
 #include "strata/checkpoint/convert.h"
 #include "strata/checkpoint/element_type.h"
 #include "strata/checkpoint/export_files.h"
@@ -104,8 +105,8 @@ class Merger {
       if (adapter.tensors()[i].is_parameter()) add_part(i);
     }
     check_fit();
-    require_base(adapter.path().string(), adapter.facts().base_fingerprint, base.path().string(),
-                 base.facts().base_fingerprint);
+    base_note_ = require_base(adapter.path().string(), adapter.facts().base_fingerprint,
+                              base.path().string(), base.facts().base_fingerprint);
   }
 
   std::vector<std::string> write(const fs::path& out) {
@@ -139,6 +140,7 @@ class Merger {
     }
     files.publish();
     std::vector<std::string> notes;
+    if (!base_note_.empty()) notes.push_back(base_note_);
     const std::unique_ptr<text::Tokenizer> tokenizer = tokenizer_of_adapter(notes);
     // A tokenizer beside the adapter is the one it was trained with.
     const ConfigChange change{.type = specs.at(sizes[0].name).dtype,
@@ -470,6 +472,14 @@ class Merger {
     }
   }
 
+  // For a result in fp32 values of codes are not rounded to the type that the weights had before.
+  at::Tensor base_weight(size_t index) const {
+    const SavedTensor& tensor = base_.tensors()[index];
+    const bool is_exact = tensor.is_decoded && options_.weight_type == hf::DType::kF32;
+    return is_exact ? options_.decoded->decode(tensor.weight, at::kFloat)
+                    : read_tensor(base_, index);
+  }
+
   at::Tensor merged_unchecked(const std::string& name) {
     const auto parts = parts_.find(name);
     if (parts != parts_.end() && parts->second.whole) {
@@ -478,10 +488,9 @@ class Merger {
       return value;
     }
     const auto place = in_base_.find(name);
-    at::Tensor weight =
-        parts != parts_.end() && parts->second.base
-            ? read_tensor(adapter_, *parts->second.base)
-            : read_tensor(base_, place == in_base_.end() ? *untied_from_ : place->second);
+    at::Tensor weight = parts != parts_.end() && parts->second.base
+                            ? read_tensor(adapter_, *parts->second.base)
+                            : base_weight(place == in_base_.end() ? *untied_from_ : place->second);
     add_to_bias(name, weight);
     if (parts == parts_.end()) return weight;
     if (parts->second.factors) {
@@ -562,6 +571,7 @@ class Merger {
   SavedState& adapter_;
   MergeOptions options_;
   adapters::LoraOptions settings_;
+  std::string base_note_;  // what is not known of the adapter's base
   std::map<std::string, size_t> in_base_;
   std::string embedding_ = kEmbedding;  // the base's name of it
   std::map<std::string, Parts> parts_;

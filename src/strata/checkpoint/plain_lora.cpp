@@ -15,8 +15,8 @@
 #include "strata/adapters/lora_init.h"
 #include "strata/adapters/target_layers.h"
 #include "strata/base/error.h"
+#include "strata/checkpoint/base_mark.h"
 #include "strata/checkpoint/element_type.h"
-#include "strata/checkpoint/import.h"
 #include "strata/checkpoint/param_groups.h"
 #include "strata/checkpoint/saved_values.h"
 #include "strata/hf/adapter_files.h"
@@ -68,7 +68,7 @@ void check_start(const adapters::LoraOptions& settings, const SavedState& adapte
         init == "loftq" ? "what LoftQ rounds off a base is no LoRA: merge the adapter in its place"
                         : "the adapter belongs to the unchanged base as it is");
   }
-  if (const std::string codes = hf::codes_of_fingerprint(adapter.facts().base_fingerprint);
+  if (const std::string codes = hf::parse_base_mark(adapter.facts().base_fingerprint).codes;
       !codes.empty()) {
     throw ConfigError(
         "{}: found first values that were taken off the codes of its base ({}), which were rounded "

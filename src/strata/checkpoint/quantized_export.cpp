@@ -7,9 +7,11 @@
 
 #include "strata/base/error.h"
 #include "strata/base/file.h"
+#include "strata/checkpoint/base_mark.h"
 #include "strata/checkpoint/convert.h"
 #include "strata/checkpoint/decoded_state.h"
 #include "strata/checkpoint/element_type.h"
+#include "strata/checkpoint/export.h"
 #include "strata/checkpoint/export_files.h"
 #include "strata/checkpoint/saved_values.h"
 #include "strata/hf/bitsandbytes.h"
@@ -208,7 +210,7 @@ class QuantizedExport {
   void write(const fs::path& folder) {
     const hf::ShardPlan plan = hf::plan_shards(sizes_, options_.max_shard_size);
     ExportFiles files(folder, Trained::kUnknown, *options_.files);
-    files.add(plan, specs_);
+    files.add(plan, specs_, adapter_metadata(mark()));
     if (plan.is_indexed()) files.add_text(hf::kModelIndexFile, plan.index_json(num_parameters_));
     for (size_t i = 0; i < state_.tensors().size(); ++i) {
       const SavedTensor& tensor = state_.tensors()[i];
@@ -231,6 +233,15 @@ class QuantizedExport {
   }
 
  private:
+  // Of the weights that become codes; empty where they are no model folder.
+  std::string mark() const {
+    if (state_.facts().base_fingerprint.empty()) return "";
+    const hf::DType type = options_.weight_type.value_or(hf::DType::kF32);
+    return base_mark(
+        hf::ModelFolder(state_.path()),
+        {{.format = options_.quantization.quantization.format, .type = memory_type_of(type)}});
+  }
+
   void add(const SavedTensor& tensor) {
     num_parameters_ += tensor.size_bytes() / hf::size_of(tensor.dtype);
     const auto chosen = chosen_.find(tensor.weight);

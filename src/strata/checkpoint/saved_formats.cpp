@@ -8,6 +8,7 @@
 
 #include "strata/base/error.h"
 #include "strata/base/file.h"
+#include "strata/checkpoint/base_mark.h"
 #include "strata/checkpoint/piece_reader.h"
 #include "strata/checkpoint/state_pieces.h"
 #include "strata/hf/adapter_files.h"
@@ -129,7 +130,7 @@ class ModelFolderState : public SavedState {
     facts_.format = folder_.is_adapter() ? "PEFT adapter" : "Hugging Face model";
     if (folder_.is_adapter()) facts_.adapter_config = folder_.config();
     facts_.base_fingerprint =
-        folder_.is_adapter() ? hf::fingerprint_in(folder_) : hf::base_fingerprint(folder_);
+        folder_.is_adapter() ? hf::fingerprint_in(folder_) : base_mark(folder_);
     for (const std::string& name : folder_.names()) {
       const hf::TensorInfo& info = *folder_.find(name);
       tensors_.push_back({kParameter, name, info.dtype, info.shape});

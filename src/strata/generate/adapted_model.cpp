@@ -9,6 +9,7 @@
 #include "strata/adapters/lora_init.h"
 #include "strata/adapters/merged_weight.h"
 #include "strata/base/error.h"
+#include "strata/checkpoint/base_mark.h"
 #include "strata/checkpoint/import.h"
 #include "strata/hf/adapter_files.h"
 #include "strata/hf/base_fingerprint.h"
@@ -23,14 +24,19 @@ at::Tensor dense(const nn::Parameter& parameter) {
   return parameter.dense_value(at::kFloat).to(at::kCPU, /*non_blocking=*/false, /*copy=*/true);
 }
 
+std::string mark_of(const AdaptableBase& base) {
+  if (!base.quantization) return checkpoint::base_mark(base.folder);
+  return checkpoint::base_mark(
+      base.folder, {{.format = base.quantization->quantization.format, .type = base.storage_type}});
+}
+
 }  // namespace
 
 AdaptedModel::AdaptedModel(const AdaptableBase& base, const std::filesystem::path& adapter)
     : folder_(adapter), compute_type_(base.compute_type), config_(base.folder.config()) {
-  checkpoint::require_base(
-      adapter.string(), hf::fingerprint_in(hf::ModelFolder(adapter)), base.folder.path().string(),
-      hf::base_fingerprint(base.folder),
-      base.quantization ? describe(base.quantization->quantization.format) : "");
+  base_note_ =
+      checkpoint::require_base(adapter.string(), hf::fingerprint_in(hf::ModelFolder(adapter)),
+                               base.folder.path().string(), mark_of(base));
   // The adapter may bring a larger vocabulary along.
   const Json rows = config_.value("vocab_size", Json(0));
   const int64_t num_old_rows = rows.is_number_integer() ? rows.get<int64_t>() : 0;

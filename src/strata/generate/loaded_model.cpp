@@ -256,6 +256,8 @@ void LoadedModel::load_adapters(const hf::ModelFolder& folder,
                                                                     .compute_type = compute_type_,
                                                                     .quantization = quantization_},
                                                       adapter.folder)});
+    const std::string& unknown = adapters_.back().model->base_note();
+    if (!unknown.empty()) notes_.push_back(unknown);
   }
   if (!adapters_.empty()) active_ = adapters_[0].name;
 }

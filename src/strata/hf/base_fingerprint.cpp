@@ -15,7 +15,7 @@ namespace strata::hf {
 namespace {
 
 constexpr uint64_t kBlockElements = 512;
-// Between a fingerprint and the format of codes.
+// Between a fingerprint and what is said of codes.
 constexpr std::string_view kAsCodes = " as ";
 
 bool is_sampled(const std::string& name, const TensorInfo& info) {
@@ -35,48 +35,86 @@ float value_at(const std::byte* bytes, DType dtype) {
   return dtype == DType::kBF16 ? bf16_to_float(bits) : fp16_to_float(bits);
 }
 
-// Elements [begin, end) of a tensor as the bytes of floats.
-std::string values_of(std::span<const std::byte> tensor, DType dtype, uint64_t begin,
-                      uint64_t end) {
-  std::string bytes;
-  for (uint64_t i = begin; i < end; ++i) {
-    const float value = value_at(tensor.data() + i * size_of(dtype), dtype);
-    bytes.append(reinterpret_cast<const char*>(&value), sizeof(value));
+// Calls `take` with the bytes of a block at the beginning and of one in the middle.
+template <typename Take>
+void sample(const ModelFolder& folder, const TensorInfo& info, const Take& take) {
+  const std::span<const std::byte> bytes = folder.bytes(info);
+  const auto numel = static_cast<uint64_t>(info.numel());
+  const uint64_t size = size_of(info.dtype);
+  for (const uint64_t begin : {uint64_t{0}, numel / 2}) {
+    const uint64_t count = std::min(kBlockElements, numel - begin);
+    take(bytes.subspan(begin * size, count * size));
   }
-  return bytes;
+  forget_pages(bytes);  // the kernel maps far more than was looked at
+}
+
+void append_values(const ModelFolder& folder, const TensorInfo& info, std::vector<float>& values) {
+  sample(folder, info, [&](std::span<const std::byte> block) {
+    for (size_t i = 0; i < block.size(); i += size_of(info.dtype)) {
+      values.push_back(value_at(block.data() + i, info.dtype));
+    }
+  });
+}
+
+std::string heading(const std::string& name, const TensorInfo& info) {
+  return fmt::format("{} [{}]\n", name, fmt::join(info.shape, ", "));
+}
+
+std::string sampled_weights(const ModelFolder& folder) {
+  std::string sampled;
+  for (const std::string& name : folder.names()) {
+    const TensorInfo& info = *folder.find(name);
+    if (!is_sampled(name, info)) continue;
+    sampled += heading(name, info);
+    std::vector<float> values;
+    append_values(folder, info, values);
+    sampled.append(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float));
+  }
+  return sampled;
+}
+
+std::string sampled_codes(const ModelFolder& folder) {
+  std::string sampled;
+  for (const std::string& name : folder.names()) {
+    const TensorInfo& info = *folder.find(name);
+    sampled += heading(name, info);
+    sample(folder, info, [&](std::span<const std::byte> block) {
+      sampled.append(reinterpret_cast<const char*>(block.data()), block.size());
+    });
+  }
+  return sampled;
 }
 
 }  // namespace
 
 std::string base_fingerprint(const ModelFolder& folder) {
-  if (folder.config().contains("quantization_config")) return "";
-  std::string sampled;
-  for (const std::string& name : folder.names()) {
-    const TensorInfo& info = *folder.find(name);
-    if (!is_sampled(name, info)) continue;
-    sampled += fmt::format("{} [{}]\n", name, fmt::join(info.shape, ", "));
-    const std::span<const std::byte> bytes = folder.bytes(info);
-    const auto numel = static_cast<uint64_t>(info.numel());
-    const uint64_t middle = numel / 2;
-    sampled += values_of(bytes, info.dtype, 0, std::min(kBlockElements, numel));
-    sampled += values_of(bytes, info.dtype, middle, std::min(middle + kBlockElements, numel));
-    forget_pages(bytes);  // the kernel maps far more than was looked at
-  }
+  const bool holds_codes = folder.config().contains("quantization_config");
+  const std::string sampled = holds_codes ? sampled_codes(folder) : sampled_weights(folder);
   if (sampled.empty()) return "";
   return fmt::format("{:016x}", XXH3_64bits(sampled.data(), sampled.size()));
 }
 
-std::string fingerprint_of_codes(const std::string& fingerprint, const std::string& codes) {
-  return fingerprint.empty() ? "" : fmt::format("{}{}{}", fingerprint, kAsCodes, codes);
+std::vector<float> sampled_values(const ModelFolder& folder) {
+  std::vector<float> values;
+  for (const std::string& name : folder.names()) {
+    const TensorInfo& info = *folder.find(name);
+    if (is_sampled(name, info)) append_values(folder, info, values);
+  }
+  return values;
 }
 
-std::string codes_of_fingerprint(const std::string& fingerprint) {
-  const size_t at = fingerprint.find(kAsCodes);
-  return at == std::string::npos ? "" : fingerprint.substr(at + kAsCodes.size());
+std::string BaseMark::text() const {
+  return codes.empty() ? fingerprint : fmt::format("{}{}{}", fingerprint, kAsCodes, codes);
 }
 
-std::string fingerprint_in(const ModelFolder& adapter) {
-  for (const SafetensorsFile& file : adapter.files()) {
+BaseMark parse_base_mark(const std::string& text) {
+  const size_t at = text.find(kAsCodes);
+  if (at == std::string::npos) return {.fingerprint = text, .codes = {}};
+  return {.fingerprint = text.substr(0, at), .codes = text.substr(at + kAsCodes.size())};
+}
+
+std::string fingerprint_in(const ModelFolder& folder) {
+  for (const SafetensorsFile& file : folder.files()) {
     const auto found = file.metadata().find(kBaseFingerprintKey);
     if (found != file.metadata().end()) return found->second;
   }

@@ -9,6 +9,7 @@
 #include "strata/adapters/named_modules.h"
 #include "strata/base/error.h"
 #include "strata/base/near_path.h"
+#include "strata/checkpoint/base_mark.h"
 #include "strata/checkpoint/import.h"
 #include "strata/comm/agreement.h"
 #include "strata/hf/base_fingerprint.h"
@@ -223,21 +224,23 @@ void identify_base(const config::RunConfig& config, const BaseFiles& base, comm:
   if (!trainee.adapter) return;
   comm::all_or_nothing(world, "looking at the adapter's base", [&] {
     if (world.rank() != 0 || !base.folder) return;
-    trainee.base_fingerprint = hf::base_fingerprint(*base.folder);
     const auto quantization = quantization_of(config.quantization, trainee.model_config);
-    const std::string codes = quantization ? describe(quantization->quantization.format) : "";
+    std::optional<checkpoint::CodesOnTheWay> codes;
+    if (quantization) {
+      codes = {.format = quantization->quantization.format,
+               .type = storage_type_of(config.model.dtype, trainee.model_config)};
+    }
+    const std::string found = checkpoint::base_mark(*base.folder, codes);
     const adapters::LoraOptions& options = trainee.adapter->options();
     bool is_of_codes = options.keeps_base || adapters::changes_base(options);
     if (trainee.continued_adapter) {
       const std::string known =
           hf::fingerprint_in(hf::ModelFolder(config.model.adapter_name_or_path));
-      checkpoint::require_base(config.model.adapter_name_or_path, known,
-                               base.folder->path().string(), trainee.base_fingerprint, codes);
-      is_of_codes |= !hf::codes_of_fingerprint(known).empty();
+      trainee.base_note = checkpoint::require_base(config.model.adapter_name_or_path, known,
+                                                   base.folder->path().string(), found);
+      is_of_codes |= !hf::parse_base_mark(known).codes.empty();
     }
-    if (is_of_codes && !codes.empty()) {
-      trainee.base_fingerprint = hf::fingerprint_of_codes(trainee.base_fingerprint, codes);
-    }
+    trainee.base_fingerprint = is_of_codes ? found : checkpoint::mark_of_weights(found);
   });
   trainee.base_fingerprint = comm::broadcast_string(world, trainee.base_fingerprint);
 }

@@ -30,6 +30,7 @@ struct Trainee {
   std::unique_ptr<adapters::LoraAdapter> adapter;  // null: the whole model trains
   std::optional<hf::AdapterConfig> continued_adapter;
   std::string base_fingerprint;  // of an adapter's base; empty when it has none
+  std::string base_note;         // what is not known of a continued adapter's base; on rank 0
   std::unique_ptr<shard::UnitStore> store;
   std::unique_ptr<shard::Executor> executor;
   std::unique_ptr<optim::Optimizer> optimizer;

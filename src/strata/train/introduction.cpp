@@ -145,6 +145,7 @@ void introduce(const config::RunConfig& config, Trainee& trainee, const Datasets
   }
   if (trainee.adapter) {
     for (const std::string& note : trainee.adapter->notes()) trainer.say("note: " + note);
+    if (!trainee.base_note.empty()) trainer.say("warning: " + trainee.base_note);
   }
   for (const std::string& line :
        describe_load_memory(trainee.load_memory, trainee.store->options().device))

@@ -7,8 +7,8 @@
 #include "strata/base/error.h"
 #include "strata/base/file.h"
 #include "strata/base/phases.h"
+#include "strata/checkpoint/base_mark.h"
 #include "strata/checkpoint/folders.h"
-#include "strata/checkpoint/import.h"
 #include "strata/comm/agreement.h"
 #include "strata/config/derived.h"
 #include "strata/config/reporting_checks.h"
@@ -166,9 +166,10 @@ void Trainer::resume(const std::function<void(const std::string&)>& note) {
       config_.train, trainee_,
       [this, &note](const report::TrainerState& state, const Json& progress) {
         if (progress.contains("base_fingerprint")) {
-          checkpoint::require_base("resume_from_checkpoint",
-                                   progress.at("base_fingerprint").get<std::string>(),
-                                   config_.model.model_name_or_path, trainee_.base_fingerprint);
+          const std::string unknown = checkpoint::require_base(
+              "resume_from_checkpoint", progress.at("base_fingerprint").get<std::string>(),
+              config_.model.model_name_or_path, trainee_.base_fingerprint);
+          if (!unknown.empty()) note("warning: " + unknown);
         }
         step_ = first_step_ = state.global_step;
         log_history_ = state.log_history;

@@ -54,7 +54,29 @@ TEST(BaseFingerprint, IsThatOfTheWeightsNotOfTheFile) {
   EXPECT_NE(fingerprint_of({.changed = 3}), expected);
   EXPECT_NE(fingerprint_of({.changed = 2600}), expected);
   EXPECT_NE(fingerprint_of({.rows = 41}), expected);
-  EXPECT_EQ(fingerprint_of({.config = R"({"quantization_config": {}})"}), "");
+}
+
+// Bytes, whatever they mean.
+TEST(BaseFingerprint, OfCodesIsTheirOwn) {
+  const char* config = R"({"quantization_config": {}})";
+  const std::string expected = fingerprint_of({.config = config});
+  EXPECT_EQ(expected.size(), 16U);
+  EXPECT_NE(expected, fingerprint_of({}));
+  EXPECT_EQ(fingerprint_of({.config = config}), expected);
+  EXPECT_NE(fingerprint_of({.changed = 3, .config = config}), expected);
+  EXPECT_NE(fingerprint_of({.has_head = true, .config = config}), expected);
+}
+
+TEST(BaseFingerprint, MarkIsReadAsItIsWritten) {
+  for (const char* text : {"0123456789abcdef", "0123456789abcdef as nf4, blocks of 64",
+                           "0123456789abcdef as int8 of the weights as stored, one scale a row",
+                           "0123456789abcdef as stored nf4, blocks of 64, double"}) {
+    const BaseMark mark = parse_base_mark(text);
+    EXPECT_EQ(mark.fingerprint, "0123456789abcdef");
+    EXPECT_EQ(mark.text(), text);
+    EXPECT_EQ(mark.is_of_known_weights(),
+              std::string(text).find("as stored n") == std::string::npos);
+  }
 }
 
 }  // namespace

@@ -1,0 +1,141 @@
+#include "strata/checkpoint/base_mark.h"
+
+#include <algorithm>
+#include <string_view>
+#include <vector>
+
+#include <ATen/ops/equal.h>
+#include <ATen/ops/from_blob.h>
+
+#include "strata/base/error.h"
+#include "strata/hf/base_fingerprint.h"
+#include "strata/models/quantization.h"
+
+namespace strata::checkpoint {
+namespace {
+
+constexpr std::string_view kWeights = " of the weights ", kRounded = "in ", kAsStored = "as stored";
+constexpr std::string_view kStored = "stored ";
+
+// What codes were made from: where rounding changes nothing, the values as they lie in the file.
+std::string origin(const hf::ModelFolder& folder, const CodesOnTheWay& quantized) {
+  std::vector<float> sampled = hf::sampled_values(folder);
+  at::Tensor values =
+      at::from_blob(sampled.data(), {static_cast<int64_t>(sampled.size())}, at::kFloat);
+  at::Tensor rounded = values.to(quantized.type);
+  if (quantized.format.kind == ops::quant::Kind::kInt8) {  // is made from fp16, whatever it was
+    values = values.to(at::kHalf);
+    rounded = rounded.to(at::kHalf);
+  }
+  const std::string_view name = quantized.type == at::kBFloat16 ? "bfloat16" : "float16";
+  const bool is_rounded =
+      quantized.type != at::kFloat && !values.equal(rounded.to(values.scalar_type()));
+  return is_rounded ? fmt::format("{}{}", kRounded, name) : std::string(kAsStored);
+}
+
+// "nf4 of the weights as stored, blocks of 64".
+std::string describe_codes(const hf::ModelFolder& folder, const CodesOnTheWay& quantized) {
+  std::string text = ops::quant::describe(quantized.format);
+  text.insert(text.find(','), std::string(kWeights) + origin(folder, quantized));
+  return text;
+}
+
+// How codes lie in a folder, by its config.json.
+std::string describe_stored(const Json& config) {
+  std::string format = "codes";
+  try {
+    const auto stored = models::stored_quantization(config);
+    if (stored) format = ops::quant::describe(stored->quantization.format);
+  } catch (const ConfigError&) {  // of another program: may be looked at all the same
+  }
+  return std::string(kStored) + format;
+}
+
+// Codes in a mark, in parts. `origin`: empty in marks of codes whose origin nobody wrote down.
+struct Codes {
+  std::string format;  // "nf4, blocks of 64"
+  std::string origin;  // "in bfloat16" or "as stored"
+};
+
+Codes parse_codes(std::string text) {
+  if (text.starts_with(kStored)) return {.format = text.substr(kStored.size()), .origin = {}};
+  const size_t begin = text.find(kWeights);
+  if (begin == std::string::npos) return {.format = std::move(text), .origin = {}};
+  const size_t end = std::min(text.find(',', begin), text.size());
+  const size_t word = begin + kWeights.size();
+  return {.format = text.substr(0, begin) + text.substr(end),
+          .origin = text.substr(word, end - word)};
+}
+
+// The flag that makes such codes.
+std::string type_flag(const Codes& codes) {
+  if (codes.origin == kAsStored) return "--dtype float32";
+  if (!codes.origin.starts_with(kRounded)) return "the --dtype of its training";
+  return "--dtype " + codes.origin.substr(kRounded.size());
+}
+
+[[noreturn]] void refuse_codes(const std::string& adapter, const std::string& wanted,
+                               const std::string& base, const std::string& found) {
+  const Codes codes = parse_codes(wanted);
+  throw ConfigError(
+      "{}: found an adapter whose first values were made from the codes of {} ({}), expected it "
+      "over those and not over {}; quantise the base while loading as its training did, or write "
+      "it so with strata convert {} OUT --to {} and name OUT, either with {}",
+      adapter, base, wanted, found.empty() ? "plain weights" : found, base,
+      codes.format.starts_with("int8") ? "bnb-8bit" : "bnb-4bit", type_flag(codes));
+}
+
+std::string unknown_origin(const std::string& adapter, const std::string& base) {
+  return fmt::format(
+      "{} was made from codes, and nothing says whether those of {} were made from the same "
+      "weights, rounded to the same type (--dtype): if not, it gives other values than were "
+      "trained",
+      adapter, base);
+}
+
+// Of one format, and one of them without an origin.
+bool may_be_same(const std::string& wanted, const std::string& found) {
+  const Codes one = parse_codes(wanted), other = parse_codes(found);
+  return one.format == other.format && (one.origin.empty() || other.origin.empty());
+}
+
+}  // namespace
+
+std::string base_mark(const hf::ModelFolder& folder,
+                      const std::optional<CodesOnTheWay>& quantized) {
+  hf::BaseMark mark{.fingerprint = hf::base_fingerprint(folder), .codes = {}};
+  if (mark.fingerprint.empty()) return "";
+  if (folder.config().contains("quantization_config")) {
+    if (const std::string left = hf::fingerprint_in(folder); !left.empty()) return left;
+    mark.codes = describe_stored(folder.config());
+  } else if (quantized) {
+    mark.codes = describe_codes(folder, *quantized);
+  }
+  return mark.text();
+}
+
+std::string mark_of_weights(const std::string& mark) {
+  const hf::BaseMark parsed = hf::parse_base_mark(mark);
+  return parsed.is_of_known_weights() ? parsed.fingerprint : "";
+}
+
+std::string require_base(const std::string& adapter, const std::string& trained_on,
+                         const std::string& base, const std::string& found) {
+  if (trained_on.empty() || found.empty() || trained_on == found) return "";
+  const hf::BaseMark wanted = hf::parse_base_mark(trained_on), has = hf::parse_base_mark(found);
+  const bool are_known = wanted.is_of_known_weights() && has.is_of_known_weights();
+  const bool is_same = wanted.fingerprint == has.fingerprint;
+  // Codes of weights that nobody knows may be those of any base.
+  if (is_same || (wanted.is_of_known_weights() && !are_known)) {
+    if (wanted.codes.empty()) return "";
+    if (may_be_same(wanted.codes, has.codes)) return unknown_origin(adapter, base);
+    refuse_codes(adapter, wanted.codes, base, has.codes);
+  }
+  throw ConfigError(
+      "{}: found an adapter that was trained on a base with the fingerprint {}, expected {} as {} "
+      "has; name the base that it was trained on, or take the mark off with strata convert ADAPTER "
+      "OUT --to safetensors --forget_base",
+      adapter, trained_on, found, base);
+}
+
+}  // namespace strata::checkpoint
