@@ -15,6 +15,9 @@ MODEL = dict(vocab_size=V, hidden_size=H, intermediate_size=I, num_hidden_layers
 LORA = dict(use_peft=True, lora_r=8, lora_target_modules="all-linear")
 PROMPT = dict(use_peft=True, peft_type="PROMPT_TUNING")
 PREFIX = dict(use_peft=True, peft_type="PREFIX_TUNING")
+# Of a vocabulary that weighs more than the layers, its file in bf16.
+LARGE = dict(vocab_size=50000, hidden_size=256, intermediate_size=512, num_hidden_layers=2,
+             num_attention_heads=4, num_key_value_heads=2)
 PACKED = dict(packing=True, packing_strategy="wrapped", max_length=128)
 PARTS = dict(fsdp_version=2, fsdp_reshard_after_forward=2)
 WHOLE = dict(gradient_checkpointing=False)
@@ -78,6 +81,10 @@ TABLE = [
     (2, "SHARD_GRAD_OP", dict(fsdp_auto_wrap_policy="NO_WRAP")),
     (2, "FULL_SHARD", dict(sync_each_batch=False, **accumulation(2))),
     (2, "FULL_SHARD", dict(limit_all_gathers=False)),
+    (1, "NO_SHARD", dict(LORA, load_in_4bit=True, model="large")),
+    (1, "NO_SHARD", dict(LORA, load_in_4bit=True, dtype="float32", model="large")),
+    (2, "FULL_SHARD", dict(LORA, load_in_4bit=True, bf16=True, model="large")),
+    (1, "NO_SHARD", dict(LORA, model="large")),
     # Products in bf16 where the processor has them.
     (1, "NO_SHARD", dict(LORA, bf16=True, per_device_train_batch_size=16)),
     (1, "FULL_SHARD", dict(LORA, bf16=True, dtype="bfloat16")),
@@ -108,11 +115,18 @@ def label(row):
     return f"{world} {strategy} {', '.join(words)}".strip()
 
 
-def save_model(folder):
-    tiny_llama.save_model(folder, **MODEL)
+def save_model(folder, model=MODEL, dtype=None):
+    tiny_llama.save_model(folder, dtype=dtype, **model)
     config = folder / "config.json"
     config.write_text(config.read_text().replace('"max_position_embeddings": 128',
                                                  '"max_position_embeddings": 512'))
+    return folder
+
+
+def large_model(folder):
+    if not folder.exists():
+        folder.mkdir()
+        save_model(folder, LARGE, "bfloat16")
     return folder
 
 
@@ -175,6 +189,9 @@ def traffic_of(text):
 
 def run_row(row, model, data, output):
     world, strategy, flags = row
+    flags = dict(flags)
+    if flags.pop("model", "") == "large":
+        model = large_model(model.with_name(model.name + "-large"))
     disk = BUILD / "no-settings"  # the tests' own folder may lie in memory
     disk.mkdir(exist_ok=True)
     for kind in ("param", "optimizer"):

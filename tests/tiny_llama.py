@@ -70,10 +70,10 @@ def save_llama2_tokenizer(folder, size=330):
     return size
 
 
-def save_model(folder, seed=0, vocab_size=None, family="llama", llama2=None, **settings):
+def save_model(folder, seed=0, vocab_size=None, family="llama", llama2=None, dtype=None, **settings):
     """Checkpoint folder with tokenizer; weights large enough that losses move within few steps.
 
-    `llama2`: the size of a vocabulary like Llama 2's, which knows no chat format.
+    `llama2`: the size of a vocabulary like Llama 2's, which knows no chat format. `dtype`: of the file.
     """
     import torch
     from transformers import CONFIG_MAPPING, AutoModelForCausalLM
@@ -90,6 +90,8 @@ def save_model(folder, seed=0, vocab_size=None, family="llama", llama2=None, **s
                 parameter.uniform_(0.7, 1.3)
             else:
                 parameter.normal_(0, 0.08)
+    if dtype:
+        model.to(getattr(torch, dtype))
     model.save_pretrained(folder)
     return folder
 

@@ -68,7 +68,7 @@ def test_measured_is_the_planned(model, data, tmp_path, row):
     assert set(found.temporary) <= {"activations", "logits", "runtime", "KiB"}
     assert int(found.temporary["activations"]) > 0
     assert found.sent == found.sent_planned
-    if not {"use_peft", "fsdp_auto_wrap_policy", "sync_each_batch"} & flags.keys():
+    if not {"use_peft", "fsdp_auto_wrap_policy", "sync_each_batch", "model"} & flags.keys():
         # Shards are padded to whole cache lines, and the norm is one number more.
         assert found.sent == pytest.approx(sent_in_theory(world, strategy, flags), rel=1e-3, abs=64)
     # Theory counts what must be sent; here is what the copying loops of shared memory counted. Codes

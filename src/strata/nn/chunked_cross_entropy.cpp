@@ -107,15 +107,17 @@ struct LossBuffers {
   at::Tensor rows;     // what each row of all chunks gives
 };
 
+int64_t loss_rows_on_gpu(const at::Tensor& h, int64_t vocab) {
+  const int64_t bytes_a_row = vocab * static_cast<int64_t>(h.element_size());
+  int64_t rows = std::max(kMinRows, kChunkBytesOnGpu / bytes_a_row);
+  if (rows > kTileRowsOnGpu) rows -= rows % kTileRowsOnGpu;
+  return std::min(h.size(0), rows);
+}
+
 LossBuffers make_buffers(const at::Tensor& h, int64_t vocab) {
   const bool on_gpu = is_for_cuda(h);
-  const int64_t bytes_a_row =
-      vocab * static_cast<int64_t>(on_gpu ? h.element_size() : sizeof(float));
-  const int64_t bytes = on_gpu ? kChunkBytesOnGpu : kChunkBytes;
-  int64_t rows = std::max(kMinRows, bytes / bytes_a_row);
-  if (on_gpu && rows > kTileRowsOnGpu) rows -= rows % kTileRowsOnGpu;
   LossBuffers buffers;
-  buffers.chunk = std::min(h.size(0), rows);
+  buffers.chunk = on_gpu ? loss_rows_on_gpu(h, vocab) : loss_rows_at_once(h.size(0), vocab);
   buffers.logits = at::empty({buffers.chunk, vocab}, h.options());
   buffers.widened = h.scalar_type() == at::kFloat || on_gpu
                         ? buffers.logits
@@ -227,6 +229,11 @@ struct LossFunction : torch::autograd::Function<LossFunction> {
 };
 
 }  // namespace
+
+int64_t loss_rows_at_once(int64_t tokens, int64_t vocabulary) {
+  const int64_t bytes_a_row = vocabulary * static_cast<int64_t>(sizeof(float));
+  return std::min(tokens, std::max(kMinRows, kChunkBytes / bytes_a_row));
+}
 
 at::Tensor chunked_cross_entropy(const at::Tensor& h, const Linear& output,
                                  const ForwardContext& context) {

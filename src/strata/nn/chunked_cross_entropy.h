@@ -18,4 +18,7 @@ namespace strata::nn {
 at::Tensor chunked_cross_entropy(const at::Tensor& h, const Linear& output,
                                  const ForwardContext& context);
 
+// Rows of a chunk of `tokens` on the CPU.
+int64_t loss_rows_at_once(int64_t tokens, int64_t vocabulary);
+
 }  // namespace strata::nn

@@ -80,7 +80,8 @@ struct MatmulArguments {
 };
 void matmul(const MatmulArguments& m);
 // See ops/matmul.h.
-int64_t matmul_scratch_bytes(int64_t rows, int64_t columns, int64_t inner, Element type);
+int64_t matmul_scratch_bytes(int64_t rows, int64_t columns, int64_t inner, Element type,
+                             Element c_type);
 
 // Fills `row` for each row; `logits` become gradients where asked.
 void cross_entropy(float* logits, const int64_t* targets, int64_t rows, int64_t vocabulary,

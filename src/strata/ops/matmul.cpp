@@ -128,9 +128,12 @@ void add_thin_product_(at::Tensor sum, const at::Tensor& a, const at::Tensor& b,
   }
 }
 
-int64_t matmul_scratch_bytes(int64_t rows, int64_t columns, int64_t inner, at::ScalarType type) {
-  const Element element = type == at::kBFloat16 ? Element::kBFloat16 : Element::kFloat;
-  return cpu::matmul_scratch_bytes(rows, columns, inner, element);
+int64_t matmul_scratch_bytes(int64_t rows, int64_t columns, int64_t inner, at::ScalarType type,
+                             at::ScalarType c_type) {
+  const auto element = [](at::ScalarType t) {
+    return t == at::kBFloat16 ? Element::kBFloat16 : Element::kFloat;
+  };
+  return cpu::matmul_scratch_bytes(rows, columns, inner, element(type), element(c_type));
 }
 
 }  // namespace strata::ops

@@ -34,8 +34,9 @@ at::Tensor matmul(const at::Tensor& a, const at::Tensor& b, Transposes transpose
 at::Tensor thin_product(const at::Tensor& a, const at::Tensor& b);
 void add_thin_product_(at::Tensor sum, const at::Tensor& a, const at::Tensor& b, double factor);
 
-// Temporary memory of the CPU kernel for an fp32 c [rows, columns] with `inner` terms of `type` a
-// sum: packed columns of b.
-int64_t matmul_scratch_bytes(int64_t rows, int64_t columns, int64_t inner, at::ScalarType type);
+// Temporary memory of the CPU kernel for a c [rows, columns] of `c_type` with `inner` terms of
+// `type` a sum: packed columns of b.
+int64_t matmul_scratch_bytes(int64_t rows, int64_t columns, int64_t inner, at::ScalarType type,
+                             at::ScalarType c_type);
 
 }  // namespace strata::ops

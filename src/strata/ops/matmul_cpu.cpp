@@ -313,9 +313,10 @@ int64_t packed_lanes(int64_t rows, int64_t lanes, Element c_type) {
 
 }  // namespace
 
-int64_t matmul_scratch_bytes(int64_t rows, int64_t columns, int64_t inner, Element type) {
+int64_t matmul_scratch_bytes(int64_t rows, int64_t columns, int64_t inner, Element type,
+                             Element c_type) {
   const int64_t lanes = multiplies_pairs(type) ? (inner + 1) / 2 : inner;
-  return packed_width(columns) * packed_lanes(rows, lanes, Element::kFloat) *
+  return packed_width(columns) * packed_lanes(rows, lanes, c_type) *
          static_cast<int64_t>(sizeof(float));
 }
 

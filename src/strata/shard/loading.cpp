@@ -154,6 +154,33 @@ void send_homes(UnitStore& store, HomeKind kind, const std::function<Source()>& 
   }
 }
 
+namespace {
+
+// Values of `type` of a mapped file. Piece by piece: no more of its pages, and of what is
+// converted, are there at a time.
+void copy_values(std::span<const std::byte> bytes, at::ScalarType type, const at::Tensor& values) {
+  // The map may place a tensor at any byte; conversion kernels want natural alignment. For another
+  // device the bytes travel as they are in the file, and are converted there.
+  const bool is_as_stored = type == values.scalar_type() && values.is_cpu();
+  at::Tensor aligned;
+  if (!is_as_stored) {
+    aligned = at::empty({std::min(values.numel(), kReadAtOnce)}, at::TensorOptions().dtype(type));
+  }
+  const size_t element = at::elementSize(type);
+  for (int64_t done = 0; done < values.numel(); done += kReadAtOnce) {
+    const int64_t count = std::min(kReadAtOnce, values.numel() - done);
+    const auto piece =
+        bytes.subspan(static_cast<size_t>(done) * element, static_cast<size_t>(count) * element);
+    const at::Tensor out = values.narrow(0, done, count);
+    const at::Tensor whole = is_as_stored ? out : aligned.narrow(0, 0, count);
+    std::memcpy(whole.data_ptr(), piece.data(), piece.size());
+    forget_pages(piece);
+    if (!is_as_stored) out.copy_(whole.to(values.device()));
+  }
+}
+
+}  // namespace
+
 Source folder_source(const hf::ModelFolder& folder,
                      std::function<std::string(const nn::Parameter&)> name_of) {
   return [&folder, name_of = std::move(name_of)](const nn::Parameter& parameter, int64_t begin,
@@ -168,20 +195,9 @@ Source folder_source(const hf::ModelFolder& folder,
     const int64_t count = std::clamp<int64_t>(in_file - begin, 0, out.numel());
     if (count < out.numel()) out.narrow(0, count, out.numel() - count).zero_();
     if (count == 0) return true;
-    const at::Tensor values = out.narrow(0, 0, count);
-    const std::span<const std::byte> bytes = folder.bytes(*info).subspan(
-        static_cast<size_t>(begin) * element, static_cast<size_t>(count) * element);
-    if (type == values.scalar_type() && values.is_cpu()) {
-      std::memcpy(values.data_ptr(), bytes.data(), bytes.size());
-      forget_pages(bytes);
-      return true;
-    }
-    // The map may place a tensor at any byte; conversion kernels want natural alignment. For
-    // another device the bytes travel as they are in the file, and are converted there.
-    at::Tensor aligned = at::empty({count}, at::TensorOptions().dtype(type));
-    std::memcpy(aligned.data_ptr(), bytes.data(), bytes.size());
-    forget_pages(bytes);
-    values.copy_(aligned.to(values.device()));
+    const size_t first = static_cast<size_t>(begin) * element;
+    copy_values(folder.bytes(*info).subspan(first, static_cast<size_t>(count) * element), type,
+                out.narrow(0, 0, count));
     return true;
   };
 }

@@ -317,7 +317,8 @@ void imagine_values(const config::RunConfig& config, Trainee& trainee) {
     }
     const int64_t numel = is_drawn ? parameter.numel() : out.numel();
     if (is_drawn || out.scalar_type() != in_file) {
-      (void)at::empty({numel}, out.options().dtype(in_file));
+      const int64_t at_once = is_drawn ? numel : std::min(numel, shard::kReadAtOnce);
+      (void)at::empty({at_once}, out.options().dtype(in_file));
     }
     return true;
   };

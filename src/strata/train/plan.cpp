@@ -7,6 +7,7 @@
 #include "strata/libtorch/planned_device.h"
 #include "strata/memory/allocator.h"
 #include "strata/memory/device_probe.h"
+#include "strata/nn/chunked_cross_entropy.h"
 #include "strata/nn/linear.h"
 #include "strata/ops/matmul.h"
 
@@ -49,16 +50,15 @@ int64_t largest_block(models::Model& model) {
   return largest;
 }
 
-// The widest packing buffer of a linear layer's products: y = x W^T, dx = dy W, and where they sum
-// over all tokens dW = dy^T x and of a branch dB = dy^T hidden, dA = dhidden^T x.
-int64_t layer_scratch_bytes(const nn::Linear& layer, int64_t tokens, bool sums_over_tokens,
-                            at::ScalarType compute) {
+// The widest packing buffer of a linear layer's products: y = x W^T, dx = dy W, and fp32 sums over
+// tokens, dW = dy^T x and of a branch dB = dy^T hidden, dA = dhidden^T x.
+int64_t layer_scratch_bytes(const nn::Linear& layer, int64_t tokens, at::ScalarType compute) {
   const int64_t in = layer.in_features(), out = layer.out_features();
   const auto bytes = [compute](int64_t rows, int64_t columns, int64_t inner) {
-    return ops::matmul_scratch_bytes(rows, columns, inner, compute);
+    return ops::matmul_scratch_bytes(rows, columns, inner, compute, at::kFloat);
   };
-  int64_t widest = std::max(bytes(tokens, out, in), bytes(tokens, in, out));
-  if (!sums_over_tokens) return widest;
+  int64_t widest = std::max(ops::matmul_scratch_bytes(tokens, out, in, compute, compute),
+                            ops::matmul_scratch_bytes(tokens, in, out, compute, compute));
   if (layer.weight().requires_grad()) widest = std::max(widest, bytes(out, in, tokens));
   if (const nn::LowRankBranch* branch = layer.low_rank()) {
     const int64_t rank = branch->a.shape()[0];
@@ -70,10 +70,10 @@ int64_t layer_scratch_bytes(const nn::Linear& layer, int64_t tokens, bool sums_o
 int64_t kernel_scratch_bytes(models::Model& model, int64_t tokens, at::ScalarType compute) {
   int64_t widest = 0;
   for (models::Block* block : model.blocks()) {
-    // The head sees its tokens in chunks.
-    const bool is_layer = block->kind() == models::BlockKind::kLayer;
+    const bool is_head = block->kind() == models::BlockKind::kHead;
     for (const nn::Linear* layer : block->linears()) {
-      widest = std::max(widest, layer_scratch_bytes(*layer, tokens, is_layer, compute));
+      const int64_t rows = is_head ? nn::loss_rows_at_once(tokens, layer->out_features()) : tokens;
+      widest = std::max(widest, layer_scratch_bytes(*layer, rows, compute));
     }
   }
   return widest;

@@ -95,8 +95,8 @@ TEST(MatmulRows, FewGetTheBitsThatTheyGetAmongMany) {
     matmul_into(few, a.to(type).narrow(0, 0, 48), b.to(type), {.b = true}, /*beta=*/1);
     EXPECT_TRUE(at::equal(many.narrow(0, 0, 48), few));
   }
-  EXPECT_LT(matmul_scratch_bytes(48, 1100, 1300, at::kFloat),
-            matmul_scratch_bytes(200, 1100, 1300, at::kFloat));
+  EXPECT_LT(matmul_scratch_bytes(48, 1100, 1300, at::kFloat, at::kFloat),
+            matmul_scratch_bytes(200, 1100, 1300, at::kFloat, at::kFloat));
 }
 
 TEST_P(Matmul, ThinFactorsAddWhatTheirProductIs) {
