@@ -197,7 +197,7 @@ std::vector<Setting> loop_settings() {
       {.name = "full_determinism",
        .field = STRATA_FIELD(train.full_determinism),
        .help = "on a GPU: only kernels that give the same bits every time, some of them slower; on "
-               "CPUs all do"},
+               "CPUs: the same bits with any number of threads, too"},
       {.name = "on_nan",
        .field = STRATA_FIELD(train.on_nan),
        .choices = {"stop", "rollback"},

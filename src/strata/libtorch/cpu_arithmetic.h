@@ -12,4 +12,12 @@ inline bool cpu_has_bf16_arithmetic() {
 #endif
 }
 
+inline bool is_intel_cpu() {
+#if defined(__x86_64__)
+  return __builtin_cpu_is("intel");
+#else
+  return false;
+#endif
+}
+
 }  // namespace strata

@@ -1,6 +1,10 @@
 // Large products: checks and choice of the method. The CPU kernel is in matmul_cpu.cpp.
 #include "strata/ops/matmul.h"
 
+#include <atomic>
+
+#include <ATen/Context.h>
+
 #include "strata/base/activity_timer.h"
 #include "strata/libtorch/cpu_arithmetic.h"
 #include "strata/libtorch/planned_device.h"
@@ -26,10 +30,23 @@ bool multiplies_own_pairs(const at::Tensor& x) {
   return is_bf16(x) && !is_for_cuda(x) && cpu::has_pair_product();
 }
 
+CpuProducts faster_products() {
+  return at::hasMKL() && is_intel_cpu() ? CpuProducts::kMkl : CpuProducts::kOwn;
+}
+
+std::atomic<CpuProducts>& products_to_use() {
+  static std::atomic<CpuProducts> products{faster_products()};
+  return products;
+}
+
 bool use_own_kernel(const at::Tensor& c, const at::Tensor& a) {
   if (!c.is_cpu()) return false;
   if (multiplies_own_pairs(a)) return c.scalar_type() == at::kFloat || c.size(0) >= kFewRows;
   if (is_bf16(a) && cpu_has_bf16_arithmetic()) return c.scalar_type() == at::kFloat;
+  if (a.scalar_type() == at::kFloat && c.scalar_type() == at::kFloat &&
+      cpu_products() == CpuProducts::kMkl) {
+    return false;
+  }
   return c.size(0) >= kFewRows && c.size(1) >= kFewColumns;
 }
 
@@ -66,6 +83,9 @@ cpu::MatmulFactor factor_of(const at::Tensor& x, bool transposed, at::Tensor& co
 }
 
 }  // namespace
+
+CpuProducts cpu_products() { return products_to_use().load(std::memory_order_relaxed); }
+void choose_cpu_products(CpuProducts products) { products_to_use() = products; }
 
 void matmul_into(at::Tensor c, const at::Tensor& a, const at::Tensor& b, Transposes transposes,
                  float beta) {

@@ -34,6 +34,13 @@ at::Tensor matmul(const at::Tensor& a, const at::Tensor& b, Transposes transpose
 at::Tensor thin_product(const at::Tensor& a, const at::Tensor& b);
 void add_thin_product_(at::Tensor sum, const at::Tensor& a, const at::Tensor& b, double factor);
 
+// Who makes large fp32 products on the CPU: our kernel, whose bits depend neither on threads nor on
+// the other rows, or MKL, which is a third faster on the processors of its maker.
+enum class CpuProducts { kOwn, kMkl };
+CpuProducts cpu_products();
+// Tests and benchmarks choose; a run takes what is faster.
+void choose_cpu_products(CpuProducts products);
+
 // Temporary memory of the CPU kernel for a c [rows, columns] of `c_type` with `inner` terms of
 // `type` a sum: packed columns of b.
 int64_t matmul_scratch_bytes(int64_t rows, int64_t columns, int64_t inner, at::ScalarType type,

@@ -7,6 +7,7 @@
 
 #include "strata/base/error.h"
 #include "strata/libtorch/cuda_build.h"
+#include "strata/ops/matmul.h"
 
 namespace strata::train {
 
@@ -22,7 +23,10 @@ at::Device device_of_rank(const config::RunConfig& config, int local_rank) {
 }
 
 void open_device(const config::RunConfig& config, at::Device device) {
-  if (!device.is_cuda()) return;
+  if (!device.is_cuda()) {
+    if (config.train.full_determinism) ops::choose_cpu_products(ops::CpuProducts::kOwn);
+    return;
+  }
   if (config.train.full_determinism) {
     // Read by cuBLAS when it is first used.
     ::setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*replace=*/0);

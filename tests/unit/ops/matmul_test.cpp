@@ -5,8 +5,11 @@
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 
+#include <tuple>
+
 #include "reference.h"
 #include "strata/base/error.h"
+#include "strata/ops/quant/quantized.h"
 
 namespace strata::ops {
 namespace {
@@ -18,7 +21,22 @@ const Row kRows[] = {{1, 1, 1},      {2, 40, 7},     {16, 1, 3},      {17, 33, 5
                      {96, 32, 256},  {100, 31, 257}, {200, 1030, 64}, {13, 100, 600},
                      {300, 65, 513}, {0, 4, 4},      {40, 4, 0},      {24, 64, 12}};
 
-class Matmul : public testing::TestWithParam<at::ScalarType> {};
+// What a test chooses ends with it.
+class Chosen {
+ public:
+  explicit Chosen(CpuProducts products) { choose_cpu_products(products); }
+  ~Chosen() { choose_cpu_products(before_); }
+
+ private:
+  CpuProducts before_ = cpu_products();
+};
+
+class Matmul : public testing::TestWithParam<std::tuple<at::ScalarType, CpuProducts>> {
+  Chosen chosen_{std::get<1>(GetParam())};
+};
+class OwnMatmul : public testing::TestWithParam<at::ScalarType> {
+  Chosen chosen_{CpuProducts::kOwn};
+};
 
 // Rows 5 elements wider than needed, so that strides are not sizes.
 at::Tensor strided(int64_t rows, int64_t columns, at::ScalarType type) {
@@ -27,7 +45,7 @@ at::Tensor strided(int64_t rows, int64_t columns, at::ScalarType type) {
 
 TEST_P(Matmul, EqualsDouble) {
   at::manual_seed(2);
-  const at::ScalarType type = GetParam();
+  const at::ScalarType type = std::get<0>(GetParam());
   const double tolerance = type == at::kFloat ? 1e-5 : 1e-2;
   for (const auto& [rows, columns, inner] : kRows) {
     for (const Transposes t :
@@ -55,8 +73,9 @@ TEST_P(Matmul, EqualsDouble) {
 
 TEST_P(Matmul, TakesAnyView) {
   at::manual_seed(10);
-  const double tolerance = GetParam() == at::kFloat ? 1e-5 : 1e-2;
-  const at::Tensor a = at::randn({70, 90}).to(GetParam()), b = at::randn({50, 90}).to(GetParam());
+  const double tolerance = std::get<0>(GetParam()) == at::kFloat ? 1e-5 : 1e-2;
+  const at::Tensor a = at::randn({70, 90}).to(std::get<0>(GetParam())),
+                   b = at::randn({50, 90}).to(std::get<0>(GetParam()));
   const at::Tensor expected = at::mm(a.to(at::kDouble), b.to(at::kDouble).t());
   EXPECT_LT(reference::relative_error(ops::matmul(a, b.t()), expected), tolerance);
   EXPECT_LT(reference::relative_error(ops::matmul(a.t(), b.t(), {.a = true}), expected), tolerance);
@@ -64,13 +83,13 @@ TEST_P(Matmul, TakesAnyView) {
   EXPECT_LT(
       reference::relative_error(ops::matmul(ones, b, {.b = true})[3], b.to(at::kDouble).sum(1)),
       tolerance);
-  const at::Tensor sparse = at::randn({70, 180}).to(GetParam()).slice(1, 0, 180, 2);
+  const at::Tensor sparse = at::randn({70, 180}).to(std::get<0>(GetParam())).slice(1, 0, 180, 2);
   EXPECT_LT(reference::relative_error(ops::matmul(sparse, b, {.b = true}),
                                       at::mm(sparse.to(at::kDouble), b.to(at::kDouble).t())),
             tolerance);
 }
 
-TEST_P(Matmul, DoesNotDependOnThreads) {
+TEST_P(OwnMatmul, DoesNotDependOnThreads) {
   at::manual_seed(3);
   const at::Tensor a = at::randn({700, 520}).to(GetParam());
   const at::Tensor b = at::randn({1500, 520}).to(GetParam());
@@ -87,6 +106,7 @@ TEST_P(Matmul, DoesNotDependOnThreads) {
 
 // Few rows are multiplied as their columns are packed, many after all of them are. 48: whole tiles.
 TEST(MatmulRows, FewGetTheBitsThatTheyGetAmongMany) {
+  const Chosen own(CpuProducts::kOwn);
   at::manual_seed(4);
   const at::Tensor a = at::randn({200, 1300}), b = at::randn({1100, 1300});
   for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
@@ -101,7 +121,7 @@ TEST(MatmulRows, FewGetTheBitsThatTheyGetAmongMany) {
 
 TEST_P(Matmul, ThinFactorsAddWhatTheirProductIs) {
   at::manual_seed(5);
-  const at::ScalarType type = GetParam();
+  const at::ScalarType type = std::get<0>(GetParam());
   const double tolerance = type == at::kFloat ? 1e-5 : 1e-2;
   for (const int64_t tokens : {5, 77}) {
     const at::Tensor x = at::randn({tokens, 45}).to(type), a = at::randn({3, 45}).to(type);
@@ -120,7 +140,36 @@ TEST_P(Matmul, ThinFactorsAddWhatTheirProductIs) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Storage, Matmul, testing::Values(at::kFloat, at::kBFloat16));
+INSTANTIATE_TEST_SUITE_P(Storage, Matmul,
+                         testing::Combine(testing::Values(at::kFloat, at::kBFloat16),
+                                          testing::Values(CpuProducts::kOwn, CpuProducts::kMkl)));
+INSTANTIATE_TEST_SUITE_P(Storage, OwnMatmul, testing::Values(at::kFloat, at::kBFloat16));
+
+// More rows than are decoded at a time, and codes whose blocks cross rows.
+TEST(MatmulCodes, EqualsTheDecodedWeightInDouble) {
+  at::manual_seed(6);
+  const at::Tensor weight = at::randn({1100, 330});
+  for (const CpuProducts products : {CpuProducts::kOwn, CpuProducts::kMkl}) {
+    const Chosen chosen(products);
+    for (const quant::Format& format :
+         {quant::Format{.kind = quant::Kind::kNf4, .block = 64, .nested = true},
+          quant::Format{.kind = quant::Kind::kInt8}}) {
+      const quant::QuantizedMatrix codes = quant::quantize(weight, format);
+      const at::Tensor decoded = quant::dequantize(codes, at::kFloat).to(at::kDouble);
+      for (const bool transposed : {true, false}) {
+        const at::Tensor a = strided(50, transposed ? 330 : 1100, at::kFloat);
+        const at::Tensor product = at::mm(a.to(at::kDouble), transposed ? decoded.t() : decoded);
+        for (const float beta : {0.0f, 1.0f}) {
+          at::Tensor c = strided(50, transposed ? 1100 : 330, at::kFloat);
+          const at::Tensor expected = product + beta * c.to(at::kDouble);
+          quant::matmul_into(c, a, codes, transposed, beta, at::kFloat);
+          EXPECT_LT(reference::relative_error(c, expected), 1e-5)
+              << quant::describe(format) << transposed << beta;
+        }
+      }
+    }
+  }
+}
 
 TEST(MatmulErrors, NameTheShapes) {
   EXPECT_THROW(ops::matmul(at::zeros({3, 4}), at::zeros({3, 4})), InternalError);

@@ -133,6 +133,11 @@ cpu::MatrixCodes codes_of(const QuantizedMatrix& matrix, const at::Tensor& scale
           matrix.bytes.const_data_ptr<uint8_t>(), scales.const_data_ptr<float>()};
 }
 
+// Of a parallel loop over rows.
+int64_t rows_of_grain(int64_t columns) {
+  return std::max<int64_t>(1, 65536 / std::max<int64_t>(1, columns));
+}
+
 // For few rows of a decoder: the weight is read as codes and decoded in registers.
 bool multiplies_codes_on_device(const at::Tensor& c, const at::Tensor& a, const QuantizedMatrix& b,
                                 bool transposed, at::ScalarType compute) {
@@ -173,6 +178,31 @@ void decode_rows(const cpu::MatrixCodes& codes, int64_t begin, int64_t end, Elem
     float* decoded = begin_row(type, to, scratch.data());
     cpu::dequantize(codes, row * codes.columns, codes.columns, decoded);
     finish_row(type, decoded, codes.columns, to);
+  }
+}
+
+// Blocks of rows are decoded for MKL's products one after the other: the whole weight is never
+// there.
+void multiply_decoded_blocks(at::Tensor c, const at::Tensor& a, const QuantizedMatrix& b,
+                             const cpu::MatrixCodes& codes, bool transposed, float beta) {
+  constexpr int64_t kRowsAtOnce = 1024;
+  const int64_t at_once = std::min(kRowsAtOnce, b.rows);
+  const auto decoded =
+      std::unique_ptr<float[]>(new float[static_cast<size_t>(at_once * b.columns)]);
+  for (int64_t begin = 0; begin < b.rows; begin += at_once) {
+    const int64_t count = std::min(at_once, b.rows - begin);
+    at::parallel_for(0, count, rows_of_grain(b.columns), [&](int64_t first, int64_t last) {
+      for (int64_t row = first; row < last; ++row) {
+        cpu::dequantize(codes, (begin + row) * b.columns, b.columns,
+                        decoded.get() + row * b.columns);
+      }
+    });
+    const at::Tensor dense = at::from_blob(decoded.get(), {count, b.columns}, at::kFloat);
+    if (transposed) {
+      ops::matmul_into(c.narrow(1, begin, count), a, dense, {.b = true}, beta);
+    } else {
+      ops::matmul_into(c, a.narrow(1, begin, count), dense, {}, begin == 0 ? beta : 1);
+    }
   }
 }
 
@@ -235,8 +265,7 @@ at::Tensor dequantize(const QuantizedMatrix& matrix, at::ScalarType type) {
   }
   const cpu::MatrixCodes codes = codes_of(matrix, scales);
   const Element element = element_of(kOp, "result", dense);
-  const int64_t grain = std::max<int64_t>(1, 65536 / std::max<int64_t>(1, matrix.columns));
-  at::parallel_for(0, matrix.rows, grain, [&](int64_t begin, int64_t end) {
+  at::parallel_for(0, matrix.rows, rows_of_grain(matrix.columns), [&](int64_t begin, int64_t end) {
     decode_rows(codes, begin, end, element, dense.mutable_data_ptr());
   });
   return dense.to(type);
@@ -271,6 +300,10 @@ void matmul_into(at::Tensor c, const at::Tensor& a, const QuantizedMatrix& b, bo
   const at::Tensor scales = resolved_scales(b);
   if (c.is_meta()) return;
   const cpu::MatrixCodes codes = codes_of(b, scales);
+  if (ops::cpu_products() == ops::CpuProducts::kMkl && a.scalar_type() == at::kFloat &&
+      c.scalar_type() == at::kFloat) {
+    return multiply_decoded_blocks(c, a, b, codes, transposed, beta);
+  }
   ops::cpu::matmul({.rows = c.size(0),
                     .columns = c.size(1),
                     .inner = inner,
