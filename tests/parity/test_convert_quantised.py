@@ -6,6 +6,7 @@ import pytest
 import torch
 from bitsandbytes import functional
 from bitsandbytes.nn import Linear4bit, Linear8bitLt
+from safetensors import safe_open
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 
@@ -167,6 +168,37 @@ def test_plain_weights_take_the_type_asked_for(inputs, tmp_path):
     assert tensors_of(tmp_path / "out")["model.embed_tokens.weight"].dtype == torch.bfloat16
     config = json.loads((tmp_path / "out" / "config.json").read_text())
     assert config["dtype"] == "bfloat16" and config["quantization_config"]["load_in_8bit"] is True
+
+
+@pytest.mark.parametrize("name", ["nf4_double", "fp4_as_float16", "int8"])
+def test_a_copy_in_another_type_keeps_its_codes(inputs, tmp_path, name):
+    """Oracle: transformers loads the same codes; only what is beside them has the type asked for."""
+    assert convert(inputs.model("wide"), tmp_path / "codes", *ROWS[name][0]).returncode == 0
+    done = convert(tmp_path / "codes", tmp_path / "copy", "--to", "safetensors", "--dtype", "bfloat16")
+    assert done.returncode == 0, done.stderr
+    before, after = tensors_of(tmp_path / "codes"), tensors_of(tmp_path / "copy")
+    assert before.keys() == after.keys()
+    models = [AutoModelForCausalLM.from_pretrained(tmp_path / side, device_map="cpu")
+              for side in ("codes", "copy")]
+    quantised = {path for path, layer in models[0].named_modules()
+                 if isinstance(layer, (Linear4bit, Linear8bitLt))}
+    for key, value in before.items():
+        if any(key.startswith(path + ".") for path in quantised):
+            assert after[key].dtype == value.dtype and same_bits(after[key], value), key
+        else:
+            assert torch.equal(after[key], value.bfloat16()), key
+    layers = [dict(model.named_modules()) for model in models]
+    for path in quantised:
+        assert torch.equal(decoded(layers[0][path]), decoded(layers[1][path])), path
+    marks = []
+    for side in ("codes", "copy"):
+        with safe_open(tmp_path / side / "model.safetensors", framework="pt") as file:
+            marks.append(file.metadata().get("base_fingerprint"))
+    assert marks[0] is not None and marks[0] == marks[1]
+    config = json.loads((tmp_path / "copy" / "config.json").read_text())
+    assert config["dtype"] == "bfloat16"
+    run_strata(base_flags(tmp_path / "copy", inputs.data("messages"), tmp_path / "out", use_peft=True,
+                          lora_r=2, max_steps=1, dtype="auto"))
 
 
 def test_refusals(inputs, tmp_path):

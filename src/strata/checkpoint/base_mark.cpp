@@ -6,16 +6,20 @@
 
 #include <ATen/ops/equal.h>
 #include <ATen/ops/from_blob.h>
+#include <fmt/ranges.h>
 
 #include "strata/base/error.h"
+#include "strata/checkpoint/manifest.h"
 #include "strata/hf/base_fingerprint.h"
-#include "strata/models/quantization.h"
+#include "strata/hf/bitsandbytes.h"
 
 namespace strata::checkpoint {
 namespace {
 
 constexpr std::string_view kWeights = " of the weights ", kRounded = "in ", kAsStored = "as stored";
-constexpr std::string_view kStored = "stored ";
+constexpr std::string_view kStored = "stored ", kWithout = ", without ";
+constexpr std::string_view kNoLayer = "exception";
+constexpr size_t kNamedLayers = 8;
 
 // What codes were made from: where rounding changes nothing, the values as they lie in the file.
 std::string origin(const hf::ModelFolder& folder, const CodesOnTheWay& quantized) {
@@ -23,7 +27,8 @@ std::string origin(const hf::ModelFolder& folder, const CodesOnTheWay& quantized
   at::Tensor values =
       at::from_blob(sampled.data(), {static_cast<int64_t>(sampled.size())}, at::kFloat);
   at::Tensor rounded = values.to(quantized.type);
-  if (quantized.format.kind == ops::quant::Kind::kInt8) {  // is made from fp16, whatever it was
+  if (quantized.quantization.quantization.format.kind ==
+      ops::quant::Kind::kInt8) {  // is made from fp16, whatever it was
     values = values.to(at::kHalf);
     rounded = rounded.to(at::kHalf);
   }
@@ -33,11 +38,23 @@ std::string origin(const hf::ModelFolder& folder, const CodesOnTheWay& quantized
   return is_rounded ? fmt::format("{}{}", kRounded, name) : std::string(kAsStored);
 }
 
+// ", without q_proj, up_proj": the layers that are no codes, where they are not the default's.
+std::string describe_plain(const Json& config, const std::vector<std::string>& skip_modules) {
+  const auto layers = models::plain_layers(config, skip_modules);
+  if (!layers) return "";
+  if (layers->empty()) return fmt::format("{}{}", kWithout, kNoLayer);
+  const std::string names = fmt::format("{}", fmt::join(*layers, ", "));
+  if (layers->size() <= kNamedLayers) return std::string(kWithout) + names;
+  return fmt::format("{}{} layers ({})", kWithout, layers->size(),
+                     checksum(names.data(), names.size()));
+}
+
 // "nf4 of the weights as stored, blocks of 64".
 std::string describe_codes(const hf::ModelFolder& folder, const CodesOnTheWay& quantized) {
-  std::string text = ops::quant::describe(quantized.format);
+  const auto& [quantization, skip_modules] = quantized.quantization;
+  std::string text = ops::quant::describe(quantization.format);
   text.insert(text.find(','), std::string(kWeights) + origin(folder, quantized));
-  return text;
+  return text + describe_plain(folder.config(), skip_modules);
 }
 
 // How codes lie in a folder, by its config.json.
@@ -45,8 +62,11 @@ std::string describe_stored(const Json& config) {
   std::string format = "codes";
   try {
     const auto stored = models::stored_quantization(config);
-    if (stored) format = ops::quant::describe(stored->quantization.format);
-  } catch (const ConfigError&) {  // of another program: may be looked at all the same
+    if (stored) {
+      format = ops::quant::describe(stored->quantization.format);
+      format += describe_plain(config, stored->skip_modules);
+    }
+  } catch (const Error&) {  // of another program: may be looked at all the same
   }
   return std::string(kStored) + format;
 }
@@ -55,23 +75,44 @@ std::string describe_stored(const Json& config) {
 struct Codes {
   std::string format;  // "nf4, blocks of 64"
   std::string origin;  // "in bfloat16" or "as stored"
+  std::string plain;   // "q_proj, up_proj"; empty: the default's layers
 };
 
 Codes parse_codes(std::string text) {
-  if (text.starts_with(kStored)) return {.format = text.substr(kStored.size()), .origin = {}};
+  Codes codes;
+  if (const size_t at = text.find(kWithout); at != std::string::npos) {
+    codes.plain = text.substr(at + kWithout.size());
+    text.erase(at);
+  }
   const size_t begin = text.find(kWeights);
-  if (begin == std::string::npos) return {.format = std::move(text), .origin = {}};
-  const size_t end = std::min(text.find(',', begin), text.size());
-  const size_t word = begin + kWeights.size();
-  return {.format = text.substr(0, begin) + text.substr(end),
-          .origin = text.substr(word, end - word)};
+  if (text.starts_with(kStored)) {
+    codes.format = text.substr(kStored.size());
+  } else if (begin == std::string::npos) {
+    codes.format = text;
+  } else {
+    const size_t end = std::min(text.find(',', begin), text.size());
+    const size_t word = begin + kWeights.size();
+    codes.format = text.substr(0, begin) + text.substr(end);
+    codes.origin = text.substr(word, end - word);
+  }
+  return codes;
 }
 
-// The flag that makes such codes.
 std::string type_flag(const Codes& codes) {
   if (codes.origin == kAsStored) return "--dtype float32";
   if (!codes.origin.starts_with(kRounded)) return "the --dtype of its training";
   return "--dtype " + codes.origin.substr(kRounded.size());
+}
+
+std::string skip_flag(const Codes& codes, const Codes& found) {
+  constexpr std::string_view kFlag = "--llm_int8_skip_modules";
+  if (codes.plain.empty()) return found.plain.empty() ? "" : fmt::format(", without {}", kFlag);
+  if (codes.plain == kNoLayer || codes.plain.ends_with(')')) {
+    return fmt::format(" and the {} of its training", kFlag);
+  }
+  std::string names = codes.plain;
+  std::erase(names, ' ');
+  return fmt::format(" {} {}", kFlag, names);
 }
 
 [[noreturn]] void refuse_codes(const std::string& adapter, const std::string& wanted,
@@ -80,9 +121,10 @@ std::string type_flag(const Codes& codes) {
   throw ConfigError(
       "{}: found an adapter whose first values were made from the codes of {} ({}), expected it "
       "over those and not over {}; quantise the base while loading as its training did, or write "
-      "it so with strata convert {} OUT --to {} and name OUT, either with {}",
+      "it so with strata convert {} OUT --to {} and name OUT, either with {}{}",
       adapter, base, wanted, found.empty() ? "plain weights" : found, base,
-      codes.format.starts_with("int8") ? "bnb-8bit" : "bnb-4bit", type_flag(codes));
+      codes.format.starts_with("int8") ? "bnb-8bit" : "bnb-4bit", type_flag(codes),
+      skip_flag(codes, parse_codes(found)));
 }
 
 std::string unknown_origin(const std::string& adapter, const std::string& base) {
@@ -93,10 +135,11 @@ std::string unknown_origin(const std::string& adapter, const std::string& base) 
       adapter, base);
 }
 
-// Of one format, and one of them without an origin.
+// Of one format and the same layers, and one of them without an origin.
 bool may_be_same(const std::string& wanted, const std::string& found) {
   const Codes one = parse_codes(wanted), other = parse_codes(found);
-  return one.format == other.format && (one.origin.empty() || other.origin.empty());
+  return one.format == other.format && one.plain == other.plain &&
+         (one.origin.empty() || other.origin.empty());
 }
 
 }  // namespace
@@ -105,7 +148,7 @@ std::string base_mark(const hf::ModelFolder& folder,
                       const std::optional<CodesOnTheWay>& quantized) {
   hf::BaseMark mark{.fingerprint = hf::base_fingerprint(folder), .codes = {}};
   if (mark.fingerprint.empty()) return "";
-  if (folder.config().contains("quantization_config")) {
+  if (hf::announces_codes(folder.config())) {
     if (const std::string left = hf::fingerprint_in(folder); !left.empty()) return left;
     mark.codes = describe_stored(folder.config());
   } else if (quantized) {
@@ -127,7 +170,9 @@ std::string require_base(const std::string& adapter, const std::string& trained_
   const bool is_same = wanted.fingerprint == has.fingerprint;
   // Codes of weights that nobody knows may be those of any base.
   if (is_same || (wanted.is_of_known_weights() && !are_known)) {
-    if (wanted.codes.empty()) return "";
+    // A fingerprint of codes holds which layers are some.
+    const bool is_of_codes = is_same && !wanted.is_of_known_weights();
+    if (wanted.codes.empty() || is_of_codes) return "";
     if (may_be_same(wanted.codes, has.codes)) return unknown_origin(adapter, base);
     refuse_codes(adapter, wanted.codes, base, has.codes);
   }

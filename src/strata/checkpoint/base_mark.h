@@ -9,19 +9,20 @@
 #include <c10/core/ScalarType.h>
 
 #include "strata/hf/model_folder.h"
-#include "strata/ops/quant/format.h"
+#include "strata/models/quantization.h"
 
 namespace strata::checkpoint {
 
 // Plain weights that become codes on the way: first rounded to `type`, as transformers does.
 struct CodesOnTheWay {
-  ops::quant::Format format;
+  models::QuantizationOptions quantization;
   at::ScalarType type;
 };
 
 // The text of the folder's mark; of a folder that holds codes the one that their writer left, or
 // one of the codes alone. Whether values are rounded is judged by those that the fingerprint is
-// made of, so that a wider copy of a base has its mark.
+// made of, so that a wider copy of a base has its mark; which layers are codes by the model, so
+// that `lm_head` named and nothing named are one.
 std::string base_mark(const hf::ModelFolder& folder,
                       const std::optional<CodesOnTheWay>& quantized = {});
 

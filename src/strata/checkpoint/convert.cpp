@@ -14,6 +14,7 @@
 #include "strata/checkpoint/param_groups.h"
 #include "strata/checkpoint/weight_reader.h"
 #include "strata/hf/adapter_files.h"
+#include "strata/hf/base_fingerprint.h"
 #include "strata/hf/dcp.h"
 #include "strata/ops/quant/codebook.h"
 
@@ -79,6 +80,12 @@ std::vector<NamedPlace> named_weights(const SavedState& state) {
   return named;
 }
 
+// What the writer of codes left of the weights that they were made from.
+std::string mark_of_codes(const SavedState& state) {
+  const hf::BaseMark mark = hf::parse_base_mark(state.facts().base_fingerprint);
+  return !mark.codes.empty() && mark.is_of_known_weights() ? mark.text() : "";
+}
+
 void write_safetensors(SavedState& state, const fs::path& out, const ConvertOptions& options,
                        WeightReader& reader) {
   std::vector<hf::TensorBytes> sizes;
@@ -103,7 +110,7 @@ void write_safetensors(SavedState& state, const fs::path& out, const ConvertOpti
     files.add(hf::kAdapterWeightsFile, std::move(of_adapter),
               adapter_metadata(is_marked ? state.facts().base_fingerprint : ""));
   } else {
-    files.add(plan, specs);
+    files.add(plan, specs, adapter_metadata(options.keeps_base_mark ? mark_of_codes(state) : ""));
   }
   if (plan.is_indexed()) files.add_text(hf::kModelIndexFile, plan.index_json(num_parameters));
   for (const auto& [place, name] : weights) files.write(name, reader.read(place));
@@ -412,7 +419,10 @@ std::vector<std::string> convert(SavedState& state, const fs::path& out,
                           *options.files);
   } else if (is_model) {
     const fs::path base = base_model_of(state);
-    const hf::DType type = WeightReader(state, options.weight_type).type_of(state.tensors()[0]);
+    const auto first = std::ranges::find(state.tensors(), false, &SavedTensor::is_of_codes);
+    const hf::DType type =
+        WeightReader(state, options.weight_type)
+            .type_of(first == state.tensors().end() ? state.tensors()[0] : *first);
     if (base.empty() ||
         !copy_companions(base, folder.path(), {.type = type, .files = options.files})) {
       notes.push_back(

@@ -11,6 +11,7 @@
 #include "strata/hf/torch_types.h"
 #include "strata/shard/loading.h"
 #include "strata/shard/quantized_loading.h"
+#include "strata/shard/storage_type.h"
 
 namespace strata::checkpoint {
 
@@ -90,16 +91,13 @@ SavedTensor DecodedState::described(const std::string& name) const {
 }
 
 std::optional<hf::DType> DecodedState::type_of_model() const {
-  const Json& config = folder_.config();
-  const auto entry = config.find(config.contains("dtype") ? "dtype" : "torch_dtype");
-  if (entry == config.end() || !entry->is_string()) return {};
-  return hf::dtype_of_torch_dtype(entry->get<std::string>());
+  return hf::dtype_of_torch_dtype(shard::named_type(folder_.config()));
 }
 
 bool is_quantized_folder(const fs::path& folder) {
   if (!fs::is_regular_file(folder / "config.json")) return false;
   const Json config = read_json_file(folder / "config.json");
-  return config.is_object() && config.contains("quantization_config");
+  return hf::announces_codes(config);
 }
 
 }  // namespace strata::checkpoint

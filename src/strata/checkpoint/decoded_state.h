@@ -16,7 +16,7 @@
 
 namespace strata::checkpoint {
 
-// Whether the folder's config.json has a quantization_config.
+// Whether the folder's config.json says that it holds codes.
 bool is_quantized_folder(const std::filesystem::path& folder);
 
 // Tensors decoded to the type they had before; scales and tables are left out.

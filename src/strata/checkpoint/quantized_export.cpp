@@ -237,9 +237,8 @@ class QuantizedExport {
   std::string mark() const {
     if (state_.facts().base_fingerprint.empty()) return "";
     const hf::DType type = options_.weight_type.value_or(hf::DType::kF32);
-    return base_mark(
-        hf::ModelFolder(state_.path()),
-        {{.format = options_.quantization.quantization.format, .type = memory_type_of(type)}});
+    return base_mark(hf::ModelFolder(state_.path()),
+                     {{.quantization = options_.quantization, .type = memory_type_of(type)}});
   }
 
   void add(const SavedTensor& tensor) {

@@ -13,6 +13,7 @@
 #include "strata/checkpoint/state_pieces.h"
 #include "strata/hf/adapter_files.h"
 #include "strata/hf/base_fingerprint.h"
+#include "strata/hf/bitsandbytes.h"
 #include "strata/hf/dcp.h"
 #include "strata/hf/export_index.h"
 #include "strata/hf/model_folder.h"
@@ -124,6 +125,20 @@ class SafetensorsState : public SavedState {
   hf::SafetensorsFile file_;
 };
 
+// Codes and what they are decoded with.
+std::set<std::string> parts_of_codes(const hf::ModelFolder& folder) {
+  std::set<std::string> parts;
+  if (folder.is_adapter() || !hf::announces_codes(folder.config())) return parts;
+  for (const std::string& name : folder.names()) {
+    const std::vector<std::string> companions = hf::quantized_companions(folder, name);
+    // 8-bit state lies beside the bias, too.
+    if (companions.empty() || !name.ends_with(".weight")) continue;
+    parts.insert(name);
+    parts.insert(companions.begin(), companions.end());
+  }
+  return parts;
+}
+
 class ModelFolderState : public SavedState {
  public:
   explicit ModelFolderState(const fs::path& path) : SavedState(path), folder_(path) {
@@ -131,9 +146,14 @@ class ModelFolderState : public SavedState {
     if (folder_.is_adapter()) facts_.adapter_config = folder_.config();
     facts_.base_fingerprint =
         folder_.is_adapter() ? hf::fingerprint_in(folder_) : base_mark(folder_);
+    const std::set<std::string> of_codes = parts_of_codes(folder_);
     for (const std::string& name : folder_.names()) {
       const hf::TensorInfo& info = *folder_.find(name);
-      tensors_.push_back({kParameter, name, info.dtype, info.shape});
+      tensors_.push_back({.kind = kParameter,
+                          .weight = name,
+                          .dtype = info.dtype,
+                          .shape = info.shape,
+                          .is_of_codes = of_codes.contains(name)});
     }
   }
   void read(size_t index, std::span<std::byte> out) override {

@@ -31,8 +31,9 @@ struct SavedTensor {
   std::string weight;
   hf::DType dtype = hf::DType::kF32;
   std::vector<int64_t> shape;
-  bool is_frozen = false;   // a weight that was saved beside the trained ones of an adapter
-  bool is_decoded = false;  // a file holds codes of it (decoded_state.h)
+  bool is_frozen = false;    // a weight that was saved beside the trained ones of an adapter
+  bool is_decoded = false;   // a file holds codes of it (decoded_state.h)
+  bool is_of_codes = false;  // codes or their scales, as bitsandbytes stores them
 
   bool is_parameter() const { return kind == kParameter; }
   uint64_t size_bytes() const;

@@ -8,7 +8,7 @@
 namespace strata::checkpoint {
 
 hf::DType WeightReader::type_of(const SavedTensor& tensor) const {
-  if (!weight_type_ || !tensor.is_parameter()) return tensor.dtype;
+  if (!weight_type_ || !tensor.is_parameter() || tensor.is_of_codes) return tensor.dtype;
   return at::isFloatingType(memory_type_of(tensor.dtype)) ? *weight_type_ : tensor.dtype;
 }
 

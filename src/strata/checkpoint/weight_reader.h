@@ -18,7 +18,7 @@ class WeightReader {
   explicit WeightReader(SavedState& state, std::optional<hf::DType> weight_type = std::nullopt)
       : state_(state), weight_type_(weight_type) {}
 
-  // What a tensor is written as: optimizer state and integers keep their type.
+  // What a tensor is written as: optimizer state, integers, codes and their scales keep their type.
   hf::DType type_of(const SavedTensor& tensor) const;
   // Valid until the next read.
   std::span<const std::byte> read(size_t index);

@@ -26,8 +26,8 @@ at::Tensor dense(const nn::Parameter& parameter) {
 
 std::string mark_of(const AdaptableBase& base) {
   if (!base.quantization) return checkpoint::base_mark(base.folder);
-  return checkpoint::base_mark(
-      base.folder, {{.format = base.quantization->quantization.format, .type = base.storage_type}});
+  return checkpoint::base_mark(base.folder,
+                               {{.quantization = *base.quantization, .type = base.storage_type}});
 }
 
 }  // namespace

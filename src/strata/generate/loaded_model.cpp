@@ -1,7 +1,6 @@
 #include "strata/generate/loaded_model.h"
 
 #include <algorithm>
-#include <map>
 
 #include <ATen/ATen.h>
 #include <fmt/format.h>
@@ -20,6 +19,7 @@
 #include "strata/models/quantization.h"
 #include "strata/models/registry.h"
 #include "strata/shard/quantized_loading.h"
+#include "strata/shard/storage_type.h"
 
 namespace strata::generate {
 namespace {
@@ -64,31 +64,6 @@ fs::path base_of(const LoadOptions& options, const fs::path& adapter) {
       "model's; "
       "pass it with --model_name_or_path and this folder with --adapter_name_or_path",
       subject, name);
-}
-
-// The type of the file's first weight, as the reference takes it when config.json names none.
-at::ScalarType file_type(const hf::ModelFolder& folder) {
-  const std::vector<std::string> names = folder.names();
-  if (names.empty()) return at::kFloat;
-  return shard::scalar_type_of(folder.find(names[0])->dtype, names[0]);
-}
-
-at::ScalarType storage_type_of(std::string name, const hf::ModelFolder& folder) {
-  std::string subject = "dtype";
-  if (name == "auto") {
-    const Json& config = folder.config();
-    subject = (folder.path() / "config.json").string() + ": dtype";
-    const auto entry = config.contains("dtype") ? config.find("dtype") : config.find("torch_dtype");
-    if (entry == config.end() || !entry->is_string()) return file_type(folder);
-    name = entry->get<std::string>();
-  }
-  if (name.starts_with("torch.")) name.erase(0, 6);
-  static const std::map<std::string, at::ScalarType> kTypes = {
-      {"float32", at::kFloat}, {"bfloat16", at::kBFloat16}, {"float16", at::kHalf}};
-  const auto type = kTypes.find(name);
-  if (type != kTypes.end()) return type->second;
-  throw ConfigError("{}: found \"{}\", expected float32, bfloat16 or float16; pass --dtype",
-                    subject, name);
 }
 
 // Weights that are read as `type` and rest in a wider one: rounds on the way.
@@ -167,7 +142,8 @@ LoadedModel::LoadedModel(const LoadOptions& options)
         "with strata seq2seq --predict_with_generate",
         paths_.base.string());
   }
-  storage_type_ = storage_type_of(options.dtype, folder);
+  storage_type_ =
+      shard::storage_type_of(options.dtype, folder.config(), shard::type_in_files(folder));
   const bool multiplies_bf16 = device_.is_cuda() || cpu_has_bf16_arithmetic();
   if (storage_type_ == at::kBFloat16 && multiplies_bf16) compute_type_ = at::kBFloat16;
   if (storage_type_ == at::kHalf && device_.is_cuda()) compute_type_ = at::kHalf;

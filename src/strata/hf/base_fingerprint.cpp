@@ -10,6 +10,7 @@
 
 #include "strata/base/file.h"
 #include "strata/base/float16.h"
+#include "strata/hf/bitsandbytes.h"
 
 namespace strata::hf {
 namespace {
@@ -88,7 +89,7 @@ std::string sampled_codes(const ModelFolder& folder) {
 }  // namespace
 
 std::string base_fingerprint(const ModelFolder& folder) {
-  const bool holds_codes = folder.config().contains("quantization_config");
+  const bool holds_codes = announces_codes(folder.config());
   const std::string sampled = holds_codes ? sampled_codes(folder) : sampled_weights(folder);
   if (sampled.empty()) return "";
   return fmt::format("{:016x}", XXH3_64bits(sampled.data(), sampled.size()));

@@ -28,7 +28,8 @@ std::vector<float> sampled_values(const ModelFolder& folder);
 struct BaseMark {
   std::string fingerprint;  // of the plain weights; with codes of unknown weights of those codes
   // How the codes were made ("nf4 of the weights as stored, blocks of 64"), or how they lie in a
-  // folder that does not say of which weights ("stored nf4, blocks of 64"). Empty: plain weights.
+  // folder that does not say of which weights ("stored nf4, blocks of 64"), either with the layers
+  // that are none (", without q_proj") where those are not the default's. Empty: plain weights.
   std::string codes;
 
   bool is_of_known_weights() const { return !codes.starts_with("stored "); }

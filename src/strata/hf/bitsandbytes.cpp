@@ -113,6 +113,11 @@ void require_rows(const ModelFolder& folder, const std::string& name) {
 
 }  // namespace
 
+bool announces_codes(const Json& model_config) {
+  const auto entry = model_config.find("quantization_config");
+  return entry != model_config.end() && entry->is_object();
+}
+
 std::optional<QuantizedWeight> find_quantized_weight(const ModelFolder& folder,
                                                      const std::string& name) {
   const TensorInfo* codes = folder.find(name);

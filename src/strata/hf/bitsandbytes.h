@@ -27,6 +27,10 @@ struct QuantizedWeight {
   const TensorInfo* nested_map = nullptr;  // nested_quant_map, 256 fp32
 };
 
+// Whether config.json says that the weights are codes; with null for quantization_config they are
+// plain.
+bool announces_codes(const Json& model_config);
+
 // The quantised weight NAME ("...q_proj.weight"), or nothing when the tensor of that name is not
 // quantised or absent. FormatError for state that is incomplete or does not fit together.
 std::optional<QuantizedWeight> find_quantized_weight(const ModelFolder& folder,

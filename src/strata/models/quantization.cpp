@@ -8,6 +8,8 @@
 #include <fmt/ranges.h>
 
 #include "strata/base/error.h"
+#include "strata/hf/bitsandbytes.h"
+#include "strata/models/registry.h"
 #include "strata/nn/linear.h"
 
 namespace strata::models {
@@ -36,11 +38,50 @@ bool flag_of(const Json& json, const char* key) {
   return found != json.end() && found->is_boolean() && found->get<bool>();
 }
 
+std::vector<std::string> skip_modules_of(const Json& json) {
+  const auto found = json.find("llm_int8_skip_modules");
+  if (found == json.end() || found->is_null()) return {};
+  const auto is_text = [](const Json& entry) { return entry.is_string(); };
+  if (found->is_array() && std::all_of(found->begin(), found->end(), is_text)) {
+    return found->get<std::vector<std::string>>();
+  }
+  throw ConfigError(
+      "config.json: llm_int8_skip_modules: found {}, expected a list of names of modules, or null; "
+      "correct it",
+      dump_python(*found, -1));
+}
+
+std::string last_name(const nn::Linear& layer) {
+  return layer.path().substr(layer.path().rfind('.') + 1);
+}
+
+// The layers whose weights may become codes: not those that the family excepts, nor a weight that
+// two modules use, as it is no codes to one of them (embedding and output layer).
+std::vector<nn::Linear*> candidates(Model& model) {
+  std::multiset<const nn::Parameter*> uses;
+  std::vector<nn::Linear*> layers;
+  for (Block* block : model.blocks()) {
+    for (nn::Parameter* parameter : block->parameters()) uses.insert(parameter);
+    for (nn::Linear* layer : block->linears()) layers.push_back(layer);
+  }
+  const std::vector<std::string> plain = model.never_quantized();
+  std::erase_if(layers, [&](const nn::Linear* layer) {
+    const bool is_plain = std::ranges::any_of(
+        plain, [&](const std::string& end) { return layer->path().ends_with("." + end); });
+    return is_plain || uses.count(&layer->weight()) > 1;
+  });
+  return layers;
+}
+
+bool stays_plain(const nn::Linear& layer, const std::vector<std::string>& skip_modules) {
+  return skip_modules.empty() ? layer.path() == "lm_head" : is_skipped(layer.path(), skip_modules);
+}
+
 }  // namespace
 
 std::optional<QuantizationOptions> stored_quantization(const Json& model_config) {
+  if (!hf::announces_codes(model_config)) return {};
   const auto entry = model_config.find("quantization_config");
-  if (entry == model_config.end() || !entry->is_object()) return {};
   const std::string method = text_of(*entry, "quant_method", "");
   const bool in_4bit = flag_of(*entry, "load_in_4bit") || flag_of(*entry, "_load_in_4bit");
   const bool in_8bit = flag_of(*entry, "load_in_8bit") || flag_of(*entry, "_load_in_8bit");
@@ -70,10 +111,7 @@ std::optional<QuantizationOptions> stored_quantization(const Json& model_config)
     options.quantization.compute =
         compute_type_of(text_of(*entry, "bnb_4bit_compute_dtype", "float32"));
   }
-  const auto skip = entry->find("llm_int8_skip_modules");
-  if (skip != entry->end() && skip->is_array()) {
-    options.skip_modules = skip->get<std::vector<std::string>>();
-  }
+  options.skip_modules = skip_modules_of(*entry);
   return options;
 }
 
@@ -85,24 +123,10 @@ std::optional<at::ScalarType> compute_type_of(const std::string& name) {
 }
 
 int quantize_linears(Model& model, const QuantizationOptions& options) {
-  // A weight that two modules use is no codes to one of them (embedding and output layer).
-  std::multiset<const nn::Parameter*> uses;
-  std::vector<nn::Linear*> layers;
-  for (Block* block : model.blocks()) {
-    for (nn::Parameter* parameter : block->parameters()) uses.insert(parameter);
-    for (nn::Linear* layer : block->linears()) layers.push_back(layer);
-  }
-  const std::vector<std::string> plain = model.never_quantized();
   int count = 0;
-  for (nn::Linear* layer : layers) {
-    nn::Parameter& weight = layer->weight();
-    const bool is_output = layer == layers.back() && layer->path() == "lm_head";
-    const bool skipped =
-        options.skip_modules.empty() ? is_output : is_skipped(layer->path(), options.skip_modules);
-    const bool is_plain = std::ranges::any_of(
-        plain, [&](const std::string& end) { return layer->path().ends_with("." + end); });
-    if (skipped || is_plain || weight.requires_grad() || uses.count(&weight) > 1) continue;
-    weight.set_quantization(options.quantization);
+  for (const nn::Linear* layer : candidates(model)) {
+    if (stays_plain(*layer, options.skip_modules) || layer->weight().requires_grad()) continue;
+    layer->weight().set_quantization(options.quantization);
     ++count;
   }
   if (count == 0) {
@@ -113,12 +137,34 @@ int quantize_linears(Model& model, const QuantizationOptions& options) {
   return count;
 }
 
+std::optional<std::vector<std::string>> plain_layers(const Json& model_config,
+                                                     const std::vector<std::string>& skip_modules) {
+  if (skip_modules.empty()) return {};
+  const auto model = create_model(model_config, {});
+  const std::vector<nn::Linear*> layers = candidates(*model);
+  bool is_default = true;
+  std::set<std::string> mixed;  // names of which some become codes
+  for (const nn::Linear* layer : layers) {
+    const bool is_plain = stays_plain(*layer, skip_modules);
+    is_default &= is_plain == stays_plain(*layer, {});
+    if (!is_plain) mixed.insert(last_name(*layer));
+  }
+  if (is_default) return {};
+  std::vector<std::string> names;
+  for (const nn::Linear* layer : layers) {
+    if (!stays_plain(*layer, skip_modules)) continue;
+    const std::string name = mixed.contains(last_name(*layer)) ? layer->path() : last_name(*layer);
+    if (std::ranges::find(names, name) == names.end()) names.push_back(name);
+  }
+  return names;
+}
+
 void require_skip_modules(Model& model, const std::vector<std::string>& skip_modules) {
   std::set<std::string> paths, names;
   for (Block* block : model.blocks()) {
     for (nn::Linear* layer : block->linears()) {
       paths.insert(layer->path());
-      names.insert(layer->path().substr(layer->path().rfind('.') + 1));
+      names.insert(last_name(*layer));
     }
   }
   // What is never quantised may be named, too.

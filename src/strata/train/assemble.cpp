@@ -13,6 +13,7 @@
 #include "strata/checkpoint/import.h"
 #include "strata/comm/agreement.h"
 #include "strata/hf/base_fingerprint.h"
+#include "strata/hf/export_index.h"
 #include "strata/hf/hub_model.h"
 #include "strata/libtorch/memory_kind.h"
 #include "strata/libtorch/planned_device.h"
@@ -24,6 +25,7 @@
 #include "strata/optim/make_optimizer.h"
 #include "strata/shard/loading.h"
 #include "strata/shard/quantized_loading.h"
+#include "strata/shard/storage_type.h"
 #include "strata/train/adapter_settings.h"
 #include "strata/train/base_quantization.h"
 #include "strata/train/offload_room.h"
@@ -34,23 +36,6 @@ namespace strata::train {
 namespace {
 
 namespace fs = std::filesystem;
-
-at::ScalarType storage_type_of(const std::string& dtype, const Json& model_config) {
-  std::string name = dtype;
-  if (name == "auto") {
-    const char* key = model_config.contains("dtype") ? "dtype" : "torch_dtype";
-    name = model_config.contains(key) && model_config[key].is_string()
-               ? model_config[key].get<std::string>()
-               : "float32";
-  }
-  if (name == "float32" || name == "fp32") return at::kFloat;
-  if (name == "bfloat16" || name == "bf16") return at::kBFloat16;
-  if (name == "float16" || name == "fp16") return at::kHalf;
-  throw ConfigError(
-      "dtype: found \"{}\", expected float32, bfloat16, float16 or auto; convert the checkpoint "
-      "or choose one of them",
-      name);
-}
 
 // What the file of a prefix that was projected lacks.
 void require_trainable(const hf::AdapterConfig& config) {
@@ -141,6 +126,23 @@ struct BaseFiles {
   models::WeightSources sources;
 };
 
+// Where config.json names no type it is that of the files. Collective.
+void name_type(const config::ModelConfig& config, bool is_imagined, comm::Group& world,
+               Json& model_config) {
+  if (config.model_name_or_path.empty() || !shard::named_type(model_config).empty()) return;
+  std::string name;
+  comm::all_or_nothing(world, "looking at the type of the weights", [&] {
+    if (!is_imagined && world.rank() != 0) return;
+    fs::path folder = config.model_name_or_path;
+    if (!is_imagined) folder = hf::locate_model(config.model_name_or_path, config.cache_dir);
+    const bool has_weights =
+        fs::exists(folder / hf::kModelWeightsFile) || fs::exists(folder / hf::kModelIndexFile);
+    if (has_weights) name = shard::type_in_files(hf::ModelFolder(folder));
+  });
+  if (!is_imagined) name = comm::broadcast_string(world, name);
+  if (!name.empty()) model_config["dtype"] = name;
+}
+
 bool rank_0_reads(const config::RunConfig& config, const comm::Mesh& mesh) {
   return config.shard.cpu_ram_efficient_loading && mesh.world->size() > 1;
 }
@@ -171,7 +173,7 @@ bool share_tie(const config::RunConfig& config, int64_t num_old_rows, comm::Grou
 shard::Source base_values(const config::RunConfig& config, const BaseFiles& base,
                           const Trainee& trainee) {
   shard::Source source = checkpoint::base_source(*base.folder, base.sources);
-  const at::ScalarType type = storage_type_of(config.model.dtype, trainee.model_config);
+  const at::ScalarType type = shard::storage_type_of(config.model.dtype, trainee.model_config);
   if (!is_quantized(*trainee.model)) return source;
   return [&base, type, source = std::move(source)](const nn::Parameter& parameter, int64_t begin,
                                                    const at::Tensor& out) {
@@ -227,8 +229,8 @@ void identify_base(const config::RunConfig& config, const BaseFiles& base, comm:
     const auto quantization = quantization_of(config.quantization, trainee.model_config);
     std::optional<checkpoint::CodesOnTheWay> codes;
     if (quantization) {
-      codes = {.format = quantization->quantization.format,
-               .type = storage_type_of(config.model.dtype, trainee.model_config)};
+      codes = {.quantization = *quantization,
+               .type = shard::storage_type_of(config.model.dtype, trainee.model_config)};
     }
     const std::string found = checkpoint::base_mark(*base.folder, codes);
     const adapters::LoraOptions& options = trainee.adapter->options();
@@ -308,11 +310,11 @@ void imagine_quantizing(const nn::Parameter& parameter, at::ScalarType in_file,
 void imagine_values(const config::RunConfig& config, Trainee& trainee) {
   const bool is_drawn = config.model.model_name_or_path.empty();
   const at::ScalarType in_file =
-      is_drawn ? at::kFloat : storage_type_of("auto", trainee.model_config);
+      is_drawn ? at::kFloat : shard::storage_type_of("auto", trainee.model_config);
   const shard::Source source = [&](const nn::Parameter& parameter, int64_t, const at::Tensor& out) {
     if (parameter.quantization()) {
       imagine_quantizing(parameter, in_file,
-                         storage_type_of(config.model.dtype, trainee.model_config));
+                         shard::storage_type_of(config.model.dtype, trainee.model_config));
       return true;
     }
     const int64_t numel = is_drawn ? parameter.numel() : out.numel();
@@ -455,6 +457,7 @@ Blueprint draw_up(const config::RunConfig& config, comm::Mesh& mesh, const Targe
     require_recipe_of(trainee->model_config, config);
     grown = grow_vocabulary(config, is_imagined, trainee->model_config);
   });
+  name_type(config.model, is_imagined, *mesh.world, trainee->model_config);
   const bool has_files = !config.model.model_name_or_path.empty() && !is_imagined;
   const bool sends = has_files && rank_0_reads(config, mesh);
   result.has_files = has_files;
@@ -463,7 +466,8 @@ Blueprint draw_up(const config::RunConfig& config, comm::Mesh& mesh, const Targe
       sends && share_tie(config, grown.num_old_rows, *mesh.world, trainee->model_config);
   BaseFiles& base = result.base;
   comm::all_or_nothing(*mesh.world, "loading the model", [&] {
-    const at::ScalarType storage = storage_type_of(config.model.dtype, trainee->model_config);
+    const at::ScalarType storage =
+        shard::storage_type_of(config.model.dtype, trainee->model_config);
     trainee->model = models::create_model(trainee->model_config,
                                           {.storage = storage,
                                            .buffers = scalar_type_of(config.shard.buffer_dtype),
@@ -560,7 +564,7 @@ std::unique_ptr<Trainee> assemble(const config::RunConfig& config, comm::Mesh& m
     }
   });
   if (has_files) {
-    const auto type = storage_type_of(config.model.dtype, trainee->model_config);
+    const auto type = shard::storage_type_of(config.model.dtype, trainee->model_config);
     fill_quantized(base, sends, type, *trainee->store);
   }
   // An adapter that is continued brings its rows along.

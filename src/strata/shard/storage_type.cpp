@@ -1,0 +1,40 @@
+// The table of types. Never: weights.
+#include "strata/shard/storage_type.h"
+
+#include "strata/base/error.h"
+#include "strata/hf/torch_types.h"
+
+namespace strata::shard {
+
+std::string named_type(const Json& model_config) {
+  const auto entry = model_config.find(model_config.contains("dtype") ? "dtype" : "torch_dtype");
+  if (entry == model_config.end() || !entry->is_string()) return "";
+  std::string name = entry->get<std::string>();
+  if (name.starts_with("torch.")) name.erase(0, 6);
+  return name;
+}
+
+std::string type_in_files(const hf::ModelFolder& folder) {
+  for (const std::string& name : folder.names()) {
+    const hf::DType dtype = folder.find(name)->dtype;
+    const bool is_known =
+        dtype == hf::DType::kF32 || dtype == hf::DType::kBF16 || dtype == hf::DType::kF16;
+    if (is_known) return std::string(hf::torch_dtype_of(dtype));
+  }
+  return "float32";
+}
+
+at::ScalarType storage_type_of(const std::string& dtype, const Json& model_config,
+                               const std::string& in_files) {
+  std::string name = dtype;
+  if (dtype == "auto") name = named_type(model_config);
+  if (name.empty()) name = in_files;
+  if (name == "float32" || name == "fp32") return at::kFloat;
+  if (name == "bfloat16" || name == "bf16") return at::kBFloat16;
+  if (name == "float16" || name == "fp16") return at::kHalf;
+  throw ConfigError(
+      "dtype: found \"{}\"{}, expected float32, bfloat16 or float16; pass --dtype with one of them",
+      name, dtype == "auto" ? " in config.json" : "");
+}
+
+}  // namespace strata::shard

@@ -1,0 +1,26 @@
+// In which type the weights of a checkpoint rest when they are loaded. Owns: what --dtype means.
+// Never: the types of arithmetic.
+#pragma once
+
+#include <string>
+
+#include <c10/core/ScalarType.h>
+
+#include "strata/base/json.h"
+#include "strata/hf/model_folder.h"
+
+namespace strata::shard {
+
+// The name that config.json gives ("dtype", else "torch_dtype"), without "torch."; empty: none.
+std::string named_type(const Json& model_config);
+
+// The name of the first floating type among the files' tensors, which the reference takes where
+// config.json names none.
+std::string type_in_files(const hf::ModelFolder& folder);
+
+// Of a value of --dtype; "auto": of the name in config.json, else of `in_files`. ConfigError for
+// others than float32, bfloat16 and float16.
+at::ScalarType storage_type_of(const std::string& dtype, const Json& model_config,
+                               const std::string& in_files = "float32");
+
+}  // namespace strata::shard
