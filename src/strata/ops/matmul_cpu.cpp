@@ -20,9 +20,9 @@ namespace {
 
 constexpr int64_t kTileRows = 12;  // of c, in registers
 constexpr int64_t kTileColumns = 32;
-constexpr int64_t kInner = 256;          // lanes of a panel's inner dimension: 32 KiB of b
-constexpr int64_t kBlockRows = 96;       // rows of a packed at once: 96 KiB
-constexpr int64_t kBlockColumns = 1024;  // columns of b packed at once
+constexpr int64_t kInner = 256;                  // lanes of a panel's inner dimension: 32 KiB of b
+constexpr int64_t kBlockRows = kRowsOfOneBlock;  // rows of a packed at once: 96 KiB
+constexpr int64_t kBlockColumns = 1024;          // columns of b packed at once
 
 int64_t round_up(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
 

@@ -326,6 +326,10 @@ void imagine_values(const config::RunConfig& config, Trainee& trainee) {
   };
   if (is_drawn || !rank_0_reads(config, trainee.store->mesh())) {
     shard::fill_homes(*trainee.store, source);
+    if (is_drawn || models::stored_quantization(trainee.model_config)) return;
+    for (const nn::Parameter* parameter : trainee.model->parameters()) {
+      if (parameter->quantization()) (void)source(*parameter, 0, {});
+    }
     return;
   }
   for (const auto kind : {shard::HomeKind::kValues, shard::HomeKind::kCodes}) {

@@ -300,7 +300,8 @@ void matmul_into(at::Tensor c, const at::Tensor& a, const QuantizedMatrix& b, bo
   const at::Tensor scales = resolved_scales(b);
   if (c.is_meta()) return;
   const cpu::MatrixCodes codes = codes_of(b, scales);
-  if (ops::cpu_products() == ops::CpuProducts::kMkl && a.scalar_type() == at::kFloat &&
+  const bool are_few = c.size(0) <= ops::cpu::kRowsOfOneBlock;
+  if (!are_few && ops::cpu_products() == ops::CpuProducts::kMkl && a.scalar_type() == at::kFloat &&
       c.scalar_type() == at::kFloat) {
     return multiply_decoded_blocks(c, a, b, codes, transposed, beta);
   }
