@@ -15,7 +15,10 @@ MODEL = dict(vocab_size=V, hidden_size=H, intermediate_size=I, num_hidden_layers
 LORA = dict(use_peft=True, lora_r=8, lora_target_modules="all-linear")
 PROMPT = dict(use_peft=True, peft_type="PROMPT_TUNING")
 PREFIX = dict(use_peft=True, peft_type="PREFIX_TUNING")
-# Of a vocabulary that weighs more than the layers, its file in bf16.
+# Of a vocabulary that weighs more than the layers, and with a layer that takes more to be quantised than a
+# short step does; their files in bf16.
+WIDE = dict(vocab_size=512, hidden_size=1024, intermediate_size=8192, num_hidden_layers=1,
+            num_attention_heads=8, num_key_value_heads=4)
 LARGE = dict(vocab_size=50000, hidden_size=256, intermediate_size=512, num_hidden_layers=2,
              num_attention_heads=4, num_key_value_heads=2)
 PACKED = dict(packing=True, packing_strategy="wrapped", max_length=128)
@@ -85,6 +88,8 @@ TABLE = [
     (1, "NO_SHARD", dict(LORA, load_in_4bit=True, dtype="float32", model="large")),
     (2, "FULL_SHARD", dict(LORA, load_in_4bit=True, bf16=True, model="large")),
     (1, "NO_SHARD", dict(LORA, model="large")),
+    (1, "NO_SHARD", dict(LORA, load_in_4bit=True, max_length=64, per_device_train_batch_size=1, model="wide")),
+    (1, "NO_SHARD", dict(LORA, load_in_8bit=True, per_device_train_batch_size=1, model="wide")),
     # Products in bf16 where the processor has them.
     (1, "NO_SHARD", dict(LORA, bf16=True, per_device_train_batch_size=16)),
     (1, "FULL_SHARD", dict(LORA, bf16=True, dtype="bfloat16")),
@@ -123,10 +128,11 @@ def save_model(folder, model=MODEL, dtype=None):
     return folder
 
 
-def large_model(folder):
+def other_model(name, beside):
+    folder = beside.with_name(f"{beside.name}-{name}")
     if not folder.exists():
         folder.mkdir()
-        save_model(folder, LARGE, "bfloat16")
+        save_model(folder, {"large": LARGE, "wide": WIDE}[name], "bfloat16")
     return folder
 
 
@@ -190,8 +196,8 @@ def traffic_of(text):
 def run_row(row, model, data, output):
     world, strategy, flags = row
     flags = dict(flags)
-    if flags.pop("model", "") == "large":
-        model = large_model(model.with_name(model.name + "-large"))
+    if "model" in flags:
+        model = other_model(flags.pop("model"), model)
     disk = BUILD / "no-settings"  # the tests' own folder may lie in memory
     disk.mkdir(exist_ok=True)
     for kind in ("param", "optimizer"):

@@ -290,16 +290,17 @@ void fill_quantized(const BaseFiles& base, bool sends, at::ScalarType type,
   }
 }
 
-// A weight that is quantised on the way in: the pages of the file that hold it, what it is rounded
-// to, its codes, and those that another rank sends.
+// A weight that is quantised on the way in: what it is rounded to, its codes, and those that
+// another rank sends. The pages of the file that hold it are no tensor's.
 void imagine_quantizing(const nn::Parameter& parameter, at::ScalarType in_file,
                         at::ScalarType type) {
   const at::TensorOptions on_meta(at::kMeta);
   at::Tensor codes;
   {
-    const at::Tensor whole = at::empty(parameter.shape(), on_meta.dtype(in_file));
     at::Tensor rounded;
-    if (shard::rounds_before_quantizing(in_file, type)) rounded = whole.to(type);
+    if (shard::rounds_before_quantizing(in_file, type)) {
+      rounded = at::empty(parameter.shape(), on_meta.dtype(type));
+    }
     codes = at::empty({parameter.stored_numel()}, on_meta.dtype(at::kByte));
   }
   const at::Tensor received = at::empty_like(codes);
@@ -313,6 +314,8 @@ void imagine_values(const config::RunConfig& config, Trainee& trainee) {
       is_drawn ? at::kFloat : shard::storage_type_of("auto", trainee.model_config);
   const shard::Source source = [&](const nn::Parameter& parameter, int64_t, const at::Tensor& out) {
     if (parameter.quantization()) {
+      const int64_t pages = parameter.numel() * static_cast<int64_t>(at::elementSize(in_file));
+      trainee.largest_mapped = std::max(trainee.largest_mapped, pages);
       imagine_quantizing(parameter, in_file,
                          shard::storage_type_of(config.model.dtype, trainee.model_config));
       return true;

@@ -7,6 +7,7 @@
 #include "strata/libtorch/planned_device.h"
 #include "strata/memory/allocator.h"
 #include "strata/memory/device_probe.h"
+#include "strata/memory/probe.h"
 #include "strata/nn/chunked_cross_entropy.h"
 #include "strata/nn/linear.h"
 #include "strata/ops/matmul.h"
@@ -237,6 +238,13 @@ RunPlan plan_run(const config::RunConfig& config, const PlanRequest& request) {
   const auto snapshot = imagine_snapshot(config, saved);
   plan.memory =
       memory::walk(account, *trainee->store, *trainee->executor, *trainee->optimizer, walk);
+  // A weight that is quantised is mapped whole before there is a step with its buffers.
+  for (const memory::Phase& phase : plan.memory.phases) {
+    if (request.on_device || phase.name != "load") continue;
+    plan.scratch_bytes =
+        std::max(plan.scratch_bytes, phase.resident_bytes + trainee->largest_mapped -
+                                         plan.memory.peak.resident_bytes - memory::kWarmUpBytes);
+  }
   return plan;
 }
 
