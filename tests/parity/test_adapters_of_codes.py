@@ -94,6 +94,21 @@ def test_a_lora_that_starts_at_zero_goes_anywhere(inputs, tmp_path):
     assert answers(inputs.model("wide"), run.folder).returncode == 0
 
 
+@pytest.mark.parametrize("init,said", [("olora", True), (None, False)])
+def test_what_is_made_from_plain_weights_says_so_over_codes(inputs, tmp_path, init, said):
+    """A LoRA that starts at zero is trained plain and asked over codes every day."""
+    base = inputs.model("wide")
+    run = run_strata(base_flags(base, inputs.data("messages"), tmp_path / "run", use_peft=True, lora_r=2,
+                                max_steps=1, init_lora_weights=init))
+    assert strata("convert", base, tmp_path / "codes", "--to", "bnb-4bit").returncode == 0
+    for done in [answers(tmp_path / "codes", run.folder), answers(base, run.folder, "--load_in_4bit"),
+                 strata("merge-adapter", run.folder, tmp_path / "merged", "--dequantize", "--base_model",
+                        tmp_path / "codes")]:
+        assert done.returncode == 0, done.stderr
+        assert ("was made from plain weights: over the codes of" in done.stderr) == said, done.stderr
+    assert "plain weights" not in answers(base, run.folder).stderr
+
+
 def mark_of(folder):
     with safe_open(next(folder.glob("*.safetensors")), framework="pt") as file:
         return file.metadata().get("base_fingerprint", "")

@@ -190,11 +190,17 @@ def test_a_copy_in_another_type_keeps_its_codes(inputs, tmp_path, name):
     layers = [dict(model.named_modules()) for model in models]
     for path in quantised:
         assert torch.equal(decoded(layers[0][path]), decoded(layers[1][path])), path
-    marks = []
-    for side in ("codes", "copy"):
+    # The weights beside the codes were rounded: the copy is another base. A wider one is not.
+    assert convert(tmp_path / "copy", tmp_path / "rounded", "--to", "safetensors", "--dtype",
+                   "float32").returncode == 0
+    assert convert(tmp_path / "codes", tmp_path / "same", "--to", "safetensors", "--dtype",
+                   "float32").returncode == 0
+    marks = {}
+    for side in ("codes", "copy", "rounded", "same"):
         with safe_open(tmp_path / side / "model.safetensors", framework="pt") as file:
-            marks.append(file.metadata().get("base_fingerprint"))
-    assert marks[0] is not None and marks[0] == marks[1]
+            marks[side] = file.metadata().get("base_fingerprint")
+    assert marks == dict.fromkeys(("codes", "same"), marks["codes"]) | dict(copy=None, rounded=None)
+    assert marks["codes"] is not None
     config = json.loads((tmp_path / "copy" / "config.json").read_text())
     assert config["dtype"] == "bfloat16"
     run_strata(base_flags(tmp_path / "copy", inputs.data("messages"), tmp_path / "out", use_peft=True,
@@ -211,6 +217,7 @@ def test_refusals(inputs, tmp_path):
         ((base, tmp_path / "x", "--to", "bnb-4bit", "--bnb_4bit_quant_type", "fp8"),
          '--bnb_4bit_quant_type: found "fp8", expected nf4 or fp4'),
         ((base, tmp_path / "x", "--to", "bnb-4bit", "--bnb_4bit_blocksize", 64.5), "found 64.5"),
+        ((base, tmp_path / "x", "--to", "bnb-8bit", "--llm_int8_skip_modules", "q_porj"), 'found "q_porj"'),
         ((base, tmp_path / "x", "--to", "bnb-4bit", "--bnb_4bit_compute_dtype", "half"), "float16"),
         ((base, tmp_path / "x", "--to", "bnb-4bit", "--bnb_4bit_quant_storage", "int4"), "uint8"),
         ((base, tmp_path / "x", "--to", "bnb-8bit", "--bnb_4bit_quant_storage", "uint8"), "beside"),

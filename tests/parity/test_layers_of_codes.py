@@ -162,6 +162,35 @@ def test_skipped_modules_must_be_names(inputs, of_layers, tmp_path, skip):
     assert shown.returncode == 0 and "as stored codes" in shown.stdout, shown.stdout + shown.stderr
 
 
+@pytest.mark.parametrize("value", ["nf4", [], 4, False])
+def test_a_quantization_config_is_an_object_or_null(inputs, tmp_path, value):
+    """As transformers, which takes null for plain weights and fails on the others."""
+    base = with_config(inputs.model("wide"), tmp_path / "base", quantization_config=value)
+    flags = base_flags(base, inputs.data("messages"), tmp_path / "run", use_peft=True, lora_r=2, max_steps=1)
+    said = f"config.json: quantization_config: found {json.dumps(value)}, expected an object, or null"
+    run = run_strata_raw(flags)
+    assert run.returncode == 2 and said in run.text, run.text
+    done = strata("convert", base, tmp_path / "codes", "--to", "bnb-4bit")
+    assert done.returncode == 2 and said in done.stderr, done.stderr
+    assert not (tmp_path / "codes").exists()
+
+
+@pytest.mark.parametrize("key,value,expected", [
+    ("load_in_4bit", "yes", "true, false or null"), ("bnb_4bit_use_double_quant", 1, "true, false or null"),
+    ("bnb_4bit_quant_type", "int8", "nf4 or fp4"), ("bnb_4bit_quant_type", 4, "a name in quotes, or null"),
+    ("bnb_4bit_compute_dtype", "half", "float32, bfloat16 or float16"),
+    ("bnb_4bit_blocksize", "64", "a whole number, or null"), ("bnb_4bit_blocksize", 48, "a power of two")])
+def test_values_of_a_quantization_config_are_checked(inputs, of_layers, tmp_path, key, value, expected):
+    """As BitsAndBytesConfig.post_init, which raises TypeErrors; here before anything is read."""
+    codes = of_layers["all"][2]
+    quantization = json.loads((codes / "config.json").read_text())["quantization_config"]
+    base = with_config(codes, tmp_path / "base", quantization_config=dict(quantization, **{key: value}))
+    run = run_strata_raw(base_flags(base, inputs.data("messages"), tmp_path / "run", use_peft=True, lora_r=2,
+                                    max_steps=1))
+    assert run.returncode == 2, run.text
+    assert f"config.json: {key}: found {json.dumps(value)}, expected {expected}" in run.text.replace("\n", " "), run.text
+
+
 @pytest.mark.parametrize("named", ["torch.bfloat16", None])
 def test_training_and_answers_take_one_type_from_a_model(inputs, tmp_path, named):
     """Oracle: the dtype that transformers takes. Written as torch does, or nowhere: then that of the first weight."""

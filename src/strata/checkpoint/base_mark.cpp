@@ -135,6 +135,12 @@ std::string unknown_origin(const std::string& adapter, const std::string& base) 
       adapter, base);
 }
 
+std::string made_from_plain(const std::string& adapter, const std::string& base) {
+  return fmt::format(
+      "{} was made from plain weights: over the codes of {} it gives other values than were trained",
+      adapter, base);
+}
+
 // Of one format and the same layers, and one of them without an origin.
 bool may_be_same(const std::string& wanted, const std::string& found) {
   const Codes one = parse_codes(wanted), other = parse_codes(found);
@@ -163,7 +169,7 @@ std::string mark_of_weights(const std::string& mark) {
 }
 
 std::string require_base(const std::string& adapter, const std::string& trained_on,
-                         const std::string& base, const std::string& found) {
+                         const std::string& base, const std::string& found, bool changes_base) {
   if (trained_on.empty() || found.empty() || trained_on == found) return "";
   const hf::BaseMark wanted = hf::parse_base_mark(trained_on), has = hf::parse_base_mark(found);
   const bool are_known = wanted.is_of_known_weights() && has.is_of_known_weights();
@@ -172,7 +178,10 @@ std::string require_base(const std::string& adapter, const std::string& trained_
   if (is_same || (wanted.is_of_known_weights() && !are_known)) {
     // A fingerprint of codes holds which layers are some.
     const bool is_of_codes = is_same && !wanted.is_of_known_weights();
-    if (wanted.codes.empty() || is_of_codes) return "";
+    if (is_of_codes) return "";
+    if (wanted.codes.empty()) {
+      return changes_base && !has.codes.empty() ? made_from_plain(adapter, base) : "";
+    }
     if (may_be_same(wanted.codes, has.codes)) return unknown_origin(adapter, base);
     refuse_codes(adapter, wanted.codes, base, has.codes);
   }

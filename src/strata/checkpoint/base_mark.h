@@ -32,8 +32,9 @@ std::string mark_of_weights(const std::string& mark);
 
 // Throws ConfigError when the marks of an adapter's base and of the base at hand are both known and
 // differ in the weights or, for an adapter that was made from codes, in those. Returns what cannot
-// be known, as a note, or nothing.
+// be known, or that an adapter whose first values are of plain weights (`changes_base`) goes over
+// codes, as a note, or nothing.
 std::string require_base(const std::string& adapter, const std::string& trained_on,
-                         const std::string& base, const std::string& found);
+                         const std::string& base, const std::string& found, bool changes_base);
 
 }  // namespace strata::checkpoint

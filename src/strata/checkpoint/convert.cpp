@@ -80,10 +80,20 @@ std::vector<NamedPlace> named_weights(const SavedState& state) {
   return named;
 }
 
-// What the writer of codes left of the weights that they were made from.
-std::string mark_of_codes(const SavedState& state) {
+bool holds_values_of(hf::DType written, hf::DType stored) {
+  return written == stored || written == hf::DType::kF64 ||
+         (written == hf::DType::kF32 && stored != hf::DType::kF64);
+}
+
+// What the writer of codes left of the weights that they were made from; nothing where those beside
+// the codes are rounded on the way, as they are no longer what was written down.
+std::string mark_of_codes(const SavedState& state, const WeightReader& reader) {
   const hf::BaseMark mark = hf::parse_base_mark(state.facts().base_fingerprint);
-  return !mark.codes.empty() && mark.is_of_known_weights() ? mark.text() : "";
+  if (mark.codes.empty() || !mark.is_of_known_weights()) return "";
+  const bool keeps_values = std::ranges::all_of(state.tensors(), [&](const SavedTensor& tensor) {
+    return holds_values_of(reader.type_of(tensor), tensor.dtype);
+  });
+  return keeps_values ? mark.text() : "";
 }
 
 void write_safetensors(SavedState& state, const fs::path& out, const ConvertOptions& options,
@@ -110,7 +120,7 @@ void write_safetensors(SavedState& state, const fs::path& out, const ConvertOpti
     files.add(hf::kAdapterWeightsFile, std::move(of_adapter),
               adapter_metadata(is_marked ? state.facts().base_fingerprint : ""));
   } else {
-    files.add(plan, specs, adapter_metadata(options.keeps_base_mark ? mark_of_codes(state) : ""));
+    files.add(plan, specs, adapter_metadata(options.keeps_base_mark ? mark_of_codes(state, reader) : ""));
   }
   if (plan.is_indexed()) files.add_text(hf::kModelIndexFile, plan.index_json(num_parameters));
   for (const auto& [place, name] : weights) files.write(name, reader.read(place));

@@ -106,7 +106,8 @@ class Merger {
     }
     check_fit();
     base_note_ = require_base(adapter.path().string(), adapter.facts().base_fingerprint,
-                              base.path().string(), base.facts().base_fingerprint);
+                              base.path().string(), base.facts().base_fingerprint,
+                              adapters::changes_base(settings_));
   }
 
   std::vector<std::string> write(const fs::path& out) {

@@ -117,7 +117,7 @@ PlainLoraState::PlainLoraState(SavedState& adapter, SavedState& first)
   settings_ = adapters::lora_options_of(hf::parse_adapter_config(config, subject));
   check_start(settings_, adapter, first);
   require_base(subject, facts_.base_fingerprint, first.path().string(),
-               first.facts().base_fingerprint);
+               first.facts().base_fingerprint, adapters::changes_base(settings_));
   facts_.adapter_config = plain_config(config);
   for (const SavedTensor& tensor : adapter.tensors()) {
     if (!tensor.is_parameter()) break;  // weights stand first

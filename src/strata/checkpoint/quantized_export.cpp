@@ -122,6 +122,7 @@ std::map<std::string, std::vector<int64_t>> chosen_weights(
     const fs::path& folder, const models::QuantizationOptions& options) {
   const auto model = models::create_model(read_json_file(folder / "config.json"), {});
   for (nn::Parameter* parameter : model->parameters()) parameter->set_requires_grad(false);
+  models::require_skip_modules(*model, options.skip_modules);
   models::quantize_linears(*model, options);
   std::map<std::string, std::vector<int64_t>> chosen;
   for (const nn::Parameter* parameter : model->parameters()) {

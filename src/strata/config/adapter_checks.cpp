@@ -134,7 +134,9 @@ class AdapterRules : Rules {
     }
     if (!quantization.load_in_8bit)
       warn_without_effect("llm_int8_threshold", "load_in_8bit is off");
-    if (!is_on) return warn_without_effect("llm_int8_skip_modules", "nothing is quantised");
+    if (!is_on) {
+      return warn_without_effect("llm_int8_skip_modules", "load_in_4bit and load_in_8bit are off");
+    }
     const int64_t block = quantization.bnb_4bit_blocksize;
     if ((block & (block - 1)) != 0) {
       throw ConfigError("{}: found {}, expected a power of two from 32 to 4096; choose 64",

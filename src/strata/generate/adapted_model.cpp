@@ -34,17 +34,18 @@ std::string mark_of(const AdaptableBase& base) {
 
 AdaptedModel::AdaptedModel(const AdaptableBase& base, const std::filesystem::path& adapter)
     : folder_(adapter), compute_type_(base.compute_type), config_(base.folder.config()) {
-  base_note_ =
-      checkpoint::require_base(adapter.string(), hf::fingerprint_in(hf::ModelFolder(adapter)),
-                               base.folder.path().string(), mark_of(base));
+  const adapters::LoraOptions options =
+      adapters::lora_options_of(hf::read_adapter_config(adapter));
+  base_note_ = checkpoint::require_base(
+      adapter.string(), hf::fingerprint_in(hf::ModelFolder(adapter)), base.folder.path().string(),
+      mark_of(base), adapters::changes_base(options));
   // The adapter may bring a larger vocabulary along.
   const Json rows = config_.value("vocab_size", Json(0));
   const int64_t num_old_rows = rows.is_number_integer() ? rows.get<int64_t>() : 0;
   const int64_t num_rows = checkpoint::stored_vocabulary_rows(adapter);
   if (num_rows > 0 && num_old_rows > 0) config_["vocab_size"] = num_rows;
   model_ = models::create_model(config_, {.storage = base.storage_type});
-  adapter_ =
-      adapters::attach_lora(*model_, adapters::lora_options_of(hf::read_adapter_config(adapter)));
+  adapter_ = adapters::attach_lora(*model_, options);
   if (base.quantization) models::quantize_linears(*model_, *base.quantization);
   models::mark_new_rows(*model_, num_old_rows);
   if (num_rows > 0) checkpoint::expect_stored_vocabulary(adapter, *model_, *adapter_);

@@ -4,6 +4,7 @@
 #include <array>
 
 #include "strata/base/error.h"
+#include "strata/base/json.h"
 
 namespace strata::hf {
 namespace {
@@ -115,7 +116,12 @@ void require_rows(const ModelFolder& folder, const std::string& name) {
 
 bool announces_codes(const Json& model_config) {
   const auto entry = model_config.find("quantization_config");
-  return entry != model_config.end() && entry->is_object();
+  if (entry == model_config.end() || entry->is_null()) return false;
+  if (entry->is_object()) return true;
+  throw ConfigError(
+      "config.json: quantization_config: found {}, expected an object, or null for plain weights; "
+      "correct it",
+      dump_python(*entry, -1));
 }
 
 std::optional<QuantizedWeight> find_quantized_weight(const ModelFolder& folder,

@@ -28,7 +28,7 @@ struct QuantizedWeight {
 };
 
 // Whether config.json says that the weights are codes; with null for quantization_config they are
-// plain.
+// plain, what is no object either is a ConfigError.
 bool announces_codes(const Json& model_config);
 
 // The quantised weight NAME ("...q_proj.weight"), or nothing when the tensor of that name is not

@@ -28,27 +28,59 @@ bool is_skipped(const std::string& path, const std::vector<std::string>& skip) {
   });
 }
 
-std::string text_of(const Json& json, const char* key, const std::string& missing) {
+// A value of quantization_config; null says what a missing one says.
+const Json* value_of(const Json& json, const char* key) {
   const auto found = json.find(key);
-  return found != json.end() && found->is_string() ? found->get<std::string>() : missing;
+  return found == json.end() || found->is_null() ? nullptr : &*found;
+}
+
+[[noreturn]] void fail_value(const char* key, const Json& found, std::string_view expected) {
+  throw ConfigError("config.json: {}: found {}, expected {}; correct it", key,
+                    dump_python(found, -1), expected);
+}
+
+std::string text_of(const Json& json, const char* key, const std::string& missing) {
+  const Json* value = value_of(json, key);
+  if (value == nullptr) return missing;
+  if (!value->is_string()) fail_value(key, *value, "a name in quotes, or null");
+  return value->get<std::string>();
 }
 
 bool flag_of(const Json& json, const char* key) {
-  const auto found = json.find(key);
-  return found != json.end() && found->is_boolean() && found->get<bool>();
+  const Json* value = value_of(json, key);
+  if (value == nullptr) return false;
+  if (!value->is_boolean()) fail_value(key, *value, "true, false or null");
+  return value->get<bool>();
 }
 
 std::vector<std::string> skip_modules_of(const Json& json) {
-  const auto found = json.find("llm_int8_skip_modules");
-  if (found == json.end() || found->is_null()) return {};
+  constexpr const char* kKey = "llm_int8_skip_modules";
+  const Json* found = value_of(json, kKey);
+  if (found == nullptr) return {};
   const auto is_text = [](const Json& entry) { return entry.is_string(); };
-  if (found->is_array() && std::all_of(found->begin(), found->end(), is_text)) {
-    return found->get<std::vector<std::string>>();
+  if (!found->is_array() || !std::all_of(found->begin(), found->end(), is_text)) {
+    fail_value(kKey, *found, "a list of names of modules, or null");
   }
-  throw ConfigError(
-      "config.json: llm_int8_skip_modules: found {}, expected a list of names of modules, or null; "
-      "correct it",
-      dump_python(*found, -1));
+  return found->get<std::vector<std::string>>();
+}
+
+ops::quant::Kind kind_of_4bit(const Json& json) {
+  constexpr const char* kKey = "bnb_4bit_quant_type";
+  const std::string name = text_of(json, kKey, "fp4");
+  if (name != "fp4" && name != "nf4") fail_value(kKey, name, "nf4 or fp4");
+  return ops::quant::parse_kind(name, kKey);
+}
+
+// As transformers writes a type: its name, with or without "torch.".
+at::ScalarType stored_compute_type(const Json& json) {
+  constexpr const char* kKey = "bnb_4bit_compute_dtype";
+  std::string name = text_of(json, kKey, "float32");
+  if (constexpr std::string_view kModule = "torch."; name.starts_with(kModule)) {
+    name.erase(0, kModule.size());
+  }
+  const auto type = compute_type_of(name);
+  if (!type) fail_value(kKey, name, "float32, bfloat16 or float16");
+  return *type;
 }
 
 std::string last_name(const nn::Linear& layer) {
@@ -94,22 +126,21 @@ std::optional<QuantizationOptions> stored_quantization(const Json& model_config)
   QuantizationOptions options;
   if (in_8bit) {
     options.quantization.format.kind = ops::quant::Kind::kInt8;
-    const auto threshold = entry->find("llm_int8_threshold");
-    if (threshold != entry->end() && threshold->is_number()) {
+    constexpr const char* kThreshold = "llm_int8_threshold";
+    if (const Json* threshold = value_of(*entry, kThreshold)) {
+      if (!threshold->is_number()) fail_value(kThreshold, *threshold, "a number, or null");
       options.quantization.threshold = threshold->get<double>();
     }
   } else {
-    options.quantization.format.kind = ops::quant::parse_kind(
-        text_of(*entry, "bnb_4bit_quant_type", "fp4"), "config.json: bnb_4bit_quant_type");
+    options.quantization.format.kind = kind_of_4bit(*entry);
     options.quantization.format.nested = flag_of(*entry, "bnb_4bit_use_double_quant");
-    const auto block =
-        entry->find("bnb_4bit_blocksize");  // ours; the reference reads each tensor's
-    if (block != entry->end() && block->is_number_integer()) {
+    constexpr const char* kBlock = "bnb_4bit_blocksize";  // ours; the reference reads each tensor's
+    if (const Json* block = value_of(*entry, kBlock)) {
+      if (!block->is_number_integer()) fail_value(kBlock, *block, "a whole number, or null");
       options.quantization.format.block = block->get<int64_t>();
       ops::quant::check_block(options.quantization.format.block, "config.json: bnb_4bit_blocksize");
     }
-    options.quantization.compute =
-        compute_type_of(text_of(*entry, "bnb_4bit_compute_dtype", "float32"));
+    options.quantization.compute = stored_compute_type(*entry);
   }
   options.skip_modules = skip_modules_of(*entry);
   return options;

@@ -239,7 +239,8 @@ void identify_base(const config::RunConfig& config, const BaseFiles& base, comm:
       const std::string known =
           hf::fingerprint_in(hf::ModelFolder(config.model.adapter_name_or_path));
       trainee.base_note = checkpoint::require_base(config.model.adapter_name_or_path, known,
-                                                   base.folder->path().string(), found);
+                                                   base.folder->path().string(), found,
+                                                   adapters::changes_base(options));
       is_of_codes |= !hf::parse_base_mark(known).codes.empty();
     }
     trainee.base_fingerprint = is_of_codes ? found : checkpoint::mark_of_weights(found);

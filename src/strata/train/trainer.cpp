@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <random>
 
+#include "strata/adapters/lora_init.h"
 #include "strata/base/error.h"
 #include "strata/base/file.h"
 #include "strata/base/phases.h"
@@ -168,7 +169,8 @@ void Trainer::resume(const std::function<void(const std::string&)>& note) {
         if (progress.contains("base_fingerprint")) {
           const std::string unknown = checkpoint::require_base(
               "resume_from_checkpoint", progress.at("base_fingerprint").get<std::string>(),
-              config_.model.model_name_or_path, trainee_.base_fingerprint);
+              config_.model.model_name_or_path, trainee_.base_fingerprint,
+              trainee_.adapter && adapters::changes_base(trainee_.adapter->options()));
           if (!unknown.empty()) note("warning: " + unknown);
         }
         step_ = first_step_ = state.global_step;
