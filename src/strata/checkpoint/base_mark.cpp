@@ -137,7 +137,8 @@ std::string unknown_origin(const std::string& adapter, const std::string& base) 
 
 std::string made_from_plain(const std::string& adapter, const std::string& base) {
   return fmt::format(
-      "{} was made from plain weights: over the codes of {} it gives other values than were trained",
+      "{} was made from plain weights: over the codes of {} it gives other values than were "
+      "trained",
       adapter, base);
 }
 

@@ -120,7 +120,8 @@ void write_safetensors(SavedState& state, const fs::path& out, const ConvertOpti
     files.add(hf::kAdapterWeightsFile, std::move(of_adapter),
               adapter_metadata(is_marked ? state.facts().base_fingerprint : ""));
   } else {
-    files.add(plan, specs, adapter_metadata(options.keeps_base_mark ? mark_of_codes(state, reader) : ""));
+    files.add(plan, specs,
+              adapter_metadata(options.keeps_base_mark ? mark_of_codes(state, reader) : ""));
   }
   if (plan.is_indexed()) files.add_text(hf::kModelIndexFile, plan.index_json(num_parameters));
   for (const auto& [place, name] : weights) files.write(name, reader.read(place));

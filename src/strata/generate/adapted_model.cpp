@@ -34,8 +34,7 @@ std::string mark_of(const AdaptableBase& base) {
 
 AdaptedModel::AdaptedModel(const AdaptableBase& base, const std::filesystem::path& adapter)
     : folder_(adapter), compute_type_(base.compute_type), config_(base.folder.config()) {
-  const adapters::LoraOptions options =
-      adapters::lora_options_of(hf::read_adapter_config(adapter));
+  const adapters::LoraOptions options = adapters::lora_options_of(hf::read_adapter_config(adapter));
   base_note_ = checkpoint::require_base(
       adapter.string(), hf::fingerprint_in(hf::ModelFolder(adapter)), base.folder.path().string(),
       mark_of(base), adapters::changes_base(options));

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include <ATen/CPUGeneratorImpl.h>
-
 #include "strata/adapters/adapter_options.h"
 #include "strata/adapters/lora_init.h"
 #include "strata/adapters/named_modules.h"
@@ -23,11 +21,10 @@
 #include "strata/models/vocabulary.h"
 #include "strata/optim/adamw.h"
 #include "strata/optim/make_optimizer.h"
-#include "strata/shard/loading.h"
-#include "strata/shard/quantized_loading.h"
 #include "strata/shard/storage_type.h"
 #include "strata/train/adapter_settings.h"
 #include "strata/train/base_quantization.h"
+#include "strata/train/initial_values.h"
 #include "strata/train/offload_room.h"
 #include "strata/train/strategy.h"
 #include "strata/train/vocabulary.h"
@@ -76,12 +73,6 @@ void quantize(const config::QuantizationConfig& config, const Json& model_config
   models::quantize_linears(model, *options);
 }
 
-bool is_quantized(models::Model& model) {
-  const auto parameters = model.parameters();
-  return std::any_of(parameters.begin(), parameters.end(),
-                     [](const auto* p) { return p->quantization().has_value(); });
-}
-
 // prepare_model_for_kbit_training: beside a quantised base everything else is fp32, but, as in
 // TRL, not where the base is sharded.
 void widen_beside_codes(const comm::Mesh& mesh, models::Model& model) {
@@ -98,17 +89,6 @@ void widen_trained_weights(models::Model& model) {
   }
 }
 
-void initialize_from_scratch(const models::Model& model, uint64_t seed, shard::UnitStore& store) {
-  // Every rank draws every tensor in the same order and keeps its piece, so that the start does not
-  // depend on the world size. One whole tensor at a time.
-  at::Generator generator = at::detail::createCPUGenerator(seed);
-  for (nn::Parameter* parameter : store.model().parameters()) {
-    at::Tensor full = at::empty(parameter->shape(), at::kFloat);
-    model.init_weight(*parameter, full, generator);
-    shard::place_tensor(store, *parameter, full);
-  }
-}
-
 // Sets vocab_size to the rows that the run's tokens need. `num_old_rows` stays what the base's
 // files hold.
 GrownVocabulary grow_vocabulary(const config::RunConfig& config, bool alone, Json& model_config) {
@@ -119,12 +99,6 @@ GrownVocabulary grow_vocabulary(const config::RunConfig& config, bool alone, Jso
   if (config.model.model_name_or_path.empty()) grown.num_old_rows = grown.num_rows;
   return grown;
 }
-
-// The files of the base. With fsdp_cpu_ram_efficient_loading they are open on rank 0 alone.
-struct BaseFiles {
-  std::optional<hf::ModelFolder> folder;
-  models::WeightSources sources;
-};
 
 // Where config.json names no type it is that of the files. Collective.
 void name_type(const config::ModelConfig& config, bool is_imagined, comm::Group& world,
@@ -141,10 +115,6 @@ void name_type(const config::ModelConfig& config, bool is_imagined, comm::Group&
   });
   if (!is_imagined) name = comm::broadcast_string(world, name);
   if (!name.empty()) model_config["dtype"] = name;
-}
-
-bool rank_0_reads(const config::RunConfig& config, const comm::Mesh& mesh) {
-  return config.shard.cpu_ram_efficient_loading && mesh.world->size() > 1;
 }
 
 // A file may hold an untied head although config.json says tied; only who reads it knows. The other
@@ -166,57 +136,6 @@ bool share_tie(const config::RunConfig& config, int64_t num_old_rows, comm::Grou
     if (model->parameters().size() != num_tied) is_untied = "untied";
   });
   return !comm::broadcast_string(world, is_untied).empty();
-}
-
-// Weights beside codes rest in fp32, but are rounded to the run's type first: transformers loads
-// them so before PEFT widens them.
-shard::Source base_values(const config::RunConfig& config, const BaseFiles& base,
-                          const Trainee& trainee) {
-  shard::Source source = checkpoint::base_source(*base.folder, base.sources);
-  const at::ScalarType type = shard::storage_type_of(config.model.dtype, trainee.model_config);
-  if (!is_quantized(*trainee.model)) return source;
-  return [&base, type, source = std::move(source)](const nn::Parameter& parameter, int64_t begin,
-                                                   const at::Tensor& out) {
-    const auto name = base.sources.find(parameter.name());
-    const bool is_rounded =
-        name != base.sources.end() && out.scalar_type() != type &&
-        shard::rounds_before_quantizing(
-            shard::scalar_type_of(base.folder->find(name->second)->dtype, name->second), type);
-    if (!is_rounded) return source(parameter, begin, out);
-    // Piece by piece: a buffer of the whole embedding would be in no plan.
-    constexpr int64_t kPiece = int64_t{1} << 19;
-    const at::Tensor rounded =
-        at::empty({std::min(kPiece, out.numel())}, out.options().dtype(type));
-    for (int64_t done = 0; done < out.numel(); done += kPiece) {
-      const int64_t count = std::min(kPiece, out.numel() - done);
-      if (!source(parameter, begin + done, rounded.narrow(0, 0, count))) return false;
-      out.narrow(0, done, count).copy_(rounded.narrow(0, 0, count));
-    }
-    return true;
-  };
-}
-
-void fill_values(const config::RunConfig& config, const BaseFiles& base, Trainee& trainee) {
-  const bool sends = rank_0_reads(config, trainee.store->mesh());
-  const auto source = [&] { return base_values(config, base, trainee); };
-  if (!config.model.model_name_or_path.empty() && sends) {
-    shard::send_homes(*trainee.store, shard::HomeKind::kValues, source);
-  } else if (base.folder) {
-    shard::fill_homes(*trainee.store, source());
-  } else {
-    initialize_from_scratch(*trainee.model, config.train.seed, *trainee.store);
-  }
-  // What starts from the base's values waits until those are there.
-  if (!trainee.adapter || adapters::starts_from_base(trainee.adapter->options())) return;
-  if (trainee.continued_adapter) {
-    checkpoint::load_adapter(config.model.adapter_name_or_path, *trainee.adapter, *trainee.store,
-                             sends);
-    return;
-  }
-  adapters::initialize(*trainee.adapter, config.train.seed,
-                       [&](nn::Parameter& parameter, const at::Tensor& value) {
-                         shard::place_tensor(*trainee.store, parameter, value);
-                       });
 }
 
 // What an adapter's files will say of its base; an adapter that goes on must have been trained on
@@ -246,99 +165,6 @@ void identify_base(const config::RunConfig& config, const BaseFiles& base, comm:
     trainee.base_fingerprint = is_of_codes ? found : checkpoint::mark_of_weights(found);
   });
   trainee.base_fingerprint = comm::broadcast_string(world, trainee.base_fingerprint);
-}
-
-// Collective.
-void start_from_base(const config::RunConfig& config, const BaseFiles& base, bool sends,
-                     Trainee& trainee) {
-  if (!trainee.adapter || !adapters::starts_from_base(trainee.adapter->options())) return;
-  const bool is_continued = trainee.continued_adapter.has_value();
-  if (!is_continued || adapters::changes_base(trainee.adapter->options())) {
-    checkpoint::PlainBase plain{.read = {}, .is_on_rank_0_alone = sends};
-    if (!models::stored_quantization(trainee.model_config)) {
-      plain.read = [&](const nn::Parameter& parameter) {
-        return checkpoint::read_plain(*base.folder, base.sources.at(parameter.name()));
-      };
-    }
-    checkpoint::initialize_from_base(*trainee.adapter, *trainee.store, config.train.seed,
-                                     /*only_base=*/is_continued, plain);
-  }
-  if (!is_continued) return;
-  comm::all_or_nothing(*trainee.store->mesh().world, "loading the adapter", [&] {
-    checkpoint::load_adapter(config.model.adapter_name_or_path, *trainee.adapter, *trainee.store,
-                             sends);
-  });
-}
-
-// Rows of single tokens start as the base's. Collective.
-void start_token_rows(Trainee& trainee) {
-  if (!trainee.adapter || trainee.continued_adapter) return;
-  nn::Embedding* embedding = trainee.adapter->embedding_of_tokens();
-  if (embedding == nullptr) return;
-  nn::TokenRows& rows = *embedding->token_rows();
-  shard::place_tensor(*trainee.store, rows.rows(),
-                      shard::read_rows(*trainee.store, embedding->weight(), rows.ids()));
-}
-
-// Collective: with a folder on rank 0 alone when it sends.
-void fill_quantized(const BaseFiles& base, bool sends, at::ScalarType type,
-                    shard::UnitStore& store) {
-  const hf::ModelFolder* folder = base.folder ? &*base.folder : nullptr;
-  if (sends) {
-    shard::send_quantized_homes(store, folder, base.sources, type);
-  } else {
-    shard::fill_quantized_homes(store, *folder, base.sources, type);
-  }
-}
-
-// A weight that is quantised on the way in: what it is rounded to, its codes, and those that
-// another rank sends. The pages of the file that hold it are no tensor's.
-void imagine_quantizing(const nn::Parameter& parameter, at::ScalarType in_file,
-                        at::ScalarType type) {
-  const at::TensorOptions on_meta(at::kMeta);
-  at::Tensor codes;
-  {
-    at::Tensor rounded;
-    if (shard::rounds_before_quantizing(in_file, type)) {
-      rounded = at::empty(parameter.shape(), on_meta.dtype(type));
-    }
-    codes = at::empty({parameter.stored_numel()}, on_meta.dtype(at::kByte));
-  }
-  const at::Tensor received = at::empty_like(codes);
-}
-
-// The temporaries of loading, without data: a tensor of the file is converted piece by piece, and
-// one that is drawn is drawn whole.
-void imagine_values(const config::RunConfig& config, Trainee& trainee) {
-  const bool is_drawn = config.model.model_name_or_path.empty();
-  const at::ScalarType in_file =
-      is_drawn ? at::kFloat : shard::storage_type_of("auto", trainee.model_config);
-  const shard::Source source = [&](const nn::Parameter& parameter, int64_t, const at::Tensor& out) {
-    if (parameter.quantization()) {
-      const int64_t pages = parameter.numel() * static_cast<int64_t>(at::elementSize(in_file));
-      trainee.largest_mapped = std::max(trainee.largest_mapped, pages);
-      imagine_quantizing(parameter, in_file,
-                         shard::storage_type_of(config.model.dtype, trainee.model_config));
-      return true;
-    }
-    const int64_t numel = is_drawn ? parameter.numel() : out.numel();
-    if (is_drawn || out.scalar_type() != in_file) {
-      const int64_t at_once = is_drawn ? numel : std::min(numel, shard::kReadAtOnce);
-      (void)at::empty({at_once}, out.options().dtype(in_file));
-    }
-    return true;
-  };
-  if (is_drawn || !rank_0_reads(config, trainee.store->mesh())) {
-    shard::fill_homes(*trainee.store, source);
-    if (is_drawn || models::stored_quantization(trainee.model_config)) return;
-    for (const nn::Parameter* parameter : trainee.model->parameters()) {
-      if (parameter->quantization()) (void)source(*parameter, 0, {});
-    }
-    return;
-  }
-  for (const auto kind : {shard::HomeKind::kValues, shard::HomeKind::kCodes}) {
-    shard::send_homes(*trainee.store, kind, [&] { return source; });
-  }
 }
 
 // The longest input of a layer that the settings allow; longer ones (virtual tokens before each
@@ -449,7 +275,6 @@ struct Blueprint {
   BaseFiles base;
   GrownVocabulary grown;
   bool has_files = false;  // weights are read, not drawn or imagined
-  bool sends = false;      // rank 0 reads them for all
 };
 
 // Collective.
@@ -469,7 +294,6 @@ Blueprint draw_up(const config::RunConfig& config, comm::Mesh& mesh, const Targe
   const bool has_files = !config.model.model_name_or_path.empty() && !is_imagined;
   const bool sends = has_files && rank_0_reads(config, mesh);
   result.has_files = has_files;
-  result.sends = sends;
   const bool is_untied =
       sends && share_tie(config, grown.num_old_rows, *mesh.world, trainee->model_config);
   BaseFiles& base = result.base;
@@ -536,7 +360,6 @@ std::unique_ptr<Trainee> assemble(const config::RunConfig& config, comm::Mesh& m
   Blueprint blueprint = draw_up(config, mesh, target);
   std::unique_ptr<Trainee> trainee = std::move(blueprint.trainee);
   const BaseFiles& base = blueprint.base;
-  const bool has_files = blueprint.has_files, sends = blueprint.sends;
   if (trainee->offload.is_on()) {
     OffloadBytes bytes;
     comm::all_or_nothing(*mesh.world, "counting what is offloaded",
@@ -548,7 +371,7 @@ std::unique_ptr<Trainee> assemble(const config::RunConfig& config, comm::Mesh& m
     options.parameter_files = trainee->offload.parameter_files();
     trainee->store = std::make_unique<shard::UnitStore>(*trainee->model, mesh, options);
   });
-  if (has_files) identify_base(config, base, *mesh.world, *trainee);
+  if (blueprint.has_files) identify_base(config, base, *mesh.world, *trainee);
   // Before values are read: its folder may be too small.
   comm::all_or_nothing(*mesh.world, "allocating the optimizer's state", [&] {
     const MemoryScope scope(MemoryKind::kOptimizer);
@@ -563,25 +386,11 @@ std::unique_ptr<Trainee> assemble(const config::RunConfig& config, comm::Mesh& m
   });
   comm::all_or_nothing(*mesh.world, "making room for activations",
                        [&] { make_executor(config, target, *trainee); });
-  // On its own: ranks that wait for weights must not wait for one that failed before.
-  comm::all_or_nothing(*mesh.world, "loading the weights", [&] {
-    if (is_imagined) {
-      imagine_values(config, *trainee);
-    } else {
-      fill_values(config, base, *trainee);
-    }
-  });
-  if (has_files) {
-    const auto type = shard::storage_type_of(config.model.dtype, trainee->model_config);
-    fill_quantized(base, sends, type, *trainee->store);
+  if (is_imagined) {
+    imagine_initial_values(config, *trainee);
+  } else {
+    set_initial_values(config, base, *trainee);
   }
-  // An adapter that is continued brings its rows along.
-  if (has_files && !trainee->continued_adapter) {
-    fill_new_rows(config, trainee->model_config, base.folder ? &*base.folder : nullptr,
-                  base.sources, *trainee->model, *trainee->store);
-  }
-  if (!is_imagined) start_from_base(config, base, sends, *trainee);
-  if (!is_imagined) start_token_rows(*trainee);
   if (trainee->store->file() != nullptr) trainee->store->file()->forget_pages();
   if (meter) {
     // What loading took and gave back counts at its peak alone.

@@ -1,6 +1,8 @@
 // Settings beside what config.json says. Never: layers, weights.
 #include "strata/train/base_quantization.h"
 
+#include <algorithm>
+
 #include <fmt/format.h>
 
 #include "strata/base/error.h"
@@ -42,6 +44,12 @@ std::optional<models::QuantizationOptions> quantization_of(const config::Quantiz
       .nested = config.bnb_4bit_use_double_quant};
   options.quantization.compute = models::compute_type_of(config.bnb_4bit_compute_dtype);
   return options;
+}
+
+bool is_quantized(models::Model& model) {
+  const auto parameters = model.parameters();
+  return std::any_of(parameters.begin(), parameters.end(),
+                     [](const auto* p) { return p->quantization().has_value(); });
 }
 
 std::vector<std::string> quantization_warnings(const config::QuantizationConfig& config,

@@ -8,6 +8,7 @@
 
 #include "strata/base/json.h"
 #include "strata/config/run_config.h"
+#include "strata/models/model.h"
 #include "strata/models/quantization.h"
 
 namespace strata::train {
@@ -16,6 +17,9 @@ namespace strata::train {
 // width than the settings ask for are a ConfigError. `model_config`: config.json of the base.
 std::optional<models::QuantizationOptions> quantization_of(const config::QuantizationConfig& config,
                                                            const Json& model_config);
+
+// Whether a weight of the model rests in codes.
+bool is_quantized(models::Model& model);
 
 // Settings of quantising that the checkpoint's codes make idle.
 std::vector<std::string> quantization_warnings(const config::QuantizationConfig& config,

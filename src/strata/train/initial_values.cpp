@@ -1,0 +1,207 @@
+// The order: base, codes, rows of new tokens, adapter. Never: how a tensor is read or sent.
+#include "strata/train/initial_values.h"
+
+#include <algorithm>
+
+#include <ATen/CPUGeneratorImpl.h>
+
+#include "strata/adapters/lora_init.h"
+#include "strata/checkpoint/import.h"
+#include "strata/comm/agreement.h"
+#include "strata/models/quantization.h"
+#include "strata/shard/loading.h"
+#include "strata/shard/quantized_loading.h"
+#include "strata/shard/storage_type.h"
+#include "strata/train/base_quantization.h"
+#include "strata/train/vocabulary.h"
+
+namespace strata::train {
+namespace {
+
+void initialize_from_scratch(const models::Model& model, uint64_t seed, shard::UnitStore& store) {
+  // Every rank draws every tensor in the same order and keeps its piece, so that the start does not
+  // depend on the world size. One whole tensor at a time.
+  at::Generator generator = at::detail::createCPUGenerator(seed);
+  for (nn::Parameter* parameter : store.model().parameters()) {
+    at::Tensor full = at::empty(parameter->shape(), at::kFloat);
+    model.init_weight(*parameter, full, generator);
+    shard::place_tensor(store, *parameter, full);
+  }
+}
+
+// Weights beside codes rest in fp32, but are rounded to the run's type first: transformers loads
+// them so before PEFT widens them.
+shard::Source base_values(const config::RunConfig& config, const BaseFiles& base,
+                          const Trainee& trainee) {
+  shard::Source source = checkpoint::base_source(*base.folder, base.sources);
+  const at::ScalarType type = shard::storage_type_of(config.model.dtype, trainee.model_config);
+  if (!is_quantized(*trainee.model)) return source;
+  return [&base, type, source = std::move(source)](const nn::Parameter& parameter, int64_t begin,
+                                                   const at::Tensor& out) {
+    const auto name = base.sources.find(parameter.name());
+    const bool is_rounded =
+        name != base.sources.end() && out.scalar_type() != type &&
+        shard::rounds_before_quantizing(
+            shard::scalar_type_of(base.folder->find(name->second)->dtype, name->second), type);
+    if (!is_rounded) return source(parameter, begin, out);
+    // Piece by piece: a buffer of the whole embedding would be in no plan.
+    constexpr int64_t kPiece = int64_t{1} << 19;
+    const at::Tensor rounded =
+        at::empty({std::min(kPiece, out.numel())}, out.options().dtype(type));
+    for (int64_t done = 0; done < out.numel(); done += kPiece) {
+      const int64_t count = std::min(kPiece, out.numel() - done);
+      if (!source(parameter, begin + done, rounded.narrow(0, 0, count))) return false;
+      out.narrow(0, done, count).copy_(rounded.narrow(0, 0, count));
+    }
+    return true;
+  };
+}
+
+void fill_values(const config::RunConfig& config, const BaseFiles& base, bool sends,
+                 Trainee& trainee) {
+  const auto source = [&] { return base_values(config, base, trainee); };
+  if (sends) {
+    shard::send_homes(*trainee.store, shard::HomeKind::kValues, source);
+  } else if (base.folder) {
+    shard::fill_homes(*trainee.store, source());
+  } else {
+    initialize_from_scratch(*trainee.model, config.train.seed, *trainee.store);
+  }
+  // What starts from the base's values waits until those are there.
+  if (!trainee.adapter || adapters::starts_from_base(trainee.adapter->options())) return;
+  if (trainee.continued_adapter) {
+    checkpoint::load_adapter(config.model.adapter_name_or_path, *trainee.adapter, *trainee.store,
+                             sends);
+    return;
+  }
+  adapters::initialize(*trainee.adapter, config.train.seed,
+                       [&](nn::Parameter& parameter, const at::Tensor& value) {
+                         shard::place_tensor(*trainee.store, parameter, value);
+                       });
+}
+
+// Collective.
+void start_from_base(const config::RunConfig& config, const BaseFiles& base, bool sends,
+                     Trainee& trainee) {
+  if (!trainee.adapter || !adapters::starts_from_base(trainee.adapter->options())) return;
+  const bool is_continued = trainee.continued_adapter.has_value();
+  if (!is_continued || adapters::changes_base(trainee.adapter->options())) {
+    checkpoint::PlainBase plain{.read = {}, .is_on_rank_0_alone = sends};
+    if (!models::stored_quantization(trainee.model_config)) {
+      plain.read = [&](const nn::Parameter& parameter) {
+        return checkpoint::read_plain(*base.folder, base.sources.at(parameter.name()));
+      };
+    }
+    checkpoint::initialize_from_base(*trainee.adapter, *trainee.store, config.train.seed,
+                                     /*only_base=*/is_continued, plain);
+  }
+  if (!is_continued) return;
+  comm::all_or_nothing(*trainee.store->mesh().world, "loading the adapter", [&] {
+    checkpoint::load_adapter(config.model.adapter_name_or_path, *trainee.adapter, *trainee.store,
+                             sends);
+  });
+}
+
+// Rows of single tokens start as the base's. Collective.
+void start_token_rows(Trainee& trainee) {
+  if (!trainee.adapter || trainee.continued_adapter) return;
+  nn::Embedding* embedding = trainee.adapter->embedding_of_tokens();
+  if (embedding == nullptr) return;
+  nn::TokenRows& rows = *embedding->token_rows();
+  shard::place_tensor(*trainee.store, rows.rows(),
+                      shard::read_rows(*trainee.store, embedding->weight(), rows.ids()));
+}
+
+// Collective: with a folder on rank 0 alone when it sends.
+void fill_quantized(const BaseFiles& base, bool sends, at::ScalarType type,
+                    shard::UnitStore& store) {
+  const hf::ModelFolder* folder = base.folder ? &*base.folder : nullptr;
+  if (sends) {
+    shard::send_quantized_homes(store, folder, base.sources, type);
+  } else {
+    shard::fill_quantized_homes(store, *folder, base.sources, type);
+  }
+}
+
+// A weight that is quantised on the way in: what it is rounded to, its codes, and those that
+// another rank sends. The pages of the file that hold it are no tensor's.
+void imagine_quantizing(const nn::Parameter& parameter, at::ScalarType in_file,
+                        at::ScalarType type) {
+  const at::TensorOptions on_meta(at::kMeta);
+  at::Tensor codes;
+  {
+    at::Tensor rounded;
+    if (shard::rounds_before_quantizing(in_file, type)) {
+      rounded = at::empty(parameter.shape(), on_meta.dtype(type));
+    }
+    codes = at::empty({parameter.stored_numel()}, on_meta.dtype(at::kByte));
+  }
+  const at::Tensor received = at::empty_like(codes);
+}
+
+// The temporaries of loading, without data: a tensor of the file is converted piece by piece, and
+// one that is drawn is drawn whole.
+void imagine_values(const config::RunConfig& config, Trainee& trainee) {
+  const bool is_drawn = config.model.model_name_or_path.empty();
+  const at::ScalarType in_file =
+      is_drawn ? at::kFloat : shard::storage_type_of("auto", trainee.model_config);
+  const shard::Source source = [&](const nn::Parameter& parameter, int64_t, const at::Tensor& out) {
+    if (parameter.quantization()) {
+      if (models::stored_quantization(trainee.model_config)) return true;  // go to their place
+      const int64_t pages = parameter.numel() * static_cast<int64_t>(at::elementSize(in_file));
+      trainee.largest_mapped = std::max(trainee.largest_mapped, pages);
+      imagine_quantizing(parameter, in_file,
+                         shard::storage_type_of(config.model.dtype, trainee.model_config));
+      return true;
+    }
+    const int64_t numel = is_drawn ? parameter.numel() : out.numel();
+    if (is_drawn || out.scalar_type() != in_file) {
+      const int64_t at_once = is_drawn ? numel : std::min(numel, shard::kReadAtOnce);
+      (void)at::empty({at_once}, out.options().dtype(in_file));
+    }
+    return true;
+  };
+  if (is_drawn || !rank_0_reads(config, trainee.store->mesh())) {
+    shard::fill_homes(*trainee.store, source);
+    if (is_drawn) return;
+    for (const nn::Parameter* parameter : trainee.model->parameters()) {
+      if (parameter->quantization()) (void)source(*parameter, 0, {});
+    }
+    return;
+  }
+  for (const auto kind : {shard::HomeKind::kValues, shard::HomeKind::kCodes}) {
+    shard::send_homes(*trainee.store, kind, [&] { return source; });
+  }
+}
+
+}  // namespace
+
+bool rank_0_reads(const config::RunConfig& config, const comm::Mesh& mesh) {
+  return config.shard.cpu_ram_efficient_loading && mesh.world->size() > 1;
+}
+
+void set_initial_values(const config::RunConfig& config, const BaseFiles& base, Trainee& trainee) {
+  const bool has_files = !config.model.model_name_or_path.empty();
+  const bool sends = has_files && rank_0_reads(config, trainee.store->mesh());
+  // On its own: ranks that wait for weights must not wait for one that failed before.
+  comm::all_or_nothing(*trainee.store->mesh().world, "loading the weights",
+                       [&] { fill_values(config, base, sends, trainee); });
+  if (has_files) {
+    const auto type = shard::storage_type_of(config.model.dtype, trainee.model_config);
+    fill_quantized(base, sends, type, *trainee.store);
+  }
+  // An adapter that is continued brings its rows along.
+  if (has_files && !trainee.continued_adapter) {
+    fill_new_rows(config, trainee.model_config, base.folder ? &*base.folder : nullptr, base.sources,
+                  *trainee.model, *trainee.store);
+  }
+  start_from_base(config, base, sends, trainee);
+  start_token_rows(trainee);
+}
+
+void imagine_initial_values(const config::RunConfig& config, Trainee& trainee) {
+  comm::all_or_nothing(*trainee.store->mesh().world, "loading the weights",
+                       [&] { imagine_values(config, trainee); });
+}
+
+}  // namespace strata::train
