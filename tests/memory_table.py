@@ -4,9 +4,10 @@ it says. tests/dist/test_memory_plan.py holds the differences to a limit, bench/
 import dataclasses
 import random
 import re
+import subprocess
 
 import tiny_llama
-from running import BUILD, base_flags, run_strata
+from running import BUILD, PROGRAM, base_flags, environment, run_strata
 
 # Large enough that 5 % are several megabytes, small enough for seconds.
 V, H, I, L, HEADS, KEYS = 4096, 384, 1024, 4, 6, 3
@@ -90,6 +91,9 @@ TABLE = [
     (1, "NO_SHARD", dict(LORA, model="large")),
     (1, "NO_SHARD", dict(LORA, load_in_4bit=True, max_length=64, per_device_train_batch_size=1, model="wide")),
     (1, "NO_SHARD", dict(LORA, load_in_8bit=True, per_device_train_batch_size=1, model="wide")),
+    (1, "NO_SHARD", dict(LORA, max_length=64, per_device_train_batch_size=1, model="wide codes")),
+    (2, "FULL_SHARD", dict(LORA, max_length=64, per_device_train_batch_size=1, model="wide codes",
+                           fsdp_cpu_ram_efficient_loading=True)),
     # Products in bf16 where the processor has them.
     (1, "NO_SHARD", dict(LORA, bf16=True, per_device_train_batch_size=16)),
     (1, "FULL_SHARD", dict(LORA, bf16=True, dtype="bfloat16")),
@@ -130,10 +134,14 @@ def save_model(folder, model=MODEL, dtype=None):
 
 def other_model(name, beside):
     folder = beside.with_name(f"{beside.name}-{name}")
-    if not folder.exists():
-        folder.mkdir()
-        save_model(folder, {"large": LARGE, "wide": WIDE}[name], "bfloat16")
-    return folder
+    if folder.exists():
+        return folder
+    if name == "wide codes":
+        subprocess.run([PROGRAM, "convert", other_model("wide", beside), folder, "--to", "bnb-4bit"], check=True,
+                       env=environment())
+        return folder
+    folder.mkdir()
+    return save_model(folder, {"large": LARGE, "wide": WIDE}[name], "bfloat16")
 
 
 def save_data(folder):

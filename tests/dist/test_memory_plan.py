@@ -74,7 +74,8 @@ def test_measured_is_the_planned(model, data, tmp_path, row):
     # Theory counts what must be sent; here is what the copying loops of shared memory counted. Codes
     # that other ranks quantised while loading are beside it, and of more than two ranks each reads the
     # small sums of all others. The lines have thousands of bytes, one for each of three groups.
-    if not any(key.startswith("load_in") for key in flags):
+    # What rank 0 reads for all, the others copy out of its memory.
+    if not any(key.startswith(("load_in", "fsdp_cpu_ram")) for key in flags):
         assert found.copied == pytest.approx(found.in_theory, rel=1e-9 if world == 2 else 2e-3, abs=2500)
     assert (found.copied > 0) == (world > 1)
 
