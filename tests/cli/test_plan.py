@@ -28,7 +28,7 @@ def strata(*words, code=0):
     process = subprocess.run([PROGRAM, *map(str, words)], capture_output=True, text=True,
                              env=environment(), timeout=60)
     assert process.returncode == code, process.stdout + process.stderr
-    return process.stdout if code == 0 else process.stderr
+    return process.stderr if code == 2 else process.stdout
 
 
 def row(text, name):
@@ -124,7 +124,7 @@ def test_what_does_not_fit_is_told_with_what_would(folder):
     words = ["plan", "--model_name_or_path", folder, "--world_size", 8, "--device", "cuda",
              "--per_device_train_batch_size", 1, "--device_memory"]
     with within_a_second():
-        text = strata(*words, "80GB")
+        text = strata(*words, "80GB", code=1)
     assert "does not fit" in text
     offered = re.findall(r"^ +(\S+) GB  with (.+)$", text, re.M)
     assert offered and all(float(size) <= 80 for size, _ in offered)
@@ -136,7 +136,7 @@ def test_full_training_that_fits_with_two_changes_is_not_passed_over(folder):
     """Where a single change would train something else. Oracle: the plan with what was offered."""
     words = ["plan", "--model_name_or_path", folder, "--world_size", 8, "--device", "cuda",
              "--device_memory", "24GB", "--per_device_train_batch_size", 4, "--max_length", 2048]
-    offered = re.findall(r"^ +(\S+) GB  with (.+)$", strata(*words), re.M)
+    offered = re.findall(r"^ +(\S+) GB  with (.+)$", strata(*words, code=1), re.M)
     assert "--use_peft and --load_in_4bit (QLoRA)" in [change for _, change in offered]
     pairs = [(size, change) for size, change in offered if "--use_peft" not in change]
     assert pairs

@@ -18,7 +18,9 @@ constexpr const char* kUsage =
     "usage: strata plan [MODEL] [flags of strata launch and of its recipe] [flags of plan]\n"
     "       strata estimate-memory ...                              the same\n\n"
     "What one rank of the run would hold, by kind and phase, without weights: config.json\n"
-    "suffices. A command line of strata launch works with `launch` replaced by `plan`.\n";
+    "suffices. A command line of strata launch works with `launch` replaced by `plan`. Exit code "
+    "1:\n"
+    "it does not fit into --device_memory.\n";
 
 // accelerate estimate-memory MODEL: the name may stand alone before the flags.
 std::vector<std::string> with_named_model(std::vector<std::string> arguments) {
@@ -61,8 +63,9 @@ int run_plan(const std::vector<std::string>& arguments) {
   settings = settings_of(sources, flags.own);
   config::require_model(settings);
   print_warnings(settings.warnings);
-  fmt::print("{}", with_sources(settings, [&] { return plan_report(settings.config); }));
-  return 0;
+  const PlanReport report = with_sources(settings, [&] { return plan_report(settings.config); });
+  fmt::print("{}", report.text);
+  return report.fits ? 0 : 1;
 }
 
 }  // namespace strata::cli

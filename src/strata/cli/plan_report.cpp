@@ -237,11 +237,14 @@ std::string nearest(const config::RunConfig& config, const Place& place) {
   return text.empty() ? "  no one or two changes of settings fit; use many more ranks\n" : text;
 }
 
+int64_t needed_bytes(const Place& place, const train::RunPlan& plan) {
+  return memory::peak_bytes(plan.memory.peak, place.process_bytes + plan.scratch_bytes);
+}
+
 std::string verdict(const config::RunConfig& config, const Place& place,
                     const train::RunPlan& plan) {
   if (!place.available) return "";
-  const int64_t needed =
-      memory::peak_bytes(plan.memory.peak, place.process_bytes + plan.scratch_bytes);
+  const int64_t needed = needed_bytes(place, plan);
   if (needed <= *place.available) {
     return fmt::format("fits         {} of {} ({:.0f} %)\n", memory::size_text(needed),
                        memory::size_text(*place.available),
@@ -321,10 +324,10 @@ std::string dry_run_report(const config::Settings& settings, int world_size) {
   config.plan.show_schedule = true;
   const train::RunPlan plan = plan_at(config, place_of(config));
   return "settings\n" + config::show_settings(settings) + "\nunits\n" + unit_text(plan.units) +
-         '\n' + plan_report(config) + "dry run: nothing was loaded or trained\n";
+         '\n' + plan_report(config).text + "dry run: nothing was loaded or trained\n";
 }
 
-std::string plan_report(const config::RunConfig& config) {
+PlanReport plan_report(const config::RunConfig& config) {
   const Place place = place_of(config);
   const train::RunPlan plan = plan_at(config, place);
   std::string text = head(config, place, plan);
@@ -358,7 +361,8 @@ std::string plan_report(const config::RunConfig& config) {
                                              .largest_layer = plan.largest_block},
                                             config.plan.dtypes);
   }
-  return text;
+  return {.text = std::move(text),
+          .fits = !place.available || needed_bytes(place, plan) <= *place.available};
 }
 
 }  // namespace strata::cli

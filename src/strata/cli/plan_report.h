@@ -8,8 +8,13 @@
 
 namespace strata::cli {
 
+struct PlanReport {
+  std::string text;
+  bool fits = true;  // false: into --device_memory; true where that is not given
+};
+
 // Throws ConfigError for settings that cannot be.
-std::string plan_report(const config::RunConfig& config);
+PlanReport plan_report(const config::RunConfig& config);
 
 // Ranks of the run that is planned: --world_size, else those that a launcher would start.
 int planned_world_size(const config::RunConfig& config);
