@@ -248,6 +248,15 @@ def test_first_values_that_codes_cannot_have_are_refused(tmp_path):
     assert not (tmp_path / "quantised" / "merged").exists()
 
 
+def test_rows_of_a_tied_output_layer_alone_are_refused(tmp_path):
+    """Merged, they would be the embedding's too: PEFT's own merge gives other answers than its adapter."""
+    make_adapter(tmp_path, dict(target_modules=["q_proj"], trainable_token_indices={"lm_head": [3, 9]}),
+                 tie_word_embeddings=True)
+    process = merge(tmp_path)
+    assert process.returncode == 2 and 'rows that "model.embed_tokens.weight" has not' in process.stderr
+    assert not (tmp_path / "merged").exists()
+
+
 def test_a_whole_model_is_no_adapter(inputs, tmp_path):
     done = subprocess.run([PROGRAM, "merge-adapter", inputs.model("plain"), tmp_path / "out"],
                           capture_output=True, text=True, env=environment(), timeout=60)

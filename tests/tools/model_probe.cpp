@@ -176,7 +176,7 @@ models::QuantizationOptions quantization_options(const Json& json) {
                                  .nested = json.value("nested", false)};
   options.quantization.threshold = json.value("threshold", 6.0);
   options.quantization.compute = models::compute_type_of(json.value("compute", ""));
-  options.skip_modules = json.value("skip", std::vector<std::string>{});
+  if (json.contains("skip")) options.skip_modules = json["skip"].get<std::vector<std::string>>();
   return options;
 }
 

@@ -12,6 +12,7 @@
 #include "strata/adapters/vera.h"
 #include "strata/base/error.h"
 #include "strata/hf/adapter_files.h"
+#include "strata/hf/module_pattern.h"
 #include "strata/models/footprint.h"
 #include "strata/models/vocabulary.h"
 
@@ -128,7 +129,8 @@ void check_virtual_tokens(const LoraOptions& options) {
 
 bool is_feedforward(const std::string& path, const LoraOptions& options,
                     const models::Model& model) {
-  if (options.feedforward_pattern) return PathPattern(*options.feedforward_pattern).matches(path);
+  if (options.feedforward_pattern)
+    return hf::ModulePattern(*options.feedforward_pattern).matches(path);
   const auto names = options.feedforward_modules.value_or(model.default_ia3_feedforward());
   return std::any_of(names.begin(), names.end(),
                      [&](const std::string& name) { return path.ends_with(name); });

@@ -57,6 +57,7 @@ struct LoraOptions {
   // Rows of the embedding that train alone, and the end of its path.
   std::vector<int64_t> trainable_tokens = {};
   std::string token_module = "embed_tokens";
+  std::vector<std::string> other_token_modules = {};  // which must be tied to it
   // A tied embedding or output layer that is saved whole stays tied.
   bool ensure_weight_tying = false;
   bool use_rslora = false;

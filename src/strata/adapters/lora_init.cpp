@@ -208,6 +208,13 @@ void check_codes_to_fit(const LoraAdapter& adapter, const BaseAccess& base) {
         "they are; set it to 1, or leave the base as it is",
         options.loftq_iter, (*fitted)->path());
   }
+  if (options.loftq_bits != 4) {
+    throw ConfigError(
+        "loftq_bits: found {} over the 4 bits of \"{}\", expected 4; set it to 4, or leave the "
+        "base "
+        "as it is",
+        options.loftq_bits, (*fitted)->path());
+  }
   if (!base.read_plain) {
     throw ConfigError(
         "init_lora_weights: found loftq over \"{}\", of which the checkpoint holds codes alone, "

@@ -1,27 +1,10 @@
 #include "strata/adapters/module_match.h"
 
 #include <algorithm>
-#include <mutex>
 #include <set>
-
-#include <oniguruma.h>
-
-#include "strata/base/error.h"
 
 namespace strata::adapters {
 namespace {
-
-void initialize_oniguruma() {
-  static std::once_flag once;
-  std::call_once(once, [] {
-    OnigEncoding encodings[] = {ONIG_ENCODING_UTF8};
-    onig_initialize(encodings, 1);
-  });
-}
-
-const OnigUChar* bytes(const std::string& text) {
-  return reinterpret_cast<const OnigUChar*>(text.data());
-}
 
 // "c", "b.c", "a.b.c" for "a.b.c".
 std::vector<std::string> suffixes_of(const std::string& path) {
@@ -35,33 +18,6 @@ std::vector<std::string> suffixes_of(const std::string& path) {
 }
 
 }  // namespace
-
-PathPattern::PathPattern(const std::string& expression) {
-  initialize_oniguruma();
-  // \Z: re.fullmatch lets the expression backtrack until it reaches the end.
-  const std::string whole = "(?:" + expression + ")\\Z";
-  OnigErrorInfo info;
-  regex_t* regex = nullptr;
-  const int status = onig_new(&regex, bytes(whole), bytes(whole) + whole.size(), ONIG_OPTION_NONE,
-                              ONIG_ENCODING_UTF8, ONIG_SYNTAX_PYTHON, &info);
-  if (status != ONIG_NORMAL) {
-    OnigUChar message[ONIG_MAX_ERROR_MESSAGE_LEN];
-    onig_error_code_to_str(message, status, &info);
-    throw ConfigError(
-        "target_modules: found the expression \"{}\" ({}), expected a regular "
-        "expression; correct it or pass a list of names",
-        expression, reinterpret_cast<const char*>(message));
-  }
-  regex_ = regex;
-}
-
-PathPattern::~PathPattern() { onig_free(static_cast<regex_t*>(regex_)); }
-
-bool PathPattern::matches(const std::string& path) const {
-  const OnigUChar* end = bytes(path) + path.size();
-  return onig_match(static_cast<regex_t*>(regex_), bytes(path), end, bytes(path), nullptr,
-                    ONIG_OPTION_NONE) == static_cast<int>(path.size());
-}
 
 bool matches_list(const std::string& path, const std::vector<std::string>& entries) {
   return std::any_of(entries.begin(), entries.end(), [&](const std::string& entry) {

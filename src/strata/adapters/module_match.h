@@ -7,20 +7,6 @@
 
 namespace strata::adapters {
 
-// A regular expression in Python's syntax, matched against whole module paths.
-// Threads: any number may match. An expression that does not parse: ConfigError.
-class PathPattern {
- public:
-  explicit PathPattern(const std::string& expression);
-  ~PathPattern();
-  PathPattern(const PathPattern&) = delete;
-  PathPattern& operator=(const PathPattern&) = delete;
-  bool matches(const std::string& path) const;
-
- private:
-  void* regex_;
-};
-
 // Whether `path` equals an entry or ends with "." and an entry.
 bool matches_list(const std::string& path, const std::vector<std::string>& entries);
 

@@ -10,6 +10,7 @@
 #include "strata/adapters/target_layers.h"
 #include "strata/base/error.h"
 #include "strata/base/text_distance.h"
+#include "strata/hf/module_pattern.h"
 
 namespace strata::adapters {
 namespace {
@@ -51,12 +52,12 @@ bool is_end_of(const std::string& path, const std::string& entry) {
 }
 
 bool is_matched_by(const std::string& path, const std::string& expression) {
-  return PathPattern(expression).matches(path);
+  return hf::ModulePattern(expression).matches(path);
 }
 
 // As rank_of() and alpha_of() read the keys.
 bool is_key_of(const std::string& path, const std::string& key) {
-  return PathPattern("(.*\\.)?(" + key + ")").matches(path);
+  return hf::ModulePattern("(.*\\.)?(" + key + ")").matches(path);
 }
 
 template <typename T>
@@ -69,17 +70,19 @@ std::vector<std::string> keys_of(const std::vector<std::pair<std::string, T>>& p
 void require_layers(const LoraOptions& options, const std::vector<std::string>& paths) {
   if (options.layers_to_transform.empty()) return;
   for (const std::string& name : options.layers_pattern) {
+    const LayerNumbers behind({name});
     const bool is_found = std::ranges::any_of(
-        paths, [&](const std::string& path) { return layer_index(path, {name}).has_value(); });
+        paths, [&](const std::string& path) { return behind.of(path).has_value(); });
     if (is_found) continue;
     throw ConfigError(
         "layers_pattern: found \"{}\", behind which this model has no number, expected the name of "
         "its list of layers; correct it or leave it out",
         name);
   }
+  const LayerNumbers layers(options.layers_pattern);
   std::set<int64_t> numbers;
   for (const std::string& path : paths) {
-    if (const auto number = layer_index(path, options.layers_pattern)) numbers.insert(*number);
+    if (const auto number = layers.of(path)) numbers.insert(*number);
   }
   for (const int64_t wanted : options.layers_to_transform) {
     if (numbers.contains(wanted) || numbers.empty()) continue;

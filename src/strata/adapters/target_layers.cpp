@@ -29,25 +29,22 @@ std::vector<std::string> all_module_paths(models::Model& model) {
   return module_paths(names);
 }
 
-// The number behind the first segment that is followed by one, or behind a segment of `names`.
-std::optional<int64_t> layer_index(const std::string& path, const std::vector<std::string>& names) {
-  std::vector<std::string> parts{""};
-  for (const char c : path) {
-    if (c == '.') {
-      parts.emplace_back();
-    } else {
-      parts.back() += c;
-    }
-  }
-  // Without names the number has two segments before it and one behind, as in PEFT's expression.
-  for (size_t i = names.empty() ? 2 : 1; i + 1 < parts.size(); ++i) {
+LayerNumbers::LayerNumbers(const std::vector<std::string>& names) {
+  constexpr const char* kNumber = R"(\.(?P<idx>\d+)\..*)";
+  const auto add = [&](const std::string& before) {
+    patterns_.push_back(std::make_unique<hf::ModulePattern>(before + kNumber, "layers_pattern"));
+  };
+  if (names.empty()) add(R"(.*?\.[^.]*)");
+  for (const std::string& name : names) add(R"((?:^|.*?\.))" + name);
+}
+
+std::optional<int64_t> LayerNumbers::of(const std::string& path) const {
+  for (const auto& pattern : patterns_) {
+    const auto text = pattern->group(path, "idx");
+    if (!text) continue;
     int64_t number = -1;
-    const char* end = parts[i].data() + parts[i].size();
-    const auto [stop, error] = std::from_chars(parts[i].data(), end, number);
-    const bool is_number = error == std::errc() && stop == end;
-    const bool is_named =
-        names.empty() || std::find(names.begin(), names.end(), parts[i - 1]) != names.end();
-    if (is_number && is_named) return number;
+    const auto [stop, error] = std::from_chars(text->data(), text->data() + text->size(), number);
+    if (error == std::errc()) return number;
   }
   return {};
 }
@@ -109,11 +106,11 @@ std::vector<std::string> target_list(const LoraOptions& options, models::Model& 
 }
 
 bool is_wanted_layer(const std::string& path, const LoraOptions& options,
-                     const std::vector<std::string>& targets) {
+                     const std::vector<std::string>& targets, const LayerNumbers& numbers) {
   if (options.layers_to_transform.empty()) return true;
   // A module that is named in full is taken whatever its layer.
   if (std::find(targets.begin(), targets.end(), path) != targets.end()) return true;
-  const auto index = layer_index(path, options.layers_pattern);
+  const auto index = numbers.of(path);
   const auto& wanted = options.layers_to_transform;
   return index && std::find(wanted.begin(), wanted.end(), *index) != wanted.end();
 }
@@ -121,15 +118,17 @@ bool is_wanted_layer(const std::string& path, const LoraOptions& options,
 std::vector<std::string> matching_paths(const LoraOptions& options,
                                         const std::vector<std::string>& targets,
                                         const std::vector<std::string>& all_paths) {
-  std::unique_ptr<PathPattern> pattern, excluded;
-  if (targets.empty()) pattern = std::make_unique<PathPattern>(*options.target_pattern);
-  if (options.exclude_pattern) excluded = std::make_unique<PathPattern>(*options.exclude_pattern);
+  std::unique_ptr<hf::ModulePattern> pattern, excluded;
+  if (targets.empty()) pattern = std::make_unique<hf::ModulePattern>(*options.target_pattern);
+  if (options.exclude_pattern)
+    excluded = std::make_unique<hf::ModulePattern>(*options.exclude_pattern);
+  const LayerNumbers numbers(options.layers_pattern);
   std::vector<std::string> matched;
   for (const std::string& path : all_paths) {
     if (is_inside(path, options.modules_to_save)) continue;
     if (excluded ? excluded->matches(path) : matches_list(path, options.exclude_modules)) continue;
     if (pattern ? pattern->matches(path)
-                : matches_list(path, targets) && is_wanted_layer(path, options, targets)) {
+                : matches_list(path, targets) && is_wanted_layer(path, options, targets, numbers)) {
       matched.push_back(path);
     }
   }
@@ -171,7 +170,7 @@ template <typename T>
 T first_match(const std::vector<std::pair<std::string, T>>& patterns, const std::string& path,
               T otherwise) {
   for (const auto& [expression, value] : patterns) {
-    if (PathPattern("(.*\\.)?(" + expression + ")").matches(path)) return value;
+    if (hf::ModulePattern("(.*\\.)?(" + expression + ")").matches(path)) return value;
   }
   return otherwise;
 }

@@ -3,11 +3,13 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "strata/adapters/lora.h"
+#include "strata/hf/module_pattern.h"
 #include "strata/models/model.h"
 
 namespace strata::adapters {
@@ -25,9 +27,18 @@ TargetLayers find_targets(const LoraOptions& options, models::Model& model);
 // Paths of all modules of a model, in order.
 std::vector<std::string> all_module_paths(models::Model& model);
 
-// The number of the layer that a module belongs to: that behind one of `names`, or, without names,
-// the first one that has two segments before it and one behind.
-std::optional<int64_t> layer_index(const std::string& path, const std::vector<std::string>& names);
+// The layers that modules belong to, by PEFT's expressions.
+class LayerNumbers {
+ public:
+  // `names`: layers_pattern, expressions in Python's syntax for what stands before the number;
+  // empty: any segment that has another before it.
+  explicit LayerNumbers(const std::vector<std::string>& names);
+  // The first number with something behind it; nothing outside of the layers.
+  std::optional<int64_t> of(const std::string& path) const;
+
+ private:
+  std::vector<std::unique_ptr<hf::ModulePattern>> patterns_;
+};
 
 // Names of the base's weights inside modules_to_save. ConfigError for an entry without a match.
 std::vector<std::string> weights_to_save(const LoraOptions& options, models::Model& model);

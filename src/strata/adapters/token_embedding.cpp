@@ -5,6 +5,7 @@
 
 #include <ATen/ATen.h>
 
+#include "strata/adapters/module_match.h"
 #include "strata/adapters/target_layers.h"
 #include "strata/base/error.h"
 #include "strata/hf/adapter_files.h"
@@ -42,6 +43,17 @@ void check_branch(const nn::Embedding& embedding, const LoraOptions& options, in
   }
 }
 
+bool is_tied_to(models::Model& model, const nn::Embedding& embedding, const std::string& module) {
+  for (models::Block* block : model.blocks()) {
+    for (const nn::Linear* layer : block->linears()) {
+      if (&layer->weight() == &embedding.weight() && matches_list(layer->path(), {module})) {
+        return true;
+      }
+    }
+  }
+  return false;
+}
+
 }  // namespace
 
 nn::Embedding* find_embedding(models::Model& model) {
@@ -77,6 +89,14 @@ void attach_token_rows(models::Model& model, const LoraOptions& options) {
         "trainable_token_indices: found the module \"{}\", expected the model's token embedding{}; "
         "correct it",
         module, embedding == nullptr ? "" : " (" + embedding->path() + ")");
+  }
+  for (const std::string& other : options.other_token_modules) {
+    if (is_tied_to(model, *embedding, other)) continue;
+    throw ConfigError(
+        "trainable_token_indices: found the module \"{}\" beside \"{}\", expected the embedding "
+        "and "
+        "an output layer that is tied to it; leave it out, or train it whole (modules_to_save)",
+        other, module);
   }
   if (embedding->low_rank() != nullptr || embedding->weight().requires_grad()) {
     throw ConfigError(

@@ -157,8 +157,19 @@ void AdapterParts::take_grown_rows() {
     // A tied output layer goes with the embedding, rows of single tokens too.
     const bool is_second =
         found == in_base_.end() && weight == kHead && (base || parts->second.rows);
+    if (is_second) require_rows_of_both(parts->second);
     if (is_second || parts->second.is_empty()) parts_.erase(parts);
   }
+}
+
+void AdapterParts::require_rows_of_both(const Parts& head) const {
+  if (!head.rows) return;
+  const Parts* embedding = find(embedding_);
+  if (embedding != nullptr && embedding->rows &&
+      read_tensor(adapter_, *embedding->rows).equal(read_tensor(adapter_, *head.rows))) {
+    return;
+  }
+  refuse({fmt::format("rows that \"{}\" has not for the tied \"{}\"", embedding_, kHead)});
 }
 
 bool AdapterParts::drop_second_name() {

@@ -72,6 +72,8 @@ class AdapterParts {
   void add_part(size_t index);
   // Keeps the base's weights that the adapter holds only where they have more rows.
   void take_grown_rows();
+  // A tied output layer has no rows of its own.
+  void require_rows_of_both(const Parts& head) const;
   // PEFT saves a tied weight that trained as one under both its names, a checkpoint of a run under
   // the first. Whether this was one.
   bool drop_second_name();

@@ -39,7 +39,7 @@ std::string origin(const hf::ModelFolder& folder, const CodesOnTheWay& quantized
 }
 
 // ", without q_proj, up_proj": the layers that are no codes, where they are not the default's.
-std::string describe_plain(const Json& config, const std::vector<std::string>& skip_modules) {
+std::string describe_plain(const Json& config, const models::SkipModules& skip_modules) {
   const auto layers = models::plain_layers(config, skip_modules);
   if (!layers) return "";
   if (layers->empty()) return fmt::format("{}{}", kWithout, kNoLayer);

@@ -122,7 +122,7 @@ std::string adapter_config_text(const SavedState& state) {
   if (known.is_null()) known = continued_config(state);
   if (!known.is_null()) {
     leave_out_projection(state, known);
-    return dump_python(known);
+    return hf::peft_text(known);
   }
   const std::string rank = setting_of(state, "lora_r");
   if (rank.empty()) {

@@ -125,7 +125,9 @@ models::QuantizationOptions quantization_of(const FileFlags& flags, bool in_8bit
         "--bnb_4bit_compute_dtype: found \"{}\", expected float32, bfloat16 or float16", compute);
   }
   std::stringstream names(flags.get("llm_int8_skip_modules"));
-  for (std::string name; std::getline(names, name, ',');) options.skip_modules.push_back(name);
+  std::vector<std::string> skipped;
+  for (std::string name; std::getline(names, name, ',');) skipped.push_back(name);
+  if (!skipped.empty()) options.skip_modules = std::move(skipped);
   return options;
 }
 

@@ -49,6 +49,8 @@ struct AdapterConfig {
   // without a name.
   std::vector<int64_t> trainable_token_indices;
   std::string trainable_token_module;
+  // Other modules that the file names with the same rows: a tied output layer.
+  std::vector<std::string> other_token_modules;
   bool ensure_weight_tying = false;
   bool use_rslora = false;
   bool use_dora = false;
@@ -94,5 +96,8 @@ AdapterConfig parse_adapter_config(const Json& json, const std::string& subject)
 // The file's text in PEFT's form: keys sorted, indent 2, no final newline. Only keys that PEFT has
 // known for long are written, so that older readers do not warn.
 std::string adapter_config_json(const AdapterConfig& config);
+// The same form of what an adapter_config.json holds. Patterns keep their order, in which the first
+// that matches decides: PEFT sorts them when it saves, and then loads another adapter.
+std::string peft_text(const Json& config);
 
 }  // namespace strata::hf

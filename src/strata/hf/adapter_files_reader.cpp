@@ -84,10 +84,13 @@ void read_token_indices(const AdapterField& field, AdapterConfig& config) {
     std::vector<int64_t>& known = config.trainable_token_indices;
     if (!known.empty() && known != list) field.refuse("the same ids for all modules");
     known = list;
-    const bool is_first = config.trainable_token_module.empty();
-    if (is_first || config.trainable_token_module == "lm_head") {
-      config.trainable_token_module = name;
+    std::string& module = config.trainable_token_module;
+    if (module.empty()) {
+      module = name;
+      continue;
     }
+    config.other_token_modules.push_back(name);
+    if (module == "lm_head") std::swap(module, config.other_token_modules.back());
   }
 }
 

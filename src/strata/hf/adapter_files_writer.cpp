@@ -2,6 +2,7 @@
 #include "strata/hf/adapter_files.h"
 
 #include <cmath>
+#include <map>
 
 namespace strata::hf {
 namespace {
@@ -61,6 +62,15 @@ Json shared_config(const AdapterConfig& config) {
   json["revision"] = text_or_null(config.revision);
   json["task_type"] = text_or_null(config.task_type);
   return json;
+}
+
+Json sorted_by_keys(const Json& value) {
+  if (!value.is_object()) return value;
+  std::map<std::string, Json> entries;
+  for (const auto& [key, entry] : value.items()) entries.emplace(key, sorted_by_keys(entry));
+  Json sorted = Json::object();
+  for (const auto& [key, entry] : entries) sorted[key] = entry;
+  return sorted;
 }
 
 Json size_or_null(int64_t size) { return size > 0 ? Json(size) : Json(nullptr); }
@@ -147,7 +157,16 @@ std::string adapter_config_json(const AdapterConfig& config) {
   json["target_modules"] = modules_or_null(config.target_modules, config.target_modules_regex);
   json["use_rslora"] = config.use_rslora;
   write_variant(config, json);
-  return dump_python(json);
+  return peft_text(json);
+}
+
+std::string peft_text(const Json& config) {
+  constexpr const char* kPatterns[] = {"rank_pattern", "alpha_pattern"};
+  Json text = sorted_by_keys(config);
+  for (const char* name : kPatterns) {
+    if (const auto patterns = config.find(name); patterns != config.end()) text[name] = *patterns;
+  }
+  return dump_python(text, /*indent=*/2, /*sort_keys=*/false);
 }
 
 }  // namespace strata::hf

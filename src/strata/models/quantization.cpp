@@ -2,31 +2,44 @@
 #include "strata/models/quantization.h"
 
 #include <algorithm>
-#include <regex>
+#include <memory>
 #include <set>
 
 #include <fmt/ranges.h>
 
 #include "strata/base/error.h"
 #include "strata/hf/bitsandbytes.h"
+#include "strata/hf/module_pattern.h"
 #include "strata/models/registry.h"
 #include "strata/nn/linear.h"
 
 namespace strata::models {
 namespace {
 
-// transformers' should_convert_module: a prefix or regular expression up to a border between
-// modules, or a plain ending.
-bool is_skipped(const std::string& path, const std::vector<std::string>& skip) {
-  return std::any_of(skip.begin(), skip.end(), [&](const std::string& entry) {
-    if (path.ends_with(entry) || path == entry || path.starts_with(entry + ".")) return true;
-    try {
-      return std::regex_search(path, std::regex("^(?:" + entry + ")(?:\\.|$)"));
-    } catch (const std::regex_error&) {
-      return false;
+// The modules that llm_int8_skip_modules means, as transformers' should_convert_module() does: by a
+// plain ending, or by an expression for the path up to a border between modules. Without a list the
+// output layer.
+class SkippedModules {
+ public:
+  explicit SkippedModules(const SkipModules& entries)
+      : entries_(entries.value_or(std::vector<std::string>{"lm_head"})) {
+    for (const std::string& entry : entries_) {
+      patterns_.push_back(std::make_unique<hf::ModulePattern>(
+          "(?:" + entry + R"()(?:(?<=\.)|(?=\.|$)).*)", "llm_int8_skip_modules"));
     }
-  });
-}
+  }
+
+  bool contains(const std::string& path) const {
+    for (size_t i = 0; i < entries_.size(); ++i) {
+      if (path.ends_with(entries_[i]) || patterns_[i]->matches(path)) return true;
+    }
+    return false;
+  }
+
+ private:
+  std::vector<std::string> entries_;
+  std::vector<std::unique_ptr<hf::ModulePattern>> patterns_;
+};
 
 // A value of quantization_config; null says what a missing one says.
 const Json* value_of(const Json& json, const char* key) {
@@ -53,7 +66,7 @@ bool flag_of(const Json& json, const char* key) {
   return value->get<bool>();
 }
 
-std::vector<std::string> skip_modules_of(const Json& json) {
+SkipModules skip_modules_of(const Json& json) {
   constexpr const char* kKey = "llm_int8_skip_modules";
   const Json* found = value_of(json, kKey);
   if (found == nullptr) return {};
@@ -105,10 +118,6 @@ std::vector<nn::Linear*> candidates(Model& model) {
   return layers;
 }
 
-bool stays_plain(const nn::Linear& layer, const std::vector<std::string>& skip_modules) {
-  return skip_modules.empty() ? layer.path() == "lm_head" : is_skipped(layer.path(), skip_modules);
-}
-
 }  // namespace
 
 std::optional<QuantizationOptions> stored_quantization(const Json& model_config) {
@@ -154,9 +163,10 @@ std::optional<at::ScalarType> compute_type_of(const std::string& name) {
 }
 
 int quantize_linears(Model& model, const QuantizationOptions& options) {
+  const SkippedModules skipped(options.skip_modules);
   int count = 0;
   for (const nn::Linear* layer : candidates(model)) {
-    if (stays_plain(*layer, options.skip_modules) || layer->weight().requires_grad()) continue;
+    if (skipped.contains(layer->path()) || layer->weight().requires_grad()) continue;
     layer->weight().set_quantization(options.quantization);
     ++count;
   }
@@ -169,28 +179,30 @@ int quantize_linears(Model& model, const QuantizationOptions& options) {
 }
 
 std::optional<std::vector<std::string>> plain_layers(const Json& model_config,
-                                                     const std::vector<std::string>& skip_modules) {
-  if (skip_modules.empty()) return {};
+                                                     const SkipModules& skip_modules) {
+  if (!skip_modules) return {};
+  const SkippedModules skipped(skip_modules), by_default(std::nullopt);
   const auto model = create_model(model_config, {});
   const std::vector<nn::Linear*> layers = candidates(*model);
   bool is_default = true;
   std::set<std::string> mixed;  // names of which some become codes
   for (const nn::Linear* layer : layers) {
-    const bool is_plain = stays_plain(*layer, skip_modules);
-    is_default &= is_plain == stays_plain(*layer, {});
+    const bool is_plain = skipped.contains(layer->path());
+    is_default &= is_plain == by_default.contains(layer->path());
     if (!is_plain) mixed.insert(last_name(*layer));
   }
   if (is_default) return {};
   std::vector<std::string> names;
   for (const nn::Linear* layer : layers) {
-    if (!stays_plain(*layer, skip_modules)) continue;
+    if (!skipped.contains(layer->path())) continue;
     const std::string name = mixed.contains(last_name(*layer)) ? layer->path() : last_name(*layer);
     if (std::ranges::find(names, name) == names.end()) names.push_back(name);
   }
   return names;
 }
 
-void require_skip_modules(Model& model, const std::vector<std::string>& skip_modules) {
+void require_skip_modules(Model& model, const SkipModules& skip_modules) {
+  if (!skip_modules) return;
   std::set<std::string> paths, names;
   for (Block* block : model.blocks()) {
     for (nn::Linear* layer : block->linears()) {
@@ -202,9 +214,10 @@ void require_skip_modules(Model& model, const std::vector<std::string>& skip_mod
   for (const nn::Parameter* parameter : model.parameters()) {
     paths.insert(parameter->name().substr(0, parameter->name().rfind('.')));
   }
-  for (const std::string& entry : skip_modules) {
-    const bool is_meant = std::ranges::any_of(
-        paths, [&](const std::string& path) { return is_skipped(path, {entry}); });
+  for (const std::string& entry : *skip_modules) {
+    const SkippedModules skipped(std::vector{entry});
+    const bool is_meant =
+        std::ranges::any_of(paths, [&](const std::string& path) { return skipped.contains(path); });
     if (is_meant) continue;
     throw ConfigError(
         "llm_int8_skip_modules: found \"{}\", which means none of this model's modules, expected "

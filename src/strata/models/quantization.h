@@ -12,10 +12,13 @@
 
 namespace strata::models {
 
+// llm_int8_skip_modules: endings of paths, or expressions in Python's syntax for their beginnings.
+// Nothing: the output layer stays as it is; an empty list: it becomes codes, too.
+using SkipModules = std::optional<std::vector<std::string>>;
+
 struct QuantizationOptions {
   nn::Quantization quantization;
-  // llm_int8_skip_modules; empty: the output layer stays as it is.
-  std::vector<std::string> skip_modules;
+  SkipModules skip_modules;
 };
 
 // What "quantization_config" of config.json says; nothing when there is none. ConfigError for a
@@ -29,14 +32,15 @@ std::optional<at::ScalarType> compute_type_of(const std::string& name);
 // llm_int8_skip_modules takes: the last of the path, or the path where not all of that name are
 // meant. Nothing where the choice is that of no skip_modules. Errors: those of create_model().
 std::optional<std::vector<std::string>> plain_layers(const Json& model_config,
-                                                     const std::vector<std::string>& skip_modules);
+                                                     const SkipModules& skip_modules);
 
 // Marks the frozen weights of linear layers. Tied weights, weights that train and skipped modules
 // stay as they are. Call after attaching adapters, before check_weights() and giving out memory.
 // Returns the number of layers; none is a ConfigError.
 int quantize_linears(Model& model, const QuantizationOptions& options);
 
-// ConfigError for an entry of llm_int8_skip_modules that means none of the model's modules.
-void require_skip_modules(Model& model, const std::vector<std::string>& skip_modules);
+// ConfigError for an entry of llm_int8_skip_modules that means none of the model's modules, or is
+// no expression.
+void require_skip_modules(Model& model, const SkipModules& skip_modules);
 
 }  // namespace strata::models

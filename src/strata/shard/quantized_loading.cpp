@@ -124,6 +124,12 @@ bool read_stored(const hf::ModelFolder& folder, const std::string& name, const T
 // tensors before it have put it between two addresses of its type.
 at::Tensor quantize_from(const hf::ModelFolder& folder, const std::string& name,
                          const nn::Parameter& parameter, at::ScalarType type) {
+  if (hf::announces_codes(folder.config())) {
+    throw FormatError(
+        "{}: tensor \"{}\": found plain values, expected codes as quantization_config says; name "
+        "its module in the llm_int8_skip_modules of config.json",
+        folder.path().string(), name);
+  }
   const hf::TensorInfo* info = folder.find(name);
   const auto options = at::TensorOptions().dtype(scalar_type_of(info->dtype, name));
   const std::span<const std::byte> bytes = folder.bytes(*info);

@@ -58,6 +58,7 @@ void read_trainable_tokens(const std::string& text, adapters::LoraOptions& optio
   const hf::AdapterConfig parsed = hf::parse_adapter_config(json, "settings");
   options.trainable_tokens = parsed.trainable_token_indices;
   if (!parsed.trainable_token_module.empty()) options.token_module = parsed.trainable_token_module;
+  options.other_token_modules = parsed.other_token_modules;
 }
 
 // What the method's adapter_config.json has no word for must not decide what trains.

@@ -32,7 +32,7 @@ std::optional<models::QuantizationOptions> quantization_of(const config::Quantiz
   if (stored) check_width(config, *stored);
   if (stored || !(config.load_in_4bit || config.load_in_8bit)) return stored;
   models::QuantizationOptions options;
-  options.skip_modules = config.llm_int8_skip_modules;
+  if (!config.llm_int8_skip_modules.empty()) options.skip_modules = config.llm_int8_skip_modules;
   if (config.load_in_8bit) {
     options.quantization.format.kind = ops::quant::Kind::kInt8;
     options.quantization.threshold = config.llm_int8_threshold;
