@@ -150,6 +150,30 @@ def test_adapter(place, tmp_path):
     assert evaluate(place, merged, tokenizer) == pytest.approx(row["eval_loss"], abs=1e-5)
 
 
+@pytest.mark.parametrize("kind", ["lora", "dora", "ia3"])
+def test_adapter_of_an_own_output_layer(place, tmp_path, kind):
+    """Oracle: PEFT, both ways. The file holds another output layer than the embedding."""
+    from peft import IA3Config, LoraConfig, PeftModel, get_peft_model
+    tokenizer = AutoTokenizer.from_pretrained(place / "v1_1")
+    targets = dict(target_modules=["q", "lm_head"])
+    settings = (IA3Config(feedforward_modules=["lm_head"], **targets) if kind == "ia3" else
+                LoraConfig(use_dora=kind == "dora", **targets, **LORA))
+    torch.manual_seed(4)
+    model = get_peft_model(T5ForConditionalGeneration.from_pretrained(place / "v1_1"), settings).eval()
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            torch.nn.init.normal_(parameter.data, mean=parameter.data.mean(), std=0.05)
+    model.save_pretrained(tmp_path / "start")
+    found = run(flags(place, "v1_1", tmp_path / "same", learning_rate=1e-30, max_steps=1, eval_steps=1,
+                      adapter_name_or_path=tmp_path / "start"))
+    loss = evaluate(place, model, tokenizer)
+    assert [row["eval_loss"] for row in found.history if "eval_loss" in row][-1] == pytest.approx(loss, abs=1e-5)
+    found = run(flags(place, "v1_1", tmp_path / "out", adapter_name_or_path=tmp_path / "start", learning_rate=1e-3))
+    base = T5ForConditionalGeneration.from_pretrained(place / "v1_1")
+    loss = evaluate(place, PeftModel.from_pretrained(base, tmp_path / "out").eval(), tokenizer)
+    assert [row["eval_loss"] for row in found.history if "eval_loss" in row][-1] == pytest.approx(loss, abs=1e-5)
+
+
 # Which columns hold outliers depends on all rows of a batch, padding too, which only the reference has.
 INT8 = dict(load_in_8bit=True, llm_int8_threshold=0.0)
 NF4 = dict(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True)

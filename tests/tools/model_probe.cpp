@@ -294,6 +294,7 @@ void run_probe(const Json& request, const std::string& output) {
   const at::ScalarType compute = half ? at::kBFloat16 : at::kFloat;
   const hf::ModelFolder folder(request.at("model").get<std::string>());
   auto model = models::create_model(folder.config(), {.storage = compute});
+  model->follow_tie(folder);
   std::unique_ptr<adapters::LoraAdapter> adapter;
   if (request.contains("lora")) {
     adapters::LoraOptions options = lora_options(request.at("lora"));

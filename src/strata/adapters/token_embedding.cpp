@@ -43,15 +43,17 @@ void check_branch(const nn::Embedding& embedding, const LoraOptions& options, in
   }
 }
 
-bool is_tied_to(models::Model& model, const nn::Embedding& embedding, const std::string& module) {
+// The layers that take the embedding's rows of single tokens for theirs.
+std::vector<nn::Linear*> layers_tied_to(models::Model& model, const nn::Embedding& embedding) {
+  std::vector<nn::Linear*> tied;
   for (models::Block* block : model.blocks()) {
-    for (const nn::Linear* layer : block->linears()) {
-      if (&layer->weight() == &embedding.weight() && matches_list(layer->path(), {module})) {
-        return true;
-      }
+    for (nn::Linear* layer : block->linears()) {
+      const bool is_output = block->kind() == models::BlockKind::kHead;
+      const bool is_tied = &layer->weight() == &embedding.weight();
+      if (is_tied || (is_output && model.is_called_tied())) tied.push_back(layer);
     }
   }
-  return false;
+  return tied;
 }
 
 }  // namespace
@@ -90,8 +92,11 @@ void attach_token_rows(models::Model& model, const LoraOptions& options) {
         "correct it",
         module, embedding == nullptr ? "" : " (" + embedding->path() + ")");
   }
+  const std::vector<nn::Linear*> tied = layers_tied_to(model, *embedding);
   for (const std::string& other : options.other_token_modules) {
-    if (is_tied_to(model, *embedding, other)) continue;
+    const bool is_tied = std::ranges::any_of(
+        tied, [&](const nn::Linear* layer) { return matches_list(layer->path(), {other}); });
+    if (is_tied) continue;
     throw ConfigError(
         "trainable_token_indices: found the module \"{}\" beside \"{}\", expected the embedding "
         "and "
@@ -116,17 +121,14 @@ void attach_token_rows(models::Model& model, const LoraOptions& options) {
       hf::kAdapterKeyPrefix + embedding->path() + ".token_adapter.trainable_tokens_delta";
   const auto rows = std::make_shared<nn::TokenRows>(name, ids, embedding->weight().shape()[1]);
   embedding->attach_token_rows(rows);
-  for (models::Block* block : model.blocks()) {
-    for (nn::Linear* layer : block->linears()) {
-      if (&layer->weight() != &embedding->weight()) continue;
-      if (layer->low_rank() != nullptr || layer->rescale() != nullptr) {
-        throw ConfigError(
-            "trainable_token_indices: found the tied \"{}\" among target_modules, expected one of "
-            "them; remove one",
-            layer->path());
-      }
-      layer->attach_token_rows(rows);
+  for (nn::Linear* layer : tied) {
+    if (layer->low_rank() != nullptr || layer->rescale() != nullptr) {
+      throw ConfigError(
+          "trainable_token_indices: found the tied \"{}\" among target_modules, expected one of "
+          "them; remove one",
+          layer->path());
     }
+    layer->attach_token_rows(rows);
   }
 }
 

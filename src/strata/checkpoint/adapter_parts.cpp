@@ -40,13 +40,18 @@ void check_factors(const std::string& weight, const std::vector<int64_t>& factor
 
 }  // namespace
 
-AdapterParts::AdapterParts(const SavedState& base, SavedState& adapter,
+AdapterParts::AdapterParts(const SavedState& base, bool is_called_tied, SavedState& adapter,
                            const adapters::LoraOptions& settings)
     : base_(base), adapter_(adapter), settings_(settings) {
   for (size_t i = 0; i < base.tensors().size(); ++i) in_base_[base.tensors()[i].weight] = i;
   if (in_base_.contains(kShared)) embedding_ = kShared;
   for (size_t i = 0; i < adapter.tensors().size(); ++i) {
     if (adapter.tensors()[i].is_parameter()) add_part(i);
+  }
+  // PEFT asks config.json for ties, and takes rows of single tokens for an own output layer, too.
+  const Parts* embedding = find(embedding_);
+  if (is_called_tied && in_base_.contains(kHead) && embedding != nullptr && embedding->rows) {
+    parts_[kHead].rows = embedding->rows;
   }
   check_fit();
 }

@@ -40,9 +40,10 @@ class AdapterParts {
  public:
   static constexpr const char* kHead = "lm_head.weight";
 
-  // ConfigError with up to five misfits where the adapter is not of such a base. Reads two tensors
-  // at most, to see whether they are one.
-  AdapterParts(const SavedState& base, SavedState& adapter, const adapters::LoraOptions& settings);
+  // `is_called_tied`: by the base's config.json. ConfigError with up to five misfits where the
+  // adapter is not of such a base. Reads two tensors at most, to see whether they are one.
+  AdapterParts(const SavedState& base, bool is_called_tied, SavedState& adapter,
+               const adapters::LoraOptions& settings);
 
   // By the weight's name in the base.
   const std::map<std::string, Parts>& by_weight() const { return parts_; }

@@ -72,6 +72,15 @@ adapters::LoraOptions settings_of(const SavedState& adapter) {
   return options;
 }
 
+// T5's key of that name is another: its rows of single tokens are refused before.
+bool is_called_tied(const SavedState& base) {
+  const fs::path config = base_model_of(base) / "config.json";
+  if (!fs::is_regular_file(config)) return false;
+  const Json json = read_json_file(config);
+  const auto entry = json.find("tie_word_embeddings");
+  return entry != json.end() && entry->is_boolean() && entry->get<bool>();
+}
+
 class Merger {
  public:
   Merger(SavedState& base, SavedState& adapter, const MergeOptions& options)
@@ -79,7 +88,7 @@ class Merger {
         adapter_(adapter),
         options_(options),
         settings_(settings_of(adapter)),
-        parts_(base, adapter, settings_) {
+        parts_(base, is_called_tied(base), adapter, settings_) {
     if (options.decoded && adapters::changes_base(settings_) && settings_.init != "olora") {
       throw ConfigError(
           "{}: found init_lora_weights {} over codes, expected an adapter of plain weights to be "

@@ -44,6 +44,7 @@ AdaptedModel::AdaptedModel(const AdaptableBase& base, const std::filesystem::pat
   const int64_t num_rows = checkpoint::stored_vocabulary_rows(adapter);
   if (num_rows > 0 && num_old_rows > 0) config_["vocab_size"] = num_rows;
   model_ = models::create_model(config_, {.storage = base.storage_type});
+  model_->follow_tie(base.folder);
   adapter_ = adapters::attach_lora(*model_, options);
   if (base.quantization) models::quantize_linears(*model_, *base.quantization);
   models::mark_new_rows(*model_, num_old_rows);

@@ -86,9 +86,15 @@ class Model {
   virtual std::string architecture() const = 0;    // the reference's class, for config.json
 
   // Compares the checkpoint with the expected names and shapes; FormatError that names the file's
-  // missing, unexpected or misshapen tensors. A tied weight whose two names hold different values
-  // is untied, as the reference does. Call after attaching adapters and before giving out memory.
+  // missing, unexpected or misshapen tensors. Calls follow_tie(). Call after attaching adapters and
+  // before giving out memory.
   virtual WeightSources check_weights(const hf::ModelFolder& folder) = 0;
+  // Unties an output layer of which the file holds other values than of the embedding, as the
+  // reference does; returns whether it did. Call before attaching adapters: they hold weights.
+  virtual bool follow_tie(const hf::ModelFolder& folder) = 0;
+  // Whether config.json ties embedding and output layer, whatever the file holds: PEFT then takes
+  // rows of single tokens for both.
+  virtual bool is_called_tied() const { return false; }
   // Fills `full`, the whole CPU tensor of a base weight, for training from scratch.
   virtual void init_weight(const nn::Parameter& parameter, at::Tensor full,
                            at::Generator generator) const = 0;

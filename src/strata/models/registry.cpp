@@ -16,7 +16,7 @@ template <LlamaConfig (*parse)(const Json&)>
 std::unique_ptr<Model> create_llama(const Json& json, const ModelOptions& options) {
   LlamaConfig config = parse(json);
   config.rope.buffer_type = options.buffers;
-  if (options.is_untied) config.tie_word_embeddings = false;
+  config.has_own_head = options.is_untied;
   return std::make_unique<LlamaModel>(config, options.storage);
 }
 

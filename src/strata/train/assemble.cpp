@@ -100,42 +100,44 @@ GrownVocabulary grow_vocabulary(const config::RunConfig& config, bool alone, Jso
   return grown;
 }
 
+// What rank 0 may look into before there is a model; a plan may, where files are there.
+std::optional<hf::ModelFolder> files_of(const config::ModelConfig& config, bool is_imagined,
+                                        const comm::Group& world) {
+  if (!is_imagined && world.rank() != 0) return {};
+  fs::path folder = config.model_name_or_path;
+  if (!is_imagined) folder = hf::locate_model(config.model_name_or_path, config.cache_dir);
+  const bool has_weights =
+      fs::exists(folder / hf::kModelWeightsFile) || fs::exists(folder / hf::kModelIndexFile);
+  if (!has_weights) return {};
+  return hf::ModelFolder(folder);
+}
+
 // Where config.json names no type it is that of the files. Collective.
 void name_type(const config::ModelConfig& config, bool is_imagined, comm::Group& world,
                Json& model_config) {
   if (config.model_name_or_path.empty() || !shard::named_type(model_config).empty()) return;
   std::string name;
   comm::all_or_nothing(world, "looking at the type of the weights", [&] {
-    if (!is_imagined && world.rank() != 0) return;
-    fs::path folder = config.model_name_or_path;
-    if (!is_imagined) folder = hf::locate_model(config.model_name_or_path, config.cache_dir);
-    const bool has_weights =
-        fs::exists(folder / hf::kModelWeightsFile) || fs::exists(folder / hf::kModelIndexFile);
-    if (has_weights) name = shard::type_in_files(hf::ModelFolder(folder));
+    if (const auto folder = files_of(config, is_imagined, world)) {
+      name = shard::type_in_files(*folder);
+    }
   });
   if (!is_imagined) name = comm::broadcast_string(world, name);
   if (!name.empty()) model_config["dtype"] = name;
 }
 
-// A file may hold an untied head although config.json says tied; only who reads it knows. The other
-// ranks learn it here, so that all build the same model.
-bool share_tie(const config::RunConfig& config, int64_t num_old_rows, comm::Group& world,
+// A file may hold an untied head although config.json says tied. All ranks learn it before adapters
+// take hold of the weights; in a plan, where the file is there. Collective.
+bool share_tie(const config::ModelConfig& config, bool is_imagined, comm::Group& world,
                const Json& model_config) {
+  if (config.model_name_or_path.empty()) return false;
   std::string is_untied;
   comm::all_or_nothing(world, "reading the weights' names", [&] {
-    if (world.rank() != 0) return;
-    const auto model = models::create_model(model_config, {});
-    // As under an adapter: what is quantised is frozen.
-    for (nn::Parameter* parameter : model->parameters()) parameter->set_requires_grad(false);
-    quantize(config.quantization, model_config, *model);
-    models::mark_new_rows(*model, num_old_rows);
-    const size_t num_tied = model->parameters().size();
-    const hf::ModelFolder folder(
-        hf::locate_model(config.model.model_name_or_path, config.model.cache_dir));
-    model->check_weights(folder);
-    if (model->parameters().size() != num_tied) is_untied = "untied";
+    const std::optional<hf::ModelFolder> folder = files_of(config, is_imagined, world);
+    if (!folder) return;
+    if (models::create_model(model_config, {})->follow_tie(*folder)) is_untied = "untied";
   });
-  return !comm::broadcast_string(world, is_untied).empty();
+  return !(is_imagined ? is_untied : comm::broadcast_string(world, is_untied)).empty();
 }
 
 // What an adapter's files will say of its base; an adapter that goes on must have been trained on
@@ -294,8 +296,7 @@ Blueprint draw_up(const config::RunConfig& config, comm::Mesh& mesh, const Targe
   const bool has_files = !config.model.model_name_or_path.empty() && !is_imagined;
   const bool sends = has_files && rank_0_reads(config, mesh);
   result.has_files = has_files;
-  const bool is_untied =
-      sends && share_tie(config, grown.num_old_rows, *mesh.world, trainee->model_config);
+  const bool is_untied = share_tie(config.model, is_imagined, *mesh.world, trainee->model_config);
   BaseFiles& base = result.base;
   comm::all_or_nothing(*mesh.world, "loading the model", [&] {
     const at::ScalarType storage =

@@ -23,8 +23,8 @@ LlamaModel::LlamaModel(const LlamaConfig& config, at::ScalarType storage)
   for (int64_t i = 0; i < config.num_hidden_layers; ++i) {
     layers_.push_back(std::make_unique<LlamaDecoderLayer>(config, i, storage, rope_));
   }
-  head_ = std::make_unique<LlamaHead>(config, storage,
-                                      config.tie_word_embeddings ? embedding_->weight() : nullptr);
+  const bool is_tied = config.tie_word_embeddings && !config.has_own_head;
+  head_ = std::make_unique<LlamaHead>(config, storage, is_tied ? embedding_->weight() : nullptr);
 }
 
 std::vector<Block*> LlamaModel::blocks() {
@@ -79,13 +79,19 @@ void LlamaModel::describe_tie(Json& config) const {
   if (!is_tied()) config["tie_word_embeddings"] = false;
 }
 
-WeightSources LlamaModel::check_weights(const hf::ModelFolder& folder) {
+bool LlamaModel::follow_tie(const hf::ModelFolder& folder) {
   const hf::TensorInfo* embedding = folder.find(kEmbeddingWeight);
   const hf::TensorInfo* head = folder.find(kHeadWeight);
-  if (is_tied() && embedding != nullptr && head != nullptr &&
-      !same_values(folder, *embedding, *head)) {
-    untie();
+  if (!is_tied() || embedding == nullptr || head == nullptr ||
+      same_values(folder, *embedding, *head)) {
+    return false;
   }
+  untie();
+  return true;
+}
+
+WeightSources LlamaModel::check_weights(const hf::ModelFolder& folder) {
+  follow_tie(folder);
   std::vector<ExpectedWeight> expected;
   for (const nn::Parameter* parameter : parameters()) {
     if (parameter->name().starts_with(hf::kAdapterKeyPrefix)) continue;

@@ -38,6 +38,8 @@ class LlamaModel final : public Model {
     return {config_.num_hidden_layers, config_.num_key_value_heads, config_.head_dim};
   }
   void describe_tie(Json& config) const override;
+  bool follow_tie(const hf::ModelFolder& folder) override;
+  bool is_called_tied() const override { return config_.tie_word_embeddings; }
   int64_t vocab_size() const override { return config_.vocab_size; }
   int64_t hidden_size() const override { return config_.hidden_size; }
   int64_t max_position_embeddings() const override {

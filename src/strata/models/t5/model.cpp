@@ -84,13 +84,19 @@ void T5Model::untie() {
   head_->lm_head().set_weight(std::move(weight));
 }
 
-WeightSources T5Model::check_weights(const hf::ModelFolder& folder) {
-  require_one_embedding(folder);
+bool T5Model::follow_tie(const hf::ModelFolder& folder) {
   const hf::TensorInfo* shared = folder.find(kShared);
   const hf::TensorInfo* head = folder.find(kHeadWeight);
-  if (is_tied() && shared != nullptr && head != nullptr && !same_values(folder, *shared, *head)) {
-    untie();
+  if (!is_tied() || shared == nullptr || head == nullptr || same_values(folder, *shared, *head)) {
+    return false;
   }
+  untie();
+  return true;
+}
+
+WeightSources T5Model::check_weights(const hf::ModelFolder& folder) {
+  require_one_embedding(folder);
+  follow_tie(folder);
   std::vector<ExpectedWeight> expected;
   for (const nn::Parameter* parameter : parameters()) {
     if (parameter->name().starts_with(hf::kAdapterKeyPrefix)) continue;

@@ -23,6 +23,7 @@ class T5Model final : public Model {
   at::Tensor logits(const at::Tensor& x) override { return head_->logits(x); }
   std::string no_split_class() const override { return "T5Block"; }
   WeightSources check_weights(const hf::ModelFolder& folder) override;
+  bool follow_tie(const hf::ModelFolder& folder) override;
   void init_weight(const nn::Parameter& parameter, at::Tensor full,
                    at::Generator generator) const override;
   std::vector<std::string> default_lora_targets() const override { return {"q", "v"}; }
