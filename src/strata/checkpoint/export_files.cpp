@@ -4,7 +4,7 @@
 
 #include "strata/base/error.h"
 #include "strata/base/file.h"
-#include "strata/checkpoint/manifest.h"
+#include "strata/base/page_advice.h"
 #include "strata/hf/adapter_files.h"
 
 namespace strata::checkpoint {
@@ -75,8 +75,15 @@ void ExportFiles::add_text(const std::string& file, std::string content) {
 }
 
 void ExportFiles::write(const std::string& name, std::span<const std::byte> data) {
-  files_[file_of_.at(name)].writer->write(name, data);
-  checksums_[name] = checksum(data.data(), data.size());
+  written_.erase(name);
+  append(name, data);
+}
+
+void ExportFiles::append(const std::string& name, std::span<const std::byte> data) {
+  Written& written = written_[name];
+  files_[file_of_.at(name)].writer->write(name, data, written.size_bytes);
+  written.size_bytes += data.size();
+  written.checksum.update(data);
 }
 
 // A file that silently holds zeros or another rank's part is a known failure of other tools.
@@ -102,8 +109,10 @@ void ExportFiles::read_back(const hf::SafetensorsFile& saved, const hf::TensorSp
     problem = "none of its shape and type";
   } else {
     const auto bytes = saved.bytes(*info);
-    const auto written = checksums_.find(spec.name);
-    if (written == checksums_.end() || written->second != checksum(bytes.data(), bytes.size())) {
+    map_pages(bytes);
+    const auto written = written_.find(spec.name);
+    if (written == written_.end() ||
+        written->second.checksum.text() != checksum(bytes.data(), bytes.size())) {
       problem = "other values";
     } else if (must_not_be_zero(spec.name, spec.shape, trained_) && is_zero(bytes)) {
       problem = "only zeros";

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "strata/base/folder_update.h"
+#include "strata/checkpoint/manifest.h"
 #include "strata/hf/export_index.h"
 #include "strata/hf/safetensors.h"
 
@@ -43,6 +44,8 @@ class ExportFiles {
   void add_text(const std::string& file, std::string content);
   // All bytes of one tensor.
   void write(const std::string& name, std::span<const std::byte> data);
+  // The same in parts, one behind the other.
+  void append(const std::string& name, std::span<const std::byte> data);
   // Completes the files, reads them back and puts them in place (base/folder_update.h); weights of
   // an earlier model in the folder go. Throws IoError, with the folder as it was, when a file does
   // not hold exactly the tensors, values and metadata that were written.
@@ -69,7 +72,12 @@ class ExportFiles {
   std::vector<File> files_;  // behind the folder they lie in
   std::map<std::string, std::string> texts_;
   std::unordered_map<std::string, size_t> file_of_;
-  std::unordered_map<std::string, std::string> checksums_;
+  // What was written of a tensor so far.
+  struct Written {
+    uint64_t size_bytes = 0;
+    Checksum checksum;
+  };
+  std::unordered_map<std::string, Written> written_;
 };
 
 // Whether values all of zeros in a tensor of this name and shape mean that it was never saved.

@@ -3,7 +3,12 @@
 #include <algorithm>
 #include <new>
 
+#if defined(__x86_64__) && __has_include(<xxh_x86dispatch.h>)
+// The widest instructions that the processor has; the library alone takes those that all have.
+#include <xxh_x86dispatch.h>
+#else
 #include <xxhash.h>
+#endif
 
 #include "strata/base/error.h"
 #include "strata/base/file.h"

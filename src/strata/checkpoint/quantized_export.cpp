@@ -7,6 +7,7 @@
 
 #include "strata/base/error.h"
 #include "strata/base/file.h"
+#include "strata/base/page_advice.h"
 #include "strata/checkpoint/base_mark.h"
 #include "strata/checkpoint/convert.h"
 #include "strata/checkpoint/decoded_state.h"
@@ -19,7 +20,7 @@
 #include "strata/models/registry.h"
 #include "strata/nn/linear.h"
 #include "strata/ops/quant/codebook.h"
-#include "strata/ops/quant/quantized.h"
+#include "strata/ops/quant/range_quantizer.h"
 
 namespace strata::checkpoint {
 namespace {
@@ -27,10 +28,22 @@ namespace {
 namespace fs = std::filesystem;
 using ops::quant::Format;
 using ops::quant::Kind;
-using ops::quant::QuantizedMatrix;
+using ops::quant::RangeQuantizer;
 
 // The longest text of a double: what stands for nested_offset until it is known.
 constexpr double kLongestNumber = -2.2250738585072014e-308;
+
+// Memory for the codes of one range after the other.
+class CodeBuffer {
+ public:
+  std::span<uint8_t> take(size_t bytes) {
+    if (codes_.size() < bytes) codes_.resize(bytes);
+    return std::span(codes_).first(bytes);
+  }
+
+ private:
+  std::vector<uint8_t> codes_;
+};
 
 // The tensors of one quantised weight.
 class Parts {
@@ -71,30 +84,55 @@ class Parts {
 
   const std::vector<hf::TensorSpec>& specs() const { return specs_; }
 
-  void write(const QuantizedMatrix& matrix, ExportFiles& files) const {
+  // `values`: the weight; it is rounded to `type` before, where there is one. Range by range, so
+  // that codes are written from memory that is near the processor.
+  void write(const at::Tensor& values, std::optional<at::ScalarType> type, CodeBuffer& buffer,
+             ExportFiles& files) const {
+    RangeQuantizer quantizer(format_, state_.shape[0], state_.shape[1]);
+    const at::Tensor flat = values.view({-1});
+    files.append(name_, {});  // there may be no range
+    for (int64_t begin = 0; begin < flat.numel(); begin += quantizer.at_once()) {
+      at::Tensor range = flat.narrow(0, begin, std::min(quantizer.at_once(), flat.numel() - begin));
+      map_pages({static_cast<const std::byte*>(range.const_data_ptr()), range.nbytes()});
+      // As transformers does: first the type asked for, then codes.
+      if (type) range = range.to(*type);
+      const std::span<uint8_t> codes = buffer.take(num_codes(range.numel()));
+      quantizer.quantize(range, begin, codes.data());
+      files.append(name_, std::as_bytes(codes));
+    }
+    quantizer.finish();
+    write_rest(quantizer, files);
+  }
+
+ private:
+  size_t num_codes(int64_t elements) const {
+    const auto count = static_cast<size_t>(elements);
+    return format_.kind == Kind::kInt8 ? count : (count + 1) / 2;
+  }
+
+  // What belongs to all codes.
+  void write_rest(const RangeQuantizer& quantizer, ExportFiles& files) const {
     const auto put = [&](const std::string& name, const at::Tensor& part) {
       files.write(name, {static_cast<const std::byte*>(part.const_data_ptr()), part.nbytes()});
     };
-    put(name_, matrix.codes());
     if (format_.kind == Kind::kInt8) {
       const std::byte row_major{0};
-      put(specs_[1].name, matrix.scales());
+      put(specs_[1].name, quantizer.scales());
       files.write(specs_[2].name, {&row_major, 1});
       return;
     }
-    put(name_ + ".absmax", matrix.scales());
+    put(name_ + ".absmax", quantizer.scales());
     files.write(name_ + ".quant_map", std::as_bytes(std::span(ops::quant::codes_of(format_.kind))));
     if (format_.nested) {
-      put(name_ + ".nested_absmax", matrix.nested());
+      put(name_ + ".nested_absmax", quantizer.nested());
       files.write(name_ + ".nested_quant_map",
                   std::as_bytes(std::span(ops::quant::dynamic_map(/*is_signed=*/true))));
     }
     const std::string text =
-        state_text(format_.nested ? matrix.mean().const_data_ptr<float>()[0] : 0);
+        state_text(format_.nested ? quantizer.mean().const_data_ptr<float>()[0] : 0);
     files.write(state_name(), std::as_bytes(std::span(text)));
   }
 
- private:
   std::string state_name() const { return name_ + ".quant_state.bitsandbytes__" + state_.kind; }
   std::string text_with(double offset) const {
     hf::QuantizedWeight state = state_;
@@ -212,15 +250,15 @@ class QuantizedExport {
     ExportFiles files(folder, Trained::kUnknown, *options_.files);
     files.add(plan, specs_, adapter_metadata(mark()));
     if (plan.is_indexed()) files.add_text(hf::kModelIndexFile, plan.index_json(num_parameters_));
+    CodeBuffer buffer;
+    std::optional<at::ScalarType> type;
+    if (options_.weight_type) type = memory_type_of(*options_.weight_type);
     for (size_t i = 0; i < state_.tensors().size(); ++i) {
       const SavedTensor& tensor = state_.tensors()[i];
       if (!tensor.is_parameter()) continue;
       at::Tensor value = view_tensor(state_, i);
       if (const auto parts = parts_.find(tensor.weight); parts != parts_.end()) {
-        // As transformers does: first the type asked for, then codes.
-        if (options_.weight_type) value = value.to(memory_type_of(*options_.weight_type));
-        parts->second.write(ops::quant::quantize(value, options_.quantization.quantization.format),
-                            files);
+        parts->second.write(value, type, buffer, files);
         state_.forget(i);
         continue;
       }

@@ -25,7 +25,7 @@ struct QuantizedExportOptions {
 
 // Writes `out`, which must not exist or be an empty folder; it appears complete or not at all.
 // transformers and strata load it. Returns what somebody should know, a line each. Memory: the
-// largest tensor, as it is (in the file's pages, where it is mapped) and as codes.
+// largest tensor, as it is (in the file's pages, where it is mapped), and some of its codes.
 // Errors: ConfigError for a state that is no whole model or is quantised already, for codes of a
 // weight that are no whole number of elements of quant_storage, and those of
 // models::quantize_linears(); FormatError, IoError.

@@ -7,9 +7,11 @@
 
 #include "strata/base/error.h"
 #include "strata/base/file.h"
+#include "strata/base/page_advice.h"
 #include "strata/comm/agreement.h"
 #include "strata/hf/bitsandbytes.h"
 #include "strata/ops/quant/codebook.h"
+#include "strata/ops/quant/range_quantizer.h"
 #include "strata/shard/loading.h"
 
 namespace strata::shard {
@@ -96,7 +98,7 @@ class StoredCodes {
 void place_bytes(const std::vector<Target>& targets, const nn::Parameter* parameter,
                  const at::Tensor& bytes) {
   for (const Target& target : targets) {
-    if (target.piece.parameter != parameter) continue;
+    if (target.piece.parameter != parameter || target.home.is_alias_of(bytes)) continue;
     target.home.copy_(bytes.narrow(0, target.piece.tensor_begin, target.piece.length));
   }
 }
@@ -120,10 +122,24 @@ bool read_stored(const hf::ModelFolder& folder, const std::string& name, const T
   return true;
 }
 
-// The whole tensor of the file, as it lies there, quantised: read where it is mapped, unless other
-// tensors before it have put it between two addresses of its type.
-at::Tensor quantize_from(const hf::ModelFolder& folder, const std::string& name,
-                         const nn::Parameter& parameter, at::ScalarType type) {
+// Elements of a tensor of the file: where they are mapped, unless other tensors before it have put
+// it between two addresses of its type.
+at::Tensor elements_of(std::span<const std::byte> bytes, at::ScalarType type) {
+  const auto count = static_cast<int64_t>(bytes.size() / at::elementSize(type));
+  const auto options = at::TensorOptions().dtype(type);
+  if (reinterpret_cast<uintptr_t>(bytes.data()) % at::elementSize(type) == 0) {
+    // Never written to: quantising only reads.
+    return at::from_blob(const_cast<std::byte*>(bytes.data()), {count}, options);
+  }
+  at::Tensor aligned = at::empty({count}, options);
+  std::memcpy(aligned.mutable_data_ptr(), bytes.data(), bytes.size());
+  return aligned;
+}
+
+// The tensor of the file, quantised into `to`, host memory for all its bytes. Range by range, whose
+// pages are given back.
+void quantize_from(const hf::ModelFolder& folder, const std::string& name,
+                   const nn::Parameter& parameter, at::ScalarType type, const at::Tensor& to) {
   if (hf::announces_codes(folder.config())) {
     throw FormatError(
         "{}: tensor \"{}\": found plain values, expected codes as quantization_config says; name "
@@ -131,21 +147,50 @@ at::Tensor quantize_from(const hf::ModelFolder& folder, const std::string& name,
         folder.path().string(), name);
   }
   const hf::TensorInfo* info = folder.find(name);
-  const auto options = at::TensorOptions().dtype(scalar_type_of(info->dtype, name));
+  const at::ScalarType in_file = scalar_type_of(info->dtype, name);
   const std::span<const std::byte> bytes = folder.bytes(*info);
-  const auto address = reinterpret_cast<uintptr_t>(bytes.data());
-  at::Tensor whole;
-  if (address % hf::size_of(info->dtype) == 0) {
-    // Never written to: quantize() only reads.
-    whole = at::from_blob(const_cast<std::byte*>(bytes.data()), parameter.shape(), options);
-  } else {
-    whole = at::empty(parameter.shape(), options);
-    std::memcpy(whole.mutable_data_ptr(), bytes.data(), bytes.size());
+  const auto element = static_cast<int64_t>(at::elementSize(in_file));
+  ops::quant::RangeQuantizer quantizer(parameter.quantization()->format, parameter.shape()[0],
+                                       parameter.shape()[1], to);
+  auto* codes = to.mutable_data_ptr<uint8_t>();
+  for (int64_t begin = 0; begin < parameter.numel(); begin += quantizer.at_once()) {
+    const int64_t count = std::min(quantizer.at_once(), parameter.numel() - begin);
+    const auto range =
+        bytes.subspan(static_cast<size_t>(begin * element), static_cast<size_t>(count * element));
+    map_pages(range);
+    at::Tensor values = elements_of(range, in_file);
+    if (rounds_before_quantizing(in_file, type)) values = values.to(type);
+    uint8_t* place = codes + quantizer.code_offset(begin);
+    take_pages({place, static_cast<size_t>(quantizer.code_offset(count))});
+    quantizer.quantize(values, begin, place);
+    forget_pages(range);
   }
-  if (rounds_before_quantizing(whole.scalar_type(), type)) whole = whole.to(type);
-  const at::Tensor codes = ops::quant::quantize(whole, parameter.quantization()->format).bytes;
-  forget_pages(bytes);
-  return codes;
+  forget_pages(bytes);  // those that ranges share
+  quantizer.finish();
+}
+
+at::Tensor bytes_for(const nn::Parameter& parameter) {
+  return at::empty({parameter.stored_numel()}, at::TensorOptions().dtype(at::kByte));
+}
+
+// To memory of any device.
+void quantize_to(const hf::ModelFolder& folder, const std::string& name,
+                 const nn::Parameter& parameter, at::ScalarType type, const at::Tensor& out) {
+  if (out.is_cpu()) return quantize_from(folder, name, parameter, type, out);
+  const at::Tensor on_host = bytes_for(parameter);
+  quantize_from(folder, name, parameter, type, on_host);
+  out.copy_(on_host);
+}
+
+// Where the bytes of a weight come first: in its home, where that has room for all of them.
+at::Tensor arrival_of(const std::vector<Target>& targets, const nn::Parameter& parameter) {
+  for (const Target& target : targets) {
+    if (target.piece.parameter == &parameter && target.piece.length == parameter.stored_numel() &&
+        target.home.is_cpu()) {
+      return target.home;
+    }
+  }
+  return bytes_for(parameter);
 }
 
 }  // namespace
@@ -156,10 +201,12 @@ bool rounds_before_quantizing(at::ScalarType from, at::ScalarType to) {
 
 at::Tensor stored_codes(const hf::ModelFolder& folder, const std::string& name,
                         const nn::Parameter& parameter) {
-  const auto weight = hf::find_quantized_weight(folder, name);
-  if (!weight) return quantize_from(folder, name, parameter, at::kFloat);
-  at::Tensor bytes = at::empty({parameter.stored_numel()}, at::TensorOptions().dtype(at::kByte));
-  StoredCodes(folder, *weight, parameter).read(0, bytes);
+  const at::Tensor bytes = bytes_for(parameter);
+  if (const auto weight = hf::find_quantized_weight(folder, name)) {
+    StoredCodes(folder, *weight, parameter).read(0, bytes);
+  } else {
+    quantize_from(folder, name, parameter, at::kFloat, bytes);
+  }
   return bytes;
 }
 
@@ -186,14 +233,13 @@ void fill_quantized_homes(UnitStore& store, const hf::ModelFolder& folder,
     comm::all_or_nothing(world, "quantising the model", [&] {
       const size_t mine = round + static_cast<size_t>(world.rank());
       if (mine >= dealt.size()) return;
-      own = quantize_from(folder, sources.at(dealt[mine]->name()), *dealt[mine], type);
+      own = arrival_of(targets, *dealt[mine]);
+      quantize_from(folder, sources.at(dealt[mine]->name()), *dealt[mine], type, own);
     });
     for (size_t i = 0; i < ranks && round + i < dealt.size(); ++i) {
       const nn::Parameter* parameter = dealt[round + i];
       const bool is_own = i == static_cast<size_t>(world.rank());
-      const at::Tensor bytes =
-          is_own ? own
-                 : at::empty({parameter->stored_numel()}, at::TensorOptions().dtype(at::kByte));
+      const at::Tensor bytes = is_own ? own : arrival_of(targets, *parameter);
       if (ranks > 1) world.broadcast(bytes, static_cast<int>(i))->wait();
       place_bytes(targets, parameter, bytes);
     }
@@ -208,7 +254,7 @@ void send_quantized_homes(UnitStore& store, const hf::ModelFolder* folder,
       if (const auto weight = hf::find_quantized_weight(*folder, name)) {
         read_codes(StoredCodes(*folder, *weight, parameter), /*begin=*/0, out);
       } else {
-        out.copy_(quantize_from(*folder, name, parameter, type));
+        quantize_to(*folder, name, parameter, type, out);
       }
       return true;
     };

@@ -12,7 +12,8 @@ namespace strata::shard {
 // dealt out: each rank quantises whole tensors, which then go to all, so that the result equals
 // bitsandbytes' bit for bit at every world size.
 // `type`: that of the run's weights, to which plain ones are rounded before, as transformers does.
-// Memory: one tensor as codes from each rank of the world, one at a time, and one in quantisation.
+// Memory: a range of a tensor in quantisation. Where a rank's homes have room for parts of tensors
+// alone, one tensor as codes from each rank of the world, one at a time, and the rank's own.
 // Collective over the world; fails on all ranks when it fails on one.
 void fill_quantized_homes(UnitStore& store, const hf::ModelFolder& folder,
                           const models::WeightSources& sources, at::ScalarType type);

@@ -20,6 +20,23 @@ uint64_t parameter_file_bytes(const Partition& partition) {
   return bytes;
 }
 
+namespace {
+
+// Loading writes every byte of a weight's codes: only what lies between weights is cleared, since
+// the first touch of so many pages would cost more than quantising what comes there.
+at::Tensor room_for_codes(const Segment& segment, int rank, const at::TensorOptions& options) {
+  at::Tensor room = at::empty({segment.shard_numel}, options);
+  int64_t end = 0;  // of the weight before
+  for (const Piece& piece : pieces_of(segment, rank)) {
+    room.narrow(0, end, piece.shard_begin - end).zero_();
+    end = piece.shard_begin + piece.length;
+  }
+  room.narrow(0, end, segment.shard_numel - end).zero_();
+  return room;
+}
+
+}  // namespace
+
 UnitStore::UnitStore(models::Model& model, comm::Mesh& mesh, const StoreOptions& options)
     : model_(model),
       mesh_(mesh),
@@ -46,8 +63,9 @@ UnitStore::UnitStore(models::Model& model, comm::Mesh& mesh, const StoreOptions&
             return pinned_zeros(segment.shard_numel, type);
           }
         }
-        return at::zeros({segment.shard_numel},
-                         at::TensorOptions().dtype(type).device(home_device()));
+        const auto where = at::TensorOptions().dtype(type).device(home_device());
+        if (type == at::kByte) return room_for_codes(segment, mesh.shard->rank(), where);
+        return at::zeros({segment.shard_numel}, where);
       };
       if (file_) {
         visit.home.region = file_->add(segment.shard_numel, segment.storage);

@@ -30,7 +30,7 @@ struct Trainee {
   std::unique_ptr<adapters::LoraAdapter> adapter;  // null: the whole model trains
   std::optional<hf::AdapterConfig> continued_adapter;
   std::string base_fingerprint;  // of an adapter's base; empty when it has none
-  // In a plan: bytes of the largest weight of the file that is quantised while it is mapped.
+  // In a plan: bytes of the file that are mapped at a time while weights are quantised.
   int64_t largest_mapped = 0;
   std::string base_note;  // what is not known of a continued adapter's base; on rank 0
   std::unique_ptr<shard::UnitStore> store;

@@ -8,7 +8,9 @@
 #include "strata/adapters/lora_init.h"
 #include "strata/checkpoint/import.h"
 #include "strata/comm/agreement.h"
+#include "strata/libtorch/planned_device.h"
 #include "strata/models/quantization.h"
+#include "strata/ops/quant/range_quantizer.h"
 #include "strata/shard/loading.h"
 #include "strata/shard/quantized_loading.h"
 #include "strata/shard/storage_type.h"
@@ -123,18 +125,21 @@ void fill_quantized(const BaseFiles& base, bool sends, at::ScalarType type,
   }
 }
 
-// A weight that is quantised on the way in: what it is rounded to, its codes, and those that
-// another rank sends. The pages of the file that hold it are no tensor's.
-void imagine_quantizing(const nn::Parameter& parameter, at::ScalarType in_file,
-                        at::ScalarType type) {
+// A weight that is quantised on the way in: what a range of it is rounded to, and, where they do
+// not go to their place at once, its codes and those that another rank sends. The pages of the file
+// that hold the range are no tensor's.
+void imagine_quantizing(const nn::Parameter& parameter, at::ScalarType in_file, at::ScalarType type,
+                        bool is_in_place, Trainee& trainee) {
+  const int64_t range = std::min(
+      parameter.numel(),
+      ops::quant::RangeQuantizer::at_once(parameter.quantization()->format, parameter.shape()[1]));
+  trainee.largest_mapped =
+      std::max(trainee.largest_mapped, range * static_cast<int64_t>(at::elementSize(in_file)));
   const at::TensorOptions on_meta(at::kMeta);
-  at::Tensor codes;
-  {
-    at::Tensor rounded;
-    if (shard::rounds_before_quantizing(in_file, type)) {
-      rounded = at::empty(parameter.shape(), on_meta.dtype(type));
-    }
-    codes = at::empty({parameter.stored_numel()}, on_meta.dtype(at::kByte));
+  const int64_t bytes = is_in_place ? 0 : parameter.stored_numel();
+  const at::Tensor codes = at::empty({bytes}, on_meta.dtype(at::kByte));
+  if (shard::rounds_before_quantizing(in_file, type)) {
+    (void)at::empty({range}, on_meta.dtype(type));
   }
   const at::Tensor received = at::empty_like(codes);
 }
@@ -148,10 +153,12 @@ void imagine_values(const config::RunConfig& config, Trainee& trainee) {
   const shard::Source source = [&](const nn::Parameter& parameter, int64_t, const at::Tensor& out) {
     if (parameter.quantization()) {
       if (models::stored_quantization(trainee.model_config)) return true;  // go to their place
-      const int64_t pages = parameter.numel() * static_cast<int64_t>(at::elementSize(in_file));
-      trainee.largest_mapped = std::max(trainee.largest_mapped, pages);
+      // Homes and segments in host memory that hold the weight whole.
+      const bool is_in_place = !is_for_cuda(trainee.store->options().device) &&
+                               (out.defined() || trainee.store->mesh().shard->size() == 1);
       imagine_quantizing(parameter, in_file,
-                         shard::storage_type_of(config.model.dtype, trainee.model_config));
+                         shard::storage_type_of(config.model.dtype, trainee.model_config),
+                         is_in_place, trainee);
       return true;
     }
     const int64_t numel = is_drawn ? parameter.numel() : out.numel();

@@ -238,7 +238,7 @@ RunPlan plan_run(const config::RunConfig& config, const PlanRequest& request) {
   const auto snapshot = imagine_snapshot(config, saved);
   plan.memory =
       memory::walk(account, *trainee->store, *trainee->executor, *trainee->optimizer, walk);
-  // A weight that is quantised is mapped whole before there is a step with its buffers.
+  // Pages of weights that are quantised are mapped before there is a step with its buffers.
   for (const memory::Phase& phase : plan.memory.phases) {
     if (request.on_device || phase.name != "load") continue;
     plan.scratch_bytes =

@@ -1,5 +1,6 @@
 // Oracle: the kernel without vector instructions, to the bit, for every instruction set that the
-// processor has; and the definition of a code as the number of borders below an element.
+// processor has; the definition of a code as the number of borders below an element; and for ranges
+// and bf16 the whole and fp32.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
@@ -10,6 +11,7 @@
 
 #include "strata/ops/quant/kernels.h"
 #include "strata/ops/quant/quantized.h"
+#include "strata/ops/quant/range_quantizer.h"
 
 namespace strata::ops::quant {
 namespace {
@@ -209,6 +211,40 @@ TEST(Quantize, CodesCountTheBordersBelow) {
       const uint8_t byte = codes[static_cast<size_t>(i / 2)];
       EXPECT_EQ(i % 2 == 0 ? byte >> 4 : byte & 15, table.by_value[below]) << i;
     }
+  }
+}
+
+// Elements from far below fp16's smallest to its largest, beside scales from 2^-8 on.
+TEST(Quantize, EightBitsOfBFloat16AreThoseOfTheSameNumbersInFp32) {
+  constexpr int64_t kRows = 26, kColumns = 1003;
+  const at::Tensor exponents = at::rand({kRows, kColumns}) * -26;
+  const at::Tensor scales = at::pow(2.0, at::arange(kRows) - 8).unsqueeze(1);
+  const at::Tensor x = (at::randn({kRows, kColumns}).sign() * at::pow(2.0, exponents) * scales)
+                           .to(at::kBFloat16)
+                           .contiguous();
+  const Format format{Kind::kInt8, 64, false};
+  EXPECT_TRUE(quantize(x, format).bytes.equal(quantize(x.to(at::kFloat), format).bytes));
+}
+
+TEST(Quantize, RangesGiveTheBytesOfTheWhole) {
+  constexpr int64_t kColumns = 1007;
+  for (const Format& format : {Format{Kind::kNf4, 64, false}, Format{Kind::kFp4, 256, true},
+                               Format{Kind::kInt8, 64, false}}) {
+    const int64_t at_once = RangeQuantizer::at_once(format, kColumns);
+    const int64_t rows = 5 * at_once / (2 * kColumns);
+    const at::Tensor x = sample(rows * kColumns, at::kBFloat16);
+    const QuantizedMatrix whole = quantize(x.view({rows, kColumns}), format);
+    at::Tensor bytes = at::full({whole.bytes.numel()}, 255, at::kByte);
+    RangeQuantizer quantizer(format, rows, kColumns, bytes);
+    for (int64_t begin = 0; begin < x.numel(); begin += at_once) {
+      const at::Tensor range = x.narrow(0, begin, std::min(at_once, x.numel() - begin));
+      quantizer.quantize(range, begin,
+                         bytes.mutable_data_ptr<uint8_t>() + quantizer.code_offset(begin));
+    }
+    quantizer.finish();
+    EXPECT_TRUE(bytes.equal(whole.bytes)) << describe(format);
+    EXPECT_TRUE(
+        quantizer.scales().view(at::kByte).equal(whole.scales().view(at::kByte)));  // NaN too
   }
 }
 

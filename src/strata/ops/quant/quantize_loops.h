@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cstring>
 #include <limits>
+#include <type_traits>
 
 #include "strata/base/float16.h"
 #include "strata/ops/quant/quantize_kernels.h"
@@ -102,18 +103,28 @@ STRATA_INLINE void code_block(const typename Isa::Search& search, const Stored* 
   }
 }
 
+// Memory delivers while codes are computed: what the processor prefetches by itself ends with each
+// page, and computing leaves it idle. Past the end of memory it does nothing.
+template <typename Stored>
+STRATA_INLINE void prefetch(const Stored* x, int64_t n) {
+  constexpr int64_t kLine = 64 / sizeof(Stored);
+  for (int64_t i = 0; i < n; i += kLine) __builtin_prefetch(x + i);
+}
+
 // Scaled by the reciprocal, as the reference does for whole blocks. The scales of some blocks come
 // first: a code waits for the end of a long chain otherwise, and few of them are under way at once.
 // `kBlock`: elements of a block where they are known to the compiler, else 0.
 template <typename Isa, int64_t kBlock, typename Stored>
 STRATA_INLINE void quantize_blocks(const Blocks& b) {
   constexpr int64_t kElementsAtOnce = 512;  // they stay in the first cache
+  constexpr int64_t kElementsAhead = 2048;
   const typename Isa::Search search(borders_of(b.kind));
   const int64_t block = kBlock == 0 ? b.block : kBlock;
   const int64_t at_once = std::max<int64_t>(1, kElementsAtOnce / block);
   const auto* x = static_cast<const Stored*>(b.x);
   for (int64_t begin = 0; begin < b.count; begin += at_once) {
     const int64_t end = std::min(begin + at_once, b.count);
+    prefetch(x + begin * block + kElementsAhead, at_once * block);
     for (int64_t k = begin; k < end; ++k) {
       b.scales[k] = largest_magnitude<Isa>(x + k * block, block);
     }
@@ -131,23 +142,44 @@ STRATA_INLINE void quantize_blocks(const Blocks& b) {
   }
 }
 
+template <typename Isa, bool kRounds>
+STRATA_INLINE typename Isa::Floats rounded(typename Isa::Floats values) {
+  if constexpr (kRounds) return Isa::halved(values);
+  return values;
+}
+
 // The reference rounds to fp16 first, and multiplies by 127 after taking the reciprocal. What is
 // not finite becomes 0.
+//
+// Of bf16 the rounding is left out where it changes no code: fp16 holds its values from 2^-14 to
+// 65504 as they are, and what is smaller has code 0 beside a scale from 2^-5 on.
+template <typename Isa, bool kRounds, typename Stored>
+STRATA_INLINE void code_row(const Stored* x, int64_t n, float inverse, int8_t* codes) {
+  const typename Isa::Floats factor = Isa::broadcast(inverse * 127.0f);
+  int64_t i = 0;
+  for (; i + Isa::kLanes <= n; i += Isa::kLanes) {
+    __builtin_prefetch(x + n + i);  // the next row
+    Isa::store_bytes(Isa::multiply(rounded<Isa, kRounds>(load<Isa>(x + i)), factor), codes + i);
+  }
+  if (Isa::kLanes == 1 || i >= n) return;
+  int8_t rest[Isa::kLanes];
+  Isa::store_bytes(Isa::multiply(rounded<Isa, kRounds>(load_some<Isa>(x + i, n - i)), factor),
+                   rest);
+  std::memcpy(codes + i, rest, static_cast<size_t>(n - i));
+}
+
 template <typename Isa, typename Stored>
 STRATA_INLINE void quantize_row(const Stored* x, int64_t n, int8_t* codes, float* scale) {
   // Rounding keeps the order: the largest of the rounded is the largest, rounded.
   const float largest = fp16_to_float(float_to_fp16(largest_magnitude<Isa>(x, n)));
   *scale = largest;
   const float inverse = 1.0f / largest;
-  const typename Isa::Floats factor = Isa::broadcast(inverse * 127.0f);
-  int64_t i = 0;
-  for (; i + Isa::kLanes <= n; i += Isa::kLanes) {
-    Isa::store_bytes(Isa::multiply(Isa::halved(load<Isa>(x + i)), factor), codes + i);
+  if constexpr (std::is_same_v<Stored, BFloat16Bits>) {
+    if (largest >= 0x1p-5f && largest <= 65504.0f) {
+      return code_row<Isa, /*kRounds=*/false>(x, n, inverse, codes);
+    }
   }
-  if (Isa::kLanes == 1 || i >= n) return;
-  int8_t rest[Isa::kLanes];
-  Isa::store_bytes(Isa::multiply(Isa::halved(load_some<Isa>(x + i, n - i)), factor), rest);
-  std::memcpy(codes + i, rest, static_cast<size_t>(n - i));
+  code_row<Isa, /*kRounds=*/true>(x, n, inverse, codes);
 }
 
 template <typename Isa, typename Stored>

@@ -1,12 +1,10 @@
-// Quantised matrices: checks, double quantisation, choice of the product. Never: a kernel.
+// Quantised matrices: checks, choice of the product. Never: a kernel.
 #include "strata/ops/quant/quantized.h"
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
-#include <c10/util/ParallelGuard.h>
 
 #include <algorithm>
-#include <optional>
 
 #include "strata/base/activity_timer.h"
 #include "strata/libtorch/planned_device.h"
@@ -17,86 +15,15 @@
 #include "strata/ops/quant/device_codes.h"
 #include "strata/ops/quant/kernels.h"
 #include "strata/ops/quant/map_on_device.h"
+#include "strata/ops/quant/range_quantizer.h"
 
 namespace strata::ops::quant {
 namespace {
 
 constexpr const char* kOp = "quantize";
-// Elements of other types that are converted at once: a multiple of every block size, and near
-// enough to the processor that the conversion is not paid for in memory traffic.
-constexpr int64_t kChunk = 1 << 16;
 
 at::Tensor part(const QuantizedMatrix& m, int64_t offset, int64_t bytes, at::ScalarType type) {
   return m.bytes.narrow(0, offset, bytes).view(type);
-}
-
-// The element types that the kernels read as they are.
-std::optional<Element> kernel_type_of(const at::Tensor& x) {
-  switch (x.scalar_type()) {
-    case at::kFloat:
-      return Element::kFloat;
-    case at::kBFloat16:
-      return Element::kBFloat16;
-    case at::kHalf:
-      return Element::kHalf;
-    default:
-      return {};
-  }
-}
-
-// `use`(begin, count, values) over x: all at once, or what kernels cannot read in ranges of `chunk`
-// elements that become `type` (fp32 or fp16).
-template <typename Use>
-void for_ranges(const at::Tensor& flat, int64_t chunk, at::ScalarType type, const Use& use) {
-  if (const auto element = kernel_type_of(flat)) {
-    return use(0, flat.numel(), cpu::Values{*element, flat.const_data_ptr()});
-  }
-  for (int64_t begin = 0; begin < flat.numel(); begin += chunk) {
-    const int64_t count = std::min(chunk, flat.numel() - begin);
-    const at::Tensor x = flat.narrow(0, begin, count).to(type);
-    use(begin, count, cpu::Values{*kernel_type_of(x), x.const_data_ptr()});
-  }
-}
-
-void quantize_4bit(const at::Tensor& flat, const QuantizedMatrix& to, float* scales) {
-  auto* codes = to.bytes.mutable_data_ptr<uint8_t>();
-  for_ranges(flat, kChunk, at::kFloat, [&](int64_t begin, int64_t count, cpu::Values x) {
-    cpu::quantize_4bit(to.format.kind, to.format.block, x, count, codes + begin / 2,
-                       scales + begin / to.format.block);
-  });
-}
-
-void quantize_int8(const at::Tensor& flat, const QuantizedMatrix& to, float* scales) {
-  auto* codes = to.bytes.mutable_data_ptr<uint8_t>();
-  if (flat.numel() == 0) return;
-  const int64_t chunk = std::max<int64_t>(1, kChunk / to.columns) * to.columns;
-  for_ranges(flat, chunk, at::kHalf, [&](int64_t begin, int64_t count, cpu::Values x) {
-    cpu::quantize_rows(x, count / to.columns, to.columns, reinterpret_cast<int8_t*>(codes) + begin,
-                       scales + begin / to.columns);
-  });
-}
-
-// The bytes between parts must not differ between runs.
-void clear_gaps(const QuantizedMatrix& matrix) {
-  const Layout l = matrix.layout();
-  const int64_t end_of_scales = l.scales + l.num_scales * (matrix.format.nested ? 1 : 4);
-  matrix.bytes.narrow(0, l.num_codes, l.scales - l.num_codes).zero_();
-  matrix.bytes.narrow(0, end_of_scales, l.nested - end_of_scales).zero_();
-}
-
-// The mean is a sum that libtorch splits over its threads; on one it depends on nothing.
-at::Tensor mean_on_one_thread(const at::Tensor& x) {
-  const c10::ParallelGuard serial(true);
-  return x.mean();
-}
-
-void quantize_scales(const at::Tensor& scales, const QuantizedMatrix& to) {
-  const at::Tensor mean = mean_on_one_thread(scales);
-  to.mean().copy_(mean);
-  const at::Tensor rest = scales - mean;
-  cpu::quantize_dynamic(
-      /*is_signed=*/true, cpu::Rounding::kTable, kNestedBlock, rest.const_data_ptr<float>(),
-      rest.numel(), to.scales().mutable_data_ptr<uint8_t>(), to.nested().mutable_data_ptr<float>());
 }
 
 // The scales as fp32. Product and sum stay two roundings, as in the reference.
@@ -233,17 +160,10 @@ QuantizedMatrix quantize(const at::Tensor& x, const Format& format) {
                         x.device().str());
   }
   QuantizedMatrix result{format, x.size(0), x.size(1), {}};
-  const Layout layout = result.layout();
-  result.bytes = at::empty({layout.total}, at::TensorOptions().dtype(at::kByte));
-  clear_gaps(result);
-  at::Tensor scales = format.nested ? at::empty({layout.num_scales}) : result.scales();
-  const at::Tensor flat = x.view({-1});
-  if (format.kind == Kind::kInt8) {
-    quantize_int8(flat, result, scales.mutable_data_ptr<float>());
-  } else {
-    quantize_4bit(flat, result, scales.mutable_data_ptr<float>());
-  }
-  if (format.nested) quantize_scales(scales, result);
+  result.bytes = at::empty({result.layout().total}, at::TensorOptions().dtype(at::kByte));
+  RangeQuantizer quantizer(format, result.rows, result.columns, result.bytes);
+  quantizer.quantize(x.view({-1}), /*begin=*/0, result.bytes.mutable_data_ptr<uint8_t>());
+  quantizer.finish();
   return result;
 }
 

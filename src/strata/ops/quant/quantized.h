@@ -1,5 +1,5 @@
 // Quantised matrices as tensors: quantise, dequantise, multiply.
-// Owns: the checks and the second level of double quantisation. Never: parameters, files.
+// Owns: the checks. Never: parameters, files, how scales are quantised (range_quantizer.h).
 #pragma once
 
 #include <ATen/core/Tensor.h>
