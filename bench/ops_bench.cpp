@@ -1,5 +1,5 @@
-// Times each op against its ATen equivalent on the shapes of a small Llama (T = 2048 tokens in four
-// documents, 8 query and 4 kv heads of 64 channels, H = 512, I = 1376, V = 8192), one thread.
+// Times each op against its ATen equivalent on the shapes of a small Llama (T = 2048 tokens, 8
+// query heads of 64 channels, H = 512, I = 1376, V = 8192), one thread.
 // GFLOPS counts the products of visible pairs only; GB/s each tensor once.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
@@ -26,7 +26,7 @@ using benchmark::Counter;
 using benchmark::State;
 namespace ops = strata::ops;
 
-constexpr int64_t kTokens = 2048, kDocuments = 4, kQueryHeads = 8, kKvHeads = 4, kChannels = 64;
+constexpr int64_t kTokens = 2048, kQueryHeads = 8, kChannels = 64;
 constexpr int64_t kHidden = 512, kIntermediate = 1376, kVocabulary = 8192, kChunk = 512;
 
 at::ScalarType storage(const State& state) { return state.range(0) ? at::kBFloat16 : at::kFloat; }
@@ -38,64 +38,75 @@ void report_bytes(State& state, double bytes) {
   state.counters["GB/s"] = Counter(bytes * state.iterations() / 1e9, Counter::kIsRate);
 }
 
-std::vector<int64_t> offsets() {
-  std::vector<int64_t> result;
-  for (int64_t d = 0; d <= kDocuments; ++d) result.push_back(d * kTokens / kDocuments);
-  return result;
-}
-double visible_pairs() {
-  const double length = kTokens / kDocuments;
-  return kDocuments * kQueryHeads * length * (length + 1) / 2;
-}
-const double kScale = 1 / std::sqrt(double(kChannels));
+// Arguments: bf16, query heads, kv heads, channels, tokens of a document.
+struct AttentionCase {
+  explicit AttentionCase(const State& state)
+      : type(storage(state)),
+        heads(state.range(1)),
+        kv_heads(state.range(2)),
+        channels(state.range(3)),
+        length(state.range(4)),
+        scale(1 / std::sqrt(double(channels))) {
+    for (int64_t end = 0; end <= kTokens; end += length) offsets.push_back(end);
+    q = at::randn({kTokens, heads, channels}).to(type);
+    k = at::randn({kTokens, kv_heads, channels}).to(type);
+    v = at::randn({kTokens, kv_heads, channels}).to(type);
+  }
+  // Of `products` products: 2 forward, 5 backward.
+  double flops(int products) const {
+    return products * 2.0 * double(channels * kTokens * heads) * double(length + 1) / 2;
+  }
+  // [documents, heads, tokens, channels], as scaled_dot_product_attention takes it.
+  at::Tensor batched(const at::Tensor& x) const {
+    return x.view({kTokens / length, length, x.size(1), x.size(2)}).transpose(1, 2);
+  }
+  at::Tensor aten() const {
+    return at::scaled_dot_product_attention(batched(q), batched(k), batched(v), {}, 0.0, true,
+                                            scale, /*enable_gqa=*/true);
+  }
 
-struct Heads {
+  at::ScalarType type;
+  int64_t heads, kv_heads, channels, length;
+  double scale;
+  std::vector<int64_t> offsets;
   at::Tensor q, k, v;
 };
-Heads random_heads(at::ScalarType type) {
-  return {at::randn({kTokens, kQueryHeads, kChannels}).to(type),
-          at::randn({kTokens, kKvHeads, kChannels}).to(type),
-          at::randn({kTokens, kKvHeads, kChannels}).to(type)};
-}
-// [documents, heads, tokens, channels], as scaled_dot_product_attention takes it.
-at::Tensor batched(const at::Tensor& x) {
-  return x.view({kDocuments, kTokens / kDocuments, x.size(1), x.size(2)}).transpose(1, 2);
-}
 
 void BM_attention(State& state) {
-  const Heads x = random_heads(storage(state));
-  const auto documents = offsets();
-  for (auto _ : state) ops::attention(x.q, x.k, x.v, documents, kScale);
-  report_flops(state, 4.0 * kChannels * visible_pairs());
+  const AttentionCase x(state);
+  for (auto _ : state) ops::attention(x.q, x.k, x.v, x.offsets, x.scale);
+  report_flops(state, x.flops(2));
 }
 void BM_attention_aten(State& state) {
-  const Heads x = random_heads(storage(state));
-  const at::Tensor q = batched(x.q), k = batched(x.k), v = batched(x.v);
-  for (auto _ : state) {
-    at::scaled_dot_product_attention(q, k, v, {}, 0.0, true, kScale, /*enable_gqa=*/true);
-  }
-  report_flops(state, 4.0 * kChannels * visible_pairs());
+  const AttentionCase x(state);
+  for (auto _ : state) x.aten();
+  report_flops(state, x.flops(2));
 }
 void BM_attention_backward(State& state) {
-  const Heads x = random_heads(storage(state));
-  const auto documents = offsets();
-  const auto r = ops::attention(x.q, x.k, x.v, documents, kScale);
+  const AttentionCase x(state);
+  const auto r = ops::attention(x.q, x.k, x.v, x.offsets, x.scale);
   const at::Tensor dout = at::randn_like(x.q);
   for (auto _ : state) {
-    ops::attention_backward(dout, x.q, x.k, x.v, r.out, r.lse, documents, kScale);
+    ops::attention_backward(dout, x.q, x.k, x.v, r.out, r.lse, x.offsets, x.scale);
   }
-  report_flops(state, 10.0 * kChannels * visible_pairs());
+  report_flops(state, x.flops(5));
 }
 void BM_attention_backward_aten(State& state) {
-  Heads x = random_heads(storage(state));
+  AttentionCase x(state);
   for (at::Tensor* t : {&x.q, &x.k, &x.v}) t->set_requires_grad(true);
-  const at::Tensor out = at::scaled_dot_product_attention(
-      batched(x.q), batched(x.k), batched(x.v), {}, 0.0, true, kScale, /*enable_gqa=*/true);
+  const at::Tensor out = x.aten();
   const at::Tensor dout = at::randn_like(out);
   for (auto _ : state) {
     torch::autograd::grad({out}, {x.q, x.k, x.v}, {dout}, /*retain_graph=*/true);
   }
-  report_flops(state, 10.0 * kChannels * visible_pairs());
+  report_flops(state, x.flops(5));
+}
+void attention_cases(benchmark::internal::Benchmark* b) {
+  b->ArgNames({"bf16", "heads", "kv", "channels", "length"})->Unit(benchmark::kMillisecond);
+  for (const int64_t bf16 : {0, 1}) b->Args({bf16, 8, 4, 64, 512});
+  b->Args({0, 8, 8, 64, 512});
+  b->Args({0, 8, 2, 128, 512});
+  b->Args({0, 8, 2, 64, 2048});
 }
 
 // y = x W^T, dx = dy W and dW = dy^T x of the gate projection, in one round.
@@ -284,8 +295,10 @@ void BM_square_sum_aten(State& state) {
 #define BENCH_FP32(name)                          \
   BENCHMARK(name)->Unit(benchmark::kMillisecond); \
   BENCHMARK(name##_aten)->Unit(benchmark::kMillisecond)
-BENCH_BOTH(BM_attention);
-BENCH_BOTH(BM_attention_backward);
+BENCHMARK(BM_attention)->Apply(attention_cases);
+BENCHMARK(BM_attention_aten)->Apply(attention_cases);
+BENCHMARK(BM_attention_backward)->Apply(attention_cases);
+BENCHMARK(BM_attention_backward_aten)->Apply(attention_cases);
 BENCH_BOTH(BM_matmul);
 BENCH_FP32(BM_cross_entropy);
 BENCH_BOTH(BM_swiglu);

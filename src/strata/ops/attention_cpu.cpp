@@ -35,14 +35,13 @@ void ForwardTask::attend(const QueryBlock& block, ForwardBuffers& s) {
   const int64_t end = seen_keys(block);
   for (int64_t key = 0; key < end; key += block_keys_) {
     const int64_t keys = std::min(block_keys_, end - key);
-    make_scores(block.rows, s.q, s.transposed_keys, key, keys, s.scores);
-    add_bias(block, key, keys, s.scores);
     count_visible(block, key, keys);
+    make_scores(block, s.q, s.transposed_keys, key, keys, s.scores);
+    add_bias(block, key, s.scores);
     softmax_block(score_block(block, keys, s.scores), s.max, s.sum, s.correction);
-    drop(block, key, keys, s.scores);
+    drop(block, key, s.scores);
     if (key > 0) scale_rows(s.out, s.correction, block.rows, width_);
-    apply_scores(block.rows, s.scores, s.values + key * width_, keys,
-                 /*add=*/key > 0, s.out);
+    apply_scores(block, s.scores, s.values + key * width_, keys, /*add=*/key > 0, s.out);
   }
 }
 
@@ -94,11 +93,8 @@ void BackwardTask::load(const QueryBlock& block, const AttentionGradientViews& g
                         BackwardBuffers& s) const {
   copy_rows(block, a_.q, a_.scale, s.q);
   copy_rows(block, g.dout, 1.0f, s.dout);
-  copy_rows(block, g.out, 1.0f, s.dq);  // only until delta is known
-  for (int64_t r = 0; r < block.rows; ++r) {
-    s.lse[r] = *lse_at(block, r);
-    s.delta[r] = dot_row(s.dout + r * width_, s.dq + r * width_, a_.channels);
-  }
+  dot_rows(head_rows(block, g.out, /*scratch=*/s.dq), s.dout, width_, s.delta);
+  for (int64_t r = 0; r < block.rows; ++r) s.lse[r] = *lse_at(block, r);
 }
 
 // With scaled queries q: s = q k^T, p = exp(s - lse), dv += p^T dout, dp = dout v^T,
@@ -108,17 +104,17 @@ void BackwardTask::differentiate(const QueryBlock& block, BackwardBuffers& s, fl
   const int64_t end = seen_keys(block);
   for (int64_t key = 0; key < end; key += block_keys_) {
     const int64_t keys = std::min(block_keys_, end - key);
-    make_scores(block.rows, s.q, s.transposed_keys, key, keys, s.scores);
-    add_bias(block, key, keys, s.scores);
-    make_scores(block.rows, s.dout, s.transposed_values, key, keys, s.grad);
-    drop(block, key, keys, s.grad);
     count_visible(block, key, keys);
+    make_scores(block, s.q, s.transposed_keys, key, keys, s.scores);
+    add_bias(block, key, s.scores);
+    make_scores(block, s.dout, s.transposed_values, key, keys, s.grad);
+    drop(block, key, s.grad);
     softmax_backward_block(score_block(block, keys, s.scores), s.lse, s.delta, s.grad);
-    add_bias_gradient(block, key, keys, s.grad, dbias);
-    drop(block, key, keys, s.scores);
-    apply_transposed_scores(keys, s.scores, s.dout, block.rows, s.dv + key * width_);
-    apply_transposed_scores(keys, s.grad, s.q, block.rows, s.dk + key * width_);
-    apply_scores(block.rows, s.grad, s.keys + key * width_, keys, /*add=*/key > 0, s.dq);
+    add_bias_gradient(block, key, s.grad, dbias);
+    drop(block, key, s.scores);
+    apply_transposed_scores(block, s.scores, s.dout, keys, s.dv + key * width_);
+    apply_transposed_scores(block, s.grad, s.q, keys, s.dk + key * width_);
+    apply_scores(block, s.grad, s.keys + key * width_, keys, /*add=*/key > 0, s.dq);
   }
 }
 

@@ -15,12 +15,13 @@ struct ScoreBlock {
   const int64_t* visible;         // [rows], how many of the columns the row sees
 };
 
-// Online softmax. Turns scores into exp(score - max), 0 where masked; carries the running maximum
+// Online softmax. Turns scores into exp(score - max), 0 where masked, up to the end of a vector and
+// one more (what is farther stays as it is: no product reads it); carries the running maximum
 // and sum of each row and says in `correction` by what earlier results of the row are multiplied.
 // All three: [rows]; before the first block max is -inf and sum 0.
 void softmax_block(const ScoreBlock& block, float* max, float* sum, float* correction);
 
-// Probabilities from scores and the forward's lse [rows], 0 where masked; then
+// Probabilities from scores and the forward's lse [rows], 0 where masked, as far as above; then
 // grad = probability * (grad - delta), the gradient of the scores. delta: [rows]; grad: as scores.
 void softmax_backward_block(const ScoreBlock& block, const float* lse, const float* delta,
                             float* grad);
@@ -28,8 +29,18 @@ void softmax_backward_block(const ScoreBlock& block, const float* lse, const flo
 // x [rows, columns], row r by factor[r].
 void scale_rows(float* x, const float* factor, int64_t rows, int64_t columns);
 
-float dot_row(const float* a, const float* b, int64_t n);
 void add_row(const float* from, float* to, int64_t n);
 void scaled_copy(const float* from, float factor, float* to, int64_t n);
+
+// Rows of fp32 heads, [tokens, heads, channels]. They come from far away: the fewer instructions
+// between two rows, the more of them are on their way at once.
+struct HeadRows {
+  const float* data;
+  int64_t tokens, heads, channels, token_stride, head_stride;
+};
+// to [tokens x heads, width] = rows times factor, zeros behind the channels.
+void scaled_rows(const HeadRows& rows, float factor, float* to, int64_t width);
+// dots [tokens x heads] = products of the rows with those of x [tokens x heads, width].
+void dot_rows(const HeadRows& rows, const float* x, int64_t width, float* dots);
 
 }  // namespace strata::ops::cpu

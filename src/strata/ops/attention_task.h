@@ -3,11 +3,14 @@
 // order of the steps (attention_cpu.cpp), arithmetic on scores (attention_scores.h), checks.
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <vector>
 
 #include "strata/ops/attention_scores.h"
+#include "strata/ops/block_product.h"
 #include "strata/ops/cpu_kernels.h"
+#include "strata/ops/line_buffer.h"
 
 namespace strata::ops::cpu {
 
@@ -20,7 +23,7 @@ class AttentionScratch {
     if (next_ == buffers_.size()) buffers_.emplace_back();
     Buffer& buffer = buffers_[next_++];
     if (buffer.size < n) {
-      buffer.data.reset(new float[static_cast<size_t>(n)]);
+      buffer.data = LineBuffer(n);
       buffer.size = n;
     }
     return buffer.data.get();
@@ -29,7 +32,7 @@ class AttentionScratch {
 
  private:
   struct Buffer {
-    std::unique_ptr<float[]> data;
+    LineBuffer data;
     int64_t size = 0;
   };
   std::vector<Buffer> buffers_;
@@ -55,6 +58,12 @@ struct QueryBlock {
   int64_t rows;
 };
 
+// Keys that are transposed side by side, as wide as a tile of block_product.h.
+constexpr int64_t kPanelKeys = 64;
+
+// Rows of a block that are cut to what they see together: two tiles of block_product.h.
+constexpr int64_t kPartRows = 12;
+
 // Its queries go by in blocks; forward and backward passes derive from it. Buffers come from
 // `scratch` and hold for the task.
 class AttentionTask {
@@ -67,7 +76,8 @@ class AttentionTask {
   // The task's keys or values in fp32, [keys, width_] with zeros in the padding. A strided tensor
   // is copied too: rows some KiB apart would push each other out of the cache.
   float* load_heads(const HeadsView& view) const;
-  // The transpose of that, [channels, key_stride_], zeros in the padding.
+  // The transpose of that in panels of kPanelKeys keys, each [channels, panel_width()], zeros in
+  // the padding.
   float* transpose_heads(const float* heads) const;
   void write_heads(const float* from, const HeadsView& to) const;
 
@@ -85,11 +95,15 @@ class AttentionTask {
     }
   }
 
+  // Rows of a block as fp32: the tensor's own, or in `scratch` [rows, width_].
+  HeadRows head_rows(const QueryBlock& block, const HeadsView& view, float* scratch) const;
+
   // Rows of a block as fp32 [rows, width_], multiplied by `factor`.
   void copy_rows(const QueryBlock& block, const HeadsView& view, float factor, float* to) const;
 
-  // How many of the keys [key, key + keys) each row of the block sees.
-  void count_visible(const QueryBlock& block, int64_t key, int64_t keys);
+  int64_t panel_width(int64_t key) const {
+    return std::min(kPanelKeys, padded_columns(task_.keys - key));
+  }
 
   // Keys that the block's last query sees.
   int64_t seen_keys(const QueryBlock& block) const;
@@ -101,28 +115,46 @@ class AttentionTask {
   // Where the bias of the row and the key stands in [Hq, bias_span]; those of the next keys follow.
   int64_t bias_place(const QueryBlock& block, int64_t row, int64_t key) const;
 
-  void add_bias(const QueryBlock& block, int64_t key, int64_t keys, float* scores) const;
+  // How many of the keys [key, key + keys) each row of the block sees: what follows is about those.
+  void count_visible(const QueryBlock& block, int64_t key, int64_t keys);
+
+  void add_bias(const QueryBlock& block, int64_t key, float* scores) const;
 
   // `dbias`: [Hq, bias_span] of the document.
-  void add_bias_gradient(const QueryBlock& block, int64_t key, int64_t keys, const float* grad,
+  void add_bias_gradient(const QueryBlock& block, int64_t key, const float* grad,
                          float* dbias) const;
 
   // Zeroes and scales what dropout does to the probabilities, or to their gradients.
-  void drop(const QueryBlock& block, int64_t key, int64_t keys, float* scores) const;
+  void drop(const QueryBlock& block, int64_t key, float* scores) const;
+
+  // Products leave out what is masked, but for the corners of their parts.
 
   // scores [rows, keys] = rows_by_channel [rows, width_] x transposed_heads.
-  void make_scores(int64_t rows, const float* rows_by_channel, const float* transposed_heads,
-                   int64_t key, int64_t keys, float* scores) const;
+  void make_scores(const QueryBlock& block, const float* rows_by_channel,
+                   const float* transposed_heads, int64_t key, int64_t keys, float* scores) const;
 
   // out [rows, width_] (+)= scores [rows, keys] x heads [keys, width_].
-  void apply_scores(int64_t rows, const float* scores, const float* heads, int64_t keys, bool add,
-                    float* out) const;
+  void apply_scores(const QueryBlock& block, const float* scores, const float* heads, int64_t keys,
+                    bool add, float* out) const;
 
   // out [keys, width_] += transpose of scores [rows, keys] x rows_by_channel [rows, width_].
-  void apply_transposed_scores(int64_t keys, const float* scores, const float* rows_by_channel,
-                               int64_t rows, float* out) const;
+  void apply_transposed_scores(const QueryBlock& block, const float* scores,
+                               const float* rows_by_channel, int64_t keys, float* out) const;
 
   ScoreBlock score_block(const QueryBlock& block, int64_t keys, float* scores) const;
+
+  // Calls f(row, rows, how many of them the last row sees) for the parts of a block that see
+  // something of the keys [from, from + keys).
+  template <typename F>
+  void for_row_parts(const QueryBlock& block, int64_t from, int64_t keys, F f) const {
+    int64_t row = 0;
+    while (row + kPartRows < block.rows && visible_[row + kPartRows - 1] <= from) row += kPartRows;
+    for (int64_t rows = 0; row < block.rows; row += rows) {
+      rows = block.rows - row;
+      if (visible_[row] < from + keys) rows = std::min(kPartRows, rows);
+      f(row, rows, std::min(keys, visible_[row + rows - 1] - from));
+    }
+  }
 
   const AttentionArguments& a_;
   AttentionScratch& scratch_;
@@ -133,7 +165,6 @@ class AttentionTask {
   const int64_t max_rows_;
   const int64_t block_keys_;
   const int64_t score_stride_;  // not a power of two, so that rows spread over the cache
-  const int64_t key_stride_;
   const std::unique_ptr<int64_t[]> visible_;
 };
 

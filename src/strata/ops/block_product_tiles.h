@@ -54,12 +54,14 @@ STRATA_INLINE void tile_column(const BlockProduct& p, int64_t j) {
   for (; i < p.rows; ++i) tile<Arithmetic, 1, kVectors>(p, i, j);
 }
 
-template <typename Arithmetic, int kRows>
-STRATA_INLINE void all_tiles(const BlockProduct& p) {
-  constexpr int64_t kWidth = Arithmetic::kWidth;
-  int64_t j = 0;
-  for (; j + 2 * kWidth <= p.columns; j += 2 * kWidth) tile_column<Arithmetic, kRows, 2>(p, j);
-  for (; j < p.columns; j += kWidth) tile_column<Arithmetic, kRows, 1>(p, j);
+// The columns from j on in tiles of at most kSums registers, kVectors of them side by side while
+// there are so many columns: the wider a tile, the fewer factors of a it reads for a sum.
+template <typename Arithmetic, int kSums, int kVectors>
+STRATA_INLINE void all_tiles(const BlockProduct& p, int64_t j = 0) {
+  constexpr int64_t kColumns = kVectors * Arithmetic::kWidth;
+  constexpr int kRows = kSums / (kVectors > 1 ? kVectors : 2);
+  for (; j + kColumns <= p.columns; j += kColumns) tile_column<Arithmetic, kRows, kVectors>(p, j);
+  if constexpr (kVectors > 1) all_tiles<Arithmetic, kSums, kVectors - 1>(p, j);
 }
 
 }  // namespace

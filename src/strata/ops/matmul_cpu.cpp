@@ -6,11 +6,11 @@
 #include <ATen/Parallel.h>
 
 #include <algorithm>
-#include <memory>
 #include <vector>
 
 #include "strata/ops/block_product.h"
 #include "strata/ops/cpu_kernels.h"
+#include "strata/ops/line_buffer.h"
 #include "strata/ops/quant/kernels.h"
 #include "strata/ops/vectorize.h"
 
@@ -25,10 +25,6 @@ constexpr int64_t kBlockRows = kRowsOfOneBlock;  // rows of a packed at once: 96
 constexpr int64_t kBlockColumns = 1024;          // columns of b packed at once
 
 int64_t round_up(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
-
-std::unique_ptr<float[]> make_scratch(int64_t n) {
-  return std::unique_ptr<float[]>(new float[static_cast<size_t>(n)]);
-}
 
 // What is multiplied, and how many elements of the inner dimension are a lane.
 struct Task {
@@ -158,7 +154,7 @@ Panel panel_of(const Task& task, const MatmulFactor& factor, bool contiguous_lin
 struct PackedColumns {
   int64_t begin, count;
   int64_t first_lane, last_lane;
-  std::unique_ptr<float[]> data;
+  LineBuffer data;
   const float* panel(int64_t lane, int64_t lanes, int64_t column) const {
     return data.get() + (lane - first_lane) * round_up(count, kTileColumns) + column * lanes;
   }
@@ -168,7 +164,7 @@ void pack_columns(const Task& task, PackedColumns& packed) {
   const int64_t panels = (packed.count + kTileColumns - 1) / kTileColumns;
   const int64_t ranges = (packed.last_lane - packed.first_lane + kInner - 1) / kInner;
   at::parallel_for(0, panels * ranges, 4, [&](int64_t begin, int64_t end) {
-    const auto scratch = make_scratch(kTileColumns * kInner);
+    const LineBuffer scratch(kTileColumns * kInner);
     for (int64_t i = begin; i < end; ++i) {
       const int64_t lane = packed.first_lane + i / panels * kInner;
       const int64_t column = i % panels * kTileColumns;
@@ -280,10 +276,10 @@ void multiply_block(const Task& task, RowBlock& block, const PackedColumns& colu
 
 void multiply_rows(const Task& task, const PackedColumns& columns, int64_t begin, int64_t end) {
   const MatmulArguments& m = task.m;
-  const auto packed_rows = make_scratch(kBlockRows * kInner);
-  const auto scratch = make_scratch(kTileRows * kInner);
-  std::unique_ptr<float[]> c;
-  if (m.c_type == Element::kBFloat16) c = make_scratch(kBlockRows * kBlockColumns);
+  const LineBuffer packed_rows(kBlockRows * kInner);
+  const LineBuffer scratch(kTileRows * kInner);
+  LineBuffer c;
+  if (m.c_type == Element::kBFloat16) c = LineBuffer(kBlockRows * kBlockColumns);
   for (int64_t b = begin; b < end; ++b) {
     RowBlock block{.begin = b * kBlockRows,
                    .count = std::min(kBlockRows, m.rows - b * kBlockRows),
@@ -328,7 +324,7 @@ void matmul(const MatmulArguments& m) {
   const Task task = task_of(m);
   const int64_t step = packed_lanes(m.rows, task.lanes, m.c_type);
   const int64_t blocks = (m.rows + kBlockRows - 1) / kBlockRows;
-  PackedColumns columns{0, 0, 0, 0, make_scratch(packed_width(m.columns) * step)};
+  PackedColumns columns{0, 0, 0, 0, LineBuffer(packed_width(m.columns) * step)};
   for (columns.begin = 0; columns.begin < m.columns; columns.begin += kBlockColumns) {
     columns.count = std::min(kBlockColumns, m.columns - columns.begin);
     for (int64_t lane = 0; lane < task.lanes; lane += step) {

@@ -37,7 +37,7 @@ struct Pairs512 {
 }  // namespace
 
 void pair_product(const BlockProduct& product) {
-  if (product.rows > 0) all_tiles<Pairs512, 12>(product);
+  if (product.rows > 0) all_tiles<Pairs512, 24, 2>(product);
 }
 
 }  // namespace strata::ops::cpu

@@ -29,14 +29,10 @@ STRATA_INLINE uint16_t to_bf16(float x) {
   return static_cast<uint16_t>(is_nan ? 0x7FC0u : rounded);
 }
 
-// exp(x), relative error below 2e-7; below -87.3 it is 0, above 88.3 it stays at 2.2e38; NaN gives
-// NaN. Branch-free.
-STRATA_INLINE float exp_vectorizable(float x) {
-  const bool is_zero = x < -87.3f;
-  // Written so that a NaN falls through.
-  x = x > 88.3f ? 88.3f : x;
-  // Adding and taking off 1.5 * 2^23 rounds to an integer, which also stands in the low bits.
-  const float shifted = x * 1.44269504f + 12582912.0f;
+// exp(x - n ln 2) for the integer n next to x / ln 2, which stands in the low bits of `shifted`.
+STRATA_INLINE float exp_of_remainder(float x, float& shifted) {
+  // Adding and taking off 1.5 * 2^23 rounds to an integer.
+  shifted = x * 1.44269504f + 12582912.0f;
   const float n = shifted - 12582912.0f;
   // ln 2 in two parts: n * 0.693359375 is exact.
   float r = x - n * 0.693359375f;
@@ -47,9 +43,26 @@ STRATA_INLINE float exp_vectorizable(float x) {
   p = p * r + 4.1665795894e-2f;
   p = p * r + 1.6666665459e-1f;
   p = p * r + 5.0000001201e-1f;
-  p = p * (r * r) + r + 1.0f;
-  p = p * bits_float((float_bits(shifted) - 0x4B400000u + 127u) << 23);
-  return is_zero ? 0.0f : p;
+  return p * (r * r) + r + 1.0f;
+}
+
+// exp(x), relative error below 2e-7; below -87.3 it is 0, above 88.3 it stays at 2.2e38; NaN gives
+// NaN. Branch-free.
+STRATA_INLINE float exp_vectorizable(float x) {
+  const bool is_zero = x < -87.3f;
+  // Written so that a NaN falls through.
+  x = x > 88.3f ? 88.3f : x;
+  float shifted;
+  const float p = exp_of_remainder(x, shifted);
+  const float power = bits_float((float_bits(shifted) - 0x4B400000u + 127u) << 23);
+  return is_zero ? 0.0f : p * power;
+}
+
+// The same in fewer instructions for x that is not far above 0: n is added to the exponent.
+STRATA_INLINE float exp_below_one(float x) {
+  float shifted;
+  const float p = exp_of_remainder(x, shifted);
+  return x < -87.3f ? 0.0f : bits_float(float_bits(p) + (float_bits(shifted) << 23));
 }
 
 }  // namespace strata::ops
