@@ -34,7 +34,7 @@ cuda: prepare-cuda
 	@PRESET=cuda tools/compile strata
 
 bundle: prepare-cuda
-	@PRESET=cuda tools/compile strata test_ops test_comm model_probe quant_probe
+	@PRESET=cuda tools/compile strata test_ops test_comm model_probe
 	@tools/make_bundle build/cuda build/bundle
 
 check-gpu:

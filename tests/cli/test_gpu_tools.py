@@ -12,6 +12,7 @@ import stat
 import subprocess
 import sys
 import time
+import types
 
 import pytest
 
@@ -48,7 +49,10 @@ def check_gpu():
 
 
 def test_the_parts_of_check_gpu_are_all_steps(check_gpu):
-    """What is lent by the part would miss a step that stands in none."""
+    """What is lent by the part would miss a step that stands in none. A session is lent half an hour, of which
+    starting a machine three times takes some minutes."""
+    assert check_gpu.PARTS.keys() == check_gpu.PART_SECONDS.keys()
+    assert sum(check_gpu.PART_SECONDS.values()) <= 1560 and max(check_gpu.PART_SECONDS.values()) < 600
     parts = [part.split(",") for part in check_gpu.PARTS.values()]
     assert all(part[0] == "machine" for part in parts)
     of_parts = ["machine", *(name for part in parts for name in part[1:])]
@@ -77,6 +81,32 @@ def test_a_failing_step_of_check_gpu_spoils_no_other(check_gpu, tmp_path, monkey
     assert "| good | ok | 0 | as / meant |" in next(tmp_path.glob("gpu-*.md")).read_text()
 
 
+def test_check_gpu_ends_where_the_program_sees_no_gpu(check_gpu, tmp_path, monkeypatch):
+    """The driver lists one, but the program cannot use it: nothing else would show anything."""
+    monkeypatch.setattr(check_gpu, "has_gpu", lambda: True)
+    monkeypatch.setattr(check_gpu, "STEPS", [
+        check_gpu.Step("machine", 9, lambda check, seconds: (False, "usable_gpus: 0")),
+        check_gpu.Step("later", 9, lambda check, seconds: (True, "done"))])
+    monkeypatch.setattr(sys, "argv", ["check_gpu", "--out", str(tmp_path), "--programs", "."])
+    assert check_gpu.main() == 1
+    result = json.loads(next(tmp_path.glob("gpu-*.json")).read_text())
+    assert [step["result"] for step in result["steps"]] == ["FAILED", "not run"]
+
+
+def test_check_gpu_does_not_take_the_cpu_for_a_gpu(check_gpu, tmp_path):
+    """Hidden GPUs are none: a run that falls back to the CPU is no run on a GPU, whatever its losses."""
+    check = check_gpu.Check(types.SimpleNamespace(programs=PROGRAM.parent, out=tmp_path, logs=None, part=None))
+    in_files = ("--offload_param_device", "nvme", "--offload_param_nvme_path", check_gpu.OWN_FOLDER)
+    found = check_gpu.losses_of_all(check, 60, {
+        "plain": (1, "--use_cpu", "true", "--bf16", "false"),
+        "files": (1, "--use_cpu", "true", "--bf16", "false", *in_files),
+        "fallen back": (1, "--cpu", "true", "--bf16", "false")})
+    shutil.rmtree(check.folder)
+    assert len(found["plain"]) == 10 and found["plain"][-1] < found["plain"][0]
+    assert found["files"] == found["plain"]
+    assert "took no memory of a GPU" in found["fallen back"]
+
+
 def test_check_gpu_ends_what_a_step_started(check_gpu, tmp_path):
     """A step out of time leaves no process behind that would hold the GPU."""
     mark = tmp_path / "alive"
@@ -94,35 +124,72 @@ def bundle(tmp_path):
         (tmp_path / "bundle" / folder).mkdir(parents=True)
     shutil.copy(ROOT / "tools/bundle_launcher", tmp_path / "bundle/bin/launcher")
     (tmp_path / "bundle/bin/strata").symlink_to("launcher")
+    (tmp_path / "bundle/torch_version").write_text("2.11 13\n")
     program = tmp_path / "bundle/programs/strata"
     program.write_text('#!/bin/sh\necho "$LD_LIBRARY_PATH|$*"\n')
     program.chmod(program.stat().st_mode | stat.S_IXUSR)
     return tmp_path / "bundle"
 
 
-def start(bundle, torch):
-    return subprocess.run([bundle / "bin/strata", "sft", "a b"], capture_output=True, text=True,
+def start(bundle, torch, program=None):
+    return subprocess.run([program or bundle / "bin/strata", "sft", "a b"], capture_output=True, text=True,
                           env={"PATH": os.environ["PATH"], "TORCH_DIR": str(torch)})
 
 
-def test_launcher_finds_the_libraries_of_its_torch(bundle, tmp_path):
+def torch_folder(tmp_path, files):
     torch = tmp_path / "site/torch"
     (torch / "lib").mkdir(parents=True)
     (torch / "lib/libtorch_cuda.so").touch()
+    for name, text in files.items():
+        (torch / name).write_text(text)
+    return torch
+
+
+def version_file(version, cuda):
+    """As the wheels of torch have it."""
+    return {"version.py": "from typing import Optional\n\n__all__ = ['__version__', 'debug', 'cuda']\n"
+                          f"__version__ = '{version}'\ndebug = False\ncuda: Optional[str] = '{cuda}'\n"
+                          "git_version = '70d99e99'\nhip: Optional[str] = None\n"}
+
+
+@pytest.mark.parametrize("files", [version_file("2.11.0+cu130", "13.0"), {"build-version": "2.11.1+cu130\n"}, {}])
+def test_launcher_finds_the_libraries_of_its_torch(bundle, tmp_path, files):
+    torch = torch_folder(tmp_path, files)
     (tmp_path / "site/nvidia/nccl/lib").mkdir(parents=True)
-    run = start(bundle, torch)
-    assert run.returncode == 0, run.stderr
-    paths, arguments = run.stdout.strip().split("|")
-    found = [pathlib.Path(p).resolve() for p in paths.split(":")]
-    assert found == [p.resolve() for p in (torch / "lib", tmp_path / "site/nvidia/nccl/lib",
-                                           bundle / "lib")]
-    assert arguments == "sft a b"
+    (tmp_path / "strata").symlink_to(bundle / "bin/strata")
+    for program in (None, tmp_path / "strata"):
+        run = start(bundle, torch, program)
+        assert run.returncode == 0, run.stderr
+        paths, arguments = run.stdout.strip().split("|")
+        found = [pathlib.Path(p).resolve() for p in paths.split(":")]
+        assert found == [p.resolve() for p in (torch / "lib", tmp_path / "site/nvidia/nccl/lib",
+                                               bundle / "lib")]
+        assert arguments == "sft a b"
+
+
+@pytest.mark.parametrize("files, found", [
+    (version_file("2.12.0+cu130", "13.0"), "found torch 2.12.0+cu130 with CUDA 13 in"),
+    (version_file("2.1.1+cu121", "12.1"), "found torch 2.1.1+cu121 with CUDA 12 in"),
+    (version_file("2.11.0+cu128", "12.8"), "found torch 2.11.0+cu128 with CUDA 12 in"),
+    ({"build-version": "2.10.0+cu130\n"}, "found torch 2.10.0+cu130 in")])
+def test_launcher_refuses_another_torch(bundle, tmp_path, files, found):
+    run = start(bundle, torch_folder(tmp_path, files))
+    assert run.returncode == 2
+    assert found in run.stderr and "expected 2.11 with CUDA 13" in run.stderr
 
 
 def test_launcher_refuses_a_torch_without_cuda(bundle, tmp_path):
     (tmp_path / "torch/lib").mkdir(parents=True)
     run = start(bundle, tmp_path / "torch")
     assert run.returncode == 2 and "found no lib/libtorch_cuda.so" in run.stderr
+
+
+def test_launcher_says_that_there_is_no_torch(bundle, tmp_path):
+    (tmp_path / "python3").write_text("#!/bin/sh\nexit 1\n")
+    (tmp_path / "python3").chmod(0o755)
+    run = subprocess.run([bundle / "bin/strata"], capture_output=True, text=True,
+                         env={"PATH": f"{tmp_path}:{os.environ['PATH']}"})
+    assert run.returncode == 2 and "found no torch beside the python3 on the PATH" in run.stderr
 
 
 def kernel(name, begin, length, category="kernel"):

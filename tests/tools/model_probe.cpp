@@ -287,6 +287,7 @@ void move_to(at::Device device, Store& store, nn::Batch& batch) {
   for (at::Tensor* tensor : {&batch.ids, &batch.positions, &batch.token_keys}) {
     *tensor = tensor->to(device);
   }
+  if (batch.virtual_rows.defined()) batch.virtual_rows = batch.virtual_rows.to(device);
 }
 
 void run_probe(const Json& request, const std::string& output) {

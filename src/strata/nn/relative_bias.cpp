@@ -6,6 +6,7 @@
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include "strata/libtorch/host_copies.h"
 #include "strata/nn/function_state.h"
 
 namespace strata::nn {
@@ -72,7 +73,7 @@ at::Tensor RelativeBias::table(const at::Tensor& anchor, int64_t reach) {
   for (int64_t i = 0; i <= 2 * reach; ++i) {
     places.data_ptr<int64_t>()[i] = bucket_of(i - reach, buckets_);
   }
-  const BiasCall call{&weight_, places.to(weight_.value().device())};
+  const BiasCall call{&weight_, to_device(places, weight_.value().device())};
   return weight_.requires_grad() ? BiasFunction::apply(call, anchor) : spread(call);
 }
 

@@ -2,6 +2,8 @@
 
 #include <ATen/ATen.h>
 
+#include "strata/libtorch/host_copies.h"
+
 namespace strata::nn {
 namespace {
 
@@ -30,7 +32,7 @@ Places places(const std::vector<int64_t>& offsets, int64_t count) {
 // `values` [T] at the real places of a longer row whose other elements are `filler`.
 at::Tensor spread(const at::Tensor& values, int64_t total, const Places& where, int64_t filler) {
   at::Tensor longer = at::full({total}, filler, values.options());
-  longer.index_copy_(0, where.real.to(values.device()), values);
+  longer.index_copy_(0, to_device(where.real, values.device()), values);
   return longer;
 }
 
@@ -44,7 +46,7 @@ Batch with_prompt(const Batch& batch, int64_t count) {
   longer.token_keys = spread(batch.token_keys, total, where, 0);
   // Positions go on from the virtual tokens'.
   longer.positions = spread(batch.positions + count, total, where, 0);
-  longer.virtual_rows = where.in_front.to(batch.ids.device());
+  longer.virtual_rows = to_device(where.in_front, batch.ids.device());
   longer.positions.index_copy_(0, longer.virtual_rows,
                                at::arange(count, batch.positions.options()).repeat({documents}));
   longer.targets = spread(batch.targets, total, where, -100);

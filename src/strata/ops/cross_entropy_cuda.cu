@@ -57,13 +57,15 @@ __global__ void __launch_bounds__(kThreads)
                         target_logit == max && is_first ? 1 : 0, 1};
   }
   if (!want_gradient) return;
-  const float factor = is_broken ? NAN : static_cast<float>(scale / sum);
+  const double of_all = is_broken ? NAN : scale / sum;
+  const auto factor = static_cast<float>(of_all);
   // The target's logit was read by all threads: the sums above are barriers.
   for (int64_t i = int64_t{N} * threadIdx.x; i < vocabulary; i += int64_t{N} * kThreads) {
     Pack<T, N> pack = load<T, N>(x + i);
     for (int k = 0; k < N; ++k) {
-      float gradient = expf(bounded(to_float(pack.v[k]), max)) * factor;
-      if (i + k == target) gradient -= scale;
+      const float e = expf(bounded(to_float(pack.v[k]), max));
+      // Of a sure target the share less 1 would be rounding alone.
+      const float gradient = i + k == target ? static_cast<float>((e - sum) * of_all) : e * factor;
       pack.v[k] = from_float<T>(gradient);
     }
     store<T, N>(x + i, pack);

@@ -206,6 +206,18 @@ TEST(CudaKernels, CrossEntropy) {
   }
 }
 
+// Targets ahead by 10 and by 12, whose shares less 1 are beyond what fp32 holds beside 1.
+TEST(CudaKernels, CrossEntropyOfASureTarget) {
+  const at::Tensor values = at::tensor({10.0f, 0.0f, -12.0f, 0.0f}).view({2, 2});
+  const at::Tensor targets = at::tensor({0, 1}, at::kLong);
+  const Guarded logits(values), rows({2, cross_entropy_row_bytes()}, at::kByte);
+  cuda::cross_entropy(Element::kFloat, logits.data(), targets.const_data_ptr<int64_t>(), 2, 2, 1.0f,
+                      /*want_gradient=*/true, rows.as<CrossEntropyRow>(), kStream);
+  const double left[] = {1 / (1 + std::exp(10.0)), 1 / (1 + std::exp(12.0))};
+  EXPECT_NEAR((*logits)[0][0].item<float>() / left[0], -1, 1e-6);
+  EXPECT_NEAR((*logits)[1][1].item<float>() / left[1], -1, 1e-6);
+}
+
 TEST(CudaKernels, CrossEntropyShowsBrokenLogits) {
   for (const float broken : {std::nanf(""), INFINITY}) {
     at::Tensor values = at::zeros({2, 40});
