@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import AutoTokenizer, T5ForConditionalGeneration
 
-from running import PROGRAM, environment, run_strata
+from running import PROGRAM, environment, run_strata, run_strata_raw
 from tiny_t5 import GATED, save_pairs, save_t5
 
 STEPS, BATCH, RATE = 8, 4, 5e-3
@@ -172,6 +172,16 @@ def test_adapter_of_an_own_output_layer(place, tmp_path, kind):
     base = T5ForConditionalGeneration.from_pretrained(place / "v1_1")
     loss = evaluate(place, PeftModel.from_pretrained(base, tmp_path / "out").eval(), tokenizer)
     assert [row["eval_loss"] for row in found.history if "eval_loss" in row][-1] == pytest.approx(loss, abs=1e-5)
+
+
+@pytest.mark.parametrize("more,message", [
+    (dict(peft_type="PREFIX_TUNING", num_virtual_tokens=3), "peft_type: found prompt or prefix tuning"),
+    (dict(peft_type="PROMPT_TUNING", num_virtual_tokens=3), "peft_type: found prompt or prefix tuning"),
+    (dict(trainable_token_indices="[1, 2]"), "trainable_token_indices: found with a model whose family")])
+def test_adapters_that_are_not_there_are_refused(place, tmp_path, more, message):
+    """By name and before anything is trained."""
+    found = run_strata_raw(flags(place, "plain", tmp_path / "out", use_peft=True, **more), recipe="seq2seq")
+    assert found.returncode == 2 and message in found.text, found.text
 
 
 # Which columns hold outliers depends on all rows of a batch, padding too, which only the reference has.

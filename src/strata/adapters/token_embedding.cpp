@@ -85,12 +85,16 @@ void attach_token_rows(models::Model& model, const LoraOptions& options) {
   const std::vector<int64_t>& ids = options.trainable_tokens;
   nn::Embedding* embedding = find_embedding(model);
   const std::string& module = options.token_module;
-  if (embedding == nullptr ||
-      !(embedding->path() == module || embedding->path().ends_with("." + module))) {
+  if (embedding == nullptr) {
     throw ConfigError(
-        "trainable_token_indices: found the module \"{}\", expected the model's token embedding{}; "
-        "correct it",
-        module, embedding == nullptr ? "" : " (" + embedding->path() + ")");
+        "trainable_token_indices: found with a model whose family has no adapters of its "
+        "embedding, expected adapters of linear layers; leave it out");
+  }
+  if (embedding->path() != module && !embedding->path().ends_with("." + module)) {
+    throw ConfigError(
+        "trainable_token_indices: found the module \"{}\", expected the model's token embedding "
+        "({}); correct it",
+        module, embedding->path());
   }
   const std::vector<nn::Linear*> tied = layers_tied_to(model, *embedding);
   for (const std::string& other : options.other_token_modules) {

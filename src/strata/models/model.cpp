@@ -20,18 +20,14 @@ nn::Parameter& Model::trainable_copy(const std::string& name) {
       name);
 }
 
-void Model::attach_virtual_tokens(nn::VirtualTokens /*tokens*/) {
+[[noreturn]] static void refuse_virtual_tokens() {
   throw ConfigError(
       "peft_type: found prompt or prefix tuning with a model whose family has none, expected a "
       "method of its linear layers; choose LORA, IA3 or VERA");
 }
 
-nn::Parameter& Model::embedding_weight() {
-  throw InternalError("model: found no embedding for virtual tokens; report this as a bug");
-}
-
-KeyValueShape Model::key_value_shape() const {
-  throw InternalError("model: found no keys and values for a prefix; report this as a bug");
-}
+void Model::attach_virtual_tokens(nn::VirtualTokens /*tokens*/) { refuse_virtual_tokens(); }
+nn::Parameter& Model::embedding_weight() { refuse_virtual_tokens(); }
+KeyValueShape Model::key_value_shape() const { refuse_virtual_tokens(); }
 
 }  // namespace strata::models

@@ -121,7 +121,7 @@ class Model {
   // The default refuses: ConfigError.
   virtual void attach_virtual_tokens(nn::VirtualTokens tokens);
   virtual const nn::VirtualTokens* virtual_tokens() const { return nullptr; }
-  // The embedding's weight and the shape of a prefix. Requires: the family has virtual tokens.
+  // The embedding's weight and the shape of a prefix. The defaults refuse, too.
   virtual nn::Parameter& embedding_weight();
   virtual KeyValueShape key_value_shape() const;
   // Encoder-decoder models: the place in blocks() of the decoder's embedding, and the id that

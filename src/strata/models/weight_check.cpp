@@ -38,8 +38,9 @@ void check_codes(const hf::ModelFolder& folder, const hf::QuantizedWeight& store
     return;
   }
   throw FormatError(
-      "{}: found \"{}\" as {}, blocks of {}{}, expected {}; use the config.json that belongs to "
-      "these weights",
+      "{}: found \"{}\" as {}, blocks of {}{}, expected {} by config.json; put what they are into "
+      "its quantization_config (bnb_4bit_quant_type, bnb_4bit_blocksize, which is 64 where it is "
+      "missing, bnb_4bit_use_double_quant)",
       folder.path().string(), stored.codes->name, stored.kind, stored.blocksize,
       stored.nested != nullptr ? ", double" : "", ops::quant::describe(format));
 }
