@@ -39,8 +39,8 @@ std::string origin(const hf::ModelFolder& folder, const CodesOnTheWay& quantized
 }
 
 // ", without q_proj, up_proj": the layers that are no codes, where they are not the default's.
-std::string describe_plain(const Json& config, const models::SkipModules& skip_modules) {
-  const auto layers = models::plain_layers(config, skip_modules);
+std::string describe_plain(const hf::ModelFolder& folder, const models::SkipModules& skip_modules) {
+  const auto layers = models::plain_layers(folder, skip_modules);
   if (!layers) return "";
   if (layers->empty()) return fmt::format("{}{}", kWithout, kNoLayer);
   const std::string names = fmt::format("{}", fmt::join(*layers, ", "));
@@ -54,17 +54,17 @@ std::string describe_codes(const hf::ModelFolder& folder, const CodesOnTheWay& q
   const auto& [quantization, skip_modules] = quantized.quantization;
   std::string text = ops::quant::describe(quantization.format);
   text.insert(text.find(','), std::string(kWeights) + origin(folder, quantized));
-  return text + describe_plain(folder.config(), skip_modules);
+  return text + describe_plain(folder, skip_modules);
 }
 
-// How codes lie in a folder, by its config.json.
-std::string describe_stored(const Json& config) {
+// How codes lie in a folder.
+std::string describe_stored(const hf::ModelFolder& folder) {
   std::string format = "codes";
   try {
-    const auto stored = models::stored_quantization(config);
+    const auto stored = models::stored_quantization(folder.config());
     if (stored) {
       format = ops::quant::describe(stored->quantization.format);
-      format += describe_plain(config, stored->skip_modules);
+      format += describe_plain(folder, stored->skip_modules);
     }
   } catch (const Error&) {  // of another program: may be looked at all the same
   }
@@ -157,7 +157,7 @@ std::string base_mark(const hf::ModelFolder& folder,
   if (mark.fingerprint.empty()) return "";
   if (hf::announces_codes(folder.config())) {
     if (const std::string left = hf::fingerprint_in(folder); !left.empty()) return left;
-    mark.codes = describe_stored(folder.config());
+    mark.codes = describe_stored(folder);
   } else if (quantized) {
     mark.codes = describe_codes(folder, *quantized);
   }

@@ -155,10 +155,24 @@ class Parts {
   std::vector<hf::TensorSpec> specs_;
 };
 
+// With an output layer of its own where the state holds one, whatever config.json says.
+std::unique_ptr<models::Model> model_of(const SavedState& state, const fs::path& base) {
+  const Json config = read_json_file(base / "config.json");
+  if (!state.facts().base_fingerprint.empty()) {  // a folder of the weights, maybe under two names
+    auto model = models::create_model(config, {});
+    model->follow_tie(hf::ModelFolder(state.path()));
+    return model;
+  }
+  const bool has_head = std::ranges::any_of(state.tensors(), [](const SavedTensor& tensor) {
+    return tensor.is_parameter() && tensor.weight == "lm_head.weight";
+  });
+  return models::create_model(config, {.is_untied = has_head});
+}
+
 // The names of the weights that are quantised, by the rules for a base that is frozen.
 std::map<std::string, std::vector<int64_t>> chosen_weights(
-    const fs::path& folder, const models::QuantizationOptions& options) {
-  const auto model = models::create_model(read_json_file(folder / "config.json"), {});
+    const SavedState& state, const fs::path& base, const models::QuantizationOptions& options) {
+  const auto model = model_of(state, base);
   for (nn::Parameter* parameter : model->parameters()) parameter->set_requires_grad(false);
   models::require_skip_modules(*model, options.skip_modules);
   models::quantize_linears(*model, options);
@@ -232,7 +246,9 @@ void require_model(const SavedState& state, const fs::path& base) {
 class QuantizedExport {
  public:
   QuantizedExport(SavedState& state, const fs::path& base, const QuantizedExportOptions& options)
-      : state_(state), options_(options), chosen_(chosen_weights(base, options.quantization)) {
+      : state_(state),
+        options_(options),
+        chosen_(chosen_weights(state, base, options.quantization)) {
     for (size_t i = 0; i < state.tensors().size(); ++i) {
       const SavedTensor& tensor = state.tensors()[i];
       if (tensor.is_parameter()) add(tensor);

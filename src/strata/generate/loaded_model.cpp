@@ -183,6 +183,7 @@ void LoadedModel::choose_tokenizer(const std::vector<NamedAdapter>& adapters) {
 void LoadedModel::load_base(const hf::ModelFolder& folder) {
   // Weights stay gathered, so they rest in the compute type: home and slot are then the same.
   model_ = models::create_model(folder.config(), {.storage = compute_type_});
+  model_->follow_tie(folder);
   for (nn::Parameter* parameter : model_->parameters()) parameter->set_requires_grad(false);
   if (quantization_) models::quantize_linears(*model_, *quantization_);
   const models::WeightSources sources = model_->check_weights(folder);

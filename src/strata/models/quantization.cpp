@@ -9,6 +9,7 @@
 
 #include "strata/base/error.h"
 #include "strata/hf/bitsandbytes.h"
+#include "strata/hf/model_folder.h"
 #include "strata/hf/module_pattern.h"
 #include "strata/models/registry.h"
 #include "strata/nn/linear.h"
@@ -178,11 +179,12 @@ int quantize_linears(Model& model, const QuantizationOptions& options) {
   return count;
 }
 
-std::optional<std::vector<std::string>> plain_layers(const Json& model_config,
+std::optional<std::vector<std::string>> plain_layers(const hf::ModelFolder& folder,
                                                      const SkipModules& skip_modules) {
   if (!skip_modules) return {};
   const SkippedModules skipped(skip_modules), by_default(std::nullopt);
-  const auto model = create_model(model_config, {});
+  const auto model = create_model(folder.config(), {});
+  model->follow_tie(folder);
   const std::vector<nn::Linear*> layers = candidates(*model);
   bool is_default = true;
   std::set<std::string> mixed;  // names of which some become codes

@@ -28,10 +28,10 @@ std::optional<QuantizationOptions> stored_quantization(const Json& model_config)
 // The type of products that bnb_4bit_compute_dtype names; nothing for another name.
 std::optional<at::ScalarType> compute_type_of(const std::string& name);
 
-// The layers that `skip_modules` leaves plain in the model that config.json means, under names that
+// The layers that `skip_modules` leaves plain in the model of a folder, under names that
 // llm_int8_skip_modules takes: the last of the path, or the path where not all of that name are
 // meant. Nothing where the choice is that of no skip_modules. Errors: those of create_model().
-std::optional<std::vector<std::string>> plain_layers(const Json& model_config,
+std::optional<std::vector<std::string>> plain_layers(const hf::ModelFolder& folder,
                                                      const SkipModules& skip_modules);
 
 // Marks the frozen weights of linear layers. Tied weights, weights that train and skipped modules

@@ -92,11 +92,13 @@ bool LlamaModel::follow_tie(const hf::ModelFolder& folder) {
 
 WeightSources LlamaModel::check_weights(const hf::ModelFolder& folder) {
   follow_tie(folder);
+  const bool holds_both =
+      !is_tied() && folder.find(kEmbeddingWeight) != nullptr && folder.find(kHeadWeight) != nullptr;
   std::vector<ExpectedWeight> expected;
   for (const nn::Parameter* parameter : parameters()) {
     if (parameter->name().starts_with(hf::kAdapterKeyPrefix)) continue;
     expected.push_back({parameter, {parameter->name()}});
-    if (!config_.tie_word_embeddings) continue;
+    if (!config_.tie_word_embeddings || holds_both) continue;
     // The file of a tied model may hold either name.
     if (parameter->name() == kEmbeddingWeight) expected.back().names.push_back(kHeadWeight);
     if (parameter->name() == kHeadWeight) expected.back().names.push_back(kEmbeddingWeight);
