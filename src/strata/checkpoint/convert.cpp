@@ -1,7 +1,6 @@
 #include "strata/checkpoint/convert.h"
 
 #include <algorithm>
-#include <array>
 #include <charconv>
 #include <cstring>
 #include <map>
@@ -12,11 +11,11 @@
 #include "strata/checkpoint/export_files.h"
 #include "strata/checkpoint/folders.h"
 #include "strata/checkpoint/param_groups.h"
+#include "strata/checkpoint/torch_export.h"
 #include "strata/checkpoint/weight_reader.h"
 #include "strata/hf/adapter_files.h"
 #include "strata/hf/base_fingerprint.h"
 #include "strata/hf/dcp.h"
-#include "strata/ops/quant/codebook.h"
 
 namespace strata::checkpoint {
 namespace {
@@ -60,12 +59,6 @@ std::string name_in_file(const SavedState& state, const SavedTensor& tensor) {
   }
   return hf::kAdapterKeyPrefix + tensor.weight;
 }
-
-// A weight's place in the state's list and a name that it has in a file.
-struct NamedPlace {
-  size_t place;
-  std::string name;
-};
 
 std::vector<NamedPlace> named_weights(const SavedState& state) {
   std::vector<NamedPlace> named;
@@ -128,133 +121,16 @@ void write_safetensors(SavedState& state, const fs::path& out, const ConvertOpti
   files.publish();
 }
 
-// Opens `file` for one torch.save archive of the tensors in `places` and writes it.
-void write_torch_file(const fs::path& file, const hf::PyValue& root,
-                      const std::vector<hf::TorchTensorSpec>& specs, FileSystem& files,
-                      const std::function<std::span<const std::byte>(size_t)>& read) {
-  const int descriptor = files.create(file);
-  if (descriptor < 0) {
-    throw IoError("{}: found {} when creating it, expected a writable folder; choose another",
-                  file.string(), errno_text(-descriptor));
-  }
-  const Descriptor owner(descriptor);
-  hf::TorchFileWriter writer(descriptor, 0, file.string(), root, specs, files);
-  for (size_t i = 0; i < specs.size(); ++i) writer.write(read(i));
-  writer.finish();
-}
-
-void write_torch_weights(SavedState& state, const fs::path& file, WeightReader& reader,
-                         FileSystem& files) {
-  const std::vector<NamedPlace> weights = named_weights(state);
-  hf::PyItems root;
-  std::vector<hf::TorchTensorSpec> specs;
-  for (const auto& [place, name] : weights) {
-    const SavedTensor& tensor = state.tensors()[place];
-    root.emplace_back(name, hf::PyValue{hf::PyTensor{specs.size()}});
-    specs.push_back({reader.type_of(tensor), tensor.shape});
-  }
-  write_torch_file(file, {root}, specs, files,
-                   [&](size_t i) { return reader.read(weights[i].place); });
-}
-
-std::span<const std::byte> bytes_of(const float& value) {
-  return std::as_bytes(std::span(&value, 1));
-}
-
-// What an entry of the optimizer's state is written from: a tensor of the state, a table of values,
-// or, with neither, the count of updates.
-struct StateSource {
-  std::optional<size_t> tensor;
-  const std::array<float, 256>* table = nullptr;
-};
-
-// The state of one weight as the tensors `places` hold it. With 8-bit moments somewhere in the run
-// (`in_8bit`) as bitsandbytes' optimizers save theirs: under one key, with the tables of values.
-class WeightState {
- public:
-  WeightState(bool in_8bit, std::vector<hf::TorchTensorSpec>& specs,
-              std::vector<StateSource>& sources)
-      : in_8bit_(in_8bit), specs_(specs), sources_(sources) {}
-
-  hf::PyItems items(const SavedState& state, const std::vector<size_t>& places, int64_t updates) {
-    hf::PyItems items;
-    if (in_8bit_) {
-      items.emplace_back("step", hf::PyValue{updates});
-    } else {
-      items.emplace_back("step", add({hf::DType::kF32, {}}, {}));
-    }
-    hf::PyItems quantized;
-    for (const size_t i : places) {
-      const SavedTensor& tensor = state.tensors()[i];
-      const hf::PyValue value = add({tensor.dtype, tensor.shape}, {.tensor = i});
-      if (!in_8bit_) {
-        items.emplace_back(tensor.kind, value);
-        continue;
-      }
-      quantized.emplace_back(name_of(tensor.kind), value);
-      if (tensor.dtype != hf::DType::kU8) continue;
-      const bool is_first = tensor.kind == "state1";
-      quantized.emplace_back(
-          is_first ? "qmap1" : "qmap2",
-          add({hf::DType::kF32, {256}},
-              {.tensor = {}, .table = &ops::quant::dynamic_map(/*is_signed=*/is_first)}));
-    }
-    if (in_8bit_) items.emplace_back(kQuantState, hf::PyValue{std::move(quantized)});
-    return items;
-  }
-
- private:
-  static std::string name_of(const std::string& kind) {
-    if (kind == "exp_avg") return "state1";
-    return kind == "exp_avg_sq" ? "state2" : kind;
-  }
-
-  hf::PyValue add(hf::TorchTensorSpec spec, StateSource source) {
-    specs_.push_back(std::move(spec));
-    sources_.push_back(source);
-    return {hf::PyTensor{specs_.size() - 1}};
-  }
-
-  bool in_8bit_;
-  std::vector<hf::TorchTensorSpec>& specs_;
-  std::vector<StateSource>& sources_;
-};
-
-// {"state": {weight: {"step": ..., kind: ...}}, "param_groups": [...]}, as accelerate saves it.
-void write_torch_optimizer(SavedState& state, const fs::path& file, WeightReader& reader,
-                           FileSystem& files) {
-  std::map<std::string, std::vector<size_t>> by_weight;
-  bool in_8bit = false;
-  for (size_t i : places(state, false)) {
-    const SavedTensor& tensor = state.tensors()[i];
-    by_weight[tensor.weight].push_back(i);
-    in_8bit |= tensor.kind == "state1" && tensor.dtype == hf::DType::kU8;
-  }
-  const int64_t updates = state.facts().num_updates.value_or(0);
-  std::vector<hf::TorchTensorSpec> specs;
-  std::vector<StateSource> sources;
-  hf::PyItems states;
-  for (const auto& [weight, tensors] : by_weight) {
-    states.emplace_back(
-        weight, hf::PyValue{WeightState(in_8bit, specs, sources).items(state, tensors, updates)});
-  }
-  const hf::PyValue root{
-      hf::PyItems{{"state", {std::move(states)}}, {"param_groups", param_groups(state)}}};
-  const auto count = static_cast<float>(updates);
-  write_torch_file(file, root, specs, files, [&](size_t i) -> std::span<const std::byte> {
-    if (sources[i].table != nullptr) return std::as_bytes(std::span(*sources[i].table));
-    return sources[i].tensor ? reader.read(*sources[i].tensor) : bytes_of(count);
-  });
-}
-
 void write_torch(SavedState& state, const fs::path& out, const ConvertOptions& options,
                  WeightReader& reader) {
   const bool with_optimizer = options.with_optimizer && state.has_optimizer();
   const char* weights = state.is_adapter() ? "adapter_model.bin"
                         : with_optimizer   ? "pytorch_model_fsdp.bin"
                                            : "pytorch_model.bin";
-  write_torch_weights(state, out / weights, reader, *options.files);
-  if (with_optimizer) write_torch_optimizer(state, out / "optimizer.bin", reader, *options.files);
+  write_torch_weights(state, named_weights(state), out / weights, reader, *options.files);
+  if (with_optimizer)
+    write_torch_optimizer(state, places(state, false), out / "optimizer.bin", reader,
+                          *options.files);
 }
 
 void write_dcp_optimizer(SavedState& state, const fs::path& out, WeightReader& reader,
@@ -273,7 +149,7 @@ void write_dcp_optimizer(SavedState& state, const fs::path& out, WeightReader& r
     const SavedTensor& tensor = state.tensors()[i];
     if (tensor.weight != last) {
       writer.add_tensor({{"optimizer", "state", tensor.weight, "step"}, hf::DType::kF32, {}},
-                        bytes_of(updates));
+                        std::as_bytes(std::span(&updates, 1)));
     }
     last = tensor.weight;
     writer.add_tensor(
