@@ -3,7 +3,9 @@
 import json
 import os
 import pathlib
+import re
 import subprocess
+import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 BUILD = ROOT / os.environ.get("STRATA_BUILD", "build/release")
@@ -105,6 +107,53 @@ def run_strata(flags, world=1, timeout=120, recipe="sft"):
     run = run_strata_raw(flags, world, timeout, recipe)
     assert run.returncode == 0, run.text
     return run
+
+
+def strata(*words, code=0, **options):
+    """What another command of the program says; it must end with the code."""
+    process = subprocess.run([str(PROGRAM), *map(str, words)], capture_output=True, text=True,
+                             env=environment(), timeout=120, **options)
+    assert process.returncode == code, process.stdout + process.stderr
+    return process.stdout + process.stderr
+
+
+def start_strata(flags, world, variables=None, **options):
+    """A run that is left at work, with `variables` beside those of every run."""
+    return subprocess.Popen(command(flags, world), stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                            text=True, env={**environment(), **(variables or {})}, **options)
+
+
+def wait_for_step(process, output, step):
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and process.poll() is None:
+        rows = output / "metrics.jsonl"
+        if rows.exists() and len(rows.read_text().splitlines()) >= step:
+            return
+        time.sleep(0.01)
+    raise AssertionError(process.communicate()[0])
+
+
+def read_until(process, pattern):
+    """What a run says up to the line that the pattern is found in."""
+    text = ""
+    for line in process.stdout:
+        text += line
+        if re.search(pattern, line):
+            return text
+    raise AssertionError(text)
+
+
+def processes_of(folder):
+    """Pids of ranks and launchers whose command line names the folder."""
+    found = []
+    for entry in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            words = open(f"/proc/{entry}/cmdline", "rb").read().split(b"\0")
+        except OSError:
+            continue
+        if str(folder).encode() in words:
+            found.append(int(entry))
+    return found
 
 
 def base_flags(model, data, output, **flags):

@@ -1,14 +1,13 @@
 """Oracle: the result that the same run wrote at the same step."""
 
 import json
-import subprocess
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
-from running import PROGRAM, base_flags, environment, run_strata
-from test_interrupted import rewrite
+from edited_checkpoints import rewrite
+from running import base_flags, run_strata, strata
 
 # Settings of the run that makes the adapter; those of the run that continues it are the defaults.
 FIRST = {
@@ -16,13 +15,6 @@ FIRST = {
     "ia3": dict(peft_type="IA3"),
     "pissa": dict(lora_r=2, lora_alpha=5, init_lora_weights="pissa", lora_target_modules=["v_proj"]),
 }
-
-
-def strata(*words, code=0):
-    process = subprocess.run([PROGRAM, *map(str, words)], capture_output=True, text=True,
-                             timeout=60, env=environment())
-    assert process.returncode == code, process.stdout + process.stderr
-    return process.stdout + process.stderr
 
 
 def forget_the_config(checkpoint):

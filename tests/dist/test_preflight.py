@@ -8,8 +8,8 @@ import pytest
 
 import preloaded
 import tiny_llama
+from limits import without_root_rights
 from running import base_flags, environment, output_files, words_of
-from test_interrupted import without_root_rights
 from test_loading import run_on_hosts
 
 EVERY_STEP = dict(save_strategy="steps", save_steps=1)

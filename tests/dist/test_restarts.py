@@ -1,5 +1,4 @@
 # Oracle: the uninterrupted run, to the bit, and what every rank was started with.
-import contextlib
 import os
 import re
 import signal
@@ -9,7 +8,7 @@ import time
 
 import pytest
 
-from running import (PROGRAM, base_flags, command, environment, flag_words, output_files,
+from running import (PROGRAM, base_flags, command, environment, flag_words, output_files, processes_of,
                      run_strata)
 
 
@@ -97,16 +96,6 @@ def test_restart_ignores_what_an_earlier_run_left(inputs, whole, tmp_path):
     assert "restart 1: nothing was saved yet, starting from the beginning" in text
     assert (tmp_path / "model.safetensors").read_bytes() == (
         whole.folder / "model.safetensors").read_bytes()
-
-
-def processes_of(folder):
-    """Ranks and launchers whose command line names the folder."""
-    found = []
-    for entry in filter(str.isdigit, os.listdir("/proc")):
-        with contextlib.suppress(OSError):
-            if str(folder) in open(f"/proc/{entry}/cmdline").read().split("\0"):
-                found.append(int(entry))
-    return found
 
 
 def free_port():

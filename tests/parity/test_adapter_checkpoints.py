@@ -1,7 +1,6 @@
 """Oracle: the adapter that the run itself wrote at the same step, and what PEFT makes of both."""
 
 import json
-import subprocess
 
 import pytest
 import torch
@@ -9,7 +8,7 @@ from peft import PeftModel
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
-from running import PROGRAM, base_flags, environment, run_strata
+from running import base_flags, run_strata, strata
 
 METHODS = {
     "ia3": dict(peft_type="IA3", learning_rate=5e-2),
@@ -30,12 +29,6 @@ METHODS = {
                        learning_rate=1e-2),
     "prefix": dict(peft_type="PREFIX_TUNING", num_virtual_tokens=2, learning_rate=1e-1),
 }
-
-
-def strata(*words):
-    process = subprocess.run([PROGRAM, *map(str, words)], capture_output=True, text=True,
-                             timeout=60, env=environment())
-    assert process.returncode == 0, process.stderr
 
 
 def peft_logits(base, adapter, rows):

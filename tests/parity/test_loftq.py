@@ -13,16 +13,14 @@ from safetensors.torch import load_file
 
 from llama_reference import make_documents, run_reference, save_checkpoint
 from probe import relative_error, run_probe
+from quantised_reference import BASES, ROWS_OF_A_BLOCK, attach_quantised
 from running import PROGRAM, base_flags, environment, run_strata, run_strata_raw
 from test_lora import attach, probe_name, randomise
 from test_merge import merge
-from test_quantization import BASES, attach_quantised
 
 SETTINGS = dict(target_modules=["q_proj", "down_proj"], r=4, init_lora_weights="loftq")
 CASES = {"nf4": dict(loftq_bits=4, loftq_iter=1), "nf4_again": dict(loftq_bits=4, loftq_iter=3),
          "int8": dict(loftq_bits=8, loftq_iter=2)}
-# bitsandbytes' kernels need rows of at least a block, see test_quantization.py.
-WIDE = dict(hidden_size=64, intermediate_size=76)
 
 
 @pytest.fixture(autouse=True)
@@ -37,7 +35,7 @@ def loftq_on_the_cpu(monkeypatch):
 @pytest.mark.parametrize("name", CASES)
 def test_equals_peft(tmp_path, name):
     lora = dict(SETTINGS, loftq_config=CASES[name])
-    save_checkpoint(tmp_path, scale=0.08, **WIDE)
+    save_checkpoint(tmp_path, scale=0.08, **ROWS_OF_A_BLOCK)
     model = attach(tmp_path, lora, torch.float32, seed=1)
     first = {n: p.detach().clone() for n, p in model.named_parameters() if ".lora_" in n}
     randomise(model, 0.08)
@@ -70,7 +68,7 @@ def test_codes_that_stay(tmp_path, monkeypatch, name):
     names = dict(vars(loftq_utils))
     exec(source.replace('"cuda"', '"cpu"'), names)
     monkeypatch.setattr(loftq_utils, "_loftq_init_new", names["_loftq_init_new"])
-    save_checkpoint(tmp_path, scale=0.08, **WIDE)
+    save_checkpoint(tmp_path, scale=0.08, **ROWS_OF_A_BLOCK)
     lora = dict(target_modules=["q_proj", "down_proj", "lm_head"], r=4)
     settings, request = BASES[name]
     model = attach_quantised(tmp_path, settings, **lora).train()

@@ -1,23 +1,15 @@
-"""Oracle: bitsandbytes on the CPU: codes, scales and decoded values bit for bit; gradients of
-adapters over a quantised base against PEFT over bitsandbytes' layers."""
-
-import shutil
+# Oracle: bitsandbytes on the CPU: codes, scales, decoded values and products bit for bit.
 import subprocess
 
 import bitsandbytes.functional as functional
 import pytest
 import torch
 from bitsandbytes.nn import Linear8bitLt
-from peft import get_peft_model, prepare_model_for_kbit_training
 from safetensors.torch import load_file, save_file
-from transformers import BitsAndBytesConfig, LlamaForCausalLM
 
-from llama_reference import make_documents, run_reference, save_checkpoint
-from probe import BUILD, relative_error, run_probe, run_probe_raw
-from running import base_flags, run_strata
-from test_lora import config_of, probe_name, randomise
-from test_virtual_tokens import run_reference as run_with_rows
+from probe import BUILD
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 BLOCKS = (32, 64, 128, 256, 512, 1024, 2048, 4096)
 
 
@@ -64,14 +56,6 @@ def same_bits(a, b):
     assert a.shape == b.shape and a.dtype == b.dtype
     integers = {4: torch.int32, 2: torch.int16, 1: torch.uint8}[a.element_size()]
     return torch.equal(a.contiguous().view(integers), b.contiguous().view(integers))
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)  # the mean of the scales depends on the number of threads
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.mark.parametrize("nested", [False, True])
@@ -179,225 +163,3 @@ def test_dynamic_maps(tmp_path):
     found = run_quant_probe(tmp_path, {"x|nf4|64|0": torch.ones(1, 2)})
     assert same_bits(found["map.signed"], functional.create_dynamic_map(signed=True))
     assert same_bits(found["map.unsigned"], functional.create_dynamic_map(signed=False))
-
-
-# bitsandbytes' AVX-512 kernel decodes rows shorter than a block wrongly, see decoded().
-ROWS_OF_A_BLOCK = dict(hidden_size=64, intermediate_size=76)
-BASES = {
-    "nf4": (dict(load_in_4bit=True, bnb_4bit_quant_type="nf4"), dict(kind="nf4")),
-    "nf4_double": (dict(load_in_4bit=True, bnb_4bit_quant_type="nf4",
-                        bnb_4bit_use_double_quant=True), dict(kind="nf4", nested=True)),
-    "fp4": (dict(load_in_4bit=True, bnb_4bit_quant_type="fp4"), dict(kind="fp4")),
-    "int8": (dict(load_in_8bit=True), dict(kind="int8")),
-    "output_layer_too": (dict(load_in_4bit=True, bnb_4bit_quant_type="nf4",
-                              llm_int8_skip_modules=["down_proj"]),
-                         dict(kind="nf4", skip=["down_proj"])),
-}
-
-
-# Settings of PEFT for the methods over a base; the targets have sizes of their own.
-METHODS = {
-    "lora": dict(target_modules=["q_proj", "v_proj", "gate_proj", "down_proj"], r=4, lora_alpha=16),
-    "lora_head": dict(target_modules=["q_proj", "lm_head"], r=4, lora_alpha=16),
-    "rslora_gaussian": dict(target_modules="all-linear", r=5, use_rslora=True,
-                            init_lora_weights="gaussian"),
-    "branch_bias": dict(target_modules=["o_proj"], r=4, lora_bias=True),
-    "saved_modules": dict(target_modules=["k_proj"], r=4, modules_to_save=["lm_head", "norm"]),
-    "dora": dict(target_modules=["q_proj", "gate_proj", "down_proj"], r=4, use_dora=True),
-    "dora_head": dict(target_modules=["up_proj", "lm_head"], r=4, use_dora=True),
-    "ia3": dict(peft_type="IA3"),
-    "vera": dict(peft_type="VERA", r=9, target_modules=["q_proj", "down_proj"]),
-    "ia3_head": dict(peft_type="IA3", target_modules=["q_proj", "up_proj", "lm_head"],
-                     feedforward_modules=["up_proj"]),
-    # Takes its part off the codes, which are made again.
-    "olora": dict(target_modules=["v_proj", "gate_proj"], r=4, init_lora_weights="olora"),
-    "embedding": dict(target_modules=["embed_tokens", "k_proj"], r=4),
-    "dora_embedding": dict(target_modules=["embed_tokens", "k_proj"], r=4, use_dora=True),
-    "tokens": dict(target_modules=["q_proj"], trainable_token_indices=[3, 17, 90]),
-}
-# Every method over the plain base is in test_lora.py; here over codes, of which "head_too" are
-# those of the output layer as well.
-GRADIENTS = [(base, m) for base in ("nf4", "fp4", "int8") for m in METHODS] + [
-    ("nf4_double", "lora"), ("output_layer_too", "lora_head"), ("output_layer_too", "dora_head"),
-    ("output_layer_too", "ia3_head")]
-
-
-def attach_quantised(folder, settings, **lora):
-    base = LlamaForCausalLM.from_pretrained(
-        folder, dtype=torch.float32, device_map="cpu",
-        quantization_config=BitsAndBytesConfig(
-            **{"bnb_4bit_compute_dtype": torch.float32, **settings}))
-    torch.manual_seed(1)
-    return get_peft_model(base, config_of(lora))
-
-
-@pytest.mark.parametrize("name,method", GRADIENTS)
-def test_gradients_over_a_quantised_base(tmp_path, name, method):
-    """Sizes of which some are no multiples of a block."""
-    settings, request = BASES[name]
-    lora = METHODS[method]
-    save_checkpoint(tmp_path, scale=0.08, **ROWS_OF_A_BLOCK)
-    model = attach_quantised(tmp_path, settings, **lora)
-    model.train()
-    randomise(model, 0.08)
-    model.save_pretrained(tmp_path / "adapter")
-    documents = make_documents((33, 1, 19))
-    loss, logits = run_reference(model, documents)
-    found, _ = run_probe(tmp_path, documents=documents, lora=lora, quantization=request,
-                         adapter=str(tmp_path / "adapter"), training=True)
-    errors = {"loss": relative_error(found["loss"], loss),
-              "logits": relative_error(found["logits"], logits)}
-    for parameter_name, parameter in model.named_parameters():
-        if parameter.requires_grad:
-            errors[parameter_name] = relative_error(
-                found["grad:" + probe_name(parameter_name)], parameter.grad)
-    assert len(errors) > 5
-    worst = max(errors, key=errors.get)
-    assert errors[worst] < 1e-5, f"{worst}: {errors[worst]}"
-
-
-@pytest.mark.parametrize("base", ["nf4_double", "fp4"])
-def test_float16_products(tmp_path, base):
-    """Both factors and the result of a product are rounded to fp16, as by bitsandbytes on CPUs. Its sums
-    have another order, so that a result may fall to the other side; fp32 products differ everywhere."""
-    settings, request = BASES[base]
-    save_checkpoint(tmp_path, scale=0.08, **ROWS_OF_A_BLOCK)
-    model = attach_quantised(tmp_path, dict(settings, bnb_4bit_compute_dtype=torch.float16),
-                             **METHODS["lora"]).train()
-    randomise(model, 0.08)
-    model.save_pretrained(tmp_path / "adapter")
-    documents = make_documents((33, 1, 19))
-    loss, logits = run_reference(model, documents)
-    expected = {"logits": logits, **{"grad:" + probe_name(n): p.grad
-                                     for n, p in model.named_parameters() if p.requires_grad}}
-    errors = {}
-    for compute in ("float16", "float32"):
-        found, _ = run_probe(tmp_path, documents=documents, lora=METHODS["lora"], training=True,
-                             quantization=dict(request, compute=compute),
-                             adapter=str(tmp_path / "adapter"))
-        errors[compute] = {n: relative_error(found[n], v) for n, v in expected.items()}
-    # Each side rounds the result of a product to the nearest of numbers 2^-10 of it apart: an error evenly
-    # spread over a step has a variance of step^2 / 12, the difference of two at most that of a whole step
-    # on either side of 0, step^2 / 3. A gradient has been through each product of the forward and of the
-    # backward pass once; their errors are unrelated, so that variances add.
-    products = 2 * sum(hasattr(module, "quant_state") for module in model.modules())
-    assert products >= 28, "the model has changed"
-    assert max(errors["float16"].values()) < (products / 3) ** 0.5 * 2 ** -10, errors
-    ratios = [errors["float16"][n] / errors["float32"][n] for n in expected]
-    assert sum(ratios) / len(ratios) < 0.5, errors
-
-
-@pytest.mark.parametrize("base", ["nf4_double", "fp4"])
-def test_products_in_fp32_over_a_bfloat16_base(tmp_path, base):
-    """Forward both decode to fp32. In backward the reference rounds the decoded weights to the type of the
-    checkpoint first: evenly over a step of 2^-8 at most, once for every product that a gradient has been
-    through."""
-    settings, request = BASES[base]
-    save_checkpoint(tmp_path, scale=0.08, **ROWS_OF_A_BLOCK)
-    LlamaForCausalLM.from_pretrained(tmp_path, dtype=torch.bfloat16).save_pretrained(tmp_path)
-    model = LlamaForCausalLM.from_pretrained(
-        tmp_path, dtype=torch.bfloat16, device_map="cpu",
-        quantization_config=BitsAndBytesConfig(bnb_4bit_compute_dtype=torch.float32, **settings))
-    model = prepare_model_for_kbit_training(model, use_gradient_checkpointing=False)
-    torch.manual_seed(1)
-    model = get_peft_model(model, config_of(METHODS["lora"])).train()
-    randomise(model, 0.08)
-    model.save_pretrained(tmp_path / "adapter")
-    documents = make_documents((33, 1, 19))
-    loss, logits = run_reference(model, documents)
-    found, _ = run_probe(tmp_path, documents=documents, lora=METHODS["lora"], quantization=request,
-                         adapter=str(tmp_path / "adapter"), training=True)
-    assert relative_error(found["logits"], logits) < 1e-5
-    assert relative_error(found["loss"], loss) < 1e-5
-    products = sum(hasattr(module, "quant_state") for module in model.modules())
-    errors = [relative_error(found["grad:" + probe_name(n)], p.grad)
-              for n, p in model.named_parameters() if p.requires_grad]
-    assert products >= 14 and max(errors) < (products / 12) ** 0.5 * 2 ** -8, errors
-
-
-@pytest.mark.parametrize("base", ["nf4_double", "fp4", "int8"])
-@pytest.mark.parametrize("method", ["PROMPT_TUNING", "PREFIX_TUNING", "projected"])
-def test_rows_before_documents_over_a_quantised_base(tmp_path, base, method):
-    settings, request = BASES[base]
-    tuning = dict(peft_type=method, num_virtual_tokens=3)
-    if method == "projected":
-        tuning.update(peft_type="PREFIX_TUNING", prefix_projection=True)
-    save_checkpoint(tmp_path, scale=0.08, **ROWS_OF_A_BLOCK)
-    model = attach_quantised(tmp_path, settings, **tuning).train()
-    documents = make_documents((19, 1, 7))
-    in_front = 3 if method == "PROMPT_TUNING" else 0
-    loss, logits = run_with_rows(model, documents, in_front)
-    found, _ = run_probe(tmp_path, documents=documents, lora=tuning, quantization=request, seed=1,
-                         training=True)
-    errors = {"loss": relative_error(found["loss"], loss),
-              "logits": relative_error(found["logits"], logits)}
-    trained = [p for p in model.parameters() if p.requires_grad]
-    gradients = [t for n, t in found.items() if n.startswith("grad:")]
-    for parameter in trained:
-        errors[str(parameter.shape)] = min(relative_error(t, parameter.grad) for t in gradients
-                                           if t.shape == parameter.shape)
-    assert len(gradients) == len(trained)
-    worst = max(errors, key=errors.get)
-    assert errors[worst] < 1e-5, errors
-
-
-@pytest.mark.parametrize("threshold", [0.0, 2.0, 6.0])
-def test_int8_outside_training(tmp_path, monkeypatch, threshold):
-    """LLM.int8() with activations quantised but for columns with outliers."""
-    save_checkpoint(tmp_path, scale=0.2)
-    model = LlamaForCausalLM.from_pretrained(
-        tmp_path, dtype=torch.float32, device_map="cpu", quantization_config=BitsAndBytesConfig(
-            load_in_8bit=True, llm_int8_threshold=threshold)).eval()
-    documents = make_documents((33, 1, 19))[:1]  # one: a column's outliers depend on all its rows
-    ids = torch.tensor([documents[0]["ids"]])
-    with torch.no_grad():
-        expected = model(ids).logits[0]
-    lora = dict(target_modules=["q_proj"])  # freezes the base; adds nothing while B is zero
-    found, _ = run_probe(tmp_path, documents=documents, lora=lora,
-                         quantization=dict(kind="int8", threshold=threshold))
-    assert relative_error(found["logits"], expected) < 1e-3
-    decoded, _ = run_probe(tmp_path, documents=documents, training=True, lora=lora,
-                           quantization=dict(kind="int8"))
-    assert relative_error(decoded["logits"], expected) > 2e-3
-    # As on a processor whose product of bytes cuts sums off.
-    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")
-    elsewhere, _ = run_probe(tmp_path, documents=documents, lora=lora,
-                             quantization=dict(kind="int8", threshold=threshold))
-    assert relative_error(elsewhere["logits"], expected) < 1e-3
-
-
-def test_pissa_over_a_quantised_base_is_refused(tmp_path):
-    save_checkpoint(tmp_path)
-    process, _ = run_probe_raw(
-        tmp_path, documents=make_documents((4,)), quantization=dict(kind="nf4"),
-        lora=dict(target_modules=["q_proj"], init_lora_weights="pissa"))
-    assert process.returncode == 2
-    assert "init_lora_weights: found pissa over the quantised" in process.stderr
-
-
-# Settings of bitsandbytes, ranks.
-SERIALISED = {
-    "nf4_double": (dict(load_in_4bit=True, bnb_4bit_quant_type="nf4",
-                        bnb_4bit_use_double_quant=True), 2),
-    "fp4_as_bfloat16": (dict(load_in_4bit=True, bnb_4bit_quant_type="fp4",
-                             bnb_4bit_quant_storage=torch.bfloat16), 1),
-    "int8": (dict(load_in_8bit=True, llm_int8_skip_modules=["o_proj", "lm_head"]), 1),
-}
-
-
-@pytest.mark.parametrize("name", SERIALISED)
-def test_serialised_checkpoint_trains_as_one_quantised_while_loading(inputs, tmp_path, name):
-    settings, world = SERIALISED[name]
-    folder = tmp_path / "quantised"
-    shutil.copytree(inputs.model("wide"), folder,
-                    ignore=shutil.ignore_patterns("*.safetensors", "config.json"))
-    LlamaForCausalLM.from_pretrained(
-        inputs.model("wide"), dtype=torch.float32, device_map="cpu",
-        quantization_config=BitsAndBytesConfig(**settings)).save_pretrained(folder)
-    flags = base_flags(inputs.model("wide"), inputs.data("messages"), tmp_path / "plain",
-                       use_peft=True, lora_target_modules="all-linear", max_steps=4)
-    own = {k: v for k, v in settings.items() if k != "bnb_4bit_quant_storage"}
-    expected = run_strata({**flags, **own}, world)
-    found = run_strata({**flags, "model_name_or_path": folder, "output_dir": tmp_path / "stored"},
-                       world)
-    assert found.losses == expected.losses

@@ -3,23 +3,15 @@
 import json
 import pathlib
 import shutil
-import subprocess
 
 import pytest
 
 import trl_reference
-from running import PROGRAM, base_flags, environment, run_strata, run_strata_raw
+from running import base_flags, run_strata, run_strata_raw, strata
 
 LORA = dict(use_peft=True, lora_r=4, lora_alpha=16, lora_dropout=0.0, learning_rate=2e-2,
             lora_target_modules=["q_proj", "v_proj", "down_proj"])
 CASES = {"full": dict(weight_decay=0.1), "lora": LORA, "tied": dict(model="tied", weight_decay=0.1)}
-
-
-def strata(*words, code=0):
-    process = subprocess.run([str(PROGRAM), *map(str, words)], capture_output=True, text=True,
-                             env=environment(), timeout=120)
-    assert process.returncode == code, process.stdout + process.stderr
-    return process.stdout + process.stderr
 
 
 def train_reference(flags, folder):

@@ -49,7 +49,7 @@ CASES = {
                               lora_target_modules=["q_proj", "down_proj", "embed_tokens"])),
     "dora_nf4": ("prompt", dict(LORA, use_dora=True, load_in_4bit=True, model="wide")),
     # DoRA over 8 bits fails in bitsandbytes' layer inside the trainer; its gradients are compared in
-    # test_quantization.py. Nor does the trainer take an adapter on the output layer.
+    # test_quantised_gradients.py. Nor does the trainer take an adapter on the output layer.
     "ia3": ("messages", dict(IA3)),
     "vera": ("messages", dict(use_peft=True, peft_type="VERA", lora_r=8, lora_dropout=0.0,
                               lora_target_modules=["q_proj", "v_proj", "up_proj"],

@@ -1,0 +1,152 @@
+# Oracle: the disk's own errors (a folder that takes no files, a tmpfs that is full); what fails names them, and
+# what was saved is whole: the run goes on from it as one that had room.
+import json
+import re
+import signal
+import subprocess
+import time
+
+import pytest
+
+import preloaded
+from failing import fail, flags_of
+from running import output_files, read_until, run_strata, start_strata
+
+
+def test_output_folder_under_a_file(inputs, tmp_path):
+    (tmp_path / "file").write_text("")
+    flags = flags_of(inputs, inputs.model("plain"), tmp_path)
+    text = fail({**flags, "output_dir": tmp_path / "file" / "out"})
+    assert str(tmp_path / "file") in text
+    assert text.count("error: ") >= 1
+
+
+def test_output_folder_that_takes_no_files(inputs, tmp_path):
+    """/proc/self is a folder in which nobody, not even root, can create a file."""
+    flags = flags_of(inputs, inputs.model("plain"), tmp_path)
+    text = fail({**flags, "output_dir": "/proc/self/task"})
+    assert "/proc/self/task" in text
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", folder],
+                             capture_output=True, text=True)
+    assert mounted.returncode == 0, f"this test mounts a tmpfs, which needs root: {mounted.stderr}"
+    yield folder
+    subprocess.run(["umount", folder], check=True)
+
+
+def test_disk_too_small_for_the_saves(inputs, tmp_path, small_disk):
+    """Ten saves of the plain model take 4.4 MB: known before the first step."""
+    flags = flags_of(inputs, inputs.model("plain"), tmp_path, save_strategy="steps", save_steps=1)
+    text = fail({**flags, "output_dir": small_disk})
+    assert re.search(r"output_dir: found .* MB free .* expected .* MB for 10 checkpoints", text), text
+    assert not list(small_disk.glob("checkpoint-*"))
+
+
+def fill_until_a_save_fails(process, folder):
+    """Another program takes all that is left, again and again: a save that still succeeds makes room by
+    removing an older one. After a failure less is left than a save takes."""
+    while True:
+        with pytest.raises(OSError), open(folder / "ballast", "ab", buffering=0) as ballast:
+            while True:
+                ballast.write(b"x" * 65536)
+        text = read_until(process, r"checkpoint-\d+ (is|was not) saved")
+        if "was not saved" in text:
+            return text.splitlines()[-1]
+
+
+@pytest.mark.parametrize("room_again", [True, False])
+def test_disk_full_at_save(inputs, tmp_path, small_disk, room_again):
+    """Another program fills the disk while the run goes on: saves fail and training does not; with room
+    again they succeed, and without it a request to stop ends in the error."""
+    subprocess.run(["mount", "-o", "remount,size=80m", small_disk], check=True)
+    flags = flags_of(inputs, inputs.model("plain"), tmp_path, save_strategy="steps", save_steps=5,
+                     save_total_limit=2, max_steps=1000000, lr_scheduler_type="constant")
+    process = start_strata({**flags, "output_dir": small_disk}, 2)
+    try:
+        read_until(process, "checkpoint-5 is saved")
+        failed = fill_until_a_save_fails(process, small_disk)
+        assert re.search(r"warning: checkpoint-\d+ was not saved: .*no space left on device", failed), failed
+        assert "earlier checkpoints are as they were, training goes on" in failed
+        before = (small_disk / "latest").read_text().strip()
+        assert (small_disk / before / "manifest.json").exists()
+        if room_again:
+            (small_disk / "ballast").unlink()
+            read_until(process, r"checkpoint-\d+ is saved")
+        process.send_signal(signal.SIGTERM)
+        text, _ = process.communicate(timeout=60)
+    finally:
+        process.kill()
+        process.wait()
+    assert (process.returncode == 75) == room_again and process.returncode != 0, text
+    if not room_again:
+        assert re.search(r"error: .*checkpoint-\d+ was not saved: .*no space left on device", text), text
+        (small_disk / "ballast").unlink()
+    saved = sorted((p.name for p in small_disk.glob("checkpoint-*")), key=lambda n: int(n[11:]))
+    assert not [p for p in output_files(small_disk) if "tmp" in p]
+    assert (small_disk / "latest").read_text().strip() == saved[-1] and len(saved) <= 2
+    assert room_again == (saved[-1] != before)
+    rows = [json.loads(line)["step"] for line in (small_disk / "metrics.jsonl").open()]
+    assert rows == list(range(1, len(rows) + 1)) and (not room_again or rows[-1] == int(saved[-1][11:]))
+    # What was saved is whole: with room again, the run goes on from it.
+    last = int(saved[-1][11:]) + 5
+    resumed = run_strata({**flags, "output_dir": small_disk, "max_steps": last,
+                          "resume_from_checkpoint": True}, 2)
+    whole = run_strata({**flags, "output_dir": tmp_path / "whole", "max_steps": last}, 2)
+    assert resumed.history[-1] == whole.history[-1]
+
+
+# Room before the first step that another program takes afterwards.
+ROOM = 10**9
+
+
+def test_disk_full_at_export(inputs, tmp_path, small_disk):
+    (small_disk / "ballast").write_bytes(b"x" * (2 * 1024 * 1024 - 100 * 1024))
+    flags = {**flags_of(inputs, inputs.model("plain"), tmp_path, max_steps=1),
+             "output_dir": small_disk}
+    text = fail(flags, FREE_BYTES=ROOM)
+    assert re.search(r"model\.safetensors.*No space left on device", text, re.IGNORECASE), text
+    assert not [p for p in output_files(small_disk) if "safetensors" in p or "tmp" in p]
+
+
+def test_disk_full_at_export_behind_a_checkpoint(inputs, tmp_path, small_disk):
+    """What is lost is nothing, and the message says how to go on."""
+    flags = flags_of(inputs, inputs.model("plain"), tmp_path, max_steps=2, save_strategy="steps", save_steps=2)
+    whole = run_strata({**flags, "output_dir": tmp_path / "whole"}, 2)
+    saved = sum(p.stat().st_size for p in (whole.folder / "checkpoint-2").iterdir())
+    result = (whole.folder / "model.safetensors").stat().st_size
+    (small_disk / "ballast").write_bytes(b"x" * (2 * 1024 * 1024 - saved - result))
+    flags["output_dir"] = small_disk
+    text = fail(flags, FREE_BYTES=ROOM)
+    assert re.search(r"model\.safetensors.*no space left on device.*; what was trained is whole in "
+                     rf"{small_disk}/checkpoint-2: .*--resume_from_checkpoint true writes", text, re.IGNORECASE), text
+    (small_disk / "ballast").unlink()
+    run_strata({**flags, "resume_from_checkpoint": True}, 2)
+    assert ((small_disk / "model.safetensors").read_bytes()
+            == (whole.folder / "model.safetensors").read_bytes())
+
+
+def test_disk_full_while_logging(inputs, tmp_path, small_disk):
+    """Rows wait for room, and no step does: none is lost, and none is there in part."""
+    (small_disk / "ballast").write_bytes(b"x" * (2 * 1024 * 1024 - 16 * 1024))
+    flags = flags_of(inputs, inputs.model("plain"), tmp_path, max_steps=1000000)
+    process = start_strata({**flags, "output_dir": small_disk}, 3, preloaded.variables(FREE_BYTES=ROOM))
+    try:
+        read_until(process, r"metrics\.jsonl.*no space left on device.*rows are kept until there is room")
+        lines = (small_disk / "metrics.jsonl").read_text().splitlines(keepends=True)
+        assert lines and all(json.loads(line) and line.endswith("\n") for line in lines)
+        time.sleep(0.3)
+        (small_disk / "ballast").unlink()
+        process.send_signal(signal.SIGTERM)
+        text, _ = process.communicate(timeout=60)
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode == 75 and "missing" not in text, text
+    last = int(re.search(r"stopped on request after step (\d+)", text)[1])
+    rows = [json.loads(line)["step"] for line in (small_disk / "metrics.jsonl").open()]
+    assert rows == list(range(1, last + 1)) and last > len(lines)

@@ -1,0 +1,185 @@
+# Oracle: to the bit, the run that never saw the bad batch, or that goes on from the checkpoint returned to.
+import json
+import random
+import re
+import shutil
+
+import pytest
+import safetensors.torch
+import torch
+
+import killing
+from edited_checkpoints import set_step, spoil
+from running import base_flags, run_strata, run_strata_raw
+
+
+@pytest.fixture(scope="module")
+def poisoned(inputs, tmp_path_factory):
+    """A model in which one character's embedding is not a number, and data with it in one row."""
+    folder = tmp_path_factory.mktemp("poisoned")
+    model = shutil.copytree(inputs.model("odd"), folder / "model")
+    tokenizer = json.loads((model / "tokenizer.json").read_text())
+    token = tokenizer["model"]["vocab"]["~"]
+    tensors = safetensors.torch.load_file(model / "model.safetensors")
+    tensors["model.embed_tokens.weight"][token] = torch.nan
+    safetensors.torch.save_file(tensors, model / "model.safetensors", {"format": "pt"})
+    data = folder / "data"
+    data.mkdir()
+    rows = [f"row {i} {'~' if i == 5 else 'ok'} and some more text" for i in range(12)]
+    (data / "train.jsonl").write_text("".join(json.dumps({"text": r}) + "\n" for r in rows))
+    return base_flags(model, data, folder / "out", max_steps=6, per_device_train_batch_size=1,
+                      train_sampling_strategy="sequential", max_grad_norm=0)
+
+
+def test_a_batch_that_is_not_finite_ends_the_run(poisoned, tmp_path):
+    run = run_strata_raw({**poisoned, "output_dir": tmp_path / "out"}, 2)
+    assert run.returncode == 1
+    # Two ranks with a row each: step 3 holds rows 4 and 5.
+    assert "step 3: found a loss of nan, expected a finite one, in rows 4, 5" in run.text
+
+
+@pytest.mark.parametrize("accumulation,rows", [(1, "rows 4, 5"), (2, "rows 4, 5")])
+def test_rollback_leaves_the_batch_out(poisoned, tmp_path, accumulation, rows):
+    flags = {**poisoned, "on_nan": "rollback", "gradient_accumulation_steps": accumulation,
+             "max_steps": 6 // accumulation, "save_strategy": "steps", "save_steps": 1}
+    run = run_strata({**flags, "output_dir": tmp_path / "out"}, 2)
+    bad = 3 if accumulation == 1 else 2
+    assert f"warning: step {bad}: found a loss of nan" in run.text and f"in {rows} of" in run.text
+    steps = [row["step"] for row in run.metrics if "loss" in row]
+    assert steps == [s for s in range(1, 6 // accumulation + 1) if s != bad]
+    # Nothing of the batch reached weights or moments.
+    for rank in range(2):
+        before, after = (run.folder / f"checkpoint-{s}" / f"rank-0000{rank}.safetensors"
+                         for s in (bad - 1, bad))
+        assert before.read_bytes() == after.read_bytes()
+    manifest = json.loads((run.folder / f"checkpoint-{bad}" / "manifest.json").read_text())
+    assert manifest["num_updates"] == bad - 1
+    resumed = tmp_path / "resumed"
+    resumed.mkdir()
+    shutil.copytree(run.folder / f"checkpoint-{bad}", resumed / f"checkpoint-{bad}")
+    shutil.copy(run.folder / "metrics.jsonl", resumed)
+    found = run_strata({**flags, "output_dir": resumed, "resume_from_checkpoint": True}, 2)
+    assert killing.same_result(found, run)
+
+
+def test_a_spike_is_left_out(inputs, tmp_path):
+    # Weights that stand still: some batch is above the mean of those before.
+    flags = base_flags(inputs.model("odd"), inputs.data("messages"), tmp_path / "out",
+                       max_steps=12, learning_rate=1e-12, max_loss_spike=1.0001)
+    run = run_strata_raw(flags, 1)
+    assert run.returncode == 1
+    assert "expected at most 1.0001 times the running mean" in run.text
+    losses = run_strata({**flags, "max_loss_spike": 0}, 1).losses
+    spikes = [i + 1 for i in range(5, 12) if losses[i] > 1.0001 * sum(losses[:i]) / i]
+    assert f"step {spikes[0]}: found a loss of {losses[spikes[0] - 1]:.3f}" in run.text
+
+
+@pytest.fixture(scope="module")
+def surprising(inputs, tmp_path_factory):
+    """Rows of one letter, which a model learns soon, and from row 24 to 29 rows of noise."""
+    folder = tmp_path_factory.mktemp("surprising")
+    draw = random.Random(1)
+    noise = ["".join(draw.choice("bcdfghjklmnpqrstvwxz0123456789") for _ in range(60))
+             for _ in range(6)]
+    rows = ["a" * 60] * 24 + noise + ["a" * 60] * 10
+    (folder / "train.jsonl").write_text("".join(json.dumps({"text": r}) + "\n" for r in rows))
+    return base_flags(inputs.model("odd"), folder, folder / "out", per_device_train_batch_size=1,
+                      train_sampling_strategy="sequential", lr_scheduler_type="constant",
+                      max_loss_spike=1.5, on_nan="rollback", save_strategy="steps")
+
+
+def test_a_spike_is_rolled_back(surprising, tmp_path):
+    """A batch of noise leaves no trace in weights and moments."""
+    flags = {**surprising, "max_steps": 14, "save_steps": 1, "per_device_train_batch_size": 2,
+             "max_loss_spike": 1.25}
+    # Two ranks with two rows each: step 7 holds rows 24 to 27, step 8 rows 28 to 31, half of them
+    # letters.
+    run = run_strata({**flags, "output_dir": tmp_path / "out", "max_steps": 9}, 2)
+    assert re.search(r"warning: step 7: found a loss of \d\S*, expected at most 1.25 times the running "
+                     r"mean of \d\S*, in rows 24, 25, 26, 27 of the training data", run.text), run.text
+    left_out = sorted({int(n) for n in re.findall(r"warning: step (\d+): found", run.text)})
+    steps = [row["step"] for row in run.metrics if "loss" in row]
+    assert steps == [s for s in range(1, 10) if s not in left_out]
+    for rank in range(2):
+        before, after = (run.folder / f"checkpoint-{s}" / f"rank-0000{rank}.safetensors"
+                         for s in (6, 7))
+        assert before.read_bytes() == after.read_bytes()
+    manifest = json.loads((run.folder / "checkpoint-9" / "manifest.json").read_text())
+    assert manifest["num_updates"] == 9 - len(left_out)
+
+
+def test_three_spikes_in_a_row_go_back_to_a_checkpoint(surprising, tmp_path):
+    flags = {**surprising, "max_steps": 18, "save_steps": 5}
+    run = run_strata({**flags, "output_dir": tmp_path / "out"}, 2)
+    for step, rows in ((13, "24, 25"), (14, "26, 27"), (15, "28, 29")):
+        assert re.search(rf"warning: step {step}: found a loss of \S+, expected at most 1.5 times .* in "
+                         rf"rows {rows} of", run.text), run.text
+    assert "weights and optimizer are those of checkpoint-10 again" in run.text
+    # The same as weights of step 10 that go on at step 15.
+    oracle = tmp_path / "oracle"
+    shutil.copytree(run.folder / "checkpoint-10", oracle / "checkpoint-15")
+    set_step(oracle / "checkpoint-15", 15)
+    shutil.copy(run.folder / "metrics.jsonl", oracle)
+    found = run_strata({**flags, "output_dir": oracle, "resume_from_checkpoint": True}, 2)
+    assert [row["loss"] for row in run.history if row["step"] > 15] == [
+        row["loss"] for row in found.history if row["step"] > 15]
+    assert ((run.folder / "model.safetensors").read_bytes()
+            == (found.folder / "model.safetensors").read_bytes())
+
+
+@pytest.mark.parametrize("settings", [
+    dict(sharding_strategy="FULL_SHARD"),
+    dict(sharding_strategy="NO_SHARD", gradient_accumulation_steps=2),
+    dict(zero_stage=1, optim="adamw_8bit"),
+], ids=["full", "none_accumulating", "zero1_8bit"])
+def test_weights_that_are_bad_go_back_to_the_last_good_ones(inputs, tmp_path, settings):
+    # What is trained on is known by the batch, so weights of step 2 that go on at step 10 are the
+    # same run as weights of step 2 that come back after step 10.
+    flags = base_flags(inputs.model("odd"), inputs.data("messages", train=80), tmp_path / "out",
+                       max_steps=12, save_strategy="steps", save_steps=2, on_nan="rollback",
+                       **settings)
+    short = run_strata({**flags, "output_dir": tmp_path / "short", "max_steps": 4,
+                        "lr_scheduler_type": "constant"}, 2)
+    flags["lr_scheduler_type"] = "constant"
+    for folder in ("out", "oracle"):
+        (tmp_path / folder).mkdir()
+        shutil.copy(short.folder / "metrics.jsonl", tmp_path / folder)
+    for step in (2, 4):
+        shutil.copytree(short.folder / f"checkpoint-{step}", tmp_path / f"out/checkpoint-{step}")
+    spoil(tmp_path / "out" / "checkpoint-4")
+    shutil.copytree(short.folder / "checkpoint-2", tmp_path / "oracle" / "checkpoint-10")
+    set_step(tmp_path / "oracle" / "checkpoint-10", 10)
+    found = run_strata({**flags, "resume_from_checkpoint": True, "save_total_limit": 1}, 2)
+    oracle = run_strata({**flags, "output_dir": tmp_path / "oracle",
+                         "resume_from_checkpoint": tmp_path / "oracle" / "checkpoint-10"}, 2)
+    for step in range(5, 11):
+        assert f"warning: step {step}: found a loss of nan" in found.text, found.text
+    # First the newest, which is spoilt as well; the three batches after it say so.
+    for step, checkpoint in ((7, 4), (10, 2)):
+        line = next(l for l in found.text.splitlines() if f"step {step}: found" in l)
+        assert f"weights and optimizer are those of checkpoint-{checkpoint} again" in line
+    assert [row["loss"] for row in found.history if row["step"] > 10] == [
+        row["loss"] for row in oracle.history if row["step"] > 10]
+    assert ((found.folder / "model.safetensors").read_bytes()
+            == (oracle.folder / "model.safetensors").read_bytes())
+    for name in ("rank-00000.safetensors", "rank-00001.safetensors"):
+        if (oracle.folder / "checkpoint-12" / name).exists():
+            assert ((found.folder / "checkpoint-12" / name).read_bytes()
+                    == (oracle.folder / "checkpoint-12" / name).read_bytes())
+
+
+def test_bad_weights_without_a_way_back_end_the_run(inputs, tmp_path):
+    flags = base_flags(inputs.model("odd"), inputs.data("messages"), tmp_path / "out", max_steps=12,
+                       save_strategy="steps", save_steps=4, on_nan="rollback")
+    run_strata({**flags, "max_steps": 4}, 2)
+    spoil(tmp_path / "out" / "checkpoint-4")
+    # What another run saved in this folder is no way back.
+    run_strata({**flags, "output_dir": tmp_path / "other", "max_steps": 2, "save_steps": 2}, 2)
+    shutil.copytree(tmp_path / "other" / "checkpoint-2", tmp_path / "out" / "checkpoint-2")
+    run = run_strata_raw({**flags, "resume_from_checkpoint": True}, 2)
+    assert run.returncode == 1
+    assert "are those of checkpoint-4 again" in run.text
+    assert "expected a whole checkpoint of before step 4 to return to" in run.text
+    run = run_strata_raw({**flags, "resume_from_checkpoint": tmp_path / "out" / "checkpoint-4",
+                          "output_dir": tmp_path / "none", "save_strategy": "no"}, 2)
+    assert run.returncode == 1 and "expected a whole checkpoint of before step 5" in run.text

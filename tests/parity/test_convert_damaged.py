@@ -1,0 +1,115 @@
+# Oracle: states of the reference and of the program, each damaged at a known place; pickles that would run
+# a program.
+import os
+import pathlib
+import pickle
+import shutil
+import zipfile
+
+import pytest
+import torch
+import torch.distributed.checkpoint as dcp
+from safetensors.torch import load_file
+
+from converting import optimizer_of
+from running import strata
+
+
+class Call:
+    def __init__(self, *words):
+        self.words = words
+
+    def __reduce__(self):
+        return os.system, self.words
+
+
+def test_hostile_files_are_refused_by_name(tmp_path):
+    mark = tmp_path / "was_run"
+    code = pickle.dumps({"w": Call(f"touch {mark}")}, 2)
+    with zipfile.ZipFile(tmp_path / "model.bin", "w") as archive:
+        archive.writestr("archive/data.pkl", code)
+    (tmp_path / "dcp").mkdir()
+    (tmp_path / "dcp" / ".metadata").write_bytes(code)
+    for path in (tmp_path / "model.bin", tmp_path / "dcp"):
+        message = strata("inspect", path, code=1)
+        assert 'found the global "posix system"' in message and "nothing of it was run" in message
+        strata("convert", path, tmp_path / "out", "--to", "safetensors", code=1)
+    assert not mark.exists() and not (tmp_path / "out").exists()
+    torch.save({"w": torch.ones(2)}, tmp_path / "old.bin", _use_new_zipfile_serialization=False)
+    assert "torch before 1.6" in strata("inspect", tmp_path / "old.bin", code=1)
+
+
+def damage(path, how):
+    data = bytearray(path.read_bytes())
+    if how == "truncated":
+        del data[len(data) // 2:]
+    elif how == "flipped":
+        data[len(data) // 3] ^= 4
+    path.unlink() if how == "missing" else path.write_bytes(data)
+
+
+@pytest.mark.parametrize("how", ["truncated", "flipped", "missing"])
+def test_damaged_states_are_found(fsdp2, saved_run, tmp_path, how):
+    for kind, file in (("dcp", "pytorch_model_fsdp_0/__1_0.distcp"),
+                       ("strata", "rank-00001.safetensors")):
+        copy = tmp_path / kind
+        shutil.copytree(fsdp2 if kind == "dcp" else saved_run.folder / "checkpoint-2", copy)
+        for full in copy.glob("*.bin"):
+            full.unlink()
+        damage(copy / file, how)
+        message = strata("inspect", copy, "--verify", code=1)
+        assert pathlib.Path(file).name in message, message
+        # Nothing is made of it either, though nobody asked for proof.
+        message = strata("convert", copy, tmp_path / "out", "--to", "strata", code=1)
+        assert pathlib.Path(file).name in message and not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("name", ["pytorch_model_fsdp.bin", "optimizer.bin"])
+def test_a_flipped_bit_of_a_torch_file_is_not_converted(fsdp2, tmp_path, name):
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    for file in ("pytorch_model_fsdp.bin", "optimizer.bin"):
+        shutil.copy(fsdp2 / file, copy)
+    data = bytearray((copy / name).read_bytes())
+    with zipfile.ZipFile(copy / name) as archive:
+        for record in archive.infolist():
+            if record.file_size < 1000 or "/data/" not in record.filename:
+                continue
+            # In the middle of the record's bytes, which follow its header and padding.
+            at = bytes(data).index(archive.read(record))
+            damaged = data[:]
+            damaged[at + record.file_size // 2] ^= 1
+            break
+    (copy / name).write_bytes(damaged)
+    message = strata("convert", copy, tmp_path / "out", "--to", "strata", code=1)
+    assert name in message and "found the checksum" in message
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("kind", ["file", "dcp"])
+def test_states_saved_without_checksums_are_read(saved_run, tmp_path, kind):
+    """torch leaves their place zero: nothing can be proved, and nothing refused for it."""
+    state, _ = optimizer_of(saved_run.folder / "checkpoint-4")
+    weights = {name: kinds["parameter"] for name, kinds in state.items()}
+    source = tmp_path / ("model.pt" if kind == "file" else "sharded")
+    torch.serialization.set_crc32_options(False)
+    try:
+        if kind == "file":
+            torch.save(weights, source)
+        else:
+            dcp.save(weights, checkpoint_id=source, no_dist=True)
+    finally:
+        torch.serialization.set_crc32_options(True)
+    assert "verified: nothing: it was saved without checksums" in strata("inspect", source, "--verify")
+    strata("convert", source, tmp_path / "out", "--to", "safetensors")
+    found = load_file(tmp_path / "out" / "model.safetensors")
+    assert found.keys() == weights.keys()
+    for name, tensor in weights.items():
+        assert torch.equal(found[name], tensor), name
+    # One record with a checksum, and a 0 is a checksum as any other.
+    data = bytearray(source.read_bytes() if kind == "file" else b"")
+    if kind == "file":
+        entry = data.index(b"PK\x01\x02")
+        data[entry + 16:entry + 20] = b"\x01\x02\x03\x04"
+        source.write_bytes(data)
+        assert "found the checksum" in strata("inspect", source, "--verify", code=1)
