@@ -1,16 +1,14 @@
 #!/usr/bin/env python3
 """Runs the peer's job on Strata alone: where the time of a step goes, and how it grows with the number of layers."""
 
-import argparse
-import json
-import pathlib
 import shutil
 import statistics
 
 import torch
 import transformers
 
-from run_peer import CASES, LENGTH, ROOT, ROWS, execute, machine, made_inputs, run_flags, save_page, strata_command
+from job import CASES, LENGTH, ROWS, made_inputs, run_flags, run_rows
+from measuring import in_turn, machine, option_parser, parse_options, save_page
 
 RANKS = 2
 LAYERS = (2, 4, 8, 16)
@@ -19,12 +17,8 @@ WORKS = ("matrix products", "attention", "element-wise", "loss", "collectives", 
 
 def step_seconds(program, inputs, output, mode, checkpointing, steps):
     """The medians over steps 2 to the last, by kind of work."""
-    shutil.rmtree(output, ignore_errors=True)
-    output.mkdir(parents=True)
     flags = run_flags(inputs, output, mode, checkpointing, steps) | {"wall_clock_breakdown": True}
-    execute(strata_command(program, RANKS, flags), output / "log.txt", RANKS)
-    rows = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
-    rows = [row["step_seconds"] for row in rows if "loss" in row][1:]
+    rows = [row["step_seconds"] for row in run_rows(program, RANKS, flags)[0]][1:]
     return {name: statistics.median(row[name] for row in rows) for name in rows[0]}
 
 
@@ -53,11 +47,10 @@ def shares(program, folder, inputs, steps):
 
 
 def growth(program, folder, inputs, steps, rounds):
-    times = {layers: [] for layers in LAYERS}
-    for _ in range(rounds):
-        for layers in LAYERS:
-            seconds = step_seconds(program, with_layers(inputs, layers), folder / "strata", "full", True, steps)
-            times[layers].append(seconds["total"])
+    times = in_turn(rounds, {
+        layers: lambda of_size=with_layers(inputs, layers): step_seconds(
+            program, of_size, folder / "strata", "full", True, steps)["total"]
+        for layers in LAYERS})
     times = {layers: statistics.median(values) for layers, values in times.items()}
     few, some = (times[layers] for layers in LAYERS[:2])
     outside = few - (some - few)  # embedding, head, update of both: what no layer adds
@@ -71,13 +64,7 @@ def growth(program, folder, inputs, steps, rounds):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=3, help="how often each number of layers runs, in turn")
-    parser.add_argument("--steps", type=int, default=6)
-    parser.add_argument("--strata", default=ROOT / "build/release/strata")
-    parser.add_argument("--folder", type=pathlib.Path, default=ROOT / "build/bench/peer")
-    parser.add_argument("--save", action="store_true", help="write bench/results/DATE-breakdown.md")
-    options = parser.parse_args()
+    options = parse_options(option_parser(__doc__, "breakdown", rounds=3, steps=6))
     inputs = made_inputs(options.folder)
     lines = [*shares(options.strata, options.folder, inputs, options.steps), "",
              *growth(options.strata, options.folder, inputs, options.steps, options.rounds)]

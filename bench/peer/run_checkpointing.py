@@ -1,11 +1,8 @@
 #!/usr/bin/env python3
 """Runs the peer's job on Strata with each kind of activation checkpointing in turn: speed, memory, equal losses."""
 
-import argparse
-import pathlib
-import shutil
-
-from run_peer import LENGTH, ROOT, ROWS, best, machine, made_inputs, run_strata, save_page
+from job import LENGTH, ROWS, best, made_inputs, run_strata
+from measuring import in_turn, machine, option_parser, parse_options, save_page
 
 MODES = ("none", "selective", "full")
 RANKS = 2
@@ -24,24 +21,14 @@ def table(name, runs):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--steps", type=int, default=5)
-    parser.add_argument("--strata", default=ROOT / "build/release/strata")
-    parser.add_argument("--folder", type=pathlib.Path, default=ROOT / "build/bench/peer")
-    parser.add_argument("--save", action="store_true", help="write bench/results/DATE-checkpointing.md")
-    options = parser.parse_args()
+    options = parse_options(option_parser(__doc__, "checkpointing", rounds=3, steps=5))
     inputs = made_inputs(options.folder)
     lines = [HEADER]
     for name, trained in (("full", "full"), ("LoRA", "lora")):
-        runs = {mode: [] for mode in MODES}
-        for _ in range(options.rounds):
-            for mode in MODES:
-                output = options.folder / "checkpointing"
-                shutil.rmtree(output, ignore_errors=True)
-                output.mkdir(parents=True)
-                runs[mode].append(run_strata(options.strata, inputs, output, trained, mode, options.steps, RANKS))
-        lines += table(name, runs)
+        lines += table(name, in_turn(options.rounds, {
+            mode: lambda mode=mode: run_strata(options.strata, inputs, options.folder / "checkpointing", trained, mode,
+                                               options.steps, RANKS)
+            for mode in MODES}))
     print("\n".join(lines))
     if options.save:
         save_page("checkpointing", "kinds of activation checkpointing", f"{machine()}. Medians of {options.rounds} rounds in turn, "

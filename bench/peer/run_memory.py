@@ -7,7 +7,8 @@ import pathlib
 import sys
 import tempfile
 
-from run_peer import ROOT, machine, save_page
+from job import ROOT
+from measuring import machine, save_page
 
 sys.path.insert(0, str(ROOT / "tests"))
 import memory_table

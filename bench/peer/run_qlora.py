@@ -2,11 +2,8 @@
 """What a frozen base in 4 or 8 bits costs: steps of Strata's LoRA over plain weights and over codes in turn, one
 rank of two threads, in fp32 and in bf16 (products and frozen weights)."""
 
-import argparse
-import pathlib
-import shutil
-
-from run_peer import LENGTH, ROOT, ROWS, best, machine, made_inputs, run_strata, save_page
+from job import LENGTH, ROWS, best, made_inputs, run_strata
+from measuring import in_turn, machine, option_parser, parse_options, save_page
 
 BASES = {
     "plain": {},
@@ -29,25 +26,14 @@ def table(kind, runs):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--steps", type=int, default=6)
-    parser.add_argument("--strata", default=ROOT / "build/release/strata")
-    parser.add_argument("--folder", type=pathlib.Path, default=ROOT / "build/bench/peer")
-    parser.add_argument("--save", action="store_true", help="write bench/results/DATE-qlora-step.md")
-    options = parser.parse_args()
+    options = parse_options(option_parser(__doc__, "qlora-step", rounds=3, steps=6))
     inputs = made_inputs(options.folder)
     lines = [HEADER]
     for kind, of_type in TYPES.items():
-        runs = {name: [] for name in BASES}
-        for _ in range(options.rounds):
-            for name, of_base in BASES.items():
-                output = options.folder / "qlora"
-                shutil.rmtree(output, ignore_errors=True)
-                output.mkdir(parents=True)
-                runs[name].append(run_strata(options.strata, inputs, output, "lora", False, options.steps, 1,
-                                             **of_type, **of_base))
-        lines += table(kind, runs)
+        lines += table(kind, in_turn(options.rounds, {
+            name: lambda more=of_type | of_base: run_strata(options.strata, inputs, options.folder / "qlora", "lora", False,
+                                                            options.steps, 1, **more)
+            for name, of_base in BASES.items()}))
     print("\n".join(lines))
     if options.save:
         save_page("qlora-step", "a base of codes beside a plain one", f"{machine()}. Medians of {options.rounds} rounds in turn, "
