@@ -70,4 +70,11 @@ inline std::map<std::string, at::Tensor> fill(Rank& rank) {
   return whole;
 }
 
+// A checkpoint is read with plain calls, and in small blocks ahead of use, past the page cache and
+// through it.
+inline const PieceReaderOptions kReaders[] = {
+    {},
+    {.streamed_bytes = 0, .read_ahead = {.block_bytes = 4096, .num_blocks = 2}},
+    {.streamed_bytes = 0, .read_ahead = {.block_bytes = 65536, .num_blocks = 3}}};
+
 }  // namespace strata::checkpoint

@@ -4,7 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "strata/base/error.h"
+#include "settings_files.h"
 #include "strata/config/derived.h"
 #include "strata/config/describe.h"
 #include "strata/config/flags.h"
@@ -18,21 +18,6 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
-
-using Flags = std::vector<std::string>;
-
-RunConfig config_of(const Flags& flags) { return resolve({.flags = flags}).config; }
-
-std::string error_of(const Sources& sources) {
-  try {
-    resolve(sources);
-  } catch (const ConfigError& error) {
-    EXPECT_EQ(error.exit_code(), 2);
-    return error.what();
-  }
-  return "no error";
-}
-std::string error_of(const Flags& flags) { return error_of(Sources{.flags = flags}); }
 
 TEST(Flags, AreReadAsHfArgumentParserDoes) {
   const RunConfig config = config_of({"--max-steps",
