@@ -1,94 +1,21 @@
-// JSON lines over TCP between launchers.
+// What launchers tell each other, and when all may start.
 #include "strata/launch/meeting.h"
 
-#include <arpa/inet.h>
-#include <ifaddrs.h>
-#include <netdb.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <poll.h>
-#include <sys/socket.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <thread>
 
 #include "strata/base/error.h"
-#include "strata/base/file.h"
+#include "strata/launch/address.h"
 
 namespace strata::launch {
 namespace {
 
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
-using Addresses = std::unique_ptr<addrinfo, void (*)(addrinfo*)>;
 
-constexpr size_t kLongestMessage = 1 << 16;
-constexpr int kLongestSilence_s = 15;
 constexpr std::chrono::seconds kFirstWord{10}, kLaterWords{60};
-
-Addresses addresses_of(const std::string& host, int port) {
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_STREAM;
-  addrinfo* found = nullptr;
-  ::getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found);
-  return Addresses(found, [](addrinfo* list) {
-    if (list != nullptr) ::freeaddrinfo(list);
-  });
-}
-
-std::string text_of(const sockaddr* address) {
-  char text[INET6_ADDRSTRLEN] = {};
-  if (address->sa_family == AF_INET) {
-    ::inet_ntop(AF_INET, &reinterpret_cast<const sockaddr_in*>(address)->sin_addr, text,
-                sizeof(text));
-  } else if (address->sa_family == AF_INET6) {
-    const in6_addr& ip = reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr;
-    if (IN6_IS_ADDR_V4MAPPED(&ip)) {
-      ::inet_ntop(AF_INET, reinterpret_cast<const char*>(&ip) + 12, text, sizeof(text));
-    } else {
-      ::inet_ntop(AF_INET6, &ip, text, sizeof(text));
-    }
-  }
-  return text;
-}
-
-bool is_address_of_this_machine(const std::string& host) {
-  const Addresses wanted = addresses_of(host, 0);
-  ifaddrs* raw = nullptr;
-  if (::getifaddrs(&raw) != 0) return false;
-  const std::unique_ptr<ifaddrs, void (*)(ifaddrs*)> own(raw, ::freeifaddrs);
-  for (const addrinfo* each = wanted.get(); each != nullptr; each = each->ai_next) {
-    const std::string text = text_of(each->ai_addr);
-    for (const ifaddrs* have = own.get(); have != nullptr; have = have->ifa_next) {
-      if (have->ifa_addr != nullptr && text_of(have->ifa_addr) == text) return true;
-    }
-  }
-  return false;
-}
-
-// A machine that loses power closes no connection: the system asks it now and then.
-void notice_silence(int socket) {
-  const auto set = [&](int level, int name, int value) {
-    ::setsockopt(socket, level, name, &value, sizeof(value));
-  };
-  set(SOL_SOCKET, SO_KEEPALIVE, 1);
-  set(IPPROTO_TCP, TCP_KEEPIDLE, kLongestSilence_s / 3);
-  set(IPPROTO_TCP, TCP_KEEPINTVL, kLongestSilence_s / 3);
-  set(IPPROTO_TCP, TCP_KEEPCNT, 2);
-  set(IPPROTO_TCP, TCP_USER_TIMEOUT, kLongestSilence_s * 1000);
-}
-
-// What does not go out is noticed when the link is read.
-void send(LauncherLink& link, const Json& message) {
-  const std::string line = message.dump() + "\n";
-  for (std::string_view rest = line; !rest.empty();) {
-    const ssize_t size = ::send(link.socket.get(), rest.data(), rest.size(), MSG_NOSIGNAL);
-    if (size < 0 && errno == EINTR) continue;
-    if (size <= 0) return;
-    rest.remove_prefix(static_cast<size_t>(size));
-  }
-}
 
 int milliseconds_until(Clock::time_point deadline) {
   const auto left = std::chrono::duration_cast<milliseconds>(deadline - Clock::now()).count();
@@ -184,10 +111,10 @@ Round Meeting::host_round(int attempt) {
     link->name =
         fmt::format("machine {} {}", link->machine_rank, link->name.substr(link->name.find('(')));
     link->wants_round = link->has_ended = false;
-    send(*link, Json{{"round", attempt},
-                     {"machine_rank", link->machine_rank},
-                     {"port", round.port},
-                     {"launch_time", round.launch_time}});
+    link->wire.send(Json{{"round", attempt},
+                         {"machine_rank", link->machine_rank},
+                         {"port", round.port},
+                         {"launch_time", round.launch_time}});
   }
   is_gathering_ = false;
   num_ended_ = 0;  // an end of the round before may have come late
@@ -199,11 +126,11 @@ Round Meeting::guest_round(int attempt) {
   const auto deadline = Clock::now() + options_.join_timeout;
   next_.reset();
   if (links_.empty()) connect_to_host();
-  send(*links_.front(), Json{{"join", options_.settings},
-                             {"num_machines", options_.num_machines},
-                             {"machine_rank", options_.machine_rank.value_or(-1)},
-                             {"attempt", attempt},
-                             {"launch_time", options_.launch_time}});
+  links_.front()->wire.send(Json{{"join", options_.settings},
+                                 {"num_machines", options_.num_machines},
+                                 {"machine_rank", options_.machine_rank.value_or(-1)},
+                                 {"attempt", attempt},
+                                 {"launch_time", options_.launch_time}});
   while (!next_) {
     if (Clock::now() >= deadline) {
       throw CommError(
@@ -228,17 +155,9 @@ void Meeting::connect_to_host() {
   const auto deadline = Clock::now() + options_.join_timeout;
   std::string reason = "no address";
   do {
-    const Addresses found = addresses_of(options_.address, options_.port);
-    for (const addrinfo* each = found.get(); each != nullptr; each = each->ai_next) {
-      Descriptor socket(::socket(each->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
-      if (socket.get() >= 0 && ::connect(socket.get(), each->ai_addr, each->ai_addrlen) == 0) {
-        notice_silence(socket.get());
-        links_.push_back(std::make_unique<LauncherLink>());
-        links_.back()->socket = std::move(socket);
-        links_.back()->name = fmt::format("machine 0 ({})", text_of(each->ai_addr));
-        return;
-      }
-      reason = errno_text(errno);
+    if (auto wire = connect_to(options_.address, options_.port, reason)) {
+      add_link(std::move(*wire), "machine 0");
+      return;
     }
     say_whom_it_waits_for(fmt::format("no launcher of machine 0 yet ({})", reason));
     std::this_thread::sleep_for(milliseconds(200));
@@ -249,33 +168,28 @@ void Meeting::connect_to_host() {
       options_.address, options_.port, reason, options_.join_timeout.count());
 }
 
-void Meeting::accept_one() {
-  sockaddr_storage address{};
-  socklen_t size = sizeof(address);
-  Descriptor socket(
-      ::accept4(listener_.get(), reinterpret_cast<sockaddr*>(&address), &size, SOCK_CLOEXEC));
-  if (socket.get() < 0) return;
-  notice_silence(socket.get());
-  links_.push_back(std::make_unique<LauncherLink>());
-  links_.back()->socket = std::move(socket);
-  links_.back()->name =
-      fmt::format("a machine ({})", text_of(reinterpret_cast<const sockaddr*>(&address)));
+void Meeting::add_link(JsonLink wire, const std::string& name) {
+  const std::string full_name = fmt::format("{} ({})", name, wire.address());
+  links_.push_back(
+      std::make_unique<LauncherLink>(LauncherLink{.wire = std::move(wire), .name = full_name}));
 }
 
 std::vector<int> Meeting::descriptors() const {
   std::vector<int> result;
   if (is_host()) result.push_back(listener_.get());
-  for (const auto& link : links_) result.push_back(link->socket.get());
+  for (const auto& link : links_) result.push_back(link->wire.descriptor());
   return result;
 }
 
 std::optional<std::string> Meeting::news() {
   pollfd listener{listener_.get(), POLLIN, 0};
-  while (is_host() && ::poll(&listener, 1, 0) > 0) accept_one();
+  while (is_host() && ::poll(&listener, 1, 0) > 0) {
+    if (auto wire = accept_from(listener_.get())) add_link(std::move(*wire), "a machine");
+  }
   for (size_t i = 0; i < links_.size();) {
     LauncherLink& link = *links_[i];
-    for (const Json& message : receive(link)) handle(link, message);
-    if (link.socket.get() >= 0) {
+    for (const Json& message : link.wire.receive()) handle(link, message);
+    if (link.wire.is_open()) {
       ++i;
       continue;
     }
@@ -283,24 +197,6 @@ std::optional<std::string> Meeting::news() {
     links_.erase(links_.begin() + static_cast<std::ptrdiff_t>(i));
   }
   return failure_;
-}
-
-std::vector<Json> Meeting::receive(LauncherLink& link) {
-  char buffer[4096];
-  ssize_t size;
-  while ((size = ::recv(link.socket.get(), buffer, sizeof(buffer), MSG_DONTWAIT)) > 0) {
-    link.pending.append(buffer, static_cast<size_t>(size));
-    if (link.pending.size() > kLongestMessage) break;  // no launcher
-  }
-  const bool waits = size < 0 && (errno == EAGAIN || errno == EINTR);
-  if (!waits) link.socket = Descriptor();
-  std::vector<Json> messages;
-  for (size_t end; (end = link.pending.find('\n')) != std::string::npos;) {
-    const Json message = Json::parse(link.pending.substr(0, end), nullptr, /*exceptions=*/false);
-    link.pending.erase(0, end + 1);
-    if (message.is_object()) messages.push_back(message);
-  }
-  return messages;
 }
 
 // Why a launcher cannot take part; empty: it can.
@@ -330,9 +226,10 @@ std::string Meeting::problem_with(const LauncherLink& link, const Json& message)
 void Meeting::greet(LauncherLink& link, const Json& message) {
   std::string problem = problem_with(link, message);
   if (problem.empty() && num_joined() >= options_.num_machines - 1) {
-    send(link, Json{{"refused", fmt::format("num_machines: found more than {} machines, expected "
-                                            "no other run at this address and port",
-                                            options_.num_machines)}});
+    link.wire.send(
+        Json{{"refused", fmt::format("num_machines: found more than {} machines, expected "
+                                     "no other run at this address and port",
+                                     options_.num_machines)}});
     return;
   }
   if (problem.empty()) {
@@ -344,7 +241,7 @@ void Meeting::greet(LauncherLink& link, const Json& message) {
   }
   problem += problem.starts_with("machine_rank") ? ", expected every number once"
                                                  : ", expected the same launch on all machines";
-  send(link, Json{{"refused", problem}});
+  link.wire.send(Json{{"refused", problem}});
   link.has_ended = true;
   // Ranks that train are not ended by a launcher that comes later.
   if (is_gathering_) throw ConfigError("{}", problem);
@@ -397,7 +294,7 @@ void Meeting::check_end() {
 
 void Meeting::send_all(const Json& message, const LauncherLink* except) {
   for (const auto& link : links_) {
-    if (link.get() != except && link->socket.get() >= 0) send(*link, message);
+    if (link.get() != except && link->wire.is_open()) link->wire.send(message);
   }
 }
 

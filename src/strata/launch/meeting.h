@@ -14,6 +14,7 @@
 
 #include "strata/base/descriptor.h"
 #include "strata/base/json.h"
+#include "strata/launch/json_link.h"
 #include "strata/launch/port.h"
 
 namespace strata::launch {
@@ -44,16 +45,15 @@ struct Round {
   std::string launch_time;
 };
 
-// A connection that carries one JSON object a line.
+// Another machine's launcher.
 struct LauncherLink {
-  Descriptor socket;
-  std::string pending;  // received, not yet a whole line
-  std::string name;     // for messages: "machine 1 (10.0.0.2)"
+  JsonLink wire;
+  std::string name;  // for messages: "machine 1 (10.0.0.2)"
   int machine_rank = 0;
   bool has_ended = false;  // well: its closing is no failure
   bool wants_round = false;
   int attempt = 0;  // that it wants to begin, and since when its run goes
-  std::string launch_time;
+  std::string launch_time = {};
 };
 
 // Threads: one.
@@ -90,12 +90,10 @@ class Meeting {
   std::string problem_with(const LauncherLink& link, const Json& message);
   void say_whom_it_waits_for(const std::string& state);
   void connect_to_host();
-  void accept_one();
+  void add_link(JsonLink wire, const std::string& name);
   void greet(LauncherLink& link, const Json& message);
   Round host_round(int attempt);
   Round guest_round(int attempt);
-  // Of one link: messages that have come; closes it at its end.
-  std::vector<Json> receive(LauncherLink& link);
   void handle(LauncherLink& link, const Json& message);
   void lose(LauncherLink& link);
   void send_all(const Json& message, const LauncherLink* except = nullptr);

@@ -2,69 +2,25 @@
 #include "strata/launch/supervisor.h"
 
 #include <poll.h>
-#include <sys/signalfd.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <csignal>
 #include <cstring>
-#include <fstream>
 #include <optional>
 
 #include "strata/base/error.h"
 #include "strata/base/file.h"
 #include "strata/base/phases.h"
 #include "strata/launch/environment.h"
+#include "strata/launch/rank_end.h"
+#include "strata/launch/signal_queue.h"
 
 namespace strata::launch {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-constexpr int kPassedOn[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2};
-constexpr size_t kTailLines = 10;
-
-// Delivers the launcher's signals through a file descriptor while it lives.
-class SignalQueue {
- public:
-  SignalQueue() {
-    sigset_t set;
-    ::sigemptyset(&set);
-    ::sigaddset(&set, SIGCHLD);
-    for (int number : kPassedOn) ::sigaddset(&set, number);
-    ::sigprocmask(SIG_BLOCK, &set, &previous_);
-    // A reader of our output that goes away must not end the run.
-    previous_pipe_ = ::signal(SIGPIPE, SIG_IGN);
-    queue_ = Descriptor(::signalfd(-1, &set, SFD_NONBLOCK | SFD_CLOEXEC));
-    if (queue_.get() < 0) throw IoError("signalfd: found {}, expected one", errno_text(errno));
-  }
-  ~SignalQueue() {
-    ::signal(SIGPIPE, previous_pipe_);
-    ::sigprocmask(SIG_SETMASK, &previous_, nullptr);
-  }
-  SignalQueue(const SignalQueue&) = delete;
-  SignalQueue& operator=(const SignalQueue&) = delete;
-
-  int descriptor() const { return queue_.get(); }
-  // 0: none is waiting.
-  int next() {
-    signalfd_siginfo info;
-    return ::read(queue_.get(), &info, sizeof(info)) == sizeof(info)
-               ? static_cast<int>(info.ssi_signo)
-               : 0;
-  }
-
- private:
-  sigset_t previous_;
-  void (*previous_pipe_)(int) = SIG_DFL;
-  Descriptor queue_;
-};
-
-int exit_code_of(int status) {
-  return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
-}
 
 class Supervisor {
  public:
@@ -124,9 +80,6 @@ class Supervisor {
     return std::ranges::any_of(workers_, [](const Worker& w) { return w.is_running; });
   }
 
-  static bool has_stopped(const Worker& worker) {
-    return WIFEXITED(worker.wait_status) && WEXITSTATUS(worker.wait_status) == kStoppedExitCode;
-  }
   // At least one rank stopped on request and none ended otherwise than that or by finishing.
   bool all_stopped_or_done() const {
     return std::ranges::any_of(workers_, has_stopped) &&
@@ -359,14 +312,6 @@ class Supervisor {
     return true;
   }
 
-  static std::string end_of(const Worker& worker) {
-    const int status = worker.wait_status;
-    if (!WIFSIGNALED(status)) return fmt::format("ended with exit code {}", WEXITSTATUS(status));
-    const int number = WTERMSIG(status);
-    return fmt::format("killed by signal {} ({}){}", number, ::strsignal(number),
-                       number == SIGKILL ? "; the system does this when memory runs out" : "");
-  }
-
   void report(const Worker& worker) {
     // A single rank's own message says enough.
     if (plan_.world_size == 1 && !WIFSIGNALED(worker.wait_status)) return;
@@ -375,20 +320,6 @@ class Supervisor {
     text += '\n';
     text += tail_of_log(worker);
     write_lines(options_.streams.err, text);
-  }
-
-  // The end of a rank's log file, which holds its message.
-  static std::string tail_of_log(const Worker& worker) {
-    if (worker.log_file.empty() || worker.shows_errors) return "";
-    std::ifstream file(worker.log_file);
-    std::vector<std::string> lines;
-    for (std::string line; std::getline(file, line);) {
-      if (lines.size() == kTailLines) lines.erase(lines.begin());
-      lines.push_back(line);
-    }
-    std::string text = fmt::format("the end of {}:\n", worker.log_file.string());
-    for (const std::string& line : lines) text += fmt::format("[rank {}] {}\n", worker.rank, line);
-    return text;
   }
 
   const LaunchPlan& plan_;
