@@ -12,14 +12,10 @@ namespace strata::config {
 namespace {
 
 std::vector<Setting> build_table() {
-  std::vector<Setting> table;
-  for (auto part :
-       {model_and_data_settings, training_settings, sharding_settings, launch_settings,
-        accelerate_file_settings, accelerate_section_settings, unsupported_trainer_settings,
-        unsupported_sft_settings, unsupported_lora_settings}) {
-    std::ranges::move(part(), std::back_inserter(table));
-  }
-  return table;
+  return joined({file_and_model_settings, row_settings, adapter_settings, training_settings,
+                 sharding_settings, launch_settings, accelerate_file_settings,
+                 accelerate_section_settings, unsupported_trainer_settings,
+                 unsupported_sft_settings, unsupported_lora_settings});
 }
 
 using Index = std::map<std::string, const Setting*, std::less<>>;
@@ -39,6 +35,21 @@ Index build_index() {
 }
 
 }  // namespace
+
+std::vector<Setting> with_group(std::string_view group, std::string_view peer,
+                                std::vector<Setting> settings) {
+  for (Setting& setting : settings) {
+    setting.group = group;
+    if (setting.peer.empty()) setting.peer = peer;
+  }
+  return settings;
+}
+
+std::vector<Setting> joined(std::initializer_list<std::vector<Setting> (*)()> parts) {
+  std::vector<Setting> all;
+  for (const auto part : parts) std::ranges::move(part(), std::back_inserter(all));
+  return all;
+}
 
 std::span<const Setting> settings_table() {
   static const std::vector<Setting> table = build_table();

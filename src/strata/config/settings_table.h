@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <limits>
 #include <optional>
 #include <span>
@@ -120,7 +121,9 @@ std::optional<std::string> closest_setting(std::span<const Setting> table, std::
 std::string normalized_name(std::string_view name);
 
 // The parts of the table (settings_*.cpp), put together by settings_table().
-std::vector<Setting> model_and_data_settings();
+std::vector<Setting> file_and_model_settings();
+std::vector<Setting> row_settings();
+std::vector<Setting> adapter_settings();
 std::vector<Setting> training_settings();
 std::vector<Setting> sharding_settings();
 std::vector<Setting> launch_settings();
@@ -129,5 +132,11 @@ std::vector<Setting> accelerate_section_settings();
 std::vector<Setting> unsupported_trainer_settings();
 std::vector<Setting> unsupported_sft_settings();
 std::vector<Setting> unsupported_lora_settings();
+
+// What a part is written with: one group and, where a record names none, one peer; several lists in
+// one.
+std::vector<Setting> with_group(std::string_view group, std::string_view peer,
+                                std::vector<Setting> settings);
+std::vector<Setting> joined(std::initializer_list<std::vector<Setting> (*)()> parts);
 
 }  // namespace strata::config
