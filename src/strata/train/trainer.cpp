@@ -4,20 +4,15 @@
 #include <cstdlib>
 #include <random>
 
-#include "strata/adapters/lora_init.h"
 #include "strata/base/error.h"
-#include "strata/base/file.h"
 #include "strata/base/phases.h"
-#include "strata/checkpoint/base_mark.h"
 #include "strata/checkpoint/folders.h"
 #include "strata/comm/agreement.h"
-#include "strata/config/derived.h"
 #include "strata/config/reporting_checks.h"
 #include "strata/data/collate.h"
 #include "strata/optim/adamw.h"
-#include "strata/optim/lr_schedule.h"
 #include "strata/train/batch_tensors.h"
-#include "strata/train/resume.h"
+#include "strata/train/schedules.h"
 #include "strata/train/step_profile.h"
 
 namespace strata::train {
@@ -25,43 +20,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
-
-Json schedule_kwargs(const config::OptimConfig& optim) {
-  if (optim.lr_scheduler_kwargs.empty()) return Json::object();
-  return parse_json(optim.lr_scheduler_kwargs, "lr_scheduler_kwargs");
-}
-
-std::optional<optim::MetricSchedule> metric_schedule(const config::RunConfig& config) {
-  if (!optim::is_metric_schedule(config.optim.lr_scheduler_type)) return std::nullopt;
-  if (config.train.eval_strategy == "no") {
-    throw ConfigError(
-        "lr_scheduler_type: found {} with eval_strategy no, expected evaluations to answer to; set "
-        "eval_strategy to steps or epoch",
-        config.optim.lr_scheduler_type);
-  }
-  return optim::MetricSchedule(config.optim.lr_scheduler_type, schedule_kwargs(config.optim),
-                               config.optim.learning_rate);
-}
-
-std::function<double(int64_t)> lr_schedule(const config::OptimConfig& optim, int64_t max_steps) {
-  if (optim::is_metric_schedule(optim.lr_scheduler_type)) return {};
-  optim::ScheduleSettings settings;
-  settings.type = optim.lr_scheduler_type;
-  settings.kwargs = schedule_kwargs(optim);
-  settings.total_steps = max_steps;
-  settings.learning_rate = optim.learning_rate;
-  settings.warmup_steps = config::num_warmup_steps(optim, max_steps);
-  return optim::make_schedule(settings);
-}
-
-std::optional<optim::LossScaler> loss_scaler(const config::ShardConfig& shard) {
-  if (!shard.fp16) return std::nullopt;
-  return optim::LossScaler({.fixed_scale = shard.loss_scale,
-                            .initial_scale = shard.initial_loss_scale,
-                            .growth_interval = shard.loss_scale_window,
-                            .hysteresis = shard.loss_scale_hysteresis,
-                            .min_scale = shard.min_loss_scale});
-}
 
 // Sums `values` over all ranks. Collective.
 void sum_over_ranks(comm::Group& world, std::span<double> values) {
@@ -160,73 +118,6 @@ void Trainer::say(const std::string& line) {
 
 void Trainer::set_phase(std::string_view phase) {
   if (status_ != nullptr) status_->set_phase(phase);
-}
-
-void Trainer::resume(const std::function<void(const std::string&)>& note) {
-  const fs::path source = train::resume(
-      config_.train, trainee_,
-      [this, &note](const report::TrainerState& state, const Json& progress) {
-        if (progress.contains("base_fingerprint")) {
-          const std::string unknown = checkpoint::require_base(
-              "resume_from_checkpoint", progress.at("base_fingerprint").get<std::string>(),
-              config_.model.model_name_or_path, trainee_.base_fingerprint,
-              trainee_.adapter && adapters::changes_base(trainee_.adapter->options()));
-          if (!unknown.empty()) note("warning: " + unknown);
-        }
-        step_ = first_step_ = state.global_step;
-        log_history_ = state.log_history;
-        num_tokens_ = progress.at("num_tokens").get<int64_t>();
-        if (metric_schedule_) metric_schedule_->load(progress.at("lr_schedule"));
-        if (loss_scaler_ && progress.contains("loss_scaler")) {
-          loss_scaler_->load(progress.at("loss_scaler"));
-        }
-        guard_.load(progress.at("loss_guard"));
-        has_learned_ = progress.value("has_learned", false);
-        run_id_ = progress.value("run", "");
-        owes_evaluation_ = progress.value("evaluation_due", false);
-        for (const std::string& line : different_rows(data_rows(), progress)) note(line);
-        if (const std::string lost = best_.load(state); !lost.empty()) note(lost);
-        const Json& window = progress.at("log_window");
-        window_ = {window.at("loss").get<double>(), window.at("accuracy").get<double>(),
-                   window.at("entropy").get<double>(), window.at("micro_steps").get<int64_t>(),
-                   window.at("steps").get<int64_t>()};
-      },
-      note);
-  resumed_from_ = source;
-  comm::all_or_nothing(world_, "comparing with the run that is resumed", [&] {
-    if (!is_main()) return;
-    for (const std::string& line : resume_lines(source, step_, plan_.max_steps, settings_text_)) {
-      note(line);
-    }
-  });
-}
-
-std::string Trainer::progress_text() const {
-  const Json window{{"loss", window_.loss},
-                    {"accuracy", window_.accuracy},
-                    {"entropy", window_.entropy},
-                    {"micro_steps", window_.micro_steps},
-                    {"steps", window_.steps}};
-  Json progress = to_json(data_rows());
-  progress.update({{"run", run_id_},
-                   {"num_tokens", num_tokens_},
-                   {"log_window", window},
-                   {"loss_guard", guard_.state()},
-                   {"has_learned", has_learned_}});
-  if (!trainee_.base_fingerprint.empty()) {
-    progress["base_fingerprint"] = trainee_.base_fingerprint;
-  }
-  if (owes_evaluation_) progress["evaluation_due"] = true;
-  if (metric_schedule_) progress["lr_schedule"] = metric_schedule_->state();
-  if (loss_scaler_) progress["loss_scaler"] = loss_scaler_->state();
-  return dump_python(progress) + "\n";
-}
-
-DataRows Trainer::data_rows() const {
-  return {
-      .per_step = plan_.accumulation * config_.train.per_device_train_batch_size * world_.size(),
-      .count = static_cast<int64_t>(datasets_.train.size()),
-      .seed = static_cast<int64_t>(config_.train.data_seed.value_or(config_.train.seed))};
 }
 
 double Trainer::run() {

@@ -1,21 +1,17 @@
 // The part of Trainer that saves: what must hold before the first step, saves, and the stop on
 // request.
 #include <chrono>
-#include <set>
 
 #include "strata/base/error.h"
 #include "strata/base/phases.h"
-#include "strata/checkpoint/export.h"
 #include "strata/checkpoint/folders.h"
-#include "strata/checkpoint/piece_reader.h"
 #include "strata/checkpoint/saved_state.h"
 #include "strata/comm/agreement.h"
 #include "strata/hf/adapter_files.h"
-#include "strata/hf/export_index.h"
 #include "strata/train/adapter_settings.h"
+#include "strata/train/checkpoint_contents.h"
 #include "strata/train/preflight.h"
 #include "strata/train/results.h"
-#include "strata/train/resume.h"
 #include "strata/train/trainer.h"
 
 namespace strata::train {
@@ -51,56 +47,6 @@ std::string saved_line(const checkpoint::SaveOutcome& outcome) {
 
 std::string unsaved_line(const checkpoint::SaveOutcome& outcome) {
   return fmt::format("{} was not saved: {}", outcome.folder.filename().string(), outcome.failure);
-}
-
-// Names as the result has them.
-checkpoint::WholeFiles whole_files_of(const Trainee& trainee) {
-  checkpoint::WholeFiles whole;
-  if (trainee.adapter) {
-    whole.weights = hf::kAdapterWeightsFile;
-    whole.metadata = checkpoint::adapter_metadata(trainee.base_fingerprint);
-    for (const adapters::AdapterTensor& tensor : trainee.adapter->tensors()) {
-      whole.names[tensor.parameter->name()].push_back(tensor.name);
-    }
-    for (const nn::Parameter* parameter : trainee.adapter->inner_parameters()) {
-      whole.names[parameter->name()] = {};
-    }
-    for (const adapters::FixedTensor& fixed : trainee.adapter->fixed_tensors()) {
-      whole.fixed.emplace_back(fixed.name, *fixed.tensor);
-    }
-    return whole;
-  }
-  whole.weights = hf::kModelWeightsFile;
-  for (const nn::Parameter* parameter : trainee.model->parameters()) {
-    whole.names[parameter->name()] = {parameter->name()};
-  }
-  return whole;
-}
-
-// What an adapter's file holds beside the weights that train. A file of ranges need not hold what
-// the base does.
-checkpoint::FrozenWeights frozen_weights_of(const Trainee& trainee, bool in_whole_files) {
-  checkpoint::FrozenWeights frozen;
-  if (!trainee.adapter) return frozen;
-  for (const adapters::AdapterTensor& tensor : trainee.adapter->tensors()) {
-    if (tensor.parameter->requires_grad()) continue;
-    if (!in_whole_files && tensor.parameter->num_new_rows() == 0) continue;
-    frozen[tensor.parameter].push_back(tensor.name);
-  }
-  return frozen;
-}
-
-// What checkpoint::kSecondNames holds of a run; empty: no weight has two names.
-std::string second_names_of(const adapters::LoraAdapter& adapter) {
-  std::set<const nn::Parameter*> seen;
-  Json names = Json::object();
-  for (const adapters::AdapterTensor& tensor : adapter.tensors()) {
-    const bool is_first = seen.insert(tensor.parameter).second;
-    if (!is_first && tensor.parameter->requires_grad()) {
-      names[tensor.name] = tensor.parameter->name();
-    }
-  }
-  return names.empty() ? "" : dump_python(names);
 }
 
 }  // namespace
@@ -277,55 +223,6 @@ void Trainer::save() {
   speed_since_ += std::chrono::duration_cast<Clock::duration>(Clock::now() - start);
 }
 
-bool Trainer::is_own(const fs::path& checkpoint) const {
-  const int64_t step = checkpoint::step_of(checkpoint);
-  if (saved_steps_.contains(step)) return true;
-  if (step > first_step_) return false;  // of an earlier run, or of a branch that was given up
-  try {
-    return read_json_file(checkpoint / "progress.json").value("run", "") == run_id_;
-  } catch (const std::exception&) {
-    return true;  // it is damaged: named when it is tried
-  }
-}
-
-void Trainer::roll_back(const std::string& found) {
-  const int64_t first_bad = step_ + 2 - LossGuard::kMostInARow;
-  const std::string what =
-      fmt::format("{}, and the {} batches before were bad too, so that the weights must be", found,
-                  LossGuard::kMostInARow - 1);
-  if (saver_) report_save(saver_->wait(), /*must_hold=*/false);
-  std::optional<fs::path> source;
-  if (saver_ && !config_.train.save_only_model) {
-    source = return_to(
-        config_.train,
-        [&](const fs::path& folder) {
-          return checkpoint::step_of(folder) < std::min(first_bad, rollback_limit_) &&
-                 is_own(folder);
-        },
-        trainee_,
-        [this](const report::TrainerState&, const Json& progress) {
-          guard_.load(progress.at("loss_guard"));
-          has_learned_ = progress.value("has_learned", false);
-          if (loss_scaler_ && progress.contains("loss_scaler")) {
-            loss_scaler_->load(progress.at("loss_scaler"));
-          }
-        },
-        [this](const std::string& line) { say(line); });
-  }
-  if (!source) {
-    throw Error(fmt::format(
-        "{}, expected a whole checkpoint of before step {} to return to; lower learning_rate, save "
-        "more often (save_steps), and start again",
-        what, std::min(first_bad, rollback_limit_)));
-  }
-  guard_.forgive();
-  rollback_limit_ = checkpoint::step_of(*source);
-  say(fmt::format(
-      "warning: {}; weights and optimizer are those of {} again, the batches since then "
-      "are left out",
-      what, source->filename().string()));
-}
-
 void Trainer::tell_save(const checkpoint::SaveOutcome& outcome) {
   if (outcome.failure.empty()) {
     say(saved_line(outcome));
@@ -355,42 +252,6 @@ std::optional<fs::path> Trainer::last_checkpoint() const {
 
 comm::Group& Trainer::patient_group() {
   return saver_ && saver_->has_lost_group() ? world_ : saving_group_;
-}
-
-void Trainer::load_best() {
-  if (!config_.train.load_best_model_at_end) return;
-  // A save that failed has been told of, and its folder is not there.
-  const bool is_there = is_main() && best_.folder() && fs::exists(*best_.folder());
-  const fs::path folder =
-      comm::broadcast_string(world_, is_there ? *best_.folder() : std::string());
-  if (folder.empty()) {
-    say("warning: load_best_model_at_end: found no best checkpoint, expected one of an evaluation; "
-        "the result is the model of the last step");
-    return;
-  }
-  if (saved_step_ != step_) {
-    // The last step's weights are in memory alone: a load that breaks off would spoil them.
-    const auto damage = comm::shared_failure(patient_group(), [&] {
-      if (is_main()) checkpoint::PieceReader(folder).verify_all();
-    });
-    if (damage) {
-      is_best_damaged_ = true;
-      say(fmt::format(
-          "warning: load_best_model_at_end: {}; the result is the model of the last step",
-          *damage));
-      return;
-    }
-  }
-  load_weights(
-      folder, trainee_,
-      [this](const report::TrainerState&, const Json& progress) {
-        has_learned_ = progress.value("has_learned", false);
-      },
-      saved_step_ == step_ ? fmt::format("the last step is whole in checkpoint-{}", step_) : "");
-  report::TrainerState found;
-  best_.fill(found);
-  say(fmt::format("the result is the model of {}, the best by {} ({})", folder.filename().string(),
-                  best_.metric(), python_float_repr(found.best_metric.value_or(0))));
 }
 
 void Trainer::remove_all_but_best() {
