@@ -16,8 +16,8 @@ import time
 import pytest
 
 import preloaded
-from running import (BUILD, Run, base_flags, command, environment, output_files, run_strata,
-                     run_strata_raw, words_of)
+from running import (BUILD, Run, base_flags, command, environment, output_files, processes_of, run_strata,
+                     start_strata, words_of)
 
 LORA = dict(use_peft=True, lora_r=3, lora_dropout=0.3, lora_target_modules=["q_proj", "up_proj"])
 PLACES = {
@@ -243,22 +243,11 @@ def wait_for(condition, seconds=60):
 
 
 def start(flags, world):
-    return subprocess.Popen(command(flags, world), stdout=subprocess.PIPE,
-                            stderr=subprocess.STDOUT, text=True, env=environment(),
-                            start_new_session=True, restore_signals=False)
+    return start_strata(flags, world, start_new_session=True, restore_signals=False)
 
 
-def pids_with(folder):
-    """Processes whose command line names the folder, but not the launcher."""
-    found = []
-    for pid in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            words = open(f"/proc/{pid}/cmdline").read().split("\0")
-        except OSError:
-            continue
-        if str(folder) in words and "launch" not in words[:2]:
-            found.append(int(pid))
-    return found
+def ranks_of(process, folder):
+    return [pid for pid in processes_of(folder) if pid != process.pid]
 
 
 def test_disk_that_fills_up_later_ends_all_ranks_and_keeps_checkpoints(inputs, disk, tmp_path):
@@ -267,7 +256,7 @@ def test_disk_that_fills_up_later_ends_all_ranks_and_keeps_checkpoints(inputs, d
                      save_total_limit=1, **in_files(disk))
     process = start(flags, 2)
     wait_for(lambda: (out / "latest").exists())
-    for pid in pids_with(out):
+    for pid in ranks_of(process, out):
         resource.prlimit(pid, resource.RLIMIT_FSIZE, (16384, 16384))
     text, _ = process.communicate(timeout=60)
     assert process.returncode != 0
@@ -282,11 +271,11 @@ def test_disk_that_fills_up_later_ends_all_ranks_and_keeps_checkpoints(inputs, d
 def test_files_of_a_killed_run_go_at_the_next_start(inputs, disk, tmp_path):
     flags = flags_of(inputs, tmp_path / "killed", max_steps=100000, **in_files(disk))
     process = start(flags, 2)
-    wait_for(lambda: len(pids_with(tmp_path / "killed")) == 2 and
+    wait_for(lambda: len(ranks_of(process, tmp_path / "killed")) == 2 and
              (tmp_path / "killed" / "metrics.jsonl").exists())
     left = set(os.listdir(disk))
     assert len(left) == 4  # two ranks with two folders each
-    for pid in [*pids_with(tmp_path / "killed"), process.pid]:
+    for pid in [*ranks_of(process, tmp_path / "killed"), process.pid]:
         os.kill(pid, signal.SIGKILL)
     process.communicate(timeout=60)
     assert set(os.listdir(disk)) == left

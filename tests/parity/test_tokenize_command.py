@@ -6,7 +6,6 @@ import subprocess
 
 import pytest
 from running import PROGRAM, environment
-from terminal import Terminal
 
 import tiny_llama
 
