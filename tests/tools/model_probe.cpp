@@ -13,6 +13,7 @@
 
 #include "probe_main.h"
 #include "strata/adapters/adapter_options.h"
+#include "strata/adapters/counts.h"
 #include "strata/adapters/lora.h"
 #include "strata/adapters/lora_init.h"
 #include "strata/base/error.h"

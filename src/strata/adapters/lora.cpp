@@ -13,7 +13,6 @@
 #include "strata/base/error.h"
 #include "strata/hf/adapter_files.h"
 #include "strata/hf/module_pattern.h"
-#include "strata/models/footprint.h"
 #include "strata/models/vocabulary.h"
 
 namespace strata::adapters {
@@ -157,16 +156,6 @@ std::vector<AdapterTensor> trained_biases(const LoraOptions& options, models::Mo
     }
   }
   return tensors;
-}
-
-std::string with_thousands(int64_t value) {
-  const std::string digits = std::to_string(value);
-  std::string text;
-  for (size_t i = 0; i < digits.size(); ++i) {
-    if (i > 0 && (digits.size() - i) % 3 == 0) text += ',';
-    text += digits[i];
-  }
-  return text;
 }
 
 }  // namespace
@@ -379,17 +368,6 @@ void LoraAdapter::check_tensors(
       "{}: found tensor \"{}\" that adapter_config.json does not imply, expected {} "
       "tensors; use the adapter_config.json that belongs to it",
       file, shapes.begin()->first, expected.size());
-}
-
-std::string trainable_parameters_line(models::Model& model) {
-  int64_t trainable = 0, all = model.num_copied_elements();
-  for (const nn::Parameter* parameter : model.parameters()) {
-    all += models::counted_elements(*parameter);
-    if (parameter->requires_grad()) trainable += parameter->numel();
-  }
-  return fmt::format("trainable params: {} || all params: {} || trainable%: {:.4f}",
-                     with_thousands(trainable), with_thousands(all),
-                     100.0 * static_cast<double>(trainable) / static_cast<double>(all));
 }
 
 }  // namespace strata::adapters

@@ -160,8 +160,4 @@ class LoraAdapter {
 // settings that exclude each other: ConfigError.
 std::unique_ptr<LoraAdapter> attach_lora(models::Model& model, const LoraOptions& options);
 
-// "trainable params: 2,048 || all params: 8,752 || trainable%: 23.4004", counted as PEFT counts:
-// base copies of modules_to_save included, tied weights once.
-std::string trainable_parameters_line(models::Model& model);
-
 }  // namespace strata::adapters
