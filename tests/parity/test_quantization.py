@@ -192,6 +192,8 @@ BASES = {
     "output_layer_too": (dict(load_in_4bit=True, bnb_4bit_quant_type="nf4",
                               llm_int8_skip_modules=["down_proj"]),
                          dict(kind="nf4", skip=["down_proj"])),
+    "output_layer_too_int8": (dict(load_in_8bit=True, llm_int8_skip_modules=["down_proj"]),
+                              dict(kind="int8", skip=["down_proj"])),
 }
 
 
@@ -219,7 +221,8 @@ METHODS = {
 # those of the output layer as well.
 GRADIENTS = [(base, m) for base in ("nf4", "fp4", "int8") for m in METHODS] + [
     ("nf4_double", "lora"), ("output_layer_too", "lora_head"), ("output_layer_too", "dora_head"),
-    ("output_layer_too", "ia3_head")]
+    ("output_layer_too", "ia3_head"), ("output_layer_too_int8", "lora_head"),
+    ("output_layer_too_int8", "ia3_head")]
 
 
 def attach_quantised(folder, settings, **lora):
