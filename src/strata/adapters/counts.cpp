@@ -35,8 +35,8 @@ int64_t buffer_bytes(const LoraAdapter& adapter) {
   if (const auto& projection = adapter.projection()) {
     bytes += static_cast<int64_t>(projection->a.nbytes() + projection->b.nbytes());
   }
-  if (const nn::Embedding* embedding = adapter.embedding_of_tokens()) {
-    bytes += embedding->token_rows()->rows().numel() * static_cast<int64_t>(sizeof(float));
+  if (const auto& tokens = adapter.trained_tokens()) {
+    bytes += tokens->rows->rows().numel() * static_cast<int64_t>(sizeof(float));
   }
   return bytes;
 }

@@ -13,8 +13,9 @@ namespace strata::adapters {
 // base copies of modules_to_save included, tied weights once.
 std::string trainable_parameters_line(models::Model& model);
 
-// Bytes of the buffers that PEFT registers for an adapter: VeRA's matrices once, and the values that
-// rows of single tokens had in the base. get_memory_footprint() counts them beside the parameters.
+// Bytes of the buffers that PEFT registers for an adapter: VeRA's matrices once, and the values
+// that rows of single tokens had in the base. get_memory_footprint() counts them beside the
+// parameters.
 int64_t buffer_bytes(const LoraAdapter& adapter);
 
 }  // namespace strata::adapters

@@ -328,7 +328,7 @@ std::vector<Setting> lora_settings() {
        {.name = "trainable_token_indices",
         .field = STRATA_FIELD(lora.trainable_token_indices),
         .help = "train the rows of these tokens alone: [32000, 32001], or an object of such lists "
-                "by the embedding's name",
+                "by the name of the embedding or the output layer",
         .peer = "LoraConfig"},
        {.name = "ensure_weight_tying",
         .field = STRATA_FIELD(lora.ensure_weight_tying),

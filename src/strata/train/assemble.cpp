@@ -311,11 +311,12 @@ Blueprint draw_up(const config::RunConfig& config, comm::Mesh& mesh, const Targe
     models::mark_new_rows(*trainee->model, grown.num_old_rows);
     if (trainee->adapter && grown.num_rows != grown.num_old_rows) {
       trainee->adapter->store_vocabulary(*trainee->model, [](const std::string&) { return true; });
-    } else if (trainee->adapter && !trainee->continued_adapter) {
-      // PEFT saves the base's weights of a targeted embedding and output layer.
+    } else if (trainee->adapter && !trainee->continued_adapter &&
+               !trainee->adapter->trained_tokens()) {
+      // PEFT saves the base's weights of a targeted embedding and output layer, unless rows of
+      // single tokens train, whose adapter is to be small.
       trainee->adapter->store_vocabulary(*trainee->model, [](const std::string& name) {
-        return name.ends_with(".base_layer.weight") &&
-               !name.ends_with(".token_adapter.base_layer.weight");
+        return name.ends_with(".base_layer.weight");
       });
     } else if (trainee->continued_adapter && !is_imagined) {
       checkpoint::expect_stored_vocabulary(config.model.adapter_name_or_path, *trainee->model,
