@@ -81,6 +81,31 @@ def merged_loss(base, stored, adapter, out, data):
     return eval_loss(AutoModelForCausalLM.from_pretrained(out, dtype=torch.float32), base, data)
 
 
+@pytest.mark.parametrize("way", ["none", "[]", "file", "converted"])
+def test_an_empty_list_skips_no_module(inputs, tmp_path, way):
+    """Not the default, as in transformers: the output layer is codes."""
+    base, data = inputs.model("wide"), inputs.data("messages")
+    config = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4", llm_int8_skip_modules=[])
+    theirs = AutoModelForCausalLM.from_pretrained(base, device_map="cpu", dtype=torch.float32, quantization_config=config)
+    assert type(theirs.lm_head).__name__ == "Linear4bit"
+    flags = base_flags(base, data, tmp_path / "run", use_peft=True, lora_r=2, lora_target_modules=["q_proj", "lm_head"],
+                       max_steps=1, eval_steps=1, learning_rate=1e-30, bnb_4bit_compute_dtype="float32", **EVALUATED)
+    if way == "converted":
+        flags["model_name_or_path"] = tmp_path / "codes"
+        subprocess.run([PROGRAM, "convert", base, tmp_path / "codes", "--to", "bnb-4bit", "--llm_int8_skip_modules", "[]"],
+                       check=True, env=environment(), timeout=60)
+        loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "codes", device_map="cpu")
+        assert type(loaded.lm_head).__name__ == "Linear4bit"
+    elif way == "file":
+        (tmp_path / "more.yaml").write_text("load_in_4bit: true\nllm_int8_skip_modules: []\n")
+        flags["config"] = tmp_path / "more.yaml"
+    else:
+        flags |= dict(load_in_4bit=True, llm_int8_skip_modules=way)
+    run = run_strata(flags)
+    assert "quantised base: 15 matrices" in run.text, run.text
+    assert measured(run) == pytest.approx(eval_loss(theirs.dequantize(dtype=torch.float32), base, data), abs=1e-5)
+
+
 @pytest.mark.parametrize("name,codes,method", ROWS)
 def test_trained_here(inputs, bases, tmp_path, name, codes, method):
     base, stored = bases(name, codes)

@@ -275,7 +275,8 @@ std::vector<Setting> quantization_settings() {
         .help = "8 bits, while evaluating: activations this large are not quantised; 0: all are"},
        {.name = "llm_int8_skip_modules",
         .field = STRATA_FIELD(quantization.llm_int8_skip_modules),
-        .help = "modules that are not quantised; default: the output layer"}});
+        .synonyms = {{"[]", "none"}, {"none", "none"}},
+        .help = "modules that are not quantised; none: no module; default: the output layer"}});
 }
 
 std::vector<Setting> lora_settings() {
