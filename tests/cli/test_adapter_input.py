@@ -246,13 +246,17 @@ def test_an_adapter_of_another_base_of_equal_shapes_gives_no_answer(inputs, tmp_
         assert "found an adapter that was trained on a base with the fingerprint" in answers[1].stderr
 
 
-def test_directions_that_are_drawn_again_are_said(inputs, adapters):
+def test_directions_that_cannot_be_searched_again_are_refused(inputs, adapters, tmp_path):
     save_adapter(adapters / "searched", inputs.model("plain"), LoraConfig(
         task_type="CAUSAL_LM", r=2, target_modules=["q_proj"], init_lora_weights="pissa_niter_4"))
     run = chat("--model_name_or_path", inputs.model("plain"), "--adapter",
                f"a={adapters / 'searched'}", "--prompt", "the cat")
-    assert run.returncode == 0 and run.stdout
-    assert run.stderr.count("began with pissa_niter_4: its directions are searched from random") == 1
+    merged = subprocess.run([PROGRAM, "merge-adapter", adapters / "searched", tmp_path / "merged"], capture_output=True,
+                            text=True, env=environment(), timeout=60)
+    for done in (run, merged):
+        assert done.returncode == 2 and not done.stdout
+        assert "found init_lora_weights pissa_niter_4, which took directions off the base" in done.stderr, done.stderr
+    assert not (tmp_path / "merged").exists()
 
 
 def test_merging_and_taking_out_again(inputs, adapters, trained):

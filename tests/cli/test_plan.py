@@ -9,6 +9,7 @@ import subprocess
 import threading
 
 import pytest
+from safetensors.torch import load_file
 
 from running import PROGRAM, environment
 
@@ -43,6 +44,23 @@ def within_a_second():
     yield
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 1
+
+
+def test_an_output_layer_of_the_files_own(inputs, tmp_path):
+    """Oracle: the numbers of weights of transformers' models. config.json ties; the plan follows the file, where it is."""
+    base = inputs.model("plain")
+    config = json.loads((base / "config.json").read_text()) | dict(tie_word_embeddings=True)
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    untied = load_file(base / "model.safetensors")
+    count = sum(value.numel() for value in untied.values())
+    tied = count - untied["lm_head.weight"].numel()
+    assert f" {tied} parameters" in strata("plan", "--model_name_or_path", tmp_path)
+    # An index of files that were not fetched says no more than config.json.
+    index = dict(metadata={}, weight_map=dict.fromkeys(untied, "model-00001-of-00001.safetensors"))
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    assert f" {tied} parameters" in strata("plan", "--model_name_or_path", tmp_path)
+    (tmp_path / "model-00001-of-00001.safetensors").write_bytes((base / "model.safetensors").read_bytes())
+    assert f" {count} parameters" in strata("plan", "--model_name_or_path", tmp_path)
 
 
 def test_seventy_billion_parameters_in_a_second_without_weights(folder):

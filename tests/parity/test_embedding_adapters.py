@@ -26,6 +26,13 @@ CASES = {
                dict(trainable_token_indices=[1, 2, 30])),
     "tokens_tied": ("tied", dict(trainable_token_indices='{"embed_tokens": [2, 40, 41]}'),
                     dict(trainable_token_indices={"embed_tokens": [2, 40, 41]})),
+    "tokens_of_the_head": ("plain", dict(trainable_token_indices='{"lm_head": [2, 40, 41]}'),
+                           dict(trainable_token_indices={"lm_head": [2, 40, 41]})),
+    "tokens_of_a_tied_head": ("tied", dict(trainable_token_indices='{"lm_head": [2, 40, 41]}'),
+                              dict(trainable_token_indices={"lm_head": [2, 40, 41]})),
+    "tokens_of_the_head_and_embedding": ("tied", dict(lora_target_modules=["embed_tokens"],
+                                                      trainable_token_indices='{"lm_head": [2, 40]}'),
+                                         dict(trainable_token_indices={"lm_head": [2, 40]})),
     "saved_as_one": ("tied", dict(lora_modules_to_save=["embed_tokens"], ensure_weight_tying=True),
                      dict(modules_to_save=["embed_tokens"], ensure_weight_tying=True)),
     "new_tokens": ("llama2", dict(CHATML, trainable_token_indices="330, 331, 332"),
@@ -37,6 +44,7 @@ CASES = {
 }
 # 8-bit state, offload and codes beside them, so that each meets the others once.
 MORE = {"embedding": dict(optim="adamw_8bit"), "tokens_tied": dict(load_in_4bit=True),
+        "tokens_of_a_tied_head": dict(fsdp_offload_params=True), "tokens_of_the_head": dict(sharding_strategy="ZERO2"),
         "new_tokens": dict(fsdp_offload_params=True, sharding_strategy="SHARD_GRAD_OP"),
         "saved_as_one": dict(sharding_strategy="ZERO2")}
 

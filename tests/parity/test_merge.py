@@ -248,10 +248,25 @@ def test_first_values_that_codes_cannot_have_are_refused(tmp_path):
     assert not (tmp_path / "quantised" / "merged").exists()
 
 
-def test_rows_of_a_tied_output_layer_alone_are_refused(tmp_path):
-    """Merged, they would be the embedding's too: PEFT's own merge gives other answers than its adapter."""
+def test_rows_of_a_tied_output_layer_alone_part_it(tmp_path):
+    """PEFT's model as it is: its merge changes the embedding too, and answers otherwise than its adapter."""
+    model = make_adapter(tmp_path, dict(target_modules=["q_proj"], trainable_token_indices={"lm_head": [3, 9]}),
+                         tie_word_embeddings=True).eval()
+    process = merge(tmp_path)
+    assert process.returncode == 0, process.stderr
+    merged = LlamaForCausalLM.from_pretrained(tmp_path / "merged")
+    assert not merged.config.tie_word_embeddings
+    ids = torch.tensor([[3, 9, 5, 3, 1, 9]])
+    expected = model(input_ids=ids).logits
+    assert relative_error(merged(input_ids=ids).logits, expected) < 1e-5
+    assert relative_error(model.merge_and_unload()(input_ids=ids).logits, expected) > 0.1
+
+
+def test_rows_of_a_tied_output_layer_that_nobody_named_are_refused(tmp_path):
     make_adapter(tmp_path, dict(target_modules=["q_proj"], trainable_token_indices={"lm_head": [3, 9]}),
                  tie_word_embeddings=True)
+    file = tmp_path / "adapter" / "adapter_config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | dict(trainable_token_indices=[3, 9])))
     process = merge(tmp_path)
     assert process.returncode == 2 and 'rows that "model.embed_tokens.weight" has not' in process.stderr
     assert not (tmp_path / "merged").exists()

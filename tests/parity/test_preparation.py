@@ -1,16 +1,19 @@
 # Oracle: PEFT's print_trainable_parameters and transformers' get_memory_footprint of the model that
 # prepare_model_for_kbit_training and get_peft_model make of the same base.
+import json
 import re
 
 import pytest
 import torch
-from peft import LoraConfig, get_peft_model, prepare_model_for_kbit_training
+from peft import LoraConfig, PromptTuningConfig, VeraConfig, get_peft_model, prepare_model_for_kbit_training
 from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 
 from running import base_flags, run_strata
 
 LORA = dict(use_peft=True, lora_r=4, lora_alpha=8, lora_dropout=0,
             lora_target_modules="all-linear")
+TOKENS = dict(LORA, trainable_token_indices="[3, 40, 50]")
+VERA = dict(LORA, peft_type="VERA", lora_target_modules=["q_proj", "up_proj"])
 NF4 = dict(load_in_4bit=True, bnb_4bit_use_double_quant=True)
 # Model, settings, and whether a rank of two holds it.
 ROWS = {
@@ -25,6 +28,14 @@ ROWS = {
     "bf16_file": ("bf16", dict(LORA, dtype="auto"), 1),
     "bf16_file_nf4": ("bf16", dict(LORA, dtype="auto", **NF4), 1),
     "bf16_file_int8": ("bf16", dict(LORA, dtype="auto", load_in_8bit=True), 1),
+    "tokens": ("wide", TOKENS, 2),
+    "tokens_tied": ("tied", TOKENS, 1),
+    "bf16_file_tokens": ("bf16", dict(TOKENS, dtype="auto"), 1),
+    "vera": ("wide", VERA, 2),
+    "vera_drawn_again": ("wide", dict(VERA, save_projection=False), 1),
+    "bf16_file_vera": ("bf16", dict(VERA, dtype="auto"), 1),
+    "nf4_vera": ("wide", dict(VERA, **NF4), 1),
+    "prompt": ("wide", dict(use_peft=True, peft_type="PROMPT_TUNING", num_virtual_tokens=7), 1),
     "new_tokens_nf4": ("llama2", dict(LORA, **NF4, chat_template_format="chatml"), 1),
 }
 
@@ -59,9 +70,24 @@ def reference(folder, flags):
         model.resize_token_embeddings(335, pad_to_multiple_of=8)
     if quantization is not None:
         model = prepare_model_for_kbit_training(model)
-    return get_peft_model(model, LoraConfig(
-        r=4, lora_alpha=8, target_modules="all-linear", task_type="CAUSAL_LM",
-        modules_to_save=flags.get("lora_modules_to_save")))
+    return get_peft_model(model, adapter_of(flags))
+
+
+def adapter_of(flags):
+    kind = flags.get("peft_type")
+    if kind == "PROMPT_TUNING":
+        return PromptTuningConfig(num_virtual_tokens=flags["num_virtual_tokens"], task_type="CAUSAL_LM")
+    if kind == "VERA":
+        return VeraConfig(r=4, target_modules=flags["lora_target_modules"], task_type="CAUSAL_LM")
+    return LoraConfig(r=4, lora_alpha=8, target_modules="all-linear", task_type="CAUSAL_LM",
+                      modules_to_save=flags.get("lora_modules_to_save"),
+                      trainable_token_indices=json.loads(flags.get("trainable_token_indices", "null")))
+
+
+def footprint(model):
+    """Of all that PEFT's model holds: get_memory_footprint() itself leaves a prompt's rows out."""
+    rows = model.prompt_encoder.parameters() if hasattr(model, "prompt_encoder") else []
+    return model.get_memory_footprint() + sum(value.nbytes for value in rows)
 
 
 @pytest.mark.parametrize("name", ROWS)
@@ -74,7 +100,7 @@ def test_lines_at_the_start(inputs, folder_of, tmp_path, capsys, name):
     model.print_trainable_parameters()
     assert capsys.readouterr().out.strip() in run.text, run.text
     found = re.search(r"memory footprint: (\d+) bytes \((\S+) MB\)", run.text)
-    expected = model.get_memory_footprint()
+    expected = footprint(model)
     assert int(found.group(1)) == expected
     assert found.group(2) == f"{expected / 1e6:.2f}"
     if flags.get("load_in_4bit") or flags.get("load_in_8bit"):

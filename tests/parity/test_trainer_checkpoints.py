@@ -11,7 +11,9 @@ from running import base_flags, run_strata, run_strata_raw, strata
 
 LORA = dict(use_peft=True, lora_r=4, lora_alpha=16, lora_dropout=0.0, learning_rate=2e-2,
             lora_target_modules=["q_proj", "v_proj", "down_proj"])
-CASES = {"full": dict(weight_decay=0.1), "lora": LORA, "tied": dict(model="tied", weight_decay=0.1)}
+CASES = {"full": dict(weight_decay=0.1), "lora": LORA, "tied": dict(model="tied", weight_decay=0.1),
+         "own_head": dict(model="own-head", weight_decay=0.1),
+         "own_head_lora": dict(LORA, model="own-head", lora_modules_to_save=["lm_head"])}
 
 
 def train_reference(flags, folder):
@@ -25,7 +27,8 @@ def train_reference(flags, folder):
     lora = None
     if flags.get("use_peft"):
         lora = peft.LoraConfig(task_type="CAUSAL_LM", r=4, lora_alpha=16, lora_dropout=0.0,
-                               target_modules=flags["lora_target_modules"])
+                               target_modules=flags["lora_target_modules"],
+                               modules_to_save=flags.get("lora_modules_to_save"))
     data = pathlib.Path(flags["dataset_name"])
     trainer = trl.SFTTrainer(
         model=str(flags["model_name_or_path"]), args=args, peft_config=lora,
@@ -33,8 +36,23 @@ def train_reference(flags, folder):
     trainer.remove_callback(transformers.PrinterCallback)
     trainer.train()
     names = {id(p): n.replace(".default", "") for n, p in trainer.model.named_parameters()}
+    # What is saved whole has its own name here.
+    names = {k: n.removeprefix("base_model.model.").replace(".modules_to_save", "") if ".modules_to_save" in n else n
+             for k, n in names.items()}
     optimizer = trainer.optimizer.optimizer
     return trainer.state.log_history, {names[id(p)]: s for p, s in optimizer.state.items()}
+
+
+def model_of(inputs, name):
+    if name != "own-head":
+        return inputs.model(name)
+    # config.json ties an output layer of which the file holds another.
+    folder = inputs.folder / "trainer-own-head"
+    if not folder.exists():
+        shutil.copytree(inputs.model("plain"), folder)
+        config = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps(config | dict(tie_word_embeddings=True)))
+    return folder
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +62,7 @@ def reference(inputs, tmp_path_factory):
     def run(name):
         if name not in known:
             settings = dict(CASES[name])
-            flags = base_flags(inputs.model(settings.pop("model", "odd")), inputs.data("messages"),
+            flags = base_flags(model_of(inputs, settings.pop("model", "odd")), inputs.data("messages"),
                                tmp_path_factory.mktemp("ours"), max_steps=6, **settings)
             folder = tmp_path_factory.mktemp("reference")
             known[name] = flags, folder, *train_reference(flags, folder)

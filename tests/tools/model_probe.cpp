@@ -13,6 +13,7 @@
 
 #include "probe_main.h"
 #include "strata/adapters/adapter_options.h"
+#include "strata/adapters/counts.h"
 #include "strata/adapters/lora.h"
 #include "strata/adapters/lora_init.h"
 #include "strata/base/error.h"
@@ -211,11 +212,10 @@ void initialize_branches(const adapters::LoraAdapter& adapter, uint64_t seed,
     writer.add("init:" + p.name(), value);
     store.values[&p] = value.clone();
   };
-  if (nn::Embedding* embedding = adapter.embedding_of_tokens()) {
-    nn::TokenRows& rows = *embedding->token_rows();
-    place(rows.rows(), store.values.at(&embedding->weight())
-                           .to(at::kFloat)
-                           .index_select(0, at::tensor(rows.ids(), at::kLong)));
+  if (const auto& tokens = adapter.trained_tokens()) {
+    place(tokens->rows->rows(), store.values.at(tokens->weight)
+                                    .to(at::kFloat)
+                                    .index_select(0, at::tensor(tokens->rows->ids(), at::kLong)));
   }
   if (!adapters::starts_from_base(adapter.options())) {
     return adapters::initialize(adapter, seed, place);

@@ -13,7 +13,6 @@
 #include "strata/base/error.h"
 #include "strata/hf/adapter_files.h"
 #include "strata/hf/module_pattern.h"
-#include "strata/models/footprint.h"
 #include "strata/models/vocabulary.h"
 
 namespace strata::adapters {
@@ -159,16 +158,6 @@ std::vector<AdapterTensor> trained_biases(const LoraOptions& options, models::Mo
   return tensors;
 }
 
-std::string with_thousands(int64_t value) {
-  const std::string digits = std::to_string(value);
-  std::string text;
-  for (size_t i = 0; i < digits.size(); ++i) {
-    if (i > 0 && (digits.size() - i) % 3 == 0) text += ',';
-    text += digits[i];
-  }
-  return text;
-}
-
 }  // namespace
 
 std::unique_ptr<LoraAdapter> attach_lora(models::Model& model, const LoraOptions& options) {
@@ -267,15 +256,22 @@ void LoraAdapter::attach_layers(models::Model& model) {
     tensors_.push_back({hf::kAdapterKeyPrefix + name, &model.trainable_copy(name)});
   }
   if (!options_.trainable_tokens.empty()) {
-    attach_token_rows(model, options_);
-    embedding_of_tokens_ = find_embedding(model);
-    nn::Parameter& rows = embedding_of_tokens_->token_rows()->rows();
+    trained_tokens_ = attach_token_rows(model, options_);
+    nn::Parameter& rows = trained_tokens_->rows->rows();
     tensors_.push_back({rows.name(), &rows});
   }
   const bool targets_head =
       std::any_of(layers_.begin(), layers_.end(),
-                  [](const nn::Linear* layer) { return layer->path() == "lm_head"; });
+                  [](const nn::Linear* layer) { return layer->path() == "lm_head"; }) ||
+      (trained_tokens_ && trained_tokens_->is_output_alone);
   notes_ = notes_on_ties(options_, targets.embedding != nullptr || targets_head, saved, was_tied);
+  if (draws_directions(options_)) {
+    notes_.push_back(fmt::format(
+        "init_lora_weights: {} searches from random directions, which no file holds; before it is "
+        "merged or answers the adapter is written as a plain LoRA with strata convert --to lora, "
+        "which needs the adapter of a run with the same seed and a learning_rate of 0",
+        options_.init));
+  }
 }
 
 void LoraAdapter::settle_fixed_tensors(at::Device device) const {
@@ -312,15 +308,15 @@ void LoraAdapter::store_vocabulary(models::Model& model,
     const auto is_layer = [&](const nn::Linear* layer) { return layer->path() == path; };
     const bool is_wrapped = std::any_of(layers_.begin(), layers_.end(), is_layer) ||
                             (embedding_ != nullptr && embedding_->path() == path);
-    const bool has_rows =
-        embedding_of_tokens_ != nullptr && weight.parameter == &embedding_of_tokens_->weight();
+    const bool has_rows = trained_tokens_ && weight.parameter == trained_tokens_->weight &&
+                          (path == trained_tokens_->path || !trained_tokens_->is_output_alone);
     const char* wrapper = is_wrapped ? ".base_layer" : has_rows ? ".token_adapter.base_layer" : "";
     const std::string name = module + wrapper + weight.name.substr(dot);
     if (is_wanted(name)) add_once({name, weight.parameter});
     // A tied output layer takes the same rows, and PEFT then saves them under its name too.
     const std::string rows = module + ".token_adapter.trainable_tokens_delta";
     if (has_rows && is_wanted(rows)) {
-      add_once({rows, &embedding_of_tokens_->token_rows()->rows()});
+      add_once({rows, &trained_tokens_->rows->rows()});
     }
   }
 }
@@ -379,17 +375,6 @@ void LoraAdapter::check_tensors(
       "{}: found tensor \"{}\" that adapter_config.json does not imply, expected {} "
       "tensors; use the adapter_config.json that belongs to it",
       file, shapes.begin()->first, expected.size());
-}
-
-std::string trainable_parameters_line(models::Model& model) {
-  int64_t trainable = 0, all = model.num_copied_elements();
-  for (const nn::Parameter* parameter : model.parameters()) {
-    all += models::counted_elements(*parameter);
-    if (parameter->requires_grad()) trainable += parameter->numel();
-  }
-  return fmt::format("trainable params: {} || all params: {} || trainable%: {:.4f}",
-                     with_thousands(trainable), with_thousands(all),
-                     100.0 * static_cast<double>(trainable) / static_cast<double>(all));
 }
 
 }  // namespace strata::adapters

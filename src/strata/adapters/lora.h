@@ -54,7 +54,8 @@ struct LoraOptions {
   // Modules trained whole beside the branches; the base keeps its own copy (PEFT's
   // ModulesToSaveWrapper), so a tied output layer is untied by naming it here.
   std::vector<std::string> modules_to_save;
-  // Rows of the embedding that train alone, and the end of its path.
+  // Rows of the embedding, or of the output layer alone, that train by themselves; the end of the
+  // module's path.
   std::vector<int64_t> trainable_tokens = {};
   std::string token_module = "embed_tokens";
   std::vector<std::string> other_token_modules = {};  // which must be tied to it
@@ -93,6 +94,14 @@ struct AdapterTensor {
   nn::Parameter* parameter;
 };
 
+// Rows of single tokens that train alone, and the weight whose rows they take the place of.
+struct TrainedTokens {
+  nn::TokenRows* rows;
+  nn::Parameter* weight;
+  std::string path;      // of the module that has them
+  bool is_output_alone;  // not the embedding, although it may be tied
+};
+
 // A frozen tensor of the adapter's file, the same on every rank.
 struct FixedTensor {
   std::string name;
@@ -104,9 +113,9 @@ class LoraAdapter {
   const LoraOptions& options() const { return options_; }
   // The layers with a branch, in module order.
   const std::vector<nn::Linear*>& layers() const { return layers_; }
-  // The token embedding where it has a branch, and where it has rows of its own; else null.
+  // The token embedding where it has a branch; else null.
   nn::Embedding* embedding() const { return embedding_; }
-  nn::Embedding* embedding_of_tokens() const { return embedding_of_tokens_; }
+  const std::optional<TrainedTokens>& trained_tokens() const { return trained_tokens_; }
   // What the settings make of the model that its user may not expect, a sentence each.
   const std::vector<std::string>& notes() const { return notes_; }
   // All weights that the adapter file holds: branches in module order, then modules_to_save.
@@ -145,7 +154,7 @@ class LoraAdapter {
   LoraOptions options_;
   std::vector<nn::Linear*> layers_;
   nn::Embedding* embedding_ = nullptr;
-  nn::Embedding* embedding_of_tokens_ = nullptr;
+  std::optional<TrainedTokens> trained_tokens_;
   std::vector<std::string> notes_;
   std::vector<AdapterTensor> tensors_;
   std::vector<FixedTensor> fixed_tensors_;
@@ -159,9 +168,5 @@ class LoraAdapter {
 // ConfigError that lists the modules; settings out of range, a rank larger than the layer, or
 // settings that exclude each other: ConfigError.
 std::unique_ptr<LoraAdapter> attach_lora(models::Model& model, const LoraOptions& options);
-
-// "trainable params: 2,048 || all params: 8,752 || trainable%: 23.4004", counted as PEFT counts:
-// base copies of modules_to_save included, tied weights once.
-std::string trainable_parameters_line(models::Model& model);
 
 }  // namespace strata::adapters

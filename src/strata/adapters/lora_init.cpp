@@ -248,6 +248,20 @@ bool changes_base(const LoraOptions& options) {
   return options.init.starts_with("pissa") || options.init == "olora" || options.init == "loftq";
 }
 
+bool draws_directions(const LoraOptions& options) {
+  return changes_base(options) && num_iterations(options.init) >= 0;
+}
+
+void require_known_directions(const LoraOptions& options, const std::string& subject) {
+  if (!draws_directions(options)) return;
+  throw ConfigError(
+      "{}: found init_lora_weights {}, which took directions off the base that were searched from "
+      "random ones and cannot be searched again (PEFT takes others), expected pissa or another; "
+      "write it as a plain LoRA: strata convert ADAPTER OUT --to lora "
+      "--path_initial_model_for_weight_conversion FIRST",
+      subject, options.init);
+}
+
 bool starts_from_base(const LoraOptions& options) {
   const bool samples = options.method == Method::kPrompt && options.prompt_init != "RANDOM";
   return changes_base(options) || options.keeps_base || options.use_dora || samples;

@@ -31,6 +31,13 @@ bool starts_from_base(const LoraOptions& options);
 // adapter belongs to the changed base, and whoever loads it must change the base again.
 bool changes_base(const LoraOptions& options);
 
+// Whether the base changes by directions searched from random ones ("pissa_niter_N"), which are
+// drawn from the run's seed and are in no file.
+bool draws_directions(const LoraOptions& options);
+// ConfigError for such an adapter: nobody can make the base again that it was trained over. PEFT
+// takes other directions off the base than in training. `subject`: the adapter's folder.
+void require_known_directions(const LoraOptions& options, const std::string& subject);
+
 // A [rank, in] and B [out, rank] that "pissa", "olora" or "loftq" make of an fp32 weight, and what
 // is left of the weight, fp32.
 struct BaseDirections {

@@ -56,6 +56,48 @@ std::vector<nn::Linear*> layers_tied_to(models::Model& model, const nn::Embeddin
   return tied;
 }
 
+nn::Linear* output_layer(models::Model& model) {
+  for (models::Block* block : model.blocks()) {
+    if (block->kind() != models::BlockKind::kHead) continue;
+    for (nn::Linear* layer : block->linears()) return layer;
+  }
+  return nullptr;
+}
+
+// Of rows of the embedding: every module that is named must be it, or tied to it.
+void require_tied(models::Model& model, const nn::Embedding& embedding,
+                  const LoraOptions& options) {
+  const std::string& module = options.token_module;
+  if (!matches_list(embedding.path(), {module})) {
+    throw ConfigError(
+        "trainable_token_indices: found the module \"{}\", expected the model's token embedding "
+        "({}) or its output layer; correct it",
+        module, embedding.path());
+  }
+  const std::vector<nn::Linear*> tied = layers_tied_to(model, embedding);
+  for (const std::string& other : options.other_token_modules) {
+    const bool is_tied = std::ranges::any_of(
+        tied, [&](const nn::Linear* layer) { return matches_list(layer->path(), {other}); });
+    if (is_tied) continue;
+    throw ConfigError(
+        "trainable_token_indices: found the module \"{}\" beside \"{}\", expected the embedding "
+        "and "
+        "an output layer that is tied to it; leave it out, or train it whole (modules_to_save)",
+        other, module);
+  }
+}
+
+void check_ids(const std::vector<int64_t>& ids, int64_t num_rows) {
+  std::set<int64_t> seen;
+  for (const int64_t id : ids) {
+    if (id >= 0 && id < num_rows && seen.insert(id).second) continue;
+    throw ConfigError(
+        "trainable_token_indices: found {}{}, expected ids of tokens from 0 to {}, each once; "
+        "correct it",
+        id, seen.contains(id) ? " twice" : "", num_rows - 1);
+  }
+}
+
 }  // namespace
 
 nn::Embedding* find_embedding(models::Model& model) {
@@ -81,59 +123,39 @@ void attach_branch(nn::Embedding& embedding, const LoraOptions& options) {
   embedding.attach_low_rank(std::move(branch));
 }
 
-void attach_token_rows(models::Model& model, const LoraOptions& options) {
-  const std::vector<int64_t>& ids = options.trainable_tokens;
+TrainedTokens attach_token_rows(models::Model& model, const LoraOptions& options) {
   nn::Embedding* embedding = find_embedding(model);
-  const std::string& module = options.token_module;
   if (embedding == nullptr) {
     throw ConfigError(
         "trainable_token_indices: found with a model whose family has no adapters of its "
         "embedding, expected adapters of linear layers; leave it out");
   }
-  if (embedding->path() != module && !embedding->path().ends_with("." + module)) {
-    throw ConfigError(
-        "trainable_token_indices: found the module \"{}\", expected the model's token embedding "
-        "({}); correct it",
-        module, embedding->path());
-  }
-  const std::vector<nn::Linear*> tied = layers_tied_to(model, *embedding);
-  for (const std::string& other : options.other_token_modules) {
-    const bool is_tied = std::ranges::any_of(
-        tied, [&](const nn::Linear* layer) { return matches_list(layer->path(), {other}); });
-    if (is_tied) continue;
-    throw ConfigError(
-        "trainable_token_indices: found the module \"{}\" beside \"{}\", expected the embedding "
-        "and "
-        "an output layer that is tied to it; leave it out, or train it whole (modules_to_save)",
-        other, module);
-  }
-  if (embedding->low_rank() != nullptr || embedding->weight().requires_grad()) {
+  nn::Linear* output = output_layer(model);
+  const bool is_alone = output != nullptr && matches_list(output->path(), {options.token_module});
+  if (!is_alone) require_tied(model, *embedding, options);
+  const std::string& path = is_alone ? output->path() : embedding->path();
+  nn::Parameter& weight = is_alone ? output->weight() : embedding->weight();
+  const bool has_branch = !is_alone && embedding->low_rank() != nullptr;
+  if (has_branch || weight.requires_grad()) {
     throw ConfigError(
         "trainable_token_indices: found \"{}\" among {} too, expected one of them; remove one",
-        embedding->path(), embedding->low_rank() != nullptr ? "target_modules" : "modules_to_save");
+        path, has_branch ? "target_modules" : "modules_to_save");
   }
-  const int64_t num_rows = embedding->weight().shape()[0];
-  std::set<int64_t> seen;
-  for (const int64_t id : ids) {
-    if (id >= 0 && id < num_rows && seen.insert(id).second) continue;
-    throw ConfigError(
-        "trainable_token_indices: found {}{}, expected ids of tokens from 0 to {}, each once; "
-        "correct it",
-        id, seen.contains(id) ? " twice" : "", num_rows - 1);
-  }
-  const std::string name =
-      hf::kAdapterKeyPrefix + embedding->path() + ".token_adapter.trainable_tokens_delta";
-  const auto rows = std::make_shared<nn::TokenRows>(name, ids, embedding->weight().shape()[1]);
-  embedding->attach_token_rows(rows);
-  for (nn::Linear* layer : tied) {
+  check_ids(options.trainable_tokens, weight.shape()[0]);
+  const auto rows = std::make_shared<nn::TokenRows>(
+      hf::kAdapterKeyPrefix + path + ".token_adapter.trainable_tokens_delta",
+      options.trainable_tokens, weight.shape()[1]);
+  if (!is_alone) embedding->attach_token_rows(rows);
+  for (nn::Linear* layer : is_alone ? std::vector{output} : layers_tied_to(model, *embedding)) {
     if (layer->low_rank() != nullptr || layer->rescale() != nullptr) {
       throw ConfigError(
-          "trainable_token_indices: found the tied \"{}\" among target_modules, expected one of "
+          "trainable_token_indices: found the{} \"{}\" among target_modules, expected one of "
           "them; remove one",
-          layer->path());
+          is_alone ? "" : " tied", layer->path());
     }
     layer->attach_token_rows(rows);
   }
+  return {rows.get(), &weight, path, is_alone};
 }
 
 bool is_tied(models::Model& model) {

@@ -21,10 +21,11 @@ nn::Embedding* find_embedding(models::Model& model);
 // values of the base, a rank larger than the table.
 void attach_branch(nn::Embedding& embedding, const LoraOptions& options);
 
-// Gives the embedding rows of its own for options.trainable_tokens; an output layer that is tied to
-// it takes them too. ConfigError for ids outside the vocabulary, twice the same, or an embedding
-// that is adapted otherwise.
-void attach_token_rows(models::Model& model, const LoraOptions& options);
+// Gives the embedding rows of its own for options.trainable_tokens, which an output layer that is
+// tied to it takes too; or the output layer alone, where token_module names it: the embedding keeps
+// its rows, tied or not, as in PEFT. ConfigError for ids outside the vocabulary, twice the same, or
+// a module that is adapted otherwise.
+TrainedTokens attach_token_rows(models::Model& model, const LoraOptions& options);
 
 // Whether embedding and output layer are one weight.
 bool is_tied(models::Model& model);

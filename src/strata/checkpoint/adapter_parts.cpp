@@ -159,12 +159,19 @@ void AdapterParts::take_grown_rows() {
     // A branch on a tied output layer unties it; the copy of its weight is the embedding's.
     const bool has_own = parts->second.a || parts->second.factors || parts->second.lambda_b;
     if (found == in_base_.end() && has_own) base.reset();
-    // A tied output layer goes with the embedding, rows of single tokens too.
-    const bool is_second =
-        found == in_base_.end() && weight == kHead && (base || parts->second.rows);
+    // A tied output layer goes with the embedding, rows of single tokens too, unless it alone has
+    // some.
+    const bool is_second = found == in_base_.end() && weight == kHead &&
+                           (base || parts->second.rows) && !has_rows_alone(parts->second);
     if (is_second) require_rows_of_both(parts->second);
     if (is_second || parts->second.is_empty()) parts_.erase(parts);
   }
+}
+
+bool AdapterParts::has_rows_alone(const Parts& head) const {
+  const Parts* embedding = find(embedding_);
+  const bool has_both = embedding != nullptr && embedding->rows;
+  return head.rows && !has_both && settings_.token_module == "lm_head";
 }
 
 void AdapterParts::require_rows_of_both(const Parts& head) const {

@@ -74,6 +74,7 @@ class AdapterParts {
   // Keeps the base's weights that the adapter holds only where they have more rows.
   void take_grown_rows();
   // A tied output layer has no rows of its own.
+  bool has_rows_alone(const Parts& head) const;
   void require_rows_of_both(const Parts& head) const;
   // PEFT saves a tied weight that trained as one under both its names, a checkpoint of a run under
   // the first. Whether this was one.

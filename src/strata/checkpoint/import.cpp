@@ -8,6 +8,7 @@
 
 #include "strata/adapters/lora_init.h"
 #include "strata/base/error.h"
+#include "strata/checkpoint/element_type.h"
 #include "strata/hf/adapter_files.h"
 #include "strata/models/vocabulary.h"
 
@@ -77,6 +78,17 @@ void initialize_from_base(const adapters::LoraAdapter& adapter, shard::UnitStore
   adapters::initialize_from_base(adapter, seed, place, base, only_base);
 }
 
+namespace {
+
+// PEFT saves the weight of a targeted output layer as it lies there: codes have no rows to take.
+// Those of 4 bits fill one column, whatever type they are stored as.
+bool holds_rows(const hf::TensorInfo& tensor) {
+  return at::isFloatingType(memory_type_of(tensor.dtype)) && tensor.shape.size() == 2 &&
+         tensor.shape[1] > 1;
+}
+
+}  // namespace
+
 int64_t stored_vocabulary_rows(const std::filesystem::path& folder) {
   if (!std::filesystem::exists(folder / hf::kAdapterWeightsFile)) return 0;
   const hf::ModelFolder file(folder);
@@ -87,7 +99,8 @@ int64_t stored_vocabulary_rows(const std::filesystem::path& folder) {
     for (const std::string_view module : kModules) {
       for (const char* end :
            {".weight", ".base_layer.weight", ".token_adapter.base_layer.weight"}) {
-        if (name.ends_with(fmt::format(".{}{}", module, end))) return file.find(name)->shape[0];
+        if (!name.ends_with(fmt::format(".{}{}", module, end))) continue;
+        if (holds_rows(*file.find(name))) return file.find(name)->shape[0];
       }
     }
   }
@@ -97,7 +110,10 @@ int64_t stored_vocabulary_rows(const std::filesystem::path& folder) {
 void expect_stored_vocabulary(const std::filesystem::path& folder, models::Model& model,
                               adapters::LoraAdapter& adapter) {
   const hf::ModelFolder file(folder);
-  adapter.store_vocabulary(model, [&](const std::string& name) { return file.find(name); });
+  adapter.store_vocabulary(model, [&](const std::string& name) {
+    const hf::TensorInfo* tensor = file.find(name);
+    return tensor != nullptr && (!name.ends_with(".weight") || holds_rows(*tensor));
+  });
   for (const models::VocabularyWeight& weight : models::vocabulary_weights(model)) {
     const auto& tensors = adapter.tensors();
     const bool is_stored = std::any_of(tensors.begin(), tensors.end(), [&](const auto& tensor) {

@@ -63,12 +63,7 @@ adapters::LoraOptions settings_of(const SavedState& adapter) {
         "or without), IA3 or VERA; use it beside its base",
         subject, config.peft_type);
   }
-  if (options.init.starts_with("pissa_niter_")) {
-    throw ConfigError(
-        "{}: found init_lora_weights {}, which takes random directions off the base, expected "
-        "pissa or another; merge it with the model it was trained in",
-        subject, options.init);
-  }
+  adapters::require_known_directions(options, subject);
   return options;
 }
 

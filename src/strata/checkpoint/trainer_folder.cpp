@@ -8,6 +8,8 @@
 #include "strata/base/error.h"
 #include "strata/checkpoint/saved_formats.h"
 #include "strata/hf/adapter_files.h"
+#include "strata/hf/export_index.h"
+#include "strata/hf/model_folder.h"
 #include "strata/models/registry.h"
 #include "strata/optim/adamw.h"
 
@@ -21,6 +23,15 @@ struct TrainedWeight {
   std::string name;
   std::string in_file;
 };
+
+// A model with the output layer that its files hold, where they are there.
+std::unique_ptr<models::Model> model_in(const fs::path& folder) {
+  auto model = models::create_model(read_json_file(folder / "config.json"), {});
+  if (fs::exists(folder / hf::kModelWeightsFile) || fs::exists(folder / hf::kModelIndexFile)) {
+    model->follow_tie(hf::ModelFolder(folder));
+  }
+  return model;
+}
 
 class TrainerFolderState final : public SavedState {
  public:
@@ -60,7 +71,7 @@ class TrainerFolderState final : public SavedState {
   // In the order of the model's named_parameters(), which decides the numbers.
   std::vector<TrainedWeight> trained_weights() const {
     if (!weights_->is_adapter()) {
-      const auto model = models::create_model(read_json_file(path_ / "config.json"), {});
+      const auto model = model_in(path_);
       std::vector<TrainedWeight> trained;
       for (const nn::Parameter* parameter : model->parameters()) {
         trained.push_back({parameter->name(), parameter->name()});
@@ -68,14 +79,14 @@ class TrainerFolderState final : public SavedState {
       return trained;
     }
     const hf::AdapterConfig config = hf::read_adapter_config(path_);
-    const fs::path base = fs::path(config.base_model_name_or_path) / "config.json";
-    if (!fs::is_regular_file(base)) {
+    const fs::path base = config.base_model_name_or_path;
+    if (!fs::is_regular_file(base / "config.json")) {
       throw FormatError(
           "{}: found no config.json of the base model that it names (\"{}\"), expected it to name "
           "the states of optimizer.pt; put the right folder into base_model_name_or_path",
           (path_ / hf::kAdapterConfigFile).string(), config.base_model_name_or_path);
     }
-    const auto model = models::create_model(read_json_file(base), {});
+    const auto model = model_in(base);
     const auto adapter = adapters::attach_lora(*model, adapters::lora_options_of(config));
     std::map<const nn::Parameter*, std::string> in_file;
     for (const adapters::AdapterTensor& tensor : adapter->tensors()) {

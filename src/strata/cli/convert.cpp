@@ -124,8 +124,13 @@ models::QuantizationOptions quantization_of(const FileFlags& flags, bool in_8bit
     throw ConfigError(
         "--bnb_4bit_compute_dtype: found \"{}\", expected float32, bfloat16 or float16", compute);
   }
-  std::stringstream names(flags.get("llm_int8_skip_modules"));
+  const std::string listed = flags.get("llm_int8_skip_modules");
   std::vector<std::string> skipped;
+  if (listed == "none" || listed == "[]") {
+    options.skip_modules = skipped;
+    return options;
+  }
+  std::stringstream names(listed);
   for (std::string name; std::getline(names, name, ',');) skipped.push_back(name);
   if (!skipped.empty()) options.skip_modules = std::move(skipped);
   return options;

@@ -42,7 +42,8 @@ std::vector<Setting> quantization_settings() {
         .help = "8 bits, while evaluating: activations this large are not quantised; 0: all are"},
        {.name = "llm_int8_skip_modules",
         .field = STRATA_FIELD(quantization.llm_int8_skip_modules),
-        .help = "modules that are not quantised; default: the output layer"}});
+        .synonyms = {{"[]", "none"}, {"none", "none"}},
+        .help = "modules that are not quantised; none: no module; default: the output layer"}});
 }
 
 std::vector<Setting> lora_settings() {
@@ -95,7 +96,7 @@ std::vector<Setting> lora_settings() {
        {.name = "trainable_token_indices",
         .field = STRATA_FIELD(lora.trainable_token_indices),
         .help = "train the rows of these tokens alone: [32000, 32001], or an object of such lists "
-                "by the embedding's name",
+                "by the name of the embedding or the output layer",
         .peer = "LoraConfig"},
        {.name = "ensure_weight_tying",
         .field = STRATA_FIELD(lora.ensure_weight_tying),

@@ -35,6 +35,7 @@ std::string mark_of(const AdaptableBase& base) {
 AdaptedModel::AdaptedModel(const AdaptableBase& base, const std::filesystem::path& adapter)
     : folder_(adapter), compute_type_(base.compute_type), config_(base.folder.config()) {
   const adapters::LoraOptions options = adapters::lora_options_of(hf::read_adapter_config(adapter));
+  adapters::require_known_directions(options, adapter.string());
   base_note_ = checkpoint::require_base(
       adapter.string(), hf::fingerprint_in(hf::ModelFolder(adapter)), base.folder.path().string(),
       mark_of(base), adapters::changes_base(options));
@@ -96,9 +97,10 @@ void AdaptedModel::merge() {
         "{}: found rows before the prompt, expected an adapter of layers to merge; use it as it is",
         folder_.string());
   }
-  if (adapter_->embedding() != nullptr || adapter_->embedding_of_tokens() != nullptr) {
+  if (adapter_->embedding() != nullptr || adapter_->trained_tokens()) {
     throw ConfigError(
-        "{}: found an adapter of the embedding, expected one of linear layers to merge while it "
+        "{}: found an adapter of the embedding or of single tokens, expected one of linear layers "
+        "to merge while it "
         "answers; run strata merge-adapter",
         folder_.string());
   }

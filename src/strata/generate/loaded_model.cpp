@@ -218,14 +218,6 @@ void LoadedModel::load_adapters(const hf::ModelFolder& folder,
           adapter.folder.string());
     }
     require_folder("adapter", adapter.folder);
-    // merge-adapter, whose result stays, refuses it; PEFT draws again without a word.
-    const std::string init = hf::read_adapter_config(adapter.folder).init_lora_weights;
-    if (init.starts_with("pissa_niter_")) {
-      notes_.push_back(fmt::format(
-          "{} began with {}: its directions are searched from random ones, which are not those of "
-          "its training; answers differ by as much as the search is short",
-          adapter.folder.string(), init));
-    }
     adapters_.push_back(
         {adapter.name, std::make_unique<AdaptedModel>(AdaptableBase{.folder = folder,
                                                                     .tensors = base_tensors_,

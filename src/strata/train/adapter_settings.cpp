@@ -214,6 +214,8 @@ hf::AdapterConfig adapter_config_of(const config::RunConfig& config, const Train
   result.alpha_pattern = options.alpha_pattern;
   result.modules_to_save = options.modules_to_save;
   result.trainable_token_indices = options.trainable_tokens;
+  // A list alone means the embedding.
+  if (options.token_module == "lm_head") result.trainable_token_module = options.token_module;
   result.ensure_weight_tying = options.ensure_weight_tying;
   result.target_modules = trainee.adapter->saved_target_modules();
   result.target_modules_regex.reset();

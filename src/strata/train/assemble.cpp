@@ -11,7 +11,6 @@
 #include "strata/checkpoint/import.h"
 #include "strata/comm/agreement.h"
 #include "strata/hf/base_fingerprint.h"
-#include "strata/hf/export_index.h"
 #include "strata/hf/hub_model.h"
 #include "strata/libtorch/memory_kind.h"
 #include "strata/libtorch/planned_device.h"
@@ -24,6 +23,7 @@
 #include "strata/shard/storage_type.h"
 #include "strata/train/adapter_settings.h"
 #include "strata/train/base_quantization.h"
+#include "strata/train/first_look.h"
 #include "strata/train/initial_values.h"
 #include "strata/train/offload_room.h"
 #include "strata/train/strategy.h"
@@ -98,46 +98,6 @@ GrownVocabulary grow_vocabulary(const config::RunConfig& config, bool alone, Jso
   *entry = grown.num_rows;
   if (config.model.model_name_or_path.empty()) grown.num_old_rows = grown.num_rows;
   return grown;
-}
-
-// What rank 0 may look into before there is a model; a plan may, where files are there.
-std::optional<hf::ModelFolder> files_of(const config::ModelConfig& config, bool is_imagined,
-                                        const comm::Group& world) {
-  if (!is_imagined && world.rank() != 0) return {};
-  fs::path folder = config.model_name_or_path;
-  if (!is_imagined) folder = hf::locate_model(config.model_name_or_path, config.cache_dir);
-  const bool has_weights =
-      fs::exists(folder / hf::kModelWeightsFile) || fs::exists(folder / hf::kModelIndexFile);
-  if (!has_weights) return {};
-  return hf::ModelFolder(folder);
-}
-
-// Where config.json names no type it is that of the files. Collective.
-void name_type(const config::ModelConfig& config, bool is_imagined, comm::Group& world,
-               Json& model_config) {
-  if (config.model_name_or_path.empty() || !shard::named_type(model_config).empty()) return;
-  std::string name;
-  comm::all_or_nothing(world, "looking at the type of the weights", [&] {
-    if (const auto folder = files_of(config, is_imagined, world)) {
-      name = shard::type_in_files(*folder);
-    }
-  });
-  if (!is_imagined) name = comm::broadcast_string(world, name);
-  if (!name.empty()) model_config["dtype"] = name;
-}
-
-// A file may hold an untied head although config.json says tied. All ranks learn it before adapters
-// take hold of the weights; in a plan, where the file is there. Collective.
-bool share_tie(const config::ModelConfig& config, bool is_imagined, comm::Group& world,
-               const Json& model_config) {
-  if (config.model_name_or_path.empty()) return false;
-  std::string is_untied;
-  comm::all_or_nothing(world, "reading the weights' names", [&] {
-    const std::optional<hf::ModelFolder> folder = files_of(config, is_imagined, world);
-    if (!folder) return;
-    if (models::create_model(model_config, {})->follow_tie(*folder)) is_untied = "untied";
-  });
-  return !(is_imagined ? is_untied : comm::broadcast_string(world, is_untied)).empty();
 }
 
 // What an adapter's files will say of its base; an adapter that goes on must have been trained on
@@ -311,11 +271,12 @@ Blueprint draw_up(const config::RunConfig& config, comm::Mesh& mesh, const Targe
     models::mark_new_rows(*trainee->model, grown.num_old_rows);
     if (trainee->adapter && grown.num_rows != grown.num_old_rows) {
       trainee->adapter->store_vocabulary(*trainee->model, [](const std::string&) { return true; });
-    } else if (trainee->adapter && !trainee->continued_adapter) {
-      // PEFT saves the base's weights of a targeted embedding and output layer.
+    } else if (trainee->adapter && !trainee->continued_adapter &&
+               !trainee->adapter->trained_tokens()) {
+      // PEFT saves the base's weights of a targeted embedding and output layer, unless rows of
+      // single tokens train, whose adapter is to be small.
       trainee->adapter->store_vocabulary(*trainee->model, [](const std::string& name) {
-        return name.ends_with(".base_layer.weight") &&
-               !name.ends_with(".token_adapter.base_layer.weight");
+        return name.ends_with(".base_layer.weight");
       });
     } else if (trainee->continued_adapter && !is_imagined) {
       checkpoint::expect_stored_vocabulary(config.model.adapter_name_or_path, *trainee->model,

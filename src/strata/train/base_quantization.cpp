@@ -32,7 +32,13 @@ std::optional<models::QuantizationOptions> quantization_of(const config::Quantiz
   if (stored) check_width(config, *stored);
   if (stored || !(config.load_in_4bit || config.load_in_8bit)) return stored;
   models::QuantizationOptions options;
-  if (!config.llm_int8_skip_modules.empty()) options.skip_modules = config.llm_int8_skip_modules;
+  // As in the reference an empty list is not the default: then the output layer becomes codes too.
+  const std::vector<std::string>& skipped = config.llm_int8_skip_modules;
+  if (skipped == std::vector<std::string>{"none"}) {
+    options.skip_modules.emplace();
+  } else if (!skipped.empty()) {
+    options.skip_modules = skipped;
+  }
   if (config.load_in_8bit) {
     options.quantization.format.kind = ops::quant::Kind::kInt8;
     options.quantization.threshold = config.llm_int8_threshold;

@@ -6,6 +6,7 @@
 #include <ATen/CPUGeneratorImpl.h>
 
 #include "strata/adapters/lora_init.h"
+#include "strata/base/error.h"
 #include "strata/checkpoint/import.h"
 #include "strata/comm/agreement.h"
 #include "strata/libtorch/planned_device.h"
@@ -107,11 +108,16 @@ void start_from_base(const config::RunConfig& config, const BaseFiles& base, boo
 // Rows of single tokens start as the base's. Collective.
 void start_token_rows(Trainee& trainee) {
   if (!trainee.adapter || trainee.continued_adapter) return;
-  nn::Embedding* embedding = trainee.adapter->embedding_of_tokens();
-  if (embedding == nullptr) return;
-  nn::TokenRows& rows = *embedding->token_rows();
-  shard::place_tensor(*trainee.store, rows.rows(),
-                      shard::read_rows(*trainee.store, embedding->weight(), rows.ids()));
+  const auto& tokens = trainee.adapter->trained_tokens();
+  if (!tokens) return;
+  if (tokens->weight->quantization()) {
+    throw ConfigError(
+        "trainable_token_indices: found the quantised \"{}\", expected plain rows to begin with; "
+        "name the layer in llm_int8_skip_modules",
+        tokens->weight->name());
+  }
+  shard::place_tensor(*trainee.store, tokens->rows->rows(),
+                      shard::read_rows(*trainee.store, *tokens->weight, tokens->rows->ids()));
 }
 
 // Collective: with a folder on rank 0 alone when it sends.

@@ -6,6 +6,7 @@
 
 #include <fmt/ranges.h>
 
+#include "strata/adapters/counts.h"
 #include "strata/comm/mesh.h"
 #include "strata/comm/tcp.h"
 #include "strata/models/footprint.h"
@@ -33,7 +34,8 @@ void describe_weights(const config::RunConfig& config, const Trainee& trainee, T
     quantized = parameter;
     ++num_quantized;
   }
-  const int64_t bytes = models::memory_footprint_bytes(*trainee.model);
+  const int64_t bytes = models::memory_footprint_bytes(*trainee.model) +
+                        (trainee.adapter ? adapters::buffer_bytes(*trainee.adapter) : 0);
   trainer.say(fmt::format("memory footprint: {} bytes ({:.2f} MB)", bytes,
                           static_cast<double>(bytes) / 1e6));
   if (quantized == nullptr) return;

@@ -1,0 +1,20 @@
+// What of a base's files is looked at before there is a model: their type, and whether they tie the
+// output layer. Owns: rank 0's look, shared with all. Never: values (initial_values.h).
+#pragma once
+
+#include "strata/base/json.h"
+#include "strata/comm/group.h"
+#include "strata/config/run_config.h"
+
+namespace strata::train {
+
+// Where config.json names no type it is that of the files. Collective.
+void name_type(const config::ModelConfig& config, bool is_imagined, comm::Group& world,
+               Json& model_config);
+
+// A file may hold an untied head although config.json says tied. All ranks learn it before adapters
+// take hold of the weights; in a plan, where the file is there. Collective.
+bool share_tie(const config::ModelConfig& config, bool is_imagined, comm::Group& world,
+               const Json& model_config);
+
+}  // namespace strata::train
