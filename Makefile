@@ -7,6 +7,7 @@
 #   make cuda        the program for NVIDIA GPUs: build/cuda/strata; needs nvcc, no GPU
 #   make bundle      build/bundle: that program with its libraries, to run beside a torch with CUDA
 #   make check-gpu   every check and benchmark that needs a GPU, on this machine, with a dated result
+#   make rehearse-gpu  what of it emulated GPUs can show, on a machine without one
 #   make format      clang-format over src, tests, bench and fuzz
 #   make clean-all   remove everything that these commands made
 # TORCH_DIR=<folder> uses an existing libtorch (its include/ and lib/); JOBS=<n> limits the compilers.
@@ -15,7 +16,7 @@ JOBS ?= $(shell nproc)
 TORCH_DIR ?=
 export JOBS TORCH_DIR
 
-.PHONY: build cuda bundle check-gpu demo test fuzz bench-peer format prepare prepare-cuda prepare-parity clean-all
+.PHONY: build cuda bundle check-gpu rehearse-gpu demo test fuzz bench-peer format prepare prepare-cuda prepare-parity clean-all
 .DEFAULT_GOAL := build
 
 prepare:
@@ -39,6 +40,11 @@ bundle: prepare-cuda
 
 check-gpu:
 	@tools/check_gpu $(ARGS)
+
+rehearse-gpu: prepare-parity
+	@tools/prepare emulated-gpu
+	@PRESET=cuda tools/compile emulated_gpu_programs
+	@.venv-parity/bin/python tools/check_gpu --emulated $(ARGS)
 
 demo: build
 	@examples/demo/run.sh

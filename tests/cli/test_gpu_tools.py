@@ -18,9 +18,10 @@ import pytest
 
 from running import PROGRAM, ROOT, base_flags, run_strata
 
-sys.path.insert(0, str(ROOT / "bench" / "gpu"))
+sys.path[:0] = [str(ROOT / "bench" / "gpu"), str(ROOT / "tools")]
 import breakdown
 import cases
+import gpu_steps
 import run as gpu_bench
 
 
@@ -59,6 +60,15 @@ def test_the_parts_of_check_gpu_are_all_steps(check_gpu):
     assert sorted(of_parts) == sorted(step.name for step in check_gpu.STEPS)
 
 
+def test_a_rehearsal_names_its_steps():
+    """Emulated GPUs need none: only the programs, which these tests do not build."""
+    tool = [sys.executable, ROOT / "tools/check_gpu", "--emulated"]
+    listed = subprocess.run([*tool, "--list"], capture_output=True, text=True, check=True).stdout
+    assert "separate-gpus" in listed and "llama-3-8b-lora" not in listed
+    run = subprocess.run([*tool, "--steps", "llama-3-8b-lora"], capture_output=True, text=True)
+    assert run.returncode == 2 and "found no step llama-3-8b-lora" in run.stderr
+
+
 def test_a_failing_step_of_check_gpu_spoils_no_other(check_gpu, tmp_path, monkeypatch):
     def runs_too_long(check, seconds):
         passed, _, _, code = check.run("long", ["sleep", "60"], 1)
@@ -93,11 +103,11 @@ def test_check_gpu_ends_where_the_program_sees_no_gpu(check_gpu, tmp_path, monke
     assert [step["result"] for step in result["steps"]] == ["FAILED", "not run"]
 
 
-def test_check_gpu_does_not_take_the_cpu_for_a_gpu(check_gpu, tmp_path):
+def test_check_gpu_does_not_take_the_cpu_for_a_gpu(tmp_path):
     """Hidden GPUs are none: a run that falls back to the CPU is no run on a GPU, whatever its losses."""
-    check = check_gpu.Check(types.SimpleNamespace(programs=PROGRAM.parent, out=tmp_path, logs=None, part=None))
-    in_files = ("--offload_param_device", "nvme", "--offload_param_nvme_path", check_gpu.OWN_FOLDER)
-    found = check_gpu.losses_of_all(check, 60, {
+    check = gpu_steps.Check(types.SimpleNamespace(programs=PROGRAM.parent, out=tmp_path, logs=None, part=None))
+    in_files = ("--offload_param_device", "nvme", "--offload_param_nvme_path", gpu_steps.OWN_FOLDER)
+    found = gpu_steps.losses_of_all(check, 60, {
         "plain": (1, "--use_cpu", "true", "--bf16", "false"),
         "files": (1, "--use_cpu", "true", "--bf16", "false", *in_files),
         "fallen back": (1, "--cpu", "true", "--bf16", "false")})
@@ -107,11 +117,11 @@ def test_check_gpu_does_not_take_the_cpu_for_a_gpu(check_gpu, tmp_path):
     assert "took no memory of a GPU" in found["fallen back"]
 
 
-def test_check_gpu_ends_what_a_step_started(check_gpu, tmp_path):
+def test_check_gpu_ends_what_a_step_started(tmp_path):
     """A step out of time leaves no process behind that would hold the GPU."""
     mark = tmp_path / "alive"
     command = ["sh", "-c", f"(while sleep 0.05; do date +%s%N >{mark}; done) & wait"]
-    assert "none within" in check_gpu.run_group(command, 1)
+    assert "none within" in gpu_steps.run_group(command, 1)
     before = mark.read_text()
     time.sleep(0.3)
     assert mark.read_text() == before

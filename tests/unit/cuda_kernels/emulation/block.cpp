@@ -1,5 +1,6 @@
 #include "block.h"
 
+#include <setjmp.h>
 #include <ucontext.h>
 
 #include <algorithm>
@@ -15,7 +16,7 @@ namespace emulation {
 namespace {
 
 constexpr size_t kStackBytes = 128 << 10;
-constexpr unsigned kLanes = 32;
+constexpr unsigned kLanes = 32, kMostThreads = 1024;
 // Behind what a block asked for: must be left alone.
 constexpr size_t kGuardFloats = 64;
 constexpr uint32_t kGuard = 0x7FC0DEADu;  // a NaN
@@ -23,7 +24,9 @@ constexpr uint32_t kGuard = 0x7FC0DEADu;  // a NaN
 enum class State { kReady, kAtBarrier, kAtShuffle, kEnded };
 
 struct Thread {
-  ucontext_t context;
+  ucontext_t beginning;
+  bool has_begun = false;
+  jmp_buf place;  // where it gave way
   std::unique_ptr<char[]> stack;
   State state;
   uint64_t handed[2];  // of this shuffle and of the one before
@@ -33,9 +36,9 @@ struct Thread {
 // Of the whole program: kernels run one after the other.
 struct Machine {
   const char* kernel = "";
-  ucontext_t scheduler;
-  std::vector<Thread> threads;
-  unsigned count = 0;  // of the block
+  jmp_buf scheduler;
+  std::vector<Thread> threads = std::vector<Thread>(kMostThreads);  // each stays where it is
+  unsigned count = 0;                                               // of the block
   unsigned current = 0;
   unsigned round = 0;
   const std::function<void()>* body = nullptr;
@@ -43,25 +46,36 @@ struct Machine {
 };
 Machine machine;
 
-void enter() {
-  (*machine.body)();
-  machine.threads[machine.current].state = State::kEnded;
-}
-
+// Jumps, since swapcontext() is a call of the system.
 void give_way(State state) {
   Thread& self = machine.threads[machine.current];
   self.state = state;
-  swapcontext(&self.context, &machine.scheduler);
+  if (_setjmp(self.place) == 0) _longjmp(machine.scheduler, 1);
 }
 
-void start(unsigned index) {
-  Thread& thread = machine.threads[index];
-  if (!thread.stack) thread.stack.reset(new char[kStackBytes]);
-  getcontext(&thread.context);
-  thread.context.uc_stack.ss_sp = thread.stack.get();
-  thread.context.uc_stack.ss_size = kStackBytes;
-  thread.context.uc_link = &machine.scheduler;
-  makecontext(&thread.context, enter, 0);
+// A thread of one block after the other, of whatever kernel.
+void live() {
+  for (;;) {
+    (*machine.body)();
+    give_way(State::kEnded);
+  }
+}
+
+void resume(Thread& thread) {
+  if (_setjmp(machine.scheduler) != 0) return;
+  if (thread.has_begun) _longjmp(thread.place, 1);
+  thread.has_begun = true;
+  setcontext(&thread.beginning);
+}
+
+void start(Thread& thread) {
+  if (!thread.stack) {
+    thread.stack.reset(new char[kStackBytes]);
+    getcontext(&thread.beginning);
+    thread.beginning.uc_stack.ss_sp = thread.stack.get();
+    thread.beginning.uc_stack.ss_size = kStackBytes;
+    makecontext(&thread.beginning, live, 0);
+  }
   thread.state = State::kReady;
   thread.shuffles = 0;
 }
@@ -83,7 +97,7 @@ bool run_ready() {
     if (thread.state != State::kReady) continue;
     machine.current = index;
     threadIdx = {index, 0, 0};
-    swapcontext(&machine.scheduler, &thread.context);
+    resume(thread);
     ran = true;
   }
   return ran;
@@ -123,7 +137,7 @@ bool release_block() {
 
 void run_block(size_t shared_floats) {
   machine.shared.assign(shared_floats + kGuardFloats, kGuard);
-  for (unsigned i = 0; i < machine.count; ++i) start(i);
+  for (unsigned i = 0; i < machine.count; ++i) start(machine.threads[i]);
   while (run_ready() || release_warps() || release_block()) {
   }
   for (size_t i = shared_floats; i < machine.shared.size(); ++i) {
@@ -138,9 +152,8 @@ void run(const char* name, dim3 blocks, unsigned threads, size_t shared_bytes,
   machine.kernel = name;
   machine.count = threads;
   machine.body = &thread;
-  if (threads == 0 || threads > 1024 || threads % kLanes != 0) fail("found no whole warps");
+  if (threads == 0 || threads > kMostThreads || threads % kLanes != 0) fail("found no whole warps");
   if (shared_bytes > (48u << 10)) fail("found more than 48 KiB of shared memory");
-  if (machine.threads.size() < threads) machine.threads.resize(threads);
   gridDim = blocks;
   blockDim = {threads, 1, 1};
   for (unsigned y = 0; y < blocks.y; ++y) {

@@ -1,0 +1,307 @@
+// The calls of CUDA's runtime that libtorch and Strata make, for machines without a GPU; they take
+// the place of libcudart's. As many devices as EMULATED_GPUS says (1), of EMULATED_GPU_BYTES each;
+// they are of the generation of the A100, and NVIDIA's own kernels do not run on them.
+#include <cuda.h>
+#include <cuda_runtime.h>
+
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+#include "stream_order.h"
+
+#undef cudaGetDeviceProperties
+#undef cudaStreamGetCaptureInfo
+#undef cudaGetDriverEntryPointByVersion
+
+namespace emulated_gpu {
+namespace {
+
+constexpr int kMajor = 8, kMinor = 0, kMultiprocessors = 108;
+// As often may the host ask for the end of an event before it gets it: work is never at an end at
+// once.
+constexpr int kQueriesUntilEnd = 64;
+
+thread_local int current_device = 0;
+thread_local cudaError_t last_error = cudaSuccess;
+
+cudaError_t with_error(cudaError_t error) { return last_error = error; }
+
+int device_count() {
+  static const int count = [] {
+    const char* wanted = std::getenv("EMULATED_GPUS");
+    return wanted == nullptr ? 1 : std::atoi(wanted);
+  }();
+  return count;
+}
+
+// EMULATED_GPU_FORGETS=n: the n-th wait for an event, by a stream or by the host, is left out, to
+// see that it is missed.
+bool is_forgotten() {
+  static const char* wanted = std::getenv("EMULATED_GPU_FORGETS");
+  static std::atomic<int> waits{0};
+  return wanted != nullptr && ++waits == std::atoi(wanted);
+}
+
+struct Event {
+  Clocks at;
+  int queries = 0;
+};
+Event* event_of(cudaEvent_t event) { return reinterpret_cast<Event*>(event); }
+
+void copy(const char* name, void* to, const void* from, size_t bytes, cudaStream_t stream,
+          bool host_waits_for_it) {
+  {
+    Operation operation(name, stream, Reading::kMoves);
+    operation.reads(from, bytes);
+    operation.writes(to, bytes);
+    std::memmove(alias_of(to), alias_of(from), bytes);
+  }
+  // Memory of the host that is not locked is written before the call returns.
+  if (host_waits_for_it || block_of(to) == nullptr) host_waits_for_stream(stream);
+}
+
+void fill(void* to, int value, size_t bytes, cudaStream_t stream) {
+  Operation operation("a fill", stream);
+  operation.writes(to, bytes);
+  std::memset(alias_of(to), value, bytes);
+}
+
+cudaError_t refuse_kernel(const void* kernel) {
+  std::fprintf(stderr, "emulated GPU: a kernel of a library was launched (%p)\n", kernel);
+  if (std::getenv("EMULATED_GPU_ABORT") != nullptr) fail("where it was launched:");
+  return with_error(cudaErrorLaunchFailure);
+}
+
+CUresult primary_context_state(CUdevice, unsigned* flags, int* is_active) {
+  *flags = 0;
+  *is_active = 1;
+  return CUDA_SUCCESS;
+}
+CUresult refuse_driver_call() { return CUDA_ERROR_NOT_SUPPORTED; }
+
+}  // namespace
+}  // namespace emulated_gpu
+
+using namespace emulated_gpu;
+
+extern "C" {
+
+// Devices.
+cudaError_t cudaGetDeviceCount(int* count) {
+  *count = device_count();
+  return cudaSuccess;
+}
+cudaError_t cudaGetDevice(int* device) {
+  *device = current_device;
+  return cudaSuccess;
+}
+cudaError_t cudaSetDevice(int device) {
+  if (device < 0 || device >= device_count()) return with_error(cudaErrorInvalidDevice);
+  current_device = device;
+  return cudaSuccess;
+}
+cudaError_t cudaDriverGetVersion(int* version) {
+  *version = CUDART_VERSION;
+  return cudaSuccess;
+}
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
+  std::memset(properties, 0, sizeof *properties);
+  std::strcpy(properties->name, "emulated GPU");
+  properties->major = kMajor;
+  properties->minor = kMinor;
+  properties->totalGlobalMem = total_device_bytes();
+  properties->multiProcessorCount = kMultiprocessors;
+  properties->maxThreadsPerBlock = 1024;
+  properties->maxThreadsPerMultiProcessor = 2048;
+  properties->warpSize = 32;
+  properties->sharedMemPerBlock = 48 << 10;
+  properties->sharedMemPerBlockOptin = 163 << 10;
+  properties->regsPerBlock = 65536;
+  properties->l2CacheSize = 40 << 20;
+  for (int& size : properties->maxThreadsDim) size = 1024;
+  properties->maxGridSize[0] = 0x7fffffff;
+  std::memset(properties->uuid.bytes, device + 1, sizeof properties->uuid.bytes);
+  return cudaSuccess;
+}
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
+  *value = attribute == cudaDevAttrComputeCapabilityMajor ? kMajor
+           : attribute == cudaDevAttrMultiProcessorCount  ? kMultiprocessors
+                                                          : 0;
+  return cudaSuccess;
+}
+cudaError_t cudaDeviceCanAccessPeer(int* can, int, int) {
+  *can = 0;
+  return cudaSuccess;
+}
+cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
+  *least = 0;
+  *greatest = -3;
+  return cudaSuccess;
+}
+cudaError_t cudaDeviceSynchronize() {
+  host_waits_for_all();
+  return cudaSuccess;
+}
+
+// Memory. Giving it back waits for the device, as CUDA does.
+cudaError_t cudaMalloc(void** memory, size_t bytes) {
+  *memory = take(bytes, Kind::kDevice);
+  return *memory != nullptr ? cudaSuccess : with_error(cudaErrorMemoryAllocation);
+}
+cudaError_t cudaFree(void* memory) {
+  host_waits_for_all();
+  if (memory != nullptr) give_back(memory);
+  return cudaSuccess;
+}
+cudaError_t cudaHostAlloc(void** memory, size_t bytes, unsigned) {
+  *memory = take(bytes, Kind::kLocked);
+  return *memory != nullptr ? cudaSuccess : with_error(cudaErrorMemoryAllocation);
+}
+cudaError_t cudaFreeHost(void* memory) { return cudaFree(memory); }
+cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
+  *total = total_device_bytes();
+  *free = *total - used_device_bytes();
+  return cudaSuccess;
+}
+cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind,
+                            cudaStream_t stream) {
+  copy("a copy", to, from, bytes, stream, /*host_waits_for_it=*/false);
+  return cudaSuccess;
+}
+cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind) {
+  copy("a copy", to, from, bytes, nullptr, /*host_waits_for_it=*/true);
+  return cudaSuccess;
+}
+cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t stream) {
+  fill(to, value, bytes, stream);
+  return cudaSuccess;
+}
+cudaError_t cudaMemset(void* to, int value, size_t bytes) {
+  fill(to, value, bytes, nullptr);
+  return cudaSuccess;
+}
+cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* p) {
+  std::memset(attributes, 0, sizeof *attributes);
+  attributes->type = cudaMemoryTypeUnregistered;
+  const std::lock_guard lock(machine_mutex());
+  const Block* block = block_of(p);
+  if (block == nullptr) return cudaSuccess;
+  const bool on_device = block->kind == Kind::kDevice;
+  attributes->type = on_device ? cudaMemoryTypeDevice : cudaMemoryTypeHost;
+  attributes->device = current_device;
+  attributes->devicePointer = const_cast<void*>(p);
+  attributes->hostPointer = on_device ? nullptr : const_cast<void*>(p);
+  return cudaSuccess;
+}
+
+// Streams and events.
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, int) {
+  if (flags != cudaStreamNonBlocking) fail("found a stream that waits for the default stream");
+  static uintptr_t latest = 0x1000;
+  const std::lock_guard lock(machine_mutex());
+  *stream = reinterpret_cast<cudaStream_t>(latest += 16);
+  return cudaSuccess;
+}
+cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+  forget_stream(stream);
+  return cudaSuccess;
+}
+cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  host_waits_for_stream(stream);
+  return cudaSuccess;
+}
+cudaError_t cudaStreamQuery(cudaStream_t stream) {
+  return host_knows(enqueued_on(stream)) ? cudaSuccess : cudaErrorNotReady;
+}
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
+  if (!is_forgotten()) stream_waits(stream, event_of(event)->at);
+  return cudaSuccess;
+}
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
+  *event = reinterpret_cast<cudaEvent_t>(new Event);
+  return cudaSuccess;
+}
+cudaError_t cudaEventCreate(cudaEvent_t* event) { return cudaEventCreateWithFlags(event, 0); }
+cudaError_t cudaEventDestroy(cudaEvent_t event) {
+  delete event_of(event);
+  return cudaSuccess;
+}
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+  *event_of(event) = {enqueued_on(stream)};
+  return cudaSuccess;
+}
+cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, unsigned) {
+  return cudaEventRecord(event, stream);
+}
+cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+  if (!is_forgotten()) host_waits(event_of(event)->at);
+  return cudaSuccess;
+}
+cudaError_t cudaEventQuery(cudaEvent_t event) {
+  if (host_knows(event_of(event)->at)) return cudaSuccess;
+  if (++event_of(event)->queries < kQueriesUntilEnd) return cudaErrorNotReady;
+  host_waits(event_of(event)->at);
+  return cudaSuccess;
+}
+cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t, cudaEvent_t) {
+  *milliseconds = 1;
+  return cudaSuccess;
+}
+
+// Graphs: nothing is captured.
+cudaError_t cudaStreamIsCapturing(cudaStream_t, cudaStreamCaptureStatus* status) {
+  *status = cudaStreamCaptureStatusNone;
+  return cudaSuccess;
+}
+cudaError_t cudaStreamGetCaptureInfo(cudaStream_t, cudaStreamCaptureStatus* status,
+                                     unsigned long long* id, cudaGraph_t*, const cudaGraphNode_t**,
+                                     const cudaGraphEdgeData**, size_t*) {
+  *status = cudaStreamCaptureStatusNone;
+  if (id != nullptr) *id = 0;
+  return cudaSuccess;
+}
+cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode*) { return cudaSuccess; }
+
+// Errors.
+cudaError_t cudaGetLastError() {
+  const cudaError_t error = last_error;
+  last_error = cudaSuccess;
+  return error;
+}
+cudaError_t cudaPeekAtLastError() { return last_error; }
+
+// Kernels of libraries, and the driver.
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void*) {
+  std::memset(attributes, 0, sizeof *attributes);
+  return cudaSuccess;
+}
+cudaError_t cudaFuncSetAttribute(const void*, cudaFuncAttribute, int) { return cudaSuccess; }
+cudaError_t cudaLaunchKernel(const void* kernel, dim3, dim3, void**, size_t, cudaStream_t) {
+  return refuse_kernel(kernel);
+}
+cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t*, const void* kernel, void**) {
+  return refuse_kernel(kernel);
+}
+cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** function, unsigned,
+                                             unsigned long long,
+                                             cudaDriverEntryPointQueryResult* result) {
+  *function = std::strcmp(name, "cuDevicePrimaryCtxGetState") == 0
+                  ? reinterpret_cast<void*>(primary_context_state)
+                  : reinterpret_cast<void*>(refuse_driver_call);
+  if (result != nullptr) *result = cudaDriverEntryPointSuccess;
+  return cudaSuccess;
+}
+// In the driver's own library.
+CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned* flags, int* is_active) {
+  return primary_context_state(device, flags, is_active);
+}
+CUresult cuCtxGetCurrent(CUcontext* context) {
+  *context = reinterpret_cast<CUcontext>(16);
+  return CUDA_SUCCESS;
+}
+
+}  // extern "C"
