@@ -17,6 +17,8 @@ BASES = {
     "output_layer_too": (dict(load_in_4bit=True, bnb_4bit_quant_type="nf4",
                               llm_int8_skip_modules=["down_proj"]),
                          dict(kind="nf4", skip=["down_proj"])),
+    "output_layer_too_int8": (dict(load_in_8bit=True, llm_int8_skip_modules=["down_proj"]),
+                              dict(kind="int8", skip=["down_proj"])),
 }
 
 
