@@ -101,13 +101,6 @@ def machine(check, seconds):
     return passed and env_passed and wanted, f"{gpu.strip()}; program: {build or last_lines(report)}"
 
 
-def emulated_machine(check, seconds):
-    passed, _, report, _ = check.run("env", [check.programs / "strata", "env", "--json"], seconds)
-    build = json.loads(report)["build"] if passed else {}
-    check.facts = {"gpu": "emulated", "build": build}
-    return passed and build["usable_gpus"] == 4, f"program: {build or last_lines(report)}"
-
-
 def gtest(program, filter_="*"):
     def work(check, seconds):
         name = f"{program}-{re.sub(r'[^A-Za-z]+', '-', filter_).strip('-') or 'all'}"
@@ -293,38 +286,6 @@ def shared_gpu(check, seconds):
     """Two ranks on one GPU, through host memory."""
     runs = {name: (2, "--bf16", "false", "--fsdp_sharding_strategy", name) for name in STRATEGIES}
     return ranks_beside_one(check, seconds, "shared", runs, EMULATED_GPUS="1")
-
-
-def separate_gpus(check, seconds):
-    """Ranks with a GPU each: NCCL, its stream and what overlaps."""
-    runs = {f"{name}-{world}": (world, "--bf16", "false", "--fsdp_sharding_strategy", name)
-            for name in STRATEGIES for world in (2, 4)}
-    more = {"offload": ("--fsdp_offload_params", "true"), "activations": ("--activation_offloading", "true"),
-            "nodes": ("--fsdp_sharding_strategy", "HYBRID_SHARD", "--dp_replicate_size", "2"),
-            "no-checkpointing": ("--gradient_checkpointing", "false"),
-            "files": ("--offload_param_device", "nvme", "--offload_param_nvme_path", OWN_FOLDER),
-            "late-prefetch": ("--fsdp_backward_prefetch", "BACKWARD_POST")}
-    runs.update({name: (4, "--bf16", "false", *flags) for name, flags in more.items()})
-    return ranks_beside_one(check, seconds, "separate", runs, wanted="(nccl)")
-
-
-def strict(check, seconds):
-    """Every tensor a block of its own, whose ends are watched, and nothing used before it is written."""
-    return cpu_parity(check, seconds, "strict-", EMULATED_GPU_STRICT="1", PYTORCH_NO_CUDA_MEMORY_CACHING="1")
-
-
-def forgotten_waits(check, seconds):
-    """Waits left out one by one: where no other wait orders the same accesses, the run must end with their names. A
-    third of them has no such double in a step of two ranks."""
-    flags = (2, "--bf16", "false", "--max_steps", "1")
-    numbers = range(1, 37)
-    tiny_inputs(check)
-    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        runs = [pool.submit(losses_of, check, f"forgotten-{n}", seconds, *flags, EMULATED_GPU_FORGETS=str(n))
-                for n in numbers]
-        found = sum(isinstance(run.result(), str) for run in runs)
-    named = sum("nothing orders them" in (check.logs / f"forgotten-{n}.log").read_text() for n in numbers)
-    return found == named and named >= len(numbers) // 3, f"{named} of {len(numbers)} waits are missed by name"
 
 
 def determinism(check, seconds):

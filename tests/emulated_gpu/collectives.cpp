@@ -1,5 +1,5 @@
-// NCCL's calls between processes of one machine, each with an emulated GPU: through files in memory
-// that all ranks of a communicator map. A call is an operation of its stream and returns when all
+// NCCL's calls between processes of one machine, each with an emulated GPU: through memory that all
+// ranks of a communicator map. A call is an operation of its stream and returns when all
 // ranks have made it; ranks that make different calls end with a message. Sums are taken in fp32 in
 // the order of the ranks.
 #include <ATen/ATen.h>
@@ -22,6 +22,8 @@ namespace emulated_gpu {
 namespace {
 
 constexpr int kMostRanks = 64;
+constexpr size_t kMostBytes = size_t{1}
+                              << 30;  // of a rank's input; what is not used takes no memory
 // A rank that has gone is the launcher's affair, which ends the others.
 constexpr std::chrono::seconds kPatience(300);
 
@@ -34,22 +36,31 @@ struct Announced {
 };
 
 struct Shared {
-  std::atomic<int> joined;
   std::atomic<int> arrived;
   std::atomic<uint32_t> round;
   Announced announced[kMostRanks];
   size_t bytes[kMostRanks];
+
+  // Behind this header.
+  std::byte* input_of(int rank) {
+    return reinterpret_cast<std::byte*>(this + 1) + static_cast<size_t>(rank) * kMostBytes;
+  }
 };
 
-void* map_file(const std::string& name, size_t bytes) {
-  const int file = shm_open(name.c_str(), O_RDWR | O_CREAT, 0600);
+size_t size_of_memory(int ranks) {
+  return sizeof(Shared) + static_cast<size_t>(ranks) * kMostBytes;
+}
+
+Shared* map_memory(const char* name, int ranks) {
+  const size_t bytes = size_of_memory(ranks);
+  const int file = shm_open(name, O_RDWR | O_CREAT, 0600);
   if (file < 0 || ftruncate(file, static_cast<off_t>(bytes)) != 0) {
-    fail("could not open %s of %zu bytes", name.c_str(), bytes);
+    fail("could not open %s of %zu bytes", name, bytes);
   }
-  void* at = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+  void* at = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, file, 0);
   close(file);
-  if (at == MAP_FAILED) fail("could not map %s of %zu bytes", name.c_str(), bytes);
-  return at;
+  if (at == MAP_FAILED) fail("could not map %s of %zu bytes", name, bytes);
+  return static_cast<Shared*>(at);
 }
 
 at::ScalarType type_of(ncclDataType_t type) {
@@ -104,18 +115,13 @@ struct ncclComm {
     }
   }
 
-  std::string file_of(int of_rank) const { return name + "-" + std::to_string(of_rank); }
-
   // Shows `bytes` of every rank to `take(rank, its bytes, their number)`.
   template <typename Take>
   void exchange(const Announced& announced, const void* from, size_t bytes, const Take& take) {
     shared->announced[rank] = announced;
     shared->bytes[rank] = bytes;
-    if (bytes > 0) {
-      void* mine = emulated_gpu::map_file(file_of(rank), bytes);
-      std::memcpy(mine, emulated_gpu::alias_of(from), bytes);
-      munmap(mine, bytes);
-    }
+    if (bytes > emulated_gpu::kMostBytes) emulated_gpu::fail("found %zu bytes to send", bytes);
+    if (bytes > 0) std::memcpy(shared->input_of(rank), emulated_gpu::alias_of(from), bytes);
     meet();
     for (int r = 0; r < size; ++r) {
       if (shared->announced[r] == announced) continue;
@@ -123,11 +129,7 @@ struct ncclComm {
                          announced.count, r, shared->announced[r].name, shared->announced[r].count);
     }
     for (int r = 0; r < size; ++r) {
-      const size_t theirs = shared->bytes[r];
-      if (theirs == 0) continue;
-      void* at = emulated_gpu::map_file(file_of(r), theirs);
-      take(r, static_cast<const std::byte*>(at), theirs);
-      munmap(at, theirs);
+      if (shared->bytes[r] > 0) take(r, shared->input_of(r), shared->bytes[r]);
     }
     meet();
   }
@@ -143,6 +145,16 @@ Announced announce(const char* name, size_t count, ncclDataType_t type, int op, 
   announced.op = op;
   announced.root = root;
   return announced;
+}
+
+// NCCL takes a rank's part inside of the whole at its own place alone.
+void require_in_place(const char* name, const void* part, size_t bytes, const void* whole, int size,
+                      int rank) {
+  const auto* first = static_cast<const std::byte*>(whole);
+  const auto* mine = static_cast<const std::byte*>(part);
+  const bool is_apart = mine + bytes <= first || mine >= first + bytes * static_cast<size_t>(size);
+  if (is_apart || mine == first + bytes * static_cast<size_t>(rank)) return;
+  emulated_gpu::fail("%s of rank %d: its part overlaps the whole at another place", name, rank);
 }
 
 at::Tensor elements(const std::byte* at, size_t count, at::ScalarType type) {
@@ -208,15 +220,13 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
 
 ncclResult_t ncclCommInitRank(ncclComm_t* comm, int size, ncclUniqueId id, int rank) {
   if (size > emulated_gpu::kMostRanks) emulated_gpu::fail("found %d ranks", size);
-  void* shared = emulated_gpu::map_file(id.internal, sizeof(emulated_gpu::Shared));
-  *comm = new ncclComm{id.internal, rank, size, static_cast<emulated_gpu::Shared*>(shared)};
+  *comm = new ncclComm{id.internal, rank, size, emulated_gpu::map_memory(id.internal, size)};
   (*comm)->meet();
   if (rank == 0) shm_unlink(id.internal);
   return ncclSuccess;
 }
 ncclResult_t ncclCommDestroy(ncclComm_t comm) {
-  shm_unlink(comm->file_of(comm->rank).c_str());
-  munmap(comm->shared, sizeof(emulated_gpu::Shared));
+  munmap(comm->shared, emulated_gpu::size_of_memory(comm->size));
   delete comm;
   return ncclSuccess;
 }
@@ -232,6 +242,7 @@ ncclResult_t ncclAllGather(const void* from, void* to, size_t count, ncclDataTyp
   const size_t bytes = count * c10::elementSize(emulated_gpu::type_of(type));
   operation.reads(from, bytes);
   operation.writes(to, bytes * static_cast<size_t>(comm->size));
+  require_in_place("all-gather", from, bytes, to, comm->size, comm->rank);
   auto* all = static_cast<std::byte*>(emulated_gpu::alias_of(to));
   comm->exchange(announce("all-gather", count, type, 0, 0), from, bytes,
                  [&](int rank, const std::byte* theirs, size_t size) {
@@ -247,6 +258,7 @@ ncclResult_t ncclReduceScatter(const void* from, void* to, size_t count, ncclDat
   const auto size = static_cast<size_t>(comm->size);
   operation.reads(from, bytes * size);
   operation.writes(to, bytes);
+  require_in_place("reduce-scatter", to, bytes, from, comm->size, comm->rank);
   reduce(*comm, announce("reduce-scatter", count, type, op, 0), from, bytes * size, to,
          static_cast<size_t>(comm->rank) * count, count);
   return ncclSuccess;

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
@@ -53,7 +54,9 @@ void protect_pending(const Block& block) {
 }
 
 void on_fault(int number, siginfo_t* info, void* context) {
-  const std::lock_guard lock(machine_mutex());
+  // A thread of an operator that runs may not wait for it.
+  const std::unique_lock lock(machine_mutex(), std::chrono::seconds(10));
+  if (!lock) fail("the host touches %p while an operation runs", info->si_addr);
   const Block* block = block_of(info->si_addr);
   if (block == nullptr) {
     if (is_of_gpu(info->si_addr)) fail("the host touches %p, which is no block", info->si_addr);
@@ -68,10 +71,9 @@ void on_fault(int number, siginfo_t* info, void* context) {
     fail("the host %s device memory at %p", what, info->si_addr);
   }
   const auto address = reinterpret_cast<uintptr_t>(info->si_addr);
-  constexpr uintptr_t kWidest = 64;  // of one instruction's access
+  constexpr uintptr_t kWord = 8;
   for (const Pending& copy : block->pending) {
-    if (address + kWidest <= copy.begin || address >= copy.end || !(copy.writes || writes))
-      continue;
+    if (address + kWord <= copy.begin || address >= copy.end || !(copy.writes || writes)) continue;
     fail("the host %s locked memory at %p that a copy on stream %d still %s", what, info->si_addr,
          copy.stream, copy.writes ? "writes" : "reads");
   }
@@ -103,8 +105,8 @@ uintptr_t reserve_addresses() {
 
 const uintptr_t kAddressesBegin = reserve_addresses();
 
-std::recursive_mutex& machine_mutex() {
-  static auto* mutex = new std::recursive_mutex;
+std::recursive_timed_mutex& machine_mutex() {
+  static auto* mutex = new std::recursive_timed_mutex;
   return *mutex;
 }
 
@@ -125,6 +127,7 @@ void* take(size_t size_bytes, Kind kind) {
   const bool on_device = kind == Kind::kDevice;
   if (on_device && memory().used_device_bytes + size_bytes > total_device_bytes()) return nullptr;
   const size_t mapped = rounded_up(std::max<size_t>(size_bytes, 1));
+  if (memory().next + mapped > kAddressesBegin + kAddresses) fail("found no addresses left");
   const int file = memfd_create("emulated_gpu", MFD_CLOEXEC);
   if (file < 0 || ftruncate(file, static_cast<off_t>(mapped)) != 0) return nullptr;
   void* alias = map(nullptr, file, mapped, PROT_READ | PROT_WRITE);

@@ -15,7 +15,7 @@
 namespace emulated_gpu {
 
 // Of the whole machine: work runs one piece after the other, whichever thread brings it.
-std::recursive_mutex& machine_mutex();
+std::recursive_timed_mutex& machine_mutex();
 
 enum class Kind { kDevice, kLocked };
 

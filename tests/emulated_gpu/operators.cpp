@@ -49,6 +49,15 @@ const std::set<std::string> kHoldHostUp = {"aten::nonzero", "aten::masked_select
                                            "aten::unique_consecutive",
                                            "aten::repeat_interleave.Tensor"};
 
+// These write their argument without a look at what it held.
+bool only_writes(const std::string& name) {
+  for (const char* filler : {"aten::zero_", "aten::fill_", "aten::normal_", "aten::uniform_",
+                             "aten::random_", "aten::bernoulli_"}) {
+    if (name.starts_with(filler)) return true;
+  }
+  return false;
+}
+
 // These take indices of the host beside tensors of a GPU.
 bool takes_host_tensors(const std::string& name) {
   return name == "aten::index.Tensor" || name.starts_with("aten::index_put") ||
@@ -74,18 +83,22 @@ void each_run(const Tensor& t, const F& run) {
   for (int64_t i = 0; i < count; ++i) each_run(t.select(widest, i), run);
 }
 
+enum class Use { kRead, kWritten, kUpdated };
+
+Use use_of(const c10::Argument& argument, const std::string& name) {
+  if (argument.alias_info() == nullptr || !argument.alias_info()->isWrite()) return Use::kRead;
+  return argument.kwarg_only() || only_writes(name) ? Use::kWritten : Use::kUpdated;
+}
+
 // Of one call: tensors of the device and what stands for them on the host.
 class Arguments {
  public:
   explicit Arguments(Operation& operation) : operation_(operation) {}
 
-  Tensor on_host(const Tensor& t, bool is_written) {
+  Tensor on_host(const Tensor& t, Use use) {
     if (!t.defined() || !t.is_cuda()) return t;
-    if (is_written) {
-      writes(operation_, t);
-    } else {
-      reads(operation_, t);
-    }
+    if (use != Use::kWritten) reads(operation_, t);
+    if (use != Use::kRead) writes(operation_, t);
     for (const auto& [given, stand_in] : pairs_) {
       if (given.is_same(t)) return stand_in;
     }
@@ -143,18 +156,18 @@ void refuse_mixed_devices(const std::string& name, at::ArrayRef<c10::IValue> arg
               " was given tensors of the host beside those of the device");
 }
 
-c10::IValue on_host(Arguments& arguments, const c10::IValue& value, bool is_written) {
-  if (value.isTensor()) return arguments.on_host(value.toTensor(), is_written);
+c10::IValue on_host(Arguments& arguments, const c10::IValue& value, Use use) {
+  if (value.isTensor()) return arguments.on_host(value.toTensor(), use);
   if (value.isDevice() && value.toDevice().is_cuda()) return c10::Device(at::kCPU);
   if (value.isTensorList()) {
     std::vector<Tensor> list;
-    for (const Tensor& t : value.toTensorVector()) list.push_back(arguments.on_host(t, is_written));
+    for (const Tensor& t : value.toTensorVector()) list.push_back(arguments.on_host(t, use));
     return list;
   }
   if (value.isOptionalTensorList()) {
     c10::List<std::optional<Tensor>> list;
     for (const std::optional<Tensor>& t : value.toOptionalTensorVector()) {
-      list.push_back(t ? std::optional(arguments.on_host(*t, is_written)) : std::nullopt);
+      list.push_back(t ? std::optional(arguments.on_host(*t, use)) : std::nullopt);
     }
     return list;
   }
@@ -187,10 +200,10 @@ void run_on_cpu(const c10::OperatorHandle& op, c10::DispatchKeySet, Stack* stack
     Stack inner;
     for (size_t i = 0; i < count; ++i) {
       const c10::Argument& argument = schema.arguments()[i];
-      const bool is_written = argument.alias_info() != nullptr && argument.alias_info()->isWrite();
-      inner.push_back(argument.name() == "pin_memory"
-                          ? c10::IValue()
-                          : on_host(arguments, torch::jit::peek(*stack, i, count), is_written));
+      inner.push_back(
+          argument.name() == "pin_memory"
+              ? c10::IValue()
+              : on_host(arguments, torch::jit::peek(*stack, i, count), use_of(argument, name)));
     }
     torch::jit::drop(*stack, count);
     {

@@ -7,7 +7,6 @@
 #include <cstring>
 #include <vector>
 
-#include "running_kernel.h"
 #include "stream_order.h"
 
 namespace emulated_gpu {

@@ -154,12 +154,13 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> flash_attention(
 }
 
 std::tuple<Tensor, Tensor, Tensor> flash_attention_backward(
-    const Tensor& out_gradient, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor&,
-    const Tensor& lse, const Tensor& query_offsets, const Tensor& key_offsets, c10::SymInt,
-    c10::SymInt, double, bool, const Tensor& random_state, const Tensor&,
+    const Tensor& out_gradient, const Tensor& q, const Tensor& k, const Tensor& v,
+    const Tensor& out, const Tensor& lse, const Tensor& query_offsets, const Tensor& key_offsets,
+    c10::SymInt, c10::SymInt, double, bool, const Tensor& random_state, const Tensor&,
     std::optional<double> scale, std::optional<c10::SymInt>, std::optional<c10::SymInt>) {
-  TORCH_CHECK(random_state.is_cuda() && lse.size(0) == q.size(1) && lse.size(1) == q.size(0));
+  TORCH_CHECK(lse.size(0) == q.size(1) && lse.size(1) == q.size(0));
   Call call("FlashAttention's gradient");
+  for (const Tensor& saved : {out, lse, random_state}) call.in(saved);
   const Gradients d =
       gradients(call.in_fp32(out_gradient), call.in_fp32(q), call.in_fp32(k), call.in_fp32(v),
                 documents_of(call, query_offsets, key_offsets), *scale, Mask::kCausalFromTheEnd);
@@ -208,12 +209,13 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, c10::SymInt, c10::SymInt> efficient_a
 
 std::tuple<Tensor, Tensor, Tensor, Tensor> efficient_attention_backward(
     const Tensor& out_gradient, const Tensor& q, const Tensor& k, const Tensor& v,
-    const std::optional<Tensor>&, const Tensor&, const Offsets& query_offsets,
+    const std::optional<Tensor>&, const Tensor& out_of_forward, const Offsets& query_offsets,
     const Offsets& key_offsets, c10::SymInt longest_q, c10::SymInt, const Tensor& lse, double,
     const Tensor&, const Tensor&, int64_t custom_mask, bool, std::optional<double> scale,
     std::optional<int64_t>, std::optional<int64_t>, bool) {
-  TORCH_CHECK(lse.is_cuda() && lse.size(2) == lse_length(longest_q));
+  TORCH_CHECK(lse.size(2) == lse_length(longest_q));
   Call call("memory-efficient attention's gradient");
+  for (const Tensor& saved : {out_of_forward, lse}) call.in(saved);
   const Gradients d = gradients(
       call.in_fp32(out_gradient)[0], call.in_fp32(q)[0], call.in_fp32(k)[0], call.in_fp32(v)[0],
       documents_of(call, *query_offsets, *key_offsets), *scale, mask_of(custom_mask));

@@ -15,6 +15,7 @@ struct Order {
   Clocks host;
   std::array<std::vector<const char*>, kMostStreams> names;  // of operations, by clock
   Operation* running = nullptr;
+  bool is_strict = std::getenv("EMULATED_GPU_STRICT") != nullptr;
 };
 Order& order() {
   static auto* instance = new Order;
@@ -133,10 +134,9 @@ void Operation::touches(Block& block, const void* at, size_t size_bytes, bool wr
          name_of(stream_, clock_), stream_, writes ? "writes" : "reads", size_bytes, at, offset,
          block.size_bytes);
   }
-  static const bool is_strict = std::getenv("EMULATED_GPU_STRICT") != nullptr;
   // What the host has written into locked memory is not seen.
   const bool must_be_written =
-      is_strict && !writes && reading_ == Reading::kUses && block.kind == Kind::kDevice;
+      order().is_strict && !writes && reading_ == Reading::kUses && block.kind == Kind::kDevice;
   const Access access{stream_, clock_, writes, at, must_be_written};
   const size_t end = (offset + size_bytes - 1) / kCellBytes + 1;
   for (size_t cell = offset / kCellBytes; cell < end;) {
@@ -153,6 +153,8 @@ void Operation::touches(Block& block, const void* at, size_t size_bytes, bool wr
 void kernel_touches(Block& block, const void* at, size_t size_bytes, bool writes) {
   order().running->touches(block, at, size_bytes, writes);
 }
+
+void set_strict(bool is_strict) { order().is_strict = is_strict; }
 
 void forget_stream(cudaStream_t stream) {
   const std::lock_guard lock(machine_mutex());

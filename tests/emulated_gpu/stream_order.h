@@ -43,7 +43,7 @@ class Operation {
   void touches(const void* at, size_t size_bytes, bool writes);
   void touches(Block& block, const void* at, size_t size_bytes, bool writes);
 
-  std::unique_lock<std::recursive_mutex> lock_;
+  std::unique_lock<std::recursive_timed_mutex> lock_;
   int stream_;
   Clock clock_;
   Reading reading_;
@@ -56,6 +56,8 @@ void kernel_touches(Block& block, const void* at, size_t size_bytes, bool writes
 
 // A stream created later may take its place, and comes after what it had.
 void forget_stream(cudaStream_t stream);
+// As EMULATED_GPU_STRICT, which says how it starts.
+void set_strict(bool is_strict);
 // What stream `stream` has by now.
 Clocks enqueued_on(cudaStream_t stream);
 void stream_waits(cudaStream_t stream, const Clocks& for_these);

@@ -171,7 +171,8 @@ def probe_name(name):
     return name.removeprefix("base_model.model.").replace(".base_layer", "")
 
 
-# In bfloat16 biases as large as the weights put two correct results further apart than the limit: see test_bfloat16_is_as_close_to_float32_as_peft.
+# In bfloat16 biases as large as the weights put two correct results further apart than the limit:
+# see test_bfloat16_is_as_close_to_float32_as_peft.
 IN_FLOAT32 = {"all_biases", "biased_base", "branch_bias", "dora_biased", "vera_all"}
 
 

@@ -1,0 +1,85 @@
+"""Steps of tools/check_gpu --emulated that a real GPU does not need: what emulated ones (tests/emulated_gpu) hold a run
+to, and ranks with a GPU each."""
+
+import concurrent.futures
+import json
+import os
+import re
+import sys
+
+from gpu_steps import (OWN_FOLDER, PLAN_TOLERANCE, ROOT, STRATEGIES, cpu_parity, last_lines, losses_of, ranks_beside_one,
+                       tiny_inputs)
+
+# Of the plan, for cuBLAS, which emulated GPUs do not need.
+WORKSPACE_MB = (64 << 20) / 1e6
+
+
+def emulated_machine(check, seconds):
+    passed, _, report, _ = check.run("env", [check.programs / "strata", "env", "--json"], seconds)
+    build = json.loads(report)["build"] if passed else {}
+    check.facts = {"gpu": "emulated", "build": build}
+    return passed and build["usable_gpus"] == 4, f"program: {build or last_lines(report)}"
+
+
+def separate_gpus(check, seconds):
+    """Ranks with a GPU each: NCCL, its stream and what overlaps."""
+    runs = {f"{name}-{world}": (world, "--bf16", "false", "--fsdp_sharding_strategy", name)
+            for name in STRATEGIES for world in (2, 4)}
+    more = {"offload": ("--fsdp_offload_params", "true"), "activations": ("--activation_offloading", "true"),
+            "nodes": ("--fsdp_sharding_strategy", "HYBRID_SHARD", "--dp_replicate_size", "2"),
+            "no-checkpointing": ("--gradient_checkpointing", "false"),
+            "files": ("--offload_param_device", "nvme", "--offload_param_nvme_path", OWN_FOLDER),
+            "late-prefetch": ("--fsdp_backward_prefetch", "BACKWARD_POST")}
+    runs.update({name: (4, "--bf16", "false", *flags) for name, flags in more.items()})
+    return ranks_beside_one(check, seconds, "separate", runs, wanted="(nccl)")
+
+
+def strict(check, seconds):
+    """Every tensor a block of its own, whose ends are watched, and nothing used before it is written."""
+    return cpu_parity(check, seconds, "strict-", EMULATED_GPU_STRICT="1", PYTORCH_NO_CUDA_MEMORY_CACHING="1")
+
+
+def forgotten_waits(check, seconds):
+    """Waits left out one by one: where no other wait orders the same accesses, the run must end with their names. A
+    third of them has no such double in a step of two ranks."""
+    flags = (2, "--bf16", "false", "--max_steps", "1")
+    numbers = range(1, 37)
+    tiny_inputs(check)
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        runs = [pool.submit(losses_of, check, f"forgotten-{n}", seconds, *flags, EMULATED_GPU_FORGETS=str(n))
+                for n in numbers]
+        found = sum(isinstance(run.result(), str) for run in runs)
+    named = sum("nothing orders them" in (check.logs / f"forgotten-{n}.log").read_text() for n in numbers)
+    return found == named and named >= len(numbers) // 3, f"{named} of {len(numbers)} waits are missed by name"
+
+
+def plan(check, seconds):
+    """What libtorch's allocator counted beside the plan, on the model of tests/memory_table.py."""
+    sys.path.insert(0, str(ROOT / "tests"))
+    import memory_table
+
+    folder = check.folder / "plan"
+    folder.mkdir()
+    memory_table.save_model(folder)
+    memory_table.save_data(folder)
+    rows = {"full": (1, "--bf16", "false", "--gradient_checkpointing", "false"),
+            "full-bf16": (2, "--bf16", "true"),
+            "nf4": (2, "--bf16", "true", "--use_peft", "true", "--load_in_4bit", "true"),
+            "offload": (2, "--bf16", "true", "--fsdp_offload_params", "true")}
+    said, wrong = [], []
+    for name, (world, *flags) in rows.items():
+        command = [check.programs / "strata", "launch", "--num_processes", world, "sft", "--model_name_or_path", folder,
+                   "--dataset_name", folder / "train.jsonl", "--output_dir", check.folder / f"plan-{name}", "--packing",
+                   "true", "--packing_strategy", "wrapped", "--max_length", 128, "--per_device_train_batch_size", 2,
+                   "--max_steps", 2, "--save_strategy", "no", "--disable_tqdm", "true", *flags]
+        passed, _, text, _ = check.run(f"plan-{name}", command, seconds, OMP_NUM_THREADS="1")
+        found = re.search(r"memory of cuda:0: planned ([0-9.]+) MB, measured ([0-9.]+) MB", text)
+        if not passed or not found:
+            wrong.append(f"{name}: {last_lines(text)}")
+            continue
+        planned, measured = float(found[1]) - WORKSPACE_MB, float(found[2])
+        difference = 100 * (measured / planned - 1)
+        said.append(f"{name} {planned:.1f} MB, measured {difference:+.1f} %")
+        if abs(difference) > PLAN_TOLERANCE:
+            wrong.append(f"{name}: more than {PLAN_TOLERANCE} %")
+    return not wrong, "; ".join(said + wrong)
