@@ -156,11 +156,12 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> flash_attention(
 std::tuple<Tensor, Tensor, Tensor> flash_attention_backward(
     const Tensor& out_gradient, const Tensor& q, const Tensor& k, const Tensor& v,
     const Tensor& out, const Tensor& lse, const Tensor& query_offsets, const Tensor& key_offsets,
-    c10::SymInt, c10::SymInt, double, bool, const Tensor& random_state, const Tensor&,
+    c10::SymInt, c10::SymInt, double dropout, bool, const Tensor&, const Tensor&,
     std::optional<double> scale, std::optional<c10::SymInt>, std::optional<c10::SymInt>) {
-  TORCH_CHECK(lse.size(0) == q.size(1) && lse.size(1) == q.size(0));
+  // Without dropout nothing looks at the state of its random numbers.
+  TORCH_CHECK(dropout == 0 && lse.size(0) == q.size(1) && lse.size(1) == q.size(0));
   Call call("FlashAttention's gradient");
-  for (const Tensor& saved : {out, lse, random_state}) call.in(saved);
+  for (const Tensor& saved : {out, lse}) call.in(saved);
   const Gradients d =
       gradients(call.in_fp32(out_gradient), call.in_fp32(q), call.in_fp32(k), call.in_fp32(v),
                 documents_of(call, query_offsets, key_offsets), *scale, Mask::kCausalFromTheEnd);
