@@ -2,6 +2,7 @@
 // CPU and returns when it has ended.
 #pragma once
 
+#include <around_launch.h>
 #include <cuda_runtime.h>
 
 #include <cstddef>
@@ -17,8 +18,9 @@ struct Grid {
 };
 
 template <typename... Parameters, typename Stream, typename... Arguments>
-void launch(const char* name, void (*kernel)(Parameters...), const Grid& grid, Stream,
+void launch(const char* name, void (*kernel)(Parameters...), const Grid& grid, Stream stream,
             const Arguments&... arguments) {
+  const emulation::AroundLaunch around(name, stream);
   const dim3 blocks{static_cast<unsigned>(grid.blocks), static_cast<unsigned>(grid.columns), 1};
   emulation::run(name, blocks, static_cast<unsigned>(grid.threads), grid.shared_bytes,
                  [&] { kernel(arguments...); });
