@@ -38,9 +38,9 @@ size_t index_of(cudaStream_t stream) {
   return index;
 }
 
-void trace(const char* what, size_t stream) {
+bool is_traced() {
   static const bool is_wanted = std::getenv("EMULATED_GPU_TRACE") != nullptr;
-  if (is_wanted) std::fprintf(stderr, "emulated GPU: stream %zu: %s\n", stream, what);
+  return is_wanted;
 }
 
 const char* name_of(int stream, Clock clock) {
@@ -62,7 +62,15 @@ struct Access {
        access.at, name_of(other, clock), other, wrote ? "writes" : "reads");
 }
 
-void check(Cell& cell, const Access& access) {
+// Not what an operation has written itself, or read before.
+bool is_first(const Cell& cell, const Access& access) {
+  if (cell.writer == access.stream && cell.write == access.clock) return false;
+  return access.writes || cell.reads[static_cast<size_t>(access.stream)] != access.clock;
+}
+
+// Returns whether the operation had not touched the cell in this way.
+bool check(Cell& cell, const Access& access) {
+  const bool result = is_first(cell, access);
   const auto& known = order().known[static_cast<size_t>(access.stream)].of;
   if (cell.writer < 0 && access.must_be_written) {
     fail("%s reads %p, which nothing has written", name_of(access.stream, access.clock), access.at);
@@ -72,7 +80,7 @@ void check(Cell& cell, const Access& access) {
   }
   if (!access.writes) {
     cell.reads[static_cast<size_t>(access.stream)] = access.clock;
-    return;
+    return result;
   }
   for (int stream = 0; stream < kMostStreams; ++stream) {
     const Clock read = cell.reads[static_cast<size_t>(stream)];
@@ -81,20 +89,24 @@ void check(Cell& cell, const Access& access) {
   cell.reads.fill(0);
   cell.write = access.clock;
   cell.writer = static_cast<int8_t>(access.stream);
+  return result;
 }
 
-// The cells [first, last) of a page.
-void check(Page& page, size_t first, size_t last, const Access& access) {
+// The cells [first, last) of a page. Returns how many of them the operation had not touched so.
+size_t check(Page& page, size_t first, size_t last, const Access& access) {
   const bool is_whole = first == 0 && last == kCellsOfPage;
-  if (is_whole && !page.cells) return check(page.uniform, access);
+  if (is_whole && !page.cells) return check(page.uniform, access) ? kCellsOfPage : 0;
   if (!page.cells) {
     page.cells = std::make_unique<std::array<Cell, kCellsOfPage>>();
     page.cells->fill(page.uniform);
   }
-  for (size_t cell = first; cell < last; ++cell) check((*page.cells)[cell], access);
-  if (!is_whole || !access.writes) return;
-  page.uniform = page.cells->front();
-  page.cells.reset();
+  size_t count = 0;
+  for (size_t cell = first; cell < last; ++cell) count += check((*page.cells)[cell], access);
+  if (is_whole && access.writes) {
+    page.uniform = page.cells->front();
+    page.cells.reset();
+  }
+  return count;
 }
 
 }  // namespace
@@ -116,10 +128,14 @@ Operation::Operation(const char* name, cudaStream_t stream, Reading reading)
   clock_ = ++known.of[index];
   order().names[index].push_back(name);
   order().running = this;
-  trace(name, index);
 }
 
-Operation::~Operation() { order().running = outer_; }
+Operation::~Operation() {
+  order().running = outer_;
+  if (!is_traced()) return;
+  std::fprintf(stderr, "emulated GPU: stream %d: %s: reads %zu, writes %zu bytes\n", stream_,
+               name_of(stream_, clock_), read_bytes_, written_bytes_);
+}
 
 void Operation::touches(const void* at, size_t size_bytes, bool writes) {
   Block* block = block_of(at);
@@ -142,7 +158,8 @@ void Operation::touches(Block& block, const void* at, size_t size_bytes, bool wr
   for (size_t cell = offset / kCellBytes; cell < end;) {
     const size_t first = cell % kCellsOfPage;
     const size_t last = std::min(kCellsOfPage, first + end - cell);
-    check(block.pages[cell / kCellsOfPage], first, last, access);
+    size_t& bytes = writes ? written_bytes_ : read_bytes_;
+    bytes += check(block.pages[cell / kCellsOfPage], first, last, access) * kCellBytes;
     cell += last - first;
   }
   if (block.kind == Kind::kLocked) {
@@ -181,7 +198,9 @@ void host_waits(const Clocks& for_these) {
 
 void host_waits_for_stream(cudaStream_t stream) {
   const std::lock_guard lock(machine_mutex());
-  trace("the host waits", index_of(stream));
+  if (is_traced()) {
+    std::fprintf(stderr, "emulated GPU: stream %zu: the host waits\n", index_of(stream));
+  }
   host_waits(enqueued_on(stream));
 }
 

@@ -6,8 +6,8 @@
 // ends the program with the names of both. All threads of the host count as one. With
 // EMULATED_GPU_STRICT memory that nothing has written may not be used either: for runs in which
 // libtorch keeps no memory for later (PYTORCH_NO_CUDA_MEMORY_CACHING=1), where also every end of a
-// tensor is one of a block. EMULATED_GPU_TRACE prints every operation, and every time that the host
-// waits. Owns: the clocks. Never: what an operation computes.
+// tensor is one of a block. EMULATED_GPU_TRACE prints every operation with what it touches, and
+// every time that the host waits. Owns: the clocks. Never: what an operation computes.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -48,6 +48,7 @@ class Operation {
   Clock clock_;
   Reading reading_;
   Operation* outer_;
+  size_t read_bytes_ = 0, written_bytes_ = 0;  // once each, in whole cells
   friend void kernel_touches(Block&, const void*, size_t, bool);
 };
 
