@@ -60,6 +60,8 @@ struct ForwardContext {
   DrawKey draw = {};
   float loss_scale = 1.0f;  // backward starts from loss * loss_scale (1 / number of trained tokens)
   LossSums* sums = nullptr;  // the head adds to it
+  // False: the block runs again for its backward pass, and nobody reads what it returns.
+  bool wants_output = true;
   // Selective checkpointing: layers make their input again where that is cheap (nn/remakable.h).
   bool remakes_inputs = false;
   KvCache* cache = nullptr;  // generation: keys and values of earlier tokens

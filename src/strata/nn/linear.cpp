@@ -22,13 +22,16 @@ struct LinearCall {
   DropoutDraw draw;
   bool has_residual;
   bool training;
+  bool wants_output = true;
   std::function<at::Tensor()> remake;  // of x; empty: x is kept
 };
 
 LinearCall call_of(std::vector<const Linear*> layers, const Remakable& x, bool has_residual,
                    const ForwardContext& context) {
-  LinearCall call{
-      std::move(layers), DropoutDraw::from(context), has_residual, context.training, {}};
+  LinearCall call{.layers = std::move(layers),
+                  .draw = DropoutDraw::from(context),
+                  .has_residual = has_residual,
+                  .training = context.training};
   if (context.remakes_inputs) call.remake = x.remake;
   return call;
 }
@@ -69,6 +72,29 @@ at::Tensor dora_product(const Linear& layer, const at::Tensor& x, const at::Tens
   return y;
 }
 
+// A result that nobody reads: one element in memory.
+at::Tensor shape_alone(const Linear& layer, const at::Tensor& x) {
+  return at::empty_strided({x.size(0), layer.out_features()}, {0, 0}, x.options());
+}
+
+// The layer's output, if it is wanted; appends what its branches need in backward.
+at::Tensor run_layer(const Linear& layer, const at::Tensor& x, const at::Tensor& residual,
+                     const LinearCall& call, variable_list& saved) {
+  // DoRA's magnitude needs the output for its own gradient.
+  if (layer.is_dora()) return dora_product(layer, x, residual, call, saved);
+  at::Tensor y =
+      call.wants_output ? base_product(layer, x, residual, call.training) : shape_alone(layer, x);
+  if (const LowRankBranch* branch = layer.low_rank(); branch != nullptr) {
+    saved.push_back(call.wants_output ? low_rank_forward_(y, x, *branch, call.draw)
+                                      : low_rank_hidden(x, *branch, call.draw));
+  }
+  if (const Vera* vera = layer.vera(); vera != nullptr) {
+    saved.push_back(call.wants_output ? vera_forward_(y, x, *vera, call.draw)
+                                      : vera_hidden(x, *vera, call.draw));
+  }
+  return y;
+}
+
 void write_base_gradients(const Linear& layer, const at::Tensor& dy, const at::Tensor& x) {
   if (layer.weight().requires_grad()) layer.weight().accumulate_grad_product(dy, x);
   if (layer.bias() != nullptr && layer.bias()->requires_grad()) {
@@ -85,17 +111,8 @@ struct LinearFunction : torch::autograd::Function<LinearFunction> {
     variable_list outputs, saved(1);
     bool needs_input = false;
     for (const Linear* layer : call.layers) {
-      const at::Tensor start = residual.value_or(at::Tensor());
-      at::Tensor y = layer->is_dora() ? dora_product(*layer, x, start, call, saved)
-                                      : base_product(*layer, x, start, call.training);
-      if (layer->low_rank() != nullptr && !layer->is_dora()) {
-        saved.push_back(low_rank_forward_(y, x, *layer->low_rank(), call.draw));
-      }
-      if (layer->vera() != nullptr) {
-        saved.push_back(vera_forward_(y, x, *layer->vera(), call.draw));
-      }
+      outputs.push_back(run_layer(*layer, x, residual.value_or(at::Tensor()), call, saved));
       needs_input |= trains_on_input(*layer);
-      outputs.push_back(std::move(y));
     }
     if (!needs_input) call.remake = nullptr;
     if (needs_input && !call.remake) saved[0] = x;
@@ -208,12 +225,24 @@ at::Tensor Linear::forward(const at::Tensor& x, const ForwardContext& context) c
   return on_output(y[0], rescale());
 }
 
-at::Tensor Linear::forward_add(const Remakable& x, const at::Tensor& residual,
-                               const ForwardContext& context) const {
+at::Tensor Linear::add_to(const at::Tensor& residual, const Remakable& x,
+                          const ForwardContext& context, bool wants_output) const {
   if (rescale_ != nullptr && !rescale_->of_input) return residual + forward(x.value, context);
   const Remakable input = rescale_ != nullptr ? Remakable(on_input(x.value, rescale())) : x;
-  return LinearFunction::apply(call_of({this}, input, /*has_residual=*/true, context), input.value,
+  LinearCall call = call_of({this}, input, /*has_residual=*/true, context);
+  call.wants_output = wants_output;
+  return LinearFunction::apply(std::move(call), input.value,
                                std::optional<at::Tensor>(residual))[0];
+}
+
+at::Tensor Linear::forward_add(const Remakable& x, const at::Tensor& residual,
+                               const ForwardContext& context) const {
+  return add_to(residual, x, context, /*wants_output=*/true);
+}
+
+at::Tensor Linear::forward_add_last(const Remakable& x, const at::Tensor& residual,
+                                    const ForwardContext& context) const {
+  return add_to(residual, x, context, context.wants_output);
 }
 
 std::vector<at::Tensor> linear_shared_input(std::vector<const Linear*> layers, const Remakable& x,

@@ -68,8 +68,15 @@ class Linear {
   // residual + forward(x); the residual's gradient is the output's.
   at::Tensor forward_add(const Remakable& x, const at::Tensor& residual,
                          const ForwardContext& context) const;
+  // As forward_add() at the end of a block: where context.wants_output is false, what its gradients
+  // need is kept and the sum is not computed; the result is then of the right shape alone.
+  at::Tensor forward_add_last(const Remakable& x, const at::Tensor& residual,
+                              const ForwardContext& context) const;
 
  private:
+  at::Tensor add_to(const at::Tensor& residual, const Remakable& x, const ForwardContext& context,
+                    bool wants_output) const;
+
   std::string path_;
   std::shared_ptr<Parameter> weight_;
   std::unique_ptr<Parameter> bias_;

@@ -53,9 +53,14 @@ uint64_t dropout_key(const DrawKey& draw, uint64_t layer_id) {
   return mix(key ^ layer_id);
 }
 
+at::Tensor low_rank_hidden(const at::Tensor& x, const LowRankBranch& branch,
+                           const DropoutDraw& draw) {
+  return ops::thin_product(branch_input(x, branch, draw), branch.a.value().t());
+}
+
 at::Tensor low_rank_forward_(at::Tensor y, const at::Tensor& x, const LowRankBranch& branch,
                              const DropoutDraw& draw) {
-  const at::Tensor hidden = ops::thin_product(branch_input(x, branch, draw), branch.a.value().t());
+  const at::Tensor hidden = low_rank_hidden(x, branch, draw);
   ops::add_thin_product_(y, hidden, branch.b.value().t(), branch.scaling);
   if (branch.bias) y.add_(branch.bias->value(), branch.scaling);
   return hidden;

@@ -46,14 +46,17 @@ bool drops(const LowRankBranch& branch, const DropoutDraw& draw);
 // The key of ops::dropout for one layer in one micro-step: a mix of seed, step, micro-step, layer.
 uint64_t dropout_key(const DrawKey& draw, uint64_t layer_id);
 
-// Adds the branch's output for x [T, in_features] to y [T, out_features] in place. Returns A's
-// output [T, r], which backward needs.
+// A's output [T, r] for x [T, in_features], which backward needs.
+at::Tensor low_rank_hidden(const at::Tensor& x, const LowRankBranch& branch,
+                           const DropoutDraw& draw);
+// Adds the branch's output for x [T, in_features] to y [T, out_features] in place. Returns
+// low_rank_hidden().
 at::Tensor low_rank_forward_(at::Tensor y, const at::Tensor& x, const LowRankBranch& branch,
                              const DropoutDraw& draw);
 
 struct LowRankSaved {
   at::Tensor x;       // [T, in_features], before cast and dropout
-  at::Tensor hidden;  // what low_rank_forward_ returned
+  at::Tensor hidden;  // low_rank_hidden()
 };
 
 // Writes the gradients of A and B where they train and, where `dx` is defined, adds the branch's

@@ -26,13 +26,17 @@ at::Tensor matrix_b(const Vera& vera) {
 
 }  // namespace
 
-at::Tensor vera_forward_(at::Tensor y, const at::Tensor& x, const Vera& vera,
-                         const DropoutDraw& draw) {
+at::Tensor vera_hidden(const at::Tensor& x, const Vera& vera, const DropoutDraw& draw) {
   at::Tensor input = x.to(vera.d.value().scalar_type());
   if (drops(vera, draw)) {
     input = ops::dropout(input, vera.dropout, draw.token_keys, key_of(vera, draw));
   }
-  const at::Tensor hidden = ops::thin_product(input, matrix_a(vera, x.size(1)).t());
+  return ops::thin_product(input, matrix_a(vera, x.size(1)).t());
+}
+
+at::Tensor vera_forward_(at::Tensor y, const at::Tensor& x, const Vera& vera,
+                         const DropoutDraw& draw) {
+  const at::Tensor hidden = vera_hidden(x, vera, draw);
   y.add_(ops::thin_product(hidden * vera.d.value(), matrix_b(vera).t()).mul_(vera.b.value()));
   return hidden;
 }

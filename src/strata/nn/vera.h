@@ -32,8 +32,10 @@ struct Vera {
   bool trains() const { return b.requires_grad() || d.requires_grad(); }
 };
 
-// Adds the branch's output for x [T, in_features] to y [T, out_features] in place. Returns A's
-// output [T, r], which backward needs; x is not needed.
+// A's output [T, r] for x [T, in_features], which backward needs; x is not needed.
+at::Tensor vera_hidden(const at::Tensor& x, const Vera& vera, const DropoutDraw& draw);
+// Adds the branch's output for x [T, in_features] to y [T, out_features] in place. Returns
+// vera_hidden().
 at::Tensor vera_forward_(at::Tensor y, const at::Tensor& x, const Vera& vera,
                          const DropoutDraw& draw);
 

@@ -265,7 +265,9 @@ void Executor::backward(const Step& step) {
   if (step.keep == Keep::kInput) {
     const at::Tensor input =
         is_away(step.index) ? away_->take(step.index) : std::exchange(kept.input, at::Tensor());
+    context_.wants_output = false;
     record(step, input, kept);
+    context_.wants_output = true;
   }
   current_ = differentiate(block, kept, std::move(current_));
 }

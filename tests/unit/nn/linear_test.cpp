@@ -178,6 +178,32 @@ TEST_F(LinearTest, ResidualIsAddedAndReceivesTheGradient) {
   expect_gradients(r);
 }
 
+// The oracle is the same layer whose output is computed.
+TEST_F(LinearTest, OutputThatNobodyReadsIsNotComputedAndTheGradientsAreTheSame) {
+  for (const bool branch : {false, true}) {
+    const auto layer = make("last", /*bias=*/true, branch, /*dropout=*/0.3);
+    const at::Tensor x = at::randn({kTokens, kIn}).requires_grad_(true);
+    const at::Tensor residual = at::randn({kTokens, kOut}).requires_grad_(true);
+    const at::Tensor dy = at::randn({kTokens, kOut});
+    std::vector<Parameter*> parameters;
+    layer->append_parameters(parameters);
+    const auto gradients = [&](bool wants_output) {
+      for (Parameter* p : parameters) p->attach_grad(at::empty(p->shape()), /*overwrite=*/true);
+      ForwardContext context = context_;
+      context.wants_output = wants_output;
+      const at::Tensor y = layer->forward_add_last(x, residual, context);
+      EXPECT_EQ(y.sizes(), dy.sizes());
+      EXPECT_EQ(y.storage().nbytes(), (wants_output ? dy.numel() : 1) * sizeof(float));
+      auto result = torch::autograd::grad({y}, {x, residual}, {dy});
+      for (Parameter* p : parameters) result.push_back(gradient_of(*p));
+      return result;
+    };
+    const auto expected = gradients(true), found = gradients(false);
+    ASSERT_EQ(found.size(), branch ? 6u : 4u);
+    for (size_t i = 0; i < found.size(); ++i) EXPECT_TRUE(at::equal(found[i], expected[i])) << i;
+  }
+}
+
 // One row once shared its memory with the bias, into which the product was then added.
 TEST_F(LinearTest, OneRowLeavesTheBiasAsItIs) {
   const auto layer = make("bias", /*bias=*/true, /*branch=*/false);

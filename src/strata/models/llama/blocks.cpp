@@ -121,7 +121,7 @@ at::Tensor LlamaDecoderLayer::attend(const at::Tensor& x, const nn::ForwardConte
 at::Tensor LlamaDecoderLayer::transform(const at::Tensor& x, const nn::ForwardContext& context) {
   const auto [normed, residual] = post_attention_layernorm_.forward_with_residual(x);
   const auto gate_up = nn::linear_shared_input({&gate_proj_, &up_proj_}, normed, context);
-  return down_proj_.forward_add(nn::swiglu(gate_up[0], gate_up[1]), residual, context);
+  return down_proj_.forward_add_last(nn::swiglu(gate_up[0], gate_up[1]), residual, context);
 }
 
 at::Tensor LlamaDecoderLayer::forward(const at::Tensor& x, const nn::ForwardContext& context) {

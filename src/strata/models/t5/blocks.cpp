@@ -187,7 +187,10 @@ at::Tensor T5Block::position_bias(const at::Tensor& x, const nn::ForwardContext&
 at::Tensor T5Block::add(const nn::Linear& layer, const nn::Remakable& x, const at::Tensor& residual,
                         uint64_t place_id, const nn::ForwardContext& context) const {
   const bool drops = context.training && config_.dropout_rate > 0;
-  if (!drops) return layer.forward_add(x, residual, context);
+  if (!drops) {
+    return &layer == &wo_ ? layer.forward_add_last(x, residual, context)
+                          : layer.forward_add(x, residual, context);
+  }
   return residual +
          nn::dropout(layer.forward(x.value, context), config_.dropout_rate, place_id, context);
 }
