@@ -44,6 +44,12 @@ def matrix_rate():
     return statistics.median(rates)
 
 
+def device_memory():
+    import torch
+
+    return torch.cuda.mem_get_info()[1]
+
+
 def make_inputs(folder, case, device="cuda"):
     import torch
 
@@ -63,6 +69,7 @@ def flags_of(case, folder, output, rows):
              "--disable_tqdm", "true", "--lr_scheduler_type", "constant"]
     if case.lora:
         flags += ["--use_peft", "true", "--lora_r", 16, "--lora_alpha", 32, "--lora_target_modules", "all-linear",
+                  "--lora_dropout", 0,  # PEFT's default, which the reference job takes; TRL's is 0.05
                   "--dtype", "bfloat16"]
     if case.quantised:
         flags += ["--load_in_4bit", "true", "--bnb_4bit_quant_type", "nf4", "--bnb_4bit_use_double_quant", "true",
@@ -113,7 +120,7 @@ def main():
         print("\n".join(CASES))
         return
     case = CASES[options.case]
-    rows = options.rows or case.rows
+    rows = options.rows or case.rows_on(device_memory())
     folder = options.folder or pathlib.Path(tempfile.mkdtemp(prefix="strata-gpu-"))
     start = time.time()
     rate = matrix_rate()
