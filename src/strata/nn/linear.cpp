@@ -77,22 +77,49 @@ at::Tensor shape_alone(const Linear& layer, const at::Tensor& x) {
   return at::empty_strided({x.size(0), layer.out_features()}, {0, 0}, x.options());
 }
 
-// The layer's output, if it is wanted; appends what its branches need in backward.
+// DoRA works on its layer's whole output, by itself.
+bool has_plain_branch(const Linear& layer) {
+  return layer.low_rank() != nullptr && !layer.is_dora();
+}
+
+LowRankGroup plain_branches(const std::vector<const Linear*>& layers) {
+  LowRankGroup group;
+  for (const Linear* layer : layers) {
+    if (has_plain_branch(*layer)) group.push_back(layer->low_rank());
+  }
+  return group;
+}
+
+// The layer's output without plain branches, if it is wanted; appends what DoRA and VeRA need in
+// backward.
 at::Tensor run_layer(const Linear& layer, const at::Tensor& x, const at::Tensor& residual,
                      const LinearCall& call, variable_list& saved) {
   // DoRA's magnitude needs the output for its own gradient.
   if (layer.is_dora()) return dora_product(layer, x, residual, call, saved);
   at::Tensor y =
       call.wants_output ? base_product(layer, x, residual, call.training) : shape_alone(layer, x);
-  if (const LowRankBranch* branch = layer.low_rank(); branch != nullptr) {
-    saved.push_back(call.wants_output ? low_rank_forward_(y, x, *branch, call.draw)
-                                      : low_rank_hidden(x, *branch, call.draw));
-  }
   if (const Vera* vera = layer.vera(); vera != nullptr) {
     saved.push_back(call.wants_output ? vera_forward_(y, x, *vera, call.draw)
                                       : vera_hidden(x, *vera, call.draw));
   }
   return y;
+}
+
+// Adds the outputs of plain branches; appends what they need in backward.
+void run_branches(const at::Tensor& x, const LinearCall& call, const variable_list& outputs,
+                  variable_list& saved) {
+  const LowRankGroup group = plain_branches(call.layers);
+  if (group.empty()) return;
+  saved.push_back(low_rank_hidden(x, group, call.draw));
+  if (!call.wants_output) return;
+  int64_t column = 0;
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    if (!has_plain_branch(*call.layers[i])) continue;
+    const LowRankBranch& branch = *call.layers[i]->low_rank();
+    const int64_t rank = branch.a.shape()[0];
+    add_low_rank_(outputs[i], saved.back().narrow(1, column, rank), branch);
+    column += rank;
+  }
 }
 
 void write_base_gradients(const Linear& layer, const at::Tensor& dy, const at::Tensor& x) {
@@ -104,8 +131,8 @@ void write_base_gradients(const Linear& layer, const at::Tensor& dy, const at::T
 }
 
 struct LinearFunction : torch::autograd::Function<LinearFunction> {
-  // Saves x (or how to make it) only where a weight or branch trains, then what every branch needs:
-  // A(x) first.
+  // Saves x (or how to make it) only where a weight or branch trains, then what DoRA and VeRA need
+  // layer by layer, then A(x) of plain branches.
   static variable_list forward(AutogradContext* context, LinearCall call, const at::Tensor& x,
                                const std::optional<at::Tensor>& residual) {
     variable_list outputs, saved(1);
@@ -114,6 +141,7 @@ struct LinearFunction : torch::autograd::Function<LinearFunction> {
       outputs.push_back(run_layer(*layer, x, residual.value_or(at::Tensor()), call, saved));
       needs_input |= trains_on_input(*layer);
     }
+    run_branches(x, call, outputs, saved);
     if (!needs_input) call.remake = nullptr;
     if (needs_input && !call.remake) saved[0] = x;
     context->save_for_backward(std::move(saved));
@@ -126,7 +154,8 @@ struct LinearFunction : torch::autograd::Function<LinearFunction> {
     const variable_list saved = context->get_saved_variables();
     const at::Tensor x = call.remake ? call.remake() : saved[0];
     at::Tensor dx;
-    size_t branch = 1;
+    variable_list of_branches;  // the gradients of outputs with a plain branch
+    size_t next = 1;
     for (size_t i = 0; i < call.layers.size(); ++i) {
       const Linear& layer = *call.layers[i];
       const at::Tensor& dy = gradients[i];
@@ -136,18 +165,19 @@ struct LinearFunction : torch::autograd::Function<LinearFunction> {
       }
       write_base_gradients(layer, dy, x);
       if (layer.is_dora()) {
-        dora_backward(dy, x, {saved[branch], saved[branch + 1], saved[branch + 2]}, layer.weight(),
+        dora_backward(dy, x, {saved[next], saved[next + 1], saved[next + 2]}, layer.weight(),
                       *layer.low_rank(), call.draw, dx, beta);
-        branch += 3;
+        next += 3;
         continue;
       }
       if (dx.defined()) multiply_by_weight_back_into(dx, dy, layer.weight(), beta);
-      if (layer.low_rank() != nullptr) {
-        low_rank_backward(dy, {x, saved[branch++]}, *layer.low_rank(), call.draw, dx);
-      }
+      if (has_plain_branch(layer)) of_branches.push_back(dy);
       if (layer.vera() != nullptr) {
-        vera_backward(dy, saved[branch++], *layer.vera(), call.draw, dx);
+        vera_backward(dy, saved[next++], *layer.vera(), call.draw, dx);
       }
+    }
+    if (!of_branches.empty()) {
+      low_rank_backward(of_branches, {x, saved[next]}, plain_branches(call.layers), call.draw, dx);
     }
     return {at::Tensor(), dx, call.has_residual ? gradients[0] : at::Tensor()};
   }

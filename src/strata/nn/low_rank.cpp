@@ -1,5 +1,7 @@
 #include "strata/nn/low_rank.h"
 
+#include <algorithm>
+
 #include <ATen/ATen.h>
 
 #include "strata/ops/dropout.h"
@@ -14,6 +16,63 @@ uint64_t mix(uint64_t value) {
   value = (value ^ (value >> 30)) * 0xbf58476d1ce4e5b9ull;
   value = (value ^ (value >> 27)) * 0x94d049bb133111ebull;
   return value ^ (value >> 31);
+}
+
+// Whether one product with all A, one below the other, gives what one with each would.
+bool is_one_product(const LowRankGroup& group, const DropoutDraw& draw) {
+  const at::ScalarType type = group[0]->a.value().scalar_type();
+  return std::ranges::none_of(group, [&](const LowRankBranch* branch) {
+    return drops(*branch, draw) || branch->a.value().scalar_type() != type;
+  });
+}
+
+// [sum of r, in_features].
+at::Tensor stacked_a(const LowRankGroup& group) {
+  if (group.size() == 1) return group[0]->a.value();
+  std::vector<at::Tensor> parts;
+  for (const LowRankBranch* branch : group) parts.push_back(branch->a.value());
+  return at::cat(parts);
+}
+
+void write_b_gradients(const at::Tensor& dy, const at::Tensor& hidden, LowRankBranch& branch) {
+  if (branch.b.requires_grad()) {
+    branch.b.accumulate_grad_product(dy, hidden * branch.scaling);
+  }
+  if (branch.bias && branch.bias->requires_grad()) {
+    branch.bias->accumulate_grad(dy.sum(0).mul_(branch.scaling));
+  }
+}
+
+// From the gradient of A's output [T, r] to A's own and the input's.
+void backward_to_input(const at::Tensor& dhidden, const at::Tensor& x, LowRankBranch& branch,
+                       const DropoutDraw& draw, at::Tensor dx) {
+  if (branch.a.requires_grad()) {
+    branch.a.accumulate_grad_product(dhidden, branch_input(x, branch, draw));
+  }
+  if (!dx.defined()) return;
+  if (!drops(branch, draw)) {
+    ops::add_thin_product_(dx, dhidden, branch.a.value(), 1.0);
+  } else {
+    dx.add_(ops::dropout_backward(ops::thin_product(dhidden, branch.a.value()), branch.dropout,
+                                  draw.token_keys, dropout_key(draw.draw, branch.layer_id)));
+  }
+}
+
+// The same for a group whose inputs are one: `dhidden` [T, sum of r].
+void backward_to_input(const at::Tensor& dhidden, const at::Tensor& x, const LowRankGroup& group,
+                       bool a_trains, const at::Tensor& dx) {
+  if (a_trains) {
+    at::Tensor of_all =
+        at::empty({dhidden.size(1), x.size(1)}, dhidden.options().dtype(at::kFloat));
+    ops::matmul_into(of_all, dhidden, x.to(dhidden.scalar_type()), {.a = true}, /*beta=*/0);
+    int64_t row = 0;
+    for (LowRankBranch* branch : group) {
+      const int64_t rank = branch->a.shape()[0];
+      if (branch->a.requires_grad()) branch->a.accumulate_grad(of_all.narrow(0, row, rank));
+      row += rank;
+    }
+  }
+  if (dx.defined()) ops::add_thin_product_(dx, dhidden, stacked_a(group), 1.0);
 }
 
 }  // namespace
@@ -53,40 +112,62 @@ uint64_t dropout_key(const DrawKey& draw, uint64_t layer_id) {
   return mix(key ^ layer_id);
 }
 
-at::Tensor low_rank_hidden(const at::Tensor& x, const LowRankBranch& branch,
-                           const DropoutDraw& draw) {
+static at::Tensor hidden_of(const at::Tensor& x, const LowRankBranch& branch,
+                            const DropoutDraw& draw) {
   return ops::thin_product(branch_input(x, branch, draw), branch.a.value().t());
+}
+
+at::Tensor low_rank_hidden(const at::Tensor& x, const LowRankGroup& group,
+                           const DropoutDraw& draw) {
+  if (is_one_product(group, draw)) {
+    return ops::thin_product(x.to(group[0]->a.value().scalar_type()), stacked_a(group).t());
+  }
+  std::vector<at::Tensor> parts;
+  for (const LowRankBranch* branch : group) parts.push_back(hidden_of(x, *branch, draw));
+  return parts.size() == 1 ? parts[0] : at::cat(parts, 1);
+}
+
+void add_low_rank_(at::Tensor y, const at::Tensor& hidden, const LowRankBranch& branch) {
+  ops::add_thin_product_(y, hidden, branch.b.value().t(), branch.scaling);
+  if (branch.bias) y.add_(branch.bias->value(), branch.scaling);
 }
 
 at::Tensor low_rank_forward_(at::Tensor y, const at::Tensor& x, const LowRankBranch& branch,
                              const DropoutDraw& draw) {
-  const at::Tensor hidden = low_rank_hidden(x, branch, draw);
-  ops::add_thin_product_(y, hidden, branch.b.value().t(), branch.scaling);
-  if (branch.bias) y.add_(branch.bias->value(), branch.scaling);
+  const at::Tensor hidden = hidden_of(x, branch, draw);
+  add_low_rank_(std::move(y), hidden, branch);
   return hidden;
+}
+
+void low_rank_backward(const std::vector<at::Tensor>& dy, const LowRankSaved& saved,
+                       const LowRankGroup& group, const DropoutDraw& draw, at::Tensor dx) {
+  const bool a_trains =
+      std::ranges::any_of(group, [](const LowRankBranch* b) { return b->a.requires_grad(); });
+  const bool wants_hidden = a_trains || dx.defined();
+  std::vector<at::Tensor> dhidden;
+  int64_t column = 0;
+  for (size_t i = 0; i < group.size(); ++i) {
+    LowRankBranch& branch = *group[i];
+    const int64_t rank = branch.a.shape()[0];
+    const at::Tensor gradient = dy[i].to(branch.b.value().scalar_type());
+    write_b_gradients(gradient, saved.hidden.narrow(1, column, rank), branch);
+    if (wants_hidden) {
+      dhidden.push_back(ops::thin_product(gradient, branch.b.value()).mul_(branch.scaling));
+    }
+    column += rank;
+  }
+  if (!wants_hidden) return;
+  if (group.size() > 1 && is_one_product(group, draw)) {
+    return backward_to_input(at::cat(dhidden, 1), saved.x, group, a_trains, dx);
+  }
+  for (size_t i = 0; i < group.size(); ++i) {
+    backward_to_input(dhidden[i], saved.x, *group[i], draw, dx);
+  }
 }
 
 void low_rank_backward(const at::Tensor& dy, const LowRankSaved& saved, LowRankBranch& branch,
                        const DropoutDraw& draw, at::Tensor dx) {
-  const at::Tensor gradient = dy.to(branch.b.value().scalar_type());
-  if (branch.b.requires_grad()) {
-    branch.b.accumulate_grad_product(gradient, saved.hidden * branch.scaling);
-  }
-  if (branch.bias && branch.bias->requires_grad()) {
-    branch.bias->accumulate_grad(gradient.sum(0).mul_(branch.scaling));
-  }
-  if (!branch.a.requires_grad() && !dx.defined()) return;
-  const at::Tensor dhidden = ops::thin_product(gradient, branch.b.value()).mul_(branch.scaling);
-  if (branch.a.requires_grad()) {
-    branch.a.accumulate_grad_product(dhidden, branch_input(saved.x, branch, draw));
-  }
-  if (!dx.defined()) return;
-  if (!drops(branch, draw)) {
-    ops::add_thin_product_(dx, dhidden, branch.a.value(), 1.0);
-  } else {
-    dx.add_(ops::dropout_backward(ops::thin_product(dhidden, branch.a.value()), branch.dropout,
-                                  draw.token_keys, dropout_key(draw.draw, branch.layer_id)));
-  }
+  low_rank_backward(std::vector{dy}, saved, {&branch}, draw, std::move(dx));
 }
 
 }  // namespace strata::nn

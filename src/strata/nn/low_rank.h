@@ -46,11 +46,16 @@ bool drops(const LowRankBranch& branch, const DropoutDraw& draw);
 // The key of ops::dropout for one layer in one micro-step: a mix of seed, step, micro-step, layer.
 uint64_t dropout_key(const DrawKey& draw, uint64_t layer_id);
 
-// A's output [T, r] for x [T, in_features], which backward needs.
-at::Tensor low_rank_hidden(const at::Tensor& x, const LowRankBranch& branch,
-                           const DropoutDraw& draw);
-// Adds the branch's output for x [T, in_features] to y [T, out_features] in place. Returns
-// low_rank_hidden().
+// Branches of layers of one input (q, k, v; gate, up). Where nothing is dropped and the types are
+// the same, what they do with that input is one product for all.
+using LowRankGroup = std::vector<LowRankBranch*>;
+
+// The outputs of all A beside each other, [T, sum of r], for x [T, in_features]: backward needs
+// them.
+at::Tensor low_rank_hidden(const at::Tensor& x, const LowRankGroup& group, const DropoutDraw& draw);
+// Adds the branch's output to y [T, out_features] in place; `hidden` [T, r] is A's output.
+void add_low_rank_(at::Tensor y, const at::Tensor& hidden, const LowRankBranch& branch);
+// Both for one branch; returns A's output.
 at::Tensor low_rank_forward_(at::Tensor y, const at::Tensor& x, const LowRankBranch& branch,
                              const DropoutDraw& draw);
 
@@ -59,8 +64,12 @@ struct LowRankSaved {
   at::Tensor hidden;  // low_rank_hidden()
 };
 
-// Writes the gradients of A and B where they train and, where `dx` is defined, adds the branch's
-// part of the input's gradient to it in place. The mask is drawn again.
+// Writes the gradients of all A and B where they train and, where `dx` is defined, adds the
+// branches' part of the input's gradient to it in place; `dy` [T, out_features] of each branch.
+// Masks are drawn again.
+void low_rank_backward(const std::vector<at::Tensor>& dy, const LowRankSaved& saved,
+                       const LowRankGroup& group, const DropoutDraw& draw, at::Tensor dx);
+// The same for one branch.
 void low_rank_backward(const at::Tensor& dy, const LowRankSaved& saved, LowRankBranch& branch,
                        const DropoutDraw& draw, at::Tensor dx);
 

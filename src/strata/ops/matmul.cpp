@@ -50,6 +50,14 @@ bool use_own_kernel(const at::Tensor& c, const at::Tensor& a) {
   return c.size(0) >= kFewRows && c.size(1) >= kFewColumns;
 }
 
+// MKL makes half as much a second of a tall, narrow c = a^T b (the gradient of a low-rank B) as of
+// its transpose.
+constexpr int64_t kNarrow = 64;
+bool is_faster_transposed(const at::Tensor& c, Transposes transposes) {
+  return c.is_cpu() && c.scalar_type() == at::kFloat && transposes.a && !transposes.b &&
+         c.size(1) <= kNarrow && c.size(0) > 2 * c.size(1);
+}
+
 void multiply_with_aten(at::Tensor c, const at::Tensor& a, const at::Tensor& b,
                         Transposes transposes, float beta) {
   const at::Tensor left = transposes.a ? a.t() : a;
@@ -63,6 +71,9 @@ void multiply_with_aten(at::Tensor c, const at::Tensor& a, const at::Tensor& b,
     }
   } else if (c.scalar_type() != a.scalar_type()) {
     const at::Tensor product = at::mm(left, right);
+    beta == 0 ? c.copy_(product) : c.add_(product);
+  } else if (is_faster_transposed(c, transposes)) {
+    const at::Tensor product = at::mm(right.t(), left.t()).t();
     beta == 0 ? c.copy_(product) : c.add_(product);
   } else if (beta == 0) {
     at::mm_out(c, left, right);

@@ -23,14 +23,14 @@ class LinearTest : public ::testing::Test {
   }
 
   static std::unique_ptr<Linear> make(const std::string& path, bool bias, bool branch,
-                                      double dropout = 0.0) {
+                                      double dropout = 0.0, int64_t rank = kRank) {
     auto layer = std::make_unique<Linear>(
         path, Linear::Options{
                   .in_features = kIn, .out_features = kOut, .bias = bias, .storage = at::kFloat});
     if (branch) {
       layer->attach_low_rank(std::unique_ptr<LowRankBranch>(
-          new LowRankBranch{.a = {path + ".a", {kRank, kIn}, at::kFloat},
-                            .b = {path + ".b", {kOut, kRank}, at::kFloat},
+          new LowRankBranch{.a = {path + ".a", {rank, kIn}, at::kFloat},
+                            .b = {path + ".b", {kOut, rank}, at::kFloat},
                             .scaling = 1.7,
                             .dropout = dropout,
                             .layer_id = 4}));
@@ -77,10 +77,14 @@ class LinearTest : public ::testing::Test {
   ForwardContext context_;
 };
 
-TEST_F(LinearTest, SharedInputWithBiasBranchAndDropout) {
-  const auto q = make("q", /*bias=*/true, /*branch=*/true, /*dropout=*/0.4);
+// Branches whose inputs are one are computed together, others by themselves.
+class SharedInputTest : public LinearTest, public ::testing::WithParamInterface<double> {};
+INSTANTIATE_TEST_SUITE_P(Dropout, SharedInputTest, ::testing::Values(0.0, 0.4));
+
+TEST_P(SharedInputTest, EqualsTheLayersByThemselves) {
+  const auto q = make("q", /*bias=*/true, /*branch=*/true, /*dropout=*/GetParam());
   const auto k = make("k", /*bias=*/false, /*branch=*/false);
-  const auto v = make("v", /*bias=*/false, /*branch=*/true);
+  const auto v = make("v", /*bias=*/false, /*branch=*/true, /*dropout=*/0.0, /*rank=*/kRank + 2);
   const at::Tensor x = at::randn({kTokens, kIn}).requires_grad_(true);
   const auto outputs = linear_shared_input({q.get(), k.get(), v.get()}, x, context_);
   const at::Tensor x64 = reference_leaf(x);
@@ -97,6 +101,22 @@ TEST_F(LinearTest, SharedInputWithBiasBranchAndDropout) {
   torch::autograd::backward(outputs64, gradients64);
   EXPECT_LT(relative_error(x.grad(), x64.grad()), 1e-5);
   for (const Reference& r : references) expect_gradients(r);
+
+  // A frozen A beside one that trains, and gradients that are there already.
+  for (const Reference& r : references) {
+    for (const auto& [parameter, leaf] : r.leaves) {
+      parameter->attach_grad(gradient_of(*parameter), /*overwrite=*/false);
+    }
+  }
+  q->low_rank()->a.set_requires_grad(false);
+  const at::Tensor frozen = gradient_of(q->low_rank()->a).clone();
+  torch::autograd::backward(linear_shared_input({q.get(), k.get(), v.get()}, x, context_),
+                            gradients);
+  EXPECT_TRUE(at::equal(gradient_of(q->low_rank()->a), frozen));
+  EXPECT_LT(relative_error(x.grad(), 2 * x64.grad()), 1e-5);
+  EXPECT_LT(
+      relative_error(gradient_of(v->low_rank()->a), 2 * references[2].leaves[1].second.grad()),
+      1e-5);
 }
 
 // Oracle: PEFT's tuners/lora/dora.py in double precision: the base's term is made again of what
