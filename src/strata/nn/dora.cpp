@@ -74,8 +74,8 @@ void dora_backward(const at::Tensor& dy, const at::Tensor& x, const DoraSaved& s
     multiply_by_weight_back_into(dx, dy, weight, beta);
     at::Tensor of_dropped = at::empty_like(dx);
     multiply_by_weight_back_into(of_dropped, scaled - dy, weight, /*beta=*/0);
-    dx.add_(ops::dropout_backward(of_dropped, branch.dropout, draw.token_keys,
-                                  dropout_key(draw.draw, branch.layer_id)));
+    ops::add_dropout_backward_(dx, of_dropped, branch.dropout, draw.token_keys,
+                               dropout_key(draw.draw, branch.layer_id));
   }
   low_rank_backward(scaled, {x, saved.hidden}, branch, draw, dx);
 }

@@ -53,8 +53,8 @@ void backward_to_input(const at::Tensor& dhidden, const at::Tensor& x, LowRankBr
   if (!drops(branch, draw)) {
     ops::add_thin_product_(dx, dhidden, branch.a.value(), 1.0);
   } else {
-    dx.add_(ops::dropout_backward(ops::thin_product(dhidden, branch.a.value()), branch.dropout,
-                                  draw.token_keys, dropout_key(draw.draw, branch.layer_id)));
+    ops::add_dropout_backward_(dx, ops::thin_product(dhidden, branch.a.value()), branch.dropout,
+                               draw.token_keys, dropout_key(draw.draw, branch.layer_id));
   }
 }
 

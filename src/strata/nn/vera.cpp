@@ -54,11 +54,12 @@ void vera_backward(const at::Tensor& dy, const at::Tensor& hidden, Vera& vera,
     vera.d.accumulate_grad((scaled.to(at::kFloat) * hidden).sum(0));
   }
   if (!dx.defined()) return;
-  at::Tensor dinput = ops::thin_product(scaled * vera.d.value(), matrix_a(vera, dx.size(1)));
+  const at::Tensor dinput = ops::thin_product(scaled * vera.d.value(), matrix_a(vera, dx.size(1)));
   if (drops(vera, draw)) {
-    dinput = ops::dropout_backward(dinput, vera.dropout, draw.token_keys, key_of(vera, draw));
+    ops::add_dropout_backward_(dx, dinput, vera.dropout, draw.token_keys, key_of(vera, draw));
+  } else {
+    dx.add_(dinput);
   }
-  dx.add_(dinput);
 }
 
 }  // namespace strata::nn

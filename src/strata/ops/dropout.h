@@ -17,5 +17,8 @@ at::Tensor dropout(const at::Tensor& x, double p, const at::Tensor& token_keys, 
 // Applies the same mask and factor to dy.
 at::Tensor dropout_backward(const at::Tensor& dy, double p, const at::Tensor& token_keys,
                             uint64_t key);
+// sum += the same, in one pass over both where they have one type; `sum` [T, H] has any.
+void add_dropout_backward_(at::Tensor sum, const at::Tensor& dy, double p,
+                           const at::Tensor& token_keys, uint64_t key);
 
 }  // namespace strata::ops

@@ -25,6 +25,11 @@ STRATA_VECTORIZED void dropout_row(const float* x, float* y, int64_t n, uint32_t
   }
 }
 
+// `y` may be `a`.
+STRATA_VECTORIZED void add_rows(const float* a, const float* b, float* y, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) y[i] = a[i] + b[i];
+}
+
 }  // namespace
 
 DropoutRow::DropoutRow(double p, uint64_t key, int64_t token_key) {
@@ -44,12 +49,14 @@ void DropoutRow::apply(const float* x, float* y, int64_t n, int64_t first) const
 void dropout(const DropoutArguments& a) {
   const int64_t n = a.channels;
   at::parallel_for(0, a.tokens, 16, [&](int64_t begin, int64_t end) {
-    std::vector<float> scratch(2 * n);
+    std::vector<float> scratch(3 * n);
     for (int64_t t = begin; t < end; ++t) {
       void* to = at_index(a.type, a.y, t * n);
       float* y = begin_row(a.type, to, scratch.data() + n);
+      float* dropped = a.add ? scratch.data() + 2 * n : y;
       DropoutRow(a.p, a.key, a.token_keys[t])
-          .apply(read_row(a.type, at_index(a.type, a.x, t * n), n, scratch.data()), y, n);
+          .apply(read_row(a.type, at_index(a.type, a.x, t * n), n, scratch.data()), dropped, n);
+      if (a.add) add_rows(read_row(a.type, to, n, y), dropped, y, n);
       finish_row(a.type, y, n, to);
     }
   });

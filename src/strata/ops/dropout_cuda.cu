@@ -17,32 +17,34 @@ __device__ inline uint64_t mix(uint64_t x) {
   return x ^ (x >> 31);
 }
 
-template <typename T, int N>
+template <typename T, int N, bool kAdd>
 __global__ void __launch_bounds__(kThreads)
-    drop(const T* __restrict__ x, T* __restrict__ y, const int64_t* __restrict__ token_keys,
-         uint64_t key, int64_t channels, uint32_t threshold, float factor, unsigned of_row) {
+    drop(const T* __restrict__ x, T* y, const int64_t* __restrict__ token_keys, uint64_t key,
+         int64_t channels, uint32_t threshold, float factor, unsigned of_row) {
   const int64_t row = blockIdx.x / of_row;
   const int64_t column = (int64_t{blockIdx.x % of_row} * kThreads + threadIdx.x) * N;
   if (column >= channels) return;
   const uint64_t row_key = mix(mix(key) ^ static_cast<uint64_t>(token_keys[row]));
   const auto low = static_cast<uint32_t>(row_key), high = static_cast<uint32_t>(row_key >> 32);
-  Pack<T, N> pack = load<T, N>(x + row * channels + column);
+  Pack<T, N> pack = load<T, N>(x + row * channels + column), sum;
+  if constexpr (kAdd) sum = load<T, N>(y + row * channels + column);
   for (int k = 0; k < N; ++k) {
     uint32_t h = low + static_cast<uint32_t>(column + k) * 0x9E3779B9u;
     h = (h ^ (h >> 16)) * 0x7FEB352Du;
     h = (h ^ (h >> 15) ^ high) * 0x846CA68Bu;
     h ^= h >> 16;
-    pack.v[k] = from_float<T>(h >= threshold ? to_float(pack.v[k]) * factor : 0.0f);
+    const float dropped = h >= threshold ? to_float(pack.v[k]) * factor : 0.0f;
+    pack.v[k] = from_float<T>(kAdd ? to_float(sum.v[k]) + dropped : dropped);
   }
   store<T, N>(y + row * channels + column, pack);
 }
 
-template <typename T, int N>
+template <typename T, int N, bool kAdd>
 void launch_drop(const DropoutArguments& a, uint32_t threshold, float factor, Stream stream) {
   const int64_t of_row = divide_up(a.channels, int64_t{kThreads} * N);
-  launch("dropout", drop<T, N>, {a.tokens * of_row, kThreads}, stream, static_cast<const T*>(a.x),
-         static_cast<T*>(a.y), a.token_keys, a.key, a.channels, threshold, factor,
-         static_cast<unsigned>(of_row));
+  launch("dropout", drop<T, N, kAdd>, {a.tokens * of_row, kThreads}, stream,
+         static_cast<const T*>(a.x), static_cast<T*>(a.y), a.token_keys, a.key, a.channels,
+         threshold, factor, static_cast<unsigned>(of_row));
 }
 
 }  // namespace
@@ -55,8 +57,11 @@ void dropout(const DropoutArguments& a, Stream stream) {
   with_type(a.type, [&](auto zero) {
     using T = decltype(zero);
     const bool is_wide = a.channels % kWide<T> == 0 && is_aligned(a.x) && is_aligned(a.y);
-    is_wide ? launch_drop<T, kWide<T>>(a, threshold, factor, stream)
-            : launch_drop<T, 1>(a, threshold, factor, stream);
+    const auto launch_one = [&]<bool kAdd>() {
+      is_wide ? launch_drop<T, kWide<T>, kAdd>(a, threshold, factor, stream)
+              : launch_drop<T, 1, kAdd>(a, threshold, factor, stream);
+    };
+    a.add ? launch_one.template operator()<true>() : launch_one.template operator()<false>();
   });
 }
 

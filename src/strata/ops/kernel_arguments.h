@@ -55,6 +55,7 @@ struct DropoutArguments {
   int64_t tokens, channels;
   uint64_t key;
   double p;
+  bool add;  // y += instead of y =
 };
 
 }  // namespace strata::ops
