@@ -23,7 +23,7 @@ struct LinearCall {
   bool has_residual;
   bool training;
   bool wants_output = true;
-  std::function<at::Tensor()> remake;  // of x; empty: x is kept
+  std::function<at::Tensor()> remake = {};  // of x; empty: x is kept
 };
 
 LinearCall call_of(std::vector<const Linear*> layers, const Remakable& x, bool has_residual,
