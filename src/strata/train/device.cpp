@@ -7,6 +7,7 @@
 
 #include "strata/base/error.h"
 #include "strata/libtorch/cuda_build.h"
+#include "strata/ops/cudnn_attention_cuda.h"
 #include "strata/ops/matmul.h"
 
 namespace strata::train {
@@ -37,6 +38,13 @@ void open_device(const config::RunConfig& config, at::Device device) {
   at::accelerator::setDeviceIndex(device.index());
   // Makes the allocator, whose statistics are reset before there is a tensor.
   at::globalContext().lazyInitDevice(device.type());
+}
+
+std::string attention_warning() {
+  std::string refusal;
+  if constexpr (kHasCuda) refusal = ops::cuda::cudnn_refusal();
+  if (refusal.empty()) return "";
+  return "warning: attention: cuDNN has refused it, FlashAttention was taken: " + refusal;
 }
 
 Target target_of(at::Device device) {
