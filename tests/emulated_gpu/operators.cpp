@@ -263,6 +263,7 @@ struct Installed {
     library.impl("copy_", TORCH_FN(copy));
     kept.insert("aten::copy_");
     install_own_operators(library, kept);
+    install_attention(library, kept);
     auto& dispatcher = c10::Dispatcher::singleton();
     static auto* handles = new std::vector<c10::RegistrationHandleRAII>;
     for (const c10::OperatorName& name : dispatcher.getAllOpNames()) {

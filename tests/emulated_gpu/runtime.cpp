@@ -12,6 +12,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "launches.h"
 #include "stream_order.h"
 
 #undef cudaGetDeviceProperties
@@ -86,6 +87,7 @@ void fill(void* to, int value, size_t bytes, cudaStream_t stream) {
 }
 
 cudaError_t refuse_kernel(const void* kernel) {
+  if (LaunchesLeftOut::leave_out()) return cudaSuccess;
   std::fprintf(stderr, "emulated GPU: a kernel of a library was launched (%p)\n", kernel);
   if (std::getenv("EMULATED_GPU_ABORT") != nullptr) fail("where it was launched:");
   return with_error(cudaErrorLaunchFailure);
@@ -293,10 +295,19 @@ cudaError_t cudaPeekAtLastError() { return last_error; }
 // Kernels of libraries, and the driver.
 cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void*) {
   std::memset(attributes, 0, sizeof *attributes);
+  attributes->binaryVersion = 10 * model().major + model().minor;
   return cudaSuccess;
 }
 cudaError_t cudaFuncSetAttribute(const void*, cudaFuncAttribute, int) { return cudaSuccess; }
 cudaError_t cudaLaunchKernel(const void* kernel, dim3, dim3, void**, size_t, cudaStream_t) {
+  return refuse_kernel(kernel);
+}
+// What nvcc 13 makes of <<<>>>.
+cudaError_t __cudaGetKernel(cudaKernel_t* kernel, const void* function) {
+  *kernel = reinterpret_cast<cudaKernel_t>(const_cast<void*>(function));
+  return cudaSuccess;
+}
+cudaError_t __cudaLaunchKernel(cudaKernel_t kernel, dim3, dim3, void**, size_t, cudaStream_t) {
   return refuse_kernel(kernel);
 }
 cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t*, const void* kernel, void**) {
