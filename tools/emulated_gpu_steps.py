@@ -123,6 +123,7 @@ def plan(check, seconds):
     memory_table.save_data(folder)
     rows = {"full": (1, "--bf16", "false", "--gradient_checkpointing", "false"),
             "full-bf16": (2, "--bf16", "true"),
+            "deterministic": (1, "--bf16", "true", "--full_determinism", "true"),
             "nf4": (2, "--bf16", "true", "--use_peft", "true", "--load_in_4bit", "true"),
             "offload": (2, "--bf16", "true", "--fsdp_offload_params", "true")}
     said, wrong = [], []

@@ -21,6 +21,10 @@ at::Device device_of_rank(const config::RunConfig& config, int local_rank);
 // before tensors exist on it.
 void open_device(const config::RunConfig& config, at::Device device);
 
+// libtorch takes kernels of a GPU that give the same bits every time, from now on in this process;
+// a plan counts what those take.
+void choose_repeatable_kernels();
+
 // Of what was asked of the device in this process and did not come; empty where all did.
 std::string attention_warning();
 
