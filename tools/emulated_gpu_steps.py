@@ -7,8 +7,8 @@ import os
 import re
 import sys
 
-from gpu_steps import (OWN_FOLDER, PLAN_TOLERANCE, ROOT, STRATEGIES, cpu_parity, last_lines, losses_of, ranks_beside_one,
-                       tiny_inputs)
+from gpu_steps import (OWN_FOLDER, PLAN_TOLERANCE, ROOT, STRATEGIES, cpu_parity, largest_difference, last_lines, losses_of,
+                       ranks_beside_one, summary_of_gtest, tiny_inputs)
 
 # Of the plan, for cuBLAS, which emulated GPUs do not need.
 WORKSPACE_MB = (64 << 20) / 1e6
@@ -53,6 +53,65 @@ def forgotten_waits(check, seconds):
     return found == named and named >= len(numbers) // 3, f"{named} of {len(numbers)} waits are missed by name"
 
 
+# Rows of one length, long enough for cuDNN's attention, and heads of a size that it takes.
+ROW, HEADS = 512, {"head_dim": 64}
+# The values of both kernels are emulated from one definition: only what lies around them can differ.
+ATTENTION_TOLERANCE = 1e-4
+
+
+def hopper_inputs(check):
+    sys.path.insert(0, str(ROOT / "tests"))
+    import tiny_llama
+
+    folder = check.folder / "hopper"
+    tiny_llama.save_model(folder / "model", **tiny_llama.WIDE, **HEADS)
+    config = folder / "model" / "config.json"
+    config.write_text(json.dumps({**json.loads(config.read_text()), "max_position_embeddings": 2 * ROW}))
+    with open(folder / "rows.jsonl", "w") as file:
+        for row in range(8):
+            file.write(json.dumps({"input_ids": [3 + (row + 5 * i * i) % 250 for i in range(ROW)]}) + "\n")
+    return folder
+
+
+def hopper_losses(check, seconds, folder, name, kernel, *flags, **variables):
+    """Of a run on an emulated H100, whose attention goes through `kernel` alone; a string says why there are none."""
+    output = check.folder / name
+    command = [check.programs / "strata", "sft", "--model_name_or_path", folder / "model", "--dataset_name",
+               folder / "rows.jsonl", "--output_dir", output, "--max_length", ROW, "--per_device_train_batch_size", 2,
+               "--max_steps", 3, "--logging_steps", 1, "--learning_rate", "5e-3", "--save_strategy", "no",
+               "--disable_tqdm", "true", *flags]
+    passed, _, text, _ = check.run(name, command, seconds, OMP_NUM_THREADS="2", EMULATED_GPU_CAPABILITY="9.0",
+                                   EMULATED_GPU_TRACE="1", **variables)
+    if not passed:
+        return last_lines(text)
+    kernels = set(re.findall(r": (cuDNN's attention|FlashAttention)(?:'s gradient)?: reads", text))
+    if kernels != {kernel} or f"{kernel}'s gradient" not in text:
+        return f"found {sorted(kernels)} in the trace, expected {kernel} and its gradient"
+    return [row["loss"] for row in map(json.loads, open(output / "metrics.jsonl")) if "loss" in row]
+
+
+def hopper(check, seconds):
+    """cuDNN's attention on an emulated H100: cuDNN itself takes the graphs and compiles its kernels for it; the values
+    beside double, and losses beside FlashAttention's."""
+    passed, _, text, _ = check.run("hopper-ops", [check.programs / "test_ops", "--gtest_filter=Devices.Attend*"], seconds,
+                                   EMULATED_GPU_CAPABILITY="9.0", EMULATED_GPU_TRACE="1")
+    said, wrong = [summary_of_gtest(text)], []
+    if not passed or "cuDNN's attention's gradient: reads" not in text:
+        wrong.append("the op tests did not pass through cuDNN's attention")
+    folder = hopper_inputs(check)
+    rows = {"bf16": ("--bf16", "true"), "fp16": ("--bf16", "false", "--fp16", "true"),
+            "lora": ("--bf16", "true", "--use_peft", "true", "--gradient_checkpointing", "false")}
+    for name, flags in rows.items():
+        ours = hopper_losses(check, seconds, folder, f"hopper-{name}", "cuDNN's attention", *flags)
+        theirs = hopper_losses(check, seconds, folder, f"hopper-{name}-flash", "FlashAttention", *flags,
+                               STRATA_ATTENTION="flash")
+        difference = largest_difference(ours, theirs)
+        said.append(f"{name} {difference:.1e}")
+        if not difference <= ATTENTION_TOLERANCE:
+            wrong.append(f"{name}: {ours} beside {theirs}")
+    return not wrong, "; ".join(said + wrong)
+
+
 def plan(check, seconds):
     """What libtorch's allocator counted beside the plan, on the model of tests/memory_table.py."""
     sys.path.insert(0, str(ROOT / "tests"))
@@ -64,6 +123,7 @@ def plan(check, seconds):
     memory_table.save_data(folder)
     rows = {"full": (1, "--bf16", "false", "--gradient_checkpointing", "false"),
             "full-bf16": (2, "--bf16", "true"),
+            "deterministic": (1, "--bf16", "true", "--full_determinism", "true"),
             "nf4": (2, "--bf16", "true", "--use_peft", "true", "--load_in_4bit", "true"),
             "offload": (2, "--bf16", "true", "--fsdp_offload_params", "true")}
     said, wrong = [], []

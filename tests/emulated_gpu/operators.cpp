@@ -24,25 +24,17 @@ using at::Tensor;
 using torch::jit::Stack;
 
 // Fresh memory and views: libtorch's own, which touch no element.
-const std::set<std::string> kAsTheyAre = {"aten::empty.memory_format",
-                                          "aten::empty_strided",
-                                          "aten::as_strided",
-                                          "aten::view",
-                                          "aten::view.dtype",
-                                          "aten::resize_",
-                                          "aten::_reshape_alias",
-                                          "aten::set_",
-                                          "aten::set_.source_Storage",
-                                          "aten::set_.source_Storage_storage_offset",
-                                          "aten::set_.source_Tensor",
-                                          "aten::_local_scalar_dense",
-                                          "aten::record_stream",
-                                          "aten::is_pinned",
-                                          "aten::_pin_memory",
-                                          "aten::is_set_to",
-                                          "aten::unfold",
-                                          "aten::alias",
-                                          "aten::_efficientzerotensor"};
+const std::set<std::string> kAsTheyAre = {
+    "aten::empty.memory_format", "aten::empty_strided", "aten::as_strided", "aten::view",
+    "aten::view.dtype", "aten::resize_", "aten::_reshape_alias", "aten::set_",
+    "aten::set_.source_Storage", "aten::set_.source_Storage_storage_offset",
+    "aten::set_.source_Tensor", "aten::_local_scalar_dense", "aten::record_stream",
+    "aten::is_pinned", "aten::_pin_memory", "aten::is_set_to", "aten::unfold", "aten::alias",
+    "aten::_efficientzerotensor",
+    // Down to cuDNN's calls (cudnn.cpp).
+    "aten::_scaled_dot_product_cudnn_attention",
+    "aten::_scaled_dot_product_cudnn_attention_backward", "aten::_cudnn_attention_forward",
+    "aten::_cudnn_attention_backward"};
 
 // Those whose result's shape hangs on values: the host waits for it.
 const std::set<std::string> kHoldHostUp = {"aten::nonzero", "aten::masked_select", "aten::_unique2",
@@ -271,6 +263,7 @@ struct Installed {
     library.impl("copy_", TORCH_FN(copy));
     kept.insert("aten::copy_");
     install_own_operators(library, kept);
+    install_attention(library, kept);
     auto& dispatcher = c10::Dispatcher::singleton();
     static auto* handles = new std::vector<c10::RegistrationHandleRAII>;
     for (const c10::OperatorName& name : dispatcher.getAllOpNames()) {

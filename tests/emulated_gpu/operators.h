@@ -24,5 +24,6 @@ void writes(Operation& operation, const at::Tensor& t);
 
 // Operators that the CPU does not have; their names are added to `installed`.
 void install_own_operators(torch::Library& library, std::set<std::string>& installed);
+void install_attention(torch::Library& library, std::set<std::string>& installed);
 
 }  // namespace emulated_gpu

@@ -1,44 +1,15 @@
 // Operators of libtorch that only GPUs have, from their definitions: products of 16 bits summed
-// into fp32, FlashAttention and the memory-efficient attention over documents of different lengths.
+// into fp32. Attention is in attention_operators.cpp.
 #include <ATen/ATen.h>
-#include <c10/cuda/CUDAStream.h>
 #include <torch/library.h>
 
-#include <optional>
-#include <tuple>
-#include <vector>
-
+#include "call.h"
 #include "operators.h"
 
 namespace emulated_gpu {
 namespace {
 
 using at::Tensor;
-
-// One operator's call: its arguments in fp32 on the host, its results on the device.
-class Call {
- public:
-  explicit Call(const char* name)
-      : operation_(name, c10::cuda::getCurrentCUDAStream().stream()), name_(name) {}
-
-  Tensor in(const Tensor& t) {
-    TORCH_CHECK(t.is_cuda(), name_, ": found a tensor of the host");
-    reads(operation_, t);
-    return host_view(t);
-  }
-  Tensor in_fp32(const Tensor& t) { return in(t).to(at::kFloat, /*non_blocking=*/false, true); }
-  Tensor out(const Tensor& result, at::ScalarType type) {
-    return to_device(operation_, result.to(type).contiguous());
-  }
-  void into(const Tensor& to, const Tensor& result) {
-    writes(operation_, to);
-    host_view(to).copy_(result);
-  }
-
- private:
-  Operation operation_;
-  const char* name_;
-};
 
 Tensor& mm_into(const Tensor& a, const Tensor& b, at::ScalarType type, Tensor& out) {
   TORCH_CHECK(out.scalar_type() == type && a.scalar_type() == b.scalar_type());
@@ -60,170 +31,6 @@ Tensor bmm_into(const Tensor& a, const Tensor& b, at::ScalarType type) {
   return call.out(at::bmm(call.in_fp32(a), call.in_fp32(b)), type);
 }
 
-// One document's share of a micro-batch: rows of queries and of keys.
-struct Document {
-  int64_t query, queries, key, keys;
-};
-using Documents = std::vector<Document>;
-
-Documents documents_of(Call& call, const Tensor& query_offsets, const Tensor& key_offsets) {
-  TORCH_CHECK(query_offsets.scalar_type() == at::kInt && key_offsets.scalar_type() == at::kInt);
-  const Tensor q = call.in(query_offsets), k = call.in(key_offsets);
-  const int* from_q = q.const_data_ptr<int>();
-  const int* from_k = k.const_data_ptr<int>();
-  Documents documents;
-  for (int64_t d = 0; d + 1 < q.numel(); ++d) {
-    documents.push_back(
-        {from_q[d], from_q[d + 1] - from_q[d], from_k[d], from_k[d + 1] - from_k[d]});
-  }
-  return documents;
-}
-
-// [rows, heads, channels] with as many heads as the queries have, and gradients back.
-Tensor repeated(const Tensor& x, int64_t heads) {
-  return x.repeat_interleave(heads / x.size(1), /*dim=*/1);
-}
-Tensor summed(const Tensor& x, int64_t heads) {
-  return x.reshape({x.size(0), heads, x.size(1) / heads, x.size(2)}).sum(2);
-}
-
-enum class Mask { kCausalFromTheStart, kCausalFromTheEnd };
-
-// [H, queries, keys].
-Tensor scores_of(const Tensor& q, const Tensor& k, double scale, Mask mask) {
-  const int64_t first = mask == Mask::kCausalFromTheEnd ? k.size(0) - q.size(0) : 0;
-  const Tensor hidden = at::ones({q.size(0), k.size(0)}, at::kBool).triu(1 + first);
-  return (at::einsum("qhd,khd->hqk", {q, k}) * scale).masked_fill(hidden, -INFINITY);
-}
-
-struct Attended {
-  std::vector<Tensor> out, lse;  // by document: [queries, H, D], [H, queries]
-};
-
-Attended attend(const Tensor& q, const Tensor& k, const Tensor& v, const Documents& documents,
-                double scale, Mask mask) {
-  Attended all;
-  for (const Document& d : documents) {
-    const Tensor keys = repeated(k.narrow(0, d.key, d.keys), q.size(1));
-    const Tensor values = repeated(v.narrow(0, d.key, d.keys), q.size(1));
-    const Tensor scores = scores_of(q.narrow(0, d.query, d.queries), keys, scale, mask);
-    all.lse.push_back(scores.logsumexp(-1));
-    all.out.push_back(at::einsum("hqk,khd->qhd", {scores.softmax(-1), values}));
-  }
-  return all;
-}
-
-struct Gradients {
-  Tensor q, k, v;
-};
-
-Gradients gradients(const Tensor& out_gradient, const Tensor& q, const Tensor& k, const Tensor& v,
-                    const Documents& documents, double scale, Mask mask) {
-  std::vector<Tensor> of_q, of_k, of_v;
-  for (const Document& d : documents) {
-    const Tensor queries = q.narrow(0, d.query, d.queries);
-    const Tensor keys = repeated(k.narrow(0, d.key, d.keys), q.size(1));
-    const Tensor values = repeated(v.narrow(0, d.key, d.keys), q.size(1));
-    const Tensor dy = out_gradient.narrow(0, d.query, d.queries);
-    const Tensor p = scores_of(queries, keys, scale, mask).softmax(-1);
-    const Tensor dp = at::einsum("qhd,khd->hqk", {dy, values});
-    const Tensor ds = p * (dp - (p * dp).sum(-1, /*keepdim=*/true)) * scale;
-    of_q.push_back(at::einsum("hqk,khd->qhd", {ds, keys}));
-    of_k.push_back(summed(at::einsum("hqk,qhd->khd", {ds, queries}), k.size(1)));
-    of_v.push_back(summed(at::einsum("hqk,qhd->khd", {p, dy}), v.size(1)));
-  }
-  return {at::cat(of_q), at::cat(of_k), at::cat(of_v)};
-}
-
-using Offsets = std::optional<Tensor>;
-
-std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> flash_attention(
-    const Tensor& q, const Tensor& k, const Tensor& v, const Offsets& query_offsets,
-    const Offsets& key_offsets, c10::SymInt, c10::SymInt, double, bool is_causal, bool,
-    std::optional<double> scale, std::optional<c10::SymInt>, std::optional<c10::SymInt>,
-    const std::optional<Tensor>&, const std::optional<Tensor>&) {
-  TORCH_CHECK(q.dim() == 3 && q.size(2) % 8 == 0 && q.scalar_type() != at::kFloat && is_causal &&
-              q.stride(-1) == 1 && k.stride(-1) == 1 && v.stride(-1) == 1);
-  Call call("FlashAttention");
-  const Attended all =
-      attend(call.in_fp32(q), call.in_fp32(k), call.in_fp32(v),
-             documents_of(call, *query_offsets, *key_offsets), *scale, Mask::kCausalFromTheEnd);
-  const Tensor random_state = call.out(at::zeros({2}), at::kUInt64);
-  return {call.out(at::cat(all.out), q.scalar_type()), call.out(at::cat(all.lse, 1), at::kFloat),
-          random_state, call.out(at::zeros({}), at::kUInt64), at::empty({0}, q.options())};
-}
-
-std::tuple<Tensor, Tensor, Tensor> flash_attention_backward(
-    const Tensor& out_gradient, const Tensor& q, const Tensor& k, const Tensor& v,
-    const Tensor& out, const Tensor& lse, const Tensor& query_offsets, const Tensor& key_offsets,
-    c10::SymInt, c10::SymInt, double dropout, bool, const Tensor&, const Tensor&,
-    std::optional<double> scale, std::optional<c10::SymInt>, std::optional<c10::SymInt>) {
-  // Without dropout nothing looks at the state of its random numbers.
-  TORCH_CHECK(dropout == 0 && lse.size(0) == q.size(1) && lse.size(1) == q.size(0));
-  Call call("FlashAttention's gradient");
-  for (const Tensor& saved : {out, lse}) call.in(saved);
-  const Gradients d =
-      gradients(call.in_fp32(out_gradient), call.in_fp32(q), call.in_fp32(k), call.in_fp32(v),
-                documents_of(call, query_offsets, key_offsets), *scale, Mask::kCausalFromTheEnd);
-  const at::ScalarType type = q.scalar_type();
-  return {call.out(d.q, type), call.out(d.k, type), call.out(d.v, type)};
-}
-
-// The statistics of the memory-efficient kernel: [documents, H, longest], rounded up, infinite
-// beyond a document's end.
-constexpr int64_t kLseAlignment = 32;
-
-int64_t lse_length(const c10::SymInt& longest) {
-  return (longest.expect_int() + kLseAlignment - 1) / kLseAlignment * kLseAlignment;
-}
-
-Mask mask_of(int64_t custom_mask) {
-  TORCH_CHECK(custom_mask == 1 || custom_mask == 2);
-  return custom_mask == 2 ? Mask::kCausalFromTheEnd : Mask::kCausalFromTheStart;
-}
-
-std::tuple<Tensor, Tensor, Tensor, Tensor, c10::SymInt, c10::SymInt> efficient_attention(
-    const Tensor& q, const Tensor& k, const Tensor& v, const std::optional<Tensor>&,
-    const Offsets& query_offsets, const Offsets& key_offsets, std::optional<c10::SymInt> longest_q,
-    std::optional<c10::SymInt> longest_k, double, int64_t custom_mask, bool wants_lse,
-    std::optional<double> scale, const std::optional<Tensor>&, std::optional<int64_t>) {
-  TORCH_CHECK(q.dim() == 4 && q.size(0) == 1 && q.size(2) == k.size(2));
-  Call call("memory-efficient attention");
-  const Attended all =
-      attend(call.in_fp32(q)[0], call.in_fp32(k)[0], call.in_fp32(v)[0],
-             documents_of(call, *query_offsets, *key_offsets), *scale, mask_of(custom_mask));
-  const auto documents = static_cast<int64_t>(all.lse.size());
-  const Tensor lse =
-      at::full({documents, q.size(2), wants_lse ? lse_length(*longest_q) : 0}, INFINITY);
-  for (int64_t d = 0; wants_lse && d < documents; ++d) {
-    const Tensor& of_document = all.lse[static_cast<size_t>(d)];
-    lse[d].narrow(1, 0, of_document.size(1)).copy_(of_document);
-  }
-  const Tensor seed = call.out(at::zeros({}), at::kLong);
-  return {call.out(at::cat(all.out).unsqueeze(0), q.scalar_type()),
-          call.out(lse, at::kFloat),
-          seed,
-          seed,
-          *longest_q,
-          *longest_k};
-}
-
-std::tuple<Tensor, Tensor, Tensor, Tensor> efficient_attention_backward(
-    const Tensor& out_gradient, const Tensor& q, const Tensor& k, const Tensor& v,
-    const std::optional<Tensor>&, const Tensor& out_of_forward, const Offsets& query_offsets,
-    const Offsets& key_offsets, c10::SymInt longest_q, c10::SymInt, const Tensor& lse, double,
-    const Tensor&, const Tensor&, int64_t custom_mask, bool, std::optional<double> scale,
-    std::optional<int64_t>, std::optional<int64_t>, bool) {
-  TORCH_CHECK(lse.size(2) == lse_length(longest_q));
-  Call call("memory-efficient attention's gradient");
-  for (const Tensor& saved : {out_of_forward, lse}) call.in(saved);
-  const Gradients d = gradients(
-      call.in_fp32(out_gradient)[0], call.in_fp32(q)[0], call.in_fp32(k)[0], call.in_fp32(v)[0],
-      documents_of(call, *query_offsets, *key_offsets), *scale, mask_of(custom_mask));
-  const auto out = [&](const Tensor& x) { return call.out(x.unsqueeze(0), q.scalar_type()); };
-  return {out(d.q), out(d.k), out(d.v), Tensor()};
-}
-
 }  // namespace
 
 void install_own_operators(torch::Library& library, std::set<std::string>& installed) {
@@ -234,10 +41,6 @@ void install_own_operators(torch::Library& library, std::set<std::string>& insta
   install("mm.dtype_out", TORCH_FN(mm_into));
   install("addmm.dtype_out", TORCH_FN(addmm_into));
   install("bmm.dtype", TORCH_FN(bmm_into));
-  install("_flash_attention_forward", TORCH_FN(flash_attention));
-  install("_flash_attention_backward", TORCH_FN(flash_attention_backward));
-  install("_efficient_attention_forward", TORCH_FN(efficient_attention));
-  install("_efficient_attention_backward", TORCH_FN(efficient_attention_backward));
 }
 
 }  // namespace emulated_gpu

@@ -1,6 +1,7 @@
 // The calls of CUDA's runtime that libtorch and Strata make, for machines without a GPU; they take
 // the place of libcudart's. As many devices as EMULATED_GPUS says (1), of EMULATED_GPU_BYTES each;
-// they are of the generation of the A100, and NVIDIA's own kernels do not run on them.
+// they are A100s, or H100s with EMULATED_GPU_CAPABILITY=9.0, and NVIDIA's own kernels do not run on
+// them.
 #include <cuda.h>
 #include <cuda_runtime.h>
 
@@ -11,6 +12,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "launches.h"
 #include "stream_order.h"
 
 #undef cudaGetDeviceProperties
@@ -20,7 +22,21 @@
 namespace emulated_gpu {
 namespace {
 
-constexpr int kMajor = 8, kMinor = 0, kMultiprocessors = 108;
+struct Model {
+  int major, minor, multiprocessors, shared_kilobytes, cache_megabytes;
+};
+const Model& model() {
+  static const Model wanted = [] {
+    const Model a100{8, 0, 108, 163, 40}, h100{9, 0, 132, 227, 50};
+    const char* capability = std::getenv("EMULATED_GPU_CAPABILITY");
+    if (capability == nullptr || std::strcmp(capability, "8.0") == 0) return a100;
+    if (std::strcmp(capability, "9.0") != 0) {
+      fail("EMULATED_GPU_CAPABILITY: found %s, expected 8.0 or 9.0", capability);
+    }
+    return h100;
+  }();
+  return wanted;
+}
 // As often may the host ask for the end of an event before it gets it: work is never at an end at
 // once.
 constexpr int kQueriesUntilEnd = 64;
@@ -71,6 +87,7 @@ void fill(void* to, int value, size_t bytes, cudaStream_t stream) {
 }
 
 cudaError_t refuse_kernel(const void* kernel) {
+  if (LaunchesLeftOut::leave_out()) return cudaSuccess;
   std::fprintf(stderr, "emulated GPU: a kernel of a library was launched (%p)\n", kernel);
   if (std::getenv("EMULATED_GPU_ABORT") != nullptr) fail("where it was launched:");
   return with_error(cudaErrorLaunchFailure);
@@ -111,26 +128,27 @@ cudaError_t cudaDriverGetVersion(int* version) {
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   std::memset(properties, 0, sizeof *properties);
   std::strcpy(properties->name, "emulated GPU");
-  properties->major = kMajor;
-  properties->minor = kMinor;
+  properties->major = model().major;
+  properties->minor = model().minor;
   properties->totalGlobalMem = total_device_bytes();
-  properties->multiProcessorCount = kMultiprocessors;
+  properties->multiProcessorCount = model().multiprocessors;
   properties->maxThreadsPerBlock = 1024;
   properties->maxThreadsPerMultiProcessor = 2048;
   properties->warpSize = 32;
   properties->sharedMemPerBlock = 48 << 10;
-  properties->sharedMemPerBlockOptin = 163 << 10;
+  properties->sharedMemPerBlockOptin = static_cast<size_t>(model().shared_kilobytes) << 10;
   properties->regsPerBlock = 65536;
-  properties->l2CacheSize = 40 << 20;
+  properties->l2CacheSize = model().cache_megabytes << 20;
   for (int& size : properties->maxThreadsDim) size = 1024;
   properties->maxGridSize[0] = 0x7fffffff;
   std::memset(properties->uuid.bytes, device + 1, sizeof properties->uuid.bytes);
   return cudaSuccess;
 }
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
-  *value = attribute == cudaDevAttrComputeCapabilityMajor ? kMajor
-           : attribute == cudaDevAttrMultiProcessorCount  ? kMultiprocessors
-                                                          : 0;
+  *value = attribute == cudaDevAttrComputeCapabilityMajor   ? model().major
+           : attribute == cudaDevAttrComputeCapabilityMinor ? model().minor
+           : attribute == cudaDevAttrMultiProcessorCount    ? model().multiprocessors
+                                                            : 0;
   return cudaSuccess;
 }
 cudaError_t cudaDeviceCanAccessPeer(int* can, int, int) {
@@ -277,10 +295,19 @@ cudaError_t cudaPeekAtLastError() { return last_error; }
 // Kernels of libraries, and the driver.
 cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void*) {
   std::memset(attributes, 0, sizeof *attributes);
+  attributes->binaryVersion = 10 * model().major + model().minor;
   return cudaSuccess;
 }
 cudaError_t cudaFuncSetAttribute(const void*, cudaFuncAttribute, int) { return cudaSuccess; }
 cudaError_t cudaLaunchKernel(const void* kernel, dim3, dim3, void**, size_t, cudaStream_t) {
+  return refuse_kernel(kernel);
+}
+// What nvcc 13 makes of <<<>>>.
+cudaError_t __cudaGetKernel(cudaKernel_t* kernel, const void* function) {
+  *kernel = reinterpret_cast<cudaKernel_t>(const_cast<void*>(function));
+  return cudaSuccess;
+}
+cudaError_t __cudaLaunchKernel(cudaKernel_t kernel, dim3, dim3, void**, size_t, cudaStream_t) {
   return refuse_kernel(kernel);
 }
 cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t*, const void* kernel, void**) {

@@ -6,6 +6,8 @@
 #include <map>
 #include <set>
 
+#include "launches.h"
+
 namespace emulated_gpu {
 namespace {
 
@@ -151,8 +153,8 @@ void Operation::touches(Block& block, const void* at, size_t size_bytes, bool wr
          block.size_bytes);
   }
   // What the host has written into locked memory is not seen.
-  const bool must_be_written =
-      order().is_strict && !writes && reading_ == Reading::kUses && block.kind == Kind::kDevice;
+  const bool must_be_written = order().is_strict && !LaunchesLeftOut::is_active() && !writes &&
+                               reading_ == Reading::kUses && block.kind == Kind::kDevice;
   const Access access{stream_, clock_, writes, at, must_be_written};
   const size_t end = (offset + size_bytes - 1) / kCellBytes + 1;
   for (size_t cell = offset / kCellBytes; cell < end;) {

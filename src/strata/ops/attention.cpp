@@ -2,6 +2,8 @@
 // libtorch's (attention_cuda.cpp).
 #include "strata/ops/attention.h"
 
+#include <ATen/Context.h>
+
 #include "strata/base/activity_timer.h"
 #include "strata/libtorch/planned_device.h"
 #include "strata/ops/attention_arguments.h"
@@ -48,13 +50,19 @@ cpu::AttentionArguments checked_arguments(const at::Tensor& q, const at::Tensor&
 // What libtorch's kernels for a GPU take beside the gradients, for the memory plan.
 // FlashAttention 2 for 16-bit types: sums of dq in fp32, a row's sum, and the gradients of keys and
 // values of every query head before those of a group are added. For fp32 the heads are repeated.
+// Where the same bits are asked for, the sums of dq are as many as keep all multiprocessors busy.
 void imagine_backward_scratch(const at::Tensor& q, const at::Tensor& k,
                               std::span<const int64_t> offsets) {
   const int64_t tokens = q.size(0), heads = q.size(1), channels = q.size(2);
   const int64_t padded = tokens + 128 * static_cast<int64_t>(offsets.size() - 1);
   const int64_t rounded = channels <= 128 ? (channels + 31) / 32 * 32 : (channels + 63) / 64 * 64;
   const auto fp32 = q.options().dtype(at::kFloat);
-  std::vector<at::Tensor> scratch{at::empty({padded, heads, rounded}, fp32),
+  constexpr int64_t kMultiprocessors = 132;  // of an H100
+  const int64_t tasks = heads * static_cast<int64_t>(offsets.size() - 1);
+  const bool is_repeatable =
+      at::globalContext().deterministicAlgorithms() && q.scalar_type() != at::kFloat && tasks > 0;
+  const int64_t sums = is_repeatable ? (kMultiprocessors + tasks - 1) / tasks : 1;
+  std::vector<at::Tensor> scratch{at::empty({sums, padded, heads, rounded}, fp32),
                                   at::empty({heads, padded}, fp32)};
   if (k.size(1) != heads) {
     for (int i = 0; i < 2; ++i)

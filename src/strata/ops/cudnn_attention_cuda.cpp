@@ -5,9 +5,11 @@
 
 #include <atomic>
 #include <cstdlib>
+#include <mutex>
 #include <string_view>
 
 #include "strata/ops/compute_capability.h"
+#include "strata/ops/cudnn_compiler_cuda.h"
 
 namespace strata::ops::cuda {
 namespace {
@@ -15,8 +17,24 @@ namespace {
 // Shorter documents have too little to do for either kernel to matter.
 constexpr int64_t kLeastLength = 512;
 
-// Set by the first shape that it does not take, or by a library that is not there.
+// Set by the first shape that it does not take, or by a library that is not there. Nothing is asked
+// of it from then on: what libtorch keeps of a plan that could not be made would end the program
+// when it is used.
 std::atomic<bool> has_refused{false};
+
+struct Refusal {
+  std::mutex mutex;
+  std::string text;
+};
+Refusal& refusal() {
+  static auto* first = new Refusal;
+  return *first;
+}
+void note_refusal(const c10::Error& error) {
+  const std::lock_guard lock(refusal().mutex);
+  if (refusal().text.empty()) refusal().text = error.what_without_backtrace();
+  has_refused.store(true, std::memory_order_relaxed);
+}
 
 bool is_wanted() {
   static const bool wants_flash = [] {
@@ -47,16 +65,22 @@ at::Tensor lse_of_batch(const at::Tensor& lse, int64_t length) {
 template <typename Result, typename Work>
 std::optional<Result> unless_refused(const Work& work) {
   try {
+    load_compiler_of_cudnn();
     return work();
   } catch (const c10::OutOfMemoryError&) {
     throw;
-  } catch (const c10::Error&) {
-    has_refused.store(true, std::memory_order_relaxed);
+  } catch (const c10::Error& error) {
+    note_refusal(error);
     return std::nullopt;
   }
 }
 
 }  // namespace
+
+std::string cudnn_refusal() {
+  const std::lock_guard lock(refusal().mutex);
+  return refusal().text;
+}
 
 std::optional<int64_t> length_for_cudnn(const at::Tensor& q, std::span<const int64_t> offsets) {
   const int64_t channels = q.size(2);
@@ -90,9 +114,12 @@ std::optional<AttentionGradients> cudnn_attention_backward(
     // Without dropout nothing is read of the generator's state, but its place must exist.
     const at::Tensor state = at::empty({}, q.options().dtype(at::kLong));
     const at::Tensor none;
+    // libtorch keeps a plan by the sizes and strides of q, k and v alone, and runs it whatever
+    // those of the others are: they must be the same in every call.
     const auto [dq, dk, dv] = at::_scaled_dot_product_cudnn_attention_backward(
-        as_batch(dout, length), as_batch(q, length), as_batch(k, length), as_batch(v, length),
-        as_batch(out, length), lse_of_batch(lse, length), state, state, /*attn_bias=*/none,
+        as_batch(dout.contiguous(), length), as_batch(q, length), as_batch(k, length),
+        as_batch(v, length), as_batch(out.contiguous(), length), lse_of_batch(lse, length), state,
+        state, /*attn_bias=*/none,
         /*cum_seq_q=*/none, /*cum_seq_k=*/none, length, length, /*dropout_p=*/0.0,
         /*is_causal=*/true, scale);
     return {as_tokens(dq), as_tokens(dk), as_tokens(dv)};

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string>
 
 #include <ATen/core/Tensor.h>
 
@@ -17,6 +18,9 @@ namespace strata::ops::cuda {
 // The length of all documents where cuDNN is to attend to them. Never with full determinism, nor
 // where STRATA_ATTENTION=flash is in the environment, nor after cuDNN has refused a shape.
 std::optional<int64_t> length_for_cudnn(const at::Tensor& q, std::span<const int64_t> offsets);
+
+// What came of the first shape that cuDNN has refused in this process; empty while there is none.
+std::string cudnn_refusal();
 
 // As the functions of ops/attention.h over documents of `length` tokens. Nothing where cuDNN
 // refuses the shape: the caller has another way, also back from a forward pass of this one, because

@@ -7,6 +7,7 @@
 
 #include "strata/base/error.h"
 #include "strata/libtorch/cuda_build.h"
+#include "strata/ops/cudnn_attention_cuda.h"
 #include "strata/ops/matmul.h"
 
 namespace strata::train {
@@ -22,21 +23,30 @@ at::Device device_of_rank(const config::RunConfig& config, int local_rank) {
   return {at::kCUDA, static_cast<c10::DeviceIndex>(local_rank % gpus)};
 }
 
+void choose_repeatable_kernels() {
+  // Read by cuBLAS when it is first used.
+  ::setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*replace=*/0);
+  at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/false);
+  // Nothing here reads memory that nobody wrote.
+  at::globalContext().setDeterministicFillUninitializedMemory(false);
+}
+
 void open_device(const config::RunConfig& config, at::Device device) {
   if (!device.is_cuda()) {
     if (config.train.full_determinism) ops::choose_cpu_products(ops::CpuProducts::kOwn);
     return;
   }
-  if (config.train.full_determinism) {
-    // Read by cuBLAS when it is first used.
-    ::setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*replace=*/0);
-    at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/false);
-    // Nothing here reads memory that nobody wrote.
-    at::globalContext().setDeterministicFillUninitializedMemory(false);
-  }
+  if (config.train.full_determinism) choose_repeatable_kernels();
   at::accelerator::setDeviceIndex(device.index());
   // Makes the allocator, whose statistics are reset before there is a tensor.
   at::globalContext().lazyInitDevice(device.type());
+}
+
+std::string attention_warning() {
+  std::string refusal;
+  if constexpr (kHasCuda) refusal = ops::cuda::cudnn_refusal();
+  if (refusal.empty()) return "";
+  return "warning: attention: cuDNN has refused it, FlashAttention was taken: " + refusal;
 }
 
 Target target_of(at::Device device) {

@@ -2,6 +2,8 @@
 // choice and what must be set once for it. Never: memory.
 #pragma once
 
+#include <string>
+
 #include "strata/config/run_config.h"
 #include "strata/launch/environment.h"
 #include "strata/train/strategy.h"
@@ -18,6 +20,13 @@ at::Device device_of_rank(const config::RunConfig& config, int local_rank);
 // Makes the device the current one, and its arithmetic repeatable with full_determinism. Call once,
 // before tensors exist on it.
 void open_device(const config::RunConfig& config, at::Device device);
+
+// libtorch takes kernels of a GPU that give the same bits every time, from now on in this process;
+// a plan counts what those take.
+void choose_repeatable_kernels();
+
+// Of what was asked of the device in this process and did not come; empty where all did.
+std::string attention_warning();
 
 // The types that it computes in.
 Target target_of(at::Device device);

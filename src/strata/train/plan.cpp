@@ -1,4 +1,5 @@
 #include "strata/train/plan.h"
+#include "strata/train/device.h"
 
 #include <map>
 
@@ -190,6 +191,7 @@ int64_t file_buffer_bytes(const config::ShardConfig& shard, shard::UnitStore& st
 RunPlan plan_run(const config::RunConfig& config, const PlanRequest& request) {
   memory::Imagined imagined;
   const PlannedDeviceScope stands_for(request.on_device ? at::kCUDA : at::kCPU);
+  if (request.on_device && config.train.full_determinism) choose_repeatable_kernels();
   memory::Account& account = imagined.account();
   account.begin_phase("load");
   account.keep_elsewhere(offloaded_kinds(config.shard, request.on_device));

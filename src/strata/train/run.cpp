@@ -146,6 +146,7 @@ RunResult train(const RunOrder& order, comm::Mesh& mesh, const Datasets& dataset
     trainer.say(watch->measured_line());
     if (const std::string line = watch->steady_line(); !line.empty()) trainer.say(line);
   }
+  if (const std::string line = attention_warning(); !line.empty()) trainer.say(line);
   return result;
 }
 

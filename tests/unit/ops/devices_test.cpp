@@ -3,7 +3,6 @@
 #include "devices.h"
 
 #include <gtest/gtest.h>
-#include <torch/csrc/autograd/autograd.h>
 
 #include <cmath>
 #include <limits>
@@ -11,7 +10,6 @@
 #include "reference.h"
 #include "strata/base/error.h"
 #include "strata/ops/adamw.h"
-#include "strata/ops/attention.h"
 #include "strata/ops/cross_entropy.h"
 #include "strata/ops/dropout.h"
 #include "strata/ops/embedding.h"
@@ -123,34 +121,6 @@ TEST(Devices, MultiplyInt8AsOnTheCpu) {
   }
 }
 
-// Documents of one length go through cuDNN on later GPUs, any others through FlashAttention: both
-// in one forward pass and in one backward pass each, which know nothing of each other.
-TEST(Devices, AttendToDocumentsOfOneLength) {
-  const std::vector<int64_t> equal = {0, 512, 1024}, others = {0, 500, 1024};
-  for (const at::Device device : devices_under_test()) {
-    for (const std::vector<int64_t>& offsets : {equal, others}) {
-      at::manual_seed(13);
-      const auto random = [&](int64_t heads) {
-        return at::randn({1024, heads, 128}).to(at::kBFloat16).to(device);
-      };
-      const at::Tensor q = random(4), k = random(2), v = random(2), dout = random(4);
-      const auto leaf = [](const at::Tensor& x) { return wide(x).set_requires_grad(true); };
-      const at::Tensor q64 = leaf(q), k64 = leaf(k), v64 = leaf(v);
-      const reference::Attention expected = reference::attention(q64, k64, v64, offsets, 0.1);
-      torch::autograd::backward({expected.out}, {wide(dout)});
-      const AttentionResult found = attention(q, k, v, offsets, 0.1);
-      EXPECT_LT(relative_error(found.out, expected.out), 2e-2) << device.str();
-      ASSERT_EQ(found.lse.sizes(), expected.lse.sizes()) << device.str();
-      EXPECT_LT(relative_error(found.lse, expected.lse), 1e-3) << device.str();
-      const AttentionGradients g =
-          attention_backward(dout, q, k, v, found.out, found.lse, offsets, 0.1);
-      EXPECT_LT(relative_error(g.dq, q64.grad()), 3e-2) << device.str();
-      EXPECT_LT(relative_error(g.dk, k64.grad()), 3e-2) << device.str();
-      EXPECT_LT(relative_error(g.dv, v64.grad()), 3e-2) << device.str();
-    }
-  }
-}
-
 // The fused update beside decoding, updating and encoding one after the other.
 TEST(Devices, UpdateStateIn8Bits) {
   const AdamWStep options{.learning_rate = 0.01,
@@ -200,25 +170,6 @@ TEST(Devices, DropTheSameElements) {
   for (const at::Device device : devices_under_test()) {
     EXPECT_TRUE(at::equal(ops::dropout(x.to(device), 0.25, keys.to(device), 77).cpu(), expected))
         << device.str();
-  }
-}
-
-TEST(Devices, AttendFromACache) {
-  for (const at::Device device : devices_under_test()) {
-    at::manual_seed(12);
-    for (const int64_t queries : {1, 4, 30}) {
-      const at::Tensor q = at::randn({queries, 4, 16}).to(device);
-      const at::Tensor k = at::randn({30, 2, 16}).to(device), v = at::randn({30, 2, 16}).to(device);
-      const at::Tensor found = attention_with_cache(q, k, v, 0.25);
-      const at::Tensor expected =
-          reference::attention(wide(q), wide(k), wide(v), {0, 30}, 0.25, 30 - queries).out;
-      EXPECT_LT(relative_error(found, expected), 1e-5) << device.str() << " " << queries;
-      if (!device.is_cuda()) continue;
-      // 16 bits take another kernel there.
-      const auto narrow = [](const at::Tensor& x) { return x.to(at::kBFloat16); };
-      const at::Tensor rounded = attention_with_cache(narrow(q), narrow(k), narrow(v), 0.25);
-      EXPECT_LT(relative_error(rounded, expected), 3e-2) << device.str() << " " << queries;
-    }
   }
 }
 

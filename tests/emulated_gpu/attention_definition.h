@@ -1,0 +1,35 @@
+// Causal attention by its definition, in fp32 on the host. Owns: nothing. Never: layouts of an
+// operator, memory of the GPU.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <vector>
+
+namespace emulated_gpu {
+
+// One document's share of a micro-batch: rows of queries and of keys.
+struct Document {
+  int64_t query, queries, key, keys;
+};
+using Documents = std::vector<Document>;
+
+enum class Mask { kCausalFromTheStart, kCausalFromTheEnd };
+
+struct Attended {
+  std::vector<at::Tensor> out, lse;  // by document: [queries, H, D], [H, queries]
+};
+struct Inputs {
+  at::Tensor q, k, v;  // [T, H, D], [T, Hkv, D]
+};
+Attended attend(const Inputs& x, const Documents& documents, double scale, Mask mask);
+
+struct Gradients {
+  at::Tensor q, k, v;
+};
+// From what the forward pass kept, as the kernels do it: a wrong `out` ([T, H, D]) or `lse`
+// ([H, T]) makes wrong gradients.
+Gradients gradients(const at::Tensor& out_gradient, const Inputs& x, const at::Tensor& out,
+                    const at::Tensor& lse, const Documents& documents, double scale, Mask mask);
+
+}  // namespace emulated_gpu
