@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include "strata/base/error.h"
+#include "strata/libtorch/vector_math.h"
 #include "strata/models/config_reader.h"
 #include "strata/models/llama/model.h"
 #include "strata/models/t5/model.h"
@@ -61,6 +62,7 @@ std::unique_ptr<Model> create_model(const Json& config, const ModelOptions& opti
         "one of these families",
         type, fmt::join(supported_model_types(), ", "));
   }
+  open_vector_math();
   return family->second.create(config, options);
 }
 

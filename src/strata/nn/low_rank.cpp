@@ -18,11 +18,13 @@ uint64_t mix(uint64_t value) {
   return value ^ (value >> 31);
 }
 
-// Whether one product with all A, one below the other, gives what one with each would.
+// Whether one product with all A, one below the other, gives what one with each would, and all
+// are scaled alike.
 bool is_one_product(const LowRankGroup& group, const DropoutDraw& draw) {
-  const at::ScalarType type = group[0]->a.value().scalar_type();
+  const LowRankBranch& first = *group[0];
   return std::ranges::none_of(group, [&](const LowRankBranch* branch) {
-    return drops(*branch, draw) || branch->a.value().scalar_type() != type;
+    return drops(*branch, draw) || branch->scaling != first.scaling ||
+           branch->a.value().scalar_type() != first.a.value().scalar_type();
   });
 }
 
@@ -34,10 +36,9 @@ at::Tensor stacked_a(const LowRankGroup& group) {
   return at::cat(parts);
 }
 
-void write_b_gradients(const at::Tensor& dy, const at::Tensor& hidden, LowRankBranch& branch) {
-  if (branch.b.requires_grad()) {
-    branch.b.accumulate_grad_product(dy, hidden * branch.scaling);
-  }
+// `scaled`: A's output times the branch's factor.
+void write_b_gradients(const at::Tensor& dy, const at::Tensor& scaled, LowRankBranch& branch) {
+  if (branch.b.requires_grad()) branch.b.accumulate_grad_product(dy, scaled);
   if (branch.bias && branch.bias->requires_grad()) {
     branch.bias->accumulate_grad(dy.sum(0).mul_(branch.scaling));
   }
@@ -45,7 +46,7 @@ void write_b_gradients(const at::Tensor& dy, const at::Tensor& hidden, LowRankBr
 
 // From the gradient of A's output [T, r] to A's own and the input's.
 void backward_to_input(const at::Tensor& dhidden, const at::Tensor& x, LowRankBranch& branch,
-                       const DropoutDraw& draw, at::Tensor dx) {
+                       const DropoutDraw& draw, const at::Tensor& dx) {
   if (branch.a.requires_grad()) {
     branch.a.accumulate_grad_product(dhidden, branch_input(x, branch, draw));
   }
@@ -58,10 +59,14 @@ void backward_to_input(const at::Tensor& dhidden, const at::Tensor& x, LowRankBr
   }
 }
 
+bool any_a_trains(const LowRankGroup& group) {
+  return std::ranges::any_of(group, [](const LowRankBranch* b) { return b->a.requires_grad(); });
+}
+
 // The same for a group whose inputs are one: `dhidden` [T, sum of r].
 void backward_to_input(const at::Tensor& dhidden, const at::Tensor& x, const LowRankGroup& group,
-                       bool a_trains, const at::Tensor& dx) {
-  if (a_trains) {
+                       const at::Tensor& dx) {
+  if (any_a_trains(group)) {
     at::Tensor of_all =
         at::empty({dhidden.size(1), x.size(1)}, dhidden.options().dtype(at::kFloat));
     ops::matmul_into(of_all, dhidden, x.to(dhidden.scalar_type()), {.a = true}, /*beta=*/0);
@@ -139,35 +144,46 @@ at::Tensor low_rank_forward_(at::Tensor y, const at::Tensor& x, const LowRankBra
   return hidden;
 }
 
-void low_rank_backward(const std::vector<at::Tensor>& dy, const LowRankSaved& saved,
-                       const LowRankGroup& group, const DropoutDraw& draw, at::Tensor dx) {
-  const bool a_trains =
-      std::ranges::any_of(group, [](const LowRankBranch* b) { return b->a.requires_grad(); });
-  const bool wants_hidden = a_trains || dx.defined();
-  std::vector<at::Tensor> dhidden;
+// Of branches that are one product, or of one.
+static void backward_together(const std::vector<at::Tensor>& dy, const LowRankSaved& saved,
+                              const LowRankGroup& group, const DropoutDraw& draw,
+                              const at::Tensor& dx) {
+  const bool wants_hidden = any_a_trains(group) || dx.defined();
+  const double scaling = group[0]->scaling;
+  const at::Tensor scaled = saved.hidden * scaling;
+  std::vector<at::Tensor> parts;
   int64_t column = 0;
   for (size_t i = 0; i < group.size(); ++i) {
     LowRankBranch& branch = *group[i];
     const int64_t rank = branch.a.shape()[0];
     const at::Tensor gradient = dy[i].to(branch.b.value().scalar_type());
-    write_b_gradients(gradient, saved.hidden.narrow(1, column, rank), branch);
-    if (wants_hidden) {
-      dhidden.push_back(ops::thin_product(gradient, branch.b.value()).mul_(branch.scaling));
-    }
+    write_b_gradients(gradient, scaled.narrow(1, column, rank), branch);
+    if (wants_hidden) parts.push_back(ops::thin_product(gradient, branch.b.value()));
     column += rank;
   }
   if (!wants_hidden) return;
-  if (group.size() > 1 && is_one_product(group, draw)) {
-    return backward_to_input(at::cat(dhidden, 1), saved.x, group, a_trains, dx);
+  if (group.size() == 1) {
+    backward_to_input(parts[0].mul_(scaling), saved.x, *group[0], draw, dx);
+  } else {
+    backward_to_input(at::cat(parts, 1).mul_(scaling), saved.x, group, dx);
   }
+}
+
+void low_rank_backward(const std::vector<at::Tensor>& dy, const LowRankSaved& saved,
+                       const LowRankGroup& group, const DropoutDraw& draw, at::Tensor dx) {
+  if (is_one_product(group, draw)) return backward_together(dy, saved, group, draw, dx);
+  int64_t column = 0;
   for (size_t i = 0; i < group.size(); ++i) {
-    backward_to_input(dhidden[i], saved.x, *group[i], draw, dx);
+    const int64_t rank = group[i]->a.shape()[0];
+    const LowRankSaved of_branch{saved.x, saved.hidden.narrow(1, column, rank)};
+    backward_together({dy[i]}, of_branch, {group[i]}, draw, dx);
+    column += rank;
   }
 }
 
 void low_rank_backward(const at::Tensor& dy, const LowRankSaved& saved, LowRankBranch& branch,
                        const DropoutDraw& draw, at::Tensor dx) {
-  low_rank_backward(std::vector{dy}, saved, {&branch}, draw, std::move(dx));
+  backward_together({dy}, saved, {&branch}, draw, dx);
 }
 
 }  // namespace strata::nn
