@@ -24,7 +24,8 @@ WIDE = dict(PLAIN, hidden_size=64, intermediate_size=76)
 ODD = dict(hidden_size=21, intermediate_size=29, num_hidden_layers=3, num_attention_heads=3,
            num_key_value_heads=1, head_dim=6, attention_bias=True)
 ODD_VOCABULARY = 331
-MISTRAL = dict(PLAIN, family="mistral", sliding_window=64)
+# Shorter than the rows.
+MISTRAL = dict(PLAIN, family="mistral", sliding_window=16)
 QWEN2 = dict(PLAIN, family="qwen2", tie_word_embeddings=True)
 QWEN3 = dict(PLAIN, family="qwen3", hidden_size=30, head_dim=10)
 

@@ -16,15 +16,17 @@ Tensor summed(const Tensor& x, int64_t heads) {
 }
 
 // [H, queries, keys].
-Tensor scores_of(const Tensor& q, const Tensor& k, double scale, Mask mask) {
-  const int64_t first = mask == Mask::kCausalFromTheEnd ? k.size(0) - q.size(0) : 0;
-  const Tensor hidden = at::ones({q.size(0), k.size(0)}, at::kBool).triu(1 + first);
+Tensor scores_of(const Tensor& q, const Tensor& k, double scale, const Mask& mask) {
+  const int64_t first = mask.causal == Mask::kFromTheEnd ? k.size(0) - q.size(0) : 0;
+  const Tensor all = at::ones({q.size(0), k.size(0)}, at::kBool);
+  Tensor hidden = all.triu(1 + first);
+  if (mask.window > 0) hidden = hidden.logical_or(all.tril(first - mask.window));
   return (at::einsum("qhd,khd->hqk", {q, k}) * scale).masked_fill(hidden, -INFINITY);
 }
 
 }  // namespace
 
-Attended attend(const Inputs& x, const Documents& documents, double scale, Mask mask) {
+Attended attend(const Inputs& x, const Documents& documents, double scale, const Mask& mask) {
   Attended all;
   for (const Document& d : documents) {
     const Tensor keys = repeated(x.k.narrow(0, d.key, d.keys), x.q.size(1));
@@ -37,7 +39,7 @@ Attended attend(const Inputs& x, const Documents& documents, double scale, Mask 
 }
 
 Gradients gradients(const Tensor& out_gradient, const Inputs& x, const Tensor& out,
-                    const Tensor& lse, const Documents& documents, double scale, Mask mask) {
+                    const Tensor& lse, const Documents& documents, double scale, const Mask& mask) {
   const Tensor products = (out_gradient * out).sum(-1).t();  // [H, T]
   std::vector<Tensor> of_q, of_k, of_v;
   for (const Document& d : documents) {

@@ -14,7 +14,12 @@ struct Document {
 };
 using Documents = std::vector<Document>;
 
-enum class Mask { kCausalFromTheStart, kCausalFromTheEnd };
+// Where the diagonal of the causal mask begins, and how many of the last tokens that a query could
+// see it sees; 0: all.
+struct Mask {
+  enum { kFromTheStart, kFromTheEnd } causal = kFromTheStart;
+  int64_t window = 0;
+};
 
 struct Attended {
   std::vector<at::Tensor> out, lse;  // by document: [queries, H, D], [H, queries]
@@ -22,7 +27,7 @@ struct Attended {
 struct Inputs {
   at::Tensor q, k, v;  // [T, H, D], [T, Hkv, D]
 };
-Attended attend(const Inputs& x, const Documents& documents, double scale, Mask mask);
+Attended attend(const Inputs& x, const Documents& documents, double scale, const Mask& mask);
 
 struct Gradients {
   at::Tensor q, k, v;
@@ -30,6 +35,7 @@ struct Gradients {
 // From what the forward pass kept, as the kernels do it: a wrong `out` ([T, H, D]) or `lse`
 // ([H, T]) makes wrong gradients.
 Gradients gradients(const at::Tensor& out_gradient, const Inputs& x, const at::Tensor& out,
-                    const at::Tensor& lse, const Documents& documents, double scale, Mask mask);
+                    const at::Tensor& lse, const Documents& documents, double scale,
+                    const Mask& mask);
 
 }  // namespace emulated_gpu

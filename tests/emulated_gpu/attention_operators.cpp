@@ -42,6 +42,14 @@ Documents documents_of(Call& call, const Tensor& query_offsets, const Tensor& ke
   return documents;
 }
 
+// FlashAttention's window: so many before a query, none after it.
+Mask flash_mask(Number left, Number right) {
+  if (left.has_value() != right.has_value() || right.value_or(0) != 0) {
+    fail("FlashAttention: found a window that is no causal one");
+  }
+  return {.causal = Mask::kFromTheEnd, .window = left ? *left + 1 : 0};
+}
+
 // The masks that Strata asks for.
 void expect_causal(bool is_causal) {
   if (!is_causal) fail("attention: found no causal mask");
@@ -61,7 +69,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> flash_attention(
   Call call("FlashAttention");
   const Attended all =
       attend({call.in_fp32(q), call.in_fp32(k), call.in_fp32(v)},
-             documents_of(call, *query_offsets, *key_offsets), *scale, Mask::kCausalFromTheEnd);
+             documents_of(call, *query_offsets, *key_offsets), *scale, flash_mask(left, right));
   call.into(std::get<0>(made), at::cat(all.out));
   call.into(std::get<1>(made), at::cat(all.lse, 1));
   return made;
@@ -83,16 +91,17 @@ std::tuple<Tensor, Tensor, Tensor> flash_attention_backward(
   const Gradients d =
       gradients(call.in_fp32(out_gradient), {call.in_fp32(q), call.in_fp32(k), call.in_fp32(v)},
                 call.in_fp32(out), call.in_fp32(lse),
-                documents_of(call, query_offsets, key_offsets), *scale, Mask::kCausalFromTheEnd);
+                documents_of(call, query_offsets, key_offsets), *scale, flash_mask(left, right));
   call.into(std::get<0>(made), d.q);
   call.into(std::get<1>(made), d.k);
   call.into(std::get<2>(made), d.v);
   return made;
 }
 
-Mask mask_of(int64_t custom_mask) {
+Mask mask_of(int64_t custom_mask, Number window) {
   expect_causal(custom_mask == 1 || custom_mask == 2);
-  return custom_mask == 2 ? Mask::kCausalFromTheEnd : Mask::kCausalFromTheStart;
+  return {.causal = custom_mask == 2 ? Mask::kFromTheEnd : Mask::kFromTheStart,
+          .window = window.value_or(0)};
 }
 
 std::tuple<Tensor, Tensor, Tensor, Tensor, c10::SymInt, c10::SymInt> efficient_attention(
@@ -108,7 +117,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, c10::SymInt, c10::SymInt> efficient_a
   Call call("memory-efficient attention");
   const Attended all =
       attend({call.in_fp32(q)[0], call.in_fp32(k)[0], call.in_fp32(v)[0]},
-             documents_of(call, *query_offsets, *key_offsets), *scale, mask_of(mask));
+             documents_of(call, *query_offsets, *key_offsets), *scale, mask_of(mask, window));
   call.into(std::get<0>(made), at::cat(all.out).unsqueeze(0));
   if (!wants_lse) return made;
   // [documents, H, longest, rounded up], infinite beyond a document's end.
@@ -146,7 +155,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> efficient_attention_backward(
   const Gradients d =
       gradients(call.in_fp32(out_gradient)[0],
                 {call.in_fp32(q)[0], call.in_fp32(k)[0], call.in_fp32(v)[0]}, call.in_fp32(out)[0],
-                packed_lse(call.in_fp32(lse), documents), documents, *scale, mask_of(mask));
+                packed_lse(call.in_fp32(lse), documents), documents, *scale, mask_of(mask, window));
   call.into(std::get<0>(made), d.q.unsqueeze(0));
   call.into(std::get<1>(made), d.k.unsqueeze(0));
   call.into(std::get<2>(made), d.v.unsqueeze(0));

@@ -141,15 +141,14 @@ void attend(Call& call, const Tensors& all) {
   const Inputs x{in(kQ), in(kK), in(kV)};
   const Documents documents = documents_of(q);
   if (!all.has(kOutGradient)) {
-    const Attended found =
-        emulated_gpu::attend(x, documents, all.scale(), Mask::kCausalFromTheStart);
+    const Attended found = emulated_gpu::attend(x, documents, all.scale(), Mask{});
     call.into(all.at(kOut), batch(at::cat(found.out), q.size(2)));
     call.into(all.at(kLse), batch_lse(at::cat(found.lse, 1), q.size(2)));
     return;
   }
   const Gradients found =
       gradients(in(kOutGradient), x, in(kOut), token_lse(call.in_fp32(all.at(kLse))), documents,
-                all.scale(), Mask::kCausalFromTheStart);
+                all.scale(), Mask{});
   call.into(all.at(kQGradient), batch(found.q, q.size(2)));
   call.into(all.at(kKGradient), batch(found.k, q.size(2)));
   call.into(all.at(kVGradient), batch(found.v, q.size(2)));

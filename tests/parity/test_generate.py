@@ -27,6 +27,7 @@ MODELS = {
     "llama3_rope": dict(rope_parameters=LLAMA3, num_key_value_heads=2, mlp_bias=True),
     "qwen2": dict(family="qwen2", num_key_value_heads=2),
     "qwen3": dict(family="qwen3", num_key_value_heads=1, head_dim=6),
+    "mistral_window": dict(family="mistral", num_key_value_heads=2, sliding_window=6),
 }
 ADAPTERS = {
     "none": None,

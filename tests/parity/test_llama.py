@@ -38,6 +38,16 @@ CONFIGS = {
     "mistral": dict(family="mistral", num_key_value_heads=2, sliding_window=40),
     "mistral_no_window": dict(family="mistral", num_key_value_heads=1, head_dim=6,
                               sliding_window=None),
+    "mistral_long_documents": dict(family="mistral", num_key_value_heads=2, sliding_window=7),
+    "mistral_narrow_window": dict(family="mistral", num_key_value_heads=1, sliding_window=2,
+                                  tie_word_embeddings=True),
+    "qwen2_upper_layers_with_window": dict(
+        family="qwen2", num_key_value_heads=2, use_sliding_window=True, sliding_window=10,
+        max_window_layers=1, rope_parameters=dict(rope_type="default", rope_theta=10.0)),
+    "qwen3_named_layers_with_window": dict(
+        family="qwen3", num_key_value_heads=2, head_dim=12, use_sliding_window=True, sliding_window=5,
+        layer_types=["sliding_attention", "full_attention"],
+        rope_parameters=dict(rope_type="default", rope_theta=500.0)),
     # Fast rotation, as for "biases".
     "qwen2": dict(family="qwen2", num_key_value_heads=2, tie_word_embeddings=True,
                   rope_parameters=dict(rope_type="default", rope_theta=10.0)),

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from peft import get_peft_model
-from transformers import LlamaForCausalLM
+from transformers import AutoModelForCausalLM
 
 import tiny_llama
 from llama_reference import make_documents, save_checkpoint
@@ -24,13 +24,17 @@ CASES = {
     "prefix": ({}, dict(peft_type=PREFIX, num_virtual_tokens=4)),
     "prefix_of_shared_heads": (dict(num_key_value_heads=2, head_dim=10),
                                dict(peft_type=PREFIX, num_virtual_tokens=3)),
+    "prompt_before_a_window": (dict(family="mistral", sliding_window=7),
+                               dict(peft_type=PROMPT, num_virtual_tokens=5)),
+    "prefix_before_a_window": (dict(family="mistral", sliding_window=7),
+                               dict(peft_type=PREFIX, num_virtual_tokens=4)),
     "prefix_of_zeros": (dict(attention_bias=True),
                         dict(peft_type=PREFIX, num_virtual_tokens=2, init_weights="zero")),
 }
 
 
 def attach(folder, settings, dtype, seed):
-    base = LlamaForCausalLM.from_pretrained(folder, dtype=dtype)
+    base = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype)
     torch.manual_seed(seed)
     if settings.get("prompt_tuning_init") == "TEXT":
         settings = dict(settings, tokenizer_name_or_path=str(folder))

@@ -137,10 +137,8 @@ class Model {
 
   virtual int64_t vocab_size() const = 0;
   virtual int64_t hidden_size() const = 0;
-  // The most tokens of one document, as config.json says; never more than attention_window().
+  // The most tokens of one document, as config.json says.
   virtual int64_t max_position_embeddings() const = 0;
-  // Tokens that a token sees, with itself; longer documents would need a mask that is not built.
-  virtual std::optional<int64_t> attention_window() const { return std::nullopt; }
 
  protected:
   // Gives both names of a tied weight parameters of their own. False: `name` is not tied.

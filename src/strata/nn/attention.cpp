@@ -38,8 +38,9 @@ struct AttentionFunction : torch::autograd::Function<AttentionFunction> {
     const at::Tensor q_heads = split_heads(q, o.num_heads, o.head_dim);
     const at::Tensor k_heads = split_heads(k, o.num_kv_heads, o.head_dim);
     rotate_(q_heads, k_heads, call.tables, /*inverse=*/false);
-    const ops::AttentionResult result = ops::attention(
-        q_heads, k_heads, split_heads(v, o.num_kv_heads, o.head_dim), call.offsets, o.scale);
+    const ops::AttentionResult result =
+        ops::attention(q_heads, k_heads, split_heads(v, o.num_kv_heads, o.head_dim), call.offsets,
+                       o.scale, o.window);
     at::Tensor out = result.out.view({q.size(0), o.num_heads * o.head_dim});
     context->save_for_backward({q, k, v, out, result.lse});
     save_state(context, call);
@@ -56,7 +57,7 @@ struct AttentionFunction : torch::autograd::Function<AttentionFunction> {
     const ops::AttentionGradients g = ops::attention_backward(
         heads(gradients[0].contiguous(), o.num_heads), heads(saved[0], o.num_heads),
         heads(saved[1], o.num_kv_heads), heads(saved[2], o.num_kv_heads),
-        heads(saved[3], o.num_heads), saved[4], call.offsets, o.scale);
+        heads(saved[3], o.num_heads), saved[4], call.offsets, o.scale, o.window);
     rotate_(g.dq, g.dk, call.tables, /*inverse=*/true);
     return {at::Tensor(), g.dq.flatten(1), g.dk.flatten(1), g.dv.flatten(1)};
   }
@@ -92,7 +93,7 @@ struct PrefixAttentionFunction : torch::autograd::Function<PrefixAttentionFuncti
     const ops::AttentionResult result = ops::attention(
         split_heads(all_q, o.num_heads, o.head_dim), split_heads(all_k, o.num_kv_heads, o.head_dim),
         split_heads(all_v, o.num_kv_heads, o.head_dim), offsets_with_front(call.offsets, count),
-        o.scale);
+        o.scale, o.window);
     context->save_for_backward({all_q, all_k, all_v, result.out, result.lse});
     save_state(context, call);
     return split_front(result.out.flatten(1), count, call.offsets).rows;
@@ -113,7 +114,7 @@ struct PrefixAttentionFunction : torch::autograd::Function<PrefixAttentionFuncti
     const ops::AttentionGradients g = ops::attention_backward(
         heads(dout, o.num_heads), heads(saved[0], o.num_heads), heads(saved[1], o.num_kv_heads),
         heads(saved[2], o.num_kv_heads), saved[3], saved[4],
-        offsets_with_front(call.offsets, count), o.scale);
+        offsets_with_front(call.offsets, count), o.scale, o.window);
     const Split dq = split_front(g.dq.flatten(1), count, call.offsets);
     const Split dk = split_front(g.dk.flatten(1), count, call.offsets);
     const Split dv = split_front(g.dv.flatten(1), count, call.offsets);
@@ -150,7 +151,7 @@ at::Tensor cached_attention(const at::Tensor& q, const at::Tensor& k, const at::
   if (o.prefix != nullptr && cache.length == o.prefix->shape()[0]) put_prefix(o, k, cache);
   const KeysValues all =
       extend_cache(cache, o.layer, k_heads, split_heads(v, o.num_kv_heads, o.head_dim));
-  return ops::attention_with_cache(q_heads, all.keys, all.values, o.scale).flatten(1);
+  return ops::attention_with_cache(q_heads, all.keys, all.values, o.scale, o.window).flatten(1);
 }
 
 }  // namespace

@@ -34,8 +34,10 @@ void check_offsets(std::span<const int64_t> offsets, int64_t tokens) {
 
 cpu::AttentionArguments checked_arguments(const at::Tensor& q, const at::Tensor& k,
                                           const at::Tensor& v, std::span<const int64_t> offsets,
-                                          double scale) {
+                                          double scale, int64_t window) {
   check_heads(kOp, q, k, v);
+  if (window < 0)
+    throw InternalError("attention: found a window of {}, expected 0 or more", window);
   return {.type = element_of(kOp, "q", q),
           .q = view_of("q", q, q),
           .k = view_of("k", k, q),
@@ -44,7 +46,16 @@ cpu::AttentionArguments checked_arguments(const at::Tensor& q, const at::Tensor&
           .offsets = offsets,
           .scale = static_cast<float>(scale),
           .lse = nullptr,
-          .tokens = q.size(0)};
+          .tokens = q.size(0),
+          .window = window};
+}
+
+// The window, where a document is longer.
+int64_t needed_window(std::span<const int64_t> offsets, int64_t window) {
+  for (size_t d = 0; d + 1 < offsets.size(); ++d) {
+    if (offsets[d + 1] - offsets[d] > window) return window;
+  }
+  return 0;
 }
 
 // What libtorch's kernels for a GPU take beside the gradients, for the memory plan.
@@ -73,12 +84,14 @@ void imagine_backward_scratch(const at::Tensor& q, const at::Tensor& k,
 }  // namespace
 
 AttentionResult attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                          std::span<const int64_t> offsets, double scale) {
-  cpu::AttentionArguments arguments = checked_arguments(q, k, v, offsets, scale);
+                          std::span<const int64_t> offsets, double scale, int64_t window) {
+  cpu::AttentionArguments arguments = checked_arguments(q, k, v, offsets, scale, window);
   check_offsets(offsets, q.size(0));
   check_offsets(offsets, k.size(0));
   if constexpr (kHasCuda) {
-    if (q.is_cuda()) return cuda::attention(q, k, v, offsets, scale);
+    if (q.is_cuda()) {
+      return cuda::attention(q, k, v, offsets, scale, needed_window(offsets, window));
+    }
   }
   AttentionResult result{at::empty(q.sizes(), q.options()),
                          at::empty({q.size(1), q.size(0)}, q.options().dtype(at::kFloat))};
@@ -92,34 +105,37 @@ AttentionResult attention(const at::Tensor& q, const at::Tensor& k, const at::Te
 AttentionGradients attention_backward(const at::Tensor& dout, const at::Tensor& q,
                                       const at::Tensor& k, const at::Tensor& v,
                                       const at::Tensor& out, const at::Tensor& lse,
-                                      std::span<const int64_t> offsets, double scale) {
+                                      std::span<const int64_t> offsets, double scale,
+                                      int64_t window) {
   if constexpr (kHasCuda) {
     if (q.is_cuda()) {
-      checked_arguments(q, k, v, offsets, scale);
+      checked_arguments(q, k, v, offsets, scale, window);
       check_offsets(offsets, q.size(0));
-      return cuda::attention_backward(dout, q, k, v, out, lse, offsets, scale);
+      return cuda::attention_backward(dout, q, k, v, out, lse, offsets, scale,
+                                      needed_window(offsets, window));
     }
   }
   AttentionGradients gradients{at::empty(q.sizes(), q.options()), at::empty(k.sizes(), k.options()),
                                at::empty(v.sizes(), v.options())};
-  attention_backward_into(dout, q, k, v, out, lse, offsets, scale, gradients);
+  attention_backward_into(dout, q, k, v, out, lse, offsets, scale, gradients, window);
   return gradients;
 }
 
 void attention_backward_into(const at::Tensor& dout, const at::Tensor& q, const at::Tensor& k,
                              const at::Tensor& v, const at::Tensor& out, const at::Tensor& lse,
                              std::span<const int64_t> offsets, double scale,
-                             const AttentionGradients& gradients) {
+                             const AttentionGradients& gradients, int64_t window) {
   if constexpr (kHasCuda) {
     if (q.is_cuda()) {
-      const AttentionGradients made = attention_backward(dout, q, k, v, out, lse, offsets, scale);
+      const AttentionGradients made =
+          attention_backward(dout, q, k, v, out, lse, offsets, scale, window);
       gradients.dq.copy_(made.dq);
       gradients.dk.copy_(made.dk);
       gradients.dv.copy_(made.dv);
       return;
     }
   }
-  cpu::AttentionArguments arguments = checked_arguments(q, k, v, offsets, scale);
+  cpu::AttentionArguments arguments = checked_arguments(q, k, v, offsets, scale, window);
   check_offsets(offsets, q.size(0));
   check_offsets(offsets, k.size(0));
   check_shape(kOp, "lse", lse, {q.size(1), q.size(0)});
@@ -144,18 +160,20 @@ void attention_backward_into(const at::Tensor& dout, const at::Tensor& q, const 
 }
 
 at::Tensor attention_with_cache(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                                double scale) {
+                                double scale, int64_t window) {
   check_heads(kOp, q, k, v);
   if (q.size(0) > k.size(0)) {
     throw InternalError(
         "attention: found {} queries and {} keys, expected no more queries than keys", q.size(0),
         k.size(0));
   }
-  if constexpr (kHasCuda) {
-    if (q.is_cuda()) return cuda::attention_with_cache(q, k, v, scale);
-  }
   const int64_t offsets[] = {0, k.size(0)};
-  cpu::AttentionArguments arguments = checked_arguments(q, k, v, offsets, scale);
+  if constexpr (kHasCuda) {
+    if (q.is_cuda()) {
+      return cuda::attention_with_cache(q, k, v, scale, needed_window(offsets, window));
+    }
+  }
+  cpu::AttentionArguments arguments = checked_arguments(q, k, v, offsets, scale, window);
   arguments.key_lead = k.size(0) - q.size(0);
   at::Tensor out = at::empty(q.sizes(), q.options());
   cpu::attention(arguments, view_of("out", out, q));

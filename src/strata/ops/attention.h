@@ -5,9 +5,10 @@
 // head h reads kv head h / (Hq / Hkv)), D channels a head. fp32 or bf16, one type for all; any
 // strides with a contiguous last dim (views into a fused [T, (Hq + 2 Hkv) D] buffer are fine).
 // `offsets`: document d is tokens offsets[d] .. offsets[d + 1]; starts at 0, ends at T. `scale`
-// multiplies q.k. Memory: one block of scores per thread, never [T, T].
-// The method is FlashAttention's (Dao 2022): online softmax, scores recomputed in the backward.
-// Wrong shapes: InternalError; a device without kernels: ConfigError.
+// multiplies q.k. With a `window`, a token sees that many at most: itself and those before
+// it (Mistral's sliding window); 0: all before it. Memory: one block of scores per thread, never
+// [T, T]. The method is FlashAttention's (Dao 2022): online softmax, scores recomputed in the
+// backward. Wrong shapes: InternalError; a device without kernels: ConfigError.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +24,7 @@ struct AttentionResult {
 };
 
 AttentionResult attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                          std::span<const int64_t> offsets, double scale);
+                          std::span<const int64_t> offsets, double scale, int64_t window = 0);
 
 struct AttentionGradients {
   at::Tensor dq;  // [T, Hq, D]
@@ -35,18 +36,19 @@ struct AttentionGradients {
 AttentionGradients attention_backward(const at::Tensor& dout, const at::Tensor& q,
                                       const at::Tensor& k, const at::Tensor& v,
                                       const at::Tensor& out, const at::Tensor& lse,
-                                      std::span<const int64_t> offsets, double scale);
+                                      std::span<const int64_t> offsets, double scale,
+                                      int64_t window = 0);
 
 // The same, into tensors of the caller: any strides with a contiguous last dim, such as views into
 // the gradient of a fused projection. They must not overlap the inputs.
 void attention_backward_into(const at::Tensor& dout, const at::Tensor& q, const at::Tensor& k,
                              const at::Tensor& v, const at::Tensor& out, const at::Tensor& lse,
                              std::span<const int64_t> offsets, double scale,
-                             const AttentionGradients& gradients);
+                             const AttentionGradients& gradients, int64_t window = 0);
 
 // Generation: q [Tq, Hq, D] are the last Tq positions of one document whose keys and values are k
 // and v [Tk, Hkv, D], Tq <= Tk. Returns [Tq, Hq, D], contiguous.
 at::Tensor attention_with_cache(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                                double scale);
+                                double scale, int64_t window = 0);
 
 }  // namespace strata::ops

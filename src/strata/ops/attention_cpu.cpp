@@ -32,16 +32,17 @@ class ForwardTask : AttentionTask {
 void ForwardTask::attend(const QueryBlock& block, ForwardBuffers& s) {
   std::fill_n(s.max, block.rows, -std::numeric_limits<float>::infinity());
   std::fill_n(s.sum, block.rows, 0.0f);
-  const int64_t end = seen_keys(block);
-  for (int64_t key = 0; key < end; key += block_keys_) {
+  const int64_t begin = first_seen_key(block), end = seen_keys(block);
+  for (int64_t key = begin; key < end; key += block_keys_) {
     const int64_t keys = std::min(block_keys_, end - key);
     count_visible(block, key, keys);
     make_scores(block, s.q, s.transposed_keys, key, keys, s.scores);
     add_bias(block, key, s.scores);
+    hide(block, key, s.scores);
     softmax_block(score_block(block, keys, s.scores), s.max, s.sum, s.correction);
     drop(block, key, s.scores);
-    if (key > 0) scale_rows(s.out, s.correction, block.rows, width_);
-    apply_scores(block, s.scores, s.values + key * width_, keys, /*add=*/key > 0, s.out);
+    if (key > begin) scale_rows(s.out, s.correction, block.rows, width_);
+    apply_scores(block, s.scores, s.values + key * width_, keys, /*add=*/key > begin, s.out);
   }
 }
 
@@ -101,12 +102,13 @@ void BackwardTask::load(const QueryBlock& block, const AttentionGradientViews& g
 // ds = p (dp - delta), dk += ds^T q, dq = scale * ds k. With a bias it is part of s, and its
 // gradient is ds. With dropout p and dp pass through the mask, but for the p in ds.
 void BackwardTask::differentiate(const QueryBlock& block, BackwardBuffers& s, float* dbias) {
-  const int64_t end = seen_keys(block);
-  for (int64_t key = 0; key < end; key += block_keys_) {
+  const int64_t begin = first_seen_key(block), end = seen_keys(block);
+  for (int64_t key = begin; key < end; key += block_keys_) {
     const int64_t keys = std::min(block_keys_, end - key);
     count_visible(block, key, keys);
     make_scores(block, s.q, s.transposed_keys, key, keys, s.scores);
     add_bias(block, key, s.scores);
+    hide(block, key, s.scores);
     make_scores(block, s.dout, s.transposed_values, key, keys, s.grad);
     drop(block, key, s.grad);
     softmax_backward_block(score_block(block, keys, s.scores), s.lse, s.delta, s.grad);
@@ -114,7 +116,7 @@ void BackwardTask::differentiate(const QueryBlock& block, BackwardBuffers& s, fl
     drop(block, key, s.scores);
     apply_transposed_scores(block, s.scores, s.dout, keys, s.dv + key * width_);
     apply_transposed_scores(block, s.grad, s.q, keys, s.dk + key * width_);
-    apply_scores(block, s.grad, s.keys + key * width_, keys, /*add=*/key > 0, s.dq);
+    apply_scores(block, s.grad, s.keys + key * width_, keys, /*add=*/key > begin, s.dq);
   }
 }
 

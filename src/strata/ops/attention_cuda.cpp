@@ -56,6 +56,20 @@ at::Tensor padded(const at::Tensor& x) {
   return missing == 0 ? x : at::constant_pad_nd(x, {0, missing});
 }
 
+// The window as FlashAttention takes it: so many tokens before a query are seen, none after it.
+struct FlashWindow {
+  std::optional<int64_t> left, right;
+  explicit FlashWindow(int64_t window) {
+    if (window == 0) return;
+    left = window - 1;
+    right = 0;
+  }
+};
+// And the memory-efficient kernel: so many tokens with the query's own.
+std::optional<int64_t> efficient_window(int64_t window) {
+  return window == 0 ? std::nullopt : std::optional(window);
+}
+
 bool uses_flash(const at::Tensor& q) { return q.scalar_type() != at::kFloat; }
 
 // The memory-efficient kernel knows no grouped heads: [T, Hkv, D] becomes [1, T, Hq, D].
@@ -99,36 +113,40 @@ at::Tensor unpacked_lse(const at::Tensor& lse, std::span<const int64_t> offsets)
 
 Efficient efficient(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                     std::span<const int64_t> q_offsets, std::span<const int64_t> k_offsets,
-                    int64_t mask, bool wants_lse, double scale) {
+                    int64_t mask, bool wants_lse, double scale, int64_t window) {
   const auto result = at::_efficient_attention_forward(
       q.contiguous().unsqueeze(0), repeated(k, q.size(1)), repeated(v, q.size(1)),
       /*bias=*/std::nullopt, offsets_on_device(q_offsets, q.device()),
       offsets_on_device(k_offsets, q.device()), longest(q_offsets), longest(k_offsets),
-      /*dropout_p=*/0.0, mask, wants_lse, scale);
+      /*dropout_p=*/0.0, mask, wants_lse, scale, /*seqlen_k=*/std::nullopt,
+      efficient_window(window));
   return {std::get<0>(result).squeeze(0), std::get<1>(result)};
 }
 
 AttentionResult attention_of_padded(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                                    std::span<const int64_t> offsets, double scale) {
+                                    std::span<const int64_t> offsets, double scale,
+                                    int64_t window) {
   if (q.size(0) == 0)
     return {at::empty_like(q), at::empty({q.size(1), 0}, q.options().dtype(at::kFloat))};
   if (!uses_flash(q)) {
     const Efficient result =
-        efficient(q, k, v, offsets, offsets, kCausal, /*wants_lse=*/true, scale);
+        efficient(q, k, v, offsets, offsets, kCausal, /*wants_lse=*/true, scale, window);
     return {result.out, packed_lse(result.lse, offsets)};
   }
   const at::Tensor on_device = offsets_on_device(offsets, q.device());
   const int64_t most = longest(offsets);
-  const auto result =
-      at::_flash_attention_forward(q, k, v, on_device, on_device, most, most, /*dropout_p=*/0.0,
-                                   /*is_causal=*/true, /*return_debug_mask=*/false, scale);
+  const FlashWindow flash(window);
+  const auto result = at::_flash_attention_forward(
+      q, k, v, on_device, on_device, most, most, /*dropout_p=*/0.0,
+      /*is_causal=*/true, /*return_debug_mask=*/false, scale, flash.left, flash.right);
   return {std::get<0>(result), std::get<1>(result)};
 }
 
 AttentionGradients backward_of_padded(const at::Tensor& dout, const at::Tensor& q,
                                       const at::Tensor& k, const at::Tensor& v,
                                       const at::Tensor& out, const at::Tensor& lse,
-                                      std::span<const int64_t> offsets, double scale) {
+                                      std::span<const int64_t> offsets, double scale,
+                                      int64_t window) {
   if (q.size(0) == 0) return {at::empty_like(q), at::empty_like(k), at::empty_like(v)};
   const at::Tensor on_device = offsets_on_device(offsets, q.device());
   const int64_t most = longest(offsets);
@@ -137,9 +155,10 @@ AttentionGradients backward_of_padded(const at::Tensor& dout, const at::Tensor& 
   if (uses_flash(q)) {
     const at::Tensor state = at::empty({2}, q.options().dtype(at::kUInt64));
     const at::Tensor unused = at::empty({0}, q.options().dtype(at::kUInt64));
+    const FlashWindow flash(window);
     auto [dq, dk, dv] = at::_flash_attention_backward(
         dout.contiguous(), q, k, v, out, lse, on_device, on_device, most, most, /*dropout_p=*/0.0,
-        /*is_causal=*/true, state, unused, scale);
+        /*is_causal=*/true, state, unused, scale, flash.left, flash.right);
     return {dq, dk, dv};
   }
   const at::Tensor state = at::empty({}, q.options().dtype(at::kLong));
@@ -147,35 +166,39 @@ AttentionGradients backward_of_padded(const at::Tensor& dout, const at::Tensor& 
       dout.contiguous().unsqueeze(0), q.contiguous().unsqueeze(0), repeated(k, q.size(1)),
       repeated(v, q.size(1)), /*bias=*/std::nullopt, out.contiguous().unsqueeze(0), on_device,
       on_device, most, most, unpacked_lse(lse, offsets), /*dropout_p=*/0.0, state, state, kCausal,
-      /*bias_requires_grad=*/false, scale);
+      /*bias_requires_grad=*/false, scale, /*num_splits_key=*/std::nullopt,
+      efficient_window(window));
   return {std::get<0>(gradients).squeeze(0), summed(std::get<1>(gradients), k.size(1)),
           summed(std::get<2>(gradients), v.size(1))};
 }
 
 at::Tensor cached_of_padded(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                            double scale) {
+                            double scale, int64_t window) {
   const int64_t q_offsets[] = {0, q.size(0)}, k_offsets[] = {0, k.size(0)};
   if (!uses_flash(q)) {
-    return efficient(q, k, v, q_offsets, k_offsets, kCausalFromTheEnd, /*wants_lse=*/false, scale)
+    return efficient(q, k, v, q_offsets, k_offsets, kCausalFromTheEnd, /*wants_lse=*/false, scale,
+                     window)
         .out;
   }
   // Flash attention counts its causal mask from the end of both sequences.
+  const FlashWindow flash(window);
   return std::get<0>(at::_flash_attention_forward(
       q, k, v, offsets_on_device(q_offsets, q.device()), offsets_on_device(k_offsets, q.device()),
       q.size(0), k.size(0), /*dropout_p=*/0.0, /*is_causal=*/true, /*return_debug_mask=*/false,
-      scale));
+      scale, flash.left, flash.right));
 }
 
 }  // namespace
 
 AttentionResult attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                          std::span<const int64_t> offsets, double scale) {
+                          std::span<const int64_t> offsets, double scale, int64_t window) {
   const at::NoGradGuard no_grad;  // the backward is called by hand
-  if (const auto length = length_for_cudnn(q, offsets)) {
+  if (const auto length = length_for_cudnn(q, offsets, window)) {
     if (auto result = cudnn_attention(q, k, v, *length, scale)) return *result;
   }
   const int64_t channels = q.size(2);
-  AttentionResult result = attention_of_padded(padded(q), padded(k), padded(v), offsets, scale);
+  AttentionResult result =
+      attention_of_padded(padded(q), padded(k), padded(v), offsets, scale, window);
   result.out = result.out.narrow(2, 0, channels).contiguous();
   return result;
 }
@@ -183,21 +206,22 @@ AttentionResult attention(const at::Tensor& q, const at::Tensor& k, const at::Te
 AttentionGradients attention_backward(const at::Tensor& dout, const at::Tensor& q,
                                       const at::Tensor& k, const at::Tensor& v,
                                       const at::Tensor& out, const at::Tensor& lse,
-                                      std::span<const int64_t> offsets, double scale) {
-  if (const auto length = length_for_cudnn(q, offsets)) {
+                                      std::span<const int64_t> offsets, double scale,
+                                      int64_t window) {
+  if (const auto length = length_for_cudnn(q, offsets, window)) {
     if (auto g = cudnn_attention_backward(dout, q, k, v, out, lse, *length, scale)) return *g;
   }
   const int64_t channels = q.size(2);
   const AttentionGradients g = backward_of_padded(padded(dout), padded(q), padded(k), padded(v),
-                                                  padded(out), lse, offsets, scale);
+                                                  padded(out), lse, offsets, scale, window);
   const auto cut = [&](const at::Tensor& x) { return x.narrow(2, 0, channels).contiguous(); };
   return {cut(g.dq), cut(g.dk), cut(g.dv)};
 }
 
 at::Tensor attention_with_cache(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                                double scale) {
+                                double scale, int64_t window) {
   const at::NoGradGuard no_grad;
-  const at::Tensor out = cached_of_padded(padded(q), padded(k), padded(v), scale);
+  const at::Tensor out = cached_of_padded(padded(q), padded(k), padded(v), scale, window);
   return out.narrow(2, 0, q.size(2)).contiguous();
 }
 

@@ -8,7 +8,8 @@
 namespace strata::ops::cpu {
 
 // What one block of scores looks like to the kernels on its rows. The kernels work on whole
-// vectors: columns from `visible` on are masked, so what stands there does not matter.
+// vectors: columns from `visible` on are masked, so what stands there does not matter;
+// before them a score may be -inf.
 struct ScoreBlock {
   float* scores;
   int64_t rows, columns, stride;  // columns: a multiple of kColumnMultiple

@@ -65,14 +65,16 @@ STRATA_VECTORIZED void softmax_block(const ScoreBlock& block, float* max, float*
   }
   for (int64_t r = 0; r < block.rows; ++r) {
     const float new_max = correction[r];
-    // max is -inf before the first block: a correction of 0; both while nothing is visible.
+    // max is -inf before the first block: a correction of 0; both while nothing is visible, or all
+    // of it lies before the row's window.
     correction[r] = exp_below_one(new_max == kMasked ? 0.0f : max[r] - new_max);
     max[r] = new_max;
   }
   for (int64_t r = 0; r < block.rows; ++r) {
     float* row = block.scores + r * block.stride;
     const int64_t n = whole_vectors(block.visible[r]);
-    sum[r] = sum[r] * correction[r] + exponentials_of_row(row, n, max[r]);
+    const float shift = max[r] == kMasked ? 0.0f : max[r];
+    sum[r] = sum[r] * correction[r] + exponentials_of_row(row, n, shift);
     zero_next(row, n, block.columns);
   }
 }

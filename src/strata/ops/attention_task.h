@@ -107,6 +107,8 @@ class AttentionTask {
 
   // Keys that the block's last query sees.
   int64_t seen_keys(const QueryBlock& block) const;
+  // Where the keys begin that a query of the block sees, or the panel of the first of them.
+  int64_t first_seen_key(const QueryBlock& block) const;
 
   float* lse_at(const QueryBlock& block, int64_t row) const;
 
@@ -117,6 +119,9 @@ class AttentionTask {
 
   // How many of the keys [key, key + keys) each row of the block sees: what follows is about those.
   void count_visible(const QueryBlock& block, int64_t key, int64_t keys);
+
+  // Masks the scores of the keys from `key` on that lie before a row's window.
+  void hide(const QueryBlock& block, int64_t key, float* scores) const;
 
   void add_bias(const QueryBlock& block, int64_t key, float* scores) const;
 

@@ -3,6 +3,7 @@
 #include "strata/ops/attention_task.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "strata/ops/block_product.h"
 #include "strata/ops/dropout_keys.h"
@@ -106,6 +107,21 @@ void AttentionTask::count_visible(const QueryBlock& block, int64_t key, int64_t 
 int64_t AttentionTask::seen_keys(const QueryBlock& block) const {
   if (!a_.causal) return task_.keys;
   return std::min(task_.keys, block.begin + block.count + a_.key_lead);
+}
+
+int64_t AttentionTask::first_seen_key(const QueryBlock& block) const {
+  if (a_.window == 0) return 0;
+  const int64_t first = std::max<int64_t>(0, block.begin + a_.key_lead + 1 - a_.window);
+  return first / kPanelKeys * kPanelKeys;
+}
+
+void AttentionTask::hide(const QueryBlock& block, int64_t key, float* scores) const {
+  if (a_.window == 0) return;
+  for (int64_t r = 0; r < block.rows; ++r) {
+    const int64_t first = block.begin + r / group_ + a_.key_lead + 1 - a_.window;
+    const int64_t hidden = std::clamp<int64_t>(first - key, 0, visible_[r]);
+    std::fill_n(scores + r * score_stride_, hidden, -std::numeric_limits<float>::infinity());
+  }
 }
 
 float* AttentionTask::lse_at(const QueryBlock& block, int64_t row) const {

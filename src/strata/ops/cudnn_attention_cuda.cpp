@@ -82,10 +82,12 @@ std::string cudnn_refusal() {
   return refusal().text;
 }
 
-std::optional<int64_t> length_for_cudnn(const at::Tensor& q, std::span<const int64_t> offsets) {
+std::optional<int64_t> length_for_cudnn(const at::Tensor& q, std::span<const int64_t> offsets,
+                                        int64_t window) {
   const int64_t channels = q.size(2);
-  if (q.scalar_type() == at::kFloat || channels % 8 != 0 || channels < 64 || channels > 128 ||
-      offsets.size() < 2 || !is_wanted() || at::globalContext().deterministicAlgorithms()) {
+  if (window != 0 || q.scalar_type() == at::kFloat || channels % 8 != 0 || channels < 64 ||
+      channels > 128 || offsets.size() < 2 || !is_wanted() ||
+      at::globalContext().deterministicAlgorithms()) {
     return std::nullopt;
   }
   const int64_t length = offsets[1] - offsets[0];

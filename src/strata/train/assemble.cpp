@@ -205,20 +205,6 @@ Json load_model_config(const config::ModelConfig& config, bool alone) {
   return read_json_file(path);
 }
 
-static void check_window(const models::Model& model, int64_t max_length) {
-  const nn::VirtualTokens* tokens = model.virtual_tokens();
-  const auto found = model.attention_window();
-  if (!found) return;
-  // Rows before a document are attended to as its tokens are.
-  const auto window = std::optional(*found - (tokens == nullptr ? 0 : tokens->count()));
-  if (max_length <= *window) return;
-  throw ConfigError(
-      "max_length: found {}, expected at most {}, the sliding_window of config.json (tokens "
-      "further "
-      "away would have to be hidden, which is not built); set max_length to {}",
-      max_length, *window, *window);
-}
-
 void require_recipe_of(const Json& model_config, const config::RunConfig& config) {
   const bool has_encoder = models::has_encoder(model_config);
   if (has_encoder == config::is_seq2seq(config)) return;
@@ -266,7 +252,6 @@ Blueprint draw_up(const config::RunConfig& config, comm::Mesh& mesh, const Targe
                                            .buffers = scalar_type_of(config.shard.buffer_dtype),
                                            .is_untied = is_untied});
     attach_adapter(config, grown.trained_tokens, target, *trainee);
-    check_window(*trainee->model, config.data.max_length);
     quantize(config.quantization, trainee->model_config, *trainee->model);
     models::mark_new_rows(*trainee->model, grown.num_old_rows);
     if (trainee->adapter && grown.num_rows != grown.num_old_rows) {

@@ -78,6 +78,42 @@ TEST(LlamaConfig, WhatIsNotComputedIsRefused) {
   expect_error<ConfigError>(R"({"attention_dropout": 0.1})", "attention_dropout");
 }
 
+// Oracle: Qwen2Config's layer_types and MistralConfig's sliding_window.
+TEST(LlamaConfig, WindowsOfLayers) {
+  using Windows = std::vector<int64_t>;
+  const auto qwen = [](const std::string& keys) {
+    return parse_qwen2_config(parse_json(
+        R"({"num_hidden_layers": 3, "sliding_window": 7, "max_window_layers": 1, )" + keys + "}",
+        "config.json"));
+  };
+  EXPECT_EQ(qwen(R"("use_sliding_window": false)").windows, Windows{});
+  EXPECT_EQ(qwen(R"("use_sliding_window": true)").windows, (Windows{0, 7, 7}));
+  EXPECT_EQ(qwen(R"("use_sliding_window": true, "layer_types": ["sliding_attention",
+                    "full_attention", "full_attention"])")
+                .windows,
+            (Windows{7, 0, 0}));
+  const auto mistral = [](const std::string& text) {
+    return parse_mistral_config(parse_json(text, "config.json"));
+  };
+  EXPECT_EQ(mistral(R"({"num_hidden_layers": 2})").windows, (Windows{4096, 4096}));
+  EXPECT_EQ(mistral(R"({"num_hidden_layers": 2, "sliding_window": null})").windows, Windows{});
+  const auto expect_refusal = [&](const std::string& keys, const std::string& message) {
+    try {
+      qwen(keys);
+      FAIL() << "expected an error for " << keys;
+    } catch (const Error& error) {
+      EXPECT_THAT(error.what(), HasSubstr(message));
+    }
+  };
+  expect_refusal(R"("layer_types": ["full_attention"])", "num_hidden_layers = 3");
+  expect_refusal(R"("layer_types": ["full_attention", "chunked_attention", "full_attention"])",
+                 "\"chunked_attention\" in layer_types");
+  expect_refusal(R"("layer_types": ["full_attention", 3, "full_attention"])",
+                 "\"3\" in layer_types");
+  expect_refusal(R"("layer_types": ["full_attention", "sliding_attention", "full_attention"])",
+                 "use_sliding_window = false");
+}
+
 TEST(Registry, UnknownFamilyListsTheKnownOnes) {
   try {
     create_model(parse_json(R"({"model_type": "mamba"})", "config.json"), {});

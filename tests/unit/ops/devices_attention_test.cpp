@@ -19,10 +19,11 @@ using reference::relative_error;
 struct Shape {
   int64_t heads, kv_heads, channels;
   std::vector<int64_t> offsets;
+  int64_t window = 0;
 };
 
 void expect_attention(at::Device device, const Shape& shape, at::ScalarType type) {
-  const auto& [heads, kv_heads, channels, offsets] = shape;
+  const auto& [heads, kv_heads, channels, offsets, window] = shape;
   at::manual_seed(13);
   const std::string row = device.str() + " " + c10::toString(type) + " " + std::to_string(channels);
   // Rounding of the output, of lse, and of gradients that are sums over the others.
@@ -37,9 +38,10 @@ void expect_attention(at::Device device, const Shape& shape, at::ScalarType type
   const at::Tensor v = fused.narrow(1, heads + kv_heads, kv_heads);
   const auto leaf = [](const at::Tensor& x) { return wide(x).set_requires_grad(true); };
   const at::Tensor q64 = leaf(q), k64 = leaf(k), v64 = leaf(v);
-  const reference::Attention expected = reference::attention(q64, k64, v64, offsets, 0.1);
+  const reference::Attention expected =
+      reference::attention(q64, k64, v64, offsets, 0.1, 0, window);
   torch::autograd::backward({expected.out}, {wide(dout)});
-  const AttentionResult found = attention(q, k, v, offsets, 0.1);
+  const AttentionResult found = attention(q, k, v, offsets, 0.1, window);
   EXPECT_LT(relative_error(found.out, expected.out), of_out) << row;
   ASSERT_EQ(found.lse.sizes(), expected.lse.sizes()) << row;
   EXPECT_LT(relative_error(found.lse, expected.lse), of_lse) << row;
@@ -47,7 +49,7 @@ void expect_attention(at::Device device, const Shape& shape, at::ScalarType type
   const at::Tensor by_heads = dout.transpose(0, 1).contiguous().transpose(0, 1);
   for (const at::Tensor& upstream : {dout, by_heads}) {
     const AttentionGradients g =
-        attention_backward(upstream, q, k, v, found.out, found.lse, offsets, 0.1);
+        attention_backward(upstream, q, k, v, found.out, found.lse, offsets, 0.1, window);
     EXPECT_LT(relative_error(g.dq, q64.grad()), of_gradients) << row;
     EXPECT_LT(relative_error(g.dk, k64.grad()), of_gradients) << row;
     EXPECT_LT(relative_error(g.dv, v64.grad()), of_gradients) << row;
@@ -78,21 +80,39 @@ TEST(Devices, AttendWhateverTheChannels) {
   }
 }
 
+// Documents of one length leave cuDNN's kernels where the window is shorter than they are.
+TEST(Devices, AttendWithinAWindow) {
+  const std::vector<int64_t> equal = {0, 512, 1024}, others = {0, 3, 70, 300};
+  for (const at::Device device : devices_under_test()) {
+    for (const at::ScalarType type : types_on({at::kFloat, at::kBFloat16}, false, device)) {
+      for (const int64_t window : {2, 7, 64, 230}) {
+        expect_attention(device, {4, 2, 24, others, window}, type);
+      }
+      expect_attention(device, {4, 2, 64, equal, 100}, type);
+      expect_attention(device, {4, 2, 64, equal, 512}, type);
+    }
+  }
+}
+
 TEST(Devices, AttendFromACache) {
   for (const at::Device device : devices_under_test()) {
     at::manual_seed(12);
-    for (const int64_t queries : {1, 4, 30}) {
+    for (const auto& [queries, window] :
+         {std::pair{1, 0}, {4, 0}, {30, 0}, {1, 5}, {4, 7}, {30, 1}}) {
       const at::Tensor q = at::randn({queries, 4, 16}).to(device);
       const at::Tensor k = at::randn({30, 2, 16}).to(device), v = at::randn({30, 2, 16}).to(device);
-      const at::Tensor found = attention_with_cache(q, k, v, 0.25);
+      const at::Tensor found = attention_with_cache(q, k, v, 0.25, window);
       const at::Tensor expected =
-          reference::attention(wide(q), wide(k), wide(v), {0, 30}, 0.25, 30 - queries).out;
-      EXPECT_LT(relative_error(found, expected), 1e-5) << device.str() << " " << queries;
+          reference::attention(wide(q), wide(k), wide(v), {0, 30}, 0.25, 30 - queries, window).out;
+      EXPECT_LT(relative_error(found, expected), 1e-5)
+          << device.str() << " " << queries << " " << window;
       if (!device.is_cuda()) continue;
       // 16 bits take another kernel there.
       const auto narrow = [](const at::Tensor& x) { return x.to(at::kBFloat16); };
-      const at::Tensor rounded = attention_with_cache(narrow(q), narrow(k), narrow(v), 0.25);
-      EXPECT_LT(relative_error(rounded, expected), 3e-2) << device.str() << " " << queries;
+      const at::Tensor rounded =
+          attention_with_cache(narrow(q), narrow(k), narrow(v), 0.25, window);
+      EXPECT_LT(relative_error(rounded, expected), 3e-2)
+          << device.str() << " " << queries << " " << window;
     }
   }
 }

@@ -292,13 +292,14 @@ struct AttentionInput {
   std::vector<int64_t> offsets;
   double scale, pairs;
 };
-AttentionInput attention_input(const OpSize& size, const Maker& make) {
+AttentionInput attention_input(const OpSize& size, const Maker& make, int64_t window) {
   const int64_t kv = (size.third + 1) / 2, cut = size.rows / 3;
   double pairs = 0;
   const std::vector<int64_t> offsets = {0, cut, cut, size.rows};
   for (size_t d = 0; d + 1 < offsets.size(); ++d) {
-    const double length = static_cast<double>(offsets[d + 1] - offsets[d]);
-    pairs += length * (length + 1) / 2 * static_cast<double>(size.third);
+    for (int64_t seen = 1; seen <= offsets[d + 1] - offsets[d]; ++seen) {
+      pairs += static_cast<double>(size.third * (window == 0 ? seen : std::min(seen, window)));
+    }
   }
   return {make.random({size.rows, size.third, size.columns}),
           make.random({size.rows, kv, size.columns}),
@@ -309,31 +310,34 @@ AttentionInput attention_input(const OpSize& size, const Maker& make) {
           pairs};
 }
 
+template <int64_t kWindow>
 OpCase attention_case(const OpSize& size, at::ScalarType type, at::Device device) {
   const Maker make{type, device};
-  const AttentionInput in = attention_input(size, make);
+  const AttentionInput in = attention_input(size, make, kWindow);
   const reference::Attention expected =
-      reference::attention(leaf(in.q), leaf(in.k), leaf(in.v), in.offsets, in.scale);
-  const AttentionResult found = attention(in.q, in.k, in.v, in.offsets, in.scale);
+      reference::attention(leaf(in.q), leaf(in.k), leaf(in.v), in.offsets, in.scale, 0, kWindow);
+  const AttentionResult found = attention(in.q, in.k, in.v, in.offsets, in.scale, kWindow);
   return {.comparisons = {{"out", found.out, expected.out}, {"lse", found.lse, expected.lse}},
-          .run = [=] { attention(in.q, in.k, in.v, in.offsets, in.scale); },
+          .run = [=] { attention(in.q, in.k, in.v, in.offsets, in.scale, kWindow); },
           .bytes = bytes_of({in.q, in.k, in.v, found.out}),
           .flops = 4 * static_cast<double>(size.columns) * in.pairs};
 }
 
+template <int64_t kWindow>
 OpCase attention_backward_case(const OpSize& size, at::ScalarType type, at::Device device) {
   const Maker make{type, device};
-  const AttentionInput in = attention_input(size, make);
+  const AttentionInput in = attention_input(size, make, kWindow);
   const at::Tensor q64 = leaf(in.q), k64 = leaf(in.k), v64 = leaf(in.v);
-  torch::autograd::backward({reference::attention(q64, k64, v64, in.offsets, in.scale).out},
-                            {wide(in.dout)});
-  const AttentionResult r = attention(in.q, in.k, in.v, in.offsets, in.scale);
+  torch::autograd::backward(
+      {reference::attention(q64, k64, v64, in.offsets, in.scale, 0, kWindow).out}, {wide(in.dout)});
+  const AttentionResult r = attention(in.q, in.k, in.v, in.offsets, in.scale, kWindow);
   const auto backward = [=] {
-    return attention_backward(in.dout, in.q, in.k, in.v, r.out, r.lse, in.offsets, in.scale);
+    return attention_backward(in.dout, in.q, in.k, in.v, r.out, r.lse, in.offsets, in.scale,
+                              kWindow);
   };
   const AttentionGradients g = backward();
   const auto value = [=](const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
-    return weighted(attention(q, k, v, in.offsets, in.scale).out, in.dout);
+    return weighted(attention(q, k, v, in.offsets, in.scale, kWindow).out, in.dout);
   };
   return {
       .comparisons = {{"dq", g.dq, q64.grad()}, {"dk", g.dk, k64.grad()}, {"dv", g.dv, v64.grad()}},
@@ -359,20 +363,23 @@ std::vector<OpRow> make_table() {
   const std::vector<OpSize> documents = {
       {7, 3, 2}, {40, 7, 4}, {300, 17, 6}, {257, 64, 8}, {90, 128, 4}};
   const OpSize wide{2048, 1376}, narrow{2048, 512}, shard{4 << 20}, one_table{2048, 512, 8192};
-  return {{"rms_norm", both, norm, narrow, rms_norm_case},
-          {"rms_norm_backward", both, norm, narrow, rms_norm_backward_case},
-          {"rope", both, heads, {2048, 64, 8}, rope_case},
-          {"swiglu", both, plain, wide, swiglu_case},
-          {"swiglu_backward", both, plain, wide, swiglu_backward_case},
-          {"cross_entropy", fp32, logits, {512, 8192}, cross_entropy_case, /*narrow_on_gpu=*/true},
-          {"embedding", both, table, one_table, embedding_case},
-          {"embedding_backward", both, table, one_table, embedding_backward_case},
-          {"dropout", both, plain, narrow, dropout_case},
-          {"adamw", fp32, flat, shard, adamw_case},
-          {"square_sum", both, flat, shard, square_sum_case},
-          {"matmul", both, products, {2048, 1376, 512}, matmul_case},
-          {"attention", both, documents, {2048, 64, 8}, attention_case},
-          {"attention_backward", both, documents, {2048, 64, 8}, attention_backward_case}};
+  return {
+      {"rms_norm", both, norm, narrow, rms_norm_case},
+      {"rms_norm_backward", both, norm, narrow, rms_norm_backward_case},
+      {"rope", both, heads, {2048, 64, 8}, rope_case},
+      {"swiglu", both, plain, wide, swiglu_case},
+      {"swiglu_backward", both, plain, wide, swiglu_backward_case},
+      {"cross_entropy", fp32, logits, {512, 8192}, cross_entropy_case, /*narrow_on_gpu=*/true},
+      {"embedding", both, table, one_table, embedding_case},
+      {"embedding_backward", both, table, one_table, embedding_backward_case},
+      {"dropout", both, plain, narrow, dropout_case},
+      {"adamw", fp32, flat, shard, adamw_case},
+      {"square_sum", both, flat, shard, square_sum_case},
+      {"matmul", both, products, {2048, 1376, 512}, matmul_case},
+      {"attention", both, documents, {2048, 64, 8}, attention_case<0>},
+      {"attention_backward", both, documents, {2048, 64, 8}, attention_backward_case<0>},
+      {"attention_window", both, documents, {2048, 64, 8}, attention_case<33>},
+      {"attention_window_backward", both, documents, {2048, 64, 8}, attention_backward_case<33>}};
 }
 
 }  // namespace

@@ -51,7 +51,7 @@ TEST_F(Parity, RmsNormRoundsLikeLlama) {
 
 struct AttentionRow {
   std::vector<int64_t> offsets;
-  int64_t query_heads, kv_heads, channels;
+  int64_t query_heads, kv_heads, channels, window = 0;
 };
 const AttentionRow kAttentionRows[] = {
     {{0, 1}, 1, 1, 1},
@@ -63,6 +63,14 @@ const AttentionRow kAttentionRows[] = {
     {{0, 700}, 3, 1, 20},
     {{0, 64, 128, 200}, 2, 2, 128},
     {{0, 50}, 12, 1, 24},
+    // Windows: a token and the one before, edges of blocks of queries and keys, wider than some
+    // documents.
+    {{0, 1, 40}, 2, 1, 8, 2},
+    {{0, 100, 109, 500}, 4, 2, 12, 7},
+    {{0, 257}, 8, 4, 64, 64},
+    {{0, 700}, 3, 1, 20, 65},
+    {{0, 900}, 1, 1, 16, 256},
+    {{0, 300, 1000}, 6, 3, 17, 301},
 };
 
 // q, k, v as views into one fused buffer.
@@ -79,21 +87,23 @@ TEST_F(Parity, Attention) {
   for (const auto& [type, tolerance] : kStorages) {
     for (const AttentionRow& row : kAttentionRows) {
       const int64_t tokens = row.offsets.back();
-      SCOPED_TRACE(testing::Message() << c10::toString(type) << " tokens " << tokens << " heads "
-                                      << row.query_heads << " channels " << row.channels);
+      SCOPED_TRACE(testing::Message()
+                   << c10::toString(type) << " tokens " << tokens << " heads " << row.query_heads
+                   << " channels " << row.channels << " window " << row.window);
       const int64_t heads = row.query_heads + 2 * row.kv_heads;
       const double scale = 1 / std::sqrt(static_cast<double>(row.channels));
       const Heads x = split(random({tokens, heads, row.channels}, type), row);
       const at::Tensor dout = random({tokens, row.query_heads, row.channels}, type);
       const at::Tensor q64 = leaf(x.q), k64 = leaf(x.k), v64 = leaf(x.v);
-      const reference::Attention expected = reference::attention(q64, k64, v64, row.offsets, scale);
+      const reference::Attention expected =
+          reference::attention(q64, k64, v64, row.offsets, scale, 0, row.window);
       torch::autograd::backward({expected.out}, {dout.to(at::kDouble)});
 
-      const AttentionResult result = attention(x.q, x.k, x.v, row.offsets, scale);
+      const AttentionResult result = attention(x.q, x.k, x.v, row.offsets, scale, row.window);
       EXPECT_LT(relative_error(result.out, expected.out), tolerance);
       EXPECT_LT(relative_error(result.lse, expected.lse), tolerance);
-      const AttentionGradients g =
-          attention_backward(dout, x.q, x.k, x.v, result.out, result.lse, row.offsets, scale);
+      const AttentionGradients g = attention_backward(dout, x.q, x.k, x.v, result.out, result.lse,
+                                                      row.offsets, scale, row.window);
       // A single visible key has no gradient of q and k beyond rounding.
       const double floor = tolerance * k64.grad().abs().max().item<double>() + 1e-5;
       if (tokens > 1) {
@@ -106,7 +116,7 @@ TEST_F(Parity, Attention) {
       // Into views of one fused gradient.
       const Heads d = split(at::empty({tokens, heads, row.channels}, type), row);
       attention_backward_into(dout, x.q, x.k, x.v, result.out, result.lse, row.offsets, scale,
-                              {d.q, d.k, d.v});
+                              {d.q, d.k, d.v}, row.window);
       EXPECT_TRUE(at::equal(d.q, g.dq) && at::equal(d.k, g.dk) && at::equal(d.v, g.dv));
     }
   }
@@ -114,17 +124,20 @@ TEST_F(Parity, Attention) {
 
 TEST_F(Parity, AttentionWithCache) {
   struct Row {
-    int64_t queries, keys;
+    int64_t queries, keys, window = 0;
   };
   for (const auto& [type, tolerance] : kStorages) {
-    for (const auto& [queries, keys] :
-         {Row{1, 1}, Row{1, 300}, Row{7, 7}, Row{7, 600}, Row{129, 400}}) {
+    for (const auto& [queries, keys, window] :
+         {Row{1, 1}, Row{1, 300}, Row{7, 7}, Row{7, 600}, Row{129, 400}, Row{1, 300, 1},
+          Row{7, 600, 70}, Row{129, 400, 100}}) {
       SCOPED_TRACE(testing::Message() << c10::toString(type) << " " << queries << " of " << keys);
       const at::Tensor q = random({queries, 6, 16}, type);
       const at::Tensor k = random({keys, 2, 16}, type), v = random({keys, 2, 16}, type);
-      const reference::Attention expected = reference::attention(
-          q.to(at::kDouble), k.to(at::kDouble), v.to(at::kDouble), {0, keys}, 0.25, keys - queries);
-      EXPECT_LT(relative_error(attention_with_cache(q, k, v, 0.25), expected.out), tolerance);
+      const reference::Attention expected =
+          reference::attention(q.to(at::kDouble), k.to(at::kDouble), v.to(at::kDouble), {0, keys},
+                               0.25, keys - queries, window);
+      EXPECT_LT(relative_error(attention_with_cache(q, k, v, 0.25, window), expected.out),
+                tolerance);
     }
   }
 }

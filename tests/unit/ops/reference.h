@@ -32,9 +32,10 @@ struct Attention {
   at::Tensor out, lse;
 };
 
-// Dense masked softmax, one document after the other; `lead` as for a cache.
+// Dense masked softmax, one document after the other; `lead` as for a cache, `window` as there.
 inline Attention attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                           const std::vector<int64_t>& offsets, double scale, int64_t lead = 0) {
+                           const std::vector<int64_t>& offsets, double scale, int64_t lead = 0,
+                           int64_t window = 0) {
   const int64_t group = q.size(1) / k.size(1);
   std::vector<at::Tensor> outs, lses;
   for (size_t d = 0; d + 1 < offsets.size(); ++d) {
@@ -46,8 +47,9 @@ inline Attention attention(const at::Tensor& q, const at::Tensor& k, const at::T
     };
     const at::Tensor scores =
         at::matmul(heads(q, queries, 1), heads(k, keys, group).transpose(1, 2)) * scale;
-    const at::Tensor hidden =
-        at::ones({queries, keys}, q.options().dtype(at::kBool)).triu(lead + 1);
+    const at::Tensor all = at::ones({queries, keys}, q.options().dtype(at::kBool));
+    at::Tensor hidden = all.triu(lead + 1);
+    if (window > 0) hidden = hidden.logical_or(all.tril(lead - window));
     const at::Tensor masked = scores.masked_fill(hidden, -std::numeric_limits<double>::infinity());
     lses.push_back(at::logsumexp(masked, {-1}));
     outs.push_back(at::matmul(at::softmax(masked, -1), heads(v, keys, group)).transpose(0, 1));

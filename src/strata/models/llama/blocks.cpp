@@ -112,6 +112,7 @@ at::Tensor LlamaDecoderLayer::attend(const at::Tensor& x, const nn::ForwardConte
       .head_dim = config_.head_dim,
       .scale = 1.0 / std::sqrt(static_cast<double>(config_.head_dim)),
       .layer = index_,
+      .window = config_.windows.empty() ? 0 : config_.windows.at(static_cast<size_t>(index_)),
       .prefix = prefix_.get(),
       .projection = index_ == 0 ? projection_.get() : nullptr};
   const at::Tensor mixed = nn::rotary_attention(qkv[0], qkv[1], qkv[2], rope_, options, context);

@@ -1,9 +1,11 @@
 #include "strata/models/llama/config.h"
 
+#include <algorithm>
 #include <string>
 
 #include "strata/base/error.h"
 #include "strata/models/config_reader.h"
+#include "strata/models/layer_types.h"
 
 namespace strata::models {
 namespace {
@@ -157,8 +159,29 @@ void parse_positions(const ConfigReader& config, LlamaConfig& c, bool splits_hid
   check_shapes(c, splits_hidden_size);
 }
 
-// What both generations of Qwen share. A window where use_sliding_window says so, in the layers
+// A window where use_sliding_window says so, in the layers that layer_types names, else in those
 // from max_window_layers on.
+std::vector<int64_t> parse_qwen_windows(const ConfigReader& config, int64_t num_hidden_layers) {
+  const auto types = read_layer_types(config, num_hidden_layers);
+  if (!config.boolean("use_sliding_window", false)) {
+    if (types && std::ranges::count(*types, true) > 0) {
+      throw FormatError(
+          "config.json: found sliding_attention in layer_types and use_sliding_window = false, "
+          "expected one of both; fix the file");
+    }
+    return {};
+  }
+  const int64_t window = config.positive_integer("sliding_window", 4096);
+  const int64_t first = config.optional_integer("max_window_layers").value_or(28);
+  std::vector<int64_t> windows;
+  for (int64_t i = 0; i < num_hidden_layers; ++i) {
+    const bool has_window = types ? types->at(static_cast<size_t>(i)) : i >= first;
+    windows.push_back(has_window ? window : 0);
+  }
+  return windows;
+}
+
+// What both generations of Qwen share.
 LlamaConfig parse_qwen(const ConfigReader& config, const std::string& family) {
   LlamaConfig c;
   c.layer_class = family + "DecoderLayer";
@@ -169,11 +192,7 @@ LlamaConfig parse_qwen(const ConfigReader& config, const std::string& family) {
   c.max_position_embeddings = 32768;
   parse_common(config, c);
   c.num_key_value_heads = config.positive_integer("num_key_value_heads", 32);
-  const int64_t whole_layers =
-      config.optional_integer("max_window_layers").value_or(c.num_hidden_layers);
-  if (config.boolean("use_sliding_window", false) && whole_layers < c.num_hidden_layers) {
-    c.sliding_window = config.positive_integer("sliding_window", 4096);
-  }
+  c.windows = parse_qwen_windows(config, c.num_hidden_layers);
   return c;
 }
 
@@ -201,11 +220,10 @@ LlamaConfig parse_mistral_config(const Json& json) {
   parse_common(config, c);
   c.num_key_value_heads = config.positive_integer("num_key_value_heads", 8);
   parse_head_dim(config, c);
-  // A key that says null means none; only a missing one means the default.
-  if (!json.contains("sliding_window")) {
-    c.sliding_window = 4096;
-  } else if (config.has("sliding_window")) {
-    c.sliding_window = config.positive_integer("sliding_window", 4096);
+  // A key that says null means none; only a missing one means the default. All layers have it.
+  if (!json.contains("sliding_window") || config.has("sliding_window")) {
+    const int64_t window = config.positive_integer("sliding_window", 4096);
+    c.windows.assign(static_cast<size_t>(c.num_hidden_layers), window);
   }
   parse_positions(config, c);
   return c;

@@ -32,9 +32,9 @@ struct LlamaConfig {
   bool head_norms = false;   // q and k are normalised head by head before they are rotated
   bool mlp_bias = false;
   bool tie_word_embeddings = false;
-  bool has_own_head = false;              // in the file of the weights, although config.json ties
-  std::optional<int64_t> pad_token_id;    // this embedding row receives no gradient
-  std::optional<int64_t> sliding_window;  // a token sees so many: itself and those before
+  bool has_own_head = false;            // in the file of the weights, although config.json ties
+  std::optional<int64_t> pad_token_id;  // this embedding row receives no gradient
+  std::vector<int64_t> windows;         // of each layer, ops/attention.h; empty: none anywhere
   nn::RopeOptions rope;
 };
 
