@@ -187,12 +187,15 @@ at::Tensor T5Block::position_bias(const at::Tensor& x, const nn::ForwardContext&
 at::Tensor T5Block::add(const nn::Linear& layer, const nn::Remakable& x, const at::Tensor& residual,
                         uint64_t place_id, const nn::ForwardContext& context) const {
   const bool drops = context.training && config_.dropout_rate > 0;
+  const bool is_last = &layer == &wo_;
   if (!drops) {
-    return &layer == &wo_ ? layer.forward_add_last(x, residual, context)
-                          : layer.forward_add(x, residual, context);
+    return is_last ? layer.forward_add_last(x, residual, context)
+                   : layer.forward_add(x, residual, context);
   }
-  return residual +
-         nn::dropout(layer.forward(x.value, context), config_.dropout_rate, place_id, context);
+  const at::Tensor y =
+      is_last ? layer.forward_last(x.value, context) : layer.forward(x.value, context);
+  return nn::add_dropout(residual, y, config_.dropout_rate, place_id, context,
+                         !is_last || context.wants_output);
 }
 
 at::Tensor T5Block::attend(const at::Tensor& x, const nn::ForwardContext& context) {
