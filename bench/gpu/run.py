@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""One case on Strata and on transformers + PEFT, on the same GPU in the same call; prints one JSON object."""
+"""One case on Strata and on transformers + PEFT, on the same GPU in the same call; prints one JSON object, and the part
+that is Strata's ahead of it, for a call that is stopped."""
 
 import argparse
 import json
@@ -91,7 +92,9 @@ def run_strata(program, case, folder, rows, more):
               "peak_mb": steps[-1]["device_memory_mb"], "losses": [row["loss"] for row in steps]}
     if (output / "profile.json").exists():
         result["breakdown_ms"] = breakdown(json.load(open(output / "profile.json")))
-    plan = PLAN.search(process.stdout + process.stderr)
+    said = process.stdout + process.stderr
+    result["warnings"] = [line[:300] for line in said.splitlines() if "warning:" in line][:5]
+    plan = PLAN.search(said)
     if plan:
         result["planned"] = plan.group(0)
         result["plan_error_percent"] = float(plan.group(5))
@@ -104,6 +107,17 @@ def run_peer(case_name, folder, rows):
     if process.returncode != 0:
         return {"error": process.stderr.strip().splitlines()[-3:]}
     return json.loads(process.stdout.strip().splitlines()[-1])
+
+
+def add_ratios(result, case):
+    ours, theirs = result["strata"], result.get("peer", {})
+    if "tokens_per_second" in ours:
+        rate = result["matrix_tflops"] * 1e12
+        result["model_flops_share"] = operations_a_token(case) * ours["tokens_per_second"] / rate
+        if "tokens_per_second" in theirs:
+            result["speed_ratio"] = ours["tokens_per_second"] / theirs["tokens_per_second"]
+            result["memory_ratio"] = ours["peak_mb"] / theirs["peak_mb"]
+    return result
 
 
 def main():
@@ -131,20 +145,15 @@ def main():
               "seconds_inputs": made - start}
     result["strata"] = run_strata(options.strata, case, folder, rows, options.more)
     result["seconds_strata"] = time.time() - made
+    print(json.dumps(add_ratios(result, case)), flush=True)
     # A ratio to nothing is not worth the reference's minutes.
     if not options.no_peer and not case.quantised and "error" not in result["strata"]:
         begun = time.time()
         result["peer"] = run_peer(options.case, folder, rows)
         result["seconds_peer"] = time.time() - begun
-    ours, theirs = result["strata"], result.get("peer", {})
-    if "tokens_per_second" in ours:
-        result["model_flops_share"] = operations_a_token(case) * ours["tokens_per_second"] / rate
-        if "tokens_per_second" in theirs:
-            result["speed_ratio"] = ours["tokens_per_second"] / theirs["tokens_per_second"]
-            result["memory_ratio"] = ours["peak_mb"] / theirs["peak_mb"]
     if options.folder is None:
         shutil.rmtree(folder, ignore_errors=True)
-    print(json.dumps(result))
+    print(json.dumps(add_ratios(result, case)))
 
 
 if __name__ == "__main__":
