@@ -127,6 +127,7 @@ def main():
     parser.add_argument("--strata", type=pathlib.Path, default=ROOT / os.environ.get("STRATA_BUILD", "build/cuda") / "strata")
     parser.add_argument("--folder", type=pathlib.Path, help="for the inputs; default: a temporary one")
     parser.add_argument("--rows", type=int, help="rows of a micro-batch; default: the case's")
+    parser.add_argument("--times", type=int, default=1, help="as many rows of a micro-batch as that")
     parser.add_argument("--no-peer", action="store_true")
     parser.add_argument("more", nargs="*", help="further flags of `strata sft`, behind --")
     options = parser.parse_args()
@@ -134,7 +135,7 @@ def main():
         print("\n".join(CASES))
         return
     case = CASES[options.case]
-    rows = options.rows or case.rows_on(device_memory())
+    rows = (options.rows or case.rows_on(device_memory())) * options.times
     folder = options.folder or pathlib.Path(tempfile.mkdtemp(prefix="strata-gpu-"))
     start = time.time()
     rate = matrix_rate()
