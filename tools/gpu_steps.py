@@ -38,7 +38,7 @@ class Check:
         for folder in (self.out, self.logs):
             folder.mkdir(parents=True, exist_ok=True)
         (self.out / "logs.txt").write_text("")
-        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="strata-check-"))
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="strata-check-", dir=folder_for_checkpoints()))
         self.facts = {}
         self.part = f"-part-{options.part}" if options.part else ""
         self.is_emulated = getattr(options, "emulated", False)
@@ -65,6 +65,17 @@ class Check:
             file.write(f"==== {name}: exit {code}, {time.time() - start:.0f} s\n")
             file.writelines(line[:400] + "\n" for line in text.splitlines()[-LAST_LINES[code == 0]:])
         return code == 0, time.time() - start, text, code
+
+
+def folder_for_checkpoints():
+    """Memory where there is enough, since a checkpoint of 16 GB is made anew on every machine and a lent one's disk may
+    take minutes for it; None: where temporary files lie."""
+    memory = pathlib.Path("/dev/shm")
+    try:
+        available = int(re.search(r"MemAvailable: *(\d+) kB", pathlib.Path("/proc/meminfo").read_text())[1]) * 1024
+        return memory if shutil.disk_usage(memory).free > 24e9 and available > 80e9 else None
+    except (OSError, TypeError):
+        return None
 
 
 def run_group(command, seconds, **options):
@@ -127,9 +138,12 @@ def sanitizer(tool):
         own = next((option for option in ("--kernel-name kernel_substring=strata", "--kernel-regex kns=strata",
                                           "--filter kns=strata") if option.split()[0] in words), "")
         start = time.time()
+        # Every tensor a block of its own, or what lies beyond it would be libtorch's cache.
+        blocks = {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"} if tool == "memcheck" else {}
         for filter_ in dict.fromkeys((own, "")):
             passed, _, text, _ = check.run(f"sanitizer-{tool}", command, seconds - (time.time() - start),
-                                           STRATA_RUN_UNDER=f"{program} --tool {tool} {filter_} --error-exitcode 9")
+                                           STRATA_RUN_UNDER=f"{program} --tool {tool} {filter_} --error-exitcode 9",
+                                           **blocks)
             found = re.findall(r"(?:ERROR|RACECHECK) SUMMARY.*", text)
             if found:
                 break
@@ -344,23 +358,33 @@ def inputs_of(check, case):
     return folder
 
 
+def last_result(text):
+    """Of run.py's output: the last line that is one, which a run that was stopped has too; None without one."""
+    for line in reversed(text.splitlines()):
+        if line.startswith('{"case"'):
+            return json.loads(line)
+    return None
+
+
 def bench(case, *more, label="", **variables):
     def work(check, seconds):
         sys.path.insert(0, str(ROOT / "bench" / "gpu"))
         from cases import CASES
 
-        passed, _, text, _ = check.run(f"bench-{case}{label}", [sys.executable, ROOT / "bench/gpu/run.py", case, "--strata",
-                                                         check.programs / "strata", "--folder",
-                                                         inputs_of(check, CASES[case]), *more], seconds,
-                                       **variables)
-        if not passed:
-            return False, last_lines(text)
-        result = json.loads(text.strip().splitlines()[-1])
+        passed, _, text, code = check.run(f"bench-{case}{label}", [sys.executable, ROOT / "bench/gpu/run.py", case,
+                                                                   "--strata", check.programs / "strata", "--folder",
+                                                                   inputs_of(check, CASES[case]), *more], seconds,
+                                          **variables)
+        result = last_result(text)
+        if result is None:
+            return False, f"exit {code}: {last_lines(text)}"
         check.facts.setdefault("bench", {})[case + label] = result
         ours, wanted = result["strata"], CASES[case]
         if "tokens_per_second" not in ours:
             return False, f"{ours}"
-        problems = [] if "breakdown_ms" in ours else ["no breakdown"]
+        problems = [] if passed else [f"the reference: exit {code}"]
+        if "breakdown_ms" not in ours:
+            problems.append("no breakdown")
         if ours["tokens_per_second"] < wanted.wanted_tokens:
             problems.append(f"wanted {wanted.wanted_tokens:.0f} tokens/s")
         if "speed_ratio" in result and result["speed_ratio"] < wanted.wanted_ratio:
@@ -376,5 +400,5 @@ def bench(case, *more, label="", **variables):
             problems.append(f"plan: {ours.get('planned', 'none')}")
         shown = {k: round(result[k], 3) for k in ("speed_ratio", "memory_ratio", "model_flops_share") if k in result}
         text = f"{ours['tokens_per_second']:.0f} tokens/s, {ours['peak_mb'] / 1e3:.2f} GB, {shown}"
-        return not problems, "; ".join([text, *problems])
+        return not problems, "; ".join([text, *problems, *ours["warnings"]])
     return work

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""One case on Strata and on transformers + PEFT, on the same GPU in the same call; prints one JSON object."""
+"""One case on Strata and on transformers + PEFT, on the same GPU in the same call; prints one JSON object, and the part
+that is Strata's ahead of it, for a call that is stopped."""
 
 import argparse
 import json
@@ -91,7 +92,9 @@ def run_strata(program, case, folder, rows, more):
               "peak_mb": steps[-1]["device_memory_mb"], "losses": [row["loss"] for row in steps]}
     if (output / "profile.json").exists():
         result["breakdown_ms"] = breakdown(json.load(open(output / "profile.json")))
-    plan = PLAN.search(process.stdout + process.stderr)
+    said = process.stdout + process.stderr
+    result["warnings"] = [line[:300] for line in said.splitlines() if "warning:" in line][:5]
+    plan = PLAN.search(said)
     if plan:
         result["planned"] = plan.group(0)
         result["plan_error_percent"] = float(plan.group(5))
@@ -106,6 +109,17 @@ def run_peer(case_name, folder, rows):
     return json.loads(process.stdout.strip().splitlines()[-1])
 
 
+def add_ratios(result, case):
+    ours, theirs = result["strata"], result.get("peer", {})
+    if "tokens_per_second" in ours:
+        rate = result["matrix_tflops"] * 1e12
+        result["model_flops_share"] = operations_a_token(case) * ours["tokens_per_second"] / rate
+        if "tokens_per_second" in theirs:
+            result["speed_ratio"] = ours["tokens_per_second"] / theirs["tokens_per_second"]
+            result["memory_ratio"] = ours["peak_mb"] / theirs["peak_mb"]
+    return result
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("case", nargs="?", choices=CASES)
@@ -113,6 +127,7 @@ def main():
     parser.add_argument("--strata", type=pathlib.Path, default=ROOT / os.environ.get("STRATA_BUILD", "build/cuda") / "strata")
     parser.add_argument("--folder", type=pathlib.Path, help="for the inputs; default: a temporary one")
     parser.add_argument("--rows", type=int, help="rows of a micro-batch; default: the case's")
+    parser.add_argument("--times", type=int, default=1, help="as many rows of a micro-batch as that")
     parser.add_argument("--no-peer", action="store_true")
     parser.add_argument("more", nargs="*", help="further flags of `strata sft`, behind --")
     options = parser.parse_args()
@@ -120,7 +135,7 @@ def main():
         print("\n".join(CASES))
         return
     case = CASES[options.case]
-    rows = options.rows or case.rows_on(device_memory())
+    rows = (options.rows or case.rows_on(device_memory())) * options.times
     folder = options.folder or pathlib.Path(tempfile.mkdtemp(prefix="strata-gpu-"))
     start = time.time()
     rate = matrix_rate()
@@ -131,20 +146,15 @@ def main():
               "seconds_inputs": made - start}
     result["strata"] = run_strata(options.strata, case, folder, rows, options.more)
     result["seconds_strata"] = time.time() - made
+    print(json.dumps(add_ratios(result, case)), flush=True)
     # A ratio to nothing is not worth the reference's minutes.
     if not options.no_peer and not case.quantised and "error" not in result["strata"]:
         begun = time.time()
         result["peer"] = run_peer(options.case, folder, rows)
         result["seconds_peer"] = time.time() - begun
-    ours, theirs = result["strata"], result.get("peer", {})
-    if "tokens_per_second" in ours:
-        result["model_flops_share"] = operations_a_token(case) * ours["tokens_per_second"] / rate
-        if "tokens_per_second" in theirs:
-            result["speed_ratio"] = ours["tokens_per_second"] / theirs["tokens_per_second"]
-            result["memory_ratio"] = ours["peak_mb"] / theirs["peak_mb"]
     if options.folder is None:
         shutil.rmtree(folder, ignore_errors=True)
-    print(json.dumps(result))
+    print(json.dumps(add_ratios(result, case)))
 
 
 if __name__ == "__main__":

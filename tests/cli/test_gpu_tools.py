@@ -194,6 +194,13 @@ def test_launcher_refuses_a_torch_without_cuda(bundle, tmp_path):
     assert run.returncode == 2 and "found no lib/libtorch_cuda.so" in run.stderr
 
 
+def test_launcher_takes_the_machines_cuda_where_torch_brings_none(bundle, tmp_path):
+    run = subprocess.run([bundle / "bin/strata"], capture_output=True, text=True,
+                         env={"PATH": os.environ["PATH"], "TORCH_DIR": str(torch_folder(tmp_path, {})),
+                              "CUDA_HOME": "/opt/of-the-machine"})
+    assert "/site/torch/lib:/opt/of-the-machine/lib64:" in run.stdout, run.stderr
+
+
 def test_launcher_says_that_there_is_no_torch(bundle, tmp_path):
     (tmp_path / "python3").write_text("#!/bin/sh\nexit 1\n")
     (tmp_path / "python3").chmod(0o755)
@@ -211,7 +218,7 @@ def test_breakdown_sums_kinds_and_gaps():
         kernel("sm90_xmma_gemm_bf16", 1000, 4000),
         kernel("flash_fwd_kernel", 5000, 1000),
         kernel("ncclDevKernel_AllGather", 4500, 1000),  # beside the others
-        kernel("strata::ops::cuda::(anonymous)::forward", 8000, 500),
+        kernel("void strata::ops::cuda::(anonymous namespace)::norm_rows<__half, 8>(...)", 8000, 500),
         kernel("Memcpy DtoH", 8500, 500, "gpu_memcpy"),
         {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "ts": 0, "dur": 99999}]}
     found = breakdown.breakdown(trace)
@@ -220,6 +227,7 @@ def test_breakdown_sums_kinds_and_gaps():
     assert found["matrix products"] == 4.0 and found["attention"] == 1.0
     assert found["communication"] == 1.0 and found["element-wise"] == 0.5
     assert found["copies"] == 0.5 and found["launches"] == 5
+    assert found["longest"]["1 x cuda::norm_rows<__half, 8>(...)"] == 0.5
     assert breakdown.breakdown({"traceEvents": []}) == {}
 
 
@@ -239,6 +247,21 @@ def test_a_case_runs(tmp_path, name, quantised):
     assert "error" not in found, found
     assert len(found["losses"]) == 6 and found["tokens_per_second"] > 0
     assert found["losses"][0] == pytest.approx(math.log(1024), rel=0.1)  # random weights know nothing
+
+
+def test_a_reference_out_of_time_leaves_what_was_measured(tmp_path, monkeypatch):
+    """run.py is stopped with its step: the line that it has printed of Strata alone counts."""
+    check = gpu_steps.Check(types.SimpleNamespace(programs=tmp_path, out=tmp_path, logs=None, part=None))
+    ours = {"tokens_per_second": 12000.0, "peak_mb": 1.0, "losses": [], "breakdown_ms": {}, "plan_error_percent": 1.0,
+            "warnings": ["warning: attention: of cuDNN"]}
+    line = json.dumps({"case": "llama-3-8b-lora", "strata": ours, "model_flops_share": 0.5})
+    run = check.run
+    monkeypatch.setattr(check, "run", lambda name, command, seconds, **variables: run(
+        name, ["sh", "-c", f"echo '{line}'; echo some words; sleep 60"], 1))
+    passed, text = gpu_steps.bench("llama-3-8b-lora")(check, 1)
+    shutil.rmtree(check.folder)
+    assert not passed and "12000 tokens/s" in text and "the reference: exit none within 1 s" in text
+    assert "of cuDNN" in text and check.facts["bench"]["llama-3-8b-lora"]["model_flops_share"] == 0.5
 
 
 def test_the_plan_is_read_from_what_a_run_says():

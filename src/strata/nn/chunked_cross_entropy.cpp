@@ -23,6 +23,9 @@ constexpr int64_t kChunkBytes = 16 << 20;
 // On a GPU a chunk is as long as makes its products run at full rate, and is never widened: the
 // kernel reads and writes the type of the logits.
 constexpr int64_t kChunkBytesOnGpu = 256 << 20;
+// Where the weight trains every chunk reads and writes its whole gradient, which takes as long as
+// the product unless chunks are longer.
+constexpr int64_t kTrainedChunkBytesOnGpu = 512 << 20;
 // Fewer rows would read the weight and its gradient too often for one pass of products.
 constexpr int64_t kMinRows = 64;
 // Rows of a tile of cuBLAS's products: the rest of a last one would be computed for nothing.
@@ -107,17 +110,20 @@ struct LossBuffers {
   at::Tensor rows;     // what each row of all chunks gives
 };
 
-int64_t loss_rows_on_gpu(const at::Tensor& h, int64_t vocab) {
-  const int64_t bytes_a_row = vocab * static_cast<int64_t>(h.element_size());
-  int64_t rows = std::max(kMinRows, kChunkBytesOnGpu / bytes_a_row);
+int64_t loss_rows_on_gpu(const at::Tensor& h, const Linear& output) {
+  const bool trains = output.weight().requires_grad();
+  const int64_t bytes_a_row = output.out_features() * static_cast<int64_t>(h.element_size());
+  int64_t rows =
+      std::max(kMinRows, (trains ? kTrainedChunkBytesOnGpu : kChunkBytesOnGpu) / bytes_a_row);
   if (rows > kTileRowsOnGpu) rows -= rows % kTileRowsOnGpu;
   return std::min(h.size(0), rows);
 }
 
-LossBuffers make_buffers(const at::Tensor& h, int64_t vocab) {
+LossBuffers make_buffers(const at::Tensor& h, const Linear& output) {
   const bool on_gpu = is_for_cuda(h);
+  const int64_t vocab = output.out_features();
   LossBuffers buffers;
-  buffers.chunk = on_gpu ? loss_rows_on_gpu(h, vocab) : loss_rows_at_once(h.size(0), vocab);
+  buffers.chunk = on_gpu ? loss_rows_on_gpu(h, output) : loss_rows_at_once(h.size(0), vocab);
   buffers.logits = at::empty({buffers.chunk, vocab}, h.options());
   buffers.widened = h.scalar_type() == at::kFloat || on_gpu
                         ? buffers.logits
@@ -148,7 +154,7 @@ ops::CrossEntropySums sum_chunks(const at::Tensor& rows, int64_t chunk) {
 ops::CrossEntropySums loss_over_chunks(const LossCall& call, const at::Tensor& h, at::Tensor dh) {
   const int64_t rows = h.size(0), vocab = call.output->out_features();
   const MemoryScope of_logits(MemoryKind::kLogits);
-  const LossBuffers buffers = make_buffers(h, vocab);
+  const LossBuffers buffers = make_buffers(h, *call.output);
   at::Tensor targets = call.targets;
   if (h.is_cuda()) {
     ops::check_targets(targets, vocab);

@@ -10,8 +10,9 @@ constexpr int kThreads = 256;
 
 template <int N>
 __global__ void __launch_bounds__(kThreads)
-    update(float* __restrict__ param, const float* __restrict__ grad, float* __restrict__ exp_avg,
-           float* __restrict__ exp_avg_sq, int64_t n, const AdamWFactors f) {
+    adamw_packs(float* __restrict__ param, const float* __restrict__ grad,
+                float* __restrict__ exp_avg, float* __restrict__ exp_avg_sq, int64_t n,
+                const AdamWFactors f) {
   const int64_t i = (int64_t{blockIdx.x} * kThreads + threadIdx.x) * N;
   if (i >= n) return;
   if (i + N > n) {  // the rest behind the last whole pack
@@ -35,8 +36,8 @@ void adamw(float* param, const float* grad, float* exp_avg, float* exp_avg_sq, i
   const bool is_wide =
       is_aligned(param) && is_aligned(grad) && is_aligned(exp_avg) && is_aligned(exp_avg_sq);
   const int64_t blocks = divide_up(divide_up(n, is_wide ? 4 : 1), kThreads);
-  launch("adamw", is_wide ? update<4> : update<1>, {blocks, kThreads}, stream, param, grad, exp_avg,
-         exp_avg_sq, n, factors);
+  launch("adamw", is_wide ? adamw_packs<4> : adamw_packs<1>, {blocks, kThreads}, stream, param,
+         grad, exp_avg, exp_avg_sq, n, factors);
 }
 
 }  // namespace strata::ops::cuda

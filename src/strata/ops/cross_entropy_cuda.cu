@@ -1,5 +1,5 @@
-// Cross-entropy on NVIDIA GPUs: a block a row, which it reads once from memory and then from the
-// cache. Never: checks.
+// Cross-entropy on NVIDIA GPUs: a block a row, which it reads three times: from the cache alone
+// where the rows of all blocks fit into it. Never: checks.
 #include "strata/ops/cuda_kernels.h"
 #include "strata/ops/device_code.cuh"
 

@@ -19,8 +19,9 @@ __device__ inline uint64_t mix(uint64_t x) {
 
 template <typename T, int N, bool kAdd>
 __global__ void __launch_bounds__(kThreads)
-    drop(const T* __restrict__ x, T* y, const int64_t* __restrict__ token_keys, uint64_t key,
-         int64_t channels, uint32_t threshold, float factor, unsigned of_row) {
+    dropout_packs(const T* __restrict__ x, T* y, const int64_t* __restrict__ token_keys,
+                  uint64_t key, int64_t channels, uint32_t threshold, float factor,
+                  unsigned of_row) {
   const int64_t row = blockIdx.x / of_row;
   const int64_t column = (int64_t{blockIdx.x % of_row} * kThreads + threadIdx.x) * N;
   if (column >= channels) return;
@@ -42,7 +43,7 @@ __global__ void __launch_bounds__(kThreads)
 template <typename T, int N, bool kAdd>
 void launch_drop(const DropoutArguments& a, uint32_t threshold, float factor, Stream stream) {
   const int64_t of_row = divide_up(a.channels, int64_t{kThreads} * N);
-  launch("dropout", drop<T, N, kAdd>, {a.tokens * of_row, kThreads}, stream,
+  launch("dropout", dropout_packs<T, N, kAdd>, {a.tokens * of_row, kThreads}, stream,
          static_cast<const T*>(a.x), static_cast<T*>(a.y), a.token_keys, a.key, a.channels,
          threshold, factor, static_cast<unsigned>(of_row));
 }

@@ -10,8 +10,8 @@ constexpr int kThreads = 128;
 // `Word`: as many bytes as fit the row. A row outside the table becomes NaN in every type.
 template <typename Word>
 __global__ void __launch_bounds__(kThreads)
-    copy_rows(const Word* __restrict__ weight, int64_t vocabulary, const int64_t* __restrict__ ids,
-              Word* __restrict__ y, int64_t words) {
+    embedding_rows(const Word* __restrict__ weight, int64_t vocabulary,
+                   const int64_t* __restrict__ ids, Word* __restrict__ y, int64_t words) {
   const int64_t id = ids[blockIdx.x];
   Word* to = y + int64_t{blockIdx.x} * words;
   if (id < 0 || id >= vocabulary) {
@@ -26,7 +26,7 @@ __global__ void __launch_bounds__(kThreads)
 
 // The block of the first token of an id adds the rows of all tokens of that id, in their order.
 template <typename T>
-__global__ void __launch_bounds__(kThreads) add_rows(EmbeddingGradient g) {
+__global__ void __launch_bounds__(kThreads) embedding_rows_backward(EmbeddingGradient g) {
   const int64_t first = blockIdx.x;
   const int64_t id = g.sorted_ids[first];
   if (first > 0 && g.sorted_ids[first - 1] == id) return;
@@ -36,8 +36,19 @@ __global__ void __launch_bounds__(kThreads) add_rows(EmbeddingGradient g) {
   const T* dy = static_cast<const T*>(g.dy);
   const int64_t place = id * g.channels + channel;
   float sum = g.add ? read_element(g.dweight_type, g.dweight, place) : 0.0f;
-  for (int64_t i = first; i < g.tokens && g.sorted_ids[i] == id; ++i) {
-    sum += to_float(dy[g.order[i] * g.channels + channel]);
+  // Several at once, though in their order: a token that stands everywhere would wait for every
+  // one.
+  constexpr int kAtOnce = 8;
+  bool goes_on = true;
+  for (int64_t i = first; goes_on; i += kAtOnce) {
+    float values[kAtOnce];
+#pragma unroll
+    for (int k = 0; k < kAtOnce; ++k) {
+      goes_on = i + k < g.tokens && g.sorted_ids[i + k] == id;
+      values[k] = goes_on ? to_float(dy[g.order[i + k] * g.channels + channel]) : 0.0f;
+    }
+#pragma unroll
+    for (int k = 0; k < kAtOnce; ++k) sum += values[k];
   }
   write_element(g.dweight_type, g.dweight, place, sum);
 }
@@ -45,8 +56,9 @@ __global__ void __launch_bounds__(kThreads) add_rows(EmbeddingGradient g) {
 template <typename Word>
 void launch_copy(const void* weight, int64_t vocabulary, const int64_t* ids, void* y,
                  int64_t tokens, int64_t row_bytes, Stream stream) {
-  launch("embedding", copy_rows<Word>, {tokens, kThreads}, stream, static_cast<const Word*>(weight),
-         vocabulary, ids, static_cast<Word*>(y), row_bytes / static_cast<int64_t>(sizeof(Word)));
+  launch("embedding", embedding_rows<Word>, {tokens, kThreads}, stream,
+         static_cast<const Word*>(weight), vocabulary, ids, static_cast<Word*>(y),
+         row_bytes / static_cast<int64_t>(sizeof(Word)));
 }
 
 }  // namespace
@@ -66,7 +78,7 @@ void embedding_backward(const EmbeddingGradient& g, Stream stream) {
   const Grid grid{
       .blocks = g.tokens, .threads = kThreads, .columns = divide_up(g.channels, kThreads)};
   with_type(g.type, [&](auto zero) {
-    launch("embedding_backward", add_rows<decltype(zero)>, grid, stream, g);
+    launch("embedding_backward", embedding_rows_backward<decltype(zero)>, grid, stream, g);
   });
 }
 

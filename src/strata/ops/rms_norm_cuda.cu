@@ -15,8 +15,8 @@ constexpr int64_t kSharedChannels = 8192;
 // Threads are a multiple of 32; thread i has the packs i, i + threads, ...
 template <typename T, int N>
 __global__ void __launch_bounds__(kMostThreads)
-    forward(const T* __restrict__ x, Element weight_type, const void* __restrict__ weight,
-            float* __restrict__ rstd, T* __restrict__ y, int64_t channels, double eps) {
+    norm_rows(const T* __restrict__ x, Element weight_type, const void* __restrict__ weight,
+              float* __restrict__ rstd, T* __restrict__ y, int64_t channels, double eps) {
   const int64_t row = blockIdx.x;
   const T* from = x + row * channels;
   T* to = y + row * channels;
@@ -43,67 +43,100 @@ __global__ void __launch_bounds__(kMostThreads)
   }
 }
 
+// The weight's gradient of a block's rows. In shared memory element k of all packs lies together,
+// so that the threads of a warp reach as many banks as they are; in global memory as the result.
+template <int N>
+struct WeightSums {
+  bool is_wanted, is_shared;
+  float* own;  // the block's row of partials
+  int packs;
+
+  // Not through one pointer to either memory, which would be reached as neither of them.
+  template <typename Use>
+  __device__ void with(int pack, int k, const Use& use) const {
+    if (is_shared) {
+      use(dynamic_shared_memory()[k * packs + pack]);
+    } else if (is_wanted) {
+      use(own[pack * N + k]);
+    }
+  }
+  __device__ void finish(int pack) const {
+    for (int k = 0; k < N && is_shared; ++k) {
+      own[pack * N + k] = dynamic_shared_memory()[k * packs + pack];
+    }
+  }
+};
+
 // Block b does the rows b, b + blocks, ... and sums their part of the weight's gradient. A thread
 // has the same channels in every row, so these sums need no barrier.
 template <typename T, int N>
 __global__ void __launch_bounds__(kMostThreads)
-    backward(const T* __restrict__ x, Element weight_type, const void* __restrict__ weight,
-             const float* __restrict__ rstd, const T* __restrict__ dy,
-             const T* __restrict__ residual, T* __restrict__ dx, float* __restrict__ partials,
-             int64_t tokens, int64_t channels) {
-  float* sums = nullptr;
-  if (partials != nullptr) {
-    sums = channels <= kSharedChannels ? dynamic_shared_memory() : partials + blockIdx.x * channels;
-    for (int64_t c = int64_t{N} * threadIdx.x; c < channels; c += int64_t{N} * blockDim.x) {
-      for (int k = 0; k < N; ++k) sums[c + k] = 0;
-    }
+    norm_rows_backward(const T* __restrict__ x, Element weight_type,
+                       const void* __restrict__ weight, const float* __restrict__ rstd,
+                       const T* __restrict__ dy, const T* __restrict__ residual, T* __restrict__ dx,
+                       float* __restrict__ partials, int64_t tokens, int64_t channels) {
+  const int packs = static_cast<int>(channels / N);
+  const bool is_wanted = partials != nullptr;
+  const WeightSums<N> sums{is_wanted, is_wanted && channels <= kSharedChannels,
+                           partials + (is_wanted ? blockIdx.x * channels : 0), packs};
+  for (int p = threadIdx.x; p < packs; p += blockDim.x) {
+    for (int k = 0; k < N; ++k) sums.with(p, k, [](float& sum) { sum = 0; });
   }
   for (int64_t row = blockIdx.x; row < tokens; row += gridDim.x) {
     const int64_t start = row * channels;
     const float factor = rstd[row];
     float dot = 0;
-    for (int64_t c = int64_t{N} * threadIdx.x; c < channels; c += int64_t{N} * blockDim.x) {
-      const Pack<T, N> px = load<T, N>(x + start + c), pdy = load<T, N>(dy + start + c);
+    for (int p = threadIdx.x; p < packs; p += blockDim.x) {
+      const Pack<T, N> px = load<T, N>(x + start + p * N), pdy = load<T, N>(dy + start + p * N);
       float w[N];
-      read_pack<T, N>(weight_type, weight, c, w);
+      read_pack<T, N>(weight_type, weight, p * N, w);
       for (int k = 0; k < N; ++k) dot += to_float(pdy.v[k]) * w[k] * to_float(px.v[k]);
     }
     dot = block_sum(dot) / static_cast<float>(channels) * factor * factor;
-    for (int64_t c = int64_t{N} * threadIdx.x; c < channels; c += int64_t{N} * blockDim.x) {
-      const Pack<T, N> px = load<T, N>(x + start + c), pdy = load<T, N>(dy + start + c);
+    for (int p = threadIdx.x; p < packs; p += blockDim.x) {
+      const Pack<T, N> px = load<T, N>(x + start + p * N), pdy = load<T, N>(dy + start + p * N);
       float w[N];
-      read_pack<T, N>(weight_type, weight, c, w);
+      read_pack<T, N>(weight_type, weight, p * N, w);
       Pack<T, N> out;
-      if (residual != nullptr) out = load<T, N>(residual + start + c);
+      if (residual != nullptr) out = load<T, N>(residual + start + p * N);
       for (int k = 0; k < N; ++k) {
         const float xk = to_float(px.v[k]), dyk = to_float(pdy.v[k]);
         float value = factor * (dyk * w[k] - xk * dot);
         if (residual != nullptr) value += to_float(out.v[k]);
         out.v[k] = from_float<T>(value);
-        if (sums != nullptr) sums[c + k] += dyk * xk * factor;
+        sums.with(p, k, [&](float& sum) { sum += dyk * xk * factor; });
       }
-      store<T, N>(dx + start + c, out);
+      store<T, N>(dx + start + p * N, out);
     }
   }
-  if (partials == nullptr || sums == partials + blockIdx.x * channels) return;
-  for (int64_t c = int64_t{N} * threadIdx.x; c < channels; c += int64_t{N} * blockDim.x) {
-    for (int k = 0; k < N; ++k) partials[blockIdx.x * channels + c + k] = sums[c + k];
-  }
+  for (int p = threadIdx.x; p < packs; p += blockDim.x) sums.finish(p);
 }
 
-__global__ void add_partials(const float* __restrict__ partials, int64_t blocks, int64_t channels,
-                             Element type, void* dweight, bool add) {
-  const int64_t c = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
-  if (c >= channels) return;
-  float sum = add ? read_element(type, dweight, c) : 0.0f;
-  for (int64_t b = 0; b < blocks; ++b) sum += partials[b * channels + c];
-  write_element(type, dweight, c, sum);
+// A warp of channels a block, kSumGroups warps that each sum every kSumGroups-th part: one thread
+// after the other would wait for hundreds of loads.
+constexpr int kSumGroups = 16;
+__global__ void __launch_bounds__(32 * kSumGroups)
+    add_partials(const float* __restrict__ partials, int64_t blocks, int64_t channels, Element type,
+                 void* dweight, bool add) {
+  __shared__ float sums[kSumGroups][32];
+  const int lane = threadIdx.x % 32, group = threadIdx.x / 32;
+  const int64_t c = int64_t{blockIdx.x} * 32 + lane;
+  float sum = 0;
+  for (int64_t b = group; b < blocks && c < channels; b += kSumGroups) {
+    sum += partials[b * channels + c];
+  }
+  sums[group][lane] = sum;
+  __syncthreads();
+  if (group != 0 || c >= channels) return;
+  float all = add ? read_element(type, dweight, c) : 0.0f;
+  for (int g = 0; g < kSumGroups; ++g) all += sums[g][lane];
+  write_element(type, dweight, c, all);
 }
 
 template <typename T, int N>
 void launch_forward(const RmsNormArguments& a, void* y, double eps, Stream stream) {
   const Grid grid{a.tokens, threads_for(divide_up(a.channels, N), kMostThreads)};
-  launch("rms_norm", forward<T, N>, grid, stream, static_cast<const T*>(a.x), a.weight_type,
+  launch("rms_norm", norm_rows<T, N>, grid, stream, static_cast<const T*>(a.x), a.weight_type,
          a.weight, a.rstd, static_cast<T*>(y), a.channels, eps);
 }
 
@@ -114,7 +147,7 @@ void launch_backward(const RmsNormArguments& a, const RmsNormGradients& g, float
   const Grid grid{.blocks = partials != nullptr ? rms_norm_partials(a.tokens) : a.tokens,
                   .threads = threads_for(divide_up(a.channels, N), kMostThreads),
                   .shared_bytes = shares ? static_cast<size_t>(a.channels) * sizeof(float) : 0};
-  launch("rms_norm_backward", backward<T, N>, grid, stream, static_cast<const T*>(a.x),
+  launch("rms_norm_backward", norm_rows_backward<T, N>, grid, stream, static_cast<const T*>(a.x),
          a.weight_type, a.weight, a.rstd, static_cast<const T*>(g.dy),
          static_cast<const T*>(g.residual), static_cast<T*>(g.dx), partials, a.tokens, a.channels);
 }
@@ -153,8 +186,7 @@ void rms_norm_backward(const RmsNormArguments& a, const RmsNormGradients& g, flo
     launch_rows_backward(a, g, partials, stream);
   }
   if (g.dweight == nullptr) return;
-  constexpr int kThreads = 128;
-  launch("rms_norm_backward", add_partials, {divide_up(a.channels, kThreads), kThreads}, stream,
+  launch("rms_norm_backward", add_partials, {divide_up(a.channels, 32), 32 * kSumGroups}, stream,
          partials, rms_norm_partials(a.tokens), a.channels, g.dweight_type, g.dweight, g.beta != 0);
 }
 

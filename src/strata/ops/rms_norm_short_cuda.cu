@@ -72,9 +72,9 @@ __device__ inline float sum_over_row(const F& f) {
 
 template <typename T, int P>
 __global__ void __launch_bounds__(kThreads)
-    forward(const T* __restrict__ x, Element weight_type, const void* __restrict__ weight,
-            float* __restrict__ rstd, T* __restrict__ y, int64_t tokens, int64_t channels,
-            double eps) {
+    norm_short_rows(const T* __restrict__ x, Element weight_type, const void* __restrict__ weight,
+                    float* __restrict__ rstd, T* __restrict__ y, int64_t tokens, int64_t channels,
+                    double eps) {
   const Part<P> w = weight_part<T, P>(weight_type, weight, channels);
   const int64_t stride = int64_t{gridDim.x} * kWarps;
   for (int64_t row = int64_t{blockIdx.x} * kWarps + threadIdx.x / 32; row < tokens; row += stride) {
@@ -119,10 +119,11 @@ __device__ inline void add_warps(const Part<P>& sums, float* shared, int64_t cha
 
 template <typename T, int P>
 __global__ void __launch_bounds__(kThreads)
-    backward(const T* __restrict__ x, Element weight_type, const void* __restrict__ weight,
-             const float* __restrict__ rstd, const T* __restrict__ dy,
-             const T* __restrict__ residual, T* __restrict__ dx, float* __restrict__ partials,
-             int64_t tokens, int64_t channels) {
+    norm_short_rows_backward(const T* __restrict__ x, Element weight_type,
+                             const void* __restrict__ weight, const float* __restrict__ rstd,
+                             const T* __restrict__ dy, const T* __restrict__ residual,
+                             T* __restrict__ dx, float* __restrict__ partials, int64_t tokens,
+                             int64_t channels) {
   const Part<P> w = weight_part<T, P>(weight_type, weight, channels);
   Part<P> sums = {};
   const int64_t stride = int64_t{gridDim.x} * kWarps;
@@ -180,7 +181,7 @@ void rms_norm_short(const RmsNormArguments& a, void* y, double eps, Stream strea
   with_type(a.type, [&](auto zero) {
     using T = decltype(zero);
     with_packs(a.channels, [&]<int P>() {
-      launch("rms_norm", forward<T, P>, {blocks_of(a.tokens), kThreads}, stream,
+      launch("rms_norm", norm_short_rows<T, P>, {blocks_of(a.tokens), kThreads}, stream,
              static_cast<const T*>(a.x), a.weight_type, a.weight, a.rstd, static_cast<T*>(y),
              a.tokens, a.channels, eps);
     });
@@ -193,7 +194,7 @@ void rms_norm_short_backward(const RmsNormArguments& a, const RmsNormGradients& 
   with_type(a.type, [&](auto zero) {
     using T = decltype(zero);
     with_packs(a.channels, [&]<int P>() {
-      launch("rms_norm_backward", backward<T, P>, {blocks, kThreads}, stream,
+      launch("rms_norm_backward", norm_short_rows_backward<T, P>, {blocks, kThreads}, stream,
              static_cast<const T*>(a.x), a.weight_type, a.weight, a.rstd,
              static_cast<const T*>(g.dy), static_cast<const T*>(g.residual), static_cast<T*>(g.dx),
              partials, a.tokens, a.channels);

@@ -12,8 +12,8 @@ constexpr int kMostThreads = 256;
 // because divisions of 64 would cost as much as the memory.
 template <typename T, int N>
 __global__ void __launch_bounds__(kMostThreads)
-    turn(T* __restrict__ x, int64_t token_stride, int64_t head_stride, int heads,
-         const float* __restrict__ cos, const float* __restrict__ sin, int half, float sign) {
+    rope_packs(T* __restrict__ x, int64_t token_stride, int64_t head_stride, int heads,
+               const float* __restrict__ cos, const float* __restrict__ sin, int half, float sign) {
   const int of_head = half / N;
   T* token = x + blockIdx.x * token_stride;
   const float* token_cos = cos + int64_t{blockIdx.x} * half;
@@ -39,8 +39,8 @@ template <typename T, int N>
 void launch_turn(HeadsView x, const float* cos, const float* sin, int64_t tokens, int64_t half,
                  float sign, Stream stream) {
   const Grid grid{tokens, threads_for(x.heads * half / N, kMostThreads)};
-  launch("rope", turn<T, N>, grid, stream, static_cast<T*>(x.data), x.token_stride, x.head_stride,
-         static_cast<int>(x.heads), cos, sin, static_cast<int>(half), sign);
+  launch("rope", rope_packs<T, N>, grid, stream, static_cast<T*>(x.data), x.token_stride,
+         x.head_stride, static_cast<int>(x.heads), cos, sin, static_cast<int>(half), sign);
 }
 
 }  // namespace

@@ -18,9 +18,9 @@ __device__ inline Place place(unsigned of_row) {
 
 template <typename T, int N>
 __global__ void __launch_bounds__(kThreads)
-    forward(const T* __restrict__ gate, int64_t gate_stride, const T* __restrict__ up,
-            int64_t up_stride, T* __restrict__ y, int64_t y_stride, int64_t columns,
-            unsigned of_row) {
+    swiglu_packs(const T* __restrict__ gate, int64_t gate_stride, const T* __restrict__ up,
+                 int64_t up_stride, T* __restrict__ y, int64_t y_stride, int64_t columns,
+                 unsigned of_row) {
   const Place at = place<N>(of_row);
   if (at.column >= columns) return;
   const Pack<T, N> g = load<T, N>(gate + at.row * gate_stride + at.column);
@@ -35,9 +35,9 @@ __global__ void __launch_bounds__(kThreads)
 // Not __restrict__: dgate and dup may be gate and up. Each pack is read before it is written.
 template <typename T, int N>
 __global__ void __launch_bounds__(kThreads)
-    backward(const T* dy, int64_t dy_stride, const T* gate, int64_t gate_stride, const T* up,
-             int64_t up_stride, T* dgate, int64_t dgate_stride, T* dup, int64_t dup_stride,
-             int64_t columns, unsigned of_row) {
+    swiglu_packs_backward(const T* dy, int64_t dy_stride, const T* gate, int64_t gate_stride,
+                          const T* up, int64_t up_stride, T* dgate, int64_t dgate_stride, T* dup,
+                          int64_t dup_stride, int64_t columns, unsigned of_row) {
   const Place at = place<N>(of_row);
   if (at.column >= columns) return;
   const Pack<T, N> d = load<T, N>(dy + at.row * dy_stride + at.column);
@@ -67,8 +67,8 @@ template <typename T, int N>
 void launch_forward(MatrixView gate, MatrixView up, MatrixView y, int64_t rows, int64_t columns,
                     Stream stream) {
   const int64_t of_row = divide_up(columns, int64_t{kThreads} * N);
-  launch("swiglu", forward<T, N>, {rows * of_row, kThreads}, stream, pointer<T>(gate), gate.stride,
-         pointer<T>(up), up.stride, pointer<T>(y), y.stride, columns,
+  launch("swiglu", swiglu_packs<T, N>, {rows * of_row, kThreads}, stream, pointer<T>(gate),
+         gate.stride, pointer<T>(up), up.stride, pointer<T>(y), y.stride, columns,
          static_cast<unsigned>(of_row));
 }
 
@@ -76,9 +76,10 @@ template <typename T, int N>
 void launch_backward(MatrixView dy, MatrixView gate, MatrixView up, MatrixView dgate,
                      MatrixView dup, int64_t rows, int64_t columns, Stream stream) {
   const int64_t of_row = divide_up(columns, int64_t{kThreads} * N);
-  launch("swiglu_backward", backward<T, N>, {rows * of_row, kThreads}, stream, pointer<T>(dy),
-         dy.stride, pointer<T>(gate), gate.stride, pointer<T>(up), up.stride, pointer<T>(dgate),
-         dgate.stride, pointer<T>(dup), dup.stride, columns, static_cast<unsigned>(of_row));
+  launch("swiglu_backward", swiglu_packs_backward<T, N>, {rows * of_row, kThreads}, stream,
+         pointer<T>(dy), dy.stride, pointer<T>(gate), gate.stride, pointer<T>(up), up.stride,
+         pointer<T>(dgate), dgate.stride, pointer<T>(dup), dup.stride, columns,
+         static_cast<unsigned>(of_row));
 }
 
 }  // namespace

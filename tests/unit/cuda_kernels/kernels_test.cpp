@@ -240,6 +240,7 @@ TEST(CudaKernels, Embedding) {
     for (const int64_t channels : {1, 7, 64, 264}) {
       const Guarded weight(random({kVocabulary, channels}, type));
       at::Tensor ids = at::randint(kVocabulary, {kTokens}, at::kLong);
+      ids.narrow(0, 3, 20).fill_(4);  // longer than what a thread reads at once
       const at::Tensor inside = ids.narrow(0, 0, kTokens - 2);
       ids[kTokens - 2] = -1;
       ids[kTokens - 1] = kVocabulary;

@@ -19,24 +19,31 @@ __device__ inline void share_table(const MatrixCodes& matrix, float* table) {
   __syncthreads();
 }
 
-// Elements [begin, begin + count) of a 4-bit matrix, begin a multiple of 8, count up to 8. The
-// first element of a byte is in its high half.
-__device__ inline void decode_4bit(const MatrixCodes& matrix, const float* table, int64_t begin,
-                                   int count, float* out) {
-  const float scale = matrix.scales[begin >> matrix.block_shift];
+struct Codes4Bit {
+  uint32_t bytes;  // the first in the lowest eight bits
+  float scale;
+};
+
+// Elements [begin, begin + count) of a 4-bit matrix, begin a multiple of 8, count up to 8.
+__device__ inline Codes4Bit read_4bit(const MatrixCodes& matrix, int64_t begin, int count) {
+  Codes4Bit codes{0, matrix.scales[begin >> matrix.block_shift]};
   const uint8_t* from = matrix.codes + begin / 2;
-  uint32_t bytes = 0;  // the first in the lowest eight bits
   if (count == kElements && reinterpret_cast<uintptr_t>(from) % 4 == 0) {
-    bytes = *reinterpret_cast<const uint32_t*>(from);
+    codes.bytes = *reinterpret_cast<const uint32_t*>(from);
   } else {
 #pragma unroll
     for (int b = 0; b < kElements / 2; ++b) {
-      if (2 * b < count) bytes |= static_cast<uint32_t>(from[b]) << (8 * b);
+      if (2 * b < count) codes.bytes |= static_cast<uint32_t>(from[b]) << (8 * b);
     }
   }
+  return codes;
+}
+
+// The first element of a byte is in its high half.
+__device__ inline void decode_4bit(const Codes4Bit& codes, const float* table, float* out) {
 #pragma unroll
   for (int k = 0; k < kElements; ++k) {
-    out[k] = table[bytes >> (8 * (k / 2) + (k % 2 == 0 ? 4 : 0)) & 15] * scale;
+    out[k] = table[codes.bytes >> (8 * (k / 2) + (k % 2 == 0 ? 4 : 0)) & 15] * codes.scale;
   }
 }
 
@@ -58,16 +65,19 @@ __device__ inline float decode_one_8bit(const MatrixCodes& matrix, int64_t i) {
 
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
-    decode(const __grid_constant__ MatrixCodes matrix, T* __restrict__ out) {
+    decode_matrix(const __grid_constant__ MatrixCodes matrix, T* __restrict__ out) {
   __shared__ float table[16];
-  share_table(matrix, table);
   const int64_t numel = matrix.rows * matrix.columns;
   const int64_t begin = (int64_t{blockIdx.x} * kThreads + threadIdx.x) * kElements;
-  if (begin >= numel) return;
   const int count = static_cast<int>(numel - begin < kElements ? numel - begin : kElements);
+  // Ahead of the barrier: the codes are on their way while the table is shared.
+  Codes4Bit codes{};
+  if (!matrix.is_int8 && count > 0) codes = read_4bit(matrix, begin, count);
+  share_table(matrix, table);
+  if (count <= 0) return;
   float values[kElements];
   if (!matrix.is_int8) {
-    decode_4bit(matrix, table, begin, count, values);
+    decode_4bit(codes, table, values);
   } else if (matrix.columns % kElements == 0) {
     decode_8bit(matrix, begin, count, values);
   } else {  // rows end inside the pack
@@ -93,11 +103,29 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
+// Elements [0, count) of a row of x, zeros behind.
+template <typename T>
+__device__ inline void read_row(const T* x, int count, float* out) {
+  constexpr int kN = kWide<T>;
+  if (count == kElements && reinterpret_cast<uintptr_t>(x) % 16 == 0) {
+#pragma unroll
+    for (int start = 0; start < kElements; start += kN) {
+      const Pack<T, kN> pack = load<T, kN>(x + start);
+#pragma unroll
+      for (int k = 0; k < kN; ++k) out[start + k] = to_float(pack.v[k]);
+    }
+    return;
+  }
+#pragma unroll
+  for (int k = 0; k < kElements; ++k) out[k] = k < count ? to_float(x[k]) : 0.0f;
+}
+
 // A warp makes one column of y: its row of W stays in registers for all rows of x. M: rows of x
 // that there is room for.
 template <typename T, int M>
-__global__ void __launch_bounds__(kThreads) multiply(const __grid_constant__ MatrixCodes matrix,
-                                                     const __grid_constant__ SmallProduct product) {
+__global__ void __launch_bounds__(kThreads)
+    multiply_codes(const __grid_constant__ MatrixCodes matrix,
+                   const __grid_constant__ SmallProduct product) {
   __shared__ float table[16];
   share_table(matrix, table);
   const int lane = threadIdx.x % 32;
@@ -112,16 +140,16 @@ __global__ void __launch_bounds__(kThreads) multiply(const __grid_constant__ Mat
     if (matrix.is_int8) {
       decode_8bit(matrix, column * matrix.columns + k, count, values);
     } else {
-      decode_4bit(matrix, table, column * matrix.columns + k, count, values);
+      decode_4bit(read_4bit(matrix, column * matrix.columns + k, count), table, values);
     }
 #pragma unroll
-    for (int e = 0; e < kElements; ++e) {
-      const float weight = to_float(from_float<T>(values[e]));
+    for (int row = 0; row < M; ++row) {
+      if (row >= product.rows) continue;
+      float factors[kElements];
+      read_row<T>(x + row * product.x_stride + k, count, factors);
 #pragma unroll
-      for (int row = 0; row < M; ++row) {
-        if (row < product.rows && e < count) {
-          sums[row] += weight * to_float(x[row * product.x_stride + k + e]);
-        }
+      for (int e = 0; e < kElements; ++e) {
+        sums[row] += to_float(from_float<T>(values[e])) * factors[e];
       }
     }
   }
@@ -139,8 +167,8 @@ template <typename T>
 void launch_multiply(const MatrixCodes& matrix, const SmallProduct& product, Stream stream) {
   const Grid grid{divide_up(matrix.rows, kThreads / 32), kThreads};
   launch("multiply_few_rows",
-         product.rows == 1 ? multiply<T, 1> : multiply<T, kMostRowsOfSmallProduct>, grid, stream,
-         matrix, product);
+         product.rows == 1 ? multiply_codes<T, 1> : multiply_codes<T, kMostRowsOfSmallProduct>,
+         grid, stream, matrix, product);
 }
 
 }  // namespace
@@ -151,7 +179,7 @@ void dequantize(const MatrixCodes& matrix, Element type, void* out, Stream strea
   const Grid grid{divide_up(numel, int64_t{kThreads} * kElements), kThreads};
   with_type(type, [&](auto zero) {
     using T = decltype(zero);
-    launch("dequantize", decode<T>, grid, stream, matrix, static_cast<T*>(out));
+    launch("dequantize", decode_matrix<T>, grid, stream, matrix, static_cast<T*>(out));
   });
 }
 

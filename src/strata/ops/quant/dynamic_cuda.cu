@@ -14,9 +14,9 @@ constexpr int kThreads = 256;      // one an element of a block of state
 constexpr int kMostBlocks = 1056;  // eight a multiprocessor of an H100
 
 __global__ void __launch_bounds__(kThreads)
-    decode(const float* __restrict__ map, int64_t block, const uint8_t* __restrict__ codes,
-           const float* __restrict__ scales, const float* __restrict__ mean, int64_t n,
-           float* __restrict__ out) {
+    decode_dynamic(const float* __restrict__ map, int64_t block, const uint8_t* __restrict__ codes,
+                   const float* __restrict__ scales, const float* __restrict__ mean, int64_t n,
+                   float* __restrict__ out) {
   __shared__ float values[kMap];
   values[threadIdx.x] = map[threadIdx.x];
   __syncthreads();
@@ -56,8 +56,9 @@ constexpr uint8_t kSignedZero = 127, kUnsignedZero = 0;
 
 // A CUDA block goes over blocks of `block` elements, one after the other.
 __global__ void __launch_bounds__(kThreads)
-    encode(const float* __restrict__ map, uint8_t zero, int64_t block, const float* __restrict__ x,
-           int64_t n, uint8_t* __restrict__ codes, float* __restrict__ scales) {
+    encode_dynamic(const float* __restrict__ map, uint8_t zero, int64_t block,
+                   const float* __restrict__ x, int64_t n, uint8_t* __restrict__ codes,
+                   float* __restrict__ scales) {
   __shared__ float values[kMap], borders[kMap];
   share_map(map, values, borders);
   __syncthreads();
@@ -77,7 +78,8 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 // One thread an element: kThreads is the block of the state.
-__global__ void __launch_bounds__(kThreads) update_8bit(const AdamW8Bit a, const AdamWFactors f) {
+__global__ void __launch_bounds__(kThreads)
+    adamw_8bit_blocks(const AdamW8Bit a, const AdamWFactors f) {
   __shared__ float signed_values[kMap], signed_borders[kMap];
   __shared__ float unsigned_values[kMap], unsigned_borders[kMap];
   share_map(a.signed_map, signed_values, signed_borders);
@@ -115,20 +117,20 @@ Grid grid_for(int64_t blocks) { return {blocks < kMostBlocks ? blocks : kMostBlo
 void dequantize_dynamic(const float* map, int64_t block, const uint8_t* codes, const float* scales,
                         const float* mean, int64_t n, float* out, Stream stream) {
   if (n == 0) return;
-  launch("dequantize_dynamic", decode, grid_for(divide_up(n, kThreads)), stream, map, block, codes,
-         scales, mean, n, out);
+  launch("dequantize_dynamic", decode_dynamic, grid_for(divide_up(n, kThreads)), stream, map, block,
+         codes, scales, mean, n, out);
 }
 
 void quantize_dynamic(const float* map, bool is_signed, int64_t block, const float* x, int64_t n,
                       uint8_t* codes, float* scales, Stream stream) {
   if (n == 0) return;
-  launch("quantize_dynamic", encode, grid_for(divide_up(n, block)), stream, map,
+  launch("quantize_dynamic", encode_dynamic, grid_for(divide_up(n, block)), stream, map,
          is_signed ? kSignedZero : kUnsignedZero, block, x, n, codes, scales);
 }
 
 void adamw_8bit(const AdamW8Bit& a, const AdamWFactors& factors, Stream stream) {
   if (a.n == 0) return;
-  launch("adamw_8bit", update_8bit, grid_for(divide_up(a.n, kThreads)), stream, a, factors);
+  launch("adamw_8bit", adamw_8bit_blocks, grid_for(divide_up(a.n, kThreads)), stream, a, factors);
 }
 
 }  // namespace strata::ops::quant::cuda
