@@ -25,6 +25,8 @@ MODELS = {
     "grouped_tied": dict(num_key_value_heads=2, tie_word_embeddings=True),
     "one_kv_head_odd_dim": dict(num_key_value_heads=1, head_dim=10, attention_bias=True),
     "llama3_rope": dict(rope_parameters=LLAMA3, num_key_value_heads=2, mlp_bias=True),
+    "yarn": dict(rope_parameters=dict(rope_type="yarn", rope_theta=500.0, factor=4.0, attention_factor=1.3,
+                                      original_max_position_embeddings=16), num_key_value_heads=2),
     "qwen2": dict(family="qwen2", num_key_value_heads=2),
     "qwen3": dict(family="qwen3", num_key_value_heads=1, head_dim=6),
     "mistral_window": dict(family="mistral", num_key_value_heads=2, sliding_window=6),
@@ -86,6 +88,36 @@ def add_adapter(model, settings, folder):
                 parameter.add_(torch.randn_like(parameter) * 0.2)
     model.save_pretrained(folder)
     return model.eval()
+
+
+LONGROPE = dict(rope_type="longrope", rope_theta=500.0, short_factor=[1.0, 1.1, 1.3, 1.7],
+                long_factor=[1.5, 2.5, 4.0, 9.0], original_max_position_embeddings=20)
+
+
+@pytest.mark.parametrize("adapter", ["none", "prompt", "prefix"])
+def test_longrope_beyond_the_original_length(tmp_path, adapter):
+    """transformers without a cache: with one, its Llama keeps keys that turned by the short factors."""
+    model, adapter_folder = make_model(tmp_path, dict(rope_parameters=LONGROPE), ADAPTERS[adapter])
+    # A prefix is a cache; a longer text with its own is the text without one.
+    options = {} if adapter == "prefix" else {"use_cache": False}
+    prompts = [p for p in PROMPTS + [[7] * 12, [7] * 13] if adapter != "prefix" or len(p) > 20]
+    new = 8 if adapter == "prefix" else NEW_TOKENS
+    expected = [reference_ids(model, p, max_new_tokens=new, **options) for p in prompts]
+    request = dict(model=str(tmp_path), prompts=prompts, max_new_tokens=new)
+    if adapter_folder:
+        request["adapter"] = adapter_folder
+    assert run_probe(tmp_path, use_cache=False, **request) == expected
+    assert run_probe(tmp_path, **request) == expected
+
+
+@pytest.mark.parametrize("length", [511, 512, 513, 700])
+def test_prompts_in_parts_turn_by_their_whole_length(tmp_path, length):
+    """A prompt goes through the layers in parts of 512 tokens."""
+    rope = dict(LONGROPE, original_max_position_embeddings=514)
+    model, _ = make_model(tmp_path, dict(rope_parameters=rope, max_position_embeddings=2048), None)
+    prompts = [[(7 * i) % 97 for i in range(length)], [5, 6], [(7 * i) % 97 for i in range(length + 3)]]
+    expected = [reference_ids(model, p, max_new_tokens=4, use_cache=False) for p in prompts]
+    assert run_probe(tmp_path, model=str(tmp_path), prompts=prompts, max_new_tokens=4) == expected
 
 
 @pytest.mark.parametrize("name,adapter", ADAPTED)

@@ -10,6 +10,10 @@ from probe import relative_error, run_probe, run_probe_raw
 LENGTHS = (23, 1, 9, 40)
 DYNAMIC = dict(rope_type="dynamic", rope_theta=500.0, factor=4.0)
 LINEAR = dict(rope_type="linear", rope_theta=500.0, factor=4.0)
+YARN = dict(rope_type="yarn", rope_theta=500.0, factor=4.0, original_max_position_embeddings=16)
+# Half of 8 channels; the longest document decides which list counts.
+LONGROPE = dict(rope_type="longrope", rope_theta=500.0, short_factor=[1.0, 1.1, 1.3, 1.7],
+                long_factor=[1.5, 2.5, 4, 9.0], original_max_position_embeddings=16)
 
 CONFIGS = {
     "plain": {},
@@ -35,6 +39,34 @@ CONFIGS = {
                                   old_rope_keys=True),
     "rope_llama3_old_keys": dict(rope_parameters=LLAMA3, old_rope_keys=True, head_dim=12,
                                  num_key_value_heads=2, tie_word_embeddings=True),
+    "rope_yarn": dict(rope_parameters=YARN),
+    "rope_yarn_old_keys": dict(rope_parameters=YARN, old_rope_keys=True, num_key_value_heads=2,
+                               hidden_size=40, head_dim=12),
+    "rope_yarn_scales": dict(rope_parameters=dict(YARN, mscale=0.707, mscale_all_dim=1.3, beta_fast=8,
+                                                  beta_slow=0.25), head_dim=14),
+    "rope_yarn_given_attention": dict(rope_parameters=dict(YARN, attention_factor=0.8, mscale=0.5,
+                                                           beta_fast=0, beta_slow=0)),
+    "rope_yarn_not_truncated": dict(rope_parameters=dict(YARN, truncate=False, factor=40.0,
+                                                         rope_theta=10000.0), head_dim=16),
+    "rope_yarn_factor_of_lengths": dict(rope_parameters=dict(YARN, factor=None, truncate=None), head_dim=18),
+    "rope_yarn_one_channel": dict(rope_parameters=YARN, head_dim=2),
+    "rope_yarn_shrinks": dict(rope_parameters=dict(YARN, factor=0.5)),
+    "rope_longrope_long": dict(rope_parameters=LONGROPE),
+    "rope_longrope_one_beyond": dict(rope_parameters=dict(LONGROPE, original_max_position_embeddings=39)),
+    "rope_longrope_short": dict(rope_parameters=dict(LONGROPE, original_max_position_embeddings=40)),
+    "rope_longrope_factor": dict(rope_parameters=dict(LONGROPE, factor=8.0), tie_word_embeddings=True),
+    "rope_longrope_given_attention": dict(rope_parameters=dict(LONGROPE, attention_factor=1.4, factor=3.0)),
+    "rope_longrope_key_beside": dict(rope_parameters=LONGROPE, original_max_position_embeddings=32,
+                                     num_key_value_heads=2),
+    "rope_longrope_old_keys": dict(rope_parameters=LONGROPE, old_rope_keys=True),
+    "mistral_yarn": dict(family="mistral", num_key_value_heads=2, sliding_window=9, rope_parameters=YARN),
+    # AutoModel takes a Mistral whose file lists its layers for a Ministral.
+    "mistral_named_layers": dict(family="mistral", num_key_value_heads=2, sliding_window=9,
+                                 layer_types=["full_attention", "sliding_attention"]),
+    "ministral": dict(family="ministral", num_key_value_heads=2, head_dim=6, sliding_window=5),
+    "qwen2_yarn": dict(family="qwen2", num_key_value_heads=None,
+                       rope_parameters=dict(YARN, rope_theta=10.0)),
+    "qwen3_longrope": dict(family="qwen3", num_key_value_heads=1, head_dim=8, rope_parameters=LONGROPE),
     "mistral": dict(family="mistral", num_key_value_heads=2, sliding_window=40),
     "mistral_no_window": dict(family="mistral", num_key_value_heads=1, head_dim=6,
                               sliding_window=None),
@@ -73,7 +105,7 @@ def compare(tensors, model, loss, logits, limit):
 
 # In bf16 both programs are further than the limit from fp32, each in its own way: see
 # test_bfloat16_is_as_close_to_float32_as_transformers.
-ROUNDED_APART = {"qwen3", "qwen3_hidden_size_not_split"}
+ROUNDED_APART = {"qwen3", "qwen3_longrope", "qwen3_hidden_size_not_split"}
 
 
 @pytest.mark.parametrize("name,dtype,scale,limit", [
@@ -183,7 +215,13 @@ def test_tied_names_with_different_values_are_untied(tmp_path):
     (dict(num_hidden_layers=1), "found tensors that config.json does not imply"),
     (dict(num_attention_heads=5), "found hidden_size = 32, expected a multiple of"),
     (dict(hidden_act="gelu"), "found hidden_act \"gelu\""),
-    (dict(model_type="bert"), "found model_type \"bert\", expected one of llama, mistral, qwen2, qwen3"),
+    (dict(model_type="bert"), "found model_type \"bert\", expected one of llama, ministral, mistral, "),
+    (dict(rope_scaling=dict(type="proportional")), "found rope_type \"proportional\", expected one of default, linear, "
+     "dynamic, yarn, longrope, llama3"),
+    (dict(rope_scaling=dict(YARN, factor=0)), "found rope_scaling.factor = 0, expected a number above 0"),
+    (dict(rope_scaling=dict(LONGROPE, long_factor=[1.0])), "found long_factor with 1 numbers, expected 4"),
+    (dict(rope_parameters=dict(full_attention=YARN)), "found rope_parameters.full_attention = {"),
+    (dict(layer_types=["sliding_attention"] * 2), "found \"sliding_attention\" in layer_types, expected full_attention"),
     (dict(vocab_size="many"), "found vocab_size = \"many\", expected an integer"),
 ])
 def test_wrong_config_is_named(tmp_path, change, message):

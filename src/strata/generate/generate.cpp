@@ -19,6 +19,8 @@ std::unique_ptr<nn::KvCache> copy_of(const nn::KvCache& cache, int64_t length, i
     to.narrow(0, 0, length).copy_(from.narrow(0, 0, length));
     return to;
   };
+  copy->text_length = cache.text_length;
+  copy->length_of_change = cache.length_of_change;
   for (size_t i = 0; i < cache.layers.size(); ++i) {
     copy->layers[i] = {grown(cache.layers[i].keys), grown(cache.layers[i].values)};
   }
@@ -62,8 +64,18 @@ void Generator::prepare_cache(std::span<const int32_t> prompt, int64_t capacity)
   cached_.resize(static_cast<size_t>(length));
 }
 
+void Generator::follow_length(int64_t length) {
+  const int64_t change = cache_->length_of_change;
+  if ((cache_->text_length > change) != (length > change)) {
+    cached_.clear();
+    cache_->length = 0;
+  }
+  cache_->text_length = length;
+}
+
 at::Tensor Generator::logits_after(std::span<const int32_t> text, bool use_cache) {
   if (!use_cache) return model_.next_logits(text, nullptr);
+  follow_length(static_cast<int64_t>(text.size()) + model_.num_virtual_tokens());
   at::Tensor logits;
   while (cached_.size() < text.size()) {
     const size_t count = std::min(kPromptChunk, text.size() - cached_.size());

@@ -51,6 +51,8 @@ class Generator {
   void check_prompt(std::span<const int32_t> prompt) const;
   // A cache for `capacity` tokens that keeps what is common with the last text.
   void prepare_cache(std::span<const int32_t> prompt, int64_t capacity);
+  // Forgets keys that a text of this length has not (longrope), and notes the length.
+  void follow_length(int64_t length);
   // Logits after text[0, size). Computes what the cache lacks.
   at::Tensor logits_after(std::span<const int32_t> text, bool use_cache);
 

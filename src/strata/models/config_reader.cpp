@@ -57,4 +57,16 @@ std::string ConfigReader::text(const std::string& key, const std::string& fallba
   return json_.at(key).get<std::string>();
 }
 
+std::vector<double> ConfigReader::positive_numbers(const std::string& key) const {
+  std::vector<double> list;
+  if (!has(key)) return list;
+  const Json& values = json_.at(key);
+  if (!values.is_array()) fail(key, "a list of numbers");
+  for (const Json& value : values) {
+    if (!value.is_number() || !(value.get<double>() > 0)) fail(key, "a list of numbers above 0");
+    list.push_back(value.get<double>());
+  }
+  return list;
+}
+
 }  // namespace strata::models

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "strata/base/json.h"
 
@@ -24,7 +25,12 @@ class ConfigReader {
   double number(const std::string& key, double fallback) const;
   bool boolean(const std::string& key, bool fallback) const;
   std::string text(const std::string& key, const std::string& fallback) const;
+  // Empty where the key is missing or null.
+  std::vector<double> positive_numbers(const std::string& key) const;
   const Json& at(const std::string& key) const { return json_.at(key); }
+
+  const Json& json() const { return json_; }
+  const std::string& prefix() const { return prefix_; }
 
  private:
   [[noreturn]] void fail(const std::string& key, const std::string& expected) const;

@@ -33,6 +33,7 @@ struct Family {
 const std::map<std::string, Family>& families() {
   static const std::map<std::string, Family> kFamilies{
       {"llama", {create_llama<parse_llama_config>}},
+      {"ministral", {create_llama<parse_mistral_config>}},
       {"mistral", {create_llama<parse_mistral_config>}},
       {"qwen2", {create_llama<parse_qwen2_config>}},
       {"qwen3", {create_llama<parse_qwen3_config>}},

@@ -26,9 +26,12 @@ at::Tensor split_heads(const at::Tensor& x, int64_t heads, int64_t head_dim) {
   return x.view({x.size(0), heads, head_dim});
 }
 
+// The first channels of each head, as many as the tables are for.
 void rotate_(const at::Tensor& q, const at::Tensor& k, const RopeTables& tables, bool inverse) {
-  ops::apply_rope_(q, tables.cos, tables.sin, inverse);
-  ops::apply_rope_(k, tables.cos, tables.sin, inverse);
+  const int64_t channels = 2 * tables.cos.size(1);
+  for (const at::Tensor& x : {q, k}) {
+    ops::apply_rope_(x.narrow(2, 0, channels), tables.cos, tables.sin, inverse);
+  }
 }
 
 struct AttentionFunction : torch::autograd::Function<AttentionFunction> {
@@ -159,9 +162,12 @@ at::Tensor cached_attention(const at::Tensor& q, const at::Tensor& k, const at::
 at::Tensor rotary_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                             Rope& rope, const AttentionOptions& options,
                             const ForwardContext& context) {
-  const RopeTables& tables = rope.tables(context.batch->positions);
+  KvCache* cache = context.cache;
+  if (cache != nullptr) cache->length_of_change = rope.options().length_of_change();
+  const RopeTables& tables =
+      rope.tables(context.batch->positions, cache != nullptr ? cache->text_length : 0);
   if (options.projection != nullptr) options.projection->project();
-  if (context.cache != nullptr) return cached_attention(q, k, v, tables, options, *context.cache);
+  if (cache != nullptr) return cached_attention(q, k, v, tables, options, *cache);
   const AttentionCall call{options, context.batch->offsets, tables};
   if (options.prefix != nullptr) return PrefixAttentionFunction::apply(call, q, k, v);
   return AttentionFunction::apply(call, q, k, v);

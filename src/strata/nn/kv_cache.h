@@ -20,6 +20,11 @@ struct KvCache {
 
   int64_t capacity;
   int64_t length = 0;
+  // Of the text that is being computed, parts to come included; Rope::tables() looks at it.
+  int64_t text_length = 0;
+  // RopeOptions::length_of_change(), which attention writes here: keys of a text up to this length
+  // are not those of a longer one.
+  int64_t length_of_change = 0;
   std::vector<Layer> layers;
 };
 

@@ -1,32 +1,42 @@
 // The angles of rotary position embeddings: inverse frequencies of each published kind and the
 // cos/sin tables of a micro-batch. Owns: the formulas. Never: the rotation (ops::apply_rope_).
-// Source: transformers modeling_rope_utils.py (default, linear, dynamic, llama3).
+// Source: transformers modeling_rope_utils.py (default, linear, dynamic, yarn, longrope, llama3).
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include <ATen/core/Tensor.h>
 
 namespace strata::nn {
 
-enum class RopeKind { kDefault, kLinear, kDynamic, kLlama3 };
+enum class RopeKind { kDefault, kLinear, kDynamic, kYarn, kLongrope, kLlama3 };
 
 struct RopeOptions {
   RopeKind kind = RopeKind::kDefault;
   double theta = 10000.0;
-  int64_t head_dim = 0;
+  int64_t head_dim = 0;  // channels of a head that turn, the first ones
   int64_t max_position_embeddings = 0;
-  double factor = 1.0;                           // all but default
+  double factor = 1.0;                           // all but default and longrope
   double low_freq_factor = 1.0;                  // llama3
   double high_freq_factor = 4.0;                 // llama3
-  int64_t original_max_position_embeddings = 0;  // llama3
+  int64_t original_max_position_embeddings = 0;  // llama3, yarn, longrope
+  double attention_factor = 1.0;                 // yarn, longrope: of cosines and sines
+  double beta_fast = 32.0;                       // yarn: turns within the original length
+  double beta_slow = 1.0;                        // yarn
+  bool truncate = true;                          // yarn: the ramp begins and ends at channels
+  std::vector<double> short_factors = {};        // longrope: [head_dim / 2]
+  std::vector<double> long_factors = {};         // longrope: beyond the original length
   // To which the inverse frequencies are rounded, as MixedPrecision.buffer_dtype rounds the buffer
   // that holds them; angles stay fp32. What kDynamic makes anew is not rounded, as there.
   at::ScalarType buffer_type = at::kFloat;
+
+  // Texts longer than this turn by other frequencies, from their first token on; 0: none do.
+  int64_t length_of_change() const;
 };
 
-// fp32 [head_dim / 2]. `sequence_length` matters for kDynamic alone: beyond
-// max_position_embeddings the base grows with it.
+// fp32 [head_dim / 2]. `sequence_length` matters beyond length_of_change() alone: the base of
+// kDynamic grows with it, kLongrope takes the long factors.
 at::Tensor rope_inverse_frequencies(const RopeOptions& options, int64_t sequence_length);
 
 struct RopeTables {
@@ -43,11 +53,15 @@ class Rope {
   const RopeOptions& options() const { return options_; }
   // As the reference keeps them: the inverse frequencies and a copy of those it began with.
   int64_t buffer_bytes() const { return 2 * inverse_frequencies_.numel() * 4; }
-  // `positions` int64 [T], on the device where the tables shall be. kDynamic is a pure function of
-  // the largest position of the micro-batch (the reference also remembers earlier batches).
-  const RopeTables& tables(const at::Tensor& positions);
+  // `positions` int64 [T], on the device where the tables shall be. What the frequencies of
+  // kDynamic and kLongrope depend on is the longest document of the micro-batch (the reference
+  // also remembers earlier batches with kDynamic), or `text_length` where that is more: of a text
+  // that goes through the layers in parts.
+  const RopeTables& tables(const at::Tensor& positions, int64_t text_length = 0);
 
  private:
+  at::Tensor frequencies_for(const at::Tensor& positions, int64_t text_length) const;
+
   RopeOptions options_;
   at::Tensor inverse_frequencies_;
   at::Tensor positions_;  // held, so that its identity stays unique

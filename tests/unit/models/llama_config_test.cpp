@@ -72,9 +72,59 @@ TEST(LlamaConfig, ContradictionsNameTheKey) {
   expect_error<FormatError>(R"({"rope_scaling": [1]})", "expected an object");
 }
 
+TEST(LlamaConfig, YarnFollowsTheLengths) {
+  const LlamaConfig c = parse(
+      R"({"max_position_embeddings": 64, "head_dim": 8, "rope_scaling":
+          {"type": "yarn", "factor": null, "original_max_position_embeddings": 16}})");
+  EXPECT_EQ(c.rope.factor, 4.0);
+  EXPECT_DOUBLE_EQ(c.rope.attention_factor, 1.138629436111989);
+  EXPECT_TRUE(c.rope.truncate);
+  EXPECT_EQ(c.rope.length_of_change(), 0);
+}
+
+TEST(LlamaConfig, LongropeTakesTheKeyBesideFirst) {
+  const LlamaConfig c = parse(
+      R"({"max_position_embeddings": 64, "head_dim": 4, "original_max_position_embeddings": 32,
+          "rope_scaling": {"type": "longrope", "original_max_position_embeddings": 16, "factor": 8,
+                           "short_factor": [1, 1.5], "long_factor": [2, 3]}})");
+  EXPECT_EQ(c.rope.length_of_change(), 32);
+  EXPECT_DOUBLE_EQ(c.rope.attention_factor, 1.2649110640673518);
+  EXPECT_EQ(c.rope.long_factors, (std::vector<double>{2, 3}));
+}
+
+TEST(LlamaConfig, ScaledPositionsNameWhatIsWrong) {
+  const auto yarn = [](const std::string& more) {
+    return R"({"head_dim": 4, "rope_scaling": {"type": "yarn")" + more + "}}";
+  };
+  const auto longrope = [](const std::string& more) {
+    return R"({"head_dim": 4, "rope_scaling": {"type": "longrope", "long_factor": [1, 1])" + more +
+           "}}";
+  };
+  expect_error<FormatError>(yarn(""), "no factor for rope_type \"yarn\"");
+  expect_error<FormatError>(yarn(R"(, "factor": -1)"), "rope_scaling.factor = -1");
+  expect_error<FormatError>(yarn(R"(, "factor": 2, "beta_fast": -3)"), "beta_fast = -3");
+  expect_error<FormatError>(yarn(R"(, "factor": 2, "attention_factor": 0)"), "attention_factor");
+  expect_error<FormatError>(yarn(R"(, "factor": 2, "truncate": 1)"), "expected true or false");
+  expect_error<FormatError>(yarn(R"(, "factor": 2, "rope_theta": 1)"), "rope_theta = 1");
+  expect_error<FormatError>(yarn(R"(, "factor": 8, "mscale": -9, "mscale_all_dim": 1)"),
+                            "mscale = -9");
+  expect_error<FormatError>(yarn(R"(, "factor": 2, "original_max_position_embeddings": 0)"),
+                            "original_max_position_embeddings = 0");
+  expect_error<ConfigError>(yarn(R"(, "factor": 2, "partial_rotary_factor": 0.5)"), "partial_rot");
+  expect_error<FormatError>(longrope(""), "no short_factor");
+  expect_error<FormatError>(longrope(R"(, "short_factor": 2)"), "expected a list of numbers");
+  expect_error<FormatError>(longrope(R"(, "short_factor": [1, 0])"), "a list of numbers above 0");
+  expect_error<FormatError>(longrope(R"(, "short_factor": [1, 1, 1])"), "with 3 numbers");
+  expect_error<FormatError>(
+      longrope(R"(, "short_factor": [1, 1], "original_max_position_embeddings": 1)"),
+      "original_max_position_embeddings = 1");
+}
+
 TEST(LlamaConfig, WhatIsNotComputedIsRefused) {
   expect_error<ConfigError>(R"({"hidden_act": "gelu"})", "hidden_act \"gelu\"");
-  expect_error<ConfigError>(R"({"rope_scaling": {"type": "yarn", "factor": 2}})", "\"yarn\"");
+  expect_error<ConfigError>(R"({"rope_scaling": {"type": "su", "factor": 2}})", "\"su\"");
+  expect_error<ConfigError>(R"({"num_hidden_layers": 1, "layer_types": ["sliding_attention"]})",
+                            "which has no window");
   expect_error<ConfigError>(R"({"attention_dropout": 0.1})", "attention_dropout");
 }
 
@@ -112,6 +162,23 @@ TEST(LlamaConfig, WindowsOfLayers) {
                  "\"3\" in layer_types");
   expect_refusal(R"("layer_types": ["full_attention", "sliding_attention", "full_attention"])",
                  "use_sliding_window = false");
+}
+
+TEST(LlamaConfig, MistralThatListsItsLayersIsMinistral) {
+  const auto mistral = [](const std::string& text) {
+    return parse_mistral_config(parse_json(R"({"num_hidden_layers": 2)" + text + "}", "c"));
+  };
+  const LlamaConfig c =
+      mistral(R"(, "sliding_window": 7, "layer_types": ["sliding_attention", "full_attention"])");
+  EXPECT_EQ(c.windows, (std::vector<int64_t>{7, 0}));
+  EXPECT_EQ(c.layer_class, "MinistralDecoderLayer");
+  EXPECT_EQ(mistral("").layer_class, "MistralDecoderLayer");
+  EXPECT_EQ(mistral(R"(, "num_key_value_heads": null)").num_key_value_heads, 32);
+  EXPECT_EQ(mistral("").num_key_value_heads, 8);
+  EXPECT_THROW(
+      mistral(
+          R"(, "sliding_window": null, "layer_types": ["sliding_attention", "full_attention"])"),
+      FormatError);
 }
 
 TEST(Registry, UnknownFamilyListsTheKnownOnes) {

@@ -65,6 +65,50 @@ TEST(Rope, DynamicGrowsBeyondTheLimitOnly) {
   EXPECT_FLOAT_EQ(rope.tables(near).sin[1][1].item<float>(), std::sin(0.1f));
 }
 
+TEST(Rope, YarnFrequencies) {
+  RopeOptions options{.kind = RopeKind::kYarn,
+                      .theta = 1e6,
+                      .head_dim = 16,
+                      .max_position_embeddings = 131072,
+                      .factor = 4.0,
+                      .original_max_position_embeddings = 32768,
+                      .attention_factor = 1.25};
+  expect_values(rope_inverse_frequencies(options, 0),
+                {1.f, .17782794f, .03162278f, .00421756f, 5.00000024e-4f, 4.44569851e-05f,
+                 7.90569356e-06f, 1.40585337e-06f});
+  options.truncate = false;
+  expect_values(rope_inverse_frequencies(options, 0),
+                {1.f, .17782794f, .03162278f, .0055172704f, 6.07408001e-4f, 4.44569851e-05f,
+                 7.90569356e-06f, 1.40585337e-06f});
+  options.truncate = true;
+  Rope rope(options);
+  const at::Tensor positions = at::arange(5), fewer = at::arange(2);
+  for (const at::Tensor& some : {positions, fewer}) {
+    const RopeTables& tables = rope.tables(some);
+    EXPECT_FLOAT_EQ(tables.cos[1][0].item<float>(), 1.25f * std::cos(1.f));
+    EXPECT_FLOAT_EQ(tables.sin[1][0].item<float>(), 1.25f * std::sin(1.f));
+  }
+}
+
+TEST(Rope, LongropeTakesTheLongFactorsBeyondTheOriginalLength) {
+  const RopeOptions options{.kind = RopeKind::kLongrope,
+                            .theta = 100.0,
+                            .head_dim = 4,
+                            .original_max_position_embeddings = 8,
+                            .short_factors = {1.0, 2.0},
+                            .long_factors = {4.0, 5.0},
+                            .buffer_type = at::kBFloat16};
+  expect_values(rope_inverse_frequencies(options, 8), {1.f, 0.05f});
+  expect_values(rope_inverse_frequencies(options, 9), {0.25f, 0.02f});
+  Rope rope(options);
+  const at::Tensor all = at::arange(9), start = at::arange(8), part = at::arange(2);
+  const float rounded = at::tensor(0.02f).to(at::kBFloat16).to(at::kFloat).item<float>();
+  EXPECT_FLOAT_EQ(rope.tables(all).sin[1][0].item<float>(), std::sin(0.25f));
+  EXPECT_FLOAT_EQ(rope.tables(all).sin[1][1].item<float>(), std::sin(rounded));
+  EXPECT_FLOAT_EQ(rope.tables(start).sin[1][0].item<float>(), std::sin(1.f));
+  EXPECT_FLOAT_EQ(rope.tables(part, /*text_length=*/9).sin[1][0].item<float>(), std::sin(0.25f));
+}
+
 TEST(Rope, TablesFollowChangedPositions) {
   Rope rope(RopeOptions{.theta = 100.0, .head_dim = 4});
   at::Tensor positions = at::arange(3);

@@ -6,76 +6,10 @@
 #include "strata/base/error.h"
 #include "strata/models/config_reader.h"
 #include "strata/models/layer_types.h"
+#include "strata/models/rope_config.h"
 
 namespace strata::models {
 namespace {
-
-nn::RopeKind parse_rope_kind(const std::string& name) {
-  if (name == "default") return nn::RopeKind::kDefault;
-  if (name == "linear") return nn::RopeKind::kLinear;
-  if (name == "dynamic") return nn::RopeKind::kDynamic;
-  if (name == "llama3") return nn::RopeKind::kLlama3;
-  throw ConfigError(
-      "config.json: found rope_type \"{}\", expected one of default, linear, dynamic, "
-      "llama3; use a checkpoint with one of these",
-      name);
-}
-
-// The old `rope_scaling` wins over `rope_parameters` where a file has both, as in the reference.
-ConfigReader rope_reader(const ConfigReader& config, const Json& nothing) {
-  for (const char* key : {"rope_scaling", "rope_parameters"}) {
-    if (config.has(key) && !(config.at(key).is_object() && config.at(key).empty())) {
-      return ConfigReader(config.at(key), std::string(key) + ".");
-    }
-  }
-  return ConfigReader(nothing);
-}
-
-void require(const ConfigReader& reader, const std::string& key, const std::string& kind) {
-  if (!reader.has(key)) {
-    throw FormatError(
-        "config.json: found no {} for rope_type \"{}\", expected a number; add it to "
-        "the file",
-        key, kind);
-  }
-}
-
-nn::RopeOptions parse_rope(const ConfigReader& config, const LlamaConfig& llama) {
-  const Json nothing = Json::object();
-  const ConfigReader reader = rope_reader(config, nothing);
-  const std::string kind = reader.text("rope_type", reader.text("type", "default"));
-  nn::RopeOptions rope;
-  rope.kind = parse_rope_kind(kind);
-  rope.head_dim = llama.head_dim;
-  rope.max_position_embeddings = llama.max_position_embeddings;
-  rope.theta = reader.positive_number("rope_theta", config.positive_number("rope_theta", 10000.0));
-  const double rotated =
-      reader.number("partial_rotary_factor", config.number("partial_rotary_factor", 1.0));
-  if (rotated != 1.0 && rope.kind != nn::RopeKind::kDefault) {
-    throw ConfigError(
-        "config.json: found partial_rotary_factor = {}, expected 1 for a model with these blocks; "
-        "remove the key",
-        rotated);
-  }
-  if (rope.kind == nn::RopeKind::kDefault) return rope;
-  require(reader, "factor", kind);
-  rope.factor = reader.positive_number("factor", 1.0);
-  if (rope.kind != nn::RopeKind::kLlama3) return rope;
-  require(reader, "low_freq_factor", kind);
-  require(reader, "high_freq_factor", kind);
-  rope.low_freq_factor = reader.positive_number("low_freq_factor", 1.0);
-  rope.high_freq_factor = reader.positive_number("high_freq_factor", 4.0);
-  rope.original_max_position_embeddings = config.positive_integer(
-      "original_max_position_embeddings",
-      reader.positive_integer("original_max_position_embeddings", llama.max_position_embeddings));
-  if (rope.high_freq_factor == rope.low_freq_factor) {
-    throw FormatError(
-        "config.json: found high_freq_factor = low_freq_factor = {}, expected two "
-        "different numbers; fix the file",
-        rope.low_freq_factor);
-  }
-  return rope;
-}
 
 void check_shapes(const LlamaConfig& c, bool splits_hidden_size) {
   if (splits_hidden_size && c.hidden_size % c.num_attention_heads != 0) {
@@ -89,17 +23,6 @@ void check_shapes(const LlamaConfig& c, bool splits_hidden_size) {
         "config.json: found num_key_value_heads = {}, expected a divisor of "
         "num_attention_heads = {}; fix the file",
         c.num_key_value_heads, c.num_attention_heads);
-  }
-  if (c.head_dim % 2 != 0) {
-    throw FormatError(
-        "config.json: found head_dim = {}, expected an even number because rotary "
-        "positions turn pairs; fix the file",
-        c.head_dim);
-  }
-  if (c.rope.kind == nn::RopeKind::kDynamic && c.head_dim == 2) {
-    throw FormatError(
-        "config.json: found head_dim = 2 with rope_type \"dynamic\", expected at "
-        "least 4; fix the file");
   }
 }
 
@@ -148,6 +71,12 @@ void parse_common(const ConfigReader& config, LlamaConfig& c) {
   check_supported(config);
 }
 
+// A key that says null means as many as query heads; only a missing one means the default.
+int64_t key_value_heads(const ConfigReader& config, const LlamaConfig& c, int64_t fallback) {
+  const bool is_null = config.json().contains("num_key_value_heads");
+  return config.positive_integer("num_key_value_heads", is_null ? c.num_attention_heads : fallback);
+}
+
 // The key "head_dim", or what remains of the hidden size.
 void parse_head_dim(const ConfigReader& config, LlamaConfig& c) {
   c.head_dim = config.positive_integer("head_dim",
@@ -155,8 +84,8 @@ void parse_head_dim(const ConfigReader& config, LlamaConfig& c) {
 }
 
 void parse_positions(const ConfigReader& config, LlamaConfig& c, bool splits_hidden_size = false) {
-  c.rope = parse_rope(config, c);
   check_shapes(c, splits_hidden_size);
+  c.rope = parse_rope(config, {c.head_dim, c.max_position_embeddings});
 }
 
 // A window where use_sliding_window says so, in the layers that layer_types names, else in those
@@ -181,6 +110,24 @@ std::vector<int64_t> parse_qwen_windows(const ConfigReader& config, int64_t num_
   return windows;
 }
 
+// A window of all layers, or of those that layer_types names. A key that says null means none; only
+// a missing one means the default.
+std::vector<int64_t> parse_mistral_windows(const ConfigReader& config, int64_t num_hidden_layers) {
+  const auto types = read_layer_types(config, num_hidden_layers);
+  if (config.json().contains("sliding_window") && !config.has("sliding_window")) {
+    if (!types || std::ranges::count(*types, true) == 0) return {};
+    throw FormatError(
+        "config.json: found sliding_attention in layer_types and sliding_window = None, expected "
+        "one of both; fix the file");
+  }
+  const int64_t window = config.positive_integer("sliding_window", 4096);
+  std::vector<int64_t> windows;
+  for (int64_t i = 0; i < num_hidden_layers; ++i) {
+    windows.push_back(!types || types->at(static_cast<size_t>(i)) ? window : 0);
+  }
+  return windows;
+}
+
 // What both generations of Qwen share.
 LlamaConfig parse_qwen(const ConfigReader& config, const std::string& family) {
   LlamaConfig c;
@@ -191,7 +138,7 @@ LlamaConfig parse_qwen(const ConfigReader& config, const std::string& family) {
   c.intermediate_size = 22016;
   c.max_position_embeddings = 32768;
   parse_common(config, c);
-  c.num_key_value_heads = config.positive_integer("num_key_value_heads", 32);
+  c.num_key_value_heads = key_value_heads(config, c, 32);
   c.windows = parse_qwen_windows(config, c.num_hidden_layers);
   return c;
 }
@@ -202,10 +149,16 @@ LlamaConfig parse_llama_config(const Json& json) {
   const ConfigReader config(json);
   LlamaConfig c;
   parse_common(config, c);
-  c.num_key_value_heads = config.positive_integer("num_key_value_heads", c.num_attention_heads);
+  c.num_key_value_heads = key_value_heads(config, c, c.num_attention_heads);
   parse_head_dim(config, c);
   c.input_bias = c.output_bias = config.boolean("attention_bias", false);
   c.mlp_bias = config.boolean("mlp_bias", c.mlp_bias);
+  const auto types = read_layer_types(config, c.num_hidden_layers);
+  if (types && std::ranges::count(*types, true) > 0) {
+    throw ConfigError(
+        "config.json: found \"sliding_attention\" in layer_types, expected full_attention in a "
+        "Llama model, which has no window; fix the file");
+  }
   parse_positions(config, c, /*splits_hidden_size=*/true);
   return c;
 }
@@ -213,18 +166,17 @@ LlamaConfig parse_llama_config(const Json& json) {
 LlamaConfig parse_mistral_config(const Json& json) {
   const ConfigReader config(json);
   LlamaConfig c;
-  c.layer_class = "MistralDecoderLayer";
-  c.architecture = "MistralForCausalLM";
+  // The reference takes a Mistral whose file lists its layers for this one.
+  const bool is_ministral =
+      json.contains("layer_types") || config.text("model_type", "") == "ministral";
+  c.layer_class = is_ministral ? "MinistralDecoderLayer" : "MistralDecoderLayer";
+  c.architecture = is_ministral ? "MinistralForCausalLM" : "MistralForCausalLM";
   c.intermediate_size = 14336;
   c.max_position_embeddings = 131072;
   parse_common(config, c);
-  c.num_key_value_heads = config.positive_integer("num_key_value_heads", 8);
+  c.num_key_value_heads = key_value_heads(config, c, 8);
   parse_head_dim(config, c);
-  // A key that says null means none; only a missing one means the default. All layers have it.
-  if (!json.contains("sliding_window") || config.has("sliding_window")) {
-    const int64_t window = config.positive_integer("sliding_window", 4096);
-    c.windows.assign(static_cast<size_t>(c.num_hidden_layers), window);
-  }
+  c.windows = parse_mistral_windows(config, c.num_hidden_layers);
   parse_positions(config, c);
   return c;
 }

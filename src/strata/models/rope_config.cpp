@@ -1,0 +1,205 @@
+#include "strata/models/rope_config.h"
+
+#include <cmath>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "strata/base/error.h"
+
+namespace strata::models {
+namespace {
+
+nn::RopeKind parse_rope_kind(const std::string& name) {
+  static const std::map<std::string, nn::RopeKind> kKinds{
+      {"default", nn::RopeKind::kDefault},   {"linear", nn::RopeKind::kLinear},
+      {"dynamic", nn::RopeKind::kDynamic},   {"yarn", nn::RopeKind::kYarn},
+      {"longrope", nn::RopeKind::kLongrope}, {"llama3", nn::RopeKind::kLlama3}};
+  const auto kind = kKinds.find(name);
+  if (kind != kKinds.end()) return kind->second;
+  throw ConfigError(
+      "config.json: found rope_type \"{}\", expected one of default, linear, dynamic, yarn, "
+      "longrope, llama3; use a checkpoint with one of these",
+      name);
+}
+
+// The old `rope_scaling` wins over `rope_parameters` where a file has both, as in the reference.
+ConfigReader rope_reader(const ConfigReader& config, const Json& nothing) {
+  for (const char* key : {"rope_scaling", "rope_parameters"}) {
+    if (config.has(key) && !(config.at(key).is_object() && config.at(key).empty())) {
+      return ConfigReader(config.at(key), std::string(key) + ".");
+    }
+  }
+  return ConfigReader(nothing);
+}
+
+// Settings by type of layer ("full_attention": {...}) are other families'.
+void refuse_nested(const ConfigReader& reader) {
+  for (const auto& [key, value] : reader.json().items()) {
+    if (!value.is_object()) continue;
+    throw ConfigError(
+        "config.json: found {}{} = {}, expected one kind of rotary positions for all layers; use a "
+        "checkpoint without settings by type of layer",
+        reader.prefix(), key, dump_python(value, /*indent=*/-1));
+  }
+}
+
+void require(const ConfigReader& reader, const std::string& key, const std::string& kind) {
+  if (!reader.has(key)) {
+    throw FormatError(
+        "config.json: found no {} for rope_type \"{}\", expected a number; add it to "
+        "the file",
+        key, kind);
+  }
+}
+
+// A key beside the rope's settings comes first, as in the reference.
+int64_t original_positions(const ConfigReader& config, const ConfigReader& reader,
+                           const RopeShape& shape) {
+  const std::string key = "original_max_position_embeddings";
+  return config.positive_integer(key, reader.positive_integer(key, shape.max_position_embeddings));
+}
+
+void parse_llama3(const ConfigReader& reader, nn::RopeOptions& rope) {
+  for (const char* key : {"factor", "low_freq_factor", "high_freq_factor"}) {
+    require(reader, key, "llama3");
+  }
+  rope.factor = reader.positive_number("factor", 1.0);
+  rope.low_freq_factor = reader.positive_number("low_freq_factor", 1.0);
+  rope.high_freq_factor = reader.positive_number("high_freq_factor", 4.0);
+  if (rope.high_freq_factor == rope.low_freq_factor) {
+    throw FormatError(
+        "config.json: found high_freq_factor = low_freq_factor = {}, expected two "
+        "different numbers; fix the file",
+        rope.low_freq_factor);
+  }
+}
+
+// How much further positions reach than before: the key, or the ratio of the lengths.
+double stretch_of(const ConfigReader& reader, const nn::RopeOptions& rope) {
+  const double ratio = static_cast<double>(rope.max_position_embeddings) /
+                       static_cast<double>(rope.original_max_position_embeddings);
+  return reader.positive_number("factor", ratio);
+}
+
+double yarn_scale(double factor, double mscale) {
+  return factor <= 1 ? 1.0 : 0.1 * mscale * std::log(factor) + 1.0;
+}
+
+double yarn_attention_factor(const ConfigReader& reader, double factor) {
+  if (reader.has("attention_factor")) return reader.positive_number("attention_factor", 1.0);
+  const double mscale = reader.number("mscale", 0), all_dim = reader.number("mscale_all_dim", 0);
+  if (mscale == 0 || all_dim == 0) return yarn_scale(factor, 1);
+  const double result = yarn_scale(factor, mscale) / yarn_scale(factor, all_dim);
+  if (std::isfinite(result) && result > 0) return result;
+  throw FormatError(
+      "config.json: found mscale = {} and mscale_all_dim = {}, expected numbers above 0; fix the "
+      "file",
+      mscale, all_dim);
+}
+
+void parse_yarn(const ConfigReader& reader, nn::RopeOptions& rope) {
+  // A factor of null is the ratio of the lengths; one that is missing is an error in the reference.
+  if (!reader.json().contains("factor")) require(reader, "factor", "yarn");
+  rope.factor = stretch_of(reader, rope);
+  rope.attention_factor = yarn_attention_factor(reader, rope.factor);
+  // Zero means the default there.
+  const auto beta = [&](const char* key, double fallback) {
+    return reader.number(key, 0) == 0 ? fallback : reader.positive_number(key, fallback);
+  };
+  rope.beta_fast = beta("beta_fast", rope.beta_fast);
+  rope.beta_slow = beta("beta_slow", rope.beta_slow);
+  rope.truncate = reader.boolean("truncate", !reader.json().contains("truncate"));
+  if (rope.theta == 1.0) {
+    throw FormatError(
+        "config.json: found rope_theta = 1 with rope_type \"yarn\", expected another number above "
+        "0; fix the file");
+  }
+}
+
+std::vector<double> factor_list(const ConfigReader& reader, const std::string& key, int64_t size) {
+  if (!reader.has(key)) {
+    throw FormatError(
+        "config.json: found no {} for rope_type \"longrope\", expected a list of {} numbers; add "
+        "it to the file",
+        key, size);
+  }
+  std::vector<double> list = reader.positive_numbers(key);
+  if (static_cast<int64_t>(list.size()) == size) return list;
+  throw FormatError(
+      "config.json: found {} with {} numbers, expected {}, half the channels of a head that turn; "
+      "fix the file",
+      key, list.size(), size);
+}
+
+void parse_longrope(const ConfigReader& reader, nn::RopeOptions& rope) {
+  rope.short_factors = factor_list(reader, "short_factor", rope.head_dim / 2);
+  rope.long_factors = factor_list(reader, "long_factor", rope.head_dim / 2);
+  const double stretch = stretch_of(reader, rope);
+  if (reader.has("attention_factor")) {
+    rope.attention_factor = reader.positive_number("attention_factor", 1.0);
+  } else if (stretch > 1) {
+    if (rope.original_max_position_embeddings == 1) {
+      throw FormatError(
+          "config.json: found original_max_position_embeddings = 1 with rope_type \"longrope\", "
+          "expected at least 2; fix the file");
+    }
+    const double length = static_cast<double>(rope.original_max_position_embeddings);
+    rope.attention_factor = std::sqrt(1 + std::log(stretch) / std::log(length));
+  }
+}
+
+void refuse_partial(const ConfigReader& config, const ConfigReader& reader) {
+  const double rotated =
+      reader.number("partial_rotary_factor", config.number("partial_rotary_factor", 1.0));
+  if (rotated == 1.0) return;
+  throw ConfigError(
+      "config.json: found partial_rotary_factor = {}, expected 1 for a model with these blocks; "
+      "remove the key",
+      rotated);
+}
+
+void check_head_dim(const nn::RopeOptions& rope) {
+  if (rope.head_dim % 2 != 0) {
+    throw FormatError(
+        "config.json: found head_dim = {}, expected an even number because rotary "
+        "positions turn pairs; fix the file",
+        rope.head_dim);
+  }
+  if (rope.kind == nn::RopeKind::kDynamic && rope.head_dim == 2) {
+    throw FormatError(
+        "config.json: found head_dim = 2 with rope_type \"dynamic\", expected at "
+        "least 4; fix the file");
+  }
+}
+
+}  // namespace
+
+nn::RopeOptions parse_rope(const ConfigReader& config, const RopeShape& shape) {
+  const Json nothing = Json::object();
+  const ConfigReader reader = rope_reader(config, nothing);
+  refuse_nested(reader);
+  nn::RopeOptions rope;
+  const std::string kind = reader.text("rope_type", reader.text("type", "default"));
+  rope.kind = parse_rope_kind(kind);
+  rope.head_dim = shape.head_dim;
+  rope.max_position_embeddings = shape.max_position_embeddings;
+  rope.theta = reader.positive_number("rope_theta", config.positive_number("rope_theta", 10000.0));
+  check_head_dim(rope);
+  if (rope.kind == nn::RopeKind::kDefault) return rope;  // which looks at no partial_rotary_factor
+  refuse_partial(config, reader);
+  rope.original_max_position_embeddings = original_positions(config, reader, shape);
+  if (rope.kind == nn::RopeKind::kLlama3) {
+    parse_llama3(reader, rope);
+  } else if (rope.kind == nn::RopeKind::kYarn) {
+    parse_yarn(reader, rope);
+  } else if (rope.kind == nn::RopeKind::kLongrope) {
+    parse_longrope(reader, rope);
+  } else {
+    require(reader, "factor", kind);
+    rope.factor = reader.positive_number("factor", 1.0);
+  }
+  return rope;
+}
+
+}  // namespace strata::models

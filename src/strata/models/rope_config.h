@@ -1,0 +1,21 @@
+// The rotary positions of a checkpoint, read from config.json's "rope_scaling" or "rope_parameters"
+// and checked. Owns: keys, defaults and relations of every kind. Never: frequencies (nn/rope.h).
+// Source: transformers modeling_rope_utils.py.
+#pragma once
+
+#include "strata/models/config_reader.h"
+#include "strata/nn/rope.h"
+
+namespace strata::models {
+
+struct RopeShape {
+  int64_t head_dim;
+  int64_t max_position_embeddings;
+};
+
+// FormatError naming the key for values that are missing, of the wrong type, or contradict each
+// other; ConfigError for kinds of positions that are not computed, for settings by type of layer,
+// and for a partial_rotary_factor, which the reference's Llama cannot compute either.
+nn::RopeOptions parse_rope(const ConfigReader& config, const RopeShape& shape);
+
+}  // namespace strata::models
