@@ -39,3 +39,11 @@ def assert_nothing_written(folder):
 def flags_of(inputs, model, tmp_path, **flags):
     data = flags.pop("data", None) or inputs.data("messages")
     return base_flags(model, data, tmp_path / "out", **flags)
+
+
+def data_folder(tmp_path, content):
+    """A data set of one split with this text."""
+    folder = tmp_path / "data"
+    folder.mkdir()
+    (folder / "train.jsonl").write_bytes(content if isinstance(content, bytes) else content.encode())
+    return folder

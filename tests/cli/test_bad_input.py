@@ -9,7 +9,7 @@ import struct
 import pytest
 from safetensors.torch import load_file, save_file
 
-from failing import assert_nothing_written, fail, flags_of
+from failing import assert_nothing_written, data_folder, fail, flags_of
 from running import base_flags, run_strata
 
 
@@ -150,13 +150,6 @@ DATA = {
     "nothing_to_train": ('{"input_ids": [1, 2, 3], "labels": [-100, -100, -100]}\n' * 3,
                          r"found no token to train on"),
 }
-
-
-def data_folder(tmp_path, content):
-    folder = tmp_path / "data"
-    folder.mkdir()
-    (folder / "train.jsonl").write_bytes(content if isinstance(content, bytes) else content.encode())
-    return folder
 
 
 @pytest.mark.parametrize("name", DATA)

@@ -25,6 +25,19 @@ namespace fs = std::filesystem;
                 path.string(), errno_text(error_number));
 }
 
+// What `git clone` leaves in place of large files where Git LFS is not installed: a text of some
+// lines. No file that is read here begins so.
+void refuse_lfs_pointer(const fs::path& path, int descriptor) {
+  constexpr std::string_view kBeginning = "version https://git-lfs.github.com/spec/";
+  char text[kBeginning.size()];
+  const ssize_t read = ::pread(descriptor, text, sizeof(text), 0);
+  if (read < 0 || std::string_view(text, static_cast<size_t>(read)) != kBeginning) return;
+  throw IoError(
+      "{}: found a pointer of Git LFS, expected the file itself; run git lfs pull in the "
+      "repository, or download the file",
+      path.string());
+}
+
 // Opens for reading and refuses everything but regular files. O_NONBLOCK: a named pipe without a
 // writer must be an error, not a hang.
 Descriptor open_regular(const fs::path& path, size_t* size_bytes) {
@@ -40,6 +53,8 @@ Descriptor open_regular(const fs::path& path, size_t* size_bytes) {
                   path.string());
   }
   *size_bytes = static_cast<size_t>(status.st_size);
+  constexpr off_t kLongestPointer = 1024;  // by the specification of Git LFS
+  if (status.st_size < kLongestPointer) refuse_lfs_pointer(path, file.get());
   return file;
 }
 

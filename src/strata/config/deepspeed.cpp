@@ -225,11 +225,16 @@ class Translation {
     if ((name == "adam" || name == "adamw") && !is_plain_adam) {
       require_adamw(*type);
     } else {
-      // Names of the setting optim; what it does not know it refuses by name.
-      static const std::map<std::string, std::string> kNames = {{"adam", "adam"},
-                                                                {"lion", "lion_32bit"}};
+      static const std::map<std::string, std::string> kNames = {
+          {"adam", "adam"}, {"lion", "lion_32bit"}, {"sgd", "sgd"}};
       const auto known = kNames.find(name);
-      set(*type, "optim", known == kNames.end() ? name : known->second);
+      if (known == kNames.end()) {
+        throw ConfigError(
+            "{}: found {}, expected AdamW, Adam, Lion or SGD; choose one of them, or leave the "
+            "block out and set optim",
+            type->source(), type->value.dump());
+      }
+      set(*type, "optim", known->second);
     }
     if (const DsEntry* betas = file_.find("optimizer.params.betas"); betas && !betas->is_auto) {
       if (betas->value.size() != 2 || !betas->value[0].is_number() ||

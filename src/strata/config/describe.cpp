@@ -186,8 +186,9 @@ std::string settings_page() {
   }
   out +=
       "\n## Known, without effect or not supported\n\n"
-      "The listed values are accepted (flags with a warning, file keys silently); others end "
-      "with an error.\n\"any\": every value is accepted with a warning.\n\n"
+      "The listed values are accepted: flags with a warning, keys of files, which programs fill, "
+      "silently; others end with an error.\n\"any\": every value is accepted, with a warning "
+      "also in files where it is not the peer's default.\n\n"
       "| name | accepted | why, or what to use | from |\n|---|---|---|---|\n";
   for (const Setting& setting : settings_table()) {
     if (setting.kind == Kind::kUnbound) out += unbound_row(setting);

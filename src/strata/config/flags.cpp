@@ -6,6 +6,7 @@
 #include <map>
 
 #include "strata/base/error.h"
+#include "strata/config/foreign_names.h"
 
 namespace strata::config {
 namespace {
@@ -94,6 +95,10 @@ class FlagParser {
   }
 
   [[noreturn]] void throw_unknown(const std::string& written, const std::string& name) const {
+    const std::string advice = foreign_advice(name);
+    if (!advice.empty() && table_.data() == settings_table().data()) {
+      throw ConfigError("{}: found an unknown flag, expected a known one; {}", written, advice);
+    }
     auto near = closest_setting(table_, name, accepts_);
     if (near) {
       throw ConfigError("{}: found an unknown flag, expected a known one; did you mean --{}?",

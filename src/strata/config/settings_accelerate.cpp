@@ -109,7 +109,7 @@ std::vector<Known> other_flags() {
       {"mpirun_ccl", {"none", "*"}, "start the ranks with mpirun itself"},
       {"no_tpu_cluster", {"true"}, kTpu, true},
       {"vm", {"none"}, kTpu},
-      {"env", {"none"}, kTpu},
+      {"env", {"none"}, "set variables in the shell, before the command"},
       {"aws_access_key_id", {"none"}, "start strata launch on the machines themselves"},
       {"aws_secret_access_key", {"none"}, "start strata launch on the machines themselves"},
   };
@@ -120,7 +120,7 @@ std::vector<Known> other_flags() {
 std::vector<Setting> accelerate_section_settings() {
   std::vector<Setting> all;
   for (Setting& setting : deepspeed_settings()) {
-    setting.group = "sharding";
+    setting.group = "DeepSpeed";
     setting.scope = Scope::kBoth;
     all.push_back(std::move(setting));
   }

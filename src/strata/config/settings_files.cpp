@@ -4,8 +4,12 @@
 #include <algorithm>
 #include <set>
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include "strata/base/error.h"
 #include "strata/config/deepspeed_file.h"
+#include "strata/config/foreign_names.h"
 #include "strata/config/yaml_reader.h"
 
 namespace strata::config {
@@ -48,11 +52,34 @@ bool is_accelerate_key(const Setting& setting) {
 }
 bool is_own_key(const Setting& setting) { return setting.name != "config"; }
 
+std::string advice_for(const std::string& key, bool (*accept)(const Setting&)) {
+  if (accept(get_setting("max_length"))) {  // not in a section of accelerate's file
+    if (const std::string advice = foreign_advice(key); !advice.empty()) return advice;
+  }
+  const auto near = closest_setting(key, accept);
+  return near ? "did you mean " + *near + "?" : "remove it";
+}
+
 [[noreturn]] void throw_unknown(const std::string& place, const std::string& key,
                                 const std::string& where, bool (*accept)(const Setting&)) {
-  auto near = closest_setting(key, accept);
   throw ConfigError("{}: found the unknown key \"{}\"{}, expected a known setting; {}", place, key,
-                    where, near ? "did you mean " + *near + "?" : "remove it");
+                    where, advice_for(key, accept));
+}
+
+struct UnknownKey {
+  std::string place, key;
+};
+
+// Who brings the file of another program learns of all its keys at once.
+[[noreturn]] void throw_unknown(const std::string& file, const std::vector<UnknownKey>& keys,
+                                bool (*accept)(const Setting&)) {
+  if (keys.size() == 1) throw_unknown(keys[0].place, keys[0].key, "", accept);
+  std::string lines;
+  for (const auto& [place, key] : keys) {
+    lines += fmt::format("\n  {}: \"{}\": {}", place, key, advice_for(key, accept));
+  }
+  throw ConfigError("{}: found {} unknown keys, expected known settings; change them:{}", file,
+                    keys.size(), lines);
 }
 
 void reject_second_name(const std::vector<Given>& given, const Setting& setting,
@@ -119,6 +146,15 @@ void read_accelerate_mapping(const YAML::Node& root, const std::string& file, Ra
       });
 }
 
+// Before the keys that only such files have: they are not what is wrong.
+void refuse_cloud(const YAML::Node& root, const std::string& file) {
+  const YAML::Node environment = root["compute_environment"];
+  if (!environment) return;
+  const std::string place = file + ":" + std::to_string(environment.Mark().line + 1);
+  canonical_text(
+      {&get_setting("compute_environment"), yaml_value(environment, place), {Rank::kFile, place}});
+}
+
 bool has_accelerate_keys(const YAML::Node& root) {
   return root["fsdp_config"] || root["distributed_type"] || root["compute_environment"];
 }
@@ -133,23 +169,34 @@ fs::path file_in_folder(const fs::path& folder) {
       folder.string());
 }
 
+// As TrainingArguments takes fsdp: words, or a list of them.
+Value own_value(const Setting& setting, const YAML::Node& node, const std::string& place) {
+  Value value = yaml_value(node, place);
+  if (setting.name == "fsdp" && value.items.size() > 1) {
+    value.items = {fmt::format("{}", fmt::join(value.items, " "))};
+  }
+  return value;
+}
+
 }  // namespace
 
 std::vector<Given> read_own_file(const fs::path& path) {
   std::vector<Given> given;
-  for_each_key(
-      read_yaml_mapping(path), path.string(),
-      [&](const std::string& key, const YAML::Node& node, const std::string& place) {
-        // As TrainingArguments takes it: a file's name, or the settings themselves.
-        if (key == "fsdp_config" && node.IsMap()) {
-          return read_section(*find_section(key), node, path.string(), Rank::kFile, given);
-        }
-        const Setting* setting = find_setting(key);
-        if (!setting || !is_own_key(*setting)) throw_unknown(place, key, "", is_own_key);
-        reject_second_name(given, *setting, key, place);
-        given.push_back(
-            {setting, yaml_value(node, place), {Rank::kFile, origin_text(place, key, *setting)}});
-      });
+  std::vector<UnknownKey> unknown;
+  for_each_key(read_yaml_mapping(path), path.string(),
+               [&](const std::string& key, const YAML::Node& node, const std::string& place) {
+                 // As TrainingArguments takes it: a file's name, or the settings themselves.
+                 if (key == "fsdp_config" && node.IsMap()) {
+                   return read_section(*find_section(key), node, path.string(), Rank::kFile, given);
+                 }
+                 const Setting* setting = find_setting(key);
+                 if (!setting || !is_own_key(*setting)) return unknown.push_back({place, key});
+                 reject_second_name(given, *setting, key, place);
+                 given.push_back({setting,
+                                  own_value(*setting, node, place),
+                                  {Rank::kFile, origin_text(place, key, *setting)}});
+               });
+  if (!unknown.empty()) throw_unknown(path.string(), unknown, is_own_key);
   return given;
 }
 
@@ -162,6 +209,7 @@ std::vector<Given> read_accelerate_file(const fs::path& path, Rank rank) {
         path.string(), expectation(get_setting("distributed_type")).substr(7));
   }
   std::vector<Given> given;
+  refuse_cloud(root, path.string());
   read_accelerate_mapping(root, path.string(), rank, given);
   return given;
 }
@@ -173,9 +221,12 @@ std::string flag_of_file(const fs::path& path) {
   return "--config";
 }
 
-std::vector<Given> read_fsdp_config(fs::path path) {
-  if (fs::is_directory(path)) path = file_in_folder(path);
-  const YAML::Node root = read_yaml_mapping(path);
+std::vector<Given> read_fsdp_config(const std::string& path_or_text) {
+  const bool is_text = path_or_text.starts_with('{');
+  fs::path path = is_text ? "--fsdp_config" : path_or_text;
+  if (!is_text && fs::is_directory(path)) path = file_in_folder(path);
+  const YAML::Node root =
+      is_text ? parse_yaml_mapping(path_or_text, path.string()) : read_yaml_mapping(path);
   std::vector<Given> given;
   if (has_accelerate_keys(root)) {
     read_accelerate_mapping(root, path.string(), Rank::kFile, given);

@@ -11,8 +11,9 @@
 
 namespace strata::config {
 
-// Keys are the names of the settings table. Unknown or repeated keys: ConfigError with file, line
-// and the closest name.
+// Keys are the names of the settings table. Repeated or unknown keys: ConfigError with file and
+// line; of unknown ones all at once, each with the closest name or what another program's key is
+// called here.
 std::vector<Given> read_own_file(const std::filesystem::path& path);
 
 // As accelerate reads it, but stricter: a key that is unknown inside fsdp_config is an error too
@@ -25,7 +26,8 @@ std::string flag_of_file(const std::filesystem::path& path);
 
 // `--fsdp_config`: the keys of the section with or without the prefix fsdp_; a whole file of
 // accelerate is understood too. A folder: its fsdp_config.json, fsdp_config.yaml or config.yaml.
-std::vector<Given> read_fsdp_config(std::filesystem::path path);
+// What begins with a brace is the text itself.
+std::vector<Given> read_fsdp_config(const std::string& path_or_text);
 
 // $HF_HOME/accelerate/default_config.yaml, by the rules of huggingface_hub; `variables` are
 // HF_HOME, XDG_CACHE_HOME and HOME.

@@ -31,6 +31,7 @@ constexpr std::string_view kMetrics = "metrics go to metrics.jsonl in output_dir
 constexpr std::string_view kLoader = "batches are made in threads of the rank";
 constexpr std::string_view kEval = "evaluation computes the loss only";
 constexpr std::string_view kDdp = "ranks communicate by the fsdp settings";
+constexpr std::string_view kTpu = "TPUs are not supported";
 constexpr std::string_view kCompiler = "nothing is compiled at run time";
 
 std::vector<Known> optimization() {
@@ -129,6 +130,11 @@ std::vector<Known> loading_and_ranks() {
       {"ddp_broadcast_buffers", {"none", "*"}, kDdp, true},
       {"ddp_static_graph", {"none", "*"}, kDdp, true},
       {"ddp_backend", {"none", "gloo"}, kDdp},
+      // Keys of fsdp_config, which Trainer fills in.
+      {"fsdp_xla", {"false"}, kTpu, true},
+      {"fsdp_xla_fsdp_v2", {"false"}, kTpu, true},
+      {"fsdp_xla_fsdp_grad_ckpt", {"false"}, kTpu, true},
+      {"fsdp_xla_fsdp_settings", {"none"}, kTpu},
   };
 }
 

@@ -187,7 +187,9 @@ std::vector<Setting> fsdp_settings() {
        .peer = "TrainingArguments"},
       {.name = "fsdp_config",
        .kind = Kind::kSource,
-       .help = "YAML or JSON file, or a folder with fsdp_config.json or .yaml, of fsdp_ settings",
+       .help =
+           "YAML or JSON file, or a folder with fsdp_config.json or .yaml, of fsdp_ settings; or "
+           "the text of one",
        .peer = "TrainingArguments"},
       {.name = "fsdp_version",
        .kind = Kind::kUnbound,
@@ -213,6 +215,7 @@ std::vector<Setting> fsdp_settings() {
        .choices = {"true", "false"},
        .help = "true: gradient_checkpointing; false asks for nothing"},
       {.name = "fsdp_offload_params",
+       .aliases = {"fsdp_cpu_offload"},
        .field = STRATA_FIELD(shard.offload_params),
        .help = "parameters, gradients and optimizer state rest in host memory; on CPUs they always "
                "do"},

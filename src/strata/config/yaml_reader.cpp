@@ -67,25 +67,28 @@ std::string read_settings_file(const std::filesystem::path& path) {
 }  // namespace
 
 YAML::Node read_yaml_mapping(const std::filesystem::path& path) {
-  const std::string text = read_settings_file(path);
+  return parse_yaml_mapping(read_settings_file(path), path.string());
+}
+
+YAML::Node parse_yaml_mapping(const std::string& text, const std::string& name) {
   std::vector<YAML::Node> documents;
   try {
     documents = YAML::LoadAll(text);
   } catch (const YAML::Exception& error) {
     throw ConfigError("{}:{}:{}: found text that is not YAML ({}), expected a mapping of settings",
-                      path.string(), error.mark.line + 1, error.mark.column + 1, error.msg);
+                      name, error.mark.line + 1, error.mark.column + 1, error.msg);
   }
   // As PyYAML: what stands in a second document would be ignored.
   if (documents.size() > 1) {
     throw ConfigError(
         "{}: found {} documents (after lines \"---\" or \"...\"), expected one; remove the lines "
         "between them",
-        path.string(), documents.size());
+        name, documents.size());
   }
   const YAML::Node root = documents.empty() ? YAML::Node() : documents.front();
   if (!root || root.IsNull()) return YAML::Node(YAML::NodeType::Map);
   if (!root.IsMap()) {
-    throw ConfigError("{}:{}: found no mapping, expected lines of \"key: value\"", path.string(),
+    throw ConfigError("{}:{}: found no mapping, expected lines of \"key: value\"", name,
                       root.Mark().line + 1);
   }
   return root;

@@ -54,7 +54,8 @@ void refuse_columns(const Row& row, const std::string& text_field) {
   if (row.find("prompt") != nullptr) {
     throw FormatError(
         "{}: found a column \"prompt\" without \"completion\" (columns: {}), expected both; add "
-        "the completion, or rename the column and pass --dataset_text_field{}",
+        "the completion, name its column with --dataset_columns completion=COLUMN, or rename the "
+        "column and pass --dataset_text_field{}",
         row.where(), column_names(row), misspelt(row, text_field));
   }
   throw FormatError(

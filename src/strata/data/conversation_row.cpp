@@ -40,7 +40,8 @@ Json read_whole_conversation(const Row& row) {
 
 Json template_variables(const Row& row) {
   Json extra = Json::object();
-  if (const Json* tools = row.find("tools")) {
+  // An empty text is what a column of texts has for none.
+  if (const Json* tools = row.find("tools"); tools != nullptr && *tools != Json("")) {
     extra["tools"] = tools->is_string()
                          ? parse_json(tools->get_ref<const std::string&>(), row.where() + ": tools")
                          : *tools;

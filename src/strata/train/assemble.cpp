@@ -25,6 +25,7 @@
 #include "strata/train/base_quantization.h"
 #include "strata/train/first_look.h"
 #include "strata/train/initial_values.h"
+#include "strata/train/named_folders.h"
 #include "strata/train/offload_room.h"
 #include "strata/train/strategy.h"
 #include "strata/train/vocabulary.h"
@@ -46,6 +47,7 @@ void require_trainable(const hf::AdapterConfig& config) {
 void attach_adapter(const config::RunConfig& config, const std::vector<int64_t>& new_tokens,
                     const Target& target, Trainee& trainee) {
   if (!config.model.adapter_name_or_path.empty()) {
+    require_adapter_folder(config.model.adapter_name_or_path);
     trainee.continued_adapter = hf::read_adapter_config(config.model.adapter_name_or_path);
     require_trainable(*trainee.continued_adapter);
     trainee.adapter = adapters::attach_lora(*trainee.model,
@@ -201,6 +203,7 @@ Json load_model_config(const config::ModelConfig& config, bool alone) {
                   is_hidden ? "name, or let it be downloaded (HF_HUB_OFFLINE is set)" : "path",
                   did_you_mean(path));
   }
+  if (!config.model_name_or_path.empty()) require_base_folder(path);
   if (fs::is_directory(path)) path /= "config.json";
   return read_json_file(path);
 }

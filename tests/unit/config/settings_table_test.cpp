@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "strata/config/describe.h"
+#include "strata/config/foreign_names.h"
 #include "strata/config/serialize.h"
 #include "strata/config/value.h"
 
@@ -23,6 +24,18 @@ TEST(SettingsTable, NoNameOrAliasCollides) {
     }
   }
   EXPECT_GT(names.size(), 250u);
+}
+
+// What a message says of another program's name must be a name here.
+TEST(SettingsTable, NamesOfOtherProgramsAreNoSettingsAndLeadToOne) {
+  std::set<std::string_view> names;
+  for (const ForeignName& foreign : foreign_names()) {
+    SCOPED_TRACE(foreign.name);
+    EXPECT_TRUE(names.insert(foreign.name).second);
+    EXPECT_EQ(find_setting(foreign.name), nullptr);
+    EXPECT_FALSE(foreign.setting.empty() && foreign.advice.empty());
+    if (!foreign.setting.empty()) EXPECT_NE(find_setting(foreign.setting), nullptr);
+  }
 }
 
 TEST(SettingsTable, EveryRecordIsComplete) {

@@ -1,0 +1,129 @@
+#include "strata/config/foreign_names.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "strata/config/settings_table.h"
+
+namespace strata::config {
+namespace {
+
+constexpr std::string_view kMixture =
+    "name the sets in dataset_name with commas between, their shares in dataset_weights";
+constexpr std::string_view kSlices = "take slices: splits \"train[:95%],train[95%:]\"";
+constexpr std::string_view kNoPreferences =
+    "preference training is not supported; sft trains on the preferred answers";
+constexpr std::string_view kSelfChosen = "remove it: config.json and the tokenizer's files say it";
+constexpr std::string_view kKernels = "remove it: the device decides";
+constexpr std::string_view kMetrics = "remove it: metrics go to metrics.jsonl in output_dir";
+
+constexpr ForeignName kNames[] = {
+    // TRL's mixtures and alignment-handbook
+    {"datasets", "dataset_name", kMixture},
+    {"dataset_mixer", "dataset_name", kMixture},
+    {"dataset_mixture", "dataset_name", kMixture},
+    {"dataset_configs", "dataset_config"},
+    {"dataset_splits", "splits"},
+    {"test_split_size", "splits", kSlices},
+    {"streaming", "dataset_streaming"},
+    {"chat_template", "chat_template_path",
+     "write the template to a file and name that in chat_template_path, or a built-in one in "
+     "chat_template_format"},
+    {"beta", "", kNoPreferences},
+    {"ref_model", "", kNoPreferences},
+    {"rl", "", kNoPreferences},
+    {"max_prompt_length", "max_length"},
+    // scripts of many people
+    {"model", "model_name_or_path"},
+    {"model_path", "model_name_or_path"},
+    {"tokenizer", "tokenizer_name"},
+    {"dataset", "dataset_name"},
+    {"data_path", "dataset_name"},
+    {"batch_size", "per_device_train_batch_size"},
+    {"train_batch_size", "per_device_train_batch_size"},
+    {"eval_batch_size", "per_device_eval_batch_size"},
+    {"lr", "learning_rate"},
+    {"epochs", "num_train_epochs"},
+    {"num_epochs", "num_train_epochs"},
+    {"device_map", "", "remove it: num_processes and the fsdp settings place the model"},
+    // axolotl
+    {"base_model", "model_name_or_path"},
+    {"base_model_config", "", kSelfChosen},
+    {"model_type", "", kSelfChosen},
+    {"tokenizer_type", "", kSelfChosen},
+    {"processor_type", "", kSelfChosen},
+    {"tokenizer_config", "tokenizer_name"},
+    {"special_tokens", "pad_token", "use eos_token and pad_token"},
+    {"sequence_len", "max_length"},
+    {"sample_packing", "packing"},
+    {"eval_sample_packing", "eval_packing"},
+    {"pad_to_sequence_len", "", "remove it: rows are not padded"},
+    {"micro_batch_size", "per_device_train_batch_size"},
+    {"optimizer", "optim"},
+    {"lr_scheduler", "lr_scheduler_type"},
+    {"adapter", "use_peft", "lora: use_peft true; qlora: load_in_4bit true, too"},
+    {"lora_model_dir", "adapter_name_or_path"},
+    {"lora_target_linear", "lora_target_modules", "use lora_target_modules all-linear"},
+    {"peft_use_dora", "use_dora"},
+    {"peft_use_rslora", "use_rslora"},
+    {"val_set_size", "splits", kSlices},
+    {"test_datasets", "splits",
+     "put the files of both splits into one folder, or name the slices in splits"},
+    {"train_on_inputs", "completion_only_loss",
+     "false: completion_only_loss or assistant_only_loss; true: neither"},
+    {"evals_per_epoch", "eval_steps", "use eval_steps, a fraction of the run below 1"},
+    {"saves_per_epoch", "save_steps", "use save_steps, a fraction of the run below 1"},
+    {"dataset_prepared_path", "", "remove it: tokenized rows are kept in HF_HOME/strata"},
+    {"dataset_processes", "dataset_num_proc"},
+    {"flash_attention", "", kKernels},
+    {"xformers_attention", "", kKernels},
+    {"sdp_attention", "", kKernels},
+    {"flash_attn", "", kKernels},
+    {"plugins", "", kKernels},
+    {"liger_rope", "", kKernels},
+    {"liger_rms_norm", "", kKernels},
+    {"liger_glu_activation", "", kKernels},
+    {"liger_fused_linear_cross_entropy", "", kKernels},
+    {"wandb_project", "", kMetrics},
+    {"wandb_entity", "", kMetrics},
+    {"wandb_watch", "", kMetrics},
+    {"wandb_name", "", kMetrics},
+    {"wandb_log_model", "", kMetrics},
+    {"mlflow_experiment_name", "", kMetrics},
+    {"strict", "", "remove it: unknown keys are always errors"},
+    // LLaMA-Factory
+    {"stage", "", "remove it: sft is the command's name"},
+    {"finetuning_type", "use_peft", "lora: use_peft true; full: leave use_peft out"},
+    {"lora_target", "lora_target_modules", "use lora_target_modules (all: all-linear)"},
+    {"additional_target", "lora_modules_to_save"},
+    {"quantization_bit", "load_in_4bit", "4: load_in_4bit true; 8: load_in_8bit true"},
+    {"dataset_dir", "dataset_name", "name the files themselves in dataset_name"},
+    {"eval_dataset", "splits", "put the files of both splits into one folder; see splits"},
+    {"val_size", "splits", kSlices},
+    {"max_samples", "splits", "take a slice: splits \"train[:1000],test\""},
+    {"template", "chat_template_format",
+     "the tokenizer's own is the default; another: chat_template_path or chat_template_format"},
+    {"cutoff_len", "max_length"},
+    {"train_on_prompt", "completion_only_loss", "use completion_only_loss false"},
+    {"mask_history", "", "mark earlier answers in the data with \"weight\": 0"},
+    {"plot_loss", "", "remove it: report.html in output_dir has the curve"},
+    {"pure_bf16", "", "weights that train are fp32 here; for computing in bf16 set bf16"},
+};
+
+}  // namespace
+
+std::span<const ForeignName> foreign_names() { return kNames; }
+
+const ForeignName* find_foreign_name(std::string_view name) {
+  const auto found = std::ranges::find(kNames, normalized_name(name), &ForeignName::name);
+  return found == std::end(kNames) ? nullptr : &*found;
+}
+
+std::string foreign_advice(std::string_view name) {
+  const ForeignName* found = find_foreign_name(name);
+  if (found == nullptr) return "";
+  return found->advice.empty() ? fmt::format("use {}", found->setting) : std::string(found->advice);
+}
+
+}  // namespace strata::config
