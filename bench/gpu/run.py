@@ -129,8 +129,10 @@ def main():
     parser.add_argument("--rows", type=int, help="rows of a micro-batch; default: the case's")
     parser.add_argument("--times", type=int, default=1, help="as many rows of a micro-batch as that")
     parser.add_argument("--no-peer", action="store_true")
-    parser.add_argument("more", nargs="*", help="further flags of `strata sft`, behind --")
-    options = parser.parse_args()
+    parser.epilog = "Behind --: further flags of `strata sft`."
+    # argparse hands nothing on that stands behind -- and other options.
+    end = sys.argv.index("--") if "--" in sys.argv else len(sys.argv)
+    options, more = parser.parse_args(sys.argv[1:end]), sys.argv[end + 1:]
     if options.list or options.case is None:
         print("\n".join(CASES))
         return
@@ -144,7 +146,7 @@ def main():
     made = time.time()
     result = {"case": options.case, "matrix_tflops": rate / 1e12, "parameters": num_parameters(case.model_config)[0],
               "seconds_inputs": made - start}
-    result["strata"] = run_strata(options.strata, case, folder, rows, options.more)
+    result["strata"] = run_strata(options.strata, case, folder, rows, more)
     result["seconds_strata"] = time.time() - made
     print(json.dumps(add_ratios(result, case)), flush=True)
     # A ratio to nothing is not worth the reference's minutes.

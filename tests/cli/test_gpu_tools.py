@@ -252,16 +252,27 @@ def test_a_case_runs(tmp_path, name, quantised):
 def test_a_reference_out_of_time_leaves_what_was_measured(tmp_path, monkeypatch):
     """run.py is stopped with its step: the line that it has printed of Strata alone counts."""
     check = gpu_steps.Check(types.SimpleNamespace(programs=tmp_path, out=tmp_path, logs=None, part=None))
-    ours = {"tokens_per_second": 12000.0, "peak_mb": 1.0, "losses": [], "breakdown_ms": {}, "plan_error_percent": 1.0,
+    ours = {"tokens_per_second": 12000.0, "rows": 4, "peak_mb": 1.0, "losses": [], "breakdown_ms": {}, "plan_error_percent": 1.0,
             "warnings": ["warning: attention: of cuDNN"]}
     line = json.dumps({"case": "llama-3-8b-lora", "strata": ours, "model_flops_share": 0.5})
     run = check.run
     monkeypatch.setattr(check, "run", lambda name, command, seconds, **variables: run(
         name, ["sh", "-c", f"echo '{line}'; echo some words; sleep 60"], 1))
     passed, text = gpu_steps.bench("llama-3-8b-lora")(check, 1)
+    # The reference of the case is that of its variants.
+    check.facts["bench"]["llama-3-8b-lora"]["peer"] = {"tokens_per_second": 6000.0, "rows": 4}
+    gpu_steps.bench("llama-3-8b-lora", "--no-peer", label="-flash")(check, 1)
+    assert check.facts["bench"]["llama-3-8b-lora-flash"]["speed_ratio"] == 2
     shutil.rmtree(check.folder)
     assert not passed and "12000 tokens/s" in text and "the reference: exit none within 1 s" in text
     assert "of cuDNN" in text and check.facts["bench"]["llama-3-8b-lora"]["model_flops_share"] == 0.5
+
+
+def test_a_case_takes_further_flags():
+    """check_gpu hands them on behind other options, where argparse alone takes none."""
+    run = subprocess.run([sys.executable, ROOT / "bench/gpu/run.py", "tiny", "--list", "--no-peer", "--",
+                          "--gradient_checkpointing_mode", "selective"], capture_output=True, text=True)
+    assert run.returncode == 0 and "llama-1b-full" in run.stdout, run.stderr
 
 
 def test_the_plan_is_read_from_what_a_run_says():

@@ -68,9 +68,10 @@ struct WeightSums {
 };
 
 // Block b does the rows b, b + blocks, ... and sums their part of the weight's gradient. A thread
-// has the same channels in every row, so these sums need no barrier.
+// has the same channels in every row, so these sums need no barrier. Three blocks of a
+// multiprocessor, where rows are all there is to do: one waits for its barrier while two read.
 template <typename T, int N>
-__global__ void __launch_bounds__(kMostThreads)
+__global__ void __launch_bounds__(kMostThreads, 3)
     norm_rows_backward(const T* __restrict__ x, Element weight_type,
                        const void* __restrict__ weight, const float* __restrict__ rstd,
                        const T* __restrict__ dy, const T* __restrict__ residual, T* __restrict__ dx,
