@@ -38,11 +38,16 @@ class Check:
         for folder in (self.out, self.logs):
             folder.mkdir(parents=True, exist_ok=True)
         (self.out / "logs.txt").write_text("")
-        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="strata-check-", dir=folder_for_checkpoints()))
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="strata-check-"))
+        self.checkpoints = pathlib.Path(tempfile.mkdtemp(prefix="strata-check-", dir=folder_for_checkpoints()))
         self.facts = {}
         self.part = f"-part-{options.part}" if options.part else ""
         self.is_emulated = getattr(options, "emulated", False)
         self.kind, self.title = ("emulated-gpu", "Rehearsal on emulated GPUs") if self.is_emulated else ("gpu", "GPU check")
+
+    def close(self):
+        for folder in (self.folder, self.checkpoints):
+            shutil.rmtree(folder, ignore_errors=True)
 
     def environment(self):
         # Ranks find a GPU each where they are emulated.
@@ -351,8 +356,8 @@ def inputs_of(check, case):
     """A folder for the checkpoint of the case's model. The disk holds one large model: cases of one model share it,
     and another one's goes."""
     digest = hashlib.sha256(repr((case.model_config, case.length)).encode()).hexdigest()[:12]
-    folder = check.folder / f"inputs-{digest}"
-    for other in check.folder.glob("inputs-*"):
+    folder = check.checkpoints / f"inputs-{digest}"
+    for other in check.checkpoints.glob("inputs-*"):
         if other != folder:
             shutil.rmtree(other)
     return folder

@@ -111,7 +111,7 @@ def test_check_gpu_does_not_take_the_cpu_for_a_gpu(tmp_path):
         "plain": (1, "--use_cpu", "true", "--bf16", "false"),
         "files": (1, "--use_cpu", "true", "--bf16", "false", *in_files),
         "fallen back": (1, "--cpu", "true", "--bf16", "false")})
-    shutil.rmtree(check.folder)
+    check.close()
     assert len(found["plain"]) == 10 and found["plain"][-1] < found["plain"][0]
     assert found["files"] == found["plain"]
     assert "took no memory of a GPU" in found["fallen back"]
@@ -263,7 +263,7 @@ def test_a_reference_out_of_time_leaves_what_was_measured(tmp_path, monkeypatch)
     check.facts["bench"]["llama-3-8b-lora"]["peer"] = {"tokens_per_second": 6000.0, "rows": 4}
     gpu_steps.bench("llama-3-8b-lora", "--no-peer", label="-flash")(check, 1)
     assert check.facts["bench"]["llama-3-8b-lora-flash"]["speed_ratio"] == 2
-    shutil.rmtree(check.folder)
+    check.close()
     assert not passed and "12000 tokens/s" in text and "the reference: exit none within 1 s" in text
     assert "of cuDNN" in text and check.facts["bench"]["llama-3-8b-lora"]["model_flops_share"] == 0.5
 
