@@ -28,6 +28,10 @@ ODD_VOCABULARY = 331
 MISTRAL = dict(PLAIN, family="mistral", sliding_window=16)
 QWEN2 = dict(PLAIN, family="qwen2", tie_word_embeddings=True)
 QWEN3 = dict(PLAIN, family="qwen3", hidden_size=30, head_dim=10)
+# The longest row turns by the long factors; head_dim 8, of which 6 channels turn.
+PHI3 = dict(PLAIN, family="phi3", original_max_position_embeddings=32, rope_parameters=dict(
+    rope_type="longrope", rope_theta=10000.0, partial_rotary_factor=0.75, short_factor=[1.0, 1.1, 1.3],
+    long_factor=[1.5, 2.5, 4.0]))
 
 
 def sentence(rng, low=1, high=14):

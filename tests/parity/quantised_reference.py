@@ -2,7 +2,7 @@
 
 import torch
 from peft import get_peft_model
-from transformers import BitsAndBytesConfig, LlamaForCausalLM
+from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 
 from test_lora import config_of
 
@@ -23,7 +23,7 @@ BASES = {
 
 
 def attach_quantised(folder, settings, **lora):
-    base = LlamaForCausalLM.from_pretrained(
+    base = AutoModelForCausalLM.from_pretrained(
         folder, dtype=torch.float32, device_map="cpu",
         quantization_config=BitsAndBytesConfig(
             **{"bnb_4bit_compute_dtype": torch.float32, **settings}))

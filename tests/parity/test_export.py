@@ -54,7 +54,7 @@ def load(folder):
 
 
 @pytest.mark.parametrize("name,world", [("odd", 1), ("odd", 3), ("tied", 1), ("tied", 3),
-                                        ("mistral", 2), ("qwen2", 3), ("qwen3", 2)])
+                                        ("mistral", 2), ("qwen2", 3), ("qwen3", 2), ("phi3", 2)])
 def test_full_model(inputs, tmp_path, name, world):
     run = train(inputs, tmp_path / "out", name, world)
     folder = run.folder
@@ -133,6 +133,9 @@ LORA_CASES = {
                                   prompt_tuning_init_text="the cat sat on a mat")),
     "prefix": ("odd", dict(OF_LORA_OFF, peft_type="PREFIX_TUNING", num_virtual_tokens=3,
                            learning_rate=5e-2)),
+    "phi3": ("phi3", dict(lora_target_modules=["qkv_proj", "gate_up_proj", "down_proj"])),
+    "phi3_prefix": ("phi3", dict(OF_LORA_OFF, peft_type="PREFIX_TUNING", num_virtual_tokens=3,
+                                 learning_rate=5e-2)),
     "ia3_head": ("plain", dict(OF_LORA_OFF, peft_type="IA3", learning_rate=5e-2,
                                lora_target_modules=["k_proj", "down_proj", "lm_head"],
                                feedforward_modules=["down_proj"])),

@@ -29,6 +29,7 @@ MODELS = {
                                       original_max_position_embeddings=16), num_key_value_heads=2),
     "qwen2": dict(family="qwen2", num_key_value_heads=2),
     "qwen3": dict(family="qwen3", num_key_value_heads=1, head_dim=6),
+    "phi3": dict(family="phi3", num_key_value_heads=2, sliding_window=12),
     "mistral_window": dict(family="mistral", num_key_value_heads=2, sliding_window=6),
 }
 ADAPTERS = {
@@ -47,7 +48,8 @@ ADAPTERS = {
                              prefix_projection=True, encoder_hidden_size=7),
 }
 # The first three over every model, the others over two.
-ADAPTED = [(m, a) for a in list(ADAPTERS)[:3] for m in MODELS] + [
+ADAPTED = [(m, a) for a in list(ADAPTERS)[:3] for m in MODELS if m != "phi3"] + [
+    ("phi3", a) for a in ("none", "lora", "prompt", "prefix")] + [
     (m, a) for a in list(ADAPTERS)[3:] for m in ("grouped_tied", "one_kv_head_odd_dim")]
 
 
@@ -108,6 +110,16 @@ def test_longrope_beyond_the_original_length(tmp_path, adapter):
         request["adapter"] = adapter_folder
     assert run_probe(tmp_path, use_cache=False, **request) == expected
     assert run_probe(tmp_path, **request) == expected
+
+
+def test_phi3_beyond_the_original_length(tmp_path):
+    """generate() with its cache, which its Phi-3 computes again."""
+    rope = dict(LONGROPE, partial_rotary_factor=0.75, short_factor=[1.0, 1.1, 1.3], long_factor=[1.5, 2.5, 4.0])
+    model, _ = make_model(tmp_path, dict(family="phi3", rope_parameters=rope,
+                                         original_max_position_embeddings=20), None)
+    prompts = PROMPTS + [[7] * 19, [7] * 20, [7] * 21, [5, 6]]
+    expected = [reference_ids(model, p) for p in prompts]
+    assert run_probe(tmp_path, model=str(tmp_path), prompts=prompts, max_new_tokens=NEW_TOKENS) == expected
 
 
 @pytest.mark.parametrize("length", [511, 512, 513, 700])

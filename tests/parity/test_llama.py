@@ -9,6 +9,7 @@ from probe import relative_error, run_probe, run_probe_raw
 
 LENGTHS = (23, 1, 9, 40)
 DYNAMIC = dict(rope_type="dynamic", rope_theta=500.0, factor=4.0)
+ROPE_500 = dict(rope_type="default", rope_theta=500.0)
 LINEAR = dict(rope_type="linear", rope_theta=500.0, factor=4.0)
 YARN = dict(rope_type="yarn", rope_theta=500.0, factor=4.0, original_max_position_embeddings=16)
 # Half of 8 channels; the longest document decides which list counts.
@@ -80,6 +81,22 @@ CONFIGS = {
         family="qwen3", num_key_value_heads=2, head_dim=12, use_sliding_window=True, sliding_window=5,
         layer_types=["sliding_attention", "full_attention"],
         rope_parameters=dict(rope_type="default", rope_theta=500.0)),
+    "phi3": dict(family="phi3", num_key_value_heads=2, rope_parameters=ROPE_500),
+    "phi3_head_dim_tied": dict(family="phi3", num_key_value_heads=1, head_dim=6, tie_word_embeddings=True,
+                               vocab_size=101, rms_norm_eps=1e-6),
+    "phi3_window": dict(family="phi3", num_key_value_heads=2, sliding_window=7, pad_token_id=5),
+    "phi3_partial": dict(family="phi3", num_key_value_heads=2, head_dim=8, rope_parameters=dict(
+        ROPE_500, partial_rotary_factor=0.75), embd_pdrop=0.3),
+    "phi3_partial_longrope_long": dict(family="phi3", num_key_value_heads=2, tie_word_embeddings=True,
+                                       original_max_position_embeddings=16, rope_parameters=dict(
+        LONGROPE, partial_rotary_factor=0.75, short_factor=[1.0, 1.2, 1.5], long_factor=[2.0, 3.0, 5])),
+    "phi3_longrope_short": dict(family="phi3", rope_parameters=LONGROPE,
+                                original_max_position_embeddings=40),
+    "phi3_longrope_default_length": dict(family="phi3", rope_parameters=LONGROPE),
+    "phi3_longrope_given_attention": dict(family="phi3", rope_parameters=dict(LONGROPE, attention_factor=1.3),
+                                          original_max_position_embeddings=39, num_key_value_heads=1),
+    "phi3_older_name": dict(family="phi3", rope_parameters=dict(LONGROPE, rope_type="yarn"),
+                            old_rope_keys=True, original_max_position_embeddings=16),
     # Fast rotation, as for "biases".
     "qwen2": dict(family="qwen2", num_key_value_heads=2, tie_word_embeddings=True,
                   rope_parameters=dict(rope_type="default", rope_theta=10.0)),

@@ -7,12 +7,12 @@ import pytest
 import torch
 from peft import get_peft_model
 from safetensors.torch import load_file, save_file
-from transformers import BitsAndBytesConfig, LlamaForCausalLM
+from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 
 from llama_reference import save_checkpoint
 from probe import BUILD, relative_error
 from running import PROGRAM, base_flags, environment, run_strata
-from test_lora import attach, config_of, randomise
+from test_lora import PHI3, attach, config_of, randomise
 
 CASES = {
     "plain": ({}, dict(target_modules=["q_proj", "down_proj"], r=4, lora_alpha=16)),
@@ -36,6 +36,7 @@ CASES = {
     "vera_unsaved": (dict(num_key_value_heads=2),
                      dict(peft_type="VERA", r=5, target_modules="all-linear", d_initial=0.4,
                           projection_prng_key=3, save_projection=False)),
+    "phi3": (PHI3, dict(target_modules="all-linear", r=4, lora_alpha=16)),
     "olora": ({}, dict(target_modules=["v_proj"], r=4, init_lora_weights="olora")),
 }
 
@@ -50,7 +51,7 @@ def merge(folder, *words):
 def make_adapter(folder, lora, dtype=torch.float32, **settings):
     save_checkpoint(folder, scale=0.08, **settings)
     if dtype != torch.float32:
-        LlamaForCausalLM.from_pretrained(folder, dtype=dtype).save_pretrained(folder)
+        AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).save_pretrained(folder)
     model = attach(folder, lora, dtype, seed=3)
     randomise(model, 0.08)
     model.save_pretrained(folder / "adapter")
@@ -64,7 +65,7 @@ def test_equals_peft(tmp_path, name, dtype):
     model = make_adapter(tmp_path, lora, getattr(torch, dtype), **settings)
     process = merge(tmp_path, "--max_shard_size", "20KB")
     assert process.returncode == 0, process.stderr
-    found = LlamaForCausalLM.from_pretrained(tmp_path / "merged", dtype="auto").state_dict()
+    found = AutoModelForCausalLM.from_pretrained(tmp_path / "merged", dtype="auto").state_dict()
     expected = model.merge_and_unload().state_dict()
     assert found.keys() == expected.keys()
     for weight, values in expected.items():
@@ -80,7 +81,7 @@ def test_a_branch_on_a_tied_output_layer(tmp_path):
                          tie_word_embeddings=True).eval()
     process = merge(tmp_path)
     assert process.returncode == 0, process.stderr
-    merged = LlamaForCausalLM.from_pretrained(tmp_path / "merged")
+    merged = AutoModelForCausalLM.from_pretrained(tmp_path / "merged")
     assert not merged.config.tie_word_embeddings
     ids = torch.arange(20)[None]
     with torch.no_grad():
@@ -101,7 +102,7 @@ def test_quantised_base(tmp_path):
     adapter = tmp_path / "adapter"
     plain = merge(tmp_path)
     assert plain.returncode == 0, plain.stderr
-    base = LlamaForCausalLM.from_pretrained(
+    base = AutoModelForCausalLM.from_pretrained(
         tmp_path, dtype=torch.float32, device_map="cpu", quantization_config=BitsAndBytesConfig(
             load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True))
     folder = tmp_path / "quantised"
@@ -157,10 +158,10 @@ def decoded_state(model):
 def test_decoded_bases(tmp_path, kind, lora):
     """PEFT's merge over the weights that bitsandbytes decodes."""
     save_checkpoint(tmp_path, scale=0.08, hidden_size=64, intermediate_size=128)
-    base = LlamaForCausalLM.from_pretrained(tmp_path, dtype=torch.float32, device_map="cpu",
+    base = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32, device_map="cpu",
                                             quantization_config=BitsAndBytesConfig(**BNB[kind]))
     base.save_pretrained(tmp_path / "quantised")
-    plain = LlamaForCausalLM.from_pretrained(tmp_path, dtype=torch.float32)
+    plain = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32)
     plain.load_state_dict(decoded_state(base))
     torch.manual_seed(3)
     model = get_peft_model(plain, config_of(lora))
@@ -168,7 +169,7 @@ def test_decoded_bases(tmp_path, kind, lora):
     model.save_pretrained(tmp_path / "quantised" / "adapter")
     process = merge(tmp_path / "quantised", "--dequantize")
     assert process.returncode == 0, process.stderr
-    found = LlamaForCausalLM.from_pretrained(tmp_path / "quantised" / "merged").state_dict()
+    found = AutoModelForCausalLM.from_pretrained(tmp_path / "quantised" / "merged").state_dict()
     expected = model.merge_and_unload().state_dict()
     assert found.keys() == expected.keys()
     for weight, values in expected.items():
@@ -199,7 +200,7 @@ def test_vera_draws_with_the_precision_that_peft_draws(inputs, tmp_path, codes):
     assert all(torch.equal(merged[False][n], t) for n, t in merged[True].items())
     found = load_file(tmp_path / "True" / "adapter_model.safetensors")
     peft = get_peft_model(
-        LlamaForCausalLM.from_pretrained(base, device_map="cpu", dtype=torch.bfloat16),
+        AutoModelForCausalLM.from_pretrained(base, device_map="cpu", dtype=torch.bfloat16),
         config_of(dict(peft_type="VERA", r=9, target_modules=["q_proj", "down_proj"],
                        projection_prng_key=3)))
     for name in ("vera_A", "vera_B"):
@@ -213,7 +214,7 @@ def test_a_base_that_was_quantised_again(tmp_path, kind):
     """OLoRA takes its first directions off the decoded weights, and quantises what is left. The oracle is
     PEFT's model: what its base decodes to, and its branches."""
     save_checkpoint(tmp_path, scale=0.08, hidden_size=64, intermediate_size=128)
-    base = LlamaForCausalLM.from_pretrained(tmp_path, dtype=torch.float32, device_map="cpu",
+    base = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32, device_map="cpu",
                                             quantization_config=BitsAndBytesConfig(**BNB[kind]))
     base.save_pretrained(tmp_path / "quantised")
     before = decoded_state(base)
@@ -239,7 +240,7 @@ def test_a_base_that_was_quantised_again(tmp_path, kind):
 def test_first_values_that_codes_cannot_have_are_refused(tmp_path):
     make_adapter(tmp_path, dict(target_modules=["q_proj"], r=4, init_lora_weights="pissa"),
                  hidden_size=64, intermediate_size=128)
-    LlamaForCausalLM.from_pretrained(
+    AutoModelForCausalLM.from_pretrained(
         tmp_path, dtype=torch.float32, device_map="cpu",
         quantization_config=BitsAndBytesConfig(**BNB["nf4"])).save_pretrained(tmp_path / "quantised")
     (tmp_path / "adapter").rename(tmp_path / "quantised" / "adapter")
@@ -254,7 +255,7 @@ def test_rows_of_a_tied_output_layer_alone_part_it(tmp_path):
                          tie_word_embeddings=True).eval()
     process = merge(tmp_path)
     assert process.returncode == 0, process.stderr
-    merged = LlamaForCausalLM.from_pretrained(tmp_path / "merged")
+    merged = AutoModelForCausalLM.from_pretrained(tmp_path / "merged")
     assert not merged.config.tie_word_embeddings
     ids = torch.tensor([[3, 9, 5, 3, 1, 9]])
     expected = model(input_ids=ids).logits

@@ -8,7 +8,7 @@ from transformers import AutoModelForCausalLM
 import tiny_llama
 from llama_reference import make_documents, save_checkpoint
 from probe import relative_error, run_probe
-from test_lora import PRECISIONS, config_of
+from test_lora import PHI3, PRECISIONS, config_of
 
 TEXT = "the cat sat on a mat"
 PROMPT, PREFIX = "PROMPT_TUNING", "PREFIX_TUNING"
@@ -28,6 +28,8 @@ CASES = {
                                dict(peft_type=PROMPT, num_virtual_tokens=5)),
     "prefix_before_a_window": (dict(family="mistral", sliding_window=7),
                                dict(peft_type=PREFIX, num_virtual_tokens=4)),
+    "prompt_of_phi3": (dict(PHI3, sliding_window=9), dict(peft_type=PROMPT, num_virtual_tokens=5)),
+    "prefix_of_phi3": (PHI3, dict(peft_type=PREFIX, num_virtual_tokens=4)),
     "prefix_of_zeros": (dict(attention_bias=True),
                         dict(peft_type=PREFIX, num_virtual_tokens=2, init_weights="zero")),
 }

@@ -6,6 +6,7 @@
 #include "strata/libtorch/vector_math.h"
 #include "strata/models/config_reader.h"
 #include "strata/models/llama/model.h"
+#include "strata/models/phi3/blocks.h"
 #include "strata/models/t5/model.h"
 
 namespace strata::models {
@@ -13,12 +14,12 @@ namespace {
 
 using Create = std::unique_ptr<Model> (*)(const Json& config, const ModelOptions& options);
 
-template <LlamaConfig (*parse)(const Json&)>
+template <LlamaConfig (*parse)(const Json&), typename Layer = LlamaDecoderLayer>
 std::unique_ptr<Model> create_llama(const Json& json, const ModelOptions& options) {
   LlamaConfig config = parse(json);
   config.rope.buffer_type = options.buffers;
   config.has_own_head = options.is_untied;
-  return std::make_unique<LlamaModel>(config, options.storage);
+  return std::make_unique<LlamaModel>(config, options.storage, make_decoder_layer<Layer>);
 }
 
 std::unique_ptr<Model> create_t5(const Json& config, const ModelOptions& options) {
@@ -35,6 +36,7 @@ const std::map<std::string, Family>& families() {
       {"llama", {create_llama<parse_llama_config>}},
       {"ministral", {create_llama<parse_mistral_config>}},
       {"mistral", {create_llama<parse_mistral_config>}},
+      {"phi3", {create_llama<parse_phi3_config, Phi3DecoderLayer>}},
       {"qwen2", {create_llama<parse_qwen2_config>}},
       {"qwen3", {create_llama<parse_qwen3_config>}},
       {"t5", {create_t5, /*has_encoder=*/true}}};

@@ -159,6 +159,18 @@ void refuse_partial(const ConfigReader& config, const ConfigReader& reader) {
       rotated);
 }
 
+int64_t turning_channels(const ConfigReader& config, const ConfigReader& reader, int64_t head_dim) {
+  const std::string key = "partial_rotary_factor";
+  const double part = reader.number(key, config.number(key, 1.0));
+  const auto channels = static_cast<int64_t>(part * static_cast<double>(head_dim));
+  if (part > 0 && part <= 1 && channels > 0 && channels % 2 == 0) return channels;
+  throw FormatError(
+      "config.json: found partial_rotary_factor = {} of head_dim = {}, expected a part of at most "
+      "1 "
+      "that is an even number of channels; fix the file",
+      part, head_dim);
+}
+
 void check_head_dim(const nn::RopeOptions& rope) {
   if (rope.head_dim % 2 != 0) {
     throw FormatError(
@@ -199,6 +211,30 @@ nn::RopeOptions parse_rope(const ConfigReader& config, const RopeShape& shape) {
     require(reader, "factor", kind);
     rope.factor = reader.positive_number("factor", 1.0);
   }
+  return rope;
+}
+
+nn::RopeOptions parse_phi3_rope(const ConfigReader& config, const RopeShape& shape) {
+  const Json nothing = Json::object();
+  const ConfigReader reader = rope_reader(config, nothing);
+  refuse_nested(reader);
+  nn::RopeOptions rope;
+  const std::string kind = reader.text("rope_type", reader.text("type", "default"));
+  if (kind == "longrope" || kind == "su" || kind == "yarn") {
+    rope.kind = nn::RopeKind::kLongrope;
+  } else if (kind != "default") {
+    throw ConfigError(
+        "config.json: found rope_type \"{}\", expected default or longrope in a Phi-3 model; use a "
+        "checkpoint with one of these",
+        kind);
+  }
+  rope.head_dim = turning_channels(config, reader, shape.head_dim);
+  rope.max_position_embeddings = shape.max_position_embeddings;
+  rope.theta = reader.positive_number("rope_theta", config.positive_number("rope_theta", 10000.0));
+  // The key beside the rope's settings alone counts, and it has a default.
+  rope.original_max_position_embeddings =
+      config.positive_integer("original_max_position_embeddings", 4096);
+  if (rope.kind == nn::RopeKind::kLongrope) parse_longrope(reader, rope);
   return rope;
 }
 

@@ -18,4 +18,8 @@ struct RopeShape {
 // and for a partial_rotary_factor, which the reference's Llama cannot compute either.
 nn::RopeOptions parse_rope(const ConfigReader& config, const RopeShape& shape);
 
+// The same of Phi-3: longrope, which older files call su or yarn, or none; partial_rotary_factor
+// says how many channels of a head turn.
+nn::RopeOptions parse_phi3_rope(const ConfigReader& config, const RopeShape& shape);
+
 }  // namespace strata::models

@@ -66,6 +66,45 @@ struct AttentionFunction : torch::autograd::Function<AttentionFunction> {
   }
 };
 
+struct Parts {
+  at::Tensor q, k, v;  // [T, heads, D]
+};
+
+Parts parts_of(const at::Tensor& qkv, const AttentionOptions& o) {
+  const at::Tensor heads = split_heads(qkv, o.num_heads + 2 * o.num_kv_heads, o.head_dim);
+  return {heads.narrow(1, 0, o.num_heads), heads.narrow(1, o.num_heads, o.num_kv_heads),
+          heads.narrow(1, o.num_heads + o.num_kv_heads, o.num_kv_heads)};
+}
+
+// The gradient of the fused tensor is one tensor, too.
+struct FusedAttentionFunction : torch::autograd::Function<FusedAttentionFunction> {
+  static at::Tensor forward(AutogradContext* context, const AttentionCall& call,
+                            const at::Tensor& qkv) {
+    const auto& o = call.options;
+    const Parts in = parts_of(qkv, o);
+    rotate_(in.q, in.k, call.tables, /*inverse=*/false);
+    const ops::AttentionResult result =
+        ops::attention(in.q, in.k, in.v, call.offsets, o.scale, o.window);
+    context->save_for_backward({qkv, result.out, result.lse});
+    save_state(context, call);
+    return result.out.view({qkv.size(0), o.num_heads * o.head_dim});
+  }
+
+  static variable_list backward(AutogradContext* context, variable_list gradients) {
+    const auto& call = load_state<AttentionCall>(context);
+    const auto& o = call.options;
+    const variable_list saved = context->get_saved_variables();
+    const Parts in = parts_of(saved[0], o);
+    const at::Tensor dqkv = at::empty_like(saved[0]);
+    const Parts g = parts_of(dqkv, o);
+    ops::attention_backward_into(split_heads(gradients[0].contiguous(), o.num_heads, o.head_dim),
+                                 in.q, in.k, in.v, saved[1], saved[2], call.offsets, o.scale,
+                                 {g.q, g.k, g.v}, o.window);
+    rotate_(g.q, g.k, call.tables, /*inverse=*/true);
+    return {at::Tensor(), dqkv};
+  }
+};
+
 // A layer's columns of the prefix: keys, then values.
 struct PrefixColumns {
   int64_t keys, values, width;
@@ -157,17 +196,35 @@ at::Tensor cached_attention(const at::Tensor& q, const at::Tensor& k, const at::
   return ops::attention_with_cache(q_heads, all.keys, all.values, o.scale, o.window).flatten(1);
 }
 
+// Tables of the batch, and what a cache must know of them.
+const RopeTables& tables_for(Rope& rope, const ForwardContext& context) {
+  KvCache* cache = context.cache;
+  if (cache == nullptr) return rope.tables(context.batch->positions);
+  cache->length_of_change = rope.options().length_of_change();
+  return rope.tables(context.batch->positions, cache->text_length);
+}
+
 }  // namespace
+
+at::Tensor fused_rotary_attention(const at::Tensor& qkv, Rope& rope,
+                                  const AttentionOptions& options, const ForwardContext& context) {
+  if (context.cache == nullptr && options.prefix == nullptr) {
+    const RopeTables& tables = tables_for(rope, context);
+    return FusedAttentionFunction::apply(AttentionCall{options, context.batch->offsets, tables},
+                                         qkv);
+  }
+  const int64_t of_q = options.num_heads * options.head_dim;
+  const int64_t of_k = options.num_kv_heads * options.head_dim;
+  const std::vector<at::Tensor> parts = qkv.split_with_sizes({of_q, of_k, of_k}, 1);
+  return rotary_attention(parts[0], parts[1], parts[2], rope, options, context);
+}
 
 at::Tensor rotary_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                             Rope& rope, const AttentionOptions& options,
                             const ForwardContext& context) {
-  KvCache* cache = context.cache;
-  if (cache != nullptr) cache->length_of_change = rope.options().length_of_change();
-  const RopeTables& tables =
-      rope.tables(context.batch->positions, cache != nullptr ? cache->text_length : 0);
+  const RopeTables& tables = tables_for(rope, context);
   if (options.projection != nullptr) options.projection->project();
-  if (cache != nullptr) return cached_attention(q, k, v, tables, options, *cache);
+  if (context.cache != nullptr) return cached_attention(q, k, v, tables, options, *context.cache);
   const AttentionCall call{options, context.batch->offsets, tables};
   if (options.prefix != nullptr) return PrefixAttentionFunction::apply(call, q, k, v);
   return AttentionFunction::apply(call, q, k, v);

@@ -31,4 +31,9 @@ at::Tensor rotary_attention(const at::Tensor& q, const at::Tensor& k, const at::
                             Rope& rope, const AttentionOptions& options,
                             const ForwardContext& context);
 
+// The same of a fused projection's output [T, (num_heads + 2 * num_kv_heads) * D]: q, k and v side
+// by side.
+at::Tensor fused_rotary_attention(const at::Tensor& qkv, Rope& rope,
+                                  const AttentionOptions& options, const ForwardContext& context);
+
 }  // namespace strata::nn

@@ -28,7 +28,40 @@ struct SwigluFunction : torch::autograd::Function<SwigluFunction> {
   }
 };
 
+struct Halves {
+  at::Tensor gate, up;
+};
+
+Halves halves_of(const at::Tensor& gate_up) {
+  const int64_t width = gate_up.size(1) / 2;
+  return {gate_up.narrow(1, 0, width), gate_up.narrow(1, width, width)};
+}
+
+struct HalvesFunction : torch::autograd::Function<HalvesFunction> {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& gate_up) {
+    context->save_for_backward({gate_up});
+    const auto [gate, up] = halves_of(gate_up);
+    return ops::swiglu(gate, up);
+  }
+
+  static variable_list backward(AutogradContext* context, variable_list gradients) {
+    // As above, the memory of the saved tensor takes its gradient.
+    const at::Tensor gate_up = context->get_saved_variables()[0].detach();
+    auto [gate, up] = halves_of(gate_up);
+    ops::swiglu_backward(gradients[0].contiguous(), gate, up, gate, up);
+    return {gate_up};
+  }
+};
+
 }  // namespace
+
+Remakable swiglu_of_halves(const at::Tensor& gate_up) {
+  const auto again = [gate_up = gate_up.detach()] {
+    const auto [gate, up] = halves_of(gate_up);
+    return ops::swiglu(gate, up);
+  };
+  return {HalvesFunction::apply(gate_up), again};
+}
 
 Remakable swiglu(const at::Tensor& gate, const at::Tensor& up) {
   const auto again = [gate = gate.detach(), up = up.detach()] { return ops::swiglu(gate, up); };

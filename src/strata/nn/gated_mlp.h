@@ -11,4 +11,7 @@ namespace strata::nn {
 // silu(gate) * up; all [T, intermediate]. Backward reuses the memory of gate and up.
 Remakable swiglu(const at::Tensor& gate, const at::Tensor& up);
 
+// The same of both as the halves of one tensor [T, 2 * intermediate], a fused projection's output.
+Remakable swiglu_of_halves(const at::Tensor& gate_up);
+
 }  // namespace strata::nn

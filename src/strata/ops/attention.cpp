@@ -102,6 +102,45 @@ AttentionResult attention(const at::Tensor& q, const at::Tensor& k, const at::Te
   return result;
 }
 
+namespace {
+
+void check_gradients(const at::Tensor& dout, const at::Tensor& q, const at::Tensor& k,
+                     const at::Tensor& v, const at::Tensor& out, const at::Tensor& lse,
+                     const AttentionGradients& gradients) {
+  check_shape(kOp, "lse", lse, {q.size(1), q.size(0)});
+  check_type(kOp, "lse", lse, at::kFloat);
+  check_contiguous(kOp, "lse", lse);
+  check_shape(kOp, "dout", dout, q.sizes());
+  check_shape(kOp, "out", out, q.sizes());
+  check_shape(kOp, "dq", gradients.dq, q.sizes());
+  check_shape(kOp, "dk", gradients.dk, k.sizes());
+  check_shape(kOp, "dv", gradients.dv, v.sizes());
+}
+
+// On the CPU, and of the plan.
+void write_gradients(const at::Tensor& dout, const at::Tensor& q, const at::Tensor& k,
+                     const at::Tensor& v, const at::Tensor& out, const at::Tensor& lse,
+                     std::span<const int64_t> offsets, double scale,
+                     const AttentionGradients& gradients, int64_t window) {
+  cpu::AttentionArguments arguments = checked_arguments(q, k, v, offsets, scale, window);
+  check_offsets(offsets, q.size(0));
+  check_offsets(offsets, k.size(0));
+  check_gradients(dout, q, k, v, out, lse, gradients);
+  if (q.is_meta()) {
+    if (is_for_cuda(q)) imagine_backward_scratch(q, k, offsets);
+    return;
+  }
+  const ActivityTimer timer(Activity::kAttention);
+  arguments.lse = const_cast<float*>(lse.const_data_ptr<float>());  // only read
+  cpu::attention_backward(arguments, {.dout = view_of("dout", dout, q),
+                                      .out = view_of("out", out, q),
+                                      .dq = view_of("dq", gradients.dq, q),
+                                      .dk = view_of("dk", gradients.dk, q),
+                                      .dv = view_of("dv", gradients.dv, q)});
+}
+
+}  // namespace
+
 AttentionGradients attention_backward(const at::Tensor& dout, const at::Tensor& q,
                                       const at::Tensor& k, const at::Tensor& v,
                                       const at::Tensor& out, const at::Tensor& lse,
@@ -117,7 +156,7 @@ AttentionGradients attention_backward(const at::Tensor& dout, const at::Tensor& 
   }
   AttentionGradients gradients{at::empty(q.sizes(), q.options()), at::empty(k.sizes(), k.options()),
                                at::empty(v.sizes(), v.options())};
-  attention_backward_into(dout, q, k, v, out, lse, offsets, scale, gradients, window);
+  write_gradients(dout, q, k, v, out, lse, offsets, scale, gradients, window);
   return gradients;
 }
 
@@ -125,38 +164,16 @@ void attention_backward_into(const at::Tensor& dout, const at::Tensor& q, const 
                              const at::Tensor& v, const at::Tensor& out, const at::Tensor& lse,
                              std::span<const int64_t> offsets, double scale,
                              const AttentionGradients& gradients, int64_t window) {
-  if constexpr (kHasCuda) {
-    if (q.is_cuda()) {
-      const AttentionGradients made =
-          attention_backward(dout, q, k, v, out, lse, offsets, scale, window);
-      gradients.dq.copy_(made.dq);
-      gradients.dk.copy_(made.dk);
-      gradients.dv.copy_(made.dv);
-      return;
-    }
+  if (!q.is_cuda() && !(q.is_meta() && is_for_cuda(q))) {
+    return write_gradients(dout, q, k, v, out, lse, offsets, scale, gradients, window);
   }
-  cpu::AttentionArguments arguments = checked_arguments(q, k, v, offsets, scale, window);
-  check_offsets(offsets, q.size(0));
-  check_offsets(offsets, k.size(0));
-  check_shape(kOp, "lse", lse, {q.size(1), q.size(0)});
-  check_type(kOp, "lse", lse, at::kFloat);
-  check_contiguous(kOp, "lse", lse);
-  check_shape(kOp, "dout", dout, q.sizes());
-  check_shape(kOp, "out", out, q.sizes());
-  check_shape(kOp, "dq", gradients.dq, q.sizes());
-  check_shape(kOp, "dk", gradients.dk, k.sizes());
-  check_shape(kOp, "dv", gradients.dv, v.sizes());
-  if (q.is_meta()) {
-    if (is_for_cuda(q)) imagine_backward_scratch(q, k, offsets);
-    return;
-  }
-  const ActivityTimer timer(Activity::kAttention);
-  arguments.lse = const_cast<float*>(lse.const_data_ptr<float>());  // only read
-  cpu::attention_backward(arguments, {.dout = view_of("dout", dout, q),
-                                      .out = view_of("out", out, q),
-                                      .dq = view_of("dq", gradients.dq, q),
-                                      .dk = view_of("dk", gradients.dk, q),
-                                      .dv = view_of("dv", gradients.dv, q)});
+  // PyTorch's kernels write where they like.
+  check_gradients(dout, q, k, v, out, lse, gradients);
+  const AttentionGradients made =
+      attention_backward(dout, q, k, v, out, lse, offsets, scale, window);
+  gradients.dq.copy_(made.dq);
+  gradients.dk.copy_(made.dk);
+  gradients.dv.copy_(made.dv);
 }
 
 at::Tensor attention_with_cache(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,

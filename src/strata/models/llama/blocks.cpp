@@ -48,6 +48,14 @@ at::Tensor LlamaEmbedding::forward(const at::Tensor& x, const nn::ForwardContext
   return embedding_.forward(x, context.batch->ids);
 }
 
+void DecoderLayer::append_prefix(std::vector<nn::Parameter*>& list, int64_t index) const {
+  if (projection_ == nullptr && prefix_ != nullptr) list.push_back(prefix_.get());
+  if (projection_ != nullptr && index == 0) {
+    const auto weights = projection_->parameters();
+    list.insert(list.end(), weights.begin(), weights.end());
+  }
+}
+
 LlamaDecoderLayer::LlamaDecoderLayer(const LlamaConfig& c, int64_t index, at::ScalarType storage,
                                      nn::Rope& rope)
     : config_(c),
@@ -91,11 +99,7 @@ std::vector<nn::Parameter*> LlamaDecoderLayer::parameters() {
   }
   list.push_back(&input_layernorm_.weight());
   list.push_back(&post_attention_layernorm_.weight());
-  if (projection_ == nullptr && prefix_ != nullptr) list.push_back(prefix_.get());
-  if (projection_ != nullptr && index_ == 0) {
-    const auto weights = projection_->parameters();
-    list.insert(list.end(), weights.begin(), weights.end());
-  }
+  append_prefix(list, index_);
   return list;
 }
 
@@ -113,8 +117,8 @@ at::Tensor LlamaDecoderLayer::attend(const at::Tensor& x, const nn::ForwardConte
       .scale = 1.0 / std::sqrt(static_cast<double>(config_.head_dim)),
       .layer = index_,
       .window = config_.windows.empty() ? 0 : config_.windows.at(static_cast<size_t>(index_)),
-      .prefix = prefix_.get(),
-      .projection = index_ == 0 ? projection_.get() : nullptr};
+      .prefix = prefix(),
+      .projection = index_ == 0 ? projection() : nullptr};
   const at::Tensor mixed = nn::rotary_attention(qkv[0], qkv[1], qkv[2], rope_, options, context);
   return o_proj_.forward_add(mixed, residual, context);
 }

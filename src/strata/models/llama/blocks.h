@@ -38,7 +38,28 @@ class LlamaEmbedding final : public Block {
   std::shared_ptr<nn::Parameter> prompt_;
 };
 
-class LlamaDecoderLayer final : public Block {
+// A layer of the chain, with what prefix tuning puts before its keys and values.
+class DecoderLayer : public Block {
+ public:
+  // One parameter that all layers share, or the result of a projection, whose weights are the first
+  // layer's.
+  void set_prefix(std::shared_ptr<nn::Parameter> prefix,
+                  std::shared_ptr<nn::PrefixProjection> projection) {
+    prefix_ = std::move(prefix);
+    projection_ = std::move(projection);
+  }
+
+ protected:
+  nn::Parameter* prefix() const { return prefix_.get(); }
+  nn::PrefixProjection* projection() const { return projection_.get(); }
+  void append_prefix(std::vector<nn::Parameter*>& list, int64_t index) const;
+
+ private:
+  std::shared_ptr<nn::Parameter> prefix_;
+  std::shared_ptr<nn::PrefixProjection> projection_;
+};
+
+class LlamaDecoderLayer final : public DecoderLayer {
  public:
   // `rope` is shared by all layers and must outlive them.
   LlamaDecoderLayer(const LlamaConfig& config, int64_t index, at::ScalarType storage,
@@ -50,14 +71,6 @@ class LlamaDecoderLayer final : public Block {
   std::vector<nn::Parameter*> parameters() override;
   std::vector<nn::Linear*> linears() override;
   at::Tensor forward(const at::Tensor& x, const nn::ForwardContext& context) override;
-
-  // Prefix tuning: one parameter that all layers share, or the result of a projection, whose
-  // weights are the first layer's.
-  void set_prefix(std::shared_ptr<nn::Parameter> prefix,
-                  std::shared_ptr<nn::PrefixProjection> projection) {
-    prefix_ = std::move(prefix);
-    projection_ = std::move(projection);
-  }
 
  private:
   // x + attention(norm(x)); x + mlp(norm(x)).
@@ -72,8 +85,6 @@ class LlamaDecoderLayer final : public Block {
   std::optional<nn::RmsNorm> q_norm_, k_norm_;  // with head_norms
   nn::Linear gate_proj_, up_proj_, down_proj_;
   nn::RmsNorm input_layernorm_, post_attention_layernorm_;
-  std::shared_ptr<nn::Parameter> prefix_;
-  std::shared_ptr<nn::PrefixProjection> projection_;
 };
 
 // Final norm, output layer and loss.

@@ -26,6 +26,12 @@ void check_shapes(const LlamaConfig& c, bool splits_hidden_size) {
   }
 }
 
+void refuse_dropout(const ConfigReader& config, const std::string& key) {
+  const double dropout = config.number(key, 0.0);
+  if (dropout == 0.0) return;
+  throw ConfigError("config.json: found {} = {}, expected 0; set it to 0", key, dropout);
+}
+
 // What the reference computes and this program does not is refused, never ignored.
 void check_supported(const ConfigReader& config) {
   const std::string activation = config.text("hidden_act", "silu");
@@ -35,24 +41,24 @@ void check_supported(const ConfigReader& config) {
         "with this activation",
         activation);
   }
-  const double dropout = config.number("attention_dropout", 0.0);
-  if (dropout != 0.0) {
-    throw ConfigError("config.json: found attention_dropout = {}, expected 0; set it to 0",
-                      dropout);
-  }
+  refuse_dropout(config, "attention_dropout");
 }
 
-std::optional<int64_t> parse_padding_id(const ConfigReader& config, int64_t vocab_size) {
-  std::optional<int64_t> id = config.optional_integer("pad_token_id");
-  if (!id.has_value()) return id;
-  if (*id >= vocab_size || *id < -vocab_size) {
+int64_t checked_padding_id(int64_t id, int64_t vocab_size) {
+  if (id >= vocab_size || id < -vocab_size) {
     throw FormatError(
         "config.json: found pad_token_id = {}, expected a token of the vocabulary of "
         "{}; fix the file",
-        *id, vocab_size);
+        id, vocab_size);
   }
   // Negative ids count from the end, as nn.Embedding's padding_idx.
-  return *id < 0 ? *id + vocab_size : *id;
+  return id < 0 ? id + vocab_size : id;
+}
+
+std::optional<int64_t> parse_padding_id(const ConfigReader& config, int64_t vocab_size) {
+  const std::optional<int64_t> id = config.optional_integer("pad_token_id");
+  if (!id.has_value()) return id;
+  return checked_padding_id(*id, vocab_size);
 }
 
 // What the families have in common. `c` holds the family's defaults.
@@ -197,6 +203,32 @@ LlamaConfig parse_qwen3_config(const Json& json) {
   c.input_bias = c.output_bias = config.boolean("attention_bias", false);
   c.head_dim = config.positive_integer("head_dim", 128);
   parse_positions(config, c);
+  return c;
+}
+
+LlamaConfig parse_phi3_config(const Json& json) {
+  const ConfigReader config(json);
+  LlamaConfig c;
+  c.layer_class = "Phi3DecoderLayer";
+  c.architecture = "Phi3ForCausalLM";
+  c.lora_targets = c.ia3_targets = {};
+  c.vocab_size = 32064;
+  c.hidden_size = 3072;
+  c.intermediate_size = 8192;
+  c.max_position_embeddings = 4096;
+  c.rms_norm_eps = 1e-5;
+  parse_common(config, c);
+  // A key that says null means none; only a missing one means the default.
+  if (!json.contains("pad_token_id")) c.pad_token_id = checked_padding_id(32000, c.vocab_size);
+  refuse_dropout(config, "resid_pdrop");  // of embd_pdrop the reference makes no use
+  c.num_key_value_heads = key_value_heads(config, c, c.num_attention_heads);
+  parse_head_dim(config, c);
+  if (config.has("sliding_window")) {
+    c.windows.assign(static_cast<size_t>(c.num_hidden_layers),
+                     config.positive_integer("sliding_window", 1));
+  }
+  c.rope = parse_phi3_rope(config, {c.head_dim, c.max_position_embeddings});
+  check_shapes(c, /*splits_hidden_size=*/false);
   return c;
 }
 

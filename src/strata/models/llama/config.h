@@ -1,6 +1,6 @@
-// The settings of a checkpoint of Llama or of a family with its blocks (Mistral, Qwen2, Qwen3),
-// read from config.json and checked. Owns: names, defaults and relations of the keys. Never:
-// weights. Source: transformers configuration_{llama,mistral,qwen2,qwen3}.py.
+// The settings of a checkpoint of Llama or of a family with its blocks (Mistral, Qwen2, Qwen3,
+// Phi-3), read from config.json and checked. Owns: names, defaults and relations of the keys.
+// Never: weights. Source: transformers configuration_{llama,mistral,qwen2,qwen3,phi3}.py.
 #pragma once
 
 #include <cstdint>
@@ -16,6 +16,7 @@ namespace strata::models {
 struct LlamaConfig {
   std::string layer_class = "LlamaDecoderLayer";
   std::string architecture = "LlamaForCausalLM";
+  std::vector<std::string> lora_targets = {"q_proj", "v_proj"};  // PEFT's; empty: it has none
   std::vector<std::string> ia3_targets = {"k_proj", "v_proj", "down_proj"};
   int64_t vocab_size = 32000;
   int64_t hidden_size = 4096;
@@ -44,5 +45,6 @@ LlamaConfig parse_llama_config(const Json& config);
 LlamaConfig parse_mistral_config(const Json& config);
 LlamaConfig parse_qwen2_config(const Json& config);
 LlamaConfig parse_qwen3_config(const Json& config);
+LlamaConfig parse_phi3_config(const Json& config);
 
 }  // namespace strata::models

@@ -15,13 +15,14 @@ constexpr const char* kHeadWeight = "lm_head.weight";
 
 }  // namespace
 
-LlamaModel::LlamaModel(const LlamaConfig& config, at::ScalarType storage)
+LlamaModel::LlamaModel(const LlamaConfig& config, at::ScalarType storage,
+                       MakeDecoderLayer make_layer)
     : config_(config),
       storage_(storage),
       rope_(config.rope),
       embedding_(std::make_unique<LlamaEmbedding>(config, storage)) {
   for (int64_t i = 0; i < config.num_hidden_layers; ++i) {
-    layers_.push_back(std::make_unique<LlamaDecoderLayer>(config, i, storage, rope_));
+    layers_.push_back(make_layer(config, i, storage, rope_));
   }
   const bool is_tied = config.tie_word_embeddings && !config.has_own_head;
   head_ = std::make_unique<LlamaHead>(config, storage, is_tied ? embedding_->weight() : nullptr);

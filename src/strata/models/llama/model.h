@@ -13,9 +13,19 @@
 
 namespace strata::models {
 
+using MakeDecoderLayer = std::unique_ptr<DecoderLayer> (*)(const LlamaConfig& config, int64_t index,
+                                                           at::ScalarType storage, nn::Rope& rope);
+
+template <typename Layer>
+std::unique_ptr<DecoderLayer> make_decoder_layer(const LlamaConfig& config, int64_t index,
+                                                 at::ScalarType storage, nn::Rope& rope) {
+  return std::make_unique<Layer>(config, index, storage, rope);
+}
+
 class LlamaModel final : public Model {
  public:
-  LlamaModel(const LlamaConfig& config, at::ScalarType storage);
+  LlamaModel(const LlamaConfig& config, at::ScalarType storage,
+             MakeDecoderLayer make_layer = make_decoder_layer<LlamaDecoderLayer>);
 
   std::vector<Block*> blocks() override;
   std::vector<nn::Parameter*> parameters() override;
@@ -25,7 +35,7 @@ class LlamaModel final : public Model {
   WeightSources check_weights(const hf::ModelFolder& folder) override;
   void init_weight(const nn::Parameter& parameter, at::Tensor full,
                    at::Generator generator) const override;
-  std::vector<std::string> default_lora_targets() const override { return {"q_proj", "v_proj"}; }
+  std::vector<std::string> default_lora_targets() const override { return config_.lora_targets; }
   std::vector<std::string> default_ia3_targets() const override { return config_.ia3_targets; }
   std::vector<std::string> default_ia3_feedforward() const override { return {"down_proj"}; }
   int64_t buffer_bytes() const override { return rope_.buffer_bytes(); }
@@ -55,7 +65,7 @@ class LlamaModel final : public Model {
   at::ScalarType storage_;
   nn::Rope rope_;
   std::unique_ptr<LlamaEmbedding> embedding_;
-  std::vector<std::unique_ptr<LlamaDecoderLayer>> layers_;
+  std::vector<std::unique_ptr<DecoderLayer>> layers_;
   std::unique_ptr<LlamaHead> head_;
   std::optional<nn::VirtualTokens> virtual_tokens_;
 };
