@@ -18,7 +18,7 @@ KINDS = {
     "full": ("gated", {}),
     "lora": ("gated", dict(use_peft=True, lora_r=3, lora_alpha=12, lora_dropout=0.2)),
     "tied_full": ("tied", {}),
-    "decoder_lora": ("tied", dict(use_peft=True, lora_target_modules=r"decoder.*\.(q|wo)")),
+    "decoder_lora": ("tied", dict(use_peft=True, lora_target_modules=r"decoder.*\.(q|v|wo)")),
     "nf4_dora": ("wide", dict(use_peft=True, lora_r=3, use_dora=True, load_in_4bit=True,
                               bnb_4bit_use_double_quant=True, lora_dropout=0.2)),
     # Evaluations round activations to codes, so that a last bit of a weight may move one: updates by

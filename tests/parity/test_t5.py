@@ -4,6 +4,7 @@ greedy answers."""
 import json
 import os
 import pathlib
+import re
 import subprocess
 
 import pytest
@@ -135,18 +136,28 @@ def test_dropout_is_the_same_in_recomputation(tmp_path):
     assert abs(kept["loss"] - off["loss"]) > 1e-3
 
 
-@pytest.mark.parametrize("targets", [["q", "v"], ["wo", "o"], ["decoder.block.1.layer.0.SelfAttention.q"]])
-def test_adapter_equals_peft(tmp_path, targets):
-    from peft import LoraConfig, PeftModel, get_peft_model
+# The last: in the decoder alone, what reads the encoder's output, behind which nothing trains.
+@pytest.mark.parametrize("settings", [
+    dict(target_modules=["q", "v"]), dict(target_modules=["wo", "o"]),
+    dict(target_modules=["decoder.block.1.layer.0.SelfAttention.q"]),
+    dict(target_modules=["EncDecAttention.k", "EncDecAttention.v"]),
+    dict(target_modules=["EncDecAttention.v", "wo"], use_dora=True),
+    dict(peft_type="IA3", target_modules=["EncDecAttention.k", "EncDecAttention.v"],
+         feedforward_modules=["EncDecAttention.v"])],
+    ids=lambda settings: "-".join([*settings, *settings["target_modules"]]))
+def test_adapter_equals_peft(tmp_path, settings):
+    from peft import IA3Config, LoraConfig, PeftModel, get_peft_model
+    settings = dict(settings)
     save_t5(tmp_path, tokenizer=False, vocab_size=VOCABULARY)
     base = T5ForConditionalGeneration.from_pretrained(tmp_path)
-    model = get_peft_model(base, LoraConfig(task_type="SEQ_2_SEQ_LM", r=4, lora_alpha=16,
-                                            target_modules=targets))
+    config = (IA3Config(task_type="SEQ_2_SEQ_LM", **settings) if settings.pop("peft_type", "") else
+              LoraConfig(task_type="SEQ_2_SEQ_LM", r=4, lora_alpha=16, **settings))
+    model = get_peft_model(base, config)
     torch.manual_seed(2)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            if "lora_B" in name:
-                parameter.normal_(0, 0.3)
+            if "lora_B" in name or "ia3" in name:
+                parameter.add_(torch.randn_like(parameter) * 0.3)
     model.save_pretrained(tmp_path / "adapter")
     loaded = PeftModel.from_pretrained(T5ForConditionalGeneration.from_pretrained(tmp_path),
                                        tmp_path / "adapter", is_trainable=True)
@@ -154,8 +165,9 @@ def test_adapter_equals_peft(tmp_path, targets):
     loss, logits = run_reference(loaded, pairs)
     tensors, _ = run_probe(tmp_path, pairs=pairs, checkpointing="full",
                            adapter=str(tmp_path / "adapter"))
-    tensors = {k.replace(".lora_A.", ".lora_A.default.").replace(".lora_B.", ".lora_B.default."): v
-               for k, v in tensors.items()}
+    own = re.compile(r"\.(lora_[AB]|ia3_l|lora_magnitude_vector)\b")
+    tensors = {own.sub(r".\1.default", k): v for k, v in tensors.items()}
+    tensors = {k + ".weight" if k.endswith("vector.default") else k: v for k, v in tensors.items()}
     compare(tensors, loaded, loss, logits, 1e-5)
 
 

@@ -1,5 +1,7 @@
 #include "strata/shard/executor.h"
 
+#include <algorithm>
+
 #include "strata/base/error.h"
 #include "strata/libtorch/memory_kind.h"
 #include "strata/nn/embedding.h"
@@ -12,6 +14,20 @@ bool backward_reads_parameters(models::Block& block) {
   if (block.kind() != models::BlockKind::kEmbedding) return true;
   const nn::Embedding* embedding = block.embedding();
   return embedding != nullptr && embedding->low_rank() != nullptr;
+}
+
+bool trains(models::Block& block) {
+  return std::ranges::any_of(block.parameters(),
+                             [](nn::Parameter* p) { return p->requires_grad(); });
+}
+
+// Whether gradients may pass through what is in the slot; not through a frozen table.
+bool carries_gradients(const std::vector<models::Block*>& blocks, int slot) {
+  return std::ranges::any_of(blocks, [&](const models::Block* block) {
+    return std::ranges::any_of(block->makes(), [&](const models::Shelved& made) {
+      return made.slot == slot && made.has_gradient;
+    });
+  });
 }
 
 }  // namespace
@@ -28,9 +44,7 @@ ChainShape shape_of(models::Model& model, const Partition& partition) {
   ChainShape shape;
   shape.block_units = partition.block_units;
   for (models::Block* block : model.blocks()) {
-    const auto parameters = block->parameters();
-    shape.block_trains.push_back(std::any_of(parameters.begin(), parameters.end(),
-                                             [](nn::Parameter* p) { return p->requires_grad(); }));
+    shape.block_trains.push_back(trains(*block));
     shape.backward_reads_parameters.push_back(backward_reads_parameters(*block));
   }
   for (const Unit& unit : partition.units) shape.unit_trains.push_back(unit.trains());
@@ -179,15 +193,17 @@ at::Tensor Executor::run_block(const Step& step, const at::Tensor& input, nn::Sh
 }
 
 void Executor::record(const Step& step, const at::Tensor& input, Kept& kept) {
-  const models::Block& block = *blocks_[static_cast<size_t>(step.index)];
+  models::Block& block = *blocks_[static_cast<size_t>(step.index)];
   at::AutoGradMode record(true);
   kept.input = tracked(input);
   nn::Shelf shelf = shelf_;
   for (const int slot : block.reads()) {
     at::Tensor& read = shelf[static_cast<size_t>(slot)];
-    const bool is_tracked = shelf_states_[static_cast<size_t>(slot)].is_tracked;
-    if (is_tracked) read = tracked(read);
-    kept.read.push_back(is_tracked ? read : at::Tensor());
+    // A frozen maker wants no gradient, but weights of this block that multiply what it made do.
+    const bool has_gradient = shelf_states_[static_cast<size_t>(slot)].is_tracked ||
+                              (trains(block) && carries_gradients(blocks_, slot));
+    if (has_gradient) read = tracked(read);
+    kept.read.push_back(has_gradient ? read : at::Tensor());
   }
   kept.output = run_block(step, kept.input, shelf);
   for (const models::Shelved& made : block.makes()) {
@@ -249,8 +265,9 @@ at::Tensor Executor::differentiate(const models::Block& block, const Kept& kept,
   for (size_t i = 0, next = 1; i < slots.size(); ++i) {
     if (!kept.read[i].defined()) continue;
     const at::Tensor& part = results[next++];
-    at::Tensor& sum = shelf_states_[static_cast<size_t>(slots[i])].gradient;
-    if (part.defined()) sum = sum.defined() ? sum.add_(part) : part;
+    ShelfState& state = shelf_states_[static_cast<size_t>(slots[i])];
+    if (!part.defined() || !state.is_tracked) continue;
+    state.gradient = state.gradient.defined() ? state.gradient.add_(part) : part;
   }
   return results[0];
 }
