@@ -1,6 +1,7 @@
 # Oracle: PEFT, for what adapter_config.json and the adapter's file say against each other: what it refuses is
 # refused, and keys of later versions, which it warns of, are warned of by every command that reads them.
 import json
+import re
 import shutil
 
 import pytest
@@ -53,3 +54,24 @@ def test_a_key_of_a_later_version_is_warned_of(inputs, adapter, tmp_path):
                "--max_new_tokens", "1")]
     for text in texts:
         assert "later_config: unknown key, it has no effect" in text, text
+
+
+@pytest.mark.parametrize("flags,subtitle,settings", [
+    (dict(use_peft=True, lora_r=2), "LoRA on", {"peft_type": "LORA", "lora_r": "2", "lora_alpha": "32.0",
+                                                "lora_target_modules": "q_proj, v_proj"}),
+    (dict(adapter_name_or_path="good"), "LoRA on", {"lora_r": "4", "lora_alpha": "8.0",
+                                                    "lora_target_modules": "embed_tokens, q_proj"}),
+    (dict(use_peft=True, peft_type="IA3"), "IA3 on", {"peft_type": "IA3"}),
+])
+def test_the_page_of_a_run_has_the_settings_of_its_adapter(inputs, adapter, tmp_path, flags, subtitle, settings):
+    flags = {name: adapter if value == "good" else value for name, value in flags.items()}
+    run = run_strata(base_flags(inputs.model("plain"), inputs.data("messages"), tmp_path / "out",
+                                **{"max_steps": 1, "logging_steps": 10, **flags}))
+    page = (run.folder / "report.html").read_text()
+    assert f'<p class="subtitle">{subtitle}' in page
+    shown = dict(re.findall(r"<tr><t[hd]>(\w+)</t[hd]><td>(.*?)</td></tr>", page))
+    config = json.loads((run.folder / "adapter_config.json").read_text())
+    assert settings.items() <= shown.items()
+    assert shown.get("lora_r") == (None if "r" not in config else str(config["r"]))
+    # A run too short for a log has a loss, too.
+    assert "training loss" in page
