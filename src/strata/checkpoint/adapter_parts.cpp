@@ -6,6 +6,7 @@
 #include <ATen/ops/equal.h>
 #include <fmt/ranges.h>
 
+#include "strata/adapters/target_layers.h"
 #include "strata/base/error.h"
 #include "strata/checkpoint/saved_values.h"
 #include "strata/hf/adapter_files.h"
@@ -21,12 +22,15 @@ struct Misfit {
   throw Misfit{fmt::format("{} for \"{}\"", found, weight)};
 }
 
-// b [rows, r], a [r, columns] of a matrix.
+// b [rows, r], a [r, columns] of a matrix; r as adapter_config.json says, by which PEFT scales.
 void check_branch(const std::string& weight, const std::vector<int64_t>& b,
-                  const std::vector<int64_t>& a, const std::vector<int64_t>& shape) {
+                  const std::vector<int64_t>& a, const std::vector<int64_t>& shape,
+                  const adapters::LoraOptions& settings) {
   if (a.size() == 2 && b.size() == 2 && shape.size() == 2 && a[0] == b[1] && a[1] == shape[1] &&
       b[0] == shape[0]) {
-    return;
+    const int64_t rank = adapters::rank_of(settings, weight.substr(0, weight.rfind('.')));
+    if (a[0] == rank) return;
+    fail(weight, fmt::format("a branch of rank {}, {} in adapter_config.json,", a[0], rank));
   }
   fail(weight, fmt::format("a branch of [{}] and [{}]", fmt::join(a, ", "), fmt::join(b, ", ")));
 }
@@ -244,7 +248,8 @@ bool AdapterParts::check_weight(const std::string& weight, const Parts& parts, b
     check_rows(weight, shape_of(*parts.rows), shape);
   } else if (parts.columns) {
     if (!parts.b) fail(weight, "half a branch");
-    check_branch(weight, shape_of(*parts.b), shape_of(*parts.columns), {shape[1], shape[0]});
+    check_branch(weight, shape_of(*parts.b), shape_of(*parts.columns), {shape[1], shape[0]},
+                 settings_);
     if (parts.magnitude.has_value() != settings_.use_dora) fail(weight, "half a DoRA branch");
     // The head was a name of the embedding, to which the branch does not belong.
     if (weight == embedding_ && unties) untied_from_ = found->second;
@@ -254,7 +259,7 @@ bool AdapterParts::check_weight(const std::string& weight, const Parts& parts, b
     check_vectors(weight, parts, shape);
   } else {
     if (!parts.a || !parts.b) fail(weight, "half a branch");
-    check_branch(weight, shape_of(*parts.b), shape_of(*parts.a), shape);
+    check_branch(weight, shape_of(*parts.b), shape_of(*parts.a), shape, settings_);
     if (parts.magnitude.has_value() != settings_.use_dora) fail(weight, "half a DoRA branch");
   }
   return true;

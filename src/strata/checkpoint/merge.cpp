@@ -45,8 +45,9 @@ bool is_finite(const at::Tensor& value) {
   return true;
 }
 
-// adapter_config.json of what is merged. ConfigError for methods that no weight can hold.
-adapters::LoraOptions settings_of(const SavedState& adapter) {
+// adapter_config.json of what is merged; `notes`: what is not known of it. ConfigError for methods
+// that no weight can hold.
+adapters::LoraOptions settings_of(const SavedState& adapter, std::vector<std::string>& notes) {
   const std::string subject = adapter.path().string();
   if (!adapter.is_adapter() && adapter.facts().adapter_config.is_null()) {
     throw ConfigError(
@@ -56,6 +57,7 @@ adapters::LoraOptions settings_of(const SavedState& adapter) {
   }
   const hf::AdapterConfig config =
       hf::parse_adapter_config(parse_json(adapter_config_text(adapter), subject), subject);
+  notes = config.warnings;
   adapters::LoraOptions options = adapters::lora_options_of(config);
   if (options.has_virtual_tokens()) {
     throw ConfigError(
@@ -82,7 +84,7 @@ class Merger {
       : base_(base),
         adapter_(adapter),
         options_(options),
-        settings_(settings_of(adapter)),
+        settings_(settings_of(adapter, notes_)),
         parts_(base, is_called_tied(base), adapter, settings_) {
     if (options.decoded && adapters::changes_base(settings_) && settings_.init != "olora") {
       throw ConfigError(
@@ -91,9 +93,10 @@ class Merger {
           adapter.path().string(), settings_.init);
     }
     load_projection();
-    base_note_ = require_base(adapter.path().string(), adapter.facts().base_fingerprint,
-                              base.path().string(), base.facts().base_fingerprint,
-                              adapters::changes_base(settings_));
+    const std::string base_note = require_base(
+        adapter.path().string(), adapter.facts().base_fingerprint, base.path().string(),
+        base.facts().base_fingerprint, adapters::changes_base(settings_));
+    if (!base_note.empty()) notes_.push_back(base_note);
   }
 
   std::vector<std::string> write(const fs::path& out) {
@@ -126,8 +129,7 @@ class Merger {
       files.write(tensor.name, {static_cast<const std::byte*>(value.data_ptr()), value.nbytes()});
     }
     files.publish();
-    std::vector<std::string> notes;
-    if (!base_note_.empty()) notes.push_back(base_note_);
+    std::vector<std::string> notes = notes_;
     const std::unique_ptr<text::Tokenizer> tokenizer = tokenizer_of_adapter(notes);
     // A tokenizer beside the adapter is the one it was trained with.
     const ConfigChange change{
@@ -314,8 +316,8 @@ class Merger {
   SavedState& base_;
   SavedState& adapter_;
   MergeOptions options_;
+  std::vector<std::string> notes_;  // what is not known of the adapter and its base
   adapters::LoraOptions settings_;
-  std::string base_note_;  // what is not known of the adapter's base
   AdapterParts parts_;
   nn::VeraProjection projection_;
 };

@@ -34,11 +34,14 @@ std::string mark_of(const AdaptableBase& base) {
 
 AdaptedModel::AdaptedModel(const AdaptableBase& base, const std::filesystem::path& adapter)
     : folder_(adapter), compute_type_(base.compute_type), config_(base.folder.config()) {
-  const adapters::LoraOptions options = adapters::lora_options_of(hf::read_adapter_config(adapter));
+  const hf::AdapterConfig config = hf::read_adapter_config(adapter);
+  const adapters::LoraOptions options = adapters::lora_options_of(config);
   adapters::require_known_directions(options, adapter.string());
-  base_note_ = checkpoint::require_base(
+  notes_ = config.warnings;
+  const std::string base_note = checkpoint::require_base(
       adapter.string(), hf::fingerprint_in(hf::ModelFolder(adapter)), base.folder.path().string(),
       mark_of(base), adapters::changes_base(options));
+  if (!base_note.empty()) notes_.push_back(base_note);
   // The adapter may bring a larger vocabulary along.
   const Json rows = config_.value("vocab_size", Json(0));
   const int64_t num_old_rows = rows.is_number_integer() ? rows.get<int64_t>() : 0;

@@ -40,8 +40,8 @@ class AdaptedModel {
   AdaptedModel(const AdaptableBase& base, const std::filesystem::path& adapter);
 
   models::Model& model() { return merged_ ? *merged_ : *model_; }
-  // What is not known of the base that it was trained on; empty: nothing.
-  const std::string& base_note() const { return base_note_; }
+  // What is not known of it: the base that it was trained on, keys of its file.
+  const std::vector<std::string>& notes() const { return notes_; }
   bool is_merged() const { return merged_ != nullptr; }
   // Folds the adapter into copies of the weights it targets; unmerge() gives them up, so that every
   // weight is what it was, bit for bit. ConfigError over a quantised base and for rows before the
@@ -54,7 +54,7 @@ class AdaptedModel {
   void change_base(uint64_t seed);
 
   std::filesystem::path folder_;
-  std::string base_note_;
+  std::vector<std::string> notes_;
   at::ScalarType compute_type_;
   at::Device device_ = at::kCPU;
   Json config_;  // config.json of the base, with the adapter's vocabulary

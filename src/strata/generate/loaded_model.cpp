@@ -225,8 +225,7 @@ void LoadedModel::load_adapters(const hf::ModelFolder& folder,
                                                                     .compute_type = compute_type_,
                                                                     .quantization = quantization_},
                                                       adapter.folder)});
-    const std::string& unknown = adapters_.back().model->base_note();
-    if (!unknown.empty()) notes_.push_back(unknown);
+    for (const std::string& note : adapters_.back().model->notes()) notes_.push_back(note);
   }
   if (!adapters_.empty()) active_ = adapters_[0].name;
 }

@@ -138,6 +138,7 @@ std::string tiles(const std::vector<Json>& rows) {
         target = value;
       }
     };
+    if (!loss) update(loss, "train_loss");  // a run too short for a log
     update(loss, "loss");
     update(eval_loss, "eval_loss");
     update(steps, "step");

@@ -145,6 +145,11 @@ void introduce(const config::RunConfig& config, Trainee& trainee, const Datasets
         "{}: all ranks are in one shard group, which is {} here", config.shard.sharding_strategy,
         config.shard.sharding_strategy == "HYBRID_SHARD" ? "FULL_SHARD" : "SHARD_GRAD_OP"));
   }
+  if (trainee.continued_adapter) {
+    for (const std::string& line : trainee.continued_adapter->warnings) {
+      trainer.say("warning: " + line);
+    }
+  }
   if (trainee.adapter) {
     for (const std::string& note : trainee.adapter->notes()) trainer.say("note: " + note);
     if (!trainee.base_note.empty()) trainer.say("warning: " + trainee.base_note);

@@ -71,13 +71,22 @@ std::vector<std::pair<std::string, std::string>> shown_settings(const config::Ru
     shown.push_back({"max_length", std::to_string(config.data.max_length)});
     shown.push_back({"packing", config.data.packing ? config.data.packing_strategy : "false"});
   }
-  if (config.lora.use_peft) {
-    shown.push_back({"lora_r", std::to_string(config.lora.r)});
-    shown.push_back({"lora_alpha", python_float_repr(config.lora.alpha)});
-    shown.push_back(
-        {"lora_target_modules", fmt::format("{}", fmt::join(config.lora.target_modules, ", "))});
-  }
   return shown;
+}
+
+// As in the adapter's file: a continued one has settings of its own.
+void show_adapter(const hf::AdapterConfig& adapter, report::ReportData& data) {
+  const auto show = [&data](const char* name, const std::string& value) {
+    if (!value.empty()) data.settings.push_back({name, value});
+  };
+  show("peft_type", adapter.peft_type);
+  if (adapter.peft_type.ends_with("_TUNING")) {
+    return show("num_virtual_tokens", std::to_string(adapter.num_virtual_tokens));
+  }
+  if (adapter.peft_type != "IA3") show("lora_r", std::to_string(adapter.r));
+  if (adapter.peft_type == "LORA") show("lora_alpha", python_float_repr(adapter.lora_alpha));
+  show("lora_target_modules", adapter.target_modules_regex.value_or(
+                                  fmt::format("{}", fmt::join(adapter.target_modules, ", "))));
 }
 
 std::string report_page(const config::RunConfig& config, const Trainee& trainee,
@@ -85,11 +94,17 @@ std::string report_page(const config::RunConfig& config, const Trainee& trainee,
   const int ranks = trainee.store->mesh().world->size();
   report::ReportData data;
   data.title = fs::path(config.train.output_dir).filename().string();
-  data.subtitle = fmt::format("{} on {}, {} rank{}", trainee.adapter ? "LoRA" : "full fine-tuning",
+  std::string method = "full fine-tuning";
+  data.settings = shown_settings(config, ranks);
+  if (trainee.adapter) {
+    const hf::AdapterConfig adapter = adapter_config_of(config, trainee);
+    method = adapter.use_dora ? "DoRA" : adapter.peft_type == "LORA" ? "LoRA" : adapter.peft_type;
+    show_adapter(adapter, data);
+  }
+  data.subtitle = fmt::format("{} on {}, {} rank{}", method,
                               fs::path(data_name(config.data)).filename().string(), ranks,
                               ranks == 1 ? "" : "s");
   data.rows = trainer.metrics_rows();
-  data.settings = shown_settings(config, ranks);
   return report::loss_curve_page(data);
 }
 
