@@ -24,6 +24,7 @@ class Inputs:
         "qwen2": tiny_llama.QWEN2,
         "qwen3": tiny_llama.QWEN3,
         "phi3": tiny_llama.PHI3,
+        "smollm3": tiny_llama.SMOLLM3,
         "llama2": dict(tiny_llama.PLAIN, llama2=330),
         "llama2-tied": dict(tiny_llama.TIED, llama2=330),
         "llama2-wide": dict(tiny_llama.WIDE, llama2=32000),

@@ -97,6 +97,17 @@ CONFIGS = {
                                           original_max_position_embeddings=39, num_key_value_heads=1),
     "phi3_older_name": dict(family="phi3", rope_parameters=dict(LONGROPE, rope_type="yarn"),
                             old_rope_keys=True, original_max_position_embeddings=16),
+    "smollm3": dict(family="smollm3", num_hidden_layers=4, num_key_value_heads=2),
+    "smollm3_named_layers": dict(family="smollm3", num_key_value_heads=None, tie_word_embeddings=False,
+                                 no_rope_layers=[0, 1, 1], rope_parameters=ROPE_500, pad_token_id=5),
+    "smollm3_none_rotates": dict(family="smollm3", num_key_value_heads=1, head_dim=10, no_rope_layer_interval=1),
+    "smollm3_windows": dict(family="smollm3", num_key_value_heads=2, no_rope_layers=[1, 0], sliding_window=6,
+                            use_sliding_window=True, rope_parameters=dict(YARN)),
+    "smollm3_named_windows": dict(family="smollm3", num_key_value_heads=2, no_rope_layers=[1, 0],
+                                  sliding_window=6, layer_types=["sliding_attention", "full_attention"]),
+    # The gradient of k's bias in a layer without positions is zero but for rounding.
+    "smollm3_biases": dict(family="smollm3", num_key_value_heads=2, attention_bias=True, mlp_bias=True,
+                           no_rope_layers=[1, 1], rope_parameters=dict(rope_type="default", rope_theta=10.0)),
     # Fast rotation, as for "biases".
     "qwen2": dict(family="qwen2", num_key_value_heads=2, tie_word_embeddings=True,
                   rope_parameters=dict(rope_type="default", rope_theta=10.0)),

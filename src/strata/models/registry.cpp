@@ -39,6 +39,7 @@ const std::map<std::string, Family>& families() {
       {"phi3", {create_llama<parse_phi3_config, Phi3DecoderLayer>}},
       {"qwen2", {create_llama<parse_qwen2_config>}},
       {"qwen3", {create_llama<parse_qwen3_config>}},
+      {"smollm3", {create_llama<parse_smollm3_config>}},
       {"t5", {create_t5, /*has_encoder=*/true}}};
   return kFamilies;
 }

@@ -118,6 +118,7 @@ at::Tensor LlamaDecoderLayer::attend(const at::Tensor& x, const nn::ForwardConte
       .layer = index_,
       .window = config_.windows.empty() ? 0 : config_.windows.at(static_cast<size_t>(index_)),
       .prefix = prefix(),
+      .rotates = config_.rotates.empty() || config_.rotates.at(static_cast<size_t>(index_)),
       .projection = index_ == 0 ? projection() : nullptr};
   const at::Tensor mixed = nn::rotary_attention(qkv[0], qkv[1], qkv[2], rope_, options, context);
   return o_proj_.forward_add(mixed, residual, context);

@@ -1,6 +1,7 @@
 // The settings of a checkpoint of Llama or of a family with its blocks (Mistral, Qwen2, Qwen3,
-// Phi-3), read from config.json and checked. Owns: names, defaults and relations of the keys.
-// Never: weights. Source: transformers configuration_{llama,mistral,qwen2,qwen3,phi3}.py.
+// Phi-3, SmolLM3), read from config.json and checked. Owns: names, defaults and relations of the
+// keys. Never: weights. Source: transformers
+// configuration_{llama,mistral,qwen2,qwen3,phi3,smollm3}.py.
 #pragma once
 
 #include <cstdint>
@@ -36,6 +37,7 @@ struct LlamaConfig {
   bool has_own_head = false;            // in the file of the weights, although config.json ties
   std::optional<int64_t> pad_token_id;  // this embedding row receives no gradient
   std::vector<int64_t> windows;         // of each layer, ops/attention.h; empty: none anywhere
+  std::vector<bool> rotates;            // of each layer; empty: all have positions
   nn::RopeOptions rope;
 };
 
@@ -46,5 +48,6 @@ LlamaConfig parse_mistral_config(const Json& config);
 LlamaConfig parse_qwen2_config(const Json& config);
 LlamaConfig parse_qwen3_config(const Json& config);
 LlamaConfig parse_phi3_config(const Json& config);
+LlamaConfig parse_smollm3_config(const Json& config);
 
 }  // namespace strata::models
