@@ -23,6 +23,7 @@ class Inputs:
         "mistral": tiny_llama.MISTRAL,
         "qwen2": tiny_llama.QWEN2,
         "qwen3": tiny_llama.QWEN3,
+        "granite": tiny_llama.GRANITE,
         "phi3": tiny_llama.PHI3,
         "smollm3": tiny_llama.SMOLLM3,
         "llama2": dict(tiny_llama.PLAIN, llama2=330),

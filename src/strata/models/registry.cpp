@@ -33,6 +33,7 @@ struct Family {
 
 const std::map<std::string, Family>& families() {
   static const std::map<std::string, Family> kFamilies{
+      {"granite", {create_llama<parse_granite_config>}},
       {"llama", {create_llama<parse_llama_config>}},
       {"ministral", {create_llama<parse_mistral_config>}},
       {"mistral", {create_llama<parse_mistral_config>}},

@@ -195,6 +195,15 @@ std::vector<int64_t> parse_smollm3_windows(const ConfigReader& config,
   return windows;
 }
 
+void refuse_windows(const ConfigReader& config, int64_t num_hidden_layers) {
+  const auto types = read_layer_types(config, num_hidden_layers);
+  if (!types || std::ranges::count(*types, true) == 0) return;
+  throw ConfigError(
+      "config.json: found \"sliding_attention\" in layer_types, expected full_attention in a "
+      "{} model, which has no window; fix the file",
+      config.text("model_type", "llama"));
+}
+
 }  // namespace
 
 LlamaConfig parse_llama_config(const Json& json) {
@@ -205,12 +214,7 @@ LlamaConfig parse_llama_config(const Json& json) {
   parse_head_dim(config, c);
   c.input_bias = c.output_bias = config.boolean("attention_bias", false);
   c.mlp_bias = config.boolean("mlp_bias", c.mlp_bias);
-  const auto types = read_layer_types(config, c.num_hidden_layers);
-  if (types && std::ranges::count(*types, true) > 0) {
-    throw ConfigError(
-        "config.json: found \"sliding_attention\" in layer_types, expected full_attention in a "
-        "Llama model, which has no window; fix the file");
-  }
+  refuse_windows(config, c.num_hidden_layers);
   parse_positions(config, c, /*splits_hidden_size=*/true);
   return c;
 }
@@ -301,6 +305,26 @@ LlamaConfig parse_smollm3_config(const Json& json) {
   c.windows = parse_smollm3_windows(config, c.rotates);
   check_shapes(c, /*splits_hidden_size=*/false);
   c.rope = parse_rope(config, {c.head_dim, c.max_position_embeddings, /*default_theta=*/2000000.0});
+  return c;
+}
+
+LlamaConfig parse_granite_config(const Json& json) {
+  const ConfigReader config(json);
+  LlamaConfig c;
+  c.layer_class = "GraniteDecoderLayer";
+  c.architecture = "GraniteForCausalLM";
+  c.lora_targets = c.ia3_targets = {};
+  parse_common(config, c);
+  c.num_key_value_heads = key_value_heads(config, c, c.num_attention_heads);
+  parse_head_dim(config, c);
+  c.input_bias = c.output_bias = config.boolean("attention_bias", false);
+  c.mlp_bias = config.boolean("mlp_bias", false);
+  c.attention_scale = config.positive_number("attention_multiplier", 1.0);
+  c.embedding_multiplier = config.positive_number("embedding_multiplier", 1.0);
+  c.residual_multiplier = config.positive_number("residual_multiplier", 1.0);
+  c.logits_scaling = config.positive_number("logits_scaling", 1.0);
+  refuse_windows(config, c.num_hidden_layers);
+  parse_positions(config, c);
   return c;
 }
 
