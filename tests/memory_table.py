@@ -24,6 +24,8 @@ LARGE = dict(vocab_size=50000, hidden_size=256, intermediate_size=512, num_hidde
              num_attention_heads=4, num_key_value_heads=2)
 PHI3 = dict(MODEL, family="phi3", rope_parameters=dict(
     rope_type="default", rope_theta=10000.0, partial_rotary_factor=0.75))
+GRANITE = dict(MODEL, family="granite", embedding_multiplier=2.5, attention_multiplier=0.2,
+               residual_multiplier=0.35, logits_scaling=1.7)
 PACKED = dict(packing=True, packing_strategy="wrapped", max_length=128)
 PARTS = dict(fsdp_version=2, fsdp_reshard_after_forward=2)
 WHOLE = dict(gradient_checkpointing=False)
@@ -97,6 +99,8 @@ TABLE = [
     (2, "FULL_SHARD", dict(LORA, max_length=64, per_device_train_batch_size=1, model="wide codes",
                            fsdp_cpu_ram_efficient_loading=True)),
     (2, "FULL_SHARD", dict(model="phi3")),
+    (2, "FULL_SHARD", dict(model="granite")),
+    (1, "NO_SHARD", dict(LORA, model="granite", **WHOLE)),
     (1, "NO_SHARD", dict(LORA, model="phi3", **WHOLE)),
     (2, "FULL_SHARD", dict(LORA, model="phi3", load_in_4bit=True, gradient_checkpointing_mode="selective")),
     # Products in bf16 where the processor has them.
@@ -146,8 +150,8 @@ def other_model(name, beside):
                        env=environment())
         return folder
     folder.mkdir()
-    return save_model(folder, {"large": LARGE, "wide": WIDE, "phi3": PHI3}[name],
-                      None if name == "phi3" else "bfloat16")
+    return save_model(folder, {"large": LARGE, "wide": WIDE, "phi3": PHI3, "granite": GRANITE}[name],
+                      None if name in ("phi3", "granite") else "bfloat16")
 
 
 def save_data(folder):

@@ -32,6 +32,9 @@ QWEN3 = dict(PLAIN, family="qwen3", hidden_size=30, head_dim=10)
 PHI3 = dict(PLAIN, family="phi3", original_max_position_embeddings=32, rope_parameters=dict(
     rope_type="longrope", rope_theta=10000.0, partial_rotary_factor=0.75, short_factor=[1.0, 1.1, 1.3],
     long_factor=[1.5, 2.5, 4.0]))
+SMOLLM3 = dict(PLAIN, family="smollm3", num_hidden_layers=3, no_rope_layer_interval=2)
+GRANITE = dict(PLAIN, family="granite", tie_word_embeddings=True, embedding_multiplier=2.5,
+               attention_multiplier=0.3, residual_multiplier=0.7, logits_scaling=1.5)
 
 
 def sentence(rng, low=1, high=14):

@@ -54,12 +54,13 @@ def load(folder):
 
 
 @pytest.mark.parametrize("name,world", [("odd", 1), ("odd", 3), ("tied", 1), ("tied", 3),
-                                        ("mistral", 2), ("qwen2", 3), ("qwen3", 2), ("phi3", 2)])
+                                        ("mistral", 2), ("qwen2", 3), ("qwen3", 2), ("phi3", 2),
+                                        ("smollm3", 2), ("granite", 3)])
 def test_full_model(inputs, tmp_path, name, world):
     run = train(inputs, tmp_path / "out", name, world)
     folder = run.folder
     model = load(folder)
-    is_tied = name in ("tied", "qwen2")
+    is_tied = name in ("tied", "qwen2", "smollm3", "granite")
     assert model.config.tie_word_embeddings == is_tied
     assert eval_loss(model, folder, inputs.data("messages")) == pytest.approx(
         measured(run), abs=1e-5)
@@ -133,6 +134,7 @@ LORA_CASES = {
                                   prompt_tuning_init_text="the cat sat on a mat")),
     "prefix": ("odd", dict(OF_LORA_OFF, peft_type="PREFIX_TUNING", num_virtual_tokens=3,
                            learning_rate=5e-2)),
+    "granite": ("granite", dict(lora_target_modules="all-linear")),
     "phi3": ("phi3", dict(lora_target_modules=["qkv_proj", "gate_up_proj", "down_proj"])),
     "phi3_prefix": ("phi3", dict(OF_LORA_OFF, peft_type="PREFIX_TUNING", num_virtual_tokens=3,
                                  learning_rate=5e-2)),

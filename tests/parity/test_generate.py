@@ -29,6 +29,9 @@ MODELS = {
                                       original_max_position_embeddings=16), num_key_value_heads=2),
     "qwen2": dict(family="qwen2", num_key_value_heads=2),
     "qwen3": dict(family="qwen3", num_key_value_heads=1, head_dim=6),
+    "smollm3": dict(family="smollm3", num_key_value_heads=2, num_hidden_layers=4),
+    "granite": dict(family="granite", num_key_value_heads=2, embedding_multiplier=2.5, logits_scaling=3.0,
+                    attention_multiplier=0.2, residual_multiplier=0.6),
     "phi3": dict(family="phi3", num_key_value_heads=2, sliding_window=12),
     "mistral_window": dict(family="mistral", num_key_value_heads=2, sliding_window=6),
 }

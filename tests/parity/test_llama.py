@@ -15,6 +15,8 @@ YARN = dict(rope_type="yarn", rope_theta=500.0, factor=4.0, original_max_positio
 # Half of 8 channels; the longest document decides which list counts.
 LONGROPE = dict(rope_type="longrope", rope_theta=500.0, short_factor=[1.0, 1.1, 1.3, 1.7],
                 long_factor=[1.5, 2.5, 4, 9.0], original_max_position_embeddings=16)
+GRANITE = dict(family="granite", embedding_multiplier=2.5, attention_multiplier=0.2, residual_multiplier=0.35,
+               logits_scaling=1.7)
 
 CONFIGS = {
     "plain": {},
@@ -81,6 +83,11 @@ CONFIGS = {
         family="qwen3", num_key_value_heads=2, head_dim=12, use_sliding_window=True, sliding_window=5,
         layer_types=["sliding_attention", "full_attention"],
         rope_parameters=dict(rope_type="default", rope_theta=500.0)),
+    "granite": dict(GRANITE, num_key_value_heads=2),
+    "granite_tied": dict(GRANITE, tie_word_embeddings=True, logits_scaling=3, num_hidden_layers=3, pad_token_id=5),
+    "granite_biases": dict(GRANITE, attention_bias=True, mlp_bias=True, head_dim=6, num_key_value_heads=1,
+                           rope_parameters=dict(rope_type="default", rope_theta=10.0)),
+    "granite_without_multipliers": dict(family="granite", rope_parameters=YARN),
     "phi3": dict(family="phi3", num_key_value_heads=2, rope_parameters=ROPE_500),
     "phi3_head_dim_tied": dict(family="phi3", num_key_value_heads=1, head_dim=6, tie_word_embeddings=True,
                                vocab_size=101, rms_norm_eps=1e-6),
@@ -97,6 +104,17 @@ CONFIGS = {
                                           original_max_position_embeddings=39, num_key_value_heads=1),
     "phi3_older_name": dict(family="phi3", rope_parameters=dict(LONGROPE, rope_type="yarn"),
                             old_rope_keys=True, original_max_position_embeddings=16),
+    "smollm3": dict(family="smollm3", num_hidden_layers=4, num_key_value_heads=2),
+    "smollm3_named_layers": dict(family="smollm3", num_key_value_heads=None, tie_word_embeddings=False,
+                                 no_rope_layers=[0, 1, 1], rope_parameters=ROPE_500, pad_token_id=5),
+    "smollm3_none_rotates": dict(family="smollm3", num_key_value_heads=1, head_dim=10, no_rope_layer_interval=1),
+    "smollm3_windows": dict(family="smollm3", num_key_value_heads=2, no_rope_layers=[1, 0], sliding_window=6,
+                            use_sliding_window=True, rope_parameters=dict(YARN)),
+    "smollm3_named_windows": dict(family="smollm3", num_key_value_heads=2, no_rope_layers=[1, 0],
+                                  sliding_window=6, layer_types=["sliding_attention", "full_attention"]),
+    # The gradient of k's bias in a layer without positions is zero but for rounding.
+    "smollm3_biases": dict(family="smollm3", num_key_value_heads=2, attention_bias=True, mlp_bias=True,
+                           no_rope_layers=[1, 1], rope_parameters=dict(rope_type="default", rope_theta=10.0)),
     # Fast rotation, as for "biases".
     "qwen2": dict(family="qwen2", num_key_value_heads=2, tie_word_embeddings=True,
                   rope_parameters=dict(rope_type="default", rope_theta=10.0)),
@@ -232,7 +250,7 @@ def test_tied_names_with_different_values_are_untied(tmp_path):
     (dict(num_hidden_layers=1), "found tensors that config.json does not imply"),
     (dict(num_attention_heads=5), "found hidden_size = 32, expected a multiple of"),
     (dict(hidden_act="gelu"), "found hidden_act \"gelu\""),
-    (dict(model_type="bert"), "found model_type \"bert\", expected one of llama, ministral, mistral, "),
+    (dict(model_type="bert"), ", llama, ministral, mistral, phi3, qwen2, "),
     (dict(rope_scaling=dict(type="proportional")), "found rope_type \"proportional\", expected one of default, linear, "
      "dynamic, yarn, longrope, llama3"),
     (dict(rope_scaling=dict(YARN, factor=0)), "found rope_scaling.factor = 0, expected a number above 0"),

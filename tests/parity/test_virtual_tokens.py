@@ -30,6 +30,10 @@ CASES = {
                                dict(peft_type=PREFIX, num_virtual_tokens=4)),
     "prompt_of_phi3": (dict(PHI3, sliding_window=9), dict(peft_type=PROMPT, num_virtual_tokens=5)),
     "prefix_of_phi3": (PHI3, dict(peft_type=PREFIX, num_virtual_tokens=4)),
+    "prefix_of_smollm3": (dict(family="smollm3", num_key_value_heads=2, no_rope_layer_interval=2),
+                          dict(peft_type=PREFIX, num_virtual_tokens=4)),
+    "prompt_of_granite": (dict(family="granite", embedding_multiplier=2.5, residual_multiplier=0.6),
+                          dict(peft_type=PROMPT, num_virtual_tokens=5)),
     "prefix_of_zeros": (dict(attention_bias=True),
                         dict(peft_type=PREFIX, num_virtual_tokens=2, init_weights="zero")),
 }

@@ -33,12 +33,14 @@ struct Family {
 
 const std::map<std::string, Family>& families() {
   static const std::map<std::string, Family> kFamilies{
+      {"granite", {create_llama<parse_granite_config>}},
       {"llama", {create_llama<parse_llama_config>}},
       {"ministral", {create_llama<parse_mistral_config>}},
       {"mistral", {create_llama<parse_mistral_config>}},
       {"phi3", {create_llama<parse_phi3_config, Phi3DecoderLayer>}},
       {"qwen2", {create_llama<parse_qwen2_config>}},
       {"qwen3", {create_llama<parse_qwen3_config>}},
+      {"smollm3", {create_llama<parse_smollm3_config>}},
       {"t5", {create_t5, /*has_encoder=*/true}}};
   return kFamilies;
 }

@@ -196,7 +196,8 @@ nn::RopeOptions parse_rope(const ConfigReader& config, const RopeShape& shape) {
   rope.kind = parse_rope_kind(kind);
   rope.head_dim = shape.head_dim;
   rope.max_position_embeddings = shape.max_position_embeddings;
-  rope.theta = reader.positive_number("rope_theta", config.positive_number("rope_theta", 10000.0));
+  rope.theta = reader.positive_number("rope_theta",
+                                      config.positive_number("rope_theta", shape.default_theta));
   check_head_dim(rope);
   if (rope.kind == nn::RopeKind::kDefault) return rope;  // which looks at no partial_rotary_factor
   refuse_partial(config, reader);

@@ -11,6 +11,7 @@ namespace strata::models {
 struct RopeShape {
   int64_t head_dim;
   int64_t max_position_embeddings;
+  double default_theta = 10000.0;
 };
 
 // FormatError naming the key for values that are missing, of the wrong type, or contradict each

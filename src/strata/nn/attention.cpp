@@ -26,8 +26,9 @@ at::Tensor split_heads(const at::Tensor& x, int64_t heads, int64_t head_dim) {
   return x.view({x.size(0), heads, head_dim});
 }
 
-// The first channels of each head, as many as the tables are for.
+// The first channels of each head, as many as the tables are for; without tables none.
 void rotate_(const at::Tensor& q, const at::Tensor& k, const RopeTables& tables, bool inverse) {
+  if (!tables.cos.defined()) return;
   const int64_t channels = 2 * tables.cos.size(1);
   for (const at::Tensor& x : {q, k}) {
     ops::apply_rope_(x.narrow(2, 0, channels), tables.cos, tables.sin, inverse);
@@ -197,7 +198,8 @@ at::Tensor cached_attention(const at::Tensor& q, const at::Tensor& k, const at::
 }
 
 // Tables of the batch, and what a cache must know of them.
-const RopeTables& tables_for(Rope& rope, const ForwardContext& context) {
+RopeTables tables_for(Rope& rope, const AttentionOptions& options, const ForwardContext& context) {
+  if (!options.rotates) return {};
   KvCache* cache = context.cache;
   if (cache == nullptr) return rope.tables(context.batch->positions);
   cache->length_of_change = rope.options().length_of_change();
@@ -209,7 +211,7 @@ const RopeTables& tables_for(Rope& rope, const ForwardContext& context) {
 at::Tensor fused_rotary_attention(const at::Tensor& qkv, Rope& rope,
                                   const AttentionOptions& options, const ForwardContext& context) {
   if (context.cache == nullptr && options.prefix == nullptr) {
-    const RopeTables& tables = tables_for(rope, context);
+    const RopeTables tables = tables_for(rope, options, context);
     return FusedAttentionFunction::apply(AttentionCall{options, context.batch->offsets, tables},
                                          qkv);
   }
@@ -222,7 +224,7 @@ at::Tensor fused_rotary_attention(const at::Tensor& qkv, Rope& rope,
 at::Tensor rotary_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                             Rope& rope, const AttentionOptions& options,
                             const ForwardContext& context) {
-  const RopeTables& tables = tables_for(rope, context);
+  const RopeTables tables = tables_for(rope, options, context);
   if (options.projection != nullptr) options.projection->project();
   if (context.cache != nullptr) return cached_attention(q, k, v, tables, options, *context.cache);
   const AttentionCall call{options, context.batch->offsets, tables};

@@ -19,6 +19,7 @@ struct AttentionOptions {
   int64_t layer;                // place in the cache
   int64_t window = 0;           // see ops/attention.h; a prefix counts as tokens do
   Parameter* prefix = nullptr;  // of prefix tuning, nn/virtual_tokens.h
+  bool rotates = true;          // false: a layer without positions
   // What makes the prefix, in the first layer alone (nn/prefix_projection.h).
   PrefixProjection* projection = nullptr;
 };

@@ -181,12 +181,33 @@ TEST(LlamaConfig, MistralThatListsItsLayersIsMinistral) {
       FormatError);
 }
 
+TEST(LlamaConfig, LayersOfSmolLm3WithoutPositions) {
+  const auto smollm3 = [](const std::string& text) {
+    return parse_smollm3_config(parse_json(R"({"num_hidden_layers": 3)" + text + "}", "c"));
+  };
+  EXPECT_EQ(smollm3("").rotates, (std::vector<bool>{true, true, true}));
+  EXPECT_EQ(smollm3("").rope.theta, 2000000.0);
+  EXPECT_EQ(smollm3("").pad_token_id, 128004);
+  EXPECT_FALSE(smollm3(R"(, "pad_token_id": null)").pad_token_id.has_value());
+  const LlamaConfig c = smollm3(
+      R"(, "no_rope_layers": [0, 1, 0, 1], "use_sliding_window": true, "sliding_window": 9)");
+  EXPECT_EQ(c.rotates, (std::vector<bool>{false, true, false}));
+  EXPECT_EQ(c.windows, (std::vector<int64_t>{9, 0, 9}));
+  EXPECT_THROW(smollm3(R"(, "no_rope_layers": [0, 1])"), FormatError);
+  EXPECT_THROW(smollm3(R"(, "no_rope_layers": [0, 1, "x"])"), FormatError);
+  EXPECT_THROW(smollm3(R"(, "no_rope_layers": 3)"), FormatError);
+  EXPECT_THROW(
+      smollm3(R"(, "layer_types": ["full_attention", "sliding_attention", "full_attention"])"),
+      FormatError);
+}
+
 TEST(Registry, UnknownFamilyListsTheKnownOnes) {
   try {
     create_model(parse_json(R"({"model_type": "mamba"})", "config.json"), {});
     FAIL() << "expected an error";
   } catch (const ConfigError& error) {
-    EXPECT_THAT(error.what(), HasSubstr("\"mamba\", expected one of llama"));
+    EXPECT_THAT(error.what(), HasSubstr("\"mamba\", expected one of "));
+    EXPECT_THAT(error.what(), HasSubstr(", llama, ministral, mistral, phi3, qwen2, "));
   }
 }
 

@@ -22,6 +22,8 @@ nn::Linear make_lm_head(const LlamaConfig& c, at::ScalarType storage,
   return nn::Linear("lm_head", shape(c.hidden_size, c.vocab_size, /*bias=*/false, storage));
 }
 
+at::Tensor scaled(const at::Tensor& x, double scale) { return scale == 1.0 ? x : x * scale; }
+
 // [T, heads * head_dim], each head by itself.
 at::Tensor norm_heads(nn::RmsNorm& norm, const at::Tensor& x, int64_t head_dim) {
   return norm.forward(x.reshape({-1, head_dim})).view(x.sizes());
@@ -34,7 +36,8 @@ LlamaEmbedding::LlamaEmbedding(const LlamaConfig& config, at::ScalarType storage
                  std::make_shared<nn::Parameter>(
                      "model.embed_tokens.weight",
                      std::vector<int64_t>{config.vocab_size, config.hidden_size}, storage),
-                 config.pad_token_id) {}
+                 config.pad_token_id),
+      row_scale_(config.embedding_multiplier) {}
 
 std::vector<nn::Parameter*> LlamaEmbedding::parameters() {
   std::vector<nn::Parameter*> list;
@@ -44,8 +47,10 @@ std::vector<nn::Parameter*> LlamaEmbedding::parameters() {
 }
 
 at::Tensor LlamaEmbedding::forward(const at::Tensor& x, const nn::ForwardContext& context) {
-  if (prompt_ != nullptr) return nn::embed_with_prompt(x, *context.batch, embedding_, *prompt_);
-  return embedding_.forward(x, context.batch->ids);
+  const at::Tensor rows = prompt_ == nullptr
+                              ? embedding_.forward(x, context.batch->ids)
+                              : nn::embed_with_prompt(x, *context.batch, embedding_, *prompt_);
+  return scaled(rows, row_scale_);
 }
 
 void DecoderLayer::append_prefix(std::vector<nn::Parameter*>& list, int64_t index) const {
@@ -114,19 +119,28 @@ at::Tensor LlamaDecoderLayer::attend(const at::Tensor& x, const nn::ForwardConte
       .num_heads = config_.num_attention_heads,
       .num_kv_heads = config_.num_key_value_heads,
       .head_dim = config_.head_dim,
-      .scale = 1.0 / std::sqrt(static_cast<double>(config_.head_dim)),
+      .scale =
+          config_.attention_scale.value_or(1.0 / std::sqrt(static_cast<double>(config_.head_dim))),
       .layer = index_,
       .window = config_.windows.empty() ? 0 : config_.windows.at(static_cast<size_t>(index_)),
       .prefix = prefix(),
+      .rotates = config_.rotates.empty() || config_.rotates.at(static_cast<size_t>(index_)),
       .projection = index_ == 0 ? projection() : nullptr};
   const at::Tensor mixed = nn::rotary_attention(qkv[0], qkv[1], qkv[2], rope_, options, context);
+  if (const double scale = config_.residual_multiplier; scale != 1.0) {
+    return at::add(residual, o_proj_.forward(mixed, context), scale);
+  }
   return o_proj_.forward_add(mixed, residual, context);
 }
 
 at::Tensor LlamaDecoderLayer::transform(const at::Tensor& x, const nn::ForwardContext& context) {
   const auto [normed, residual] = post_attention_layernorm_.forward_with_residual(x);
   const auto gate_up = nn::linear_shared_input({&gate_proj_, &up_proj_}, normed, context);
-  return down_proj_.forward_add_last(nn::swiglu(gate_up[0], gate_up[1]), residual, context);
+  const nn::Remakable gated = nn::swiglu(gate_up[0], gate_up[1]);
+  if (const double scale = config_.residual_multiplier; scale != 1.0) {
+    return at::add(residual, nn::linear_shared_input({&down_proj_}, gated, context)[0], scale);
+  }
+  return down_proj_.forward_add_last(gated, residual, context);
 }
 
 at::Tensor LlamaDecoderLayer::forward(const at::Tensor& x, const nn::ForwardContext& context) {
@@ -136,7 +150,8 @@ at::Tensor LlamaDecoderLayer::forward(const at::Tensor& x, const nn::ForwardCont
 LlamaHead::LlamaHead(const LlamaConfig& config, at::ScalarType storage,
                      std::shared_ptr<nn::Parameter> tied)
     : norm_("model.norm", config.hidden_size, config.rms_norm_eps, storage),
-      lm_head_(make_lm_head(config, storage, std::move(tied))) {}
+      lm_head_(make_lm_head(config, storage, std::move(tied))),
+      logit_scale_(1.0 / config.logits_scaling) {}
 
 std::vector<nn::Parameter*> LlamaHead::parameters() {
   std::vector<nn::Parameter*> list{&norm_.weight()};
@@ -144,14 +159,16 @@ std::vector<nn::Parameter*> LlamaHead::parameters() {
   return list;
 }
 
+at::Tensor LlamaHead::normed(const at::Tensor& x) { return scaled(norm_.forward(x), logit_scale_); }
+
 at::Tensor LlamaHead::forward(const at::Tensor& x, const nn::ForwardContext& context) {
-  return nn::chunked_cross_entropy(norm_.forward(x), lm_head_, context);
+  return nn::chunked_cross_entropy(normed(x), lm_head_, context);
 }
 
 at::Tensor LlamaHead::logits(const at::Tensor& x) {
-  const at::Tensor normed = norm_.forward(x);
-  at::Tensor logits = lm_head_.forward(normed, nn::ForwardContext{}).to(at::kFloat);
-  if (lm_head_.token_rows()) lm_head_.token_rows()->replace_logits(normed, logits);
+  const at::Tensor rows = normed(x);
+  at::Tensor logits = lm_head_.forward(rows, nn::ForwardContext{}).to(at::kFloat);
+  if (lm_head_.token_rows()) lm_head_.token_rows()->replace_logits(rows, logits);
   return logits;
 }
 

@@ -35,6 +35,7 @@ class LlamaEmbedding final : public Block {
 
  private:
   nn::Embedding embedding_;
+  double row_scale_;
   std::shared_ptr<nn::Parameter> prompt_;
 };
 
@@ -73,7 +74,7 @@ class LlamaDecoderLayer final : public DecoderLayer {
   at::Tensor forward(const at::Tensor& x, const nn::ForwardContext& context) override;
 
  private:
-  // x + attention(norm(x)); x + mlp(norm(x)).
+  // x + attention(norm(x)); x + mlp(norm(x)), where the second terms may be scaled.
   at::Tensor attend(const at::Tensor& x, const nn::ForwardContext& context);
   at::Tensor transform(const at::Tensor& x, const nn::ForwardContext& context);
 
@@ -106,8 +107,12 @@ class LlamaHead final : public Block {
   nn::RmsNorm& norm() { return norm_; }
 
  private:
+  // The final norm, scaled so that the logits are.
+  at::Tensor normed(const at::Tensor& x);
+
   nn::RmsNorm norm_;
   nn::Linear lm_head_;
+  double logit_scale_;
 };
 
 }  // namespace strata::models

@@ -149,6 +149,61 @@ LlamaConfig parse_qwen(const ConfigReader& config, const std::string& family) {
   return c;
 }
 
+// Which layers of SmolLM3 have positions: no_rope_layers says 1 for those that have, or every layer
+// has but those at the interval.
+std::vector<bool> parse_rotating_layers(const ConfigReader& config, int64_t num_hidden_layers) {
+  std::vector<bool> rotates;
+  if (!config.has("no_rope_layers")) {
+    const int64_t interval = config.positive_integer("no_rope_layer_interval", 4);
+    for (int64_t i = 1; i <= num_hidden_layers; ++i) rotates.push_back(i % interval != 0);
+    return rotates;
+  }
+  const Json& list = config.at("no_rope_layers");
+  // The reference takes a longer list, too.
+  const bool is_list = list.is_array() && static_cast<int64_t>(list.size()) >= num_hidden_layers;
+  for (int64_t i = 0; is_list && i < num_hidden_layers; ++i) {
+    const Json& entry = list.at(static_cast<size_t>(i));
+    if (!entry.is_number_integer()) break;
+    rotates.push_back(entry.get<int64_t>() != 0);
+  }
+  if (static_cast<int64_t>(rotates.size()) == num_hidden_layers) return rotates;
+  throw FormatError(
+      "config.json: found no_rope_layers = {}, expected a list of num_hidden_layers = {} integers; "
+      "fix the file",
+      dump_python(list, /*indent=*/-1), num_hidden_layers);
+}
+
+// Of the layers that layer_types names, or else, where windows are used, of those without
+// positions.
+std::vector<int64_t> parse_smollm3_windows(const ConfigReader& config,
+                                           const std::vector<bool>& rotates) {
+  const auto num_layers = static_cast<int64_t>(rotates.size());
+  const auto types = read_layer_types(config, num_layers);
+  const bool is_used = config.boolean("use_sliding_window", false);
+  if (!config.has("sliding_window")) {
+    if (!types || std::ranges::count(*types, true) == 0) return {};
+    throw FormatError(
+        "config.json: found sliding_attention in layer_types and no sliding_window, expected both; "
+        "fix the file");
+  }
+  const int64_t window = config.positive_integer("sliding_window", 1);
+  std::vector<int64_t> windows;
+  for (size_t i = 0; i < rotates.size(); ++i) {
+    const bool has_window = types ? types->at(i) : is_used && !rotates[i];
+    windows.push_back(has_window ? window : 0);
+  }
+  return windows;
+}
+
+void refuse_windows(const ConfigReader& config, int64_t num_hidden_layers) {
+  const auto types = read_layer_types(config, num_hidden_layers);
+  if (!types || std::ranges::count(*types, true) == 0) return;
+  throw ConfigError(
+      "config.json: found \"sliding_attention\" in layer_types, expected full_attention in a "
+      "{} model, which has no window; fix the file",
+      config.text("model_type", "llama"));
+}
+
 }  // namespace
 
 LlamaConfig parse_llama_config(const Json& json) {
@@ -159,12 +214,7 @@ LlamaConfig parse_llama_config(const Json& json) {
   parse_head_dim(config, c);
   c.input_bias = c.output_bias = config.boolean("attention_bias", false);
   c.mlp_bias = config.boolean("mlp_bias", c.mlp_bias);
-  const auto types = read_layer_types(config, c.num_hidden_layers);
-  if (types && std::ranges::count(*types, true) > 0) {
-    throw ConfigError(
-        "config.json: found \"sliding_attention\" in layer_types, expected full_attention in a "
-        "Llama model, which has no window; fix the file");
-  }
+  refuse_windows(config, c.num_hidden_layers);
   parse_positions(config, c, /*splits_hidden_size=*/true);
   return c;
 }
@@ -229,6 +279,52 @@ LlamaConfig parse_phi3_config(const Json& json) {
   }
   c.rope = parse_phi3_rope(config, {c.head_dim, c.max_position_embeddings});
   check_shapes(c, /*splits_hidden_size=*/false);
+  return c;
+}
+
+LlamaConfig parse_smollm3_config(const Json& json) {
+  const ConfigReader config(json);
+  LlamaConfig c;
+  c.layer_class = "SmolLM3DecoderLayer";
+  c.architecture = "SmolLM3ForCausalLM";
+  c.lora_targets = c.ia3_targets = {};
+  c.vocab_size = 128256;
+  c.hidden_size = 2048;
+  c.num_hidden_layers = 36;
+  c.num_attention_heads = 16;
+  c.max_position_embeddings = 32768;
+  c.tie_word_embeddings = true;
+  parse_common(config, c);
+  // A key that says null means none; only a missing one means the default.
+  if (!json.contains("pad_token_id")) c.pad_token_id = checked_padding_id(128004, c.vocab_size);
+  c.num_key_value_heads = key_value_heads(config, c, 4);
+  parse_head_dim(config, c);
+  c.input_bias = c.output_bias = config.boolean("attention_bias", false);
+  c.mlp_bias = config.boolean("mlp_bias", false);
+  c.rotates = parse_rotating_layers(config, c.num_hidden_layers);
+  c.windows = parse_smollm3_windows(config, c.rotates);
+  check_shapes(c, /*splits_hidden_size=*/false);
+  c.rope = parse_rope(config, {c.head_dim, c.max_position_embeddings, /*default_theta=*/2000000.0});
+  return c;
+}
+
+LlamaConfig parse_granite_config(const Json& json) {
+  const ConfigReader config(json);
+  LlamaConfig c;
+  c.layer_class = "GraniteDecoderLayer";
+  c.architecture = "GraniteForCausalLM";
+  c.lora_targets = c.ia3_targets = {};
+  parse_common(config, c);
+  c.num_key_value_heads = key_value_heads(config, c, c.num_attention_heads);
+  parse_head_dim(config, c);
+  c.input_bias = c.output_bias = config.boolean("attention_bias", false);
+  c.mlp_bias = config.boolean("mlp_bias", false);
+  c.attention_scale = config.positive_number("attention_multiplier", 1.0);
+  c.embedding_multiplier = config.positive_number("embedding_multiplier", 1.0);
+  c.residual_multiplier = config.positive_number("residual_multiplier", 1.0);
+  c.logits_scaling = config.positive_number("logits_scaling", 1.0);
+  refuse_windows(config, c.num_hidden_layers);
+  parse_positions(config, c);
   return c;
 }
 
