@@ -141,7 +141,7 @@ def test_dropout_is_the_same_in_recomputation(tmp_path):
     dict(target_modules=["q", "v"]), dict(target_modules=["wo", "o"]),
     dict(target_modules=["decoder.block.1.layer.0.SelfAttention.q"]),
     dict(target_modules=["EncDecAttention.k", "EncDecAttention.v"]),
-    dict(target_modules=["EncDecAttention.v", "wo"], use_dora=True),
+    dict(target_modules=["EncDecAttention.v", "EncDecAttention.o"], use_dora=True),
     dict(peft_type="IA3", target_modules=["EncDecAttention.k", "EncDecAttention.v"],
          feedforward_modules=["EncDecAttention.v"])],
     ids=lambda settings: "-".join([*settings, *settings["target_modules"]]))
