@@ -313,6 +313,24 @@ def test_a_script_name_means_the_recipe():
     assert "error: model_name_or_path: found nothing" in result.stderr
 
 
+# What another method would train is another model.
+@pytest.mark.parametrize("words,method", [
+    (["launch", "examples/scripts/dpo_vlm.py"], "dpo"), (["launch", "--num_processes", "2", "run_mlm.py"], "mlm"),
+    (["--num_gpus=2", "train-GRPO.py"], "grpo"), (["dpo", "--beta", "0.1"], "dpo"), (["plan", "reward.py"], "reward"),
+])
+def test_a_script_of_another_method_is_refused(words, method):
+    result = run(*words)
+    assert result.returncode == 2
+    assert f"{words[-1] if words[0] != 'dpo' else 'dpo'}: found another method ({method}), expected supervised " \
+           "fine-tuning (sft, seq2seq)" in result.stderr
+    assert "in its place" not in result.stderr
+
+
+@pytest.mark.parametrize("name", ["train_promptsource.py", "sft_llama.py", "report.py"])
+def test_a_part_of_a_word_is_no_method(name):
+    assert f"{name}: running the built-in recipe sft in its place" in run("launch", name).stderr
+
+
 # Ranks that other launchers started.
 
 

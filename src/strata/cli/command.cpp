@@ -20,6 +20,7 @@
 #include "strata/base/file.h"
 #include "strata/base/text_distance.h"
 #include "strata/base/visible_text.h"
+#include "strata/cli/run_sources.h"
 #include "strata/report/progress.h"
 
 namespace strata::cli {
@@ -101,6 +102,7 @@ int dispatch(const std::vector<std::string>& arguments) {
     if (command.name == arguments[0]) return command.run({arguments.begin() + 1, arguments.end()});
     names.emplace_back(command.name);
   }
+  require_own_method(arguments[0]);
   if (const auto near = closest(arguments[0], names)) {
     throw ConfigError("{}: found an unknown command, expected a known one; did you mean {}?",
                       arguments[0], *near);

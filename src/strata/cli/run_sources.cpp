@@ -1,8 +1,11 @@
 // Environment and arguments to config::Sources.
 #include "strata/cli/run_sources.h"
 
+#include <algorithm>
+#include <cctype>
 #include <cstdio>
 #include <filesystem>
+#include <iterator>
 #include <string_view>
 #include <utility>
 
@@ -61,8 +64,30 @@ bool is_recipe(const std::string& word) {
   return word == "sft" || word == "seq2seq" || word.ends_with(".py");
 }
 
+void require_own_method(const std::string& program) {
+  constexpr std::string_view kMethods[] = {"dpo",    "kto", "orpo", "cpo", "simpo", "bco",
+                                           "grpo",   "ppo", "rloo", "xpo", "gkd",   "prm",
+                                           "reward", "mlm", "plm",  "glue"};
+  std::string word;
+  for (const char letter : std::filesystem::path(program).stem().string() + " ") {
+    if (std::isalnum(static_cast<unsigned char>(letter)) != 0) {
+      word += static_cast<char>(std::tolower(static_cast<unsigned char>(letter)));
+      continue;
+    }
+    if (std::ranges::find(kMethods, word) != std::end(kMethods)) {
+      throw ConfigError(
+          "{}: found another method ({}), expected supervised fine-tuning (sft, seq2seq); of "
+          "preference data sft trains on the preferred answers (--dataset_columns "
+          "completion=chosen)",
+          program, word);
+    }
+    word.clear();
+  }
+}
+
 std::string recipe_of(const std::string& program) {
   if (program == "sft" || program == "seq2seq") return program;
+  require_own_method(program);
   if (!is_recipe(program)) {
     throw ConfigError(
         "{}: found an unknown recipe, expected sft, seq2seq or a script's name ending in .py; "

@@ -48,6 +48,11 @@ bool is_needed_model_file(const std::string& file) {
   return is_weight_file(file) || file == kModelIndexFile || is_needed_tokenizer_file(file);
 }
 
+[[noreturn]] void throw_nowhere(const std::string& name, const IoError& error) {
+  throw IoError("{}: found no such folder, and no model of that name on the Hub ({}){}", name,
+                error.what(), did_you_mean(name));
+}
+
 fs::path locate(const std::string& name_or_path, const fs::path& cache,
                 const DownloadOptions& options) {
   if (fs::exists(name_or_path) || !is_hub_name(name_or_path)) {
@@ -60,8 +65,7 @@ fs::path locate(const std::string& name_or_path, const fs::path& cache,
     return fetch_snapshot(request, options);
   } catch (const IoError& error) {
     if (has_snapshot(request)) throw;
-    throw IoError("{}: found no such folder, and no model of that name on the Hub ({}){}",
-                  name_or_path, error.what(), did_you_mean(name_or_path));
+    throw_nowhere(name_or_path, error);
   }
 }
 
@@ -99,9 +103,13 @@ fs::path locate_model_config(const std::string& name_or_path, const fs::path& ca
   request.cache = (cache.empty() ? hub_cache_folder() : cache) / "configs";
   if (has_config()) return find_snapshot(request);
   if (is_offline()) return name_or_path;
-  return download_snapshot(request,
-                           {.wants = [](const std::string& file) { return file == "config.json"; },
-                            .progress = progress});
+  try {
+    return download_snapshot(
+        request, {.wants = [](const std::string& file) { return file == "config.json"; },
+                  .progress = progress});
+  } catch (const IoError& error) {
+    throw_nowhere(name_or_path, error);
+  }
 }
 
 }  // namespace strata::hf
