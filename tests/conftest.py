@@ -26,6 +26,8 @@ class Inputs:
         "granite": tiny_llama.GRANITE,
         "phi3": tiny_llama.PHI3,
         "smollm3": tiny_llama.SMOLLM3,
+        "gemma": tiny_llama.GEMMA,
+        "gemma3": tiny_llama.GEMMA3,
         "llama2": dict(tiny_llama.PLAIN, llama2=330),
         "llama2-tied": dict(tiny_llama.TIED, llama2=330),
         "llama2-wide": dict(tiny_llama.WIDE, llama2=32000),

@@ -26,6 +26,9 @@ PHI3 = dict(MODEL, family="phi3", rope_parameters=dict(
     rope_type="default", rope_theta=10000.0, partial_rotary_factor=0.75))
 GRANITE = dict(MODEL, family="granite", embedding_multiplier=2.5, attention_multiplier=0.2,
                residual_multiplier=0.35, logits_scaling=1.7)
+GEMMA3 = dict(MODEL, family="gemma3_text", head_dim=64, sliding_window=32,
+              layer_types=["sliding_attention", "full_attention"] * 2)
+GEMMA = dict(MODEL, family="gemma", head_dim=64)
 PACKED = dict(packing=True, packing_strategy="wrapped", max_length=128)
 PARTS = dict(fsdp_version=2, fsdp_reshard_after_forward=2)
 WHOLE = dict(gradient_checkpointing=False)
@@ -103,6 +106,9 @@ TABLE = [
     (1, "NO_SHARD", dict(LORA, model="granite", **WHOLE)),
     (1, "NO_SHARD", dict(LORA, model="phi3", **WHOLE)),
     (2, "FULL_SHARD", dict(LORA, model="phi3", load_in_4bit=True, gradient_checkpointing_mode="selective")),
+    (1, "NO_SHARD", dict(model="gemma")),
+    (2, "FULL_SHARD", dict(model="gemma3")),
+    (2, "FULL_SHARD", dict(LORA, model="gemma", bf16=True)),
     # Products in bf16 where the processor has them.
     (1, "NO_SHARD", dict(LORA, bf16=True, per_device_train_batch_size=16)),
     (1, "FULL_SHARD", dict(LORA, bf16=True, dtype="bfloat16")),
@@ -150,8 +156,8 @@ def other_model(name, beside):
                        env=environment())
         return folder
     folder.mkdir()
-    return save_model(folder, {"large": LARGE, "wide": WIDE, "phi3": PHI3, "granite": GRANITE}[name],
-                      None if name in ("phi3", "granite") else "bfloat16")
+    models = {"large": LARGE, "wide": WIDE, "phi3": PHI3, "granite": GRANITE, "gemma": GEMMA, "gemma3": GEMMA3}
+    return save_model(folder, models[name], None if name in ("phi3", "granite") else "bfloat16")
 
 
 def save_data(folder):

@@ -55,12 +55,12 @@ def load(folder):
 
 @pytest.mark.parametrize("name,world", [("odd", 1), ("odd", 3), ("tied", 1), ("tied", 3),
                                         ("mistral", 2), ("qwen2", 3), ("qwen3", 2), ("phi3", 2),
-                                        ("smollm3", 2), ("granite", 3)])
+                                        ("smollm3", 2), ("granite", 3), ("gemma", 3), ("gemma3", 2)])
 def test_full_model(inputs, tmp_path, name, world):
     run = train(inputs, tmp_path / "out", name, world)
     folder = run.folder
     model = load(folder)
-    is_tied = name in ("tied", "qwen2", "smollm3", "granite")
+    is_tied = name in ("tied", "qwen2", "smollm3", "granite", "gemma", "gemma3")
     assert model.config.tie_word_embeddings == is_tied
     assert eval_loss(model, folder, inputs.data("messages")) == pytest.approx(
         measured(run), abs=1e-5)

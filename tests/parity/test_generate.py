@@ -34,6 +34,9 @@ MODELS = {
                     attention_multiplier=0.2, residual_multiplier=0.6),
     "phi3": dict(family="phi3", num_key_value_heads=2, sliding_window=12),
     "mistral_window": dict(family="mistral", num_key_value_heads=2, sliding_window=6),
+    "gemma": dict(family="gemma", num_key_value_heads=2, head_dim=12),
+    "gemma3": dict(family="gemma3_text", num_key_value_heads=2, head_dim=12, sliding_window=6,
+                   layer_types=["sliding_attention", "full_attention"]),
 }
 ADAPTERS = {
     "none": None,

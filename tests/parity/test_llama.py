@@ -18,6 +18,8 @@ LONGROPE = dict(rope_type="longrope", rope_theta=500.0, short_factor=[1.0, 1.1, 
 GRANITE = dict(family="granite", embedding_multiplier=2.5, attention_multiplier=0.2, residual_multiplier=0.35,
                logits_scaling=1.7)
 
+GEMMA3_ROPE = dict(sliding_attention=dict(rope_type="default", rope_theta=10.0), full_attention=LINEAR)
+
 CONFIGS = {
     "plain": {},
     "grouped_heads_odd_head_dim": dict(hidden_size=24, num_key_value_heads=2, head_dim=10,
@@ -124,6 +126,21 @@ CONFIGS = {
                          attention_bias=True, tie_word_embeddings=True,
                          rope_parameters=dict(rope_type="default", rope_theta=10.0)),
     "qwen3_hidden_size_not_split": dict(family="qwen3", hidden_size=30, head_dim=8),
+    # Norm weights are distances from 1, so those of this table are drawn about it: 1.5 to 2.5.
+    "gemma": dict(family="gemma", head_dim=12, num_key_value_heads=1, vocab_size=101,
+                  rope_parameters=dict(rope_type="default", rope_theta=500.0)),
+    "gemma_one_head_untied": dict(family="gemma", hidden_size=30, head_dim=16, num_attention_heads=1,
+                                  num_key_value_heads=1, tie_word_embeddings=False, pad_token_id=5),
+    # Windows shorter than documents, each kind of layer with a rotation of its own.
+    "gemma3": dict(family="gemma3_text", head_dim=12, num_key_value_heads=1, vocab_size=101, num_hidden_layers=3,
+                   sliding_window=8, layer_types=["sliding_attention", "full_attention", "sliding_attention"],
+                   query_pre_attn_scalar=300, rope_parameters=GEMMA3_ROPE),
+    "gemma3_every_second": dict(family="gemma3_text", num_attention_heads=1, num_key_value_heads=1, head_dim=16,
+                                sliding_window=5, sliding_window_pattern=2, tie_word_embeddings=False,
+                                query_pre_attn_scalar=1000, pad_token_id=5),
+    "gemma3_local_alone": dict(family="gemma3_text", head_dim=8, sliding_window=3, attention_bias=True),
+    "gemma_biases": dict(family="gemma", head_dim=8, attention_bias=True, hidden_act="gelu",
+                         rope_parameters=dict(rope_type="linear", rope_theta=10.0, factor=2.0)),
 }
 
 
@@ -140,7 +157,8 @@ def compare(tensors, model, loss, logits, limit):
 
 # In bf16 both programs are further than the limit from fp32, each in its own way: see
 # test_bfloat16_is_as_close_to_float32_as_transformers.
-ROUNDED_APART = {"qwen3", "qwen3_longrope", "qwen3_hidden_size_not_split"}
+ROUNDED_APART = {"qwen3", "qwen3_longrope", "qwen3_hidden_size_not_split", "gemma3", "gemma3_every_second",
+                 "gemma3_local_alone"}
 
 
 @pytest.mark.parametrize("name,dtype,scale,limit", [
@@ -257,6 +275,18 @@ def test_tied_names_with_different_values_are_untied(tmp_path):
     (dict(rope_scaling=dict(LONGROPE, long_factor=[1.0])), "found long_factor with 1 numbers, expected 4"),
     (dict(rope_parameters=dict(full_attention=YARN)), "found rope_parameters.full_attention = {"),
     (dict(layer_types=["sliding_attention"] * 2), "found \"sliding_attention\" in layer_types, expected full_attention"),
+    (dict(model_type="gemma2"), "it is a family whose scores and logits pass through tanh; use a checkpoint of gemma3_text"),
+    (dict(model_type="gemma3"), "it is a family which reads images; use a text model of it, gemma3_text"),
+    (dict(model_type="gemma", hidden_act="relu"), "found hidden_act \"relu\", expected \"gelu_pytorch_tanh\""),
+    (dict(model_type="gemma", hidden_act="gelu", use_bidirectional_attention=True),
+     "found use_bidirectional_attention = True, expected False"),
+    (dict(model_type="gemma3_text", final_logit_softcapping=30.0), "found final_logit_softcapping = 30.0, expected null"),
+    (dict(model_type="gemma3_text", attn_logit_softcapping=50.0), "found attn_logit_softcapping = 50.0, expected null"),
+    (dict(model_type="gemma3_text", rope_scaling=dict(rope_type="dynamic", factor=2.0), rope_parameters=None),
+     "found rope_type \"dynamic\" of full_attention layers"),
+    (dict(model_type="gemma3_text", hidden_activation="gelu"), "found hidden_activation \"gelu\", expected"),
+    (dict(model_type="gemma3_text", rope_parameters=dict(rope_type="default", rope_theta=10.0)),
+     "found rope_parameters.rope_t"),
     (dict(vocab_size="many"), "found vocab_size = \"many\", expected an integer"),
 ])
 def test_wrong_config_is_named(tmp_path, change, message):

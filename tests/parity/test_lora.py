@@ -19,6 +19,10 @@ PRECISIONS = [("float32", 0.08, 1e-5), ("bfloat16", 0.02, 2e-2)]
 PHI3 = dict(family="phi3", num_key_value_heads=2, head_dim=8, rope_parameters=dict(
     rope_type="longrope", rope_theta=500.0, partial_rotary_factor=0.75, short_factor=[1.0, 1.1, 1.3],
     long_factor=[1.5, 2.5, 4.0]), original_max_position_embeddings=16)
+# Its embedding has a factor, which branches and rows of single tokens pass through too.
+GEMMA = dict(family="gemma", head_dim=12, num_key_value_heads=1)
+GEMMA3 = dict(family="gemma3_text", head_dim=12, num_key_value_heads=1, sliding_window=4,
+              layer_types=["sliding_attention", "full_attention"])
 
 CASES = {
     "default_targets": ({}, {}),
@@ -132,11 +136,19 @@ CASES = {
     "phi3_ia3": (PHI3, dict(peft_type="IA3", target_modules=["qkv_proj", "down_proj"],
                             feedforward_modules=["down_proj"])),
     "phi3_vera": (PHI3, dict(peft_type="VERA", r=5, target_modules=["qkv_proj", "o_proj"])),
+    "gemma": (GEMMA, {}),
+    "gemma3": (GEMMA3, {}),
+    "gemma3_all": (GEMMA3, dict(target_modules="all-linear", r=3, modules_to_save=["norm"])),
+    "gemma_all": (GEMMA, dict(target_modules="all-linear", r=3, modules_to_save=["norm"])),
+    "gemma_embedding": (GEMMA, dict(target_modules=["embed_tokens", "v_proj"], r=2)),
+    "gemma_dora_embedding": (GEMMA, dict(target_modules=["embed_tokens"], r=4, use_dora=True)),
+    "gemma_tokens": (GEMMA, dict(target_modules=["q_proj"], trainable_token_indices=[5, 2, 40])),
+    "gemma_ia3": (GEMMA, dict(peft_type="IA3")),
     "pissa_dora": ({}, dict(target_modules=["o_proj"], r=4, init_lora_weights="pissa",
                             use_dora=True)),
 }
 FROM_BASE = {"phi3_dora", "pissa", "pissa_fast", "olora", "pissa_dora", "dora", "dora_biased",
-             "dora_head", "dora_embedding", "dora_embedding_tied"}
+             "dora_head", "dora_embedding", "dora_embedding_tied", "gemma_dora_embedding"}
 
 
 def file_name(name):
@@ -184,9 +196,9 @@ def probe_name(name):
 
 
 # In bfloat16 biases as large as the weights put two correct results further apart than the limit, and so do
-# factors of a fused projection's output:
+# factors of a fused projection's output and norms of heads:
 # see test_bfloat16_is_as_close_to_float32_as_peft.
-IN_FLOAT32 = {"all_biases", "biased_base", "branch_bias", "dora_biased", "vera_all", "phi3_ia3"}
+IN_FLOAT32 = {"all_biases", "biased_base", "branch_bias", "dora_biased", "vera_all", "phi3_ia3", "gemma3", "gemma3_all"}
 
 
 @pytest.mark.parametrize("name", sorted(IN_FLOAT32))

@@ -37,6 +37,8 @@ CASES = {
                      dict(peft_type="VERA", r=5, target_modules="all-linear", d_initial=0.4,
                           projection_prng_key=3, save_projection=False)),
     "phi3": (PHI3, dict(target_modules="all-linear", r=4, lora_alpha=16)),
+    "gemma": (dict(family="gemma", head_dim=12),
+              dict(target_modules=["o_proj", "gate_proj"], r=4, modules_to_save=["norm"])),
     "olora": ({}, dict(target_modules=["v_proj"], r=4, init_lora_weights="olora")),
 }
 

@@ -11,7 +11,7 @@ from llama_reference import make_documents, run_reference, save_checkpoint
 from probe import relative_error, run_probe, run_probe_raw
 from quantised_reference import BASES, ROWS_OF_A_BLOCK, attach_quantised
 from running import base_flags, run_strata
-from test_lora import config_of, probe_name, randomise
+from test_lora import GEMMA, GEMMA3, config_of, probe_name, randomise
 from test_virtual_tokens import run_reference as run_with_rows
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -43,12 +43,17 @@ GRADIENTS = [(base, m) for base in ("nf4", "fp4", "int8") for m in METHODS] + [
     ("output_layer_too_int8", "ia3_head")]
 
 
-@pytest.mark.parametrize("name,method", GRADIENTS)
-def test_gradients_over_a_quantised_base(tmp_path, name, method):
+# Their norms stay as they are in the file.
+OF_OTHER_FAMILIES = [(base, method, dict(family, head_dim=16)) for base, method, family in (
+    ("nf4", "lora", GEMMA), ("int8", "embedding", GEMMA), ("nf4", "lora", GEMMA3), ("int8", "lora", GEMMA3))]
+
+
+@pytest.mark.parametrize("name,method,family", [(*row, {}) for row in GRADIENTS] + OF_OTHER_FAMILIES)
+def test_gradients_over_a_quantised_base(tmp_path, name, method, family):
     """Sizes of which some are no multiples of a block."""
     settings, request = BASES[name]
     lora = METHODS[method]
-    save_checkpoint(tmp_path, scale=0.08, **ROWS_OF_A_BLOCK)
+    save_checkpoint(tmp_path, scale=0.08, **ROWS_OF_A_BLOCK, **family)
     model = attach_quantised(tmp_path, settings, **lora)
     model.train()
     randomise(model, 0.08)

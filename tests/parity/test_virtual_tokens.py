@@ -21,6 +21,10 @@ CASES = {
                                         prompt_tuning_init="TEXT", prompt_tuning_init_text=TEXT)),
     "prompt_of_a_long_text": ({}, dict(peft_type=PROMPT, num_virtual_tokens=2,
                                        prompt_tuning_init="TEXT", prompt_tuning_init_text=TEXT)),
+    # The first values are tokens as the model embeds them, times its factor.
+    "prompt_sampled_gemma": (dict(family="gemma", head_dim=12),
+                             dict(peft_type=PROMPT, num_virtual_tokens=3,
+                                  prompt_tuning_init="SAMPLE_VOCAB")),
     "prefix": ({}, dict(peft_type=PREFIX, num_virtual_tokens=4)),
     "prefix_of_shared_heads": (dict(num_key_value_heads=2, head_dim=10),
                                dict(peft_type=PREFIX, num_virtual_tokens=3)),

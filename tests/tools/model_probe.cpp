@@ -20,6 +20,7 @@
 #include "strata/base/json.h"
 #include "strata/hf/adapter_files.h"
 #include "strata/hf/model_folder.h"
+#include "strata/models/embedding_scale.h"
 #include "strata/models/quantization.h"
 #include "strata/models/registry.h"
 #include "strata/shard/loading.h"
@@ -205,9 +206,8 @@ class Writer {
 
 using ReadPlain = std::function<at::Tensor(const nn::Parameter&)>;
 
-void initialize_branches(const adapters::LoraAdapter& adapter, uint64_t seed,
-                         nn::Parameter* embedding, const ReadPlain& read_plain, Store& store,
-                         Writer& writer) {
+void initialize_branches(const adapters::LoraAdapter& adapter, uint64_t seed, models::Model& model,
+                         const ReadPlain& read_plain, Store& store, Writer& writer) {
   const adapters::Place place = [&](nn::Parameter& p, const at::Tensor& value) {
     writer.add("init:" + p.name(), value);
     store.values[&p] = value.clone();
@@ -221,7 +221,10 @@ void initialize_branches(const adapters::LoraAdapter& adapter, uint64_t seed,
     return adapters::initialize(adapter, seed, place);
   }
   adapters::BaseAccess base;
-  base.embedding = embedding;
+  if (adapter.options().has_virtual_tokens()) {
+    base.embedding = &model.embedding_weight();
+    base.embedding_scale = models::embedding_scale(model);
+  }
   base.read_plain = read_plain;
   base.read = [&](const nn::Parameter& p) {
     const at::Tensor& value = store.values.at(const_cast<nn::Parameter*>(&p));
@@ -253,12 +256,10 @@ void fill_values(models::Model& model, adapters::LoraAdapter* adapter, const Jso
                           : value.to(compute);
   }
   if (adapter == nullptr) return;
-  nn::Parameter* embedding =
-      adapter->options().has_virtual_tokens() ? &model.embedding_weight() : nullptr;
   const ReadPlain read_plain = [&](const nn::Parameter& p) {
     return read_tensor(folder, sources.at(p.name())).to(at::kFloat);
   };
-  initialize_branches(*adapter, request.value("seed", 0), embedding, read_plain, store, writer);
+  initialize_branches(*adapter, request.value("seed", 0), model, read_plain, store, writer);
   for (const adapters::FixedTensor& fixed : adapter->fixed_tensors()) {
     writer.add("init:" + fixed.name, *fixed.tensor);
   }

@@ -10,6 +10,7 @@
 #include "strata/adapters/token_embedding.h"
 #include "strata/base/error.h"
 #include "strata/nn/dora.h"
+#include "strata/nn/embedded_rows.h"
 #include "strata/ops/quant/quantized.h"
 
 namespace strata::adapters {
@@ -367,7 +368,10 @@ void initialize_from_base(const LoraAdapter& adapter, uint64_t seed, const Place
   if (options.has_virtual_tokens()) {
     const at::Tensor table = base.read(*base.embedding);
     const at::Tensor ids = sampled_ids(adapter, seed, table.size(0));
-    if (!only_base) place(*adapter.tensors()[0].parameter, table.index_select(0, ids));
+    // As the reference embeds the tokens, in the base's type.
+    const at::Tensor rows = nn::scale_rows(
+        table.index_select(0, ids).to(base.embedding->storage_type()), base.embedding_scale);
+    if (!only_base) place(*adapter.tensors()[0].parameter, rows.to(at::kFloat));
     return;
   }
   options.keeps_base ? check_codes_to_fit(adapter, base) : require_plain_base(adapter);

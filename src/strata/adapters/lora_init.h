@@ -61,6 +61,7 @@ struct BaseAccess {
   // What a quantised weight was before, out of the checkpoint; empty: that holds codes, too.
   std::function<at::Tensor(const nn::Parameter&)> read_plain;
   nn::Parameter* embedding = nullptr;                // for prompts
+  double embedding_scale = 1.0;                      // models/embedding_scale.h
   Place write;                                       // rounds, or quantises again
   std::function<void(at::Tensor&, int root)> share;  // makes it root's on every rank
 };

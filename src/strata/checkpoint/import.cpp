@@ -10,6 +10,7 @@
 #include "strata/base/error.h"
 #include "strata/checkpoint/element_type.h"
 #include "strata/hf/adapter_files.h"
+#include "strata/models/embedding_scale.h"
 #include "strata/models/vocabulary.h"
 
 namespace strata::checkpoint {
@@ -65,7 +66,10 @@ void initialize_from_base(const adapters::LoraAdapter& adapter, shard::UnitStore
   // Layers are dealt to the ranks that can read what they start from.
   base.num_ranks = adapter.options().keeps_base && plain.is_on_rank_0_alone ? 1 : world.size();
   base.read_plain = plain.read;
-  if (adapter.options().has_virtual_tokens()) base.embedding = &store.model().embedding_weight();
+  if (adapter.options().has_virtual_tokens()) {
+    base.embedding = &store.model().embedding_weight();
+    base.embedding_scale = models::embedding_scale(store.model());
+  }
   // On the CPU wherever the run computes: what is drawn is there too, and what starts from the base
   // starts alike on every device.
   base.read = [&](const nn::Parameter& parameter) {

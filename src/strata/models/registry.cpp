@@ -18,6 +18,7 @@ template <LlamaConfig (*parse)(const Json&), typename Layer = LlamaDecoderLayer>
 std::unique_ptr<Model> create_llama(const Json& json, const ModelOptions& options) {
   LlamaConfig config = parse(json);
   config.rope.buffer_type = options.buffers;
+  if (config.local_rope) config.local_rope->buffer_type = options.buffers;
   config.has_own_head = options.is_untied;
   return std::make_unique<LlamaModel>(config, options.storage, make_decoder_layer<Layer>);
 }
@@ -33,6 +34,8 @@ struct Family {
 
 const std::map<std::string, Family>& families() {
   static const std::map<std::string, Family> kFamilies{
+      {"gemma", {create_llama<parse_gemma_config>}},
+      {"gemma3_text", {create_llama<parse_gemma3_text_config>}},
       {"granite", {create_llama<parse_granite_config>}},
       {"llama", {create_llama<parse_llama_config>}},
       {"ministral", {create_llama<parse_mistral_config>}},
@@ -43,6 +46,15 @@ const std::map<std::string, Family>& families() {
       {"smollm3", {create_llama<parse_smollm3_config>}},
       {"t5", {create_t5, /*has_encoder=*/true}}};
   return kFamilies;
+}
+
+// Relatives of families that are here, and what to use in their place.
+const std::map<std::string, std::string>& refused_relatives() {
+  static const std::map<std::string, std::string> kRefused{
+      {"gemma2", "whose scores and logits pass through tanh; use a checkpoint of gemma3_text"},
+      {"gemma3", "which reads images; use a text model of it, gemma3_text (270M and 1B)"},
+      {"gemma3n", "which reads images and sound; use a checkpoint of gemma3_text"}};
+  return kRefused;
 }
 
 }  // namespace
@@ -61,6 +73,10 @@ bool has_encoder(const Json& config) {
 std::unique_ptr<Model> create_model(const Json& config, const ModelOptions& options) {
   const std::string type = ConfigReader(config).text("model_type", "");
   const auto family = families().find(type);
+  if (const auto refused = refused_relatives().find(type); refused != refused_relatives().end()) {
+    throw ConfigError("config.json: found model_type \"{}\", expected one of {}; it is a family {}",
+                      type, fmt::join(supported_model_types(), ", "), refused->second);
+  }
   if (family == families().end()) {
     throw ConfigError(
         "config.json: found model_type \"{}\", expected one of {}; use a checkpoint of "

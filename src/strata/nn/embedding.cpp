@@ -7,7 +7,6 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "strata/nn/function_state.h"
-#include "strata/nn/virtual_tokens.h"
 #include "strata/ops/embedding.h"
 #include "strata/ops/matmul.h"
 
@@ -122,32 +121,6 @@ struct EmbeddingFunction : torch::autograd::Function<EmbeddingFunction> {
   }
 };
 
-struct PromptCall {
-  Parameter* prompt;
-  Batch batch;
-};
-
-// Embedded tokens with the rows of the prompt in the virtual places.
-struct PromptFunction : torch::autograd::Function<PromptFunction> {
-  static at::Tensor forward(AutogradContext* context, const PromptCall& call, const at::Tensor& x,
-                            const at::Tensor& /*anchor*/) {
-    at::Tensor y = x.clone();
-    place_prompt_(y, call.batch, *call.prompt);
-    save_state(context, call);
-    return y;
-  }
-
-  static variable_list backward(AutogradContext* context, variable_list gradients) {
-    const auto& call = load_state<PromptCall>(context);
-    if (call.prompt->requires_grad()) prompt_backward(gradients[0], call.batch, *call.prompt);
-    at::Tensor dx;
-    if (context->needs_input_grad(0)) {
-      dx = gradients[0].index_fill(0, call.batch.virtual_rows, 0);
-    }
-    return {at::Tensor(), dx, at::Tensor()};
-  }
-};
-
 }  // namespace
 
 at::Tensor dora_column_norms(const at::Tensor& weight, const at::Tensor& a, const at::Tensor& b,
@@ -162,15 +135,6 @@ at::Tensor dora_column_norms(const at::Tensor& weight, const at::Tensor& a, cons
     squares.add_(sum.square().sum(0));
   }
   return squares.sqrt_();
-}
-
-at::Tensor embed_with_prompt(const at::Tensor& anchor, const Batch& batch,
-                             const Embedding& embedding, Parameter& prompt) {
-  // A frozen embedding is not part of the graph.
-  const bool trains = embedding.weight().requires_grad();
-  const at::Tensor x = embedding.forward(trains ? anchor : anchor.detach(), batch.ids);
-  if (!batch.virtual_rows.defined()) return x;
-  return PromptFunction::apply(PromptCall{&prompt, batch}, x, anchor);
 }
 
 at::Tensor embed(const at::Tensor& anchor, const at::Tensor& ids, Parameter& weight,

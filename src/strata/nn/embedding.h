@@ -70,8 +70,4 @@ class Embedding {
   std::shared_ptr<TokenRows> token_rows_;
 };
 
-// The same for a batch with virtual tokens (nn/virtual_tokens.h), whose rows come from `prompt`.
-at::Tensor embed_with_prompt(const at::Tensor& anchor, const Batch& batch,
-                             const Embedding& embedding, Parameter& prompt);
-
 }  // namespace strata::nn

@@ -11,11 +11,20 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-struct SwigluFunction : torch::autograd::Function<SwigluFunction> {
+struct Gate {
+  at::Tensor (*forward)(const at::Tensor& gate, const at::Tensor& up);
+  void (*backward)(const at::Tensor& dy, const at::Tensor& gate, const at::Tensor& up,
+                   at::Tensor& dgate, at::Tensor& dup);
+};
+constexpr Gate kSwiglu{ops::swiglu, ops::swiglu_backward};
+constexpr Gate kGeglu{ops::geglu, ops::geglu_backward};
+
+template <const Gate& kGate>
+struct GatedFunction : torch::autograd::Function<GatedFunction<kGate>> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& gate,
                             const at::Tensor& up) {
     context->save_for_backward({gate, up});
-    return ops::swiglu(gate, up);
+    return kGate.forward(gate, up);
   }
 
   static variable_list backward(AutogradContext* context, variable_list gradients) {
@@ -23,7 +32,7 @@ struct SwigluFunction : torch::autograd::Function<SwigluFunction> {
     // Nobody else reads gate and up (linear layers save their inputs only), and a graph runs
     // backward once, so their memory takes the gradients.
     at::Tensor dgate = saved[0].detach(), dup = saved[1].detach();
-    ops::swiglu_backward(gradients[0].contiguous(), saved[0], saved[1], dgate, dup);
+    kGate.backward(gradients[0].contiguous(), saved[0], saved[1], dgate, dup);
     return {dgate, dup};
   }
 };
@@ -53,6 +62,12 @@ struct HalvesFunction : torch::autograd::Function<HalvesFunction> {
   }
 };
 
+template <const Gate& kGate>
+Remakable gated(const at::Tensor& gate, const at::Tensor& up) {
+  const auto again = [gate = gate.detach(), up = up.detach()] { return kGate.forward(gate, up); };
+  return {GatedFunction<kGate>::apply(gate, up), again};
+}
+
 }  // namespace
 
 Remakable swiglu_of_halves(const at::Tensor& gate_up) {
@@ -63,9 +78,8 @@ Remakable swiglu_of_halves(const at::Tensor& gate_up) {
   return {HalvesFunction::apply(gate_up), again};
 }
 
-Remakable swiglu(const at::Tensor& gate, const at::Tensor& up) {
-  const auto again = [gate = gate.detach(), up = up.detach()] { return ops::swiglu(gate, up); };
-  return {SwigluFunction::apply(gate, up), again};
-}
+Remakable swiglu(const at::Tensor& gate, const at::Tensor& up) { return gated<kSwiglu>(gate, up); }
+
+Remakable geglu(const at::Tensor& gate, const at::Tensor& up) { return gated<kGeglu>(gate, up); }
 
 }  // namespace strata::nn

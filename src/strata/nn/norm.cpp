@@ -15,6 +15,11 @@ using torch::autograd::variable_list;
 struct NormCall {
   Parameter* weight;
   double eps;
+  ops::RmsNormKind kind;
+
+  ops::RmsNormResult run(const at::Tensor& x) const {
+    return ops::rms_norm(x, weight->value(), eps, kind);
+  }
 };
 
 GradTarget weight_target(Parameter& weight) {
@@ -23,57 +28,58 @@ GradTarget weight_target(Parameter& weight) {
 
 struct RmsNormFunction : torch::autograd::Function<RmsNormFunction> {
   static at::Tensor forward(AutogradContext* context, const NormCall& call, const at::Tensor& x) {
-    ops::RmsNormResult result = ops::rms_norm(x, call.weight->value(), call.eps);
+    ops::RmsNormResult result = call.run(x);
     context->save_for_backward({x, result.rstd});
     save_state(context, call);
     return result.y;
   }
 
   static variable_list backward(AutogradContext* context, variable_list gradients) {
-    Parameter& weight = *load_state<NormCall>(context).weight;
+    const auto& call = load_state<NormCall>(context);
+    Parameter& weight = *call.weight;
     const variable_list saved = context->get_saved_variables();
     const GradTarget target = weight_target(weight);
     return {at::Tensor(),
             ops::rms_norm_backward(gradients[0].contiguous(), saved[0], weight.value(), saved[1],
-                                   target.tensor, target.beta)};
+                                   target.tensor, target.beta, call.kind)};
   }
 };
 
 struct RmsNormResidualFunction : torch::autograd::Function<RmsNormResidualFunction> {
   static variable_list forward(AutogradContext* context, const NormCall& call,
                                const at::Tensor& x) {
-    ops::RmsNormResult result = ops::rms_norm(x, call.weight->value(), call.eps);
+    ops::RmsNormResult result = call.run(x);
     context->save_for_backward({x, result.rstd});
     save_state(context, call);
     return {result.y, x.alias()};
   }
 
   static variable_list backward(AutogradContext* context, variable_list gradients) {
-    Parameter& weight = *load_state<NormCall>(context).weight;
+    const auto& call = load_state<NormCall>(context);
+    Parameter& weight = *call.weight;
     const variable_list saved = context->get_saved_variables();
     const GradTarget target = weight_target(weight);
-    return {at::Tensor(), ops::rms_norm_backward_add(gradients[0].contiguous(), saved[0],
-                                                     weight.value(), saved[1], target.tensor,
-                                                     target.beta, gradients[1].contiguous())};
+    return {at::Tensor(), ops::rms_norm_backward_add(
+                              gradients[0].contiguous(), saved[0], weight.value(), saved[1],
+                              target.tensor, target.beta, gradients[1].contiguous(), call.kind)};
   }
 };
 
 }  // namespace
 
-RmsNorm::RmsNorm(const std::string& path, int64_t hidden, double eps, at::ScalarType storage)
-    : weight_(path + ".weight", {hidden}, storage), eps_(eps) {}
+RmsNorm::RmsNorm(const std::string& path, int64_t hidden, double eps, at::ScalarType storage,
+                 ops::RmsNormKind kind)
+    : weight_(path + ".weight", {hidden}, storage), eps_(eps), kind_(kind) {}
 
 at::Tensor RmsNorm::forward(const at::Tensor& x) {
-  return RmsNormFunction::apply(NormCall{&weight_, eps_}, x);
+  return RmsNormFunction::apply(NormCall{&weight_, eps_, kind_}, x);
 }
 
 RmsNorm::Branches RmsNorm::forward_with_residual(const at::Tensor& x) {
-  const NormCall call{&weight_, eps_};
+  const NormCall call{&weight_, eps_, kind_};
   const variable_list outputs = RmsNormResidualFunction::apply(call, x);
   // The weight is gathered in the block's backward pass too.
-  const auto again = [call, kept = x.detach()] {
-    return ops::rms_norm(kept, call.weight->value(), call.eps).y;
-  };
+  const auto again = [call, kept = x.detach()] { return call.run(kept).y; };
   return {{outputs[0], again}, outputs[1]};
 }
 

@@ -7,13 +7,15 @@
 
 #include "strata/nn/parameter.h"
 #include "strata/nn/remakable.h"
+#include "strata/ops/kernel_arguments.h"
 
 namespace strata::nn {
 
 class RmsNorm {
  public:
   // `path`: module path such as "model.layers.0.input_layernorm".
-  RmsNorm(const std::string& path, int64_t hidden, double eps, at::ScalarType storage);
+  RmsNorm(const std::string& path, int64_t hidden, double eps, at::ScalarType storage,
+          ops::RmsNormKind kind = ops::RmsNormKind::kLlama);
 
   Parameter& weight() { return weight_; }
   double eps() const { return eps_; }
@@ -32,6 +34,7 @@ class RmsNorm {
  private:
   Parameter weight_;
   double eps_;
+  ops::RmsNormKind kind_;
 };
 
 }  // namespace strata::nn

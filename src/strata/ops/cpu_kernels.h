@@ -28,10 +28,11 @@ void rms_norm_backward(const RmsNormArguments& a, const RmsNormGradients& g);
 void rope(Element type, HeadsView x, const float* cos, const float* sin, int64_t tokens,
           int64_t half, bool inverse);
 
-void swiglu(Element type, MatrixView gate, MatrixView up, MatrixView y, int64_t rows,
-            int64_t columns);
-void swiglu_backward(Element type, MatrixView dy, MatrixView gate, MatrixView up, MatrixView dgate,
-                     MatrixView dup, int64_t rows, int64_t columns);
+// y = the gate's function * up.
+void gated(GateKind kind, Element type, MatrixView gate, MatrixView up, MatrixView y, int64_t rows,
+           int64_t columns);
+void gated_backward(GateKind kind, Element type, const GatedGradients& g, int64_t rows,
+                    int64_t columns);
 
 struct AttentionArguments {
   Element type;

@@ -30,10 +30,11 @@ inline int64_t rms_norm_partials(int64_t tokens) {
 void rope(Element type, HeadsView x, const float* cos, const float* sin, int64_t tokens,
           int64_t half, bool inverse, Stream stream);
 
-void swiglu(Element type, MatrixView gate, MatrixView up, MatrixView y, int64_t rows,
-            int64_t columns, Stream stream);
-void swiglu_backward(Element type, MatrixView dy, MatrixView gate, MatrixView up, MatrixView dgate,
-                     MatrixView dup, int64_t rows, int64_t columns, Stream stream);
+// y = the gate's function * up.
+void gated(GateKind kind, Element type, MatrixView gate, MatrixView up, MatrixView y, int64_t rows,
+           int64_t columns, Stream stream);
+void gated_backward(GateKind kind, Element type, const GatedGradients& g, int64_t rows,
+                    int64_t columns, Stream stream);
 
 // `logits` of any element type; `targets` and `row` in device memory. Targets were checked.
 void cross_entropy(Element type, void* logits, const int64_t* targets, int64_t rows,

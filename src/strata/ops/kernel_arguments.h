@@ -24,6 +24,10 @@ struct HeadsView {
   int64_t heads;
 };
 
+// What y of a norm is, with n = x * rstd: weight * round(n), or round(n * (1 + weight)) where the
+// weight is kept as its distance from 1.
+enum class RmsNormKind { kLlama, kGemma };
+
 struct RmsNormArguments {
   Element type;         // of x, y, dy, dx, residual
   Element weight_type;  // of weight
@@ -31,6 +35,7 @@ struct RmsNormArguments {
   const void* weight;
   float* rstd;
   int64_t tokens, channels;
+  RmsNormKind kind = RmsNormKind::kLlama;
 };
 
 struct RmsNormGradients {
@@ -40,6 +45,15 @@ struct RmsNormGradients {
   void* dweight;  // may be null
   Element dweight_type;
   float beta;
+};
+
+// What a gate passes through: silu(x) = x * sigmoid(x), or GELU's approximation by tanh (Hendrycks
+// and Gimpel 2016).
+enum class GateKind { kSilu, kGeluTanh };
+
+struct GatedGradients {
+  MatrixView dy, gate, up;
+  MatrixView dgate, dup;  // may be gate and up
 };
 
 struct CrossEntropyRow {

@@ -12,7 +12,8 @@ namespace strata::ops {
 
 namespace {
 
-RmsNormArguments checked_arguments(const at::Tensor& x, const at::Tensor& weight) {
+RmsNormArguments checked_arguments(const at::Tensor& x, const at::Tensor& weight,
+                                   RmsNormKind kind) {
   constexpr const char* kOp = "rms_norm";
   check_device_or_plan(kOp, x);
   if (x.dim() != 2) check_shape(kOp, "x", x, {-1, -1});
@@ -25,7 +26,8 @@ RmsNormArguments checked_arguments(const at::Tensor& x, const at::Tensor& weight
           .weight = x.is_meta() ? nullptr : weight.const_data_ptr(),
           .rstd = nullptr,
           .tokens = x.size(0),
-          .channels = x.size(1)};
+          .channels = x.size(1),
+          .kind = kind};
 }
 
 void check_like_x(const char* argument, const at::Tensor& tensor, const at::Tensor& x) {
@@ -36,8 +38,9 @@ void check_like_x(const char* argument, const at::Tensor& tensor, const at::Tens
 
 }  // namespace
 
-RmsNormResult rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps) {
-  RmsNormArguments arguments = checked_arguments(x, weight);
+RmsNormResult rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps,
+                       RmsNormKind kind) {
+  RmsNormArguments arguments = checked_arguments(x, weight, kind);
   RmsNormResult result{at::empty_like(x), at::empty({x.size(0)}, x.options().dtype(at::kFloat))};
   if (x.is_meta()) return result;
   const ActivityTimer timer(Activity::kElementWise);
@@ -53,15 +56,16 @@ RmsNormResult rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps
 }
 
 at::Tensor rms_norm_backward(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& weight,
-                             const at::Tensor& rstd, const at::Tensor& dweight, float beta) {
-  return rms_norm_backward_add(dy, x, weight, rstd, dweight, beta, at::Tensor());
+                             const at::Tensor& rstd, const at::Tensor& dweight, float beta,
+                             RmsNormKind kind) {
+  return rms_norm_backward_add(dy, x, weight, rstd, dweight, beta, at::Tensor(), kind);
 }
 
 at::Tensor rms_norm_backward_add(const at::Tensor& dy, const at::Tensor& x,
                                  const at::Tensor& weight, const at::Tensor& rstd,
                                  const at::Tensor& dweight, float beta,
-                                 const at::Tensor& residual_grad) {
-  RmsNormArguments arguments = checked_arguments(x, weight);
+                                 const at::Tensor& residual_grad, RmsNormKind kind) {
+  RmsNormArguments arguments = checked_arguments(x, weight, kind);
   check_like_x("dy", dy, x);
   check_shape("rms_norm", "rstd", rstd, {x.size(0)});
   check_type("rms_norm", "rstd", rstd, at::kFloat);

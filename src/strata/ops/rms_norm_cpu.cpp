@@ -30,6 +30,12 @@ STRATA_VECTORIZED void scale_multiply_row_bf16(const float* x, float rstd, const
   for (int64_t i = 0; i < n; ++i) y[i] = to_bf16(from_bf16(to_bf16(x[i] * rstd)) * weight[i]);
 }
 
+// Gemma's, with one rounding; `weight` is 1 more than the stored one.
+STRATA_VECTORIZED void scale_multiply_row_once(const float* x, float rstd, const float* weight,
+                                               uint16_t* y, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) y[i] = to_bf16(x[i] * rstd * weight[i]);
+}
+
 // sum of dy * weight * x.
 STRATA_VECTORIZED float triple_dot_row(const float* dy, const float* weight, const float* x,
                                        int64_t n) {
@@ -64,6 +70,16 @@ STRATA_VECTORIZED void add_row(const float* x, float* sum, int64_t n) {
 
 constexpr int64_t kGrain = 16;  // rows worth a thread
 
+// What x * rstd is multiplied by: the weight itself, or `scratch` [channels].
+const float* read_weight(const RmsNormArguments& a, std::vector<float>& scratch) {
+  if (a.kind == RmsNormKind::kLlama) {
+    return read_row(a.weight_type, a.weight, a.channels, scratch.data());
+  }
+  copy_row(a.weight_type, a.weight, a.channels, scratch.data());
+  for (float& value : scratch) value += 1.0f;
+  return scratch.data();
+}
+
 // Rows per partial sum of the weight gradient: fixed by the number of tokens alone, so that the
 // result does not depend on the threads.
 int64_t rows_per_block(int64_t tokens) { return std::max<int64_t>(64, (tokens + 31) / 32); }
@@ -83,7 +99,7 @@ void write_weight_gradient(const std::vector<float>& partial, int64_t blocks, in
 void rms_norm(const RmsNormArguments& a, void* y, double eps) {
   const int64_t n = a.channels;
   std::vector<float> weight_scratch(n);
-  const float* weight = read_row(a.weight_type, a.weight, n, weight_scratch.data());
+  const float* weight = read_weight(a, weight_scratch);
   at::parallel_for(0, a.tokens, kGrain, [&](int64_t begin, int64_t end) {
     std::vector<float> scratch(n);
     for (int64_t t = begin; t < end; ++t) {
@@ -93,6 +109,8 @@ void rms_norm(const RmsNormArguments& a, void* y, double eps) {
           static_cast<float>(1.0 / std::sqrt(double(square_sum_row(x, n)) / double(n) + eps));
       if (a.type == Element::kFloat) {
         scale_multiply_row(x, a.rstd[t], weight, static_cast<float*>(to), n);
+      } else if (a.kind == RmsNormKind::kGemma) {
+        scale_multiply_row_once(x, a.rstd[t], weight, static_cast<uint16_t*>(to), n);
       } else {
         scale_multiply_row_bf16(x, a.rstd[t], weight, static_cast<uint16_t*>(to), n);
       }
@@ -105,7 +123,7 @@ void rms_norm_backward(const RmsNormArguments& a, const RmsNormGradients& g) {
   const int64_t block_rows = rows_per_block(a.tokens);
   const int64_t blocks = (a.tokens + block_rows - 1) / block_rows;
   std::vector<float> weight_scratch(n);
-  const float* weight = read_row(a.weight_type, a.weight, n, weight_scratch.data());
+  const float* weight = read_weight(a, weight_scratch);
   std::vector<float> partial(g.dweight != nullptr ? blocks * n : 0, 0.0f);
   at::parallel_for(0, blocks, 1, [&](int64_t begin, int64_t end) {
     std::vector<float> scratch(4 * n);

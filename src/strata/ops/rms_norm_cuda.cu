@@ -13,7 +13,7 @@ constexpr int kMostThreads = 512;
 constexpr int64_t kSharedChannels = 8192;
 
 // Threads are a multiple of 32; thread i has the packs i, i + threads, ...
-template <typename T, int N>
+template <typename T, int N, RmsNormKind kKind>
 __global__ void __launch_bounds__(kMostThreads)
     norm_rows(const T* __restrict__ x, Element weight_type, const void* __restrict__ weight,
               float* __restrict__ rstd, T* __restrict__ y, int64_t channels, double eps) {
@@ -35,9 +35,8 @@ __global__ void __launch_bounds__(kMostThreads)
     float w[N];
     read_pack<T, N>(weight_type, weight, c, w);
     for (int k = 0; k < N; ++k) {
-      // Rounded to the type before the weight, as the reference does.
-      const float normed = to_float(from_float<T>(to_float(pack.v[k]) * factor));
-      pack.v[k] = from_float<T>(normed * w[k]);
+      const float normed = to_float(pack.v[k]) * factor;
+      pack.v[k] = from_float<T>(weighted<T, kKind>(normed, factor_of<kKind>(w[k])));
     }
     store<T, N>(to + c, pack);
   }
@@ -70,7 +69,7 @@ struct WeightSums {
 // Block b does the rows b, b + blocks, ... and sums their part of the weight's gradient. A thread
 // has the same channels in every row, so these sums need no barrier. Three blocks of a
 // multiprocessor, where rows are all there is to do: one waits for its barrier while two read.
-template <typename T, int N>
+template <typename T, int N, RmsNormKind kKind>
 __global__ void __launch_bounds__(kMostThreads, 3)
     norm_rows_backward(const T* __restrict__ x, Element weight_type,
                        const void* __restrict__ weight, const float* __restrict__ rstd,
@@ -91,7 +90,9 @@ __global__ void __launch_bounds__(kMostThreads, 3)
       const Pack<T, N> px = load<T, N>(x + start + p * N), pdy = load<T, N>(dy + start + p * N);
       float w[N];
       read_pack<T, N>(weight_type, weight, p * N, w);
-      for (int k = 0; k < N; ++k) dot += to_float(pdy.v[k]) * w[k] * to_float(px.v[k]);
+      for (int k = 0; k < N; ++k) {
+        dot += to_float(pdy.v[k]) * factor_of<kKind>(w[k]) * to_float(px.v[k]);
+      }
     }
     dot = block_sum(dot) / static_cast<float>(channels) * factor * factor;
     for (int p = threadIdx.x; p < packs; p += blockDim.x) {
@@ -102,7 +103,7 @@ __global__ void __launch_bounds__(kMostThreads, 3)
       if (residual != nullptr) out = load<T, N>(residual + start + p * N);
       for (int k = 0; k < N; ++k) {
         const float xk = to_float(px.v[k]), dyk = to_float(pdy.v[k]);
-        float value = factor * (dyk * w[k] - xk * dot);
+        float value = factor * (dyk * factor_of<kKind>(w[k]) - xk * dot);
         if (residual != nullptr) value += to_float(out.v[k]);
         out.v[k] = from_float<T>(value);
         sums.with(p, k, [&](float& sum) { sum += dyk * xk * factor; });
@@ -137,8 +138,10 @@ __global__ void __launch_bounds__(32 * kSumGroups)
 template <typename T, int N>
 void launch_forward(const RmsNormArguments& a, void* y, double eps, Stream stream) {
   const Grid grid{a.tokens, threads_for(divide_up(a.channels, N), kMostThreads)};
-  launch("rms_norm", norm_rows<T, N>, grid, stream, static_cast<const T*>(a.x), a.weight_type,
-         a.weight, a.rstd, static_cast<T*>(y), a.channels, eps);
+  with_kind(a.kind, [&]<RmsNormKind kKind>() {
+    launch("rms_norm", norm_rows<T, N, kKind>, grid, stream, static_cast<const T*>(a.x),
+           a.weight_type, a.weight, a.rstd, static_cast<T*>(y), a.channels, eps);
+  });
 }
 
 template <typename T, int N>
@@ -148,9 +151,12 @@ void launch_backward(const RmsNormArguments& a, const RmsNormGradients& g, float
   const Grid grid{.blocks = partials != nullptr ? rms_norm_partials(a.tokens) : a.tokens,
                   .threads = threads_for(divide_up(a.channels, N), kMostThreads),
                   .shared_bytes = shares ? static_cast<size_t>(a.channels) * sizeof(float) : 0};
-  launch("rms_norm_backward", norm_rows_backward<T, N>, grid, stream, static_cast<const T*>(a.x),
-         a.weight_type, a.weight, a.rstd, static_cast<const T*>(g.dy),
-         static_cast<const T*>(g.residual), static_cast<T*>(g.dx), partials, a.tokens, a.channels);
+  with_kind(a.kind, [&]<RmsNormKind kKind>() {
+    launch("rms_norm_backward", norm_rows_backward<T, N, kKind>, grid, stream,
+           static_cast<const T*>(a.x), a.weight_type, a.weight, a.rstd, static_cast<const T*>(g.dy),
+           static_cast<const T*>(g.residual), static_cast<T*>(g.dx), partials, a.tokens,
+           a.channels);
+  });
 }
 
 void launch_rows_backward(const RmsNormArguments& a, const RmsNormGradients& g, float* partials,

@@ -17,6 +17,26 @@ void rms_norm_short(const RmsNormArguments& a, void* y, double eps, Stream strea
 void rms_norm_short_backward(const RmsNormArguments& a, const RmsNormGradients& g, float* partials,
                              Stream stream);
 
+// What x * rstd is multiplied by.
+template <RmsNormKind kKind>
+__device__ inline float factor_of(float weight) {
+  return kKind == RmsNormKind::kGemma ? 1.0f + weight : weight;
+}
+
+// y before it is rounded, of x * rstd and a factor. Llama rounds before the weight.
+template <typename T, RmsNormKind kKind>
+__device__ inline float weighted(float normed, float factor) {
+  if constexpr (kKind == RmsNormKind::kGemma) return normed * factor;
+  return to_float(from_float<T>(normed)) * factor;
+}
+
+// Calls use<kind>() with the norm's kind.
+template <typename Use>
+void with_kind(RmsNormKind kind, const Use& use) {
+  kind == RmsNormKind::kGemma ? use.template operator()<RmsNormKind::kGemma>()
+                              : use.template operator()<RmsNormKind::kLlama>();
+}
+
 // 1 / sqrt(mean + eps).
 __device__ inline float inverse_root(float square_sum, int64_t channels, double eps) {
   return 1.0f / sqrtf(square_sum / static_cast<float>(channels) + static_cast<float>(eps));

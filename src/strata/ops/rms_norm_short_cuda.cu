@@ -48,12 +48,15 @@ __device__ inline void write_part(const Part<P>& part, T* row, int64_t channels)
   }
 }
 
-template <typename T, int P>
+template <typename T, int P, RmsNormKind kKind>
 __device__ inline Part<P> weight_part(Element type, const void* weight, int64_t channels) {
   Part<P> part = {};
 #pragma unroll
   for (int p = 0; p < P; ++p) {
-    if (channel_of(p) < channels) read_pack<T, kN>(type, weight, channel_of(p), part.v[p]);
+    if (channel_of(p) >= channels) continue;
+    read_pack<T, kN>(type, weight, channel_of(p), part.v[p]);
+#pragma unroll
+    for (int k = 0; k < kN; ++k) part.v[p][k] = factor_of<kKind>(part.v[p][k]);
   }
   return part;
 }
@@ -70,12 +73,12 @@ __device__ inline float sum_over_row(const F& f) {
   return warp_sum(sum);
 }
 
-template <typename T, int P>
+template <typename T, int P, RmsNormKind kKind>
 __global__ void __launch_bounds__(kThreads)
     norm_short_rows(const T* __restrict__ x, Element weight_type, const void* __restrict__ weight,
                     float* __restrict__ rstd, T* __restrict__ y, int64_t tokens, int64_t channels,
                     double eps) {
-  const Part<P> w = weight_part<T, P>(weight_type, weight, channels);
+  const Part<P> w = weight_part<T, P, kKind>(weight_type, weight, channels);
   const int64_t stride = int64_t{gridDim.x} * kWarps;
   for (int64_t row = int64_t{blockIdx.x} * kWarps + threadIdx.x / 32; row < tokens; row += stride) {
     Part<P> part = read_part<T, P>(x + row * channels, channels);
@@ -86,8 +89,7 @@ __global__ void __launch_bounds__(kThreads)
     for (int p = 0; p < P; ++p) {
 #pragma unroll
       for (int k = 0; k < kN; ++k) {
-        // Rounded to the type before the weight, as the reference does.
-        part.v[p][k] = to_float(from_float<T>(part.v[p][k] * factor)) * w.v[p][k];
+        part.v[p][k] = weighted<T, kKind>(part.v[p][k] * factor, w.v[p][k]);
       }
     }
     write_part<T, P>(part, y + row * channels, channels);
@@ -117,14 +119,14 @@ __device__ inline void add_warps(const Part<P>& sums, float* shared, int64_t cha
   }
 }
 
-template <typename T, int P>
+template <typename T, int P, RmsNormKind kKind>
 __global__ void __launch_bounds__(kThreads)
     norm_short_rows_backward(const T* __restrict__ x, Element weight_type,
                              const void* __restrict__ weight, const float* __restrict__ rstd,
                              const T* __restrict__ dy, const T* __restrict__ residual,
                              T* __restrict__ dx, float* __restrict__ partials, int64_t tokens,
                              int64_t channels) {
-  const Part<P> w = weight_part<T, P>(weight_type, weight, channels);
+  const Part<P> w = weight_part<T, P, kKind>(weight_type, weight, channels);
   Part<P> sums = {};
   const int64_t stride = int64_t{gridDim.x} * kWarps;
   for (int64_t row = int64_t{blockIdx.x} * kWarps + threadIdx.x / 32; row < tokens; row += stride) {
@@ -151,16 +153,18 @@ __global__ void __launch_bounds__(kThreads)
   add_warps<P>(sums, shared, channels, partials);
 }
 
-// Calls use<P>() with as many packs as a lane needs.
+// Calls use<P, kind>() with as many packs as a lane needs.
 template <typename Use>
-void with_packs(int64_t channels, const Use& use) {
-  if (channels <= kOfPack) {
-    use.template operator()<1>();
-  } else if (channels <= 2 * kOfPack) {
-    use.template operator()<2>();
-  } else {
-    use.template operator()<kMostPacks>();
-  }
+void with_packs(const RmsNormArguments& a, const Use& use) {
+  with_kind(a.kind, [&]<RmsNormKind kKind>() {
+    if (a.channels <= kOfPack) {
+      use.template operator()<1, kKind>();
+    } else if (a.channels <= 2 * kOfPack) {
+      use.template operator()<2, kKind>();
+    } else {
+      use.template operator()<kMostPacks, kKind>();
+    }
+  });
 }
 
 int64_t blocks_of(int64_t tokens) {
@@ -180,8 +184,8 @@ bool are_short_rows(const RmsNormArguments& a, std::initializer_list<const void*
 void rms_norm_short(const RmsNormArguments& a, void* y, double eps, Stream stream) {
   with_type(a.type, [&](auto zero) {
     using T = decltype(zero);
-    with_packs(a.channels, [&]<int P>() {
-      launch("rms_norm", norm_short_rows<T, P>, {blocks_of(a.tokens), kThreads}, stream,
+    with_packs(a, [&]<int P, RmsNormKind kKind>() {
+      launch("rms_norm", norm_short_rows<T, P, kKind>, {blocks_of(a.tokens), kThreads}, stream,
              static_cast<const T*>(a.x), a.weight_type, a.weight, a.rstd, static_cast<T*>(y),
              a.tokens, a.channels, eps);
     });
@@ -193,8 +197,8 @@ void rms_norm_short_backward(const RmsNormArguments& a, const RmsNormGradients& 
   const int64_t blocks = partials != nullptr ? rms_norm_partials(a.tokens) : blocks_of(a.tokens);
   with_type(a.type, [&](auto zero) {
     using T = decltype(zero);
-    with_packs(a.channels, [&]<int P>() {
-      launch("rms_norm_backward", norm_short_rows_backward<T, P>, {blocks, kThreads}, stream,
+    with_packs(a, [&]<int P, RmsNormKind kKind>() {
+      launch("rms_norm_backward", norm_short_rows_backward<T, P, kKind>, {blocks, kThreads}, stream,
              static_cast<const T*>(a.x), a.weight_type, a.weight, a.rstd,
              static_cast<const T*>(g.dy), static_cast<const T*>(g.residual), static_cast<T*>(g.dx),
              partials, a.tokens, a.channels);

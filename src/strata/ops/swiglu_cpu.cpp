@@ -1,9 +1,10 @@
-// SwiGLU on the CPU. Never: checks.
+// SwiGLU and GeGLU on the CPU. Never: checks.
 #include <ATen/Parallel.h>
 
 #include <vector>
 
 #include "strata/ops/cpu_kernels.h"
+#include "strata/ops/gelu_tanh.h"
 #include "strata/ops/vectorize.h"
 
 namespace strata::ops::cpu {
@@ -30,6 +31,26 @@ STRATA_VECTORIZED void swiglu_backward_row(const float* dy, const float* gate, c
   }
 }
 
+STRATA_VECTORIZED void geglu_row(const float* gate, const float* up, float* y, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) {
+    y[i] = gate[i] * up[i] / (1.0f + exp_vectorizable(-GeluTanh(gate[i]).twice_u));
+  }
+}
+
+STRATA_VECTORIZED void geglu_backward_row(const float* dy, const float* gate, const float* up,
+                                          float* dgate, float* dup, int64_t n) {
+#pragma omp simd
+  for (int64_t i = 0; i < n; ++i) {
+    const float g = gate[i];
+    const float u = up[i];
+    const float d = dy[i];
+    const GeluTanh gelu(g);
+    const float sigmoid = 1.0f / (1.0f + exp_vectorizable(-gelu.twice_u));
+    dgate[i] = d * u * sigmoid * (1.0f + g * (1.0f - sigmoid) * gelu.slope);
+    dup[i] = d * g * sigmoid;
+  }
+}
+
 void* row_of(Element type, const MatrixView& view, int64_t row) {
   return at_index(type, view.data, row * view.stride);
 }
@@ -38,37 +59,39 @@ constexpr int64_t kGrain = 8;  // rows worth a thread
 
 }  // namespace
 
-void swiglu(Element type, MatrixView gate, MatrixView up, MatrixView y, int64_t rows,
-            int64_t columns) {
+void gated(GateKind kind, Element type, MatrixView gate, MatrixView up, MatrixView y, int64_t rows,
+           int64_t columns) {
   const int64_t n = columns;
+  const auto gate_row = kind == GateKind::kSilu ? swiglu_row : geglu_row;
   at::parallel_for(0, rows, kGrain, [&](int64_t begin, int64_t end) {
     std::vector<float> scratch(type == Element::kFloat ? 0 : 3 * n);
     float* s = scratch.data();
     for (int64_t r = begin; r < end; ++r) {
       float* out = begin_row(type, row_of(type, y, r), s + 2 * n);
-      swiglu_row(read_row(type, row_of(type, gate, r), n, s),
-                 read_row(type, row_of(type, up, r), n, s + n), out, n);
+      gate_row(read_row(type, row_of(type, gate, r), n, s),
+               read_row(type, row_of(type, up, r), n, s + n), out, n);
       finish_row(type, out, n, row_of(type, y, r));
     }
   });
 }
 
-void swiglu_backward(Element type, MatrixView dy, MatrixView gate, MatrixView up, MatrixView dgate,
-                     MatrixView dup, int64_t rows, int64_t columns) {
+void gated_backward(GateKind kind, Element type, const GatedGradients& views, int64_t rows,
+                    int64_t columns) {
   const int64_t n = columns;
+  const auto gate_row = kind == GateKind::kSilu ? swiglu_backward_row : geglu_backward_row;
   at::parallel_for(0, rows, kGrain, [&](int64_t begin, int64_t end) {
     std::vector<float> scratch(type == Element::kFloat ? 0 : 3 * n);
     float* s = scratch.data();
     for (int64_t r = begin; r < end; ++r) {
-      void* dgate_row = row_of(type, dgate, r);
-      void* dup_row = row_of(type, dup, r);
-      const float* dy_row = read_row(type, row_of(type, dy, r), n, s);
-      const float* g = read_row(type, row_of(type, gate, r), n, s + n);
-      const float* u = read_row(type, row_of(type, up, r), n, s + 2 * n);
+      void* dgate_row = row_of(type, views.dgate, r);
+      void* dup_row = row_of(type, views.dup, r);
+      const float* dy_row = read_row(type, row_of(type, views.dy, r), n, s);
+      const float* g = read_row(type, row_of(type, views.gate, r), n, s + n);
+      const float* u = read_row(type, row_of(type, views.up, r), n, s + 2 * n);
       // In bf16 the results overwrite the converted inputs.
       float* dg = begin_row(type, dgate_row, s + n);
       float* du = begin_row(type, dup_row, s + 2 * n);
-      swiglu_backward_row(dy_row, g, u, dg, du, n);
+      gate_row(dy_row, g, u, dg, du, n);
       finish_row(type, dg, n, dgate_row);
       finish_row(type, du, n, dup_row);
     }

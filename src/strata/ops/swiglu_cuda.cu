@@ -1,6 +1,7 @@
-// SwiGLU on NVIDIA GPUs. Never: checks.
+// SwiGLU and GeGLU on NVIDIA GPUs. Never: checks.
 #include "strata/ops/cuda_kernels.h"
 #include "strata/ops/device_code.cuh"
+#include "strata/ops/gelu_tanh.h"
 
 namespace strata::ops::cuda {
 namespace {
@@ -16,28 +17,44 @@ __device__ inline Place place(unsigned of_row) {
   return {blockIdx.x / of_row, (int64_t{blockIdx.x % of_row} * kThreads + threadIdx.x) * N};
 }
 
-template <typename T, int N>
+// What stands in the sigmoid, and its derivative by the gate.
+template <GateKind kKind>
+struct Sigmoid {
+  float argument, slope;
+  __device__ inline explicit Sigmoid(float gate) {
+    if constexpr (kKind == GateKind::kSilu) {
+      argument = gate;
+      slope = 1.0f;
+    } else {
+      const GeluTanh gelu(gate);
+      argument = gelu.twice_u;
+      slope = gelu.slope;
+    }
+  }
+};
+
+template <GateKind kKind, typename T, int N>
 __global__ void __launch_bounds__(kThreads)
-    swiglu_packs(const T* __restrict__ gate, int64_t gate_stride, const T* __restrict__ up,
-                 int64_t up_stride, T* __restrict__ y, int64_t y_stride, int64_t columns,
-                 unsigned of_row) {
+    gated_packs(const T* __restrict__ gate, int64_t gate_stride, const T* __restrict__ up,
+                int64_t up_stride, T* __restrict__ y, int64_t y_stride, int64_t columns,
+                unsigned of_row) {
   const Place at = place<N>(of_row);
   if (at.column >= columns) return;
   const Pack<T, N> g = load<T, N>(gate + at.row * gate_stride + at.column);
   Pack<T, N> u = load<T, N>(up + at.row * up_stride + at.column);
   for (int k = 0; k < N; ++k) {
     const float gk = to_float(g.v[k]);
-    u.v[k] = from_float<T>(gk * to_float(u.v[k]) / (1.0f + expf(-gk)));
+    u.v[k] = from_float<T>(gk * to_float(u.v[k]) / (1.0f + expf(-Sigmoid<kKind>(gk).argument)));
   }
   store<T, N>(y + at.row * y_stride + at.column, u);
 }
 
 // Not __restrict__: dgate and dup may be gate and up. Each pack is read before it is written.
-template <typename T, int N>
+template <GateKind kKind, typename T, int N>
 __global__ void __launch_bounds__(kThreads)
-    swiglu_packs_backward(const T* dy, int64_t dy_stride, const T* gate, int64_t gate_stride,
-                          const T* up, int64_t up_stride, T* dgate, int64_t dgate_stride, T* dup,
-                          int64_t dup_stride, int64_t columns, unsigned of_row) {
+    gated_packs_backward(const T* dy, int64_t dy_stride, const T* gate, int64_t gate_stride,
+                         const T* up, int64_t up_stride, T* dgate, int64_t dgate_stride, T* dup,
+                         int64_t dup_stride, int64_t columns, unsigned of_row) {
   const Place at = place<N>(of_row);
   if (at.column >= columns) return;
   const Pack<T, N> d = load<T, N>(dy + at.row * dy_stride + at.column);
@@ -45,8 +62,9 @@ __global__ void __launch_bounds__(kThreads)
   Pack<T, N> u = load<T, N>(up + at.row * up_stride + at.column);
   for (int k = 0; k < N; ++k) {
     const float dk = to_float(d.v[k]), gk = to_float(g.v[k]), uk = to_float(u.v[k]);
-    const float sigmoid = 1.0f / (1.0f + expf(-gk));
-    g.v[k] = from_float<T>(dk * uk * sigmoid * (1.0f + gk * (1.0f - sigmoid)));
+    const Sigmoid<kKind> of_gate(gk);
+    const float sigmoid = 1.0f / (1.0f + expf(-of_gate.argument));
+    g.v[k] = from_float<T>(dk * uk * sigmoid * (1.0f + gk * (1.0f - sigmoid) * of_gate.slope));
     u.v[k] = from_float<T>(dk * gk * sigmoid);
   }
   store<T, N>(dgate + at.row * dgate_stride + at.column, g);
@@ -63,53 +81,60 @@ T* pointer(const MatrixView& view) {
   return static_cast<T*>(view.data);
 }
 
-template <typename T, int N>
+template <GateKind kKind, typename T, int N>
 void launch_forward(MatrixView gate, MatrixView up, MatrixView y, int64_t rows, int64_t columns,
                     Stream stream) {
   const int64_t of_row = divide_up(columns, int64_t{kThreads} * N);
-  launch("swiglu", swiglu_packs<T, N>, {rows * of_row, kThreads}, stream, pointer<T>(gate),
+  launch("gated", gated_packs<kKind, T, N>, {rows * of_row, kThreads}, stream, pointer<T>(gate),
          gate.stride, pointer<T>(up), up.stride, pointer<T>(y), y.stride, columns,
          static_cast<unsigned>(of_row));
 }
 
-template <typename T, int N>
-void launch_backward(MatrixView dy, MatrixView gate, MatrixView up, MatrixView dgate,
-                     MatrixView dup, int64_t rows, int64_t columns, Stream stream) {
+template <GateKind kKind, typename T, int N>
+void launch_backward(const GatedGradients& g, int64_t rows, int64_t columns, Stream stream) {
   const int64_t of_row = divide_up(columns, int64_t{kThreads} * N);
-  launch("swiglu_backward", swiglu_packs_backward<T, N>, {rows * of_row, kThreads}, stream,
-         pointer<T>(dy), dy.stride, pointer<T>(gate), gate.stride, pointer<T>(up), up.stride,
-         pointer<T>(dgate), dgate.stride, pointer<T>(dup), dup.stride, columns,
+  launch("gated_backward", gated_packs_backward<kKind, T, N>, {rows * of_row, kThreads}, stream,
+         pointer<T>(g.dy), g.dy.stride, pointer<T>(g.gate), g.gate.stride, pointer<T>(g.up),
+         g.up.stride, pointer<T>(g.dgate), g.dgate.stride, pointer<T>(g.dup), g.dup.stride, columns,
          static_cast<unsigned>(of_row));
+}
+
+// Calls use<kind, T>().
+template <typename Use>
+void with_kind_and_type(GateKind kind, Element type, const Use& use) {
+  with_type(type, [&](auto zero) {
+    using T = decltype(zero);
+    kind == GateKind::kSilu ? use.template operator()<GateKind::kSilu, T>()
+                            : use.template operator()<GateKind::kGeluTanh, T>();
+  });
 }
 
 }  // namespace
 
-void swiglu(Element type, MatrixView gate, MatrixView up, MatrixView y, int64_t rows,
-            int64_t columns, Stream stream) {
+void gated(GateKind kind, Element type, MatrixView gate, MatrixView up, MatrixView y, int64_t rows,
+           int64_t columns, Stream stream) {
   if (rows == 0 || columns == 0) return;
-  with_type(type, [&](auto zero) {
-    using T = decltype(zero);
+  with_kind_and_type(kind, type, [&]<GateKind kKind, typename T>() {
     constexpr int kN = kWide<T>;
     if (columns % kN == 0 && fits<kN>(gate) && fits<kN>(up) && fits<kN>(y)) {
-      launch_forward<T, kN>(gate, up, y, rows, columns, stream);
+      launch_forward<kKind, T, kN>(gate, up, y, rows, columns, stream);
     } else {
-      launch_forward<T, 1>(gate, up, y, rows, columns, stream);
+      launch_forward<kKind, T, 1>(gate, up, y, rows, columns, stream);
     }
   });
 }
 
-void swiglu_backward(Element type, MatrixView dy, MatrixView gate, MatrixView up, MatrixView dgate,
-                     MatrixView dup, int64_t rows, int64_t columns, Stream stream) {
+void gated_backward(GateKind kind, Element type, const GatedGradients& g, int64_t rows,
+                    int64_t columns, Stream stream) {
   if (rows == 0 || columns == 0) return;
-  with_type(type, [&](auto zero) {
-    using T = decltype(zero);
+  with_kind_and_type(kind, type, [&]<GateKind kKind, typename T>() {
     constexpr int kN = kWide<T>;
-    const bool is_wide = columns % kN == 0 && fits<kN>(dy) && fits<kN>(gate) && fits<kN>(up) &&
-                         fits<kN>(dgate) && fits<kN>(dup);
+    const bool is_wide = columns % kN == 0 && fits<kN>(g.dy) && fits<kN>(g.gate) &&
+                         fits<kN>(g.up) && fits<kN>(g.dgate) && fits<kN>(g.dup);
     if (is_wide) {
-      launch_backward<T, kN>(dy, gate, up, dgate, dup, rows, columns, stream);
+      launch_backward<kKind, T, kN>(g, rows, columns, stream);
     } else {
-      launch_backward<T, 1>(dy, gate, up, dgate, dup, rows, columns, stream);
+      launch_backward<kKind, T, 1>(g, rows, columns, stream);
     }
   });
 }

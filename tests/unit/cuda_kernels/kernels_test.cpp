@@ -80,17 +80,20 @@ at::Tensor random(at::IntArrayRef shape, at::ScalarType type, double scale = 1) 
   return (at::randn(shape, at::kDouble) * scale).to(type);
 }
 
-void check_rms_norm(const Size& size, at::ScalarType type, at::ScalarType weight_type) {
+void check_rms_norm(const Size& size, at::ScalarType type, at::ScalarType weight_type,
+                    RmsNormKind kind = RmsNormKind::kLlama) {
   const at::Tensor values = random({size.rows, size.columns}, type);
   const Guarded x(values, size.offset), y(values.sizes(), type, size.offset);
   const Guarded weight(random({size.columns}, weight_type)), rstd({size.rows}, at::kFloat);
   const Guarded dy(random(values.sizes(), type)), residual(random(values.sizes(), type));
-  const RmsNormArguments a{element_of(type), element_of(weight_type), x.data(),
-                           weight.data(),    rstd.as<float>(),        size.rows,
-                           size.columns};
+  const RmsNormArguments a{element_of(type), element_of(weight_type),
+                           x.data(),         weight.data(),
+                           rstd.as<float>(), size.rows,
+                           size.columns,     kind};
   cuda::rms_norm(a, y.data(), 1e-6, kStream);
   const at::Tensor x64 = leaf(*x), w64 = leaf(*weight);
-  const at::Tensor y64 = reference::rms_norm(x64, w64, 1e-6);
+  const at::Tensor y64 = kind == RmsNormKind::kLlama ? reference::rms_norm(x64, w64, 1e-6)
+                                                     : reference::gemma_norm(x64, w64, 1e-6);
   EXPECT_LT(relative_error(*y, y64), tolerance_of(type)) << name_of(size, type);
   torch::autograd::backward({y64}, {wide(*dy)});
   for (const float beta : {0.0f, 1.0f}) {
@@ -120,6 +123,8 @@ TEST(CudaKernels, RmsNorm) {
     for (const Size& size : sizes) {
       check_rms_norm(size, type, type);
       check_rms_norm(size, type, at::kFloat);
+      check_rms_norm(size, type, type, RmsNormKind::kGemma);
+      check_rms_norm(size, type, at::kFloat, RmsNormKind::kGemma);
     }
   }
 }
@@ -155,26 +160,39 @@ TEST(CudaKernels, Rope) {
 
 MatrixView view_of(const at::Tensor& x) { return {x.data_ptr(), x.stride(0)}; }
 
-TEST(CudaKernels, Swiglu) {
-  at::manual_seed(3);
+void check_gated(GateKind kind) {
+  const auto expected = kind == GateKind::kSilu ? reference::swiglu : reference::geglu;
+  // GELU's tail soon lies below what fp16 can hold.
+  const double scale = kind == GateKind::kSilu ? 3.0 : 1.0;
   for (const at::ScalarType type : kTypes) {
     for (const Size& size : std::vector<Size>{{1, 1}, {3, 7}, {5, 64}, {2, 2056}, {3, 64, 1}}) {
-      const Guarded fused(random({size.rows, 2 * size.columns}, type, 3.0), size.offset);
+      const Guarded fused(random({size.rows, 2 * size.columns}, type, scale), size.offset);
       const at::Tensor gate = (*fused).narrow(1, 0, size.columns);
       const at::Tensor up = (*fused).narrow(1, size.columns, size.columns);
       const Guarded y({size.rows, size.columns}, type), dy(random({size.rows, size.columns}, type));
-      const at::Tensor g64 = leaf(gate), u64 = leaf(up), y64 = reference::swiglu(g64, u64);
-      cuda::swiglu(element_of(type), view_of(gate), view_of(up), view_of(*y), size.rows,
-                   size.columns, kStream);
+      const at::Tensor g64 = leaf(gate), u64 = leaf(up), y64 = expected(g64, u64);
+      cuda::gated(kind, element_of(type), view_of(gate), view_of(up), view_of(*y), size.rows,
+                  size.columns, kStream);
       EXPECT_LT(relative_error(*y, y64), tolerance_of(type)) << name_of(size, type);
       torch::autograd::backward({y64}, {wide(*dy)});
       // In place, as the model does it.
-      cuda::swiglu_backward(element_of(type), view_of(*dy), view_of(gate), view_of(up),
-                            view_of(gate), view_of(up), size.rows, size.columns, kStream);
+      cuda::gated_backward(kind, element_of(type),
+                           {view_of(*dy), view_of(gate), view_of(up), view_of(gate), view_of(up)},
+                           size.rows, size.columns, kStream);
       EXPECT_LT(relative_error(gate, g64.grad()), tolerance_of(type)) << name_of(size, type);
       EXPECT_LT(relative_error(up, u64.grad()), tolerance_of(type)) << name_of(size, type);
     }
   }
+}
+
+TEST(CudaKernels, Swiglu) {
+  at::manual_seed(3);
+  check_gated(GateKind::kSilu);
+}
+
+TEST(CudaKernels, Geglu) {
+  at::manual_seed(3);
+  check_gated(GateKind::kGeluTanh);
 }
 
 // As the CPU sees the same logits, widened. Row 0 has no target, two logits of row 1 are largest.

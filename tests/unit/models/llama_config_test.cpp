@@ -211,5 +211,52 @@ TEST(Registry, UnknownFamilyListsTheKnownOnes) {
   }
 }
 
+TEST(GemmaConfig, Defaults) {
+  const LlamaConfig c = parse_gemma_config(Json::object());
+  EXPECT_EQ(c.vocab_size, 256000);
+  EXPECT_EQ(c.num_key_value_heads, 16);
+  EXPECT_EQ(c.head_dim, 256);
+  EXPECT_EQ(c.pad_token_id, 0);
+  EXPECT_TRUE(c.tie_word_embeddings);
+  EXPECT_EQ(c.norm_kind, ops::RmsNormKind::kGemma);
+  EXPECT_EQ(c.gate, ops::GateKind::kGeluTanh);
+  EXPECT_DOUBLE_EQ(c.embedding_scale, 55.42562584220407);
+}
+
+TEST(GemmaConfig, APaddingIdOfNullIsNone) {
+  EXPECT_FALSE(parse_gemma_config(parse_json(R"({"pad_token_id": null})", "config.json"))
+                   .pad_token_id.has_value());
+}
+
+TEST(Gemma3Config, OldAndNewKeysOfTheRotations) {
+  for (const char* text :
+       {R"({"num_hidden_layers": 2, "sliding_window_pattern": 2, "rope_local_base_freq": 2e4,
+            "rope_theta": 5e5, "rope_scaling": {"rope_type": "linear", "factor": 8}})",
+        R"({"num_hidden_layers": 2, "layer_types": ["sliding_attention", "full_attention"],
+            "rope_parameters": {
+              "sliding_attention": {"rope_type": "default", "rope_theta": 2e4},
+              "full_attention": {"rope_type": "linear", "factor": 8, "rope_theta": 5e5}}})"}) {
+    const LlamaConfig c = parse_gemma3_text_config(parse_json(text, "config.json"));
+    EXPECT_THAT(c.windows, testing::ElementsAre(4096, 0));
+    EXPECT_EQ(c.rope.kind, nn::RopeKind::kLinear);
+    EXPECT_EQ(c.rope.factor, 8.0);
+    EXPECT_EQ(c.rope.theta, 5e5);
+    EXPECT_EQ(c.local_rope->kind, nn::RopeKind::kDefault);
+    EXPECT_EQ(c.local_rope->theta, 2e4);
+  }
+}
+
+TEST(Gemma3Config, Defaults) {
+  const LlamaConfig c = parse_gemma3_text_config(Json::object());
+  EXPECT_EQ(c.vocab_size, 262208);
+  EXPECT_EQ(c.num_key_value_heads, 4);
+  EXPECT_EQ(c.attention_scale, 1.0 / 16);
+  EXPECT_EQ(c.windows.at(4), 4096);
+  EXPECT_EQ(c.windows.at(5), 0);
+  EXPECT_EQ(c.rope.theta, 1e6);
+  EXPECT_EQ(c.local_rope->theta, 1e4);
+  EXPECT_TRUE(c.output_norms && c.head_norms && c.tie_word_embeddings);
+}
+
 }  // namespace
 }  // namespace strata::models

@@ -81,5 +81,24 @@ TEST(LlamaModel, InitialValues) {
   }
 }
 
+TEST(GemmaModel, NormsBeginAtDistanceZeroFromOne) {
+  const auto model = create_model(
+      parse_json(
+          R"({"model_type": "gemma", "vocab_size": 19, "hidden_size": 8, "intermediate_size": 12,
+          "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1,
+          "head_dim": 6})",
+          "config.json"),
+      {});
+  const auto generator = at::make_generator<at::CPUGeneratorImpl>(5);
+  for (const nn::Parameter* p : model->parameters()) {
+    const at::Tensor full = at::full(p->shape(), 7.0);
+    model->init_weight(*p, full, generator);
+    const bool is_norm = p->name().find("norm") != std::string::npos;
+    if (is_norm) EXPECT_TRUE(at::equal(full, at::zeros_like(full))) << p->name();
+    if (!is_norm) EXPECT_NEAR(full.std().item<double>(), 0.02, 0.01) << p->name();
+  }
+  EXPECT_EQ(names(model->parameters()).back(), "model.norm.weight");
+}
+
 }  // namespace
 }  // namespace strata::models

@@ -33,6 +33,23 @@ TEST(RmsNorm, BothBranchesOfTheResidual) {
   EXPECT_LT(relative_error(gradient_of(norm.weight()), w64.grad()), 1e-5);
 }
 
+TEST(RmsNorm, GemmaWeightsAreDistancesFromOne) {
+  at::manual_seed(1);
+  RmsNorm norm("norm", 8, 1e-5, at::kFloat, ops::RmsNormKind::kGemma);
+  give_memory(norm.weight());
+  const at::Tensor x = at::randn({5, 8}).requires_grad_(true);
+  const at::Tensor x64 = reference_leaf(x), w64 = reference_leaf(norm.weight().value());
+  const auto [normed, residual] = norm.forward_with_residual(x);
+  const at::Tensor expected = reference_norm(x64, 1.0 + w64, 1e-5);
+  EXPECT_LT(relative_error(normed.value, expected), 1e-6);
+  EXPECT_TRUE(at::equal(normed.remake(), normed.value));
+  const at::Tensor a = at::randn({5, 8}), b = at::randn({5, 8});
+  torch::autograd::backward({normed.value, residual}, {a, b});
+  torch::autograd::backward({expected, x64 * 1.0}, {a.to(at::kDouble), b.to(at::kDouble)});
+  EXPECT_LT(relative_error(x.grad(), x64.grad()), 1e-5);
+  EXPECT_LT(relative_error(gradient_of(norm.weight()), w64.grad()), 1e-5);
+}
+
 TEST(RmsNorm, PlainForward) {
   at::manual_seed(2);
   RmsNorm norm("norm", 8, 1e-5, at::kFloat);
@@ -46,18 +63,25 @@ TEST(RmsNorm, PlainForward) {
   EXPECT_TRUE(at::isnan(gradient_of(norm.weight())).all().item<bool>());
 }
 
-TEST(Swiglu, Gradients) {
+void check_gradients(Remakable (*gated)(const at::Tensor&, const at::Tensor&),
+                     at::Tensor (*activation)(const at::Tensor&)) {
   at::manual_seed(3);
   const at::Tensor gate = at::randn({4, 6}).requires_grad_(true);
   const at::Tensor up = at::randn({4, 6}).requires_grad_(true);
   const at::Tensor g64 = reference_leaf(gate), u64 = reference_leaf(up);
   const at::Tensor g = gate * 1.0, u = up * 1.0, dy = at::randn({4, 6});
-  const Remakable y = swiglu(g, u);
+  const Remakable y = gated(g, u);
   EXPECT_TRUE(at::equal(y.remake(), y.value));
   torch::autograd::backward({y.value}, {dy});
-  torch::autograd::backward({at::silu(g64) * u64}, {dy.to(at::kDouble)});
+  torch::autograd::backward({activation(g64) * u64}, {dy.to(at::kDouble)});
   EXPECT_LT(relative_error(gate.grad(), g64.grad()), 1e-5);
   EXPECT_LT(relative_error(up.grad(), u64.grad()), 1e-5);
+}
+
+TEST(Swiglu, Gradients) { check_gradients(swiglu, at::silu); }
+
+TEST(Geglu, Gradients) {
+  check_gradients(geglu, [](const at::Tensor& x) { return at::gelu(x, "tanh"); });
 }
 
 TEST(Embedding, GradientWithoutThePaddingRow) {

@@ -156,6 +156,18 @@ TEST(SwigluEdge, ExtremeGates) {
   EXPECT_TRUE(std::isnan(swiglu(at::full({1, 1}, kNan), at::ones({1, 1})).item<float>()));
 }
 
+TEST(GegluEdge, ExtremeGates) {
+  const at::Tensor gate = at::tensor({-1e30f, -200.0f, -11.0f, 0.0f, 11.0f, 1e30f}).view({1, 6});
+  const at::Tensor up = at::ones({1, 6});
+  const at::Tensor y = geglu(gate, up), expected = gate.clamp_min(0);
+  EXPECT_LT((y - expected).abs().div(expected.clamp_min(1)).max().item<float>(), 1e-6);
+  at::Tensor dgate = at::empty_like(gate), dup = at::empty_like(gate);
+  geglu_backward(up, gate, up, dgate, dup);
+  const at::Tensor slopes = at::tensor({0.0f, 0.0f, 0.0f, 0.5f, 1.0f, 1.0f}).view({1, 6});
+  EXPECT_LT((dgate - slopes).abs().max().item<float>(), 1e-6);
+  EXPECT_TRUE(std::isnan(geglu(at::full({1, 1}, kNan), at::ones({1, 1})).item<float>()));
+}
+
 TEST(RmsNormEdge, ZeroRow) {
   const RmsNormResult r = rms_norm(at::zeros({1, 4}), at::ones({4}), 1e-6);
   EXPECT_EQ(r.y.abs().max().item<float>(), 0);

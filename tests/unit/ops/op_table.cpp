@@ -47,29 +47,37 @@ double bytes_of(std::initializer_list<at::Tensor> tensors) {
   return bytes;
 }
 
+// The reference of a kind of norm.
+at::Tensor norm_of(RmsNormKind kind, const at::Tensor& x, const at::Tensor& weight) {
+  return kind == RmsNormKind::kLlama ? reference::rms_norm(x, weight, 1e-6)
+                                     : reference::gemma_norm(x, weight, 1e-6);
+}
+
+template <RmsNormKind kKind>
 OpCase rms_norm_case(const OpSize& size, at::ScalarType type, at::Device device) {
   const Maker make{type, device};
   const at::Tensor x = make.random({size.rows, size.columns});
   const at::Tensor weight = make.random({size.columns});
-  const at::Tensor y = reference::rms_norm(leaf(x), leaf(weight), 1e-6);
-  return {.comparisons = {{"y", rms_norm(x, weight, 1e-6).y, y}},
-          .run = [=] { rms_norm(x, weight, 1e-6); },
+  const at::Tensor y = norm_of(kKind, leaf(x), leaf(weight));
+  return {.comparisons = {{"y", rms_norm(x, weight, 1e-6, kKind).y, y}},
+          .run = [=] { rms_norm(x, weight, 1e-6, kKind); },
           .bytes = 2 * bytes_of({x})};
 }
 
+template <RmsNormKind kKind>
 OpCase rms_norm_backward_case(const OpSize& size, at::ScalarType type, at::Device device) {
   const Maker make{type, device};
   const at::Tensor x = make.random({size.rows, size.columns}), dy = make.random(x.sizes());
   const at::Tensor weight = make.random({size.columns}), residual = make.random(x.sizes());
   const at::Tensor x64 = leaf(x), w64 = leaf(weight);
-  torch::autograd::backward({reference::rms_norm(x64, w64, 1e-6)}, {wide(dy)});
-  const at::Tensor rstd = rms_norm(x, weight, 1e-6).rstd;
+  torch::autograd::backward({norm_of(kKind, x64, w64)}, {wide(dy)});
+  const at::Tensor rstd = rms_norm(x, weight, 1e-6, kKind).rstd;
   const at::Tensor dweight = at::full_like(weight, 7), added = at::full_like(weight, 1);
-  const at::Tensor dx = rms_norm_backward(dy, x, weight, rstd, dweight, 0);
-  const at::Tensor both = rms_norm_backward_add(dy, x, weight, rstd, added, 1, residual);
-  const at::Tensor frozen = rms_norm_backward(dy, x, weight, rstd, at::Tensor(), 0);
+  const at::Tensor dx = rms_norm_backward(dy, x, weight, rstd, dweight, 0, kKind);
+  const at::Tensor both = rms_norm_backward_add(dy, x, weight, rstd, added, 1, residual, kKind);
+  const at::Tensor frozen = rms_norm_backward(dy, x, weight, rstd, at::Tensor(), 0, kKind);
   const auto value = [=](const at::Tensor& a, const at::Tensor& b) {
-    return weighted(rms_norm(a, b, 1e-6).y, dy);
+    return weighted(rms_norm(a, b, 1e-6, kKind).y, dy);
   };
   return {.comparisons = {{"dx", dx, x64.grad()},
                           {"dx of a frozen weight", frozen, x64.grad()},
@@ -78,7 +86,7 @@ OpCase rms_norm_backward_case(const OpSize& size, at::ScalarType type, at::Devic
                           {"dweight added", added, w64.grad() + 1}},
           .slopes = {{"x", x, dx, [=](const at::Tensor& v) { return value(v, weight); }},
                      {"weight", weight, dweight, [=](const at::Tensor& v) { return value(x, v); }}},
-          .run = [=] { rms_norm_backward(dy, x, weight, rstd, dweight, 0); },
+          .run = [=] { rms_norm_backward(dy, x, weight, rstd, dweight, 0, kKind); },
           .bytes = 3 * bytes_of({x})};
 }
 
@@ -109,36 +117,48 @@ OpCase rope_case(const OpSize& size, at::ScalarType type, at::Device device) {
           .bytes = 2 * static_cast<double>(x.numel() * x.element_size())};
 }
 
+// A gated activation as the op has it and as the reference has it.
+struct Swiglu {
+  static constexpr auto kForward = swiglu, kExpected = reference::swiglu;
+  static constexpr auto kBackward = swiglu_backward;
+};
+struct Geglu {
+  static constexpr auto kForward = geglu, kExpected = reference::geglu;
+  static constexpr auto kBackward = geglu_backward;
+};
+
 // Gate and up are halves of one buffer.
-OpCase swiglu_case(const OpSize& size, at::ScalarType type, at::Device device) {
+template <typename Gate>
+OpCase gated_case(const OpSize& size, at::ScalarType type, at::Device device) {
   const Maker make{type, device};
   const at::Tensor fused = make.random({size.rows, 2 * size.columns}, 3.0);
   const at::Tensor gate = fused.narrow(1, 0, size.columns);
   const at::Tensor up = fused.narrow(1, size.columns, size.columns);
-  return {.comparisons = {{"y", swiglu(gate, up), reference::swiglu(leaf(gate), leaf(up))}},
-          .run = [=] { swiglu(gate, up); },
+  return {.comparisons = {{"y", Gate::kForward(gate, up), Gate::kExpected(leaf(gate), leaf(up))}},
+          .run = [=] { Gate::kForward(gate, up); },
           .bytes = 1.5 * bytes_of({fused})};
 }
 
-OpCase swiglu_backward_case(const OpSize& size, at::ScalarType type, at::Device device) {
+template <typename Gate>
+OpCase gated_backward_case(const OpSize& size, at::ScalarType type, at::Device device) {
   const Maker make{type, device};
   const at::Tensor gate = make.random({size.rows, size.columns}, 3.0);
   const at::Tensor up = make.random(gate.sizes()), dy = make.random(gate.sizes());
   const at::Tensor g64 = leaf(gate), u64 = leaf(up);
-  torch::autograd::backward({reference::swiglu(g64, u64)}, {wide(dy)});
+  torch::autograd::backward({Gate::kExpected(g64, u64)}, {wide(dy)});
   at::Tensor dgate = at::empty_like(gate), dup = at::empty_like(up);
-  swiglu_backward(dy, gate, up, dgate, dup);
+  Gate::kBackward(dy, gate, up, dgate, dup);
   at::Tensor own_gate = gate.clone(), own_up = up.clone();
-  swiglu_backward(dy, own_gate, own_up, own_gate, own_up);
+  Gate::kBackward(dy, own_gate, own_up, own_gate, own_up);
   return {.comparisons = {{"dgate", dgate, g64.grad()},
                           {"dup", dup, u64.grad()},
                           {"dgate in place", own_gate, g64.grad()},
                           {"dup in place", own_up, u64.grad()}},
           .slopes = {{"gate", gate, dgate,
-                      [=](const at::Tensor& v) { return weighted(swiglu(v, up), dy); }},
+                      [=](const at::Tensor& v) { return weighted(Gate::kForward(v, up), dy); }},
                      {"up", up, dup,
-                      [=](const at::Tensor& v) { return weighted(swiglu(gate, v), dy); }}},
-          .run = [=]() mutable { swiglu_backward(dy, gate, up, dgate, dup); },
+                      [=](const at::Tensor& v) { return weighted(Gate::kForward(gate, v), dy); }}},
+          .run = [=]() mutable { Gate::kBackward(dy, gate, up, dgate, dup); },
           .bytes = 5 * bytes_of({gate})};
 }
 
@@ -364,11 +384,15 @@ std::vector<OpRow> make_table() {
       {7, 3, 2}, {40, 7, 4}, {300, 17, 6}, {257, 64, 8}, {90, 128, 4}};
   const OpSize wide{2048, 1376}, narrow{2048, 512}, shard{4 << 20}, one_table{2048, 512, 8192};
   return {
-      {"rms_norm", both, norm, narrow, rms_norm_case},
-      {"rms_norm_backward", both, norm, narrow, rms_norm_backward_case},
+      {"rms_norm", both, norm, narrow, rms_norm_case<RmsNormKind::kLlama>},
+      {"rms_norm_backward", both, norm, narrow, rms_norm_backward_case<RmsNormKind::kLlama>},
+      {"gemma_norm", both, norm, narrow, rms_norm_case<RmsNormKind::kGemma>},
+      {"gemma_norm_backward", both, norm, narrow, rms_norm_backward_case<RmsNormKind::kGemma>},
       {"rope", both, heads, {2048, 64, 8}, rope_case},
-      {"swiglu", both, plain, wide, swiglu_case},
-      {"swiglu_backward", both, plain, wide, swiglu_backward_case},
+      {"swiglu", both, plain, wide, gated_case<Swiglu>},
+      {"swiglu_backward", both, plain, wide, gated_backward_case<Swiglu>},
+      {"geglu", both, plain, wide, gated_case<Geglu>},
+      {"geglu_backward", both, plain, wide, gated_backward_case<Geglu>},
       {"cross_entropy", fp32, logits, {512, 8192}, cross_entropy_case, /*narrow_on_gpu=*/true},
       {"embedding", both, table, one_table, embedding_case},
       {"embedding_backward", both, table, one_table, embedding_backward_case},

@@ -15,6 +15,11 @@ inline at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double
   return weight * (x * at::rsqrt(x.square().mean(-1, /*keepdim=*/true) + eps));
 }
 
+// The weight is kept as its distance from 1.
+inline at::Tensor gemma_norm(const at::Tensor& x, const at::Tensor& weight, double eps) {
+  return rms_norm(x, 1 + weight, eps);
+}
+
 inline at::Tensor rope(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin) {
   const int64_t half = x.size(2) / 2;
   const at::Tensor first = x.narrow(2, 0, half);
@@ -26,6 +31,10 @@ inline at::Tensor rope(const at::Tensor& x, const at::Tensor& cos, const at::Ten
 
 inline at::Tensor swiglu(const at::Tensor& gate, const at::Tensor& up) {
   return gate * at::sigmoid(gate) * up;
+}
+
+inline at::Tensor geglu(const at::Tensor& gate, const at::Tensor& up) {
+  return at::gelu(gate, "tanh") * up;
 }
 
 struct Attention {

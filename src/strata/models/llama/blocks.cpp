@@ -6,6 +6,7 @@
 
 #include "strata/nn/attention.h"
 #include "strata/nn/chunked_cross_entropy.h"
+#include "strata/nn/embedded_rows.h"
 #include "strata/nn/embedding.h"
 #include "strata/nn/gated_mlp.h"
 
@@ -24,6 +25,11 @@ nn::Linear make_lm_head(const LlamaConfig& c, at::ScalarType storage,
 
 at::Tensor scaled(const at::Tensor& x, double scale) { return scale == 1.0 ? x : x * scale; }
 
+nn::RmsNorm make_norm(const LlamaConfig& c, const std::string& path, int64_t channels,
+                      at::ScalarType storage) {
+  return nn::RmsNorm(path, channels, c.rms_norm_eps, storage, c.norm_kind);
+}
+
 // [T, heads * head_dim], each head by itself.
 at::Tensor norm_heads(nn::RmsNorm& norm, const at::Tensor& x, int64_t head_dim) {
   return norm.forward(x.reshape({-1, head_dim})).view(x.sizes());
@@ -37,6 +43,7 @@ LlamaEmbedding::LlamaEmbedding(const LlamaConfig& config, at::ScalarType storage
                      "model.embed_tokens.weight",
                      std::vector<int64_t>{config.vocab_size, config.hidden_size}, storage),
                  config.pad_token_id),
+      scale_(config.embedding_scale),
       row_scale_(config.embedding_multiplier) {}
 
 std::vector<nn::Parameter*> LlamaEmbedding::parameters() {
@@ -47,10 +54,13 @@ std::vector<nn::Parameter*> LlamaEmbedding::parameters() {
 }
 
 at::Tensor LlamaEmbedding::forward(const at::Tensor& x, const nn::ForwardContext& context) {
-  const at::Tensor rows = prompt_ == nullptr
-                              ? embedding_.forward(x, context.batch->ids)
-                              : nn::embed_with_prompt(x, *context.batch, embedding_, *prompt_);
-  return scaled(rows, row_scale_);
+  // A frozen embedding before a prompt is not part of the graph.
+  const bool is_frozen = prompt_ != nullptr && !embedding_.weight().requires_grad();
+  const at::Tensor rows =
+      nn::scale_rows(embedding_.forward(is_frozen ? x.detach() : x, context.batch->ids), scale_);
+  const at::Tensor all =
+      prompt_ == nullptr ? rows : nn::with_prompt(rows, x, *context.batch, *prompt_);
+  return scaled(all, row_scale_);
 }
 
 void DecoderLayer::append_prefix(std::vector<nn::Parameter*>& list, int64_t index) const {
@@ -81,12 +91,18 @@ LlamaDecoderLayer::LlamaDecoderLayer(const LlamaConfig& c, int64_t index, at::Sc
                shape(c.hidden_size, c.intermediate_size, c.mlp_bias, storage)),
       down_proj_(path_ + ".mlp.down_proj",
                  shape(c.intermediate_size, c.hidden_size, c.mlp_bias, storage)),
-      input_layernorm_(path_ + ".input_layernorm", c.hidden_size, c.rms_norm_eps, storage),
-      post_attention_layernorm_(path_ + ".post_attention_layernorm", c.hidden_size, c.rms_norm_eps,
-                                storage) {
+      input_layernorm_(make_norm(c, path_ + ".input_layernorm", c.hidden_size, storage)),
+      post_attention_layernorm_(
+          make_norm(c, path_ + ".post_attention_layernorm", c.hidden_size, storage)) {
+  if (c.output_norms) {
+    pre_feedforward_layernorm_.emplace(path_ + ".pre_feedforward_layernorm", c.hidden_size,
+                                       c.rms_norm_eps, storage, c.norm_kind);
+    post_feedforward_layernorm_.emplace(path_ + ".post_feedforward_layernorm", c.hidden_size,
+                                        c.rms_norm_eps, storage, c.norm_kind);
+  }
   if (!c.head_norms) return;
-  q_norm_.emplace(path_ + ".self_attn.q_norm", c.head_dim, c.rms_norm_eps, storage);
-  k_norm_.emplace(path_ + ".self_attn.k_norm", c.head_dim, c.rms_norm_eps, storage);
+  q_norm_.emplace(path_ + ".self_attn.q_norm", c.head_dim, c.rms_norm_eps, storage, c.norm_kind);
+  k_norm_.emplace(path_ + ".self_attn.k_norm", c.head_dim, c.rms_norm_eps, storage, c.norm_kind);
 }
 
 std::vector<nn::Linear*> LlamaDecoderLayer::linears() {
@@ -104,6 +120,10 @@ std::vector<nn::Parameter*> LlamaDecoderLayer::parameters() {
   }
   list.push_back(&input_layernorm_.weight());
   list.push_back(&post_attention_layernorm_.weight());
+  if (pre_feedforward_layernorm_) {
+    list.push_back(&pre_feedforward_layernorm_->weight());
+    list.push_back(&post_feedforward_layernorm_->weight());
+  }
   append_prefix(list, index_);
   return list;
 }
@@ -130,13 +150,21 @@ at::Tensor LlamaDecoderLayer::attend(const at::Tensor& x, const nn::ForwardConte
   if (const double scale = config_.residual_multiplier; scale != 1.0) {
     return at::add(residual, o_proj_.forward(mixed, context), scale);
   }
-  return o_proj_.forward_add(mixed, residual, context);
+  if (!config_.output_norms) return o_proj_.forward_add(mixed, residual, context);
+  return residual + post_attention_layernorm_.forward(o_proj_.forward(mixed, context));
 }
 
 at::Tensor LlamaDecoderLayer::transform(const at::Tensor& x, const nn::ForwardContext& context) {
-  const auto [normed, residual] = post_attention_layernorm_.forward_with_residual(x);
+  nn::RmsNorm& norm =
+      config_.output_norms ? *pre_feedforward_layernorm_ : post_attention_layernorm_;
+  const auto [normed, residual] = norm.forward_with_residual(x);
   const auto gate_up = nn::linear_shared_input({&gate_proj_, &up_proj_}, normed, context);
-  const nn::Remakable gated = nn::swiglu(gate_up[0], gate_up[1]);
+  const auto gate = config_.gate == ops::GateKind::kSilu ? nn::swiglu : nn::geglu;
+  const nn::Remakable gated = gate(gate_up[0], gate_up[1]);
+  if (config_.output_norms) {
+    return residual + post_feedforward_layernorm_->forward(
+                          nn::linear_shared_input({&down_proj_}, gated, context)[0]);
+  }
   if (const double scale = config_.residual_multiplier; scale != 1.0) {
     return at::add(residual, nn::linear_shared_input({&down_proj_}, gated, context)[0], scale);
   }
@@ -149,7 +177,7 @@ at::Tensor LlamaDecoderLayer::forward(const at::Tensor& x, const nn::ForwardCont
 
 LlamaHead::LlamaHead(const LlamaConfig& config, at::ScalarType storage,
                      std::shared_ptr<nn::Parameter> tied)
-    : norm_("model.norm", config.hidden_size, config.rms_norm_eps, storage),
+    : norm_(make_norm(config, "model.norm", config.hidden_size, storage)),
       lm_head_(make_lm_head(config, storage, std::move(tied))),
       logit_scale_(1.0 / config.logits_scaling) {}
 

@@ -30,11 +30,14 @@ class LlamaEmbedding final : public Block {
   at::Tensor forward(const at::Tensor& x, const nn::ForwardContext& context) override;
 
   const std::shared_ptr<nn::Parameter>& weight() const { return embedding_.shared_weight(); }
+  // By which the rows of the table are multiplied.
+  double scale() const { return scale_; }
   // Prompt tuning: the rows of virtual tokens.
   void set_prompt(std::shared_ptr<nn::Parameter> prompt) { prompt_ = std::move(prompt); }
 
  private:
   nn::Embedding embedding_;
+  double scale_;
   double row_scale_;
   std::shared_ptr<nn::Parameter> prompt_;
 };
@@ -86,6 +89,8 @@ class LlamaDecoderLayer final : public DecoderLayer {
   std::optional<nn::RmsNorm> q_norm_, k_norm_;  // with head_norms
   nn::Linear gate_proj_, up_proj_, down_proj_;
   nn::RmsNorm input_layernorm_, post_attention_layernorm_;
+  std::optional<nn::RmsNorm> pre_feedforward_layernorm_,
+      post_feedforward_layernorm_;  // output_norms
 };
 
 // Final norm, output layer and loss.

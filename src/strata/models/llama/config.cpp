@@ -6,6 +6,7 @@
 #include "strata/base/error.h"
 #include "strata/models/config_reader.h"
 #include "strata/models/layer_types.h"
+#include "strata/models/llama/config_parts.h"
 #include "strata/models/rope_config.h"
 
 namespace strata::models {
@@ -33,14 +34,8 @@ void refuse_dropout(const ConfigReader& config, const std::string& key) {
 }
 
 // What the reference computes and this program does not is refused, never ignored.
-void check_supported(const ConfigReader& config) {
-  const std::string activation = config.text("hidden_act", "silu");
-  if (activation != "silu" && activation != "swish") {
-    throw ConfigError(
-        "config.json: found hidden_act \"{}\", expected \"silu\"; use a checkpoint "
-        "with this activation",
-        activation);
-  }
+void check_supported(const ConfigReader& config, const LlamaConfig& c) {
+  if (c.gate == ops::GateKind::kSilu) require_activation(config, "hidden_act", {"silu", "swish"});
   refuse_dropout(config, "attention_dropout");
 }
 
@@ -61,7 +56,17 @@ std::optional<int64_t> parse_padding_id(const ConfigReader& config, int64_t voca
   return checked_padding_id(*id, vocab_size);
 }
 
-// What the families have in common. `c` holds the family's defaults.
+}  // namespace
+
+void require_activation(const ConfigReader& config, const std::string& key,
+                        const std::vector<std::string>& names) {
+  const std::string found = config.text(key, names.front());
+  if (std::ranges::find(names, found) != names.end()) return;
+  throw ConfigError(
+      "config.json: found {} \"{}\", expected \"{}\"; use a checkpoint with this activation", key,
+      found, names.front());
+}
+
 void parse_common(const ConfigReader& config, LlamaConfig& c) {
   c.vocab_size = config.positive_integer("vocab_size", c.vocab_size);
   c.hidden_size = config.positive_integer("hidden_size", c.hidden_size);
@@ -74,8 +79,15 @@ void parse_common(const ConfigReader& config, LlamaConfig& c) {
   c.initializer_range = config.positive_number("initializer_range", c.initializer_range);
   c.tie_word_embeddings = config.boolean("tie_word_embeddings", c.tie_word_embeddings);
   c.pad_token_id = parse_padding_id(config, c.vocab_size);
-  check_supported(config);
+  check_supported(config, c);
 }
+
+void parse_positions(const ConfigReader& config, LlamaConfig& c, bool splits_hidden_size) {
+  check_shapes(c, splits_hidden_size);
+  c.rope = parse_rope(config, {c.head_dim, c.max_position_embeddings});
+}
+
+namespace {
 
 // A key that says null means as many as query heads; only a missing one means the default.
 int64_t key_value_heads(const ConfigReader& config, const LlamaConfig& c, int64_t fallback) {
@@ -87,11 +99,6 @@ int64_t key_value_heads(const ConfigReader& config, const LlamaConfig& c, int64_
 void parse_head_dim(const ConfigReader& config, LlamaConfig& c) {
   c.head_dim = config.positive_integer("head_dim",
                                        std::max<int64_t>(1, c.hidden_size / c.num_attention_heads));
-}
-
-void parse_positions(const ConfigReader& config, LlamaConfig& c, bool splits_hidden_size = false) {
-  check_shapes(c, splits_hidden_size);
-  c.rope = parse_rope(config, {c.head_dim, c.max_position_embeddings});
 }
 
 // A window where use_sliding_window says so, in the layers that layer_types names, else in those

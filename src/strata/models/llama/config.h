@@ -1,7 +1,7 @@
 // The settings of a checkpoint of Llama or of a family with its blocks (Mistral, Qwen2, Qwen3,
-// Phi-3, SmolLM3, Granite), read from config.json and checked. Owns: names, defaults and relations
-// of the keys. Never: weights. Source: transformers
-// configuration_{llama,mistral,qwen2,qwen3,phi3,smollm3,granite}.py.
+// Phi-3, SmolLM3, Granite, Gemma), read from config.json and checked. Owns: names, defaults and
+// relations of the keys. Never: weights. Source: transformers
+// configuration_{llama,mistral,qwen2,qwen3,phi3,smollm3,granite,gemma,gemma3}.py.
 #pragma once
 
 #include <cstdint>
@@ -11,6 +11,7 @@
 
 #include "strata/base/json.h"
 #include "strata/nn/rope.h"
+#include "strata/ops/kernel_arguments.h"
 
 namespace strata::models {
 
@@ -33,16 +34,22 @@ struct LlamaConfig {
   bool output_bias = false;  // of o_proj
   bool head_norms = false;   // q and k are normalised head by head before they are rotated
   bool mlp_bias = false;
-  std::optional<double> attention_scale;  // default: 1 / sqrt(head_dim)
-  double embedding_multiplier = 1.0;      // of what the first layer gets
-  double residual_multiplier = 1.0;       // of what attention and MLP add
-  double logits_scaling = 1.0;            // logits are divided by it
+  std::optional<double> attention_scale;                  // default: 1 / sqrt(head_dim)
+  double embedding_multiplier = 1.0;                      // of what the first layer gets
+  double residual_multiplier = 1.0;                       // of what attention and MLP add
+  double logits_scaling = 1.0;                            // logits are divided by it
+  ops::RmsNormKind norm_kind = ops::RmsNormKind::kLlama;  // of all norms
+  ops::GateKind gate = ops::GateKind::kSilu;              // of the MLP
+  double embedding_scale = 1.0;                           // of the rows of the embedding
+  // What attention and MLP give is normalised, too, before it joins the residual branch.
+  bool output_norms = false;
   bool tie_word_embeddings = false;
   bool has_own_head = false;            // in the file of the weights, although config.json ties
   std::optional<int64_t> pad_token_id;  // this embedding row receives no gradient
   std::vector<int64_t> windows;         // of each layer, ops/attention.h; empty: none anywhere
   std::vector<bool> rotates;            // of each layer; empty: all have positions
   nn::RopeOptions rope;
+  std::optional<nn::RopeOptions> local_rope;  // of layers with a window, where they have their own
 };
 
 // FormatError naming the key for values of the wrong type or that contradict each other;
@@ -54,5 +61,7 @@ LlamaConfig parse_qwen3_config(const Json& config);
 LlamaConfig parse_phi3_config(const Json& config);
 LlamaConfig parse_smollm3_config(const Json& config);
 LlamaConfig parse_granite_config(const Json& config);
+LlamaConfig parse_gemma_config(const Json& config);
+LlamaConfig parse_gemma3_text_config(const Json& config);
 
 }  // namespace strata::models

@@ -1,5 +1,7 @@
 #include "strata/models/llama/model.h"
 
+#include <algorithm>
+
 #include <ATen/ATen.h>
 
 #include "strata/base/error.h"
@@ -21,8 +23,9 @@ LlamaModel::LlamaModel(const LlamaConfig& config, at::ScalarType storage,
       storage_(storage),
       rope_(config.rope),
       embedding_(std::make_unique<LlamaEmbedding>(config, storage)) {
+  if (config.local_rope) local_rope_.emplace(*config.local_rope);
   for (int64_t i = 0; i < config.num_hidden_layers; ++i) {
-    layers_.push_back(make_layer(config, i, storage, rope_));
+    layers_.push_back(make_layer(config, i, storage, rope_of(i)));
   }
   const bool is_tied = config.tie_word_embeddings && !config.has_own_head;
   head_ = std::make_unique<LlamaHead>(config, storage, is_tied ? embedding_->weight() : nullptr);
@@ -53,6 +56,20 @@ std::vector<nn::Parameter*> LlamaModel::parameters() {
   }
   list.insert(list.end(), encoder.begin(), encoder.end());
   return list;
+}
+
+nn::Rope& LlamaModel::rope_of(int64_t i) {
+  const bool is_local = local_rope_ && config_.windows.at(static_cast<size_t>(i)) != 0;
+  return is_local ? *local_rope_ : rope_;
+}
+
+int64_t LlamaModel::buffer_bytes() const {
+  // The embedding's scale is a buffer of its own in the reference, and a kind of layer that does
+  // not occur has no table.
+  const bool has_scale = config_.embedding_scale != 1.0;
+  const bool has_global = !local_rope_ || std::ranges::count(config_.windows, 0) > 0;
+  return (has_global ? rope_.buffer_bytes() : 0) + (local_rope_ ? local_rope_->buffer_bytes() : 0) +
+         (has_scale ? static_cast<int64_t>(c10::elementSize(storage_)) : 0);
 }
 
 void LlamaModel::attach_virtual_tokens(nn::VirtualTokens tokens) {
@@ -112,7 +129,7 @@ void LlamaModel::init_weight(const nn::Parameter& parameter, at::Tensor full,
   if (parameter.name().ends_with(".bias")) {
     full.zero_();
   } else if (parameter.shape().size() == 1) {
-    full.fill_(1.0);
+    full.fill_(config_.norm_kind == ops::RmsNormKind::kLlama ? 1.0 : 0.0);
   } else {
     full.normal_(0.0, config_.initializer_range, std::move(generator));
     if (parameter.name() == kEmbeddingWeight && config_.pad_token_id.has_value()) {

@@ -38,7 +38,7 @@ class LlamaModel final : public Model {
   std::vector<std::string> default_lora_targets() const override { return config_.lora_targets; }
   std::vector<std::string> default_ia3_targets() const override { return config_.ia3_targets; }
   std::vector<std::string> default_ia3_feedforward() const override { return {"down_proj"}; }
-  int64_t buffer_bytes() const override { return rope_.buffer_bytes(); }
+  int64_t buffer_bytes() const override;
   void attach_virtual_tokens(nn::VirtualTokens tokens) override;
   const nn::VirtualTokens* virtual_tokens() const override {
     return virtual_tokens_ ? &*virtual_tokens_ : nullptr;
@@ -63,7 +63,11 @@ class LlamaModel final : public Model {
 
   LlamaConfig config_;
   at::ScalarType storage_;
+  // The rotation of layer i's heads.
+  nn::Rope& rope_of(int64_t i);
+
   nn::Rope rope_;
+  std::optional<nn::Rope> local_rope_;
   std::unique_ptr<LlamaEmbedding> embedding_;
   std::vector<std::unique_ptr<DecoderLayer>> layers_;
   std::unique_ptr<LlamaHead> head_;
