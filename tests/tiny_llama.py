@@ -34,7 +34,7 @@ PHI3 = dict(PLAIN, family="phi3", original_max_position_embeddings=32, rope_para
     long_factor=[1.5, 2.5, 4.0]))
 SMOLLM3 = dict(PLAIN, family="smollm3", num_hidden_layers=3, no_rope_layer_interval=2)
 GRANITE = dict(PLAIN, family="granite", tie_word_embeddings=True, embedding_multiplier=2.5,
-               attention_multiplier=0.3, residual_multiplier=0.7, logits_scaling=1.5)
+               attention_multiplier=0.3, residual_multiplier=0.7, logits_scaling=1.5, attention_dropout=0.2)
 GEMMA3 = dict(PLAIN, family="gemma3_text", hidden_size=36, num_key_value_heads=1, head_dim=10, sliding_window=7,
               layer_types=["sliding_attention", "full_attention"])
 GEMMA = dict(PLAIN, family="gemma", hidden_size=30, num_key_value_heads=1, head_dim=10)

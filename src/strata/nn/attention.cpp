@@ -5,8 +5,10 @@
 
 #include "strata/nn/function_state.h"
 #include "strata/nn/kv_cache.h"
+#include "strata/nn/low_rank.h"
 #include "strata/nn/virtual_tokens.h"
 #include "strata/ops/attention.h"
+#include "strata/ops/biased_attention.h"
 #include "strata/ops/rope.h"
 
 namespace strata::nn {
@@ -19,7 +21,39 @@ struct AttentionCall {
   AttentionOptions options;
   std::vector<int64_t> offsets;
   RopeTables tables;
+  at::Tensor token_keys = {};  // undefined: no dropout
+  uint64_t dropout_key = 0;
+
+  ops::BiasedAttentionOptions with_dropout() const {
+    return {.offsets = offsets,
+            .key_offsets = offsets,
+            .scale = options.scale,
+            .causal = true,
+            .dropout = options.dropout,
+            .dropout_key = dropout_key,
+            .token_keys = token_keys};
+  }
 };
+
+ops::AttentionResult attend(const AttentionCall& call, const at::Tensor& q, const at::Tensor& k,
+                            const at::Tensor& v) {
+  if (call.token_keys.defined()) {
+    return ops::biased_attention(q, k, v, /*bias=*/at::Tensor(), call.with_dropout());
+  }
+  return ops::attention(q, k, v, call.offsets, call.options.scale, call.options.window);
+}
+
+ops::AttentionGradients differentiate(const AttentionCall& call, const at::Tensor& dout,
+                                      const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                                      const ops::AttentionResult& forward) {
+  if (call.token_keys.defined()) {
+    const ops::BiasedAttentionGradients g = ops::biased_attention_backward(
+        dout, q, k, v, /*bias=*/at::Tensor(), forward, call.with_dropout(), /*wants_bias=*/false);
+    return {g.dq, g.dk, g.dv};
+  }
+  return ops::attention_backward(dout, q, k, v, forward.out, forward.lse, call.offsets,
+                                 call.options.scale, call.options.window);
+}
 
 // [T, heads * D] as [T, heads, D].
 at::Tensor split_heads(const at::Tensor& x, int64_t heads, int64_t head_dim) {
@@ -43,8 +77,7 @@ struct AttentionFunction : torch::autograd::Function<AttentionFunction> {
     const at::Tensor k_heads = split_heads(k, o.num_kv_heads, o.head_dim);
     rotate_(q_heads, k_heads, call.tables, /*inverse=*/false);
     const ops::AttentionResult result =
-        ops::attention(q_heads, k_heads, split_heads(v, o.num_kv_heads, o.head_dim), call.offsets,
-                       o.scale, o.window);
+        attend(call, q_heads, k_heads, split_heads(v, o.num_kv_heads, o.head_dim));
     at::Tensor out = result.out.view({q.size(0), o.num_heads * o.head_dim});
     context->save_for_backward({q, k, v, out, result.lse});
     save_state(context, call);
@@ -58,10 +91,10 @@ struct AttentionFunction : torch::autograd::Function<AttentionFunction> {
     const auto heads = [&](const at::Tensor& x, int64_t count) {
       return split_heads(x, count, o.head_dim);
     };
-    const ops::AttentionGradients g = ops::attention_backward(
-        heads(gradients[0].contiguous(), o.num_heads), heads(saved[0], o.num_heads),
-        heads(saved[1], o.num_kv_heads), heads(saved[2], o.num_kv_heads),
-        heads(saved[3], o.num_heads), saved[4], call.offsets, o.scale, o.window);
+    const ops::AttentionGradients g =
+        differentiate(call, heads(gradients[0].contiguous(), o.num_heads),
+                      heads(saved[0], o.num_heads), heads(saved[1], o.num_kv_heads),
+                      heads(saved[2], o.num_kv_heads), {heads(saved[3], o.num_heads), saved[4]});
     rotate_(g.dq, g.dk, call.tables, /*inverse=*/true);
     return {at::Tensor(), g.dq.flatten(1), g.dk.flatten(1), g.dv.flatten(1)};
   }
@@ -227,7 +260,11 @@ at::Tensor rotary_attention(const at::Tensor& q, const at::Tensor& k, const at::
   const RopeTables tables = tables_for(rope, options, context);
   if (options.projection != nullptr) options.projection->project();
   if (context.cache != nullptr) return cached_attention(q, k, v, tables, options, *context.cache);
-  const AttentionCall call{options, context.batch->offsets, tables};
+  AttentionCall call{options, context.batch->offsets, tables};
+  if (context.training && options.dropout > 0) {
+    call.token_keys = context.batch->token_keys;
+    call.dropout_key = dropout_key(context.draw, options.place_id);
+  }
   if (options.prefix != nullptr) return PrefixAttentionFunction::apply(call, q, k, v);
   return AttentionFunction::apply(call, q, k, v);
 }

@@ -22,6 +22,10 @@ struct AttentionOptions {
   bool rotates = true;          // false: a layer without positions
   // What makes the prefix, in the first layer alone (nn/prefix_projection.h).
   PrefixProjection* projection = nullptr;
+  // Of the probabilities, while training; with neither a window nor a prefix nor a fused
+  // projection.
+  double dropout = 0;
+  uint64_t place_id = 0;  // see nn/dropout.h
 };
 
 // q [T, num_heads * D], k and v [T, num_kv_heads * D] -> [T, num_heads * D]. q and k are rotated in

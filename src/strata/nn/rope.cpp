@@ -83,6 +83,14 @@ int64_t RopeOptions::length_of_change() const {
   return kind == RopeKind::kLongrope ? original_max_position_embeddings : 0;
 }
 
+int64_t RopeOptions::reach() const {
+  const int64_t original = original_max_position_embeddings > 0 ? original_max_position_embeddings
+                                                                : max_position_embeddings;
+  const double scaled = factor * static_cast<double>(original);
+  return scaled < 1e15 ? std::max(max_position_embeddings, static_cast<int64_t>(scaled))
+                       : max_position_embeddings;
+}
+
 at::Tensor rope_inverse_frequencies(const RopeOptions& options, int64_t sequence_length) {
   switch (options.kind) {
     case RopeKind::kDefault:

@@ -33,6 +33,8 @@ struct RopeOptions {
 
   // Texts longer than this turn by other frequencies, from their first token on; 0: none do.
   int64_t length_of_change() const;
+  // Positions that the scaling is for, at least max_position_embeddings.
+  int64_t reach() const;
 };
 
 // fp32 [head_dim / 2]. `sequence_length` matters beyond length_of_change() alone: the base of

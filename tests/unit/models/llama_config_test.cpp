@@ -80,6 +80,15 @@ TEST(LlamaConfig, YarnFollowsTheLengths) {
   EXPECT_DOUBLE_EQ(c.rope.attention_factor, 1.138629436111989);
   EXPECT_TRUE(c.rope.truncate);
   EXPECT_EQ(c.rope.length_of_change(), 0);
+  EXPECT_EQ(c.rope.reach(), 64);
+}
+
+// Oracle: the model cards of Qwen2.5: factor times the original length, whatever the key beside it.
+TEST(LlamaConfig, PositionsReachAsFarAsTheyAreScaledFor) {
+  const LlamaConfig c = parse(
+      R"({"max_position_embeddings": 32768, "rope_scaling":
+          {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}})");
+  EXPECT_EQ(c.rope.reach(), 131072);
 }
 
 TEST(LlamaConfig, LongropeTakesTheKeyBesideFirst) {
@@ -125,7 +134,8 @@ TEST(LlamaConfig, WhatIsNotComputedIsRefused) {
   expect_error<ConfigError>(R"({"rope_scaling": {"type": "su", "factor": 2}})", "\"su\"");
   expect_error<ConfigError>(R"({"num_hidden_layers": 1, "layer_types": ["sliding_attention"]})",
                             "which has no window");
-  expect_error<ConfigError>(R"({"attention_dropout": 0.1})", "attention_dropout");
+  expect_error<FormatError>(R"({"attention_dropout": 1})", "attention_dropout = 1");
+  EXPECT_EQ(parse(R"({"attention_dropout": 0.1})").attention_dropout, 0.1);
 }
 
 // Oracle: Qwen2Config's layer_types and MistralConfig's sliding_window.
@@ -146,6 +156,11 @@ TEST(LlamaConfig, WindowsOfLayers) {
     return parse_mistral_config(parse_json(text, "config.json"));
   };
   EXPECT_EQ(mistral(R"({"num_hidden_layers": 2})").windows, (Windows{4096, 4096}));
+  EXPECT_THROW(mistral(R"({"num_hidden_layers": 2, "attention_dropout": 0.1})"), ConfigError);
+  EXPECT_EQ(parse_qwen2_config(parse_json(R"({"use_sliding_window": true, "sliding_window": null})",
+                                          "config.json"))
+                .windows,
+            Windows{});
   EXPECT_EQ(mistral(R"({"num_hidden_layers": 2, "sliding_window": null})").windows, Windows{});
   const auto expect_refusal = [&](const std::string& keys, const std::string& message) {
     try {

@@ -103,10 +103,14 @@ TEST(Embedding, FrozenAnchorGivesNoGraph) {
       embed(at::zeros({1}), at::tensor({1}, at::kLong), weight, std::nullopt).requires_grad());
 }
 
+constexpr int64_t kHeads = 4, kKvHeads = 2, kDim = 6, kTokens = 9;
+
 class AttentionTest : public ::testing::Test {
  protected:
   AttentionTest() { at::manual_seed(4); }
-  static constexpr int64_t kHeads = 4, kKvHeads = 2, kDim = 6, kTokens = 9;
+  // Against autograd in double, with the probabilities times `factors`.
+  void expect_attention(const ForwardContext& context, const at::Tensor& factors);
+
   AttentionOptions options_{
       .num_heads = kHeads, .num_kv_heads = kKvHeads, .head_dim = kDim, .scale = 0.4, .layer = 0};
   Rope rope_{RopeOptions{.theta = 100.0, .head_dim = kDim, .max_position_embeddings = 32}};
@@ -126,9 +130,20 @@ at::Tensor reference_rotation(const at::Tensor& x, double theta) {
   return at::cat({halves[0] * cos - halves[1] * sin, halves[1] * cos + halves[0] * sin}, -1);
 }
 
-TEST_F(AttentionTest, RotationAndGroupedHeads) {
-  Batch batch{.positions = at::arange(kTokens), .offsets = {0, kTokens}};
-  const ForwardContext context{.batch = &batch};
+at::Tensor grouped(const at::Tensor& x) {
+  return x.repeat_interleave(kHeads / kKvHeads, 1).transpose(0, 1);
+}
+
+// [kHeads, kTokens, kTokens] in double.
+at::Tensor probabilities(const at::Tensor& q, const at::Tensor& k) {
+  const at::Tensor turned_q = reference_rotation(q.view({kTokens, kHeads, kDim}), 100.0);
+  const at::Tensor turned_k = reference_rotation(k.view({kTokens, kKvHeads, kDim}), 100.0);
+  const at::Tensor scores =
+      at::matmul(turned_q.transpose(0, 1), grouped(turned_k).transpose(1, 2)) * 0.4;
+  return scores.masked_fill(at::ones({kTokens, kTokens}, at::kBool).triu(1), -1e300).softmax(-1);
+}
+
+void AttentionTest::expect_attention(const ForwardContext& context, const at::Tensor& factors) {
   std::vector<at::Tensor> leaves, leaves64;
   for (const at::Tensor& t : {q_, k_, v_}) {
     leaves.push_back(t.detach().clone().requires_grad_(true));
@@ -136,18 +151,10 @@ TEST_F(AttentionTest, RotationAndGroupedHeads) {
   }
   const at::Tensor y =
       rotary_attention(leaves[0] * 1.0, leaves[1] * 1.0, leaves[2] * 1.0, rope_, options_, context);
-  const at::Tensor q = reference_rotation(leaves64[0].view({kTokens, kHeads, kDim}), 100.0);
-  const at::Tensor k = reference_rotation(leaves64[1].view({kTokens, kKvHeads, kDim}), 100.0);
-  const auto grouped = [](const at::Tensor& t) {
-    return t.repeat_interleave(kHeads / kKvHeads, 1).transpose(0, 1);
-  };
-  const at::Tensor scores = at::matmul(q.transpose(0, 1), grouped(k).transpose(1, 2)) * 0.4;
-  const at::Tensor hidden = at::ones({kTokens, kTokens}, at::kBool).triu(1);
-  const at::Tensor weights = scores.masked_fill(hidden, -1e300).softmax(-1);
-  const at::Tensor expected =
-      at::matmul(weights, grouped(leaves64[2].view({kTokens, kKvHeads, kDim})))
-          .transpose(0, 1)
-          .reshape({kTokens, kHeads * kDim});
+  const at::Tensor expected = at::matmul(probabilities(leaves64[0], leaves64[1]) * factors,
+                                         grouped(leaves64[2].view({kTokens, kKvHeads, kDim})))
+                                  .transpose(0, 1)
+                                  .reshape({kTokens, kHeads * kDim});
   EXPECT_LT(relative_error(y, expected), 1e-5);
   const at::Tensor dy = at::randn(y.sizes());
   torch::autograd::backward({y}, {dy});
@@ -155,6 +162,37 @@ TEST_F(AttentionTest, RotationAndGroupedHeads) {
   for (int i = 0; i < 3; ++i) {
     EXPECT_LT(relative_error(leaves[i].grad(), leaves64[i].grad()), 1e-5) << i;
   }
+}
+
+TEST_F(AttentionTest, RotationAndGroupedHeads) {
+  Batch batch{.positions = at::arange(kTokens), .offsets = {0, kTokens}};
+  expect_attention({.batch = &batch}, at::ones({1}, at::kDouble));
+}
+
+// What is dropped shows where the values of one token are 1 and all others 0.
+TEST_F(AttentionTest, DropsProbabilitiesWhileTraining) {
+  Batch batch{.positions = at::arange(kTokens), .offsets = {0, kTokens}};
+  batch.token_keys = at::arange(100, 100 + kTokens);
+  ForwardContext context{.batch = &batch, .training = true};
+  options_.dropout = 0.3;
+  options_.place_id = 5;
+  at::Tensor dropped = at::zeros({kHeads, kTokens, kTokens}, at::kDouble);
+  for (int64_t key = 0; key < kTokens; ++key) {
+    at::Tensor v = at::zeros({kTokens, kKvHeads * kDim});
+    v[key].fill_(1);
+    const at::NoGradGuard guard;
+    const at::Tensor y =
+        rotary_attention(q_.clone(), k_.clone(), v, rope_, options_, context).to(at::kDouble);
+    dropped.select(2, key).copy_(y.view({kTokens, kHeads, kDim}).select(2, 0).t());
+  }
+  const at::Tensor all = probabilities(q_.to(at::kDouble), k_.to(at::kDouble));
+  const at::Tensor kept = (dropped > all * 0.5).to(at::kDouble);
+  const double share = kept.sum().item<double>() / (all > 0).sum().item<double>();
+  EXPECT_GT(share, 0.5);
+  EXPECT_LT(share, 0.9);
+  expect_attention(context, kept / 0.7);
+  context.training = false;
+  expect_attention(context, at::ones({1}, at::kDouble));
 }
 
 TEST_F(AttentionTest, CacheGivesTheSameAsTheWholeDocument) {

@@ -145,7 +145,10 @@ at::Tensor LlamaDecoderLayer::attend(const at::Tensor& x, const nn::ForwardConte
       .window = config_.windows.empty() ? 0 : config_.windows.at(static_cast<size_t>(index_)),
       .prefix = prefix(),
       .rotates = config_.rotates.empty() || config_.rotates.at(static_cast<size_t>(index_)),
-      .projection = index_ == 0 ? projection() : nullptr};
+      .projection = index_ == 0 ? projection() : nullptr,
+      .dropout = config_.attention_dropout,
+      // Beside those of the adapters' layers, which count from 0.
+      .place_id = (uint64_t{1} << 32) + static_cast<uint64_t>(index_)};
   const at::Tensor mixed = nn::rotary_attention(qkv[0], qkv[1], qkv[2], rope_, options, context);
   if (const double scale = config_.residual_multiplier; scale != 1.0) {
     return at::add(residual, o_proj_.forward(mixed, context), scale);

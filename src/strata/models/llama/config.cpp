@@ -36,7 +36,6 @@ void refuse_dropout(const ConfigReader& config, const std::string& key) {
 // What the reference computes and this program does not is refused, never ignored.
 void check_supported(const ConfigReader& config, const LlamaConfig& c) {
   if (c.gate == ops::GateKind::kSilu) require_activation(config, "hidden_act", {"silu", "swish"});
-  refuse_dropout(config, "attention_dropout");
 }
 
 int64_t checked_padding_id(int64_t id, int64_t vocab_size) {
@@ -77,12 +76,29 @@ void parse_common(const ConfigReader& config, LlamaConfig& c) {
       config.positive_integer("max_position_embeddings", c.max_position_embeddings);
   c.rms_norm_eps = config.positive_number("rms_norm_eps", c.rms_norm_eps);
   c.initializer_range = config.positive_number("initializer_range", c.initializer_range);
+  c.attention_dropout = config.number("attention_dropout", 0.0);
   c.tie_word_embeddings = config.boolean("tie_word_embeddings", c.tie_word_embeddings);
   c.pad_token_id = parse_padding_id(config, c.vocab_size);
   check_supported(config, c);
 }
 
+// Kernels for windows drop nothing.
+void check_dropout(const LlamaConfig& c) {
+  if (c.attention_dropout < 0 || c.attention_dropout >= 1) {
+    throw FormatError(
+        "config.json: found attention_dropout = {}, expected a number from 0 on and below 1; fix "
+        "the file",
+        c.attention_dropout);
+  }
+  if (c.attention_dropout == 0 || std::ranges::count(c.windows, 0) == std::ssize(c.windows)) return;
+  throw ConfigError(
+      "config.json: found attention_dropout = {} beside layers with a window, expected 0; set it "
+      "to 0",
+      c.attention_dropout);
+}
+
 void parse_positions(const ConfigReader& config, LlamaConfig& c, bool splits_hidden_size) {
+  check_dropout(c);
   check_shapes(c, splits_hidden_size);
   c.rope = parse_rope(config, {c.head_dim, c.max_position_embeddings});
 }
@@ -101,6 +117,12 @@ void parse_head_dim(const ConfigReader& config, LlamaConfig& c) {
                                        std::max<int64_t>(1, c.hidden_size / c.num_attention_heads));
 }
 
+FormatError no_window_for_types() {
+  return FormatError(
+      "config.json: found sliding_attention in layer_types and sliding_window = None, expected one "
+      "of both; fix the file");
+}
+
 // A window where use_sliding_window says so, in the layers that layer_types names, else in those
 // from max_window_layers on.
 std::vector<int64_t> parse_qwen_windows(const ConfigReader& config, int64_t num_hidden_layers) {
@@ -112,6 +134,10 @@ std::vector<int64_t> parse_qwen_windows(const ConfigReader& config, int64_t num_
           "expected one of both; fix the file");
     }
     return {};
+  }
+  if (config.json().contains("sliding_window") && !config.has("sliding_window")) {
+    if (!types || std::ranges::count(*types, true) == 0) return {};
+    throw no_window_for_types();
   }
   const int64_t window = config.positive_integer("sliding_window", 4096);
   const int64_t first = config.optional_integer("max_window_layers").value_or(28);
@@ -129,9 +155,7 @@ std::vector<int64_t> parse_mistral_windows(const ConfigReader& config, int64_t n
   const auto types = read_layer_types(config, num_hidden_layers);
   if (config.json().contains("sliding_window") && !config.has("sliding_window")) {
     if (!types || std::ranges::count(*types, true) == 0) return {};
-    throw FormatError(
-        "config.json: found sliding_attention in layer_types and sliding_window = None, expected "
-        "one of both; fix the file");
+    throw no_window_for_types();
   }
   const int64_t window = config.positive_integer("sliding_window", 4096);
   std::vector<int64_t> windows;
@@ -277,6 +301,7 @@ LlamaConfig parse_phi3_config(const Json& json) {
   parse_common(config, c);
   // A key that says null means none; only a missing one means the default.
   if (!json.contains("pad_token_id")) c.pad_token_id = checked_padding_id(32000, c.vocab_size);
+  refuse_dropout(config, "attention_dropout");
   refuse_dropout(config, "resid_pdrop");  // of embd_pdrop the reference makes no use
   c.num_key_value_heads = key_value_heads(config, c, c.num_attention_heads);
   parse_head_dim(config, c);

@@ -34,6 +34,7 @@ struct LlamaConfig {
   bool output_bias = false;  // of o_proj
   bool head_norms = false;   // q and k are normalised head by head before they are rotated
   bool mlp_bias = false;
+  double attention_dropout = 0;                           // of the probabilities, while training
   std::optional<double> attention_scale;                  // default: 1 / sqrt(head_dim)
   double embedding_multiplier = 1.0;                      // of what the first layer gets
   double residual_multiplier = 1.0;                       // of what attention and MLP add

@@ -75,6 +75,10 @@ int64_t LlamaModel::buffer_bytes() const {
 void LlamaModel::attach_virtual_tokens(nn::VirtualTokens tokens) {
   if (tokens.kind == nn::VirtualTokens::Kind::kPrompt) {
     embedding_->set_prompt(tokens.values);
+  } else if (config_.attention_dropout > 0) {
+    throw ConfigError(
+        "config.json: found attention_dropout = {} beside prefix tuning, expected 0; set it to 0",
+        config_.attention_dropout);
   } else {
     for (const auto& layer : layers_) layer->set_prefix(tokens.values, tokens.projection);
   }

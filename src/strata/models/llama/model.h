@@ -52,7 +52,7 @@ class LlamaModel final : public Model {
   bool is_called_tied() const override { return config_.tie_word_embeddings; }
   int64_t vocab_size() const override { return config_.vocab_size; }
   int64_t hidden_size() const override { return config_.hidden_size; }
-  int64_t max_position_embeddings() const override { return config_.max_position_embeddings; }
+  int64_t max_position_embeddings() const override { return config_.rope.reach(); }
   const LlamaConfig& config() const { return config_; }
 
  private:
