@@ -174,7 +174,8 @@ def test_the_schedule_on_demand(folder):
 def test_what_is_offloaded_is_told_apart(folder):
     words = ["plan", "--model_name_or_path", folder, "--world_size", 8, "--device", "cuda"]
     shard = 4 * PARAMETERS_70B / 8 / 1e9
-    whole = row(strata(*words), "peak")[0]
+    # Not the peak: what the allocator keeps in pieces beside it differs between the two.
+    whole = max(row(strata(*words), "all in use"))
     text = strata(*words, "--fsdp_offload_params", "true")
     assert row(text, "offloaded")[0] == pytest.approx(4 * shard, rel=1e-3)
     # A device for one of them takes all three to where the update is computed, as in the run.
@@ -184,7 +185,7 @@ def test_what_is_offloaded_is_told_apart(folder):
     assert "in host memory" in text and "in files" not in text
     # The rest, and shards of a layer on their way: one to be cast, gradients that leave.
     on_the_way = 3 * 4 * (PARAMETERS_70B - 2 * 32000 * 8192) / 80 / 8 / 1e9
-    assert whole - 4 * shard < row(text, "peak")[0] < whole - 4 * shard + on_the_way
+    assert whole - 4 * shard < max(row(text, "all in use")) < whole - 4 * shard + on_the_way
     # Nothing is made where files would rest.
     flags = ["--offload_optimizer_device", "nvme", "--offload_optimizer_nvme_path", folder]
     text = strata(*words[:-2], "--device", "cpu", *flags)
