@@ -129,7 +129,7 @@ std::vector<Known> loading_and_ranks() {
       {"ddp_bucket_cap_mb", {"none", "*"}, kDdp},
       {"ddp_broadcast_buffers", {"none", "*"}, kDdp, true},
       {"ddp_static_graph", {"none", "*"}, kDdp, true},
-      {"ddp_backend", {"none", "gloo"}, kDdp},
+      {"ddp_backend", {"none", "gloo", "nccl"}, kDdp},
       // Keys of fsdp_config, which Trainer fills in.
       {"fsdp_xla", {"false"}, kTpu, true},
       {"fsdp_xla_fsdp_v2", {"false"}, kTpu, true},
