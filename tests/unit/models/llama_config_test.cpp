@@ -157,6 +157,10 @@ TEST(LlamaConfig, WindowsOfLayers) {
   };
   EXPECT_EQ(mistral(R"({"num_hidden_layers": 2})").windows, (Windows{4096, 4096}));
   EXPECT_THROW(mistral(R"({"num_hidden_layers": 2, "attention_dropout": 0.1})"), ConfigError);
+  EXPECT_THROW(parse_smollm3_config(parse_json(
+                   R"({"use_sliding_window": true, "sliding_window": 7, "attention_dropout": 0.1})",
+                   "config.json")),
+               ConfigError);
   EXPECT_EQ(parse_qwen2_config(parse_json(R"({"use_sliding_window": true, "sliding_window": null})",
                                           "config.json"))
                 .windows,

@@ -12,7 +12,24 @@
 namespace strata::models {
 namespace {
 
-void check_shapes(const LlamaConfig& c, bool splits_hidden_size) {
+// Kernels for windows drop nothing.
+void check_dropout(const LlamaConfig& c) {
+  if (c.attention_dropout < 0 || c.attention_dropout >= 1) {
+    throw FormatError(
+        "config.json: found attention_dropout = {}, expected a number from 0 on and below 1; fix "
+        "the file",
+        c.attention_dropout);
+  }
+  if (c.attention_dropout == 0 || std::ranges::count(c.windows, 0) == std::ssize(c.windows)) return;
+  throw ConfigError(
+      "config.json: found attention_dropout = {} beside layers with a window, expected 0; set it "
+      "to 0",
+      c.attention_dropout);
+}
+
+// How settings must relate, whatever reads them. Call when all of them are known.
+void check_relations(const LlamaConfig& c, bool splits_hidden_size) {
+  check_dropout(c);
   if (splits_hidden_size && c.hidden_size % c.num_attention_heads != 0) {
     throw FormatError(
         "config.json: found hidden_size = {}, expected a multiple of "
@@ -31,11 +48,6 @@ void refuse_dropout(const ConfigReader& config, const std::string& key) {
   const double dropout = config.number(key, 0.0);
   if (dropout == 0.0) return;
   throw ConfigError("config.json: found {} = {}, expected 0; set it to 0", key, dropout);
-}
-
-// What the reference computes and this program does not is refused, never ignored.
-void check_supported(const ConfigReader& config, const LlamaConfig& c) {
-  if (c.gate == ops::GateKind::kSilu) require_activation(config, "hidden_act", {"silu", "swish"});
 }
 
 int64_t checked_padding_id(int64_t id, int64_t vocab_size) {
@@ -79,27 +91,11 @@ void parse_common(const ConfigReader& config, LlamaConfig& c) {
   c.attention_dropout = config.number("attention_dropout", 0.0);
   c.tie_word_embeddings = config.boolean("tie_word_embeddings", c.tie_word_embeddings);
   c.pad_token_id = parse_padding_id(config, c.vocab_size);
-  check_supported(config, c);
-}
-
-// Kernels for windows drop nothing.
-void check_dropout(const LlamaConfig& c) {
-  if (c.attention_dropout < 0 || c.attention_dropout >= 1) {
-    throw FormatError(
-        "config.json: found attention_dropout = {}, expected a number from 0 on and below 1; fix "
-        "the file",
-        c.attention_dropout);
-  }
-  if (c.attention_dropout == 0 || std::ranges::count(c.windows, 0) == std::ssize(c.windows)) return;
-  throw ConfigError(
-      "config.json: found attention_dropout = {} beside layers with a window, expected 0; set it "
-      "to 0",
-      c.attention_dropout);
+  if (c.gate == ops::GateKind::kSilu) require_activation(config, "hidden_act", {"silu", "swish"});
 }
 
 void parse_positions(const ConfigReader& config, LlamaConfig& c, bool splits_hidden_size) {
-  check_dropout(c);
-  check_shapes(c, splits_hidden_size);
+  check_relations(c, splits_hidden_size);
   c.rope = parse_rope(config, {c.head_dim, c.max_position_embeddings});
 }
 
@@ -310,7 +306,7 @@ LlamaConfig parse_phi3_config(const Json& json) {
                      config.positive_integer("sliding_window", 1));
   }
   c.rope = parse_phi3_rope(config, {c.head_dim, c.max_position_embeddings});
-  check_shapes(c, /*splits_hidden_size=*/false);
+  check_relations(c, /*splits_hidden_size=*/false);
   return c;
 }
 
@@ -335,7 +331,7 @@ LlamaConfig parse_smollm3_config(const Json& json) {
   c.mlp_bias = config.boolean("mlp_bias", false);
   c.rotates = parse_rotating_layers(config, c.num_hidden_layers);
   c.windows = parse_smollm3_windows(config, c.rotates);
-  check_shapes(c, /*splits_hidden_size=*/false);
+  check_relations(c, /*splits_hidden_size=*/false);
   c.rope = parse_rope(config, {c.head_dim, c.max_position_embeddings, /*default_theta=*/2000000.0});
   return c;
 }
