@@ -4,7 +4,7 @@
 from job import LENGTH, ROWS, best, made_inputs, run_strata
 from measuring import in_turn, machine, option_parser, parse_options, save_page
 
-MODES = ("none", "selective", "full")
+MODES = ("none", "selective", "attention", "full")
 RANKS = 2
 HEADER = """| case | checkpointing | tokens/s | of none | peak, MB | difference to none, MB | losses |
 |---|---|---|---|---|---|---|"""
