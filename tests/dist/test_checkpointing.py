@@ -109,14 +109,14 @@ def test_auto_recomputes_as_little_as_fits(inputs, large, tmp_path):
     for part in (0.15, 0.5, 0.85):
         limit = planned(least) + part * (planned(everything) - planned(least))
         found = run(f"auto{part}", activation_checkpointing="auto",
-                    gradient_checkpointing_memory=f"{limit:.1f}MB")
+                    memory_budget=f"{limit:.1f}MB")
         assert numbers(found) == numbers(everything)
         text, bytes_planned = chosen(found.text)
         measured = float(re.search(r"measured ([\d.]+) MB \(process", found.text).group(1))
         assert limit - 20 < bytes_planned <= limit and measured < limit * 1.03, (text, limit, measured)
         seen.add(text)
     assert len(seen) == 3
-    tight = run("tight", activation_checkpointing="auto", gradient_checkpointing_memory="1MB")
+    tight = run("tight", activation_checkpointing="auto", memory_budget="1MB")
     assert planned(tight) == pytest.approx(planned(least), abs=3)
     assert re.search("warning: gradient_checkpointing_mode auto: found .* expected at most 1.00 MB", tight.text)
 
@@ -126,7 +126,7 @@ def test_auto_recomputes_as_little_as_fits(inputs, large, tmp_path):
      "found 3 with gradient_checkpointing_mode auto"),
     (dict(activation_checkpointing="selective", gradient_checkpointing_layers=3,
           gradient_checkpointing_rest="attention"), "expected one that keeps more"),
-    (dict(activation_checkpointing="auto", gradient_checkpointing_memory="much"),
+    (dict(activation_checkpointing="auto", memory_budget="much"),
      'found "much", expected a size like 40GB or 36GiB'),
     (dict(activation_checkpointing="auto", activation_offloading="disk", activation_offloading_path="/tmp"),
      "found disk with gradient_checkpointing_mode auto"),

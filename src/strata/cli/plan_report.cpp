@@ -15,6 +15,7 @@
 #include "strata/memory/deepspeed_estimate.h"
 #include "strata/memory/plan_text.h"
 #include "strata/memory/probe.h"
+#include "strata/train/batch_size_choice.h"
 #include "strata/train/checkpointing_choice.h"
 #include "strata/train/plan.h"
 
@@ -268,24 +269,36 @@ std::string verdict(const config::RunConfig& config, const Place& place,
                      nearest(config, place));
 }
 
-// Without the run's own machine the room is what the user says of it.
-config::RunConfig with_chosen_checkpointing(const config::RunConfig& config, const Place& place) {
-  if (!train::chooses_checkpointing(config.shard)) return config;
-  const std::string& given = config.shard.checkpointing_memory;
-  if (given.empty() && !place.available) {
+// What the run would choose by its plan. Without its machine the room is what the user says of it.
+config::RunConfig with_choices(const config::RunConfig& config, const Place& place) {
+  const bool finds_rows = config.train.auto_find_batch_size;
+  if (!finds_rows && !train::chooses_checkpointing(config.shard)) return config;
+  const std::string& budget = config.shard.memory_budget;
+  if (budget.empty() && !place.available) {
     throw ConfigError(
-        "gradient_checkpointing_mode: found auto without the memory of a rank, expected it, "
-        "because "
-        "the layers that fit are counted by it; add --device_memory 80GB or "
-        "--gradient_checkpointing_memory 70GB");
+        "{}: found no memory of a rank by which to choose, expected it; add --device_memory 80GB or "
+        "--memory_budget 70GB",
+        finds_rows ? "auto_find_batch_size" : "gradient_checkpointing_mode auto");
   }
-  const int64_t room =
-      given.empty() ? *place.available / 10 * 9 : static_cast<int64_t>(parse_byte_size(given));
+  const int64_t room = budget.empty() ? *place.available / 10 * 9
+                                      : static_cast<int64_t>(parse_byte_size(budget));
   config::RunConfig chosen = config;
-  train::choose_checkpointing(config, room, [&](const config::RunConfig& tried) {
+  int64_t& rows = chosen.train.per_device_train_batch_size;
+  if (finds_rows) {
+    const auto planned = [&](int64_t tried_rows) {
+      config::RunConfig tried = config;
+      tried.train.per_device_train_batch_size = tried_rows;
+      return needed_bytes(place, plan_at(tried, place));
+    };
+    // Where not even one fits the plan says so.
+    rows = std::max<int64_t>(train::choose_batch_size(rows, room, planned).rows, 1);
+  }
+  if (!train::chooses_checkpointing(config.shard)) return chosen;
+  const auto planned = [&](const config::RunConfig& tried) {
     const train::RunPlan plan = plan_at(tried, place);
     return train::PlannedPeak{needed_bytes(place, plan), train::num_recomputed(plan)};
-  }).apply(chosen.shard);
+  };
+  train::choose_checkpointing(chosen, room, planned).apply(chosen.shard);
   return chosen;
 }
 
@@ -363,7 +376,7 @@ std::string dry_run_report(const config::Settings& settings, int world_size) {
 
 PlanReport plan_report(const config::RunConfig& given) {
   const Place place = place_of(given);
-  const config::RunConfig config = with_chosen_checkpointing(given, place);
+  const config::RunConfig config = with_choices(given, place);
   const train::RunPlan plan = plan_at(config, place);
   std::string text = head(config, place, plan);
   text += fmt::format(

@@ -137,10 +137,7 @@ class PreviewMaker {
   void add_steps(Preview& preview) const {
     const config::TrainConfig& train = config_.train;
     const int world = std::max(1, config_.launch.num_processes);
-    const data::BatchSampler sampler(static_cast<int64_t>(store_.size()),
-                                     train.per_device_train_batch_size, world,
-                                     train.data_seed.value_or(train.seed),
-                                     train.train_sampling_strategy, train.dataloader_drop_last);
+    const data::BatchSampler sampler = train::training_sampler(train, store_, world);
     std::vector<std::vector<int64_t>> batches;
     for (int rank = 0; rank < world; ++rank) {
       for (int64_t i = 0; i < sampler.batches_per_rank(); ++i) {

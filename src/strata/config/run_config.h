@@ -122,12 +122,13 @@ struct OptimConfig {
 struct TrainConfig {
   std::string output_dir = "trainer_output";
   int64_t per_device_train_batch_size = 8;
+  bool auto_find_batch_size = false;  // as many rows as fit, at most those
   int64_t per_device_eval_batch_size = 8;
   int64_t gradient_accumulation_steps = 1;
   double num_train_epochs = 3.0;
   int64_t max_steps = -1;
   bool dataloader_drop_last = false;
-  std::string train_sampling_strategy = "random";  // random, sequential
+  std::string train_sampling_strategy = "random";  // random, sequential, group_by_length
   uint64_t seed = 42;
   std::optional<uint64_t> data_seed;
   std::string logging_strategy = "steps";
@@ -139,6 +140,7 @@ struct TrainConfig {
   std::string eval_strategy = "no";
   std::optional<double> eval_steps;
   bool eval_on_start = false;
+  double eval_delay = 0;                         // steps or epochs, as eval_strategy counts
   bool predict_with_generate = false;            // seq2seq: evaluations write answers too
   std::optional<int64_t> generation_max_length;  // of an answer; default: max_target_length
   std::string save_strategy = "steps";
@@ -151,6 +153,7 @@ struct TrainConfig {
   bool async_save = true;
   std::string resume_from_checkpoint;   // empty, "true" or a path
   bool full_determinism = false;        // on a GPU too the same bits every time
+  bool tf32 = false;                    // fp32 products of a GPU
   std::string on_nan = "stop";          // stop, rollback
   double max_loss_spike = 0;            // times the running mean of the loss; 0: no bound
   std::string max_shard_size = "50GB";  // of the exported model
@@ -176,7 +179,7 @@ struct ShardConfig {
   std::string checkpointing_mode = "full";      // full, attention, selective, auto
   int64_t checkpointing_layers = 0;             // of so many layers, the first; 0: all
   std::string checkpointing_rest = "none";      // of the layers behind: attention, selective, none
-  std::string checkpointing_memory;             // auto: bytes a rank may hold; empty: what is free
+  std::string memory_budget;                    // that a rank may hold; empty: what is free
   std::string activation_offloading = "false";  // false, true (host memory), disk
   std::string activation_offloading_path;       // of disk
   bool bf16 = true;  // compute type; CPUs without native bf16 compute in fp32

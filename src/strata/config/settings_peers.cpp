@@ -44,7 +44,6 @@ std::vector<Known> optimization() {
       {"fp16_full_eval", {"false"}, "evaluation computes as training does", true},
       {"fp16_opt_level", {"o1", "*"}, "apex is not used"},
       {"half_precision_backend", {"auto", "*"}, "apex is not used"},
-      {"tf32", {"none", "false"}, "matrix products keep their type", true},
       {"activation_checkpointing_kwargs", {"none", "*"}, "recomputation has no variants"},
       {"gradient_checkpointing_kwargs", {"none", "*"}, "recomputation has no variants"},
       {"torch_compile", {"false", "*"}, kCompiler, true},
@@ -55,8 +54,6 @@ std::vector<Known> optimization() {
       {"use_cache", {"false", "*"}, "training keeps no cache", true},
       {"neftune_noise_alpha", {"none"}, "leave it out"},
       {"torch_empty_cache_steps", {"none", "*"}, "memory is laid out before the run"},
-      {"auto_find_batch_size", {"false"}, "set per_device_train_batch_size", true},
-      {"group_by_length", {"false"}, "leave it out", true},
   };
 }
 
@@ -88,7 +85,6 @@ std::vector<Known> reporting() {
 
 std::vector<Known> evaluation_and_saving() {
   return {
-      {"eval_delay", {"0"}, "leave it at 0"},
       {"prediction_loss_only", {"false", "*"}, kEval, true},
       {"eval_do_concat_batches", {"true", "*"}, kEval, true},
       {"eval_use_gather_object", {"false", "*"}, kEval, true},
@@ -146,7 +142,7 @@ std::vector<Known> sft() {
       {"dataset_kwargs", {"none"}, "leave it out"},
       {"dataset_batch_size", {"1000"}, "packing works on 1000 rows at a time"},
       {"truncation_mode", {"keep_start"}, "leave it at keep_start"},
-      {"padding_free", {"false"}, "use packing", true},
+      {"padding_free", {"false", "*"}, "nothing is ever padded here", true},
       {"pad_to_multiple_of", {"auto", "none", "*"}, "padding has no influence on the result"},
       {"loss_type", {"nll", "chunked_nll"}, "leave it at nll"},
       {"num_of_sequences", {"1024", "*"}, "packing reads all rows"},

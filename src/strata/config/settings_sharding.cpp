@@ -106,10 +106,10 @@ std::vector<Setting> precision_settings() {
        .help = "what the layers behind gradient_checkpointing_layers keep, as in "
                "gradient_checkpointing_mode; none: everything",
        .peer = "Strata"},
-      {.name = "gradient_checkpointing_memory",
-       .field = STRATA_FIELD(shard.checkpointing_memory),
-       .help = "what a rank may hold with gradient_checkpointing_mode auto, such as 40GB; empty: "
-               "nine tenths of what is free",
+      {.name = "memory_budget",
+       .field = STRATA_FIELD(shard.memory_budget),
+       .help = "what a rank may hold, such as 40GB, for gradient_checkpointing_mode auto and "
+               "auto_find_batch_size; empty: nine tenths of what is free",
        .peer = "Strata"},
       {.name = "activation_checkpointing",
        .kind = Kind::kTranslated,

@@ -22,6 +22,7 @@ class ShardingRules : Rules {
     check_wrapping();
     check_precision();
     check_checkpointing();
+    check_budget();
     check_offload();
     check_loading();
   }
@@ -98,7 +99,7 @@ class ShardingRules : Rules {
     const bool is_auto = mode == "auto", counts_layers = shard.checkpointing_layers > 0;
     if (!shard.gradient_checkpointing) {
       for (const char* name : {"gradient_checkpointing_mode", "gradient_checkpointing_layers",
-                               "gradient_checkpointing_rest", "gradient_checkpointing_memory"}) {
+                               "gradient_checkpointing_rest"}) {
         warn_without_effect(name, "gradient_checkpointing is off");
       }
       return;
@@ -125,17 +126,23 @@ class ShardingRules : Rules {
           "recomputed; change one of them",
           source("gradient_checkpointing_rest"), rest, mode, source("gradient_checkpointing_mode"));
     }
-    if (is_auto && !shard.checkpointing_memory.empty()) {
-      try {
-        parse_byte_size(shard.checkpointing_memory);
-      } catch (const ConfigError&) {
-        throw ConfigError("{}: found \"{}\", expected a size like 40GB or 36GiB",
-                          source("gradient_checkpointing_memory"), shard.checkpointing_memory);
-      }
+  }
+
+  void check_budget() {
+    const std::string& budget = config_.shard.memory_budget;
+    const bool is_auto =
+        config_.shard.gradient_checkpointing && config_.shard.checkpointing_mode == "auto";
+    if (!is_auto && !config_.train.auto_find_batch_size) {
+      warn_without_effect(
+          "memory_budget",
+          "neither gradient_checkpointing_mode is auto nor auto_find_batch_size on");
     }
-    if (!is_auto) {
-      warn_without_effect("gradient_checkpointing_memory",
-                          "gradient_checkpointing_mode is " + mode);
+    if (budget.empty()) return;
+    try {
+      parse_byte_size(budget);
+    } catch (const ConfigError&) {
+      throw ConfigError("{}: found \"{}\", expected a size like 40GB or 36GiB",
+                        source("memory_budget"), budget);
     }
   }
 

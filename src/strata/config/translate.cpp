@@ -117,6 +117,12 @@ void translate_checkpointing(Merge& merge) {
   merge.add(make_given("gradient_checkpointing", "true", origin_of(*given)));
 }
 
+void translate_sampling(Merge& merge) {
+  const Given* given = merge.find("group_by_length");
+  if (!given || canonical_text(*given) != "true") return;
+  merge.add(make_given("train_sampling_strategy", "group_by_length", origin_of(*given)));
+}
+
 // "full_shard auto_wrap offload", also as "full shard" in a public guide.
 void translate_fsdp_words(Merge& merge, std::vector<std::string>& warnings) {
   constexpr std::string_view kStrategies[] = {"full_shard", "shard_grad_op", "no_shard",
@@ -295,6 +301,7 @@ void translate(Merge& merge, std::vector<std::string>& warnings) {
   translate_reshard(merge);
   translate_fsdp_words(merge, warnings);
   translate_checkpointing(merge);
+  translate_sampling(merge);
   translate_splits(merge);
   translate_lora(merge);
   translate_recipe(merge);

@@ -12,23 +12,46 @@ namespace {
 
 int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
+// As transformers' get_length_grouped_indices: sorted in parts of 50 groups, or in about four.
+void group_by_length(std::vector<int64_t>& order, const LengthGroups& groups) {
+  const auto count = static_cast<int64_t>(order.size());
+  const int64_t part = std::clamp<int64_t>(count / (groups.rows * 4), 1, 50) * groups.rows;
+  const auto length = [&](int64_t row) { return groups.lengths[static_cast<size_t>(row)]; };
+  auto longest = order.begin();
+  for (int64_t begin = 0; begin < count; begin += part) {
+    const auto first = order.begin() + begin;
+    std::stable_sort(first, order.begin() + std::min(begin + part, count),
+                     [&](int64_t a, int64_t b) { return length(a) > length(b); });
+    if (length(*first) > length(*longest)) longest = first;
+  }
+  std::iter_swap(order.begin(), longest);
+}
+
 }  // namespace
 
 BatchSampler::BatchSampler(int64_t num_rows, int64_t batch_size, int world_size, uint64_t seed,
-                           std::string strategy, bool drop_last)
+                           std::string strategy, bool drop_last, LengthGroups groups)
     : num_rows_(num_rows),
       batch_size_(batch_size),
       world_size_(world_size),
       seed_(seed),
-      random_(strategy == "random") {
+      strategy_(std::move(strategy)),
+      groups_(std::move(groups)) {
   if (num_rows < 1) throw ConfigError("data set: found {} rows, expected at least 1", num_rows);
   if (batch_size < 1) {
     throw ConfigError("batch size: found {}, expected at least 1 row per device", batch_size);
   }
   if (world_size < 1) throw ConfigError("world size: found {}, expected at least 1", world_size);
-  if (!random_ && strategy != "sequential") {
+  if (strategy_ != "random" && strategy_ != "sequential" && strategy_ != "group_by_length") {
     throw ConfigError(
-        "train_sampling_strategy: found \"{}\", expected \"random\" or \"sequential\"", strategy);
+        "train_sampling_strategy: found \"{}\", expected \"random\", \"sequential\" or "
+        "\"group_by_length\"",
+        strategy_);
+  }
+  if (strategy_ == "group_by_length" &&
+      (groups_.rows < 1 || static_cast<int64_t>(groups_.lengths.size()) != num_rows)) {
+    throw InternalError("batch sampler: found {} lengths, expected those of {} rows",
+                        groups_.lengths.size(), num_rows);
   }
   const int64_t round = batch_size * world_size;
   batches_per_rank_ = drop_last ? num_rows / round : divide_up(num_rows, round);
@@ -41,10 +64,12 @@ BatchSampler::BatchSampler(int64_t num_rows, int64_t batch_size, int world_size,
 }
 
 const std::vector<int64_t>& BatchSampler::order(int64_t epoch) const {
-  const int64_t key = random_ ? epoch : 0;
+  const bool is_random = strategy_ != "sequential";
+  const int64_t key = is_random ? epoch : 0;
   if (key != cached_epoch_) {
-    if (random_) {
+    if (is_random) {
       cached_order_ = TorchGenerator(seed_ + static_cast<uint64_t>(epoch)).randperm(num_rows_);
+      if (strategy_ == "group_by_length") group_by_length(cached_order_, groups_);
     } else {
       cached_order_.resize(static_cast<size_t>(num_rows_));
       std::iota(cached_order_.begin(), cached_order_.end(), int64_t{0});

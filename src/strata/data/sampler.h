@@ -9,6 +9,13 @@
 
 namespace strata::data {
 
+// Rows of about the same length follow each other, the longest of all is the first
+// (transformers' LengthGroupedSampler).
+struct LengthGroups {
+  std::vector<int64_t> lengths;  // tokens of every row
+  int64_t rows = 1;              // that should be alike: a rank's in one update
+};
+
 // The training order. Epoch e is torch.randperm seeded with seed + e (or 0, 1, 2, ...), cut into
 // batches; batch k goes to rank k mod world_size. The last round is filled with rows of the epoch's
 // first world_size batches, so that all ranks get equally many full batches; on a single rank it is
@@ -16,11 +23,13 @@ namespace strata::data {
 // Threads: one thread at a time per object (batch() keeps the last epoch's order).
 class BatchSampler {
  public:
-  // `strategy`: "random" or "sequential" (train_sampling_strategy). `seed`: data_seed, else seed.
-  // `drop_last`: leave out the last round instead of filling it.
+  // `strategy`: "random", "sequential" or "group_by_length" (train_sampling_strategy). `seed`:
+  // data_seed, else seed. `drop_last`: leave out the last round instead of filling it.
+  // `groups`: of group_by_length. Its permutation is that of random; Trainer's is of the state
+  // that its global generator happens to have.
   // Errors: ConfigError for sizes below 1, an unknown strategy, or when drop_last leaves nothing.
   BatchSampler(int64_t num_rows, int64_t batch_size, int world_size, uint64_t seed,
-               std::string strategy, bool drop_last);
+               std::string strategy, bool drop_last, LengthGroups groups = {});
 
   // Batches each rank gets in one epoch.
   int64_t batches_per_rank() const { return batches_per_rank_; }
@@ -34,7 +43,8 @@ class BatchSampler {
   int64_t batch_size_;
   int world_size_;
   uint64_t seed_;
-  bool random_;
+  std::string strategy_;
+  LengthGroups groups_;
   int64_t batches_per_rank_;
   mutable int64_t cached_epoch_ = -1;
   mutable std::vector<int64_t> cached_order_;

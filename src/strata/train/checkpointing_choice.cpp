@@ -4,18 +4,11 @@
 #include <array>
 #include <sstream>
 
-#include <ATen/ops/full.h>
 #include <fmt/format.h>
 
-#include "strata/base/byte_size.h"
-#include "strata/base/error.h"
-#include "strata/base/resident_memory.h"
 #include "strata/comm/agreement.h"
-#include "strata/launch/machine_report.h"
-#include "strata/memory/device_probe.h"
 #include "strata/memory/plan_text.h"
-#include "strata/memory/probe.h"
-#include "strata/train/device.h"
+#include "strata/train/planned_room.h"
 
 namespace strata::train {
 namespace {
@@ -34,30 +27,6 @@ CheckpointingChoice choice_at(int rung, int num_layers) {
   choice.layers = num_layers - behind;
   if (behind == 0 || behind == num_layers) choice.layers = 0;
   return choice;
-}
-
-// What one rank may take of where it computes.
-int64_t room_of_rank(at::Device device, int local_world_size) {
-  constexpr double kPart = 0.9;
-  if (device.is_cuda()) {
-    const int sharing = (local_world_size + count_gpus() - 1) / std::max(count_gpus(), 1);
-    return static_cast<int64_t>(kPart * static_cast<double>(memory::device_memory(device).free)) /
-           std::max(sharing, 1);
-  }
-  const launch::MemoryFacts facts = launch::read_memory({});
-  uint64_t bytes = facts.available_bytes;
-  if (!facts.room_folder.empty()) bytes = std::min(bytes, facts.room_bytes);
-  // The plan counts what the process has by now.
-  return static_cast<int64_t>(kPart * static_cast<double>(bytes)) / local_world_size +
-         resident_bytes();
-}
-
-int64_t peak_of(const RunPlan& plan, at::Device device) {
-  if (device.is_cuda()) {
-    return plan.memory.peak.peak_bytes + plan.scratch_bytes + memory::kGpuWorkspaceBytes;
-  }
-  return memory::peak_bytes(plan.memory.peak,
-                            resident_bytes() + memory::kWarmUpBytes + plan.scratch_bytes);
 }
 
 }  // namespace
@@ -117,37 +86,26 @@ CheckpointingChoice choose_checkpointing(const config::RunConfig& config, int64_
 }
 
 std::string choose_checkpointing(config::RunConfig& config, const comm::Mesh& mesh,
-                                 at::Device device, const PlanRequest& request) {
-  const std::string& given = config.shard.checkpointing_memory;
-  // The least of all ranks.
-  const at::Tensor room =
-      at::full({1},
-               given.empty() ? -static_cast<double>(room_of_rank(device, request.local_world_size))
-                             : -static_cast<double>(parse_byte_size(given)),
-               at::kDouble);
-  mesh.world->all_reduce(room, comm::Reduction::kMax)->wait();
-  const auto bytes = static_cast<int64_t>(-room.item<double>());
-
+                                 at::Device device, int64_t room, const PlanRequest& request) {
   std::string answer, text;
   comm::all_or_nothing(*mesh.world, "choosing activation checkpointing", [&] {
     if (mesh.world->rank() != 0) return;
     const CheckpointingChoice choice =
-        choose_checkpointing(config, bytes, [&](const config::RunConfig& tried) {
+        choose_checkpointing(config, room, [&](const config::RunConfig& tried) {
           const RunPlan plan = plan_run(tried, request);
-          return PlannedPeak{peak_of(plan, device), num_recomputed(plan)};
+          return PlannedPeak{needed_bytes(plan, device), num_recomputed(plan)};
         });
     answer = fmt::format("{} {} {}", choice.mode, choice.layers, choice.rest);
     text = choice.fits
                ? fmt::format("activation checkpointing: {} ({} planned of {})", choice.text(),
-                             memory::size_text(choice.planned_bytes), memory::size_text(bytes))
+                             memory::size_text(choice.planned_bytes), memory::size_text(room))
                : fmt::format(
                      "warning: gradient_checkpointing_mode auto: found {} planned with everything "
                      "recomputed, expected at most {}; strata plan --device_memory names settings "
                      "that take less",
-                     memory::size_text(choice.planned_bytes), memory::size_text(bytes));
+                     memory::size_text(choice.planned_bytes), memory::size_text(room));
   });
-  answer = comm::broadcast_string(*mesh.world, answer);
-  std::istringstream words(answer);
+  std::istringstream words(comm::broadcast_string(*mesh.world, answer));
   CheckpointingChoice choice;
   words >> choice.mode >> choice.layers >> choice.rest;
   choice.apply(config.shard);

@@ -42,9 +42,8 @@ CheckpointingChoice choose_checkpointing(const config::RunConfig& config, int64_
                                          const PlanPeak& plan);
 
 // The same for the run that is about to start on this mesh: collective, and alike on every rank.
-// Rank 0 plans with `request`, the room is that of the rank that has least. Returns what to tell
-// the user.
+// Rank 0 plans with `request`. Returns what to tell the user.
 std::string choose_checkpointing(config::RunConfig& config, const comm::Mesh& mesh,
-                                 at::Device device, const PlanRequest& request);
+                                 at::Device device, int64_t room, const PlanRequest& request);
 
 }  // namespace strata::train

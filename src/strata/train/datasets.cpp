@@ -228,4 +228,22 @@ Datasets load_datasets(const config::RunConfig& config, const ModelLimits& limit
   return sets;
 }
 
+data::BatchSampler training_sampler(const config::TrainConfig& config, const data::TokenStore& rows,
+                                    int world_size) {
+  data::LengthGroups groups{.rows = config.per_device_train_batch_size *
+                                    config.gradient_accumulation_steps};
+  if (config.train_sampling_strategy == "group_by_length") {
+    for (size_t row = 0; row < rows.size(); ++row) {
+      groups.lengths.push_back(static_cast<int64_t>(rows[row].ids.size()));
+    }
+  }
+  return {static_cast<int64_t>(rows.size()),
+          config.per_device_train_batch_size,
+          world_size,
+          config.data_seed.value_or(config.seed),
+          config.train_sampling_strategy,
+          config.dataloader_drop_last,
+          std::move(groups)};
+}
+
 }  // namespace strata::train

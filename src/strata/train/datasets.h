@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "strata/config/run_config.h"
+#include "strata/data/sampler.h"
 #include "strata/data/token_store.h"
 #include "strata/hf/hub_download.h"
 #include "strata/text/chat_template.h"
@@ -48,6 +49,10 @@ struct LoadDatasetsOptions {
   hf::DownloadProgress download_progress = {};
   int world_size = 1;  // with dataset_streaming it tells how many rows max_steps will use
 };
+
+// Which rows make up which batch of training.
+data::BatchSampler training_sampler(const config::TrainConfig& config, const data::TokenStore& rows,
+                                    int world_size);
 
 // Ids beyond what the rows of the base's embedding grow to (vocabulary.h) are an error, rows beyond
 // its positions a warning. With dataset_cache, processes that need the same rows at the same time

@@ -37,6 +37,7 @@ void open_device(const config::RunConfig& config, at::Device device) {
     return;
   }
   if (config.train.full_determinism) choose_repeatable_kernels();
+  if (config.train.tf32) at::globalContext().setAllowTF32CuBLAS(true);
   at::accelerator::setDeviceIndex(device.index());
   // Makes the allocator, whose statistics are reset before there is a tensor.
   at::globalContext().lazyInitDevice(device.type());

@@ -11,11 +11,13 @@
 #include "strata/memory/device_probe.h"
 #include "strata/memory/plan_text.h"
 #include "strata/report/live_line.h"
+#include "strata/train/batch_size_choice.h"
 #include "strata/train/checkpointing_choice.h"
 #include "strata/train/device.h"
 #include "strata/train/introduction.h"
 #include "strata/train/memory_watch.h"
 #include "strata/train/output_folder.h"
+#include "strata/train/planned_room.h"
 #include "strata/train/rehearsal.h"
 #include "strata/train/results.h"
 #include "strata/train/strategy.h"
@@ -151,6 +153,21 @@ RunResult train(const RunOrder& order, comm::Mesh& mesh, const Datasets& dataset
   return result;
 }
 
+// What the settings leave to the plan.
+void choose_by_plan(config::RunConfig& config, const comm::Mesh& mesh, at::Device device,
+                    int local_world_size,
+                    const std::function<PlanRequest(const config::RunConfig&)>& request,
+                    std::vector<std::string>& notes) {
+  if (!chooses_checkpointing(config.shard) && !config.train.auto_find_batch_size) return;
+  const int64_t room = room_of_run(config, mesh, device, local_world_size);
+  if (config.train.auto_find_batch_size) {
+    notes.push_back(choose_batch_size(config, mesh, device, room, request));
+  }
+  if (chooses_checkpointing(config.shard)) {
+    notes.push_back(choose_checkpointing(config, mesh, device, room, request(config)));
+  }
+}
+
 RunResult run(config::RunConfig config, const launch::RankEnvironment& environment,
               const SettingsText& settings, const Output& output, bool writes_results) {
   // Checked before the ranks meet: each says what is wrong, none that another one is gone.
@@ -193,15 +210,17 @@ RunResult run(config::RunConfig config, const launch::RankEnvironment& environme
                               .world_size = environment.world_size});
   });
   datasets.notes.insert(datasets.notes.begin(), folder.notes.begin(), folder.notes.end());
-  const PlanRequest request =
-      plan_request(config, mesh, environment.local_world_size, datasets, meeting.device);
-  if (chooses_checkpointing(config.shard)) {
-    status.set_phase("choosing activation checkpointing");
-    datasets.notes.push_back(choose_checkpointing(config, mesh, meeting.device, request));
+  if (config.train.tf32 && !meeting.device.is_cuda()) {
+    datasets.notes.push_back("warning: tf32: has no effect; fp32 products of a CPU keep 24 bits");
   }
+  const auto request = [&](const config::RunConfig& planned) {
+    return plan_request(planned, mesh, environment.local_world_size, datasets, meeting.device);
+  };
+  choose_by_plan(config, mesh, meeting.device, environment.local_world_size, request,
+                 datasets.notes);
   // Only rank 0 tells; the others hold as much.
   std::optional<MemoryWatch> watch;
-  if (environment.rank == 0) watch.emplace(config, request, meeting.device);
+  if (environment.rank == 0) watch.emplace(config, request(config), meeting.device);
   return explaining_memory(watch, meeting.device, [&] {
     return train({config, settings.json, output, writes_results, meeting.device}, mesh, datasets,
                  *saving, watch, status);

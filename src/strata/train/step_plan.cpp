@@ -61,6 +61,10 @@ bool should_log(const StepPlan& plan, const config::TrainConfig& config, int64_t
 }
 
 bool should_evaluate(const StepPlan& plan, const config::TrainConfig& config, int64_t step) {
+  const bool by_epoch = config.eval_strategy == "epoch";
+  if (config.eval_delay > (by_epoch ? plan.epoch_after(step) : static_cast<double>(step))) {
+    return false;
+  }
   return is_due(plan, config.eval_strategy, plan.eval_steps, step, /*at_the_end=*/true);
 }
 

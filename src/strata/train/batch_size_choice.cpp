@@ -1,0 +1,83 @@
+#include "strata/train/batch_size_choice.h"
+
+#include <fmt/format.h>
+
+#include "strata/base/error.h"
+#include "strata/base/file.h"
+#include "strata/checkpoint/folders.h"
+#include "strata/comm/agreement.h"
+#include "strata/memory/plan_text.h"
+#include "strata/report/trainer_state.h"
+#include "strata/train/planned_room.h"
+
+namespace strata::train {
+namespace {
+
+// That of the checkpoint from which the run goes on; empty where there is none to read, which
+// resuming itself will say.
+std::optional<int64_t> saved_rows(const config::TrainConfig& config) {
+  if (config.resume_from_checkpoint.empty()) return std::nullopt;
+  try {
+    const auto folders = checkpoint::candidates(config.resume_from_checkpoint, config.output_dir);
+    const std::string path = (folders.at(0) / "trainer_state.json").string();
+    return report::parse_trainer_state(read_file(path), path).train_batch_size;
+  } catch (const std::exception&) {
+    return std::nullopt;
+  }
+}
+
+}  // namespace
+
+BatchSizeChoice choose_batch_size(int64_t limit, int64_t bytes,
+                                  const std::function<int64_t(int64_t rows)>& plan) {
+  BatchSizeChoice best;
+  const auto fits = [&](int64_t rows) {
+    const int64_t needed = plan(rows);
+    if (needed <= bytes || best.planned_bytes == 0) best.planned_bytes = needed;
+    if (needed <= bytes) best.rows = rows;
+    return needed <= bytes;
+  };
+  if (!fits(1) || limit == 1 || fits(limit)) return best;
+  // Invariant: `low` fits, `high` does not.
+  for (int64_t low = 1, high = limit; high - low > 1;) {
+    const int64_t middle = low + (high - low) / 2;
+    (fits(middle) ? low : high) = middle;
+  }
+  return best;
+}
+
+std::string choose_batch_size(config::RunConfig& config, const comm::Mesh& mesh, at::Device device,
+                              int64_t room,
+                              const std::function<PlanRequest(const config::RunConfig&)>& request) {
+  const int64_t limit = config.train.per_device_train_batch_size;
+  std::string answer, text;
+  comm::all_or_nothing(*mesh.world, "choosing the batch size", [&] {
+    if (mesh.world->rank() != 0) return;
+    if (const auto saved = saved_rows(config.train)) {
+      answer = std::to_string(*saved);
+      text = fmt::format("batch size: {} rows, as in the checkpoint", *saved);
+      return;
+    }
+    const BatchSizeChoice choice = choose_batch_size(limit, room, [&](int64_t rows) {
+      config::RunConfig tried = config;
+      tried.train.per_device_train_batch_size = rows;
+      return needed_bytes(plan_run(tried, request(tried)), device);
+    });
+    if (choice.rows == 0) {
+      throw OutOfMemoryError(
+          "auto_find_batch_size: found {} planned for a single row, expected at most {}; strata "
+          "plan --device_memory names settings that take less",
+          memory::size_text(choice.planned_bytes), memory::size_text(room));
+    }
+    answer = std::to_string(choice.rows);
+    text =
+        fmt::format("batch size: {} of {} rows ({} planned of {}); an update sees {}", choice.rows,
+                    limit, memory::size_text(choice.planned_bytes), memory::size_text(room),
+                    choice.rows * mesh.world->size() * config.train.gradient_accumulation_steps);
+  });
+  config.train.per_device_train_batch_size =
+      std::stoll(comm::broadcast_string(*mesh.world, answer));
+  return text;
+}
+
+}  // namespace strata::train

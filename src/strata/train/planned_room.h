@@ -1,0 +1,19 @@
+// The room that a rank has where it computes, and what a plan says that it needs of it: what
+// gradient_checkpointing_mode auto and auto_find_batch_size weigh. Never: the choice.
+#pragma once
+
+#include "strata/comm/mesh.h"
+#include "strata/config/run_config.h"
+#include "strata/train/plan.h"
+
+namespace strata::train {
+
+// Bytes, those of the rank that has least: memory_budget, else nine tenths of what is free.
+// Collective.
+int64_t room_of_run(const config::RunConfig& config, const comm::Mesh& mesh, at::Device device,
+                    int local_world_size);
+
+// The peak of the plan with what the process, or a GPU's libraries, take beside tensors.
+int64_t needed_bytes(const RunPlan& plan, at::Device device);
+
+}  // namespace strata::train
