@@ -276,12 +276,13 @@ config::RunConfig with_choices(const config::RunConfig& config, const Place& pla
   const std::string& budget = config.shard.memory_budget;
   if (budget.empty() && !place.available) {
     throw ConfigError(
-        "{}: found no memory of a rank by which to choose, expected it; add --device_memory 80GB or "
+        "{}: found no memory of a rank by which to choose, expected it; add --device_memory 80GB "
+        "or "
         "--memory_budget 70GB",
         finds_rows ? "auto_find_batch_size" : "gradient_checkpointing_mode auto");
   }
-  const int64_t room = budget.empty() ? *place.available / 10 * 9
-                                      : static_cast<int64_t>(parse_byte_size(budget));
+  const int64_t room =
+      budget.empty() ? *place.available / 10 * 9 : static_cast<int64_t>(parse_byte_size(budget));
   config::RunConfig chosen = config;
   int64_t& rows = chosen.train.per_device_train_batch_size;
   if (finds_rows) {

@@ -93,11 +93,41 @@ TEST(BatchSampler, GlobalBatchesDoNotDependOnTheWorldSize) {
   }
 }
 
+// Of get_length_grouped_indices(lengths, rows, generator=torch.Generator().manual_seed(seed +
+// epoch)).
+TEST(BatchSampler, GroupsRowsByTheirLength) {
+  struct Grouped {
+    std::vector<int64_t> lengths;
+    int64_t rows;
+    std::vector<int64_t> order;
+  };
+  const std::vector<int64_t> ten = {5, 1, 9, 3, 9, 2, 7, 7, 4, 1};
+  const std::vector<Grouped> cases = {
+      {ten, 1, {2, 6, 8, 1, 4, 5, 0, 9, 7, 3}},
+      {ten, 2, {2, 6, 8, 1, 4, 5, 0, 9, 7, 3}},
+      {ten, 4, {2, 6, 8, 1, 4, 0, 5, 9, 7, 3}},
+      {{3, 3, 3, 3, 3, 3, 3}, 2, {1, 6, 3, 5, 4, 0, 2}},
+      {{1}, 3, {0}},
+      {{12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1}, 1, {0, 6, 8, 1, 2, 7, 4, 10, 11, 3, 5, 9}}};
+  for (const Grouped& c : cases) {
+    const auto count = static_cast<int64_t>(c.lengths.size());
+    const BatchSampler sampler(count, count, 1, 42, "group_by_length", false, {c.lengths, c.rows});
+    EXPECT_EQ(sampler.batch(0, 0, 0), c.order) << count << " rows in groups of " << c.rows;
+  }
+  std::vector<int64_t> lengths(1000);
+  for (int64_t row = 0; row < 1000; ++row) lengths[static_cast<size_t>(row)] = row * 7919 % 311;
+  const BatchSampler many(1000, 1000, 1, 42, "group_by_length", false, {lengths, 3});
+  int64_t hash = 0;
+  for (const int64_t row : many.batch(/*epoch=*/1, 0, 0)) hash = (hash * 31 + row) % 1'000'000'007;
+  EXPECT_EQ(hash, 331822731);
+}
+
 TEST(BatchSampler, RefusesWhatCannotWork) {
   EXPECT_THROW(BatchSampler(0, 1, 1, 0, "random", false), ConfigError);
   EXPECT_THROW(BatchSampler(1, 0, 1, 0, "random", false), ConfigError);
   EXPECT_THROW(BatchSampler(1, 1, 0, 0, "random", false), ConfigError);
-  EXPECT_THROW(BatchSampler(1, 1, 1, 0, "group_by_length", false), ConfigError);
+  EXPECT_THROW(BatchSampler(1, 1, 1, 0, "batch_rebalance", false), ConfigError);
+  EXPECT_THROW(BatchSampler(1, 1, 1, 0, "group_by_length", false), InternalError);
   EXPECT_THROW(BatchSampler(3, 2, 2, 0, "random", true), ConfigError);
   EXPECT_THROW(BatchSampler(4, 2, 2, 0, "random", true).batch(0, 2, 0), InternalError);
 }

@@ -140,5 +140,31 @@ TEST(StepPlan, SavesAreCountedAsTheyComeDue) {
   }
 }
 
+// By DefaultFlowCallback's conditions: eval_delay <= global_step, or <= epoch.
+TEST(StepPlan, EvaluationsMayBeginLater) {
+  config::TrainConfig config = settings(3, -1, 1);
+  const auto evaluations = [&] {
+    const StepPlan plan = plan_steps(config, /*batches_per_epoch=*/4);
+    std::vector<int64_t> steps;
+    for (int64_t step = 1; step <= plan.max_steps; ++step) {
+      if (should_evaluate(plan, config, step)) steps.push_back(step);
+    }
+    return steps;
+  };
+  using Steps = std::vector<int64_t>;
+  config.eval_strategy = "steps";
+  config.eval_steps = 3;
+  EXPECT_EQ(evaluations(), (Steps{3, 6, 9, 12}));
+  config.eval_delay = 6;
+  EXPECT_EQ(evaluations(), (Steps{6, 9, 12}));
+  config.eval_delay = 6.5;
+  EXPECT_EQ(evaluations(), (Steps{9, 12}));
+  config.eval_strategy = "epoch";
+  config.eval_delay = 2;
+  EXPECT_EQ(evaluations(), (Steps{8, 12}));
+  config.eval_delay = 99;
+  EXPECT_EQ(evaluations(), Steps{});
+}
+
 }  // namespace
 }  // namespace strata::train

@@ -1,0 +1,74 @@
+# Oracle: the run whose batch size was written down, to the bit; the limit that was given.
+import json
+import re
+
+import pytest
+
+import tiny_llama
+from running import base_flags, run_strata, run_strata_raw, strata
+
+FLAGS = dict(max_length=120, packing=True, logging_steps=1, gradient_accumulation_steps=2)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return tiny_llama.save_model(tmp_path_factory.mktemp("batch-size") / "model", **dict(
+        tiny_llama.PLAIN, hidden_size=128, intermediate_size=512, num_hidden_layers=4))
+
+
+def planned(run):
+    return float(re.search(r"memory plan: ([\d.]+) MB", run.text).group(1))
+
+
+def losses(run):
+    return [(row["loss"], row["grad_norm"]) for row in run.history if "loss" in row]
+
+
+def test_as_many_rows_as_fit(inputs, model, tmp_path):
+    def run(name, rows, world=2, **more):
+        return run_strata(base_flags(model, inputs.data("messages", train=400), tmp_path / name, **FLAGS,
+                                     **{"max_steps": 3, "per_device_train_batch_size": rows, **more}), world)
+
+    few, many = planned(run("few", 1)), planned(run("many", 24))
+    assert many > few + 30
+    free = run("free", 24, auto_find_batch_size=True)
+    assert "batch size: 24 of 24 rows" in free.text and "an update sees 96" in free.text
+    limit = (few + many) / 2
+    found = run("found", 24, auto_find_batch_size=True, memory_budget=f"{limit:.1f}MB")
+    rows, bytes_planned = re.search(r"batch size: (\d+) of 24 rows \(([\d.]+) MB planned of", found.text).groups()
+    assert 6 < int(rows) < 18 and limit - 6 < float(bytes_planned) <= limit
+    assert planned(found) < limit * 1.02
+    assert losses(found) == losses(run("written", int(rows)))
+    # A larger one is chosen by the memory of today, a resumed run goes on as it began.
+    flags = dict(auto_find_batch_size=True, max_steps=4, save_strategy="steps", save_steps=2)
+    whole = run("resumed", 24, memory_budget=f"{limit:.1f}MB", **flags)
+    rows = re.search(r"batch size: (\d+) of 24 rows", whole.text).group(1)
+    assert 1 < int(rows) < 24
+    (tmp_path / "resumed/checkpoint-4").rename(tmp_path / "set-aside")
+    again = run("resumed", 24, resume_from_checkpoint=True, **flags)
+    assert f"batch size: {rows} rows, as in the checkpoint" in again.text
+    assert losses(again) == losses(whole)
+    state = json.loads((tmp_path / "resumed/trainer_state.json").read_text())
+    assert state["train_batch_size"] == int(rows)
+
+
+def test_together_with_checkpointing_by_the_plan(inputs, model, tmp_path):
+    run = run_strata(base_flags(model, inputs.data("messages"), tmp_path / "out", **FLAGS, max_steps=1,
+                                per_device_train_batch_size=8, auto_find_batch_size=True,
+                                activation_checkpointing="auto"))
+    assert "batch size: 8 of 8 rows" in run.text and "activation checkpointing: none in all 4 layers" in run.text
+
+
+def test_where_not_one_row_fits(inputs, model, tmp_path):
+    run = run_strata_raw(base_flags(model, inputs.data("messages"), tmp_path / "out", **FLAGS,
+                                    auto_find_batch_size=True, memory_budget="9MB"), 2)
+    assert run.returncode not in (0, 2) and "Traceback" not in run.text
+    assert re.search("auto_find_batch_size: found .* planned for a single row, expected at most 9.00 MB", run.text)
+
+
+def test_a_plan_chooses_too(model):
+    words = ["plan", "sft", "--model_name_or_path", model, "--cpu", "--max_length", 120, "--packing",
+             "--per_device_train_batch_size", 64, "--auto_find_batch_size"]
+    assert "add --device_memory 80GB" in strata(*words, code=2)
+    text = strata(*words, "--memory_budget", "250MB")
+    assert 1 < int(re.search(r"micro-batch  (\d+) rows", text).group(1)) < 64
