@@ -1,37 +1,13 @@
-# Oracle: PEFT over bitsandbytes' layers of a Phi-3 on the CPU, and what transformers and PEFT refuse.
+# Oracle: what transformers and PEFT refuse of a Phi-3.
 import json
 
 import pytest
 
-from llama_reference import make_documents, run_reference, save_checkpoint
-from probe import relative_error, run_probe, run_probe_raw
-from quantised_reference import BASES, ROWS_OF_A_BLOCK, attach_quantised
-from test_lora import PHI3, probe_name, randomise
+from llama_reference import make_documents, save_checkpoint
+from probe import run_probe_raw
+from test_lora import PHI3
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-
-
-@pytest.mark.parametrize("lora", [dict(target_modules="all-linear", r=4),
-                                  dict(target_modules=["qkv_proj"], r=3, use_dora=True)], ids=["lora", "dora"])
-@pytest.mark.parametrize("name", ["nf4_double", "int8"])
-def test_gradients_over_a_quantised_base(tmp_path, name, lora):
-    settings, request = BASES[name]
-    save_checkpoint(tmp_path, scale=0.08, num_attention_heads=8, **{**PHI3, **ROWS_OF_A_BLOCK})
-    model = attach_quantised(tmp_path, settings, **lora)
-    model.train()
-    randomise(model, 0.08)
-    model.save_pretrained(tmp_path / "adapter")
-    documents = make_documents((33, 1, 19))
-    loss, logits = run_reference(model, documents)
-    found, _ = run_probe(tmp_path, documents=documents, lora=lora, quantization=request,
-                         adapter=str(tmp_path / "adapter"), training=True)
-    errors = {"loss": relative_error(found["loss"], loss), "logits": relative_error(found["logits"], logits)}
-    for key, parameter in model.named_parameters():
-        if parameter.requires_grad:
-            errors[key] = relative_error(found["grad:" + probe_name(key)], parameter.grad)
-    assert len(errors) > 5
-    worst = max(errors, key=errors.get)
-    assert errors[worst] < 1e-5, f"{worst}: {errors[worst]}"
 
 
 @pytest.mark.parametrize("change,message", [

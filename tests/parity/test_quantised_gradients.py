@@ -11,7 +11,7 @@ from llama_reference import make_documents, run_reference, save_checkpoint
 from probe import relative_error, run_probe, run_probe_raw
 from quantised_reference import BASES, ROWS_OF_A_BLOCK, attach_quantised
 from running import base_flags, run_strata
-from test_lora import GEMMA, GEMMA3, config_of, probe_name, randomise
+from test_lora import GEMMA, GEMMA3, PHI3, config_of, probe_name, randomise
 from test_virtual_tokens import run_reference as run_with_rows
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -33,19 +33,28 @@ METHODS = {
     "olora": dict(target_modules=["v_proj", "gate_proj"], r=4, init_lora_weights="olora"),
     "embedding": dict(target_modules=["embed_tokens", "k_proj"], r=4),
     "dora_embedding": dict(target_modules=["embed_tokens", "k_proj"], r=4, use_dora=True),
+    "all": dict(target_modules="all-linear", r=4),
+    "dora_joined": dict(target_modules=["qkv_proj"], r=3, use_dora=True),
     "tokens": dict(target_modules=["q_proj"], trainable_token_indices=[3, 17, 90]),
 }
+OF_ONE_FAMILY = ["all", "dora_joined"]
 # Every method over the plain base is in test_lora.py; here over codes, of which "head_too" are
 # those of the output layer as well.
-GRADIENTS = [(base, m) for base in ("nf4", "fp4", "int8") for m in METHODS] + [
+GRADIENTS = [(base, m) for base in ("nf4", "fp4", "int8") for m in METHODS if m not in OF_ONE_FAMILY] + [
     ("nf4_double", "lora"), ("output_layer_too", "lora_head"), ("output_layer_too", "dora_head"),
     ("output_layer_too", "ia3_head"), ("output_layer_too_int8", "lora_head"),
     ("output_layer_too_int8", "ia3_head")]
 
 
-# Their norms stay as they are in the file.
+EIGHT_HEADS = dict(PHI3, num_attention_heads=8)
+SMOLLM3 = dict(family="smollm3", no_rope_layers=[1, 0])
+GRANITE = dict(family="granite", embedding_multiplier=2.5, attention_multiplier=0.3, residual_multiplier=0.7,
+               logits_scaling=1.5)
+# Norms stay as they are in the file, Gemma's distances from 1 too.
 OF_OTHER_FAMILIES = [(base, method, dict(family, head_dim=16)) for base, method, family in (
-    ("nf4", "lora", GEMMA), ("int8", "embedding", GEMMA), ("nf4", "lora", GEMMA3), ("int8", "lora", GEMMA3))]
+    ("nf4", "lora", GEMMA), ("int8", "embedding", GEMMA), ("nf4", "lora", GEMMA3), ("int8", "lora", GEMMA3))] + [
+    (base, method, EIGHT_HEADS) for base in ("nf4_double", "int8") for method in ("all", "dora_joined")] + [
+    ("nf4", "all", family) for family in (SMOLLM3, GRANITE)]
 
 
 @pytest.mark.parametrize("name,method,family", [(*row, {}) for row in GRADIENTS] + OF_OTHER_FAMILIES)

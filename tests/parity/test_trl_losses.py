@@ -188,6 +188,20 @@ def test_settings(inputs, tmp_path, name):
     check(inputs, tmp_path / "out", kind, settings, model)
 
 
+def test_rows_that_are_not_cut(inputs, tmp_path):
+    """Rows of more tokens than max_length is without a word, beside one that has nothing to train."""
+    data = tmp_path / "data"
+    data.mkdir()
+    rows = [json.dumps({"prompt": "the cat " * length, "completion": " sat on a mat" * (length // 9)})
+            for length in [300, 4, 600, 20, 450] * 8]
+    (data / "train.jsonl").write_text("\n".join(rows) + "\n")
+    flags = base_flags(inputs.model("plain"), data, tmp_path / "out", max_steps=STEPS, max_length="none",
+                       learning_rate=1e-2)
+    run = run_strata(flags)
+    assert run.history[-1]["num_tokens"] > 1024 * 2 * 2
+    compare(run.state["log_history"], trl_reference.log_history(flags))
+
+
 WORLD_SCRIPT = """
 import json, sys
 import trl_reference

@@ -8,7 +8,7 @@ from transformers import AutoModelForCausalLM
 import tiny_llama
 from llama_reference import make_documents, save_checkpoint
 from probe import relative_error, run_probe
-from test_lora import PHI3, PRECISIONS, config_of
+from test_lora import GEMMA3, PHI3, PRECISIONS, config_of
 
 TEXT = "the cat sat on a mat"
 PROMPT, PREFIX = "PROMPT_TUNING", "PREFIX_TUNING"
@@ -38,6 +38,9 @@ CASES = {
                           dict(peft_type=PREFIX, num_virtual_tokens=4)),
     "prompt_of_granite": (dict(family="granite", embedding_multiplier=2.5, residual_multiplier=0.6),
                           dict(peft_type=PROMPT, num_virtual_tokens=5)),
+    "prefix_of_gemma3": (GEMMA3, dict(peft_type=PREFIX, num_virtual_tokens=2)),
+    "prefix_beyond_a_window_of_gemma3": (dict(GEMMA3, sliding_window=3), dict(peft_type=PREFIX, num_virtual_tokens=5)),
+    "prompt_of_gemma3": (GEMMA3, dict(peft_type=PROMPT, num_virtual_tokens=5)),
     "prefix_of_zeros": (dict(attention_bias=True),
                         dict(peft_type=PREFIX, num_virtual_tokens=2, init_weights="zero")),
 }

@@ -104,7 +104,8 @@ def _log_history(text):
     flags = json.loads(text)
     datasets, peft, _, transformers, trl = stack()
     with tempfile.TemporaryDirectory() as folder:
-        settings = {k: v for k, v in flags.items() if k not in OWN_FLAGS | QUANTIZATION}
+        settings = {k: None if v == "none" else v for k, v in flags.items()
+                    if k not in OWN_FLAGS | QUANTIZATION}
         if "warmup_ratio" in flags:
             settings["warmup_steps"] = flags["warmup_ratio"]
         args = trl.SFTConfig(output_dir=folder + "/out", use_cpu=True, report_to="none",

@@ -167,8 +167,8 @@ std::vector<Change> changes() {
        }},
       {"half --max_length",
        [](config::RunConfig& c, Place&) {
-         if (c.data.max_length < 256 || config::is_seq2seq(c)) return false;
-         c.data.max_length /= 2;
+         if (!c.data.max_length || *c.data.max_length < 256 || config::is_seq2seq(c)) return false;
+         *c.data.max_length /= 2;
          return true;
        },
        false},

@@ -117,8 +117,11 @@ class PreviewMaker {
     add("rows to train on", fmt::format("{} with {} documents", seen.rows, seen.documents));
     add("left out",
         fmt::format("{} without a trained token, {} bad", stats.num_dropped, stats.bad_rows.count));
-    add(fmt::format("longer than {}", config_.data.max_length),
-        fmt::format("{} (long_rows: {})", stats.num_long, config_.data.long_rows));
+    const int64_t length = config_.data.max_length.value_or(0);
+    if (length > 0) {
+      add(fmt::format("longer than {}", length),
+          fmt::format("{} (long_rows: {})", stats.num_long, config_.data.long_rows));
+    }
     add("tokens per epoch",
         fmt::format("{}, of which {} ({}) are trained", seen.tokens, seen.trained_tokens,
                     percent(static_cast<double>(seen.trained_tokens) /
@@ -129,7 +132,7 @@ class PreviewMaker {
     if (config_.data.packing) {
       add("packed rows are full to",
           percent(static_cast<double>(seen.tokens) /
-                  static_cast<double>(std::max<int64_t>(seen.rows, 1) * config_.data.max_length)));
+                  static_cast<double>(std::max<int64_t>(seen.rows, 1) * length)));
     }
     if (is_train_) add_steps(preview);
   }

@@ -129,6 +129,7 @@ class CommonRules : Rules {
                         source("chat_template_format"), data.chat_template_format,
                         source("chat_template_path"), data.chat_template_path);
     }
+    check_length();
     if (data.packing && data.packing_strategy != "bfd" && data.long_rows != "drop") {
       warn_without_effect("long_rows", "packing_strategy " + data.packing_strategy + " decides");
     }
@@ -145,6 +146,19 @@ class CommonRules : Rules {
     if (!data.packing && !data.eval_packing.value_or(false)) {
       warn_without_effect("packing_strategy", "packing is off");
     }
+  }
+
+  void check_length() {
+    const DataConfig& data = config_.data;
+    if (data.max_length) return;
+    const bool packs_test = data.eval_packing.value_or(false);
+    if (data.packing || packs_test) {
+      throw ConfigError(
+          "{}: found none beside {}, expected the length of a packed row; set it, or turn packing "
+          "off",
+          source("max_length"), source(data.packing ? "packing" : "eval_packing"));
+    }
+    warn_without_effect("long_rows", "max_length is none, so no row is too long");
   }
 
   void check_weights() {

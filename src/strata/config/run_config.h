@@ -31,7 +31,7 @@ struct DataConfig {
   std::string on_bad_row = "error";          // error, skip
   std::string long_rows = "truncate";        // truncate, drop, split
   std::string dataset_text_field = "text";
-  int64_t max_length = 1024;
+  std::optional<int64_t> max_length = 1024;  // none: rows stay whole
   bool packing = false;
   std::string packing_strategy = "bfd";  // bfd, bfd_split, wrapped
   std::optional<bool> eval_packing;

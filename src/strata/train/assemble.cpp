@@ -132,11 +132,11 @@ void identify_base(const config::RunConfig& config, const BaseFiles& base, comm:
 }
 
 // The longest input of a layer that the settings allow; longer ones (virtual tokens before each
-// document of a packed row) get their room when they come.
+// document of a packed row, rows that nothing bounds) get their room when they come.
 shard::ActivationHomeOptions activation_home(const config::RunConfig& config, const Target& target,
                                              const Trainee& trainee) {
   const models::Model& model = *trainee.model;
-  int64_t length = std::min(config.data.max_length, model.max_position_embeddings());
+  int64_t length = std::min(config.data.max_length.value_or(0), model.max_position_embeddings());
   if (config::is_seq2seq(config)) {
     length = std::max(config.data.max_source_length, config.data.max_target_length);
   }

@@ -125,15 +125,16 @@ std::vector<std::string> find_data_mistakes(const config::RunConfig& config,
 std::vector<std::string> describe_losses(const data::DatasetStats& stats,
                                          const config::DataConfig& settings) {
   std::vector<std::string> lines;
+  const int64_t length = settings.max_length.value_or(0);  // without one no row is left out or long
   if (stats.num_dropped > 0) {
     lines.push_back(
         fmt::format("data: left out {} rows without a trained token after truncation "
                     "to {}",
-                    stats.num_dropped, settings.max_length));
+                    stats.num_dropped, length));
   }
   if (stats.num_long > 0) {
     lines.push_back(fmt::format("data: {} rows have more than {} tokens (long_rows: {})",
-                                stats.num_long, settings.max_length, settings.long_rows));
+                                stats.num_long, length, settings.long_rows));
   }
   if (stats.bad_rows.count > 0) {
     lines.push_back(fmt::format("data: left out {} bad rows; the first: {}", stats.bad_rows.count,

@@ -96,7 +96,7 @@ std::vector<std::string> file_names(const data::DataRequest& request) {
 data::PrepareOptions options_of(const config::RunConfig& config, int64_t vocab_size) {
   data::PrepareOptions options;
   options.dataset_text_field = config.data.dataset_text_field;
-  options.max_length = config.data.max_length;
+  options.max_length = config.data.max_length.value_or(0);
   options.packing = config.data.packing;
   options.packing_strategy = config.data.packing_strategy;
   options.completion_only_loss = config.data.completion_only_loss;

@@ -28,8 +28,9 @@ std::vector<int64_t> full_batch(int64_t rows, const config::RunConfig& config,
     }
     return documents;
   }
+  const int64_t longest = model.max_position_embeddings();
   return std::vector<int64_t>(static_cast<size_t>(rows),
-                              std::min(config.data.max_length, model.max_position_embeddings()));
+                              std::min(config.data.max_length.value_or(longest), longest));
 }
 
 int64_t largest_layer(models::Model& model) {

@@ -68,7 +68,8 @@ std::vector<std::pair<std::string, std::string>> shown_settings(const config::Ru
     shown.push_back({"max_source_length", std::to_string(config.data.max_source_length)});
     shown.push_back({"max_target_length", std::to_string(config.data.max_target_length)});
   } else {
-    shown.push_back({"max_length", std::to_string(config.data.max_length)});
+    const auto& length = config.data.max_length;
+    shown.push_back({"max_length", length ? std::to_string(*length) : "none"});
     shown.push_back({"packing", config.data.packing ? config.data.packing_strategy : "false"});
   }
   return shown;

@@ -6,7 +6,7 @@
 
 #include "gathered.h"
 #include "strata/base/error.h"
-#include "strata/nn/dropout.h"
+#include "strata/nn/scaled_add.h"
 #include "strata/ops/dropout.h"
 
 namespace strata::nn {
@@ -202,8 +202,13 @@ TEST_F(LinearTest, ResidualIsAddedAndReceivesTheGradient) {
 
 // The oracle is the same layer whose output is computed.
 TEST_F(LinearTest, OutputThatNobodyReadsIsNotComputedAndTheGradientsAreTheSame) {
-  for (const auto& [branch, drops] :
-       {std::pair{false, false}, {true, false}, {false, true}, {true, true}}) {
+  enum Sum { kPlain, kDropped, kScaled };
+  for (const auto& [branch, sum] : {std::pair{false, kPlain},
+                                    {true, kPlain},
+                                    {false, kDropped},
+                                    {true, kDropped},
+                                    {false, kScaled},
+                                    {true, kScaled}}) {
     const auto layer = make("last", /*bias=*/true, branch, /*dropout=*/0.3);
     const at::Tensor x = at::randn({kTokens, kIn}).requires_grad_(true);
     const at::Tensor residual = at::randn({kTokens, kOut}).requires_grad_(true);
@@ -214,9 +219,12 @@ TEST_F(LinearTest, OutputThatNobodyReadsIsNotComputedAndTheGradientsAreTheSame) 
       for (Parameter* p : parameters) p->attach_grad(at::empty(p->shape()), /*overwrite=*/true);
       ForwardContext context = context_;
       context.wants_output = wants_output;
-      const at::Tensor y = drops ? add_dropout(residual, layer->forward_last(x, context), 0.4,
-                                               /*place_id=*/7, context, wants_output)
-                                 : layer->forward_add_last(x, residual, context);
+      const at::Tensor y =
+          sum == kPlain ? layer->forward_add_last(x, residual, context)
+          : sum == kScaled
+              ? add_scaled(residual, layer->forward_last(x, context), 0.3, wants_output)
+              : add_dropout(residual, layer->forward_last(x, context), 0.4,
+                            /*place_id=*/7, context, wants_output);
       EXPECT_EQ(y.sizes(), dy.sizes());
       EXPECT_EQ(y.storage().nbytes(), (wants_output ? dy.numel() : 1) * sizeof(float));
       auto result = torch::autograd::grad({y}, {x, residual}, {dy});

@@ -9,6 +9,7 @@
 #include "strata/nn/embedded_rows.h"
 #include "strata/nn/embedding.h"
 #include "strata/nn/gated_mlp.h"
+#include "strata/nn/scaled_add.h"
 
 namespace strata::models {
 namespace {
@@ -151,7 +152,7 @@ at::Tensor LlamaDecoderLayer::attend(const at::Tensor& x, const nn::ForwardConte
       .place_id = (uint64_t{1} << 32) + static_cast<uint64_t>(index_)};
   const at::Tensor mixed = nn::rotary_attention(qkv[0], qkv[1], qkv[2], rope_, options, context);
   if (const double scale = config_.residual_multiplier; scale != 1.0) {
-    return at::add(residual, o_proj_.forward(mixed, context), scale);
+    return nn::add_scaled(residual, o_proj_.forward(mixed, context), scale, /*wants_output=*/true);
   }
   if (!config_.output_norms) return o_proj_.forward_add(mixed, residual, context);
   return residual + post_attention_layernorm_.forward(o_proj_.forward(mixed, context));
@@ -169,7 +170,12 @@ at::Tensor LlamaDecoderLayer::transform(const at::Tensor& x, const nn::ForwardCo
                           nn::linear_shared_input({&down_proj_}, gated, context)[0]);
   }
   if (const double scale = config_.residual_multiplier; scale != 1.0) {
-    return at::add(residual, nn::linear_shared_input({&down_proj_}, gated, context)[0], scale);
+    // Where the result is not wanted, the step has just recomputed what it keeps: nothing is
+    // remade.
+    const at::Tensor y = context.wants_output
+                             ? nn::linear_shared_input({&down_proj_}, gated, context)[0]
+                             : down_proj_.forward_last(gated.value, context);
+    return nn::add_scaled(residual, y, scale, context.wants_output);
   }
   return down_proj_.forward_add_last(gated, residual, context);
 }
