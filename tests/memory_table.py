@@ -115,7 +115,7 @@ TABLE = [
     (2, "FULL_SHARD", dict(model="gpt2")),
     (1, "NO_SHARD", dict(LORA, model="gpt2", **WHOLE)),
     (2, "FULL_SHARD", dict(model="bigcode", gradient_checkpointing_mode="selective")),
-    (1, "NO_SHARD", dict(LORA, model="bigcode", load_in_4bit=True)),
+    (1, "NO_SHARD", dict(LORA, model="bigcode", load_in_4bit=True, per_device_train_batch_size=8)),
     # Products in bf16 where the processor has them.
     (1, "NO_SHARD", dict(LORA, bf16=True, per_device_train_batch_size=16)),
     (1, "FULL_SHARD", dict(LORA, bf16=True, dtype="bfloat16")),

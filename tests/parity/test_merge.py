@@ -42,7 +42,7 @@ CASES = {
     "gpt2_ia3": (GPT2, dict(peft_type="IA3")),
     "gpt2_vera": (GPT2, dict(peft_type="VERA", r=5, target_modules="all-linear", save_projection=False)),
     "gpt2_biases": (GPT2, dict(target_modules=["c_fc"], lora_bias=True)),
-    "gpt2_embedding": (dict(GPT2, tie_word_embeddings=False), dict(target_modules=["wte", "c_proj"], r=2)),
+    "gpt2_untied": (dict(GPT2, tie_word_embeddings=False), dict(target_modules=["lm_head", "attn.c_proj"], r=2)),
     "bigcode": (BIGCODE, dict(target_modules="all-linear", r=4, modules_to_save=["ln_f"])),
     "gemma": (dict(family="gemma", head_dim=12),
               dict(target_modules=["o_proj", "gate_proj"], r=4, modules_to_save=["norm"])),
