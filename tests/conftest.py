@@ -28,6 +28,8 @@ class Inputs:
         "smollm3": tiny_llama.SMOLLM3,
         "gemma": tiny_llama.GEMMA,
         "gemma3": tiny_llama.GEMMA3,
+        "gpt2": tiny_llama.GPT2,
+        "bigcode": tiny_llama.GPT_BIGCODE,
         "llama2": dict(tiny_llama.PLAIN, llama2=330),
         "llama2-tied": dict(tiny_llama.TIED, llama2=330),
         "llama2-wide": dict(tiny_llama.WIDE, llama2=32000),

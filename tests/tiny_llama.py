@@ -37,6 +37,9 @@ GRANITE = dict(PLAIN, family="granite", tie_word_embeddings=True, embedding_mult
                attention_multiplier=0.3, residual_multiplier=0.7, logits_scaling=1.5, attention_dropout=0.2)
 GEMMA3 = dict(PLAIN, family="gemma3_text", hidden_size=36, num_key_value_heads=1, head_dim=10, sliding_window=7,
               layer_types=["sliding_attention", "full_attention"])
+# Dropout is on, as in every file of these two that says nothing of it.
+GPT2 = dict(family="gpt2", n_embd=30, n_layer=2, n_head=3, n_inner=44)
+GPT_BIGCODE = dict(GPT2, family="gpt_bigcode", n_embd=36)
 GEMMA = dict(PLAIN, family="gemma", hidden_size=30, num_key_value_heads=1, head_dim=10)
 
 
@@ -97,7 +100,7 @@ def save_model(folder, seed=0, vocab_size=None, family="llama", llama2=None, dty
         vocab_size=vocab_size or size, max_position_embeddings=128, **ids, **settings))
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            if "norm" in name:
+            if "norm" in name or ".ln_" in name and name.endswith("weight"):
                 parameter.uniform_(0.7, 1.3)
             else:
                 parameter.normal_(0, 0.08)

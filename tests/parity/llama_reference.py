@@ -8,6 +8,10 @@ from transformers import AutoModelForCausalLM, CONFIG_MAPPING
 BASE = dict(vocab_size=97, hidden_size=32, intermediate_size=52, num_hidden_layers=2,
             num_attention_heads=4, num_key_value_heads=4, max_position_embeddings=64,
             pad_token_id=None)
+# GPT-2 and its relative, by the names that all families share. Dropout is for tests that train.
+GPT2_BASE = dict(vocab_size=97, n_embd=32, n_layer=2, n_head=4, n_positions=64, resid_pdrop=0.0, embd_pdrop=0.0,
+                 attn_pdrop=0.0, bos_token_id=0, eos_token_id=1)
+BASES = {"gpt2": GPT2_BASE, "gpt_bigcode": GPT2_BASE}
 LLAMA3 = dict(rope_type="llama3", rope_theta=500.0, factor=8.0, low_freq_factor=1.0,
               high_freq_factor=4.0, original_max_position_embeddings=16)
 # Type, size of the random weights, largest relative error. Both programs round in bfloat16, each
@@ -18,10 +22,11 @@ PRECISIONS = [("float32", 0.15, 1e-5), ("bfloat16", 0.04, 2e-2)]
 def save_checkpoint(folder, old_rope_keys=False, scale=0.15, family="llama", **settings):
     """Writes config.json and weights; all weights random, also norms and biases."""
     torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_config(CONFIG_MAPPING[family](**{**BASE, **settings}))
+    base = BASES.get(family, BASE)
+    model = AutoModelForCausalLM.from_config(CONFIG_MAPPING[family](**{**base, **settings}))
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            if "norm" in name:
+            if "norm" in name or ".ln_" in name and name.endswith("weight"):
                 parameter.uniform_(0.5, 1.5)
             else:
                 parameter.normal_(0, scale)

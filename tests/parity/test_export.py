@@ -55,12 +55,13 @@ def load(folder):
 
 @pytest.mark.parametrize("name,world", [("odd", 1), ("odd", 3), ("tied", 1), ("tied", 3),
                                         ("mistral", 2), ("qwen2", 3), ("qwen3", 2), ("phi3", 2),
-                                        ("smollm3", 2), ("granite", 3), ("gemma", 3), ("gemma3", 2)])
+                                        ("smollm3", 2), ("granite", 3), ("gemma", 3), ("gemma3", 2),
+                                        ("gpt2", 3), ("bigcode", 2)])
 def test_full_model(inputs, tmp_path, name, world):
     run = train(inputs, tmp_path / "out", name, world)
     folder = run.folder
     model = load(folder)
-    is_tied = name in ("tied", "qwen2", "smollm3", "granite", "gemma", "gemma3")
+    is_tied = name in ("tied", "qwen2", "smollm3", "granite", "gemma", "gemma3", "gpt2", "bigcode")
     assert model.config.tie_word_embeddings == is_tied
     assert eval_loss(model, folder, inputs.data("messages")) == pytest.approx(
         measured(run), abs=1e-5)
@@ -135,6 +136,9 @@ LORA_CASES = {
     "prefix": ("odd", dict(OF_LORA_OFF, peft_type="PREFIX_TUNING", num_virtual_tokens=3,
                            learning_rate=5e-2)),
     "granite": ("granite", dict(lora_target_modules="all-linear")),
+    "gpt2": ("gpt2", dict(lora_target_modules=["c_attn", "c_fc"])),
+    "gpt2_ia3": ("gpt2", dict(OF_LORA_OFF, peft_type="IA3", learning_rate=5e-2)),
+    "bigcode": ("bigcode", dict(lora_target_modules="all-linear")),
     "phi3": ("phi3", dict(lora_target_modules=["qkv_proj", "gate_up_proj", "down_proj"])),
     "phi3_prefix": ("phi3", dict(OF_LORA_OFF, peft_type="PREFIX_TUNING", num_virtual_tokens=3,
                                  learning_rate=5e-2)),

@@ -34,6 +34,9 @@ MODELS = {
                     attention_multiplier=0.2, residual_multiplier=0.6),
     "phi3": dict(family="phi3", num_key_value_heads=2, sliding_window=12),
     "mistral_window": dict(family="mistral", num_key_value_heads=2, sliding_window=6),
+    "gpt2": dict(family="gpt2", n_head=2),
+    "bigcode": dict(family="gpt_bigcode"),
+    "bigcode_multi_head": dict(family="gpt_bigcode", multi_query=False, tie_word_embeddings=False),
     "gemma": dict(family="gemma", num_key_value_heads=2, head_dim=12),
     "gemma3": dict(family="gemma3_text", num_key_value_heads=2, head_dim=12, sliding_window=6,
                    layer_types=["sliding_attention", "full_attention"]),
@@ -47,6 +50,7 @@ ADAPTERS = {
     "pissa": dict(target_modules=["q_proj", "up_proj"], r=3, init_lora_weights="pissa"),
     "olora": dict(target_modules=["o_proj"], r=3, init_lora_weights="olora"),
     "ia3": dict(peft_type="IA3"),
+    "dora_conv1d": dict(target_modules=["c_attn", "attn.c_proj"], r=3, use_dora=True),
     "vera": dict(peft_type="VERA", r=12, target_modules="all-linear"),
     "prompt": dict(peft_type="PROMPT_TUNING", num_virtual_tokens=5),
     "prefix": dict(peft_type="PREFIX_TUNING", num_virtual_tokens=4),
@@ -54,9 +58,11 @@ ADAPTERS = {
                              prefix_projection=True, encoder_hidden_size=7),
 }
 # The first three over every model, the others over two.
-ADAPTED = [(m, a) for a in list(ADAPTERS)[:3] for m in MODELS if m != "phi3"] + [
+OTHER_NAMES = ["phi3", "gpt2", "bigcode", "bigcode_multi_head"]
+ADAPTED = [(m, a) for a in list(ADAPTERS)[:3] for m in MODELS if m not in OTHER_NAMES] + [
+    (m, a) for m in OTHER_NAMES[1:] for a in ("none", "lora", "ia3")] + [("gpt2", "vera"), ("gpt2", "dora_conv1d")] + [
     ("phi3", a) for a in ("none", "lora", "prompt", "prefix")] + [
-    (m, a) for a in list(ADAPTERS)[3:] for m in ("grouped_tied", "one_kv_head_odd_dim")]
+    (m, a) for a in list(ADAPTERS)[3:] if a != "dora_conv1d" for m in ("grouped_tied", "one_kv_head_odd_dim")]
 
 
 def run_probe(folder, **request):

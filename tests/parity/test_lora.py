@@ -24,6 +24,9 @@ GEMMA = dict(family="gemma", head_dim=12, num_key_value_heads=1)
 GEMMA3 = dict(family="gemma3_text", head_dim=12, num_key_value_heads=1, sliding_window=4,
               layer_types=["sliding_attention", "full_attention"])
 
+GPT2 = dict(family="gpt2", n_embd=30, n_head=3, n_inner=44)
+BIGCODE = dict(GPT2, family="gpt_bigcode")
+
 CASES = {
     "default_targets": ({}, {}),
     "list": ({}, dict(target_modules=["q_proj", "k_proj", "down_proj"], r=4, lora_alpha=16)),
@@ -144,11 +147,29 @@ CASES = {
     "gemma_dora_embedding": (GEMMA, dict(target_modules=["embed_tokens"], r=4, use_dora=True)),
     "gemma_tokens": (GEMMA, dict(target_modules=["q_proj"], trainable_token_indices=[5, 2, 40])),
     "gemma_ia3": (GEMMA, dict(peft_type="IA3")),
+    # Layers of the form [in, out].
+    "gpt2": (GPT2, {}),
+    "gpt2_all": (GPT2, dict(target_modules="all-linear", r=3, lora_alpha=5, bias="all")),
+    "gpt2_square": (GPT2, dict(target_modules=["attn.c_proj", "lm_head"], r=3, use_rslora=True, lora_bias=True)),
+    "gpt2_dora": (GPT2, dict(target_modules=["c_attn", "c_fc", "attn.c_proj"], r=4, use_dora=True)),
+    "gpt2_ia3": (GPT2, dict(peft_type="IA3")),
+    "gpt2_ia3_all": (GPT2, dict(peft_type="IA3", target_modules="all-linear", feedforward_modules=["attn.c_proj"])),
+    "gpt2_vera": (GPT2, dict(peft_type="VERA", r=5, target_modules="all-linear")),
+    "gpt2_embedding": (GPT2, dict(target_modules=["wte", "c_fc"], r=2)),
+    "gpt2_tokens": (GPT2, dict(target_modules=["c_attn"], trainable_token_indices=[5, 2, 40])),
+    "gpt2_saved": (GPT2, dict(target_modules=["c_attn"], modules_to_save=["ln_f", "lm_head", "wpe"])),
+    "bigcode": (BIGCODE, {}),
+    "bigcode_all": (dict(BIGCODE, multi_query=False), dict(target_modules="all-linear", r=3)),
+    "bigcode_dora": (BIGCODE, dict(target_modules=["c_attn", "mlp.c_proj"], r=4, use_dora=True)),
+    "bigcode_pissa": (BIGCODE, dict(target_modules=["c_attn", "c_proj"], r=4, init_lora_weights="pissa")),
+    "bigcode_ia3": (BIGCODE, dict(peft_type="IA3")),
+    "bigcode_vera": (BIGCODE, dict(peft_type="VERA", r=5)),
     "pissa_dora": ({}, dict(target_modules=["o_proj"], r=4, init_lora_weights="pissa",
                             use_dora=True)),
 }
 FROM_BASE = {"phi3_dora", "pissa", "pissa_fast", "olora", "pissa_dora", "dora", "dora_biased",
-             "dora_head", "dora_embedding", "dora_embedding_tied", "gemma_dora_embedding"}
+             "dora_head", "dora_embedding", "dora_embedding_tied", "gemma_dora_embedding",
+             "gpt2_dora", "bigcode_dora", "bigcode_pissa"}
 
 
 def file_name(name):

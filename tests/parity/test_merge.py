@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 from llama_reference import save_checkpoint
 from probe import BUILD, relative_error
 from running import PROGRAM, base_flags, environment, run_strata
-from test_lora import PHI3, attach, config_of, randomise
+from test_lora import BIGCODE, GPT2, PHI3, attach, config_of, randomise
 
 CASES = {
     "plain": ({}, dict(target_modules=["q_proj", "down_proj"], r=4, lora_alpha=16)),
@@ -37,6 +37,13 @@ CASES = {
                      dict(peft_type="VERA", r=5, target_modules="all-linear", d_initial=0.4,
                           projection_prng_key=3, save_projection=False)),
     "phi3": (PHI3, dict(target_modules="all-linear", r=4, lora_alpha=16)),
+    "gpt2": (GPT2, dict(target_modules="all-linear", r=4, lora_alpha=16)),
+    "gpt2_dora": (GPT2, dict(target_modules=["c_attn", "attn.c_proj"], r=4, use_dora=True)),
+    "gpt2_ia3": (GPT2, dict(peft_type="IA3")),
+    "gpt2_vera": (GPT2, dict(peft_type="VERA", r=5, target_modules="all-linear", save_projection=False)),
+    "gpt2_biases": (GPT2, dict(target_modules=["c_fc"], lora_bias=True)),
+    "gpt2_untied": (dict(GPT2, tie_word_embeddings=False), dict(target_modules=["lm_head", "attn.c_proj"], r=2)),
+    "bigcode": (BIGCODE, dict(target_modules="all-linear", r=4, modules_to_save=["ln_f"])),
     "gemma": (dict(family="gemma", head_dim=12),
               dict(target_modules=["o_proj", "gate_proj"], r=4, modules_to_save=["norm"])),
     "olora": ({}, dict(target_modules=["v_proj"], r=4, init_lora_weights="olora")),

@@ -36,6 +36,8 @@ ROWS = {
     "bf16_file_vera": ("bf16", dict(VERA, dtype="auto"), 1),
     "nf4_vera": ("wide", dict(VERA, **NF4), 1),
     "prompt": ("wide", dict(use_peft=True, peft_type="PROMPT_TUNING", num_virtual_tokens=7), 1),
+    "gpt2": ("gpt2", LORA, 1),
+    "bigcode_int8": ("bigcode", dict(LORA, load_in_8bit=True), 1),
     "new_tokens_nf4": ("llama2", dict(LORA, **NF4, chat_template_format="chatml"), 1),
 }
 

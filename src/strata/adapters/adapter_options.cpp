@@ -28,9 +28,10 @@ LoraOptions lora_options_of(const hf::AdapterConfig& config) {
   options.alpha_pattern = config.alpha_pattern;
   options.modules_to_save = config.modules_to_save;
   options.trainable_tokens = config.trainable_token_indices;
-  if (!config.trainable_token_module.empty()) options.token_module = config.trainable_token_module;
+  options.token_module = config.trainable_token_module;
   options.other_token_modules = config.other_token_modules;
   options.ensure_weight_tying = config.ensure_weight_tying;
+  options.fan_in_fan_out = config.fan_in_fan_out;
   options.use_dora = config.use_dora;
   options.lora_bias = config.lora_bias;
   options.bias = config.bias;

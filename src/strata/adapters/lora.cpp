@@ -70,7 +70,17 @@ void check_rank(const nn::Linear& layer, int64_t rank) {
       rank, layer.path(), layer.out_features(), layer.in_features(), most);
 }
 
+// Of some of them PEFT makes something else here.
+void check_conv1d(const nn::Linear& layer, const LoraOptions& options) {
+  if (!layer.weight().is_transposed() || !changes_base(options)) return;
+  throw ConfigError(
+      "init_lora_weights: found {} for \"{}\", whose file holds it as [in, out] (GPT-2's Conv1D), "
+      "expected true, false, gaussian or orthogonal there; choose one of them",
+      options.init, layer.path());
+}
+
 void attach_branch(nn::Linear& layer, const LoraOptions& options, uint64_t layer_id) {
+  check_conv1d(layer, options);
   const std::string base = hf::kAdapterKeyPrefix + layer.path();
   const int64_t rank = rank_of(options, layer.path());
   check_rank(layer, rank);
@@ -154,6 +164,15 @@ std::vector<AdapterTensor> trained_biases(const LoraOptions& options, models::Mo
       const char* end = is_wrapped ? ".base_layer.bias" : ".bias";
       tensors.push_back({hf::kAdapterKeyPrefix + layer->path() + end, layer->bias()});
     }
+  }
+  if (options.bias != "all") return tensors;
+  // Those of norms.
+  for (nn::Parameter* parameter : model.parameters()) {
+    const std::string& name = parameter->name();
+    if (!name.ends_with(".bias") || name.starts_with(hf::kAdapterKeyPrefix)) continue;
+    const bool is_known = std::ranges::any_of(
+        tensors, [&](const AdapterTensor& tensor) { return tensor.parameter == parameter; });
+    if (!is_known) tensors.push_back({hf::kAdapterKeyPrefix + name, parameter});
   }
   return tensors;
 }
@@ -265,6 +284,12 @@ void LoraAdapter::attach_layers(models::Model& model) {
                   [](const nn::Linear* layer) { return layer->path() == "lm_head"; }) ||
       (trained_tokens_ && trained_tokens_->is_output_alone);
   notes_ = notes_on_ties(options_, targets.embedding != nullptr || targets_head, saved, was_tied);
+  if (options_.fan_in_fan_out && std::ranges::none_of(layers_, [](const nn::Linear* layer) {
+        return layer->weight().is_transposed();
+      })) {
+    notes_.push_back(
+        "fan_in_fan_out: has no effect, the layers store [out, in]; PEFT sets it to false too");
+  }
   if (draws_directions(options_)) {
     notes_.push_back(fmt::format(
         "init_lora_weights: {} searches from random directions, which no file holds; before it is "

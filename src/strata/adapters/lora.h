@@ -57,10 +57,12 @@ struct LoraOptions {
   // Rows of the embedding, or of the output layer alone, that train by themselves; the end of the
   // module's path.
   std::vector<int64_t> trainable_tokens = {};
-  std::string token_module = "embed_tokens";
+  std::string token_module = {};                      // empty: the embedding
   std::vector<std::string> other_token_modules = {};  // which must be tied to it
   // A tied embedding or output layer that is saved whole stays tied.
   bool ensure_weight_tying = false;
+  // What an adapter's file says of its layers, which know it themselves: a note where it is wrong.
+  bool fan_in_fan_out = false;
   bool use_rslora = false;
   bool use_dora = false;      // branches with a magnitude, nn/dora.h
   bool lora_bias = false;     // B gets a bias

@@ -428,6 +428,7 @@ void initialize_from_base(const LoraAdapter& adapter, uint64_t seed, const Place
       if (!branch.magnitude) continue;
       // Of the weight as it rests now, rounded or quantised.
       if (changes_base(options)) w = base.read(weight);
+      if (weight.is_transposed()) w = w.t().contiguous();
       place(*branch.magnitude, nn::dora_row_norms(w, values.a, values.b, branch.scaling));
     }
   }

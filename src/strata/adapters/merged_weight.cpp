@@ -41,7 +41,9 @@ Branch vera_branch(const nn::VeraProjection& projection, const at::Tensor& lambd
 }
 
 at::Tensor merged_weight(const nn::Linear& layer) {
+  const bool is_transposed = layer.weight().is_transposed();
   at::Tensor weight = fp32_copy(layer.weight());
+  if (is_transposed) weight = weight.t().contiguous();
   if (const nn::LowRankBranch* low_rank = layer.low_rank()) {
     Branch branch{.a = fp32_copy(low_rank->a),
                   .b = fp32_copy(low_rank->b),
@@ -56,7 +58,7 @@ at::Tensor merged_weight(const nn::Linear& layer) {
                weight);
   }
   if (const nn::Rescale* rescale = layer.rescale()) weight.mul_(fp32_copy(rescale->factors));
-  return weight;
+  return is_transposed ? weight.t().contiguous() : weight;
 }
 
 at::Tensor merged_bias(const nn::Linear& layer) {

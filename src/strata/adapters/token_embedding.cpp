@@ -68,7 +68,7 @@ nn::Linear* output_layer(models::Model& model) {
 void require_tied(models::Model& model, const nn::Embedding& embedding,
                   const LoraOptions& options) {
   const std::string& module = options.token_module;
-  if (!matches_list(embedding.path(), {module})) {
+  if (!module.empty() && !matches_list(embedding.path(), {module})) {
     throw ConfigError(
         "trainable_token_indices: found the module \"{}\", expected the model's token embedding "
         "({}) or its output layer; correct it",
@@ -131,7 +131,9 @@ TrainedTokens attach_token_rows(models::Model& model, const LoraOptions& options
         "embedding, expected adapters of linear layers; leave it out");
   }
   nn::Linear* output = output_layer(model);
-  const bool is_alone = output != nullptr && matches_list(output->path(), {options.token_module});
+  const std::string& module = options.token_module;
+  const bool is_alone =
+      output != nullptr && !module.empty() && matches_list(output->path(), {module});
   if (!is_alone) require_tied(model, *embedding, options);
   const std::string& path = is_alone ? output->path() : embedding->path();
   nn::Parameter& weight = is_alone ? output->weight() : embedding->weight();
@@ -173,7 +175,8 @@ bool stays_tied(const LoraOptions& options, models::Model& model, const std::str
 std::vector<std::string> notes_on_ties(const LoraOptions& options, bool targets_vocabulary,
                                        const std::vector<std::string>& saved, bool was_tied) {
   const bool saves_one = std::any_of(saved.begin(), saved.end(), [](const std::string& name) {
-    return name.ends_with("embed_tokens.weight") || name == "lm_head.weight";
+    return name.ends_with("embed_tokens.weight") || name.ends_with("wte.weight") ||
+           name == "lm_head.weight";
   });
   if (options.ensure_weight_tying && !was_tied) {
     return {"ensure_weight_tying: the model's embedding and output layer are not tied"};

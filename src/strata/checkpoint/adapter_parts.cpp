@@ -8,11 +8,16 @@
 
 #include "strata/adapters/target_layers.h"
 #include "strata/base/error.h"
+#include "strata/checkpoint/convert.h"
 #include "strata/checkpoint/saved_values.h"
 #include "strata/hf/adapter_files.h"
+#include "strata/models/gpt2/config.h"
 
 namespace strata::checkpoint {
 namespace {
+
+// What the first files of GPT-2 leave out.
+const std::string kBody = "transformer.";
 
 // What of an adapter does not fit the base.
 struct Misfit {
@@ -22,13 +27,12 @@ struct Misfit {
   throw Misfit{fmt::format("{} for \"{}\"", found, weight)};
 }
 
-// b [rows, r], a [r, columns] of a matrix; r as adapter_config.json says, by which PEFT scales.
+// b [rows, r], a [r, columns] of a matrix; r, the rank, as adapter_config.json says, by which PEFT
+// scales.
 void check_branch(const std::string& weight, const std::vector<int64_t>& b,
-                  const std::vector<int64_t>& a, const std::vector<int64_t>& shape,
-                  const adapters::LoraOptions& settings) {
+                  const std::vector<int64_t>& a, const std::vector<int64_t>& shape, int64_t rank) {
   if (a.size() == 2 && b.size() == 2 && shape.size() == 2 && a[0] == b[1] && a[1] == shape[1] &&
       b[0] == shape[0]) {
-    const int64_t rank = adapters::rank_of(settings, weight.substr(0, weight.rfind('.')));
     if (a[0] == rank) return;
     fail(weight, fmt::format("a branch of rank {}, {} in adapter_config.json,", a[0], rank));
   }
@@ -44,17 +48,33 @@ void check_factors(const std::string& weight, const std::vector<int64_t>& factor
 
 }  // namespace
 
-AdapterParts::AdapterParts(const SavedState& base, bool is_called_tied, SavedState& adapter,
+Json config_of(const SavedState& base) {
+  const std::filesystem::path config = base_model_of(base) / "config.json";
+  return std::filesystem::is_regular_file(config) ? read_json_file(config) : Json::object();
+}
+
+// T5's key of that name is another: its rows of single tokens are refused before.
+static bool is_called_tied(const Json& config) {
+  const bool is_gpt2 = config.value("model_type", "").starts_with("gpt");
+  const auto entry = config.find("tie_word_embeddings");
+  return entry == config.end() ? is_gpt2 : entry->is_boolean() && entry->get<bool>();
+}
+
+AdapterParts::AdapterParts(const SavedState& base, const Json& config, SavedState& adapter,
                            const adapters::LoraOptions& settings)
-    : base_(base), adapter_(adapter), settings_(settings) {
+    : base_(base), config_(config), adapter_(adapter), settings_(settings) {
   for (size_t i = 0; i < base.tensors().size(); ++i) in_base_[base.tensors()[i].weight] = i;
-  if (in_base_.contains(kShared)) embedding_ = kShared;
+  for (const char* name : {kShared, kGpt2Embedding, kBareEmbedding}) {
+    if (in_base_.contains(name)) embedding_ = name;
+  }
+  is_bare_ = embedding_ == kBareEmbedding;
   for (size_t i = 0; i < adapter.tensors().size(); ++i) {
     if (adapter.tensors()[i].is_parameter()) add_part(i);
   }
   // PEFT asks config.json for ties, and takes rows of single tokens for an own output layer, too.
   const Parts* embedding = find(embedding_);
-  if (is_called_tied && in_base_.contains(kHead) && embedding != nullptr && embedding->rows) {
+  if (is_called_tied(config) && in_base_.contains(kHead) && embedding != nullptr &&
+      embedding->rows) {
     parts_[kHead].rows = embedding->rows;
   }
   check_fit();
@@ -63,6 +83,15 @@ AdapterParts::AdapterParts(const SavedState& base, bool is_called_tied, SavedSta
 const Parts* AdapterParts::find(const std::string& weight) const {
   const auto found = parts_.find(weight);
   return found == parts_.end() ? nullptr : &found->second;
+}
+
+std::string AdapterParts::module_of(const std::string& weight) const {
+  const std::string module = weight.substr(0, weight.rfind('.'));
+  return is_bare_ && weight != kHead ? kBody + module : module;
+}
+
+bool AdapterParts::is_transposed(const std::string& weight) const {
+  return models::is_conv1d_weight(config_, weight);
 }
 
 std::optional<size_t> AdapterParts::place_in_base(const std::string& name) const {
@@ -80,6 +109,7 @@ void AdapterParts::add_part(size_t index) {
   if (name.starts_with(hf::kAdapterKeyPrefix)) {
     name = name.substr(std::string_view(hf::kAdapterKeyPrefix).size());
   }
+  if (is_bare_ && name.starts_with(kBody)) name = name.substr(kBody.size());
   const std::pair<std::string_view, std::optional<size_t> Parts::*> kEndings[] = {
       {".lora_A.weight", &Parts::a},
       {".lora_B.weight", &Parts::b},
@@ -232,7 +262,7 @@ bool AdapterParts::check_weight(const std::string& weight, const Parts& parts, b
     if (parts.whole) return false;
   }
   if (found == in_base_.end()) fail(weight, "values");
-  const std::vector<int64_t>& shape =
+  std::vector<int64_t> shape =
       parts.base ? shape_of(*parts.base) : base_.tensors()[found->second].shape;
   if (parts.whole) {
     const std::vector<int64_t>& whole = shape_of(*parts.whole);
@@ -244,12 +274,14 @@ bool AdapterParts::check_weight(const std::string& weight, const Parts& parts, b
   }
   if (parts.base && !parts.a && !parts.rows && !parts.columns) return false;
   check_bias(weight, parts);
+  // From here on [out, in].
+  if (is_transposed(weight)) std::ranges::reverse(shape);
+  const int64_t rank = adapters::rank_of(settings_, module_of(weight));
   if (parts.rows) {
     check_rows(weight, shape_of(*parts.rows), shape);
   } else if (parts.columns) {
     if (!parts.b) fail(weight, "half a branch");
-    check_branch(weight, shape_of(*parts.b), shape_of(*parts.columns), {shape[1], shape[0]},
-                 settings_);
+    check_branch(weight, shape_of(*parts.b), shape_of(*parts.columns), {shape[1], shape[0]}, rank);
     if (parts.magnitude.has_value() != settings_.use_dora) fail(weight, "half a DoRA branch");
     // The head was a name of the embedding, to which the branch does not belong.
     if (weight == embedding_ && unties) untied_from_ = found->second;
@@ -259,7 +291,7 @@ bool AdapterParts::check_weight(const std::string& weight, const Parts& parts, b
     check_vectors(weight, parts, shape);
   } else {
     if (!parts.a || !parts.b) fail(weight, "half a branch");
-    check_branch(weight, shape_of(*parts.b), shape_of(*parts.a), shape, settings_);
+    check_branch(weight, shape_of(*parts.b), shape_of(*parts.a), shape, rank);
     if (parts.magnitude.has_value() != settings_.use_dora) fail(weight, "half a DoRA branch");
   }
   return true;

@@ -36,13 +36,16 @@ struct SharedProjection {
   int64_t most_in = 0, most_out = 0;  // of all layers
 };
 
+// The base's config.json; empty where there is none.
+Json config_of(const SavedState& base);
+
 class AdapterParts {
  public:
   static constexpr const char* kHead = "lm_head.weight";
 
-  // `is_called_tied`: by the base's config.json. ConfigError with up to five misfits where the
+  // `config`: the base's config.json, or nothing. ConfigError with up to five misfits where the
   // adapter is not of such a base. Reads two tensors at most, to see whether they are one.
-  AdapterParts(const SavedState& base, bool is_called_tied, SavedState& adapter,
+  AdapterParts(const SavedState& base, const Json& config, SavedState& adapter,
                const adapters::LoraOptions& settings);
 
   // By the weight's name in the base.
@@ -62,12 +65,19 @@ class AdapterParts {
   std::optional<int64_t> num_rows() const { return num_rows_; }
   bool has_shared_embedding() const { return embedding_ == kShared; }
   const SharedProjection& projection() const { return projection_; }
+  // Whether the base holds the weight as [in, out].
+  bool is_transposed(const std::string& weight) const;
+  // The path of a weight's module as patterns know it.
+  std::string module_of(const std::string& weight) const;
   // ConfigError that lists what does not fit.
   [[noreturn]] void refuse(const std::vector<std::string>& misfits) const;
 
  private:
-  // T5's, which encoder and decoder share, and that of the decoder-only families.
+  // T5's, which encoder and decoder share, GPT-2's, that of its first files, whose names lack the
+  // body's, and that of the other decoder-only families.
   static constexpr const char* kShared = "shared.weight";
+  static constexpr const char* kGpt2Embedding = "transformer.wte.weight";
+  static constexpr const char* kBareEmbedding = "wte.weight";
   static constexpr const char* kEmbedding = "model.embed_tokens.weight";
 
   void add_part(size_t index);
@@ -92,10 +102,12 @@ class AdapterParts {
                   const std::vector<int64_t>& shape) const;
 
   const SavedState& base_;
+  const Json& config_;
   SavedState& adapter_;
   const adapters::LoraOptions& settings_;
   std::map<std::string, size_t> in_base_;
   std::string embedding_ = kEmbedding;  // the base's name of it
+  bool is_bare_ = false;                // the base's names lack the body's
   std::map<std::string, Parts> parts_;
   SharedProjection projection_;
   std::optional<size_t> untied_from_;

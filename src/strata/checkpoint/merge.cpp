@@ -69,15 +69,6 @@ adapters::LoraOptions settings_of(const SavedState& adapter, std::vector<std::st
   return options;
 }
 
-// T5's key of that name is another: its rows of single tokens are refused before.
-bool is_called_tied(const SavedState& base) {
-  const fs::path config = base_model_of(base) / "config.json";
-  if (!fs::is_regular_file(config)) return false;
-  const Json json = read_json_file(config);
-  const auto entry = json.find("tie_word_embeddings");
-  return entry != json.end() && entry->is_boolean() && entry->get<bool>();
-}
-
 class Merger {
  public:
   Merger(SavedState& base, SavedState& adapter, const MergeOptions& options)
@@ -85,7 +76,8 @@ class Merger {
         adapter_(adapter),
         options_(options),
         settings_(settings_of(adapter, notes_)),
-        parts_(base, is_called_tied(base), adapter, settings_) {
+        config_(config_of(base)),
+        parts_(base, config_, adapter, settings_) {
     if (options.decoded && adapters::changes_base(settings_) && settings_.init != "olora") {
       throw ConfigError(
           "{}: found init_lora_weights {} over codes, expected an adapter of plain weights to be "
@@ -212,7 +204,7 @@ class Merger {
     const Parts& parts = *layer;
     if (parts.bias_of_b) {
       const at::Tensor bias = read_tensor(adapter_, *parts.bias_of_b).to(at::kFloat);
-      const double scale = scale_of(module, parts_.shape_of(*parts.a)[0]);
+      const double scale = scale_of(name, parts_.shape_of(*parts.a)[0]);
       value = value.to(at::kFloat).add(bias, scale).to(value.scalar_type());
     }
     if (parts.factors && parts_.shape_of(*parts.factors)[1] == 1) {
@@ -240,25 +232,37 @@ class Merger {
                                                         : base_weight(parts_.source_in_base(name));
     add_to_bias(name, weight);
     if (parts == nullptr) return weight;
-    if (parts->factors) {
-      const at::Tensor factors = read_tensor(adapter_, *parts->factors).to(at::kFloat);
+    if (!parts_.is_transposed(name)) return with_parts(name, weight, *parts);
+    if (adapters::changes_base(settings_)) {
+      throw ConfigError(
+          "{}: found init_lora_weights {} over \"{}\", which the base holds as [in, out], expected "
+          "true, false, gaussian or orthogonal there; merge it with PEFT",
+          adapter_.path().string(), settings_.init, name);
+    }
+    return with_parts(name, weight.t().contiguous(), *parts).t().contiguous();
+  }
+
+  // `weight` [out, in].
+  at::Tensor with_parts(const std::string& name, at::Tensor weight, const Parts& parts) {
+    if (parts.factors) {
+      const at::Tensor factors = read_tensor(adapter_, *parts.factors).to(at::kFloat);
       return (weight * factors).to(weight.scalar_type());
     }
-    if (parts->rows) {
-      const at::Tensor rows = read_tensor(adapter_, *parts->rows);
+    if (parts.rows) {
+      const at::Tensor rows = read_tensor(adapter_, *parts.rows);
       return weight.index_copy(0, at::tensor(settings_.trainable_tokens, at::kLong),
                                rows.to(weight.scalar_type()));
     }
-    if (parts->columns) return with_columns(name, weight, *parts);
-    if (parts->lambda_b) return with_vectors(weight, *parts);
-    if (!parts->a) return weight;
+    if (parts.columns) return with_columns(name, weight, parts);
+    if (parts.lambda_b) return with_vectors(weight, parts);
+    if (!parts.a) return weight;
     adapters::Branch branch;
-    branch.a = read_tensor(adapter_, *parts->a).to(at::kFloat);
-    branch.b = read_tensor(adapter_, *parts->b).to(at::kFloat);
-    if (parts->magnitude) {
-      branch.magnitude = read_tensor(adapter_, *parts->magnitude).to(at::kFloat).reshape({-1});
+    branch.a = read_tensor(adapter_, *parts.a).to(at::kFloat);
+    branch.b = read_tensor(adapter_, *parts.b).to(at::kFloat);
+    if (parts.magnitude) {
+      branch.magnitude = read_tensor(adapter_, *parts.magnitude).to(at::kFloat).reshape({-1});
     }
-    branch.scale = scale_of(name.substr(0, name.rfind('.')), branch.a.size(0));
+    branch.scale = scale_of(name, branch.a.size(0));
     if (adapters::changes_base(settings_)) {
       weight = base_of_training(weight, name, branch).to(weight.scalar_type());
     }
@@ -299,7 +303,7 @@ class Merger {
   at::Tensor with_columns(const std::string& name, const at::Tensor& weight, const Parts& parts) {
     const at::Tensor a = read_tensor(adapter_, *parts.columns).to(at::kFloat);
     const at::Tensor b = read_tensor(adapter_, *parts.b).to(at::kFloat);
-    const double scale = scale_of(name.substr(0, name.rfind('.')), a.size(0));
+    const double scale = scale_of(name, a.size(0));
     // DoRA's lengths are those of columns: the rows of the transposed sum.
     if (parts.magnitude) {
       adapters::Branch columns{.a = a, .b = b, .magnitude = {}, .scale = scale};
@@ -309,8 +313,8 @@ class Merger {
     return with_branch(weight, {.a = b.t(), .b = a.t(), .magnitude = {}, .scale = scale});
   }
 
-  double scale_of(const std::string& module, int64_t rank) const {
-    return adapters::scaling_of(settings_, module, rank);
+  double scale_of(const std::string& weight, int64_t rank) const {
+    return adapters::scaling_of(settings_, parts_.module_of(weight), rank);
   }
 
   SavedState& base_;
@@ -318,6 +322,7 @@ class Merger {
   MergeOptions options_;
   std::vector<std::string> notes_;  // what is not known of the adapter and its base
   adapters::LoraOptions settings_;
+  Json config_;  // the base's
   AdapterParts parts_;
   nn::VeraProjection projection_;
 };

@@ -15,12 +15,14 @@
 #include "strata/adapters/lora_init.h"
 #include "strata/adapters/target_layers.h"
 #include "strata/base/error.h"
+#include "strata/checkpoint/adapter_parts.h"
 #include "strata/checkpoint/base_mark.h"
 #include "strata/checkpoint/element_type.h"
 #include "strata/checkpoint/param_groups.h"
 #include "strata/checkpoint/saved_values.h"
 #include "strata/hf/adapter_files.h"
 #include "strata/hf/base_fingerprint.h"
+#include "strata/models/gpt2/config.h"
 
 namespace strata::checkpoint {
 namespace {
@@ -104,7 +106,7 @@ const std::vector<int64_t>& shape_of(const SavedState& state, const std::string&
 // A tied output layer has the embedding's name there.
 std::vector<std::string> names_in_base(const std::string& path) {
   if (path != "lm_head") return {path + ".weight"};
-  return {"lm_head.weight", "model.embed_tokens.weight", "shared.weight"};
+  return {"lm_head.weight", "model.embed_tokens.weight", "shared.weight", "transformer.wte.weight"};
 }
 
 }  // namespace
@@ -172,6 +174,10 @@ PlainLoraState::FirstValues PlainLoraState::taken_off_base(const std::string& mo
       fail(fmt::format("\"{}\" with shape [{}] in {}", name,
                        fmt::join(first_.tensors()[*place].shape, ", "), first_.path().string()),
            fmt::format("[{}]", fmt::join(shape, ", ")), "name the base that it was trained on");
+    }
+    if (models::is_conv1d_weight(config_of(first_), name)) {
+      fail(fmt::format("\"{}\" as [in, out] in {}", name, first_.path().string()), "[out, in]",
+           "name the adapter as it was before the first step of this one");
     }
     const double scale = adapters::scaling_of(settings_, path, rank);
     const adapters::BaseDirections taken = adapters::base_directions(

@@ -52,6 +52,9 @@ struct AdapterConfig {
   // Other modules that the file names with the same rows: a tied output layer.
   std::vector<std::string> other_token_modules;
   bool ensure_weight_tying = false;
+  // Whether targeted layers are stored as [in, out], GPT-2's Conv1D. PEFT writes what the last of
+  // them is, and believes the layers when it reads.
+  bool fan_in_fan_out = false;
   bool use_rslora = false;
   bool use_dora = false;
   bool lora_bias = false;

@@ -267,11 +267,7 @@ AdapterConfig parse_adapter_config(const Json& json, const std::string& subject)
       continue;
     }
     if (key == "fan_in_fan_out") {
-      if (is_neutral(value)) continue;
-      config.warnings.push_back(
-          fmt::format("{}: fan_in_fan_out: has no effect, the layers store [out, in]; PEFT sets it "
-                      "to false too",
-                      subject));
+      config.fan_in_fan_out = !is_neutral(value) && field.boolean();
       continue;
     }
     if (read_method(key, field, config)) continue;

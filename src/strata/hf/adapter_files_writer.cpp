@@ -79,7 +79,7 @@ std::string vera_config_json(const AdapterConfig& config) {
   Json json = shared_config(config);
   json["bias"] = config.bias == "lora_only" ? "vera_only" : config.bias;
   json["d_initial"] = config.d_initial;
-  json["fan_in_fan_out"] = false;
+  json["fan_in_fan_out"] = config.fan_in_fan_out;
   json["init_weights"] = config.init_weights != "false";
   json["layers_pattern"] = names_or_null(config.layers_pattern);
   json["layers_to_transform"] = nullptr;
@@ -117,7 +117,7 @@ std::string virtual_tokens_config_json(const AdapterConfig& config) {
 
 std::string ia3_config_json(const AdapterConfig& config) {
   Json json = shared_config(config);
-  json["fan_in_fan_out"] = false;
+  json["fan_in_fan_out"] = config.fan_in_fan_out;
   json["feedforward_modules"] = nullptr;
   if (config.feedforward_modules) json["feedforward_modules"] = *config.feedforward_modules;
   if (config.feedforward_modules_regex) {
@@ -141,7 +141,7 @@ std::string adapter_config_json(const AdapterConfig& config) {
   Json json = shared_config(config);
   json["alpha_pattern"] = Json::object();
   json["bias"] = config.bias;
-  json["fan_in_fan_out"] = false;
+  json["fan_in_fan_out"] = config.fan_in_fan_out;
   const std::string& init = config.init_lora_weights;
   json["init_lora_weights"] = init == "true" || init == "false" ? Json(init == "true") : Json(init);
   json["layers_to_transform"] = nullptr;

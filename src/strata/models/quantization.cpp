@@ -163,11 +163,20 @@ std::optional<at::ScalarType> compute_type_of(const std::string& name) {
   return {};
 }
 
+static void require_rows_of_outputs(const nn::Linear& layer) {
+  if (!layer.weight().is_transposed()) return;
+  throw ConfigError(
+      "quantisation: found \"{}\", whose file holds it as [in, out] (GPT-2's Conv1D), expected "
+      "[out, in]; leave the base as it is (no load_in_4bit, no load_in_8bit)",
+      layer.weight().name());
+}
+
 int quantize_linears(Model& model, const QuantizationOptions& options) {
   const SkippedModules skipped(options.skip_modules);
   int count = 0;
   for (const nn::Linear* layer : candidates(model)) {
     if (skipped.contains(layer->path()) || layer->weight().requires_grad()) continue;
+    require_rows_of_outputs(*layer);
     layer->weight().set_quantization(options.quantization);
     ++count;
   }

@@ -5,6 +5,7 @@
 #include "strata/base/error.h"
 #include "strata/libtorch/vector_math.h"
 #include "strata/models/config_reader.h"
+#include "strata/models/gpt2/model.h"
 #include "strata/models/llama/model.h"
 #include "strata/models/phi3/blocks.h"
 #include "strata/models/t5/model.h"
@@ -27,6 +28,13 @@ std::unique_ptr<Model> create_t5(const Json& config, const ModelOptions& options
   return std::make_unique<T5Model>(parse_t5_config(config), options.storage, options.is_untied);
 }
 
+template <Gpt2Config (*parse)(const Json&)>
+std::unique_ptr<Model> create_gpt2(const Json& json, const ModelOptions& options) {
+  Gpt2Config config = parse(json);
+  config.has_own_head = options.is_untied;
+  return std::make_unique<Gpt2Model>(config, options.storage);
+}
+
 struct Family {
   Create create;
   bool has_encoder = false;
@@ -36,6 +44,8 @@ const std::map<std::string, Family>& families() {
   static const std::map<std::string, Family> kFamilies{
       {"gemma", {create_llama<parse_gemma_config>}},
       {"gemma3_text", {create_llama<parse_gemma3_text_config>}},
+      {"gpt2", {create_gpt2<parse_gpt2_config>}},
+      {"gpt_bigcode", {create_gpt2<parse_gpt_bigcode_config>}},
       {"granite", {create_llama<parse_granite_config>}},
       {"llama", {create_llama<parse_llama_config>}},
       {"ministral", {create_llama<parse_mistral_config>}},

@@ -108,6 +108,10 @@ struct Parts {
 };
 
 Parts parts_of(const at::Tensor& qkv, const AttentionOptions& o) {
+  if (o.interleaved) {
+    const at::Tensor heads = qkv.view({qkv.size(0), o.num_heads, 3, o.head_dim});
+    return {heads.select(2, 0), heads.select(2, 1), heads.select(2, 2)};
+  }
   const at::Tensor heads = split_heads(qkv, o.num_heads + 2 * o.num_kv_heads, o.head_dim);
   return {heads.narrow(1, 0, o.num_heads), heads.narrow(1, o.num_heads, o.num_kv_heads),
           heads.narrow(1, o.num_heads + o.num_kv_heads, o.num_kv_heads)};
@@ -120,8 +124,7 @@ struct FusedAttentionFunction : torch::autograd::Function<FusedAttentionFunction
     const auto& o = call.options;
     const Parts in = parts_of(qkv, o);
     rotate_(in.q, in.k, call.tables, /*inverse=*/false);
-    const ops::AttentionResult result = once(
-        kept, [&] { return ops::attention(in.q, in.k, in.v, call.offsets, o.scale, o.window); });
+    const ops::AttentionResult result = once(kept, [&] { return attend(call, in.q, in.k, in.v); });
     context->save_for_backward({qkv, result.out, result.lse});
     save_state(context, call);
     return result.out.view({qkv.size(0), o.num_heads * o.head_dim});
@@ -134,9 +137,17 @@ struct FusedAttentionFunction : torch::autograd::Function<FusedAttentionFunction
     const Parts in = parts_of(saved[0], o);
     const at::Tensor dqkv = at::empty_like(saved[0]);
     const Parts g = parts_of(dqkv, o);
-    ops::attention_backward_into(split_heads(gradients[0].contiguous(), o.num_heads, o.head_dim),
-                                 in.q, in.k, in.v, saved[1], saved[2], call.offsets, o.scale,
-                                 {g.q, g.k, g.v}, o.window);
+    const at::Tensor dout = split_heads(gradients[0].contiguous(), o.num_heads, o.head_dim);
+    if (call.token_keys.defined()) {
+      const ops::AttentionGradients made =
+          differentiate(call, dout, in.q, in.k, in.v, {saved[1], saved[2]});
+      g.q.copy_(made.dq);
+      g.k.copy_(made.dk);
+      g.v.copy_(made.dv);
+    } else {
+      ops::attention_backward_into(dout, in.q, in.k, in.v, saved[1], saved[2], call.offsets,
+                                   o.scale, {g.q, g.k, g.v}, o.window);
+    }
     rotate_(g.q, g.k, call.tables, /*inverse=*/true);
     return {at::Tensor(), at::Tensor(), dqkv};
   }
@@ -245,35 +256,54 @@ RopeTables tables_for(Rope& rope, const AttentionOptions& options, const Forward
   return rope.tables(context.batch->positions, cache->text_length);
 }
 
-}  // namespace
-
-at::Tensor fused_rotary_attention(const at::Tensor& qkv, Rope& rope,
-                                  const AttentionOptions& options, const ForwardContext& context) {
-  if (context.cache == nullptr && options.prefix == nullptr) {
-    const RopeTables tables = tables_for(rope, options, context);
-    return FusedAttentionFunction::apply(AttentionCall{options, context.batch->offsets, tables},
-                                         context.kept_attention, qkv);
-  }
-  const int64_t of_q = options.num_heads * options.head_dim;
-  const int64_t of_k = options.num_kv_heads * options.head_dim;
-  const std::vector<at::Tensor> parts = qkv.split_with_sizes({of_q, of_k, of_k}, 1);
-  return rotary_attention(parts[0], parts[1], parts[2], rope, options, context);
-}
-
-at::Tensor rotary_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                            Rope& rope, const AttentionOptions& options,
-                            const ForwardContext& context) {
-  const RopeTables tables = tables_for(rope, options, context);
-  if (options.projection != nullptr) options.projection->project();
-  if (context.cache != nullptr) return cached_attention(q, k, v, tables, options, *context.cache);
+AttentionCall call_of(const AttentionOptions& options, const RopeTables& tables,
+                      const ForwardContext& context) {
   AttentionCall call{options, context.batch->offsets, tables};
   if (context.training && options.dropout > 0) {
     call.token_keys = context.batch->token_keys;
     call.dropout_key = dropout_key(context.draw, options.place_id);
   }
+  return call;
+}
+
+at::Tensor attention_of(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                        const RopeTables& tables, const AttentionOptions& options,
+                        const ForwardContext& context) {
+  if (options.projection != nullptr) options.projection->project();
+  if (context.cache != nullptr) return cached_attention(q, k, v, tables, options, *context.cache);
+  const AttentionCall call = call_of(options, tables, context);
   KeptAttention* kept = context.kept_attention;
   if (options.prefix != nullptr) return PrefixAttentionFunction::apply(call, kept, q, k, v);
   return AttentionFunction::apply(call, kept, q, k, v);
+}
+
+at::Tensor fused_attention_of(const at::Tensor& qkv, const RopeTables& tables,
+                              const AttentionOptions& options, const ForwardContext& context) {
+  if (context.cache == nullptr && options.prefix == nullptr) {
+    return FusedAttentionFunction::apply(call_of(options, tables, context), context.kept_attention,
+                                         qkv);
+  }
+  const Parts parts = parts_of(qkv, options);
+  return attention_of(parts.q.flatten(1), parts.k.flatten(1), parts.v.flatten(1), tables, options,
+                      context);
+}
+
+}  // namespace
+
+at::Tensor fused_rotary_attention(const at::Tensor& qkv, Rope& rope,
+                                  const AttentionOptions& options, const ForwardContext& context) {
+  return fused_attention_of(qkv, tables_for(rope, options, context), options, context);
+}
+
+at::Tensor fused_attention(const at::Tensor& qkv, const AttentionOptions& options,
+                           const ForwardContext& context) {
+  return fused_attention_of(qkv, RopeTables{}, options, context);
+}
+
+at::Tensor rotary_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                            Rope& rope, const AttentionOptions& options,
+                            const ForwardContext& context) {
+  return attention_of(q, k, v, tables_for(rope, options, context), options, context);
 }
 
 }  // namespace strata::nn

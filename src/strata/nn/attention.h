@@ -22,10 +22,11 @@ struct AttentionOptions {
   bool rotates = true;          // false: a layer without positions
   // What makes the prefix, in the first layer alone (nn/prefix_projection.h).
   PrefixProjection* projection = nullptr;
-  // Of the probabilities, while training; with neither a window nor a prefix nor a fused
-  // projection.
+  // Of the probabilities, while training; with neither a window nor a prefix.
   double dropout = 0;
   uint64_t place_id = 0;  // see nn/dropout.h
+  // A fused projection gives q, k and v of one head after the other; num_heads of each.
+  bool interleaved = false;
 };
 
 // q [T, num_heads * D], k and v [T, num_kv_heads * D] -> [T, num_heads * D]. q and k are rotated in
@@ -40,5 +41,9 @@ at::Tensor rotary_attention(const at::Tensor& q, const at::Tensor& k, const at::
 // by side.
 at::Tensor fused_rotary_attention(const at::Tensor& qkv, Rope& rope,
                                   const AttentionOptions& options, const ForwardContext& context);
+
+// The same without rotation.
+at::Tensor fused_attention(const at::Tensor& qkv, const AttentionOptions& options,
+                           const ForwardContext& context);
 
 }  // namespace strata::nn

@@ -15,7 +15,8 @@ namespace {
 constexpr int64_t kRows = 512;
 
 at::Tensor weight_product(const at::Tensor& x, const Parameter& weight, bool training) {
-  at::Tensor y = at::empty({x.size(0), weight.shape()[0]}, x.options());
+  const int64_t out = weight.shape()[weight.is_transposed() ? 1 : 0];
+  at::Tensor y = at::empty({x.size(0), out}, x.options());
   forward_product_into(y, x, weight, /*beta=*/0, training);
   return y;
 }
@@ -37,7 +38,8 @@ at::Tensor dora_row_norms(const at::Tensor& weight, const at::Tensor& a, const a
 }
 
 at::Tensor dora_row_norms(const Parameter& weight, const LowRankBranch& branch) {
-  const at::Tensor dense = weight.quantization() ? weight.dense_value(at::kFloat) : weight.value();
+  at::Tensor dense = weight.quantization() ? weight.dense_value(at::kFloat) : weight.value();
+  if (weight.is_transposed()) dense = dense.t().contiguous();
   return dora_row_norms(dense, branch.a.value(), branch.b.value(), branch.scaling);
 }
 

@@ -123,7 +123,9 @@ void run_branches(const at::Tensor& x, const LinearCall& call, const variable_li
 }
 
 void write_base_gradients(const Linear& layer, const at::Tensor& dy, const at::Tensor& x) {
-  if (layer.weight().requires_grad()) layer.weight().accumulate_grad_product(dy, x);
+  Parameter& weight = layer.weight();
+  if (weight.requires_grad() && weight.is_transposed()) weight.accumulate_grad_product(x, dy);
+  if (weight.requires_grad() && !weight.is_transposed()) weight.accumulate_grad_product(dy, x);
   if (layer.bias() != nullptr && layer.bias()->requires_grad()) {
     // In fp32 whatever the type of dy: the sum must not depend on how tokens are spread over ranks.
     layer.bias()->accumulate_grad(dy.sum(at::IntArrayRef{0}, /*keepdim=*/false, at::kFloat));
@@ -217,8 +219,11 @@ at::Tensor on_output(const at::Tensor& y, Rescale* rescale) {
 Linear::Linear(std::string path, const Options& options)
     : path_(std::move(path)),
       weight_(std::make_shared<Parameter>(
-          path_ + ".weight", std::vector<int64_t>{options.out_features, options.in_features},
+          path_ + ".weight",
+          options.transposed ? std::vector<int64_t>{options.in_features, options.out_features}
+                             : std::vector<int64_t>{options.out_features, options.in_features},
           options.storage)) {
+  if (options.transposed) weight_->set_transposed();
   if (options.bias) {
     bias_ = std::make_unique<Parameter>(path_ + ".bias", std::vector<int64_t>{options.out_features},
                                         options.storage);

@@ -32,6 +32,7 @@ class Linear {
     int64_t out_features;
     bool bias = false;
     at::ScalarType storage;
+    bool transposed = false;  // the weight is [in_features, out_features]
   };
 
   // `path`: module path such as "model.layers.0.self_attn.q_proj".
@@ -40,8 +41,8 @@ class Linear {
   Linear(std::string path, std::shared_ptr<Parameter> tied_weight);
 
   const std::string& path() const { return path_; }
-  int64_t in_features() const { return weight_->shape()[1]; }
-  int64_t out_features() const { return weight_->shape()[0]; }
+  int64_t in_features() const { return weight_->shape()[weight_->is_transposed() ? 0 : 1]; }
+  int64_t out_features() const { return weight_->shape()[weight_->is_transposed() ? 1 : 0]; }
   Parameter& weight() const { return *weight_; }
   const std::shared_ptr<Parameter>& shared_weight() const { return weight_; }
   // Ends a tie: the layer gets a weight of its own, or another layer's.

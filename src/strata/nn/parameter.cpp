@@ -18,8 +18,9 @@ std::vector<int64_t> Parameter::shape_in_base() const {
 }
 
 void Parameter::set_quantization(const Quantization& quantization) {
-  if (shape_.size() != 2 || requires_grad_) {
-    throw InternalError("parameter \"{}\": found it quantised, expected a frozen matrix", name_);
+  if (shape_.size() != 2 || requires_grad_ || is_transposed_) {
+    throw InternalError("parameter \"{}\": found it quantised, expected a frozen matrix [out, in]",
+                        name_);
   }
   quantization_ = quantization;
   storage_ = at::kByte;

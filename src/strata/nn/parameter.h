@@ -62,6 +62,9 @@ class Parameter {
   // layer has it by being the same parameter.
   bool is_embedding_table() const { return is_embedding_table_; }
   void set_embedding_table() { is_embedding_table_ = true; }
+  // Whether it is a linear layer's weight as [in, out] (GPT-2's Conv1D), not [out, in].
+  bool is_transposed() const { return is_transposed_; }
+  void set_transposed() { is_transposed_ = true; }
   bool requires_grad() const { return requires_grad_; }
   void set_requires_grad(bool value) { requires_grad_ = value; }
 
@@ -99,6 +102,7 @@ class Parameter {
   std::optional<Quantization> quantization_;
   bool requires_grad_ = true;
   bool is_embedding_table_ = false;
+  bool is_transposed_ = false;
   const at::Tensor& gathered() const;
 
   at::Tensor value_;  // shape(), or the flat codes

@@ -10,7 +10,8 @@ namespace {
 void multiply(at::Tensor y, const at::Tensor& x, const Parameter& weight, bool transposed,
               float beta) {
   if (!weight.quantization()) {
-    return ops::matmul_into(y, x, weight.value(), {.b = transposed}, beta);
+    return ops::matmul_into(y, x, weight.value(), {.b = transposed != weight.is_transposed()},
+                            beta);
   }
   const at::ScalarType compute = weight.quantization()->compute.value_or(x.scalar_type());
   ops::quant::matmul_into(y, x, weight.quantized_value(), transposed, beta, compute);

@@ -8,7 +8,8 @@
 
 namespace strata::nn {
 
-// y [T, out] = x W^T + beta * y, beta 0 or 1, for W [out, in]. Requires: W is gathered.
+// y [T, out] = x W^T + beta * y, beta 0 or 1, for W [out, in]; of a transposed parameter W is the
+// transposed value. Requires: W is gathered.
 void multiply_by_weight_into(at::Tensor y, const at::Tensor& x, const Parameter& weight,
                              float beta);
 

@@ -25,6 +25,37 @@ namespace strata::ops::cpu {
 void rms_norm(const RmsNormArguments& a, void* y, double eps);
 void rms_norm_backward(const RmsNormArguments& a, const RmsNormGradients& g);
 
+struct LayerNormArguments {
+  Element type, weight_type;
+  const void* x;
+  const void* weight;
+  int64_t tokens, channels;
+};
+struct LayerNormOutputs {
+  Element bias_type;
+  const void* bias;
+  double eps;
+  void* y;
+  float* mean;
+  float* rstd;
+};
+void layer_norm(const LayerNormArguments& a, const LayerNormOutputs& out);
+// Where a sum over tokens goes; null: nowhere. beta 0 or 1 as in ops/layer_norm.h.
+struct LayerNormSum {
+  Element type = Element::kFloat;
+  void* data = nullptr;
+  float beta = 0;
+};
+struct LayerNormGradients {
+  const void* dy;
+  const void* residual;  // added to dx; may be null
+  const float* mean;
+  const float* rstd;
+  void* dx;
+  LayerNormSum dweight, dbias;
+};
+void layer_norm_backward(const LayerNormArguments& a, const LayerNormGradients& g);
+
 void rope(Element type, HeadsView x, const float* cos, const float* sin, int64_t tokens,
           int64_t half, bool inverse);
 

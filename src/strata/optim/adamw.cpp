@@ -9,8 +9,10 @@
 namespace strata::optim {
 
 bool is_decayed(const std::string& parameter_name) {
-  static const std::regex kNotDecayed(R"(bias|layernorm|rmsnorm|(^|\.)norm($|\.)|_norm($|\.))",
-                                      std::regex::icase | std::regex::optimize);
+  // The last are modules of nn.LayerNorm, GPT-2's.
+  static const std::regex kNotDecayed(
+      R"(bias|layernorm|rmsnorm|(^|\.)norm($|\.)|_norm($|\.)|(^|\.)ln_(1|2|f)($|\.))",
+      std::regex::icase | std::regex::optimize);
   return !std::regex_search(parameter_name, kNotDecayed);
 }
 

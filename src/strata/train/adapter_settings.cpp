@@ -57,7 +57,7 @@ void read_trainable_tokens(const std::string& text, adapters::LoraOptions& optio
                      {"peft_type", "LORA"}};
   const hf::AdapterConfig parsed = hf::parse_adapter_config(json, "settings");
   options.trainable_tokens = parsed.trainable_token_indices;
-  if (!parsed.trainable_token_module.empty()) options.token_module = parsed.trainable_token_module;
+  options.token_module = parsed.trainable_token_module;
   options.other_token_modules = parsed.other_token_modules;
 }
 
@@ -201,6 +201,8 @@ hf::AdapterConfig adapter_config_of(const config::RunConfig& config, const Train
   result.lora_alpha = options.alpha;
   result.lora_dropout = options.dropout;
   result.use_rslora = options.use_rslora;
+  const std::vector<nn::Linear*>& layers = trainee.adapter->layers();
+  result.fan_in_fan_out = !layers.empty() && layers.back()->weight().is_transposed();
   result.use_dora = options.use_dora;
   result.lora_bias = options.lora_bias;
   result.bias = options.bias;

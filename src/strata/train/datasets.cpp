@@ -159,6 +159,20 @@ void fetch_tokenizer(const config::ModelConfig& config, const hf::DownloadProgre
   }
 }
 
+// Before any rank meets such a row alone.
+static void require_positions(const ModelLimits& limits, const data::TokenStore& set) {
+  if (!limits.has_table) return;
+  for (size_t i = 0; i < set.size(); ++i) {
+    for (const int32_t length : set[i].lengths) {
+      if (length <= limits.positions) continue;
+      throw ConfigError(
+          "max_length: found a row of {} tokens, expected at most {}, for which the model has "
+          "positions (n_positions); lower max_length",
+          length, limits.positions);
+    }
+  }
+}
+
 ModelLimits read_model_limits(const config::ModelConfig& config) {
   const Json model = load_model_config(config, /*alone=*/true);
   ModelLimits limits;
@@ -166,6 +180,10 @@ ModelLimits read_model_limits(const config::ModelConfig& config) {
     limits.vocab_size = model["vocab_size"].get<int64_t>();
   }
   limits.positions = positions_of(model);
+  if (const auto table = model.find("n_positions"); table != model.end() && table->is_number()) {
+    limits.positions = table->get<int64_t>();
+    limits.has_table = limits.positions > 0 && model.value("model_type", "").starts_with("gpt");
+  }
   return limits;
 }
 
@@ -224,6 +242,8 @@ Datasets load_datasets(const config::RunConfig& config, const ModelLimits& limit
     if (is_file) request.names = config.data.validation_file;
     sets.eval = load(is_file ? "train" : evaluation_split(config.data, request));
   }
+  require_positions(limits, sets.train);
+  if (sets.eval) require_positions(limits, *sets.eval);
   sets.warnings = find_data_mistakes(config, limits, vocabulary.chat_template, sets);
   return sets;
 }

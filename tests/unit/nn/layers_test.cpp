@@ -3,11 +3,13 @@
 
 #include "gathered.h"
 #include "strata/base/error.h"
+#include "strata/nn/activation.h"
 #include "strata/nn/attention.h"
 #include "strata/nn/embedding.h"
 #include "strata/nn/gated_mlp.h"
 #include "strata/nn/kept_attention.h"
 #include "strata/nn/kv_cache.h"
+#include "strata/nn/layer_norm.h"
 #include "strata/nn/norm.h"
 
 namespace strata::nn {
@@ -62,6 +64,45 @@ TEST(RmsNorm, PlainForward) {
   torch::autograd::backward({expected}, {at::ones({5, 8}, at::kDouble)});
   EXPECT_LT(relative_error(x.grad(), x64.grad()), 1e-5);
   EXPECT_TRUE(at::isnan(gradient_of(norm.weight())).all().item<bool>());
+}
+
+TEST(LayerNorm, BothBranchesOfTheResidual) {
+  at::manual_seed(1);
+  LayerNorm norm("norm", 8, 1e-5, at::kFloat);
+  std::vector<Parameter*> parameters;
+  norm.append_parameters(parameters);
+  for (Parameter* parameter : parameters) give_memory(*parameter);
+  const at::Tensor x = at::randn({5, 8}).requires_grad_(true), x64 = reference_leaf(x);
+  const at::Tensor w64 = reference_leaf(parameters[0]->value());
+  const at::Tensor b64 = reference_leaf(parameters[1]->value());
+  const auto [normed, residual] = norm.forward_with_residual(x);
+  const at::Tensor expected = at::layer_norm(x64, {8}, w64, b64, 1e-5);
+  EXPECT_LT(relative_error(normed.value, expected), 1e-6);
+  EXPECT_TRUE(at::equal(normed.remake(), normed.value));
+  const at::Tensor a = at::randn({5, 8}), b = at::randn({5, 8});
+  torch::autograd::backward({normed.value, residual}, {a, b});
+  torch::autograd::backward({expected, x64 * 1.0}, {a.to(at::kDouble), b.to(at::kDouble)});
+  EXPECT_LT(relative_error(x.grad(), x64.grad()), 1e-5);
+  EXPECT_LT(relative_error(gradient_of(*parameters[0]), w64.grad()), 1e-5);
+  EXPECT_LT(relative_error(gradient_of(*parameters[1]), b64.grad()), 1e-5);
+}
+
+TEST(Activation, ValuesAndGradients) {
+  const std::pair<Activation, at::Tensor (*)(const at::Tensor&)> kinds[] = {
+      {Activation::kRelu, [](const at::Tensor& x) { return at::relu(x); }},
+      {Activation::kGelu, [](const at::Tensor& x) { return at::gelu(x); }},
+      {Activation::kGeluTanh, [](const at::Tensor& x) { return at::gelu(x, "tanh"); }},
+      {Activation::kSilu, [](const at::Tensor& x) { return at::silu(x); }}};
+  for (const auto& [kind, reference] : kinds) {
+    const at::Tensor x = at::randn({4, 6}).requires_grad_(true), x64 = reference_leaf(x);
+    const Remakable y = activate(x * 1.0, kind);
+    const at::Tensor expected = reference(x64), dy = at::randn({4, 6});
+    EXPECT_LT(relative_error(y.value, expected), 1e-6);
+    EXPECT_TRUE(at::equal(y.remake(), y.value));
+    torch::autograd::backward({y.value}, {dy});
+    torch::autograd::backward({expected}, {dy.to(at::kDouble)});
+    EXPECT_LT(relative_error(x.grad(), x64.grad()), 1e-5);
+  }
 }
 
 void check_gradients(Remakable (*gated)(const at::Tensor&, const at::Tensor&),

@@ -13,6 +13,7 @@
 #include "strata/ops/cross_entropy.h"
 #include "strata/ops/dropout.h"
 #include "strata/ops/embedding.h"
+#include "strata/ops/layer_norm.h"
 #include "strata/ops/matmul.h"
 #include "strata/ops/rms_norm.h"
 #include "strata/ops/rope.h"
@@ -88,6 +89,56 @@ OpCase rms_norm_backward_case(const OpSize& size, at::ScalarType type, at::Devic
                      {"weight", weight, dweight, [=](const at::Tensor& v) { return value(x, v); }}},
           .run = [=] { rms_norm_backward(dy, x, weight, rstd, dweight, 0, kKind); },
           .bytes = 3 * bytes_of({x})};
+}
+
+OpCase layer_norm_case(const OpSize& size, at::ScalarType type, at::Device device) {
+  const Maker make{type, device};
+  const at::Tensor x = make.random({size.rows, size.columns});
+  const at::Tensor weight = make.random({size.columns}), bias = make.random({size.columns});
+  const at::Tensor y = at::layer_norm(leaf(x), {size.columns}, leaf(weight), leaf(bias), 1e-5);
+  return {.comparisons = {{"y", layer_norm(x, weight, bias, 1e-5).y, y}},
+          .run = [=] { layer_norm(x, weight, bias, 1e-5); },
+          .bytes = 2 * bytes_of({x})};
+}
+
+OpCase layer_norm_backward_case(const OpSize& size, at::ScalarType type, at::Device device) {
+  const Maker make{type, device};
+  const at::Tensor x = make.random({size.rows, size.columns}), dy = make.random(x.sizes());
+  const at::Tensor weight = make.random({size.columns}), bias = make.random({size.columns});
+  const at::Tensor residual = make.random(x.sizes());
+  const at::Tensor x64 = leaf(x), w64 = leaf(weight), b64 = leaf(bias);
+  torch::autograd::backward({at::layer_norm(x64, {size.columns}, w64, b64, 1e-5)}, {wide(dy)});
+  const LayerNormResult norm = layer_norm(x, weight, bias, 1e-5);
+  const auto backward = [=](const LayerNormTarget& of_weight, const LayerNormTarget& of_bias,
+                            const at::Tensor& residual_grad) {
+    return layer_norm_backward(dy, x, weight, norm.mean, norm.rstd, of_weight, of_bias,
+                               residual_grad);
+  };
+  const at::Tensor dweight = at::full_like(weight, 7), dbias = at::full_like(bias, 7);
+  const at::Tensor more_weight = at::full_like(weight, 1), more_bias = at::full_like(bias, 1);
+  const at::Tensor dx = backward({dweight, 0}, {dbias, 0}, at::Tensor());
+  const at::Tensor both = backward({more_weight, 1}, {more_bias, 1}, residual);
+  const at::Tensor frozen = backward({}, {}, at::Tensor());
+  const auto value = [=](const at::Tensor& a, const at::Tensor& w, const at::Tensor& b) {
+    return weighted(layer_norm(a, w, b, 1e-5).y, dy);
+  };
+  return {
+      .comparisons = {{"dx", dx, x64.grad()},
+                      {"dx of a frozen norm", frozen, x64.grad()},
+                      {"dx + residual", both, x64.grad() + wide(residual)},
+                      {"dweight", dweight, w64.grad()},
+                      {"dweight added", more_weight, w64.grad() + 1},
+                      {"dbias", dbias, b64.grad()},
+                      {"dbias added", more_bias, b64.grad() + 1}},
+      .slopes = {{"x", x, dx, [=](const at::Tensor& v) { return value(v, weight, bias); }},
+                 {"weight", weight, dweight,
+                  [=](const at::Tensor& v) { return value(x, v, bias); }},
+                 {"bias", bias, dbias, [=](const at::Tensor& v) { return value(x, weight, v); }}},
+      .run =
+          [=] {
+            backward({dweight, 0}, {dbias, 0}, at::Tensor());
+          },
+      .bytes = 3 * bytes_of({x})};
 }
 
 // Rows are tokens, columns channels of a head, third heads; a view into a wider buffer.
@@ -388,6 +439,8 @@ std::vector<OpRow> make_table() {
       {"rms_norm_backward", both, norm, narrow, rms_norm_backward_case<RmsNormKind::kLlama>},
       {"gemma_norm", both, norm, narrow, rms_norm_case<RmsNormKind::kGemma>},
       {"gemma_norm_backward", both, norm, narrow, rms_norm_backward_case<RmsNormKind::kGemma>},
+      {"layer_norm", both, norm, narrow, layer_norm_case},
+      {"layer_norm_backward", both, norm, narrow, layer_norm_backward_case},
       {"rope", both, heads, {2048, 64, 8}, rope_case},
       {"swiglu", both, plain, wide, gated_case<Swiglu>},
       {"swiglu_backward", both, plain, wide, gated_backward_case<Swiglu>},

@@ -15,6 +15,9 @@ TEST(Decay, AllButBiasesAndNorms) {
   EXPECT_TRUE(is_decayed("model.embed_tokens.weight"));
   EXPECT_TRUE(is_decayed("model.layers.0.self_attn.q_proj.weight"));
   EXPECT_TRUE(is_decayed("base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight"));
+  EXPECT_TRUE(is_decayed("transformer.wpe.weight"));
+  EXPECT_FALSE(is_decayed("transformer.ln_f.weight"));
+  EXPECT_FALSE(is_decayed("transformer.h.11.ln_1.weight"));
   EXPECT_FALSE(is_decayed("model.norm.weight"));
   EXPECT_FALSE(is_decayed("model.layers.0.input_layernorm.weight"));
   EXPECT_FALSE(is_decayed("model.layers.0.self_attn.q_proj.bias"));

@@ -6,6 +6,7 @@
 #include <ATen/ATen.h>
 
 #include "strata/base/error.h"
+#include "strata/nn/activation.h"
 #include "strata/nn/biased_attention.h"
 #include "strata/nn/chunked_cross_entropy.h"
 #include "strata/nn/decoder_cache.h"
@@ -36,20 +37,6 @@ int64_t longest(const std::vector<int64_t>& offsets) {
   int64_t most = 0;
   for (size_t d = 1; d < offsets.size(); ++d) most = std::max(most, offsets[d] - offsets[d - 1]);
   return most;
-}
-
-at::Tensor activate(const at::Tensor& x, T5Activation activation) {
-  switch (activation) {
-    case T5Activation::kRelu:
-      return at::relu(x);
-    case T5Activation::kGelu:
-      return at::gelu(x);
-    case T5Activation::kGeluTanh:
-      return at::gelu(x, "tanh");
-    case T5Activation::kSilu:
-      return at::silu(x);
-  }
-  throw InternalError("t5: found an unknown activation; report this as a bug");
 }
 
 nn::Linear make_lm_head(const T5Config& c, at::ScalarType storage,
@@ -256,13 +243,13 @@ at::Tensor T5Block::attend_source(const at::Tensor& x, const nn::ForwardContext&
 at::Tensor T5Block::transform(const at::Tensor& x, const nn::ForwardContext& context) {
   const auto [normed, residual] = norm_.forward_with_residual(x);
   if (!config_.is_gated) {
-    const at::Tensor hidden =
-        activate(nn::linear_shared_input({&*wi_}, normed, context)[0], config_.activation);
-    return add(wo_, nn::dropout(hidden, config_.dropout_rate, hidden_place_, context), residual,
+    const at::Tensor hidden = nn::linear_shared_input({&*wi_}, normed, context)[0];
+    const at::Tensor active = nn::activate(hidden, config_.activation).value;
+    return add(wo_, nn::dropout(active, config_.dropout_rate, hidden_place_, context), residual,
                output_place_, context);
   }
   const auto pair = nn::linear_shared_input({&*wi_0_, &*wi_1_}, normed, context);
-  const at::Tensor gate = activate(pair[0], config_.activation);
+  const at::Tensor gate = nn::activate(pair[0], config_.activation).value;
   const at::Tensor hidden =
       nn::dropout(gate * pair[1], config_.dropout_rate, hidden_place_, context);
   // Autograd keeps both factors anyway; with dropout the mask would have to be drawn again too.

@@ -8,11 +8,11 @@
 namespace strata::models {
 namespace {
 
-T5Activation parse_activation(const std::string& name, const std::string& proj) {
-  if (name == "relu") return T5Activation::kRelu;
-  if (name == "gelu") return T5Activation::kGelu;
-  if (name == "gelu_new") return T5Activation::kGeluTanh;
-  if (name == "silu" || name == "swish") return T5Activation::kSilu;
+nn::Activation parse_activation(const std::string& name, const std::string& proj) {
+  if (name == "relu") return nn::Activation::kRelu;
+  if (name == "gelu") return nn::Activation::kGelu;
+  if (name == "gelu_new") return nn::Activation::kGeluTanh;
+  if (name == "silu" || name == "swish") return nn::Activation::kSilu;
   throw ConfigError(
       "config.json: found feed_forward_proj \"{}\", expected relu, gelu, gelu_new or silu, or one "
       "of them behind \"gated-\"; use a checkpoint with one of these",
@@ -25,7 +25,7 @@ void parse_feed_forward(const ConfigReader& config, T5Config& t5) {
   t5.is_gated = proj.starts_with(gated);
   const std::string name = t5.is_gated ? proj.substr(gated.size()) : proj;
   // The name of T5 v1.1 means the other formula.
-  t5.activation = proj == "gated-gelu" ? T5Activation::kGeluTanh : parse_activation(name, proj);
+  t5.activation = proj == "gated-gelu" ? nn::Activation::kGeluTanh : parse_activation(name, proj);
 }
 
 void check_buckets(const T5Config& c) {

@@ -6,10 +6,9 @@
 #include <cstdint>
 
 #include "strata/base/json.h"
+#include "strata/nn/activation.h"
 
 namespace strata::models {
-
-enum class T5Activation { kRelu, kGelu, kGeluTanh, kSilu };
 
 struct T5Config {
   int64_t vocab_size = 32128;
@@ -24,7 +23,7 @@ struct T5Config {
   double dropout_rate = 0.1;
   double layer_norm_epsilon = 1e-6;
   double initializer_factor = 1.0;
-  T5Activation activation = T5Activation::kRelu;
+  nn::Activation activation = nn::Activation::kRelu;
   bool is_gated = false;
   // The decoder's output times d_model^-0.5 before the output layer: as scale_decoder_outputs says,
   // or unless tie_word_embeddings is false. Whether the output layer is tied is a matter of the

@@ -1,0 +1,89 @@
+#include "strata/nn/layer_norm.h"
+
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include "strata/nn/function_state.h"
+#include "strata/ops/layer_norm.h"
+
+namespace strata::nn {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+struct NormCall {
+  Parameter* weight;
+  Parameter* bias;
+  double eps;
+
+  ops::LayerNormResult run(const at::Tensor& x) const {
+    return ops::layer_norm(x, weight->value(), bias->value(), eps);
+  }
+};
+
+ops::LayerNormTarget target_of(Parameter& parameter) {
+  if (!parameter.requires_grad()) return {};
+  const GradTarget target = parameter.grad();
+  return {target.tensor, target.beta};
+}
+
+at::Tensor backward_of(AutogradContext* context, const at::Tensor& dy, const at::Tensor& residual) {
+  const auto& call = load_state<NormCall>(context);
+  const variable_list saved = context->get_saved_variables();
+  return ops::layer_norm_backward(dy.contiguous(), saved[0], call.weight->value(), saved[1],
+                                  saved[2], target_of(*call.weight), target_of(*call.bias),
+                                  residual);
+}
+
+struct LayerNormFunction : torch::autograd::Function<LayerNormFunction> {
+  static at::Tensor forward(AutogradContext* context, const NormCall& call, const at::Tensor& x) {
+    ops::LayerNormResult result = call.run(x);
+    context->save_for_backward({x, result.mean, result.rstd});
+    save_state(context, call);
+    return result.y;
+  }
+
+  static variable_list backward(AutogradContext* context, variable_list gradients) {
+    return {at::Tensor(), backward_of(context, gradients[0], at::Tensor())};
+  }
+};
+
+struct LayerNormResidualFunction : torch::autograd::Function<LayerNormResidualFunction> {
+  static variable_list forward(AutogradContext* context, const NormCall& call,
+                               const at::Tensor& x) {
+    ops::LayerNormResult result = call.run(x);
+    context->save_for_backward({x, result.mean, result.rstd});
+    save_state(context, call);
+    return {result.y, x.alias()};
+  }
+
+  static variable_list backward(AutogradContext* context, variable_list gradients) {
+    return {at::Tensor(), backward_of(context, gradients[0], gradients[1].contiguous())};
+  }
+};
+
+}  // namespace
+
+LayerNorm::LayerNorm(const std::string& path, int64_t hidden, double eps, at::ScalarType storage)
+    : weight_(path + ".weight", {hidden}, storage),
+      bias_(path + ".bias", {hidden}, storage),
+      eps_(eps) {}
+
+void LayerNorm::append_parameters(std::vector<Parameter*>& list) {
+  list.insert(list.end(), {&weight_, &bias_});
+}
+
+at::Tensor LayerNorm::forward(const at::Tensor& x) {
+  return LayerNormFunction::apply(NormCall{&weight_, &bias_, eps_}, x);
+}
+
+LayerNorm::Branches LayerNorm::forward_with_residual(const at::Tensor& x) {
+  const NormCall call{&weight_, &bias_, eps_};
+  const variable_list outputs = LayerNormResidualFunction::apply(call, x);
+  // Weight and bias are gathered in the block's backward pass too.
+  const auto again = [call, kept = x.detach()] { return call.run(kept).y; };
+  return {{outputs[0], again}, outputs[1]};
+}
+
+}  // namespace strata::nn
