@@ -23,6 +23,7 @@ FOUR_LAYERS = {"odd": dict(tiny_llama.ODD, num_hidden_layers=4),
                # With dropped probabilities, and q, k, v as one matrix.
                "granite": dict(tiny_llama.GRANITE, num_hidden_layers=4, attention_dropout=0.2),
                "phi3": dict(tiny_llama.PHI3, num_hidden_layers=4),
+               "gpt2": dict(tiny_llama.GPT2, n_layer=4),  # drops everywhere, by its defaults
                "gemma3": dict(tiny_llama.GEMMA3, num_hidden_layers=4,
                              layer_types=2 * tiny_llama.GEMMA3["layer_types"])}
 
@@ -40,8 +41,8 @@ def numbers(run):
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("family,settings", [("odd", {}), ("odd", LORA), ("odd", dict(LORA, use_dora=True)),
     ("odd", dict(use_peft=True, peft_type="PREFIX_TUNING", num_virtual_tokens=3)),
-    ("granite", LORA), ("phi3", LORA), ("gemma3", {})],
-    ids=["whole", "lora", "dora", "prefix", "granite-dropout", "phi3-fused", "gemma3-windows"])
+    ("granite", LORA), ("phi3", LORA), ("gpt2", {}), ("gemma3", {})],
+    ids=["whole", "lora", "dora", "prefix", "granite-dropout", "phi3-fused", "gpt2-dropout", "gemma3-windows"])
 def test_every_mode_computes_the_same_bits(inputs, models, tmp_path, family, settings, mode):
     def run(name, **flags):
         return run_strata(base_flags(models[family], inputs.data("messages"), tmp_path / name, max_steps=3,
