@@ -77,6 +77,22 @@ def test_equals_peft(tmp_path, name, dtype):
         assert relative_error(found[weight], values) < limit, weight
 
 
+@pytest.mark.parametrize("family", [{}, dict(family="gemma", head_dim=12)], ids=["llama", "gemma"])
+def test_a_branch_on_an_embedding_in_bfloat16(tmp_path, family):
+    """PEFT rounds an embedding's branch before it adds it, that of a linear layer not; here the sum alone is."""
+    model = make_adapter(tmp_path, dict(target_modules=["embed_tokens"], r=4), torch.bfloat16, **family)
+    process = merge(tmp_path)
+    assert process.returncode == 0, process.stderr
+    name = "model.embed_tokens.weight"
+    layer = model.base_model.model.model.embed_tokens
+    branch = (layer.lora_embedding_B["default"].double() @ layer.lora_embedding_A["default"].double()).T
+    exact = layer.base_layer.weight.double() + layer.scaling["default"] * branch
+    found = load_file(tmp_path / "merged" / "model.safetensors")[name].double()
+    assert ((found - exact).abs() <= exact.abs() * 2 ** -8 + 1e-7).all()
+    of_peft = model.merge_and_unload().state_dict()[name].double()
+    assert relative_error(found, exact) < relative_error(of_peft, exact) < 2 ** -8
+
+
 def test_a_branch_on_a_tied_output_layer(tmp_path):
     """PEFT's merge_and_unload changes the embedding too; the oracle is its model before merging."""
     model = make_adapter(tmp_path, dict(target_modules=["lm_head", "v_proj"], r=3),
