@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 import torch
-from peft import get_peft_model
+from peft import PeftModel, get_peft_model
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 
@@ -104,6 +104,28 @@ def test_a_branch_on_a_tied_output_layer(tmp_path):
     ids = torch.arange(20)[None]
     with torch.no_grad():
         assert relative_error(merged(ids).logits, model(ids).logits) < 1e-5
+
+
+@pytest.mark.parametrize("lora,change,layer", [
+    (dict(target_modules=["q_proj", "v_proj"], r=3), dict(target_modules=["v_proj"]), "2 layers"),
+    (dict(target_modules=["q_proj", "v_proj"], r=3), dict(layers_to_transform=[1]), "2 layers"),
+    (dict(target_modules=["q_proj", "v_proj"], r=3), dict(exclude_modules=["layers.1.self_attn.q_proj"]), "a layer"),
+    (dict(peft_type="IA3", target_modules=["q_proj", "v_proj"], feedforward_modules=[]),
+     dict(target_modules=".*v_proj"), "2 layers")])
+def test_tensors_of_layers_that_are_no_targets(tmp_path, lora, change, layer):
+    """PEFT leaves them out: its model is another than the one that was trained."""
+    model = make_adapter(tmp_path, lora)
+    file = tmp_path / "adapter" / "adapter_config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **change}))
+    base = AutoModelForCausalLM.from_pretrained(tmp_path)
+    fewer = PeftModel.from_pretrained(base, tmp_path / "adapter").merge_and_unload().state_dict()
+    whole = model.merge_and_unload().state_dict()
+    left_out = [name for name in whole if not torch.equal(whole[name], fewer[name])]
+    assert left_out
+    process = merge(tmp_path)
+    assert process.returncode == 2 and f"found tensors for {layer} that target_modules" in process.stderr
+    assert f'"{left_out[0].removesuffix(".weight")}"' in process.stderr
+    assert not (tmp_path / "merged").exists()
 
 
 @pytest.mark.parametrize("kind", ["PROMPT_TUNING", "PREFIX_TUNING"])
