@@ -17,9 +17,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   strata::fuzz::expect_answer([&] {
     switch (data[0] % 4) {
       case 0:
-        return strata::data::read_json_rows(text, /*may_be_array=*/true, rows);
       case 1:
-        return strata::data::read_json_rows(text, /*may_be_array=*/false, rows);
+        return strata::data::read_json_rows(text, rows);
       case 2:
         return strata::data::read_csv_rows(text, ',', rows);
       default:

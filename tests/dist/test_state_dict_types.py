@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from running import PROGRAM, base_flags, environment, run_strata
 
@@ -57,6 +57,20 @@ def test_the_result_is_loaded(inputs, runs, kind, lora):
     assert found.history == oracle.history
     assert (found.folder / name).read_bytes() == (oracle.folder / name).read_bytes()
     load(inputs, found.folder, lora)
+
+
+@pytest.mark.parametrize("kind", TYPES)
+def test_a_branch_that_gets_no_gradient_is_saved(inputs, tmp_path, kind):
+    """Behind the layer the model multiplies by zeros, as in a block that was added as an identity. It was an error."""
+    model = shutil.copytree(inputs.model("odd"), tmp_path / "model")
+    weights = load_file(model / "model.safetensors")
+    weights["model.layers.1.self_attn.o_proj.weight"].zero_()
+    save_file(weights, model / "model.safetensors", metadata={"format": "pt"})
+    run = run_strata({**flags_of(inputs, tmp_path / "out", kind, lora=True), "model_name_or_path": model}, 2)
+    assert "was not saved" not in run.text
+    saved = load_file(run.folder / "adapter_model.safetensors")
+    path = "base_model.model.model.layers.{}.self_attn.q_proj.lora_B.weight"
+    assert [bool(saved[path.format(layer)].any()) for layer in range(3)] == [True, False, True]
 
 
 @pytest.mark.parametrize("lora", [False, True], ids=["full", "lora"])

@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 import torch
-from peft import get_peft_model
+from peft import PeftModel, get_peft_model
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 
@@ -84,6 +84,22 @@ def test_equals_peft(tmp_path, name, dtype):
         assert relative_error(found[weight], values) < limit, weight
 
 
+@pytest.mark.parametrize("family", [{}, dict(family="gemma", head_dim=12)], ids=["llama", "gemma"])
+def test_a_branch_on_an_embedding_in_bfloat16(tmp_path, family):
+    """PEFT rounds an embedding's branch before it adds it, that of a linear layer not; here the sum alone is."""
+    model = make_adapter(tmp_path, dict(target_modules=["embed_tokens"], r=4), torch.bfloat16, **family)
+    process = merge(tmp_path)
+    assert process.returncode == 0, process.stderr
+    name = "model.embed_tokens.weight"
+    layer = model.base_model.model.model.embed_tokens
+    branch = (layer.lora_embedding_B["default"].double() @ layer.lora_embedding_A["default"].double()).T
+    exact = layer.base_layer.weight.double() + layer.scaling["default"] * branch
+    found = load_file(tmp_path / "merged" / "model.safetensors")[name].double()
+    assert ((found - exact).abs() <= exact.abs() * 2 ** -8 + 1e-7).all()
+    of_peft = model.merge_and_unload().state_dict()[name].double()
+    assert relative_error(found, exact) < relative_error(of_peft, exact) < 2 ** -8
+
+
 def test_a_branch_on_a_tied_output_layer(tmp_path):
     """PEFT's merge_and_unload changes the embedding too; the oracle is its model before merging."""
     model = make_adapter(tmp_path, dict(target_modules=["lm_head", "v_proj"], r=3),
@@ -95,6 +111,28 @@ def test_a_branch_on_a_tied_output_layer(tmp_path):
     ids = torch.arange(20)[None]
     with torch.no_grad():
         assert relative_error(merged(ids).logits, model(ids).logits) < 1e-5
+
+
+@pytest.mark.parametrize("lora,change,layer", [
+    (dict(target_modules=["q_proj", "v_proj"], r=3), dict(target_modules=["v_proj"]), "2 layers"),
+    (dict(target_modules=["q_proj", "v_proj"], r=3), dict(layers_to_transform=[1]), "2 layers"),
+    (dict(target_modules=["q_proj", "v_proj"], r=3), dict(exclude_modules=["layers.1.self_attn.q_proj"]), "a layer"),
+    (dict(peft_type="IA3", target_modules=["q_proj", "v_proj"], feedforward_modules=[]),
+     dict(target_modules=".*v_proj"), "2 layers")])
+def test_tensors_of_layers_that_are_no_targets(tmp_path, lora, change, layer):
+    """PEFT leaves them out: its model is another than the one that was trained."""
+    model = make_adapter(tmp_path, lora)
+    file = tmp_path / "adapter" / "adapter_config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **change}))
+    base = AutoModelForCausalLM.from_pretrained(tmp_path)
+    fewer = PeftModel.from_pretrained(base, tmp_path / "adapter").merge_and_unload().state_dict()
+    whole = model.merge_and_unload().state_dict()
+    left_out = [name for name in whole if not torch.equal(whole[name], fewer[name])]
+    assert left_out
+    process = merge(tmp_path)
+    assert process.returncode == 2 and f"found tensors for {layer} that target_modules" in process.stderr
+    assert f'"{left_out[0].removesuffix(".weight")}"' in process.stderr
+    assert not (tmp_path / "merged").exists()
 
 
 @pytest.mark.parametrize("kind", ["PROMPT_TUNING", "PREFIX_TUNING"])

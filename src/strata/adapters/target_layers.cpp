@@ -195,6 +195,12 @@ TargetLayers find_targets(const LoraOptions& options, models::Model& model) {
   return found;
 }
 
+bool may_target(const LoraOptions& options, const std::string& path) {
+  const bool is_named =
+      options.target_pattern ? !is_all_linear(options) : !options.target_modules.empty();
+  return !is_named || !matching_paths(options, options.target_modules, {path}).empty();
+}
+
 int64_t rank_of(const LoraOptions& options, const std::string& path) {
   return first_match(options.rank_pattern, path, options.r);
 }

@@ -24,6 +24,10 @@ struct TargetLayers {
 // ConfigError that lists the modules when nothing matches, or when more than linear layers do.
 TargetLayers find_targets(const LoraOptions& options, models::Model& model);
 
+// Whether the settings may mean a layer, by its path alone: true where they leave the choice to the
+// model (all linear layers, its family's default).
+bool may_target(const LoraOptions& options, const std::string& path);
+
 // Paths of all modules of a model, in order.
 std::vector<std::string> all_module_paths(models::Model& model);
 

@@ -78,6 +78,7 @@ AdapterParts::AdapterParts(const SavedState& base, const Json& config, SavedStat
     parts_[kHead].rows = embedding->rows;
   }
   check_fit();
+  require_targets();
 }
 
 const Parts* AdapterParts::find(const std::string& weight) const {
@@ -251,6 +252,23 @@ void AdapterParts::check_fit() {
   if (!has_branch) {
     throw ConfigError("{}: found no LoRA weights, expected an adapter", adapter_.path().string());
   }
+}
+
+// PEFT makes layers of adapter_config.json and leaves other tensors of the file out without a word.
+void AdapterParts::require_targets() const {
+  std::vector<std::string> others;
+  for (const auto& [weight, parts] : parts_) {
+    const bool has_branch = parts.a || parts.columns || parts.factors || parts.lambda_b;
+    const std::string path = weight.substr(0, weight.rfind('.'));
+    if (has_branch && !adapters::may_target(settings_, path)) others.push_back(path);
+  }
+  if (others.empty()) return;
+  throw ConfigError(
+      "{}: found tensors for {} that target_modules of adapter_config.json does not mean (the "
+      "first "
+      "is \"{}\"), expected those of its layers alone; correct adapter_config.json",
+      adapter_.path().string(),
+      others.size() == 1 ? "a layer" : fmt::format("{} layers", others.size()), others[0]);
 }
 
 bool AdapterParts::check_weight(const std::string& weight, const Parts& parts, bool unties) {

@@ -90,6 +90,7 @@ class AdapterParts {
   // the first. Whether this was one.
   bool drop_second_name();
   void check_fit();
+  void require_targets() const;
   // Whether the adapter has a branch for the weight.
   bool check_weight(const std::string& weight, const Parts& parts, bool unties);
   // Whether the adapter holds the embedding or output layer with another number of rows.

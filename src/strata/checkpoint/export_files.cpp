@@ -36,11 +36,19 @@ bool starts_at_zero(const std::string& name) {
 
 }  // namespace
 
-bool must_not_be_zero(const std::string& name, const std::vector<int64_t>& shape, Trained trained) {
-  if (trained == Trained::kUnknown) return false;
+std::string zeros_in_all_like(const std::string& name) {
+  return fmt::format("zeros in \"{}\" and in all other matrices that start as zeros", name);
+}
+
+bool ZeroCheck::refuses(const std::string& name, const std::vector<int64_t>& shape, bool is_zero) {
   // One row may well be zero in a model.
   const bool is_matrix = shape.size() >= 2 && shape[0] > 1 && shape[1] > 1;
-  return is_matrix && !(trained == Trained::kNotYet && starts_at_zero(name));
+  if (trained_ == Trained::kUnknown || !is_matrix) return false;
+  if (!starts_at_zero(name)) return is_zero;
+  if (trained_ == Trained::kNotYet) return false;
+  has_trained_ |= !is_zero;
+  untrained_ = name;
+  return false;
 }
 
 bool is_zero(std::span<const std::byte> bytes) {
@@ -87,7 +95,7 @@ void ExportFiles::append(const std::string& name, std::span<const std::byte> dat
 }
 
 // A file that silently holds zeros or another rank's part is a known failure of other tools.
-void ExportFiles::read_back(const File& file) const {
+void ExportFiles::read_back(const File& file, ZeroCheck& zeros) const {
   const hf::SafetensorsFile saved(update_.path() / file.name);
   if (saved.tensors().size() != file.specs.size()) {
     throw IoError("{}: found {} tensors after saving, expected {}; check the disk and save again",
@@ -99,10 +107,11 @@ void ExportFiles::read_back(const File& file) const {
         "among it); check the disk and save again",
         (folder_ / file.name).string());
   }
-  for (const hf::TensorSpec& spec : file.specs) read_back(saved, spec);
+  for (const hf::TensorSpec& spec : file.specs) read_back(saved, spec, zeros);
 }
 
-void ExportFiles::read_back(const hf::SafetensorsFile& saved, const hf::TensorSpec& spec) const {
+void ExportFiles::read_back(const hf::SafetensorsFile& saved, const hf::TensorSpec& spec,
+                            ZeroCheck& zeros) const {
   const char* problem = nullptr;
   const hf::TensorInfo* info = saved.find(spec.name);
   if (info == nullptr || info->shape != spec.shape || info->dtype != spec.dtype) {
@@ -114,17 +123,20 @@ void ExportFiles::read_back(const hf::SafetensorsFile& saved, const hf::TensorSp
     if (written == written_.end() ||
         written->second.checksum.text() != checksum(bytes.data(), bytes.size())) {
       problem = "other values";
-    } else if (must_not_be_zero(spec.name, spec.shape, trained_) && is_zero(bytes)) {
+    } else if (zeros.refuses(spec.name, spec.shape, is_zero(bytes))) {
       problem = "only zeros";
     }
     forget_pages(bytes);
   }
   if (problem == nullptr) return;
+  throw_unlike(saved.path().filename(), fmt::format("{} in \"{}\"", problem, spec.name));
+}
+
+void ExportFiles::throw_unlike(const std::string& file, const std::string& found) const {
   throw IoError(
-      "{}: found {} in \"{}\" after saving, expected what was trained; the last checkpoint is as "
-      "it "
-      "was: check the disk and save again from there",
-      (folder_ / saved.path().filename()).string(), problem, spec.name);
+      "{}: found {} after saving, expected what was trained; the last checkpoint is as it was: "
+      "check the disk and save again from there",
+      (folder_ / file).string(), found);
 }
 
 std::string ExportFiles::entry() const {
@@ -153,7 +165,11 @@ std::vector<std::string> ExportFiles::stale_weights() const {
 
 void ExportFiles::publish() {
   for (File& file : files_) file.writer->finish();
-  for (const File& file : files_) read_back(file);
+  ZeroCheck zeros(trained_);
+  for (const File& file : files_) read_back(file, zeros);
+  if (const std::string name = zeros.untrained(); !name.empty()) {
+    throw_unlike(files_[file_of_.at(name)].name, "only " + zeros_in_all_like(name));
+  }
   for (const auto& [name, content] : texts_) {
     update_.write(name, content);
     if (read_file(update_.path() / name) == content) continue;

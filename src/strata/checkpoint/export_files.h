@@ -23,7 +23,24 @@ namespace strata::checkpoint {
 enum class Trained {
   kUnknown,  // taken from elsewhere: zeros may be meant
   kNotYet,   // of a run without an update so far: B of a LoRA branch still is what it starts as
-  kYes,      // after an update that changed weights no matrix is zero throughout
+  kYes,      // after an update that changed weights
+};
+
+// Which matrices of zeros were never saved: those that start as something else, and those of an
+// adapter that start as zeros if they all still are after an update. One alone may be: no gradient
+// reaches a layer behind which the model itself multiplies by zeros.
+class ZeroCheck {
+ public:
+  explicit ZeroCheck(Trained trained) : trained_(trained) {}
+  // Notes a tensor; whether it was never saved.
+  bool refuses(const std::string& name, const std::vector<int64_t>& shape, bool is_zero);
+  // After the last tensor: one of those that are all as they started; empty: some are not.
+  std::string untrained() const { return has_trained_ ? "" : untrained_; }
+
+ private:
+  Trained trained_;
+  std::string untrained_;
+  bool has_trained_ = false;
 };
 
 // Threads: one. Without publish() nothing has happened to the folder.
@@ -59,8 +76,10 @@ class ExportFiles {
     std::unique_ptr<hf::SafetensorsWriter> writer;
   };
 
-  void read_back(const File& file) const;
-  void read_back(const hf::SafetensorsFile& saved, const hf::TensorSpec& spec) const;
+  void read_back(const File& file, ZeroCheck& zeros) const;
+  void read_back(const hf::SafetensorsFile& saved, const hf::TensorSpec& spec,
+                 ZeroCheck& zeros) const;
+  [[noreturn]] void throw_unlike(const std::string& file, const std::string& found) const;
   // The file without which no reader opens the others.
   std::string entry() const;
   std::vector<std::string> stale_weights() const;
@@ -80,9 +99,9 @@ class ExportFiles {
   std::unordered_map<std::string, Written> written_;
 };
 
-// Whether values all of zeros in a tensor of this name and shape mean that it was never saved.
-bool must_not_be_zero(const std::string& name, const std::vector<int64_t>& shape, Trained trained);
-
 bool is_zero(std::span<const std::byte> bytes);
+
+// For messages, of ZeroCheck::untrained().
+std::string zeros_in_all_like(const std::string& name);
 
 }  // namespace strata::checkpoint

@@ -129,6 +129,7 @@ void read_back_whole_files(const fs::path& folder, const WholeFiles& whole, Trai
   const hf::SafetensorsFile saved(folder / whole.weights);
   if (saved.metadata() != whole.metadata) throw_unlike(saved, "other metadata", "what was written");
   PieceReader reader(folder);
+  ZeroCheck zeros(trained);
   size_t num_expected = whole.fixed.size();
   for (const auto& [name, record] : reader.manifest().tensors) {
     const WholePlace place = whole_place(whole, name);
@@ -136,7 +137,7 @@ void read_back_whole_files(const fs::path& folder, const WholeFiles& whole, Trai
     num_expected += place.keys.size();
     const hf::DType dtype = hf::parse_dtype(record.dtype);
     const auto first = saved_bytes(saved, place.keys[0], dtype, record.shape);
-    if (reader.is_zero(name) && must_not_be_zero(place.keys[0], record.shape, trained)) {
+    if (zeros.refuses(place.keys[0], record.shape, reader.is_zero(name))) {
       throw_unlike(saved, fmt::format("only zeros in \"{}\"", place.keys[0]), "what was trained");
     }
     // The manifest proves the first of two names.
@@ -150,6 +151,9 @@ void read_back_whole_files(const fs::path& folder, const WholeFiles& whole, Trai
     const auto found =
         saved_bytes(saved, key, file_type_of(host.scalar_type()), host.sizes().vec());
     require_same(saved, key, found, flat_bytes(host));
+  }
+  if (const std::string name = zeros.untrained(); !name.empty()) {
+    throw_unlike(saved, "only " + zeros_in_all_like(name), "what was trained");
   }
   if (saved.tensors().size() != num_expected) {
     throw_unlike(saved, fmt::format("{} tensors", saved.tensors().size()),

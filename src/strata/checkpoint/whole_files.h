@@ -38,7 +38,8 @@ void write_whole_files(const std::filesystem::path& folder, const WholeFiles& wh
                        FileSystem& files);
 
 // What from_pretrained() loads out of a checkpoint is read back as the result of a run is: keys,
-// shapes, values, metadata, and no matrix of zeros. Throws IoError. Requires: the manifest.
+// shapes, values, metadata, and no matrix of zeros (ZeroCheck). Throws IoError. Requires: the
+// manifest.
 void read_back_whole_files(const std::filesystem::path& folder, const WholeFiles& whole,
                            Trained trained);
 

@@ -43,9 +43,10 @@ FileFlags read_file_flags(const std::vector<std::string>& arguments, const std::
     flags.values[name] = *value;
   }
   if (flags.paths.size() < least || flags.paths.size() > most) {
-    throw ConfigError(
-        "strata {}: found {} paths, expected {}; see strata {} --help", command, flags.paths.size(),
-        least == most ? std::to_string(least) : fmt::format("{} or {}", least, most), command);
+    throw ConfigError("strata {}: found {} path{}, expected {}; see strata {} --help", command,
+                      flags.paths.size(), flags.paths.size() == 1 ? "" : "s",
+                      least == most ? std::to_string(least) : fmt::format("{} or {}", least, most),
+                      command);
   }
   return flags;
 }

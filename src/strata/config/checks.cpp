@@ -100,6 +100,10 @@ class CommonRules : Rules {
     check_interval("logging_strategy", "logging_steps", train.logging_steps);
     check_interval("save_strategy", "save_steps", train.save_steps);
     check_interval("eval_strategy", "eval_steps", train.eval_steps.value_or(1));
+    if (train.output_dir.empty()) {
+      throw ConfigError("{}: found nothing, expected a folder for what the run leaves; name one",
+                        source("output_dir"));
+    }
     check_saving(config_, merge_, warnings_);
     check_reporting(config_, merge_, warnings_);
     try {

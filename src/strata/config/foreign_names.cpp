@@ -35,6 +35,8 @@ constexpr ForeignName kNames[] = {
     {"rl", "", kNoPreferences},
     {"max_prompt_length", "max_length"},
     // scripts of many people
+    {"use_lora", "use_peft"},
+    {"use_qlora", "use_peft", "use use_peft and load_in_4bit"},
     {"model", "model_name_or_path"},
     {"model_path", "model_name_or_path"},
     {"tokenizer", "tokenizer_name"},

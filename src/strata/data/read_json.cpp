@@ -101,10 +101,10 @@ class JsonReader {
 
 }  // namespace
 
-void read_json_rows(std::string_view text, bool may_be_array, RowCollector& rows) {
+void read_json_rows(std::string_view text, RowCollector& rows) {
   const size_t start = text.find_first_not_of(kSpaces);
   JsonReader reader(rows);
-  if (may_be_array && start != std::string_view::npos && text[start] == '[') {
+  if (start != std::string_view::npos && text[start] == '[') {
     reader.read_array(text);
   } else {
     reader.read_lines(text);

@@ -63,9 +63,9 @@ class RowCollector {
   std::map<std::string, int64_t> left_out_;
 };
 
-// One object per line; with `may_be_array` also one array of objects. An array that is not closed
-// is an error in any case: nobody can say how many rows are missing.
-void read_json_rows(std::string_view text, bool may_be_array, RowCollector& rows);
+// One object per line, or one array of objects whatever the file's name ends with. An array that is
+// not closed is an error in any case: nobody can say how many rows are missing.
+void read_json_rows(std::string_view text, RowCollector& rows);
 
 // RFC 4180: the first record names the columns, "" inside quotes is a quote, a quoted field may
 // hold line ends. Values are strings as they are written; a field without content, or with one of

@@ -20,13 +20,19 @@ namespace {
 namespace fs = std::filesystem;
 
 void read_text_file(std::string_view text, const std::string& extension, RowCollector& rows) {
+  if (text.starts_with("\xff\xfe") || text.starts_with("\xfe\xff")) {
+    throw FormatError(
+        "{}: found utf-16 (by its first two bytes), expected utf-8; convert it: iconv -f UTF-16 -t "
+        "UTF-8",
+        rows.file());
+  }
   if (text.starts_with("\xef\xbb\xbf")) text.remove_prefix(3);
   if (extension == ".csv" || extension == ".tsv") {
     read_csv_rows(text, extension == ".csv" ? ',' : '\t', rows);
   } else if (extension == ".txt") {
     read_text_rows(text, rows);
   } else {
-    read_json_rows(text, /*may_be_array=*/extension == ".json", rows);
+    read_json_rows(text, rows);
   }
 }
 

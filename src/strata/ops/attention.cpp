@@ -58,12 +58,26 @@ int64_t needed_window(std::span<const int64_t> offsets, int64_t window) {
   return 0;
 }
 
+// For the memory plan: the copies that the memory-efficient kernel for fp32 is given on a GPU. It
+// reads contiguous heads, of keys and values as many as of queries.
+std::vector<at::Tensor> imagine_copies(const at::Tensor& q, const at::Tensor& k,
+                                       const at::Tensor& v) {
+  std::vector<at::Tensor> copies;
+  if (q.scalar_type() != at::kFloat) return copies;
+  for (const at::Tensor* x : {&q, &k, &v}) {
+    if (x->is_contiguous() && x->size(1) == q.size(1)) continue;
+    copies.push_back(at::empty({x->size(0), q.size(1), x->size(2)}, x->options()));
+  }
+  return copies;
+}
+
 // What libtorch's kernels for a GPU take beside the gradients, for the memory plan.
 // FlashAttention 2 for 16-bit types: sums of dq in fp32, a row's sum, and the gradients of keys and
-// values of every query head before those of a group are added. For fp32 the heads are repeated.
+// values of every query head before those of a group are added.
 // Where the same bits are asked for, the sums of dq are as many as keep all multiprocessors busy.
-void imagine_backward_scratch(const at::Tensor& q, const at::Tensor& k,
+void imagine_backward_scratch(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                               std::span<const int64_t> offsets) {
+  const std::vector<at::Tensor> copies = imagine_copies(q, k, v);
   const int64_t tokens = q.size(0), heads = q.size(1), channels = q.size(2);
   const int64_t padded = tokens + 128 * static_cast<int64_t>(offsets.size() - 1);
   const int64_t rounded = channels <= 128 ? (channels + 31) / 32 * 32 : (channels + 63) / 64 * 64;
@@ -95,7 +109,10 @@ AttentionResult attention(const at::Tensor& q, const at::Tensor& k, const at::Te
   }
   AttentionResult result{at::empty(q.sizes(), q.options()),
                          at::empty({q.size(1), q.size(0)}, q.options().dtype(at::kFloat))};
-  if (q.is_meta()) return result;
+  if (q.is_meta()) {
+    if (is_for_cuda(q)) imagine_copies(q, k, v);
+    return result;
+  }
   const ActivityTimer timer(Activity::kAttention);
   arguments.lse = result.lse.mutable_data_ptr<float>();
   cpu::attention(arguments, view_of("out", result.out, q));
@@ -127,7 +144,7 @@ void write_gradients(const at::Tensor& dout, const at::Tensor& q, const at::Tens
   check_offsets(offsets, k.size(0));
   check_gradients(dout, q, k, v, out, lse, gradients);
   if (q.is_meta()) {
-    if (is_for_cuda(q)) imagine_backward_scratch(q, k, offsets);
+    if (is_for_cuda(q)) imagine_backward_scratch(q, k, v, offsets);
     return;
   }
   const ActivityTimer timer(Activity::kAttention);

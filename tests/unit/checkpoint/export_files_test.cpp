@@ -20,6 +20,7 @@ struct Row {
   std::vector<int64_t> shape;
   Trained trained;
   bool is_refused;
+  const char* trained_beside = "norm";  // with other values and the same shape
 };
 
 TEST(ExportFiles, AMatrixOfZerosIsNoResultOfTraining) {
@@ -39,16 +40,20 @@ TEST(ExportFiles, AMatrixOfZerosIsNoResultOfTraining) {
         Row{"embed_tokens.lora_embedding_B", {3, 2}, kNotYet, true},
         Row{"prompt_embeddings", {2, 3}, kNotYet, false},
         Row{"prompt_embeddings", {2, 3}, kYes, true},
+        // No gradient may reach one of several.
+        Row{"q_proj.lora_B.weight", {3, 2}, kYes, false, "v_proj.lora_B.weight"},
+        Row{"q_proj.lora_A.weight", {3, 2}, kYes, true, "v_proj.lora_A.weight"},
+        Row{"prompt_embeddings", {2, 3}, kYes, true, "v_proj.lora_A.weight"},
         Row{"token_type_embeddings.weight", {1, 6}, kYes, false},
         Row{"q_proj.ia3_l", {6, 1}, kYes, false}, Row{"q_proj.vera_lambda_b", {6}, kYes, false},
         Row{"norm.weight", {6}, kYes, false}}) {
     TemporaryFolder folder;
     const auto save = [&] {
       ExportFiles files(folder.path(), row.trained);
-      files.add("model.safetensors",
-                {{row.name, hf::DType::kF32, row.shape}, {"other", hf::DType::kF32, {6}}});
+      files.add("model.safetensors", {{row.name, hf::DType::kF32, row.shape},
+                                      {row.trained_beside, hf::DType::kF32, {2, 3}}});
       files.write(row.name, std::as_bytes(std::span(kZeros)));
-      files.write("other", std::as_bytes(std::span(kOnes)));
+      files.write(row.trained_beside, std::as_bytes(std::span(kOnes)));
       files.publish();
     };
     if (row.is_refused) {

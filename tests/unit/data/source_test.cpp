@@ -111,6 +111,8 @@ TEST(LoadSplit, NamesFileAndLineOfABadRow) {
   EXPECT_THAT(error_of("e.json", "[{\"a\": 1},\n]"), HasSubstr("e.json:2"));
   EXPECT_THAT(error_of("f.json", "[{\"a\": 1}]\n x"), HasSubstr("after the array"));
   EXPECT_THAT(error_of("g.jsonl", " \n\n"), HasSubstr("g.jsonl: found no rows"));
+  EXPECT_THAT(error_of("u.txt", "\xff\xfe"), HasSubstr("found utf-16"));
+  EXPECT_THAT(error_of("u.jsonl", "\xfe\xff"), HasSubstr("iconv -f UTF-16"));
   EXPECT_THAT(error_of("h.json", "[]"), HasSubstr("h.json: found no rows"));
   EXPECT_THAT(error_of("i.jsonl", ""), HasSubstr("i.jsonl: found no rows"));
   EXPECT_THAT(error_of("j.csv", ""), HasSubstr("j.csv: found an empty file"));

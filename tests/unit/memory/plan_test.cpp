@@ -13,6 +13,7 @@
 #include "strata/memory/allocator.h"
 #include "strata/memory/plan_text.h"
 #include "strata/models/registry.h"
+#include "strata/ops/attention.h"
 #include "strata/optim/adamw.h"
 
 namespace strata::memory {
@@ -186,6 +187,44 @@ TEST(Plan, BesideAGpuInputsLeaveItsMemory) {
   };
   // The last one sent is let go of when the first is fetched.
   EXPECT_EQ(at_loss(kept) - at_loss(moved), kInputBytes);
+}
+
+// The oracle is what cuda::attention() makes contiguous and repeats before libtorch's kernel.
+TEST(Plan, BesideAGpuAttentionInFp32CopiesHeadsThatDoNotLieAlone) {
+  constexpr int64_t kTokens = 4800, kHeads = 4, kChannels = 32;
+  constexpr int64_t kCopyBytes = kTokens * kHeads * kChannels * 4;
+  const PlannedDeviceScope stands_for(at::kCUDA);
+  const std::vector<int64_t> offsets{0, 2000, kTokens};
+  // The peaks of a forward and of a backward pass, beside what is given.
+  const auto peaks = [&](int64_t kv_heads, bool are_slices, at::ScalarType type) {
+    Imagined imagined;
+    const auto options = at::TensorOptions(at::kMeta).dtype(type);
+    const auto heads = [&](int64_t count) {
+      const at::Tensor x = at::empty({kTokens, are_slices ? 2 * count : count, kChannels}, options);
+      return x.narrow(1, 0, count);
+    };
+    const at::Tensor q = heads(kHeads), k = heads(kv_heads), v = heads(kv_heads);
+    const int64_t given = imagined.account().bytes_in_use();
+    imagined.account().take_high_water();
+    const ops::AttentionResult result = ops::attention(q, k, v, offsets, /*scale=*/0.1);
+    const int64_t forward = imagined.account().take_high_water() - given;
+    ops::attention_backward(result.out, q, k, v, result.out, result.lse, offsets, /*scale=*/0.1);
+    return std::pair(forward, imagined.account().take_high_water() - given);
+  };
+  const auto [forward, backward] = peaks(kHeads, /*are_slices=*/false, at::kFloat);
+  EXPECT_EQ(forward, kCopyBytes + kHeads * kTokens * 4);  // the result
+  const auto sliced = peaks(kHeads, /*are_slices=*/true, at::kFloat);
+  EXPECT_EQ(sliced.first - forward, 3 * kCopyBytes);
+  EXPECT_EQ(sliced.second - backward, 3 * kCopyBytes);
+  // Keys and values are repeated whether they are slices or not.
+  const auto grouped = peaks(/*kv_heads=*/2, /*are_slices=*/false, at::kFloat);
+  EXPECT_EQ(grouped.first - forward, 2 * kCopyBytes);
+  const auto both = peaks(/*kv_heads=*/2, /*are_slices=*/true, at::kFloat);
+  EXPECT_EQ(both.first - grouped.first, kCopyBytes);
+  EXPECT_EQ(both.second - grouped.second, kCopyBytes);
+  // FlashAttention reads slices.
+  EXPECT_EQ(peaks(kHeads, /*are_slices=*/true, at::kBFloat16),
+            peaks(kHeads, /*are_slices=*/false, at::kBFloat16));
 }
 
 TEST(Plan, WireBytesGrowWithMicroSteps) {
