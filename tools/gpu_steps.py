@@ -267,6 +267,8 @@ def cpu_parity(check, seconds, prefix="", **variables):
             "packed": (["--bf16", "false", "--packing", "true", "--packing_strategy", "bfd"], 1e-4),
             "no-checkpointing": (["--bf16", "false", "--gradient_checkpointing", "false"], 1e-4),
             "selective": (["--bf16", "false", "--activation_checkpointing", "selective"], 1e-4),
+            "attention": (["--bf16", "false", "--activation_checkpointing", "attention"], 1e-4),
+            "auto": (["--bf16", "false", "--activation_checkpointing", "auto"], 1e-4),
             "activations-away": (["--bf16", "false", "--activation_offloading", "true"], 1e-4),
             "offload": (["--bf16", "false", "--fsdp_offload_params", "true"], 1e-4),
             "files": (["--bf16", "false", "--offload_param_device", "nvme", "--offload_param_nvme_path", OWN_FOLDER],

@@ -78,6 +78,7 @@ def unsharded(place, tmp_path_factory):
     ("full", 2, dict(gradient_checkpointing=True)),
     ("full", 3, dict(gradient_accumulation_steps=1)),
     ("full", 2, dict(sharding_strategy="ZERO1")),
+    ("full", 2, dict(activation_checkpointing="attention", gradient_checkpointing_layers=3)),
     ("full", 3, dict(sharding_strategy="SHARD_GRAD_OP", activation_checkpointing="selective")),
     ("lora", 2, dict(gradient_checkpointing=True, fsdp_offload_params=True,
                      fsdp_transformer_layer_cls_to_wrap="T5Block")),

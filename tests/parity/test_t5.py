@@ -92,7 +92,7 @@ def compare(tensors, model, loss, logits, limit):
 
 @pytest.mark.parametrize("name,checkpointing", [
     *((name, "full") for name in CONFIGS), ("plain", "none"), ("plain", "selective"),
-    ("v1_1", "none"), ("v1_1", "selective")])
+    ("v1_1", "none"), ("v1_1", "selective"), ("v1_1", "attention")])
 def test_equals_transformers(tmp_path, name, checkpointing):
     save_t5(tmp_path, tokenizer=False, vocab_size=VOCABULARY, **CONFIGS[name])
     model = T5ForConditionalGeneration.from_pretrained(tmp_path)
@@ -129,7 +129,7 @@ def test_dropout_is_the_same_in_recomputation(tmp_path):
     save_t5(tmp_path, tokenizer=False, vocab_size=VOCABULARY, **dict(GATED, dropout_rate=0.3))
     pairs = make_pairs(LENGTHS)
     kept, _ = run_probe(tmp_path, pairs=pairs, training=True)
-    for checkpointing in ("selective", "full"):
+    for checkpointing in ("selective", "attention", "full"):
         again, _ = run_probe(tmp_path, pairs=pairs, training=True, checkpointing=checkpointing)
         assert all(torch.equal(kept[name], again[name]) for name in kept)
     off, _ = run_probe(tmp_path, pairs=pairs)

@@ -3,8 +3,8 @@
 // seq2seq_probe REQUEST.json OUTPUT.safetensors; prints one JSON object.
 //
 // Request: {"model": folder, "adapter": folder | absent, "pairs": [{"source": ids, "target": ids}],
-// "checkpointing": "none" | "selective" | "full", "training": bool, "max_new_tokens": n,
-// "eos": id}.
+// "checkpointing": "none" | "selective" | "attention" | "full", "training": bool, "max_new_tokens":
+// n, "eos": id}.
 #include <cstdio>
 #include <exception>
 

@@ -15,6 +15,7 @@
 #include "strata/memory/deepspeed_estimate.h"
 #include "strata/memory/plan_text.h"
 #include "strata/memory/probe.h"
+#include "strata/train/checkpointing_choice.h"
 #include "strata/train/plan.h"
 
 namespace strata::cli {
@@ -86,10 +87,9 @@ std::string head(const config::RunConfig& config, const Place& place, const trai
   text += fmt::format("micro-batch  {} rows, {} tokens; {} micro-step{} an update; {}\n",
                       train.per_device_train_batch_size, plan.tokens,
                       train.gradient_accumulation_steps, plural(train.gradient_accumulation_steps),
-                      !config.shard.gradient_checkpointing ? "activations are kept"
-                      : config.shard.checkpointing_mode == "selective"
-                          ? "selective activation checkpointing"
-                          : "activation checkpointing");
+                      config.shard.gradient_checkpointing
+                          ? "activation checkpointing: " + train::checkpointing_text(config.shard)
+                          : "activations are kept");
   const auto& shard = config.shard;
   const bool wants_host = shard.offload_params || shard.offload_param_device == "cpu" ||
                           shard.offload_optimizer_device == "cpu" ||
@@ -107,6 +107,15 @@ struct Change {
   bool keeps_training = true;  // false: other weights are trained, or on less of the data
 };
 
+// Every layer in this mode; false: already so.
+bool recompute(config::ShardConfig& shard, const char* mode) {
+  const std::string before = train::checkpointing_text(shard);
+  shard.gradient_checkpointing = true;
+  shard.checkpointing_mode = mode;
+  shard.checkpointing_layers = 0;
+  return before != mode;
+}
+
 std::vector<Change> changes() {
   return {
       {"--activation_checkpointing selective",
@@ -114,11 +123,15 @@ std::vector<Change> changes() {
          c.shard.checkpointing_mode = "selective";
          return !std::exchange(c.shard.gradient_checkpointing, true);
        }},
-      {"--activation_checkpointing full",
+      {"--activation_checkpointing attention",
        [](config::RunConfig& c, Place&) {
-         const bool was_on = std::exchange(c.shard.gradient_checkpointing, true);
-         return std::exchange(c.shard.checkpointing_mode, "full") != "full" || !was_on;
+         const bool keeps_less =
+             c.shard.gradient_checkpointing && c.shard.checkpointing_mode == "full";
+         recompute(c.shard, "attention");
+         return !keeps_less;
        }},
+      {"--activation_checkpointing full",
+       [](config::RunConfig& c, Place&) { return recompute(c.shard, "full"); }},
       {"--activation_offloading true",
        [](config::RunConfig& c, Place& p) {
          const bool recomputes =
@@ -255,6 +268,27 @@ std::string verdict(const config::RunConfig& config, const Place& place,
                      nearest(config, place));
 }
 
+// Without the run's own machine the room is what the user says of it.
+config::RunConfig with_chosen_checkpointing(const config::RunConfig& config, const Place& place) {
+  if (!train::chooses_checkpointing(config.shard)) return config;
+  const std::string& given = config.shard.checkpointing_memory;
+  if (given.empty() && !place.available) {
+    throw ConfigError(
+        "gradient_checkpointing_mode: found auto without the memory of a rank, expected it, "
+        "because "
+        "the layers that fit are counted by it; add --device_memory 80GB or "
+        "--gradient_checkpointing_memory 70GB");
+  }
+  const int64_t room =
+      given.empty() ? *place.available / 10 * 9 : static_cast<int64_t>(parse_byte_size(given));
+  config::RunConfig chosen = config;
+  train::choose_checkpointing(config, room, [&](const config::RunConfig& tried) {
+    const train::RunPlan plan = plan_at(tried, place);
+    return train::PlannedPeak{needed_bytes(place, plan), train::num_recomputed(plan)};
+  }).apply(chosen.shard);
+  return chosen;
+}
+
 bool rests_in_files(MemoryKind kind, const config::ShardConfig& shard) {
   if (kind == MemoryKind::kParameters) return shard.offload_param_device == "nvme";
   if (kind == MemoryKind::kOptimizer) return shard.offload_optimizer_device == "nvme";
@@ -322,13 +356,14 @@ std::string dry_run_report(const config::Settings& settings, int world_size) {
   config::RunConfig config = settings.config;
   config.plan.world_size = world_size;
   config.plan.show_schedule = true;
-  const train::RunPlan plan = plan_at(config, place_of(config));
+  const train::RunPlan plan = plan_at(config, place_of(config));  // of the units alone
   return "settings\n" + config::show_settings(settings) + "\nunits\n" + unit_text(plan.units) +
          '\n' + plan_report(config).text + "dry run: nothing was loaded or trained\n";
 }
 
-PlanReport plan_report(const config::RunConfig& config) {
-  const Place place = place_of(config);
+PlanReport plan_report(const config::RunConfig& given) {
+  const Place place = place_of(given);
+  const config::RunConfig config = with_chosen_checkpointing(given, place);
   const train::RunPlan plan = plan_at(config, place);
   std::string text = head(config, place, plan);
   text += fmt::format(

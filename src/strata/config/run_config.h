@@ -173,7 +173,10 @@ struct ShardConfig {
   std::vector<std::string> layer_classes;                   // empty: every layer of the model
   int64_t min_num_params = 100000000;                       // of SIZE_BASED_WRAP
   bool gradient_checkpointing = true;
-  std::string checkpointing_mode = "full";      // full, selective
+  std::string checkpointing_mode = "full";      // full, attention, selective, auto
+  int64_t checkpointing_layers = 0;             // of so many layers, the first; 0: all
+  std::string checkpointing_rest = "none";      // of the layers behind: attention, selective, none
+  std::string checkpointing_memory;             // auto: bytes a rank may hold; empty: what is free
   std::string activation_offloading = "false";  // false, true (host memory), disk
   std::string activation_offloading_path;       // of disk
   bool bf16 = true;  // compute type; CPUs without native bf16 compute in fp32

@@ -87,16 +87,35 @@ std::vector<Setting> precision_settings() {
       {.name = "gradient_checkpointing_mode",
        .aliases = {"activation_checkpointing_mode"},
        .field = STRATA_FIELD(shard.checkpointing_mode),
-       .choices = {"full", "selective"},
+       .choices = {"full", "attention", "selective", "auto"},
        .help =
-           "full: keep a block's input alone; selective: keep what is costly to compute (matrix "
-           "products, attention) and recompute norms and activation functions",
+           "full: keep a block's input alone; attention: keep what attention computed, too; "
+           "selective: keep what is costly to compute (matrix products, attention) and recompute "
+           "norms and activation functions; auto: the least recomputation that fits into memory, "
+           "by the plan",
        .peer = "torchtitan (activation_checkpoint.mode)"},
+      {.name = "gradient_checkpointing_layers",
+       .aliases = {"recompute_num_layers"},
+       .field = STRATA_FIELD(shard.checkpointing_layers),
+       .range = {.min = 0},
+       .help = "recompute so many layers, the first ones; 0: all",
+       .peer = "Megatron-LM (recompute_num_layers)"},
+      {.name = "gradient_checkpointing_rest",
+       .field = STRATA_FIELD(shard.checkpointing_rest),
+       .choices = {"attention", "selective", "none"},
+       .help = "what the layers behind gradient_checkpointing_layers keep, as in "
+               "gradient_checkpointing_mode; none: everything",
+       .peer = "Strata"},
+      {.name = "gradient_checkpointing_memory",
+       .field = STRATA_FIELD(shard.checkpointing_memory),
+       .help = "what a rank may hold with gradient_checkpointing_mode auto, such as 40GB; empty: "
+               "nine tenths of what is free",
+       .peer = "Strata"},
       {.name = "activation_checkpointing",
        .kind = Kind::kTranslated,
        .is_switch = true,
-       .choices = {"none", "selective", "full"},
-       .help = "none: gradient_checkpointing false; selective and full (or true): "
+       .choices = {"none", "selective", "attention", "full", "auto"},
+       .help = "none: gradient_checkpointing false; the others (true: full): "
                "gradient_checkpointing true in this mode",
        .peer = "torchtitan (activation_checkpoint.mode)"},
       {.name = "activation_offloading",

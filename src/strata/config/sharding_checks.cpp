@@ -6,6 +6,7 @@
 
 #include <fmt/ranges.h>
 
+#include "strata/base/byte_size.h"
 #include "strata/base/error.h"
 #include "strata/config/rules.h"
 
@@ -20,6 +21,7 @@ class ShardingRules : Rules {
     check_strategy();
     check_wrapping();
     check_precision();
+    check_checkpointing();
     check_offload();
     check_loading();
   }
@@ -81,15 +83,59 @@ class ShardingRules : Rules {
                         source("fsdp_param_dtype"), shard.param_dtype, shard.bf16 ? "bf16" : "fp16",
                         source(shard.bf16 ? "bf16" : "fp16"), compute);
     }
-    if (!shard.gradient_checkpointing) {
-      warn_without_effect("gradient_checkpointing_mode", "gradient_checkpointing is off");
-    }
     for (const char* name : {"fp16_loss_scale", "fp16_initial_scale", "fp16_scale_window",
                              "fp16_hysteresis", "fp16_min_scale"}) {
       if (!shard.fp16) warn_without_effect(name, "fp16 is off");
       if (shard.fp16 && shard.loss_scale > 0 && std::string_view(name) != "fp16_loss_scale") {
         warn_without_effect(name, "fp16_loss_scale is fixed");
       }
+    }
+  }
+
+  void check_checkpointing() {
+    const ShardConfig& shard = config_.shard;
+    const std::string& mode = shard.checkpointing_mode;
+    const bool is_auto = mode == "auto", counts_layers = shard.checkpointing_layers > 0;
+    if (!shard.gradient_checkpointing) {
+      for (const char* name : {"gradient_checkpointing_mode", "gradient_checkpointing_layers",
+                               "gradient_checkpointing_rest", "gradient_checkpointing_memory"}) {
+        warn_without_effect(name, "gradient_checkpointing is off");
+      }
+      return;
+    }
+    if (is_auto && counts_layers) {
+      throw ConfigError(
+          "{}: found {} with gradient_checkpointing_mode auto ({}), which chooses the layers, "
+          "expected one of them; remove one",
+          source("gradient_checkpointing_layers"), shard.checkpointing_layers,
+          source("gradient_checkpointing_mode"));
+    }
+    if (!counts_layers) {
+      warn_without_effect("gradient_checkpointing_rest",
+                          is_auto ? "gradient_checkpointing_mode auto chooses it"
+                                  : "gradient_checkpointing_layers 0 is all layers");
+    }
+    const std::string& rest = shard.checkpointing_rest;
+    const bool keeps_more =
+        rest == "none" || mode == "full" || (mode == "attention" && rest == "selective");
+    if (counts_layers && !keeps_more) {
+      throw ConfigError(
+          "{}: found {} with gradient_checkpointing_mode {} ({}), expected one that keeps more, "
+          "because what is kept by the last layers is free again before the first ones are "
+          "recomputed; change one of them",
+          source("gradient_checkpointing_rest"), rest, mode, source("gradient_checkpointing_mode"));
+    }
+    if (is_auto && !shard.checkpointing_memory.empty()) {
+      try {
+        parse_byte_size(shard.checkpointing_memory);
+      } catch (const ConfigError&) {
+        throw ConfigError("{}: found \"{}\", expected a size like 40GB or 36GiB",
+                          source("gradient_checkpointing_memory"), shard.checkpointing_memory);
+      }
+    }
+    if (!is_auto) {
+      warn_without_effect("gradient_checkpointing_memory",
+                          "gradient_checkpointing_mode is " + mode);
     }
   }
 
@@ -152,15 +198,16 @@ class ShardingRules : Rules {
       warn_without_effect("activation_offloading_path", "activation_offloading is " + place);
     }
     if (place == "false") return;
-    const bool recomputes = shard.gradient_checkpointing && shard.checkpointing_mode == "full";
+    const std::string& mode = shard.checkpointing_mode;
+    const bool recomputes = shard.gradient_checkpointing && (mode == "full" || mode == "attention");
     if (!recomputes) {
       throw ConfigError(
           "{}: found {} with {}, expected full activation checkpointing, because the inputs of "
           "recomputed layers are what is moved; add --activation_checkpointing full",
           source("activation_offloading"), place,
           shard.gradient_checkpointing
-              ? "gradient_checkpointing_mode selective (" + source("gradient_checkpointing_mode") +
-                    ")"
+              ? "gradient_checkpointing_mode " + mode + " (" +
+                    source("gradient_checkpointing_mode") + ")"
               : "gradient_checkpointing false (" + source("gradient_checkpointing") + ")");
     }
     if (place == "disk" && shard.activation_offloading_path.empty()) {

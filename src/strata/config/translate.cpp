@@ -102,7 +102,7 @@ void translate_checkpointing(Merge& merge) {
     const Origin origin = origin_of(*given);
     const bool is_on = mode != "none" && mode != "false";
     merge.add(make_given("gradient_checkpointing", is_on ? "true" : "false", origin));
-    const bool is_mode = mode == "full" || mode == "selective";
+    const bool is_mode = is_on && mode != "true";
     if (is_mode) merge.add(make_given("gradient_checkpointing_mode", mode, origin));
   }
   const Given* given = merge.find("fsdp_activation_checkpointing");

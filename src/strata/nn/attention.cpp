@@ -4,6 +4,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "strata/nn/function_state.h"
+#include "strata/nn/kept_attention.h"
 #include "strata/nn/kv_cache.h"
 #include "strata/nn/low_rank.h"
 #include "strata/nn/virtual_tokens.h"
@@ -71,13 +72,15 @@ void rotate_(const at::Tensor& q, const at::Tensor& k, const RopeTables& tables,
 
 struct AttentionFunction : torch::autograd::Function<AttentionFunction> {
   static at::Tensor forward(AutogradContext* context, const AttentionCall& call,
-                            const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
+                            KeptAttention* kept, const at::Tensor& q, const at::Tensor& k,
+                            const at::Tensor& v) {
     const auto& o = call.options;
     const at::Tensor q_heads = split_heads(q, o.num_heads, o.head_dim);
     const at::Tensor k_heads = split_heads(k, o.num_kv_heads, o.head_dim);
     rotate_(q_heads, k_heads, call.tables, /*inverse=*/false);
-    const ops::AttentionResult result =
-        attend(call, q_heads, k_heads, split_heads(v, o.num_kv_heads, o.head_dim));
+    const ops::AttentionResult result = once(kept, [&] {
+      return attend(call, q_heads, k_heads, split_heads(v, o.num_kv_heads, o.head_dim));
+    });
     at::Tensor out = result.out.view({q.size(0), o.num_heads * o.head_dim});
     context->save_for_backward({q, k, v, out, result.lse});
     save_state(context, call);
@@ -96,7 +99,7 @@ struct AttentionFunction : torch::autograd::Function<AttentionFunction> {
                       heads(saved[0], o.num_heads), heads(saved[1], o.num_kv_heads),
                       heads(saved[2], o.num_kv_heads), {heads(saved[3], o.num_heads), saved[4]});
     rotate_(g.dq, g.dk, call.tables, /*inverse=*/true);
-    return {at::Tensor(), g.dq.flatten(1), g.dk.flatten(1), g.dv.flatten(1)};
+    return {at::Tensor(), at::Tensor(), g.dq.flatten(1), g.dk.flatten(1), g.dv.flatten(1)};
   }
 };
 
@@ -117,11 +120,11 @@ Parts parts_of(const at::Tensor& qkv, const AttentionOptions& o) {
 // The gradient of the fused tensor is one tensor, too.
 struct FusedAttentionFunction : torch::autograd::Function<FusedAttentionFunction> {
   static at::Tensor forward(AutogradContext* context, const AttentionCall& call,
-                            const at::Tensor& qkv) {
+                            KeptAttention* kept, const at::Tensor& qkv) {
     const auto& o = call.options;
     const Parts in = parts_of(qkv, o);
     rotate_(in.q, in.k, call.tables, /*inverse=*/false);
-    const ops::AttentionResult result = attend(call, in.q, in.k, in.v);
+    const ops::AttentionResult result = once(kept, [&] { return attend(call, in.q, in.k, in.v); });
     context->save_for_backward({qkv, result.out, result.lse});
     save_state(context, call);
     return result.out.view({qkv.size(0), o.num_heads * o.head_dim});
@@ -146,7 +149,7 @@ struct FusedAttentionFunction : torch::autograd::Function<FusedAttentionFunction
                                    o.scale, {g.q, g.k, g.v}, o.window);
     }
     rotate_(g.q, g.k, call.tables, /*inverse=*/true);
-    return {at::Tensor(), dqkv};
+    return {at::Tensor(), at::Tensor(), dqkv};
   }
 };
 
@@ -164,7 +167,8 @@ struct PrefixColumns {
 // first outputs nobody reads.
 struct PrefixAttentionFunction : torch::autograd::Function<PrefixAttentionFunction> {
   static at::Tensor forward(AutogradContext* context, const AttentionCall& call,
-                            const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
+                            KeptAttention* kept, const at::Tensor& q, const at::Tensor& k,
+                            const at::Tensor& v) {
     const auto& o = call.options;
     const PrefixColumns columns(o);
     rotate_(split_heads(q, o.num_heads, o.head_dim), split_heads(k, o.num_kv_heads, o.head_dim),
@@ -177,10 +181,12 @@ struct PrefixAttentionFunction : torch::autograd::Function<PrefixAttentionFuncti
         with_front(q, at::zeros({count, q.size(1)}, q.options()), call.offsets);
     const at::Tensor all_k = with_front(k, front(columns.keys), call.offsets);
     const at::Tensor all_v = with_front(v, front(columns.values), call.offsets);
-    const ops::AttentionResult result = ops::attention(
-        split_heads(all_q, o.num_heads, o.head_dim), split_heads(all_k, o.num_kv_heads, o.head_dim),
-        split_heads(all_v, o.num_kv_heads, o.head_dim), offsets_with_front(call.offsets, count),
-        o.scale, o.window);
+    const ops::AttentionResult result = once(kept, [&] {
+      return ops::attention(split_heads(all_q, o.num_heads, o.head_dim),
+                            split_heads(all_k, o.num_kv_heads, o.head_dim),
+                            split_heads(all_v, o.num_kv_heads, o.head_dim),
+                            offsets_with_front(call.offsets, count), o.scale, o.window);
+    });
     context->save_for_backward({all_q, all_k, all_v, result.out, result.lse});
     save_state(context, call);
     return split_front(result.out.flatten(1), count, call.offsets).rows;
@@ -212,7 +218,7 @@ struct PrefixAttentionFunction : torch::autograd::Function<PrefixAttentionFuncti
     if (o.projection != nullptr) o.projection->backward();
     rotate_(heads(dq.rows, o.num_heads), heads(dk.rows, o.num_kv_heads), call.tables,
             /*inverse=*/true);
-    return {at::Tensor(), dq.rows, dk.rows, dv.rows};
+    return {at::Tensor(), at::Tensor(), dq.rows, dk.rows, dv.rows};
   }
 };
 
@@ -266,14 +272,16 @@ at::Tensor attention_of(const at::Tensor& q, const at::Tensor& k, const at::Tens
   if (options.projection != nullptr) options.projection->project();
   if (context.cache != nullptr) return cached_attention(q, k, v, tables, options, *context.cache);
   const AttentionCall call = call_of(options, tables, context);
-  if (options.prefix != nullptr) return PrefixAttentionFunction::apply(call, q, k, v);
-  return AttentionFunction::apply(call, q, k, v);
+  KeptAttention* kept = context.kept_attention;
+  if (options.prefix != nullptr) return PrefixAttentionFunction::apply(call, kept, q, k, v);
+  return AttentionFunction::apply(call, kept, q, k, v);
 }
 
 at::Tensor fused_attention_of(const at::Tensor& qkv, const RopeTables& tables,
                               const AttentionOptions& options, const ForwardContext& context) {
   if (context.cache == nullptr && options.prefix == nullptr) {
-    return FusedAttentionFunction::apply(call_of(options, tables, context), qkv);
+    return FusedAttentionFunction::apply(call_of(options, tables, context), context.kept_attention,
+                                         qkv);
   }
   const Parts parts = parts_of(qkv, options);
   return attention_of(parts.q.flatten(1), parts.k.flatten(1), parts.v.flatten(1), tables, options,

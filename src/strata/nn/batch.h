@@ -47,6 +47,7 @@ struct DrawKey {
 };
 
 struct KvCache;       // nn/kv_cache.h, generation only
+class KeptAttention;  // nn/kept_attention.h
 struct DecoderCache;  // nn/decoder_cache.h, generation of encoder-decoder models only
 
 // Activations beside the chain of blocks, by a number that the family gives them: one block makes
@@ -64,6 +65,8 @@ struct ForwardContext {
   bool wants_output = true;
   // Selective checkpointing: layers make their input again where that is cheap (nn/remakable.h).
   bool remakes_inputs = false;
+  // Where attention leaves its results, or finds them when the block runs again; null: nowhere.
+  KeptAttention* kept_attention = nullptr;
   KvCache* cache = nullptr;  // generation: keys and values of earlier tokens
   Shelf* shelf = nullptr;    // where models::Block says that it makes or reads some
   DecoderCache* decoder_cache = nullptr;

@@ -4,6 +4,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "strata/nn/function_state.h"
+#include "strata/nn/kept_attention.h"
 #include "strata/nn/low_rank.h"
 #include "strata/ops/biased_attention.h"
 
@@ -34,11 +35,13 @@ struct AttentionCall {
 
 struct AttentionFunction : torch::autograd::Function<AttentionFunction> {
   static at::Tensor forward(AutogradContext* context, const AttentionCall& call,
-                            const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                            const std::optional<at::Tensor>& bias) {
+                            KeptAttention* kept, const at::Tensor& q, const at::Tensor& k,
+                            const at::Tensor& v, const std::optional<at::Tensor>& bias) {
     const at::Tensor table = bias.value_or(at::Tensor());
-    const ops::AttentionResult result =
-        ops::biased_attention(call.heads(q), call.heads(k), call.heads(v), table, call.options());
+    const ops::AttentionResult result = once(kept, [&] {
+      return ops::biased_attention(call.heads(q), call.heads(k), call.heads(v), table,
+                                   call.options());
+    });
     at::Tensor out = result.out.flatten(1);
     context->save_for_backward({q, k, v, out, result.lse, table});
     save_state(context, call);
@@ -53,7 +56,7 @@ struct AttentionFunction : torch::autograd::Function<AttentionFunction> {
         call.heads(gradients[0].contiguous()), call.heads(saved[0]), call.heads(saved[1]),
         call.heads(saved[2]), saved[5], {call.heads(saved[3]), saved[4]}, call.options(),
         wants_bias);
-    return {at::Tensor(), g.dq.flatten(1), g.dk.flatten(1), g.dv.flatten(1), g.dbias};
+    return {at::Tensor(), at::Tensor(), g.dq.flatten(1), g.dk.flatten(1), g.dv.flatten(1), g.dbias};
   }
 };
 
@@ -67,7 +70,7 @@ at::Tensor biased_attention(const at::Tensor& q, const at::Tensor& k, const at::
     call.token_keys = context.batch->token_keys;
     call.dropout_key = dropout_key(context.draw, shape.place_id);
   }
-  return AttentionFunction::apply(call, q, k, v,
+  return AttentionFunction::apply(call, context.kept_attention, q, k, v,
                                   bias.defined() ? std::optional<at::Tensor>(bias) : std::nullopt);
 }
 

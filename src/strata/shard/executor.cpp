@@ -225,9 +225,11 @@ void Executor::forward(const Step& step) {
     current_ = kept.output.detach();
     return;
   }
-  if (step.keep == Keep::kInput && !is_away(step.index)) kept.input = current_;
+  if (runs_again(step.keep) && !is_away(step.index)) kept.input = current_;
+  if (step.keep == Keep::kAttention) context_.kept_attention = &kept.attention;
   at::NoGradGuard no_grad;
   current_ = run_block(step, current_.defined() ? current_ : at::empty({0}), shelf_);
+  context_.kept_attention = nullptr;
 }
 
 void Executor::loss(const Step& step) {
@@ -279,12 +281,15 @@ void Executor::backward(const Step& step) {
   open_gradients(step.index);
   Kept kept = std::move(kept_[static_cast<size_t>(step.index)]);
   kept_[static_cast<size_t>(step.index)] = Kept{};
-  if (step.keep == Keep::kInput) {
+  if (runs_again(step.keep)) {
     const at::Tensor input =
         is_away(step.index) ? away_->take(step.index) : std::exchange(kept.input, at::Tensor());
+    if (step.keep == Keep::kAttention) context_.kept_attention = &kept.attention;
+    kept.attention.run_again();
     context_.wants_output = false;
     record(step, input, kept);
     context_.wants_output = true;
+    context_.kept_attention = nullptr;
   }
   current_ = differentiate(block, kept, std::move(current_));
 }

@@ -6,6 +6,7 @@
 #include <functional>
 #include <vector>
 
+#include "strata/nn/kept_attention.h"
 #include "strata/shard/activation_home.h"
 #include "strata/shard/schedule.h"
 #include "strata/shard/unit_store.h"
@@ -49,6 +50,7 @@ class Executor {
  private:
   struct Kept {
     at::Tensor input;
+    nn::KeptAttention attention;   // with Keep::kAttention
     at::Tensor output;             // defined with Keep::kActivations and Keep::kSelected
     std::vector<at::Tensor> read;  // leaves of the shelf, as Block::reads(); undefined: untracked
     std::vector<at::Tensor> made;  // for the shelf, as Block::makes()

@@ -22,19 +22,29 @@ int first_trained_block(const ChainShape& shape) {
   return static_cast<int>(found - shape.block_trains.begin());
 }
 
-// With full checkpointing the block before the head would be recomputed at once, so it keeps its
-// activations: the peak is the same as during that recomputation, and a forward pass of one block
-// is saved.
+// The number of blocks before this one that a backward pass runs through and that have something
+// to recompute.
+int place_among_recomputed(int block, const ChainShape& shape) {
+  const auto begin = shape.backward_reads_parameters.begin();
+  return static_cast<int>(
+      std::count(begin + std::min(block, first_trained_block(shape)), begin + block, true));
+}
+
+// A block before the head would be run again at once, so it keeps its activations: the peak is the
+// same as during that, and a forward pass of one block is saved.
 Keep keep_of(int block, const ChainShape& shape, const ScheduleOptions& options) {
   const int head = static_cast<int>(shape.block_units.size()) - 1;
   const bool has_nothing_to_recompute =
       !shape.backward_reads_parameters[static_cast<size_t>(block)];
   if (has_nothing_to_recompute) return Keep::kActivations;
-  switch (options.activation_checkpointing) {
+  const bool is_behind = place_among_recomputed(block, shape) >= options.checkpointed_blocks;
+  switch (is_behind ? options.checkpointing_behind : options.activation_checkpointing) {
     case Checkpointing::kNone:
       return Keep::kActivations;
     case Checkpointing::kSelective:
       return Keep::kSelected;
+    case Checkpointing::kAttention:
+      return block == head - 1 ? Keep::kActivations : Keep::kAttention;
     case Checkpointing::kFull:
       return block == head - 1 ? Keep::kActivations : Keep::kInput;
   }
@@ -232,7 +242,7 @@ Schedule place_offloads(const Schedule& schedule) {
   Keep before = Keep::kActivations;
   for (const Step& step : schedule) {
     if (step.action != Action::kForward) continue;
-    if (step.keep == Keep::kInput && before != Keep::kActivations) moved.insert(step.index);
+    if (runs_again(step.keep) && before != Keep::kActivations) moved.insert(step.index);
     before = step.keep;
   }
   const auto moves = [&](const Step& step) { return moved.contains(step.index); };
@@ -322,6 +332,9 @@ std::string describe(const Schedule& schedule) {
   for (const Step& step : schedule) {
     text += fmt::format("{} {}", kNames[static_cast<int>(step.action)], step.index);
     if (step.action == Action::kBackward && step.keep == Keep::kInput) text += " (recompute)";
+    if (step.action == Action::kBackward && step.keep == Keep::kAttention) {
+      text += " (recompute all but attention)";
+    }
     if (step.action == Action::kBackward && step.keep == Keep::kSelected) {
       text += " (recompute what is cheap)";
     }

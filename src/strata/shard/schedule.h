@@ -2,6 +2,7 @@
 // walks it, the memory plan walks it, `strata plan` prints it. Pure data; no tensors.
 #pragma once
 
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -24,9 +25,13 @@ enum class Action {
 enum class Keep {
   kNothing,      // no backward pass follows
   kInput,        // full checkpointing: the input alone; the forward pass is run again
+  kAttention,    // the input and what attention computed; the rest is run again
   kSelected,     // selective checkpointing: what is costly to compute; the rest is computed again
   kActivations,  // everything autograd saves
 };
+
+// Whether the block's forward pass is run again, from its input.
+constexpr bool runs_again(Keep keep) { return keep == Keep::kInput || keep == Keep::kAttention; }
 
 struct Step {
   Action action;
@@ -56,7 +61,10 @@ enum class BackwardPrefetch {
   kNone,  // when its block is about to run, behind the reduction
 };
 
-enum class Checkpointing { kNone, kSelective, kFull };
+// From the one that keeps most to the one that keeps least.
+enum class Checkpointing { kNone, kSelective, kAttention, kFull };
+
+inline constexpr int kAllBlocks = std::numeric_limits<int>::max();
 
 // A strategy is a row of this table.
 struct ScheduleOptions {
@@ -69,6 +77,10 @@ struct ScheduleOptions {
   bool forward_prefetch = true;
   BackwardPrefetch backward_prefetch = BackwardPrefetch::kPre;
   Checkpointing activation_checkpointing = Checkpointing::kFull;
+  // Of so many blocks, the first ones, which would hold what they keep for longest; those behind
+  // them are checkpointed in another way.
+  int checkpointed_blocks = kAllBlocks;
+  Checkpointing checkpointing_behind = Checkpointing::kNone;
   int read_ahead = 0;  // homes in files: units whose read starts before the gather that is next
   // Inputs of recomputed blocks rest elsewhere until then (ActivationHome).
   bool offload_activations = false;

@@ -37,9 +37,8 @@ std::vector<int64_t> largest_batch(const data::TokenStore& dataset, int64_t coun
 
 }  // namespace
 
-MemoryWatch::MemoryWatch(const config::RunConfig& config, const comm::Mesh& mesh,
-                         int local_world_size, const Datasets& datasets, at::Device device)
-    : device_(device) {
+PlanRequest plan_request(const config::RunConfig& config, const comm::Mesh& mesh,
+                         int local_world_size, const Datasets& datasets, at::Device device) {
   PlanRequest request;
   request.on_device = device.is_cuda();
   request.world_size = mesh.world->size();
@@ -49,6 +48,12 @@ MemoryWatch::MemoryWatch(const config::RunConfig& config, const comm::Mesh& mesh
   if (datasets.eval) {
     request.eval_documents = largest_batch(*datasets.eval, config.train.per_device_eval_batch_size);
   }
+  return request;
+}
+
+MemoryWatch::MemoryWatch(const config::RunConfig& config, const PlanRequest& request,
+                         at::Device device)
+    : device_(device) {
   try {
     plan_ = plan_run(config, request);
   } catch (const std::exception& e) {

@@ -10,13 +10,15 @@
 
 namespace strata::train {
 
+// For the plan of a run with the largest micro-batch that the data can give.
+PlanRequest plan_request(const config::RunConfig& config, const comm::Mesh& mesh,
+                         int local_world_size, const Datasets& datasets, at::Device device);
+
 // Of one rank; not collective.
 class MemoryWatch {
  public:
-  // Plans the run for the largest micro-batch that the data can give, and notes what the process
-  // holds before it has a model.
-  MemoryWatch(const config::RunConfig& config, const comm::Mesh& mesh, int local_world_size,
-              const Datasets& datasets, at::Device device);
+  // Plans the run, and notes what the process holds before it has a model.
+  MemoryWatch(const config::RunConfig& config, const PlanRequest& request, at::Device device);
 
   // Call once the model is assembled: gives back what loading took, and from then on sorts what is
   // taken into phases and counts what is sent.

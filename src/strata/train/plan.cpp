@@ -1,6 +1,7 @@
 #include "strata/train/plan.h"
 #include "strata/train/device.h"
 
+#include <algorithm>
 #include <map>
 
 #include "strata/checkpoint/sharded.h"
@@ -248,6 +249,13 @@ RunPlan plan_run(const config::RunConfig& config, const PlanRequest& request) {
                                          plan.memory.peak.resident_bytes - memory::kWarmUpBytes);
   }
   return plan;
+}
+
+int num_recomputed(const RunPlan& plan) {
+  return static_cast<int>(
+      std::ranges::count_if(plan.memory.schedule, [](const memory::StepMemory& at) {
+        return at.step.action == shard::Action::kBackward && shard::runs_again(at.step.keep);
+      }));
 }
 
 }  // namespace strata::train

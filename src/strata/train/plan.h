@@ -43,4 +43,7 @@ struct RunPlan {
 // Seen from rank 0. Throws what assemble() throws for settings that cannot be.
 RunPlan plan_run(const config::RunConfig& config, const PlanRequest& request);
 
+// Blocks whose forward pass is run again in the micro-step that was walked.
+int num_recomputed(const RunPlan& plan);
+
 }  // namespace strata::train

@@ -80,7 +80,7 @@ double flops_per_token(const config::RunConfig& config, models::Model& model) {
   }
   // Forward, gradients of inputs, recomputation; gradients of weights for what trains.
   const bool recomputes =
-      config.shard.gradient_checkpointing && config.shard.checkpointing_mode == "full";
+      config.shard.gradient_checkpointing && config.shard.checkpointing_mode != "selective";
   const double passes = recomputes ? 3 : 2;
   return 2 * (passes * all + trained);
 }

@@ -10,6 +10,7 @@
 #include "strata/report/html_report.h"
 #include "strata/text/changed_files.h"
 #include "strata/train/adapter_settings.h"
+#include "strata/train/checkpointing_choice.h"
 
 namespace strata::train {
 namespace {
@@ -57,8 +58,7 @@ std::vector<std::pair<std::string, std::string>> shown_settings(const config::Ru
       {"data set", data_name(config.data)},
       {"ranks", std::to_string(world_size)},
       {"sharding_strategy", config.shard.sharding_strategy},
-      {"gradient_checkpointing",
-       config.shard.gradient_checkpointing ? config.shard.checkpointing_mode : "false"},
+      {"gradient_checkpointing", checkpointing_text(config.shard)},
       {"per_device_train_batch_size", std::to_string(config.train.per_device_train_batch_size)},
       {"gradient_accumulation_steps", std::to_string(config.train.gradient_accumulation_steps)},
       {"learning_rate", python_float_repr(config.optim.learning_rate)},

@@ -11,6 +11,7 @@
 #include "strata/memory/device_probe.h"
 #include "strata/memory/plan_text.h"
 #include "strata/report/live_line.h"
+#include "strata/train/checkpointing_choice.h"
 #include "strata/train/device.h"
 #include "strata/train/introduction.h"
 #include "strata/train/memory_watch.h"
@@ -192,11 +193,15 @@ RunResult run(config::RunConfig config, const launch::RankEnvironment& environme
                               .world_size = environment.world_size});
   });
   datasets.notes.insert(datasets.notes.begin(), folder.notes.begin(), folder.notes.end());
+  const PlanRequest request =
+      plan_request(config, mesh, environment.local_world_size, datasets, meeting.device);
+  if (chooses_checkpointing(config.shard)) {
+    status.set_phase("choosing activation checkpointing");
+    datasets.notes.push_back(choose_checkpointing(config, mesh, meeting.device, request));
+  }
   // Only rank 0 tells; the others hold as much.
   std::optional<MemoryWatch> watch;
-  if (environment.rank == 0) {
-    watch.emplace(config, mesh, environment.local_world_size, datasets, meeting.device);
-  }
+  if (environment.rank == 0) watch.emplace(config, request, meeting.device);
   return explaining_memory(watch, meeting.device, [&] {
     return train({config, settings.json, output, writes_results, meeting.device}, mesh, datasets,
                  *saving, watch, status);

@@ -98,6 +98,14 @@ comm::MeshShape mesh_shape(const config::ShardConfig& config, int world_size,
   return shape;
 }
 
+// Until auto is resolved (checkpointing_choice.h), it is what takes the least memory.
+shard::Checkpointing checkpointing_of(const std::string& mode) {
+  return mode == "none"        ? shard::Checkpointing::kNone
+         : mode == "selective" ? shard::Checkpointing::kSelective
+         : mode == "attention" ? shard::Checkpointing::kAttention
+                               : shard::Checkpointing::kFull;
+}
+
 shard::ScheduleOptions schedule_options(const config::ShardConfig& config) {
   const Strategy& strategy = strategy_of(config);
   shard::ScheduleOptions options;
@@ -111,10 +119,14 @@ shard::ScheduleOptions schedule_options(const config::ShardConfig& config) {
       config.backward_prefetch == "BACKWARD_PRE"    ? shard::BackwardPrefetch::kPre
       : config.backward_prefetch == "BACKWARD_POST" ? shard::BackwardPrefetch::kPost
                                                     : shard::BackwardPrefetch::kNone;
-  options.activation_checkpointing = !config.gradient_checkpointing ? shard::Checkpointing::kNone
-                                     : config.checkpointing_mode == "selective"
-                                         ? shard::Checkpointing::kSelective
-                                         : shard::Checkpointing::kFull;
+  options.activation_checkpointing = config.gradient_checkpointing
+                                         ? checkpointing_of(config.checkpointing_mode)
+                                         : shard::Checkpointing::kNone;
+  if (config.checkpointing_layers > 0) {
+    options.checkpointed_blocks =
+        static_cast<int>(std::min<int64_t>(config.checkpointing_layers, shard::kAllBlocks));
+    options.checkpointing_behind = checkpointing_of(config.checkpointing_rest);
+  }
   // One read in flight beside one gather: more would only hold memory.
   options.read_ahead = config.offload_param_device == "nvme" ? 1 : 0;
   return options;

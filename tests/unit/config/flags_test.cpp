@@ -83,6 +83,8 @@ TEST(Flags, ActivationCheckpointingNamesAMode) {
       {{}, true, "full"},
       {{"--activation_checkpointing"}, true, "full"},
       {{"--activation_checkpointing", "selective"}, true, "selective"},
+      {{"--activation_checkpointing", "attention"}, true, "attention"},
+      {{"--activation_checkpointing", "auto"}, true, "auto"},
       {{"--activation_checkpointing", "none"}, false, "full"},
       {{"--activation_checkpointing", "False"}, false, "full"},
       {{"--gradient_checkpointing", "--gradient_checkpointing_mode", "selective"},
@@ -167,7 +169,8 @@ TEST(Flags, WrongOnesAreNamed) {
        "gradient_checkpointing: found true (--gradient_checkpointing) and false "
        "(--activation_checkpointing), expected one value; remove one"},
       {{"--activation_checkpointing", "some"},
-       "--activation_checkpointing: found \"some\", expected one of none, selective, full"},
+       "--activation_checkpointing: found \"some\", expected one of none, selective, "
+       "attention, full, auto"},
       {{"--neftune_noise_alpha", "5"},
        "--neftune_noise_alpha: found \"5\", expected none; not supported in this version (leave it "
        "out)"},

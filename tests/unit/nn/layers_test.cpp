@@ -7,6 +7,7 @@
 #include "strata/nn/attention.h"
 #include "strata/nn/embedding.h"
 #include "strata/nn/gated_mlp.h"
+#include "strata/nn/kept_attention.h"
 #include "strata/nn/kv_cache.h"
 #include "strata/nn/layer_norm.h"
 #include "strata/nn/norm.h"
@@ -234,6 +235,23 @@ TEST_F(AttentionTest, DropsProbabilitiesWhileTraining) {
   expect_attention(context, kept / 0.7);
   context.training = false;
   expect_attention(context, at::ones({1}, at::kDouble));
+}
+
+// The second pass has other values, so that what it computed itself would show.
+TEST_F(AttentionTest, ASecondPassTakesWhatTheFirstOneKept) {
+  Batch batch{.positions = at::arange(kTokens), .offsets = {0, kTokens}};
+  KeptAttention kept;
+  const ForwardContext context{.batch = &batch, .kept_attention = &kept};
+  const auto attend = [&](double factor) {
+    return rotary_attention(q_ * factor, k_.clone(), v_ * factor, rope_, options_, context);
+  };
+  const at::NoGradGuard guard;
+  const at::Tensor one = attend(1).clone(), two = attend(2).clone();
+  EXPECT_FALSE(at::equal(one, two));
+  kept.run_again();
+  EXPECT_TRUE(at::equal(attend(5), one));
+  EXPECT_TRUE(at::equal(attend(5), two));
+  EXPECT_THROW(attend(5), InternalError);
 }
 
 TEST_F(AttentionTest, CacheGivesTheSameAsTheWholeDocument) {

@@ -188,6 +188,34 @@ TEST(Schedule, SelectiveCheckpointingKeepsWhatIsCostlyOfEveryLayer) {
   EXPECT_EQ(selected, 3);
 }
 
+// By the text of Schedule::describe, what each of 6 layers does in its backward pass.
+TEST(Schedule, TheFirstLayersKeepLessThanThoseBehindThem) {
+  const auto layers = [](const ChainShape& shape, const ScheduleOptions& options) {
+    std::string text;
+    for (const Step& step : training_schedule(shape, options)) {
+      if (step.action != Action::kBackward || step.index == 0) continue;
+      text.insert(text.begin(), ".IASK"[static_cast<int>(step.keep)]);
+    }
+    return text;
+  };
+  const ChainShape shape = chain(6, /*tied=*/false, 0);
+  const auto with = [](Checkpointing first, int count, Checkpointing behind) {
+    return ScheduleOptions{.activation_checkpointing = first,
+                           .checkpointed_blocks = count,
+                           .checkpointing_behind = behind};
+  };
+  using enum Checkpointing;
+  EXPECT_EQ(layers(shape, {.activation_checkpointing = kAttention}), "AAAAAK");
+  EXPECT_EQ(layers(shape, with(kFull, 2, kNone)), "IIKKKK");
+  EXPECT_EQ(layers(shape, with(kFull, 2, kAttention)), "IIAAAK");
+  EXPECT_EQ(layers(shape, with(kAttention, 3, kSelective)), "AAASSS");
+  EXPECT_EQ(layers(shape, with(kSelective, 5, kNone)), "SSSSSK");
+  EXPECT_EQ(layers(shape, with(kFull, 6, kNone)), "IIIIIK");
+  EXPECT_EQ(layers(shape, with(kFull, 0, kNone)), "KKKKKK");
+  // Only what runs backward counts.
+  EXPECT_EQ(layers(chain(6, /*tied=*/false, /*first_trained=*/3), with(kFull, 2, kNone)), "IIKK");
+}
+
 TEST(Schedule, WithoutReshardingEveryUnitIsGatheredOnce) {
   const ChainShape shape = chain(6, /*tied=*/true, 0);
   const Schedule schedule = training_schedule(shape, {.reshard_after_forward = false});

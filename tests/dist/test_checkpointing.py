@@ -1,0 +1,143 @@
+# Oracle: the run that keeps all activations, to the bit; the limit that was given; the theory of what
+# attention keeps.
+import re
+
+import pytest
+
+import tiny_llama
+from running import base_flags, run_strata, run_strata_raw, strata
+
+LORA = dict(use_peft=True, lora_r=3, lora_dropout=0.2, lora_target_modules="all-linear")
+MODES = {
+    "full": dict(activation_checkpointing="full"),
+    "attention": dict(activation_checkpointing="attention"),
+    "full_then_attention": dict(activation_checkpointing="full", gradient_checkpointing_layers=1,
+                                gradient_checkpointing_rest="attention"),
+    "full_then_none": dict(activation_checkpointing="full", gradient_checkpointing_layers=2),
+    "attention_then_selective": dict(activation_checkpointing="attention", recompute_num_layers=1,
+                                     gradient_checkpointing_rest="selective"),
+    "selective_then_none": dict(activation_checkpointing="selective", gradient_checkpointing_layers=2),
+    "more_than_there_are": dict(activation_checkpointing="attention", gradient_checkpointing_layers=99),
+}
+FOUR_LAYERS = {"odd": dict(tiny_llama.ODD, num_hidden_layers=4),
+               # With dropped probabilities, and q, k, v as one matrix.
+               "granite": dict(tiny_llama.GRANITE, num_hidden_layers=4, attention_dropout=0.2),
+               "phi3": dict(tiny_llama.PHI3, num_hidden_layers=4),
+               "gemma3": dict(tiny_llama.GEMMA3, num_hidden_layers=4,
+                             layer_types=2 * tiny_llama.GEMMA3["layer_types"])}
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("four-layers")
+    return {name: tiny_llama.save_model(folder / name, **settings) for name, settings in FOUR_LAYERS.items()}
+
+
+def numbers(run):
+    return [(row["loss"], row["grad_norm"]) for row in run.history if "loss" in row]
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("family,settings", [("odd", {}), ("odd", LORA), ("odd", dict(LORA, use_dora=True)),
+    ("odd", dict(use_peft=True, peft_type="PREFIX_TUNING", num_virtual_tokens=3)),
+    ("granite", LORA), ("phi3", LORA), ("gemma3", {})],
+    ids=["whole", "lora", "dora", "prefix", "granite-dropout", "phi3-fused", "gemma3-windows"])
+def test_every_mode_computes_the_same_bits(inputs, models, tmp_path, family, settings, mode):
+    def run(name, **flags):
+        return run_strata(base_flags(models[family], inputs.data("messages"), tmp_path / name, max_steps=3,
+                                     per_device_train_batch_size=4, full_determinism=True, **settings, **flags))
+
+    kept = run("kept", activation_checkpointing="none")
+    assert len(set(numbers(kept))) == 3
+    assert numbers(run("again", **MODES[mode])) == numbers(kept)
+
+
+@pytest.mark.parametrize("place", ["disk", "false"])
+def test_ranks_that_keep_attention_compute_what_one_computes(inputs, models, tmp_path, place):
+    def run(name, world, rows, **flags):
+        return run_strata(base_flags(models["odd"], inputs.data("messages"), tmp_path / name, max_steps=4,
+                                     per_device_train_batch_size=rows, **flags), world).losses
+
+    expected = run("one", 1, 6, activation_checkpointing="none")
+    folder = dict(activation_offloading_path=tmp_path) if place == "disk" else {}
+    found = run("three", 3, 2, activation_offloading=place, **folder, **MODES["full_then_attention"])
+    assert found == pytest.approx(expected, abs=1e-5)
+    assert run("attention", 3, 2, activation_offloading=place, **folder, **MODES["attention"]) == found
+
+
+# Two plans apart lie what attention computed for every recomputed layer but the last, which keeps all.
+def test_attention_keeps_its_output_and_its_sums(models):
+    def activations(mode):
+        said = strata("plan", "sft", "--model_name_or_path", models["odd"], "--cpu", "--max_length", 100,
+                      "--packing", "--per_device_train_batch_size", 300, "--bf16", "false",
+                      "--activation_checkpointing", mode)
+        return float(re.search(r"activations ([\d.]+) MB", said).group(1)) * 1e6
+
+    heads, channels = (tiny_llama.ODD[key] for key in ("num_attention_heads", "head_dim"))
+    assert activations("attention") - activations("full") == pytest.approx(
+        3 * 4 * 30000 * heads * (channels + 1), rel=0.003)
+
+
+def chosen(text):
+    found = re.search(r"activation checkpointing: (.*) \(([\d.]+) (MB|GB) planned of", text)
+    return found.group(1), float(found.group(2)) * {"MB": 1, "GB": 1000}[found.group(3)]
+
+
+LARGE = dict(tiny_llama.PLAIN, hidden_size=128, intermediate_size=512, num_hidden_layers=6)
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory):
+    return tiny_llama.save_model(tmp_path_factory.mktemp("large") / "model", **LARGE)
+
+
+def test_auto_recomputes_as_little_as_fits(inputs, large, tmp_path):
+    flags = dict(max_steps=3, per_device_train_batch_size=24, max_length=120, packing=True, logging_steps=1)
+
+    def run(name, **more):
+        return run_strata(base_flags(large, inputs.data("messages", train=400), tmp_path / name,
+                                     **flags, **more), 2)
+
+    def planned(run):
+        return float(re.search(r"memory plan: ([\d.]+) MB", run.text).group(1))
+
+    everything, least = run("none", activation_checkpointing="none"), run("full", activation_checkpointing="full")
+    assert planned(everything) > planned(least) + 20
+    free = run("free", activation_checkpointing="auto")
+    assert chosen(free.text)[0] == "none in all 6 layers"
+    seen = set()
+    for part in (0.15, 0.5, 0.85):
+        limit = planned(least) + part * (planned(everything) - planned(least))
+        found = run(f"auto{part}", activation_checkpointing="auto",
+                    gradient_checkpointing_memory=f"{limit:.1f}MB")
+        assert numbers(found) == numbers(everything)
+        text, bytes_planned = chosen(found.text)
+        measured = float(re.search(r"measured ([\d.]+) MB \(process", found.text).group(1))
+        assert limit - 20 < bytes_planned <= limit and measured < limit * 1.03, (text, limit, measured)
+        seen.add(text)
+    assert len(seen) == 3
+    tight = run("tight", activation_checkpointing="auto", gradient_checkpointing_memory="1MB")
+    assert planned(tight) == pytest.approx(planned(least), abs=3)
+    assert re.search("warning: gradient_checkpointing_mode auto: found .* expected at most 1.00 MB", tight.text)
+
+
+@pytest.mark.parametrize("flags,message", [
+    (dict(activation_checkpointing="auto", gradient_checkpointing_layers=3),
+     "found 3 with gradient_checkpointing_mode auto"),
+    (dict(activation_checkpointing="selective", gradient_checkpointing_layers=3,
+          gradient_checkpointing_rest="attention"), "expected one that keeps more"),
+    (dict(activation_checkpointing="auto", gradient_checkpointing_memory="much"),
+     'found "much", expected a size like 40GB or 36GiB'),
+    (dict(activation_checkpointing="auto", activation_offloading="disk", activation_offloading_path="/tmp"),
+     "found disk with gradient_checkpointing_mode auto"),
+    (dict(gradient_checkpointing_layers=-1), "gradient_checkpointing_layers"),
+])
+def test_what_cannot_be_is_refused(inputs, models, tmp_path, flags, message):
+    run = run_strata_raw(base_flags(models["odd"], inputs.data("messages"), tmp_path / "out", **flags))
+    assert run.returncode == 2 and message in run.text, run.text
+
+
+def test_a_plan_of_auto_needs_to_know_the_memory(models):
+    words = ["plan", "sft", "--model_name_or_path", models["odd"], "--cpu", "--activation_checkpointing", "auto"]
+    assert "add --device_memory 80GB" in strata(*words, code=2)
+    assert "activations are kept" in strata(*words, "--device_memory", "2GB")

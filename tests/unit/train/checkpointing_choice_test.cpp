@@ -1,0 +1,84 @@
+// Oracle: every rung of the ladder, tried in order.
+#include "strata/train/checkpointing_choice.h"
+
+#include <map>
+
+#include <gtest/gtest.h>
+
+namespace strata::train {
+namespace {
+
+// What a layer keeps, in bytes, and the time that its recomputation takes.
+const std::map<std::string, int64_t> kKept = {
+    {"full", 10}, {"attention", 25}, {"selective", 180}, {"none", 200}};
+
+int64_t bytes_of(const config::ShardConfig& shard, int64_t num_layers) {
+  const std::string mode = shard.gradient_checkpointing ? shard.checkpointing_mode : "none";
+  int64_t bytes = 1000;
+  for (int64_t layer = 0; layer < num_layers; ++layer) {
+    const bool is_behind = shard.checkpointing_layers > 0 && layer >= shard.checkpointing_layers;
+    bytes += kKept.at(is_behind ? shard.checkpointing_rest : mode);
+  }
+  return bytes;
+}
+
+CheckpointingChoice choose(int64_t num_layers, int64_t room, int* num_plans = nullptr) {
+  config::RunConfig config;
+  config.shard.checkpointing_mode = "auto";
+  return choose_checkpointing(config, room, [&](const config::RunConfig& tried) {
+    EXPECT_NE(tried.shard.checkpointing_mode, "auto");
+    if (num_plans != nullptr) ++*num_plans;
+    const bool is_full =
+        tried.shard.gradient_checkpointing && tried.shard.checkpointing_mode == "full";
+    return PlannedPeak{bytes_of(tried.shard, num_layers),
+                       is_full ? static_cast<int>(num_layers) - 1 : 0};
+  });
+}
+
+// All that the ladder has, from the least to the most.
+std::vector<int64_t> ladder(int64_t num_layers) {
+  const std::vector<std::string> modes = {"full", "attention", "selective", "none"};
+  std::vector<int64_t> bytes;
+  for (size_t stage = 0; stage + 1 < modes.size(); ++stage) {
+    for (int64_t behind = 0; behind < num_layers; ++behind) {
+      bytes.push_back(1000 + (num_layers - behind) * kKept.at(modes[stage]) +
+                      behind * kKept.at(modes[stage + 1]));
+    }
+  }
+  bytes.push_back(1000 + num_layers * kKept.at("none"));
+  return bytes;
+}
+
+TEST(CheckpointingChoice, TakesTheHighestRungThatFits) {
+  for (const int64_t num_layers : {1, 2, 5, 32}) {
+    const std::vector<int64_t> rungs = ladder(num_layers);
+    for (int64_t room = 900; room < rungs.back() + 50; room += 7) {
+      const CheckpointingChoice found = choose(num_layers, room);
+      const auto above = std::ranges::upper_bound(rungs, room);
+      ASSERT_EQ(found.fits, above != rungs.begin());
+      ASSERT_EQ(found.planned_bytes, found.fits ? *std::prev(above) : rungs.front());
+      config::ShardConfig shard;
+      found.apply(shard);
+      ASSERT_EQ(bytes_of(shard, num_layers), found.planned_bytes) << found.text();
+    }
+  }
+}
+
+TEST(CheckpointingChoice, SaysWhatItChose) {
+  EXPECT_EQ(choose(32, 100).text(), "full in all 32 layers");
+  EXPECT_EQ(choose(32, 1 << 20).text(), "none in all 32 layers");
+  EXPECT_EQ(choose(32, 1000 + 32 * 25).text(), "attention in all 32 layers");
+  EXPECT_EQ(choose(32, 1000 + 30 * 10 + 2 * 25).text(),
+            "full in the first 30 of 32 layers, attention in the others");
+  EXPECT_EQ(choose(32, 1000 + 4 * 25 + 28 * 180).text(),
+            "attention in the first 4 of 32 layers, selective in the others");
+}
+
+TEST(CheckpointingChoice, PlansFewTimes) {
+  int num_plans = 0;
+  choose(80, 5000, &num_plans);
+  EXPECT_LE(num_plans, 9);
+}
+
+}  // namespace
+}  // namespace strata::train
