@@ -164,8 +164,7 @@ def test_what_has_no_form_over_conv1d_is_refused(tmp_path, request_, message):
     assert message in process.stderr
 
 
-@pytest.mark.parametrize("command", [("convert",), ("merge-adapter", "--dequantize")], ids=["convert", "merge"])
-def test_codes_of_conv1d_are_no_weights(tmp_path, command):
+def test_codes_of_conv1d_are_no_weights(tmp_path):
     """transformers makes them of the transposed weights."""
     save_checkpoint(tmp_path, scale=0.08, family="gpt2", n_embd=64, n_inner=128)
     model = attach_quantised(tmp_path, BASES["nf4"][0], target_modules=["attn.c_proj"], r=4)
@@ -173,9 +172,8 @@ def test_codes_of_conv1d_are_no_weights(tmp_path, command):
     folder = tmp_path / "codes"
     AutoModelForCausalLM.from_pretrained(tmp_path, device_map="cpu", quantization_config=BitsAndBytesConfig(
         load_in_4bit=True)).save_pretrained(folder)
-    name, *words = command
-    first = [tmp_path / "adapter", tmp_path / "out", "--base_model", folder] if words else [folder, tmp_path / "out"]
-    run = subprocess.run([BUILD / "strata", name, *first, *words], capture_output=True, text=True, timeout=60)
+    run = subprocess.run([BUILD / "strata", "merge-adapter", tmp_path / "adapter", tmp_path / "out", "--base_model",
+                          folder, "--dequantize"], capture_output=True, text=True, timeout=60)
     assert run.returncode == 2
     assert "as codes, expected GPT-2's plain weights" in run.stderr
     assert not (tmp_path / "out").exists()
