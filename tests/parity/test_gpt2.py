@@ -5,7 +5,7 @@ import subprocess
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 
 from llama_reference import make_documents, run_reference, save_checkpoint
 from probe import BUILD, relative_error, run_probe, run_probe_raw
@@ -87,8 +87,8 @@ def loss_of(folder, documents, **request):
 
 
 @pytest.mark.parametrize("rate", DROPOUT)
-@pytest.mark.parametrize("family,settings", [("gpt2", {}), ("gpt_bigcode", {}), ("gpt_bigcode", dict(multi_query=False))],
-                         ids=["gpt2", "bigcode", "multi_head"])
+@pytest.mark.parametrize("family,settings", [
+    ("gpt2", {}), ("gpt_bigcode", {}), ("gpt_bigcode", dict(multi_query=False))], ids=["gpt2", "bigcode", "multi_head"])
 def test_each_dropout_is_a_mask_that_backward_repeats(tmp_path, family, settings, rate):
     """With masks that depend on the tokens alone the loss along the gradients has their slope."""
     documents = make_documents((23, 9))
@@ -164,8 +164,23 @@ def test_what_has_no_form_over_conv1d_is_refused(tmp_path, request_, message):
     assert message in process.stderr
 
 
-@pytest.mark.parametrize("lora", [dict(target_modules="all-linear", r=4), dict(target_modules=["c_attn"], r=3, use_dora=True)],
-                         ids=["lora", "dora"])
+def test_codes_of_conv1d_are_no_weights(tmp_path):
+    """transformers makes them of the transposed weights."""
+    save_checkpoint(tmp_path, scale=0.08, family="gpt2", n_embd=64, n_inner=128)
+    model = attach_quantised(tmp_path, BASES["nf4"][0], target_modules=["attn.c_proj"], r=4)
+    model.save_pretrained(tmp_path / "adapter")
+    folder = tmp_path / "codes"
+    AutoModelForCausalLM.from_pretrained(tmp_path, device_map="cpu", quantization_config=BitsAndBytesConfig(
+        load_in_4bit=True)).save_pretrained(folder)
+    run = subprocess.run([BUILD / "strata", "merge-adapter", tmp_path / "adapter", tmp_path / "out", "--base_model",
+                          folder, "--dequantize"], capture_output=True, text=True, timeout=60)
+    assert run.returncode == 2
+    assert "as codes, expected GPT-2's plain weights" in run.stderr
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("lora", [
+    dict(target_modules="all-linear", r=4), dict(target_modules=["c_attn"], r=3, use_dora=True)], ids=["lora", "dora"])
 @pytest.mark.parametrize("name", ["nf4_double", "int8"])
 @pytest.mark.usefixtures("one_thread")
 def test_bigcode_over_a_quantised_base(tmp_path, name, lora):

@@ -9,6 +9,7 @@
 #include "strata/checkpoint/base_mark.h"
 #include "strata/hf/bitsandbytes.h"
 #include "strata/hf/torch_types.h"
+#include "strata/models/gpt2/config.h"
 #include "strata/shard/loading.h"
 #include "strata/shard/quantized_loading.h"
 #include "strata/shard/storage_type.h"
@@ -26,6 +27,12 @@ DecodedState::DecodedState(const fs::path& folder)
   std::set<std::string> companions;
   for (const std::string& name : folder_.names()) {
     if (!hf::find_quantized_weight(folder_, name)) continue;
+    if (models::is_conv1d_weight(folder_.config(), name)) {
+      throw ConfigError(
+          "{}: found \"{}\" as codes, expected GPT-2's plain weights, which its files hold as [in, "
+          "out] and codes as [out, in]; use the checkpoint that was quantised",
+          folder.string(), name);
+    }
     for (std::string& companion : hf::quantized_companions(folder_, name)) {
       companions.insert(std::move(companion));
     }

@@ -280,9 +280,9 @@ at::Tensor Linear::forward_add_last(const Remakable& x, const at::Tensor& residu
   return add_to(residual, x, context, context.wants_output);
 }
 
-at::Tensor Linear::forward_last(const at::Tensor& x, const ForwardContext& context) const {
-  if (rescale_ != nullptr && !rescale_->of_input) return forward(x, context);
-  const Remakable input = on_input(x, rescale());
+at::Tensor Linear::forward_last(const Remakable& x, const ForwardContext& context) const {
+  if (rescale_ != nullptr && !rescale_->of_input) return forward(x.value, context);
+  const Remakable input = rescale_ != nullptr ? Remakable(on_input(x.value, rescale())) : x;
   LinearCall call = call_of({this}, input, /*has_residual=*/false, context);
   call.wants_output = context.wants_output;
   return LinearFunction::apply(std::move(call), input.value, std::optional<at::Tensor>())[0];

@@ -74,7 +74,7 @@ class Linear {
   at::Tensor forward_add_last(const Remakable& x, const at::Tensor& residual,
                               const ForwardContext& context) const;
   // forward() of which the block's end alone reads the result: as forward_add_last().
-  at::Tensor forward_last(const at::Tensor& x, const ForwardContext& context) const;
+  at::Tensor forward_last(const Remakable& x, const ForwardContext& context) const;
 
  private:
   at::Tensor add_to(const at::Tensor& residual, const Remakable& x, const ForwardContext& context,

@@ -61,7 +61,7 @@ at::Tensor add(const nn::Linear& layer, const nn::Remakable& x, const at::Tensor
                            : layer.forward_add(x, residual, context);
   }
   const at::Tensor y =
-      dropout.is_last ? layer.forward_last(x.value, context) : layer.forward(x.value, context);
+      dropout.is_last ? layer.forward_last(x, context) : layer.forward(x.value, context);
   return nn::add_dropout(residual, y, dropout.rate, dropout.place_id, context,
                          !dropout.is_last || context.wants_output);
 }

@@ -179,8 +179,7 @@ at::Tensor T5Block::add(const nn::Linear& layer, const nn::Remakable& x, const a
     return is_last ? layer.forward_add_last(x, residual, context)
                    : layer.forward_add(x, residual, context);
   }
-  const at::Tensor y =
-      is_last ? layer.forward_last(x.value, context) : layer.forward(x.value, context);
+  const at::Tensor y = is_last ? layer.forward_last(x, context) : layer.forward(x.value, context);
   return nn::add_dropout(residual, y, config_.dropout_rate, place_id, context,
                          !is_last || context.wants_output);
 }
