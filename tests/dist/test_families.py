@@ -24,12 +24,14 @@ def test_ranks_compute_what_one_computes(inputs, tmp_path, family, mode, setting
     assert max(abs(a - b) for a, b in zip(found, expected)) < 1e-5
 
 
-def test_layers_are_wrapped_by_the_name_of_their_class(inputs, tmp_path):
-    flags = base_flags(inputs.model("qwen3"), inputs.data("messages"), tmp_path / "out", max_steps=1)
-    run_strata({**flags, "fsdp_transformer_layer_cls_to_wrap": "Qwen3DecoderLayer"}, 2)
+@pytest.mark.parametrize("family,name", [("qwen3", "Qwen3DecoderLayer"), ("gpt2", "GPT2Block"),
+                                         ("bigcode", "GPTBigCodeBlock")])
+def test_layers_are_wrapped_by_the_name_of_their_class(inputs, tmp_path, family, name):
+    flags = base_flags(inputs.model(family), inputs.data("messages"), tmp_path / "out", max_steps=1)
+    run_strata({**flags, "fsdp_transformer_layer_cls_to_wrap": name}, 2)
     run = run_strata_raw({**flags, "fsdp_transformer_layer_cls_to_wrap": "LlamaDecoderLayer"}, 2)
     assert run.returncode == 2
-    assert "Qwen3DecoderLayer" in run.text
+    assert name in run.text
 
 
 def test_rows_beyond_learned_positions_are_named_before_the_first_step(inputs, tmp_path):
