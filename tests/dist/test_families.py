@@ -1,5 +1,7 @@
 # Oracle: the run on one rank, unsharded, without recomputation.
 import pytest
+import torch
+from safetensors.torch import load_file
 
 from running import base_flags, run_strata, run_strata_raw
 
@@ -22,9 +24,31 @@ def test_ranks_compute_what_one_computes(inputs, tmp_path, family, mode, setting
     assert max(abs(a - b) for a, b in zip(found, expected)) < 1e-5
 
 
-def test_layers_are_wrapped_by_the_name_of_their_class(inputs, tmp_path):
-    flags = base_flags(inputs.model("qwen3"), inputs.data("messages"), tmp_path / "out", max_steps=1)
-    run_strata({**flags, "fsdp_transformer_layer_cls_to_wrap": "Qwen3DecoderLayer"}, 2)
+@pytest.mark.parametrize("family,name", [("qwen3", "Qwen3DecoderLayer"), ("gpt2", "GPT2Block"),
+                                         ("bigcode", "GPTBigCodeBlock")])
+def test_layers_are_wrapped_by_the_name_of_their_class(inputs, tmp_path, family, name):
+    flags = base_flags(inputs.model(family), inputs.data("messages"), tmp_path / "out", max_steps=1)
+    run_strata({**flags, "fsdp_transformer_layer_cls_to_wrap": name}, 2)
     run = run_strata_raw({**flags, "fsdp_transformer_layer_cls_to_wrap": "LlamaDecoderLayer"}, 2)
     assert run.returncode == 2
-    assert "Qwen3DecoderLayer" in run.text
+    assert name in run.text
+
+
+def test_rows_beyond_learned_positions_are_named_before_the_first_step(inputs, tmp_path):
+    flags = base_flags(inputs.model("gpt2"), inputs.data("text"), tmp_path / "out", max_steps=1, packing=True,
+                       packing_strategy="wrapped")
+    run_strata({**flags, "max_length": 128}, 2)
+    run = run_strata_raw({**flags, "max_length": 129}, 2)
+    assert run.returncode == 2
+    assert "max_length: found a row of 129 tokens, expected at most 128" in run.text
+
+
+def test_norms_of_gpt2_are_not_decayed(inputs, tmp_path):
+    """With weights that have no gradient nothing but decay moves: Trainer leaves nn.LayerNorm and biases out."""
+    folder = inputs.model("gpt2")
+    run = run_strata(base_flags(folder, inputs.data("messages"), tmp_path / "out", max_steps=1, learning_rate=0.5,
+                                weight_decay=0.2, optim="sgd", max_grad_norm=1e-12), 1)
+    before, after = load_file(folder / "model.safetensors"), load_file(run.folder / "model.safetensors")
+    for name, value in before.items():
+        kept = ".ln_" in name or name.endswith(".bias")
+        assert torch.allclose(after[name], value if kept else value * 0.9, atol=1e-6), name

@@ -439,8 +439,6 @@ std::vector<OpRow> make_table() {
       {"rms_norm_backward", both, norm, narrow, rms_norm_backward_case<RmsNormKind::kLlama>},
       {"gemma_norm", both, norm, narrow, rms_norm_case<RmsNormKind::kGemma>},
       {"gemma_norm_backward", both, norm, narrow, rms_norm_backward_case<RmsNormKind::kGemma>},
-      {"layer_norm", both, norm, narrow, layer_norm_case},
-      {"layer_norm_backward", both, norm, narrow, layer_norm_backward_case},
       {"rope", both, heads, {2048, 64, 8}, rope_case},
       {"swiglu", both, plain, wide, gated_case<Swiglu>},
       {"swiglu_backward", both, plain, wide, gated_backward_case<Swiglu>},
@@ -456,7 +454,9 @@ std::vector<OpRow> make_table() {
       {"attention", both, documents, {2048, 64, 8}, attention_case<0>},
       {"attention_backward", both, documents, {2048, 64, 8}, attention_backward_case<0>},
       {"attention_window", both, documents, {2048, 64, 8}, attention_case<33>},
-      {"attention_window_backward", both, documents, {2048, 64, 8}, attention_backward_case<33>}};
+      {"attention_window_backward", both, documents, {2048, 64, 8}, attention_backward_case<33>},
+      {"layer_norm", both, norm, narrow, layer_norm_case},
+      {"layer_norm_backward", both, norm, narrow, layer_norm_backward_case}};
 }
 
 }  // namespace
