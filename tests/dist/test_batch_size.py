@@ -50,6 +50,11 @@ def test_as_many_rows_as_fit(inputs, model, tmp_path):
     assert losses(again) == losses(whole)
     state = json.loads((tmp_path / "resumed/trainer_state.json").read_text())
     assert state["train_batch_size"] == int(rows)
+    # But not beyond what fits today, or what is allowed.
+    again = run("resumed", 24, resume_from_checkpoint=True, memory_budget=f"{few + (many - few) / 4:.1f}MB", **flags)
+    found = re.search(r"batch size: (\d+) of 24 rows .*; the checkpoint's " + rows + " do not fit", again.text)
+    assert 1 <= int(found.group(1)) < int(rows) and "rows a step (ranks x batch x accumulation)" in again.text
+    assert "batch size: 2 of 2 rows" in run("resumed", 2, resume_from_checkpoint=True, **flags).text
 
 
 def test_together_with_checkpointing_by_the_plan(inputs, model, tmp_path):
@@ -66,9 +71,36 @@ def test_where_not_one_row_fits(inputs, model, tmp_path):
     assert re.search("auto_find_batch_size: found .* planned for a single row, expected at most 9.00 MB", run.text)
 
 
+def test_an_evaluation_that_does_not_fit_is_named(inputs, model, tmp_path):
+    flags = dict(FLAGS, eval_strategy="steps", eval_steps=1, per_device_train_batch_size=1, max_steps=1)
+    small = run_strata(base_flags(model, inputs.data("messages", test=200), tmp_path / "small",
+                                  per_device_eval_batch_size=1, **flags))
+    run = run_strata_raw(base_flags(model, inputs.data("messages", test=200), tmp_path / "large",
+                                    per_device_eval_batch_size=100, auto_find_batch_size=True,
+                                    memory_budget=f"{planned(small) + 4:.1f}MB", **flags))
+    assert run.returncode != 0 and "lower per_device_eval_batch_size, without evaluation it would fit" in run.text
+
+
+@pytest.mark.parametrize("sizes", [dict(train_batch_size=32), dict(train_micro_batch_size_per_gpu=16)],
+                         ids=lambda sizes: next(iter(sizes)))
+def test_a_deepspeed_file_that_says_the_rows_contradicts_it(inputs, model, tmp_path, sizes):
+    (tmp_path / "ds.json").write_text(json.dumps({"gradient_accumulation_steps": 2, **sizes}))
+    flags = base_flags(model, inputs.data("messages"), tmp_path / "out", max_steps=1, auto_find_batch_size=True,
+                       deepspeed=tmp_path / "ds.json", per_device_train_batch_size=None)
+    run = run_strata_raw(flags)
+    assert run.returncode == 2 and "beside auto_find_batch_size true" in run.text, run.text
+
+
+def test_a_self_test_takes_the_rows_that_are_written_down(inputs, model):
+    said = strata("selftest", "--cpu", "--num_processes", 2, "sft", "--model_name_or_path", model, "--dataset_name",
+                  inputs.data("messages", train=400), "--auto_find_batch_size", "--group_by_length", "true",
+                  "--per_device_train_batch_size", 2, "--memory_budget", "250MB")
+    assert "not the same" not in said
+
+
 def test_a_plan_chooses_too(model):
     words = ["plan", "sft", "--model_name_or_path", model, "--cpu", "--max_length", 120, "--packing",
              "--per_device_train_batch_size", 64, "--auto_find_batch_size"]
-    assert "add --device_memory 80GB" in strata(*words, code=2)
+    assert "64 rows" in strata(*words)
     text = strata(*words, "--memory_budget", "250MB")
     assert 1 < int(re.search(r"micro-batch  (\d+) rows", text).group(1)) < 64

@@ -139,6 +139,8 @@ def test_what_cannot_be_is_refused(inputs, models, tmp_path, flags, message):
 
 
 def test_a_plan_of_auto_needs_to_know_the_memory(models):
-    words = ["plan", "sft", "--model_name_or_path", models["odd"], "--cpu", "--activation_checkpointing", "auto"]
-    assert "add --device_memory 80GB" in strata(*words, code=2)
-    assert "activations are kept" in strata(*words, "--device_memory", "2GB")
+    words = ["--model_name_or_path", models["odd"], "--activation_checkpointing", "auto"]
+    assert "add --device_memory 80GB" in strata("plan", "sft", *words, "--device", "cuda", code=2)
+    assert "activations are kept" in strata("plan", "sft", *words, "--device_memory", "2GB")
+    assert "activations are kept" in strata("plan", "sft", *words, "--cpu")
+    assert "activations are kept" in strata("sft", *words, "--cpu", "--dry_run", "--dataset_name", "none")

@@ -1,4 +1,7 @@
 # Oracle: the run on one rank, unsharded, without recomputation.
+import json
+import shutil
+
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -34,8 +37,13 @@ def test_layers_are_wrapped_by_the_name_of_their_class(inputs, tmp_path, family,
     assert name in run.text
 
 
-def test_rows_beyond_learned_positions_are_named_before_the_first_step(inputs, tmp_path):
-    flags = base_flags(inputs.model("gpt2"), inputs.data("text"), tmp_path / "out", max_steps=1, packing=True,
+@pytest.mark.parametrize("key", ["n_positions", "max_position_embeddings"])  # transformers reads both
+def test_rows_beyond_learned_positions_are_named_before_the_first_step(inputs, tmp_path, key):
+    folder = shutil.copytree(inputs.model("gpt2"), tmp_path / "model")
+    config = json.loads((folder / "config.json").read_text())
+    config[key] = config.pop("n_positions")
+    (folder / "config.json").write_text(json.dumps(config))
+    flags = base_flags(folder, inputs.data("text"), tmp_path / "out", max_steps=1, packing=True,
                        packing_strategy="wrapped")
     run_strata({**flags, "max_length": 128}, 2)
     run = run_strata_raw({**flags, "max_length": 129}, 2)

@@ -13,17 +13,16 @@
 #include "strata/config/describe.h"
 #include "strata/memory/accelerate_estimate.h"
 #include "strata/memory/deepspeed_estimate.h"
+#include "strata/memory/device_probe.h"
 #include "strata/memory/plan_text.h"
 #include "strata/memory/probe.h"
 #include "strata/train/batch_size_choice.h"
 #include "strata/train/checkpointing_choice.h"
 #include "strata/train/plan.h"
+#include "strata/train/planned_room.h"
 
 namespace strata::cli {
 namespace {
-
-// A CUDA context with its libraries: 0.3 to 1.3 GB, by device and version.
-constexpr int64_t kCudaProcessBytes = 800'000'000;
 
 struct Place {
   int world_size;
@@ -48,7 +47,8 @@ Place place_of(const config::RunConfig& config) {
   }
   place.is_cuda = plan.device == "cuda" ||
                   (plan.device == "auto" && !plan.device_memory.empty() && !config.launch.cpu);
-  place.process_bytes = place.is_cuda ? kCudaProcessBytes : resident_bytes() + memory::kWarmUpBytes;
+  place.process_bytes =
+      place.is_cuda ? memory::kCudaContextBytes : resident_bytes() + memory::kWarmUpBytes;
   if (!plan.device_memory.empty()) {
     try {
       place.available = static_cast<int64_t>(parse_byte_size(plan.device_memory));
@@ -126,10 +126,8 @@ std::vector<Change> changes() {
        }},
       {"--activation_checkpointing attention",
        [](config::RunConfig& c, Place&) {
-         const bool keeps_less =
-             c.shard.gradient_checkpointing && c.shard.checkpointing_mode == "full";
-         recompute(c.shard, "attention");
-         return !keeps_less;
+         const bool is_least = train::checkpointing_text(c.shard) == "full";
+         return recompute(c.shard, "attention") && !is_least;
        }},
       {"--activation_checkpointing full",
        [](config::RunConfig& c, Place&) { return recompute(c.shard, "full"); }},
@@ -269,20 +267,25 @@ std::string verdict(const config::RunConfig& config, const Place& place,
                      nearest(config, place));
 }
 
-// What the run would choose by its plan. Without its machine the room is what the user says of it.
+// The room by which a run of these settings would choose: what the user says of a rank's memory,
+// else that of this machine.
+int64_t room_of(const config::RunConfig& config, const Place& place) {
+  if (!config.shard.memory_budget.empty()) {
+    return static_cast<int64_t>(parse_byte_size(config.shard.memory_budget));
+  }
+  if (place.available) return *place.available / 10 * 9;
+  if (!place.is_cuda) return train::free_room(at::kCPU, place.world_size / place.nodes);
+  throw ConfigError(
+      "{}: found no memory of a GPU by which to choose, expected it; add --device_memory 80GB",
+      config.train.auto_find_batch_size ? "auto_find_batch_size"
+                                        : "gradient_checkpointing_mode auto");
+}
+
+// What the run would choose by its plan.
 config::RunConfig with_choices(const config::RunConfig& config, const Place& place) {
   const bool finds_rows = config.train.auto_find_batch_size;
   if (!finds_rows && !train::chooses_checkpointing(config.shard)) return config;
-  const std::string& budget = config.shard.memory_budget;
-  if (budget.empty() && !place.available) {
-    throw ConfigError(
-        "{}: found no memory of a rank by which to choose, expected it; add --device_memory 80GB "
-        "or "
-        "--memory_budget 70GB",
-        finds_rows ? "auto_find_batch_size" : "gradient_checkpointing_mode auto");
-  }
-  const int64_t room =
-      budget.empty() ? *place.available / 10 * 9 : static_cast<int64_t>(parse_byte_size(budget));
+  const int64_t room = room_of(config, place);
   config::RunConfig chosen = config;
   int64_t& rows = chosen.train.per_device_train_batch_size;
   if (finds_rows) {

@@ -140,7 +140,7 @@ class PreviewMaker {
   void add_steps(Preview& preview) const {
     const config::TrainConfig& train = config_.train;
     const int world = std::max(1, config_.launch.num_processes);
-    const data::BatchSampler sampler = train::training_sampler(train, store_, world);
+    const data::BatchSampler sampler = train::training_sampler(config_, store_, world);
     std::vector<std::vector<int64_t>> batches;
     for (int rank = 0; rank < world; ++rank) {
       for (int64_t i = 0; i < sampler.batches_per_rank(); ++i) {
@@ -150,8 +150,11 @@ class PreviewMaker {
     const train::StepPlan plan = train::plan_steps(train, sampler.batches_per_rank());
     preview.facts.emplace_back(
         "steps",
-        fmt::format("{} on {} rank{}, {} rows each", plan.max_steps, world, world == 1 ? "" : "s",
-                    train.per_device_train_batch_size * train.gradient_accumulation_steps * world));
+        fmt::format("{} on {} rank{}, {} rows each{}", plan.max_steps, world, world == 1 ? "" : "s",
+                    train.per_device_train_batch_size * train.gradient_accumulation_steps * world,
+                    train.auto_find_batch_size ? "; more of fewer rows where these do not fit "
+                                                 "(auto_find_batch_size)"
+                                               : ""));
     preview.facts.emplace_back("padding",
                                fmt::format("none here; {} of a padded batch's tokens",
                                            percent(data::padding_part(store_, batches))));

@@ -146,6 +146,13 @@ class CommonRules : Rules {
     check_weights();
     if (data.dataset_streaming) {
       warn_without_effect("train_sampling_strategy", "dataset_streaming keeps the files' order");
+      if (config_.train.auto_find_batch_size) {
+        throw ConfigError(
+            "{}: found true beside dataset_streaming ({}), which reads as many rows as the steps "
+            "of "
+            "the batch size need, expected one of them; remove one",
+            source("auto_find_batch_size"), source("dataset_streaming"));
+      }
     }
     if (!data.packing && !data.eval_packing.value_or(false)) {
       warn_without_effect("packing_strategy", "packing is off");

@@ -269,9 +269,23 @@ class Translation {
     return std::stoll(given ? canonical_text(*given) : field_text(get_setting(setting), defaults));
   }
 
+  // Fewer rows would contradict what the file says.
+  void refuse_to_find_rows() {
+    const Given* finds = merge_.find("auto_find_batch_size");
+    if (!finds || canonical_text(*finds) != "true") return;
+    for (const char* path : {"train_batch_size", "train_micro_batch_size_per_gpu"}) {
+      const DsEntry* entry = file_.find(path);
+      if (!entry || entry->is_auto) continue;
+      throw ConfigError(
+          "{}: found {} beside auto_find_batch_size true ({}), expected \"auto\"; remove one",
+          entry->source(), plain(entry->value), named_source(*finds));
+    }
+  }
+
   void translate_batch() {
     constexpr const char* kMicro = "per_device_train_batch_size";
     constexpr const char* kAccumulation = "gradient_accumulation_steps";
+    refuse_to_find_rows();
     BatchSizes sizes;
     sizes.micro = known_size("train_micro_batch_size_per_gpu", kMicro);
     sizes.accumulation = known_size("gradient_accumulation_steps", kAccumulation);

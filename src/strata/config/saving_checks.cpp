@@ -20,6 +20,7 @@ class SavingRules : Rules {
     if (train_.save_strategy == "no") {
       warn_without_effect("save_total_limit", "save_strategy is no");
     }
+    if (train_.eval_strategy == "no") warn_without_effect("eval_delay", "eval_strategy is no");
     check_metric();
     if (train_.save_strategy == "best") check_best();
     if (train_.load_best_model_at_end && train_.save_strategy != "best") check_loading();

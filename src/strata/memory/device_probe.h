@@ -26,6 +26,9 @@ void reset_device_peak(c10::Device device);
 // takes its own for the time of a call, about as much as FlashAttention.
 inline constexpr int64_t kGpuWorkspaceBytes = int64_t{64} << 20;
 
+// A CUDA context with its libraries: 0.3 to 1.3 GB, by device and version.
+inline constexpr int64_t kCudaContextBytes = 800'000'000;
+
 // NCCL's buffers of one group of ranks by its defaults (2.28, src/include/comm.h): of each channel
 // 4 MiB for the protocol Simple, 4.7 MiB for LL128 and 0.5 MiB for LL. It chooses the number of
 // channels by the machine; 24 are its most inside one with NVLink.

@@ -22,8 +22,9 @@ BatchSizeChoice choose_batch_size(int64_t limit, int64_t bytes,
                                   const std::function<int64_t(int64_t rows)>& plan);
 
 // The same for the run that is about to start: collective, and alike on every rank; rank 0 plans.
-// A run that is resumed takes the number that it had, as Trainer does. Returns what to tell the
-// user. Throws OutOfMemoryError where one row does not fit into `room`.
+// A run that is resumed takes the number that it had, as Trainer does, where it fits and is not
+// beyond the limit. Returns what to tell the user. Throws OutOfMemoryError where one row does not
+// fit into `room`.
 std::string choose_batch_size(config::RunConfig& config, const comm::Mesh& mesh, at::Device device,
                               int64_t room,
                               const std::function<PlanRequest(const config::RunConfig&)>& request);

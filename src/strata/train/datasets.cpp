@@ -12,6 +12,7 @@
 #include "strata/data/token_cache.h"
 #include "strata/hf/hub_cache.h"
 #include "strata/hf/hub_model.h"
+#include "strata/models/gpt2/config.h"
 #include "strata/text/builtin_templates.h"
 #include "strata/train/assemble.h"
 #include "strata/train/data_warnings.h"
@@ -180,9 +181,12 @@ ModelLimits read_model_limits(const config::ModelConfig& config) {
     limits.vocab_size = model["vocab_size"].get<int64_t>();
   }
   limits.positions = positions_of(model);
-  if (const auto table = model.find("n_positions"); table != model.end() && table->is_number()) {
-    limits.positions = table->get<int64_t>();
-    limits.has_table = limits.positions > 0 && model.value("model_type", "").starts_with("gpt");
+  const std::string type = model.value("model_type", "");
+  if (type == "gpt2" || type == "gpt_bigcode") {
+    limits.positions = (type == "gpt2" ? models::parse_gpt2_config(model)
+                                       : models::parse_gpt_bigcode_config(model))
+                           .n_positions;
+    limits.has_table = true;
   }
   return limits;
 }
@@ -248,21 +252,25 @@ Datasets load_datasets(const config::RunConfig& config, const ModelLimits& limit
   return sets;
 }
 
-data::BatchSampler training_sampler(const config::TrainConfig& config, const data::TokenStore& rows,
+data::BatchSampler training_sampler(const config::RunConfig& config, const data::TokenStore& rows,
                                     int world_size) {
-  data::LengthGroups groups{.rows = config.per_device_train_batch_size *
-                                    config.gradient_accumulation_steps};
-  if (config.train_sampling_strategy == "group_by_length") {
-    for (size_t row = 0; row < rows.size(); ++row) {
-      groups.lengths.push_back(static_cast<int64_t>(rows[row].ids.size()));
+  const config::TrainConfig& train = config.train;
+  data::LengthGroups groups{.rows = train.per_device_train_batch_size *
+                                    train.gradient_accumulation_steps};
+  if (train.train_sampling_strategy == "group_by_length") {
+    for (size_t i = 0; i < rows.size(); ++i) {
+      const data::ExampleView row = rows[i];
+      // Of a pair the source, which is what Trainer takes for its length.
+      groups.lengths.push_back(config::is_seq2seq(config) ? row.lengths[0]
+                                                          : static_cast<int64_t>(row.ids.size()));
     }
   }
   return {static_cast<int64_t>(rows.size()),
-          config.per_device_train_batch_size,
+          train.per_device_train_batch_size,
           world_size,
-          config.data_seed.value_or(config.seed),
-          config.train_sampling_strategy,
-          config.dataloader_drop_last,
+          train.data_seed.value_or(train.seed),
+          train.train_sampling_strategy,
+          train.dataloader_drop_last,
           std::move(groups)};
 }
 

@@ -52,7 +52,7 @@ struct LoadDatasetsOptions {
 };
 
 // Which rows make up which batch of training.
-data::BatchSampler training_sampler(const config::TrainConfig& config, const data::TokenStore& rows,
+data::BatchSampler training_sampler(const config::RunConfig& config, const data::TokenStore& rows,
                                     int world_size);
 
 // Ids beyond what the rows of the base's embedding grow to (vocabulary.h) are an error, rows beyond

@@ -32,16 +32,24 @@ int64_t free_on_host(int local_world_size) {
 }
 
 double room_of_rank(const config::RunConfig& config, at::Device device, int local_world_size) {
-  if (!config.shard.memory_budget.empty()) {
-    return static_cast<double>(parse_byte_size(config.shard.memory_budget));
+  if (config.shard.memory_budget.empty()) {
+    return static_cast<double>(free_room(device, local_world_size));
   }
-  if (device.is_cuda()) return kPart * static_cast<double>(free_on_gpu(device, local_world_size));
-  // A plan counts what the process has by now.
-  return kPart * static_cast<double>(free_on_host(local_world_size)) +
-         static_cast<double>(resident_bytes());
+  const auto budget = static_cast<double>(parse_byte_size(config.shard.memory_budget));
+  // Of a GPU plans count what lies in its context, not the context.
+  return device.is_cuda() ? budget - static_cast<double>(memory::kCudaContextBytes) : budget;
 }
 
 }  // namespace
+
+int64_t free_room(at::Device device, int local_world_size) {
+  const auto part = [](int64_t bytes) {
+    return static_cast<int64_t>(kPart * static_cast<double>(bytes));
+  };
+  if (device.is_cuda()) return part(free_on_gpu(device, local_world_size));
+  // A plan counts what the process has by now.
+  return part(free_on_host(local_world_size)) + resident_bytes();
+}
 
 int64_t room_of_run(const config::RunConfig& config, const comm::Mesh& mesh, at::Device device,
                     int local_world_size) {

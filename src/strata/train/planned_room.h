@@ -8,7 +8,10 @@
 
 namespace strata::train {
 
-// Bytes, those of the rank that has least: memory_budget, else nine tenths of what is free.
+// Nine tenths of what is free on this machine for one of its `local_world_size` ranks, in bytes.
+int64_t free_room(at::Device device, int local_world_size);
+
+// Bytes, those of the rank that has least: memory_budget, else free_room().
 // Collective.
 int64_t room_of_run(const config::RunConfig& config, const comm::Mesh& mesh, at::Device device,
                     int local_world_size);

@@ -81,8 +81,11 @@ double flops_per_token(const config::RunConfig& config, models::Model& model) {
   // Forward, gradients of inputs, recomputation; gradients of weights for what trains.
   const bool recomputes =
       config.shard.gradient_checkpointing && config.shard.checkpointing_mode != "selective";
-  const double passes = recomputes ? 3 : 2;
-  return 2 * (passes * all + trained);
+  const auto num_layers = static_cast<double>(std::ranges::count_if(
+      model.blocks(), [](auto* block) { return block->kind() == models::BlockKind::kLayer; }));
+  const auto given = static_cast<double>(config.shard.checkpointing_layers);
+  const double part = given > 0 && given < num_layers ? given / num_layers : 1;
+  return 2 * ((recomputes ? 2 + part : 2) * all + trained);
 }
 
 // Runs `work`; memory of the host that does not suffice becomes an error that says for what. A

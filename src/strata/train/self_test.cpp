@@ -70,6 +70,9 @@ config::RunConfig self_test_settings(config::RunConfig config, const Layout& lay
   train.output_dir = output_dir.string();
   train.per_device_train_batch_size = layout.batch_size;
   train.gradient_accumulation_steps = layout.accumulation;
+  // The layouts have rows of their own, and must have them in one order.
+  train.auto_find_batch_size = false;
+  if (train.train_sampling_strategy == "group_by_length") train.train_sampling_strategy = "random";
   train.max_steps = kSteps;
   train.logging_strategy = "steps";
   train.logging_steps = 1;

@@ -55,7 +55,7 @@ Trainer::Trainer(const config::RunConfig& config, const std::string& settings_te
       world_(*trainee.store->mesh().world),
       datasets_(datasets),
       status_(output.status),
-      sampler_(training_sampler(config.train, datasets.train, world_.size())),
+      sampler_(training_sampler(config, datasets.train, world_.size())),
       plan_(plan_steps(config.train, sampler_.batches_per_rank())),
       lr_factor_(lr_schedule(config.optim, plan_.max_steps)),
       metric_schedule_(metric_schedule(config)),
