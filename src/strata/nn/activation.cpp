@@ -28,7 +28,11 @@ at::Tensor run(const at::Tensor& x, Activation activation) {
   throw InternalError("activation: found an unknown one; report this as a bug");
 }
 
-// Into the memory of x.
+// relu's slope is in its result, which the product behind it keeps anyway.
+bool keeps_result(Activation activation) { return activation == Activation::kRelu; }
+
+// Into the memory of x, or of the result that is kept in its place: what reads it behind the
+// activation has had its backward pass.
 void differentiate_(at::Tensor x, const at::Tensor& dy, Activation activation) {
   const ActivityTimer timer(Activity::kElementWise);
   switch (activation) {
@@ -54,9 +58,10 @@ struct ActivationCall {
 struct ActivationFunction : torch::autograd::Function<ActivationFunction> {
   static at::Tensor forward(AutogradContext* context, const ActivationCall& call,
                             const at::Tensor& x) {
-    context->save_for_backward({x});
+    at::Tensor y = run(x, call.activation);
+    context->save_for_backward({keeps_result(call.activation) ? y : x});
     save_state(context, call);
-    return run(x, call.activation);
+    return y;
   }
 
   static variable_list backward(AutogradContext* context, variable_list gradients) {
@@ -69,6 +74,9 @@ struct ActivationFunction : torch::autograd::Function<ActivationFunction> {
 }  // namespace
 
 Remakable activate(const at::Tensor& x, Activation activation) {
+  if (keeps_result(activation)) {
+    return ActivationFunction::apply(ActivationCall{activation}, x);
+  }
   const auto again = [kept = x.detach(), activation] { return run(kept, activation); };
   return {ActivationFunction::apply(ActivationCall{activation}, x), again};
 }
