@@ -174,7 +174,9 @@ def compare(tensors, model, loss, logits, limit):
 # test_bfloat16_is_as_close_to_float32_as_transformers.
 ROUNDED_APART = {"qwen3", "qwen3_longrope", "qwen3_hidden_size_not_split", "gemma3", "gemma3_every_second",
                  "gemma3_local_alone",
-                 "gpt2_one_head"}  # the slope of relu jumps
+                 # transformers' LayerNorms of odd widths are off by up to 0.019 (with one thread), ours by half of that;
+                 # relu's slope jumps.
+                 "gpt2_odd", "bigcode_odd", "gpt2_one_head"}
 
 
 @pytest.mark.parametrize("name,dtype,scale,limit", [
