@@ -11,9 +11,8 @@ namespace strata::nn {
 // kGeluTanh: x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))); kGelu: by the error function.
 enum class Activation { kRelu, kGelu, kGeluTanh, kSilu };
 
-// x [T, intermediate], a fresh output that nothing else reads: backward takes its memory (of relu,
-// that of the result, which is kept in its place) for the
-// gradient.
+// x [T, intermediate], a fresh output that nothing else reads: backward takes its memory for the
+// gradient; of relu that of the result, which is kept in its place.
 Remakable activate(const at::Tensor& x, Activation activation);
 
 }  // namespace strata::nn
