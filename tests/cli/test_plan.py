@@ -150,6 +150,14 @@ def test_what_does_not_fit_is_told_with_what_would(folder):
     assert re.search(r"^fits .* of 999.00 GB", strata(*words, "999GB"), re.M)
 
 
+def test_a_change_that_the_model_cannot_take_is_not_offered(tmp_path):
+    """Codes over GPT-2's matrices are refused: the plan says the rest."""
+    (tmp_path / "config.json").write_text(json.dumps(dict(model_type="gpt2", n_embd=768, n_head=12, n_layer=12)))
+    text = strata("plan", "--model_name_or_path", tmp_path, "--device_memory", "2GB", code=1)
+    offered = re.findall(r"^ +(\S+) MB  with (.+)$", text, re.M)
+    assert offered and not any("load_in_4bit" in change for _, change in offered)
+
+
 def test_full_training_that_fits_with_two_changes_is_not_passed_over(folder):
     """Where a single change would train something else. Oracle: the plan with what was offered."""
     words = ["plan", "--model_name_or_path", folder, "--world_size", 8, "--device", "cuda",

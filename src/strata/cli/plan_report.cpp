@@ -220,8 +220,12 @@ std::optional<int64_t> peak_with(const std::vector<const Change*>& applied,
   for (const Change* change : applied) {
     if (!change->apply(changed, changed_place)) return std::nullopt;
   }
-  const train::RunPlan plan = plan_at(changed, changed_place);
-  return memory::peak_bytes(plan.memory.peak, changed_place.process_bytes + plan.scratch_bytes);
+  try {
+    const train::RunPlan plan = plan_at(changed, changed_place);
+    return memory::peak_bytes(plan.memory.peak, changed_place.process_bytes + plan.scratch_bytes);
+  } catch (const ConfigError&) {
+    return std::nullopt;  // not with this model, such as codes over GPT-2's matrices
+  }
 }
 
 std::string nearest(const config::RunConfig& config, const Place& place) {
