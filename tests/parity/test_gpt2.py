@@ -11,7 +11,7 @@ from llama_reference import make_documents, run_reference, save_checkpoint
 from probe import BUILD, relative_error, run_probe, run_probe_raw
 from quantised_reference import BASES, attach_quantised
 from test_llama import compare
-from test_lora import attach, probe_name, randomise
+from test_lora import attach, randomise
 
 FAMILIES = ["gpt2", "gpt_bigcode"]
 DROPOUT = dict(resid_pdrop=0.3, embd_pdrop=0.2, attn_pdrop=0.25)
@@ -177,28 +177,3 @@ def test_codes_of_conv1d_are_no_weights(tmp_path):
     assert run.returncode == 2
     assert "as codes, expected GPT-2's plain weights" in run.stderr
     assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize("lora", [
-    dict(target_modules="all-linear", r=4), dict(target_modules=["c_attn"], r=3, use_dora=True)], ids=["lora", "dora"])
-@pytest.mark.parametrize("name", ["nf4_double", "int8"])
-@pytest.mark.usefixtures("one_thread")
-def test_bigcode_over_a_quantised_base(tmp_path, name, lora):
-    settings, request = BASES[name]
-    # No row is shorter than a quantised block.
-    save_checkpoint(tmp_path, scale=0.08, family="gpt_bigcode", n_embd=64, n_inner=128)
-    model = attach_quantised(tmp_path, settings, **lora)
-    model.train()
-    randomise(model, 0.08)
-    model.save_pretrained(tmp_path / "adapter")
-    documents = make_documents((33, 1, 19))
-    loss, logits = run_reference(model, documents)
-    found, _ = run_probe(tmp_path, documents=documents, lora=lora, quantization=request,
-                         adapter=str(tmp_path / "adapter"), training=True)
-    errors = {"loss": relative_error(found["loss"], loss), "logits": relative_error(found["logits"], logits)}
-    for key, parameter in model.named_parameters():
-        if parameter.requires_grad:
-            errors[key] = relative_error(found["grad:" + probe_name(key)], parameter.grad)
-    assert len(errors) > 5
-    worst = max(errors, key=errors.get)
-    assert errors[worst] < 1e-5, f"{worst}: {errors[worst]}"

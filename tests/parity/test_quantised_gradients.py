@@ -35,9 +35,10 @@ METHODS = {
     "dora_embedding": dict(target_modules=["embed_tokens", "k_proj"], r=4, use_dora=True),
     "all": dict(target_modules="all-linear", r=4),
     "dora_joined": dict(target_modules=["qkv_proj"], r=3, use_dora=True),
+    "dora_attention": dict(target_modules=["c_attn"], r=3, use_dora=True),
     "tokens": dict(target_modules=["q_proj"], trainable_token_indices=[3, 17, 90]),
 }
-OF_ONE_FAMILY = ["all", "dora_joined"]
+OF_ONE_FAMILY = ["all", "dora_joined", "dora_attention"]
 # Every method over the plain base is in test_lora.py; here over codes, of which "head_too" are
 # those of the output layer as well.
 GRADIENTS = [(base, m) for base in ("nf4", "fp4", "int8") for m in METHODS if m not in OF_ONE_FAMILY] + [
@@ -50,11 +51,14 @@ EIGHT_HEADS = dict(PHI3, num_attention_heads=8)
 SMOLLM3 = dict(family="smollm3", no_rope_layers=[1, 0])
 GRANITE = dict(family="granite", embedding_multiplier=2.5, attention_multiplier=0.3, residual_multiplier=0.7,
                logits_scaling=1.5)
+# Its sizes have other names; no row is shorter than a quantised block.
+BIGCODE = dict(family="gpt_bigcode", n_embd=64, n_inner=128)
 # Norms stay as they are in the file, Gemma's distances from 1 too.
 OF_OTHER_FAMILIES = [(base, method, dict(family, head_dim=16)) for base, method, family in (
     ("nf4", "lora", GEMMA), ("int8", "embedding", GEMMA), ("nf4", "lora", GEMMA3), ("int8", "lora", GEMMA3))] + [
     (base, method, EIGHT_HEADS) for base in ("nf4_double", "int8") for method in ("all", "dora_joined")] + [
-    ("nf4", "all", family) for family in (SMOLLM3, GRANITE)]
+    ("nf4", "all", family) for family in (SMOLLM3, GRANITE)] + [
+    (base, method, BIGCODE) for base in ("nf4_double", "int8") for method in ("all", "dora_attention")]
 
 
 @pytest.mark.parametrize("name,method,family", [(*row, {}) for row in GRADIENTS] + OF_OTHER_FAMILIES)
@@ -62,7 +66,8 @@ def test_gradients_over_a_quantised_base(tmp_path, name, method, family):
     """Sizes of which some are no multiples of a block."""
     settings, request = BASES[name]
     lora = METHODS[method]
-    save_checkpoint(tmp_path, scale=0.08, **ROWS_OF_A_BLOCK, **family)
+    sizes = family if family is BIGCODE else {**ROWS_OF_A_BLOCK, **family}
+    save_checkpoint(tmp_path, scale=0.08, **sizes)
     model = attach_quantised(tmp_path, settings, **lora)
     model.train()
     randomise(model, 0.08)
