@@ -28,6 +28,8 @@ class Inputs:
         "smollm3": tiny_llama.SMOLLM3,
         "gemma": tiny_llama.GEMMA,
         "gemma3": tiny_llama.GEMMA3,
+        "olmo2": tiny_llama.OLMO2,
+        "olmo3": tiny_llama.OLMO3,
         "gpt2": tiny_llama.GPT2,
         "bigcode": tiny_llama.GPT_BIGCODE,
         "llama2": dict(tiny_llama.PLAIN, llama2=330),

@@ -37,6 +37,8 @@ GRANITE = dict(PLAIN, family="granite", tie_word_embeddings=True, embedding_mult
                attention_multiplier=0.3, residual_multiplier=0.7, logits_scaling=1.5, attention_dropout=0.2)
 GEMMA3 = dict(PLAIN, family="gemma3_text", hidden_size=36, num_key_value_heads=1, head_dim=10, sliding_window=7,
               layer_types=["sliding_attention", "full_attention"])
+OLMO2 = dict(PLAIN, family="olmo2", hidden_size=36, num_attention_heads=6, num_key_value_heads=1)
+OLMO3 = dict(PLAIN, family="olmo3", sliding_window=7, layer_types=["sliding_attention", "full_attention"])
 # Dropout is on, as in every file of these two that says nothing of it.
 GPT2 = dict(family="gpt2", n_embd=30, n_layer=2, n_head=3, n_inner=44)
 GPT_BIGCODE = dict(GPT2, family="gpt_bigcode", n_embd=36)

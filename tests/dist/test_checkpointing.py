@@ -25,7 +25,9 @@ FOUR_LAYERS = {"odd": dict(tiny_llama.ODD, num_hidden_layers=4),
                "phi3": dict(tiny_llama.PHI3, num_hidden_layers=4),
                "gpt2": dict(tiny_llama.GPT2, n_layer=4),  # drops everywhere, by its defaults
                "gemma3": dict(tiny_llama.GEMMA3, num_hidden_layers=4,
-                             layer_types=2 * tiny_llama.GEMMA3["layer_types"])}
+                             layer_types=2 * tiny_llama.GEMMA3["layer_types"]),
+               "olmo3": dict(tiny_llama.OLMO3, num_hidden_layers=4,
+                             layer_types=2 * tiny_llama.OLMO3["layer_types"])}
 
 
 @pytest.fixture(scope="module")
@@ -41,8 +43,9 @@ def numbers(run):
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("family,settings", [("odd", {}), ("odd", LORA), ("odd", dict(LORA, use_dora=True)),
     ("odd", dict(use_peft=True, peft_type="PREFIX_TUNING", num_virtual_tokens=3)),
-    ("granite", LORA), ("phi3", LORA), ("gpt2", {}), ("gemma3", {})],
-    ids=["whole", "lora", "dora", "prefix", "granite-dropout", "phi3-fused", "gpt2-dropout", "gemma3-windows"])
+    ("granite", LORA), ("phi3", LORA), ("gpt2", {}), ("gemma3", {}), ("olmo3", {}), ("olmo3", LORA)],
+    ids=["whole", "lora", "dora", "prefix", "granite-dropout", "phi3-fused", "gpt2-dropout", "gemma3-windows",
+         "olmo3-no-input-norms", "olmo3-lora"])
 def test_every_mode_computes_the_same_bits(inputs, models, tmp_path, family, settings, mode):
     def run(name, **flags):
         return run_strata(base_flags(models[family], inputs.data("messages"), tmp_path / name, max_steps=3,

@@ -35,6 +35,7 @@ def save_checkpoint(folder, old_rope_keys=False, scale=0.15, family="llama", **s
         file = folder / "config.json"
         config = json.loads(file.read_text())
         rope = config.pop("rope_parameters")
+        rope = rope.get("full_attention", rope)  # of other layers there was no key
         config["rope_theta"] = rope.pop("rope_theta")
         rope["type"] = rope.pop("rope_type")
         config["rope_scaling"] = None if rope == {"type": "default"} else rope

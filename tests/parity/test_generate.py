@@ -40,6 +40,8 @@ MODELS = {
     "gemma": dict(family="gemma", num_key_value_heads=2, head_dim=12),
     "gemma3": dict(family="gemma3_text", num_key_value_heads=2, head_dim=12, sliding_window=6,
                    layer_types=["sliding_attention", "full_attention"]),
+    "olmo3": dict(family="olmo3", num_key_value_heads=2, sliding_window=6,
+                  layer_types=["sliding_attention", "full_attention"]),
 }
 ADAPTERS = {
     "none": None,

@@ -139,6 +139,21 @@ CONFIGS = {
                                 sliding_window=5, sliding_window_pattern=2, tie_word_embeddings=False,
                                 query_pre_attn_scalar=1000, pad_token_id=5),
     "gemma3_local_alone": dict(family="gemma3_text", head_dim=8, sliding_window=3, attention_bias=True),
+    # Norms of all heads of q and of k at once, none of what attention and MLP read.
+    "olmo2": dict(family="olmo2", num_key_value_heads=2, vocab_size=101),
+    "olmo2_one_kv_head": dict(family="olmo2", hidden_size=36, num_attention_heads=6, num_key_value_heads=1,
+                              tie_word_embeddings=True, pad_token_id=5, rope_parameters=LINEAR),
+    "olmo2_one_head_biases": dict(family="olmo2", num_attention_heads=1, num_key_value_heads=None, attention_bias=True,
+                                  rope_parameters=dict(rope_type="default", rope_theta=10.0)),
+    "olmo3": dict(family="olmo3", num_hidden_layers=4, num_key_value_heads=2, sliding_window=7, vocab_size=101),
+    "olmo3_rotations": dict(family="olmo3", num_key_value_heads=1, sliding_window=5, tie_word_embeddings=True,
+                            layer_types=["full_attention", "sliding_attention"], rope_parameters=dict(
+        full_attention=YARN, sliding_attention=dict(rope_type="default", rope_theta=10.0))),
+    # rope_theta and rope_scaling are of global layers alone.
+    "olmo3_old_keys": dict(family="olmo3", sliding_window=9, layer_types=["sliding_attention", "full_attention"],
+                           rope_parameters=dict(full_attention=YARN, sliding_attention=ROPE_500), old_rope_keys=True),
+    "olmo3_global_alone": dict(family="olmo3", layer_types=["full_attention"] * 2, attention_bias=True,
+                               num_attention_heads=1, num_key_value_heads=1),
     "gpt2": dict(family="gpt2"),
     "gpt2_odd": dict(family="gpt2", n_embd=30, n_head=3, n_inner=44, vocab_size=101, n_positions=41, n_layer=3),
     "gpt2_one_head": dict(family="gpt2", n_head=1, layer_norm_epsilon=1e-3, activation_function="relu"),
@@ -305,6 +320,13 @@ def test_tied_names_with_different_values_are_untied(tmp_path):
     (dict(model_type="gemma3_text", hidden_activation="gelu"), "found hidden_activation \"gelu\", expected"),
     (dict(model_type="gemma3_text", rope_parameters=dict(rope_type="default", rope_theta=10.0)),
      "found rope_parameters.rope_t"),
+    (dict(model_type="olmo2", layer_types=["sliding_attention"] * 2),
+     "expected full_attention in a olmo2 model, which has no window"),
+    (dict(model_type="olmo3", sliding_window=None), "found sliding_window = None beside layers with a window"),
+    (dict(model_type="olmo3", rope_parameters=dict(rope_type="default", rope_theta=10.0)),
+     "found rope_parameters.rope_t"),
+    (dict(model_type="olmo3", attention_dropout=0.1, rope_parameters=None),
+     "found attention_dropout = 0.1 beside layers with a window"),
     (dict(vocab_size="many"), "found vocab_size = \"many\", expected an integer"),
 ])
 def test_wrong_config_is_named(tmp_path, change, message):

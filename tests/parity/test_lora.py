@@ -23,6 +23,7 @@ PHI3 = dict(family="phi3", num_key_value_heads=2, head_dim=8, rope_parameters=di
 GEMMA = dict(family="gemma", head_dim=12, num_key_value_heads=1)
 GEMMA3 = dict(family="gemma3_text", head_dim=12, num_key_value_heads=1, sliding_window=4,
               layer_types=["sliding_attention", "full_attention"])
+OLMO3 = dict(family="olmo3", num_key_value_heads=1, sliding_window=4, layer_types=["sliding_attention", "full_attention"])
 
 GPT2 = dict(family="gpt2", n_embd=30, n_head=3, n_inner=44)
 BIGCODE = dict(GPT2, family="gpt_bigcode")
@@ -142,6 +143,12 @@ CASES = {
     "gemma": (GEMMA, {}),
     "gemma3": (GEMMA3, {}),
     "gemma3_all": (GEMMA3, dict(target_modules="all-linear", r=3, modules_to_save=["norm"])),
+    "olmo2": (dict(family="olmo2", num_key_value_heads=2), dict(target_modules=["q_proj", "o_proj", "up_proj"], r=3)),
+    "olmo3_all": (OLMO3, dict(target_modules="all-linear", r=3, modules_to_save=["norm"])),
+    "olmo3_norms": (OLMO3, dict(target_modules=["v_proj", "down_proj"], modules_to_save=["q_norm", "post_feedforward_layernorm"])),
+    "olmo3_dora": (OLMO3, dict(target_modules=["q_proj", "gate_proj"], r=4, use_dora=True)),
+    "olmo3_ia3": (OLMO3, dict(peft_type="IA3", target_modules=["k_proj", "v_proj", "down_proj"],
+                              feedforward_modules=["down_proj"])),
     "gemma_all": (GEMMA, dict(target_modules="all-linear", r=3, modules_to_save=["norm"])),
     "gemma_embedding": (GEMMA, dict(target_modules=["embed_tokens", "v_proj"], r=2)),
     "gemma_dora_embedding": (GEMMA, dict(target_modules=["embed_tokens"], r=4, use_dora=True)),
@@ -167,7 +174,7 @@ CASES = {
     "pissa_dora": ({}, dict(target_modules=["o_proj"], r=4, init_lora_weights="pissa",
                             use_dora=True)),
 }
-FROM_BASE = {"phi3_dora", "pissa", "pissa_fast", "olora", "pissa_dora", "dora", "dora_biased",
+FROM_BASE = {"phi3_dora", "olmo3_dora", "pissa", "pissa_fast", "olora", "pissa_dora", "dora", "dora_biased",
              "dora_head", "dora_embedding", "dora_embedding_tied", "gemma_dora_embedding",
              "gpt2_dora", "bigcode_dora", "bigcode_pissa"}
 

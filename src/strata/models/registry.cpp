@@ -50,6 +50,8 @@ const std::map<std::string, Family>& families() {
       {"llama", {create_llama<parse_llama_config>}},
       {"ministral", {create_llama<parse_mistral_config>}},
       {"mistral", {create_llama<parse_mistral_config>}},
+      {"olmo2", {create_llama<parse_olmo2_config>}},
+      {"olmo3", {create_llama<parse_olmo3_config>}},
       {"phi3", {create_llama<parse_phi3_config, Phi3DecoderLayer>}},
       {"qwen2", {create_llama<parse_qwen2_config>}},
       {"qwen3", {create_llama<parse_qwen3_config>}},

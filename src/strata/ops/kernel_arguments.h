@@ -24,9 +24,9 @@ struct HeadsView {
   int64_t heads;
 };
 
-// What y of a norm is, with n = x * rstd: weight * round(n), or round(n * (1 + weight)) where the
-// weight is kept as its distance from 1.
-enum class RmsNormKind { kLlama, kGemma };
+// What y of a norm is, with n = x * rstd: weight * round(n), round(n * (1 + weight)) where the weight
+// is kept as its distance from 1, or round(n * weight).
+enum class RmsNormKind { kLlama, kGemma, kOlmo };
 
 struct RmsNormArguments {
   Element type;         // of x, y, dy, dx, residual

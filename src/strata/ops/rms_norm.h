@@ -1,5 +1,5 @@
-// RMSNorm (Zhang and Sennrich 2019) in Llama's order of rounding or in Gemma's, and its gradients.
-// Owns: the check of the arguments and the choice of the device. Never: parameters.
+// RMSNorm (Zhang and Sennrich 2019) in Llama's order of rounding, Gemma's or OLMo's, and its
+// gradients. Owns: the check of the arguments and the choice of the device. Never: parameters.
 //
 // T tokens, H channels; x fp32 or bf16, contiguous. Wrong shapes or types: InternalError; a device
 // without kernels: ConfigError.
@@ -18,6 +18,7 @@ struct RmsNormResult {
 
 // kLlama: y = weight * round(x * rstd): the product in brackets is rounded to the type of x first,
 // as transformers' LlamaRMSNorm does. kGemma: y = round(x * rstd * (1 + weight)), as GemmaRMSNorm.
+// kOlmo: y = round(x * rstd * weight), as Olmo2RMSNorm.
 // `weight` [H], fp32 or bf16.
 RmsNormResult rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps,
                        RmsNormKind kind = RmsNormKind::kLlama);

@@ -30,7 +30,7 @@ STRATA_VECTORIZED void scale_multiply_row_bf16(const float* x, float rstd, const
   for (int64_t i = 0; i < n; ++i) y[i] = to_bf16(from_bf16(to_bf16(x[i] * rstd)) * weight[i]);
 }
 
-// Gemma's, with one rounding; `weight` is 1 more than the stored one.
+// With one rounding; `weight` is what read_weight() makes of the stored one.
 STRATA_VECTORIZED void scale_multiply_row_once(const float* x, float rstd, const float* weight,
                                                uint16_t* y, int64_t n) {
   for (int64_t i = 0; i < n; ++i) y[i] = to_bf16(x[i] * rstd * weight[i]);
@@ -72,7 +72,7 @@ constexpr int64_t kGrain = 16;  // rows worth a thread
 
 // What x * rstd is multiplied by: the weight itself, or `scratch` [channels].
 const float* read_weight(const RmsNormArguments& a, std::vector<float>& scratch) {
-  if (a.kind == RmsNormKind::kLlama) {
+  if (a.kind != RmsNormKind::kGemma) {
     return read_row(a.weight_type, a.weight, a.channels, scratch.data());
   }
   copy_row(a.weight_type, a.weight, a.channels, scratch.data());
@@ -109,7 +109,7 @@ void rms_norm(const RmsNormArguments& a, void* y, double eps) {
           static_cast<float>(1.0 / std::sqrt(double(square_sum_row(x, n)) / double(n) + eps));
       if (a.type == Element::kFloat) {
         scale_multiply_row(x, a.rstd[t], weight, static_cast<float*>(to), n);
-      } else if (a.kind == RmsNormKind::kGemma) {
+      } else if (a.kind != RmsNormKind::kLlama) {
         scale_multiply_row_once(x, a.rstd[t], weight, static_cast<uint16_t*>(to), n);
       } else {
         scale_multiply_row_bf16(x, a.rstd[t], weight, static_cast<uint16_t*>(to), n);

@@ -26,15 +26,21 @@ __device__ inline float factor_of(float weight) {
 // y before it is rounded, of x * rstd and a factor. Llama rounds before the weight.
 template <typename T, RmsNormKind kKind>
 __device__ inline float weighted(float normed, float factor) {
-  if constexpr (kKind == RmsNormKind::kGemma) return normed * factor;
+  if constexpr (kKind != RmsNormKind::kLlama) return normed * factor;
   return to_float(from_float<T>(normed)) * factor;
 }
 
 // Calls use<kind>() with the norm's kind.
 template <typename Use>
 void with_kind(RmsNormKind kind, const Use& use) {
-  kind == RmsNormKind::kGemma ? use.template operator()<RmsNormKind::kGemma>()
-                              : use.template operator()<RmsNormKind::kLlama>();
+  switch (kind) {
+    case RmsNormKind::kLlama:
+      return use.template operator()<RmsNormKind::kLlama>();
+    case RmsNormKind::kGemma:
+      return use.template operator()<RmsNormKind::kGemma>();
+    case RmsNormKind::kOlmo:
+      return use.template operator()<RmsNormKind::kOlmo>();
+  }
 }
 
 // 1 / sqrt(mean + eps).

@@ -92,8 +92,8 @@ void check_rms_norm(const Size& size, at::ScalarType type, at::ScalarType weight
                            size.columns,     kind};
   cuda::rms_norm(a, y.data(), 1e-6, kStream);
   const at::Tensor x64 = leaf(*x), w64 = leaf(*weight);
-  const at::Tensor y64 = kind == RmsNormKind::kLlama ? reference::rms_norm(x64, w64, 1e-6)
-                                                     : reference::gemma_norm(x64, w64, 1e-6);
+  const at::Tensor y64 = kind == RmsNormKind::kGemma ? reference::gemma_norm(x64, w64, 1e-6)
+                                                     : reference::rms_norm(x64, w64, 1e-6);
   EXPECT_LT(relative_error(*y, y64), tolerance_of(type)) << name_of(size, type);
   torch::autograd::backward({y64}, {wide(*dy)});
   for (const float beta : {0.0f, 1.0f}) {
@@ -125,6 +125,7 @@ TEST(CudaKernels, RmsNorm) {
       check_rms_norm(size, type, at::kFloat);
       check_rms_norm(size, type, type, RmsNormKind::kGemma);
       check_rms_norm(size, type, at::kFloat, RmsNormKind::kGemma);
+      check_rms_norm(size, type, type, RmsNormKind::kOlmo);
     }
   }
 }

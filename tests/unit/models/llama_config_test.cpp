@@ -277,5 +277,33 @@ TEST(Gemma3Config, Defaults) {
   EXPECT_TRUE(c.output_norms && c.head_norms && c.tie_word_embeddings);
 }
 
+TEST(Olmo2Config, Defaults) {
+  const LlamaConfig c = parse_olmo2_config(Json::object());
+  EXPECT_EQ(c.vocab_size, 50304);
+  EXPECT_EQ(c.num_key_value_heads, 32);
+  EXPECT_EQ(c.rms_norm_eps, 1e-5);
+  EXPECT_EQ(c.pad_token_id, 1);
+  EXPECT_EQ(c.rope.theta, 1e4);
+  EXPECT_TRUE(c.row_norms && c.output_norms && !c.input_norms && !c.head_norms);
+  EXPECT_TRUE(c.windows.empty() && c.lora_targets.empty());
+}
+
+TEST(Olmo3Config, Defaults) {
+  const LlamaConfig c = parse_olmo3_config(Json::object());
+  EXPECT_EQ(c.windows.at(2), 4096);
+  EXPECT_EQ(c.windows.at(3), 0);
+  EXPECT_EQ(c.rope.theta, 5e5);
+  EXPECT_EQ(c.local_rope->theta, 5e5);
+}
+
+TEST(Olmo3Config, OldKeysOfTheRotationAreOfGlobalLayers) {
+  const LlamaConfig c = parse_olmo3_config(parse_json(R"({"num_hidden_layers": 4, "rope_theta": 1e4,
+      "rope_scaling": {"rope_type": "yarn", "factor": 8}})", "config.json"));
+  EXPECT_EQ(c.rope.kind, nn::RopeKind::kYarn);
+  EXPECT_EQ(c.rope.theta, 1e4);
+  EXPECT_EQ(c.local_rope->kind, nn::RopeKind::kDefault);
+  EXPECT_EQ(c.local_rope->theta, 5e5);
+}
+
 }  // namespace
 }  // namespace strata::models

@@ -50,8 +50,8 @@ double bytes_of(std::initializer_list<at::Tensor> tensors) {
 
 // The reference of a kind of norm.
 at::Tensor norm_of(RmsNormKind kind, const at::Tensor& x, const at::Tensor& weight) {
-  return kind == RmsNormKind::kLlama ? reference::rms_norm(x, weight, 1e-6)
-                                     : reference::gemma_norm(x, weight, 1e-6);
+  return kind == RmsNormKind::kGemma ? reference::gemma_norm(x, weight, 1e-6)
+                                     : reference::rms_norm(x, weight, 1e-6);
 }
 
 template <RmsNormKind kKind>
@@ -439,6 +439,8 @@ std::vector<OpRow> make_table() {
       {"rms_norm_backward", both, norm, narrow, rms_norm_backward_case<RmsNormKind::kLlama>},
       {"gemma_norm", both, norm, narrow, rms_norm_case<RmsNormKind::kGemma>},
       {"gemma_norm_backward", both, norm, narrow, rms_norm_backward_case<RmsNormKind::kGemma>},
+      {"olmo_norm", both, norm, narrow, rms_norm_case<RmsNormKind::kOlmo>},
+      {"olmo_norm_backward", both, norm, narrow, rms_norm_backward_case<RmsNormKind::kOlmo>},
       {"rope", both, heads, {2048, 64, 8}, rope_case},
       {"swiglu", both, plain, wide, gated_case<Swiglu>},
       {"swiglu_backward", both, plain, wide, gated_backward_case<Swiglu>},

@@ -59,6 +59,16 @@ TEST_F(Parity, RmsNormRoundsLikeGemma) {
   EXPECT_LT((actual != expected).sum().item<int64_t>(), 5);
 }
 
+TEST_F(Parity, RmsNormRoundsLikeOlmo) {
+  const at::Tensor x = random({40, 96}, at::kBFloat16);
+  const at::Tensor weight = random({96}, at::kBFloat16);
+  const at::Tensor x32 = x.to(at::kFloat);
+  const at::Tensor normed = x32 * at::rsqrt(x32.square().mean(-1, true) + 1e-5);
+  const at::Tensor expected = (weight * normed).to(at::kBFloat16);
+  const at::Tensor actual = rms_norm(x, weight, 1e-5, RmsNormKind::kOlmo).y;
+  EXPECT_LT((actual != expected).sum().item<int64_t>(), 5);
+}
+
 struct AttentionRow {
   std::vector<int64_t> offsets;
   int64_t query_heads, kv_heads, channels, window = 0;

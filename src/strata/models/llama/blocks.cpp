@@ -31,9 +31,15 @@ nn::RmsNorm make_norm(const LlamaConfig& c, const std::string& path, int64_t cha
   return nn::RmsNorm(path, channels, c.rms_norm_eps, storage, c.norm_kind);
 }
 
-// [T, heads * head_dim], each head by itself.
-at::Tensor norm_heads(nn::RmsNorm& norm, const at::Tensor& x, int64_t head_dim) {
-  return norm.forward(x.reshape({-1, head_dim})).view(x.sizes());
+// [T, heads * head_dim], each head by itself or all at once, as many channels as the norm has.
+at::Tensor norm_heads(nn::RmsNorm& norm, const at::Tensor& x) {
+  return norm.forward(x.reshape({-1, norm.weight().shape()[0]})).view(x.sizes());
+}
+
+// What attention or MLP reads, and what its result is added to.
+nn::RmsNorm::Branches branches_of(std::optional<nn::RmsNorm>& norm, const at::Tensor& x) {
+  if (!norm) return {x, x};
+  return norm->forward_with_residual(x);
 }
 
 }  // namespace
@@ -91,19 +97,22 @@ LlamaDecoderLayer::LlamaDecoderLayer(const LlamaConfig& c, int64_t index, at::Sc
       up_proj_(path_ + ".mlp.up_proj",
                shape(c.hidden_size, c.intermediate_size, c.mlp_bias, storage)),
       down_proj_(path_ + ".mlp.down_proj",
-                 shape(c.intermediate_size, c.hidden_size, c.mlp_bias, storage)),
-      input_layernorm_(make_norm(c, path_ + ".input_layernorm", c.hidden_size, storage)),
-      post_attention_layernorm_(
-          make_norm(c, path_ + ".post_attention_layernorm", c.hidden_size, storage)) {
-  if (c.output_norms) {
-    pre_feedforward_layernorm_.emplace(path_ + ".pre_feedforward_layernorm", c.hidden_size,
-                                       c.rms_norm_eps, storage, c.norm_kind);
-    post_feedforward_layernorm_.emplace(path_ + ".post_feedforward_layernorm", c.hidden_size,
-                                        c.rms_norm_eps, storage, c.norm_kind);
+                 shape(c.intermediate_size, c.hidden_size, c.mlp_bias, storage)) {
+  const auto add = [&](std::optional<nn::RmsNorm>& norm, const char* name, int64_t channels) {
+    norm.emplace(path_ + name, channels, c.rms_norm_eps, storage, c.norm_kind);
+  };
+  if (c.input_norms) {
+    add(attention_input_norm_, ".input_layernorm", c.hidden_size);
+    add(mlp_input_norm_,
+        c.output_norms ? ".pre_feedforward_layernorm" : ".post_attention_layernorm", c.hidden_size);
   }
-  if (!c.head_norms) return;
-  q_norm_.emplace(path_ + ".self_attn.q_norm", c.head_dim, c.rms_norm_eps, storage, c.norm_kind);
-  k_norm_.emplace(path_ + ".self_attn.k_norm", c.head_dim, c.rms_norm_eps, storage, c.norm_kind);
+  if (c.output_norms) {
+    add(attention_output_norm_, ".post_attention_layernorm", c.hidden_size);
+    add(mlp_output_norm_, ".post_feedforward_layernorm", c.hidden_size);
+  }
+  if (!c.head_norms && !c.row_norms) return;
+  add(q_norm_, ".self_attn.q_norm", c.head_dim * (c.row_norms ? c.num_attention_heads : 1));
+  add(k_norm_, ".self_attn.k_norm", c.head_dim * (c.row_norms ? c.num_key_value_heads : 1));
 }
 
 std::vector<nn::Linear*> LlamaDecoderLayer::linears() {
@@ -119,22 +128,20 @@ std::vector<nn::Parameter*> LlamaDecoderLayer::parameters() {
   for (const nn::Linear* layer : {&gate_proj_, &up_proj_, &down_proj_}) {
     layer->append_parameters(list);
   }
-  list.push_back(&input_layernorm_.weight());
-  list.push_back(&post_attention_layernorm_.weight());
-  if (pre_feedforward_layernorm_) {
-    list.push_back(&pre_feedforward_layernorm_->weight());
-    list.push_back(&post_feedforward_layernorm_->weight());
+  for (auto* norm :
+       {&attention_input_norm_, &attention_output_norm_, &mlp_input_norm_, &mlp_output_norm_}) {
+    if (*norm) list.push_back(&(*norm)->weight());
   }
   append_prefix(list, index_);
   return list;
 }
 
 at::Tensor LlamaDecoderLayer::attend(const at::Tensor& x, const nn::ForwardContext& context) {
-  const auto [normed, residual] = input_layernorm_.forward_with_residual(x);
+  const auto [normed, residual] = branches_of(attention_input_norm_, x);
   auto qkv = nn::linear_shared_input({&q_proj_, &k_proj_, &v_proj_}, normed, context);
   if (q_norm_) {
-    qkv[0] = norm_heads(*q_norm_, qkv[0], config_.head_dim);
-    qkv[1] = norm_heads(*k_norm_, qkv[1], config_.head_dim);
+    qkv[0] = norm_heads(*q_norm_, qkv[0]);
+    qkv[1] = norm_heads(*k_norm_, qkv[1]);
   }
   const nn::AttentionOptions options{
       .num_heads = config_.num_attention_heads,
@@ -154,20 +161,18 @@ at::Tensor LlamaDecoderLayer::attend(const at::Tensor& x, const nn::ForwardConte
   if (const double scale = config_.residual_multiplier; scale != 1.0) {
     return nn::add_scaled(residual, o_proj_.forward(mixed, context), scale, /*wants_output=*/true);
   }
-  if (!config_.output_norms) return o_proj_.forward_add(mixed, residual, context);
-  return residual + post_attention_layernorm_.forward(o_proj_.forward(mixed, context));
+  if (!attention_output_norm_) return o_proj_.forward_add(mixed, residual, context);
+  return residual + attention_output_norm_->forward(o_proj_.forward(mixed, context));
 }
 
 at::Tensor LlamaDecoderLayer::transform(const at::Tensor& x, const nn::ForwardContext& context) {
-  nn::RmsNorm& norm =
-      config_.output_norms ? *pre_feedforward_layernorm_ : post_attention_layernorm_;
-  const auto [normed, residual] = norm.forward_with_residual(x);
+  const auto [normed, residual] = branches_of(mlp_input_norm_, x);
   const auto gate_up = nn::linear_shared_input({&gate_proj_, &up_proj_}, normed, context);
   const auto gate = config_.gate == ops::GateKind::kSilu ? nn::swiglu : nn::geglu;
   const nn::Remakable gated = gate(gate_up[0], gate_up[1]);
-  if (config_.output_norms) {
-    return residual + post_feedforward_layernorm_->forward(
-                          nn::linear_shared_input({&down_proj_}, gated, context)[0]);
+  if (mlp_output_norm_) {
+    return residual +
+           mlp_output_norm_->forward(nn::linear_shared_input({&down_proj_}, gated, context)[0]);
   }
   if (const double scale = config_.residual_multiplier; scale != 1.0) {
     // Where the result is not wanted, the step has just recomputed what it keeps: nothing is

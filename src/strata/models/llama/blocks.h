@@ -86,11 +86,11 @@ class LlamaDecoderLayer final : public DecoderLayer {
   std::string path_;
   nn::Rope& rope_;
   nn::Linear q_proj_, k_proj_, v_proj_, o_proj_;
-  std::optional<nn::RmsNorm> q_norm_, k_norm_;  // with head_norms
+  std::optional<nn::RmsNorm> q_norm_, k_norm_;  // with head_norms or row_norms
   nn::Linear gate_proj_, up_proj_, down_proj_;
-  nn::RmsNorm input_layernorm_, post_attention_layernorm_;
-  std::optional<nn::RmsNorm> pre_feedforward_layernorm_,
-      post_feedforward_layernorm_;  // output_norms
+  // Of what attention and MLP read, with input_norms, and of what they give, with output_norms.
+  std::optional<nn::RmsNorm> attention_input_norm_, mlp_input_norm_;
+  std::optional<nn::RmsNorm> attention_output_norm_, mlp_output_norm_;
 };
 
 // Final norm, output layer and loss.

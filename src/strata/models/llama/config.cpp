@@ -27,7 +27,8 @@ void check_dropout(const LlamaConfig& c) {
       c.attention_dropout);
 }
 
-// How settings must relate, whatever reads them. Call when all of them are known.
+}  // namespace
+
 void check_relations(const LlamaConfig& c, bool splits_hidden_size) {
   check_dropout(c);
   if (splits_hidden_size && c.hidden_size % c.num_attention_heads != 0) {
@@ -43,6 +44,8 @@ void check_relations(const LlamaConfig& c, bool splits_hidden_size) {
         c.num_key_value_heads, c.num_attention_heads);
   }
 }
+
+namespace {
 
 void refuse_dropout(const ConfigReader& config, const std::string& key) {
   const double dropout = config.number(key, 0.0);
@@ -99,19 +102,33 @@ void parse_positions(const ConfigReader& config, LlamaConfig& c, bool splits_hid
   c.rope = parse_rope(config, {c.head_dim, c.max_position_embeddings});
 }
 
-namespace {
-
 // A key that says null means as many as query heads; only a missing one means the default.
 int64_t key_value_heads(const ConfigReader& config, const LlamaConfig& c, int64_t fallback) {
   const bool is_null = config.json().contains("num_key_value_heads");
   return config.positive_integer("num_key_value_heads", is_null ? c.num_attention_heads : fallback);
 }
 
-// The key "head_dim", or what remains of the hidden size.
 void parse_head_dim(const ConfigReader& config, LlamaConfig& c) {
   c.head_dim = config.positive_integer("head_dim",
                                        std::max<int64_t>(1, c.hidden_size / c.num_attention_heads));
 }
+
+void parse_default_padding_id(const ConfigReader& config, LlamaConfig& c, int64_t fallback) {
+  if (!config.json().contains("pad_token_id")) {
+    c.pad_token_id = checked_padding_id(fallback, c.vocab_size);
+  }
+}
+
+void refuse_windows(const ConfigReader& config, int64_t num_hidden_layers) {
+  const auto types = read_layer_types(config, num_hidden_layers);
+  if (!types || std::ranges::count(*types, true) == 0) return;
+  throw ConfigError(
+      "config.json: found \"sliding_attention\" in layer_types, expected full_attention in a "
+      "{} model, which has no window; fix the file",
+      config.text("model_type", "llama"));
+}
+
+namespace {
 
 FormatError no_window_for_types() {
   return FormatError(
@@ -222,15 +239,6 @@ std::vector<int64_t> parse_smollm3_windows(const ConfigReader& config,
   return windows;
 }
 
-void refuse_windows(const ConfigReader& config, int64_t num_hidden_layers) {
-  const auto types = read_layer_types(config, num_hidden_layers);
-  if (!types || std::ranges::count(*types, true) == 0) return;
-  throw ConfigError(
-      "config.json: found \"sliding_attention\" in layer_types, expected full_attention in a "
-      "{} model, which has no window; fix the file",
-      config.text("model_type", "llama"));
-}
-
 }  // namespace
 
 LlamaConfig parse_llama_config(const Json& json) {
@@ -295,8 +303,7 @@ LlamaConfig parse_phi3_config(const Json& json) {
   c.max_position_embeddings = 4096;
   c.rms_norm_eps = 1e-5;
   parse_common(config, c);
-  // A key that says null means none; only a missing one means the default.
-  if (!json.contains("pad_token_id")) c.pad_token_id = checked_padding_id(32000, c.vocab_size);
+  parse_default_padding_id(config, c, 32000);
   refuse_dropout(config, "attention_dropout");
   refuse_dropout(config, "resid_pdrop");  // of embd_pdrop the reference makes no use
   c.num_key_value_heads = key_value_heads(config, c, c.num_attention_heads);
@@ -323,8 +330,7 @@ LlamaConfig parse_smollm3_config(const Json& json) {
   c.max_position_embeddings = 32768;
   c.tie_word_embeddings = true;
   parse_common(config, c);
-  // A key that says null means none; only a missing one means the default.
-  if (!json.contains("pad_token_id")) c.pad_token_id = checked_padding_id(128004, c.vocab_size);
+  parse_default_padding_id(config, c, 128004);
   c.num_key_value_heads = key_value_heads(config, c, 4);
   parse_head_dim(config, c);
   c.input_bias = c.output_bias = config.boolean("attention_bias", false);

@@ -1,7 +1,7 @@
 // The settings of a checkpoint of Llama or of a family with its blocks (Mistral, Qwen2, Qwen3,
-// Phi-3, SmolLM3, Granite, Gemma), read from config.json and checked. Owns: names, defaults and
+// Phi-3, SmolLM3, Granite, Gemma, OLMo 2), read from config.json and checked. Owns: names, defaults and
 // relations of the keys. Never: weights. Source: transformers
-// configuration_{llama,mistral,qwen2,qwen3,phi3,smollm3,granite,gemma,gemma3}.py.
+// configuration_{llama,mistral,qwen2,qwen3,phi3,smollm3,granite,gemma,gemma3,olmo2,olmo3}.py.
 #pragma once
 
 #include <cstdint>
@@ -33,6 +33,7 @@ struct LlamaConfig {
   bool input_bias = false;   // of q_proj, k_proj, v_proj
   bool output_bias = false;  // of o_proj
   bool head_norms = false;   // q and k are normalised head by head before they are rotated
+  bool row_norms = false;    // q and k are normalised with all their heads at once instead
   bool mlp_bias = false;
   double attention_dropout = 0;                           // of the probabilities, while training
   std::optional<double> attention_scale;                  // default: 1 / sqrt(head_dim)
@@ -42,8 +43,8 @@ struct LlamaConfig {
   ops::RmsNormKind norm_kind = ops::RmsNormKind::kLlama;  // of all norms
   ops::GateKind gate = ops::GateKind::kSilu;              // of the MLP
   double embedding_scale = 1.0;                           // of the rows of the embedding
-  // What attention and MLP give is normalised, too, before it joins the residual branch.
-  bool output_norms = false;
+  bool input_norms = true;    // what attention and MLP read is normalised
+  bool output_norms = false;  // what they give, before it joins the residual branch
   bool tie_word_embeddings = false;
   bool has_own_head = false;            // in the file of the weights, although config.json ties
   std::optional<int64_t> pad_token_id;  // this embedding row receives no gradient
@@ -64,5 +65,7 @@ LlamaConfig parse_smollm3_config(const Json& config);
 LlamaConfig parse_granite_config(const Json& config);
 LlamaConfig parse_gemma_config(const Json& config);
 LlamaConfig parse_gemma3_text_config(const Json& config);
+LlamaConfig parse_olmo2_config(const Json& config);
+LlamaConfig parse_olmo3_config(const Json& config);
 
 }  // namespace strata::models

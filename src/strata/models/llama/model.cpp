@@ -133,7 +133,7 @@ void LlamaModel::init_weight(const nn::Parameter& parameter, at::Tensor full,
   if (parameter.name().ends_with(".bias")) {
     full.zero_();
   } else if (parameter.shape().size() == 1) {
-    full.fill_(config_.norm_kind == ops::RmsNormKind::kLlama ? 1.0 : 0.0);
+    full.fill_(config_.norm_kind == ops::RmsNormKind::kGemma ? 0.0 : 1.0);
   } else {
     full.normal_(0.0, config_.initializer_range, std::move(generator));
     if (parameter.name() == kEmbeddingWeight && config_.pad_token_id.has_value()) {
