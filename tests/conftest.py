@@ -27,6 +27,7 @@ class Inputs:
         "phi3": tiny_llama.PHI3,
         "smollm3": tiny_llama.SMOLLM3,
         "gemma": tiny_llama.GEMMA,
+        "gemma2": tiny_llama.GEMMA2,
         "gemma3": tiny_llama.GEMMA3,
         "olmo2": tiny_llama.OLMO2,
         "olmo3": tiny_llama.OLMO3,

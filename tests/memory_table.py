@@ -29,6 +29,7 @@ GRANITE = dict(MODEL, family="granite", embedding_multiplier=2.5, attention_mult
 GEMMA3 = dict(MODEL, family="gemma3_text", head_dim=64, sliding_window=32,
               layer_types=["sliding_attention", "full_attention"] * 2)
 GEMMA = dict(MODEL, family="gemma", head_dim=64)
+GEMMA2 = dict(MODEL, family="gemma2", head_dim=64, sliding_window=32)
 OLMO3 = dict(MODEL, family="olmo3", sliding_window=32, layer_types=["sliding_attention", "full_attention"] * 2)
 # Their positions are weights, so that there are as many as the longest rows have tokens.
 GPT2 = dict(family="gpt2", vocab_size=V, n_embd=H, n_inner=I, n_layer=L, n_head=HEADS)
@@ -116,6 +117,8 @@ TABLE = [
     (1, "NO_SHARD", dict(model="gemma")),
     (2, "FULL_SHARD", dict(model="gemma3")),
     (2, "FULL_SHARD", dict(LORA, model="gemma", bf16=True)),
+    (2, "FULL_SHARD", dict(model="gemma2")),
+    (1, "NO_SHARD", dict(LORA, model="gemma2", bf16=True, **WHOLE)),
     (2, "FULL_SHARD", dict(model="olmo3")),
     (1, "NO_SHARD", dict(LORA, model="olmo3", **WHOLE)),
     (2, "FULL_SHARD", dict(model="gpt2")),
@@ -170,7 +173,7 @@ def other_model(name, beside):
         return folder
     folder.mkdir()
     models = {"large": LARGE, "wide": WIDE, "phi3": PHI3, "granite": GRANITE, "gemma": GEMMA, "gemma3": GEMMA3,
-              "olmo3": OLMO3, "gpt2": GPT2, "bigcode": BIGCODE}
+              "gemma2": GEMMA2, "olmo3": OLMO3, "gpt2": GPT2, "bigcode": BIGCODE}
     return save_model(folder, models[name], None if name in ("phi3", "granite") else "bfloat16")
 
 

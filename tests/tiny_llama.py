@@ -37,6 +37,8 @@ GRANITE = dict(PLAIN, family="granite", tie_word_embeddings=True, embedding_mult
                attention_multiplier=0.3, residual_multiplier=0.7, logits_scaling=1.5, attention_dropout=0.2)
 GEMMA3 = dict(PLAIN, family="gemma3_text", hidden_size=36, num_key_value_heads=1, head_dim=10, sliding_window=7,
               layer_types=["sliding_attention", "full_attention"])
+GEMMA2 = dict(PLAIN, family="gemma2", hidden_size=36, num_key_value_heads=1, head_dim=10, sliding_window=7,
+              attn_logit_softcapping=1.0, final_logit_softcapping=5.0, query_pre_attn_scalar=20)
 OLMO2 = dict(PLAIN, family="olmo2", hidden_size=36, num_attention_heads=6, num_key_value_heads=1)
 OLMO3 = dict(PLAIN, family="olmo3", sliding_window=7, layer_types=["sliding_attention", "full_attention"])
 # Dropout is on, as in every file of these two that says nothing of it.

@@ -26,6 +26,7 @@ FOUR_LAYERS = {"odd": dict(tiny_llama.ODD, num_hidden_layers=4),
                "gpt2": dict(tiny_llama.GPT2, n_layer=4),  # drops everywhere, by its defaults
                "gemma3": dict(tiny_llama.GEMMA3, num_hidden_layers=4,
                              layer_types=2 * tiny_llama.GEMMA3["layer_types"]),
+               "gemma2": dict(tiny_llama.GEMMA2, num_hidden_layers=4),
                "olmo3": dict(tiny_llama.OLMO3, num_hidden_layers=4,
                              layer_types=2 * tiny_llama.OLMO3["layer_types"])}
 
@@ -43,9 +44,10 @@ def numbers(run):
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("family,settings", [("odd", {}), ("odd", LORA), ("odd", dict(LORA, use_dora=True)),
     ("odd", dict(use_peft=True, peft_type="PREFIX_TUNING", num_virtual_tokens=3)),
-    ("granite", LORA), ("phi3", LORA), ("gpt2", {}), ("gemma3", {}), ("olmo3", {}), ("olmo3", LORA)],
+    ("granite", LORA), ("phi3", LORA), ("gpt2", {}), ("gemma3", {}), ("olmo3", {}), ("olmo3", LORA), ("gemma2", {}),
+    ("gemma2", dict(use_peft=True, peft_type="PREFIX_TUNING", num_virtual_tokens=3))],
     ids=["whole", "lora", "dora", "prefix", "granite-dropout", "phi3-fused", "gpt2-dropout", "gemma3-windows",
-         "olmo3-no-input-norms", "olmo3-lora"])
+         "olmo3-no-input-norms", "olmo3-lora", "gemma2-capped", "gemma2-prefix"])
 def test_every_mode_computes_the_same_bits(inputs, models, tmp_path, family, settings, mode):
     def run(name, **flags):
         return run_strata(base_flags(models[family], inputs.data("messages"), tmp_path / name, max_steps=3,

@@ -14,7 +14,7 @@ LORA = dict(use_peft=True, lora_r=3, lora_dropout=0.0, lora_target_modules="all-
 # What is kept or computed again depends on the family's layers, not on what trains.
 @pytest.mark.parametrize("mode,settings", [("selective", {}), ("full", LORA)], ids=["whole", "lora"])
 @pytest.mark.parametrize("family", ["mistral", "qwen2", "qwen3", "phi3", "smollm3", "granite", "gemma",
-                                    "gemma3", "olmo2", "olmo3", "gpt2", "bigcode"])
+                                    "gemma2", "gemma3", "olmo2", "olmo3", "gpt2", "bigcode"])
 def test_ranks_compute_what_one_computes(inputs, tmp_path, family, mode, settings):
     def losses(name, world, rows, **flags):
         return run_strata(base_flags(inputs.model(family), inputs.data("messages", train=96),

@@ -40,6 +40,8 @@ MODELS = {
     "gemma": dict(family="gemma", num_key_value_heads=2, head_dim=12),
     "gemma3": dict(family="gemma3_text", num_key_value_heads=2, head_dim=12, sliding_window=6,
                    layer_types=["sliding_attention", "full_attention"]),
+    "gemma2": dict(family="gemma2", num_key_value_heads=2, head_dim=12, sliding_window=6, attn_logit_softcapping=1.0,
+                   final_logit_softcapping=3.0),
     "olmo3": dict(family="olmo3", num_key_value_heads=2, sliding_window=6,
                   layer_types=["sliding_attention", "full_attention"]),
 }

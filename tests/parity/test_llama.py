@@ -139,6 +139,20 @@ CONFIGS = {
                                 sliding_window=5, sliding_window_pattern=2, tie_word_embeddings=False,
                                 query_pre_attn_scalar=1000, pad_token_id=5),
     "gemma3_local_alone": dict(family="gemma3_text", head_dim=8, sliding_window=3, attention_bias=True),
+    # Large weights and small caps: tanh bends what it gets.
+    "gemma2": dict(family="gemma2", head_dim=12, num_key_value_heads=1, vocab_size=101, num_hidden_layers=3,
+                   sliding_window=8, attn_logit_softcapping=2.0, final_logit_softcapping=1.5,
+                   query_pre_attn_scalar=30, rope_parameters=ROPE_500),
+    "gemma2_one_head_untied": dict(family="gemma2", num_attention_heads=1, num_key_value_heads=1, head_dim=16,
+                                   sliding_window=5, layer_types=["full_attention", "sliding_attention"],
+                                   tie_word_embeddings=False, pad_token_id=5, attn_logit_softcapping=0.5),
+    "gemma2_biases": dict(family="gemma2", num_key_value_heads=2, head_dim=10, attention_bias=True,
+                          layer_types=["full_attention"] * 2, attn_logit_softcapping=4.0,
+                          rope_parameters=dict(rope_type="linear", rope_theta=10.0, factor=2.0)),
+    "gemma2_scores_alone": dict(family="gemma2", num_key_value_heads=2, head_dim=8, sliding_window=6,
+                                attn_logit_softcapping=1.0, final_logit_softcapping=None),
+    "gemma2_logits_alone": dict(family="gemma2", num_key_value_heads=2, head_dim=8, sliding_window=6,
+                                attn_logit_softcapping=None, final_logit_softcapping=2.0),
     # Norms of all heads of q and of k at once, none of what attention and MLP read.
     "olmo2": dict(family="olmo2", num_key_value_heads=2, vocab_size=101),
     "olmo2_one_kv_head": dict(family="olmo2", hidden_size=36, num_attention_heads=6, num_key_value_heads=1,
@@ -146,7 +160,7 @@ CONFIGS = {
     "olmo2_one_head_biases": dict(family="olmo2", num_attention_heads=1, num_key_value_heads=None, attention_bias=True,
                                   rope_parameters=dict(rope_type="default", rope_theta=10.0)),
     "olmo3": dict(family="olmo3", num_hidden_layers=4, num_key_value_heads=2, sliding_window=7, vocab_size=101),
-    "olmo3_rotations": dict(family="olmo3", num_key_value_heads=1, sliding_window=5, tie_word_embeddings=True,
+    "olmo3_rotations": dict(family="olmo3", num_key_value_heads=1, sliding_window=6, tie_word_embeddings=True,
                             layer_types=["full_attention", "sliding_attention"], rope_parameters=dict(
         full_attention=YARN, sliding_attention=dict(rope_type="default", rope_theta=10.0))),
     # rope_theta and rope_scaling are of global layers alone.
@@ -188,7 +202,8 @@ def compare(tensors, model, loss, logits, limit):
 # In bf16 both programs are further than the limit from fp32, each in its own way: see
 # test_bfloat16_is_as_close_to_float32_as_transformers.
 ROUNDED_APART = {"qwen3", "qwen3_longrope", "qwen3_hidden_size_not_split", "gemma3", "gemma3_every_second",
-                 "gemma3_local_alone",
+                 "gemma3_local_alone", "gemma2", "gemma2_biases", "gemma2_scores_alone", "olmo2", "olmo2_one_kv_head",
+                 "olmo2_one_head_biases", "olmo3", "olmo3_rotations", "olmo3_old_keys", "olmo3_global_alone",
                  # transformers' LayerNorms of odd widths are off by up to 0.019 (with one thread), ours by half of that;
                  # relu's slope jumps.
                  "gpt2_odd", "bigcode_odd", "gpt2_one_head"}
@@ -301,14 +316,18 @@ def test_tied_names_with_different_values_are_untied(tmp_path):
     (dict(num_hidden_layers=1), "found tensors that config.json does not imply"),
     (dict(num_attention_heads=5), "found hidden_size = 32, expected a multiple of"),
     (dict(hidden_act="gelu"), "found hidden_act \"gelu\""),
-    (dict(model_type="bert"), ", llama, ministral, mistral, phi3, qwen2, "),
+    (dict(model_type="bert"), ", llama, ministral, mistral, olmo2, olmo3, phi3, qwen2, "),
     (dict(rope_scaling=dict(type="proportional")), "found rope_type \"proportional\", expected one of default, linear, "
      "dynamic, yarn, longrope, llama3"),
     (dict(rope_scaling=dict(YARN, factor=0)), "found rope_scaling.factor = 0, expected a number above 0"),
     (dict(rope_scaling=dict(LONGROPE, long_factor=[1.0])), "found long_factor with 1 numbers, expected 4"),
     (dict(rope_parameters=dict(full_attention=YARN)), "found rope_parameters.full_attention = {"),
     (dict(layer_types=["sliding_attention"] * 2), "found \"sliding_attention\" in layer_types, expected full_attention"),
-    (dict(model_type="gemma2"), "it is a family whose scores and logits pass through tanh; use a checkpoint of gemma3_text"),
+    (dict(model_type="gemma2", attn_logit_softcapping=0), "found attn_logit_softcapping = 0, expected a number above 0"),
+    (dict(model_type="gemma2", final_logit_softcapping="30"), "found final_logit_softcapping = \"30\", expected a number"),
+    (dict(model_type="gemma2", hidden_activation="gelu"), "found hidden_activation \"gelu\", expected"),
+    (dict(model_type="gemma2", sliding_window=None), "found sliding_window = None beside layers with a window"),
+    (dict(model_type="gemma2", use_bidirectional_attention=True), "found use_bidirectional_attention = True"),
     (dict(model_type="gemma3"), "it is a family which reads images; use a text model of it, gemma3_text"),
     (dict(model_type="gemma", hidden_act="relu"), "found hidden_act \"relu\", expected \"gelu_pytorch_tanh\""),
     (dict(model_type="gemma", hidden_act="gelu", use_bidirectional_attention=True),

@@ -23,6 +23,8 @@ PHI3 = dict(family="phi3", num_key_value_heads=2, head_dim=8, rope_parameters=di
 GEMMA = dict(family="gemma", head_dim=12, num_key_value_heads=1)
 GEMMA3 = dict(family="gemma3_text", head_dim=12, num_key_value_heads=1, sliding_window=4,
               layer_types=["sliding_attention", "full_attention"])
+GEMMA2 = dict(family="gemma2", head_dim=12, num_key_value_heads=1, sliding_window=4, attn_logit_softcapping=1.0,
+              final_logit_softcapping=2.0)
 OLMO3 = dict(family="olmo3", num_key_value_heads=1, sliding_window=4, layer_types=["sliding_attention", "full_attention"])
 
 GPT2 = dict(family="gpt2", n_embd=30, n_head=3, n_inner=44)
@@ -143,6 +145,11 @@ CASES = {
     "gemma": (GEMMA, {}),
     "gemma3": (GEMMA3, {}),
     "gemma3_all": (GEMMA3, dict(target_modules="all-linear", r=3, modules_to_save=["norm"])),
+    "gemma2": (GEMMA2, {}),
+    "gemma2_head": (GEMMA2, dict(target_modules=["q_proj", "down_proj", "lm_head"], r=3)),
+    "gemma2_tokens": (GEMMA2, dict(target_modules=["k_proj"], trainable_token_indices=[5, 2, 40])),
+    "gemma2_dora_head": (GEMMA2, dict(target_modules=["o_proj", "lm_head"], r=4, use_dora=True)),
+    "gemma2_ia3": (GEMMA2, dict(peft_type="IA3")),
     "olmo2": (dict(family="olmo2", num_key_value_heads=2), dict(target_modules=["q_proj", "o_proj", "up_proj"], r=3)),
     "olmo3_all": (OLMO3, dict(target_modules="all-linear", r=3, modules_to_save=["norm"])),
     "olmo3_norms": (OLMO3, dict(target_modules=["v_proj", "down_proj"], modules_to_save=["q_norm", "post_feedforward_layernorm"])),
@@ -174,7 +181,7 @@ CASES = {
     "pissa_dora": ({}, dict(target_modules=["o_proj"], r=4, init_lora_weights="pissa",
                             use_dora=True)),
 }
-FROM_BASE = {"phi3_dora", "olmo3_dora", "pissa", "pissa_fast", "olora", "pissa_dora", "dora", "dora_biased",
+FROM_BASE = {"phi3_dora", "gemma2_dora_head", "olmo3_dora", "pissa", "pissa_fast", "olora", "pissa_dora", "dora", "dora_biased",
              "dora_head", "dora_embedding", "dora_embedding_tied", "gemma_dora_embedding",
              "gpt2_dora", "bigcode_dora", "bigcode_pissa"}
 
@@ -226,7 +233,8 @@ def probe_name(name):
 # In bfloat16 biases as large as the weights put two correct results further apart than the limit, and so do
 # factors of a fused projection's output and norms of heads:
 # see test_bfloat16_is_as_close_to_float32_as_peft.
-IN_FLOAT32 = {"all_biases", "biased_base", "branch_bias", "dora_biased", "vera_all", "phi3_ia3", "gemma3", "gemma3_all"}
+IN_FLOAT32 = {"all_biases", "biased_base", "branch_bias", "dora_biased", "vera_all", "phi3_ia3", "gemma3", "gemma3_all",
+              "gemma2_dora_head", "gemma2_ia3", "olmo3_all"}
 
 
 @pytest.mark.parametrize("name", sorted(IN_FLOAT32))

@@ -8,7 +8,7 @@ from transformers import AutoModelForCausalLM
 import tiny_llama
 from llama_reference import make_documents, save_checkpoint
 from probe import relative_error, run_probe
-from test_lora import GEMMA3, OLMO3, PHI3, PRECISIONS, config_of
+from test_lora import GEMMA2, GEMMA3, OLMO3, PHI3, PRECISIONS, config_of
 
 TEXT = "the cat sat on a mat"
 PROMPT, PREFIX = "PROMPT_TUNING", "PREFIX_TUNING"
@@ -41,6 +41,8 @@ CASES = {
     "prefix_of_gemma3": (GEMMA3, dict(peft_type=PREFIX, num_virtual_tokens=2)),
     "prefix_beyond_a_window_of_gemma3": (dict(GEMMA3, sliding_window=3), dict(peft_type=PREFIX, num_virtual_tokens=5)),
     "prompt_of_gemma3": (GEMMA3, dict(peft_type=PROMPT, num_virtual_tokens=5)),
+    "prefix_of_gemma2": (GEMMA2, dict(peft_type=PREFIX, num_virtual_tokens=5)),
+    "prompt_of_gemma2": (dict(GEMMA2, num_key_value_heads=2), dict(peft_type=PROMPT, num_virtual_tokens=3)),
     "prefix_of_olmo3": (OLMO3, dict(peft_type=PREFIX, num_virtual_tokens=5)),
     "prompt_of_olmo3": (OLMO3, dict(peft_type=PROMPT, num_virtual_tokens=5)),
     "prefix_of_zeros": (dict(attention_bias=True),

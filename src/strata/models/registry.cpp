@@ -43,6 +43,7 @@ struct Family {
 const std::map<std::string, Family>& families() {
   static const std::map<std::string, Family> kFamilies{
       {"gemma", {create_llama<parse_gemma_config>}},
+      {"gemma2", {create_llama<parse_gemma2_config>}},
       {"gemma3_text", {create_llama<parse_gemma3_text_config>}},
       {"gpt2", {create_gpt2<parse_gpt2_config>}},
       {"gpt_bigcode", {create_gpt2<parse_gpt_bigcode_config>}},
@@ -63,7 +64,6 @@ const std::map<std::string, Family>& families() {
 // Relatives of families that are here, and what to use in their place.
 const std::map<std::string, std::string>& refused_relatives() {
   static const std::map<std::string, std::string> kRefused{
-      {"gemma2", "whose scores and logits pass through tanh; use a checkpoint of gemma3_text"},
       {"gemma3", "which reads images; use a text model of it, gemma3_text (270M and 1B)"},
       {"gemma3n", "which reads images and sound; use a checkpoint of gemma3_text"}};
   return kRefused;

@@ -25,21 +25,33 @@ struct AttentionCall {
   at::Tensor token_keys = {};  // undefined: no dropout
   uint64_t dropout_key = 0;
 
-  ops::BiasedAttentionOptions with_dropout() const {
+  // Whether scores pass through more than a softmax.
+  bool is_special() const { return token_keys.defined() || options.softcap > 0; }
+
+  ops::BiasedAttentionOptions special() const {
     return {.offsets = offsets,
             .key_offsets = offsets,
             .scale = options.scale,
             .causal = true,
-            .dropout = options.dropout,
+            .window = options.window,
+            .softcap = options.softcap,
+            .dropout = token_keys.defined() ? options.dropout : 0,
             .dropout_key = dropout_key,
             .token_keys = token_keys};
+  }
+
+  // Of documents with `count` tokens more at their front.
+  AttentionCall with_front(int64_t count) const {
+    AttentionCall longer = *this;
+    longer.offsets = offsets_with_front(offsets, count);
+    return longer;
   }
 };
 
 ops::AttentionResult attend(const AttentionCall& call, const at::Tensor& q, const at::Tensor& k,
                             const at::Tensor& v) {
-  if (call.token_keys.defined()) {
-    return ops::biased_attention(q, k, v, /*bias=*/at::Tensor(), call.with_dropout());
+  if (call.is_special()) {
+    return ops::biased_attention(q, k, v, /*bias=*/at::Tensor(), call.special());
   }
   return ops::attention(q, k, v, call.offsets, call.options.scale, call.options.window);
 }
@@ -47,9 +59,9 @@ ops::AttentionResult attend(const AttentionCall& call, const at::Tensor& q, cons
 ops::AttentionGradients differentiate(const AttentionCall& call, const at::Tensor& dout,
                                       const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                                       const ops::AttentionResult& forward) {
-  if (call.token_keys.defined()) {
+  if (call.is_special()) {
     const ops::BiasedAttentionGradients g = ops::biased_attention_backward(
-        dout, q, k, v, /*bias=*/at::Tensor(), forward, call.with_dropout(), /*wants_bias=*/false);
+        dout, q, k, v, /*bias=*/at::Tensor(), forward, call.special(), /*wants_bias=*/false);
     return {g.dq, g.dk, g.dv};
   }
   return ops::attention_backward(dout, q, k, v, forward.out, forward.lse, call.offsets,
@@ -138,7 +150,7 @@ struct FusedAttentionFunction : torch::autograd::Function<FusedAttentionFunction
     const at::Tensor dqkv = at::empty_like(saved[0]);
     const Parts g = parts_of(dqkv, o);
     const at::Tensor dout = split_heads(gradients[0].contiguous(), o.num_heads, o.head_dim);
-    if (call.token_keys.defined()) {
+    if (call.is_special()) {
       const ops::AttentionGradients made =
           differentiate(call, dout, in.q, in.k, in.v, {saved[1], saved[2]});
       g.q.copy_(made.dq);
@@ -182,10 +194,9 @@ struct PrefixAttentionFunction : torch::autograd::Function<PrefixAttentionFuncti
     const at::Tensor all_k = with_front(k, front(columns.keys), call.offsets);
     const at::Tensor all_v = with_front(v, front(columns.values), call.offsets);
     const ops::AttentionResult result = once(kept, [&] {
-      return ops::attention(split_heads(all_q, o.num_heads, o.head_dim),
-                            split_heads(all_k, o.num_kv_heads, o.head_dim),
-                            split_heads(all_v, o.num_kv_heads, o.head_dim),
-                            offsets_with_front(call.offsets, count), o.scale, o.window);
+      return attend(call.with_front(count), split_heads(all_q, o.num_heads, o.head_dim),
+                    split_heads(all_k, o.num_kv_heads, o.head_dim),
+                    split_heads(all_v, o.num_kv_heads, o.head_dim));
     });
     context->save_for_backward({all_q, all_k, all_v, result.out, result.lse});
     save_state(context, call);
@@ -204,10 +215,9 @@ struct PrefixAttentionFunction : torch::autograd::Function<PrefixAttentionFuncti
     const at::Tensor dout =
         with_front(gradients[0], at::zeros({count, gradients[0].size(1)}, gradients[0].options()),
                    call.offsets);
-    const ops::AttentionGradients g = ops::attention_backward(
-        heads(dout, o.num_heads), heads(saved[0], o.num_heads), heads(saved[1], o.num_kv_heads),
-        heads(saved[2], o.num_kv_heads), saved[3], saved[4],
-        offsets_with_front(call.offsets, count), o.scale, o.window);
+    const ops::AttentionGradients g = differentiate(
+        call.with_front(count), heads(dout, o.num_heads), heads(saved[0], o.num_heads),
+        heads(saved[1], o.num_kv_heads), heads(saved[2], o.num_kv_heads), {saved[3], saved[4]});
     const Split dq = split_front(g.dq.flatten(1), count, call.offsets);
     const Split dk = split_front(g.dk.flatten(1), count, call.offsets);
     const Split dv = split_front(g.dv.flatten(1), count, call.offsets);
@@ -244,7 +254,19 @@ at::Tensor cached_attention(const at::Tensor& q, const at::Tensor& k, const at::
   if (o.prefix != nullptr && cache.length == o.prefix->shape()[0]) put_prefix(o, k, cache);
   const KeysValues all =
       extend_cache(cache, o.layer, k_heads, split_heads(v, o.num_kv_heads, o.head_dim));
-  return ops::attention_with_cache(q_heads, all.keys, all.values, o.scale, o.window).flatten(1);
+  if (o.softcap == 0) {
+    return ops::attention_with_cache(q_heads, all.keys, all.values, o.scale, o.window).flatten(1);
+  }
+  const int64_t offsets[] = {0, q.size(0)}, key_offsets[] = {0, all.keys.size(0)};
+  return ops::biased_attention(q_heads, all.keys, all.values, /*bias=*/at::Tensor(),
+                               {.offsets = offsets,
+                                .key_offsets = key_offsets,
+                                .scale = o.scale,
+                                .key_lead = all.keys.size(0) - q.size(0),
+                                .causal = true,
+                                .window = o.window,
+                                .softcap = o.softcap})
+      .out.flatten(1);
 }
 
 // Tables of the batch, and what a cache must know of them.

@@ -24,6 +24,7 @@ struct AttentionOptions {
   PrefixProjection* projection = nullptr;
   // Of the probabilities, while training; with neither a window nor a prefix.
   double dropout = 0;
+  double softcap = 0;     // of the scores, ops/biased_attention.h; 0: none
   uint64_t place_id = 0;  // see nn/dropout.h
   // A fused projection gives q, k and v of one head after the other; num_heads of each.
   bool interleaved = false;

@@ -39,6 +39,7 @@ struct LossCall {
   bool want_gradient;
   bool training;
   at::Tensor dora_norms;  // of a DoRA branch: they do not depend on the chunk
+  ops::CrossEntropyOptions options;
 };
 
 // One chunk's logits in the compute type, and what its backward pass needs of the adapter.
@@ -172,7 +173,8 @@ ops::CrossEntropySums loss_over_chunks(const LossCall& call, const at::Tensor& h
     at::Tensor logits = buffers.widened.narrow(0, 0, length);
     if (is_widened) logits.copy_(result.logits);
     ops::cross_entropy_rows_(logits, targets.narrow(0, start, length), call.scale,
-                             call.want_gradient, buffers.rows.narrow(0, start, length));
+                             call.want_gradient, buffers.rows.narrow(0, start, length),
+                             call.options);
     if (!call.want_gradient) continue;
     if (is_widened) result.logits.copy_(logits);
     at::Tensor rows_dh = dh.narrow(0, start, length);
@@ -242,7 +244,7 @@ int64_t loss_rows_at_once(int64_t tokens, int64_t vocabulary) {
 }
 
 at::Tensor chunked_cross_entropy(const at::Tensor& h, const Linear& output,
-                                 const ForwardContext& context) {
+                                 const ForwardContext& context, double softcap) {
   const bool want_gradient = at::GradMode::is_enabled() && h.requires_grad();
   LossCall call{&output,
                 DropoutDraw::from(context),
@@ -250,7 +252,8 @@ at::Tensor chunked_cross_entropy(const at::Tensor& h, const Linear& output,
                 context.loss_scale,
                 want_gradient,
                 context.training,
-                at::Tensor()};
+                at::Tensor(),
+                {.softcap = static_cast<float>(softcap), .smoothing = 0}};
   if (output.is_dora()) call.dora_norms = dora_row_norms(output.weight(), *output.low_rank());
   ops::CrossEntropySums sums;
   at::Tensor loss = LossFunction::apply(call, h, &sums);

@@ -37,6 +37,7 @@ void ForwardTask::attend(const QueryBlock& block, ForwardBuffers& s) {
     const int64_t keys = std::min(block_keys_, end - key);
     count_visible(block, key, keys);
     make_scores(block, s.q, s.transposed_keys, key, keys, s.scores);
+    if (a_.softcap > 0) cap_scores(score_block(block, keys, s.scores), a_.softcap, nullptr);
     add_bias(block, key, s.scores);
     hide(block, key, s.scores);
     softmax_block(score_block(block, keys, s.scores), s.max, s.sum, s.correction);
@@ -77,6 +78,7 @@ struct BackwardBuffers {
   float *dk, *dv;        // [keys, width_], sums over the blocks
   float *q, *dout, *dq;  // [rows, width_]
   float *scores, *grad;
+  float* slopes;       // of capped scores
   float *lse, *delta;  // of each row; delta = sum(dout * out)
 };
 
@@ -100,19 +102,23 @@ void BackwardTask::load(const QueryBlock& block, const AttentionGradientViews& g
 
 // With scaled queries q: s = q k^T, p = exp(s - lse), dv += p^T dout, dp = dout v^T,
 // ds = p (dp - delta), dk += ds^T q, dq = scale * ds k. With a bias it is part of s, and its
-// gradient is ds. With dropout p and dp pass through the mask, but for the p in ds.
+// gradient is ds. With dropout p and dp pass through the mask, but for the p in ds. Where scores
+// are capped, the products get ds times the cap's slope.
 void BackwardTask::differentiate(const QueryBlock& block, BackwardBuffers& s, float* dbias) {
   const int64_t begin = first_seen_key(block), end = seen_keys(block);
   for (int64_t key = begin; key < end; key += block_keys_) {
     const int64_t keys = std::min(block_keys_, end - key);
     count_visible(block, key, keys);
     make_scores(block, s.q, s.transposed_keys, key, keys, s.scores);
+    const ScoreBlock scores = score_block(block, keys, s.scores);
+    if (a_.softcap > 0) cap_scores(scores, a_.softcap, s.slopes);
     add_bias(block, key, s.scores);
     hide(block, key, s.scores);
     make_scores(block, s.dout, s.transposed_values, key, keys, s.grad);
     drop(block, key, s.grad);
-    softmax_backward_block(score_block(block, keys, s.scores), s.lse, s.delta, s.grad);
+    softmax_backward_block(scores, s.lse, s.delta, s.grad);
     add_bias_gradient(block, key, s.grad, dbias);
+    if (a_.softcap > 0) multiply_scores(scores, s.slopes, s.grad);
     drop(block, key, s.scores);
     apply_transposed_scores(block, s.scores, s.dout, keys, s.dv + key * width_);
     apply_transposed_scores(block, s.grad, s.q, keys, s.dk + key * width_);
@@ -131,6 +137,7 @@ void BackwardTask::run(const AttentionGradientViews& g) {
                     .dq = scratch_.take(max_rows_ * width_),
                     .scores = scratch_.take(max_rows_ * score_stride_),
                     .grad = scratch_.take(max_rows_ * score_stride_),
+                    .slopes = scratch_.take(a_.softcap > 0 ? max_rows_ * score_stride_ : 0),
                     .lse = scratch_.take(max_rows_),
                     .delta = scratch_.take(max_rows_)};
   s.transposed_keys = transpose_heads(s.keys);

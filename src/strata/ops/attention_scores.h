@@ -27,6 +27,12 @@ void softmax_block(const ScoreBlock& block, float* max, float* sum, float* corre
 void softmax_backward_block(const ScoreBlock& block, const float* lse, const float* delta,
                             float* grad);
 
+// Scores become cap * tanh(score / cap); `slopes`, as scores, their derivative, where not null.
+// What is masked is computed, too.
+void cap_scores(const ScoreBlock& block, float cap, float* slopes);
+// grad *= slopes, as far as the rows see.
+void multiply_scores(const ScoreBlock& block, const float* slopes, float* grad);
+
 // x [rows, columns], row r by factor[r].
 void scale_rows(float* x, const float* factor, int64_t rows, int64_t columns);
 

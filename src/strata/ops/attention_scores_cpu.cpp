@@ -103,6 +103,33 @@ STRATA_VECTORIZED void softmax_backward_block(const ScoreBlock& block, const flo
   }
 }
 
+STRATA_VECTORIZED void cap_scores(const ScoreBlock& block, float cap, float* slopes) {
+  const float inverse = 1.0f / cap;
+  for (int64_t r = 0; r < block.rows; ++r) {
+    float* __restrict row = block.scores + r * block.stride;
+    const int64_t n = whole_vectors(block.visible[r]);
+    if (slopes == nullptr) {
+      for (int64_t j = 0; j < n; ++j) row[j] = cap * tanh_vectorizable(row[j] * inverse);
+      continue;
+    }
+    float* __restrict slope_row = slopes + r * block.stride;
+    for (int64_t j = 0; j < n; ++j) {
+      const float t = tanh_vectorizable(row[j] * inverse);
+      row[j] = cap * t;
+      slope_row[j] = 1.0f - t * t;
+    }
+  }
+}
+
+STRATA_VECTORIZED void multiply_scores(const ScoreBlock& block, const float* slopes, float* grad) {
+  for (int64_t r = 0; r < block.rows; ++r) {
+    const float* __restrict slope_row = slopes + r * block.stride;
+    float* __restrict grad_row = grad + r * block.stride;
+    const int64_t n = whole_vectors(block.visible[r]);
+    for (int64_t j = 0; j < n; ++j) grad_row[j] *= slope_row[j];
+  }
+}
+
 STRATA_VECTORIZED void add_row(const float* from, float* to, int64_t n) {
   for (int64_t i = 0; i < n; ++i) to[i] += from[i];
 }

@@ -56,6 +56,12 @@ cpu::AttentionArguments checked_arguments(const at::Tensor& q, const at::Tensor&
                                           const BiasedAttentionOptions& o) {
   check_heads(kOp, q, k, v);
   check_documents(o, q.size(0), k.size(0));
+  if (o.window < 0 || (o.window > 0 && !o.causal) || !(o.softcap >= 0)) {
+    throw InternalError(
+        "{}: found a window of {} and a softcap of {}, expected 0 or more, without a window where "
+        "attention is not causal",
+        kOp, o.window, o.softcap);
+  }
   cpu::AttentionArguments a{.type = element_of(kOp, "q", q),
                             .q = view_of("q", q, q),
                             .k = view_of("k", k, q),
@@ -67,9 +73,11 @@ cpu::AttentionArguments checked_arguments(const at::Tensor& q, const at::Tensor&
                             .tokens = q.size(0),
                             .key_lead = o.key_lead,
                             .causal = o.causal,
+                            .window = o.window,
                             .key_offsets = o.key_offsets,
                             .dropout = o.dropout,
-                            .dropout_key = o.dropout_key};
+                            .dropout_key = o.dropout_key,
+                            .softcap = static_cast<float>(o.softcap)};
   if (bias.defined()) {
     check_bias(bias, q.size(1), o);
     a.bias_span = bias.size(1);
@@ -93,7 +101,7 @@ AttentionResult biased_attention(const at::Tensor& q, const at::Tensor& k, const
   AttentionResult result{at::empty(q.sizes(), q.options()),
                          at::empty({q.size(1), q.size(0)}, q.options().dtype(at::kFloat))};
   if (q.is_meta()) {
-    if (is_for_cuda(q)) dense::imagine_scores(q, options, /*is_backward=*/false);
+    if (is_for_cuda(q)) dense::imagine_scores(q, k, options, /*is_backward=*/false);
     return result;
   }
   const ActivityTimer timer(Activity::kAttention);
@@ -117,7 +125,7 @@ BiasedAttentionGradients biased_attention_backward(const at::Tensor& dout, const
   BiasedAttentionGradients g{at::empty(q.sizes(), q.options()), at::empty(k.sizes(), k.options()),
                              at::empty(v.sizes(), v.options()), at::Tensor()};
   at::Tensor parts;  // of each document, so that the sum has one order on any number of threads
-  if (is_for_cuda(q)) dense::imagine_scores(q, options, /*is_backward=*/true);
+  if (is_for_cuda(q)) dense::imagine_scores(q, k, options, /*is_backward=*/true);
   if (wants_bias && !is_for_cuda(q)) {
     const auto documents = static_cast<int64_t>(options.offsets.size()) - 1;
     parts = at::zeros({documents, bias.size(0), bias.size(1)}, bias.options());

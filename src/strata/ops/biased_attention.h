@@ -1,6 +1,7 @@
-// Attention between the documents of two sequences (or of one), causal or not, with a bias by
-// relative position and dropout of the probabilities: what T5 computes. Owns: the check of the
-// arguments and the choice of the device. Never: projections, the table of buckets, caches.
+// Attention between the documents of two sequences (or of one), causal or not, with capped scores,
+// a bias by relative position and dropout of the probabilities: what T5 and Gemma 2 compute. Owns:
+// the check of the arguments and the choice of the device. Never: projections, the table of
+// buckets, caches.
 //
 // q [Tq, Hq, D], k and v [Tk, Hkv, D] as in ops/attention.h. The kernels are the same.
 #pragma once
@@ -24,6 +25,10 @@ struct BiasedAttentionOptions {
   // to there.
   int64_t key_lead = 0;
   bool causal = false;
+  int64_t window = 0;  // causal: as in ops/attention.h
+  // Scores, scaled, become softcap * tanh(score / softcap) before anything is added (Gemma 2,
+  // Riviere et al. 2024); 0: they stay.
+  double softcap = 0;
   // Of the probabilities, for one layer's key (ops/dropout.h).
   double dropout = 0;
   uint64_t dropout_key = 0;

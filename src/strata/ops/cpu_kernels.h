@@ -88,6 +88,8 @@ struct AttentionArguments {
   double dropout = 0;
   uint64_t dropout_key = 0;
   const int64_t* token_keys = nullptr;  // [tokens], with dropout
+  // Scores become softcap * tanh(score / softcap), before the bias; 0: they stay.
+  float softcap = 0;
 };
 void attention(const AttentionArguments& a, HeadsView out);
 struct AttentionGradientViews {
@@ -120,7 +122,8 @@ int64_t matmul_scratch_bytes(int64_t rows, int64_t columns, int64_t inner, Eleme
 
 // Fills `row` for each row; `logits` become gradients where asked.
 void cross_entropy(float* logits, const int64_t* targets, int64_t rows, int64_t vocabulary,
-                   float scale, bool want_gradient, CrossEntropyRow* row);
+                   float scale, bool want_gradient, const CrossEntropyOptions& options,
+                   CrossEntropyRow* row);
 
 void embedding(const void* weight, const int64_t* ids, void* y, int64_t tokens, int64_t row_bytes);
 void embedding_backward(Element type, const void* dy, const int64_t* ids, int64_t tokens,

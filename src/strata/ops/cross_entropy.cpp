@@ -30,7 +30,7 @@ void check_targets(const at::Tensor& targets, int64_t vocabulary) {
 int64_t cross_entropy_row_bytes() { return static_cast<int64_t>(sizeof(CrossEntropyRow)); }
 
 void cross_entropy_rows_(at::Tensor logits, const at::Tensor& targets, float scale,
-                         bool want_gradient, at::Tensor rows) {
+                         bool want_gradient, at::Tensor rows, const CrossEntropyOptions& options) {
   check_device_or_plan(kOp, logits);
   if (logits.dim() != 2) check_shape(kOp, "logits", logits, {-1, -1});
   if (!logits.is_cuda() && !logits.is_meta()) check_type(kOp, "logits", logits, at::kFloat);
@@ -48,12 +48,12 @@ void cross_entropy_rows_(at::Tensor logits, const at::Tensor& targets, float sca
       const at::Tensor on_device = targets.to(logits.device(), /*non_blocking=*/true);
       return cuda::cross_entropy(element_of(kOp, "logits", logits), logits.mutable_data_ptr(),
                                  on_device.const_data_ptr<int64_t>(), logits.size(0),
-                                 logits.size(1), scale, want_gradient, row,
+                                 logits.size(1), scale, want_gradient, options, row,
                                  cuda::current_stream(logits));
     }
   }
   cpu::cross_entropy(logits.mutable_data_ptr<float>(), targets.const_data_ptr<int64_t>(),
-                     logits.size(0), logits.size(1), scale, want_gradient, row);
+                     logits.size(0), logits.size(1), scale, want_gradient, options, row);
 }
 
 CrossEntropySums sum_cross_entropy_rows(const at::Tensor& rows) {
@@ -71,10 +71,10 @@ CrossEntropySums sum_cross_entropy_rows(const at::Tensor& rows) {
 }
 
 CrossEntropySums cross_entropy_(at::Tensor logits, const at::Tensor& targets, float scale,
-                                bool want_gradient) {
+                                bool want_gradient, const CrossEntropyOptions& options) {
   const at::Tensor rows =
       at::empty({logits.size(0), cross_entropy_row_bytes()}, logits.options().dtype(at::kByte));
-  cross_entropy_rows_(logits, targets, scale, want_gradient, rows);
+  cross_entropy_rows_(logits, targets, scale, want_gradient, rows, options);
   return sum_cross_entropy_rows(rows.is_cuda() ? rows.cpu() : rows);
 }
 

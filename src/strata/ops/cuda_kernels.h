@@ -38,8 +38,8 @@ void gated_backward(GateKind kind, Element type, const GatedGradients& g, int64_
 
 // `logits` of any element type; `targets` and `row` in device memory. Targets were checked.
 void cross_entropy(Element type, void* logits, const int64_t* targets, int64_t rows,
-                   int64_t vocabulary, float scale, bool want_gradient, CrossEntropyRow* row,
-                   Stream stream);
+                   int64_t vocabulary, float scale, bool want_gradient,
+                   const CrossEntropyOptions& options, CrossEntropyRow* row, Stream stream);
 
 // An id outside the table gives a row of NaN: whoever knows the ids on the host checks them there.
 void embedding(const void* weight, int64_t vocabulary, const int64_t* ids, void* y, int64_t tokens,

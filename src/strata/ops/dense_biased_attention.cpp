@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "strata/libtorch/host_copies.h"
+#include "strata/ops/attention_chunks.h"
 #include "strata/ops/dropout.h"
 #include "strata/ops/dropout_keys.h"
 #include "strata/ops/padded_documents.h"
@@ -15,35 +16,6 @@ namespace strata::ops::dense {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-
-// Documents [begin, end) that are computed at once, and how long they are padded.
-struct Chunk {
-  size_t begin, end;
-  int64_t queries, keys;
-
-  int64_t num_scores(int64_t heads) const {
-    return static_cast<int64_t>(end - begin) * heads * queries * keys;
-  }
-};
-
-std::vector<Chunk> chunks_of(const BiasedAttentionOptions& o, int64_t heads, int64_t most_scores) {
-  std::vector<Chunk> chunks;
-  for (size_t d = 0; d + 1 < o.offsets.size(); ++d) {
-    const int64_t queries = o.offsets[d + 1] - o.offsets[d];
-    const int64_t keys = o.key_offsets[d + 1] - o.key_offsets[d];
-    if (!chunks.empty()) {
-      const Chunk& last = chunks.back();
-      const Chunk grown{last.begin, d + 1, std::max(last.queries, queries),
-                        std::max(last.keys, keys)};
-      if (grown.num_scores(heads) <= most_scores) {
-        chunks.back() = grown;
-        continue;
-      }
-    }
-    chunks.push_back({d, d + 1, queries, keys});
-  }
-  return chunks;
-}
 
 // [N, m, k] x [N, k, n] in fp32.
 at::Tensor product(const at::Tensor& a, const at::Tensor& b) {
@@ -55,14 +27,14 @@ at::Tensor product(const at::Tensor& a, const at::Tensor& b) {
 class Part {
  public:
   Part(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& bias,
-       const BiasedAttentionOptions& o, const Chunk& chunk)
+       const BiasedAttentionOptions& o, const AttentionChunk& chunk)
       : o_(o),
         chunk_(chunk),
         bias_(bias),
         heads_(q.size(1)),
         kv_heads_(k.size(1)),
-        queries_(o.offsets.subspan(chunk.begin, chunk.end - chunk.begin + 1), q.device()),
-        keys_(o.key_offsets.subspan(chunk.begin, chunk.end - chunk.begin + 1), q.device()),
+        queries_(chunk.offsets, q.device()),
+        keys_(chunk.key_offsets, q.device()),
         q_(of_queries(q)),
         k_(of_keys(k)),
         v_(of_keys(v)) {}
@@ -77,45 +49,46 @@ class Part {
             queries_.unpad(lse.squeeze(-1).transpose(1, 2)).t()};
   }
 
-  // `dbias` [H, span]: added to, where it is defined.
-  AttentionGradients backward(const at::Tensor& dout, const at::Tensor& out, const at::Tensor& lse,
-                              at::Tensor dbias) const {
+  // dq of the chunk's tokens. Added to: `dk` and `dv` [tokens of all, Hkv, C] in fp32, `dbias` [H,
+  // span] where it is defined.
+  at::Tensor backward(const at::Tensor& dout, const at::Tensor& out, const at::Tensor& lse,
+                      at::Tensor dk, at::Tensor dv, at::Tensor dbias) const {
     at::Tensor gradient = of_queries(dout);
     const at::Tensor of_out =
         (gradient.to(at::kFloat) * of_queries(out)).sum(-1).view({count(), heads_, -1, 1});
-    at::Tensor of_rows = queries_.pad(part(lse.t(), o_.offsets)).transpose(1, 2).unsqueeze(-1);
+    at::Tensor of_rows = queries_.pad(part(lse.t(), chunk_.offsets)).transpose(1, 2).unsqueeze(-1);
     if (queries_.absent().defined()) {
       // A place without a query has no share in anything.
       const at::Tensor absent = queries_.absent().view({count(), 1, chunk_.queries, 1});
       of_rows = of_rows.masked_fill(absent, kInfinity);
     }
-    const at::Tensor shares = make_scores().sub_(of_rows).exp_();
+    at::Tensor slopes;
+    const at::Tensor shares = make_scores(&slopes).sub_(of_rows).exp_();
     const at::ScalarType type = q_.scalar_type();
-    const at::Tensor dv = product(flat(dropped(shares)).to(type).transpose(1, 2), gradient);
+    add_of_keys(product(flat(dropped(shares)).to(type).transpose(1, 2), gradient), dv);
     at::Tensor dscores = dropped(split(product(gradient, v_.transpose(1, 2))));
     dscores = dscores.sub(of_out).mul_(shares);
     if (dbias.defined()) add_bias_gradient(dscores.sum(0), dbias);
+    if (slopes.defined()) dscores.mul_(slopes);
     const at::Tensor rounded = flat(dscores).to(type);
-    const at::Tensor dq = product(rounded, k_).mul_(o_.scale);
-    const at::Tensor dk = product(rounded.transpose(1, 2), q_).mul_(o_.scale);
-    return {tokens_of(dq, queries_).to(type), summed(tokens_of(dk, keys_)).to(type),
-            summed(tokens_of(dv, keys_)).to(type)};
+    add_of_keys(product(rounded.transpose(1, 2), q_).mul_(o_.scale), dk);
+    return tokens_of(product(rounded, k_).mul_(o_.scale), queries_).to(type);
   }
 
  private:
   int64_t count() const { return queries_.count(); }
 
   // The rows of the chunk's tokens.
-  at::Tensor part(const at::Tensor& x, std::span<const int64_t> offsets) const {
-    return x.narrow(0, offsets[chunk_.begin], offsets[chunk_.end] - offsets[chunk_.begin]);
+  static at::Tensor part(const at::Tensor& x, const std::vector<int64_t>& offsets) {
+    return x.narrow(0, offsets.front(), offsets.back() - offsets.front());
   }
   // [tokens of all, H, C] -> [D * H, L, C].
   at::Tensor of_queries(const at::Tensor& x) const {
-    return queries_.pad(part(x, o_.offsets)).transpose(1, 2).flatten(0, 1).contiguous();
+    return queries_.pad(part(x, chunk_.offsets)).transpose(1, 2).flatten(0, 1).contiguous();
   }
   // [tokens of all, Hkv, C] -> [D * H, S, C].
   at::Tensor of_keys(const at::Tensor& x) const {
-    const at::Tensor padded = keys_.pad(part(x, o_.key_offsets)).transpose(1, 2);
+    const at::Tensor padded = keys_.pad(part(x, chunk_.key_offsets)).transpose(1, 2);
     return padded.repeat_interleave(heads_ / kv_heads_, /*dim=*/1).flatten(0, 1);
   }
   // [D * H, L or S, C] -> [tokens, H, C].
@@ -127,6 +100,10 @@ class Part {
     if (heads_ == kv_heads_) return x;
     return x.reshape({x.size(0), kv_heads_, heads_ / kv_heads_, x.size(2)}).sum(2);
   }
+  // Gradients of the chunk's keys, [D * H, S, C], to those of all.
+  void add_of_keys(const at::Tensor& x, const at::Tensor& sum) const {
+    part(sum, chunk_.key_offsets).add_(summed(tokens_of(x, keys_)));
+  }
 
   at::Tensor split(const at::Tensor& scores) const {
     return scores.view({count(), heads_, chunk_.queries, chunk_.keys});
@@ -134,11 +111,16 @@ class Part {
   at::Tensor flat(const at::Tensor& scores) const { return scores.flatten(0, 1); }
 
   // Places of the bias: row i begins at first_place() + L - 1 - i.
-  int64_t first_place() const { return bias_.size(1) / 2 - o_.key_lead - chunk_.queries + 1; }
+  int64_t first_place() const { return bias_.size(1) / 2 - chunk_.key_lead - chunk_.queries + 1; }
 
-  // fp32 [D, H, L, S].
-  at::Tensor make_scores() const {
+  // fp32 [D, H, L, S]. `slopes`: their derivative where they are capped, if asked for.
+  at::Tensor make_scores(at::Tensor* slopes = nullptr) const {
     at::Tensor scores = split(product(q_, k_.transpose(1, 2)).mul_(o_.scale));
+    if (o_.softcap > 0) {
+      scores.div_(o_.softcap).tanh_();
+      if (slopes != nullptr) *slopes = scores.square().neg_().add_(1);
+      scores.mul_(o_.softcap);
+    }
     if (bias_.defined()) {
       const at::Tensor rows = bias_.unfold(1, chunk_.keys, 1);
       scores.add_(rows.narrow(1, first_place(), chunk_.queries).flip(1));
@@ -147,10 +129,10 @@ class Part {
       scores.masked_fill_(keys_.absent().view({count(), 1, 1, chunk_.keys}), -kInfinity);
     }
     if (o_.causal) {
-      const at::Tensor later =
-          at::ones({chunk_.queries, chunk_.keys}, scores.options().dtype(at::kBool))
-              .triu(o_.key_lead + 1);
-      scores.masked_fill_(later, -kInfinity);
+      const at::Tensor all =
+          at::ones({chunk_.queries, chunk_.keys}, scores.options().dtype(at::kBool));
+      scores.masked_fill_(all.triu(chunk_.key_lead + 1), -kInfinity);
+      if (o_.window > 0) scores.masked_fill_(all.tril(chunk_.key_lead - o_.window), -kInfinity);
     }
     return scores;
   }
@@ -175,7 +157,7 @@ class Part {
           static_cast<int64_t>(mix_key(o_.dropout_key) ^ mix_key(head_key(o_.dropout_key, h))));
     }
     const at::Tensor keys = to_device(at::tensor(of_heads, at::kLong), scores.device());
-    const at::Tensor rows = queries_.pad(part(o_.token_keys, o_.offsets))
+    const at::Tensor rows = queries_.pad(part(o_.token_keys, chunk_.offsets))
                                 .unsqueeze(1)
                                 .bitwise_xor(keys.view({1, heads_, 1}));
     const at::Tensor flat_scores = scores.reshape({-1, chunk_.keys});
@@ -184,7 +166,7 @@ class Part {
   }
 
   const BiasedAttentionOptions& o_;
-  const Chunk& chunk_;
+  const AttentionChunk& chunk_;
   const at::Tensor& bias_;
   const int64_t heads_, kv_heads_;
   const PaddedDocuments queries_, keys_;
@@ -198,7 +180,7 @@ AttentionResult biased_attention(const at::Tensor& q, const at::Tensor& k, const
                                  int64_t most_scores) {
   const at::NoGradGuard no_grad;  // the backward is called by hand
   std::vector<at::Tensor> outs, lses;
-  for (const Chunk& chunk : chunks_of(options, q.size(1), most_scores)) {
+  for (const AttentionChunk& chunk : attention_chunks(options, q.size(1), most_scores)) {
     const AttentionResult part = Part(q, k, v, bias, options, chunk).forward();
     outs.push_back(part.out);
     lses.push_back(part.lse);
@@ -213,35 +195,36 @@ BiasedAttentionGradients biased_attention_backward(const at::Tensor& dout, const
                                                    const BiasedAttentionOptions& options,
                                                    bool wants_bias, int64_t most_scores) {
   const at::NoGradGuard no_grad;
-  std::vector<at::Tensor> dq, dk, dv;
+  std::vector<at::Tensor> dq;
+  const at::Tensor dk = at::zeros(k.sizes(), k.options().dtype(at::kFloat)), dv = dk.clone();
   BiasedAttentionGradients g;
   if (wants_bias) g.dbias = at::zeros_like(bias);
-  for (const Chunk& chunk : chunks_of(options, q.size(1), most_scores)) {
-    const AttentionGradients part =
-        Part(q, k, v, bias, options, chunk).backward(dout, forward.out, forward.lse, g.dbias);
-    dq.push_back(part.dq);
-    dk.push_back(part.dk);
-    dv.push_back(part.dv);
+  for (const AttentionChunk& chunk : attention_chunks(options, q.size(1), most_scores)) {
+    const Part part(q, k, v, bias, options, chunk);
+    dq.push_back(part.backward(dout, forward.out, forward.lse, dk, dv, g.dbias));
   }
   g.dq = at::cat(dq, 0);
-  g.dk = at::cat(dk, 0);
-  g.dv = at::cat(dv, 0);
+  g.dk = dk.to(k.scalar_type());
+  g.dv = dv.to(v.scalar_type());
   return g;
 }
 
-void imagine_scores(const at::Tensor& q, const BiasedAttentionOptions& options, bool is_backward) {
+void imagine_scores(const at::Tensor& q, const at::Tensor& k, const BiasedAttentionOptions& options,
+                    bool is_backward) {
   int64_t most = 0;
-  for (const Chunk& chunk : chunks_of(options, q.size(1), kMostScores)) {
+  for (const AttentionChunk& chunk : attention_chunks(options, q.size(1), kMostScores)) {
     most = std::max(most, chunk.num_scores(q.size(1)));
   }
+  const auto fp32 = q.options().dtype(at::kFloat);
   // Forward: scores, and the shares rounded. Backward: shares, their gradients, one of them dropped
-  // or rounded.
+  // or rounded, slopes of capped ones; the sums of keys and values.
   std::vector<at::Tensor> taken;
-  for (int i = 0; i < (is_backward ? 3 : 1); ++i) {
-    taken.push_back(at::empty({most}, q.options().dtype(at::kFloat)));
-  }
+  for (int i = 0; i < (is_backward ? 3 : 1); ++i) taken.push_back(at::empty({most}, fp32));
   taken.push_back(
       at::empty({most}, q.options().dtype(options.dropout > 0 ? at::kFloat : q.scalar_type())));
+  if (!is_backward) return;
+  if (options.softcap > 0) taken.push_back(at::empty({most}, fp32));
+  for (int i = 0; i < 2; ++i) taken.push_back(at::empty(k.sizes(), fp32));
 }
 
 }  // namespace strata::ops::dense

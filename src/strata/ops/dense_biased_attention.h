@@ -1,8 +1,8 @@
 // Attention with a bias from libtorch's operations on padded documents: for devices without a
 // kernel of ours for it, GPUs. Owns: those steps. Never: checks; biased_attention.cpp has those.
 //
-// Memory: the scores of as many documents as fit, in fp32, a few times; of one at least. Scores are
-// fp32 whatever the type of q; every sum has one order.
+// Memory: the scores of as many documents, or of as many queries of one, as fit, in fp32, a few
+// times (ops/attention_chunks.h). Scores are fp32 whatever the type of q; every sum has one order.
 #pragma once
 
 #include "strata/ops/biased_attention.h"
@@ -22,6 +22,7 @@ BiasedAttentionGradients biased_attention_backward(
     bool wants_bias, int64_t most_scores = kMostScores);
 
 // For the memory plan: takes and gives back what the backward pass, or the forward pass, does.
-void imagine_scores(const at::Tensor& q, const BiasedAttentionOptions& options, bool is_backward);
+void imagine_scores(const at::Tensor& q, const at::Tensor& k, const BiasedAttentionOptions& options,
+                    bool is_backward);
 
 }  // namespace strata::ops::dense

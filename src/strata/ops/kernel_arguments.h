@@ -24,8 +24,8 @@ struct HeadsView {
   int64_t heads;
 };
 
-// What y of a norm is, with n = x * rstd: weight * round(n), round(n * (1 + weight)) where the weight
-// is kept as its distance from 1, or round(n * weight).
+// What y of a norm is, with n = x * rstd: weight * round(n), round(n * (1 + weight)) where the
+// weight is kept as its distance from 1, or round(n * weight).
 enum class RmsNormKind { kLlama, kGemma, kOlmo };
 
 struct RmsNormArguments {
@@ -54,6 +54,14 @@ enum class GateKind { kSilu, kGeluTanh };
 struct GatedGradients {
   MatrixView dy, gate, up;
   MatrixView dgate, dup;  // may be gate and up
+};
+
+// What the loss is of, beside plain cross-entropy of the logits.
+struct CrossEntropyOptions {
+  // Logits become softcap * tanh(logit / softcap) (Gemma 2, Riviere et al. 2024); 0: they stay.
+  float softcap = 0;
+  // The share of the target that all tokens get alike (Szegedy et al. 2016); 0: none.
+  float smoothing = 0;
 };
 
 struct CrossEntropyRow {

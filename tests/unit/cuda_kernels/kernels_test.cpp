@@ -197,7 +197,7 @@ TEST(CudaKernels, Geglu) {
 }
 
 // As the CPU sees the same logits, widened. Row 0 has no target, two logits of row 1 are largest.
-TEST(CudaKernels, CrossEntropy) {
+void check_cross_entropy(const CrossEntropyOptions& options) {
   at::manual_seed(4);
   for (const at::ScalarType type : kTypes) {
     for (const Size& size : std::vector<Size>{{4, 2}, {5, 37}, {3, 4104}, {3, 9001}, {3, 64, 1}}) {
@@ -207,12 +207,13 @@ TEST(CudaKernels, CrossEntropy) {
       values[1][0] = values[1][size.columns - 1] = 30;
       targets[1] = size.columns - 1;
       const at::Tensor expected = values.to(at::kFloat).clone();
-      const CrossEntropySums sums = cross_entropy_(expected, targets, 0.5f, /*want_gradient=*/true);
+      const CrossEntropySums sums =
+          cross_entropy_(expected, targets, 0.5f, /*want_gradient=*/true, options);
       for (const bool want_gradient : {false, true}) {
         const Guarded logits(values, size.offset);
         const Guarded rows({size.rows, cross_entropy_row_bytes()}, at::kByte);
         cuda::cross_entropy(element_of(type), logits.data(), targets.const_data_ptr<int64_t>(),
-                            size.rows, size.columns, 0.5f, want_gradient,
+                            size.rows, size.columns, 0.5f, want_gradient, options,
                             rows.as<CrossEntropyRow>(), kStream);
         const CrossEntropySums found = sum_cross_entropy_rows(*rows);
         EXPECT_NEAR(found.loss, sums.loss, 1e-5 * std::abs(sums.loss)) << name_of(size, type);
@@ -225,13 +226,19 @@ TEST(CudaKernels, CrossEntropy) {
   }
 }
 
+TEST(CudaKernels, CrossEntropy) {
+  for (const float softcap : {0.0f, 12.0f}) {
+    for (const float smoothing : {0.0f, 0.3f}) check_cross_entropy({softcap, smoothing});
+  }
+}
+
 // Targets ahead by 10 and by 12, whose shares less 1 are beyond what fp32 holds beside 1.
 TEST(CudaKernels, CrossEntropyOfASureTarget) {
   const at::Tensor values = at::tensor({10.0f, 0.0f, -12.0f, 0.0f}).view({2, 2});
   const at::Tensor targets = at::tensor({0, 1}, at::kLong);
   const Guarded logits(values), rows({2, cross_entropy_row_bytes()}, at::kByte);
   cuda::cross_entropy(Element::kFloat, logits.data(), targets.const_data_ptr<int64_t>(), 2, 2, 1.0f,
-                      /*want_gradient=*/true, rows.as<CrossEntropyRow>(), kStream);
+                      /*want_gradient=*/true, {}, rows.as<CrossEntropyRow>(), kStream);
   const double left[] = {1 / (1 + std::exp(10.0)), 1 / (1 + std::exp(12.0))};
   EXPECT_NEAR((*logits)[0][0].item<float>() / left[0], -1, 1e-6);
   EXPECT_NEAR((*logits)[1][1].item<float>() / left[1], -1, 1e-6);
@@ -244,7 +251,7 @@ TEST(CudaKernels, CrossEntropyShowsBrokenLogits) {
     const at::Tensor targets = at::full({2}, 3, at::kLong);
     const Guarded logits(values), rows({2, cross_entropy_row_bytes()}, at::kByte);
     cuda::cross_entropy(Element::kFloat, logits.data(), targets.const_data_ptr<int64_t>(), 2, 40,
-                        1.0f, /*want_gradient=*/true, rows.as<CrossEntropyRow>(), kStream);
+                        1.0f, /*want_gradient=*/true, {}, rows.as<CrossEntropyRow>(), kStream);
     EXPECT_TRUE(std::isnan(sum_cross_entropy_rows(*rows).loss));
     EXPECT_TRUE((*logits)[0].isfinite().all().item<bool>());
     EXPECT_FALSE((*logits)[1].isfinite().any().item<bool>());

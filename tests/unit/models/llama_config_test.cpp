@@ -226,7 +226,8 @@ TEST(Registry, UnknownFamilyListsTheKnownOnes) {
     FAIL() << "expected an error";
   } catch (const ConfigError& error) {
     EXPECT_THAT(error.what(), HasSubstr("\"mamba\", expected one of "));
-    EXPECT_THAT(error.what(), HasSubstr(", llama, ministral, mistral, phi3, qwen2, "));
+    EXPECT_THAT(error.what(),
+                HasSubstr(", llama, ministral, mistral, olmo2, olmo3, phi3, qwen2, "));
   }
 }
 
@@ -277,6 +278,24 @@ TEST(Gemma3Config, Defaults) {
   EXPECT_TRUE(c.output_norms && c.head_norms && c.tie_word_embeddings);
 }
 
+TEST(Gemma2Config, Defaults) {
+  const LlamaConfig c = parse_gemma2_config(Json::object());
+  EXPECT_EQ(c.vocab_size, 256000);
+  EXPECT_EQ(c.attention_scale, 1.0 / 16);
+  EXPECT_EQ(c.attention_softcap, 50);
+  EXPECT_EQ(c.logit_softcap, 30);
+  EXPECT_EQ(c.windows.at(0), 4096);
+  EXPECT_EQ(c.windows.at(1), 0);
+  EXPECT_TRUE(c.input_norms && c.output_norms && !c.head_norms && !c.local_rope);
+}
+
+TEST(Gemma2Config, CapsOfNullAreNone) {
+  const LlamaConfig c = parse_gemma2_config(parse_json(
+      R"({"attn_logit_softcapping": null, "final_logit_softcapping": null})", "config.json"));
+  EXPECT_EQ(c.attention_softcap, 0);
+  EXPECT_EQ(c.logit_softcap, 0);
+}
+
 TEST(Olmo2Config, Defaults) {
   const LlamaConfig c = parse_olmo2_config(Json::object());
   EXPECT_EQ(c.vocab_size, 50304);
@@ -298,7 +317,8 @@ TEST(Olmo3Config, Defaults) {
 
 TEST(Olmo3Config, OldKeysOfTheRotationAreOfGlobalLayers) {
   const LlamaConfig c = parse_olmo3_config(parse_json(R"({"num_hidden_layers": 4, "rope_theta": 1e4,
-      "rope_scaling": {"rope_type": "yarn", "factor": 8}})", "config.json"));
+      "rope_scaling": {"rope_type": "yarn", "factor": 8}})",
+                                                      "config.json"));
   EXPECT_EQ(c.rope.kind, nn::RopeKind::kYarn);
   EXPECT_EQ(c.rope.theta, 1e4);
   EXPECT_EQ(c.local_rope->kind, nn::RopeKind::kDefault);

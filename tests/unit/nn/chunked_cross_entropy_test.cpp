@@ -28,10 +28,10 @@ class LossTest : public ::testing::Test {
     return layer;
   }
 
-  void check(Linear& layer, const at::Tensor& targets) {
+  void check(Linear& layer, const at::Tensor& targets, double softcap = 0) {
     batch_.targets = targets;
     const at::Tensor h = at::randn({kTokens, kHidden}).requires_grad_(true);
-    const at::Tensor loss = chunked_cross_entropy(h, layer, context_);
+    const at::Tensor loss = chunked_cross_entropy(h, layer, context_, softcap);
     const at::Tensor h64 = reference_leaf(h), w64 = reference_leaf(layer.weight().value());
     at::Tensor logits = at::mm(h64, w64.t());
     std::vector<std::pair<Parameter*, at::Tensor>> leaves{{&layer.weight(), w64}};
@@ -40,6 +40,7 @@ class LossTest : public ::testing::Test {
       logits = logits + at::mm(at::mm(h64, a.t()), b.t()) * branch->scaling;
       leaves.insert(leaves.end(), {{&branch->a, a}, {&branch->b, b}});
     }
+    if (softcap > 0) logits = softcap * at::tanh(logits / softcap);
     const at::Tensor expected = at::cross_entropy_loss(logits, targets, {}, at::Reduction::Sum);
     EXPECT_NEAR(sums_.loss, expected.item<double>(), 1e-4 * expected.item<double>());
     EXPECT_NEAR(loss.item<double>(), 0.25 * expected.item<double>(), 1e-3);
@@ -64,6 +65,12 @@ TEST_F(LossTest, SeveralChunks) {
   constexpr int64_t kVocab = 70001;
   const auto layer = make(kVocab);
   check(*layer, random_targets(kVocab));
+}
+
+TEST_F(LossTest, CappedLogits) {
+  constexpr int64_t kVocab = 70001;
+  const auto layer = make(kVocab);
+  check(*layer, random_targets(kVocab), /*softcap=*/2);
 }
 
 TEST_F(LossTest, UntrainedRowsAreLeftOut) {

@@ -24,6 +24,8 @@ struct Case {
   bool causal = false;
   int64_t key_lead = 0;
   bool has_bias = true;
+  int64_t window = 0;
+  double softcap = 0;
 };
 
 const Case kCases[] = {
@@ -57,6 +59,42 @@ const Case kCases[] = {
      .channels = 4,
      .causal = true,
      .key_lead = 8},
+    // As Gemma 2: capped scores, windows shorter than documents, one token, one kv head.
+    {.offsets = {0, 1, 60, 400},
+     .key_offsets = {0, 1, 60, 400},
+     .heads = 4,
+     .kv_heads = 1,
+     .channels = 12,
+     .causal = true,
+     .has_bias = false,
+     .window = 7,
+     .softcap = 1.5},
+    {.offsets = {0, 300, 333},
+     .key_offsets = {0, 300, 333},
+     .heads = 1,
+     .kv_heads = 1,
+     .channels = 9,
+     .causal = true,
+     .has_bias = false,
+     .softcap = 50},
+    {.offsets = {0, 3},
+     .key_offsets = {0, 270},
+     .heads = 2,
+     .kv_heads = 1,
+     .channels = 8,
+     .causal = true,
+     .key_lead = 267,
+     .has_bias = false,
+     .window = 260,
+     .softcap = 2},
+    {.offsets = {0, 9, 30},
+     .key_offsets = {0, 9, 30},
+     .heads = 2,
+     .kv_heads = 2,
+     .channels = 4,
+     .causal = true,
+     .window = 5,
+     .softcap = 1},
 };
 
 at::Tensor leaf(const at::Tensor& x) {
@@ -77,6 +115,7 @@ at::Tensor dense(const Case& c, const at::Tensor& q, const at::Tensor& k, const 
     at::Tensor scores = at::matmul(of(q, c.offsets[d], queries, 1),
                                    of(k, c.key_offsets[d], keys, group).transpose(1, 2)) *
                         0.7;
+    if (c.softcap > 0) scores = c.softcap * at::tanh(scores / c.softcap);
     const at::Tensor distance =
         at::arange(keys).unsqueeze(0) - (at::arange(queries) + c.key_lead).unsqueeze(1);
     if (bias.defined()) {
@@ -85,6 +124,9 @@ at::Tensor dense(const Case& c, const at::Tensor& q, const at::Tensor& k, const 
     }
     if (c.causal) {
       scores = scores.masked_fill(distance.gt(0), -std::numeric_limits<double>::infinity());
+    }
+    if (c.window > 0) {
+      scores = scores.masked_fill(distance.le(-c.window), -std::numeric_limits<double>::infinity());
     }
     at::Tensor shares = at::softmax(scores, -1);
     if (masks.defined()) {
@@ -116,7 +158,9 @@ BiasedAttentionOptions options_of(const Case& c) {
           .key_offsets = c.key_offsets,
           .scale = 0.7,
           .key_lead = c.key_lead,
-          .causal = c.causal};
+          .causal = c.causal,
+          .window = c.window,
+          .softcap = c.softcap};
 }
 
 void compare(const Case& c, const Input& in, const BiasedAttentionOptions& options,
@@ -139,8 +183,8 @@ void compare(const Case& c, const Input& in, const BiasedAttentionOptions& optio
   const AttentionResult found = biased_attention(in.q, in.k, in.v, in.bias, options);
   judge(found,
         biased_attention_backward(in.dout, in.q, in.k, in.v, in.bias, found, options, c.has_bias));
-  // What GPUs compute, all documents at once and one after the other.
-  for (const int64_t most_scores : {dense::kMostScores, int64_t{1}}) {
+  // What GPUs compute: all documents at once, some queries of a long one, each query by itself.
+  for (const int64_t most_scores : {dense::kMostScores, int64_t{3000}, int64_t{1}}) {
     SCOPED_TRACE(testing::Message() << "dense, at most " << most_scores << " scores at once");
     const AttentionResult padded =
         dense::biased_attention(in.q, in.k, in.v, in.bias, options, most_scores);
@@ -185,6 +229,10 @@ TEST(BiasedAttention, RefusesWhatDoesNotFit) {
   EXPECT_THROW(run(options, at::zeros({3, 2 * 50 + 1})), InternalError);  // distances up to 51
   EXPECT_THROW(run(options, at::zeros({2, 2 * 60 + 1})), InternalError);
   EXPECT_THROW(run(options, at::zeros({3, 2 * 60})), InternalError);
+  options.window = 4;
+  EXPECT_THROW(run(options, in.bias), InternalError);  // of what is not causal
+  options.window = 0;
+  EXPECT_NO_THROW(run(options, in.bias));
   const Offsets fewer = {0, 7, 60}, empty = {0, 7, 7, 60};
   options.key_offsets = fewer;
   EXPECT_THROW(run(options, in.bias), InternalError);

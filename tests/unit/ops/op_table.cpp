@@ -213,22 +213,29 @@ OpCase gated_backward_case(const OpSize& size, at::ScalarType type, at::Device d
           .bytes = 5 * bytes_of({gate})};
 }
 
+template <bool kCapped, bool kSmoothed>
 OpCase cross_entropy_case(const OpSize& size, at::ScalarType type, at::Device device) {
+  const CrossEntropyOptions options{kCapped ? 8.0f : 0.0f, kSmoothed ? 0.25f : 0.0f};
   const Maker make{type, device};
   const at::Tensor logits = make.random({size.rows, size.columns}, 4.0);
   const at::Tensor targets = at::randint(size.columns, {size.rows}, at::kLong);
   if (size.rows > 2) targets[1] = -100;
   const at::Tensor logits64 = leaf(logits), used = targets != -100;
-  const at::Tensor log_p = at::log_softmax(logits64, -1);
-  const at::Tensor picked = log_p.gather(1, targets.clamp_min(0).unsqueeze(1)).squeeze(1);
+  const at::Tensor seen = kCapped ? 8 * at::tanh(logits64 / 8) : logits64;
+  const at::Tensor log_p = at::log_softmax(seen, -1);
+  at::Tensor picked = log_p.gather(1, targets.clamp_min(0).unsqueeze(1)).squeeze(1);
+  if (kSmoothed) picked = 0.75 * picked + 0.25 * log_p.mean(-1);
   const at::Tensor loss = -(picked * used).sum();
   torch::autograd::backward({loss * 0.125});
   const at::Tensor entropy = -((log_p.exp() * log_p).sum(-1) * used).sum();
   const at::Tensor correct = ((wide(logits).argmax(-1) == targets) & used).sum();
   const at::Tensor own = logits.clone();
-  const CrossEntropySums plain = cross_entropy_(own, targets, 0.125f, /*want_gradient=*/false);
-  const at::Tensor untouched = own.clone();
-  const CrossEntropySums sums = cross_entropy_(own, targets, 0.125f, /*want_gradient=*/true);
+  const at::Tensor untouched = logits.clone();
+  const CrossEntropySums plain =
+      cross_entropy_(untouched, targets, 0.125f, /*want_gradient=*/false, options);
+  if (kCapped) untouched.copy_(logits);  // of capped ones nothing is promised
+  const CrossEntropySums sums =
+      cross_entropy_(own, targets, 0.125f, /*want_gradient=*/true, options);
   const auto scalar = [](double value) { return at::full({}, value, at::kDouble); };
   return {.comparisons = {{"loss", scalar(sums.loss), loss},
                           {"loss without gradient", scalar(plain.loss), loss},
@@ -240,9 +247,10 @@ OpCase cross_entropy_case(const OpSize& size, at::ScalarType type, at::Device de
                           {"dlogits", own, logits64.grad()}},
           .slopes = {{"logits", logits, own,
                       [=](const at::Tensor& v) {
-                        return 0.125 * cross_entropy_(v.clone(), targets, 1.0f, false).loss;
+                        return 0.125 *
+                               cross_entropy_(v.clone(), targets, 1.0f, false, options).loss;
                       }}},
-          .run = [=] { cross_entropy_(own, targets, 0.125f, /*want_gradient=*/true); },
+          .run = [=] { cross_entropy_(own, targets, 0.125f, /*want_gradient=*/true, options); },
           .bytes = 2 * bytes_of({logits})};
 }
 
@@ -428,6 +436,8 @@ std::vector<OpRow> make_table() {
                                      {200, 129}, {33, 512}, {0, 8}};
   const std::vector<OpSize> heads = {{1, 2, 1}, {5, 6, 3}, {40, 64, 8}, {17, 34, 2}};
   const std::vector<OpSize> logits = {{1, 2}, {9, 37}, {33, 8191}, {4, 20000}};
+  // Of two logits one may be so sure that its loss is rounding.
+  const std::vector<OpSize> unsure_logits = {{2, 5}, {9, 37}, {33, 8191}, {4, 20000}};
   const std::vector<OpSize> table = {{1, 1, 11}, {3, 7, 11}, {200, 129, 5}, {33, 512, 90}};
   const std::vector<OpSize> flat = {{1}, {15}, {1000}, {200001}};
   const std::vector<OpSize> products = {{2, 40, 7}, {17, 33, 5}, {100, 31, 257}, {300, 65, 513}};
@@ -446,7 +456,30 @@ std::vector<OpRow> make_table() {
       {"swiglu_backward", both, plain, wide, gated_backward_case<Swiglu>},
       {"geglu", both, plain, wide, gated_case<Geglu>},
       {"geglu_backward", both, plain, wide, gated_backward_case<Geglu>},
-      {"cross_entropy", fp32, logits, {512, 8192}, cross_entropy_case, /*narrow_on_gpu=*/true},
+      {"cross_entropy",
+       fp32,
+       logits,
+       {512, 8192},
+       cross_entropy_case<false, false>,
+       /*narrow_on_gpu=*/true},
+      {"capped_cross_entropy",
+       fp32,
+       unsure_logits,
+       {512, 8192},
+       cross_entropy_case<true, false>,
+       /*narrow_on_gpu=*/true},
+      {"smoothed_cross_entropy",
+       fp32,
+       unsure_logits,
+       {512, 8192},
+       cross_entropy_case<false, true>,
+       /*narrow_on_gpu=*/true},
+      {"capped_smoothed_cross_entropy",
+       fp32,
+       unsure_logits,
+       {512, 8192},
+       cross_entropy_case<true, true>,
+       /*narrow_on_gpu=*/true},
       {"embedding", both, table, one_table, embedding_case},
       {"embedding_backward", both, table, one_table, embedding_backward_case},
       {"dropout", both, plain, narrow, dropout_case},

@@ -155,6 +155,7 @@ at::Tensor LlamaDecoderLayer::attend(const at::Tensor& x, const nn::ForwardConte
       .rotates = config_.rotates.empty() || config_.rotates.at(static_cast<size_t>(index_)),
       .projection = index_ == 0 ? projection() : nullptr,
       .dropout = config_.attention_dropout,
+      .softcap = config_.attention_softcap,
       // Beside those of the adapters' layers, which count from 0.
       .place_id = (uint64_t{1} << 32) + static_cast<uint64_t>(index_)};
   const at::Tensor mixed = nn::rotary_attention(qkv[0], qkv[1], qkv[2], rope_, options, context);
@@ -193,7 +194,8 @@ LlamaHead::LlamaHead(const LlamaConfig& config, at::ScalarType storage,
                      std::shared_ptr<nn::Parameter> tied)
     : norm_(make_norm(config, "model.norm", config.hidden_size, storage)),
       lm_head_(make_lm_head(config, storage, std::move(tied))),
-      logit_scale_(1.0 / config.logits_scaling) {}
+      logit_scale_(1.0 / config.logits_scaling),
+      softcap_(config.logit_softcap) {}
 
 std::vector<nn::Parameter*> LlamaHead::parameters() {
   std::vector<nn::Parameter*> list{&norm_.weight()};
@@ -204,13 +206,14 @@ std::vector<nn::Parameter*> LlamaHead::parameters() {
 at::Tensor LlamaHead::normed(const at::Tensor& x) { return scaled(norm_.forward(x), logit_scale_); }
 
 at::Tensor LlamaHead::forward(const at::Tensor& x, const nn::ForwardContext& context) {
-  return nn::chunked_cross_entropy(normed(x), lm_head_, context);
+  return nn::chunked_cross_entropy(normed(x), lm_head_, context, softcap_);
 }
 
 at::Tensor LlamaHead::logits(const at::Tensor& x) {
   const at::Tensor rows = normed(x);
   at::Tensor logits = lm_head_.forward(rows, nn::ForwardContext{}).to(at::kFloat);
   if (lm_head_.token_rows()) lm_head_.token_rows()->replace_logits(rows, logits);
+  if (softcap_ > 0) logits.div_(softcap_).tanh_().mul_(softcap_);
   return logits;
 }
 

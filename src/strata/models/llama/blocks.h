@@ -118,6 +118,7 @@ class LlamaHead final : public Block {
   nn::RmsNorm norm_;
   nn::Linear lm_head_;
   double logit_scale_;
+  double softcap_;
 };
 
 }  // namespace strata::models

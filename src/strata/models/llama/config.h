@@ -1,7 +1,7 @@
 // The settings of a checkpoint of Llama or of a family with its blocks (Mistral, Qwen2, Qwen3,
-// Phi-3, SmolLM3, Granite, Gemma, OLMo 2), read from config.json and checked. Owns: names, defaults and
-// relations of the keys. Never: weights. Source: transformers
-// configuration_{llama,mistral,qwen2,qwen3,phi3,smollm3,granite,gemma,gemma3,olmo2,olmo3}.py.
+// Phi-3, SmolLM3, Granite, Gemma, OLMo), read from config.json and checked. Owns: names, defaults
+// and relations of the keys. Never: weights. Source: transformers
+// configuration_{llama,mistral,qwen2,qwen3,phi3,smollm3,granite,gemma,gemma2,gemma3,olmo2,olmo3}.py.
 #pragma once
 
 #include <cstdint>
@@ -35,11 +35,13 @@ struct LlamaConfig {
   bool head_norms = false;   // q and k are normalised head by head before they are rotated
   bool row_norms = false;    // q and k are normalised with all their heads at once instead
   bool mlp_bias = false;
-  double attention_dropout = 0;                           // of the probabilities, while training
-  std::optional<double> attention_scale;                  // default: 1 / sqrt(head_dim)
-  double embedding_multiplier = 1.0;                      // of what the first layer gets
-  double residual_multiplier = 1.0;                       // of what attention and MLP add
-  double logits_scaling = 1.0;                            // logits are divided by it
+  double attention_dropout = 0;           // of the probabilities, while training
+  std::optional<double> attention_scale;  // default: 1 / sqrt(head_dim)
+  double embedding_multiplier = 1.0;      // of what the first layer gets
+  double residual_multiplier = 1.0;       // of what attention and MLP add
+  double logits_scaling = 1.0;            // logits are divided by it
+  double attention_softcap = 0;           // of scores, 0: none (ops/biased_attention.h)
+  double logit_softcap = 0;               // of logits, 0: none
   ops::RmsNormKind norm_kind = ops::RmsNormKind::kLlama;  // of all norms
   ops::GateKind gate = ops::GateKind::kSilu;              // of the MLP
   double embedding_scale = 1.0;                           // of the rows of the embedding
@@ -64,6 +66,7 @@ LlamaConfig parse_phi3_config(const Json& config);
 LlamaConfig parse_smollm3_config(const Json& config);
 LlamaConfig parse_granite_config(const Json& config);
 LlamaConfig parse_gemma_config(const Json& config);
+LlamaConfig parse_gemma2_config(const Json& config);
 LlamaConfig parse_gemma3_text_config(const Json& config);
 LlamaConfig parse_olmo2_config(const Json& config);
 LlamaConfig parse_olmo3_config(const Json& config);

@@ -1,5 +1,5 @@
-// Settings of Gemma and of the text models of Gemma 3. Source: transformers
-// configuration_{gemma,gemma3}.py.
+// Settings of Gemma, Gemma 2 and of the text models of Gemma 3. Source: transformers
+// configuration_{gemma,gemma2,gemma3}.py.
 #include <cmath>
 #include <string>
 
@@ -38,6 +38,17 @@ void parse_gemma(const ConfigReader& config, LlamaConfig& c) {
   }
 }
 
+double parse_query_scale(const ConfigReader& config) {
+  return 1.0 /
+         std::sqrt(static_cast<double>(config.positive_integer("query_pre_attn_scalar", 256)));
+}
+
+// A key that says null means none; a missing one means the default.
+double parse_softcap(const ConfigReader& config, const std::string& key, double fallback) {
+  if (config.json().contains(key) && !config.has(key)) return 0;
+  return config.positive_number(key, fallback);
+}
+
 void refuse_soft_caps(const ConfigReader& config) {
   for (const char* key : {"final_logit_softcapping", "attn_logit_softcapping"}) {
     if (!config.has(key)) continue;
@@ -66,6 +77,27 @@ LlamaConfig parse_gemma_config(const Json& json) {
   return c;
 }
 
+LlamaConfig parse_gemma2_config(const Json& json) {
+  const ConfigReader config(json);
+  LlamaConfig c = start_gemma("Gemma2");
+  c.vocab_size = 256000;
+  c.hidden_size = 2304;
+  c.intermediate_size = 9216;
+  c.num_hidden_layers = 26;
+  c.num_attention_heads = 8;
+  c.num_key_value_heads = 4;
+  c.max_position_embeddings = 8192;
+  parse_gemma(config, c);
+  require_activation(config, "hidden_activation", {"gelu_pytorch_tanh"});
+  c.output_norms = true;
+  c.attention_scale = parse_query_scale(config);
+  c.attention_softcap = parse_softcap(config, "attn_logit_softcapping", 50.0);
+  c.logit_softcap = parse_softcap(config, "final_logit_softcapping", 30.0);
+  c.windows = parse_windows(config, c.num_hidden_layers, /*period=*/2);
+  parse_positions(config, c, /*splits_hidden_size=*/true);
+  return c;
+}
+
 LlamaConfig parse_gemma3_text_config(const Json& json) {
   const ConfigReader config(json);
   LlamaConfig c = start_gemma("Gemma3");
@@ -80,8 +112,7 @@ LlamaConfig parse_gemma3_text_config(const Json& json) {
   require_activation(config, "hidden_activation", {"gelu_pytorch_tanh"});
   refuse_soft_caps(config);
   c.head_norms = c.output_norms = true;
-  c.attention_scale =
-      1.0 / std::sqrt(static_cast<double>(config.positive_integer("query_pre_attn_scalar", 256)));
+  c.attention_scale = parse_query_scale(config);
   c.windows = parse_windows(config, c.num_hidden_layers,
                             config.positive_integer("sliding_window_pattern", 6));
   check_relations(c, /*splits_hidden_size=*/true);
