@@ -117,9 +117,10 @@ def strata(*words, code=0, **options):
     return process.stdout + process.stderr
 
 
-def start_strata(flags, world, variables=None, **options):
-    """A run that is left at work, with `variables` beside those of every run."""
-    return subprocess.Popen(command(flags, world), stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+def start_strata(flags, world, variables=None, words=command, **options):
+    """A run that is left at work, with `variables` beside those of every run; `words=words_of`: one rank
+    comes without a launcher."""
+    return subprocess.Popen(words(flags, world), stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                             text=True, env={**environment(), **(variables or {})}, **options)
 
 

@@ -1,36 +1,92 @@
 # Oracle: the uninterrupted run, to the bit; what a run that was stopped, killed or disturbed must
 # say and leave.
 import json
+import pathlib
 import random
+import re
 import shutil
 import signal
+import time
 
 import pytest
 import safetensors.torch
 
 import killing
-from running import base_flags, output_files, run_strata, run_strata_raw, start_strata, wait_for_step
+from running import (base_flags, output_files, read_until, run_strata, run_strata_raw, start_strata,
+                     wait_for_step, words_of)
 
 
 @pytest.mark.parametrize("number,more", [
     (signal.SIGTERM, {}), (signal.SIGUSR1, {}), (signal.SIGTERM, {"save_only_model": True}),
-    (signal.SIGUSR1, {"save_strategy": "no"})])
-def test_a_request_to_stop_saves(inputs, tmp_path, number, more):
-    """What can be resumed, also where other checkpoints could not be, or there are none."""
+    (signal.SIGUSR1, {"save_strategy": "no"}), (signal.SIGINT, {}),
+    (signal.SIGINT, {"save_strategy": "no", "use_peft": True, "lora_r": 2})])
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_request_to_stop_saves(inputs, tmp_path, number, more, ranks):
+    """What can be resumed, also where other checkpoints could not be, or there are none; with and
+    without a launcher."""
     flags = base_flags(inputs.model("odd"), inputs.data("messages"), tmp_path / "out", max_steps=150,
                        **{"save_strategy": "steps", "save_steps": 100, **more})
-    whole = run_strata({**flags, "output_dir": tmp_path / "whole"}, 2)
-    process = start_strata(flags, 2)
+    whole = run_strata({**flags, "output_dir": tmp_path / "whole"}, ranks)
+    process = start_strata(flags, ranks, words=words_of)
     wait_for_step(process, tmp_path / "out", 3)
     process.send_signal(number)
     text = process.communicate(timeout=60)[0]
     assert process.returncode == 75, text
     saved = [int(p.name.split("-")[1]) for p in (tmp_path / "out").glob("checkpoint-*")]
     assert f"checkpoint-{max(saved)} is saved" in text and max(saved) < 150
-    assert not (tmp_path / "out" / "model.safetensors").exists()
-    found = run_strata({**flags, "resume_from_checkpoint": True}, 2)
+    assert ("Ctrl-C again ends at once" in text) == (number == signal.SIGINT)
+    assert not list((tmp_path / "out").glob("*model.safetensors"))
+    found = run_strata({**flags, "resume_from_checkpoint": True}, ranks)
     assert killing.same_result(found, whole)
     assert not (tmp_path / "out" / ".lock").exists()
+
+
+def wait_for_handlers(process, ranks):
+    """Until every rank has its own answer to SIGINT, which it has while it trains."""
+    def catches(pid):
+        status = pathlib.Path(f"/proc/{pid}/status").read_text()
+        return int(re.search(r"SigCgt:\s*(\w+)", status).group(1), 16) >> (signal.SIGINT - 1) & 1
+
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and process.poll() is None:
+        children = pathlib.Path(f"/proc/{process.pid}/task/{process.pid}/children")
+        pids = [process.pid] if ranks == 1 else children.read_text().split()
+        if len(pids) == ranks and all(map(catches, pids)):
+            return
+        time.sleep(0.01)
+    raise AssertionError(process.communicate()[0])
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_second_interrupt_ends_at_once(inputs, tmp_path, ranks):
+    """A step may be long, and who presses Ctrl-C twice will not wait for it."""
+    flags = base_flags(inputs.model("odd"), inputs.data("messages", train=4000), tmp_path / "out",
+                       max_steps=3, gradient_accumulation_steps=4000)
+    process = start_strata(flags, ranks, words=words_of)
+    wait_for_handlers(process, ranks)
+    time.sleep(0.5)  # the step has begun
+    process.send_signal(signal.SIGINT)
+    read_until(process, "Ctrl-C again ends at once")
+    time.sleep(0.2)
+    assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    start = time.monotonic()
+    text = process.communicate(timeout=20)[0]
+    assert process.returncode == (-signal.SIGINT if ranks == 1 else 128 + signal.SIGINT), text
+    assert time.monotonic() - start < 2
+    assert not list((tmp_path / "out").glob("checkpoint-*"))
+
+
+def test_an_ignored_interrupt_stays_ignored(inputs, tmp_path):
+    """As in the background of a shell's script, where Ctrl-C is meant for others."""
+    flags = base_flags(inputs.model("odd"), inputs.data("messages"), tmp_path / "out", max_steps=60)
+    process = start_strata(flags, 1, words=words_of,
+                           preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN))
+    wait_for_step(process, tmp_path / "out", 3)
+    process.send_signal(signal.SIGINT)
+    text = process.communicate(timeout=60)[0]
+    assert process.returncode == 0 and "Ctrl-C" not in text, text
+    assert (tmp_path / "out" / "model.safetensors").exists()
 
 
 def test_a_request_to_stop_is_heard_during_an_evaluation(inputs, tmp_path):

@@ -121,7 +121,7 @@ class Supervisor {
     if (options_.meeting->is_over() && code != kWrongSettings) {
       // Told to stop, perhaps to save and go on later: so may these.
       signal_all(SIGTERM);
-      return let_save();
+      return let_save(options_.grace_after_term);
     }
     terminate_at_ = Clock::now() + options_.patience;
     stop_within(options_.grace);
@@ -220,10 +220,10 @@ class Supervisor {
     if (!deadline_ || limit < *deadline_) deadline_ = limit;
     saving_since_.reset();
   }
-  // As after SIGTERM: the ranks end their step and save.
-  void let_save() {
+  // The ranks end their step and save; `grace` is for those of which nobody knows what they do.
+  void let_save(std::chrono::milliseconds grace) {
     const bool is_first = !deadline_;
-    stop_within(options_.grace_after_term);
+    stop_within(grace);
     if (is_first) saving_since_ = Clock::now();
   }
 
@@ -261,11 +261,7 @@ class Supervisor {
         tell_other_machines(
             fmt::format("a machine: told to stop by signal {} ({})", number, ::strsignal(number)));
       }
-      if (number == SIGINT) {
-        stop_within(options_.grace);
-      } else {
-        let_save();
-      }
+      let_save(number == SIGINT ? options_.grace : options_.grace_after_term);
     }
   }
 
@@ -277,7 +273,7 @@ class Supervisor {
       if (!worker.is_running || !has_ended(worker)) continue;
       if (worker.wait_status == 0) continue;
       if (has_stopped(worker)) {
-        if (!deadline_) let_save();  // the others save too
+        if (!deadline_) let_save(options_.grace_after_term);  // the others save too
         continue;
       }
       if (!cause || (WIFSIGNALED(worker.wait_status) && !WIFSIGNALED(cause->wait_status))) {

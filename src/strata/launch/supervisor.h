@@ -17,10 +17,10 @@ struct SupervisorOptions {
   // After a failure the other ranks may end by themselves for this long, with their own message and
   // without their half-written files, before they are told to.
   std::chrono::milliseconds patience{2000};
-  // From the first failure or an interrupt until what is left is killed.
+  // From the first failure, or a SIGINT, until what is left is killed. After a SIGINT ranks whose
+  // status page says that they save or train are waited for.
   std::chrono::milliseconds grace{5000};
-  // The same after SIGTERM or SIGHUP, of ranks whose status page does not say that they save or
-  // train.
+  // The same after SIGTERM or SIGHUP.
   std::chrono::milliseconds grace_after_term{120000};
   // After this machine's ranks ended well, for those of the others.
   std::chrono::milliseconds wait_for_others{300000};

@@ -1,5 +1,5 @@
-// Requests to stop from outside (pre-emption): SIGTERM and SIGUSR1 while training. Owns: the
-// handlers while it lives. Never: ends the process.
+// Requests to stop from outside while training: SIGTERM and SIGUSR1 (pre-emption), SIGINT (Ctrl-C).
+// Owns: the handlers while it lives. Never: ends the process.
 #pragma once
 
 #include <csignal>
@@ -14,10 +14,13 @@ using StopRequest = std::function<bool()>;
 // Whether any rank was. Collective over `world` unless empty.
 bool is_any_asked(const StopRequest& request, comm::Group& world);
 
-// One object at a time in a process. Threads: any may ask.
+// One object at a time in a process. Threads: any may ask. Who presses Ctrl-C a second time means it:
+// the first SIGINT gives that signal back what it did before. Where it was ignored, as in a shell's
+// background, it stays so.
 class StopSignals {
  public:
-  StopSignals();
+  // `tells`: says on standard error what the first SIGINT does, at once, since a step may be long.
+  explicit StopSignals(bool tells);
   ~StopSignals();
   StopSignals(const StopSignals&) = delete;
   StopSignals& operator=(const StopSignals&) = delete;
@@ -27,6 +30,7 @@ class StopSignals {
  private:
   struct sigaction previous_term_;
   struct sigaction previous_user_;
+  struct sigaction previous_interrupt_;
 };
 
 }  // namespace strata::train

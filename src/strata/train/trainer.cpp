@@ -122,7 +122,7 @@ double Trainer::run() {
   speed_since_ = start;
   set_phase(kTrainingPhase);
   if (config_.train.eval_on_start && step_ == 0) evaluate(/*decides=*/false);
-  signals_.emplace();
+  signals_.emplace(/*tells=*/is_main());
   if (std::exchange(owes_evaluation_, false) && !end_step()) {
     stop();
     return 0;
