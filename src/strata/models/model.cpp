@@ -5,6 +5,34 @@
 
 namespace strata::models {
 
+std::vector<nn::Parameter*> Model::parameters() {
+  std::vector<nn::Parameter*> list;
+  // The reference's prompt encoder stands beside the model.
+  std::vector<nn::Parameter*> encoder;
+  if (const nn::VirtualTokens* tokens = virtual_tokens(); tokens != nullptr && tokens->projection) {
+    encoder = tokens->projection->parameters();
+  } else if (tokens != nullptr) {
+    encoder = {tokens->values.get()};
+  }
+  std::set<const nn::Parameter*> seen(encoder.begin(), encoder.end());
+  for (Block* block : blocks()) {
+    for (nn::Parameter* parameter : block->parameters()) {
+      if (seen.insert(parameter).second) list.push_back(parameter);
+    }
+  }
+  list.insert(list.end(), encoder.begin(), encoder.end());
+  return list;
+}
+
+std::shared_ptr<nn::Parameter> Model::untied_copy(const std::string& name,
+                                                  const nn::Parameter& tied,
+                                                  at::ScalarType storage) {
+  auto weight = std::make_shared<nn::Parameter>(name, tied.shape(), storage);
+  weight->set_requires_grad(tied.requires_grad());
+  weight->set_num_new_rows(tied.num_new_rows());
+  return weight;
+}
+
 nn::Parameter& Model::trainable_copy(const std::string& name) {
   const bool was_tied = untie(name);
   for (nn::Parameter* parameter : parameters()) {

@@ -77,8 +77,9 @@ class Model {
   virtual ~Model() = default;
   virtual std::vector<Block*> blocks() = 0;
   // Every weight once, in the reference's named_parameters() order (decides decay groups, sharding
-  // order of the export and the trainable-parameters line). Adapter weights included when attached.
-  virtual std::vector<nn::Parameter*> parameters() = 0;
+  // order of the export and the trainable-parameters line): those of the blocks, what is tied where
+  // it comes first, then those of virtual tokens. Adapter weights included when attached.
+  std::vector<nn::Parameter*> parameters();
   // Logits [rows, vocab] in fp32 for rows of the head's input (generation, tests).
   // Requires: the head's unit is gathered.
   virtual at::Tensor logits(const at::Tensor& x) = 0;
@@ -143,6 +144,10 @@ class Model {
  protected:
   // Gives both names of a tied weight parameters of their own. False: `name` is not tied.
   virtual bool untie(const std::string& name) = 0;
+  // For untie(): the parameter `name` beside the weight that it was tied to.
+  static std::shared_ptr<nn::Parameter> untied_copy(const std::string& name,
+                                                    const nn::Parameter& tied,
+                                                    at::ScalarType storage);
 
  private:
   std::set<std::string> copied_;

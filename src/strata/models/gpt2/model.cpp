@@ -1,7 +1,6 @@
 #include "strata/models/gpt2/model.h"
 
 #include <cmath>
-#include <set>
 
 #include <ATen/ATen.h>
 
@@ -42,28 +41,12 @@ std::vector<Block*> Gpt2Model::blocks() {
   return chain;
 }
 
-std::vector<nn::Parameter*> Gpt2Model::parameters() {
-  std::vector<nn::Parameter*> list;
-  std::set<const nn::Parameter*> seen;
-  for (Block* block : blocks()) {
-    for (nn::Parameter* parameter : block->parameters()) {
-      // What is tied is listed where it comes first.
-      if (seen.insert(parameter).second) list.push_back(parameter);
-    }
-  }
-  return list;
-}
-
 int64_t Gpt2Model::buffer_bytes() const {
   return config_.keeps_mask ? config_.n_positions * config_.n_positions : 0;
 }
 
 void Gpt2Model::untie() {
-  auto weight = std::make_shared<nn::Parameter>(
-      kHeadWeight, std::vector<int64_t>{config_.vocab_size, config_.n_embd}, storage_);
-  weight->set_requires_grad(embedding_->weight()->requires_grad());
-  weight->set_num_new_rows(embedding_->weight()->num_new_rows());
-  head_->lm_head().set_weight(std::move(weight));
+  head_->lm_head().set_weight(untied_copy(kHeadWeight, *embedding_->weight(), storage_));
 }
 
 void Gpt2Model::describe_tie(Json& config) const {

@@ -17,7 +17,6 @@ class Gpt2Model final : public Model {
   Gpt2Model(const Gpt2Config& config, at::ScalarType storage);
 
   std::vector<Block*> blocks() override;
-  std::vector<nn::Parameter*> parameters() override;
   at::Tensor logits(const at::Tensor& x) override { return head_->logits(x); }
   std::string no_split_class() const override { return config_.layer_class; }
   std::string architecture() const override { return config_.architecture; }

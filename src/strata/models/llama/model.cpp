@@ -38,26 +38,6 @@ std::vector<Block*> LlamaModel::blocks() {
   return chain;
 }
 
-std::vector<nn::Parameter*> LlamaModel::parameters() {
-  std::vector<nn::Parameter*> list;
-  // The reference's prompt encoder stands beside the model.
-  std::vector<nn::Parameter*> encoder;
-  if (virtual_tokens_ && virtual_tokens_->projection) {
-    encoder = virtual_tokens_->projection->parameters();
-  } else if (virtual_tokens_) {
-    encoder = {virtual_tokens_->values.get()};
-  }
-  std::set<const nn::Parameter*> seen(encoder.begin(), encoder.end());
-  for (Block* block : blocks()) {
-    for (nn::Parameter* parameter : block->parameters()) {
-      // What is tied is listed where it comes first.
-      if (seen.insert(parameter).second) list.push_back(parameter);
-    }
-  }
-  list.insert(list.end(), encoder.begin(), encoder.end());
-  return list;
-}
-
 nn::Rope& LlamaModel::rope_of(int64_t i) {
   const bool is_local = local_rope_ && config_.windows.at(static_cast<size_t>(i)) != 0;
   return is_local ? *local_rope_ : rope_;
@@ -90,11 +70,7 @@ bool LlamaModel::is_tied() const {
 }
 
 void LlamaModel::untie() {
-  auto weight = std::make_shared<nn::Parameter>(
-      kHeadWeight, std::vector<int64_t>{config_.vocab_size, config_.hidden_size}, storage_);
-  weight->set_requires_grad(embedding_->weight()->requires_grad());
-  weight->set_num_new_rows(embedding_->weight()->num_new_rows());
-  head_->lm_head().set_weight(std::move(weight));
+  head_->lm_head().set_weight(untied_copy(kHeadWeight, *embedding_->weight(), storage_));
 }
 
 void LlamaModel::describe_tie(Json& config) const {

@@ -28,7 +28,6 @@ class LlamaModel final : public Model {
              MakeDecoderLayer make_layer = make_decoder_layer<LlamaDecoderLayer>);
 
   std::vector<Block*> blocks() override;
-  std::vector<nn::Parameter*> parameters() override;
   at::Tensor logits(const at::Tensor& x) override { return head_->logits(x); }
   std::string no_split_class() const override { return config_.layer_class; }
   std::string architecture() const override { return config_.architecture; }

@@ -64,24 +64,8 @@ std::vector<Block*> T5Model::blocks() {
 
 int T5Model::decoder_begin() const { return static_cast<int>(encoder_.size()) + 2; }
 
-std::vector<nn::Parameter*> T5Model::parameters() {
-  std::vector<nn::Parameter*> list;
-  for (Block* block : blocks()) {
-    for (nn::Parameter* parameter : block->parameters()) {
-      // The shared weight is listed where it comes first.
-      if (parameter == shared_.get() && !list.empty()) continue;
-      list.push_back(parameter);
-    }
-  }
-  return list;
-}
-
 void T5Model::untie() {
-  auto weight = std::make_shared<nn::Parameter>(
-      kHeadWeight, std::vector<int64_t>{config_.vocab_size, config_.d_model}, storage_);
-  weight->set_requires_grad(shared_->requires_grad());
-  weight->set_num_new_rows(shared_->num_new_rows());
-  head_->lm_head().set_weight(std::move(weight));
+  head_->lm_head().set_weight(untied_copy(kHeadWeight, *shared_, storage_));
 }
 
 bool T5Model::follow_tie(const hf::ModelFolder& folder) {

@@ -19,7 +19,6 @@ class T5Model final : public Model {
   T5Model(const T5Config& config, at::ScalarType storage, bool is_untied);
 
   std::vector<Block*> blocks() override;
-  std::vector<nn::Parameter*> parameters() override;
   at::Tensor logits(const at::Tensor& x) override { return head_->logits(x); }
   std::string no_split_class() const override { return "T5Block"; }
   WeightSources check_weights(const hf::ModelFolder& folder) override;
