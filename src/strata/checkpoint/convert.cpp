@@ -311,7 +311,8 @@ std::vector<std::string> convert(SavedState& state, const fs::path& out,
         WeightReader(state, options.weight_type)
             .type_of(first == state.tensors().end() ? state.tensors()[0] : *first);
     if (base.empty() ||
-        !copy_companions(base, folder.path(), {.type = type, .files = options.files})) {
+        !copy_companions(base, folder.path(),
+                         {.type = type, .config = options.config, .files = options.files})) {
       notes.push_back(
           "config.json and the tokenizer are not known here: copy them from the base "
           "model, so that the folder can be loaded");

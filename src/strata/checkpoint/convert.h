@@ -27,6 +27,7 @@ struct ConvertOptions {
   bool with_optimizer = true;            // where the target can hold it
   SmallFiles small_files;                // kStrata: what lies beside the tensors
   bool keeps_base_mark = true;           // of an adapter, where the target can hold it
+  Json config = {};                      // of a model: in place of its folder's config.json
   FileSystem* files = &real_file_system();
 };
 
@@ -49,6 +50,7 @@ struct ConfigChange {
   bool unties_head = false;
   bool is_decoded = false;  // the weights are plain: no quantization_config
   std::optional<int64_t> vocab_size = {};
+  Json config = {};  // in place of that of `from`; null: that one
   // Whose tokenizer is copied, if it has one; empty: that of `from`.
   std::filesystem::path tokenizer = {};
   // Whose ids generation begins and stops with; null: the base's.

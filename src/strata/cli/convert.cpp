@@ -19,6 +19,7 @@
 #include "strata/checkpoint/merge.h"
 #include "strata/checkpoint/plain_lora.h"
 #include "strata/checkpoint/quantized_export.h"
+#include "strata/checkpoint/text_model.h"
 #include "strata/cli/command.h"
 #include "strata/cli/file_flags.h"
 #include "strata/hf/dcp.h"
@@ -33,8 +34,8 @@ using checkpoint::ConvertOptions;
 using checkpoint::ConvertTarget;
 
 constexpr const char* kConvertUsage =
-    "usage: strata convert PATH OUT --to safetensors|bin|dcp|strata|bnb-4bit|bnb-8bit|lora "
-    "[flags]\n\n"
+    "usage: strata convert PATH OUT --to "
+    "safetensors|bin|dcp|strata|bnb-4bit|bnb-8bit|lora|text-model [flags]\n\n"
     "PATH: whatever strata inspect reads. OUT: a new folder.\n"
     "  safetensors  a model or adapter folder as from_pretrained loads it\n"
     "  bin          pytorch_model.bin; with an optimizer pytorch_model_fsdp.bin and optimizer.bin\n"
@@ -44,6 +45,8 @@ constexpr const char* kConvertUsage =
     "  bnb-4bit, bnb-8bit  a model folder whose linear layers bitsandbytes has quantised\n"
     "  lora         an adapter that began with pissa or olora as one of twice the rank, over the "
     "unchanged base\n"
+    "  text-model   the language model out of a model that also reads images or sound (Gemma 3, "
+    "Mistral Small 3, LLaVA)\n"
     "  --base_model FOLDER     of lora: instead of the base that the adapter names\n"
     "  --path_initial_model_for_weight_conversion FOLDER\n"
     "                          of lora: the adapter before its first step (pissa_niter_N)\n"
@@ -85,7 +88,8 @@ ConvertTarget target_of(const std::string& name) {
   if (name == "dcp") return ConvertTarget::kDcp;
   if (name == "strata") return ConvertTarget::kStrata;
   throw ConfigError(
-      "--to: found \"{}\", expected safetensors, bin, dcp, strata, bnb-4bit, bnb-8bit or lora",
+      "--to: found \"{}\", expected safetensors, bin, dcp, strata, bnb-4bit, bnb-8bit, lora or "
+      "text-model",
       name);
 }
 
@@ -224,6 +228,25 @@ int convert_to_lora(const FileFlags& flags) {
   return 0;
 }
 
+int convert_to_text_model(const FileFlags& flags) {
+  const fs::path folder = flags.paths[0];
+  if (!fs::is_regular_file(folder / "config.json")) {
+    throw ConfigError("{}: found no config.json, expected the folder of a model of texts and images",
+                      folder.string());
+  }
+  checkpoint::TextModelState state(folder);
+  ConvertOptions options;
+  options.weight_type = weight_type(flags);
+  options.max_shard_size = parse_byte_size(flags.get("max_shard_size", "50GB"));
+  options.config = state.config();
+  std::vector<std::string> notes = checkpoint::convert(state, flags.paths[1], options);
+  if (!state.left_out().empty()) {
+    notes.push_back(fmt::format("left out: {}", fmt::join(state.left_out(), ", ")));
+  }
+  print_notes(notes, flags.paths[1]);
+  return 0;
+}
+
 // A folder that may go with --remove_checkpoint_dir: a sharded checkpoint and nothing else, above
 // all no output folder of a run, and not where `out` comes to lie.
 void require_removable(const fs::path& checkpoint, const fs::path& out) {
@@ -284,6 +307,7 @@ int run_convert(const std::vector<std::string>& arguments) {
                                           2, 2);
   refuse_flags_of_others(flags);
   if (flags.get("to") == "lora") return convert_to_lora(flags);
+  if (flags.get("to") == "text-model") return convert_to_text_model(flags);
   if (const std::string to = flags.get("to"); to == "bnb-4bit" || to == "bnb-8bit") {
     ::mallopt(M_MMAP_THRESHOLD, 1 << 20);  // see run_merge_adapter()
     const auto model = checkpoint::open_saved_state(flags.paths[0]);

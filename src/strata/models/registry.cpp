@@ -64,9 +64,15 @@ const std::map<std::string, Family>& families() {
 // Relatives of families that are here, and what to use in their place.
 const std::map<std::string, std::string>& refused_relatives() {
   static const std::map<std::string, std::string> kRefused{
-      {"gemma3", "which reads images; use a text model of it, gemma3_text (270M and 1B)"},
       {"gemma3n", "which reads images and sound; use a checkpoint of gemma3_text"}};
   return kRefused;
+}
+
+// Whether a model of a family that is here lies inside it.
+bool has_text_model(const Json& config) {
+  const auto text = config.find("text_config");
+  if (text == config.end() || !text->is_object()) return false;
+  return families().contains(ConfigReader(*text).text("model_type", ""));
 }
 
 }  // namespace
@@ -88,6 +94,12 @@ std::unique_ptr<Model> create_model(const Json& config, const ModelOptions& opti
   if (const auto refused = refused_relatives().find(type); refused != refused_relatives().end()) {
     throw ConfigError("config.json: found model_type \"{}\", expected one of {}; it is a family {}",
                       type, fmt::join(supported_model_types(), ", "), refused->second);
+  }
+  if (family == families().end() && has_text_model(config)) {
+    throw ConfigError(
+        "config.json: found model_type \"{}\", a model that reads more than texts, expected one of "
+        "{}; take its language model out of it with strata convert FOLDER OUT --to text-model",
+        type, fmt::join(supported_model_types(), ", "));
   }
   if (family == families().end()) {
     throw ConfigError(

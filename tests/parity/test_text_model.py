@@ -1,0 +1,114 @@
+# Oracle: the whole model of texts and images in transformers, given texts: its logits, to the bit, from the
+# language model that was taken out of it; the run that starts from the latter.
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import (CONFIG_MAPPING, AutoModelForCausalLM, AutoModelForImageTextToText, AutoTokenizer,
+                          SiglipVisionConfig)
+
+from running import base_flags, run_strata, strata
+from tiny_llama import save_tokenizer
+
+VISION = dict(hidden_size=16, intermediate_size=24, num_hidden_layers=1, num_attention_heads=2, image_size=28,
+              patch_size=14)
+TEXT = dict(hidden_size=36, intermediate_size=48, num_hidden_layers=2, num_attention_heads=2,
+            num_key_value_heads=1, max_position_embeddings=128)
+GEMMA3 = dict(model_type="gemma3_text", **TEXT, head_dim=10, sliding_window=7,
+              layer_types=["sliding_attention", "full_attention"])
+# The kind of the whole, what its texts are, and whether the output layer is the embedding.
+KINDS = {"gemma3": (GEMMA3, True), "mistral3": (dict(model_type="mistral", **TEXT, head_dim=10), False),
+         "llava": (dict(model_type="llama", **TEXT), False), "llava_qwen2": (dict(model_type="qwen2", **TEXT), True)}
+
+
+def save_whole(folder, kind, dtype=torch.float32):
+    text, is_tied = KINDS[kind]
+    size = save_tokenizer(folder)
+    ids = dict(bos_token_id=None, eos_token_id=2, pad_token_id=0)
+    torch.manual_seed(0)
+    config = CONFIG_MAPPING[kind.split("_")[0]](
+        text_config=dict(text, vocab_size=size, tie_word_embeddings=is_tied, **ids),
+        vision_config=SiglipVisionConfig(**VISION), tie_word_embeddings=is_tied,
+        **(dict(mm_tokens_per_image=4) if kind == "gemma3" else {}))
+    model = AutoModelForImageTextToText.from_config(config).to(dtype)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "norm" in name:
+                parameter.uniform_(0.7, 1.3)
+            else:
+                parameter.normal_(0, 0.08)
+    model.save_pretrained(folder)
+    return model.eval()
+
+
+def rename(folder, change):
+    weights = load_file(folder / "model.safetensors")
+    save_file({change(name): tensor for name, tensor in weights.items()}, folder / "model.safetensors",
+              metadata={"format": "pt"})
+
+
+def in_memory(name):
+    """As transformers 5 names it while it runs, which other tools save."""
+    if name.startswith("language_model.lm_head"):
+        return name.removeprefix("language_model.")
+    return name.replace("language_model.model.", "model.language_model.")
+
+
+def logits(model, ids):
+    with torch.no_grad():
+        return model.eval()(input_ids=ids).logits
+
+
+@pytest.mark.parametrize("change", [None, in_memory], ids=["on_disk", "in_memory"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_language_model_of_a_model_of_images(kind, change, tmp_path):
+    whole = save_whole(tmp_path / "whole", kind)
+    if change:
+        before = set(load_file(tmp_path / "whole" / "model.safetensors"))
+        rename(tmp_path / "whole", change)
+        assert before != set(load_file(tmp_path / "whole" / "model.safetensors"))
+    text = strata("convert", tmp_path / "whole", tmp_path / "text", "--to", "text-model")
+    assert "left out: multi_modal_projector, vision_tower" in text
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "text")
+    assert model.config.model_type == KINDS[kind][0]["model_type"]
+    ids = torch.randint(3, 300, (2, 11), generator=torch.Generator().manual_seed(1))
+    assert torch.equal(logits(model, ids), logits(whole, ids))
+    assert model.config.tie_word_embeddings == KINDS[kind][1]
+    assert AutoTokenizer.from_pretrained(tmp_path / "text").chat_template
+    assert set(load_file(tmp_path / "text" / "model.safetensors")) == {
+        name for name in model.state_dict() if not (KINDS[kind][1] and name == "lm_head.weight")}
+
+
+def test_it_trains(inputs, tmp_path):
+    save_whole(tmp_path / "whole", "gemma3", torch.bfloat16)
+    strata("convert", tmp_path / "whole", tmp_path / "text", "--to", "text-model", "--max_shard_size", "20KB")
+    assert (tmp_path / "text" / "model.safetensors.index.json").exists()
+    assert json.loads((tmp_path / "text" / "config.json").read_text())["dtype"] == "bfloat16"
+    flags = base_flags(tmp_path / "text", inputs.data("messages"), tmp_path / "out", max_steps=3)
+    run = run_strata({**flags, "use_peft": True, "lora_r": 2}, 2)
+    assert run.losses[-1] < run.losses[0]
+
+
+def test_what_is_no_such_model_is_refused(inputs, tmp_path):
+    out = tmp_path / "out"
+    said = strata("convert", inputs.model("odd"), out, "--to", "text-model", code=2)
+    assert "found no text_config with a model_type in config.json" in said
+    assert "found no config.json" in strata("convert", tmp_path, out, "--to", "text-model", code=2)
+    whole = tmp_path / "whole"
+    save_whole(whole, "gemma3")
+    said = strata("plan", whole, code=2)
+    assert "take its language model out of it with strata convert FOLDER OUT --to text-model" in said
+    said = strata("convert", whole, out, "--to", "text-model", "--bnb_4bit_blocksize", "64", code=2)
+    assert "bnb_4bit_blocksize: found beside --to text-model" in said
+    config = json.loads((whole / "config.json").read_text())
+    for change, found in [({"model_type": "qwen3_next"}, 'found model_type "qwen3_next"'),
+                          ({"intermediate_size": 40}, "text_config in config.json implies [40, 36]"),
+                          ({"num_hidden_layers": 1, "layer_types": ["full_attention"]},
+                           "layers.1.input_layernorm.weight\" in the language model, which text_config"),
+                          ({"num_hidden_layers": 3, "layer_types": ["full_attention"] * 3},
+                           'found no tensor "model.layers.2.')]:
+        damaged = json.dumps({**config, "text_config": {**config["text_config"], **change}})
+        (whole / "config.json").write_text(damaged)
+        said = strata("convert", whole, out, "--to", "text-model", code=2 if "model_type" in change else 1)
+        assert found in said and not out.exists(), said
