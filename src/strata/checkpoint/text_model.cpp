@@ -94,7 +94,8 @@ void TextModelState::list_weights() {
     const auto source = sources.find(parameter->name());
     if (source == sources.end()) {
       throw FormatError(
-          "{}: found no tensor \"{}\" of the language model, expected every weight that text_config "
+          "{}: found no tensor \"{}\" of the language model, expected every weight that "
+          "text_config "
           "in config.json implies; use a complete checkpoint",
           path_.string(), parameter->name());
     }

@@ -231,8 +231,9 @@ int convert_to_lora(const FileFlags& flags) {
 int convert_to_text_model(const FileFlags& flags) {
   const fs::path folder = flags.paths[0];
   if (!fs::is_regular_file(folder / "config.json")) {
-    throw ConfigError("{}: found no config.json, expected the folder of a model of texts and images",
-                      folder.string());
+    throw ConfigError(
+        "{}: found no config.json, expected the folder of a model of texts and images",
+        folder.string());
   }
   checkpoint::TextModelState state(folder);
   ConvertOptions options;

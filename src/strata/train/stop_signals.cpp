@@ -49,8 +49,8 @@ StopSignals::StopSignals(bool tells) {
   previous_term_ = install(SIGTERM, 0);
   previous_user_ = install(SIGUSR1, 0);
   previous_interrupt_ = install(SIGINT, SA_RESETHAND);
-  const bool is_ignored = (previous_interrupt_.sa_flags & SA_SIGINFO) == 0 &&
-                          previous_interrupt_.sa_handler == SIG_IGN;
+  const bool is_ignored =
+      (previous_interrupt_.sa_flags & SA_SIGINFO) == 0 && previous_interrupt_.sa_handler == SIG_IGN;
   if (is_ignored) ::sigaction(SIGINT, &previous_interrupt_, nullptr);
 }
 

@@ -14,9 +14,9 @@ using StopRequest = std::function<bool()>;
 // Whether any rank was. Collective over `world` unless empty.
 bool is_any_asked(const StopRequest& request, comm::Group& world);
 
-// One object at a time in a process. Threads: any may ask. Who presses Ctrl-C a second time means it:
-// the first SIGINT gives that signal back what it did before. Where it was ignored, as in a shell's
-// background, it stays so.
+// One object at a time in a process. Threads: any may ask. Who presses Ctrl-C a second time means
+// it: the first SIGINT gives that signal back what it did before. Where it was ignored, as in a
+// shell's background, it stays so.
 class StopSignals {
  public:
   // `tells`: says on standard error what the first SIGINT does, at once, since a step may be long.

@@ -64,9 +64,7 @@ std::vector<Block*> T5Model::blocks() {
 
 int T5Model::decoder_begin() const { return static_cast<int>(encoder_.size()) + 2; }
 
-void T5Model::untie() {
-  head_->lm_head().set_weight(untied_copy(kHeadWeight, *shared_, storage_));
-}
+void T5Model::untie() { head_->lm_head().set_weight(untied_copy(kHeadWeight, *shared_, storage_)); }
 
 bool T5Model::follow_tie(const hf::ModelFolder& folder) {
   const hf::TensorInfo* shared = folder.find(kShared);
