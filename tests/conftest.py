@@ -35,6 +35,9 @@ class Inputs:
         "bigcode": tiny_llama.GPT_BIGCODE,
         "llama2": dict(tiny_llama.PLAIN, llama2=330),
         "llama2-tied": dict(tiny_llama.TIED, llama2=330),
+        "gpt2-grows": dict(tiny_llama.GPT2, llama2=330),
+        "gpt2-untied-grows": dict(tiny_llama.GPT2, llama2=330, tie_word_embeddings=False),
+        "bigcode-grows": dict(tiny_llama.GPT_BIGCODE, llama2=330),
         "llama2-wide": dict(tiny_llama.WIDE, llama2=32000),
     }
 

@@ -93,6 +93,14 @@ CASES = {
     "prefix_nf4": ("messages", dict(
         use_peft=True, peft_type="PREFIX_TUNING", num_virtual_tokens=4, learning_rate=1e-1,
         gradient_checkpointing=False, load_in_4bit=True, model="wide")),
+    "smoothed": ("messages", dict(label_smoothing_factor=0.1, gradient_accumulation_steps=2, eval_strategy="steps",
+                                  eval_steps=5)),
+    "smoothed_completions_lora": ("prompt", dict(LORA, label_smoothing_factor=0.4, model="tied")),
+    "smoothed_packed_gemma2": ("text", dict(label_smoothing_factor=0.2, packing=True, packing_strategy="wrapped",
+                                            model="gemma2")),
+    # Its logits are capped inside of the trainer's own output layer.
+    "gemma2": ("messages", dict(model="gemma2", eval_strategy="steps", eval_steps=10)),
+    "olmo3": ("messages", dict(model="olmo3", max_length=40)),
     "pissa": ("messages", dict(LORA, init_lora_weights="pissa", learning_rate=5e-3)),
     "olora_rslora": ("messages", dict(LORA, init_lora_weights="olora", use_rslora=True,
                                       learning_rate=5e-3)),

@@ -3,9 +3,10 @@
 // tests/parity. Usage: model_probe REQUEST.json OUTPUT.safetensors; prints one JSON object.
 //
 // Request: {"model": folder, "dtype": "float32" | "bfloat16", "documents": [{"ids", "labels"}],
-// "checkpoint": bool, "training": bool, "lora": {LoRA settings} | absent, "seed": initial values,
-// "adapter": folder | absent, "quantization": {"kind", "block", "nested", "skip", "threshold"} |
-// absent}. STRATA_TEST_DEVICE=cuda computes on the first GPU.
+// "checkpoint": bool, "training": bool, "embedding_noise": number, "label_smoothing": number,
+// "lora": {LoRA settings} | absent, "seed": initial values, "adapter": folder | absent,
+// "quantization": {"kind", "block", "nested", "skip", "threshold"} | absent}.
+// STRATA_TEST_DEVICE=cuda computes on the first GPU.
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
@@ -149,6 +150,16 @@ at::Tensor all_logits(models::Model& model, Store& store, const nn::ForwardConte
     store.release(*block);
   }
   return x;
+}
+
+// What the first block, the embedding, gives.
+at::Tensor first_output(models::Model& model, Store& store, const nn::ForwardContext& context) {
+  const at::NoGradGuard guard;
+  models::Block& block = *model.blocks().front();
+  store.gather(block);
+  const at::Tensor rows = block.forward(at::zeros({1}), context);
+  store.release(block);
+  return rows;
 }
 
 // Keys of LoraConfig or IA3Config. Rank and dropout are checked where every caller's are, not by
@@ -327,8 +338,11 @@ void run_probe(const Json& request, const std::string& output) {
       .training = request.value("training", false),
       .draw = {.seed = 1, .step = 2, .micro_step = 3},
       .loss_scale = 1.0f / static_cast<float>(std::max<int64_t>(1, trained)),
+      .label_smoothing = request.value("label_smoothing", 0.0f),
+      .embedding_noise = request.value("embedding_noise", 0.0),
       .sums = &sums};
   writer.add("logits", all_logits(*model, store, context));
+  writer.add("embedded", first_output(*model, store, context));
   Probe(*model, store, context, request.value("checkpoint", false)).run();
   writer.add("loss", at::tensor(sums.loss / static_cast<double>(std::max<int64_t>(1, trained))));
   for (nn::Parameter* p : model->parameters()) {

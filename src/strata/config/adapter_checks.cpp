@@ -111,6 +111,12 @@ class AdapterRules : Rules {
           type);
     }
     if (type != "PROMPT_TUNING") return;
+    if (config_.train.label_smoothing_factor > 0) {
+      throw ConfigError(
+          "{}: found {} with peft_type PROMPT_TUNING, expected 0 because the reference's smoother "
+          "cannot tell a prompt's rows from tokens; leave it out",
+          source("label_smoothing_factor"), config_.train.label_smoothing_factor);
+    }
     const bool from_text = config_.lora.prompt_tuning_init == "TEXT";
     if (from_text == !config_.lora.prompt_tuning_init_text.empty()) return;
     throw ConfigError(

@@ -12,11 +12,20 @@ constexpr const char* kOfPairs[] = {
     "train_file",        "validation_file",       "text_column",          "summary_column",
     "source_lang",       "target_lang",           "source_prefix",        "max_source_length",
     "max_target_length", "predict_with_generate", "generation_max_length"};
-constexpr const char* kOfSft[] = {
-    "dataset_text_field",  "max_length",          "packing",
-    "packing_strategy",    "eval_packing",        "completion_only_loss",
-    "assistant_only_loss", "chat_template_path",  "chat_template_format",
-    "add_special_tokens",  "append_concat_token", "long_rows"};
+constexpr const char* kOfSft[] = {"dataset_text_field",
+                                  "max_length",
+                                  "packing",
+                                  "packing_strategy",
+                                  "eval_packing",
+                                  "completion_only_loss",
+                                  "assistant_only_loss",
+                                  "chat_template_path",
+                                  "chat_template_format",
+                                  "add_special_tokens",
+                                  "append_concat_token",
+                                  "long_rows",
+                                  "neftune_noise_alpha",
+                                  "label_smoothing_factor"};
 
 class RecipeRules : Rules {
  public:

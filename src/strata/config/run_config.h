@@ -131,6 +131,8 @@ struct TrainConfig {
   std::string train_sampling_strategy = "random";  // random, sequential, group_by_length
   uint64_t seed = 42;
   std::optional<uint64_t> data_seed;
+  double label_smoothing_factor = 0;
+  std::optional<double> neftune_noise_alpha;  // none: no noise on embedded tokens
   std::string logging_strategy = "steps";
   double logging_steps = 10;  // < 1: fraction of max_steps
   bool logging_first_step = false;

@@ -39,7 +39,6 @@ std::vector<Known> optimization() {
       {"optim_args", {"none"}, "use the settings of adamw"},
       {"optim_target_modules", {"none"}, "use the settings of adamw"},
       {"average_tokens_across_devices", {"true"}, "the loss is the mean over all ranks", true},
-      {"label_smoothing_factor", {"0"}, "leave it at 0"},
       {"bf16_full_eval", {"false"}, "evaluation computes as training does", true},
       {"fp16_full_eval", {"false"}, "evaluation computes as training does", true},
       {"fp16_opt_level", {"o1", "*"}, "apex is not used"},
@@ -52,7 +51,6 @@ std::vector<Known> optimization() {
       {"use_liger_kernel", {"false", "*"}, "fused operations are always used", true},
       {"liger_kernel_config", {"none", "*"}, "fused operations are always used"},
       {"use_cache", {"false", "*"}, "training keeps no cache", true},
-      {"neftune_noise_alpha", {"none"}, "leave it out"},
       {"torch_empty_cache_steps", {"none", "*"}, "memory is laid out before the run"},
   };
 }

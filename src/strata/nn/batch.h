@@ -60,6 +60,10 @@ struct ForwardContext {
   bool training = false;  // dropout is active
   DrawKey draw = {};
   float loss_scale = 1.0f;  // backward starts from loss * loss_scale (1 / number of trained tokens)
+  float label_smoothing = 0;  // of the loss, see ops/cross_entropy.h
+  // NEFTune's noise on embedded tokens while training (nn/embedded_rows.h): alpha / sqrt(tokens of
+  // a row); 0: none.
+  double embedding_noise = 0;
   LossSums* sums = nullptr;  // the head adds to it
   // False: the block runs again for its backward pass, and nobody reads what it returns.
   bool wants_output = true;

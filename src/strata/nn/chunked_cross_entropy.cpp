@@ -253,7 +253,7 @@ at::Tensor chunked_cross_entropy(const at::Tensor& h, const Linear& output,
                 want_gradient,
                 context.training,
                 at::Tensor(),
-                {.softcap = static_cast<float>(softcap), .smoothing = 0}};
+                {.softcap = static_cast<float>(softcap), .smoothing = context.label_smoothing}};
   if (output.is_dora()) call.dora_norms = dora_row_norms(output.weight(), *output.low_rank());
   ops::CrossEntropySums sums;
   at::Tensor loss = LossFunction::apply(call, h, &sums);

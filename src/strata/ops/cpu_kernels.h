@@ -130,6 +130,7 @@ void embedding_backward(Element type, const void* dy, const int64_t* ids, int64_
                         int64_t channels, Element dweight_type, void* dweight, bool add);
 
 void dropout(const DropoutArguments& a);
+void uniform_noise(const NoiseArguments& a);
 
 // The mask of one token: the 64 bits that its channels' hashes start from, and what they are
 // compared with.

@@ -59,6 +59,7 @@ struct EmbeddingGradient {
 void embedding_backward(const EmbeddingGradient& g, Stream stream);
 
 void dropout(const DropoutArguments& a, Stream stream);
+void uniform_noise(const NoiseArguments& a, Stream stream);
 
 void adamw(float* param, const float* grad, float* exp_avg, float* exp_avg_sq, int64_t n,
            const AdamWFactors& factors, Stream stream);

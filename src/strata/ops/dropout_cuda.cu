@@ -3,19 +3,12 @@
 
 #include "strata/ops/cuda_kernels.h"
 #include "strata/ops/device_code.cuh"
+#include "strata/ops/dropout_hash.cuh"
 
 namespace strata::ops::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-
-// The finaliser of SplitMix64 (Steele et al. 2014).
-__device__ inline uint64_t mix(uint64_t x) {
-  x += 0x9E3779B97F4A7C15u;
-  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
-  x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
-  return x ^ (x >> 31);
-}
 
 template <typename T, int N, bool kAdd>
 __global__ void __launch_bounds__(kThreads)
@@ -25,16 +18,12 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t row = blockIdx.x / of_row;
   const int64_t column = (int64_t{blockIdx.x % of_row} * kThreads + threadIdx.x) * N;
   if (column >= channels) return;
-  const uint64_t row_key = mix(mix(key) ^ static_cast<uint64_t>(token_keys[row]));
-  const auto low = static_cast<uint32_t>(row_key), high = static_cast<uint32_t>(row_key >> 32);
+  const uint64_t bits = row_bits(key, token_keys[row]);
   Pack<T, N> pack = load<T, N>(x + row * channels + column), sum;
   if constexpr (kAdd) sum = load<T, N>(y + row * channels + column);
   for (int k = 0; k < N; ++k) {
-    uint32_t h = low + static_cast<uint32_t>(column + k) * 0x9E3779B9u;
-    h = (h ^ (h >> 16)) * 0x7FEB352Du;
-    h = (h ^ (h >> 15) ^ high) * 0x846CA68Bu;
-    h ^= h >> 16;
-    const float dropped = h >= threshold ? to_float(pack.v[k]) * factor : 0.0f;
+    const bool is_kept = channel_bits(bits, column + k) >= threshold;
+    const float dropped = is_kept ? to_float(pack.v[k]) * factor : 0.0f;
     pack.v[k] = from_float<T>(kAdd ? to_float(sum.v[k]) + dropped : dropped);
   }
   store<T, N>(y + row * channels + column, pack);

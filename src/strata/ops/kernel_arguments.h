@@ -69,6 +69,15 @@ struct CrossEntropyRow {
   int32_t correct, counted;
 };
 
+struct NoiseArguments {
+  Element type;
+  void* x;
+  const int64_t* token_keys;
+  int64_t tokens, channels;
+  uint64_t key;
+  float magnitude;
+};
+
 struct DropoutArguments {
   Element type;
   const void* x;

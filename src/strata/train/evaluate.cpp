@@ -24,6 +24,7 @@ std::optional<EvalSums> evaluate_dataset(const data::TokenStore& dataset,
     nn::LossSums batch_sums;
     nn::ForwardContext context;
     context.sums = &batch_sums;
+    context.label_smoothing = static_cast<float>(settings.label_smoothing_factor);
     const nn::Batch batch =
         to_tensors(data::collate(examples, rows.rows, trainee.model->decoder_start_id()),
                    trainee.store->options().device);

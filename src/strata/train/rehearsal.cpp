@@ -12,6 +12,7 @@
 #include "strata/ops/matmul.h"
 #include "strata/optim/adamw.h"
 #include "strata/train/batch_tensors.h"
+#include "strata/train/embedding_noise.h"
 
 namespace strata::train {
 namespace {
@@ -116,6 +117,8 @@ void run_training_batch(const config::RunConfig& config, Trainee& trainee,
   context.training = true;
   context.loss_scale = 1.0f / static_cast<float>(std::max<int64_t>(rows.num_targets, 1));
   context.draw.seed = config.train.seed;
+  context.label_smoothing = static_cast<float>(config.train.label_smoothing_factor);
+  context.embedding_noise = embedding_noise(config, rows.row_tokens);
   context.sums = &sums;
   const nn::Batch batch = to_tensors(rows, trainee.store->options().device);
   // The second micro-batch of a step has the gradients of the first beside its activations. They

@@ -12,6 +12,7 @@
 #include "strata/data/collate.h"
 #include "strata/optim/adamw.h"
 #include "strata/train/batch_tensors.h"
+#include "strata/train/embedding_noise.h"
 #include "strata/train/schedules.h"
 #include "strata/train/step_profile.h"
 
@@ -224,9 +225,11 @@ std::optional<Trainer::StepOutcome> Trainer::train_step() {
   context.loss_scale = static_cast<float>(loss_scale / std::max(counts[0], 1.0));
   context.draw.seed = config_.train.seed;
   context.draw.step = step_;
+  context.label_smoothing = static_cast<float>(config_.train.label_smoothing_factor);
   for (size_t i = 0; i < batches.size(); ++i) {
     context.draw.micro_step = static_cast<int64_t>(i);
     context.sums = &outcome.sums[i];
+    context.embedding_noise = embedding_noise(config_, batches[i].row_tokens);
     const nn::Batch batch = to_tensors(batches[i], trainee_.store->options().device);
     trainee_.executor->train(batch, context, /*first_micro_step=*/i == 0,
                              /*last_micro_step=*/i + 1 == batches.size());

@@ -171,9 +171,13 @@ TEST(Flags, WrongOnesAreNamed) {
       {{"--activation_checkpointing", "some"},
        "--activation_checkpointing: found \"some\", expected one of none, selective, "
        "attention, full, auto"},
-      {{"--neftune_noise_alpha", "5"},
-       "--neftune_noise_alpha: found \"5\", expected none; not supported in this version (leave it "
-       "out)"},
+      {{"--neftune_noise_alpha", "-5"},
+       "--neftune_noise_alpha: found \"-5\", expected a number of at least 0"},
+      {{"--label_smoothing_factor", "1.5"},
+       "--label_smoothing_factor: found \"1.5\", expected a number in [0, 1]"},
+      {{"--label_smoothing_factor", "0.1", "--use_peft", "--peft_type", "PROMPT_TUNING",
+        "--num_virtual_tokens", "4"},
+       "--label_smoothing_factor: found 0.1 with peft_type PROMPT_TUNING, expected 0"},
       {{"--load_in_4bit"}, "--load_in_4bit: found without an adapter, expected one"},
       {{"--load_in_4bit", "--load_in_8bit", "--use_peft"},
        "--load_in_4bit: found beside --load_in_8bit, expected one of them"},

@@ -93,6 +93,8 @@ TEST(SettingsTable, DefaultsAreTheReferences) {
       {"adam_epsilon", "1e-08"},
       {"gradient_accumulation_steps", "1"},
       {"max_grad_norm", "1.0"},
+      {"label_smoothing_factor", "0.0"},
+      {"neftune_noise_alpha", "none"},
       {"bf16", "true"},
       {"gradient_checkpointing", "true"},
       {"logging_strategy", "steps"},

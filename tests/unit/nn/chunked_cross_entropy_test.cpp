@@ -41,7 +41,8 @@ class LossTest : public ::testing::Test {
       leaves.insert(leaves.end(), {{&branch->a, a}, {&branch->b, b}});
     }
     if (softcap > 0) logits = softcap * at::tanh(logits / softcap);
-    const at::Tensor expected = at::cross_entropy_loss(logits, targets, {}, at::Reduction::Sum);
+    const at::Tensor expected = at::cross_entropy_loss(logits, targets, {}, at::Reduction::Sum,
+                                                       -100, context_.label_smoothing);
     EXPECT_NEAR(sums_.loss, expected.item<double>(), 1e-4 * expected.item<double>());
     EXPECT_NEAR(loss.item<double>(), 0.25 * expected.item<double>(), 1e-3);
     EXPECT_EQ(sums_.tokens, targets.ne(-100).sum().item<int64_t>());
@@ -67,10 +68,15 @@ TEST_F(LossTest, SeveralChunks) {
   check(*layer, random_targets(kVocab));
 }
 
-TEST_F(LossTest, CappedLogits) {
+TEST_F(LossTest, CappedLogitsAndSmoothedTargets) {
   constexpr int64_t kVocab = 70001;
-  const auto layer = make(kVocab);
-  check(*layer, random_targets(kVocab), /*softcap=*/2);
+  for (const float smoothing : {0.0f, 0.2f}) {
+    context_.label_smoothing = smoothing;
+    sums_ = {};
+    check(*make(kVocab), random_targets(kVocab), /*softcap=*/2);
+    sums_ = {};
+    check(*make(51), random_targets(51));
+  }
 }
 
 TEST_F(LossTest, UntrainedRowsAreLeftOut) {

@@ -10,6 +10,7 @@
 #include "strata/nn/attention.h"
 #include "strata/nn/chunked_cross_entropy.h"
 #include "strata/nn/dropout.h"
+#include "strata/nn/embedded_rows.h"
 #include "strata/nn/kv_cache.h"
 
 namespace strata::models {
@@ -93,7 +94,7 @@ at::Tensor Gpt2Embedding::forward(const at::Tensor& x, const nn::ForwardContext&
         num_positions(context), most);
   }
   const at::Tensor rows =
-      tokens_.forward(x, context.batch->ids) +
+      nn::with_noise(tokens_.forward(x, context.batch->ids), context) +
       nn::embed(x, context.batch->positions, positions_, /*padding_id=*/std::nullopt);
   return nn::dropout(rows, dropout_rate_, kFirstPlace, context);
 }

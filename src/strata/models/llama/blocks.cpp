@@ -63,8 +63,9 @@ std::vector<nn::Parameter*> LlamaEmbedding::parameters() {
 at::Tensor LlamaEmbedding::forward(const at::Tensor& x, const nn::ForwardContext& context) {
   // A frozen embedding before a prompt is not part of the graph.
   const bool is_frozen = prompt_ != nullptr && !embedding_.weight().requires_grad();
-  const at::Tensor rows =
-      nn::scale_rows(embedding_.forward(is_frozen ? x.detach() : x, context.batch->ids), scale_);
+  const at::Tensor rows = nn::with_noise(
+      nn::scale_rows(embedding_.forward(is_frozen ? x.detach() : x, context.batch->ids), scale_),
+      context);
   const at::Tensor all =
       prompt_ == nullptr ? rows : nn::with_prompt(rows, x, *context.batch, *prompt_);
   return scaled(all, row_scale_);
