@@ -1,0 +1,65 @@
+// The order of rows: by counting on the host where the choice lies there, else by a stable sort.
+#include <numeric>
+
+#include <ATen/ATen.h>
+
+#include "strata/nn/experts.h"
+
+namespace strata::nn {
+namespace {
+
+void count_on_host(const at::Tensor& chosen, int64_t num_experts, ExpertRows& rows) {
+  const int64_t num_tokens = chosen.size(0), per_token = chosen.size(1);
+  const int64_t* expert = chosen.const_data_ptr<int64_t>();
+  rows.begin.assign(static_cast<size_t>(num_experts) + 1, 0);
+  for (int64_t i = 0; i < chosen.numel(); ++i) ++rows.begin[static_cast<size_t>(expert[i]) + 1];
+  std::partial_sum(rows.begin.begin(), rows.begin.end(), rows.begin.begin());
+  std::vector<int64_t> next = rows.begin;
+  int64_t* token = rows.token.mutable_data_ptr<int64_t>();
+  int64_t* place = rows.place.mutable_data_ptr<int64_t>();
+  for (int64_t t = 0; t < num_tokens; ++t) {
+    for (int64_t j = 0; j < per_token; ++j) {
+      const int64_t row = next[static_cast<size_t>(expert[t * per_token + j])]++;
+      token[row] = t;
+      place[j * num_tokens + t] = row;
+    }
+  }
+}
+
+ExpertRows unsorted(const at::Tensor& chosen) {
+  return {at::empty({chosen.numel()}, chosen.options()),
+          at::empty({chosen.numel()}, chosen.options()),
+          {}};
+}
+
+}  // namespace
+
+ExpertRows sort_on_device(const at::Tensor& chosen, int64_t num_experts) {
+  ExpertRows rows = unsorted(chosen);
+  const int64_t num_tokens = chosen.size(0), per_token = chosen.size(1);
+  const at::Tensor flat = chosen.reshape({-1});
+  const auto [sorted, order] = at::sort(flat, /*stable=*/true, /*dim=*/0, /*descending=*/false);
+  const at::Tensor begin =
+      at::searchsorted(sorted, at::arange(num_experts + 1, flat.options())).cpu();
+  rows.begin.assign(begin.const_data_ptr<int64_t>(),
+                    begin.const_data_ptr<int64_t>() + begin.numel());
+  const at::Tensor token = at::floor_divide(order, per_token);
+  rows.token.copy_(token);
+  const at::Tensor slot = at::remainder(order, per_token).mul_(num_tokens).add_(token);
+  rows.place.scatter_(0, slot, at::arange(flat.numel(), flat.options()));
+  return rows;
+}
+
+ExpertRows sort_by_expert(const at::Tensor& chosen, int64_t num_experts) {
+  if (!chosen.is_meta() && !chosen.is_cpu()) return sort_on_device(chosen, num_experts);
+  ExpertRows rows = unsorted(chosen);
+  if (chosen.is_meta()) {
+    const int64_t num_rows = chosen.numel();
+    for (int64_t e = 0; e <= num_experts; ++e) rows.begin.push_back(num_rows * e / num_experts);
+  } else {
+    count_on_host(chosen.contiguous(), num_experts, rows);
+  }
+  return rows;
+}
+
+}  // namespace strata::nn

@@ -1,0 +1,192 @@
+// Oracle: ATen's autograd in double precision over every expert for every token; for the order of
+// rows, the definition.
+#include <gtest/gtest.h>
+
+#include "gathered.h"
+#include "strata/nn/experts.h"
+
+namespace strata::nn {
+namespace {
+
+constexpr int64_t kTokens = 7, kHidden = 6, kWidth = 5, kExperts = 4;
+
+struct Layers {
+  std::vector<Linear> all;
+  std::vector<Expert> experts;
+};
+
+void add_branch(Linear& layer) {
+  const std::string path = layer.path();
+  auto branch = std::unique_ptr<LowRankBranch>(
+      new LowRankBranch{.a = {path + ".a", {2, layer.in_features()}, at::kFloat},
+                        .b = {path + ".b", {layer.out_features(), 2}, at::kFloat},
+                        .scaling = 1.5});
+  give_memory(branch->a);
+  give_memory(branch->b);
+  layer.attach_low_rank(std::move(branch));
+}
+
+Layers make_layers(bool with_branches) {
+  Layers layers;
+  layers.all.reserve(3 * kExperts);
+  for (int64_t e = 0; e < kExperts; ++e) {
+    const auto add = [&](const char* name, int64_t in, int64_t out) {
+      Linear& layer = layers.all.emplace_back(
+          std::to_string(e) + name,
+          Linear::Options{.in_features = in, .out_features = out, .storage = at::kFloat});
+      give_memory(layer.weight());
+      layer.weight().set_requires_grad(!with_branches);
+      if (with_branches) add_branch(layer);
+      return &layer;
+    };
+    layers.experts.push_back({.gate = add("gate", kHidden, kWidth),
+                              .up = add("up", kHidden, kWidth),
+                              .down = add("down", kWidth, kHidden)});
+  }
+  return layers;
+}
+
+std::vector<Parameter*> trained(const Layers& layers) {
+  std::vector<Parameter*> list, all;
+  for (const Linear& layer : layers.all) layer.append_parameters(all);
+  for (Parameter* p : all) {
+    if (p->requires_grad()) list.push_back(p);
+  }
+  return list;
+}
+
+using Leaves = std::map<const Parameter*, at::Tensor>;
+
+at::Tensor reference_weight(const Linear& layer, const Leaves& leaves) {
+  const auto value = [&](const Parameter& p) {
+    const auto leaf = leaves.find(&p);
+    return leaf != leaves.end() ? leaf->second : p.value().to(at::kDouble);
+  };
+  const at::Tensor weight = value(layer.weight());
+  if (layer.low_rank() == nullptr) return weight;
+  return weight +
+         layer.low_rank()->scaling * at::mm(value(layer.low_rank()->b), value(layer.low_rank()->a));
+}
+
+// Every expert for every token, of which the weights of those that were not chosen are zero.
+at::Tensor reference(const Layers& layers, const Leaves& leaves, const at::Tensor& x,
+                     const at::Tensor& logits, const RouterOptions& options) {
+  const at::Tensor probabilities = at::softmax(logits, 1);
+  const auto [best, experts] = at::topk(probabilities, options.experts_per_token, 1);
+  const at::Tensor weights = options.normalizes ? best / best.sum(1, true) : best;
+  at::Tensor y = at::zeros_like(x);
+  for (int64_t e = 0; e < kExperts; ++e) {
+    const Expert& expert = layers.experts[static_cast<size_t>(e)];
+    const at::Tensor gate = at::mm(x, reference_weight(*expert.gate, leaves).t());
+    const at::Tensor up = at::mm(x, reference_weight(*expert.up, leaves).t());
+    const at::Tensor out = at::mm(at::silu(gate) * up, reference_weight(*expert.down, leaves).t());
+    y = y + out * (weights * (experts == e)).sum(1, true);
+  }
+  return y;
+}
+
+struct Inputs {
+  at::Tensor x, logits, residual;
+};
+
+// The last expert is chosen by no token.
+Inputs make_inputs() {
+  at::manual_seed(3);
+  at::Tensor logits = at::randn({kTokens, kExperts});
+  logits.select(1, kExperts - 1).sub_(20);
+  return {at::randn({kTokens, kHidden}).requires_grad_(true), logits.requires_grad_(true),
+          at::randn({kTokens, kHidden}).requires_grad_(true)};
+}
+
+at::Tensor forward(const Layers& layers, const Inputs& in, const RouterOptions& options,
+                   const ForwardContext& context = {}) {
+  return add_experts_last(layers.experts, Remakable(in.x), in.residual, route(in.logits, options),
+                          context);
+}
+
+class ExpertsGradients : public testing::TestWithParam<std::tuple<bool, bool, int>> {};
+
+TEST_P(ExpertsGradients, EqualThoseOfTheSumOverAll) {
+  const auto [normalizes, with_branches, per_token] = GetParam();
+  const RouterOptions options{.experts_per_token = per_token, .normalizes = normalizes};
+  const Inputs in = make_inputs();
+  const Layers layers = make_layers(with_branches);
+  Leaves leaves;
+  for (const Parameter* p : trained(layers)) leaves[p] = reference_leaf(p->value());
+  const at::Tensor x64 = reference_leaf(in.x), logits64 = reference_leaf(in.logits);
+  const at::Tensor expected = reference(layers, leaves, x64, logits64, options);
+  const at::Tensor y = forward(layers, in, options);
+  EXPECT_LT(relative_error(y, expected + in.residual.to(at::kDouble)), 1e-5);
+
+  const at::Tensor dy = at::randn({kTokens, kHidden});
+  torch::autograd::backward({y}, {dy});
+  torch::autograd::backward({expected}, {dy.to(at::kDouble)});
+  EXPECT_LT(relative_error(in.x.grad(), x64.grad()), 1e-5);
+  if (normalizes && per_token == 1) {  // the weight is 1 whatever the logits
+    EXPECT_LT(in.logits.grad().norm().item<double>(), 1e-5);
+  } else {
+    EXPECT_LT(relative_error(in.logits.grad(), logits64.grad()), 1e-5);
+  }
+  EXPECT_TRUE(at::equal(in.residual.grad(), dy));
+  for (const auto& [parameter, leaf] : leaves) {
+    const at::Tensor found = gradient_of(*const_cast<Parameter*>(parameter));
+    const bool has_no_rows = leaf.grad().count_nonzero().item<int64_t>() == 0;
+    EXPECT_TRUE(has_no_rows || parameter->name()[0] != '0' + kExperts - 1) << parameter->name();
+    if (has_no_rows) {
+      EXPECT_TRUE(at::equal(found, at::zeros_like(found))) << parameter->name();
+    } else {
+      EXPECT_LT(relative_error(found, leaf.grad()), 1e-5) << parameter->name();
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Mixtures, ExpertsGradients,
+                         testing::Combine(testing::Bool(), testing::Bool(), testing::Values(1, 3)));
+
+TEST(Experts, GradientsDoNotNeedTheResult) {
+  const RouterOptions options{.experts_per_token = 2, .normalizes = true};
+  const Layers layers = make_layers(/*with_branches=*/true);
+  std::vector<std::vector<at::Tensor>> gradients;
+  for (const bool wants_output : {true, false}) {
+    Inputs in = make_inputs();
+    for (Parameter* p : trained(layers)) {
+      p->attach_grad(at::full(p->shape(), std::nan("")), /*overwrite=*/true);
+    }
+    const at::Tensor y = forward(layers, in, options, {.wants_output = wants_output});
+    EXPECT_EQ(y.sizes(), in.residual.sizes());
+    torch::autograd::backward({y}, {at::ones({kTokens, kHidden})});
+    gradients.push_back({in.x.grad(), in.logits.grad(), in.residual.grad()});
+    for (Parameter* p : trained(layers)) gradients.back().push_back(gradient_of(*p).clone());
+  }
+  for (size_t i = 0; i < gradients[0].size(); ++i) {
+    EXPECT_TRUE(at::equal(gradients[0][i], gradients[1][i])) << i;
+  }
+}
+
+TEST(ExpertRows, AreThoseOfOneExpertTogetherInTheOrderOfTokens) {
+  at::manual_seed(5);
+  const at::Tensor chosen = std::get<1>(at::topk(at::rand({9, 6}), 2, 1));
+  for (const ExpertRows& rows : {sort_by_expert(chosen, 7), sort_on_device(chosen, 7)}) {
+    ASSERT_EQ(rows.begin.size(), 8u);
+    EXPECT_EQ(rows.begin.back(), 18);
+    for (int64_t t = 0; t < 9; ++t) {
+      for (int64_t j = 0; j < 2; ++j) {
+        const auto row = rows.place[j * 9 + t].item<int64_t>();
+        const auto expert = static_cast<size_t>(chosen[t][j].item<int64_t>());
+        EXPECT_EQ(rows.token[row].item<int64_t>(), t);
+        EXPECT_GE(row, rows.begin[expert]);
+        EXPECT_LT(row, rows.begin[expert + 1]);
+        const bool is_first = row == rows.begin[expert];
+        EXPECT_TRUE(is_first || rows.token[row - 1].item<int64_t>() < t);
+      }
+    }
+  }
+}
+
+TEST(ExpertRows, WithoutDataAreSpreadEvenly) {
+  const auto meta = at::empty({5, 2}, at::TensorOptions(at::kMeta).dtype(at::kLong));
+  EXPECT_EQ(sort_by_expert(meta, 4).begin, (std::vector<int64_t>{0, 2, 5, 7, 10}));
+}
+
+}  // namespace
+}  // namespace strata::nn
