@@ -34,6 +34,9 @@ OLMO3 = dict(MODEL, family="olmo3", sliding_window=32, layer_types=["sliding_att
 # Their positions are weights, so that there are as many as the longest rows have tokens.
 GPT2 = dict(family="gpt2", vocab_size=V, n_embd=H, n_inner=I, n_layer=L, n_head=HEADS)
 BIGCODE = dict(GPT2, family="gpt_bigcode")
+MIXTURE = dict(MODEL, family="qwen3_moe", num_hidden_layers=3, head_dim=64, num_experts=16, num_experts_per_tok=4,
+               moe_intermediate_size=128, norm_topk_prob=True, router_aux_loss_coef=0.0)
+MIXTRAL = dict(MODEL, family="mixtral", num_local_experts=3, router_aux_loss_coef=0.0)
 PACKED = dict(packing=True, packing_strategy="wrapped", max_length=128)
 PARTS = dict(fsdp_version=2, fsdp_reshard_after_forward=2)
 WHOLE = dict(gradient_checkpointing=False)
@@ -125,6 +128,11 @@ TABLE = [
     (1, "NO_SHARD", dict(LORA, model="gpt2", **WHOLE)),
     (2, "FULL_SHARD", dict(model="bigcode", gradient_checkpointing_mode="selective")),
     (1, "NO_SHARD", dict(LORA, model="bigcode", load_in_4bit=True, per_device_train_batch_size=8)),
+    (1, "NO_SHARD", dict(model="mixture")),
+    (2, "FULL_SHARD", dict(model="mixture", gradient_checkpointing_mode="selective")),
+    (2, "FULL_SHARD", dict(LORA, lora_dropout=0.0, model="mixture", **WHOLE)),
+    (1, "NO_SHARD", dict(LORA, lora_dropout=0.0, model="mixtral", load_in_4bit=True)),
+    (2, "FULL_SHARD", dict(model="mixtral", bf16=True, **WHOLE)),
     # Products in bf16 where the processor has them.
     (1, "NO_SHARD", dict(LORA, bf16=True, per_device_train_batch_size=16)),
     (1, "FULL_SHARD", dict(LORA, bf16=True, dtype="bfloat16")),
@@ -173,7 +181,8 @@ def other_model(name, beside):
         return folder
     folder.mkdir()
     models = {"large": LARGE, "wide": WIDE, "phi3": PHI3, "granite": GRANITE, "gemma": GEMMA, "gemma3": GEMMA3,
-              "gemma2": GEMMA2, "olmo3": OLMO3, "gpt2": GPT2, "bigcode": BIGCODE}
+              "gemma2": GEMMA2, "olmo3": OLMO3, "gpt2": GPT2, "bigcode": BIGCODE,
+              "mixture": MIXTURE, "mixtral": MIXTRAL}
     return save_model(folder, models[name], None if name in ("phi3", "granite") else "bfloat16")
 
 

@@ -44,6 +44,14 @@ OLMO3 = dict(PLAIN, family="olmo3", sliding_window=7, layer_types=["sliding_atte
 # Dropout is on, as in every file of these two that says nothing of it.
 GPT2 = dict(family="gpt2", n_embd=30, n_layer=2, n_head=3, n_inner=44)
 GPT_BIGCODE = dict(GPT2, family="gpt_bigcode", n_embd=36)
+# Mixtures of experts; the second has layers without, and an expert of all tokens.
+# transformers' grouped products need sizes of multiples of 16 bytes.
+UNBALANCED = dict(PLAIN, router_aux_loss_coef=0.0)
+QWEN3_MOE = dict(UNBALANCED, family="qwen3_moe", hidden_size=36, head_dim=10, num_experts=5, num_experts_per_tok=2,
+                 moe_intermediate_size=20, norm_topk_prob=True)
+QWEN2_MOE = dict(UNBALANCED, family="qwen2_moe", num_hidden_layers=3, mlp_only_layers=[1], num_experts=7,
+                 num_experts_per_tok=3, moe_intermediate_size=12, shared_expert_intermediate_size=21)
+MIXTRAL = dict(UNBALANCED, family="mixtral", num_local_experts=4, sliding_window=16)
 GEMMA = dict(PLAIN, family="gemma", hidden_size=30, num_key_value_heads=1, head_dim=10)
 
 

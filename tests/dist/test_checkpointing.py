@@ -28,7 +28,12 @@ FOUR_LAYERS = {"odd": dict(tiny_llama.ODD, num_hidden_layers=4),
                              layer_types=2 * tiny_llama.GEMMA3["layer_types"]),
                "gemma2": dict(tiny_llama.GEMMA2, num_hidden_layers=4),
                "olmo3": dict(tiny_llama.OLMO3, num_hidden_layers=4,
-                             layer_types=2 * tiny_llama.OLMO3["layer_types"])}
+                             layer_types=2 * tiny_llama.OLMO3["layer_types"]),
+               # With an expert of all tokens, and an MLP in between.
+               "mixture": dict(tiny_llama.QWEN2_MOE, num_hidden_layers=4),
+               "experts": dict(tiny_llama.QWEN3_MOE, num_hidden_layers=4)}
+SHARED = dict(LORA, lora_r=1, lora_target_modules=["q_proj", "shared_expert.up_proj", "shared_expert_gate"])
+EXPERTS = dict(LORA, lora_dropout=0.0)
 
 
 @pytest.fixture(scope="module")
@@ -45,9 +50,11 @@ def numbers(run):
 @pytest.mark.parametrize("family,settings", [("odd", {}), ("odd", LORA), ("odd", dict(LORA, use_dora=True)),
     ("odd", dict(use_peft=True, peft_type="PREFIX_TUNING", num_virtual_tokens=3)),
     ("granite", LORA), ("phi3", LORA), ("gpt2", {}), ("gemma3", {}), ("olmo3", {}), ("olmo3", LORA), ("gemma2", {}),
-    ("gemma2", dict(use_peft=True, peft_type="PREFIX_TUNING", num_virtual_tokens=3))],
+    ("gemma2", dict(use_peft=True, peft_type="PREFIX_TUNING", num_virtual_tokens=3)),
+    ("mixture", {}), ("mixture", SHARED), ("experts", EXPERTS)],
     ids=["whole", "lora", "dora", "prefix", "granite-dropout", "phi3-fused", "gpt2-dropout", "gemma3-windows",
-         "olmo3-no-input-norms", "olmo3-lora", "gemma2-capped", "gemma2-prefix"])
+         "olmo3-no-input-norms", "olmo3-lora", "gemma2-capped", "gemma2-prefix", "mixture",
+         "mixture-lora", "experts-lora"])
 def test_every_mode_computes_the_same_bits(inputs, models, tmp_path, family, settings, mode):
     def run(name, **flags):
         return run_strata(base_flags(models[family], inputs.data("messages"), tmp_path / name, max_steps=3,

@@ -11,7 +11,14 @@ BASE = dict(vocab_size=97, hidden_size=32, intermediate_size=52, num_hidden_laye
 # GPT-2 and its relative, by the names that all families share. Dropout is for tests that train.
 GPT2_BASE = dict(vocab_size=97, n_embd=32, n_layer=2, n_head=4, n_positions=64, resid_pdrop=0.0, embd_pdrop=0.0,
                  attn_pdrop=0.0, bos_token_id=0, eos_token_id=1)
-BASES = {"gpt2": GPT2_BASE, "gpt_bigcode": GPT2_BASE}
+QWEN_MOE_BASE = dict(BASE, num_experts=5, num_experts_per_tok=2, moe_intermediate_size=14)
+BASES = {"gpt2": GPT2_BASE, "gpt_bigcode": GPT2_BASE, "qwen3_moe": QWEN_MOE_BASE,
+         "qwen2_moe": dict(QWEN_MOE_BASE, shared_expert_intermediate_size=22),
+         "mixtral": dict(BASE, num_local_experts=5)}
+# A mixture's module, gate, up and down of an expert as files name them. transformers fuses them when it loads.
+EXPERT_NAMES = {"qwen3_moe": ("mlp", "gate_proj", "up_proj", "down_proj"),
+                "qwen2_moe": ("mlp", "gate_proj", "up_proj", "down_proj"),
+                "mixtral": ("block_sparse_moe", "w1", "w3", "w2")}
 LLAMA3 = dict(rope_type="llama3", rope_theta=500.0, factor=8.0, low_freq_factor=1.0,
               high_freq_factor=4.0, original_max_position_embeddings=16)
 # Type, size of the random weights, largest relative error. Both programs round in bfloat16, each
@@ -42,6 +49,31 @@ def save_checkpoint(folder, old_rope_keys=False, scale=0.15, family="llama", **s
         file.write_text(json.dumps(config))
 
 
+def as_in_files(model, tensors):
+    """The tensors of named parameters, or their gradients, under the names and in the parts of files."""
+    names = EXPERT_NAMES.get(model.config.model_type)
+    for name, tensor in tensors:
+        if names is None:
+            yield name, tensor
+            continue
+        module, gate, up, down = names
+        name = name.replace(".mlp.", f".{module}.")
+        path, _, last = name.rpartition(".experts.")
+        if last == "gate_up_proj":
+            for e, both in enumerate(tensor):
+                yield f"{path}.experts.{e}.{gate}.weight", both.chunk(2)[0]
+                yield f"{path}.experts.{e}.{up}.weight", both.chunk(2)[1]
+        elif last == "down_proj":
+            for e, one in enumerate(tensor):
+                yield f"{path}.experts.{e}.{down}.weight", one
+        else:
+            yield name, tensor
+
+
+def gradients_of(model):
+    return list(as_in_files(model, ((name, parameter.grad) for name, parameter in model.named_parameters())))
+
+
 def make_documents(lengths, vocab_size=97, seed=1, masked=0.2):
     """Random documents; some labels are masked, as with completion-only training."""
     generator = torch.Generator().manual_seed(seed)
@@ -68,6 +100,9 @@ def run_reference(model, documents):
         ids[row, :n] = torch.tensor(document["ids"])
         labels[row, :n] = torch.tensor(document["labels"])
         mask[row, :n] = 1
+    if model.config.model_type in EXPERT_NAMES:
+        base = model.get_base_model() if hasattr(model, "get_base_model") else model
+        base.set_experts_implementation("eager")  # the grouped products need sizes of multiples of 16 bytes
     logits = model(input_ids=ids, attention_mask=mask).logits
     loss = torch.nn.functional.cross_entropy(
         logits[:, :-1].float().reshape(-1, logits.shape[-1]), labels[:, 1:].reshape(-1))

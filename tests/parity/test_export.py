@@ -57,7 +57,8 @@ def load(folder):
                                         ("mistral", 2), ("qwen2", 3), ("qwen3", 2), ("phi3", 2),
                                         ("smollm3", 2), ("granite", 3), ("gemma", 3), ("gemma3", 2),
                                         ("gemma2", 2), ("olmo2", 3), ("olmo3", 2),
-                                        ("gpt2", 3), ("bigcode", 2)])
+                                        ("gpt2", 3), ("bigcode", 2), ("qwen3_moe", 3), ("qwen2_moe", 2),
+                                        ("mixtral", 2)])
 def test_full_model(inputs, tmp_path, name, world):
     run = train(inputs, tmp_path / "out", name, world)
     folder = run.folder
@@ -138,6 +139,14 @@ LORA_CASES = {
                            learning_rate=5e-2)),
     "granite": ("granite", dict(lora_target_modules="all-linear")),
     "gpt2": ("gpt2", dict(lora_target_modules=["c_attn", "c_fc"])),
+    "qwen3_moe": ("qwen3_moe", dict(lora_target_modules="all-linear", lora_dropout=0.0)),
+    "mixtral": ("mixtral", dict(lora_target_modules=None)),
+    "mixtral_experts": ("mixtral", dict(lora_target_modules=["v_proj", "gate", "w1", "w2", "w3"], lora_dropout=0.0)),
+    "mixtral_down": ("mixtral", dict(lora_target_modules=["w2"], lora_dropout=0.0)),
+    "qwen2_moe": ("qwen2_moe", dict(lora_target_modules=["q_proj", "shared_expert_gate"])),
+    "qwen2_moe_ia3": ("qwen2_moe", dict(OF_LORA_OFF, peft_type="IA3", learning_rate=5e-2,
+                                        feedforward_modules=["shared_expert.up_proj"],
+                                        lora_target_modules=["k_proj", "shared_expert.up_proj"])),
     "gpt2_ia3": ("gpt2", dict(OF_LORA_OFF, peft_type="IA3", learning_rate=5e-2)),
     "bigcode": ("bigcode", dict(lora_target_modules="all-linear")),
     "phi3": ("phi3", dict(lora_target_modules=["qkv_proj", "gate_up_proj", "down_proj"])),

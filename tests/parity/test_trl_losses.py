@@ -76,6 +76,10 @@ CASES = {
     "patterns_of_some_layers": ("messages", dict(
         LORA, learning_rate=5e-2, lora_target_modules=["q_proj", "v_proj", "up_proj"], layers_to_transform=[1],
         rank_pattern='{"q_proj": 2}', alpha_pattern='{"up_proj": 5}', init_lora_weights="gaussian")),
+    # In every step some experts have no rows.
+    "mixture": ("messages", dict(model="sparse_mixture", router_aux_loss_coef=0.0, weight_decay=0.3, max_grad_norm=0.5, max_length=20,
+                                 gradient_accumulation_steps=2)),
+    "mixture_attention": ("messages", dict(LORA, model="mixtral", lora_target_modules=["q_proj", "v_proj"])),
     "rows_of_tokens": ("messages", dict(LORA, trainable_token_indices="[1, 2, 40]",
                                         exclude_modules=["layers.0.mlp.down_proj"])),
     "embedding_nf4": ("messages", dict(

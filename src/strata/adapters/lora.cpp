@@ -5,6 +5,7 @@
 
 #include <fmt/ranges.h>
 
+#include "strata/adapters/expert_targets.h"
 #include "strata/adapters/lora_init.h"
 #include "strata/adapters/module_match.h"
 #include "strata/adapters/target_layers.h"
@@ -61,9 +62,14 @@ void check_options(const LoraOptions& options) {
   }
 }
 
-void check_rank(const nn::Linear& layer, int64_t rank) {
-  const int64_t most = std::min(layer.in_features(), layer.out_features());
-  if (rank <= most) return;
+int64_t most_rank(const nn::Linear& layer) {
+  return std::min(layer.in_features(), layer.out_features());
+}
+
+// Beside larger layers a narrow one (a router, say) may have a rank beyond its own.
+void check_rank(const nn::Linear& layer, int64_t rank, int64_t most_of_all) {
+  const int64_t most = most_rank(layer);
+  if (rank <= most || rank <= most_of_all) return;
   throw ConfigError(
       "lora_r: found {} for \"{}\" [{}, {}], expected at most {}; choose a smaller rank, or one "
       "for this layer with rank_pattern",
@@ -79,11 +85,20 @@ void check_conv1d(const nn::Linear& layer, const LoraOptions& options) {
       options.init, layer.path());
 }
 
-void attach_branch(nn::Linear& layer, const LoraOptions& options, uint64_t layer_id) {
+// The largest rank of any of the layers, where first values are drawn for any rank.
+int64_t most_rank(const std::vector<nn::Linear*>& layers, const LoraOptions& options) {
+  int64_t most = 0;
+  if (options.init != "true" && options.init != "false" && options.init != "gaussian") return most;
+  for (const nn::Linear* layer : layers) most = std::max(most, most_rank(*layer));
+  return most;
+}
+
+void attach_branch(nn::Linear& layer, const LoraOptions& options, uint64_t layer_id,
+                   int64_t most_of_all) {
   check_conv1d(layer, options);
   const std::string base = hf::kAdapterKeyPrefix + layer.path();
   const int64_t rank = rank_of(options, layer.path());
-  check_rank(layer, rank);
+  check_rank(layer, rank, most_of_all);
   auto branch = std::unique_ptr<nn::LowRankBranch>(new nn::LowRankBranch{
       .a = {base + ".lora_A.weight", {rank, layer.in_features()}, at::kFloat},
       .b = {base + ".lora_B.weight", {layer.out_features(), rank}, at::kFloat},
@@ -224,6 +239,7 @@ void LoraAdapter::attach_layers(models::Model& model) {
   check_options(options_);
   check_init(options_.init);
   const TargetLayers targets = find_targets(options_, model);
+  require_computed_on_experts(options_, targets.layers, model);
   const auto saved = weights_to_save(options_, model);
   for (nn::Parameter* parameter : model.parameters()) parameter->set_requires_grad(false);
   layers_ = targets.layers;
@@ -243,6 +259,7 @@ void LoraAdapter::attach_layers(models::Model& model) {
                         {"base_model.vera_B", &projection_->b}};
     }
   }
+  const int64_t most_of_all = most_rank(layers_, options_);
   for (size_t i = 0; i < layers_.size(); ++i) {
     nn::Linear& layer = *layers_[i];
     std::vector<nn::Parameter*> parameters;
@@ -253,7 +270,7 @@ void LoraAdapter::attach_layers(models::Model& model) {
       attach_vectors(layer, options_, i, projection_);
       parameters = {&layer.vera()->b, &layer.vera()->d};
     } else {
-      attach_branch(layer, options_, i);
+      attach_branch(layer, options_, i, most_of_all);
       layer.low_rank()->append_parameters(parameters);
     }
     for (nn::Parameter* parameter : parameters) {

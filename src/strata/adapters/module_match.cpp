@@ -25,6 +25,11 @@ bool matches_list(const std::string& path, const std::vector<std::string>& entri
   });
 }
 
+bool NameList::matches(const std::string& path) const {
+  return std::ranges::any_of(suffixes_of(path),
+                             [&](const std::string& suffix) { return entries_.contains(suffix); });
+}
+
 bool is_inside(const std::string& path, const std::vector<std::string>& entries) {
   const std::string fenced = "." + path + ".";
   return std::any_of(entries.begin(), entries.end(), [&](const std::string& entry) {

@@ -3,12 +3,24 @@
 #pragma once
 
 #include <string>
+#include <unordered_set>
 #include <vector>
 
 namespace strata::adapters {
 
 // Whether `path` equals an entry or ends with "." and an entry.
 bool matches_list(const std::string& path, const std::vector<std::string>& entries);
+
+// The same with a list of many names, for many paths.
+class NameList {
+ public:
+  explicit NameList(const std::vector<std::string>& entries)
+      : entries_(entries.begin(), entries.end()) {}
+  bool matches(const std::string& path) const;
+
+ private:
+  std::unordered_set<std::string> entries_;
+};
 
 // Whether `path` is a module named by an entry or inside one.
 bool is_inside(const std::string& path, const std::vector<std::string>& entries);

@@ -6,6 +6,7 @@
 
 #include <fmt/ranges.h>
 
+#include "strata/adapters/expert_targets.h"
 #include "strata/adapters/module_match.h"
 #include "strata/adapters/target_layers.h"
 #include "strata/base/error.h"
@@ -100,6 +101,8 @@ void require_named_modules(const LoraOptions& options, models::Model& model) {
   const std::vector<std::string> all_paths = all_module_paths(model);
   require_layers(options, all_paths);
   const TargetLayers targets = find_targets(options, model);
+  require_computed_on_experts(options, targets.layers, model);
+  require_loadable_on_experts(options, targets.layers, model);
   require_each("target_modules", options.target_modules, all_paths, is_end_of);
   require_each("exclude_modules", options.exclude_modules, all_paths, is_end_of);
   if (options.exclude_pattern) {

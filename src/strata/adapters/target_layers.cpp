@@ -98,8 +98,9 @@ std::vector<std::string> target_list(const LoraOptions& options, models::Model& 
   }
   if (targets.size() < kLongList) return targets;
   std::vector<std::string> others;
+  const NameList names(targets);
   for (const std::string& path : all_paths) {
-    if (!matches_list(path, targets)) others.push_back(path);
+    if (!names.matches(path)) others.push_back(path);
   }
   std::vector<std::string> shorter = minimal_suffixes(targets, others);
   return shorter.size() < targets.size() ? shorter : targets;
@@ -123,12 +124,13 @@ std::vector<std::string> matching_paths(const LoraOptions& options,
   if (options.exclude_pattern)
     excluded = std::make_unique<hf::ModulePattern>(*options.exclude_pattern);
   const LayerNumbers numbers(options.layers_pattern);
+  const NameList names(targets);
   std::vector<std::string> matched;
   for (const std::string& path : all_paths) {
     if (is_inside(path, options.modules_to_save)) continue;
     if (excluded ? excluded->matches(path) : matches_list(path, options.exclude_modules)) continue;
     if (pattern ? pattern->matches(path)
-                : matches_list(path, targets) && is_wanted_layer(path, options, targets, numbers)) {
+                : names.matches(path) && is_wanted_layer(path, options, targets, numbers)) {
       matched.push_back(path);
     }
   }
@@ -185,9 +187,8 @@ TargetLayers find_targets(const LoraOptions& options, models::Model& model) {
   found.list = target_list(options, model, linear_paths, all_paths);
   nn::Embedding* embedding = find_embedding(model);
   const auto matched = targeted_linears(options, found.list, all_paths, linears, embedding);
-  const auto is_matched = [&](const std::string& path) {
-    return std::find(matched.begin(), matched.end(), path) != matched.end();
-  };
+  const std::set<std::string> paths(matched.begin(), matched.end());
+  const auto is_matched = [&](const std::string& path) { return paths.contains(path); };
   if (embedding != nullptr && is_matched(embedding->path())) found.embedding = embedding;
   for (const std::string& path : linear_paths) {
     if (is_matched(path)) found.layers.push_back(linears.at(path));

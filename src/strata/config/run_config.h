@@ -19,6 +19,7 @@ struct ModelConfig {
   std::string cache_dir;             // of the Hub; default: HF_HUB_CACHE or HF_HOME/hub
   bool mean_resizing = true;         // how rows of new tokens start
   std::optional<int64_t> resize_to_multiple_of;  // of the rows; default: what adds tokens decides
+  std::optional<double> router_aux_loss_coef;    // of mixtures; default: config.json's
 };
 
 struct DataConfig {

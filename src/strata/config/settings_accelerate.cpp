@@ -43,7 +43,9 @@ std::vector<Known> deepspeed_flags() {
       {"deepspeed_exclusion_filter", {"none"}, kMachines},
       {"deepspeed_inclusion_filter", {"none"}, kMachines},
       {"deepspeed_multinode_launcher", {"standard", "none", "*"}, kMachines},
-      {"deepspeed_moe_layer_cls_names", {"none"}, "mixtures of experts are not supported"},
+      {"deepspeed_moe_layer_cls_names",
+       {"none", "MixtralSparseMoeBlock", "Qwen2MoeSparseMoeBlock", "Qwen3MoeSparseMoeBlock"},
+       "a decoder layer with all its experts is gathered at once"},
   };
 }
 

@@ -58,6 +58,12 @@ std::vector<Setting> model_settings() {
                       .help = "rows of the embedding when tokens are added; default: 8 for "
                               "chat_template_format, 64 for chat_template_path",
                       .peer = "clone_chat_template"},
+                     {.name = "router_aux_loss_coef",
+                      .field = STRATA_FIELD(model.router_aux_loss_coef),
+                      .range = {.min = 0, .max = 0},
+                      .help = "weight of the loss that balances the experts of a mixture, which is "
+                              "not computed: 0, unless config.json says so",
+                      .peer = "SFTConfig"},
                      {.name = "adapter_name_or_path",
                       .field = STRATA_FIELD(model.adapter_name_or_path),
                       .help = "continue this LoRA adapter (turns use_peft on)",

@@ -136,7 +136,6 @@ std::vector<Known> sft() {
   return {
       {"model_init_kwargs", {"none"}, "use dtype"},
       {"trust_remote_code", {"false", "*"}, "no code of a checkpoint is run", true},
-      {"router_aux_loss_coef", {"none"}, "leave it out"},
       {"dataset_kwargs", {"none"}, "leave it out"},
       {"dataset_batch_size", {"1000"}, "packing works on 1000 rows at a time"},
       {"truncation_mode", {"keep_start"}, "leave it at keep_start"},

@@ -7,6 +7,7 @@
 #include "strata/models/config_reader.h"
 #include "strata/models/gpt2/model.h"
 #include "strata/models/llama/model.h"
+#include "strata/models/moe/mixture.h"
 #include "strata/models/phi3/blocks.h"
 #include "strata/models/t5/model.h"
 
@@ -15,13 +16,24 @@ namespace {
 
 using Create = std::unique_ptr<Model> (*)(const Json& config, const ModelOptions& options);
 
-template <LlamaConfig (*parse)(const Json&), typename Layer = LlamaDecoderLayer>
-std::unique_ptr<Model> create_llama(const Json& json, const ModelOptions& options) {
-  LlamaConfig config = parse(json);
+void apply(const ModelOptions& options, LlamaConfig& config) {
   config.rope.buffer_type = options.buffers;
   if (config.local_rope) config.local_rope->buffer_type = options.buffers;
   config.has_own_head = options.is_untied;
+}
+
+template <LlamaConfig (*parse)(const Json&), typename Layer = LlamaDecoderLayer>
+std::unique_ptr<Model> create_llama(const Json& json, const ModelOptions& options) {
+  LlamaConfig config = parse(json);
+  apply(options, config);
   return std::make_unique<LlamaModel>(config, options.storage, make_decoder_layer<Layer>);
+}
+
+template <MixtureConfig (*parse)(const Json&)>
+std::unique_ptr<Model> create_mixture(const Json& json, const ModelOptions& options) {
+  MixtureConfig config = parse(json);
+  apply(options, config.llama);
+  return std::make_unique<LlamaModel>(config.llama, options.storage, make_mixture_layers(config));
 }
 
 std::unique_ptr<Model> create_t5(const Json& config, const ModelOptions& options) {
@@ -51,11 +63,14 @@ const std::map<std::string, Family>& families() {
       {"llama", {create_llama<parse_llama_config>}},
       {"ministral", {create_llama<parse_mistral_config>}},
       {"mistral", {create_llama<parse_mistral_config>}},
+      {"mixtral", {create_mixture<parse_mixtral_config>}},
       {"olmo2", {create_llama<parse_olmo2_config>}},
       {"olmo3", {create_llama<parse_olmo3_config>}},
       {"phi3", {create_llama<parse_phi3_config, Phi3DecoderLayer>}},
       {"qwen2", {create_llama<parse_qwen2_config>}},
+      {"qwen2_moe", {create_mixture<parse_qwen2_moe_config>}},
       {"qwen3", {create_llama<parse_qwen3_config>}},
+      {"qwen3_moe", {create_mixture<parse_qwen3_moe_config>}},
       {"smollm3", {create_llama<parse_smollm3_config>}},
       {"t5", {create_t5, /*has_encoder=*/true}}};
   return kFamilies;

@@ -80,7 +80,7 @@ void DecoderLayer::append_prefix(std::vector<nn::Parameter*>& list, int64_t inde
 }
 
 LlamaDecoderLayer::LlamaDecoderLayer(const LlamaConfig& c, int64_t index, at::ScalarType storage,
-                                     nn::Rope& rope)
+                                     nn::Rope& rope, std::unique_ptr<FeedForward> feed_forward)
     : config_(c),
       index_(index),
       path_("model.layers." + std::to_string(index)),
@@ -93,12 +93,14 @@ LlamaDecoderLayer::LlamaDecoderLayer(const LlamaConfig& c, int64_t index, at::Sc
               shape(c.hidden_size, c.num_key_value_heads * c.head_dim, c.input_bias, storage)),
       o_proj_(path_ + ".self_attn.o_proj",
               shape(c.num_attention_heads * c.head_dim, c.hidden_size, c.output_bias, storage)),
-      gate_proj_(path_ + ".mlp.gate_proj",
-                 shape(c.hidden_size, c.intermediate_size, c.mlp_bias, storage)),
-      up_proj_(path_ + ".mlp.up_proj",
-               shape(c.hidden_size, c.intermediate_size, c.mlp_bias, storage)),
-      down_proj_(path_ + ".mlp.down_proj",
-                 shape(c.intermediate_size, c.hidden_size, c.mlp_bias, storage)) {
+      feed_forward_(std::move(feed_forward)) {
+  if (feed_forward_ == nullptr) {
+    const auto in = shape(c.hidden_size, c.intermediate_size, c.mlp_bias, storage);
+    gate_proj_.emplace(path_ + ".mlp.gate_proj", in);
+    up_proj_.emplace(path_ + ".mlp.up_proj", in);
+    down_proj_.emplace(path_ + ".mlp.down_proj",
+                       shape(c.intermediate_size, c.hidden_size, c.mlp_bias, storage));
+  }
   const auto add = [&](std::optional<nn::RmsNorm>& norm, const char* name, int64_t channels) {
     norm.emplace(path_ + name, channels, c.rms_norm_eps, storage, c.norm_kind);
   };
@@ -117,7 +119,17 @@ LlamaDecoderLayer::LlamaDecoderLayer(const LlamaConfig& c, int64_t index, at::Sc
 }
 
 std::vector<nn::Linear*> LlamaDecoderLayer::linears() {
-  return {&q_proj_, &k_proj_, &v_proj_, &o_proj_, &gate_proj_, &up_proj_, &down_proj_};
+  std::vector<nn::Linear*> list{&q_proj_, &k_proj_, &v_proj_, &o_proj_};
+  const auto rest = feed_forward_ != nullptr
+                        ? feed_forward_->linears()
+                        : std::vector<nn::Linear*>{&*gate_proj_, &*up_proj_, &*down_proj_};
+  list.insert(list.end(), rest.begin(), rest.end());
+  return list;
+}
+
+std::vector<std::vector<nn::Linear*>> LlamaDecoderLayer::fused_linears() {
+  if (feed_forward_ == nullptr) return {};
+  return feed_forward_->fused_linears();
 }
 
 std::vector<nn::Parameter*> LlamaDecoderLayer::parameters() {
@@ -126,8 +138,12 @@ std::vector<nn::Parameter*> LlamaDecoderLayer::parameters() {
     layer->append_parameters(list);
   }
   if (q_norm_) list.insert(list.end(), {&q_norm_->weight(), &k_norm_->weight()});
-  for (const nn::Linear* layer : {&gate_proj_, &up_proj_, &down_proj_}) {
-    layer->append_parameters(list);
+  if (feed_forward_ != nullptr) {
+    feed_forward_->append_parameters(list);
+  } else {
+    for (const auto* layer : {&gate_proj_, &up_proj_, &down_proj_}) {
+      (*layer)->append_parameters(list);
+    }
   }
   for (auto* norm :
        {&attention_input_norm_, &attention_output_norm_, &mlp_input_norm_, &mlp_output_norm_}) {
@@ -169,22 +185,23 @@ at::Tensor LlamaDecoderLayer::attend(const at::Tensor& x, const nn::ForwardConte
 
 at::Tensor LlamaDecoderLayer::transform(const at::Tensor& x, const nn::ForwardContext& context) {
   const auto [normed, residual] = branches_of(mlp_input_norm_, x);
-  const auto gate_up = nn::linear_shared_input({&gate_proj_, &up_proj_}, normed, context);
+  if (feed_forward_ != nullptr) return feed_forward_->add_last(normed, residual, context);
+  const auto gate_up = nn::linear_shared_input({&*gate_proj_, &*up_proj_}, normed, context);
   const auto gate = config_.gate == ops::GateKind::kSilu ? nn::swiglu : nn::geglu;
   const nn::Remakable gated = gate(gate_up[0], gate_up[1]);
   if (mlp_output_norm_) {
     return residual +
-           mlp_output_norm_->forward(nn::linear_shared_input({&down_proj_}, gated, context)[0]);
+           mlp_output_norm_->forward(nn::linear_shared_input({&*down_proj_}, gated, context)[0]);
   }
   if (const double scale = config_.residual_multiplier; scale != 1.0) {
     // Where the result is not wanted, the step has just recomputed what it keeps: nothing is
     // remade.
     const at::Tensor y = context.wants_output
-                             ? nn::linear_shared_input({&down_proj_}, gated, context)[0]
-                             : down_proj_.forward_last(gated.value, context);
+                             ? nn::linear_shared_input({&*down_proj_}, gated, context)[0]
+                             : down_proj_->forward_last(gated.value, context);
     return nn::add_scaled(residual, y, scale, context.wants_output);
   }
-  return down_proj_.forward_add_last(gated, residual, context);
+  return down_proj_->forward_add_last(gated, residual, context);
 }
 
 at::Tensor LlamaDecoderLayer::forward(const at::Tensor& x, const nn::ForwardContext& context) {

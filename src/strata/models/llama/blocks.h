@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "strata/models/llama/config.h"
+#include "strata/models/llama/feed_forward.h"
 #include "strata/models/model.h"
 #include "strata/nn/embedding.h"
 #include "strata/nn/linear.h"
@@ -63,17 +64,18 @@ class DecoderLayer : public Block {
   std::shared_ptr<nn::PrefixProjection> projection_;
 };
 
-class LlamaDecoderLayer final : public DecoderLayer {
+class LlamaDecoderLayer final : public DecoderLayer, public HasFusedLinears {
  public:
-  // `rope` is shared by all layers and must outlive them.
+  // `rope` is shared by all layers and must outlive them. `feed_forward`: in place of the MLP.
   LlamaDecoderLayer(const LlamaConfig& config, int64_t index, at::ScalarType storage,
-                    nn::Rope& rope);
+                    nn::Rope& rope, std::unique_ptr<FeedForward> feed_forward = nullptr);
 
   BlockKind kind() const override { return BlockKind::kLayer; }
   std::string class_name() const override { return config_.layer_class; }
   std::string path() const override { return path_; }
   std::vector<nn::Parameter*> parameters() override;
   std::vector<nn::Linear*> linears() override;
+  std::vector<std::vector<nn::Linear*>> fused_linears() override;
   at::Tensor forward(const at::Tensor& x, const nn::ForwardContext& context) override;
 
  private:
@@ -86,8 +88,9 @@ class LlamaDecoderLayer final : public DecoderLayer {
   std::string path_;
   nn::Rope& rope_;
   nn::Linear q_proj_, k_proj_, v_proj_, o_proj_;
-  std::optional<nn::RmsNorm> q_norm_, k_norm_;  // with head_norms or row_norms
-  nn::Linear gate_proj_, up_proj_, down_proj_;
+  std::optional<nn::RmsNorm> q_norm_, k_norm_;                 // with head_norms or row_norms
+  std::optional<nn::Linear> gate_proj_, up_proj_, down_proj_;  // without feed_forward_
+  std::unique_ptr<FeedForward> feed_forward_;
   // Of what attention and MLP read, with input_norms, and of what they give, with output_norms.
   std::optional<nn::RmsNorm> attention_input_norm_, mlp_input_norm_;
   std::optional<nn::RmsNorm> attention_output_norm_, mlp_output_norm_;

@@ -97,12 +97,12 @@ void parse_common(const ConfigReader& config, LlamaConfig& c) {
   if (c.gate == ops::GateKind::kSilu) require_activation(config, "hidden_act", {"silu", "swish"});
 }
 
-void parse_positions(const ConfigReader& config, LlamaConfig& c, bool splits_hidden_size) {
+void parse_positions(const ConfigReader& config, LlamaConfig& c, bool splits_hidden_size,
+                     double default_theta) {
   check_relations(c, splits_hidden_size);
-  c.rope = parse_rope(config, {c.head_dim, c.max_position_embeddings});
+  c.rope = parse_rope(config, {c.head_dim, c.max_position_embeddings, default_theta});
 }
 
-// A key that says null means as many as query heads; only a missing one means the default.
 int64_t key_value_heads(const ConfigReader& config, const LlamaConfig& c, int64_t fallback) {
   const bool is_null = config.json().contains("num_key_value_heads");
   return config.positive_integer("num_key_value_heads", is_null ? c.num_attention_heads : fallback);

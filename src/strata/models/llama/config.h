@@ -20,6 +20,8 @@ struct LlamaConfig {
   std::string architecture = "LlamaForCausalLM";
   std::vector<std::string> lora_targets = {"q_proj", "v_proj"};  // PEFT's; empty: it has none
   std::vector<std::string> ia3_targets = {"k_proj", "v_proj", "down_proj"};
+  std::vector<std::string> ia3_feedforward = {"down_proj"};
+  std::vector<std::string> never_quantized = {};  // ends of the paths of linear layers
   int64_t vocab_size = 32000;
   int64_t hidden_size = 4096;
   int64_t intermediate_size = 11008;

@@ -16,7 +16,8 @@ void parse_common(const ConfigReader& config, LlamaConfig& c);
 void check_relations(const LlamaConfig& c, bool splits_hidden_size = false);
 
 // The rotation, and how settings must relate.
-void parse_positions(const ConfigReader& config, LlamaConfig& c, bool splits_hidden_size = false);
+void parse_positions(const ConfigReader& config, LlamaConfig& c, bool splits_hidden_size = false,
+                     double default_theta = 10000.0);
 
 // The query heads where the key says null; where it is missing, `fallback`.
 int64_t key_value_heads(const ConfigReader& config, const LlamaConfig& c, int64_t fallback);

@@ -18,7 +18,7 @@ constexpr const char* kHeadWeight = "lm_head.weight";
 }  // namespace
 
 LlamaModel::LlamaModel(const LlamaConfig& config, at::ScalarType storage,
-                       MakeDecoderLayer make_layer)
+                       const MakeDecoderLayer& make_layer)
     : config_(config),
       storage_(storage),
       rope_(config.rope),

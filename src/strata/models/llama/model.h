@@ -2,6 +2,7 @@
 // embedding and output layer, weight names and initial values. Never: memory of weights.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -13,8 +14,8 @@
 
 namespace strata::models {
 
-using MakeDecoderLayer = std::unique_ptr<DecoderLayer> (*)(const LlamaConfig& config, int64_t index,
-                                                           at::ScalarType storage, nn::Rope& rope);
+using MakeDecoderLayer = std::function<std::unique_ptr<DecoderLayer>(
+    const LlamaConfig& config, int64_t index, at::ScalarType storage, nn::Rope& rope)>;
 
 template <typename Layer>
 std::unique_ptr<DecoderLayer> make_decoder_layer(const LlamaConfig& config, int64_t index,
@@ -25,7 +26,7 @@ std::unique_ptr<DecoderLayer> make_decoder_layer(const LlamaConfig& config, int6
 class LlamaModel final : public Model {
  public:
   LlamaModel(const LlamaConfig& config, at::ScalarType storage,
-             MakeDecoderLayer make_layer = make_decoder_layer<LlamaDecoderLayer>);
+             const MakeDecoderLayer& make_layer = make_decoder_layer<LlamaDecoderLayer>);
 
   std::vector<Block*> blocks() override;
   at::Tensor logits(const at::Tensor& x) override { return head_->logits(x); }
@@ -36,7 +37,10 @@ class LlamaModel final : public Model {
                    at::Generator generator) const override;
   std::vector<std::string> default_lora_targets() const override { return config_.lora_targets; }
   std::vector<std::string> default_ia3_targets() const override { return config_.ia3_targets; }
-  std::vector<std::string> default_ia3_feedforward() const override { return {"down_proj"}; }
+  std::vector<std::string> default_ia3_feedforward() const override {
+    return config_.ia3_feedforward;
+  }
+  std::vector<std::string> never_quantized() const override { return config_.never_quantized; }
   int64_t buffer_bytes() const override;
   void attach_virtual_tokens(nn::VirtualTokens tokens) override;
   const nn::VirtualTokens* virtual_tokens() const override {

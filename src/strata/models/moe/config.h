@@ -1,0 +1,40 @@
+// The settings of a mixture of experts over Llama's attention (Qwen3-MoE, Qwen2-MoE, Mixtral), read
+// from config.json and checked. Owns: the keys beside those of Llama's families. Never: weights.
+// Source: transformers configuration_{qwen3_moe,qwen2_moe,mixtral}.py.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "strata/base/json.h"
+#include "strata/models/llama/config.h"
+#include "strata/nn/router.h"
+
+namespace strata::models {
+
+struct MixtureConfig {
+  LlamaConfig llama;
+  // As the files name them, which transformers fuses when it loads them.
+  std::string module = "mlp";
+  std::string gate_name = "gate_proj", up_name = "up_proj", down_name = "down_proj";
+  int64_t num_experts = 0;
+  int64_t intermediate_size = 0;  // of an expert
+  nn::RouterOptions router{};
+  bool router_comes_first = false;  // in the reference's order of parameters
+  std::optional<int64_t>
+      shared_intermediate_size;   // of the expert of all tokens; none: there is none
+  std::vector<bool> has_experts;  // of each layer; others have Llama's MLP
+};
+
+// router_aux_loss_coef, by which TRL multiplies the loss that balances the experts: 0 in other
+// families.
+double balancing_coefficient(const Json& config);
+
+// Errors: as parse_llama_config().
+MixtureConfig parse_qwen3_moe_config(const Json& config);
+MixtureConfig parse_qwen2_moe_config(const Json& config);
+MixtureConfig parse_mixtral_config(const Json& config);
+
+}  // namespace strata::models

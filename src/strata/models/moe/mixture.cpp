@@ -1,0 +1,104 @@
+#include "strata/models/moe/mixture.h"
+
+#include <ATen/ATen.h>
+
+#include "strata/nn/gated_mlp.h"
+
+namespace strata::models {
+namespace {
+
+nn::Linear::Options shape(int64_t in, int64_t out, at::ScalarType storage) {
+  return {.in_features = in, .out_features = out, .storage = storage};
+}
+
+}  // namespace
+
+Mixture::Mixture(const MixtureConfig& c, const std::string& path, at::ScalarType storage)
+    : options_(c.router),
+      router_comes_first_(c.router_comes_first),
+      router_(path + ".gate", shape(c.llama.hidden_size, c.num_experts, storage)) {
+  const int64_t hidden = c.llama.hidden_size;
+  layers_.reserve(static_cast<size_t>(3 * c.num_experts));  // experts_ points into it
+  for (int64_t e = 0; e < c.num_experts; ++e) {
+    const std::string expert = fmt::format("{}.experts.{}.", path, e);
+    const auto add = [&](const std::string& name, const nn::Linear::Options& options) {
+      return &layers_.emplace_back(expert + name, options);
+    };
+    experts_.push_back({.gate = add(c.gate_name, shape(hidden, c.intermediate_size, storage)),
+                        .up = add(c.up_name, shape(hidden, c.intermediate_size, storage)),
+                        .down = add(c.down_name, shape(c.intermediate_size, hidden, storage))});
+  }
+  if (!c.shared_intermediate_size) return;
+  const std::string shared = path + ".shared_expert.";
+  const auto in = shape(hidden, *c.shared_intermediate_size, storage);
+  shared_.emplace(
+      Shared{{shared + "gate_proj", in},
+             {shared + "up_proj", in},
+             {shared + "down_proj", shape(*c.shared_intermediate_size, hidden, storage)},
+             {path + ".shared_expert_gate", shape(hidden, 1, storage)}});
+}
+
+std::vector<nn::Linear*> Mixture::linears() {
+  std::vector<nn::Linear*> list;
+  if (router_comes_first_) list.push_back(&router_);
+  for (nn::Linear& layer : layers_) list.push_back(&layer);
+  if (!router_comes_first_) list.push_back(&router_);
+  if (shared_) {
+    list.insert(list.end(), {&shared_->gate, &shared_->up, &shared_->down, &shared_->scale});
+  }
+  return list;
+}
+
+std::vector<std::vector<nn::Linear*>> Mixture::fused_linears() {
+  std::vector<nn::Linear*> gates_and_ups, downs;
+  for (const nn::Expert& expert : experts_) {
+    gates_and_ups.insert(gates_and_ups.end(), {expert.gate, expert.up});
+    downs.push_back(expert.down);
+  }
+  return {{&router_}, gates_and_ups, downs};
+}
+
+// The reference's fused parameters hold gate and up of all experts, then down of all.
+void Mixture::append_parameters(std::vector<nn::Parameter*>& list) {
+  if (router_comes_first_) router_.append_parameters(list);
+  for (const nn::Expert& expert : experts_) {
+    expert.gate->append_parameters(list);
+    expert.up->append_parameters(list);
+  }
+  for (const nn::Expert& expert : experts_) expert.down->append_parameters(list);
+  if (!router_comes_first_) router_.append_parameters(list);
+  if (!shared_) return;
+  for (const nn::Linear* layer : {&shared_->gate, &shared_->up, &shared_->down, &shared_->scale}) {
+    layer->append_parameters(list);
+  }
+}
+
+at::Tensor Mixture::add_shared(const nn::Remakable& normed, const at::Tensor& residual,
+                               const nn::ForwardContext& context) {
+  const auto gate_up =
+      nn::linear_shared_input({&shared_->gate, &shared_->up, &shared_->scale}, normed, context);
+  const at::Tensor y =
+      nn::linear_shared_input({&shared_->down}, nn::swiglu(gate_up[0], gate_up[1]), context)[0];
+  return residual + at::sigmoid(gate_up[2]) * y;
+}
+
+at::Tensor Mixture::add_last(const nn::Remakable& normed, const at::Tensor& residual,
+                             const nn::ForwardContext& context) {
+  const at::Tensor base = shared_ ? add_shared(normed, residual, context) : residual;
+  const at::Tensor logits = nn::linear_shared_input({&router_}, normed, context)[0];
+  return nn::add_experts_last(experts_, normed, base, nn::route(logits, options_), context);
+}
+
+MakeDecoderLayer make_mixture_layers(const MixtureConfig& config) {
+  return [config](const LlamaConfig& llama, int64_t index, at::ScalarType storage,
+                  nn::Rope& rope) -> std::unique_ptr<DecoderLayer> {
+    std::unique_ptr<FeedForward> mixture;
+    if (config.has_experts.at(static_cast<size_t>(index))) {
+      mixture = std::make_unique<Mixture>(
+          config, fmt::format("model.layers.{}.{}", index, config.module), storage);
+    }
+    return std::make_unique<LlamaDecoderLayer>(llama, index, storage, rope, std::move(mixture));
+  };
+}
+
+}  // namespace strata::models
