@@ -18,7 +18,7 @@ from running import (base_flags, output_files, read_until, run_strata, run_strat
 
 @pytest.mark.parametrize("number,more", [
     (signal.SIGTERM, {}), (signal.SIGUSR1, {}), (signal.SIGTERM, {"save_only_model": True}),
-    (signal.SIGUSR1, {"save_strategy": "no"}), (signal.SIGINT, {}),
+    (signal.SIGUSR1, {"save_strategy": "no"}), (signal.SIGINT, {}), (signal.SIGHUP, {}),
     (signal.SIGINT, {"save_strategy": "no", "use_peft": True, "lora_r": 2})])
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_a_request_to_stop_saves(inputs, tmp_path, number, more, ranks):
@@ -57,12 +57,15 @@ def wait_for_handlers(process, ranks):
     raise AssertionError(process.communicate()[0])
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
-def test_a_second_interrupt_ends_at_once(inputs, tmp_path, ranks):
+@pytest.mark.parametrize("ranks,saved", [(1, False), (2, False), (2, True)])
+def test_a_second_interrupt_ends_at_once(inputs, tmp_path, ranks, saved):
     """A step may be long, and who presses Ctrl-C twice will not wait for it."""
     flags = base_flags(inputs.model("odd"), inputs.data("messages", train=4000), tmp_path / "out",
-                       max_steps=3, gradient_accumulation_steps=4000)
-    process = start_strata(flags, ranks, words=words_of)
+                       max_steps=3, save_strategy="steps", save_steps=1)
+    if saved:
+        run_strata({**flags, "max_steps": 1}, ranks)
+    process = start_strata({**flags, "gradient_accumulation_steps": 4000, "resume_from_checkpoint": saved},
+                           ranks, words=words_of)
     wait_for_handlers(process, ranks)
     time.sleep(0.5)  # the step has begun
     process.send_signal(signal.SIGINT)
@@ -74,7 +77,11 @@ def test_a_second_interrupt_ends_at_once(inputs, tmp_path, ranks):
     text = process.communicate(timeout=20)[0]
     assert process.returncode == (-signal.SIGINT if ranks == 1 else 128 + signal.SIGINT), text
     assert time.monotonic() - start < 2
-    assert not list((tmp_path / "out").glob("checkpoint-*"))
+    assert [p.name for p in (tmp_path / "out").glob("checkpoint-*")] == ["checkpoint-1"] * saved
+    if ranks == 2:
+        where = (f"interrupted: {tmp_path / 'out' / 'checkpoint-1'} is the newest checkpoint, go on from it with "
+                 "--resume_from_checkpoint true" if saved else "interrupted: this run has saved nothing yet")
+        assert where in text
 
 
 def test_an_ignored_interrupt_stays_ignored(inputs, tmp_path):

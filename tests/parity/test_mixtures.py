@@ -160,11 +160,27 @@ def test_experts_are_codes_one_by_one_and_routers_plain(tmp_path, family, sizes,
     (dict(lora_target_modules=["w2"], lora_dropout=0, alpha_pattern='{"w2": 3}'), "alpha_pattern: found a value on"),
     (dict(lora_target_modules=["w2"], feedforward_modules=["w2"], peft_type="IA3"), "peft_type: found IA3 on"),
     (dict(lora_target_modules=["w2"], peft_type="VERA"), "peft_type: found VERA on"),
+    (dict(lora_target_modules=["q_proj"], lora_modules_to_save=["gate"]),
+     'modules_to_save: found "model.layers.0.block_sparse_moe.gate", a part of a mixture'),
+    (dict(lora_target_modules=["q_proj"], lora_modules_to_save=["experts.1.w1"]),
+     'modules_to_save: found "model.layers.0.block_sparse_moe.experts.1.w1", a part of a mixture'),
 ])
 def test_adapters_that_peft_cannot_load_are_refused(inputs, tmp_path, flags, message):
     run = run_strata_raw(base_flags(inputs.model("mixtral"), inputs.data("messages"), tmp_path / "out", max_steps=1,
                                     use_peft=True, **flags))
     assert run.returncode == 2 and message in run.text, run.text
+
+
+def test_a_continued_adapter_with_dropout_on_experts_is_refused(inputs, tmp_path):
+    """Its file may ask for what the experts' branches leave out."""
+    save_checkpoint(tmp_path, family="mixtral")
+    _, adapter = random_adapter(tmp_path, ["w1", "w2", "w3"], r=2, alpha=4)
+    config = json.loads((adapter / "adapter_config.json").read_text())
+    (adapter / "adapter_config.json").write_text(json.dumps({**config, "lora_dropout": 0.3}))
+    tiny_llama.save_tokenizer(tmp_path)
+    run = run_strata_raw(base_flags(tmp_path, inputs.data("messages"), tmp_path / "out", max_steps=1,
+                                    adapter_name_or_path=adapter, router_aux_loss_coef=0))
+    assert run.returncode == 2 and "lora_dropout: found 0.3 on" in run.text, run.text
 
 
 @pytest.mark.parametrize("family,settings", [("qwen2_moe", {}), ("qwen3_moe", dict(mlp_only_layers=[1]))])
@@ -193,6 +209,7 @@ def test_the_loss_that_balances_experts_is_named(inputs, tmp_path):
     ("mixtral", dict(num_experts_per_tok=6), "found num_experts_per_tok = 6, expected at most num_local_experts = 5"),
     ("qwen3_moe", dict(num_experts_per_tok=6), "found num_experts_per_tok = 6, expected at most num_experts = 5"),
     ("qwen3_moe", dict(num_experts=4), "found num_experts = 4 and num_local_experts = 5, expected one number"),
+    ("mixtral", dict(num_local_experts=4 * 10**18), "found num_local_experts = 4000000000000000000, expected at most 65536"),
     ("mixtral", dict(num_local_experts=0), "found num_local_experts = 0, expected an integer of at least 1"),
     ("mixtral", dict(router_jitter_noise=0.1), "found router_jitter_noise = 0.1, expected 0"),
     ("mixtral", dict(hidden_act="gelu"), 'found hidden_act "gelu", expected "silu"'),

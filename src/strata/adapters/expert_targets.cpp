@@ -87,6 +87,29 @@ void require_own_names(const Targeted& group, models::Model& model) {
   }
 }
 
+// The reference's module around a mixture is "mlp" in every family: a router of another name in the
+// file is not found under that name, and an expert never is.
+void require_loadable_copies(const LoraOptions& options, models::Model& model) {
+  if (options.modules_to_save.empty()) return;
+  const std::vector<std::string> copies = weights_to_save(options, model);
+  const std::set<std::string> copied(copies.begin(), copies.end());
+  for (models::Block* block : model.blocks()) {
+    auto* fused = dynamic_cast<models::HasFusedLinears*>(block);
+    if (fused == nullptr) continue;
+    for (const Layers& group : fused->fused_linears()) {
+      const bool is_kept = group.size() == 1 && group[0]->path().ends_with(".mlp.gate");
+      for (const nn::Linear* layer : group) {
+        if (is_kept || !copied.contains(layer->weight().name())) continue;
+        throw ConfigError(
+            "modules_to_save: found \"{}\", a part of a mixture of experts, which PEFT would not "
+            "find under this name, expected other modules; target it with LoRA "
+            "(lora_target_modules)",
+            layer->path());
+      }
+    }
+  }
+}
+
 }  // namespace
 
 void require_computed_on_experts(const LoraOptions& options, const Layers& layers,
@@ -100,14 +123,22 @@ void require_computed_on_experts(const LoraOptions& options, const Layers& layer
   if (options.lora_bias) refuse("lora_bias: found true", layer);
 }
 
+void require_no_dropout_on_experts(const LoraOptions& options, const Layers& layers,
+                                   models::Model& model) {
+  const auto groups = targeted_groups(layers, model);
+  if (groups.empty() || options.dropout == 0) return;
+  refuse(fmt::format("lora_dropout: found {}", options.dropout), *groups[0].chosen[0]);
+}
+
 void require_loadable_on_experts(const LoraOptions& options, const Layers& layers,
                                  models::Model& model) {
+  require_loadable_copies(options, model);
+  require_no_dropout_on_experts(options, layers, model);
   const auto groups = targeted_groups(layers, model);
   if (!groups.empty()) require_own_names(groups[0], model);
   for (const Targeted& group : groups) {
     require_whole(group);
     const nn::Linear& layer = *group.chosen[0];
-    if (options.dropout != 0) refuse(fmt::format("lora_dropout: found {}", options.dropout), layer);
     if (options.use_rslora) refuse("use_rslora: found true", layer);
     if (options.init != "true" && options.init != "false" && options.init != "gaussian") {
       refuse(fmt::format("init_lora_weights: found {}", options.init), layer);

@@ -9,6 +9,7 @@
 #include <csignal>
 #include <cstring>
 #include <optional>
+#include <utility>
 
 #include "strata/base/error.h"
 #include "strata/base/file.h"
@@ -222,6 +223,7 @@ class Supervisor {
   }
   // The ranks end their step and save; `grace` is for those of which nobody knows what they do.
   void let_save(std::chrono::milliseconds grace) {
+    if (saving_since_) return;  // told already: another signal takes no time away from them
     const bool is_first = !deadline_;
     stop_within(grace);
     if (is_first) saving_since_ = Clock::now();
@@ -253,7 +255,7 @@ class Supervisor {
   void handle_signals() {
     while (int number = signals_.next()) {
       if (number == SIGCHLD) continue;
-      const bool is_second = number == SIGINT && interrupted_by_ == SIGINT;
+      const bool is_second = number == SIGINT && std::exchange(has_interrupt_, true);
       signal_all(is_second ? SIGKILL : number);
       if (number == SIGUSR1 || number == SIGUSR2) continue;
       if (interrupted_by_ == 0) {
@@ -326,7 +328,8 @@ class Supervisor {
   std::optional<Clock::time_point> deadline_;
   std::optional<Clock::time_point> saving_since_;  // only ranks that may save are waited for
   Clock::time_point next_look_;
-  int interrupted_by_ = 0;
+  int interrupted_by_ = 0;      // the first signal that told this process to stop
+  bool has_interrupt_ = false;  // a SIGINT was among them
   int exit_code_ = 0;
   bool failed_elsewhere_ = false;  // on another machine, which exit_code_ says
 };

@@ -79,6 +79,8 @@ const std::map<std::string, Family>& families() {
 // Relatives of families that are here, and what to use in their place.
 const std::map<std::string, std::string>& refused_relatives() {
   static const std::map<std::string, std::string> kRefused{
+      {"gemma3",
+       "which reads images, with its language model in text_config; use a whole config.json"},
       {"gemma3n", "which reads images and sound; use a checkpoint of gemma3_text"}};
   return kRefused;
 }
@@ -106,15 +108,15 @@ bool has_encoder(const Json& config) {
 std::unique_ptr<Model> create_model(const Json& config, const ModelOptions& options) {
   const std::string type = ConfigReader(config).text("model_type", "");
   const auto family = families().find(type);
-  if (const auto refused = refused_relatives().find(type); refused != refused_relatives().end()) {
-    throw ConfigError("config.json: found model_type \"{}\", expected one of {}; it is a family {}",
-                      type, fmt::join(supported_model_types(), ", "), refused->second);
-  }
   if (family == families().end() && has_text_model(config)) {
     throw ConfigError(
         "config.json: found model_type \"{}\", a model that reads more than texts, expected one of "
         "{}; take its language model out of it with strata convert FOLDER OUT --to text-model",
         type, fmt::join(supported_model_types(), ", "));
+  }
+  if (const auto refused = refused_relatives().find(type); refused != refused_relatives().end()) {
+    throw ConfigError("config.json: found model_type \"{}\", expected one of {}; it is a family {}",
+                      type, fmt::join(supported_model_types(), ", "), refused->second);
   }
   if (family == families().end()) {
     throw ConfigError(

@@ -14,7 +14,7 @@ namespace strata::nn {
 struct Remakable {
   at::Tensor value;
   // The same bits as `value`, outside of autograd. To be called before the maker's own backward
-  // pass, at most once. Empty: the value can only be kept.
+  // pass, by each layer that reads the value. Empty: the value can only be kept.
   std::function<at::Tensor()> remake = {};
 
   Remakable(at::Tensor value) : value(std::move(value)) {}  // NOLINT: a plain tensor is one

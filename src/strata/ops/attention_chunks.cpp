@@ -60,4 +60,10 @@ std::vector<AttentionChunk> attention_chunks(const BiasedAttentionOptions& o, in
   return chunks;
 }
 
+bool share_keys(const std::vector<AttentionChunk>& chunks, const BiasedAttentionOptions& options) {
+  size_t documents = 0;
+  for (const AttentionChunk& chunk : chunks) documents += chunk.offsets.size() - 1;
+  return documents + 1 > options.offsets.size();
+}
+
 }  // namespace strata::ops

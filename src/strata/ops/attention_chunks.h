@@ -24,5 +24,7 @@ struct AttentionChunk {
 // counted, but for those of one query.
 std::vector<AttentionChunk> attention_chunks(const BiasedAttentionOptions& options, int64_t heads,
                                              int64_t most_scores);
+// Whether queries of one document are in several of them, which then share keys.
+bool share_keys(const std::vector<AttentionChunk>& chunks, const BiasedAttentionOptions& options);
 
 }  // namespace strata::ops

@@ -49,8 +49,8 @@ class Part {
             queries_.unpad(lse.squeeze(-1).transpose(1, 2)).t()};
   }
 
-  // dq of the chunk's tokens. Added to: `dk` and `dv` [tokens of all, Hkv, C] in fp32, `dbias` [H,
-  // span] where it is defined.
+  // dq of the chunk's tokens. Added to: `dk` and `dv` [tokens of all, Hkv, C], `dbias` [H, span]
+  // where it is defined.
   at::Tensor backward(const at::Tensor& dout, const at::Tensor& out, const at::Tensor& lse,
                       at::Tensor dk, at::Tensor dv, at::Tensor dbias) const {
     at::Tensor gradient = of_queries(dout);
@@ -173,6 +173,12 @@ class Part {
   const at::Tensor q_, k_, v_;  // padded, [D * H, L or S, C]
 };
 
+// Gradients of keys are rounded once: sums of several chunks are kept in fp32.
+at::ScalarType type_of_sums(const at::Tensor& k, const std::vector<AttentionChunk>& chunks,
+                            const BiasedAttentionOptions& options) {
+  return share_keys(chunks, options) ? at::kFloat : k.scalar_type();
+}
+
 }  // namespace
 
 AttentionResult biased_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
@@ -195,11 +201,13 @@ BiasedAttentionGradients biased_attention_backward(const at::Tensor& dout, const
                                                    const BiasedAttentionOptions& options,
                                                    bool wants_bias, int64_t most_scores) {
   const at::NoGradGuard no_grad;
+  const std::vector<AttentionChunk> chunks = attention_chunks(options, q.size(1), most_scores);
   std::vector<at::Tensor> dq;
-  const at::Tensor dk = at::zeros(k.sizes(), k.options().dtype(at::kFloat)), dv = dk.clone();
+  const at::Tensor dk = at::zeros(k.sizes(), k.options().dtype(type_of_sums(k, chunks, options)));
+  const at::Tensor dv = dk.clone();
   BiasedAttentionGradients g;
   if (wants_bias) g.dbias = at::zeros_like(bias);
-  for (const AttentionChunk& chunk : attention_chunks(options, q.size(1), most_scores)) {
+  for (const AttentionChunk& chunk : chunks) {
     const Part part(q, k, v, bias, options, chunk);
     dq.push_back(part.backward(dout, forward.out, forward.lse, dk, dv, g.dbias));
   }
@@ -211,19 +219,22 @@ BiasedAttentionGradients biased_attention_backward(const at::Tensor& dout, const
 
 void imagine_scores(const at::Tensor& q, const at::Tensor& k, const BiasedAttentionOptions& options,
                     bool is_backward) {
+  const std::vector<AttentionChunk> chunks = attention_chunks(options, q.size(1), kMostScores);
   int64_t most = 0;
-  for (const AttentionChunk& chunk : attention_chunks(options, q.size(1), kMostScores)) {
+  for (const AttentionChunk& chunk : chunks) {
     most = std::max(most, chunk.num_scores(q.size(1)));
   }
   const auto fp32 = q.options().dtype(at::kFloat);
   // Forward: scores, and the shares rounded. Backward: shares, their gradients, one of them dropped
-  // or rounded, slopes of capped ones; the sums of keys and values.
+  // or rounded, slopes of capped ones; sums of keys and values that are rounded at the end.
   std::vector<at::Tensor> taken;
   for (int i = 0; i < (is_backward ? 3 : 1); ++i) taken.push_back(at::empty({most}, fp32));
   taken.push_back(
       at::empty({most}, q.options().dtype(options.dropout > 0 ? at::kFloat : q.scalar_type())));
   if (!is_backward) return;
   if (options.softcap > 0) taken.push_back(at::empty({most}, fp32));
+  const at::ScalarType sums = type_of_sums(k, chunks, options);
+  if (sums == k.scalar_type()) return;
   for (int i = 0; i < 2; ++i) taken.push_back(at::empty(k.sizes(), fp32));
 }
 

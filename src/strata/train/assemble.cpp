@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "strata/adapters/adapter_options.h"
+#include "strata/adapters/expert_targets.h"
 #include "strata/adapters/lora_init.h"
 #include "strata/adapters/named_modules.h"
 #include "strata/base/error.h"
@@ -51,8 +52,9 @@ void attach_adapter(const config::RunConfig& config, const std::vector<int64_t>&
     require_adapter_folder(config.model.adapter_name_or_path);
     trainee.continued_adapter = hf::read_adapter_config(config.model.adapter_name_or_path);
     require_trainable(*trainee.continued_adapter);
-    trainee.adapter = adapters::attach_lora(*trainee.model,
-                                            adapters::lora_options_of(*trainee.continued_adapter));
+    const adapters::LoraOptions options = adapters::lora_options_of(*trainee.continued_adapter);
+    trainee.adapter = adapters::attach_lora(*trainee.model, options);
+    adapters::require_no_dropout_on_experts(options, trainee.adapter->layers(), *trainee.model);
   } else if (config.lora.use_peft) {
     adapters::LoraOptions options = with_new_tokens(options_of(config.lora), new_tokens);
     if (options.prompt_init == "TEXT" && !target.device.is_meta()) {

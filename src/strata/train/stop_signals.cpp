@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cerrno>
 #include <string_view>
 
 namespace strata::train {
@@ -19,19 +20,11 @@ constexpr std::string_view kInterrupted =
 void note_request(int number) {
   requested = true;
   if (number != SIGINT || !tells_of_interrupt) return;
+  const int error = errno;  // of what was interrupted
   // Nothing can be done about a message that finds no reader.
   [[maybe_unused]] const auto written =
       ::write(STDERR_FILENO, kInterrupted.data(), kInterrupted.size());
-}
-
-struct sigaction install(int number, int flags) {
-  struct sigaction action = {};
-  action.sa_handler = note_request;
-  action.sa_flags = SA_RESTART | flags;
-  sigemptyset(&action.sa_mask);
-  struct sigaction previous;
-  ::sigaction(number, &action, &previous);
-  return previous;
+  errno = error;
 }
 
 }  // namespace
@@ -46,18 +39,30 @@ bool is_any_asked(const StopRequest& request, comm::Group& world) {
 StopSignals::StopSignals(bool tells) {
   requested = false;
   tells_of_interrupt = tells;
-  previous_term_ = install(SIGTERM, 0);
-  previous_user_ = install(SIGUSR1, 0);
-  previous_interrupt_ = install(SIGINT, SA_RESETHAND);
-  const bool is_ignored =
-      (previous_interrupt_.sa_flags & SA_SIGINFO) == 0 && previous_interrupt_.sa_handler == SIG_IGN;
-  if (is_ignored) ::sigaction(SIGINT, &previous_interrupt_, nullptr);
+  install(SIGTERM, 0);
+  install(SIGUSR1, 0);
+  install(SIGHUP, 0);
+  install(SIGINT, SA_RESETHAND);
+}
+
+void StopSignals::install(int number, int flags) {
+  struct sigaction action = {};
+  action.sa_handler = note_request;
+  action.sa_flags = SA_RESTART | flags;
+  sigemptyset(&action.sa_mask);
+  struct sigaction previous;
+  ::sigaction(number, &action, &previous);
+  replaced_.push_back({number, previous});
+  const bool is_ignored = (previous.sa_flags & SA_SIGINFO) == 0 && previous.sa_handler == SIG_IGN;
+  if (is_ignored && (number == SIGINT || number == SIGHUP)) {
+    ::sigaction(number, &previous, nullptr);
+  }
 }
 
 StopSignals::~StopSignals() {
-  ::sigaction(SIGTERM, &previous_term_, nullptr);
-  ::sigaction(SIGUSR1, &previous_user_, nullptr);
-  ::sigaction(SIGINT, &previous_interrupt_, nullptr);
+  for (const Replaced& replaced : replaced_) {
+    ::sigaction(replaced.number, &replaced.action, nullptr);
+  }
 }
 
 bool StopSignals::is_requested() const { return requested; }

@@ -1,9 +1,11 @@
-// Requests to stop from outside while training: SIGTERM and SIGUSR1 (pre-emption), SIGINT (Ctrl-C).
+// Requests to stop from outside while training: SIGTERM and SIGUSR1 (pre-emption), SIGINT (Ctrl-C),
+// SIGHUP (the terminal is gone).
 // Owns: the handlers while it lives. Never: ends the process.
 #pragma once
 
 #include <csignal>
 #include <functional>
+#include <vector>
 
 #include "strata/comm/group.h"
 
@@ -15,8 +17,8 @@ using StopRequest = std::function<bool()>;
 bool is_any_asked(const StopRequest& request, comm::Group& world);
 
 // One object at a time in a process. Threads: any may ask. Who presses Ctrl-C a second time means
-// it: the first SIGINT gives that signal back what it did before. Where it was ignored, as in a
-// shell's background, it stays so.
+// it: after the first SIGINT that signal has its default action. SIGINT and SIGHUP stay ignored
+// where they were, as in a shell's background and under nohup.
 class StopSignals {
  public:
   // `tells`: says on standard error what the first SIGINT does, at once, since a step may be long.
@@ -28,9 +30,13 @@ class StopSignals {
   bool is_requested() const;
 
  private:
-  struct sigaction previous_term_;
-  struct sigaction previous_user_;
-  struct sigaction previous_interrupt_;
+  struct Replaced {
+    int number;
+    struct sigaction action;
+  };
+  void install(int number, int flags);
+
+  std::vector<Replaced> replaced_;
 };
 
 }  // namespace strata::train

@@ -16,12 +16,22 @@ namespace {
 constexpr const char* kLocal = "sliding_attention";
 constexpr const char* kGlobal = "full_attention";
 
+// An object under `key`, or null where there is none.
+Json object_of(const Json& json, const std::string& key, const std::string& name) {
+  const auto found = json.find(key);
+  if (found == json.end() || found->is_null() || found->is_object()) {
+    return found == json.end() ? Json() : *found;
+  }
+  throw FormatError("config.json: found {} = {}, expected an object; fix the file", name,
+                    dump_python(*found, /*indent=*/-1));
+}
+
 // `rope_parameters` by kind, or the older keys, of which rope_scaling is of global layers alone.
 nn::RopeOptions parse_rotation(const ConfigReader& config, const LlamaConfig& c,
                                const std::string& kind, double default_theta) {
   Json rope = {{"rope_type", "default"}};
-  if (config.has("rope_parameters")) {
-    const Json& all = config.at("rope_parameters");
+  const Json all = object_of(config.json(), "rope_parameters", "rope_parameters");
+  if (!all.is_null()) {
     for (const auto& [key, value] : all.items()) {
       if (key == kLocal || key == kGlobal) continue;
       throw FormatError(
@@ -29,11 +39,11 @@ nn::RopeOptions parse_rotation(const ConfigReader& config, const LlamaConfig& c,
           "layers; fix the file",
           key, kLocal, kGlobal);
     }
-    if (all.contains(kind) && all.at(kind).is_object()) rope = all.at(kind);
+    const Json of_kind = object_of(all, kind, "rope_parameters." + kind);
+    if (!of_kind.is_null()) rope = of_kind;
   }
-  if (kind == kGlobal && config.has("rope_scaling") && config.at("rope_scaling").is_object()) {
-    rope.update(config.at("rope_scaling"));
-  }
+  const Json scaling = object_of(config.json(), "rope_scaling", "rope_scaling");
+  if (kind == kGlobal && !scaling.is_null()) rope.update(scaling);
   if (!rope.contains("rope_theta")) rope["rope_theta"] = default_theta;
   const Json keys = {{"rope_parameters", rope}};
   const nn::RopeOptions options =

@@ -18,7 +18,12 @@ int64_t read_num_experts(const ConfigReader& config, const std::string& key, int
     throw FormatError("config.json: found {} = {} and {} = {}, expected one number; fix the file",
                       key, *value, other, *alias);
   }
-  return config.positive_integer(!value && alias ? other : key, fallback);
+  const std::string& found = !value && alias ? other : key;
+  const int64_t count = config.positive_integer(found, fallback);
+  constexpr int64_t kMost = 65536;  // of a layer; each is three layers here
+  if (count <= kMost) return count;
+  throw FormatError("config.json: found {} = {}, expected at most {}; fix the file", found, count,
+                    kMost);
 }
 
 void check_router(const MixtureConfig& c, const std::string& key) {
