@@ -45,6 +45,15 @@ void check_device_or_plan(const char* op, const at::Tensor& tensor) {
   if (!tensor.is_meta()) check_device(op, tensor);
 }
 
+void check_keyed_rows(const char* op, const at::Tensor& x, const at::Tensor& token_keys) {
+  check_device_or_plan(op, x);
+  if (x.dim() != 2) check_shape(op, "x", x, {-1, -1});
+  check_contiguous(op, "x", x);
+  check_shape(op, "token_keys", token_keys, {x.size(0)});
+  check_type(op, "token_keys", token_keys, at::kLong);
+  check_contiguous(op, "token_keys", token_keys);
+}
+
 void check_device(const char* op, const at::Tensor& tensor) {
   if (tensor.is_cpu() || (kHasCuda && tensor.is_cuda())) return;
   throw ConfigError("{}: found a tensor on {}, expected cpu{}; this build has kernels for {} only",

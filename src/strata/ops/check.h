@@ -29,5 +29,8 @@ void check_device(const char* op, const at::Tensor& tensor);
 // The same for an op that the memory plan can walk: tensors without data (device "meta") pass, and
 // the op allocates what it would and returns before its kernel.
 void check_device_or_plan(const char* op, const at::Tensor& tensor);
+// A contiguous matrix `x` on such a device, with a number for each row by which it draws: int64
+// [rows].
+void check_keyed_rows(const char* op, const at::Tensor& x, const at::Tensor& token_keys);
 
 }  // namespace strata::ops

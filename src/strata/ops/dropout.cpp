@@ -21,12 +21,7 @@ void check_probability(double p) {
 
 void drop_into(const at::Tensor& y, const at::Tensor& x, double p, const at::Tensor& token_keys,
                uint64_t key, bool add) {
-  check_device_or_plan(kOp, x);
-  if (x.dim() != 2) check_shape(kOp, "x", x, {-1, -1});
-  check_contiguous(kOp, "x", x);
-  check_shape(kOp, "token_keys", token_keys, {x.size(0)});
-  check_type(kOp, "token_keys", token_keys, at::kLong);
-  check_contiguous(kOp, "token_keys", token_keys);
+  check_keyed_rows(kOp, x, token_keys);
   if (x.is_meta()) return;
   const ActivityTimer timer(Activity::kElementWise);
   const DropoutArguments arguments{.type = element_of(kOp, "x", x),

@@ -12,12 +12,7 @@ namespace strata::ops {
 void add_uniform_noise_(at::Tensor x, double magnitude, const at::Tensor& token_keys,
                         uint64_t key) {
   constexpr const char* kOp = "uniform_noise";
-  check_device_or_plan(kOp, x);
-  if (x.dim() != 2) check_shape(kOp, "x", x, {-1, -1});
-  check_contiguous(kOp, "x", x);
-  check_shape(kOp, "token_keys", token_keys, {x.size(0)});
-  check_type(kOp, "token_keys", token_keys, at::kLong);
-  check_contiguous(kOp, "token_keys", token_keys);
+  check_keyed_rows(kOp, x, token_keys);
   if (x.is_meta()) return;
   const ActivityTimer timer(Activity::kElementWise);
   const NoiseArguments arguments{.type = element_of(kOp, "x", x),
