@@ -213,6 +213,17 @@ def make_text():
     put("rows", "array", b"\0[" + row + b', {"c": true}]')
     put("rows", "lines", b"\1" + row + b'\n[1]\n{"b": null}\n')
     put("rows", "lines_skipped", b"\x09" + row + b'\n[1]\n{"b": \n')
+    turns = '[{"role": "user", "content": "q"}, {"from": "gpt", "value": "%s"}]'
+    preferences = [
+        '{"prompt": "q \u00e9", "chosen": "\u00e9", "rejected": "\u00e8"}',
+        '{"chosen": "q \u00e9", "rejected": "q \u00e8"}', '{"chosen": "a", "rejected": "a"}',
+        '{"chosen": %s, "rejected": %s, "system": "s"}' % (turns % "a", turns % "b"),
+        '{"prompt": "q", "chosen": {"role": "assistant", "content": "a"}, "rejected": "b"}',
+        '{"instruction": "q", "history": [["q", "a"]], "chosen": "a", "rejected": "b"}',
+        '{"conversations": %s, "chosen": %s, "rejected": [], "tools": "[]"}' % ((turns % "a",) * 2),
+        '{"messages": %s, "tools": [1], "chat_template_kwargs": {"x": null}}' % (turns % "a"),
+        '{"chosen": [[]], "rejected": [{"role": 1}], "prompt": [null]}']
+    put("rows", "preferences", b"\1" + "\n".join(preferences).encode())
     put("rows", "csv", b'\2a,b\n"x""\n",2\n,\n')
     put("rows", "text", b"\3one\r\n\ntwo\xc3\xa9\n\xff")
 

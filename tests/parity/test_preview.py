@@ -69,6 +69,15 @@ def test_preview_names_columns_that_nothing_is_made_of(inputs, tmp_path):
     assert "nothing is made of" not in text and "Be kind." in text
 
 
+def test_preferences_are_pointed_to_their_recipe(inputs, tmp_path):
+    """With a conversation beside them they are columns that imitation does not use; without one, an error."""
+    chat = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]
+    text = preview(inputs, save(tmp_path, [{"prompt": "q", "messages": chat, "chosen": chat, "rejected": chat}] * 2))
+    assert "prompt (2 rows), rejected (2 rows); --dataset_columns maps other names, strata dpo trains on preferences" in text
+    result = run("preview", "--model_name_or_path", inputs.model("plain"), "--dataset_name", save(tmp_path, [{"chosen": chat, "rejected": chat}]))
+    assert result.returncode == 1 and "train on both answers with strata dpo, or on the preferred ones with --dataset_columns messages=chosen" in result.stderr
+
+
 def patched_program(path):
     """The program with another build id, as another build would have."""
     data = bytearray(pathlib.Path(PROGRAM).read_bytes())

@@ -34,6 +34,9 @@ PrepareOptions read_options(const Json& request) {
   options.long_rows = request.value("long_rows", options.long_rows);
   options.max_rows = request.value("max_rows", options.max_rows);
   options.separate_documents = request.value("separate_documents", options.separate_documents);
+  if (request.contains("truncation_mode")) {
+    options.preference = PreferenceOptions{.truncation_mode = request["truncation_mode"]};
+  }
   return options;
 }
 
@@ -92,14 +95,20 @@ Json describe(const MicroBatch& batch) {
           {"num_targets", batch.num_targets}};
 }
 
-// The prepared rows and the first epoch's micro-batches on one rank.
-Json prepare_and_collate(const Json& request) {
+// The prepared rows and the first epoch's micro-batches on one rank; with "may_fail" an error is an
+// answer too.
+Json prepare_and_collate(const Json& request) try {
   const auto tokenizer = strata::text::Tokenizer::load(request.at("tokenizer").get<std::string>());
   const strata::text::ChatTemplate tmpl(tokenizer->chat_template());
   const PrepareOptions options = read_options(request);
+  DataRequest wanted{.names = request.at("data").get<std::string>()};
+  const Json columns = request.value("columns", Json::object());
+  for (const auto& [name, column] : columns.items()) {
+    wanted.load.columns.emplace_back(name, column.get<std::string>());
+  }
   const TokenStore store = TokenStore::scratch([&](TokenWriter& writer) {
-    return prepare_data({.names = request.at("data").get<std::string>()}, *tokenizer, &tmpl,
-                        options, [&writer](const ExampleView& row) { writer.add(row); });
+    return prepare_data(wanted, *tokenizer, &tmpl, options,
+                        [&writer](const ExampleView& row) { writer.add(row); });
   });
   const DatasetStats& dataset = store.stats();
   Json rows = Json::array();
@@ -125,6 +134,9 @@ Json prepare_and_collate(const Json& request) {
           {"num_split_prompts", dataset.num_split_prompts},
           {"num_tokens", dataset.num_tokens},
           {"num_targets", dataset.num_targets}};
+} catch (const strata::Error& error) {
+  if (!request.value("may_fail", false)) throw;
+  return {{"error", error.what()}};
 }
 
 }  // namespace

@@ -25,15 +25,13 @@ std::vector<std::string> columns_of(const Row& row) {
   const bool is_whole = prompt == nullptr || (chosen.is_array() && !prompt->is_array());
   const char* column = !is_whole ? "completion" : chosen.is_array() ? "messages" : "text";
   throw FormatError(
-      "{}: found preference data (columns: {}), expected examples to imitate; train on the "
-      "preferred answers with --dataset_columns {}=chosen",
+      "{}: found preference data (columns: {}), expected examples to imitate; train on both "
+      "answers with strata dpo, or on the preferred ones with --dataset_columns {}=chosen",
       row.where(), column_names(row), column);
 }
 
 // "; did you mean --dataset_columns messages=mesages?"
-std::string misspelt(const Row& row, const std::string& text_field) {
-  const std::vector<std::string> known = {text_field,   "messages",    "conversations", "prompt",
-                                          "completion", "instruction", "output"};
+std::string misspelt(const Row& row, const std::vector<std::string>& known) {
   for (const std::string& column : columns_of(row)) {
     const auto near = closest(column, known);
     if (near && row.find(*near) == nullptr) {
@@ -41,6 +39,21 @@ std::string misspelt(const Row& row, const std::string& text_field) {
     }
   }
   return "";
+}
+
+std::string misspelt(const Row& row, const std::string& text_field) {
+  return misspelt(row, {text_field, "messages", "conversations", "prompt", "completion",
+                        "instruction", "output"});
+}
+
+// Whether a run that imitates would find something in the row.
+bool is_example(const Row& row, const std::string& text_field) {
+  for (const std::string& column :
+       {text_field, std::string("messages"), std::string("conversations"),
+        std::string("completion"), std::string("output"), std::string("input_ids")}) {
+    if (row.find(column) != nullptr) return true;
+  }
+  return false;
 }
 
 }  // namespace
@@ -63,6 +76,23 @@ void refuse_columns(const Row& row, const std::string& text_field) {
       "\"instruction\" with \"output\"; name them with --dataset_columns, or the text column with "
       "--dataset_text_field{}",
       row.where(), column_names(row), text_field, misspelt(row, text_field));
+}
+
+void refuse_as_preference(const Row& row, const std::string& text_field) {
+  const std::string hint = misspelt(row, std::vector<std::string>{"prompt", "chosen", "rejected"});
+  for (const auto& [there, missing] : {std::pair("chosen", "rejected"), {"rejected", "chosen"}}) {
+    if (row.find(there) == nullptr) continue;
+    throw FormatError(
+        "{}: found a column \"{}\" without \"{}\" (columns: {}), expected both; add the other "
+        "answers, or name their column with --dataset_columns {}=COLUMN{}",
+        row.where(), there, missing, column_names(row), missing, hint);
+  }
+  const bool imitates = is_example(row, text_field);
+  throw FormatError(
+      "{}: found {} (columns: {}), expected preferences: a better answer in \"chosen\" and a worse "
+      "one in \"rejected\"; {}name them with --dataset_columns chosen=COLUMN rejected=COLUMN{}",
+      row.where(), imitates ? "an example to imitate" : "no preferences", column_names(row),
+      imitates ? "train on it with strata sft, or " : "", hint);
 }
 
 }  // namespace strata::data

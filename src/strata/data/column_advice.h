@@ -15,4 +15,7 @@ std::string column_names(const Row& row);
 // misspelt names are told how they can be trained on.
 [[noreturn]] void refuse_columns(const Row& row, const std::string& text_field);
 
+// The same where preferences are wanted. Examples to imitate are told which recipe is theirs.
+[[noreturn]] void refuse_as_preference(const Row& row, const std::string& text_field);
+
 }  // namespace strata::data

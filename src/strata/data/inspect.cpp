@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <set>
+#include <string_view>
 #include <unordered_set>
 
 #include <fmt/format.h>
@@ -30,9 +31,13 @@ class DocumentInspector {
     result_.masked += trained == 0;
     result_.no_end += trained > 0 && !ends(labels);
     result_.two_bos += bos_ && ids.size() > 1 && ids[0] == *bos_ && ids[1] == *bos_;
+    result_.duplicates += is_seen(ids, labels);
+  }
+
+  // Whether the same came before.
+  bool is_seen(std::span<const int32_t> ids, std::span<const int32_t> labels) {
     const uint64_t first = XXH3_64bits(ids.data(), ids.size_bytes());
-    result_.duplicates +=
-        !seen_.insert(XXH3_64bits_withSeed(labels.data(), labels.size_bytes(), first)).second;
+    return !seen_.insert(XXH3_64bits_withSeed(labels.data(), labels.size_bytes(), first)).second;
   }
 
  private:
@@ -75,9 +80,9 @@ void count_lengths(const TokenStore& store, Inspection& result) {
   }
 }
 
-void count_roles_in(const Json* messages, std::map<std::string, int64_t>& roles) {
-  if (messages == nullptr || !messages->is_array()) return;
-  for (const Json& message : *messages) {
+void count_roles_in(const Json& messages, std::map<std::string, int64_t>& roles) {
+  if (!messages.is_array()) return;
+  for (const Json& message : messages) {
     if (!message.is_object()) continue;
     for (const char* key : {"role", "from"}) {
       const auto role = message.find(key);
@@ -88,10 +93,11 @@ void count_roles_in(const Json* messages, std::map<std::string, int64_t>& roles)
 
 }  // namespace
 
-Inspection inspect(const TokenStore& store, const text::Tokenizer& tokenizer) {
+Inspection inspect(const TokenStore& store, const text::Tokenizer& tokenizer,
+                   bool are_preferences) {
   Inspection result;
   result.rows = static_cast<int64_t>(store.size());
-  DocumentInspector documents(tokenizer, result);
+  DocumentInspector documents(tokenizer, result), rows(tokenizer, result);
   for (size_t i = 0; i < store.size(); ++i) {
     const ExampleView& row = store[i];
     result.tokens += static_cast<int64_t>(row.ids.size());
@@ -101,7 +107,12 @@ Inspection inspect(const TokenStore& store, const text::Tokenizer& tokenizer) {
       documents.add(row.ids.subspan(begin, size), row.labels.subspan(begin, size));
       begin += size;
     }
+    if (!are_preferences) continue;
+    result.duplicate_rows += rows.is_seen(row.ids, row.labels);
+    const auto half = static_cast<size_t>(row.lengths[0]);
+    result.same_answers += std::ranges::equal(row.ids.first(half), row.ids.subspan(half));
   }
+  if (are_preferences) result.duplicates = 0;
   count_lengths(store, result);
   return result;
 }
@@ -109,20 +120,39 @@ Inspection inspect(const TokenStore& store, const text::Tokenizer& tokenizer) {
 void count_roles(const std::vector<Row>& rows, std::map<std::string, int64_t>& roles) {
   for (const Row& row : rows) {
     for (const char* column : {"messages", "conversations", "prompt", "completion"}) {
-      count_roles_in(row.find(column), roles);
+      if (const Json* messages = row.find(column)) count_roles_in(*messages, roles);
     }
   }
 }
 
-double padding_part(const TokenStore& store, const std::vector<std::vector<int64_t>>& batches) {
+void count_preference_roles(const std::vector<Row>& rows, std::map<std::string, int64_t>& roles) {
+  for (const Row& row : rows) {
+    for (const char* column : {"prompt", "instruction", "conversations", "chosen", "rejected"}) {
+      const Json* value = row.find(column);
+      if (value == nullptr) continue;
+      const std::string_view name = column;
+      if (value->is_string()) {
+        ++roles[name == "chosen" || name == "rejected" ? "assistant" : "user"];
+      } else {
+        count_roles_in(value->is_object() ? Json::array({*value}) : *value, roles);
+      }
+    }
+  }
+}
+
+double padding_part(const TokenStore& store, const std::vector<std::vector<int64_t>>& batches,
+                    bool are_preferences) {
   double real = 0, padded = 0;
   for (const std::vector<int64_t>& batch : batches) {
     size_t longest = 0;
-    for (const int64_t row : batch) {
-      longest = std::max(longest, store[static_cast<size_t>(row)].ids.size());
-      real += static_cast<double>(store[static_cast<size_t>(row)].ids.size());
+    for (const int64_t i : batch) {
+      const ExampleView row = store[static_cast<size_t>(i)];
+      longest =
+          std::max(longest, are_preferences ? static_cast<size_t>(std::ranges::max(row.lengths))
+                                            : row.ids.size());
+      real += static_cast<double>(row.ids.size());
     }
-    padded += static_cast<double>(longest * batch.size());
+    padded += static_cast<double>(longest * batch.size() * (are_preferences ? 2 : 1));
   }
   return padded > 0 ? 1 - real / padded : 0;
 }
@@ -154,6 +184,11 @@ std::vector<std::string> find_mistakes(const Inspection& inspection,
     lines.push_back(
         fmt::format("{} are the same as an earlier one", of_documents(inspection.duplicates)));
   }
+  const auto of_rows = [&](int64_t count, const char* what) {
+    if (count > 0) lines.push_back(fmt::format("{} of {} rows {}", count, inspection.rows, what));
+  };
+  of_rows(inspection.duplicate_rows, "are the same as an earlier one");
+  of_rows(inspection.same_answers, "have two answers that are the same: nothing tells them apart");
   static const std::set<std::string> kRoles = {
       "system", "user", "assistant", "tool",    "function", "developer", "ipython",
       "human",  "gpt",  "bot",       "chatgpt", "model",    "prompter"};

@@ -28,18 +28,27 @@ struct Inspection {
   int64_t no_end = 0;      // what is trained does not end with the end token or another special one
   int64_t two_bos = 0;     // begins with the BOS token twice
   int64_t duplicates = 0;  // the same ids and labels as an earlier one
+  // Of preferences, where a document may well come again in another row: rows of both documents
+  // that came before, and rows whose answers are the same.
+  int64_t duplicate_rows = 0, same_answers = 0;
 };
 
 inline constexpr int64_t kMaxBars = 20;
 
-Inspection inspect(const TokenStore& store, const text::Tokenizer& tokenizer);
+// `are_preferences`: the rows are those of preference_tokenizer.h.
+Inspection inspect(const TokenStore& store, const text::Tokenizer& tokenizer,
+                   bool are_preferences = false);
 
 // Adds how often each role occurs in the rows' messages, prompts and completions.
 void count_roles(const std::vector<Row>& rows, std::map<std::string, int64_t>& roles);
 
+// The same of preferences that are conversations; a text beside messages counts as one.
+void count_preference_roles(const std::vector<Row>& rows, std::map<std::string, int64_t>& roles);
+
 // Tokens that a padding collator would add to these batches, as a part of all it would hand on.
-// `batches`: indices of rows.
-double padding_part(const TokenStore& store, const std::vector<std::vector<int64_t>>& batches);
+// `batches`: indices of rows. Of preferences each document is padded.
+double padding_part(const TokenStore& store, const std::vector<std::vector<int64_t>>& batches,
+                    bool are_preferences = false);
 
 // One warning a line about what is probably wrong. `roles`: of count_roles; `template_source`:
 // empty if no template is used.

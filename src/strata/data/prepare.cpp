@@ -8,6 +8,7 @@
 #include "strata/data/collate.h"
 #include "strata/data/inspect.h"
 #include "strata/data/pack.h"
+#include "strata/data/preference_row.h"
 #include "strata/data/row_pool.h"
 #include "strata/data/row_tokenizer.h"
 #include "strata/data/waiting_rows.h"
@@ -16,6 +17,29 @@ namespace strata::data {
 namespace {
 
 constexpr int32_t kNotTrained = -100;
+
+void check_preference_options(const PrepareOptions& options) {
+  const std::string& mode = options.preference->truncation_mode;
+  if (mode != "keep_start" && mode != "keep_end") {
+    throw ConfigError("truncation_mode: found \"{}\", expected keep_start or keep_end", mode);
+  }
+  if (options.max_length == 1) {
+    throw ConfigError(
+        "max_length: found 1, expected at least 2 for preferences (a token of an answer and one in "
+        "front of it) or 0 (no limit)");
+  }
+  const auto refuse = [](bool is_set, const char* setting) {
+    if (!is_set) return;
+    throw ConfigError(
+        "{}: found with preferences, expected it only where examples are imitated; remove it",
+        setting);
+  };
+  refuse(options.packing, "packing");
+  refuse(options.long_rows == "split", "long_rows split");
+  refuse(!options.completion_only_loss.value_or(true), "completion_only_loss false");
+  refuse(options.assistant_only_loss, "assistant_only_loss");
+  refuse(options.append_concat_token, "append_concat_token");
+}
 
 void check_options(const PrepareOptions& options) {
   if (options.max_length < 0 || options.max_length > kMaxRowTokens) {
@@ -39,6 +63,7 @@ void check_options(const PrepareOptions& options) {
   if (options.threads < 1) {
     throw ConfigError("threads: found {}, expected at least 1", options.threads);
   }
+  if (options.preference) check_preference_options(options);
 }
 
 std::string message_of(const std::exception_ptr& error) {
@@ -94,9 +119,12 @@ class Preparation::Steps {
     if (is_full()) return false;
     stats_.num_sources += static_cast<int64_t>(batch.rows.size());
     part_ = batch.part;
-    count_roles(batch.rows, stats_.roles);
+    if (!options_.preference) count_roles(batch.rows, stats_.roles);
     find_format(batch.rows);
     if (!pool_) return true;  // only bad rows so far
+    if (format_.kind == RowKind::kPreferenceMessages) {
+      count_preference_roles(batch.rows, stats_.roles);
+    }
     if (format_.kind == RowKind::kInstruction) {
       for (const char* role : {"user", "assistant"}) {
         stats_.roles[role] += static_cast<int64_t>(batch.rows.size());
@@ -129,23 +157,30 @@ class Preparation::Steps {
     if (options_.progress) options_.progress(stats_.num_sources, 1.0);
     if (stats_.num_targets > 0) return stats_;
     throw FormatError(
-        "{}: found no token to train on in {} rows ({} of them dropped because all their labels "
-        "are masked, {} longer than max_length {} ({}), {} bad), expected at least one; check the "
-        "label masks and max_length",
-        options_.subject, stats_.num_sources, stats_.num_dropped, stats_.num_long,
-        options_.max_length, options_.long_rows, stats_.bad_rows.count);
+        "{}: found no token to train on in {} rows ({} of them dropped because {}, {} longer than "
+        "max_length {} ({}), {} bad), expected at least one; check {}max_length",
+        options_.subject, stats_.num_sources, stats_.num_dropped,
+        options_.preference ? "nothing is left of an answer" : "all their labels are masked",
+        stats_.num_long, options_.max_length, options_.long_rows, stats_.bad_rows.count,
+        options_.preference ? "" : "the label masks and ");
   }
 
  private:
   bool is_full() const { return options_.max_rows > 0 && num_kept_ >= options_.max_rows; }
+
+  RowFormat format_of(const Row& row) const {
+    if (options_.pairs) return {.kind = RowKind::kPair};
+    const std::string& text_field = options_.dataset_text_field;
+    return options_.preference ? detect_preference(row, text_field)
+                               : detect_format(row, text_field);
+  }
 
   // The kind of the rows is that of the first, where bad rows are left out of the first good one.
   void find_format(const std::vector<Row>& rows) {
     for (const Row& row : rows) {
       if (pool_) return;
       try {
-        format_ = options_.pairs ? RowFormat{.kind = RowKind::kPair}
-                                 : detect_format(row, options_.dataset_text_field);
+        format_ = format_of(row);
       } catch (const FormatError& error) {
         if (!options_.skip_bad_rows) throw;
         if (first_bad_.empty()) first_bad_ = error.what();
@@ -185,6 +220,7 @@ class Preparation::Steps {
   // Cuts a long row where that is the rule, so that memory holds no more than is used.
   void fit_length(RowOutcome& outcome) const {
     if (options_.pairs) return;
+    if (options_.preference) return fit_answers(outcome);
     Example& example = outcome.row.example;
     const auto size = static_cast<int64_t>(example.ids.size());
     const bool keeps_all =
@@ -197,6 +233,14 @@ class Preparation::Steps {
       column->shrink_to_fit();
     }
     example.lengths.assign(1, static_cast<int32_t>(options_.max_length));
+  }
+
+  void fit_answers(RowOutcome& outcome) const {
+    Example& pair = outcome.row.example;
+    outcome.is_long =
+        options_.max_length > 0 && std::ranges::max(pair.lengths) > options_.max_length;
+    if (!outcome.is_long) return;
+    truncate_answers(pair, options_.max_length, options_.preference->truncation_mode);
   }
 
   void take(RowOutcome outcome) {
@@ -241,8 +285,15 @@ class Preparation::Steps {
     }
   }
 
+  // Whether truncation left nothing to train on.
+  bool is_cut_away(const Example& row) const {
+    if (options_.packing || options_.max_length == 0) return false;
+    return options_.preference ? find_untrained_answer(row) < row.lengths.size()
+                               : is_untrained(row);
+  }
+
   void take(Example row) {
-    if (!options_.packing && options_.max_length > 0 && is_untrained(row)) {
+    if (is_cut_away(row)) {
       ++stats_.num_dropped;
       return;
     }

@@ -14,6 +14,7 @@
 #include "strata/data/data_sets.h"
 #include "strata/data/dataset_stats.h"
 #include "strata/data/pair_tokenizer.h"
+#include "strata/data/preference_tokenizer.h"
 #include "strata/text/chat_template.h"
 #include "strata/text/tokenizer.h"
 
@@ -51,6 +52,10 @@ struct PrepareOptions {
   // Rows are pairs of source and target for an encoder-decoder model. Each becomes a row of these
   // two documents, neither packed nor cut again.
   std::optional<PairOptions> pairs = {};
+  // Rows are preferences: a prompt, a better and a worse answer. Each becomes a row of two
+  // documents (preference_tokenizer.h), which are cut one by one to max_length (at least 2);
+  // long_rows "drop" leaves rows with a longer one out. Never packed, never split.
+  std::optional<PreferenceOptions> preference = {};
 };
 
 struct Dataset : DatasetStats {
@@ -61,7 +66,9 @@ struct Dataset : DatasetStats {
 // with from/value); `prompt` and `completion`, both strings or both message lists; `input_ids` with
 // `labels` or with `completion_mask` / `assistant_masks`; `instruction` and `output`, with `input`
 // where given (Alpaca). Optional columns: `tools`, `chat_template_kwargs`; `system` of messages and
-// Alpaca, `history` of Alpaca. Others are counted.
+// Alpaca, `history` of Alpaca. Others are counted. Preferences: preference_row.h. Of them rows are
+// dropped in which truncation leaves an answer without a token to train on, which are those whose
+// prompt alone fills max_length.
 // `tmpl` may be null when the rows hold no messages. assistant_only_loss trains what the template's
 // {% generation %} blocks wrote; for a template without them, see assistant_mask.h.
 // Errors: ConfigError for options that contradict each other or the rows; FormatError with file and

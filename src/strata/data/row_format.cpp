@@ -8,9 +8,9 @@
 
 #include "strata/base/error.h"
 #include "strata/data/column_advice.h"
+#include "strata/data/preference_row.h"
 
 namespace strata::data {
-namespace {
 
 const char* type_of(const Json* value) {
   if (value == nullptr) return "nothing";
@@ -20,6 +20,8 @@ const char* type_of(const Json* value) {
   if (value->is_boolean()) return "a boolean";
   return value->is_null() ? "null" : "a number";
 }
+
+namespace {
 
 std::string describe(const RowFormat& format) {
   switch (format.kind) {
@@ -35,6 +37,11 @@ std::string describe(const RowFormat& format) {
       return "a row of instruction and output";
     case RowKind::kPair:
       return "a row of source and target";
+    case RowKind::kPreferenceText:
+    case RowKind::kPreferenceMessages:
+      return fmt::format("preferences of {}{}",
+                         format.kind == RowKind::kPreferenceText ? "text" : "messages",
+                         format.shares_prompt ? " without a prompt of their own" : "");
     case RowKind::kTokens:
       break;
   }
@@ -86,7 +93,8 @@ RowFormat detect_format(const Row& row, const std::string& text_field) {
 
 void require_format(const Row& row, const std::string& text_field, const RowFormat& format,
                     const std::string& first_row) {
-  const RowFormat found = detect_format(row, text_field);
+  const RowFormat found =
+      format.is_preference() ? detect_preference(row, text_field) : detect_format(row, text_field);
   if (found == format) return;
   throw FormatError("{}: found {}, expected {} as in {}; give all rows of a set the same columns",
                     row.where(), describe(found), describe(format), first_row);
@@ -99,7 +107,8 @@ bool is_one_of(std::string_view name, std::initializer_list<std::string_view> na
 }
 
 // Whether a column has a part in what a row becomes.
-bool is_used(std::string_view column, const RowFormat& format, const std::string& text_field) {
+bool is_used(const std::string& column, const Row& row, const RowFormat& format,
+             const std::string& text_field) {
   const bool is_template_variable = is_one_of(column, {"tools", "chat_template_kwargs"});
   switch (format.kind) {
     case RowKind::kText:
@@ -116,6 +125,9 @@ bool is_used(std::string_view column, const RowFormat& format, const std::string
     case RowKind::kTokens:
       return is_one_of(
           column, {"input_ids", "labels", "attention_mask", "completion_mask", "assistant_masks"});
+    case RowKind::kPreferenceText:
+    case RowKind::kPreferenceMessages:
+      return is_used_in_preference(column, row, format);
     case RowKind::kPair:
       break;  // the two columns are chosen by settings, or by their places
   }
@@ -127,7 +139,7 @@ bool is_used(std::string_view column, const RowFormat& format, const std::string
 void count_unused_columns(const Row& row, const RowFormat& format, const std::string& text_field,
                           std::map<std::string, int64_t>& unused) {
   for (const auto& [name, value] : row.fields.items()) {
-    if (!value.is_null() && !is_used(name, format, text_field)) ++unused[name];
+    if (!value.is_null() && !is_used(name, row, format, text_field)) ++unused[name];
   }
 }
 
@@ -212,10 +224,10 @@ void add_history(const Row& row, Json& messages) {
   }
 }
 
-}  // namespace
+enum class Spelling { kRoleContent, kFromValue, kEither };
 
-Json read_messages(const Row& row, const std::string& column) {
-  const Json* list = row.find(column);
+Json checked_messages(const Row& row, const std::string& column, const Json* list,
+                      Spelling spelling) {
   if (list == nullptr || !list->is_array() || list->empty()) {
     throw FormatError("{}: found {} in \"{}\", expected a list of messages with role and content",
                       row.where(), type_of(list), column);
@@ -229,7 +241,9 @@ Json read_messages(const Row& row, const std::string& column) {
           row.where(), found, messages.size() + 1, column);
     };
     if (!source.is_object()) refuse(type_of(&source));
-    Json message = column == "conversations" ? renamed_message(source) : source;
+    const bool renames = spelling == Spelling::kFromValue ||
+                         (spelling == Spelling::kEither && source.contains("from"));
+    Json message = renames ? renamed_message(source) : source;
     const auto role = message.find("role");
     if (role == message.end()) refuse("no \"role\"");
     if (!role->is_string()) refuse(fmt::format("{} as \"role\"", type_of(&*role)));
@@ -246,11 +260,28 @@ Json read_messages(const Row& row, const std::string& column) {
   return messages;
 }
 
+}  // namespace
+
+Json read_messages(const Row& row, const std::string& column) {
+  return checked_messages(
+      row, column, row.find(column),
+      column == "conversations" ? Spelling::kFromValue : Spelling::kRoleContent);
+}
+
+Json read_messages_of(const Row& row, const std::string& column, const Json& list) {
+  return checked_messages(row, column, &list, Spelling::kEither);
+}
+
 Json read_conversation(const Row& row) {
   const bool is_from_value = row.find("conversations") != nullptr;
   Json messages = read_messages(row, is_from_value ? "conversations" : "messages");
+  add_system(row, messages);
+  return messages;
+}
+
+void add_system(const Row& row, Json& messages) {
   const std::string* system = text_or_null(row, "system");
-  if (system == nullptr) return messages;
+  if (system == nullptr) return;
   if (messages[0]["role"] != "system") {
     messages.insert(messages.begin(), Json{{"role", "system"}, {"content", *system}});
   } else if (messages[0].value("content", Json()) != *system) {
@@ -258,10 +289,9 @@ Json read_conversation(const Row& row) {
         "{}: found a system message and another text in \"system\", expected one of them",
         row.where());
   }
-  return messages;
 }
 
-Json read_instruction(const Row& row) {
+Json read_question(const Row& row) {
   std::string question = read_string(row, "instruction");
   if (row.find("input") != nullptr) {
     const std::string& input = read_string(row, "input");
@@ -273,6 +303,11 @@ Json read_instruction(const Row& row) {
   }
   add_history(row, prompt);
   prompt.push_back({{"role", "user"}, {"content", std::move(question)}});
+  return prompt;
+}
+
+Json read_instruction(const Row& row) {
+  Json prompt = read_question(row);
   Json completion = Json::array();
   completion.push_back({{"role", "assistant"}, {"content", read_string(row, "output")}});
   return {{"prompt", std::move(prompt)}, {"completion", std::move(completion)}};

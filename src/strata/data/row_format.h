@@ -17,7 +17,10 @@ enum class RowKind {
   kPromptMessages,  // prompt and completion, message lists
   kInstruction,     // Alpaca: instruction, output and, where given, input
   kTokens,          // input_ids
-  kPair,            // source and target of an encoder-decoder model; only when the options ask
+  // Only when the options ask:
+  kPair,                // source and target of an encoder-decoder model
+  kPreferenceText,      // prompt, chosen and rejected, strings
+  kPreferenceMessages,  // the same as message lists
 };
 
 struct RowFormat {
@@ -26,14 +29,18 @@ struct RowFormat {
   bool has_labels = false;
   bool has_completion_mask = false;
   bool has_assistant_masks = false;
+  bool shares_prompt = false;  // of preferences: the prompt is what both answers begin with
 
+  bool is_preference() const {
+    return kind == RowKind::kPreferenceText || kind == RowKind::kPreferenceMessages;
+  }
   bool is_conversational() const {
     return kind == RowKind::kMessages || kind == RowKind::kPromptMessages ||
-           kind == RowKind::kInstruction;
+           kind == RowKind::kInstruction || kind == RowKind::kPreferenceMessages;
   }
   bool has_prompt() const {
     return kind == RowKind::kPromptText || kind == RowKind::kPromptMessages ||
-           kind == RowKind::kInstruction;
+           kind == RowKind::kInstruction || is_preference();
   }
   bool operator==(const RowFormat&) const = default;
 };
@@ -56,15 +63,24 @@ void count_unused_columns(const Row& row, const RowFormat& format, const std::st
 // text is the JSON of one or several calls.
 // Errors: FormatError with file, line and message for anything else than a list of such objects.
 Json read_messages(const Row& row, const std::string& column);
+// The same of a list of the column; messages of both spellings.
+Json read_messages_of(const Row& row, const std::string& column, const Json& list);
 
 // The conversation of a row of kind kMessages: its list, behind the column "system" as a message of
 // that role. Errors: as read_messages; FormatError for two system messages of different text.
 Json read_conversation(const Row& row);
+// The column "system" as the first of the messages. Errors: as read_conversation.
+void add_system(const Row& row, Json& messages);
 
 // An Alpaca row as {"prompt": [..., user], "completion": [assistant]}: system and the pairs of
 // history (what was asked and answered before) where given; instruction, a blank line and input
 // (where there is one) are what the user says, output is the answer. Errors: FormatError.
 Json read_instruction(const Row& row);
+// Its prompt alone.
+Json read_question(const Row& row);
+
+// What messages call the value: "a string", "an empty list", "nothing" where there is none.
+const char* type_of(const Json* value);
 
 // The string in the column. Errors: FormatError with file and line.
 const std::string& read_string(const Row& row, const std::string& column);

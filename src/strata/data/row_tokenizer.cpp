@@ -1,12 +1,15 @@
 #include "strata/data/row_tokenizer.h"
 
 #include <algorithm>
+#include <array>
+#include <iterator>
 #include <limits>
 
 #include "strata/base/error.h"
 #include "strata/data/assistant_mask.h"
 #include "strata/data/conversation_row.h"
 #include "strata/data/hidden_texts.h"
+#include "strata/data/preference_row.h"
 
 namespace strata::data {
 namespace {
@@ -63,7 +66,8 @@ RowTokenizer::RowTokenizer(const text::Tokenizer& tokenizer, const text::ChatTem
       completion_only_(options.completion_only_loss.value_or(format.has_prompt())),
       adds_specials_(options.add_special_tokens.value_or(!format.is_conversational())) {
   check_options(options, format, tmpl);
-  const bool ends_text = format.kind == RowKind::kText || format.kind == RowKind::kPromptText;
+  const bool ends_text = format.kind == RowKind::kText || format.kind == RowKind::kPromptText ||
+                         format.kind == RowKind::kPreferenceText;
   if (!ends_text && !options.append_concat_token) return;
   if (!tokenizer.specials().eos) {
     throw ConfigError(
@@ -97,6 +101,10 @@ TokenizedRow RowTokenizer::tokenize(const Row& row) const {
       break;
     case RowKind::kPair:
       result.example = tokenize_pair(row, tokenizer_, *options_.pairs);
+      break;
+    case RowKind::kPreferenceText:
+    case RowKind::kPreferenceMessages:
+      result = tokenize_preference(row);
       break;
   }
   if (options_.append_concat_token) append_eos(result.example);
@@ -148,6 +156,43 @@ TokenizedRow RowTokenizer::tokenize_turns(const Row& row, Json messages, Json co
   for (Json& message : completion) messages.push_back(std::move(message));
   TokenizedRow result = tokenize_chat(row, messages, extra);
   mask_prompt(encode(prompt), result);
+  return result;
+}
+
+TokenizedRow RowTokenizer::tokenize_preference(const Row& row) const {
+  const auto [prompt, chosen, rejected] = read_preference(row, format_);
+  const std::array<const Json*, 2> answers = {&chosen, &rejected};
+  std::array<TokenizedRow, 2> documents;
+  std::string prompt_text;
+  if (format_.is_conversational()) {
+    const Json extra = template_variables(row);
+    prompt_text =
+        template_->render(prompt, tokenizer_.specials(), /*add_generation_prompt=*/true, extra)
+            .text;
+    for (size_t i = 0; i < answers.size(); ++i) {
+      Json messages = prompt;
+      messages.insert(messages.end(), answers[i]->begin(), answers[i]->end());
+      documents[i] = tokenize_chat(row, messages, extra);
+    }
+  } else {
+    prompt_text = prompt.get<std::string>();
+    for (size_t i = 0; i < answers.size(); ++i) {
+      std::string text = answers[i]->get<std::string>();
+      if (!text.ends_with(eos_)) text += eos_;
+      documents[i].example = document(encode(prompt_text + text));
+    }
+  }
+  TokenizedRow result;
+  result.example = join_answers(encode(prompt_text), std::move(documents[0].example),
+                                std::move(documents[1].example), result.prompt_is_split);
+  if (const size_t answer = find_untrained_answer(result.example); answer < answers.size()) {
+    throw FormatError("{}: found no token to train on in \"{}\", expected an answer to a prompt",
+                      row.where(), answer == 0 ? "chosen" : "rejected");
+  }
+  // What both documents lack stands in their prompt.
+  for (TokenizedRow& each : documents) std::ranges::sort(each.hidden_texts);
+  std::ranges::set_union(documents[0].hidden_texts, documents[1].hidden_texts,
+                         std::back_inserter(result.hidden_texts));
   return result;
 }
 

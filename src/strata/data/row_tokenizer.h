@@ -9,7 +9,7 @@
 namespace strata::data {
 
 struct TokenizedRow {
-  Example example;               // one document
+  Example example;               // one document, of pairs and preferences two
   bool prompt_is_split = false;  // prompt is not a prefix of prompt + completion in tokens
   std::vector<std::string> hidden_texts = {};  // what the template leaves out (hidden_texts.h)
 };
@@ -33,6 +33,7 @@ class RowTokenizer {
   TokenizedRow tokenize_instruction(const Row& row) const;
   // The conversation of both lists; what renders from the first alone is the prompt.
   TokenizedRow tokenize_turns(const Row& row, Json messages, Json completion) const;
+  TokenizedRow tokenize_preference(const Row& row) const;
   TokenizedRow read_tokens(const Row& row) const;
   TokenizedRow tokenize_chat(const Row& row, const Json& messages, const Json& extra) const;
   std::vector<int32_t> encode(const std::string& text) const;

@@ -104,17 +104,6 @@ std::vector<double> places_of(const std::vector<fs::path>& files) {
 
 }  // namespace
 
-std::string RowPlace::text() const {
-  return fmt::format("{}:{}", file ? *file : std::string("row"), line);
-}
-
-std::string Row::where() const { return place().text(); }
-
-const Json* Row::find(const std::string& column) const {
-  const auto it = fields.find(column);
-  return it == fields.end() || it->is_null() ? nullptr : &*it;
-}
-
 ReadResult read_split(const fs::path& file_or_folder, const std::string& split,
                       const LoadOptions& options, const TakeRows& take) {
   ReadResult result{.files = find_split_files(file_or_folder, split, options.configuration),

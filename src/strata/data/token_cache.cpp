@@ -180,6 +180,10 @@ std::string token_cache_key(const TokenSources& sources, const HashMemory& memor
     }
     hash.add(fmt::format("{} {}", o.pairs->max_source_length, o.pairs->max_target_length));
   }
+  if (o.preference) {
+    hash.add("preference");
+    hash.add(o.preference->truncation_mode);
+  }
   return hash.text();
 }
 

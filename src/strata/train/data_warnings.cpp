@@ -145,9 +145,11 @@ std::vector<std::string> describe_losses(const data::DatasetStats& stats,
     for (const auto& [name, rows] : stats.unused_columns) {
       columns.push_back(fmt::format("{} ({} rows)", name, rows));
     }
-    lines.push_back(
-        fmt::format("data: columns that nothing is made of: {}; --dataset_columns maps other names",
-                    fmt::join(columns, ", ")));
+    const bool has_preferences =
+        stats.unused_columns.contains("chosen") && stats.unused_columns.contains("rejected");
+    lines.push_back(fmt::format(
+        "data: columns that nothing is made of: {}; --dataset_columns maps other names{}",
+        fmt::join(columns, ", "), has_preferences ? ", strata dpo trains on preferences" : ""));
   }
   if (stats.num_split_prompts > 0) {
     lines.push_back(

@@ -67,6 +67,7 @@ TEST(DetectFormat, SaysHowPreferencesAreTrainedOn) {
   }
   EXPECT_THAT(error_of(R"({"chosen": "a", "rejected": "b"})"),
               HasSubstr("--dataset_columns text=chosen"));
+  EXPECT_THAT(error_of(R"({"chosen": "a", "rejected": "b"})"), HasSubstr("with strata dpo, or"));
 }
 
 TEST(DetectFormat, RecognisesMisspeltColumns) {

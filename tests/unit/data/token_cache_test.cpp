@@ -280,6 +280,8 @@ TEST(TokenCache, TheKeyFollowsEverythingThatMatters) {
   options.pairs->target_lang = "de", expect_new();
   options.pairs->max_source_length = 7, expect_new();
   options.pairs->max_target_length = 7, expect_new();
+  options.preference.emplace(), expect_new();
+  options.preference->truncation_mode = "keep_end", expect_new();
 }
 
 // Each file of a tokenizer's folder that it reads; config.json is not one of them but for what it

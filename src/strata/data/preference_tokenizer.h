@@ -1,0 +1,33 @@
+// Two answers to one prompt as two documents of token ids, with the reference's (TRL's DPOTrainer)
+// border between prompt and answer. Never renders, never looks at other rows.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "strata/data/batch.h"
+
+namespace strata::data {
+
+// The names are DPOConfig's; max_length is that of PrepareOptions.
+struct PreferenceOptions {
+  // Which end of a document of more than max_length tokens stays: keep_start, keep_end.
+  std::string truncation_mode = "keep_start";
+};
+
+// One row of two documents: [prompt + chosen][prompt + rejected]. The prompt is trained in neither;
+// it ends where the shorter of the two beginnings ends that the documents share with the `prompt`
+// alone. Labels that are -100 behind it stay so. `prompt_is_split`: that is before the prompt's
+// end.
+Example join_answers(const std::vector<int32_t>& prompt, Example chosen, Example rejected,
+                     bool& prompt_is_split);
+
+// Cuts each document to max_length tokens. Requires: max_length > 0.
+void truncate_answers(Example& pair, int64_t max_length, const std::string& truncation_mode);
+
+// The first document, 0 or 1, that has no trained token behind its first, so that it has no
+// likelihood; 2: both have.
+size_t find_untrained_answer(const ExampleView& pair);
+
+}  // namespace strata::data

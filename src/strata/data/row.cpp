@@ -1,0 +1,18 @@
+// A row by itself; how rows are found and read is in source.cpp.
+#include "strata/base/error.h"
+#include "strata/data/source.h"
+
+namespace strata::data {
+
+std::string RowPlace::text() const {
+  return fmt::format("{}:{}", file ? *file : std::string("row"), line);
+}
+
+std::string Row::where() const { return place().text(); }
+
+const Json* Row::find(const std::string& column) const {
+  const auto it = fields.find(column);
+  return it == fields.end() || it->is_null() ? nullptr : &*it;
+}
+
+}  // namespace strata::data
