@@ -128,6 +128,14 @@ def make_rows(kind, count, seed=0):
         return [{"text": sentence(rng)} for _ in range(count)]
     if kind == "prompt":
         return [{"prompt": sentence(rng), "completion": " " + sentence(rng)} for _ in range(count)]
+    if kind == "preference":
+        return [{"prompt": sentence(rng), "chosen": " " + sentence(rng), "rejected": " " + sentence(rng)}
+                for _ in range(count)]
+    if kind == "preference_chat":
+        return [{"prompt": [{"role": "user", "content": sentence(rng, 1, 6)}],
+                 "chosen": [{"role": "assistant", "content": sentence(rng, 1, 6)}],
+                 "rejected": [{"role": "assistant", "content": sentence(rng, 1, 6)}]}
+                for _ in range(count)]
     rows = []
     for _ in range(count):
         messages = []

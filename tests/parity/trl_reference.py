@@ -1,4 +1,4 @@
-"""Runs TRL's SFTTrainer on the same files and flags as a run of the program.
+"""Runs TRL's SFTTrainer or DPOTrainer on the same files and flags as a run of the program.
 
 Reference runs are cached by their settings while the process lives: importing TRL costs more than
 all of them together.
@@ -39,10 +39,10 @@ def load_rows(datasets, file, cache):
     return datasets.load_dataset("json", data_files={"train": str(file)}, cache_dir=cache)["train"]
 
 
-def log_history(flags):
-    """log_history of SFTTrainer for the flags that base_flags makes."""
+def log_history(flags, trainer="SFT"):
+    """log_history of SFTTrainer, or DPOTrainer, for the flags that base_flags makes."""
     return _log_history(json.dumps({k: str(v) if isinstance(v, pathlib.Path) else v
-                                    for k, v in flags.items() if k != "output_dir"}))
+                                    for k, v in flags.items() if k != "output_dir"}), trainer)
 
 
 def quantised_model(flags, folder, lora):
@@ -100,7 +100,7 @@ def restore_fp32_adapters(model):
 
 
 @functools.cache
-def _log_history(text):
+def _log_history(text, trainer):
     flags = json.loads(text)
     datasets, peft, _, transformers, trl = stack()
     with tempfile.TemporaryDirectory() as folder:
@@ -108,8 +108,9 @@ def _log_history(text):
                     if k not in OWN_FLAGS | QUANTIZATION}
         if "warmup_ratio" in flags:
             settings["warmup_steps"] = flags["warmup_ratio"]
-        args = trl.SFTConfig(output_dir=folder + "/out", use_cpu=True, report_to="none",
-                             save_strategy="no", disable_tqdm=True, **settings)
+        args = getattr(trl, trainer + "Config")(
+            output_dir=folder + "/out", use_cpu=True, report_to="none", save_strategy="no",
+            disable_tqdm=True, **settings)
         model, lora = flags["model_name_or_path"], None
         if "adapter_name_or_path" in flags:
             base = transformers.AutoModelForCausalLM.from_pretrained(model)
@@ -125,7 +126,7 @@ def _log_history(text):
             tokenizer = transformers.AutoTokenizer.from_pretrained(flags["model_name_or_path"])
         data = pathlib.Path(flags["dataset_name"])
         evaluates = flags.get("eval_strategy", "no") != "no"
-        trainer = trl.SFTTrainer(
+        trainer = getattr(trl, trainer + "Trainer")(
             model=model, args=args, peft_config=lora, processing_class=tokenizer,
             train_dataset=load_rows(datasets, data / "train.jsonl", folder),
             eval_dataset=load_rows(datasets, data / "test.jsonl", folder) if evaluates else None)

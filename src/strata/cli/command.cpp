@@ -31,6 +31,7 @@ constexpr Command kCommands[] = {
      run_launch},
     {"sft", "fine-tune a causal language model on conversations or text", run_sft},
     {"seq2seq", "fine-tune a model with encoder and decoder (T5) on pairs of texts", run_seq2seq},
+    {"dpo", "fine-tune on pairs of answers, one preferred to the other", run_dpo},
     {"selftest", "the same loss on 1 and N ranks, and other layouts, with your settings",
      run_selftest},
     {"chat", "answer from a model, with or without an adapter", run_chat},

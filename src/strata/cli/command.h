@@ -23,6 +23,7 @@ int run(int argc, char** argv);
 int run_launch(const std::vector<std::string>& arguments);
 int run_sft(const std::vector<std::string>& arguments);
 int run_seq2seq(const std::vector<std::string>& arguments);
+int run_dpo(const std::vector<std::string>& arguments);
 int run_selftest(const std::vector<std::string>& arguments);
 int run_preview(const std::vector<std::string>& arguments);
 int run_tokenize(const std::vector<std::string>& arguments);

@@ -1,4 +1,4 @@
-// `strata launch [launch flags] (sft | seq2seq | a script's name) [flags]`.
+// `strata launch [launch flags] (sft | seq2seq | dpo | a script's name) [flags]`.
 #include <unistd.h>
 
 #include <algorithm>
@@ -33,6 +33,7 @@ namespace fs = std::filesystem;
 constexpr const char* kUsage =
     "usage: strata launch [launch flags] sft [flags]\n"
     "       strata launch [launch flags] seq2seq [flags]\n"
+    "       strata launch [launch flags] dpo [flags]\n"
     "       strata launch [launch flags] train.py [flags]     the recipe that stands for it\n"
     "       strata launch [launch flags] --no_python PROGRAM [arguments]\n\n"
     "Starts one process per rank on this machine. Flags of the recipe: strata sft --help.\n";
@@ -145,7 +146,7 @@ int run_launch(const std::vector<std::string>& arguments) {
   const config::LaunchLine line = config::parse_launch_line(arguments);
   if (line.program.empty()) {
     throw ConfigError(
-        "strata launch: found nothing to run, expected sft, seq2seq or a script's name after "
+        "strata launch: found nothing to run, expected sft, seq2seq, dpo or a script's name after "
         "the launch flags; see strata launch --help");
   }
   const bool own_program = is_own_program(line);
@@ -153,7 +154,9 @@ int run_launch(const std::vector<std::string>& arguments) {
   if (!own_program) {
     recipe = recipe_of(line.program);
     if (wants_help(line.arguments)) {
-      return command_of_recipe(recipe) == "sft" ? run_sft({"--help"}) : run_seq2seq({"--help"});
+      const std::string command = command_of_recipe(recipe);
+      if (command == "dpo") return run_dpo({"--help"});
+      return command == "sft" ? run_sft({"--help"}) : run_seq2seq({"--help"});
     }
   }
   config::Sources sources{.recipe = recipe,

@@ -57,17 +57,21 @@ void print_warnings(const std::vector<std::string>& warnings) {
 }
 
 std::string command_of_recipe(const std::string& recipe) {
-  return recipe == "sft" ? "sft" : "seq2seq";
+  return recipe == "sft" || recipe == "dpo" ? recipe : "seq2seq";
+}
+
+static bool is_command_of_recipe(const std::string& word) {
+  return word == "sft" || word == "seq2seq" || word == "dpo";
 }
 
 bool is_recipe(const std::string& word) {
-  return word == "sft" || word == "seq2seq" || word.ends_with(".py");
+  return is_command_of_recipe(word) || word.ends_with(".py");
 }
 
 void require_own_method(const std::string& program) {
-  constexpr std::string_view kMethods[] = {"dpo",    "kto", "orpo", "cpo", "simpo", "bco",
-                                           "grpo",   "ppo", "rloo", "xpo", "gkd",   "prm",
-                                           "reward", "mlm", "plm",  "glue"};
+  constexpr std::string_view kMethods[] = {"kto", "orpo", "cpo",  "simpo",  "bco", "grpo",
+                                           "ppo", "rloo", "xpo",  "gkd",    "prm", "reward",
+                                           "mlm", "plm",  "glue", "online", "vlm"};
   std::string word;
   for (const char letter : std::filesystem::path(program).stem().string() + " ") {
     if (std::isalnum(static_cast<unsigned char>(letter)) != 0) {
@@ -76,9 +80,8 @@ void require_own_method(const std::string& program) {
     }
     if (std::ranges::find(kMethods, word) != std::end(kMethods)) {
       throw ConfigError(
-          "{}: found another method ({}), expected supervised fine-tuning (sft, seq2seq); of "
-          "preference data sft trains on the preferred answers (--dataset_columns "
-          "completion=chosen)",
+          "{}: found another method ({}), expected supervised fine-tuning (sft, seq2seq) or pairs "
+          "of answers, one preferred to the other (dpo)",
           program, word);
     }
     word.clear();
@@ -86,11 +89,11 @@ void require_own_method(const std::string& program) {
 }
 
 std::string recipe_of(const std::string& program) {
-  if (program == "sft" || program == "seq2seq") return program;
+  if (is_command_of_recipe(program)) return program;
   require_own_method(program);
   if (!is_recipe(program)) {
     throw ConfigError(
-        "{}: found an unknown recipe, expected sft, seq2seq or a script's name ending in .py; "
+        "{}: found an unknown recipe, expected sft, seq2seq, dpo or a script's name ending in .py; "
         "for a program of your own add --no_python",
         program);
   }
@@ -99,6 +102,7 @@ std::string recipe_of(const std::string& program) {
       {"peft_lora_seq2seq", "peft_lora_seq2seq"},
       {"seq2seq", "seq2seq"},
       {"run_translation", "seq2seq"},
+      {"dpo", "dpo"},
       {"run_summarization", "seq2seq"}};
   const std::string name = std::filesystem::path(program).filename().string();
   std::string recipe = "sft";

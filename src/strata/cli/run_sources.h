@@ -26,7 +26,7 @@ inline constexpr const char* kRecipeVariable = "STRATA_RECIPE";
 // script; a recipe stands in for it, which is said. Throws ConfigError for what none can stand in
 // for.
 std::string recipe_of(const std::string& program);
-// ConfigError for a script or command that trains in another way (trl dpo, run_mlm.py): sft in its
+// ConfigError for a script or command that trains in another way (trl grpo, run_mlm.py): sft in its
 // place would be another model.
 void require_own_method(const std::string& program);
 // The subcommand that runs it.

@@ -1,4 +1,5 @@
-// `strata sft` and `strata seq2seq`: a recipe in this process, one rank of a run or the only one.
+// `strata sft`, `strata seq2seq` and `strata dpo`: a recipe in this process, one rank of a run or
+// the only one.
 #include <unistd.h>
 
 #include <cstdio>
@@ -37,6 +38,14 @@ constexpr const char* kPairUsage =
     "       strata launch --num_processes N seq2seq [flags]\n\n"
     "Fine-tunes a model with encoder and decoder (T5) on pairs of texts. Flags take hyphens or\n"
     "underscores; those with \"seq2seq:\" below are this recipe's own.\n";
+
+constexpr const char* kPreferenceUsage =
+    "usage: strata dpo [flags]\n"
+    "       strata dpo run.yaml\n"
+    "       strata launch --num_processes N dpo [flags]\n\n"
+    "Fine-tunes a causal language model on pairs of answers, one preferred to the other (direct\n"
+    "preference optimisation). The reference is the model that training starts from. Flags take\n"
+    "hyphens or underscores; those with \"dpo:\" below are this recipe's own.\n";
 
 bool is_utf8_locale() {
   for (const char* name : {"LC_ALL", "LC_CTYPE", "LANG"}) {
@@ -149,6 +158,10 @@ int run_sft(const std::vector<std::string>& arguments) {
 
 int run_seq2seq(const std::vector<std::string>& arguments) {
   return run_rank("seq2seq", kPairUsage, arguments);
+}
+
+int run_dpo(const std::vector<std::string>& arguments) {
+  return run_rank("dpo", kPreferenceUsage, arguments);
 }
 
 }  // namespace strata::cli

@@ -90,7 +90,8 @@ launch::SlurmJob make_job(const config::SlurmConfig& slurm,
   const config::LaunchLine line = config::parse_launch_line(arguments);
   if (line.program.empty()) {
     throw ConfigError(
-        "strata slurm: found nothing to run, expected sft, seq2seq or a script's name after the "
+        "strata slurm: found nothing to run, expected sft, seq2seq, dpo or a script's name after "
+        "the "
         "flags; see "
         "strata slurm --help");
   }

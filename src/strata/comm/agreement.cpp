@@ -1,5 +1,7 @@
 #include "strata/comm/agreement.h"
 
+#include <cstring>
+
 #include "strata/base/error.h"
 
 namespace strata::comm {
@@ -62,6 +64,22 @@ std::optional<std::string> shared_failure(Group& group, const std::function<void
   group.broadcast(buffer, rank)->wait();
   const std::string text(static_cast<const char*>(buffer.data_ptr()));
   return group.size() == 1 ? text : fmt::format("rank {}: {}", rank, text);
+}
+
+// A copy of `values` that a collective may work on; it is copied back.
+static void with_tensor(std::span<double> values, const std::function<void(at::Tensor&)>& work) {
+  at::Tensor numbers = at::empty({static_cast<int64_t>(values.size())}, at::kDouble);
+  std::memcpy(numbers.data_ptr(), values.data(), values.size_bytes());
+  work(numbers);
+  std::memcpy(values.data(), numbers.data_ptr(), values.size_bytes());
+}
+
+void sum_over_ranks(Group& group, std::span<double> values) {
+  with_tensor(values, [&](at::Tensor& numbers) { group.all_reduce(numbers)->wait(); });
+}
+
+void broadcast_numbers(Group& group, std::span<double> values) {
+  with_tensor(values, [&](at::Tensor& numbers) { group.broadcast(numbers, /*root=*/0)->wait(); });
 }
 
 std::string broadcast_string(Group& group, const std::string& value) {

@@ -4,6 +4,7 @@
 #include <exception>
 #include <functional>
 #include <optional>
+#include <span>
 #include <string>
 
 #include "strata/comm/group.h"
@@ -20,6 +21,10 @@ void all_or_nothing(Group& group, const std::string& what, const std::function<v
 // handle; throws only when the group itself is broken. `work` may be collective if it ends alike on
 // all.
 std::optional<std::string> shared_failure(Group& group, const std::function<void()>& work);
+
+// Every rank's numbers added up, and rank 0's, on every rank. Collective, as many on all ranks.
+void sum_over_ranks(Group& group, std::span<double> values);
+void broadcast_numbers(Group& group, std::span<double> values);
 
 // Rank 0's string on every rank. Collective. At most 4095 bytes.
 std::string broadcast_string(Group& group, const std::string& value);

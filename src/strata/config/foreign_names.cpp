@@ -12,8 +12,6 @@ namespace {
 constexpr std::string_view kMixture =
     "name the sets in dataset_name with commas between, their shares in dataset_weights";
 constexpr std::string_view kSlices = "take slices: splits \"train[:95%],train[95%:]\"";
-constexpr std::string_view kNoPreferences =
-    "preference training is not supported; sft trains on the preferred answers";
 constexpr std::string_view kSelfChosen = "remove it: config.json and the tokenizer's files say it";
 constexpr std::string_view kKernels = "remove it: the device decides";
 constexpr std::string_view kMetrics = "remove it: metrics go to metrics.jsonl in output_dir";
@@ -30,9 +28,8 @@ constexpr ForeignName kNames[] = {
     {"chat_template", "chat_template_path",
      "write the template to a file and name that in chat_template_path, or a built-in one in "
      "chat_template_format"},
-    {"beta", "", kNoPreferences},
-    {"ref_model", "", kNoPreferences},
-    {"rl", "", kNoPreferences},
+    {"ref_model", "", "remove it: the reference is the model that training starts from"},
+    {"rl", "recipe", "pairs of answers are learnt by the recipe dpo (strata dpo)"},
     {"max_prompt_length", "max_length"},
     // scripts of many people
     {"use_lora", "use_peft"},

@@ -1,31 +1,42 @@
 #include "strata/config/recipe_checks.h"
 
-#include <span>
+#include <algorithm>
+#include <string_view>
 
 #include "strata/base/error.h"
+#include "strata/config/preference_checks.h"
 #include "strata/config/rules.h"
 
 namespace strata::config {
 namespace {
 
-constexpr const char* kOfPairs[] = {
-    "train_file",        "validation_file",       "text_column",          "summary_column",
-    "source_lang",       "target_lang",           "source_prefix",        "max_source_length",
-    "max_target_length", "predict_with_generate", "generation_max_length"};
-constexpr const char* kOfSft[] = {"dataset_text_field",
-                                  "max_length",
-                                  "packing",
-                                  "packing_strategy",
-                                  "eval_packing",
-                                  "completion_only_loss",
-                                  "assistant_only_loss",
-                                  "chat_template_path",
-                                  "chat_template_format",
-                                  "add_special_tokens",
-                                  "append_concat_token",
-                                  "long_rows",
-                                  "neftune_noise_alpha",
-                                  "label_smoothing_factor"};
+struct Owned {
+  std::string_view recipe;
+  std::vector<const char*> settings;
+};
+
+// Settings that not every recipe has, by recipe.
+const std::vector<Owned>& owned_settings() {
+  static const std::vector<Owned> owned{
+      {"sft",
+       {"dataset_text_field", "max_length", "packing", "packing_strategy", "eval_packing",
+        "completion_only_loss", "assistant_only_loss", "chat_template_path", "chat_template_format",
+        "add_special_tokens", "append_concat_token", "long_rows", "neftune_noise_alpha",
+        "label_smoothing_factor"}},
+      {"seq2seq",
+       {"train_file", "validation_file", "text_column", "summary_column", "source_lang",
+        "target_lang", "source_prefix", "max_source_length", "max_target_length",
+        "predict_with_generate", "generation_max_length"}},
+      {"dpo",
+       {"max_length", "chat_template_path", "chat_template_format", "beta", "loss_type",
+        "loss_weights", "label_smoothing", "f_divergence_type", "f_alpha_divergence_coef",
+        "discopop_tau", "disable_dropout", "truncation_mode", "precompute_ref_batch_size"}}};
+  return owned;
+}
+
+bool has(const Owned& owned, std::string_view name) {
+  return std::ranges::find(owned.settings, name) != owned.settings.end();
+}
 
 class RecipeRules : Rules {
  public:
@@ -34,6 +45,7 @@ class RecipeRules : Rules {
   void check() {
     refuse_others();
     check_task();
+    if (is_dpo(config_)) check_preferences(config_, merge_, warnings_);
     if (!pairs_) return;
     check_columns();
     check_files();
@@ -41,20 +53,32 @@ class RecipeRules : Rules {
   }
 
  private:
-  const char* recipe() const { return pairs_ ? "seq2seq" : "sft"; }
+  std::string_view recipe() const { return pairs_ ? "seq2seq" : config_.recipe; }
 
-  // Settings of the other recipe would be ignored.
-  void refuse_others() const {
-    const std::span<const char* const> others =
-        pairs_ ? std::span<const char* const>(kOfSft) : std::span<const char* const>(kOfPairs);
-    for (const char* name : others) {
-      const Given* found = given(name);
-      const std::string otherwise = field_text(get_setting(name), RunConfig{});
-      if (found == nullptr || canonical_text(*found) == otherwise) continue;
-      throw ConfigError(
-          "{}: found with the recipe {}, expected a setting of it; remove it, or run strata {}",
-          named_source(*found), recipe(), pairs_ ? "sft" : "seq2seq");
+  // Settings of the other recipes would be ignored.
+  void refuse_others() {
+    const std::vector<Owned>& all = owned_settings();
+    const Owned& own = *std::ranges::find(all, recipe(), &Owned::recipe);
+    for (const Owned& other : all) {
+      for (const char* name : other.settings) {
+        const Given* found = given(name);
+        if (found == nullptr || has(own, name) || is_plain(*found)) continue;
+        throw ConfigError(
+            "{}: found with the recipe {}, expected a setting of it; remove it, or run strata {}",
+            named_source(*found), recipe(), other.recipe);
+      }
     }
+  }
+
+  // Whether the value is the one that holds where nobody gives the setting.
+  bool is_plain(const Given& found) {
+    const std::string text = canonical_text(found);
+    if (found.setting->name != "loss_type") {
+      return text == field_text(*found.setting, RunConfig{});
+    }
+    if (text != "nll" && text != "chunked_nll") return false;
+    warn_without_effect("loss_type", "it is this recipe's loss");
+    return true;
   }
 
   void check_task() const {

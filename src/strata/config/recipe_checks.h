@@ -1,4 +1,4 @@
-// What a recipe's settings may not be: those of the other recipe, and pairs of texts that
+// What a recipe's settings may not be: those of the other recipes, and pairs of texts that
 // contradict each other. Owns: these rules. Never: rules that hold for all recipes (checks.h).
 #pragma once
 

@@ -120,6 +120,20 @@ struct OptimConfig {
   double warmup_ratio = 0;
 };
 
+// Of the recipe dpo. Names and meaning of TRL's DPOConfig.
+struct PreferenceConfig {
+  double beta = 0.1;
+  std::vector<std::string> loss_type;     // empty: sigmoid
+  std::vector<std::string> loss_weights;  // of several; empty: 1
+  double label_smoothing = 0;             // of robust and exo_pair
+  std::string f_divergence_type = "reverse_kl";
+  double f_alpha_divergence_coef = 0.5;
+  double discopop_tau = 0.05;
+  bool disable_dropout = true;
+  std::string truncation_mode = "keep_start";        // keep_start, keep_end
+  std::optional<int64_t> precompute_ref_batch_size;  // default: that of training
+};
+
 struct TrainConfig {
   std::string output_dir = "trainer_output";
   int64_t per_device_train_batch_size = 8;
@@ -304,13 +318,14 @@ struct PreviewConfig {
 };
 
 struct RunConfig {
-  // What is trained how: sft, seq2seq, or seq2seq with the constants of a public script.
+  // What is trained how: sft, seq2seq, dpo, or seq2seq with the constants of a public script.
   std::string recipe = "sft";
   ModelConfig model;
   DataConfig data;
   QuantizationConfig quantization;
   LoraConfig lora;
   OptimConfig optim;
+  PreferenceConfig preference;
   TrainConfig train;
   ShardConfig shard;
   LaunchConfig launch;
@@ -322,6 +337,10 @@ struct RunConfig {
 };
 
 // Whether the recipe is one for models with encoder and decoder.
-inline bool is_seq2seq(const RunConfig& config) { return config.recipe != "sft"; }
+inline bool is_seq2seq(const RunConfig& config) {
+  return config.recipe == "seq2seq" || config.recipe == "peft_lora_seq2seq";
+}
+// Whether its rows are pairs of answers, one preferred to the other.
+inline bool is_dpo(const RunConfig& config) { return config.recipe == "dpo"; }
 
 }  // namespace strata::config

@@ -36,6 +36,12 @@ class SavingRules : Rules {
         "eval_loss",    "eval_mean_token_accuracy", "eval_entropy",         "eval_num_tokens",
         "eval_runtime", "eval_samples_per_second",  "eval_steps_per_second"};
     if (train_.predict_with_generate) known.push_back("eval_accuracy");
+    if (is_dpo(config_)) {
+      for (const char* name : {"rewards/chosen", "rewards/rejected", "rewards/accuracies",
+                               "rewards/margins", "logps/chosen", "logps/rejected"}) {
+        known.push_back(std::string("eval_") + name);
+      }
+    }
     if (std::ranges::find(known, metric) == known.end()) {
       throw ConfigError("{}: found {}, expected a value that evaluations give, one of {}",
                         source("metric_for_best_model"), train_.metric_for_best_model,

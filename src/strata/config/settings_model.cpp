@@ -10,7 +10,7 @@ std::vector<Setting> file_settings() {
   return with_group(kFiles, "Strata",
                     {{.name = "recipe",
                       .field = STRATA_FIELD(recipe),
-                      .choices = {"sft", "seq2seq", "peft_lora_seq2seq"},
+                      .choices = {"sft", "seq2seq", "dpo", "peft_lora_seq2seq"},
                       .help = "the command's name, or the constants of "
                               "peft_lora_seq2seq_accelerate_fsdp.py as defaults"},
                      {.name = "config",

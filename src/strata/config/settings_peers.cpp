@@ -138,10 +138,8 @@ std::vector<Known> sft() {
       {"trust_remote_code", {"false", "*"}, "no code of a checkpoint is run", true},
       {"dataset_kwargs", {"none"}, "leave it out"},
       {"dataset_batch_size", {"1000"}, "packing works on 1000 rows at a time"},
-      {"truncation_mode", {"keep_start"}, "leave it at keep_start"},
       {"padding_free", {"false", "*"}, "nothing is ever padded here", true},
       {"pad_to_multiple_of", {"auto", "none", "*"}, "padding has no influence on the result"},
-      {"loss_type", {"nll", "chunked_nll"}, "leave it at nll"},
       {"num_of_sequences", {"1024", "*"}, "packing reads all rows"},
       {"chars_per_token", {"3.6", "*"}, "packing counts tokens"},
       {"ignore_bias_buffers", {"false", "*"}, "buffers are not synchronised", true},
@@ -150,6 +148,23 @@ std::vector<Known> sft() {
       {"use_flash_attn", {"false", "*"}, "the attention operation is chosen by the device", true},
       {"use_reentrant", {"false", "*"}, "recomputation has no variants", true},
       {"use_unsloth", {"false", "*"}, "fused operations are always used", true},
+  };
+}
+
+std::vector<Known> dpo() {
+  return {
+      {"precompute_ref_log_probs",
+       {"false", "*"},
+       "the reference is always asked once, before the first step",
+       true},
+      {"ld_alpha", {"none"}, "leave it out"},
+      {"use_weighting", {"false"}, "leave it off", true},
+      {"sync_ref_model",
+       {"false"},
+       "the reference stays the model that training starts from",
+       true},
+      {"ref_model_mixup_alpha", {"0.6", "*"}, "the reference stays as it is"},
+      {"ref_model_sync_steps", {"512", "*"}, "the reference stays as it is"},
   };
 }
 
@@ -222,6 +237,7 @@ std::vector<Setting> unsupported_trainer_settings() {
 
 std::vector<Setting> unsupported_sft_settings() {
   std::vector<Setting> all = unsupported("SFTConfig", sft());
+  append(all, unsupported("DPOConfig", dpo()));
   append(all, unsupported("run_summarization.py", seq2seq()));
   return all;
 }

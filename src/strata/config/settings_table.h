@@ -125,6 +125,7 @@ std::vector<Setting> file_and_model_settings();
 std::vector<Setting> row_settings();
 std::vector<Setting> adapter_settings();
 std::vector<Setting> training_settings();
+std::vector<Setting> preference_settings();
 std::vector<Setting> sharding_settings();
 std::vector<Setting> launch_settings();
 std::vector<Setting> accelerate_file_settings();

@@ -256,6 +256,9 @@ class RecipeDefaults {
     imply("output_dir", model.substr(model.rfind('/') + 1) + "_LORA_SEQ_2_SEQ_LM");
   }
 
+  // DPOConfig's.
+  void imply_dpo() { imply("learning_rate", "1e-6"); }
+
   // Those of Seq2SeqTrainingArguments and LoraConfig.
   void imply_trainer() {
     if (brings_lora_) imply_lora("8", "0");
@@ -288,6 +291,10 @@ void translate_recipe(Merge& merge) {
   const std::string name = merge.text("recipe", "sft");
   if (name == "sft") return;
   RecipeDefaults defaults(merge, *recipe);
+  if (name == "dpo") {
+    defaults.imply_dpo();
+    return;
+  }
   if (name == "peft_lora_seq2seq") defaults.imply_peft_script();
   defaults.imply_trainer();
 }

@@ -281,7 +281,7 @@ RopeTables tables_for(Rope& rope, const AttentionOptions& options, const Forward
 AttentionCall call_of(const AttentionOptions& options, const RopeTables& tables,
                       const ForwardContext& context) {
   AttentionCall call{options, context.batch->offsets, tables};
-  if (context.training && options.dropout > 0) {
+  if (context.drops() && options.dropout > 0) {
     call.token_keys = context.batch->token_keys;
     call.dropout_key = dropout_key(context.draw, options.place_id);
   }

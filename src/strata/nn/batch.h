@@ -49,6 +49,7 @@ struct DrawKey {
 struct KvCache;       // nn/kv_cache.h, generation only
 class KeptAttention;  // nn/kept_attention.h
 struct DecoderCache;  // nn/decoder_cache.h, generation of encoder-decoder models only
+struct Preference;    // nn/preference_loss.h
 
 // Activations beside the chain of blocks, by a number that the family gives them: one block makes
 // them, later ones read them (the encoder's output, tables of relative positions).
@@ -57,7 +58,8 @@ using Shelf = std::vector<at::Tensor>;
 // Everything a block may look at beside its input and its parameters.
 struct ForwardContext {
   const Batch* batch = nullptr;
-  bool training = false;  // dropout is active
+  bool training = false;
+  bool disable_dropout = false;
   DrawKey draw = {};
   float loss_scale = 1.0f;  // backward starts from loss * loss_scale (1 / number of trained tokens)
   float label_smoothing = 0;  // of the loss, see ops/cross_entropy.h
@@ -65,6 +67,9 @@ struct ForwardContext {
   // a row); 0: none.
   double embedding_noise = 0;
   LossSums* sums = nullptr;  // the head adds to it
+  // The documents are pairs of answers, whose losses take the place of the tokens'; the head fills
+  // what it tells of them. Null: they are not.
+  Preference* preference = nullptr;
   // False: the block runs again for its backward pass, and nobody reads what it returns.
   bool wants_output = true;
   // Selective checkpointing: layers make their input again where that is cheap (nn/remakable.h).
@@ -77,6 +82,8 @@ struct ForwardContext {
   // Generation of encoder-decoder models: the head writes the logits after each document here, fp32
   // [D, vocab], and takes no loss.
   at::Tensor* next_logits = nullptr;
+
+  bool drops() const { return training && !disable_dropout; }
 };
 
 }  // namespace strata::nn

@@ -66,7 +66,7 @@ at::Tensor biased_attention(const at::Tensor& q, const at::Tensor& k, const at::
                             const at::Tensor& bias, const BiasedAttentionShape& shape,
                             const ForwardContext& context) {
   AttentionCall call{shape, at::Tensor(), 0};
-  if (context.training && shape.dropout > 0) {
+  if (context.drops() && shape.dropout > 0) {
     call.token_keys = context.batch->token_keys;
     call.dropout_key = dropout_key(context.draw, shape.place_id);
   }

@@ -1,5 +1,7 @@
 #include "strata/nn/chunked_cross_entropy.h"
 
+#include <algorithm>
+
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/csrc/autograd/grad_mode.h>
@@ -9,6 +11,7 @@
 #include "strata/libtorch/memory_kind.h"
 #include "strata/libtorch/planned_device.h"
 #include "strata/nn/dora.h"
+#include "strata/nn/preference_loss.h"
 #include "strata/nn/rescale.h"
 #include "strata/nn/weight_product.h"
 #include "strata/ops/cross_entropy.h"
@@ -40,6 +43,8 @@ struct LossCall {
   bool training;
   at::Tensor dora_norms;  // of a DoRA branch: they do not depend on the chunk
   ops::CrossEntropyOptions options;
+  Preference* preference = nullptr;  // documents are pairs, whose losses are learnt
+  at::Tensor row_scales = {};        // fp32 [R]: what each row's gradient counts; undefined: 1
 };
 
 // One chunk's logits in the compute type, and what its backward pass needs of the adapter.
@@ -134,25 +139,32 @@ LossBuffers make_buffers(const at::Tensor& h, const Linear& output) {
   return buffers;
 }
 
+// What each row gave, in the host's memory, and how many of them were taken at once.
+struct ChunkedRows {
+  at::Tensor rows;
+  int64_t chunk;
+};
+
+void add(ops::CrossEntropySums& sums, const ops::CrossEntropySums& part) {
+  sums.loss += part.loss;
+  sums.correct += part.correct;
+  sums.entropy += part.entropy;
+  sums.tokens += part.tokens;
+}
+
 // Chunk by chunk, as they were summed before they could be waited for together.
-ops::CrossEntropySums sum_chunks(const at::Tensor& rows, int64_t chunk) {
-  const at::Tensor on_host = rows.is_cuda() ? rows.cpu() : rows;
+ops::CrossEntropySums sum_chunks(const ChunkedRows& found) {
   ops::CrossEntropySums sums;
-  for (int64_t start = 0; start < rows.size(0); start += chunk) {
-    const int64_t length = std::min(chunk, rows.size(0) - start);
-    const ops::CrossEntropySums part =
-        ops::sum_cross_entropy_rows(on_host.narrow(0, start, length));
-    sums.loss += part.loss;
-    sums.correct += part.correct;
-    sums.entropy += part.entropy;
-    sums.tokens += part.tokens;
+  for (int64_t start = 0; start < found.rows.size(0); start += found.chunk) {
+    const int64_t length = std::min(found.chunk, found.rows.size(0) - start);
+    add(sums, ops::sum_cross_entropy_rows(found.rows.narrow(0, start, length)));
   }
   return sums;
 }
 
 // Loss over all rows of h [R, hidden]; fills dh [R, hidden] where a gradient is wanted. The host
 // waits for a device once, behind the last chunk.
-ops::CrossEntropySums loss_over_chunks(const LossCall& call, const at::Tensor& h, at::Tensor dh) {
+ChunkedRows loss_over_chunks(const LossCall& call, const at::Tensor& h, at::Tensor dh) {
   const int64_t rows = h.size(0), vocab = call.output->out_features();
   const MemoryScope of_logits(MemoryKind::kLogits);
   const LossBuffers buffers = make_buffers(h, *call.output);
@@ -176,18 +188,95 @@ ops::CrossEntropySums loss_over_chunks(const LossCall& call, const at::Tensor& h
                              call.want_gradient, buffers.rows.narrow(0, start, length),
                              call.options);
     if (!call.want_gradient) continue;
+    if (call.row_scales.defined()) {
+      logits.mul_(call.row_scales.narrow(0, start, length).unsqueeze(1));
+    }
     if (is_widened) result.logits.copy_(logits);
     at::Tensor rows_dh = dh.narrow(0, start, length);
     chunk_backward(call, x, result, draw, rows_dh);
     if (of_input != nullptr) rows_dh.copy_(rescale_backward(rows_dh, rows_h, *of_input));
   }
-  return sum_chunks(buffers.rows, buffers.chunk);
+  return {buffers.rows.is_cuda() ? buffers.rows.cpu() : buffers.rows, buffers.chunk};
+}
+
+bool trains(const Linear& layer) {
+  std::vector<Parameter*> parameters;
+  layer.append_parameters(parameters);
+  return layer.token_rows() != nullptr ||
+         std::ranges::any_of(parameters, [](const Parameter* one) { return one->requires_grad(); });
+}
+
+// The rows of `h` that each document has: [D + 1], from which row on. `trained`: their places in
+// the micro-batch, rising.
+std::vector<int64_t> document_rows(const at::Tensor& trained, const std::vector<int64_t>& offsets) {
+  const int64_t* first = trained.const_data_ptr<int64_t>();
+  const int64_t* last = first + trained.numel();
+  std::vector<int64_t> starts;
+  for (const int64_t offset : offsets) {
+    starts.push_back(std::lower_bound(first, last, offset) - first);
+  }
+  return starts;
+}
+
+// The pairs' losses in the place of the tokens': what a token's gradient counts is known when the
+// log-probabilities of whole documents are. A frozen layer's is scaled then; one that trains has
+// taken it into its own by that time, so that it makes its logits twice.
+ops::CrossEntropySums loss_over_pairs(LossCall call, const at::Tensor& h, at::Tensor dh,
+                                      const std::vector<int64_t>& starts) {
+  Preference& preference = *call.preference;
+  const float loss_scale = call.scale;
+  const bool learns = call.want_gradient;
+  const bool twice = learns && trains(*call.output);
+  call.scale = 1;
+  call.want_gradient = learns && !twice;
+  const ChunkedRows found = loss_over_chunks(call, h, dh);
+
+  ops::CrossEntropySums sums;
+  preference.documents.clear();
+  for (size_t d = 0; d + 1 < starts.size(); ++d) {
+    const ops::CrossEntropySums document =
+        ops::sum_cross_entropy_rows(found.rows.narrow(0, starts[d], starts[d + 1] - starts[d]));
+    preference.documents.push_back(
+        {-document.loss, document.correct, document.entropy, document.tokens});
+    add(sums, document);
+  }
+  if (preference.reference.empty()) return sums;
+  const PairLosses losses = pair_losses(preference);
+  sums.loss = losses.sum;
+  if (!learns) return sums;
+
+  at::Tensor scales = at::zeros({h.size(0)}, at::kFloat);
+  for (size_t d = 0; d + 1 < starts.size(); ++d) {
+    // The gradient is of -log p.
+    scales.narrow(0, starts[d], starts[d + 1] - starts[d])
+        .fill_(-losses.slopes[d] * static_cast<double>(loss_scale));
+  }
+  scales = to_device(scales, h.device());
+  if (twice) {
+    call.want_gradient = true;
+    call.row_scales = scales;
+    loss_over_chunks(call, h, dh);
+  } else {
+    dh.mul_(scales.unsqueeze(1));
+  }
+  return sums;
+}
+
+ops::CrossEntropySums loss_over_rows(const LossCall& call, const at::Tensor& h, at::Tensor dh,
+                                     const std::vector<int64_t>& starts) {
+  if (call.preference != nullptr) return loss_over_pairs(call, h, dh, starts);
+  return sum_chunks(loss_over_chunks(call, h, dh));
 }
 
 // Untrained rows give no loss and no gradient: they are left out, and their dh is zero.
-ops::CrossEntropySums loss_over_trained_rows(LossCall call, const at::Tensor& h, at::Tensor dh) {
+ops::CrossEntropySums loss_over_trained_rows(LossCall call, const at::Tensor& h, at::Tensor dh,
+                                             const std::vector<int64_t>& offsets) {
   const at::Tensor trained = call.targets.ne(-100).nonzero().view(-1);
-  if (trained.numel() == h.size(0) && trained.numel() > 0) return loss_over_chunks(call, h, dh);
+  std::vector<int64_t> starts;
+  if (call.preference != nullptr) starts = document_rows(trained, offsets);
+  if (trained.numel() == h.size(0) && trained.numel() > 0) {
+    return loss_over_rows(call, h, dh, starts);
+  }
   call.targets = call.targets.index_select(0, trained);
   const at::Tensor rows = to_device(trained, h.device());
   if (call.draw.token_keys.defined()) {
@@ -203,7 +292,7 @@ ops::CrossEntropySums loss_over_trained_rows(LossCall call, const at::Tensor& h,
     }
   }
   if (call.want_gradient) trained_dh = at::empty_like(trained_h);
-  const ops::CrossEntropySums sums = loss_over_chunks(call, trained_h, trained_dh);
+  const ops::CrossEntropySums sums = loss_over_rows(call, trained_h, trained_dh, starts);
   if (call.want_gradient) {
     dh.zero_();
     if (rows.numel() > 0) dh.index_copy_(0, rows, trained_dh);
@@ -213,10 +302,10 @@ ops::CrossEntropySums loss_over_trained_rows(LossCall call, const at::Tensor& h,
 
 struct LossFunction : torch::autograd::Function<LossFunction> {
   static at::Tensor forward(AutogradContext* context, const LossCall& call, const at::Tensor& h,
-                            ops::CrossEntropySums* sums) {
+                            const std::vector<int64_t>& offsets, ops::CrossEntropySums* sums) {
     at::Tensor dh;
     if (call.want_gradient) dh = at::empty_like(h);
-    *sums = loss_over_trained_rows(call, h, dh);
+    *sums = loss_over_trained_rows(call, h, dh, offsets);
     if (call.want_gradient) context->save_for_backward({dh});
     // Not on a GPU: the host would wait for what it has just brought from there.
     const at::Device device = h.is_cuda() ? at::Device(at::kCPU) : h.device();
@@ -232,7 +321,7 @@ struct LossFunction : torch::autograd::Function<LossFunction> {
           "gradients are already computed; scale the loss by loss_scale",
           upstream);
     }
-    return {at::Tensor(), context->get_saved_variables()[0], at::Tensor()};
+    return {at::Tensor(), context->get_saved_variables()[0], at::Tensor(), at::Tensor()};
   }
 };
 
@@ -253,10 +342,11 @@ at::Tensor chunked_cross_entropy(const at::Tensor& h, const Linear& output,
                 want_gradient,
                 context.training,
                 at::Tensor(),
-                {.softcap = static_cast<float>(softcap), .smoothing = context.label_smoothing}};
+                {.softcap = static_cast<float>(softcap), .smoothing = context.label_smoothing},
+                context.preference};
   if (output.is_dora()) call.dora_norms = dora_row_norms(output.weight(), *output.low_rank());
   ops::CrossEntropySums sums;
-  at::Tensor loss = LossFunction::apply(call, h, &sums);
+  at::Tensor loss = LossFunction::apply(call, h, context.batch->offsets, &sums);
   if (context.sums != nullptr) {
     context.sums->loss += sums.loss;
     context.sums->correct += sums.correct;

@@ -56,7 +56,7 @@ DropoutCall call_of(double p, uint64_t place_id, const ForwardContext& context) 
 
 at::Tensor dropout(const at::Tensor& x, double p, uint64_t place_id,
                    const ForwardContext& context) {
-  if (!context.training || p == 0) return x;
+  if (!context.drops() || p == 0) return x;
   return DropoutFunction::apply(call_of(p, place_id, context), x.contiguous());
 }
 

@@ -101,7 +101,7 @@ at::Tensor branch_input(const at::Tensor& x, const LowRankBranch& branch, const 
 }
 
 DropoutDraw DropoutDraw::from(const ForwardContext& context) {
-  if (!context.training || context.batch == nullptr) return {};
+  if (!context.drops() || context.batch == nullptr) return {};
   return {context.batch->token_keys, context.draw};
 }
 

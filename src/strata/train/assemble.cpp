@@ -217,8 +217,8 @@ void require_recipe_of(const Json& model_config, const config::RunConfig& config
   throw ConfigError(
       "model_name_or_path: found {} for the recipe {}, expected {}; run strata {} in its place",
       has_encoder ? "a model with encoder and decoder" : "a model without an encoder",
-      has_encoder ? "sft" : "seq2seq", has_encoder ? "a causal language model" : "one that has it",
-      has_encoder ? "seq2seq" : "sft");
+      has_encoder ? config.recipe : "seq2seq",
+      has_encoder ? "a causal language model" : "one that has it", has_encoder ? "seq2seq" : "sft");
 }
 
 namespace {

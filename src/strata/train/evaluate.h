@@ -5,21 +5,24 @@
 
 #include "strata/data/token_store.h"
 #include "strata/train/assemble.h"
+#include "strata/train/figures.h"
+#include "strata/train/preference.h"
 #include "strata/train/stop_signals.h"
 
 namespace strata::train {
 
 struct EvalSums {
-  double mean_loss = 0;     // over examples: each counts its batch's mean token loss
-  double mean_entropy = 0;  // over batches: the mean over the trained tokens of each
-  double accuracy = 0;      // likewise
+  double mean_loss = 0;     // over examples: each counts its batch's mean loss of a token or pair
+  MeanFigures figures;      // over batches
   int64_t num_batches = 0;  // of one rank
 };
 
+// `preferences`: of the recipe dpo, null otherwise.
 // Collective over the mesh; the same result on every rank. Nothing when a rank was asked to stop
 // meanwhile, which is looked at before every batch.
 std::optional<EvalSums> evaluate_dataset(const data::TokenStore& dataset,
                                          const config::TrainConfig& settings, Trainee& trainee,
+                                         const Preferences* preferences,
                                          const StopRequest& is_asked_to_stop);
 
 }  // namespace strata::train

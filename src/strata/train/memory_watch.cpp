@@ -45,8 +45,18 @@ PlanRequest plan_request(const config::RunConfig& config, const comm::Mesh& mesh
   request.local_world_size = local_world_size;
   request.share_memory = mesh.shard->transport() != "gloo";
   request.documents = largest_batch(datasets.train, config.train.per_device_train_batch_size);
-  if (datasets.eval) {
-    request.eval_documents = largest_batch(*datasets.eval, config.train.per_device_eval_batch_size);
+  const auto run_forward = [&request](const data::TokenStore& set, int64_t rows) {
+    const auto tokens = [](const std::vector<int64_t>& documents) {
+      return std::reduce(documents.begin(), documents.end());
+    };
+    std::vector<int64_t> documents = largest_batch(set, rows);
+    if (tokens(documents) > tokens(request.eval_documents)) {
+      request.eval_documents = std::move(documents);
+    }
+  };
+  if (datasets.eval) run_forward(*datasets.eval, forward_rows(config));
+  if (const auto rows = config.preference.precompute_ref_batch_size) {
+    run_forward(datasets.train, *rows);
   }
   return request;
 }

@@ -22,9 +22,9 @@ namespace fs = std::filesystem;
 std::vector<std::string> check_output_folder(const config::RunConfig& config) {
   std::vector<std::string> done = checkpoint::finish_interrupted(config.train.output_dir);
   // What an interrupted save of an earlier run left is not a checkpoint and never will be.
-  constexpr std::string_view kWritten[] = {"checkpoint-", "model",         "adapter",
-                                           "latest",      "metrics.jsonl", "trainer_state.json",
-                                           "report.html", "config.json",   "tokenizer"};
+  constexpr std::string_view kWritten[] = {
+      "checkpoint-",        "model",       "adapter",     "latest",    "metrics.jsonl",
+      "trainer_state.json", "report.html", "config.json", "tokenizer", "reference_log_probs"};
   std::vector<fs::path> left;
   for (const auto& entry : fs::directory_iterator(config.train.output_dir)) {
     const std::string name = entry.path().filename().string();

@@ -29,7 +29,8 @@ std::vector<int64_t> full_batch(int64_t rows, const config::RunConfig& config,
     return documents;
   }
   const int64_t longest = model.max_position_embeddings();
-  return std::vector<int64_t>(static_cast<size_t>(rows),
+  const int64_t documents = config::is_dpo(config) ? 2 * rows : rows;
+  return std::vector<int64_t>(static_cast<size_t>(documents),
                               std::min(config.data.max_length.value_or(longest), longest));
 }
 
@@ -217,11 +218,10 @@ RunPlan plan_run(const config::RunConfig& config, const PlanRequest& request) {
   walk.documents = !request.documents.empty() ? request.documents
                                               : full_batch(config.train.per_device_train_batch_size,
                                                            config, *trainee->model);
-  if (config.train.eval_strategy != "no" || config.train.eval_on_start) {
-    walk.eval_documents =
-        !request.eval_documents.empty()
-            ? request.eval_documents
-            : full_batch(config.train.per_device_eval_batch_size, config, *trainee->model);
+  if (const int64_t rows = forward_rows(config); rows > 0) {
+    walk.eval_documents = !request.eval_documents.empty()
+                              ? request.eval_documents
+                              : full_batch(rows, config, *trainee->model);
   }
   for (int64_t tokens : walk.documents) plan.tokens += tokens;
   if (config::is_seq2seq(config)) {
@@ -250,6 +250,13 @@ RunPlan plan_run(const config::RunConfig& config, const PlanRequest& request) {
                                          plan.memory.peak.resident_bytes - memory::kWarmUpBytes);
   }
   return plan;
+}
+
+int64_t forward_rows(const config::RunConfig& config) {
+  const bool evaluates = config.train.eval_strategy != "no" || config.train.eval_on_start;
+  const int64_t of_evaluation = evaluates ? config.train.per_device_eval_batch_size : 0;
+  if (!config::is_dpo(config)) return of_evaluation;
+  return std::max(of_evaluation, config.preference.precompute_ref_batch_size.value_or(0));
 }
 
 int num_recomputed(const RunPlan& plan) {

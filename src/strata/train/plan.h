@@ -20,6 +20,10 @@ struct PlanRequest {
   std::vector<int64_t> eval_documents;
 };
 
+// Rows of the largest batch that only runs forward: of an evaluation, or while dpo asks its
+// reference; 0: there is none, or the latter takes the rows of training.
+int64_t forward_rows(const config::RunConfig& config);
+
 struct UnitFacts {
   std::string name;
   int64_t numel;        // of its tensors

@@ -109,8 +109,18 @@ void with_memory_for(const std::string& what, const std::string& advice,
   }
 }
 
+// The batch's pairs, where the recipe learns pairs; what they weigh does not matter here.
+std::optional<nn::Preference> pairs_of_batch(const data::MicroBatch& rows,
+                                             const Preferences* preferences, bool training,
+                                             nn::ForwardContext& context) {
+  if (preferences == nullptr) return {};
+  context.disable_dropout = preferences->disable_dropout;
+  return pairs_of(rows, preferences->options, training ? preferences->train : preferences->eval);
+}
+
 void run_training_batch(const config::RunConfig& config, Trainee& trainee,
-                        const data::TokenStore& dataset, const LongestBatch& longest) {
+                        const data::TokenStore& dataset, const Preferences* preferences,
+                        const LongestBatch& longest) {
   const data::MicroBatch rows = micro_batch(trainee, dataset, longest.rows);
   nn::LossSums sums;
   nn::ForwardContext context;
@@ -120,6 +130,8 @@ void run_training_batch(const config::RunConfig& config, Trainee& trainee,
   context.label_smoothing = static_cast<float>(config.train.label_smoothing_factor);
   context.embedding_noise = embedding_noise(config, rows.row_tokens);
   context.sums = &sums;
+  auto pairs = pairs_of_batch(rows, preferences, /*training=*/true, context);
+  if (pairs) context.preference = &*pairs;
   const nn::Batch batch = to_tensors(rows, trainee.store->options().device);
   // The second micro-batch of a step has the gradients of the first beside its activations. They
   // stay in their homes until the first micro-batch of a step overwrites them (I2).
@@ -134,13 +146,14 @@ void run_training_batch(const config::RunConfig& config, Trainee& trainee,
 }
 
 void run_evaluation_batch(Trainee& trainee, const data::TokenStore& dataset,
-                          const LongestBatch& longest) {
+                          const Preferences* preferences, const LongestBatch& longest) {
+  const data::MicroBatch rows = micro_batch(trainee, dataset, longest.rows);
   nn::LossSums sums;
   nn::ForwardContext context;
   context.sums = &sums;
-  trainee.executor->evaluate(
-      to_tensors(micro_batch(trainee, dataset, longest.rows), trainee.store->options().device),
-      context);
+  auto pairs = pairs_of_batch(rows, preferences, /*training=*/false, context);
+  if (pairs) context.preference = &*pairs;
+  trainee.executor->evaluate(to_tensors(rows, trainee.store->options().device), context);
 }
 
 // Of the host, and of a device that computes what its allocator held.
@@ -204,7 +217,8 @@ bool wants_rehearsal(const config::RunConfig& config, const Trainee& trainee,
 }
 
 std::vector<std::string> rehearse(const config::RunConfig& config, Trainee& trainee,
-                                  const Datasets& datasets, Trainer& trainer) {
+                                  const Datasets& datasets, const Preferences* preferences,
+                                  Trainer& trainer) {
   comm::Group& world = *trainee.store->mesh().world;
   const int64_t first_step = trainer.global_step();
   PeakWatch watch;
@@ -218,7 +232,7 @@ std::vector<std::string> rehearse(const config::RunConfig& config, Trainee& trai
                     longest.rows.size()),
         "lower per_device_train_batch_size or max_length, turn on gradient_checkpointing, or use "
         "more ranks",
-        [&] { run_training_batch(config, trainee, datasets.train, longest); });
+        [&] { run_training_batch(config, trainee, datasets.train, preferences, longest); });
     parts.push_back(fmt::format("longest batch of {} tokens {:.1f} s", longest.num_tokens,
                                 seconds_since(start)));
   }
@@ -228,7 +242,7 @@ std::vector<std::string> rehearse(const config::RunConfig& config, Trainee& trai
     with_memory_for(fmt::format("the longest evaluation batch ({} tokens in {} rows)",
                                 longest.num_tokens, longest.rows.size()),
                     "lower per_device_eval_batch_size",
-                    [&] { run_evaluation_batch(trainee, *datasets.eval, longest); });
+                    [&] { run_evaluation_batch(trainee, *datasets.eval, preferences, longest); });
     parts.push_back(fmt::format("evaluation batch of {} tokens {:.1f} s", longest.num_tokens,
                                 seconds_since(start)));
   }

@@ -12,6 +12,7 @@
 #include "strata/checkpoint/sharded.h"
 #include "strata/comm/agreement.h"
 #include "strata/config/settings_table.h"
+#include "strata/train/figures.h"
 #include "strata/train/loss_guard.h"
 
 namespace strata::train {
@@ -221,8 +222,8 @@ checkpoint::SmallFiles fresh_progress(const fs::path& source, int64_t step,
     break;
   }
   state.global_step = step;
-  const Json window{
-      {"loss", 0.0}, {"accuracy", 0.0}, {"entropy", 0.0}, {"micro_steps", 0}, {"steps", 0}};
+  Json window = MeanFigures().state();
+  window.update({{"loss", 0.0}, {"steps", 0}});
   Json progress{{"num_tokens", state.num_input_tokens_seen},
                 {"log_window", window},
                 {"loss_guard", LossGuard(0).state()}};

@@ -59,6 +59,7 @@ class PreparationLine {
   void show_rows(const std::string& subject, int64_t rows, double part) {
     line_.show(report::preparation_text(subject, rows, part));
   }
+  void clear() { line_.clear(); }
   void show_download(const std::string& name, int64_t done, int64_t all) {
     if (!is_main_) return;
     const std::string text = report::download_text(name, done, all);
@@ -120,12 +121,26 @@ RunResult explaining_memory(const std::optional<MemoryWatch>& watch, at::Device 
   }
 }
 
-RunResult train(const RunOrder& order, comm::Mesh& mesh, const Datasets& datasets,
-                comm::Group& saving, std::optional<MemoryWatch>& watch, Status& status) {
+RunResult train(const RunOrder& order, comm::Mesh& mesh, Datasets& datasets, comm::Group& saving,
+                std::optional<MemoryWatch>& watch, PreparationLine& line, Status& status) {
   const config::RunConfig& config = order.config;
   status.set_phase("loading the model");
   const std::unique_ptr<Trainee> trainee = assemble(config, mesh, target_of(order.device));
-  Trainer trainer(config, order.settings_text, *trainee, datasets,
+  // While the weights are those that training starts from.
+  std::optional<Preferences> preferences;
+  if (config::is_dpo(config)) {
+    status.set_phase("asking the reference");
+    preferences = ask_reference(config, *trainee, datasets,
+                                {.progress =
+                                     [&](const std::string& subject, int64_t rows, double part) {
+                                       line.show_rows("reference of the " + subject, rows, part);
+                                     },
+                                 .is_kept = order.writes_results,
+                                 .notes = &datasets.notes});
+    line.clear();
+  }
+  const Preferences* pairs = preferences ? &*preferences : nullptr;
+  Trainer trainer(config, order.settings_text, *trainee, datasets, pairs,
                   {.group = saving, .writes_result = order.writes_results}, order.output);
   introduce(config, *trainee, datasets, trainer);
   if (watch) {
@@ -133,7 +148,9 @@ RunResult train(const RunOrder& order, comm::Mesh& mesh, const Datasets& dataset
     watch->start(*trainee, trainer);
   }
   if (wants_rehearsal(config, *trainee, datasets, trainer.plan(), trainer.global_step())) {
-    for (const std::string& line : rehearse(config, *trainee, datasets, trainer)) trainer.say(line);
+    for (const std::string& found : rehearse(config, *trainee, datasets, pairs, trainer)) {
+      trainer.say(found);
+    }
   }
 
   RunResult result;
@@ -223,7 +240,7 @@ RunResult run(config::RunConfig config, const launch::RankEnvironment& environme
   if (environment.rank == 0) watch.emplace(config, request(config), meeting.device);
   return explaining_memory(watch, meeting.device, [&] {
     return train({config, settings.json, output, writes_results, meeting.device}, mesh, datasets,
-                 *saving, watch, status);
+                 *saving, watch, line, status);
   });
 }
 

@@ -22,14 +22,6 @@ namespace {
 namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
-// Sums `values` over all ranks. Collective.
-void sum_over_ranks(comm::Group& world, std::span<double> values) {
-  at::Tensor sums = at::empty({static_cast<int64_t>(values.size())}, at::kDouble);
-  std::memcpy(sums.data_ptr(), values.data(), values.size_bytes());
-  world.all_reduce(sums)->wait();
-  std::memcpy(values.data(), sums.data_ptr(), values.size_bytes());
-}
-
 std::string fresh_run_id() {
   std::random_device source;
   return fmt::format("{:08x}{:08x}", source(), source());
@@ -48,13 +40,14 @@ void note_earlier_checkpoints(const fs::path& output_dir, std::vector<std::strin
 }  // namespace
 
 Trainer::Trainer(const config::RunConfig& config, const std::string& settings_text,
-                 Trainee& trainee, const Datasets& datasets, const Saving& saving,
-                 const Output& output)
+                 Trainee& trainee, const Datasets& datasets, const Preferences* preferences,
+                 const Saving& saving, const Output& output)
     : config_(config),
       settings_text_(settings_text),
       trainee_(trainee),
       world_(*trainee.store->mesh().world),
       datasets_(datasets),
+      preferences_(preferences),
       status_(output.status),
       sampler_(training_sampler(config, datasets.train, world_.size())),
       plan_(plan_steps(config.train, sampler_.batches_per_rank())),
@@ -196,6 +189,11 @@ std::vector<data::MicroBatch> Trainer::micro_batches(const StepPlan::Window& win
   return batches;
 }
 
+double Trainer::num_losses(const data::MicroBatch& batch) const {
+  return static_cast<double>(preferences_ != nullptr ? static_cast<int64_t>(batch.rows.size())
+                                                     : batch.num_targets);
+}
+
 double Trainer::learning_rate() const {
   if (metric_schedule_) return metric_schedule_->learning_rate();
   // As in the reference, a skipped step does not move the schedule on.
@@ -207,20 +205,22 @@ std::optional<Trainer::StepOutcome> Trainer::train_step() {
   const report::StepTime::Scope timed(step_time_);
   StepOutcome outcome;
   const std::vector<data::MicroBatch> batches = micro_batches(plan_.window(step_));
-  // Trained tokens, all tokens, ranks that were asked to stop: all must stop at the same step.
-  double counts[3] = {0, 0, signals_ && signals_->is_requested() ? 1.0 : 0.0};
+  // Trained tokens or pairs, all tokens, trained tokens of preferred answers, ranks that were asked
+  // to stop: all must stop at the same step.
+  double counts[4] = {0, 0, 0, signals_ && signals_->is_requested() ? 1.0 : 0.0};
   for (const data::MicroBatch& batch : batches) {
-    counts[0] += static_cast<double>(batch.num_targets);
+    counts[0] += num_losses(batch);
     for (int64_t tokens : batch.row_tokens) counts[1] += static_cast<double>(tokens);
+    if (preferences_ != nullptr) counts[2] += static_cast<double>(num_chosen_targets(batch));
   }
-  sum_over_ranks(world_, counts);
-  if (counts[2] > 0) return std::nullopt;
+  comm::sum_over_ranks(world_, counts);
+  if (counts[3] > 0) return std::nullopt;
   outcome.row_tokens = static_cast<int64_t>(counts[1]);
-  outcome.num_targets = counts[0];
+  outcome.num_losses = counts[0];
 
-  outcome.sums.resize(batches.size());
   nn::ForwardContext context;
   context.training = true;
+  context.disable_dropout = preferences_ != nullptr && preferences_->disable_dropout;
   const double loss_scale = loss_scaler_ ? loss_scaler_->scale() : 1;
   context.loss_scale = static_cast<float>(loss_scale / std::max(counts[0], 1.0));
   context.draw.seed = config_.train.seed;
@@ -228,11 +228,20 @@ std::optional<Trainer::StepOutcome> Trainer::train_step() {
   context.label_smoothing = static_cast<float>(config_.train.label_smoothing_factor);
   for (size_t i = 0; i < batches.size(); ++i) {
     context.draw.micro_step = static_cast<int64_t>(i);
-    context.sums = &outcome.sums[i];
+    nn::LossSums sums;
+    context.sums = &sums;
     context.embedding_noise = embedding_noise(config_, batches[i].row_tokens);
+    std::optional<nn::Preference> pairs;
+    if (preferences_ != nullptr) {
+      pairs = pairs_of(batches[i], preferences_->options, preferences_->train);
+      pairs->pairs_per_chosen_token = counts[0] / std::max(counts[2], 1.0);
+      context.preference = &*pairs;
+    }
     const nn::Batch batch = to_tensors(batches[i], trainee_.store->options().device);
     trainee_.executor->train(batch, context, /*first_micro_step=*/i == 0,
                              /*last_micro_step=*/i + 1 == batches.size());
+    outcome.losses.push_back(sums.loss);
+    outcome.figures.push_back(pairs ? figures_of(sums, *pairs) : figures_of(sums));
   }
 
   update(outcome);
@@ -294,23 +303,15 @@ std::string Trainer::examples_of(const StepOutcome& outcome) const {
 }
 
 void Trainer::sum_losses(StepOutcome& outcome) {
-  std::vector<double> sums;
-  for (const nn::LossSums& s : outcome.sums) {
-    sums.insert(sums.end(), {s.loss, s.correct, s.entropy, static_cast<double>(s.tokens)});
-  }
-  sum_over_ranks(world_, sums);
+  sum_over_ranks(world_, outcome.losses, outcome.figures);
   double loss = 0;
-  for (size_t i = 0; i < sums.size(); i += 4) {
-    if (!std::isfinite(sums[i])) outcome.broken.push_back(static_cast<int64_t>(i / 4));
-    nn::LossSums& total = outcome.totals.emplace_back();
-    total.correct = sums[i + 1];
-    total.entropy = sums[i + 2];
-    total.tokens = static_cast<int64_t>(sums[i + 3]);
-    loss += sums[i];
+  for (size_t i = 0; i < outcome.losses.size(); ++i) {
+    if (!std::isfinite(outcome.losses[i])) outcome.broken.push_back(static_cast<int64_t>(i));
+    loss += outcome.losses[i];
   }
   // As in the reference: what a prompt predicts beyond the rows' own targets is in the sum, not in
   // the count.
-  outcome.loss = loss / std::max(outcome.num_targets, 1.0);
+  outcome.loss = loss / std::max(outcome.num_losses, 1.0);
 }
 
 }  // namespace strata::train

@@ -24,7 +24,9 @@
 #include "strata/train/assemble.h"
 #include "strata/train/best_checkpoint.h"
 #include "strata/train/datasets.h"
+#include "strata/train/figures.h"
 #include "strata/train/loss_guard.h"
+#include "strata/train/preference.h"
 #include "strata/train/resume.h"
 #include "strata/train/run.h"
 #include "strata/train/step_plan.h"
@@ -35,11 +37,9 @@ namespace strata::train {
 // Sums since the last log; part of a checkpoint, so that a resumed run logs what an uninterrupted
 // one would.
 struct LogWindow {
-  double loss = 0;      // of step losses
-  double accuracy = 0;  // of the means over each micro-step's trained tokens, as the reference logs
-  double entropy = 0;   // likewise
-  int64_t micro_steps = 0;
+  double loss = 0;  // of step losses
   int64_t steps = 0;
+  MeanFigures figures;
 };
 
 class StepProfile;
@@ -49,11 +49,13 @@ struct Saving {
   bool writes_result = true;  // at the end, by somebody else
 };
 
-// Collective: run(), on every rank with the same settings.
+// Collective: run(), on every rank with the same settings. `preferences`: of the recipe dpo, null
+// otherwise.
 class Trainer {
  public:
   Trainer(const config::RunConfig& config, const std::string& settings_text, Trainee& trainee,
-          const Datasets& datasets, const Saving& saving, const Output& output);
+          const Datasets& datasets, const Preferences* preferences, const Saving& saving,
+          const Output& output);
   ~Trainer();
 
   // Trains to the end, or until a signal asks to stop (is_stopped()): then the state is saved.
@@ -95,12 +97,13 @@ class Trainer {
 
  private:
   struct StepOutcome {
-    std::vector<nn::LossSums> sums;  // of this rank, by micro-step
+    // By micro-step, of this rank until sum_losses() has summed over all.
+    std::vector<double> losses;
+    std::vector<Figures> figures;
     int64_t row_tokens = 0;
-    double num_targets = 0;            // trained tokens of the rows, over all ranks
-    double loss = 0;                   // global
-    std::vector<nn::LossSums> totals;  // over all ranks, by micro-step
-    std::vector<int64_t> broken;       // micro-steps whose loss is not finite
+    double num_losses = 0;        // trained tokens of the rows, or their pairs, over all ranks
+    double loss = 0;              // global
+    std::vector<int64_t> broken;  // micro-steps whose loss is not finite
     double gradient_norm = 0;
     double learning_rate = 0;
     bool is_left_out = false;  // bad, by on_nan rollback not learnt from
@@ -114,6 +117,8 @@ class Trainer {
   // Nothing when a rank was asked to stop: then no rank computed.
   std::optional<StepOutcome> train_step();
   std::vector<data::MicroBatch> micro_batches(const StepPlan::Window& window) const;
+  // What the loss of the step is a mean over: tokens, or pairs. Of the micro-batch.
+  double num_losses(const data::MicroBatch& batch) const;
   void account(const StepOutcome& outcome);
   void log_step(const StepOutcome& outcome);
   // kBest: better than all before by metric_for_best_model. kBrokenOff: a rank was asked to stop
@@ -179,7 +184,8 @@ class Trainer {
   Trainee& trainee_;
   comm::Group& world_;
   const Datasets& datasets_;
-  Status* status_;  // may be null
+  const Preferences* preferences_;  // null: rows are texts to learn
+  Status* status_;                  // may be null
   data::BatchSampler sampler_;
   StepPlan plan_;
   // One of the two: by step, or by the evaluated loss.

@@ -41,12 +41,7 @@ double seconds_since_launch() {
 }  // namespace
 
 void Trainer::account(const StepOutcome& outcome) {
-  for (const nn::LossSums& total : outcome.totals) {
-    const double tokens = std::max(static_cast<double>(total.tokens), 1.0);
-    window_.accuracy += total.correct / tokens;
-    window_.entropy += total.entropy / tokens;
-    ++window_.micro_steps;
-  }
+  for (const Figures& figures : outcome.figures) window_.figures.add(figures);
   window_.loss += outcome.loss;
   ++window_.steps;
   total_loss_ += outcome.loss;
@@ -78,13 +73,11 @@ void Trainer::log_step(const StepOutcome& outcome) {
       static_cast<double>(speed_tokens_) / std::max(seconds_since(speed_since_), 1e-9);
   speed_since_ = Clock::now();
   speed_tokens_ = 0;
-  const double micro_steps = static_cast<double>(std::max<int64_t>(window_.micro_steps, 1));
   Json values{{"loss", window_.loss / static_cast<double>(std::max<int64_t>(window_.steps, 1))},
               {"grad_norm", outcome.gradient_norm},
               {"learning_rate", outcome.learning_rate},
-              {"entropy", window_.entropy / micro_steps},
-              {"num_tokens", static_cast<double>(num_tokens_)},
-              {"mean_token_accuracy", window_.accuracy / micro_steps}};
+              {"num_tokens", static_cast<double>(num_tokens_)}};
+  window_.figures.write_to(values);
   window_ = {};
   Json readings = machine_readings();
   if (config_.train.wall_clock_breakdown) {
@@ -149,7 +142,8 @@ Trainer::Evaluation Trainer::evaluate(bool decides) {
   const Clock::time_point start = Clock::now();
   // An evaluation may take longer than a scheduler waits between its signal and the end.
   const StopRequest asked = signals_ ? [this] { return signals_->is_requested(); } : StopRequest();
-  const auto found = evaluate_dataset(*datasets_.eval, config_.train, trainee_, asked);
+  const auto found =
+      evaluate_dataset(*datasets_.eval, config_.train, trainee_, preferences_, asked);
   const bool answers = config_.train.predict_with_generate;
   std::optional<double> exact;
   if (found && answers) {
@@ -166,9 +160,8 @@ Trainer::Evaluation Trainer::evaluate(bool decides) {
               {"eval_runtime", seconds},
               {"eval_samples_per_second", rows / seconds},
               {"eval_steps_per_second", static_cast<double>(sums.num_batches) / seconds},
-              {"eval_entropy", sums.mean_entropy},
-              {"eval_num_tokens", static_cast<double>(num_tokens_)},
-              {"eval_mean_token_accuracy", sums.accuracy}};
+              {"eval_num_tokens", static_cast<double>(num_tokens_)}};
+  sums.figures.write_to(values, "eval_");
   if (exact) values["eval_accuracy"] = *exact;
   bool is_best = false;
   if (decides && !best_.metric().empty()) {

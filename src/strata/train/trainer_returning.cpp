@@ -39,9 +39,8 @@ void Trainer::resume(const std::function<void(const std::string&)>& note) {
         for (const std::string& line : different_rows(data_rows(), progress)) note(line);
         if (const std::string lost = best_.load(state); !lost.empty()) note(lost);
         const Json& window = progress.at("log_window");
-        window_ = {window.at("loss").get<double>(), window.at("accuracy").get<double>(),
-                   window.at("entropy").get<double>(), window.at("micro_steps").get<int64_t>(),
-                   window.at("steps").get<int64_t>()};
+        window_ = {window.at("loss").get<double>(), window.at("steps").get<int64_t>()};
+        window_.figures.load(window);
       },
       note);
   resumed_from_ = source;
@@ -54,11 +53,8 @@ void Trainer::resume(const std::function<void(const std::string&)>& note) {
 }
 
 std::string Trainer::progress_text() const {
-  const Json window{{"loss", window_.loss},
-                    {"accuracy", window_.accuracy},
-                    {"entropy", window_.entropy},
-                    {"micro_steps", window_.micro_steps},
-                    {"steps", window_.steps}};
+  Json window = window_.figures.state();
+  window.update({{"loss", window_.loss}, {"steps", window_.steps}});
   Json progress = to_json(data_rows());
   progress.update({{"run", run_id_},
                    {"num_tokens", num_tokens_},

@@ -5,6 +5,7 @@
 
 #include "gathered.h"
 #include "strata/base/error.h"
+#include "strata/nn/preference_loss.h"
 
 namespace strata::nn {
 namespace {
@@ -55,6 +56,48 @@ class LossTest : public ::testing::Test {
     }
   }
 
+  // Pairs of documents of 50, 20, 70 and 10 tokens; the reference's log-probabilities are any.
+  void check_pairs(Linear& layer, const at::Tensor& targets) {
+    batch_.targets = targets;
+    batch_.offsets = {0, 50, 70, 140, 150};
+    Preference pairs;
+    pairs.options.beta = 0.02;
+    pairs.reference = {-180, -75, -260, -40};
+    context_.preference = &pairs;
+    const at::Tensor h = at::randn({kTokens, kHidden}).requires_grad_(true);
+    const at::Tensor loss = chunked_cross_entropy(h, layer, context_);
+
+    const at::Tensor h64 = reference_leaf(h), w64 = reference_leaf(layer.weight().value());
+    at::Tensor logits = at::mm(h64, w64.t());
+    std::vector<std::pair<Parameter*, at::Tensor>> leaves{{&layer.weight(), w64}};
+    if (LowRankBranch* branch = layer.low_rank()) {
+      const at::Tensor a = reference_leaf(branch->a.value()), b = reference_leaf(branch->b.value());
+      logits = logits + at::mm(at::mm(h64, a.t()), b.t()) * branch->scaling;
+      leaves.insert(leaves.end(), {{&branch->a, a}, {&branch->b, b}});
+    }
+    const at::Tensor costs = at::cross_entropy_loss(logits, targets, {}, at::Reduction::None, -100);
+    std::vector<at::Tensor> ratios;
+    for (int64_t d = 0; d < 4; ++d) {
+      const int64_t begin = batch_.offsets[d], end = batch_.offsets[d + 1];
+      const at::Tensor log_prob = -costs.slice(0, begin, end).sum();
+      EXPECT_NEAR(pairs.documents[d].log_prob, log_prob.item<double>(), 1e-3);
+      EXPECT_EQ(pairs.documents[d].tokens,
+                targets.slice(0, begin, end).ne(-100).sum().item<int64_t>());
+      ratios.push_back(log_prob - pairs.reference[d]);
+    }
+    const at::Tensor expected = -at::log_sigmoid(0.02 * (ratios[0] - ratios[1])) -
+                                at::log_sigmoid(0.02 * (ratios[2] - ratios[3]));
+    EXPECT_NEAR(sums_.loss, expected.item<double>(), 1e-5);
+    EXPECT_NEAR(loss.item<double>(), 0.25 * expected.item<double>(), 1e-5);
+    torch::autograd::backward({loss}, {at::ones({})});
+    torch::autograd::backward({expected * 0.25}, {at::ones({}, at::kDouble)});
+    EXPECT_LT(relative_error(h.grad(), h64.grad()), 1e-5);
+    for (const auto& [parameter, leaf] : leaves) {
+      if (!parameter->requires_grad()) continue;
+      EXPECT_LT(relative_error(gradient_of(*parameter), leaf.grad()), 1e-5) << parameter->name();
+    }
+  }
+
   Batch batch_;
   LossSums sums_;
   ForwardContext context_;
@@ -95,6 +138,50 @@ TEST_F(LossTest, BranchOnTheOutputLayer) {
   give_memory(layer->low_rank()->b);
   check(*layer, random_targets(50));
   EXPECT_TRUE(at::isnan(gradient_of(layer->weight())).all().item<bool>());
+}
+
+at::Tensor targets_behind_prompts(int64_t vocab) {
+  at::Tensor targets = random_targets(vocab);
+  for (const auto& [begin, end] : {std::pair{0, 7}, {50, 57}, {70, 70}, {140, 149}}) {
+    targets.slice(0, begin, end).fill_(-100);
+  }
+  return targets;
+}
+
+TEST_F(LossTest, PairsOfDocuments) {
+  // In several chunks, and with a layer that trains or does not.
+  for (const int64_t vocab : {50, 70001}) {
+    for (const bool trains : {false, true}) {
+      const auto layer = make(vocab);
+      layer->weight().set_requires_grad(trains);
+      sums_ = {};
+      check_pairs(*layer, targets_behind_prompts(vocab));
+    }
+  }
+}
+
+TEST_F(LossTest, PairsBehindABranchOnTheOutputLayer) {
+  const auto layer = make(50);
+  layer->weight().set_requires_grad(false);
+  layer->attach_low_rank(std::unique_ptr<LowRankBranch>(new LowRankBranch{
+      .a = {"a", {3, kHidden}, at::kFloat}, .b = {"b", {50, 3}, at::kFloat}, .scaling = 0.5}));
+  give_memory(layer->low_rank()->a);
+  give_memory(layer->low_rank()->b);
+  check_pairs(*layer, random_targets(50));
+}
+
+TEST_F(LossTest, PairsWithoutAReferenceAreOnlySummed) {
+  const auto layer = make(50);
+  batch_.targets = targets_behind_prompts(50);
+  batch_.offsets = {0, 50, 70, 140, 150};
+  Preference pairs;
+  context_.preference = &pairs;
+  chunked_cross_entropy(at::randn({kTokens, kHidden}), *layer, context_);
+  ASSERT_EQ(pairs.documents.size(), 4u);
+  double log_prob = 0;
+  for (const DocumentSums& document : pairs.documents) log_prob += document.log_prob;
+  EXPECT_NEAR(log_prob, -sums_.loss, 1e-9 * sums_.loss);
+  EXPECT_EQ(pairs.documents[3].tokens, 1);
 }
 
 TEST_F(LossTest, NoTrainedTokenWritesZeroGradients) {

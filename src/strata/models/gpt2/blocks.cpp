@@ -57,7 +57,7 @@ struct ResidualDropout {
 // residual + dropout(layer(x)).
 at::Tensor add(const nn::Linear& layer, const nn::Remakable& x, const at::Tensor& residual,
                const ResidualDropout& dropout, const nn::ForwardContext& context) {
-  if (!context.training || dropout.rate == 0) {
+  if (!context.drops() || dropout.rate == 0) {
     return dropout.is_last ? layer.forward_add_last(x, residual, context)
                            : layer.forward_add(x, residual, context);
   }

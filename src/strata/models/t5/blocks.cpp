@@ -173,7 +173,7 @@ at::Tensor T5Block::position_bias(const at::Tensor& x, const nn::ForwardContext&
 
 at::Tensor T5Block::add(const nn::Linear& layer, const nn::Remakable& x, const at::Tensor& residual,
                         uint64_t place_id, const nn::ForwardContext& context) const {
-  const bool drops = context.training && config_.dropout_rate > 0;
+  const bool drops = context.drops() && config_.dropout_rate > 0;
   const bool is_last = &layer == &wo_;
   if (!drops) {
     return is_last ? layer.forward_add_last(x, residual, context)
@@ -252,7 +252,7 @@ at::Tensor T5Block::transform(const at::Tensor& x, const nn::ForwardContext& con
   const at::Tensor hidden =
       nn::dropout(gate * pair[1], config_.dropout_rate, hidden_place_, context);
   // Autograd keeps both factors anyway; with dropout the mask would have to be drawn again too.
-  const bool drops = context.training && config_.dropout_rate > 0;
+  const bool drops = context.drops() && config_.dropout_rate > 0;
   const auto again = [gate = gate.detach(), up = pair[1].detach()] { return gate * up; };
   return add(wo_, drops ? nn::Remakable(hidden) : nn::Remakable(hidden, again), residual,
              output_place_, context);

@@ -1,0 +1,20 @@
+// What the settings of the recipe dpo may not be together. Owns: these rules. Never: which settings
+// belong to which recipe (recipe_checks.h).
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "strata/config/merge.h"
+#include "strata/config/run_config.h"
+
+namespace strata::config {
+
+// The losses that settings.preference.loss_type may name.
+const std::vector<std::string>& known_preference_losses();
+
+// Throws ConfigError; appends a line for every setting that was given and does nothing.
+void check_preferences(const RunConfig& config, const Merge& merge,
+                       std::vector<std::string>& warnings);
+
+}  // namespace strata::config

@@ -1,0 +1,225 @@
+# Oracle: TRL's DPOTrainer with the same flags on the same files: loss, gradient norm, rewards and
+# log-probabilities of every step; the run on one rank for runs on several; the uninterrupted run.
+import math
+import shutil
+
+import pytest
+import safetensors.torch
+
+import trl_reference
+from running import PROGRAM, base_flags, output_files, run_strata, run_strata_raw, strata
+
+STEPS = 12
+LORA = dict(use_peft=True, lora_r=4, lora_alpha=16, lora_dropout=0.0,
+            lora_target_modules=["q_proj", "v_proj", "down_proj"], learning_rate=2e-2)
+# 40 pairs: every micro-batch is full, as it must be where the reference weighs micro-batches alike.
+CASES = {
+    "full": {},
+    "full_accumulated": dict(gradient_accumulation_steps=2, beta=0.5, weight_decay=0.1),
+    "lora": LORA,
+    "lora_checkpointed_with_eval": dict(LORA, gradient_checkpointing=True, eval_strategy="steps", eval_steps=5,
+                                        per_device_eval_batch_size=4),
+    "lora_with_its_dropout_off": dict(LORA, lora_dropout=0.5),
+    "tied": dict(model="tied"),
+    "capped_logits": dict(model="gemma2"),
+    "one_head_odd_sizes": dict(model="odd"),
+    "nf4": dict(LORA, load_in_4bit=True, model="wide"),
+    "ia3": dict(use_peft=True, peft_type="IA3", learning_rate=5e-2),
+    "chat": dict(LORA, kind="preference_chat"),
+    "short_rows": dict(max_length=24),
+    "hinge": dict(loss_type="hinge", beta=0.3),
+    "ipo": dict(loss_type="ipo", beta=0.2),
+    "exo_pair": dict(loss_type="exo_pair", label_smoothing=0.1),
+    "nca_pair": dict(loss_type="nca_pair"),
+    "robust": dict(loss_type="robust", label_smoothing=0.2),
+    "sppo_hard": dict(loss_type="sppo_hard", beta=0.5),
+    "apo_zero": dict(loss_type="apo_zero"),
+    "apo_down": dict(loss_type="apo_down"),
+    "discopop": dict(loss_type="discopop", discopop_tau=0.1),
+    "sigmoid_norm": dict(loss_type="sigmoid_norm", beta=2.0),
+    # A mean over the tokens of a step is that of its micro-batch where it has one.
+    "with_sft": dict(LORA, loss_type=["sigmoid", "sft"], loss_weights=[0.7, 0.3]),
+    "forward_kl": dict(f_divergence_type="forward_kl", learning_rate=1e-3),
+    "js_divergence": dict(f_divergence_type="js_divergence"),
+    "alpha_divergence": dict(f_divergence_type="alpha_divergence", f_alpha_divergence_coef=0.3),
+}
+FIGURES = ["entropy", "mean_token_accuracy", "num_tokens", "rewards/chosen", "rewards/rejected",
+           "rewards/accuracies", "rewards/margins", "logps/chosen", "logps/rejected"]
+
+
+def flags_of(inputs, output, model="plain", kind="preference", train=40, **flags):
+    return base_flags(inputs.model(model), inputs.data(kind, train=train), output,
+                      **{"max_steps": STEPS, "learning_rate": 5e-3, **flags})
+
+
+def compare(found, expected):
+    found = [row for row in found if "train_runtime" not in row]
+    expected = [row for row in expected if "train_runtime" not in row]
+    assert [row["step"] for row in found] == [row["step"] for row in expected]
+    for ours, theirs in zip(found, expected):
+        at = f"step {ours['step']}: {ours} but the reference has {theirs}"
+        prefix = "eval_" if "eval_loss" in theirs else ""
+        for key in [prefix + "loss", *(prefix + name for name in FIGURES)]:
+            assert math.isclose(ours[key], theirs[key], rel_tol=1e-3, abs_tol=1e-4), (key, at)
+        for key in ("grad_norm", "learning_rate", "epoch"):
+            if key in theirs:
+                assert math.isclose(ours[key], theirs[key], rel_tol=2e-3, abs_tol=1e-9), (key, at)
+    margins = [row["rewards/margins"] for row in expected if "rewards/margins" in row]
+    assert max(map(abs, margins)) > 0.05, "the reference did not learn"
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_equals_the_reference(inputs, tmp_path, name):
+    settings = {"gradient_checkpointing": False, **CASES[name]}
+    flags = flags_of(inputs, tmp_path / "out", **settings)
+    run = run_strata(flags, recipe="dpo")
+    compare(run.state["log_history"], trl_reference.log_history(flags, "DPO"))
+
+
+def test_a_continued_adapter_is_its_own_reference(inputs, tmp_path):
+    first = run_strata(flags_of(inputs, tmp_path / "first", **LORA), recipe="dpo")
+    flags = flags_of(inputs, tmp_path / "out", adapter_name_or_path=str(first.folder), learning_rate=2e-2)
+    run = run_strata(flags, recipe="dpo")
+    assert run.history[0]["rewards/margins"] == pytest.approx(0, abs=1e-5)
+    compare(run.state["log_history"], trl_reference.log_history(flags, "DPO"))
+
+
+# 41 pairs: some ranks' batches are filled up.
+@pytest.mark.parametrize("settings", [
+    {}, dict(LORA), dict(LORA, loss_type=["sigmoid", "sft"], gradient_accumulation_steps=2),
+    dict(sharding_strategy="NO_SHARD"),
+], ids=["full", "lora", "lora_sft_accumulated", "copies"])
+def test_ranks_equal_one(inputs, tmp_path, settings):
+    """The same pairs in a step, however they are dealt."""
+    accumulation = settings.get("gradient_accumulation_steps", 1)
+    alone = run_strata(flags_of(inputs, tmp_path / "alone", **{**settings, "per_device_train_batch_size": 6,
+                                                               "sharding_strategy": None}), recipe="dpo")
+    assert accumulation in (1, 2)
+    dealt = run_strata(flags_of(inputs, tmp_path / "dealt", **settings), world=3, recipe="dpo")
+    for ours, theirs in zip(dealt.history, alone.history, strict=True):
+        for key in ("loss", "grad_norm", "rewards/margins", "logps/chosen"):
+            if key in theirs:
+                assert math.isclose(ours[key], theirs[key], rel_tol=1e-3, abs_tol=1e-4), (key, ours, theirs)
+
+
+@pytest.mark.parametrize("mode", ["attention", "selective", "full"])
+def test_recomputation_changes_nothing(inputs, tmp_path, mode):
+    kept = run_strata(flags_of(inputs, tmp_path / "kept", gradient_checkpointing=False, **LORA), recipe="dpo")
+    again = run_strata(flags_of(inputs, tmp_path / "again", activation_checkpointing=mode, **LORA), recipe="dpo")
+    assert again.history == kept.history
+
+
+@pytest.mark.parametrize("settings", [{}, dict(LORA, lora_dropout=0.3, disable_dropout=False)], ids=["full", "lora"])
+@pytest.mark.parametrize("has_table", [True, False], ids=["table_kept", "table_lost"])
+def test_a_resumed_run_is_equal_to_the_bit(inputs, tmp_path, settings, has_table):
+    """The reference is the model before the first step, not the one of the checkpoint."""
+    flags = dict(save_strategy="steps", save_steps=6, eval_strategy="steps", eval_steps=4, logging_steps=4, **settings)
+    whole = run_strata(flags_of(inputs, tmp_path / "whole", **flags), world=2, recipe="dpo")
+    assert "reference: log-probabilities of 49 pairs by the model as it starts" in whole.text
+    resumed = tmp_path / "resumed"
+    shutil.copytree(whole.folder, resumed, ignore=shutil.ignore_patterns("checkpoint-12", "*model*", "adapter*"))
+    (resumed / "latest").write_text("checkpoint-6\n")
+    if not has_table:
+        (resumed / "reference_log_probs.safetensors").unlink()
+    found = run_strata(flags_of(inputs, resumed, resume_from_checkpoint="true", **flags), world=2, recipe="dpo")
+    assert ("reference: log-probabilities" in found.text) == (not has_table)
+    assert found.history == whole.history
+    name = "adapter_model.safetensors" if settings else "model.safetensors"
+    assert (found.folder / name).read_bytes() == (whole.folder / name).read_bytes()
+
+
+def test_a_table_of_other_rows_is_not_taken(inputs, tmp_path):
+    flags = dict(save_strategy="steps", save_steps=6, **LORA)
+    run_strata(flags_of(inputs, tmp_path / "out", **flags), recipe="dpo")
+    again = run_strata(flags_of(inputs, tmp_path / "out", train=44, resume_from_checkpoint="true", **{**flags, "max_steps": 14}),
+                       recipe="dpo")
+    assert "reference: log-probabilities of 44 pairs" in again.text
+
+
+def test_a_damaged_table_is_an_error(inputs, tmp_path):
+    flags = dict(save_strategy="steps", save_steps=6, **LORA)
+    run_strata(flags_of(inputs, tmp_path / "out", **flags), recipe="dpo")
+    (tmp_path / "out" / "reference_log_probs.safetensors").write_bytes(b"nothing")
+    run = run_strata_raw(flags_of(inputs, tmp_path / "out", resume_from_checkpoint="true", **flags), recipe="dpo")
+    assert run.returncode != 0 and "reference_log_probs.safetensors" in run.stderr
+
+
+def test_dropout_changes_the_run_only_where_it_is_wanted(inputs, tmp_path):
+    runs = {wants: run_strata(flags_of(inputs, tmp_path / str(wants), **{**LORA, "lora_dropout": 0.5},
+                                       disable_dropout=not wants), recipe="dpo").history for wants in (True, False)}
+    plain = run_strata(flags_of(inputs, tmp_path / "plain", **LORA), recipe="dpo").history
+    assert runs[False] == plain
+    assert runs[True] != plain
+
+
+def test_bf16_stays_near_fp32(inputs, tmp_path):
+    exact = run_strata(flags_of(inputs, tmp_path / "exact", **LORA), recipe="dpo")
+    rounded = run_strata(flags_of(inputs, tmp_path / "rounded", **{**LORA, "bf16": True}), recipe="dpo")
+    for ours, theirs in zip(rounded.history, exact.history, strict=True):
+        assert math.isclose(ours["loss"], theirs["loss"], abs_tol=0.05)
+        assert math.isclose(ours["grad_norm"], theirs["grad_norm"], rel_tol=0.15)
+
+
+def test_the_result_loads_in_peft(inputs, tmp_path):
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM
+
+    run = run_strata(flags_of(inputs, tmp_path / "out", **LORA), recipe="dpo")
+    model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(inputs.model("plain")), run.folder)
+    saved = safetensors.torch.load_file(run.folder / "adapter_model.safetensors")
+    assert saved and model.peft_config["default"].r == 4
+    assert "reference_log_probs.safetensors" in output_files(run.folder)
+
+
+def test_the_plan_counts_both_answers(inputs):
+    words = ["--model_name_or_path", inputs.model("plain"), "--cpu", "--max_length", "64",
+             "--per_device_train_batch_size", "2"]
+    assert "256 tokens" in strata("plan", "dpo", *words)
+
+
+BAD = {
+    "a_loss_of_batches": (dict(loss_type="aot"), "expected a loss of single pairs"),
+    "an_unknown_loss": (dict(loss_type="sigmoit"), "did you mean sigmoid?"),
+    "weights_of_other_losses": (dict(loss_type=["sigmoid", "sft"], loss_weights=[1]), "found 1 of them for 2 losses"),
+    "weights_that_are_no_numbers": (dict(loss_type=["sigmoid", "sft"], loss_weights=["1", "x"]), 'found "x", expected numbers'),
+    "a_loss_without_its_share": (dict(loss_type="exo_pair"), "found exo_pair without label_smoothing"),
+    "a_divergence_of_another_loss": (dict(loss_type="nca_pair", f_divergence_type="forward_kl"),
+                                     "expected a loss of the difference of both rewards"),
+    "beta_of_nothing": (dict(beta=0), "with it nothing is learnt"),
+    "a_setting_of_sft": (dict(packing=True), "--packing: found with the recipe dpo, expected a setting of it; "
+                                             "remove it, or run strata sft"),
+    "a_reference_that_moves": (dict(sync_ref_model=True), "the reference stays the model that training starts from"),
+    "an_adapter_that_is_not_the_base": (dict(LORA, init_lora_weights="false"), "expected an adapter that starts as the base"),
+    "prompts": (dict(use_peft=True, peft_type="PROMPT_TUNING", num_virtual_tokens=2),
+                "expected an adapter that starts as the base"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_settings_are_named(inputs, tmp_path, name):
+    settings, message = BAD[name]
+    run = run_strata_raw(flags_of(inputs, tmp_path / "out", **settings), recipe="dpo")
+    assert run.returncode == 2 and message in run.stderr, run.text
+
+
+@pytest.mark.parametrize("flag,value", [("beta", 0.2), ("loss_type", "sigmoid"), ("disable_dropout", False),
+                                        ("truncation_mode", "keep_end")])
+def test_sft_has_no_such_settings(inputs, tmp_path, flag, value):
+    flags = base_flags(inputs.model("plain"), inputs.data("prompt"), tmp_path / "out", **{flag: value})
+    run = run_strata_raw(flags)
+    assert run.returncode == 2
+    assert f"--{flag}: found with the recipe sft, expected a setting of it; remove it, or run strata dpo" in run.stderr
+
+
+def test_an_encoder_is_refused(tmp_path):
+    import tiny_t5
+
+    model = tiny_t5.save_t5(tmp_path / "t5")
+    run = run_strata_raw(base_flags(model, tmp_path, tmp_path / "out"), recipe="dpo")
+    assert run.returncode == 2 and "encoder" in run.stderr
+
+
+def test_a_script_called_dpo_is_the_recipe(inputs, tmp_path):
+    run = run_strata(flags_of(inputs, tmp_path / "out", max_steps=1), recipe="examples/dpo.py", world=2)
+    assert "examples/dpo.py: running the built-in recipe dpo in its place" in run.stderr
+    assert "rewards/margins" in run.history[0]
