@@ -110,6 +110,10 @@ data::PrepareOptions options_of(const config::RunConfig& config, int64_t vocab_s
   options.append_concat_token = config.data.append_concat_token;
   options.threads = static_cast<int>(config.data.dataset_num_proc.value_or(all_cores(config.data)));
   options.vocab_size = vocab_size;
+  if (config::is_dpo(config)) {
+    options.preference =
+        data::PreferenceOptions{.truncation_mode = config.preference.truncation_mode};
+  }
   if (config::is_seq2seq(config)) {
     options.pairs = data::PairOptions{.text_column = config.data.text_column,
                                       .summary_column = config.data.summary_column,

@@ -57,10 +57,12 @@ void sum_over_ranks(comm::Group& world, std::vector<double>& values,
 }
 
 void MeanFigures::add(const Figures& figures) {
-  if (sums_.empty()) {
-    for (const Figure& figure : figures) sums_.push_back({figure.name});
+  for (const Figure& figure : figures) {
+    // By name: a file keeps them in another order.
+    auto sum = std::ranges::find(sums_, figure.name, &Figure::name);
+    if (sum == sums_.end()) sum = sums_.insert(sum, {figure.name});
+    sum->sum += figure.mean();
   }
-  for (size_t i = 0; i < figures.size(); ++i) sums_[i].sum += figures[i].mean();
   ++num_micro_steps_;
 }
 
