@@ -26,7 +26,7 @@ namespace strata::cli {
 namespace {
 
 constexpr const char* kUsage =
-    "usage: strata preview [flags of preview] [flags of strata sft]\n\n"
+    "usage: strata preview [sft | dpo] [flags of preview] [flags of the recipe]\n\n"
     "Prepares the data as a run with the same flags would, shows examples token by token (trained "
     "or\nnot), and says what is probably wrong. Trains nothing and needs no weights.\n";
 
@@ -63,7 +63,8 @@ PreviewDocument show_document(std::span<const int32_t> ids, std::span<const int3
   return document;
 }
 
-PreviewRow show_row(const data::ExampleView& row, int64_t index, const text::Tokenizer& tokenizer) {
+PreviewRow show_row(const data::ExampleView& row, int64_t index, const text::Tokenizer& tokenizer,
+                    bool is_preference) {
   PreviewRow shown{.index = index, .documents = {}};
   size_t begin = 0;
   for (const int32_t length : row.lengths) {
@@ -71,6 +72,10 @@ PreviewRow show_row(const data::ExampleView& row, int64_t index, const text::Tok
     shown.documents.push_back(
         show_document(row.ids.subspan(begin, size), row.labels.subspan(begin, size), tokenizer));
     begin += size;
+    const size_t number = shown.documents.size();
+    shown.documents.back().name =
+        is_preference ? (number == 1 ? "chosen" : "rejected")
+                      : fmt::format("document {} of {}", number, row.lengths.size());
   }
   return shown;
 }
@@ -84,7 +89,8 @@ class PreviewMaker {
         store_(is_train_ ? sets.train : *sets.eval) {}
 
   Preview make() {
-    const data::Inspection inspection = data::inspect(store_, *sets_.tokenizer);
+    const data::Inspection inspection =
+        data::inspect(store_, *sets_.tokenizer, config::is_dpo(config_));
     Preview preview;
     preview.title = fmt::format("{} split of {}", config_.preview.split, config_.data.dataset_name);
     preview.bar_tokens = inspection.bar_tokens;
@@ -102,7 +108,8 @@ class PreviewMaker {
     }
     const auto count = std::min<int64_t>(config_.preview.num_examples, inspection.rows);
     for (int64_t i = 0; i < count; ++i) {
-      preview.rows.push_back(show_row(store_[static_cast<size_t>(i)], i, *sets_.tokenizer));
+      preview.rows.push_back(
+          show_row(store_[static_cast<size_t>(i)], i, *sets_.tokenizer, config::is_dpo(config_)));
     }
     return preview;
   }
@@ -155,9 +162,10 @@ class PreviewMaker {
                     train.auto_find_batch_size ? "; more of fewer rows where these do not fit "
                                                  "(auto_find_batch_size)"
                                                : ""));
-    preview.facts.emplace_back("padding",
-                               fmt::format("none here; {} of a padded batch's tokens",
-                                           percent(data::padding_part(store_, batches))));
+    preview.facts.emplace_back(
+        "padding",
+        fmt::format("none here; {} of a padded batch's tokens",
+                    percent(data::padding_part(store_, batches, config::is_dpo(config_)))));
   }
 
   const config::RunConfig& config_;
@@ -227,8 +235,7 @@ void print_preview(const Preview& preview, bool colours) {
     fmt::print("---- row {} ----\n", row.index);
     for (size_t i = 0; i < row.documents.size(); ++i) {
       if (row.documents.size() > 1) {
-        fmt::print("-- document {} of {}, {} tokens\n", i + 1, row.documents.size(),
-                   row.documents[i].tokens.size());
+        fmt::print("-- {}, {} tokens\n", row.documents[i].name, row.documents[i].tokens.size());
       }
       printer.print(row.documents[i]);
     }
@@ -255,8 +262,14 @@ int run_preview(const std::vector<std::string>& arguments) {
     return 0;
   }
   std::vector<std::string> run_flags = arguments;
+  std::string recipe;
+  if (!run_flags.empty() && is_recipe(run_flags[0])) {
+    recipe = recipe_of(run_flags[0]);
+    run_flags.erase(run_flags.begin());
+  }
   const std::vector<std::string> own = take_own_flags(run_flags);
-  config::Sources sources{.flags = run_flags, .environment = process_environment()};
+  config::Sources sources{
+      .recipe = recipe, .flags = run_flags, .environment = process_environment()};
   sources.flags_are_mixed = true;  // num_processes tells the number of steps
   config::Settings settings = config::resolve(sources);
   for (const config::Given& given :

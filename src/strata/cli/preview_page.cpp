@@ -41,8 +41,8 @@ void add_row(const PreviewRow& row, std::string& page) {
   page += fmt::format("<h3>Row {}</h3><div class=\"row\">", row.index);
   for (size_t i = 0; i < row.documents.size(); ++i) {
     if (row.documents.size() > 1) {
-      page += fmt::format("<div class=\"document\">document {} of {}, {} tokens</div>", i + 1,
-                          row.documents.size(), row.documents[i].tokens.size());
+      page += fmt::format("<div class=\"document\">{}, {} tokens</div>", row.documents[i].name,
+                          row.documents[i].tokens.size());
     }
     for (const PreviewToken& token : row.documents[i].tokens) add_token(token, page);
   }

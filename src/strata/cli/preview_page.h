@@ -17,6 +17,7 @@ struct PreviewToken {
 };
 
 struct PreviewDocument {
+  std::string name;  // "document 2 of 3", or which answer of a pair it is
   std::vector<PreviewToken> tokens;
 };
 

@@ -28,9 +28,10 @@ const std::vector<Owned>& owned_settings() {
         "target_lang", "source_prefix", "max_source_length", "max_target_length",
         "predict_with_generate", "generation_max_length"}},
       {"dpo",
-       {"max_length", "chat_template_path", "chat_template_format", "beta", "loss_type",
-        "loss_weights", "label_smoothing", "f_divergence_type", "f_alpha_divergence_coef",
-        "discopop_tau", "disable_dropout", "truncation_mode", "precompute_ref_batch_size"}}};
+       {"max_length", "long_rows", "chat_template_path", "chat_template_format", "beta",
+        "loss_type", "loss_weights", "label_smoothing", "f_divergence_type",
+        "f_alpha_divergence_coef", "discopop_tau", "disable_dropout", "truncation_mode",
+        "precompute_ref_batch_size"}}};
   return owned;
 }
 
@@ -53,7 +54,9 @@ class RecipeRules : Rules {
   }
 
  private:
-  std::string_view recipe() const { return pairs_ ? "seq2seq" : config_.recipe; }
+  std::string_view recipe() const {
+    return pairs_ ? std::string_view("seq2seq") : std::string_view(config_.recipe);
+  }
 
   // Settings of the other recipes would be ignored.
   void refuse_others() {
@@ -73,9 +76,8 @@ class RecipeRules : Rules {
   // Whether the value is the one that holds where nobody gives the setting.
   bool is_plain(const Given& found) {
     const std::string text = canonical_text(found);
-    if (found.setting->name != "loss_type") {
-      return text == field_text(*found.setting, RunConfig{});
-    }
+    if (text == field_text(*found.setting, RunConfig{})) return true;
+    if (found.setting->name != "loss_type") return false;
     if (text != "nll" && text != "chunked_nll") return false;
     warn_without_effect("loss_type", "it is this recipe's loss");
     return true;
