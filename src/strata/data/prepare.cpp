@@ -348,7 +348,7 @@ class Preparation::Steps {
     if (is_full()) return;
     ++num_kept_;
     stats_.num_tokens += static_cast<int64_t>(row.ids.size());
-    stats_.num_targets += options_.pairs ? row.lengths[1] : count_targets(row);
+    stats_.num_targets += options_.pairs ? row.lengths.back() : count_targets(row);
     keep_(row);
   }
 

@@ -34,7 +34,9 @@ TEST(SettingsTable, NamesOfOtherProgramsAreNoSettingsAndLeadToOne) {
     EXPECT_TRUE(names.insert(foreign.name).second);
     EXPECT_EQ(find_setting(foreign.name), nullptr);
     EXPECT_FALSE(foreign.setting.empty() && foreign.advice.empty());
-    if (!foreign.setting.empty()) EXPECT_NE(find_setting(foreign.setting), nullptr);
+    if (!foreign.setting.empty()) {
+      EXPECT_NE(find_setting(foreign.setting), nullptr);
+    }
   }
 }
 
