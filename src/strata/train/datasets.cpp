@@ -260,7 +260,7 @@ data::BatchSampler training_sampler(const config::RunConfig& config, const data:
                                     int world_size) {
   const config::TrainConfig& train = config.train;
   data::LengthGroups groups{
-      .rows = train.per_device_train_batch_size * train.gradient_accumulation_steps, .lengths = {}};
+      .lengths = {}, .rows = train.per_device_train_batch_size * train.gradient_accumulation_steps};
   if (train.train_sampling_strategy == "group_by_length") {
     for (size_t i = 0; i < rows.size(); ++i) {
       const data::ExampleView row = rows[i];
