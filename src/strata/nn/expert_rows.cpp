@@ -1,7 +1,12 @@
 // The order of rows: by counting on the host where the choice lies there, else by a stable sort.
+// The order of experts over threads.
+#include <algorithm>
+#include <atomic>
 #include <numeric>
 
 #include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <c10/core/GradMode.h>
 
 #include "strata/nn/experts.h"
 
@@ -60,6 +65,26 @@ ExpertRows sort_by_expert(const at::Tensor& chosen, int64_t num_experts) {
     count_on_host(chosen.contiguous(), num_experts, rows);
   }
   return rows;
+}
+
+void for_each_expert(const ExpertRows& rows, bool at_once,
+                     const std::function<void(size_t)>& visit) {
+  std::vector<size_t> order(rows.begin.size() - 1);
+  std::iota(order.begin(), order.end(), size_t{0});
+  const auto num_busy = std::ranges::count_if(order, [&](size_t e) { return rows.count(e) > 0; });
+  // With fewer a thread the last ones would be waited for; their products are shared instead.
+  constexpr int64_t kExpertsPerThread = 4;
+  const int64_t num_threads = at::get_num_threads();
+  if (!at_once || num_busy < kExpertsPerThread * num_threads) {
+    std::ranges::for_each(order, visit);
+    return;
+  }
+  std::ranges::stable_sort(order, std::greater(), [&](size_t e) { return rows.count(e); });
+  std::atomic<size_t> next = 0;
+  at::parallel_for(0, num_threads, /*grain_size=*/1, [&](int64_t, int64_t) {
+    const c10::AutoGradMode without_autograd(false);
+    for (size_t i = next++; i < order.size(); i = next++) visit(order[i]);
+  });
 }
 
 }  // namespace strata::nn

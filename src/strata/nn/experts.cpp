@@ -33,6 +33,15 @@ bool need_input(const std::vector<Expert>& experts) {
       experts, [](const Expert& e) { return needs_input(*e.gate) || needs_input(*e.up); });
 }
 
+// Products with codes may decode a whole weight: one at a time.
+void visit_experts(const ExpertsCall& call, const std::function<void(size_t)>& visit) {
+  const bool has_codes = std::ranges::any_of(call.experts, [](const Expert& e) {
+    return e.gate->weight().quantization() || e.up->weight().quantization() ||
+           e.down->weight().quantization();
+  });
+  for_each_expert(call.rows, /*at_once=*/call.rows.token.is_cpu() && !has_codes, visit);
+}
+
 int64_t width_of(const ExpertsCall& call) { return call.experts[0].gate->out_features(); }
 
 at::Tensor rows_of(const at::Tensor& x, const ExpertRows& rows, size_t expert) {
@@ -102,23 +111,23 @@ Projected project_in(const ExpertsCall& call, const at::Tensor& x) {
   for (at::Tensor* out : {&y.gate, &y.up}) {
     *out = at::empty({input.size(0), width_of(call)}, input.options());
   }
-  for (size_t e = 0; e < call.experts.size(); ++e) {
-    if (call.rows.count(e) == 0) continue;
+  visit_experts(call, [&](size_t e) {
+    if (call.rows.count(e) == 0) return;
     const at::Tensor of_expert = rows_of(input, call.rows, e);
     const Expert& expert = call.experts[e];
     project(*expert.gate, of_expert, rows_of(y.gate, call.rows, e), call.training);
     project(*expert.up, of_expert, rows_of(y.up, call.rows, e), call.training);
-  }
+  });
   return y;
 }
 
 at::Tensor project_out(const ExpertsCall& call, const at::Tensor& gated, int64_t hidden) {
   const at::Tensor y = at::empty({gated.size(0), hidden}, gated.options());
-  for (size_t e = 0; e < call.experts.size(); ++e) {
-    if (call.rows.count(e) == 0) continue;
+  visit_experts(call, [&](size_t e) {
+    if (call.rows.count(e) == 0) return;
     project(*call.experts[e].down, rows_of(gated, call.rows, e), rows_of(y, call.rows, e),
             call.training);
-  }
+  });
   return y;
 }
 
@@ -138,7 +147,7 @@ at::Tensor backward_out(const ExpertsCall& call, const at::Tensor& dy, const at:
   // With the row's weight at the gated side, the result of down is needed for no gradient.
   const at::Tensor scaled = gated * scales.to(gated.scalar_type());
   at::Tensor dgated = at::empty_like(gated);
-  for (size_t e = 0; e < call.experts.size(); ++e) {
+  visit_experts(call, [&](size_t e) {
     Linear& down = *call.experts[e].down;
     if (call.rows.count(e) == 0) {
       write_zero_gradients(down);
@@ -146,7 +155,7 @@ at::Tensor backward_out(const ExpertsCall& call, const at::Tensor& dy, const at:
       backpropagate(down, rows_of(scaled, call.rows, e), rows_of(dy_rows, call.rows, e),
                     rows_of(dgated, call.rows, e), /*beta=*/0);
     }
-  }
+  });
   const ActivityTimer timer(Activity::kElementWise);
   const at::Tensor dscales =
       gated.mul_(dgated).sum(at::IntArrayRef{1}, /*keepdim=*/false, at::kFloat);
@@ -166,17 +175,17 @@ at::Tensor backward_in(const ExpertsCall& call, const at::Tensor& x, const Proje
   const auto part = [&](const at::Tensor& rows, size_t e) {
     return rows.defined() ? rows_of(rows, call.rows, e) : rows;
   };
-  for (size_t e = 0; e < call.experts.size(); ++e) {
+  visit_experts(call, [&](size_t e) {
     const Expert& expert = call.experts[e];
     if (call.rows.count(e) == 0) {
       write_zero_gradients(*expert.gate);
       write_zero_gradients(*expert.up);
-      continue;
+      return;
     }
     const at::Tensor x_rows = part(input, e), dx_rows = part(dinput, e);
     backpropagate(*expert.gate, x_rows, part(gradients.gate, e), dx_rows, /*beta=*/0);
     backpropagate(*expert.up, x_rows, part(gradients.up, e), dx_rows, /*beta=*/1);
-  }
+  });
   if (!wants_dx) return {};
   return gather_sums(dinput, call.rows, num_tokens, {}).to(dinput.scalar_type());
 }

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -39,6 +40,10 @@ struct ExpertRows {
 ExpertRows sort_by_expert(const at::Tensor& chosen, int64_t num_experts);
 // The same by a stable sort. Waits for the device once.
 ExpertRows sort_on_device(const at::Tensor& chosen, int64_t num_experts);
+// Calls `visit` for every expert, in any order. `at_once`: without autograd, on several threads
+// where each of them gets some, for products of few rows are too little work to share.
+void for_each_expert(const ExpertRows& rows, bool at_once,
+                     const std::function<void(size_t)>& visit);
 
 // residual + the weighted sum of each token's experts, for x [T, hidden]. Where
 // context.wants_output is false the result is of the right shape alone, as

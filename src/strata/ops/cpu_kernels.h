@@ -114,7 +114,7 @@ struct MatmulArguments {
   const quant::cpu::MatrixCodes* b_codes = nullptr;
 };
 void matmul(const MatmulArguments& m);
-// Up to so many rows b is packed range by range, as it is multiplied: the least memory.
+// Up to so many rows one factor is packed range by range, as it is multiplied: the least memory.
 inline constexpr int64_t kRowsOfOneBlock = 96;
 // See ops/matmul.h.
 int64_t matmul_scratch_bytes(int64_t rows, int64_t columns, int64_t inner, Element type,

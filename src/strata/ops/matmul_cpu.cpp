@@ -1,28 +1,30 @@
 // Large products on the CPU in the manner of BLIS (Van Zee and van de Geijn 2015): both factors are
-// copied into panels that the register tiles read from one end to the other, sized so that a panel
-// of b stays in the first cache and a block of a in the second. A panel's element, a lane, is one
-// fp32 number, or a pair of bf16 ones that follow each other along the inner dimension where the
-// processor multiplies those. Never: checks.
+// copied into panels (matmul_panels.h) that the register tiles read from one end to the other,
+// sized so that a panel of b stays in the first cache and a block of a in the second. Never:
+// checks.
+//
+// Many rows share one packed copy of b. Few rows are too little work to pay for it: b would be
+// read, written and read again for each of its elements' 2 * rows operations. There a is packed
+// whole, and every panel of b just before all rows read it from the first cache. Either way an
+// element of c is the same sum in the same order.
 #include <ATen/Parallel.h>
 
 #include <algorithm>
-#include <vector>
+#include <cstring>
 
 #include "strata/ops/block_product.h"
 #include "strata/ops/cpu_kernels.h"
 #include "strata/ops/line_buffer.h"
-#include "strata/ops/quant/kernels.h"
-#include "strata/ops/vectorize.h"
+#include "strata/ops/matmul_panels.h"
 
 namespace strata::ops::cpu {
 
 namespace {
 
-constexpr int64_t kTileRows = 12;  // of c, in registers
-constexpr int64_t kTileColumns = 32;
-constexpr int64_t kInner = 256;                  // lanes of a panel's inner dimension: 32 KiB of b
 constexpr int64_t kBlockRows = kRowsOfOneBlock;  // rows of a packed at once: 96 KiB
 constexpr int64_t kBlockColumns = 1024;          // columns of b packed at once
+// Up to so many rows a is packed whole instead: 384 KiB of a range in the second cache.
+constexpr int64_t kFewRows = 4 * kBlockRows;
 
 int64_t round_up(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
 
@@ -38,92 +40,6 @@ bool multiplies_pairs(Element type) { return type == Element::kBFloat16 && has_p
 Task task_of(const MatmulArguments& m) {
   const int64_t per_lane = multiplies_pairs(m.type) && m.b_codes == nullptr ? 2 : 1;
   return {m, per_lane, (m.inner + per_lane - 1) / per_lane};
-}
-
-// Packs `width` lines of a factor, each of `inner` elements, side by side into
-// panel[lane * panel_width + line]; missing lines up to panel_width are zero.
-//
-// A line is a row of op(a) or a column of op(b). Contiguous lines (stored along the inner
-// dimension) are transposed, the others copied.
-struct Panel {
-  Element type;
-  const void* first;  // line 0, inner 0
-  int64_t stride;     // between rows in memory
-  bool contiguous_lines;
-  int64_t width, inner, panel_width;
-  bool of_pairs = false;
-  // Quantised factors: what is decoded, and the place of line 0, inner 0 in it.
-  const quant::cpu::MatrixCodes* codes = nullptr;
-  int64_t first_index = 0;
-};
-
-// `n` elements from `offset` on, counted in memory from line 0, inner 0.
-void read_elements(const Panel& p, int64_t offset, int64_t n, float* to) {
-  if (p.codes != nullptr) {
-    quant::cpu::dequantize(*p.codes, p.first_index + offset, n, to);
-  } else {
-    copy_row(p.type, at_index(p.type, p.first, offset), n, to);
-  }
-}
-
-void pack_contiguous_lines(const Panel& p, float* panel, float* scratch) {
-  if (p.codes == nullptr && p.type == Element::kFloat) {
-    transpose_block(static_cast<const float*>(p.first), p.stride, p.width, p.inner, panel,
-                    p.panel_width);
-  } else {
-    for (int64_t line = 0; line < p.width; ++line) {
-      read_elements(p, line * p.stride, p.inner, scratch + line * p.inner);
-    }
-    transpose_block(scratch, p.inner, p.width, p.inner, panel, p.panel_width);
-  }
-  for (int64_t k = 0; k < p.inner && p.width < p.panel_width; ++k) {
-    std::fill(panel + k * p.panel_width + p.width, panel + (k + 1) * p.panel_width, 0.0f);
-  }
-}
-
-// Lines lie along the inner dimension: their pairs are there as they are. The second of a last odd
-// one is zero.
-void pack_pairs_of_lines(const Panel& p, float* panel, float* scratch) {
-  const int64_t lanes = (p.inner + 1) / 2;
-  for (int64_t line = 0; line < p.width; ++line) {
-    float* to = scratch + line * lanes;
-    to[lanes - 1] = 0;
-    std::memcpy(to, at_index(p.type, p.first, line * p.stride),
-                static_cast<size_t>(p.inner * size_bytes(p.type)));
-  }
-  transpose_block(scratch, lanes, p.width, lanes, panel, p.panel_width);
-  for (int64_t k = 0; k < lanes && p.width < p.panel_width; ++k) {
-    std::fill(panel + k * p.panel_width + p.width, panel + (k + 1) * p.panel_width, 0.0f);
-  }
-}
-
-STRATA_VECTORIZED void interleave(const uint16_t* low, const uint16_t* high, int64_t n,
-                                  uint32_t* to) {
-  for (int64_t i = 0; i < n; ++i) to[i] = low[i] | static_cast<uint32_t>(high[i]) << 16;
-}
-
-// Lines lie beside each other: pairs are made of one row of memory and the next.
-void pack_pairs_of_rows(const Panel& p, float* panel) {
-  static const uint16_t kZeros[kTileColumns] = {};
-  const auto* first = static_cast<const uint16_t*>(p.first);
-  for (int64_t k = 0; k < p.inner; k += 2) {
-    float* row = panel + k / 2 * p.panel_width;
-    const uint16_t* low = first + k * p.stride;
-    const uint16_t* high = k + 1 < p.inner ? low + p.stride : kZeros;
-    interleave(low, high, p.width, reinterpret_cast<uint32_t*>(row));
-    std::fill(row + p.width, row + p.panel_width, 0.0f);
-  }
-}
-
-void pack(const Panel& p, float* panel, float* scratch) {
-  if (p.of_pairs && p.contiguous_lines) return pack_pairs_of_lines(p, panel, scratch);
-  if (p.of_pairs) return pack_pairs_of_rows(p, panel);
-  if (p.contiguous_lines) return pack_contiguous_lines(p, panel, scratch);
-  for (int64_t k = 0; k < p.inner; ++k) {
-    float* row = panel + k * p.panel_width;
-    read_elements(p, k * p.stride, p.width, row);
-    std::fill(row + p.width, row + p.panel_width, 0.0f);
-  }
 }
 
 // Lines [begin, begin + width) of a factor over lanes [lane, lane + count).
@@ -149,6 +65,20 @@ Panel panel_of(const Task& task, const MatmulFactor& factor, bool contiguous_lin
           .first_index = index};
 }
 
+Panel column_panel(const Task& task, const PanelPlace& place) {
+  return panel_of(task, task.m.b, task.m.b.transposed, place, task.m.b_codes);
+}
+
+// One tile of rows.
+Panel row_panel(const Task& task, int64_t row, int64_t lane, int64_t lanes) {
+  return panel_of(task, task.m.a, !task.m.a.transposed,
+                  {.begin = row,
+                   .width = std::min(kTileRows, task.m.rows - row),
+                   .panel_width = kTileRows,
+                   .lane = lane,
+                   .count = lanes});
+}
+
 // Columns [begin, begin + count) of op(b) over lanes [first_lane, last_lane), packed: for each
 // range of kInner lanes the panels of kTileColumns columns one after the other.
 struct PackedColumns {
@@ -169,13 +99,12 @@ void pack_columns(const Task& task, PackedColumns& packed) {
       const int64_t lane = packed.first_lane + i / panels * kInner;
       const int64_t column = i % panels * kTileColumns;
       const int64_t lanes = std::min(kInner, packed.last_lane - lane);
-      const Panel panel = panel_of(task, task.m.b, task.m.b.transposed,
-                                   {.begin = packed.begin + column,
-                                    .width = std::min(kTileColumns, packed.count - column),
-                                    .panel_width = kTileColumns,
-                                    .lane = lane,
-                                    .count = lanes},
-                                   task.m.b_codes);
+      const Panel panel =
+          column_panel(task, {.begin = packed.begin + column,
+                              .width = std::min(kTileColumns, packed.count - column),
+                              .panel_width = kTileColumns,
+                              .lane = lane,
+                              .count = lanes});
       pack(panel, const_cast<float*>(packed.panel(lane, lanes, column)), scratch.get());
     }
   });
@@ -212,38 +141,53 @@ void multiply_tile(const BlockProduct& whole, bool of_pairs, int64_t rows, int64
   }
 }
 
+// A packed panel of b and its place.
+struct ColumnPanel {
+  const float* data;
+  int64_t begin, width;  // columns of c
+  int64_t lane, lanes;
+};
+
+// The columns of the panel in c of the block (+)= rows x panel, where `c` is column 0 of the block;
+// `between` is called with the number of each tile.
+template <typename Between>
+void multiply_panel(const Task& task, const RowBlock& block, const ColumnPanel& panel,
+                    const Between& between) {
+  for (int64_t i = 0; i < block.count; i += kTileRows) {
+    between(i / kTileRows);
+    multiply_tile({.rows = kTileRows,
+                   .columns = kTileColumns,
+                   .inner = panel.lanes,
+                   .a = block.packed_rows + i * panel.lanes,
+                   .a_row_stride = 1,
+                   .a_inner_stride = kTileRows,
+                   .b = panel.data,
+                   .b_stride = kTileColumns,
+                   .c = block.c + i * block.c_stride + panel.begin,
+                   .c_stride = block.c_stride,
+                   .add = task.m.add || panel.lane > 0},
+                  task.per_lane == 2, std::min(kTileRows, block.count - i), panel.width);
+  }
+}
+
 // c of the block (+)= rows x columns for lanes [lane, lane + lanes).
 void multiply_range(const Task& task, const RowBlock& block, const PackedColumns& columns,
                     int64_t lane, int64_t lanes) {
   for (int64_t j = 0; j < columns.count; j += kTileColumns) {
-    for (int64_t i = 0; i < block.count; i += kTileRows) {
-      multiply_tile({.rows = kTileRows,
-                     .columns = kTileColumns,
-                     .inner = lanes,
-                     .a = block.packed_rows + i * lanes,
-                     .a_row_stride = 1,
-                     .a_inner_stride = kTileRows,
-                     .b = columns.panel(lane, lanes, j),
-                     .b_stride = kTileColumns,
-                     .c = block.c + i * block.c_stride + j,
-                     .c_stride = block.c_stride,
-                     .add = task.m.add || lane > 0},
-                    task.per_lane == 2, std::min(kTileRows, block.count - i),
-                    std::min(kTileColumns, columns.count - j));
-    }
+    multiply_panel(task, block,
+                   {.data = columns.panel(lane, lanes, j),
+                    .begin = j,
+                    .width = std::min(kTileColumns, columns.count - j),
+                    .lane = lane,
+                    .lanes = lanes},
+                   [](int64_t) {});
   }
 }
 
 void pack_rows(const Task& task, const RowBlock& block, int64_t lane, int64_t lanes,
                float* scratch) {
   for (int64_t i = 0; i < block.count; i += kTileRows) {
-    pack(panel_of(task, task.m.a, !task.m.a.transposed,
-                  {.begin = block.begin + i,
-                   .width = std::min(kTileRows, block.count - i),
-                   .panel_width = kTileRows,
-                   .lane = lane,
-                   .count = lanes}),
-         block.packed_rows + i * lanes, scratch);
+    pack(row_panel(task, block.begin + i, lane, lanes), block.packed_rows + i * lanes, scratch);
   }
 }
 
@@ -251,27 +195,35 @@ void* c_row(const MatmulArguments& m, int64_t row, int64_t column) {
   return at_index(m.c_type, m.c.data, row * m.c.stride + column);
 }
 
+// Columns [column, column + width) of a bf16 c are summed in fp32 scratch.
+void start_sums(const MatmulArguments& m, const RowBlock& block, int64_t column, int64_t width) {
+  if (m.c_type != Element::kBFloat16 || !m.add) return;
+  for (int64_t r = 0; r < block.count; ++r) {
+    copy_row(m.c_type, c_row(m, block.begin + r, column), width, block.c + r * block.c_stride);
+  }
+}
+
+void round_sums(const MatmulArguments& m, const RowBlock& block, int64_t column, int64_t width) {
+  if (m.c_type != Element::kBFloat16) return;
+  for (int64_t r = 0; r < block.count; ++r) {
+    finish_row(m.c_type, block.c + r * block.c_stride, width, c_row(m, block.begin + r, column));
+  }
+}
+
 void multiply_block(const Task& task, RowBlock& block, const PackedColumns& columns,
                     float* scratch) {
   const MatmulArguments& m = task.m;
-  const bool is_rounded = m.c_type == Element::kBFloat16;
-  if (!is_rounded) {
+  if (m.c_type == Element::kFloat) {
     block.c = static_cast<float*>(c_row(m, block.begin, columns.begin));
     block.c_stride = m.c.stride;
   }
-  for (int64_t r = 0; is_rounded && m.add && r < block.count; ++r) {
-    copy_row(m.c_type, c_row(m, block.begin + r, columns.begin), columns.count,
-             block.c + r * block.c_stride);
-  }
+  start_sums(m, block, columns.begin, columns.count);
   for (int64_t lane = columns.first_lane; lane < columns.last_lane; lane += kInner) {
     const int64_t lanes = std::min(kInner, columns.last_lane - lane);
     pack_rows(task, block, lane, lanes, scratch);
     multiply_range(task, block, columns, lane, lanes);
   }
-  for (int64_t r = 0; is_rounded && r < block.count; ++r) {
-    finish_row(m.c_type, block.c + r * block.c_stride, columns.count,
-               c_row(m, block.begin + r, columns.begin));
-  }
+  round_sums(m, block, columns.begin, columns.count);
 }
 
 void multiply_rows(const Task& task, const PackedColumns& columns, int64_t begin, int64_t end) {
@@ -300,11 +252,94 @@ int64_t packed_width(int64_t columns) {
   return round_up(std::min(kBlockColumns, columns), kTileColumns);
 }
 
-// How many lanes are packed at a time. One block of rows reads what is packed once, so that all of
-// it need not be there together: gradients of a branch's thin factors sum over all tokens. What is
-// rounded at the end is summed in one go.
-int64_t packed_lanes(int64_t rows, int64_t lanes, Element c_type) {
-  return rows <= kBlockRows && c_type == Element::kFloat ? std::min(kInner, lanes) : lanes;
+// Whether a is the factor that is packed whole.
+bool packs_rows_whole(int64_t rows, int64_t columns) {
+  return rows <= kFewRows && rows <= 2 * columns;
+}
+
+// How many lanes of the factor that is packed whole are there at a time. Where one pass over the
+// other factor reads them once, a range: gradients of a branch's thin factors sum over all tokens.
+// What is rounded at the end is summed in one go.
+int64_t packed_lanes(int64_t rows, int64_t columns, int64_t lanes, Element c_type) {
+  const bool once = rows <= kBlockRows || packs_rows_whole(rows, columns);
+  return once && c_type == Element::kFloat ? std::min(kInner, lanes) : lanes;
+}
+
+// Rows of a over lanes [first, last), packed: for each range of kInner lanes all panels.
+struct PackedRows {
+  int64_t first, last;
+  LineBuffer data;
+  float* range(int64_t lane, int64_t rows) const {
+    return data.get() + (lane - first) * round_up(rows, kTileRows);
+  }
+};
+
+void pack_all_rows(const Task& task, const PackedRows& packed) {
+  const int64_t tiles = (task.m.rows + kTileRows - 1) / kTileRows;
+  const int64_t ranges = (packed.last - packed.first + kInner - 1) / kInner;
+  at::parallel_for(0, tiles * ranges, 8, [&](int64_t begin, int64_t end) {
+    const LineBuffer scratch(kTileRows * kInner);
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t lane = packed.first + i / tiles * kInner;
+      const int64_t lanes = std::min(kInner, packed.last - lane);
+      const int64_t row = i % tiles * kTileRows;
+      pack(row_panel(task, row, lane, lanes), packed.range(lane, task.m.rows) + row * lanes,
+           scratch.get());
+    }
+  });
+}
+
+// All rows of c by the columns of panels [begin, end). A panel of b is packed into the first cache,
+// multiplied by all rows and forgotten, while the memory of the next one is on its way.
+void multiply_all_rows(const Task& task, const PackedRows& rows, int64_t begin, int64_t end) {
+  const MatmulArguments& m = task.m;
+  const bool is_rounded = m.c_type == Element::kBFloat16;
+  const int64_t tiles = (m.rows + kTileRows - 1) / kTileRows;
+  const int64_t ranges = (rows.last - rows.first + kInner - 1) / kInner;
+  const LineBuffer data(kTileColumns * kInner), scratch(kTileColumns * kInner);
+  LineBuffer sums;
+  if (is_rounded) sums = LineBuffer(m.rows * kTileColumns);
+  const auto place_of = [&](int64_t i) {
+    const int64_t column = i / ranges * kTileColumns, lane = rows.first + i % ranges * kInner;
+    return PanelPlace{.begin = column,
+                      .width = std::min(kTileColumns, m.columns - column),
+                      .panel_width = kTileColumns,
+                      .lane = lane,
+                      .count = std::min(kInner, rows.last - lane)};
+  };
+  for (int64_t i = begin * ranges; i < end * ranges; ++i) {
+    const PanelPlace place = place_of(i);
+    const RowBlock block{
+        .begin = 0,
+        .count = m.rows,
+        .packed_rows = rows.range(place.lane, m.rows),
+        .c = is_rounded ? sums.get() : static_cast<float*>(c_row(m, 0, place.begin)),
+        .c_stride = is_rounded ? kTileColumns : m.c.stride};
+    if (place.lane == rows.first) start_sums(m, block, place.begin, place.width);
+    pack(column_panel(task, place), data.get(), scratch.get());
+    const Panel next = column_panel(task, place_of(std::min(i + 1, end * ranges - 1)));
+    multiply_panel(task, block,
+                   {.data = data.get(),
+                    .begin = 0,
+                    .width = place.width,
+                    .lane = place.lane,
+                    .lanes = place.count},
+                   [&](int64_t tile) { prefetch(next, tile, tiles); });
+    if (place.lane + place.count == rows.last) round_sums(m, block, place.begin, place.width);
+  }
+}
+
+void multiply_few_rows(const Task& task) {
+  const MatmulArguments& m = task.m;
+  const int64_t step = packed_lanes(m.rows, m.columns, task.lanes, m.c_type);
+  PackedRows rows{0, 0, LineBuffer(round_up(m.rows, kTileRows) * step)};
+  for (rows.first = 0; rows.first < task.lanes; rows.first += step) {
+    rows.last = std::min(rows.first + step, task.lanes);
+    pack_all_rows(task, rows);
+    at::parallel_for(
+        0, (m.columns + kTileColumns - 1) / kTileColumns, 1,
+        [&](int64_t begin, int64_t end) { multiply_all_rows(task, rows, begin, end); });
+  }
 }
 
 }  // namespace
@@ -312,8 +347,9 @@ int64_t packed_lanes(int64_t rows, int64_t lanes, Element c_type) {
 int64_t matmul_scratch_bytes(int64_t rows, int64_t columns, int64_t inner, Element type,
                              Element c_type) {
   const int64_t lanes = multiplies_pairs(type) ? (inner + 1) / 2 : inner;
-  return packed_width(columns) * packed_lanes(rows, lanes, c_type) *
-         static_cast<int64_t>(sizeof(float));
+  const int64_t lines =
+      packs_rows_whole(rows, columns) ? round_up(rows, kTileRows) : packed_width(columns);
+  return lines * packed_lanes(rows, columns, lanes, c_type) * static_cast<int64_t>(sizeof(float));
 }
 
 void matmul(const MatmulArguments& m) {
@@ -322,7 +358,8 @@ void matmul(const MatmulArguments& m) {
     return;
   }
   const Task task = task_of(m);
-  const int64_t step = packed_lanes(m.rows, task.lanes, m.c_type);
+  if (packs_rows_whole(m.rows, m.columns)) return multiply_few_rows(task);
+  const int64_t step = packed_lanes(m.rows, m.columns, task.lanes, m.c_type);
   const int64_t blocks = (m.rows + kBlockRows - 1) / kBlockRows;
   PackedColumns columns{0, 0, 0, 0, LineBuffer(packed_width(m.columns) * step)};
   for (columns.begin = 0; columns.begin < m.columns; columns.begin += kBlockColumns) {

@@ -1,5 +1,8 @@
 // Oracle: ATen's autograd in double precision over every expert for every token; for the order of
-// rows, the definition.
+// rows, the definition; bit-equality between numbers of threads.
+#include <atomic>
+
+#include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 
 #include "gathered.h"
@@ -8,7 +11,7 @@
 namespace strata::nn {
 namespace {
 
-constexpr int64_t kTokens = 7, kHidden = 6, kWidth = 5, kExperts = 4;
+constexpr int64_t kTokens = 7, kHidden = 6, kWidth = 5, kExperts = 9;
 
 struct Layers {
   std::vector<Linear> all;
@@ -161,6 +164,55 @@ TEST(Experts, GradientsDoNotNeedTheResult) {
   for (size_t i = 0; i < gradients[0].size(); ++i) {
     EXPECT_TRUE(at::equal(gradients[0][i], gradients[1][i])) << i;
   }
+}
+
+// Two threads take one expert after the other; three, for which there are too few, share products.
+TEST(Experts, DoNotDependOnThreads) {
+  const RouterOptions options{.experts_per_token = 5, .normalizes = true};
+  const int threads = at::get_num_threads();
+  for (const bool with_branches : {false, true}) {
+    const Layers layers = make_layers(with_branches);
+    std::vector<std::vector<at::Tensor>> results;
+    for (const int n : {1, 2, 3}) {
+      at::set_num_threads(n);
+      const Inputs in = make_inputs();
+      const ExpertRows rows = sort_by_expert(route(in.logits, options).experts, kExperts);
+      int64_t num_busy = 0;
+      for (size_t e = 0; e < kExperts; ++e) num_busy += rows.count(e) > 0 ? 1 : 0;
+      ASSERT_EQ(num_busy, kExperts - 1);  // the last has none
+      for (Parameter* p : trained(layers)) {
+        p->attach_grad(at::full(p->shape(), std::nan("")), /*overwrite=*/true);
+      }
+      const at::Tensor y = forward(layers, in, options);
+      torch::autograd::backward({y}, {at::ones({kTokens, kHidden})});
+      results.push_back({y, in.x.grad(), in.logits.grad(), in.residual.grad()});
+      for (Parameter* p : trained(layers)) results.back().push_back(gradient_of(*p));
+    }
+    at::set_num_threads(threads);
+    for (size_t i = 0; i < results[0].size(); ++i) {
+      EXPECT_TRUE(at::equal(results[0][i], results[1][i])) << with_branches << i;
+      EXPECT_TRUE(at::equal(results[0][i], results[2][i])) << with_branches << i;
+    }
+  }
+}
+
+TEST(ExpertRows, VisitsEveryExpertOnce) {
+  const at::Tensor chosen = at::arange(24).view({12, 2}).remainder(kExperts);
+  const ExpertRows rows = sort_by_expert(chosen, kExperts);
+  const int threads = at::get_num_threads();
+  for (const int n : {1, 2, 3}) {
+    at::set_num_threads(n);
+    for (const bool at_once : {false, true}) {
+      std::vector<std::atomic<int>> visits(kExperts);
+      for_each_expert(rows, at_once, [&](size_t e) {
+        EXPECT_EQ(at::GradMode::is_enabled(), !at_once || n == 3);
+        ++visits[e];
+      });
+      for (const std::atomic<int>& count : visits) EXPECT_EQ(count.load(), 1);
+    }
+  }
+  at::set_num_threads(threads);
+  EXPECT_TRUE(at::GradMode::is_enabled());
 }
 
 TEST(ExpertRows, AreThoseOfOneExpertTogetherInTheOrderOfTokens) {

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <tuple>
+#include <vector>
 
 #include "reference.h"
 #include "strata/base/error.h"
@@ -19,7 +20,9 @@ struct Row {
 };
 const Row kRows[] = {{1, 1, 1},      {2, 40, 7},     {16, 1, 3},      {17, 33, 5},
                      {96, 32, 256},  {100, 31, 257}, {200, 1030, 64}, {13, 100, 600},
-                     {300, 65, 513}, {0, 4, 4},      {40, 4, 0},      {24, 64, 12}};
+                     {300, 65, 513}, {0, 4, 4},      {40, 4, 0},      {24, 64, 12},
+                     {3, 70, 300},   {17, 1, 40},    {64, 1100, 300}, {383, 200, 270},
+                     {385, 90, 20}};
 
 // What a test chooses ends with it.
 class Chosen {
@@ -89,34 +92,52 @@ TEST_P(Matmul, TakesAnyView) {
             tolerance);
 }
 
+// Many rows share packed columns, few rows are packed themselves.
 TEST_P(OwnMatmul, DoesNotDependOnThreads) {
   at::manual_seed(3);
-  const at::Tensor a = at::randn({700, 520}).to(GetParam());
   const at::Tensor b = at::randn({1500, 520}).to(GetParam());
   const int threads = at::get_num_threads();
-  at::Tensor results[2];
-  for (int n : {1, 2}) {
-    at::set_num_threads(n);
-    results[n - 1] = at::zeros({700, 1500});
-    matmul_into(results[n - 1], a, b, {.b = true}, 0);
+  for (const int64_t rows : {1, 16, 130, 384, 700}) {
+    const at::Tensor a = at::randn({rows, 520}).to(GetParam());
+    for (const at::ScalarType type : {at::kFloat, GetParam()}) {
+      std::vector<at::Tensor> results;
+      for (int n : {1, 2, 5}) {
+        at::set_num_threads(n);
+        results.push_back(at::zeros({rows, 1500}, type));
+        matmul_into(results.back(), a, b, {.b = true}, 0);
+      }
+      at::set_num_threads(threads);
+      EXPECT_TRUE(at::equal(results[0], results[1])) << rows;
+      EXPECT_TRUE(at::equal(results[0], results[2])) << rows;
+    }
   }
-  at::set_num_threads(threads);
-  EXPECT_TRUE(at::equal(results[0], results[1]));
 }
 
-// Few rows are multiplied as their columns are packed, many after all of them are. 48: whole tiles.
+// 48 and 384: whole tiles, which are summed alike wherever they are.
 TEST(MatmulRows, FewGetTheBitsThatTheyGetAmongMany) {
   const Chosen own(CpuProducts::kOwn);
   at::manual_seed(4);
-  const at::Tensor a = at::randn({200, 1300}), b = at::randn({1100, 1300});
+  const at::Tensor a = at::randn({480, 1300}), b = at::randn({1101, 1300});
   for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
-    at::Tensor many = at::ones({200, 1100}), few = many.narrow(0, 0, 48).clone();
-    matmul_into(many, a.to(type), b.to(type), {.b = true}, /*beta=*/1);
-    matmul_into(few, a.to(type).narrow(0, 0, 48), b.to(type), {.b = true}, /*beta=*/1);
-    EXPECT_TRUE(at::equal(many.narrow(0, 0, 48), few));
+    for (const at::ScalarType c_type : {at::kFloat, type}) {
+      for (const Transposes t : {Transposes{.b = true}, Transposes{.a = true}}) {
+        const auto left = [&](int64_t rows) {
+          const at::Tensor part = a.to(type).narrow(0, 0, rows);
+          return t.a ? part.t().contiguous() : part;
+        };
+        const at::Tensor right = t.b ? b.to(type) : b.to(type).t().contiguous();
+        at::Tensor many = at::ones({480, 1101}, c_type);
+        matmul_into(many, left(480), right, t, /*beta=*/1);
+        for (const int64_t rows : {48, 384}) {
+          at::Tensor few = at::ones({rows, 1101}, c_type);
+          matmul_into(few, left(rows), right, t, /*beta=*/1);
+          EXPECT_TRUE(at::equal(many.narrow(0, 0, rows), few)) << rows << type << c_type;
+        }
+      }
+    }
   }
-  EXPECT_LT(matmul_scratch_bytes(48, 1100, 1300, at::kFloat, at::kFloat),
-            matmul_scratch_bytes(200, 1100, 1300, at::kFloat, at::kFloat));
+  EXPECT_LT(matmul_scratch_bytes(384, 1101, 1300, at::kFloat, at::kFloat),
+            matmul_scratch_bytes(480, 1101, 1300, at::kFloat, at::kFloat));
 }
 
 TEST_P(Matmul, ThinFactorsAddWhatTheirProductIs) {

@@ -1,0 +1,38 @@
+// Panels of a matrix product (matmul_cpu.cpp): lines of a factor side by side, in the order in
+// which register tiles read them. Owns: packing. Never: products, threads.
+//
+// A line is a row of op(a) or a column of op(b). A lane, the element of a panel, is one fp32
+// number, or a pair of bf16 ones that follow each other along the inner dimension where the
+// processor multiplies those.
+#pragma once
+
+#include "strata/ops/element.h"
+#include "strata/ops/quant/kernels.h"
+
+namespace strata::ops::cpu {
+
+constexpr int64_t kTileRows = 12;  // of c, in registers: the lines of a panel of a
+constexpr int64_t kTileColumns = 32;
+constexpr int64_t kInner = 256;  // lanes of a panel's inner dimension: 32 KiB of b
+
+// `width` lines of a factor, each of `inner` elements, become panel[lane * panel_width + line];
+// missing lines up to panel_width are zero. Contiguous lines (stored along the inner dimension) are
+// transposed, the others copied.
+struct Panel {
+  Element type;
+  const void* first;  // line 0, inner 0
+  int64_t stride;     // between rows in memory
+  bool contiguous_lines;
+  int64_t width, inner, panel_width;
+  bool of_pairs = false;
+  // Quantised factors: what is decoded, and the place of line 0, inner 0 in it.
+  const quant::cpu::MatrixCodes* codes = nullptr;
+  int64_t first_index = 0;
+};
+// `scratch`: panel_width * kInner lanes.
+void pack(const Panel& p, float* panel, float* scratch);
+
+// Asks for the memory of part `part` of `num_parts` of a panel that is packed soon.
+void prefetch(const Panel& p, int64_t part, int64_t num_parts);
+
+}  // namespace strata::ops::cpu
