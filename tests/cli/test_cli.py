@@ -326,7 +326,7 @@ def test_a_script_of_another_method_is_refused(words, method):
     assert "in its place" not in result.stderr
 
 
-@pytest.mark.parametrize("name", ["train_promptsource.py", "sft_llama.py", "report.py"])
+@pytest.mark.parametrize("name", ["train_promptsource.py", "sft_llama.py", "report.py", "podpourri.py", "sft_vs_vlm.py"])
 def test_a_part_of_a_word_is_no_method(name):
     assert f"{name}: running the built-in recipe sft in its place" in run("launch", name).stderr
 

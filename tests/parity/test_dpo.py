@@ -37,6 +37,10 @@ CASES = {
     "apo_down": dict(loss_type="apo_down"),
     "discopop": dict(loss_type="discopop", discopop_tau=0.1),
     "sigmoid_norm": dict(loss_type="sigmoid_norm", beta=2.0),
+    # The prompt is cut as a whole: an answer's first token counts for its length, and nothing predicts it.
+    "ipo_by_the_ends_of_answers": dict(loss_type="ipo", beta=0.2, max_length=6, truncation_mode="keep_end"),
+    "sigmoid_norm_by_the_ends_of_answers": dict(loss_type="sigmoid_norm", beta=2.0, max_length=6,
+                                                truncation_mode="keep_end"),
     # A mean over the tokens of a step is that of its micro-batch where it has one.
     "with_sft": dict(LORA, loss_type=["sigmoid", "sft"], loss_weights=[0.7, 0.3]),
     "forward_kl": dict(f_divergence_type="forward_kl", learning_rate=1e-3),
@@ -122,7 +126,7 @@ def test_a_resumed_run_is_equal_to_the_bit(inputs, tmp_path, settings, has_table
     shutil.copytree(whole.folder, resumed, ignore=shutil.ignore_patterns("checkpoint-12", "*model*", "adapter*"))
     (resumed / "latest").write_text("checkpoint-6\n")
     if not has_table:
-        (resumed / "reference_log_probs.safetensors").unlink()
+        (resumed / "reference_log_probs.table").unlink()
     found = run_strata(flags_of(inputs, resumed, resume_from_checkpoint="true", **flags), world=2, recipe="dpo")
     assert ("reference: log-probabilities" in found.text) == (not has_table)
     assert found.history == whole.history
@@ -141,9 +145,9 @@ def test_a_table_of_other_rows_is_not_taken(inputs, tmp_path):
 def test_a_damaged_table_is_an_error(inputs, tmp_path):
     flags = dict(save_strategy="steps", save_steps=6, **LORA)
     run_strata(flags_of(inputs, tmp_path / "out", **flags), recipe="dpo")
-    (tmp_path / "out" / "reference_log_probs.safetensors").write_bytes(b"nothing")
+    (tmp_path / "out" / "reference_log_probs.table").write_bytes(b"nothing")
     run = run_strata_raw(flags_of(inputs, tmp_path / "out", resume_from_checkpoint="true", **flags), recipe="dpo")
-    assert run.returncode != 0 and "reference_log_probs.safetensors" in run.stderr
+    assert run.returncode != 0 and "reference_log_probs.table" in run.stderr
 
 
 def test_dropout_changes_the_run_only_where_it_is_wanted(inputs, tmp_path):
@@ -170,7 +174,7 @@ def test_the_result_loads_in_peft(inputs, tmp_path):
     model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(inputs.model("plain")), run.folder)
     saved = safetensors.torch.load_file(run.folder / "adapter_model.safetensors")
     assert saved and model.peft_config["default"].r == 4
-    assert "reference_log_probs.safetensors" in output_files(run.folder)
+    assert "reference_log_probs.table" in output_files(run.folder)
 
 
 def test_the_plan_counts_both_answers(inputs):
@@ -192,6 +196,10 @@ BAD = {
                                              "remove it, or run strata sft"),
     "a_reference_that_moves": (dict(sync_ref_model=True), "the reference stays the model that training starts from"),
     "an_adapter_that_is_not_the_base": (dict(LORA, init_lora_weights="false"), "expected an adapter that starts as the base"),
+    "vectors_that_are_not_the_base": (dict(use_peft=True, peft_type="VERA", init_weights="false"),
+                                      "expected an adapter that starts as the base"),
+    "an_infinite_weight": (dict(loss_weights=["inf"]), 'found "inf", expected numbers'),
+    "a_file_of_another_recipe": (dict(config="RECIPE"), "found sft for the command dpo, expected the same; run strata sft"),
     "prompts": (dict(use_peft=True, peft_type="PROMPT_TUNING", num_virtual_tokens=2),
                 "expected an adapter that starts as the base"),
 }
@@ -200,17 +208,37 @@ BAD = {
 @pytest.mark.parametrize("name", BAD)
 def test_bad_settings_are_named(inputs, tmp_path, name):
     settings, message = BAD[name]
+    if settings.get("config"):
+        (tmp_path / "run.yaml").write_text("recipe: sft\n")
+        settings = dict(config=tmp_path / "run.yaml")
     run = run_strata_raw(flags_of(inputs, tmp_path / "out", **settings), recipe="dpo")
     assert run.returncode == 2 and message in run.stderr, run.text
 
 
-@pytest.mark.parametrize("flag,value", [("beta", 0.2), ("loss_type", "sigmoid"), ("disable_dropout", False),
-                                        ("truncation_mode", "keep_end")])
-def test_sft_has_no_such_settings(inputs, tmp_path, flag, value):
+@pytest.mark.parametrize("flag,value,message", [
+    ("beta", 0.2, "found with the recipe sft, expected a setting of it; remove it, or run strata dpo"),
+    ("disable_dropout", False, "found with the recipe sft, expected a setting of it; remove it, or run strata dpo"),
+    ("loss_type", "dft", "found dft with the recipe sft, expected nll; remove it"),
+    ("truncation_mode", "keep_end", "found keep_end with the recipe sft, expected keep_start; remove it"),
+])
+def test_sft_has_no_such_settings(inputs, tmp_path, flag, value, message):
     flags = base_flags(inputs.model("plain"), inputs.data("prompt"), tmp_path / "out", **{flag: value})
     run = run_strata_raw(flags)
-    assert run.returncode == 2
-    assert f"--{flag}: found with the recipe sft, expected a setting of it; remove it, or run strata dpo" in run.stderr
+    assert run.returncode == 2 and f"--{flag}: {message}" in run.stderr
+
+
+def test_one_weight_of_the_usual_loss(inputs, tmp_path):
+    half, whole = [run_strata(flags_of(inputs, tmp_path / name, max_steps=1, **more), recipe="dpo").history[0]
+                   for name, more in (("half", dict(loss_weights=[0.5])), ("whole", {}))]
+    assert half["loss"] == pytest.approx(whole["loss"] / 2)
+
+
+def test_another_loss_is_told_when_a_run_goes_on(inputs, tmp_path):
+    flags = dict(save_strategy="steps", save_steps=6, **LORA)
+    run_strata(flags_of(inputs, tmp_path / "out", **{**flags, "max_steps": 6}), recipe="dpo")
+    again = run_strata(flags_of(inputs, tmp_path / "out", resume_from_checkpoint="true", beta=0.5, loss_type="hinge", **flags),
+                       recipe="dpo")
+    assert "beta" in again.text and "loss_type" in again.text and "reference: log-probabilities" not in again.text
 
 
 def test_an_encoder_is_refused(tmp_path):

@@ -68,23 +68,40 @@ bool is_recipe(const std::string& word) {
   return is_command_of_recipe(word) || word.ends_with(".py");
 }
 
+// "examples/train-DPO_2.py": train, dpo, 2.
+static std::vector<std::string> words_of(const std::string& program) {
+  std::vector<std::string> words(1);
+  for (const char letter : std::filesystem::path(program).stem().string()) {
+    const auto byte = static_cast<unsigned char>(letter);
+    if (std::isalnum(byte) != 0) {
+      words.back() += static_cast<char>(std::tolower(byte));
+    } else {
+      words.emplace_back();
+    }
+  }
+  return words;
+}
+
+static bool is_about_pairs(const std::vector<std::string>& words) {
+  return std::ranges::find(words, "dpo") != words.end();
+}
+
 void require_own_method(const std::string& program) {
-  constexpr std::string_view kMethods[] = {"kto", "orpo", "cpo",  "simpo",  "bco", "grpo",
-                                           "ppo", "rloo", "xpo",  "gkd",    "prm", "reward",
-                                           "mlm", "plm",  "glue", "online", "vlm"};
-  std::string word;
-  for (const char letter : std::filesystem::path(program).stem().string() + " ") {
-    if (std::isalnum(static_cast<unsigned char>(letter)) != 0) {
-      word += static_cast<char>(std::tolower(static_cast<unsigned char>(letter)));
-      continue;
-    }
-    if (std::ranges::find(kMethods, word) != std::end(kMethods)) {
-      throw ConfigError(
-          "{}: found another method ({}), expected supervised fine-tuning (sft, seq2seq) or pairs "
-          "of answers, one preferred to the other (dpo)",
-          program, word);
-    }
-    word.clear();
+  constexpr std::string_view kMethods[] = {"kto",  "orpo",   "cpo",  "simpo", "bco",
+                                           "grpo", "ppo",    "rloo", "xpo",   "gkd",
+                                           "prm",  "reward", "mlm",  "plm",   "glue"};
+  // Of pairs that are made while training, or whose prompts hold pictures.
+  constexpr std::string_view kOfPairs[] = {"online", "vlm"};
+  const std::vector<std::string> words = words_of(program);
+  for (const std::string& word : words) {
+    const bool is_other =
+        std::ranges::find(kMethods, word) != std::end(kMethods) ||
+        (is_about_pairs(words) && std::ranges::find(kOfPairs, word) != std::end(kOfPairs));
+    if (!is_other) continue;
+    throw ConfigError(
+        "{}: found another method ({}), expected supervised fine-tuning (sft, seq2seq) or pairs "
+        "of answers, one preferred to the other (dpo)",
+        program, word);
   }
 }
 
@@ -102,10 +119,9 @@ std::string recipe_of(const std::string& program) {
       {"peft_lora_seq2seq", "peft_lora_seq2seq"},
       {"seq2seq", "seq2seq"},
       {"run_translation", "seq2seq"},
-      {"dpo", "dpo"},
       {"run_summarization", "seq2seq"}};
   const std::string name = std::filesystem::path(program).filename().string();
-  std::string recipe = "sft";
+  std::string recipe = is_about_pairs(words_of(program)) ? "dpo" : "sft";
   for (const auto& [part, stands_for] : kScripts) {
     if (name.find(part) == std::string::npos) continue;
     recipe = stands_for;

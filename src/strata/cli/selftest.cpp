@@ -1,4 +1,4 @@
-// `strata selftest [launch flags] sft [flags]`: the same loss however the work is laid out?
+// `strata selftest [launch flags] RECIPE [flags]`: the same loss however the work is laid out?
 #include <fcntl.h>
 #include <stdlib.h>
 

@@ -91,9 +91,7 @@ launch::SlurmJob make_job(const config::SlurmConfig& slurm,
   if (line.program.empty()) {
     throw ConfigError(
         "strata slurm: found nothing to run, expected sft, seq2seq, dpo or a script's name after "
-        "the "
-        "flags; see "
-        "strata slurm --help");
+        "the flags; see strata slurm --help");
   }
   // The job reads the same files and flags again; what is wrong is better known before it waits.
   const config::Settings settings = config::resolve({.recipe = recipe_of(line.program),

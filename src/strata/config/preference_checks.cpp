@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <cmath>
+#include <optional>
 
 #include <fmt/ranges.h>
 
@@ -19,6 +21,13 @@ constexpr std::array<std::string_view, 3> kOfBatches = {"aot", "aot_unpaired", "
 // A divergence other than the reverse KL leaves a term that only a difference of rewards takes out.
 constexpr std::array<std::string_view, 8> kOfDifferences = {
     "sigmoid", "sigmoid_norm", "hinge", "ipo", "exo_pair", "robust", "discopop", "sft"};
+
+std::optional<double> number_in(const std::string& text) {
+  double value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  const bool is_whole = error == std::errc() && end == text.data() + text.size();
+  return is_whole && std::isfinite(value) ? std::optional(value) : std::nullopt;
+}
 
 bool has(const auto& names, std::string_view name) {
   return std::ranges::find(names, name) != names.end();
@@ -55,15 +64,14 @@ class PreferenceRules : Rules {
   void check_weights() const {
     const PreferenceConfig& preference = config_.preference;
     if (preference.loss_weights.empty()) return;
-    if (preference.loss_weights.size() != preference.loss_type.size()) {
-      throw ConfigError("{}: found {} of them for {} losses, expected one for each; add or remove",
-                        source("loss_weights"), preference.loss_weights.size(),
-                        preference.loss_type.size());
+    const size_t losses = std::max<size_t>(1, preference.loss_type.size());
+    if (preference.loss_weights.size() != losses) {
+      throw ConfigError("{}: found {} of them for {} loss{}, expected one for each; add or remove",
+                        source("loss_weights"), preference.loss_weights.size(), losses,
+                        losses == 1 ? "" : "es");
     }
     for (const std::string& text : preference.loss_weights) {
-      double value = 0;
-      const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-      if (error == std::errc() && end == text.data() + text.size()) continue;
+      if (number_in(text)) continue;
       throw ConfigError("{}: found \"{}\", expected numbers; correct it", source("loss_weights"),
                         text);
     }
@@ -118,6 +126,12 @@ class PreferenceRules : Rules {
           "is the reference; remove it",
           source("init_lora_weights"));
     }
+    if (lora.peft_type == "VERA" && lora.init_weights == "false") {
+      throw ConfigError(
+          "{}: found false with the recipe dpo, expected an adapter that starts as the base, which "
+          "is the reference; remove it",
+          source("init_weights"));
+    }
     if (lora.peft_type == "PROMPT_TUNING" || lora.peft_type == "PREFIX_TUNING") {
       throw ConfigError(
           "{}: found {} with the recipe dpo, expected an adapter that starts as the base, which is "
@@ -134,6 +148,12 @@ const std::vector<std::string>& known_preference_losses() {
                                               "nca_pair", "robust",   "sppo_hard", "apo_zero",
                                               "apo_down", "discopop", "sft",       "sigmoid_norm"};
   return names;
+}
+
+std::vector<double> preference_loss_weights(const PreferenceConfig& config) {
+  std::vector<double> weights;
+  for (const std::string& text : config.loss_weights) weights.push_back(number_in(text).value());
+  return weights;
 }
 
 void check_preferences(const RunConfig& config, const Merge& merge,

@@ -13,6 +13,9 @@ namespace strata::config {
 // The losses that settings.preference.loss_type may name.
 const std::vector<std::string>& known_preference_losses();
 
+// Of settings that were checked; empty: 1 each.
+std::vector<double> preference_loss_weights(const PreferenceConfig& config);
+
 // Throws ConfigError; appends a line for every setting that was given and does nothing.
 void check_preferences(const RunConfig& config, const Merge& merge,
                        std::vector<std::string>& warnings);

@@ -66,11 +66,22 @@ class RecipeRules : Rules {
       for (const char* name : other.settings) {
         const Given* found = given(name);
         if (found == nullptr || has(own, name) || is_plain(*found)) continue;
+        if (!pairs_ && !is_dpo(config_)) require_own_value(*found);
         throw ConfigError(
             "{}: found with the recipe {}, expected a setting of it; remove it, or run strata {}",
             named_source(*found), recipe(), other.recipe);
       }
     }
+  }
+
+  // Two names that TRL's supervised trainer has as well, with values of its own.
+  static void require_own_value(const Given& found) {
+    const std::string_view name = found.setting->name;
+    if (name != "loss_type" && name != "truncation_mode") return;
+    throw ConfigError("{}: found {} with the recipe sft, expected {}; remove it{}",
+                      named_source(found), canonical_text(found),
+                      name == "loss_type" ? "nll" : "keep_start",
+                      name == "loss_type" ? " (losses of pairs are those of strata dpo)" : "");
   }
 
   // Whether the value is the one that holds where nobody gives the setting.

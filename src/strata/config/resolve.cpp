@@ -35,6 +35,18 @@ int world_size_of(const Sources& sources, const Merge& merge) {
   return std::stoi(merge.text("num_processes", "0"));
 }
 
+// A file that was written for one recipe would otherwise train by it under another one's command.
+void require_one_recipe(const Sources& sources, const Merge& merge) {
+  const Given* found = merge.find("recipe");
+  if (sources.recipe.empty() || found->origin.rank >= Rank::kLaunchFlag) return;
+  const std::string text = canonical_text(*found);
+  const auto has_encoder = [](const std::string& recipe) { return recipe.ends_with("seq2seq"); };
+  if (text == sources.recipe || (has_encoder(text) && has_encoder(sources.recipe))) return;
+  throw ConfigError(
+      "{}: found {} for the command {}, expected the same; run strata {}, or remove it",
+      named_source(*found), text, sources.recipe, text);
+}
+
 Merge merge_sources(const Sources& sources, std::vector<std::string>& warnings) {
   Merge merge;
   if (!sources.recipe.empty()) {
@@ -49,6 +61,7 @@ Merge merge_sources(const Sources& sources, std::vector<std::string>& warnings) 
   add_accelerate_file(sources, merge);
   const std::string fsdp = merge.text("fsdp_config");
   if (!fsdp.empty()) merge.add_all(read_fsdp_config(fsdp));
+  require_one_recipe(sources, merge);
   return merge;
 }
 

@@ -39,12 +39,12 @@ std::vector<Setting> preference_settings() {
        {.name = "truncation_mode",
         .field = STRATA_FIELD(preference.truncation_mode),
         .choices = {"keep_start", "keep_end"},
-        .help = "dpo: which end of an answer beyond max_length stays"},
+        .help = "dpo: which end of a prompt with its answer beyond max_length tokens stays"},
        {.name = "precompute_ref_batch_size",
         .field = STRATA_FIELD(preference.precompute_ref_batch_size),
         .range = {.min = 1},
         .help = "dpo: pairs of a rank's batch while the reference is asked, before the first step; "
-                "default: per_device_train_batch_size"}});
+                "default: those of training and evaluation"}});
 }
 
 }  // namespace strata::config

@@ -14,7 +14,7 @@ namespace strata::nn {
 namespace {
 
 // Of P pairs, [P] in fp64 on the CPU: log-ratios to the reference as they are and as the divergence
-// sees them ("scores"), and trained tokens.
+// sees them ("scores"), and tokens of the answers.
 struct Pairs {
   at::Tensor chosen_log_probs;
   at::Tensor chosen_ratios, rejected_ratios;
@@ -144,7 +144,7 @@ PairLosses pair_losses(const Preference& batch) {
   for (int64_t d = 0; d < count; ++d) {
     const auto at_document = static_cast<size_t>(d);
     log_probs.data_ptr<double>()[d] = batch.documents[at_document].log_prob;
-    tokens.data_ptr<double>()[d] = static_cast<double>(batch.documents[at_document].tokens);
+    tokens.data_ptr<double>()[d] = static_cast<double>(batch.answer_tokens.at(at_document));
     reference.data_ptr<double>()[d] = batch.reference.at(at_document);
   }
   log_probs.requires_grad_();

@@ -36,6 +36,9 @@ struct Preference {
   // [D] log-probabilities of the documents' trained tokens by the model that training starts from.
   // Empty: the documents are summed, nothing is learnt.
   std::vector<double> reference;
+  // [D] tokens of the answers themselves: also a document's first, which nothing predicts. Losses
+  // by token divide by them, as the reference stack does.
+  std::vector<int64_t> answer_tokens;
   // Of the step that the micro-batch belongs to: pairs by trained tokens of preferred answers. The
   // loss "sft" is a mean over those.
   double pairs_per_chosen_token = 0;
@@ -47,7 +50,8 @@ struct PairLosses {
   std::vector<double> slopes;  // [D] d(sum) / d(log-probability of the document)
 };
 
-// Requires: `documents` are filled, `reference` has as many entries; a loss that is known.
+// Requires: `documents` are filled, `reference` and `answer_tokens` have as many entries; losses
+// that are known.
 PairLosses pair_losses(const Preference& batch);
 
 }  // namespace strata::nn

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <filesystem>
@@ -12,6 +13,7 @@
 
 #include "strata/base/error.h"
 #include "strata/comm/agreement.h"
+#include "strata/config/preference_checks.h"
 #include "strata/config/serialize.h"
 #include "strata/data/collate.h"
 #include "strata/data/sampler.h"
@@ -31,9 +33,7 @@ nn::PreferenceOptions options_of(const config::PreferenceConfig& config) {
   nn::PreferenceOptions options;
   options.beta = config.beta;
   if (!config.loss_type.empty()) options.losses = config.loss_type;
-  for (const std::string& weight : config.loss_weights) {
-    options.weights.push_back(std::stod(weight));
-  }
+  options.weights = config::preference_loss_weights(config);
   options.label_smoothing = config.label_smoothing;
   options.divergence = config.f_divergence_type;
   options.divergence_alpha = config.f_alpha_divergence_coef;
@@ -185,11 +185,12 @@ Preferences ask_reference(const config::RunConfig& config, Trainee& trainee,
   }
 
   const auto start = std::chrono::steady_clock::now();
-  const int64_t batch_size = config.preference.precompute_ref_batch_size.value_or(
-      config.train.per_device_train_batch_size);
-  preferences.train = ask(datasets.train, batch_size, trainee, "training data", calls);
+  const std::optional<int64_t> rows = config.preference.precompute_ref_batch_size;
+  preferences.train = ask(datasets.train, rows.value_or(config.train.per_device_train_batch_size),
+                          trainee, "training data", calls);
   if (datasets.eval) {
-    preferences.eval = ask(*datasets.eval, batch_size, trainee, "evaluation data", calls);
+    preferences.eval = ask(*datasets.eval, rows.value_or(config.train.per_device_eval_batch_size),
+                           trainee, "evaluation data", calls);
   }
   comm::all_or_nothing(world, "keeping the reference's log-probabilities", [&] {
     if (world.rank() == 0 && calls.is_kept) write_file_of(path, fingerprint, preferences);
@@ -212,6 +213,12 @@ nn::Preference pairs_of(const data::MicroBatch& batch, const nn::PreferenceOptio
     for (size_t answer = 0; answer < 2; ++answer) {
       pairs.reference.push_back(reference.at(2 * static_cast<size_t>(row) + answer));
     }
+  }
+  for (size_t d = 0; d + 1 < batch.offsets.size(); ++d) {
+    const auto first = batch.targets.begin() + batch.offsets[d];
+    const auto last = batch.targets.begin() + batch.offsets[d + 1];
+    pairs.answer_tokens.push_back(last - first - std::count(first, last, -100) +
+                                  (batch.first_labels[d] != -100 ? 1 : 0));
   }
   return pairs;
 }

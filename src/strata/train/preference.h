@@ -22,8 +22,9 @@ struct Preferences {
   std::vector<double> train, eval;
 };
 
-// The file in output_dir in which a resumed run finds them again.
-inline constexpr const char* kReferenceFile = "reference_log_probs.safetensors";
+// The file in output_dir in which a resumed run finds them again: the format of safetensors under
+// another name, because loaders take every *.safetensors of a folder for weights.
+inline constexpr const char* kReferenceFile = "reference_log_probs.table";
 
 struct ReferenceCalls {
   // Told while the model is asked: what of, rows done, their part of all.

@@ -70,6 +70,13 @@ std::vector<std::pair<std::string, std::string>> shown_settings(const config::Ru
   } else {
     const auto& length = config.data.max_length;
     shown.push_back({"max_length", length ? std::to_string(*length) : "none"});
+  }
+  if (config::is_dpo(config)) {
+    const auto& losses = config.preference.loss_type;
+    shown.push_back(
+        {"loss_type", losses.empty() ? "sigmoid" : fmt::format("{}", fmt::join(losses, " "))});
+    shown.push_back({"beta", python_float_repr(config.preference.beta)});
+  } else if (!config::is_seq2seq(config)) {
     shown.push_back({"packing", config.data.packing ? config.data.packing_strategy : "false"});
   }
   return shown;
@@ -102,6 +109,7 @@ std::string report_page(const config::RunConfig& config, const Trainee& trainee,
     method = adapter.use_dora ? "DoRA" : adapter.peft_type == "LORA" ? "LoRA" : adapter.peft_type;
     show_adapter(adapter, data);
   }
+  if (config::is_dpo(config)) method += ", DPO";
   data.subtitle = fmt::format("{} on {}, {} rank{}", method,
                               fs::path(data_name(config.data)).filename().string(), ranks,
                               ranks == 1 ? "" : "s");

@@ -72,13 +72,14 @@ std::optional<fs::path> load_first(const std::vector<fs::path>& folders, Trainee
 // Whether another value of it means another training. Places, speed, precision and sharding may
 // change; rows and seeds are compared by different_rows().
 bool shapes_training(const config::Setting& setting) {
-  constexpr std::string_view kGroups[] = {"data", "sequence to sequence", "quantised base", "LoRA",
-                                          "optimizer"};
+  constexpr std::string_view kGroups[] = {
+      "data", "sequence to sequence", "quantised base", "LoRA", "optimizer", "preferences"};
   constexpr std::string_view kBesides[] = {"tokenizer_name", "train_sampling_strategy",
                                            "dataloader_drop_last"};
-  constexpr std::string_view kNot[] = {
-      "dataset_num_proc",      "dataset_cache",         "eval_packing",   "validation_file",
-      "predict_with_generate", "generation_max_length", "save_projection"};
+  constexpr std::string_view kNot[] = {"dataset_num_proc",      "dataset_cache",
+                                       "eval_packing",          "validation_file",
+                                       "predict_with_generate", "generation_max_length",
+                                       "save_projection",       "precompute_ref_batch_size"};
   const auto is_in = [](std::span<const std::string_view> names, std::string_view name) {
     return std::ranges::find(names, name) != names.end();
   };

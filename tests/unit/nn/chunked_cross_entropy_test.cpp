@@ -63,6 +63,7 @@ class LossTest : public ::testing::Test {
     Preference pairs;
     pairs.options.beta = 0.02;
     pairs.reference = {-180, -75, -260, -40};
+    pairs.answer_tokens = {43, 13, 70, 1};
     context_.preference = &pairs;
     const at::Tensor h = at::randn({kTokens, kHidden}).requires_grad_(true);
     const at::Tensor loss = chunked_cross_entropy(h, layer, context_);
