@@ -35,8 +35,8 @@ OLMO3 = dict(MODEL, family="olmo3", sliding_window=32, layer_types=["sliding_att
 GPT2 = dict(family="gpt2", vocab_size=V, n_embd=H, n_inner=I, n_layer=L, n_head=HEADS)
 BIGCODE = dict(GPT2, family="gpt_bigcode")
 MIXTURE = dict(MODEL, family="qwen3_moe", num_hidden_layers=3, head_dim=64, num_experts=16, num_experts_per_tok=4,
-               moe_intermediate_size=128, norm_topk_prob=True, router_aux_loss_coef=0.0)
-MIXTRAL = dict(MODEL, family="mixtral", num_local_experts=3, router_aux_loss_coef=0.0)
+               moe_intermediate_size=128, norm_topk_prob=True)
+MIXTRAL = dict(MODEL, family="mixtral", num_local_experts=3)
 PACKED = dict(packing=True, packing_strategy="wrapped", max_length=128)
 PARTS = dict(fsdp_version=2, fsdp_reshard_after_forward=2)
 WHOLE = dict(gradient_checkpointing=False)

@@ -31,6 +31,24 @@ def test_ranks_compute_what_one_computes(inputs, tmp_path, family, mode, setting
     assert max(abs(a - b) for a, b in zip(found, expected)) < 1e-5
 
 
+@pytest.mark.parametrize("settings", [{}, dict(LORA, packing=True)], ids=["whole", "lora"])
+@pytest.mark.parametrize("family", ["qwen3_moe", "mixtral"])
+def test_ranks_balance_experts_as_one_does_that_accumulates(inputs, tmp_path, family, settings):
+    """The loss that balances experts is the mean of those of the micro-batches, whose rows are the same."""
+    def run(name, world, **flags):
+        history = run_strata(base_flags(inputs.model(family), inputs.data("messages", train=96), tmp_path / name,
+                                        max_steps=4, per_device_train_batch_size=2, router_aux_loss_coef=0.5,
+                                        **settings, **flags), world).history
+        return [{key: row[key] for key in ("loss", "grad_norm", "aux_loss")} for row in history]
+
+    one = run("one", 1, gradient_accumulation_steps=3, activation_checkpointing="none")
+    three = run("three", 3, activation_checkpointing="full")
+    zero = run("zero", 3, sharding_strategy="NO_SHARD", activation_checkpointing="selective")
+    for found, expected in [*zip(three, one), *zip(zero, one)]:
+        assert found == pytest.approx(expected, rel=1e-4, abs=1e-5)
+    assert one[0]["aux_loss"] > 1
+
+
 @pytest.mark.parametrize("family,name", [("qwen3", "Qwen3DecoderLayer"), ("gpt2", "GPT2Block"),
                                          ("mixtral", "MixtralDecoderLayer"), ("qwen3_moe", "Qwen3MoeDecoderLayer"),
                                          ("bigcode", "GPTBigCodeBlock")])

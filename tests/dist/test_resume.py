@@ -30,6 +30,10 @@ CASES = {
     # The first loss scale overflows, so steps are skipped; afterwards it grows every other step.
     "fp16_scale": (2, dict(fp16=True, bf16=None, reduce_dtype="fp16", fp16_initial_scale=2**20,
                            fp16_scale_window=2, warmup_steps=2), 28),
+    "balanced_experts": (3, dict(model="qwen3_moe", router_aux_loss_coef=0.3, gradient_accumulation_steps=2,
+                                 logging_steps=3, eval_strategy="steps", eval_steps=4), 28),
+    "experts_lora": (2, dict(LORA, model="mixtral", router_aux_loss_coef=0.3, lora_target_modules="all-linear",
+                             lora_dropout=0.0, packing=True), 28),
     "wide_log_window": (2, dict(logging_steps=3), 22),
     "packed_with_evaluation": (2, dict(packing=True, packing_strategy="bfd", shuffle_dataset=True,
                                        eval_strategy="steps", eval_steps=4), 33),

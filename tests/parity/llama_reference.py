@@ -4,6 +4,7 @@ import json
 
 import torch
 from transformers import AutoModelForCausalLM, CONFIG_MAPPING
+from transformers.models.mixtral.modeling_mixtral import load_balancing_loss_func
 
 BASE = dict(vocab_size=97, hidden_size=32, intermediate_size=52, num_hidden_layers=2,
             num_attention_heads=4, num_key_value_heads=4, max_position_embeddings=64,
@@ -86,11 +87,8 @@ def make_documents(lengths, vocab_size=97, seed=1, masked=0.2):
     return documents
 
 
-def run_reference(model, documents):
-    """Loss per trained token, logits of all tokens in order, and gradients (left in the model).
-
-    The documents are the rows of one batch, padded at the right.
-    """
+def padded(documents):
+    """Ids, labels and mask of the documents as the rows of one batch, padded at the right."""
     length = max(len(d["ids"]) for d in documents)
     ids = torch.zeros(len(documents), length, dtype=torch.long)
     labels = torch.full_like(ids, -100)
@@ -100,12 +98,27 @@ def run_reference(model, documents):
         ids[row, :n] = torch.tensor(document["ids"])
         labels[row, :n] = torch.tensor(document["labels"])
         mask[row, :n] = 1
+    return ids, labels, mask
+
+
+def run_reference(model, documents, balance=0):
+    """Loss per trained token, logits of all tokens in order, and gradients (left in the model), also of `balance`
+    times the loss that balances a mixture's experts."""
+    ids, labels, mask = padded(documents)
     if model.config.model_type in EXPERT_NAMES:
         base = model.get_base_model() if hasattr(model, "get_base_model") else model
         base.set_experts_implementation("eager")  # the grouped products need sizes of multiples of 16 bytes
-    logits = model(input_ids=ids, attention_mask=mask).logits
-    loss = torch.nn.functional.cross_entropy(
-        logits[:, :-1].float().reshape(-1, logits.shape[-1]), labels[:, 1:].reshape(-1))
+    outputs = model(input_ids=ids, attention_mask=mask, **({"output_router_logits": True} if balance else {}))
+    logits = outputs.logits
+    targets = labels[:, 1:].reshape(-1)
+    loss = torch.nn.functional.cross_entropy(logits[:, :-1].float().reshape(-1, logits.shape[-1]), targets,
+                                             reduction="sum") / targets.ne(-100).sum().clamp(min=1)
     model.zero_grad()
-    loss.backward()
+    if balance:  # as under autocast, in fp32
+        config = model.config
+        loss_of_experts = load_balancing_loss_func(tuple(layer.float() for layer in outputs.router_logits),
+                                                   config.num_experts, config.num_experts_per_tok, mask)
+        (loss + balance * loss_of_experts).backward()
+    else:
+        loss.backward()
     return loss.detach(), logits.detach()[mask.bool()]

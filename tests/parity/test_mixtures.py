@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM
 import tiny_llama
 from llama_reference import EXPERT_NAMES, gradients_of, make_documents, run_reference, save_checkpoint
 from probe import relative_error, run_probe, run_probe_raw
-from running import base_flags, command, environment, run_strata_raw
+from running import base_flags, command, environment, run_strata_raw, strata
 
 LENGTHS = (23, 1, 9)
 MODELS = {"qwen3_moe": dict(family="qwen3_moe", num_key_value_heads=2, norm_topk_prob=True),
@@ -179,7 +179,7 @@ def test_a_continued_adapter_with_dropout_on_experts_is_refused(inputs, tmp_path
     (adapter / "adapter_config.json").write_text(json.dumps({**config, "lora_dropout": 0.3}))
     tiny_llama.save_tokenizer(tmp_path)
     run = run_strata_raw(base_flags(tmp_path, inputs.data("messages"), tmp_path / "out", max_steps=1,
-                                    adapter_name_or_path=adapter, router_aux_loss_coef=0))
+                                    adapter_name_or_path=adapter))
     assert run.returncode == 2 and "lora_dropout: found 0.3 on" in run.text, run.text
 
 
@@ -192,17 +192,32 @@ def test_experts_beside_layers_of_their_names_are_refused(inputs, tmp_path, fami
     assert run.returncode == 2 and "expected other layers: PEFT tells the two apart by no name" in run.text, run.text
 
 
-def test_the_loss_that_balances_experts_is_named(inputs, tmp_path):
-    flags = base_flags(inputs.model("sparse_mixture"), inputs.data("messages"), tmp_path / "out", max_steps=1)
-    run = run_strata_raw(flags)
-    assert run.returncode == 2
-    assert "router_aux_loss_coef: found 0.001 by config.json, by which TRL's trainer adds a loss" in run.text
-    assert run_strata_raw({**flags, "router_aux_loss_coef": 0.01}).returncode == 2
-    words = command({**flags, "router_aux_loss_coef": 0})
-    # A whole layer is gathered at once, which is what DeepSpeed is told by the name of the block.
+def test_layers_are_named_for_deepspeed(inputs, tmp_path):
+    """A whole layer is gathered at once, which is what DeepSpeed is told by the name of the block."""
+    words = command(base_flags(inputs.model("sparse_mixture"), inputs.data("messages"), tmp_path / "out", max_steps=1))
     words[2:2] = ["--deepspeed_moe_layer_cls_names", "Qwen3MoeSparseMoeBlock"]
     done = subprocess.run(words, env=environment(), capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("targets", ["all-linear", "experts"])
+@pytest.mark.parametrize("name", MODELS)
+def test_merged_experts_are_those_that_peft_merges(tmp_path, name, targets):
+    settings = MODELS[name]
+    save_checkpoint(tmp_path, **settings)
+    tiny_llama.save_tokenizer(tmp_path)
+    targets = "all-linear" if targets == "all-linear" else ["gate", *EXPERT_NAMES[settings["family"]][1:]]
+    _, adapter = random_adapter(tmp_path, targets, r=3, alpha=5)
+    model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32), adapter)
+    model.merge_and_unload().save_pretrained(tmp_path / "expected")
+    strata("merge-adapter", adapter, tmp_path / "found", "--base_model", tmp_path)
+    base, expected, found = (load_file(tmp_path / f / "model.safetensors") for f in (".", "expected", "found"))
+    assert found.keys() == expected.keys()
+    for key, weight in expected.items():
+        assert relative_error(found[key], weight) < 1e-6, key
+        is_adapted = key.endswith(("gate.weight", "w1.weight", "w2.weight", "w3.weight")) or "experts" in key or (
+            targets == "all-linear" and "_proj" in key)
+        assert (relative_error(base[key], weight) > 1e-3) == is_adapted, key
 
 
 @pytest.mark.parametrize("family,change,message", [

@@ -79,6 +79,19 @@ CASES = {
     # In every step some experts have no rows.
     "mixture": ("messages", dict(model="sparse_mixture", router_aux_loss_coef=0.0, weight_decay=0.3, max_grad_norm=0.5, max_length=20,
                                  gradient_accumulation_steps=2)),
+    # Every layer's routers add to one loss, which goes into losses, norms and evaluations.
+    "balanced_by_default": ("messages", dict(model="sparse_mixture", eval_strategy="steps", eval_steps=10)),
+    "balanced": ("messages", dict(model="qwen3_moe", router_aux_loss_coef=0.5, gradient_accumulation_steps=3,
+                                  eval_strategy="steps", eval_steps=5, per_device_eval_batch_size=4)),
+    "balanced_layers_between": ("text", dict(model="qwen2_moe", router_aux_loss_coef=0.3, packing=True,
+                                             packing_strategy="wrapped", gradient_checkpointing=False)),
+    "balanced_lora": ("messages", dict(LORA, model="mixtral", router_aux_loss_coef=0.5, packing=True, weight_decay=0.1,
+                                       lora_target_modules=["q_proj", "v_proj"], gradient_accumulation_steps=2)),
+    "balanced_prompt": ("messages", dict(use_peft=True, peft_type="PROMPT_TUNING", num_virtual_tokens=3, model="qwen3_moe",
+                                         router_aux_loss_coef=0.5, learning_rate=1e-1,
+                                         prompt_tuning_init="SAMPLE_VOCAB")),
+    "balanced_beside_smoothing": ("messages", dict(model="mixtral", router_aux_loss_coef=0.5, label_smoothing_factor=0.1,
+                                                   eval_strategy="steps", eval_steps=10)),
     "mixture_attention": ("messages", dict(LORA, model="mixtral", lora_target_modules=["q_proj", "v_proj"])),
     "rows_of_tokens": ("messages", dict(LORA, trainable_token_indices="[1, 2, 40]",
                                         exclude_modules=["layers.0.mlp.down_proj"])),
@@ -121,7 +134,7 @@ def compare(found, expected):
         (row["step"], "loss" in row) for row in expected]
     for ours, theirs in zip(found, expected):
         at = f"step {ours['step']}: {ours} but the reference has {theirs}"
-        for key in ("loss", "eval_loss"):
+        for key in ("loss", "eval_loss", "aux_loss", "eval_aux_loss"):
             if key in theirs:
                 assert abs(ours[key] - theirs[key]) < 1e-4, at
         for key in ("grad_norm", "learning_rate", "epoch"):
@@ -224,10 +237,12 @@ if PartialState().is_main_process:
 """
 
 
-def test_two_processes_of_accelerate(inputs, tmp_path):
+@pytest.mark.parametrize("model,settings", [("plain", {}), ("mixtral", dict(router_aux_loss_coef=0.5))],
+                         ids=["plain", "balanced"])
+def test_two_processes_of_accelerate(inputs, tmp_path, model, settings):
     """43 rows: the last batches of an epoch are filled up from its first ones."""
-    flags = base_flags(inputs.model("plain"), inputs.data("messages", train=43), tmp_path / "out",
-                       max_steps=STEPS, gradient_accumulation_steps=2)
+    flags = base_flags(inputs.model(model), inputs.data("messages", train=43), tmp_path / "out",
+                       max_steps=STEPS, gradient_accumulation_steps=2, **settings)
     script, result = tmp_path / "reference.py", tmp_path / "reference.json"
     script.write_text(WORLD_SCRIPT)
     words = {k: str(v) if isinstance(v, pathlib.Path) else v for k, v in flags.items()}

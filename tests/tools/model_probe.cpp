@@ -4,6 +4,7 @@
 //
 // Request: {"model": folder, "dtype": "float32" | "bfloat16", "documents": [{"ids", "labels"}],
 // "checkpoint": bool, "training": bool, "embedding_noise": number, "label_smoothing": number,
+// "balance": weight of the loss that balances experts,
 // "lora": {LoRA settings} | absent, "seed": initial values, "adapter": folder | absent,
 // "quantization": {"kind", "block", "nested", "skip", "threshold"} | absent}.
 // STRATA_TEST_DEVICE=cuda computes on the first GPU.
@@ -24,6 +25,7 @@
 #include "strata/models/embedding_scale.h"
 #include "strata/models/quantization.h"
 #include "strata/models/registry.h"
+#include "strata/nn/expert_balance.h"
 #include "strata/shard/loading.h"
 
 namespace strata {
@@ -122,10 +124,17 @@ class Probe {
     return y;
   }
 
+  at::Tensor forward_again(size_t i) {
+    context_.wants_output = false;
+    const at::Tensor y = forward(i, /*with_grad=*/true);
+    context_.wants_output = true;
+    return y;
+  }
+
   void backward() {
     at::Tensor dy = at::ones({});
     for (size_t i = blocks_.size(); i-- > first_;) {
-      if (!traces_[i].output.defined()) traces_[i].output = forward(i, /*with_grad=*/true);
+      if (!traces_[i].output.defined()) traces_[i].output = forward_again(i);
       store_.gather(*blocks_[i]);
       torch::autograd::backward({traces_[i].output}, {dy});
       store_.release(*blocks_[i]);
@@ -333,17 +342,20 @@ void run_probe(const Json& request, const std::string& output) {
   }
   const int64_t trained = batch.targets.ne(-100).sum().item<int64_t>();
   nn::LossSums sums;
-  const nn::ForwardContext context{
-      .batch = &batch,
-      .training = request.value("training", false),
-      .draw = {.seed = 1, .step = 2, .micro_step = 3},
-      .loss_scale = 1.0f / static_cast<float>(std::max<int64_t>(1, trained)),
-      .label_smoothing = request.value("label_smoothing", 0.0f),
-      .embedding_noise = request.value("embedding_noise", 0.0),
-      .sums = &sums};
+  nn::ForwardContext context{.batch = &batch,
+                             .training = request.value("training", false),
+                             .draw = {.seed = 1, .step = 2, .micro_step = 3},
+                             .loss_scale = 1.0f / static_cast<float>(std::max<int64_t>(1, trained)),
+                             .label_smoothing = request.value("label_smoothing", 0.0f),
+                             .embedding_noise = request.value("embedding_noise", 0.0),
+                             .sums = &sums};
   writer.add("logits", all_logits(*model, store, context));
   writer.add("embedded", first_output(*model, store, context));
+  // As a loss of the mean token loss plus so much of that of the experts.
+  nn::ExpertBalance balance(request.value("balance", 0.0));
+  context.balance = &balance;
   Probe(*model, store, context, request.value("checkpoint", false)).run();
+  writer.add("balance", at::tensor(balance.loss()));
   writer.add("loss", at::tensor(sums.loss / static_cast<double>(std::max<int64_t>(1, trained))));
   for (nn::Parameter* p : model->parameters()) {
     if (p->requires_grad()) writer.add("grad:" + p->name(), store.gradients.at(p));

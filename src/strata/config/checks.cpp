@@ -29,6 +29,7 @@ class CommonRules : Rules {
     check_recipe(config_, merge_, warnings_);
     check_adapter(config_, merge_, warnings_);
     check_optimizer();
+    check_loss();
     check_steps();
     check_data();
     check_sharding(config_, merge_, warnings_);
@@ -70,6 +71,13 @@ class CommonRules : Rules {
     if (!kwargs.is_object()) {
       throw ConfigError("{}: found {}, expected a JSON object like {{\"num_cycles\": 2}}", subject,
                         optim.lr_scheduler_kwargs);
+    }
+  }
+
+  void check_loss() {
+    if (config_.train.label_smoothing_factor > 0 && config_.model.router_aux_loss_coef != 0.0) {
+      warn_without_effect("router_aux_loss_coef",
+                          "TRL's trainer adds that loss to none with label_smoothing_factor");
     }
   }
 

@@ -33,8 +33,8 @@ class SavingRules : Rules {
       return warn_without_effect("greater_is_better", "metric_for_best_model is not set");
     }
     std::vector<std::string> known = {
-        "eval_loss",    "eval_mean_token_accuracy", "eval_entropy",         "eval_num_tokens",
-        "eval_runtime", "eval_samples_per_second",  "eval_steps_per_second"};
+        "eval_loss",    "eval_mean_token_accuracy", "eval_entropy",          "eval_num_tokens",
+        "eval_runtime", "eval_samples_per_second",  "eval_steps_per_second", "eval_aux_loss"};
     if (train_.predict_with_generate) known.push_back("eval_accuracy");
     if (is_dpo(config_)) {
       for (const char* name : {"rewards/chosen", "rewards/rejected", "rewards/accuracies",

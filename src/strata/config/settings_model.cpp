@@ -60,9 +60,9 @@ std::vector<Setting> model_settings() {
                       .peer = "clone_chat_template"},
                      {.name = "router_aux_loss_coef",
                       .field = STRATA_FIELD(model.router_aux_loss_coef),
-                      .range = {.min = 0, .max = 0},
-                      .help = "weight of the loss that balances the experts of a mixture, which is "
-                              "not computed: 0, unless config.json says so",
+                      .range = {.min = 0},
+                      .help = "weight of the loss that balances the experts of a mixture, 0: none; "
+                              "default: config.json's, 0.001 where it says nothing",
                       .peer = "SFTConfig"},
                      {.name = "adapter_name_or_path",
                       .field = STRATA_FIELD(model.adapter_name_or_path),

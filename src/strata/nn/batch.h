@@ -50,6 +50,7 @@ struct KvCache;       // nn/kv_cache.h, generation only
 class KeptAttention;  // nn/kept_attention.h
 struct DecoderCache;  // nn/decoder_cache.h, generation of encoder-decoder models only
 struct Preference;    // nn/preference_loss.h
+class ExpertBalance;  // nn/expert_balance.h
 
 // Activations beside the chain of blocks, by a number that the family gives them: one block makes
 // them, later ones read them (the encoder's output, tables of relative positions).
@@ -70,6 +71,8 @@ struct ForwardContext {
   // The documents are pairs of answers, whose losses take the place of the tokens'; the head fills
   // what it tells of them. Null: they are not.
   Preference* preference = nullptr;
+  // A mixture's routers add to it, and get a gradient from it; null: no loss balances experts.
+  ExpertBalance* balance = nullptr;
   // False: the block runs again for its backward pass, and nobody reads what it returns.
   bool wants_output = true;
   // Selective checkpointing: layers make their input again where that is cheap (nn/remakable.h).

@@ -1,11 +1,14 @@
 // The choice of experts for each token (Shazeer et al. 2017): softmax over all, the best k of them.
 // Owns: the autograd function of that choice. Never: the product that makes the logits
-// (nn/linear.h), nor what experts do (nn/experts.h).
+// (nn/linear.h), what experts do (nn/experts.h), the loss that balances them
+// (nn/expert_balance.h).
 #pragma once
 
 #include <cstdint>
 
 #include <ATen/core/Tensor.h>
+
+#include "strata/nn/batch.h"
 
 namespace strata::nn {
 
@@ -21,8 +24,10 @@ struct Routing {
   at::Tensor experts;  // int64 [T, k]
 };
 
-// Of logits [T, experts]; the softmax is taken in fp32.
+// Of logits [T, experts]; the softmax is taken in fp32. Adds to context.balance, unless the block
+// runs again.
 // Memory: keeps the probabilities, fp32 [T, experts].
-Routing route(const at::Tensor& logits, const RouterOptions& options);
+Routing route(const at::Tensor& logits, const RouterOptions& options,
+              const ForwardContext& context);
 
 }  // namespace strata::nn

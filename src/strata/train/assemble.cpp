@@ -16,7 +16,6 @@
 #include "strata/libtorch/memory_kind.h"
 #include "strata/libtorch/planned_device.h"
 #include "strata/memory/allocator.h"
-#include "strata/models/moe/config.h"
 #include "strata/models/quantization.h"
 #include "strata/models/registry.h"
 #include "strata/models/vocabulary.h"
@@ -223,17 +222,6 @@ void require_recipe_of(const Json& model_config, const config::RunConfig& config
 
 namespace {
 
-void require_no_balancing(const Json& model_config, const config::RunConfig& config) {
-  const double found =
-      config.model.router_aux_loss_coef.value_or(models::balancing_coefficient(model_config));
-  if (found == 0) return;
-  throw ConfigError(
-      "router_aux_loss_coef: found {} by config.json, by which TRL's trainer adds a loss that "
-      "balances the experts, expected 0: it is not computed here; pass --router_aux_loss_coef 0 to "
-      "train without it",
-      found);
-}
-
 // A trainee without memory, and what will fill it.
 struct Blueprint {
   std::unique_ptr<Trainee> trainee;
@@ -253,7 +241,7 @@ Blueprint draw_up(const config::RunConfig& config, comm::Mesh& mesh, const Targe
     trainee = std::make_unique<Trainee>(config);
     trainee->model_config = load_model_config(config.model, is_imagined);
     require_recipe_of(trainee->model_config, config);
-    if (!is_imagined) require_no_balancing(trainee->model_config, config);
+    trainee->balancing = balancing_of(config, trainee->model_config);
     grown = grow_vocabulary(config, is_imagined, trainee->model_config);
   });
   name_type(config.model, is_imagined, *mesh.world, trainee->model_config);

@@ -14,6 +14,7 @@
 #include "strata/optim/optimizer.h"
 #include "strata/shard/executor.h"
 #include "strata/shard/unit_store.h"
+#include "strata/train/balancing.h"
 #include "strata/train/load_memory.h"
 #include "strata/train/offload.h"
 #include "strata/train/strategy.h"
@@ -37,6 +38,7 @@ struct Trainee {
   std::unique_ptr<shard::Executor> executor;
   std::unique_ptr<optim::Optimizer> optimizer;
   at::ScalarType compute_type = at::kFloat;
+  Balancing balancing;                  // of a mixture's experts
   std::vector<LoadMemory> load_memory;  // by rank
 };
 

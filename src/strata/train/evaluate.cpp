@@ -2,6 +2,7 @@
 
 #include "strata/data/collate.h"
 #include "strata/data/sampler.h"
+#include "strata/nn/expert_balance.h"
 #include "strata/train/batch_tensors.h"
 
 namespace strata::train {
@@ -18,6 +19,9 @@ BatchOutcome evaluate_batch(const data::MicroBatch& rows, const config::TrainCon
   nn::LossSums sums;
   nn::ForwardContext context;
   context.sums = &sums;
+  nn::ExpertBalance balance(/*scale=*/0);
+  const Balancing& balancing = trainee.balancing;
+  if (balancing.is_measured()) context.balance = &balance;
   context.label_smoothing = static_cast<float>(settings.label_smoothing_factor);
   std::optional<nn::Preference> pairs;
   const auto num_pairs = static_cast<double>(rows.rows.size());
@@ -30,7 +34,11 @@ BatchOutcome evaluate_batch(const data::MicroBatch& rows, const config::TrainCon
   trainee.executor->evaluate(to_tensors(rows, trainee.store->options().device), context);
   if (pairs) return {sums.loss / num_pairs, figures_of(sums, *pairs)};
   const double tokens = static_cast<double>(std::max<int64_t>(sums.tokens, 1));
-  return {sums.loss / tokens, figures_of(sums)};
+  BatchOutcome outcome{sums.loss / tokens, figures_of(sums)};
+  if (!balancing.is_measured()) return outcome;
+  outcome.mean_loss += balancing.weight() * balance.loss();
+  outcome.figures.push_back(figure_of(balance));
+  return outcome;
 }
 
 }  // namespace

@@ -39,6 +39,10 @@ Figures figures_of(const nn::LossSums& sums, const nn::Preference& preference) {
           {"logps/rejected", log_probs[1], pairs}};
 }
 
+Figure figure_of(nn::ExpertBalance& balance) {
+  return {.name = "aux_loss", .sum = balance.loss(), .weight = 1};
+}
+
 void sum_over_ranks(comm::Group& world, std::vector<double>& values,
                     std::vector<Figures>& figures) {
   std::vector<double> sums = values;

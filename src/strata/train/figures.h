@@ -8,6 +8,7 @@
 #include "strata/base/json.h"
 #include "strata/comm/group.h"
 #include "strata/nn/batch.h"
+#include "strata/nn/expert_balance.h"
 #include "strata/nn/preference_loss.h"
 
 namespace strata::train {
@@ -27,6 +28,9 @@ Figures figures_of(const nn::LossSums& sums);
 // Of pairs of answers, under the names that TRL's DPOTrainer logs. The accuracy is that of the
 // preferred answers.
 Figures figures_of(const nn::LossSums& sums, const nn::Preference& preference);
+
+// aux_loss: the loss that balances a mixture's experts, without its weight. Waits for the device.
+Figure figure_of(nn::ExpertBalance& balance);
 
 // Adds up `values` and the figures over all ranks. Collective, as many on all ranks.
 void sum_over_ranks(comm::Group& world, std::vector<double>& values, std::vector<Figures>& figures);

@@ -7,6 +7,7 @@
 #include "strata/checkpoint/special_tokens.h"
 #include "strata/comm/agreement.h"
 #include "strata/hf/hub_model.h"
+#include "strata/models/moe/config.h"
 #include "strata/report/html_report.h"
 #include "strata/text/changed_files.h"
 #include "strata/train/adapter_settings.h"
@@ -27,6 +28,9 @@ std::string exported_model_config(const Trainee& trainee, const text::Tokenizer&
     config["architectures"] = Json::array({trainee.model->architecture()});
   }
   trainee.model->describe_tie(config);
+  if (const auto coefficient = trainee.balancing.coefficient) {
+    models::describe_balancing(*coefficient, config);
+  }
   return dump_python(config) + "\n";
 }
 

@@ -10,6 +10,7 @@
 #include "strata/comm/agreement.h"
 #include "strata/config/reporting_checks.h"
 #include "strata/data/collate.h"
+#include "strata/nn/expert_balance.h"
 #include "strata/optim/adamw.h"
 #include "strata/train/batch_tensors.h"
 #include "strata/train/embedding_noise.h"
@@ -226,10 +227,13 @@ std::optional<Trainer::StepOutcome> Trainer::train_step() {
   context.draw.seed = config_.train.seed;
   context.draw.step = step_;
   context.label_smoothing = static_cast<float>(config_.train.label_smoothing_factor);
+  const Balancing& balancing = trainee_.balancing;
   for (size_t i = 0; i < batches.size(); ++i) {
     context.draw.micro_step = static_cast<int64_t>(i);
     nn::LossSums sums;
     context.sums = &sums;
+    nn::ExpertBalance balance(balancing.scale(loss_scale, batches.size(), world_.size()));
+    if (balancing.is_measured()) context.balance = &balance;
     context.embedding_noise = embedding_noise(config_, batches[i].row_tokens);
     std::optional<nn::Preference> pairs;
     if (preferences_ != nullptr) {
@@ -242,6 +246,7 @@ std::optional<Trainer::StepOutcome> Trainer::train_step() {
                              /*last_micro_step=*/i + 1 == batches.size());
     outcome.losses.push_back(sums.loss);
     outcome.figures.push_back(pairs ? figures_of(sums, *pairs) : figures_of(sums));
+    if (balancing.is_measured()) outcome.figures.back().push_back(figure_of(balance));
   }
 
   update(outcome);
@@ -312,6 +317,11 @@ void Trainer::sum_losses(StepOutcome& outcome) {
   // As in the reference: what a prompt predicts beyond the rows' own targets is in the sum, not in
   // the count.
   outcome.loss = loss / std::max(outcome.num_losses, 1.0);
+  if (const double weight = trainee_.balancing.weight(); weight != 0) {
+    double balance = 0;  // of which each micro-step has the mean over ranks
+    for (const Figures& figures : outcome.figures) balance += figures.back().mean();
+    outcome.loss += weight * balance / static_cast<double>(outcome.figures.size());
+  }
 }
 
 }  // namespace strata::train

@@ -103,8 +103,8 @@ Inputs make_inputs() {
 
 at::Tensor forward(const Layers& layers, const Inputs& in, const RouterOptions& options,
                    const ForwardContext& context = {}) {
-  return add_experts_last(layers.experts, Remakable(in.x), in.residual, route(in.logits, options),
-                          context);
+  return add_experts_last(layers.experts, Remakable(in.x), in.residual,
+                          route(in.logits, options, context), context);
 }
 
 class ExpertsGradients : public testing::TestWithParam<std::tuple<bool, bool, int>> {};
@@ -176,7 +176,7 @@ TEST(Experts, DoNotDependOnThreads) {
     for (const int n : {1, 2, 3}) {
       at::set_num_threads(n);
       const Inputs in = make_inputs();
-      const ExpertRows rows = sort_by_expert(route(in.logits, options).experts, kExperts);
+      const ExpertRows rows = sort_by_expert(route(in.logits, options, {}).experts, kExperts);
       int64_t num_busy = 0;
       for (size_t e = 0; e < kExperts; ++e) num_busy += rows.count(e) > 0 ? 1 : 0;
       ASSERT_EQ(num_busy, kExperts - 1);  // the last has none

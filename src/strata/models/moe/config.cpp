@@ -93,11 +93,19 @@ MixtureConfig parse_qwen_moe(const ConfigReader& config, const std::string& fami
 
 }  // namespace
 
-double balancing_coefficient(const Json& json) {
+std::optional<double> balancing_coefficient(const Json& json) {
   const ConfigReader config(json);
   const std::string type = config.text("model_type", "");
-  if (type != "mixtral" && type != "qwen2_moe" && type != "qwen3_moe") return 0;
-  return config.number("router_aux_loss_coef", 0.001);
+  if (type != "mixtral" && type != "qwen2_moe" && type != "qwen3_moe") return {};
+  const double found = config.number("router_aux_loss_coef", 0.001);
+  if (found >= 0) return found;
+  throw FormatError(
+      "config.json: found router_aux_loss_coef = {}, expected at least 0; fix the file", found);
+}
+
+void describe_balancing(double coefficient, Json& config) {
+  config["output_router_logits"] = coefficient != 0;
+  config["router_aux_loss_coef"] = coefficient;
 }
 
 MixtureConfig parse_qwen3_moe_config(const Json& json) {

@@ -28,9 +28,11 @@ struct MixtureConfig {
   std::vector<bool> has_experts;  // of each layer; others have Llama's MLP
 };
 
-// router_aux_loss_coef, by which TRL multiplies the loss that balances the experts: 0 in other
-// families.
-double balancing_coefficient(const Json& config);
+// router_aux_loss_coef, the weight of the loss that balances the experts; nothing in other
+// families. FormatError for another value than a number of at least 0.
+std::optional<double> balancing_coefficient(const Json& config);
+// What the reference's trainer writes into config.json of what it trained with that weight.
+void describe_balancing(double coefficient, Json& config);
 
 // Errors: as parse_llama_config().
 MixtureConfig parse_qwen3_moe_config(const Json& config);

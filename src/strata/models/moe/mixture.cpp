@@ -86,7 +86,8 @@ at::Tensor Mixture::add_last(const nn::Remakable& normed, const at::Tensor& resi
                              const nn::ForwardContext& context) {
   const at::Tensor base = shared_ ? add_shared(normed, residual, context) : residual;
   const at::Tensor logits = nn::linear_shared_input({&router_}, normed, context)[0];
-  return nn::add_experts_last(experts_, normed, base, nn::route(logits, options_), context);
+  return nn::add_experts_last(experts_, normed, base, nn::route(logits, options_, context),
+                              context);
 }
 
 MakeDecoderLayer make_mixture_layers(const MixtureConfig& config) {

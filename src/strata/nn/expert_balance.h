@@ -1,0 +1,42 @@
+// The loss that balances the experts of a mixture, over all its layers at once (Fedus et al. 2021,
+// equations 4 to 6): experts * the sum over experts of share of choices * mean probability. Owns:
+// what the routers of one micro-batch add up, and the gradient that they get back. Never: the
+// choice (nn/router.h), what the loss is weighted by (train/balancing.h).
+// Source: transformers load_balancing_loss_func.
+#pragma once
+
+#include <cstdint>
+
+#include <ATen/core/Tensor.h>
+
+namespace strata::nn {
+
+// Of one micro-batch. In the forward pass every layer adds once; the first question for gradient or
+// loss ends that, and a layer that adds after it is an InternalError: it ran twice.
+// Invariants: the gradient is the same for every token of every layer, and needs the shares alone,
+// which are constant; so layers may run backward, and again, one by one.
+// Memory: two rows of as many numbers as there are experts.
+class ExpertBalance {
+ public:
+  // Backward starts from loss * `scale`; 0: the loss is measured and trains nothing.
+  explicit ExpertBalance(double scale) : scale_(scale) {}
+
+  // A layer's `probabilities`, fp32 [T, E], and the experts of its tokens, int64 [T, k].
+  void add(const at::Tensor& probabilities, const at::Tensor& chosen);
+
+  bool has_gradient() const { return scale_ != 0; }
+  // Of a token's probabilities, fp32 [E].
+  const at::Tensor& gradient();
+  // 0 where no layer has experts. Waits for the device.
+  double loss();
+
+ private:
+  double scale_;
+  bool is_complete_ = false;
+  int64_t num_rows_ = 0;      // tokens, of all layers
+  at::Tensor choices_;        // int64 [E]
+  at::Tensor probabilities_;  // fp32 [E], sums
+  at::Tensor gradient_;
+};
+
+}  // namespace strata::nn

@@ -1,0 +1,34 @@
+#include "strata/train/balancing.h"
+
+#include "strata/base/error.h"
+#include "strata/config/derived.h"
+#include "strata/models/moe/config.h"
+
+namespace strata::train {
+
+Balancing balancing_of(const config::RunConfig& config, const Json& model_config) {
+  const std::optional<double> given = config.model.router_aux_loss_coef;
+  const std::optional<double> own = models::balancing_coefficient(model_config);
+  if (!own && given.value_or(0) != 0) {
+    throw ConfigError(
+        "router_aux_loss_coef: found {} for a model without experts, expected 0; leave it out",
+        *given);
+  }
+  const Balancing result{.coefficient = own && given ? given : own,
+                         .is_added = config.train.label_smoothing_factor == 0};
+  if (config::is_dpo(config) && result.is_measured()) {
+    throw ConfigError(
+        "router_aux_loss_coef: found {} with the recipe dpo, expected 0: the loss that balances "
+        "experts is not added to that of pairs; pass --router_aux_loss_coef 0",
+        *result.coefficient);
+  }
+  if (config::best_metric(config) == "eval_aux_loss" && !result.is_measured()) {
+    throw ConfigError(
+        "metric_for_best_model: found {}, expected a value that evaluations give: this model's "
+        "experts are not balanced; name another",
+        config.train.metric_for_best_model);
+  }
+  return result;
+}
+
+}  // namespace strata::train
