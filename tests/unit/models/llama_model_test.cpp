@@ -94,8 +94,12 @@ TEST(GemmaModel, NormsBeginAtDistanceZeroFromOne) {
     const at::Tensor full = at::full(p->shape(), 7.0);
     model->init_weight(*p, full, generator);
     const bool is_norm = p->name().find("norm") != std::string::npos;
-    if (is_norm) EXPECT_TRUE(at::equal(full, at::zeros_like(full))) << p->name();
-    if (!is_norm) EXPECT_NEAR(full.std().item<double>(), 0.02, 0.01) << p->name();
+    if (is_norm) {
+      EXPECT_TRUE(at::equal(full, at::zeros_like(full))) << p->name();
+    }
+    if (!is_norm) {
+      EXPECT_NEAR(full.std().item<double>(), 0.02, 0.01) << p->name();
+    }
   }
   EXPECT_EQ(names(model->parameters()).back(), "model.norm.weight");
 }
