@@ -29,18 +29,44 @@ class LossTest : public ::testing::Test {
     return layer;
   }
 
+  static std::unique_ptr<Linear> make_with_branch(int64_t vocab) {
+    auto layer = make(vocab);
+    layer->weight().set_requires_grad(false);
+    layer->attach_low_rank(std::unique_ptr<LowRankBranch>(new LowRankBranch{
+        .a = {"a", {3, kHidden}, at::kFloat}, .b = {"b", {vocab, 3}, at::kFloat}, .scaling = 0.5}));
+    give_memory(layer->low_rank()->a);
+    give_memory(layer->low_rank()->b);
+    return layer;
+  }
+
+  // Parameters and what they are in the reference's graph.
+  using Leaves = std::vector<std::pair<Parameter*, at::Tensor>>;
+
+  static at::Tensor reference_logits(Linear& layer, const at::Tensor& h64, Leaves& leaves) {
+    const at::Tensor w64 = reference_leaf(layer.weight().value());
+    leaves.emplace_back(&layer.weight(), w64);
+    const at::Tensor logits = at::mm(h64, w64.t());
+    LowRankBranch* branch = layer.low_rank();
+    if (branch == nullptr) return logits;
+    const at::Tensor a = reference_leaf(branch->a.value()), b = reference_leaf(branch->b.value());
+    leaves.insert(leaves.end(), {{&branch->a, a}, {&branch->b, b}});
+    return logits + at::mm(at::mm(h64, a.t()), b.t()) * branch->scaling;
+  }
+
+  static void expect_gradients(const Leaves& leaves) {
+    for (const auto& [parameter, leaf] : leaves) {
+      if (!parameter->requires_grad()) continue;
+      EXPECT_LT(relative_error(gradient_of(*parameter), leaf.grad()), 1e-5) << parameter->name();
+    }
+  }
+
   void check(Linear& layer, const at::Tensor& targets, double softcap = 0) {
     batch_.targets = targets;
     const at::Tensor h = at::randn({kTokens, kHidden}).requires_grad_(true);
     const at::Tensor loss = chunked_cross_entropy(h, layer, context_, softcap);
-    const at::Tensor h64 = reference_leaf(h), w64 = reference_leaf(layer.weight().value());
-    at::Tensor logits = at::mm(h64, w64.t());
-    std::vector<std::pair<Parameter*, at::Tensor>> leaves{{&layer.weight(), w64}};
-    if (LowRankBranch* branch = layer.low_rank()) {
-      const at::Tensor a = reference_leaf(branch->a.value()), b = reference_leaf(branch->b.value());
-      logits = logits + at::mm(at::mm(h64, a.t()), b.t()) * branch->scaling;
-      leaves.insert(leaves.end(), {{&branch->a, a}, {&branch->b, b}});
-    }
+    const at::Tensor h64 = reference_leaf(h);
+    Leaves leaves;
+    at::Tensor logits = reference_logits(layer, h64, leaves);
     if (softcap > 0) logits = softcap * at::tanh(logits / softcap);
     const at::Tensor expected = at::cross_entropy_loss(logits, targets, {}, at::Reduction::Sum,
                                                        -100, context_.label_smoothing);
@@ -50,10 +76,7 @@ class LossTest : public ::testing::Test {
     torch::autograd::backward({loss}, {at::ones({})});
     torch::autograd::backward({expected * 0.25}, {at::ones({}, at::kDouble)});
     EXPECT_LT(relative_error(h.grad(), h64.grad()), 1e-5);
-    for (const auto& [parameter, leaf] : leaves) {
-      if (!parameter->requires_grad()) continue;
-      EXPECT_LT(relative_error(gradient_of(*parameter), leaf.grad()), 1e-5) << parameter->name();
-    }
+    expect_gradients(leaves);
   }
 
   // Pairs of documents of 50, 20, 70 and 10 tokens; the reference's log-probabilities are any.
@@ -68,14 +91,9 @@ class LossTest : public ::testing::Test {
     const at::Tensor h = at::randn({kTokens, kHidden}).requires_grad_(true);
     const at::Tensor loss = chunked_cross_entropy(h, layer, context_);
 
-    const at::Tensor h64 = reference_leaf(h), w64 = reference_leaf(layer.weight().value());
-    at::Tensor logits = at::mm(h64, w64.t());
-    std::vector<std::pair<Parameter*, at::Tensor>> leaves{{&layer.weight(), w64}};
-    if (LowRankBranch* branch = layer.low_rank()) {
-      const at::Tensor a = reference_leaf(branch->a.value()), b = reference_leaf(branch->b.value());
-      logits = logits + at::mm(at::mm(h64, a.t()), b.t()) * branch->scaling;
-      leaves.insert(leaves.end(), {{&branch->a, a}, {&branch->b, b}});
-    }
+    const at::Tensor h64 = reference_leaf(h);
+    Leaves leaves;
+    const at::Tensor logits = reference_logits(layer, h64, leaves);
     const at::Tensor costs = at::cross_entropy_loss(logits, targets, {}, at::Reduction::None, -100);
     std::vector<at::Tensor> ratios;
     for (int64_t d = 0; d < 4; ++d) {
@@ -93,10 +111,7 @@ class LossTest : public ::testing::Test {
     torch::autograd::backward({loss}, {at::ones({})});
     torch::autograd::backward({expected * 0.25}, {at::ones({}, at::kDouble)});
     EXPECT_LT(relative_error(h.grad(), h64.grad()), 1e-5);
-    for (const auto& [parameter, leaf] : leaves) {
-      if (!parameter->requires_grad()) continue;
-      EXPECT_LT(relative_error(gradient_of(*parameter), leaf.grad()), 1e-5) << parameter->name();
-    }
+    expect_gradients(leaves);
   }
 
   Batch batch_;
@@ -131,12 +146,7 @@ TEST_F(LossTest, UntrainedRowsAreLeftOut) {
 }
 
 TEST_F(LossTest, BranchOnTheOutputLayer) {
-  const auto layer = make(50);
-  layer->weight().set_requires_grad(false);
-  layer->attach_low_rank(std::unique_ptr<LowRankBranch>(new LowRankBranch{
-      .a = {"a", {3, kHidden}, at::kFloat}, .b = {"b", {50, 3}, at::kFloat}, .scaling = 0.5}));
-  give_memory(layer->low_rank()->a);
-  give_memory(layer->low_rank()->b);
+  const auto layer = make_with_branch(50);
   check(*layer, random_targets(50));
   EXPECT_TRUE(at::isnan(gradient_of(layer->weight())).all().item<bool>());
 }
@@ -162,12 +172,7 @@ TEST_F(LossTest, PairsOfDocuments) {
 }
 
 TEST_F(LossTest, PairsBehindABranchOnTheOutputLayer) {
-  const auto layer = make(50);
-  layer->weight().set_requires_grad(false);
-  layer->attach_low_rank(std::unique_ptr<LowRankBranch>(new LowRankBranch{
-      .a = {"a", {3, kHidden}, at::kFloat}, .b = {"b", {50, 3}, at::kFloat}, .scaling = 0.5}));
-  give_memory(layer->low_rank()->a);
-  give_memory(layer->low_rank()->b);
+  const auto layer = make_with_branch(50);
   check_pairs(*layer, random_targets(50));
 }
 
