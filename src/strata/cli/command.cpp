@@ -26,12 +26,9 @@
 namespace strata::cli {
 namespace {
 
-constexpr Command kCommands[] = {
+const Command kCommands[] = {
     {"launch", "start one process per rank: strata launch --num_processes 2 sft --flags",
      run_launch},
-    {"sft", "fine-tune a causal language model on conversations or text", run_sft},
-    {"seq2seq", "fine-tune a model with encoder and decoder (T5) on pairs of texts", run_seq2seq},
-    {"dpo", "fine-tune on pairs of answers, one preferred to the other", run_dpo},
     {"selftest", "the same loss on 1 and N ranks, and other layouts, with your settings",
      run_selftest},
     {"chat", "answer from a model, with or without an adapter", run_chat},
@@ -52,6 +49,20 @@ constexpr Command kCommands[] = {
     {"estimate-memory", "the same as plan", run_plan},
 };
 
+// The launcher, the recipes, everything else.
+std::vector<Command> all_commands() {
+  std::vector<Command> all(std::begin(kCommands), std::end(kCommands));
+  auto next = all.begin() + 1;
+  for (const config::RecipeRow& recipe : config::recipes()) {
+    if (recipe.name != recipe.command) continue;
+    const auto run = [&recipe](const std::vector<std::string>& arguments) {
+      return run_recipe(recipe, arguments);
+    };
+    next = all.insert(next, {recipe.command, recipe.summary, run}) + 1;
+  }
+  return all;
+}
+
 // A rank that failed closes its connections before it says why. The others, which notice at once,
 // wait so that the cause stands first.
 constexpr std::chrono::milliseconds kCauseFirst{500};
@@ -62,7 +73,7 @@ constexpr const char* kOutOfMemory =
 
 std::string overview() {
   std::string text = "strata: fine-tunes large language models across many processors\n\nusage:\n";
-  for (const Command& command : kCommands) {
+  for (const Command& command : all_commands()) {
     text += fmt::format("  strata {:<15} {}\n", command.name, command.summary);
   }
   text += fmt::format("  strata {:<15} {}\n\n", "--version", "the program's version");
@@ -99,7 +110,7 @@ int dispatch(const std::vector<std::string>& arguments) {
   // `deepspeed --num_gpus=8 train.py ...` with its name replaced.
   if (arguments[0].starts_with("--")) return run_launch(arguments);
   std::vector<std::string> names;
-  for (const Command& command : kCommands) {
+  for (const Command& command : all_commands()) {
     if (command.name == arguments[0]) return command.run({arguments.begin() + 1, arguments.end()});
     names.emplace_back(command.name);
   }

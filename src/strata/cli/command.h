@@ -2,18 +2,21 @@
 // codes. Never: the work itself.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "strata/config/recipes.h"
+
 namespace strata::cli {
 
-// One row of the dispatch table (command.cpp).
+// One row of the dispatch table (command.cpp), where recipes have theirs, too.
 struct Command {
   std::string_view name;
   std::string_view summary;
   // Gets what follows the subcommand's name; returns the exit code. May throw.
-  int (*run)(const std::vector<std::string>& arguments);
+  std::function<int(const std::vector<std::string>& arguments)> run;
 };
 
 // Runs the subcommand that argv names. Every error ends here: "error: ..." on standard error.
@@ -21,9 +24,7 @@ int run(int argc, char** argv);
 
 // One file each.
 int run_launch(const std::vector<std::string>& arguments);
-int run_sft(const std::vector<std::string>& arguments);
-int run_seq2seq(const std::vector<std::string>& arguments);
-int run_dpo(const std::vector<std::string>& arguments);
+int run_recipe(const config::RecipeRow& recipe, const std::vector<std::string>& arguments);
 int run_selftest(const std::vector<std::string>& arguments);
 int run_preview(const std::vector<std::string>& arguments);
 int run_tokenize(const std::vector<std::string>& arguments);

@@ -1,4 +1,4 @@
-// `strata launch [launch flags] (sft | seq2seq | dpo | a script's name) [flags]`.
+// `strata launch [launch flags] (a recipe | a script's name) [flags]`.
 #include <unistd.h>
 
 #include <algorithm>
@@ -18,6 +18,7 @@
 #include "strata/cli/run_sources.h"
 #include "strata/config/describe.h"
 #include "strata/config/flags.h"
+#include "strata/config/recipes.h"
 #include "strata/data/split_spec.h"
 #include "strata/hf/hub_download.h"
 #include "strata/launch/address.h"
@@ -31,10 +32,8 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kUsage =
-    "usage: strata launch [launch flags] sft [flags]\n"
-    "       strata launch [launch flags] seq2seq [flags]\n"
-    "       strata launch [launch flags] dpo [flags]\n"
-    "       strata launch [launch flags] train.py [flags]     the recipe that stands for it\n"
+    "usage: strata launch [launch flags] RECIPE [flags]            one of {}\n"
+    "       strata launch [launch flags] train.py [flags]          the recipe that stands for it\n"
     "       strata launch [launch flags] --no_python PROGRAM [arguments]\n\n"
     "Starts one process per rank on this machine. Flags of the recipe: strata sft --help.\n";
 
@@ -140,23 +139,23 @@ void tell_what_is_left(const config::RunConfig& config, int exit_code, double st
 int run_launch(const std::vector<std::string>& arguments) {
   const double start_time = seconds_since_1970();
   if (!arguments.empty() && wants_help({arguments[0]})) {
-    fmt::print("{}{}", kUsage, config::flags_help(config::Scope::kLaunch, help_columns()));
+    fmt::print("{}{}", fmt::format(fmt::runtime(kUsage), config::recipe_commands()),
+               config::flags_help(config::Scope::kLaunch, help_columns()));
     return 0;
   }
   const config::LaunchLine line = config::parse_launch_line(arguments);
   if (line.program.empty()) {
     throw ConfigError(
-        "strata launch: found nothing to run, expected sft, seq2seq, dpo or a script's name after "
-        "the launch flags; see strata launch --help");
+        "strata launch: found nothing to run, expected {} or a script's name after the launch "
+        "flags; see strata launch --help",
+        config::recipe_commands());
   }
   const bool own_program = is_own_program(line);
   std::string recipe;
   if (!own_program) {
     recipe = recipe_of(line.program);
     if (wants_help(line.arguments)) {
-      const std::string command = command_of_recipe(recipe);
-      if (command == "dpo") return run_dpo({"--help"});
-      return command == "sft" ? run_sft({"--help"}) : run_seq2seq({"--help"});
+      return run_recipe(config::recipe_named(command_of_recipe(recipe)), {"--help"});
     }
   }
   config::Sources sources{.recipe = recipe,

@@ -11,6 +11,7 @@
 #include "strata/base/resident_memory.h"
 #include "strata/config/derived.h"
 #include "strata/config/describe.h"
+#include "strata/config/recipes.h"
 #include "strata/memory/accelerate_estimate.h"
 #include "strata/memory/deepspeed_estimate.h"
 #include "strata/memory/device_probe.h"
@@ -165,14 +166,15 @@ std::vector<Change> changes() {
        }},
       {"half --max_length",
        [](config::RunConfig& c, Place&) {
-         if (!c.data.max_length || *c.data.max_length < 256 || config::is_seq2seq(c)) return false;
+         if (!c.data.max_length || *c.data.max_length < 256 || config::recipe_of(c).has_encoder)
+           return false;
          *c.data.max_length /= 2;
          return true;
        },
        false},
       {"half --max_source_length",
        [](config::RunConfig& c, Place&) {
-         if (c.data.max_source_length < 256 || !config::is_seq2seq(c)) return false;
+         if (c.data.max_source_length < 256 || !config::recipe_of(c).has_encoder) return false;
          c.data.max_source_length /= 2;
          return true;
        },

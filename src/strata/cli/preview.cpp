@@ -15,6 +15,7 @@
 #include "strata/cli/waiting_line.h"
 #include "strata/config/describe.h"
 #include "strata/config/flags.h"
+#include "strata/config/recipes.h"
 #include "strata/data/inspect.h"
 #include "strata/data/sampler.h"
 #include "strata/report/progress.h"
@@ -26,7 +27,7 @@ namespace strata::cli {
 namespace {
 
 constexpr const char* kUsage =
-    "usage: strata preview [sft | dpo] [flags of preview] [flags of the recipe]\n\n"
+    "usage: strata preview [RECIPE] [flags of preview] [flags of the recipe]\n\n"
     "Prepares the data as a run with the same flags would, shows examples token by token (trained "
     "or\nnot), and says what is probably wrong. Trains nothing and needs no weights.\n";
 
@@ -90,7 +91,7 @@ class PreviewMaker {
 
   Preview make() {
     const data::Inspection inspection =
-        data::inspect(store_, *sets_.tokenizer, config::is_dpo(config_));
+        data::inspect(store_, *sets_.tokenizer, config::recipe_of(config_).reads_pairs);
     Preview preview;
     preview.title = fmt::format("{} split of {}", config_.preview.split, config_.data.dataset_name);
     preview.bar_tokens = inspection.bar_tokens;
@@ -108,8 +109,8 @@ class PreviewMaker {
     }
     const auto count = std::min<int64_t>(config_.preview.num_examples, inspection.rows);
     for (int64_t i = 0; i < count; ++i) {
-      preview.rows.push_back(
-          show_row(store_[static_cast<size_t>(i)], i, *sets_.tokenizer, config::is_dpo(config_)));
+      preview.rows.push_back(show_row(store_[static_cast<size_t>(i)], i, *sets_.tokenizer,
+                                      config::recipe_of(config_).reads_pairs));
     }
     return preview;
   }
@@ -163,9 +164,9 @@ class PreviewMaker {
                                                  "(auto_find_batch_size)"
                                                : ""));
     preview.facts.emplace_back(
-        "padding",
-        fmt::format("none here; {} of a padded batch's tokens",
-                    percent(data::padding_part(store_, batches, config::is_dpo(config_)))));
+        "padding", fmt::format("none here; {} of a padded batch's tokens",
+                               percent(data::padding_part(
+                                   store_, batches, config::recipe_of(config_).reads_pairs))));
   }
 
   const config::RunConfig& config_;

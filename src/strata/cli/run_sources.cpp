@@ -14,6 +14,7 @@
 #include "strata/base/error.h"
 #include "strata/base/json.h"
 #include "strata/base/visible_text.h"
+#include "strata/config/recipes.h"
 
 extern char** environ;
 
@@ -57,15 +58,11 @@ void print_warnings(const std::vector<std::string>& warnings) {
 }
 
 std::string command_of_recipe(const std::string& recipe) {
-  return recipe == "sft" || recipe == "dpo" ? recipe : "seq2seq";
-}
-
-static bool is_command_of_recipe(const std::string& word) {
-  return word == "sft" || word == "seq2seq" || word == "dpo";
+  return std::string(config::recipe_named(recipe).command);
 }
 
 bool is_recipe(const std::string& word) {
-  return is_command_of_recipe(word) || word.ends_with(".py");
+  return config::is_recipe_command(word) || word.ends_with(".py");
 }
 
 // "examples/train-DPO_2.py": train, dpo, 2.
@@ -82,8 +79,23 @@ static std::vector<std::string> words_of(const std::string& program) {
   return words;
 }
 
-static bool is_about_pairs(const std::vector<std::string>& words) {
-  return std::ranges::find(words, "dpo") != words.end();
+static bool has(const std::vector<std::string>& words, std::string_view word) {
+  return std::ranges::find(words, word) != words.end();
+}
+
+// Sft stands for what no other recipe does.
+static const config::RecipeRow& recipe_for_script(const std::string& program) {
+  const std::string name = std::filesystem::path(program).filename().string();
+  const std::vector<std::string> words = words_of(program);
+  for (const config::RecipeRow& row : config::recipes()) {
+    for (const std::string_view part : row.script_parts) {
+      if (name.find(part) != std::string::npos) return row;
+    }
+    for (const std::string_view word : row.script_words) {
+      if (has(words, word)) return row;
+    }
+  }
+  return config::recipe_named("sft");
 }
 
 void require_own_method(const std::string& program) {
@@ -96,7 +108,7 @@ void require_own_method(const std::string& program) {
   for (const std::string& word : words) {
     const bool is_other =
         std::ranges::find(kMethods, word) != std::end(kMethods) ||
-        (is_about_pairs(words) && std::ranges::find(kOfPairs, word) != std::end(kOfPairs));
+        (has(words, "dpo") && std::ranges::find(kOfPairs, word) != std::end(kOfPairs));
     if (!is_other) continue;
     throw ConfigError(
         "{}: found another method ({}), expected supervised fine-tuning (sft, seq2seq) or pairs "
@@ -106,30 +118,17 @@ void require_own_method(const std::string& program) {
 }
 
 std::string recipe_of(const std::string& program) {
-  if (is_command_of_recipe(program)) return program;
+  if (config::is_recipe_command(program)) return program;
   require_own_method(program);
   if (!is_recipe(program)) {
     throw ConfigError(
-        "{}: found an unknown recipe, expected sft, seq2seq, dpo or a script's name ending in .py; "
-        "for a program of your own add --no_python",
-        program);
+        "{}: found an unknown recipe, expected {} or a script's name ending in .py; for a program "
+        "of your own add --no_python",
+        program, config::recipe_commands());
   }
-  // Public scripts for models with encoder and decoder; the first brings its constants along.
-  constexpr std::pair<std::string_view, const char*> kScripts[] = {
-      {"peft_lora_seq2seq", "peft_lora_seq2seq"},
-      {"seq2seq", "seq2seq"},
-      {"run_translation", "seq2seq"},
-      {"run_summarization", "seq2seq"}};
-  const std::string name = std::filesystem::path(program).filename().string();
-  std::string recipe = is_about_pairs(words_of(program)) ? "dpo" : "sft";
-  for (const auto& [part, stands_for] : kScripts) {
-    if (name.find(part) == std::string::npos) continue;
-    recipe = stands_for;
-    break;
-  }
-  fmt::print(stderr, "{}: running the built-in recipe {} in its place\n", program,
-             command_of_recipe(recipe));
-  return recipe;
+  const config::RecipeRow& recipe = recipe_for_script(program);
+  fmt::print(stderr, "{}: running the built-in recipe {} in its place\n", program, recipe.command);
+  return std::string(recipe.name);
 }
 
 }  // namespace strata::cli

@@ -14,6 +14,7 @@
 #include "strata/cli/run_sources.h"
 #include "strata/config/describe.h"
 #include "strata/config/flags.h"
+#include "strata/config/recipes.h"
 #include "strata/launch/slurm_script.h"
 
 extern char** environ;
@@ -90,8 +91,9 @@ launch::SlurmJob make_job(const config::SlurmConfig& slurm,
   const config::LaunchLine line = config::parse_launch_line(arguments);
   if (line.program.empty()) {
     throw ConfigError(
-        "strata slurm: found nothing to run, expected sft, seq2seq, dpo or a script's name after "
-        "the flags; see strata slurm --help");
+        "strata slurm: found nothing to run, expected {} or a script's name after the flags; see "
+        "strata slurm --help",
+        config::recipe_commands());
   }
   // The job reads the same files and flags again; what is wrong is better known before it waits.
   const config::Settings settings = config::resolve({.recipe = recipe_of(line.program),

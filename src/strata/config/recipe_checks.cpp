@@ -1,42 +1,19 @@
 #include "strata/config/recipe_checks.h"
 
 #include <algorithm>
+#include <cctype>
 #include <string_view>
 
 #include "strata/base/error.h"
 #include "strata/config/preference_checks.h"
+#include "strata/config/recipes.h"
 #include "strata/config/rules.h"
 
 namespace strata::config {
 namespace {
 
-struct Owned {
-  std::string_view recipe;
-  std::vector<const char*> settings;
-};
-
-// Settings that not every recipe has, by recipe.
-const std::vector<Owned>& owned_settings() {
-  static const std::vector<Owned> owned{
-      {"sft",
-       {"dataset_text_field", "max_length", "packing", "packing_strategy", "eval_packing",
-        "completion_only_loss", "assistant_only_loss", "chat_template_path", "chat_template_format",
-        "add_special_tokens", "append_concat_token", "long_rows", "neftune_noise_alpha",
-        "label_smoothing_factor"}},
-      {"seq2seq",
-       {"train_file", "validation_file", "text_column", "summary_column", "source_lang",
-        "target_lang", "source_prefix", "max_source_length", "max_target_length",
-        "predict_with_generate", "generation_max_length"}},
-      {"dpo",
-       {"max_length", "long_rows", "chat_template_path", "chat_template_format", "beta",
-        "loss_type", "loss_weights", "label_smoothing", "f_divergence_type",
-        "f_alpha_divergence_coef", "discopop_tau", "disable_dropout", "truncation_mode",
-        "precompute_ref_batch_size"}}};
-  return owned;
-}
-
-bool has(const Owned& owned, std::string_view name) {
-  return std::ranges::find(owned.settings, name) != owned.settings.end();
+bool has(const RecipeRow& recipe, std::string_view name) {
+  return std::ranges::find(recipe.settings, name) != recipe.settings.end();
 }
 
 class RecipeRules : Rules {
@@ -46,30 +23,24 @@ class RecipeRules : Rules {
   void check() {
     refuse_others();
     check_task();
-    if (is_dpo(config_)) check_preferences(config_, merge_, warnings_);
-    if (!pairs_) return;
+    if (recipe_.command == "dpo") check_preferences(config_, merge_, warnings_);
+    if (!recipe_.has_encoder) return;
     check_columns();
     check_files();
     check_answers();
   }
 
  private:
-  std::string_view recipe() const {
-    return pairs_ ? std::string_view("seq2seq") : std::string_view(config_.recipe);
-  }
-
   // Settings of the other recipes would be ignored.
   void refuse_others() {
-    const std::vector<Owned>& all = owned_settings();
-    const Owned& own = *std::ranges::find(all, recipe(), &Owned::recipe);
-    for (const Owned& other : all) {
-      for (const char* name : other.settings) {
-        const Given* found = given(name);
-        if (found == nullptr || has(own, name) || is_plain(*found)) continue;
-        if (!pairs_ && !is_dpo(config_)) require_own_value(*found);
+    for (const RecipeRow& other : recipes()) {
+      for (const std::string_view name : other.settings) {
+        const Given* found = given(std::string(name));
+        if (found == nullptr || has(recipe_, name) || is_plain(*found)) continue;
+        if (recipe_.command == "sft") require_own_value(*found);
         throw ConfigError(
             "{}: found with the recipe {}, expected a setting of it; remove it, or run strata {}",
-            named_source(*found), recipe(), other.recipe);
+            named_source(*found), recipe_.command, other.command);
       }
     }
   }
@@ -95,11 +66,15 @@ class RecipeRules : Rules {
   }
 
   void check_task() const {
-    const std::string task = merge_.text("lora_task_type");
-    if (task.empty() || (task == "seq_2_seq_lm") == pairs_) return;
+    std::string task = merge_.text("lora_task_type");
+    std::ranges::transform(task, task.begin(), [](unsigned char c) { return std::toupper(c); });
+    if (task.empty() || task == recipe_.task_type) return;
+    std::string expected(recipe_.task_type);
+    std::ranges::transform(expected, expected.begin(),
+                           [](unsigned char c) { return std::tolower(c); });
     throw ConfigError("{}: found {} with the recipe {}, expected {}; remove it",
-                      source("lora_task_type"), task, recipe(),
-                      pairs_ ? "seq_2_seq_lm" : "causal_lm");
+                      source("lora_task_type"), merge_.text("lora_task_type"), recipe_.command,
+                      expected);
   }
 
   void check_columns() {
@@ -144,7 +119,7 @@ class RecipeRules : Rules {
     }
   }
 
-  const bool pairs_ = is_seq2seq(config_);
+  const RecipeRow& recipe_ = recipe_of(config_);
 };
 
 }  // namespace

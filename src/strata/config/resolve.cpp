@@ -8,6 +8,7 @@
 #include "strata/config/deepspeed.h"
 #include "strata/config/flags.h"
 #include "strata/config/merge.h"
+#include "strata/config/recipes.h"
 #include "strata/config/settings_files.h"
 #include "strata/config/translate.h"
 
@@ -40,8 +41,7 @@ void require_one_recipe(const Sources& sources, const Merge& merge) {
   const Given* found = merge.find("recipe");
   if (sources.recipe.empty() || found->origin.rank >= Rank::kLaunchFlag) return;
   const std::string text = canonical_text(*found);
-  const auto has_encoder = [](const std::string& recipe) { return recipe.ends_with("seq2seq"); };
-  if (text == sources.recipe || (has_encoder(text) && has_encoder(sources.recipe))) return;
+  if (recipe_named(text).command == recipe_named(sources.recipe).command) return;
   throw ConfigError(
       "{}: found {} for the command {}, expected the same; run strata {}, or remove it",
       named_source(*found), text, sources.recipe, text);

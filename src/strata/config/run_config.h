@@ -318,7 +318,7 @@ struct PreviewConfig {
 };
 
 struct RunConfig {
-  // What is trained how: sft, seq2seq, dpo, or seq2seq with the constants of a public script.
+  // What is trained how: a row of the table in recipes.h.
   std::string recipe = "sft";
   ModelConfig model;
   DataConfig data;
@@ -335,12 +335,5 @@ struct RunConfig {
   TokenizeConfig tokenize;  // filled from tokenize_settings_table()
   PreviewConfig preview;    // filled from preview_settings_table()
 };
-
-// Whether the recipe is one for models with encoder and decoder.
-inline bool is_seq2seq(const RunConfig& config) {
-  return config.recipe == "seq2seq" || config.recipe == "peft_lora_seq2seq";
-}
-// Whether its rows are pairs of answers, one preferred to the other.
-inline bool is_dpo(const RunConfig& config) { return config.recipe == "dpo"; }
 
 }  // namespace strata::config

@@ -7,6 +7,7 @@
 
 #include "strata/base/error.h"
 #include "strata/config/derived.h"
+#include "strata/config/recipes.h"
 #include "strata/config/rules.h"
 
 namespace strata::config {
@@ -32,15 +33,11 @@ class SavingRules : Rules {
     if (metric.empty()) {
       return warn_without_effect("greater_is_better", "metric_for_best_model is not set");
     }
-    std::vector<std::string> known = {
-        "eval_loss",    "eval_mean_token_accuracy", "eval_entropy",          "eval_num_tokens",
-        "eval_runtime", "eval_samples_per_second",  "eval_steps_per_second", "eval_aux_loss"};
+    std::vector<std::string> known = {"eval_loss", "eval_num_tokens", "eval_runtime",
+                                      "eval_samples_per_second", "eval_steps_per_second"};
     if (train_.predict_with_generate) known.push_back("eval_accuracy");
-    if (is_dpo(config_)) {
-      for (const char* name : {"rewards/chosen", "rewards/rejected", "rewards/accuracies",
-                               "rewards/margins", "logps/chosen", "logps/rejected"}) {
-        known.push_back(std::string("eval_") + name);
-      }
+    for (const std::string_view figure : recipe_of(config_).figures) {
+      known.push_back("eval_" + std::string(figure));
     }
     if (std::ranges::find(known, metric) == known.end()) {
       throw ConfigError("{}: found {}, expected a value that evaluations give, one of {}",

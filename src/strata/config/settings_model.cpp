@@ -1,4 +1,5 @@
 // Records of the settings of files and of the model.
+#include "strata/config/recipes.h"
 #include "strata/config/settings_table.h"
 
 namespace strata::config {
@@ -6,11 +7,17 @@ namespace {
 
 constexpr std::string_view kFiles = "settings files", kModel = "model";
 
+std::vector<std::string_view> recipe_names() {
+  std::vector<std::string_view> names;
+  for (const RecipeRow& row : recipes()) names.push_back(row.name);
+  return names;
+}
+
 std::vector<Setting> file_settings() {
   return with_group(kFiles, "Strata",
                     {{.name = "recipe",
                       .field = STRATA_FIELD(recipe),
-                      .choices = {"sft", "seq2seq", "dpo", "peft_lora_seq2seq"},
+                      .choices = recipe_names(),
                       .help = "the command's name, or the constants of "
                               "peft_lora_seq2seq_accelerate_fsdp.py as defaults"},
                      {.name = "config",

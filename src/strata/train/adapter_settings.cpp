@@ -5,6 +5,7 @@
 #include "strata/adapters/adapter_options.h"
 #include "strata/base/error.h"
 #include "strata/base/json.h"
+#include "strata/config/recipes.h"
 #include "strata/hf/hub_model.h"
 #include "strata/text/tokenizer.h"
 #include "strata/train/assemble.h"
@@ -196,7 +197,9 @@ hf::AdapterConfig adapter_config_of(const config::RunConfig& config, const Train
   if (trainee.continued_adapter) result = *trainee.continued_adapter;
   const adapters::LoraOptions& options = trainee.adapter->options();
   describe_method(config, options, *trainee.model, result);
-  if (config::is_seq2seq(config)) result.task_type = "SEQ_2_SEQ_LM";
+  // A continued adapter of a causal model says what it said before.
+  const std::string_view task = config::recipe_of(config).task_type;
+  if (task != "CAUSAL_LM") result.task_type = task;
   result.r = options.r;
   result.lora_alpha = options.alpha;
   result.lora_dropout = options.dropout;

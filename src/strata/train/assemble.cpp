@@ -11,6 +11,7 @@
 #include "strata/checkpoint/base_mark.h"
 #include "strata/checkpoint/import.h"
 #include "strata/comm/agreement.h"
+#include "strata/config/recipes.h"
 #include "strata/hf/base_fingerprint.h"
 #include "strata/hf/hub_model.h"
 #include "strata/libtorch/memory_kind.h"
@@ -139,7 +140,7 @@ shard::ActivationHomeOptions activation_home(const config::RunConfig& config, co
                                              const Trainee& trainee) {
   const models::Model& model = *trainee.model;
   int64_t length = std::min(config.data.max_length.value_or(0), model.max_position_embeddings());
-  if (config::is_seq2seq(config)) {
+  if (config::recipe_of(config).has_encoder) {
     length = std::max(config.data.max_source_length, config.data.max_target_length);
   }
   if (model.virtual_tokens() != nullptr) length += model.virtual_tokens()->count();
@@ -212,7 +213,7 @@ Json load_model_config(const config::ModelConfig& config, bool alone) {
 
 void require_recipe_of(const Json& model_config, const config::RunConfig& config) {
   const bool has_encoder = models::has_encoder(model_config);
-  if (has_encoder == config::is_seq2seq(config)) return;
+  if (has_encoder == config::recipe_of(config).has_encoder) return;
   throw ConfigError(
       "model_name_or_path: found {} for the recipe {}, expected {}; run strata {} in its place",
       has_encoder ? "a model with encoder and decoder" : "a model without an encoder",

@@ -2,6 +2,7 @@
 
 #include "strata/base/error.h"
 #include "strata/config/derived.h"
+#include "strata/config/recipes.h"
 #include "strata/models/moe/config.h"
 
 namespace strata::train {
@@ -16,11 +17,11 @@ Balancing balancing_of(const config::RunConfig& config, const Json& model_config
   }
   const Balancing result{.coefficient = own && given ? given : own,
                          .is_added = config.train.label_smoothing_factor == 0};
-  if (config::is_dpo(config) && result.is_measured()) {
+  if (config::recipe_of(config).reads_pairs && result.is_measured()) {
     throw ConfigError(
-        "router_aux_loss_coef: found {} with the recipe dpo, expected 0: the loss that balances "
+        "router_aux_loss_coef: found {} with the recipe {}, expected 0: the loss that balances "
         "experts is not added to that of pairs; pass --router_aux_loss_coef 0",
-        *result.coefficient);
+        *result.coefficient, config.recipe);
   }
   if (config::best_metric(config) == "eval_aux_loss" && !result.is_measured()) {
     throw ConfigError(

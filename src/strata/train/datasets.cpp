@@ -7,6 +7,7 @@
 
 #include "strata/base/error.h"
 #include "strata/base/near_path.h"
+#include "strata/config/recipes.h"
 #include "strata/data/data_sets.h"
 #include "strata/data/split_spec.h"
 #include "strata/data/token_cache.h"
@@ -110,11 +111,11 @@ data::PrepareOptions options_of(const config::RunConfig& config, int64_t vocab_s
   options.append_concat_token = config.data.append_concat_token;
   options.threads = static_cast<int>(config.data.dataset_num_proc.value_or(all_cores(config.data)));
   options.vocab_size = vocab_size;
-  if (config::is_dpo(config)) {
+  if (config::recipe_of(config).reads_pairs) {
     options.preference =
         data::PreferenceOptions{.truncation_mode = config.preference.truncation_mode};
   }
-  if (config::is_seq2seq(config)) {
+  if (config::recipe_of(config).has_encoder) {
     options.pairs = data::PairOptions{.text_column = config.data.text_column,
                                       .summary_column = config.data.summary_column,
                                       .source_lang = config.data.source_lang,
@@ -265,8 +266,9 @@ data::BatchSampler training_sampler(const config::RunConfig& config, const data:
     for (size_t i = 0; i < rows.size(); ++i) {
       const data::ExampleView row = rows[i];
       // Of a pair the source, which is what Trainer takes for its length.
-      groups.lengths.push_back(config::is_seq2seq(config) ? row.lengths[0]
-                                                          : static_cast<int64_t>(row.ids.size()));
+      groups.lengths.push_back(config::recipe_of(config).has_encoder
+                                   ? row.lengths[0]
+                                   : static_cast<int64_t>(row.ids.size()));
     }
   }
   return {static_cast<int64_t>(rows.size()),

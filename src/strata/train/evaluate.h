@@ -6,7 +6,7 @@
 #include "strata/data/token_store.h"
 #include "strata/train/assemble.h"
 #include "strata/train/figures.h"
-#include "strata/train/preference.h"
+#include "strata/train/recipe.h"
 #include "strata/train/stop_signals.h"
 
 namespace strata::train {
@@ -17,12 +17,10 @@ struct EvalSums {
   int64_t num_batches = 0;  // of one rank
 };
 
-// `preferences`: of the recipe dpo, null otherwise.
 // Collective over the mesh; the same result on every rank. Nothing when a rank was asked to stop
 // meanwhile, which is looked at before every batch.
 std::optional<EvalSums> evaluate_dataset(const data::TokenStore& dataset,
-                                         const config::TrainConfig& settings, Trainee& trainee,
-                                         const Preferences* preferences,
-                                         const StopRequest& is_asked_to_stop);
+                                         const config::RunConfig& config, Trainee& trainee,
+                                         const Recipe& recipe, const StopRequest& is_asked_to_stop);
 
 }  // namespace strata::train

@@ -39,8 +39,20 @@ Figures figures_of(const nn::LossSums& sums, const nn::Preference& preference) {
           {"logps/rejected", log_probs[1], pairs}};
 }
 
-Figure figure_of(nn::ExpertBalance& balance) {
-  return {.name = "aux_loss", .sum = balance.loss(), .weight = 1};
+Figure figure_of(nn::ExpertBalance& balance, double weight) {
+  return {.name = "aux_loss", .sum = balance.loss(), .weight = 1, .loss_weight = weight};
+}
+
+double loss_in_figures(const std::vector<Figures>& figures) {
+  double loss = 0;
+  for (size_t i = 0; !figures.empty() && i < figures[0].size(); ++i) {
+    const double weight = figures[0][i].loss_weight;
+    if (weight == 0) continue;
+    double sum = 0;
+    for (const Figures& of_one : figures) sum += of_one[i].mean();
+    loss += weight * sum / static_cast<double>(figures.size());
+  }
+  return loss;
 }
 
 void sum_over_ranks(comm::Group& world, std::vector<double>& values,

@@ -18,6 +18,7 @@ struct Figure {
   std::string name;
   double sum = 0;
   double weight = 0;
+  double loss_weight = 0;  // the loss has that many times the figure in it
 
   double mean() const { return sum / (weight > 0 ? weight : 1); }
 };
@@ -29,8 +30,13 @@ Figures figures_of(const nn::LossSums& sums);
 // preferred answers.
 Figures figures_of(const nn::LossSums& sums, const nn::Preference& preference);
 
-// aux_loss: the loss that balances a mixture's experts, without its weight. Waits for the device.
-Figure figure_of(nn::ExpertBalance& balance);
+// aux_loss: the loss that balances a mixture's experts, which the run's has in it `weight` times.
+// Waits for the device.
+Figure figure_of(nn::ExpertBalance& balance, double weight);
+
+// What the losses of a step have in them beside those that its recipe counts. `figures`: of its
+// micro-steps, the same names in each.
+double loss_in_figures(const std::vector<Figures>& figures);
 
 // Adds up `values` and the figures over all ranks. Collective, as many on all ranks.
 void sum_over_ranks(comm::Group& world, std::vector<double>& values, std::vector<Figures>& figures);

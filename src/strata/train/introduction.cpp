@@ -9,6 +9,7 @@
 #include "strata/adapters/counts.h"
 #include "strata/comm/mesh.h"
 #include "strata/comm/tcp.h"
+#include "strata/config/recipes.h"
 #include "strata/models/footprint.h"
 #include "strata/train/base_quantization.h"
 #include "strata/train/data_warnings.h"
@@ -57,7 +58,7 @@ std::vector<std::string> seq2seq_lines(const config::RunConfig& config, const Tr
                                  [](const Json& row) { return row.contains("eval_loss"); });
   const auto trained = std::find_if(state.log_history.rbegin(), state.log_history.rend(),
                                     [](const Json& row) { return row.contains("train_loss"); });
-  if (!config::is_seq2seq(config) || last == state.log_history.rend() ||
+  if (!config::recipe_of(config).has_encoder || last == state.log_history.rend() ||
       trained == state.log_history.rend()) {
     return {};
   }

@@ -1,4 +1,5 @@
 #include "strata/train/plan.h"
+#include "strata/config/recipes.h"
 #include "strata/train/device.h"
 
 #include <algorithm>
@@ -20,7 +21,7 @@ namespace {
 // The documents of the longest rows; of pairs source and target in turn.
 std::vector<int64_t> full_batch(int64_t rows, const config::RunConfig& config,
                                 const models::Model& model) {
-  if (config::is_seq2seq(config)) {
+  if (config::recipe_of(config).has_encoder) {
     std::vector<int64_t> documents;
     for (int64_t i = 0; i < rows; ++i) {
       documents.insert(documents.end(),
@@ -29,7 +30,7 @@ std::vector<int64_t> full_batch(int64_t rows, const config::RunConfig& config,
     return documents;
   }
   const int64_t longest = model.max_position_embeddings();
-  const int64_t documents = config::is_dpo(config) ? 2 * rows : rows;
+  const int64_t documents = config::recipe_of(config).reads_pairs ? 2 * rows : rows;
   return std::vector<int64_t>(static_cast<size_t>(documents),
                               std::min(config.data.max_length.value_or(longest), longest));
 }
@@ -224,7 +225,7 @@ RunPlan plan_run(const config::RunConfig& config, const PlanRequest& request) {
                               : full_batch(rows, config, *trainee->model);
   }
   for (int64_t tokens : walk.documents) plan.tokens += tokens;
-  if (config::is_seq2seq(config)) {
+  if (config::recipe_of(config).has_encoder) {
     walk.sources = take_sources(walk.documents);
     walk.eval_sources = take_sources(walk.eval_documents);
   }
@@ -255,7 +256,6 @@ RunPlan plan_run(const config::RunConfig& config, const PlanRequest& request) {
 int64_t forward_rows(const config::RunConfig& config) {
   const bool evaluates = config.train.eval_strategy != "no" || config.train.eval_on_start;
   const int64_t of_evaluation = evaluates ? config.train.per_device_eval_batch_size : 0;
-  if (!config::is_dpo(config)) return of_evaluation;
   return std::max(of_evaluation, config.preference.precompute_ref_batch_size.value_or(0));
 }
 

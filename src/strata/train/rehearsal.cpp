@@ -11,8 +11,7 @@
 #include "strata/memory/device_probe.h"
 #include "strata/ops/matmul.h"
 #include "strata/optim/adamw.h"
-#include "strata/train/batch_tensors.h"
-#include "strata/train/embedding_noise.h"
+#include "strata/train/micro_pass.h"
 
 namespace strata::train {
 namespace {
@@ -109,51 +108,18 @@ void with_memory_for(const std::string& what, const std::string& advice,
   }
 }
 
-// The batch's pairs, where the recipe learns pairs; what they weigh does not matter here.
-std::optional<nn::Preference> pairs_of_batch(const data::MicroBatch& rows,
-                                             const Preferences* preferences, bool training,
-                                             nn::ForwardContext& context) {
-  if (preferences == nullptr) return {};
-  context.disable_dropout = preferences->disable_dropout;
-  return pairs_of(rows, preferences->options, training ? preferences->train : preferences->eval);
-}
-
-void run_training_batch(const config::RunConfig& config, Trainee& trainee,
-                        const data::TokenStore& dataset, const Preferences* preferences,
-                        const LongestBatch& longest) {
+void run_training_batch(const config::RunConfig& config, Trainee& trainee, const Recipe& recipe,
+                        const data::TokenStore& dataset, const LongestBatch& longest) {
   const data::MicroBatch rows = micro_batch(trainee, dataset, longest.rows);
-  nn::LossSums sums;
-  nn::ForwardContext context;
-  context.training = true;
-  context.loss_scale = 1.0f / static_cast<float>(std::max<int64_t>(rows.num_targets, 1));
-  context.draw.seed = config.train.seed;
-  context.label_smoothing = static_cast<float>(config.train.label_smoothing_factor);
-  context.embedding_noise = embedding_noise(config, rows.row_tokens);
-  context.sums = &sums;
-  auto pairs = pairs_of_batch(rows, preferences, /*training=*/true, context);
-  if (pairs) context.preference = &*pairs;
-  const nn::Batch batch = to_tensors(rows, trainee.store->options().device);
   // The second micro-batch of a step has the gradients of the first beside its activations. They
   // stay in their homes until the first micro-batch of a step overwrites them (I2).
-  const bool accumulates = config.train.gradient_accumulation_steps > 1;
-  trainee.executor->train(batch, context, /*first_micro_step=*/true,
-                          /*last_micro_step=*/!accumulates);
-  if (accumulates) {
-    trainee.executor->train(batch, context, /*first_micro_step=*/false, /*last_micro_step=*/true);
+  const size_t micro_steps = config.train.gradient_accumulation_steps > 1 ? 2 : 1;
+  for (size_t i = 0; i < micro_steps; ++i) {
+    train_batch(config, trainee, recipe, rows,
+                {.micro_step = i, .micro_steps = micro_steps, .counts = recipe.count(rows)});
   }
   optim::global_gradient_norm(*trainee.store);
   trainee.optimizer->rehearse();
-}
-
-void run_evaluation_batch(Trainee& trainee, const data::TokenStore& dataset,
-                          const Preferences* preferences, const LongestBatch& longest) {
-  const data::MicroBatch rows = micro_batch(trainee, dataset, longest.rows);
-  nn::LossSums sums;
-  nn::ForwardContext context;
-  context.sums = &sums;
-  auto pairs = pairs_of_batch(rows, preferences, /*training=*/false, context);
-  if (pairs) context.preference = &*pairs;
-  trainee.executor->evaluate(to_tensors(rows, trainee.store->options().device), context);
 }
 
 // Of the host, and of a device that computes what its allocator held.
@@ -217,7 +183,7 @@ bool wants_rehearsal(const config::RunConfig& config, const Trainee& trainee,
 }
 
 std::vector<std::string> rehearse(const config::RunConfig& config, Trainee& trainee,
-                                  const Datasets& datasets, const Preferences* preferences,
+                                  const Datasets& datasets, const Recipe& recipe,
                                   Trainer& trainer) {
   comm::Group& world = *trainee.store->mesh().world;
   const int64_t first_step = trainer.global_step();
@@ -232,7 +198,7 @@ std::vector<std::string> rehearse(const config::RunConfig& config, Trainee& trai
                     longest.rows.size()),
         "lower per_device_train_batch_size or max_length, turn on gradient_checkpointing, or use "
         "more ranks",
-        [&] { run_training_batch(config, trainee, datasets.train, preferences, longest); });
+        [&] { run_training_batch(config, trainee, recipe, datasets.train, longest); });
     parts.push_back(fmt::format("longest batch of {} tokens {:.1f} s", longest.num_tokens,
                                 seconds_since(start)));
   }
@@ -241,8 +207,10 @@ std::vector<std::string> rehearse(const config::RunConfig& config, Trainee& trai
     const Clock::time_point start = Clock::now();
     with_memory_for(fmt::format("the longest evaluation batch ({} tokens in {} rows)",
                                 longest.num_tokens, longest.rows.size()),
-                    "lower per_device_eval_batch_size",
-                    [&] { run_evaluation_batch(trainee, *datasets.eval, preferences, longest); });
+                    "lower per_device_eval_batch_size", [&] {
+                      evaluate_batch(config, trainee, recipe,
+                                     micro_batch(trainee, *datasets.eval, longest.rows));
+                    });
     parts.push_back(fmt::format("evaluation batch of {} tokens {:.1f} s", longest.num_tokens,
                                 seconds_since(start)));
   }

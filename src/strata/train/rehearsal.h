@@ -37,7 +37,6 @@ bool wants_rehearsal(const config::RunConfig& config, const Trainee& trainee,
 // Collective. Returns what was found, a line each. Throws OutOfMemoryError or IoError that says
 // what did not fit and which setting to change.
 std::vector<std::string> rehearse(const config::RunConfig& config, Trainee& trainee,
-                                  const Datasets& datasets, const Preferences* preferences,
-                                  Trainer& trainer);
+                                  const Datasets& datasets, const Recipe& recipe, Trainer& trainer);
 
 }  // namespace strata::train

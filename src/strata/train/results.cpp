@@ -6,6 +6,7 @@
 #include "strata/checkpoint/export.h"
 #include "strata/checkpoint/special_tokens.h"
 #include "strata/comm/agreement.h"
+#include "strata/config/recipes.h"
 #include "strata/hf/hub_model.h"
 #include "strata/models/moe/config.h"
 #include "strata/report/html_report.h"
@@ -68,19 +69,20 @@ std::vector<std::pair<std::string, std::string>> shown_settings(const config::Ru
       {"learning_rate", python_float_repr(config.optim.learning_rate)},
       {"lr_scheduler_type", config.optim.lr_scheduler_type},
       {"seed", std::to_string(config.train.seed)}};
-  if (config::is_seq2seq(config)) {
+  const config::RecipeRow& recipe = config::recipe_of(config);
+  if (recipe.has_encoder) {
     shown.push_back({"max_source_length", std::to_string(config.data.max_source_length)});
     shown.push_back({"max_target_length", std::to_string(config.data.max_target_length)});
   } else {
     const auto& length = config.data.max_length;
     shown.push_back({"max_length", length ? std::to_string(*length) : "none"});
   }
-  if (config::is_dpo(config)) {
+  if (recipe.command == "dpo") {
     const auto& losses = config.preference.loss_type;
     shown.push_back(
         {"loss_type", losses.empty() ? "sigmoid" : fmt::format("{}", fmt::join(losses, " "))});
     shown.push_back({"beta", python_float_repr(config.preference.beta)});
-  } else if (!config::is_seq2seq(config)) {
+  } else if (recipe.command == "sft") {
     shown.push_back({"packing", config.data.packing ? config.data.packing_strategy : "false"});
   }
   return shown;
@@ -104,6 +106,7 @@ void show_adapter(const hf::AdapterConfig& adapter, report::ReportData& data) {
 std::string report_page(const config::RunConfig& config, const Trainee& trainee,
                         const Trainer& trainer) {
   const int ranks = trainee.store->mesh().world->size();
+  const config::RecipeRow& recipe = config::recipe_of(config);
   report::ReportData data;
   data.title = fs::path(config.train.output_dir).filename().string();
   std::string method = "full fine-tuning";
@@ -113,7 +116,7 @@ std::string report_page(const config::RunConfig& config, const Trainee& trainee,
     method = adapter.use_dora ? "DoRA" : adapter.peft_type == "LORA" ? "LoRA" : adapter.peft_type;
     show_adapter(adapter, data);
   }
-  if (config::is_dpo(config)) method += ", DPO";
+  if (!recipe.label.empty()) method += fmt::format(", {}", recipe.label);
   data.subtitle = fmt::format("{} on {}, {} rank{}", method,
                               fs::path(data_name(config.data)).filename().string(), ranks,
                               ranks == 1 ? "" : "s");

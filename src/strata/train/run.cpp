@@ -127,20 +127,17 @@ RunResult train(const RunOrder& order, comm::Mesh& mesh, Datasets& datasets, com
   status.set_phase("loading the model");
   const std::unique_ptr<Trainee> trainee = assemble(config, mesh, target_of(order.device));
   // While the weights are those that training starts from.
-  std::optional<Preferences> preferences;
-  if (config::is_dpo(config)) {
-    status.set_phase("asking the reference");
-    preferences = ask_reference(config, *trainee, datasets,
-                                {.progress =
-                                     [&](const std::string& subject, int64_t rows, double part) {
-                                       line.show_rows("reference of the " + subject, rows, part);
-                                     },
-                                 .is_kept = order.writes_results,
-                                 .notes = &datasets.notes});
-    line.clear();
-  }
-  const Preferences* pairs = preferences ? &*preferences : nullptr;
-  Trainer trainer(config, order.settings_text, *trainee, datasets, pairs,
+  const std::unique_ptr<Recipe> recipe =
+      make_recipe({.config = config,
+                   .trainee = *trainee,
+                   .datasets = datasets,
+                   .is_kept = order.writes_results,
+                   .set_phase = [&](const std::string& phase) { status.set_phase(phase); },
+                   .progress = [&](const std::string& subject, int64_t rows,
+                                   double part) { line.show_rows(subject, rows, part); },
+                   .notes = datasets.notes});
+  line.clear();
+  Trainer trainer(config, order.settings_text, *trainee, datasets, *recipe,
                   {.group = saving, .writes_result = order.writes_results}, order.output);
   introduce(config, *trainee, datasets, trainer);
   if (watch) {
@@ -148,7 +145,7 @@ RunResult train(const RunOrder& order, comm::Mesh& mesh, Datasets& datasets, com
     watch->start(*trainee, trainer);
   }
   if (wants_rehearsal(config, *trainee, datasets, trainer.plan(), trainer.global_step())) {
-    for (const std::string& found : rehearse(config, *trainee, datasets, pairs, trainer)) {
+    for (const std::string& found : rehearse(config, *trainee, datasets, *recipe, trainer)) {
       trainer.say(found);
     }
   }

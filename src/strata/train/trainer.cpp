@@ -10,10 +10,8 @@
 #include "strata/comm/agreement.h"
 #include "strata/config/reporting_checks.h"
 #include "strata/data/collate.h"
-#include "strata/nn/expert_balance.h"
 #include "strata/optim/adamw.h"
-#include "strata/train/batch_tensors.h"
-#include "strata/train/embedding_noise.h"
+#include "strata/train/micro_pass.h"
 #include "strata/train/schedules.h"
 #include "strata/train/step_profile.h"
 
@@ -41,14 +39,14 @@ void note_earlier_checkpoints(const fs::path& output_dir, std::vector<std::strin
 }  // namespace
 
 Trainer::Trainer(const config::RunConfig& config, const std::string& settings_text,
-                 Trainee& trainee, const Datasets& datasets, const Preferences* preferences,
+                 Trainee& trainee, const Datasets& datasets, const Recipe& recipe,
                  const Saving& saving, const Output& output)
     : config_(config),
       settings_text_(settings_text),
       trainee_(trainee),
       world_(*trainee.store->mesh().world),
       datasets_(datasets),
-      preferences_(preferences),
+      recipe_(recipe),
       status_(output.status),
       sampler_(training_sampler(config, datasets.train, world_.size())),
       plan_(plan_steps(config.train, sampler_.batches_per_rank())),
@@ -190,11 +188,6 @@ std::vector<data::MicroBatch> Trainer::micro_batches(const StepPlan::Window& win
   return batches;
 }
 
-double Trainer::num_losses(const data::MicroBatch& batch) const {
-  return static_cast<double>(preferences_ != nullptr ? static_cast<int64_t>(batch.rows.size())
-                                                     : batch.num_targets);
-}
-
 double Trainer::learning_rate() const {
   if (metric_schedule_) return metric_schedule_->learning_rate();
   // As in the reference, a skipped step does not move the schedule on.
@@ -206,49 +199,30 @@ std::optional<Trainer::StepOutcome> Trainer::train_step() {
   const report::StepTime::Scope timed(step_time_);
   StepOutcome outcome;
   const std::vector<data::MicroBatch> batches = micro_batches(plan_.window(step_));
-  // Trained tokens or pairs, all tokens, trained tokens of preferred answers, ranks that were asked
-  // to stop: all must stop at the same step.
+  // What the recipe counts, all tokens, ranks that were asked to stop: all must stop at the same
+  // step.
   double counts[4] = {0, 0, 0, signals_ && signals_->is_requested() ? 1.0 : 0.0};
   for (const data::MicroBatch& batch : batches) {
-    counts[0] += num_losses(batch);
-    for (int64_t tokens : batch.row_tokens) counts[1] += static_cast<double>(tokens);
-    if (preferences_ != nullptr) counts[2] += static_cast<double>(num_chosen_targets(batch));
+    const LossCounts of_batch = recipe_.count(batch);
+    counts[0] += of_batch.losses;
+    counts[1] += of_batch.others;
+    for (int64_t tokens : batch.row_tokens) counts[2] += static_cast<double>(tokens);
   }
   comm::sum_over_ranks(world_, counts);
   if (counts[3] > 0) return std::nullopt;
-  outcome.row_tokens = static_cast<int64_t>(counts[1]);
-  outcome.num_losses = counts[0];
+  outcome.counts = {.losses = counts[0], .others = counts[1]};
+  outcome.row_tokens = static_cast<int64_t>(counts[2]);
 
-  nn::ForwardContext context;
-  context.training = true;
-  context.disable_dropout = preferences_ != nullptr && preferences_->disable_dropout;
-  const double loss_scale = loss_scaler_ ? loss_scaler_->scale() : 1;
-  context.loss_scale = static_cast<float>(loss_scale / std::max(counts[0], 1.0));
-  context.draw.seed = config_.train.seed;
-  context.draw.step = step_;
-  context.label_smoothing = static_cast<float>(config_.train.label_smoothing_factor);
-  const Balancing& balancing = trainee_.balancing;
   for (size_t i = 0; i < batches.size(); ++i) {
-    context.draw.micro_step = static_cast<int64_t>(i);
-    nn::LossSums sums;
-    context.sums = &sums;
-    nn::ExpertBalance balance(balancing.scale(loss_scale, batches.size(), world_.size()));
-    if (balancing.is_measured()) context.balance = &balance;
-    context.embedding_noise = embedding_noise(config_, batches[i].row_tokens);
-    std::optional<nn::Preference> pairs;
-    if (preferences_ != nullptr) {
-      pairs = pairs_of(batches[i], preferences_->options, preferences_->train);
-      pairs->pairs_per_chosen_token = counts[0] / std::max(counts[2], 1.0);
-      context.preference = &*pairs;
-    }
-    const nn::Batch batch = to_tensors(batches[i], trainee_.store->options().device);
-    trainee_.executor->train(batch, context, /*first_micro_step=*/i == 0,
-                             /*last_micro_step=*/i + 1 == batches.size());
-    outcome.losses.push_back(sums.loss);
-    outcome.figures.push_back(pairs ? figures_of(sums, *pairs) : figures_of(sums));
-    if (balancing.is_measured()) outcome.figures.back().push_back(figure_of(balance));
+    MicroPass pass = train_batch(config_, trainee_, recipe_, batches[i],
+                                 {.step = step_,
+                                  .micro_step = i,
+                                  .micro_steps = batches.size(),
+                                  .counts = outcome.counts,
+                                  .loss_scale = loss_scaler_ ? loss_scaler_->scale() : 1});
+    outcome.losses.push_back(pass.loss);
+    outcome.figures.push_back(std::move(pass.figures));
   }
-
   update(outcome);
   return outcome;
 }
@@ -316,12 +290,7 @@ void Trainer::sum_losses(StepOutcome& outcome) {
   }
   // As in the reference: what a prompt predicts beyond the rows' own targets is in the sum, not in
   // the count.
-  outcome.loss = loss / std::max(outcome.num_losses, 1.0);
-  if (const double weight = trainee_.balancing.weight(); weight != 0) {
-    double balance = 0;  // of which each micro-step has the mean over ranks
-    for (const Figures& figures : outcome.figures) balance += figures.back().mean();
-    outcome.loss += weight * balance / static_cast<double>(outcome.figures.size());
-  }
+  outcome.loss = loss / std::max(outcome.counts.losses, 1.0) + loss_in_figures(outcome.figures);
 }
 
 }  // namespace strata::train

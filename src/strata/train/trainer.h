@@ -26,7 +26,7 @@
 #include "strata/train/datasets.h"
 #include "strata/train/figures.h"
 #include "strata/train/loss_guard.h"
-#include "strata/train/preference.h"
+#include "strata/train/recipe.h"
 #include "strata/train/resume.h"
 #include "strata/train/run.h"
 #include "strata/train/step_plan.h"
@@ -49,12 +49,11 @@ struct Saving {
   bool writes_result = true;  // at the end, by somebody else
 };
 
-// Collective: run(), on every rank with the same settings. `preferences`: of the recipe dpo, null
-// otherwise.
+// Collective: run(), on every rank with the same settings.
 class Trainer {
  public:
   Trainer(const config::RunConfig& config, const std::string& settings_text, Trainee& trainee,
-          const Datasets& datasets, const Preferences* preferences, const Saving& saving,
+          const Datasets& datasets, const Recipe& recipe, const Saving& saving,
           const Output& output);
   ~Trainer();
 
@@ -101,7 +100,7 @@ class Trainer {
     std::vector<double> losses;
     std::vector<Figures> figures;
     int64_t row_tokens = 0;
-    double num_losses = 0;        // trained tokens of the rows, or their pairs, over all ranks
+    LossCounts counts;            // over all ranks
     double loss = 0;              // global
     std::vector<int64_t> broken;  // micro-steps whose loss is not finite
     double gradient_norm = 0;
@@ -117,8 +116,6 @@ class Trainer {
   // Nothing when a rank was asked to stop: then no rank computed.
   std::optional<StepOutcome> train_step();
   std::vector<data::MicroBatch> micro_batches(const StepPlan::Window& window) const;
-  // What the loss of the step is a mean over: tokens, or pairs. Of the micro-batch.
-  double num_losses(const data::MicroBatch& batch) const;
   void account(const StepOutcome& outcome);
   void log_step(const StepOutcome& outcome);
   // kBest: better than all before by metric_for_best_model. kBrokenOff: a rank was asked to stop
@@ -184,8 +181,8 @@ class Trainer {
   Trainee& trainee_;
   comm::Group& world_;
   const Datasets& datasets_;
-  const Preferences* preferences_;  // null: rows are texts to learn
-  Status* status_;                  // may be null
+  const Recipe& recipe_;
+  Status* status_;  // may be null
   data::BatchSampler sampler_;
   StepPlan plan_;
   // One of the two: by step, or by the evaluated loss.

@@ -142,8 +142,7 @@ Trainer::Evaluation Trainer::evaluate(bool decides) {
   const Clock::time_point start = Clock::now();
   // An evaluation may take longer than a scheduler waits between its signal and the end.
   const StopRequest asked = signals_ ? [this] { return signals_->is_requested(); } : StopRequest();
-  const auto found =
-      evaluate_dataset(*datasets_.eval, config_.train, trainee_, preferences_, asked);
+  const auto found = evaluate_dataset(*datasets_.eval, config_, trainee_, recipe_, asked);
   const bool answers = config_.train.predict_with_generate;
   std::optional<double> exact;
   if (found && answers) {

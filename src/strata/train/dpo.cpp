@@ -1,4 +1,4 @@
-#include "strata/train/preference.h"
+#include "strata/train/dpo.h"
 
 #include <unistd.h>
 
@@ -21,6 +21,7 @@
 #include "strata/hf/hub_model.h"
 #include "strata/hf/model_folder.h"
 #include "strata/hf/safetensors.h"
+#include "strata/nn/preference_loss.h"
 #include "strata/train/batch_tensors.h"
 
 namespace strata::train {
@@ -28,6 +29,12 @@ namespace {
 
 namespace fs = std::filesystem;
 constexpr const char* kFingerprint = "fingerprint";
+
+// What the reference thinks of the rows.
+struct Table {
+  // [2 * rows]: log-probabilities of the preferred answer and of the other, of each row.
+  std::vector<double> train, eval;
+};
 
 nn::PreferenceOptions options_of(const config::PreferenceConfig& config) {
   nn::PreferenceOptions options;
@@ -43,7 +50,7 @@ nn::PreferenceOptions options_of(const config::PreferenceConfig& config) {
 
 // [2 * rows], on every rank. Collective.
 std::vector<double> ask(const data::TokenStore& rows, int64_t batch_size, Trainee& trainee,
-                        const std::string& subject, const ReferenceCalls& calls) {
+                        const std::string& subject, const BeforeTraining& before) {
   comm::Group& world = *trainee.store->mesh().world;
   const data::EvalSampler sampler(static_cast<int64_t>(rows.size()), batch_size, world.size(),
                                   /*drop_last=*/false);
@@ -66,11 +73,9 @@ std::vector<double> ask(const data::TokenStore& rows, int64_t batch_size, Traine
             pairs.documents.at(2 * at_row + answer).log_prob;
       }
     }
-    if (calls.progress) {
-      const auto done =
-          static_cast<double>(i + 1) / static_cast<double>(sampler.batches_per_rank());
-      calls.progress(subject, static_cast<int64_t>(done * static_cast<double>(rows.size())), done);
-    }
+    const auto done = static_cast<double>(i + 1) / static_cast<double>(sampler.batches_per_rank());
+    before.progress("reference of the " + subject,
+                    static_cast<int64_t>(done * static_cast<double>(rows.size())), done);
   }
   comm::sum_over_ranks(world, found);
   for (size_t i = 0; i < found.size(); ++i) {
@@ -134,75 +139,70 @@ size_t num_answers(const std::optional<data::TokenStore>& rows) {
 
 // False: there is none of this fingerprint.
 bool read_file_of(const fs::path& path, const std::string& fingerprint, const Datasets& datasets,
-                  Preferences& preferences) {
+                  Table& table) {
   if (!fs::exists(path)) return false;
   const hf::SafetensorsFile file(path);
   const auto known = file.metadata().find(kFingerprint);
   if (known == file.metadata().end() || known->second != fingerprint) return false;
-  preferences.train = read_table(file, "train", 2 * datasets.train.size());
-  preferences.eval = read_table(file, "eval", num_answers(datasets.eval));
+  table.train = read_table(file, "train", 2 * datasets.train.size());
+  table.eval = read_table(file, "eval", num_answers(datasets.eval));
   return true;
 }
 
-void write_file_of(const fs::path& path, const std::string& fingerprint,
-                   const Preferences& preferences) {
+void write_file_of(const fs::path& path, const std::string& fingerprint, const Table& table) {
   const fs::path unfinished = path.string() + fmt::format(".tmp-{}", ::getpid());
   const auto rows_of = [](const std::vector<double>& values) {
     return std::vector<int64_t>{static_cast<int64_t>(values.size() / 2), 2};
   };
   hf::SafetensorsWriter writer(unfinished,
-                               {{"train", hf::DType::kF64, rows_of(preferences.train)},
-                                {"eval", hf::DType::kF64, rows_of(preferences.eval)}},
+                               {{"train", hf::DType::kF64, rows_of(table.train)},
+                                {"eval", hf::DType::kF64, rows_of(table.eval)}},
                                {{kFingerprint, fingerprint}});
-  writer.write("train", std::as_bytes(std::span(preferences.train)));
-  writer.write("eval", std::as_bytes(std::span(preferences.eval)));
+  writer.write("train", std::as_bytes(std::span(table.train)));
+  writer.write("eval", std::as_bytes(std::span(table.eval)));
   writer.finish();
   fs::rename(unfinished, path);
 }
 
-}  // namespace
-
-Preferences ask_reference(const config::RunConfig& config, Trainee& trainee,
-                          const Datasets& datasets, const ReferenceCalls& calls) {
-  comm::Group& world = *trainee.store->mesh().world;
-  Preferences preferences;
-  preferences.options = options_of(config.preference);
-  preferences.disable_dropout = config.preference.disable_dropout;
+// Collective.
+Table ask_reference(const BeforeTraining& before) {
+  const config::RunConfig& config = before.config;
+  const Datasets& datasets = before.datasets;
+  comm::Group& world = *before.trainee.store->mesh().world;
+  Table table;
   const fs::path path = fs::path(config.train.output_dir) / kReferenceFile;
   std::string fingerprint, answer = "no";
   comm::all_or_nothing(world, "looking for the reference's log-probabilities", [&] {
-    if (world.rank() != 0 || !calls.is_kept) return;
-    fingerprint = fingerprint_of(config, trainee, datasets);
+    if (world.rank() != 0 || !before.is_kept) return;
+    fingerprint = fingerprint_of(config, before.trainee, datasets);
     if (config.train.resume_from_checkpoint.empty()) return;
-    if (read_file_of(path, fingerprint, datasets, preferences)) answer = "yes";
+    if (read_file_of(path, fingerprint, datasets, table)) answer = "yes";
   });
   if (comm::broadcast_string(world, answer) == "yes") {
-    preferences.train.resize(2 * datasets.train.size());
-    preferences.eval.resize(num_answers(datasets.eval));
-    comm::broadcast_numbers(world, preferences.train);
-    if (datasets.eval) comm::broadcast_numbers(world, preferences.eval);
-    return preferences;
+    table.train.resize(2 * datasets.train.size());
+    table.eval.resize(num_answers(datasets.eval));
+    comm::broadcast_numbers(world, table.train);
+    if (datasets.eval) comm::broadcast_numbers(world, table.eval);
+    return table;
   }
 
   const auto start = std::chrono::steady_clock::now();
   const std::optional<int64_t> rows = config.preference.precompute_ref_batch_size;
-  preferences.train = ask(datasets.train, rows.value_or(config.train.per_device_train_batch_size),
-                          trainee, "training data", calls);
+  table.train = ask(datasets.train, rows.value_or(config.train.per_device_train_batch_size),
+                    before.trainee, "training data", before);
   if (datasets.eval) {
-    preferences.eval = ask(*datasets.eval, rows.value_or(config.train.per_device_eval_batch_size),
-                           trainee, "evaluation data", calls);
+    table.eval = ask(*datasets.eval, rows.value_or(config.train.per_device_eval_batch_size),
+                     before.trainee, "evaluation data", before);
   }
   comm::all_or_nothing(world, "keeping the reference's log-probabilities", [&] {
-    if (world.rank() == 0 && calls.is_kept) write_file_of(path, fingerprint, preferences);
+    if (world.rank() == 0 && before.is_kept) write_file_of(path, fingerprint, table);
   });
-  if (calls.notes != nullptr) {
-    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
-    calls.notes->push_back(fmt::format(
-        "reference: log-probabilities of {} pairs by the model as it starts, in {:.1f} s; no "
-        "second model is kept",
-        (preferences.train.size() + preferences.eval.size()) / 2, seconds.count()));
-  }
-  return preferences;
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+  before.notes.push_back(
+      fmt::format("reference: log-probabilities of {} pairs by the model as it starts, in {:.1f} "
+                  "s; no second model is kept",
+                  (table.train.size() + table.eval.size()) / 2, seconds.count()));
+  return table;
 }
 
 nn::Preference pairs_of(const data::MicroBatch& batch, const nn::PreferenceOptions& options,
@@ -223,6 +223,7 @@ nn::Preference pairs_of(const data::MicroBatch& batch, const nn::PreferenceOptio
   return pairs;
 }
 
+// Trained tokens of the preferred answers.
 int64_t num_chosen_targets(const data::MicroBatch& batch) {
   int64_t count = 0;
   for (size_t d = 0; d + 1 < batch.offsets.size(); d += 2) {
@@ -231,6 +232,53 @@ int64_t num_chosen_targets(const data::MicroBatch& batch) {
     }
   }
   return count;
+}
+
+class PairObjective final : public Objective {
+ public:
+  explicit PairObjective(nn::Preference pairs) : pairs_(std::move(pairs)) {}
+  void ask(nn::ForwardContext& context) override { context.preference = &pairs_; }
+  Figures figures(const nn::LossSums& sums) const override { return figures_of(sums, pairs_); }
+  double num_losses(const nn::LossSums&) const override {
+    return static_cast<double>(pairs_.documents.size()) / 2;
+  }
+
+ private:
+  nn::Preference pairs_;
+};
+
+class Dpo final : public Recipe {
+ public:
+  Dpo(const config::PreferenceConfig& config, Table table)
+      : options_(options_of(config)),
+        disables_dropout_(config.disable_dropout),
+        table_(std::move(table)) {}
+
+  // Pairs, and the trained tokens of preferred answers.
+  LossCounts count(const data::MicroBatch& batch) const override {
+    return {.losses = static_cast<double>(batch.rows.size()),
+            .others = static_cast<double>(num_chosen_targets(batch))};
+  }
+  bool disables_dropout() const override { return disables_dropout_; }
+  std::unique_ptr<Objective> objective(const data::MicroBatch& batch, Split split,
+                                       const LossCounts& counts) const override {
+    nn::Preference pairs =
+        pairs_of(batch, options_, split == Split::kTrain ? table_.train : table_.eval);
+    pairs.pairs_per_chosen_token = counts.losses / std::max(counts.others, 1.0);
+    return std::make_unique<PairObjective>(std::move(pairs));
+  }
+
+ private:
+  nn::PreferenceOptions options_;
+  bool disables_dropout_;
+  Table table_;
+};
+
+}  // namespace
+
+std::unique_ptr<Recipe> make_dpo(const BeforeTraining& before) {
+  before.set_phase("asking the reference");
+  return std::make_unique<Dpo>(before.config.preference, ask_reference(before));
 }
 
 }  // namespace strata::train

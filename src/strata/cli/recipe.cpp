@@ -1,5 +1,5 @@
-// `strata sft`, `strata seq2seq` and `strata dpo`: a recipe in this process, one rank of a run or
-// the only one.
+// `strata sft`, `strata dpo` and their like: a recipe in this process, one rank of a run or the
+// only one.
 #include <unistd.h>
 
 #include <cstdio>
@@ -14,6 +14,7 @@
 #include "strata/cli/plan_report.h"
 #include "strata/cli/run_sources.h"
 #include "strata/config/describe.h"
+#include "strata/config/recipes.h"
 #include "strata/config/serialize.h"
 #include "strata/launch/address.h"
 #include "strata/launch/environment.h"
@@ -26,26 +27,13 @@
 namespace strata::cli {
 namespace {
 
-constexpr const char* kUsage =
-    "usage: strata sft [flags]\n"
-    "       strata sft run.yaml\n"
-    "       strata launch --num_processes N sft [flags]\n\n"
-    "Fine-tunes a causal language model. Flags take hyphens or underscores.\n";
-
-constexpr const char* kPairUsage =
-    "usage: strata seq2seq [flags]\n"
-    "       strata seq2seq run.yaml\n"
-    "       strata launch --num_processes N seq2seq [flags]\n\n"
-    "Fine-tunes a model with encoder and decoder (T5) on pairs of texts. Flags take hyphens or\n"
-    "underscores; those with \"seq2seq:\" below are this recipe's own.\n";
-
-constexpr const char* kPreferenceUsage =
-    "usage: strata dpo [flags]\n"
-    "       strata dpo run.yaml\n"
-    "       strata launch --num_processes N dpo [flags]\n\n"
-    "Fine-tunes a causal language model on pairs of answers, one preferred to the other (direct\n"
-    "preference optimisation). The reference is the model that training starts from. Flags take\n"
-    "hyphens or underscores; those with \"dpo:\" below are this recipe's own.\n";
+std::string usage_of(const config::RecipeRow& recipe) {
+  return fmt::format(
+      "usage: strata {0} [flags]\n"
+      "       strata {0} run.yaml\n"
+      "       strata launch --num_processes N {0} [flags]\n\n{1}",
+      recipe.command, recipe.description);
+}
 
 bool is_utf8_locale() {
   for (const char* name : {"LC_ALL", "LC_CTYPE", "LANG"}) {
@@ -111,13 +99,15 @@ void resume_after_restart(config::RunConfig& config, int rank) {
   fmt::print(stderr, "restart {}: {}\n", count, line);
 }
 
-int run_rank(const char* recipe, const char* usage, const std::vector<std::string>& arguments) {
+}  // namespace
+
+int run_recipe(const config::RecipeRow& recipe, const std::vector<std::string>& arguments) {
   if (wants_help(arguments)) {
-    fmt::print("{}{}", usage, config::flags_help(config::Scope::kRun, help_columns()));
+    fmt::print("{}{}", usage_of(recipe), config::flags_help(config::Scope::kRun, help_columns()));
     return 0;
   }
   quiet_library();
-  config::Sources sources = rank_sources(arguments, recipe);
+  config::Sources sources = rank_sources(arguments, std::string(recipe.name));
   memory::install_cpu_allocator();
   const launch::RankEnvironment ranks = launch::detect_rank_environment();
   sources.world_size = ranks.world_size;
@@ -148,20 +138,6 @@ int run_rank(const char* recipe, const char* usage, const std::vector<std::strin
         {.json = config::to_json_text(settings.config), .hash = hash, .lines = lines}, output);
   });
   return result.is_stopped ? launch::kStoppedExitCode : 0;
-}
-
-}  // namespace
-
-int run_sft(const std::vector<std::string>& arguments) {
-  return run_rank("sft", kUsage, arguments);
-}
-
-int run_seq2seq(const std::vector<std::string>& arguments) {
-  return run_rank("seq2seq", kPairUsage, arguments);
-}
-
-int run_dpo(const std::vector<std::string>& arguments) {
-  return run_rank("dpo", kPreferenceUsage, arguments);
 }
 
 }  // namespace strata::cli

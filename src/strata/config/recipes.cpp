@@ -1,0 +1,99 @@
+#include "strata/config/recipes.h"
+
+#include <algorithm>
+
+#include <fmt/ranges.h>
+
+#include "strata/base/error.h"
+
+namespace strata::config {
+namespace {
+
+RecipeRow sft() {
+  return {.name = "sft",
+          .command = "sft",
+          .summary = "fine-tune a causal language model on conversations or text",
+          .description = "Fine-tunes a causal language model. Flags take hyphens or underscores.\n",
+          .settings = {"dataset_text_field", "max_length", "packing", "packing_strategy",
+                       "eval_packing", "completion_only_loss", "assistant_only_loss",
+                       "chat_template_path", "chat_template_format", "add_special_tokens",
+                       "append_concat_token", "long_rows", "neftune_noise_alpha",
+                       "label_smoothing_factor"},
+          .figures = {"mean_token_accuracy", "entropy", "aux_loss"}};
+}
+
+RecipeRow seq2seq() {
+  return {.name = "seq2seq",
+          .command = "seq2seq",
+          .summary = "fine-tune a model with encoder and decoder (T5) on pairs of texts",
+          .description =
+              "Fine-tunes a model with encoder and decoder (T5) on pairs of texts. Flags take "
+              "hyphens or\nunderscores; those with \"seq2seq:\" below are this recipe's own.\n",
+          .has_encoder = true,
+          .task_type = "SEQ_2_SEQ_LM",
+          .script_parts = {"seq2seq", "run_translation", "run_summarization"},
+          .settings = {"train_file", "validation_file", "text_column", "summary_column",
+                       "source_lang", "target_lang", "source_prefix", "max_source_length",
+                       "max_target_length", "predict_with_generate", "generation_max_length"},
+          .figures = {"mean_token_accuracy", "entropy", "aux_loss"}};
+}
+
+// The constants of a public script.
+RecipeRow peft_lora_seq2seq() {
+  RecipeRow row = seq2seq();
+  row.name = "peft_lora_seq2seq";
+  row.script_parts = {"peft_lora_seq2seq"};
+  return row;
+}
+
+RecipeRow dpo() {
+  return {.name = "dpo",
+          .command = "dpo",
+          .summary = "fine-tune on pairs of answers, one preferred to the other",
+          .description =
+              "Fine-tunes a causal language model on pairs of answers, one preferred to the other "
+              "(direct\npreference optimisation). The reference is the model that training starts "
+              "from. Flags take\nhyphens or underscores; those with \"dpo:\" below are this "
+              "recipe's own.\n",
+          .reads_pairs = true,
+          .label = "DPO",
+          .script_words = {"dpo"},
+          .settings = {"max_length", "long_rows", "chat_template_path", "chat_template_format",
+                       "beta", "loss_type", "loss_weights", "label_smoothing", "f_divergence_type",
+                       "f_alpha_divergence_coef", "discopop_tau", "disable_dropout",
+                       "truncation_mode", "precompute_ref_batch_size"},
+          .figures = {"mean_token_accuracy", "entropy", "aux_loss", "rewards/chosen",
+                      "rewards/rejected", "rewards/accuracies", "rewards/margins", "logps/chosen",
+                      "logps/rejected"}};
+}
+
+}  // namespace
+
+const std::vector<RecipeRow>& recipes() {
+  static const std::vector<RecipeRow> rows{sft(), peft_lora_seq2seq(), seq2seq(), dpo()};
+  return rows;
+}
+
+const RecipeRow& recipe_named(std::string_view name) {
+  const auto found = std::ranges::find(recipes(), name, &RecipeRow::name);
+  if (found == recipes().end()) {
+    throw InternalError("recipe: found {}, expected a known one", name);
+  }
+  return *found;
+}
+
+const RecipeRow& recipe_of(const RunConfig& config) { return recipe_named(config.recipe); }
+
+bool is_recipe_command(std::string_view word) {
+  return std::ranges::find(recipes(), word, &RecipeRow::command) != recipes().end();
+}
+
+std::string recipe_commands() {
+  std::vector<std::string_view> commands;
+  for (const RecipeRow& row : recipes()) {
+    if (row.name == row.command) commands.push_back(row.name);
+  }
+  return fmt::format("{}", fmt::join(commands, ", "));
+}
+
+}  // namespace strata::config

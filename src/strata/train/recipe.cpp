@@ -1,0 +1,32 @@
+#include "strata/train/recipe.h"
+
+#include <string_view>
+
+#include "strata/base/error.h"
+#include "strata/config/recipes.h"
+#include "strata/train/dpo.h"
+#include "strata/train/next_token.h"
+
+namespace strata::train {
+namespace {
+
+// By the command that runs it.
+struct Row {
+  std::string_view command;
+  std::unique_ptr<Recipe> (*make)(const BeforeTraining& before);
+};
+
+constexpr Row kRecipes[] = {
+    {"sft", make_next_token}, {"seq2seq", make_next_token}, {"dpo", make_dpo}};
+
+}  // namespace
+
+std::unique_ptr<Recipe> make_recipe(const BeforeTraining& before) {
+  const std::string_view command = config::recipe_of(before.config).command;
+  for (const Row& row : kRecipes) {
+    if (row.command == command) return row.make(before);
+  }
+  throw InternalError("recipe: found {}, expected one that trains", command);
+}
+
+}  // namespace strata::train
