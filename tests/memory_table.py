@@ -195,6 +195,16 @@ def save_data(folder):
     return folder
 
 
+def save_pairs(folder):
+    """Pairs of texts of the same words, so that all have as many tokens; they fit into 128."""
+    rng = random.Random(2)
+    words = [rng.choice(tiny_llama.WORDS) for _ in range(35)]
+    rows = [{"chosen": " ".join(rng.sample(words, len(words))), "rejected": " ".join(rng.sample(words, len(words)))}
+            for _ in range(40)]
+    tiny_llama.write_rows(folder / "train.jsonl", rows)
+    return folder
+
+
 def save_many_lengths(folder):
     """Rows of some two hundred lengths."""
     rng = random.Random(1)
@@ -243,7 +253,7 @@ def traffic_of(text):
     return 1e6 * sum(map(float, re.findall(r"([\d.]+) MB \(shm\)", theory[1]))), 1e6 * float(copied[1])
 
 
-def run_row(row, model, data, output):
+def run_row(row, model, data, output, recipe="sft"):
     world, strategy, flags = row
     flags = dict(flags)
     if "model" in flags:
@@ -255,9 +265,9 @@ def run_row(row, model, data, output):
             flags = {**flags, f"offload_{kind}_nvme_path": disk}
     if "activation_offloading" in flags:
         flags = dict(flags, activation_offloading_path=disk)
-    settings = dict(PACKED, per_device_train_batch_size=2, max_steps=STEPS, splits="train",
-                    sharding_strategy=strategy)
-    run = run_strata(base_flags(model, data, output, **{**settings, **flags}), world)
+    rows = PACKED if recipe == "sft" else dict(max_length=128)
+    settings = dict(rows, per_device_train_batch_size=2, max_steps=STEPS, splits="train", sharding_strategy=strategy)
+    run = run_strata(base_flags(model, data, output, **{**settings, **flags}), world, recipe=recipe)
     memory, wire = MEMORY.search(run.text), WIRE.search(run.text)
     assert memory and wire, run.text
     return Measured(*map(megabytes, memory.groups()), *map(int, wire.groups()[:4]),

@@ -316,13 +316,13 @@ def test_a_script_name_means_the_recipe():
 # What another method would train is another model.
 @pytest.mark.parametrize("words,method", [
     (["launch", "examples/scripts/dpo_vlm.py"], "vlm"), (["launch", "--num_processes", "2", "run_mlm.py"], "mlm"),
-    (["--num_gpus=2", "train-GRPO.py"], "grpo"), (["kto", "--beta", "0.1"], "kto"), (["plan", "reward.py"], "reward"),
+    (["--num_gpus=2", "train-GRPO.py"], "grpo"), (["kto", "--beta", "0.1"], "kto"), (["plan", "prm.py"], "prm"),
 ])
 def test_a_script_of_another_method_is_refused(words, method):
     result = run(*words)
     assert result.returncode == 2
     assert f"{words[-1] if words[0] != 'kto' else 'kto'}: found another method ({method}), expected supervised " \
-           "fine-tuning (sft, seq2seq) or pairs of answers, one preferred to the other (dpo)" in result.stderr
+           "fine-tuning (sft, seq2seq) or pairs of answers, one preferred to the other (dpo, reward)" in result.stderr
     assert "in its place" not in result.stderr
 
 

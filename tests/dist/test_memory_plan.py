@@ -83,6 +83,18 @@ def test_measured_is_the_planned(model, data, tmp_path, row):
     assert found.grown == 0, found
 
 
+@pytest.mark.parametrize("row", [(1, "FULL_SHARD", {}), (2, "FULL_SHARD", dict(bf16=True)), (1, "NO_SHARD", LORA),
+                                 (1, "NO_SHARD", dict(LORA, load_in_4bit=True, gradient_checkpointing=False))],
+                         ids=memory_table.label)
+def test_measured_is_the_planned_of_a_reward_model(model, tmp_path, row):
+    """Its head is one row, and no logits are made."""
+    found = memory_table.run_row(row, model, memory_table.save_pairs(tmp_path), tmp_path / "out", recipe="reward")
+    print(memory_table.label(row), found)
+    assert found.measured == pytest.approx(found.planned, rel=0.05)
+    assert found.tensors_measured == pytest.approx(found.tensors_planned, rel=0.05)
+    assert found.lasting == 0 and found.sent == found.sent_planned
+
+
 @pytest.mark.parametrize("precision", ["bf16", "fp32"])
 def test_memory_does_not_grow_with_every_new_length(model, tmp_path, precision):
     """A library that keeps something for each shape of product would show."""

@@ -1,4 +1,4 @@
-"""Runs TRL's SFTTrainer or DPOTrainer on the same files and flags as a run of the program.
+"""Runs TRL's SFTTrainer, DPOTrainer or RewardTrainer on the same files and flags as a run of the program.
 
 Reference runs are cached by their settings while the process lives: importing TRL costs more than
 all of them together.
@@ -40,16 +40,23 @@ def load_rows(datasets, file, cache):
 
 
 def log_history(flags, trainer="SFT"):
-    """log_history of SFTTrainer, or DPOTrainer, for the flags that base_flags makes."""
+    """log_history of SFTTrainer, DPOTrainer or RewardTrainer for the flags that base_flags makes."""
     return _log_history(json.dumps({k: str(v) if isinstance(v, pathlib.Path) else v
                                     for k, v in flags.items() if k != "output_dir"}), trainer)
 
 
-def quantised_model(flags, folder, lora):
+def model_class(trainer):
+    """transformers' class of the models that the trainer trains."""
+    transformers = stack()[3]
+    return (transformers.AutoModelForSequenceClassification if trainer == "Reward"
+            else transformers.AutoModelForCausalLM)
+
+
+def quantised_model(flags, folder, lora, trainer="SFT"):
     """The model with its adapter over a base that bitsandbytes quantised; QLoRA's preparation."""
     _, peft, torch, transformers, _ = stack()
     settings = {k: v for k, v in flags.items() if k in QUANTIZATION}
-    base = transformers.AutoModelForCausalLM.from_pretrained(
+    base = model_class(trainer).from_pretrained(
         folder, dtype=torch.float32, device_map="cpu",
         quantization_config=transformers.BitsAndBytesConfig(
             **{"bnb_4bit_quant_type": "nf4", "bnb_4bit_compute_dtype": torch.float32, **settings}))
@@ -82,14 +89,15 @@ METHODS = {
 }
 
 
-def adapter_config(peft, flags):
+def adapter_config(peft, flags, trainer="SFT"):
     """PEFT's configuration for the flags of a run."""
     kind, names = METHODS[flags.get("peft_type", "LORA")]
     settings = {NAMES.get(n, n): json.loads(flags[n]) if n in AS_JSON else flags[n]
                 for n in names if n in flags}
     if settings.get("prompt_tuning_init") == "TEXT":
         settings["tokenizer_name_or_path"] = flags["model_name_or_path"]
-    return getattr(peft, kind)(task_type="CAUSAL_LM", **settings)
+    task = "SEQ_CLS" if trainer == "Reward" else "CAUSAL_LM"
+    return getattr(peft, kind)(task_type=task, **settings)
 
 
 def restore_fp32_adapters(model):
@@ -113,16 +121,16 @@ def _log_history(text, trainer):
             disable_tqdm=True, **settings)
         model, lora = flags["model_name_or_path"], None
         if "adapter_name_or_path" in flags:
-            base = transformers.AutoModelForCausalLM.from_pretrained(model)
+            base = model_class(trainer).from_pretrained(model)
             tokenizer = transformers.AutoTokenizer.from_pretrained(model)
             model = peft.PeftModel.from_pretrained(base, flags["adapter_name_or_path"],
                                                    is_trainable=True)
         else:
             tokenizer = None
             if flags.get("use_peft"):
-                lora = adapter_config(peft, flags)
+                lora = adapter_config(peft, flags, trainer)
         if QUANTIZATION & flags.keys():
-            model, lora = quantised_model(flags, model, lora), None
+            model, lora = quantised_model(flags, model, lora, trainer), None
             tokenizer = transformers.AutoTokenizer.from_pretrained(flags["model_name_or_path"])
         data = pathlib.Path(flags["dataset_name"])
         evaluates = flags.get("eval_strategy", "no") != "no"

@@ -15,6 +15,7 @@
 #include "strata/adapters/token_embedding.h"
 #include "strata/base/error.h"
 #include "strata/hf/adapter_files.h"
+#include "strata/models/reward_head.h"
 #include "strata/nn/linear.h"
 
 namespace strata::adapters {
@@ -81,7 +82,7 @@ std::vector<std::string> target_list(const LoraOptions& options, models::Model& 
   std::vector<std::string> targets;
   if (is_all_linear(options)) {
     for (const std::string& path : linear_paths) {
-      if (path != kOutputLayer) targets.push_back(path);
+      if (path != kOutputLayer && path != models::kRewardLayer) targets.push_back(path);
     }
   } else if (!options.target_pattern.has_value()) {
     targets = options.target_modules;
@@ -224,7 +225,11 @@ std::vector<std::string> weights_to_save(const LoraOptions& options, models::Mod
     for (const std::string& path : all_paths) {
       if (path.ends_with(entry)) modules.push_back(path);
     }
-    if (modules.size() == before) {
+    // PEFT names both heads that transformers' classes for sequences have.
+    const bool is_other_head =
+        entry == "classifier" &&
+        std::ranges::count(options.modules_to_save, models::kRewardLayer) > 0;
+    if (modules.size() == before && !is_other_head) {
       throw ConfigError(
           "modules_to_save: found no module whose path ends with \"{}\", expected "
           "names such as lm_head, embed_tokens, norm; correct it",

@@ -12,6 +12,7 @@
 #include "strata/checkpoint/saved_values.h"
 #include "strata/hf/adapter_files.h"
 #include "strata/models/gpt2/config.h"
+#include "strata/models/reward_head.h"
 
 namespace strata::checkpoint {
 namespace {
@@ -278,6 +279,10 @@ bool AdapterParts::check_weight(const std::string& weight, const Parts& parts, b
     found = in_base_.find(embedding_);
     untied_from_ = found->second;
     if (parts.whole) return false;
+  }
+  if (found == in_base_.end() && weight == models::kRewardWeight && parts.whole) {
+    new_head_ = parts.whole;
+    return false;
   }
   if (found == in_base_.end()) fail(weight, "values");
   std::vector<int64_t> shape =

@@ -63,6 +63,8 @@ class AdapterParts {
   std::optional<size_t> untied_from() const { return untied_from_; }
   // Of embedding and output layer, where the vocabulary grew.
   std::optional<int64_t> num_rows() const { return num_rows_; }
+  // The adapter's layer of rewards, in place of the base's output layer (models/reward_head.h).
+  std::optional<size_t> new_head() const { return new_head_; }
   bool has_shared_embedding() const { return embedding_ == kShared; }
   const SharedProjection& projection() const { return projection_; }
   // Whether the base holds the weight as [in, out].
@@ -112,6 +114,7 @@ class AdapterParts {
   std::map<std::string, Parts> parts_;
   SharedProjection projection_;
   std::optional<size_t> untied_from_;
+  std::optional<size_t> new_head_;
   std::optional<int64_t> num_rows_;
 };
 

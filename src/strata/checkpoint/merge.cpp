@@ -25,6 +25,7 @@
 #include "strata/checkpoint/param_groups.h"
 #include "strata/checkpoint/saved_values.h"
 #include "strata/hf/adapter_files.h"
+#include "strata/models/reward_head.h"
 
 namespace strata::checkpoint {
 namespace {
@@ -105,7 +106,16 @@ class Merger {
       sizes.push_back({name, numel * hf::size_of(type)});
       num_parameters += numel;
     };
-    for (const SavedTensor& tensor : base_.tensors()) add(tensor.weight, parts_.resized(tensor));
+    for (const SavedTensor& tensor : base_.tensors()) {
+      const bool is_replaced = parts_.new_head() && tensor.weight == AdapterParts::kHead;
+      if (!is_replaced) add(tensor.weight, parts_.resized(tensor));
+    }
+    if (const auto head = parts_.new_head()) {
+      SavedTensor rewards = adapter_.tensors()[*head];
+      rewards.dtype = base_.tensors()[0].dtype;
+      add(models::kRewardWeight, rewards);
+      models::give_reward_head(config_);
+    }
     if (const auto untied_from = parts_.untied_from()) {
       SavedTensor head = base_.tensors()[*untied_from];
       head.weight = AdapterParts::kHead;
@@ -131,6 +141,7 @@ class Merger {
         .unties_head = parts_.untied_from().has_value() && !parts_.has_shared_embedding(),
         .is_decoded = true,
         .vocab_size = parts_.num_rows(),
+        .config = parts_.new_head() ? config_ : Json(),
         .tokenizer = adapter_.path(),
         .special_tokens = tokenizer.get(),
         .files = options_.files};

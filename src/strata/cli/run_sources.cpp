@@ -99,9 +99,8 @@ static const config::RecipeRow& recipe_for_script(const std::string& program) {
 }
 
 void require_own_method(const std::string& program) {
-  constexpr std::string_view kMethods[] = {"kto",  "orpo",   "cpo",  "simpo", "bco",
-                                           "grpo", "ppo",    "rloo", "xpo",   "gkd",
-                                           "prm",  "reward", "mlm",  "plm",   "glue"};
+  constexpr std::string_view kMethods[] = {"kto",  "orpo", "cpo", "simpo", "bco", "grpo", "ppo",
+                                           "rloo", "xpo",  "gkd", "prm",   "mlm", "plm",  "glue"};
   // Of pairs that are made while training, or whose prompts hold pictures.
   constexpr std::string_view kOfPairs[] = {"online", "vlm"};
   const std::vector<std::string> words = words_of(program);
@@ -112,7 +111,7 @@ void require_own_method(const std::string& program) {
     if (!is_other) continue;
     throw ConfigError(
         "{}: found another method ({}), expected supervised fine-tuning (sft, seq2seq) or pairs "
-        "of answers, one preferred to the other (dpo)",
+        "of answers, one preferred to the other (dpo, reward)",
         program, word);
   }
 }

@@ -24,6 +24,7 @@ class RecipeRules : Rules {
     refuse_others();
     check_task();
     if (recipe_.command == "dpo") check_preferences(config_, merge_, warnings_);
+    if (recipe_.gives_rewards) check_rewards();
     if (!recipe_.has_encoder) return;
     check_columns();
     check_files();
@@ -75,6 +76,22 @@ class RecipeRules : Rules {
     throw ConfigError("{}: found {} with the recipe {}, expected {}; remove it",
                       source("lora_task_type"), merge_.text("lora_task_type"), recipe_.command,
                       expected);
+  }
+
+  void check_rewards() const {
+    if (config_.data.long_rows != "drop") {
+      throw ConfigError(
+          "{}: found {} with the recipe reward, expected drop: a part of a text would get the "
+          "reward of the whole; remove it",
+          source("long_rows"), config_.data.long_rows);
+    }
+    const LoraConfig& lora = config_.lora;
+    if (lora.use_peft && lora.peft_type.ends_with("_TUNING")) {
+      throw ConfigError(
+          "{}: found {} with the recipe reward, expected a method that trains the new head, too; "
+          "use LORA",
+          source("peft_type"), lora.peft_type);
+    }
   }
 
   void check_columns() {

@@ -67,10 +67,28 @@ RecipeRow dpo() {
                       "logps/rejected"}};
 }
 
+RecipeRow reward() {
+  return {.name = "reward",
+          .command = "reward",
+          .summary = "train a model that gives texts a reward, on pairs of answers",
+          .description =
+              "Trains a reward model on pairs of answers, one preferred to the other: a causal "
+              "language model\nwith a head of one number in place of its output layer. Flags take "
+              "hyphens or underscores;\nthose with \"reward:\" below are this recipe's own.\n",
+          .reads_pairs = true,
+          .gives_rewards = true,
+          .task_type = "SEQ_CLS",
+          .label = "reward model",
+          .script_words = {"reward"},
+          .settings = {"max_length", "long_rows", "chat_template_path", "chat_template_format",
+                       "disable_dropout", "center_rewards_coefficient"},
+          .figures = {"min_reward", "mean_reward", "max_reward", "accuracy", "margin"}};
+}
+
 }  // namespace
 
 const std::vector<RecipeRow>& recipes() {
-  static const std::vector<RecipeRow> rows{sft(), peft_lora_seq2seq(), seq2seq(), dpo()};
+  static const std::vector<RecipeRow> rows{sft(), peft_lora_seq2seq(), seq2seq(), dpo(), reward()};
   return rows;
 }
 

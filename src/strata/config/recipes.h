@@ -17,6 +17,7 @@ struct RecipeRow {
   std::string_view description;  // of the command, in its --help
   bool has_encoder = false;      // for models with encoder and decoder
   bool reads_pairs = false;      // rows are pairs of answers, one preferred to the other
+  bool gives_rewards = false;    // a head of one number in place of the output layer
   std::string_view task_type = "CAUSAL_LM";  // PEFT's, of its adapters
   std::string_view label = "";               // beside the method, where a run is described
   // Of a script's name: whole words, or any parts. The first row that has one of them stands for

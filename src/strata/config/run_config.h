@@ -120,7 +120,7 @@ struct OptimConfig {
   double warmup_ratio = 0;
 };
 
-// Of the recipe dpo. Names and meaning of TRL's DPOConfig.
+// Of the recipes dpo and reward. Names and meaning of TRL's DPOConfig and RewardConfig.
 struct PreferenceConfig {
   double beta = 0.1;
   std::vector<std::string> loss_type;     // empty: sigmoid
@@ -132,6 +132,7 @@ struct PreferenceConfig {
   bool disable_dropout = true;
   std::string truncation_mode = "keep_start";        // keep_start, keep_end
   std::optional<int64_t> precompute_ref_batch_size;  // default: that of training
+  double center_rewards_coefficient = 0;             // of reward
 };
 
 struct TrainConfig {

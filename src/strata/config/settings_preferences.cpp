@@ -1,4 +1,4 @@
-// Records of the settings of the recipe dpo.
+// Records of the settings of the recipes dpo and reward.
 #include "strata/config/settings_table.h"
 
 namespace strata::config {
@@ -35,7 +35,7 @@ std::vector<Setting> preference_settings() {
         .help = "dpo: temperature of the loss discopop"},
        {.name = "disable_dropout",
         .field = STRATA_FIELD(preference.disable_dropout),
-        .help = "dpo: train without the dropout of model and adapter"},
+        .help = "dpo, reward: train without the dropout of model and adapter"},
        {.name = "truncation_mode",
         .field = STRATA_FIELD(preference.truncation_mode),
         .choices = {"keep_start", "keep_end"},
@@ -44,7 +44,13 @@ std::vector<Setting> preference_settings() {
         .field = STRATA_FIELD(preference.precompute_ref_batch_size),
         .range = {.min = 1},
         .help = "dpo: pairs of a rank's batch while the reference is asked, before the first step; "
-                "default: those of training and evaluation"}});
+                "default: those of training and evaluation"},
+       {.name = "center_rewards_coefficient",
+        .field = STRATA_FIELD(preference.center_rewards_coefficient),
+        .range = {.min = 0},
+        .help = "reward: weight of the squared sum of a pair's rewards, which keeps them around 0 "
+                "(0.01 is usual)",
+        .peer = "RewardConfig"}});
 }
 
 }  // namespace strata::config

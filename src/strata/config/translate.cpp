@@ -259,6 +259,12 @@ class RecipeDefaults {
   // DPOConfig's.
   void imply_dpo() { imply("learning_rate", "1e-6"); }
 
+  // RewardConfig's; its max_length leaves longer pairs out.
+  void imply_reward() {
+    imply("learning_rate", "1e-4");
+    imply("long_rows", "drop");
+  }
+
   // Those of Seq2SeqTrainingArguments and LoraConfig.
   void imply_trainer() {
     if (brings_lora_) imply_lora("8", "0");
@@ -291,10 +297,8 @@ void translate_recipe(Merge& merge) {
   const std::string name = merge.text("recipe", "sft");
   if (name == "sft") return;
   RecipeDefaults defaults(merge, *recipe);
-  if (name == "dpo") {
-    defaults.imply_dpo();
-    return;
-  }
+  if (name == "dpo") return defaults.imply_dpo();
+  if (name == "reward") return defaults.imply_reward();
   if (name == "peft_lora_seq2seq") defaults.imply_peft_script();
   defaults.imply_trainer();
 }

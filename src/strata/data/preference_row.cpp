@@ -177,6 +177,21 @@ Preference read_preference(const Row& row, const RowFormat& format) {
   return result;
 }
 
+Preference read_whole_answers(const Row& row, const RowFormat& format) {
+  if (format.kind == RowKind::kPreferenceText) {
+    if (!format.shares_prompt) return read_preference(row, format);
+    return {.prompt = "",
+            .chosen = read_string(row, "chosen"),
+            .rejected = read_string(row, "rejected")};
+  }
+  if (prompt_source(row, format) != PromptSource::kAnswers) return read_preference(row, format);
+  Preference result{.prompt = Json::array(),
+                    .chosen = read_answer(row, "chosen"),
+                    .rejected = read_answer(row, "rejected")};
+  add_system(row, result.prompt);
+  return result;
+}
+
 bool is_used_in_preference(const std::string& column, const Row& row, const RowFormat& format) {
   if (column == "chosen" || column == "rejected") return true;
   if (format.kind == RowKind::kPreferenceText) return column == "prompt";

@@ -31,6 +31,9 @@ RowFormat detect_preference(const Row& row, const std::string& text_field);
 // Errors: FormatError with file and line.
 Preference read_preference(const Row& row, const RowFormat& format);
 
+// The same for documents that are read as a whole: a beginning that both share stays in them.
+Preference read_whole_answers(const Row& row, const RowFormat& format);
+
 // Whether the column has a part in what a row of this format becomes. The row need not be one.
 bool is_used_in_preference(const std::string& column, const Row& row, const RowFormat& format);
 

@@ -14,6 +14,9 @@ namespace strata::data {
 struct PreferenceOptions {
   // Which end of a document of more than max_length tokens stays: keep_start, keep_end.
   std::string truncation_mode = "keep_start";
+  // Both documents get a reward as a whole (RewardTrainer): no border between prompt and answer is
+  // looked for, and a pair with a document that is too long is left out.
+  bool are_rewarded = false;
 };
 
 // One row of two documents: [prompt + chosen][prompt + rejected]. The prompt is trained in neither;

@@ -19,6 +19,13 @@ namespace {
 constexpr int32_t kNotTrained = -100;
 
 void check_preference_options(const PrepareOptions& options) {
+  if (options.preference->are_rewarded) {
+    if (options.long_rows == "drop") return;
+    throw ConfigError(
+        "long_rows: found {} with documents that get a reward, expected drop: of a part of one it "
+        "would be another",
+        options.long_rows);
+  }
   const std::string& mode = options.preference->truncation_mode;
   if (mode != "keep_start" && mode != "keep_end") {
     throw ConfigError("truncation_mode: found \"{}\", expected keep_start or keep_end", mode);
@@ -239,7 +246,7 @@ class Preparation::Steps {
     Example& pair = outcome.row.example;
     outcome.is_long =
         options_.max_length > 0 && std::ranges::max(pair.lengths) > options_.max_length;
-    if (!outcome.is_long) return;
+    if (!outcome.is_long || options_.preference->are_rewarded) return;
     truncate_answers(pair, options_.max_length, options_.preference->truncation_mode);
   }
 
@@ -288,6 +295,7 @@ class Preparation::Steps {
   // Whether truncation left nothing to train on.
   bool is_cut_away(const Example& row) const {
     if (options_.packing || options_.max_length == 0) return false;
+    if (options_.preference && options_.preference->are_rewarded) return false;
     return options_.preference ? find_untrained_answer(row) < row.lengths.size()
                                : is_untrained(row);
   }
@@ -344,11 +352,17 @@ class Preparation::Steps {
     }
   }
 
+  int64_t targets_of(const ExampleView& row) const {
+    if (options_.pairs) return row.lengths.back();
+    const bool are_rewarded = options_.preference && options_.preference->are_rewarded;
+    return are_rewarded ? static_cast<int64_t>(row.lengths.size()) : count_targets(row);
+  }
+
   void keep(const ExampleView& row) {
     if (is_full()) return;
     ++num_kept_;
     stats_.num_tokens += static_cast<int64_t>(row.ids.size());
-    stats_.num_targets += options_.pairs ? row.lengths.back() : count_targets(row);
+    stats_.num_targets += targets_of(row);
     keep_(row);
   }
 

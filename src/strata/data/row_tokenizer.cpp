@@ -32,6 +32,25 @@ void apply_mask(const Mask& mask, Example& example) {
   }
 }
 
+// Every token is read; none is a label.
+Example join_rewarded(const Row& row, Example chosen, Example rejected) {
+  if (row.find("margin") != nullptr) {
+    throw FormatError(
+        "{}: found a column \"margin\", expected pairs without one: by how much an answer is "
+        "better "
+        "is not learnt; rename it with --dataset_columns or remove it",
+        row.where());
+  }
+  if (chosen.ids.empty() || rejected.ids.empty()) {
+    throw FormatError("{}: found no token in \"{}\", expected a text", row.where(),
+                      chosen.ids.empty() ? "chosen" : "rejected");
+  }
+  bool prompt_is_split = false;
+  Example pair = join_answers({}, std::move(chosen), std::move(rejected), prompt_is_split);
+  pair.labels = pair.ids;
+  return pair;
+}
+
 void check_options(const PrepareOptions& options, const RowFormat& format,
                    const text::ChatTemplate* tmpl) {
   if (options.assistant_only_loss && !format.is_conversational()) {
@@ -160,15 +179,19 @@ TokenizedRow RowTokenizer::tokenize_turns(const Row& row, Json messages, Json co
 }
 
 TokenizedRow RowTokenizer::tokenize_preference(const Row& row) const {
-  const auto [prompt, chosen, rejected] = read_preference(row, format_);
+  const bool are_rewarded = options_.preference->are_rewarded;
+  const auto [prompt, chosen, rejected] =
+      are_rewarded ? read_whole_answers(row, format_) : read_preference(row, format_);
   const std::array<const Json*, 2> answers = {&chosen, &rejected};
   std::array<TokenizedRow, 2> documents;
   std::string prompt_text;
   if (format_.is_conversational()) {
     const Json extra = template_variables(row);
-    prompt_text =
-        template_->render(prompt, tokenizer_.specials(), /*add_generation_prompt=*/true, extra)
-            .text;
+    if (!are_rewarded) {
+      prompt_text =
+          template_->render(prompt, tokenizer_.specials(), /*add_generation_prompt=*/true, extra)
+              .text;
+    }
     for (size_t i = 0; i < answers.size(); ++i) {
       Json messages = prompt;
       messages.insert(messages.end(), answers[i]->begin(), answers[i]->end());
@@ -183,11 +206,16 @@ TokenizedRow RowTokenizer::tokenize_preference(const Row& row) const {
     }
   }
   TokenizedRow result;
-  result.example = join_answers(encode(prompt_text), std::move(documents[0].example),
-                                std::move(documents[1].example), result.prompt_is_split);
-  if (const size_t answer = find_untrained_answer(result.example); answer < answers.size()) {
-    throw FormatError("{}: found no token to train on in \"{}\", expected an answer to a prompt",
-                      row.where(), answer == 0 ? "chosen" : "rejected");
+  if (are_rewarded) {
+    result.example =
+        join_rewarded(row, std::move(documents[0].example), std::move(documents[1].example));
+  } else {
+    result.example = join_answers(encode(prompt_text), std::move(documents[0].example),
+                                  std::move(documents[1].example), result.prompt_is_split);
+    if (const size_t answer = find_untrained_answer(result.example); answer < answers.size()) {
+      throw FormatError("{}: found no token to train on in \"{}\", expected an answer to a prompt",
+                        row.where(), answer == 0 ? "chosen" : "rejected");
+    }
   }
   // What both documents lack stands in their prompt.
   for (TokenizedRow& each : documents) std::ranges::sort(each.hidden_texts);

@@ -183,6 +183,7 @@ std::string token_cache_key(const TokenSources& sources, const HashMemory& memor
   if (o.preference) {
     hash.add("preference");
     hash.add(o.preference->truncation_mode);
+    if (o.preference->are_rewarded) hash.add("rewarded");
   }
   return hash.text();
 }

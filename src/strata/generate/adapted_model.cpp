@@ -35,6 +35,13 @@ std::string mark_of(const AdaptableBase& base) {
 AdaptedModel::AdaptedModel(const AdaptableBase& base, const std::filesystem::path& adapter)
     : folder_(adapter), compute_type_(base.compute_type), config_(base.folder.config()) {
   const hf::AdapterConfig config = hf::read_adapter_config(adapter);
+  if (config.task_type == "SEQ_CLS") {
+    throw ConfigError(
+        "{}: found an adapter that gives texts a reward (task_type SEQ_CLS), expected one that "
+        "predicts tokens; read its numbers with transformers' AutoModelForSequenceClassification, "
+        "or fold it into its base with strata merge-adapter",
+        adapter.string());
+  }
   const adapters::LoraOptions options = adapters::lora_options_of(config);
   adapters::require_known_directions(options, adapter.string());
   notes_ = config.warnings;

@@ -18,6 +18,7 @@
 #include "strata/libtorch/host_copies.h"
 #include "strata/models/quantization.h"
 #include "strata/models/registry.h"
+#include "strata/models/reward_head.h"
 #include "strata/shard/quantized_loading.h"
 #include "strata/shard/storage_type.h"
 
@@ -147,6 +148,12 @@ LoadedModel::LoadedModel(const LoadOptions& options)
   const bool multiplies_bf16 = device_.is_cuda() || cpu_has_bf16_arithmetic();
   if (storage_type_ == at::kBFloat16 && multiplies_bf16) compute_type_ = at::kBFloat16;
   if (storage_type_ == at::kHalf && device_.is_cuda()) compute_type_ = at::kHalf;
+  if (models::has_reward_head(folder.config())) {
+    throw ConfigError(
+        "{}: found a model that gives texts a reward, expected one that predicts tokens; read its "
+        "numbers with transformers' AutoModelForSequenceClassification",
+        folder.path().string());
+  }
   quantization_ = models::stored_quantization(folder.config());
   const bool holds_codes = quantization_.has_value();
   if (!holds_codes) quantization_ = options.quantization;

@@ -12,6 +12,7 @@
 #include "strata/hf/model_folder.h"
 #include "strata/hf/module_pattern.h"
 #include "strata/models/registry.h"
+#include "strata/models/reward_head.h"
 #include "strata/nn/linear.h"
 
 namespace strata::models {
@@ -19,11 +20,11 @@ namespace {
 
 // The modules that llm_int8_skip_modules means, as transformers' should_convert_module() does: by a
 // plain ending, or by an expression for the path up to a border between modules. Without a list the
-// output layer.
+// output layer, or what stands in its place.
 class SkippedModules {
  public:
   explicit SkippedModules(const SkipModules& entries)
-      : entries_(entries.value_or(std::vector<std::string>{"lm_head"})) {
+      : entries_(entries.value_or(std::vector<std::string>{"lm_head", kRewardLayer})) {
     for (const std::string& entry : entries_) {
       patterns_.push_back(std::make_unique<hf::ModulePattern>(
           "(?:" + entry + R"()(?:(?<=\.)|(?=\.|$)).*)", "llm_int8_skip_modules"));

@@ -9,6 +9,7 @@
 #include "strata/models/llama/model.h"
 #include "strata/models/moe/mixture.h"
 #include "strata/models/phi3/blocks.h"
+#include "strata/models/reward_head.h"
 #include "strata/models/t5/model.h"
 
 namespace strata::models {
@@ -16,7 +17,8 @@ namespace {
 
 using Create = std::unique_ptr<Model> (*)(const Json& config, const ModelOptions& options);
 
-void apply(const ModelOptions& options, LlamaConfig& config) {
+void apply(const Json& json, const ModelOptions& options, LlamaConfig& config) {
+  config.scores_documents = has_reward_head(json);
   config.rope.buffer_type = options.buffers;
   if (config.local_rope) config.local_rope->buffer_type = options.buffers;
   config.has_own_head = options.is_untied;
@@ -25,14 +27,14 @@ void apply(const ModelOptions& options, LlamaConfig& config) {
 template <LlamaConfig (*parse)(const Json&), typename Layer = LlamaDecoderLayer>
 std::unique_ptr<Model> create_llama(const Json& json, const ModelOptions& options) {
   LlamaConfig config = parse(json);
-  apply(options, config);
+  apply(json, options, config);
   return std::make_unique<LlamaModel>(config, options.storage, make_decoder_layer<Layer>);
 }
 
 template <MixtureConfig (*parse)(const Json&)>
 std::unique_ptr<Model> create_mixture(const Json& json, const ModelOptions& options) {
   MixtureConfig config = parse(json);
-  apply(options, config.llama);
+  apply(json, options, config.llama);
   return std::make_unique<LlamaModel>(config.llama, options.storage, make_mixture_layers(config));
 }
 
@@ -43,36 +45,41 @@ std::unique_ptr<Model> create_t5(const Json& config, const ModelOptions& options
 template <Gpt2Config (*parse)(const Json&)>
 std::unique_ptr<Model> create_gpt2(const Json& json, const ModelOptions& options) {
   Gpt2Config config = parse(json);
+  config.scores_documents = has_reward_head(json);
   config.has_own_head = options.is_untied;
   return std::make_unique<Gpt2Model>(config, options.storage);
 }
 
 struct Family {
   Create create;
+  const char* classifier;  // transformers' class of such models that give rewards; null: none
   bool has_encoder = false;
 };
 
 const std::map<std::string, Family>& families() {
   static const std::map<std::string, Family> kFamilies{
-      {"gemma", {create_llama<parse_gemma_config>}},
-      {"gemma2", {create_llama<parse_gemma2_config>}},
-      {"gemma3_text", {create_llama<parse_gemma3_text_config>}},
-      {"gpt2", {create_gpt2<parse_gpt2_config>}},
-      {"gpt_bigcode", {create_gpt2<parse_gpt_bigcode_config>}},
-      {"granite", {create_llama<parse_granite_config>}},
-      {"llama", {create_llama<parse_llama_config>}},
-      {"ministral", {create_llama<parse_mistral_config>}},
-      {"mistral", {create_llama<parse_mistral_config>}},
-      {"mixtral", {create_mixture<parse_mixtral_config>}},
-      {"olmo2", {create_llama<parse_olmo2_config>}},
-      {"olmo3", {create_llama<parse_olmo3_config>}},
-      {"phi3", {create_llama<parse_phi3_config, Phi3DecoderLayer>}},
-      {"qwen2", {create_llama<parse_qwen2_config>}},
-      {"qwen2_moe", {create_mixture<parse_qwen2_moe_config>}},
-      {"qwen3", {create_llama<parse_qwen3_config>}},
-      {"qwen3_moe", {create_mixture<parse_qwen3_moe_config>}},
-      {"smollm3", {create_llama<parse_smollm3_config>}},
-      {"t5", {create_t5, /*has_encoder=*/true}}};
+      {"gemma", {create_llama<parse_gemma_config>, "GemmaForSequenceClassification"}},
+      {"gemma2", {create_llama<parse_gemma2_config>, "Gemma2ForSequenceClassification"}},
+      {"gemma3_text",
+       {create_llama<parse_gemma3_text_config>, "Gemma3TextForSequenceClassification"}},
+      {"gpt2", {create_gpt2<parse_gpt2_config>, "GPT2ForSequenceClassification"}},
+      {"gpt_bigcode",
+       {create_gpt2<parse_gpt_bigcode_config>, "GPTBigCodeForSequenceClassification"}},
+      {"granite", {create_llama<parse_granite_config>, nullptr}},
+      {"llama", {create_llama<parse_llama_config>, "LlamaForSequenceClassification"}},
+      {"ministral", {create_llama<parse_mistral_config>, "MinistralForSequenceClassification"}},
+      {"mistral", {create_llama<parse_mistral_config>, "MistralForSequenceClassification"}},
+      {"mixtral", {create_mixture<parse_mixtral_config>, "MixtralForSequenceClassification"}},
+      {"olmo2", {create_llama<parse_olmo2_config>, "Olmo2ForSequenceClassification"}},
+      {"olmo3", {create_llama<parse_olmo3_config>, "Olmo3ForSequenceClassification"}},
+      {"phi3",
+       {create_llama<parse_phi3_config, Phi3DecoderLayer>, "Phi3ForSequenceClassification"}},
+      {"qwen2", {create_llama<parse_qwen2_config>, "Qwen2ForSequenceClassification"}},
+      {"qwen2_moe", {create_mixture<parse_qwen2_moe_config>, "Qwen2MoeForSequenceClassification"}},
+      {"qwen3", {create_llama<parse_qwen3_config>, "Qwen3ForSequenceClassification"}},
+      {"qwen3_moe", {create_mixture<parse_qwen3_moe_config>, "Qwen3MoeForSequenceClassification"}},
+      {"smollm3", {create_llama<parse_smollm3_config>, "SmolLM3ForSequenceClassification"}},
+      {"t5", {create_t5, nullptr, /*has_encoder=*/true}}};
   return kFamilies;
 }
 
@@ -103,6 +110,12 @@ std::vector<std::string> supported_model_types() {
 bool has_encoder(const Json& config) {
   const auto family = families().find(ConfigReader(config).text("model_type", ""));
   return family != families().end() && family->second.has_encoder;
+}
+
+std::string classifier_of(const std::string& model_type) {
+  const auto family = families().find(model_type);
+  const bool is_known = family != families().end() && family->second.classifier != nullptr;
+  return is_known ? family->second.classifier : "";
 }
 
 std::unique_ptr<Model> create_model(const Json& config, const ModelOptions& options) {

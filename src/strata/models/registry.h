@@ -28,6 +28,10 @@ std::unique_ptr<Model> create_model(const Json& config, const ModelOptions& opti
 
 std::vector<std::string> supported_model_types();
 
+// transformers' class of the family for texts that get a reward ("LlamaForSequenceClassification"),
+// see reward_head.h; empty: it has none.
+std::string classifier_of(const std::string& model_type);
+
 // Whether the family has encoder and decoder; false for an unknown one.
 bool has_encoder(const Json& config);
 

@@ -107,7 +107,7 @@ std::vector<VocabularyWeight> vocabulary_weights(Model& model) {
     if (block->kind() == BlockKind::kLayer) continue;
     if (block->kind() == BlockKind::kHead) {
       const std::vector<nn::Linear*> layers = block->linears();
-      if (!layers.empty()) {
+      if (!layers.empty() && layers.back()->out_features() == model.vocab_size()) {
         nn::Linear& output = *layers.back();
         weights.push_back({output.path() + ".weight", &output.weight()});
         if (output.bias() != nullptr) weights.push_back({output.path() + ".bias", output.bias()});

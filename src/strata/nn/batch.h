@@ -50,6 +50,7 @@ struct KvCache;       // nn/kv_cache.h, generation only
 class KeptAttention;  // nn/kept_attention.h
 struct DecoderCache;  // nn/decoder_cache.h, generation of encoder-decoder models only
 struct Preference;    // nn/preference_loss.h
+struct Rewards;       // nn/reward_loss.h
 class ExpertBalance;  // nn/expert_balance.h
 
 // Activations beside the chain of blocks, by a number that the family gives them: one block makes
@@ -71,6 +72,8 @@ struct ForwardContext {
   // The documents are pairs of answers, whose losses take the place of the tokens'; the head fills
   // what it tells of them. Null: they are not.
   Preference* preference = nullptr;
+  // Of a head that gives each document a reward: which rows it reads; it fills what they got.
+  Rewards* rewards = nullptr;
   // A mixture's routers add to it, and get a gradient from it; null: no loss balances experts.
   ExpertBalance* balance = nullptr;
   // False: the block runs again for its backward pass, and nobody reads what it returns.

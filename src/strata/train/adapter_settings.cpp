@@ -1,5 +1,6 @@
 #include "strata/train/adapter_settings.h"
 
+#include <algorithm>
 #include <charconv>
 
 #include "strata/adapters/adapter_options.h"
@@ -7,6 +8,7 @@
 #include "strata/base/json.h"
 #include "strata/config/recipes.h"
 #include "strata/hf/hub_model.h"
+#include "strata/models/reward_head.h"
 #include "strata/text/tokenizer.h"
 #include "strata/train/assemble.h"
 
@@ -134,6 +136,13 @@ adapters::LoraOptions with_new_tokens(adapters::LoraOptions options,
   std::vector<std::string>& saved = options.modules_to_save;
   if (std::find(saved.begin(), saved.end(), "lm_head") == saved.end()) saved.push_back("lm_head");
   return options;
+}
+
+void add_reward_head(adapters::LoraOptions& options) {
+  std::vector<std::string>& saved = options.modules_to_save;
+  for (const char* name : {"classifier", models::kRewardLayer}) {
+    if (std::ranges::find(saved, name) == saved.end()) saved.emplace_back(name);
+  }
 }
 
 std::vector<int64_t> prompt_text_ids(const config::RunConfig& config) {

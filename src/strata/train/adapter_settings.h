@@ -20,6 +20,9 @@ adapters::LoraOptions options_of(const config::LoraConfig& config);
 adapters::LoraOptions with_new_tokens(adapters::LoraOptions options,
                                       const std::vector<int64_t>& new_tokens);
 
+// As PEFT for its task SEQ_CLS: the head of rewards trains whole and is saved with the adapter.
+void add_reward_head(adapters::LoraOptions& options);
+
 // The tokens of prompt_tuning_init_text, as the base's tokenizer makes them.
 std::vector<int64_t> prompt_text_ids(const config::RunConfig& config);
 

@@ -19,6 +19,7 @@
 #include "strata/memory/allocator.h"
 #include "strata/models/quantization.h"
 #include "strata/models/registry.h"
+#include "strata/models/reward_head.h"
 #include "strata/models/vocabulary.h"
 #include "strata/optim/adamw.h"
 #include "strata/optim/make_optimizer.h"
@@ -57,6 +58,7 @@ void attach_adapter(const config::RunConfig& config, const std::vector<int64_t>&
     adapters::require_no_dropout_on_experts(options, trainee.adapter->layers(), *trainee.model);
   } else if (config.lora.use_peft) {
     adapters::LoraOptions options = with_new_tokens(options_of(config.lora), new_tokens);
+    if (config::recipe_of(config).gives_rewards) add_reward_head(options);
     if (options.prompt_init == "TEXT" && !target.device.is_meta()) {
       options.prompt_text_ids = prompt_text_ids(config);
     }
@@ -213,6 +215,12 @@ Json load_model_config(const config::ModelConfig& config, bool alone) {
 
 void require_recipe_of(const Json& model_config, const config::RunConfig& config) {
   const bool has_encoder = models::has_encoder(model_config);
+  if (models::has_reward_head(model_config) && !config::recipe_of(config).gives_rewards) {
+    throw ConfigError(
+        "model_name_or_path: found a model that gives texts a reward for the recipe {}, expected "
+        "one that predicts tokens; run strata reward in its place",
+        config.recipe);
+  }
   if (has_encoder == config::recipe_of(config).has_encoder) return;
   throw ConfigError(
       "model_name_or_path: found {} for the recipe {}, expected {}; run strata {} in its place",
@@ -243,7 +251,17 @@ Blueprint draw_up(const config::RunConfig& config, comm::Mesh& mesh, const Targe
     trainee->model_config = load_model_config(config.model, is_imagined);
     require_recipe_of(trainee->model_config, config);
     trainee->balancing = balancing_of(config, trainee->model_config);
+    if (config::recipe_of(config).gives_rewards) {
+      trainee->has_new_head = !models::has_reward_head(trainee->model_config);
+      models::give_reward_head(trainee->model_config);
+    }
     grown = grow_vocabulary(config, is_imagined, trainee->model_config);
+    if (config::recipe_of(config).gives_rewards && grown.num_rows != grown.num_old_rows) {
+      throw ConfigError(
+          "chat_template_format: found {} tokens for {} rows of the embedding with the recipe "
+          "reward, expected no new tokens; add them in a run of sft before",
+          grown.num_rows, grown.num_old_rows);
+    }
   });
   name_type(config.model, is_imagined, *mesh.world, trainee->model_config);
   const bool has_files = !config.model.model_name_or_path.empty() && !is_imagined;

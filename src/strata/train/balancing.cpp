@@ -15,6 +15,16 @@ Balancing balancing_of(const config::RunConfig& config, const Json& model_config
         "router_aux_loss_coef: found {} for a model without experts, expected 0; leave it out",
         *given);
   }
+  // transformers' models for sequence classification compute none of it.
+  if (config::recipe_of(config).gives_rewards) {
+    if (given) {
+      throw ConfigError(
+          "router_aux_loss_coef: found {} with the recipe reward, expected none: nothing balances "
+          "the experts of a reward model; remove it",
+          *given);
+    }
+    return {};
+  }
   const Balancing result{.coefficient = own && given ? given : own,
                          .is_added = config.train.label_smoothing_factor == 0};
   if (config::recipe_of(config).reads_pairs && result.is_measured()) {

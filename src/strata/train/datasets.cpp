@@ -113,7 +113,8 @@ data::PrepareOptions options_of(const config::RunConfig& config, int64_t vocab_s
   options.vocab_size = vocab_size;
   if (config::recipe_of(config).reads_pairs) {
     options.preference =
-        data::PreferenceOptions{.truncation_mode = config.preference.truncation_mode};
+        data::PreferenceOptions{.truncation_mode = config.preference.truncation_mode,
+                                .are_rewarded = config::recipe_of(config).gives_rewards};
   }
   if (config::recipe_of(config).has_encoder) {
     options.pairs = data::PairOptions{.text_column = config.data.text_column,

@@ -39,6 +39,25 @@ Figures figures_of(const nn::LossSums& sums, const nn::Preference& preference) {
           {"logps/rejected", log_probs[1], pairs}};
 }
 
+Figures figures_of(const nn::Rewards& rewards) {
+  const std::vector<double>& values = rewards.values;
+  const auto count = static_cast<double>(values.size());
+  double sum = 0, wins = 0, margins = 0;
+  for (size_t d = 0; d + 1 < values.size(); d += 2) {
+    sum += values[d] + values[d + 1];
+    wins += values[d] > values[d + 1] ? 1 : 0;
+    margins += values[d] - values[d + 1];
+  }
+  const auto extreme = [&](const char* name, double value, OverRanks over_ranks) {
+    return Figure{.name = name, .sum = value, .weight = 1, .over_ranks = over_ranks};
+  };
+  return {extreme("min_reward", std::ranges::min(values), OverRanks::kLowest),
+          {"mean_reward", sum, count},
+          extreme("max_reward", std::ranges::max(values), OverRanks::kHighest),
+          {"accuracy", wins, count / 2},
+          {"margin", margins, count / 2}};
+}
+
 Figure figure_of(nn::ExpertBalance& balance, double weight) {
   return {.name = "aux_loss", .sum = balance.loss(), .weight = 1, .loss_weight = weight};
 }
@@ -58,16 +77,32 @@ double loss_in_figures(const std::vector<Figures>& figures) {
 void sum_over_ranks(comm::Group& world, std::vector<double>& values,
                     std::vector<Figures>& figures) {
   std::vector<double> sums = values;
+  const auto ranks = static_cast<size_t>(world.size());
   for (const Figures& of_one : figures) {
-    for (const Figure& figure : of_one) sums.insert(sums.end(), {figure.sum, figure.weight});
+    for (const Figure& figure : of_one) {
+      if (figure.over_ranks == OverRanks::kMean) {
+        sums.insert(sums.end(), {figure.sum, figure.weight});
+      } else {
+        // A place for each rank.
+        sums.resize(sums.size() + ranks);
+        sums[sums.size() - ranks + static_cast<size_t>(world.rank())] = figure.sum;
+      }
+    }
   }
   comm::sum_over_ranks(world, sums);
   std::copy_n(sums.begin(), values.size(), values.begin());
   auto next = sums.begin() + static_cast<int64_t>(values.size());
   for (Figures& of_one : figures) {
     for (Figure& figure : of_one) {
-      figure.sum = *next++;
-      figure.weight = *next++;
+      if (figure.over_ranks == OverRanks::kMean) {
+        figure.sum = *next++;
+        figure.weight = *next++;
+        continue;
+      }
+      const auto end = next + static_cast<int64_t>(ranks);
+      figure.sum = figure.over_ranks == OverRanks::kLowest ? *std::min_element(next, end)
+                                                           : *std::max_element(next, end);
+      next = end;
     }
   }
 }

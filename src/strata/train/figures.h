@@ -10,15 +10,21 @@
 #include "strata/nn/batch.h"
 #include "strata/nn/expert_balance.h"
 #include "strata/nn/preference_loss.h"
+#include "strata/nn/reward_loss.h"
 
 namespace strata::train {
 
-// Sums over ranks add up; a micro-step's figure is sum / weight.
+// What becomes of the ranks' figures of a micro-step: the sum of all sums by that of all weights;
+// the lowest; the highest.
+enum class OverRanks { kMean, kLowest, kHighest };
+
+// A micro-step's figure is sum / weight.
 struct Figure {
   std::string name;
   double sum = 0;
   double weight = 0;
   double loss_weight = 0;  // the loss has that many times the figure in it
+  OverRanks over_ranks = OverRanks::kMean;
 
   double mean() const { return sum / (weight > 0 ? weight : 1); }
 };
@@ -29,6 +35,9 @@ Figures figures_of(const nn::LossSums& sums);
 // Of pairs of answers, under the names that TRL's DPOTrainer logs. The accuracy is that of the
 // preferred answers.
 Figures figures_of(const nn::LossSums& sums, const nn::Preference& preference);
+
+// Of pairs that got rewards, under the names that TRL's RewardTrainer logs.
+Figures figures_of(const nn::Rewards& rewards);
 
 // aux_loss: the loss that balances a mixture's experts, which the run's has in it `weight` times.
 // Waits for the device.

@@ -6,6 +6,7 @@
 #include "strata/config/recipes.h"
 #include "strata/train/dpo.h"
 #include "strata/train/next_token.h"
+#include "strata/train/reward.h"
 
 namespace strata::train {
 namespace {
@@ -16,8 +17,10 @@ struct Row {
   std::unique_ptr<Recipe> (*make)(const BeforeTraining& before);
 };
 
-constexpr Row kRecipes[] = {
-    {"sft", make_next_token}, {"seq2seq", make_next_token}, {"dpo", make_dpo}};
+constexpr Row kRecipes[] = {{"sft", make_next_token},
+                            {"seq2seq", make_next_token},
+                            {"dpo", make_dpo},
+                            {"reward", make_reward}};
 
 }  // namespace
 

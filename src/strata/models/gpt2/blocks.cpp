@@ -6,12 +6,14 @@
 #include <ATen/ATen.h>
 
 #include "strata/base/error.h"
+#include "strata/models/reward_head.h"
 #include "strata/nn/activation.h"
 #include "strata/nn/attention.h"
 #include "strata/nn/chunked_cross_entropy.h"
 #include "strata/nn/dropout.h"
 #include "strata/nn/embedded_rows.h"
 #include "strata/nn/kv_cache.h"
+#include "strata/nn/reward_loss.h"
 
 namespace strata::models {
 namespace {
@@ -29,6 +31,10 @@ nn::Linear::Options shape(const Gpt2Config& c, int64_t in, int64_t out, at::Scal
 
 nn::Linear make_lm_head(const Gpt2Config& c, at::ScalarType storage,
                         std::shared_ptr<nn::Parameter> tied) {
+  if (c.scores_documents) {
+    return nn::Linear(kRewardLayer,
+                      {.in_features = c.n_embd, .out_features = 1, .storage = storage});
+  }
   if (tied != nullptr) return nn::Linear("lm_head", std::move(tied));
   return nn::Linear("lm_head",
                     {.in_features = c.n_embd, .out_features = c.vocab_size, .storage = storage});
@@ -177,6 +183,10 @@ std::vector<nn::Parameter*> Gpt2Head::parameters() {
 }
 
 at::Tensor Gpt2Head::forward(const at::Tensor& x, const nn::ForwardContext& context) {
+  if (lm_head_.path() == kRewardLayer) {
+    const at::Tensor rows = ln_f_.forward(nn::rewarded_rows(x, context));
+    return nn::reward_loss(lm_head_.forward(rows, context), context);
+  }
   return nn::chunked_cross_entropy(ln_f_.forward(x), lm_head_, context);
 }
 

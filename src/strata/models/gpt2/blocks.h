@@ -70,7 +70,7 @@ class Gpt2Head final : public Block {
 
   BlockKind kind() const override { return BlockKind::kHead; }
   std::string class_name() const override { return "Linear"; }
-  std::string path() const override { return "lm_head"; }
+  std::string path() const override { return lm_head_.path(); }
   std::vector<nn::Parameter*> parameters() override;
   std::vector<nn::Linear*> linears() override { return {&lm_head_}; }
   at::Tensor forward(const at::Tensor& x, const nn::ForwardContext& context) override;
@@ -81,7 +81,7 @@ class Gpt2Head final : public Block {
 
  private:
   nn::LayerNorm ln_f_;
-  nn::Linear lm_head_;
+  nn::Linear lm_head_;  // of a model that gives rewards "score", of one number
 };
 
 }  // namespace strata::models

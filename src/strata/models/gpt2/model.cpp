@@ -6,6 +6,7 @@
 
 #include "strata/hf/adapter_files.h"
 #include "strata/hf/model_folder.h"
+#include "strata/models/reward_head.h"
 #include "strata/models/weight_check.h"
 
 namespace strata::models {
@@ -30,7 +31,8 @@ Gpt2Model::Gpt2Model(const Gpt2Config& config, at::ScalarType storage)
   for (int64_t i = 0; i < config.n_layer; ++i) {
     layers_.push_back(std::make_unique<Gpt2Block>(config, i, storage));
   }
-  const bool is_tied = config.tie_word_embeddings && !config.has_own_head;
+  const bool is_tied =
+      config.tie_word_embeddings && !config.has_own_head && !config.scores_documents;
   head_ = std::make_unique<Gpt2Head>(config, storage, is_tied ? embedding_->weight() : nullptr);
 }
 
@@ -50,7 +52,7 @@ void Gpt2Model::untie() {
 }
 
 void Gpt2Model::describe_tie(Json& config) const {
-  if (!is_tied()) config["tie_word_embeddings"] = false;
+  if (!is_tied() && !config_.scores_documents) config["tie_word_embeddings"] = false;
 }
 
 bool Gpt2Model::follow_tie(const hf::ModelFolder& folder) {
@@ -70,10 +72,12 @@ WeightSources Gpt2Model::check_weights(const hf::ModelFolder& folder) {
   const bool holds_both =
       !is_tied() && has_head && find_either(folder, kEmbeddingWeight) != nullptr;
   const bool may_share = config_.tie_word_embeddings && !holds_both;
+  const bool starts_head = config_.scores_documents && lacks_reward_head(folder);
   std::vector<ExpectedWeight> expected;
   for (const nn::Parameter* parameter : parameters()) {
     const std::string& name = parameter->name();
     if (name.starts_with(hf::kAdapterKeyPrefix)) continue;
+    if (starts_head && name == kRewardWeight) continue;
     expected.push_back({parameter, {name}});
     std::vector<std::string>& names = expected.back().names;
     if (name.starts_with(kPrefix)) names.push_back(name.substr(kPrefix.size()));
@@ -84,7 +88,9 @@ WeightSources Gpt2Model::check_weights(const hf::ModelFolder& folder) {
                    {kEmbeddingWeight, std::string(kEmbeddingWeight).substr(kPrefix.size())});
     }
   }
-  return match_weights(folder, expected, {".attn.bias", ".attn.masked_bias"});
+  std::vector<std::string> ignored{".attn.bias", ".attn.masked_bias"};
+  if (starts_head) ignored.push_back(kHeadWeight);
+  return match_weights(folder, expected, ignored);
 }
 
 void Gpt2Model::init_weight(const nn::Parameter& parameter, at::Tensor full,

@@ -23,7 +23,9 @@ class Gpt2Model final : public Model {
   // Files of the first GPT-2s hold names without "transformer." and causal masks.
   WeightSources check_weights(const hf::ModelFolder& folder) override;
   bool follow_tie(const hf::ModelFolder& folder) override;
-  bool is_called_tied() const override { return config_.tie_word_embeddings; }
+  bool is_called_tied() const override {
+    return config_.tie_word_embeddings && !config_.scores_documents;
+  }
   void init_weight(const nn::Parameter& parameter, at::Tensor full,
                    at::Generator generator) const override;
   std::vector<std::string> default_lora_targets() const override { return {"c_attn"}; }

@@ -4,11 +4,13 @@
 
 #include <ATen/ATen.h>
 
+#include "strata/models/reward_head.h"
 #include "strata/nn/attention.h"
 #include "strata/nn/chunked_cross_entropy.h"
 #include "strata/nn/embedded_rows.h"
 #include "strata/nn/embedding.h"
 #include "strata/nn/gated_mlp.h"
+#include "strata/nn/reward_loss.h"
 #include "strata/nn/scaled_add.h"
 
 namespace strata::models {
@@ -20,6 +22,9 @@ nn::Linear::Options shape(int64_t in, int64_t out, bool bias, at::ScalarType sto
 
 nn::Linear make_lm_head(const LlamaConfig& c, at::ScalarType storage,
                         std::shared_ptr<nn::Parameter> tied) {
+  if (c.scores_documents) {
+    return nn::Linear(kRewardLayer, shape(c.hidden_size, 1, /*bias=*/false, storage));
+  }
   if (tied != nullptr) return nn::Linear("lm_head", std::move(tied));
   return nn::Linear("lm_head", shape(c.hidden_size, c.vocab_size, /*bias=*/false, storage));
 }
@@ -224,6 +229,10 @@ std::vector<nn::Parameter*> LlamaHead::parameters() {
 at::Tensor LlamaHead::normed(const at::Tensor& x) { return scaled(norm_.forward(x), logit_scale_); }
 
 at::Tensor LlamaHead::forward(const at::Tensor& x, const nn::ForwardContext& context) {
+  if (lm_head_.path() == kRewardLayer) {
+    const at::Tensor rows = normed(nn::rewarded_rows(x, context));
+    return nn::reward_loss(lm_head_.forward(rows, context), context);
+  }
   return nn::chunked_cross_entropy(normed(x), lm_head_, context, softcap_);
 }
 

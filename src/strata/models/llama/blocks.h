@@ -104,7 +104,7 @@ class LlamaHead final : public Block {
 
   BlockKind kind() const override { return BlockKind::kHead; }
   std::string class_name() const override { return "Linear"; }
-  std::string path() const override { return "lm_head"; }
+  std::string path() const override { return lm_head_.path(); }
   std::vector<nn::Parameter*> parameters() override;
   std::vector<nn::Linear*> linears() override { return {&lm_head_}; }
   at::Tensor forward(const at::Tensor& x, const nn::ForwardContext& context) override;
@@ -119,7 +119,7 @@ class LlamaHead final : public Block {
   at::Tensor normed(const at::Tensor& x);
 
   nn::RmsNorm norm_;
-  nn::Linear lm_head_;
+  nn::Linear lm_head_;  // of a model that gives rewards "score", of one number
   double logit_scale_;
   double softcap_;
 };

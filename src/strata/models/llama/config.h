@@ -50,6 +50,7 @@ struct LlamaConfig {
   bool input_norms = true;    // what attention and MLP read is normalised
   bool output_norms = false;  // what they give, before it joins the residual branch
   bool tie_word_embeddings = false;
+  bool scores_documents = false;        // a head of one number in place of the output layer
   bool has_own_head = false;            // in the file of the weights, although config.json ties
   std::optional<int64_t> pad_token_id;  // this embedding row receives no gradient
   std::vector<int64_t> windows;         // of each layer, ops/attention.h; empty: none anywhere

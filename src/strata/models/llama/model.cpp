@@ -7,6 +7,7 @@
 #include "strata/base/error.h"
 #include "strata/hf/adapter_files.h"
 #include "strata/hf/model_folder.h"
+#include "strata/models/reward_head.h"
 #include "strata/models/weight_check.h"
 
 namespace strata::models {
@@ -27,7 +28,8 @@ LlamaModel::LlamaModel(const LlamaConfig& config, at::ScalarType storage,
   for (int64_t i = 0; i < config.num_hidden_layers; ++i) {
     layers_.push_back(make_layer(config, i, storage, rope_of(i)));
   }
-  const bool is_tied = config.tie_word_embeddings && !config.has_own_head;
+  const bool is_tied =
+      config.tie_word_embeddings && !config.has_own_head && !config.scores_documents;
   head_ = std::make_unique<LlamaHead>(config, storage, is_tied ? embedding_->weight() : nullptr);
 }
 
@@ -74,7 +76,7 @@ void LlamaModel::untie() {
 }
 
 void LlamaModel::describe_tie(Json& config) const {
-  if (!is_tied()) config["tie_word_embeddings"] = false;
+  if (!is_tied() && !config_.scores_documents) config["tie_word_embeddings"] = false;
 }
 
 bool LlamaModel::follow_tie(const hf::ModelFolder& folder) {
@@ -92,16 +94,20 @@ WeightSources LlamaModel::check_weights(const hf::ModelFolder& folder) {
   follow_tie(folder);
   const bool holds_both =
       !is_tied() && folder.find(kEmbeddingWeight) != nullptr && folder.find(kHeadWeight) != nullptr;
+  const bool starts_head = config_.scores_documents && lacks_reward_head(folder);
   std::vector<ExpectedWeight> expected;
   for (const nn::Parameter* parameter : parameters()) {
     if (parameter->name().starts_with(hf::kAdapterKeyPrefix)) continue;
+    if (starts_head && parameter->name() == kRewardWeight) continue;
     expected.push_back({parameter, {parameter->name()}});
     if (!config_.tie_word_embeddings || holds_both) continue;
     // The file of a tied model may hold either name.
     if (parameter->name() == kEmbeddingWeight) expected.back().names.push_back(kHeadWeight);
     if (parameter->name() == kHeadWeight) expected.back().names.push_back(kEmbeddingWeight);
   }
-  return match_weights(folder, expected, {"rotary_emb.inv_freq"});
+  std::vector<std::string> ignored{"rotary_emb.inv_freq"};
+  if (starts_head) ignored.push_back(kHeadWeight);
+  return match_weights(folder, expected, ignored);
 }
 
 void LlamaModel::init_weight(const nn::Parameter& parameter, at::Tensor full,

@@ -52,7 +52,9 @@ class LlamaModel final : public Model {
   }
   void describe_tie(Json& config) const override;
   bool follow_tie(const hf::ModelFolder& folder) override;
-  bool is_called_tied() const override { return config_.tie_word_embeddings; }
+  bool is_called_tied() const override {
+    return config_.tie_word_embeddings && !config_.scores_documents;
+  }
   int64_t vocab_size() const override { return config_.vocab_size; }
   int64_t hidden_size() const override { return config_.hidden_size; }
   int64_t max_position_embeddings() const override { return config_.rope.reach(); }
