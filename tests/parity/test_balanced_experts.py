@@ -130,8 +130,13 @@ def test_a_weight_beside_smoothing_has_no_effect(inputs, tmp_path):
     assert balanced.losses == plain.losses and all(row["aux_loss"] > 1 for row in balanced.history)
 
 
-def test_pairs_are_not_balanced(inputs, tmp_path):
-    """What TRL's DPOTrainer adds is refused there by name, also from config.json."""
-    run = run_strata_raw(base_flags(inputs.model("sparse_mixture"), inputs.data("preference"), tmp_path / "out",
-                                    max_steps=1), recipe="dpo")
-    assert run.returncode == 2 and "router_aux_loss_coef: found 0.001 with the recipe dpo, expected 0" in run.text, run.text
+def test_pairs_are_balanced_as_config_json_says(inputs, tmp_path):
+    """What TRL's DPOTrainer adds (compared in test_dpo.py), without a flag."""
+    def run(name, **flags):
+        return run_strata(base_flags(inputs.model("sparse_mixture"), inputs.data("preference"), tmp_path / name,
+                                     max_steps=2, **flags), recipe="dpo").history
+
+    balanced, plain = run("balanced"), run("plain", router_aux_loss_coef=0)
+    for ours, without in zip(balanced[:1], plain[:1], strict=True):
+        assert ours["aux_loss"] > 0.5 and "aux_loss" not in without
+        assert abs(ours["loss"] - without["loss"] - 0.001 * ours["aux_loss"]) < 1e-6

@@ -24,6 +24,12 @@ CASES = {
     "capped_logits": dict(model="gemma2"),
     "one_head_odd_sizes": dict(model="odd"),
     "nf4": dict(LORA, load_in_4bit=True, model="wide"),
+    # The loss that balances experts is over the tokens of both answers, beside that of pairs.
+    "mixture": dict(model="qwen3_moe", router_aux_loss_coef=0.3, learning_rate=2e-3),
+    "mixture_accumulated_with_eval": dict(LORA, model="qwen2_moe", router_aux_loss_coef=0.2, learning_rate=5e-3,
+                                          lora_target_modules=["q_proj", "v_proj"], gradient_accumulation_steps=2,
+                                          eval_strategy="steps", eval_steps=5, per_device_eval_batch_size=3),
+    "mixtral": dict(model="mixtral", router_aux_loss_coef=0.1, learning_rate=1e-3),
     "ia3": dict(use_peft=True, peft_type="IA3", learning_rate=1e-1),
     "chat": dict(LORA, kind="preference_chat"),
     "short_rows": dict(max_length=24),
@@ -65,7 +71,8 @@ def compare(found, expected):
         prefix = "eval_" if "eval_loss" in theirs else ""
         # Of a model that is still its own reference the last bit would decide.
         ties = abs(theirs[prefix + "rewards/margins"]) < 1e-4
-        for key in [prefix + "loss", *(prefix + name for name in FIGURES)]:
+        balance = [prefix + "aux_loss"] if prefix + "aux_loss" in theirs else []
+        for key in [prefix + "loss", *(prefix + name for name in FIGURES), *balance]:
             if ties and key.endswith("accuracies"):
                 continue
             assert math.isclose(ours[key], theirs[key], rel_tol=1e-3, abs_tol=1e-4), (key, at)

@@ -215,6 +215,17 @@ def test_a_continued_adapter_equals_the_reference(inputs, scorer, tmp_path):
     compare(run.state["log_history"], trl_reference.log_history(flags, "Reward"))
 
 
+def test_an_adapter_of_another_recipe_is_refused(inputs, tmp_path):
+    words = run_strata(base_flags(inputs.model("plain"), inputs.data("text"), tmp_path / "words", max_steps=1, **LORA))
+    rewards = run_strata(flags_of(inputs, inputs.model("plain"), tmp_path / "rewards", **{**LORA, "max_steps": 1}),
+                         recipe="reward")
+    for adapter, recipe, kind, expected in ((words, "reward", "preference", "without a layer of rewards"),
+                                            (rewards, "dpo", "preference", "with a layer of rewards")):
+        run = run_strata_raw(base_flags(inputs.model("plain"), inputs.data(kind), tmp_path / "out", max_steps=1,
+                                        adapter_name_or_path=str(adapter.folder)), recipe=recipe)
+        assert run.returncode == 2 and f"found an adapter {expected}" in run.stderr, run.stderr
+
+
 def test_documents_of_one_token_and_the_same_answers(inputs, scorer, tmp_path):
     data = tmp_path / "data"
     data.mkdir()

@@ -47,12 +47,27 @@ void require_trainable(const hf::AdapterConfig& config) {
       "a checkpoint of its run, or train another");
 }
 
+// A head that nobody trained would give rewards at random.
+void require_adapter_of(const config::RunConfig& config, const hf::AdapterConfig& adapter) {
+  const bool has_head =
+      std::ranges::count(adapter.modules_to_save, std::string(models::kRewardLayer)) > 0;
+  const bool wants_head = config::recipe_of(config).gives_rewards;
+  if (has_head == wants_head) return;
+  throw ConfigError(
+      "adapter_name_or_path: found an adapter {} a layer of rewards (score in modules_to_save) for "
+      "the recipe {}, expected one {} it; {}",
+      has_head ? "with" : "without", config.recipe, wants_head ? "with" : "without",
+      wants_head ? "fold it into its base (strata merge-adapter) and start from that"
+                 : "run strata reward in its place");
+}
+
 void attach_adapter(const config::RunConfig& config, const std::vector<int64_t>& new_tokens,
                     const Target& target, Trainee& trainee) {
   if (!config.model.adapter_name_or_path.empty()) {
     require_adapter_folder(config.model.adapter_name_or_path);
     trainee.continued_adapter = hf::read_adapter_config(config.model.adapter_name_or_path);
     require_trainable(*trainee.continued_adapter);
+    require_adapter_of(config, *trainee.continued_adapter);
     const adapters::LoraOptions options = adapters::lora_options_of(*trainee.continued_adapter);
     trainee.adapter = adapters::attach_lora(*trainee.model, options);
     adapters::require_no_dropout_on_experts(options, trainee.adapter->layers(), *trainee.model);

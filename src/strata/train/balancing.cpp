@@ -27,12 +27,6 @@ Balancing balancing_of(const config::RunConfig& config, const Json& model_config
   }
   const Balancing result{.coefficient = own && given ? given : own,
                          .is_added = config.train.label_smoothing_factor == 0};
-  if (config::recipe_of(config).reads_pairs && result.is_measured()) {
-    throw ConfigError(
-        "router_aux_loss_coef: found {} with the recipe {}, expected 0: the loss that balances "
-        "experts is not added to that of pairs; pass --router_aux_loss_coef 0",
-        *result.coefficient, config.recipe);
-  }
   if (config::best_metric(config) == "eval_aux_loss" && !result.is_measured()) {
     throw ConfigError(
         "metric_for_best_model: found {}, expected a value that evaluations give: this model's "
