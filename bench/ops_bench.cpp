@@ -139,6 +139,26 @@ void BM_matmul_aten(State& state) {
   report_flops(state, 6.0 * kTokens * kHidden * kIntermediate);
 }
 
+// Arguments: bf16, tokens: a decoder's step and an expert with few of them. A weight is read from
+// memory and used that often.
+struct FewRows {
+  explicit FewRows(const State& state)
+      : x(at::randn({state.range(1), 4096}).to(storage(state))),
+        weight(at::randn({8192, 4096}).to(storage(state))) {}
+  at::Tensor x, weight;
+};
+void BM_matmul_few_rows(State& state) {
+  ops::choose_cpu_products(ops::CpuProducts::kOwn);
+  const FewRows f(state);
+  for (auto _ : state) benchmark::DoNotOptimize(ops::matmul(f.x, f.weight, {.b = true}));
+  report_bytes(state, double(f.weight.nbytes()));
+}
+void BM_matmul_few_rows_aten(State& state) {
+  const FewRows f(state);
+  for (auto _ : state) benchmark::DoNotOptimize(at::mm(f.x, f.weight.t()));
+  report_bytes(state, double(f.weight.nbytes()));
+}
+
 void BM_cross_entropy(State& state) {
   const at::Tensor logits = at::randn({kChunk, kVocabulary}) * 3;
   const at::Tensor targets = at::randint(kVocabulary, {kChunk}, at::kLong);
@@ -300,6 +320,8 @@ BENCHMARK(BM_attention_aten)->Apply(attention_cases);
 BENCHMARK(BM_attention_backward)->Apply(attention_cases);
 BENCHMARK(BM_attention_backward_aten)->Apply(attention_cases);
 BENCH_BOTH(BM_matmul);
+BENCHMARK(BM_matmul_few_rows)->ArgsProduct({{0, 1}, {1, 24}})->Unit(benchmark::kMillisecond);
+BENCHMARK(BM_matmul_few_rows_aten)->ArgsProduct({{0, 1}, {1, 24}})->Unit(benchmark::kMillisecond);
 BENCH_FP32(BM_cross_entropy);
 BENCH_BOTH(BM_swiglu);
 BENCH_BOTH(BM_swiglu_backward);

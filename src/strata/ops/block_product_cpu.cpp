@@ -2,7 +2,6 @@
 // three widths of register. Never: threads.
 #include "strata/ops/block_product.h"
 
-#include <algorithm>
 #include <cstring>
 
 #include "strata/ops/block_product_tiles.h"
@@ -63,45 +62,6 @@ ProductFunction best_product() {
 void block_product(const BlockProduct& product) {
   static const ProductFunction function = best_product();
   if (product.rows > 0) function(product);
-}
-
-namespace {
-
-// to rows of 4 = transpose of from rows of 4.
-STRATA_INLINE void transpose_4(const float* from, int64_t from_stride, float* to,
-                               int64_t to_stride) {
-  Lanes4 row[4];
-  for (int r = 0; r < 4; ++r) Floats<Lanes4>::load(from + r * from_stride, row[r]);
-  const Lanes4 low01 = __builtin_shufflevector(row[0], row[1], 0, 4, 1, 5);
-  const Lanes4 low23 = __builtin_shufflevector(row[2], row[3], 0, 4, 1, 5);
-  const Lanes4 high01 = __builtin_shufflevector(row[0], row[1], 2, 6, 3, 7);
-  const Lanes4 high23 = __builtin_shufflevector(row[2], row[3], 2, 6, 3, 7);
-  Floats<Lanes4>::store(__builtin_shufflevector(low01, low23, 0, 1, 4, 5), to);
-  Floats<Lanes4>::store(__builtin_shufflevector(low01, low23, 2, 3, 6, 7), to + to_stride);
-  Floats<Lanes4>::store(__builtin_shufflevector(high01, high23, 0, 1, 4, 5), to + 2 * to_stride);
-  Floats<Lanes4>::store(__builtin_shufflevector(high01, high23, 2, 3, 6, 7), to + 3 * to_stride);
-}
-
-}  // namespace
-
-// In squares of 4; a line of `to` is filled before the next one.
-void transpose_block(const float* from, int64_t from_stride, int64_t rows, int64_t columns,
-                     float* to, int64_t to_stride) {
-  const int64_t whole_rows = rows & ~INT64_C(3), whole_columns = columns & ~INT64_C(3);
-  constexpr int64_t kLine = 16;
-  for (int64_t i = 0; i < whole_rows; i += kLine) {
-    const int64_t end = std::min(i + kLine, whole_rows);
-    for (int64_t j = 0; j < whole_columns; j += 4) {
-      for (int64_t r = i; r < end; r += 4) {
-        transpose_4(from + r * from_stride + j, from_stride, to + j * to_stride + r, to_stride);
-      }
-    }
-  }
-  for (int64_t j = 0; j < columns; ++j) {
-    for (int64_t i = j < whole_columns ? whole_rows : 0; i < rows; ++i) {
-      to[j * to_stride + i] = from[i * from_stride + j];
-    }
-  }
 }
 
 }  // namespace strata::ops::cpu

@@ -114,6 +114,8 @@ struct MatmulArguments {
   const quant::cpu::MatrixCodes* b_codes = nullptr;
 };
 void matmul(const MatmulArguments& m);
+// The same for one row of bf16 into bf16, where a is not transposed and b is: without packing.
+void multiply_row_by_columns(const MatmulArguments& m);
 // Up to so many rows one factor is packed range by range, as it is multiplied: the least memory.
 inline constexpr int64_t kRowsOfOneBlock = 96;
 // See ops/matmul.h.

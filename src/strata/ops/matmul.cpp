@@ -84,6 +84,13 @@ void multiply_with_aten(at::Tensor c, const at::Tensor& a, const at::Tensor& b,
 
 bool has_contiguous_rows(const at::Tensor& x) { return x.size(1) <= 1 || x.stride(1) == 1; }
 
+// One token by a weight [columns, inner]: what a decoder's step is made of.
+bool is_row_by_columns(const at::Tensor& c, const at::Tensor& a, const at::Tensor& b,
+                       Transposes transposes) {
+  return c.is_cpu() && is_bf16(a) && is_bf16(c) && c.size(0) == 1 && !transposes.a &&
+         transposes.b && has_contiguous_rows(a) && has_contiguous_rows(b);
+}
+
 // A factor as the kernel takes it. A transposed view is read as what it views; `copy` keeps alive
 // what had to be copied.
 cpu::MatmulFactor factor_of(const at::Tensor& x, bool transposed, at::Tensor& copy) {
@@ -115,17 +122,19 @@ void matmul_into(at::Tensor c, const at::Tensor& a, const at::Tensor& b, Transpo
   check_last_dim_contiguous(kOp, "c", c);
   if (rows == 0 || columns == 0 || c.is_meta()) return;
   const ActivityTimer timer(Activity::kMatrixProducts);
-  if (!use_own_kernel(c, a)) return multiply_with_aten(c, a, b, transposes, beta);
+  const bool by_columns = is_row_by_columns(c, a, b, transposes);
+  if (!by_columns && !use_own_kernel(c, a)) return multiply_with_aten(c, a, b, transposes, beta);
   at::Tensor a_copy, b_copy;
-  cpu::matmul({.rows = rows,
-               .columns = columns,
-               .inner = inner,
-               .type = element_of(kOp, "a", a),
-               .a = factor_of(a, transposes.a, a_copy),
-               .b = factor_of(b, transposes.b, b_copy),
-               .c_type = element_of(kOp, "c", c),
-               .c = {c.mutable_data_ptr(), c.stride(0)},
-               .add = beta != 0});
+  const cpu::MatmulArguments arguments{.rows = rows,
+                                       .columns = columns,
+                                       .inner = inner,
+                                       .type = element_of(kOp, "a", a),
+                                       .a = factor_of(a, transposes.a, a_copy),
+                                       .b = factor_of(b, transposes.b, b_copy),
+                                       .c_type = element_of(kOp, "c", c),
+                                       .c = {c.mutable_data_ptr(), c.stride(0)},
+                                       .add = beta != 0};
+  by_columns ? cpu::multiply_row_by_columns(arguments) : cpu::matmul(arguments);
 }
 
 at::Tensor matmul(const at::Tensor& a, const at::Tensor& b, Transposes transposes) {

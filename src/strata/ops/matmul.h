@@ -4,8 +4,9 @@
 // On the CPU the product is our own: in fp32 the BLAS inside libtorch runs at half speed on
 // processors that its maker did not build; in bf16 its oneDNN keeps half a megabyte for every shape
 // of product that it ever saw, and micro-batches have many. Where the processor does not multiply
-// bf16 itself it is converted block by block and multiplied in fp32. Other devices and very narrow
-// products: ATen. Our own product does not depend on the number of threads.
+// bf16 itself it is converted block by block and multiplied in fp32. One row of bf16 by a weight (a
+// decoder's token) is summed straight from the weight. Other devices and very narrow products:
+// ATen. Our own product does not depend on the number of threads.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -39,10 +39,21 @@ void pack_contiguous_lines(const Panel& p, float* panel, float* scratch) {
   fill_missing_lines(p, p.inner, panel);
 }
 
+// Whether every line begins with a pair that could be read as an fp32 number, and ends with one.
+bool has_whole_pairs(const Panel& p) {
+  const auto address = reinterpret_cast<uintptr_t>(p.first);
+  return p.inner % 2 == 0 && p.stride % 2 == 0 && address % sizeof(float) == 0;
+}
+
 // Lines lie along the inner dimension: their pairs are there as they are. The second of a last odd
 // one is zero.
 void pack_pairs_of_lines(const Panel& p, float* panel, float* scratch) {
   const int64_t lanes = (p.inner + 1) / 2;
+  if (has_whole_pairs(p)) {
+    transpose_block(static_cast<const float*>(p.first), p.stride / 2, p.width, lanes, panel,
+                    p.panel_width);
+    return fill_missing_lines(p, lanes, panel);
+  }
   for (int64_t line = 0; line < p.width; ++line) {
     float* to = scratch + line * lanes;
     to[lanes - 1] = 0;
