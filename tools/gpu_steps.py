@@ -192,24 +192,31 @@ def tiny_inputs(check):
     folder = check.folder / "tiny"
     if not folder.exists():
         tiny_llama.save_model(folder / "model", **tiny_llama.WIDE)
+        tiny_llama.save_model(folder / "mixture", **{**tiny_llama.MIXTRAL, "router_aux_loss_coef": 0.1})
         tiny_llama.save_data(folder / "data", "messages", 40, 9)
+        tiny_llama.save_data(folder / "pairs", "preference", 40, 9)
     return folder
 
 
 # Stands for a folder of the run's own.
 OWN_FOLDER = "{own folder}"
+# What a run's words may begin with: its recipe, and the model and data of tiny_inputs().
+JOBS = {"sft": ("sft", "model", "data"), "mixture": ("sft", "mixture", "data"), "dpo": ("dpo", "model", "pairs")}
 
 
 def losses_of(check, name, seconds, world, *flags, wanted="", **variables):
-    """Of a run (of ten steps, where nothing else is said) on the tiny model, which prints `wanted`; a string says why there are none."""
+    """Of a run (of ten steps, where nothing else is said) on a tiny model, which prints `wanted`; a string says why there
+    are none."""
     folder = tiny_inputs(check)
+    job, flags = (flags[0], flags[1:]) if flags and flags[0] in JOBS else ("sft", flags)
+    recipe, model, data = JOBS[job]
     output = check.folder / name
     own = pathlib.Path(f"{output}-files")
     own.mkdir()
     flags = [own if word == OWN_FOLDER else word for word in flags]
     steps = [] if "--max_steps" in flags else ["--max_steps", 10]
-    command = [check.programs / "strata", "launch", "--num_processes", world, "sft", "--model_name_or_path",
-               folder / "model", "--dataset_name", folder / "data", "--output_dir", output, "--max_length", 64,
+    command = [check.programs / "strata", "launch", "--num_processes", world, recipe, "--model_name_or_path",
+               folder / model, "--dataset_name", folder / data, "--output_dir", output, "--max_length", 64,
                "--per_device_train_batch_size", 4 // world, *steps, "--logging_steps", 1,
                "--learning_rate", "5e-3", "--save_strategy", "no", "--disable_tqdm", "true", *flags]
     passed, _, text, _ = check.run(name, command, seconds, OMP_NUM_THREADS="2", **variables)
@@ -272,10 +279,16 @@ def cpu_parity(check, seconds, prefix="", **variables):
             "activations-away": (["--bf16", "false", "--activation_offloading", "true"], 1e-4),
             "offload": (["--bf16", "false", "--fsdp_offload_params", "true"], 1e-4),
             "files": (["--bf16", "false", "--offload_param_device", "nvme", "--offload_param_nvme_path", OWN_FOLDER],
-                      1e-4)}
+                      1e-4),
+            "mixture": (["mixture", "--bf16", "false"], 1e-4),
+            "mixture-lora": (["mixture", "--bf16", "false", "--use_peft", "true", "--lora_target_modules", "all-linear",
+                              "--lora_dropout", "0"], 1e-4),
+            "dpo": (["dpo", "--bf16", "false"], 1e-4),
+            "dpo-lora": (["dpo", "--bf16", "false", "--use_peft", "true"], 1e-4),
+            "dpo-by-tokens": (["dpo", "--bf16", "false", "--loss_type", "sigmoid_norm", "sft"], 1e-4)}
     runs = {}
     for name, (flags, _) in rows.items():
-        runs[f"{prefix}cpu-{name}"] = (1, "--use_cpu", "true", *flags)
+        runs[f"{prefix}cpu-{name}"] = (1, *flags, "--use_cpu", "true")
         runs[f"{prefix}cuda-{name}"] = (1, *flags)
     found, wrong = losses_of_all(check, seconds, runs, **variables), []
     for name, (_, limit) in rows.items():
