@@ -36,6 +36,8 @@ GPT2 = dict(family="gpt2", vocab_size=V, n_embd=H, n_inner=I, n_layer=L, n_head=
 BIGCODE = dict(GPT2, family="gpt_bigcode")
 MIXTURE = dict(MODEL, family="qwen3_moe", num_hidden_layers=3, head_dim=64, num_experts=16, num_experts_per_tok=4,
                moe_intermediate_size=128, norm_topk_prob=True)
+GPT_OSS = dict(MODEL, family="gpt_oss", num_hidden_layers=3, head_dim=64, num_local_experts=16, num_experts_per_tok=4,
+               intermediate_size=128, sliding_window=32)
 MIXTRAL = dict(MODEL, family="mixtral", num_local_experts=3)
 PACKED = dict(packing=True, packing_strategy="wrapped", max_length=128)
 PARTS = dict(fsdp_version=2, fsdp_reshard_after_forward=2)
@@ -133,6 +135,9 @@ TABLE = [
     (2, "FULL_SHARD", dict(LORA, lora_dropout=0.0, model="mixture", **WHOLE)),
     (1, "NO_SHARD", dict(LORA, lora_dropout=0.0, model="mixtral", load_in_4bit=True)),
     (2, "FULL_SHARD", dict(model="mixtral", bf16=True, **WHOLE)),
+    (1, "NO_SHARD", dict(model="gpt_oss")),
+    (2, "FULL_SHARD", dict(model="gpt_oss", gradient_checkpointing_mode="selective")),
+    (2, "FULL_SHARD", dict(LORA, model="gpt_oss", dtype="bfloat16", bf16=True, **WHOLE)),
     # Products in bf16 where the processor has them.
     (1, "NO_SHARD", dict(LORA, bf16=True, per_device_train_batch_size=16)),
     (1, "FULL_SHARD", dict(LORA, bf16=True, dtype="bfloat16")),
@@ -182,7 +187,7 @@ def other_model(name, beside):
     folder.mkdir()
     models = {"large": LARGE, "wide": WIDE, "phi3": PHI3, "granite": GRANITE, "gemma": GEMMA, "gemma3": GEMMA3,
               "gemma2": GEMMA2, "olmo3": OLMO3, "gpt2": GPT2, "bigcode": BIGCODE,
-              "mixture": MIXTURE, "mixtral": MIXTRAL}
+              "mixture": MIXTURE, "mixtral": MIXTRAL, "gpt_oss": GPT_OSS}
     return save_model(folder, models[name], None if name in ("phi3", "granite") else "bfloat16")
 
 

@@ -52,6 +52,9 @@ QWEN3_MOE = dict(UNBALANCED, family="qwen3_moe", hidden_size=36, head_dim=10, nu
 QWEN2_MOE = dict(UNBALANCED, family="qwen2_moe", num_hidden_layers=3, mlp_only_layers=[1], num_experts=7,
                  num_experts_per_tok=3, moe_intermediate_size=12, shared_expert_intermediate_size=21)
 MIXTRAL = dict(UNBALANCED, family="mixtral", num_local_experts=4, sliding_window=16)
+# Experts that are one parameter, attention with sinks; the limit cuts some values.
+GPT_OSS = dict(UNBALANCED, family="gpt_oss", hidden_size=36, num_key_value_heads=1, head_dim=10, sliding_window=7,
+               num_local_experts=5, num_experts_per_tok=2, intermediate_size=20, swiglu_limit=0.6)
 GEMMA = dict(PLAIN, family="gemma", hidden_size=30, num_key_value_heads=1, head_dim=10)
 
 

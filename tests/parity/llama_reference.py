@@ -15,11 +15,14 @@ GPT2_BASE = dict(vocab_size=97, n_embd=32, n_layer=2, n_head=4, n_positions=64, 
 QWEN_MOE_BASE = dict(BASE, num_experts=5, num_experts_per_tok=2, moe_intermediate_size=14)
 BASES = {"gpt2": GPT2_BASE, "gpt_bigcode": GPT2_BASE, "qwen3_moe": QWEN_MOE_BASE,
          "qwen2_moe": dict(QWEN_MOE_BASE, shared_expert_intermediate_size=22),
-         "mixtral": dict(BASE, num_local_experts=5)}
+         "mixtral": dict(BASE, num_local_experts=5),
+         "gpt_oss": dict(BASE, num_local_experts=5, num_experts_per_tok=2, head_dim=8, intermediate_size=22)}
 # A mixture's module, gate, up and down of an expert as files name them. transformers fuses them when it loads.
 EXPERT_NAMES = {"qwen3_moe": ("mlp", "gate_proj", "up_proj", "down_proj"),
                 "qwen2_moe": ("mlp", "gate_proj", "up_proj", "down_proj"),
                 "mixtral": ("block_sparse_moe", "w1", "w3", "w2")}
+# Of these files hold fused parameters, too.
+FAMILIES_WITH_EXPERTS = {*EXPERT_NAMES, "gpt_oss"}
 LLAMA3 = dict(rope_type="llama3", rope_theta=500.0, factor=8.0, low_freq_factor=1.0,
               high_freq_factor=4.0, original_max_position_embeddings=16)
 # Type, size of the random weights, largest relative error. Both programs round in bfloat16, each
@@ -105,7 +108,7 @@ def run_reference(model, documents, balance=0):
     """Loss per trained token, logits of all tokens in order, and gradients (left in the model), also of `balance`
     times the loss that balances a mixture's experts."""
     ids, labels, mask = padded(documents)
-    if model.config.model_type in EXPERT_NAMES:
+    if model.config.model_type in FAMILIES_WITH_EXPERTS:
         base = model.get_base_model() if hasattr(model, "get_base_model") else model
         base.set_experts_implementation("eager")  # the grouped products need sizes of multiples of 16 bytes
     outputs = model(input_ids=ids, attention_mask=mask, **({"output_router_logits": True} if balance else {}))

@@ -58,7 +58,7 @@ def load(folder):
                                         ("smollm3", 2), ("granite", 3), ("gemma", 3), ("gemma3", 2),
                                         ("gemma2", 2), ("olmo2", 3), ("olmo3", 2),
                                         ("gpt2", 3), ("bigcode", 2), ("qwen3_moe", 3), ("qwen2_moe", 2),
-                                        ("mixtral", 2)])
+                                        ("mixtral", 2), ("gpt_oss", 3)])
 def test_full_model(inputs, tmp_path, name, world):
     run = train(inputs, tmp_path / "out", name, world)
     folder = run.folder
@@ -143,6 +143,10 @@ LORA_CASES = {
     "mixtral": ("mixtral", dict(lora_target_modules=None)),
     "mixtral_experts": ("mixtral", dict(lora_target_modules=["v_proj", "gate", "w1", "w2", "w3"], lora_dropout=0.0)),
     "mixtral_down": ("mixtral", dict(lora_target_modules=["w2"], lora_dropout=0.0)),
+    "gpt_oss": ("gpt_oss", dict(lora_target_modules="all-linear")),
+    "gpt_oss_router": ("gpt_oss", dict(lora_target_modules=["q_proj"], lora_modules_to_save=["router"])),
+    "gpt_oss_prefix": ("gpt_oss", dict(OF_LORA_OFF, peft_type="PREFIX_TUNING", num_virtual_tokens=3,
+                                       learning_rate=5e-2)),
     "qwen2_moe": ("qwen2_moe", dict(lora_target_modules=["q_proj", "shared_expert_gate"])),
     "qwen2_moe_ia3": ("qwen2_moe", dict(OF_LORA_OFF, peft_type="IA3", learning_rate=5e-2,
                                         feedforward_modules=["shared_expert.up_proj"],

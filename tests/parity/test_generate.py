@@ -39,6 +39,7 @@ MODELS = {
     "qwen2_moe": dict(family="qwen2_moe", num_key_value_heads=2, num_hidden_layers=3, mlp_only_layers=[1],
                       moe_intermediate_size=12),
     "mixtral": dict(family="mixtral", num_key_value_heads=2, sliding_window=6),
+    "gpt_oss": dict(family="gpt_oss", num_key_value_heads=2, sliding_window=6, intermediate_size=24),
     "gpt2": dict(family="gpt2", n_head=2),
     "bigcode": dict(family="gpt_bigcode"),
     "bigcode_multi_head": dict(family="gpt_bigcode", multi_query=False, tie_word_embeddings=False),
@@ -67,7 +68,7 @@ ADAPTERS = {
                              prefix_projection=True, encoder_hidden_size=7),
 }
 # The first three over every model, the others over two.
-OTHER_NAMES = ["phi3", "gpt2", "bigcode", "bigcode_multi_head", "qwen3_moe", "qwen2_moe", "mixtral"]
+OTHER_NAMES = ["phi3", "gpt2", "bigcode", "bigcode_multi_head", "qwen3_moe", "qwen2_moe", "mixtral", "gpt_oss"]
 ADAPTED = [(m, a) for a in list(ADAPTERS)[:3] for m in MODELS if m not in OTHER_NAMES] + [
     (m, a) for m in OTHER_NAMES[4:] for a in ("none", "saved_head", "prefix")] + [
     (m, a) for m in OTHER_NAMES[1:4] for a in ("none", "lora", "ia3")] + [("gpt2", "vera"), ("gpt2", "dora_conv1d")] + [

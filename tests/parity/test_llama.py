@@ -4,7 +4,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from llama_reference import (EXPERT_NAMES, LLAMA3, PRECISIONS, gradients_of, make_documents, run_reference,
+from llama_reference import (FAMILIES_WITH_EXPERTS, LLAMA3, PRECISIONS, gradients_of, make_documents, run_reference,
                              save_checkpoint)
 from probe import relative_error, run_probe, run_probe_raw
 
@@ -206,6 +206,20 @@ CONFIGS = {
     "mixtral_window": dict(family="mixtral", num_key_value_heads=1, head_dim=6, sliding_window=7, num_local_experts=3,
                            tie_word_embeddings=True, rope_parameters=ROPE_500),
     "mixtral_two_of_many": dict(family="mixtral", num_local_experts=16, num_key_value_heads=2),
+    "gpt_oss": dict(family="gpt_oss", num_key_value_heads=2, sliding_window=7,
+                    rope_parameters=dict(YARN, truncate=False)),
+    "gpt_oss_limits": dict(family="gpt_oss", num_key_value_heads=1, sliding_window=2, swiglu_limit=0.3, swiglu_alpha=1.3,
+                           num_hidden_layers=3, vocab_size=101, num_local_experts=7, num_experts_per_tok=3,
+                           hidden_size=30, head_dim=10, intermediate_size=11, tie_word_embeddings=True,
+                           rope_parameters=dict(rope_type="default", rope_theta=10.0)),
+    "gpt_oss_one_of_many": dict(family="gpt_oss", num_attention_heads=1, num_key_value_heads=1, head_dim=12,
+                                attention_bias=False, num_local_experts=33, num_experts_per_tok=1, pad_token_id=5,
+                                layer_types=["full_attention", "sliding_attention"], sliding_window=40,
+                                rope_parameters=ROPE_500),
+    "gpt_oss_all_of_two": dict(family="gpt_oss", num_local_experts=2, attention_bias=False, num_key_value_heads=1,
+                               layer_types=["full_attention"] * 2),
+    "gpt_oss_old_keys": dict(family="gpt_oss", rope_parameters=dict(YARN, truncate=False, rope_theta=150.0),
+                             old_rope_keys=True, sliding_window=9),
     "gemma_biases": dict(family="gemma", head_dim=8, attention_bias=True, hidden_act="gelu",
                          rope_parameters=dict(rope_type="linear", rope_theta=10.0, factor=2.0)),
 }
@@ -223,8 +237,9 @@ def compare(tensors, model, loss, logits, limit):
 
 
 # Of two logits of a router that are nearly equal rounding chooses; not where every token takes all experts.
-EVERY_EXPERT = {"qwen3_moe_all_of_two", "qwen3_moe_one_expert", "qwen2_moe_all_of_two", "mixtral_all_of_three"}
-IN_FLOAT32 = {name for name, settings in CONFIGS.items() if settings.get("family") in EXPERT_NAMES} - EVERY_EXPERT
+EVERY_EXPERT = {"qwen3_moe_all_of_two", "qwen3_moe_one_expert", "qwen2_moe_all_of_two", "mixtral_all_of_three",
+                "gpt_oss_all_of_two"}
+IN_FLOAT32 = {name for name, settings in CONFIGS.items() if settings.get("family") in FAMILIES_WITH_EXPERTS} - EVERY_EXPERT
 
 # In bf16 both programs are further than the limit from fp32, each in its own way: see
 # test_bfloat16_is_as_close_to_float32_as_transformers.

@@ -1,10 +1,12 @@
 // The files beside a model's weights (convert.h): where they are and how they are copied.
+#include <algorithm>
 #include <array>
 
 #include "strata/base/file.h"
 #include "strata/checkpoint/convert.h"
 #include "strata/checkpoint/param_groups.h"
 #include "strata/checkpoint/special_tokens.h"
+#include "strata/hf/mxfp4.h"
 #include "strata/hf/torch_types.h"
 
 namespace strata::checkpoint {
@@ -48,6 +50,15 @@ void copy_generation_config(const fs::path& from, const fs::path& to, const Conf
 
 }  // namespace
 
+bool is_packed(const SavedTensor& tensor) {
+  return tensor.is_of_codes &&
+         (tensor.weight.ends_with("_blocks") || tensor.weight.ends_with("_scales"));
+}
+
+bool holds_packed(const SavedState& state) {
+  return std::ranges::any_of(state.tensors(), is_packed);
+}
+
 bool copy_companions(const fs::path& from, const fs::path& to, const ConfigChange& change) {
   constexpr std::array kNames = {"tokenizer.json",    "tokenizer_config.json",
                                  "tokenizer.model",   "special_tokens_map.json",
@@ -74,7 +85,10 @@ bool copy_companions(const fs::path& from, const fs::path& to, const ConfigChang
     config["dtype"] = std::string(hf::torch_dtype_of(*change.type));
   }
   // What is written are plain weights.
-  if (config.is_object() && change.is_decoded) config.erase("quantization_config");
+  const bool was_packed = config.is_object() && hf::announces_mxfp4(config);
+  if (was_packed ? !change.is_packed : config.is_object() && change.is_decoded) {
+    config.erase("quantization_config");
+  }
   if (config.is_object() && change.unties_head) config["tie_word_embeddings"] = false;
   if (config.is_object() && change.vocab_size) config["vocab_size"] = *change.vocab_size;
   if (config.is_object() && change.special_tokens != nullptr) {

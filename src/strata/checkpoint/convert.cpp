@@ -310,9 +310,11 @@ std::vector<std::string> convert(SavedState& state, const fs::path& out,
     const hf::DType type =
         WeightReader(state, options.weight_type)
             .type_of(first == state.tensors().end() ? state.tensors()[0] : *first);
-    if (base.empty() ||
-        !copy_companions(base, folder.path(),
-                         {.type = type, .config = options.config, .files = options.files})) {
+    if (base.empty() || !copy_companions(base, folder.path(),
+                                         {.type = type,
+                                          .is_packed = holds_packed(state),
+                                          .config = options.config,
+                                          .files = options.files})) {
       notes.push_back(
           "config.json and the tokenizer are not known here: copy them from the base "
           "model, so that the folder can be loaded");

@@ -49,6 +49,7 @@ struct ConfigChange {
   std::optional<hf::DType> type;
   bool unties_head = false;
   bool is_decoded = false;  // the weights are plain: no quantization_config
+  bool is_packed = false;   // some are in MXFP4 (holds_packed()); else that method is left out, too
   std::optional<int64_t> vocab_size = {};
   Json config = {};  // in place of that of `from`; null: that one
   // Whose tokenizer is copied, if it has one; empty: that of `from`.
@@ -59,6 +60,10 @@ struct ConfigChange {
 };
 bool copy_companions(const std::filesystem::path& from, const std::filesystem::path& to,
                      const ConfigChange& change);
+
+// Blocks or scales of a weight in MXFP4 (hf/mxfp4.h), and whether there are any.
+bool is_packed(const SavedTensor& tensor);
+bool holds_packed(const SavedState& state);
 
 // Throws ConfigError unless the folder may be created or is empty.
 void require_new_folder(const std::filesystem::path& out);

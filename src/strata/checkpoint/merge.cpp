@@ -70,6 +70,12 @@ adapters::LoraOptions settings_of(const SavedState& adapter, std::vector<std::st
   return options;
 }
 
+// The first weight that is not in MXFP4.
+const std::string& first_plain(const SavedState& state) {
+  const auto found = std::ranges::find(state.tensors(), false, is_packed);
+  return (found == state.tensors().end() ? state.tensors()[0] : *found).weight;
+}
+
 class Merger {
  public:
   Merger(SavedState& base, SavedState& adapter, const MergeOptions& options)
@@ -135,11 +141,12 @@ class Merger {
     const std::unique_ptr<text::Tokenizer> tokenizer = tokenizer_of_adapter(notes);
     // A tokenizer beside the adapter is the one it was trained with.
     const ConfigChange change{
-        .type = specs.at(sizes[0].name).dtype,
+        .type = specs.at(first_plain(base_)).dtype,
         // T5 has no such setting: its config.json says by that name how
         // the decoder's output is scaled, and two tensors are two weights.
         .unties_head = parts_.untied_from().has_value() && !parts_.has_shared_embedding(),
         .is_decoded = true,
+        .is_packed = holds_packed(base_),
         .vocab_size = parts_.num_rows(),
         .config = parts_.new_head() ? config_ : Json(),
         .tokenizer = adapter_.path(),

@@ -17,6 +17,7 @@
 #include "strata/hf/dcp.h"
 #include "strata/hf/export_index.h"
 #include "strata/hf/model_folder.h"
+#include "strata/hf/mxfp4.h"
 #include "strata/hf/safetensors.h"
 #include "strata/hf/torch_file.h"
 
@@ -128,6 +129,7 @@ class SafetensorsState : public SavedState {
 // Codes and what they are decoded with.
 std::set<std::string> parts_of_codes(const hf::ModelFolder& folder) {
   std::set<std::string> parts;
+  for (const std::string& name : hf::mxfp4_parts(folder)) parts.insert(name);
   if (folder.is_adapter() || !hf::announces_codes(folder.config())) return parts;
   for (const std::string& name : folder.names()) {
     const std::vector<std::string> companions = hf::quantized_companions(folder, name);

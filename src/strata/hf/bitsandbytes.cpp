@@ -5,6 +5,7 @@
 
 #include "strata/base/error.h"
 #include "strata/base/json.h"
+#include "strata/hf/mxfp4.h"
 
 namespace strata::hf {
 namespace {
@@ -117,7 +118,7 @@ void require_rows(const ModelFolder& folder, const std::string& name) {
 bool announces_codes(const Json& model_config) {
   const auto entry = model_config.find("quantization_config");
   if (entry == model_config.end() || entry->is_null()) return false;
-  if (entry->is_object()) return true;
+  if (entry->is_object()) return !announces_mxfp4(model_config);
   throw ConfigError(
       "config.json: quantization_config: found {}, expected an object, or null for plain weights; "
       "correct it",

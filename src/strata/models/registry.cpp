@@ -6,6 +6,7 @@
 #include "strata/libtorch/vector_math.h"
 #include "strata/models/config_reader.h"
 #include "strata/models/gpt2/model.h"
+#include "strata/models/gpt_oss/mixture.h"
 #include "strata/models/llama/model.h"
 #include "strata/models/moe/mixture.h"
 #include "strata/models/phi3/blocks.h"
@@ -38,6 +39,12 @@ std::unique_ptr<Model> create_mixture(const Json& json, const ModelOptions& opti
   return std::make_unique<LlamaModel>(config.llama, options.storage, make_mixture_layers(config));
 }
 
+std::unique_ptr<Model> create_gpt_oss(const Json& json, const ModelOptions& options) {
+  GptOssConfig config = parse_gpt_oss_config(json);
+  apply(json, options, config.llama);
+  return std::make_unique<LlamaModel>(config.llama, options.storage, make_gpt_oss_layers(config));
+}
+
 std::unique_ptr<Model> create_t5(const Json& config, const ModelOptions& options) {
   return std::make_unique<T5Model>(parse_t5_config(config), options.storage, options.is_untied);
 }
@@ -65,6 +72,7 @@ const std::map<std::string, Family>& families() {
       {"gpt2", {create_gpt2<parse_gpt2_config>, "GPT2ForSequenceClassification"}},
       {"gpt_bigcode",
        {create_gpt2<parse_gpt_bigcode_config>, "GPTBigCodeForSequenceClassification"}},
+      {"gpt_oss", {create_gpt_oss, nullptr}},
       {"granite", {create_llama<parse_granite_config>, nullptr}},
       {"llama", {create_llama<parse_llama_config>, "LlamaForSequenceClassification"}},
       {"ministral", {create_llama<parse_mistral_config>, "MinistralForSequenceClassification"}},

@@ -8,6 +8,7 @@
 
 #include "strata/base/error.h"
 #include "strata/hf/bitsandbytes.h"
+#include "strata/hf/mxfp4.h"
 
 namespace strata::models {
 namespace {
@@ -45,6 +46,17 @@ void check_codes(const hf::ModelFolder& folder, const hf::QuantizedWeight& store
       stored.nested != nullptr ? ", double" : "", ops::quant::describe(format));
 }
 
+// `shape`: of the weight that the tensor holds.
+void require_shape(const hf::ModelFolder& folder, const hf::TensorInfo& info,
+                   const std::vector<int64_t>& shape, const nn::Parameter& parameter) {
+  if (shape == parameter.shape_in_base()) return;
+  throw FormatError(
+      "{}: tensor \"{}\" has shape [{}], config.json implies [{}]; use the config.json "
+      "that belongs to these weights",
+      folder.file_of(info).path().filename().string(), info.name, fmt::join(shape, ", "),
+      fmt::join(parameter.shape_in_base(), ", "));
+}
+
 void check_shape(const hf::ModelFolder& folder, const hf::TensorInfo& info,
                  const nn::Parameter& parameter) {
   std::vector<int64_t> shape = info.shape;
@@ -52,12 +64,7 @@ void check_shape(const hf::ModelFolder& folder, const hf::TensorInfo& info,
     check_codes(folder, *stored, parameter);
     shape = stored->shape;
   }
-  if (shape == parameter.shape_in_base()) return;
-  throw FormatError(
-      "{}: tensor \"{}\" has shape [{}], config.json implies [{}]; use the config.json "
-      "that belongs to these weights",
-      folder.file_of(info).path().filename().string(), info.name, fmt::join(shape, ", "),
-      fmt::join(parameter.shape_in_base(), ", "));
+  require_shape(folder, info, shape, parameter);
 }
 
 bool ends_with_any(const std::string& name, const std::vector<std::string>& suffixes) {
@@ -91,6 +98,13 @@ WeightSources match_weights(const hf::ModelFolder& folder,
     for (const std::string& name : weight.names) {
       known.insert(name);
       const hf::TensorInfo* info = folder.find(name);
+      if (info == nullptr && hf::announces_mxfp4(folder.config())) {
+        if (const auto packed = hf::find_mxfp4_weight(folder, name)) {
+          require_shape(folder, *packed->blocks, packed->shape, *weight.parameter);
+          known.insert({packed->blocks->name, packed->scales->name});
+          sources[weight.parameter->name()] = name;
+        }
+      }
       if (info == nullptr) continue;
       check_shape(folder, *info, *weight.parameter);
       for (std::string& companion : hf::quantized_companions(folder, name)) {
@@ -98,10 +112,10 @@ WeightSources match_weights(const hf::ModelFolder& folder,
       }
       if (source == nullptr) source = info;
     }
-    if (source == nullptr) {
-      missing.push_back(weight.names.front());
-    } else {
+    if (source != nullptr) {
       sources[weight.parameter->name()] = source->name;
+    } else if (!sources.contains(weight.parameter->name())) {
+      missing.push_back(weight.names.front());
     }
   }
   if (!missing.empty()) {

@@ -9,6 +9,7 @@
 #include "strata/nn/low_rank.h"
 #include "strata/nn/virtual_tokens.h"
 #include "strata/ops/attention.h"
+#include "strata/ops/attention_sinks.h"
 #include "strata/ops/biased_attention.h"
 #include "strata/ops/rope.h"
 
@@ -48,17 +49,35 @@ struct AttentionCall {
   }
 };
 
-ops::AttentionResult attend(const AttentionCall& call, const at::Tensor& q, const at::Tensor& k,
-                            const at::Tensor& v) {
+ops::AttentionResult with_sinks(ops::AttentionResult result, const Parameter* sinks) {
+  if (sinks != nullptr) ops::add_attention_sinks_(result, sinks->value());
+  return result;
+}
+
+ops::AttentionResult plain_attend(const AttentionCall& call, const at::Tensor& q,
+                                  const at::Tensor& k, const at::Tensor& v) {
   if (call.is_special()) {
     return ops::biased_attention(q, k, v, /*bias=*/at::Tensor(), call.special());
   }
   return ops::attention(q, k, v, call.offsets, call.options.scale, call.options.window);
 }
 
+ops::AttentionResult attend(const AttentionCall& call, const at::Tensor& q, const at::Tensor& k,
+                            const at::Tensor& v) {
+  return with_sinks(plain_attend(call, q, k, v), call.options.sinks);
+}
+
+void write_sinks_gradient(const AttentionCall& call, const at::Tensor& dout,
+                          const ops::AttentionResult& forward) {
+  Parameter* sinks = call.options.sinks;
+  if (sinks == nullptr || !sinks->requires_grad()) return;
+  sinks->accumulate_grad(ops::attention_sinks_gradient(dout, forward, sinks->value()));
+}
+
 ops::AttentionGradients differentiate(const AttentionCall& call, const at::Tensor& dout,
                                       const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                                       const ops::AttentionResult& forward) {
+  write_sinks_gradient(call, dout, forward);
   if (call.is_special()) {
     const ops::BiasedAttentionGradients g = ops::biased_attention_backward(
         dout, q, k, v, /*bias=*/at::Tensor(), forward, call.special(), /*wants_bias=*/false);
@@ -150,7 +169,7 @@ struct FusedAttentionFunction : torch::autograd::Function<FusedAttentionFunction
     const at::Tensor dqkv = at::empty_like(saved[0]);
     const Parts g = parts_of(dqkv, o);
     const at::Tensor dout = split_heads(gradients[0].contiguous(), o.num_heads, o.head_dim);
-    if (call.is_special()) {
+    if (call.is_special() || o.sinks != nullptr) {
       const ops::AttentionGradients made =
           differentiate(call, dout, in.q, in.k, in.v, {saved[1], saved[2]});
       g.q.copy_(made.dq);
@@ -254,19 +273,21 @@ at::Tensor cached_attention(const at::Tensor& q, const at::Tensor& k, const at::
   if (o.prefix != nullptr && cache.length == o.prefix->shape()[0]) put_prefix(o, k, cache);
   const KeysValues all =
       extend_cache(cache, o.layer, k_heads, split_heads(v, o.num_kv_heads, o.head_dim));
-  if (o.softcap == 0) {
-    return ops::attention_with_cache(q_heads, all.keys, all.values, o.scale, o.window).flatten(1);
-  }
-  const int64_t offsets[] = {0, q.size(0)}, key_offsets[] = {0, all.keys.size(0)};
-  return ops::biased_attention(q_heads, all.keys, all.values, /*bias=*/at::Tensor(),
-                               {.offsets = offsets,
-                                .key_offsets = key_offsets,
-                                .scale = o.scale,
-                                .key_lead = all.keys.size(0) - q.size(0),
-                                .causal = true,
-                                .window = o.window,
-                                .softcap = o.softcap})
-      .out.flatten(1);
+  const auto attend_to_all = [&] {
+    if (o.softcap == 0) {
+      return ops::attention_with_cache(q_heads, all.keys, all.values, o.scale, o.window);
+    }
+    const int64_t offsets[] = {0, q.size(0)}, key_offsets[] = {0, all.keys.size(0)};
+    return ops::biased_attention(q_heads, all.keys, all.values, /*bias=*/at::Tensor(),
+                                 {.offsets = offsets,
+                                  .key_offsets = key_offsets,
+                                  .scale = o.scale,
+                                  .key_lead = all.keys.size(0) - q.size(0),
+                                  .causal = true,
+                                  .window = o.window,
+                                  .softcap = o.softcap});
+  };
+  return with_sinks(attend_to_all(), o.sinks).out.flatten(1);
 }
 
 // Tables of the batch, and what a cache must know of them.

@@ -28,6 +28,8 @@ struct AttentionOptions {
   uint64_t place_id = 0;  // see nn/dropout.h
   // A fused projection gives q, k and v of one head after the other; num_heads of each.
   bool interleaved = false;
+  // A number a head beside its scores, ops/attention_sinks.h; null: none.
+  Parameter* sinks = nullptr;
 };
 
 // q [T, num_heads * D], k and v [T, num_kv_heads * D] -> [T, num_heads * D]. q and k are rotated in

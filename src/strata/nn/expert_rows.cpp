@@ -8,7 +8,8 @@
 #include <ATen/Parallel.h>
 #include <c10/core/GradMode.h>
 
-#include "strata/nn/experts.h"
+#include "strata/base/activity_timer.h"
+#include "strata/nn/expert_rows.h"
 
 namespace strata::nn {
 namespace {
@@ -85,6 +86,41 @@ void for_each_expert(const ExpertRows& rows, bool at_once,
     const c10::AutoGradMode without_autograd(false);
     for (size_t i = next++; i < order.size(); i = next++) visit(order[i]);
   });
+}
+
+at::Tensor rows_of(const at::Tensor& x, const ExpertRows& rows, size_t expert) {
+  return x.narrow(0, rows.begin[expert], rows.count(expert));
+}
+
+at::Tensor spread(const at::Tensor& x, const ExpertRows& rows) {
+  const ActivityTimer timer(Activity::kElementWise);
+  return x.index_select(0, rows.token);
+}
+
+at::Tensor gather_sums(const at::Tensor& x, const ExpertRows& rows, int64_t num_tokens,
+                       const at::Tensor& weights) {
+  const ActivityTimer timer(Activity::kElementWise);
+  at::Tensor sums;
+  for (int64_t j = 0; j * num_tokens < rows.place.size(0); ++j) {
+    const at::Tensor part = x.index_select(0, rows.place.narrow(0, j * num_tokens, num_tokens));
+    if (!sums.defined()) sums = at::zeros(part.sizes(), part.options().dtype(at::kFloat));
+    if (weights.defined()) {
+      sums.addcmul_(part, weights.narrow(1, j, 1));
+    } else {
+      sums.add_(part);
+    }
+  }
+  return sums;
+}
+
+at::Tensor weights_of_rows(const at::Tensor& weights, const ExpertRows& rows) {
+  const at::Tensor by_place = weights.t().reshape({-1});
+  return at::empty_like(by_place).scatter_(0, rows.place, by_place).unsqueeze(1);
+}
+
+at::Tensor weights_of_tokens(const at::Tensor& of_rows, const ExpertRows& rows,
+                             const at::Tensor& like) {
+  return of_rows.index_select(0, rows.place).view({like.size(1), like.size(0)}).t();
 }
 
 }  // namespace strata::nn

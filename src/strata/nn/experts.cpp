@@ -44,34 +44,6 @@ void visit_experts(const ExpertsCall& call, const std::function<void(size_t)>& v
 
 int64_t width_of(const ExpertsCall& call) { return call.experts[0].gate->out_features(); }
 
-at::Tensor rows_of(const at::Tensor& x, const ExpertRows& rows, size_t expert) {
-  return x.narrow(0, rows.begin[expert], rows.count(expert));
-}
-
-// The rows of tokens, each once for every expert of its token.
-at::Tensor spread(const at::Tensor& x, const ExpertRows& rows) {
-  const ActivityTimer timer(Activity::kElementWise);
-  return x.index_select(0, rows.token);
-}
-
-// The sum over each token's rows, times `weights` [T, k] where they are given: [T, columns] in
-// fp32, its terms in the order of the token's experts.
-at::Tensor gather_sums(const at::Tensor& x, const ExpertRows& rows, int64_t num_tokens,
-                       const at::Tensor& weights) {
-  const ActivityTimer timer(Activity::kElementWise);
-  at::Tensor sums;
-  for (int64_t j = 0; j * num_tokens < rows.place.size(0); ++j) {
-    const at::Tensor part = x.index_select(0, rows.place.narrow(0, j * num_tokens, num_tokens));
-    if (!sums.defined()) sums = at::zeros(part.sizes(), part.options().dtype(at::kFloat));
-    if (weights.defined()) {
-      sums.addcmul_(part, weights.narrow(1, j, 1));
-    } else {
-      sums.add_(part);
-    }
-  }
-  return sums;
-}
-
 // y = layer(x), for the rows of one expert.
 void project(const Linear& layer, const at::Tensor& x, const at::Tensor& y, bool training) {
   forward_product_into(y, x, layer.weight(), /*beta=*/0, training);
@@ -131,12 +103,6 @@ at::Tensor project_out(const ExpertsCall& call, const at::Tensor& gated, int64_t
   return y;
 }
 
-// Each row's weight, [S, 1].
-at::Tensor weights_of_rows(const at::Tensor& weights, const ExpertRows& rows) {
-  const at::Tensor by_place = weights.t().reshape({-1});
-  return at::empty_like(by_place).scatter_(0, rows.place, by_place).unsqueeze(1);
-}
-
 // From dy [T, hidden] back to the gates: writes the gradients of all down projections, turns
 // `projected` into the gradients of its tensors and returns that of the weights, [T, k].
 at::Tensor backward_out(const ExpertsCall& call, const at::Tensor& dy, const at::Tensor& weights,
@@ -161,7 +127,7 @@ at::Tensor backward_out(const ExpertsCall& call, const at::Tensor& dy, const at:
       gated.mul_(dgated).sum(at::IntArrayRef{1}, /*keepdim=*/false, at::kFloat);
   dgated.mul_(scales);
   ops::swiglu_backward(dgated, projected.gate, projected.up, projected.gate, projected.up);
-  return dscales.index_select(0, call.rows.place).view({weights.size(1), weights.size(0)}).t();
+  return weights_of_tokens(dscales, call.rows, weights);
 }
 
 // Writes the gradients of all gate and up projections and, where it is wanted, returns that of x.

@@ -76,8 +76,7 @@ void Parameter::accumulate_grad(const at::Tensor& gradient) {
   }
 }
 
-void Parameter::accumulate_grad_product(const at::Tensor& a, const at::Tensor& b) {
-  GradTarget target = grad();
+void write_grad_product(const GradTarget& target, const at::Tensor& a, const at::Tensor& b) {
   const at::ScalarType type = target.tensor.scalar_type();
   if (type == a.scalar_type() || type == at::kFloat) {
     ops::matmul_into(target.tensor, a, b, {.a = true}, target.beta);
@@ -85,6 +84,10 @@ void Parameter::accumulate_grad_product(const at::Tensor& a, const at::Tensor& b
     const at::Tensor product = ops::matmul(a, b, {.a = true});
     target.beta == 0.0f ? target.tensor.copy_(product) : target.tensor.add_(product);
   }
+}
+
+void Parameter::accumulate_grad_product(const at::Tensor& a, const at::Tensor& b) {
+  write_grad_product(grad(), a, b);
 }
 
 void Parameter::attach_value(at::Tensor value) {

@@ -21,6 +21,9 @@ struct GradTarget {
   float beta;
 };
 
+// Where there is a gradient (+)= a^T b, with a [tokens, rows], b [tokens, columns].
+void write_grad_product(const GradTarget& target, const at::Tensor& a, const at::Tensor& b);
+
 // A frozen matrix that rests, travels and is gathered as codes.
 struct Quantization {
   ops::quant::Format format;
@@ -81,7 +84,7 @@ class Parameter {
   GradTarget grad();
   // Convenience for gradients that are at hand as a tensor: copies or adds.
   void accumulate_grad(const at::Tensor& gradient);
-  // Convenience for linear layers: grad (+)= a^T b with a [tokens, rows], b [tokens, columns].
+  // Convenience for linear layers.
   void accumulate_grad_product(const at::Tensor& a, const at::Tensor& b);
 
   // For shard/ alone.

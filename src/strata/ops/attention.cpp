@@ -58,6 +58,11 @@ int64_t needed_window(std::span<const int64_t> offsets, int64_t window) {
   return 0;
 }
 
+AttentionResult result_of(const at::Tensor& q) {
+  return {at::empty(q.sizes(), q.options()),
+          at::empty({q.size(1), q.size(0)}, q.options().dtype(at::kFloat))};
+}
+
 // For the memory plan: the copies that the memory-efficient kernel for fp32 is given on a GPU. It
 // reads contiguous heads, of keys and values as many as of queries.
 std::vector<at::Tensor> imagine_copies(const at::Tensor& q, const at::Tensor& k,
@@ -107,8 +112,7 @@ AttentionResult attention(const at::Tensor& q, const at::Tensor& k, const at::Te
       return cuda::attention(q, k, v, offsets, scale, needed_window(offsets, window));
     }
   }
-  AttentionResult result{at::empty(q.sizes(), q.options()),
-                         at::empty({q.size(1), q.size(0)}, q.options().dtype(at::kFloat))};
+  AttentionResult result = result_of(q);
   if (q.is_meta()) {
     if (is_for_cuda(q)) imagine_copies(q, k, v);
     return result;
@@ -193,8 +197,8 @@ void attention_backward_into(const at::Tensor& dout, const at::Tensor& q, const 
   gradients.dv.copy_(made.dv);
 }
 
-at::Tensor attention_with_cache(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                                double scale, int64_t window) {
+AttentionResult attention_with_cache(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                                     double scale, int64_t window) {
   check_heads(kOp, q, k, v);
   if (q.size(0) > k.size(0)) {
     throw InternalError(
@@ -209,9 +213,10 @@ at::Tensor attention_with_cache(const at::Tensor& q, const at::Tensor& k, const 
   }
   cpu::AttentionArguments arguments = checked_arguments(q, k, v, offsets, scale, window);
   arguments.key_lead = k.size(0) - q.size(0);
-  at::Tensor out = at::empty(q.sizes(), q.options());
-  cpu::attention(arguments, view_of("out", out, q));
-  return out;
+  AttentionResult result = result_of(q);
+  arguments.lse = result.lse.mutable_data_ptr<float>();
+  cpu::attention(arguments, view_of("out", result.out, q));
+  return result;
 }
 
 }  // namespace strata::ops

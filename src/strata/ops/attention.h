@@ -47,8 +47,8 @@ void attention_backward_into(const at::Tensor& dout, const at::Tensor& q, const 
                              const AttentionGradients& gradients, int64_t window = 0);
 
 // Generation: q [Tq, Hq, D] are the last Tq positions of one document whose keys and values are k
-// and v [Tk, Hkv, D], Tq <= Tk. Returns [Tq, Hq, D], contiguous.
-at::Tensor attention_with_cache(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                                double scale, int64_t window = 0);
+// and v [Tk, Hkv, D], Tq <= Tk. The result is of the queries alone.
+AttentionResult attention_with_cache(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                                     double scale, int64_t window = 0);
 
 }  // namespace strata::ops

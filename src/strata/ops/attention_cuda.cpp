@@ -113,12 +113,12 @@ at::Tensor unpacked_lse(const at::Tensor& lse, std::span<const int64_t> offsets)
 
 Efficient efficient(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                     std::span<const int64_t> q_offsets, std::span<const int64_t> k_offsets,
-                    int64_t mask, bool wants_lse, double scale, int64_t window) {
+                    int64_t mask, double scale, int64_t window) {
   const auto result = at::_efficient_attention_forward(
       q.contiguous().unsqueeze(0), repeated(k, q.size(1)), repeated(v, q.size(1)),
       /*bias=*/std::nullopt, offsets_on_device(q_offsets, q.device()),
       offsets_on_device(k_offsets, q.device()), longest(q_offsets), longest(k_offsets),
-      /*dropout_p=*/0.0, mask, wants_lse, scale, /*seqlen_k=*/std::nullopt,
+      /*dropout_p=*/0.0, mask, /*compute_log_sumexp=*/true, scale, /*seqlen_k=*/std::nullopt,
       efficient_window(window));
   return {std::get<0>(result).squeeze(0), std::get<1>(result)};
 }
@@ -129,8 +129,7 @@ AttentionResult attention_of_padded(const at::Tensor& q, const at::Tensor& k, co
   if (q.size(0) == 0)
     return {at::empty_like(q), at::empty({q.size(1), 0}, q.options().dtype(at::kFloat))};
   if (!uses_flash(q)) {
-    const Efficient result =
-        efficient(q, k, v, offsets, offsets, kCausal, /*wants_lse=*/true, scale, window);
+    const Efficient result = efficient(q, k, v, offsets, offsets, kCausal, scale, window);
     return {result.out, packed_lse(result.lse, offsets)};
   }
   const at::Tensor on_device = offsets_on_device(offsets, q.device());
@@ -172,20 +171,21 @@ AttentionGradients backward_of_padded(const at::Tensor& dout, const at::Tensor& 
           summed(std::get<2>(gradients), v.size(1))};
 }
 
-at::Tensor cached_of_padded(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                            double scale, int64_t window) {
+AttentionResult cached_of_padded(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                                 double scale, int64_t window) {
   const int64_t q_offsets[] = {0, q.size(0)}, k_offsets[] = {0, k.size(0)};
   if (!uses_flash(q)) {
-    return efficient(q, k, v, q_offsets, k_offsets, kCausalFromTheEnd, /*wants_lse=*/false, scale,
-                     window)
-        .out;
+    const Efficient result =
+        efficient(q, k, v, q_offsets, k_offsets, kCausalFromTheEnd, scale, window);
+    return {result.out, packed_lse(result.lse, q_offsets)};
   }
   // Flash attention counts its causal mask from the end of both sequences.
   const FlashWindow flash(window);
-  return std::get<0>(at::_flash_attention_forward(
+  const auto result = at::_flash_attention_forward(
       q, k, v, offsets_on_device(q_offsets, q.device()), offsets_on_device(k_offsets, q.device()),
       q.size(0), k.size(0), /*dropout_p=*/0.0, /*is_causal=*/true, /*return_debug_mask=*/false,
-      scale, flash.left, flash.right));
+      scale, flash.left, flash.right);
+  return {std::get<0>(result), std::get<1>(result)};
 }
 
 }  // namespace
@@ -218,11 +218,12 @@ AttentionGradients attention_backward(const at::Tensor& dout, const at::Tensor& 
   return {cut(g.dq), cut(g.dk), cut(g.dv)};
 }
 
-at::Tensor attention_with_cache(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                                double scale, int64_t window) {
+AttentionResult attention_with_cache(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                                     double scale, int64_t window) {
   const at::NoGradGuard no_grad;
-  const at::Tensor out = cached_of_padded(padded(q), padded(k), padded(v), scale, window);
-  return out.narrow(2, 0, q.size(2)).contiguous();
+  AttentionResult result = cached_of_padded(padded(q), padded(k), padded(v), scale, window);
+  result.out = result.out.narrow(2, 0, q.size(2)).contiguous();
+  return result;
 }
 
 }  // namespace strata::ops::cuda

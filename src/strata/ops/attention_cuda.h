@@ -21,7 +21,7 @@ AttentionGradients attention_backward(const at::Tensor& dout, const at::Tensor& 
                                       const at::Tensor& out, const at::Tensor& lse,
                                       std::span<const int64_t> offsets, double scale,
                                       int64_t window);
-at::Tensor attention_with_cache(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                                double scale, int64_t window);
+AttentionResult attention_with_cache(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                                     double scale, int64_t window);
 
 }  // namespace strata::ops::cuda

@@ -65,6 +65,12 @@ void gated(GateKind kind, Element type, MatrixView gate, MatrixView up, MatrixVi
 void gated_backward(GateKind kind, Element type, const GatedGradients& g, int64_t rows,
                     int64_t columns);
 
+// Of `pairs` of gate and up; backward turns them into their gradients.
+void clamped_swiglu(Element type, const void* gate_up, void* y, int64_t pairs,
+                    const ClampedGate& gate);
+void clamped_swiglu_backward(Element type, void* gate_up, const void* dy, int64_t pairs,
+                             const ClampedGate& gate);
+
 struct AttentionArguments {
   Element type;
   HeadsView q, k, v;

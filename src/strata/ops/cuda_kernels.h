@@ -36,6 +36,12 @@ void gated(GateKind kind, Element type, MatrixView gate, MatrixView up, MatrixVi
 void gated_backward(GateKind kind, Element type, const GatedGradients& g, int64_t rows,
                     int64_t columns, Stream stream);
 
+// Of `pairs` of gate and up; backward turns them into their gradients.
+void clamped_swiglu(Element type, const void* gate_up, void* y, int64_t pairs,
+                    const ClampedGate& gate, Stream stream);
+void clamped_swiglu_backward(Element type, void* gate_up, const void* dy, int64_t pairs,
+                             const ClampedGate& gate, Stream stream);
+
 // `logits` of any element type; `targets` and `row` in device memory. Targets were checked.
 void cross_entropy(Element type, void* logits, const int64_t* targets, int64_t rows,
                    int64_t vocabulary, float scale, bool want_gradient,

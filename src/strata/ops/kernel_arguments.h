@@ -51,6 +51,11 @@ struct RmsNormGradients {
 // and Gimpel 2016).
 enum class GateKind { kSilu, kGeluTanh };
 
+// Of ops/clamped_swiglu.h.
+struct ClampedGate {
+  float alpha, limit;
+};
+
 struct GatedGradients {
   MatrixView dy, gate, up;
   MatrixView dgate, dup;  // may be gate and up

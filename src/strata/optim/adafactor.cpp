@@ -9,6 +9,17 @@
 namespace strata::optim {
 namespace {
 
+// The matrices of a tensor, one below the other: a tensor of more than two dims is several.
+struct Matrices {
+  int64_t count, rows, columns;
+  explicit Matrices(const nn::Parameter& parameter)
+      : rows(parameter.shape()[parameter.shape().size() - 2]), columns(parameter.shape().back()) {
+    count = rows * columns == 0 ? 0 : parameter.numel() / (rows * columns);
+  }
+  int64_t all_rows() const { return count * rows; }
+  int64_t all_columns() const { return count * columns; }
+};
+
 // Whole rows that a piece of a matrix touches.
 struct Rows {
   int64_t first, count;
@@ -26,6 +37,12 @@ at::Tensor as_rows(const at::Tensor& piece, const Rows& rows, int64_t columns) {
   at::Tensor matrix = at::zeros({rows.count * columns}, piece.options());
   matrix.narrow(0, rows.before, piece.numel()).copy_(piece);
   return matrix.view({rows.count, columns});
+}
+
+// Which matrix each of these rows is of; int64 [rows.count].
+at::Tensor matrix_of_rows(const Rows& rows, int64_t rows_of_each, const at::Tensor& like) {
+  return at::arange(rows.first, rows.first + rows.count, like.options().dtype(at::kLong))
+      .div_(rows_of_each, "floor");
 }
 
 // Rank r of n keeps elements [r * size / n, (r + 1) * size / n).
@@ -66,10 +83,11 @@ void Adafactor::add_tensor(int unit, int segment, nn::Parameter& parameter) {
       begin = part_begin(size, group.rank(), group.size());
       return at::zeros({part_begin(size, group.rank() + 1, group.size()) - begin}, on_device());
     };
-    tensor.rows = part(parameter.shape()[0], tensor.rows_begin);
-    tensor.columns = part(parameter.shape()[1], tensor.columns_begin);
+    const Matrices matrices(parameter);
+    tensor.rows = part(matrices.all_rows(), tensor.rows_begin);
+    tensor.columns = part(matrices.all_columns(), tensor.columns_begin);
     tensor.sums_begin = num_sums_;
-    num_sums_ += parameter.shape()[0] + parameter.shape()[1];
+    num_sums_ += matrices.all_rows() + matrices.all_columns();
   } else {
     tensor.elements = at::zeros({tensor.piece.length}, on_device());
   }
@@ -94,17 +112,28 @@ at::Tensor Adafactor::update_of(Tensor& tensor, const at::Tensor& gradient, cons
     tensor.elements.mul_(beta).add_(gradient.square() + options_.eps, 1 - beta);
     return gradient * tensor.elements.rsqrt();
   }
-  const int64_t num_rows = tensor.parameter->shape()[0], columns = tensor.parameter->shape()[1];
-  const at::Tensor row_means = sums.narrow(0, tensor.sums_begin, num_rows);
-  const at::Tensor column_means = sums.narrow(0, tensor.sums_begin + num_rows, columns);
+  const Matrices matrices(*tensor.parameter);
+  const at::Tensor row_means = sums.narrow(0, tensor.sums_begin, matrices.all_rows());
+  const at::Tensor column_means =
+      sums.narrow(0, tensor.sums_begin + matrices.all_rows(), matrices.all_columns());
   tensor.rows.copy_(row_means.narrow(0, tensor.rows_begin, tensor.rows.numel()));
   tensor.columns.copy_(column_means.narrow(0, tensor.columns_begin, tensor.columns.numel()));
   if (tensor.piece.length == 0) return gradient;
-  const Rows rows = rows_of(tensor.piece, columns);
-  const at::Tensor row_factors =
-      (row_means.narrow(0, rows.first, rows.count) / row_means.mean()).rsqrt().unsqueeze(1);
-  const at::Tensor update =
-      as_rows(gradient, rows, columns).mul_(row_factors).mul_(column_means.rsqrt());
+  const Rows rows = rows_of(tensor.piece, matrices.columns);
+  const at::Tensor update = as_rows(gradient, rows, matrices.columns);
+  if (matrices.count == 1) {
+    update
+        .mul_((row_means.narrow(0, rows.first, rows.count) / row_means.mean()).rsqrt().unsqueeze(1))
+        .mul_(column_means.rsqrt());
+  } else {
+    const at::Tensor by_matrix = row_means.view({matrices.count, matrices.rows});
+    const at::Tensor of_matrix = matrix_of_rows(rows, matrices.rows, update);
+    const at::Tensor factors = (by_matrix / by_matrix.mean(1, /*keepdim=*/true)).rsqrt();
+    update.mul_(factors.view({-1}).narrow(0, rows.first, rows.count).unsqueeze(1))
+        .mul_(column_means.view({matrices.count, matrices.columns})
+                  .rsqrt()
+                  .index_select(0, of_matrix));
+  }
   return update.view({-1}).narrow(0, rows.before, tensor.piece.length);
 }
 
@@ -114,9 +143,11 @@ void Adafactor::step(double learning_rate, double gradient_scale) {
   at::Tensor sums = at::zeros({num_sums_}, on_device());
   for (const Tensor& tensor : tensors_) {
     if (!tensor.is_factored) continue;
-    const int64_t num_rows = tensor.parameter->shape()[0], columns = tensor.parameter->shape()[1];
-    const at::Tensor row_sums = sums.narrow(0, tensor.sums_begin, num_rows);
-    const at::Tensor column_sums = sums.narrow(0, tensor.sums_begin + num_rows, columns);
+    const Matrices matrices(*tensor.parameter);
+    const int64_t columns = matrices.columns;
+    const at::Tensor row_sums = sums.narrow(0, tensor.sums_begin, matrices.all_rows());
+    const at::Tensor column_sums =
+        sums.narrow(0, tensor.sums_begin + matrices.all_rows(), matrices.all_columns());
     row_sums.narrow(0, tensor.rows_begin, tensor.rows.numel()).add_(tensor.rows, beta);
     column_sums.narrow(0, tensor.columns_begin, tensor.columns.numel()).add_(tensor.columns, beta);
     if (tensor.piece.length == 0) continue;
@@ -125,7 +156,13 @@ void Adafactor::step(double learning_rate, double gradient_scale) {
         scaled_gradient(tensor, gradient_scale).square_().add_(options_.eps), rows, columns);
     row_sums.narrow(0, rows.first, rows.count)
         .add_(squares.sum(1), (1 - beta) / static_cast<double>(columns));
-    column_sums.add_(squares.sum(0), (1 - beta) / static_cast<double>(num_rows));
+    const double share = (1 - beta) / static_cast<double>(matrices.rows);
+    if (matrices.count == 1) {
+      column_sums.add_(squares.sum(0), share);
+    } else {
+      column_sums.view({matrices.count, columns})
+          .index_add_(0, matrix_of_rows(rows, matrices.rows, squares), squares, share);
+    }
   }
   store_.mesh().shard->all_reduce(sums)->wait();
 
@@ -190,8 +227,11 @@ std::vector<StateTensor> Adafactor::state() {
   for (const Tensor& tensor : tensors_) {
     const auto& shape = tensor.parameter->shape();
     if (tensor.is_factored) {
-      add("exp_avg_sq_row", tensor, {shape[0]}, tensor.rows_begin, tensor.rows);
-      add("exp_avg_sq_col", tensor, {shape[1]}, tensor.columns_begin, tensor.columns);
+      std::vector<int64_t> of_rows(shape.begin(), shape.end() - 1);
+      std::vector<int64_t> of_columns(shape.begin(), shape.end() - 2);
+      of_columns.push_back(shape.back());
+      add("exp_avg_sq_row", tensor, of_rows, tensor.rows_begin, tensor.rows);
+      add("exp_avg_sq_col", tensor, of_columns, tensor.columns_begin, tensor.columns);
     } else {
       add("exp_avg_sq", tensor, shape, tensor.piece.tensor_begin, tensor.elements);
     }

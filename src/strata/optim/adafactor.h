@@ -2,8 +2,9 @@
 // moment, no scaling by the parameter. Owns: the factored second moments. Never: parameters or
 // gradients.
 //
-// A matrix keeps the running means of its squared gradient over rows and over columns, other
-// tensors one value an element. Source: transformers optimization.Adafactor.
+// A matrix keeps the running means of its squared gradient over rows and over columns, a tensor of
+// more dims those of each matrix of its last two, other tensors one value an element. Source:
+// transformers optimization.Adafactor.
 #pragma once
 
 #include <memory>

@@ -2,6 +2,8 @@
 
 #include "strata/base/error.h"
 #include "strata/base/file.h"
+#include "strata/hf/mxfp4.h"
+#include "strata/shard/mxfp4_loading.h"
 
 namespace strata::shard {
 
@@ -179,6 +181,14 @@ void copy_values(std::span<const std::byte> bytes, at::ScalarType type, const at
   }
 }
 
+bool read_packed(const hf::ModelFolder& folder, const std::string& name, int64_t begin,
+                 const at::Tensor& out) {
+  const auto packed = hf::find_mxfp4_weight(folder, name);
+  if (!packed) return false;
+  read_mxfp4(folder, *packed, begin, out);
+  return true;
+}
+
 }  // namespace
 
 Source folder_source(const hf::ModelFolder& folder,
@@ -187,7 +197,7 @@ Source folder_source(const hf::ModelFolder& folder,
                                                  const at::Tensor& out) {
     const std::string name = name_of(parameter);
     const hf::TensorInfo* info = name.empty() ? nullptr : folder.find(name);
-    if (info == nullptr) return false;
+    if (info == nullptr) return !name.empty() && read_packed(folder, name, begin, out);
     const at::ScalarType type = scalar_type_of(info->dtype, name);
     const size_t element = hf::size_of(info->dtype);
     // A file of the base ends before the rows of new tokens, which get their values later.

@@ -32,7 +32,8 @@ void send_homes(UnitStore& store, HomeKind kind, const std::function<Source()>& 
 
 inline constexpr int64_t kReadAtOnce = int64_t{1} << 20;
 
-// The file's tensor of the parameter's name, converted to the home's type. Memory: kReadAtOnce
+// The file's tensor of the parameter's name, converted to the home's type; one in MXFP4 is decoded
+// (mxfp4_loading.h). Memory: kReadAtOnce
 // elements of the file, mapped, and where the types differ a copy of them.
 // `name_of`: the tensor's name in the file for a parameter, empty when it has none there.
 // Requires: the folder outlives the source, and names and shapes were checked before.

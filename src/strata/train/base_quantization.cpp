@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "strata/base/error.h"
+#include "strata/hf/mxfp4.h"
 
 namespace strata::train {
 namespace {
@@ -24,10 +25,19 @@ void check_width(const config::QuantizationConfig& config,
       asked_for(config), in_8bit ? "load_in_8bit" : "load_in_4bit");
 }
 
+void refuse_packed(const config::QuantizationConfig& config, const Json& model_config) {
+  if (!(config.load_in_4bit || config.load_in_8bit) || !hf::announces_mxfp4(model_config)) return;
+  throw ConfigError(
+      "{}: found over a checkpoint whose quantization_config says mxfp4, expected plain weights, "
+      "as in transformers; remove the flag (what it holds in MXFP4 is decoded)",
+      asked_for(config));
+}
+
 }  // namespace
 
 std::optional<models::QuantizationOptions> quantization_of(const config::QuantizationConfig& config,
                                                            const Json& model_config) {
+  refuse_packed(config, model_config);
   auto stored = models::stored_quantization(model_config);
   if (stored) check_width(config, *stored);
   if (stored || !(config.load_in_4bit || config.load_in_8bit)) return stored;

@@ -8,6 +8,7 @@
 #include "strata/comm/agreement.h"
 #include "strata/config/recipes.h"
 #include "strata/hf/hub_model.h"
+#include "strata/hf/mxfp4.h"
 #include "strata/models/moe/config.h"
 #include "strata/report/html_report.h"
 #include "strata/text/changed_files.h"
@@ -28,6 +29,7 @@ std::string exported_model_config(const Trainee& trainee, const text::Tokenizer&
   if (!config.contains("architectures")) {
     config["architectures"] = Json::array({trainee.model->architecture()});
   }
+  if (hf::announces_mxfp4(config)) config.erase("quantization_config");  // it was decoded
   trainee.model->describe_tie(config);
   if (const auto coefficient = trainee.balancing.coefficient) {
     models::describe_balancing(*coefficient, config);

@@ -197,6 +197,25 @@ TEST(CudaKernels, Geglu) {
   check_gated(GateKind::kGeluTanh);
 }
 
+TEST(CudaKernels, ClampedSwiglu) {
+  at::manual_seed(5);
+  const ClampedGate by{.alpha = 1.5f, .limit = 3.0f};
+  for (const at::ScalarType type : kTypes) {
+    for (const Size& size : std::vector<Size>{{1, 1}, {3, 7}, {5, 64}, {2, 2056}, {3, 64, 1}}) {
+      const Guarded both(random({size.rows, 2 * size.columns}, type, 3.0), size.offset);
+      const Guarded y({size.rows, size.columns}, type), dy(random({size.rows, size.columns}, type));
+      const at::Tensor both64 = leaf(*both);
+      const at::Tensor y64 = reference::clamped_swiglu(both64, by.alpha, by.limit);
+      const int64_t pairs = size.rows * size.columns;
+      cuda::clamped_swiglu(element_of(type), both.data(), y.data(), pairs, by, kStream);
+      EXPECT_LT(relative_error(*y, y64), tolerance_of(type)) << name_of(size, type);
+      torch::autograd::backward({y64}, {wide(*dy)});
+      cuda::clamped_swiglu_backward(element_of(type), both.data(), dy.data(), pairs, by, kStream);
+      EXPECT_LT(relative_error(*both, both64.grad()), tolerance_of(type)) << name_of(size, type);
+    }
+  }
+}
+
 // As the CPU sees the same logits, widened. Row 0 has no target, two logits of row 1 are largest.
 void check_cross_entropy(const CrossEntropyOptions& options) {
   at::manual_seed(4);

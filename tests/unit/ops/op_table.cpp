@@ -10,6 +10,8 @@
 #include "reference.h"
 #include "strata/ops/adamw.h"
 #include "strata/ops/attention.h"
+#include "strata/ops/attention_sinks.h"
+#include "strata/ops/clamped_swiglu.h"
 #include "strata/ops/cross_entropy.h"
 #include "strata/ops/dropout.h"
 #include "strata/ops/embedding.h"
@@ -211,6 +213,35 @@ OpCase gated_backward_case(const OpSize& size, at::ScalarType type, at::Device d
                       [=](const at::Tensor& v) { return weighted(Gate::kForward(gate, v), dy); }}},
           .run = [=]() mutable { Gate::kBackward(dy, gate, up, dgate, dup); },
           .bytes = 5 * bytes_of({gate})};
+}
+
+// A limit that a third of the values are beyond.
+constexpr ClampedGate kClamped{.alpha = 1.5f, .limit = 3.0f};
+
+OpCase clamped_swiglu_case(const OpSize& size, at::ScalarType type, at::Device device) {
+  const at::Tensor both = Maker{type, device}.random({size.rows, 2 * size.columns}, 3.0);
+  return {.comparisons = {{"y", clamped_swiglu(both, kClamped),
+                           reference::clamped_swiglu(leaf(both), kClamped.alpha, kClamped.limit)}},
+          .run = [=] { clamped_swiglu(both, kClamped); },
+          .bytes = 1.5 * bytes_of({both})};
+}
+
+OpCase clamped_swiglu_backward_case(const OpSize& size, at::ScalarType type, at::Device device) {
+  const Maker make{type, device};
+  at::Tensor both = make.random({size.rows, 2 * size.columns}, 3.0);
+  // At a limit there is no slope.
+  both = both + 0.3 * ((both.abs() - kClamped.limit).abs() < 0.1).to(type);
+  const at::Tensor dy = make.random({size.rows, size.columns}), both64 = leaf(both);
+  torch::autograd::backward({reference::clamped_swiglu(both64, kClamped.alpha, kClamped.limit)},
+                            {wide(dy)});
+  const at::Tensor own = both.clone();
+  clamped_swiglu_backward_(own, dy, kClamped);
+  return {
+      .comparisons = {{"gate and up", own, both64.grad()}},
+      .slopes = {{"gate and up", both, own,
+                  [=](const at::Tensor& v) { return weighted(clamped_swiglu(v, kClamped), dy); }}},
+      .run = [=] { clamped_swiglu_backward_(own, dy, kClamped); },
+      .bytes = 2.5 * bytes_of({both})};
 }
 
 template <bool kCapped, bool kSmoothed>
@@ -428,6 +459,59 @@ OpCase attention_backward_case(const OpSize& size, at::ScalarType type, at::Devi
       .flops = 10 * static_cast<double>(size.columns) * in.pairs};
 }
 
+// With sinks about as large as the sums of scores.
+AttentionResult attend_with_sinks(const AttentionInput& in, const at::Tensor& q,
+                                  const at::Tensor& k, const at::Tensor& v, const at::Tensor& sinks,
+                                  int64_t window) {
+  AttentionResult result = attention(q, k, v, in.offsets, in.scale, window);
+  add_attention_sinks_(result, sinks);
+  return result;
+}
+
+template <int64_t kWindow>
+OpCase attention_sinks_case(const OpSize& size, at::ScalarType type, at::Device device) {
+  const Maker make{type, device};
+  const AttentionInput in = attention_input(size, make, kWindow);
+  const at::Tensor sinks = make.random({size.third}, 3.0);
+  const reference::Attention expected = reference::attention(
+      leaf(in.q), leaf(in.k), leaf(in.v), in.offsets, in.scale, 0, kWindow, leaf(sinks));
+  const AttentionResult found = attend_with_sinks(in, in.q, in.k, in.v, sinks, kWindow);
+  return {.comparisons = {{"out", found.out, expected.out}, {"lse", found.lse, expected.lse}},
+          .run = [=] { add_attention_sinks_(found, sinks); },
+          .bytes = 2 * bytes_of({found.out, found.lse})};
+}
+
+template <int64_t kWindow>
+OpCase attention_sinks_backward_case(const OpSize& size, at::ScalarType type, at::Device device) {
+  const Maker make{type, device};
+  const AttentionInput in = attention_input(size, make, kWindow);
+  const at::Tensor sinks = make.random({size.third}, 3.0);
+  const at::Tensor q64 = leaf(in.q), k64 = leaf(in.k), v64 = leaf(in.v), s64 = leaf(sinks);
+  torch::autograd::backward(
+      {reference::attention(q64, k64, v64, in.offsets, in.scale, 0, kWindow, s64).out},
+      {wide(in.dout)});
+  const AttentionResult r = attend_with_sinks(in, in.q, in.k, in.v, sinks, kWindow);
+  const AttentionGradients g =
+      attention_backward(in.dout, in.q, in.k, in.v, r.out, r.lse, in.offsets, in.scale, kWindow);
+  const at::Tensor ds = attention_sinks_gradient(in.dout, r, sinks);
+  const auto value = [=](const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                         const at::Tensor& s) {
+    return weighted(attend_with_sinks(in, q, k, v, s, kWindow).out, in.dout);
+  };
+  return {
+      .comparisons = {{"dq", g.dq, q64.grad()},
+                      {"dk", g.dk, k64.grad()},
+                      {"dv", g.dv, v64.grad()},
+                      {"dsinks", ds, s64.grad()}},
+      .slopes =
+          {{"q", in.q, g.dq, [=](const at::Tensor& x) { return value(x, in.k, in.v, sinks); }},
+           {"k", in.k, g.dk, [=](const at::Tensor& x) { return value(in.q, x, in.v, sinks); }},
+           {"v", in.v, g.dv, [=](const at::Tensor& x) { return value(in.q, in.k, x, sinks); }},
+           {"sinks", sinks, ds, [=](const at::Tensor& x) { return value(in.q, in.k, in.v, x); }}},
+      .run = [=] { attention_sinks_gradient(in.dout, r, sinks); },
+      .bytes = bytes_of({in.dout, r.out, r.lse})};
+}
+
 std::vector<OpRow> make_table() {
   const std::vector<at::ScalarType> both = {at::kFloat, at::kBFloat16}, fp32 = {at::kFloat};
   // One channel has no gradient through a norm; odd sizes leave a rest behind every wide register.
@@ -456,6 +540,8 @@ std::vector<OpRow> make_table() {
       {"swiglu_backward", both, plain, wide, gated_backward_case<Swiglu>},
       {"geglu", both, plain, wide, gated_case<Geglu>},
       {"geglu_backward", both, plain, wide, gated_backward_case<Geglu>},
+      {"clamped_swiglu", both, plain, wide, clamped_swiglu_case},
+      {"clamped_swiglu_backward", both, plain, wide, clamped_swiglu_backward_case},
       {"cross_entropy",
        fp32,
        logits,
@@ -490,6 +576,12 @@ std::vector<OpRow> make_table() {
       {"attention_backward", both, documents, {2048, 64, 8}, attention_backward_case<0>},
       {"attention_window", both, documents, {2048, 64, 8}, attention_case<33>},
       {"attention_window_backward", both, documents, {2048, 64, 8}, attention_backward_case<33>},
+      {"attention_sinks", both, documents, {2048, 64, 8}, attention_sinks_case<0>},
+      {"attention_sinks_backward",
+       both,
+       documents,
+       {2048, 64, 8},
+       attention_sinks_backward_case<33>},
       {"layer_norm", both, norm, narrow, layer_norm_case},
       {"layer_norm_backward", both, norm, narrow, layer_norm_backward_case}};
 }

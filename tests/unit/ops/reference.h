@@ -37,14 +37,22 @@ inline at::Tensor geglu(const at::Tensor& gate, const at::Tensor& up) {
   return at::gelu(gate, "tanh") * up;
 }
 
+// Gate and up side by side.
+inline at::Tensor clamped_swiglu(const at::Tensor& gate_up, double alpha, double limit) {
+  const at::Tensor pairs = gate_up.view({gate_up.size(0), gate_up.size(1) / 2, 2});
+  const at::Tensor gate = pairs.select(2, 0).clamp_max(limit);
+  return (pairs.select(2, 1).clamp(-limit, limit) + 1) * gate * at::sigmoid(alpha * gate);
+}
+
 struct Attention {
   at::Tensor out, lse;
 };
 
 // Dense masked softmax, one document after the other; `lead` as for a cache, `window` as there.
+// `sinks` [heads]: a column of scores beside the keys that has no value.
 inline Attention attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                            const std::vector<int64_t>& offsets, double scale, int64_t lead = 0,
-                           int64_t window = 0) {
+                           int64_t window = 0, const at::Tensor& sinks = {}) {
   const int64_t group = q.size(1) / k.size(1);
   std::vector<at::Tensor> outs, lses;
   for (size_t d = 0; d + 1 < offsets.size(); ++d) {
@@ -59,9 +67,13 @@ inline Attention attention(const at::Tensor& q, const at::Tensor& k, const at::T
     const at::Tensor all = at::ones({queries, keys}, q.options().dtype(at::kBool));
     at::Tensor hidden = all.triu(lead + 1);
     if (window > 0) hidden = hidden.logical_or(all.tril(lead - window));
-    const at::Tensor masked = scores.masked_fill(hidden, -std::numeric_limits<double>::infinity());
+    at::Tensor masked = scores.masked_fill(hidden, -std::numeric_limits<double>::infinity());
+    if (sinks.defined()) {
+      masked = at::cat({masked, sinks.view({-1, 1, 1}).expand({-1, queries, 1})}, -1);
+    }
     lses.push_back(at::logsumexp(masked, {-1}));
-    outs.push_back(at::matmul(at::softmax(masked, -1), heads(v, keys, group)).transpose(0, 1));
+    const at::Tensor probabilities = at::softmax(masked, -1).narrow(-1, 0, keys);
+    outs.push_back(at::matmul(probabilities, heads(v, keys, group)).transpose(0, 1));
   }
   return {at::cat(outs, 0), at::cat(lses, 1)};
 }

@@ -99,6 +99,10 @@ LlamaDecoderLayer::LlamaDecoderLayer(const LlamaConfig& c, int64_t index, at::Sc
       o_proj_(path_ + ".self_attn.o_proj",
               shape(c.num_attention_heads * c.head_dim, c.hidden_size, c.output_bias, storage)),
       feed_forward_(std::move(feed_forward)) {
+  if (c.attention_sinks) {
+    sinks_.emplace(path_ + ".self_attn.sinks", std::vector<int64_t>{c.num_attention_heads},
+                   storage);
+  }
   if (feed_forward_ == nullptr) {
     const auto in = shape(c.hidden_size, c.intermediate_size, c.mlp_bias, storage);
     gate_proj_.emplace(path_ + ".mlp.gate_proj", in);
@@ -139,6 +143,7 @@ std::vector<std::vector<nn::Linear*>> LlamaDecoderLayer::fused_linears() {
 
 std::vector<nn::Parameter*> LlamaDecoderLayer::parameters() {
   std::vector<nn::Parameter*> list;
+  if (sinks_) list.push_back(&*sinks_);
   for (const nn::Linear* layer : {&q_proj_, &k_proj_, &v_proj_, &o_proj_}) {
     layer->append_parameters(list);
   }
@@ -179,7 +184,8 @@ at::Tensor LlamaDecoderLayer::attend(const at::Tensor& x, const nn::ForwardConte
       .dropout = config_.attention_dropout,
       .softcap = config_.attention_softcap,
       // Beside those of the adapters' layers, which count from 0.
-      .place_id = (uint64_t{1} << 32) + static_cast<uint64_t>(index_)};
+      .place_id = (uint64_t{1} << 32) + static_cast<uint64_t>(index_),
+      .sinks = sinks_ ? &*sinks_ : nullptr};
   const at::Tensor mixed = nn::rotary_attention(qkv[0], qkv[1], qkv[2], rope_, options, context);
   if (const double scale = config_.residual_multiplier; scale != 1.0) {
     return nn::add_scaled(residual, o_proj_.forward(mixed, context), scale, /*wants_output=*/true);

@@ -87,6 +87,7 @@ class LlamaDecoderLayer final : public DecoderLayer, public HasFusedLinears {
   int64_t index_;
   std::string path_;
   nn::Rope& rope_;
+  std::optional<nn::Parameter> sinks_;
   nn::Linear q_proj_, k_proj_, v_proj_, o_proj_;
   std::optional<nn::RmsNorm> q_norm_, k_norm_;                 // with head_norms or row_norms
   std::optional<nn::Linear> gate_proj_, up_proj_, down_proj_;  // without feed_forward_

@@ -42,6 +42,7 @@ struct LlamaConfig {
   double embedding_multiplier = 1.0;      // of what the first layer gets
   double residual_multiplier = 1.0;       // of what attention and MLP add
   double logits_scaling = 1.0;            // logits are divided by it
+  bool attention_sinks = false;           // a number a head among the scores
   double attention_softcap = 0;           // of scores, 0: none (ops/biased_attention.h)
   double logit_softcap = 0;               // of logits, 0: none
   ops::RmsNormKind norm_kind = ops::RmsNormKind::kLlama;  // of all norms

@@ -31,7 +31,8 @@ void parse_default_padding_id(const ConfigReader& config, LlamaConfig& c, int64_
 
 // Of local and global layers. The window of each layer, 0 for global ones: those that layer_types
 // says, or every `period`-th.
-std::vector<int64_t> parse_windows(const ConfigReader& config, int64_t num_layers, int64_t period);
+std::vector<int64_t> parse_windows(const ConfigReader& config, int64_t num_layers, int64_t period,
+                                   int64_t default_window = 4096);
 
 // Their rotations, `rope` and `local_rope`, by `rope_parameters` of each kind or by older keys.
 struct RopeThetas {

@@ -59,10 +59,11 @@ nn::RopeOptions parse_rotation(const ConfigReader& config, const LlamaConfig& c,
 
 }  // namespace
 
-std::vector<int64_t> parse_windows(const ConfigReader& config, int64_t num_layers, int64_t period) {
+std::vector<int64_t> parse_windows(const ConfigReader& config, int64_t num_layers, int64_t period,
+                                   int64_t default_window) {
   const auto types = read_layer_types(config, num_layers);
   const bool is_null = config.json().contains("sliding_window") && !config.has("sliding_window");
-  const int64_t window = config.positive_integer("sliding_window", 4096);
+  const int64_t window = config.positive_integer("sliding_window", default_window);
   std::vector<int64_t> windows;
   for (int64_t i = 0; i < num_layers; ++i) {
     const bool is_local = types ? types->at(static_cast<size_t>(i)) : (i + 1) % period != 0;

@@ -112,9 +112,11 @@ WeightSources LlamaModel::check_weights(const hf::ModelFolder& folder) {
 
 void LlamaModel::init_weight(const nn::Parameter& parameter, at::Tensor full,
                              at::Generator generator) const {
-  if (parameter.name().ends_with(".bias")) {
+  const std::string& name = parameter.name();
+  const bool is_drawn = name.ends_with(".sinks") || name.ends_with(".router.bias");
+  if (!is_drawn && (name.ends_with(".bias") || name.ends_with("_bias"))) {
     full.zero_();
-  } else if (parameter.shape().size() == 1) {
+  } else if (!is_drawn && parameter.shape().size() == 1) {
     full.fill_(config_.norm_kind == ops::RmsNormKind::kGemma ? 0.0 : 1.0);
   } else {
     full.normal_(0.0, config_.initializer_range, std::move(generator));

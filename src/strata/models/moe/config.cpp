@@ -6,11 +6,10 @@
 #include "strata/models/config_reader.h"
 #include "strata/models/layer_types.h"
 #include "strata/models/llama/config_parts.h"
+#include "strata/models/moe/config_parts.h"
 
 namespace strata::models {
-namespace {
 
-// The reference knows both names for every family.
 int64_t read_num_experts(const ConfigReader& config, const std::string& key, int64_t fallback) {
   const std::string other = key == "num_experts" ? "num_local_experts" : "num_experts";
   const auto value = config.optional_integer(key), alias = config.optional_integer(other);
@@ -26,13 +25,15 @@ int64_t read_num_experts(const ConfigReader& config, const std::string& key, int
                     kMost);
 }
 
-void check_router(const MixtureConfig& c, const std::string& key) {
-  if (c.router.experts_per_token > c.num_experts) {
+void check_router(const nn::RouterOptions& router, int64_t num_experts, const std::string& key) {
+  if (router.experts_per_token > num_experts) {
     throw FormatError(
         "config.json: found num_experts_per_tok = {}, expected at most {} = {}; fix the file",
-        c.router.experts_per_token, key, c.num_experts);
+        router.experts_per_token, key, num_experts);
   }
 }
+
+namespace {
 
 // What both generations of Qwen say of their layers, of which some may have an MLP.
 std::vector<bool> read_mixture_layers(const ConfigReader& config, int64_t num_layers) {
@@ -96,7 +97,8 @@ MixtureConfig parse_qwen_moe(const ConfigReader& config, const std::string& fami
 std::optional<double> balancing_coefficient(const Json& json) {
   const ConfigReader config(json);
   const std::string type = config.text("model_type", "");
-  if (type != "mixtral" && type != "qwen2_moe" && type != "qwen3_moe") return {};
+  const auto mixtures = {"gpt_oss", "mixtral", "qwen2_moe", "qwen3_moe"};
+  if (std::ranges::find(mixtures, type) == mixtures.end()) return {};
   const double found = config.number("router_aux_loss_coef", 0.001);
   if (found >= 0) return found;
   throw FormatError(
@@ -124,7 +126,7 @@ MixtureConfig parse_qwen3_moe_config(const Json& json) {
   c.router.experts_per_token = config.positive_integer("num_experts_per_tok", 8);
   c.intermediate_size = config.positive_integer("moe_intermediate_size", 768);
   c.has_experts = read_mixture_layers(config, c.llama.num_hidden_layers);
-  check_router(c, "num_experts");
+  check_router(c.router, c.num_experts, "num_experts");
   parse_positions(config, c.llama);
   return c;
 }
@@ -166,7 +168,7 @@ MixtureConfig parse_qwen2_moe_config(const Json& json) {
   c.shared_intermediate_size = config.positive_integer("shared_expert_intermediate_size", 5632);
   c.router_comes_first = true;
   c.has_experts = read_mixture_layers(config, c.llama.num_hidden_layers);
-  check_router(c, "num_experts");
+  check_router(c.router, c.num_experts, "num_experts");
   parse_positions(config, c.llama);
   return c;
 }
@@ -197,7 +199,7 @@ MixtureConfig parse_mixtral_config(const Json& json) {
               .rounds = false};
   c.router_comes_first = true;
   c.has_experts.assign(static_cast<size_t>(c.llama.num_hidden_layers), true);
-  check_router(c, "num_local_experts");
+  check_router(c.router, c.num_experts, "num_local_experts");
   if (const double noise = config.number("router_jitter_noise", 0); noise != 0) {
     throw ConfigError("config.json: found router_jitter_noise = {}, expected 0; set it to 0",
                       noise);

@@ -1,0 +1,18 @@
+// What the parsers of mixtures have in common. Owns: declarations. Never: defaults of a family.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "strata/models/config_reader.h"
+#include "strata/nn/router.h"
+
+namespace strata::models {
+
+// Under the key, or by the other of the two names that the reference knows for every family.
+int64_t read_num_experts(const ConfigReader& config, const std::string& key, int64_t fallback);
+
+// FormatError for more experts of a token than there are. `key`: of their number.
+void check_router(const nn::RouterOptions& router, int64_t num_experts, const std::string& key);
+
+}  // namespace strata::models

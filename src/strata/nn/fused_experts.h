@@ -1,0 +1,34 @@
+// The experts of gpt-oss, of which all matrices of a kind are one parameter: gated MLPs with biases
+// and a gate that is clamped. Owns: the autograd function over all experts. Never: the choice
+// (nn/router.h), the order of rows (nn/expert_rows.h), experts of layers of their own
+// (nn/experts.h). Source: transformers GptOssExperts.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include "strata/nn/batch.h"
+#include "strata/nn/expert_rows.h"
+#include "strata/nn/parameter.h"
+#include "strata/nn/remakable.h"
+#include "strata/nn/router.h"
+#include "strata/ops/kernel_arguments.h"
+
+namespace strata::nn {
+
+// E experts.
+struct FusedExperts {
+  Parameter* gate_up;       // [E, hidden, 2 * intermediate], gate and up of a channel side by side
+  Parameter* gate_up_bias;  // [E, 2 * intermediate]
+  Parameter* down;          // [E, intermediate, hidden]
+  Parameter* down_bias;     // [E, hidden]
+  ops::ClampedGate gate;
+
+  int64_t num_experts() const { return gate_up->shape()[0]; }
+};
+
+// As add_experts_last(). Memory: keeps 2 * S * intermediate elements, and x if gate_up trains.
+at::Tensor add_fused_experts_last(const FusedExperts& experts, const Remakable& x,
+                                  const at::Tensor& residual, const Routing& routing,
+                                  const ForwardContext& context);
+
+}  // namespace strata::nn
