@@ -15,6 +15,11 @@ LLAMA3 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
+# Of gpt-oss: words by the case of their letters, with marks and endings.
+O200K = "|".join([
+    *(rf"[^\r\n\p{{L}}\p{{N}}]?[\p{{Lu}}\p{{Lt}}\p{{Lm}}\p{{Lo}}\p{{M}}]{first}[\p{{Ll}}\p{{Lm}}\p{{Lo}}\p{{M}}]{rest}"
+      r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?" for first, rest in ("*+", "+*")),
+    r"\p{N}{1,3}", r" ?[^\s\p{L}\p{N}]+[\r\n/]*", r"\s*[\r\n]+", r"\s+(?!\S)", r"\s+"])
 QWEN2 = LLAMA3.replace("{1,3}", "")
 CORPUS = [
     "The quick brown fox jumps over the lazy dog. It's 12345 o'clock, isn't it?\n\n",
@@ -133,6 +138,7 @@ BUILDERS = {
     ),
     "llama3": lambda: train(split(LLAMA3), post=bos),
     "llama3_ignore_merges": lambda: train(split(LLAMA3), ignore_merges=True, post=bos),
+    "o200k": lambda: train(split(O200K)),
     "qwen2": lambda: train(split(QWEN2), normalizers.NFC()),
     "nfkc_lower": lambda: train(
         byte_level(False), normalizers.Sequence([normalizers.NFKC(), normalizers.Lowercase()])
