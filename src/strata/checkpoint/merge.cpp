@@ -70,10 +70,14 @@ adapters::LoraOptions settings_of(const SavedState& adapter, std::vector<std::st
   return options;
 }
 
-// The first weight that is not in MXFP4.
-const std::string& first_plain(const SavedState& state) {
-  const auto found = std::ranges::find(state.tensors(), false, is_packed);
-  return (found == state.tensors().end() ? state.tensors()[0] : *found).weight;
+// The type of the first weight that is not in MXFP4.
+hf::DType plain_type(const std::vector<hf::TensorBytes>& tensors,
+                     const std::unordered_map<std::string, hf::TensorSpec>& specs) {
+  const auto is_plain = [](const hf::TensorBytes& tensor) {
+    return !tensor.name.ends_with("_blocks") && !tensor.name.ends_with("_scales");
+  };
+  const auto found = std::ranges::find_if(tensors, is_plain);
+  return specs.at((found == tensors.end() ? tensors[0] : *found).name).dtype;
 }
 
 class Merger {
@@ -141,7 +145,7 @@ class Merger {
     const std::unique_ptr<text::Tokenizer> tokenizer = tokenizer_of_adapter(notes);
     // A tokenizer beside the adapter is the one it was trained with.
     const ConfigChange change{
-        .type = specs.at(first_plain(base_)).dtype,
+        .type = plain_type(sizes, specs),
         // T5 has no such setting: its config.json says by that name how
         // the decoder's output is scaled, and two tensors are two weights.
         .unties_head = parts_.untied_from().has_value() && !parts_.has_shared_embedding(),
