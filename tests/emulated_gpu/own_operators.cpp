@@ -38,8 +38,8 @@ ThreeTensors layer_norm(const Tensor& x, at::IntArrayRef shape, const std::optio
                         const std::optional<Tensor>& bias, double eps) {
   TORCH_CHECK(weight->scalar_type() == x.scalar_type() && bias->scalar_type() == x.scalar_type());
   Call call("native_layer_norm");
-  const auto [y, mean, rstd] = at::native_layer_norm(
-      call.in_fp32(x), shape, call.in_fp32(*weight), call.in_fp32(*bias), eps);
+  const auto [y, mean, rstd] = at::native_layer_norm(call.in_fp32(x), shape, call.in_fp32(*weight),
+                                                     call.in_fp32(*bias), eps);
   return {call.out(y, x.scalar_type()), call.out(mean, at::kFloat), call.out(rstd, at::kFloat)};
 }
 

@@ -124,6 +124,8 @@ def test_a_merged_adapter_leaves_experts_packed(inputs, tmp_path):
     folder = packed_checkpoint(tmp_path / "model")
     run = run_strata(base_flags(folder, inputs.data("messages"), tmp_path / "out", max_steps=2, use_peft=True,
                                 lora_target_modules="all-linear", learning_rate=0.01))
+    text = strata("merge-adapter", run.folder, tmp_path / "merged", "--base_model", folder, "--dequantize", code=2)
+    assert "--dequantize: found experts in MXFP4" in text and not (tmp_path / "merged").exists()
     strata("merge-adapter", run.folder, tmp_path / "merged", "--base_model", folder)
     expected = PeftModel.from_pretrained(decoded(folder), run.folder).merge_and_unload().state_dict()
     found = decoded(tmp_path / "merged").state_dict()
@@ -133,6 +135,14 @@ def test_a_merged_adapter_leaves_experts_packed(inputs, tmp_path):
         assert relative_error(found[name], weight) < 1e-2, name
         assert torch.equal(found[name], base[name]) == (not name.endswith("_proj.weight")), name
     assert "model.layers.0.mlp.experts.down_proj_blocks" in load_file(tmp_path / "merged" / "model.safetensors")
+
+
+@pytest.mark.parametrize("target", ["bnb-4bit", "bnb-8bit", "strata"])
+def test_blocks_are_not_converted_to_what_would_lose_them(tmp_path, target):
+    """transformers would begin with random experts where config.json no longer says what blocks are."""
+    folder = packed_checkpoint(tmp_path / "model")
+    text = strata("convert", folder, tmp_path / "out", "--to", target, code=2)
+    assert f"--to {target}: found experts in MXFP4" in text and not (tmp_path / "out").exists()
 
 
 def test_plan_and_inspect_read_a_packed_folder(inputs, tmp_path):

@@ -190,6 +190,15 @@ void print_notes(const std::vector<std::string>& notes, const fs::path& out) {
   fmt::print("{}\n", out.string());
 }
 
+// `what` needs the values of the weights, and whoever reads its result expects none in MXFP4.
+void refuse_packed(const checkpoint::SavedState& state, const fs::path& folder,
+                   std::string_view what) {
+  if (!checkpoint::holds_packed(state)) return;
+  throw ConfigError(
+      "{}: found experts in MXFP4 in {}, expected plain weights; use a folder of those", what,
+      folder.string());
+}
+
 // What an adapter began with: an adapter, or the base off which it was taken.
 std::unique_ptr<checkpoint::SavedState> open_start(const FileFlags& flags,
                                                    const checkpoint::SavedState& adapter) {
@@ -312,6 +321,7 @@ int run_convert(const std::vector<std::string>& arguments) {
   if (const std::string to = flags.get("to"); to == "bnb-4bit" || to == "bnb-8bit") {
     ::mallopt(M_MMAP_THRESHOLD, 1 << 20);  // see run_merge_adapter()
     const auto model = checkpoint::open_saved_state(flags.paths[0]);
+    refuse_packed(*model, flags.paths[0], "--to " + to);
     print_notes(checkpoint::convert_quantized(
                     *model, flags.paths[1],
                     {.quantization = quantization_of(flags, to == "bnb-8bit"),
@@ -329,6 +339,7 @@ int run_convert(const std::vector<std::string>& arguments) {
   options.max_shard_size = parse_byte_size(flags.get("max_shard_size", "50GB"));
   const auto state = checkpoint::open_saved_state(flags.paths[0]);
   if (options.target == ConvertTarget::kStrata) {
+    refuse_packed(*state, flags.paths[0], "--to strata");
     const bool is_marked = state->is_adapter() && options.keeps_base_mark;
     options.small_files = train::fresh_progress(flags.paths[0], state->facts().step.value_or(0),
                                                 is_marked ? state->facts().base_fingerprint : "");
@@ -388,6 +399,7 @@ int run_merge_adapter(const std::vector<std::string>& arguments) {
     model = std::move(decoded);
   } else {
     model = checkpoint::open_saved_state(base);
+    if (flags.has("dequantize")) refuse_packed(*model, base, "--dequantize");
   }
   options.weight_type = weight_type(flags);
   options.max_shard_size = parse_byte_size(flags.get("max_shard_size", "50GB"));

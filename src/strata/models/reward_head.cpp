@@ -46,8 +46,9 @@ void give_reward_head(Json& config) {
   const std::string name = classifier_of(type);
   if (name.empty()) {
     throw ConfigError(
-        "model_name_or_path: found model_type \"{}\" for the recipe reward, expected a family of "
-        "which transformers has a model for sequence classification; choose another",
+        "model_name_or_path: found model_type \"{}\" for the recipe reward, expected a family "
+        "whose "
+        "reward models are known here; choose one of those of docs/guide/preferences.md",
         type);
   }
   config["architectures"] = Json::array({name});
