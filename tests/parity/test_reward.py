@@ -226,6 +226,53 @@ def test_an_adapter_of_another_recipe_is_refused(inputs, tmp_path):
         assert run.returncode == 2 and f"found an adapter {expected}" in run.stderr, run.stderr
 
 
+@pytest.mark.parametrize("settings", [{}, LORA], ids=["full", "lora"])
+def test_another_recipe_does_not_go_on_from_its_checkpoints(inputs, tmp_path, settings):
+    """Of a tied model all weights that sft needs are there, trained for something else."""
+    flags = flags_of(inputs, inputs.model("tied"), tmp_path / "out", save_strategy="steps", save_steps=1,
+                     **{**settings, "max_steps": 1})
+    run = run_strata(flags, recipe="reward")
+    name = "adapter_model.safetensors" if settings else "model.safetensors"
+    before = (run.folder / name).read_bytes()
+    other = run_strata_raw(base_flags(inputs.model("tied"), inputs.data("text"), run.folder, resume_from_checkpoint="true",
+                                      **{**settings, "max_steps": 1}))
+    assert other.returncode == 2 and "saved by the recipe reward, with the recipe sft" in other.stderr, other.stderr
+    assert (run.folder / name).read_bytes() == before
+
+
+@pytest.mark.parametrize("name", ["plain", "tied"])
+def test_a_checkpoint_converts_to_a_reward_model(inputs, tmp_path, name):
+    """The run's own result: its weights, and what config.json says of them, though the base is of another class."""
+    run = run_strata(flags_of(inputs, inputs.model(name), tmp_path / "out", save_strategy="steps", save_steps=1, max_steps=1),
+                     recipe="reward")
+    strata("convert", run.folder / "checkpoint-1", tmp_path / "converted", "--to", "safetensors")
+    result, converted = (json.loads((folder / "config.json").read_text()) for folder in (run.folder, tmp_path / "converted"))
+    assert converted["architectures"] == ["LlamaForSequenceClassification"] and converted["id2label"] == result["id2label"]
+    ours, theirs = (safetensors.torch.load_file(folder / "model.safetensors") for folder in (tmp_path / "converted", run.folder))
+    assert ours.keys() == theirs.keys() and all(torch.equal(ours[key], theirs[key]) for key in theirs)
+    strata("convert", run.folder / "checkpoint-1", tmp_path / "codes", "--to", "bnb-4bit")
+    again = run_strata(flags_of(inputs, tmp_path / "codes", tmp_path / "again", **{**LORA, "max_steps": 1}), recipe="reward")
+    assert again.losses
+
+
+def test_a_head_of_several_labels_is_not_merged(inputs, tmp_path):
+    """PEFT's adapter of a classifier: its base would become a reward model of another shape."""
+    from peft import LoraConfig, get_peft_model
+    from transformers import AutoModelForSequenceClassification
+
+    base = AutoModelForSequenceClassification.from_pretrained(inputs.model("plain"), num_labels=3)
+    get_peft_model(base, LoraConfig(task_type="SEQ_CLS", target_modules=["q_proj"])).save_pretrained(tmp_path / "adapter")
+    text = strata("merge-adapter", tmp_path / "adapter", tmp_path / "merged", "--base_model", inputs.model("plain"), code=2)
+    assert 'not of one label' in text and not (tmp_path / "merged").exists()
+
+
+def test_the_token_for_padding_has_an_effect(inputs, tmp_path):
+    run = run_strata(flags_of(inputs, inputs.model("llama2"), tmp_path / "out", pad_token="<unk>", max_steps=1),
+                     recipe="reward")
+    assert "pad_token" not in run.stderr
+    assert json.loads((run.folder / "config.json").read_text())["pad_token_id"] == 0
+
+
 def test_documents_of_one_token_and_the_same_answers(inputs, scorer, tmp_path):
     data = tmp_path / "data"
     data.mkdir()

@@ -281,6 +281,11 @@ bool AdapterParts::check_weight(const std::string& weight, const Parts& parts, b
     if (parts.whole) return false;
   }
   if (found == in_base_.end() && weight == models::kRewardWeight && parts.whole) {
+    // Of several labels it is no layer of rewards, and config.json would say that it is.
+    const std::vector<int64_t>& head = shape_of(*parts.whole);
+    if (head.size() != 2 || head[0] != 1) {
+      fail(weight, fmt::format("values [{}] and not of one label", fmt::join(head, ", ")));
+    }
     new_head_ = parts.whole;
     return false;
   }

@@ -8,6 +8,7 @@
 #include "strata/checkpoint/special_tokens.h"
 #include "strata/hf/mxfp4.h"
 #include "strata/hf/torch_types.h"
+#include "strata/models/reward_head.h"
 
 namespace strata::checkpoint {
 
@@ -59,6 +60,13 @@ bool holds_packed(const SavedState& state) {
   return std::ranges::any_of(state.tensors(), is_packed);
 }
 
+bool holds_reward_head(const SavedState& state) {
+  return std::ranges::any_of(state.tensors(), [](const SavedTensor& tensor) {
+    return tensor.weight == models::kRewardWeight && tensor.shape.size() == 2 &&
+           tensor.shape[0] == 1;
+  });
+}
+
 bool copy_companions(const fs::path& from, const fs::path& to, const ConfigChange& change) {
   constexpr std::array kNames = {"tokenizer.json",    "tokenizer_config.json",
                                  "tokenizer.model",   "special_tokens_map.json",
@@ -90,6 +98,7 @@ bool copy_companions(const fs::path& from, const fs::path& to, const ConfigChang
     config.erase("quantization_config");
   }
   if (config.is_object() && change.unties_head) config["tie_word_embeddings"] = false;
+  if (config.is_object() && change.gives_rewards) models::give_reward_head(config);
   if (config.is_object() && change.vocab_size) config["vocab_size"] = *change.vocab_size;
   if (config.is_object() && change.special_tokens != nullptr) {
     align_special_tokens(*change.special_tokens, /*is_generation=*/false, config);

@@ -313,6 +313,7 @@ std::vector<std::string> convert(SavedState& state, const fs::path& out,
     if (base.empty() || !copy_companions(base, folder.path(),
                                          {.type = type,
                                           .is_packed = holds_packed(state),
+                                          .gives_rewards = holds_reward_head(state),
                                           .config = options.config,
                                           .files = options.files})) {
       notes.push_back(

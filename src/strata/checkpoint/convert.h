@@ -43,6 +43,9 @@ std::vector<std::string> convert(SavedState& state, const std::filesystem::path&
 // known or not there.
 std::filesystem::path base_model_of(const SavedState& state);
 
+// Whether the weights have a layer of rewards (models/reward_head.h).
+bool holds_reward_head(const SavedState& state);
+
 // Copies config.json, the tokenizer and their like from one model folder to another. `type` and
 // `unties_head` correct config.json. Returns whether there was a config.json.
 struct ConfigChange {
@@ -50,6 +53,8 @@ struct ConfigChange {
   bool unties_head = false;
   bool is_decoded = false;  // the weights are plain: no quantization_config
   bool is_packed = false;   // some are in MXFP4 (holds_packed()); else that method is left out, too
+  // The weights have a layer of rewards, whatever the model had that the run started from.
+  bool gives_rewards = false;
   std::optional<int64_t> vocab_size = {};
   Json config = {};  // in place of that of `from`; null: that one
   // Whose tokenizer is copied, if it has one; empty: that of `from`.

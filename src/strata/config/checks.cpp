@@ -12,6 +12,7 @@
 #include "strata/base/json.h"
 #include "strata/config/adapter_checks.h"
 #include "strata/config/recipe_checks.h"
+#include "strata/config/recipes.h"
 #include "strata/config/reporting_checks.h"
 #include "strata/config/rules.h"
 #include "strata/config/saving_checks.h"
@@ -135,7 +136,10 @@ class CommonRules : Rules {
           "two names; write splits as train,test or set eval_strategy no",
           source(config_.train.eval_on_start ? "eval_on_start" : "eval_strategy"), data.splits);
     }
-    warn_without_effect("pad_token", "rows are not padded");
+    // The reward of a text is that of its last token that is none of padding.
+    if (!recipe_of(config_).gives_rewards) {
+      warn_without_effect("pad_token", "rows are not padded");
+    }
     if (data.chat_template_format != "none" && !data.chat_template_path.empty()) {
       throw ConfigError("{}: found {} beside {} {}, expected one template; remove one",
                         source("chat_template_format"), data.chat_template_format,

@@ -11,6 +11,7 @@
 #include "strata/checkpoint/repair.h"
 #include "strata/checkpoint/sharded.h"
 #include "strata/comm/agreement.h"
+#include "strata/config/recipes.h"
 #include "strata/config/settings_table.h"
 #include "strata/train/figures.h"
 #include "strata/train/loss_guard.h"
@@ -85,6 +86,12 @@ bool shapes_training(const config::Setting& setting) {
   };
   if (setting.kind != config::Kind::kBound || is_in(kNot, setting.name)) return false;
   return is_in(kGroups, setting.group) || is_in(kBesides, setting.name);
+}
+
+// Several names may stand for one recipe. Empty: an unknown one, of another version.
+std::string command_of(const std::string& name) {
+  const auto found = std::ranges::find(config::recipes(), name, &config::RecipeRow::name);
+  return found == config::recipes().end() ? "" : std::string(found->command);
 }
 
 // The rule whose state a name of `optim` keeps; paged, fused and 8-bit forms say so themselves
@@ -184,6 +191,15 @@ std::vector<std::string> resume_lines(const fs::path& source, int64_t step, int6
     const auto found = all.find(std::string(name));
     return found != all.end() && found->is_string() ? found->get<std::string>() : std::string();
   };
+  // Weights of the same names mean something else there: a tied model needs no output layer.
+  const std::string trained = command_of(text_of(saved, "recipe"));
+  const std::string trains = command_of(text_of(now, "recipe"));
+  if (!trained.empty() && !trains.empty() && trained != trains) {
+    throw ConfigError(
+        "resume_from_checkpoint: found {}, saved by the recipe {}, with the recipe {}, expected a "
+        "checkpoint of its own; resume it by that recipe, or begin anew in another output_dir",
+        source.string(), trained, trains);
+  }
   const std::string was = text_of(saved, "optim"), is = text_of(now, "optim");
   if (!was.empty() && !is.empty() && optimizer_rule(was) != optimizer_rule(is)) {
     throw ConfigError(
