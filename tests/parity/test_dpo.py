@@ -63,12 +63,7 @@ def flags_of(inputs, output, model="plain", kind="preference", train=40, **flags
 
 
 def compare(found, expected):
-    found = [row for row in found if "train_runtime" not in row]
-    expected = [row for row in expected if "train_runtime" not in row]
-    assert [row["step"] for row in found] == [row["step"] for row in expected]
-    for ours, theirs in zip(found, expected):
-        at = f"step {ours['step']}: {ours} but the reference has {theirs}"
-        prefix = "eval_" if "eval_loss" in theirs else ""
+    for ours, theirs, prefix, at in trl_reference.steps_beside(found, expected):
         # Of a model that is still its own reference the last bit would decide.
         ties = abs(theirs[prefix + "rewards/margins"]) < 1e-4
         balance = [prefix + "aux_loss"] if prefix + "aux_loss" in theirs else []

@@ -70,12 +70,7 @@ def flags_of(inputs, model, output, kind="preference", train=40, **flags):
 
 
 def compare(found, expected, figures=FIGURES):
-    found = [row for row in found if "train_runtime" not in row]
-    expected = [row for row in expected if "train_runtime" not in row]
-    assert [row["step"] for row in found] == [row["step"] for row in expected]
-    for ours, theirs in zip(found, expected):
-        at = f"step {ours['step']}: {ours} but the reference has {theirs}"
-        prefix = "eval_" if "eval_loss" in theirs else ""
+    for ours, theirs, prefix, at in trl_reference.steps_beside(found, expected):
         for key in [prefix + "loss", *(prefix + name for name in figures)]:
             assert math.isclose(ours[key], theirs[key], rel_tol=1e-3, abs_tol=1e-4), (key, at)
         for key in ("grad_norm", "learning_rate", "epoch"):

@@ -52,6 +52,15 @@ def model_class(trainer):
             else transformers.AutoModelForCausalLM)
 
 
+def steps_beside(found, expected):
+    """Of two log histories without their summaries: (ours, theirs, the prefix of the figures, what to say of them)."""
+    found, expected = ([row for row in rows if "train_runtime" not in row] for rows in (found, expected))
+    assert [row["step"] for row in found] == [row["step"] for row in expected]
+    for ours, theirs in zip(found, expected):
+        prefix = "eval_" if "eval_loss" in theirs else ""
+        yield ours, theirs, prefix, f"step {ours['step']}: {ours} but the reference has {theirs}"
+
+
 def quantised_model(flags, folder, lora, trainer="SFT"):
     """The model with its adapter over a base that bitsandbytes quantised; QLoRA's preparation."""
     _, peft, torch, transformers, _ = stack()
