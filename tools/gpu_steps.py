@@ -193,6 +193,7 @@ def tiny_inputs(check):
     if not folder.exists():
         tiny_llama.save_model(folder / "model", **tiny_llama.WIDE)
         tiny_llama.save_model(folder / "mixture", **{**tiny_llama.MIXTRAL, "router_aux_loss_coef": 0.1})
+        tiny_llama.save_model(folder / "gpt-oss", **tiny_llama.GPT_OSS)
         tiny_llama.save_data(folder / "data", "messages", 40, 9)
         tiny_llama.save_data(folder / "pairs", "preference", 40, 9)
     return folder
@@ -201,7 +202,8 @@ def tiny_inputs(check):
 # Stands for a folder of the run's own.
 OWN_FOLDER = "{own folder}"
 # What a run's words may begin with: its recipe, and the model and data of tiny_inputs().
-JOBS = {"sft": ("sft", "model", "data"), "mixture": ("sft", "mixture", "data"), "dpo": ("dpo", "model", "pairs")}
+JOBS = {"sft": ("sft", "model", "data"), "mixture": ("sft", "mixture", "data"), "dpo": ("dpo", "model", "pairs"),
+        "gpt-oss": ("sft", "gpt-oss", "data"), "reward": ("reward", "model", "pairs")}
 
 
 def losses_of(check, name, seconds, world, *flags, wanted="", **variables):
@@ -283,6 +285,13 @@ def cpu_parity(check, seconds, prefix="", **variables):
             "mixture": (["mixture", "--bf16", "false"], 1e-4),
             "mixture-lora": (["mixture", "--bf16", "false", "--use_peft", "true", "--lora_target_modules", "all-linear",
                               "--lora_dropout", "0"], 1e-4),
+            "gpt-oss": (["gpt-oss", "--bf16", "false"], 1e-4),
+            "gpt-oss-bf16": (["gpt-oss", "--bf16", "true"], 2e-2),
+            "gpt-oss-lora": (["gpt-oss", "--bf16", "false", "--use_peft", "true", "--lora_target_modules", "all-linear"],
+                             1e-4),
+            "reward": (["reward", "--bf16", "false"], 1e-4),
+            "reward-lora": (["reward", "--bf16", "false", "--use_peft", "true"], 1e-4),
+            "reward-nf4": (["reward", "--bf16", "false", "--use_peft", "true", "--load_in_4bit", "true"], 1e-3),
             "dpo": (["dpo", "--bf16", "false"], 1e-4),
             "dpo-lora": (["dpo", "--bf16", "false", "--use_peft", "true"], 1e-4),
             "dpo-by-tokens": (["dpo", "--bf16", "false", "--loss_type", "sigmoid_norm", "sft"], 1e-4)}
