@@ -33,7 +33,7 @@ CASES = {
     "no_token_for_padding": dict(model="llama2"),
     **{name: dict(model=name) for name in ("tied", "odd", "mistral", "qwen2", "qwen3", "phi3", "smollm3", "gemma",
                                            "gemma2", "gemma3", "olmo2", "olmo3", "qwen3_moe", "qwen2_moe")},
-    "mixtral": dict(model="mixtral", learning_rate=2e-3),
+    "mixtral": dict(model="mixtral", learning_rate=1e-3),
     # The bias of a final norm moves both rewards alike: only a centred loss says where they are.
     "gpt2": dict(model="gpt2", center_rewards_coefficient=0.3),
     "bigcode": dict(model="bigcode", center_rewards_coefficient=0.3),
