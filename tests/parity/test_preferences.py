@@ -194,7 +194,7 @@ def test_rows_equal_the_trainers(stack, tokenizers, tmp_path, kind, template, na
     for answer, (length, mode) in zip(answers, lengths):
         reference = Reference(stack, tokenizers[name], source, data, tmp_path, length, mode)
         if len(reference.rows) == 0:
-            assert "found no token to train on" in answer["error"]
+            assert "found no pair to train on" in answer["error"]
             continue
         got = [document for row in answer["rows"] for document in documents_of(row)]
         want = reference.batch(0, len(reference.rows))
@@ -394,5 +394,5 @@ def test_settings_that_do_not_fit(stack, tmp_path, settings, message):
 def test_nothing_is_left(stack, tmp_path):
     folder = save_tokenizer(tmp_path / "tokenizer", stack.tokenizer, CHATML)
     answer, = probe(tmp_path / "probe", [request(folder, save_rows(tmp_path, [PLAIN] * 3), may_fail=True, max_length=4)])
-    assert answer == {"error": "probe: found no token to train on in 3 rows (3 of them dropped because nothing is left of an answer, 3 longer than "
+    assert answer == {"error": "probe: found no pair to train on in 3 rows (3 of them dropped because nothing is left of an answer, 3 longer than "
                                "max_length 4 (truncate), 0 bad), expected at least one; check max_length"}

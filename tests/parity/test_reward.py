@@ -34,6 +34,7 @@ CASES = {
     **{name: dict(model=name) for name in ("tied", "odd", "mistral", "qwen2", "qwen3", "phi3", "smollm3", "gemma",
                                            "gemma2", "gemma3", "olmo2", "olmo3", "qwen3_moe", "qwen2_moe")},
     "mixtral": dict(model="mixtral", learning_rate=1e-3),
+    "gpt_oss": dict(model="gpt_oss", learning_rate=2e-3),
     # The bias of a final norm moves both rewards alike: only a centred loss says where they are.
     "gpt2": dict(model="gpt2", center_rewards_coefficient=0.3),
     "bigcode": dict(model="bigcode", center_rewards_coefficient=0.3),
@@ -293,6 +294,9 @@ def test_the_commands_that_know_recipes(inputs, tmp_path):
     assert "found a model that gives texts a reward" in text and "AutoModelForSequenceClassification" in text
     sft = run_strata_raw(base_flags(run.folder, inputs.data("text"), tmp_path / "sft"))
     assert sft.returncode != 0 and "found a model that gives texts a reward for the recipe sft" in sft.stderr
+    pairs = [*map(str, ("--model_name_or_path", run.folder, "--train_file", inputs.data("preference") / "train.jsonl"))]
+    said = strata("seq2seq", *pairs, "--text_column", "prompt", "--summary_column", "chosen", "--output_dir", tmp_path / "t5", code=2)
+    assert "run strata reward in its place" in said
 
 
 BAD = {
@@ -304,6 +308,8 @@ BAD = {
     "a_setting_of_dpo": (dict(beta=0.3), "--beta: found with the recipe reward, expected a setting of it"),
     "a_setting_of_sft": (dict(packing=True), "--packing: found with the recipe reward, expected a setting of it"),
     "balanced_experts": (dict(model="qwen3_moe", router_aux_loss_coef=0.1), "nothing balances the experts of a reward model"),
+    "pairs_that_are_all_too_long": (dict(max_length=2), "found no pair to train on in"),
+    "the_layer_that_is_gone": (dict(LORA, lora_modules_to_save=["lm_head"]), "expected names such as score, embed_tokens"),
     "a_metric_of_dpo": (dict(metric_for_best_model="rewards/margins", eval_strategy="steps", eval_steps=5),
                         "expected a value that evaluations give"),
 }
@@ -316,6 +322,11 @@ def test_what_it_does_not_do_is_said(inputs, tmp_path, name):
     flags = flags_of(inputs, inputs.model(settings.pop("model", "plain")), tmp_path / "out", **settings)
     run = run_strata_raw(flags, recipe="reward")
     assert run.returncode != 0 and message in run.stderr, run.stderr
+
+
+def test_a_target_that_trains_whole_is_said(inputs, tmp_path):
+    flags = flags_of(inputs, inputs.model("plain"), tmp_path / "out", **{**LORA, "lora_target_modules": ["q_proj", "score"], "max_steps": 1})
+    assert "target_modules: score has no branch, it trains whole" in run_strata(flags, recipe="reward").text
 
 
 def test_margins_and_several_labels_are_refused(inputs, tmp_path):

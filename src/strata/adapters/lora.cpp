@@ -301,6 +301,11 @@ void LoraAdapter::attach_layers(models::Model& model) {
                   [](const nn::Linear* layer) { return layer->path() == "lm_head"; }) ||
       (trained_tokens_ && trained_tokens_->is_output_alone);
   notes_ = notes_on_ties(options_, targets.embedding != nullptr || targets_head, saved, was_tied);
+  if (const auto whole = targets_that_train_whole(options_, model); !whole.empty()) {
+    notes_.push_back(
+        fmt::format("target_modules: {} has no branch, it trains whole (modules_to_save)",
+                    fmt::join(whole, ", ")));
+  }
   if (options_.fan_in_fan_out && std::ranges::none_of(layers_, [](const nn::Linear* layer) {
         return layer->weight().is_transposed();
       })) {

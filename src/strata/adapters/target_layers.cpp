@@ -197,6 +197,18 @@ TargetLayers find_targets(const LoraOptions& options, models::Model& model) {
   return found;
 }
 
+std::vector<std::string> targets_that_train_whole(const LoraOptions& options,
+                                                  models::Model& model) {
+  if (options.target_modules.empty()) return {};
+  LoraOptions alone = options;
+  alone.modules_to_save.clear();
+  std::vector<std::string> found =
+      matching_paths(alone, options.target_modules, all_module_paths(model));
+  std::erase_if(found,
+                [&](const std::string& path) { return !is_inside(path, options.modules_to_save); });
+  return found;
+}
+
 bool may_target(const LoraOptions& options, const std::string& path) {
   const bool is_named =
       options.target_pattern ? !is_all_linear(options) : !options.target_modules.empty();
@@ -232,8 +244,10 @@ std::vector<std::string> weights_to_save(const LoraOptions& options, models::Mod
     if (modules.size() == before && !is_other_head) {
       throw ConfigError(
           "modules_to_save: found no module whose path ends with \"{}\", expected "
-          "names such as lm_head, embed_tokens, norm; correct it",
-          entry);
+          "names such as {}, embed_tokens, norm; correct it",
+          entry,
+          std::ranges::count(all_paths, models::kRewardLayer) > 0 ? models::kRewardLayer
+                                                                  : kOutputLayer);
     }
   }
   std::vector<std::string> weights;

@@ -24,6 +24,9 @@ struct TargetLayers {
 // ConfigError that lists the modules when nothing matches, or when more than linear layers do.
 TargetLayers find_targets(const LoraOptions& options, models::Model& model);
 
+// Modules that target_modules names and modules_to_save trains whole, so that they have no branch.
+std::vector<std::string> targets_that_train_whole(const LoraOptions& options, models::Model& model);
+
 // Whether the settings may mean a layer, by its path alone: true where they leave the choice to the
 // model (all linear layers, its family's default).
 bool may_target(const LoraOptions& options, const std::string& path);

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <array>
 
+#include "strata/base/error.h"
 #include "strata/base/file.h"
 #include "strata/checkpoint/convert.h"
 #include "strata/checkpoint/param_groups.h"
@@ -67,24 +68,35 @@ bool holds_reward_head(const SavedState& state) {
   });
 }
 
-bool copy_companions(const fs::path& from, const fs::path& to, const ConfigChange& change) {
+bool copy_tokenizer(const fs::path& from, const fs::path& to, FileSystem& files) {
   constexpr std::array kNames = {"tokenizer.json",    "tokenizer_config.json",
                                  "tokenizer.model",   "special_tokens_map.json",
                                  "added_tokens.json", "vocab.json",
                                  "vocab.txt",         "merges.txt",
                                  "spiece.model",      "chat_template.jinja"};
-  const auto copy = [&](const fs::path& source, const char* name) {
-    if (!fs::is_regular_file(source / name)) return false;
-    write_file_atomically(to / name, read_file(source / name), *change.files);
-    return true;
-  };
-  copy_generation_config(from, to, change);
-  bool has_tokenizer = false;
-  if (!change.tokenizer.empty()) {
-    for (const char* name : kNames) has_tokenizer |= copy(change.tokenizer, name);
-  }
+  bool has_one = false;
   for (const char* name : kNames) {
-    if (!has_tokenizer) copy(from, name);
+    if (!fs::is_regular_file(from / name)) continue;
+    write_file_atomically(to / name, read_file(from / name), files);
+    has_one = true;
+  }
+  constexpr const char* kTemplates = "additional_chat_templates";
+  if (!has_one || !fs::is_directory(from / kTemplates)) return has_one;
+  if (const int error = files.make_folder(to / kTemplates)) {
+    throw IoError("{}: found {} when creating it, expected room for it; free space",
+                  (to / kTemplates).string(), errno_text(error));
+  }
+  for (const auto& file : fs::directory_iterator(from / kTemplates)) {
+    if (!file.is_regular_file()) continue;
+    write_file_atomically(to / kTemplates / file.path().filename(), read_file(file.path()), files);
+  }
+  return has_one;
+}
+
+bool copy_companions(const fs::path& from, const fs::path& to, const ConfigChange& change) {
+  copy_generation_config(from, to, change);
+  if (change.tokenizer.empty() || !copy_tokenizer(change.tokenizer, to, *change.files)) {
+    copy_tokenizer(from, to, *change.files);
   }
   if (!fs::exists(from / "config.json")) return false;
   Json config = change.config.is_null() ? read_json_file(from / "config.json") : change.config;

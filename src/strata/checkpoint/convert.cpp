@@ -304,6 +304,7 @@ std::vector<std::string> convert(SavedState& state, const fs::path& out,
   if (is_model && state.is_adapter()) {
     write_file_atomically(folder.path() / hf::kAdapterConfigFile, adapter_config_text(state),
                           *options.files);
+    copy_tokenizer(state.path(), folder.path(), *options.files);
   } else if (is_model) {
     const fs::path base = base_model_of(state);
     const auto first = std::ranges::find(state.tensors(), false, &SavedTensor::is_of_codes);

@@ -66,6 +66,10 @@ struct ConfigChange {
 bool copy_companions(const std::filesystem::path& from, const std::filesystem::path& to,
                      const ConfigChange& change);
 
+// The tokenizer's files of folder `from`. Returns whether there were some.
+bool copy_tokenizer(const std::filesystem::path& from, const std::filesystem::path& to,
+                    FileSystem& files);
+
 // Blocks or scales of a weight in MXFP4 (hf/mxfp4.h), and whether there are any.
 bool is_packed(const SavedTensor& tensor);
 bool holds_packed(const SavedState& state);

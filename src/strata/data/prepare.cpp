@@ -164,9 +164,10 @@ class Preparation::Steps {
     if (options_.progress) options_.progress(stats_.num_sources, 1.0);
     if (stats_.num_targets > 0) return stats_;
     throw FormatError(
-        "{}: found no token to train on in {} rows ({} of them dropped because {}, {} longer than "
+        "{}: found no {} to train on in {} rows ({} of them dropped because {}, {} longer than "
         "max_length {} ({}), {} bad), expected at least one; check {}max_length",
-        options_.subject, stats_.num_sources, stats_.num_dropped,
+        options_.subject, options_.preference ? "pair" : "token", stats_.num_sources,
+        stats_.num_dropped,
         options_.preference ? "nothing is left of an answer" : "all their labels are masked",
         stats_.num_long, options_.max_length, options_.long_rows, stats_.bad_rows.count,
         options_.preference ? "" : "the label masks and ");

@@ -72,7 +72,7 @@ const std::map<std::string, Family>& families() {
       {"gpt2", {create_gpt2<parse_gpt2_config>, "GPT2ForSequenceClassification"}},
       {"gpt_bigcode",
        {create_gpt2<parse_gpt_bigcode_config>, "GPTBigCodeForSequenceClassification"}},
-      {"gpt_oss", {create_gpt_oss, nullptr}},
+      {"gpt_oss", {create_gpt_oss, "GptOssForSequenceClassification"}},
       {"granite", {create_llama<parse_granite_config>, nullptr}},
       {"llama", {create_llama<parse_llama_config>, "LlamaForSequenceClassification"}},
       {"ministral", {create_llama<parse_mistral_config>, "MinistralForSequenceClassification"}},

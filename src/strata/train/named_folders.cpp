@@ -39,8 +39,8 @@ void require_base_folder(const fs::path& path) {
     throw ConfigError("{}: found the file {}, expected the folder that holds it; name {}", kSetting,
                       path.string(), path.has_parent_path() ? path.parent_path().string() : ".");
   }
-  if (fs::exists(path / "config.json")) return;
   refuse_shards(kSetting, path);
+  if (fs::exists(path / "config.json")) return;
   if (!fs::exists(path / hf::kAdapterConfigFile)) return;
   const std::string base = hf::read_adapter_config(path).base_model_name_or_path;
   throw ConfigError(

@@ -160,7 +160,7 @@ void export_results(const config::RunConfig& config, Trainee& trainee, Trainer& 
       trainer.has_learned() ? checkpoint::Trained::kYes : checkpoint::Trained::kNotYet;
   comm::all_or_nothing(world, "collecting the results", [&] {
     if (world.rank() != 0) return;
-    options.beside = trainer.result_files();
+    options.beside = trainer.companions();
     options.beside["trainer_state.json"] = report::trainer_state_text(trainer.state());
     try {
       options.beside["report.html"] = report_page(config, trainee, trainer);

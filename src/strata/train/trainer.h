@@ -72,7 +72,7 @@ class Trainer {
   comm::Group& patient_group();
 
   // Rank 0, of a run that writes a result: what lies beside it, as it was before the first step.
-  const checkpoint::SmallFiles& result_files() const { return result_files_; }
+  const checkpoint::SmallFiles& companions() const { return companions_; }
   // The checkpoint that holds the last step whole, if there is one.
   std::optional<std::filesystem::path> last_checkpoint() const;
 
@@ -200,8 +200,9 @@ class Trainer {
   comm::Group& saving_group_;
   std::unique_ptr<checkpoint::Saver> saver_;
   std::optional<checkpoint::WholeFiles> whole_files_;  // FULL_STATE_DICT
-  checkpoint::SmallFiles companions_;                  // rank 0: what lies beside whole files
-  checkpoint::SmallFiles result_files_;                // and beside the result
+  // Rank 0: what lies beside weights in checkpoints and in the result.
+  checkpoint::SmallFiles companions_;
+  std::string second_names_;  // rank 0: checkpoint::kSecondNames, or nothing
   // A checkpoint from which no batch was good again is not returned to twice.
   int64_t rollback_limit_ = std::numeric_limits<int64_t>::max();
   std::optional<StopSignals> signals_;

@@ -57,27 +57,14 @@ void Trainer::prepare_saving(const Saving& saving) {
   const bool in_whole_files = config_.shard.state_dict_type == "FULL_STATE_DICT";
   const checkpoint::FrozenWeights frozen = frozen_weights_of(trainee_, in_whole_files);
   if (saves && in_whole_files) whole_files_ = whole_files_of(trainee_);
-  if ((saves && in_whole_files) || saving.writes_result) {
+  if (saves || saving.writes_result) {
     comm::all_or_nothing(world_, "reading what lies beside the model", [&] {
       if (is_main()) companions_ = companion_files(config_, trainee_, datasets_);
-      if (saving.writes_result) result_files_ = companions_;
     });
-  } else if (saves && trainee_.adapter && is_main()) {
-    companions_[hf::kAdapterConfigFile] =
-        hf::adapter_config_json(adapter_config_of(config_, trainee_));
   }
-  if (saves && trainee_.adapter && is_main()) {
-    const std::string second_names = second_names_of(*trainee_.adapter);
-    if (!second_names.empty()) companions_[checkpoint::kSecondNames] = second_names;
-  }
+  if (saves && trainee_.adapter && is_main()) second_names_ = second_names_of(*trainee_.adapter);
   require_room_on_disk(saving, optimizer != nullptr, frozen);
   if (saving.writes_result) require_memory_for_result();
-  // Settings do not tell what an adapter is: one that is continued brings its own.
-  if (!in_whole_files) {
-    std::erase_if(companions_, [](const auto& file) {
-      return file.first != hf::kAdapterConfigFile && file.first != checkpoint::kSecondNames;
-    });
-  }
   if (!saves) return;
   // What rests in files does so because memory has no room for it, nor for a copy.
   const bool rests_in_files =
@@ -91,7 +78,6 @@ void Trainer::prepare_saving(const Saving& saving) {
 
 void Trainer::require_room_on_disk(const Saving& saving, bool with_optimizer,
                                    const checkpoint::FrozenWeights& frozen) {
-  const bool in_whole_files = whole_files_.has_value();
   // Rows of the log are in every trainer_state.json. Who names steps without end means to stop
   // early.
   constexpr int64_t kRowBytes = 512, kMostRows = 20'000;
@@ -99,10 +85,8 @@ void Trainer::require_room_on_disk(const Saving& saving, bool with_optimizer,
   const auto beside = static_cast<uint64_t>(std::min(rows, kMostRows) * kRowBytes);
   uint64_t companions = 0;
   for (const auto& [name, content] : companions_) companions += content.size();
-  const auto adapter = companions_.find(hf::kAdapterConfigFile);
-  const uint64_t of_adapter = adapter == companions_.end() ? 0 : adapter->second.size();
   const uint64_t beside_weights =
-      beside + settings_text_.size() + (in_whole_files ? companions : of_adapter);
+      beside + settings_text_.size() + second_names_.size() + companions;
   SavePlan plan{.num_checkpoints = count_saves(plan_, config_.train, step_)};
   plan.stop_bytes = checkpoint_bytes(trainee_, /*with_optimizer=*/true, frozen) + beside_weights;
   if (plan.num_checkpoints > 0) {
@@ -172,7 +156,9 @@ std::optional<checkpoint::SaveOutcome> Trainer::start_save(const fs::path& outpu
 
 void Trainer::add_small_files(checkpoint::SaveRequest& request) const {
   if (!is_main()) return;
+  // So that a checkpoint tells the whole model when the base, or the tokenizer, is not at hand.
   request.small_files = companions_;
+  if (!second_names_.empty()) request.small_files[checkpoint::kSecondNames] = second_names_;
   request.small_files["trainer_state.json"] = report::trainer_state_text(state());
   request.small_files["progress.json"] = progress_text();
   request.small_files["settings.json"] = settings_text_;
