@@ -49,6 +49,10 @@ CASES = {
                                                 truncation_mode="keep_end"),
     # A mean over the tokens of a step is that of its micro-batch where it has one.
     "with_sft": dict(LORA, loss_type=["sigmoid", "sft"], loss_weights=[0.7, 0.3]),
+    "long_answers_count_less": dict(ld_alpha=0.4),
+    "long_answers_do_not_count": dict(LORA, ld_alpha=0.0, loss_type="ipo", beta=0.2, per_device_eval_batch_size=4,
+                                      eval_strategy="steps", eval_steps=5),
+    "long_answers_count_less_but_for_sft": dict(ld_alpha=0.4, loss_type=["sigmoid", "sft"], loss_weights=[0.7, 0.3]),
     "forward_kl": dict(f_divergence_type="forward_kl", learning_rate=1e-3),
     "js_divergence": dict(f_divergence_type="js_divergence"),
     "alpha_divergence": dict(f_divergence_type="alpha_divergence", f_alpha_divergence_coef=0.3),

@@ -60,7 +60,7 @@ RecipeRow dpo() {
           .script_words = {"dpo"},
           .settings = {"max_length", "long_rows", "chat_template_path", "chat_template_format",
                        "beta", "loss_type", "loss_weights", "label_smoothing", "f_divergence_type",
-                       "f_alpha_divergence_coef", "discopop_tau", "disable_dropout",
+                       "f_alpha_divergence_coef", "discopop_tau", "ld_alpha", "disable_dropout",
                        "truncation_mode", "precompute_ref_batch_size"},
           .figures = {"mean_token_accuracy", "entropy", "aux_loss", "rewards/chosen",
                       "rewards/rejected", "rewards/accuracies", "rewards/margins", "logps/chosen",

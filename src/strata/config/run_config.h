@@ -129,6 +129,7 @@ struct PreferenceConfig {
   std::string f_divergence_type = "reverse_kl";
   double f_alpha_divergence_coef = 0.5;
   double discopop_tau = 0.05;
+  std::optional<double> ld_alpha;  // what tokens beyond the shorter answer's length count
   bool disable_dropout = true;
   std::string truncation_mode = "keep_start";        // keep_start, keep_end
   std::optional<int64_t> precompute_ref_batch_size;  // default: that of training

@@ -157,7 +157,6 @@ std::vector<Known> dpo() {
        {"false", "*"},
        "the reference is always asked once, before the first step",
        true},
-      {"ld_alpha", {"none"}, "leave it out"},
       {"use_weighting", {"false"}, "leave it off", true},
       {"sync_ref_model",
        {"false"},

@@ -33,6 +33,12 @@ std::vector<Setting> preference_settings() {
        {.name = "discopop_tau",
         .field = STRATA_FIELD(preference.discopop_tau),
         .help = "dpo: temperature of the loss discopop"},
+       {.name = "ld_alpha",
+        .field = STRATA_FIELD(preference.ld_alpha),
+        .range = {.min = 0, .max = 1},
+        .help =
+            "dpo: what log-probabilities of tokens beyond the length of the shorter answer of a "
+            "pair count, from 0 to 1 (LD-DPO); default: as the others"},
        {.name = "disable_dropout",
         .field = STRATA_FIELD(preference.disable_dropout),
         .help = "dpo, reward: train without the dropout of model and adapter"},

@@ -218,6 +218,20 @@ std::vector<int64_t> document_rows(const at::Tensor& trained, const std::vector<
   return starts;
 }
 
+// [D] the first of each document's rows that ld_alpha weighs, those beyond the length of the
+// shorter document of its pair; the document's end where there is none.
+std::vector<int64_t> tail_rows(const std::vector<int64_t>& starts,
+                               const PreferenceOptions& options) {
+  std::vector<int64_t> tails(starts.begin() + 1, starts.end());
+  if (!options.ld_alpha) return tails;
+  for (size_t d = 0; d + 1 < tails.size(); d += 2) {
+    const int64_t shared = std::min(starts[d + 1] - starts[d], starts[d + 2] - starts[d + 1]);
+    tails[d] = starts[d] + shared;
+    tails[d + 1] = starts[d + 1] + shared;
+  }
+  return tails;
+}
+
 // The pairs' losses in the place of the tokens': what a token's gradient counts is known when the
 // log-probabilities of whole documents are. A frozen layer's is scaled then; one that trains has
 // taken it into its own by that time, so that it makes its logits twice.
@@ -233,11 +247,16 @@ ops::CrossEntropySums loss_over_pairs(LossCall call, const at::Tensor& h, at::Te
 
   ops::CrossEntropySums sums;
   preference.documents.clear();
+  const auto sums_of = [&](int64_t first, int64_t last) {
+    return ops::sum_cross_entropy_rows(found.rows.narrow(0, first, last - first));
+  };
+  const std::vector<int64_t> tails = tail_rows(starts, preference.options);
   for (size_t d = 0; d + 1 < starts.size(); ++d) {
-    const ops::CrossEntropySums document =
-        ops::sum_cross_entropy_rows(found.rows.narrow(0, starts[d], starts[d + 1] - starts[d]));
-    preference.documents.push_back(
-        {-document.loss, document.correct, document.entropy, document.tokens});
+    const ops::CrossEntropySums document = sums_of(starts[d], starts[d + 1]);
+    const bool has_tail = tails[d] < starts[d + 1];
+    preference.documents.push_back({-document.loss,
+                                    has_tail ? -sums_of(tails[d], starts[d + 1]).loss : 0.0,
+                                    document.correct, document.entropy, document.tokens});
     add(sums, document);
   }
   if (preference.reference.empty()) return sums;
@@ -248,8 +267,11 @@ ops::CrossEntropySums loss_over_pairs(LossCall call, const at::Tensor& h, at::Te
   at::Tensor scales = at::zeros({h.size(0)}, at::kFloat);
   for (size_t d = 0; d + 1 < starts.size(); ++d) {
     // The gradient is of -log p.
-    scales.narrow(0, starts[d], starts[d + 1] - starts[d])
-        .fill_(-losses.slopes[d] * static_cast<double>(loss_scale));
+    const auto fill = [&](int64_t first, int64_t last, double slope) {
+      scales.narrow(0, first, last - first).fill_(-slope * static_cast<double>(loss_scale));
+    };
+    fill(starts[d], tails[d], losses.slopes[d]);
+    fill(tails[d], starts[d + 1], losses.tail_slopes[d]);
   }
   scales = to_device(scales, h.device());
   if (twice) {

@@ -139,23 +139,26 @@ at::Tensor scores_of(const at::Tensor& log_ratios, const PreferenceOptions& opti
 PairLosses pair_losses(const Preference& batch) {
   const auto count = static_cast<int64_t>(batch.documents.size());
   const PreferenceOptions& options = batch.options;
-  at::Tensor log_probs = at::empty({count}, at::kDouble), tokens = at::empty_like(log_probs);
-  at::Tensor reference = at::empty_like(log_probs);
+  at::Tensor front = at::empty({count}, at::kDouble), tail = at::empty_like(front);
+  at::Tensor tokens = at::empty_like(front), reference = at::empty_like(front);
   for (int64_t d = 0; d < count; ++d) {
     const auto at_document = static_cast<size_t>(d);
-    log_probs.data_ptr<double>()[d] = batch.documents[at_document].log_prob;
+    const DocumentSums& document = batch.documents[at_document];
+    front.data_ptr<double>()[d] = document.log_prob - document.tail;
+    tail.data_ptr<double>()[d] = document.tail;
     tokens.data_ptr<double>()[d] = static_cast<double>(batch.answer_tokens.at(at_document));
     reference.data_ptr<double>()[d] = batch.reference.at(at_document);
   }
-  log_probs.requires_grad_();
+  front.requires_grad_();
+  tail.requires_grad_();
 
   // Called while a head runs, which takes its gradients itself.
   const at::AutoGradMode with_gradient(true);
   const auto chosen = [](const at::Tensor& all) { return all.slice(0, 0, {}, 2); };
   const auto rejected = [](const at::Tensor& all) { return all.slice(0, 1, {}, 2); };
-  const at::Tensor ratios = log_probs - reference;
+  const at::Tensor ratios = front + options.ld_alpha.value_or(1) * tail - reference;
   const at::Tensor scores = scores_of(ratios, options);
-  const Pairs pairs{.chosen_log_probs = chosen(log_probs),
+  const Pairs pairs{.chosen_log_probs = chosen(front + tail),
                     .chosen_ratios = chosen(ratios),
                     .rejected_ratios = rejected(ratios),
                     .chosen_scores = chosen(scores),
@@ -163,14 +166,17 @@ PairLosses pair_losses(const Preference& batch) {
                     .chosen_tokens = chosen(tokens),
                     .rejected_tokens = rejected(tokens),
                     .pairs_per_chosen_token = batch.pairs_per_chosen_token};
-  at::Tensor sum = log_probs.sum() * 0;
+  at::Tensor sum = (front + tail).sum() * 0;
   for (size_t i = 0; i < options.losses.size(); ++i) {
     const double weight = options.weights.empty() ? 1 : options.weights[i];
     sum = sum + weight * find_loss(options.losses[i])(pairs, options).sum();
   }
-  const at::Tensor slopes = torch::autograd::grad({sum}, {log_probs})[0];
-  const double* first = slopes.const_data_ptr<double>();
-  return {sum.item<double>(), std::vector<double>(first, first + count)};
+  const auto slopes = torch::autograd::grad({sum}, {front, tail});
+  const auto numbers = [count](const at::Tensor& values) {
+    const double* first = values.const_data_ptr<double>();
+    return std::vector<double>(first, first + count);
+  };
+  return {sum.item<double>(), numbers(slopes[0]), numbers(slopes[1])};
 }
 
 }  // namespace strata::nn

@@ -45,12 +45,14 @@ nn::PreferenceOptions options_of(const config::PreferenceConfig& config) {
   options.divergence = config.f_divergence_type;
   options.divergence_alpha = config.f_alpha_divergence_coef;
   options.discopop_tau = config.discopop_tau;
+  options.ld_alpha = config.ld_alpha;
   return options;
 }
 
 // [2 * rows], on every rank. Collective.
 std::vector<double> ask(const data::TokenStore& rows, int64_t batch_size, Trainee& trainee,
                         const std::string& subject, const BeforeTraining& before) {
+  const nn::PreferenceOptions options = options_of(before.config.preference);
   comm::Group& world = *trainee.store->mesh().world;
   const data::EvalSampler sampler(static_cast<int64_t>(rows.size()), batch_size, world.size(),
                                   /*drop_last=*/false);
@@ -60,7 +62,7 @@ std::vector<double> ask(const data::TokenStore& rows, int64_t batch_size, Traine
     std::vector<data::ExampleView> examples;
     for (const int64_t row : batch.rows) examples.push_back(rows[static_cast<size_t>(row)]);
     const data::MicroBatch collated = data::collate(examples, batch.rows);
-    nn::Preference pairs;
+    nn::Preference pairs{.options = options};
     nn::LossSums sums;
     nn::ForwardContext context;
     context.sums = &sums;
@@ -70,7 +72,7 @@ std::vector<double> ask(const data::TokenStore& rows, int64_t batch_size, Traine
       const auto at_row = static_cast<size_t>(r);
       for (size_t answer = 0; answer < 2; ++answer) {
         found[2 * static_cast<size_t>(batch.rows[at_row]) + answer] =
-            pairs.documents.at(2 * at_row + answer).log_prob;
+            pairs.documents.at(2 * at_row + answer).weighted_log_prob(options);
       }
     }
     const auto done = static_cast<double>(i + 1) / static_cast<double>(sampler.batches_per_rank());
@@ -112,6 +114,7 @@ std::string fingerprint_of(const config::RunConfig& config, const Trainee& train
   alike.quantization = config.quantization;
   alike.lora = config.lora;
   alike.train.seed = config.train.seed;
+  alike.preference.ld_alpha = config.preference.ld_alpha;
   const std::string& model = config.model.model_name_or_path;
   return fmt::format(
       "{:016x} {} {} {}", XXH3_64bits_digest(&state), config::settings_hash(alike),

@@ -19,7 +19,7 @@ Figures figures_of(const nn::LossSums& sums, const nn::Preference& preference) {
   for (size_t d = 0; d + 1 < documents.size(); d += 2) {
     double reward[2];
     for (size_t i = 0; i < 2; ++i) {
-      const double log_prob = documents[d + i].log_prob;
+      const double log_prob = documents[d + i].weighted_log_prob(preference.options);
       reward[i] = preference.options.beta * (log_prob - preference.reference[d + i]);
       rewards[i] += reward[i];
       log_probs[i] += log_prob;
