@@ -39,6 +39,7 @@ MIXTURE = dict(MODEL, family="qwen3_moe", num_hidden_layers=3, head_dim=64, num_
 GPT_OSS = dict(MODEL, family="gpt_oss", num_hidden_layers=3, head_dim=64, num_local_experts=16, num_experts_per_tok=4,
                intermediate_size=128, sliding_window=32)
 MIXTRAL = dict(MODEL, family="mixtral", num_local_experts=3)
+PARAMETERS = dict(lora_dropout=0, lora_target_parameters=["mlp.experts.gate_up_proj", "mlp.experts.down_proj"])
 PACKED = dict(packing=True, packing_strategy="wrapped", max_length=128)
 PARTS = dict(fsdp_version=2, fsdp_reshard_after_forward=2)
 WHOLE = dict(gradient_checkpointing=False)
@@ -138,6 +139,8 @@ TABLE = [
     (1, "NO_SHARD", dict(model="gpt_oss")),
     (2, "FULL_SHARD", dict(model="gpt_oss", gradient_checkpointing_mode="selective")),
     (2, "FULL_SHARD", dict(LORA, model="gpt_oss", dtype="bfloat16", bf16=True, **WHOLE)),
+    (1, "NO_SHARD", dict(LORA, model="gpt_oss", **PARAMETERS, **WHOLE)),
+    (2, "FULL_SHARD", dict(LORA, model="gpt_oss", dtype="bfloat16", bf16=True, **PARAMETERS)),
     # Products in bf16 where the processor has them.
     (1, "NO_SHARD", dict(LORA, bf16=True, per_device_train_batch_size=16)),
     (1, "FULL_SHARD", dict(LORA, bf16=True, dtype="bfloat16")),

@@ -35,6 +35,8 @@ FOUR_LAYERS = {"odd": dict(tiny_llama.ODD, num_hidden_layers=4),
                "experts": dict(tiny_llama.QWEN3_MOE, num_hidden_layers=4, router_aux_loss_coef=0.3)}
 SHARED = dict(LORA, lora_r=1, lora_target_modules=["q_proj", "shared_expert.up_proj", "shared_expert_gate"])
 EXPERTS = dict(LORA, lora_dropout=0.0)
+PARAMETERS = dict(EXPERTS, lora_target_modules="q_proj",
+                  lora_target_parameters=["mlp.experts.gate_up_proj", "2.mlp.experts.down_proj"])
 BALANCED = dict(router_aux_loss_coef=0.5)
 
 
@@ -55,10 +57,10 @@ def numbers(run):
     ("gemma2", dict(use_peft=True, peft_type="PREFIX_TUNING", num_virtual_tokens=3)),
     ("mixture", {}), ("mixture", SHARED), ("mixture", dict(BALANCED, gradient_accumulation_steps=2)),
     ("mixture", dict(SHARED, **BALANCED)), ("experts", EXPERTS),
-    ("gpt_oss", {}), ("gpt_oss", dict(LORA, **BALANCED))],
+    ("gpt_oss", {}), ("gpt_oss", dict(LORA, **BALANCED)), ("gpt_oss", dict(PARAMETERS, **BALANCED))],
     ids=["whole", "lora", "dora", "prefix", "granite-dropout", "phi3-fused", "gpt2-dropout", "gemma3-windows",
          "olmo3-no-input-norms", "olmo3-lora", "gemma2-capped", "gemma2-prefix", "mixture",
-         "mixture-lora", "balanced", "balanced-lora", "balanced-experts-lora", "sinks", "sinks-lora"])
+         "mixture-lora", "balanced", "balanced-lora", "balanced-experts-lora", "sinks", "sinks-lora", "parameters-lora"])
 def test_every_mode_computes_the_same_bits(inputs, models, tmp_path, family, settings, mode):
     def run(name, **flags):
         return run_strata(base_flags(models[family], inputs.data("messages"), tmp_path / name, max_steps=3,

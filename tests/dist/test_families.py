@@ -31,6 +31,27 @@ def test_ranks_compute_what_one_computes(inputs, tmp_path, family, mode, setting
     assert max(abs(a - b) for a, b in zip(found, expected)) < 1e-5
 
 
+@pytest.mark.parametrize("strategy", ["FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD"])
+@pytest.mark.parametrize("world", [2, 3])
+def test_ranks_adapt_experts_as_one_does(inputs, tmp_path, world, strategy):
+    """Branches of parameters that all experts share: of odd sizes, over ranks and micro-batches."""
+    def run(name, world, rows, **flags):
+        return run_strata(base_flags(inputs.model("gpt_oss"), inputs.data("messages", train=96), tmp_path / name,
+                                     **{**LORA, "lora_target_modules": "q_proj"}, max_steps=5, learning_rate=0.02,
+                                     lora_target_parameters=["0.mlp.experts.down_proj", "experts.gate_up_proj"],
+                                     per_device_train_batch_size=rows, **flags), world)
+
+    one = run("one", 1, 6, sharding_strategy="NO_SHARD", activation_checkpointing="none")
+    several = run("several", world, 1, sharding_strategy=strategy, activation_checkpointing="selective",
+                  gradient_accumulation_steps=6 // world)
+    assert one.losses[0] - one.losses[-1] > 0.05
+    assert max(abs(a - b) for a, b in zip(several.losses, one.losses)) < 1e-5
+    found, expected = [load_file(r.folder / "adapter_model.safetensors") for r in (several, one)]
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        assert torch.allclose(found[name], value, atol=1e-4), name
+
+
 @pytest.mark.parametrize("settings", [{}, dict(LORA, packing=True)], ids=["whole", "lora"])
 @pytest.mark.parametrize("family", ["qwen3_moe", "mixtral", "gpt_oss"])
 def test_ranks_balance_experts_as_one_does_that_accumulates(inputs, tmp_path, family, settings):

@@ -35,6 +35,8 @@ CASES = {
     "fused_experts": (3, dict(model="gpt_oss", router_aux_loss_coef=0.3, optim="adafactor"), 28),
     "experts_lora": (2, dict(LORA, model="mixtral", router_aux_loss_coef=0.3, lora_target_modules="all-linear",
                              lora_dropout=0.0, packing=True), 28),
+    "parameters_lora": (3, dict(LORA, model="gpt_oss", lora_target_modules="all-linear", lora_dropout=0.0, router_aux_loss_coef=0.3,
+                                lora_target_parameters=["mlp.experts.gate_up_proj", "mlp.experts.down_proj"]), 28),
     "wide_log_window": (2, dict(logging_steps=3), 22),
     "packed_with_evaluation": (2, dict(packing=True, packing_strategy="bfd", shuffle_dataset=True,
                                        eval_strategy="steps", eval_steps=4), 33),

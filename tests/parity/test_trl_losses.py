@@ -97,6 +97,14 @@ CASES = {
     "fused_experts_adafactor": ("messages", dict(model="gpt_oss", optim="adafactor", weight_decay=0.1)),
     "balanced_fused_experts": ("messages", dict(LORA, model="gpt_oss", router_aux_loss_coef=0.5,
                                                 lora_target_modules="all-linear")),
+    "parameters_of_experts": ("messages", dict(
+        {k: v for k, v in LORA.items() if k != "lora_target_modules"}, model="gpt_oss", weight_decay=0.3, max_grad_norm=0.5,
+        max_length=20, lora_target_parameters=["mlp.experts.gate_up_proj", "mlp.experts.down_proj"],
+        gradient_accumulation_steps=2)),
+    "parameters_of_some_layers": ("messages", dict(
+        {k: v for k, v in LORA.items() if k != "learning_rate"}, model="gpt_oss", lora_target_modules="all-linear", use_rslora=True, rank_pattern='{"experts.down_proj": 2}',
+        lora_target_parameters=["0.mlp.experts.gate_up_proj", "1.mlp.experts.down_proj"], init_lora_weights="gaussian",
+        learning_rate=1e-2, router_aux_loss_coef=0.5, eval_strategy="steps", eval_steps=5)),
     "mixture_attention": ("messages", dict(LORA, model="mixtral", lora_target_modules=["q_proj", "v_proj"])),
     "rows_of_tokens": ("messages", dict(LORA, trainable_token_indices="[1, 2, 40]",
                                         exclude_modules=["layers.0.mlp.down_proj"])),

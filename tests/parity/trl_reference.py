@@ -11,7 +11,7 @@ import tempfile
 
 # Ours only, or written otherwise by the reference.
 OWN_FLAGS = {"model_name_or_path", "dataset_name", "output_dir", "adapter_name_or_path", "use_peft",
-             "lora_r", "lora_alpha", "lora_dropout", "lora_target_modules", "use_rslora",
+             "lora_r", "lora_alpha", "lora_dropout", "lora_target_modules", "lora_target_parameters", "use_rslora",
              "use_dora", "init_lora_weights", "peft_type", "feedforward_modules", "disable_tqdm",
              "num_virtual_tokens", "prompt_tuning_init", "prompt_tuning_init_text", "d_initial",
              "projection_prng_key", "init_weights", "warmup_ratio", "save_strategy",
@@ -80,6 +80,7 @@ def quantised_model(flags, folder, lora, trainer="SFT"):
 
 # Flags and the names that PEFT has for them.
 NAMES = {"lora_r": "r", "lora_target_modules": "target_modules",
+         "lora_target_parameters": "target_parameters",
          "lora_modules_to_save": "modules_to_save"}
 # Those that flags give as JSON.
 AS_JSON = {"rank_pattern", "alpha_pattern", "trainable_token_indices"}
@@ -88,7 +89,7 @@ METHODS = {
     "LORA": ("LoraConfig", SHARED + ["lora_r", "lora_alpha", "lora_dropout", "use_rslora",
                                      "use_dora", "init_lora_weights", "lora_bias", "bias",
                                      "rank_pattern", "alpha_pattern", "layers_to_transform",
-                                     "exclude_modules", "trainable_token_indices"]),
+                                     "exclude_modules", "trainable_token_indices", "lora_target_parameters"]),
     "IA3": ("IA3Config", SHARED + ["feedforward_modules"]),
     "VERA": ("VeraConfig", SHARED + ["lora_r", "d_initial", "projection_prng_key"]),
     "PROMPT_TUNING": ("PromptTuningConfig", ["num_virtual_tokens", "prompt_tuning_init",

@@ -20,6 +20,7 @@ LoraOptions lora_options_of(const hf::AdapterConfig& config) {
   options.dropout = config.lora_dropout;
   options.target_modules = config.target_modules;
   options.target_pattern = config.target_modules_regex;
+  options.target_parameters = config.target_parameters;
   options.exclude_modules = config.exclude_modules;
   options.exclude_pattern = config.exclude_modules_regex;
   options.layers_to_transform = config.layers_to_transform;

@@ -9,6 +9,7 @@
 #include "strata/adapters/lora_init.h"
 #include "strata/adapters/module_match.h"
 #include "strata/adapters/target_layers.h"
+#include "strata/adapters/target_parameters.h"
 #include "strata/adapters/token_embedding.h"
 #include "strata/adapters/vera.h"
 #include "strata/base/error.h"
@@ -240,11 +241,14 @@ void LoraAdapter::attach_layers(models::Model& model) {
   check_init(options_.init);
   const TargetLayers targets = find_targets(options_, model);
   require_computed_on_experts(options_, targets.layers, model);
+  expert_parameters_ = find_target_parameters(options_, model);
   const auto saved = weights_to_save(options_, model);
   for (nn::Parameter* parameter : model.parameters()) parameter->set_requires_grad(false);
   layers_ = targets.layers;
-  saved_target_modules_ =
-      targets.list.empty() ? std::vector<std::string>{*options_.target_pattern} : targets.list;
+  saved_target_modules_ = targets.list;
+  if (targets.list.empty() && options_.target_pattern) {
+    saved_target_modules_ = {*options_.target_pattern};
+  }
   if (targets.embedding != nullptr) {
     attach_branch(*targets.embedding, options_);
     embedding_ = targets.embedding;
@@ -274,6 +278,12 @@ void LoraAdapter::attach_layers(models::Model& model) {
       layer.low_rank()->append_parameters(parameters);
     }
     for (nn::Parameter* parameter : parameters) {
+      tensors_.push_back({parameter->name(), parameter});
+    }
+  }
+  attach_branches(expert_parameters_, options_);
+  for (const nn::ExpertParameter* matrices : expert_parameters_) {
+    for (nn::Parameter* parameter : {&matrices->branch->a, &matrices->branch->b}) {
       tensors_.push_back({parameter->name(), parameter});
     }
   }

@@ -15,6 +15,7 @@
 
 #include "strata/models/model.h"
 #include "strata/nn/embedding.h"
+#include "strata/nn/expert_branch.h"
 #include "strata/nn/linear.h"
 
 namespace strata::adapters {
@@ -41,6 +42,9 @@ struct LoraOptions {
   // family's default (Llama: q_proj, v_proj).
   std::vector<std::string> target_modules;
   std::optional<std::string> target_pattern;
+  // Parameters of experts that get branches, by their names or by "." + entry at the end of those
+  // (target_parameters.h). Beside them, no module need be a target.
+  std::vector<std::string> target_parameters = {};
   // Never targeted, by the same two kinds of rules.
   std::vector<std::string> exclude_modules = {};
   std::optional<std::string> exclude_pattern = {};
@@ -115,12 +119,15 @@ class LoraAdapter {
   const LoraOptions& options() const { return options_; }
   // The layers with a branch, in module order.
   const std::vector<nn::Linear*>& layers() const { return layers_; }
+  // The matrices of experts with branches, in module order.
+  const std::vector<nn::ExpertParameter*>& expert_parameters() const { return expert_parameters_; }
   // The token embedding where it has a branch; else null.
   nn::Embedding* embedding() const { return embedding_; }
   const std::optional<TrainedTokens>& trained_tokens() const { return trained_tokens_; }
   // What the settings make of the model that its user may not expect, a sentence each.
   const std::vector<std::string>& notes() const { return notes_; }
-  // All weights that the adapter file holds: branches in module order, then modules_to_save.
+  // All weights that the adapter file holds: branches in module order, those of experts after
+  // those of layers, then modules_to_save.
   const std::vector<AdapterTensor>& tensors() const { return tensors_; }
   // What the file holds beside them: VeRA's matrices, unless save_projection is off. They are drawn
   // when the adapter is attached.
@@ -155,6 +162,7 @@ class LoraAdapter {
   void attach_virtual_tokens(models::Model& model);
   LoraOptions options_;
   std::vector<nn::Linear*> layers_;
+  std::vector<nn::ExpertParameter*> expert_parameters_;
   nn::Embedding* embedding_ = nullptr;
   std::optional<TrainedTokens> trained_tokens_;
   std::vector<std::string> notes_;

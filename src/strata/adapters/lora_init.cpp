@@ -56,6 +56,19 @@ void make_orthogonal(Values& values, int64_t rank, const at::Generator& generato
   values.b = at::randn({rank / 2, out}, generator).t().mm(even).div(10.0).contiguous();
 }
 
+// The kinds that draw A again and begin with a B of zero.
+void begin_at_zero(Values& values, int64_t rank, const std::string& init,
+                   const at::Generator& generator) {
+  if (init != "true" && init != "gaussian") return;
+  if (init == "true") {
+    values.a = draw_linear(values.a.size(0), values.a.size(1), generator);
+  } else {
+    values.a.normal_(0, 1 / static_cast<double>(rank), generator);
+  }
+  values.b.zero_();
+  if (values.bias.defined()) values.bias.zero_();
+}
+
 // What nn.Linear draws for A, B and its bias, which most kinds replace.
 Values draw_values(const nn::Linear& layer, const std::string& init,
                    const at::Generator& generator) {
@@ -68,14 +81,18 @@ Values draw_values(const nn::Linear& layer, const std::string& init,
         draw_uniform({layer.out_features()}, 1 / std::sqrt(static_cast<double>(rank)), generator);
   }
   if (init == "orthogonal") make_orthogonal(values, rank, generator);
-  if (init != "true" && init != "gaussian") return values;
-  if (init == "true") {
-    values.a = draw_linear(rank, layer.in_features(), generator);
-  } else {
-    values.a.normal_(0, 1 / static_cast<double>(rank), generator);
-  }
-  values.b.zero_();
-  if (values.bias.defined()) values.bias.zero_();
+  begin_at_zero(values, rank, init, generator);
+  return values;
+}
+
+// The same for all experts of a layer at once.
+Values draw_values(const nn::ExpertParameter& matrices, const std::string& init,
+                   const at::Generator& generator) {
+  const nn::ExpertBranch& branch = *matrices.branch;
+  const int64_t rows = branch.a.shape()[0];
+  Values values{draw_linear(rows, matrices.in_features, generator),
+                draw_linear(matrices.out_features, rows, generator), at::Tensor()};
+  begin_at_zero(values, branch.rank(), init, generator);
   return values;
 }
 
@@ -347,18 +364,22 @@ void initialize(const LoraAdapter& adapter, uint64_t seed, const Place& place) {
   if (adapter.embedding() != nullptr) {
     start_embedding(*adapter.embedding(), adapter.options().init, generator, place);
   }
+  // PEFT moves the branch to the base's type before it makes it fp32 again.
+  const auto place_rounded = [&](nn::Parameter& parameter, const at::Tensor& value,
+                                 const nn::Parameter& base) {
+    const bool is_plain = !base.quantization();
+    place(parameter, is_plain ? value.to(base.storage_type()).to(at::kFloat) : value);
+  };
   for (const Start& start : draw_starts(adapter, generator)) {
     nn::LowRankBranch& branch = *start.layer->low_rank();
-    at::Tensor a = start.drawn.a, b = start.drawn.b;
-    // PEFT moves the branch to the base's type before it makes it fp32 again.
-    if (!start.layer->weight().quantization()) {
-      const at::ScalarType type = start.layer->weight().storage_type();
-      a = a.to(type).to(at::kFloat);
-      b = b.to(type).to(at::kFloat);
-    }
-    place(branch.a, a);
-    place(branch.b, b);
+    place_rounded(branch.a, start.drawn.a, start.layer->weight());
+    place_rounded(branch.b, start.drawn.b, start.layer->weight());
     if (branch.bias) place(*branch.bias, start.drawn.bias);
+  }
+  for (const nn::ExpertParameter* matrices : adapter.expert_parameters()) {
+    const Values drawn = draw_values(*matrices, adapter.options().init, generator);
+    place_rounded(matrices->branch->a, drawn.a, *matrices->weights[0]);
+    place_rounded(matrices->branch->b, drawn.b, *matrices->weights[0]);
   }
 }
 

@@ -31,6 +31,22 @@ void add_branch(const at::Tensor& weight, const Branch& branch, at::Tensor& resu
   }
 }
 
+void add_expert_branches(const at::Tensor& weight, const at::Tensor& a, const at::Tensor& b,
+                         double scale, at::Tensor& result) {
+  const int64_t num_experts = weight.size(0);
+  const at::Tensor a_by_expert = a.view({num_experts, -1, a.size(1)});
+  const at::Tensor b_by_expert = b.view({b.size(0), -1, num_experts});
+  for (int64_t e = 0; e < num_experts; ++e) {
+    at::Tensor of_expert = result.select(0, e);
+    add_branch(weight.select(0, e),
+               {.a = b_by_expert.select(2, e).t(),
+                .b = a_by_expert.select(0, e).t(),
+                .magnitude = {},
+                .scale = scale},
+               of_expert);
+  }
+}
+
 Branch vera_branch(const nn::VeraProjection& projection, const at::Tensor& lambda_b,
                    const at::Tensor& lambda_d, at::IntArrayRef shape) {
   Branch branch;
@@ -59,6 +75,13 @@ at::Tensor merged_weight(const nn::Linear& layer) {
   }
   if (const nn::Rescale* rescale = layer.rescale()) weight.mul_(fp32_copy(rescale->factors));
   return is_transposed ? weight.t().contiguous() : weight;
+}
+
+at::Tensor merged_weight(const nn::ExpertParameter& matrices) {
+  const nn::ExpertBranch& branch = *matrices.branch;
+  at::Tensor weight = fp32_copy(*matrices.weights[0]);
+  add_expert_branches(weight, fp32_copy(branch.a), fp32_copy(branch.b), branch.scaling, weight);
+  return weight;
 }
 
 at::Tensor merged_bias(const nn::Linear& layer) {

@@ -4,6 +4,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "strata/nn/expert_branch.h"
 #include "strata/nn/linear.h"
 
 namespace strata::adapters {
@@ -20,6 +21,11 @@ struct Branch {
 // fp32 copies of some rows.
 void add_branch(const at::Tensor& weight, const Branch& branch, at::Tensor& result);
 
+// The same for the matrices [experts, in, out] of all experts; `a` and `b` as nn::ExpertBranch has
+// them, fp32.
+void add_expert_branches(const at::Tensor& weight, const at::Tensor& a, const at::Tensor& b,
+                         double scale, at::Tensor& result);
+
 // VeRA's two matrices and vectors as such a branch. `shape`: of the weight.
 Branch vera_branch(const nn::VeraProjection& projection, const at::Tensor& lambda_b,
                    const at::Tensor& lambda_d, at::IntArrayRef shape);
@@ -28,5 +34,7 @@ Branch vera_branch(const nn::VeraProjection& projection, const at::Tensor& lambd
 // A transposed weight stays one. Requires: the weight is not quantised.
 at::Tensor merged_weight(const nn::Linear& layer);
 at::Tensor merged_bias(const nn::Linear& layer);
+// Of the one parameter that matrices of experts with a branch are.
+at::Tensor merged_weight(const nn::ExpertParameter& matrices);
 
 }  // namespace strata::adapters

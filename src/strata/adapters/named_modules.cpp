@@ -9,6 +9,7 @@
 #include "strata/adapters/expert_targets.h"
 #include "strata/adapters/module_match.h"
 #include "strata/adapters/target_layers.h"
+#include "strata/adapters/target_parameters.h"
 #include "strata/base/error.h"
 #include "strata/base/text_distance.h"
 #include "strata/hf/module_pattern.h"
@@ -104,12 +105,18 @@ void require_named_modules(const LoraOptions& options, models::Model& model) {
   require_computed_on_experts(options, targets.layers, model);
   require_loadable_on_experts(options, targets.layers, model);
   require_each("target_modules", options.target_modules, all_paths, is_end_of);
+  std::vector<std::string> matrices;
+  for (const nn::ExpertParameter* each : all_expert_parameters(model))
+    matrices.push_back(each->name);
+  const auto parameters = find_target_parameters(options, model);
+  require_each("target_parameters", options.target_parameters, matrices, is_end_of);
   require_each("exclude_modules", options.exclude_modules, all_paths, is_end_of);
   if (options.exclude_pattern) {
     require_each("exclude_modules", {*options.exclude_pattern}, all_paths, is_matched_by);
   }
   std::vector<std::string> adapted;
   for (const nn::Linear* layer : targets.layers) adapted.push_back(layer->path());
+  for (const nn::ExpertParameter* each : parameters) adapted.push_back(each->name);
   if (targets.embedding != nullptr) adapted.push_back(targets.embedding->path());
   if (options.feedforward_modules) {
     // With or without a dot before it, as PEFT matches these.

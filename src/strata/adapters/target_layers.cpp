@@ -91,7 +91,7 @@ std::vector<std::string> target_list(const LoraOptions& options, models::Model& 
       targets = options.method == Method::kIa3 ? model.default_ia3_targets()
                                                : model.default_lora_targets();
     }
-    if (targets.empty()) {
+    if (targets.empty() && options.target_parameters.empty()) {
       throw ConfigError(
           "target_modules: found nothing, and the model's family has no default, expected names of "
           "layers; pass --target_modules");
@@ -158,7 +158,7 @@ std::vector<std::string> targeted_linears(const LoraOptions& options,
         "embedding; name the layers inside it or use \"all-linear\"",
         described_target(options, targets), path);
   }
-  if (matched.empty()) {
+  if (matched.empty() && options.target_parameters.empty()) {
     std::set<std::string> names;
     for (const auto& [path, layer] : linears) names.insert(path.substr(path.rfind('.') + 1));
     throw ConfigError(
@@ -186,6 +186,7 @@ TargetLayers find_targets(const LoraOptions& options, models::Model& model) {
   const auto all_paths = all_module_paths(model);
   TargetLayers found;
   found.list = target_list(options, model, linear_paths, all_paths);
+  if (found.list.empty() && !options.target_pattern) return found;  // parameters alone
   nn::Embedding* embedding = find_embedding(model);
   const auto matched = targeted_linears(options, found.list, all_paths, linears, embedding);
   const std::set<std::string> paths(matched.begin(), matched.end());

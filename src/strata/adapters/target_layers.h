@@ -17,11 +17,13 @@ namespace strata::adapters {
 struct TargetLayers {
   std::vector<nn::Linear*> layers;  // in module order
   nn::Embedding* embedding = nullptr;
-  // What adapter_config.json's target_modules holds; empty where an expression matches.
+  // What adapter_config.json's target_modules holds; empty where an expression matches, or where
+  // target_parameters alone say what is adapted.
   std::vector<std::string> list;
 };
 
-// ConfigError that lists the modules when nothing matches, or when more than linear layers do.
+// ConfigError that lists the modules when nothing matches and no parameter is named, or when more
+// than linear layers do.
 TargetLayers find_targets(const LoraOptions& options, models::Model& model);
 
 // Modules that target_modules names and modules_to_save trains whole, so that they have no branch.

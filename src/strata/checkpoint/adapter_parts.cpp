@@ -6,7 +6,9 @@
 #include <ATen/ops/equal.h>
 #include <fmt/ranges.h>
 
+#include "strata/adapters/module_match.h"
 #include "strata/adapters/target_layers.h"
+#include "strata/adapters/target_parameters.h"
 #include "strata/base/error.h"
 #include "strata/checkpoint/convert.h"
 #include "strata/checkpoint/saved_values.h"
@@ -69,6 +71,7 @@ AdapterParts::AdapterParts(const SavedState& base, const Json& config, SavedStat
     if (in_base_.contains(name)) embedding_ = name;
   }
   is_bare_ = embedding_ == kBareEmbedding;
+  name_expert_branches();
   for (size_t i = 0; i < adapter.tensors().size(); ++i) {
     if (adapter.tensors()[i].is_parameter()) add_part(i);
   }
@@ -88,6 +91,8 @@ const Parts* AdapterParts::find(const std::string& weight) const {
 }
 
 std::string AdapterParts::module_of(const std::string& weight) const {
+  const Parts* parts = find(weight);
+  if (parts != nullptr && parts->is_of_experts) return weight;
   const std::string module = weight.substr(0, weight.rfind('.'));
   return is_bare_ && weight != kHead ? kBody + module : module;
 }
@@ -104,6 +109,28 @@ std::optional<size_t> AdapterParts::place_in_base(const std::string& name) const
 size_t AdapterParts::source_in_base(const std::string& name) const {
   const auto place = place_in_base(name);
   return place ? *place : untied_from_.value();
+}
+
+void AdapterParts::name_expert_branches() {
+  constexpr std::string_view kBlocks = "_blocks";
+  std::vector<std::string> weights;
+  for (const auto& [name, place] : in_base_) {
+    const bool is_packed = name.ends_with(kBlocks);
+    const std::string weight = is_packed ? name.substr(0, name.size() - kBlocks.size()) : name;
+    if (!adapters::matches_list(weight, settings_.target_parameters)) continue;
+    if (is_packed) {
+      throw ConfigError(
+          "{}: found branches of experts (target_parameters) for \"{}\", which the base holds in "
+          "MXFP4, expected plain weights to merge into; use the adapter beside its base, or name a "
+          "base with plain weights",
+          adapter_.path().string(), weight);
+    }
+    weights.push_back(weight);
+  }
+  const std::vector<std::string> paths = adapters::branch_paths(weights);
+  for (size_t i = 0; i < weights.size(); ++i) {
+    expert_branches_[paths[i].substr(std::string_view(hf::kAdapterKeyPrefix).size())] = weights[i];
+  }
 }
 
 void AdapterParts::add_part(size_t index) {
@@ -132,6 +159,12 @@ void AdapterParts::add_part(size_t index) {
   }
   for (const auto& [ending, part] : kEndings) {
     if (!name.ends_with(ending)) continue;
+    const auto experts = expert_branches_.find(name.substr(0, name.size() - ending.size()));
+    if (experts != expert_branches_.end() && (part == &Parts::a || part == &Parts::b)) {
+      parts_[experts->second].*part = index;
+      parts_[experts->second].is_of_experts = true;
+      return;
+    }
     parts_[name.substr(0, name.size() - ending.size()) + ".weight"].*part = index;
     return;
   }
@@ -261,7 +294,8 @@ void AdapterParts::require_targets() const {
   for (const auto& [weight, parts] : parts_) {
     const bool has_branch = parts.a || parts.columns || parts.factors || parts.lambda_b;
     const std::string path = weight.substr(0, weight.rfind('.'));
-    if (has_branch && !adapters::may_target(settings_, path)) others.push_back(path);
+    if (has_branch && !parts.is_of_experts && !adapters::may_target(settings_, path))
+      others.push_back(path);
   }
   if (others.empty()) return;
   throw ConfigError(
@@ -301,6 +335,10 @@ bool AdapterParts::check_weight(const std::string& weight, const Parts& parts, b
     return false;
   }
   if (parts.base && !parts.a && !parts.rows && !parts.columns) return false;
+  if (parts.is_of_experts) {
+    check_experts(weight, parts, shape);
+    return true;
+  }
   check_bias(weight, parts);
   // From here on [out, in].
   if (is_transposed(weight)) std::ranges::reverse(shape);
@@ -335,6 +373,14 @@ void AdapterParts::check_vectors(const std::string& weight, const Parts& parts,
   projection_.rank = shape_of(*parts.lambda_d)[0];
   projection_.most_in = std::max(projection_.most_in, shape[1]);
   projection_.most_out = std::max(projection_.most_out, shape[0]);
+}
+
+void AdapterParts::check_experts(const std::string& weight, const Parts& parts,
+                                 const std::vector<int64_t>& shape) const {
+  if (!parts.a || !parts.b) fail(weight, "half a branch");
+  if (shape.size() != 3) fail(weight, "branches of experts");
+  const int64_t rows = shape[0] * adapters::rank_of(settings_, weight);
+  check_branch(weight, shape_of(*parts.b), shape_of(*parts.a), {shape[2], shape[1]}, rows);
 }
 
 void AdapterParts::check_rows(const std::string& weight, const std::vector<int64_t>& rows,

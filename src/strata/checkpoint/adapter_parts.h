@@ -22,6 +22,7 @@ struct Parts {
   std::optional<size_t> rows;       // of single tokens, in place of the base's
   std::optional<size_t> base;       // the base's own weight, saved because its vocabulary grew
   std::optional<size_t> lambda_b, lambda_d;  // VeRA
+  bool is_of_experts = false;  // A and B are nn::ExpertBranch's, for matrices [experts, in, out]
 
   bool is_empty() const {
     return !a && !b && !magnitude && !whole && !bias_of_b && !factors && !columns && !rows &&
@@ -69,7 +70,7 @@ class AdapterParts {
   const SharedProjection& projection() const { return projection_; }
   // Whether the base holds the weight as [in, out].
   bool is_transposed(const std::string& weight) const;
-  // The path of a weight's module as patterns know it.
+  // The path of a weight's module, or of experts the parameter's name, as patterns know it.
   std::string module_of(const std::string& weight) const;
   // ConfigError that lists what does not fit.
   [[noreturn]] void refuse(const std::vector<std::string>& misfits) const;
@@ -82,6 +83,8 @@ class AdapterParts {
   static constexpr const char* kBareEmbedding = "wte.weight";
   static constexpr const char* kEmbedding = "model.embed_tokens.weight";
 
+  // Finds the parameters of experts among the base's that are targets.
+  void name_expert_branches();
   void add_part(size_t index);
   // Keeps the base's weights that the adapter holds only where they have more rows.
   void take_grown_rows();
@@ -101,6 +104,8 @@ class AdapterParts {
   void check_vectors(const std::string& weight, const Parts& parts,
                      const std::vector<int64_t>& shape);
   void check_bias(const std::string& weight, const Parts& parts) const;
+  void check_experts(const std::string& weight, const Parts& parts,
+                     const std::vector<int64_t>& shape) const;
   void check_rows(const std::string& weight, const std::vector<int64_t>& rows,
                   const std::vector<int64_t>& shape) const;
 
@@ -109,8 +114,9 @@ class AdapterParts {
   SavedState& adapter_;
   const adapters::LoraOptions& settings_;
   std::map<std::string, size_t> in_base_;
-  std::string embedding_ = kEmbedding;  // the base's name of it
-  bool is_bare_ = false;                // the base's names lack the body's
+  std::string embedding_ = kEmbedding;                  // the base's name of it
+  bool is_bare_ = false;                                // the base's names lack the body's
+  std::map<std::string, std::string> expert_branches_;  // weight in the base by path of its branch
   std::map<std::string, Parts> parts_;
   SharedProjection projection_;
   std::optional<size_t> untied_from_;

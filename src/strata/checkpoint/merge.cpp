@@ -284,11 +284,21 @@ class Merger {
     if (parts.magnitude) {
       branch.magnitude = read_tensor(adapter_, *parts.magnitude).to(at::kFloat).reshape({-1});
     }
+    if (parts.is_of_experts) return with_expert_branches(name, weight, branch);
     branch.scale = scale_of(name, branch.a.size(0));
     if (adapters::changes_base(settings_)) {
       weight = base_of_training(weight, name, branch).to(weight.scalar_type());
     }
     return with_branch(weight, branch);
+  }
+
+  // `weight` [experts, in, out].
+  at::Tensor with_expert_branches(const std::string& name, const at::Tensor& weight,
+                                  const adapters::Branch& branch) const {
+    at::Tensor result = result_for(weight);
+    const double scale = scale_of(name, branch.a.size(0) / weight.size(0));
+    adapters::add_expert_branches(weight, branch.a, branch.b, scale, result);
+    return result;
   }
 
   // What training left of a weight when it took the first directions off.
@@ -314,11 +324,16 @@ class Merger {
   }
 
   at::Tensor with_branch(const at::Tensor& weight, const adapters::Branch& branch) const {
-    const at::ScalarType type =
-        options_.weight_type ? memory_type_of(*options_.weight_type) : weight.scalar_type();
-    at::Tensor result = type == weight.scalar_type() ? weight : at::empty_like(weight, type);
+    at::Tensor result = result_for(weight);
     adapters::add_branch(weight, branch, result);
     return result;
+  }
+
+  // Where a sum in the type of the result goes.
+  at::Tensor result_for(const at::Tensor& weight) const {
+    const at::ScalarType type =
+        options_.weight_type ? memory_type_of(*options_.weight_type) : weight.scalar_type();
+    return type == weight.scalar_type() ? weight : at::empty_like(weight, type);
   }
 
   // LoRA of an embedding: W + scale * (B A)^T.

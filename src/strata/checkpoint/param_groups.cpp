@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <set>
+#include <sstream>
 
 #include "strata/base/error.h"
 #include "strata/hf/adapter_files.h"
@@ -51,6 +52,19 @@ std::string module_of(std::string name) {
   const size_t branch =
       std::min({name.find(".lora_"), name.find(".ia3_l"), name.find(".vera_lambda_")});
   return branch == std::string::npos ? "" : name.substr(0, branch);
+}
+
+// Whether a branch is one of target_parameters: those of linear layers are inside this module.
+bool is_of_experts(const std::string& module) {
+  return module.ends_with(".experts") || module.ends_with(".experts.base_layer");
+}
+
+// A list as a setting holds it.
+std::vector<std::string> names_of(const std::string& text) {
+  std::vector<std::string> names;
+  std::istringstream rest(text);
+  for (std::string name; std::getline(rest, name, ',');) names.push_back(name);
+  return names;
 }
 
 // {"q_proj": 4, ...} as a setting holds it.
@@ -162,12 +176,14 @@ std::string adapter_config_text(const SavedState& state) {
   config.rank_pattern = patterns_of<int64_t>(setting_of(state, "rank_pattern"), "rank_pattern");
   config.alpha_pattern = patterns_of<double>(setting_of(state, "alpha_pattern"), "alpha_pattern");
   config.base_model_name_or_path = setting_of(state, "model_name_or_path");
+  config.target_parameters = names_of(setting_of(state, "lora_target_parameters"));
   std::set<std::string> modules;
   for (const SavedTensor& tensor : state.tensors()) {
     if (tensor.weight.ends_with(hf::kPromptKey)) config.num_virtual_tokens = tensor.shape.at(0);
     const bool is_inner = tensor.weight.find(hf::kPromptEncoder) != std::string::npos;
     if (tensor.is_frozen || is_inner || tensor.weight.ends_with(hf::kPromptKey)) continue;
     const std::string module = module_of(tensor.weight);
+    if (is_of_experts(module)) continue;
     if (!module.empty()) {
       modules.insert(module);
     } else if (tensor.is_parameter() &&

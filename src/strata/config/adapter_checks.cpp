@@ -19,6 +19,7 @@ constexpr AdapterSetting kSettings[] = {
     {"lora_alpha", "LORA"},
     {"lora_dropout", "LORA VERA"},
     {"lora_target_modules", "LORA IA3 VERA"},
+    {"lora_target_parameters", "LORA"},
     {"lora_modules_to_save", "LORA IA3 VERA"},
     {"feedforward_modules", "IA3"},
     {"trainable_token_indices", "LORA"},

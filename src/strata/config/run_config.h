@@ -78,6 +78,7 @@ struct LoraConfig {
   double alpha = 32;
   double dropout = 0.05;
   std::vector<std::string> target_modules;  // empty: the family's default; one entry may be a regex
+  std::vector<std::string> target_parameters;
   std::vector<std::string> exclude_modules;
   std::vector<std::string> layers_to_transform;  // whole numbers
   std::vector<std::string> layers_pattern;

@@ -89,6 +89,11 @@ std::vector<Setting> lora_settings() {
         .field = STRATA_FIELD(lora.target_modules),
         .help = "layers that get an adapter: names, one regular expression, or all-linear; "
                 "default: the model family's"},
+       {.name = "lora_target_parameters",
+        .aliases = {"target_parameters"},
+        .field = STRATA_FIELD(lora.target_parameters),
+        .help = "parameters of experts that get an adapter, by the ends of their names, such as "
+                "mlp.experts.gate_up_proj mlp.experts.down_proj"},
        {.name = "lora_modules_to_save",
         .aliases = {"modules_to_save"},
         .field = STRATA_FIELD(lora.modules_to_save),

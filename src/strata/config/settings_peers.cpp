@@ -204,11 +204,9 @@ std::vector<Known> quantisation() {
 std::vector<Known> lora() {
   return {
       {"lora_task_type", {"causal_lm", "seq_2_seq_lm", "seq_cls"}, "the recipe decides"},
-      {"lora_target_parameters", {"none"}, "use lora_target_modules"},
       {"fan_in_fan_out", {"false"}, "leave it off", true},
       {"loftq_config", {"none"}, "use loftq_bits and loftq_iter"},
       {"layer_replication", {"none"}, "leave it out"},
-      {"target_parameters", {"none"}, "use lora_target_modules"},
       {"use_qalora", {"false"}, "leave it off", true},
   };
 }

@@ -135,6 +135,9 @@ void AdaptedModel::merge() {
     changed[layer->path() + ".weight"] = adapters::merged_weight(*layer);
     if (layer->bias()) changed[layer->path() + ".bias"] = adapters::merged_bias(*layer);
   }
+  for (const nn::ExpertParameter* matrices : adapter_->expert_parameters()) {
+    changed[matrices->name] = adapters::merged_weight(*matrices);
+  }
   auto merged = models::create_model(config_, {.storage = compute_type_});
   // A head of its own, as the adapter made it.
   const bool has_own_head =

@@ -36,6 +36,8 @@ struct AdapterConfig {
   // Exactly one of the two; neither means the model family's default modules.
   std::vector<std::string> target_modules;
   std::optional<std::string> target_modules_regex;  // a string in the file: regex, or "all-linear"
+  // Parameters that get a branch, by the ends of their names.
+  std::vector<std::string> target_parameters;
   // A list, or an expression, that is left out again.
   std::vector<std::string> exclude_modules;
   std::optional<std::string> exclude_modules_regex;

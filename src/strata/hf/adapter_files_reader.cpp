@@ -19,7 +19,7 @@ constexpr std::array<std::string_view, 10> kIgnoredKeys = {
 
 // Keys of features that this version does not apply: only their neutral value (null, false, an
 // empty list or object) is accepted.
-constexpr std::array<std::string_view, 13> kUnsupportedKeys = {"alora_invocation_tokens",
+constexpr std::array<std::string_view, 12> kUnsupportedKeys = {"alora_invocation_tokens",
                                                                "arrow_config",
                                                                "corda_config",
                                                                "kasa_config",
@@ -27,7 +27,6 @@ constexpr std::array<std::string_view, 13> kUnsupportedKeys = {"alora_invocation
                                                                "lora_ga_config",
                                                                "megatron_config",
                                                                "monteclora_config",
-                                                               "target_parameters",
                                                                "use_bdlora",
                                                                "use_qalora",
                                                                "velora_config",
@@ -100,6 +99,8 @@ bool read_variant(const std::string& key, const AdapterField& field, AdapterConf
     if (field.value().is_null()) return true;
     config.feedforward_modules.emplace();
     read_modules(field, *config.feedforward_modules, config.feedforward_modules_regex);
+  } else if (key == "target_parameters") {
+    config.target_parameters = field.names();
   } else if (key == "exclude_modules") {
     read_modules(field, config.exclude_modules, config.exclude_modules_regex);
   } else if (key == "layers_to_transform") {

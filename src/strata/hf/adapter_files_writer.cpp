@@ -38,6 +38,7 @@ void write_variant(const AdapterConfig& config, Json& json) {
       entry[config.trainable_token_module] = config.trainable_token_indices;
     }
   }
+  if (!config.target_parameters.empty()) json["target_parameters"] = config.target_parameters;
   if (!config.exclude_modules.empty() || config.exclude_modules_regex) {
     json["exclude_modules"] = modules_or_null(config.exclude_modules, config.exclude_modules_regex);
   }

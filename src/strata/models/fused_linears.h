@@ -1,10 +1,12 @@
 // Linear layers that are none in the reference, which holds them as parameters: the router of a
-// mixture, gate and up of all its experts, down of all. Owns: the interface of blocks that have
-// some. Never: what follows from it (adapters/expert_targets.h).
+// mixture, gate and up of all its experts, down of all; and the latter as such parameters, whatever
+// holds them here. Owns: the interface of blocks that have some. Never: what follows from it
+// (adapters/expert_targets.h, adapters/target_parameters.h).
 #pragma once
 
 #include <vector>
 
+#include "strata/nn/expert_branch.h"
 #include "strata/nn/linear.h"
 
 namespace strata::models {
@@ -14,6 +16,8 @@ class HasFusedLinears {
   virtual ~HasFusedLinears() = default;
   // Those of Block::linears() that are parts of parameters, a group each.
   virtual std::vector<std::vector<nn::Linear*>> fused_linears() = 0;
+  // The matrices of all experts that may have a branch together, in the reference's order.
+  virtual std::vector<nn::ExpertParameter*> expert_parameters() { return {}; }
 };
 
 }  // namespace strata::models

@@ -28,13 +28,17 @@ void visit_experts(const FusedCall& call, const std::function<void(size_t)>& vis
   for_each_expert(call.rows, /*at_once=*/call.rows.token.is_cpu(), visit);
 }
 
+bool needs_input(const FusedExperts& experts) {
+  return experts.gate_up->requires_grad() || experts.gate_up_branch != nullptr;
+}
+
 at::Tensor part(const at::Tensor& all, size_t expert) {
   return all.select(0, static_cast<int64_t>(expert));
 }
 
-// x W[e] + b[e], for the rows of each expert.
+// x W[e] + b[e], for the rows of each expert, and what the branch adds.
 at::Tensor project(const FusedCall& call, const at::Tensor& x, const Parameter& weight,
-                   const Parameter& bias) {
+                   const Parameter& bias, const ExpertBranch* branch) {
   const at::Tensor y = at::empty({x.size(0), weight.shape()[2]}, x.options());
   visit_experts(call, [&](size_t e) {
     if (call.rows.count(e) == 0) return;
@@ -42,6 +46,7 @@ at::Tensor project(const FusedCall& call, const at::Tensor& x, const Parameter& 
     of_expert.copy_(part(bias.value(), e).expand(of_expert.sizes()));
     ops::matmul_into(of_expert, rows_of(x, call.rows, e), part(weight.value(), e), {}, /*beta=*/1);
   });
+  if (branch != nullptr) add_expert_branch_({y}, x, *branch, call.rows);
   return y;
 }
 
@@ -95,10 +100,15 @@ at::Tensor backward_out(const FusedCall& call, const at::Tensor& dy, const at::T
   const at::Tensor scales = weights_of_rows(weights, call.rows).to(gate_up.scalar_type());
   at::Tensor gated = ops::clamped_swiglu(gate_up, experts.gate);
   // With the row's weight at the gated side, the result of down is needed for no gradient.
-  write_gradient(call, *experts.down, experts.down->requires_grad() ? gated * scales : at::Tensor(),
-                 dy_rows);
+  const bool needs_gated = experts.down->requires_grad() || experts.down_branch != nullptr;
+  at::Tensor scaled = needs_gated ? gated * scales : at::Tensor();
+  write_gradient(call, *experts.down, scaled, dy_rows);
+  if (experts.down_branch == nullptr) scaled.reset();
   write_gradient(call, *experts.down_bias, scales, dy_rows);
   const at::Tensor dgated = project_back(call, dy_rows, *experts.down);
+  if (experts.down_branch != nullptr) {
+    expert_branch_backward({dy_rows}, scaled, *experts.down_branch, call.rows, dgated);
+  }
   const at::Tensor of_bias = products_with_bias(call, dy_rows);
   const ActivityTimer timer(Activity::kElementWise);
   const at::Tensor dscales =
@@ -108,20 +118,38 @@ at::Tensor backward_out(const FusedCall& call, const at::Tensor& dy, const at::T
   return weights_of_tokens(dscales.squeeze(1), call.rows, weights);
 }
 
+// Writes the gradients of gate_up and its biases and, where it is wanted, returns that of x.
+at::Tensor backward_in(const FusedCall& call, const at::Tensor& x, const at::Tensor& dgate_up,
+                       int64_t num_tokens, bool wants_dx) {
+  const FusedExperts& experts = call.experts;
+  at::Tensor input = x.defined() ? spread(x, call.rows) : x;
+  write_gradient(call, *experts.gate_up, input, dgate_up);
+  if (experts.gate_up_branch == nullptr) input.reset();
+  write_gradient(call, *experts.gate_up_bias, at::ones({dgate_up.size(0), 1}, dgate_up.options()),
+                 dgate_up);
+  at::Tensor dinput;
+  if (wants_dx) dinput = project_back(call, dgate_up, *experts.gate_up);
+  if (experts.gate_up_branch != nullptr) {
+    expert_branch_backward({dgate_up}, input, *experts.gate_up_branch, call.rows, dinput);
+  }
+  if (!wants_dx) return {};
+  return gather_sums(dinput, call.rows, num_tokens, {}).to(dinput.scalar_type());
+}
+
 struct FusedExpertsFunction : torch::autograd::Function<FusedExpertsFunction> {
   static at::Tensor forward(AutogradContext* context, FusedCall call, const at::Tensor& x,
                             const at::Tensor& weights, const at::Tensor& residual) {
     const FusedExperts& experts = call.experts;
-    const at::Tensor gate_up =
-        project(call, spread(x, call.rows), *experts.gate_up, *experts.gate_up_bias);
+    const at::Tensor gate_up = project(call, spread(x, call.rows), *experts.gate_up,
+                                       *experts.gate_up_bias, experts.gate_up_branch);
     at::Tensor y = at::empty_strided(residual.sizes(), {0, 0}, residual.options());
     if (call.wants_output) {
       const at::Tensor out = project(call, ops::clamped_swiglu(gate_up, experts.gate),
-                                     *experts.down, *experts.down_bias);
+                                     *experts.down, *experts.down_bias, experts.down_branch);
       y = gather_sums(out, call.rows, x.size(0), weights).to(residual.scalar_type());
       y.add_(residual);
     }
-    const bool keeps_input = experts.gate_up->requires_grad();
+    const bool keeps_input = needs_input(experts);
     if (!keeps_input) call.remake = nullptr;
     context->save_for_backward({keeps_input && !call.remake ? x : at::Tensor(), gate_up, weights});
     save_state(context, std::move(call));
@@ -136,14 +164,8 @@ struct FusedExpertsFunction : torch::autograd::Function<FusedExpertsFunction> {
     // Nobody else reads it, and a graph runs backward once: its memory takes the gradient.
     const at::Tensor dgate_up = saved[1].detach();
     const at::Tensor dweights = backward_out(call, gradients[0], saved[2], dgate_up);
-    write_gradient(call, *experts.gate_up, x.defined() ? spread(x, call.rows) : x, dgate_up);
-    write_gradient(call, *experts.gate_up_bias, at::ones({dgate_up.size(0), 1}, dgate_up.options()),
-                   dgate_up);
-    at::Tensor dx;
-    if (context->needs_input_grad(0)) {
-      const at::Tensor of_rows = project_back(call, dgate_up, *experts.gate_up);
-      dx = gather_sums(of_rows, call.rows, gradients[0].size(0), {}).to(of_rows.scalar_type());
-    }
+    const bool wants_dx = context->needs_input_grad(0);
+    const at::Tensor dx = backward_in(call, x, dgate_up, gradients[0].size(0), wants_dx);
     return {at::Tensor(), dx, dweights, gradients[0]};
   }
 };

@@ -7,6 +7,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "strata/nn/batch.h"
+#include "strata/nn/expert_branch.h"
 #include "strata/nn/expert_rows.h"
 #include "strata/nn/parameter.h"
 #include "strata/nn/remakable.h"
@@ -22,11 +23,14 @@ struct FusedExperts {
   Parameter* down;          // [E, intermediate, hidden]
   Parameter* down_bias;     // [E, hidden]
   ops::ClampedGate gate;
+  ExpertBranch* gate_up_branch = nullptr;  // of gate_up and down; null: there is none
+  ExpertBranch* down_branch = nullptr;
 
   int64_t num_experts() const { return gate_up->shape()[0]; }
 };
 
-// As add_experts_last(). Memory: keeps 2 * S * intermediate elements, and x if gate_up trains.
+// As add_experts_last(). Memory: keeps 2 * S * intermediate elements, and x if gate_up or its
+// branch trains.
 at::Tensor add_fused_experts_last(const FusedExperts& experts, const Remakable& x,
                                   const at::Tensor& residual, const Routing& routing,
                                   const ForwardContext& context);

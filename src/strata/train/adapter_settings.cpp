@@ -68,6 +68,7 @@ void read_trainable_tokens(const std::string& text, adapters::LoraOptions& optio
 void read_exceptions(const config::LoraConfig& config, adapters::LoraOptions& options) {
   const bool is_lora = options.method == adapters::Method::kLora;
   if (is_lora) {
+    options.target_parameters = config.target_parameters;
     read_trainable_tokens(config.trainable_token_indices, options);
     options.ensure_weight_tying = config.ensure_weight_tying;
   }
@@ -220,6 +221,7 @@ hf::AdapterConfig adapter_config_of(const config::RunConfig& config, const Train
   result.bias = options.bias;
   // Over a quantised base the values are the adapter's own: whoever loads it has nothing to repeat.
   result.init_lora_weights = options.keeps_base ? "true" : options.init;
+  result.target_parameters = options.target_parameters;
   result.exclude_modules = options.exclude_modules;
   result.exclude_modules_regex = options.exclude_pattern;
   result.layers_to_transform = options.layers_to_transform;

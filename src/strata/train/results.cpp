@@ -101,6 +101,7 @@ void show_adapter(const hf::AdapterConfig& adapter, report::ReportData& data) {
   }
   if (adapter.peft_type != "IA3") show("lora_r", std::to_string(adapter.r));
   if (adapter.peft_type == "LORA") show("lora_alpha", python_float_repr(adapter.lora_alpha));
+  show("lora_target_parameters", fmt::format("{}", fmt::join(adapter.target_parameters, ", ")));
   show("lora_target_modules", adapter.target_modules_regex.value_or(
                                   fmt::format("{}", fmt::join(adapter.target_modules, ", "))));
 }

@@ -1,4 +1,5 @@
-// Oracle: ATen's autograd in double precision over every expert for every token.
+// Oracle: ATen's autograd in double precision over every expert for every token; of branches, what
+// PEFT makes of their tensors.
 #include <gtest/gtest.h>
 
 #include "gathered.h"
@@ -89,6 +90,92 @@ TEST_P(FusedGradients, EqualThoseOfTheSumOverAll) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Choices, FusedGradients, testing::Values(1, 3));
+
+// Frozen experts with branches of rank 2 and 1.
+struct BranchedLayer : Layer {
+  ExpertBranch gate_up_branch{.a = {"gate_up.a", {kExperts * 2, kHidden}, at::kFloat},
+                              .b = {"gate_up.b", {2 * kWidth, 2 * kExperts}, at::kFloat},
+                              .num_experts = kExperts,
+                              .scaling = 1.7};
+  ExpertBranch down_branch{.a = {"down.a", {kExperts, kWidth}, at::kFloat},
+                           .b = {"down.b", {kHidden, kExperts}, at::kFloat},
+                           .num_experts = kExperts,
+                           .scaling = 0.6};
+
+  BranchedLayer() {
+    for (Parameter* p : all()) p->set_requires_grad(false);
+    for (Parameter* p : trained()) give_memory(*p);
+  }
+  std::vector<Parameter*> trained() {
+    return {&gate_up_branch.a, &gate_up_branch.b, &down_branch.a, &down_branch.b};
+  }
+  FusedExperts experts() {
+    FusedExperts experts = Layer::experts();
+    experts.gate_up_branch = &gate_up_branch;
+    experts.down_branch = &down_branch;
+    return experts;
+  }
+};
+
+// PEFT's get_delta_weight() for weights [experts, in, out].
+at::Tensor delta(const at::Tensor& a, const at::Tensor& b, double scaling) {
+  return at::einsum("ore,eri->eio",
+                    {b.reshape({b.size(0), -1, kExperts}), a.reshape({kExperts, -1, a.size(1)})}) *
+         scaling;
+}
+
+class BranchGradients : public testing::TestWithParam<int> {};
+
+TEST_P(BranchGradients, EqualThoseOfDeltaWeights) {
+  const bool wants_output = GetParam() == 0;
+  const Inputs in = make_inputs();
+  BranchedLayer layer;
+  std::vector<at::Tensor> leaves, branches;
+  for (const Parameter* p : layer.all()) leaves.push_back(p->value().to(at::kDouble));
+  for (const Parameter* p : layer.trained()) branches.push_back(reference_leaf(p->value()));
+  leaves[0] = leaves[0] + delta(branches[0], branches[1], 1.7);
+  leaves[2] = leaves[2] + delta(branches[2], branches[3], 0.6);
+  const at::Tensor x64 = reference_leaf(in.x), logits64 = reference_leaf(in.logits);
+  const at::Tensor expected = reference(leaves, x64, logits64, 3);
+  ForwardContext context;
+  context.wants_output = wants_output;
+  const at::Tensor y = add_fused_experts_last(
+      layer.experts(), Remakable(in.x), in.residual,
+      route(in.logits, {.experts_per_token = 3, .normalizes = true}, context), context);
+  if (wants_output) {
+    EXPECT_LT(relative_error(y, expected + in.residual.to(at::kDouble)), 1e-5);
+  }
+  const at::Tensor dy = at::randn({kTokens, kHidden});
+  torch::autograd::backward({y}, {dy});
+  torch::autograd::backward({expected}, {dy.to(at::kDouble)});
+  EXPECT_LT(relative_error(in.x.grad(), x64.grad()), 1e-5);
+  EXPECT_LT(relative_error(in.logits.grad(), logits64.grad()), 1e-5);
+  for (size_t i = 0; i < branches.size(); ++i) {
+    Parameter& parameter = *layer.trained()[i];
+    EXPECT_LT(relative_error(gradient_of(parameter), branches[i].grad()), 1e-5) << parameter.name();
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Outputs, BranchGradients, testing::Values(0, 1));
+
+// The second use of a parameter adds, and where the input needs no gradient none is made.
+TEST(FusedExperts, BranchesAddToTheirGradients) {
+  BranchedLayer layer;
+  Inputs in = make_inputs();
+  in.x = in.x.detach();
+  std::vector<at::Tensor> once;
+  for (int use = 0; use < 2; ++use) {
+    const at::Tensor y = add_fused_experts_last(
+        layer.experts(), Remakable(in.x), in.residual,
+        route(in.logits, {.experts_per_token = 2, .normalizes = true}, {}), {});
+    torch::autograd::backward({y}, {at::ones({kTokens, kHidden})});
+    if (use > 0) continue;
+    for (Parameter* p : layer.trained()) once.push_back(p->grad().tensor.clone());
+  }
+  for (size_t i = 0; i < once.size(); ++i) {
+    EXPECT_LT(relative_error(gradient_of(*layer.trained()[i]), once[i] * 2), 1e-6);
+  }
+}
 
 TEST(FusedExperts, GradientsDoNotNeedTheResult) {
   Layer whole, without;

@@ -1,12 +1,25 @@
 #include "strata/models/gpt_oss/mixture.h"
 
 #include <memory>
+#include <vector>
 
 #include <ATen/ATen.h>
 
 #include "strata/nn/linear.h"
 
 namespace strata::models {
+namespace {
+
+nn::ExpertParameter matrices_of(nn::Parameter& weight) {
+  const std::vector<int64_t>& shape = weight.shape();
+  return {.name = weight.name(),
+          .num_experts = shape[0],
+          .in_features = shape[1],
+          .out_features = shape[2],
+          .weights = {&weight}};
+}
+
+}  // namespace
 
 GptOssMixture::GptOssMixture(const GptOssConfig& c, const std::string& path, at::ScalarType storage)
     : options_(c.router),
@@ -21,6 +34,8 @@ GptOssMixture::GptOssMixture(const GptOssConfig& c, const std::string& path, at:
       down_(path + ".experts.down_proj",
             {c.num_experts, c.llama.intermediate_size, c.llama.hidden_size}, storage),
       down_bias_(path + ".experts.down_proj_bias", {c.num_experts, c.llama.hidden_size}, storage),
+      gate_up_matrices_(matrices_of(gate_up_)),
+      down_matrices_(matrices_of(down_)),
       experts_{.gate_up = &gate_up_,
                .gate_up_bias = &gate_up_bias_,
                .down = &down_,
@@ -30,11 +45,14 @@ GptOssMixture::GptOssMixture(const GptOssConfig& c, const std::string& path, at:
 void GptOssMixture::append_parameters(std::vector<nn::Parameter*>& list) {
   router_.append_parameters(list);
   list.insert(list.end(), {&gate_up_, &gate_up_bias_, &down_, &down_bias_});
+  for (const nn::ExpertParameter* matrices : expert_parameters()) matrices->append_branch(list);
 }
 
 at::Tensor GptOssMixture::add_last(const nn::Remakable& normed, const at::Tensor& residual,
                                    const nn::ForwardContext& context) {
   const at::Tensor logits = nn::linear_shared_input({&router_}, normed, context)[0];
+  experts_.gate_up_branch = gate_up_matrices_.branch.get();
+  experts_.down_branch = down_matrices_.branch.get();
   return nn::add_fused_experts_last(experts_, normed, residual,
                                     nn::route(logits, options_, context), context);
 }

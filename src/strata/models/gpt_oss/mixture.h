@@ -20,6 +20,9 @@ class GptOssMixture final : public FeedForward {
   // None: in the reference router and experts are parameters, and so they are in PEFT's eyes.
   std::vector<nn::Linear*> linears() override { return {}; }
   std::vector<std::vector<nn::Linear*>> fused_linears() override { return {}; }
+  std::vector<nn::ExpertParameter*> expert_parameters() override {
+    return {&gate_up_matrices_, &down_matrices_};
+  }
   void append_parameters(std::vector<nn::Parameter*>& list) override;
   at::Tensor add_last(const nn::Remakable& normed, const at::Tensor& residual,
                       const nn::ForwardContext& context) override;
@@ -28,7 +31,8 @@ class GptOssMixture final : public FeedForward {
   nn::RouterOptions options_;
   nn::Linear router_;
   nn::Parameter gate_up_, gate_up_bias_, down_, down_bias_;
-  nn::FusedExperts experts_;  // points to them
+  nn::ExpertParameter gate_up_matrices_, down_matrices_;  // point to them, as the next
+  nn::FusedExperts experts_;
 };
 
 MakeDecoderLayer make_gpt_oss_layers(const GptOssConfig& config);

@@ -141,6 +141,11 @@ std::vector<std::vector<nn::Linear*>> LlamaDecoderLayer::fused_linears() {
   return feed_forward_->fused_linears();
 }
 
+std::vector<nn::ExpertParameter*> LlamaDecoderLayer::expert_parameters() {
+  if (feed_forward_ == nullptr) return {};
+  return feed_forward_->expert_parameters();
+}
+
 std::vector<nn::Parameter*> LlamaDecoderLayer::parameters() {
   std::vector<nn::Parameter*> list;
   if (sinks_) list.push_back(&*sinks_);

@@ -76,6 +76,7 @@ class LlamaDecoderLayer final : public DecoderLayer, public HasFusedLinears {
   std::vector<nn::Parameter*> parameters() override;
   std::vector<nn::Linear*> linears() override;
   std::vector<std::vector<nn::Linear*>> fused_linears() override;
+  std::vector<nn::ExpertParameter*> expert_parameters() override;
   at::Tensor forward(const at::Tensor& x, const nn::ForwardContext& context) override;
 
  private:
