@@ -13,7 +13,7 @@ import tiny_llama
 from llama_reference import make_documents, run_reference, save_checkpoint
 from probe import relative_error, run_probe, run_probe_raw
 from running import base_flags, run_strata, run_strata_raw, strata
-from test_gpt_oss import SMALL, packed_checkpoint
+from test_gpt_oss import SMALL, decoded, packed_checkpoint, save_decoded
 
 LENGTHS = (23, 1, 9)
 PROMPT = test_generate.PROMPTS[1]
@@ -217,12 +217,30 @@ def test_what_cannot_be_is_refused(inputs, tmp_path, settings, message):
     assert run.returncode == 2 and message in run.text, run.text
 
 
-def test_a_packed_base_is_no_base_to_merge_into(inputs, tmp_path):
+@pytest.mark.parametrize("case", ["both", "by_layer"])
+def test_over_a_packed_base(inputs, tmp_path, case):
+    """A run over experts in MXFP4 is one over the decoded ones; its adapter is merged into decoded weights."""
     folder = packed_checkpoint(tmp_path / "model")
-    run = run_strata(base_flags(folder, inputs.data("messages"), tmp_path / "out", max_steps=1,
-                                lora_target_parameters=[DOWN], **FLAGS))
-    text = strata("merge-adapter", run.folder, tmp_path / "merged", "--base_model", folder, code=2)
-    assert "which the base holds in MXFP4, expected plain weights" in text and not (tmp_path / "merged").exists()
+    save_decoded(folder, tmp_path / "plain")
+    settings = CASES[case]
+    flags = dict(FLAGS, dtype="bfloat16", max_steps=3, lora_target_parameters=settings["target_parameters"],
+                 lora_target_modules=settings.get("target_modules"))
+    runs = [run_strata(base_flags(base, inputs.data("messages"), tmp_path / name, **flags), 2)
+            for name, base in (("packed-out", folder), ("plain-out", tmp_path / "plain"))]
+    assert runs[0].losses == runs[1].losses and len(set(runs[0].losses)) == 3
+    text = strata("merge-adapter", runs[0].folder, tmp_path / "merged", "--base_model", folder, code=2)
+    assert "holds in MXFP4, expected plain weights to merge into; pass --dequantize" in text
+    assert not (tmp_path / "merged").exists()
+    strata("merge-adapter", runs[0].folder, tmp_path / "merged", "--base_model", folder, "--dequantize")
+    expected = PeftModel.from_pretrained(decoded(folder), runs[0].folder).merge_and_unload().state_dict()
+    before = decoded(folder).state_dict()
+    found = AutoModelForCausalLM.from_pretrained(tmp_path / "merged", dtype="auto").state_dict()
+    assert found.keys() == expected.keys()
+    for name, weight in expected.items():
+        assert found[name].dtype == torch.bfloat16 and relative_error(found[name], weight) < 5e-3, name
+        if torch.equal(weight, before[name]):
+            assert torch.equal(found[name], weight), name
+    assert "quantization_config" not in json.loads((tmp_path / "merged" / "config.json").read_text())
 
 
 def test_files_of_another_base_are_named(tmp_path):

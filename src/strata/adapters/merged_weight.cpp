@@ -79,9 +79,10 @@ at::Tensor merged_weight(const nn::Linear& layer) {
 
 at::Tensor merged_weight(const nn::ExpertParameter& matrices) {
   const nn::ExpertBranch& branch = *matrices.branch;
-  at::Tensor weight = fp32_copy(*matrices.weights[0]);
-  add_expert_branches(weight, fp32_copy(branch.a), fp32_copy(branch.b), branch.scaling, weight);
-  return weight;
+  const at::Tensor weight = matrices.weights[0]->dense_value(at::kFloat);
+  at::Tensor merged = at::empty_like(weight);
+  add_expert_branches(weight, fp32_copy(branch.a), fp32_copy(branch.b), branch.scaling, merged);
+  return merged;
 }
 
 at::Tensor merged_bias(const nn::Linear& layer) {

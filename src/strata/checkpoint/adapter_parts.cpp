@@ -121,8 +121,7 @@ void AdapterParts::name_expert_branches() {
     if (is_packed) {
       throw ConfigError(
           "{}: found branches of experts (target_parameters) for \"{}\", which the base holds in "
-          "MXFP4, expected plain weights to merge into; use the adapter beside its base, or name a "
-          "base with plain weights",
+          "MXFP4, expected plain weights to merge into; pass --dequantize to write decoded weights",
           adapter_.path().string(), weight);
     }
     weights.push_back(weight);

@@ -8,9 +8,11 @@
 #include "strata/base/error.h"
 #include "strata/checkpoint/base_mark.h"
 #include "strata/hf/bitsandbytes.h"
+#include "strata/hf/mxfp4.h"
 #include "strata/hf/torch_types.h"
 #include "strata/models/gpt2/config.h"
 #include "strata/shard/loading.h"
+#include "strata/shard/mxfp4_loading.h"
 #include "strata/shard/quantized_loading.h"
 #include "strata/shard/storage_type.h"
 
@@ -100,6 +102,41 @@ SavedTensor DecodedState::described(const std::string& name) const {
 std::optional<hf::DType> DecodedState::type_of_model() const {
   return hf::dtype_of_torch_dtype(shard::named_type(folder_.config()));
 }
+
+UnpackedState::UnpackedState(const fs::path& folder) : SavedState(folder), folder_(folder) {
+  constexpr std::string_view kBlocks = "_blocks";
+  facts_.format = "Hugging Face model, partly in MXFP4";
+  facts_.base_fingerprint = base_mark(folder_);
+  const std::vector<std::string> parts = hf::mxfp4_parts(folder_);
+  const std::set<std::string> packed(parts.begin(), parts.end());
+  for (const std::string& name : folder_.names()) {
+    const hf::TensorInfo& info = *folder_.find(name);
+    if (!packed.contains(name)) {
+      tensors_.push_back(
+          {.kind = kParameter, .weight = name, .dtype = info.dtype, .shape = info.shape});
+    } else if (name.ends_with(kBlocks)) {
+      const std::string weight = name.substr(0, name.size() - kBlocks.size());
+      tensors_.push_back({.kind = kParameter,
+                          .weight = weight,
+                          .dtype = hf::DType::kBF16,
+                          .shape = hf::find_mxfp4_weight(folder_, weight).value().shape});
+    }
+  }
+}
+
+void UnpackedState::read(size_t index, std::span<std::byte> out) {
+  const SavedTensor& tensor = tensors_[index];
+  if (const hf::TensorInfo* info = folder_.find(tensor.weight)) {
+    const std::span<const std::byte> bytes = folder_.bytes(*info);
+    std::memcpy(out.data(), bytes.data(), bytes.size());
+    return;
+  }
+  const auto numel = static_cast<int64_t>(out.size() / hf::size_of(tensor.dtype));
+  shard::read_mxfp4(folder_, hf::find_mxfp4_weight(folder_, tensor.weight).value(), /*begin=*/0,
+                    at::from_blob(out.data(), {numel}, at::kBFloat16));
+}
+
+std::string UnpackedState::verify() { return "nothing: the format has no checksums"; }
 
 bool is_quantized_folder(const fs::path& folder) {
   if (!fs::is_regular_file(folder / "config.json")) return false;

@@ -1,5 +1,5 @@
-// A Hugging Face folder whose weights bitsandbytes stored as codes, seen as plain weights. Never:
-// writing.
+// A Hugging Face folder whose weights bitsandbytes stored as codes, or some of them are in MXFP4,
+// seen as plain weights. Never: writing.
 #pragma once
 
 #include <filesystem>
@@ -41,6 +41,19 @@ class DecodedState final : public SavedState {
 
   hf::ModelFolder folder_;
   models::QuantizationOptions options_;
+};
+
+// The same of a folder that holds some weights in MXFP4: they are bf16, in which every value of
+// such codes is exact.
+class UnpackedState final : public SavedState {
+ public:
+  explicit UnpackedState(const std::filesystem::path& folder);
+
+  void read(size_t index, std::span<std::byte> out) override;
+  std::string verify() override;
+
+ private:
+  hf::ModelFolder folder_;
 };
 
 }  // namespace strata::checkpoint

@@ -69,7 +69,7 @@ constexpr const char* kMergeAdapterUsage =
     "The base model with a LoRA, DoRA, VeRA or (IA)^3 adapter folded into its weights.\n"
     "ADAPTER: a PEFT folder, or a checkpoint-N folder of a run with an adapter.\n"
     "  --base_model FOLDER     instead of the one that the adapter names\n"
-    "  --dequantize            of a base in 4 or 8 bits: write its decoded weights\n"
+    "  --dequantize            of a base in 4 or 8 bits or MXFP4: write its decoded weights\n"
     "  --dtype TYPE            float32, bfloat16 or float16 for the result (the base's)\n"
     "  --max_shard_size SIZE   of safetensors files (50GB)\n";
 
@@ -399,7 +399,9 @@ int run_merge_adapter(const std::vector<std::string>& arguments) {
     model = std::move(decoded);
   } else {
     model = checkpoint::open_saved_state(base);
-    if (flags.has("dequantize")) refuse_packed(*model, base, "--dequantize");
+    if (flags.has("dequantize") && checkpoint::holds_packed(*model)) {
+      model = std::make_unique<checkpoint::UnpackedState>(base);
+    }
   }
   options.weight_type = weight_type(flags);
   options.max_shard_size = parse_byte_size(flags.get("max_shard_size", "50GB"));
