@@ -141,6 +141,10 @@ TABLE = [
     (2, "FULL_SHARD", dict(LORA, model="gpt_oss", dtype="bfloat16", bf16=True, **WHOLE)),
     (1, "NO_SHARD", dict(LORA, model="gpt_oss", **PARAMETERS, **WHOLE)),
     (2, "FULL_SHARD", dict(LORA, model="gpt_oss", dtype="bfloat16", bf16=True, **PARAMETERS)),
+    (1, "NO_SHARD", dict(LORA, model="gpt_oss packed", dtype="float32")),
+    (2, "FULL_SHARD", dict(LORA, model="gpt_oss packed", dtype="bfloat16", bf16=True, **WHOLE)),
+    (1, "NO_SHARD", dict(LORA, model="gpt_oss packed", dtype="float32", mxfp4_dequantize=True)),
+    (2, "FULL_SHARD", dict(model="gpt_oss packed", bf16=True)),
     # Products in bf16 where the processor has them.
     (1, "NO_SHARD", dict(LORA, bf16=True, per_device_train_batch_size=16)),
     (1, "FULL_SHARD", dict(LORA, bf16=True, dtype="bfloat16")),
@@ -188,6 +192,8 @@ def other_model(name, beside):
                        env=environment())
         return folder
     folder.mkdir()
+    if name == "gpt_oss packed":
+        return tiny_llama.pack_experts(save_model(folder, GPT_OSS, "bfloat16"))
     models = {"large": LARGE, "wide": WIDE, "phi3": PHI3, "granite": GRANITE, "gemma": GEMMA, "gemma3": GEMMA3,
               "gemma2": GEMMA2, "olmo3": OLMO3, "gpt2": GPT2, "bigcode": BIGCODE,
               "mixture": MIXTURE, "mixtral": MIXTRAL, "gpt_oss": GPT_OSS}

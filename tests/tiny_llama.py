@@ -160,3 +160,24 @@ def save_data(folder, kind, train=40, test=9):
     write_rows(folder / "train.jsonl", make_rows(kind, train))
     write_rows(folder / "test.jsonl", make_rows(kind, test, seed=1))
     return folder
+
+
+def pack_experts(folder, scales=(118, 123)):
+    """A gpt-oss as published ones are: experts in MXFP4, the rest in bfloat16."""
+    import torch
+    from safetensors.torch import load_file, save_file
+
+    generator = torch.Generator().manual_seed(3)
+    weights = load_file(folder / "model.safetensors")
+    for name in [n for n in weights if n.endswith(("experts.gate_up_proj", "experts.down_proj"))]:
+        experts, columns, rows = weights.pop(name).shape
+        blocks = (experts, rows, columns // 32)
+        weights[name + "_blocks"] = torch.randint(0, 256, (*blocks, 16), dtype=torch.uint8, generator=generator)
+        weights[name + "_scales"] = torch.randint(*scales, blocks, dtype=torch.uint8, generator=generator)
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    file = folder / "config.json"
+    config = json.loads(file.read_text())
+    config["quantization_config"] = {"quant_method": "mxfp4", "modules_to_not_convert": [
+        "model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"]}
+    file.write_text(json.dumps(config))
+    return folder

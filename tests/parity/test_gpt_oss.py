@@ -19,26 +19,11 @@ LENGTHS = (23, 1, 9)
 SMALL = dict(family="gpt_oss", num_key_value_heads=2, sliding_window=7)
 # Blocks of 32, an odd number of them; columns that no tile divides.
 PACKED = dict(tiny_llama.GPT_OSS, hidden_size=96, intermediate_size=160, num_local_experts=3)
-PACKED_NAMES = ("experts.gate_up_proj", "experts.down_proj")
 
 
-def packed_checkpoint(folder, scales=(118, 123), **settings):
-    """As published files are: experts in MXFP4, the rest in bfloat16."""
+def packed_checkpoint(folder, **settings):
     tiny_llama.save_model(folder, dtype="bfloat16", **{**PACKED, **settings})
-    generator = torch.Generator().manual_seed(3)
-    weights = load_file(folder / "model.safetensors")
-    for name in [n for n in weights if n.endswith(PACKED_NAMES)]:
-        experts, columns, rows = weights.pop(name).shape
-        blocks = (experts, rows, columns // 32)
-        weights[name + "_blocks"] = torch.randint(0, 256, (*blocks, 16), dtype=torch.uint8, generator=generator)
-        weights[name + "_scales"] = torch.randint(*scales, blocks, dtype=torch.uint8, generator=generator)
-    save_file(weights, folder / "model.safetensors", {"format": "pt"})
-    file = folder / "config.json"
-    config = json.loads(file.read_text())
-    config["quantization_config"] = {"quant_method": "mxfp4", "modules_to_not_convert": [
-        "model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"]}
-    file.write_text(json.dumps(config))
-    return folder
+    return tiny_llama.pack_experts(folder)
 
 
 def decoded(folder):
@@ -110,14 +95,82 @@ def test_what_is_packed_is_decoded_to_the_bit(inputs, tmp_path, world):
     AutoModelForCausalLM.from_pretrained(run.folder)
 
 
-def test_a_packed_base_trains_as_the_decoded_one(inputs, tmp_path):
+BASES = {
+    "bf16": (1, dict(dtype="bfloat16", bf16=True)),
+    "bf16_on_2": (2, dict(dtype="bfloat16", bf16=True)),
+    "fp32_on_3": (3, {}),
+    "bf16_weights": (1, dict(dtype="bfloat16")),
+    "fp16": (2, dict(dtype="float16", fp16=True)),
+    "fp16_weights": (1, dict(dtype="float16")),
+    "recomputed": (1, dict(gradient_checkpointing=True)),
+    "selective": (2, dict(gradient_checkpointing=True, gradient_checkpointing_mode="selective")),
+    "replicas": (2, dict(sharding_strategy="NO_SHARD")),
+    "packed_rows": (2, dict(packing=True, packing_strategy="bfd", eval_strategy="steps", eval_steps=2)),
+    "rank_0_reads": (2, dict(fsdp_cpu_ram_efficient_loading=True)),
+    "offloaded": (2, dict(fsdp_offload_params=True)),
+    "whole_files": (2, dict(fsdp_state_dict_type="FULL_STATE_DICT", save_strategy="steps", save_steps=2)),
+}
+
+
+@pytest.mark.parametrize("name", BASES)
+def test_a_packed_base_trains_as_the_decoded_one(inputs, tmp_path, name):
+    """To the bit: MXFP4 is exact in bfloat16."""
     folder = packed_checkpoint(tmp_path / "model")
-    save_decoded(folder, tmp_path / "plain")
-    flags = dict(use_peft=True, lora_target_modules="all-linear", lora_r=3, dtype="bfloat16", max_steps=4)
+    world, settings = BASES[name]
+    settings = dict(use_peft=True, lora_target_modules="all-linear", lora_r=3, max_steps=4, learning_rate=1e-2, **settings)
+    runs = {kind: run_strata(base_flags(base, inputs.data("messages"), tmp_path / kind, **settings, **own), world)
+            for kind, base, own in (("kept", folder, {}), ("decoded", folder, dict(mxfp4_dequantize=True)),
+                                    ("plain", save_decoded(folder, tmp_path / "plain-model"), {}))}
+    assert "experts in MXFP4: 4 weights, frozen" in runs["kept"].text
+    assert all("experts in MXFP4" not in runs[kind].text for kind in ("decoded", "plain"))
+    assert runs["kept"].losses == runs["decoded"].losses == runs["plain"].losses
+    assert len(set(runs["kept"].losses)) > 1
+    adapters = [load_file(run.folder / "adapter_model.safetensors") for run in runs.values()]
+    assert all(torch.equal(adapters[0][n], other[n]) for other in adapters[1:] for n in adapters[0])
+
+
+@pytest.mark.parametrize("settings", [dict(lora_modules_to_save=["experts"]), dict(use_peft=False)], ids=["experts", "all"])
+def test_experts_that_train_are_decoded(inputs, tmp_path, settings):
+    folder = packed_checkpoint(tmp_path / "model")
+    flags = {**dict(use_peft=True, lora_target_modules="all-linear", max_steps=2, learning_rate=1e-2), **settings}
+    if not flags["use_peft"]:
+        del flags["lora_target_modules"]
     runs = [run_strata(base_flags(base, inputs.data("messages"), tmp_path / name, **flags), 2)
-            for name, base in (("packed-out", folder), ("plain-out", tmp_path / "plain"))]
+            for name, base in (("packed-out", folder), ("plain-out", save_decoded(folder, tmp_path / "plain")))]
     assert runs[0].losses == runs[1].losses
-    assert len(set(runs[0].losses)) > 1
+    assert "experts in MXFP4" not in runs[0].text
+
+
+def test_dpo_and_a_resumed_run_over_a_packed_base(inputs, tmp_path):
+    folder = packed_checkpoint(tmp_path / "model")
+    plain = save_decoded(folder, tmp_path / "plain")
+    flags = dict(use_peft=True, lora_target_modules="all-linear", lora_r=3, learning_rate=1e-2, save_strategy="steps", save_steps=2,
+                 lr_scheduler_type="constant")
+    pairs = [run_strata(base_flags(base, inputs.data("preference"), tmp_path / name, max_steps=4, **flags), 2, recipe="dpo")
+             for name, base in (("kept", folder), ("decoded", plain))]
+    assert pairs[0].losses == pairs[1].losses
+    whole = run_strata(base_flags(folder, inputs.data("messages"), tmp_path / "whole", max_steps=4, **flags), 2)
+    run_strata(base_flags(folder, inputs.data("messages"), tmp_path / "parts", max_steps=2, **flags), 2)
+    # What is saved knows nothing of the base's form in memory.
+    rest = run_strata(base_flags(folder, inputs.data("messages"), tmp_path / "parts", max_steps=4, resume_from_checkpoint="true",
+                                 mxfp4_dequantize=True, **flags), 2)
+    assert rest.losses[-2:] == whole.losses[-2:]
+
+
+def test_answers_over_a_packed_base(inputs, tmp_path):
+    folder = packed_checkpoint(tmp_path / "model")
+    run = run_strata(base_flags(folder, inputs.data("messages"), tmp_path / "out", max_steps=4, use_peft=True,
+                                lora_target_modules="all-linear", learning_rate=0.05))
+
+    def said(base, *words):
+        return strata("chat", "--model_name_or_path", base, "--prompt", "the cat", "--max_new_tokens", 12, "--do_sample",
+                      "false", *words)
+    plain = save_decoded(folder, tmp_path / "plain")
+    answers = {}
+    for words in ([], ["--adapter", f"a={run.folder}"]):
+        answers[len(words)] = said(folder, *words)
+        assert answers[len(words)] == said(folder, "--mxfp4_dequantize", "true", *words)
+    assert answers[0] == said(plain) != answers[2]
 
 
 def test_a_merged_adapter_leaves_experts_packed(inputs, tmp_path):
@@ -147,14 +200,17 @@ def test_blocks_are_not_converted_to_what_would_lose_them(tmp_path, target):
 
 
 def test_plan_and_inspect_read_a_packed_folder(inputs, tmp_path):
-    """The plan is that of the decoded weights."""
+    """Decoded, the plan is that of the decoded weights; kept, it has their codes in place of them."""
     folder = packed_checkpoint(tmp_path / "model")
-    plans = [strata("plan", "--model_name_or_path", base, "--use_peft", "true", "--lora_target_modules", "all-linear",
-                    "--max_length", 64)
-             for base in (folder, save_decoded(folder, tmp_path / "plain"))]
-    kept = [[line for line in plan.splitlines() if not line.startswith(("runtime", "all in use", "held", "peak"))]
-            for plan in plans]  # what the program itself takes differs by pages
-    assert kept[0] == kept[1] and any(line.startswith("parameters") for line in kept[0]), plans
+
+    def plan(base, *words):
+        lines = strata("plan", "--model_name_or_path", base, "--use_peft", "true", "--lora_target_modules", "all-linear",
+                       "--max_length", 64, *words).splitlines()
+        # What the program itself takes differs by pages.
+        return [line for line in lines if not line.startswith(("runtime", "all in use", "held", "peak"))]
+    plain = plan(save_decoded(folder, tmp_path / "plain"))
+    assert plan(folder, "--mxfp4_dequantize", "true") == plain and any(line.startswith("parameters") for line in plain)
+    assert plan(folder) != plain
     assert "mlp.experts.gate_up_proj_blocks" in strata("inspect", folder, "--all")
 
 

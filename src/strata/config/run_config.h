@@ -57,7 +57,7 @@ struct DataConfig {
   std::optional<int64_t> dataset_num_proc;  // threads; default: all cores of this rank
 };
 
-// The frozen base as codes of bitsandbytes. Names and meaning of BitsAndBytesConfig; the defaults
+// The frozen base as codes. Names and meaning of BitsAndBytesConfig and Mxfp4Config; the defaults
 // of TRL's ModelConfig.
 struct QuantizationConfig {
   bool load_in_4bit = false;
@@ -68,6 +68,7 @@ struct QuantizationConfig {
   std::string bnb_4bit_compute_dtype = "auto";  // auto (of the activations) or a type
   double llm_int8_threshold = 6.0;
   std::vector<std::string> llm_int8_skip_modules;
+  bool mxfp4_dequantize = false;  // decode what the checkpoint holds in MXFP4 while it is read
 };
 
 struct LoraConfig {

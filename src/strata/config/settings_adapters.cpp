@@ -43,7 +43,12 @@ std::vector<Setting> quantization_settings() {
        {.name = "llm_int8_skip_modules",
         .field = STRATA_FIELD(quantization.llm_int8_skip_modules),
         .synonyms = {{"[]", "none"}, {"none", "none"}},
-        .help = "modules that are not quantised; none: no module; default: the output layer"}});
+        .help = "modules that are not quantised; none: no module; default: the output layer"},
+       {.name = "mxfp4_dequantize",
+        .field = STRATA_FIELD(quantization.mxfp4_dequantize),
+        .help = "decode frozen experts in MXFP4 (gpt-oss) while they are read: the same values, "
+                "3.8 times their memory in 16 bits, and a faster step",
+        .peer = "Mxfp4Config"}});
 }
 
 std::vector<Setting> lora_settings() {

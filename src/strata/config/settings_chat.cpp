@@ -41,6 +41,7 @@ std::vector<Setting> build_table() {
       same_setting("bnb_4bit_compute_dtype", STRATA_FIELD(quantization.bnb_4bit_compute_dtype)),
       same_setting("llm_int8_threshold", STRATA_FIELD(quantization.llm_int8_threshold)),
       same_setting("llm_int8_skip_modules", STRATA_FIELD(quantization.llm_int8_skip_modules)),
+      same_setting("mxfp4_dequantize", STRATA_FIELD(quantization.mxfp4_dequantize)),
       {.name = "prompt",
        .kind = Kind::kSource,
        .repeatable = true,

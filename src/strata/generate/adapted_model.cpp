@@ -24,6 +24,11 @@ at::Tensor dense(const nn::Parameter& parameter) {
   return parameter.dense_value(at::kFloat).to(at::kCPU, /*non_blocking=*/false, /*copy=*/true);
 }
 
+bool is_in_mxfp4(const nn::Parameter& parameter) {
+  const auto& quantization = parameter.quantization();
+  return quantization && quantization->format == ops::quant::kMxfp4Format;
+}
+
 std::string mark_of(const AdaptableBase& base) {
   if (!base.quantization) return checkpoint::base_mark(base.folder);
   return checkpoint::base_mark(base.folder,
@@ -33,7 +38,11 @@ std::string mark_of(const AdaptableBase& base) {
 }  // namespace
 
 AdaptedModel::AdaptedModel(const AdaptableBase& base, const std::filesystem::path& adapter)
-    : folder_(adapter), compute_type_(base.compute_type), config_(base.folder.config()) {
+    : folder_(adapter),
+      storage_type_(base.storage_type),
+      compute_type_(base.compute_type),
+      keeps_mxfp4_(base.keeps_mxfp4),
+      config_(base.folder.config()) {
   const hf::AdapterConfig config = hf::read_adapter_config(adapter);
   if (config.task_type == "SEQ_CLS") {
     throw ConfigError(
@@ -58,6 +67,7 @@ AdaptedModel::AdaptedModel(const AdaptableBase& base, const std::filesystem::pat
   model_->follow_tie(base.folder);
   adapter_ = adapters::attach_lora(*model_, options);
   if (base.quantization) models::quantize_linears(*model_, *base.quantization);
+  if (base.keeps_mxfp4) models::keep_mxfp4(*model_, config_, base.storage_type);
   models::mark_new_rows(*model_, num_old_rows);
   if (num_rows > 0) checkpoint::expect_stored_vocabulary(adapter, *model_, *adapter_);
   attach_base(base.folder, base.tensors);
@@ -117,6 +127,10 @@ void AdaptedModel::merge() {
   const at::NoGradGuard no_grad;
   BaseTensors changed, unchanged;
   for (const nn::Parameter* parameter : model_->parameters()) {
+    if (is_in_mxfp4(*parameter)) {
+      unchanged[parameter->name()] = parameter->quantized_bytes();
+      continue;
+    }
     if (parameter->quantization()) {
       throw ConfigError(
           "{}: found the quantised \"{}\", expected plain weights to merge into; run strata "
@@ -143,6 +157,11 @@ void AdaptedModel::merge() {
   const bool has_own_head =
       changed.contains("lm_head.weight") || unchanged.contains("lm_head.weight");
   if (has_own_head) merged->trainable_copy("lm_head.weight");
+  // What requires gradients does not stay packed.
+  for (nn::Parameter* parameter : merged->parameters()) {
+    parameter->set_requires_grad(changed.contains(parameter->name()));
+  }
+  if (keeps_mxfp4_) models::keep_mxfp4(*merged, config_, storage_type_);
   for (nn::Parameter* parameter : merged->parameters()) {
     parameter->set_requires_grad(false);
     const auto found = changed.find(parameter->name());

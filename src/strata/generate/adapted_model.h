@@ -30,6 +30,7 @@ struct AdaptableBase {
   at::ScalarType storage_type;
   at::ScalarType compute_type;
   std::optional<models::QuantizationOptions> quantization;
+  bool keeps_mxfp4 = false;  // what the folder holds in MXFP4 was not decoded
 };
 
 // Memory: what the adapter's file holds, and the targeted weights of the base again for first
@@ -44,8 +45,8 @@ class AdaptedModel {
   const std::vector<std::string>& notes() const { return notes_; }
   bool is_merged() const { return merged_ != nullptr; }
   // Folds the adapter into copies of the weights it targets; unmerge() gives them up, so that every
-  // weight is what it was, bit for bit. ConfigError over a quantised base and for rows before the
-  // prompt, which no weight can hold; FormatError for NaN or infinity in a result.
+  // weight is what it was, bit for bit. ConfigError over a base in codes of bitsandbytes and for
+  // rows before the prompt, which no weight can hold; FormatError for NaN or infinity in a result.
   void merge();
   void unmerge() { merged_ = nullptr; }
 
@@ -55,7 +56,8 @@ class AdaptedModel {
 
   std::filesystem::path folder_;
   std::vector<std::string> notes_;
-  at::ScalarType compute_type_;
+  at::ScalarType storage_type_, compute_type_;
+  bool keeps_mxfp4_;
   at::Device device_ = at::kCPU;
   Json config_;  // config.json of the base, with the adapter's vocabulary
   std::unique_ptr<models::Model> model_;

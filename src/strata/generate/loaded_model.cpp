@@ -156,6 +156,7 @@ LoadedModel::LoadedModel(const LoadOptions& options)
   }
   quantization_ = models::stored_quantization(folder.config());
   const bool holds_codes = quantization_.has_value();
+  keeps_mxfp4_ = !options.mxfp4_dequantize;
   if (!holds_codes) quantization_ = options.quantization;
   load_base(folder);
   if (quantization_ && !holds_codes) {
@@ -193,6 +194,7 @@ void LoadedModel::load_base(const hf::ModelFolder& folder) {
   model_->follow_tie(folder);
   for (nn::Parameter* parameter : model_->parameters()) parameter->set_requires_grad(false);
   if (quantization_) models::quantize_linears(*model_, *quantization_);
+  if (keeps_mxfp4_) models::keep_mxfp4(*model_, folder.config(), storage_type_);
   const models::WeightSources sources = model_->check_weights(folder);
   for (nn::Parameter* parameter : model_->parameters()) {
     if (!parameter->quantization()) parameter->set_storage_type(compute_type_);
@@ -207,7 +209,7 @@ void LoadedModel::load_base(const hf::ModelFolder& folder) {
   }
   for (const nn::Parameter* parameter : model_->parameters()) {
     base_tensors_[sources.at(parameter->name())] =
-        parameter->quantization() ? parameter->quantized_value().bytes : parameter->value();
+        parameter->quantization() ? parameter->quantized_bytes() : parameter->value();
   }
 }
 
@@ -230,7 +232,8 @@ void LoadedModel::load_adapters(const hf::ModelFolder& folder,
                                                                     .tensors = base_tensors_,
                                                                     .storage_type = storage_type_,
                                                                     .compute_type = compute_type_,
-                                                                    .quantization = quantization_},
+                                                                    .quantization = quantization_,
+                                                                    .keeps_mxfp4 = keeps_mxfp4_},
                                                       adapter.folder)});
     for (const std::string& note : adapters_.back().model->notes()) notes_.push_back(note);
   }

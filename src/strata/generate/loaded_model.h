@@ -34,6 +34,7 @@ struct LoadOptions {
   std::string dtype = "auto";  // auto: config.json's; else float32, bfloat16 or float16
   // Plain weights become codes while they are loaded; a folder that holds codes says so itself.
   std::optional<models::QuantizationOptions> quantization = {};
+  bool mxfp4_dequantize = false;     // decode what the folder holds in MXFP4 while it is read
   at::Device device = at::kCPU;      // where the weights are and answers are computed
   std::filesystem::path cache = {};  // of the Hub, for models by name; empty: the default
   hf::DownloadProgress download_progress = {};
@@ -105,6 +106,7 @@ class LoadedModel {
   at::ScalarType storage_type_ = at::kFloat;
   at::ScalarType compute_type_ = at::kFloat;
   std::optional<models::QuantizationOptions> quantization_;  // of the base's codes
+  bool keeps_mxfp4_ = true;
   comm::Mesh mesh_;
   std::unique_ptr<models::Model> model_;  // the base
   std::unique_ptr<shard::UnitStore> store_;

@@ -3,16 +3,27 @@
 namespace strata::models {
 namespace {
 
+using ops::quant::Kind;
+
+Kind kind_of(const nn::Parameter& parameter) { return parameter.quantization()->format.kind; }
+
+// What the reference counts: of bitsandbytes without scales, of MXFP4 scales are weights, too.
 int64_t code_bytes(const nn::Parameter& parameter) {
-  const bool in_bytes = parameter.quantization()->format.kind == ops::quant::Kind::kInt8;
-  return in_bytes ? parameter.numel() : (parameter.numel() + 1) / 2;
+  switch (kind_of(parameter)) {
+    case Kind::kInt8:
+      return parameter.numel();
+    case Kind::kMxfp4:
+      return parameter.numel() / 2 + parameter.numel() / ops::quant::kMxfp4Block;
+    default:
+      return (parameter.numel() + 1) / 2;
+  }
 }
 
 }  // namespace
 
 int64_t counted_elements(const nn::Parameter& parameter) {
-  const bool in_4_bits =
-      parameter.quantization() && parameter.quantization()->format.kind != ops::quant::Kind::kInt8;
+  const bool in_4_bits = parameter.quantization() &&
+                         (kind_of(parameter) == Kind::kNf4 || kind_of(parameter) == Kind::kFp4);
   return in_4_bits ? 2 * code_bytes(parameter) : parameter.numel();
 }
 

@@ -11,6 +11,7 @@
 #include "strata/hf/bitsandbytes.h"
 #include "strata/hf/model_folder.h"
 #include "strata/hf/module_pattern.h"
+#include "strata/hf/mxfp4.h"
 #include "strata/models/registry.h"
 #include "strata/models/reward_head.h"
 #include "strata/nn/linear.h"
@@ -187,6 +188,20 @@ int quantize_linears(Model& model, const QuantizationOptions& options) {
         "adapter (--use_peft) and check llm_int8_skip_modules");
   }
   return count;
+}
+
+bool is_in_mxfp4(const Json& model_config, const nn::Parameter& parameter) {
+  return parameter.shape().size() == 3 && hf::announces_mxfp4(model_config);
+}
+
+void keep_mxfp4(Model& model, const Json& model_config, at::ScalarType type) {
+  for (nn::Parameter* parameter : model.parameters()) {
+    const bool is_packed = is_in_mxfp4(model_config, *parameter) &&
+                           parameter->shape()[1] % ops::quant::kMxfp4Block == 0;
+    if (!is_packed || parameter->requires_grad()) continue;
+    parameter->set_storage_type(type);
+    parameter->set_quantization({.format = ops::quant::kMxfp4Format});
+  }
 }
 
 std::optional<std::vector<std::string>> plain_layers(const hf::ModelFolder& folder,

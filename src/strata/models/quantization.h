@@ -28,6 +28,15 @@ std::optional<QuantizationOptions> stored_quantization(const Json& model_config)
 // The type of products that bnb_4bit_compute_dtype names; nothing for another name.
 std::optional<at::ScalarType> compute_type_of(const std::string& name);
 
+// Whether a folder of this config.json holds the weight in MXFP4: those of experts, matrices that
+// are one parameter.
+bool is_in_mxfp4(const Json& model_config, const nn::Parameter& parameter);
+
+// Marks such weights where they are frozen, so that they rest as they are in the file and are
+// decoded for each product, to values that were `type` on the way. Call when quantize_linears()
+// would be called.
+void keep_mxfp4(Model& model, const Json& model_config, at::ScalarType type);
+
 // The layers that `skip_modules` leaves plain in the model of a folder, under names that
 // llm_int8_skip_modules takes: the last of the path, or the path where not all of that name are
 // meant. Nothing where the choice is that of no skip_modules. Errors: those of create_model().

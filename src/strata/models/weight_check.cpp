@@ -59,6 +59,13 @@ void require_shape(const hf::ModelFolder& folder, const hf::TensorInfo& info,
 
 void check_shape(const hf::ModelFolder& folder, const hf::TensorInfo& info,
                  const nn::Parameter& parameter) {
+  const auto& quantization = parameter.quantization();
+  if (quantization && quantization->format == ops::quant::kMxfp4Format) {
+    throw FormatError(
+        "{}: tensor \"{}\": found plain values, expected blocks as quantization_config says "
+        "(mxfp4); pass --mxfp4_dequantize true",
+        folder.file_of(info).path().filename().string(), info.name);
+  }
   std::vector<int64_t> shape = info.shape;
   if (const auto stored = hf::find_quantized_weight(folder, info.name)) {
     check_codes(folder, *stored, parameter);

@@ -7,6 +7,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "strata/base/activity_timer.h"
+#include "strata/nn/expert_matrices.h"
 #include "strata/nn/function_state.h"
 #include "strata/ops/clamped_swiglu.h"
 #include "strata/ops/matmul.h"
@@ -24,8 +25,11 @@ struct FusedCall {
   std::function<at::Tensor()> remake = {};  // of x; empty: x is kept
 };
 
+// Of codes one matrix is decoded at a time.
 void visit_experts(const FusedCall& call, const std::function<void(size_t)>& visit) {
-  for_each_expert(call.rows, /*at_once=*/call.rows.token.is_cpu(), visit);
+  const FusedExperts& experts = call.experts;
+  const bool has_codes = experts.gate_up->quantization() || experts.down->quantization();
+  for_each_expert(call.rows, /*at_once=*/call.rows.token.is_cpu() && !has_codes, visit);
 }
 
 bool needs_input(const FusedExperts& experts) {
@@ -40,11 +44,12 @@ at::Tensor part(const at::Tensor& all, size_t expert) {
 at::Tensor project(const FusedCall& call, const at::Tensor& x, const Parameter& weight,
                    const Parameter& bias, const ExpertBranch* branch) {
   const at::Tensor y = at::empty({x.size(0), weight.shape()[2]}, x.options());
+  const ExpertMatrices matrices(weight, x.scalar_type());
   visit_experts(call, [&](size_t e) {
     if (call.rows.count(e) == 0) return;
     const at::Tensor of_expert = rows_of(y, call.rows, e);
     of_expert.copy_(part(bias.value(), e).expand(of_expert.sizes()));
-    ops::matmul_into(of_expert, rows_of(x, call.rows, e), part(weight.value(), e), {}, /*beta=*/1);
+    ops::matmul_into(of_expert, rows_of(x, call.rows, e), matrices.of(e), {}, /*beta=*/1);
   });
   if (branch != nullptr) add_expert_branch_({y}, x, *branch, call.rows);
   return y;
@@ -53,10 +58,12 @@ at::Tensor project(const FusedCall& call, const at::Tensor& x, const Parameter& 
 // dy W[e]^T.
 at::Tensor project_back(const FusedCall& call, const at::Tensor& dy, const Parameter& weight) {
   const at::Tensor dx = at::empty({dy.size(0), weight.shape()[1]}, dy.options());
+  const ExpertMatrices matrices(weight, dy.scalar_type());
   visit_experts(call, [&](size_t e) {
     if (call.rows.count(e) == 0) return;
-    ops::matmul_into(rows_of(dx, call.rows, e), rows_of(dy, call.rows, e), part(weight.value(), e),
-                     {.b = true}, /*beta=*/0);
+    ops::matmul_into(rows_of(dx, call.rows, e), rows_of(dy, call.rows, e), matrices.of(e),
+                     {.b = true},
+                     /*beta=*/0);
   });
   return dx;
 }

@@ -18,6 +18,7 @@ namespace strata::nn {
 
 // E experts.
 struct FusedExperts {
+  // Both matrices may rest in codes.
   Parameter* gate_up;       // [E, hidden, 2 * intermediate], gate and up of a channel side by side
   Parameter* gate_up_bias;  // [E, 2 * intermediate]
   Parameter* down;          // [E, intermediate, hidden]
@@ -30,7 +31,7 @@ struct FusedExperts {
 };
 
 // As add_experts_last(). Memory: keeps 2 * S * intermediate elements, and x if gate_up or its
-// branch trains.
+// branch trains; of codes one expert's matrix is decoded at a time.
 at::Tensor add_fused_experts_last(const FusedExperts& experts, const Remakable& x,
                                   const at::Tensor& residual, const Routing& routing,
                                   const ForwardContext& context);

@@ -1,12 +1,20 @@
 #include "strata/nn/parameter.h"
 
+#include <ATen/ATen.h>
+
 #include "strata/base/error.h"
+#include "strata/libtorch/planned_device.h"
 #include "strata/ops/matmul.h"
+#include "strata/ops/quant/mxfp4.h"
 
 namespace strata::nn {
 
 Parameter::Parameter(std::string name, std::vector<int64_t> shape, at::ScalarType storage)
-    : name_(std::move(name)), shape_(std::move(shape)), numel_(1), storage_(storage) {
+    : name_(std::move(name)),
+      shape_(std::move(shape)),
+      numel_(1),
+      storage_(storage),
+      plain_storage_(storage) {
   for (int64_t size : shape_) numel_ *= size;
   stored_numel_ = numel_;
 }
@@ -18,13 +26,20 @@ std::vector<int64_t> Parameter::shape_in_base() const {
 }
 
 void Parameter::set_quantization(const Quantization& quantization) {
-  if (shape_.size() != 2 || requires_grad_ || is_transposed_) {
-    throw InternalError("parameter \"{}\": found it quantised, expected a frozen matrix [out, in]",
-                        name_);
+  const bool in_mxfp4 = quantization.format == ops::quant::kMxfp4Format;
+  const bool is_possible = in_mxfp4 ? shape_.size() == 3 && shape_[1] % ops::quant::kMxfp4Block == 0
+                                    : shape_.size() == 2;
+  if (!is_possible || requires_grad_ || is_transposed_) {
+    throw InternalError("parameter \"{}\": found it quantised as {}, expected a frozen matrix [{}]",
+                        name_, ops::quant::describe(quantization.format),
+                        in_mxfp4 ? "experts, in, out" : "out, in");
   }
   quantization_ = quantization;
+  plain_storage_ = storage_;
   storage_ = at::kByte;
-  stored_numel_ = ops::quant::stored_bytes(quantization.format, shape_[0], shape_[1]);
+  stored_numel_ =
+      in_mxfp4 ? shape_[0] * ops::quant::stored_bytes(quantization.format, shape_[2], shape_[1])
+               : ops::quant::stored_bytes(quantization.format, shape_[0], shape_[1]);
 }
 
 const at::Tensor& Parameter::value() const {
@@ -41,8 +56,36 @@ ops::quant::QuantizedMatrix Parameter::quantized_value() const {
   return {quantization_.value().format, shape_[0], shape_[1], gathered()};
 }
 
+const at::Tensor& Parameter::quantized_bytes() const {
+  (void)quantization_.value();
+  return gathered();
+}
+
 at::Tensor Parameter::dense_value(at::ScalarType type) const {
-  return quantization_ ? ops::quant::dequantize(quantized_value(), type) : value().to(type);
+  return quantization_ ? decoded(gathered(), type) : value().to(type);
+}
+
+at::Tensor Parameter::decoded(const at::Tensor& bytes, at::ScalarType type) const {
+  const ops::quant::Format& format = quantization_.value().format;
+  if (format.kind != ops::quant::Kind::kMxfp4) {
+    return ops::quant::dequantize({format, shape_[0], shape_[1], bytes}, type);
+  }
+  const bool is_direct = type != at::kHalf || is_for_cuda(bytes);
+  const at::Tensor all = at::empty(shape_, bytes.options().dtype(is_direct ? type : at::kFloat));
+  for (int64_t e = 0; e < shape_[0]; ++e) decode_matrix(bytes, e, all.select(0, e));
+  return all.to(type);
+}
+
+void Parameter::decode_matrix_into(const at::Tensor& out, int64_t expert) const {
+  decode_matrix(quantized_bytes(), expert, out);
+}
+
+void Parameter::decode_matrix(const at::Tensor& bytes, int64_t expert,
+                              const at::Tensor& out) const {
+  const int64_t of_one = stored_numel_ / shape_[0];
+  const ops::quant::QuantizedMatrix transposed{quantization_.value().format, shape_[2], shape_[1],
+                                               bytes.narrow(0, expert * of_one, of_one)};
+  ops::quant::decode_mxfp4_into(out, transposed, /*through_half=*/plain_storage_ == at::kHalf);
 }
 
 const at::Tensor& Parameter::gathered() const {

@@ -24,10 +24,12 @@ struct GradTarget {
 // Where there is a gradient (+)= a^T b, with a [tokens, rows], b [tokens, columns].
 void write_grad_product(const GradTarget& target, const at::Tensor& a, const at::Tensor& b);
 
-// A frozen matrix that rests, travels and is gathered as codes.
+// A frozen matrix, in MXFP4 the matrices [in, out] of several experts, that rests, travels and is
+// gathered as codes.
 struct Quantization {
   ops::quant::Format format;
-  // The type in which products use the decoded weight; none: that of the activations.
+  // The type in which products use the decoded weight; none: that of the activations, to which
+  // MXFP4 is decoded by way of the type of the run's weights.
   std::optional<at::ScalarType> compute;
   // 8 bits, outside training: activations of this magnitude are not quantised; 0: all are.
   double threshold = 6.0;
@@ -58,7 +60,8 @@ class Parameter {
   void set_num_new_rows(int64_t count) { num_new_rows_ = count; }
   // What a file of the base holds: shape() without those rows.
   std::vector<int64_t> shape_in_base() const;
-  // Makes storage_type() bytes. Requires: a matrix, before memory is given out.
+  // Makes storage_type() bytes. Requires: a matrix, or matrices [experts, in, out] in MXFP4; before
+  // memory is given out.
   void set_quantization(const Quantization& quantization);
   const std::optional<Quantization>& quantization() const { return quantization_; }
   // Whether it is the table of an embedding, for which 8-bit optimizers keep 32 bits. A tied output
@@ -75,8 +78,14 @@ class Parameter {
   const at::Tensor& value() const;
   // The codes of a quantised one.
   ops::quant::QuantizedMatrix quantized_value() const;
+  // One of several matrices in MXFP4 into `out` [in, out].
+  void decode_matrix_into(const at::Tensor& out, int64_t expert) const;
+  // All bytes of a quantised one, as they are gathered.
+  const at::Tensor& quantized_bytes() const;
   // The whole tensor in `type`, decoded where it is quantised.
   at::Tensor dense_value(at::ScalarType type) const;
+  // What bytes of a quantised one stand for, in `type`, of shape().
+  at::Tensor decoded(const at::Tensor& bytes, at::ScalarType type) const;
   bool is_gathered() const { return value_.defined(); }
 
   // Where to write this use's gradient (shape()). The first call after attach_grad(overwrite=true)
@@ -103,10 +112,12 @@ class Parameter {
   int64_t num_new_rows_ = 0;
   at::ScalarType storage_;
   std::optional<Quantization> quantization_;
+  at::ScalarType plain_storage_;  // storage_ without quantisation
   bool requires_grad_ = true;
   bool is_embedding_table_ = false;
   bool is_transposed_ = false;
   const at::Tensor& gathered() const;
+  void decode_matrix(const at::Tensor& bytes, int64_t expert, const at::Tensor& out) const;
 
   at::Tensor value_;  // shape(), or the flat codes
   at::Tensor grad_;

@@ -109,6 +109,14 @@ struct SmallProduct {
 };
 void multiply_few_rows(const MatrixCodes& matrix, const SmallProduct& product, Stream stream);
 
+// A matrix [rows, columns] in MXFP4, as cpu::Mxfp4Codes. Requires: codes at a multiple of 16 bytes.
+struct Mxfp4Codes {
+  const uint8_t *codes, *scales;
+  int64_t rows, columns;
+  bool through_half;  // values are rounded to fp16 on the way
+};
+void decode_mxfp4(const Mxfp4Codes& matrix, Element type, void* out, Stream stream);
+
 // out[i] = map[codes[i]] * scales[i / block] + *mean, two roundings; `map` [256].
 void dequantize_dynamic(const float* map, int64_t block, const uint8_t* codes, const float* scales,
                         const float* mean, int64_t n, float* out, Stream stream);

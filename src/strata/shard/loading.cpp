@@ -277,10 +277,8 @@ at::Tensor read_tensor(UnitStore& store, const nn::Parameter& parameter) {
         store.with_stored(u, s, [&](const at::Tensor& whole) {
           flat = whole.narrow(0, extent.begin, parameter.stored_numel()).clone();
         });
-        if (!parameter.quantization()) return flat.view(parameter.shape()).to(at::kFloat);
-        return ops::quant::dequantize(
-            {parameter.quantization()->format, parameter.shape()[0], parameter.shape()[1], flat},
-            at::kFloat);
+        if (parameter.quantization()) return parameter.decoded(flat, at::kFloat);
+        return flat.view(parameter.shape()).to(at::kFloat);
       }
     }
   }

@@ -10,6 +10,7 @@
 #include "strata/base/page_advice.h"
 #include "strata/comm/agreement.h"
 #include "strata/hf/bitsandbytes.h"
+#include "strata/hf/mxfp4.h"
 #include "strata/ops/quant/codebook.h"
 #include "strata/ops/quant/range_quantizer.h"
 #include "strata/shard/loading.h"
@@ -58,6 +59,19 @@ struct Stretch {
 // Codes, scales and second-level scales of a serialised weight, where layout_of() puts them.
 class StoredCodes {
  public:
+  // Blocks and scales of each expert, one expert after the other.
+  StoredCodes(const hf::ModelFolder& folder, const hf::Mxfp4Weight& weight) : mean_(0) {
+    const auto experts = static_cast<size_t>(weight.shape[0]);
+    const Layout layout =
+        ops::quant::layout_of(ops::quant::kMxfp4Format, weight.shape[2], weight.shape[1]);
+    const auto blocks = folder.bytes(*weight.blocks), scales = folder.bytes(*weight.scales);
+    const size_t of_blocks = blocks.size() / experts, of_scales = scales.size() / experts;
+    for (size_t e = 0; e < experts; ++e) {
+      const int64_t begin = layout.total * static_cast<int64_t>(e);
+      stretches_.push_back({begin, blocks.subspan(e * of_blocks, of_blocks)});
+      stretches_.push_back({begin + layout.scales, scales.subspan(e * of_scales, of_scales)});
+    }
+  }
   StoredCodes(const hf::ModelFolder& folder, const hf::QuantizedWeight& weight,
               const nn::Parameter& parameter)
       : mean_(static_cast<float>(weight.nested_offset)) {
@@ -114,12 +128,20 @@ void read_codes(const StoredCodes& codes, int64_t begin, const at::Tensor& out) 
   out.copy_(on_host);
 }
 
-bool read_stored(const hf::ModelFolder& folder, const std::string& name, const Target& target) {
-  const auto weight = hf::find_quantized_weight(folder, name);
-  if (!weight) return false;
-  read_codes(StoredCodes(folder, *weight, *target.piece.parameter), target.piece.tensor_begin,
-             target.home);
-  return true;
+bool is_mxfp4(const nn::Parameter& parameter) {
+  return parameter.quantization()->format == ops::quant::kMxfp4Format;
+}
+
+bool are_stored(const hf::ModelFolder& folder, const std::string& name,
+                const nn::Parameter& parameter) {
+  return is_mxfp4(parameter) || hf::find_quantized_weight(folder, name).has_value();
+}
+
+// Requires: are_stored().
+StoredCodes codes_in_file(const hf::ModelFolder& folder, const std::string& name,
+                          const nn::Parameter& parameter) {
+  if (is_mxfp4(parameter)) return {folder, *hf::find_mxfp4_weight(folder, name)};
+  return {folder, *hf::find_quantized_weight(folder, name), parameter};
 }
 
 // Elements of a tensor of the file: where they are mapped, unless other tensors before it have put
@@ -202,8 +224,8 @@ bool rounds_before_quantizing(at::ScalarType from, at::ScalarType to) {
 at::Tensor stored_codes(const hf::ModelFolder& folder, const std::string& name,
                         const nn::Parameter& parameter) {
   const at::Tensor bytes = bytes_for(parameter);
-  if (const auto weight = hf::find_quantized_weight(folder, name)) {
-    StoredCodes(folder, *weight, parameter).read(0, bytes);
+  if (are_stored(folder, name, parameter)) {
+    codes_in_file(folder, name, parameter).read(0, bytes);
   } else {
     quantize_from(folder, name, parameter, at::kFloat, bytes);
   }
@@ -219,12 +241,15 @@ void fill_quantized_homes(UnitStore& store, const hf::ModelFolder& folder,
   comm::all_or_nothing(world, "reading quantised weights", [&] {
     for (const nn::Parameter* parameter : store.model().parameters()) {
       if (!parameter->quantization()) continue;
-      if (!hf::find_quantized_weight(folder, sources.at(parameter->name()))) {
+      if (!are_stored(folder, sources.at(parameter->name()), *parameter)) {
         dealt.push_back(parameter);
       }
     }
     for (const Target& target : targets) {
-      read_stored(folder, sources.at(target.piece.parameter->name()), target);
+      const nn::Parameter& parameter = *target.piece.parameter;
+      const std::string& name = sources.at(parameter.name());
+      if (!are_stored(folder, name, parameter)) continue;
+      read_codes(codes_in_file(folder, name, parameter), target.piece.tensor_begin, target.home);
     }
   });
   const auto ranks = static_cast<size_t>(world.size());
@@ -251,8 +276,8 @@ void send_quantized_homes(UnitStore& store, const hf::ModelFolder* folder,
   send_homes(store, HomeKind::kCodes, [&]() -> Source {
     return [&](const nn::Parameter& parameter, int64_t /*begin*/, const at::Tensor& out) {
       const std::string& name = sources.at(parameter.name());
-      if (const auto weight = hf::find_quantized_weight(*folder, name)) {
-        read_codes(StoredCodes(*folder, *weight, parameter), /*begin=*/0, out);
+      if (are_stored(*folder, name, parameter)) {
+        read_codes(codes_in_file(*folder, name, parameter), /*begin=*/0, out);
       } else {
         quantize_to(*folder, name, parameter, type, out);
       }

@@ -84,9 +84,13 @@ void attach_adapter(const config::RunConfig& config, const std::vector<int64_t>&
   }
 }
 
-void quantize(const config::QuantizationConfig& config, const Json& model_config,
-              models::Model& model) {
-  const auto options = quantization_of(config, model_config);
+void quantize(const config::RunConfig& config, const Json& model_config, models::Model& model) {
+  const bool has_base = !config.model.model_name_or_path.empty();
+  if (has_base && !config.quantization.mxfp4_dequantize) {
+    models::keep_mxfp4(model, model_config,
+                       shard::storage_type_of(config.model.dtype, model_config));
+  }
+  const auto options = quantization_of(config.quantization, model_config);
   if (!options) return;
   // A checkpoint that another program quantised may name more than the model has.
   if (!models::stored_quantization(model_config)) {
@@ -95,10 +99,10 @@ void quantize(const config::QuantizationConfig& config, const Json& model_config
   models::quantize_linears(model, *options);
 }
 
-// prepare_model_for_kbit_training: beside a quantised base everything else is fp32, but, as in
+// prepare_model_for_kbit_training: beside codes of bitsandbytes everything else is fp32, but, as in
 // TRL, not where the base is sharded.
 void widen_beside_codes(const comm::Mesh& mesh, models::Model& model) {
-  if (!is_quantized(model) || mesh.shard->size() > 1) return;
+  if (!has_bitsandbytes_codes(model) || mesh.shard->size() > 1) return;
   for (nn::Parameter* parameter : model.parameters()) {
     if (!parameter->quantization()) parameter->set_storage_type(at::kFloat);
   }
@@ -292,7 +296,7 @@ Blueprint draw_up(const config::RunConfig& config, comm::Mesh& mesh, const Targe
                                            .buffers = scalar_type_of(config.shard.buffer_dtype),
                                            .is_untied = is_untied});
     attach_adapter(config, grown.trained_tokens, target, *trainee);
-    quantize(config.quantization, trainee->model_config, *trainee->model);
+    quantize(config, trainee->model_config, *trainee->model);
     models::mark_new_rows(*trainee->model, grown.num_old_rows);
     if (trainee->adapter && grown.num_rows != grown.num_old_rows) {
       trainee->adapter->store_vocabulary(*trainee->model, [](const std::string&) { return true; });

@@ -62,14 +62,17 @@ std::optional<models::QuantizationOptions> quantization_of(const config::Quantiz
   return options;
 }
 
-bool is_quantized(models::Model& model) {
-  const auto parameters = model.parameters();
-  return std::any_of(parameters.begin(), parameters.end(),
-                     [](const auto* p) { return p->quantization().has_value(); });
+bool has_bitsandbytes_codes(models::Model& model) {
+  return std::ranges::any_of(model.parameters(), [](const nn::Parameter* p) {
+    return p->quantization() && p->quantization()->format != ops::quant::kMxfp4Format;
+  });
 }
 
 std::vector<std::string> quantization_warnings(const config::QuantizationConfig& config,
                                                const Json& model_config) {
+  if (config.mxfp4_dequantize && !hf::announces_mxfp4(model_config)) {
+    return {"mxfp4_dequantize: has no effect; the checkpoint holds nothing in MXFP4"};
+  }
   if (!(config.load_in_4bit || config.load_in_8bit)) return {};
   if (!models::stored_quantization(model_config)) return {};
   return {fmt::format(

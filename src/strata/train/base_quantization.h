@@ -18,10 +18,11 @@ namespace strata::train {
 std::optional<models::QuantizationOptions> quantization_of(const config::QuantizationConfig& config,
                                                            const Json& model_config);
 
-// Whether a weight of the model rests in codes.
-bool is_quantized(models::Model& model);
+// Whether a weight of the model rests in codes of bitsandbytes, beside which the reference widens
+// the others.
+bool has_bitsandbytes_codes(models::Model& model);
 
-// Settings of quantising that the checkpoint's codes make idle.
+// Settings of quantising that the checkpoint makes idle.
 std::vector<std::string> quantization_warnings(const config::QuantizationConfig& config,
                                                const Json& model_config);
 

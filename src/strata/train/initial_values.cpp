@@ -14,6 +14,7 @@
 #include "strata/models/reward_head.h"
 #include "strata/ops/quant/range_quantizer.h"
 #include "strata/shard/loading.h"
+#include "strata/shard/mxfp4_loading.h"
 #include "strata/shard/quantized_loading.h"
 #include "strata/shard/storage_type.h"
 #include "strata/train/base_quantization.h"
@@ -51,7 +52,7 @@ shard::Source base_values(const config::RunConfig& config, const BaseFiles& base
                           const Trainee& trainee) {
   shard::Source source = checkpoint::base_source(*base.folder, base.sources);
   const at::ScalarType type = shard::storage_type_of(config.model.dtype, trainee.model_config);
-  if (!is_quantized(*trainee.model)) return source;
+  if (!has_bitsandbytes_codes(*trainee.model)) return source;
   return [&base, type, source = std::move(source)](const nn::Parameter& parameter, int64_t begin,
                                                    const at::Tensor& out) {
     const auto name = base.sources.find(parameter.name());
@@ -163,6 +164,20 @@ void imagine_quantizing(const nn::Parameter& parameter, at::ScalarType in_file, 
   const at::Tensor received = at::empty_like(codes);
 }
 
+// Codes that the checkpoint holds go to their place as they are.
+bool is_quantized_on_the_way(const nn::Parameter& parameter, const Json& model_config) {
+  return parameter.quantization()->format != ops::quant::kMxfp4Format &&
+         !models::stored_quantization(model_config);
+}
+
+// A weight that the file holds in MXFP4 and a home does not.
+void imagine_decoding(const at::Tensor& out, int64_t columns) {
+  const int64_t numel = shard::mxfp4_buffer_numel(out, columns);
+  if (out.scalar_type() != at::kBFloat16) {
+    (void)at::empty({numel}, out.options().dtype(at::kBFloat16));
+  }
+}
+
 // The temporaries of loading, without data: a tensor of the file is converted piece by piece, and
 // one that is drawn is drawn whole.
 void imagine_values(const config::RunConfig& config, Trainee& trainee) {
@@ -171,7 +186,7 @@ void imagine_values(const config::RunConfig& config, Trainee& trainee) {
       is_drawn ? at::kFloat : shard::storage_type_of("auto", trainee.model_config);
   const shard::Source source = [&](const nn::Parameter& parameter, int64_t, const at::Tensor& out) {
     if (parameter.quantization()) {
-      if (models::stored_quantization(trainee.model_config)) return true;  // go to their place
+      if (!is_quantized_on_the_way(parameter, trainee.model_config)) return true;  // to their place
       // Homes and segments in host memory that hold the weight whole.
       const bool is_in_place = !is_for_cuda(trainee.store->options().device) &&
                                (out.defined() || trainee.store->mesh().shard->size() == 1);
@@ -181,7 +196,9 @@ void imagine_values(const config::RunConfig& config, Trainee& trainee) {
       return true;
     }
     const int64_t numel = is_drawn ? parameter.numel() : out.numel();
-    if (is_drawn || out.scalar_type() != in_file) {
+    if (!is_drawn && models::is_in_mxfp4(trainee.model_config, parameter)) {
+      imagine_decoding(out, parameter.shape().back());
+    } else if (is_drawn || out.scalar_type() != in_file) {
       const int64_t at_once = is_drawn ? numel : std::min(numel, shard::kReadAtOnce);
       (void)at::empty({at_once}, out.options().dtype(in_file));
     }

@@ -24,12 +24,16 @@ const char* name_of_compute(at::ScalarType type) {
 }
 
 void describe_weights(const config::RunConfig& config, const Trainee& trainee, Trainer& trainer) {
-  int64_t num_quantized = 0;
+  int64_t num_quantized = 0, num_packed = 0;
   const nn::Parameter* quantized = nullptr;
   std::set<at::ScalarType> plain;
   for (const nn::Parameter* parameter : trainee.model->parameters()) {
     if (!parameter->quantization()) {
       plain.insert(parameter->storage_type());
+      continue;
+    }
+    if (parameter->quantization()->format == ops::quant::kMxfp4Format) {
+      ++num_packed;
       continue;
     }
     quantized = parameter;
@@ -39,6 +43,12 @@ void describe_weights(const config::RunConfig& config, const Trainee& trainee, T
                         (trainee.adapter ? adapters::buffer_bytes(*trainee.adapter) : 0);
   trainer.say(fmt::format("memory footprint: {} bytes ({:.2f} MB)", bytes,
                           static_cast<double>(bytes) / 1e6));
+  if (num_packed > 0) {
+    trainer.say(fmt::format(
+        "experts in MXFP4: {} weights, frozen, an expert's matrix decoded for each product "
+        "(mxfp4_dequantize decodes them while they are read)",
+        num_packed));
+  }
   if (quantized == nullptr) return;
   trainer.say(fmt::format(
       "quantised base: {} matrices as {}, frozen, their scales take {} bytes; norms, embeddings "

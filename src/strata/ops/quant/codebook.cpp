@@ -31,6 +31,10 @@ constexpr std::array<float, 16> kNf4Codes = {
     1.0f,
 };
 
+constexpr std::array<float, 16> kMxfp4Codes = {0.0f,  0.5f,  1.0f,  1.5f,  2.0f,  3.0f,
+                                               4.0f,  6.0f,  -0.0f, -0.5f, -1.0f, -1.5f,
+                                               -2.0f, -3.0f, -4.0f, -6.0f};
+
 std::array<float, 16> make_fp4_codes() {
   // Sign, two bits of exponent, one of mantissa, in units of 1/12; there is no negative zero.
   constexpr std::array<float, 8> kTwelfths = {0.0f, 0.0625f, 8.0f, 12.0f, 4.0f, 6.0f, 2.0f, 3.0f};
@@ -93,6 +97,7 @@ std::array<float, 256> make_dynamic_map(bool is_signed) {
 
 const std::array<float, 16>& codes_of(Kind kind) {
   static const std::array<float, 16> kFp4Codes = make_fp4_codes();
+  if (kind == Kind::kMxfp4) return kMxfp4Codes;
   return kind == Kind::kFp4 ? kFp4Codes : kNf4Codes;
 }
 

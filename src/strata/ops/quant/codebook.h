@@ -1,4 +1,5 @@
-// The values that codes stand for. Owns: the tables of bitsandbytes, bit for bit. Never: blocks.
+// The values that codes stand for. Owns: the tables of bitsandbytes, bit for bit, and of MXFP4.
+// Never: blocks.
 #pragma once
 
 #include <array>

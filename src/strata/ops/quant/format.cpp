@@ -19,6 +19,8 @@ std::string_view name_of(Kind kind) {
       return "nf4";
     case Kind::kFp4:
       return "fp4";
+    case Kind::kMxfp4:
+      return "mxfp4";
     case Kind::kInt8:
       break;
   }
@@ -50,6 +52,13 @@ Layout layout_of(const Format& format, int64_t rows, int64_t columns) {
     layout.num_scales = divide_up(numel, format.block);
   }
   layout.scales = round_up(layout.num_codes, 4);
+  if (format.kind == Kind::kMxfp4) {
+    // Matrices of several experts follow one another: each begins where vectors may.
+    constexpr int64_t kVector = 16;
+    layout.nested = layout.mean = layout.total =
+        round_up(layout.scales + layout.num_scales, kVector);
+    return layout;
+  }
   if (!format.nested) {
     layout.nested = layout.mean = layout.total = layout.scales + 4 * layout.num_scales;
     return layout;

@@ -1,8 +1,9 @@
-// How a quantised matrix rests in memory: the formats of bitsandbytes as one flat array of bytes a
-// tensor. Owns: names, sizes and offsets. Never: arithmetic, tensors; includes nothing of libtorch,
-// so that a memory plan can ask for sizes.
+// How a quantised matrix rests in memory: the formats of bitsandbytes, and MXFP4, as one flat array
+// of bytes a matrix. Owns: names, sizes and offsets. Never: arithmetic, tensors; includes nothing
+// of libtorch, so that a memory plan can ask for sizes.
 //
-// Source: bitsandbytes 0.50 functional.py (QuantState, create_dynamic_map), nn/modules.py.
+// Source: bitsandbytes 0.50 functional.py (QuantState, create_dynamic_map), nn/modules.py; Open
+// Compute Project, Microscaling Formats (MX) 1.0.
 #pragma once
 
 #include <cstdint>
@@ -12,9 +13,10 @@
 namespace strata::ops::quant {
 
 enum class Kind {
-  kNf4,   // 4 bits, quantiles of the normal distribution (QLoRA, Dettmers et al. 2023)
-  kFp4,   // 4 bits, 2 of exponent and 1 of mantissa
-  kInt8,  // LLM.int8(): signed bytes and one scale a row (Dettmers et al. 2022)
+  kNf4,    // 4 bits, quantiles of the normal distribution (QLoRA, Dettmers et al. 2023)
+  kFp4,    // 4 bits, 2 of exponent and 1 of mantissa
+  kInt8,   // LLM.int8(): signed bytes and one scale a row (Dettmers et al. 2022)
+  kMxfp4,  // 4 bits, 2 of exponent and 1 of mantissa; a power of two for 32 (gpt-oss' experts)
 };
 
 struct Format {
@@ -24,12 +26,16 @@ struct Format {
   bool operator==(const Format&) const = default;
 };
 
+// Elements of a row that share a power of two in MXFP4, and their format.
+inline constexpr int64_t kMxfp4Block = 32;
+inline constexpr Format kMxfp4Format{Kind::kMxfp4, kMxfp4Block, false};
+
 // Blocks of scales that share a second-level scale.
 inline constexpr int64_t kNestedBlock = 256;
 
-// "nf4", "fp4" or "int8".
+// "nf4", "fp4", "int8" or "mxfp4".
 std::string_view name_of(Kind kind);
-// The inverse. ConfigError for anything else, which names `setting`.
+// The inverse for bitsandbytes' kinds. ConfigError for anything else, which names `setting`.
 Kind parse_kind(std::string_view name, std::string_view setting);
 // ConfigError unless `block` is a power of two from 32 to 4096.
 void check_block(int64_t block, std::string_view setting);
@@ -37,10 +43,11 @@ void check_block(int64_t block, std::string_view setting);
 // Where the parts of a tensor [rows, columns] lie in its bytes. Every part starts at a multiple of
 // 4 bytes; absent parts have no elements.
 struct Layout {
-  int64_t num_codes = 0;   // bytes at offset 0: two elements a byte, the first in the high half
+  int64_t num_codes = 0;   // bytes at offset 0: two elements a byte, the first in the high half, in
+                           // MXFP4 in the low one
   int64_t num_scales = 0;  // 4 bits: blocks; 8 bits: rows
   int64_t num_nested = 0;  // second-level scales
-  int64_t scales = 0;      // offset: fp32, or a byte each with `nested`
+  int64_t scales = 0;      // offset: fp32, or a byte each with `nested` and in MXFP4
   int64_t nested = 0;      // offset: fp32 second-level scales
   int64_t mean = 0;        // offset: one fp32 that is added to the scales, with `nested`
   int64_t total = 0;       // bytes

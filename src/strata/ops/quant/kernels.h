@@ -2,7 +2,8 @@
 // Owns: declarations. Never: tensors.
 //
 // Threads: the quantise functions split their work over at::parallel_for at block borders, so
-// results do not depend on the number of threads. The dequantise functions run on the caller's.
+// results do not depend on the number of threads, and so does decode_mxfp4. The other dequantise
+// functions run on the caller's.
 #pragma once
 
 #include <cstdint>
@@ -52,5 +53,24 @@ struct MatrixCodes {
 };
 // Elements [begin, begin + count) of the flattened matrix; 8 bits: within one row.
 void dequantize(const MatrixCodes& matrix, int64_t begin, int64_t count, float* x);
+
+// A matrix [rows, columns] in MXFP4, whose codes are those of its transpose: codes [columns,
+// rows / 2], the first of two elements in the low half of a byte, scales [columns, rows / 32]: the
+// exponents of powers of two, 127 more than they are. Requires: rows is a multiple of 32.
+struct Mxfp4Codes {
+  const uint8_t *codes, *scales;
+  int64_t rows, columns;
+};
+// A part of a matrix: rows [first_row, last_row) of the columns [first_column, last_column).
+struct Window {
+  int64_t first_row, last_row, first_column, last_column;
+};
+struct DecodedRows {
+  Element type;    // fp32 or bf16; every value is one of bf16, scales of 255 give infinity and NaN
+  void* data;      // of the window's first element
+  int64_t stride;  // elements from row to row
+  bool through_half = false;  // rounded to fp16 on the way
+};
+void decode_mxfp4(const Mxfp4Codes& matrix, const Window& window, const DecodedRows& out);
 
 }  // namespace strata::ops::quant::cpu

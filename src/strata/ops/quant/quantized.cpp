@@ -48,7 +48,15 @@ at::Tensor resolved_scales(const QuantizedMatrix& matrix) {
   return scales.add_(matrix.mean());
 }
 
+// What is in MXFP4 was quantised elsewhere, and mxfp4.h decodes it.
+void require_bitsandbytes(const Format& format) {
+  if (format.kind != Kind::kMxfp4) return;
+  throw InternalError("{}: found mxfp4, expected a format of bitsandbytes; report this as a bug",
+                      kOp);
+}
+
 void check(const QuantizedMatrix& matrix) {
+  require_bitsandbytes(matrix.format);
   check_device_or_plan(kOp, matrix.bytes);
   check_type(kOp, "bytes", matrix.bytes, at::kByte);
   check_shape(kOp, "bytes", matrix.bytes, {matrix.layout().total});
@@ -153,6 +161,7 @@ at::Tensor QuantizedMatrix::mean() const {
 
 QuantizedMatrix quantize(const at::Tensor& x, const Format& format) {
   check_device(kOp, x);
+  require_bitsandbytes(format);
   check_contiguous(kOp, "x", x);
   if (x.dim() != 2) throw InternalError("quantize: found {} dims, expected a matrix", x.dim());
   if (!x.is_cpu()) {
