@@ -320,8 +320,10 @@ BENCHMARK(BM_attention_aten)->Apply(attention_cases);
 BENCHMARK(BM_attention_backward)->Apply(attention_cases);
 BENCHMARK(BM_attention_backward_aten)->Apply(attention_cases);
 BENCH_BOTH(BM_matmul);
-BENCHMARK(BM_matmul_few_rows)->ArgsProduct({{0, 1}, {1, 24}})->Unit(benchmark::kMillisecond);
-BENCHMARK(BM_matmul_few_rows_aten)->ArgsProduct({{0, 1}, {1, 24}})->Unit(benchmark::kMillisecond);
+BENCHMARK(BM_matmul_few_rows)->ArgsProduct({{0, 1}, {1, 3, 8, 24}})->Unit(benchmark::kMillisecond);
+BENCHMARK(BM_matmul_few_rows_aten)
+    ->ArgsProduct({{0, 1}, {1, 3, 8, 24}})
+    ->Unit(benchmark::kMillisecond);
 BENCH_FP32(BM_cross_entropy);
 BENCH_BOTH(BM_swiglu);
 BENCH_BOTH(BM_swiglu_backward);

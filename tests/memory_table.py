@@ -142,7 +142,7 @@ TABLE = [
     (1, "NO_SHARD", dict(LORA, model="gpt_oss", **PARAMETERS, **WHOLE)),
     (2, "FULL_SHARD", dict(LORA, model="gpt_oss", dtype="bfloat16", bf16=True, **PARAMETERS)),
     (1, "NO_SHARD", dict(LORA, model="gpt_oss packed", dtype="float32")),
-    (2, "FULL_SHARD", dict(LORA, model="gpt_oss packed", dtype="bfloat16", bf16=True, **WHOLE)),
+    (2, "FULL_SHARD", dict(LORA, model="gpt_oss packed", dtype="bfloat16", bf16=True, per_device_train_batch_size=4, **WHOLE)),
     (1, "NO_SHARD", dict(LORA, model="gpt_oss packed", dtype="float32", mxfp4_dequantize=True)),
     (2, "FULL_SHARD", dict(model="gpt_oss packed", bf16=True)),
     # Products in bf16 where the processor has them.

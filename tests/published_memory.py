@@ -140,6 +140,7 @@ RUNS = {
     "36B, QLoRA, 2 x 2048": ("Seed-36B", 1, 2, 2048, NF4_32, 27.7 * GIB),
     "OLMo-3-7B, QLoRA, 2 x 2048": ("OLMo-3-7B", 1, 2, 2048, NF4_32, 11.3 * GIB),
     "gpt-oss-20b, LoRA, 1 x 4096": ("gpt-oss-20b", 1, 1, 4096, lora(8, "--optim", "adamw_8bit"), 44 * GIB),
+    "gpt-oss-20b, LoRA, 1 x 4096, decoded": ("gpt-oss-20b", 1, 1, 4096, lora(8, "--optim", "adamw_8bit", "--mxfp4_dequantize"), 44 * GIB),
     "8B, QLoRA, 1 x 932": ("Llama-3.1-8B", 1, 1, 932, NF4_32, 12),
     "8B, QLoRA, 1 x 2551": ("Llama-3.1-8B", 1, 1, 2551, NF4_32, 16),
     "8B, QLoRA, 1 x 5789": ("Llama-3.1-8B", 1, 1, 5789, NF4_32, 24),

@@ -179,6 +179,24 @@ def test_answers_are_those_of_peft(tmp_path):
     assert found == answers
 
 
+def test_answers_over_a_packed_base_are_those_over_the_decoded_one(tmp_path):
+    packed = packed_checkpoint(tmp_path / "packed")
+    plain = save_decoded(packed, tmp_path / "plain")
+    torch.manual_seed(5)
+    for name, case in (("down", "by_full_name"), ("both", "both"), ("attention", None)):
+        settings = CASES[case] if case else dict(target_modules=["v_proj"])
+        model = get_peft_model(decoded(packed), LoraConfig(r=3, lora_alpha=5, task_type="CAUSAL_LM", **settings))
+        for parameter in model.parameters():
+            if parameter.requires_grad:
+                parameter.data.normal_(0, 0.3)
+        model.save_pretrained(tmp_path / name)
+    commands = ["use ", "use down", "merge", "unmerge", "use both", "merge", "use attention", "merge", "use "]
+    found = [test_generate.run_probe(tmp_path, model=str(base), prompts=[PROMPT] * len(commands), commands=commands[1:],
+                                     adapters={n: str(tmp_path / n) for n in ("down", "both", "attention")},
+                                     max_new_tokens=test_generate.NEW_TOKENS) for base in (packed, plain)]
+    assert found[0] == found[1] and len({tuple(ids) for ids in found[0]}) > 3
+
+
 def test_checkpoints_convert_to_adapters(inputs, tmp_path):
     """A sharded checkpoint of 2 ranks, and from torch's files without adapter_config.json."""
     run = run_strata(base_flags(inputs.model("gpt_oss"), inputs.data("messages"), tmp_path / "out", max_steps=2,
@@ -228,6 +246,7 @@ def test_over_a_packed_base(inputs, tmp_path, case):
     runs = [run_strata(base_flags(base, inputs.data("messages"), tmp_path / name, **flags), 2)
             for name, base in (("packed-out", folder), ("plain-out", tmp_path / "plain"))]
     assert runs[0].losses == runs[1].losses and len(set(runs[0].losses)) == 3
+    assert "experts in MXFP4: 4 weights" in runs[0].text
     text = strata("merge-adapter", runs[0].folder, tmp_path / "merged", "--base_model", folder, code=2)
     assert "holds in MXFP4, expected plain weights to merge into; pass --dequantize" in text
     assert not (tmp_path / "merged").exists()

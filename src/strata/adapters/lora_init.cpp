@@ -364,11 +364,13 @@ void initialize(const LoraAdapter& adapter, uint64_t seed, const Place& place) {
   if (adapter.embedding() != nullptr) {
     start_embedding(*adapter.embedding(), adapter.options().init, generator, place);
   }
-  // PEFT moves the branch to the base's type before it makes it fp32 again.
+  // PEFT moves the branch to the base's type before it makes it fp32 again. Codes of bitsandbytes
+  // have none; MXFP4 is decoded there.
   const auto place_rounded = [&](nn::Parameter& parameter, const at::Tensor& value,
                                  const nn::Parameter& base) {
-    const bool is_plain = !base.quantization();
-    place(parameter, is_plain ? value.to(base.storage_type()).to(at::kFloat) : value);
+    const bool has_type =
+        !base.quantization() || base.quantization()->format == ops::quant::kMxfp4Format;
+    place(parameter, has_type ? value.to(base.plain_storage_type()).to(at::kFloat) : value);
   };
   for (const Start& start : draw_starts(adapter, generator)) {
     nn::LowRankBranch& branch = *start.layer->low_rank();

@@ -52,6 +52,8 @@ class Parameter {
   int64_t numel() const { return numel_; }
   at::ScalarType storage_type() const { return storage_; }
   void set_storage_type(at::ScalarType type) { storage_ = type; }  // not of a quantised one
+  // The type it would have at rest without quantisation.
+  at::ScalarType plain_storage_type() const { return quantization_ ? plain_storage_ : storage_; }
   // Elements of storage_type() at rest: numel(), or bytes of a quantised matrix.
   int64_t stored_numel() const { return stored_numel_; }
   // Rows at its end that no file of the base holds, because the vocabulary grew; below 0: rows of

@@ -41,7 +41,7 @@ std::atomic<CpuProducts>& products_to_use() {
 
 bool use_own_kernel(const at::Tensor& c, const at::Tensor& a) {
   if (!c.is_cpu()) return false;
-  if (multiplies_own_pairs(a)) return c.scalar_type() == at::kFloat || c.size(0) >= kFewRows;
+  if (multiplies_own_pairs(a)) return true;  // also few rows, which libtorch multiplies faster
   if (is_bf16(a) && cpu_has_bf16_arithmetic()) return c.scalar_type() == at::kFloat;
   if (a.scalar_type() == at::kFloat && c.scalar_type() == at::kFloat &&
       cpu_products() == CpuProducts::kMkl) {

@@ -2,6 +2,7 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include "../ops/mxfp4_reference.h"
 #include "../ops/reference.h"
 #include "strata/ops/adamw.h"
 #include "strata/ops/cuda_kernels.h"
@@ -41,6 +42,32 @@ TEST(CudaQuantKernels, Dequantize) {
         const at::Tensor expected = dequantize(matrix, at::kFloat).to(type).view({-1});
         EXPECT_TRUE(at::equal(out.narrow(0, 0, rows * columns), expected))
             << describe(format) << " " << rows << " x " << columns << " " << c10::toString(type);
+        EXPECT_EQ(out[rows * columns].item<float>(), 5);
+      }
+    }
+  }
+}
+
+// Oracle: the definition of the format.
+TEST(CudaQuantKernels, DecodeMxfp4) {
+  at::manual_seed(4);
+  for (const auto& [rows, columns] : std::vector<std::pair<int64_t, int64_t>>{
+           {1, 32}, {3, 64}, {131, 96}, {64, 128}, {70, 160}}) {
+    const QuantizedMatrix matrix = ops::reference::random_mxfp4(rows, columns);
+    const auto* bytes = matrix.bytes.const_data_ptr<uint8_t>();
+    const at::Tensor dense = ops::reference::decoded_by_hand(matrix).to(at::kFloat);
+    for (const bool through_half : {false, true}) {
+      const at::Tensor expected = through_half ? dense.to(at::kHalf) : dense;
+      for (const at::ScalarType type : {at::kFloat, at::kBFloat16, at::kHalf}) {
+        const at::Tensor out = at::full({rows * columns + 1}, 5, at::TensorOptions().dtype(type));
+        const Element element = type == at::kFloat      ? Element::kFloat
+                                : type == at::kBFloat16 ? Element::kBFloat16
+                                                        : Element::kHalf;
+        cuda::decode_mxfp4({bytes, bytes + matrix.layout().scales, columns, rows, through_half},
+                           element, out.mutable_data_ptr(), kStream);
+        EXPECT_TRUE(at::allclose(out.narrow(0, 0, rows * columns).view({columns, rows}),
+                                 expected.to(type), 0, 0, /*equal_nan=*/true))
+            << rows << " x " << columns << " " << c10::toString(type) << " " << through_half;
         EXPECT_EQ(out[rows * columns].item<float>(), 5);
       }
     }

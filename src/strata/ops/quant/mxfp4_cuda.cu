@@ -37,7 +37,7 @@ __device__ inline float decode(uint32_t code, float power) {
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
     decode_tiles(const __grid_constant__ Mxfp4Codes matrix, T* __restrict__ out) {
-  __shared__ alignas(16) T tile[kTileRows * kPitch];
+  alignas(16) __shared__ T tile[kTileRows * kPitch];
   const int64_t of_column = matrix.rows / kBlock;  // blocks
   const int64_t tiles_down = (of_column + 1) / 2;
   const int64_t first_column = int64_t{blockIdx.x} / tiles_down * kTileColumns;
