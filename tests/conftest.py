@@ -17,6 +17,7 @@ class Inputs:
 
     MODELS = {
         "plain": tiny_llama.PLAIN,
+        "many_heads": tiny_llama.MANY_HEADS,
         "tied": tiny_llama.TIED,
         "wide": tiny_llama.WIDE,
         "odd": dict(tiny_llama.ODD, vocab_size=tiny_llama.ODD_VOCABULARY),

@@ -145,6 +145,11 @@ TABLE = [
     (2, "FULL_SHARD", dict(LORA, model="gpt_oss packed", dtype="bfloat16", bf16=True, per_device_train_batch_size=4, **WHOLE)),
     (1, "NO_SHARD", dict(LORA, model="gpt_oss packed", dtype="float32", mxfp4_dequantize=True)),
     (2, "FULL_SHARD", dict(model="gpt_oss packed", bf16=True)),
+    (3, "FULL_SHARD", dict(sequence_parallel_size=3, per_device_train_batch_size=6)),
+    (3, "ZERO2", dict(LORA, sequence_parallel_size=3, dtype="bfloat16", bf16=True, per_device_train_batch_size=6, **WHOLE)),
+    (2, "FULL_SHARD", dict(model="gpt2", sequence_parallel_size=2, gradient_checkpointing_mode="attention",
+                           per_device_train_batch_size=4)),
+    (3, "FULL_SHARD", dict(LORA, model="gpt_oss", sequence_parallel_size=3, per_device_train_batch_size=6)),
     # Products in bf16 where the processor has them.
     (1, "NO_SHARD", dict(LORA, bf16=True, per_device_train_batch_size=16)),
     (1, "FULL_SHARD", dict(LORA, bf16=True, dtype="bfloat16")),

@@ -12,6 +12,14 @@ BUILD = ROOT / os.environ.get("STRATA_BUILD", "build/release")
 PROGRAM = BUILD / "strata"
 # STRATA_TEST_DEVICE=cuda: the same tests where a GPU computes (tools/check_gpu).
 DEVICE_FLAGS = [] if os.environ.get("STRATA_TEST_DEVICE") == "cuda" else ["--cpu"]
+
+
+def multiplies_bf16():
+    """Whether a run with --bf16 computes in bf16 here: on processors that cannot it computes in fp32, and says so."""
+    with open("/proc/cpuinfo") as file:
+        return not DEVICE_FLAGS or bool(re.search(r"^flags.*\bavx512_bf16\b", file.read(), re.M))
+
+
 # What depends on the machine's speed, not on the settings.
 TIMES = {"tokens_per_second", "elapsed_seconds", "peak_rss_mb", "device_memory_mb", "train_runtime",
          "train_samples_per_second", "train_steps_per_second", "train_loss", "eval_runtime",

@@ -17,6 +17,8 @@ WORDS = ("the cat sat on a mat and went away when it rained in Zürich 12345 tim
 
 PLAIN = dict(hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
              num_key_value_heads=2)
+# More heads of keys than ranks usually share.
+MANY_HEADS = dict(PLAIN, hidden_size=48, num_attention_heads=8, num_key_value_heads=4)
 TIED = dict(PLAIN, tie_word_embeddings=True)
 # No row is shorter than a quantised block of 64, which the reference's CPU kernels need.
 WIDE = dict(PLAIN, hidden_size=64, intermediate_size=76)

@@ -29,7 +29,9 @@ def separate_gpus(check, seconds):
             "nodes": ("--fsdp_sharding_strategy", "HYBRID_SHARD", "--dp_replicate_size", "2"),
             "no-checkpointing": ("--gradient_checkpointing", "false"),
             "files": ("--offload_param_device", "nvme", "--offload_param_nvme_path", OWN_FOLDER),
-            "late-prefetch": ("--fsdp_backward_prefetch", "BACKWARD_POST")}
+            "late-prefetch": ("--fsdp_backward_prefetch", "BACKWARD_POST"),
+            "shared-rows": ("--sequence_parallel_size", "4"),
+            "shared-rows-of-two": ("--sequence_parallel_size", "2", "--fsdp_sharding_strategy", "ZERO2")}
     runs.update({name: (4, "--bf16", "false", *flags) for name, flags in more.items()})
     return ranks_beside_one(check, seconds, "separate", runs, wanted="(nccl)")
 

@@ -194,6 +194,10 @@ def tiny_inputs(check):
         tiny_llama.save_model(folder / "model", **tiny_llama.WIDE)
         tiny_llama.save_model(folder / "mixture", **{**tiny_llama.MIXTRAL, "router_aux_loss_coef": 0.1})
         tiny_llama.save_model(folder / "gpt-oss", **tiny_llama.GPT_OSS)
+        # Blocks of 32 values in both directions.
+        tiny_llama.save_model(folder / "gpt-oss-mxfp4", **{**tiny_llama.GPT_OSS, "hidden_size": 64, "intermediate_size": 96},
+                              dtype="bfloat16")
+        tiny_llama.pack_experts(folder / "gpt-oss-mxfp4")
         tiny_llama.save_data(folder / "data", "messages", 40, 9)
         tiny_llama.save_data(folder / "pairs", "preference", 40, 9)
     return folder
@@ -203,7 +207,8 @@ def tiny_inputs(check):
 OWN_FOLDER = "{own folder}"
 # What a run's words may begin with: its recipe, and the model and data of tiny_inputs().
 JOBS = {"sft": ("sft", "model", "data"), "mixture": ("sft", "mixture", "data"), "dpo": ("dpo", "model", "pairs"),
-        "gpt-oss": ("sft", "gpt-oss", "data"), "reward": ("reward", "model", "pairs")}
+        "gpt-oss": ("sft", "gpt-oss", "data"), "gpt-oss-mxfp4": ("sft", "gpt-oss-mxfp4", "data"),
+        "reward": ("reward", "model", "pairs")}
 
 
 def losses_of(check, name, seconds, world, *flags, wanted="", **variables):
@@ -217,9 +222,11 @@ def losses_of(check, name, seconds, world, *flags, wanted="", **variables):
     own.mkdir()
     flags = [own if word == OWN_FOLDER else word for word in flags]
     steps = [] if "--max_steps" in flags else ["--max_steps", 10]
+    name_of_sharers = "--sequence_parallel_size"
+    sharers = int(flags[flags.index(name_of_sharers) + 1]) if name_of_sharers in flags else 1
     command = [check.programs / "strata", "launch", "--num_processes", world, recipe, "--model_name_or_path",
                folder / model, "--dataset_name", folder / data, "--output_dir", output, "--max_length", 64,
-               "--per_device_train_batch_size", 4 // world, *steps, "--logging_steps", 1,
+               "--per_device_train_batch_size", 4 * sharers // world, *steps, "--logging_steps", 1,
                "--learning_rate", "5e-3", "--save_strategy", "no", "--disable_tqdm", "true", *flags]
     passed, _, text, _ = check.run(name, command, seconds, OMP_NUM_THREADS="2", **variables)
     if not passed:
@@ -289,6 +296,11 @@ def cpu_parity(check, seconds, prefix="", **variables):
             "gpt-oss-bf16": (["gpt-oss", "--bf16", "true"], 2e-2),
             "gpt-oss-lora": (["gpt-oss", "--bf16", "false", "--use_peft", "true", "--lora_target_modules", "all-linear"],
                              1e-4),
+            "gpt-oss-mxfp4": (["gpt-oss-mxfp4", "--bf16", "true", "--use_peft", "true", "--lora_target_modules",
+                               "all-linear"], 2e-2),
+            "gpt-oss-experts": (["gpt-oss-mxfp4", "--bf16", "false", "--use_peft", "true", "--lora_dropout", "0",
+                                 "--lora_target_modules", "q_proj", "--lora_target_parameters",
+                                 "mlp.experts.gate_up_proj", "mlp.experts.down_proj"], 1e-4),
             "reward": (["reward", "--bf16", "false"], 1e-4),
             "reward-lora": (["reward", "--bf16", "false", "--use_peft", "true"], 1e-4),
             "reward-nf4": (["reward", "--bf16", "false", "--use_peft", "true", "--load_in_4bit", "true"], 1e-3),
@@ -328,6 +340,7 @@ def ranks_beside_one(check, seconds, name, runs, **variables):
 def shared_gpu(check, seconds):
     """Two ranks on one GPU, through host memory."""
     runs = {name: (2, "--bf16", "false", "--fsdp_sharding_strategy", name) for name in STRATEGIES}
+    runs["rows"] = (2, "--bf16", "false", "--sequence_parallel_size", "2")
     return ranks_beside_one(check, seconds, "shared", runs, EMULATED_GPUS="1")
 
 

@@ -44,6 +44,7 @@ CASES = {
     "stage 0": ("fsdp_sharding_strategy: NO_SHARD\n", 0),
     "offload": ("offload_optimizer_device: nvme\noffload_optimizer_nvme_path: /d\n"
                 "offload_param_device: cpu\n", 3),
+    "shared rows": ("fsdp_sharding_strategy: ZERO2\nsequence_parallel_size: 4\n", 2),
     "lion": ("optim: lion_32bit\nadam_beta1: 0.8\n", 3),
     "adam": ("optim: adam\nadam_epsilon: 1e-6\n", 3),
     "sgd": ("optim: sgd\nlearning_rate: 0.1\n", 3),
@@ -63,6 +64,7 @@ def test_own_file_to_deepspeed_and_back(name, tmp_path):
     before, after = shown("--config", source), shown("--deepspeed", target)
     assert {key: after[key] for key in KEPT} == {key: before[key] for key in KEPT}
     assert after["optim"] == before["optim"]
+    assert after["parallelism_config_sp_size"] == before["parallelism_config_sp_size"]
     assert after["fsdp_sharding_strategy"] == before["fsdp_sharding_strategy"]
 
 

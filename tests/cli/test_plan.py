@@ -1,5 +1,4 @@
 # Oracle: arithmetic on the shapes of published models, and the plan's own statements.
-import contextlib
 import hashlib
 import http.server
 import json
@@ -37,13 +36,12 @@ def row(text, name):
     return [float(word) for word in re.findall(r"\d+\.\d+", line)]
 
 
-@contextlib.contextmanager
-def within_a_second():
-    """Of the processor, not of the clock: other programs do not count."""
+def timed(*words, **options):
+    """What the program says, and its seconds of the processor: other programs do not count."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    yield
+    text = strata(*words, **options)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 1
+    return text, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
 def test_an_output_layer_of_the_files_own(inputs, tmp_path):
@@ -63,11 +61,13 @@ def test_an_output_layer_of_the_files_own(inputs, tmp_path):
     assert f" {count} parameters" in strata("plan", "--model_name_or_path", tmp_path)
 
 
-def test_seventy_billion_parameters_in_a_second_without_weights(folder):
-    with within_a_second():
-        # accelerate's words: the model stands alone.
-        text = strata("estimate-memory", folder, "--world_size", 16, "--nodes", 2,
-                      "--device", "cuda", "--per_device_train_batch_size", 1, "--max_length", 2048)
+def test_seventy_billion_parameters_at_once_without_weights(folder):
+    """The walk takes less than the start of the program."""
+    start = timed("plan", "--help")[1]
+    # accelerate's words: the model stands alone.
+    text, seconds = timed("estimate-memory", folder, "--world_size", 16, "--nodes", 2,
+                          "--device", "cuda", "--per_device_train_batch_size", 1, "--max_length", 2048)
+    assert seconds < 2 * start
     assert str(PARAMETERS_70B) in text
     shard = 4 * PARAMETERS_70B / 16 / 1e9
     for name, factor in [("parameters", 1), ("gradients", 1), ("optimizer", 2)]:
@@ -93,7 +93,8 @@ def test_offload_to_the_host_of_a_cpu_changes_nothing(folder):
         text = strata(*words, flag, "true")
         said = [line for line in text.splitlines() if line.startswith("offload")]
         assert said == ["offload      to host memory changes nothing here: the CPU computes in it"]
-        assert row(text, "all in use") == row(plain, "all in use")
+        # The program's own pages, which are in it, differ by some megabytes from run to run.
+        assert row(text, "all in use") == pytest.approx(row(plain, "all in use"), abs=0.011)
 
 
 def test_inputs_of_layers_leave_the_device(folder):
@@ -141,8 +142,10 @@ def test_a_launch_line_works_with_plan_in_its_place(folder):
 def test_what_does_not_fit_is_told_with_what_would(folder):
     words = ["plan", "--model_name_or_path", folder, "--world_size", 8, "--device", "cuda",
              "--per_device_train_batch_size", 1, "--device_memory"]
-    with within_a_second():
-        text = strata(*words, "80GB", code=1)
+    # A dozen changes are tried, each a plan without the program's start.
+    alone = timed(*words[:-1])[1]
+    text, seconds = timed(*words, "80GB", code=1)
+    assert seconds < 8 * alone
     assert "does not fit" in text
     offered = re.findall(r"^ +(\S+) GB  with (.+)$", text, re.M)
     assert offered and all(float(size) <= 80 for size, _ in offered)

@@ -38,9 +38,10 @@ FSDP_1 = [pick(0), pick(4), "1\r", "no\r", "\r", "\r", "yes\r",  # one machine o
 FSDP_2 = ["\r", "4\r", "2\r", pick(1), "10.0.0.7\r", "29501\r", "no\r", "c10d\r", "\r", "\r", "\r",
           "yes\r", "\r", "no\r", "yes\r", pick(1), "2000000\r", "\r", "\r", "\r", "yes\r", "2\r",
           "4\r", "\r", "\r", "16\r", pick(1)]
+FSDP_2_SHARED_ROWS = [*FSDP_2[:-3], "2\r", pick(1), "16\r", pick(1)]
 MULTI_CPU = ["\r", pick(1), "\r", "yes\r", "\r", "\r", "3\r", "\r"]
 MULTI_GPU = ["\r", pick(4), "\r", "\r", "\r", "\r", "\r", "\r", "2\r", "0,1\r", "yes\r", pick(2)]
-PATHS = {"fsdp1": FSDP_1, "fsdp2": FSDP_2, "multi_cpu": MULTI_CPU, "multi_gpu": MULTI_GPU}
+PATHS = {"fsdp1": FSDP_1, "fsdp2": FSDP_2, "fsdp2_shared_rows": FSDP_2_SHARED_ROWS, "multi_cpu": MULTI_CPU, "multi_gpu": MULTI_GPU}
 
 
 @pytest.mark.parametrize("name", PATHS)

@@ -56,3 +56,13 @@ def test_a_checkpoint_of_a_continued_adapter(inputs, tmp_path, method, kind):
         strata("merge-adapter", checkpoint, tmp_path / "again", "--base_model", base)
         again = load_file(tmp_path / "again" / "model.safetensors")
         assert all(torch.equal(again[n], t) for n, t in merged["result"].items())
+
+
+def test_none_among_the_settings_of_a_run_is_no_name(inputs, tmp_path):
+    run = run_strata(base_flags(inputs.model("plain"), inputs.data("messages"), tmp_path / "out", use_peft=True,
+                                lora_target_modules=["q_proj"], lora_target_parameters="none", max_steps=1,
+                                save_strategy="steps", save_steps=1))
+    forget_the_config(run.folder / "checkpoint-1")
+    strata("convert", run.folder / "checkpoint-1", tmp_path / "adapter", "--to", "safetensors", "--weights_only")
+    found, expected = [json.loads((f / "adapter_config.json").read_text()) for f in (tmp_path / "adapter", run.folder)]
+    assert found.get("target_parameters") is expected.get("target_parameters") is None

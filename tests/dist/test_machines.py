@@ -63,6 +63,15 @@ def test_other_hybrids_train_as_one(inputs, tmp_path, machines, one_machine, wor
     assert bool(re.search(r"parts [\d.]+ MB \(shm\)", texts[0])) == (world == 8)
 
 
+# Of ranks that share rows those of a machine, or all of both.
+@pytest.mark.parametrize("sharers,transport", [(2, "shm"), (4, "gloo")])
+def test_shared_rows_train_as_one(inputs, tmp_path, machines, one_machine, sharers, transport):
+    texts = run_on_both(machines, flags_of(inputs, tmp_path, sequence_parallel_size=sharers,
+                                           per_device_train_batch_size=2 * sharers))
+    assert losses(tmp_path) == pytest.approx(one_machine, rel=1e-5)
+    assert re.search(rf"sequences [\d.]+ MB \({transport}\)", texts[0]), texts[0]
+
+
 def test_a_machine_whose_own_name_is_its_loopback(inputs, tmp_path, one_machine):
     """As Debian's /etc/hosts has it; the others know the name by its address in the network."""
     with two_machines() as machines:

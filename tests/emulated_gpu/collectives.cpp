@@ -184,7 +184,8 @@ void reduce(ncclComm& comm, const Announced& announced, const void* from, size_t
   elements(static_cast<const std::byte*>(emulated_gpu::alias_of(to)), count, type).copy_(folded);
 }
 
-// Sends and receives between ncclGroupStart and ncclGroupEnd: one root sends to everybody.
+// Sends and receives between ncclGroupStart and ncclGroupEnd: one root sends to everybody, or
+// everybody does.
 struct Transfer {
   bool sends;
   void* memory;
@@ -304,26 +305,32 @@ ncclResult_t ncclGroupEnd() {
   ncclComm& comm = *gathered.comm;
   Operation operation("sends and receives", gathered.stream, Reading::kMoves);
   std::string sent;  // for every rank of the communicator, in their order
-  const Transfer* received = nullptr;
+  std::vector<Transfer> received;
   for (const Transfer& transfer : gathered.transfers) {
     if (transfer.sends) {
       operation.reads(transfer.memory, transfer.bytes);
       if (static_cast<size_t>(transfer.peer) * transfer.bytes != sent.size()) {
-        emulated_gpu::fail("found sends that are no scatter");
+        emulated_gpu::fail("found sends that are not to all ranks in their order");
       }
       sent.append(static_cast<const char*>(emulated_gpu::alias_of(transfer.memory)),
                   transfer.bytes);
     } else {
       operation.writes(transfer.memory, transfer.bytes);
-      received = &transfer;
+      received.push_back(transfer);
     }
   }
-  if (received == nullptr) emulated_gpu::fail("found no receive in a group");
-  comm.exchange(announce("scatter", received->bytes, ncclUint8, 0, received->peer), sent.data(),
-                sent.size(), [&](int, const std::byte* all, size_t) {
-                  std::memcpy(emulated_gpu::alias_of(received->memory),
-                              all + static_cast<size_t>(comm.rank) * received->bytes,
-                              received->bytes);
+  if (received.empty()) emulated_gpu::fail("found no receive in a group");
+  const bool is_scatter = received.size() == 1;
+  const size_t bytes = received[0].bytes;
+  comm.exchange(announce(is_scatter ? "scatter" : "all-to-all", bytes, ncclUint8, 0,
+                         is_scatter ? received[0].peer : 0),
+                sent.data(), sent.size(), [&](int rank, const std::byte* all, size_t) {
+                  for (const Transfer& transfer : received) {
+                    if (transfer.peer != rank) continue;
+                    if (transfer.bytes != bytes) emulated_gpu::fail("found receives of two sizes");
+                    std::memcpy(emulated_gpu::alias_of(transfer.memory),
+                                all + static_cast<size_t>(comm.rank) * bytes, bytes);
+                  }
                 });
   gathered = {};
   return ncclSuccess;

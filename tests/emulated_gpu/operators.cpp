@@ -82,6 +82,24 @@ Use use_of(const c10::Argument& argument, const std::string& name) {
   return argument.kwarg_only() || only_writes(name) ? Use::kWritten : Use::kUpdated;
 }
 
+// Whether a scatter leaves nothing of what its first argument held: its places are a permutation of
+// all there are.
+bool scatters_over_all(const std::string& name, at::ArrayRef<c10::IValue> arguments) {
+  if (name != "aten::scatter_.src") return false;
+  const Tensor& to = arguments[0].toTensor();
+  const Tensor& places = arguments[2].toTensor();
+  if (to.dim() != 1 || places.numel() != to.numel()) return false;
+  const Tensor sorted = std::get<0>(at::sort(host_view(places)));
+  return at::equal(sorted, at::arange(to.numel(), sorted.options()));
+}
+
+// Whether a product takes nothing of what it is added to (beta 0) where that is its result's
+// memory.
+bool adds_to_nothing(const std::string& name, at::ArrayRef<c10::IValue> arguments) {
+  return name == "aten::addmm.out" && arguments[3].toScalar().toDouble() == 0 &&
+         arguments[0].toTensor().is_same(arguments[5].toTensor());
+}
+
 // Of one call: tensors of the device and what stands for them on the host.
 class Arguments {
  public:
@@ -185,6 +203,8 @@ void run_on_cpu(const c10::OperatorHandle& op, c10::DispatchKeySet, Stack* stack
   const std::string name = c10::toString(op.operator_name());
   const size_t count = schema.arguments().size();
   refuse_mixed_devices(name, torch::jit::last(*stack, count));
+  const bool leaves_nothing = scatters_over_all(name, torch::jit::last(*stack, count)) ||
+                              adds_to_nothing(name, torch::jit::last(*stack, count));
   const cudaStream_t stream = current_stream();
   {
     Operation operation(kept_name(name), stream);
@@ -192,10 +212,10 @@ void run_on_cpu(const c10::OperatorHandle& op, c10::DispatchKeySet, Stack* stack
     Stack inner;
     for (size_t i = 0; i < count; ++i) {
       const c10::Argument& argument = schema.arguments()[i];
-      inner.push_back(
-          argument.name() == "pin_memory"
-              ? c10::IValue()
-              : on_host(arguments, torch::jit::peek(*stack, i, count), use_of(argument, name)));
+      const Use use = leaves_nothing && i == 0 ? Use::kWritten : use_of(argument, name);
+      inner.push_back(argument.name() == "pin_memory"
+                          ? c10::IValue()
+                          : on_host(arguments, torch::jit::peek(*stack, i, count), use));
     }
     torch::jit::drop(*stack, count);
     {

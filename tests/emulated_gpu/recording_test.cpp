@@ -100,6 +100,13 @@ TEST_F(RecordingDeathTest, StrictlyNothingUnwrittenIsUsed) {
   const at::Tensor moved = x.clone();
   x.zero_();
   const at::Tensor used = x.add(1);
+  const auto scattered = [&](std::vector<int64_t> places) {
+    const at::Tensor index = at::tensor(places).to(at::kCUDA);
+    return at::empty_like(x).scatter_(0, index, x.narrow(0, 0, index.numel())).add(1);
+  };
+  scattered({3, 1, 0, 2, 7, 6, 5, 4});
+  EXPECT_DEATH(scattered({3, 1, 0, 2, 7, 6, 5, 5}), "scatter.* reads .* which nothing has written");
+  EXPECT_DEATH(scattered({3, 1, 0, 2}), "scatter.* reads .* which nothing has written");
 }
 
 TEST_F(RecordingDeathTest, TensorsOfTheHostBesideThoseOfTheDevice) {

@@ -149,12 +149,18 @@ def test_dpo_and_a_resumed_run_over_a_packed_base(inputs, tmp_path):
     pairs = [run_strata(base_flags(base, inputs.data("preference"), tmp_path / name, max_steps=4, **flags), 2, recipe="dpo")
              for name, base in (("kept", folder), ("decoded", plain))]
     assert pairs[0].losses == pairs[1].losses
+    # What is saved knows nothing of the base's form in memory, nor does the reference's table.
+    for steps, more in ((2, {}), (4, dict(resume_from_checkpoint="true", mxfp4_dequantize=True))):
+        rest = run_strata(base_flags(folder, inputs.data("preference"), tmp_path / "pairs", max_steps=steps, **flags, **more), 2,
+                          recipe="dpo")
+    assert rest.losses[-2:] == pairs[0].losses[-2:]
+    assert "resuming from" in rest.text and "reference: log-probabilities" not in rest.text
     whole = run_strata(base_flags(folder, inputs.data("messages"), tmp_path / "whole", max_steps=4, **flags), 2)
     run_strata(base_flags(folder, inputs.data("messages"), tmp_path / "parts", max_steps=2, **flags), 2)
-    # What is saved knows nothing of the base's form in memory.
     rest = run_strata(base_flags(folder, inputs.data("messages"), tmp_path / "parts", max_steps=4, resume_from_checkpoint="true",
                                  mxfp4_dequantize=True, **flags), 2)
     assert rest.losses[-2:] == whole.losses[-2:]
+    assert "resuming from" in rest.text and "other settings" not in rest.text
 
 
 def test_answers_over_a_packed_base(inputs, tmp_path):
@@ -191,12 +197,56 @@ def test_a_merged_adapter_leaves_experts_packed(inputs, tmp_path):
     assert plain.keys() == found.keys() and all(torch.equal(plain[name], found[name]) for name in found)
 
 
+def test_experts_that_trained_whole_merge_into_decoded_weights(inputs, tmp_path):
+    folder = packed_checkpoint(tmp_path / "model")
+    run = run_strata(base_flags(folder, inputs.data("messages"), tmp_path / "out", max_steps=2, use_peft=True,
+                                lora_target_modules="all-linear", lora_modules_to_save=["experts"], learning_rate=0.01))
+
+    def merge(base, *words, code=0):
+        return strata("merge-adapter", run.folder, tmp_path / "merged", "--base_model", base, *words, code=code)
+    assert "holds in MXFP4, expected plain weights to merge into; pass --dequantize" in merge(folder, code=2)
+    strata("convert", folder, tmp_path / "bin", "--to", "bin")
+    text = merge(tmp_path / "bin", "--dequantize", code=2)
+    assert f"--dequantize: found weights in MXFP4 in {tmp_path / 'bin'}" in text and "OUT --to safetensors first" in text
+    assert not (tmp_path / "merged").exists()
+    merge(folder, "--dequantize")
+    expected = PeftModel.from_pretrained(decoded(folder), run.folder).merge_and_unload().state_dict()
+    found = AutoModelForCausalLM.from_pretrained(tmp_path / "merged", dtype="auto").state_dict()
+    base = decoded(folder).state_dict()
+    assert found.keys() == expected.keys()
+    for name, weight in expected.items():
+        assert found[name].dtype == torch.bfloat16 and relative_error(found[name], weight) < 1e-2, name
+        if ".experts." in name:
+            assert torch.equal(found[name], weight.bfloat16()) and not torch.equal(found[name], base[name]), name
+
+
 @pytest.mark.parametrize("target", ["bnb-4bit", "bnb-8bit", "strata"])
 def test_blocks_are_not_converted_to_what_would_lose_them(tmp_path, target):
     """transformers would begin with random experts where config.json no longer says what blocks are."""
     folder = packed_checkpoint(tmp_path / "model")
     text = strata("convert", folder, tmp_path / "out", "--to", target, code=2)
     assert f"--to {target}: found experts in MXFP4" in text and not (tmp_path / "out").exists()
+
+
+def test_a_packed_folder_in_another_format_stays_one(inputs, tmp_path):
+    """Also where files say nothing of a tensor but its type and name."""
+    folder = packed_checkpoint(tmp_path / "model")
+    strata("convert", folder, tmp_path / "bin", "--to", "bin")
+    strata("convert", tmp_path / "bin", tmp_path / "back", "--to", "safetensors")
+    before, after = (load_file(path / "model.safetensors") for path in (folder, tmp_path / "back"))
+    assert before.keys() == after.keys() and all(torch.equal(before[name], after[name]) for name in before)
+    configs = [json.loads((path / "config.json").read_text()) for path in (folder, tmp_path / "back")]
+    assert configs[0]["quantization_config"] == configs[1]["quantization_config"]
+    assert decoded(tmp_path / "back").state_dict().keys() == decoded(folder).state_dict().keys()
+
+
+def test_dequantize_wants_something_to_decode(inputs, tmp_path):
+    run = run_strata(base_flags(inputs.model("gpt_oss"), inputs.data("messages"), tmp_path / "out", max_steps=1,
+                                use_peft=True, lora_target_modules=["q_proj"], lora_target_parameters="none"))
+    text = strata("merge-adapter", run.folder, tmp_path / "merged", "--base_model", inputs.model("gpt_oss"),
+                  "--dequantize", code=2)
+    assert "--dequantize: found" in text and "with plain weights, expected a quantised base; remove it" in text
+    assert not (tmp_path / "merged").exists()
 
 
 def test_plan_and_inspect_read_a_packed_folder(inputs, tmp_path):

@@ -183,18 +183,20 @@ def test_answers_over_a_packed_base_are_those_over_the_decoded_one(tmp_path):
     packed = packed_checkpoint(tmp_path / "packed")
     plain = save_decoded(packed, tmp_path / "plain")
     torch.manual_seed(5)
-    for name, case in (("down", "by_full_name"), ("both", "both"), ("attention", None)):
-        settings = CASES[case] if case else dict(target_modules=["v_proj"])
+    adapters = {"down": CASES["by_full_name"], "both": CASES["both"], "attention": dict(target_modules=["v_proj"]),
+                "whole": dict(target_modules=["v_proj"], modules_to_save=["experts"])}
+    for name, settings in adapters.items():
         model = get_peft_model(decoded(packed), LoraConfig(r=3, lora_alpha=5, task_type="CAUSAL_LM", **settings))
         for parameter in model.parameters():
             if parameter.requires_grad:
                 parameter.data.normal_(0, 0.3)
         model.save_pretrained(tmp_path / name)
-    commands = ["use ", "use down", "merge", "unmerge", "use both", "merge", "use attention", "merge", "use "]
+    commands = ["use ", "use down", "merge", "unmerge", "use both", "merge", "use attention", "merge", "use whole", "merge",
+                "unmerge", "use "]
     found = [test_generate.run_probe(tmp_path, model=str(base), prompts=[PROMPT] * len(commands), commands=commands[1:],
-                                     adapters={n: str(tmp_path / n) for n in ("down", "both", "attention")},
+                                     adapters={n: str(tmp_path / n) for n in adapters},
                                      max_new_tokens=test_generate.NEW_TOKENS) for base in (packed, plain)]
-    assert found[0] == found[1] and len({tuple(ids) for ids in found[0]}) > 3
+    assert found[0] == found[1] and len({tuple(ids) for ids in found[0]}) > 4
 
 
 def test_checkpoints_convert_to_adapters(inputs, tmp_path):

@@ -104,7 +104,7 @@ CASES = {
     "parameters_of_some_layers": ("messages", dict(
         {k: v for k, v in LORA.items() if k != "learning_rate"}, model="gpt_oss", lora_target_modules="all-linear", use_rslora=True, rank_pattern='{"experts.down_proj": 2}',
         lora_target_parameters=["0.mlp.experts.gate_up_proj", "1.mlp.experts.down_proj"], init_lora_weights="gaussian",
-        learning_rate=1e-2, router_aux_loss_coef=0.5, eval_strategy="steps", eval_steps=5)),
+        learning_rate=3e-3, router_aux_loss_coef=0.5, eval_strategy="steps", eval_steps=5)),
     "mixture_attention": ("messages", dict(LORA, model="mixtral", lora_target_modules=["q_proj", "v_proj"])),
     "rows_of_tokens": ("messages", dict(LORA, trainable_token_indices="[1, 2, 40]",
                                         exclude_modules=["layers.0.mlp.down_proj"])),

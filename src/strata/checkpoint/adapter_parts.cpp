@@ -22,6 +22,17 @@ namespace {
 // What the first files of GPT-2 leave out.
 const std::string kBody = "transformer.";
 
+// Of a weight in MXFP4 (hf/mxfp4.h).
+constexpr std::string_view kBlocks = "_blocks";
+
+[[noreturn]] void refuse_packed(const SavedState& adapter, std::string_view found,
+                                const std::string& weight) {
+  throw ConfigError(
+      "{}: found {} for \"{}\", which the base holds in MXFP4, expected plain weights to merge "
+      "into; pass --dequantize to write decoded weights",
+      adapter.path().string(), found, weight);
+}
+
 // What of an adapter does not fit the base.
 struct Misfit {
   std::string text;
@@ -112,18 +123,12 @@ size_t AdapterParts::source_in_base(const std::string& name) const {
 }
 
 void AdapterParts::name_expert_branches() {
-  constexpr std::string_view kBlocks = "_blocks";
   std::vector<std::string> weights;
   for (const auto& [name, place] : in_base_) {
     const bool is_packed = name.ends_with(kBlocks);
     const std::string weight = is_packed ? name.substr(0, name.size() - kBlocks.size()) : name;
     if (!adapters::matches_list(weight, settings_.target_parameters)) continue;
-    if (is_packed) {
-      throw ConfigError(
-          "{}: found branches of experts (target_parameters) for \"{}\", which the base holds in "
-          "MXFP4, expected plain weights to merge into; pass --dequantize to write decoded weights",
-          adapter_.path().string(), weight);
-    }
+    if (is_packed) refuse_packed(adapter_, "branches of experts (target_parameters)", weight);
     weights.push_back(weight);
   }
   const std::vector<std::string> paths = adapters::branch_paths(weights);
@@ -322,7 +327,12 @@ bool AdapterParts::check_weight(const std::string& weight, const Parts& parts, b
     new_head_ = parts.whole;
     return false;
   }
-  if (found == in_base_.end()) fail(weight, "values");
+  if (found == in_base_.end()) {
+    if (in_base_.contains(weight + std::string(kBlocks))) {
+      refuse_packed(adapter_, "values of experts that trained whole (modules_to_save)", weight);
+    }
+    fail(weight, "values");
+  }
   std::vector<int64_t> shape =
       parts.base ? shape_of(*parts.base) : base_.tensors()[found->second].shape;
   if (parts.whole) {

@@ -1,15 +1,16 @@
 // The files beside a model's weights (convert.h): where they are and how they are copied.
 #include <algorithm>
-#include <array>
 
 #include "strata/base/error.h"
 #include "strata/base/file.h"
 #include "strata/checkpoint/convert.h"
+#include "strata/checkpoint/element_type.h"
 #include "strata/checkpoint/param_groups.h"
 #include "strata/checkpoint/special_tokens.h"
 #include "strata/hf/mxfp4.h"
 #include "strata/hf/torch_types.h"
 #include "strata/models/reward_head.h"
+#include "strata/text/vocabulary_files.h"
 
 namespace strata::checkpoint {
 
@@ -53,12 +54,19 @@ void copy_generation_config(const fs::path& from, const fs::path& to, const Conf
 }  // namespace
 
 bool is_packed(const SavedTensor& tensor) {
-  return tensor.is_of_codes &&
+  return (tensor.is_of_codes || tensor.dtype == hf::DType::kU8) &&
          (tensor.weight.ends_with("_blocks") || tensor.weight.ends_with("_scales"));
 }
 
 bool holds_packed(const SavedState& state) {
   return std::ranges::any_of(state.tensors(), is_packed);
+}
+
+hf::DType plain_type(const SavedState& state) {
+  const auto found = std::ranges::find_if(state.tensors(), [](const SavedTensor& tensor) {
+    return !tensor.is_of_codes && at::isFloatingType(memory_type_of(tensor.dtype));
+  });
+  return (found == state.tensors().end() ? state.tensors()[0] : *found).dtype;
 }
 
 bool holds_reward_head(const SavedState& state) {
@@ -68,21 +76,30 @@ bool holds_reward_head(const SavedState& state) {
   });
 }
 
-bool copy_tokenizer(const fs::path& from, const fs::path& to, FileSystem& files) {
-  constexpr std::array kNames = {"tokenizer.json",    "tokenizer_config.json",
-                                 "tokenizer.model",   "special_tokens_map.json",
-                                 "added_tokens.json", "vocab.json",
-                                 "vocab.txt",         "merges.txt",
-                                 "spiece.model",      "chat_template.jinja"};
-  bool has_one = false;
-  for (const char* name : kNames) {
-    if (!fs::is_regular_file(from / name)) continue;
+static constexpr const char* kTemplateFile = "chat_template.jinja";
+
+// Whether the tokenizer's settings hold one, and no file does.
+static bool holds_template(const fs::path& tokenizer) {
+  const fs::path settings = tokenizer / "tokenizer_config.json";
+  if (tokenizer.empty() || fs::exists(tokenizer / kTemplateFile)) return false;
+  if (!fs::is_regular_file(settings)) return false;
+  const Json config = read_json_file(settings);
+  return config.is_object() && config.contains("chat_template");
+}
+
+void copy_tokenizer(const fs::path& from, const fs::path& to, FileSystem& files) {
+  std::vector<std::string> names = text::vocabularies_in(from);
+  for (const char* beside : {"tokenizer_config.json", "special_tokens_map.json",
+                             "added_tokens.json", "merges.txt", kTemplateFile}) {
+    if (fs::is_regular_file(from / beside)) names.emplace_back(beside);
+  }
+  for (const std::string& name : names) {
     write_file_atomically(to / name, read_file(from / name), files);
-    has_one = true;
   }
   constexpr const char* kTemplates = "additional_chat_templates";
-  if (!has_one || !fs::is_directory(from / kTemplates)) return has_one;
-  if (const int error = files.make_folder(to / kTemplates)) {
+  if (!fs::is_directory(from / kTemplates)) return;
+  const int error = fs::is_directory(to / kTemplates) ? 0 : files.make_folder(to / kTemplates);
+  if (error != 0) {
     throw IoError("{}: found {} when creating it, expected room for it; free space",
                   (to / kTemplates).string(), errno_text(error));
   }
@@ -90,14 +107,17 @@ bool copy_tokenizer(const fs::path& from, const fs::path& to, FileSystem& files)
     if (!file.is_regular_file()) continue;
     write_file_atomically(to / kTemplates / file.path().filename(), read_file(file.path()), files);
   }
-  return has_one;
 }
 
 bool copy_companions(const fs::path& from, const fs::path& to, const ConfigChange& change) {
   copy_generation_config(from, to, change);
-  if (change.tokenizer.empty() || !copy_tokenizer(change.tokenizer, to, *change.files)) {
-    copy_tokenizer(from, to, *change.files);
-  }
+  // Settings without a vocabulary, such as a template, go over those of the base.
+  const bool is_whole =
+      !change.tokenizer.empty() && !text::vocabularies_in(change.tokenizer).empty();
+  if (!is_whole) copy_tokenizer(from, to, *change.files);
+  if (!change.tokenizer.empty()) copy_tokenizer(change.tokenizer, to, *change.files);
+  // A template in settings is read only where none has a file of its own.
+  if (!is_whole && holds_template(change.tokenizer)) fs::remove(to / kTemplateFile);
   if (!fs::exists(from / "config.json")) return false;
   Json config = change.config.is_null() ? read_json_file(from / "config.json") : change.config;
   if (config.is_object() && change.type) {

@@ -307,12 +307,8 @@ std::vector<std::string> convert(SavedState& state, const fs::path& out,
     copy_tokenizer(state.path(), folder.path(), *options.files);
   } else if (is_model) {
     const fs::path base = base_model_of(state);
-    const auto first = std::ranges::find(state.tensors(), false, &SavedTensor::is_of_codes);
-    const hf::DType type =
-        WeightReader(state, options.weight_type)
-            .type_of(first == state.tensors().end() ? state.tensors()[0] : *first);
     if (base.empty() || !copy_companions(base, folder.path(),
-                                         {.type = type,
+                                         {.type = options.weight_type.value_or(plain_type(state)),
                                           .is_packed = holds_packed(state),
                                           .gives_rewards = holds_reward_head(state),
                                           .config = options.config,

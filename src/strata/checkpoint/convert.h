@@ -57,7 +57,8 @@ struct ConfigChange {
   bool gives_rewards = false;
   std::optional<int64_t> vocab_size = {};
   Json config = {};  // in place of that of `from`; null: that one
-  // Whose tokenizer is copied, if it has one; empty: that of `from`.
+  // Whose tokenizer is copied; where that has no vocabulary, over that of `from`. Empty: that of
+  // `from`.
   std::filesystem::path tokenizer = {};
   // Whose ids generation begins and stops with; null: the base's.
   const text::Tokenizer* special_tokens = nullptr;
@@ -66,13 +67,17 @@ struct ConfigChange {
 bool copy_companions(const std::filesystem::path& from, const std::filesystem::path& to,
                      const ConfigChange& change);
 
-// The tokenizer's files of folder `from`. Returns whether there were some.
-bool copy_tokenizer(const std::filesystem::path& from, const std::filesystem::path& to,
+// The tokenizer's files of folder `from`, as many as there are.
+void copy_tokenizer(const std::filesystem::path& from, const std::filesystem::path& to,
                     FileSystem& files);
 
 // Blocks or scales of a weight in MXFP4 (hf/mxfp4.h), and whether there are any.
 bool is_packed(const SavedTensor& tensor);
 bool holds_packed(const SavedState& state);
+
+// The type of the first weight that is neither codes nor whole numbers, such as masks; of the first
+// of all where there is none. Requires: the state has tensors.
+hf::DType plain_type(const SavedState& state);
 
 // Throws ConfigError unless the folder may be created or is empty.
 void require_new_folder(const std::filesystem::path& out);

@@ -26,6 +26,7 @@
 #include "strata/checkpoint/saved_values.h"
 #include "strata/hf/adapter_files.h"
 #include "strata/models/reward_head.h"
+#include "strata/text/vocabulary_files.h"
 
 namespace strata::checkpoint {
 namespace {
@@ -70,16 +71,6 @@ adapters::LoraOptions settings_of(const SavedState& adapter, std::vector<std::st
   return options;
 }
 
-// The type of the first weight that is not in MXFP4.
-hf::DType plain_type(const std::vector<hf::TensorBytes>& tensors,
-                     const std::unordered_map<std::string, hf::TensorSpec>& specs) {
-  const auto is_plain = [](const hf::TensorBytes& tensor) {
-    return !tensor.name.ends_with("_blocks") && !tensor.name.ends_with("_scales");
-  };
-  const auto found = std::ranges::find_if(tensors, is_plain);
-  return specs.at((found == tensors.end() ? tensors[0] : *found).name).dtype;
-}
-
 class Merger {
  public:
   Merger(SavedState& base, SavedState& adapter, const MergeOptions& options)
@@ -122,7 +113,7 @@ class Merger {
     }
     if (const auto head = parts_.new_head()) {
       SavedTensor rewards = adapter_.tensors()[*head];
-      rewards.dtype = base_.tensors()[0].dtype;
+      rewards.dtype = plain_type(base_);
       add(models::kRewardWeight, rewards);
       models::give_reward_head(config_);
     }
@@ -145,7 +136,7 @@ class Merger {
     const std::unique_ptr<text::Tokenizer> tokenizer = tokenizer_of_adapter(notes);
     // A tokenizer beside the adapter is the one it was trained with.
     const ConfigChange change{
-        .type = plain_type(sizes, specs),
+        .type = options_.weight_type.value_or(plain_type(base_)),
         // T5 has no such setting: its config.json says by that name how
         // the decoder's output is scaled, and two tensors are two weights.
         .unties_head = parts_.untied_from().has_value() && !parts_.has_shared_embedding(),
@@ -169,7 +160,7 @@ class Merger {
   // The one that it was trained with; null: none lies there. One that cannot be read is copied all
   // the same.
   std::unique_ptr<text::Tokenizer> tokenizer_of_adapter(std::vector<std::string>& notes) const {
-    if (!fs::is_regular_file(adapter_.path() / "tokenizer.json")) return nullptr;
+    if (text::vocabularies_in(adapter_.path()).empty()) return nullptr;
     try {
       return text::Tokenizer::load(adapter_.path());
     } catch (const Error& error) {

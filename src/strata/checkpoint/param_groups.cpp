@@ -59,9 +59,10 @@ bool is_of_experts(const std::string& module) {
   return module.ends_with(".experts") || module.ends_with(".experts.base_layer");
 }
 
-// A list as a setting holds it.
+// A list as a setting holds it; "none" is TRL's and PEFT's None.
 std::vector<std::string> names_of(const std::string& text) {
   std::vector<std::string> names;
+  if (text == "none") return names;
   std::istringstream rest(text);
   for (std::string name; std::getline(rest, name, ',');) names.push_back(name);
   return names;

@@ -245,11 +245,14 @@ class Questionnaire {
         prompt_.integer("How many copies of the model (data parallel)?", 1, 1);
     section[prefix + "dp_shard_size"] =
         prompt_.integer("Over how many ranks is one sharded?", 1, 1);
-    for (const std::string name : {"tp", "cp"}) {
-      const std::string kind = name == "tp" ? "tensor" : "context";
-      section[prefix + name + "_size"] =
-          prompt_.integer("Size of " + kind + " parallelism (here: 1)?", 1, 1, 1);
-    }
+    section[prefix + "tp_size"] = prompt_.integer("Size of tensor parallelism (here: 1)?", 1, 1, 1);
+    const int64_t sharers =
+        prompt_.integer("How many ranks share the tokens of a row (context parallelism)?", 1, 1);
+    section[prefix + "cp_size"] = sharers;
+    if (sharers == 1) return;
+    const std::vector<std::string> ways{"allgather", "alltoall"};
+    section[prefix + "cp_comm_strategy"] =
+        ways[prompt_.choose("How do they exchange them (for accelerate; one way here)?", ways)];
   }
 
   void ask_processes() {

@@ -23,6 +23,7 @@
 #include "strata/cli/command.h"
 #include "strata/cli/file_flags.h"
 #include "strata/hf/dcp.h"
+#include "strata/hf/export_index.h"
 #include "strata/hf/torch_types.h"
 #include "strata/train/resume.h"
 
@@ -197,6 +198,24 @@ void refuse_packed(const checkpoint::SavedState& state, const fs::path& folder,
   throw ConfigError(
       "{}: found experts in MXFP4 in {}, expected plain weights; use a folder of those", what,
       folder.string());
+}
+
+// `base` seen as plain weights; `model`: the same as its files hold it.
+std::unique_ptr<checkpoint::SavedState> open_unpacked(const fs::path& base,
+                                                      const checkpoint::SavedState& model) {
+  if (!checkpoint::holds_packed(model)) {
+    throw ConfigError(
+        "--dequantize: found {} with plain weights, expected a quantised base; remove it",
+        base.string());
+  }
+  // Blocks are decoded out of the maps of a model folder.
+  if (!fs::exists(base / hf::kModelWeightsFile) && !fs::exists(base / hf::kModelIndexFile)) {
+    throw ConfigError(
+        "--dequantize: found weights in MXFP4 in {}, expected a folder with safetensors files; run "
+        "strata convert {} OUT --to safetensors first and name OUT with --base_model",
+        base.string(), base.string());
+  }
+  return std::make_unique<checkpoint::UnpackedState>(base);
 }
 
 // What an adapter began with: an adapter, or the base off which it was taken.
@@ -399,9 +418,7 @@ int run_merge_adapter(const std::vector<std::string>& arguments) {
     model = std::move(decoded);
   } else {
     model = checkpoint::open_saved_state(base);
-    if (flags.has("dequantize") && checkpoint::holds_packed(*model)) {
-      model = std::make_unique<checkpoint::UnpackedState>(base);
-    }
+    if (flags.has("dequantize")) model = open_unpacked(base, *model);
   }
   options.weight_type = weight_type(flags);
   options.max_shard_size = parse_byte_size(flags.get("max_shard_size", "50GB"));

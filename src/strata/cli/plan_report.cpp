@@ -86,8 +86,10 @@ std::string head(const config::RunConfig& config, const Place& place, const trai
       plan.compute_type == at::kFloat  ? "fp32"
       : plan.compute_type == at::kHalf ? "fp16"
                                        : "bf16");
-  text += fmt::format("micro-batch  {} rows, {} tokens; {} micro-step{} an update; {}\n",
-                      train.per_device_train_batch_size, plan.tokens,
+  const std::string shared =
+      plan.sequence_size == 1 ? "" : fmt::format(" shared by {} ranks", plan.sequence_size);
+  text += fmt::format("micro-batch  {} rows, {} tokens{}; {} micro-step{} an update; {}\n",
+                      train.per_device_train_batch_size, plan.tokens, shared,
                       train.gradient_accumulation_steps, plural(train.gradient_accumulation_steps),
                       config.shard.gradient_checkpointing
                           ? "activation checkpointing: " + train::checkpointing_text(config.shard)
@@ -116,6 +118,16 @@ bool recompute(config::ShardConfig& shard, const char* mode) {
   shard.checkpointing_mode = mode;
   shard.checkpointing_layers = 0;
   return before != mode;
+}
+
+// Rows that more ranks share; as many rows in an update. False: not with this recipe or these
+// ranks.
+bool share_rows(config::RunConfig& config, const Place& place, int times) {
+  const int64_t sharers = config.shard.sequence_parallel_size * times;
+  if (config::recipe_of(config).command != "sft" || place.world_size % sharers != 0) return false;
+  config.shard.sequence_parallel_size = sharers;
+  config.train.gradient_accumulation_steps *= times;
+  return true;
 }
 
 std::vector<Change> changes() {
@@ -164,6 +176,10 @@ std::vector<Change> changes() {
          c.train.per_device_train_batch_size = 1;
          return true;
        }},
+      {"twice --sequence_parallel_size and --gradient_accumulation_steps",
+       [](config::RunConfig& c, Place& p) { return share_rows(c, p, 2); }},
+      {"four times --sequence_parallel_size and --gradient_accumulation_steps",
+       [](config::RunConfig& c, Place& p) { return share_rows(c, p, 4); }},
       {"half --max_length",
        [](config::RunConfig& c, Place&) {
          if (!c.data.max_length || *c.data.max_length < 256 || config::recipe_of(c).has_encoder)
@@ -345,7 +361,8 @@ std::string wire_line(const comm::SentBytes& sent) {
       fmt::format("wire         {} sent by a rank in an update", memory::size_text(sent.total()));
   const std::pair<const char*, int64_t> groups[] = {{"inside its shard group", sent.shard},
                                                     {"between replicas", sent.replicate},
-                                                    {"inside its part group", sent.part}};
+                                                    {"inside its part group", sent.part},
+                                                    {"inside its sequence group", sent.sequence}};
   if (sent.shard < sent.total()) {
     for (const auto& [where, bytes] : groups) {
       if (bytes > 0) text += fmt::format(", {} {}", memory::size_text(bytes), where);

@@ -13,6 +13,7 @@
 #include "strata/cli/preview_page.h"
 #include "strata/cli/run_sources.h"
 #include "strata/cli/waiting_line.h"
+#include "strata/comm/mesh.h"
 #include "strata/config/describe.h"
 #include "strata/config/flags.h"
 #include "strata/config/recipes.h"
@@ -25,6 +26,13 @@
 
 namespace strata::cli {
 namespace {
+
+int data_parallel_size(const config::RunConfig& config) {
+  const int ranks = std::max(1, config.launch.num_processes);
+  const int sharers = static_cast<int>(config.shard.sequence_parallel_size);
+  comm::check_mesh_shape(ranks, {.sequence_size = sharers});
+  return ranks / sharers;
+}
 
 constexpr const char* kUsage =
     "usage: strata preview [RECIPE] [flags of preview] [flags of the recipe]\n\n"
@@ -147,7 +155,8 @@ class PreviewMaker {
 
   void add_steps(Preview& preview) const {
     const config::TrainConfig& train = config_.train;
-    const int world = std::max(1, config_.launch.num_processes);
+    const int ranks = std::max(1, config_.launch.num_processes);
+    const int world = data_parallel_size(config_);
     const data::BatchSampler sampler = train::training_sampler(config_, store_, world);
     std::vector<std::vector<int64_t>> batches;
     for (int rank = 0; rank < world; ++rank) {
@@ -158,7 +167,7 @@ class PreviewMaker {
     const train::StepPlan plan = train::plan_steps(train, sampler.batches_per_rank());
     preview.facts.emplace_back(
         "steps",
-        fmt::format("{} on {} rank{}, {} rows each{}", plan.max_steps, world, world == 1 ? "" : "s",
+        fmt::format("{} on {} rank{}, {} rows each{}", plan.max_steps, ranks, ranks == 1 ? "" : "s",
                     train.per_device_train_batch_size * train.gradient_accumulation_steps * world,
                     train.auto_find_batch_size ? "; more of fewer rows where these do not fit "
                                                  "(auto_find_batch_size)"
@@ -287,7 +296,7 @@ int run_preview(const std::vector<std::string>& arguments) {
       train::load_datasets(config, train::read_model_limits(config.model),
                            {.progress = shown_preparation(),
                             .download_progress = show_download,
-                            .world_size = std::max(1, config.launch.num_processes)});
+                            .data_parallel_size = data_parallel_size(config)});
   const Preview preview = PreviewMaker(config, sets).make();
   print_preview(preview, wants_colours());
   if (!config.preview.output_html.empty()) {

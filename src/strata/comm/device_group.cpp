@@ -31,6 +31,9 @@ class Borrowed final : public Group {
   std::unique_ptr<Work> broadcast(at::Tensor tensor, int root) override {
     return group_.broadcast(std::move(tensor), root);
   }
+  std::unique_ptr<Work> all_to_all(at::Tensor out, at::Tensor in) override {
+    return group_.all_to_all(std::move(out), std::move(in));
+  }
   std::unique_ptr<Work> scatter(at::Tensor out, at::Tensor in, int root) override {
     return group_.scatter(std::move(out), std::move(in), root);
   }
@@ -67,6 +70,10 @@ class DeviceGroup final : public Group {
   }
   std::unique_ptr<Work> broadcast(at::Tensor tensor, int root) override {
     return of(tensor).broadcast(tensor, root);
+  }
+  std::unique_ptr<Work> all_to_all(at::Tensor out, at::Tensor in) override {
+    count_all_to_all(in);
+    return of(out).all_to_all(out, std::move(in));
   }
   std::unique_ptr<Work> scatter(at::Tensor out, at::Tensor in, int root) override {
     count_scatter(out, root);

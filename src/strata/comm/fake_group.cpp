@@ -85,6 +85,15 @@ int64_t FakeGroup::process_bytes() const {
 
 std::unique_ptr<Work> FakeGroup::broadcast(at::Tensor, int) { return completed_work(); }
 
+// Every rank sends what this one does.
+std::unique_ptr<Work> FakeGroup::all_to_all(at::Tensor out, at::Tensor in) {
+  count_all_to_all(in);
+  if (in.is_meta()) return completed_work();
+  const at::Tensor own = in.view({size_, -1})[rank_];
+  out.view({size_, -1}).copy_(own.unsqueeze(0).expand({size_, own.numel()}));
+  return completed_work();
+}
+
 std::unique_ptr<Work> FakeGroup::scatter(at::Tensor out, at::Tensor in, int root) {
   count_scatter(out, root);
   if (!out.is_meta() && rank_ == root) out.copy_(in.view({size_, -1})[rank_]);

@@ -27,6 +27,7 @@ class FakeGroup final : public Group {
   std::unique_ptr<Work> reduce_scatter(at::Tensor out, at::Tensor in) override;
   std::unique_ptr<Work> all_reduce(at::Tensor tensor, Reduction op) override;
   std::unique_ptr<Work> broadcast(at::Tensor tensor, int root) override;
+  std::unique_ptr<Work> all_to_all(at::Tensor out, at::Tensor in) override;
   std::unique_ptr<Work> scatter(at::Tensor out, at::Tensor in, int root) override;
   void barrier() override {}
 

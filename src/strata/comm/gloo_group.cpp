@@ -117,6 +117,15 @@ class GlooGroup final : public Group {
         [&] { return backend_->alltoall_base(received, in, equal_splits, equal_splits); }, finish);
   }
 
+  std::unique_ptr<Work> all_to_all(at::Tensor out, at::Tensor in) override {
+    count_all_to_all(in);
+    std::vector<int64_t> equal_splits;
+    // Gloo splits the first dimension.
+    at::Tensor to = out.view({-1}), from = in.view({-1});
+    return start("all-to-all",
+                 [&] { return backend_->alltoall_base(to, from, equal_splits, equal_splits); });
+  }
+
   std::unique_ptr<Work> all_reduce(at::Tensor tensor, Reduction op) override {
     count_all_reduce(tensor);
     const bool is_16_bit = tensor.element_size() == 2;

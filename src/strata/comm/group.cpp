@@ -17,6 +17,11 @@ void Group::count_all_reduce(const at::Tensor& tensor) {
   traffic_.sent_bytes += static_cast<int64_t>(tensor.nbytes()) * 2 * (size() - 1) / size();
 }
 
+void Group::count_all_to_all(const at::Tensor& in) {
+  ++traffic_.all_to_alls;
+  traffic_.sent_bytes += static_cast<int64_t>(in.nbytes()) / size() * (size() - 1);
+}
+
 void Group::count_scatter(const at::Tensor& out, int root) {
   if (rank() != root) return;
   traffic_.sent_bytes += static_cast<int64_t>(out.nbytes()) * (size() - 1);

@@ -23,13 +23,14 @@ class Work {
 enum class Reduction { kSum, kMax };
 
 // What this rank had to send by theory: the least that each collective's definition allows. Of n
-// ranks and N bytes in whole, (n - 1) / n * N for gather and scatter (a scatter's on its root
-// alone), twice that for all-reduce. What really moved is measured elsewhere: received_bytes() of
-// shared memory, tcp_sent_bytes() of TCP.
+// ranks and N bytes in whole, (n - 1) / n * N for gather, all-to-all and scatter (a scatter's on
+// its root alone), twice that for all-reduce. What really moved is measured elsewhere:
+// received_bytes() of shared memory, tcp_sent_bytes() of TCP.
 struct Traffic {
   int64_t all_gathers = 0;
   int64_t reduce_scatters = 0;
   int64_t all_reduces = 0;
+  int64_t all_to_alls = 0;
   int64_t sent_bytes = 0;
 };
 
@@ -48,6 +49,8 @@ class Group {
   virtual std::unique_ptr<Work> all_reduce(at::Tensor tensor, Reduction op = Reduction::kSum) = 0;
   virtual std::unique_ptr<Work> broadcast(at::Tensor tensor, int root) = 0;
   virtual void barrier() = 0;
+  // Part r of `out` [size * n] = part `rank` of rank r's `in` [size * n].
+  virtual std::unique_ptr<Work> all_to_all(at::Tensor out, at::Tensor in) = 0;
   // `out` [n] = the root's in[rank * n .. (rank + 1) * n). `in` [size * n] is read on the root
   // alone.
   virtual std::unique_ptr<Work> scatter(at::Tensor out, at::Tensor in, int root) = 0;
@@ -62,6 +65,7 @@ class Group {
   void count_all_gather(const at::Tensor& in);
   void count_reduce_scatter(const at::Tensor& out);
   void count_all_reduce(const at::Tensor& tensor);
+  void count_all_to_all(const at::Tensor& in);
   void count_scatter(const at::Tensor& out, int root);
 
  private:

@@ -30,6 +30,12 @@ void check_mesh_shape(int world_size, const MeshShape& shape) {
         "change it or num_processes",
         shape.part_size, shape.shard_size);
   }
+  if (shape.sequence_size < 1 || world_size % shape.sequence_size != 0) {
+    throw ConfigError(
+        "sequence_parallel_size: found {} for {} rank{}, expected a divisor of the world size; "
+        "change it or num_processes",
+        shape.sequence_size, world_size, world_size == 1 ? "" : "s");
+  }
 }
 
 Mesh make_mesh(Rendezvous& rendezvous, const MeshShape& shape) {
@@ -50,6 +56,12 @@ Mesh make_mesh(Rendezvous& rendezvous, const MeshShape& shape) {
     mesh.part = rendezvous.make_group("part" + std::to_string(part),
                                       ranks_of(part * shape.part_size, shape.part_size));
   }
+  if (shape.sequence_size > 1) {
+    const int sequence = rank / shape.sequence_size;
+    mesh.sequence =
+        rendezvous.make_group("sequence" + std::to_string(sequence),
+                              ranks_of(sequence * shape.sequence_size, shape.sequence_size));
+  }
   return mesh;
 }
 
@@ -64,8 +76,9 @@ Mesh make_fake_mesh(int world_size, const MeshShape& shape, const ImitatedMachin
     return std::make_unique<FakeGroup>(0, size, imitated);
   };
   Mesh mesh{make(world_size), make(shape.shard_size),
-            make(world_size / shape.shard_size, shape.shard_size), nullptr};
+            make(world_size / shape.shard_size, shape.shard_size)};
   if (shape.part_size > 0) mesh.part = make(shape.part_size);
+  if (shape.sequence_size > 1) mesh.sequence = make(shape.sequence_size);
   return mesh;
 }
 
@@ -77,12 +90,13 @@ SentBytes sent_bytes(const Mesh& mesh) {
   const auto of = [](const std::unique_ptr<Group>& group) {
     return group ? group->traffic().sent_bytes : 0;
   };
-  return {of(mesh.shard), of(mesh.replicate), of(mesh.part)};
+  return {of(mesh.shard), of(mesh.replicate), of(mesh.part), of(mesh.sequence)};
 }
 
 int64_t imitated_process_bytes(const Mesh& mesh) {
   int64_t bytes = 0;
-  for (const Group* group : {mesh.shard.get(), mesh.replicate.get(), mesh.part.get()}) {
+  for (const Group* group :
+       {mesh.shard.get(), mesh.replicate.get(), mesh.part.get(), mesh.sequence.get()}) {
     if (const auto* fake = dynamic_cast<const FakeGroup*>(group)) bytes += fake->process_bytes();
   }
   return bytes;

@@ -1,5 +1,6 @@
-// The two directions in which ranks share work: `shard` ranks hold different pieces of the same
-// parameters, `replicate` ranks hold the same pieces. Every strategy is a shape of this mesh.
+// The directions in which ranks share work: `shard` ranks hold different pieces of the same
+// parameters, `replicate` ranks hold the same pieces, `sequence` ranks have parts of the same rows.
+// Every strategy is a shape of this mesh.
 #pragma once
 
 #include <limits>
@@ -12,22 +13,32 @@ namespace strata::comm {
 class Rendezvous;
 
 // World rank = replica * shard.size() + position in the shard group; a part group is a run of
-// neighbours inside a shard group.
+// neighbours inside a shard group, a sequence group one of the world.
 // Invariants: shard->size() * replicate->size() == world->size(); part->size() divides
-// shard->size().
+// shard->size(), sequence->size() world->size().
 struct Mesh {
   std::unique_ptr<Group> world;
   std::unique_ptr<Group> shard;
   std::unique_ptr<Group> replicate;
   std::unique_ptr<Group> part{};  // null unless units rest in parts between forward and backward
+  std::unique_ptr<Group> sequence{};  // null: every rank has rows of its own
+
+  int sequence_size() const { return sequence ? sequence->size() : 1; }
+  // The ranks as those see them who deal out rows.
+  int data_parallel_size() const { return world->size() / sequence_size(); }
+  int data_parallel_rank() const { return world->rank() / sequence_size(); }
+  // One rank of all that have the same rows: it counts them.
+  bool counts_rows() const { return !sequence || sequence->rank() == 0; }
 };
 
 struct MeshShape {
   int shard_size = 1;
   int part_size = 0;  // 0: no part groups
+  int sequence_size = 1;
 };
 
-// `shard_size` must divide the world size and `part_size` the shard size (ConfigError). What makes
+// `shard_size` and `sequence_size` must divide the world size, `part_size` the shard size
+// (ConfigError). What makes
 // a mesh checks it too; before ranks have met, it is every rank's own error.
 void check_mesh_shape(int world_size, const MeshShape& shape);
 
@@ -45,23 +56,25 @@ struct ImitatedMachines {
 Mesh make_fake_mesh(int world_size, const MeshShape& shape, const ImitatedMachines& machines = {});
 Mesh make_fake_mesh(int world_size, int shard_size);
 
-// What this rank has sent of parameters and gradients, by group.
+// What this rank has sent of parameters, gradients and, in its sequence group, activations.
 struct SentBytes {
   int64_t shard = 0;
   int64_t replicate = 0;
   int64_t part = 0;
+  int64_t sequence = 0;
 
-  int64_t total() const { return shard + replicate + part; }
+  int64_t total() const { return shard + replicate + part + sequence; }
   SentBytes operator-(const SentBytes& b) const {
-    return {shard - b.shard, replicate - b.replicate, part - b.part};
+    return {shard - b.shard, replicate - b.replicate, part - b.part, sequence - b.sequence};
   }
   SentBytes operator*(int64_t times) const {
-    return {shard * times, replicate * times, part * times};
+    return {shard * times, replicate * times, part * times, sequence * times};
   }
   SentBytes& operator+=(const SentBytes& b) {
     shard += b.shard;
     replicate += b.replicate;
     part += b.part;
+    sequence += b.sequence;
     return *this;
   }
   bool operator==(const SentBytes&) const = default;

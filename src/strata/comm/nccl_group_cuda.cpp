@@ -6,6 +6,7 @@
 #include <nccl.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <exception>
 #include <optional>
@@ -123,6 +124,24 @@ class NcclGroup final : public Group {
                            communicator_, stream);
     });
   }
+  std::unique_ptr<Work> all_to_all(at::Tensor out, at::Tensor in) override {
+    check("all-to-all", out, in, out.numel() == in.numel() && in.numel() % size_ == 0);
+    count_all_to_all(in);
+    return start("all-to-all", [&](cudaStream_t stream) {
+      const size_t bytes = in.nbytes() / static_cast<size_t>(size_);
+      const auto* from = static_cast<const std::byte*>(in.const_data_ptr());
+      auto* to = static_cast<std::byte*>(out.mutable_data_ptr());
+      ncclResult_t result = ncclGroupStart();
+      for (int r = 0; r < size_ && result == ncclSuccess; ++r) {
+        const size_t part = static_cast<size_t>(r) * bytes;
+        result = ncclSend(from + part, bytes, ncclUint8, r, communicator_, stream);
+        if (result != ncclSuccess) break;
+        result = ncclRecv(to + part, bytes, ncclUint8, r, communicator_, stream);
+      }
+      const ncclResult_t end = ncclGroupEnd();
+      return result == ncclSuccess ? end : result;
+    });
+  }
   std::unique_ptr<Work> scatter(at::Tensor out, at::Tensor in, int root) override {
     const bool is_root = rank_ == root;
     check("scatter", out, is_root ? in : out, !is_root || out.numel() * size_ == in.numel());
@@ -211,6 +230,10 @@ std::unique_ptr<Group> make_nccl_group(Rendezvous& rendezvous, const std::string
   if (Status* status = rendezvous.options().status) {
     waiting.emplace(*status, "connect", name, /*number=*/1);
   }
+  // Groups have a stream each, so that collectives of two may run at once; that each GPU starts
+  // them in the order of its program keeps them from waiting for each other in a circle. NCCL 2.26
+  // can.
+  setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", /*overwrite=*/0);
   ncclUniqueId id{};
   if (rank == 0) {
     require(ncclGetUniqueId(&id), "connect", rank);

@@ -18,8 +18,8 @@ size_t round_up(size_t value, size_t unit) { return round_down(value + unit - 1,
 }  // namespace
 
 const char* name_of(Collective kind) {
-  constexpr const char* kNames[] = {"all-gather", "reduce-scatter", "all-reduce",
-                                    "broadcast",  "scatter",        "barrier"};
+  constexpr const char* kNames[] = {"all-gather", "reduce-scatter", "all-reduce", "broadcast",
+                                    "scatter",    "all-to-all",     "barrier"};
   return kNames[static_cast<int>(kind)];
 }
 
@@ -47,6 +47,8 @@ void ShmCollectives::run(const ShmRequest& request) {
       return broadcast();
     case Collective::kScatter:
       return scatter();
+    case Collective::kAllToAll:
+      return all_to_all();
     case Collective::kBarrier:
       return barrier();
   }
@@ -246,6 +248,29 @@ void ShmCollectives::scatter() {
     } else {
       await_published(request_.root);
       take(request_.root, static_cast<size_t>(rank_) * part, request_.out + begin, bytes);
+    }
+    consume();
+  }
+}
+
+// As the reduce-scatter's halves; nothing is added.
+void ShmCollectives::all_to_all() {
+  const size_t share = static_cast<size_t>(request_.count) * request_.element_bytes;
+  const size_t part = round_down(ShmLink::kHalfBytes / static_cast<size_t>(size_), kLine);
+  const auto self = static_cast<size_t>(rank_);
+  for (size_t begin = 0; begin < share; begin += part) {
+    const size_t bytes = std::min(part, share - begin);
+    begin_piece();
+    for (int i = 1; i < size_; ++i) {
+      const auto r = static_cast<size_t>((rank_ + i) % size_);
+      std::memcpy(link_->half(rank_, piece_) + r * part, request_.in + r * share + begin, bytes);
+    }
+    publish();
+    std::memcpy(request_.out + self * share + begin, request_.in + self * share + begin, bytes);
+    for (int i = 1; i < size_; ++i) {
+      const int r = (rank_ + i) % size_;
+      await_published(r);
+      take(r, self * part, request_.out + static_cast<size_t>(r) * share + begin, bytes);
     }
     consume();
   }

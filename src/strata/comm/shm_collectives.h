@@ -11,11 +11,19 @@
 
 namespace strata::comm {
 
-enum class Collective { kAllGather, kReduceScatter, kAllReduce, kBroadcast, kScatter, kBarrier };
+enum class Collective {
+  kAllGather,
+  kReduceScatter,
+  kAllReduce,
+  kBroadcast,
+  kScatter,
+  kAllToAll,
+  kBarrier
+};
 const char* name_of(Collective kind);
 
 // One collective on raw memory. `count` elements are those of the smaller side: a rank's share of a
-// gather or scatter, else the whole.
+// gather or scatter, what each rank gets of another, else the whole.
 struct ShmRequest {
   Collective kind = Collective::kBarrier;
   Element element = Element::kUint8;  // of a fold
@@ -53,6 +61,7 @@ class ShmCollectives {
   void all_reduce();
   void broadcast();
   void scatter();
+  void all_to_all();
   void barrier();
 
   void begin_piece();

@@ -124,6 +124,15 @@ class ShmGroup final : public Group {
   std::unique_ptr<Work> broadcast(at::Tensor tensor, int root) override {
     return start({.kind = Collective::kBroadcast, .root = root}, tensor, tensor);
   }
+  std::unique_ptr<Work> all_to_all(at::Tensor out, at::Tensor in) override {
+    require(in.numel() == out.numel() && in.numel() % size_ == 0 &&
+                out.scalar_type() == in.scalar_type(),
+            "all-to-all", out, in);
+    count_all_to_all(in);
+    ShmRequest request{.kind = Collective::kAllToAll};
+    request.count = in.numel() / size_;
+    return start(request, std::move(out), std::move(in));
+  }
   std::unique_ptr<Work> scatter(at::Tensor out, at::Tensor in, int root) override {
     if (rank_ != root) in = out;
     require(in.numel() == out.numel() * (rank_ == root ? size_ : 1) &&

@@ -26,6 +26,9 @@ class SingleGroup final : public Group {
   }
   std::unique_ptr<Work> all_reduce(at::Tensor, Reduction) override { return completed_work(); }
   std::unique_ptr<Work> broadcast(at::Tensor, int) override { return completed_work(); }
+  std::unique_ptr<Work> all_to_all(at::Tensor out, at::Tensor in) override {
+    return copy_unless_aliased(out, in);
+  }
   std::unique_ptr<Work> scatter(at::Tensor out, at::Tensor in, int) override {
     return copy_unless_aliased(out, in);
   }

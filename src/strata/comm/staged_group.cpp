@@ -55,6 +55,12 @@ class StagedGroup final : public Group {
     auto work = host_->reduce_scatter(arrived, to_host(in));
     return std::make_unique<StagedWork>(std::move(work), std::move(out), std::move(arrived));
   }
+  std::unique_ptr<Work> all_to_all(at::Tensor out, at::Tensor in) override {
+    count_all_to_all(in);
+    at::Tensor arrived = host_memory(out);
+    auto work = host_->all_to_all(arrived, to_host(in));
+    return std::make_unique<StagedWork>(std::move(work), std::move(out), std::move(arrived));
+  }
   std::unique_ptr<Work> all_reduce(at::Tensor tensor, Reduction op) override {
     count_all_reduce(tensor);
     at::Tensor copy = to_host(tensor);

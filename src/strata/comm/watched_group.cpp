@@ -57,6 +57,11 @@ class WatchedGroup final : public Group {
     const ActivityTimer timer(Activity::kCollectives);
     return watched("broadcast", group_->broadcast(std::move(tensor), root));
   }
+  std::unique_ptr<Work> all_to_all(at::Tensor out, at::Tensor in) override {
+    const ActivityTimer timer(Activity::kCollectives);
+    count_all_to_all(in);
+    return watched("all-to-all", group_->all_to_all(std::move(out), std::move(in)));
+  }
   std::unique_ptr<Work> scatter(at::Tensor out, at::Tensor in, int root) override {
     const ActivityTimer timer(Activity::kCollectives);
     count_scatter(out, root);

@@ -13,6 +13,7 @@
 #include "strata/config/deepspeed_batch.h"
 #include "strata/config/deepspeed_file.h"
 #include "strata/config/deepspeed_scheduler.h"
+#include "strata/config/translate.h"
 
 namespace strata::config {
 namespace {
@@ -282,6 +283,25 @@ class Translation {
     }
   }
 
+  int64_t num_sharers() {
+    const Given* given = given_sharers(merge_);
+    return given ? std::stoll(canonical_text(*given)) : 1;
+  }
+
+  // Groups of ranks that share rows; nothing while the ranks are unknown, or where they do not
+  // divide, which meshes refuse.
+  std::optional<int64_t> data_parallel_size() {
+    const int64_t sharers = num_sharers();
+    if (world_size_ == 0 || world_size_ % sharers != 0) return std::nullopt;
+    const int64_t size = world_size_ / sharers;
+    const DsEntry* said = file_.find("data_parallel_size");
+    if (said && !said->is_auto && !said->value.is_null() && said->value != Json(size)) {
+      throw ConfigError("{}: found {} for {} ranks of which {} share rows, expected {}; remove it",
+                        said->source(), plain(said->value), world_size_, sharers, size);
+    }
+    return size;
+  }
+
   void translate_batch() {
     constexpr const char* kMicro = "per_device_train_batch_size";
     constexpr const char* kAccumulation = "gradient_accumulation_steps";
@@ -290,10 +310,11 @@ class Translation {
     sizes.micro = known_size("train_micro_batch_size_per_gpu", kMicro);
     sizes.accumulation = known_size("gradient_accumulation_steps", kAccumulation);
     const DsEntry* train = file_.find("train_batch_size");
+    const std::optional<int64_t> parallel = data_parallel_size();
     if (!train || train->is_auto) return;  // the flags and their defaults decide
     sizes.train = static_cast<int64_t>(train->value.get<double>());
-    if (world_size_ == 0) return;
-    const BatchSizes solved = solve_batch(sizes, world_size_, train->source());
+    if (!parallel) return;
+    const BatchSizes solved = solve_batch(sizes, {*parallel, num_sharers()}, train->source());
     if (!sizes.micro) set(*train, kMicro, std::to_string(*solved.micro));
     if (!sizes.accumulation) set(*train, kAccumulation, std::to_string(*solved.accumulation));
   }

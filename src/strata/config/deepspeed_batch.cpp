@@ -1,6 +1,8 @@
 // The identity, solved.
 #include "strata/config/deepspeed_batch.h"
 
+#include <fmt/format.h>
+
 #include "strata/base/error.h"
 
 namespace strata::config {
@@ -10,20 +12,22 @@ std::string shown(const std::optional<int64_t>& value) {
   return value ? std::to_string(*value) : "?";
 }
 
-[[noreturn]] void refuse(const BatchSizes& given, const BatchSizes& solved, int64_t world_size,
+[[noreturn]] void refuse(const BatchSizes& given, const BatchSizes& solved, const RankGroups& ranks,
                          const std::string& subject) {
-  const int64_t product = *solved.micro * *solved.accumulation * world_size;
+  const bool shares = ranks.sharers > 1;
+  const std::string sharing = shares ? fmt::format(" of which {} share rows", ranks.sharers) : "";
   throw ConfigError(
       "{}: found train_batch_size {}, train_micro_batch_size_per_gpu {}, "
-      "gradient_accumulation_steps {} on {} ranks, expected train = micro x accumulation x ranks, "
+      "gradient_accumulation_steps {} on {} ranks{}, expected train = micro x accumulation x {}, "
       "but {} x {} x {} = {}; correct one of them or write \"auto\"",
-      subject, shown(given.train), shown(given.micro), shown(given.accumulation), world_size,
-      *solved.micro, *solved.accumulation, world_size, product);
+      subject, shown(given.train), shown(given.micro), shown(given.accumulation),
+      ranks.groups * ranks.sharers, sharing, shares ? "groups of ranks" : "ranks", *solved.micro,
+      *solved.accumulation, ranks.groups, *solved.micro * *solved.accumulation * ranks.groups);
 }
 
 }  // namespace
 
-BatchSizes solve_batch(BatchSizes given, int64_t world_size, const std::string& subject) {
+BatchSizes solve_batch(BatchSizes given, const RankGroups& ranks, const std::string& subject) {
   BatchSizes solved = given;
   if (!given.train && !given.micro) {
     throw ConfigError(
@@ -32,15 +36,16 @@ BatchSizes solve_batch(BatchSizes given, int64_t world_size, const std::string& 
         subject);
   }
   if (given.train && !given.micro && !given.accumulation) solved.accumulation = 1;
-  if (given.train && !solved.micro) solved.micro = *given.train / world_size / *solved.accumulation;
+  if (given.train && !solved.micro)
+    solved.micro = *given.train / ranks.groups / *solved.accumulation;
   if (given.train && !solved.accumulation) {
-    solved.accumulation = *given.train / *given.micro / world_size;
+    solved.accumulation = *given.train / *given.micro / ranks.groups;
   }
   if (!solved.accumulation) solved.accumulation = 1;
-  if (!solved.train) solved.train = *solved.micro * *solved.accumulation * world_size;
-  const bool holds = *solved.train == *solved.micro * *solved.accumulation * world_size;
+  if (!solved.train) solved.train = *solved.micro * *solved.accumulation * ranks.groups;
+  const bool holds = *solved.train == *solved.micro * *solved.accumulation * ranks.groups;
   if (!holds || *solved.micro < 1 || *solved.accumulation < 1) {
-    refuse(given, solved, world_size, subject);
+    refuse(given, solved, ranks, subject);
   }
   return solved;
 }

@@ -23,6 +23,7 @@ class Writer {
     file_["gradient_clipping"] = value("max_grad_norm");
     write_precision();
     write_zero();
+    write_sequences();
     write_optimizer();
     write_scheduler();
     warn_of_the_rest(warnings);
@@ -85,6 +86,13 @@ class Writer {
     zero["stage3_prefetch_bucket_size"] = "auto";
     zero["stage3_param_persistence_threshold"] = "auto";
     zero["stage3_gather_16bit_weights_on_model_save"] = true;
+  }
+
+  void write_sequences() {
+    const char* setting = "parallelism_config_sp_size";
+    written_.insert({setting, "parallelism_config_cp_size"});
+    const int64_t ranks = settings_.config.shard.sequence_parallel_size;
+    if (ranks > 1) file_["sequence_parallel_size"] = ranks;
   }
 
   void write_offload(Json& zero, int stage) {

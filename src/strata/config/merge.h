@@ -15,6 +15,8 @@ class Merge {
   // A higher rank replaces a lower one. Throws ConfigError naming both places when two of the same
   // rank differ, and when the value does not fit its setting.
   void add(const Given& given);
+  // The same over whatever was given before.
+  void put(const Given& given) { given_.insert_or_assign(std::string(given.setting->name), given); }
   void add_all(const std::vector<Given>& given);
 
   // Null when nothing was given.

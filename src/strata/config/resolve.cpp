@@ -3,6 +3,9 @@
 
 #include <filesystem>
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include "strata/base/error.h"
 #include "strata/config/checks.h"
 #include "strata/config/deepspeed.h"
@@ -74,8 +77,10 @@ std::string auto_text(const DsAuto& given, const Settings& settings) {
   }
   // The batch of all ranks is a product, other lists are lists.
   const bool is_product = given.source.ends_with("(train_batch_size)");
-  return fmt::format("{}: auto is {}{}", given.source, fmt::join(parts, is_product ? " x " : ", "),
-                     is_product ? " x ranks" : "");
+  if (!is_product) return fmt::format("{}: auto is {}", given.source, fmt::join(parts, ", "));
+  const int64_t sharers = settings.config.shard.sequence_parallel_size;
+  return fmt::format("{}: auto is {} x ranks{}", given.source, fmt::join(parts, " x "),
+                     sharers > 1 ? fmt::format(" / {} that share rows", sharers) : "");
 }
 
 }  // namespace

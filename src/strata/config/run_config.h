@@ -188,6 +188,7 @@ struct ShardConfig {
   std::string sharding_strategy = "FULL_SHARD";
   int64_t dp_shard_size = 0;                       // ranks that share the shards; 0: by strategy
   int64_t dp_replicate_size = 0;                   // copies of the shards; 0: by strategy
+  int64_t sequence_parallel_size = 1;              // ranks that share a micro-batch's tokens
   int64_t reshard_group_size = 0;                  // between forward and backward; 0: all of them
   std::string backward_prefetch = "BACKWARD_PRE";  // BACKWARD_PRE, BACKWARD_POST, NO_PREFETCH
   bool forward_prefetch = true;

@@ -9,7 +9,7 @@ constexpr std::string_view kMachines = "start strata launch on each machine, or 
 constexpr std::string_view kMegatron = "use FSDP or DeepSpeed settings";
 constexpr std::string_view kFp8 = "use bf16";
 constexpr std::string_view kTpu = "TPUs are not supported";
-constexpr std::string_view kOneSequence = "sequences and layers stay on one rank";
+constexpr std::string_view kOwnSequences = "ranks share rows in one way, with the same losses";
 constexpr std::string_view kSaving = "checkpoints are sharded, the result is a whole model";
 
 struct Known {
@@ -99,15 +99,16 @@ std::vector<Known> fp8_flags() {
 
 std::vector<Known> other_flags() {
   return {
-      {"parallelism_config_tp_size", {"1"}, kOneSequence},
-      {"parallelism_config_cp_size", {"1"}, kOneSequence},
-      {"parallelism_config_cp_backend", {"torch", "*"}, kOneSequence},
-      {"parallelism_config_cp_comm_strategy", {"allgather", "*"}, kOneSequence},
-      {"parallelism_config_sp_size", {"1"}, kOneSequence},
-      {"parallelism_config_sp_backend", {"deepspeed", "*"}, kOneSequence},
-      {"parallelism_config_sp_seq_length", {"none", "*"}, kOneSequence},
-      {"parallelism_config_sp_seq_length_is_variable", {"true", "*"}, kOneSequence, true},
-      {"parallelism_config_sp_attn_implementation", {"sdpa", "*"}, kOneSequence},
+      {"parallelism_config_tp_size", {"1"}, "layers stay on one rank"},
+      {"parallelism_config_cp_backend", {"torch", "*"}, kOwnSequences},
+      {"parallelism_config_cp_comm_strategy", {"allgather", "*"}, kOwnSequences},
+      {"parallelism_config_sp_backend", {"deepspeed", "*"}, kOwnSequences},
+      {"parallelism_config_sp_seq_length", {"none", "*"}, "rows may have any length"},
+      {"parallelism_config_sp_seq_length_is_variable",
+       {"true", "*"},
+       "rows may have any length",
+       true},
+      {"parallelism_config_sp_attn_implementation", {"sdpa", "*"}, kOwnSequences},
       {"mpirun_ccl", {"none", "*"}, "start the ranks with mpirun itself"},
       {"no_tpu_cluster", {"true"}, kTpu, true},
       {"vm", {"none"}, kTpu},

@@ -8,6 +8,7 @@
 
 #include "strata/base/byte_size.h"
 #include "strata/base/error.h"
+#include "strata/config/recipes.h"
 #include "strata/config/rules.h"
 
 namespace strata::config {
@@ -43,6 +44,14 @@ class ShardingRules : Rules {
     if (strategy == "NO_SHARD" && shard.dp_shard_size > 1) {
       throw ConfigError("{}: found {} with NO_SHARD ({}), expected another strategy; remove one",
                         source("parallelism_config_dp_shard_size"), shard.dp_shard_size, place);
+    }
+    // Losses of pairs and of documents look at whole ones.
+    if (shard.sequence_parallel_size > 1 && recipe_of(config_).command != "sft") {
+      throw ConfigError(
+          "{}: found {} with the recipe {}, expected 1: sft alone divides rows; "
+          "remove it",
+          source("parallelism_config_sp_size"), shard.sequence_parallel_size,
+          recipe_of(config_).command);
     }
     if (!gathers) {
       for (const char* name :

@@ -96,6 +96,20 @@ void translate_reshard(Merge& merge) {
   merge.add(make_given("fsdp_sharding_strategy", strategy, origin_of(*given)));
 }
 
+// accelerate's two ways to divide rows; it refuses both at once.
+void translate_context_parallelism(Merge& merge) {
+  const Given* context = merge.find("parallelism_config_cp_size");
+  const Given* sequence = merge.find("parallelism_config_sp_size");
+  if (!context || given_sharers(merge) != context) return;
+  if (sequence && canonical_text(*sequence) != "1") {
+    throw ConfigError("{}: found {} beside {} {}, expected one of them; remove one",
+                      named_source(*context), canonical_text(*context), named_source(*sequence),
+                      canonical_text(*sequence));
+  }
+  merge.put(
+      make_given("parallelism_config_sp_size", canonical_text(*context), origin_of(*context)));
+}
+
 void translate_checkpointing(Merge& merge) {
   if (const Given* given = merge.find("activation_checkpointing")) {
     const std::string mode = canonical_text(*given);
@@ -305,12 +319,22 @@ void translate_recipe(Merge& merge) {
 
 }  // namespace
 
+const Given* given_sharers(const Merge& merge) {
+  const Given* context = merge.find("parallelism_config_cp_size");
+  const Given* sequence = merge.find("parallelism_config_sp_size");
+  if (!context || canonical_text(*context) == "1") return sequence;
+  const bool denies =
+      sequence && canonical_text(*sequence) == "1" && sequence->origin.rank > context->origin.rank;
+  return denies ? sequence : context;
+}
+
 void translate(Merge& merge, std::vector<std::string>& warnings) {
   translate_precision(merge);
   translate_zero_stage(merge);
   translate_distribution(merge);
   translate_reshard(merge);
   translate_fsdp_words(merge, warnings);
+  translate_context_parallelism(merge);
   translate_checkpointing(merge);
   translate_sampling(merge);
   translate_splits(merge);

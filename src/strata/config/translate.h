@@ -13,4 +13,8 @@ namespace strata::config {
 // Throws ConfigError where two of them, or one and a plain setting, contradict each other.
 void translate(Merge& merge, std::vector<std::string>& warnings);
 
+// Where the number of ranks that share rows comes from: accelerate has two names for it, and writes
+// 1 for the one that is not meant. Null: neither was given.
+const Given* given_sharers(const Merge& merge);
+
 }  // namespace strata::config

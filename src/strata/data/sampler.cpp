@@ -57,8 +57,8 @@ BatchSampler::BatchSampler(int64_t num_rows, int64_t batch_size, int world_size,
   batches_per_rank_ = drop_last ? num_rows / round : divide_up(num_rows, round);
   if (batches_per_rank_ == 0) {
     throw ConfigError(
-        "dataloader_drop_last: found {} rows, expected at least {} ({} ranks x {} rows a batch); "
-        "use smaller batches or turn it off",
+        "dataloader_drop_last: found {} rows, expected at least {} ({} batches at once of {} rows "
+        "each); use smaller batches or turn it off",
         num_rows, round, world_size, batch_size);
   }
 }

@@ -125,10 +125,29 @@ void AdaptedModel::merge() {
         folder_.string());
   }
   const at::NoGradGuard no_grad;
-  BaseTensors changed, unchanged;
+  const BaseTensors values = merged_values();
+  auto merged = models::create_model(config_, {.storage = compute_type_});
+  // A head of its own, as the adapter made it.
+  if (values.contains("lm_head.weight")) merged->trainable_copy("lm_head.weight");
+  // What requires gradients does not stay packed: weights that the adapter changed or replaced.
+  for (nn::Parameter* parameter : merged->parameters()) {
+    const auto value = values.find(parameter->name());
+    const bool is_packed = value != values.end() && value->second.scalar_type() == at::kByte;
+    parameter->set_requires_grad(!is_packed);
+  }
+  if (keeps_mxfp4_) models::keep_mxfp4(*merged, config_, storage_type_);
+  for (nn::Parameter* parameter : merged->parameters()) {
+    parameter->set_requires_grad(false);
+    parameter->attach_value(values.at(parameter->name()));
+  }
+  merged_ = std::move(merged);
+}
+
+BaseTensors AdaptedModel::merged_values() const {
+  BaseTensors values;
   for (const nn::Parameter* parameter : model_->parameters()) {
     if (is_in_mxfp4(*parameter)) {
-      unchanged[parameter->name()] = parameter->quantized_bytes();
+      values[parameter->name()] = parameter->quantized_bytes();
       continue;
     }
     if (parameter->quantization()) {
@@ -137,8 +156,18 @@ void AdaptedModel::merge() {
           "merge-adapter with --dequantize",
           folder_.string(), parameter->name());
     }
-    unchanged[parameter->name()] = parameter->value();
+    values[parameter->name()] = parameter->value();
   }
+  // One after the other: all of them in fp32 would be twice what is kept.
+  const auto change = [&](const std::string& name, const at::Tensor& value) {
+    if (!at::isfinite(value).all().item<bool>()) {
+      throw FormatError(
+          "{}: found NaN or infinity in \"{}\" after merging, expected finite numbers; the adapter "
+          "or the base is broken",
+          folder_.string(), name);
+    }
+    values[name] = value.to(compute_type_);
+  };
   for (const nn::Linear* layer : adapter_->layers()) {
     if (layer->low_rank() && layer->low_rank()->bias && !layer->bias()) {
       throw ConfigError(
@@ -146,38 +175,13 @@ void AdaptedModel::merge() {
           "branch without; use it as it is",
           folder_.string(), layer->path());
     }
-    changed[layer->path() + ".weight"] = adapters::merged_weight(*layer);
-    if (layer->bias()) changed[layer->path() + ".bias"] = adapters::merged_bias(*layer);
+    change(layer->path() + ".weight", adapters::merged_weight(*layer));
+    if (layer->bias()) change(layer->path() + ".bias", adapters::merged_bias(*layer));
   }
   for (const nn::ExpertParameter* matrices : adapter_->expert_parameters()) {
-    changed[matrices->name] = adapters::merged_weight(*matrices);
+    change(matrices->name, adapters::merged_weight(*matrices));
   }
-  auto merged = models::create_model(config_, {.storage = compute_type_});
-  // A head of its own, as the adapter made it.
-  const bool has_own_head =
-      changed.contains("lm_head.weight") || unchanged.contains("lm_head.weight");
-  if (has_own_head) merged->trainable_copy("lm_head.weight");
-  // What requires gradients does not stay packed.
-  for (nn::Parameter* parameter : merged->parameters()) {
-    parameter->set_requires_grad(changed.contains(parameter->name()));
-  }
-  if (keeps_mxfp4_) models::keep_mxfp4(*merged, config_, storage_type_);
-  for (nn::Parameter* parameter : merged->parameters()) {
-    parameter->set_requires_grad(false);
-    const auto found = changed.find(parameter->name());
-    if (found == changed.end()) {
-      parameter->attach_value(unchanged.at(parameter->name()));
-      continue;
-    }
-    if (!at::isfinite(found->second).all().item<bool>()) {
-      throw FormatError(
-          "{}: found NaN or infinity in \"{}\" after merging, expected finite numbers; the adapter "
-          "or the base is broken",
-          folder_.string(), parameter->name());
-    }
-    parameter->attach_value(found->second.to(compute_type_));
-  }
-  merged_ = std::move(merged);
+  return values;
 }
 
 }  // namespace strata::generate

@@ -53,7 +53,15 @@ std::vector<std::string> mxfp4_parts(const ModelFolder& folder) {
   std::vector<std::string> parts;
   if (folder.is_adapter() || !announces_mxfp4(folder.config())) return parts;
   constexpr std::string_view kEnd = "_blocks";
+  constexpr std::string_view kScales = "_scales";
   for (const std::string& name : folder.names()) {
+    if (name.ends_with(kScales)) {
+      const std::string weight = name.substr(0, name.size() - kScales.size());
+      if (folder.find(weight + "_blocks") != nullptr) continue;
+      throw FormatError(
+          "{}: found \"{}\" without \"{}_blocks\", expected both; download the checkpoint again",
+          folder.path().string(), name, weight);
+    }
     if (!name.ends_with(kEnd)) continue;
     const auto weight = find_mxfp4_weight(folder, name.substr(0, name.size() - kEnd.size()));
     parts.insert(parts.end(), {weight->blocks->name, weight->scales->name});

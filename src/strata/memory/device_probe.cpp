@@ -20,8 +20,8 @@ DeviceMemory device_memory(c10::Device device) {
 
 int64_t device_library_bytes(const comm::Mesh& mesh) {
   int64_t bytes = kGpuWorkspaceBytes;
-  for (const comm::Group* group :
-       {mesh.world.get(), mesh.shard.get(), mesh.replicate.get(), mesh.part.get()}) {
+  for (const comm::Group* group : {mesh.world.get(), mesh.shard.get(), mesh.replicate.get(),
+                                   mesh.part.get(), mesh.sequence.get()}) {
     if (group != nullptr && group->size() > 1) bytes += kNcclGroupBytes;
   }
   return bytes;

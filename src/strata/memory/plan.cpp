@@ -3,6 +3,8 @@
 #include <ATen/ATen.h>
 
 #include "strata/comm/mesh.h"
+#include "strata/nn/expert_balance.h"
+#include "strata/nn/sequence_parallel.h"
 #include "strata/optim/adamw.h"
 
 namespace strata::memory {
@@ -56,6 +58,14 @@ class Walk {
   }
 
  private:
+  // What rank 0 has of it.
+  nn::Batch imagined_part(const std::vector<int64_t>& documents,
+                          const std::vector<int64_t>& sources) const {
+    const nn::Batch batch = imagined_batch(documents, sources);
+    const auto& sequence = store_.mesh().sequence;
+    return sequence ? nn::part_of(batch, *sequence) : batch;
+  }
+
   // Micro-steps between the first and the last are alike: one stands for all.
   void optimizer_step() {
     const int64_t walked = std::min<int64_t>(options_.accumulation, 3);
@@ -72,13 +82,16 @@ class Walk {
   }
 
   void micro_step(bool first, bool last, int64_t times) {
-    const nn::Batch batch = imagined_batch(options_.documents, options_.sources);
+    const nn::Batch batch = imagined_part(options_.documents, options_.sources);
     nn::LossSums sums;
     nn::ForwardContext context;
     context.training = true;
     context.sums = &sums;
+    nn::ExpertBalance balance(/*scale=*/1, store_.mesh().sequence.get());
+    if (options_.balances_experts) context.balance = &balance;
     const comm::SentBytes before = comm::sent_bytes(store_.mesh());
     executor_.train(batch, context, first, last);
+    balance.complete();
     sent_ += (comm::sent_bytes(store_.mesh()) - before) * times;
   }
 
@@ -96,7 +109,7 @@ class Walk {
   void evaluate() {
     if (options_.eval_documents.empty()) return;
     account_.begin_phase("evaluate");
-    const nn::Batch batch = imagined_batch(options_.eval_documents, options_.eval_sources);
+    const nn::Batch batch = imagined_part(options_.eval_documents, options_.eval_sources);
     nn::LossSums sums;
     nn::ForwardContext context;
     context.sums = &sums;

@@ -19,6 +19,7 @@ struct WalkOptions {
   int64_t accumulation = 1;
   // Encoder-decoder models: each document's source. Empty: there are none.
   std::vector<int64_t> sources{}, eval_sources{};
+  bool balances_experts = false;  // the step asks a nn::ExpertBalance
 };
 
 // One step of the schedule, and the most that was in use while it ran.

@@ -68,6 +68,12 @@ struct KeyValueShape {
   int64_t head_dim;
 };
 
+// Of every layer's attention.
+struct HeadCounts {
+  int64_t queries;
+  int64_t keys;  // and values
+};
+
 // Where each base weight is found: parameter name -> tensor name in the checkpoint. They differ for
 // a tied weight of which the file holds only the other name.
 using WeightSources = std::map<std::string, std::string>;
@@ -125,6 +131,8 @@ class Model {
   // The embedding's weight and the shape of a prefix. The defaults refuse, too.
   virtual nn::Parameter& embedding_weight();
   virtual KeyValueShape key_value_shape() const;
+  // Nothing: sequence parallelism (nn/sequence_parallel.h) is not for it.
+  virtual std::optional<HeadCounts> head_counts() const { return {}; }
   // Encoder-decoder models: the place in blocks() of the decoder's embedding, and the id that
   // decoding starts from. Others: 0 and none.
   virtual int decoder_begin() const { return 0; }

@@ -3,14 +3,17 @@
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include "strata/base/error.h"
 #include "strata/nn/function_state.h"
 #include "strata/nn/kept_attention.h"
 #include "strata/nn/kv_cache.h"
 #include "strata/nn/low_rank.h"
+#include "strata/nn/sequence_parallel.h"
 #include "strata/nn/virtual_tokens.h"
 #include "strata/ops/attention.h"
 #include "strata/ops/attention_sinks.h"
 #include "strata/ops/biased_attention.h"
+#include "strata/ops/dropout_keys.h"
 #include "strata/ops/rope.h"
 
 namespace strata::nn {
@@ -49,8 +52,13 @@ struct AttentionCall {
   }
 };
 
-ops::AttentionResult with_sinks(ops::AttentionResult result, const Parameter* sinks) {
-  if (sinks != nullptr) ops::add_attention_sinks_(result, sinks->value());
+// Those of the call's heads.
+at::Tensor own_sinks(const AttentionOptions& o) {
+  return o.sinks->value().narrow(0, o.first_head, o.num_heads);
+}
+
+ops::AttentionResult with_sinks(ops::AttentionResult result, const AttentionOptions& o) {
+  if (o.sinks != nullptr) ops::add_attention_sinks_(result, own_sinks(o));
   return result;
 }
 
@@ -64,14 +72,18 @@ ops::AttentionResult plain_attend(const AttentionCall& call, const at::Tensor& q
 
 ops::AttentionResult attend(const AttentionCall& call, const at::Tensor& q, const at::Tensor& k,
                             const at::Tensor& v) {
-  return with_sinks(plain_attend(call, q, k, v), call.options.sinks);
+  return with_sinks(plain_attend(call, q, k, v), call.options);
 }
 
 void write_sinks_gradient(const AttentionCall& call, const at::Tensor& dout,
                           const ops::AttentionResult& forward) {
   Parameter* sinks = call.options.sinks;
   if (sinks == nullptr || !sinks->requires_grad()) return;
-  sinks->accumulate_grad(ops::attention_sinks_gradient(dout, forward, sinks->value()));
+  const at::Tensor gradient = ops::attention_sinks_gradient(dout, forward, own_sinks(call.options));
+  if (gradient.size(0) == sinks->numel()) return sinks->accumulate_grad(gradient);
+  const at::Tensor all = at::zeros(sinks->shape(), gradient.options());
+  all.narrow(0, call.options.first_head, gradient.size(0)).copy_(gradient);
+  sinks->accumulate_grad(all);
 }
 
 ops::AttentionGradients differentiate(const AttentionCall& call, const at::Tensor& dout,
@@ -287,31 +299,59 @@ at::Tensor cached_attention(const at::Tensor& q, const at::Tensor& k, const at::
                                   .window = o.window,
                                   .softcap = o.softcap});
   };
-  return with_sinks(attend_to_all(), o.sinks).out.flatten(1);
+  return with_sinks(attend_to_all(), o).out.flatten(1);
 }
 
 // Tables of the batch, and what a cache must know of them.
 RopeTables tables_for(Rope& rope, const AttentionOptions& options, const ForwardContext& context) {
   if (!options.rotates) return {};
   KvCache* cache = context.cache;
-  if (cache == nullptr) return rope.tables(context.batch->positions);
+  if (cache == nullptr) return rope.tables(context.batch->of_documents().positions);
   cache->length_of_change = rope.options().length_of_change();
   return rope.tables(context.batch->positions, cache->text_length);
 }
 
 AttentionCall call_of(const AttentionOptions& options, const RopeTables& tables,
                       const ForwardContext& context) {
-  AttentionCall call{options, context.batch->offsets, tables};
+  const Batch& batch = context.batch->of_documents();
+  AttentionCall call{options, batch.offsets, tables};
   if (context.drops() && options.dropout > 0) {
-    call.token_keys = context.batch->token_keys;
-    call.dropout_key = dropout_key(context.draw, options.place_id);
+    call.token_keys = batch.token_keys;
+    call.dropout_key =
+        ops::head_key(dropout_key(context.draw, options.place_id), options.first_head);
   }
   return call;
+}
+
+// All tokens of the rank's share of the heads (nn/sequence_parallel.h); `exchange` makes their q, k
+// and v side by side.
+template <typename Exchange>
+at::Tensor shared_attention(const RopeTables& tables, const AttentionOptions& options,
+                            const ForwardContext& context, const Exchange& exchange) {
+  if (context.cache != nullptr || options.prefix != nullptr || options.projection != nullptr) {
+    throw InternalError(
+        "attention: found a cache or a prefix beside rows that ranks share, expected neither; "
+        "report this as a bug");
+  }
+  const HeadShare share{options.num_heads, options.num_kv_heads, options.head_dim,
+                        context.batch->sequence};
+  AttentionOptions own = options;
+  own.num_heads = share.own_heads();
+  own.num_kv_heads = share.own_kv_heads();
+  own.first_head = share.first_head();
+  own.interleaved = false;
+  return to_own_tokens(
+      share, FusedAttentionFunction::apply(call_of(own, tables, context), context.kept_attention,
+                                           exchange(share)));
 }
 
 at::Tensor attention_of(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                         const RopeTables& tables, const AttentionOptions& options,
                         const ForwardContext& context) {
+  if (context.batch->whole) {
+    return shared_attention(tables, options, context,
+                            [&](const HeadShare& share) { return to_own_heads(share, q, k, v); });
+  }
   if (options.projection != nullptr) options.projection->project();
   if (context.cache != nullptr) return cached_attention(q, k, v, tables, options, *context.cache);
   const AttentionCall call = call_of(options, tables, context);
@@ -322,6 +362,11 @@ at::Tensor attention_of(const at::Tensor& q, const at::Tensor& k, const at::Tens
 
 at::Tensor fused_attention_of(const at::Tensor& qkv, const RopeTables& tables,
                               const AttentionOptions& options, const ForwardContext& context) {
+  if (context.batch->whole) {
+    return shared_attention(tables, options, context, [&](const HeadShare& share) {
+      return to_own_heads(share, qkv, options.interleaved);
+    });
+  }
   if (context.cache == nullptr && options.prefix == nullptr) {
     return FusedAttentionFunction::apply(call_of(options, tables, context), context.kept_attention,
                                          qkv);

@@ -9,6 +9,10 @@
 
 #include <ATen/core/Tensor.h>
 
+namespace strata::comm {
+class Group;
+}
+
 namespace strata::nn {
 
 // T = tokens of the micro-batch, D = documents (attention stays inside a document).
@@ -28,7 +32,16 @@ struct Batch {
   // Encoder-decoder models: what the encoder reads, D documents without targets. The fields above
   // are the decoder's: ids begin with its start token, targets are the labels of the same place.
   std::shared_ptr<const Batch> source = {};
+  // nn/sequence_parallel.h: this is what a rank of `sequence` has of `whole`, which attention looks
+  // at. Null: nothing is shared.
+  std::shared_ptr<const Batch> whole = {};
+  comm::Group* sequence = nullptr;
+  int64_t num_padding = 0;  // tokens at its end that are of no document, for parts of one size
+
   int64_t num_tokens() const { return ids.size(0); }
+  int64_t num_real_tokens() const { return num_tokens() - num_padding; }
+  // With all tokens of every document.
+  const Batch& of_documents() const { return whole ? *whole : *this; }
 };
 
 // Sums over the trained tokens of a micro-batch, filled by the loss.

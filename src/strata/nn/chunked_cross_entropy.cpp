@@ -33,6 +33,9 @@ constexpr int64_t kTrainedChunkBytesOnGpu = 512 << 20;
 constexpr int64_t kMinRows = 64;
 // Rows of a tile of cuBLAS's products: the rest of a last one would be computed for nothing.
 constexpr int64_t kTileRowsOnGpu = 128;
+// Rows of logits that do not begin at 16 bytes take cuBLAS to kernels of a fraction of the rate,
+// and a word added to a vocabulary is enough for that.
+constexpr int64_t kAlignedWordsOnGpu = 8, kRowWordsOnGpu = 64;
 
 struct LossCall {
   const Linear* output;
@@ -125,12 +128,19 @@ int64_t loss_rows_on_gpu(const at::Tensor& h, const Linear& output) {
   return std::min(h.size(0), rows);
 }
 
+at::Tensor empty_logits(int64_t rows, int64_t vocab, const at::TensorOptions& options,
+                        bool on_gpu) {
+  if (!on_gpu || vocab % kAlignedWordsOnGpu == 0) return at::empty({rows, vocab}, options);
+  const int64_t stride = (vocab + kRowWordsOnGpu - 1) / kRowWordsOnGpu * kRowWordsOnGpu;
+  return at::empty({rows, stride}, options).narrow(1, 0, vocab);
+}
+
 LossBuffers make_buffers(const at::Tensor& h, const Linear& output) {
   const bool on_gpu = is_for_cuda(h);
   const int64_t vocab = output.out_features();
   LossBuffers buffers;
   buffers.chunk = on_gpu ? loss_rows_on_gpu(h, output) : loss_rows_at_once(h.size(0), vocab);
-  buffers.logits = at::empty({buffers.chunk, vocab}, h.options());
+  buffers.logits = empty_logits(buffers.chunk, vocab, h.options(), on_gpu);
   buffers.widened = h.scalar_type() == at::kFloat || on_gpu
                         ? buffers.logits
                         : at::empty({buffers.chunk, vocab}, h.options().dtype(at::kFloat));

@@ -3,10 +3,12 @@
 #include <ATen/ATen.h>
 
 #include "strata/base/error.h"
+#include "strata/comm/group.h"
 
 namespace strata::nn {
 
-void ExpertBalance::add(const at::Tensor& probabilities, const at::Tensor& chosen) {
+void ExpertBalance::add(const at::Tensor& probabilities, const at::Tensor& chosen,
+                        int64_t num_tokens) {
   if (is_complete_) {
     throw InternalError(
         "expert balance: found a layer that adds after backward began, expected each to add once");
@@ -20,11 +22,23 @@ void ExpertBalance::add(const at::Tensor& probabilities, const at::Tensor& chose
   choices_.scatter_add_(0, chosen.reshape({-1}),
                         at::ones({1}, chosen.options()).expand({chosen.numel()}));
   probabilities_.add_(probabilities.sum(/*dim=*/0));
-  num_rows_ += probabilities.size(0);
+  num_rows_ += num_tokens;
+}
+
+void ExpertBalance::complete() {
+  if (is_complete_) return;
+  is_complete_ = true;
+  if (sequence_ == nullptr || !choices_.defined()) return;
+  // One sum for both; numbers of choices are integers in double, too.
+  const at::Tensor sums = at::cat({choices_.to(at::kDouble), probabilities_.to(at::kDouble)});
+  sequence_->all_reduce(sums)->wait();
+  const int64_t experts = choices_.size(0);
+  choices_ = sums.narrow(0, 0, experts).to(choices_.scalar_type());
+  probabilities_ = sums.narrow(0, experts, experts).to(probabilities_.scalar_type());
 }
 
 const at::Tensor& ExpertBalance::gradient() {
-  is_complete_ = true;
+  complete();
   if (!gradient_.defined()) {
     const double rows = static_cast<double>(num_rows_);
     const double experts = static_cast<double>(choices_.size(0));
@@ -34,7 +48,7 @@ const at::Tensor& ExpertBalance::gradient() {
 }
 
 double ExpertBalance::loss() {
-  is_complete_ = true;
+  complete();
   if (num_rows_ == 0) return 0;
   const double rows = static_cast<double>(num_rows_);
   const at::Tensor sum = choices_.to(at::kDouble).mul_(probabilities_).sum();

@@ -45,8 +45,9 @@ ExpertRows sort_on_device(const at::Tensor& chosen, int64_t num_experts) {
   const int64_t num_tokens = chosen.size(0), per_token = chosen.size(1);
   const at::Tensor flat = chosen.reshape({-1});
   const auto [sorted, order] = at::sort(flat, /*stable=*/true, /*dim=*/0, /*descending=*/false);
-  const at::Tensor begin =
-      at::searchsorted(sorted, at::arange(num_experts + 1, flat.options())).cpu();
+  const at::Tensor places = at::searchsorted(sorted, at::arange(num_experts + 1, flat.options()));
+  rows.ends = places.narrow(0, 1, num_experts).to(at::kInt);
+  const at::Tensor begin = places.cpu();
   rows.begin.assign(begin.const_data_ptr<int64_t>(),
                     begin.const_data_ptr<int64_t>() + begin.numel());
   const at::Tensor token = at::floor_divide(order, per_token);

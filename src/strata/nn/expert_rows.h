@@ -18,6 +18,7 @@ struct ExpertRows {
   at::Tensor token;            // int64 [S], the token of each row
   at::Tensor place;            // int64 [k * T], the row of each token's first expert, second, ...
   std::vector<int64_t> begin;  // [experts + 1], expert e has the rows begin[e] .. begin[e + 1]
+  at::Tensor ends = {};  // int32 [experts], where each expert's rows end, on a device that sorted
 
   int64_t count(size_t expert) const { return begin[expert + 1] - begin[expert]; }
 };

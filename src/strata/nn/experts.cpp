@@ -7,6 +7,7 @@
 
 #include "strata/base/activity_timer.h"
 #include "strata/nn/function_state.h"
+#include "strata/nn/grouped_product.h"
 #include "strata/nn/weight_product.h"
 #include "strata/ops/swiglu.h"
 
@@ -42,21 +43,51 @@ void visit_experts(const ExpertsCall& call, const std::function<void(size_t)>& v
   for_each_expert(call.rows, /*at_once=*/call.rows.token.is_cpu() && !has_codes, visit);
 }
 
-int64_t width_of(const ExpertsCall& call) { return call.experts[0].gate->out_features(); }
+// What a layer of every expert makes of its rows.
+struct Product {
+  at::Tensor rows;
+  bool has_base = false;  // the products by the weights are there, of all experts
+};
 
-// y = layer(x), for the rows of one expert.
-void project(const Linear& layer, const at::Tensor& x, const at::Tensor& y, bool training) {
-  forward_product_into(y, x, layer.weight(), /*beta=*/0, training);
-  if (layer.low_rank() != nullptr) low_rank_forward_(y, x, *layer.low_rank(), {});
+// By one operation where that can be; else memory for products one by one.
+Product start_product(const ExpertsCall& call, Linear* Expert::*layer, const at::Tensor& x,
+                      bool back) {
+  std::vector<const Parameter*> weights;
+  for (const Expert& expert : call.experts) weights.push_back(&(expert.*layer)->weight());
+  if (const auto rows = grouped_product(weights, x, call.rows, back)) {
+    return {*rows, /*has_base=*/true};
+  }
+  return {at::empty({x.size(0), weights[0]->shape()[back ? 1 : 0]}, x.options())};
 }
+
+// Adds layer(x), for the rows of one expert.
+void project(const ExpertsCall& call, size_t e, Linear* Expert::*layer, const at::Tensor& input,
+             const Product& product) {
+  const Linear& linear = *(call.experts[e].*layer);
+  const at::Tensor x = rows_of(input, call.rows, e), y = rows_of(product.rows, call.rows, e);
+  if (!product.has_base) {
+    forward_product_into(y, x, linear.weight(), /*beta=*/0, call.training);
+  }
+  if (linear.low_rank() != nullptr) low_rank_forward_(y, x, *linear.low_rank(), {});
+}
+
+// What is added to a dx, and how.
+struct InputPart {
+  at::Tensor rows;  // undefined: not wanted
+  float beta = 0;
+  bool has_base = false;
+};
 
 // The gradients of a layer's weight and branch from x and dy; what they add to dx, where it is
 // defined, too. Rows of `x` may be scaled against those of the forward pass: the gradients are then
 // those of a scaled dy, and dx is that of dy.
-void backpropagate(Linear& layer, const at::Tensor& x, const at::Tensor& dy, const at::Tensor& dx,
-                   float beta) {
+void backpropagate(Linear& layer, const at::Tensor& x, const at::Tensor& dy,
+                   const InputPart& part) {
+  const at::Tensor& dx = part.rows;
   if (layer.weight().requires_grad()) layer.weight().accumulate_grad_product(dy, x);
-  if (dx.defined()) multiply_by_weight_back_into(dx, dy, layer.weight(), beta);
+  if (dx.defined() && !part.has_base) {
+    multiply_by_weight_back_into(dx, dy, layer.weight(), part.beta);
+  }
   if (LowRankBranch* branch = layer.low_rank(); branch != nullptr) {
     low_rank_backward(dy, {x, low_rank_hidden(x, {branch}, {})}, *branch, {}, dx);
   }
@@ -79,28 +110,22 @@ struct Projected {
 
 Projected project_in(const ExpertsCall& call, const at::Tensor& x) {
   const at::Tensor input = spread(x, call.rows);
-  Projected y;
-  for (at::Tensor* out : {&y.gate, &y.up}) {
-    *out = at::empty({input.size(0), width_of(call)}, input.options());
-  }
+  const Product gate = start_product(call, &Expert::gate, input, /*back=*/false);
+  const Product up = start_product(call, &Expert::up, input, /*back=*/false);
   visit_experts(call, [&](size_t e) {
     if (call.rows.count(e) == 0) return;
-    const at::Tensor of_expert = rows_of(input, call.rows, e);
-    const Expert& expert = call.experts[e];
-    project(*expert.gate, of_expert, rows_of(y.gate, call.rows, e), call.training);
-    project(*expert.up, of_expert, rows_of(y.up, call.rows, e), call.training);
+    project(call, e, &Expert::gate, input, gate);
+    project(call, e, &Expert::up, input, up);
   });
-  return y;
+  return {gate.rows, up.rows};
 }
 
-at::Tensor project_out(const ExpertsCall& call, const at::Tensor& gated, int64_t hidden) {
-  const at::Tensor y = at::empty({gated.size(0), hidden}, gated.options());
+at::Tensor project_out(const ExpertsCall& call, const at::Tensor& gated) {
+  const Product y = start_product(call, &Expert::down, gated, /*back=*/false);
   visit_experts(call, [&](size_t e) {
-    if (call.rows.count(e) == 0) return;
-    project(*call.experts[e].down, rows_of(gated, call.rows, e), rows_of(y, call.rows, e),
-            call.training);
+    if (call.rows.count(e) > 0) project(call, e, &Expert::down, gated, y);
   });
-  return y;
+  return y.rows;
 }
 
 // From dy [T, hidden] back to the gates: writes the gradients of all down projections, turns
@@ -112,14 +137,15 @@ at::Tensor backward_out(const ExpertsCall& call, const at::Tensor& dy, const at:
   at::Tensor gated = ops::swiglu(projected.gate, projected.up);
   // With the row's weight at the gated side, the result of down is needed for no gradient.
   const at::Tensor scaled = gated * scales.to(gated.scalar_type());
-  at::Tensor dgated = at::empty_like(gated);
+  const Product product = start_product(call, &Expert::down, dy_rows, /*back=*/true);
+  const at::Tensor& dgated = product.rows;
   visit_experts(call, [&](size_t e) {
     Linear& down = *call.experts[e].down;
     if (call.rows.count(e) == 0) {
       write_zero_gradients(down);
     } else {
       backpropagate(down, rows_of(scaled, call.rows, e), rows_of(dy_rows, call.rows, e),
-                    rows_of(dgated, call.rows, e), /*beta=*/0);
+                    {rows_of(dgated, call.rows, e), /*beta=*/0, product.has_base});
     }
   });
   const ActivityTimer timer(Activity::kElementWise);
@@ -134,10 +160,15 @@ at::Tensor backward_out(const ExpertsCall& call, const at::Tensor& dy, const at:
 at::Tensor backward_in(const ExpertsCall& call, const at::Tensor& x, const Projected& gradients,
                        int64_t num_tokens, bool wants_dx) {
   const at::Tensor input = x.defined() ? spread(x, call.rows) : at::Tensor();
-  const int64_t hidden = call.experts[0].gate->in_features();
-  const at::Tensor dinput =
-      wants_dx ? at::empty({gradients.gate.size(0), hidden}, gradients.gate.options())
-               : at::Tensor();
+  Product dinput;
+  if (wants_dx) {
+    dinput = start_product(call, &Expert::gate, gradients.gate, /*back=*/true);
+    if (dinput.has_base) {
+      const Product of_up = start_product(call, &Expert::up, gradients.up, /*back=*/true);
+      dinput.has_base = of_up.has_base;  // refused the second time: all once more, one by one
+      if (of_up.has_base) dinput.rows.add_(of_up.rows);
+    }
+  }
   const auto part = [&](const at::Tensor& rows, size_t e) {
     return rows.defined() ? rows_of(rows, call.rows, e) : rows;
   };
@@ -148,12 +179,14 @@ at::Tensor backward_in(const ExpertsCall& call, const at::Tensor& x, const Proje
       write_zero_gradients(*expert.up);
       return;
     }
-    const at::Tensor x_rows = part(input, e), dx_rows = part(dinput, e);
-    backpropagate(*expert.gate, x_rows, part(gradients.gate, e), dx_rows, /*beta=*/0);
-    backpropagate(*expert.up, x_rows, part(gradients.up, e), dx_rows, /*beta=*/1);
+    const at::Tensor x_rows = part(input, e), dx_rows = part(dinput.rows, e);
+    backpropagate(*expert.gate, x_rows, part(gradients.gate, e),
+                  {dx_rows, /*beta=*/0, dinput.has_base});
+    backpropagate(*expert.up, x_rows, part(gradients.up, e),
+                  {dx_rows, /*beta=*/1, dinput.has_base});
   });
   if (!wants_dx) return {};
-  return gather_sums(dinput, call.rows, num_tokens, {}).to(dinput.scalar_type());
+  return gather_sums(dinput.rows, call.rows, num_tokens, {}).to(dinput.rows.scalar_type());
 }
 
 struct ExpertsFunction : torch::autograd::Function<ExpertsFunction> {
@@ -162,8 +195,7 @@ struct ExpertsFunction : torch::autograd::Function<ExpertsFunction> {
     const Projected projected = project_in(call, x);
     at::Tensor y = at::empty_strided(residual.sizes(), {0, 0}, residual.options());
     if (call.wants_output) {
-      const at::Tensor out =
-          project_out(call, ops::swiglu(projected.gate, projected.up), x.size(1));
+      const at::Tensor out = project_out(call, ops::swiglu(projected.gate, projected.up));
       y = gather_sums(out, call.rows, x.size(0), weights).to(residual.scalar_type());
       y.add_(residual);
     }

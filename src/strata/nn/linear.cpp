@@ -51,12 +51,24 @@ at::Tensor start_value(const Linear& layer, const at::Tensor& x, const at::Tenso
   return bias.expand({x.size(0), bias.size(0)}).clone(at::MemoryFormat::Contiguous);
 }
 
-at::Tensor base_product(const Linear& layer, const at::Tensor& x, const at::Tensor& residual,
-                        bool training) {
+// What a layer's plain branch adds to its output.
+struct BranchPart {
+  at::Tensor hidden = {};  // A's output; undefined: there is no branch
+  bool comes_first = false;
+};
+
+at::Tensor plain_product(const Linear& layer, const at::Tensor& x, const at::Tensor& residual,
+                         const BranchPart& branch, bool training) {
   at::Tensor y = start_value(layer, x, residual);
-  const float beta = y.defined() ? 1 : 0;
-  if (!y.defined()) y = at::empty({x.size(0), layer.out_features()}, x.options());
-  forward_product_into(y, x, layer.weight(), beta, training);
+  const bool is_started = y.defined();
+  if (!is_started) y = at::empty({x.size(0), layer.out_features()}, x.options());
+  if (branch.comes_first && !is_started) {
+    start_with_low_rank(y, branch.hidden, *layer.low_rank());
+    forward_product_into(y, x, layer.weight(), /*beta=*/1, training);
+    return y;
+  }
+  forward_product_into(y, x, layer.weight(), is_started ? 1 : 0, training);
+  if (branch.hidden.defined()) add_low_rank_(y, branch.hidden, *layer.low_rank());
   return y;
 }
 
@@ -90,14 +102,13 @@ LowRankGroup plain_branches(const std::vector<const Linear*>& layers) {
   return group;
 }
 
-// The layer's output without plain branches, if it is wanted; appends what DoRA and VeRA need in
-// backward.
+// The layer's output, if it is wanted; appends what DoRA and VeRA need in backward.
 at::Tensor run_layer(const Linear& layer, const at::Tensor& x, const at::Tensor& residual,
-                     const LinearCall& call, variable_list& saved) {
+                     const BranchPart& branch, const LinearCall& call, variable_list& saved) {
   // DoRA's magnitude needs the output for its own gradient.
   if (layer.is_dora()) return dora_product(layer, x, residual, call, saved);
-  at::Tensor y =
-      call.wants_output ? base_product(layer, x, residual, call.training) : shape_alone(layer, x);
+  at::Tensor y = call.wants_output ? plain_product(layer, x, residual, branch, call.training)
+                                   : shape_alone(layer, x);
   if (const Vera* vera = layer.vera(); vera != nullptr) {
     saved.push_back(call.wants_output ? vera_forward_(y, x, *vera, call.draw)
                                       : vera_hidden(x, *vera, call.draw));
@@ -105,21 +116,18 @@ at::Tensor run_layer(const Linear& layer, const at::Tensor& x, const at::Tensor&
   return y;
 }
 
-// Adds the outputs of plain branches; appends what they need in backward.
-void run_branches(const at::Tensor& x, const LinearCall& call, const variable_list& outputs,
-                  variable_list& saved) {
-  const LowRankGroup group = plain_branches(call.layers);
-  if (group.empty()) return;
-  saved.push_back(low_rank_hidden(x, group, call.draw));
-  if (!call.wants_output) return;
+// Of each layer, from A's output of all plain branches beside each other.
+std::vector<BranchPart> branch_parts(const std::vector<const Linear*>& layers,
+                                     const at::Tensor& hidden, bool comes_first) {
+  std::vector<BranchPart> parts(layers.size());
   int64_t column = 0;
-  for (size_t i = 0; i < outputs.size(); ++i) {
-    if (!has_plain_branch(*call.layers[i])) continue;
-    const LowRankBranch& branch = *call.layers[i]->low_rank();
-    const int64_t rank = branch.a.shape()[0];
-    add_low_rank_(outputs[i], saved.back().narrow(1, column, rank), branch);
+  for (size_t i = 0; i < layers.size(); ++i) {
+    if (!has_plain_branch(*layers[i])) continue;
+    const int64_t rank = layers[i]->low_rank()->a.shape()[0];
+    parts[i] = {hidden.narrow(1, column, rank), comes_first};
     column += rank;
   }
+  return parts;
 }
 
 void write_base_gradients(const Linear& layer, const at::Tensor& dy, const at::Tensor& x) {
@@ -139,11 +147,15 @@ struct LinearFunction : torch::autograd::Function<LinearFunction> {
                                const std::optional<at::Tensor>& residual) {
     variable_list outputs, saved(1);
     bool needs_input = false;
-    for (const Linear* layer : call.layers) {
-      outputs.push_back(run_layer(*layer, x, residual.value_or(at::Tensor()), call, saved));
-      needs_input |= trains_on_input(*layer);
+    const LowRankGroup group = plain_branches(call.layers);
+    const at::Tensor hidden = group.empty() ? at::Tensor() : low_rank_hidden(x, group, call.draw);
+    const auto parts = branch_parts(call.layers, hidden, comes_first(x, group, call.draw));
+    for (size_t i = 0; i < call.layers.size(); ++i) {
+      outputs.push_back(
+          run_layer(*call.layers[i], x, residual.value_or(at::Tensor()), parts[i], call, saved));
+      needs_input |= trains_on_input(*call.layers[i]);
     }
-    run_branches(x, call, outputs, saved);
+    if (hidden.defined()) saved.push_back(hidden);
     if (!needs_input) call.remake = nullptr;
     if (needs_input && !call.remake) saved[0] = x;
     context->save_for_backward(std::move(saved));
@@ -155,32 +167,39 @@ struct LinearFunction : torch::autograd::Function<LinearFunction> {
     const auto call = take_state<LinearCall>(context);
     const variable_list saved = context->get_saved_variables();
     const at::Tensor x = call.remake ? call.remake() : saved[0];
-    at::Tensor dx;
+    const LowRankGroup group = plain_branches(call.layers);
     variable_list of_branches;  // the gradients of outputs with a plain branch
+    for (size_t i = 0; i < call.layers.size(); ++i) {
+      if (has_plain_branch(*call.layers[i])) of_branches.push_back(gradients[i]);
+    }
+    at::Tensor dx;
+    if (context->needs_input_grad(0)) {
+      dx = at::empty({gradients[0].size(0), call.layers[0]->in_features()}, gradients[0].options());
+    }
+    const bool branches_first = dx.defined() && comes_first(dx, group, call.draw);
+    const auto run_branches = [&](float beta) {
+      low_rank_backward(of_branches, {x, saved.back()}, group, call.draw, dx, beta);
+    };
+    if (branches_first) run_branches(/*beta=*/0);
+    float beta = branches_first ? 1 : 0;
     size_t next = 1;
     for (size_t i = 0; i < call.layers.size(); ++i) {
       const Linear& layer = *call.layers[i];
       const at::Tensor& dy = gradients[i];
-      const float beta = dx.defined() ? 1 : 0;
-      if (context->needs_input_grad(0) && !dx.defined()) {
-        dx = at::empty({dy.size(0), layer.in_features()}, dy.options());
-      }
       write_base_gradients(layer, dy, x);
       if (layer.is_dora()) {
         dora_backward(dy, x, {saved[next], saved[next + 1], saved[next + 2]}, layer.weight(),
                       *layer.low_rank(), call.draw, dx, beta);
         next += 3;
-        continue;
+      } else {
+        if (dx.defined()) multiply_by_weight_back_into(dx, dy, layer.weight(), beta);
+        if (layer.vera() != nullptr) {
+          vera_backward(dy, saved[next++], *layer.vera(), call.draw, dx);
+        }
       }
-      if (dx.defined()) multiply_by_weight_back_into(dx, dy, layer.weight(), beta);
-      if (has_plain_branch(layer)) of_branches.push_back(dy);
-      if (layer.vera() != nullptr) {
-        vera_backward(dy, saved[next++], *layer.vera(), call.draw, dx);
-      }
+      beta = 1;
     }
-    if (!of_branches.empty()) {
-      low_rank_backward(of_branches, {x, saved[next]}, plain_branches(call.layers), call.draw, dx);
-    }
+    if (!group.empty() && !branches_first) run_branches(/*beta=*/1);
     return {at::Tensor(), dx, call.has_residual ? gradients[0] : at::Tensor()};
   }
 };

@@ -4,6 +4,7 @@
 
 #include <ATen/ATen.h>
 
+#include "strata/libtorch/planned_device.h"
 #include "strata/ops/dropout.h"
 #include "strata/ops/matmul.h"
 
@@ -44,18 +45,33 @@ void write_b_gradients(const at::Tensor& dy, const at::Tensor& scaled, LowRankBr
   }
 }
 
+// The gradient of an input, and what it is multiplied by before branches add to it.
+struct InputGradient {
+  at::Tensor tensor;  // undefined: not wanted
+  float beta;
+
+  void add(const at::Tensor& dhidden, const at::Tensor& a) const {
+    if (beta == 0) {
+      ops::thin_product_into(tensor, dhidden, a, 1.0);
+    } else {
+      ops::add_thin_product_(tensor, dhidden, a, 1.0);
+    }
+  }
+};
+
 // From the gradient of A's output [T, r] to A's own and the input's.
 void backward_to_input(const at::Tensor& dhidden, const at::Tensor& x, LowRankBranch& branch,
-                       const DropoutDraw& draw, const at::Tensor& dx) {
+                       const DropoutDraw& draw, const InputGradient& dx) {
   if (branch.a.requires_grad()) {
     branch.a.accumulate_grad_product(dhidden, branch_input(x, branch, draw));
   }
-  if (!dx.defined()) return;
+  if (!dx.tensor.defined()) return;
   if (!drops(branch, draw)) {
-    ops::add_thin_product_(dx, dhidden, branch.a.value(), 1.0);
+    dx.add(dhidden, branch.a.value());
   } else {
-    ops::add_dropout_backward_(dx, ops::thin_product(dhidden, branch.a.value()), branch.dropout,
-                               draw.token_keys, dropout_key(draw.draw, branch.layer_id));
+    ops::add_dropout_backward_(dx.tensor, ops::thin_product(dhidden, branch.a.value()),
+                               branch.dropout, draw.token_keys,
+                               dropout_key(draw.draw, branch.layer_id));
   }
 }
 
@@ -65,7 +81,7 @@ bool any_a_trains(const LowRankGroup& group) {
 
 // The same for a group whose inputs are one: `dhidden` [T, sum of r].
 void backward_to_input(const at::Tensor& dhidden, const at::Tensor& x, const LowRankGroup& group,
-                       const at::Tensor& dx) {
+                       const InputGradient& dx) {
   if (any_a_trains(group)) {
     at::Tensor of_all =
         at::empty({dhidden.size(1), x.size(1)}, dhidden.options().dtype(at::kFloat));
@@ -77,7 +93,7 @@ void backward_to_input(const at::Tensor& dhidden, const at::Tensor& x, const Low
       row += rank;
     }
   }
-  if (dx.defined()) ops::add_thin_product_(dx, dhidden, stacked_a(group), 1.0);
+  if (dx.tensor.defined()) dx.add(dhidden, stacked_a(group));
 }
 
 }  // namespace
@@ -137,6 +153,16 @@ void add_low_rank_(at::Tensor y, const at::Tensor& hidden, const LowRankBranch& 
   if (branch.bias) y.add_(branch.bias->value(), branch.scaling);
 }
 
+bool comes_first(const at::Tensor& x, const LowRankGroup& group, const DropoutDraw& draw) {
+  return is_for_cuda(x) && !group.empty() && is_one_product(group, draw) &&
+         group[0]->a.value().scalar_type() == x.scalar_type();
+}
+
+void start_with_low_rank(at::Tensor y, const at::Tensor& hidden, const LowRankBranch& branch) {
+  ops::thin_product_into(y, hidden, branch.b.value().t(), branch.scaling);
+  if (branch.bias) y.add_(branch.bias->value(), branch.scaling);
+}
+
 at::Tensor low_rank_forward_(at::Tensor y, const at::Tensor& x, const LowRankBranch& branch,
                              const DropoutDraw& draw) {
   const at::Tensor hidden = hidden_of(x, branch, draw);
@@ -147,8 +173,8 @@ at::Tensor low_rank_forward_(at::Tensor y, const at::Tensor& x, const LowRankBra
 // Of branches that are one product, or of one.
 static void backward_together(const std::vector<at::Tensor>& dy, const LowRankSaved& saved,
                               const LowRankGroup& group, const DropoutDraw& draw,
-                              const at::Tensor& dx) {
-  const bool wants_hidden = any_a_trains(group) || dx.defined();
+                              const InputGradient& dx) {
+  const bool wants_hidden = any_a_trains(group) || dx.tensor.defined();
   const double scaling = group[0]->scaling;
   const at::Tensor scaled = saved.hidden * scaling;
   std::vector<at::Tensor> parts;
@@ -170,20 +196,21 @@ static void backward_together(const std::vector<at::Tensor>& dy, const LowRankSa
 }
 
 void low_rank_backward(const std::vector<at::Tensor>& dy, const LowRankSaved& saved,
-                       const LowRankGroup& group, const DropoutDraw& draw, at::Tensor dx) {
-  if (is_one_product(group, draw)) return backward_together(dy, saved, group, draw, dx);
+                       const LowRankGroup& group, const DropoutDraw& draw, at::Tensor dx,
+                       float beta) {
+  if (is_one_product(group, draw)) return backward_together(dy, saved, group, draw, {dx, beta});
   int64_t column = 0;
   for (size_t i = 0; i < group.size(); ++i) {
     const int64_t rank = group[i]->a.shape()[0];
     const LowRankSaved of_branch{saved.x, saved.hidden.narrow(1, column, rank)};
-    backward_together({dy[i]}, of_branch, {group[i]}, draw, dx);
+    backward_together({dy[i]}, of_branch, {group[i]}, draw, {dx, /*beta=*/1});
     column += rank;
   }
 }
 
 void low_rank_backward(const at::Tensor& dy, const LowRankSaved& saved, LowRankBranch& branch,
                        const DropoutDraw& draw, at::Tensor dx) {
-  backward_together({dy}, saved, {&branch}, draw, dx);
+  backward_together({dy}, saved, {&branch}, draw, {std::move(dx), /*beta=*/1});
 }
 
 }  // namespace strata::nn

@@ -55,6 +55,12 @@ using LowRankGroup = std::vector<LowRankBranch*>;
 at::Tensor low_rank_hidden(const at::Tensor& x, const LowRankGroup& group, const DropoutDraw& draw);
 // Adds the branch's output to y [T, out_features] in place; `hidden` [T, r] is A's output.
 void add_low_rank_(at::Tensor y, const at::Tensor& hidden, const LowRankBranch& branch);
+// The same where y has no value yet. Requires: comes_first().
+void start_with_low_rank(at::Tensor y, const at::Tensor& hidden, const LowRankBranch& branch);
+// Whether what branches give to `x` [T, in_features] and get from it is written before the layers'
+// own products are added to it, instead of being added to those: a product adds at no cost, and a
+// thin one that adds reads all that it writes. On GPUs; not where dropout stands between.
+bool comes_first(const at::Tensor& x, const LowRankGroup& group, const DropoutDraw& draw);
 // Both for one branch; returns A's output.
 at::Tensor low_rank_forward_(at::Tensor y, const at::Tensor& x, const LowRankBranch& branch,
                              const DropoutDraw& draw);
@@ -65,10 +71,11 @@ struct LowRankSaved {
 };
 
 // Writes the gradients of all A and B where they train and, where `dx` is defined, adds the
-// branches' part of the input's gradient to it in place; `dy` [T, out_features] of each branch.
-// Masks are drawn again.
+// branches' part of the input's gradient to it in place, or with beta 0, which requires
+// comes_first(), writes it there; `dy` [T, out_features] of each branch. Masks are drawn again.
 void low_rank_backward(const std::vector<at::Tensor>& dy, const LowRankSaved& saved,
-                       const LowRankGroup& group, const DropoutDraw& draw, at::Tensor dx);
+                       const LowRankGroup& group, const DropoutDraw& draw, at::Tensor dx,
+                       float beta = 1);
 // The same for one branch.
 void low_rank_backward(const at::Tensor& dy, const LowRankSaved& saved, LowRankBranch& branch,
                        const DropoutDraw& draw, at::Tensor dx);

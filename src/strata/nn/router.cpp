@@ -17,6 +17,13 @@ struct RouteCall {
   RouterOptions options;
   ExpertBalance* balance;  // null: none
   bool adds;               // to it
+  int64_t num_padding;     // rows at the end that are not balanced
+  int64_t num_tokens;      // of all ranks that share rows
+
+  // Those that are balanced.
+  at::Tensor real(const at::Tensor& rows) const {
+    return rows.narrow(0, 0, rows.size(0) - num_padding);
+  }
 };
 
 struct RouteFunction : torch::autograd::Function<RouteFunction> {
@@ -26,7 +33,7 @@ struct RouteFunction : torch::autograd::Function<RouteFunction> {
     const RouterOptions& options = call.options;
     const at::Tensor probabilities = at::softmax(logits.to(at::kFloat), /*dim=*/1);
     auto [weights, experts] = at::topk(probabilities, options.experts_per_token, /*dim=*/1);
-    if (call.adds) call.balance->add(probabilities, experts);
+    if (call.adds) call.balance->add(call.real(probabilities), call.real(experts), call.num_tokens);
     if (options.normalizes) weights.div_(weights.sum(/*dim=*/1, /*keepdim=*/true));
     if (options.rounds) weights = weights.to(logits.scalar_type()).to(at::kFloat);
     context->save_for_backward({probabilities, experts});
@@ -41,19 +48,21 @@ struct RouteFunction : torch::autograd::Function<RouteFunction> {
     const variable_list saved = context->get_saved_variables();
     const at::Tensor &probabilities = saved[0], &experts = saved[1];
     const at::Tensor chosen = probabilities.gather(1, experts);
-    at::Tensor dchosen = gradients[0];
     const auto& call = load_state<RouteCall>(context);
-    if (call.options.normalizes) {
-      const at::Tensor sum = chosen.sum(/*dim=*/1, /*keepdim=*/true);
-      const at::Tensor mean = (dchosen * chosen).sum(/*dim=*/1, /*keepdim=*/true) / sum;
-      dchosen = (dchosen - mean) / sum;
-    }
     // Of softmax: p (dp - sum of p dp), where dp is zero but for the chosen, unless all are
-    // balanced.
-    const at::Tensor terms = dchosen * chosen;
+    // balanced. Normalised weights are a softmax of the chosen alone, so that one expert's has no
+    // gradient at all.
+    at::Tensor terms = gradients[0] * chosen;
+    if (call.options.normalizes) {
+      const at::Tensor weights = chosen / chosen.sum(/*dim=*/1, /*keepdim=*/true);
+      const at::Tensor mean = (gradients[0] * weights).sum(/*dim=*/1, /*keepdim=*/true);
+      terms = weights * (gradients[0] - mean);
+    }
     at::Tensor dlogits = at::zeros_like(probabilities).scatter_(1, experts, terms);
     const bool is_balanced = call.balance != nullptr && call.balance->has_gradient();
-    if (is_balanced) dlogits.addcmul_(probabilities, call.balance->gradient());
+    if (is_balanced) {
+      call.real(dlogits).addcmul_(call.real(probabilities), call.balance->gradient());
+    }
     const at::Tensor sums = (is_balanced ? dlogits : terms).sum(/*dim=*/1, /*keepdim=*/true);
     dlogits.addcmul_(probabilities, sums, /*value=*/-1);
     return {at::Tensor(), dlogits.to(context->saved_data["type"].toScalarType())};
@@ -64,9 +73,13 @@ struct RouteFunction : torch::autograd::Function<RouteFunction> {
 
 Routing route(const at::Tensor& logits, const RouterOptions& options,
               const ForwardContext& context) {
-  const RouteCall call{.options = options,
-                       .balance = context.balance,
-                       .adds = context.balance != nullptr && context.wants_output};
+  const Batch* batch = context.batch;
+  const RouteCall call{
+      .options = options,
+      .balance = context.balance,
+      .adds = context.balance != nullptr && context.wants_output,
+      .num_padding = batch != nullptr ? batch->num_padding : 0,
+      .num_tokens = batch != nullptr ? batch->of_documents().num_real_tokens() : logits.size(0)};
   const variable_list outputs = RouteFunction::apply(call, logits);
   return {outputs[0], outputs[1]};
 }

@@ -3,6 +3,7 @@
 #include "strata/ops/cross_entropy.h"
 
 #include "strata/base/activity_timer.h"
+#include "strata/libtorch/planned_device.h"
 #include "strata/ops/check.h"
 #include "strata/ops/cpu_kernels.h"
 #include "strata/ops/current_stream.h"
@@ -34,7 +35,9 @@ void cross_entropy_rows_(at::Tensor logits, const at::Tensor& targets, float sca
   check_device_or_plan(kOp, logits);
   if (logits.dim() != 2) check_shape(kOp, "logits", logits, {-1, -1});
   if (!logits.is_cuda() && !logits.is_meta()) check_type(kOp, "logits", logits, at::kFloat);
-  check_contiguous(kOp, "logits", logits);
+  // On a GPU rows may be apart.
+  is_for_cuda(logits) ? check_last_dim_contiguous(kOp, "logits", logits)
+                      : check_contiguous(kOp, "logits", logits);
   check_shape(kOp, "targets", targets, {logits.size(0)});
   check_type(kOp, "targets", targets, at::kLong);
   check_contiguous(kOp, "targets", targets);
@@ -46,10 +49,13 @@ void cross_entropy_rows_(at::Tensor logits, const at::Tensor& targets, float sca
   if constexpr (kHasCuda) {
     if (logits.is_cuda()) {
       const at::Tensor on_device = targets.to(logits.device(), /*non_blocking=*/true);
-      return cuda::cross_entropy(element_of(kOp, "logits", logits), logits.mutable_data_ptr(),
-                                 on_device.const_data_ptr<int64_t>(), logits.size(0),
-                                 logits.size(1), scale, want_gradient, options, row,
-                                 cuda::current_stream(logits));
+      return cuda::cross_entropy({.type = element_of(kOp, "logits", logits),
+                                  .data = logits.mutable_data_ptr(),
+                                  .rows = logits.size(0),
+                                  .vocabulary = logits.size(1),
+                                  .stride = logits.stride(0)},
+                                 on_device.const_data_ptr<int64_t>(), scale, want_gradient, options,
+                                 row, cuda::current_stream(logits));
     }
   }
   cpu::cross_entropy(logits.mutable_data_ptr<float>(), targets.const_data_ptr<int64_t>(),

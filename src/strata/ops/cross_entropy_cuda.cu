@@ -21,9 +21,9 @@ __device__ inline float capped(float x, const CrossEntropyOptions& o) {
 template <typename T, int N, bool kCapped>
 __global__ void __launch_bounds__(kThreads)
     row_loss(T* __restrict__ logits, const int64_t* __restrict__ targets, int64_t vocabulary,
-             float scale, bool want_gradient, CrossEntropyOptions o,
+             int64_t stride, float scale, bool want_gradient, CrossEntropyOptions o,
              CrossEntropyRow* __restrict__ rows) {
-  T* x = logits + int64_t{blockIdx.x} * vocabulary;
+  T* x = logits + int64_t{blockIdx.x} * stride;
   const int64_t target = targets[blockIdx.x];
   if (target < 0) {
     if (threadIdx.x == 0) rows[blockIdx.x] = {0.0f, 0.0f, 0, 0};
@@ -35,6 +35,7 @@ __global__ void __launch_bounds__(kThreads)
   for (int64_t i = int64_t{N} * threadIdx.x; i < vocabulary; i += int64_t{N} * kThreads) {
     const Pack<T, N> pack = load<T, N>(x + i);
     for (int k = 0; k < N; ++k) {
+      if (i + k >= vocabulary) continue;  // between rows
       const float value = capped<kCapped>(to_float(pack.v[k]), o);
       largest = fmaxf(largest, value);  // leaves NaN out, hence `broken`
       broken += value != value || value == INFINITY ? 1.0f : 0.0f;
@@ -47,6 +48,7 @@ __global__ void __launch_bounds__(kThreads)
   for (int64_t i = int64_t{N} * threadIdx.x; i < vocabulary; i += int64_t{N} * kThreads) {
     const Pack<T, N> pack = load<T, N>(x + i);
     for (int k = 0; k < N; ++k) {
+      if (i + k >= vocabulary) continue;
       const float value = capped<kCapped>(to_float(pack.v[k]), o);
       const float d = bounded(value, max), e = expf(d);
       distances += d;
@@ -79,7 +81,7 @@ __global__ void __launch_bounds__(kThreads)
   // The target's logit was read by all threads: the sums above are barriers.
   for (int64_t i = int64_t{N} * threadIdx.x; i < vocabulary; i += int64_t{N} * kThreads) {
     Pack<T, N> pack = load<T, N>(x + i);
-    for (int k = 0; k < N; ++k) {
+    for (int k = 0; k < N; ++k) {  // also between rows, where nobody reads
       const float value = capped<kCapped>(to_float(pack.v[k]), o);
       const float e = expf(bounded(value, max));
       // Of a sure target the share less 1 would be rounding alone.
@@ -97,21 +99,21 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
-void cross_entropy(Element type, void* logits, const int64_t* targets, int64_t rows,
-                   int64_t vocabulary, float scale, bool want_gradient,
+void cross_entropy(const Logits& logits, const int64_t* targets, float scale, bool want_gradient,
                    const CrossEntropyOptions& options, CrossEntropyRow* row, Stream stream) {
-  if (rows == 0 || vocabulary == 0) return;
-  with_type(type, [&](auto zero) {
+  if (logits.rows == 0 || logits.vocabulary == 0) return;
+  with_type(logits.type, [&](auto zero) {
     using T = decltype(zero);
-    const bool is_wide = vocabulary % kWide<T> == 0 && is_aligned(logits);
+    // The last pack of a row may reach into what lies between rows.
+    const bool is_wide = logits.stride % kWide<T> == 0 && is_aligned(logits.data);
     const auto kernel = [&]<bool kCapped>() {
       return is_wide ? row_loss<T, kWide<T>, kCapped> : row_loss<T, 1, kCapped>;
     };
     launch("cross_entropy",
            options.softcap > 0 ? kernel.template operator()<true>()
                                : kernel.template operator()<false>(),
-           {rows, kThreads}, stream, static_cast<T*>(logits), targets, vocabulary, scale,
-           want_gradient, options, row);
+           {logits.rows, kThreads}, stream, static_cast<T*>(logits.data), targets,
+           logits.vocabulary, logits.stride, scale, want_gradient, options, row);
   });
 }
 

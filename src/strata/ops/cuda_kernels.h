@@ -43,8 +43,13 @@ void clamped_swiglu_backward(Element type, void* gate_up, const void* dy, int64_
                              const ClampedGate& gate, Stream stream);
 
 // `logits` of any element type; `targets` and `row` in device memory. Targets were checked.
-void cross_entropy(Element type, void* logits, const int64_t* targets, int64_t rows,
-                   int64_t vocabulary, float scale, bool want_gradient,
+// Of `rows` that begin `stride` logits apart.
+struct Logits {
+  Element type;
+  void* data;
+  int64_t rows, vocabulary, stride;
+};
+void cross_entropy(const Logits& logits, const int64_t* targets, float scale, bool want_gradient,
                    const CrossEntropyOptions& options, CrossEntropyRow* row, Stream stream);
 
 // An id outside the table gives a row of NaN: whoever knows the ids on the host checks them there.

@@ -16,6 +16,9 @@ namespace {
 
 // Shorter documents have too little to do for either kernel to matter.
 constexpr int64_t kLeastLength = 512;
+// Rows of a tile of its backward pass, which is said to give NaN where a last one is half full
+// (pytorch issue 196678).
+constexpr int64_t kTileRows = 128;
 
 // Set by the first shape that it does not take, or by a library that is not there. Nothing is asked
 // of it from then on: what libtorch keeps of a plan that could not be made would end the program
@@ -44,8 +47,9 @@ bool is_wanted() {
   return !wants_flash && !has_refused.load(std::memory_order_relaxed);
 }
 
-// H100 and what comes after; libtorch prefers cuDNN on the same chips.
-bool is_hopper_or_later(at::Device device) { return compute_capability_major(device.index()) >= 9; }
+// H100 and H200. On what comes after it is said to be slower than FlashAttention, and to give wrong
+// values for few heads of keys (pytorch issue 193893).
+bool is_hopper(at::Device device) { return compute_capability_major(device.index()) == 9; }
 
 // [T, H, D] as [B, H, S, D], a view.
 at::Tensor as_batch(const at::Tensor& x, int64_t length) {
@@ -91,11 +95,11 @@ std::optional<int64_t> length_for_cudnn(const at::Tensor& q, std::span<const int
     return std::nullopt;
   }
   const int64_t length = offsets[1] - offsets[0];
-  if (length < kLeastLength) return std::nullopt;
+  if (length < kLeastLength || length % kTileRows != 0) return std::nullopt;
   for (size_t d = 1; d + 1 < offsets.size(); ++d) {
     if (offsets[d + 1] - offsets[d] != length) return std::nullopt;
   }
-  return is_hopper_or_later(q.device()) ? std::optional(length) : std::nullopt;
+  return is_hopper(q.device()) ? std::optional(length) : std::nullopt;
 }
 
 std::optional<AttentionResult> cudnn_attention(const at::Tensor& q, const at::Tensor& k,

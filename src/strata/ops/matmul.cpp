@@ -42,7 +42,9 @@ std::atomic<CpuProducts>& products_to_use() {
 bool use_own_kernel(const at::Tensor& c, const at::Tensor& a) {
   if (!c.is_cpu()) return false;
   if (multiplies_own_pairs(a)) return true;  // also few rows, which libtorch multiplies faster
-  if (is_bf16(a) && cpu_has_bf16_arithmetic()) return c.scalar_type() == at::kFloat;
+  // libtorch rounds what it sums to bf16 before it is anybody's fp32.
+  if (is_bf16(a) && c.scalar_type() == at::kFloat) return true;
+  if (is_bf16(a) && cpu_has_bf16_arithmetic()) return false;
   if (a.scalar_type() == at::kFloat && c.scalar_type() == at::kFloat &&
       cpu_products() == CpuProducts::kMkl) {
     return false;
@@ -166,6 +168,11 @@ void add_thin_product_(at::Tensor sum, const at::Tensor& a, const at::Tensor& b,
   } else {
     sum.copy_(at::addmm(sum.to(a.scalar_type()), a, b, /*beta=*/1, /*alpha=*/factor));
   }
+}
+
+void thin_product_into(at::Tensor out, const at::Tensor& a, const at::Tensor& b, double factor) {
+  const ActivityTimer timer(Activity::kMatrixProducts);
+  at::addmm_out(out, out, a, b, /*beta=*/0, /*alpha=*/factor);
 }
 
 int64_t matmul_scratch_bytes(int64_t rows, int64_t columns, int64_t inner, at::ScalarType type,

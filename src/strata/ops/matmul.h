@@ -34,6 +34,8 @@ at::Tensor matmul(const at::Tensor& a, const at::Tensor& b, Transposes transpose
 // a.
 at::Tensor thin_product(const at::Tensor& a, const at::Tensor& b);
 void add_thin_product_(at::Tensor sum, const at::Tensor& a, const at::Tensor& b, double factor);
+// out = factor * a b, of one type, on a GPU: what a large product is then added to.
+void thin_product_into(at::Tensor out, const at::Tensor& a, const at::Tensor& b, double factor);
 
 // Who makes large fp32 products on the CPU: our kernel, whose bits depend neither on threads nor on
 // the other rows, or MKL, which is a third faster on the processors of its maker.

@@ -8,6 +8,7 @@
 
 #include "strata/base/error.h"
 #include "strata/base/file.h"
+#include "strata/text/vocabulary_files.h"
 
 namespace strata::text {
 namespace {
@@ -198,17 +199,10 @@ TemplateSource builtin_source(Tokenizer& tokenizer, const std::string& format) {
                     fmt::join(names, ", "));
 }
 
-bool has_tokenizer(const std::filesystem::path& folder) {
-  constexpr const char* kNames[] = {"tokenizer.json", "tokenizer.model", "spiece.model",
-                                    "vocab.json",     "vocab.txt",       "tekken.json"};
-  return std::ranges::any_of(
-      kNames, [&](const char* name) { return std::filesystem::exists(folder / name); });
-}
-
 // Template, tokens and end of sequence of another tokenizer.
 TemplateSource clone_source(Tokenizer& tokenizer, const std::filesystem::path& folder) {
   TemplateSource result{.text = {}, .name = folder.string(), .multiple = 64, .fills_up = true};
-  if (has_tokenizer(folder)) {
+  if (!vocabularies_in(folder).empty()) {
     const auto other = Tokenizer::load(folder);
     result.text = other->chat_template();
     std::vector<AddedToken> missing;

@@ -1,6 +1,8 @@
 // Chooses among the files of a folder; reads the two plain-text kinds.
 #include "strata/text/vocabulary_files.h"
 
+#include <algorithm>
+
 #include "strata/base/error.h"
 #include "strata/base/file.h"
 #include "strata/text/class_pieces.h"
@@ -10,6 +12,12 @@ namespace strata::text {
 namespace {
 
 namespace fs = std::filesystem;
+
+// Of SentencePiece and tiktoken, in the order in which they are looked for.
+constexpr const char* kModels[] = {
+    "tokenizer.model",     "spiece.model",   "sentencepiece.bpe.model", "spm.model",
+    "sentencepiece.model", "tiktoken.model", "vocab.tiktoken"};
+constexpr const char* kOthers[] = {"tokenizer.json", "tekken.json", "vocab.json", "vocab.txt"};
 
 std::vector<std::string> split_lines(const std::string& text) {
   std::vector<std::string> lines;
@@ -66,9 +74,7 @@ VocabularyFiles read_vocabulary_files(const fs::path& folder, const Json& tokeni
   const auto choose_default = [&](const char* name) {
     if (found.tokenizer_class == kFileAsIs) found.tokenizer_class = name;
   };
-  for (const char* name :
-       {"tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "spm.model",
-        "sentencepiece.model", "tiktoken.model", "vocab.tiktoken"}) {
+  for (const char* name : kModels) {
     const fs::path path = folder / name;
     if (!fs::exists(path)) continue;
     found.paths = {path};
@@ -105,6 +111,16 @@ VocabularyFiles read_vocabulary_files(const fs::path& folder, const Json& tokeni
         "load the tokenizer with transformers and save it",
         folder.string(), found.paths[0].filename().string(), found.tokenizer_class);
   }
+  return found;
+}
+
+std::vector<std::string> vocabularies_in(const fs::path& folder) {
+  std::vector<std::string> found;
+  const auto add = [&](const char* name) {
+    if (fs::is_regular_file(folder / name)) found.emplace_back(name);
+  };
+  std::ranges::for_each(kModels, add);
+  std::ranges::for_each(kOthers, add);
   return found;
 }
 

@@ -23,6 +23,9 @@ VocabularyFiles read_vocabulary_files(const std::filesystem::path& folder,
                                       const Json& tokenizer_config,
                                       const std::string& tokenizer_class);
 
+// Names of the folder's files that hold a vocabulary: tokenizer.json and those read without it.
+std::vector<std::string> vocabularies_in(const std::filesystem::path& folder);
+
 // The named and additional tokens of a converted document: they come before the class's own.
 void add_file_specials(const Json& document, const std::string& tokenizer_class, ClassRules& rules);
 

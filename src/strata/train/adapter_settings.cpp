@@ -68,7 +68,10 @@ void read_trainable_tokens(const std::string& text, adapters::LoraOptions& optio
 void read_exceptions(const config::LoraConfig& config, adapters::LoraOptions& options) {
   const bool is_lora = options.method == adapters::Method::kLora;
   if (is_lora) {
-    options.target_parameters = config.target_parameters;
+    // TRL's and PEFT's None, as text.
+    if (config.target_parameters != std::vector<std::string>{"none"}) {
+      options.target_parameters = config.target_parameters;
+    }
     read_trainable_tokens(config.trainable_token_indices, options);
     options.ensure_weight_tying = config.ensure_weight_tying;
   }

@@ -1,6 +1,7 @@
 #include "strata/train/assemble.h"
 
 #include <algorithm>
+#include <set>
 
 #include "strata/adapters/adapter_options.h"
 #include "strata/adapters/expert_targets.h"
@@ -21,6 +22,7 @@
 #include "strata/models/registry.h"
 #include "strata/models/reward_head.h"
 #include "strata/models/vocabulary.h"
+#include "strata/nn/sequence_parallel.h"
 #include "strata/optim/adamw.h"
 #include "strata/optim/make_optimizer.h"
 #include "strata/shard/storage_type.h"
@@ -99,12 +101,37 @@ void quantize(const config::RunConfig& config, const Json& model_config, models:
   models::quantize_linears(model, *options);
 }
 
+// Weights whose type decides how something starts: branches over them, rows that are added, and
+// what comes before every document.
+std::set<const nn::Parameter*> types_of_starts(const Trainee& trainee) {
+  std::set<const nn::Parameter*> weights;
+  for (const models::VocabularyWeight& weight : models::vocabulary_weights(*trainee.model)) {
+    const bool is_read = weight.parameter->num_new_rows() != 0 ||
+                         trainee.model->virtual_tokens() != nullptr ||
+                         (trainee.adapter && trainee.adapter->trained_tokens());
+    if (is_read) weights.insert(weight.parameter);
+  }
+  if (!trainee.adapter) return weights;
+  for (const nn::Linear* layer : trainee.adapter->layers()) weights.insert(&layer->weight());
+  for (const nn::ExpertParameter* matrices : trainee.adapter->expert_parameters()) {
+    weights.insert(matrices->weights.begin(), matrices->weights.end());
+  }
+  if (const nn::Embedding* embedding = trainee.adapter->embedding()) {
+    weights.insert(&embedding->weight());
+  }
+  return weights;
+}
+
 // prepare_model_for_kbit_training: beside codes of bitsandbytes everything else is fp32, but, as in
-// TRL, not where the base is sharded.
-void widen_beside_codes(const comm::Mesh& mesh, models::Model& model) {
-  if (!has_bitsandbytes_codes(model) || mesh.shard->size() > 1) return;
-  for (nn::Parameter* parameter : model.parameters()) {
-    if (!parameter->quantization()) parameter->set_storage_type(at::kFloat);
+// TRL, not where the base is sharded. Nor, here, where it has the type that it is computed in:
+// fp32 of it would be the same numbers in twice the memory, and a copy more in every use.
+void widen_beside_codes(const comm::Mesh& mesh, Trainee& trainee) {
+  if (!has_bitsandbytes_codes(*trainee.model) || mesh.shard->size() > 1) return;
+  const std::set<const nn::Parameter*> starts = types_of_starts(trainee);
+  for (nn::Parameter* parameter : trainee.model->parameters()) {
+    const bool is_as_computed = parameter->storage_type() == trainee.compute_type;
+    const bool stays = parameter->quantization() || (is_as_computed && !starts.contains(parameter));
+    if (!stays) parameter->set_storage_type(at::kFloat);
   }
 }
 
@@ -112,6 +139,25 @@ void widen_beside_codes(const comm::Mesh& mesh, models::Model& model) {
 void widen_trained_weights(models::Model& model) {
   for (nn::Parameter* parameter : model.parameters()) {
     if (parameter->requires_grad()) parameter->set_storage_type(at::kFloat);
+  }
+}
+
+// Sequences that ranks share: what of the model must fit.
+void require_shareable(int64_t ranks, const models::Model& model) {
+  if (ranks == 1) return;
+  constexpr std::string_view kSetting = "sequence_parallel_size";
+  const auto heads = model.head_counts();
+  if (!heads) {
+    throw ConfigError("{}: found {} for {}, expected 1; remove it", kSetting, ranks,
+                      model.architecture());
+  }
+  const std::string error = nn::head_share_error(heads->queries, heads->keys, ranks);
+  if (!error.empty()) throw ConfigError("{}: {}; change it", kSetting, error);
+  if (model.virtual_tokens() != nullptr) {
+    throw ConfigError(
+        "{}: found {} beside virtual tokens, expected 1: documents would begin with them on every "
+        "rank; remove it, or train another kind of adapter",
+        kSetting, ranks);
   }
 }
 
@@ -165,7 +211,9 @@ shard::ActivationHomeOptions activation_home(const config::RunConfig& config, co
     length = std::max(config.data.max_source_length, config.data.max_target_length);
   }
   if (model.virtual_tokens() != nullptr) length += model.virtual_tokens()->count();
-  const int64_t numel = config.train.per_device_train_batch_size * length * model.hidden_size();
+  const int64_t sharers = config.shard.sequence_parallel_size;
+  const int64_t tokens = config.train.per_device_train_batch_size * length;
+  const int64_t numel = (tokens + sharers - 1) / sharers * model.hidden_size();
   return {.place = activation_place(config.shard, target),
           .files = trainee.offload.activation_files(),
           .reserved_bytes = static_cast<uint64_t>(numel) * c10::elementSize(trainee.compute_type)};
@@ -296,6 +344,7 @@ Blueprint draw_up(const config::RunConfig& config, comm::Mesh& mesh, const Targe
                                            .buffers = scalar_type_of(config.shard.buffer_dtype),
                                            .is_untied = is_untied});
     attach_adapter(config, grown.trained_tokens, target, *trainee);
+    require_shareable(config.shard.sequence_parallel_size, *trainee->model);
     quantize(config, trainee->model_config, *trainee->model);
     models::mark_new_rows(*trainee->model, grown.num_old_rows);
     if (trainee->adapter && grown.num_rows != grown.num_old_rows) {
@@ -316,10 +365,10 @@ Blueprint draw_up(const config::RunConfig& config, comm::Mesh& mesh, const Targe
           hf::locate_model(config.model.model_name_or_path, config.model.cache_dir));
       base.sources = trainee->model->check_weights(*base.folder);
     }
-    widen_beside_codes(mesh, *trainee->model);
+    trainee->compute_type = store_options(config.shard, target).compute_type;
+    widen_beside_codes(mesh, *trainee);
     if (trainee->adapter) trainee->adapter->settle_fixed_tensors(target.device);
     widen_trained_weights(*trainee->model);
-    trainee->compute_type = store_options(config.shard, target).compute_type;
   });
   return result;
 }

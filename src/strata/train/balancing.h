@@ -11,8 +11,9 @@
 namespace strata::train {
 
 // As TRL's trainer has it: every micro-batch of every rank has a loss of its own, their mean is
-// added. So the sum depends on per_device_train_batch_size, and on the number of ranks no more than
-// on gradient_accumulation_steps: both are numbers of micro-batches.
+// added; ranks that share rows have one together. So the sum depends on
+// per_device_train_batch_size, and on the number of ranks no more than on
+// gradient_accumulation_steps: both are numbers of micro-batches.
 struct Balancing {
   std::optional<double> coefficient;  // none: a model without experts
   // Not beside label_smoothing_factor, where the reference's smoother takes logits alone: the loss
@@ -22,8 +23,8 @@ struct Balancing {
   bool is_measured() const { return coefficient.value_or(0) != 0; }
   double weight() const { return is_added ? coefficient.value_or(0) : 0; }
   // What backward multiplies a micro-batch's loss by.
-  double scale(double loss_scale, size_t micro_steps, int world_size) const {
-    return weight() * loss_scale / (static_cast<double>(micro_steps) * world_size);
+  double scale(double loss_scale, size_t micro_steps, int data_parallel_size) const {
+    return weight() * loss_scale / (static_cast<double>(micro_steps) * data_parallel_size);
   }
 };
 

@@ -29,7 +29,7 @@ void refuse_packed(const config::QuantizationConfig& config, const Json& model_c
   if (!(config.load_in_4bit || config.load_in_8bit) || !hf::announces_mxfp4(model_config)) return;
   throw ConfigError(
       "{}: found over a checkpoint whose quantization_config says mxfp4, expected plain weights, "
-      "as in transformers; remove the flag (what it holds in MXFP4 is decoded)",
+      "as in transformers; remove the flag (frozen experts stay in MXFP4)",
       asked_for(config));
 }
 
@@ -70,15 +70,18 @@ bool has_bitsandbytes_codes(models::Model& model) {
 
 std::vector<std::string> quantization_warnings(const config::QuantizationConfig& config,
                                                const Json& model_config) {
+  std::vector<std::string> warnings;
   if (config.mxfp4_dequantize && !hf::announces_mxfp4(model_config)) {
-    return {"mxfp4_dequantize: has no effect; the checkpoint holds nothing in MXFP4"};
+    warnings.push_back("mxfp4_dequantize: has no effect; the checkpoint holds nothing in MXFP4");
   }
-  if (!(config.load_in_4bit || config.load_in_8bit)) return {};
-  if (!models::stored_quantization(model_config)) return {};
-  return {fmt::format(
-      "{}: has no effect, nor have the flags that go with it; the checkpoint holds codes and its "
-      "quantization_config decides",
-      asked_for(config))};
+  const bool asks_for_codes = config.load_in_4bit || config.load_in_8bit;
+  if (asks_for_codes && models::stored_quantization(model_config)) {
+    warnings.push_back(fmt::format(
+        "{}: has no effect, nor have the flags that go with it; the checkpoint holds codes and its "
+        "quantization_config decides",
+        asked_for(config)));
+  }
+  return warnings;
 }
 
 }  // namespace strata::train

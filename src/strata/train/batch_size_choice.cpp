@@ -83,10 +83,10 @@ std::string choose_batch_size(config::RunConfig& config, const comm::Mesh& mesh,
       throw shortage(choice.planned_bytes, room, planned(trains_only, 1));
     }
     answer = std::to_string(choice.rows);
-    text =
-        fmt::format("batch size: {} of {} rows ({} planned of {}); an update sees {}", choice.rows,
-                    limit, memory::size_text(choice.planned_bytes), memory::size_text(room),
-                    choice.rows * mesh.world->size() * config.train.gradient_accumulation_steps);
+    text = fmt::format(
+        "batch size: {} of {} rows ({} planned of {}); an update sees {}", choice.rows, limit,
+        memory::size_text(choice.planned_bytes), memory::size_text(room),
+        choice.rows * mesh.data_parallel_size() * config.train.gradient_accumulation_steps);
     if (saved) text += fmt::format("; the checkpoint's {} do not fit", *saved);
   });
   config.train.per_device_train_batch_size =

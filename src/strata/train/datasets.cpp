@@ -129,14 +129,14 @@ data::PrepareOptions options_of(const config::RunConfig& config, int64_t vocab_s
 }
 
 // Of a stream, the rows that the run will use in the files' order; 0: all.
-int64_t rows_of_stream(const config::RunConfig& config, int world_size) {
+int64_t rows_of_stream(const config::RunConfig& config, int data_parallel_size) {
   const config::TrainConfig& train = config.train;
   if (!config.data.dataset_streaming || config.data.shuffle_dataset || train.max_steps <= 0 ||
       !config.data.dataset_weights.empty()) {
     return 0;
   }
   return train.max_steps * train.gradient_accumulation_steps * train.per_device_train_batch_size *
-         world_size;
+         data_parallel_size;
 }
 
 }  // namespace
@@ -242,7 +242,7 @@ Datasets load_datasets(const config::RunConfig& config, const ModelLimits& limit
     cached.store.rename_files(file_names(request));
     return std::move(cached.store);
   };
-  options.max_rows = rows_of_stream(config, wanted.world_size);
+  options.max_rows = rows_of_stream(config, wanted.data_parallel_size);
   sets.train = load(training_split(config.data));
   options.max_rows = 0;
   if (config.train.eval_strategy != "no" || config.train.eval_on_start) {
@@ -259,7 +259,7 @@ Datasets load_datasets(const config::RunConfig& config, const ModelLimits& limit
 }
 
 data::BatchSampler training_sampler(const config::RunConfig& config, const data::TokenStore& rows,
-                                    int world_size) {
+                                    int data_parallel_size) {
   const config::TrainConfig& train = config.train;
   data::LengthGroups groups{
       .lengths = {}, .rows = train.per_device_train_batch_size * train.gradient_accumulation_steps};
@@ -274,7 +274,7 @@ data::BatchSampler training_sampler(const config::RunConfig& config, const data:
   }
   return {static_cast<int64_t>(rows.size()),
           train.per_device_train_batch_size,
-          world_size,
+          data_parallel_size,
           train.data_seed.value_or(train.seed),
           train.train_sampling_strategy,
           train.dataloader_drop_last,

@@ -48,12 +48,12 @@ struct LoadDatasetsOptions {
   // read, from 0 to 1.
   std::function<void(const std::string&, int64_t, double)> progress = {};
   hf::DownloadProgress download_progress = {};
-  int world_size = 1;  // with dataset_streaming it tells how many rows max_steps will use
+  int data_parallel_size = 1;  // with dataset_streaming it tells how many rows max_steps will use
 };
 
 // Which rows make up which batch of training.
 data::BatchSampler training_sampler(const config::RunConfig& config, const data::TokenStore& rows,
-                                    int world_size);
+                                    int data_parallel_size);
 
 // Ids beyond what the rows of the base's embedding grow to (vocabulary.h) are an error, rows beyond
 // its positions a warning. With dataset_cache, processes that need the same rows at the same time

@@ -7,6 +7,7 @@
 
 #include "strata/base/error.h"
 #include "strata/libtorch/cuda_build.h"
+#include "strata/nn/grouped_product.h"
 #include "strata/ops/cudnn_attention_cuda.h"
 #include "strata/ops/matmul.h"
 
@@ -43,11 +44,21 @@ void open_device(const config::RunConfig& config, at::Device device) {
   at::globalContext().lazyInitDevice(device.type());
 }
 
-std::string attention_warning() {
-  std::string refusal;
-  if constexpr (kHasCuda) refusal = ops::cuda::cudnn_refusal();
-  if (refusal.empty()) return "";
-  return "warning: attention: cuDNN has refused it, FlashAttention was taken: " + refusal;
+std::vector<std::string> refusal_warnings() {
+  std::vector<std::string> warnings;
+  std::string of_attention;
+  if constexpr (kHasCuda) of_attention = ops::cuda::cudnn_refusal();
+  if (!of_attention.empty()) {
+    warnings.push_back("warning: attention: cuDNN has refused it, FlashAttention was taken: " +
+                       of_attention);
+  }
+  if (const std::string of_experts = nn::grouped_product_refusal(); !of_experts.empty()) {
+    warnings.push_back(
+        "warning: experts: libtorch has refused their products as one operation, they were made "
+        "one by one: " +
+        of_experts);
+  }
+  return warnings;
 }
 
 Target target_of(at::Device device) {

@@ -25,8 +25,8 @@ void open_device(const config::RunConfig& config, at::Device device);
 // a plan counts what those take.
 void choose_repeatable_kernels();
 
-// Of what was asked of the device in this process and did not come; empty where all did.
-std::string attention_warning();
+// Of what was asked of the device in this process and did not come, a line each.
+std::vector<std::string> refusal_warnings();
 
 // The types that it computes in.
 Target target_of(at::Device device);

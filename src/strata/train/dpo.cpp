@@ -62,7 +62,8 @@ std::vector<double> ask(const data::TokenStore& rows, int64_t batch_size, Traine
     std::vector<data::ExampleView> examples;
     for (const int64_t row : batch.rows) examples.push_back(rows[static_cast<size_t>(row)]);
     const data::MicroBatch collated = data::collate(examples, batch.rows);
-    nn::Preference pairs{.options = options};
+    nn::Preference pairs;
+    pairs.options = options;
     nn::LossSums sums;
     nn::ForwardContext context;
     context.sums = &sums;
@@ -112,6 +113,7 @@ std::string fingerprint_of(const config::RunConfig& config, const Trainee& train
   config::RunConfig alike;
   alike.model = config.model;
   alike.quantization = config.quantization;
+  alike.quantization.mxfp4_dequantize = false;  // decoding changes no value
   alike.lora = config.lora;
   alike.train.seed = config.train.seed;
   alike.preference.ld_alpha = config.preference.ld_alpha;

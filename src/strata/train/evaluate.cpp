@@ -11,22 +11,25 @@ std::optional<EvalSums> evaluate_dataset(const data::TokenStore& dataset,
                                          const Recipe& recipe,
                                          const StopRequest& is_asked_to_stop) {
   const config::TrainConfig& settings = config.train;
-  comm::Group& world = *trainee.store->mesh().world;
+  const comm::Mesh& mesh = trainee.store->mesh();
+  comm::Group& world = *mesh.world;
   const data::EvalSampler sampler(static_cast<int64_t>(dataset.size()),
-                                  settings.per_device_eval_batch_size, world.size(),
+                                  settings.per_device_eval_batch_size, mesh.data_parallel_size(),
                                   settings.dataloader_drop_last);
   double weighted_loss = 0, num_examples = 0;
   std::vector<Figures> batches;
   for (int64_t i = 0; i < sampler.batches_per_rank(); ++i) {
     if (is_any_asked(is_asked_to_stop, world)) return std::nullopt;
-    const data::EvalBatch rows = sampler.batch(world.rank(), i);
+    const data::EvalBatch rows = sampler.batch(mesh.data_parallel_rank(), i);
     std::vector<data::ExampleView> examples;
     for (int64_t row : rows.rows) examples.push_back(dataset[static_cast<size_t>(row)]);
     MicroPass pass =
         evaluate_batch(config, trainee, recipe,
                        data::collate(examples, rows.rows, trainee.model->decoder_start_id()));
-    weighted_loss += pass.mean_loss() * static_cast<double>(rows.num_real);
-    num_examples += static_cast<double>(rows.num_real);
+    // Ranks of a sequence group have the same rows.
+    const double counted = static_cast<double>(rows.num_real) / mesh.sequence_size();
+    weighted_loss += pass.mean_loss() * counted;
+    num_examples += counted;
     batches.push_back(std::move(pass.figures));
   }
 

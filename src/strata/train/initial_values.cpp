@@ -46,7 +46,7 @@ void draw_reward_head(const config::RunConfig& config, Trainee& trainee) {
   }
 }
 
-// Weights beside codes rest in fp32, but are rounded to the run's type first: transformers loads
+// Weights beside codes that rest in fp32 are rounded to the run's type first: transformers loads
 // them so before PEFT widens them.
 shard::Source base_values(const config::RunConfig& config, const BaseFiles& base,
                           const Trainee& trainee) {

@@ -85,6 +85,11 @@ std::vector<std::string> seq2seq_lines(const config::RunConfig& config, const Tr
   return lines;
 }
 
+std::string sharing_text(const comm::Mesh& mesh) {
+  if (!mesh.sequence) return "";
+  return fmt::format("rows shared by {} ranks each, ", mesh.sequence->size());
+}
+
 // What rank 0 has sent, by group: what stays inside a machine and what does not.
 std::string traffic_line(const comm::Mesh& mesh) {
   std::vector<std::string> parts;
@@ -98,14 +103,15 @@ std::string traffic_line(const comm::Mesh& mesh) {
   add("shard group", mesh.shard);
   add("copies", mesh.replicate);
   add("parts", mesh.part);
+  add("sequences", mesh.sequence);
   return parts.empty() ? "" : fmt::format("sent by rank 0: {}", fmt::join(parts, ", "));
 }
 
 // What really moved, beside the theory of traffic_line(): counted by those who move it.
 std::string moved_line(const comm::Mesh& mesh) {
   int64_t copied = 0;
-  for (const comm::Group* group :
-       {mesh.world.get(), mesh.shard.get(), mesh.replicate.get(), mesh.part.get()}) {
+  for (const comm::Group* group : {mesh.world.get(), mesh.shard.get(), mesh.replicate.get(),
+                                   mesh.part.get(), mesh.sequence.get()}) {
     if (group != nullptr) copied += group->received_bytes().value_or(0);
   }
   if (mesh.world->size() == 1) return "";
@@ -124,12 +130,12 @@ void introduce(const config::RunConfig& config, Trainee& trainee, const Datasets
   for (const std::string& line : quantization_warnings(config.quantization, trainee.model_config))
     trainer.say("warning: " + line);
   trainer.say(
-      fmt::format("{} rank{} ({}), {}, {} rows of {} tokens, {} steps of {} rows, masters fp32, "
+      fmt::format("{} rank{} ({}), {}, {}{} rows of {} tokens, {} steps of {} rows, masters fp32, "
                   "computing in {} on {}",
                   mesh.world->size(), mesh.world->size() == 1 ? "" : "s", mesh.world->transport(),
-                  config.shard.sharding_strategy, datasets.train.size(),
+                  config.shard.sharding_strategy, sharing_text(mesh), datasets.train.size(),
                   datasets.train.stats().num_tokens, trainer.plan().max_steps,
-                  config.train.per_device_train_batch_size * mesh.world->size() *
+                  config.train.per_device_train_batch_size * mesh.data_parallel_size() *
                       config.train.gradient_accumulation_steps,
                   name_of_compute(trainee.compute_type),
                   trainee.store->options().device.is_cuda() ? trainee.store->options().device.str()

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <optional>
 
+#include "strata/comm/agreement.h"
 #include "strata/nn/expert_balance.h"
+#include "strata/nn/sequence_parallel.h"
 #include "strata/train/batch_tensors.h"
 #include "strata/train/embedding_noise.h"
 
@@ -16,7 +18,9 @@ struct Asked {
         nn::ForwardContext& context)
       : objective(std::move(objective_in)), balancing(trainee.balancing) {
     context.sums = &sums;
-    if (balancing.is_measured()) context.balance = &balance.emplace(balance_scale);
+    if (balancing.is_measured()) {
+      context.balance = &balance.emplace(balance_scale, trainee.store->mesh().sequence.get());
+    }
     objective->ask(context);
   }
 
@@ -34,10 +38,16 @@ struct Asked {
   std::optional<nn::ExpertBalance> balance;
 };
 
+nn::Batch batch_of(const data::MicroBatch& rows, const Trainee& trainee) {
+  nn::Batch batch = to_tensors(rows, trainee.store->options().device);
+  const comm::Mesh& mesh = trainee.store->mesh();
+  return mesh.sequence ? nn::part_of(batch, *mesh.sequence) : batch;
+}
+
 }  // namespace
 
 double MicroPass::mean_loss() const {
-  double mean = loss / num_losses;
+  double mean = loss / std::max(num_losses, 1.0);
   for (const Figure& figure : figures) {
     if (figure.loss_weight != 0) mean += figure.loss_weight * figure.mean();
   }
@@ -57,9 +67,9 @@ MicroPass train_batch(const config::RunConfig& config, Trainee& trainee, const R
   context.embedding_noise = embedding_noise(config, rows.row_tokens);
   Asked asked(trainee, recipe.objective(rows, Split::kTrain, place.counts),
               trainee.balancing.scale(place.loss_scale, place.micro_steps,
-                                      trainee.store->mesh().world->size()),
+                                      trainee.store->mesh().data_parallel_size()),
               context);
-  trainee.executor->train(to_tensors(rows, trainee.store->options().device), context,
+  trainee.executor->train(batch_of(rows, trainee), context,
                           /*first_micro_step=*/place.micro_step == 0,
                           /*last_micro_step=*/place.micro_step + 1 == place.micro_steps);
   return asked.read();
@@ -71,8 +81,15 @@ MicroPass evaluate_batch(const config::RunConfig& config, Trainee& trainee, cons
   context.label_smoothing = static_cast<float>(config.train.label_smoothing_factor);
   Asked asked(trainee, recipe.objective(rows, Split::kEval, recipe.count(rows)),
               /*balance_scale=*/0, context);
-  trainee.executor->evaluate(to_tensors(rows, trainee.store->options().device), context);
-  return asked.read();
+  trainee.executor->evaluate(batch_of(rows, trainee), context);
+  MicroPass pass = asked.read();
+  if (const auto& sequence = trainee.store->mesh().sequence) {
+    double sums[2] = {pass.loss, pass.num_losses};
+    comm::sum_over_ranks(*sequence, sums);
+    pass.loss = sums[0];
+    pass.num_losses = sums[1];
+  }
+  return pass;
 }
 
 }  // namespace strata::train

@@ -1,7 +1,5 @@
 #include "strata/train/next_token.h"
 
-#include <algorithm>
-
 namespace strata::train {
 namespace {
 
@@ -9,7 +7,7 @@ class TokenObjective final : public Objective {
  public:
   Figures figures(const nn::LossSums& sums) const override { return figures_of(sums); }
   double num_losses(const nn::LossSums& sums) const override {
-    return static_cast<double>(std::max<int64_t>(sums.tokens, 1));
+    return static_cast<double>(sums.tokens);
   }
 };
 

@@ -213,9 +213,11 @@ RunPlan plan_run(const config::RunConfig& config, const PlanRequest& request) {
   describe_model(*trainee, plan);
   plan.shard_size = mesh.shard->size();
   plan.replicas = mesh.replicate->size();
+  plan.sequence_size = mesh.sequence_size();
 
   memory::WalkOptions walk;
   walk.accumulation = config.train.gradient_accumulation_steps;
+  walk.balances_experts = trainee->balancing.is_measured();
   walk.documents = !request.documents.empty() ? request.documents
                                               : full_batch(config.train.per_device_train_batch_size,
                                                            config, *trainee->model);
@@ -229,6 +231,7 @@ RunPlan plan_run(const config::RunConfig& config, const PlanRequest& request) {
     walk.sources = take_sources(walk.documents);
     walk.eval_sources = take_sources(walk.eval_documents);
   }
+  const int64_t own_tokens = (plan.tokens + mesh.sequence_size() - 1) / mesh.sequence_size();
   const auto saved = saved_pieces(config, *trainee);
   // Buffers of files are the host's, too.
   if (request.on_device) {
@@ -236,7 +239,7 @@ RunPlan plan_run(const config::RunConfig& config, const PlanRequest& request) {
   } else {
     plan.scratch_bytes = file_buffer_bytes(config.shard, *trainee->store) +
                          saving_buffer_bytes(saved) +
-                         kernel_scratch_bytes(*trainee->model, plan.tokens, plan.compute_type) +
+                         kernel_scratch_bytes(*trainee->model, own_tokens, plan.compute_type) +
                          comm::imitated_process_bytes(mesh);
   }
   account.begin_phase("forward");

@@ -36,10 +36,11 @@ struct RunPlan {
   int64_t num_trained = 0;
   int64_t largest_layer = 0;  // parameters of the largest single module
   int64_t largest_block = 0;  // of the largest decoder layer, or of a larger module beside them
-  int64_t tokens = 0;         // of the micro-batch that was walked
+  int64_t tokens = 0;         // of the micro-batch that was walked, of all who share it
   int64_t scratch_bytes = 0;  // of kernels and transports, in no account
   int shard_size = 1;
   int replicas = 1;
+  int sequence_size = 1;
   at::ScalarType compute_type = at::kFloat;
   std::vector<UnitFacts> units;
 };

@@ -34,14 +34,13 @@ int64_t tokens_of(const data::TokenStore& dataset, const std::vector<int64_t>& r
 }
 
 LongestBatch longest_evaluation_batch(const data::TokenStore& dataset,
-                                      const config::TrainConfig& settings,
-                                      const comm::Group& world) {
+                                      const config::TrainConfig& settings, const comm::Mesh& mesh) {
   const data::EvalSampler sampler(static_cast<int64_t>(dataset.size()),
-                                  settings.per_device_eval_batch_size, world.size(),
+                                  settings.per_device_eval_batch_size, mesh.data_parallel_size(),
                                   settings.dataloader_drop_last);
   LongestBatch longest;
   for (int64_t i = 0; i < sampler.batches_per_rank(); ++i) {
-    std::vector<int64_t> rows = sampler.batch(world.rank(), i).rows;
+    std::vector<int64_t> rows = sampler.batch(mesh.data_parallel_rank(), i).rows;
     const int64_t tokens = tokens_of(dataset, rows);
     if (tokens > longest.num_tokens) longest = {std::move(rows), tokens};
   }
@@ -164,7 +163,8 @@ double planned_seconds(const config::RunConfig& config, const Trainee& trainee,
       (plan.max_steps - first_step) * plan.accumulation * config.train.per_device_train_batch_size);
   const double tokens_per_row =
       static_cast<double>(dataset.stats().num_tokens) / static_cast<double>(dataset.size());
-  const double flops = flops_per_token(config, *trainee.model) * rows_per_rank * tokens_per_row;
+  const double flops = flops_per_token(config, *trainee.model) * rows_per_rank * tokens_per_row /
+                       static_cast<double>(config.shard.sequence_parallel_size);
   // No machine is so slow that this takes an hour: nothing need be measured.
   constexpr double kSlowest = 1e9;
   return flops < kSlowest * kLongWork ? flops / kSlowest : flops / measured_flops(trainee);
@@ -185,13 +185,13 @@ bool wants_rehearsal(const config::RunConfig& config, const Trainee& trainee,
 std::vector<std::string> rehearse(const config::RunConfig& config, Trainee& trainee,
                                   const Datasets& datasets, const Recipe& recipe,
                                   Trainer& trainer) {
-  comm::Group& world = *trainee.store->mesh().world;
+  const comm::Mesh& mesh = trainee.store->mesh();
   const int64_t first_step = trainer.global_step();
   PeakWatch watch;
   std::vector<std::string> parts;
   if (first_step < trainer.plan().max_steps) {
-    const LongestBatch longest = longest_training_batch(datasets.train, trainer.sampler(),
-                                                        trainer.plan(), world.rank(), first_step);
+    const LongestBatch longest = longest_training_batch(
+        datasets.train, trainer.sampler(), trainer.plan(), mesh.data_parallel_rank(), first_step);
     const Clock::time_point start = Clock::now();
     with_memory_for(
         fmt::format("the longest batch ({} tokens in {} rows)", longest.num_tokens,
@@ -203,7 +203,7 @@ std::vector<std::string> rehearse(const config::RunConfig& config, Trainee& trai
                                 seconds_since(start)));
   }
   if (datasets.eval) {
-    const LongestBatch longest = longest_evaluation_batch(*datasets.eval, config.train, world);
+    const LongestBatch longest = longest_evaluation_batch(*datasets.eval, config.train, mesh);
     const Clock::time_point start = Clock::now();
     with_memory_for(fmt::format("the longest evaluation batch ({} tokens in {} rows)",
                                 longest.num_tokens, longest.rows.size()),

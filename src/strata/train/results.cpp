@@ -71,6 +71,9 @@ std::vector<std::pair<std::string, std::string>> shown_settings(const config::Ru
       {"learning_rate", python_float_repr(config.optim.learning_rate)},
       {"lr_scheduler_type", config.optim.lr_scheduler_type},
       {"seed", std::to_string(config.train.seed)}};
+  if (const int64_t sharers = config.shard.sequence_parallel_size; sharers > 1) {
+    shown.insert(shown.begin() + 3, {"sequence_parallel_size", std::to_string(sharers)});
+  }
   const config::RecipeRow& recipe = config::recipe_of(config);
   if (recipe.has_encoder) {
     shown.push_back({"max_source_length", std::to_string(config.data.max_source_length)});

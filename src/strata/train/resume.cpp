@@ -80,7 +80,8 @@ bool shapes_training(const config::Setting& setting) {
   constexpr std::string_view kNot[] = {"dataset_num_proc",      "dataset_cache",
                                        "eval_packing",          "validation_file",
                                        "predict_with_generate", "generation_max_length",
-                                       "save_projection",       "precompute_ref_batch_size"};
+                                       "save_projection",       "precompute_ref_batch_size",
+                                       "mxfp4_dequantize"};
   const auto is_in = [](std::span<const std::string_view> names, std::string_view name) {
     return std::ranges::find(names, name) != names.end();
   };

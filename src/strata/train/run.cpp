@@ -163,7 +163,7 @@ RunResult train(const RunOrder& order, comm::Mesh& mesh, Datasets& datasets, com
     trainer.say(watch->measured_line());
     if (const std::string line = watch->steady_line(); !line.empty()) trainer.say(line);
   }
-  if (const std::string line = attention_warning(); !line.empty()) trainer.say(line);
+  for (const std::string& line : refusal_warnings()) trainer.say(line);
   return result;
 }
 
@@ -221,7 +221,7 @@ RunResult run(config::RunConfig config, const launch::RankEnvironment& environme
                              {.progress = [&](const std::string& subject, int64_t rows,
                                               double part) { line.show_rows(subject, rows, part); },
                               .download_progress = show_download,
-                              .world_size = environment.world_size});
+                              .data_parallel_size = mesh.data_parallel_size()});
   });
   datasets.notes.insert(datasets.notes.begin(), folder.notes.begin(), folder.notes.end());
   if (config.train.tf32 && !meeting.device.is_cuda()) {

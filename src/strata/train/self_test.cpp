@@ -37,15 +37,20 @@ double size_of(const Json& value) { return value.is_number() ? std::abs(value.ge
 }  // namespace
 
 std::vector<Layout> self_test_layouts(const config::RunConfig& config, int world_size) {
-  Layout own{"as set", world_size, config.train.per_device_train_batch_size,
-             config.train.gradient_accumulation_steps, config.shard.gradient_checkpointing};
+  Layout own{"as set",
+             world_size,
+             config.train.per_device_train_batch_size,
+             config.train.gradient_accumulation_steps,
+             config.shard.gradient_checkpointing,
+             static_cast<int>(config.shard.sequence_parallel_size)};
   const bool is_cut = own.world_size == 1 || own.accumulation == 1;
   if (is_cut && own.batch_size % 2 == 1) own.batch_size *= 2;
   Layout ranks = own, accumulation = own, checkpointing = own;
   if (own.world_size > 1) {
     ranks.name = "one rank";
     ranks.world_size = 1;
-    ranks.batch_size *= own.world_size;
+    ranks.sharers = 1;
+    ranks.batch_size *= own.world_size / own.sharers;
   } else {
     ranks.name = "two ranks";
     ranks.world_size = 2;
@@ -93,6 +98,7 @@ config::RunConfig self_test_settings(config::RunConfig config, const Layout& lay
     config.shard.dp_shard_size = 0;
     config.shard.dp_replicate_size = 0;
     config.shard.reshard_group_size = 0;
+    config.shard.sequence_parallel_size = 1;
   }
   return config;
 }

@@ -12,16 +12,16 @@
 
 namespace strata::train {
 
-// One way to compute the same steps. Of all layouts of a test world_size x batch_size x
-// accumulation is the same.
+// One way to compute the same steps. Of all layouts of a test rows_per_step() is the same.
 struct Layout {
   std::string name;
   int world_size = 1;
   int64_t batch_size = 1;  // per_device_train_batch_size
   int64_t accumulation = 1;
   bool checkpointing = false;
+  int sharers = 1;  // ranks that have the same rows
 
-  int64_t rows_per_step() const { return world_size * batch_size * accumulation; }
+  int64_t rows_per_step() const { return world_size / sharers * batch_size * accumulation; }
 };
 
 // The settings' own first, then one rank (two where the settings ask for one), accumulation 1 (2

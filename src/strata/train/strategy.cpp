@@ -2,6 +2,8 @@
 
 #include <charconv>
 
+#include <fmt/format.h>
+
 #include "strata/base/error.h"
 #include "strata/libtorch/planned_device.h"
 
@@ -77,23 +79,36 @@ shard::ActivationHomeOptions::Place activation_place(const config::ShardConfig& 
 comm::MeshShape mesh_shape(const config::ShardConfig& config, int world_size,
                            int local_world_size) {
   const Strategy& strategy = strategy_of(config);
-  const int replicas = static_cast<int>(config.dp_replicate_size);
+  const int64_t replicas = config.dp_replicate_size;
   comm::MeshShape shape;
   shape.part_size = static_cast<int>(config.reshard_group_size);
+  shape.sequence_size = static_cast<int>(config.sequence_parallel_size);
   if (config.dp_shard_size > 0) {
-    shape.shard_size = static_cast<int>(config.dp_shard_size);
+    // As in accelerate's mesh those who share rows share the shards, too.
+    const int64_t sharers = strategy.spread == Strategy::kNowhere ? 1 : shape.sequence_size;
+    const int64_t shard_size = config.dp_shard_size * sharers;
+    if (sharers > 1 && world_size % shard_size != 0) {
+      throw ConfigError(
+          "dp_shard_size: found {} beside sequence_parallel_size {} for {} ranks, expected that "
+          "their product divides the ranks; change one of them",
+          config.dp_shard_size, sharers, world_size);
+    }
+    shape.shard_size = static_cast<int>(shard_size);
   } else if (strategy.spread == Strategy::kNowhere) {
     shape.shard_size = 1;
   } else if (replicas > 0) {
-    shape.shard_size = std::max(1, world_size / replicas);
+    shape.shard_size = std::max(1, static_cast<int>(world_size / replicas));
   } else {
     shape.shard_size = strategy.spread == Strategy::kMachine ? local_world_size : world_size;
   }
-  if (replicas > 0 && int64_t{shape.shard_size} * replicas != world_size) {
+  // Without shards every rank has a copy, also of those who share rows.
+  const int64_t sharers = strategy.spread == Strategy::kNowhere ? shape.sequence_size : 1;
+  if (replicas > 0 && shape.shard_size * replicas * sharers != world_size) {
     throw ConfigError(
-        "dp_replicate_size: found {} copies over {} ranks each for {} ranks, expected their "
+        "dp_replicate_size: found {} copies over {} ranks each{} for {} ranks, expected their "
         "product to be the world size; change dp_replicate_size, dp_shard_size or num_processes",
-        replicas, shape.shard_size, world_size);
+        replicas, shape.shard_size,
+        sharers > 1 ? fmt::format(" beside sequence_parallel_size {}", sharers) : "", world_size);
   }
   return shape;
 }

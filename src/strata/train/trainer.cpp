@@ -48,7 +48,8 @@ Trainer::Trainer(const config::RunConfig& config, const std::string& settings_te
       datasets_(datasets),
       recipe_(recipe),
       status_(output.status),
-      sampler_(training_sampler(config, datasets.train, world_.size())),
+      sampler_(
+          training_sampler(config, datasets.train, trainee.store->mesh().data_parallel_size())),
       plan_(plan_steps(config.train, sampler_.batches_per_rank())),
       lr_factor_(lr_schedule(config.optim, plan_.max_steps)),
       metric_schedule_(metric_schedule(config)),
@@ -179,8 +180,9 @@ bool Trainer::end_step() {
 std::vector<data::MicroBatch> Trainer::micro_batches(const StepPlan::Window& window) const {
   const ActivityTimer timer(Activity::kData);
   std::vector<data::MicroBatch> batches;
+  const int rank = trainee_.store->mesh().data_parallel_rank();
   for (int64_t i = 0; i < window.count; ++i) {
-    const std::vector<int64_t> rows = sampler_.batch(window.epoch, world_.rank(), window.first + i);
+    const std::vector<int64_t> rows = sampler_.batch(window.epoch, rank, window.first + i);
     std::vector<data::ExampleView> examples;
     for (int64_t row : rows) examples.push_back(datasets_.train[static_cast<size_t>(row)]);
     batches.push_back(data::collate(examples, rows, trainee_.model->decoder_start_id()));
@@ -203,6 +205,7 @@ std::optional<Trainer::StepOutcome> Trainer::train_step() {
   // step.
   double counts[4] = {0, 0, 0, signals_ && signals_->is_requested() ? 1.0 : 0.0};
   for (const data::MicroBatch& batch : batches) {
+    if (!trainee_.store->mesh().counts_rows()) break;
     const LossCounts of_batch = recipe_.count(batch);
     counts[0] += of_batch.losses;
     counts[1] += of_batch.others;
@@ -271,7 +274,7 @@ std::string Trainer::examples_of(const StepOutcome& outcome) const {
   std::vector<int64_t> rows;
   for (int64_t i = 0; i < window.count; ++i) {
     if (!outcome.broken.empty() && !std::ranges::count(outcome.broken, i)) continue;
-    for (int rank = 0; rank < world_.size(); ++rank) {
+    for (int rank = 0; rank < trainee_.store->mesh().data_parallel_size(); ++rank) {
       const auto batch = sampler_.batch(window.epoch, rank, window.first + i);
       rows.insert(rows.end(), batch.begin(), batch.end());
     }

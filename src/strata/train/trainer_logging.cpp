@@ -199,8 +199,9 @@ report::TrainerState Trainer::state() const {
 
 void Trainer::log_summary(double seconds) {
   const int64_t steps = step_ - first_step_;
-  const double samples = static_cast<double>(
-      steps * plan_.accumulation * config_.train.per_device_train_batch_size * world_.size());
+  const double samples =
+      static_cast<double>(steps * plan_.accumulation * config_.train.per_device_train_batch_size *
+                          trainee_.store->mesh().data_parallel_size());
   record(Json{{"train_runtime", seconds},
               {"train_samples_per_second", samples / std::max(seconds, 1e-9)},
               {"train_steps_per_second", static_cast<double>(steps) / std::max(seconds, 1e-9)},

@@ -71,10 +71,10 @@ std::string Trainer::progress_text() const {
 }
 
 DataRows Trainer::data_rows() const {
-  return {
-      .per_step = plan_.accumulation * config_.train.per_device_train_batch_size * world_.size(),
-      .count = static_cast<int64_t>(datasets_.train.size()),
-      .seed = static_cast<int64_t>(config_.train.data_seed.value_or(config_.train.seed))};
+  return {.per_step = plan_.accumulation * config_.train.per_device_train_batch_size *
+                      trainee_.store->mesh().data_parallel_size(),
+          .count = static_cast<int64_t>(datasets_.train.size()),
+          .seed = static_cast<int64_t>(config_.train.data_seed.value_or(config_.train.seed))};
 }
 
 bool Trainer::is_own(const fs::path& checkpoint) const {

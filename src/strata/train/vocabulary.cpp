@@ -13,6 +13,7 @@
 #include "strata/hf/hub_model.h"
 #include "strata/models/vocabulary.h"
 #include "strata/shard/loading.h"
+#include "strata/text/vocabulary_files.h"
 #include "strata/train/datasets.h"
 
 namespace strata::train {
@@ -51,13 +52,7 @@ std::string describe(const Vocabulary& vocabulary) {
                      rows);
 }
 
-bool has_tokenizer(const fs::path& folder) {
-  for (const char* name : {"tokenizer.json", "tokenizer.model", "tekken.json", "vocab.json",
-                           "vocab.txt", "spiece.model"}) {
-    if (fs::exists(folder / name)) return true;
-  }
-  return false;
-}
+bool has_tokenizer(const fs::path& folder) { return !text::vocabularies_in(folder).empty(); }
 
 double initializer_range_of(const Json& config) {
   for (const char* key : {"initializer_range", "init_std", "initializer_factor"}) {

@@ -54,11 +54,14 @@ TEST_P(Transport, CollectivesAreWhatTheyAreDefinedToBe) {
       at::Tensor dealt = at::empty({n});
       const at::Tensor to_deal = rank == size - 1 ? at::arange(size * n, at::kFloat) : at::Tensor();
       group->scatter(dealt, to_deal, size - 1)->wait();
+      at::Tensor exchanged = at::empty({size * n});
+      group->all_to_all(exchanged, at::arange(size * n, at::kFloat) + 100 * rank)->wait();
       group->barrier();
 
       const at::Tensor base = at::arange(n, at::kFloat);
       for (int r = 0; r < size; ++r) {
         EXPECT_TRUE(at::equal(gathered.narrow(0, r * n, n), base + 100 * r));
+        EXPECT_TRUE(at::equal(exchanged.narrow(0, r * n, n), base + rank * n + 100 * r));
       }
       const float ranks_sum = static_cast<float>(size * (size - 1) / 2);
       EXPECT_TRUE(at::equal(scattered, (base + rank * n) * size + ranks_sum));
@@ -92,6 +95,8 @@ TEST_P(Transport, ManyInFlightOfAnySize) {
         const at::Tensor mine = at::arange(n, at::kDouble).to(at::kFloat) + rank;
         at::Tensor gathered = at::empty({size * n});
         at::Tensor whole = (at::arange(size * n, at::kDouble) + rank).to(at::kFloat);
+        // The reduce-scatter may change its input.
+        const at::Tensor whole_sent = whole.clone();
         at::Tensor scattered = at::empty({n});
         at::Tensor sum = mine.clone();
         at::Tensor sent = mine.clone();
@@ -103,6 +108,9 @@ TEST_P(Transport, ManyInFlightOfAnySize) {
         at::Tensor parts = at::arange(size * n, at::kDouble).to(at::kFloat);
         at::Tensor part = rank == 1 ? parts.narrow(0, n, n) : at::empty({n});
         auto deal = group->scatter(part, rank == 1 ? parts : at::Tensor(), 1);
+        at::Tensor exchanged = at::empty({size * n});
+        auto exchange = group->all_to_all(exchanged, whole_sent);
+        exchange->wait();
         deal->wait();
         reduce->wait();
         scatter->wait();
@@ -111,6 +119,8 @@ TEST_P(Transport, ManyInFlightOfAnySize) {
         const at::Tensor base = at::arange(n, at::kDouble).to(at::kFloat);
         for (int r = 0; r < size; ++r) {
           ASSERT_TRUE(at::equal(gathered.narrow(0, r * n, n), base + r)) << n;
+          const at::Tensor received = (at::arange(n, at::kDouble) + rank * n + r).to(at::kFloat);
+          ASSERT_TRUE(at::equal(exchanged.narrow(0, r * n, n), received)) << n;
         }
         const float ranks_sum = static_cast<float>(size * (size - 1) / 2);
         ASSERT_TRUE(at::equal(sum, base * size + ranks_sum)) << n;
@@ -169,7 +179,8 @@ TEST(SharedMemory, ReduceScatterEqualsGlooToTheBit) {
 }
 
 // The collectives whose theory is counted, a large one each: bytes [size * n] of four.
-constexpr const char* kCounted[] = {"all-gather", "reduce-scatter", "all-reduce", "scatter"};
+constexpr const char* kCounted[] = {"all-gather", "reduce-scatter", "all-reduce", "scatter",
+                                    "all-to-all"};
 
 void run_counted(Group& group, int which, int64_t n) {
   at::Tensor whole = at::ones({n * group.size()});
@@ -181,6 +192,8 @@ void run_counted(Group& group, int which, int64_t n) {
       return group.reduce_scatter(part, whole)->wait();
     case 2:
       return group.all_reduce(whole)->wait();
+    case 4:
+      return group.all_to_all(at::empty_like(whole), whole)->wait();
     default:
       return group.scatter(part, group.rank() == 0 ? whole : at::Tensor(), 0)->wait();
   }
@@ -189,7 +202,7 @@ void run_counted(Group& group, int which, int64_t n) {
 // What the copying loops counted, summed over the ranks, is what all ranks had to send.
 TEST(SharedMemory, WhatIsCopiedIsWhatTheoryAllows) {
   for (int size : {2, 3, 4}) {
-    for (int which = 0; which < 4; ++which) {
+    for (int which = 0; which < 5; ++which) {
       std::atomic<int64_t> received{0}, theory{0};
       on_ranks(size, [&](Rendezvous& rendezvous) {
         const auto group = rendezvous.make_group("test");
@@ -208,7 +221,7 @@ TEST(SharedMemory, WhatIsCopiedIsWhatTheoryAllows) {
 TEST(Gloo, WhatGoesOverTcpIsWhatTheoryAllows) {
   constexpr int64_t kWords = 400000;
   for (int size : {2, 3, 4}) {
-    for (int which = 0; which < 4; ++which) {
+    for (int which = 0; which < 5; ++which) {
       std::atomic<int64_t> theory{0};
       int64_t sent = 0;
       on_ranks(size, /*shared_memory=*/false, [&](Rendezvous& rendezvous) {
@@ -325,8 +338,22 @@ TEST(Mesh, GroupsAreTheRowsAndColumnsOfTheMesh) {
     at::Tensor across = at::full({1}, rank);
     mesh.replicate->all_reduce(across)->wait();
     EXPECT_EQ(across.item<int>(), rank % 2 == 0 ? 2 : 4);
+    EXPECT_FALSE(mesh.sequence);
+    EXPECT_EQ(mesh.data_parallel_size(), 4);
+  });
+  on_ranks(4, [](Rendezvous& rendezvous) {
+    const Mesh mesh = make_mesh(rendezvous, {.shard_size = 4, .sequence_size = 2});
+    const int rank = rendezvous.options().rank;
+    at::Tensor neighbours = at::full({1}, rank);
+    mesh.sequence->all_reduce(neighbours)->wait();
+    EXPECT_EQ(neighbours.item<int>(), rank < 2 ? 1 : 5);
+    EXPECT_EQ(mesh.data_parallel_size(), 2);
+    EXPECT_EQ(mesh.data_parallel_rank(), rank / 2);
+    EXPECT_EQ(mesh.counts_rows(), rank % 2 == 0);
+    mesh.world->barrier();  // rank 0 keeps the place where the others meet
   });
   EXPECT_THROW(make_fake_mesh(4, 3), ConfigError);
+  EXPECT_THROW(make_fake_mesh(4, {.shard_size = 4, .sequence_size = 3}), ConfigError);
 }
 
 TEST(Agreement, OneFailureFailsAll) {

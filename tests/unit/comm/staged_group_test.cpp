@@ -33,6 +33,9 @@ TEST(StagedGroup, BringsResultsBackWhenWaitedFor) {
   group->all_reduce(all)->wait();
   EXPECT_TRUE(all.eq(3).all().item<bool>());
   group->broadcast(all, 0)->wait();
+  at::Tensor exchanged = at::zeros({6});
+  group->all_to_all(exchanged, at::arange(6, at::kFloat))->wait();
+  EXPECT_TRUE(at::equal(exchanged, at::tensor({2.0f, 3.0f}).repeat({3})));  // rank 1's parts
   group->barrier();
   EXPECT_EQ(group->rank(), 1);
   EXPECT_EQ(group->size(), 3);

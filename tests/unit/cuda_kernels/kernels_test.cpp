@@ -232,9 +232,10 @@ void check_cross_entropy(const CrossEntropyOptions& options) {
       for (const bool want_gradient : {false, true}) {
         const Guarded logits(values, size.offset);
         const Guarded rows({size.rows, cross_entropy_row_bytes()}, at::kByte);
-        cuda::cross_entropy(element_of(type), logits.data(), targets.const_data_ptr<int64_t>(),
-                            size.rows, size.columns, 0.5f, want_gradient, options,
-                            rows.as<CrossEntropyRow>(), kStream);
+        cuda::cross_entropy(
+            {element_of(type), logits.data(), size.rows, size.columns, size.columns},
+            targets.const_data_ptr<int64_t>(), 0.5f, want_gradient, options,
+            rows.as<CrossEntropyRow>(), kStream);
         const CrossEntropySums found = sum_cross_entropy_rows(*rows);
         EXPECT_NEAR(found.loss, sums.loss, 1e-5 * std::abs(sums.loss)) << name_of(size, type);
         EXPECT_NEAR(found.entropy, sums.entropy, 1e-4 * std::max(1.0, sums.entropy));
@@ -242,6 +243,40 @@ void check_cross_entropy(const CrossEntropyOptions& options) {
         EXPECT_EQ(found.tokens, size.rows - 1);
         EXPECT_LT(relative_error(*logits, want_gradient ? expected : values), tolerance_of(type));
       }
+    }
+  }
+}
+
+// Rows apart, with something that is no number between them: as rows beside each other.
+TEST(CudaKernels, CrossEntropyOfRowsApart) {
+  at::manual_seed(4);
+  for (const at::ScalarType type : kTypes) {
+    for (const auto& [columns, stride] : std::vector<std::pair<int64_t, int64_t>>{
+             {37, 40}, {37, 41}, {4097, 4160}, {9, 64}, {64, 64}}) {
+      const at::Tensor values = random({3, columns}, type, 4.0);
+      const at::Tensor targets = at::tensor({columns - 1, int64_t{-100}, int64_t{0}}, at::kLong);
+      const Guarded logits(values), apart({3, stride}, type);
+      (*apart).narrow(1, 0, columns).copy_(values);
+      const Guarded rows({3, cross_entropy_row_bytes()}, at::kByte),
+          rows_apart({3, cross_entropy_row_bytes()}, at::kByte);
+      const CrossEntropyOptions options{.softcap = 12.0f, .smoothing = 0.3f};
+      const auto run = [&](const Guarded& x, int64_t row_stride, const Guarded& result) {
+        cuda::cross_entropy({element_of(type), x.data(), 3, columns, row_stride},
+                            targets.const_data_ptr<int64_t>(), 0.5f, /*want_gradient=*/true,
+                            options, result.as<CrossEntropyRow>(), kStream);
+      };
+      run(logits, columns, rows);
+      run(apart, stride, rows_apart);
+      // Packs deal logits to other threads, so that sums round in another order.
+      const at::Tensor found = (*apart).narrow(1, 0, columns);
+      EXPECT_LT(relative_error(found, *logits), tolerance_of(type)) << columns << " of " << stride;
+      EXPECT_TRUE((*apart).narrow(1, columns, stride - columns).isnan().all().item<bool>() ||
+                  stride == columns);
+      const auto sums = sum_cross_entropy_rows(*rows),
+                 sums_apart = sum_cross_entropy_rows(*rows_apart);
+      EXPECT_NEAR(sums_apart.loss, sums.loss, 1e-5 * std::abs(sums.loss));
+      EXPECT_NEAR(sums_apart.entropy, sums.entropy, 1e-4);
+      EXPECT_EQ(sums_apart.correct, sums.correct);
     }
   }
 }
@@ -257,8 +292,8 @@ TEST(CudaKernels, CrossEntropyOfASureTarget) {
   const at::Tensor values = at::tensor({10.0f, 0.0f, -12.0f, 0.0f}).view({2, 2});
   const at::Tensor targets = at::tensor({0, 1}, at::kLong);
   const Guarded logits(values), rows({2, cross_entropy_row_bytes()}, at::kByte);
-  cuda::cross_entropy(Element::kFloat, logits.data(), targets.const_data_ptr<int64_t>(), 2, 2, 1.0f,
-                      /*want_gradient=*/true, {}, rows.as<CrossEntropyRow>(), kStream);
+  cuda::cross_entropy({Element::kFloat, logits.data(), 2, 2, 2}, targets.const_data_ptr<int64_t>(),
+                      1.0f, /*want_gradient=*/true, {}, rows.as<CrossEntropyRow>(), kStream);
   const double left[] = {1 / (1 + std::exp(10.0)), 1 / (1 + std::exp(12.0))};
   EXPECT_NEAR((*logits)[0][0].item<float>() / left[0], -1, 1e-6);
   EXPECT_NEAR((*logits)[1][1].item<float>() / left[1], -1, 1e-6);
@@ -270,8 +305,9 @@ TEST(CudaKernels, CrossEntropyShowsBrokenLogits) {
     values[1][7] = broken;
     const at::Tensor targets = at::full({2}, 3, at::kLong);
     const Guarded logits(values), rows({2, cross_entropy_row_bytes()}, at::kByte);
-    cuda::cross_entropy(Element::kFloat, logits.data(), targets.const_data_ptr<int64_t>(), 2, 40,
-                        1.0f, /*want_gradient=*/true, {}, rows.as<CrossEntropyRow>(), kStream);
+    cuda::cross_entropy({Element::kFloat, logits.data(), 2, 40, 40},
+                        targets.const_data_ptr<int64_t>(), 1.0f, /*want_gradient=*/true, {},
+                        rows.as<CrossEntropyRow>(), kStream);
     EXPECT_TRUE(std::isnan(sum_cross_entropy_rows(*rows).loss));
     EXPECT_TRUE((*logits)[0].isfinite().all().item<bool>());
     EXPECT_FALSE((*logits)[1].isfinite().any().item<bool>());

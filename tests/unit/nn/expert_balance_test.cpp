@@ -3,9 +3,11 @@
 
 #include <gtest/gtest.h>
 
+#include "../comm/on_ranks.h"
 #include "gathered.h"
 #include "strata/base/error.h"
 #include "strata/nn/router.h"
+#include "strata/nn/sequence_parallel.h"
 
 namespace strata::nn {
 namespace {
@@ -79,6 +81,55 @@ TEST(ExpertBalance, ThatIsMeasuredAloneChangesNoGradient) {
   }
   EXPECT_TRUE(at::equal(gradients[0], gradients[1]));
   EXPECT_GT(balance.loss(), 1);
+}
+
+// Three ranks share 7 tokens; the last has one of them and two that fill its part up.
+TEST(ExpertBalance, OfRanksThatShareRowsIsThatOfAllTokens) {
+  constexpr int kRanks = 3;
+  constexpr int64_t kCount = 3;
+  const RouterOptions options{.experts_per_token = 2, .normalizes = true};
+  const std::vector<at::Tensor> logits = make_logits(2);
+  const at::Tensor slopes = at::sin(at::arange(14, at::kFloat)).view({7, 2});
+  ExpertBalance balance(/*scale=*/0.7);
+  std::vector<at::Tensor> weights;
+  for (const at::Tensor& layer : logits) {
+    weights.push_back(route(layer, options, {.balance = &balance}).weights);
+  }
+  for (const at::Tensor& of_layer : weights) torch::autograd::backward({of_layer}, {slopes});
+
+  comm::on_ranks(kRanks, [&](comm::Rendezvous& rendezvous) {
+    const auto group = rendezvous.make_group("test");
+    Batch whole;
+    whole.ids = at::zeros({7}, at::kLong);
+    whole.targets = whole.positions = whole.token_keys = whole.ids;
+    whole.offsets = {0, 7};
+    const Batch part = part_of(whole, *group);
+    ExpertBalance own(/*scale=*/0.7, group.get());
+    const ForwardContext context{.batch = &part, .balance = &own};
+    const int64_t begin = group->rank() * kCount, real = std::min<int64_t>(kCount, 7 - begin);
+    const auto cut = [&](const at::Tensor& x) {  // what fills it up is unlike all others
+      return at::constant_pad_nd(x.detach().narrow(0, begin, real), {0, 0, 0, kCount - real}, 3);
+    };
+    std::vector<at::Tensor> leaves, of_layers;
+    for (const at::Tensor& layer : logits) {
+      leaves.push_back(cut(layer).requires_grad_(true));
+      of_layers.push_back(route(leaves.back(), options, context).weights);
+    }
+    // Those that nobody trains on have no gradient from elsewhere.
+    const at::Tensor own_slopes =
+        at::constant_pad_nd(slopes.narrow(0, begin, real), {0, 0, 0, kCount - real});
+    for (const at::Tensor& weights : of_layers) {
+      torch::autograd::backward({weights}, {own_slopes});
+    }
+    EXPECT_NEAR(own.loss(), balance.loss(), 1e-6);
+    for (size_t i = 0; i < leaves.size(); ++i) {
+      const at::Tensor found = leaves[i].grad();
+      const at::Tensor expected = logits[i].grad().narrow(0, begin, real);
+      EXPECT_TRUE(at::allclose(found.narrow(0, 0, real), expected, 1e-5, 1e-7)) << i;
+      EXPECT_EQ(found.narrow(0, real, kCount - real).abs().sum().item<float>(), 0);
+    }
+    group->barrier();
+  });
 }
 
 TEST(ExpertBalance, OfNoLayersIsZero) { EXPECT_EQ(ExpertBalance(1).loss(), 0); }

@@ -7,11 +7,18 @@
 
 #include "gathered.h"
 #include "strata/nn/experts.h"
+#include "strata/nn/grouped_product.h"
 
 namespace strata::nn {
 namespace {
 
-constexpr int64_t kTokens = 7, kHidden = 6, kWidth = 5, kExperts = 9;
+constexpr int64_t kTokens = 7, kExperts = 9;
+
+struct Sizes {
+  int64_t hidden = 6, width = 5;
+};
+// Of rows that begin at multiples of 16 bytes, as products of all experts at once ask.
+constexpr Sizes kAligned{.hidden = 8, .width = 4};
 
 struct Layers {
   std::vector<Linear> all;
@@ -29,7 +36,7 @@ void add_branch(Linear& layer) {
   layer.attach_low_rank(std::move(branch));
 }
 
-Layers make_layers(bool with_branches) {
+Layers make_layers(bool with_branches, const Sizes& sizes = {}) {
   Layers layers;
   layers.all.reserve(3 * kExperts);
   for (int64_t e = 0; e < kExperts; ++e) {
@@ -42,11 +49,28 @@ Layers make_layers(bool with_branches) {
       if (with_branches) add_branch(layer);
       return &layer;
     };
-    layers.experts.push_back({.gate = add("gate", kHidden, kWidth),
-                              .up = add("up", kHidden, kWidth),
-                              .down = add("down", kWidth, kHidden)});
+    layers.experts.push_back({.gate = add("gate", sizes.hidden, sizes.width),
+                              .up = add("up", sizes.hidden, sizes.width),
+                              .down = add("down", sizes.width, sizes.hidden)});
   }
   return layers;
+}
+
+// Moves the weights into one piece of memory, as a unit has them: those of an expert beside each
+// other, with something that is no number between experts.
+void bring_together(Layers& layers) {
+  constexpr int64_t kBetween = 4;
+  int64_t of_expert = kBetween;
+  for (size_t i = 0; i < 3; ++i) of_expert += layers.all[i].weight().numel();
+  const at::Tensor memory = at::full({kExperts * of_expert}, std::nan(""));
+  int64_t place = 0;
+  for (size_t i = 0; i < layers.all.size(); ++i) {
+    Parameter& weight = layers.all[i].weight();
+    const at::Tensor part = memory.narrow(0, place, weight.numel());
+    part.copy_(weight.value().view({-1}));
+    weight.attach_value(part);
+    place += weight.numel() + (i % 3 == 2 ? kBetween : 0);
+  }
 }
 
 std::vector<Parameter*> trained(const Layers& layers) {
@@ -93,12 +117,12 @@ struct Inputs {
 };
 
 // The last expert is chosen by no token.
-Inputs make_inputs() {
+Inputs make_inputs(const Sizes& sizes = {}) {
   at::manual_seed(3);
   at::Tensor logits = at::randn({kTokens, kExperts});
   logits.select(1, kExperts - 1).sub_(20);
-  return {at::randn({kTokens, kHidden}).requires_grad_(true), logits.requires_grad_(true),
-          at::randn({kTokens, kHidden}).requires_grad_(true)};
+  return {at::randn({kTokens, sizes.hidden}).requires_grad_(true), logits.requires_grad_(true),
+          at::randn({kTokens, sizes.hidden}).requires_grad_(true)};
 }
 
 at::Tensor forward(const Layers& layers, const Inputs& in, const RouterOptions& options,
@@ -107,13 +131,21 @@ at::Tensor forward(const Layers& layers, const Inputs& in, const RouterOptions& 
                           route(in.logits, options, context), context);
 }
 
-class ExpertsGradients : public testing::TestWithParam<std::tuple<bool, bool, int>> {};
+class ExpertsGradients : public testing::TestWithParam<std::tuple<bool, bool, int, bool>> {
+ protected:
+  ~ExpertsGradients() override { choose_grouped_products(GroupedProducts::kWhereFaster); }
+};
 
 TEST_P(ExpertsGradients, EqualThoseOfTheSumOverAll) {
-  const auto [normalizes, with_branches, per_token] = GetParam();
+  const auto [normalizes, with_branches, per_token, grouped] = GetParam();
   const RouterOptions options{.experts_per_token = per_token, .normalizes = normalizes};
-  const Inputs in = make_inputs();
-  const Layers layers = make_layers(with_branches);
+  const Sizes sizes = grouped ? kAligned : Sizes{};
+  const Inputs in = make_inputs(sizes);
+  Layers layers = make_layers(with_branches, sizes);
+  if (grouped) {
+    bring_together(layers);
+    choose_grouped_products(GroupedProducts::kAlways);
+  }
   Leaves leaves;
   for (const Parameter* p : trained(layers)) leaves[p] = reference_leaf(p->value());
   const at::Tensor x64 = reference_leaf(in.x), logits64 = reference_leaf(in.logits);
@@ -121,9 +153,10 @@ TEST_P(ExpertsGradients, EqualThoseOfTheSumOverAll) {
   const at::Tensor y = forward(layers, in, options);
   EXPECT_LT(relative_error(y, expected + in.residual.to(at::kDouble)), 1e-5);
 
-  const at::Tensor dy = at::randn({kTokens, kHidden});
+  const at::Tensor dy = at::randn({kTokens, sizes.hidden});
   torch::autograd::backward({y}, {dy});
   torch::autograd::backward({expected}, {dy.to(at::kDouble)});
+  EXPECT_EQ(grouped_product_refusal(), "");
   EXPECT_LT(relative_error(in.x.grad(), x64.grad()), 1e-5);
   if (normalizes && per_token == 1) {  // the weight is 1 whatever the logits
     EXPECT_LT(in.logits.grad().norm().item<double>(), 1e-5);
@@ -144,7 +177,58 @@ TEST_P(ExpertsGradients, EqualThoseOfTheSumOverAll) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Mixtures, ExpertsGradients,
-                         testing::Combine(testing::Bool(), testing::Bool(), testing::Values(1, 3)));
+                         testing::Combine(testing::Bool(), testing::Bool(), testing::Values(1, 3),
+                                          testing::Bool()));
+
+class GroupedProduct : public testing::Test {
+ protected:
+  GroupedProduct() {
+    choose_grouped_products(GroupedProducts::kAlways);
+    for (const Expert& expert : layers_.experts) weights_.push_back(&expert.up->weight());
+  }
+  ~GroupedProduct() override { choose_grouped_products(GroupedProducts::kWhereFaster); }
+
+  Layers layers_ = make_layers(/*with_branches=*/false, kAligned);
+  std::vector<const Parameter*> weights_;
+  const ExpertRows rows_ = sort_by_expert(at::arange(18).view({9, 2}).remainder(4), kExperts);
+};
+
+// Oracle: products one by one. Experts from the fifth on have no rows.
+TEST_F(GroupedProduct, IsThatOfEveryExpert) {
+  bring_together(layers_);
+  for (const bool back : {false, true}) {
+    const at::Tensor x = at::randn({18, back ? kAligned.width : kAligned.hidden});
+    const auto found = grouped_product(weights_, x, rows_, back);
+    ASSERT_TRUE(found.has_value());
+    for (size_t e = 0; e < kExperts; ++e) {
+      const at::Tensor& weight = weights_[e]->value();
+      const at::Tensor expected = at::mm(rows_of(x, rows_, e), back ? weight : weight.t());
+      EXPECT_TRUE(at::allclose(rows_of(*found, rows_, e), expected, 1e-5, 1e-6)) << e;
+    }
+  }
+  EXPECT_EQ(grouped_product_refusal(), "");
+}
+
+TEST_F(GroupedProduct, IsNotOfWeightsApart) {
+  const at::Tensor x = at::randn({18, kAligned.hidden});
+  EXPECT_FALSE(grouped_product(weights_, x, rows_, /*back=*/false).has_value());
+  bring_together(layers_);
+  std::swap(weights_[2], weights_[3]);
+  EXPECT_FALSE(grouped_product(weights_, x, rows_, /*back=*/false).has_value());
+}
+
+TEST_F(GroupedProduct, IsNotTakenWhereItIsALoopInside) {
+  bring_together(layers_);
+  choose_grouped_products(GroupedProducts::kWhereFaster);
+  EXPECT_FALSE(
+      grouped_product(weights_, at::randn({18, kAligned.hidden}), rows_, false).has_value());
+}
+
+TEST_F(GroupedProduct, IsNotOfOtherTypes) {
+  bring_together(layers_);
+  const at::Tensor x = at::randn({18, kAligned.hidden}).to(at::kBFloat16);
+  EXPECT_FALSE(grouped_product(weights_, x, rows_, /*back=*/false).has_value());
+}
 
 TEST(Experts, GradientsDoNotNeedTheResult) {
   const RouterOptions options{.experts_per_token = 2, .normalizes = true};
@@ -157,7 +241,7 @@ TEST(Experts, GradientsDoNotNeedTheResult) {
     }
     const at::Tensor y = forward(layers, in, options, {.wants_output = wants_output});
     EXPECT_EQ(y.sizes(), in.residual.sizes());
-    torch::autograd::backward({y}, {at::ones({kTokens, kHidden})});
+    torch::autograd::backward({y}, {at::ones({kTokens, Sizes{}.hidden})});
     gradients.push_back({in.x.grad(), in.logits.grad(), in.residual.grad()});
     for (Parameter* p : trained(layers)) gradients.back().push_back(gradient_of(*p).clone());
   }
@@ -184,7 +268,7 @@ TEST(Experts, DoNotDependOnThreads) {
         p->attach_grad(at::full(p->shape(), std::nan("")), /*overwrite=*/true);
       }
       const at::Tensor y = forward(layers, in, options);
-      torch::autograd::backward({y}, {at::ones({kTokens, kHidden})});
+      torch::autograd::backward({y}, {at::ones({kTokens, Sizes{}.hidden})});
       results.push_back({y, in.x.grad(), in.logits.grad(), in.residual.grad()});
       for (Parameter* p : trained(layers)) results.back().push_back(gradient_of(*p));
     }
@@ -221,6 +305,9 @@ TEST(ExpertRows, AreThoseOfOneExpertTogetherInTheOrderOfTokens) {
   for (const ExpertRows& rows : {sort_by_expert(chosen, 7), sort_on_device(chosen, 7)}) {
     ASSERT_EQ(rows.begin.size(), 8u);
     EXPECT_EQ(rows.begin.back(), 18);
+    for (size_t e = 0; rows.ends.defined() && e < 7; ++e) {
+      EXPECT_EQ(rows.ends[static_cast<int64_t>(e)].item<int>(), rows.begin[e + 1]);
+    }
     for (int64_t t = 0; t < 9; ++t) {
       for (int64_t j = 0; j < 2; ++j) {
         const auto row = rows.place[j * 9 + t].item<int64_t>();
@@ -238,6 +325,16 @@ TEST(ExpertRows, AreThoseOfOneExpertTogetherInTheOrderOfTokens) {
 TEST(ExpertRows, WithoutDataAreSpreadEvenly) {
   const auto meta = at::empty({5, 2}, at::TensorOptions(at::kMeta).dtype(at::kLong));
   EXPECT_EQ(sort_by_expert(meta, 4).begin, (std::vector<int64_t>{0, 2, 5, 7, 10}));
+}
+
+// Its weight is 1, whatever the logits are.
+TEST(Router, OneNormalisedExpertHasNoGradient) {
+  const at::Tensor logits =
+      at::sin(at::arange(35, at::kFloat) * 1.7).mul_(4).view({7, 5}).requires_grad_(true);
+  const Routing routing = route(logits, {.experts_per_token = 1, .normalizes = true}, {});
+  const at::Tensor gradient = at::cos(at::arange(7, at::kFloat)).view({7, 1});
+  const at::Tensor dlogits = torch::autograd::grad({routing.weights}, {logits}, {gradient})[0];
+  EXPECT_TRUE(dlogits.eq(0).all().item<bool>()) << dlogits;
 }
 
 }  // namespace

@@ -46,6 +46,9 @@ class ToldGroup final : public comm::Group {
   std::unique_ptr<comm::Work> all_reduce(at::Tensor tensor, comm::Reduction op) override {
     return told("sum", group_->all_reduce(tensor, op));
   }
+  std::unique_ptr<comm::Work> all_to_all(at::Tensor out, at::Tensor in) override {
+    return group_->all_to_all(out, in);
+  }
   std::unique_ptr<comm::Work> broadcast(at::Tensor tensor, int root) override {
     return group_->broadcast(tensor, root);
   }

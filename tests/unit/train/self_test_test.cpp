@@ -56,6 +56,19 @@ TEST(SelfTestLayouts, SettingsFollowAndForgetSizesOfAnotherWorld) {
   EXPECT_EQ(one.train.per_device_train_batch_size, 16);
 }
 
+// Those who share rows are one rank to the others.
+TEST(SelfTestLayouts, OfSharedRowsHaveAsManyOnOneRank) {
+  config::RunConfig config = settings(3, 2);
+  config.shard.sequence_parallel_size = 2;
+  const auto layouts = self_test_layouts(config, 4);
+  EXPECT_EQ(layouts[0].rows_per_step(), 12);
+  for (const Layout& layout : layouts) EXPECT_EQ(layout.rows_per_step(), 12);
+  EXPECT_EQ(layouts[1].batch_size, 6);
+  const config::RunConfig one = self_test_settings(config, layouts[1], 4, "/o");
+  EXPECT_EQ(one.shard.sequence_parallel_size, 1);
+  EXPECT_EQ(self_test_settings(config, layouts[0], 4, "/o").shard.sequence_parallel_size, 2);
+}
+
 Json row(int step, double loss, double norm, double epoch, int64_t tokens) {
   return Json{{"step", step},
               {"loss", loss},

@@ -46,7 +46,7 @@ nn::LayerNorm make_norm(const Gpt2Config& c, const std::string& path, at::Scalar
 
 // Positions that the longest document takes, with what the cache holds before it.
 int64_t num_positions(const nn::ForwardContext& context) {
-  const std::vector<int64_t>& offsets = context.batch->offsets;
+  const std::vector<int64_t>& offsets = context.batch->of_documents().offsets;
   int64_t longest = 0;
   for (size_t d = 1; d < offsets.size(); ++d) {
     longest = std::max(longest, offsets[d] - offsets[d - 1]);

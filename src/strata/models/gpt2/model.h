@@ -32,6 +32,9 @@ class Gpt2Model final : public Model {
   std::vector<std::string> default_ia3_targets() const override { return {"c_attn", "mlp.c_proj"}; }
   std::vector<std::string> default_ia3_feedforward() const override { return {"mlp.c_proj"}; }
   int64_t buffer_bytes() const override;
+  std::optional<HeadCounts> head_counts() const override {
+    return HeadCounts{config_.n_head, config_.num_kv_heads()};
+  }
   void describe_tie(Json& config) const override;
   int64_t vocab_size() const override { return config_.vocab_size; }
   int64_t hidden_size() const override { return config_.n_embd; }

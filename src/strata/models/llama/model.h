@@ -50,6 +50,9 @@ class LlamaModel final : public Model {
   KeyValueShape key_value_shape() const override {
     return {config_.num_hidden_layers, config_.num_key_value_heads, config_.head_dim};
   }
+  std::optional<HeadCounts> head_counts() const override {
+    return HeadCounts{config_.num_attention_heads, config_.num_key_value_heads};
+  }
   void describe_tie(Json& config) const override;
   bool follow_tie(const hf::ModelFolder& folder) override;
   bool is_called_tied() const override {
