@@ -13,6 +13,8 @@
 #include <exception>
 #include <fstream>
 
+#include <torch/csrc/autograd/autograd.h>
+
 #include "probe_main.h"
 #include "strata/adapters/adapter_options.h"
 #include "strata/adapters/counts.h"

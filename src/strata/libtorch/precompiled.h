@@ -1,11 +1,11 @@
 // The precompiled header of every target that uses libtorch, and the only place that includes
-// torch's heavy headers. Owns: which libtorch headers the project sees. Never: declarations.
+// ATen whole. Owns: which libtorch headers the project sees. Never: declarations, nor
+// torch/csrc/autograd: its templates would be instantiated again in every file (4 s each), so the
+// few files that need it include it.
 #pragma once
 
 #include <ATen/ATen.h>
-#include <torch/csrc/autograd/autograd.h>
-#include <torch/csrc/autograd/custom_function.h>
-#include <torch/csrc/autograd/grad_mode.h>
+#include <ATen/core/grad_mode.h>
 
 #include <algorithm>
 #include <cstdint>

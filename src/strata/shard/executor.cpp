@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include <torch/csrc/autograd/autograd.h>
+
 #include "strata/base/error.h"
 #include "strata/libtorch/memory_kind.h"
 #include "strata/nn/embedding.h"
