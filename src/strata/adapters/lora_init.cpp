@@ -1,12 +1,12 @@
 #include "strata/adapters/lora_init.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
 
+#include "strata/adapters/base_directions.h"
 #include "strata/adapters/token_embedding.h"
 #include "strata/base/error.h"
 #include "strata/nn/dora.h"
@@ -15,17 +15,6 @@
 
 namespace strata::adapters {
 namespace {
-
-constexpr std::string_view kIterations = "pissa_niter_";
-
-// N of "pissa_niter_N", or -1.
-int64_t num_iterations(const std::string& name) {
-  if (!name.starts_with(kIterations)) return -1;
-  int64_t number = -1;
-  const char* end = name.data() + name.size();
-  const auto [stop, error] = std::from_chars(name.data() + kIterations.size(), end, number);
-  return error == std::errc() && stop == end ? number : -1;
-}
 
 at::Tensor draw_uniform(at::IntArrayRef shape, double bound, const at::Generator& generator) {
   return at::empty(shape, at::kFloat).uniform_(-bound, bound, generator);
@@ -96,71 +85,9 @@ Values draw_values(const nn::ExpertParameter& matrices, const std::string& init,
   return values;
 }
 
-// torch.svd_lowrank: U, S, V of the randomised range finder of Halko et al. 2009.
-std::tuple<at::Tensor, at::Tensor, at::Tensor> low_rank_svd(const at::Tensor& w, int64_t iterations,
-                                                            const at::Tensor& random) {
-  const bool is_wide = w.size(0) < w.size(1);
-  const at::Tensor m = is_wide ? w.t() : w;
-  at::Tensor q = std::get<0>(at::linalg_qr(at::matmul(m, random)));
-  for (int64_t i = 0; i < iterations; ++i) {
-    q = std::get<0>(at::linalg_qr(at::matmul(m.t(), q)));
-    q = std::get<0>(at::linalg_qr(at::matmul(m, q)));
-  }
-  const auto [u, s, vh] = at::linalg_svd(at::matmul(q.t(), m), /*full_matrices=*/false);
-  const at::Tensor left = q.matmul(u), right = vh.t();
-  return is_wide ? std::tuple{right, s, left} : std::tuple{left, s, right};
-}
-
-// The best approximation of `rest`, split in two halves.
-void take_directions(const at::Tensor& rest, int64_t rank, BaseDirections& found) {
-  const auto [left, sizes, right] = at::linalg_svd(rest, /*full_matrices=*/false);
-  const at::Tensor roots = at::sqrt(sizes.narrow(0, 0, rank));
-  found.b = left.narrow(1, 0, rank) * roots;
-  found.a = roots.unsqueeze(1) * right.narrow(0, 0, rank);
-}
-
-// Quantised again and again, each time what the branch leaves of the weight.
-BaseDirections from_quantization(const at::Tensor& w, int64_t rank, const LoraOptions& options) {
-  ops::quant::Format format;
-  format.kind = options.loftq_bits == 8 ? ops::quant::Kind::kInt8 : ops::quant::Kind::kNf4;
-  BaseDirections found;
-  at::Tensor rest = w;
-  for (int64_t i = 0; i < options.loftq_iter; ++i) {
-    found.base =
-        ops::quant::dequantize(ops::quant::quantize(rest.contiguous(), format), at::kFloat);
-    take_directions(w - found.base, rank, found);
-    rest = w - at::mm(found.b, found.a);
-  }
-  return found;
-}
-
-// A and B of one layer from its weight.
-BaseDirections from_weight(const at::Tensor& w, int64_t rank, double scaling,
-                           const LoraOptions& options, const at::Tensor& random) {
-  const std::string& init = options.init;
-  if (init == "loftq") return from_quantization(w, rank, options);
-  const auto without = [&](const at::Tensor& a, const at::Tensor& b) {
-    return BaseDirections{a, b, w - at::matmul(b * scaling, a)};
-  };
-  if (init == "olora") {
-    const auto [q, r] = at::linalg_qr(w);
-    return without(r.narrow(0, 0, rank).contiguous(), q.narrow(1, 0, rank).contiguous());
-  }
-  at::Tensor left, sizes, right;
-  if (random.defined()) {
-    std::tie(left, sizes, right) = low_rank_svd(w, num_iterations(init), random);
-    right = right.t();
-  } else {
-    std::tie(left, sizes, right) = at::linalg_svd(w, /*full_matrices=*/false);
-  }
-  const at::Tensor roots = at::diag(at::sqrt(sizes.narrow(0, 0, rank) / scaling));
-  return without(at::matmul(roots, right.narrow(0, 0, rank)),
-                 at::matmul(left.narrow(1, 0, rank), roots));
-}
-
 // What one layer starts from and with.
 struct Start {
-  nn::Linear* layer;
+  nn::Linear* layer = nullptr;
   Values drawn;       // where the base's weight does not decide
   at::Tensor random;  // of pissa_niter_N
   at::Tensor base;    // what is left of the weight, on the rank that computed it
@@ -183,7 +110,7 @@ std::vector<Start> draw_starts(const LoraAdapter& adapter, const at::Generator& 
   const std::string init = adapter.options().keeps_base ? "true" : adapter.options().init;
   for (nn::Linear* layer : adapter.layers()) {
     Start start{layer, draw_values(*layer, init, generator), {}, {}};
-    if (num_iterations(adapter.options().init) >= 0) {
+    if (num_svd_iterations(adapter.options().init) >= 0) {
       start.random = at::randn(
           {std::min(layer->in_features(), layer->out_features()), layer->low_rank()->a.shape()[0]},
           generator);
@@ -249,16 +176,11 @@ void check_init(const std::string& name) {
   for (const std::string_view known : kNames) {
     if (name == known) return;
   }
-  if (num_iterations(name) >= 0) return;
+  if (num_svd_iterations(name) >= 0) return;
   throw ConfigError(
       "init_lora_weights: found \"{}\", expected true, false, gaussian, orthogonal, pissa, "
       "pissa_niter_N, olora or loftq; choose one of them",
       name);
-}
-
-BaseDirections base_directions(const at::Tensor& weight, int64_t rank, double scaling,
-                               const LoraOptions& options) {
-  return from_weight(weight, rank, scaling, options, at::Tensor());
 }
 
 bool changes_base(const LoraOptions& options) {
@@ -267,7 +189,7 @@ bool changes_base(const LoraOptions& options) {
 }
 
 bool draws_directions(const LoraOptions& options) {
-  return changes_base(options) && num_iterations(options.init) >= 0;
+  return changes_base(options) && num_svd_iterations(options.init) >= 0;
 }
 
 void require_known_directions(const LoraOptions& options, const std::string& subject) {
@@ -348,6 +270,48 @@ at::Tensor sampled_ids(const LoraAdapter& adapter, uint64_t seed, int64_t vocab_
   return at::randint(0, vocab_size, {count}, generator, at::kLong);
 }
 
+// A and B of one layer from its weight, by the rank that `root` is. Collective.
+void compute_start(Start& start, const LoraOptions& options, const BaseAccess& base, int root) {
+  const nn::Linear& layer = *start.layer;
+  const bool computes = options.keeps_base ? is_fitted(options, layer) : changes_base(options);
+  if (!computes) return;
+  const at::Tensor w = base.read(layer.weight());
+  if (base.rank != root) return;
+  const nn::LowRankBranch& branch = *start.layer->low_rank();
+  const int64_t rank = branch.a.shape()[0];
+  const BaseDirections found =
+      options.keeps_base ? best_approximation(base.read_plain(layer.weight()) - w, rank)
+                         : base_directions(w, rank, branch.scaling, options, start.random);
+  start.drawn = {found.a, found.b, at::Tensor()};
+  start.base = found.base;
+}
+
+// Makes root's values everyone's. The weight as it rests then, rounded or quantised. Collective.
+at::Tensor share_start(Start& start, const LoraOptions& options, const BaseAccess& base, int root) {
+  Values& values = start.drawn;
+  values.a = values.a.contiguous();
+  values.b = values.b.contiguous();
+  base.share(values.a, root);
+  base.share(values.b, root);
+  nn::Parameter& weight = start.layer->weight();
+  at::Tensor w = base.read(weight);
+  if (!changes_base(options)) return w;
+  // A rank's products may differ in the last bit from another's: all take the root's.
+  w = start.base.defined() ? start.base.contiguous() : at::empty_like(w);
+  base.share(w, root);
+  base.write(weight, w);
+  return start.layer->low_rank()->magnitude ? base.read(weight) : w;
+}
+
+void place_start(const Start& start, const at::Tensor& w, const Place& place) {
+  nn::LowRankBranch& branch = *start.layer->low_rank();
+  place(branch.a, start.drawn.a);
+  place(branch.b, start.drawn.b);
+  if (!branch.magnitude) return;
+  const at::Tensor rows = start.layer->weight().is_transposed() ? w.t().contiguous() : w;
+  place(*branch.magnitude, nn::dora_row_norms(rows, start.drawn.a, start.drawn.b, branch.scaling));
+}
+
 }  // namespace
 
 void initialize(const LoraAdapter& adapter, uint64_t seed, const Place& place) {
@@ -408,51 +372,16 @@ void initialize_from_base(const LoraAdapter& adapter, uint64_t seed, const Place
     }
   }
   std::vector<Start> starts = draw_starts(adapter, generator);
-  const bool computes = changes_base(options) || options.keeps_base;
   const auto ranks = static_cast<size_t>(base.num_ranks);
   for (size_t round = 0; round < starts.size(); round += ranks) {
     const size_t end = std::min(starts.size(), round + ranks);
-    for (size_t i = round; i < end && computes; ++i) {
-      const nn::Linear& layer = *starts[i].layer;
-      if (options.keeps_base && !is_fitted(options, layer)) continue;
-      const at::Tensor w = base.read(layer.weight());
-      if (i - round == static_cast<size_t>(base.rank)) {
-        const nn::LowRankBranch& branch = *starts[i].layer->low_rank();
-        const int64_t rank = branch.a.shape()[0];
-        BaseDirections found;
-        if (options.keeps_base) {
-          take_directions(base.read_plain(layer.weight()) - w, rank, found);
-        } else {
-          found = from_weight(w, rank, branch.scaling, options, starts[i].random);
-        }
-        starts[i].drawn = {found.a, found.b, at::Tensor()};
-        starts[i].base = found.base;
-      }
+    for (size_t i = round; i < end; ++i) {
+      compute_start(starts[i], options, base, static_cast<int>(i - round));
     }
     for (size_t i = round; i < end; ++i) {
-      Values& values = starts[i].drawn;
-      nn::LowRankBranch& branch = *starts[i].layer->low_rank();
-      nn::Parameter& weight = starts[i].layer->weight();
-      values.a = values.a.contiguous();
-      values.b = values.b.contiguous();
-      base.share(values.a, static_cast<int>(i - round));
-      base.share(values.b, static_cast<int>(i - round));
-      at::Tensor w = base.read(weight);
-      if (changes_base(options)) {
-        // A rank's products may differ in the last bit from another's: all take the root's.
-        w = starts[i].base.defined() ? starts[i].base.contiguous() : at::empty_like(w);
-        base.share(w, static_cast<int>(i - round));
-        base.write(weight, w);
-        starts[i].base = at::Tensor();
-      }
-      if (only_base) continue;
-      place(branch.a, values.a);
-      place(branch.b, values.b);
-      if (!branch.magnitude) continue;
-      // Of the weight as it rests now, rounded or quantised.
-      if (changes_base(options)) w = base.read(weight);
-      if (weight.is_transposed()) w = w.t().contiguous();
-      place(*branch.magnitude, nn::dora_row_norms(w, values.a, values.b, branch.scaling));
+      const at::Tensor w = share_start(starts[i], options, base, static_cast<int>(i - round));
+      if (!only_base) place_start(starts[i], w, place);
+      starts[i] = {};
     }
   }
 }

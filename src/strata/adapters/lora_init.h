@@ -38,14 +38,6 @@ bool draws_directions(const LoraOptions& options);
 // takes other directions off the base than in training. `subject`: the adapter's folder.
 void require_known_directions(const LoraOptions& options, const std::string& subject);
 
-// A [rank, in] and B [out, rank] that "pissa", "olora" or "loftq" make of an fp32 weight, and what
-// is left of the weight, fp32.
-struct BaseDirections {
-  at::Tensor a, b, base;
-};
-BaseDirections base_directions(const at::Tensor& weight, int64_t rank, double scaling,
-                               const LoraOptions& options);
-
 // Puts the whole fp32 CPU tensor where the parameter rests.
 using Place = std::function<void(nn::Parameter&, const at::Tensor&)>;
 

@@ -10,6 +10,7 @@
 #include <ATen/ops/tensor.h>
 
 #include "strata/adapters/adapter_options.h"
+#include "strata/adapters/base_directions.h"
 #include "strata/adapters/lora_init.h"
 #include "strata/adapters/merged_weight.h"
 #include "strata/adapters/target_layers.h"

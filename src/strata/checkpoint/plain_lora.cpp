@@ -12,6 +12,7 @@
 #include <ATen/ops/zeros_like.h>
 
 #include "strata/adapters/adapter_options.h"
+#include "strata/adapters/base_directions.h"
 #include "strata/adapters/lora_init.h"
 #include "strata/adapters/target_layers.h"
 #include "strata/base/error.h"
