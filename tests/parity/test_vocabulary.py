@@ -178,6 +178,47 @@ def test_adapter_holds_the_vocabulary(inputs, tmp_path, base, saved):
     torch.testing.assert_close(whole(tokens).logits, peft(tokens).logits, rtol=1e-4, atol=1e-4)
 
 
+def keep_as_vocab_and_merges(folder, merges):
+    """Leaves vocab.json and merges.txt, with so many merges, in the place of tokenizer.json."""
+    bpe = json.loads((folder / "tokenizer.json").read_text())["model"]
+    (folder / "tokenizer.json").unlink()
+    (folder / "vocab.json").write_text(json.dumps(bpe["vocab"]))
+    pairs = [pair if isinstance(pair, str) else " ".join(pair) for pair in bpe["merges"]]
+    (folder / "merges.txt").write_text("\n".join(["#version: 0.2", *pairs[:merges]]) + "\n")
+    config = json.loads((folder / "tokenizer_config.json").read_text())
+    config["tokenizer_class"] = "GPT2Tokenizer"
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+
+
+def test_chat_reads_an_adapters_vocabulary_of_any_kind(inputs, tmp_path):
+    base = inputs.model("plain")
+    for name, merges in (("a", 20), ("b", 20), ("c", 21)):
+        run_strata(base_flags(base, inputs.data("messages"), tmp_path / name, max_steps=1, **LORA))
+        keep_as_vocab_and_merges(tmp_path / name, merges)
+    model = PeftModel.from_pretrained(
+        AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32), tmp_path / "a").eval()
+
+    def answer(folder):
+        tokenizer = AutoTokenizer.from_pretrained(folder)
+        ids = tokenizer.apply_chat_template([{"role": "user", "content": "the cat sat"}],
+                                            add_generation_prompt=True, return_tensors="pt",
+                                            return_dict=True)
+        out = model.generate(**ids, max_new_tokens=8, do_sample=False)[0]
+        return tokenizer.decode(out[ids["input_ids"].shape[1]:], skip_special_tokens=True)
+
+    def chat(*names):
+        words = [w for name in names for w in ("--adapter", f"{name}={tmp_path / name}")]
+        return subprocess.run([PROGRAM, "chat", "--model_name_or_path", base, "--prompt",
+                               "the cat sat", "--max_new_tokens", "8", *words],
+                              capture_output=True, text=True, env=environment(), timeout=60)
+
+    assert answer(tmp_path / "a") != answer(base)
+    alike = chat("a", "b")
+    assert alike.stdout.rstrip("\n") == answer(tmp_path / "a").rstrip("\n"), alike.stderr
+    other = chat("a", "c")
+    assert other.returncode == 2 and "found another tokenizer in" in other.stderr
+
+
 @pytest.mark.parametrize("base,settings", [
     ("llama2", dict(target_modules=["q_proj", "v_proj"])),
     ("llama2-tied", dict(target_modules="all-linear", r=4)),

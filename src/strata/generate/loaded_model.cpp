@@ -21,6 +21,7 @@
 #include "strata/models/reward_head.h"
 #include "strata/shard/quantized_loading.h"
 #include "strata/shard/storage_type.h"
+#include "strata/text/vocabulary_files.h"
 
 namespace strata::generate {
 namespace {
@@ -86,7 +87,14 @@ bool reads_alike(const fs::path& a, const fs::path& b) {
   };
   constexpr const char* kTokenizer = "tokenizer.json";
   if (fs::exists(a / kTokenizer) != fs::exists(b / kTokenizer)) return false;
-  if (both_have(kTokenizer) && read_file(a / kTokenizer) != read_file(b / kTokenizer)) {
+  if (!both_have(kTokenizer)) {
+    const std::vector<std::string> files = text::vocabularies_in(a);
+    if (files != text::vocabularies_in(b)) return false;
+    const auto is_same = [&](const std::string& file) {
+      return read_file(a / file) == read_file(b / file);
+    };
+    if (!std::ranges::all_of(files, is_same)) return false;
+  } else if (read_file(a / kTokenizer) != read_file(b / kTokenizer)) {
     const Json one = read_json_file(a / kTokenizer), other = read_json_file(b / kTokenizer);
     for (const char* key : {"added_tokens", "normalizer", "pre_tokenizer", "model"}) {
       if (one.value(key, Json()) != other.value(key, Json())) return false;
@@ -175,7 +183,7 @@ LoadedModel::LoadedModel(const LoadOptions& options)
 // A conversation goes on when the adapter changes, so all of them must read it alike.
 void LoadedModel::choose_tokenizer(const std::vector<NamedAdapter>& adapters) {
   const auto folder_for = [&](const fs::path& adapter) {
-    return fs::exists(adapter / "tokenizer.json") ? adapter : paths_.base;
+    return text::vocabularies_in(adapter).empty() ? paths_.base : adapter;
   };
   tokenizer_folder_ = adapters.empty() ? paths_.base : folder_for(adapters[0].folder);
   for (const NamedAdapter& adapter : adapters) {

@@ -114,7 +114,8 @@ std::vector<std::string> lacking_model_files(const fs::path& folder) {
 std::vector<std::string> lacking_tokenizer_files(const fs::path& folder) {
   for (const char* name :
        {"tokenizer.json", "tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "spm.model",
-        "tiktoken.model", "vocab.tiktoken", "tekken.json", "vocab.json", "vocab.txt"}) {
+        "sentencepiece.model", "tiktoken.model", "vocab.tiktoken", "tekken.json", "vocab.json",
+        "vocab.txt"}) {
     if (fs::exists(folder / name)) return {};
   }
   return {"tokenizer.json"};
