@@ -17,6 +17,7 @@
 #include "strata/ops/matmul.h"
 #include "strata/ops/rms_norm.h"
 #include "strata/ops/rope.h"
+#include "strata/ops/row_sums.h"
 #include "strata/ops/square_sum.h"
 #include "strata/ops/swiglu.h"
 
@@ -209,6 +210,34 @@ void BM_swiglu_backward_aten(State& state) {
   report_bytes(state, 5.0 * gate.nbytes());
 }
 
+// Eight rows a token, each times its weight.
+constexpr int64_t kRowsPerToken = 8;
+struct TokenRows {
+  at::Tensor x, place, weights;
+  explicit TokenRows(at::ScalarType type)
+      : x(at::randn({kRowsPerToken * kTokens, kHidden}).to(type)),
+        place(at::randperm(kRowsPerToken * kTokens, at::kLong)),
+        weights(at::rand({kTokens, kRowsPerToken})) {}
+  double bytes() const { return x.nbytes() * (1.0 + 1.0 / kRowsPerToken); }
+};
+void BM_row_sums(State& state) {
+  const TokenRows rows(storage(state));
+  for (auto _ : state) ops::row_sums(rows.x, rows.place, kTokens, rows.weights);
+  report_bytes(state, rows.bytes());
+}
+void BM_row_sums_aten(State& state) {
+  const TokenRows rows(storage(state));
+  for (auto _ : state) {
+    at::Tensor sums = at::zeros({kTokens, kHidden});
+    for (int64_t j = 0; j < kRowsPerToken; ++j) {
+      sums.addcmul_(rows.x.index_select(0, rows.place.narrow(0, j * kTokens, kTokens)),
+                    rows.weights.narrow(1, j, 1));
+    }
+    benchmark::DoNotOptimize(sums.to(rows.x.scalar_type()));
+  }
+  report_bytes(state, rows.bytes());
+}
+
 void BM_rms_norm(State& state) {
   const at::Tensor x = at::randn({kTokens, kHidden}).to(storage(state));
   const at::Tensor weight = at::ones({kHidden}, x.options());
@@ -327,6 +356,7 @@ BENCHMARK(BM_matmul_few_rows_aten)
 BENCH_FP32(BM_cross_entropy);
 BENCH_BOTH(BM_swiglu);
 BENCH_BOTH(BM_swiglu_backward);
+BENCH_BOTH(BM_row_sums);
 BENCH_BOTH(BM_rms_norm);
 BENCH_BOTH(BM_rms_norm_backward);
 BENCH_BOTH(BM_rope);

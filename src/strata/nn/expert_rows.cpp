@@ -98,22 +98,6 @@ at::Tensor spread(const at::Tensor& x, const ExpertRows& rows) {
   return x.index_select(0, rows.token);
 }
 
-at::Tensor gather_sums(const at::Tensor& x, const ExpertRows& rows, int64_t num_tokens,
-                       const at::Tensor& weights) {
-  const ActivityTimer timer(Activity::kElementWise);
-  at::Tensor sums;
-  for (int64_t j = 0; j * num_tokens < rows.place.size(0); ++j) {
-    const at::Tensor part = x.index_select(0, rows.place.narrow(0, j * num_tokens, num_tokens));
-    if (!sums.defined()) sums = at::zeros(part.sizes(), part.options().dtype(at::kFloat));
-    if (weights.defined()) {
-      sums.addcmul_(part, weights.narrow(1, j, 1));
-    } else {
-      sums.add_(part);
-    }
-  }
-  return sums;
-}
-
 at::Tensor weights_of_rows(const at::Tensor& weights, const ExpertRows& rows) {
   const at::Tensor by_place = weights.t().reshape({-1});
   return at::empty_like(by_place).scatter_(0, rows.place, by_place).unsqueeze(1);

@@ -37,10 +37,6 @@ void for_each_expert(const ExpertRows& rows, bool at_once,
 at::Tensor rows_of(const at::Tensor& x, const ExpertRows& rows, size_t expert);
 // The rows of tokens [T, columns], each once for every expert of its token: [S, columns].
 at::Tensor spread(const at::Tensor& x, const ExpertRows& rows);
-// The sum over each token's rows, times `weights` [T, k] where they are given: [T, columns] in
-// fp32, its terms in the order of the token's experts.
-at::Tensor gather_sums(const at::Tensor& x, const ExpertRows& rows, int64_t num_tokens,
-                       const at::Tensor& weights);
 // Each row's weight, [S, 1]; and back from [S] to [T, k], as many as `like` has.
 at::Tensor weights_of_rows(const at::Tensor& weights, const ExpertRows& rows);
 at::Tensor weights_of_tokens(const at::Tensor& of_rows, const ExpertRows& rows,

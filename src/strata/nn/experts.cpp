@@ -9,6 +9,7 @@
 #include "strata/nn/function_state.h"
 #include "strata/nn/grouped_product.h"
 #include "strata/nn/weight_product.h"
+#include "strata/ops/row_sums.h"
 #include "strata/ops/swiglu.h"
 
 namespace strata::nn {
@@ -186,7 +187,7 @@ at::Tensor backward_in(const ExpertsCall& call, const at::Tensor& x, const Proje
                   {dx_rows, /*beta=*/1, dinput.has_base});
   });
   if (!wants_dx) return {};
-  return gather_sums(dinput.rows, call.rows, num_tokens, {}).to(dinput.rows.scalar_type());
+  return ops::row_sums(dinput.rows, call.rows.place, num_tokens, {});
 }
 
 struct ExpertsFunction : torch::autograd::Function<ExpertsFunction> {
@@ -196,7 +197,7 @@ struct ExpertsFunction : torch::autograd::Function<ExpertsFunction> {
     at::Tensor y = at::empty_strided(residual.sizes(), {0, 0}, residual.options());
     if (call.wants_output) {
       const at::Tensor out = project_out(call, ops::swiglu(projected.gate, projected.up));
-      y = gather_sums(out, call.rows, x.size(0), weights).to(residual.scalar_type());
+      y = ops::row_sums(out, call.rows.place, x.size(0), weights);
       y.add_(residual);
     }
     const bool keeps_input = need_input(call.experts);

@@ -11,6 +11,7 @@
 #include "strata/nn/function_state.h"
 #include "strata/ops/clamped_swiglu.h"
 #include "strata/ops/matmul.h"
+#include "strata/ops/row_sums.h"
 
 namespace strata::nn {
 namespace {
@@ -140,7 +141,7 @@ at::Tensor backward_in(const FusedCall& call, const at::Tensor& x, const at::Ten
     expert_branch_backward({dgate_up}, input, *experts.gate_up_branch, call.rows, dinput);
   }
   if (!wants_dx) return {};
-  return gather_sums(dinput, call.rows, num_tokens, {}).to(dinput.scalar_type());
+  return ops::row_sums(dinput, call.rows.place, num_tokens, {});
 }
 
 struct FusedExpertsFunction : torch::autograd::Function<FusedExpertsFunction> {
@@ -153,7 +154,7 @@ struct FusedExpertsFunction : torch::autograd::Function<FusedExpertsFunction> {
     if (call.wants_output) {
       const at::Tensor out = project(call, ops::clamped_swiglu(gate_up, experts.gate),
                                      *experts.down, *experts.down_bias, experts.down_branch);
-      y = gather_sums(out, call.rows, x.size(0), weights).to(residual.scalar_type());
+      y = ops::row_sums(out, call.rows.place, x.size(0), weights);
       y.add_(residual);
     }
     const bool keeps_input = needs_input(experts);
@@ -165,7 +166,6 @@ struct FusedExpertsFunction : torch::autograd::Function<FusedExpertsFunction> {
 
   static variable_list backward(AutogradContext* context, variable_list gradients) {
     const auto call = take_state<FusedCall>(context);
-    const FusedExperts& experts = call.experts;
     const variable_list saved = context->get_saved_variables();
     const at::Tensor x = call.remake ? call.remake() : saved[0];
     // Nobody else reads it, and a graph runs backward once: its memory takes the gradient.

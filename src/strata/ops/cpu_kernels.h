@@ -71,6 +71,8 @@ void clamped_swiglu(Element type, const void* gate_up, void* y, int64_t pairs,
 void clamped_swiglu_backward(Element type, void* gate_up, const void* dy, int64_t pairs,
                              const ClampedGate& gate);
 
+void row_sums(const RowSumsArguments& a);
+
 struct AttentionArguments {
   Element type;
   HeadsView q, k, v;

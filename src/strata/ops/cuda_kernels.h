@@ -42,6 +42,9 @@ void clamped_swiglu(Element type, const void* gate_up, void* y, int64_t pairs,
 void clamped_swiglu_backward(Element type, void* gate_up, const void* dy, int64_t pairs,
                              const ClampedGate& gate, Stream stream);
 
+// `place` and `weights` in device memory.
+void row_sums(const RowSumsArguments& a, Stream stream);
+
 // `logits` of any element type; `targets` and `row` in device memory. Targets were checked.
 // Of `rows` that begin `stride` logits apart.
 struct Logits {

@@ -56,6 +56,16 @@ struct ClampedGate {
   float alpha, limit;
 };
 
+// Of ops/row_sums.h.
+struct RowSumsArguments {
+  Element type;
+  const void* x;         // [rows, columns]
+  const int64_t* place;  // [per_token, tokens]
+  const float* weights;  // [tokens, per_token]; may be null
+  void* y;               // [tokens, columns]
+  int64_t tokens, per_token, columns;
+};
+
 struct GatedGradients {
   MatrixView dy, gate, up;
   MatrixView dgate, dup;  // may be gate and up

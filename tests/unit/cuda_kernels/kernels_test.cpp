@@ -216,6 +216,38 @@ TEST(CudaKernels, ClampedSwiglu) {
   }
 }
 
+TEST(CudaKernels, RowSums) {
+  at::manual_seed(6);
+  for (const at::ScalarType type : kTypes) {
+    for (const Size& size : std::vector<Size>{{1, 1}, {3, 7}, {5, 64}, {2, 2056}, {3, 64, 1}}) {
+      for (const int64_t per_token : {1, 3, 8}) {
+        const int64_t num_rows = size.rows * per_token;
+        const Guarded x(random({num_rows, size.columns}, type), size.offset);
+        const Guarded y({size.rows, size.columns}, type);
+        const at::Tensor place = at::randperm(num_rows, at::kLong);
+        const at::Tensor weights = random({size.rows, per_token}, at::kFloat);
+        const at::Tensor parts =
+            wide(*x).index_select(0, place).view({per_token, size.rows, size.columns});
+        RowSumsArguments a{.type = element_of(type),
+                           .x = x.data(),
+                           .place = place.const_data_ptr<int64_t>(),
+                           .weights = nullptr,
+                           .y = y.data(),
+                           .tokens = size.rows,
+                           .per_token = per_token,
+                           .columns = size.columns};
+        cuda::row_sums(a, kStream);
+        EXPECT_LT(relative_error(*y, parts.sum(0)), tolerance_of(type)) << name_of(size, type);
+        a.weights = weights.const_data_ptr<float>();
+        cuda::row_sums(a, kStream);
+        EXPECT_LT(relative_error(*y, (parts * wide(weights).t().unsqueeze(2)).sum(0)),
+                  tolerance_of(type))
+            << name_of(size, type);
+      }
+    }
+  }
+}
+
 // As the CPU sees the same logits, widened. Row 0 has no target, two logits of row 1 are largest.
 void check_cross_entropy(const CrossEntropyOptions& options) {
   at::manual_seed(4);

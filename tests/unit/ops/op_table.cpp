@@ -19,6 +19,7 @@
 #include "strata/ops/matmul.h"
 #include "strata/ops/rms_norm.h"
 #include "strata/ops/rope.h"
+#include "strata/ops/row_sums.h"
 #include "strata/ops/square_sum.h"
 #include "strata/ops/swiglu.h"
 
@@ -242,6 +243,23 @@ OpCase clamped_swiglu_backward_case(const OpSize& size, at::ScalarType type, at:
                   [=](const at::Tensor& v) { return weighted(clamped_swiglu(v, kClamped), dy); }}},
       .run = [=] { clamped_swiglu_backward_(own, dy, kClamped); },
       .bytes = 2.5 * bytes_of({both})};
+}
+
+// Third: the rows of a token.
+template <bool kWeighted>
+OpCase row_sums_case(const OpSize& size, at::ScalarType type, at::Device device) {
+  const Maker make{type, device};
+  const int64_t num_rows = size.rows * size.third;
+  const at::Tensor x = make.random({num_rows, size.columns});
+  const at::Tensor place = at::randperm(num_rows, at::kLong);
+  const at::Tensor weights = Maker{at::kFloat, device}.random({size.rows, size.third});
+  const at::Tensor used = kWeighted ? weights : at::Tensor(), there = place.to(device);
+  const at::Tensor parts =
+      wide(x).index_select(0, place).view({size.third, size.rows, size.columns});
+  const at::Tensor factors = kWeighted ? wide(weights).t().unsqueeze(2) : at::ones({}, at::kDouble);
+  return {.comparisons = {{"y", row_sums(x, there, size.rows, used), (parts * factors).sum(0)}},
+          .run = [=] { row_sums(x, there, size.rows, used); },
+          .bytes = bytes_of({x, x.narrow(0, 0, size.rows)})};
 }
 
 template <bool kCapped, bool kSmoothed>
@@ -519,6 +537,9 @@ std::vector<OpRow> make_table() {
   const std::vector<OpSize> plain = {{1, 1},     {1, 64},   {3, 7}, {65, 24},
                                      {200, 129}, {33, 512}, {0, 8}};
   const std::vector<OpSize> heads = {{1, 2, 1}, {5, 6, 3}, {40, 64, 8}, {17, 34, 2}};
+  const std::vector<OpSize> rows_of_tokens = {{1, 1, 1},     {3, 7, 2},    {65, 24, 8},
+                                              {200, 129, 3}, {33, 512, 4}, {5, 2056, 8},
+                                              {0, 8, 2},     {4, 8, 0}};
   const std::vector<OpSize> logits = {{1, 2}, {9, 37}, {33, 8191}, {4, 20000}};
   // Of two logits one may be so sure that its loss is rounding.
   const std::vector<OpSize> unsure_logits = {{2, 5}, {9, 37}, {33, 8191}, {4, 20000}};
@@ -542,6 +563,8 @@ std::vector<OpRow> make_table() {
       {"geglu_backward", both, plain, wide, gated_backward_case<Geglu>},
       {"clamped_swiglu", both, plain, wide, clamped_swiglu_case},
       {"clamped_swiglu_backward", both, plain, wide, clamped_swiglu_backward_case},
+      {"row_sums", both, rows_of_tokens, {2048, 512, 8}, row_sums_case<false>},
+      {"weighted_row_sums", both, rows_of_tokens, {2048, 512, 8}, row_sums_case<true>},
       {"cross_entropy",
        fp32,
        logits,
