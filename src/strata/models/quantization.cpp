@@ -200,7 +200,7 @@ void keep_mxfp4(Model& model, const Json& model_config, at::ScalarType type) {
                            parameter->shape()[1] % ops::quant::kMxfp4Block == 0;
     if (!is_packed || parameter->requires_grad()) continue;
     parameter->set_storage_type(type);
-    parameter->set_quantization({.format = ops::quant::kMxfp4Format});
+    parameter->set_quantization({.format = ops::quant::kMxfp4Format, .compute = {}});
   }
 }
 

@@ -390,7 +390,7 @@ TEST(CudaKernels, DropoutHasTheMasksOfTheCpu) {
       const at::Tensor keys = at::randint(1 << 30, {size.rows}, at::kLong);
       for (const double p : {0.25, 0.999, 1.0}) {
         cuda::dropout({element_of(type), x.data(), y.data(), keys.const_data_ptr<int64_t>(),
-                       size.rows, size.columns, 77, p},
+                       size.rows, size.columns, 77, p, /*add=*/false},
                       kStream);
         EXPECT_TRUE(at::equal(*y, ops::dropout((*x).contiguous(), p, keys, 77))) << p;
       }

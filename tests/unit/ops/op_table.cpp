@@ -537,9 +537,8 @@ std::vector<OpRow> make_table() {
   const std::vector<OpSize> plain = {{1, 1},     {1, 64},   {3, 7}, {65, 24},
                                      {200, 129}, {33, 512}, {0, 8}};
   const std::vector<OpSize> heads = {{1, 2, 1}, {5, 6, 3}, {40, 64, 8}, {17, 34, 2}};
-  const std::vector<OpSize> rows_of_tokens = {{1, 1, 1},     {3, 7, 2},    {65, 24, 8},
-                                              {200, 129, 3}, {33, 512, 4}, {5, 2056, 8},
-                                              {0, 8, 2},     {4, 8, 0}};
+  const std::vector<OpSize> rows_of_tokens = {
+      {1, 1, 1}, {3, 7, 2}, {65, 24, 8}, {200, 129, 3}, {33, 512, 4}, {5, 2056, 8}, {0, 8, 2}};
   const std::vector<OpSize> logits = {{1, 2}, {9, 37}, {33, 8191}, {4, 20000}};
   // Of two logits one may be so sure that its loss is rounding.
   const std::vector<OpSize> unsure_logits = {{2, 5}, {9, 37}, {33, 8191}, {4, 20000}};
