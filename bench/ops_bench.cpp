@@ -210,6 +210,28 @@ void BM_swiglu_backward_aten(State& state) {
   report_bytes(state, 5.0 * gate.nbytes());
 }
 
+void BM_weighted_swiglu_backward(State& state) {
+  at::Tensor gate = at::randn({kTokens, kIntermediate}).to(storage(state));
+  at::Tensor up = at::randn_like(gate);
+  const at::Tensor dy = at::randn_like(gate), weights = at::rand({kTokens});
+  for (auto _ : state) ops::weighted_swiglu_backward(dy, weights, gate, up, gate, up);
+  report_bytes(state, 5.0 * gate.nbytes());
+}
+void BM_weighted_swiglu_backward_aten(State& state) {
+  const at::Tensor gate = at::randn({kTokens, kIntermediate}).to(storage(state));
+  const at::Tensor up = at::randn_like(gate), dy = at::randn_like(gate);
+  const at::Tensor weights = at::rand({kTokens, 1});
+  for (auto _ : state) {
+    const at::Tensor silu = at::silu(gate);
+    at::Tensor dweights = (silu * up).mul_(dy).sum(at::IntArrayRef{1}, false, at::kFloat);
+    const at::Tensor scaled = dy * weights.to(dy.scalar_type());
+    at::Tensor dup = scaled * silu;
+    at::Tensor dgate = at::silu_backward(scaled * up, gate);
+    benchmark::DoNotOptimize(dgate);
+  }
+  report_bytes(state, 5.0 * gate.nbytes());
+}
+
 // Eight rows a token, each times its weight.
 constexpr int64_t kRowsPerToken = 8;
 struct TokenRows {
@@ -356,6 +378,7 @@ BENCHMARK(BM_matmul_few_rows_aten)
 BENCH_FP32(BM_cross_entropy);
 BENCH_BOTH(BM_swiglu);
 BENCH_BOTH(BM_swiglu_backward);
+BENCH_BOTH(BM_weighted_swiglu_backward);
 BENCH_BOTH(BM_row_sums);
 BENCH_BOTH(BM_rms_norm);
 BENCH_BOTH(BM_rms_norm_backward);

@@ -46,8 +46,8 @@ function(strata_test name)
   add_executable(test_${name} ${sources})
   target_link_libraries(test_${name} PRIVATE ${ARG_DEPS} GTest::gtest_main GTest::gmock)
   # An executable would get -fPIE, which the precompiled headers (-fPIC) do not fit. Tests are
-  # compiled more often than they run.
-  target_compile_options(test_${name} PRIVATE -fPIC -O1)
+  # compiled more often than they run, but what they share with the libraries is linked from either.
+  target_compile_options(test_${name} PRIVATE -fPIC $<$<NOT:$<CONFIG:Debug>>:-O1>)
   if(ARG_TORCH)
     target_precompile_headers(test_${name} REUSE_FROM strata_test_torch)
   else()

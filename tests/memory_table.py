@@ -7,7 +7,7 @@ import re
 import subprocess
 
 import tiny_llama
-from running import BUILD, PROGRAM, base_flags, environment, run_strata
+from running import BUILD, PROGRAM, base_flags, environment, run_program
 
 # Large enough that 5 % are several megabytes, small enough for seconds.
 V, H, I, L, HEADS, KEYS = 4096, 384, 1024, 4, 6, 3
@@ -286,7 +286,7 @@ def run_row(row, model, data, output, recipe="sft"):
         flags = dict(flags, activation_offloading_path=disk)
     rows = PACKED if recipe == "sft" else dict(max_length=128)
     settings = dict(rows, per_device_train_batch_size=2, max_steps=STEPS, splits="train", sharding_strategy=strategy)
-    run = run_strata(base_flags(model, data, output, **{**settings, **flags}), world, recipe=recipe)
+    run = run_program(base_flags(model, data, output, **{**settings, **flags}), world, recipe=recipe)
     memory, wire = MEMORY.search(run.text), WIRE.search(run.text)
     assert memory and wire, run.text
     return Measured(*map(megabytes, memory.groups()), *map(int, wire.groups()[:4]),

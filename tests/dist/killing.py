@@ -19,7 +19,7 @@ import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 
-from running import Run, base_flags, command, environment, run_strata, wait_fairly
+from running import Run, base_flags, command, environment, run_program, wait_fairly
 
 # Seconds of a machine of its own (wait_fairly), against hangs: a job takes two or three.
 LIMIT = 180
@@ -69,7 +69,7 @@ class Finished(Run):
 def restart(flags, world):
     names = os.listdir(flags["output_dir"]) if flags["output_dir"].exists() else []
     has_checkpoint = any(n.startswith("checkpoint-") and ".tmp" not in n for n in names)
-    return run_strata({**flags, "resume_from_checkpoint": True if has_checkpoint else None}, world,
+    return run_program({**flags, "resume_from_checkpoint": True if has_checkpoint else None}, world,
                       timeout=LIMIT)
 
 
@@ -108,10 +108,10 @@ def main():
             break
         world = draw.choice([2, 3])
         if world not in whole:
-            run = run_strata(flags_of(inputs, folder / f"whole-{world}"), world, timeout=LIMIT)
+            run = run_program(flags_of(inputs, folder / f"whole-{world}"), world, timeout=LIMIT)
             # Once more for the time that it takes when its files are in memory.
             start = time.monotonic()
-            run_strata(flags_of(inputs, folder / f"again-{world}"), world, timeout=LIMIT)
+            run_program(flags_of(inputs, folder / f"again-{world}"), world, timeout=LIMIT)
             whole[world] = (run, time.monotonic() - start)
         run, duration = whole[world]
         flags = flags_of(inputs, folder / f"job-{i}")

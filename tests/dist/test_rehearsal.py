@@ -10,7 +10,7 @@ import threading
 import pytest
 
 import memory_table
-from running import BUILD, base_flags, environment, output_files, run_strata, words_of
+from running import BUILD, base_flags, environment, output_files, run_program, run_strata, words_of
 
 LORA = dict(use_peft=True, lora_r=3, lora_dropout=0.3, lora_target_modules=["q_proj", "up_proj"])
 BOTH = dict(eval_strategy="steps", eval_steps=2, save_strategy="steps", save_steps=2)
@@ -79,7 +79,7 @@ def test_a_step_of_several_micro_batches_takes_no_more_than_was_rehearsed(tmp_pa
     flags = dict(memory_table.PACKED, max_steps=3, splits="train", zero_stage=1, rehearse=True,
                  gradient_accumulation_steps=2, gradient_checkpointing=False,
                  per_device_train_batch_size=8)
-    run = run_strata(base_flags(model, data, tmp_path / "out", **flags), 2)
+    run = run_program(base_flags(model, data, tmp_path / "out", **flags), 2)
     rehearsed = float(re.search(r"peak memory (\d+) MB", said(run)[0]).group(1)) * 1.048576
     measured = float(re.search(r"memory: planned \S+ MB, measured (\S+) MB", run.text).group(1))
     assert rehearsed > 0.96 * measured, run.text

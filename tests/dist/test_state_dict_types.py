@@ -7,7 +7,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from running import PROGRAM, base_flags, environment, run_strata
+from running import PROGRAM, base_flags, environment, run_program, run_strata
 
 TYPES = ["SHARDED_STATE_DICT", "FULL_STATE_DICT", "LOCAL_STATE_DICT"]
 LORA = dict(use_peft=True, lora_r=3, lora_alpha=12, learning_rate=2e-2,
@@ -142,7 +142,7 @@ def test_whole_tensors_take_no_more_memory_than_ranges(inputs, large_model, tmp_
 
     peaks, results = {}, {}
     for kind in ("SHARDED_STATE_DICT", "FULL_STATE_DICT"):
-        run = run_strata(flags(kind), 2)
+        run = run_program(flags(kind), 2)
         # Of rank 0, which would hold the whole if anything was gathered: 201 MB instead of 101.
         peaks[kind] = run.metrics[-1]["peak_rss_mb"]
         results[kind] = (run.folder / "model.safetensors").read_bytes()
@@ -154,5 +154,5 @@ def test_whole_tensors_take_no_more_memory_than_ranges(inputs, large_model, tmp_
                    env=environment(), capture_output=True)
     shutil.rmtree(full / "checkpoint-2")
     (full / "latest").write_text("checkpoint-1\n")
-    again = run_strata(flags("FULL_STATE_DICT", resume_from_checkpoint=True), 2)
+    again = run_program(flags("FULL_STATE_DICT", resume_from_checkpoint=True), 2)
     assert (again.folder / "model.safetensors").read_bytes() == results["FULL_STATE_DICT"]

@@ -219,6 +219,23 @@ def test_chat_reads_an_adapters_vocabulary_of_any_kind(inputs, tmp_path):
     assert other.returncode == 2 and "found another tokenizer in" in other.stderr
 
 
+def test_settings_of_an_adapter_end_what_it_is_merged_into(inputs, tmp_path):
+    base, out = inputs.model("plain"), tmp_path / "adapter"
+    run_strata(base_flags(base, inputs.data("messages"), out, max_steps=1, **LORA))
+    (out / "tokenizer.json").unlink()
+    settings = json.loads((out / "tokenizer_config.json").read_text())
+    (out / "tokenizer_config.json").write_text(json.dumps({**settings, "eos_token": "<pad>"}))
+    merged = subprocess.run([PROGRAM, "merge-adapter", out, tmp_path / "merged"], text=True,
+                            capture_output=True, env=environment(), timeout=60)
+    assert merged.returncode == 0, merged.stderr
+    end = AutoTokenizer.from_pretrained(tmp_path / "merged").eos_token_id
+    before = json.loads((base / "config.json").read_text())["eos_token_id"]
+    assert end not in (None, before)
+    for file in ("config.json", "generation_config.json"):
+        ids = json.loads((tmp_path / "merged" / file).read_text())["eos_token_id"]
+        assert end in (ids if isinstance(ids, list) else [ids]), file
+
+
 @pytest.mark.parametrize("base,settings", [
     ("llama2", dict(target_modules=["q_proj", "v_proj"])),
     ("llama2-tied", dict(target_modules="all-linear", r=4)),

@@ -1,7 +1,8 @@
 // Runs training programs in processes that are forked from one which has loaded libtorch already: a
-// row of a table costs its steps then, and not the start of each rank, which takes longer. Reads
-// orders from standard input, a JSON object a line: {"words": ["sft", ...], "ranks": 2, "output":
-// "file"}; answers each with the number of ranks that failed. The ranks meet as torchrun's do.
+// run costs its steps then, and not the start of each rank, which takes longer. Reads orders from
+// standard input, a JSON object a line: {"words": ["sft", ...], "ranks": 2, "folder": "where",
+// "output": "file", "errors": "file"}; answers each with the number of ranks that failed. The ranks
+// meet as torchrun's do.
 // Never: starts a thread, which a fork would lose.
 #include <fcntl.h>
 #include <signal.h>
@@ -41,14 +42,18 @@ void join_ranks(int rank, int ranks, const std::optional<ReservedPort>& port) {
   if (rank == 0) set_variable(strata::launch::kListenVariable, port->socket.get());
 }
 
+int open_to_append(const std::string& file) {
+  return ::open(file.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+}
+
 [[noreturn]] void become_rank(const Json& order, int rank, int ranks,
                               const std::optional<ReservedPort>& port) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   const int in = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
-  const int out = ::open(order.at("output").get<std::string>().c_str(),
-                         O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+  const int out = open_to_append(order.at("output")), error = open_to_append(order.at("errors"));
   if (::dup2(in, STDIN_FILENO) < 0 || ::dup2(out, STDOUT_FILENO) < 0 ||
-      ::dup2(out, STDERR_FILENO) < 0) {
+      ::dup2(error, STDERR_FILENO) < 0 ||
+      ::chdir(order.at("folder").get<std::string>().c_str()) != 0) {
     ::_exit(kNotStarted);
   }
   join_ranks(rank, ranks, port);

@@ -1,5 +1,6 @@
 // The files beside a model's weights (convert.h): where they are and how they are copied.
 #include <algorithm>
+#include <memory>
 
 #include "strata/base/error.h"
 #include "strata/base/file.h"
@@ -10,6 +11,7 @@
 #include "strata/hf/mxfp4.h"
 #include "strata/hf/torch_types.h"
 #include "strata/models/reward_head.h"
+#include "strata/text/tokenizer.h"
 #include "strata/text/vocabulary_files.h"
 
 namespace strata::checkpoint {
@@ -36,19 +38,39 @@ fs::path base_model_of(const SavedState& state) {
 
 namespace {
 
-void copy_generation_config(const fs::path& from, const fs::path& to, const ConfigChange& change) {
+constexpr const char* kTokenizerSettings = "tokenizer_config.json";
+
+void copy_generation_config(const fs::path& from, const fs::path& to, const ConfigChange& change,
+                            const text::Tokenizer* special_tokens) {
   constexpr const char* kName = "generation_config.json";
   if (!fs::is_regular_file(from / kName)) return;
   std::string text = read_file(from / kName);
-  if (change.special_tokens != nullptr) {
+  if (special_tokens != nullptr) {
     Json config = parse_json(text, (from / kName).string());
     const Json old = config;
     if (config.is_object()) {
-      align_special_tokens(*change.special_tokens, /*is_generation=*/true, config);
+      align_special_tokens(*special_tokens, /*is_generation=*/true, config);
     }
     if (config != old) text = dump_python(config) + "\n";
   }
   write_file_atomically(to / kName, text, *change.files);
+}
+
+// The one that was copied; null: the base's ids stay.
+std::unique_ptr<text::Tokenizer> copied_tokenizer(const fs::path& to, const ConfigChange& change) {
+  const bool has_own = !text::vocabularies_in(change.tokenizer).empty() ||
+                       fs::exists(change.tokenizer / kTokenizerSettings);
+  if (!change.takes_special_tokens || !has_own || text::vocabularies_in(to).empty()) return nullptr;
+  try {
+    return text::Tokenizer::load(to);
+  } catch (const Error& error) {
+    if (change.notes != nullptr) {
+      change.notes->push_back(
+          fmt::format("config.json and generation_config.json keep the base's end of an answer: {}",
+                      error.what()));
+    }
+    return nullptr;
+  }
 }
 
 }  // namespace
@@ -80,19 +102,21 @@ static constexpr const char* kTemplateFile = "chat_template.jinja";
 
 // Whether the tokenizer's settings hold one, and no file does.
 static bool holds_template(const fs::path& tokenizer) {
-  const fs::path settings = tokenizer / "tokenizer_config.json";
+  const fs::path settings = tokenizer / kTokenizerSettings;
   if (tokenizer.empty() || fs::exists(tokenizer / kTemplateFile)) return false;
   if (!fs::is_regular_file(settings)) return false;
   const Json config = read_json_file(settings);
   return config.is_object() && config.contains("chat_template");
 }
 
-void copy_tokenizer(const fs::path& from, const fs::path& to, FileSystem& files) {
+void copy_tokenizer(const fs::path& from, const fs::path& to, FileSystem& files,
+                    bool with_template) {
   std::vector<std::string> names = text::vocabularies_in(from);
-  for (const char* beside : {"tokenizer_config.json", "special_tokens_map.json",
-                             "added_tokens.json", "merges.txt", kTemplateFile}) {
+  for (const char* beside :
+       {kTokenizerSettings, "special_tokens_map.json", "added_tokens.json", "merges.txt"}) {
     if (fs::is_regular_file(from / beside)) names.emplace_back(beside);
   }
+  if (with_template && fs::is_regular_file(from / kTemplateFile)) names.emplace_back(kTemplateFile);
   for (const std::string& name : names) {
     write_file_atomically(to / name, read_file(from / name), files);
   }
@@ -110,14 +134,16 @@ void copy_tokenizer(const fs::path& from, const fs::path& to, FileSystem& files)
 }
 
 bool copy_companions(const fs::path& from, const fs::path& to, const ConfigChange& change) {
-  copy_generation_config(from, to, change);
   // Settings without a vocabulary, such as a template, go over those of the base.
   const bool is_whole =
       !change.tokenizer.empty() && !text::vocabularies_in(change.tokenizer).empty();
-  if (!is_whole) copy_tokenizer(from, to, *change.files);
+  if (!is_whole) {
+    // A template in settings is read only where none has a file of its own.
+    copy_tokenizer(from, to, *change.files, /*with_template=*/!holds_template(change.tokenizer));
+  }
   if (!change.tokenizer.empty()) copy_tokenizer(change.tokenizer, to, *change.files);
-  // A template in settings is read only where none has a file of its own.
-  if (!is_whole && holds_template(change.tokenizer)) fs::remove(to / kTemplateFile);
+  const std::unique_ptr<text::Tokenizer> tokenizer = copied_tokenizer(to, change);
+  copy_generation_config(from, to, change, tokenizer.get());
   if (!fs::exists(from / "config.json")) return false;
   Json config = change.config.is_null() ? read_json_file(from / "config.json") : change.config;
   if (config.is_object() && change.type) {
@@ -132,8 +158,8 @@ bool copy_companions(const fs::path& from, const fs::path& to, const ConfigChang
   if (config.is_object() && change.unties_head) config["tie_word_embeddings"] = false;
   if (config.is_object() && change.gives_rewards) models::give_reward_head(config);
   if (config.is_object() && change.vocab_size) config["vocab_size"] = *change.vocab_size;
-  if (config.is_object() && change.special_tokens != nullptr) {
-    align_special_tokens(*change.special_tokens, /*is_generation=*/false, config);
+  if (config.is_object() && tokenizer != nullptr) {
+    align_special_tokens(*tokenizer, /*is_generation=*/false, config);
   }
   write_file_atomically(to / "config.json", dump_python(config) + "\n", *change.files);
   return true;

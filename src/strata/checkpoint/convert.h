@@ -9,7 +9,6 @@
 
 #include "strata/checkpoint/saved_state.h"
 #include "strata/checkpoint/sharded.h"
-#include "strata/text/tokenizer.h"
 
 namespace strata::checkpoint {
 
@@ -60,16 +59,18 @@ struct ConfigChange {
   // Whose tokenizer is copied; where that has no vocabulary, over that of `from`. Empty: that of
   // `from`.
   std::filesystem::path tokenizer = {};
-  // Whose ids generation begins and stops with; null: the base's.
-  const text::Tokenizer* special_tokens = nullptr;
+  // Generation begins and stops with the ids of the copied tokenizer where `tokenizer` has a say in
+  // it. If it cannot be read those of `from` stay, and `notes` gets a line that says why.
+  bool takes_special_tokens = false;
+  std::vector<std::string>* notes = nullptr;
   FileSystem* files = &real_file_system();
 };
 bool copy_companions(const std::filesystem::path& from, const std::filesystem::path& to,
                      const ConfigChange& change);
 
-// The tokenizer's files of folder `from`, as many as there are.
+// The tokenizer's files of folder `from`, as many as there are; its template only where wanted.
 void copy_tokenizer(const std::filesystem::path& from, const std::filesystem::path& to,
-                    FileSystem& files);
+                    FileSystem& files, bool with_template = true);
 
 // Blocks or scales of a weight in MXFP4 (hf/mxfp4.h), and whether there are any.
 bool is_packed(const SavedTensor& tensor);

@@ -134,7 +134,6 @@ class Merger {
     }
     files.publish();
     std::vector<std::string> notes = notes_;
-    const std::unique_ptr<text::Tokenizer> tokenizer = tokenizer_of_adapter(notes);
     // A tokenizer beside the adapter is the one it was trained with.
     const ConfigChange change{
         .type = options_.weight_type.value_or(plain_type(base_)),
@@ -146,7 +145,8 @@ class Merger {
         .vocab_size = parts_.num_rows(),
         .config = parts_.new_head() ? config_ : Json(),
         .tokenizer = adapter_.path(),
-        .special_tokens = tokenizer.get(),
+        .takes_special_tokens = true,
+        .notes = &notes,
         .files = options_.files};
     const fs::path companions = base_model_of(base_);
     if (companions.empty() || !copy_companions(companions, folder.path(), change)) {
@@ -158,20 +158,6 @@ class Merger {
   }
 
  private:
-  // The one that it was trained with; null: none lies there. One that cannot be read is copied all
-  // the same.
-  std::unique_ptr<text::Tokenizer> tokenizer_of_adapter(std::vector<std::string>& notes) const {
-    if (text::vocabularies_in(adapter_.path()).empty()) return nullptr;
-    try {
-      return text::Tokenizer::load(adapter_.path());
-    } catch (const Error& error) {
-      notes.push_back(
-          fmt::format("config.json and generation_config.json keep the base's end of an answer: {}",
-                      error.what()));
-      return nullptr;
-    }
-  }
-
   // VeRA's matrices: those of the file, else drawn again.
   void load_projection() {
     const SharedProjection& stored = parts_.projection();

@@ -176,10 +176,6 @@ std::vector<Change> changes() {
          c.train.per_device_train_batch_size = 1;
          return true;
        }},
-      {"twice --sequence_parallel_size and --gradient_accumulation_steps",
-       [](config::RunConfig& c, Place& p) { return share_rows(c, p, 2); }},
-      {"four times --sequence_parallel_size and --gradient_accumulation_steps",
-       [](config::RunConfig& c, Place& p) { return share_rows(c, p, 4); }},
       {"half --max_length",
        [](config::RunConfig& c, Place&) {
          if (!c.data.max_length || *c.data.max_length < 256 || config::recipe_of(c).has_encoder)
@@ -228,6 +224,11 @@ std::vector<Change> changes() {
          p.world_size *= 4;
          return c.shard.sharding_strategy != "NO_SHARD";
        }},
+      // Behind the ranks, which they divide.
+      {"twice --sequence_parallel_size and --gradient_accumulation_steps",
+       [](config::RunConfig& c, Place& p) { return share_rows(c, p, 2); }},
+      {"four times --sequence_parallel_size and --gradient_accumulation_steps",
+       [](config::RunConfig& c, Place& p) { return share_rows(c, p, 4); }},
   };
 }
 

@@ -38,8 +38,8 @@ struct MeshShape {
 };
 
 // `shard_size` and `sequence_size` must divide the world size, `part_size` the shard size
-// (ConfigError). What makes
-// a mesh checks it too; before ranks have met, it is every rank's own error.
+// (ConfigError). What makes a mesh checks it too; before ranks have met, it is every rank's own
+// error.
 void check_mesh_shape(int world_size, const MeshShape& shape);
 
 // Collective over all ranks.

@@ -104,7 +104,10 @@ std::optional<std::string> deepspeed_type_error(const DsKey& key, const Json& va
     }
     return fmt::format("found {}, expected {}", value.dump(), expected);
   };
-  if (value.is_null() && key.use != kSetting) return std::nullopt;
+  // DeepSpeed reads a null there as the default.
+  if (value.is_null() && (key.use != kSetting || key.path == "sequence_parallel_size")) {
+    return std::nullopt;
+  }
   switch (key.type) {
     case kBoolean:
       if (!value.is_boolean()) return wrong("true or false");

@@ -36,7 +36,7 @@ struct Batch {
   // at. Null: nothing is shared.
   std::shared_ptr<const Batch> whole = {};
   comm::Group* sequence = nullptr;
-  int64_t num_padding = 0;  // tokens at its end that are of no document, for parts of one size
+  int64_t num_padding = 0;  // tokens at its end that no data has, for parts of one size
 
   int64_t num_tokens() const { return ids.size(0); }
   int64_t num_real_tokens() const { return num_tokens() - num_padding; }

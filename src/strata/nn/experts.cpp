@@ -61,7 +61,7 @@ Product start_product(const ExpertsCall& call, Linear* Expert::*layer, const at:
   return {at::empty({x.size(0), weights[0]->shape()[back ? 1 : 0]}, x.options())};
 }
 
-// Adds layer(x), for the rows of one expert.
+// Writes layer(x) for the rows of one expert, or adds its branch where the base is there.
 void project(const ExpertsCall& call, size_t e, Linear* Expert::*layer, const at::Tensor& input,
              const Product& product) {
   const Linear& linear = *(call.experts[e].*layer);
@@ -135,9 +135,13 @@ at::Tensor backward_out(const ExpertsCall& call, const at::Tensor& dy, const at:
                         Projected& projected) {
   const at::Tensor dy_rows = spread(dy, call.rows);
   const at::Tensor scales = weights_of_rows(weights, call.rows);
-  at::Tensor gated = ops::swiglu(projected.gate, projected.up);
   // With the row's weight at the gated side, the result of down is needed for no gradient.
-  const at::Tensor scaled = gated * scales.to(gated.scalar_type());
+  at::Tensor scaled;
+  if (std::ranges::any_of(call.experts, [](const Expert& e) { return needs_input(*e.down); })) {
+    scaled = ops::swiglu(projected.gate, projected.up);
+    const ActivityTimer timer(Activity::kElementWise);
+    scaled.mul_(scales.to(scaled.scalar_type()));
+  }
   const Product product = start_product(call, &Expert::down, dy_rows, /*back=*/true);
   const at::Tensor& dgated = product.rows;
   visit_experts(call, [&](size_t e) {
@@ -145,15 +149,14 @@ at::Tensor backward_out(const ExpertsCall& call, const at::Tensor& dy, const at:
     if (call.rows.count(e) == 0) {
       write_zero_gradients(down);
     } else {
-      backpropagate(down, rows_of(scaled, call.rows, e), rows_of(dy_rows, call.rows, e),
+      backpropagate(down, scaled.defined() ? rows_of(scaled, call.rows, e) : scaled,
+                    rows_of(dy_rows, call.rows, e),
                     {rows_of(dgated, call.rows, e), /*beta=*/0, product.has_base});
     }
   });
-  const ActivityTimer timer(Activity::kElementWise);
-  const at::Tensor dscales =
-      gated.mul_(dgated).sum(at::IntArrayRef{1}, /*keepdim=*/false, at::kFloat);
-  dgated.mul_(scales);
-  ops::swiglu_backward(dgated, projected.gate, projected.up, projected.gate, projected.up);
+  scaled.reset();
+  const at::Tensor dscales = ops::weighted_swiglu_backward(
+      dgated, scales.view({-1}), projected.gate, projected.up, projected.gate, projected.up);
   return weights_of_tokens(dscales, call.rows, weights);
 }
 

@@ -41,6 +41,13 @@ void check_last_dim_contiguous(const char* op, const char* argument, const at::T
                       argument, fmt::join(tensor.strides(), ", "));
 }
 
+void check_same_device(const char* op, const char* argument, const at::Tensor& tensor,
+                       const at::Tensor& like) {
+  if (tensor.device() == like.device()) return;
+  throw InternalError("{}: found {} on {}, expected {}", op, argument, tensor.device().str(),
+                      like.device().str());
+}
+
 void check_device_or_plan(const char* op, const at::Tensor& tensor) {
   if (!tensor.is_meta()) check_device(op, tensor);
 }

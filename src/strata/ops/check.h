@@ -22,6 +22,8 @@ void check_type(const char* op, const char* argument, const at::Tensor& tensor,
                 at::ScalarType type);
 void check_contiguous(const char* op, const char* argument, const at::Tensor& tensor);
 void check_last_dim_contiguous(const char* op, const char* argument, const at::Tensor& tensor);
+void check_same_device(const char* op, const char* argument, const at::Tensor& tensor,
+                       const at::Tensor& like);
 
 // Kernels exist for the CPU and, in builds that have them, for NVIDIA GPUs. Another device:
 // ConfigError.

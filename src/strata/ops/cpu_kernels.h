@@ -65,6 +65,10 @@ void gated(GateKind kind, Element type, MatrixView gate, MatrixView up, MatrixVi
 void gated_backward(GateKind kind, Element type, const GatedGradients& g, int64_t rows,
                     int64_t columns);
 
+// SwiGLU's gradients for dy times each row's weight, and that of the weight.
+void weighted_swiglu_backward(Element type, const GatedGradients& g, const RowWeights& weights,
+                              int64_t rows, int64_t columns);
+
 // Of `pairs` of gate and up; backward turns them into their gradients.
 void clamped_swiglu(Element type, const void* gate_up, void* y, int64_t pairs,
                     const ClampedGate& gate);

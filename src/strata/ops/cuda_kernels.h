@@ -36,6 +36,10 @@ void gated(GateKind kind, Element type, MatrixView gate, MatrixView up, MatrixVi
 void gated_backward(GateKind kind, Element type, const GatedGradients& g, int64_t rows,
                     int64_t columns, Stream stream);
 
+// SwiGLU's for dy times each row's weight, and the gradient of the weight.
+void weighted_swiglu_backward(Element type, const GatedGradients& g, const RowWeights& weights,
+                              int64_t rows, int64_t columns, Stream stream);
+
 // Of `pairs` of gate and up; backward turns them into their gradients.
 void clamped_swiglu(Element type, const void* gate_up, void* y, int64_t pairs,
                     const ClampedGate& gate, Stream stream);
@@ -45,13 +49,13 @@ void clamped_swiglu_backward(Element type, void* gate_up, const void* dy, int64_
 // `place` and `weights` in device memory.
 void row_sums(const RowSumsArguments& a, Stream stream);
 
-// `logits` of any element type; `targets` and `row` in device memory. Targets were checked.
-// Of `rows` that begin `stride` logits apart.
+// Of any element type, in `rows` that begin `stride` logits apart.
 struct Logits {
   Element type;
   void* data;
   int64_t rows, vocabulary, stride;
 };
+// `targets` and `row` in device memory. Targets were checked.
 void cross_entropy(const Logits& logits, const int64_t* targets, float scale, bool want_gradient,
                    const CrossEntropyOptions& options, CrossEntropyRow* row, Stream stream);
 

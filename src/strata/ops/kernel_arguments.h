@@ -71,6 +71,12 @@ struct GatedGradients {
   MatrixView dgate, dup;  // may be gate and up
 };
 
+// Of rows that are summed with weights, [rows] each.
+struct RowWeights {
+  const float* weight;
+  float* gradient;
+};
+
 // What the loss is of, beside plain cross-entropy of the logits.
 struct CrossEntropyOptions {
   // Logits become softcap * tanh(logit / softcap) (Gemma 2, Riviere et al. 2024); 0: they stay.

@@ -22,12 +22,14 @@ int64_t checked_rows(const at::Tensor& x, const at::Tensor& place, int64_t num_t
   check_contiguous(kOp, "x", x);
   check_type(kOp, "place", place, at::kLong);
   check_contiguous(kOp, "place", place);
+  check_same_device(kOp, "place", place, x);
   const int64_t per_token = num_tokens > 0 ? place.numel() / num_tokens : 0;
   check_shape(kOp, "place", place, {per_token * num_tokens});
   if (weights.defined()) {
     check_type(kOp, "weights", weights, at::kFloat);
     if (num_tokens > 0) check_shape(kOp, "weights", weights, {num_tokens, per_token});
     check_contiguous(kOp, "weights", weights);
+    check_same_device(kOp, "weights", weights, x);
   }
   return per_token;
 }

@@ -1,4 +1,5 @@
-// SwiGLU and GeGLU: checks and choice of the device. The kernels are in swiglu_cpu.cpp.
+// SwiGLU and GeGLU: checks and choice of the device. The kernels are in swiglu_cpu.cpp and
+// swiglu_cuda.cu.
 #include "strata/ops/swiglu.h"
 
 #include "strata/base/activity_timer.h"
@@ -43,18 +44,22 @@ at::Tensor gated(GateKind kind, const at::Tensor& gate, const at::Tensor& up) {
   return y;
 }
 
+GatedGradients checked_views(const char* op, const at::Tensor& dy, const at::Tensor& gate,
+                             const at::Tensor& up, const at::Tensor& dgate, const at::Tensor& dup) {
+  return {.dy = checked_view(op, "dy", dy, gate),
+          .gate = checked_view(op, "gate", gate, gate),
+          .up = checked_view(op, "up", up, gate),
+          .dgate = checked_view(op, "dgate", dgate, gate),
+          .dup = checked_view(op, "dup", dup, gate)};
+}
+
 void gated_backward(GateKind kind, const at::Tensor& dy, const at::Tensor& gate,
                     const at::Tensor& up, at::Tensor& dgate, at::Tensor& dup) {
   const char* const op = name_of(kind);
-  const MatrixView gate_view = checked_view(op, "gate", gate, gate);
+  const GatedGradients views = checked_views(op, dy, gate, up, dgate, dup);
   if (gate.is_meta()) return;
   const ActivityTimer timer(Activity::kElementWise);
   const Element type = element_of(op, "gate", gate);
-  const GatedGradients views{.dy = checked_view(op, "dy", dy, gate),
-                             .gate = gate_view,
-                             .up = checked_view(op, "up", up, gate),
-                             .dgate = checked_view(op, "dgate", dgate, gate),
-                             .dup = checked_view(op, "dup", dup, gate)};
   if constexpr (kHasCuda) {
     if (gate.is_cuda()) {
       return cuda::gated_backward(kind, type, views, gate.size(0), gate.size(1),
@@ -82,6 +87,31 @@ void swiglu_backward(const at::Tensor& dy, const at::Tensor& gate, const at::Ten
 void geglu_backward(const at::Tensor& dy, const at::Tensor& gate, const at::Tensor& up,
                     at::Tensor& dgate, at::Tensor& dup) {
   gated_backward(GateKind::kGeluTanh, dy, gate, up, dgate, dup);
+}
+
+at::Tensor weighted_swiglu_backward(const at::Tensor& dy, const at::Tensor& weights,
+                                    const at::Tensor& gate, const at::Tensor& up, at::Tensor& dgate,
+                                    at::Tensor& dup) {
+  constexpr const char* kOp = "weighted_swiglu_backward";
+  const GatedGradients views = checked_views(kOp, dy, gate, up, dgate, dup);
+  check_type(kOp, "weights", weights, at::kFloat);
+  check_shape(kOp, "weights", weights, {gate.size(0)});
+  check_contiguous(kOp, "weights", weights);
+  check_same_device(kOp, "weights", weights, gate);
+  at::Tensor dweights = at::empty_like(weights);
+  if (gate.is_meta()) return dweights;
+  const ActivityTimer timer(Activity::kElementWise);
+  const Element type = element_of(kOp, "gate", gate);
+  const RowWeights of_rows{weights.const_data_ptr<float>(), dweights.mutable_data_ptr<float>()};
+  if constexpr (kHasCuda) {
+    if (gate.is_cuda()) {
+      cuda::weighted_swiglu_backward(type, views, of_rows, gate.size(0), gate.size(1),
+                                     cuda::current_stream(gate));
+      return dweights;
+    }
+  }
+  cpu::weighted_swiglu_backward(type, views, of_rows, gate.size(0), gate.size(1));
+  return dweights;
 }
 
 }  // namespace strata::ops

@@ -31,6 +31,24 @@ STRATA_VECTORIZED void swiglu_backward_row(const float* dy, const float* gate, c
   }
 }
 
+// The same for weight * dy; returns the gradient of the weight.
+STRATA_VECTORIZED float weighted_swiglu_backward_row(const float* dy, float weight,
+                                                     const float* gate, const float* up,
+                                                     float* dgate, float* dup, int64_t n) {
+  float dweight = 0;
+#pragma omp simd reduction(+ : dweight)
+  for (int64_t i = 0; i < n; ++i) {
+    const float g = gate[i];
+    const float u = up[i];
+    const float d = weight * dy[i];
+    const float sigmoid = 1.0f / (1.0f + exp_vectorizable(-g));
+    dweight += dy[i] * u * g * sigmoid;
+    dgate[i] = d * u * sigmoid * (1.0f + g * (1.0f - sigmoid));
+    dup[i] = d * g * sigmoid;
+  }
+  return dweight;
+}
+
 STRATA_VECTORIZED void geglu_row(const float* gate, const float* up, float* y, int64_t n) {
   for (int64_t i = 0; i < n; ++i) {
     y[i] = gate[i] * up[i] / (1.0f + exp_vectorizable(-GeluTanh(gate[i]).twice_u));
@@ -57,6 +75,29 @@ void* row_of(Element type, const MatrixView& view, int64_t row) {
 
 constexpr int64_t kGrain = 8;  // rows worth a thread
 
+// Calls visit(row, dy, gate, up, dgate, dup) for every row, widened, and rounds what it writes.
+template <typename Visit>
+void for_rows_back(Element type, const GatedGradients& views, int64_t rows, int64_t n,
+                   const Visit& visit) {
+  at::parallel_for(0, rows, kGrain, [&](int64_t begin, int64_t end) {
+    std::vector<float> scratch(type == Element::kFloat ? 0 : 3 * n);
+    float* s = scratch.data();
+    for (int64_t r = begin; r < end; ++r) {
+      void* dgate_row = row_of(type, views.dgate, r);
+      void* dup_row = row_of(type, views.dup, r);
+      const float* dy_row = read_row(type, row_of(type, views.dy, r), n, s);
+      const float* g = read_row(type, row_of(type, views.gate, r), n, s + n);
+      const float* u = read_row(type, row_of(type, views.up, r), n, s + 2 * n);
+      // In bf16 the results overwrite the converted inputs.
+      float* dg = begin_row(type, dgate_row, s + n);
+      float* du = begin_row(type, dup_row, s + 2 * n);
+      visit(r, dy_row, g, u, dg, du);
+      finish_row(type, dg, n, dgate_row);
+      finish_row(type, du, n, dup_row);
+    }
+  });
+}
+
 }  // namespace
 
 void gated(GateKind kind, Element type, MatrixView gate, MatrixView up, MatrixView y, int64_t rows,
@@ -77,25 +118,20 @@ void gated(GateKind kind, Element type, MatrixView gate, MatrixView up, MatrixVi
 
 void gated_backward(GateKind kind, Element type, const GatedGradients& views, int64_t rows,
                     int64_t columns) {
-  const int64_t n = columns;
   const auto gate_row = kind == GateKind::kSilu ? swiglu_backward_row : geglu_backward_row;
-  at::parallel_for(0, rows, kGrain, [&](int64_t begin, int64_t end) {
-    std::vector<float> scratch(type == Element::kFloat ? 0 : 3 * n);
-    float* s = scratch.data();
-    for (int64_t r = begin; r < end; ++r) {
-      void* dgate_row = row_of(type, views.dgate, r);
-      void* dup_row = row_of(type, views.dup, r);
-      const float* dy_row = read_row(type, row_of(type, views.dy, r), n, s);
-      const float* g = read_row(type, row_of(type, views.gate, r), n, s + n);
-      const float* u = read_row(type, row_of(type, views.up, r), n, s + 2 * n);
-      // In bf16 the results overwrite the converted inputs.
-      float* dg = begin_row(type, dgate_row, s + n);
-      float* du = begin_row(type, dup_row, s + 2 * n);
-      gate_row(dy_row, g, u, dg, du, n);
-      finish_row(type, dg, n, dgate_row);
-      finish_row(type, du, n, dup_row);
-    }
-  });
+  for_rows_back(type, views, rows, columns,
+                [&](int64_t, const float* dy, const float* gate, const float* up, float* dgate,
+                    float* dup) { gate_row(dy, gate, up, dgate, dup, columns); });
+}
+
+void weighted_swiglu_backward(Element type, const GatedGradients& views, const RowWeights& weights,
+                              int64_t rows, int64_t columns) {
+  for_rows_back(type, views, rows, columns,
+                [&](int64_t row, const float* dy, const float* gate, const float* up, float* dgate,
+                    float* dup) {
+                  weights.gradient[row] = weighted_swiglu_backward_row(
+                      dy, weights.weight[row], gate, up, dgate, dup, columns);
+                });
 }
 
 }  // namespace strata::ops::cpu

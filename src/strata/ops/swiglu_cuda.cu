@@ -71,6 +71,34 @@ __global__ void __launch_bounds__(kThreads)
   store<T, N>(dup + at.row * dup_stride + at.column, u);
 }
 
+// A block does a row, so that it can sum what the row's weight gets.
+template <typename T, int N>
+__global__ void __launch_bounds__(kThreads)
+    weighted_rows_backward(const T* dy, int64_t dy_stride, const T* gate, int64_t gate_stride,
+                           const T* up, int64_t up_stride, T* dgate, int64_t dgate_stride, T* dup,
+                           int64_t dup_stride, int64_t columns, RowWeights weights) {
+  const int64_t row = blockIdx.x;
+  const float weight = weights.weight[row];
+  float sum = 0;
+  for (int64_t column = int64_t{threadIdx.x} * N; column < columns;
+       column += int64_t{blockDim.x} * N) {
+    const Pack<T, N> d = load<T, N>(dy + row * dy_stride + column);
+    Pack<T, N> g = load<T, N>(gate + row * gate_stride + column);
+    Pack<T, N> u = load<T, N>(up + row * up_stride + column);
+    for (int k = 0; k < N; ++k) {
+      const float of_sum = to_float(d.v[k]), gk = to_float(g.v[k]), uk = to_float(u.v[k]);
+      const float dk = weight * of_sum, sigmoid = 1.0f / (1.0f + expf(-gk));
+      sum += of_sum * uk * gk * sigmoid;
+      g.v[k] = from_float<T>(dk * uk * sigmoid * (1.0f + gk * (1.0f - sigmoid)));
+      u.v[k] = from_float<T>(dk * gk * sigmoid);
+    }
+    store<T, N>(dgate + row * dgate_stride + column, g);
+    store<T, N>(dup + row * dup_stride + column, u);
+  }
+  sum = block_sum(sum);
+  if (threadIdx.x == 0) weights.gradient[row] = sum;
+}
+
 template <int N>
 bool fits(const MatrixView& view) {
   return view.stride % N == 0 && is_aligned(view.data);
@@ -97,6 +125,21 @@ void launch_backward(const GatedGradients& g, int64_t rows, int64_t columns, Str
          pointer<T>(g.dy), g.dy.stride, pointer<T>(g.gate), g.gate.stride, pointer<T>(g.up),
          g.up.stride, pointer<T>(g.dgate), g.dgate.stride, pointer<T>(g.dup), g.dup.stride, columns,
          static_cast<unsigned>(of_row));
+}
+
+template <typename T, int N>
+void launch_weighted(const GatedGradients& g, const RowWeights& weights, int64_t rows,
+                     int64_t columns, Stream stream) {
+  launch("weighted_swiglu_backward", weighted_rows_backward<T, N>,
+         {rows, threads_for(divide_up(columns, N), kThreads)}, stream, pointer<T>(g.dy),
+         g.dy.stride, pointer<T>(g.gate), g.gate.stride, pointer<T>(g.up), g.up.stride,
+         pointer<T>(g.dgate), g.dgate.stride, pointer<T>(g.dup), g.dup.stride, columns, weights);
+}
+
+template <int N>
+bool fit(const GatedGradients& g, int64_t columns) {
+  return columns % N == 0 && fits<N>(g.dy) && fits<N>(g.gate) && fits<N>(g.up) &&
+         fits<N>(g.dgate) && fits<N>(g.dup);
 }
 
 // Calls use<kind, T>().
@@ -129,12 +172,24 @@ void gated_backward(GateKind kind, Element type, const GatedGradients& g, int64_
   if (rows == 0 || columns == 0) return;
   with_kind_and_type(kind, type, [&]<GateKind kKind, typename T>() {
     constexpr int kN = kWide<T>;
-    const bool is_wide = columns % kN == 0 && fits<kN>(g.dy) && fits<kN>(g.gate) &&
-                         fits<kN>(g.up) && fits<kN>(g.dgate) && fits<kN>(g.dup);
-    if (is_wide) {
+    if (fit<kN>(g, columns)) {
       launch_backward<kKind, T, kN>(g, rows, columns, stream);
     } else {
       launch_backward<kKind, T, 1>(g, rows, columns, stream);
+    }
+  });
+}
+
+void weighted_swiglu_backward(Element type, const GatedGradients& g, const RowWeights& weights,
+                              int64_t rows, int64_t columns, Stream stream) {
+  if (rows == 0) return;
+  with_type(type, [&](auto zero) {
+    using T = decltype(zero);
+    constexpr int kN = kWide<T>;
+    if (fit<kN>(g, columns)) {
+      launch_weighted<T, kN>(g, weights, rows, columns, stream);
+    } else {
+      launch_weighted<T, 1>(g, weights, rows, columns, stream);
     }
   });
 }

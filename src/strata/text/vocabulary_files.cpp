@@ -116,8 +116,9 @@ VocabularyFiles read_vocabulary_files(const fs::path& folder, const Json& tokeni
 
 std::vector<std::string> vocabularies_in(const fs::path& folder) {
   std::vector<std::string> found;
-  const auto add = [&](const char* name) {
-    if (fs::is_regular_file(folder / name)) found.emplace_back(name);
+  const auto add = [&](const std::string& name) {
+    const bool is_half = name == "vocab.json" && !fs::exists(folder / "merges.txt");
+    if (!is_half && fs::is_regular_file(folder / name)) found.push_back(name);
   };
   std::ranges::for_each(kModels, add);
   std::ranges::for_each(kOthers, add);

@@ -192,6 +192,27 @@ TEST(CudaKernels, Swiglu) {
   check_gated(GateKind::kSilu);
 }
 
+TEST(CudaKernels, WeightedSwigluBackward) {
+  at::manual_seed(7);
+  for (const at::ScalarType type : kTypes) {
+    for (const Size& size : std::vector<Size>{{1, 1}, {3, 7}, {5, 64}, {2, 2056}, {3, 64, 1}}) {
+      const Guarded gate(random({size.rows, size.columns}, type, 3.0), size.offset);
+      const Guarded up(random({size.rows, size.columns}, type)),
+          dy(random({size.rows, size.columns}, type));
+      const Guarded weights(random({size.rows}, at::kFloat)), dweights({size.rows}, at::kFloat);
+      const at::Tensor g64 = leaf(*gate), u64 = leaf(*up), w64 = leaf(*weights);
+      torch::autograd::backward({w64.unsqueeze(1) * reference::swiglu(g64, u64)}, {wide(*dy)});
+      cuda::weighted_swiglu_backward(
+          element_of(type),
+          {view_of(*dy), view_of(*gate), view_of(*up), view_of(*gate), view_of(*up)},
+          {weights.as<float>(), dweights.as<float>()}, size.rows, size.columns, kStream);
+      EXPECT_LT(relative_error(*gate, g64.grad()), tolerance_of(type)) << name_of(size, type);
+      EXPECT_LT(relative_error(*up, u64.grad()), tolerance_of(type)) << name_of(size, type);
+      EXPECT_LT(relative_error(*dweights, w64.grad()), tolerance_of(type)) << name_of(size, type);
+    }
+  }
+}
+
 TEST(CudaKernels, Geglu) {
   at::manual_seed(3);
   check_gated(GateKind::kGeluTanh);

@@ -216,6 +216,36 @@ OpCase gated_backward_case(const OpSize& size, at::ScalarType type, at::Device d
           .bytes = 5 * bytes_of({gate})};
 }
 
+OpCase weighted_swiglu_backward_case(const OpSize& size, at::ScalarType type, at::Device device) {
+  const Maker make{type, device};
+  const at::Tensor gate = make.random({size.rows, size.columns}, 3.0);
+  const at::Tensor up = make.random(gate.sizes()), dy = make.random(gate.sizes());
+  const at::Tensor weights = Maker{at::kFloat, device}.random({size.rows});
+  const at::Tensor g64 = leaf(gate), u64 = leaf(up), w64 = leaf(weights);
+  torch::autograd::backward({w64.unsqueeze(1) * reference::swiglu(g64, u64)}, {wide(dy)});
+  at::Tensor dgate = at::empty_like(gate), dup = at::empty_like(up);
+  const at::Tensor dweights = weighted_swiglu_backward(dy, weights, gate, up, dgate, dup);
+  at::Tensor own_gate = gate.clone(), own_up = up.clone();
+  const at::Tensor again =
+      weighted_swiglu_backward(dy, weights, own_gate, own_up, own_gate, own_up);
+  const auto value = [=](const at::Tensor& w, const at::Tensor& g, const at::Tensor& u) {
+    return weighted(wide(w).unsqueeze(1) * wide(swiglu(g, u)), dy);
+  };
+  return {
+      .comparisons = {{"dgate", dgate, g64.grad()},
+                      {"dup", dup, u64.grad()},
+                      {"dweights", dweights, w64.grad()},
+                      {"dgate in place", own_gate, g64.grad()},
+                      {"dup in place", own_up, u64.grad()},
+                      {"dweights in place", again, w64.grad()}},
+      .slopes = {{"gate", gate, dgate, [=](const at::Tensor& v) { return value(weights, v, up); }},
+                 {"up", up, dup, [=](const at::Tensor& v) { return value(weights, gate, v); }},
+                 {"weights", weights, dweights,
+                  [=](const at::Tensor& v) { return value(v, gate, up); }}},
+      .run = [=]() mutable { weighted_swiglu_backward(dy, weights, gate, up, dgate, dup); },
+      .bytes = 5 * bytes_of({gate})};
+}
+
 // A limit that a third of the values are beyond.
 constexpr ClampedGate kClamped{.alpha = 1.5f, .limit = 3.0f};
 
@@ -558,6 +588,7 @@ std::vector<OpRow> make_table() {
       {"rope", both, heads, {2048, 64, 8}, rope_case},
       {"swiglu", both, plain, wide, gated_case<Swiglu>},
       {"swiglu_backward", both, plain, wide, gated_backward_case<Swiglu>},
+      {"weighted_swiglu_backward", both, plain, wide, weighted_swiglu_backward_case},
       {"geglu", both, plain, wide, gated_case<Geglu>},
       {"geglu_backward", both, plain, wide, gated_backward_case<Geglu>},
       {"clamped_swiglu", both, plain, wide, clamped_swiglu_case},
