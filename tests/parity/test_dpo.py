@@ -7,7 +7,7 @@ import pytest
 import safetensors.torch
 
 import trl_reference
-from running import PROGRAM, base_flags, output_files, run_strata, run_strata_raw, strata
+from running import PROGRAM, base_flags, output_files, run_program, run_strata, run_strata_raw, strata
 
 STEPS = 12
 LORA = dict(use_peft=True, lora_r=4, lora_alpha=16, lora_dropout=0.0,
@@ -256,6 +256,6 @@ def test_an_encoder_is_refused(tmp_path):
 
 
 def test_a_script_called_dpo_is_the_recipe(inputs, tmp_path):
-    run = run_strata(flags_of(inputs, tmp_path / "out", max_steps=1), recipe="examples/dpo.py", world=2)
+    run = run_program(flags_of(inputs, tmp_path / "out", max_steps=1), recipe="examples/dpo.py", world=2)
     assert "examples/dpo.py: running the built-in recipe dpo in its place" in run.stderr
     assert "rewards/margins" in run.history[0]

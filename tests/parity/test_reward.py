@@ -10,7 +10,7 @@ import safetensors.torch
 import torch
 
 import trl_reference
-from running import base_flags, run_strata, run_strata_raw, strata
+from running import base_flags, run_program, run_strata, run_strata_raw, strata
 from tiny_llama import make_rows, write_rows
 
 STEPS = 10
@@ -308,7 +308,7 @@ def test_the_commands_that_know_recipes(inputs, tmp_path):
     shown = strata("preview", "reward", *words, "--dataset_name", inputs.data("preference"))
     assert "chosen" in shown and "rejected" in shown
     flags = flags_of(inputs, inputs.model("plain"), tmp_path / "out", max_steps=1)
-    run = run_strata(flags, recipe="trl/scripts/reward.py", world=2)
+    run = run_program(flags, recipe="trl/scripts/reward.py", world=2)
     assert "running the built-in recipe reward in its place" in run.text
     text = strata("chat", "--model_name_or_path", run.folder, code=2)
     assert "found a model that gives texts a reward" in text and "AutoModelForSequenceClassification" in text
