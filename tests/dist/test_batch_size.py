@@ -5,7 +5,7 @@ import re
 import pytest
 
 import tiny_llama
-from running import base_flags, run_strata, run_strata_raw, strata
+from running import base_flags, run_program, run_strata, run_strata_raw, strata
 
 FLAGS = dict(max_length=120, packing=True, logging_steps=1, gradient_accumulation_steps=2)
 
@@ -73,8 +73,8 @@ def test_where_not_one_row_fits(inputs, model, tmp_path):
 
 def test_an_evaluation_that_does_not_fit_is_named(inputs, model, tmp_path):
     flags = dict(FLAGS, eval_strategy="steps", eval_steps=1, per_device_train_batch_size=1, max_steps=1)
-    small = run_strata(base_flags(model, inputs.data("messages", test=200), tmp_path / "small",
-                                  per_device_eval_batch_size=1, **flags))
+    small = run_program(base_flags(model, inputs.data("messages", test=200), tmp_path / "small",
+                                   per_device_eval_batch_size=1, **flags))
     run = run_strata_raw(base_flags(model, inputs.data("messages", test=200), tmp_path / "large",
                                     per_device_eval_batch_size=100, auto_find_batch_size=True,
                                     memory_budget=f"{planned(small) + 4:.1f}MB", **flags))
