@@ -148,6 +148,14 @@ void ShmCollectives::all_gather() {
   }
 }
 
+// This rank's half: `bytes` from `begin` on of each other rank's share, a part for every rank.
+void ShmCollectives::put_parts_for_others(size_t part, size_t share, size_t begin, size_t bytes) {
+  for (int i = 1; i < size_; ++i) {
+    const auto r = static_cast<size_t>((rank_ + i) % size_);
+    std::memcpy(link_->half(rank_, piece_) + r * part, request_.in + r * share + begin, bytes);
+  }
+}
+
 // Every half holds a part for each rank; a rank adds the parts that are for it.
 void ShmCollectives::reduce_scatter() {
   const size_t share = static_cast<size_t>(request_.count) * request_.element_bytes;
@@ -155,10 +163,7 @@ void ShmCollectives::reduce_scatter() {
   for (size_t begin = 0; begin < share; begin += part) {
     const size_t bytes = std::min(part, share - begin);
     begin_piece();
-    for (int i = 1; i < size_; ++i) {
-      const size_t r = static_cast<size_t>((rank_ + i) % size_);
-      std::memcpy(link_->half(rank_, piece_) + r * part, request_.in + r * share + begin, bytes);
-    }
+    put_parts_for_others(part, share, begin, bytes);
     publish();
     await_all_published();
     const size_t self = static_cast<size_t>(rank_);
@@ -261,10 +266,7 @@ void ShmCollectives::all_to_all() {
   for (size_t begin = 0; begin < share; begin += part) {
     const size_t bytes = std::min(part, share - begin);
     begin_piece();
-    for (int i = 1; i < size_; ++i) {
-      const auto r = static_cast<size_t>((rank_ + i) % size_);
-      std::memcpy(link_->half(rank_, piece_) + r * part, request_.in + r * share + begin, bytes);
-    }
+    put_parts_for_others(part, share, begin, bytes);
     publish();
     std::memcpy(request_.out + self * share + begin, request_.in + self * share + begin, bytes);
     for (int i = 1; i < size_; ++i) {

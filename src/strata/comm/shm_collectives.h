@@ -70,6 +70,7 @@ class ShmCollectives {
   void await_published(int rank);
   // Of all ranks, a rank's own last.
   void await_all_published();
+  void put_parts_for_others(size_t part, size_t share, size_t begin, size_t bytes);
   // Copies from a rank's half of this piece.
   void take(int rank, size_t from, std::byte* to, size_t bytes);
   // Adds what all ranks' inputs_ hold of this piece.
