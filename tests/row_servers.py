@@ -15,11 +15,6 @@ from running import BUILD, DEVICE_FLAGS, Run, environment, flag_words
 RUN_SECONDS = 600  # against hangs, on a machine with much else to do
 
 
-def variables():
-    """Of every run; pytest's own names the test."""
-    return {name: value for name, value in environment().items() if name != "PYTEST_CURRENT_TEST"}
-
-
 class RowServers:
     """Programs that fork the ranks of one run after the other (tools/row_server.cpp), one for each
     thread that asks."""
@@ -52,10 +47,10 @@ class RowServers:
     def server(self):
         """This thread's, with the variables of now."""
         process = getattr(self.own, "process", None)
-        if process is None or process.poll() is not None or self.own.variables != variables():
+        if process is None or process.poll() is not None or self.own.variables != environment():
             if process is not None:
                 process.stdin.close()
-            self.own.variables = variables()
+            self.own.variables = environment()
             self.own.process = process = subprocess.Popen(
                 [BUILD / "row_server"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
                 env=self.own.variables)
