@@ -73,8 +73,8 @@ class Check:
 
 
 def folder_for_checkpoints():
-    """Memory where there is enough, since a checkpoint of 16 GB is made anew on every machine and a lent one's disk may
-    take minutes for it; None: where temporary files lie."""
+    """Memory where there is enough, since a checkpoint of 16 GB is made anew on every machine and a slow disk takes
+    minutes for it; None: where temporary files lie."""
     memory = pathlib.Path("/dev/shm")
     try:
         available = int(re.search(r"MemAvailable: *(\d+) kB", pathlib.Path("/proc/meminfo").read_text())[1]) * 1024

@@ -29,6 +29,7 @@ def check(folder, files):
         ("train/a.h", "inline void f() { std::exit(1); }", "never prints or exits"),
         ("hf/a.h", 'inline void f() { printf("x"); }', "never prints or exits"),
         ("wrong/a.h", "", "not in the order"),
+        ("base/a.h", '#include "strata/base/b.h"\n#include "strata/base/c.h"\n#include <string>', "before ours, found string"),
     ],
 )
 def test_each_breach_is_found(tmp_path, name, line, complaint):
@@ -48,7 +49,8 @@ def test_what_is_allowed_passes(tmp_path):
         "train/b.h": '// Owns b.\n#include "strata/report/r.h"\n// std::cout in a comment\n',
         "cli/c.cpp": '// Owns c.\n#include "strata/train/b.h"\nvoid f() { std::exit(1); }\n',
         "comm/nccl_group.cpp": "// Owns d.\n#include <nccl.h>\n",
+        "base/f.cpp": '// Owns f.\n#include "strata/base/f_and_g.h"\n#include <string>\n#include "strata/base/error.h"\n',
         "hf/e.cpp": '// Owns e.\nconst char* text = "std::exit(1)";\n',
     }
     code, lines = check(tmp_path, files)
-    assert code == 0 and lines == ["check_includes: 5 files, 0 breaches"]
+    assert code == 0 and lines == ["check_includes: 6 files, 0 breaches"]

@@ -63,6 +63,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
         fault = hub.faults.pop(0) if hub.faults and self.command == "GET" and "/api/" not in path else None
         if fault == "busy":
             return self.reply(503)
+        if path.startswith("/datasets/org/old-name/"):  # renamed: the path on the same host, and nothing of the file
+            return self.reply(307, b"", [("Location", self.path.replace("old-name", "set"))])
+        if path.startswith("/api/datasets/org/old-name/"):
+            return self.reply(307, b"", [("Location", hub.url + self.path.replace("old-name", "set"))])
         for name, files in (("datasets/org/set", hub.files), ("models/org/model", hub.model)):
             if path in (f"/api/{name}/revision/main", f"/api/{name}/revision/{COMMIT}") and files:
                 siblings = [{"rfilename": name} for name in files]

@@ -28,6 +28,21 @@ def test_downloads_into_the_cache_that_huggingface_hub_reads(hub, tmp_path):
     assert mistyped.returncode == 1 and mistyped.stderr.strip().endswith("; did you mean org/set?"), mistyped.stderr
 
 
+def test_a_renamed_repository(hub, tmp_path):
+    """Under the name that was asked for, as huggingface_hub keeps it."""
+    import huggingface_hub
+
+    assert rows(load(hub, tmp_path, names="org/old-name")) == ROWS
+    folder = pathlib.Path(huggingface_hub.snapshot_download(
+        "org/old-name", repo_type="dataset", cache_dir=tmp_path / "hub", local_files_only=True))
+    assert (folder / "train.jsonl").read_bytes() == FILES["train.jsonl"]
+    assert (folder / "data sets" / "\u00e9.jsonl").read_bytes() == FILES["data sets/\u00e9.jsonl"]
+    own = huggingface_hub.snapshot_download("org/old-name", repo_type="dataset", cache_dir=tmp_path / "theirs",
+                                            endpoint=hub.url, ignore_patterns="*.png")
+    theirs = sorted(path.name for path in pathlib.Path(own).parent.parent.joinpath("blobs").iterdir())
+    assert theirs == sorted(path.name for path in folder.parent.parent.joinpath("blobs").iterdir())
+
+
 def test_token_goes_to_the_hub_only(hub, tmp_path):
     hub.token = "hf_secret"
     result = load(hub, tmp_path)

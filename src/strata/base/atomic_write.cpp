@@ -164,14 +164,6 @@ void AtomicFolder::commit() {
   fsync_path(parent_of(final_), files_);
 }
 
-void remove_abandoned_temporaries(const fs::path& final_path) {
-  const fs::path target = without_trailing_slash(final_path);
-  std::error_code error;
-  for (const fs::path& path : siblings(target, target.filename().string() + ".tmp-")) {
-    fs::remove_all(path, error);
-  }
-}
-
 std::optional<fs::path> find_replaced(const fs::path& final_path) {
   const fs::path target = without_trailing_slash(final_path);
   if (is_there(target)) return std::nullopt;

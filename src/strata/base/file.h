@@ -75,11 +75,6 @@ class AtomicFolder {
   bool committed_ = false;
 };
 
-// Removes what AtomicFolder and write_file_atomically left behind beside `final_path` when a
-// process was killed in the middle of a write. Requires: no other process is writing `final_path`
-// now.
-void remove_abandoned_temporaries(const std::filesystem::path& final_path);
-
 // Where the file system cannot exchange two names, AtomicFolder replaces a folder by two renames.
 // Of one that was cut short between them: where the earlier content lies, .FINAL.replaced-<pid>,
 // while nothing has the final name.

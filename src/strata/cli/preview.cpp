@@ -8,6 +8,7 @@
 
 #include "strata/base/error.h"
 #include "strata/base/file.h"
+#include "strata/base/labels.h"
 #include "strata/base/visible_text.h"
 #include "strata/cli/command.h"
 #include "strata/cli/preview_page.h"
@@ -65,7 +66,7 @@ PreviewDocument show_document(std::span<const int32_t> ids, std::span<const int3
     const bool known = ids[i] < tokenizer.vocab_size();
     document.tokens.push_back({.text = decoder.push(ids[i]),
                                .id = ids[i],
-                               .is_trained = labels[i] != -100,
+                               .is_trained = labels[i] != kNotTrained,
                                .is_special = known && tokenizer.is_special(ids[i])});
   }
   if (!document.tokens.empty()) document.tokens.back().text += decoder.finish();

@@ -20,6 +20,7 @@
 #include "strata/launch/environment.h"
 #include "strata/launch/restarts.h"
 #include "strata/launch/stack_trace.h"
+#include "strata/libtorch/cuda_build.h"
 #include "strata/memory/allocator.h"
 #include "strata/report/progress.h"
 #include "strata/train/run.h"
@@ -67,10 +68,15 @@ void require_all_ranks(const config::Settings& settings, const launch::RankEnvir
       wanted, settings.source_of("num_processes"), ranks.world_size);
 }
 
-// It warns of every host name without a reverse entry and of every attempt to connect.
-void quiet_library() {
+// What libraries read from the environment; no other thread may be reading it yet.
+void set_variables_of_libraries() {
+  // libtorch warns of every host name without a reverse entry and of every attempt to connect.
   ::setenv("TORCH_CPP_LOG_LEVEL", "ERROR", /*replace=*/0);
   c10::initLogging();
+  // Groups of NCCL have a stream each, so that collectives of two may run at once; that each GPU
+  // starts them in the order of its program keeps them from waiting for each other in a circle.
+  // NCCL 2.26 can.
+  if constexpr (kHasCuda) ::setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", /*replace=*/0);
 }
 
 // Variables of other launchers; our own has looked at its flag already.
@@ -106,7 +112,7 @@ int run_recipe(const config::RecipeRow& recipe, const std::vector<std::string>& 
     fmt::print("{}{}", usage_of(recipe), config::flags_help(config::Scope::kRun, help_columns()));
     return 0;
   }
-  quiet_library();
+  set_variables_of_libraries();
   config::Sources sources = rank_sources(arguments, std::string(recipe.name));
   memory::install_cpu_allocator();
   const launch::RankEnvironment ranks = launch::detect_rank_environment();

@@ -1,5 +1,6 @@
 #include "strata/comm/agreement.h"
 
+#include <array>
 #include <cstring>
 
 #include "strata/base/error.h"
@@ -83,17 +84,13 @@ void broadcast_numbers(Group& group, std::span<double> values) {
 }
 
 std::string broadcast_string(Group& group, const std::string& value) {
-  constexpr int64_t kCapacity = 4096;
-  if (static_cast<int64_t>(value.size()) >= kCapacity) {
-    throw InternalError(
-        "broadcast: found a string of {} bytes, expected less than {}; report this as "
-        "a bug",
-        value.size(), kCapacity);
-  }
-  at::Tensor buffer = at::zeros({kCapacity}, at::kByte);
+  std::array<double, 1> size = {static_cast<double>(value.size())};
+  broadcast_numbers(group, size);
+  at::Tensor buffer = at::empty({static_cast<int64_t>(size[0])}, at::kByte);
+  if (buffer.numel() == 0) return {};
   if (group.rank() == 0) std::memcpy(buffer.data_ptr(), value.data(), value.size());
   group.broadcast(buffer, /*root=*/0)->wait();
-  return std::string(static_cast<const char*>(buffer.data_ptr()));
+  return {static_cast<const char*>(buffer.data_ptr()), static_cast<size_t>(buffer.numel())};
 }
 
 }  // namespace strata::comm

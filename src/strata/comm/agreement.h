@@ -26,7 +26,7 @@ std::optional<std::string> shared_failure(Group& group, const std::function<void
 void sum_over_ranks(Group& group, std::span<double> values);
 void broadcast_numbers(Group& group, std::span<double> values);
 
-// Rank 0's string on every rank. Collective. At most 4095 bytes.
+// Rank 0's string on every rank. Collective.
 std::string broadcast_string(Group& group, const std::string& value);
 
 }  // namespace strata::comm

@@ -6,7 +6,6 @@
 #include <nccl.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
 #include <exception>
 #include <optional>
@@ -182,15 +181,17 @@ class NcclGroup final : public Group {
 
   template <typename F>
   std::unique_ptr<Work> start(const char* collective, F&& call) {
-    watch_.require_alive();
+    watch_.begin(collective);
     const c10::cuda::CUDAGuard on_device(device_);
     c10::cuda::CUDAEvent ready;
     auto done = std::make_shared<c10::cuda::CUDAEvent>();
     ready.record(c10::cuda::getCurrentCUDAStream(device_.index()));
     ready.block(stream_);
-    require(call(stream_.stream()), collective, rank_);
+    const ncclResult_t result = call(stream_.stream());
+    if (result != ncclSuccess) watch_.require_alive();  // it knows the cause of what it has ended
+    require(result, collective, rank_);
     done->record(stream_);
-    watch_.add(collective, done);
+    watch_.is_over_at(done);
     return std::make_unique<NcclWork>(watch_, std::move(done));
   }
 
@@ -230,10 +231,6 @@ std::unique_ptr<Group> make_nccl_group(Rendezvous& rendezvous, const std::string
   if (Status* status = rendezvous.options().status) {
     waiting.emplace(*status, "connect", name, /*number=*/1);
   }
-  // Groups have a stream each, so that collectives of two may run at once; that each GPU starts
-  // them in the order of its program keeps them from waiting for each other in a circle. NCCL 2.26
-  // can.
-  setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", /*overwrite=*/0);
   ncclUniqueId id{};
   if (rank == 0) {
     require(ncclGetUniqueId(&id), "connect", rank);

@@ -18,7 +18,7 @@
 
 namespace strata::comm {
 
-// Threads: add() and require_alive() from the one that starts collectives.
+// Threads: begin(), is_over_at() and require_alive() from the one that starts collectives.
 class NcclWatch {
  public:
   NcclWatch(ncclComm_t communicator, int rank, c10::Device device, std::chrono::seconds timeout);
@@ -27,8 +27,11 @@ class NcclWatch {
   NcclWatch(const NcclWatch&) = delete;
   NcclWatch& operator=(const NcclWatch&) = delete;
 
-  // A collective that has been enqueued and is over at `done`.
-  void add(const char* collective, std::shared_ptr<const c10::cuda::CUDAEvent> done);
+  // A collective that is about to be enqueued: NCCL connects to others in the first ones, so that
+  // already the host may wait for a lost rank. Throws as require_alive().
+  void begin(const char* collective);
+  // The one that began last has been enqueued and is over at `done`.
+  void is_over_at(std::shared_ptr<const c10::cuda::CUDAEvent> done);
   // Throws CommError once a collective has failed or taken too long. Nothing may be asked of the
   // communicator then.
   void require_alive() const;
@@ -38,7 +41,7 @@ class NcclWatch {
  private:
   struct Running {
     const char* collective;
-    std::shared_ptr<const c10::cuda::CUDAEvent> done;
+    std::shared_ptr<const c10::cuda::CUDAEvent> done;  // none: not enqueued yet
     std::chrono::steady_clock::time_point since;
   };
 

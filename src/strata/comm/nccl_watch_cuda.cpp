@@ -33,9 +33,15 @@ NcclWatch::~NcclWatch() {
   }
 }
 
-void NcclWatch::add(const char* collective, std::shared_ptr<const c10::cuda::CUDAEvent> done) {
+void NcclWatch::begin(const char* collective) {
   const std::lock_guard lock(mutex_);
-  running_.push_back({collective, std::move(done), std::chrono::steady_clock::now()});
+  if (!failure_.empty()) throw CommError("{}", failure_);
+  running_.push_back({collective, nullptr, std::chrono::steady_clock::now()});
+}
+
+void NcclWatch::is_over_at(std::shared_ptr<const c10::cuda::CUDAEvent> done) {
+  const std::lock_guard lock(mutex_);
+  if (!running_.empty()) running_.back().done = std::move(done);  // empty: the watch has ended
 }
 
 void NcclWatch::require_alive() const {
@@ -53,7 +59,8 @@ std::string NcclWatch::problem() {
         "look at the first failing rank's message, or set NCCL_DEBUG=INFO",
         collective, rank_, ncclGetErrorString(error));
   }
-  while (!running_.empty() && running_.front().done->query()) running_.pop_front();
+  const auto is_over = [](const Running& one) { return one.done && one.done->query(); };
+  while (!running_.empty() && is_over(running_.front())) running_.pop_front();
   if (running_.empty()) return "";
   const auto taken = std::chrono::steady_clock::now() - running_.front().since;
   if (taken < timeout_) return "";

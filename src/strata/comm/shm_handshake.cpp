@@ -8,8 +8,11 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <fstream>
+#include <limits>
 
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
@@ -86,10 +89,23 @@ bool send_memory(const Descriptor& socket, const Hello& hello, const Descriptor&
   return ::sendmsg(socket.get(), &message, MSG_NOSIGNAL) == sizeof(copy);
 }
 
+bool wait_until_readable(const Descriptor& socket, std::chrono::seconds timeout) {
+  using Clock = std::chrono::steady_clock;
+  const Clock::time_point end = Clock::now() + timeout;
+  pollfd ready{socket.get(), POLLIN, 0};
+  while (true) {
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(end - Clock::now()).count();
+    if (left <= 0) return false;
+    const int64_t most = std::numeric_limits<int>::max();
+    const int found = ::poll(&ready, 1, static_cast<int>(std::min<int64_t>(left, most)));
+    if (found > 0) return true;
+    if (found < 0 && errno != EINTR) return false;  // a signal that the run will see to later
+  }
+}
+
 // The memory that the other side sent, or none.
 Descriptor receive_memory(const Descriptor& socket, Hello& hello, std::chrono::seconds timeout) {
-  pollfd ready{socket.get(), POLLIN, 0};
-  if (::poll(&ready, 1, static_cast<int>(timeout.count() * 1000)) <= 0) return Descriptor();
+  if (!wait_until_readable(socket, timeout)) return Descriptor();
   iovec data{&hello, sizeof(hello)};
   alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
   msghdr message{};

@@ -3,11 +3,11 @@
 #include <numeric>
 
 #include "strata/base/error.h"
+#include "strata/base/labels.h"
 
 namespace strata::data {
 namespace {
 
-constexpr int32_t kNotTrained = -100;
 
 void check_row(const ExampleView& row, int64_t index) {
   const int64_t covered = std::accumulate(row.lengths.begin(), row.lengths.end(), int64_t{0});

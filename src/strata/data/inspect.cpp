@@ -9,10 +9,11 @@
 #include <fmt/format.h>
 #include <xxhash.h>
 
+#include "strata/base/labels.h"
+
 namespace strata::data {
 namespace {
 
-constexpr int32_t kNotTrained = -100;
 
 class DocumentInspector {
  public:

@@ -2,10 +2,11 @@
 
 #include <algorithm>
 
+#include "strata/base/labels.h"
+
 namespace strata::data {
 namespace {
 
-constexpr int32_t kNotTrained = -100;
 
 std::ptrdiff_t shared_beginning(const std::vector<int32_t>& prompt,
                                 const std::vector<int32_t>& document) {

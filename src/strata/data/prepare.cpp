@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "strata/base/error.h"
+#include "strata/base/labels.h"
 #include "strata/data/collate.h"
 #include "strata/data/inspect.h"
 #include "strata/data/pack.h"
@@ -16,7 +17,6 @@
 namespace strata::data {
 namespace {
 
-constexpr int32_t kNotTrained = -100;
 
 void check_preference_options(const PrepareOptions& options) {
   if (options.preference->are_rewarded) {

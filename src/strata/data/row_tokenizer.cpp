@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "strata/base/error.h"
+#include "strata/base/labels.h"
 #include "strata/data/assistant_mask.h"
 #include "strata/data/conversation_row.h"
 #include "strata/data/hidden_texts.h"
@@ -14,7 +15,6 @@
 namespace strata::data {
 namespace {
 
-constexpr int32_t kNotTrained = -100;
 
 Example document(std::vector<int32_t> ids) {
   Example example;

@@ -22,7 +22,6 @@ std::string trimmed(std::string_view text) {
 struct Transfer {
   const HttpRequest* request;
   HttpResponse response;
-  int num_answers = 0;
   std::exception_ptr error;  // of the receiver; must not pass through C
 };
 
@@ -30,7 +29,6 @@ size_t take_header(char* data, size_t, size_t size, void* user) {
   auto& transfer = *static_cast<Transfer*>(user);
   const std::string_view line(data, size);
   if (line.starts_with("HTTP/")) {
-    if (transfer.num_answers++ == 1) transfer.response.first_headers = transfer.response.headers;
     transfer.response.headers.clear();
     const size_t space = line.find(' ');
     transfer.response.status =
@@ -76,7 +74,7 @@ HttpClient::~HttpClient() { curl_easy_cleanup(impl_->curl); }
 HttpResponse HttpClient::send(const HttpRequest& request) {
   CURL* curl = impl_->curl;
   curl_easy_reset(curl);
-  Transfer transfer{.request = &request, .response = {}, .num_answers = 0, .error = nullptr};
+  Transfer transfer{.request = &request, .response = {}, .error = nullptr};
   curl_slist* headers = nullptr;
   if (!request.token.empty()) {
     headers = curl_slist_append(headers, ("Authorization: Bearer " + request.token).c_str());
@@ -110,7 +108,6 @@ HttpResponse HttpClient::send(const HttpRequest& request) {
       text[0] = static_cast<char>(std::tolower(static_cast<unsigned char>(text[0])));
     throw IoError("{}: {}", request.url, text);
   }
-  if (transfer.num_answers <= 1) transfer.response.first_headers = transfer.response.headers;
   return std::move(transfer.response);
 }
 

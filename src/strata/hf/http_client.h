@@ -12,8 +12,7 @@ namespace strata::hf {
 
 struct HttpResponse {
   int status = 0;
-  std::map<std::string, std::string> headers;        // names in lower case; of the last answer
-  std::map<std::string, std::string> first_headers;  // of the first answer, before redirections
+  std::map<std::string, std::string> headers;  // names in lower case; of the last answer
 };
 
 struct HttpRequest {

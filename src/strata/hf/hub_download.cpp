@@ -195,6 +195,11 @@ class Downloader {
                                   : "try again later");
   }
 
+  static std::string header_of(const HttpResponse& answer, const std::string& name) {
+    const auto it = answer.headers.find(name);
+    return it == answer.headers.end() ? std::string() : it->second;
+  }
+
   static bool is_busy(int status) { return status == 429 || status >= 500; }
 
   Json read_info() const {
@@ -225,24 +230,36 @@ class Downloader {
     throw FormatError("{}: found no \"sha\" and \"siblings\", expected the Hub's answer", url);
   }
 
+  // The answer about a file. A renamed repository, or one whose files lie elsewhere on the Hub,
+  // answers with another path of the same host, which is asked in its place; the address of the
+  // bytes on another host ends it, whose headers do not speak of the Hub's file.
+  HttpResponse ask_for_headers(std::string url) const {
+    constexpr int kMostMoves = 10;
+    const std::string host = url.substr(0, url.find('/', url.find("//") + 2));
+    HttpResponse answer;
+    for (int i = 0; i < kMostMoves; ++i) {
+      HttpClient client;
+      answer = client.send({.url = url, .token = token_, .follows = false, .only_headers = true});
+      const std::string path = header_of(answer, "location");
+      const bool moves = answer.status / 100 == 3 && path.starts_with('/') && !path.starts_with("//");
+      if (!moves) break;
+      url = host + path;
+    }
+    return answer;
+  }
+
   RemoteFile read_head(const std::string& url) const {
     RemoteFile remote;
     int status = 0;
     retry(url, [&] {
-      HttpClient client;
-      const HttpResponse response =
-          client.send({.url = url, .token = token_, .follows = false, .only_headers = true});
-      status = response.status;
-      const auto header = [&](const char* name) {
-        const auto it = response.headers.find(name);
-        return it == response.headers.end() ? std::string() : it->second;
-      };
-      remote.etag = header("x-linked-etag");
-      if (remote.etag.empty()) remote.etag = header("etag");
+      const HttpResponse answer = ask_for_headers(url);
+      status = answer.status;
+      remote.etag = header_of(answer, "x-linked-etag");
+      if (remote.etag.empty()) remote.etag = header_of(answer, "etag");
       if (remote.etag.starts_with("W/")) remote.etag.erase(0, 2);
       std::erase(remote.etag, '"');
-      std::string size = header("x-linked-size");
-      if (size.empty() && status == 200) size = header("content-length");
+      std::string size = header_of(answer, "x-linked-size");
+      if (size.empty() && status == 200) size = header_of(answer, "content-length");
       remote.size = std::strtoll(size.c_str(), nullptr, 10);
       return !is_busy(status);
     });

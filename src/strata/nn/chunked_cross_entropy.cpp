@@ -7,6 +7,7 @@
 #include <torch/csrc/autograd/grad_mode.h>
 
 #include "strata/base/error.h"
+#include "strata/base/labels.h"
 #include "strata/libtorch/host_copies.h"
 #include "strata/libtorch/memory_kind.h"
 #include "strata/libtorch/planned_device.h"
@@ -93,7 +94,7 @@ void chunk_backward(const LossCall& call, const at::Tensor& h, const ChunkLogits
   }
   if (output.weight().requires_grad()) output.weight().accumulate_grad_product(dlogits, h);
   if (output.bias() != nullptr && output.bias()->requires_grad()) {
-    output.bias()->accumulate_grad(dlogits.sum(0));
+    output.bias()->accumulate_grad(dlogits.sum(at::IntArrayRef{0}, /*keepdim=*/false, at::kFloat));
   }
   if (output.is_dora()) {
     dora_backward(dlogits, h, result.dora, output.weight(), *output.low_rank(), draw, dh,
@@ -303,7 +304,7 @@ ops::CrossEntropySums loss_over_rows(const LossCall& call, const at::Tensor& h, 
 // Untrained rows give no loss and no gradient: they are left out, and their dh is zero.
 ops::CrossEntropySums loss_over_trained_rows(LossCall call, const at::Tensor& h, at::Tensor dh,
                                              const std::vector<int64_t>& offsets) {
-  const at::Tensor trained = call.targets.ne(-100).nonzero().view(-1);
+  const at::Tensor trained = call.targets.ne(kNotTrained).nonzero().view(-1);
   std::vector<int64_t> starts;
   if (call.preference != nullptr) starts = document_rows(trained, offsets);
   if (trained.numel() == h.size(0) && trained.numel() > 0) {
@@ -318,7 +319,7 @@ ops::CrossEntropySums loss_over_trained_rows(LossCall call, const at::Tensor& h,
   if (rows.numel() == 0) {
     // The weights' gradients are still written once (I2): one row of zeros changes nothing else.
     trained_h = at::zeros({1, h.size(1)}, h.options());
-    call.targets = at::full({1}, -100, call.targets.options());
+    call.targets = at::full({1}, kNotTrained, call.targets.options());
     if (call.draw.token_keys.defined()) {
       call.draw.token_keys = at::zeros({1}, call.draw.token_keys.options());
     }

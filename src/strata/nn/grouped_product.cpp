@@ -36,10 +36,15 @@ Refusal& refusal() {
 // Hopper, and Blackwell of data centres. On others libtorch's operation is a loop for which the
 // host waits.
 bool has_operation(const at::Tensor& x) {
-  if (x.is_meta()) return true;  // a plan: it takes a little more memory than products one by one
+  // A plan is for this machine's GPUs, where it has some.
   int major = 0;
-  if constexpr (kHasCuda) major = ops::cuda::compute_capability_major(x.device().index());
-  return major == 9 || major == 10;
+  if constexpr (kHasCuda) {
+    major = ops::cuda::compute_capability_major(x.is_meta() ? 0 : x.device().index());
+  }
+  // For unknown ones it counts the operation, which takes a little more memory than products one
+  // by one.
+  const bool is_unknown = x.is_meta() && major == 0;
+  return is_unknown || major == 9 || major == 10;
 }
 
 bool is_faster(const at::Tensor& x) {

@@ -6,18 +6,11 @@
 
 #include "strata/libtorch/planned_device.h"
 #include "strata/ops/dropout.h"
+#include "strata/ops/dropout_keys.h"
 #include "strata/ops/matmul.h"
 
 namespace strata::nn {
 namespace {
-
-// Finalizer of SplitMix64 (Steele et al. 2014): every input bit changes about half the output bits.
-uint64_t mix(uint64_t value) {
-  value += 0x9e3779b97f4a7c15ull;
-  value = (value ^ (value >> 30)) * 0xbf58476d1ce4e5b9ull;
-  value = (value ^ (value >> 27)) * 0x94d049bb133111ebull;
-  return value ^ (value >> 31);
-}
 
 // Whether one product with all A, one below the other, gives what one with each would, and all
 // are scaled alike.
@@ -41,7 +34,9 @@ at::Tensor stacked_a(const LowRankGroup& group) {
 void write_b_gradients(const at::Tensor& dy, const at::Tensor& scaled, LowRankBranch& branch) {
   if (branch.b.requires_grad()) branch.b.accumulate_grad_product(dy, scaled);
   if (branch.bias && branch.bias->requires_grad()) {
-    branch.bias->accumulate_grad(dy.sum(0).mul_(branch.scaling));
+    // In fp32, as a layer's own bias: the sum must not depend on how tokens are spread over ranks.
+    const at::Tensor sum = dy.sum(at::IntArrayRef{0}, /*keepdim=*/false, at::kFloat);
+    branch.bias->accumulate_grad(sum * branch.scaling);
   }
 }
 
@@ -127,10 +122,10 @@ DropoutDraw DropoutDraw::narrow(int64_t start, int64_t length) const {
 }
 
 uint64_t dropout_key(const DrawKey& draw, uint64_t layer_id) {
-  uint64_t key = mix(draw.seed);
-  key = mix(key ^ static_cast<uint64_t>(draw.step));
-  key = mix(key ^ static_cast<uint64_t>(draw.micro_step));
-  return mix(key ^ layer_id);
+  uint64_t key = ops::mix_key(draw.seed);
+  key = ops::mix_key(key ^ static_cast<uint64_t>(draw.step));
+  key = ops::mix_key(key ^ static_cast<uint64_t>(draw.micro_step));
+  return ops::mix_key(key ^ layer_id);
 }
 
 static at::Tensor hidden_of(const at::Tensor& x, const LowRankBranch& branch,

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include "strata/base/labels.h"
 #include "strata/nn/function_state.h"
 
 namespace strata::nn {
@@ -176,7 +177,7 @@ Batch padded(const Batch& batch, int64_t missing) {
   Batch longer = batch;
   longer.num_padding = missing;
   longer.ids = at::constant_pad_nd(batch.ids, {0, missing}, 0);
-  longer.targets = at::constant_pad_nd(batch.targets, {0, missing}, -100);
+  longer.targets = at::constant_pad_nd(batch.targets, {0, missing}, kNotTrained);
   longer.positions = at::cat({batch.positions, at::arange(missing, batch.positions.options())});
   // No row of data has such keys.
   longer.token_keys =

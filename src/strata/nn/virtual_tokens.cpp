@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 
+#include "strata/base/labels.h"
 #include "strata/libtorch/host_copies.h"
 
 namespace strata::nn {
@@ -49,7 +50,7 @@ Batch with_prompt(const Batch& batch, int64_t count) {
   longer.virtual_rows = to_device(where.in_front, batch.ids.device());
   longer.positions.index_copy_(0, longer.virtual_rows,
                                at::arange(count, batch.positions.options()).repeat({documents}));
-  longer.targets = spread(batch.targets, total, where, -100);
+  longer.targets = spread(batch.targets, total, where, kNotTrained);
   for (size_t d = 0; d < batch.first_labels.size() && count > 0; ++d) {
     longer.targets[longer.offsets[d] + count - 1].fill_(batch.first_labels[d]);
   }
@@ -94,7 +95,7 @@ at::Tensor with_front(const at::Tensor& rows, const at::Tensor& front,
     parts.push_back(front);
     parts.push_back(rows.narrow(0, offsets[d], offsets[d + 1] - offsets[d]));
   }
-  return at::cat(parts, 0);
+  return parts.empty() ? rows : at::cat(parts, 0);  // no document has a front
 }
 
 Split split_front(const at::Tensor& all, int64_t count, const std::vector<int64_t>& offsets) {
@@ -105,7 +106,7 @@ Split split_front(const at::Tensor& all, int64_t count, const std::vector<int64_
     front.add_(all.narrow(0, start, count));
     rows.push_back(all.narrow(0, start + count, offsets[d + 1] - offsets[d]));
   }
-  return {at::cat(rows, 0), front};
+  return {rows.empty() ? all : at::cat(rows, 0), front};
 }
 
 std::vector<int64_t> offsets_with_front(const std::vector<int64_t>& offsets, int64_t count) {

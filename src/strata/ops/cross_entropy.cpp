@@ -3,6 +3,7 @@
 #include "strata/ops/cross_entropy.h"
 
 #include "strata/base/activity_timer.h"
+#include "strata/base/labels.h"
 #include "strata/libtorch/planned_device.h"
 #include "strata/ops/check.h"
 #include "strata/ops/cpu_kernels.h"
@@ -18,7 +19,7 @@ constexpr const char* kOp = "cross_entropy";
 void check_targets(const at::Tensor& targets, int64_t vocabulary) {
   const int64_t* target = targets.const_data_ptr<int64_t>();
   for (int64_t r = 0; r < targets.size(0); ++r) {
-    if (target[r] != -100 && (target[r] < 0 || target[r] >= vocabulary)) {
+    if (target[r] != kNotTrained && (target[r] < 0 || target[r] >= vocabulary)) {
       throw FormatError(
           "targets[{}]: found token id {}, expected 0 .. {} or -100; use the tokenizer that "
           "belongs "

@@ -12,6 +12,7 @@
 #include <xxhash.h>
 
 #include "strata/base/error.h"
+#include "strata/base/labels.h"
 #include "strata/comm/agreement.h"
 #include "strata/config/preference_checks.h"
 #include "strata/config/serialize.h"
@@ -222,8 +223,8 @@ nn::Preference pairs_of(const data::MicroBatch& batch, const nn::PreferenceOptio
   for (size_t d = 0; d + 1 < batch.offsets.size(); ++d) {
     const auto first = batch.targets.begin() + batch.offsets[d];
     const auto last = batch.targets.begin() + batch.offsets[d + 1];
-    pairs.answer_tokens.push_back(last - first - std::count(first, last, -100) +
-                                  (batch.first_labels[d] != -100 ? 1 : 0));
+    pairs.answer_tokens.push_back(last - first - std::count(first, last, kNotTrained) +
+                                  (batch.first_labels[d] != kNotTrained ? 1 : 0));
   }
   return pairs;
 }
@@ -233,7 +234,7 @@ int64_t num_chosen_targets(const data::MicroBatch& batch) {
   int64_t count = 0;
   for (size_t d = 0; d + 1 < batch.offsets.size(); d += 2) {
     for (int64_t i = batch.offsets[d]; i < batch.offsets[d + 1]; ++i) {
-      count += batch.targets[static_cast<size_t>(i)] != -100 ? 1 : 0;
+      count += batch.targets[static_cast<size_t>(i)] != kNotTrained ? 1 : 0;
     }
   }
   return count;

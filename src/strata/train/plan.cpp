@@ -1,12 +1,11 @@
 #include "strata/train/plan.h"
-#include "strata/config/recipes.h"
-#include "strata/train/device.h"
 
 #include <algorithm>
 #include <map>
 
 #include "strata/checkpoint/sharded.h"
 #include "strata/checkpoint/state_pieces.h"
+#include "strata/config/recipes.h"
 #include "strata/libtorch/planned_device.h"
 #include "strata/memory/allocator.h"
 #include "strata/memory/device_probe.h"
@@ -14,6 +13,7 @@
 #include "strata/nn/chunked_cross_entropy.h"
 #include "strata/nn/linear.h"
 #include "strata/ops/matmul.h"
+#include "strata/train/device.h"
 
 namespace strata::train {
 namespace {

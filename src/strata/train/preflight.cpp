@@ -13,16 +13,14 @@
 #include "strata/base/file.h"
 #include "strata/checkpoint/state_pieces.h"
 #include "strata/launch/machine_report.h"
+#include "strata/memory/plan_text.h"
 
 namespace strata::train {
 namespace {
 
 namespace fs = std::filesystem;
 
-std::string readable(uint64_t bytes) {
-  if (bytes < 1'000'000'000) return fmt::format("{:.1f} MB", static_cast<double>(bytes) / 1e6);
-  return fmt::format("{:.1f} GB", static_cast<double>(bytes) / 1e9);
-}
+std::string readable(uint64_t bytes) { return memory::size_text(static_cast<int64_t>(bytes)); }
 
 // A tensor in a header of safetensors, in a manifest and in an index.
 constexpr uint64_t kRecordBytes = 512;

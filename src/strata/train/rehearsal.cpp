@@ -7,6 +7,7 @@
 
 #include "strata/base/error.h"
 #include "strata/base/resident_memory.h"
+#include "strata/base/seconds_since.h"
 #include "strata/data/collate.h"
 #include "strata/memory/device_probe.h"
 #include "strata/ops/matmul.h"
@@ -20,10 +21,6 @@ using Clock = std::chrono::steady_clock;
 
 constexpr double kLongWork = 3600;           // seconds
 constexpr int64_t kMostScanned = 1'000'000;  // micro-batches that are looked at for the longest
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 int64_t tokens_of(const data::TokenStore& dataset, const std::vector<int64_t>& rows) {
   int64_t tokens = 0;

@@ -4,6 +4,7 @@
 
 #include "strata/base/error.h"
 #include "strata/base/phases.h"
+#include "strata/base/seconds_since.h"
 #include "strata/launch/restarts.h"
 #include "strata/memory/device_probe.h"
 #include "strata/train/answers.h"
@@ -16,14 +17,15 @@ namespace {
 namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
-
 double peak_rss_mb() {
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
   return static_cast<double>(usage.ru_maxrss) / 1024.0;
+}
+
+// In MiB, as peak_rss_mb(); 0 without an accelerator.
+double device_memory_mb(at::Device device) {
+  return static_cast<double>(memory::device_memory(device).allocated_peak) / (1 << 20);
 }
 
 double seconds_since_1970() {
@@ -53,7 +55,8 @@ void Trainer::account(const StepOutcome& outcome) {
                    .loss = outcome.loss,
                    .tokens_per_second = static_cast<double>(speed_tokens_) / seconds,
                    .elapsed_seconds = seconds_since_launch(),
-                   .peak_rss_mb = peak_rss_mb()});
+                   .peak_rss_mb = peak_rss_mb(),
+                   .device_memory_mb = device_memory_mb(trainee_.store->options().device)});
 }
 
 Json Trainer::machine_readings() const {
@@ -62,9 +65,7 @@ Json Trainer::machine_readings() const {
   if (tokens_per_second_ > 0) readings["tokens_per_second"] = tokens_per_second_;
   readings["elapsed_seconds"] = seconds_since_launch();
   readings["peak_rss_mb"] = peak_rss_mb();
-  readings["device_memory_mb"] =
-      static_cast<double>(memory::device_memory(trainee_.store->options().device).allocated_peak) /
-      1e6;
+  readings["device_memory_mb"] = device_memory_mb(trainee_.store->options().device);
   return readings;
 }
 
@@ -153,7 +154,7 @@ Trainer::Evaluation Trainer::evaluate(bool decides) {
     return Evaluation::kBrokenOff;
   }
   const EvalSums& sums = *found;
-  const double seconds = seconds_since(start);
+  const double seconds = std::max(seconds_since(start), 1e-9);
   const double rows = static_cast<double>(datasets_.eval->size());
   Json values{{"eval_loss", sums.mean_loss},
               {"eval_runtime", seconds},

@@ -146,17 +146,6 @@ TEST(AtomicFolder, LeavesNothingWithoutCommit) {
   EXPECT_EQ(count_entries(folder.path()), 1u);
 }
 
-TEST(AtomicFolder, LeftoversOfKilledProcessesCanBeRemoved) {
-  const TemporaryFolder folder;
-  folder.put("out/old", "1");
-  folder.put("out.tmp-12345/half", "2");
-  folder.put("outer.tmp-1/other", "3");
-  remove_abandoned_temporaries(folder / "out");
-  EXPECT_FALSE(fs::exists(folder / "out.tmp-12345"));
-  EXPECT_TRUE(fs::exists(folder / "out/old"));
-  EXPECT_TRUE(fs::exists(folder / "outer.tmp-1/other"));
-}
-
 // A file system that cannot exchange two names, and from the n-th rename on nothing more.
 class TwoRenames : public FileSystem {
  public:

@@ -11,6 +11,7 @@
 #include "strata/nn/kv_cache.h"
 #include "strata/nn/layer_norm.h"
 #include "strata/nn/norm.h"
+#include "strata/nn/virtual_tokens.h"
 
 namespace strata::nn {
 namespace {
@@ -280,6 +281,16 @@ TEST_F(AttentionTest, CacheGivesTheSameAsTheWholeDocument) {
   EXPECT_THROW(rotary_attention(q_.narrow(0, 0, 1).clone(), k_.narrow(0, 0, 1).clone(),
                                 v_.narrow(0, 0, 1).clone(), rope_, options_, step),
                ConfigError);
+}
+
+// A rank's micro-batch may be an empty document alone.
+TEST(Fronts, OfNoDocumentAreNone) {
+  const at::Tensor none = at::empty({0, 4}), front = at::ones({2, 4});
+  const at::Tensor all = with_front(none, front, {0});
+  EXPECT_EQ(all.sizes(), none.sizes());
+  const Split parts = split_front(all, front.size(0), {0});
+  EXPECT_EQ(parts.rows.sizes(), none.sizes());
+  EXPECT_TRUE(at::equal(parts.front, at::zeros({2, 4})));
 }
 
 }  // namespace

@@ -311,5 +311,25 @@ TEST_F(LinearTest, BranchInAnotherTypeIsCastAsPeftDoes) {
   EXPECT_LT(relative_error(y, expected), 4e-3);
 }
 
+// Oracle: the sum in double. In bf16 it would be off by up to 4e-3, and by another number for other
+// tokens.
+TEST_F(LinearTest, BiasOfABranchIsSummedInFloat) {
+  LowRankBranch branch{.a = {"a", {kRank, kIn}, at::kFloat},
+                       .b = {"b", {kOut, kRank}, at::kFloat},
+                       .scaling = 1.7,
+                       .bias = std::make_unique<Parameter>(
+                           "bias", std::vector<int64_t>{kOut}, at::kFloat)};
+  std::vector<Parameter*> parameters;
+  branch.append_parameters(parameters);
+  for (Parameter* p : parameters) give_memory(*p);
+  for (Parameter* p : {&branch.a, &branch.b}) p->attach_value(p->value().to(at::kBFloat16));
+  const at::Tensor x = at::randn({kTokens, kIn}).to(at::kBFloat16);
+  const at::Tensor dy = at::randn({kTokens, kOut}).to(at::kBFloat16);
+  const at::Tensor hidden = low_rank_hidden(x, {&branch}, {});
+  low_rank_backward(dy, {x, hidden}, branch, {}, at::Tensor());
+  const at::Tensor expected = dy.to(at::kDouble).sum(0) * branch.scaling;
+  EXPECT_LT(relative_error(gradient_of(*branch.bias), expected), 1e-6);
+}
+
 }  // namespace
 }  // namespace strata::nn
