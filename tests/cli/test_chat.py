@@ -11,6 +11,7 @@ import time
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from transformers import AutoTokenizer, LlamaForCausalLM
 
 from running import PROGRAM, environment
@@ -106,11 +107,28 @@ def test_without_a_template_the_text_is_continued(model, tmp_path):
     assert run.returncode == 2 and "system: found a message and a model without" in run.stderr
 
 
-def test_the_answer_ends_at_the_context_with_a_note(model):
-    run = chat("--model_name_or_path", model, "--prompt", "a", "--max_new_tokens", 5000,
-               "--repetition_penalty", 1.3)
+@pytest.mark.parametrize("in_front, expected", [
+    (0, "context of 128 tokens (max_position_embeddings)\n"),
+    (20, "context of 108 tokens beside 20 virtual tokens (max_position_embeddings is 128)\n")])
+def test_the_answer_ends_at_the_context_with_a_note(model, tmp_path, in_front, expected):
+    # Without an end token no answer ends before.
+    folder = shutil.copytree(model, tmp_path / "model")
+    for name, key in (("config.json", "eos_token_id"), ("generation_config.json", "eos_token_id"),
+                      ("tokenizer_config.json", "eos_token")):
+        settings = json.loads((folder / name).read_text())
+        (folder / name).write_text(json.dumps({**settings, key: None}))
+    words = ["--model_name_or_path", folder]
+    if in_front:
+        width = json.loads((model / "config.json").read_text())["hidden_size"]
+        (tmp_path / "adapter_config.json").write_text(json.dumps(dict(
+            peft_type="PROMPT_TUNING", task_type="CAUSAL_LM", num_virtual_tokens=in_front,
+            token_dim=width)))
+        save_file({"prompt_embeddings": torch.zeros(in_front, width)},
+                  tmp_path / "adapter_model.safetensors")
+        words += ["--adapter_name_or_path", tmp_path]
+    run = chat(*words, "--prompt", "a", "--max_new_tokens", 5000)
     assert run.returncode == 0, run.stderr
-    assert "128 tokens (max_position_embeddings)" in run.stderr or run.stderr == ""
+    assert expected in run.stderr, run.stderr
 
 
 def test_settings_of_the_model_are_named_or_used(model, tmp_path):

@@ -1,6 +1,8 @@
 # Oracle: transformers and PEFT load what a run wrote, unchanged, and compute the loss that the run
 # itself measured with the weights it held.
 import json
+import shutil
+import subprocess
 
 import pytest
 import torch
@@ -11,7 +13,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig
 
 from llama_reference import make_documents, run_reference
 from probe import relative_error, run_probe
-from running import base_flags, output_files, run_strata
+from running import PROGRAM, base_flags, output_files, run_strata, run_strata_raw
 
 LORA = dict(use_peft=True, lora_r=3, lora_alpha=12, lora_dropout=0.1, learning_rate=2e-2,
             lora_target_modules=["q_proj", "o_proj", "up_proj"])
@@ -97,6 +99,65 @@ def test_model_in_several_files(inputs, tmp_path):
     assert all(torch.equal(found[n], expected[n]) for n in expected)
     assert index["metadata"]["total_size"] == sum(t.nbytes for t in expected.values())
     load(parts.folder)
+
+
+@pytest.mark.parametrize("asked, type", [
+    (dict(dtype="bfloat16"), torch.bfloat16), (dict(dtype="float16"), torch.float16),
+    (dict(dtype="bfloat16", save_dtype="float32"), torch.float32), (dict(save_dtype="float16"), torch.float16),
+    (dict(save_dtype="compute", bf16=True), torch.bfloat16), (dict(save_dtype="compute", bf16=False), torch.float32),
+    (dict(save_dtype="compute", fp16=True), torch.float16),
+    (dict(bf16=None, deepspeed='{"bf16": {"enabled": true}, "zero_optimization": {"stage": 3, '
+                    '"stage3_gather_16bit_weights_on_model_save": true}}'), torch.bfloat16),
+])
+def test_the_type_of_a_result(inputs, tmp_path, asked, type):
+    """As transformers saves a model in the type in which it was loaded. Oracle: torch's rounding of the fp32 result, which
+    the same run leaves otherwise; a checkpoint keeps fp32 to go on from, and is converted to the very files."""
+    flags = dict(max_steps=2, save_strategy="steps", save_steps=2)
+    data = inputs.data("messages")
+    def run(name, **more):
+        return run_strata(base_flags(inputs.model("odd"), data, tmp_path / name, **{**flags, **more}), 2).folder
+    wide = run("wide", **{**asked, "save_dtype": "float32"})
+    found = run("found", **asked)
+    expected = {k: v.to(type) for file in wide.glob("*.safetensors") for k, v in load_file(file).items()}
+    tensors = {k: v for file in found.glob("*.safetensors") for k, v in load_file(file).items()}
+    assert tensors.keys() == expected.keys()
+    for name, tensor in tensors.items():
+        assert tensor.dtype == type and torch.equal(tensor, expected[name]), name
+    assert AutoModelForCausalLM.from_pretrained(found, dtype="auto").dtype == type
+    assert json.loads((found / "config.json").read_text())["dtype"] == str(type).removeprefix("torch.")
+    converted = tmp_path / "converted"
+    subprocess.run([PROGRAM, "convert", found / "checkpoint-2", converted, "--to", "safetensors"],
+                   check=True)
+    for file in sorted(found.glob("model*")) + [found / "config.json"]:
+        assert (converted / file.name).read_bytes() == file.read_bytes(), file.name
+
+
+def test_the_type_of_an_adapter(inputs, tmp_path):
+    def run(name, **flags):
+        return train(inputs, tmp_path / name, **LORA, **flags).folder / "adapter_model.safetensors"
+    wide, narrow = load_file(run("wide", dtype="bfloat16")), load_file(run("narrow", dtype="bfloat16", save_dtype="bfloat16"))
+    assert all(torch.equal(narrow[name], tensor.to(torch.bfloat16)) for name, tensor in wide.items())
+    assert all(tensor.dtype == torch.float32 for tensor in wide.values()) and narrow.keys() == wide.keys()
+    base = AutoModelForCausalLM.from_pretrained(inputs.model("odd"))
+    PeftModel.from_pretrained(base, tmp_path / "narrow")
+
+
+def test_a_result_in_the_place_of_its_source_is_refused(inputs, tmp_path):
+    model = shutil.copytree(inputs.model("plain"), tmp_path / "model")
+    before = {path.name: path.read_bytes() for path in model.iterdir()}
+    run = run_strata_raw(base_flags(model, inputs.data("messages"), tmp_path / "." / "model", max_steps=1))
+    assert run.returncode == 2 and "the folder of the model that this run starts from" in run.stderr, run.stderr
+    assert before == {path.name: path.read_bytes() for path in model.iterdir() if path.is_file() and path.name in before}
+    adapter = train(inputs, tmp_path / "adapter", **LORA).folder
+    run = run_strata_raw(base_flags(inputs.model("odd"), inputs.data("messages"), adapter, max_steps=1,
+                                    adapter_name_or_path=adapter))
+    assert run.returncode == 2 and "the folder of the adapter that this run starts from" in run.stderr, run.stderr
+
+
+def test_an_earlier_result_is_told(inputs, tmp_path):
+    first, second = (train(inputs, tmp_path / "out", "plain") for _ in range(2))
+    words = f"warning: output_dir: found {tmp_path / 'out' / 'model.safetensors'} of an earlier run"
+    assert words not in first.text and words in second.text
 
 
 def test_every_file_of_a_full_result(inputs, tmp_path):

@@ -3,11 +3,12 @@
 import json
 import pathlib
 import subprocess
+import sys
 import threading
 import time
 
 import data_probe
-from hub_server import FILES, ROWS, environment_of, load, rows
+from hub_server import COMMIT, FILES, ROWS, environment_of, load, rows
 
 
 def test_downloads_into_the_cache_that_huggingface_hub_reads(hub, tmp_path):
@@ -37,10 +38,13 @@ def test_a_renamed_repository(hub, tmp_path):
         "org/old-name", repo_type="dataset", cache_dir=tmp_path / "hub", local_files_only=True))
     assert (folder / "train.jsonl").read_bytes() == FILES["train.jsonl"]
     assert (folder / "data sets" / "\u00e9.jsonl").read_bytes() == FILES["data sets/\u00e9.jsonl"]
-    own = huggingface_hub.snapshot_download("org/old-name", repo_type="dataset", cache_dir=tmp_path / "theirs",
-                                            endpoint=hub.url, ignore_patterns="*.png")
-    theirs = sorted(path.name for path in pathlib.Path(own).parent.parent.joinpath("blobs").iterdir())
-    assert theirs == sorted(path.name for path in folder.parent.parent.joinpath("blobs").iterdir())
+    names = [name for name in FILES if name != "picture.png"]
+    code = f'from huggingface_hub import hf_hub_download as get; [get("org/old-name", n, repo_type="dataset", revision="{COMMIT}") for n in {names}]'
+    subprocess.run([sys.executable, "-c", code], check=True,
+                   env={**environment_of(hub, tmp_path / "theirs"), "HF_HUB_DISABLE_XET": "1"})
+    blobs = [sorted(path.name for path in home.rglob("blobs/*"))
+             for home in (tmp_path / "hub", tmp_path / "theirs" / "hub")]
+    assert blobs[0] == blobs[1] and len(blobs[0]) == len(FILES) - 1
 
 
 def test_token_goes_to_the_hub_only(hub, tmp_path):

@@ -155,9 +155,6 @@ class LoraAdapter {
 
  private:
   friend std::unique_ptr<LoraAdapter> attach_lora(models::Model& model, const LoraOptions& options);
-  // A tied weight of modules_to_save under both its names.
-  void train_as_one(models::Model& model);
-  void add_once(AdapterTensor tensor);
   void attach_layers(models::Model& model);
   void attach_virtual_tokens(models::Model& model);
   LoraOptions options_;

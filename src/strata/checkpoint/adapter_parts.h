@@ -6,6 +6,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "strata/adapters/adapter_options.h"
@@ -82,7 +83,10 @@ class AdapterParts {
   static constexpr const char* kGpt2Embedding = "transformer.wte.weight";
   static constexpr const char* kBareEmbedding = "wte.weight";
   static constexpr const char* kEmbedding = "model.embed_tokens.weight";
+  // Of a weight in MXFP4 (hf/mxfp4.h).
+  static constexpr std::string_view kBlocks = "_blocks";
 
+  [[noreturn]] void refuse_packed(std::string_view found, const std::string& weight) const;
   // Finds the parameters of experts among the base's that are targets.
   void name_expert_branches();
   void add_part(size_t index);
@@ -96,6 +100,8 @@ class AdapterParts {
   bool drop_second_name();
   void check_fit();
   void require_targets() const;
+  // One that the base has not: a layer of rewards, or a misfit.
+  void take_new_weight(const std::string& weight, const Parts& parts);
   // Whether the adapter has a branch for the weight.
   bool check_weight(const std::string& weight, const Parts& parts, bool unties);
   // Whether the adapter holds the embedding or output layer with another number of rows.

@@ -11,6 +11,7 @@
 #include "strata/hf/mxfp4.h"
 #include "strata/hf/torch_types.h"
 #include "strata/models/reward_head.h"
+#include "strata/shard/storage_type.h"
 #include "strata/text/tokenizer.h"
 #include "strata/text/vocabulary_files.h"
 
@@ -34,6 +35,22 @@ fs::path base_model_of(const SavedState& state) {
     if (!folder.empty() && fs::exists(folder / "config.json")) return folder;
   }
   return {};
+}
+
+std::optional<hf::DType> result_type_of(const SavedState& state) {
+  const std::string save_dtype = setting_of(state, "save_dtype");
+  if (save_dtype.empty()) return std::nullopt;  // another tool's, or of a version without it
+  std::string name = shard::result_dtype({.save_dtype = save_dtype,
+                                          .dtype = setting_of(state, "dtype"),
+                                          .bf16 = setting_of(state, "bf16") == "true",
+                                          .fp16 = setting_of(state, "fp16") == "true",
+                                          .is_adapter = state.is_adapter()});
+  // The checkpoint's config.json speaks of the checkpoint; the base's is there or is not.
+  const fs::path base = fs::path(setting_of(state, "model_name_or_path")) / "config.json";
+  const bool is_named = name == "auto" && fs::is_regular_file(base);
+  if (is_named) name = shard::named_type(read_json_file(base));
+  const bool is_narrow = name == "bfloat16" || name == "float16";
+  return is_narrow ? hf::dtype_of_torch_dtype(name) : std::nullopt;
 }
 
 namespace {

@@ -38,6 +38,10 @@ struct ConvertOptions {
 std::vector<std::string> convert(SavedState& state, const std::filesystem::path& out,
                                  const ConvertOptions& options);
 
+// The type in which the state's run writes its result (--save_dtype, --dtype), where that is not
+// how a checkpoint of ours holds the weights.
+std::optional<hf::DType> result_type_of(const SavedState& state);
+
 // The folder of the model that the state's run started from, with config.json; empty when it is not
 // known or not there.
 std::filesystem::path base_model_of(const SavedState& state);

@@ -1,5 +1,6 @@
 #include "strata/checkpoint/export.h"
 
+#include <algorithm>
 #include <unordered_map>
 
 #include "strata/base/error.h"
@@ -18,17 +19,31 @@ namespace fs = std::filesystem;
 // A tied weight may have two.
 using Names = std::unordered_map<const nn::Parameter*, std::vector<std::string>>;
 
-hf::TensorSpec spec_of(const nn::Parameter& parameter, const std::string& name) {
-  return {name, shard::dtype_of(parameter.storage_type()), parameter.shape()};
+// Elements that are rounded at once: no tensor of a model is there twice.
+constexpr int64_t kRoundedAtOnce = int64_t{1} << 20;
+
+hf::TensorSpec spec_of(const nn::Parameter& parameter, const std::string& name,
+                       const ExportOptions& options) {
+  const at::ScalarType type = parameter.quantization()
+                                  ? parameter.storage_type()
+                                  : options.type.value_or(parameter.storage_type());
+  return {name, shard::dtype_of(type), parameter.shape()};
 }
 
 std::span<const std::byte> bytes_of(const at::Tensor& contiguous) {
   return {static_cast<const std::byte*>(contiguous.data_ptr()), contiguous.nbytes()};
 }
 
-void write_tensor(ExportFiles& files, const std::string& name, const at::Tensor& flat) {
-  const at::Tensor host = flat.contiguous().cpu();
-  files.write(name, bytes_of(host));
+void write_tensor(ExportFiles& files, const std::string& name, const at::Tensor& tensor,
+                  const ExportOptions& options) {
+  const bool is_rounded =
+      options.type && tensor.is_floating_point() && tensor.scalar_type() != *options.type;
+  if (!is_rounded) return files.write(name, bytes_of(tensor.contiguous().cpu()));
+  const at::Tensor flat = tensor.contiguous().view({-1});
+  for (int64_t begin = 0; begin < flat.numel(); begin += kRoundedAtOnce) {
+    const int64_t count = std::min(kRoundedAtOnce, flat.numel() - begin);
+    files.append(name, bytes_of(flat.narrow(0, begin, count).to(*options.type).cpu()));
+  }
 }
 
 // Gathers every segment that holds a named parameter; rank 0 hands its tensors to `write`.
@@ -77,8 +92,8 @@ void export_model(const fs::path& folder, shard::UnitStore& store, uint64_t max_
     const std::string name = name_of(*parameter);
     if (name.empty()) continue;
     names[parameter] = {name};
-    specs[name] = spec_of(*parameter, name);
-    const size_t element = hf::size_of(shard::dtype_of(parameter->storage_type()));
+    specs[name] = spec_of(*parameter, name, options);
+    const size_t element = hf::size_of(specs[name].dtype);
     sizes.push_back({name, static_cast<uint64_t>(parameter->numel()) * element});
     num_parameters += static_cast<uint64_t>(parameter->numel());
   }
@@ -92,9 +107,10 @@ void export_model(const fs::path& folder, shard::UnitStore& store, uint64_t max_
     if (plan.is_indexed()) files->add_text(hf::kModelIndexFile, plan.index_json(num_parameters));
     for (auto& [name, content] : options.beside) files->add_text(name, std::move(content));
   });
-  stream_segments(
-      store, names, world, "saving the model",
-      [&](const std::string& name, const at::Tensor& flat) { write_tensor(*files, name, flat); });
+  stream_segments(store, names, world, "saving the model",
+                  [&](const std::string& name, const at::Tensor& flat) {
+                    write_tensor(*files, name, flat, options);
+                  });
   comm::all_or_nothing(world, "saving the model", [&] {
     if (world.rank() == 0) files->publish();
   });
@@ -114,15 +130,16 @@ void export_adapter(const fs::path& folder, shard::UnitStore& store,
   std::vector<hf::TensorSpec> specs;
   for (const adapters::AdapterTensor& tensor : adapter.tensors()) {
     names[tensor.parameter].push_back(tensor.name);
-    specs.push_back(spec_of(*tensor.parameter, tensor.name));
+    specs.push_back(spec_of(*tensor.parameter, tensor.name, options));
   }
+  const hf::DType made = shard::dtype_of(options.type.value_or(at::kFloat));
   for (const adapters::FixedTensor& fixed : adapter.fixed_tensors()) {
-    specs.push_back({fixed.name, hf::DType::kF32, fixed.tensor->sizes().vec()});
+    specs.push_back({fixed.name, made, fixed.tensor->sizes().vec()});
   }
   const std::vector<LocalPiece> derived =
       projected_prefix(store, projection_weights(store, adapter));
   for (const LocalPiece& piece : derived) {
-    specs.push_back({hf::kPromptKey, hf::DType::kF32, piece.shape});
+    specs.push_back({hf::kPromptKey, made, piece.shape});
   }
   std::optional<ExportFiles> files;
   comm::all_or_nothing(world, "saving the adapter", [&] {
@@ -133,15 +150,17 @@ void export_adapter(const fs::path& folder, shard::UnitStore& store,
     for (auto& [name, content] : options.beside) files->add_text(name, std::move(content));
     files->add_text(hf::kAdapterConfigFile, hf::adapter_config_json(config));
   });
-  stream_segments(
-      store, names, world, "saving the adapter",
-      [&](const std::string& name, const at::Tensor& flat) { write_tensor(*files, name, flat); });
+  stream_segments(store, names, world, "saving the adapter",
+                  [&](const std::string& name, const at::Tensor& flat) {
+                    write_tensor(*files, name, flat, options);
+                  });
   comm::all_or_nothing(world, "saving the adapter", [&] {
     if (world.rank() != 0) return;
     for (const adapters::FixedTensor& fixed : adapter.fixed_tensors()) {
-      write_tensor(*files, fixed.name, *fixed.tensor);
+      write_tensor(*files, fixed.name, *fixed.tensor, options);
     }
-    for (const LocalPiece& piece : derived) write_tensor(*files, hf::kPromptKey, piece.data);
+    for (const LocalPiece& piece : derived)
+      write_tensor(*files, hf::kPromptKey, piece.data, options);
     files->publish();
   });
 }

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -18,6 +19,8 @@
 namespace strata::checkpoint {
 
 struct ExportOptions {
+  // Of floating weights in the files, rounded to nearest; none: as they rest (fp32 of what trains).
+  std::optional<at::ScalarType> type = {};
   SmallFiles beside = {};  // rank 0: published together with the weights
   Trained trained = Trained::kYes;
   FileSystem* files = &real_file_system();

@@ -9,6 +9,7 @@
 #include "strata/adapters/lora_init.h"
 #include "strata/base/error.h"
 #include "strata/checkpoint/element_type.h"
+#include "strata/checkpoint/finite_values.h"
 #include "strata/hf/adapter_files.h"
 #include "strata/models/embedding_scale.h"
 #include "strata/models/vocabulary.h"
@@ -19,10 +20,7 @@ namespace {
 void require_finite(const hf::ModelFolder& file, const std::string& name) {
   const hf::TensorInfo& info = *file.find(name);
   const at::ScalarType type = shard::scalar_type_of(info.dtype, name);
-  const std::span<const std::byte> bytes = file.bytes(info);
-  at::Tensor values = at::empty({static_cast<int64_t>(info.numel())}, at::dtype(type));
-  std::memcpy(values.mutable_data_ptr(), bytes.data(), bytes.size());
-  if (at::isfinite(values).all().item<bool>()) return;
+  if (is_finite(file.bytes(info), type)) return;
   throw FormatError(
       "{}: tensor \"{}\" holds NaN or infinity, expected finite numbers; train the adapter again "
       "or use an earlier checkpoint of it",

@@ -1,12 +1,10 @@
 #include "strata/checkpoint/merge.h"
 
-#include <algorithm>
 #include <unordered_map>
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/index_copy.h>
-#include <ATen/ops/isfinite.h>
 #include <ATen/ops/tensor.h>
 
 #include "strata/adapters/adapter_options.h"
@@ -22,6 +20,7 @@
 #include "strata/checkpoint/convert.h"
 #include "strata/checkpoint/element_type.h"
 #include "strata/checkpoint/export_files.h"
+#include "strata/checkpoint/finite_values.h"
 #include "strata/checkpoint/import.h"
 #include "strata/checkpoint/param_groups.h"
 #include "strata/checkpoint/saved_values.h"
@@ -33,20 +32,6 @@ namespace strata::checkpoint {
 namespace {
 
 namespace fs = std::filesystem;
-
-// Elements that are tested at once.
-constexpr int64_t kElementsAtOnce = int64_t{1} << 20;
-
-// In parts: the test of a whole tensor takes more memory than the tensor.
-bool is_finite(const at::Tensor& value) {
-  if (!at::isFloatingType(value.scalar_type())) return true;
-  const at::Tensor flat = value.reshape({-1});
-  for (int64_t begin = 0; begin < flat.numel(); begin += kElementsAtOnce) {
-    const int64_t count = std::min(kElementsAtOnce, flat.numel() - begin);
-    if (!at::isfinite(flat.narrow(0, begin, count)).all().item<bool>()) return false;
-  }
-  return true;
-}
 
 // adapter_config.json of what is merged; `notes`: what is not known of it. ConfigError for methods
 // that no weight can hold.
@@ -72,6 +57,13 @@ adapters::LoraOptions settings_of(const SavedState& adapter, std::vector<std::st
   return options;
 }
 
+// The tensors of the result, in the order in which they are written.
+struct Layout {
+  std::vector<hf::TensorBytes> sizes;
+  std::unordered_map<std::string, hf::TensorSpec> specs;
+  uint64_t num_parameters = 0;
+};
+
 class Merger {
  public:
   Merger(SavedState& base, SavedState& adapter, const MergeOptions& options)
@@ -96,44 +88,59 @@ class Merger {
 
   std::vector<std::string> write(const fs::path& out) {
     require_new_folder(out);
-    std::vector<hf::TensorBytes> sizes;
-    std::unordered_map<std::string, hf::TensorSpec> specs;
-    uint64_t num_parameters = 0;
-    const auto add = [&](const std::string& name, const SavedTensor& tensor) {
-      const bool is_floating = at::isFloatingType(memory_type_of(tensor.dtype));
-      const hf::DType type =
-          is_floating ? options_.weight_type.value_or(tensor.dtype) : tensor.dtype;
-      const uint64_t numel = tensor.size_bytes() / hf::size_of(tensor.dtype);
-      specs[name] = {name, type, tensor.shape};
-      sizes.push_back({name, numel * hf::size_of(type)});
-      num_parameters += numel;
-    };
-    for (const SavedTensor& tensor : base_.tensors()) {
-      const bool is_replaced = parts_.new_head() && tensor.weight == AdapterParts::kHead;
-      if (!is_replaced) add(tensor.weight, parts_.resized(tensor));
-    }
-    if (const auto head = parts_.new_head()) {
-      SavedTensor rewards = adapter_.tensors()[*head];
-      rewards.dtype = plain_type(base_);
-      add(models::kRewardWeight, rewards);
-      models::give_reward_head(config_);
-    }
-    if (const auto untied_from = parts_.untied_from()) {
-      SavedTensor head = base_.tensors()[*untied_from];
-      head.weight = AdapterParts::kHead;
-      add(AdapterParts::kHead, parts_.resized(head));
-    }
-    const hf::ShardPlan plan = hf::plan_shards(sizes, options_.max_shard_size);
+    const Layout layout = layout_of_result();
+    if (parts_.new_head()) models::give_reward_head(config_);
+    const hf::ShardPlan plan = hf::plan_shards(layout.sizes, options_.max_shard_size);
     AtomicFolder folder(out, *options_.files);
     ExportFiles files(folder.path(), Trained::kUnknown, *options_.files);
-    files.add(plan, specs);
-    if (plan.is_indexed()) files.add_text(hf::kModelIndexFile, plan.index_json(num_parameters));
-    for (const hf::TensorBytes& tensor : sizes) {
-      const at::Tensor value = merged(tensor.name).to(memory_type_of(specs.at(tensor.name).dtype));
+    files.add(plan, layout.specs);
+    if (plan.is_indexed()) {
+      files.add_text(hf::kModelIndexFile, plan.index_json(layout.num_parameters));
+    }
+    for (const hf::TensorBytes& tensor : layout.sizes) {
+      const at::Tensor value =
+          merged(tensor.name).to(memory_type_of(layout.specs.at(tensor.name).dtype));
       files.write(tensor.name, {static_cast<const std::byte*>(value.data_ptr()), value.nbytes()});
     }
     files.publish();
     std::vector<std::string> notes = notes_;
+    add_companions(folder.path(), notes);
+    require_new_folder(out);  // what came there meanwhile stays
+    folder.commit();
+    return notes;
+  }
+
+ private:
+  void add_tensor(Layout& layout, const std::string& name, const SavedTensor& tensor) const {
+    const bool is_floating = at::isFloatingType(memory_type_of(tensor.dtype));
+    const hf::DType type = is_floating ? options_.weight_type.value_or(tensor.dtype) : tensor.dtype;
+    const uint64_t numel = tensor.size_bytes() / hf::size_of(tensor.dtype);
+    layout.specs[name] = {name, type, tensor.shape};
+    layout.sizes.push_back({name, numel * hf::size_of(type)});
+    layout.num_parameters += numel;
+  }
+
+  Layout layout_of_result() const {
+    Layout layout;
+    for (const SavedTensor& tensor : base_.tensors()) {
+      const bool is_replaced = parts_.new_head() && tensor.weight == AdapterParts::kHead;
+      if (!is_replaced) add_tensor(layout, tensor.weight, parts_.resized(tensor));
+    }
+    if (const auto head = parts_.new_head()) {
+      SavedTensor rewards = adapter_.tensors()[*head];
+      rewards.dtype = plain_type(base_);
+      add_tensor(layout, models::kRewardWeight, rewards);
+    }
+    if (const auto untied_from = parts_.untied_from()) {
+      SavedTensor head = base_.tensors()[*untied_from];
+      head.weight = AdapterParts::kHead;
+      add_tensor(layout, AdapterParts::kHead, parts_.resized(head));
+    }
+    return layout;
+  }
+
+  // The files beside the weights; `notes` takes what they need of the reader.
+  void add_companions(const fs::path& folder, std::vector<std::string>& notes) const {
     // A tokenizer beside the adapter is the one it was trained with.
     const ConfigChange change{
         .type = options_.weight_type.value_or(plain_type(base_)),
@@ -149,15 +156,12 @@ class Merger {
         .notes = &notes,
         .files = options_.files};
     const fs::path companions = base_model_of(base_);
-    if (companions.empty() || !copy_companions(companions, folder.path(), change)) {
-      notes.push_back("the base has no config.json: copy it and the tokenizer beside the weights");
+    if (companions.empty() || !copy_companions(companions, folder, change)) {
+      notes.emplace_back(
+          "the base has no config.json: copy it and the tokenizer beside the weights");
     }
-    require_new_folder(out);  // what came there meanwhile stays
-    folder.commit();
-    return notes;
   }
 
- private:
   // VeRA's matrices: those of the file, else drawn again.
   void load_projection() {
     const SharedProjection& stored = parts_.projection();

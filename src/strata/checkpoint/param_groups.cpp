@@ -108,6 +108,26 @@ void leave_out_projection(const SavedState& state, Json& config) {
   if (!is_there) *saves = false;
 }
 
+// What the tensors say: which layers have branches, which modules trained whole, how many tokens a
+// prompt has. Requires: config.bias.
+void name_modules(const SavedState& state, hf::AdapterConfig& config) {
+  std::set<std::string> modules;
+  for (const SavedTensor& tensor : state.tensors()) {
+    if (tensor.weight.ends_with(hf::kPromptKey)) config.num_virtual_tokens = tensor.shape.at(0);
+    const bool is_inner = tensor.weight.find(hf::kPromptEncoder) != std::string::npos;
+    if (tensor.is_frozen || is_inner || tensor.weight.ends_with(hf::kPromptKey)) continue;
+    const std::string module = module_of(tensor.weight);
+    if (is_of_experts(module)) continue;
+    if (!module.empty()) {
+      modules.insert(module);
+    } else if (tensor.is_parameter() &&
+               (config.bias == "none" || !tensor.weight.ends_with(".bias"))) {
+      config.modules_to_save.push_back(tensor.weight.substr(0, tensor.weight.rfind('.')));
+    }
+  }
+  config.target_modules.assign(modules.begin(), modules.end());
+}
+
 }  // namespace
 
 std::string setting_of(const SavedState& state, const char* name) {
@@ -178,21 +198,7 @@ std::string adapter_config_text(const SavedState& state) {
   config.alpha_pattern = patterns_of<double>(setting_of(state, "alpha_pattern"), "alpha_pattern");
   config.base_model_name_or_path = setting_of(state, "model_name_or_path");
   config.target_parameters = names_of(setting_of(state, "lora_target_parameters"));
-  std::set<std::string> modules;
-  for (const SavedTensor& tensor : state.tensors()) {
-    if (tensor.weight.ends_with(hf::kPromptKey)) config.num_virtual_tokens = tensor.shape.at(0);
-    const bool is_inner = tensor.weight.find(hf::kPromptEncoder) != std::string::npos;
-    if (tensor.is_frozen || is_inner || tensor.weight.ends_with(hf::kPromptKey)) continue;
-    const std::string module = module_of(tensor.weight);
-    if (is_of_experts(module)) continue;
-    if (!module.empty()) {
-      modules.insert(module);
-    } else if (tensor.is_parameter() &&
-               (config.bias == "none" || !tensor.weight.ends_with(".bias"))) {
-      config.modules_to_save.push_back(tensor.weight.substr(0, tensor.weight.rfind('.')));
-    }
-  }
-  config.target_modules.assign(modules.begin(), modules.end());
+  name_modules(state, config);
   return hf::adapter_config_json(config);
 }
 

@@ -2,10 +2,11 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cmath>
 #include <system_error>
 
 #include "strata/base/error.h"
+#include "strata/base/seconds_since.h"
+#include "strata/checkpoint/finite_values.h"
 #include "strata/checkpoint/folders.h"
 #include "strata/comm/agreement.h"
 
@@ -14,26 +15,9 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
-
 std::vector<LocalPiece> pieces_to_write(shard::UnitStore& store, optim::Optimizer* optimizer) {
   if (!role_of(store.mesh()).writes) return {};
   return local_pieces(store, optimizer);
-}
-
-bool is_finite(const at::Tensor& flat) {
-  constexpr int64_t kElementsAtOnce = int64_t{1} << 18;
-  for (int64_t begin = 0; begin < flat.numel(); begin += kElementsAtOnce) {
-    const at::Tensor some = flat.narrow(0, begin, std::min(kElementsAtOnce, flat.numel() - begin));
-    // A sum is finite only if all are; one that overflows is looked at closely.
-    if (some.is_floating_point() && !std::isfinite(some.sum(at::kFloat).item<float>()) &&
-        !at::isfinite(some).all().item<bool>()) {
-      return false;
-    }
-  }
-  return true;
 }
 
 // Of what trains. An update may spoil weights, which only the loss of the next step shows.

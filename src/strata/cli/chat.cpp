@@ -221,10 +221,8 @@ class Chat {
         });
     if (!ends_line) write_answer("\n");
     if (reason == StopReason::kContextLimit) {
-      note(
-          fmt::format("the answer ends at the model's context of {} tokens "
-                      "(max_position_embeddings)",
-                      model_.max_position_embeddings()));
+      note(fmt::format("the answer ends at the model's context of {} tokens {}",
+                       model_.max_text_tokens(), model_.text_limit_note()));
     }
     return reason;
   }

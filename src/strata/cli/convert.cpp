@@ -357,6 +357,9 @@ int run_convert(const std::vector<std::string>& arguments) {
   options.weight_type = weight_type(flags);
   options.max_shard_size = parse_byte_size(flags.get("max_shard_size", "50GB"));
   const auto state = checkpoint::open_saved_state(flags.paths[0]);
+  // What the run would have left; the other targets are there to go on from and keep the masters.
+  const bool is_result = options.target == ConvertTarget::kSafetensors;
+  if (is_result && !options.weight_type) options.weight_type = checkpoint::result_type_of(*state);
   if (options.target == ConvertTarget::kStrata) {
     refuse_packed(*state, flags.paths[0], "--to strata");
     const bool is_marked = state->is_adapter() && options.keeps_base_mark;
@@ -385,6 +388,7 @@ int run_merge_weights(const std::vector<std::string>& arguments) {
   ConvertOptions options;
   options.with_optimizer = false;
   if (flags.has("unsafe_serialization")) options.target = ConvertTarget::kTorch;
+  options.weight_type = checkpoint::result_type_of(*state);
   print_notes(checkpoint::convert(*state, flags.paths[1], options), flags.paths[1]);
   if (flags.has("remove_checkpoint_dir")) remove_converted(flags.paths[0]);
   return 0;

@@ -227,7 +227,7 @@ int run_env(const std::vector<std::string>& arguments) {
     if (given.setting->name == "config_file") file = config::canonical_text(given);
   }
   const launch::MachineReport machine = launch::inspect_system(process_environment());
-  std::vector<Finding> findings = launch::judge(machine);
+  std::vector<Finding> findings = launch::judge(machine, /*uses_accelerators=*/kHasCuda);
   Json report = describe(machine);
   report["settings"] = settings_facts(file, findings);
   std::ranges::stable_sort(findings, std::ranges::greater(), &Finding::severity);

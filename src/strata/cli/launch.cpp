@@ -24,6 +24,7 @@
 #include "strata/launch/address.h"
 #include "strata/launch/rendezvous_conf.h"
 #include "strata/launch/restarts.h"
+#include "strata/libtorch/cuda_build.h"
 #include "strata/train/assemble.h"
 
 namespace strata::cli {
@@ -58,6 +59,58 @@ bool is_own_program(const config::LaunchLine& line) {
     if (given.setting->name == "no_python") return config::canonical_text(given) == "true";
   }
   return false;
+}
+
+// Throws ConfigError where nothing is named.
+config::LaunchLine parse_line(const std::vector<std::string>& arguments) {
+  config::LaunchLine line = config::parse_launch_line(arguments);
+  if (!line.program.empty()) return line;
+  throw ConfigError(
+      "strata launch: found nothing to run, expected {} or a script's name after the launch "
+      "flags; see strata launch --help",
+      config::recipe_commands());
+}
+
+// `recipe`: empty for a program of the user's own, whose arguments are its own.
+config::Sources sources_of(const config::LaunchLine& line, const std::string& recipe) {
+  config::Sources sources{.recipe = recipe,
+                          .launch_flags = line.flags,
+                          .environment = process_environment(),
+                          .use_default_file = true};
+  if (!recipe.empty()) sources.flags = line.arguments;
+  return sources;
+}
+
+// Here once, so that a wrong setting is one message and no rank starts.
+config::Settings settle_settings(const config::Sources& sources) {
+  config::Settings settings = config::resolve(sources);
+  if (!sources.recipe.empty()) config::require_runnable(settings);
+  print_warnings(settings.warnings);
+  const config::LaunchConfig& launch = settings.config.launch;
+  if (launch.num_machines > 1 || launch.num_processes > 1) {
+    with_sources(settings,
+                 [&] { launch::require_known_host("main_process_ip", launch.main_process_ip); });
+  }
+  return settings;
+}
+
+// Of accelerators that a recipe leaves idle, and nobody said so.
+void warn_of_machine(const config::LaunchConfig& launch, const launch::MachineFacts& machine) {
+  if (kHasCuda || launch.cpu || machine.num_devices == 0) return;
+  print_warnings({fmt::format(
+      "cpu: found {} accelerator{} that this build does not use, it computes on the processors; "
+      "pass --cpu to say so",
+      machine.num_devices, machine.num_devices == 1 ? "" : "s")});
+}
+
+launch::LaunchPlan settle_plan(const config::LaunchLine& line, const std::string& recipe,
+                               const config::Settings& settings, double start_time) {
+  const config::LaunchConfig& launch = settings.config.launch;
+  return with_sources(settings, [&] {
+    const launch::MachineFacts machine = launch::inspect_machine(launch);
+    if (!recipe.empty()) warn_of_machine(launch, machine);
+    return launch::plan_launch(launch, machine, rank_command(line, recipe), start_time);
+  });
 }
 
 // What is not there is one message here instead of one of every rank. Asks nobody over the network:
@@ -143,47 +196,15 @@ int run_launch(const std::vector<std::string>& arguments) {
                config::flags_help(config::Scope::kLaunch, help_columns()));
     return 0;
   }
-  const config::LaunchLine line = config::parse_launch_line(arguments);
-  if (line.program.empty()) {
-    throw ConfigError(
-        "strata launch: found nothing to run, expected {} or a script's name after the launch "
-        "flags; see strata launch --help",
-        config::recipe_commands());
-  }
+  const config::LaunchLine line = parse_line(arguments);
   const bool own_program = is_own_program(line);
-  std::string recipe;
-  if (!own_program) {
-    recipe = recipe_of(line.program);
-    if (wants_help(line.arguments)) {
-      return run_recipe(config::recipe_named(command_of_recipe(recipe)), {"--help"});
-    }
+  const std::string recipe = own_program ? "" : recipe_of(line.program);
+  if (!own_program && wants_help(line.arguments)) {
+    return run_recipe(config::recipe_named(command_of_recipe(recipe)), {"--help"});
   }
-  config::Sources sources{.recipe = recipe,
-                          .launch_flags = line.flags,
-                          .environment = process_environment(),
-                          .use_default_file = true};
-  if (!own_program) sources.flags = line.arguments;
-  // Here once, so that a wrong setting is one message and no rank starts.
-  const config::Settings settings = config::resolve(sources);
-  if (!own_program) config::require_runnable(settings);
-  print_warnings(settings.warnings);
-
-  const config::LaunchConfig& launch = settings.config.launch;
-  if (launch.num_machines > 1 || launch.num_processes > 1) {
-    with_sources(settings,
-                 [&] { launch::require_known_host("main_process_ip", launch.main_process_ip); });
-  }
-  const launch::MachineFacts machine =
-      with_sources(settings, [&] { return launch::inspect_machine(launch); });
-  if (!own_program && !launch.cpu && machine.num_devices > 0) {
-    print_warnings({fmt::format(
-        "cpu: found {} accelerators that this build does not use, it computes on the processors; "
-        "pass --cpu to say so",
-        machine.num_devices)});
-  }
-  launch::LaunchPlan plan = with_sources(settings, [&] {
-    return launch::plan_launch(launch, machine, rank_command(line, recipe), start_time);
-  });
+  config::Sources sources = sources_of(line, recipe);
+  const config::Settings settings = settle_settings(sources);
+  launch::LaunchPlan plan = settle_plan(line, recipe, settings, start_time);
   if (!own_program) {
     // Once more with the number of ranks, which a ds_config's batch sizes have to fit.
     sources.world_size = plan.world_size;
@@ -193,12 +214,13 @@ int run_launch(const std::vector<std::string>& arguments) {
                  with_sources(of_ranks, [&] { return dry_run_report(of_ranks, plan.world_size); }));
       return 0;
     }
+    require_inputs(settings.config);
   }
-  if (!own_program) require_inputs(settings.config);
   watch_for_hangs(settings.config, own_program, plan);
   plan.environment.emplace_back(kLaunchFlagsVariable, launch_flags_value(line.flags));
-  if (!recipe.empty()) plan.environment.emplace_back(kRecipeVariable, recipe);
-  const int exit_code = with_sources(settings, [&] { return run_ranks(launch, plan); });
+  if (!own_program) plan.environment.emplace_back(kRecipeVariable, recipe);
+  const int exit_code =
+      with_sources(settings, [&] { return run_ranks(settings.config.launch, plan); });
   if (!own_program) tell_what_is_left(settings.config, exit_code, start_time);
   return exit_code;
 }

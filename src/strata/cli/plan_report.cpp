@@ -1,6 +1,5 @@
 #include "strata/cli/plan_report.h"
 
-#include <functional>
 #include <optional>
 #include <vector>
 
@@ -9,9 +8,9 @@
 #include "strata/base/byte_size.h"
 #include "strata/base/error.h"
 #include "strata/base/resident_memory.h"
+#include "strata/cli/plan_changes.h"
 #include "strata/config/derived.h"
 #include "strata/config/describe.h"
-#include "strata/config/recipes.h"
 #include "strata/memory/accelerate_estimate.h"
 #include "strata/memory/deepspeed_estimate.h"
 #include "strata/memory/device_probe.h"
@@ -25,21 +24,13 @@
 namespace strata::cli {
 namespace {
 
-struct Place {
-  int world_size;
-  int nodes;
-  bool is_cuda;
-  int64_t process_bytes;             // of one rank, beside its tensors
-  std::optional<int64_t> available;  // to one rank
-};
-
 int num_nodes(const config::RunConfig& config) {
   return config.plan.nodes > 0 ? config.plan.nodes : std::max(config.launch.num_machines, 1);
 }
 
-Place place_of(const config::RunConfig& config) {
+PlannedPlace place_of(const config::RunConfig& config) {
   const config::PlanConfig& plan = config.plan;
-  Place place{};
+  PlannedPlace place{};
   place.nodes = num_nodes(config);
   place.world_size = planned_world_size(config);
   if (place.world_size % place.nodes != 0) {
@@ -61,7 +52,7 @@ Place place_of(const config::RunConfig& config) {
   return place;
 }
 
-train::RunPlan plan_at(const config::RunConfig& config, const Place& place) {
+train::RunPlan plan_at(const config::RunConfig& config, const PlannedPlace& place) {
   train::PlanRequest request;
   request.world_size = place.world_size;
   request.local_world_size = place.world_size / place.nodes;
@@ -71,7 +62,8 @@ train::RunPlan plan_at(const config::RunConfig& config, const Place& place) {
 
 const char* plural(int64_t count) { return count == 1 ? "" : "s"; }
 
-std::string head(const config::RunConfig& config, const Place& place, const train::RunPlan& plan) {
+std::string head(const config::RunConfig& config, const PlannedPlace& place,
+                 const train::RunPlan& plan) {
   const auto& train = config.train;
   std::string text = fmt::format(
       "model        {} parameters, {} trained ({:.2f} %), {} unit{}\n", plan.num_parameters,
@@ -104,139 +96,11 @@ std::string head(const config::RunConfig& config, const Place& place, const trai
   return text;
 }
 
-// A change of settings that costs something else: time, ranks, or another result.
-struct Change {
-  std::string text;
-  std::function<bool(config::RunConfig&, Place&)> apply;  // false: already so
-  bool keeps_training = true;  // false: other weights are trained, or on less of the data
-};
-
-// Every layer in this mode; false: already so.
-bool recompute(config::ShardConfig& shard, const char* mode) {
-  const std::string before = train::checkpointing_text(shard);
-  shard.gradient_checkpointing = true;
-  shard.checkpointing_mode = mode;
-  shard.checkpointing_layers = 0;
-  return before != mode;
-}
-
-// Rows that more ranks share; as many rows in an update. False: not with this recipe or these
-// ranks.
-bool share_rows(config::RunConfig& config, const Place& place, int times) {
-  const int64_t sharers = config.shard.sequence_parallel_size * times;
-  if (config::recipe_of(config).command != "sft" || place.world_size % sharers != 0) return false;
-  config.shard.sequence_parallel_size = sharers;
-  config.train.gradient_accumulation_steps *= times;
-  return true;
-}
-
-std::vector<Change> changes() {
-  return {
-      {"--activation_checkpointing selective",
-       [](config::RunConfig& c, Place&) {
-         c.shard.checkpointing_mode = "selective";
-         return !std::exchange(c.shard.gradient_checkpointing, true);
-       }},
-      {"--activation_checkpointing attention",
-       [](config::RunConfig& c, Place&) {
-         const bool is_least = train::checkpointing_text(c.shard) == "full";
-         return recompute(c.shard, "attention") && !is_least;
-       }},
-      {"--activation_checkpointing full",
-       [](config::RunConfig& c, Place&) { return recompute(c.shard, "full"); }},
-      {"--activation_offloading true",
-       [](config::RunConfig& c, Place& p) {
-         const bool recomputes =
-             c.shard.gradient_checkpointing && c.shard.checkpointing_mode == "full";
-         return p.is_cuda && recomputes &&
-                std::exchange(c.shard.activation_offloading, "true") != "true";
-       }},
-      {"--fsdp_backward_prefetch NO_PREFETCH",
-       [](config::RunConfig& c, Place& p) {
-         const std::string& strategy = c.shard.sharding_strategy;
-         return p.world_size > 1 && (strategy == "FULL_SHARD" || strategy == "HYBRID_SHARD") &&
-                std::exchange(c.shard.backward_prefetch, "NO_PREFETCH") != "NO_PREFETCH";
-       }},
-      {"--sharding_strategy FULL_SHARD",
-       [](config::RunConfig& c, Place& p) {
-         return p.world_size > 1 &&
-                std::exchange(c.shard.sharding_strategy, "FULL_SHARD") != "FULL_SHARD";
-       }},
-      {"half --per_device_train_batch_size, twice --gradient_accumulation_steps",
-       [](config::RunConfig& c, Place&) {
-         if (c.train.per_device_train_batch_size < 2) return false;
-         c.train.per_device_train_batch_size /= 2;
-         c.train.gradient_accumulation_steps *= 2;
-         return true;
-       }},
-      {"--per_device_train_batch_size 1",
-       [](config::RunConfig& c, Place&) {
-         if (c.train.per_device_train_batch_size < 4) return false;
-         c.train.gradient_accumulation_steps *= c.train.per_device_train_batch_size;
-         c.train.per_device_train_batch_size = 1;
-         return true;
-       }},
-      {"half --max_length",
-       [](config::RunConfig& c, Place&) {
-         if (!c.data.max_length || *c.data.max_length < 256 || config::recipe_of(c).has_encoder)
-           return false;
-         *c.data.max_length /= 2;
-         return true;
-       },
-       false},
-      {"half --max_source_length",
-       [](config::RunConfig& c, Place&) {
-         if (c.data.max_source_length < 256 || !config::recipe_of(c).has_encoder) return false;
-         c.data.max_source_length /= 2;
-         return true;
-       },
-       false},
-      {"--use_peft (LoRA)",
-       [](config::RunConfig& c, Place&) {
-         return c.model.adapter_name_or_path.empty() && !std::exchange(c.lora.use_peft, true);
-       },
-       false},
-      {"--use_peft and --load_in_4bit (QLoRA)",
-       [](config::RunConfig& c, Place&) {
-         if (!c.model.adapter_name_or_path.empty()) return false;
-         c.lora.use_peft = true;
-         return !std::exchange(c.quantization.load_in_4bit, true);
-       },
-       false},
-      {"--dtype bfloat16 for the frozen weights",
-       [](config::RunConfig& c, Place&) {
-         return c.lora.use_peft && std::exchange(c.model.dtype, "bfloat16") != "bfloat16";
-       },
-       false},
-      {"--fsdp_offload_params true",
-       [](config::RunConfig& c, Place& p) {
-         const bool is_there = train::offloads_to_host(c.shard);
-         c.shard.offload_params = true;
-         return p.is_cuda && !is_there;
-       }},
-      {"twice the ranks",
-       [](config::RunConfig& c, Place& p) {
-         p.world_size *= 2;
-         return c.shard.sharding_strategy != "NO_SHARD";
-       }},
-      {"four times the ranks",
-       [](config::RunConfig& c, Place& p) {
-         p.world_size *= 4;
-         return c.shard.sharding_strategy != "NO_SHARD";
-       }},
-      // Behind the ranks, which they divide.
-      {"twice --sequence_parallel_size and --gradient_accumulation_steps",
-       [](config::RunConfig& c, Place& p) { return share_rows(c, p, 2); }},
-      {"four times --sequence_parallel_size and --gradient_accumulation_steps",
-       [](config::RunConfig& c, Place& p) { return share_rows(c, p, 4); }},
-  };
-}
-
-std::optional<int64_t> peak_with(const std::vector<const Change*>& applied,
-                                 const config::RunConfig& config, const Place& place) {
+std::optional<int64_t> peak_with(const std::vector<const PlanChange*>& applied,
+                                 const config::RunConfig& config, const PlannedPlace& place) {
   config::RunConfig changed = config;
-  Place changed_place = place;
-  for (const Change* change : applied) {
+  PlannedPlace changed_place = place;
+  for (const PlanChange* change : applied) {
     if (!change->apply(changed, changed_place)) return std::nullopt;
   }
   try {
@@ -247,19 +111,19 @@ std::optional<int64_t> peak_with(const std::vector<const Change*>& applied,
   }
 }
 
-std::string nearest(const config::RunConfig& config, const Place& place) {
-  const std::vector<Change> all = changes();
+std::string nearest(const config::RunConfig& config, const PlannedPlace& place) {
+  const std::vector<PlanChange> all = plan_changes();
   std::string text;
   bool keeps_training = false;  // one that fits does
-  const auto consider = [&](std::vector<const Change*> applied) {
+  const auto consider = [&](std::vector<const PlanChange*> applied) {
     const auto peak = peak_with(applied, config, place);
     if (!peak || *peak > *place.available) return;
     std::string names;
-    for (const Change* change : applied) names += (names.empty() ? "" : " and ") + change->text;
+    for (const PlanChange* change : applied) names += (names.empty() ? "" : " and ") + change->text;
     text += fmt::format("  {:>11}  with {}\n", memory::size_text(*peak), names);
-    keeps_training |= std::ranges::all_of(applied, &Change::keeps_training);
+    keeps_training |= std::ranges::all_of(applied, &PlanChange::keeps_training);
   };
-  for (const Change& change : all) consider({&change});
+  for (const PlanChange& change : all) consider({&change});
   // Two at a time where one is not enough, or where one would train something else.
   for (size_t i = 0; !keeps_training && i < all.size(); ++i) {
     for (size_t j = i + 1; all[i].keeps_training && j < all.size(); ++j) {
@@ -272,11 +136,11 @@ std::string nearest(const config::RunConfig& config, const Place& place) {
   return text.empty() ? "  no one or two changes of settings fit; use many more ranks\n" : text;
 }
 
-int64_t needed_bytes(const Place& place, const train::RunPlan& plan) {
+int64_t needed_bytes(const PlannedPlace& place, const train::RunPlan& plan) {
   return memory::peak_bytes(plan.memory.peak, place.process_bytes + plan.scratch_bytes);
 }
 
-std::string verdict(const config::RunConfig& config, const Place& place,
+std::string verdict(const config::RunConfig& config, const PlannedPlace& place,
                     const train::RunPlan& plan) {
   if (!place.available) return "";
   const int64_t needed = needed_bytes(place, plan);
@@ -292,7 +156,7 @@ std::string verdict(const config::RunConfig& config, const Place& place,
 
 // The room by which a run of these settings would choose: what the user says of a rank's memory,
 // else that of this machine.
-int64_t room_of(const config::RunConfig& config, const Place& place) {
+int64_t room_of(const config::RunConfig& config, const PlannedPlace& place) {
   if (!config.shard.memory_budget.empty()) {
     return static_cast<int64_t>(parse_byte_size(config.shard.memory_budget));
   }
@@ -305,7 +169,7 @@ int64_t room_of(const config::RunConfig& config, const Place& place) {
 }
 
 // What the run would choose by its plan.
-config::RunConfig with_choices(const config::RunConfig& config, const Place& place) {
+config::RunConfig with_choices(const config::RunConfig& config, const PlannedPlace& place) {
   const bool finds_rows = config.train.auto_find_batch_size;
   if (!finds_rows && !train::chooses_checkpointing(config.shard)) return config;
   const int64_t room = room_of(config, place);
@@ -403,7 +267,7 @@ std::string dry_run_report(const config::Settings& settings, int world_size) {
 }
 
 PlanReport plan_report(const config::RunConfig& given) {
-  const Place place = place_of(given);
+  const PlannedPlace place = place_of(given);
   const config::RunConfig config = with_choices(given, place);
   const train::RunPlan plan = plan_at(config, place);
   std::string text = head(config, place, plan);

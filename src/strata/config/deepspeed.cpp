@@ -43,6 +43,7 @@ class Translation {
     refuse_unsupported();
     translate_plain();
     translate_zero();
+    translate_saving();
     translate_loss_scale();
     translate_optimizer();
     translate_scheduler(file_, merge_);
@@ -145,6 +146,14 @@ class Translation {
           {"aio.queue_depth", "aio_queue_depth"}}) {
       if (const DsEntry* given = file_.find(path)) set(*given, name);
     }
+  }
+
+  // Without it DeepSpeed writes no whole model at stage 3; here it says in which type.
+  void translate_saving() {
+    const DsEntry* entry =
+        file_.find("zero_optimization.stage3_gather_16bit_weights_on_model_save");
+    const bool wants_16_bits = entry && entry->value == Json(true);
+    if (wants_16_bits && !merge_.find("save_dtype")) set(*entry, "save_dtype", "compute");
   }
 
   // Returns the device. `older`: the boolean of old files.

@@ -232,8 +232,8 @@ void append_inert_zero(Keys& all) {
       "checkpoints are sharded, the result is a whole model or adapter";
   all.push_back({"zero_optimization.stage3_gather_16bit_weights_on_model_save",
                  kBoolean,
-                 kNoEffect,
-                 kFiles,
+                 kCode,
+                 {},
                  {},
                  {"stage3_gather_fp16_weights_on_model_save"},
                  "(false)"});

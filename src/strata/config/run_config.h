@@ -178,6 +178,7 @@ struct TrainConfig {
   std::string on_nan = "stop";          // stop, rollback
   double max_loss_spike = 0;            // times the running mean of the loss; 0: no bound
   std::string max_shard_size = "50GB";  // of the exported model
+  std::string save_dtype = "auto";      // of its weights, or the adapter's
   std::string rehearse = "auto";        // auto: when more than an hour of work is planned
   int64_t profile_step = 0;             // the step whose trace is written; 0: none
   bool disable_tqdm = false;

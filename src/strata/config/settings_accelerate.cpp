@@ -10,7 +10,6 @@ constexpr std::string_view kMegatron = "use FSDP or DeepSpeed settings";
 constexpr std::string_view kFp8 = "use bf16";
 constexpr std::string_view kTpu = "TPUs are not supported";
 constexpr std::string_view kOwnSequences = "ranks share rows in one way, with the same losses";
-constexpr std::string_view kSaving = "checkpoints are sharded, the result is a whole model";
 
 struct Known {
   std::string_view name;
@@ -32,13 +31,18 @@ std::vector<Setting> deepspeed_settings() {
        .choices = {"true", "false"},
        .help = "shard by zero_stage (2 unless set), whatever the file's distributed_type",
        .peer = "accelerate launch"},
+      {.name = "zero3_save_16bit_model",
+       .kind = Kind::kTranslated,
+       .is_switch = true,
+       .choices = {"true", "false", "none"},
+       .help = "true: save_dtype compute",
+       .peer = "accelerate launch"},
   };
 }
 
 std::vector<Known> deepspeed_flags() {
   return {
       {"zero3_init_flag", {"false", "true", "none"}, "every rank reads only its own shard", true},
-      {"zero3_save_16bit_model", {"false", "true", "none"}, kSaving, true},
       {"deepspeed_hostfile", {"none"}, kMachines},
       {"deepspeed_exclusion_filter", {"none"}, kMachines},
       {"deepspeed_inclusion_filter", {"none"}, kMachines},

@@ -49,7 +49,7 @@ std::vector<Setting> model_settings() {
                       .aliases = {"torch_dtype"},
                       .field = STRATA_FIELD(model.dtype),
                       .choices = {"auto", "float32", "bfloat16", "float16"},
-                      .help = "element type of frozen weights at rest"},
+                      .help = "element type of frozen weights at rest, and of a whole model's result"},
                      {.name = "cache_dir",
                       .field = STRATA_FIELD(model.cache_dir),
                       .help = "folder of the Hub cache; default: HF_HUB_CACHE, else HF_HOME/hub",

@@ -248,6 +248,12 @@ std::vector<Setting> loop_settings() {
        .field = STRATA_FIELD(train.max_shard_size),
        .help = "largest file of the exported model, as 50GB or 200MB",
        .peer = "save_pretrained"},
+      {.name = "save_dtype",
+       .field = STRATA_FIELD(train.save_dtype),
+       .choices = {"auto", "compute", "float32", "bfloat16", "float16"},
+       .help = "element type of the result's files; auto: of a whole model dtype, of an adapter "
+               "float32; compute: that of bf16 or fp16",
+       .peer = "Strata"},
       {.name = "rehearse",
        .field = STRATA_FIELD(train.rehearse),
        .is_switch = true,

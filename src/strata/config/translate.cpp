@@ -45,6 +45,12 @@ void translate_precision(Merge& merge) {
                        {winner.origin.rank, "implied by " + winner.origin.source}));
 }
 
+void translate_saving(Merge& merge) {
+  const Given* given = merge.find("zero3_save_16bit_model");
+  if (!given || canonical_text(*given) != "true") return;
+  merge.add(make_given("save_dtype", "compute", origin_of(*given)));
+}
+
 void translate_zero_stage(Merge& merge) {
   constexpr const char* kStrategies[] = {"NO_SHARD", "ZERO1", "ZERO2", "FULL_SHARD"};
   if (const Given* given = merge.find("zero_stage")) {
@@ -331,6 +337,7 @@ const Given* given_sharers(const Merge& merge) {
 void translate(Merge& merge, std::vector<std::string>& warnings) {
   translate_precision(merge);
   translate_zero_stage(merge);
+  translate_saving(merge);
   translate_distribution(merge);
   translate_reshard(merge);
   translate_fsdp_words(merge, warnings);

@@ -8,7 +8,6 @@
 namespace strata::data {
 namespace {
 
-
 void check_row(const ExampleView& row, int64_t index) {
   const int64_t covered = std::accumulate(row.lengths.begin(), row.lengths.end(), int64_t{0});
   const auto size = static_cast<int64_t>(row.ids.size());

@@ -14,7 +14,6 @@
 namespace strata::data {
 namespace {
 
-
 class DocumentInspector {
  public:
   DocumentInspector(const text::Tokenizer& tokenizer, Inspection& result)

@@ -7,7 +7,6 @@
 namespace strata::data {
 namespace {
 
-
 std::ptrdiff_t shared_beginning(const std::vector<int32_t>& prompt,
                                 const std::vector<int32_t>& document) {
   return std::mismatch(prompt.begin(), prompt.end(), document.begin(), document.end()).first -

@@ -17,7 +17,6 @@
 namespace strata::data {
 namespace {
 
-
 void check_preference_options(const PrepareOptions& options) {
   if (options.preference->are_rewarded) {
     if (options.long_rows == "drop") return;

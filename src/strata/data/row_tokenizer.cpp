@@ -15,7 +15,6 @@
 namespace strata::data {
 namespace {
 
-
 Example document(std::vector<int32_t> ids) {
   Example example;
   example.labels = ids;

@@ -31,12 +31,12 @@ std::unique_ptr<nn::KvCache> copy_of(const nn::KvCache& cache, int64_t length, i
 
 void Generator::check_prompt(std::span<const int32_t> prompt) const {
   if (prompt.empty()) throw ConfigError("prompt: found no tokens, expected at least one");
-  const int64_t limit = model_.max_position_embeddings();
+  const int64_t limit = model_.max_text_tokens();
   if (static_cast<int64_t>(prompt.size()) >= limit) {
     throw ConfigError(
-        "prompt: found {} tokens, expected fewer than {} (max_position_embeddings); shorten it or "
-        "start a new conversation",
-        prompt.size(), limit);
+        "prompt: found {} tokens, expected fewer than {} {}; shorten it or start a new "
+        "conversation",
+        prompt.size(), limit, model_.text_limit_note());
   }
   for (int32_t id : prompt) {
     if (id >= 0 && id < model_.vocab_size()) continue;
@@ -90,7 +90,7 @@ Continuation Generator::generate(std::span<const int32_t> prompt, const Generate
                                  Sampler& sampler, const OnToken& on_token) {
   check_prompt(prompt);
   const auto start = static_cast<int64_t>(prompt.size());
-  const int64_t room = model_.max_position_embeddings() - start;
+  const int64_t room = model_.max_text_tokens() - start;
   const int64_t most = std::min(options.max_new_tokens, room);
   if (options.use_cache) prepare_cache(prompt, start + most);
   std::vector<int32_t> text(prompt.begin(), prompt.end());

@@ -21,6 +21,7 @@
 #include "strata/models/registry.h"
 #include "strata/models/reward_head.h"
 #include "strata/shard/quantized_loading.h"
+#include "strata/shard/rounded_source.h"
 #include "strata/shard/storage_type.h"
 #include "strata/text/vocabulary_files.h"
 
@@ -67,18 +68,6 @@ fs::path base_of(const LoadOptions& options, const fs::path& adapter) {
       "model's; "
       "pass it with --model_name_or_path and this folder with --adapter_name_or_path",
       subject, name);
-}
-
-// Weights that are read as `type` and rest in a wider one: rounds on the way.
-shard::Source rounded_to(at::ScalarType type, shard::Source source) {
-  return [type, source = std::move(source)](const nn::Parameter& parameter, int64_t begin,
-                                            const at::Tensor& out) {
-    if (out.scalar_type() == type) return source(parameter, begin, out);
-    const at::Tensor rounded = at::empty(out.sizes(), out.options().dtype(type));
-    if (!source(parameter, begin, rounded)) return false;
-    out.copy_(rounded);
-    return true;
-  };
 }
 
 // Tokens that a folder's settings add to its vocabulary, whichever way they are written there.
@@ -231,7 +220,8 @@ void LoadedModel::load_base(const hf::ModelFolder& folder) {
   }
   store_ = std::make_unique<shard::UnitStore>(
       *model_, mesh_, shard::StoreOptions{.compute_type = compute_type_, .device = device_});
-  shard::fill_homes(*store_, rounded_to(storage_type_, checkpoint::base_source(folder, sources)));
+  shard::fill_homes(*store_,
+                    shard::rounded_source(storage_type_, checkpoint::base_source(folder, sources)));
   shard::fill_quantized_homes(*store_, folder, sources, storage_type_);
   for (int u = 0; u < store_->num_units(); ++u) {
     store_->gather(u);
@@ -326,6 +316,13 @@ bool LoadedModel::is_merged(const std::string& name) const {
 int64_t LoadedModel::num_virtual_tokens() const {
   const nn::VirtualTokens* tokens = active_model().virtual_tokens();
   return tokens == nullptr ? 0 : tokens->count();
+}
+
+std::string LoadedModel::text_limit_note() const {
+  const int64_t in_front = num_virtual_tokens();
+  if (in_front == 0) return "(max_position_embeddings)";
+  return fmt::format("beside {} virtual token{} (max_position_embeddings is {})", in_front,
+                     in_front == 1 ? "" : "s", model_->max_position_embeddings());
 }
 
 int64_t LoadedModel::num_layers() const {

@@ -85,9 +85,11 @@ class LoadedModel {
   int64_t num_virtual_tokens() const;
   int64_t vocab_size() const { return active_model().vocab_size(); }
   // The most tokens of a text, beside virtual ones.
-  int64_t max_position_embeddings() const {
+  int64_t max_text_tokens() const {
     return model_->max_position_embeddings() - num_virtual_tokens();
   }
+  // Where that number comes from, for messages that name it: "(max_position_embeddings)".
+  std::string text_limit_note() const;
   int64_t num_layers() const;
 
   // Logits after the last of `ids`, fp32 [vocab] on the CPU, and adds the ids to the cache. Without

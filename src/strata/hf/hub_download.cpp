@@ -241,7 +241,8 @@ class Downloader {
       HttpClient client;
       answer = client.send({.url = url, .token = token_, .follows = false, .only_headers = true});
       const std::string path = header_of(answer, "location");
-      const bool moves = answer.status / 100 == 3 && path.starts_with('/') && !path.starts_with("//");
+      const bool moves =
+          answer.status / 100 == 3 && path.starts_with('/') && !path.starts_with("//");
       if (!moves) break;
       url = host + path;
     }

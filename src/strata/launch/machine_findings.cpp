@@ -20,7 +20,8 @@ std::string gib(uint64_t bytes) {
 
 class Judge {
  public:
-  explicit Judge(const MachineReport& report) : report_(report) {}
+  Judge(const MachineReport& report, bool uses_accelerators)
+      : report_(report), uses_accelerators_(uses_accelerators) {}
 
   std::vector<Finding> findings() {
     judge_cpu();
@@ -98,7 +99,7 @@ class Judge {
   }
 
   void judge_accelerators() {
-    if (report_.accelerators.empty()) return;
+    if (uses_accelerators_ || report_.accelerators.empty()) return;
     add(Severity::kWarning,
         "accelerators: found {}, which this build does not use (it computes on the processors); "
         "pass --cpu to say so",
@@ -220,11 +221,14 @@ class Judge {
   }
 
   const MachineReport& report_;
+  const bool uses_accelerators_;
   std::vector<Finding> found_;
 };
 
 }  // namespace
 
-std::vector<Finding> judge(const MachineReport& report) { return Judge(report).findings(); }
+std::vector<Finding> judge(const MachineReport& report, bool uses_accelerators) {
+  return Judge(report, uses_accelerators).findings();
+}
 
 }  // namespace strata::launch

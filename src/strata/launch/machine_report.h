@@ -106,7 +106,8 @@ struct Finding {
   std::string text;  // "subject: found X, expected Y; do Z"
 };
 
-// What would fail or be slow, worst first.
-std::vector<Finding> judge(const MachineReport& report);
+// What would fail or be slow, worst first. `uses_accelerators`: whether this build computes on
+// them; this folder is compiled without libtorch's definitions, which alone say so (kHasCuda).
+std::vector<Finding> judge(const MachineReport& report, bool uses_accelerators);
 
 }  // namespace strata::launch

@@ -7,6 +7,7 @@
 #include <charconv>
 #include <cstdlib>
 #include <set>
+#include <string_view>
 #include <thread>
 
 #include "strata/base/error.h"
@@ -23,8 +24,29 @@ int count_cores() {
   return std::max<int>(std::thread::hardware_concurrency(), 1);
 }
 
-int count_listed(const std::string& ids) {
-  return ids.empty() ? 0 : 1 + static_cast<int>(std::ranges::count(ids, ','));
+// Devices are numbered, or named as the driver names them (GPU-8932f937-...).
+bool names_device(std::string_view id) {
+  const bool is_number =
+      !id.empty() && std::ranges::all_of(id, [](char c) { return c >= '0' && c <= '9'; });
+  return is_number || id.starts_with("GPU-") || id.starts_with("MIG-");
+}
+
+std::string_view without_spaces_around(std::string_view text) {
+  while (text.starts_with(' ')) text.remove_prefix(1);
+  while (text.ends_with(' ')) text.remove_suffix(1);
+  return text;
+}
+
+// As CUDA reads CUDA_VISIBLE_DEVICES: the first that is none (-1, NoDevFiles) ends the list.
+int count_listed(std::string_view ids) {
+  int count = 0;
+  while (!ids.empty()) {
+    const size_t comma = std::min(ids.find(','), ids.size());
+    if (!names_device(without_spaces_around(ids.substr(0, comma)))) break;
+    ++count;
+    ids.remove_prefix(std::min(comma + 1, ids.size()));
+  }
+  return count;
 }
 
 int count_devices(const std::string& gpu_ids) {
@@ -58,16 +80,13 @@ int port_number(const config::LaunchConfig& config, const std::optional<Reserved
   return config.main_process_port > 0 ? config.main_process_port : kPortOfSeveralMachines;
 }
 
-// Devices are numbered, or named as the driver names them (GPU-8932f937-...).
 void check_devices(const config::LaunchConfig& config, int local_world_size) {
   if (config.gpu_ids.empty()) return;
   std::set<std::string_view> seen;
   for (std::string_view rest = config.gpu_ids; !rest.empty();) {
     const size_t comma = std::min(rest.find(','), rest.size());
     const std::string_view id = rest.substr(0, comma);
-    const bool is_number =
-        !id.empty() && std::ranges::all_of(id, [](char c) { return c >= '0' && c <= '9'; });
-    if (!is_number && !id.starts_with("GPU-") && !id.starts_with("MIG-")) {
+    if (!names_device(id)) {
       throw ConfigError("gpu_ids: found \"{}\" in \"{}\", expected numbers of devices, as 0,1", id,
                         config.gpu_ids);
     }

@@ -37,4 +37,12 @@ at::ScalarType storage_type_of(const std::string& dtype, const Json& model_confi
       name, dtype == "auto" ? " in config.json" : "");
 }
 
+std::string result_dtype(const ResultType& settings) {
+  const bool is_computed = settings.save_dtype == "compute";
+  if (is_computed && settings.bf16) return "bfloat16";
+  if (is_computed && settings.fp16) return "float16";
+  if (!is_computed && settings.save_dtype != "auto") return settings.save_dtype;
+  return settings.is_adapter ? "" : settings.dtype;
+}
+
 }  // namespace strata::shard

@@ -1,4 +1,5 @@
-// In which type the weights of a checkpoint rest when they are loaded. Owns: what --dtype means.
+// In which type the weights of a checkpoint rest when they are loaded, and are written as a result.
+// Owns: what --dtype and --save_dtype mean.
 // Never: the types of arithmetic.
 #pragma once
 
@@ -22,5 +23,17 @@ std::string type_in_files(const hf::ModelFolder& folder);
 // others than float32, bfloat16 and float16.
 at::ScalarType storage_type_of(const std::string& dtype, const Json& model_config,
                                const std::string& in_files = "float32");
+
+// What decides over a result's type, by the names of the settings.
+struct ResultType {
+  std::string save_dtype;
+  std::string dtype;
+  bool bf16 = false;
+  bool fp16 = false;
+  bool is_adapter = false;
+};
+// A value of --dtype that says it: of a model what it was loaded as, unless save_dtype says
+// another; empty: an adapter's weights as they rest (float32).
+std::string result_dtype(const ResultType& settings);
 
 }  // namespace strata::shard

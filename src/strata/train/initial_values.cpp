@@ -16,6 +16,7 @@
 #include "strata/shard/loading.h"
 #include "strata/shard/mxfp4_loading.h"
 #include "strata/shard/quantized_loading.h"
+#include "strata/shard/rounded_source.h"
 #include "strata/shard/storage_type.h"
 #include "strata/train/base_quantization.h"
 #include "strata/train/vocabulary.h"
@@ -53,24 +54,14 @@ shard::Source base_values(const config::RunConfig& config, const BaseFiles& base
   shard::Source source = checkpoint::base_source(*base.folder, base.sources);
   const at::ScalarType type = shard::storage_type_of(config.model.dtype, trainee.model_config);
   if (!has_bitsandbytes_codes(*trainee.model)) return source;
-  return [&base, type, source = std::move(source)](const nn::Parameter& parameter, int64_t begin,
-                                                   const at::Tensor& out) {
+  return [&base, type, source, rounding = shard::rounded_source(type, source)](
+             const nn::Parameter& parameter, int64_t begin, const at::Tensor& out) {
     const auto name = base.sources.find(parameter.name());
     const bool is_rounded =
         name != base.sources.end() && out.scalar_type() != type &&
         shard::rounds_before_quantizing(
             shard::scalar_type_of(base.folder->find(name->second)->dtype, name->second), type);
-    if (!is_rounded) return source(parameter, begin, out);
-    // Piece by piece: a buffer of the whole embedding would be in no plan.
-    constexpr int64_t kPiece = int64_t{1} << 19;
-    const at::Tensor rounded =
-        at::empty({std::min(kPiece, out.numel())}, out.options().dtype(type));
-    for (int64_t done = 0; done < out.numel(); done += kPiece) {
-      const int64_t count = std::min(kPiece, out.numel() - done);
-      if (!source(parameter, begin + done, rounded.narrow(0, 0, count))) return false;
-      out.narrow(0, done, count).copy_(rounded.narrow(0, 0, count));
-    }
-    return true;
+    return is_rounded ? rounding(parameter, begin, out) : source(parameter, begin, out);
   };
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <string_view>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -43,6 +44,21 @@ std::vector<std::string> check_output_folder(const config::RunConfig& config) {
   return done;
 }
 
+// What this run starts from would be gone when its result is written.
+void check_sources(const config::RunConfig& config) {
+  const fs::path folder = config.train.output_dir;
+  const std::pair<const char*, const std::string&> sources[] = {
+      {"model", config.model.model_name_or_path}, {"adapter", config.model.adapter_name_or_path}};
+  for (const auto& [what, path] : sources) {
+    std::error_code error;  // a name of the Hub is no folder
+    if (path.empty() || !fs::equivalent(path, folder, error) || error) continue;
+    throw ConfigError(
+        "output_dir: found {}, the folder of the {} that this run starts from, expected another: "
+        "its weights would be replaced; choose another folder",
+        folder.string(), what);
+  }
+}
+
 // A folder that holds both a model and an adapter means another thing to every tool that loads it.
 void check_kind_of_result(const config::RunConfig& config) {
   const fs::path folder = config.train.output_dir;
@@ -75,6 +91,7 @@ void take_output_folder(const config::RunConfig& config, comm::Group& world, Out
                       "other runs out",
                       folder.string()));
     }
+    check_sources(config);
     check_kind_of_result(config);
   });
   owner = comm::broadcast_string(world, owner);

@@ -90,10 +90,11 @@ uint64_t checkpoint_bytes(Trainee& trainee, bool with_optimizer,
   return static_cast<uint64_t>(total.item<double>());
 }
 
-uint64_t result_bytes(const Trainee& trainee) {
-  const auto bytes_of = [](const nn::Parameter& parameter) {
-    return static_cast<uint64_t>(parameter.numel()) * c10::elementSize(parameter.storage_type()) +
-           kRecordBytes;
+uint64_t result_bytes(const Trainee& trainee, std::optional<at::ScalarType> type) {
+  const auto bytes_of = [type](const nn::Parameter& parameter) {
+    const auto of_elements = parameter.quantization() ? parameter.storage_type()
+                                                      : type.value_or(parameter.storage_type());
+    return static_cast<uint64_t>(parameter.numel()) * c10::elementSize(of_elements) + kRecordBytes;
   };
   uint64_t bytes = 0;
   if (!trainee.adapter) {

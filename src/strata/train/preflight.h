@@ -36,7 +36,8 @@ std::optional<std::string> shortage_for_stop(const std::filesystem::path& folder
 // `frozen`: what is saved beside the weights that train.
 uint64_t checkpoint_bytes(Trainee& trainee, bool with_optimizer,
                           const checkpoint::FrozenWeights& frozen);
-uint64_t result_bytes(const Trainee& trainee);
+// `type`: of the files; nothing: as weights rest.
+uint64_t result_bytes(const Trainee& trainee, std::optional<at::ScalarType> type);
 
 // Host memory that a rank takes at most while the result is written: what is gathered at once.
 uint64_t result_memory_bytes(const Trainee& trainee);

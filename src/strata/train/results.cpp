@@ -9,8 +9,11 @@
 #include "strata/config/recipes.h"
 #include "strata/hf/hub_model.h"
 #include "strata/hf/mxfp4.h"
+#include "strata/hf/torch_types.h"
 #include "strata/models/moe/config.h"
 #include "strata/report/html_report.h"
+#include "strata/shard/loading.h"
+#include "strata/shard/storage_type.h"
 #include "strata/text/changed_files.h"
 #include "strata/train/adapter_settings.h"
 #include "strata/train/checkpointing_choice.h"
@@ -25,7 +28,7 @@ std::string exported_model_config(const Trainee& trainee, const text::Tokenizer&
   Json config = trainee.model_config;
   checkpoint::align_special_tokens(tokenizer, /*is_generation=*/false, config);
   config.erase("torch_dtype");
-  config["dtype"] = "float32";  // masters
+  config["dtype"] = "float32";  // masters; a result says its own
   if (!config.contains("architectures")) {
     config["architectures"] = Json::array({trainee.model->architecture()});
   }
@@ -132,6 +135,16 @@ std::string report_page(const config::RunConfig& config, const Trainee& trainee,
 
 }  // namespace
 
+std::optional<at::ScalarType> result_type(const config::RunConfig& config, const Trainee& trainee) {
+  const std::string name = shard::result_dtype({.save_dtype = config.train.save_dtype,
+                                                .dtype = config.model.dtype,
+                                                .bf16 = config.shard.bf16,
+                                                .fp16 = config.shard.fp16,
+                                                .is_adapter = trainee.adapter != nullptr});
+  if (name.empty()) return std::nullopt;
+  return shard::storage_type_of(name, trainee.model_config);
+}
+
 checkpoint::SmallFiles companion_files(const config::RunConfig& config, const Trainee& trainee,
                                        const Datasets& datasets) {
   checkpoint::SmallFiles files;
@@ -155,16 +168,26 @@ checkpoint::SmallFiles companion_files(const config::RunConfig& config, const Tr
 
 namespace {
 
+// config.json of a result in another type than that of the masters.
+void name_result_type(std::optional<at::ScalarType> type, checkpoint::SmallFiles& files) {
+  if (!type || !files.contains("config.json")) return;
+  Json config = parse_json(files["config.json"], "config.json");
+  config["dtype"] = std::string(hf::torch_dtype_of(shard::dtype_of(*type)));
+  files["config.json"] = dump_python(config) + "\n";
+}
+
 void export_results(const config::RunConfig& config, Trainee& trainee, Trainer& trainer) {
   const fs::path folder = config.train.output_dir;
   // The proof of a large result takes longer than a collective of a step may.
   comm::Group& world = trainer.patient_group();
-  checkpoint::ExportOptions options{.group = &world};
+  const auto type = result_type(config, trainee);
+  checkpoint::ExportOptions options{.type = type, .group = &world};
   options.trained =
       trainer.has_learned() ? checkpoint::Trained::kYes : checkpoint::Trained::kNotYet;
   comm::all_or_nothing(world, "collecting the results", [&] {
     if (world.rank() != 0) return;
     options.beside = trainer.companions();
+    name_result_type(type, options.beside);
     options.beside["trainer_state.json"] = report::trainer_state_text(trainer.state());
     try {
       options.beside["report.html"] = report_page(config, trainee, trainer);

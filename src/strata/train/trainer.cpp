@@ -10,6 +10,8 @@
 #include "strata/comm/agreement.h"
 #include "strata/config/reporting_checks.h"
 #include "strata/data/collate.h"
+#include "strata/hf/adapter_files.h"
+#include "strata/hf/export_index.h"
 #include "strata/optim/adamw.h"
 #include "strata/train/micro_pass.h"
 #include "strata/train/schedules.h"
@@ -34,6 +36,16 @@ void note_earlier_checkpoints(const fs::path& output_dir, std::vector<std::strin
       "resume_from_checkpoint true goes on from it, another output_dir keeps the two apart (here "
       "save_total_limit removes those whose steps this run has passed)",
       found.back().string()));
+}
+
+void note_earlier_result(const fs::path& output_dir, std::vector<std::string>& notes) {
+  for (const char* name : {hf::kModelWeightsFile, hf::kModelIndexFile, hf::kAdapterWeightsFile}) {
+    if (!fs::exists(output_dir / name)) continue;
+    notes.push_back(
+        fmt::format("warning: output_dir: found {} of an earlier run, which this run's result "
+                    "replaces; another output_dir keeps the two apart",
+                    (output_dir / name).string()));
+  }
 }
 
 }  // namespace
@@ -63,6 +75,7 @@ Trainer::Trainer(const config::RunConfig& config, const std::string& settings_te
   } else {
     run_id_ = comm::broadcast_string(world_, fresh_run_id());
     if (is_main()) note_earlier_checkpoints(config.train.output_dir, notes);
+    if (is_main() && saving.writes_result) note_earlier_result(config.train.output_dir, notes);
   }
   const std::optional<int64_t> resumed =
       first_step_ > 0 ? std::optional<int64_t>(first_step_) : std::nullopt;

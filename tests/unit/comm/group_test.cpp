@@ -371,7 +371,8 @@ TEST(Agreement, OneFailureFailsAll) {
       EXPECT_NE(std::string(e.what()).find("rank 1"), std::string::npos);
     }
     // As long as rank 0's: a list of files, or nothing.
-    for (const std::string& text : {std::string("hello"), std::string(), std::string(100'000, 'x')}) {
+    for (const std::string& text :
+         {std::string("hello"), std::string(), std::string(100'000, 'x')}) {
       EXPECT_EQ(broadcast_string(*group, group->rank() == 0 ? text : "other"), text);
     }
   });

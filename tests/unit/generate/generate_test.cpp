@@ -98,8 +98,37 @@ TEST_F(GenerateTest, RefusesPromptsThatCannotBe) {
   };
   EXPECT_NE(message({}).find("found no tokens"), std::string::npos);
   EXPECT_NE(message({40}).find("found token id 40, expected ids below 40"), std::string::npos);
-  EXPECT_NE(message(std::vector<int32_t>(32, 1)).find("found 32 tokens, expected fewer than 32"),
-            std::string::npos);
+}
+
+// The number that config.json gives is always named, beside what an adapter puts before the text.
+TEST_F(GenerateTest, SaysWhichTextsFit) {
+  struct Row {
+    int64_t in_front;
+    std::string expected;
+  };
+  for (const Row& row :
+       {Row{0, "found 32 tokens, expected fewer than 32 (max_position_embeddings); shorten it"},
+        Row{1,
+            "found 31 tokens, expected fewer than 31 beside 1 virtual token "
+            "(max_position_embeddings is 32); shorten it"},
+        Row{20,
+            "found 12 tokens, expected fewer than 12 beside 20 virtual tokens "
+            "(max_position_embeddings is 32); shorten it"}}) {
+    LoadOptions options{.model = folder_.path()};
+    if (row.in_front > 0) {
+      options.adapter = folder_ / "prompt";
+      write_prompt(options.adapter, row.in_front, /*columns=*/16);
+    }
+    LoadedModel loaded(options);
+    EXPECT_EQ(loaded.max_text_tokens(), 32 - row.in_front);
+    const std::vector<int32_t> prompt(static_cast<size_t>(32 - row.in_front), 1);
+    const std::string message =
+        message_of<ConfigError>([&] { Generator(loaded).generate(prompt, {}, greedy_); });
+    EXPECT_NE(message.find(row.expected), std::string::npos) << message;
+    // One token less leaves room for one.
+    const auto ids = Generator(loaded).generate(std::span(prompt).subspan(1), {}, greedy_).ids;
+    EXPECT_EQ(ids.size(), 1u);
+  }
 }
 
 TEST_F(GenerateTest, TypeIsTheOneAskedFor) {

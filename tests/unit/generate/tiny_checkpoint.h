@@ -1,4 +1,4 @@
-// Writes a random Llama checkpoint of a few thousand weights, for tests.
+// Writes a random Llama checkpoint of a few thousand weights, and a prompt for it, for tests.
 #pragma once
 
 #include <filesystem>
@@ -6,6 +6,7 @@
 
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
+#include <fmt/format.h>
 
 #include "strata/hf/safetensors.h"
 #include "strata/models/registry.h"
@@ -36,6 +37,20 @@ inline void write_checkpoint(const std::filesystem::path& folder) {
     writer.write(parameter->name(),
                  {static_cast<const std::byte*>(value.const_data_ptr()), value.nbytes()});
   }
+  writer.finish();
+}
+
+// An adapter of `count` rows that stand before every text.
+inline void write_prompt(const std::filesystem::path& folder, int64_t count, int64_t columns) {
+  write_text(folder / "adapter_config.json",
+             fmt::format(R"({{"peft_type": "PROMPT_TUNING", "task_type": "CAUSAL_LM",
+                 "num_virtual_tokens": {}, "token_dim": {}}})",
+                         count, columns));
+  hf::SafetensorsWriter writer(folder / "adapter_model.safetensors",
+                               {{"prompt_embeddings", hf::DType::kF32, {count, columns}}});
+  const at::Tensor rows = at::full({count, columns}, 0.5);
+  writer.write("prompt_embeddings",
+               {static_cast<const std::byte*>(rows.const_data_ptr()), rows.nbytes()});
   writer.finish();
 }
 

@@ -95,6 +95,10 @@ TEST(Places, ThisMachine) {
   EXPECT_GE(read_limits().size(), 5u);
 }
 
+std::vector<Finding> judge_for_processors(const MachineReport& report) {
+  return judge(report, /*uses_accelerators=*/false);
+}
+
 // A machine on which nothing is wrong.
 MachineReport good_machine() {
   MachineReport report;
@@ -110,7 +114,7 @@ MachineReport good_machine() {
   return report;
 }
 
-TEST(Findings, NoneOnAGoodMachine) { EXPECT_TRUE(judge(good_machine()).empty()); }
+TEST(Findings, NoneOnAGoodMachine) { EXPECT_TRUE(judge_for_processors(good_machine()).empty()); }
 
 TEST(Findings, EachOfItsCause) {
   struct Row {
@@ -165,11 +169,17 @@ TEST(Findings, EachOfItsCause) {
     SCOPED_TRACE(row.text);
     MachineReport report = good_machine();
     row.change(report);
-    const std::vector<Finding> findings = judge(report);
+    const std::vector<Finding> findings = judge_for_processors(report);
     ASSERT_EQ(findings.size(), 1u);
     EXPECT_EQ(findings[0].severity, row.severity);
     EXPECT_NE(findings[0].text.find(row.text), std::string::npos) << findings[0].text;
   }
+}
+
+TEST(Findings, AcceleratorsOfABuildThatUsesThemAreNone) {
+  MachineReport report = good_machine();
+  report.accelerators = {"A", "B"};
+  EXPECT_TRUE(judge(report, /*uses_accelerators=*/true).empty());
 }
 
 TEST(Findings, WorstFirst) {
@@ -178,7 +188,7 @@ TEST(Findings, WorstFirst) {
   report.disks[0].is_writable = false;
   report.accelerators = {"A"};
   std::vector<Severity> found;
-  for (const Finding& finding : judge(report)) found.push_back(finding.severity);
+  for (const Finding& finding : judge_for_processors(report)) found.push_back(finding.severity);
   EXPECT_EQ(found, (std::vector{Severity::kError, Severity::kWarning, Severity::kNote}));
 }
 

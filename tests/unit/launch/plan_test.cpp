@@ -3,7 +3,9 @@
 
 #include <sched.h>
 
+#include <cstdlib>
 #include <map>
+#include <optional>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -28,6 +30,26 @@ TEST(LaunchPlan, OneRankPerDeviceUnlessToldOtherwise) {
   EXPECT_EQ(plan_of({.cpu = true}, {.num_devices = 4}).world_size, 1);
   EXPECT_EQ(plan_of({.num_processes = 3}).world_size, 3);
   EXPECT_EQ(plan_of({}).world_size, 1);
+}
+
+TEST(LaunchPlan, DevicesAreCountedAsCudaReadsTheList) {
+  struct Row {
+    const char* visible;
+    int devices;
+  };
+  const Row rows[] = {{"0,1", 2},    {"3", 1},     {" 0, 1 ", 2},     {"GPU-8932f937,GPU-1", 2},
+                      {"", 0},       {"-1", 0},    {"NoDevFiles", 0}, {"MIG-1/2/3", 1},
+                      {"0,-1,1", 1}, {"2,x,3", 1}, {"0,,1", 1},       {" ", 0}};
+  const char* before = std::getenv("CUDA_VISIBLE_DEVICES");
+  const std::optional<std::string> kept =
+      before ? std::optional<std::string>(before) : std::nullopt;
+  for (const Row& row : rows) {
+    ::setenv("CUDA_VISIBLE_DEVICES", row.visible, /*overwrite=*/1);
+    EXPECT_EQ(inspect_machine({}).num_devices, row.devices) << '"' << row.visible << '"';
+  }
+  EXPECT_EQ(inspect_machine({.gpu_ids = "3,1"}).num_devices, 2) << "the setting is stronger";
+  ::unsetenv("CUDA_VISIBLE_DEVICES");
+  if (kept) ::setenv("CUDA_VISIBLE_DEVICES", kept->c_str(), /*overwrite=*/1);
 }
 
 TEST(LaunchPlan, ThreadsAreSharedAndTheUsersChoiceKept) {

@@ -314,11 +314,11 @@ TEST_F(LinearTest, BranchInAnotherTypeIsCastAsPeftDoes) {
 // Oracle: the sum in double. In bf16 it would be off by up to 4e-3, and by another number for other
 // tokens.
 TEST_F(LinearTest, BiasOfABranchIsSummedInFloat) {
-  LowRankBranch branch{.a = {"a", {kRank, kIn}, at::kFloat},
-                       .b = {"b", {kOut, kRank}, at::kFloat},
-                       .scaling = 1.7,
-                       .bias = std::make_unique<Parameter>(
-                           "bias", std::vector<int64_t>{kOut}, at::kFloat)};
+  LowRankBranch branch{
+      .a = {"a", {kRank, kIn}, at::kFloat},
+      .b = {"b", {kOut, kRank}, at::kFloat},
+      .scaling = 1.7,
+      .bias = std::make_unique<Parameter>("bias", std::vector<int64_t>{kOut}, at::kFloat)};
   std::vector<Parameter*> parameters;
   branch.append_parameters(parameters);
   for (Parameter* p : parameters) give_memory(*p);

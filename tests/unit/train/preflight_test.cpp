@@ -84,18 +84,18 @@ TEST(Preflight, CopiesOfAllRanksOfAMachineCountTogether) {
   for (const Row& row : {
            Row{{{4 * kMega, 1, 8 * kMega, 0, 0}, {4 * kMega, 1, 8 * kMega, 0, 0}}, ""},
            Row{{{4 * kMega, 1, 7 * kMega, 0, 0}, {4 * kMega, 1, 8 * kMega, 0, 0}},
-               "7.0 MB free in the machine of rank 0, expected 8.0 MB for the copies of its 2 "
+               "7.00 MB free in the machine of rank 0, expected 8.00 MB for the copies of its 2 "
                "ranks"},
            // Two machines.
            Row{{{4 * kMega, 1, 7 * kMega, 0, 0}, {4 * kMega, 2, 7 * kMega, 0, 0}}, ""},
            // A container with less than its machine; two that share one machine.
            Row{{{4 * kMega, 1, 90 * kMega, 5, 3 * kMega}},
-               "3.0 MB free in the container of rank 0, expected 4.0 MB for the copy of its 1 "
+               "3.00 MB free in the container of rank 0, expected 4.00 MB for the copy of its 1 "
                "rank"},
            Row{{{4 * kMega, 1, 90 * kMega, 5, 6 * kMega}, {4 * kMega, 1, 90 * kMega, 6, 6 * kMega}},
                ""},
            Row{{{4 * kMega, 1, 90 * kMega, 5, 6 * kMega}, {4 * kMega, 1, 90 * kMega, 5, 6 * kMega}},
-               "6.0 MB free in the container of rank 0, expected 8.0 MB for the copies of its 2 "
+               "6.00 MB free in the container of rank 0, expected 8.00 MB for the copies of its 2 "
                "ranks"},
            // A replica writes nothing and copies nothing; a machine may not say what it has.
            Row{{{4 * kMega, 1, 7 * kMega, 0, 0}, {0, 1, 7 * kMega, 0, 0}}, ""},
