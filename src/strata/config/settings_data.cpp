@@ -63,7 +63,9 @@ std::vector<Setting> data_settings() {
         .aliases = {"max_seq_length", "max_seq_len"},
         .field = STRATA_FIELD(data.max_length),
         .range = {.min = 1},
-        .help = "longest sequence in tokens, none: rows stay whole; with packing, the length of a "
+        .null_means = "none",
+        .help = "longest sequence in tokens; none (or null): rows stay whole; with packing, the "
+                "length of a "
                 "packed "
                 "row"},
        {.name = "packing",
