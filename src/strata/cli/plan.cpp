@@ -25,7 +25,8 @@ constexpr const char* kUsage =
 // accelerate estimate-memory MODEL: the name may stand alone before the flags.
 std::vector<std::string> with_named_model(std::vector<std::string> arguments) {
   const bool is_model = !arguments.empty() && !arguments[0].starts_with("-") &&
-                        !arguments[0].empty() && !is_recipe(arguments[0]);
+                        !arguments[0].empty() && !is_recipe(arguments[0]) &&
+                        !arguments[0].ends_with(".yaml") && !arguments[0].ends_with(".yml");
   if (is_model) arguments.insert(arguments.begin(), "--model_name_or_path");
   return arguments;
 }
@@ -57,11 +58,12 @@ int run_plan(const std::vector<std::string>& arguments) {
                           .environment = process_environment(),
                           .flags_are_mixed = true,
                           .use_default_file = true};
-  config::Settings settings = settings_of(sources, flags.own);
+  config::Settings settings = settings_of(sources, flags.own.given);
   // Once more with the number of ranks, which a ds_config's batch sizes have to fit.
   sources.world_size = planned_world_size(settings.config);
-  settings = settings_of(sources, flags.own);
+  settings = settings_of(sources, flags.own.given);
   config::require_model(settings);
+  print_warnings(flags.own.warnings);
   print_warnings(settings.warnings);
   const PlanReport report = with_sources(settings, [&] { return plan_report(settings.config); });
   fmt::print("{}", report.text);

@@ -16,7 +16,6 @@
 #include "strata/cli/waiting_line.h"
 #include "strata/comm/mesh.h"
 #include "strata/config/describe.h"
-#include "strata/config/flags.h"
 #include "strata/config/recipes.h"
 #include "strata/data/inspect.h"
 #include "strata/data/sampler.h"
@@ -284,7 +283,7 @@ int run_preview(const std::vector<std::string>& arguments) {
   sources.flags_are_mixed = true;  // num_processes tells the number of steps
   config::Settings settings = config::resolve(sources);
   for (const config::Given& given :
-       config::parse_command_flags(config::preview_settings_table(), "preview", own)) {
+       read_command_flags(config::preview_settings_table(), "preview", own)) {
     config::assign(given, settings.config);
   }
   config::require_runnable(settings);

@@ -14,6 +14,7 @@
 #include "strata/base/error.h"
 #include "strata/base/json.h"
 #include "strata/base/visible_text.h"
+#include "strata/config/flags.h"
 #include "strata/config/recipes.h"
 
 extern char** environ;
@@ -55,6 +56,14 @@ void print_warnings(const std::vector<std::string>& warnings) {
   for (const std::string& warning : warnings) {
     fmt::print(stderr, "warning: {}\n", visible(warning));
   }
+}
+
+std::vector<config::Given> read_command_flags(std::span<const config::Setting> table,
+                                              std::string_view command,
+                                              const std::vector<std::string>& arguments) {
+  config::ParsedFlags flags = config::parse_command_flags(table, command, arguments);
+  print_warnings(flags.warnings);
+  return std::move(flags.given);
 }
 
 std::string command_of_recipe(const std::string& recipe) {

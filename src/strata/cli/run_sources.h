@@ -2,7 +2,9 @@
 // variable that hands the launcher's flags to its ranks. Never: reads files.
 #pragma once
 
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "strata/base/error.h"
@@ -46,5 +48,10 @@ auto with_sources(const config::Settings& settings, Work&& work) {
 
 // "warning: ..." lines on standard error.
 void print_warnings(const std::vector<std::string>& warnings);
+
+// The flags of a subcommand with a table of its own; of values that a later one replaced is told.
+std::vector<config::Given> read_command_flags(std::span<const config::Setting> table,
+                                              std::string_view command,
+                                              const std::vector<std::string>& arguments);
 
 }  // namespace strata::cli
