@@ -50,6 +50,12 @@ std::vector<Setting> model_settings() {
                       .field = STRATA_FIELD(model.dtype),
                       .choices = {"auto", "float32", "bfloat16", "float16"},
                       .help = "element type of frozen weights at rest"},
+                     {.name = "model_init_kwargs",
+                      .kind = Kind::kTranslated,
+                      .help = "mapping (or its JSON text) of dtype, attn_implementation, "
+                              "trust_remote_code, cache_dir, use_cache, load_in_4bit and "
+                              "load_in_8bit, which are settings of their own here",
+                      .peer = "SFTConfig"},
                      {.name = "cache_dir",
                       .field = STRATA_FIELD(model.cache_dir),
                       .help = "folder of the Hub cache; default: HF_HUB_CACHE, else HF_HOME/hub",

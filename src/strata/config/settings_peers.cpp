@@ -134,9 +134,11 @@ std::vector<Known> loading_and_ranks() {
 
 std::vector<Known> sft() {
   return {
-      {"model_init_kwargs", {"none"}, "use dtype"},
       {"trust_remote_code", {"false", "*"}, "no code of a checkpoint is run", true},
-      {"dataset_kwargs", {"none"}, "leave it out"},
+      {"skip_prepare_dataset",
+       {"false"},
+       "rows with input_ids are recognised, and cut to max_length",
+       true},
       {"dataset_batch_size", {"1000"}, "packing works on 1000 rows at a time"},
       {"padding_free", {"false", "*"}, "nothing is ever padded here", true},
       {"pad_to_multiple_of", {"auto", "none", "*"}, "padding has no influence on the result"},

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "strata/base/error.h"
+#include "strata/config/translate_kwargs.h"
 
 namespace strata::config {
 namespace {
@@ -329,6 +330,7 @@ const Given* given_sharers(const Merge& merge) {
 }
 
 void translate(Merge& merge, std::vector<std::string>& warnings) {
+  translate_kwargs(merge);
   translate_precision(merge);
   translate_zero_stage(merge);
   translate_distribution(merge);
