@@ -25,6 +25,7 @@
 #include "strata/launch/rendezvous_conf.h"
 #include "strata/launch/restarts.h"
 #include "strata/train/assemble.h"
+#include "strata/train/datasets.h"
 
 namespace strata::cli {
 namespace {
@@ -72,16 +73,16 @@ void require_inputs(const config::RunConfig& config) {
   if (model.empty() || fs::exists(model) || !may_come(model, hf::HubKind::kModel)) {
     train::load_model_config(config.model, /*alone=*/true);
   }
-  const std::string& names = config.data.dataset_name;
+  const std::string& names = train::data_name(config.data);
   const auto is_there = [](const std::string& name) {
     return fs::exists(name) || name.find_first_of("*?[") != std::string::npos;
   };
   if (is_there(names)) return;  // a path may hold a comma
   for (const std::string& name : data::split_list(names)) {
     if (is_there(name) || may_come(name, hf::HubKind::kDataset)) continue;
-    throw IoError(
-        "{}: found no such file or folder, expected the data of dataset_name; check the path{}",
-        name, did_you_mean(name));
+    throw IoError("{}: found no such file or folder, expected the data of {}; check the path{}",
+                  name, config.data.dataset_name.empty() ? "train_file" : "dataset_name",
+                  did_you_mean(name));
   }
 }
 

@@ -101,7 +101,7 @@ class PreviewMaker {
     const data::Inspection inspection =
         data::inspect(store_, *sets_.tokenizer, config::recipe_of(config_).reads_pairs);
     Preview preview;
-    preview.title = fmt::format("{} split of {}", config_.preview.split, config_.data.dataset_name);
+    preview.title = fmt::format("{} split of {}", config_.preview.split, shown_data());
     preview.bar_tokens = inspection.bar_tokens;
     preview.bars = inspection.bars;
     add_facts(inspection, preview);
@@ -124,6 +124,11 @@ class PreviewMaker {
   }
 
  private:
+  const std::string& shown_data() const {
+    const bool is_other = !is_train_ && !config_.data.validation_file.empty();
+    return is_other ? config_.data.validation_file : train::data_name(config_.data);
+  }
+
   void add_facts(const data::Inspection& seen, Preview& preview) const {
     const auto add = [&](const std::string& name, const std::string& value) {
       preview.facts.emplace_back(name, value);

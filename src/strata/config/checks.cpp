@@ -125,7 +125,8 @@ class CommonRules : Rules {
 
   void check_data() {
     const DataConfig& data = config_.data;
-    const bool has_test = data.splits.find(',') != std::string::npos;
+    const bool has_test =
+        data.splits.find(',') != std::string::npos || !data.validation_file.empty();
     if (data.splits.empty() || data.splits.front() == ',') {
       throw ConfigError("{}: found \"{}\", expected the name of the train split first",
                         source("splits"), data.splits);

@@ -121,17 +121,14 @@ class FlagParser {
   }
 
   [[noreturn]] void throw_unknown(const std::string& written, const std::string& name) const {
-    const std::string advice = foreign_advice(name);
-    if (!advice.empty() && table_.data() == settings_table().data()) {
-      throw ConfigError("{}: found an unknown flag, expected a known one; {}", written, advice);
+    std::string advice;
+    if (table_.data() == settings_table().data()) {
+      advice = unknown_advice(name, accepts_, "--");
+    } else if (const auto near = closest_setting(table_, name, accepts_)) {
+      advice = "did you mean --" + *near + "?";
     }
-    auto near = closest_setting(table_, name, accepts_);
-    if (near) {
-      throw ConfigError("{}: found an unknown flag, expected a known one; did you mean --{}?",
-                        written, *near);
-    }
-    throw ConfigError("{}: found an unknown flag, expected a known one; see strata {} --help",
-                      written, command_);
+    if (advice.empty()) advice = fmt::format("see strata {} --help", command_);
+    throw ConfigError("{}: found an unknown flag, expected a known one; {}", written, advice);
   }
 
   [[noreturn]] void throw_misplaced(const std::string& written) const {

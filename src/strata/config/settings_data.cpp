@@ -13,7 +13,16 @@ std::vector<Setting> data_settings() {
         .field = STRATA_FIELD(data.dataset_name),
         .help = "file, folder, pattern (data/*.jsonl) or Hub name; several with commas between",
         .peer = "ScriptArguments"},
+       {.name = "train_file",
+        .field = STRATA_FIELD(data.train_file),
+        .help = "file to train on, in place of dataset_name",
+        .peer = "run_clm.py"},
+       {.name = "validation_file",
+        .field = STRATA_FIELD(data.validation_file),
+        .help = "file to evaluate on, beside train_file",
+        .peer = "run_clm.py"},
        {.name = "dataset_config",
+        .aliases = {"dataset_config_name"},
         .field = STRATA_FIELD(data.dataset_config),
         .help = "a configuration of the data set, as its README.md lists them, or a folder in it; "
                 "default: the one that the README.md calls default",
@@ -77,6 +86,11 @@ std::vector<Setting> data_settings() {
         .synonyms = {{"bfd-requeue", "bfd_split"}},
         .help = "bfd: best fit, longest first; bfd_split: the same, and what is longer than "
                 "max_length is split instead of cut; wrapped: one stream cut into rows"},
+       {.name = "block_size",
+        .kind = Kind::kTranslated,
+        .help = "tokens of the pieces into which all rows, one behind another, are cut: max_length "
+                "with packing and packing_strategy wrapped",
+        .peer = "run_clm.py"},
        {.name = "eval_packing",
         .field = STRATA_FIELD(data.eval_packing),
         .help = "packing of the test split; default: as packing"},
@@ -132,13 +146,7 @@ std::vector<Setting> data_settings() {
 std::vector<Setting> pair_settings() {
   return with_group(
       kPairs, "run_summarization.py",
-      {{.name = "train_file",
-        .field = STRATA_FIELD(data.train_file),
-        .help = "seq2seq: file to train on, in place of dataset_name"},
-       {.name = "validation_file",
-        .field = STRATA_FIELD(data.validation_file),
-        .help = "seq2seq: file to evaluate on, beside train_file"},
-       {.name = "text_column",
+      {{.name = "text_column",
         .aliases = {"source_column", "input_column"},
         .field = STRATA_FIELD(data.text_column),
         .help = "seq2seq: column with the source text; default: the first"},

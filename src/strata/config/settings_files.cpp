@@ -53,12 +53,18 @@ bool is_accelerate_key(const Setting& setting) {
 }
 bool is_own_key(const Setting& setting) { return setting.name != "config"; }
 
-std::string advice_for(const std::string& key, bool (*accept)(const Setting&)) {
-  if (accept(get_setting("max_length"))) {  // not in a section of accelerate's file
-    if (const std::string advice = foreign_advice(key); !advice.empty()) return advice;
-  }
+// For a file of accelerate or a section of it.
+std::string advice_for_accelerate(const std::string& key, bool (*accept)(const Setting&)) {
+  if (find_setting(key)) return "give it as a flag or in a file of --config";
   const auto near = closest_setting(key, accept);
   return near ? "did you mean " + *near + "?" : "remove it";
+}
+
+std::string advice_for(const std::string& key, bool (*accept)(const Setting&)) {
+  if (accept != is_own_key) return advice_for_accelerate(key, accept);
+  const std::string advice = unknown_advice(key, accept);
+  // Not "remove it": what the key asks for would not happen.
+  return advice.empty() ? "no setting here is like it, see docs/guide/settings.md" : advice;
 }
 
 [[noreturn]] void throw_unknown(const std::string& place, const std::string& key,

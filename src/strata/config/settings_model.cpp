@@ -49,6 +49,7 @@ std::vector<Setting> model_settings() {
                       .aliases = {"torch_dtype"},
                       .field = STRATA_FIELD(model.dtype),
                       .choices = {"auto", "float32", "bfloat16", "float16"},
+                      .synonyms = {{"fp32", "float32"}, {"bf16", "bfloat16"}, {"fp16", "float16"}},
                       .help = "element type of frozen weights at rest"},
                      {.name = "model_init_kwargs",
                       .kind = Kind::kTranslated,

@@ -43,6 +43,7 @@ std::vector<Known> optimization() {
       {"fp16_full_eval", {"false"}, "evaluation computes as training does", true},
       {"fp16_opt_level", {"o1", "*"}, "apex is not used"},
       {"half_precision_backend", {"auto", "*"}, "apex is not used"},
+      {"fp16_backend", {"auto", "*"}, "apex is not used"},
       {"activation_checkpointing_kwargs", {"none", "*"}, "recomputation has no variants"},
       {"gradient_checkpointing_kwargs", {"none", "*"}, "recomputation has no variants"},
       {"torch_compile", {"false", "*"}, kCompiler, true},
@@ -134,6 +135,7 @@ std::vector<Known> loading_and_ranks() {
 
 std::vector<Known> sft() {
   return {
+      {"low_cpu_mem_usage", {"false", "*"}, "weights are always read in place", true},
       {"trust_remote_code", {"false", "*"}, "no code of a checkpoint is run", true},
       {"skip_prepare_dataset",
        {"false"},
@@ -181,11 +183,12 @@ std::vector<Known> seq2seq() {
       {"forced_bos_token", {"none"}, "leave it out"},
       {"lang", {"none", "*"}, "the tokenizer is one for all languages"},
       {"test_file", {"none"}, "evaluate on it as validation_file"},
-      {"max_train_samples", {"none"}, "take a slice: --splits \"train[:100],validation\""},
-      {"max_eval_samples", {"none"}, "take a slice: --splits \"train,validation[:100]\""},
+      {"max_train_samples",
+       {"none"},
+       "take a slice of dataset_name: --splits \"train[:100],test\""},
+      {"max_eval_samples", {"none"}, "take a slice of dataset_name: --splits \"train,test[:100]\""},
       {"max_predict_samples", {"none", "*"}, "evaluations are the only predictions"},
       {"overwrite_cache", {"false", "*"}, "the cache knows its files by content", true},
-      {"dataset_config_name", {"none"}, "name the file or folder in dataset_name"},
   };
 }
 

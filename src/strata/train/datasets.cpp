@@ -24,8 +24,7 @@ namespace {
 
 data::DataRequest request_of(const config::RunConfig& config) {
   data::DataRequest request;
-  request.names =
-      config.data.dataset_name.empty() ? config.data.train_file : config.data.dataset_name;
+  request.names = data_name(config.data);
   for (const std::string& weight : config.data.dataset_weights) {
     request.weights.push_back(std::stod(weight));
   }
@@ -140,6 +139,10 @@ int64_t rows_of_stream(const config::RunConfig& config, int data_parallel_size) 
 }
 
 }  // namespace
+
+const std::string& data_name(const config::DataConfig& config) {
+  return config.dataset_name.empty() ? config.train_file : config.dataset_name;
+}
 
 std::filesystem::path tokenizer_folder(const config::ModelConfig& config) {
   if (!config.tokenizer_name.empty()) {

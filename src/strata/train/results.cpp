@@ -14,6 +14,7 @@
 #include "strata/text/changed_files.h"
 #include "strata/train/adapter_settings.h"
 #include "strata/train/checkpointing_choice.h"
+#include "strata/train/datasets.h"
 
 namespace strata::train {
 namespace {
@@ -51,10 +52,6 @@ void add_tokenizer(const config::RunConfig& config, const Datasets& datasets,
     files[is_below ? part / file.filename() : file.filename()] = read_file(file);
   }
   for (const auto& [name, text] : changed) files[name] = text;
-}
-
-const std::string& data_name(const config::DataConfig& data) {
-  return data.dataset_name.empty() ? data.train_file : data.dataset_name;
 }
 
 std::vector<std::pair<std::string, std::string>> shown_settings(const config::RunConfig& config,

@@ -350,6 +350,7 @@ TEST(Required, ModelAndDataAreAskedFor) {
   EXPECT_THAT(message({}), HasSubstr("model_name_or_path: found nothing"));
   EXPECT_THAT(message({"--model_name_or_path", "m"}), HasSubstr("dataset_name: found nothing"));
   EXPECT_EQ(message({"--model_name_or_path", "m", "--dataset_name", "d"}), "");
+  EXPECT_EQ(message({"--model_name_or_path", "m", "--train_file", "f"}), "");
 }
 
 }  // namespace
