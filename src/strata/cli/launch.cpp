@@ -154,7 +154,7 @@ int run_launch(const std::vector<std::string>& arguments) {
   const bool own_program = is_own_program(line);
   std::string recipe;
   if (!own_program) {
-    recipe = recipe_of(line.program);
+    recipe = recipe_of(line);
     if (wants_help(line.arguments)) {
       return run_recipe(config::recipe_named(command_of_recipe(recipe)), {"--help"});
     }

@@ -31,6 +31,18 @@ std::vector<std::string> with_named_model(std::vector<std::string> arguments) {
   return arguments;
 }
 
+// The recipe among the words, which are left without it: its name, a script's, or `-m MODULE`.
+std::string take_recipe(std::vector<std::string>& words) {
+  const auto module = std::ranges::find_if(
+      words, [](const std::string& word) { return word == "-m" || word == "--module"; });
+  const bool is_module = module != words.end() && module + 1 != words.end();
+  const auto found = is_module ? module + 1 : std::ranges::find_if(words, is_recipe);
+  if (found == words.end()) return "";
+  const std::string program = *found;
+  words.erase(is_module ? module : found, found + 1);
+  return recipe_of(program, is_module);
+}
+
 config::Settings settings_of(const config::Sources& sources,
                              const std::vector<config::Given>& own) {
   config::Settings settings = config::resolve(sources);
@@ -47,12 +59,7 @@ int run_plan(const std::vector<std::string>& arguments) {
   }
   config::SplitFlags flags = config::split_command_flags(config::plan_settings_table(), "plan",
                                                          with_named_model(arguments));
-  const auto recipe = std::ranges::find_if(flags.others, is_recipe);
-  std::string name;
-  if (recipe != flags.others.end()) {
-    name = recipe_of(*recipe);
-    flags.others.erase(recipe);
-  }
+  const std::string name = take_recipe(flags.others);
   config::Sources sources{.recipe = name,
                           .flags = flags.others,
                           .environment = process_environment(),

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "strata/base/error.h"
+#include "strata/config/flags.h"
 #include "strata/config/resolve.h"
 
 namespace strata::cli {
@@ -26,11 +27,12 @@ inline constexpr const char* kRecipeVariable = "STRATA_RECIPE";
 
 // The setting `recipe` for what `strata launch` is asked to start. Public guides name their own
 // script; a recipe stands in for it, which is said. Throws ConfigError for what none can stand in
-// for.
-std::string recipe_of(const std::string& program);
+// for. `is_module`: the program is Python's `-m trl.scripts.sft`, of which the last word counts.
+std::string recipe_of(const std::string& program, bool is_module = false);
+std::string recipe_of(const config::LaunchLine& line);
 // ConfigError for a script or command that trains in another way (trl grpo, run_mlm.py): sft in its
 // place would be another model.
-void require_own_method(const std::string& program);
+void require_own_method(const std::string& program, bool is_module = false);
 // The subcommand that runs it.
 std::string command_of_recipe(const std::string& recipe);
 // Whether the word names a recipe or a script.

@@ -96,7 +96,7 @@ launch::SlurmJob make_job(const config::SlurmConfig& slurm,
         config::recipe_commands());
   }
   // The job reads the same files and flags again; what is wrong is better known before it waits.
-  const config::Settings settings = config::resolve({.recipe = recipe_of(line.program),
+  const config::Settings settings = config::resolve({.recipe = recipe_of(line),
                                                      .flags = line.arguments,
                                                      .launch_flags = line.flags,
                                                      .environment = process_environment(),
