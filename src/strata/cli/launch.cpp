@@ -66,8 +66,9 @@ bool is_own_program(const config::LaunchLine& line) {
 void require_inputs(const config::RunConfig& config) {
   const auto may_come = [&](const std::string& name, hf::HubKind kind) {
     if (!hf::is_hub_name(name)) return false;
-    return !hf::is_offline() ||
-           hf::has_snapshot({.kind = kind, .name = name, .cache = config.model.cache_dir});
+    hf::HubRequest request{.kind = kind, .name = name, .cache = config.model.cache_dir};
+    if (kind == hf::HubKind::kModel) request.revision = config.model.model_revision;
+    return !hf::is_offline() || hf::has_snapshot(request);
   };
   const std::string& model = config.model.model_name_or_path;
   if (model.empty() || fs::exists(model) || !may_come(model, hf::HubKind::kModel)) {

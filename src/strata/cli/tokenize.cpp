@@ -70,8 +70,8 @@ void require_utf8(const std::string& line, const std::string& where) {
 }
 
 std::filesystem::path find_folder(const config::TokenizeConfig& config) {
-  const std::filesystem::path folder =
-      hf::locate_tokenizer(config.model_name_or_path, config.cache_dir, shown_downloads());
+  const std::filesystem::path folder = hf::locate_tokenizer(
+      config.model_name_or_path, {.cache = config.cache_dir}, shown_downloads());
   if (std::filesystem::exists(folder)) return folder;
   throw IoError(
       "{}: found no such folder, expected one with a tokenizer, or a model that is in the Hub's "

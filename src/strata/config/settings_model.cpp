@@ -36,6 +36,11 @@ std::vector<Setting> model_settings() {
                       .aliases = {"model_name"},
                       .field = STRATA_FIELD(model.model_name_or_path),
                       .help = "folder with the checkpoint, or its name on the Hub"},
+                     {.name = "model_revision",
+                      .field = STRATA_FIELD(model.model_revision),
+                      .synonyms = {{"none", "main"}, {"", "main"}},
+                      .help = "branch, tag or commit of a model that is named on the Hub, and of "
+                              "its tokenizer"},
                      {.name = "config_name",
                       .field = STRATA_FIELD(model.config_name),
                       .help = "train from scratch: a config.json or a folder that holds one",
@@ -53,7 +58,7 @@ std::vector<Setting> model_settings() {
                       .help = "element type of frozen weights at rest"},
                      {.name = "model_init_kwargs",
                       .kind = Kind::kTranslated,
-                      .help = "mapping (or its JSON text) of dtype, attn_implementation, "
+                      .help = "mapping (or its JSON text) of dtype, revision, attn_implementation, "
                               "trust_remote_code, cache_dir, use_cache, load_in_4bit and "
                               "load_in_8bit, which are settings of their own here",
                       .peer = "SFTConfig"},

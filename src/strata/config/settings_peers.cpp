@@ -147,7 +147,6 @@ std::vector<Known> sft() {
       {"num_of_sequences", {"1024", "*"}, "packing reads all rows"},
       {"chars_per_token", {"3.6", "*"}, "packing counts tokens"},
       {"ignore_bias_buffers", {"false", "*"}, "buffers are not synchronised", true},
-      {"model_revision", {"main", "none"}, "name the folder in model_name_or_path"},
       {"attn_implementation", {"none", "*"}, "the attention operation is chosen by the device"},
       {"use_flash_attn", {"false", "*"}, "the attention operation is chosen by the device", true},
       {"use_reentrant", {"false", "*"}, "recomputation has no variants", true},

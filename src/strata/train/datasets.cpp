@@ -17,6 +17,7 @@
 #include "strata/text/builtin_templates.h"
 #include "strata/train/assemble.h"
 #include "strata/train/data_warnings.h"
+#include "strata/train/hub_place.h"
 #include "strata/train/vocabulary.h"
 
 namespace strata::train {
@@ -146,26 +147,27 @@ const std::string& data_name(const config::DataConfig& config) {
 
 std::filesystem::path tokenizer_folder(const config::ModelConfig& config) {
   if (!config.tokenizer_name.empty()) {
-    const auto folder = hf::locate_tokenizer(config.tokenizer_name, config.cache_dir);
+    const auto folder =
+        hf::locate_tokenizer(config.tokenizer_name, hub_place(config, config.tokenizer_name));
     if (std::filesystem::exists(folder)) return folder;
     throw IoError("tokenizer_name: found no folder {}, expected one with a tokenizer{}",
                   folder.string(), did_you_mean(folder));
   }
   if (!config.model_name_or_path.empty())
-    return hf::locate_tokenizer(config.model_name_or_path, config.cache_dir);
+    return hf::locate_tokenizer(config.model_name_or_path, hub_place(config));
   const std::filesystem::path path = config.config_name;
   return std::filesystem::is_directory(path) ? path : path.parent_path();
 }
 
 void fetch_model(const config::ModelConfig& config, const hf::DownloadProgress& progress) {
   const std::string& model = config.model_name_or_path;
-  if (!model.empty()) hf::locate_model(model, config.cache_dir, progress);
+  if (!model.empty()) hf::locate_model(model, hub_place(config), progress);
   fetch_tokenizer(config, progress);
 }
 
 void fetch_tokenizer(const config::ModelConfig& config, const hf::DownloadProgress& progress) {
   for (const std::string& name : {config.model_name_or_path, config.tokenizer_name}) {
-    if (!name.empty()) hf::locate_tokenizer(name, config.cache_dir, progress);
+    if (!name.empty()) hf::locate_tokenizer(name, hub_place(config, name), progress);
   }
 }
 

@@ -15,6 +15,7 @@
 #include "strata/train/adapter_settings.h"
 #include "strata/train/checkpointing_choice.h"
 #include "strata/train/datasets.h"
+#include "strata/train/hub_place.h"
 
 namespace strata::train {
 namespace {
@@ -137,7 +138,8 @@ checkpoint::SmallFiles companion_files(const config::RunConfig& config, const Tr
   } else {
     files["config.json"] = exported_model_config(trainee, *datasets.tokenizer);
     constexpr const char* kGeneration = "generation_config.json";
-    const fs::path base = hf::locate_model(config.model.model_name_or_path, config.model.cache_dir);
+    const fs::path base =
+        hf::locate_model(config.model.model_name_or_path, hub_place(config.model));
     if (!config.model.model_name_or_path.empty() && fs::exists(base / kGeneration)) {
       Json settings = read_json_file(base / kGeneration);
       const Json old = settings;
