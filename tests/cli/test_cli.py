@@ -292,6 +292,9 @@ def test_wrong_launches():
     cases = [
         (["launch"], "error: strata launch: found nothing to run, expected sft"),
         (["launch", "train"], "error: train: found an unknown recipe, expected sft"),
+        (["launch", "trl.scripts.sft"], "error: trl.scripts.sft: found an unknown recipe, expected sft"),
+        (["--num_gpus=2", "--master_port", "60000", "train.py"], "error: model_name_or_path: found nothing"),
+        (["--include", "localhost:0,1", "train.py"], "expected a known one; use gpu_ids 0,1"),
         (["launch", "--num_proceses", "2", "sft"], "did you mean --num_processes?"),
         (["launch", "--num_processes", "3", "--num_machines", "2", "--main_process_ip", "a",
           "--no_python", "/bin/true"], "num_processes: found 3, expected a multiple of "
@@ -313,10 +316,22 @@ def test_a_script_name_means_the_recipe():
     assert "error: model_name_or_path: found nothing" in result.stderr
 
 
+@pytest.mark.parametrize("words,recipe", [
+    (["launch", "-m", "trl.scripts.sft"], "sft"), (["launch", "--num_processes", "2", "--module", "trl.scripts.dpo"], "dpo"),
+    (["launch", "-m", "trl.scripts.reward"], "reward"), (["plan", "--cpu", "-m", "my.train_dpo"], "dpo"),
+    (["slurm", "--gpus_per_node", "2", "-m", "my.train"], "sft"),
+])
+def test_a_module_means_the_recipe_of_its_last_word(words, recipe):
+    result = run(*words)
+    assert f"{words[-1]}: running the built-in recipe {recipe} in its place\n" in result.stderr
+    assert "error: model_name_or_path: found nothing" in result.stderr
+
+
 # What another method would train is another model.
 @pytest.mark.parametrize("words,method", [
     (["launch", "examples/scripts/dpo_vlm.py"], "vlm"), (["launch", "--num_processes", "2", "run_mlm.py"], "mlm"),
     (["--num_gpus=2", "train-GRPO.py"], "grpo"), (["kto", "--beta", "0.1"], "kto"), (["plan", "prm.py"], "prm"),
+    (["launch", "-m", "trl.scripts.grpo"], "grpo"),
 ])
 def test_a_script_of_another_method_is_refused(words, method):
     result = run(*words)

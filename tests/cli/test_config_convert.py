@@ -35,7 +35,7 @@ KEPT = ["per_device_train_batch_size", "gradient_accumulation_steps", "max_grad_
         "learning_rate", "adam_beta1", "adam_beta2", "adam_epsilon", "weight_decay", "bf16", "fp16",
         "lr_scheduler_type", "lr_scheduler_kwargs", "fp16_initial_scale", "fp16_scale_window",
         "fp16_hysteresis", "fp16_min_scale", "fp16_loss_scale", "offload_param_device",
-        "offload_optimizer_device", "offload_optimizer_nvme_path"]
+        "offload_optimizer_device", "offload_optimizer_nvme_path", "fsdp_reshard_group_size"]
 
 CASES = {
     "stage 3": (OWN.format(strategy="FULL_SHARD") + "bf16: true\n", 3),
@@ -45,6 +45,7 @@ CASES = {
     "offload": ("offload_optimizer_device: nvme\noffload_optimizer_nvme_path: /d\n"
                 "offload_param_device: cpu\n", 3),
     "shared rows": ("fsdp_sharding_strategy: ZERO2\nsequence_parallel_size: 4\n", 2),
+    "neighbours": ("fsdp_sharding_strategy: FULL_SHARD\nfsdp_reshard_group_size: 2\n", 3),
     "lion": ("optim: lion_32bit\nadam_beta1: 0.8\n", 3),
     "adam": ("optim: adam\nadam_epsilon: 1e-6\n", 3),
     "sgd": ("optim: sgd\nlearning_rate: 0.1\n", 3),

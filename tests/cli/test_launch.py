@@ -95,6 +95,8 @@ MISSING = {
     "data of the Hub": (["--config_name", "c", "--dataset_name", "org/d"],
                         "org/d: found no such file or folder, expected the data of dataset_name; "
                         "check the path"),
+    "training file": (["--config_name", "c", "--train_file", "./d.txt"],
+                      "./d.txt: found no such file or folder, expected the data of train_file; check the path"),
 }
 
 

@@ -153,6 +153,9 @@ REFUSED = {
     "part_size": (4, dict(fsdp_reshard_after_forward=3),
                   "fsdp_reshard_after_forward: found 3 for shard groups of 4 ranks, expected a "
                   "divisor; change it or num_processes"),
+    "part_size_of_deepspeed": (4, dict(deepspeed='{"zero_optimization": {"stage": 3, "zero_hpz_partition_size": 3}}'),
+                               "(zero_optimization.zero_hpz_partition_size): found 3 for shard groups of 4 ranks, expected a "
+                               "divisor; change it or num_processes"),
 }
 
 

@@ -11,6 +11,7 @@ import data_probe
 from running import PROGRAM
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
+TAGGED = "89abcdef0123456789abcdef0123456789abcdef"  # what the tag v1.0 of org/model names
 ROWS = [{"text": f"row {i} " + "x" * 1000} for i in range(300)]
 FILES = {
     "train.jsonl": "".join(json.dumps(row) + "\n" for row in ROWS).encode(),  # a large file: SHA-256, another host
@@ -26,6 +27,7 @@ class Hub(http.server.ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Handler)
         self.log, self.faults, self.token, self.files = [], [], None, dict(FILES)
         self.model = {}  # files of the repository org/model
+        self.tagged = {}  # the same at its tag v1.0
         self.cdn = None
         self.stalled, self.num_stalled = threading.Event(), 0
         threading.Thread(target=self.serve_forever, daemon=True).start()
@@ -67,19 +69,22 @@ class Handler(http.server.BaseHTTPRequestHandler):
             return self.reply(307, b"", [("Location", self.path.replace("old-name", "set"))])
         if path.startswith("/api/datasets/org/old-name/"):
             return self.reply(307, b"", [("Location", hub.url + self.path.replace("old-name", "set"))])
-        for name, files in (("datasets/org/set", hub.files), ("models/org/model", hub.model)):
-            if path in (f"/api/{name}/revision/main", f"/api/{name}/revision/{COMMIT}") and files:
+        for name, revision, commit, files in (("datasets/org/set", "main", COMMIT, hub.files),
+                                              ("models/org/model", "main", COMMIT, hub.model),
+                                              ("models/org/model", "v1.0", TAGGED, hub.tagged)):
+            if path in (f"/api/{name}/revision/{revision}", f"/api/{name}/revision/{commit}") and files:
                 siblings = [{"rfilename": name} for name in files]
-                return self.reply(200, json.dumps({"id": name, "sha": COMMIT, "siblings": siblings}).encode())
+                return self.reply(200, json.dumps({"id": name, "sha": commit, "siblings": siblings}).encode())
         for prefix, files in ((f"/datasets/org/set/resolve/{COMMIT}/", hub.files), ("/cdn/", hub.files),
-                              (f"/org/model/resolve/{COMMIT}/", hub.model)):
+                              (f"/org/model/resolve/{COMMIT}/", hub.model), (f"/org/model/resolve/{TAGGED}/", hub.tagged)):
             if path.startswith(prefix) and path[len(prefix):] in files:
-                return self.send_file(path[len(prefix):], files, prefix == "/cdn/", fault)
+                commit = TAGGED if files is hub.tagged else COMMIT
+                return self.send_file(path[len(prefix):], files, prefix == "/cdn/", fault, commit)
         self.reply(404)
 
-    def send_file(self, name, files, is_cdn, fault):
+    def send_file(self, name, files, is_cdn, fault, commit):
         hub, content = self.server, files[name]
-        headers = [("X-Repo-Commit", COMMIT)]
+        headers = [("X-Repo-Commit", commit)]
         if name == "train.jsonl" and not is_cdn:
             headers += [("X-Linked-ETag", f'"{hashlib.sha256(FILES[name]).hexdigest()}"'),
                         ("X-Linked-Size", str(len(FILES[name]))), ("Location", f"{hub.cdn.url}/cdn/{name}")]
@@ -121,12 +126,12 @@ def rows(result):
     return data_probe.answers(result)[0]
 
 
-def strata(hub, home, *words, **environment):
+def strata(hub, home, *words, code=0, **environment):
     home.mkdir(exist_ok=True)
     own = {k: v for k, v in environment_of(hub, home, **environment).items() if not k.startswith(("ACCELERATE_", "FSDP_"))}
     result = subprocess.run([str(PROGRAM), *map(str, words)], capture_output=True, text=True, timeout=120,
                             env={**own, "OMP_NUM_THREADS": "1"}, input="")
-    assert result.returncode == 0, result.stderr
+    assert result.returncode == code, result.stderr
     return result
 
 

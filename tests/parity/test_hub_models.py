@@ -1,7 +1,9 @@
 # Oracle: the same model in a folder of this machine; the log of a local server that speaks the Hub's HTTP API.
+import json
+
 import pytest
 
-from hub_server import COMMIT, environment_of, fetched, strata
+from hub_server import COMMIT, TAGGED, environment_of, fetched, strata
 from running import PROGRAM, flag_words
 from terminal import Terminal
 
@@ -41,6 +43,47 @@ def test_training_on_names_of_the_hub(model_hub, tmp_path):
     strata(model_hub, tmp_path / "home", "launch", "--num_processes", 2, "--cpu", "sft", *flag_words(flags))
     assert (tmp_path / "out" / "model.safetensors").exists()
     assert sorted(set(fetched(model_hub))) == fetched(model_hub), "one rank downloads, the other waits"
+
+
+@pytest.fixture
+def tagged_hub(model_hub, inputs):
+    """The same with another model under the tag v1.0."""
+    model_hub.tagged = {p.name: p.read_bytes() for p in inputs.model("odd").iterdir() if p.is_file()}
+    return model_hub
+
+
+TUNED = {"dataset_name": "org/set", "bf16": False, "max_length": 64, "max_steps": 2, "per_device_train_batch_size": 2,
+         "save_strategy": "no", "disable_tqdm": True, "use_peft": True, "lora_r": 4}
+
+
+def test_training_on_a_revision(tagged_hub, inputs, tmp_path):
+    """Oracle: the run over that model's folder. The adapter names the revision, which chat then reads."""
+    def tune(out, *words, **flags):
+        return strata(tagged_hub, tmp_path / "home", *words, "sft", *flag_words({**TUNED, "output_dir": out, **flags}))
+
+    local, out = tmp_path / "local", tmp_path / "out"
+    tune(local, model_name_or_path=inputs.model("odd"))
+    tune(out, "launch", "--num_processes", 1, "--cpu", model_name_or_path="org/model", model_revision="v1.0")
+    assert (out / "adapter_model.safetensors").read_bytes() == (local / "adapter_model.safetensors").read_bytes()
+    asked = [path for _, path, *_ in tagged_hub.log if "/org/model/" in path]
+    assert any(f"/resolve/{TAGGED}/model.safetensors" in path for path in asked)
+    assert not any(f"/{COMMIT}/" in path or path.endswith("/main") for path in asked)
+    assert json.loads((out / "adapter_config.json").read_text())["revision"] == "v1.0"
+    assert json.loads((local / "adapter_config.json").read_text())["revision"] is None
+    words = ["chat", "--prompt", "row", "--max_new_tokens", 5]
+    answer = strata(tagged_hub, tmp_path / "home", *words, "--model_name_or_path", out, HF_HUB_OFFLINE="1")
+    assert answer.stdout == strata(tagged_hub, tmp_path / "home", *words, "--model_name_or_path", local).stdout
+
+
+@pytest.mark.parametrize("flags,code,message", [
+    (["--model_name_or_path", "org/model", "--model_revision", "v9"], 1, "no model of that name and revision v9 on the Hub"),
+    (["--model_name_or_path", "FOLDER", "--model_revision", "v1.0"], 2, "expected the name of a model on the Hub; remove it"),
+    (["--model_name_or_path", "org/model", "--model_revision", "../x"], 2, 'found "../x" for org/model, expected a branch, tag or commit'),
+])
+def test_a_revision_that_is_none(flags, code, message, tagged_hub, inputs, tmp_path):
+    words = [inputs.model("plain") if word == "FOLDER" else word for word in flags]
+    for command in (["plan"], ["sft", "--dataset_name", "org/set", "--output_dir", tmp_path / "out"]):
+        assert message in strata(tagged_hub, tmp_path / "home", *command, *words, code=code).stderr
 
 
 def test_progress_on_a_terminal(model_hub, tmp_path):

@@ -80,6 +80,12 @@ std::vector<std::pair<std::string, T>> patterns_of(const std::string& text, cons
   return patterns;
 }
 
+// As in PEFT's files, where nothing stands for the main branch.
+std::string base_revision(const SavedState& state) {
+  const std::string revision = setting_of(state, "model_revision");
+  return revision == "main" ? "" : revision;
+}
+
 // adapter_config.json of the adapter that the run continued, which decided in place of the run's
 // settings; null where it trained a new one.
 Json continued_config(const SavedState& state) {
@@ -94,7 +100,11 @@ Json continued_config(const SavedState& state) {
   }
   Json config = read_json_file(file);
   const std::string base = setting_of(state, "model_name_or_path");
-  if (config.is_object() && !base.empty()) config["base_model_name_or_path"] = base;
+  if (config.is_object() && !base.empty()) {
+    config["base_model_name_or_path"] = base;
+    const std::string revision = base_revision(state);
+    config["revision"] = revision.empty() ? Json() : Json(revision);
+  }
   return config;
 }
 
@@ -197,6 +207,7 @@ std::string adapter_config_text(const SavedState& state) {
   config.rank_pattern = patterns_of<int64_t>(setting_of(state, "rank_pattern"), "rank_pattern");
   config.alpha_pattern = patterns_of<double>(setting_of(state, "alpha_pattern"), "alpha_pattern");
   config.base_model_name_or_path = setting_of(state, "model_name_or_path");
+  config.revision = base_revision(state);
   config.target_parameters = names_of(setting_of(state, "lora_target_parameters"));
   name_modules(state, config);
   return hf::adapter_config_json(config);

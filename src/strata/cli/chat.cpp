@@ -16,9 +16,9 @@
 #include "strata/base/visible_text.h"
 #include "strata/cli/command.h"
 #include "strata/cli/line_reader.h"
+#include "strata/cli/run_sources.h"
 #include "strata/cli/waiting_line.h"
 #include "strata/config/describe.h"
-#include "strata/config/flags.h"
 #include "strata/generate/conversation.h"
 #include "strata/generate/generation_config.h"
 #include "strata/ops/quant/format.h"
@@ -88,7 +88,7 @@ ChatRequest read_request(const std::vector<std::string>& arguments) {
   config::RunConfig config;
   ChatRequest request;
   const std::vector<config::Given> given_flags =
-      config::parse_command_flags(config::chat_settings_table(), "chat", arguments);
+      read_command_flags(config::chat_settings_table(), "chat", arguments);
   for (const config::Given& given : given_flags) {
     if (given.setting->name == "adapter") {
       request.adapters.push_back(named_adapter(given.value.items.at(0)));

@@ -15,7 +15,6 @@
 #include "strata/config/accelerate_file.h"
 #include "strata/config/deepspeed_export.h"
 #include "strata/config/describe.h"
-#include "strata/config/flags.h"
 #include "strata/config/settings_files.h"
 #include "strata/config/yaml_reader.h"
 #include "strata/launch/plan.h"
@@ -28,16 +27,24 @@ namespace fs = std::filesystem;
 // A flag's text by its name; a word that belongs to no flag is the file.
 std::map<std::string, std::string> read_flags(const std::vector<std::string>& arguments) {
   std::vector<std::string> words;
+  std::string file;
   bool takes_value = false;
   for (const std::string& word : arguments) {
     const bool is_flag = word.starts_with("-");
-    if (!is_flag && !takes_value) words.push_back("--config_file");
+    if (!is_flag && !takes_value) {
+      if (!file.empty()) {
+        throw ConfigError("strata config: found {} beside {}, expected one file; remove one", word,
+                          file);
+      }
+      file = word;
+      words.push_back("--config_file");
+    }
     takes_value = is_flag && word.find('=') == word.npos && word != "--overwrite";
     words.push_back(word);
   }
   std::map<std::string, std::string> texts;
   for (const config::Given& given :
-       config::parse_command_flags(config::config_command_settings_table(), "config", words)) {
+       read_command_flags(config::config_command_settings_table(), "config", words)) {
     texts[std::string(given.setting->name)] = config::canonical_text(given);
   }
   return texts;

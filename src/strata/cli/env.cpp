@@ -15,7 +15,6 @@
 #include "strata/cli/command.h"
 #include "strata/cli/run_sources.h"
 #include "strata/config/describe.h"
-#include "strata/config/flags.h"
 #include "strata/config/settings_files.h"
 #include "strata/launch/environment.h"
 #include "strata/launch/machine_report.h"
@@ -222,7 +221,7 @@ int run_env(const std::vector<std::string>& arguments) {
   bool as_json = false;
   std::string file;
   for (const config::Given& given :
-       config::parse_command_flags(config::env_settings_table(), "env", arguments)) {
+       read_command_flags(config::env_settings_table(), "env", arguments)) {
     if (given.setting->name == "json") as_json = config::canonical_text(given) == "true";
     if (given.setting->name == "config_file") file = config::canonical_text(given);
   }

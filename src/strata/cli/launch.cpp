@@ -26,6 +26,7 @@
 #include "strata/launch/restarts.h"
 #include "strata/libtorch/cuda_build.h"
 #include "strata/train/assemble.h"
+#include "strata/train/datasets.h"
 
 namespace strata::cli {
 namespace {
@@ -118,23 +119,24 @@ launch::LaunchPlan settle_plan(const config::LaunchLine& line, const std::string
 void require_inputs(const config::RunConfig& config) {
   const auto may_come = [&](const std::string& name, hf::HubKind kind) {
     if (!hf::is_hub_name(name)) return false;
-    return !hf::is_offline() ||
-           hf::has_snapshot({.kind = kind, .name = name, .cache = config.model.cache_dir});
+    hf::HubRequest request{.kind = kind, .name = name, .cache = config.model.cache_dir};
+    if (kind == hf::HubKind::kModel) request.revision = config.model.model_revision;
+    return !hf::is_offline() || hf::has_snapshot(request);
   };
   const std::string& model = config.model.model_name_or_path;
   if (model.empty() || fs::exists(model) || !may_come(model, hf::HubKind::kModel)) {
     train::load_model_config(config.model, /*alone=*/true);
   }
-  const std::string& names = config.data.dataset_name;
+  const std::string& names = train::data_name(config.data);
   const auto is_there = [](const std::string& name) {
     return fs::exists(name) || name.find_first_of("*?[") != std::string::npos;
   };
   if (is_there(names)) return;  // a path may hold a comma
   for (const std::string& name : data::split_list(names)) {
     if (is_there(name) || may_come(name, hf::HubKind::kDataset)) continue;
-    throw IoError(
-        "{}: found no such file or folder, expected the data of dataset_name; check the path{}",
-        name, did_you_mean(name));
+    throw IoError("{}: found no such file or folder, expected the data of {}; check the path{}",
+                  name, config.data.dataset_name.empty() ? "train_file" : "dataset_name",
+                  did_you_mean(name));
   }
 }
 
@@ -198,7 +200,7 @@ int run_launch(const std::vector<std::string>& arguments) {
   }
   const config::LaunchLine line = parse_line(arguments);
   const bool own_program = is_own_program(line);
-  const std::string recipe = own_program ? "" : recipe_of(line.program);
+  const std::string recipe = own_program ? "" : recipe_of(line);
   if (!own_program && wants_help(line.arguments)) {
     return run_recipe(config::recipe_named(command_of_recipe(recipe)), {"--help"});
   }

@@ -25,9 +25,22 @@ constexpr const char* kUsage =
 // accelerate estimate-memory MODEL: the name may stand alone before the flags.
 std::vector<std::string> with_named_model(std::vector<std::string> arguments) {
   const bool is_model = !arguments.empty() && !arguments[0].starts_with("-") &&
-                        !arguments[0].empty() && !is_recipe(arguments[0]);
+                        !arguments[0].empty() && !is_recipe(arguments[0]) &&
+                        !arguments[0].ends_with(".yaml") && !arguments[0].ends_with(".yml");
   if (is_model) arguments.insert(arguments.begin(), "--model_name_or_path");
   return arguments;
+}
+
+// The recipe among the words, which are left without it: its name, a script's, or `-m MODULE`.
+std::string take_recipe(std::vector<std::string>& words) {
+  const auto module = std::ranges::find_if(
+      words, [](const std::string& word) { return word == "-m" || word == "--module"; });
+  const bool is_module = module != words.end() && module + 1 != words.end();
+  const auto found = is_module ? module + 1 : std::ranges::find_if(words, is_recipe);
+  if (found == words.end()) return "";
+  const std::string program = *found;
+  words.erase(is_module ? module : found, found + 1);
+  return recipe_of(program, is_module);
 }
 
 config::Settings settings_of(const config::Sources& sources,
@@ -46,22 +59,18 @@ int run_plan(const std::vector<std::string>& arguments) {
   }
   config::SplitFlags flags = config::split_command_flags(config::plan_settings_table(), "plan",
                                                          with_named_model(arguments));
-  const auto recipe = std::ranges::find_if(flags.others, is_recipe);
-  std::string name;
-  if (recipe != flags.others.end()) {
-    name = recipe_of(*recipe);
-    flags.others.erase(recipe);
-  }
+  const std::string name = take_recipe(flags.others);
   config::Sources sources{.recipe = name,
                           .flags = flags.others,
                           .environment = process_environment(),
                           .flags_are_mixed = true,
                           .use_default_file = true};
-  config::Settings settings = settings_of(sources, flags.own);
+  config::Settings settings = settings_of(sources, flags.own.given);
   // Once more with the number of ranks, which a ds_config's batch sizes have to fit.
   sources.world_size = planned_world_size(settings.config);
-  settings = settings_of(sources, flags.own);
+  settings = settings_of(sources, flags.own.given);
   config::require_model(settings);
+  print_warnings(flags.own.warnings);
   print_warnings(settings.warnings);
   const PlanReport report = with_sources(settings, [&] { return plan_report(settings.config); });
   fmt::print("{}", report.text);

@@ -16,7 +16,6 @@
 #include "strata/cli/waiting_line.h"
 #include "strata/comm/mesh.h"
 #include "strata/config/describe.h"
-#include "strata/config/flags.h"
 #include "strata/config/recipes.h"
 #include "strata/data/inspect.h"
 #include "strata/data/sampler.h"
@@ -102,7 +101,7 @@ class PreviewMaker {
     const data::Inspection inspection =
         data::inspect(store_, *sets_.tokenizer, config::recipe_of(config_).reads_pairs);
     Preview preview;
-    preview.title = fmt::format("{} split of {}", config_.preview.split, config_.data.dataset_name);
+    preview.title = fmt::format("{} split of {}", config_.preview.split, shown_data());
     preview.bar_tokens = inspection.bar_tokens;
     preview.bars = inspection.bars;
     add_facts(inspection, preview);
@@ -125,6 +124,11 @@ class PreviewMaker {
   }
 
  private:
+  const std::string& shown_data() const {
+    const bool is_other = !is_train_ && !config_.data.validation_file.empty();
+    return is_other ? config_.data.validation_file : train::data_name(config_.data);
+  }
+
   void add_facts(const data::Inspection& seen, Preview& preview) const {
     const auto add = [&](const std::string& name, const std::string& value) {
       preview.facts.emplace_back(name, value);
@@ -284,7 +288,7 @@ int run_preview(const std::vector<std::string>& arguments) {
   sources.flags_are_mixed = true;  // num_processes tells the number of steps
   config::Settings settings = config::resolve(sources);
   for (const config::Given& given :
-       config::parse_command_flags(config::preview_settings_table(), "preview", own)) {
+       read_command_flags(config::preview_settings_table(), "preview", own)) {
     config::assign(given, settings.config);
   }
   config::require_runnable(settings);

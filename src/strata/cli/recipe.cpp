@@ -31,7 +31,7 @@ namespace {
 std::string usage_of(const config::RecipeRow& recipe) {
   return fmt::format(
       "usage: strata {0} [flags]\n"
-      "       strata {0} run.yaml\n"
+      "       strata {0} run.yaml [flags]\n"
       "       strata launch --num_processes N {0} [flags]\n\n{1}",
       recipe.command, recipe.description);
 }

@@ -57,6 +57,14 @@ void print_warnings(const std::vector<std::string>& warnings) {
   }
 }
 
+std::vector<config::Given> read_command_flags(std::span<const config::Setting> table,
+                                              std::string_view command,
+                                              const std::vector<std::string>& arguments) {
+  config::ParsedFlags flags = config::parse_command_flags(table, command, arguments);
+  print_warnings(flags.warnings);
+  return std::move(flags.given);
+}
+
 std::string command_of_recipe(const std::string& recipe) {
   return std::string(config::recipe_named(recipe).command);
 }
@@ -98,12 +106,17 @@ static const config::RecipeRow& recipe_for_script(const std::string& program) {
   return config::recipe_named("sft");
 }
 
-void require_own_method(const std::string& program) {
+// "trl.scripts.sft" of `-m`: sft.py.
+static std::string script_of(const std::string& program, bool is_module) {
+  return is_module ? program.substr(program.rfind('.') + 1) + ".py" : program;
+}
+
+void require_own_method(const std::string& program, bool is_module) {
   constexpr std::string_view kMethods[] = {"kto",  "orpo", "cpo", "simpo", "bco", "grpo", "ppo",
                                            "rloo", "xpo",  "gkd", "prm",   "mlm", "plm",  "glue"};
   // Of pairs that are made while training, or whose prompts hold pictures.
   constexpr std::string_view kOfPairs[] = {"online", "vlm"};
-  const std::vector<std::string> words = words_of(program);
+  const std::vector<std::string> words = words_of(script_of(program, is_module));
   for (const std::string& word : words) {
     const bool is_other =
         std::ranges::find(kMethods, word) != std::end(kMethods) ||
@@ -116,18 +129,26 @@ void require_own_method(const std::string& program) {
   }
 }
 
-std::string recipe_of(const std::string& program) {
+std::string recipe_of(const std::string& program, bool is_module) {
   if (config::is_recipe_command(program)) return program;
-  require_own_method(program);
-  if (!is_recipe(program)) {
+  require_own_method(program, is_module);
+  const std::string script = script_of(program, is_module);
+  if (!is_recipe(script)) {
     throw ConfigError(
         "{}: found an unknown recipe, expected {} or a script's name ending in .py; for a program "
         "of your own add --no_python",
         program, config::recipe_commands());
   }
-  const config::RecipeRow& recipe = recipe_for_script(program);
+  const config::RecipeRow& recipe = recipe_for_script(script);
   fmt::print(stderr, "{}: running the built-in recipe {} in its place\n", program, recipe.command);
   return std::string(recipe.name);
+}
+
+std::string recipe_of(const config::LaunchLine& line) {
+  const auto module = std::ranges::find_if(
+      line.given, [](const config::Given& given) { return given.setting->name == "module"; });
+  return recipe_of(line.program,
+                   module != line.given.end() && config::canonical_text(*module) == "true");
 }
 
 }  // namespace strata::cli

@@ -2,10 +2,13 @@
 // variable that hands the launcher's flags to its ranks. Never: reads files.
 #pragma once
 
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "strata/base/error.h"
+#include "strata/config/flags.h"
 #include "strata/config/resolve.h"
 
 namespace strata::cli {
@@ -24,11 +27,12 @@ inline constexpr const char* kRecipeVariable = "STRATA_RECIPE";
 
 // The setting `recipe` for what `strata launch` is asked to start. Public guides name their own
 // script; a recipe stands in for it, which is said. Throws ConfigError for what none can stand in
-// for.
-std::string recipe_of(const std::string& program);
+// for. `is_module`: the program is Python's `-m trl.scripts.sft`, of which the last word counts.
+std::string recipe_of(const std::string& program, bool is_module = false);
+std::string recipe_of(const config::LaunchLine& line);
 // ConfigError for a script or command that trains in another way (trl grpo, run_mlm.py): sft in its
 // place would be another model.
-void require_own_method(const std::string& program);
+void require_own_method(const std::string& program, bool is_module = false);
 // The subcommand that runs it.
 std::string command_of_recipe(const std::string& recipe);
 // Whether the word names a recipe or a script.
@@ -46,5 +50,10 @@ auto with_sources(const config::Settings& settings, Work&& work) {
 
 // "warning: ..." lines on standard error.
 void print_warnings(const std::vector<std::string>& warnings);
+
+// The flags of a subcommand with a table of its own; of values that a later one replaced is told.
+std::vector<config::Given> read_command_flags(std::span<const config::Setting> table,
+                                              std::string_view command,
+                                              const std::vector<std::string>& arguments);
 
 }  // namespace strata::cli

@@ -164,7 +164,7 @@ int run_selftest(const std::vector<std::string>& arguments) {
     return arguments.empty() ? 2 : 0;
   }
   const config::LaunchLine line = config::parse_launch_line(arguments);
-  config::Sources sources{.recipe = recipe_of(line.program),
+  config::Sources sources{.recipe = recipe_of(line),
                           .flags = line.arguments,
                           .launch_flags = line.flags,
                           .environment = process_environment(),

@@ -96,7 +96,7 @@ launch::SlurmJob make_job(const config::SlurmConfig& slurm,
         config::recipe_commands());
   }
   // The job reads the same files and flags again; what is wrong is better known before it waits.
-  const config::Settings settings = config::resolve({.recipe = recipe_of(line.program),
+  const config::Settings settings = config::resolve({.recipe = recipe_of(line),
                                                      .flags = line.arguments,
                                                      .launch_flags = line.flags,
                                                      .environment = process_environment(),
@@ -143,10 +143,11 @@ int run_slurm(const std::vector<std::string>& arguments) {
     fmt::print("{}{}", kUsage, config::flags_help(config::slurm_settings_table(), help_columns()));
     return 0;
   }
-  const config::OwnFlags own =
+  const config::OwnFlags flags =
       config::take_own_flags(config::slurm_settings_table(), "slurm", arguments);
-  const config::SlurmConfig slurm = read_slurm_flags(own.given);
-  const std::string text = launch::slurm_script(slurm, make_job(slurm, own.rest));
+  print_warnings(flags.own.warnings);
+  const config::SlurmConfig slurm = read_slurm_flags(flags.own.given);
+  const std::string text = launch::slurm_script(slurm, make_job(slurm, flags.rest));
   if (slurm.script.empty() && !slurm.submit) {
     fmt::print("{}", text);
     return 0;

@@ -14,9 +14,9 @@
 #include "strata/base/near_path.h"
 #include "strata/base/visible_text.h"
 #include "strata/cli/command.h"
+#include "strata/cli/run_sources.h"
 #include "strata/cli/waiting_line.h"
 #include "strata/config/describe.h"
-#include "strata/config/flags.h"
 #include "strata/data/conversation_row.h"
 #include "strata/hf/hub_model.h"
 #include "strata/text/builtin_templates.h"
@@ -70,8 +70,8 @@ void require_utf8(const std::string& line, const std::string& where) {
 }
 
 std::filesystem::path find_folder(const config::TokenizeConfig& config) {
-  const std::filesystem::path folder =
-      hf::locate_tokenizer(config.model_name_or_path, config.cache_dir, shown_downloads());
+  const std::filesystem::path folder = hf::locate_tokenizer(
+      config.model_name_or_path, {.cache = config.cache_dir}, shown_downloads());
   if (std::filesystem::exists(folder)) return folder;
   throw IoError(
       "{}: found no such folder, expected one with a tokenizer, or a model that is in the Hub's "
@@ -247,7 +247,7 @@ int run_tokenize(const std::vector<std::string>& arguments) {
   }
   config::RunConfig config;
   for (const config::Given& given :
-       config::parse_command_flags(config::tokenize_settings_table(), "tokenize", arguments)) {
+       read_command_flags(config::tokenize_settings_table(), "tokenize", arguments)) {
     config::assign(given, config);
   }
   if (config.tokenize.model_name_or_path.empty()) {

@@ -26,7 +26,7 @@ void check_mesh_shape(int world_size, const MeshShape& shape) {
   }
   if (shape.part_size < 0 || (shape.part_size > 0 && shape.shard_size % shape.part_size != 0)) {
     throw ConfigError(
-        "fsdp_reshard_after_forward: found {} for shard groups of {} ranks, expected a divisor; "
+        "fsdp_reshard_group_size: found {} for shard groups of {} ranks, expected a divisor; "
         "change it or num_processes",
         shape.part_size, shape.shard_size);
   }

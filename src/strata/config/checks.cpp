@@ -125,7 +125,8 @@ class CommonRules : Rules {
 
   void check_data() {
     const DataConfig& data = config_.data;
-    const bool has_test = data.splits.find(',') != std::string::npos;
+    const bool has_test =
+        data.splits.find(',') != std::string::npos || !data.validation_file.empty();
     if (data.splits.empty() || data.splits.front() == ',') {
       throw ConfigError("{}: found \"{}\", expected the name of the train split first",
                         source("splits"), data.splits);
@@ -200,6 +201,20 @@ class CommonRules : Rules {
                       num_sets == 1 ? "" : "s", data.dataset_name);
   }
 
+  // DeepSpeed's num_gpus counts those of each machine.
+  void refuse_ranks_of_a_machine() const {
+    const LaunchConfig& launch = config_.launch;
+    const Given* found = given("num_processes");
+    if (launch.num_machines == 1 || !found) return;
+    const std::string& place = found->origin.source;
+    if (!place.ends_with("num_gpus") && !place.ends_with("(num_gpus)")) return;
+    throw ConfigError(
+        "{}: found {} with {} machines, expected num_processes, which counts the ranks of all "
+        "machines together; write num_processes {}",
+        place, launch.num_processes, launch.num_machines,
+        launch.num_processes * launch.num_machines);
+  }
+
   void check_launch() {
     const LaunchConfig& launch = config_.launch;
     if (launch.machine_rank >= launch.num_machines) {
@@ -210,6 +225,7 @@ class CommonRules : Rules {
       throw ConfigError("{}: found {}, expected a multiple of num_machines ({})",
                         source("num_processes"), launch.num_processes, launch.num_machines);
     }
+    refuse_ranks_of_a_machine();
     if (launch.log_dir.empty() && !launch.tee.empty()) {
       warn_without_effect("tee", "without log_dir all output is shown");
     }

@@ -13,23 +13,11 @@
 #include "strata/config/deepspeed_batch.h"
 #include "strata/config/deepspeed_file.h"
 #include "strata/config/deepspeed_scheduler.h"
+#include "strata/config/deepspeed_warnings.h"
 #include "strata/config/translate.h"
 
 namespace strata::config {
 namespace {
-
-// As settings write it: 5e8 as 500000000, texts without quotes.
-std::string plain(const Json& value) {
-  if (value.is_string()) return value.get<std::string>();
-  if (value.is_number_float()) {
-    const double number = value.get<double>();
-    if (number == std::floor(number) && std::abs(number) < 9e15) {
-      return std::to_string(static_cast<int64_t>(number));
-    }
-    return python_float_repr(number);
-  }
-  return value.dump();
-}
 
 // By ZeRO stage.
 constexpr const char* kStrategies[] = {"NO_SHARD", "ZERO1", "ZERO2", "FULL_SHARD"};
@@ -48,8 +36,7 @@ class Translation {
     translate_optimizer();
     translate_scheduler(file_, merge_);
     translate_batch();
-    warn_of_buckets();
-    warn_of_inert();
+    warn_of_ineffective(file_, uses_files_, warnings_);
   }
 
  private:
@@ -57,7 +44,7 @@ class Translation {
   void set(const DsEntry& entry, const std::string& name, const std::string& text) {
     if (!find_setting(name)) {
       throw ConfigError("{}: found {}; it is not supported in this version", entry.source(),
-                        plain(entry.value));
+                        ds_text(entry.value));
     }
     const Given given = make_given(name, text, {Rank::kFile, entry.source()});
     const Given* known = merge_.find(name);
@@ -66,11 +53,13 @@ class Translation {
       throw ConfigError(
           "{}: found {} beside {} {}, expected the same; correct one, or write \"auto\" in the "
           "file",
-          entry.source(), plain(entry.value), known->origin.source, canonical_text(*known));
+          entry.source(), ds_text(entry.value), known->origin.source, canonical_text(*known));
     }
     merge_.add(given);
   }
-  void set(const DsEntry& entry, const std::string& name) { set(entry, name, plain(entry.value)); }
+  void set(const DsEntry& entry, const std::string& name) {
+    set(entry, name, ds_text(entry.value));
+  }
 
   void refuse_unsupported() {
     for (const DsEntry& entry : file_.entries) {
@@ -138,6 +127,7 @@ class Translation {
     const std::string parameters = translate_offload("offload_param", "cpu_offload_param", zero);
     const std::string optimizer = translate_offload("offload_optimizer", "cpu_offload", zero);
     set(entry, "fsdp_sharding_strategy", kStrategies[zero]);
+    translate_partition(zero);
     uses_files_ = parameters == "nvme" || optimizer == "nvme";
     if (!uses_files_) return;
     for (const auto& [path, name] :
@@ -156,6 +146,19 @@ class Translation {
     if (wants_16_bits && !merge_.find("save_dtype")) set(*entry, "save_dtype", "compute");
   }
 
+  // ZeRO++'s hpZ: the backward pass gathers among so many neighbours.
+  void translate_partition(int zero) {
+    const DsEntry* entry = file_.find("zero_optimization.zero_hpz_partition_size");
+    if (!entry || entry->value.is_null() || entry->value.get<double>() <= 1) return;
+    if (zero < 3) {
+      throw ConfigError(
+          "{}: found {} with ZeRO stage {}, expected stage 3, which alone shards parameters "
+          "(DeepSpeed ignores it); set stage 3 or remove it",
+          entry->source(), ds_text(entry->value), zero);
+    }
+    set(*entry, "fsdp_reshard_group_size");
+  }
+
   // Returns the device. `older`: the boolean of old files.
   std::string translate_offload(const std::string& kind, const std::string& older, int zero) {
     const std::string block = "zero_optimization." + kind;
@@ -167,7 +170,7 @@ class Translation {
     }
     if (!device && !old) return "none";
     const DsEntry& entry = device ? *device : *old;
-    const std::string text = device ? plain(device->value) : old->value == true ? "cpu" : "none";
+    const std::string text = device ? ds_text(device->value) : old->value == true ? "cpu" : "none";
     if (kind == "offload_param" && text != "none" && zero < 3) {
       throw ConfigError(
           "{}: found {} with ZeRO stage {}, expected stage 3, which alone shards parameters "
@@ -213,7 +216,7 @@ class Translation {
         const bool is_power = std::string_view(row.key) == "fp16.initial_scale_power";
         set(*entry, row.setting,
             is_power ? python_float_repr(std::ldexp(1, entry->value.get<int>()))
-                     : plain(entry->value));
+                     : ds_text(entry->value));
       } else if (find_setting(row.setting)) {
         merge_.add(make_given(row.setting, row.fallback,
                               {Rank::kImplied, "DeepSpeed's default, by " + enabled->source()}));
@@ -228,7 +231,7 @@ class Translation {
                         file_.name);
     }
     if (!type) return;
-    std::string name = plain(type->value);
+    std::string name = ds_text(type->value);
     std::ranges::transform(name, name.begin(), [](unsigned char c) { return std::tolower(c); });
     const DsEntry* decoupled = file_.find("optimizer.params.adam_w_mode");
     const bool is_plain_adam = name == "adam" && decoupled && decoupled->value == Json(false);
@@ -252,8 +255,8 @@ class Translation {
         throw ConfigError("{}: found {}, expected two numbers", betas->source(),
                           betas->value.dump());
       }
-      set(*betas, "adam_beta1", plain(betas->value[0]));
-      set(*betas, "adam_beta2", plain(betas->value[1]));
+      set(*betas, "adam_beta1", ds_text(betas->value[0]));
+      set(*betas, "adam_beta2", ds_text(betas->value[1]));
     }
   }
 
@@ -263,7 +266,7 @@ class Translation {
                                         "paged_adamw_32bit"};
     if (!optim || same.contains(canonical_text(*optim))) return;
     throw ConfigError("{}: found {} beside {} {}, expected the same; remove one", type.source(),
-                      plain(type.value), optim->origin.source, canonical_text(*optim));
+                      ds_text(type.value), optim->origin.source, canonical_text(*optim));
   }
 
   // The size as the file or a flag gives it; an "auto" takes the flag's default.
@@ -288,7 +291,7 @@ class Translation {
       if (!entry || entry->is_auto) continue;
       throw ConfigError(
           "{}: found {} beside auto_find_batch_size true ({}), expected \"auto\"; remove one",
-          entry->source(), plain(entry->value), named_source(*finds));
+          entry->source(), ds_text(entry->value), named_source(*finds));
     }
   }
 
@@ -306,7 +309,7 @@ class Translation {
     const DsEntry* said = file_.find("data_parallel_size");
     if (said && !said->is_auto && !said->value.is_null() && said->value != Json(size)) {
       throw ConfigError("{}: found {} for {} ranks of which {} share rows, expected {}; remove it",
-                        said->source(), plain(said->value), world_size_, sharers, size);
+                        said->source(), ds_text(said->value), world_size_, sharers, size);
     }
     return size;
   }
@@ -326,56 +329,6 @@ class Translation {
     const BatchSizes solved = solve_batch(sizes, {*parallel, num_sharers()}, train->source());
     if (!sizes.micro) set(*train, kMicro, std::to_string(*solved.micro));
     if (!sizes.accumulation) set(*train, kAccumulation, std::to_string(*solved.accumulation));
-  }
-
-  void warn_of_buckets() {
-    const DsEntry* reduce = file_.find("zero_optimization.reduce_bucket_size");
-    const DsEntry* gather = file_.find("zero_optimization.allgather_bucket_size");
-    if (gather && gather->value.get<double>() != 2 * std::floor(gather->value.get<double>() / 2)) {
-      throw ConfigError("{}: found {}, expected an even number", gather->source(),
-                        plain(gather->value));
-    }
-    double elements = 0;
-    std::vector<std::string> names;
-    for (const DsEntry* entry : {reduce, gather}) {
-      if (!entry || entry->is_auto) continue;
-      elements += entry->value.get<double>();
-      names.push_back(fmt::format("{} {}", entry->path.substr(entry->path.rfind('.') + 1),
-                                  plain(entry->value)));
-    }
-    if (names.empty()) return;
-    warnings_.push_back(fmt::format(
-        "{}: no effect here: {}; gradients are reduced unit by unit (DeepSpeed with overlap_comm "
-        "holds 4.5 x {} x 2 bytes = {:.1f} GB for them)",
-        file_.name, fmt::join(names, ", "), plain(elements), 9 * elements / 1e9));
-  }
-
-  void warn_of_inert() {
-    std::vector<std::pair<std::string_view, std::vector<std::string>>> reasons;
-    auto add = [&](std::string_view reason, const std::string& path) {
-      auto found = std::ranges::find(reasons, reason, [](const auto& row) { return row.first; });
-      if (found == reasons.end()) found = reasons.insert(found, {reason, {}});
-      found->second.push_back(path);
-    };
-    for (const DsEntry& entry : file_.entries) {
-      if (entry.is_auto || entry.value.is_null() || is_switched_off(entry)) continue;
-      if (entry.key->use == DsUse::kNoEffect) add(entry.key->text, entry.path);
-      const bool is_of_files =
-          entry.path == "zero_optimization.sub_group_size" || entry.path.starts_with("aio.");
-      if (entry.key->use == DsUse::kCode && is_of_files && !uses_files_) {
-        add("nothing rests in files (no offload device is nvme)", entry.path);
-      }
-    }
-    for (const auto& [reason, paths] : reasons) {
-      warnings_.push_back(
-          fmt::format("{}: no effect here: {}; {}", file_.name, fmt::join(paths, ", "), reason));
-    }
-  }
-
-  bool is_switched_off(const DsEntry& entry) const {
-    if (entry.value.is_object()) return entry.value.value("enabled", Json()) == Json(false);
-    return entry.value == Json(false) ||
-           file_.is_disabled(entry.path.substr(0, entry.path.find('.')));
   }
 
   const DsFile& file_;

@@ -86,6 +86,9 @@ class Writer {
     zero["stage3_prefetch_bucket_size"] = "auto";
     zero["stage3_param_persistence_threshold"] = "auto";
     zero["stage3_gather_16bit_weights_on_model_save"] = true;
+    written_.insert({"fsdp_reshard_group_size", "fsdp_reshard_after_forward"});
+    const int64_t neighbours = settings_.config.shard.reshard_group_size;
+    if (neighbours > 0) zero["zero_hpz_partition_size"] = neighbours;
   }
 
   void write_sequences() {

@@ -2,6 +2,7 @@
 #include "strata/config/deepspeed_file.h"
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 
 #include <yaml-cpp/yaml.h>
@@ -163,6 +164,18 @@ bool is_deepspeed_json(const Json& file) {
     if (file.contains(name) && file[name].is_object()) return true;
   }
   return false;
+}
+
+std::string ds_text(const Json& value) {
+  if (value.is_string()) return value.get<std::string>();
+  if (value.is_number_float()) {
+    const double number = value.get<double>();
+    if (number == std::floor(number) && std::abs(number) < 9e15) {
+      return std::to_string(static_cast<int64_t>(number));
+    }
+    return python_float_repr(number);
+  }
+  return value.dump();
 }
 
 }  // namespace strata::config

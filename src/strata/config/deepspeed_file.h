@@ -36,6 +36,9 @@ struct DsFile {
 // `source`: names the setting in messages. Throws ConfigError with file, line and key.
 DsFile read_deepspeed(const std::string& text, const std::string& source);
 
+// A value as settings write it: 5e8 as 500000000, texts without quotes.
+std::string ds_text(const Json& value);
+
 // Told by keys that only a ds_config has.
 bool is_deepspeed_json(const Json& file);
 

@@ -28,6 +28,8 @@ std::string yaml_value_text(const Setting& setting, const RunConfig& config) {
   if (!is_list(setting)) return text == "none" && !is_text ? "null" : yaml_text(text);
   std::vector<std::string> items = std::get<std::vector<std::string>& (*)(RunConfig&)>(
       setting.field)(const_cast<RunConfig&>(config));
+  // A list that tells [] from null has null for its default.
+  if (items.empty() && !setting.synonyms.empty()) return "null";
   for (std::string& item : items) item = yaml_text(item);
   return fmt::format("[{}]", fmt::join(items, ", "));
 }
@@ -167,7 +169,8 @@ std::string settings_page() {
       "Made by `strata config docs` from the settings table; do not edit.\n\n"
       "Every name is a flag (`--name value`, with hyphens or underscores), a key of a `--config` "
       "file, or both.\nPrecedence: defaults < files < environment < flags. `strata config show` "
-      "prints every value and its origin.\n";
+      "prints every value and its origin.\n`null` in a file: not set, except where it has a "
+      "meaning below.\n";
   std::string_view group;
   for (const Setting& setting : settings_table()) {
     if (setting.kind == Kind::kUnbound) continue;

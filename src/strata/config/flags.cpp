@@ -4,6 +4,9 @@
 #include <algorithm>
 #include <cctype>
 #include <map>
+#include <utility>
+
+#include <fmt/ranges.h>
 
 #include "strata/base/error.h"
 #include "strata/config/foreign_names.h"
@@ -49,8 +52,8 @@ class FlagParser {
         table_(table),
         command_(command) {}
 
-  // Reads the flag at `position`. Throws for unknown names, missing values and repetitions.
-  ParsedFlag parse(size_t position) {
+  // Reads the flag at `position`. Throws for unknown names and missing values.
+  ParsedFlag parse(size_t position) const {
     std::string token = expand_short(arguments_[position]);
     const size_t equals = token.find('=');
     const std::string written = token.substr(0, equals);
@@ -68,9 +71,32 @@ class FlagParser {
     } else {
       take_values(position, written, parsed);
     }
-    reject_repetition(parsed.given, written);
     return parsed;
   }
+
+  // The same into what was given; returns how many tokens that were.
+  size_t read(size_t position) {
+    ParsedFlag parsed = parse(position);
+    keep(std::move(parsed.given));
+    return parsed.used;
+  }
+
+  // In the place of what was given for the setting before.
+  void keep(Given given) {
+    const auto known = std::ranges::find(parsed_.given, given.setting, &Given::setting);
+    if (known != parsed_.given.end() && !given.setting->repeatable) {
+      if (known->value.items != given.value.items) {
+        parsed_.warnings.push_back(
+            fmt::format("{}: found {} after {} {}, the same setting; the last counts",
+                        given.origin.source, fmt::join(given.value.items, " "),
+                        known->origin.source, fmt::join(known->value.items, " ")));
+      }
+      parsed_.given.erase(known);
+    }
+    parsed_.given.push_back(std::move(given));
+  }
+
+  ParsedFlags take() { return std::move(parsed_); }
 
  private:
   static std::string expand_short(const std::string& token) {
@@ -95,17 +121,14 @@ class FlagParser {
   }
 
   [[noreturn]] void throw_unknown(const std::string& written, const std::string& name) const {
-    const std::string advice = foreign_advice(name);
-    if (!advice.empty() && table_.data() == settings_table().data()) {
-      throw ConfigError("{}: found an unknown flag, expected a known one; {}", written, advice);
+    std::string advice;
+    if (table_.data() == settings_table().data()) {
+      advice = unknown_advice(name, accepts_, "--");
+    } else if (const auto near = closest_setting(table_, name, accepts_)) {
+      advice = "did you mean --" + *near + "?";
     }
-    auto near = closest_setting(table_, name, accepts_);
-    if (near) {
-      throw ConfigError("{}: found an unknown flag, expected a known one; did you mean --{}?",
-                        written, *near);
-    }
-    throw ConfigError("{}: found an unknown flag, expected a known one; see strata {} --help",
-                      written, command_);
+    if (advice.empty()) advice = fmt::format("see strata {} --help", command_);
+    throw ConfigError("{}: found an unknown flag, expected a known one; {}", written, advice);
   }
 
   [[noreturn]] void throw_misplaced(const std::string& written) const {
@@ -152,63 +175,58 @@ class FlagParser {
     return std::ranges::find(setting.choices, text) != setting.choices.end();
   }
 
-  void reject_repetition(const Given& given, const std::string& written) {
-    if (given.setting->repeatable) return;
-    auto [seen, is_new] = seen_.emplace(given.setting, written);
-    if (is_new) return;
-    if (normalized_name(seen->second) == normalized_name(written)) {
-      throw ConfigError("{}: found twice, expected once; remove one", written);
-    }
-    throw ConfigError("{}: found beside {}, which is the same setting, expected one; remove one",
-                      written, seen->second);
-  }
-
   std::span<const std::string> arguments_;
   bool launch_;
   bool precedes_program_ = false;
   std::span<const Setting> table_ = settings_table();
   std::string_view command_ = "sft";
   bool (*accepts_)(const Setting&) = is_any_setting;
-  std::map<const Setting*, std::string> seen_;
+  ParsedFlags parsed_;
 };
 
-bool is_settings_file(const std::string& token) {
-  return token.ends_with(".json") || token.ends_with(".yaml") || token.ends_with(".yml");
+[[noreturn]] void throw_stray(const std::string& word) {
+  throw ConfigError("{}: found a word that belongs to no flag, expected --name value{}", word,
+                    is_settings_file(word) ? "; a settings file stands before all flags, or behind "
+                                             "--config"
+                                           : "");
 }
 
-std::vector<Given> parse_all(FlagParser parser, std::span<const std::string> arguments) {
-  std::vector<Given> given;
-  for (size_t i = 0; i < arguments.size();) {
-    if (!starts_flag(arguments[i])) {
-      throw ConfigError("{}: found a word that belongs to no flag, expected --name value",
-                        arguments[i]);
-    }
-    ParsedFlag parsed = parser.parse(i);
-    given.push_back(std::move(parsed.given));
-    i += parsed.used;
+ParsedFlags parse_all(FlagParser parser, std::span<const std::string> arguments, size_t first = 0) {
+  for (size_t i = first; i < arguments.size();) {
+    if (!starts_flag(arguments[i])) throw_stray(arguments[i]);
+    i += parser.read(i);
   }
-  return given;
+  return parser.take();
 }
 
-std::vector<Given> parse_flags(std::span<const std::string> arguments, FlagSet set) {
-  if (arguments.size() == 1 && is_settings_file(arguments[0])) {
-    return {make_given("config", arguments[0], {Rank::kFlag, arguments[0]})};
-  }
-  return parse_all(FlagParser(arguments, set), arguments);
+bool begins_with_file(std::span<const std::string> arguments) {
+  return !arguments.empty() && is_settings_file(arguments[0]);
+}
+
+ParsedFlags parse_flags(std::span<const std::string> arguments, FlagSet set) {
+  FlagParser parser(arguments, set);
+  const bool has_file = begins_with_file(arguments);
+  if (has_file) parser.keep(make_given("config", arguments[0], {Rank::kFlag, "--config"}));
+  return parse_all(std::move(parser), arguments, has_file ? 1 : 0);
 }
 
 }  // namespace
 
-std::vector<Given> parse_run_flags(std::span<const std::string> arguments) {
+bool is_settings_file(const std::string& word) {
+  return !starts_flag(word) &&
+         (word.ends_with(".json") || word.ends_with(".yaml") || word.ends_with(".yml"));
+}
+
+ParsedFlags parse_run_flags(std::span<const std::string> arguments) {
   return parse_flags(arguments, FlagSet::kRun);
 }
 
-std::vector<Given> parse_mixed_flags(std::span<const std::string> arguments) {
+ParsedFlags parse_mixed_flags(std::span<const std::string> arguments) {
   return parse_flags(arguments, FlagSet::kMixed);
 }
 
-std::vector<Given> parse_command_flags(std::span<const Setting> table, std::string_view command,
-                                       std::span<const std::string> arguments) {
+ParsedFlags parse_command_flags(std::span<const Setting> table, std::string_view command,
+                                std::span<const std::string> arguments) {
   return parse_all(FlagParser(arguments, table, command), arguments);
 }
 
@@ -219,13 +237,12 @@ SplitFlags split_command_flags(std::span<const Setting> table, std::string_view 
   for (size_t i = 0; i < arguments.size();) {
     const std::string name = arguments[i].substr(0, arguments[i].find('='));
     if (name.starts_with("--") && find_setting(table, normalized_name(name.substr(2)))) {
-      ParsedFlag parsed = parser.parse(i);
-      split.own.push_back(std::move(parsed.given));
-      i += parsed.used;
+      i += parser.read(i);
     } else {
       split.others.push_back(arguments[i++]);
     }
   }
+  split.own = parser.take();
   return split;
 }
 
@@ -233,11 +250,10 @@ LaunchLine parse_launch_line(std::span<const std::string> arguments) {
   FlagParser parser(arguments, FlagSet::kLaunch);
   LaunchLine line;
   size_t i = 0;
-  while (i < arguments.size() && starts_flag(arguments[i])) {
-    ParsedFlag parsed = parser.parse(i);
-    line.given.push_back(std::move(parsed.given));
-    i += parsed.used;
-  }
+  while (i < arguments.size() && starts_flag(arguments[i])) i += parser.read(i);
+  ParsedFlags parsed = parser.take();
+  line.given = std::move(parsed.given);
+  line.warnings = std::move(parsed.warnings);
   line.flags.assign(arguments.begin(), arguments.begin() + i);
   if (i < arguments.size()) line.program = arguments[i++];
   line.arguments.assign(arguments.begin() + i, arguments.end());
@@ -247,7 +263,7 @@ LaunchLine parse_launch_line(std::span<const std::string> arguments) {
 OwnFlags take_own_flags(std::span<const Setting> table, std::string_view command,
                         std::span<const std::string> arguments) {
   FlagParser own(arguments, table, command, /*precedes_program=*/true);
-  FlagParser launch(arguments, FlagSet::kLaunch);
+  const FlagParser launch(arguments, FlagSet::kLaunch);
   OwnFlags result;
   size_t i = 0;
   while (i < arguments.size() && starts_flag(arguments[i])) {
@@ -258,25 +274,28 @@ OwnFlags take_own_flags(std::span<const Setting> table, std::string_view command
                         (name.starts_with("no_") && find_setting(table, name.substr(3)));
     // An unknown name is suggested from both tables, the own first.
     const bool is_own_typo = !find_setting(name) && closest_setting(table, name);
-    ParsedFlag parsed = is_own || is_own_typo ? own.parse(i) : launch.parse(i);
-    if (is_own) {
-      result.given.push_back(std::move(parsed.given));
-    } else {
-      result.rest.insert(result.rest.end(), arguments.begin() + i,
-                         arguments.begin() + i + parsed.used);
+    if (is_own || is_own_typo) {
+      i += own.read(i);
+      continue;
     }
-    i += parsed.used;
+    const size_t used = launch.parse(i).used;
+    result.rest.insert(result.rest.end(), arguments.begin() + i, arguments.begin() + i + used);
+    i += used;
   }
+  result.own = own.take();
   result.rest.insert(result.rest.end(), arguments.begin() + i, arguments.end());
   return result;
 }
 
 std::vector<std::string> without_flags(std::span<const std::string> arguments,
                                        std::span<const std::string_view> names) {
-  if (arguments.size() == 1 && is_settings_file(arguments[0])) return {"--config", arguments[0]};
-  FlagParser parser(arguments, FlagSet::kMixed);
+  const FlagParser parser(arguments, FlagSet::kMixed);
   std::vector<std::string> kept;
   size_t i = 0;
+  if (begins_with_file(arguments)) {
+    kept = {"--config", arguments[0]};
+    i = 1;
+  }
   while (i < arguments.size() && starts_flag(arguments[i])) {
     const ParsedFlag parsed = parser.parse(i);
     if (std::ranges::find(names, parsed.given.setting->name) == names.end()) {

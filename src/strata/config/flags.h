@@ -1,6 +1,7 @@
 // Command-line flags as HfArgumentParser and accelerate's launcher take them: hyphen or underscore,
 // `--flag value`, `--flag=value`, bare booleans, --no_flag for what is true by default, lists of
-// several values. No abbreviations. Errors: ConfigError with the closest known name.
+// several values. No abbreviations. Of a setting that is given twice the last counts, as for
+// argparse. Errors: ConfigError with the closest known name.
 #pragma once
 
 #include <span>
@@ -12,20 +13,27 @@
 
 namespace strata::config {
 
-// The flags of the recipe (rank kFlag). A lone file name ending in .json, .yaml or .yml stands for
-// --config, as for HfArgumentParser.
-std::vector<Given> parse_run_flags(std::span<const std::string> arguments);
+struct ParsedFlags {
+  std::vector<Given> given;
+  std::vector<std::string> warnings;  // of values that a later one replaced
+};
+
+// The flags of the recipe (rank kFlag). A file name ending in .json, .yaml or .yml before them
+// stands for --config, as for the parsers of transformers and of alignment-handbook.
+ParsedFlags parse_run_flags(std::span<const std::string> arguments);
 
 // Flags of launcher and recipe in any order, as `strata config show` takes them.
-std::vector<Given> parse_mixed_flags(std::span<const std::string> arguments);
+ParsedFlags parse_mixed_flags(std::span<const std::string> arguments);
+
+bool is_settings_file(const std::string& word);
 
 // Flags of a subcommand with a table of its own; `command` is named in messages.
-std::vector<Given> parse_command_flags(std::span<const Setting> table, std::string_view command,
-                                       std::span<const std::string> arguments);
+ParsedFlags parse_command_flags(std::span<const Setting> table, std::string_view command,
+                                std::span<const std::string> arguments);
 
 // The flags of a subcommand that takes those of a run as well: its own, and the others as written.
 struct SplitFlags {
-  std::vector<Given> own;
+  ParsedFlags own;
   std::vector<std::string> others;
 };
 SplitFlags split_command_flags(std::span<const Setting> table, std::string_view command,
@@ -34,6 +42,7 @@ SplitFlags split_command_flags(std::span<const Setting> table, std::string_view 
 struct LaunchLine {
   std::vector<std::string> flags;      // as written, before the program's name
   std::vector<Given> given;            // the same, read (rank kLaunchFlag)
+  std::vector<std::string> warnings;   // of values that a later one replaced
   std::string program;                 // sft, train.py, ...; empty when none was named
   std::vector<std::string> arguments;  // everything after it
 };
@@ -41,7 +50,7 @@ struct LaunchLine {
 LaunchLine parse_launch_line(std::span<const std::string> arguments);
 
 struct OwnFlags {
-  std::vector<Given> given;
+  ParsedFlags own;
   std::vector<std::string> rest;  // a launch line
 };
 
@@ -50,8 +59,8 @@ struct OwnFlags {
 OwnFlags take_own_flags(std::span<const Setting> table, std::string_view command,
                         std::span<const std::string> arguments);
 
-// Flags of launcher or recipe without those of the named settings. A lone settings file becomes
-// --config FILE, so that further flags can follow.
+// Flags of launcher or recipe without those of the named settings. A settings file before them
+// becomes --config FILE.
 std::vector<std::string> without_flags(std::span<const std::string> arguments,
                                        std::span<const std::string_view> names);
 

@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "strata/base/text_distance.h"
 #include "strata/config/settings_table.h"
 
 namespace strata::config {
@@ -14,6 +15,13 @@ constexpr std::string_view kMixture =
 constexpr std::string_view kSlices = "take slices: splits \"train[:95%],train[95%:]\"";
 constexpr std::string_view kSelfChosen = "remove it: config.json and the tokenizer's files say it";
 constexpr std::string_view kKernels = "remove it: the device decides";
+constexpr std::string_view kAnswers =
+    "use assistant_only_loss or completion_only_loss, which find the answers without it";
+constexpr std::string_view kSystem =
+    "write it into the rows: a system message, or a column named system";
+constexpr std::string_view kMeeting =
+    "use main_process_ip and main_process_port, where the machines meet";
+constexpr std::string_view kMachines = "start strata launch on each machine, or use strata slurm";
 constexpr std::string_view kMetrics = "remove it: metrics go to metrics.jsonl in output_dir";
 
 constexpr ForeignName kNames[] = {
@@ -31,6 +39,22 @@ constexpr ForeignName kNames[] = {
     {"ref_model", "", "remove it: the reference is the model that training starts from"},
     {"rl", "recipe", "pairs of answers are learnt by the recipe dpo (strata dpo)"},
     {"max_prompt_length", "max_length"},
+    {"rpo_alpha", "loss_weights",
+     "add the loss of the chosen answers: loss_type sigmoid,sft with loss_weights 1,ALPHA"},
+    {"response_template", "assistant_only_loss", kAnswers},
+    {"instruction_template", "assistant_only_loss", kAnswers},
+    // run_clm.py
+    {"validation_split_percentage", "splits",
+     "take slices of dataset_name: splits \"train[5%:],train[:5%]\""},
+    // torchrun's and DeepSpeed's launchers
+    {"nproc_per_node", "num_processes",
+     "use num_processes, which counts the ranks of all machines together"},
+    {"include", "gpu_ids", "use gpu_ids 0,1 (numbers of this machine's devices)"},
+    {"exclude", "gpu_ids", "name the others in gpu_ids (numbers of this machine's devices)"},
+    {"hostfile", "", kMachines},
+    {"rdzv_endpoint", "main_process_ip", kMeeting},
+    {"rdzv_id", "", "remove it: machines meet at main_process_ip and main_process_port"},
+    {"standalone", "", "remove it: one machine needs no meeting point"},
     // scripts of many people
     {"use_lora", "use_peft"},
     {"use_qlora", "use_peft", "use use_peft and load_in_4bit"},
@@ -45,6 +69,10 @@ constexpr ForeignName kNames[] = {
     {"lr", "learning_rate"},
     {"epochs", "num_train_epochs"},
     {"num_epochs", "num_train_epochs"},
+    {"system_prompt", "", kSystem},
+    {"save_dtype", "",
+     "remove it: the result has the type of its fp32 masters; strata convert --dtype gives "
+     "another"},
     {"device_map", "", "remove it: num_processes and the fsdp settings place the model"},
     // axolotl
     {"base_model", "model_name_or_path"},
@@ -60,6 +88,9 @@ constexpr ForeignName kNames[] = {
     {"pad_to_sequence_len", "", "remove it: rows are not padded"},
     {"micro_batch_size", "per_device_train_batch_size"},
     {"optimizer", "optim"},
+    {"unfrozen_parameters", "",
+     "no setting trains a part of the base alone; lora_modules_to_save trains modules whole beside "
+     "an adapter"},
     {"lr_scheduler", "lr_scheduler_type"},
     {"adapter", "use_peft", "lora: use_peft true; qlora: load_in_4bit true, too"},
     {"lora_model_dir", "adapter_name_or_path"},
@@ -104,6 +135,7 @@ constexpr ForeignName kNames[] = {
     {"template", "chat_template_format",
      "the tokenizer's own is the default; another: chat_template_path or chat_template_format"},
     {"cutoff_len", "max_length"},
+    {"default_system", "", kSystem},
     {"train_on_prompt", "completion_only_loss", "use completion_only_loss false"},
     {"mask_history", "", "mark earlier answers in the data with \"weight\": 0"},
     {"plot_loss", "", "remove it: report.html in output_dir has the curve"},
@@ -123,6 +155,29 @@ std::string foreign_advice(std::string_view name) {
   const ForeignName* found = find_foreign_name(name);
   if (found == nullptr) return "";
   return found->advice.empty() ? fmt::format("use {}", found->setting) : std::string(found->advice);
+}
+
+// A rename that is one slip away.
+static const ForeignName* near_foreign_name(std::string_view name, bool (*accept)(const Setting&)) {
+  const std::string wanted = normalized_name(name);
+  for (const ForeignName& foreign : kNames) {
+    const bool is_rename = !foreign.setting.empty() && foreign.advice.empty();
+    if (is_rename && edit_distance(wanted, foreign.name) <= 1 && foreign.name.size() > 4 &&
+        accept(get_setting(foreign.setting))) {
+      return &foreign;
+    }
+  }
+  return nullptr;
+}
+
+std::string unknown_advice(std::string_view name, bool (*accept)(const Setting&),
+                           std::string_view dashes) {
+  if (std::string advice = foreign_advice(name); !advice.empty()) return advice;
+  const auto near = closest_setting(name, accept);
+  const ForeignName* foreign = near_foreign_name(name, accept);
+  const bool is_foreign = foreign && (!near || edit_distance(normalized_name(name), *near) > 1);
+  if (is_foreign) return fmt::format("did you mean {}{}?", dashes, foreign->setting);
+  return near ? fmt::format("did you mean {}{}?", dashes, *near) : "";
 }
 
 }  // namespace strata::config

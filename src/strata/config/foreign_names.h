@@ -7,6 +7,8 @@
 #include <string>
 #include <string_view>
 
+#include "strata/config/settings_table.h"
+
 namespace strata::config {
 
 struct ForeignName {
@@ -19,5 +21,10 @@ std::span<const ForeignName> foreign_names();
 const ForeignName* find_foreign_name(std::string_view name);  // with hyphens or underscores
 std::string foreign_advice(
     std::string_view name);  // "use max_length"; empty: the name is not known
+
+// What to do about a name that is no setting: what another program's name is called here, or "did
+// you mean --max_length?" for the closest setting that `accept` admits. Empty: nothing is like it.
+std::string unknown_advice(std::string_view name, bool (*accept)(const Setting&),
+                           std::string_view dashes = "");
 
 }  // namespace strata::config

@@ -25,9 +25,9 @@ class RecipeRules : Rules {
     check_task();
     if (recipe_.command == "dpo") check_preferences(config_, merge_, warnings_);
     if (recipe_.gives_rewards) check_rewards();
+    check_files();
     if (!recipe_.has_encoder) return;
     check_columns();
-    check_files();
     check_answers();
   }
 
@@ -58,6 +58,7 @@ class RecipeRules : Rules {
 
   // Whether the value is the one that holds where nobody gives the setting.
   bool is_plain(const Given& found) {
+    if (found.setting->kind != Kind::kBound) return false;
     const std::string text = canonical_text(found);
     if (text == field_text(*found.setting, RunConfig{})) return true;
     if (found.setting->name != "loss_type") return false;
@@ -110,19 +111,27 @@ class RecipeRules : Rules {
     return config_.train.eval_strategy != "no" || config_.train.eval_on_start;
   }
 
-  void check_files() const {
+  void check_files() {
     const Given* file = given("train_file");
     const Given* set = given("dataset_name");
-    if (file != nullptr && set != nullptr) {
+    const DataConfig& data = config_.data;
+    if (file && set && !data.train_file.empty() && !data.dataset_name.empty()) {
       throw ConfigError("{}: found beside {}, expected one way to name the data; remove one",
                         named_source(*file), named_source(*set));
     }
-    const DataConfig& data = config_.data;
     if (!data.validation_file.empty() && data.train_file.empty()) {
       throw ConfigError("{}: found without train_file, expected both; add --train_file",
                         source("validation_file"));
     }
-    if (!evaluates() || data.train_file.empty() || !data.validation_file.empty()) return;
+    if (data.train_file.empty()) return;
+    if (data.splits.find_first_of("[+") != std::string::npos) {
+      throw ConfigError(
+          "{}: found {} beside train_file ({}), which is read whole, expected dataset_name for a "
+          "slice; name the file in dataset_name",
+          source("splits"), data.splits, source("train_file"));
+    }
+    warn_without_effect("splits", "train_file and validation_file name the data");
+    if (!evaluates() || !data.validation_file.empty()) return;
     throw ConfigError(
         "{}: found an evaluation without a file for it, expected one; add --validation_file or "
         "set eval_strategy no",

@@ -18,7 +18,7 @@ RecipeRow sft() {
                        "eval_packing", "completion_only_loss", "assistant_only_loss",
                        "chat_template_path", "chat_template_format", "add_special_tokens",
                        "append_concat_token", "long_rows", "neftune_noise_alpha",
-                       "label_smoothing_factor"},
+                       "label_smoothing_factor", "block_size"},
           .figures = {"mean_token_accuracy", "entropy", "aux_loss"}};
 }
 
@@ -32,9 +32,9 @@ RecipeRow seq2seq() {
           .has_encoder = true,
           .task_type = "SEQ_2_SEQ_LM",
           .script_parts = {"seq2seq", "run_translation", "run_summarization"},
-          .settings = {"train_file", "validation_file", "text_column", "summary_column",
-                       "source_lang", "target_lang", "source_prefix", "max_source_length",
-                       "max_target_length", "predict_with_generate", "generation_max_length"},
+          .settings = {"text_column", "summary_column", "source_lang", "target_lang",
+                       "source_prefix", "max_source_length", "max_target_length",
+                       "predict_with_generate", "generation_max_length"},
           .figures = {"mean_token_accuracy", "entropy", "aux_loss"}};
 }
 

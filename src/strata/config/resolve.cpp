@@ -55,9 +55,13 @@ Merge merge_sources(const Sources& sources, std::vector<std::string>& warnings) 
   if (!sources.recipe.empty()) {
     merge.add(make_given("recipe", sources.recipe, {Rank::kImplied, "the recipe's name"}));
   }
-  merge.add_all(sources.flags_are_mixed ? parse_mixed_flags(sources.flags)
-                                        : parse_run_flags(sources.flags));
-  merge.add_all(parse_launch_line(sources.launch_flags).given);
+  const ParsedFlags flags =
+      sources.flags_are_mixed ? parse_mixed_flags(sources.flags) : parse_run_flags(sources.flags);
+  const LaunchLine launch = parse_launch_line(sources.launch_flags);
+  merge.add_all(flags.given);
+  merge.add_all(launch.given);
+  warnings = launch.warnings;
+  warnings.insert(warnings.end(), flags.warnings.begin(), flags.warnings.end());
   merge.add_all(read_environment(sources.environment, warnings));
   const std::string own = merge.text("config");
   if (!own.empty()) merge.add_all(read_own_file(own));

@@ -12,6 +12,7 @@ namespace strata::config {
 
 struct ModelConfig {
   std::string model_name_or_path;
+  std::string model_revision = "main";  // of a name on the Hub
   std::string config_name;           // train from scratch: a config.json or a folder that holds one
   std::string tokenizer_name;        // default: the model's folder
   std::string dtype = "float32";     // of frozen weights at rest: auto, float32, bfloat16, float16

@@ -33,6 +33,7 @@ std::vector<Setting> quantization_settings() {
        {.name = "bnb_4bit_compute_dtype",
         .field = STRATA_FIELD(quantization.bnb_4bit_compute_dtype),
         .choices = {"auto", "float32", "bfloat16", "float16"},
+        .synonyms = {{"fp32", "float32"}, {"bf16", "bfloat16"}, {"fp16", "float16"}},
         .help =
             "type in which 4-bit weights are multiplied; auto: that of the activations; float16 "
             "on CPUs: its precision and range, summed in fp32"},

@@ -30,6 +30,7 @@ std::vector<Setting> build_table() {
        .aliases = {"torch_dtype"},
        .field = STRATA_FIELD(chat.dtype),
        .choices = {"auto", "float32", "bfloat16", "float16"},
+       .synonyms = {{"fp32", "float32"}, {"bf16", "bfloat16"}, {"fp16", "float16"}},
        .help = "type that the weights are rounded to; auto: that of the checkpoint",
        .group = "model"},
       same_setting("load_in_4bit", STRATA_FIELD(quantization.load_in_4bit)),

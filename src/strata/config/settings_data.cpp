@@ -13,7 +13,16 @@ std::vector<Setting> data_settings() {
         .field = STRATA_FIELD(data.dataset_name),
         .help = "file, folder, pattern (data/*.jsonl) or Hub name; several with commas between",
         .peer = "ScriptArguments"},
+       {.name = "train_file",
+        .field = STRATA_FIELD(data.train_file),
+        .help = "file to train on, in place of dataset_name",
+        .peer = "run_clm.py"},
+       {.name = "validation_file",
+        .field = STRATA_FIELD(data.validation_file),
+        .help = "file to evaluate on, beside train_file",
+        .peer = "run_clm.py"},
        {.name = "dataset_config",
+        .aliases = {"dataset_config_name"},
         .field = STRATA_FIELD(data.dataset_config),
         .help = "a configuration of the data set, as its README.md lists them, or a folder in it; "
                 "default: the one that the README.md calls default",
@@ -63,7 +72,9 @@ std::vector<Setting> data_settings() {
         .aliases = {"max_seq_length", "max_seq_len"},
         .field = STRATA_FIELD(data.max_length),
         .range = {.min = 1},
-        .help = "longest sequence in tokens, none: rows stay whole; with packing, the length of a "
+        .null_means = "none",
+        .help = "longest sequence in tokens; none (or null): rows stay whole; with packing, the "
+                "length of a "
                 "packed "
                 "row"},
        {.name = "packing",
@@ -75,6 +86,11 @@ std::vector<Setting> data_settings() {
         .synonyms = {{"bfd-requeue", "bfd_split"}},
         .help = "bfd: best fit, longest first; bfd_split: the same, and what is longer than "
                 "max_length is split instead of cut; wrapped: one stream cut into rows"},
+       {.name = "block_size",
+        .kind = Kind::kTranslated,
+        .help = "tokens of the pieces into which all rows, one behind another, are cut: max_length "
+                "with packing and packing_strategy wrapped",
+        .peer = "run_clm.py"},
        {.name = "eval_packing",
         .field = STRATA_FIELD(data.eval_packing),
         .help = "packing of the test split; default: as packing"},
@@ -105,6 +121,9 @@ std::vector<Setting> data_settings() {
         .field = STRATA_FIELD(data.append_concat_token),
         .help = "end every row with the end-of-sequence token, conversations too",
         .peer = "PEFT examples/sft"},
+       {.name = "dataset_kwargs",
+        .kind = Kind::kTranslated,
+        .help = "mapping (or its JSON text) of add_special_tokens and append_concat_token"},
        {.name = "dataset_num_proc",
         .aliases = {"preprocessing_num_workers"},
         .field = STRATA_FIELD(data.dataset_num_proc),
@@ -127,13 +146,7 @@ std::vector<Setting> data_settings() {
 std::vector<Setting> pair_settings() {
   return with_group(
       kPairs, "run_summarization.py",
-      {{.name = "train_file",
-        .field = STRATA_FIELD(data.train_file),
-        .help = "seq2seq: file to train on, in place of dataset_name"},
-       {.name = "validation_file",
-        .field = STRATA_FIELD(data.validation_file),
-        .help = "seq2seq: file to evaluate on, beside train_file"},
-       {.name = "text_column",
+      {{.name = "text_column",
         .aliases = {"source_column", "input_column"},
         .field = STRATA_FIELD(data.text_column),
         .help = "seq2seq: column with the source text; default: the first"},

@@ -2,6 +2,7 @@
 #include "strata/config/settings_files.h"
 
 #include <algorithm>
+#include <optional>
 #include <set>
 
 #include <fmt/format.h>
@@ -52,12 +53,18 @@ bool is_accelerate_key(const Setting& setting) {
 }
 bool is_own_key(const Setting& setting) { return setting.name != "config"; }
 
-std::string advice_for(const std::string& key, bool (*accept)(const Setting&)) {
-  if (accept(get_setting("max_length"))) {  // not in a section of accelerate's file
-    if (const std::string advice = foreign_advice(key); !advice.empty()) return advice;
-  }
+// For a file of accelerate or a section of it.
+std::string advice_for_accelerate(const std::string& key, bool (*accept)(const Setting&)) {
+  if (find_setting(key)) return "give it as a flag or in a file of --config";
   const auto near = closest_setting(key, accept);
   return near ? "did you mean " + *near + "?" : "remove it";
+}
+
+std::string advice_for(const std::string& key, bool (*accept)(const Setting&)) {
+  if (accept != is_own_key) return advice_for_accelerate(key, accept);
+  const std::string advice = unknown_advice(key, accept);
+  // Not "remove it": what the key asks for would not happen.
+  return advice.empty() ? "no setting here is like it, see docs/guide/settings.md" : advice;
 }
 
 [[noreturn]] void throw_unknown(const std::string& place, const std::string& key,
@@ -169,13 +176,19 @@ fs::path file_in_folder(const fs::path& folder) {
       folder.string());
 }
 
-// As TrainingArguments takes fsdp: words, or a list of them.
-Value own_value(const Setting& setting, const YAML::Node& node, const std::string& place) {
+// Nothing for a null that asks for nothing, as in TrainingArguments. An empty list is a value.
+std::optional<Value> own_value(const Setting& setting, const YAML::Node& node,
+                               const std::string& place) {
   Value value = yaml_value(node, place);
-  if (setting.name == "fsdp" && value.items.size() > 1) {
+  // As TrainingArguments takes fsdp: words, or a list of them.
+  if (setting.name == "fsdp" && node.IsSequence()) {
+    if (value.is_null) return std::nullopt;
     value.items = {fmt::format("{}", fmt::join(value.items, " "))};
   }
-  return value;
+  const bool is_unset = value.is_null && value.items.empty();
+  if (!is_unset) return value;
+  if (setting.null_means.empty()) return std::nullopt;
+  return Value{.items = {std::string(setting.null_means)}};
 }
 
 }  // namespace
@@ -183,19 +196,20 @@ Value own_value(const Setting& setting, const YAML::Node& node, const std::strin
 std::vector<Given> read_own_file(const fs::path& path) {
   std::vector<Given> given;
   std::vector<UnknownKey> unknown;
-  for_each_key(read_yaml_mapping(path), path.string(),
-               [&](const std::string& key, const YAML::Node& node, const std::string& place) {
-                 // As TrainingArguments takes it: a file's name, or the settings themselves.
-                 if (key == "fsdp_config" && node.IsMap()) {
-                   return read_section(*find_section(key), node, path.string(), Rank::kFile, given);
-                 }
-                 const Setting* setting = find_setting(key);
-                 if (!setting || !is_own_key(*setting)) return unknown.push_back({place, key});
-                 reject_second_name(given, *setting, key, place);
-                 given.push_back({setting,
-                                  own_value(*setting, node, place),
-                                  {Rank::kFile, origin_text(place, key, *setting)}});
-               });
+  for_each_key(
+      read_yaml_mapping(path), path.string(),
+      [&](const std::string& key, const YAML::Node& node, const std::string& place) {
+        // As TrainingArguments takes it: a file's name, or the settings themselves.
+        if (key == "fsdp_config" && node.IsMap()) {
+          return read_section(*find_section(key), node, path.string(), Rank::kFile, given);
+        }
+        const Setting* setting = find_setting(key);
+        if (!setting || !is_own_key(*setting)) return unknown.push_back({place, key});
+        const std::optional<Value> value = own_value(*setting, node, place);
+        if (!value) return;
+        reject_second_name(given, *setting, key, place);
+        given.push_back({setting, *value, {Rank::kFile, origin_text(place, key, *setting)}});
+      });
   if (!unknown.empty()) throw_unknown(path.string(), unknown, is_own_key);
   return given;
 }

@@ -43,6 +43,7 @@ std::vector<Known> optimization() {
       {"fp16_full_eval", {"false"}, "evaluation computes as training does", true},
       {"fp16_opt_level", {"o1", "*"}, "apex is not used"},
       {"half_precision_backend", {"auto", "*"}, "apex is not used"},
+      {"fp16_backend", {"auto", "*"}, "apex is not used"},
       {"activation_checkpointing_kwargs", {"none", "*"}, "recomputation has no variants"},
       {"gradient_checkpointing_kwargs", {"none", "*"}, "recomputation has no variants"},
       {"torch_compile", {"false", "*"}, kCompiler, true},
@@ -134,16 +135,18 @@ std::vector<Known> loading_and_ranks() {
 
 std::vector<Known> sft() {
   return {
-      {"model_init_kwargs", {"none"}, "use dtype"},
+      {"low_cpu_mem_usage", {"false", "*"}, "weights are always read in place", true},
       {"trust_remote_code", {"false", "*"}, "no code of a checkpoint is run", true},
-      {"dataset_kwargs", {"none"}, "leave it out"},
+      {"skip_prepare_dataset",
+       {"false"},
+       "rows with input_ids are recognised, and cut to max_length",
+       true},
       {"dataset_batch_size", {"1000"}, "packing works on 1000 rows at a time"},
       {"padding_free", {"false", "*"}, "nothing is ever padded here", true},
       {"pad_to_multiple_of", {"auto", "none", "*"}, "padding has no influence on the result"},
       {"num_of_sequences", {"1024", "*"}, "packing reads all rows"},
       {"chars_per_token", {"3.6", "*"}, "packing counts tokens"},
       {"ignore_bias_buffers", {"false", "*"}, "buffers are not synchronised", true},
-      {"model_revision", {"main", "none"}, "name the folder in model_name_or_path"},
       {"attn_implementation", {"none", "*"}, "the attention operation is chosen by the device"},
       {"use_flash_attn", {"false", "*"}, "the attention operation is chosen by the device", true},
       {"use_reentrant", {"false", "*"}, "recomputation has no variants", true},
@@ -179,11 +182,12 @@ std::vector<Known> seq2seq() {
       {"forced_bos_token", {"none"}, "leave it out"},
       {"lang", {"none", "*"}, "the tokenizer is one for all languages"},
       {"test_file", {"none"}, "evaluate on it as validation_file"},
-      {"max_train_samples", {"none"}, "take a slice: --splits \"train[:100],validation\""},
-      {"max_eval_samples", {"none"}, "take a slice: --splits \"train,validation[:100]\""},
+      {"max_train_samples",
+       {"none"},
+       "take a slice of dataset_name: --splits \"train[:100],test\""},
+      {"max_eval_samples", {"none"}, "take a slice of dataset_name: --splits \"train,test[:100]\""},
       {"max_predict_samples", {"none", "*"}, "evaluations are the only predictions"},
       {"overwrite_cache", {"false", "*"}, "the cache knows its files by content", true},
-      {"dataset_config_name", {"none"}, "name the file or folder in dataset_name"},
   };
 }
 

@@ -61,6 +61,8 @@ struct Setting {
   bool is_switch = false;
   bool repeatable = false;  // the flag may be given several times
   Range range = {};
+  // What null in a settings file stands for; empty: that nobody gave the setting.
+  std::string_view null_means = {};
   // Allowed texts; empty: any. Matched without regard to case, stored as written here. With a range
   // beside them whole numbers in it are allowed too.
   std::vector<std::string_view> choices = {};

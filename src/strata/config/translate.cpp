@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "strata/base/error.h"
+#include "strata/config/translate_kwargs.h"
 
 namespace strata::config {
 namespace {
@@ -182,6 +183,16 @@ void translate_fsdp_words(Merge& merge, std::vector<std::string>& warnings) {
                      merge.text("fsdp_sharding_strategy"));
 }
 
+// run_clm.py's: rows stand one behind another and are cut everywhere.
+void translate_block_size(Merge& merge) {
+  const Given* found = merge.find("block_size");
+  if (!found) return;
+  const Given given = *found;
+  merge.add(make_given("max_length", canonical_text(given), origin_of(given)));
+  merge.add(make_given("packing", "true", implied_by(given)));
+  merge.add(make_given("packing_strategy", "wrapped", implied_by(given)));
+}
+
 void translate_splits(Merge& merge) {
   const Given* train = merge.find("dataset_train_split");
   const Given* test = merge.find("dataset_test_split");
@@ -335,6 +346,7 @@ const Given* given_sharers(const Merge& merge) {
 }
 
 void translate(Merge& merge, std::vector<std::string>& warnings) {
+  translate_kwargs(merge);
   translate_precision(merge);
   translate_zero_stage(merge);
   translate_saving(merge);
@@ -344,6 +356,7 @@ void translate(Merge& merge, std::vector<std::string>& warnings) {
   translate_context_parallelism(merge);
   translate_checkpointing(merge);
   translate_sampling(merge);
+  translate_block_size(merge);
   translate_splits(merge);
   translate_lora(merge);
   translate_recipe(merge);

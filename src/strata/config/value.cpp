@@ -49,7 +49,7 @@ using FieldValue = std::remove_reference_t<std::invoke_result_t<T, RunConfig&>>;
 }
 
 std::string quoted(const Value& value) {
-  if (value.is_null) return "null";
+  if (value.is_null) return value.items.empty() ? "null" : "an empty list";
   if (value.items.size() != 1) return fmt::format("a list ({})", fmt::join(value.items, ", "));
   return fmt::format("\"{}\"", value.items.front());
 }
@@ -174,7 +174,7 @@ void assign_field(const Given& given, T& field) {
         field = T{};
         return;
       }
-      refuse(given, "null");
+      refuse(given, quoted(value));
     }
     if (value.items.size() != 1) refuse(given, quoted(value));
     const std::string& text = value.items.front();

@@ -51,7 +51,8 @@ void require_folder(const char* setting, const fs::path& folder) {
 }
 
 fs::path base_of(const LoadOptions& options, const fs::path& adapter) {
-  const std::string name = hf::read_adapter_config(adapter).base_model_name_or_path;
+  const hf::AdapterConfig config = hf::read_adapter_config(adapter);
+  const std::string& name = config.base_model_name_or_path;
   const std::string subject = (adapter / hf::kAdapterConfigFile).string();
   if (name.empty()) {
     throw ConfigError(
@@ -59,8 +60,10 @@ fs::path base_of(const LoadOptions& options, const fs::path& adapter) {
         "--model_name_or_path and this folder with --adapter_name_or_path",
         subject);
   }
+  hf::HubPlace place{.cache = options.cache};
+  if (!config.revision.empty()) place.revision = config.revision;
   for (const fs::path& folder :
-       {hf::locate_model(name, options.cache, options.download_progress), adapter / name}) {
+       {hf::locate_model(name, place, options.download_progress), adapter / name}) {
     if (fs::is_directory(folder)) return folder;
   }
   throw ConfigError(
@@ -123,7 +126,8 @@ comm::Mesh single_mesh() {
 
 ModelPaths find_model(const LoadOptions& wanted) {
   LoadOptions options = wanted;
-  options.model = hf::locate_model(wanted.model.string(), wanted.cache, wanted.download_progress);
+  options.model =
+      hf::locate_model(wanted.model.string(), {.cache = wanted.cache}, wanted.download_progress);
   if (options.model.empty() && options.adapter.empty() && !wanted.adapters.empty()) {
     require_folder("adapter", wanted.adapters[0].folder);
     return {base_of(options, wanted.adapters[0].folder), {}};

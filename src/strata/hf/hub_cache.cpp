@@ -53,6 +53,12 @@ bool is_hub_name(const std::string& name) {
          std::ranges::all_of(name, fits);
 }
 
+bool is_hub_revision(const std::string& revision) {
+  const auto fits = [](unsigned char c) { return std::isgraph(c) != 0 && c != '\\'; };
+  return !revision.empty() && revision.front() != '/' && revision.back() != '/' &&
+         revision.find("..") == std::string::npos && std::ranges::all_of(revision, fits);
+}
+
 fs::path hf_home() {
   if (fs::path home = path_from("HF_HOME"); !home.empty()) return home;
   if (fs::path cache = path_from("XDG_CACHE_HOME"); !cache.empty()) return cache / "huggingface";

@@ -16,6 +16,9 @@ struct HubRequest {
   std::filesystem::path cache = {};  // empty: hub_cache_folder()
 };
 
+// Whether the text can name a branch, tag or commit, which is a part of paths in the cache.
+bool is_hub_revision(const std::string& revision);
+
 // Whether the text can be a repository's name: "org/name" or "name", no path.
 bool is_hub_name(const std::string& name);
 

@@ -48,59 +48,70 @@ bool is_needed_model_file(const std::string& file) {
   return is_weight_file(file) || file == kModelIndexFile || is_needed_tokenizer_file(file);
 }
 
-[[noreturn]] void throw_nowhere(const std::string& name, const IoError& error) {
-  throw IoError("{}: found no such folder, and no model of that name on the Hub ({}){}", name,
-                error.what(), did_you_mean(name));
+[[noreturn]] void throw_nowhere(const HubRequest& request, const IoError& error) {
+  const bool is_usual = request.revision == HubPlace{}.revision;
+  throw IoError("{}: found no such folder, and no model of that name{} on the Hub ({}){}",
+                request.name, is_usual ? "" : " and revision " + request.revision, error.what(),
+                did_you_mean(request.name));
 }
 
-fs::path locate(const std::string& name_or_path, const fs::path& cache,
+HubRequest request_of(const std::string& name, const HubPlace& place) {
+  if (is_hub_revision(place.revision)) {
+    return {
+        .kind = HubKind::kModel, .name = name, .revision = place.revision, .cache = place.cache};
+  }
+  throw ConfigError("model_revision: found \"{}\" for {}, expected a branch, tag or commit",
+                    place.revision, name);
+}
+
+fs::path locate(const std::string& name_or_path, const HubPlace& place,
                 const DownloadOptions& options) {
   if (fs::exists(name_or_path) || !is_hub_name(name_or_path)) {
     require_whole_folder(name_or_path);
     return name_or_path;
   }
-  const HubRequest request{.kind = HubKind::kModel, .name = name_or_path, .cache = cache};
+  const HubRequest request = request_of(name_or_path, place);
   if (is_offline() && !has_snapshot(request)) return name_or_path;
   try {
     return fetch_snapshot(request, options);
   } catch (const IoError& error) {
     if (has_snapshot(request)) throw;
-    throw_nowhere(name_or_path, error);
+    throw_nowhere(request, error);
   }
 }
 
 }  // namespace
 
-fs::path locate_model(const std::string& name_or_path, const fs::path& cache,
+fs::path locate_model(const std::string& name_or_path, const HubPlace& place,
                       const DownloadProgress& progress) {
-  return locate(name_or_path, cache,
+  return locate(name_or_path, place,
                 {.wants = is_model_file,
                  .needs = is_needed_model_file,
                  .lacks = lacking_model_files,
                  .progress = progress});
 }
 
-fs::path locate_tokenizer(const std::string& name_or_path, const fs::path& cache,
+fs::path locate_tokenizer(const std::string& name_or_path, const HubPlace& place,
                           const DownloadProgress& progress) {
-  return locate(name_or_path, cache,
+  return locate(name_or_path, place,
                 {.wants = is_small_model_file,
                  .needs = is_needed_tokenizer_file,
                  .lacks = lacking_tokenizer_files,
                  .progress = progress});
 }
 
-fs::path locate_model_config(const std::string& name_or_path, const fs::path& cache,
+fs::path locate_model_config(const std::string& name_or_path, const HubPlace& place,
                              const DownloadProgress& progress) {
   if (fs::exists(name_or_path) || !is_hub_name(name_or_path)) {
     require_whole_folder(name_or_path);
     return name_or_path;
   }
-  HubRequest request{.kind = HubKind::kModel, .name = name_or_path, .cache = cache};
+  HubRequest request = request_of(name_or_path, place);
   const auto has_config = [&request] {
     return has_snapshot(request) && fs::exists(find_snapshot(request) / "config.json");
   };
   if (has_config()) return find_snapshot(request);
-  request.cache = (cache.empty() ? hub_cache_folder() : cache) / "configs";
+  request.cache = (place.cache.empty() ? hub_cache_folder() : place.cache) / "configs";
   if (has_config()) return find_snapshot(request);
   if (is_offline()) return name_or_path;
   try {
@@ -108,7 +119,7 @@ fs::path locate_model_config(const std::string& name_or_path, const fs::path& ca
         request, {.wants = [](const std::string& file) { return file == "config.json"; },
                   .progress = progress});
   } catch (const IoError& error) {
-    throw_nowhere(name_or_path, error);
+    throw_nowhere(request, error);
   }
 }
 

@@ -11,6 +11,7 @@
 #include "strata/models/reward_head.h"
 #include "strata/text/tokenizer.h"
 #include "strata/train/assemble.h"
+#include "strata/train/hub_place.h"
 
 namespace strata::train {
 namespace {
@@ -150,10 +151,10 @@ void add_reward_head(adapters::LoraOptions& options) {
 }
 
 std::vector<int64_t> prompt_text_ids(const config::RunConfig& config) {
-  const auto tokenizer = text::Tokenizer::load(
-      hf::locate_tokenizer(config.model.tokenizer_name.empty() ? config.model.model_name_or_path
-                                                               : config.model.tokenizer_name,
-                           config.model.cache_dir));
+  const std::string& name = config.model.tokenizer_name.empty() ? config.model.model_name_or_path
+                                                                : config.model.tokenizer_name;
+  const auto tokenizer =
+      text::Tokenizer::load(hf::locate_tokenizer(name, hub_place(config.model, name)));
   const std::vector<int32_t> ids = tokenizer->encode(config.lora.prompt_tuning_init_text);
   return {ids.begin(), ids.end()};
 }
@@ -243,6 +244,8 @@ hf::AdapterConfig adapter_config_of(const config::RunConfig& config, const Train
     result.target_modules.clear();
   }
   result.base_model_name_or_path = config.model.model_name_or_path;
+  const std::string& revision = config.model.model_revision;
+  result.revision = revision == hf::HubPlace{}.revision ? "" : revision;
   result.inference_mode = true;
   return result;
 }

@@ -29,6 +29,7 @@
 #include "strata/train/adapter_settings.h"
 #include "strata/train/base_quantization.h"
 #include "strata/train/first_look.h"
+#include "strata/train/hub_place.h"
 #include "strata/train/initial_values.h"
 #include "strata/train/named_folders.h"
 #include "strata/train/offload_room.h"
@@ -258,10 +259,11 @@ void make_executor(const config::RunConfig& config, const Target& target, Traine
 }  // namespace
 
 Json load_model_config(const config::ModelConfig& config, bool alone) {
+  require_one_state(config.model_name_or_path, config.model_revision);
   const auto locate = alone ? hf::locate_model_config : hf::locate_model;
   fs::path path = config.model_name_or_path.empty()
                       ? fs::path(config.config_name)
-                      : locate(config.model_name_or_path, config.cache_dir, {});
+                      : locate(config.model_name_or_path, hub_place(config), {});
   if (path.empty()) {
     throw ConfigError(
         "model_name_or_path: found nothing, expected a folder with a checkpoint; pass "
@@ -270,10 +272,12 @@ Json load_model_config(const config::ModelConfig& config, bool alone) {
   if (!fs::exists(path)) {
     const bool is_hidden = !config.model_name_or_path.empty() && hf::is_offline() &&
                            hf::is_hub_name(config.model_name_or_path);
-    throw IoError("{}: found no such folder{}, expected a checkpoint; check the {}{}",
-                  path.string(), is_hidden ? ", and no model of that name in the Hub's cache" : "",
-                  is_hidden ? "name, or let it be downloaded (HF_HUB_OFFLINE is set)" : "path",
-                  did_you_mean(path));
+    throw IoError(
+        "{}: found no such folder{}, expected a checkpoint; check the {}{}", path.string(),
+        is_hidden ? ", and no model of that name" + revision_text(config) + " in the Hub's cache"
+                  : "",
+        is_hidden ? "name, or let it be downloaded (HF_HUB_OFFLINE is set)" : "path",
+        did_you_mean(path));
   }
   if (!config.model_name_or_path.empty()) require_base_folder(path);
   if (fs::is_directory(path)) path /= "config.json";
@@ -362,7 +366,7 @@ Blueprint draw_up(const config::RunConfig& config, comm::Mesh& mesh, const Targe
     }
     if (has_files && (!sends || mesh.world->rank() == 0)) {
       base.folder.emplace(
-          hf::locate_model(config.model.model_name_or_path, config.model.cache_dir));
+          hf::locate_model(config.model.model_name_or_path, hub_place(config.model)));
       base.sources = trainee->model->check_weights(*base.folder);
     }
     trainee->compute_type = store_options(config.shard, target).compute_type;

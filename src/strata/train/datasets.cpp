@@ -17,6 +17,7 @@
 #include "strata/text/builtin_templates.h"
 #include "strata/train/assemble.h"
 #include "strata/train/data_warnings.h"
+#include "strata/train/hub_place.h"
 #include "strata/train/vocabulary.h"
 
 namespace strata::train {
@@ -24,8 +25,7 @@ namespace {
 
 data::DataRequest request_of(const config::RunConfig& config) {
   data::DataRequest request;
-  request.names =
-      config.data.dataset_name.empty() ? config.data.train_file : config.data.dataset_name;
+  request.names = data_name(config.data);
   for (const std::string& weight : config.data.dataset_weights) {
     request.weights.push_back(std::stod(weight));
   }
@@ -141,28 +141,33 @@ int64_t rows_of_stream(const config::RunConfig& config, int data_parallel_size) 
 
 }  // namespace
 
+const std::string& data_name(const config::DataConfig& config) {
+  return config.dataset_name.empty() ? config.train_file : config.dataset_name;
+}
+
 std::filesystem::path tokenizer_folder(const config::ModelConfig& config) {
   if (!config.tokenizer_name.empty()) {
-    const auto folder = hf::locate_tokenizer(config.tokenizer_name, config.cache_dir);
+    const auto folder =
+        hf::locate_tokenizer(config.tokenizer_name, hub_place(config, config.tokenizer_name));
     if (std::filesystem::exists(folder)) return folder;
     throw IoError("tokenizer_name: found no folder {}, expected one with a tokenizer{}",
                   folder.string(), did_you_mean(folder));
   }
   if (!config.model_name_or_path.empty())
-    return hf::locate_tokenizer(config.model_name_or_path, config.cache_dir);
+    return hf::locate_tokenizer(config.model_name_or_path, hub_place(config));
   const std::filesystem::path path = config.config_name;
   return std::filesystem::is_directory(path) ? path : path.parent_path();
 }
 
 void fetch_model(const config::ModelConfig& config, const hf::DownloadProgress& progress) {
   const std::string& model = config.model_name_or_path;
-  if (!model.empty()) hf::locate_model(model, config.cache_dir, progress);
+  if (!model.empty()) hf::locate_model(model, hub_place(config), progress);
   fetch_tokenizer(config, progress);
 }
 
 void fetch_tokenizer(const config::ModelConfig& config, const hf::DownloadProgress& progress) {
   for (const std::string& name : {config.model_name_or_path, config.tokenizer_name}) {
-    if (!name.empty()) hf::locate_tokenizer(name, config.cache_dir, progress);
+    if (!name.empty()) hf::locate_tokenizer(name, hub_place(config, name), progress);
   }
 }
 

@@ -27,6 +27,9 @@ struct Datasets {
   std::vector<std::string> warnings;     // what is probably a mistake
 };
 
+// What the training data are called: dataset_name, or train_file.
+const std::string& data_name(const config::DataConfig& config);
+
 // The folder whose tokenizer is used: tokenizer_name, the model, or the config's folder.
 std::filesystem::path tokenizer_folder(const config::ModelConfig& config);
 

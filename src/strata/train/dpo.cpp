@@ -24,6 +24,7 @@
 #include "strata/hf/safetensors.h"
 #include "strata/nn/preference_loss.h"
 #include "strata/train/batch_tensors.h"
+#include "strata/train/hub_place.h"
 
 namespace strata::train {
 namespace {
@@ -119,12 +120,11 @@ std::string fingerprint_of(const config::RunConfig& config, const Trainee& train
   alike.train.seed = config.train.seed;
   alike.preference.ld_alpha = config.preference.ld_alpha;
   const std::string& model = config.model.model_name_or_path;
-  return fmt::format(
-      "{:016x} {} {} {}", XXH3_64bits_digest(&state), config::settings_hash(alike),
-      c10::toString(trainee.compute_type),
-      model.empty()
-          ? "untrained"
-          : hf::base_fingerprint(hf::ModelFolder(hf::locate_model(model, config.model.cache_dir))));
+  return fmt::format("{:016x} {} {} {}", XXH3_64bits_digest(&state), config::settings_hash(alike),
+                     c10::toString(trainee.compute_type),
+                     model.empty() ? "untrained"
+                                   : hf::base_fingerprint(hf::ModelFolder(
+                                         hf::locate_model(model, hub_place(config.model)))));
 }
 
 std::vector<double> read_table(const hf::SafetensorsFile& file, const char* name, size_t numel) {

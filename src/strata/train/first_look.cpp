@@ -10,6 +10,7 @@
 #include "strata/hf/model_folder.h"
 #include "strata/models/registry.h"
 #include "strata/shard/storage_type.h"
+#include "strata/train/hub_place.h"
 
 namespace strata::train {
 namespace {
@@ -33,7 +34,7 @@ std::optional<hf::ModelFolder> files_of(const config::ModelConfig& config, bool 
                                         const comm::Group& world) {
   if (!is_imagined && world.rank() != 0) return {};
   fs::path folder = config.model_name_or_path;
-  if (!is_imagined) folder = hf::locate_model(config.model_name_or_path, config.cache_dir);
+  if (!is_imagined) folder = hf::locate_model(config.model_name_or_path, hub_place(config));
   const bool has_weights =
       fs::exists(folder / hf::kModelWeightsFile) || fs::exists(folder / hf::kModelIndexFile);
   if (!has_weights || (is_imagined && !holds_weights(folder))) return {};

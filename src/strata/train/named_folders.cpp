@@ -5,6 +5,7 @@
 #include "strata/base/error.h"
 #include "strata/hf/adapter_files.h"
 #include "strata/hf/export_index.h"
+#include "strata/hf/hub_model.h"
 
 namespace strata::train {
 namespace {
@@ -57,6 +58,13 @@ void require_adapter_folder(const fs::path& path) {
       "{}: found a model in {}, expected an adapter with its {}; name the model in "
       "model_name_or_path",
       kSetting, path.string(), hf::kAdapterConfigFile);
+}
+
+void require_one_state(const std::string& model, const std::string& revision) {
+  if (revision == hf::HubPlace{}.revision || (!model.empty() && !fs::exists(model))) return;
+  throw ConfigError(
+      "model_revision: found {} for {}, expected the name of a model on the Hub; remove it",
+      revision, model.empty() ? "a model from scratch" : "the folder " + model);
 }
 
 }  // namespace strata::train

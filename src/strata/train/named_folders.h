@@ -3,6 +3,7 @@
 #pragma once
 
 #include <filesystem>
+#include <string>
 
 namespace strata::train {
 
@@ -12,5 +13,8 @@ void require_base_folder(const std::filesystem::path& path);
 
 // The same of adapter_name_or_path: a model, or a checkpoint in shards.
 void require_adapter_folder(const std::filesystem::path& path);
+
+// ConfigError for another revision than main of what has one state: a folder, or no model.
+void require_one_state(const std::string& model, const std::string& revision);
 
 }  // namespace strata::train

@@ -17,6 +17,8 @@
 #include "strata/text/changed_files.h"
 #include "strata/train/adapter_settings.h"
 #include "strata/train/checkpointing_choice.h"
+#include "strata/train/datasets.h"
+#include "strata/train/hub_place.h"
 
 namespace strata::train {
 namespace {
@@ -54,10 +56,6 @@ void add_tokenizer(const config::RunConfig& config, const Datasets& datasets,
     files[is_below ? part / file.filename() : file.filename()] = read_file(file);
   }
   for (const auto& [name, text] : changed) files[name] = text;
-}
-
-const std::string& data_name(const config::DataConfig& data) {
-  return data.dataset_name.empty() ? data.train_file : data.dataset_name;
 }
 
 std::vector<std::pair<std::string, std::string>> shown_settings(const config::RunConfig& config,
@@ -153,7 +151,8 @@ checkpoint::SmallFiles companion_files(const config::RunConfig& config, const Tr
   } else {
     files["config.json"] = exported_model_config(trainee, *datasets.tokenizer);
     constexpr const char* kGeneration = "generation_config.json";
-    const fs::path base = hf::locate_model(config.model.model_name_or_path, config.model.cache_dir);
+    const fs::path base =
+        hf::locate_model(config.model.model_name_or_path, hub_place(config.model));
     if (!config.model.model_name_or_path.empty() && fs::exists(base / kGeneration)) {
       Json settings = read_json_file(base / kGeneration);
       const Json old = settings;

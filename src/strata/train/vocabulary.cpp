@@ -15,6 +15,7 @@
 #include "strata/shard/loading.h"
 #include "strata/text/vocabulary_files.h"
 #include "strata/train/datasets.h"
+#include "strata/train/hub_place.h"
 
 namespace strata::train {
 namespace {
@@ -107,7 +108,7 @@ GrownVocabulary count_rows(const config::RunConfig& config, int64_t num_old_rows
   if (num_old_rows == 0 || !may_add_tokens(config.data)) return grown;
   if (alone && config.model.tokenizer_name.empty() && !config.model.model_name_or_path.empty()) {
     const fs::path folder =
-        hf::locate_model_config(config.model.model_name_or_path, config.model.cache_dir);
+        hf::locate_model_config(config.model.model_name_or_path, hub_place(config.model));
     if (!has_tokenizer(folder)) return grown;
   } else if (alone && !has_tokenizer(tokenizer_folder(config.model))) {
     return grown;

@@ -130,11 +130,6 @@ TEST(Flags, WrongOnesAreNamed) {
       {{"--max_steps"}, "--max_steps: found no value, expected an integer of at least -1"},
       {{"--max_steps", "--packing"},
        "--max_steps: found no value, expected an integer of at least -1"},
-      {{"--max_steps", "1", "--max-steps", "1"},
-       "--max-steps: found twice, expected once; remove one"},
-      {{"--max_length", "1", "--max_seq_length", "1"},
-       "--max_seq_length: found beside --max_length, which is the same setting, expected one; "
-       "remove one"},
       {{"--per_device_train_batch_size", "0"},
        "--per_device_train_batch_size: found \"0\", expected an integer of at least 1"},
       {{"--use_peft", "--lora_dropout", "1"},
@@ -310,6 +305,27 @@ TEST(LaunchLine, SplitsAtTheProgramsName) {
               HasSubstr("did you mean --num_processes?"));
 }
 
+TEST(LaunchLine, WithoutFlagsKeepsALeadingFile) {
+  const Flags words = {"run.yaml", "--resume_from_checkpoint", "--seed", "1"};
+  const std::string_view left_out[] = {"resume_from_checkpoint"};
+  EXPECT_THAT(without_flags(words, left_out), ElementsAre("--config", "run.yaml", "--seed", "1"));
+}
+
+TEST(CommandFlags, OfTwoValuesTheLastCountsUnlessBothDo) {
+  const Flags words = {"--seed", "1", "--prompt", "a", "--seed", "2", "--prompt", "b"};
+  const ParsedFlags flags = parse_command_flags(chat_settings_table(), "chat", words);
+  std::vector<std::string> texts;
+  for (const Given& given : flags.given) texts.push_back(given.value.items.at(0));
+  EXPECT_THAT(texts, ElementsAre("a", "2", "b"));
+  EXPECT_THAT(flags.warnings, ElementsAre(HasSubstr("found 2 after --seed 1")));
+
+  const Flags launched = {"--nodes", "2", "--num_processes", "4", "--nodes", "3", "sft"};
+  const OwnFlags own = take_own_flags(slurm_settings_table(), "slurm", launched);
+  EXPECT_THAT(own.own.given, SizeIs(1));
+  EXPECT_THAT(own.own.warnings, ElementsAre(HasSubstr("found 3 after --nodes 2")));
+  EXPECT_THAT(own.rest, ElementsAre("--num_processes", "4", "sft"));
+}
+
 TEST(Derived, StepsAndSizes) {
   OptimConfig optim;
   const std::vector<std::pair<double, int64_t>> golden = {
@@ -334,6 +350,7 @@ TEST(Required, ModelAndDataAreAskedFor) {
   EXPECT_THAT(message({}), HasSubstr("model_name_or_path: found nothing"));
   EXPECT_THAT(message({"--model_name_or_path", "m"}), HasSubstr("dataset_name: found nothing"));
   EXPECT_EQ(message({"--model_name_or_path", "m", "--dataset_name", "d"}), "");
+  EXPECT_EQ(message({"--model_name_or_path", "m", "--train_file", "f"}), "");
 }
 
 }  // namespace

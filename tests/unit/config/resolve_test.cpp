@@ -86,7 +86,7 @@ TEST_F(SettingsFiles, OwnYamlErrorsNameFileAndLine) {
       {"max_length: 1\nmax_seq_length: 2\n", ":2: found \"max_seq_length\" beside "},
       {"\n\nseed: one\n", ":3 (seed): found \"one\", expected an integer of at least 0"},
       {"seed: [1, 2]\n", ":1 (seed): found a list (1, 2), expected an integer of at least 0"},
-      {"seed: null\n", ":1 (seed): found null, expected an integer of at least 0"},
+      {"seed: []\n", ":1 (seed): found an empty list, expected an integer of at least 0"},
       {"- 1\n", ":1: found no mapping, expected lines of \"key: value\""},
       {"seed: 1\n\tpacking: x: y\n", ":2:"},
       {"config: other.yaml\n", ":1: found the unknown key \"config\""},
@@ -208,6 +208,9 @@ TEST(Show, IsAFileThatReadsBack) {
   EXPECT_EQ(again.config.train.eval_steps, std::nullopt);
   EXPECT_THAT(again.config.lora.target_modules, ElementsAre(".*[qv]_proj"));
   EXPECT_THAT(show_settings(settings), HasSubstr("learning_rate: 0.0001  # --learning_rate\n"));
+  // The default of these is another list than [].
+  EXPECT_THAT(again.config.quantization.llm_int8_skip_modules, IsEmpty());
+  EXPECT_THAT(again.config.lora.feedforward_modules, IsEmpty());
 }
 
 }  // namespace

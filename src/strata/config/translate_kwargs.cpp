@@ -1,0 +1,99 @@
+#include "strata/config/translate_kwargs.h"
+
+#include <algorithm>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "strata/base/error.h"
+#include "strata/base/json.h"
+#include "strata/base/text_distance.h"
+#include "strata/config/foreign_names.h"
+
+namespace strata::config {
+namespace {
+
+struct InnerKey {
+  std::string_view name, setting;
+};
+
+// The first two are those of older versions of TRL.
+constexpr InnerKey kDatasetKeys[] = {{"add_special_tokens", "add_special_tokens"},
+                                     {"append_concat_token", "append_concat_token"},
+                                     {"skip_prepare_dataset", "skip_prepare_dataset"}};
+// What from_pretrained takes.
+constexpr InnerKey kModelKeys[] = {{"dtype", "dtype"},
+                                   {"torch_dtype", "dtype"},
+                                   {"attn_implementation", "attn_implementation"},
+                                   {"trust_remote_code", "trust_remote_code"},
+                                   {"revision", "model_revision"},
+                                   {"cache_dir", "cache_dir"},
+                                   {"use_cache", "use_cache"},
+                                   {"load_in_4bit", "load_in_4bit"},
+                                   {"load_in_8bit", "load_in_8bit"}};
+
+// "run.yaml:3 (model_init_kwargs.dtype)", "--model_init_kwargs.dtype".
+std::string place_of(const Given& kwargs, const std::string& key) {
+  const std::string name(kwargs.setting->name);
+  const std::string& source = kwargs.origin.source;
+  if (source.ends_with(name)) return source + "." + key;
+  return fmt::format("{} ({}.{})", source, name, key);
+}
+
+[[noreturn]] void throw_unknown(const std::string& place, const std::string& key,
+                                std::span<const InnerKey> known) {
+  std::vector<std::string> names;
+  for (const InnerKey& one : known) names.emplace_back(one.name);
+  std::string advice = foreign_advice(key);
+  if (const auto near = closest(key, names); advice.empty() && near) {
+    advice = "did you mean " + *near + "?";
+  }
+  throw ConfigError("{}: found an unknown key, expected one of {}{}{}", place,
+                    fmt::join(names, ", "), advice.empty() ? "" : "; ", advice);
+}
+
+std::string plain_text(const Json& value, const std::string& place) {
+  if (value.is_string()) return value.get<std::string>();
+  if (value.is_boolean() || value.is_number()) return value.dump();
+  throw ConfigError("{}: found {}, expected a text, a number, true or false", place, value.dump());
+}
+
+Json read_object(const Given& kwargs) {
+  const std::string subject = named_source(kwargs), text = canonical_text(kwargs);
+  if (text.empty() || text == "none" || text == "None" || text == "null") return Json::object();
+  Json object;
+  try {
+    object = parse_json(text, subject);
+  } catch (const FormatError& error) {
+    throw ConfigError(error.what());
+  }
+  if (object.is_object()) return object;
+  throw ConfigError("{}: found {}, expected a mapping of its keys (a JSON object)", subject, text);
+}
+
+void translate_mapping(Merge& merge, const std::string& name, std::span<const InnerKey> known) {
+  const Given* found = merge.find(name);
+  if (!found) return;
+  const Given kwargs = *found;
+  const Json object = read_object(kwargs);
+  for (const auto& [key, value] : object.items()) {
+    const std::string place = place_of(kwargs, key);
+    const auto inner = std::ranges::find(known, key, &InnerKey::name);
+    if (inner == known.end()) throw_unknown(place, key, known);
+    if (value.is_null()) continue;
+    merge.add(make_given(std::string(inner->setting), plain_text(value, place),
+                         {kwargs.origin.rank, place}));
+  }
+}
+
+}  // namespace
+
+void translate_kwargs(Merge& merge) {
+  translate_mapping(merge, "dataset_kwargs", kDatasetKeys);
+  translate_mapping(merge, "model_init_kwargs", kModelKeys);
+}
+
+}  // namespace strata::config

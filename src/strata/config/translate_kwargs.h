@@ -1,0 +1,14 @@
+// The mappings dataset_kwargs and model_init_kwargs, whose keys are settings of their own here.
+// Owns: which keys each has. Never: what the settings mean.
+#pragma once
+
+#include "strata/config/merge.h"
+
+namespace strata::config {
+
+// Adds what the keys stand for, under "PLACE (model_init_kwargs.KEY)".
+// Throws ConfigError for an unknown key, a text that is no JSON object, and where a key and a plain
+// setting contradict each other.
+void translate_kwargs(Merge& merge);
+
+}  // namespace strata::config
