@@ -19,6 +19,7 @@
 #include "strata/train/output_folder.h"
 #include "strata/train/planned_room.h"
 #include "strata/train/rehearsal.h"
+#include "strata/train/result_line.h"
 #include "strata/train/results.h"
 #include "strata/train/strategy.h"
 #include "strata/train/trainer.h"
@@ -178,9 +179,10 @@ RunResult train(const RunOrder& order, comm::Mesh& mesh, Datasets& datasets, com
   write_results(config, *trainee, trainer);
   if (watch) {
     trainer.say(watch->measured_line());
-    if (const std::string line = watch->steady_line(); !line.empty()) trainer.say(line);
+    if (config.train.wall_clock_breakdown) trainer.say(watch->steady_line());
   }
   for (const std::string& line : refusal_warnings()) trainer.say(line);
+  trainer.say(result_line(config, trainee->adapter != nullptr));
   return result;
 }
 
