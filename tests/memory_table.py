@@ -285,7 +285,8 @@ def run_row(row, model, data, output, recipe="sft"):
     if "activation_offloading" in flags:
         flags = dict(flags, activation_offloading_path=disk)
     rows = PACKED if recipe == "sft" else dict(max_length=128)
-    settings = dict(rows, per_device_train_batch_size=2, max_steps=STEPS, splits="train", sharding_strategy=strategy)
+    settings = dict(rows, per_device_train_batch_size=2, max_steps=STEPS, splits="train", sharding_strategy=strategy,
+                    wall_clock_breakdown=True)
     run = run_program(base_flags(model, data, output, **{**settings, **flags}), world, recipe=recipe)
     memory, wire = MEMORY.search(run.text), WIRE.search(run.text)
     assert memory and wire, run.text

@@ -167,6 +167,34 @@ def test_data_folder_missing(inputs, tmp_path):
     assert_nothing_written(tmp_path / "out")
 
 
+EVALUATIONS = {
+    "another_split": ("validation.jsonl", {}, "--dataset_test_split validation"),
+    "of_several": ("extra.jsonl dev.jsonl", {}, "--dataset_test_split dev"),
+    "none": ("", {}, '--splits "train[:90%],train[90%:]"'),
+    "part_of_rows": ("validation.jsonl", dict(splits="train[:50%],other"), '--splits "train[:50%],validation"'),
+    "only_what_is_trained_on": ("", dict(splits="train[:50%],other"), '--splits "train[:90%],train[90%:]"'),
+}
+
+
+# What the message says to do works.
+@pytest.mark.parametrize("name", EVALUATIONS)
+def test_a_missing_evaluation_split(inputs, tmp_path, name):
+    files, settings, advice = EVALUATIONS[name]
+    data = data_folder(tmp_path, GOOD * 20)
+    for file in files.split():
+        (data / file).write_text(GOOD * 3)
+    flags = flags_of(inputs, inputs.model("plain"), tmp_path, data=data, eval_strategy="epoch", max_steps=2,
+                     **settings)
+    text = fail(flags)
+    assert re.search(r"error: --eval_strategy: found no evaluation split among .*expected one to evaluate on; ",
+                     text), text
+    assert f": {advice}, or set eval_strategy no\n" in text, text
+    assert_nothing_written(tmp_path / "out")
+    (setting, value), = re.findall(r'--(\w+) "?([^" ]+)"?', advice)
+    found = run_strata({**flags, "splits": None, setting: value})
+    assert any("eval_loss" in row for row in found.metrics)
+
+
 def test_assistant_only_row_without_an_answer(inputs, tmp_path):
     row = '{"messages": [{"role": "user", "content": "a"}]}\n'
     text = fail(flags_of(inputs, inputs.model("plain"), tmp_path, assistant_only_loss=True,

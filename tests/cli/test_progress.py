@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from running import base_flags, command, environment
+from running import base_flags, command, environment, run_program
 from terminal import Terminal
 
 BAR = re.compile(r"[\u2501\u2578\u2504]+ (\d+)/(\d+)")
@@ -46,6 +46,9 @@ def test_one_bar_that_ends_full(inputs, tmp_path):
     assert len(bars) == 1 and "40/40" in bars[0] and "loss" in bars[0]
     evaluations = [line for line in lines if "eval_loss" in line]
     assert len(evaluations) == 2 and all(line.startswith("{") for line in evaluations)
+    # As Trainer prints them above tqdm's bar.
+    logged = [line for line in lines if line.startswith("{'loss'")]
+    assert len(logged) == 40 and all("'grad_norm'" in line and "'learning_rate'" in line for line in logged)
 
 
 def test_a_log_folder_takes_nothing_from_the_terminal(inputs, tmp_path):
@@ -73,10 +76,30 @@ def test_what_goes_to_a_file_has_no_control_codes(inputs, tmp_path):
     assert (tmp_path / "logs" / "rank_0.log").read_text().count("'train_runtime'") == 1
 
 
+@pytest.mark.parametrize("hides", [None, True])
+def test_a_log_says_where_the_run_stands(inputs, tmp_path, hides):
+    """A line before each of Trainer's, which are the same with and without."""
+    run = run_program(base_flags(inputs.model("plain"), inputs.data("messages"), tmp_path / "out", max_steps=6,
+                                 logging_steps=2, eval_strategy="steps", eval_steps=3, disable_tqdm=hides))
+    said = run.text.splitlines()
+    shown = [line for line in said if line.startswith("{")]
+    assert [re.match(r"{'(\w+)'", line)[1] for line in shown] == [
+        "loss", "eval_loss", "loss", "loss", "eval_loss", "train_runtime"]
+    places = [line for line in said if re.match(r"\d+/\d+ ", line)]
+    if hides:
+        assert places == []
+        return
+    number = r"[\d.]+[kMGT]?"
+    for place, step in zip(places, [2, 3, 4, 6], strict=True):
+        left = "" if step == 6 else r"  [\d:]+ left"
+        assert re.fullmatch(rf"{step}/6  {number} tokens/s{left}  {number} [MG]B", place), places
+    assert [said[said.index(place) + 1] for place in places] == shown[:4]
+
+
 @pytest.mark.parametrize("logs", [False, True])
 def test_the_bar_follows_the_width(inputs, tmp_path, logs):
     launch = ["--log_dir", tmp_path / "logs"] if logs else []
-    terminal = start(inputs, tmp_path, columns=100, launch=launch, max_steps=100000)
+    terminal = start(inputs, tmp_path, columns=100, launch=launch, max_steps=100000, logging_strategy="no")
     terminal.read_until("tokens/s")
     terminal.resize(30)
     time.sleep(0.5)

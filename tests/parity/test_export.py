@@ -164,7 +164,7 @@ def test_every_file_of_a_full_result(inputs, tmp_path):
     run = train(inputs, tmp_path / "out", "plain")
     assert set(output_files(run.folder)) == TOKENIZER_FILES | {
         "config.json", "generation_config.json", "model.safetensors", "metrics.jsonl",
-        "trainer_state.json", "report.html"}
+        "trainer_state.json", "report.html", "settings.json", "README.md"}
     source = inputs.model("plain")
     for name in TOKENIZER_FILES:
         assert (run.folder / name).read_bytes() == (source / name).read_bytes()
@@ -229,7 +229,7 @@ def test_adapter(inputs, tmp_path, case):
     run = train(inputs, tmp_path / "out", name, 2, **{**LORA, **settings})
     assert set(output_files(run.folder)) == TOKENIZER_FILES | {
         "adapter_config.json", "adapter_model.safetensors", "metrics.jsonl", "trainer_state.json",
-        "report.html"}
+        "report.html", "settings.json", "README.md"}
     base = AutoModelForCausalLM.from_pretrained(inputs.model(name))
     model = PeftModel.from_pretrained(base, run.folder)
     assert eval_loss(model, run.folder, inputs.data("messages")) == pytest.approx(

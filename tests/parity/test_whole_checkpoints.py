@@ -25,7 +25,7 @@ RUNS = {
     "tekken_lora": dict(vocabulary="tekken", use_peft=True, learning_rate=1e-2),
 }
 # What a run leaves beside its result.
-OF_THE_RUN = {"metrics.jsonl", "report.html", "trainer_state.json", "latest", "logs.txt"}
+OF_THE_RUN = {"metrics.jsonl", "report.html", "trainer_state.json", "settings.json", "README.md", "latest", "logs.txt"}
 
 
 def use_tekken(folder):

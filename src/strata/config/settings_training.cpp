@@ -170,7 +170,7 @@ std::vector<Setting> loop_settings() {
       {.name = "wall_clock_breakdown",
        .field = STRATA_FIELD(train.wall_clock_breakdown),
        .help = "say at each log where rank 0 spent the time of a step: matrix products, attention, "
-               "waiting for other ranks, and so on",
+               "waiting for other ranks, and so on; at the end what was sent in a step",
        .peer = "DeepSpeed"},
       {.name = "eval_strategy",
        .aliases = {"evaluation_strategy"},
@@ -271,7 +271,9 @@ std::vector<Setting> loop_settings() {
        .peer = "Strata"},
       {.name = "disable_tqdm",
        .field = STRATA_FIELD(train.disable_tqdm),
-       .help = "plain lines instead of the progress bar"},
+       .help =
+           "only what is logged: no progress bar, nor in its place lines that say where the run "
+           "stands"},
   };
 }
 

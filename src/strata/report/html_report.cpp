@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include "strata/report/figures.h"
 #include "strata/report/log_line.h"
 #include "strata/report/page_style.h"
 #include "strata/report/progress.h"
@@ -19,15 +20,7 @@ constexpr size_t kPointsPerLine = 800;
 // From this many points on a smoothed line lies over the raw one.
 constexpr size_t kSmoothFrom = 30;
 
-std::optional<double> number_at(const Json& row, const char* key) {
-  const auto found = row.find(key);
-  if (found == row.end() || !found->is_number()) {
-    return std::nullopt;
-  }
-  return found->get<double>();
-}
-
-std::vector<Point> points_of(const std::vector<Json>& rows, const char* key) {
+std::vector<Point> points_of(const std::vector<Json>& rows, const std::string& key) {
   std::vector<Point> points;
   for (const Json& row : rows) {
     const auto step = number_at(row, "step");
@@ -39,16 +32,22 @@ std::vector<Point> points_of(const std::vector<Json>& rows, const char* key) {
   return thin_out(points, kPointsPerLine);
 }
 
-Chart loss_chart(const std::vector<Json>& rows) {
-  Chart chart{.title = "Loss", .unit = "", .series = {}, .width = 980, .height = 330};
-  const std::vector<Point> train = points_of(rows, "loss");
+// What training and evaluations logged under a name.
+Chart both_lines(const std::vector<Json>& rows, const std::string& key, Chart chart) {
+  const std::vector<Point> train = points_of(rows, key);
   const bool is_smoothed = train.size() >= kSmoothFrom;
   chart.series.push_back({"training", is_smoothed ? "raw" : "train", train});
   if (is_smoothed) {
     chart.series.push_back({"smoothed", "train", smooth(train)});
   }
-  chart.series.push_back({"evaluation", "eval", points_of(rows, "eval_loss"), /*has_marks=*/true});
+  chart.series.push_back(
+      {"evaluation", "eval", points_of(rows, kEvaluationPrefix + key), /*has_marks=*/true});
   return chart;
+}
+
+Chart loss_chart(const std::vector<Json>& rows) {
+  return both_lines(rows, "loss",
+                    {.title = "Loss", .unit = "", .series = {}, .width = 980, .height = 330});
 }
 
 // Empty where nothing was measured: a run without accelerator logs zeros for its memory.
@@ -185,6 +184,33 @@ std::string settings(const ReportData& data) {
   return html + "</table></details></section>\n";
 }
 
+// Side by side, two in a row of a wide page.
+std::string pair(const std::string& cards) {
+  return cards.empty() ? "" : "<div class=\"pair\">" + cards + "</div>\n";
+}
+
+std::string figure_cards(const std::vector<Json>& rows, ChartWriter& charts) {
+  std::string cards;
+  for (const std::string& name : recipe_figures(rows)) {
+    cards += charts.card(both_lines(rows, name, {.title = name, .unit = "", .series = {}}));
+  }
+  return pair(cards);
+}
+
+std::string machine_cards(const ReportData& data, ChartWriter& charts) {
+  std::string cards;
+  const auto add = [&](const char* title, const char* key, const char* css_class,
+                       const char* unit) {
+    cards += charts.card(small_chart(data, title, key, css_class, unit));
+  };
+  add("Learning rate", "learning_rate", "violet", "");
+  add("Gradient norm", "grad_norm", "amber", "");
+  add("Tokens per second", "tokens_per_second", "green", "");
+  add("Peak memory of a rank, MB", "peak_rss_mb", "train", " MB");
+  add("Peak device memory, MB", "device_memory_mb", "eval", " MB");
+  return pair(cards);
+}
+
 }  // namespace
 
 std::string loss_curve_page(const ReportData& data) {
@@ -193,16 +219,10 @@ std::string loss_curve_page(const ReportData& data) {
                                  escape_html(data.title), escape_html(data.subtitle));
   body += tiles(data.rows);
   body += charts.card(loss_chart(data.rows));
+  body += figure_cards(data.rows, charts);
   body += samples(data.samples);
-  body += "<div class=\"pair\">";
-  body += charts.card(small_chart(data, "Learning rate", "learning_rate", "violet", ""));
-  body += charts.card(small_chart(data, "Gradient norm", "grad_norm", "amber", ""));
-  body += charts.card(small_chart(data, "Tokens per second", "tokens_per_second", "green", ""));
-  body +=
-      charts.card(small_chart(data, "Peak memory of a rank, MB", "peak_rss_mb", "train", " MB"));
-  body +=
-      charts.card(small_chart(data, "Peak device memory, MB", "device_memory_mb", "eval", " MB"));
-  body += "</div>\n" + settings(data);
+  body += machine_cards(data, charts);
+  body += settings(data);
   return fmt::format(
       "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
       "<meta name=\"viewport\" content=\"width=device-width, "

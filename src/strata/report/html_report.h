@@ -1,6 +1,6 @@
-// The page that a run leaves behind: one self-contained HTML file with the curves, the settings
-// and, if given, answers before and after. Never: reads files or draws lines itself (svg_chart.h
-// does).
+// The page that a run leaves behind: one self-contained HTML file with the curves of loss, of the
+// recipe's figures and of the machine, the settings and, if given, answers before and after. Never:
+// reads files or draws lines itself (svg_chart.h does).
 #pragma once
 
 #include <string>

@@ -31,6 +31,18 @@ void LiveLine::show(std::string text) {
   sink_("\r" + shown_ + "\x1b[K");
 }
 
+PeriodicLine::PeriodicLine(Sink sink, std::chrono::seconds period, Clock clock)
+    : sink_(std::move(sink)), period_(period), clock_(std::move(clock)), last_(clock_()) {}
+
+void PeriodicLine::show(const std::string& text) {
+  const auto now = clock_();
+  if (text.empty() || now - last_ < period_) return;
+  last_ = now;
+  sink_(visible(text) + "\n");
+}
+
+void PeriodicLine::restart() { last_ = clock_(); }
+
 std::string download_text(const std::string& name, int64_t done, int64_t all) {
   const auto megabytes = [](int64_t bytes) {
     return fmt::format("{:.1f}", static_cast<double>(bytes) / 1e6);
@@ -40,9 +52,8 @@ std::string download_text(const std::string& name, int64_t done, int64_t all) {
                      100 * done / all);
 }
 
-std::string preparation_text(const std::string& subject, int64_t rows, double part) {
-  constexpr int64_t kWorthShowing = 1000;
-  if (rows < kWorthShowing) return "";
+std::string preparation_text(const std::string& subject, int64_t rows, double part, int64_t least) {
+  if (rows < least) return "";
   return fmt::format("preparing {}: {} rows ({:.0f} %)", subject, rows, 100 * part);
 }
 

@@ -16,6 +16,8 @@ namespace strata::report {
 namespace {
 
 constexpr double kRedrawSeconds = 0.1;
+// The longest silence of a log, as where logging_strategy is no.
+constexpr double kSilentSeconds = 60;
 constexpr int kLongestBar = 40;
 constexpr int kShortestBar = 6;
 constexpr std::string_view kClearLine = "\r\x1b[K";
@@ -36,15 +38,6 @@ std::string draw_bar(int width, double fraction, bool unicode) {
     }
   }
   return bar;
-}
-
-bool is_shown_above_bar(const Json& values) {
-  for (const auto& [key, value] : values.items()) {
-    if (key.starts_with("eval_") || key == "train_runtime") {
-      return true;
-    }
-  }
-  return false;
 }
 
 }  // namespace
@@ -88,20 +81,31 @@ Progress::~Progress() { finish(); }
 void Progress::step(const StepReport& report) {
   if (!first_) {
     first_ = report;
+    told_at_ = report.elapsed_seconds;
   }
   last_ = report;
+  const double now = report.elapsed_seconds;
+  if (!has_bar()) {
+    if (now - told_at_ >= kSilentSeconds) tell_step();
+    return;
+  }
   const bool is_last = report.step >= options_.total_steps;
-  if (options_.is_terminal && !finished_ &&
-      (drawn_at_ < 0 || is_last || report.elapsed_seconds - drawn_at_ >= kRedrawSeconds)) {
-    drawn_at_ = report.elapsed_seconds;
+  if (!finished_ && (drawn_at_ < 0 || is_last || now - drawn_at_ >= kRedrawSeconds)) {
+    drawn_at_ = now;
     draw();
   }
 }
 
 void Progress::log(const Json& values) {
-  if (!options_.is_terminal || finished_ || is_shown_above_bar(values)) {
-    message(log_line(values));
-  }
+  tell_step();
+  message(log_line(values));
+}
+
+void Progress::tell_step() {
+  if (has_bar() || !options_.shows_steps || !last_ || told_step_ == last_->step) return;
+  told_step_ = last_->step;
+  told_at_ = last_->elapsed_seconds;
+  message(step_line());
 }
 
 void Progress::message(std::string_view text) {
@@ -140,25 +144,46 @@ void Progress::draw() {
 
 std::string Progress::seconds_left() const {
   const int64_t measured = last_->step - first_->step;
-  if (measured <= 0) {
+  const int64_t missing = options_.total_steps - last_->step;
+  if (measured <= 0 || missing <= 0) {
     return {};
   }
   const double per_step = (last_->elapsed_seconds - first_->elapsed_seconds) / measured;
-  return clock_text(per_step * (options_.total_steps - last_->step)) + " left";
+  return clock_text(per_step * missing) + " left";
+}
+
+std::string Progress::count_text() const {
+  return fmt::format("{}/{}", last_->step, options_.total_steps);
+}
+
+std::string Progress::speed_text() const {
+  return short_count(last_->tokens_per_second) + " tokens/s";
+}
+
+std::string Progress::memory_text() const {
+  std::string memory = short_memory(last_->peak_rss_mb);
+  if (last_->device_memory_mb > 0) {
+    memory += " + " + short_memory(last_->device_memory_mb) + " on device";
+  }
+  return memory;
+}
+
+// "12/500  3.1k tokens/s  1:02 left  412 MB"; the loss stands in the logged line behind it.
+std::string Progress::step_line() const {
+  std::string line = count_text();
+  for (const std::string& detail : {speed_text(), seconds_left(), memory_text()}) {
+    line += detail.empty() ? "" : "  " + detail;
+  }
+  return line;
 }
 
 std::string Progress::bar_line(int columns) const {
   const double fraction =
       options_.total_steps > 0 ? static_cast<double>(last_->step) / options_.total_steps : 0;
-  const std::string count = fmt::format("{}/{}", last_->step, options_.total_steps);
-  std::string memory = short_memory(last_->peak_rss_mb);
-  if (last_->device_memory_mb > 0) {
-    memory += " + " + short_memory(last_->device_memory_mb) + " on device";
-  }
+  const std::string count = count_text();
   // In the order in which a narrow terminal may keep them.
   const std::array<std::string, 4> details = {"loss " + four_digits(last_->loss), seconds_left(),
-                                              short_count(last_->tokens_per_second) + " tokens/s",
-                                              memory};
+                                              speed_text(), memory_text()};
   std::string tail;
   for (const std::string& detail : details) {
     const size_t used = count.size() + tail.size() + detail.size() + 3 + kShortestBar;

@@ -1,4 +1,4 @@
-// What a run shows while it works: one live bar on a terminal, plain lines otherwise.
+// What a run shows while it works: one live bar on a terminal, lines of the same content otherwise.
 // Never: opens or chooses a stream; text leaves through the sink that the caller gives.
 #pragma once
 
@@ -27,7 +27,8 @@ struct StepReport {
 struct ProgressOptions {
   int64_t total_steps = 0;
   int64_t first_step = 0;    // steps that were done before this run (resume)
-  bool is_terminal = false;  // false: only log() and message() write
+  bool is_terminal = false;  // false: no bar, lines that say where the run stands
+  bool shows_steps = true;   // false: neither bar nor such lines, only log() and message() write
   bool unicode = true;       // false: the bar is drawn in ASCII
   // Columns of the terminal, asked before each drawing so that a resized window is followed.
   std::function<int()> columns = [] { return 80; };
@@ -46,9 +47,9 @@ class Progress {
   Progress& operator=(const Progress&) = delete;
 
   // After every step. Redraws the bar at most ten times a second, and always for the last step.
+  // Without a terminal: a line where none has come for a minute.
   void step(const StepReport& report);
-  // A logged moment in Trainer's keys and order. On a terminal the bar already shows the training
-  // losses, so that only evaluations and the closing line are written above it.
+  // A logged moment in Trainer's keys and order, above the bar or behind a line of its step.
   void log(const Json& values);
   // A line (or several) of text above the bar.
   void message(std::string_view text);
@@ -56,8 +57,15 @@ class Progress {
   void finish();
 
  private:
+  bool has_bar() const { return options_.is_terminal && options_.shows_steps; }
   void draw();
+  // Once a step.
+  void tell_step();
   std::string bar_line(int columns) const;
+  std::string step_line() const;
+  std::string count_text() const;
+  std::string memory_text() const;
+  std::string speed_text() const;
   std::string seconds_left() const;
 
   Sink sink_;
@@ -65,6 +73,8 @@ class Progress {
   std::optional<StepReport> first_;
   std::optional<StepReport> last_;
   double drawn_at_ = -1;
+  int64_t told_step_ = 0;
+  double told_at_ = 0;
   bool bar_is_visible_ = false;
   bool finished_ = false;
 };

@@ -47,7 +47,7 @@ std::string StepTime::line() const {
   std::ranges::stable_sort(shares, std::greater{}, &Share::second);
   std::string text;
   for (const auto& [name, seconds] : shares) {
-    if (seconds < 0.001 * seconds_) continue;
+    if (seconds <= 0.001 * seconds_) continue;  // nor of no time at all
     text += fmt::format("{}{} {:.1f} %", text.empty() ? "" : ", ", name, 100 * seconds / seconds_);
   }
   return fmt::format("{:.3g} s a step: {}", seconds_ / static_cast<double>(steps_), text);

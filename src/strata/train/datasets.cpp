@@ -40,6 +40,31 @@ data::DataRequest request_of(const config::RunConfig& config) {
   return request;
 }
 
+// What gives an evaluation split: one that is there and that nobody trains on, else a part of the
+// rows.
+std::string way_to_evaluate(const config::DataConfig& config, const data::DataRequest& request) {
+  const std::string training = data::split_list(config.splits).front();
+  std::vector<std::string> others;
+  for (const std::string& name : data::list_splits(request)) {
+    const bool is_trained =
+        std::ranges::any_of(data::parse_split(training),
+                            [&](const data::SplitPart& part) { return part.split == name; });
+    if (!is_trained && data::has_splits(request, name)) others.push_back(name);
+  }
+  const auto held_out = std::ranges::find_if(
+      others, [](const std::string& name) { return name.starts_with("val") || name == "dev"; });
+  if (others.empty()) {
+    const std::string whole = data::parse_split(training).front().split;
+    return fmt::format("take a part of the rows: --splits \"{0}[:90%],{0}[90%:]\"", whole);
+  }
+  const std::string& name = held_out != others.end() ? *held_out : others.front();
+  // Both names may not be given in two ways.
+  const bool is_default = config.splits == config::DataConfig().splits;
+  return "take one that is there: " + (is_default
+                                           ? fmt::format("--dataset_test_split {}", name)
+                                           : fmt::format("--splits \"{},{}\"", training, name));
+}
+
 // Of `splits`, behind the first, the first that the data set has.
 std::string evaluation_split(const config::DataConfig& config, const data::DataRequest& request) {
   const std::vector<std::string> names = data::split_list(config.splits);
@@ -48,8 +73,9 @@ std::string evaluation_split(const config::DataConfig& config, const data::DataR
   }
   throw ConfigError(
       "eval_strategy: found no evaluation split among \"{}\" in {} (it has: {}), "
-      "expected one to evaluate on; add it or set eval_strategy no",
-      config.splits, request.names, fmt::join(data::list_splits(request), ", "));
+      "expected one to evaluate on; {}, or set eval_strategy no",
+      config.splits, request.names, fmt::join(data::list_splits(request), ", "),
+      way_to_evaluate(config, request));
 }
 
 std::string training_split(const config::DataConfig& config) {

@@ -6,19 +6,17 @@
 #include "strata/checkpoint/export.h"
 #include "strata/checkpoint/special_tokens.h"
 #include "strata/comm/agreement.h"
-#include "strata/config/recipes.h"
 #include "strata/hf/hub_model.h"
 #include "strata/hf/mxfp4.h"
 #include "strata/hf/torch_types.h"
 #include "strata/models/moe/config.h"
-#include "strata/report/html_report.h"
 #include "strata/shard/loading.h"
 #include "strata/shard/storage_type.h"
 #include "strata/text/changed_files.h"
 #include "strata/train/adapter_settings.h"
-#include "strata/train/checkpointing_choice.h"
 #include "strata/train/datasets.h"
 #include "strata/train/hub_place.h"
+#include "strata/train/result_pages.h"
 
 namespace strata::train {
 namespace {
@@ -56,79 +54,6 @@ void add_tokenizer(const config::RunConfig& config, const Datasets& datasets,
     files[is_below ? part / file.filename() : file.filename()] = read_file(file);
   }
   for (const auto& [name, text] : changed) files[name] = text;
-}
-
-std::vector<std::pair<std::string, std::string>> shown_settings(const config::RunConfig& config,
-                                                                int world_size) {
-  std::vector<std::pair<std::string, std::string>> shown{
-      {"model", config.model.model_name_or_path.empty() ? config.model.config_name
-                                                        : config.model.model_name_or_path},
-      {"data set", data_name(config.data)},
-      {"ranks", std::to_string(world_size)},
-      {"sharding_strategy", config.shard.sharding_strategy},
-      {"gradient_checkpointing", checkpointing_text(config.shard)},
-      {"per_device_train_batch_size", std::to_string(config.train.per_device_train_batch_size)},
-      {"gradient_accumulation_steps", std::to_string(config.train.gradient_accumulation_steps)},
-      {"learning_rate", python_float_repr(config.optim.learning_rate)},
-      {"lr_scheduler_type", config.optim.lr_scheduler_type},
-      {"seed", std::to_string(config.train.seed)}};
-  if (const int64_t sharers = config.shard.sequence_parallel_size; sharers > 1) {
-    shown.insert(shown.begin() + 3, {"sequence_parallel_size", std::to_string(sharers)});
-  }
-  const config::RecipeRow& recipe = config::recipe_of(config);
-  if (recipe.has_encoder) {
-    shown.push_back({"max_source_length", std::to_string(config.data.max_source_length)});
-    shown.push_back({"max_target_length", std::to_string(config.data.max_target_length)});
-  } else {
-    const auto& length = config.data.max_length;
-    shown.push_back({"max_length", length ? std::to_string(*length) : "none"});
-  }
-  if (recipe.command == "dpo") {
-    const auto& losses = config.preference.loss_type;
-    shown.push_back(
-        {"loss_type", losses.empty() ? "sigmoid" : fmt::format("{}", fmt::join(losses, " "))});
-    shown.push_back({"beta", python_float_repr(config.preference.beta)});
-  } else if (recipe.command == "sft") {
-    shown.push_back({"packing", config.data.packing ? config.data.packing_strategy : "false"});
-  }
-  return shown;
-}
-
-// As in the adapter's file: a continued one has settings of its own.
-void show_adapter(const hf::AdapterConfig& adapter, report::ReportData& data) {
-  const auto show = [&data](const char* name, const std::string& value) {
-    if (!value.empty()) data.settings.push_back({name, value});
-  };
-  show("peft_type", adapter.peft_type);
-  if (adapter.peft_type.ends_with("_TUNING")) {
-    return show("num_virtual_tokens", std::to_string(adapter.num_virtual_tokens));
-  }
-  if (adapter.peft_type != "IA3") show("lora_r", std::to_string(adapter.r));
-  if (adapter.peft_type == "LORA") show("lora_alpha", python_float_repr(adapter.lora_alpha));
-  show("lora_target_parameters", fmt::format("{}", fmt::join(adapter.target_parameters, ", ")));
-  show("lora_target_modules", adapter.target_modules_regex.value_or(
-                                  fmt::format("{}", fmt::join(adapter.target_modules, ", "))));
-}
-
-std::string report_page(const config::RunConfig& config, const Trainee& trainee,
-                        const Trainer& trainer) {
-  const int ranks = trainee.store->mesh().world->size();
-  const config::RecipeRow& recipe = config::recipe_of(config);
-  report::ReportData data;
-  data.title = fs::path(config.train.output_dir).filename().string();
-  std::string method = "full fine-tuning";
-  data.settings = shown_settings(config, ranks);
-  if (trainee.adapter) {
-    const hf::AdapterConfig adapter = adapter_config_of(config, trainee);
-    method = adapter.use_dora ? "DoRA" : adapter.peft_type == "LORA" ? "LoRA" : adapter.peft_type;
-    show_adapter(adapter, data);
-  }
-  if (!recipe.label.empty()) method += fmt::format(", {}", recipe.label);
-  data.subtitle = fmt::format("{} on {}, {} rank{}", method,
-                              fs::path(data_name(config.data)).filename().string(), ranks,
-                              ranks == 1 ? "" : "s");
-  data.rows = trainer.metrics_rows();
-  return report::loss_curve_page(data);
 }
 
 }  // namespace
@@ -175,6 +100,24 @@ void name_result_type(std::optional<at::ScalarType> type, checkpoint::SmallFiles
   files["config.json"] = dump_python(config) + "\n";
 }
 
+// Whoever takes them begins anew, also where this run went on from a checkpoint.
+std::string settings_from_start(const std::string& text) {
+  Json settings = parse_json(text, "settings");
+  const auto resumed = settings.find("resume_from_checkpoint");
+  if (resumed != settings.end()) *resumed = "";
+  return dump_python(settings, /*indent=*/2, /*sort_keys=*/false);
+}
+
+// A picture of the run is not worth its result.
+void add_page(const char* name, const std::function<std::string()>& page, Trainer& trainer,
+              checkpoint::ExportOptions& options) {
+  try {
+    options.beside[name] = page();
+  } catch (const std::exception& error) {
+    trainer.say(fmt::format("warning: {}: {}; it is left out", name, error.what()));
+  }
+}
+
 void export_results(const config::RunConfig& config, Trainee& trainee, Trainer& trainer) {
   const fs::path folder = config.train.output_dir;
   // The proof of a large result takes longer than a collective of a step may.
@@ -188,10 +131,12 @@ void export_results(const config::RunConfig& config, Trainee& trainee, Trainer& 
     options.beside = trainer.companions();
     name_result_type(type, options.beside);
     options.beside["trainer_state.json"] = report::trainer_state_text(trainer.state());
-    try {
-      options.beside["report.html"] = report_page(config, trainee, trainer);
-    } catch (const std::exception& error) {  // a picture of the run is not worth its result
-      trainer.say(fmt::format("warning: report.html: {}; it is left out", error.what()));
+    options.beside["settings.json"] = settings_from_start(trainer.settings_text());
+    add_page(
+        kReportFile, [&] { return report_page(config, trainee, trainer); }, trainer, options);
+    if (owns_model_card(folder)) {
+      add_page(
+          kModelCardFile, [&] { return model_card(config, trainee, trainer); }, trainer, options);
     }
   });
   if (trainee.adapter) {

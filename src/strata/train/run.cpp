@@ -19,6 +19,7 @@
 #include "strata/train/output_folder.h"
 #include "strata/train/planned_room.h"
 #include "strata/train/rehearsal.h"
+#include "strata/train/result_line.h"
 #include "strata/train/results.h"
 #include "strata/train/strategy.h"
 #include "strata/train/trainer.h"
@@ -48,31 +49,48 @@ comm::RendezvousOptions rendezvous_options(const config::RunConfig& config,
   return options;
 }
 
-// How far the downloads and the tokenizing are, on the terminal of rank 0.
+// How far the downloads and the tokenizing are: on the terminal of rank 0, or now and then in its
+// log.
 class PreparationLine {
  public:
   PreparationLine(const Output& output, bool is_main)
       : is_main_(is_main),
+        is_terminal_(output.is_terminal),
         write_(output.write),
-        line_(output.write, output.columns, is_main && output.is_terminal) {}
+        line_(output.write, output.columns, is_main && output.is_terminal),
+        log_(output.write, std::chrono::seconds(30)) {}
 
   void show_rows(const std::string& subject, int64_t rows, double part) {
-    line_.show(report::preparation_text(subject, rows, part));
+    if (!is_main_) return;
+    if (is_terminal_) {
+      line_.show(report::preparation_text(subject, rows, part));
+    } else {
+      log_.show(report::preparation_text(subject, rows, part, /*least=*/1));
+    }
   }
-  void clear() { line_.clear(); }
+  void clear() {
+    line_.clear();
+    log_.restart();
+  }
   void show_download(const std::string& name, int64_t done, int64_t all) {
     if (!is_main_) return;
     const std::string text = report::download_text(name, done, all);
-    line_.show(text);
-    if (done != all) return;
-    line_.clear();
-    write_(text + "\n");
+    if (done == all) {
+      clear();
+      write_(text + "\n");
+    } else if (is_terminal_) {
+      line_.show(text);
+    } else {
+      log_.show(text);
+    }
   }
 
  private:
   const bool is_main_;
+  const bool is_terminal_;
   std::function<void(std::string_view)> write_;
   report::LiveLine line_;
+  report::PeriodicLine log_;
 };
 
 // What a run is told, once its ranks have met.
@@ -161,9 +179,10 @@ RunResult train(const RunOrder& order, comm::Mesh& mesh, Datasets& datasets, com
   write_results(config, *trainee, trainer);
   if (watch) {
     trainer.say(watch->measured_line());
-    if (const std::string line = watch->steady_line(); !line.empty()) trainer.say(line);
+    if (config.train.wall_clock_breakdown) trainer.say(watch->steady_line());
   }
   for (const std::string& line : refusal_warnings()) trainer.say(line);
+  trainer.say(result_line(config, trainee->adapter != nullptr));
   return result;
 }
 

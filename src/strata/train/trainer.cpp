@@ -106,12 +106,12 @@ void Trainer::open_events() {
 
 void Trainer::make_progress(const Output& output) {
   progress_ = std::make_unique<report::Progress>(
-      output.write,
-      report::ProgressOptions{.total_steps = plan_.max_steps,
-                              .first_step = first_step_,
-                              .is_terminal = output.is_terminal && !config_.train.disable_tqdm,
-                              .unicode = output.unicode,
-                              .columns = output.columns});
+      output.write, report::ProgressOptions{.total_steps = plan_.max_steps,
+                                            .first_step = first_step_,
+                                            .is_terminal = output.is_terminal,
+                                            .shows_steps = !config_.train.disable_tqdm,
+                                            .unicode = output.unicode,
+                                            .columns = output.columns});
 }
 
 Trainer::~Trainer() = default;

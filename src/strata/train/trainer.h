@@ -77,6 +77,10 @@ class Trainer {
   std::optional<std::filesystem::path> last_checkpoint() const;
 
   int64_t global_step() const { return step_; }
+  // Of the weights: with load_best_model_at_end an earlier one, after run().
+  int64_t result_step() const { return best_step_.value_or(step_); }
+  // As checkpoints keep them.
+  const std::string& settings_text() const { return settings_text_; }
   const StepPlan& plan() const { return plan_; }
   const data::BatchSampler& sampler() const { return sampler_; }
   // Rank 0: the rows of metrics.jsonl so far.
@@ -214,6 +218,7 @@ class Trainer {
   bool is_stopped_ = false;
   bool owes_evaluation_ = false;  // that of the step before was broken off
   bool is_best_damaged_ = false;
+  std::optional<int64_t> best_step_;  // whose weights were loaded at the end
   int64_t step_ = 0;
   int64_t first_step_ = 0;
   int64_t num_tokens_ = 0;  // seen by all ranks

@@ -156,6 +156,7 @@ void Trainer::load_best() {
         has_learned_ = progress.value("has_learned", false);
       },
       saved_step_ == step_ ? fmt::format("the last step is whole in checkpoint-{}", step_) : "");
+  best_step_ = checkpoint::step_of(folder);
   report::TrainerState found;
   best_.fill(found);
   say(fmt::format("the result is the model of {}, the best by {} ({})", folder.filename().string(),

@@ -95,9 +95,10 @@ void Trainer::require_room_on_disk(const Saving& saving, bool with_optimizer,
                        : checkpoint_bytes(trainee_, with_optimizer, frozen) + beside_weights;
   }
   // The log once more in the report, and in metrics.jsonl.
-  if (saving.writes_result)
-    plan.result_bytes =
-        result_bytes(trainee_, result_type(config_, trainee_)) + companions + 3 * beside;
+  if (saving.writes_result) {
+    plan.result_bytes = result_bytes(trainee_, result_type(config_, trainee_)) + companions +
+                        3 * beside + settings_text_.size();
+  }
   comm::all_or_nothing(world_, "looking for room to save", [&] {
     if (!is_main()) return;
     const fs::path folder = config_.train.output_dir;

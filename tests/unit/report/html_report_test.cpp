@@ -65,6 +65,42 @@ TEST(HtmlReport, DrawsOnlyWhatWasMeasured) {
   EXPECT_EQ(count_of(loss_curve_page(without_device), "<svg "), 3u);
 }
 
+TEST(HtmlReport, DrawsEachFigureOfTheRecipe) {
+  ReportData data = run_of(40);
+  for (Json& row : data.rows) {
+    row["logps/chosen"] = -20.5;
+    row["rewards/margins"] = 0.25;
+    row["rewards/accuracies"] = 0.0;  // a measurement as any other
+    row["num_tokens"] = 99.0;
+    row["epoch"] = 0.5;
+    row["step_seconds"] = {{"total", 0.5}};
+  }
+  data.rows.push_back({{"step", 40},
+                       {"eval_loss", 0.5},
+                       {"eval_runtime", 1.5},
+                       {"eval_samples_per_second", 8.0},
+                       {"eval_num_tokens", 99.0},
+                       {"eval_rewards/margins", 0.75},
+                       {"eval_accuracy", 0.5}});
+  data.rows.push_back({{"step", 40}, {"train_runtime", 2.5}, {"total_flos", 0.0}});
+  const std::string page = loss_curve_page(data);
+  EXPECT_EQ(count_of(page, "<svg "), 3u + 4u);
+  const std::vector<std::string> order = {
+      "<h2>Loss</h2>",     "<h2>rewards/margins</h2>", "<h2>rewards/accuracies</h2>",
+      "<h2>accuracy</h2>", "<h2>logps/chosen</h2>",    "<h2>Learning rate</h2>"};
+  size_t at = 0;
+  for (const std::string& title : order) {
+    const size_t found = page.find(title);
+    ASSERT_NE(found, page.npos) << title;
+    EXPECT_GT(found, at) << title;
+    at = found;
+  }
+  // Smoothed and raw, and what evaluations gave.
+  EXPECT_THAT(page,
+              HasSubstr("{\"name\": \"evaluation\", \"unit\": \"\", \"points\": [[40.0, 0.75]]}"));
+  EXPECT_EQ(count_of(page, "</i>smoothed"), 4u);
+}
+
 TEST(HtmlReport, SurvivesLossesThatAreNotFinite) {
   ReportData data = run_of(5);
   data.rows[2]["loss"] = std::nan("");

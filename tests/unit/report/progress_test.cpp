@@ -51,14 +51,44 @@ TEST(LogLine, IsWhatTrainerPrints) {
   EXPECT_EQ(four_digits(2.0), "2");
 }
 
-TEST(Progress, WritesPlainLinesWithoutTerminal) {
+TEST(Progress, SaysWhereTheRunStandsWithoutTerminal) {
   std::string out;
-  Progress progress([&out](std::string_view text) { out += text; }, {.total_steps = 2});
+  Progress progress([&out](std::string_view text) { out += text; }, {.total_steps = 500});
   progress.step(report_at(1));
   progress.log({{"loss", 2.5}});
+  for (int64_t step = 2; step <= 12; ++step) progress.step(report_at(step));
+  progress.log({{"loss", 0.25}});
+  progress.log({{"eval_loss", 1.25}});  // of the same step
   progress.message("saved\n");
+  progress.step(report_at(500));
+  progress.log({{"train_runtime", 9.5}});
   progress.finish();
-  EXPECT_EQ(out, "{'loss': '2.5'}\nsaved\n");
+  EXPECT_EQ(out,
+            "1/500  3.1k tokens/s  412 MB\n{'loss': '2.5'}\n"
+            "12/500  3.1k tokens/s  16:16 left  412 MB\n{'loss': '0.25'}\n{'eval_loss': '1.25'}\n"
+            "saved\n500/500  3.1k tokens/s  412 MB\n{'train_runtime': '9.5'}\n");
+}
+
+TEST(Progress, IsNotSilentForLongWithoutTerminal) {
+  std::string out;
+  Progress progress([&out](std::string_view text) { out += text; }, {.total_steps = 1000});
+  for (int64_t step = 1; step <= 70; ++step) progress.step(report_at(step));
+  EXPECT_EQ(
+      out,
+      "31/1000  3.1k tokens/s  32:18 left  412 MB\n61/1000  3.1k tokens/s  31:18 left  412 MB\n");
+}
+
+TEST(Progress, WritesOnlyWhatIsLoggedWhenAskedTo) {
+  for (const bool is_terminal : {false, true}) {
+    std::string out;
+    Progress progress([&out](std::string_view text) { out += text; },
+                      {.total_steps = 2, .is_terminal = is_terminal, .shows_steps = false});
+    progress.step(report_at(1));
+    progress.log({{"loss", 2.5}});
+    progress.step(report_at(100));
+    progress.finish();
+    EXPECT_EQ(out, "{'loss': '2.5'}\n");
+  }
 }
 
 TEST(Progress, KeepsTheBarBelowMessages) {
@@ -67,16 +97,17 @@ TEST(Progress, KeepsTheBarBelowMessages) {
                     {.total_steps = 4, .is_terminal = true});
   progress.step(report_at(1));
   progress.message("first");
-  progress.log({{"loss", 2.5}});  // the bar shows it
+  progress.log({{"loss", 2.5}, {"grad_norm", 1.5}});
   progress.log({{"eval_loss", 1.25}});
   progress.step(report_at(3));
   progress.finish();
   const auto screen = screen_of(out);
-  ASSERT_EQ(screen.size(), 4u);
+  ASSERT_EQ(screen.size(), 5u);
   EXPECT_EQ(screen[0], "first");
-  EXPECT_EQ(screen[1], "{'eval_loss': '1.25'}");
-  EXPECT_THAT(screen[2], HasSubstr("3/4  loss 0.8333  0:02 left  3.1k tokens/s  412 MB"));
-  EXPECT_EQ(screen[3], "");
+  EXPECT_EQ(screen[1], "{'loss': '2.5', 'grad_norm': '1.5'}");
+  EXPECT_EQ(screen[2], "{'eval_loss': '1.25'}");
+  EXPECT_THAT(screen[3], HasSubstr("3/4  loss 0.8333  0:02 left  3.1k tokens/s  412 MB"));
+  EXPECT_EQ(screen[4], "");
 }
 
 TEST(Progress, NeverReachesTheLastColumn) {

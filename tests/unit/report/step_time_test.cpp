@@ -30,5 +30,11 @@ TEST(StepTime, WhatNoTimerCoversIsOther) {
   EXPECT_EQ(time.line(), "1 s a step: matrix products 50.0 %, other 50.0 %");
 }
 
+TEST(StepTime, NoTimeHasNoShares) {
+  StepTime time;
+  time.add(0.0, works(0.0, 0.0));
+  EXPECT_EQ(time.line(), "0 s a step: ");
+}
+
 }  // namespace
 }  // namespace strata::report
