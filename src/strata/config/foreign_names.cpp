@@ -70,9 +70,6 @@ constexpr ForeignName kNames[] = {
     {"epochs", "num_train_epochs"},
     {"num_epochs", "num_train_epochs"},
     {"system_prompt", "", kSystem},
-    {"save_dtype", "",
-     "remove it: the result has the type of its fp32 masters; strata convert --dtype gives "
-     "another"},
     {"device_map", "", "remove it: num_processes and the fsdp settings place the model"},
     // axolotl
     {"base_model", "model_name_or_path"},

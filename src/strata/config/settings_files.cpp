@@ -64,7 +64,9 @@ std::string advice_for(const std::string& key, bool (*accept)(const Setting&)) {
   if (accept != is_own_key) return advice_for_accelerate(key, accept);
   const std::string advice = unknown_advice(key, accept);
   // Not "remove it": what the key asks for would not happen.
-  return advice.empty() ? "no setting here is like it, see docs/guide/settings.md" : advice;
+  return advice.empty()
+             ? "no setting here is like it, see docs/guide/settings.md (strata config docs)"
+             : advice;
 }
 
 [[noreturn]] void throw_unknown(const std::string& place, const std::string& key,
