@@ -196,6 +196,7 @@ int run_launch(const std::vector<std::string>& arguments) {
   }
   if (!own_program) require_inputs(settings.config);
   watch_for_hangs(settings.config, own_program, plan);
+  plan.holds_save_requests = !own_program;
   plan.environment.emplace_back(kLaunchFlagsVariable, launch_flags_value(line.flags));
   if (!recipe.empty()) plan.environment.emplace_back(kRecipeVariable, recipe);
   const int exit_code = with_sources(settings, [&] { return run_ranks(launch, plan); });

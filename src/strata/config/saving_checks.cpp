@@ -18,9 +18,6 @@ class SavingRules : Rules {
   using Rules::Rules;
 
   void check() {
-    if (train_.save_strategy == "no") {
-      warn_without_effect("save_total_limit", "save_strategy is no");
-    }
     if (train_.eval_strategy == "no") warn_without_effect("eval_delay", "eval_strategy is no");
     check_metric();
     if (train_.save_strategy == "best") check_best();

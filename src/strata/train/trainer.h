@@ -113,6 +113,8 @@ class Trainer {
   void resume(const std::function<void(const std::string&)>& note);
   void make_progress(const Output& output);
   void open_events();
+  // False: a rank was asked to stop.
+  bool train_steps();
   // Nothing when a rank was asked to stop: then no rank computed.
   std::optional<StepOutcome> train_step();
   std::vector<data::MicroBatch> micro_batches(const StepPlan::Window& window) const;
@@ -140,13 +142,23 @@ class Trainer {
   // Rank 0's small files, of the state as it is now.
   void add_small_files(checkpoint::SaveRequest& request) const;
   void save();
+  // Whoever asks for a checkpoint means to go on from it, whatever save_strategy and
+  // save_only_model say: from here on saves have the optimizer. Returns the saver of the run's own,
+  // where that leaves it out, for those that follow. Collective.
+  std::unique_ptr<checkpoint::Saver> take_whole_saver();
+  // Whether this rank was asked to save, in this step or before. Kept until a save has been made.
+  bool is_asked_to_save();
+  // Saves the state after the steps so far, and training goes on. Collective.
+  void save_on_request();
+  // At the end: a request that no step was left for. Collective.
+  void answer_late_request();
   // Copies of the state beside what trains: whether memory has room for them. Collective.
   bool has_room_for_copies(optim::Optimizer* optimizer);
   // Says how a save ended, unless that was told, and takes note of one that failed. Throws IoError
   // for it when `must_hold`. The outcome must be what wait() returned.
   void report_save(const std::optional<checkpoint::SaveOutcome>& outcome, bool must_hold);
   void tell_save(const checkpoint::SaveOutcome& outcome);
-  // Saves what a later run needs to go on, whatever save_strategy and save_only_model say.
+  // Saves what a later run needs to go on.
   void stop();
   void log_summary(double seconds);
   // Appends to log history, metrics and terminal. `extra` goes to metrics.jsonl alone.
@@ -207,10 +219,13 @@ class Trainer {
   int64_t rollback_limit_ = std::numeric_limits<int64_t>::max();
   std::optional<StopSignals> signals_;
   int64_t saved_step_ = -1;
+  bool is_asked_to_save_ = false;  // this rank
+  int64_t asked_step_ = -1;        // of the last save on request, to be told when it is there
   // Of this run and of those that it goes on from; of this process, the steps that were saved.
   std::string run_id_;
   std::set<int64_t> saved_steps_;
-  std::filesystem::path resumed_from_;
+  // The newest checkpoint with an optimizer that this run knows of, where its own have none.
+  std::filesystem::path resumable_;
   bool is_stopped_ = false;
   bool owes_evaluation_ = false;  // that of the step before was broken off
   bool is_best_damaged_ = false;

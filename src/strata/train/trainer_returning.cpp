@@ -43,7 +43,7 @@ void Trainer::resume(const std::function<void(const std::string&)>& note) {
         window_.figures.load(window);
       },
       note);
-  resumed_from_ = source;
+  resumable_ = source;
   comm::all_or_nothing(world_, "comparing with the run that is resumed", [&] {
     if (!is_main()) return;
     for (const std::string& line : resume_lines(source, step_, plan_.max_steps, settings_text_)) {

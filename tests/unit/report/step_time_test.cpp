@@ -1,6 +1,8 @@
 // Oracle: sums by hand.
 #include "strata/report/step_time.h"
 
+#include <thread>
+
 #include <gtest/gtest.h>
 
 namespace strata::report {
@@ -28,6 +30,17 @@ TEST(StepTime, WhatNoTimerCoversIsOther) {
   StepTime time;
   time.add(1.0, works(0.5, 0.0));
   EXPECT_EQ(time.line(), "1 s a step: matrix products 50.0 %, other 50.0 %");
+}
+
+TEST(StepTime, APauseIsNoPartOfTheStep) {
+  StepTime time;
+  {
+    const StepTime::Scope step(time);
+    const StepTime::Pause pause(time);
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  }
+  EXPECT_LT(time.values().at("total").get<double>(), 0.02);
+  EXPECT_NE(time.line().find(" s a step: "), std::string::npos);
 }
 
 }  // namespace
