@@ -56,6 +56,7 @@ Trainer::Trainer(const config::RunConfig& config, const std::string& settings_te
       loss_scaler_(loss_scaler(config.shard)),
       guard_(config.train.max_loss_spike),
       best_(config),
+      early_stopping_(config.train),
       saving_group_(saving.group) {
   std::vector<std::string> notes;
   if (!config.train.resume_from_checkpoint.empty()) {
@@ -125,6 +126,7 @@ double Trainer::run() {
   // Whoever was asked to stop meanwhile is not killed in the middle of it.
   set_phase(fmt::format("{} the last checkpoint", kSavingPhase));
   if (saver_) report_save(saver_->wait(), /*must_hold=*/false);
+  if (step_ < plan_.max_steps) say(early_end_line());
   const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
   log_summary(seconds);
   load_best();
@@ -136,7 +138,7 @@ double Trainer::run() {
 
 bool Trainer::train_steps() {
   if (std::exchange(owes_evaluation_, false) && !end_step()) return false;
-  while (step_ < plan_.max_steps) {
+  while (!is_done()) {
     if (saver_) {
       if (const auto ended = saver_->poll()) tell_save(*ended);
     }
@@ -154,6 +156,7 @@ bool Trainer::train_steps() {
     if (!outcome->is_left_out) account(*outcome);
     if (should_log(plan_, config_.train, step_) && window_.steps > 0) log_step(*outcome);
     if (!end_step()) return false;
+    if (early_stopping_.is_due() && !plan_.ends_epoch(step_)) end_epoch_early(*outcome);
   }
   return true;
 }
@@ -175,6 +178,11 @@ bool Trainer::end_step() {
   }
   if (saves) save();
   return true;
+}
+
+void Trainer::end_epoch_early(const StepOutcome& outcome) {
+  if (config_.train.logging_strategy == "epoch" && window_.steps > 0) log_step(outcome);
+  if (config_.train.save_strategy == "epoch") save();
 }
 
 std::vector<data::MicroBatch> Trainer::micro_batches(const StepPlan::Window& window) const {

@@ -24,6 +24,7 @@
 #include "strata/train/assemble.h"
 #include "strata/train/best_checkpoint.h"
 #include "strata/train/datasets.h"
+#include "strata/train/early_stopping.h"
 #include "strata/train/figures.h"
 #include "strata/train/loss_guard.h"
 #include "strata/train/recipe.h"
@@ -57,8 +58,8 @@ class Trainer {
           const Output& output);
   ~Trainer();
 
-  // Trains to the end, or until a signal asks to stop (is_stopped()): then the state is saved.
-  // Returns the mean loss over all steps of this run.
+  // Trains to the end, which may be an early one, or until a signal asks to stop (is_stopped()):
+  // then the state is saved. Returns the mean loss over all steps of this run.
   double run();
   bool is_stopped() const { return is_stopped_; }
   // Whether an update has changed weights, in this run or in those that it goes on from.
@@ -113,6 +114,8 @@ class Trainer {
   void resume(const std::function<void(const std::string&)>& note);
   void make_progress(const Output& output);
   void open_events();
+  // No step follows: all were taken, or evaluations get no better.
+  bool is_done() const { return step_ >= plan_.max_steps || early_stopping_.is_due(); }
   // False: a rank was asked to stop.
   bool train_steps();
   // Nothing when a rank was asked to stop: then no rank computed.
@@ -129,6 +132,8 @@ class Trainer {
   void finish_profile(StepProfile& profile);
   // What is due behind a step: evaluation and save. False: the evaluation was broken off.
   bool end_step();
+  // As in the reference, a run that ends early ends its epoch: what is due then is done.
+  void end_epoch_early(const StepOutcome& outcome);
   // With load_best_model_at_end the weights of the best checkpoint, for the result. Collective.
   void load_best();
   // Room on the disk and in memory for every save of the run. Collective.
@@ -160,6 +165,7 @@ class Trainer {
   void tell_save(const checkpoint::SaveOutcome& outcome);
   // Saves what a later run needs to go on.
   void stop();
+  std::string early_end_line() const;
   void log_summary(double seconds);
   // Appends to log history, metrics and terminal. `extra` goes to metrics.jsonl alone.
   void record(Json values, const Json& extra);
@@ -203,6 +209,7 @@ class Trainer {
   std::optional<optim::LossScaler> loss_scaler_;  // fp16
   LossGuard guard_;
   BestCheckpoint best_;
+  EarlyStopping early_stopping_;
   bool has_learned_ = false;
   std::unique_ptr<report::Progress> progress_;    // rank 0
   std::unique_ptr<report::MetricsFile> metrics_;  // rank 0

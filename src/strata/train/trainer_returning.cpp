@@ -38,6 +38,7 @@ void Trainer::resume(const std::function<void(const std::string&)>& note) {
         owes_evaluation_ = progress.value("evaluation_due", false);
         for (const std::string& line : different_rows(data_rows(), progress)) note(line);
         if (const std::string lost = best_.load(state); !lost.empty()) note(lost);
+        early_stopping_.load(state);
         const Json& window = progress.at("log_window");
         window_ = {window.at("loss").get<double>(), window.at("steps").get<int64_t>(), {}};
         window_.figures.load(window);
