@@ -25,6 +25,7 @@ for ((i = 0; i < SLURM_NNODES; i++)); do
 done
 trap 'kill -USR1 "${pids[@]}"' USR1
 trap 'kill -TERM "${pids[@]}"' TERM
+trap 'kill -USR2 "${pids[@]}"' USR2
 highest=0
 for pid in "${pids[@]}"; do
   wait "$pid"; code=$?
@@ -209,6 +210,13 @@ exit {code}
 """
 
 
+def wait_for_srun(folder):
+    deadline = time.monotonic() + 20
+    while not (folder / "fake" / "srun.log").exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    time.sleep(0.3)
+
+
 @pytest.mark.parametrize("sent, code, words, comes_again", [
     (signal.SIGUSR1, 75, [], True),
     (signal.SIGTERM, 75, [], True),
@@ -229,12 +237,25 @@ def test_a_job_that_was_stopped_comes_again(cluster, tmp_path, sent, code, words
     assert result.returncode == 0, result.stderr
     process = start_job(cluster, "job.sbatch")
     if sent:
-        deadline = time.monotonic() + 20
-        while not (tmp_path / "fake" / "srun.log").exists() and time.monotonic() < deadline:
-            time.sleep(0.02)
-        time.sleep(0.3)
+        wait_for_srun(tmp_path)
         process.send_signal(sent)
     output = process.communicate(timeout=30)[0]
     assert process.returncode == code, output
     assert output.count("got " + signal.Signals(sent).name[3:]) == 2 if sent else True
     assert requeued(cluster) == comes_again
+
+
+def test_a_request_to_save_is_passed_on_and_the_job_goes_on(cluster, tmp_path):
+    """Sent to the script itself, too (scancel --batch); it is no reason to come again."""
+    program = tmp_path / "program"
+    program.write_text("#!/bin/bash\ntrap 'echo got USR2' USR2\n"
+                       "for i in {1..40}; do sleep 0.05; done\nexit 3\n")
+    program.chmod(0o755)
+    result = slurm(cluster, "--script", "job.sbatch", "--program", program, "--gpus_per_node", 8, *NEEDED)
+    assert result.returncode == 0, result.stderr
+    process = start_job(cluster, "job.sbatch")
+    wait_for_srun(tmp_path)
+    process.send_signal(signal.SIGUSR2)
+    output = process.communicate(timeout=30)[0]
+    assert process.returncode == 3 and output.count("got USR2") == 2, output
+    assert not requeued(cluster)

@@ -96,12 +96,16 @@ def test_an_ignored_interrupt_stays_ignored(inputs, tmp_path):
     assert (tmp_path / "out" / "model.safetensors").exists()
 
 
-def test_a_request_to_stop_is_heard_during_an_evaluation(inputs, tmp_path):
+# Early stopping counts the evaluation that was broken off once, too.
+@pytest.mark.parametrize("more", [{}, dict(max_steps=8, early_stopping_patience=1,
+                                           early_stopping_threshold=9.0)], ids=["plain", "early_stopping"])
+def test_a_request_to_stop_is_heard_during_an_evaluation(inputs, tmp_path, more):
     """An evaluation may outlast what a scheduler waits: the stop comes first, and what was broken off is
     made up for, so that the same checkpoint is the best one and the log the same."""
     flags = base_flags(inputs.model("odd"), inputs.data("messages", test=1200), tmp_path / "out",
-                       max_steps=4, eval_strategy="steps", eval_steps=2, save_strategy="steps",
-                       save_steps=2, per_device_eval_batch_size=1, load_best_model_at_end=True)
+                       eval_strategy="steps", eval_steps=2, save_strategy="steps", save_steps=2,
+                       per_device_eval_batch_size=1, load_best_model_at_end=True,
+                       **{"max_steps": 4, **more})
     whole = run_strata({**flags, "output_dir": tmp_path / "whole"}, 2)
     process = start_strata(flags, 2)
     wait_for_step(process, tmp_path / "out", 2)

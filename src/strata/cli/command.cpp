@@ -18,6 +18,7 @@
 
 #include "strata/base/error.h"
 #include "strata/base/file.h"
+#include "strata/base/save_request.h"
 #include "strata/base/text_distance.h"
 #include "strata/base/visible_text.h"
 #include "strata/cli/run_sources.h"
@@ -137,6 +138,8 @@ int help_columns() {
 }
 
 int run(int argc, char** argv) {
+  // A launcher passes on what comes before its ranks are there, or between two starts of them.
+  hold_save_requests();
   try {
     return dispatch({argv + std::min(argc, 1), argv + argc});
   } catch (const CommError& error) {

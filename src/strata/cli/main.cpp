@@ -3,6 +3,7 @@
 
 #include <cstdio>
 
+#include "strata/base/save_request.h"
 #include "strata/cli/command.h"
 #include "strata/libtorch/cuda_build.h"
 
@@ -13,6 +14,10 @@ namespace {
 constexpr bool kTakesGlobalsDown = true;
 #else
 constexpr bool kTakesGlobalsDown = strata::kHasCuda;
+// Ahead of the libraries' constructors, which take most of the program's start: a request to save
+// that comes meanwhile must not end a run. A sanitizer has to be there before any code of ours.
+[[gnu::used,
+  gnu::section(".preinit_array")]] void (*const hold_first)() = strata::hold_save_requests;
 #endif
 
 }  // namespace

@@ -171,6 +171,8 @@ struct TrainConfig {
   bool load_best_model_at_end = false;
   std::string metric_for_best_model;      // see best_metric() in derived.h
   std::optional<bool> greater_is_better;  // default: unless the metric's name ends in "loss"
+  std::optional<int64_t> early_stopping_patience;  // evaluations; none or 0: no early stopping
+  double early_stopping_threshold = 0;             // what an evaluation must be better by
   bool save_only_model = false;
   bool async_save = true;
   std::string resume_from_checkpoint;   // empty, "true" or a path

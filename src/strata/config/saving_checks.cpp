@@ -18,11 +18,9 @@ class SavingRules : Rules {
   using Rules::Rules;
 
   void check() {
-    if (train_.save_strategy == "no") {
-      warn_without_effect("save_total_limit", "save_strategy is no");
-    }
     if (train_.eval_strategy == "no") warn_without_effect("eval_delay", "eval_strategy is no");
     check_metric();
+    check_early_stopping();
     if (train_.save_strategy == "best") check_best();
     if (train_.load_best_model_at_end && train_.save_strategy != "best") check_loading();
   }
@@ -48,6 +46,32 @@ class SavingRules : Rules {
       warn_without_effect("metric_for_best_model", "eval_strategy is no");
       warn_without_effect("greater_is_better", "eval_strategy is no");
     }
+  }
+
+  // What transformers' callback asserts when training begins, and what it warns of.
+  void check_early_stopping() {
+    const int64_t patience = train_.early_stopping_patience.value_or(0);
+    if (patience == 0) {
+      return warn_without_effect("early_stopping_threshold", "early_stopping_patience is not set");
+    }
+    const std::string place = source("early_stopping_patience");
+    if (train_.eval_strategy == "no") {
+      throw ConfigError(
+          "{}: found {} with eval_strategy no, expected evaluations, which it counts; set "
+          "eval_strategy to steps or epoch",
+          place, patience);
+    }
+    if (best_metric(config_).empty()) {
+      throw ConfigError(
+          "{}: found {} without metric_for_best_model, expected a value to compare evaluations by; "
+          "add --metric_for_best_model loss",
+          place, patience);
+    }
+    if (train_.load_best_model_at_end) return;
+    warnings_.push_back(fmt::format(
+        "{}: found load_best_model_at_end false, so the result is the model of the last step, not "
+        "of the best evaluation; add --load_best_model_at_end for that",
+        place));
   }
 
   void check_best() {

@@ -213,6 +213,18 @@ std::vector<Setting> loop_settings() {
        .field = STRATA_FIELD(train.greater_is_better),
        .help = "whether the greater value of metric_for_best_model is the better; default: unless "
                "its name ends in loss"},
+      {.name = "early_stopping_patience",
+       .field = STRATA_FIELD(train.early_stopping_patience),
+       .range = {.min = 0},
+       .help = "end training after so many evaluations in a row that were not better than the best "
+               "one before them by metric_for_best_model; none or 0: never",
+       .peer = "EarlyStoppingCallback"},
+      {.name = "early_stopping_threshold",
+       .field = STRATA_FIELD(train.early_stopping_threshold),
+       .range = {.min = 0},
+       .help = "an evaluation must be better by more than this to count so for "
+               "early_stopping_patience",
+       .peer = "EarlyStoppingCallback"},
       {.name = "save_only_model",
        .field = STRATA_FIELD(train.save_only_model),
        .help = "checkpoints without optimizer state (they cannot be resumed)"},

@@ -136,6 +136,7 @@ class Script {
     line("stopped=false");
     line("trap 'stopped=true; kill -USR1 \"$step\"' USR1");
     line("trap 'stopped=true; kill -TERM \"$step\"' TERM");
+    line("trap 'kill -USR2 \"$step\"' USR2  # they save and go on");
     line("wait \"$step\"");
     line("code=$?");
     line("while kill -0 \"$step\" 2>/dev/null; do  # a signal only interrupted the wait");

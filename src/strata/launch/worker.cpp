@@ -64,6 +64,7 @@ struct ChildSetup {
   pid_t parent;
   std::span<const int> kept = {};  // descriptors that stay open
   const cpu_set_t* cores = nullptr;
+  bool holds_save_requests = false;
 };
 
 // Between fork and exec: only async-signal-safe calls.
@@ -71,9 +72,10 @@ struct ChildSetup {
   ::setpgid(0, 0);
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != setup.parent) ::_exit(1);  // it died before the request
-  sigset_t none;
-  ::sigemptyset(&none);
-  ::sigprocmask(SIG_SETMASK, &none, nullptr);
+  sigset_t blocked;
+  ::sigemptyset(&blocked);
+  if (setup.holds_save_requests) ::sigaddset(&blocked, SIGUSR2);
+  ::sigprocmask(SIG_SETMASK, &blocked, nullptr);
   // As a background process group it may still write to a terminal that forbids this (tostop).
   ::signal(SIGTTOU, SIG_IGN);
   ::signal(SIGPIPE, SIG_DFL);
@@ -198,6 +200,7 @@ Worker start_worker(const LaunchPlan& plan, int local_rank, const Streams& strea
       outputs.err_target,       failure.theirs.get(),        ::getpid()};
   const std::vector<int> kept = descriptors_for(plan, worker);
   setup.kept = kept;
+  setup.holds_save_requests = plan.holds_save_requests;
   cpu_set_t cores;
   if (!plan.cores.empty()) {
     cores = set_of(plan.cores[static_cast<size_t>(local_rank)]);

@@ -25,20 +25,32 @@ std::vector<Share> shares_of(double seconds, const ActivitySeconds& activities) 
 
 }  // namespace
 
-StepTime::Scope::Scope(StepTime& sums)
-    : sums_(sums), start_(std::chrono::steady_clock::now()), before_(activity_seconds()) {}
+StepTime::Measure::Measure()
+    : start_(std::chrono::steady_clock::now()), before_(activity_seconds()) {}
 
-StepTime::Scope::~Scope() {
-  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start_;
+double StepTime::Measure::seconds() const {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
+}
+
+ActivitySeconds StepTime::Measure::activities() const {
   ActivitySeconds activities = activity_seconds();
   for (size_t w = 0; w < activities.size(); ++w) activities[w] -= before_[w];
-  sums_.add(seconds.count(), activities);
+  return activities;
 }
+
+StepTime::Scope::~Scope() { sums_.add(measure_.seconds(), measure_.activities()); }
+
+StepTime::Pause::~Pause() { sums_.leave_out(measure_.seconds(), measure_.activities()); }
 
 void StepTime::add(double seconds, const ActivitySeconds& activities) {
   ++steps_;
   seconds_ += seconds;
   for (size_t w = 0; w < activities.size(); ++w) activities_[w] += activities[w];
+}
+
+void StepTime::leave_out(double seconds, const ActivitySeconds& activities) {
+  seconds_ -= seconds;
+  for (size_t w = 0; w < activities.size(); ++w) activities_[w] -= activities[w];
 }
 
 std::string StepTime::line() const {

@@ -22,6 +22,20 @@ Json control_of(const TrainerState& state) {
           {"attributes", Json::object()}};
 }
 
+constexpr const char* kEarlyStopping = "EarlyStoppingCallback";
+
+Json callbacks_of(const TrainerState& state) {
+  Json callbacks = {{"TrainerControl", control_of(state)}};
+  if (const auto& stopping = state.early_stopping) {
+    callbacks[kEarlyStopping] = {
+        {"args",
+         {{"early_stopping_patience", stopping->patience},
+          {"early_stopping_threshold", stopping->threshold}}},
+        {"attributes", {{"early_stopping_patience_counter", stopping->counter}}}};
+  }
+  return callbacks;
+}
+
 // Reads keys of one object and names the key in the error of a wrong type.
 class Reader {
  public:
@@ -57,6 +71,24 @@ class Reader {
   const std::string& subject_;
 };
 
+// Trainer writes a list where a callback was added twice: the first is meant.
+std::optional<EarlyStoppingState> early_stopping_of(const Json& json, const std::string& subject) {
+  const auto all = json.find("stateful_callbacks");
+  if (all == json.end() || !all->is_object() || !all->contains(kEarlyStopping)) return {};
+  Json callback = all->at(kEarlyStopping);
+  if (callback.is_array() && !callback.empty()) callback = Json(callback.front());
+  EarlyStoppingState state;
+  const auto part = [&](const char* name) {
+    const auto found = callback.is_object() ? callback.find(name) : callback.end();
+    return found != callback.end() && found->is_object() ? *found : Json::object();
+  };
+  const Json args = part("args"), attributes = part("attributes");
+  Reader(args, subject).read("early_stopping_patience", state.patience);
+  Reader(args, subject).read("early_stopping_threshold", state.threshold);
+  Reader(attributes, subject).read("early_stopping_patience_counter", state.counter);
+  return state;
+}
+
 }  // namespace
 
 std::string trainer_state_text(const TrainerState& state) {
@@ -76,7 +108,7 @@ std::string trainer_state_text(const TrainerState& state) {
       {"num_input_tokens_seen", state.num_input_tokens_seen},
       {"num_train_epochs", state.num_train_epochs},
       {"save_steps", state.save_steps},
-      {"stateful_callbacks", {{"TrainerControl", control_of(state)}}},
+      {"stateful_callbacks", callbacks_of(state)},
       {"total_flos", state.total_flos},
       {"train_batch_size", state.train_batch_size},
       {"trial_name", nullptr},
@@ -110,6 +142,7 @@ TrainerState parse_trainer_state(std::string_view text, const std::string& subje
   reader.read("best_metric", state.best_metric);
   reader.read("best_global_step", state.best_global_step);
   reader.read("best_model_checkpoint", state.best_model_checkpoint);
+  state.early_stopping = early_stopping_of(json, subject);
   return state;
 }
 

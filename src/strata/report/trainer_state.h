@@ -12,6 +12,13 @@
 
 namespace strata::report {
 
+// Of Trainer's EarlyStoppingCallback.
+struct EarlyStoppingState {
+  int64_t patience = 1;
+  double threshold = 0;
+  int64_t counter = 0;  // evaluations in a row that were not better
+};
+
 struct TrainerState {
   double epoch = 0;
   int64_t global_step = 0;
@@ -27,6 +34,7 @@ struct TrainerState {
   std::optional<double> best_metric;
   std::optional<int64_t> best_global_step;
   std::optional<std::string> best_model_checkpoint;
+  std::optional<EarlyStoppingState> early_stopping;  // nothing: no such callback
   // What Trainer's control held when the state was written.
   bool should_evaluate = false;
   bool should_log = false;

@@ -1,5 +1,6 @@
 #include "strata/train/best_checkpoint.h"
 
+#include <limits>
 #include <utility>
 
 #include <fmt/format.h>
@@ -18,10 +19,10 @@ BestCheckpoint::BestCheckpoint(const config::RunConfig& config)
       saves_(config.train.save_strategy != "no") {}
 
 bool BestCheckpoint::judge(double value, int64_t step) {
-  // The first value is better than none, but for one that is not a number.
-  const bool is_better =
-      value_ ? (is_greater_better_ ? value > *value_ : value < *value_) : value == value;
-  if (!is_better) return false;
+  // After a first one that is not a number every number is better.
+  constexpr double kWorst = std::numeric_limits<double>::infinity();
+  if (!value_) value_ = is_greater_better_ ? -kWorst : kWorst;
+  if (is_greater_better_ ? !(value > *value_) : !(value < *value_)) return false;
   value_ = value;
   if (saves_) step_ = step;
   return true;

@@ -20,6 +20,8 @@ class BestCheckpoint {
 
   // The value of an evaluation that decides, such as "eval_loss"; empty: none does.
   const std::string& metric() const { return metric_; }
+  // The best of the evaluations so far; nothing before the first.
+  const std::optional<double>& value() const { return value_; }
   // After an evaluation at `step`: whether its value is better than all before it.
   bool judge(double value, int64_t step);
   // When checkpoint-STEP is about to be saved: from the save of the best step on there is a best

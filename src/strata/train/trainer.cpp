@@ -68,6 +68,7 @@ Trainer::Trainer(const config::RunConfig& config, const std::string& settings_te
       loss_scaler_(loss_scaler(config.shard)),
       guard_(config.train.max_loss_spike),
       best_(config),
+      early_stopping_(config.train),
       saving_group_(saving.group) {
   std::vector<std::string> notes;
   if (!config.train.resume_from_checkpoint.empty()) {
@@ -130,11 +131,27 @@ double Trainer::run() {
   set_phase(kTrainingPhase);
   if (config_.train.eval_on_start && step_ == 0) evaluate(/*decides=*/false);
   signals_.emplace(/*tells=*/is_main());
-  if (std::exchange(owes_evaluation_, false) && !end_step()) {
+  if (!train_steps()) {
     stop();
     return 0;
   }
-  while (step_ < plan_.max_steps) {
+  answer_late_request();
+  // Whoever was asked to stop meanwhile is not killed in the middle of it.
+  set_phase(fmt::format("{} the last checkpoint", kSavingPhase));
+  if (saver_) report_save(saver_->wait(), /*must_hold=*/false);
+  if (step_ < plan_.max_steps) say(early_end_line());
+  const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
+  log_summary(seconds);
+  load_best();
+  settle_metrics();
+  if (progress_) progress_->finish();
+  const int64_t steps = step_ - first_step_;
+  return steps > 0 ? total_loss_ / static_cast<double>(steps) : 0;
+}
+
+bool Trainer::train_steps() {
+  if (std::exchange(owes_evaluation_, false) && !end_step()) return false;
+  while (!is_done()) {
     if (saver_) {
       if (const auto ended = saver_->poll()) tell_save(*ended);
     }
@@ -146,29 +163,15 @@ double Trainer::run() {
     }
     std::optional<StepOutcome> outcome = train_step();
     if (profile) finish_profile(*profile);
-    if (!outcome) {
-      stop();
-      return 0;
-    }
+    if (!outcome) return false;
     ++step_;
     if (observer_) observer_(comm::sent_bytes(trainee_.store->mesh()) - sent);
     if (!outcome->is_left_out) account(*outcome);
     if (should_log(plan_, config_.train, step_) && window_.steps > 0) log_step(*outcome);
-    if (!end_step()) {
-      stop();
-      return 0;
-    }
+    if (!end_step()) return false;
+    if (early_stopping_.is_due() && !plan_.ends_epoch(step_)) end_epoch_early(*outcome);
   }
-  // Whoever was asked to stop meanwhile is not killed in the middle of it.
-  set_phase(fmt::format("{} the last checkpoint", kSavingPhase));
-  if (saver_) report_save(saver_->wait(), /*must_hold=*/false);
-  const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
-  log_summary(seconds);
-  load_best();
-  settle_metrics();
-  if (progress_) progress_->finish();
-  const int64_t steps = step_ - first_step_;
-  return steps > 0 ? total_loss_ / static_cast<double>(steps) : 0;
+  return true;
 }
 
 void Trainer::finish_profile(StepProfile& profile) {
@@ -188,6 +191,11 @@ bool Trainer::end_step() {
   }
   if (saves) save();
   return true;
+}
+
+void Trainer::end_epoch_early(const StepOutcome& outcome) {
+  if (config_.train.logging_strategy == "epoch" && window_.steps > 0) log_step(outcome);
+  if (config_.train.save_strategy == "epoch") save();
 }
 
 std::vector<data::MicroBatch> Trainer::micro_batches(const StepPlan::Window& window) const {
@@ -214,9 +222,10 @@ std::optional<Trainer::StepOutcome> Trainer::train_step() {
   const report::StepTime::Scope timed(step_time_);
   StepOutcome outcome;
   const std::vector<data::MicroBatch> batches = micro_batches(plan_.window(step_));
-  // What the recipe counts, all tokens, ranks that were asked to stop: all must stop at the same
-  // step.
-  double counts[4] = {0, 0, 0, signals_ && signals_->is_requested() ? 1.0 : 0.0};
+  // What the recipe counts, all tokens, ranks that were asked to stop and to save: all must do so
+  // at the same step.
+  double counts[5] = {0, 0, 0, signals_ && signals_->is_requested() ? 1.0 : 0.0,
+                      is_asked_to_save() ? 1.0 : 0.0};
   for (const data::MicroBatch& batch : batches) {
     if (!trainee_.store->mesh().counts_rows()) break;
     const LossCounts of_batch = recipe_.count(batch);
@@ -226,6 +235,11 @@ std::optional<Trainer::StepOutcome> Trainer::train_step() {
   }
   comm::sum_over_ranks(world_, counts);
   if (counts[3] > 0) return std::nullopt;
+  // Before the first step of this run there is nothing to save.
+  if (counts[4] > 0 && step_ > first_step_) {
+    const report::StepTime::Pause pause(step_time_);
+    save_on_request();
+  }
   outcome.counts = {.losses = counts[0], .others = counts[1]};
   outcome.row_tokens = static_cast<int64_t>(counts[2]);
 

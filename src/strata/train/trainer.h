@@ -24,6 +24,7 @@
 #include "strata/train/assemble.h"
 #include "strata/train/best_checkpoint.h"
 #include "strata/train/datasets.h"
+#include "strata/train/early_stopping.h"
 #include "strata/train/figures.h"
 #include "strata/train/loss_guard.h"
 #include "strata/train/recipe.h"
@@ -57,8 +58,8 @@ class Trainer {
           const Output& output);
   ~Trainer();
 
-  // Trains to the end, or until a signal asks to stop (is_stopped()): then the state is saved.
-  // Returns the mean loss over all steps of this run.
+  // Trains to the end, which may be an early one, or until a signal asks to stop (is_stopped()):
+  // then the state is saved. Returns the mean loss over all steps of this run.
   double run();
   bool is_stopped() const { return is_stopped_; }
   // Whether an update has changed weights, in this run or in those that it goes on from.
@@ -117,6 +118,10 @@ class Trainer {
   void resume(const std::function<void(const std::string&)>& note);
   void make_progress(const Output& output);
   void open_events();
+  // No step follows: all were taken, or evaluations get no better.
+  bool is_done() const { return step_ >= plan_.max_steps || early_stopping_.is_due(); }
+  // False: a rank was asked to stop.
+  bool train_steps();
   // Nothing when a rank was asked to stop: then no rank computed.
   std::optional<StepOutcome> train_step();
   std::vector<data::MicroBatch> micro_batches(const StepPlan::Window& window) const;
@@ -131,6 +136,8 @@ class Trainer {
   void finish_profile(StepProfile& profile);
   // What is due behind a step: evaluation and save. False: the evaluation was broken off.
   bool end_step();
+  // As in the reference, a run that ends early ends its epoch: what is due then is done.
+  void end_epoch_early(const StepOutcome& outcome);
   // With load_best_model_at_end the weights of the best checkpoint, for the result. Collective.
   void load_best();
   // Room on the disk and in memory for every save of the run. Collective.
@@ -144,14 +151,25 @@ class Trainer {
   // Rank 0's small files, of the state as it is now.
   void add_small_files(checkpoint::SaveRequest& request) const;
   void save();
+  // Whoever asks for a checkpoint means to go on from it, whatever save_strategy and
+  // save_only_model say: from here on saves have the optimizer. Returns the saver of the run's own,
+  // where that leaves it out, for those that follow. Collective.
+  std::unique_ptr<checkpoint::Saver> take_whole_saver();
+  // Whether this rank was asked to save, in this step or before. Kept until a save has been made.
+  bool is_asked_to_save();
+  // Saves the state after the steps so far, and training goes on. Collective.
+  void save_on_request();
+  // At the end: a request that no step was left for. Collective.
+  void answer_late_request();
   // Copies of the state beside what trains: whether memory has room for them. Collective.
   bool has_room_for_copies(optim::Optimizer* optimizer);
   // Says how a save ended, unless that was told, and takes note of one that failed. Throws IoError
   // for it when `must_hold`. The outcome must be what wait() returned.
   void report_save(const std::optional<checkpoint::SaveOutcome>& outcome, bool must_hold);
   void tell_save(const checkpoint::SaveOutcome& outcome);
-  // Saves what a later run needs to go on, whatever save_strategy and save_only_model say.
+  // Saves what a later run needs to go on.
   void stop();
+  std::string early_end_line() const;
   void log_summary(double seconds);
   // Appends to log history, metrics and terminal. `extra` goes to metrics.jsonl alone.
   void record(Json values, const Json& extra);
@@ -195,6 +213,7 @@ class Trainer {
   std::optional<optim::LossScaler> loss_scaler_;  // fp16
   LossGuard guard_;
   BestCheckpoint best_;
+  EarlyStopping early_stopping_;
   bool has_learned_ = false;
   std::unique_ptr<report::Progress> progress_;    // rank 0
   std::unique_ptr<report::MetricsFile> metrics_;  // rank 0
@@ -211,10 +230,13 @@ class Trainer {
   int64_t rollback_limit_ = std::numeric_limits<int64_t>::max();
   std::optional<StopSignals> signals_;
   int64_t saved_step_ = -1;
+  bool is_asked_to_save_ = false;  // this rank
+  int64_t asked_step_ = -1;        // of the last save on request, to be told when it is there
   // Of this run and of those that it goes on from; of this process, the steps that were saved.
   std::string run_id_;
   std::set<int64_t> saved_steps_;
-  std::filesystem::path resumed_from_;
+  // The newest checkpoint with an optimizer that this run knows of, where its own have none.
+  std::filesystem::path resumable_;
   bool is_stopped_ = false;
   bool owes_evaluation_ = false;  // that of the step before was broken off
   bool is_best_damaged_ = false;

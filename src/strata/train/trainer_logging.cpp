@@ -171,6 +171,7 @@ Trainer::Evaluation Trainer::evaluate(bool decides) {
     const double value = shared.item<double>();
     // A save that failed takes the best value back, on all ranks before any judges.
     if (saver_) report_save(saver_->wait(), /*must_hold=*/false);
+    early_stopping_.judge(value, best_.value());
     is_best = best_.judge(value, step_);
     if (metric_schedule_) metric_schedule_->step(value);
   }
@@ -179,6 +180,18 @@ Trainer::Evaluation Trainer::evaluate(bool decides) {
   // The evaluation's seconds are not training's.
   speed_since_ += std::chrono::duration_cast<Clock::duration>(Clock::now() - start);
   return is_best ? Evaluation::kBest : Evaluation::kOrdinary;
+}
+
+std::string Trainer::early_end_line() const {
+  const int64_t counter = early_stopping_.counter();
+  std::string line = fmt::format(
+      "early stopping: {} has not become better in {} evaluation{} (early_stopping_patience {}); "
+      "training ends after step {} of {}",
+      best_.metric(), counter, counter == 1 ? "" : "s", *config_.train.early_stopping_patience,
+      step_, plan_.max_steps);
+  // A resumed run that goes no further: it was the whole run that was saved.
+  if (step_ == first_step_) line += "; raise early_stopping_patience to train on";
+  return line;
 }
 
 report::TrainerState Trainer::state() const {
@@ -193,8 +206,9 @@ report::TrainerState Trainer::state() const {
   state.num_train_epochs = plan_.num_epochs;
   state.num_input_tokens_seen = num_tokens_;
   state.log_history = log_history_;
-  state.should_training_stop = step_ >= plan_.max_steps;
+  state.should_training_stop = is_done();
   best_.fill(state);
+  early_stopping_.fill(state);
   return state;
 }
 

@@ -38,12 +38,13 @@ void Trainer::resume(const std::function<void(const std::string&)>& note) {
         owes_evaluation_ = progress.value("evaluation_due", false);
         for (const std::string& line : different_rows(data_rows(), progress)) note(line);
         if (const std::string lost = best_.load(state); !lost.empty()) note(lost);
+        early_stopping_.load(state);
         const Json& window = progress.at("log_window");
         window_ = {window.at("loss").get<double>(), window.at("steps").get<int64_t>(), {}};
         window_.figures.load(window);
       },
       note);
-  resumed_from_ = source;
+  resumable_ = source;
   comm::all_or_nothing(world_, "comparing with the run that is resumed", [&] {
     if (!is_main()) return;
     for (const std::string& line : resume_lines(source, step_, plan_.max_steps, settings_text_)) {

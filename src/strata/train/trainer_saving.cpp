@@ -4,6 +4,7 @@
 
 #include "strata/base/error.h"
 #include "strata/base/phases.h"
+#include "strata/base/save_request.h"
 #include "strata/checkpoint/folders.h"
 #include "strata/checkpoint/saved_state.h"
 #include "strata/comm/agreement.h"
@@ -49,6 +50,10 @@ std::string unsaved_line(const checkpoint::SaveOutcome& outcome) {
   return fmt::format("{} was not saved: {}", outcome.folder.filename().string(), outcome.failure);
 }
 
+std::string asked_line(int64_t step) {
+  return fmt::format("saved checkpoint-{} (asked by SIGUSR2)", step);
+}
+
 }  // namespace
 
 void Trainer::prepare_saving(const Saving& saving) {
@@ -62,7 +67,7 @@ void Trainer::prepare_saving(const Saving& saving) {
       if (is_main()) companions_ = companion_files(config_, trainee_, datasets_);
     });
   }
-  if (saves && trainee_.adapter && is_main()) second_names_ = second_names_of(*trainee_.adapter);
+  if (trainee_.adapter && is_main()) second_names_ = second_names_of(*trainee_.adapter);
   require_room_on_disk(saving, optimizer != nullptr, frozen);
   if (saving.writes_result) require_memory_for_result();
   if (!saves) return;
@@ -204,7 +209,7 @@ void Trainer::save() {
   checkpoint::Removal removal{.is_allowed = !is_in_doubt};
   if (best_.folder()) removal.kept.push_back(*best_.folder());
   // None of those that follow could be gone on from.
-  if (config_.train.save_only_model) removal.kept.push_back(resumed_from_);
+  if (config_.train.save_only_model) removal.kept.push_back(resumable_);
   report_save(start_save(config_.train.output_dir, std::move(removal)), /*must_hold=*/false);
   saved_step_ = step_;
   saved_steps_.insert(step_);
@@ -215,6 +220,7 @@ void Trainer::save() {
 void Trainer::tell_save(const checkpoint::SaveOutcome& outcome) {
   if (outcome.failure.empty()) {
     say(saved_line(outcome));
+    if (checkpoint::step_of(outcome.folder) == asked_step_) say(asked_line(asked_step_));
   } else {
     say("warning: " + unsaved_line(outcome) +
         "; earlier checkpoints are as they were, training goes on");
@@ -258,24 +264,52 @@ void Trainer::remove_all_but_best() {
   }
 }
 
+std::unique_ptr<checkpoint::Saver> Trainer::take_whole_saver() {
+  // A save of this step may have failed in the background, on which all ranks agree only now.
+  if (saver_) report_save(saver_->wait(), /*must_hold=*/false);
+  if (saver_ && !config_.train.save_only_model) return nullptr;
+  saved_step_ = -1;  // without the optimizer
+  auto whole = std::make_unique<checkpoint::Saver>(
+      *trainee_.store, trainee_.optimizer.get(), patient_group(),
+      checkpoint::SaverOptions{
+          .in_background = false,
+          .total_limit = config_.train.save_total_limit,
+          .frozen = frozen_weights_of(trainee_, /*in_whole_files=*/whole_files_.has_value())});
+  return std::exchange(saver_, std::move(whole));
+}
+
+bool Trainer::is_asked_to_save() { return is_asked_to_save_ |= take_save_request(); }
+
+void Trainer::save_on_request() {
+  std::unique_ptr<checkpoint::Saver> own = take_whole_saver();
+  if (saved_step_ == step_) {
+    say(asked_line(step_));
+  } else {
+    save();
+    asked_step_ = step_;
+    if (const auto ended = saver_->poll()) tell_save(*ended);
+  }
+  if (config_.train.save_only_model) {
+    report_save(saver_->wait(), /*must_hold=*/false);
+    if (const auto saved = last_checkpoint()) resumable_ = *saved;
+  }
+  if (own) saver_ = std::move(own);
+  // A launcher's signal reaches one rank later than another: this checkpoint is what it asks for.
+  is_asked_to_save_ = false;
+  take_save_request();
+}
+
+void Trainer::answer_late_request() {
+  double asked[1] = {is_asked_to_save() ? 1.0 : 0.0};
+  comm::sum_over_ranks(world_, asked);
+  if (asked[0] > 0 && step_ > first_step_) save_on_request();
+}
+
 void Trainer::stop() {
   is_stopped_ = true;
   const std::string phase = fmt::format("{} checkpoint-{}", kSavingPhase, step_);
   set_phase(phase);
-  // A save of this step may have failed in the background, on which all ranks agree only now.
-  if (saver_) report_save(saver_->wait(), /*must_hold=*/false);
-  if (!saver_ || config_.train.save_only_model) {
-    // Whoever stops a run means to go on with it: no other checkpoint could be resumed.
-    const std::optional<int64_t> limit =
-        saver_ ? config_.train.save_total_limit : std::optional<int64_t>();
-    saver_ = std::make_unique<checkpoint::Saver>(
-        *trainee_.store, trainee_.optimizer.get(), patient_group(),
-        checkpoint::SaverOptions{
-            .in_background = false,
-            .total_limit = limit,
-            .frozen = frozen_weights_of(trainee_, /*in_whole_files=*/whole_files_.has_value())});
-    saved_step_ = -1;
-  }
+  take_whole_saver();
   if (saved_step_ != step_) save();
   set_phase(phase);
   const auto outcome = saver_->wait();

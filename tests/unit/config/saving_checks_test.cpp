@@ -54,6 +54,44 @@ TEST(SavingChecks, TheBestCheckpointNeedsEvaluationsThatMeetIt) {
   }
 }
 
+// What transformers' EarlyStoppingCallback asserts when training begins, and what it warns of.
+TEST(SavingChecks, EarlyStoppingNeedsEvaluationsAndAValueOfThem) {
+  const std::string patience = "--early_stopping_patience", eval = "--eval_strategy",
+                    metric = "--metric_for_best_model", threshold = "--early_stopping_threshold",
+                    load = "--load_best_model_at_end";
+  const std::string last = "the result is the model of the last step, not of the best evaluation";
+  struct Case {
+    std::vector<std::string> flags;
+    std::string error, warning;
+  };
+  for (const Case& row :
+       {Case{{patience, "3"}, "early_stopping_patience: found 3 with eval_strategy no", ""},
+        Case{{patience, "3", eval, "steps"},
+             "early_stopping_patience: found 3 without metric_for_best_model",
+             ""},
+        Case{{patience, "3", eval, "steps", metric, "none"}, "without metric_for_best_model", ""},
+        Case{{patience, "3", eval, "steps", metric, "loss"}, "", last},
+        Case{{patience, "3", eval, "steps", "--lr_scheduler_type", "reduce_lr_on_plateau"},
+             "",
+             last},
+        Case{{patience, "3", eval, "steps", load, threshold, "0.1"}, "", ""},
+        Case{{patience, "-1", eval, "steps", load}, "early_stopping_patience", ""},
+        Case{{patience, "3", eval, "steps", load, threshold, "-1"}, "early_stopping_threshold", ""},
+        Case{{patience, "0"}, "", ""}, Case{{patience, "none"}, "", ""},
+        Case{{threshold, "0.1"}, "", "early_stopping_threshold: has no effect"}}) {
+    std::string found, warned;
+    try {
+      for (const std::string& line : resolve({.flags = row.flags}).warnings) warned += line + "\n";
+    } catch (const ConfigError& error) {
+      found = error.what();
+    }
+    EXPECT_THAT(found, HasSubstr(row.error));
+    EXPECT_EQ(found.empty(), row.error.empty()) << found;
+    EXPECT_THAT(warned, HasSubstr(row.warning));
+    EXPECT_EQ(warned.empty(), row.warning.empty()) << warned;
+  }
+}
+
 TEST(SavingChecks, TheMetricAndItsDirectionFollowTheReference) {
   struct Metric {
     std::vector<std::string> flags;

@@ -296,6 +296,17 @@ TEST_F(SignalledSupervision, UserSignalsArePassedOn) {
   EXPECT_THAT(text("out"), HasSubstr("[rank 1] got\n"));
 }
 
+// Not even the moments before a rank asks for them. (Some shells clear what is blocked.)
+TEST_F(Supervision, RequestsToSaveWaitInRanksThatTakeThem) {
+  LaunchPlan plan = shell("", 1);
+  plan.command = {"grep", "SigBlk", "/proc/self/status"};
+  EXPECT_EQ(run(plan), 0);
+  plan.holds_save_requests = true;
+  EXPECT_EQ(run(plan), 0);
+  EXPECT_EQ(text("out"),
+            fmt::format("SigBlk:\t{:016x}\nSigBlk:\t{:016x}\n", 0, 1u << (SIGUSR2 - 1)));
+}
+
 TEST_F(SignalledSupervision, NoRankOutlivesAKilledLauncher) {
   const pid_t pid = start(shell(std::string("exec 2>/dev/null; ") + kWaiting, 2));
   ::kill(pid, SIGKILL);

@@ -1,6 +1,8 @@
 // Oracle: sums by hand.
 #include "strata/report/step_time.h"
 
+#include <thread>
+
 #include <gtest/gtest.h>
 
 namespace strata::report {
@@ -34,6 +36,21 @@ TEST(StepTime, NoTimeHasNoShares) {
   StepTime time;
   time.add(0.0, works(0.0, 0.0));
   EXPECT_EQ(time.line(), "0 s a step: ");
+}
+
+TEST(StepTime, APauseIsNoPartOfTheStep) {
+  using Clock = std::chrono::steady_clock;
+  constexpr std::chrono::milliseconds kPause(50);
+  StepTime time;
+  const Clock::time_point start = Clock::now();
+  {
+    const StepTime::Scope step(time);
+    const StepTime::Pause pause(time);
+    std::this_thread::sleep_for(kPause);
+  }
+  const std::chrono::duration<double> without = Clock::now() - start - kPause;
+  EXPECT_LE(time.values().at("total").get<double>(), without.count());
+  EXPECT_NE(time.line().find(" s a step: "), std::string::npos);
 }
 
 }  // namespace

@@ -33,6 +33,31 @@ TEST(TrainerState, RoundTripsUnroundedLosses) {
   EXPECT_FALSE(again.best_global_step.has_value());
 }
 
+// As Trainer writes the callback's state; where it was added twice, a list of both.
+TEST(TrainerState, KeepsWhatEarlyStoppingCounted) {
+  const std::string one =
+      R"({"args": {"early_stopping_patience": 3, "early_stopping_threshold": 0.5},
+          "attributes": {"early_stopping_patience_counter": 2}})";
+  for (const std::string& callback : {one, "[" + one + ", {\"args\": {}, \"attributes\": {}}]"}) {
+    const std::string text =
+        R"({"stateful_callbacks": {"EarlyStoppingCallback": )" + callback + "}}";
+    const auto found = parse_trainer_state(text, "state").early_stopping;
+    ASSERT_TRUE(found);
+    EXPECT_EQ(found->patience, 3);
+    EXPECT_EQ(found->threshold, 0.5);
+    EXPECT_EQ(found->counter, 2);
+    TrainerState state;
+    state.early_stopping = found;
+    const Json written = parse_json(trainer_state_text(state), "state");
+    EXPECT_EQ(written.at("stateful_callbacks").at("EarlyStoppingCallback"),
+              parse_json(one, "callback"));
+  }
+  EXPECT_FALSE(parse_trainer_state("{}", "state").early_stopping);
+  const std::string bad =
+      R"({"stateful_callbacks": {"EarlyStoppingCallback": {"attributes": {"early_stopping_patience_counter": "x"}}}})";
+  EXPECT_THROW(parse_trainer_state(bad, "state"), FormatError);
+}
+
 TEST(TrainerState, NamesTheKeyOfAWrongType) {
   try {
     parse_trainer_state(R"({"global_step": "many"})", "trainer_state.json");
