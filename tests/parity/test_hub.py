@@ -113,7 +113,7 @@ def test_refuses_what_is_not_there(hub, tmp_path):
 
 def test_processes_share_one_download(hub, tmp_path):
     results = []
-    threads = [threading.Thread(target=lambda: results.append(load(hub, tmp_path / str(i), HF_HUB_CACHE=str(tmp_path / "hub"))))
+    threads = [threading.Thread(target=lambda i=i: results.append(load(hub, tmp_path / str(i), HF_HUB_CACHE=str(tmp_path / "hub"))))
                for i in range(4)]
     for thread in threads:
         thread.start()

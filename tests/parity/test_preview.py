@@ -108,6 +108,23 @@ def test_another_build_makes_its_own_rows(inputs, tmp_path):
     assert names_after(other) == both
 
 
+def test_files_in_place_of_a_data_set(inputs, tmp_path):
+    """run_clm.py's flags give the rows and pieces that the names here give."""
+    files = [tmp_path / "a.txt", tmp_path / "b.txt"]
+    for file in files:
+        file.write_text("".join(f"line {i} of {file.stem}\n" for i in range(40)))
+
+    def lines(*words):
+        result = run("preview", "--model_name_or_path", inputs.model("plain"), *words)
+        assert result.returncode == 0, result.stderr
+        return result.stdout.split("\n", 1)
+
+    own = lines("--dataset_name", files[0], "--max_length", 32, "--packing", "--packing_strategy", "wrapped")
+    assert lines("--train_file", files[0], "--block_size", 32)[1] == own[1] and "packed rows are full to" in own[1]
+    test = lines("--train_file", files[0], "--validation_file", files[1], "--preview_split", "test")
+    assert f"test split of {files[1]}" in test[0] and "line 0 of b<" in test[1] and "of a<" not in test[1]
+
+
 def test_preview_shows_packing(inputs, tmp_path):
     rows = [{"text": f"line {i} <b>"} for i in range(8)]
     page = tmp_path / "page.html"
