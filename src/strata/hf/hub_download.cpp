@@ -1,13 +1,7 @@
 #include "strata/hf/hub_download.h"
 
-#include <fcntl.h>
-#include <openssl/evp.h>
-#include <unistd.h>
-
-#include <array>
 #include <cstdlib>
 #include <functional>
-#include <memory>
 #include <mutex>
 #include <set>
 #include <thread>
@@ -18,6 +12,7 @@
 #include "strata/base/file_lock.h"
 #include "strata/base/json.h"
 #include "strata/hf/http_client.h"
+#include "strata/hf/hub_blob.h"
 
 namespace strata::hf {
 namespace {
@@ -62,69 +57,6 @@ bool is_safe_path(const std::string& path) {
   }
   return true;
 }
-
-// The hash that an ETag names: SHA-256 of large files, git's SHA-1 of small ones.
-class Checksum {
- public:
-  Checksum(const std::string& etag, int64_t size)
-      : expected_(etag), context_(EVP_MD_CTX_new(), EVP_MD_CTX_free) {
-    const bool is_large = etag.size() == 64;
-    if (!is_large && etag.size() != 40) return;
-    if (etag.find_first_not_of("0123456789abcdef") != std::string::npos) return;
-    known_ = true;
-    EVP_DigestInit_ex(context_.get(), is_large ? EVP_sha256() : EVP_sha1(), nullptr);
-    if (!is_large) add(fmt::format("blob {}", size) + '\0');
-  }
-
-  void add(std::string_view bytes) {
-    if (known_) EVP_DigestUpdate(context_.get(), bytes.data(), bytes.size());
-  }
-  // True as well for an ETag that is no hash.
-  bool fits() {
-    if (!known_) return true;
-    std::array<unsigned char, EVP_MAX_MD_SIZE> digest;
-    unsigned int size = 0;
-    EVP_DigestFinal_ex(context_.get(), digest.data(), &size);
-    std::string found;
-    for (unsigned int i = 0; i < size; ++i) found += fmt::format("{:02x}", digest[i]);
-    return found == expected_;
-  }
-
- private:
-  std::string expected_;
-  std::unique_ptr<EVP_MD_CTX, void (*)(EVP_MD_CTX*)> context_;
-  bool known_ = false;
-};
-
-// The bytes of a download as they come, at the end of what is there already.
-class IncompleteFile {
- public:
-  explicit IncompleteFile(fs::path path)
-      : path_(std::move(path)), file_(::open(path_.c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0644)) {
-    if (file_ < 0) throw IoError("{}: {}", path_.string(), errno_text(errno));
-    size_ = static_cast<int64_t>(fs::file_size(path_));
-  }
-  ~IncompleteFile() { ::close(file_); }
-  IncompleteFile(const IncompleteFile&) = delete;
-  IncompleteFile& operator=(const IncompleteFile&) = delete;
-
-  int64_t size() const { return size_; }
-  void clear() {
-    if (::ftruncate(file_, 0) != 0) throw IoError("{}: {}", path_.string(), errno_text(errno));
-    size_ = 0;
-  }
-  void append(std::span<const char> bytes) {
-    if (write_fully(file_, std::as_bytes(bytes), static_cast<uint64_t>(size_)) != bytes.size()) {
-      throw IoError("{}: {}", path_.string(), errno_text(errno));
-    }
-    size_ += static_cast<int64_t>(bytes.size());
-  }
-
- private:
-  fs::path path_;
-  int file_;
-  int64_t size_ = 0;
-};
 
 struct RemoteFile {
   std::string etag;
@@ -321,7 +253,7 @@ class Downloader {
       throw IoError("{}: found {} bytes, expected {}", url, file.size(), remote.size);
     }
     const MappedFile content(part);
-    Checksum checksum(remote.etag, file.size());
+    BlobChecksum checksum(remote.etag, file.size());
     checksum.add({reinterpret_cast<const char*>(content.data().data()), content.data().size()});
     if (checksum.fits()) return true;
     file.clear();
