@@ -103,6 +103,7 @@ def test_model_in_several_files(inputs, tmp_path):
 
 @pytest.mark.parametrize("asked, type", [
     (dict(dtype="bfloat16"), torch.bfloat16), (dict(dtype="float16"), torch.float16),
+    (dict(dtype="auto", model="bf16"), torch.bfloat16), (dict(dtype="auto", model="org/bf16"), torch.bfloat16),
     (dict(dtype="bfloat16", save_dtype="float32"), torch.float32), (dict(save_dtype="float16"), torch.float16),
     (dict(save_dtype="compute", bf16=True), torch.bfloat16), (dict(save_dtype="compute", bf16=False), torch.float32),
     (dict(save_dtype="compute", fp16=True), torch.float16),
@@ -113,9 +114,22 @@ def test_the_type_of_a_result(inputs, tmp_path, asked, type):
     """As transformers saves a model in the type in which it was loaded. Oracle: torch's rounding of the fp32 result, which
     the same run leaves otherwise; a checkpoint keeps fp32 to go on from, and is converted to the very files."""
     flags = dict(max_steps=2, save_strategy="steps", save_steps=2)
-    data = inputs.data("messages")
+    data, model = inputs.data("messages"), inputs.model("odd")
+    if name := asked.get("model"):
+        narrow = AutoModelForCausalLM.from_pretrained(model, dtype=torch.bfloat16)
+        # As a folder, or as huggingface_hub keeps a model of the Hub.
+        cached = tmp_path / "hub" / "models--org--bf16"
+        folder = cached / "snapshots" / "0" if "/" in name else tmp_path / "bf16"
+        shutil.copytree(model, folder)
+        narrow.save_pretrained(folder)
+        if "/" in name:
+            (cached / "refs").mkdir()
+            (cached / "refs" / "main").write_text("0")
+            flags["cache_dir"] = tmp_path / "hub"
+        model = name if "/" in name else folder
+        asked = {key: value for key, value in asked.items() if key != "model"}
     def run(name, **more):
-        return run_strata(base_flags(inputs.model("odd"), data, tmp_path / name, **{**flags, **more}), 2).folder
+        return run_strata(base_flags(model, data, tmp_path / name, **{**flags, **more}), 2).folder
     wide = run("wide", **{**asked, "save_dtype": "float32"})
     found = run("found", **asked)
     expected = {k: v.to(type) for file in wide.glob("*.safetensors") for k, v in load_file(file).items()}

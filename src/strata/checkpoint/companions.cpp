@@ -8,6 +8,7 @@
 #include "strata/checkpoint/element_type.h"
 #include "strata/checkpoint/param_groups.h"
 #include "strata/checkpoint/special_tokens.h"
+#include "strata/hf/hub_cache.h"
 #include "strata/hf/mxfp4.h"
 #include "strata/hf/torch_types.h"
 #include "strata/models/reward_head.h"
@@ -37,6 +38,18 @@ fs::path base_model_of(const SavedState& state) {
   return {};
 }
 
+// The type that config.json of the run's base names; empty where the base is not here.
+static std::string base_dtype(const SavedState& state) {
+  fs::path folder = setting_of(state, "model_name_or_path");
+  hf::HubRequest request{.name = folder.string(), .cache = setting_of(state, "cache_dir")};
+  const std::string revision = setting_of(state, "model_revision");
+  if (!revision.empty()) request.revision = revision;
+  const bool is_cached = !fs::is_directory(folder) && hf::is_hub_name(request.name);
+  if (is_cached && hf::has_snapshot(request)) folder = hf::find_snapshot(request);
+  const bool is_there = fs::is_regular_file(folder / "config.json");
+  return is_there ? shard::named_type(read_json_file(folder / "config.json")) : "";
+}
+
 std::optional<hf::DType> result_type_of(const SavedState& state) {
   const std::string save_dtype = setting_of(state, "save_dtype");
   if (save_dtype.empty()) return std::nullopt;  // another tool's, or of a version without it
@@ -45,10 +58,8 @@ std::optional<hf::DType> result_type_of(const SavedState& state) {
                                           .bf16 = setting_of(state, "bf16") == "true",
                                           .fp16 = setting_of(state, "fp16") == "true",
                                           .is_adapter = state.is_adapter()});
-  // The checkpoint's config.json speaks of the checkpoint; the base's is there or is not.
-  const fs::path base = fs::path(setting_of(state, "model_name_or_path")) / "config.json";
-  const bool is_named = name == "auto" && fs::is_regular_file(base);
-  if (is_named) name = shard::named_type(read_json_file(base));
+  // The checkpoint's own config.json speaks of the checkpoint.
+  if (name == "auto") name = base_dtype(state);
   const bool is_narrow = name == "bfloat16" || name == "float16";
   return is_narrow ? hf::dtype_of_torch_dtype(name) : std::nullopt;
 }
