@@ -162,14 +162,16 @@ class Preparation::Steps {
     }
     if (options_.progress) options_.progress(stats_.num_sources, 1.0);
     if (stats_.num_targets > 0) return stats_;
+    const BadRows& bad = stats_.bad_rows;
     throw FormatError(
         "{}: found no {} to train on in {} rows ({} of them dropped because {}, {} longer than "
-        "max_length {} ({}), {} bad), expected at least one; check {}max_length",
+        "max_length {} ({}), {} bad), expected at least one; check {}max_length{}",
         options_.subject, options_.preference ? "pair" : "token", stats_.num_sources,
         stats_.num_dropped,
         options_.preference ? "nothing is left of an answer" : "all their labels are masked",
-        stats_.num_long, options_.max_length, options_.long_rows, stats_.bad_rows.count,
-        options_.preference ? "" : "the label masks and ");
+        stats_.num_long, options_.max_length, options_.long_rows, bad.count,
+        options_.preference ? "" : "the label masks and ",
+        bad.count > 0 ? "; the first bad row: " + bad.first : "");
   }
 
  private:
@@ -271,6 +273,7 @@ class Preparation::Steps {
 
   void describe(const RowOutcome& outcome) {
     stats_.note_hidden_texts(outcome.row.hidden_texts, outcome.place);
+    stats_.note_printed_parts(outcome.row.printed_parts, outcome.place);
     const std::vector<int32_t>& lengths = outcome.row.example.lengths;
     if (lengths.empty()) return;
     int64_t tokens = *std::ranges::max_element(lengths);

@@ -11,7 +11,8 @@ namespace strata::data {
 struct TokenizedRow {
   Example example;               // one document, of pairs and preferences two
   bool prompt_is_split = false;  // prompt is not a prefix of prompt + completion in tokens
-  std::vector<std::string> hidden_texts = {};  // what the template leaves out (hidden_texts.h)
+  // What the template leaves out, and lists of parts that it prints (hidden_texts.h).
+  std::vector<std::string> hidden_texts = {}, printed_parts = {};
 };
 
 // Threads: tokenize() may be called at the same time from any thread.

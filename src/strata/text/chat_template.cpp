@@ -73,6 +73,17 @@ Json prepare_message(const Json& message, const std::string& name, size_t index)
   return out;
 }
 
+// Most templates want texts, and fail at lists in words of Python.
+const char* parts_advice(const Json& messages) {
+  for (const Json& message : messages) {
+    const auto content = message.find("content");
+    if (content == message.end() || !content->is_array()) continue;
+    return "; a message has a list of parts as content: give it as one text, or take a template "
+           "that reads parts";
+  }
+  return "";
+}
+
 using Variables = std::vector<std::pair<std::string, jinja::Value>>;
 
 void add_specials(const Tokenizer::Specials& specials, Variables& variables) {
@@ -126,7 +137,7 @@ RenderedChat ChatTemplate::render(const Json& messages, const Tokenizer::Special
     }
   } catch (const jinja::Fault& fault) {
     if (line == 0) throw FormatError("{}: {}", impl_->name, fault.what());  // of its variables
-    throw FormatError("{}: line {}: {}", impl_->name, line, fault.what());
+    throw FormatError("{}: line {}: {}{}", impl_->name, line, fault.what(), parts_advice(chat));
   }
 }
 
