@@ -4,11 +4,13 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
 #include <filesystem>
+#include <map>
 #include <new>
 #include <thread>
 
@@ -97,6 +99,41 @@ int fail(const std::string& message, int exit_code) {
   return exit_code;
 }
 
+// What other programs call something that is a command here, or no command.
+std::string advice_for(const std::string& word) {
+  constexpr const char* kTrain =
+      "strata sft trains (dpo and reward from pairs of answers), strata launch starts several "
+      "ranks";
+  constexpr const char* kAsk = "strata chat answers (--prompt for one answer)";
+  constexpr const char* kEvaluate =
+      "a run that evaluates alone is strata sft --eval_on_start --max_steps 1 --learning_rate 0";
+  static const std::map<std::string_view, const char*> kAdvice = {
+      {"train", kTrain},
+      {"finetune", kTrain},
+      {"fine-tune", kTrain},
+      {"pretrain", kTrain},
+      {"generate", kAsk},
+      {"inference", kAsk},
+      {"predict", kAsk},
+      {"serve", "nothing here serves; strata chat answers"},
+      {"eval", kEvaluate},
+      {"evaluate", kEvaluate},
+      {"merge",
+       "strata merge-adapter folds an adapter into its model, strata merge-weights makes "
+       "one model out of a sharded checkpoint"},
+      {"export",
+       "strata convert writes other formats, strata merge-adapter a model with its "
+       "adapter"},
+      {"quantize",
+       "strata convert --to bnb-4bit (or bnb-8bit) writes codes, --load_in_4bit makes "
+       "them while a model is loaded"},
+      {"preprocess", "strata preview shows what a run would see of its data"},
+      {"test", "strata selftest trains a few steps in several layouts"}};
+  if (word.ends_with(".py")) return fmt::format("write strata launch {}", word);
+  const auto found = kAdvice.find(word);
+  return found == kAdvice.end() ? "" : found->second;
+}
+
 int dispatch(const std::vector<std::string>& arguments) {
   if (arguments.size() == 2 && arguments[0] == "help") return dispatch({arguments[1], "--help"});
   if (arguments.empty() || arguments[0] == "--help" || arguments[0] == "-h" ||
@@ -116,12 +153,30 @@ int dispatch(const std::vector<std::string>& arguments) {
     names.emplace_back(command.name);
   }
   require_own_method(arguments[0]);
+  if (const std::string advice = advice_for(arguments[0]); !advice.empty()) {
+    throw ConfigError("{}: found an unknown command, expected a known one; {}", arguments[0],
+                      advice);
+  }
   if (const auto near = closest(arguments[0], names)) {
     throw ConfigError("{}: found an unknown command, expected a known one; did you mean {}?",
                       arguments[0], *near);
   }
   throw ConfigError("{}: found an unknown command, expected one of {}; see strata --help",
                     arguments[0], fmt::join(names, ", "));
+}
+
+// Whether the words start ranks, whose log may be lost where their result must not be.
+bool starts_run(const std::vector<std::string>& arguments) {
+  if (arguments.empty() || arguments[0] == "--help" || arguments[0] == "--version") return false;
+  return arguments[0] == "launch" || arguments[0].starts_with("--") ||
+         config::is_recipe_command(arguments[0]);
+}
+
+// What a command prints is its result: half of it is none.
+void require_written_output() {
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return;
+  throw IoError("standard output: found {} when writing, expected room for what is printed",
+                errno_text(errno));
 }
 
 }  // namespace
@@ -141,7 +196,10 @@ int run(int argc, char** argv) {
   // A launcher passes on what comes before its ranks are there, or between two starts of them.
   hold_save_requests();
   try {
-    return dispatch({argv + std::min(argc, 1), argv + argc});
+    const std::vector<std::string> arguments(argv + std::min(argc, 1), argv + argc);
+    const int exit_code = dispatch(arguments);
+    if (exit_code == 0 && !starts_run(arguments)) require_written_output();
+    return exit_code;
   } catch (const CommError& error) {
     std::this_thread::sleep_for(kCauseFirst);
     return fail(error.what(), error.exit_code());
