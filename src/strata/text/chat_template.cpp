@@ -73,13 +73,18 @@ Json prepare_message(const Json& message, const std::string& name, size_t index)
   return out;
 }
 
-// Most templates want texts, and fail at lists in words of Python.
-const char* parts_advice(const Json& messages) {
+// Many templates want a text in each message, and fail at others in words of Python.
+const char* content_advice(const Json& messages) {
   for (const Json& message : messages) {
     const auto content = message.find("content");
-    if (content == message.end() || !content->is_array()) continue;
-    return "; a message has a list of parts as content: give it as one text, or take a template "
-           "that reads parts";
+    if (content == message.end()) {
+      return "; a message has no content: give it an empty text, or take a template that reads "
+             "calls of tools";
+    }
+    if (content->is_array()) {
+      return "; a message has a list of parts as content: give it as one text, or take a template "
+             "that reads parts";
+    }
   }
   return "";
 }
@@ -137,7 +142,7 @@ RenderedChat ChatTemplate::render(const Json& messages, const Tokenizer::Special
     }
   } catch (const jinja::Fault& fault) {
     if (line == 0) throw FormatError("{}: {}", impl_->name, fault.what());  // of its variables
-    throw FormatError("{}: line {}: {}{}", impl_->name, line, fault.what(), parts_advice(chat));
+    throw FormatError("{}: line {}: {}{}", impl_->name, line, fault.what(), content_advice(chat));
   }
 }
 

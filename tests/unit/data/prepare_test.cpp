@@ -173,6 +173,12 @@ TEST_F(PrepareTest, NamesContentsThatATemplateForTextsCannotTake) {
       message_of<FormatError>([&] { prepare(rows_of({parts}), *tokenizer_, &adds, options_); }),
       AllOf(HasSubstr("f.jsonl:1: t: line 1: unsupported operand type(s)"),
             HasSubstr("a message has a list of parts as content: give it as one text")));
+  const std::string call =
+      R"({"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": null,)"
+      R"( "tool_calls": [{"type": "function", "function": {"name": "f", "arguments": {}}}]}]})";
+  EXPECT_THAT(
+      message_of<FormatError>([&] { prepare(rows_of({call}), *tokenizer_, &adds, options_); }),
+      HasSubstr("a message has no content: give it an empty text"));
   const text::ChatTemplate prints("{% for m in messages %}{{ m.content | trim }}{% endfor %}", "t");
   const Dataset dataset = prepare(rows_of({kChat, parts}), *tokenizer_, &prints, options_);
   EXPECT_EQ(text_of(dataset.rows[1]), "[{'type': 'text', 'text': 'hi'}]yo");
