@@ -7,9 +7,9 @@
 #include <utility>
 
 #include "strata/base/error.h"
-#include "strata/base/labels.h"
 #include "strata/data/collate.h"
 #include "strata/data/inspect.h"
+#include "strata/data/long_rows.h"
 #include "strata/data/pack.h"
 #include "strata/data/preference_row.h"
 #include "strata/data/row_pool.h"
@@ -41,10 +41,6 @@ Example copy_of(const ExampleView& row) {
   return {.ids = {row.ids.begin(), row.ids.end()},
           .labels = {row.labels.begin(), row.labels.end()},
           .lengths = {row.lengths.begin(), row.lengths.end()}};
-}
-
-bool is_untrained(const Example& row) {
-  return std::ranges::all_of(row.labels, [](int32_t label) { return label == kNotTrained; });
 }
 
 }  // namespace
@@ -164,37 +160,11 @@ class Preparation::Steps {
       if (std::string_view(error.what()).starts_with(where)) throw;
       throw FormatError("{}: {}", where, error.what());
     }
-    fit_length(outcome);
+    outcome.is_long = fit_length(options_, outcome.row.example);
     const size_t size = outcome.row.example.ids.size();
     if (static_cast<int64_t>(size) <= kMaxRowTokens) return;
     throw FormatError("{}: found {} tokens, expected at most {}; set max_length", row.where(), size,
                       kMaxRowTokens);
-  }
-
-  // Cuts a long row where that is the rule, so that memory holds no more than is used.
-  void fit_length(RowOutcome& outcome) const {
-    if (options_.pairs) return;
-    if (options_.preference) return fit_answers(outcome);
-    Example& example = outcome.row.example;
-    const auto size = static_cast<int64_t>(example.ids.size());
-    const bool keeps_all =
-        options_.packing && options_.packing_strategy != "bfd" && options_.long_rows != "drop";
-    if (options_.max_length == 0 || size <= options_.max_length || keeps_all) return;
-    outcome.is_long = true;
-    if (options_.long_rows == "split") return;
-    for (auto* column : {&example.ids, &example.labels}) {
-      column->resize(static_cast<size_t>(options_.max_length));
-      column->shrink_to_fit();
-    }
-    example.lengths.assign(1, static_cast<int32_t>(options_.max_length));
-  }
-
-  void fit_answers(RowOutcome& outcome) const {
-    Example& pair = outcome.row.example;
-    outcome.is_long =
-        options_.max_length > 0 && std::ranges::max(pair.lengths) > options_.max_length;
-    if (!outcome.is_long || options_.preference->are_rewarded) return;
-    truncate_answers(pair, options_.max_length, options_.preference->truncation_mode);
   }
 
   void take(RowOutcome outcome) {
@@ -210,7 +180,9 @@ class Preparation::Steps {
       if (!outcome.is_long || options_.long_rows == "truncate") {
         take(std::move(outcome.row.example));
       } else if (options_.long_rows == "split") {
-        split(outcome.row.example);
+        for (Example& part : split_row(outcome.row.example, options_.max_length)) {
+          take(std::move(part));
+        }
       }
     }
     if (is_mixed_) row_ends_.push_back(num_taken_);
@@ -225,30 +197,8 @@ class Preparation::Steps {
     stats_.note_length(tokens, outcome.place);
   }
 
-  void split(const Example& row) {
-    const auto limit = static_cast<size_t>(options_.max_length);
-    for (size_t begin = 0; begin < row.ids.size(); begin += limit) {
-      const size_t end = std::min(begin + limit, row.ids.size());
-      const auto part = [begin, end](const std::vector<int32_t>& all) {
-        return std::vector<int32_t>(all.begin() + static_cast<ptrdiff_t>(begin),
-                                    all.begin() + static_cast<ptrdiff_t>(end));
-      };
-      take({.ids = part(row.ids),
-            .labels = part(row.labels),
-            .lengths = {static_cast<int32_t>(end - begin)}});
-    }
-  }
-
-  // Whether truncation left nothing to train on.
-  bool is_cut_away(const Example& row) const {
-    if (options_.packing || options_.max_length == 0) return false;
-    if (options_.preference && options_.preference->are_rewarded) return false;
-    return options_.preference ? find_untrained_answer(row) < row.lengths.size()
-                               : is_untrained(row);
-  }
-
   void take(Example row) {
-    if (is_cut_away(row)) {
+    if (is_cut_away(options_, row)) {
       ++stats_.num_dropped;
       return;
     }
