@@ -25,8 +25,8 @@
 #include "strata/launch/rendezvous_conf.h"
 #include "strata/launch/restarts.h"
 #include "strata/libtorch/cuda_build.h"
-#include "strata/train/assemble.h"
 #include "strata/train/datasets.h"
+#include "strata/train/model_config.h"
 #include "strata/train/schedules.h"
 
 namespace strata::cli {

@@ -2,9 +2,14 @@
 // never looks at other rows.
 #pragma once
 
+#include <string>
+#include <vector>
+
 #include "strata/data/batch.h"
-#include "strata/data/prepare.h"
+#include "strata/data/prepare_options.h"
 #include "strata/data/row_format.h"
+#include "strata/text/chat_template.h"
+#include "strata/text/tokenizer.h"
 
 namespace strata::data {
 
