@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
@@ -22,6 +23,7 @@
 #include "strata/base/text_distance.h"
 #include "strata/base/visible_text.h"
 #include "strata/cli/run_sources.h"
+#include "strata/cli/standard_streams.h"
 #include "strata/report/progress.h"
 
 namespace strata::cli {
@@ -92,8 +94,7 @@ std::string rank_label() {
 
 int fail(const std::string& message, int exit_code) {
   std::fflush(stdout);
-  fmt::print(stderr, "{}error: {}\n", rank_label(), visible(message));
-  std::fflush(stderr);
+  tell("{}error: {}\n", rank_label(), visible(message));
   return exit_code;
 }
 
@@ -138,10 +139,14 @@ int help_columns() {
 }
 
 int run(int argc, char** argv) {
+  fill_standard_streams();
   // A launcher passes on what comes before its ranks are there, or between two starts of them.
   hold_save_requests();
+  ::signal(SIGXFSZ, SIG_IGN);  // a file larger than `ulimit -f` is an error with its name
   try {
-    return dispatch({argv + std::min(argc, 1), argv + argc});
+    const int exit_code = dispatch({argv + std::min(argc, 1), argv + argc});
+    if (exit_code == 0) require_written_output();
+    return exit_code;
   } catch (const CommError& error) {
     std::this_thread::sleep_for(kCauseFirst);
     return fail(error.what(), error.exit_code());
