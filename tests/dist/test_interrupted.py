@@ -84,16 +84,33 @@ def test_a_second_interrupt_ends_at_once(inputs, tmp_path, ranks, saved):
         assert where in text
 
 
-def test_an_ignored_interrupt_stays_ignored(inputs, tmp_path):
-    """As in the background of a shell's script, where Ctrl-C is meant for others."""
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_signal_that_is_ignored_stays_ignored(inputs, tmp_path, ranks, number):
+    """As Ctrl-C in the background of a shell's script, where it is meant for others, and the terminal's end
+    under nohup. Not even two of them end a launcher's ranks."""
     flags = base_flags(inputs.model("odd"), inputs.data("messages"), tmp_path / "out", max_steps=60)
-    process = start_strata(flags, 1, words=words_of,
-                           preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN))
+    process = start_strata(flags, ranks, words=words_of, preexec_fn=lambda: signal.signal(number, signal.SIG_IGN))
     wait_for_step(process, tmp_path / "out", 3)
-    process.send_signal(signal.SIGINT)
+    for _ in range(2):
+        process.send_signal(number)
+        time.sleep(0.05)
     text = process.communicate(timeout=60)[0]
-    assert process.returncode == 0 and "Ctrl-C" not in text, text
+    assert process.returncode == 0 and "Ctrl-C" not in text and "interrupted" not in text, text
     assert (tmp_path / "out" / "model.safetensors").exists()
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_run_outlives_the_reader_of_its_output(inputs, tmp_path, ranks):
+    """Ctrl-C ends the `tee` behind a run as well, at once; the run has then yet to save."""
+    flags = base_flags(inputs.model("odd"), inputs.data("messages"), tmp_path / "out", max_steps=4000)
+    process = start_strata(flags, ranks, words=words_of)
+    wait_for_step(process, tmp_path / "out", 3)
+    process.stdout.close()
+    process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=60) == 75
+    last = json.loads((tmp_path / "out" / "metrics.jsonl").read_text().splitlines()[-1])["step"]
+    assert [path.name for path in (tmp_path / "out").glob("checkpoint-*")] == [f"checkpoint-{last}"]
 
 
 # Early stopping counts the evaluation that was broken off once, too.

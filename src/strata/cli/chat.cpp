@@ -18,6 +18,7 @@
 #include "strata/cli/command.h"
 #include "strata/cli/line_reader.h"
 #include "strata/cli/run_sources.h"
+#include "strata/cli/standard_streams.h"
 #include "strata/cli/waiting_line.h"
 #include "strata/config/describe.h"
 #include "strata/generate/conversation.h"
@@ -146,7 +147,7 @@ generate::SamplingOptions sampling_options(const config::ChatConfig& chat,
   return options;
 }
 
-void note(const std::string& text) { fmt::print(stderr, "note: {}\n", visible(text)); }
+void note(const std::string& text) { tell("note: {}\n", visible(text)); }
 
 // Not through stdio, which gives up when Ctrl-C comes during a write.
 void write_answer(std::string_view text) {
@@ -271,8 +272,7 @@ class Chat {
   void list_adapters() const {
     for (const std::string& name : model_.adapter_names()) {
       const bool is_active = name == model_.active_adapter();
-      fmt::print(stderr, "{} {}{}\n", is_active ? "*" : " ", name,
-                 model_.is_merged(name) ? " (merged)" : "");
+      tell("{} {}{}\n", is_active ? "*" : " ", name, model_.is_merged(name) ? " (merged)" : "");
     }
   }
 
@@ -299,14 +299,14 @@ bool is_blank(const std::string& line) {
 
 void converse_on_terminal(Chat& chat, const config::ChatConfig& config) {
   catch_interrupts();
-  fmt::print(stderr, "/reset: a new conversation, /exit or Ctrl-D: end, Ctrl-C: stop an answer\n");
+  tell("/reset: a new conversation, /exit or Ctrl-D: end, Ctrl-C: stop an answer\n");
   LineReader reader(&interrupted);
   std::string line;
   while (true) {
     interrupted = false;
-    fmt::print(stderr, "> ");
+    tell("> ");
     const LineEnd end = reader.read(line);
-    if (end != LineEnd::kLine) fmt::print(stderr, "\n");
+    if (end != LineEnd::kLine) tell("\n");
     if (end == LineEnd::kEndOfInput || line == "/exit") return;
     if (end == LineEnd::kInterrupted || is_blank(line)) continue;
     // What does not fit ends neither the program nor the conversation.
@@ -320,7 +320,7 @@ void converse_on_terminal(Chat& chat, const config::ChatConfig& config) {
             line);
       }
     } catch (const Error& error) {
-      fmt::print(stderr, "error: {}\n", visible(error.what()));
+      tell("error: {}\n", visible(error.what()));
       continue;
     }
     try {
@@ -329,7 +329,7 @@ void converse_on_terminal(Chat& chat, const config::ChatConfig& config) {
             fmt::format("the answer ends after {} tokens (max_new_tokens)", config.max_new_tokens));
       }
     } catch (const ConfigError& error) {
-      fmt::print(stderr, "error: {}; /reset starts a new one\n", visible(error.what()));
+      tell("error: {}; /reset starts a new one\n", visible(error.what()));
     }
   }
 }

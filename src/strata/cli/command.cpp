@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
@@ -24,6 +25,7 @@
 #include "strata/base/text_distance.h"
 #include "strata/base/visible_text.h"
 #include "strata/cli/run_sources.h"
+#include "strata/cli/standard_streams.h"
 #include "strata/report/progress.h"
 
 namespace strata::cli {
@@ -94,8 +96,7 @@ std::string rank_label() {
 
 int fail(const std::string& message, int exit_code) {
   std::fflush(stdout);
-  fmt::print(stderr, "{}error: {}\n", rank_label(), visible(message));
-  std::fflush(stderr);
+  tell("{}error: {}\n", rank_label(), visible(message));
   return exit_code;
 }
 
@@ -165,20 +166,6 @@ int dispatch(const std::vector<std::string>& arguments) {
                     arguments[0], fmt::join(names, ", "));
 }
 
-// Whether the words start ranks, whose log may be lost where their result must not be.
-bool starts_run(const std::vector<std::string>& arguments) {
-  if (arguments.empty() || arguments[0] == "--help" || arguments[0] == "--version") return false;
-  return arguments[0] == "launch" || arguments[0].starts_with("--") ||
-         config::is_recipe_command(arguments[0]);
-}
-
-// What a command prints is its result: half of it is none.
-void require_written_output() {
-  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return;
-  throw IoError("standard output: found {} when writing, expected room for what is printed",
-                errno_text(errno));
-}
-
 }  // namespace
 
 bool wants_help(const std::vector<std::string>& arguments) {
@@ -193,12 +180,13 @@ int help_columns() {
 }
 
 int run(int argc, char** argv) {
+  fill_standard_streams();
   // A launcher passes on what comes before its ranks are there, or between two starts of them.
   hold_save_requests();
+  ::signal(SIGXFSZ, SIG_IGN);  // a file larger than `ulimit -f` is an error with its name
   try {
-    const std::vector<std::string> arguments(argv + std::min(argc, 1), argv + argc);
-    const int exit_code = dispatch(arguments);
-    if (exit_code == 0 && !starts_run(arguments)) require_written_output();
+    const int exit_code = dispatch({argv + std::min(argc, 1), argv + argc});
+    if (exit_code == 0) require_written_output();
     return exit_code;
   } catch (const CommError& error) {
     std::this_thread::sleep_for(kCauseFirst);

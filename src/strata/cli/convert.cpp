@@ -20,6 +20,7 @@
 #include "strata/cli/command.h"
 #include "strata/cli/file_flags.h"
 #include "strata/cli/quantization_flags.h"
+#include "strata/cli/standard_streams.h"
 #include "strata/hf/dcp.h"
 #include "strata/hf/export_index.h"
 #include "strata/hf/torch_types.h"
@@ -133,7 +134,7 @@ fs::path base_of(const FileFlags& flags, const checkpoint::SavedState& adapter) 
 }
 
 void print_notes(const std::vector<std::string>& notes, const fs::path& out) {
-  for (const std::string& note : notes) fmt::print(stderr, "note: {}\n", note);
+  for (const std::string& note : notes) tell("note: {}\n", note);
   fmt::print("{}\n", out.string());
 }
 

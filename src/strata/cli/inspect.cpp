@@ -10,6 +10,7 @@
 #include "strata/checkpoint/saved_state.h"
 #include "strata/cli/command.h"
 #include "strata/cli/file_flags.h"
+#include "strata/cli/standard_streams.h"
 
 namespace strata::cli {
 namespace {
@@ -173,7 +174,7 @@ int run_inspect(const std::vector<std::string>& arguments) {
                       {{"verify", true}, {"repair", true}, {"json", true}, {"all", true}}, 1, 1);
   if (flags.has("repair")) {
     for (const std::string& line : checkpoint::repair(flags.paths[0])) {
-      fmt::print(stderr, "note: {}\n", visible(line));
+      tell("note: {}\n", visible(line));
     }
   }
   const auto state = checkpoint::open_saved_state(flags.paths[0]);

@@ -16,6 +16,7 @@
 #include "strata/cli/command.h"
 #include "strata/cli/plan_report.h"
 #include "strata/cli/run_sources.h"
+#include "strata/cli/standard_streams.h"
 #include "strata/config/describe.h"
 #include "strata/config/flags.h"
 #include "strata/config/recipes.h"
@@ -165,7 +166,7 @@ int run_ranks(const config::LaunchConfig& launch, launch::LaunchPlan& plan) {
   if (!launch::uses_meeting(launch)) return launch::run_with_restarts(plan, {});
   launch::MeetingOptions options =
       launch::meeting_options(launch, plan.world_size, plan.launch_time);
-  options.say = [](const std::string& line) { fmt::print(stderr, "{}\n", line); };
+  options.say = [](const std::string& line) { tell("{}\n", line); };
   launch::Meeting meeting(options);
   return launch::run_with_restarts(plan, {.meeting = &meeting});
 }
@@ -181,12 +182,12 @@ void tell_what_is_left(const config::RunConfig& config, int exit_code, double st
   if (saved.empty() && is_continued) saved = "true";
   if (!saved.empty() && !checkpoint::list(folder).empty()) {
     const fs::path newest = checkpoint::candidates(saved, folder).front();
-    fmt::print(stderr,
-               "interrupted: {} is the newest checkpoint, go on from it with "
-               "--resume_from_checkpoint {}\n",
-               newest.string(), saved);
+    tell(
+        "interrupted: {} is the newest checkpoint, go on from it with "
+        "--resume_from_checkpoint {}\n",
+        newest.string(), saved);
   } else {
-    fmt::print(stderr, "interrupted: this run has saved nothing yet\n");
+    tell("interrupted: this run has saved nothing yet\n");
   }
 }
 
@@ -220,6 +221,7 @@ int run_launch(const std::vector<std::string>& arguments) {
     with_sources(of_ranks, [&] { train::require_schedule(of_ranks.config); });
     require_inputs(settings.config);
   }
+  outlive_readers();
   watch_for_hangs(settings.config, own_program, plan);
   plan.holds_save_requests = !own_program;
   plan.environment.emplace_back(kLaunchFlagsVariable, launch_flags_value(line.flags));

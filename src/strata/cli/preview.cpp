@@ -13,6 +13,7 @@
 #include "strata/cli/command.h"
 #include "strata/cli/preview_page.h"
 #include "strata/cli/run_sources.h"
+#include "strata/cli/standard_streams.h"
 #include "strata/cli/waiting_line.h"
 #include "strata/comm/mesh.h"
 #include "strata/config/describe.h"
@@ -306,7 +307,7 @@ int run_preview(const std::vector<std::string>& arguments) {
   print_preview(preview, wants_colours());
   if (!config.preview.output_html.empty()) {
     write_file_atomically(config.preview.output_html, preview_page(preview));
-    fmt::print(stderr, "page: {}\n", config.preview.output_html);
+    tell("page: {}\n", config.preview.output_html);
   }
   return 0;
 }

@@ -13,6 +13,7 @@
 #include "strata/cli/command.h"
 #include "strata/cli/plan_report.h"
 #include "strata/cli/run_sources.h"
+#include "strata/cli/standard_streams.h"
 #include "strata/config/describe.h"
 #include "strata/config/recipes.h"
 #include "strata/config/serialize.h"
@@ -48,11 +49,7 @@ bool is_utf8_locale() {
 
 train::Output terminal_output() {
   const char* term = std::getenv("TERM");
-  return {.write =
-              [](std::string_view text) {
-                std::fwrite(text.data(), 1, text.size(), stdout);
-                std::fflush(stdout);
-              },
+  return {.write = [](std::string_view text) { launch::write_all(STDOUT_FILENO, text); },
           .is_terminal = ::isatty(STDOUT_FILENO) == 1 && term && std::string_view(term) != "dumb",
           .columns = [] { return report::terminal_columns(STDOUT_FILENO); },
           .unicode = is_utf8_locale()};
@@ -102,7 +99,7 @@ void resume_after_restart(config::RunConfig& config, int rank) {
     line = "going on from " +
            (saved == "true" ? "the newest checkpoint in " + config.train.output_dir : saved);
   }
-  fmt::print(stderr, "restart {}: {}\n", count, line);
+  tell("restart {}: {}\n", count, line);
 }
 
 }  // namespace
@@ -125,6 +122,7 @@ int run_recipe(const config::RecipeRow& recipe, const std::vector<std::string>& 
                with_sources(settings, [&] { return dry_run_report(settings, ranks.world_size); }));
     return 0;
   }
+  outlive_readers();
   require_all_ranks(settings, ranks);
   require_meeting_point(ranks);
   // All ranks were given these alike; what lies in the folder each may see at another moment.

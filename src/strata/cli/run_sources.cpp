@@ -14,6 +14,7 @@
 #include "strata/base/error.h"
 #include "strata/base/json.h"
 #include "strata/base/visible_text.h"
+#include "strata/cli/standard_streams.h"
 #include "strata/config/recipes.h"
 
 extern char** environ;
@@ -53,7 +54,7 @@ std::string launch_flags_value(const std::vector<std::string>& flags) {
 
 void print_warnings(const std::vector<std::string>& warnings) {
   for (const std::string& warning : warnings) {
-    fmt::print(stderr, "warning: {}\n", visible(warning));
+    tell("warning: {}\n", visible(warning));
   }
 }
 
@@ -140,7 +141,7 @@ std::string recipe_of(const std::string& program, bool is_module) {
         program, config::recipe_commands());
   }
   const config::RecipeRow& recipe = recipe_for_script(script);
-  fmt::print(stderr, "{}: running the built-in recipe {} in its place\n", program, recipe.command);
+  tell("{}: running the built-in recipe {} in its place\n", program, recipe.command);
   return std::string(recipe.name);
 }
 

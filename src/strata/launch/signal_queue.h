@@ -1,5 +1,6 @@
 // The launcher's signals as a file descriptor to be polled: those that it passes on to the ranks
-// (SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2), and SIGCHLD. Never: decides what a signal means.
+// (SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2), and SIGCHLD. SIGINT and SIGHUP stay ignored where
+// they were, as in a shell's background and under nohup. Never: decides what a signal means.
 #pragma once
 
 #include <csignal>

@@ -79,6 +79,7 @@ struct ChildSetup {
   // As a background process group it may still write to a terminal that forbids this (tostop).
   ::signal(SIGTTOU, SIG_IGN);
   ::signal(SIGPIPE, SIG_DFL);
+  ::signal(SIGXFSZ, SIG_DFL);
   for (int descriptor : setup.kept) ::fcntl(descriptor, F_SETFD, 0);
   // Not worth a failure: the rank then runs where the system puts it.
   if (setup.cores != nullptr) ::sched_setaffinity(0, sizeof(*setup.cores), setup.cores);
