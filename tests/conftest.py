@@ -27,6 +27,8 @@ class Inputs:
         "granite": tiny_llama.GRANITE,
         "phi3": tiny_llama.PHI3,
         "smollm3": tiny_llama.SMOLLM3,
+        "glm": tiny_llama.GLM,
+        "glm4": tiny_llama.GLM4,
         "gemma": tiny_llama.GEMMA,
         "gemma2": tiny_llama.GEMMA2,
         "gemma3": tiny_llama.GEMMA3,

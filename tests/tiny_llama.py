@@ -57,6 +57,9 @@ MIXTRAL = dict(UNBALANCED, family="mixtral", num_local_experts=4, sliding_window
 # Experts that are one parameter, attention with sinks; the limit cuts some values.
 GPT_OSS = dict(UNBALANCED, family="gpt_oss", hidden_size=36, num_key_value_heads=1, head_dim=10, sliding_window=7,
                num_local_experts=5, num_experts_per_tok=2, intermediate_size=20, swiglu_limit=0.6)
+# Half of the channels turn, each with its neighbour.
+GLM = dict(PLAIN, family="glm", hidden_size=30, num_key_value_heads=1, head_dim=12)
+GLM4 = dict(PLAIN, family="glm4", head_dim=8, attention_bias=False)
 GEMMA = dict(PLAIN, family="gemma", hidden_size=30, num_key_value_heads=1, head_dim=10)
 
 

@@ -58,7 +58,7 @@ def load(folder):
 @pytest.mark.parametrize("name,world", [("odd", 1), ("odd", 3), ("tied", 1), ("tied", 3),
                                         ("mistral", 2), ("qwen2", 3), ("qwen3", 2), ("phi3", 2),
                                         ("smollm3", 2), ("granite", 3), ("gemma", 3), ("gemma3", 2),
-                                        ("gemma2", 2), ("olmo2", 3), ("olmo3", 2),
+                                        ("gemma2", 2), ("olmo2", 3), ("olmo3", 2), ("glm", 3), ("glm4", 2),
                                         ("gpt2", 3), ("bigcode", 2), ("qwen3_moe", 3), ("qwen2_moe", 2),
                                         ("mixtral", 2), ("gpt_oss", 3)])
 def test_full_model(inputs, tmp_path, name, world):

@@ -48,6 +48,8 @@ MODELS = {
                    layer_types=["sliding_attention", "full_attention"]),
     "gemma2": dict(family="gemma2", num_key_value_heads=2, head_dim=12, sliding_window=6, attn_logit_softcapping=1.0,
                    final_logit_softcapping=3.0),
+    "glm": dict(family="glm", num_key_value_heads=1),
+    "glm4": dict(family="glm4", num_key_value_heads=2, head_dim=12),
     "olmo3": dict(family="olmo3", num_key_value_heads=2, sliding_window=6,
                   layer_types=["sliding_attention", "full_attention"]),
 }
@@ -68,11 +70,11 @@ ADAPTERS = {
                              prefix_projection=True, encoder_hidden_size=7),
 }
 # The first three over every model, the others over two.
-OTHER_NAMES = ["phi3", "gpt2", "bigcode", "bigcode_multi_head", "qwen3_moe", "qwen2_moe", "mixtral", "gpt_oss"]
+OTHER_NAMES = ["glm", "glm4", "phi3", "gpt2", "bigcode", "bigcode_multi_head", "qwen3_moe", "qwen2_moe", "mixtral", "gpt_oss"]
 ADAPTED = [(m, a) for a in list(ADAPTERS)[:3] for m in MODELS if m not in OTHER_NAMES] + [
-    (m, a) for m in OTHER_NAMES[4:] for a in ("none", "saved_head", "prefix")] + [
-    (m, a) for m in OTHER_NAMES[1:4] for a in ("none", "lora", "ia3")] + [("gpt2", "vera"), ("gpt2", "dora_conv1d")] + [
-    ("phi3", a) for a in ("none", "lora", "prompt", "prefix")] + [
+    (m, a) for m in OTHER_NAMES[6:] for a in ("none", "saved_head", "prefix")] + [
+    (m, a) for m in OTHER_NAMES[3:6] for a in ("none", "lora", "ia3")] + [("gpt2", "vera"), ("gpt2", "dora_conv1d")] + [
+    (m, a) for m in OTHER_NAMES[:3] for a in ("none", "lora", "prompt", "prefix")] + [
     (m, a) for a in list(ADAPTERS)[3:] if a != "dora_conv1d" for m in ("grouped_tied", "one_kv_head_odd_dim")]
 
 

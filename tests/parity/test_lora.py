@@ -25,6 +25,8 @@ GEMMA3 = dict(family="gemma3_text", head_dim=12, num_key_value_heads=1, sliding_
               layer_types=["sliding_attention", "full_attention"])
 GEMMA2 = dict(family="gemma2", head_dim=12, num_key_value_heads=1, sliding_window=4, attn_logit_softcapping=1.0,
               final_logit_softcapping=2.0)
+GLM = dict(family="glm", num_key_value_heads=1)
+GLM4 = dict(family="glm4", num_key_value_heads=2, head_dim=12)
 OLMO3 = dict(family="olmo3", num_key_value_heads=1, sliding_window=4, layer_types=["sliding_attention", "full_attention"])
 
 GPT2 = dict(family="gpt2", n_embd=30, n_head=3, n_inner=44)
@@ -151,6 +153,11 @@ CASES = {
     "gemma2_dora_head": (GEMMA2, dict(target_modules=["o_proj", "lm_head"], r=4, use_dora=True)),
     "gemma2_ia3": (GEMMA2, dict(peft_type="IA3")),
     "olmo2": (dict(family="olmo2", num_key_value_heads=2), dict(target_modules=["q_proj", "o_proj", "up_proj"], r=3)),
+    "glm": (GLM, dict(target_modules="all-linear", r=3, lora_alpha=5)),
+    "glm4_norms": (GLM4, dict(target_modules=["q_proj", "gate_up_proj"], modules_to_save=["post_mlp_layernorm", "post_self_attn_layernorm"])),
+    "glm4_vera": (GLM4, dict(peft_type="VERA", r=5, target_modules=["q_proj", "o_proj"])),
+    "glm4_ia3": (GLM4, dict(peft_type="IA3", target_modules=["k_proj", "v_proj", "down_proj"],
+                            feedforward_modules=["down_proj"])),
     "olmo3_all": (OLMO3, dict(target_modules="all-linear", r=3, modules_to_save=["norm"])),
     "olmo3_norms": (OLMO3, dict(target_modules=["v_proj", "down_proj"], modules_to_save=["q_norm", "post_feedforward_layernorm"])),
     "olmo3_dora": (OLMO3, dict(target_modules=["q_proj", "gate_proj"], r=4, use_dora=True)),

@@ -159,9 +159,10 @@ void refuse_partial(const ConfigReader& config, const ConfigReader& reader) {
       rotated);
 }
 
-int64_t turning_channels(const ConfigReader& config, const ConfigReader& reader, int64_t head_dim) {
+int64_t turning_channels(const ConfigReader& config, const ConfigReader& reader, int64_t head_dim,
+                         double default_part = 1.0) {
   const std::string key = "partial_rotary_factor";
-  const double part = reader.number(key, config.number(key, 1.0));
+  const double part = reader.number(key, config.number(key, default_part));
   const auto channels = static_cast<int64_t>(part * static_cast<double>(head_dim));
   if (part > 0 && part <= 1 && channels > 0 && channels % 2 == 0) return channels;
   throw FormatError(
@@ -194,13 +195,15 @@ nn::RopeOptions parse_rope(const ConfigReader& config, const RopeShape& shape) {
   nn::RopeOptions rope;
   const std::string kind = reader.text("rope_type", reader.text("type", "default"));
   rope.kind = parse_rope_kind(kind);
-  rope.head_dim = shape.head_dim;
+  rope.head_dim = shape.default_part
+                      ? turning_channels(config, reader, shape.head_dim, *shape.default_part)
+                      : shape.head_dim;
   rope.max_position_embeddings = shape.max_position_embeddings;
   rope.theta = reader.positive_number("rope_theta",
                                       config.positive_number("rope_theta", shape.default_theta));
   check_head_dim(rope);
   if (rope.kind == nn::RopeKind::kDefault) return rope;  // which looks at no partial_rotary_factor
-  refuse_partial(config, reader);
+  if (!shape.default_part) refuse_partial(config, reader);
   rope.original_max_position_embeddings = original_positions(config, reader, shape);
   if (rope.kind == nn::RopeKind::kLlama3) {
     parse_llama3(reader, rope);

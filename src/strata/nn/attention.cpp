@@ -109,7 +109,7 @@ void rotate_(const at::Tensor& q, const at::Tensor& k, const RopeTables& tables,
   if (!tables.cos.defined()) return;
   const int64_t channels = 2 * tables.cos.size(1);
   for (const at::Tensor& x : {q, k}) {
-    ops::apply_rope_(x.narrow(2, 0, channels), tables.cos, tables.sin, inverse);
+    ops::apply_rope_(x.narrow(2, 0, channels), tables.cos, tables.sin, inverse, tables.pairs);
   }
 }
 
