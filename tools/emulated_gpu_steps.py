@@ -7,8 +7,10 @@ import os
 import re
 import sys
 
-from gpu_steps import (OWN_FOLDER, PLAN_TOLERANCE, ROOT, STRATEGIES, cpu_parity, largest_difference, last_lines, losses_of,
-                       ranks_beside_one, summary_of_gtest, tiny_inputs)
+from gpu_check import PLAN_TOLERANCE, ROOT, last_lines
+from gpu_run_steps import STRATEGIES, cpu_parity, ranks_beside_one
+from gpu_test_steps import summary_of_gtest
+from gpu_tiny_runs import OWN_FOLDER, largest_difference, losses_of, tiny_inputs
 
 # Of the plan, for cuBLAS, which emulated GPUs do not need.
 WORKSPACE_MB = (64 << 20) / 1e6

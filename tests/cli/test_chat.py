@@ -160,6 +160,7 @@ def test_settings_of_the_model_are_named_or_used(model, tmp_path):
      "--seed: found 2 after --seed 1, the same setting; the last counts"),
     (["--model_name_or_path", "M", "--dtype", "int4"], 2, "--dtype: found \"int4\""),
     (["--model_name_or_path", "M", "--prompt", "a " * 500], 2, "prompt: found "),
+    (["--model_name_or_path", "M", "--prompt", "/merge"], 2, "/merge: found no adapters to choose from"),
     (["--prompt", "a"], 2, "model_name_or_path: found nothing"),
     (["--model_name_or_path", "no/such/folder", "--prompt", "a"], 1,
      "model_name_or_path: found nothing at no/such/folder"),
@@ -224,7 +225,7 @@ def test_a_conversation_on_a_terminal(model):
     # Signs that the terminal would obey are shown.
     first, second = map(escaped, reference_answers(model, TURNS[:2]))
     seen = []
-    for line in (TURNS[0], TURNS[1], "/reset", TURNS[0], "a " * 500):
+    for line in (TURNS[0], TURNS[1], "/reset", TURNS[0], "a " * 500, "/quit"):
         terminal.send(line + "\n")
         terminal.read_until("\n")  # the echo
         seen.append(terminal.read_until("> "))
@@ -233,6 +234,7 @@ def test_a_conversation_on_a_terminal(model):
     assert plain[2] == "> "
     assert plain[3] == plain[0]
     assert "error: prompt: found" in plain[4]
+    assert "error: /quit: found an unknown command, expected /reset, /exit" in plain[5]
     terminal.send("\x03")  # at the prompt: a new one
     terminal.read_until("> ")
     assert terminal.wait(again="\x04") == 0

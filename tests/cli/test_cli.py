@@ -87,6 +87,26 @@ def test_unknown_command():
     assert result.stderr == ("error: lauch: found an unknown command, expected a known one; did you "
                              "mean launch?\n")
     assert "expected one of launch, sft, " in run("zzz").stderr
+    for word, advice in (("train", "; strata sft trains"), ("generate", "; strata chat answers"),
+                         ("merge", "; strata merge-adapter folds"), ("train.py", "; write strata launch train.py\n")):
+        result = run(word)
+        assert result.returncode == 2 and f"error: {word}: found an unknown command" in result.stderr
+        assert advice in result.stderr
+
+
+@pytest.mark.parametrize("words", [["--help"], ["config", "docs"], ["config", "show"], ["env", "--json"]])
+def test_a_full_disk_behind_standard_output_is_an_error(words):
+    with open("/dev/full", "w") as full:
+        result = subprocess.run([STRATA, *words], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+    assert result.returncode == 1, words
+    assert "standard output: found no space left on device when writing, expected room" in result.stderr
+
+
+def test_no_before_a_switch_that_is_off():
+    result = run("sft", "--no_packing")
+    assert result.returncode == 2
+    assert result.stderr == ("error: --no_packing: found an unknown flag, expected a known one; write --packing "
+                             "false, which it is by default\n")
 
 
 @pytest.mark.parametrize("prefix", [["sft"], ["launch", "sft"], ["config", "show"]])

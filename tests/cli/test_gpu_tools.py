@@ -21,7 +21,9 @@ from running import PROGRAM, ROOT, base_flags, run_strata
 sys.path[:0] = [str(ROOT / "bench" / "gpu"), str(ROOT / "tools")]
 import breakdown
 import cases
-import gpu_steps
+import gpu_check
+import gpu_speed_steps
+import gpu_tiny_runs
 import run as gpu_bench
 
 
@@ -104,9 +106,9 @@ def test_check_gpu_ends_where_the_program_sees_no_gpu(check_gpu, tmp_path, monke
 
 def test_check_gpu_does_not_take_the_cpu_for_a_gpu(tmp_path):
     """Hidden GPUs are none: a run that falls back to the CPU is no run on a GPU, whatever its losses."""
-    check = gpu_steps.Check(types.SimpleNamespace(programs=PROGRAM.parent, out=tmp_path, logs=None, part=None))
-    in_files = ("--offload_param_device", "nvme", "--offload_param_nvme_path", gpu_steps.OWN_FOLDER)
-    found = gpu_steps.losses_of_all(check, 60, {
+    check = gpu_check.Check(types.SimpleNamespace(programs=PROGRAM.parent, out=tmp_path, logs=None, part=None))
+    in_files = ("--offload_param_device", "nvme", "--offload_param_nvme_path", gpu_tiny_runs.OWN_FOLDER)
+    found = gpu_tiny_runs.losses_of_all(check, 60, {
         "plain": (1, "--use_cpu", "true", "--bf16", "false"),
         "files": (1, "--use_cpu", "true", "--bf16", "false", *in_files),
         "fallen back": (1, "--cpu", "true", "--bf16", "false")})
@@ -120,7 +122,7 @@ def test_check_gpu_ends_what_a_step_started(tmp_path):
     """A step out of time leaves no process behind that would hold the GPU."""
     mark = tmp_path / "alive"
     command = ["sh", "-c", f"(while sleep 0.05; do date +%s%N >{mark}; done) & wait"]
-    assert "none within" in gpu_steps.run_group(command, 1)
+    assert "none within" in gpu_check.run_group(command, 1)
     before = mark.read_text()
     time.sleep(0.3)
     assert mark.read_text() == before
@@ -250,17 +252,17 @@ def test_a_case_runs(tmp_path, name, quantised):
 
 def test_a_reference_out_of_time_leaves_what_was_measured(tmp_path, monkeypatch):
     """run.py is stopped with its step: the line that it has printed of Strata alone counts."""
-    check = gpu_steps.Check(types.SimpleNamespace(programs=tmp_path, out=tmp_path, logs=None, part=None))
+    check = gpu_check.Check(types.SimpleNamespace(programs=tmp_path, out=tmp_path, logs=None, part=None))
     ours = {"tokens_per_second": 12000.0, "rows": 4, "peak_mb": 1.0, "losses": [], "breakdown_ms": {}, "plan_error_percent": 1.0,
             "warnings": ["warning: attention: of cuDNN"]}
     line = json.dumps({"case": "llama-3-8b-lora", "strata": ours, "model_flops_share": 0.5})
     run = check.run
     monkeypatch.setattr(check, "run", lambda name, command, seconds, **variables: run(
         name, ["sh", "-c", f"echo '{line}'; echo some words; sleep 60"], 1))
-    passed, text = gpu_steps.bench("llama-3-8b-lora")(check, 1)
+    passed, text = gpu_speed_steps.bench("llama-3-8b-lora")(check, 1)
     # The reference of the case is that of its variants.
     check.facts["bench"]["llama-3-8b-lora"]["peer"] = {"tokens_per_second": 6000.0, "rows": 4}
-    gpu_steps.bench("llama-3-8b-lora", "--no-peer", label="-flash")(check, 1)
+    gpu_speed_steps.bench("llama-3-8b-lora", "--no-peer", label="-flash")(check, 1)
     assert check.facts["bench"]["llama-3-8b-lora-flash"]["speed_ratio"] == 2
     check.close()
     assert not passed and "12000 tokens/s" in text and "the reference: exit none within 1 s" in text

@@ -227,6 +227,9 @@ def test_dry_run_of_sixteen_ranks(folder, launcher):
 @pytest.mark.parametrize("flags, message", [
     (["--world_size", "3", "--nodes", "2"], "expected a multiple of the nodes"),
     (["--device_memory", "much"], "device_memory: found"),
+    (["--device_memory", "80"], 'device_memory: found "80", expected a size like 80GB'),
+    (["--lr_scheduler_type", "cosine_with_min_lr"], 'lr_scheduler_kwargs: found "min_lr" missing'),
+    (["--lr_scheduler_kwargs", '{"num_cycles": 2}'], 'found "num_cycles", expected none for'),
     (["--device", "tpu"], "--device: found"),
     (["--world_sise", "3"], "--world_sise: found an unknown flag"),
     (["--sharding_strategy", "WRONG"], "--sharding_strategy: found"),

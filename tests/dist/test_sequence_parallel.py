@@ -72,6 +72,10 @@ KINDS = {
     "lora": LORA,
     "qlora": dict(LORA, load_in_4bit=True, bnb_4bit_use_double_quant=True),
     "dora": dict(LORA, use_dora=True),
+    "ends": dict(LORA, use_dora=True, lora_dropout=0, lora_target_modules=["v_proj", "lm_head", "embed_tokens"]),
+    "whole_ends": dict(LORA, lora_modules_to_save=["embed_tokens", "lm_head"]),
+    "tokens": dict(LORA, trainable_token_indices="[3, 5, 7]"),
+    "vera": dict(use_peft=True, peft_type="VERA", lora_r=8, learning_rate=1e-1, lora_target_modules=["q_proj", "up_proj"]),
     "ia3": dict(use_peft=True, peft_type="IA3", learning_rate=5e-2),
     "attention": dict(gradient_checkpointing_mode="attention"),
     "selective": dict(gradient_checkpointing_mode="selective"),
@@ -79,7 +83,10 @@ KINDS = {
     "packed": dict(packing=True, max_length=48),
     "assistant": dict(assistant_only_loss=True),
     "smoothing": dict(label_smoothing_factor=0.1),
-    "offload": dict(activation_offloading="disk"),
+    "grouped": dict(group_by_length=True),
+    "offload": dict(activation_offloading="disk", activation_offloading_path="{disk}"),
+    "files": dict(offload_param_device="nvme", offload_param_nvme_path="{disk}",
+                  offload_optimizer_device="nvme", offload_optimizer_nvme_path="{disk}"),
 }
 
 
@@ -88,14 +95,18 @@ KINDS = {
 def test_kinds(inputs, whole, tmp_path, kind, sequence):
     # As strong as the longest row beside a row says: all rows are in one micro-batch.
     kinds = {**KINDS, "noise": dict(neftune_noise_alpha=5)}
-    flags = dict(kinds[kind])
-    if kind == "offload":
-        (tmp_path / "files").mkdir()
-        flags["activation_offloading_path"] = str(tmp_path / "files")
+    (tmp_path / "disk").mkdir()
+    flags = {name: tmp_path / "disk" if value == "{disk}" else value for name, value in kinds[kind].items()}
     found = run(inputs, tmp_path / "out", "wide", 4, sequence, rows=4, **flags)
-    expected = {name: value for name, value in kinds[kind].items()
-                if not name.startswith("activation")}
-    compare(found, whole("wide", rows=4, **expected))
+    in_memory = {} if kind in ("offload", "files") else flags
+    compare(found, whole("wide", rows=4, **in_memory))
+
+
+# Found by the plan, which knows that rows are shared.
+def test_batch_size_that_is_found(inputs, whole, tmp_path):
+    found = run(inputs, tmp_path, "wide", 4, 2, rows=4, auto_find_batch_size=True, gradient_checkpointing_mode="auto")
+    assert "batch size: 2 of 2 rows" in found.text and "activation checkpointing: none in all" in found.text
+    compare(found, whole("wide", rows=4))
 
 
 # The loss that balances experts is of whole rows. Of the shorter rows some ranks have nothing but what fills parts up.

@@ -14,6 +14,7 @@
 #include "strata/data/collate.h"
 #include "strata/hf/safetensors.h"
 #include "strata/train/answers.h"
+#include "strata/train/assemble.h"
 #include "strata/train/batch_tensors.h"
 
 namespace strata {

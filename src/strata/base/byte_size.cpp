@@ -62,4 +62,11 @@ uint64_t parse_byte_size(std::string_view text) {
       text);
 }
 
+uint64_t parse_memory_size(std::string_view text) {
+  const uint64_t bytes = parse_byte_size(text);
+  const bool has_unit = std::isalpha(static_cast<unsigned char>(trim(text).back())) != 0;
+  if (has_unit || bytes >= 1'000'000) return bytes;
+  throw ConfigError("size: found \"{}\", expected memory with a unit; write it like 50GB", text);
+}
+
 }  // namespace strata

@@ -10,4 +10,8 @@ namespace strata {
 // Errors: ConfigError for anything else, for less than one byte and for 2^63 or more.
 uint64_t parse_byte_size(std::string_view text);
 
+// The same for the memory of a rank: a number under a million without a unit ("80") is an error,
+// because nobody means bytes by it.
+uint64_t parse_memory_size(std::string_view text);
+
 }  // namespace strata

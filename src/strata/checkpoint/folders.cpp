@@ -128,6 +128,25 @@ bool means_newest(const std::string& resume_from) {
   return resume_from == "true" || resume_from == "True";
 }
 
+// What is not there, but is when it is said otherwise: "checkpoint-9" in the run's folder, and a
+// word of other programs for the newest.
+static void require_meant_folder(const std::string& resume_from, const fs::path& output_dir) {
+  if (fs::exists(resume_from)) return;
+  if (const fs::path inside = output_dir / resume_from; fs::is_directory(inside)) {
+    throw ConfigError(
+        "resume_from_checkpoint: found no folder {}, expected one from the current folder on; name "
+        "{}",
+        resume_from, inside.string());
+  }
+  for (const char* word : {"latest", "last", "newest", "auto"}) {
+    if (resume_from != word) continue;
+    throw ConfigError(
+        "resume_from_checkpoint: found \"{}\", expected true or a folder; true takes the newest "
+        "checkpoint",
+        word);
+  }
+}
+
 std::vector<fs::path> candidates(const std::string& resume_from, const fs::path& output_dir) {
   if (!means_newest(resume_from)) {
     const std::vector<fs::path> inside = list(resume_from);
@@ -138,6 +157,7 @@ std::vector<fs::path> candidates(const std::string& resume_from, const fs::path&
           "or say true with this folder as output_dir",
           resume_from, inside.back().string());
     }
+    require_meant_folder(resume_from, output_dir);
     return {without_slash(resume_from)};
   }
   std::vector<fs::path> found = list(output_dir);

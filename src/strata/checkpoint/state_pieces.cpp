@@ -7,8 +7,10 @@
 #include <fmt/format.h>
 
 #include "strata/hf/adapter_files.h"
+#include "strata/libtorch/cuda_build.h"
 #include "strata/libtorch/memory_kind.h"
 #include "strata/shard/loading.h"
+#include "strata/shard/pinned_memory.h"
 
 namespace strata::checkpoint {
 namespace {
@@ -17,7 +19,13 @@ at::Tensor host_memory_like(const at::Tensor& data) {
   const MemoryScope scope(MemoryKind::kSnapshot);
   const auto options = at::TensorOptions().dtype(data.scalar_type());
   if (data.is_meta()) return at::empty({data.numel()}, options.device(at::kMeta));
-  return at::empty({data.numel()}, options.pinned_memory(!data.is_cpu()));
+  if constexpr (kHasCuda) {
+    if (data.is_cuda()) {
+      at::Tensor locked = shard::pinned_zeros_if_possible(data.numel(), data.scalar_type());
+      if (locked.defined()) return locked;
+    }
+  }
+  return at::empty({data.numel()}, options);
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // `strata chat`: answers from a model, with or without an adapter.
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <csignal>
@@ -228,13 +229,19 @@ class Chat {
     return reason;
   }
 
-  // Whether the line was a command, not a turn. ConfigError for an unknown adapter.
+  // Whether the line was a command, not a turn. ConfigError for an unknown adapter, and for
+  // commands of adapters without any.
   bool obey(const std::string& line) {
     if (line == "/reset") {
       reset();
       return true;
     }
-    if (model_.adapter_names().empty()) return false;
+    if (model_.adapter_names().empty()) {
+      if (!is_adapter_command(line)) return false;
+      throw ConfigError(
+          "{}: found no adapters to choose from, expected some; start with --adapter NAME=FOLDER",
+          line);
+    }
     if (line == "/adapters") {
       list_adapters();
     } else if (line == "/adapter off") {
@@ -257,6 +264,11 @@ class Chat {
     sampler_.reset();
   }
 
+  static bool is_adapter_command(const std::string& line) {
+    return line == "/adapters" || line == "/merge" || line == "/unmerge" ||
+           line.starts_with("/adapter ");
+  }
+
   void list_adapters() const {
     for (const std::string& name : model_.adapter_names()) {
       const bool is_active = name == model_.active_adapter();
@@ -273,6 +285,13 @@ class Chat {
   // A terminal would obey what the model writes; a file gets it as it is.
   const bool shows_escapes_ = ::isatty(STDOUT_FILENO) == 1;
 };
+
+// A word of letters behind a slash: nobody says that to a model, but many programs have such
+// commands.
+bool is_unknown_command(const std::string& line) {
+  return line.size() > 1 && line[0] == '/' &&
+         std::all_of(line.begin() + 1, line.end(), [](char c) { return 'a' <= c && c <= 'z'; });
+}
 
 bool is_blank(const std::string& line) {
   return line.find_first_not_of(" \t") == std::string::npos;
@@ -293,6 +312,13 @@ void converse_on_terminal(Chat& chat, const config::ChatConfig& config) {
     // What does not fit ends neither the program nor the conversation.
     try {
       if (chat.obey(line)) continue;
+      if (is_unknown_command(line)) {
+        throw ConfigError(
+            "{}: found an unknown command, expected /reset, /exit, /adapters, /adapter NAME, "
+            "/merge "
+            "or /unmerge; put a blank before it to say it to the model",
+            line);
+      }
     } catch (const Error& error) {
       tell("error: {}\n", visible(error.what()));
       continue;

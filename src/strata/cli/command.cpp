@@ -4,12 +4,14 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
 #include <filesystem>
+#include <map>
 #include <new>
 #include <thread>
 
@@ -98,6 +100,41 @@ int fail(const std::string& message, int exit_code) {
   return exit_code;
 }
 
+// What other programs call something that is a command here, or no command.
+std::string advice_for(const std::string& word) {
+  constexpr const char* kTrain =
+      "strata sft trains (dpo and reward from pairs of answers), strata launch starts several "
+      "ranks";
+  constexpr const char* kAsk = "strata chat answers (--prompt for one answer)";
+  constexpr const char* kEvaluate =
+      "a run that evaluates alone is strata sft --eval_on_start --max_steps 1 --learning_rate 0";
+  static const std::map<std::string_view, const char*> kAdvice = {
+      {"train", kTrain},
+      {"finetune", kTrain},
+      {"fine-tune", kTrain},
+      {"pretrain", kTrain},
+      {"generate", kAsk},
+      {"inference", kAsk},
+      {"predict", kAsk},
+      {"serve", "nothing here serves; strata chat answers"},
+      {"eval", kEvaluate},
+      {"evaluate", kEvaluate},
+      {"merge",
+       "strata merge-adapter folds an adapter into its model, strata merge-weights makes "
+       "one model out of a sharded checkpoint"},
+      {"export",
+       "strata convert writes other formats, strata merge-adapter a model with its "
+       "adapter"},
+      {"quantize",
+       "strata convert --to bnb-4bit (or bnb-8bit) writes codes, --load_in_4bit makes "
+       "them while a model is loaded"},
+      {"preprocess", "strata preview shows what a run would see of its data"},
+      {"test", "strata selftest trains a few steps in several layouts"}};
+  if (word.ends_with(".py")) return fmt::format("write strata launch {}", word);
+  const auto found = kAdvice.find(word);
+  return found == kAdvice.end() ? "" : found->second;
+}
+
 int dispatch(const std::vector<std::string>& arguments) {
   if (arguments.size() == 2 && arguments[0] == "help") return dispatch({arguments[1], "--help"});
   if (arguments.empty() || arguments[0] == "--help" || arguments[0] == "-h" ||
@@ -117,6 +154,10 @@ int dispatch(const std::vector<std::string>& arguments) {
     names.emplace_back(command.name);
   }
   require_own_method(arguments[0]);
+  if (const std::string advice = advice_for(arguments[0]); !advice.empty()) {
+    throw ConfigError("{}: found an unknown command, expected a known one; {}", arguments[0],
+                      advice);
+  }
   if (const auto near = closest(arguments[0], names)) {
     throw ConfigError("{}: found an unknown command, expected a known one; did you mean {}?",
                       arguments[0], *near);

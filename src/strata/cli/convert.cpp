@@ -75,7 +75,11 @@ constexpr const char* kMergeAdapterUsage =
 
 std::optional<hf::DType> weight_type(const FileFlags& flags) {
   if (!flags.has("dtype")) return std::nullopt;
-  const std::string name = flags.get("dtype");
+  std::string name = flags.get("dtype");
+  for (const auto& [spelling, meaning] :
+       {std::pair("fp32", "float32"), {"bf16", "bfloat16"}, {"fp16", "float16"}}) {
+    if (name == spelling) name = meaning;
+  }
   if (name != "float32" && name != "bfloat16" && name != "float16") {
     throw ConfigError("--dtype: found \"{}\", expected float32, bfloat16 or float16", name);
   }
@@ -88,9 +92,9 @@ ConvertTarget target_of(const std::string& name) {
   if (name == "dcp") return ConvertTarget::kDcp;
   if (name == "strata") return ConvertTarget::kStrata;
   throw ConfigError(
-      "--to: found \"{}\", expected safetensors, bin, dcp, strata, bnb-4bit, bnb-8bit, lora or "
+      "--to: found {}, expected safetensors, bin, dcp, strata, bnb-4bit, bnb-8bit, lora or "
       "text-model",
-      name);
+      name.empty() ? "no target" : '"' + name + '"');
 }
 
 constexpr const char* kInitialAdapter = "path_initial_model_for_weight_conversion";

@@ -26,8 +26,9 @@
 #include "strata/launch/rendezvous_conf.h"
 #include "strata/launch/restarts.h"
 #include "strata/libtorch/cuda_build.h"
-#include "strata/train/assemble.h"
 #include "strata/train/datasets.h"
+#include "strata/train/model_config.h"
+#include "strata/train/schedules.h"
 
 namespace strata::cli {
 namespace {
@@ -217,6 +218,7 @@ int run_launch(const std::vector<std::string>& arguments) {
                  with_sources(of_ranks, [&] { return dry_run_report(of_ranks, plan.world_size); }));
       return 0;
     }
+    with_sources(of_ranks, [&] { train::require_schedule(of_ranks.config); });
     require_inputs(settings.config);
   }
   outlive_readers();

@@ -20,6 +20,7 @@
 #include "strata/train/checkpointing_choice.h"
 #include "strata/train/plan.h"
 #include "strata/train/planned_room.h"
+#include "strata/train/schedules.h"
 
 namespace strata::cli {
 namespace {
@@ -43,7 +44,7 @@ PlannedPlace place_of(const config::RunConfig& config) {
       place.is_cuda ? memory::kCudaContextBytes : resident_bytes() + memory::kWarmUpBytes;
   if (!plan.device_memory.empty()) {
     try {
-      place.available = static_cast<int64_t>(parse_byte_size(plan.device_memory));
+      place.available = static_cast<int64_t>(parse_memory_size(plan.device_memory));
     } catch (const ConfigError&) {
       throw ConfigError("device_memory: found \"{}\", expected a size like 80GB or 24GiB",
                         plan.device_memory);
@@ -267,6 +268,7 @@ std::string dry_run_report(const config::Settings& settings, int world_size) {
 }
 
 PlanReport plan_report(const config::RunConfig& given) {
+  train::require_schedule(given);
   const PlannedPlace place = place_of(given);
   const config::RunConfig config = with_choices(given, place);
   const train::RunPlan plan = plan_at(config, place);

@@ -16,6 +16,7 @@
 #include "strata/config/flags.h"
 #include "strata/config/recipes.h"
 #include "strata/launch/slurm_script.h"
+#include "strata/train/schedules.h"
 
 extern char** environ;
 
@@ -102,6 +103,7 @@ launch::SlurmJob make_job(const config::SlurmConfig& slurm,
                                                      .environment = process_environment(),
                                                      .use_default_file = true});
   config::require_runnable(settings);
+  with_sources(settings, [&] { train::require_schedule(settings.config); });
   print_warnings(settings.warnings);
   launch::SlurmJob job{.recipe = line.program,
                        .output_dir = settings.config.train.output_dir,

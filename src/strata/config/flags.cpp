@@ -122,7 +122,11 @@ class FlagParser {
 
   [[noreturn]] void throw_unknown(const std::string& written, const std::string& name) const {
     std::string advice;
-    if (table_.data() == settings_table().data()) {
+    const Setting* denied =
+        name.starts_with("no_") ? find_setting(table_, name.substr(3)) : nullptr;
+    if (denied && is_switch(*denied)) {
+      advice = fmt::format("write --{} false, which it is by default", name.substr(3));
+    } else if (table_.data() == settings_table().data()) {
       advice = unknown_advice(name, accepts_, "--");
     } else if (const auto near = closest_setting(table_, name, accepts_)) {
       advice = "did you mean --" + *near + "?";

@@ -23,12 +23,15 @@ class Rules {
   const Given* given(const std::string& name) const { return merge_.find_given(name); }
   // The setting and where it comes from, for messages.
   std::string source(const std::string& name) const { return merge_.source(name); }
-  // Nothing where nobody gave the setting.
+  // Nothing where nobody gave the setting, or a file its default: the settings.json of a run holds
+  // all of them, and what is meant would be lost among them.
   void warn_without_effect(const std::string& name, const std::string& reason) {
-    if (const Given* found = given(name)) {
-      warnings_.push_back(named_source(*found) + ": has no effect; " + reason);
-    }
+    const Given* found = given(name);
+    if (!found || (is_of_file(found->origin.rank) && gives_default(*found))) return;
+    warnings_.push_back(named_source(*found) + ": has no effect; " + reason);
   }
+
+  static bool is_of_file(Rank rank) { return rank == Rank::kFile || rank == Rank::kDefaultFile; }
 
   const RunConfig& config_;
   const Merge& merge_;

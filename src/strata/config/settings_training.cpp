@@ -264,6 +264,7 @@ std::vector<Setting> loop_settings() {
       {.name = "save_dtype",
        .field = STRATA_FIELD(train.save_dtype),
        .choices = {"auto", "compute", "float32", "bfloat16", "float16"},
+       .synonyms = {{"fp32", "float32"}, {"bf16", "bfloat16"}, {"fp16", "float16"}},
        .help = "element type of the result's files; auto: of a whole model dtype, of an adapter "
                "float32; compute: that of bf16 or fp16",
        .peer = "Strata"},

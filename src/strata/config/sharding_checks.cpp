@@ -148,7 +148,7 @@ class ShardingRules : Rules {
     }
     if (budget.empty()) return;
     try {
-      parse_byte_size(budget);
+      parse_memory_size(budget);
     } catch (const ConfigError&) {
       throw ConfigError("{}: found \"{}\", expected a size like 40GB or 36GiB",
                         source("memory_budget"), budget);

@@ -298,7 +298,7 @@ class RecipeDefaults {
 
   // Those of Seq2SeqTrainingArguments and LoraConfig.
   void imply_trainer() {
-    if (brings_lora_) imply_lora("8", "0");
+    if (brings_lora_ && merge_.text("use_peft") == "true") imply_lora("8", "0");
     for (const auto& [name, text] : {std::pair{"learning_rate", "5e-5"},
                                      {"bf16", "false"},
                                      {"gradient_checkpointing", "false"},

@@ -329,6 +329,14 @@ void assign(const Given& given, RunConfig& config) {
       given.setting->field);
 }
 
+bool gives_default(const Given& given) {
+  if (given.setting->kind != Kind::kBound) return false;
+  RunConfig config;
+  const std::string before = field_text(*given.setting, config);
+  assign(given, config);
+  return field_text(*given.setting, config) == before;
+}
+
 std::string field_text(const Setting& setting, const RunConfig& config) {
   return std::visit(
       [&](auto accessor) -> std::string {

@@ -52,6 +52,10 @@ std::string canonical_text(const Given& given);
 // Requires: the setting is bound. Throws as canonical_text().
 void assign(const Given& given, RunConfig& config);
 
+// Whether the value is what the setting has where nobody gives it; never of one that is not bound.
+// Throws as canonical_text().
+bool gives_default(const Given& given);
+
 // Requires: the setting is bound. Null optional: "none"; booleans "true", "false"; lists "a,b".
 std::string field_text(const Setting& setting, const RunConfig& config);
 

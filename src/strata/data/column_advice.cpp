@@ -30,6 +30,15 @@ std::vector<std::string> columns_of(const Row& row) {
       row.where(), column_names(row), column);
 }
 
+// " (null: text)": the reference reads null as a column that is not there.
+std::string null_columns(const Row& row) {
+  std::vector<std::string> names;
+  for (const auto& [name, value] : row.fields.items()) {
+    if (value.is_null()) names.push_back(name);
+  }
+  return names.empty() ? "" : fmt::format(" (null: {})", fmt::join(names, ", "));
+}
+
 // "; did you mean --dataset_columns messages=mesages?"
 std::string misspelt(const Row& row, const std::vector<std::string>& known) {
   for (const std::string& column : columns_of(row)) {
@@ -72,10 +81,10 @@ void refuse_columns(const Row& row, const std::string& text_field) {
         row.where(), column_names(row), misspelt(row, text_field));
   }
   throw FormatError(
-      "{}: found columns [{}], expected \"{}\", \"messages\", \"prompt\" with \"completion\" or "
+      "{}: found columns [{}]{}, expected \"{}\", \"messages\", \"prompt\" with \"completion\" or "
       "\"instruction\" with \"output\"; name them with --dataset_columns, or the text column with "
       "--dataset_text_field{}",
-      row.where(), column_names(row), text_field, misspelt(row, text_field));
+      row.where(), column_names(row), null_columns(row), text_field, misspelt(row, text_field));
 }
 
 void refuse_as_preference(const Row& row, const std::string& text_field) {

@@ -4,6 +4,38 @@
 #include <utility>
 
 namespace strata::data {
+namespace {
+
+using NamedTexts = std::map<std::string, HiddenTexts>;
+
+void note(const std::vector<std::string>& names, const RowPlace& place, NamedTexts& noted) {
+  for (const std::string& name : names) {
+    HiddenTexts& texts = noted[name];
+    ++texts.count;
+    const std::string where = place.text();
+    const bool is_named = !texts.first.empty() && texts.first.back() == where;
+    if (!is_named && texts.first.size() < kNamedRows) texts.first.push_back(where);
+  }
+}
+
+Json named_texts_to_json(const NamedTexts& noted) {
+  Json json = Json::object();
+  for (const auto& [name, texts] : noted) {
+    json[name] = {{"count", texts.count}, {"first", texts.first}};
+  }
+  return json;
+}
+
+NamedTexts named_texts_from_json(const Json& json) {
+  NamedTexts noted;
+  for (const auto& [name, texts] : json.items()) {
+    noted[name] = {.count = texts.at("count").get<int64_t>(),
+                   .first = texts.at("first").get<std::vector<std::string>>()};
+  }
+  return noted;
+}
+
+}  // namespace
 
 void DatasetStats::rename_files(std::vector<std::string> names) {
   if (names.size() != files.size() || names == files) return;
@@ -16,7 +48,9 @@ void DatasetStats::rename_files(std::vector<std::string> names) {
   };
   rename(bad_rows.first);
   for (LongRow& row : longest_rows) rename(row.where);
-  for (auto& [name, texts] : hidden_texts) std::ranges::for_each(texts.first, rename);
+  for (NamedTexts* noted : {&hidden_texts, &printed_parts}) {
+    for (auto& [name, texts] : *noted) std::ranges::for_each(texts.first, rename);
+  }
   files = std::move(names);
 }
 
@@ -29,22 +63,18 @@ void DatasetStats::note_length(int64_t tokens, const RowPlace& place) {
 }
 
 void DatasetStats::note_hidden_texts(const std::vector<std::string>& names, const RowPlace& place) {
-  for (const std::string& name : names) {
-    HiddenTexts& texts = hidden_texts[name];
-    ++texts.count;
-    const std::string where = place.text();
-    const bool is_named = !texts.first.empty() && texts.first.back() == where;
-    if (!is_named && texts.first.size() < kNamedRows) texts.first.push_back(where);
-  }
+  note(names, place, hidden_texts);
+}
+
+void DatasetStats::note_printed_parts(const std::vector<std::string>& names,
+                                      const RowPlace& place) {
+  note(names, place, printed_parts);
 }
 
 Json to_json(const DatasetStats& stats) {
-  Json longest_rows = Json::array(), hidden_texts = Json::object();
+  Json longest_rows = Json::array();
   for (const LongRow& row : stats.longest_rows) {
     longest_rows.push_back({{"tokens", row.tokens}, {"where", row.where}});
-  }
-  for (const auto& [name, texts] : stats.hidden_texts) {
-    hidden_texts[name] = {{"count", texts.count}, {"first", texts.first}};
   }
   return {{"num_sources", stats.num_sources},
           {"num_dropped", stats.num_dropped},
@@ -57,7 +87,8 @@ Json to_json(const DatasetStats& stats) {
           {"roles", stats.roles},
           {"unused_columns", stats.unused_columns},
           {"longest_rows", std::move(longest_rows)},
-          {"hidden_texts", std::move(hidden_texts)},
+          {"hidden_texts", named_texts_to_json(stats.hidden_texts)},
+          {"printed_parts", named_texts_to_json(stats.printed_parts)},
           {"files", stats.files}};
 }
 
@@ -78,10 +109,8 @@ DatasetStats stats_from_json(const Json& json) {
     stats.longest_rows.push_back(
         {.tokens = row.at("tokens").get<int64_t>(), .where = row.at("where").get<std::string>()});
   }
-  for (const auto& [name, texts] : json.at("hidden_texts").items()) {
-    stats.hidden_texts[name] = {.count = texts.at("count").get<int64_t>(),
-                                .first = texts.at("first").get<std::vector<std::string>>()};
-  }
+  stats.hidden_texts = named_texts_from_json(json.at("hidden_texts"));
+  stats.printed_parts = named_texts_from_json(json.at("printed_parts"));
   return stats;
 }
 

@@ -23,7 +23,7 @@ struct LongRow {
   bool operator==(const LongRow&) const = default;
 };
 
-// Texts of conversations that the chat template does not show.
+// Texts of conversations that the chat template does not show, or not as texts.
 struct HiddenTexts {
   int64_t count = 0;
   std::vector<std::string> first;  // where the first of them are, at most kNamedRows
@@ -47,7 +47,8 @@ struct DatasetStats {
   std::map<std::string, int64_t> unused_columns = {};
   // The longest rows as they are trained (cut or split where that is the rule), longest first.
   std::vector<LongRow> longest_rows = {};
-  std::map<std::string, HiddenTexts> hidden_texts = {};  // by the names of hidden_texts.h
+  std::map<std::string, HiddenTexts> hidden_texts = {};   // by the names of hidden_texts.h
+  std::map<std::string, HiddenTexts> printed_parts = {};  // the same
 
   std::vector<std::string> files = {};  // that the rows are of, each once, in the order of reading
 
@@ -56,8 +57,9 @@ struct DatasetStats {
   void rename_files(std::vector<std::string> names);
   // A row of so many tokens is among those that are trained. Of equal ones the first is kept.
   void note_length(int64_t tokens, const RowPlace& place);
-  // The next row lacks these texts.
+  // The next row lacks these texts, and has these lists of parts printed.
   void note_hidden_texts(const std::vector<std::string>& names, const RowPlace& place);
+  void note_printed_parts(const std::vector<std::string>& names, const RowPlace& place);
 };
 
 Json to_json(const DatasetStats& stats);

@@ -113,4 +113,17 @@ std::vector<std::string> find_hidden_texts(const text::ChatTemplate& tmpl, const
   }
 }
 
+std::vector<std::string> find_printed_parts(const Json& messages, const std::string& rendered) {
+  std::vector<std::string> names;
+  for (const Json& message : messages) {
+    const auto content = message.find("content");
+    if (content == message.end() || !content->is_array() || content->empty()) continue;
+    const Json& part = content->front();
+    if (!part.is_object() || part.empty()) continue;
+    if (rendered.find(fmt::format("[{{'{}': ", part.begin().key())) == std::string::npos) continue;
+    names.push_back(fmt::format("contents of role \"{}\"", message.value("role", "")));
+  }
+  return names;
+}
+
 }  // namespace strata::data

@@ -1,5 +1,6 @@
-// What of a conversation its rendering lacks: templates leave out roles that they do not know
-// without a word. Never decides what becomes of the row.
+// What of a conversation its rendering lacks or shows as nobody means it: templates leave out roles
+// that they do not know without a word, and print lists of parts. Never decides what becomes of the
+// row.
 #pragma once
 
 #include <string>
@@ -20,5 +21,9 @@ namespace strata::data {
 std::vector<std::string> find_hidden_texts(const text::ChatTemplate& tmpl, const Json& messages,
                                            const text::Tokenizer::Specials& specials,
                                            const Json& extra, const std::string& rendered);
+
+// Contents that are lists of parts and that a template for texts wrote as Python shows a list,
+// `[{'type': 'text', ...`: a name for each, in order: `contents of role "user"`.
+std::vector<std::string> find_printed_parts(const Json& messages, const std::string& rendered);
 
 }  // namespace strata::data

@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <exception>
+#include <optional>
+#include <string>
 #include <utility>
 
 #include "strata/base/error.h"
-#include "strata/base/labels.h"
 #include "strata/data/collate.h"
 #include "strata/data/inspect.h"
+#include "strata/data/long_rows.h"
 #include "strata/data/pack.h"
 #include "strata/data/preference_row.h"
 #include "strata/data/row_pool.h"
@@ -16,61 +18,6 @@
 
 namespace strata::data {
 namespace {
-
-void check_preference_options(const PrepareOptions& options) {
-  if (options.preference->are_rewarded) {
-    if (options.long_rows == "drop") return;
-    throw ConfigError(
-        "long_rows: found {} with documents that get a reward, expected drop: of a part of one it "
-        "would be another",
-        options.long_rows);
-  }
-  const std::string& mode = options.preference->truncation_mode;
-  if (mode != "keep_start" && mode != "keep_end") {
-    throw ConfigError("truncation_mode: found \"{}\", expected keep_start or keep_end", mode);
-  }
-  if (options.max_length == 1) {
-    throw ConfigError(
-        "max_length: found 1, expected at least 2 for preferences (a token of an answer and one in "
-        "front of it) or 0 (no limit)");
-  }
-  const auto refuse = [](bool is_set, const char* setting) {
-    if (!is_set) return;
-    throw ConfigError(
-        "{}: found with preferences, expected it only where examples are imitated; remove it",
-        setting);
-  };
-  refuse(options.packing, "packing");
-  refuse(options.long_rows == "split", "long_rows split");
-  refuse(!options.completion_only_loss.value_or(true), "completion_only_loss false");
-  refuse(options.assistant_only_loss, "assistant_only_loss");
-  refuse(options.append_concat_token, "append_concat_token");
-}
-
-void check_options(const PrepareOptions& options) {
-  if (options.max_length < 0 || options.max_length > kMaxRowTokens) {
-    throw ConfigError("max_length: found {}, expected 0 (no limit) to {}", options.max_length,
-                      kMaxRowTokens);
-  }
-  if (options.packing && options.max_length == 0) {
-    throw ConfigError("max_length: found 0 (no limit), expected a length to pack to; set it");
-  }
-  constexpr std::string_view kPolicies[] = {"truncate", "drop", "split"};
-  if (std::ranges::find(kPolicies, options.long_rows) == std::end(kPolicies)) {
-    throw ConfigError("long_rows: found \"{}\", expected truncate, drop or split",
-                      options.long_rows);
-  }
-  constexpr std::string_view kStrategies[] = {"bfd", "bfd_split", "wrapped"};
-  if (std::ranges::find(kStrategies, options.packing_strategy) == std::end(kStrategies)) {
-    throw ConfigError(
-        "packing_strategy: found \"{}\", expected \"bfd\", \"bfd_split\" or \"wrapped\"",
-        options.packing_strategy);
-  }
-  if (options.threads < 1) {
-    throw ConfigError("threads: found {}, expected at least 1", options.threads);
-  }
-  if (options.preference) check_preference_options(options);
-}
 
 std::string message_of(const std::exception_ptr& error) {
   try {
@@ -96,10 +43,6 @@ Example copy_of(const ExampleView& row) {
           .lengths = {row.lengths.begin(), row.lengths.end()}};
 }
 
-bool is_untrained(const Example& row) {
-  return std::ranges::all_of(row.labels, [](int32_t label) { return label == kNotTrained; });
-}
-
 }  // namespace
 
 // The way of a row: tokenize, cut or drop, wait for the others where the order changes, pack, wait
@@ -113,7 +56,7 @@ class Preparation::Steps {
         options_(options),
         keep_(std::move(keep)),
         is_mixed_(is_mixed) {
-    check_options(options);
+    check_prepare_options(options);
     if (is_mixed || options.shuffle) waiting_.emplace();
     // The reference shuffles before packing and after it, with the same seed.
     if (options.packing && options.shuffle) packed_.emplace();
@@ -162,14 +105,16 @@ class Preparation::Steps {
     }
     if (options_.progress) options_.progress(stats_.num_sources, 1.0);
     if (stats_.num_targets > 0) return stats_;
+    const BadRows& bad = stats_.bad_rows;
     throw FormatError(
         "{}: found no {} to train on in {} rows ({} of them dropped because {}, {} longer than "
-        "max_length {} ({}), {} bad), expected at least one; check {}max_length",
+        "max_length {} ({}), {} bad), expected at least one; check {}max_length{}",
         options_.subject, options_.preference ? "pair" : "token", stats_.num_sources,
         stats_.num_dropped,
         options_.preference ? "nothing is left of an answer" : "all their labels are masked",
-        stats_.num_long, options_.max_length, options_.long_rows, stats_.bad_rows.count,
-        options_.preference ? "" : "the label masks and ");
+        stats_.num_long, options_.max_length, options_.long_rows, bad.count,
+        options_.preference ? "" : "the label masks and ",
+        bad.count > 0 ? "; the first bad row: " + bad.first : "");
   }
 
  private:
@@ -217,37 +162,11 @@ class Preparation::Steps {
       if (std::string_view(error.what()).starts_with(where)) throw;
       throw FormatError("{}: {}", where, error.what());
     }
-    fit_length(outcome);
+    outcome.is_long = fit_length(options_, outcome.row.example);
     const size_t size = outcome.row.example.ids.size();
     if (static_cast<int64_t>(size) <= kMaxRowTokens) return;
     throw FormatError("{}: found {} tokens, expected at most {}; set max_length", row.where(), size,
                       kMaxRowTokens);
-  }
-
-  // Cuts a long row where that is the rule, so that memory holds no more than is used.
-  void fit_length(RowOutcome& outcome) const {
-    if (options_.pairs) return;
-    if (options_.preference) return fit_answers(outcome);
-    Example& example = outcome.row.example;
-    const auto size = static_cast<int64_t>(example.ids.size());
-    const bool keeps_all =
-        options_.packing && options_.packing_strategy != "bfd" && options_.long_rows != "drop";
-    if (options_.max_length == 0 || size <= options_.max_length || keeps_all) return;
-    outcome.is_long = true;
-    if (options_.long_rows == "split") return;
-    for (auto* column : {&example.ids, &example.labels}) {
-      column->resize(static_cast<size_t>(options_.max_length));
-      column->shrink_to_fit();
-    }
-    example.lengths.assign(1, static_cast<int32_t>(options_.max_length));
-  }
-
-  void fit_answers(RowOutcome& outcome) const {
-    Example& pair = outcome.row.example;
-    outcome.is_long =
-        options_.max_length > 0 && std::ranges::max(pair.lengths) > options_.max_length;
-    if (!outcome.is_long || options_.preference->are_rewarded) return;
-    truncate_answers(pair, options_.max_length, options_.preference->truncation_mode);
   }
 
   void take(RowOutcome outcome) {
@@ -263,7 +182,9 @@ class Preparation::Steps {
       if (!outcome.is_long || options_.long_rows == "truncate") {
         take(std::move(outcome.row.example));
       } else if (options_.long_rows == "split") {
-        split(outcome.row.example);
+        for (Example& part : split_row(outcome.row.example, options_.max_length)) {
+          take(std::move(part));
+        }
       }
     }
     if (is_mixed_) row_ends_.push_back(num_taken_);
@@ -271,6 +192,7 @@ class Preparation::Steps {
 
   void describe(const RowOutcome& outcome) {
     stats_.note_hidden_texts(outcome.row.hidden_texts, outcome.place);
+    stats_.note_printed_parts(outcome.row.printed_parts, outcome.place);
     const std::vector<int32_t>& lengths = outcome.row.example.lengths;
     if (lengths.empty()) return;
     int64_t tokens = *std::ranges::max_element(lengths);
@@ -278,30 +200,8 @@ class Preparation::Steps {
     stats_.note_length(tokens, outcome.place);
   }
 
-  void split(const Example& row) {
-    const auto limit = static_cast<size_t>(options_.max_length);
-    for (size_t begin = 0; begin < row.ids.size(); begin += limit) {
-      const size_t end = std::min(begin + limit, row.ids.size());
-      const auto part = [begin, end](const std::vector<int32_t>& all) {
-        return std::vector<int32_t>(all.begin() + static_cast<ptrdiff_t>(begin),
-                                    all.begin() + static_cast<ptrdiff_t>(end));
-      };
-      take({.ids = part(row.ids),
-            .labels = part(row.labels),
-            .lengths = {static_cast<int32_t>(end - begin)}});
-    }
-  }
-
-  // Whether truncation left nothing to train on.
-  bool is_cut_away(const Example& row) const {
-    if (options_.packing || options_.max_length == 0) return false;
-    if (options_.preference && options_.preference->are_rewarded) return false;
-    return options_.preference ? find_untrained_answer(row) < row.lengths.size()
-                               : is_untrained(row);
-  }
-
   void take(Example row) {
-    if (is_cut_away(row)) {
+    if (is_cut_away(options_, row)) {
       ++stats_.num_dropped;
       return;
     }

@@ -25,8 +25,9 @@ namespace {
 
 void require(const arrow::Status& status, const std::string& file) {
   if (status.ok()) return;
-  throw FormatError("{}: found {}, expected a readable file; it may be cut off", file,
-                    first_line(status.message()));
+  std::string found = first_line(status.message());
+  while (found.ends_with('.')) found.pop_back();
+  throw FormatError("{}: found {}, expected a readable file; it may be cut off", file, found);
 }
 
 template <typename T>

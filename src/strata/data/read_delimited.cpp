@@ -114,11 +114,25 @@ std::vector<std::string> read_header(CsvScanner& scanner, const std::string& sub
   return names;
 }
 
+// Spreadsheets of many countries write a list's semicolons into files that end with .csv.
+void require_separator(const std::vector<std::string>& names, char separator,
+                       const std::string& subject) {
+  if (names.size() != 1 || separator != ',') return;
+  const size_t at = names[0].find_first_of(";\t");
+  if (at == std::string::npos) return;
+  const bool is_tab = names[0][at] == '\t';
+  throw FormatError(
+      "{}:1: found \"{}\" as the only column, expected names with commas between; save it {}",
+      subject, names[0],
+      is_tab ? "under a name that ends with .tsv" : "with commas in the place of semicolons");
+}
+
 }  // namespace
 
 void read_csv_rows(std::string_view text, char separator, RowCollector& rows) {
   CsvScanner scanner(text, separator, rows.file());
   const std::vector<std::string> names = read_header(scanner, rows.file());
+  require_separator(names, separator, rows.file());
   while (!scanner.at_end() && rows.wants_more()) {
     const int64_t line = scanner.line();
     const std::vector<Field> fields = scanner.next();

@@ -217,9 +217,11 @@ TokenizedRow RowTokenizer::tokenize_preference(const Row& row) const {
     }
   }
   // What both documents lack stands in their prompt.
-  for (TokenizedRow& each : documents) std::ranges::sort(each.hidden_texts);
-  std::ranges::set_union(documents[0].hidden_texts, documents[1].hidden_texts,
-                         std::back_inserter(result.hidden_texts));
+  for (const auto names : {&TokenizedRow::hidden_texts, &TokenizedRow::printed_parts}) {
+    for (TokenizedRow& each : documents) std::ranges::sort(each.*names);
+    std::ranges::set_union(documents[0].*names, documents[1].*names,
+                           std::back_inserter(result.*names));
+  }
   return result;
 }
 
@@ -231,7 +233,8 @@ TokenizedRow RowTokenizer::tokenize_chat(const Row& row, const Json& messages,
     const std::string text =
         template_->render(messages, specials, /*add_generation_prompt=*/false, extra).text;
     return {.example = document(encode(text)),
-            .hidden_texts = find_hidden_texts(*template_, messages, specials, extra, text)};
+            .hidden_texts = find_hidden_texts(*template_, messages, specials, extra, text),
+            .printed_parts = find_printed_parts(messages, text)};
   }
   const MarkedChat chat = options_.assistant_only_loss
                               ? render_with_assistant_spans(*template_, messages, specials, extra)
@@ -251,7 +254,8 @@ TokenizedRow RowTokenizer::tokenize_chat(const Row& row, const Json& messages,
   for (const text::Token& token : tokens) ids.push_back(token.id);
   TokenizedRow result{
       .example = document(std::move(ids)),
-      .hidden_texts = find_hidden_texts(*template_, messages, specials, extra, chat.text)};
+      .hidden_texts = find_hidden_texts(*template_, messages, specials, extra, chat.text),
+      .printed_parts = find_printed_parts(messages, chat.text)};
   apply_mask(mask, result.example);
   return result;
 }

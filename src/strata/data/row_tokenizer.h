@@ -2,16 +2,22 @@
 // never looks at other rows.
 #pragma once
 
+#include <string>
+#include <vector>
+
 #include "strata/data/batch.h"
-#include "strata/data/prepare.h"
+#include "strata/data/prepare_options.h"
 #include "strata/data/row_format.h"
+#include "strata/text/chat_template.h"
+#include "strata/text/tokenizer.h"
 
 namespace strata::data {
 
 struct TokenizedRow {
   Example example;               // one document, of pairs and preferences two
   bool prompt_is_split = false;  // prompt is not a prefix of prompt + completion in tokens
-  std::vector<std::string> hidden_texts = {};  // what the template leaves out (hidden_texts.h)
+  // What the template leaves out, and lists of parts that it prints (hidden_texts.h).
+  std::vector<std::string> hidden_texts = {}, printed_parts = {};
 };
 
 // Threads: tokenize() may be called at the same time from any thread.

@@ -11,6 +11,7 @@
 
 #include "strata/data/content_hash.h"
 #include "strata/data/data_sets.h"
+#include "strata/data/prepare_options.h"
 #include "strata/data/token_store.h"
 #include "strata/text/tokenizer.h"
 

@@ -102,6 +102,8 @@ std::optional<at::Tensor> grouped_product(const std::vector<const Parameter*>& w
     return at::_grouped_mm(x, back ? stack : stack.transpose(1, 2), ends_of(rows, x.device()));
   } catch (const c10::OutOfMemoryError&) {
     throw;
+  } catch (const c10::AcceleratorError&) {
+    throw;  // of a kernel before this one
   } catch (const c10::Error& error) {
     const std::lock_guard lock(refusal().mutex);
     if (refusal().text.empty()) refusal().text = error.what_without_backtrace();

@@ -73,6 +73,8 @@ std::optional<Result> unless_refused(const Work& work) {
     return work();
   } catch (const c10::OutOfMemoryError&) {
     throw;
+  } catch (const c10::AcceleratorError&) {
+    throw;  // of a kernel before this one
   } catch (const c10::Error& error) {
     note_refusal(error);
     return std::nullopt;

@@ -1,4 +1,4 @@
-// Uniform noise on NVIDIA GPUs: that of uniform_noise_cpu.cpp, bit for bit in fp32. Never: checks.
+// Uniform noise on NVIDIA GPUs: the draws of uniform_noise_cpu.cpp. Never: checks.
 #include "strata/ops/cuda_kernels.h"
 #include "strata/ops/device_code.cuh"
 #include "strata/ops/dropout_hash.cuh"

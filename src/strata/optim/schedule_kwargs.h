@@ -16,9 +16,10 @@ class Kwargs {
     for (const auto& [key, value] : settings.kwargs.items()) {
       if (!known.count(key)) {
         throw ConfigError(
-            "lr_scheduler_kwargs: found \"{}\", expected one of [{}] for "
+            "lr_scheduler_kwargs: found \"{}\", expected {} for "
             "lr_scheduler_type \"{}\"; remove or correct it",
-            key, fmt::join(known, ", "), settings.type);
+            key, known.empty() ? "none" : fmt::format("one of [{}]", fmt::join(known, ", ")),
+            settings.type);
       }
     }
   }

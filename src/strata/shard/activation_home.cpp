@@ -7,7 +7,9 @@
 #include <fmt/format.h>
 
 #include "strata/base/error.h"
+#include "strata/libtorch/cuda_build.h"
 #include "strata/libtorch/memory_kind.h"
+#include "strata/shard/pinned_memory.h"
 
 namespace strata::shard {
 namespace {
@@ -43,6 +45,10 @@ int64_t ActivationHome::Resting::numel() const {
 
 uint64_t ActivationHome::Resting::size_bytes() const {
   return static_cast<uint64_t>(numel()) * c10::elementSize(type);
+}
+
+at::Tensor ActivationHome::Resting::host_elements() const {
+  return host.narrow(0, 0, static_cast<int64_t>(size_bytes())).view(type);
 }
 
 ActivationHome::ActivationHome(at::Device device, const std::vector<int>& blocks,
@@ -85,14 +91,23 @@ bool ActivationHome::holds(int block) const {
 }
 
 void ActivationHome::make_host_room(Resting& resting) {
-  const bool fits = resting.host.defined() && resting.host.scalar_type() == resting.type &&
-                    resting.host.numel() >= resting.numel();
-  if (fits) return;
+  auto bytes = static_cast<int64_t>(resting.size_bytes());
+  const bool is_larger = resting.host.defined() && resting.host.numel() < bytes;
+  if (resting.host.defined() && !is_larger) return;
+  // To lock memory takes long, and lengths that grow a little each time are many.
+  if (is_larger) bytes = std::max(bytes, resting.host.numel() + resting.host.numel() / 4);
   const MemoryScope scope(MemoryKind::kKeptInputs);
-  const auto options = at::TensorOptions().dtype(resting.type);
-  resting.host =
-      at::empty({resting.numel()}, is_imagined() ? options.device(at::kMeta)
-                                                 : options.pinned_memory(device_.is_cuda()));
+  if constexpr (kHasCuda) {
+    if (device_.is_cuda()) {
+      // Copies to and from what is given back must be over.
+      if (is_larger) StreamMark::now(device_).wait_on_host();
+      resting.host = at::Tensor();
+      resting.host = pinned_zeros(bytes, at::kByte);
+      return;
+    }
+  }
+  const auto where = is_imagined() ? at::kMeta : at::kCPU;
+  resting.host = at::empty({bytes}, at::TensorOptions().dtype(at::kByte).device(where));
 }
 
 // The only thing of a plan for files is that they hold as much.
@@ -141,7 +156,7 @@ void ActivationHome::send(int block, const at::Tensor& input) {
   const at::Tensor flat = input.detach().reshape(-1);
   if (options_.place == Place::kHost) {
     const SideStream::Scope beside(stream_);
-    one.host.narrow(0, 0, flat.numel()).copy_(flat, /*non_blocking=*/true);
+    one.host_elements().copy_(flat, /*non_blocking=*/true);
     leaving_ = Leaving{flat, StreamMark::now(device_), {}};
     return;
   }
@@ -160,7 +175,7 @@ void ActivationHome::fetch(int block) {
     // Of the stream that computes, which also gives it back.
     one.back = at::empty(one.shape, at::TensorOptions().dtype(one.type).device(device_));
     const SideStream::Scope beside(stream_);
-    one.back.copy_(one.host.narrow(0, 0, one.numel()).view(one.shape), /*non_blocking=*/true);
+    one.back.copy_(one.host_elements().view(one.shape), /*non_blocking=*/true);
     one.arrived = StreamMark::now(device_);
     return;
   }

@@ -30,7 +30,8 @@ uint64_t activation_file_bytes(size_t num_blocks, uint64_t reserved_bytes);
 // A block's input goes with send() and comes back with fetch() and take(), all three without
 // waiting for the block that computes meanwhile. One that is larger than any before gets more room.
 // Stream: copies to and from the host run on a stream of their own, ordered against the caller's.
-// Memory: on the host, of each block its largest input; for files two buffers of the largest.
+// Memory: on the host, of each block its largest input (a quarter more where that has grown); for
+// files two buffers of the largest.
 // Threads: one. Errors: IoError when the disk has no room, on start or for a larger input.
 class ActivationHome {
  public:
@@ -56,7 +57,7 @@ class ActivationHome {
     std::vector<int64_t> shape;  // of what it holds
     at::ScalarType type = at::kFloat;
     bool is_held = false;
-    at::Tensor host;  // the largest so far
+    at::Tensor host;  // bytes: at least of the largest so far
     std::unique_ptr<DirectFile> file;
     // On its way back.
     at::Tensor back;
@@ -65,6 +66,7 @@ class ActivationHome {
 
     int64_t numel() const;
     uint64_t size_bytes() const;
+    at::Tensor host_elements() const;  // of what it holds
   };
 
   bool is_imagined() const { return device_.is_meta(); }

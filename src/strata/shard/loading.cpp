@@ -3,6 +3,7 @@
 #include "strata/base/error.h"
 #include "strata/base/file.h"
 #include "strata/hf/mxfp4.h"
+#include "strata/libtorch/side_stream.h"
 #include "strata/shard/mxfp4_loading.h"
 
 namespace strata::shard {
@@ -158,15 +159,41 @@ void send_homes(UnitStore& store, HomeKind kind, const std::function<Source()>& 
 
 namespace {
 
+// Memory for pieces of a file on their way. Beside a GPU there are two: while one travels the other
+// is filled.
+class Pieces {
+ public:
+  Pieces(at::ScalarType type, int64_t numel, at::Device device)
+      : device_(device), pieces_(device.is_cuda() ? 2 : 1) {
+    const auto options = at::TensorOptions().dtype(type).pinned_memory(device.is_cuda());
+    for (Piece& piece : pieces_) piece.memory = at::empty({numel}, options);
+  }
+
+  at::Tensor next(int64_t numel) {
+    current_ = (current_ + 1) % pieces_.size();
+    pieces_[current_].left.wait_on_host();
+    return pieces_[current_].memory.narrow(0, 0, numel);
+  }
+  void mark_sent() { pieces_[current_].left = StreamMark::now(device_); }
+
+ private:
+  struct Piece {
+    at::Tensor memory;
+    StreamMark left;
+  };
+  at::Device device_;
+  std::vector<Piece> pieces_;
+  size_t current_ = 0;
+};
+
 // Values of `type` of a mapped file. Piece by piece: no more of its pages, and of what is
 // converted, are there at a time.
 void copy_values(std::span<const std::byte> bytes, at::ScalarType type, const at::Tensor& values) {
   // The map may place a tensor at any byte; conversion kernels want natural alignment. For another
   // device the bytes travel as they are in the file, and are converted there.
-  const bool is_as_stored = type == values.scalar_type() && values.is_cpu();
-  at::Tensor aligned;
-  if (!is_as_stored) {
-    aligned = at::empty({std::min(values.numel(), kReadAtOnce)}, at::TensorOptions().dtype(type));
+  std::optional<Pieces> aligned;
+  if (type != values.scalar_type() || !values.is_cpu()) {
+    aligned.emplace(type, std::min(values.numel(), kReadAtOnce), values.device());
   }
   const size_t element = at::elementSize(type);
   for (int64_t done = 0; done < values.numel(); done += kReadAtOnce) {
@@ -174,10 +201,14 @@ void copy_values(std::span<const std::byte> bytes, at::ScalarType type, const at
     const auto piece =
         bytes.subspan(static_cast<size_t>(done) * element, static_cast<size_t>(count) * element);
     const at::Tensor out = values.narrow(0, done, count);
-    const at::Tensor whole = is_as_stored ? out : aligned.narrow(0, 0, count);
+    const at::Tensor whole = aligned ? aligned->next(count) : out;
     std::memcpy(whole.data_ptr(), piece.data(), piece.size());
     forget_pages(piece);
-    if (!is_as_stored) out.copy_(whole.to(values.device()));
+    if (!aligned) continue;
+    const bool converts = type != values.scalar_type();
+    out.copy_(converts ? whole.to(values.device(), /*non_blocking=*/true) : whole,
+              /*non_blocking=*/true);
+    aligned->mark_sent();
   }
 }
 

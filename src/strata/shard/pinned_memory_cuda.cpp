@@ -8,19 +8,21 @@
 
 namespace strata::shard {
 
-at::Tensor pinned_zeros(int64_t numel, at::ScalarType type) {
+at::Tensor pinned_zeros_if_possible(int64_t numel, at::ScalarType type) {
   const auto options = at::TensorOptions().dtype(type);
   if (numel == 0) return at::empty({0}, options);
-  const size_t size_bytes = static_cast<size_t>(numel) * c10::elementSize(type);
-  void* memory = take_locked_memory(size_bytes);
-  if (memory == nullptr) {
-    throw OutOfMemoryError(
-        "offload: found no {} bytes of host memory to lock for the GPU, expected them for "
-        "parameters "
-        "and gradients that rest on the host; offload to files (nvme), or use more machines",
-        size_bytes);
-  }
+  void* memory = take_locked_memory(static_cast<size_t>(numel) * c10::elementSize(type));
+  if (memory == nullptr) return {};
   return at::from_blob(memory, {numel}, give_back_locked_memory, options).zero_();
+}
+
+at::Tensor pinned_zeros(int64_t numel, at::ScalarType type) {
+  at::Tensor zeros = pinned_zeros_if_possible(numel, type);
+  if (zeros.defined()) return zeros;
+  throw OutOfMemoryError(
+      "offload: found no {} bytes of host memory to lock for the GPU, expected them for what rests "
+      "on the host; offload to files (nvme), or use more machines",
+      static_cast<size_t>(numel) * c10::elementSize(type));
 }
 
 }  // namespace strata::shard

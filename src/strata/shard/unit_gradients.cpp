@@ -1,4 +1,5 @@
 // The way of gradients: from backward through the reduction into the homes.
+#include "strata/libtorch/memory_kind.h"
 #include "strata/shard/in_place.h"
 #include "strata/shard/unit_visit.h"
 
@@ -140,6 +141,27 @@ void UnitStore::settle_reduced(Visit& visit, const State& state) {
   }
 }
 
+at::Tensor UnitStore::staging_for(const at::Tensor& home) {
+  if (!staging_.defined()) {
+    int64_t largest = 0;
+    for (const Unit& unit : partition_.units) {
+      for (const Segment& segment : unit.segments) {
+        if (segment.trainable) largest = std::max(largest, segment.shard_numel);
+      }
+    }
+    const MemoryScope scope(MemoryKind::kGradients);
+    staging_ = home_memory(largest, at::kFloat);
+  }
+  return staging_.narrow(0, 0, home.numel());
+}
+
+void UnitStore::add_arrived() {
+  if (!arriving_) return;
+  arriving_->arrived.wait_on_host();
+  arriving_->home.add_(arriving_->staged);
+  arriving_.reset();
+}
+
 void UnitStore::send_to_host(const at::Tensor& home, at::Tensor buffer, bool overwrite) {
   // A buffer whose copy is under way may be used again behind it.
   for (Leaving& leaving : leaving_) {
@@ -147,14 +169,13 @@ void UnitStore::send_to_host(const at::Tensor& home, at::Tensor buffer, bool ove
     pool_.give_back(std::move(leaving.buffer));
   }
   leaving_.clear();
-  if (!overwrite) {
-    if (!buffer.is_meta()) home.add_(buffer.cpu());
-    pool_.give_back(std::move(buffer));
-    return;
-  }
+  // The host adds up, a unit behind the copies: it waits for none that has just begun.
+  add_arrived();
+  const at::Tensor destination = overwrite ? home : staging_for(home);
   const SideStream::Scope beside(host_stream_);
-  home.copy_(buffer, /*non_blocking=*/true);
+  destination.copy_(buffer, /*non_blocking=*/true);
   leaving_.push_back({std::move(buffer), StreamMark::now(options_.device)});
+  if (!overwrite) arriving_ = {home, destination, StreamMark::now(options_.device)};
 }
 
 void UnitStore::finish_transfers() {
@@ -163,6 +184,7 @@ void UnitStore::finish_transfers() {
     pool_.give_back(std::move(leaving.buffer));
   }
   leaving_.clear();
+  add_arrived();
 }
 
 }  // namespace strata::shard

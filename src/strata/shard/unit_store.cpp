@@ -58,14 +58,10 @@ UnitStore::UnitStore(models::Model& model, comm::Mesh& mesh, const StoreOptions&
       Visit visit;
       const auto of_type = [&](at::ScalarType type, MemoryKind kind) {
         const MemoryScope scope(kind);
-        if constexpr (kHasCuda) {
-          if (options.homes_on_host && options.device.is_cuda()) {
-            return pinned_zeros(segment.shard_numel, type);
-          }
-        }
+        const bool is_pinned = options.homes_on_host && options.device.is_cuda();
+        if (type != at::kByte || is_pinned) return home_memory(segment.shard_numel, type);
         const auto where = at::TensorOptions().dtype(type).device(home_device());
-        if (type == at::kByte) return room_for_codes(segment, mesh.shard->rank(), where);
-        return at::zeros({segment.shard_numel}, where);
+        return room_for_codes(segment, mesh.shard->rank(), where);
       };
       if (file_) {
         visit.home.region = file_->add(segment.shard_numel, segment.storage);
@@ -78,6 +74,13 @@ UnitStore::UnitStore(models::Model& model, comm::Mesh& mesh, const StoreOptions&
     }
     states_.push_back(std::move(state));
   }
+}
+
+at::Tensor UnitStore::home_memory(int64_t numel, at::ScalarType type) const {
+  if constexpr (kHasCuda) {
+    if (options_.homes_on_host && options_.device.is_cuda()) return pinned_zeros(numel, type);
+  }
+  return at::zeros({numel}, at::TensorOptions().dtype(type).device(home_device()));
 }
 
 UnitStore::~UnitStore() {

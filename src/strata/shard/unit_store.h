@@ -114,6 +114,8 @@ class UnitStore {
   // used, not before.
   at::ScalarType slot_type(const Segment& segment) const;
   at::ScalarType wire_type(const Segment& segment) const;
+  // Zeros where homes rest, but for files.
+  at::Tensor home_memory(int64_t numel, at::ScalarType type) const;
   // Whether homes are elsewhere than the slots, in host memory or in a file beside a GPU.
   bool rests_elsewhere() const;
   // A copy where blocks compute of what rests elsewhere.
@@ -124,6 +126,10 @@ class UnitStore {
   bool has_own_gradients() const;
   // A gradient for a home in host memory: starts its way there. The buffer goes back to the pool.
   void send_to_host(const at::Tensor& home, at::Tensor buffer, bool overwrite);
+  // Pinned memory for a gradient that is added to a home in host memory.
+  at::Tensor staging_for(const at::Tensor& home);
+  // Adds the gradient that arrived there last to its home.
+  void add_arrived();
   // Whether the home itself can serve as the slot.
   bool is_own_slot(const Segment& segment) const;
   void start_gather(Visit& visit, const Segment& segment);
@@ -155,6 +161,12 @@ class UnitStore {
     StreamMark left;
   };
   std::vector<Leaving> leaving_;
+  at::Tensor staging_;  // as large as the largest shard that trains
+  struct Arriving {
+    at::Tensor home, staged;
+    StreamMark arrived;
+  };
+  std::optional<Arriving> arriving_;
 };
 
 }  // namespace strata::shard

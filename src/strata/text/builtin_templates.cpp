@@ -236,7 +236,14 @@ TemplateSource choose_chat_template(Tokenizer& tokenizer, const std::string& pat
       return {.text = named->second, .name = "chat template " + path};
     }
   }
-  if (!path.empty()) return {.text = read_file(path), .name = path};
+  if (!path.empty()) {
+    TemplateSource source{.text = read_file(path), .name = path};
+    if (source.text.find_first_not_of(" \t\r\n") != std::string::npos) return source;
+    throw ConfigError(
+        "chat_template_path: found nothing in {}, expected a chat template; leave it out for the "
+        "tokenizer's own",
+        path);
+  }
   if (format != "none") return builtin_source(tokenizer, format);
   return {.text = tokenizer.chat_template(), .tool_text = tokenizer.tool_template()};
 }

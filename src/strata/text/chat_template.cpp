@@ -73,6 +73,22 @@ Json prepare_message(const Json& message, const std::string& name, size_t index)
   return out;
 }
 
+// Many templates want a text in each message, and fail at others in words of Python.
+const char* content_advice(const Json& messages) {
+  for (const Json& message : messages) {
+    const auto content = message.find("content");
+    if (content == message.end()) {
+      return "; a message has no content: give it an empty text, or take a template that reads "
+             "calls of tools";
+    }
+    if (content->is_array()) {
+      return "; a message has a list of parts as content: give it as one text, or take a template "
+             "that reads parts";
+    }
+  }
+  return "";
+}
+
 using Variables = std::vector<std::pair<std::string, jinja::Value>>;
 
 void add_specials(const Tokenizer::Specials& specials, Variables& variables) {
@@ -126,7 +142,7 @@ RenderedChat ChatTemplate::render(const Json& messages, const Tokenizer::Special
     }
   } catch (const jinja::Fault& fault) {
     if (line == 0) throw FormatError("{}: {}", impl_->name, fault.what());  // of its variables
-    throw FormatError("{}: line {}: {}", impl_->name, line, fault.what());
+    throw FormatError("{}: line {}: {}{}", impl_->name, line, fault.what(), content_advice(chat));
   }
 }
 

@@ -10,8 +10,8 @@
 #include "strata/hf/hub_model.h"
 #include "strata/models/reward_head.h"
 #include "strata/text/tokenizer.h"
-#include "strata/train/assemble.h"
 #include "strata/train/hub_place.h"
+#include "strata/train/trainee.h"
 
 namespace strata::train {
 namespace {

@@ -10,8 +10,8 @@
 #include "strata/config/run_config.h"
 #include "strata/data/token_store.h"
 #include "strata/text/tokenizer.h"
-#include "strata/train/assemble.h"
 #include "strata/train/stop_signals.h"
+#include "strata/train/trainee.h"
 
 namespace strata::train {
 

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "strata/checkpoint/sharded.h"
-#include "strata/train/assemble.h"
+#include "strata/train/trainee.h"
 
 namespace strata::train {
 

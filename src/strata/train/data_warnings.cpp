@@ -36,18 +36,29 @@ std::vector<std::string> template_warnings(const config::DataConfig& config,
   return lines;
 }
 
-// "4 texts of role "critic" ...": what the rendered conversations of a set lack.
+// `4 texts of role "critic" (train.jsonl:7, ...)`
+std::string counted(const std::string& name, const data::HiddenTexts& texts) {
+  const bool are_all = texts.count == static_cast<int64_t>(texts.first.size());
+  return fmt::format("{} {} ({}{})", texts.count, name, fmt::join(texts.first, ", "),
+                     are_all ? "" : ", ...");
+}
+
+// What the rendered conversations of a set lack, and lists that they show as Python does.
 std::vector<std::string> hidden_text_warnings(const text::TemplateSource& source,
                                               const data::TokenStore& set,
                                               const std::string& prefix) {
   std::vector<std::string> lines;
   for (const auto& [name, texts] : set.stats().hidden_texts) {
-    const bool are_all = texts.count == static_cast<int64_t>(texts.first.size());
-    lines.push_back(fmt::format(
-        "{}{} leaves out {} {} ({}{}): the model never sees them; take a template that shows them, "
-        "or give the messages a role that it knows",
-        prefix, source.name, texts.count, name, fmt::join(texts.first, ", "),
-        are_all ? "" : ", ..."));
+    lines.push_back(
+        fmt::format("{}{} leaves out {}: the model never sees them; take a template that shows "
+                    "them, or give the messages a role that it knows",
+                    prefix, source.name, counted(name, texts)));
+  }
+  for (const auto& [name, texts] : set.stats().printed_parts) {
+    lines.push_back(
+        fmt::format("{}{} takes texts and prints {}, which are lists of parts: the model sees "
+                    "\"[{{'type': ...\"; give each message its content as one text",
+                    prefix, source.name, counted(name, texts)));
   }
   return lines;
 }

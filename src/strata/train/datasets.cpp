@@ -15,9 +15,9 @@
 #include "strata/hf/hub_model.h"
 #include "strata/models/gpt2/config.h"
 #include "strata/text/builtin_templates.h"
-#include "strata/train/assemble.h"
 #include "strata/train/data_warnings.h"
 #include "strata/train/hub_place.h"
+#include "strata/train/model_config.h"
 #include "strata/train/vocabulary.h"
 
 namespace strata::train {

@@ -4,10 +4,10 @@
 #include <optional>
 
 #include "strata/data/token_store.h"
-#include "strata/train/assemble.h"
 #include "strata/train/figures.h"
 #include "strata/train/recipe.h"
 #include "strata/train/stop_signals.h"
+#include "strata/train/trainee.h"
 
 namespace strata::train {
 

@@ -6,7 +6,7 @@
 
 #include "strata/hf/model_folder.h"
 #include "strata/models/model.h"
-#include "strata/train/assemble.h"
+#include "strata/train/trainee.h"
 
 namespace strata::train {
 

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "strata/config/run_config.h"
-#include "strata/train/assemble.h"
 #include "strata/train/datasets.h"
+#include "strata/train/trainee.h"
 #include "strata/train/trainer.h"
 
 namespace strata::train {

@@ -13,6 +13,7 @@
 #include "strata/nn/chunked_cross_entropy.h"
 #include "strata/nn/linear.h"
 #include "strata/ops/matmul.h"
+#include "strata/train/assemble.h"
 #include "strata/train/device.h"
 
 namespace strata::train {

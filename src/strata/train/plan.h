@@ -4,7 +4,6 @@
 
 #include "strata/config/run_config.h"
 #include "strata/memory/plan.h"
-#include "strata/train/assemble.h"
 
 namespace strata::train {
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "strata/checkpoint/state_pieces.h"
-#include "strata/train/assemble.h"
+#include "strata/train/trainee.h"
 
 namespace strata::train {
 

@@ -12,9 +12,9 @@
 #include "strata/config/run_config.h"
 #include "strata/data/batch.h"
 #include "strata/nn/batch.h"
-#include "strata/train/assemble.h"
 #include "strata/train/datasets.h"
 #include "strata/train/figures.h"
+#include "strata/train/trainee.h"
 
 namespace strata::train {
 

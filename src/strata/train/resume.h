@@ -12,7 +12,7 @@
 #include "strata/base/json.h"
 #include "strata/checkpoint/sharded.h"
 #include "strata/report/trainer_state.h"
-#include "strata/train/assemble.h"
+#include "strata/train/trainee.h"
 
 namespace strata::train {
 

@@ -38,6 +38,12 @@ std::optional<optim::MetricSchedule> metric_schedule(const config::RunConfig& co
                                config.optim.learning_rate);
 }
 
+void require_schedule(const config::RunConfig& config) {
+  constexpr int64_t kAnySteps = 1'000'000;
+  lr_schedule(config.optim, config.train.max_steps > 0 ? config.train.max_steps : kAnySteps);
+  metric_schedule(config);
+}
+
 std::optional<optim::LossScaler> loss_scaler(const config::ShardConfig& shard) {
   if (!shard.fp16) return std::nullopt;
   return optim::LossScaler({.fixed_scale = shard.loss_scale,

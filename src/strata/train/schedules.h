@@ -18,6 +18,9 @@ std::function<double(int64_t)> lr_schedule(const config::OptimConfig& optim, int
 // Such a schedule; none: the factor follows the step. Throws ConfigError when nothing is evaluated.
 std::optional<optim::MetricSchedule> metric_schedule(const config::RunConfig& config);
 
+// Throws ConfigError for what either would throw, before the number of steps is known.
+void require_schedule(const config::RunConfig& config);
+
 // None: not in fp16.
 std::optional<optim::LossScaler> loss_scaler(const config::ShardConfig& shard);
 

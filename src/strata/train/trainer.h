@@ -21,7 +21,6 @@
 #include "strata/report/step_time.h"
 #include "strata/report/tensorboard_file.h"
 #include "strata/report/trainer_state.h"
-#include "strata/train/assemble.h"
 #include "strata/train/best_checkpoint.h"
 #include "strata/train/datasets.h"
 #include "strata/train/early_stopping.h"
@@ -32,6 +31,7 @@
 #include "strata/train/run.h"
 #include "strata/train/step_plan.h"
 #include "strata/train/stop_signals.h"
+#include "strata/train/trainee.h"
 
 namespace strata::train {
 

@@ -27,5 +27,14 @@ TEST(ByteSize, RefusesTheRest) {
   }
 }
 
+TEST(ByteSize, MemoryHasAUnit) {
+  EXPECT_EQ(parse_memory_size("80GB"), 80'000'000'000u);
+  EXPECT_EQ(parse_memory_size("80 kb"), 80'000u);
+  EXPECT_EQ(parse_memory_size("25000000000"), 25'000'000'000u);
+  for (const char* text : {"80", " 24 ", "0.5", "much"}) {
+    EXPECT_NE(testing::message_of<ConfigError>([&] { parse_memory_size(text); }), "") << text;
+  }
+}
+
 }  // namespace
 }  // namespace strata

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <thread>
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "../temporary_folder.h"
@@ -17,7 +18,9 @@
 namespace strata::checkpoint {
 namespace {
 
+using strata::testing::message_of;
 using strata::testing::TemporaryFolder;
+using ::testing::EndsWith;
 
 namespace fs = std::filesystem;
 
@@ -67,6 +70,10 @@ TEST(Sharded, ListResolveAndRotateSeeWholeCheckpointsOnly) {
   fs::remove_all(folder / "checkpoint-12");
   EXPECT_EQ(candidates("some/where", folder.path()), std::vector{fs::path("some/where")});
   EXPECT_EQ(candidates("some//where/", folder.path()), std::vector{fs::path("some/where")});
+  EXPECT_THAT(message_of<ConfigError>([&] { candidates("checkpoint-10", folder.path()); }),
+              EndsWith("name " + (folder / "checkpoint-10").string()));
+  EXPECT_THAT(message_of<ConfigError>([&] { candidates("latest", other.path()); }),
+              EndsWith("true takes the newest checkpoint"));
   // What an earlier run left counts for no limit and does not go.
   const std::vector<fs::path> all = {folder / "checkpoint-2", folder / "checkpoint-9",
                                      folder / "checkpoint-10"};

@@ -208,7 +208,9 @@ TEST(Flags, WrongOnesAreNamed) {
        "--use_peft_lora: found beside --use_peft, expected one of them (their LoRA defaults "
        "differ); remove one"},
       {{"--no_packing"},
-       "--no_packing: found an unknown flag, expected a known one; did you mean --packing?"},
+       "--no_packing: found an unknown flag, expected a known one; write --packing false, which it "
+       "is "
+       "by default"},
       {{"--config", "no/such.yaml"}, "no/such.yaml: "},
   };
   for (const Refusal& row : table) EXPECT_THAT(error_of(row.flags), HasSubstr(row.message));

@@ -7,6 +7,7 @@
 
 #include "settings_files.h"
 #include "strata/config/describe.h"
+#include "strata/config/serialize.h"
 
 namespace strata::config {
 namespace {
@@ -48,6 +49,26 @@ TEST_F(SettingsFiles, PrecedenceIsDefaultsFilesEnvironmentLaunchFlagsFlags) {
     EXPECT_EQ(settings.config.shard.sharding_strategy, row.strategy);
     EXPECT_EQ(settings.source_of("fsdp_sharding_strategy"), row.source);
   }
+}
+
+// The file that a run leaves holds every setting: those at their defaults need no word.
+TEST_F(SettingsFiles, ASettingsFileOfARunIsReadWithoutWarnings) {
+  for (const char* recipe : {"sft", "dpo", "reward", "seq2seq"}) {
+    for (const char* use_peft : {"true", "false"}) {
+      const Flags flags = {"--use_peft", use_peft};
+      const Settings first = resolve({.recipe = recipe, .flags = flags});
+      EXPECT_THAT(first.warnings, IsEmpty());
+      const std::string own = write("settings.json", to_json_text(first.config));
+      const Settings again = resolve({.recipe = recipe, .flags = {"--config", own}});
+      EXPECT_THAT(again.warnings, IsEmpty()) << recipe << ' ' << use_peft;
+      EXPECT_EQ(settings_hash(again.config), settings_hash(first.config));
+    }
+  }
+  const std::string changed = write("run.yaml", "save_strategy: no\nsave_steps: 7\n");
+  EXPECT_THAT(resolve({.flags = {"--config", changed}}).warnings,
+              ElementsAre(changed + ":2 (save_steps): has no effect; save_strategy is no"));
+  EXPECT_EQ(resolve({.flags = {"--save_strategy", "no", "--save_steps", "500"}}).warnings.size(),
+            1u);
 }
 
 TEST_F(SettingsFiles, OwnYamlTakesEveryKindOfValue) {

@@ -1,4 +1,4 @@
-// Oracle: the CPU's kernels, bit for bit where nothing is summed (see kernels_test.cpp).
+// Oracle: the CPU's kernels, bit for bit where nothing is summed (see kernel_arguments.h).
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 

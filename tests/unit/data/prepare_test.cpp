@@ -164,6 +164,30 @@ TEST_F(PrepareTest, NamesTheRowATemplateFailsOn) {
       AllOf(HasSubstr("f.jsonl:1: "), HasSubstr("only users")));
 }
 
+TEST_F(PrepareTest, NamesContentsThatATemplateForTextsCannotTake) {
+  const std::string parts =
+      R"({"messages": [{"role": "user", "content": [{"type": "text", "text": "hi"}]},)"
+      R"( {"role": "assistant", "content": "yo"}]})";
+  const text::ChatTemplate adds("{% for m in messages %}{{ m.role + m.content }}{% endfor %}", "t");
+  EXPECT_THAT(
+      message_of<FormatError>([&] { prepare(rows_of({parts}), *tokenizer_, &adds, options_); }),
+      AllOf(HasSubstr("f.jsonl:1: t: line 1: unsupported operand type(s)"),
+            HasSubstr("a message has a list of parts as content: give it as one text")));
+  const std::string call =
+      R"({"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": null,)"
+      R"( "tool_calls": [{"type": "function", "function": {"name": "f", "arguments": {}}}]}]})";
+  EXPECT_THAT(
+      message_of<FormatError>([&] { prepare(rows_of({call}), *tokenizer_, &adds, options_); }),
+      HasSubstr("a message has no content: give it an empty text"));
+  const text::ChatTemplate prints("{% for m in messages %}{{ m.content | trim }}{% endfor %}", "t");
+  const Dataset dataset = prepare(rows_of({kChat, parts}), *tokenizer_, &prints, options_);
+  EXPECT_EQ(text_of(dataset.rows[1]), "[{'type': 'text', 'text': 'hi'}]yo");
+  EXPECT_EQ(
+      dataset.printed_parts,
+      (std::map<std::string, HiddenTexts>{{"contents of role \"user\"", {1, {"f.jsonl:2"}}}}));
+  EXPECT_TRUE(dataset.hidden_texts.empty());
+}
+
 TEST_F(PrepareTest, RefusesOptionsThatDoNotGoTogether) {
   const std::string text = R"({"text": "a"})";
   EXPECT_THAT(
@@ -191,6 +215,11 @@ TEST_F(PrepareTest, RefusesEmptyAndMixedSets) {
   EXPECT_THAT(error_of<FormatError>({}), HasSubstr("train split: found no rows"));
   EXPECT_THAT(error_of<FormatError>({R"({"text": "a"})", kChat}),
               HasSubstr("f.jsonl:2: found a row of messages, expected a text row as in f.jsonl:1"));
+  options_.skip_bad_rows = true;
+  EXPECT_THAT(error_of<FormatError>({R"({"input_ids": [1], "labels": [1, 2]})"}),
+              AllOf(HasSubstr("found no token to train on in 1 rows"),
+                    HasSubstr("1 bad), expected at least one; check the label masks and "
+                              "max_length; the first bad row: f.jsonl:1: found 2 values")));
 }
 
 TEST_F(PrepareTest, CountsPromptsThatTokenizeOtherwiseAlone) {

@@ -42,9 +42,12 @@ TEST(DetectFormat, TellsTheKinds) {
 }
 
 TEST(DetectFormat, ListsTheColumnsWhenNoneFits) {
-  EXPECT_THAT(message_of<FormatError>([] { kind_of(R"({"body": "x", "id": 3, "text": null})"); }),
-              AllOf(HasSubstr("f.jsonl:3: found columns [body, id], expected \"text\""),
-                    HasSubstr("--dataset_text_field")));
+  EXPECT_THAT(
+      message_of<FormatError>([] { kind_of(R"({"body": "x", "id": 3, "text": null})"); }),
+      AllOf(HasSubstr("f.jsonl:3: found columns [body, id] (null: text), expected \"text\""),
+            HasSubstr("--dataset_text_field")));
+  EXPECT_THAT(message_of<FormatError>([] { kind_of(R"({"body": "x"})"); }),
+              HasSubstr("f.jsonl:3: found columns [body], expected \"text\""));
   EXPECT_THAT(message_of<FormatError>([] { kind_of(R"({"prompt": "x"})"); }),
               HasSubstr("without \"completion\""));
   EXPECT_THAT(message_of<FormatError>([] { kind_of(R"({"prompt": "x", "completion": []})"); }),

@@ -179,6 +179,18 @@ TEST(LoadSplit, ReadsDelimitedText) {
   EXPECT_EQ(text.rows[2].fields, Json({{"text", " two"}}));
 }
 
+TEST(LoadSplit, SaysWhichSeparatorItFound) {
+  const TemporaryFolder folder;
+  const auto error_of = [&](const char* content) {
+    const auto file = folder.put("a.csv", content);
+    return message_of<FormatError>([&] { load_split(file, "train"); });
+  };
+  EXPECT_THAT(error_of("text;n\na, b;1\n"),
+              AllOf(HasSubstr("a.csv:1: found \"text;n\" as the only column"),
+                    HasSubstr("with commas in the place of semicolons")));
+  EXPECT_THAT(error_of("text\tn\na\t1\n"), HasSubstr("a name that ends with .tsv"));
+}
+
 TEST(LoadSplit, MatchesPatterns) {
   const TemporaryFolder folder;
   folder.put("b.jsonl", "{\"a\": 2}\n");

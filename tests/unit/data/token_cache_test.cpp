@@ -37,6 +37,7 @@ Dataset make_dataset() {
   dataset.files = {"f.jsonl", "g.jsonl"};
   dataset.longest_rows = {{9, "f.jsonl:2"}, {3, "f.jsonl:7"}};
   dataset.hidden_texts = {{"texts of role \"odd\"", {2, {"f.jsonl:1", "f.jsonl:4"}}}};
+  dataset.printed_parts = {{"contents of role \"user\"", {1, {"f.jsonl:6"}}}};
   return dataset;
 }
 
@@ -75,6 +76,7 @@ void expect_equal(const TokenStore& store, const Dataset& expected) {
   EXPECT_EQ(store.stats().unused_columns, expected.unused_columns);
   EXPECT_EQ(store.stats().longest_rows, expected.longest_rows);
   EXPECT_EQ(store.stats().hidden_texts, expected.hidden_texts);
+  EXPECT_EQ(store.stats().printed_parts, expected.printed_parts);
 }
 
 TEST(TokenStore, ComesBackFromItsFile) {
@@ -100,6 +102,8 @@ TEST(TokenStore, FollowsFilesToOtherNames) {
             (std::vector<LongRow>{{9, "new/f.jsonl:2"}, {3, "new/f.jsonl:7"}}));
   EXPECT_EQ(store.stats().hidden_texts.begin()->second.first,
             (std::vector<std::string>{"new/f.jsonl:1", "new/f.jsonl:4"}));
+  EXPECT_EQ(store.stats().printed_parts.begin()->second.first,
+            std::vector<std::string>{"new/f.jsonl:6"});
 }
 
 TEST(TokenStore, HoldsManyRows) {

@@ -1,0 +1,51 @@
+// Oracle: the CPU's kernel, and a sum of ATen in double.
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "kernel_arguments.h"
+#include "strata/ops/adamw.h"
+#include "strata/ops/cuda_kernels.h"
+
+namespace strata::ops {
+namespace {
+
+TEST(CudaKernels, AdamW) {
+  at::manual_seed(7);
+  const AdamWStep options{.learning_rate = 0.01,
+                          .beta1 = 0.9,
+                          .beta2 = 0.999,
+                          .eps = 1e-8,
+                          .weight_decay = 0.1,
+                          .step = 7,
+                          .grad_scale = 0.5f};
+  for (const Size& size : std::vector<Size>{{1, 1}, {1, 1023}, {1, 4096}, {1, 1000, 1}}) {
+    const at::Tensor p = at::randn({size.columns}), g = at::randn({size.columns});
+    const at::Tensor m = at::randn({size.columns}) * 0.1, v = m.square();
+    const Guarded p_found(p, size.offset), m_found(m, size.offset), v_found(v, size.offset);
+    const Guarded gradient(g, size.offset);
+    cuda::adamw(p_found.as<float>(), gradient.as<float>(), m_found.as<float>(), v_found.as<float>(),
+                size.columns, factors_of(options), kStream);
+    adamw_(p, g, m, v, options);
+    EXPECT_LT(relative_error(*p_found, p), 1e-6);
+    EXPECT_LT(relative_error(*m_found, m), 1e-6);
+    EXPECT_LT(relative_error(*v_found, v), 1e-6);
+  }
+}
+
+TEST(CudaKernels, SquareSum) {
+  at::manual_seed(8);
+  for (const at::ScalarType type : kTypes) {
+    for (const Size& size : std::vector<Size>{{1, 1}, {1, 4099}, {1, 140001}, {1, 4096, 1}}) {
+      const Guarded x(random({size.columns}, type), size.offset);
+      const Guarded partials({cuda::square_sum_partials(size.columns)}, at::kDouble);
+      cuda::square_sum(element_of(type), x.data(), size.columns, partials.as<double>(), kStream);
+      EXPECT_LT(relative_error((*partials).sum(), wide(*x).square().sum()), 1e-12)
+          << name_of(size, type);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace strata::ops
