@@ -134,6 +134,24 @@ def test_ranks_agree_on_the_best_after_saves_that_failed(inputs, tmp_path, in_ba
     assert len(losses) == 40
 
 
+@pytest.mark.parametrize("in_background", [True, False])
+def test_the_best_model_that_no_checkpoint_holds_is_the_result(inputs, tmp_path, in_background):
+    """Its weights are in memory: an earlier checkpoint's would be less, and those of the last step lost."""
+    flags = base_flags(inputs.model("odd"), inputs.data("messages"), tmp_path / "whole", max_steps=3,
+                       eval_strategy="steps", eval_steps=1, save_strategy="steps", save_steps=1,
+                       load_best_model_at_end=True, save_total_limit=1, async_save=in_background)
+    whole = run_strata(flags, 2)
+    assert whole.state["best_global_step"] == 3
+    # A folder with a file takes no checkpoint's place.
+    out = tmp_path / "out"
+    (out / "checkpoint-3").mkdir(parents=True)
+    (out / "checkpoint-3" / "mine").write_text("")
+    found = run_strata({**flags, "output_dir": out}, 2)
+    assert "warning: checkpoint-3 was not saved: " in found.text, found.text
+    assert "the result is the model of the last step, the best by eval_loss" in found.text
+    assert (out / "model.safetensors").read_bytes() == (whole.folder / "model.safetensors").read_bytes()
+
+
 def test_in_the_background_or_not_is_the_same(inputs, tmp_path):
     flags = base_flags(inputs.model("odd"), inputs.data("messages"), tmp_path / "a", max_steps=4,
                        save_strategy="steps", save_steps=2)

@@ -103,7 +103,8 @@ bool wait_until_readable(const Descriptor& socket, std::chrono::seconds timeout)
   }
 }
 
-// The memory that the other side sent, or none.
+// The memory that the other side sent, or none. Throws IoError where no file more may be opened:
+// the system then drops what was sent.
 Descriptor receive_memory(const Descriptor& socket, Hello& hello, std::chrono::seconds timeout) {
   if (!wait_until_readable(socket, timeout)) return Descriptor();
   iovec data{&hello, sizeof(hello)};
@@ -114,6 +115,11 @@ Descriptor receive_memory(const Descriptor& socket, Hello& hello, std::chrono::s
   message.msg_control = control;
   message.msg_controllen = sizeof(control);
   if (::recvmsg(socket.get(), &message, MSG_CMSG_CLOEXEC) != sizeof(hello)) return Descriptor();
+  if ((message.msg_flags & MSG_CTRUNC) != 0) {
+    throw IoError(
+        "shared memory: found no room for another open file, expected one for each rank; raise the "
+        "limit of open files (ulimit -n)");
+  }
   const cmsghdr* header = CMSG_FIRSTHDR(&message);
   if (header == nullptr || header->cmsg_type != SCM_RIGHTS) return Descriptor();
   int descriptor = -1;
@@ -152,9 +158,11 @@ class ShmHandshake {
     std::string problem = prepare();
     exchange("who", boot_id() + " " + nonce_.text());
     const std::vector<std::string> who = others("who");
+    const auto machine_of = [](const std::string& each) { return each.substr(0, each.find(' ')); };
     for (const std::string& each : who) {
-      // Nothing was connected yet, and all see the same list: all leave here.
-      if (each.substr(0, each.find(' ')) != boot_id()) {
+      // Nothing was connected yet, and all see the same list: all leave here. Not compared with
+      // what this rank knows of itself, which it may have failed to read.
+      if (machine_of(each) != machine_of(who.front())) {
         reason = "the ranks are on several machines";
         return nullptr;
       }

@@ -40,11 +40,16 @@ void BestCheckpoint::note_failure(int64_t step) {
   if (folder_ != checkpoint::folder_of(output_dir_, step).string()) return;
   // A better value since then keeps its place: it is still to be saved.
   if (step_ == step) {
+    unsaved_ = {value_, step_, std::nullopt};
     value_ = before_.value;
     step_ = before_.step;
   }
   folder_ = before_.folder;
   noted_ = std::exchange(before_, {});
+}
+
+std::optional<double> BestCheckpoint::unsaved_value(int64_t step) const {
+  return unsaved_.step == step ? unsaved_.value : std::nullopt;
 }
 
 void BestCheckpoint::fill(report::TrainerState& state) const {

@@ -29,6 +29,9 @@ class BestCheckpoint {
   void note_save(int64_t step);
   // When checkpoint-STEP could not be saved: the best one is again that of before.
   void note_failure(int64_t step);
+  // The value of the evaluation at `step`, where it was the best of all so far and checkpoint-STEP
+  // could not be saved.
+  std::optional<double> unsaved_value(int64_t step) const;
   // Where it is; nothing: not saved.
   const std::optional<std::string>& folder() const { return folder_; }
 
@@ -54,6 +57,7 @@ class BestCheckpoint {
   };
   Saved noted_;
   Saved before_;
+  Saved unsaved_;  // the last that took its value back
 };
 
 }  // namespace strata::train

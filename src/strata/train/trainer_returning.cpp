@@ -129,6 +129,13 @@ void Trainer::roll_back(const std::string& found) {
 
 void Trainer::load_best() {
   if (!config_.train.load_best_model_at_end) return;
+  // What memory holds is better than all that was saved.
+  if (const auto value = best_.unsaved_value(step_)) {
+    say(fmt::format(
+        "the result is the model of the last step, the best by {} ({}), which no checkpoint holds",
+        best_.metric(), python_float_repr(*value)));
+    return;
+  }
   // A save that failed has been told of, and its folder is not there.
   const bool is_there = is_main() && best_.folder() && fs::exists(*best_.folder());
   const fs::path folder =

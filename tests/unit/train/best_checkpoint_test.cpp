@@ -41,6 +41,23 @@ TEST_F(BestCheckpointTest, AFailedSaveLeavesTheOneBefore) {
   EXPECT_EQ(best.folder(), "/nowhere/out/checkpoint-30");
 }
 
+TEST_F(BestCheckpointTest, ABestOneThatCouldNotBeSavedIsKnown) {
+  BestCheckpoint best(config_);
+  ASSERT_TRUE(best.judge(2.0, 10));
+  best.note_save(10);
+  ASSERT_TRUE(best.judge(1.0, 20));
+  best.note_save(20);
+  EXPECT_EQ(best.unsaved_value(20), std::nullopt);
+  best.note_failure(20);
+  EXPECT_EQ(best.unsaved_value(20), 1.0);
+  EXPECT_EQ(best.unsaved_value(10), std::nullopt);
+  // Not the best by then.
+  EXPECT_FALSE(best.judge(3.0, 30));
+  best.note_save(30);
+  best.note_failure(30);
+  EXPECT_EQ(best.unsaved_value(30), std::nullopt);
+}
+
 TEST_F(BestCheckpointTest, FailuresOfOtherSavesChangeNothing) {
   BestCheckpoint best(config_);
   ASSERT_TRUE(best.judge(2.0, 10));
