@@ -6,6 +6,7 @@
 #include "strata/libtorch/vector_math.h"
 #include "strata/models/config_reader.h"
 #include "strata/models/gpt2/model.h"
+#include "strata/models/gpt_neox/model.h"
 #include "strata/models/gpt_oss/mixture.h"
 #include "strata/models/llama/model.h"
 #include "strata/models/moe/mixture.h"
@@ -57,6 +58,14 @@ std::unique_ptr<Model> create_gpt2(const Json& json, const ModelOptions& options
   return std::make_unique<Gpt2Model>(config, options.storage);
 }
 
+std::unique_ptr<Model> create_gpt_neox(const Json& json, const ModelOptions& options) {
+  GptNeoXConfig config = parse_gpt_neox_config(json);
+  config.scores_documents = has_reward_head(json);
+  config.has_own_head = options.is_untied;
+  config.rope.buffer_type = options.buffers;
+  return std::make_unique<GptNeoXModel>(config, options.storage);
+}
+
 struct Family {
   Create create;
   const char* classifier;  // transformers' class of such models that give rewards; null: none
@@ -72,6 +81,7 @@ const std::map<std::string, Family>& families() {
       {"gpt2", {create_gpt2<parse_gpt2_config>, "GPT2ForSequenceClassification"}},
       {"gpt_bigcode",
        {create_gpt2<parse_gpt_bigcode_config>, "GPTBigCodeForSequenceClassification"}},
+      {"gpt_neox", {create_gpt_neox, "GPTNeoXForSequenceClassification"}},
       {"gpt_oss", {create_gpt_oss, "GptOssForSequenceClassification"}},
       {"granite", {create_llama<parse_granite_config>, nullptr}},
       {"llama", {create_llama<parse_llama_config>, "LlamaForSequenceClassification"}},
