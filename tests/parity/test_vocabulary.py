@@ -62,7 +62,8 @@ ROWS = [("llama2", "chatml", True, 1), ("llama2-tied", "chatml", True, 2),
         ("llama2", "zephyr", False, 2), ("llama2-tied", "zephyr", False, 1),
         ("gpt2-grows", "chatml", True, 3), ("gpt2-untied-grows", "zephyr", False, 2),
         ("bigcode-grows", "zephyr", True, 1),
-        ("gpt_neox-grows", "zephyr", True, 2), ("gpt_neox-tied-grows", "chatml", False, 3)]
+        ("gpt_neox-grows", "zephyr", True, 2), ("gpt_neox-tied-grows", "chatml", False, 3),
+        ("opt-grows", "chatml", True, 2)]
 
 
 @pytest.mark.parametrize("base,name,mean_resizing,world", ROWS)
@@ -121,7 +122,8 @@ def continuations(model, count=12):
 @pytest.mark.parametrize("base,saved", [("llama2", None), ("llama2-tied", None),
                                         ("llama2", ["embed_tokens", "lm_head"]), ("gpt2-grows", None),
                                         ("gpt2-untied-grows", ["wte", "lm_head"]), ("bigcode-grows", None),
-                                        ("gpt_neox-grows", ["embed_in", "lm_head"]), ("gpt_neox-tied-grows", None)])
+                                        ("gpt_neox-grows", ["embed_in", "lm_head"]), ("gpt_neox-tied-grows", None),
+                                        ("opt-grows", None)])
 def test_adapter_holds_the_vocabulary(inputs, tmp_path, base, saved):
     folder = inputs.model(base)
     more = {**LORA, "max_steps": 4, "learning_rate": 1e-2, "lora_modules_to_save": saved}

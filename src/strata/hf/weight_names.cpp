@@ -13,6 +13,7 @@ struct Body {
 
 constexpr Body kBodies[] = {
     {"gpt_neox", "gpt_neox.", {"embed_in.", "layers.", "final_layer_norm."}},
+    {"opt", "model.", {"decoder."}},
 };
 
 constexpr std::string_view kOutputLayer = "lm_head.";
