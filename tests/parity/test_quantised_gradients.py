@@ -53,6 +53,7 @@ GRANITE = dict(family="granite", embedding_multiplier=2.5, attention_multiplier=
                logits_scaling=1.5)
 # Its sizes have other names; no row is shorter than a quantised block.
 BIGCODE = dict(family="gpt_bigcode", n_embd=64, n_inner=128)
+NEOX = dict(family="gpt_neox", rotary_pct=0.5)
 # Norms stay as they are in the file, Gemma's distances from 1 too.
 OF_OTHER_FAMILIES = [(base, method, dict(family, head_dim=16)) for base, method, family in (
     ("nf4", "lora", GEMMA), ("int8", "embedding", GEMMA), ("nf4", "lora", GEMMA3), ("int8", "lora", GEMMA3),
@@ -61,7 +62,8 @@ OF_OTHER_FAMILIES = [(base, method, dict(family, head_dim=16)) for base, method,
     ("nf4", "all", family) for family in (SMOLLM3, GRANITE, OLMO3)] + [
     ("int8", "lora", OLMO3)] + [
     (base, "all", dict(GLM4, head_dim=16)) for base in ("nf4", "int8")] + [
-    (base, method, BIGCODE) for base in ("nf4_double", "int8") for method in ("all", "dora_attention")]
+    (base, method, BIGCODE) for base in ("nf4_double", "int8") for method in ("all", "dora_attention")] + [
+    (base, "all", NEOX) for base in ("nf4", "int8")]
 
 
 @pytest.mark.parametrize("name,method,family", [(*row, {}) for row in GRADIENTS] + OF_OTHER_FAMILIES)

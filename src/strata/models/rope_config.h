@@ -29,4 +29,8 @@ nn::RopeOptions parse_rope(const ConfigReader& config, const RopeShape& shape);
 // says how many channels of a head turn.
 nn::RopeOptions parse_phi3_rope(const ConfigReader& config, const RopeShape& shape);
 
+// The same of GPT-NeoX: every kind; rotary_pct (or partial_rotary_factor among the rope's settings)
+// says how many channels of a head turn, a quarter where nothing does, rotary_emb_base by what.
+nn::RopeOptions parse_gpt_neox_rope(const ConfigReader& config, const RopeShape& shape);
+
 }  // namespace strata::models

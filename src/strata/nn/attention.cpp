@@ -388,6 +388,11 @@ at::Tensor fused_attention(const at::Tensor& qkv, const AttentionOptions& option
   return fused_attention_of(qkv, RopeTables{}, options, context);
 }
 
+at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                     const AttentionOptions& options, const ForwardContext& context) {
+  return attention_of(q, k, v, RopeTables{}, options, context);
+}
+
 at::Tensor rotary_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                             Rope& rope, const AttentionOptions& options,
                             const ForwardContext& context) {
