@@ -10,7 +10,7 @@ import pytest
 
 import preloaded
 from failing import fail, flags_of
-from running import output_files, read_until, run_strata, start_strata
+from running import base_flags, output_files, read_until, run_strata, start_strata, words_of
 
 
 def test_output_folder_under_a_file(inputs, tmp_path):
@@ -45,6 +45,18 @@ def test_disk_too_small_for_the_saves(inputs, tmp_path, small_disk):
     text = fail({**flags, "output_dir": small_disk})
     assert re.search(r"output_dir: found .* MB free .* expected .* MB for 10 checkpoints", text), text
     assert not list(small_disk.glob("checkpoint-*"))
+
+
+def test_disk_too_small_for_the_prepared_data(inputs, tmp_path, small_disk):
+    """They stand in a file without a name, whose folder is what can be acted upon."""
+    rows = json.dumps({"input_ids": [1, 2, 3, 4] * 8}) + "\n"
+    (tmp_path / "train.jsonl").write_text(rows * 9000)
+    flags = base_flags(inputs.model("plain"), tmp_path / "train.jsonl", tmp_path / "out")
+    process = start_strata(flags, 1, {"HF_HOME": small_disk}, words=words_of)
+    text = process.communicate(timeout=60)[0]
+    assert process.returncode == 1 and re.search(
+        rf"^error: {small_disk}/strata/scratch: found no space left on device after \d+ bytes", text, re.M), text
+    assert not list(small_disk.rglob("*.tokens*"))
 
 
 def fill_until_a_save_fails(process, folder):

@@ -30,11 +30,12 @@ int open_nameless(const fs::path& folder) {
 
 }  // namespace
 
-ScratchFile::ScratchFile(const fs::path& folder) : file_(open_nameless(folder)) {
+ScratchFile::ScratchFile(const fs::path& folder) : folder_(folder), file_(open_nameless(folder)) {
   if (file_.get() >= 0) return;
   std::error_code error;
   const fs::path other = fs::temp_directory_path(error);
   file_ = Descriptor(error ? -1 : open_nameless(other));
+  folder_ = other;
   if (file_.get() >= 0) return;
   throw IoError("{}: found {}, expected a folder for temporary files; set HF_HOME or TMPDIR",
                 folder.string(), errno_text(errno));

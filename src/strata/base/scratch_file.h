@@ -17,8 +17,11 @@ class ScratchFile {
 
   // A path that opens it, in this process and while it is open.
   std::filesystem::path path() const;
+  // The folder whose file system holds it.
+  const std::filesystem::path& folder() const { return folder_; }
 
  private:
+  std::filesystem::path folder_;
   Descriptor file_;
 };
 

@@ -13,16 +13,25 @@ namespace strata::data {
 
 std::filesystem::path scratch_path() { return hf::hf_home() / "strata" / "scratch"; }
 
-FileWriter::FileWriter(std::filesystem::path path)
-    : path_(std::move(path)),
-      file_(::open(path_.c_str(), O_CREAT | O_TRUNC | O_WRONLY | O_CLOEXEC, 0644)) {
-  if (file_.get() < 0) throw IoError("{}: {}", path_.string(), errno_text(errno));
+FileWriter::FileWriter(const std::filesystem::path& path, std::string subject)
+    : subject_(std::move(subject)),
+      file_(::open(path.c_str(), O_CREAT | O_TRUNC | O_WRONLY | O_CLOEXEC, 0644)) {
+  if (file_.get() >= 0) return;
+  throw IoError("{}: found {}, expected a file to write; check the folder and its permissions",
+                subject_, errno_text(errno));
 }
 
+FileWriter::FileWriter(const std::filesystem::path& path) : FileWriter(path, path.string()) {}
+
+FileWriter::FileWriter(const ScratchFile& file) : FileWriter(file.path(), file.folder().string()) {}
+
 void FileWriter::write(uint64_t offset, std::span<const std::byte> bytes) {
-  if (write_fully(file_.get(), bytes, offset) != bytes.size()) {
-    throw IoError("{}: {}", path_.string(), errno_text(errno));
-  }
+  const size_t written = write_fully(file_.get(), bytes, offset);
+  if (written == bytes.size()) return;
+  throw IoError(
+      "{}: found {} after {} bytes of prepared data, expected room for all of them; free space "
+      "there or set HF_HOME to a folder with more",
+      subject_, errno_text(errno), offset + written);
 }
 
 void FileWriter::flush() {
@@ -38,7 +47,9 @@ void FileWriter::overwrite(uint64_t offset, std::span<const std::byte> bytes) {
 
 void FileWriter::sync() {
   flush();
-  if (::fsync(file_.get()) != 0) throw IoError("{}: {}", path_.string(), errno_text(errno));
+  if (::fsync(file_.get()) == 0) return;
+  throw IoError("{}: found {} when syncing, expected its content on the disk; check the disk",
+                subject_, errno_text(errno));
 }
 
 }  // namespace strata::data

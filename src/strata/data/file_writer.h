@@ -8,17 +8,19 @@
 #include <string>
 
 #include "strata/base/descriptor.h"
+#include "strata/base/scratch_file.h"
 
 namespace strata::data {
 
 // Where files go that only this process sees.
 std::filesystem::path scratch_path();
 
-// Errors of all: IoError with the path.
+// Errors of all: IoError with the path, or the folder of a file without a name.
 class FileWriter {
  public:
   // Creates the file, or empties it.
-  explicit FileWriter(std::filesystem::path path);
+  explicit FileWriter(const std::filesystem::path& path);
+  explicit FileWriter(const ScratchFile& file);
 
   template <typename T>
   void add(std::span<const T> values) {
@@ -36,14 +38,14 @@ class FileWriter {
   void sync();
 
   uint64_t size() const { return at_ + buffer_.size(); }
-  const std::filesystem::path& path() const { return path_; }
 
  private:
   static constexpr size_t kFlushBytes = size_t{1} << 20;
 
+  FileWriter(const std::filesystem::path& path, std::string subject);
   void write(uint64_t offset, std::span<const std::byte> bytes);
 
-  std::filesystem::path path_;
+  std::string subject_;  // of errors
   Descriptor file_;
   uint64_t at_ = 0;  // bytes in the file
   std::string buffer_;

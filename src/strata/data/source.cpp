@@ -43,7 +43,7 @@ std::string_view text_of(std::span<const std::byte> bytes) {
 // What is compressed is unpacked to a file first: its text may be larger than memory.
 void read_compressed(const fs::path& path, const std::string& extension, RowCollector& rows) {
   const ScratchFile unpacked(scratch_path());
-  FileWriter writer(unpacked.path());
+  FileWriter writer(unpacked);
   decompress_file(path, [&](std::string_view text) {
     writer.add(std::span<const char>(text.data(), text.size()));
   });

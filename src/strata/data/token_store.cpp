@@ -83,7 +83,7 @@ TokenStore TokenStore::map(const std::filesystem::path& path) {
 
 TokenStore TokenStore::scratch(const std::function<DatasetStats(TokenWriter&)>& make) {
   const ScratchFile file(scratch_path());
-  TokenWriter writer(file.path());
+  TokenWriter writer(file);
   writer.finish(make(writer), /*syncs=*/false);
   return map(file.path());
 }

@@ -19,7 +19,7 @@ std::span<const T> one(const T& value) {
 void WaitingColumn::spill() {
   if (!writer_) {
     scratch_.emplace(scratch_path());
-    writer_.emplace(scratch_->path());
+    writer_.emplace(*scratch_);
   }
   writer_->add(std::span<const char>(buffer_));
   buffer_.clear();
@@ -39,7 +39,11 @@ void WaitingColumn::move_to(FileWriter& file) {
   file.add(std::span<const char>(buffer_));
 }
 
-TokenWriter::TokenWriter(const std::filesystem::path& path) : file_(path) {
+TokenWriter::TokenWriter(const std::filesystem::path& path) : TokenWriter(FileWriter(path)) {}
+
+TokenWriter::TokenWriter(const ScratchFile& file) : TokenWriter(FileWriter(file)) {}
+
+TokenWriter::TokenWriter(FileWriter file) : file_(std::move(file)) {
   std::memcpy(header_.magic, kTokenFileMagic, sizeof kTokenFileMagic);
   file_.add(header_);
 }

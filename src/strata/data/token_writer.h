@@ -46,6 +46,7 @@ class WaitingColumn {
 class TokenWriter {
  public:
   explicit TokenWriter(const std::filesystem::path& path);
+  explicit TokenWriter(const ScratchFile& file);
 
   void add(const ExampleView& row);
   // `syncs`: only return when the disk has it.
@@ -55,6 +56,7 @@ class TokenWriter {
   bool has_failed() const { return has_failed_; }
 
  private:
+  explicit TokenWriter(FileWriter file);
   void write(const ExampleView& row);
 
   FileWriter file_;

@@ -7,7 +7,7 @@
 
 namespace strata::data {
 
-WaitingRows::WaitingRows() : file_(scratch_path()), writer_(file_.path()) {}
+WaitingRows::WaitingRows() : file_(scratch_path()), writer_(file_) {}
 
 void WaitingRows::add(const ExampleView& row) {
   writer_.add(row);
