@@ -228,7 +228,7 @@ TEST(Registry, UnknownFamilyListsTheKnownOnes) {
   } catch (const ConfigError& error) {
     EXPECT_THAT(error.what(), HasSubstr("\"mamba\", expected one of "));
     EXPECT_THAT(error.what(),
-                HasSubstr(", llama, ministral, mistral, mixtral, olmo2, olmo3, phi3, qwen2, "));
+                HasSubstr(", llama, ministral, mistral, mixtral, olmo2, olmo3, opt, phi3, qwen2, "));
   }
 }
 
