@@ -227,8 +227,9 @@ TEST(Registry, UnknownFamilyListsTheKnownOnes) {
     FAIL() << "expected an error";
   } catch (const ConfigError& error) {
     EXPECT_THAT(error.what(), HasSubstr("\"mamba\", expected one of "));
-    EXPECT_THAT(error.what(),
-                HasSubstr(", llama, ministral, mistral, mixtral, olmo2, olmo3, opt, phi3, qwen2, "));
+    EXPECT_THAT(
+        error.what(),
+        HasSubstr(", llama, ministral, mistral, mixtral, olmo2, olmo3, opt, phi3, qwen2, "));
   }
 }
 
