@@ -204,7 +204,7 @@ def test_a_pair_of_answers_needs_room_for_two(inputs, disk, tmp_path):
                            per_device_train_batch_size=16, **in_files(disk, "activations"))
         return float(re.search(r"expected (\S+) MB", refused(flags, 2, recipe, FREE_BYTES=4096)[0])[1])
 
-    assert expected("reward", "preference") == pytest.approx(2 * expected("sft", "messages"), rel=0.01)
+    assert expected("reward", "preference") == pytest.approx(2 * expected("sft", "messages"), abs=0.02)  # two decimals, twice
 
 
 @pytest.mark.parametrize("place", ["both", "state", "activations"])
