@@ -1,5 +1,6 @@
 """Small random checkpoints of Llama and its relatives, and their results in transformers, for the parity tests."""
 
+import copy
 import json
 
 import torch
@@ -40,7 +41,8 @@ def save_checkpoint(folder, old_rope_keys=False, scale=0.15, family="llama", **s
     """Writes config.json and weights; all weights random, also norms and biases."""
     torch.manual_seed(0)
     base = BASES.get(family, BASE)
-    model = AutoModelForCausalLM.from_config(CONFIG_MAPPING[family](**{**base, **settings}))
+    # A config writes into the dictionaries that it is given, which rows of a table share.
+    model = AutoModelForCausalLM.from_config(CONFIG_MAPPING[family](**copy.deepcopy({**base, **settings})))
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if "norm" in name or ".ln_" in name and name.endswith("weight"):
