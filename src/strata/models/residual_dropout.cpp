@@ -4,6 +4,12 @@
 
 namespace strata::models {
 
+uint64_t dropout_place_id(int64_t layer, DropoutPlace place) {
+  constexpr auto kOfLayer = static_cast<uint64_t>(DropoutPlace::kCount);
+  return kFirstDropoutPlace + 1 + static_cast<uint64_t>(layer) * kOfLayer +
+         static_cast<uint64_t>(place);
+}
+
 at::Tensor add_with_dropout(const nn::Linear& layer, const nn::Remakable& x,
                             const at::Tensor& residual, const ResidualDropout& dropout,
                             const nn::ForwardContext& context) {

@@ -1,5 +1,5 @@
-// What a layer adds to the residual stream, with dropout before the sum. Owns: that sum. Never:
-// dropout itself (nn/dropout.h).
+// What a layer adds to the residual stream, with dropout before the sum. Owns: that sum, and by
+// which numbers the places of dropout in a model are known. Never: dropout itself (nn/dropout.h).
 #pragma once
 
 #include <cstdint>
@@ -13,6 +13,10 @@ namespace strata::models {
 
 // Places of dropout (nn/dropout.h), beside those of the adapters' layers, which count from 0.
 inline constexpr uint64_t kFirstDropoutPlace = uint64_t{1} << 32;
+
+// Of a layer; the first place of all is the embedding's.
+enum class DropoutPlace { kScores, kAttention, kMlp, kCount };
+uint64_t dropout_place_id(int64_t layer, DropoutPlace place);
 
 struct ResidualDropout {
   double rate;

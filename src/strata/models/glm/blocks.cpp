@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "strata/models/residual_dropout.h"
 #include "strata/nn/attention.h"
 #include "strata/nn/gated_mlp.h"
 
@@ -69,7 +70,7 @@ at::Tensor GlmDecoderLayer::attend(const at::Tensor& x, const nn::ForwardContext
       .projection = index_ == 0 ? projection() : nullptr,
       .dropout = config_.attention_dropout,
       // Beside those of the adapters' layers, which count from 0.
-      .place_id = (uint64_t{1} << 32) + static_cast<uint64_t>(index_)};
+      .place_id = kFirstDropoutPlace + static_cast<uint64_t>(index_)};
   const at::Tensor mixed = nn::rotary_attention(qkv[0], qkv[1], qkv[2], rope_, options, context);
   if (!attention_output_norm_) return o_proj_.forward_add(mixed, residual, context);
   return residual + attention_output_norm_->forward(o_proj_.forward(mixed, context));

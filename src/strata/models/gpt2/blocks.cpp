@@ -1,17 +1,15 @@
 #include "strata/models/gpt2/blocks.h"
 
-#include <algorithm>
 #include <cmath>
 
 #include <ATen/ATen.h>
 
-#include "strata/base/error.h"
+#include "strata/models/learned_positions.h"
 #include "strata/models/residual_dropout.h"
 #include "strata/nn/activation.h"
 #include "strata/nn/attention.h"
 #include "strata/nn/dropout.h"
 #include "strata/nn/embedded_rows.h"
-#include "strata/nn/kv_cache.h"
 
 namespace strata::models {
 namespace {
@@ -26,16 +24,6 @@ nn::Linear::Options shape(const Gpt2Config& c, int64_t in, int64_t out, at::Scal
 
 nn::LayerNorm make_norm(const Gpt2Config& c, const std::string& path, at::ScalarType storage) {
   return nn::LayerNorm(path, c.n_embd, c.layer_norm_epsilon, storage);
-}
-
-// Positions that the longest document takes, with what the cache holds before it.
-int64_t num_positions(const nn::ForwardContext& context) {
-  const std::vector<int64_t>& offsets = context.batch->of_documents().offsets;
-  int64_t longest = 0;
-  for (size_t d = 1; d < offsets.size(); ++d) {
-    longest = std::max(longest, offsets[d] - offsets[d - 1]);
-  }
-  return longest + (context.cache == nullptr ? 0 : context.cache->length);
 }
 
 }  // namespace
@@ -58,12 +46,7 @@ std::vector<nn::Parameter*> Gpt2Embedding::parameters() {
 }
 
 at::Tensor Gpt2Embedding::forward(const at::Tensor& x, const nn::ForwardContext& context) {
-  if (const int64_t most = positions_.shape()[0]; num_positions(context) > most) {
-    throw ConfigError(
-        "max_length: found a document of {} tokens, expected at most {}, for which the model has "
-        "positions (n_positions); lower max_length",
-        num_positions(context), most);
-  }
+  check_learned_positions(context, positions_.shape()[0], "n_positions");
   const at::Tensor rows =
       nn::with_noise(tokens_.forward(x, context.batch->ids), context) +
       nn::embed(x, context.batch->positions, positions_, /*padding_id=*/std::nullopt);
@@ -97,13 +80,6 @@ std::vector<nn::Parameter*> Gpt2Block::parameters() {
   return list;
 }
 
-uint64_t Gpt2Block::place_id(DropoutPlace place) const {
-  // The embedding's place is the first.
-  return kFirstDropoutPlace + 1 +
-         static_cast<uint64_t>(index_) * static_cast<uint64_t>(DropoutPlace::kCount) +
-         static_cast<uint64_t>(place);
-}
-
 at::Tensor Gpt2Block::attend(const at::Tensor& x, const nn::ForwardContext& context) {
   const auto [normed, residual] = ln_1_.forward_with_residual(x);
   const at::Tensor qkv = nn::linear_shared_input({&c_attn_}, normed, context)[0];
@@ -117,20 +93,22 @@ at::Tensor Gpt2Block::attend(const at::Tensor& x, const nn::ForwardContext& cont
                                      .layer = index_,
                                      .rotates = false,
                                      .dropout = config_.attn_pdrop,
-                                     .place_id = place_id(DropoutPlace::kScores),
+                                     .place_id = dropout_place_id(index_, DropoutPlace::kScores),
                                      .interleaved = config_.interleaved};
   const at::Tensor mixed = nn::fused_attention(qkv, options, context);
   return add_with_dropout(
       attention_c_proj_, mixed, residual,
-      {config_.resid_pdrop, place_id(DropoutPlace::kAttention), /*is_last=*/false}, context);
+      {config_.resid_pdrop, dropout_place_id(index_, DropoutPlace::kAttention), /*is_last=*/false},
+      context);
 }
 
 at::Tensor Gpt2Block::transform(const at::Tensor& x, const nn::ForwardContext& context) {
   const auto [normed, residual] = ln_2_.forward_with_residual(x);
   const at::Tensor hidden = nn::linear_shared_input({&c_fc_}, normed, context)[0];
-  return add_with_dropout(mlp_c_proj_, nn::activate(hidden, config_.activation), residual,
-                          {config_.resid_pdrop, place_id(DropoutPlace::kMlp), /*is_last=*/true},
-                          context);
+  return add_with_dropout(
+      mlp_c_proj_, nn::activate(hidden, config_.activation), residual,
+      {config_.resid_pdrop, dropout_place_id(index_, DropoutPlace::kMlp), /*is_last=*/true},
+      context);
 }
 
 at::Tensor Gpt2Block::forward(const at::Tensor& x, const nn::ForwardContext& context) {

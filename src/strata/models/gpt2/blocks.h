@@ -48,8 +48,6 @@ class Gpt2Block final : public Block {
   at::Tensor forward(const at::Tensor& x, const nn::ForwardContext& context) override;
 
  private:
-  enum class DropoutPlace { kScores, kAttention, kMlp, kCount };
-  uint64_t place_id(DropoutPlace place) const;
   // x + dropout(attention(norm(x))); x + dropout(mlp(norm(x))).
   at::Tensor attend(const at::Tensor& x, const nn::ForwardContext& context);
   at::Tensor transform(const at::Tensor& x, const nn::ForwardContext& context);

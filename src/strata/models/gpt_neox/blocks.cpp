@@ -66,13 +66,6 @@ std::vector<nn::Parameter*> GptNeoXLayer::parameters() {
   return list;
 }
 
-uint64_t GptNeoXLayer::place_id(DropoutPlace place) const {
-  // The embedding's place is the first.
-  return kFirstDropoutPlace + 1 +
-         static_cast<uint64_t>(index_) * static_cast<uint64_t>(DropoutPlace::kCount) +
-         static_cast<uint64_t>(place);
-}
-
 at::Tensor GptNeoXLayer::attend(const nn::Remakable& normed, const nn::ForwardContext& context) {
   const at::Tensor qkv = nn::linear_shared_input({&query_key_value_}, normed, context)[0];
   const nn::AttentionOptions options{
@@ -82,7 +75,7 @@ at::Tensor GptNeoXLayer::attend(const nn::Remakable& normed, const nn::ForwardCo
       .scale = 1.0 / std::sqrt(static_cast<double>(config_.head_dim())),
       .layer = index_,
       .dropout = config_.attention_dropout,
-      .place_id = place_id(DropoutPlace::kScores),
+      .place_id = dropout_place_id(index_, DropoutPlace::kScores),
       .interleaved = true};
   return nn::fused_rotary_attention(qkv, rope_, options, context);
 }
@@ -90,18 +83,20 @@ at::Tensor GptNeoXLayer::attend(const nn::Remakable& normed, const nn::ForwardCo
 at::Tensor GptNeoXLayer::add_attention(const at::Tensor& mixed, const at::Tensor& residual,
                                        const nn::ForwardContext& context) {
   // Side by side, the sum is read by the block's end alone.
-  return add_with_dropout(dense_, mixed, residual,
-                          {config_.hidden_dropout, place_id(DropoutPlace::kAttention),
-                           /*is_last=*/config_.use_parallel_residual},
-                          context);
+  return add_with_dropout(
+      dense_, mixed, residual,
+      {config_.hidden_dropout, dropout_place_id(index_, DropoutPlace::kAttention),
+       /*is_last=*/config_.use_parallel_residual},
+      context);
 }
 
 at::Tensor GptNeoXLayer::add_mlp(const nn::Remakable& normed, const at::Tensor& residual,
                                  const nn::ForwardContext& context) {
   const at::Tensor hidden = nn::linear_shared_input({&dense_h_to_4h_}, normed, context)[0];
-  return add_with_dropout(dense_4h_to_h_, nn::activate(hidden, config_.activation), residual,
-                          {config_.hidden_dropout, place_id(DropoutPlace::kMlp), /*is_last=*/true},
-                          context);
+  return add_with_dropout(
+      dense_4h_to_h_, nn::activate(hidden, config_.activation), residual,
+      {config_.hidden_dropout, dropout_place_id(index_, DropoutPlace::kMlp), /*is_last=*/true},
+      context);
 }
 
 at::Tensor GptNeoXLayer::forward(const at::Tensor& x, const nn::ForwardContext& context) {

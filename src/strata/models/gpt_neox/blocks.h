@@ -47,8 +47,6 @@ class GptNeoXLayer final : public Block {
   at::Tensor forward(const at::Tensor& x, const nn::ForwardContext& context) override;
 
  private:
-  enum class DropoutPlace { kScores, kAttention, kMlp, kCount };
-  uint64_t place_id(DropoutPlace place) const;
   // What attention's heads give, before `dense`.
   at::Tensor attend(const nn::Remakable& normed, const nn::ForwardContext& context);
   // residual + dropout(dense(mixed)); residual + dropout(mlp(normed)), the block's end.

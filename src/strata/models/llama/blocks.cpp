@@ -4,6 +4,7 @@
 
 #include <ATen/ATen.h>
 
+#include "strata/models/residual_dropout.h"
 #include "strata/models/reward_head.h"
 #include "strata/nn/attention.h"
 #include "strata/nn/chunked_cross_entropy.h"
@@ -189,7 +190,7 @@ at::Tensor LlamaDecoderLayer::attend(const at::Tensor& x, const nn::ForwardConte
       .dropout = config_.attention_dropout,
       .softcap = config_.attention_softcap,
       // Beside those of the adapters' layers, which count from 0.
-      .place_id = (uint64_t{1} << 32) + static_cast<uint64_t>(index_),
+      .place_id = kFirstDropoutPlace + static_cast<uint64_t>(index_),
       .sinks = sinks_ ? &*sinks_ : nullptr};
   const at::Tensor mixed = nn::rotary_attention(qkv[0], qkv[1], qkv[2], rope_, options, context);
   if (const double scale = config_.residual_multiplier; scale != 1.0) {

@@ -1,21 +1,19 @@
 #include "strata/models/opt/blocks.h"
 
-#include <algorithm>
 #include <cmath>
 
 #include <ATen/ATen.h>
+#include <fmt/format.h>
 
-#include "strata/base/error.h"
+#include "strata/models/learned_positions.h"
 #include "strata/models/residual_dropout.h"
 #include "strata/nn/activation.h"
 #include "strata/nn/attention.h"
 #include "strata/nn/embedded_rows.h"
-#include "strata/nn/kv_cache.h"
 
 namespace strata::models {
 namespace {
 
-constexpr const char* kDecoder = "model.decoder";
 // Rows of the table of positions that come before that of a document's first token.
 constexpr int64_t kUnusedPositions = 2;
 constexpr double kNormEps = 1e-5;
@@ -29,33 +27,19 @@ nn::Linear make_attention_layer(const OptConfig& c, const std::string& path,
   return nn::Linear(path, shape(c, c.hidden_size, c.hidden_size, storage));
 }
 
-void check_positions(const nn::ForwardContext& context, int64_t most) {
-  const std::vector<int64_t>& offsets = context.batch->of_documents().offsets;
-  int64_t longest = 0;
-  for (size_t d = 1; d < offsets.size(); ++d) {
-    longest = std::max(longest, offsets[d] - offsets[d - 1]);
-  }
-  if (context.cache != nullptr) longest += context.cache->length;
-  if (longest <= most) return;
-  throw ConfigError(
-      "max_length: found a document of {} tokens, expected at most {}, for which the model has "
-      "positions (max_position_embeddings); lower max_length",
-      longest, most);
-}
-
 }  // namespace
 
 OptEmbedding::OptEmbedding(const OptConfig& c, at::ScalarType storage)
-    : tokens_(std::string(kDecoder) + ".embed_tokens",
+    : tokens_("model.decoder.embed_tokens",
               std::make_shared<nn::Parameter>(
-                  std::string(kDecoder) + ".embed_tokens.weight",
+                  "model.decoder.embed_tokens.weight",
                   std::vector<int64_t>{c.vocab_size, c.word_embed_proj_dim}, storage),
               c.pad_token_id),
-      positions_(std::string(kDecoder) + ".embed_positions.weight",
+      positions_("model.decoder.embed_positions.weight",
                  {kUnusedPositions + c.max_position_embeddings, c.hidden_size}, storage) {
   positions_.set_embedding_table();
   if (c.has_projections()) {
-    project_in_.emplace(std::string(kDecoder) + ".project_in",
+    project_in_.emplace("model.decoder.project_in",
                         nn::Linear::Options{.in_features = c.word_embed_proj_dim,
                                             .out_features = c.hidden_size,
                                             .storage = storage});
@@ -77,7 +61,8 @@ std::vector<nn::Linear*> OptEmbedding::linears() {
 }
 
 at::Tensor OptEmbedding::forward(const at::Tensor& x, const nn::ForwardContext& context) {
-  check_positions(context, positions_.shape()[0] - kUnusedPositions);
+  check_learned_positions(context, positions_.shape()[0] - kUnusedPositions,
+                          "max_position_embeddings");
   const at::Tensor rows = nn::with_noise(tokens_.forward(x, context.batch->ids), context);
   return (project_in_ ? project_in_->forward(rows, context) : rows) +
          nn::embed(x, context.batch->positions + kUnusedPositions, positions_,
@@ -87,7 +72,7 @@ at::Tensor OptEmbedding::forward(const at::Tensor& x, const nn::ForwardContext& 
 OptLayer::OptLayer(const OptConfig& c, int64_t index, at::ScalarType storage)
     : config_(c),
       index_(index),
-      path_(std::string(kDecoder) + ".layers." + std::to_string(index)),
+      path_(fmt::format("model.decoder.layers.{}", index)),
       k_proj_(make_attention_layer(c, path_ + ".self_attn.k_proj", storage)),
       v_proj_(make_attention_layer(c, path_ + ".self_attn.v_proj", storage)),
       q_proj_(make_attention_layer(c, path_ + ".self_attn.q_proj", storage)),
@@ -115,12 +100,6 @@ std::vector<nn::Parameter*> OptLayer::parameters() {
   return list;
 }
 
-uint64_t OptLayer::place_id(DropoutPlace place) const {
-  return kFirstDropoutPlace +
-         static_cast<uint64_t>(index_) * static_cast<uint64_t>(DropoutPlace::kCount) +
-         static_cast<uint64_t>(place);
-}
-
 at::Tensor OptLayer::add_attention(const nn::Remakable& x, const at::Tensor& residual,
                                    const nn::ForwardContext& context) {
   const std::vector<at::Tensor> kvq =
@@ -133,18 +112,20 @@ at::Tensor OptLayer::add_attention(const nn::Remakable& x, const at::Tensor& res
       .layer = index_,
       .rotates = false,
       .dropout = config_.attention_dropout,
-      .place_id = place_id(DropoutPlace::kScores)};
+      .place_id = dropout_place_id(index_, DropoutPlace::kScores)};
   const at::Tensor mixed = nn::attention(kvq[2], kvq[0], kvq[1], options, context);
-  return add_with_dropout(out_proj_, mixed, residual,
-                          {config_.dropout, place_id(DropoutPlace::kAttention), /*is_last=*/false},
-                          context);
+  return add_with_dropout(
+      out_proj_, mixed, residual,
+      {config_.dropout, dropout_place_id(index_, DropoutPlace::kAttention), /*is_last=*/false},
+      context);
 }
 
 at::Tensor OptLayer::add_mlp(const nn::Remakable& x, const at::Tensor& residual, bool is_last,
                              const nn::ForwardContext& context) {
   const at::Tensor hidden = nn::linear_shared_input({&fc1_}, x, context)[0];
   return add_with_dropout(fc2_, nn::activate(hidden, config_.activation), residual,
-                          {config_.dropout, place_id(DropoutPlace::kMlp), is_last}, context);
+                          {config_.dropout, dropout_place_id(index_, DropoutPlace::kMlp), is_last},
+                          context);
 }
 
 at::Tensor OptLayer::forward(const at::Tensor& x, const nn::ForwardContext& context) {

@@ -48,8 +48,6 @@ class OptLayer final : public Block {
   at::Tensor forward(const at::Tensor& x, const nn::ForwardContext& context) override;
 
  private:
-  enum class DropoutPlace { kScores, kAttention, kMlp, kCount };
-  uint64_t place_id(DropoutPlace place) const;
   // residual + dropout(attention(x)); residual + dropout(mlp(x)), which is the block's end or not.
   at::Tensor add_attention(const nn::Remakable& x, const at::Tensor& residual,
                            const nn::ForwardContext& context);
