@@ -27,6 +27,8 @@ class Inputs:
         "granite": tiny_llama.GRANITE,
         "phi3": tiny_llama.PHI3,
         "smollm3": tiny_llama.SMOLLM3,
+        "glm": tiny_llama.GLM,
+        "glm4": tiny_llama.GLM4,
         "gemma": tiny_llama.GEMMA,
         "gemma2": tiny_llama.GEMMA2,
         "gemma3": tiny_llama.GEMMA3,
@@ -34,6 +36,9 @@ class Inputs:
         "olmo3": tiny_llama.OLMO3,
         "gpt2": tiny_llama.GPT2,
         "bigcode": tiny_llama.GPT_BIGCODE,
+        "gpt_neox": tiny_llama.GPT_NEOX,
+        "opt": tiny_llama.OPT,
+        "opt_350m": tiny_llama.OPT_350M,
         "qwen3_moe": tiny_llama.QWEN3_MOE,
         "qwen2_moe": tiny_llama.QWEN2_MOE,
         "mixtral": tiny_llama.MIXTRAL,
@@ -44,6 +49,9 @@ class Inputs:
         "gpt2-grows": dict(tiny_llama.GPT2, llama2=330),
         "gpt2-untied-grows": dict(tiny_llama.GPT2, llama2=330, tie_word_embeddings=False),
         "bigcode-grows": dict(tiny_llama.GPT_BIGCODE, llama2=330),
+        "gpt_neox-grows": dict(tiny_llama.GPT_NEOX, llama2=330),
+        "gpt_neox-tied-grows": dict(tiny_llama.GPT_NEOX, llama2=330, tie_word_embeddings=True),
+        "opt-grows": dict(tiny_llama.OPT_350M, llama2=330),
         "llama2-wide": dict(tiny_llama.WIDE, llama2=32000),
     }
 

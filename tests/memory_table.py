@@ -34,6 +34,10 @@ OLMO3 = dict(MODEL, family="olmo3", sliding_window=32, layer_types=["sliding_att
 # Their positions are weights, so that there are as many as the longest rows have tokens.
 GPT2 = dict(family="gpt2", vocab_size=V, n_embd=H, n_inner=I, n_layer=L, n_head=HEADS)
 BIGCODE = dict(GPT2, family="gpt_bigcode")
+GPT_NEOX = dict(family="gpt_neox", vocab_size=V, hidden_size=H, intermediate_size=I, num_hidden_layers=L,
+                num_attention_heads=HEADS)
+SEQUENTIAL_NEOX = dict(GPT_NEOX, use_parallel_residual=False, hidden_dropout=0.1, attention_dropout=0.1)
+OPT = dict(family="opt", vocab_size=V, hidden_size=H, ffn_dim=I, num_hidden_layers=L, num_attention_heads=HEADS)
 MIXTURE = dict(MODEL, family="qwen3_moe", num_hidden_layers=3, head_dim=64, num_experts=16, num_experts_per_tok=4,
                moe_intermediate_size=128, norm_topk_prob=True)
 GPT_OSS = dict(MODEL, family="gpt_oss", num_hidden_layers=3, head_dim=64, num_local_experts=16, num_experts_per_tok=4,
@@ -131,6 +135,10 @@ TABLE = [
     (1, "NO_SHARD", dict(LORA, model="gpt2", **WHOLE)),
     (2, "FULL_SHARD", dict(model="bigcode", gradient_checkpointing_mode="selective")),
     (1, "NO_SHARD", dict(LORA, model="bigcode", load_in_4bit=True, per_device_train_batch_size=8)),
+    (2, "FULL_SHARD", dict(model="gpt_neox")),
+    (1, "NO_SHARD", dict(LORA, model="gpt_neox", load_in_4bit=True, **WHOLE)),
+    (2, "FULL_SHARD", dict(model="sequential neox", gradient_checkpointing_mode="selective")),
+    (2, "FULL_SHARD", dict(model="opt", gradient_checkpointing_mode="selective")),
     (1, "NO_SHARD", dict(model="mixture")),
     (2, "FULL_SHARD", dict(model="mixture", gradient_checkpointing_mode="selective")),
     (2, "FULL_SHARD", dict(LORA, lora_dropout=0.0, model="mixture", **WHOLE)),
@@ -182,6 +190,8 @@ def label(row):
 
 def save_model(folder, model=MODEL, dtype=None):
     tiny_llama.save_model(folder, dtype=dtype, **model)
+    if model.get("family") == "opt":  # whose positions are weights under this name
+        return folder
     config = folder / "config.json"
     config.write_text(config.read_text().replace('"max_position_embeddings": 128',
                                                  '"max_position_embeddings": 512'))
@@ -200,7 +210,8 @@ def other_model(name, beside):
     if name == "gpt_oss packed":
         return tiny_llama.pack_experts(save_model(folder, GPT_OSS, "bfloat16"))
     models = {"large": LARGE, "wide": WIDE, "phi3": PHI3, "granite": GRANITE, "gemma": GEMMA, "gemma3": GEMMA3,
-              "gemma2": GEMMA2, "olmo3": OLMO3, "gpt2": GPT2, "bigcode": BIGCODE,
+              "gemma2": GEMMA2, "olmo3": OLMO3, "gpt2": GPT2, "bigcode": BIGCODE, "gpt_neox": GPT_NEOX, "sequential neox": SEQUENTIAL_NEOX,
+              "opt": OPT,
               "mixture": MIXTURE, "mixtral": MIXTRAL, "gpt_oss": GPT_OSS}
     return save_model(folder, models[name], None if name in ("phi3", "granite") else "bfloat16")
 

@@ -46,6 +46,12 @@ OLMO3 = dict(PLAIN, family="olmo3", sliding_window=7, layer_types=["sliding_atte
 # Dropout is on, as in every file of these two that says nothing of it.
 GPT2 = dict(family="gpt2", n_embd=30, n_layer=2, n_head=3, n_inner=44)
 GPT_BIGCODE = dict(GPT2, family="gpt_bigcode", n_embd=36)
+# Dropout is on here, too.
+GPT_NEOX = dict(family="gpt_neox", hidden_size=42, intermediate_size=44, num_hidden_layers=2, num_attention_heads=3,
+                rotary_pct=0.3, hidden_dropout=0.1, attention_dropout=0.1)
+OPT = dict(family="opt", hidden_size=42, ffn_dim=44, num_hidden_layers=2, num_attention_heads=3)
+# As OPT-350m.
+OPT_350M = dict(OPT, do_layer_norm_before=False, word_embed_proj_dim=20)
 # Mixtures of experts; the second has layers without, and an expert of all tokens.
 # transformers' grouped products need sizes of multiples of 16 bytes.
 UNBALANCED = dict(PLAIN, router_aux_loss_coef=0.0)
@@ -57,6 +63,9 @@ MIXTRAL = dict(UNBALANCED, family="mixtral", num_local_experts=4, sliding_window
 # Experts that are one parameter, attention with sinks; the limit cuts some values.
 GPT_OSS = dict(UNBALANCED, family="gpt_oss", hidden_size=36, num_key_value_heads=1, head_dim=10, sliding_window=7,
                num_local_experts=5, num_experts_per_tok=2, intermediate_size=20, swiglu_limit=0.6)
+# Half of the channels turn, each with its neighbour.
+GLM = dict(PLAIN, family="glm", hidden_size=30, num_key_value_heads=1, head_dim=12)
+GLM4 = dict(PLAIN, family="glm4", head_dim=8, attention_bias=False)
 GEMMA = dict(PLAIN, family="gemma", hidden_size=30, num_key_value_heads=1, head_dim=10)
 
 

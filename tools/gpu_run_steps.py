@@ -4,6 +4,7 @@ same, and one that the GPU has no room for. Each is a function of (check, second
 import json
 import subprocess
 import sys
+import time
 
 from gpu_check import last_lines
 from gpu_tiny_runs import OWN_FOLDER, largest_difference, losses_of_all, tiny_inputs
@@ -39,6 +40,7 @@ def cpu_parity(check, seconds, prefix="", **variables):
             "auto": (["--bf16", "false", "--activation_checkpointing", "auto"], 1e-4),
             "activations-away": (["--bf16", "false", "--activation_offloading", "true"], 1e-4),
             "offload": (["--bf16", "false", "--fsdp_offload_params", "true"], 1e-4),
+            "offload-sums": (["--bf16", "false", "--fsdp_offload_params", "true", "--gradient_accumulation_steps", "2"], 1e-4),
             "files": (["--bf16", "false", "--offload_param_device", "nvme", "--offload_param_nvme_path", OWN_FOLDER],
                       1e-4),
             "mixture": (["mixture", "--bf16", "false"], 1e-4),
@@ -79,8 +81,9 @@ def ranks_beside_one(check, seconds, name, runs, **variables):
     """Every run beside one rank: `runs` {name: (world, *flags)}."""
     runs = {f"{name}-{run}": words for run, words in runs.items()}
     one_rank = f"{name}-one-rank"
-    found = {**losses_of_all(check, seconds, {one_rank: (1, "--bf16", "false")}),
-             **losses_of_all(check, seconds, runs, **variables)}
+    end = time.time() + seconds
+    found = losses_of_all(check, seconds, {one_rank: (1, "--bf16", "false")})
+    found |= losses_of_all(check, end - time.time(), runs, **variables)
     wrong = []
     for run in runs:
         difference = largest_difference(found[run], found[one_rank])

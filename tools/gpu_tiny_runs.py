@@ -6,6 +6,7 @@ import json
 import os
 import pathlib
 import sys
+import time
 
 from gpu_check import ROOT, last_lines
 
@@ -70,9 +71,15 @@ def losses_of(check, name, seconds, world, *flags, wanted="", **variables):
 def losses_of_all(check, seconds, runs, **variables):
     """Of several runs side by side: {name: losses_of()}, `runs` {name: (world, *flags)}."""
     tiny_inputs(check)
+    end = time.time() + seconds
+
+    def one(name, run):
+        left = end - time.time()
+        return losses_of(check, name, left, *run, **variables) if left > 1 else "no time was left"
+
     # On a GPU most of a run's seconds are those in which a process opens it; emulated ones are processors.
     with concurrent.futures.ThreadPoolExecutor(min(6, os.cpu_count()) if check.is_emulated else 6) as pool:
-        found = {name: pool.submit(losses_of, check, name, seconds, *run, **variables) for name, run in runs.items()}
+        found = {name: pool.submit(one, name, run) for name, run in runs.items()}
         return {name: future.result() for name, future in found.items()}
 
 

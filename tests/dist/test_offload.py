@@ -129,11 +129,11 @@ def wide(inputs, tmp_path_factory):
     return dict(model_name_or_path=None, config_name=folder)
 
 
-def refused(flags, world, **answers):
+def refused(flags, world, recipe="sft", **answers):
     """The text of a run that ends with an error, and the most MB that one of its processes held.
     `answers` of the machine: preloaded.py."""
     more = preloaded.variables(**answers) if answers else {}
-    process = subprocess.Popen(command(flags, world), stdout=subprocess.PIPE, text=True,
+    process = subprocess.Popen(command(flags, world, recipe), stdout=subprocess.PIPE, text=True,
                                stderr=subprocess.STDOUT, env={**environment(), **more})
     alarm = threading.Timer(60, process.kill)
     alarm.start()
@@ -196,6 +196,15 @@ def test_room_for_all_ranks_suffices_and_a_little_less_does_not(inputs, disk, tm
         command(flags, 3), capture_output=True, text=True, timeout=60,
         env={**environment(), **preloaded.variables(FREE_BYTES=int((expected + 0.02) * 1e6))})
     assert process.returncode == 0, process.stdout + process.stderr
+
+
+def test_a_pair_of_answers_needs_room_for_two(inputs, disk, tmp_path):
+    def expected(recipe, data):
+        flags = base_flags(inputs.model("odd"), inputs.data(data), tmp_path / "out", max_steps=1, max_length=512,
+                           per_device_train_batch_size=16, **in_files(disk, "activations"))
+        return float(re.search(r"expected (\S+) MB", refused(flags, 2, recipe, FREE_BYTES=4096)[0])[1])
+
+    assert expected("reward", "preference") == pytest.approx(2 * expected("sft", "messages"), rel=0.01)
 
 
 @pytest.mark.parametrize("place", ["both", "state", "activations"])

@@ -13,7 +13,13 @@ BASE = dict(vocab_size=97, hidden_size=32, intermediate_size=52, num_hidden_laye
 GPT2_BASE = dict(vocab_size=97, n_embd=32, n_layer=2, n_head=4, n_positions=64, resid_pdrop=0.0, embd_pdrop=0.0,
                  attn_pdrop=0.0, bos_token_id=0, eos_token_id=1)
 QWEN_MOE_BASE = dict(BASE, num_experts=5, num_experts_per_tok=2, moe_intermediate_size=14)
-BASES = {"gpt2": GPT2_BASE, "gpt_bigcode": GPT2_BASE, "qwen3_moe": QWEN_MOE_BASE,
+GLM_BASE = dict(BASE, head_dim=8, rms_norm_eps=1e-5)
+NEOX_BASE = dict(vocab_size=97, hidden_size=32, intermediate_size=52, num_hidden_layers=2, num_attention_heads=4,
+                 max_position_embeddings=64)
+OPT_BASE = dict(vocab_size=97, hidden_size=32, ffn_dim=52, num_hidden_layers=2, num_attention_heads=4,
+                max_position_embeddings=64, dropout=0.0, pad_token_id=1)
+BASES = {"glm": GLM_BASE, "glm4": GLM_BASE, "gpt_neox": NEOX_BASE, "opt": OPT_BASE, "gpt2": GPT2_BASE, "gpt_bigcode": GPT2_BASE,
+         "qwen3_moe": QWEN_MOE_BASE,
          "qwen2_moe": dict(QWEN_MOE_BASE, shared_expert_intermediate_size=22),
          "mixtral": dict(BASE, num_local_experts=5),
          "gpt_oss": dict(BASE, num_local_experts=5, num_experts_per_tok=2, head_dim=8, intermediate_size=22)}

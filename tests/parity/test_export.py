@@ -58,14 +58,16 @@ def load(folder):
 @pytest.mark.parametrize("name,world", [("odd", 1), ("odd", 3), ("tied", 1), ("tied", 3),
                                         ("mistral", 2), ("qwen2", 3), ("qwen3", 2), ("phi3", 2),
                                         ("smollm3", 2), ("granite", 3), ("gemma", 3), ("gemma3", 2),
-                                        ("gemma2", 2), ("olmo2", 3), ("olmo3", 2),
-                                        ("gpt2", 3), ("bigcode", 2), ("qwen3_moe", 3), ("qwen2_moe", 2),
+                                        ("gemma2", 2), ("olmo2", 3), ("olmo3", 2), ("glm", 3), ("glm4", 2),
+                                        ("gpt2", 3), ("bigcode", 2), ("gpt_neox", 3), ("opt", 2), ("opt_350m", 3),
+                                        ("qwen3_moe", 3), ("qwen2_moe", 2),
                                         ("mixtral", 2), ("gpt_oss", 3)])
 def test_full_model(inputs, tmp_path, name, world):
     run = train(inputs, tmp_path / "out", name, world)
     folder = run.folder
     model = load(folder)
-    is_tied = name in ("tied", "qwen2", "smollm3", "granite", "gemma", "gemma2", "gemma3", "gpt2", "bigcode")
+    is_tied = name in ("tied", "qwen2", "smollm3", "granite", "gemma", "gemma2", "gemma3", "gpt2", "bigcode",
+                       "opt", "opt_350m")
     assert model.config.tie_word_embeddings == is_tied
     assert eval_loss(model, folder, inputs.data("messages")) == pytest.approx(
         measured(run), abs=1e-5)
@@ -75,7 +77,7 @@ def test_full_model(inputs, tmp_path, name, world):
     assert relative_error(tensors["logits"], logits) < 1e-5
     with safe_open(folder / "model.safetensors", "pt") as file:
         assert file.metadata() == {"format": "pt"}
-        assert ("lm_head.weight" in file.keys()) == (not is_tied)
+        assert (("embed_out.weight" if name == "gpt_neox" else "lm_head.weight") in file.keys()) == (not is_tied)
     # Training from the result starts where the run ended.
     again = run_strata(base_flags(folder, inputs.data("messages"), tmp_path / "again", max_steps=1,
                                   eval_on_start=True, eval_strategy="steps", eval_steps=9,
@@ -228,6 +230,10 @@ LORA_CASES = {
                                         lora_target_modules=["k_proj", "shared_expert.up_proj"])),
     "gpt2_ia3": ("gpt2", dict(OF_LORA_OFF, peft_type="IA3", learning_rate=5e-2)),
     "bigcode": ("bigcode", dict(lora_target_modules="all-linear")),
+    "gpt_neox": ("gpt_neox", dict(lora_target_modules="all-linear")),
+    "opt_350m": ("opt_350m", dict(lora_target_modules="all-linear")),
+    "opt_ia3": ("opt", dict(OF_LORA_OFF, peft_type="IA3", learning_rate=5e-2)),
+    "gpt_neox_ia3": ("gpt_neox", dict(OF_LORA_OFF, peft_type="IA3", learning_rate=5e-2)),
     "phi3": ("phi3", dict(lora_target_modules=["qkv_proj", "gate_up_proj", "down_proj"])),
     "phi3_prefix": ("phi3", dict(OF_LORA_OFF, peft_type="PREFIX_TUNING", num_virtual_tokens=3,
                                  learning_rate=5e-2)),

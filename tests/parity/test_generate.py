@@ -43,11 +43,18 @@ MODELS = {
     "gpt2": dict(family="gpt2", n_head=2),
     "bigcode": dict(family="gpt_bigcode"),
     "bigcode_multi_head": dict(family="gpt_bigcode", multi_query=False, tie_word_embeddings=False),
+    "gpt_neox": dict(family="gpt_neox"),
+    "gpt_neox_one_after_the_other": dict(family="gpt_neox", use_parallel_residual=False, tie_word_embeddings=True,
+                                         rope_parameters=dict(rope_type="default", rope_theta=500.0, partial_rotary_factor=1.0)),
+    "opt": dict(family="opt"),
+    "opt_350m": dict(family="opt", do_layer_norm_before=False, word_embed_proj_dim=12),
     "gemma": dict(family="gemma", num_key_value_heads=2, head_dim=12),
     "gemma3": dict(family="gemma3_text", num_key_value_heads=2, head_dim=12, sliding_window=6,
                    layer_types=["sliding_attention", "full_attention"]),
     "gemma2": dict(family="gemma2", num_key_value_heads=2, head_dim=12, sliding_window=6, attn_logit_softcapping=1.0,
                    final_logit_softcapping=3.0),
+    "glm": dict(family="glm", num_key_value_heads=1),
+    "glm4": dict(family="glm4", num_key_value_heads=2, head_dim=12),
     "olmo3": dict(family="olmo3", num_key_value_heads=2, sliding_window=6,
                   layer_types=["sliding_attention", "full_attention"]),
 }
@@ -68,11 +75,14 @@ ADAPTERS = {
                              prefix_projection=True, encoder_hidden_size=7),
 }
 # The first three over every model, the others over two.
-OTHER_NAMES = ["phi3", "gpt2", "bigcode", "bigcode_multi_head", "qwen3_moe", "qwen2_moe", "mixtral", "gpt_oss"]
+WITH_PROMPTS = ["glm", "glm4", "phi3"]
+PLAIN_LAYERS = ["gpt2", "bigcode", "bigcode_multi_head", "gpt_neox", "gpt_neox_one_after_the_other", "opt", "opt_350m"]
+WITH_EXPERTS = ["qwen3_moe", "qwen2_moe", "mixtral", "gpt_oss"]
+OTHER_NAMES = WITH_PROMPTS + PLAIN_LAYERS + WITH_EXPERTS
 ADAPTED = [(m, a) for a in list(ADAPTERS)[:3] for m in MODELS if m not in OTHER_NAMES] + [
-    (m, a) for m in OTHER_NAMES[4:] for a in ("none", "saved_head", "prefix")] + [
-    (m, a) for m in OTHER_NAMES[1:4] for a in ("none", "lora", "ia3")] + [("gpt2", "vera"), ("gpt2", "dora_conv1d")] + [
-    ("phi3", a) for a in ("none", "lora", "prompt", "prefix")] + [
+    (m, a) for m in WITH_EXPERTS for a in ("none", "saved_head", "prefix")] + [
+    (m, a) for m in PLAIN_LAYERS for a in ("none", "lora", "ia3")] + [("gpt2", "vera"), ("gpt2", "dora_conv1d")] + [
+    (m, a) for m in WITH_PROMPTS for a in ("none", "lora", "prompt", "prefix")] + [
     (m, a) for a in list(ADAPTERS)[3:] if a != "dora_conv1d" for m in ("grouped_tied", "one_kv_head_odd_dim")]
 
 

@@ -25,10 +25,15 @@ GEMMA3 = dict(family="gemma3_text", head_dim=12, num_key_value_heads=1, sliding_
               layer_types=["sliding_attention", "full_attention"])
 GEMMA2 = dict(family="gemma2", head_dim=12, num_key_value_heads=1, sliding_window=4, attn_logit_softcapping=1.0,
               final_logit_softcapping=2.0)
+GLM = dict(family="glm", num_key_value_heads=1)
+GLM4 = dict(family="glm4", num_key_value_heads=2, head_dim=12)
 OLMO3 = dict(family="olmo3", num_key_value_heads=1, sliding_window=4, layer_types=["sliding_attention", "full_attention"])
 
 GPT2 = dict(family="gpt2", n_embd=30, n_head=3, n_inner=44)
 BIGCODE = dict(GPT2, family="gpt_bigcode")
+OPT = dict(family="opt", enable_bias=False, activation_function="gelu")
+OPT_350M = dict(OPT, do_layer_norm_before=False, word_embed_proj_dim=12)
+NEOX = dict(family="gpt_neox", hidden_size=48, num_attention_heads=3, rotary_pct=0.3)
 
 CASES = {
     "default_targets": ({}, {}),
@@ -151,6 +156,11 @@ CASES = {
     "gemma2_dora_head": (GEMMA2, dict(target_modules=["o_proj", "lm_head"], r=4, use_dora=True)),
     "gemma2_ia3": (GEMMA2, dict(peft_type="IA3")),
     "olmo2": (dict(family="olmo2", num_key_value_heads=2), dict(target_modules=["q_proj", "o_proj", "up_proj"], r=3)),
+    "glm": (GLM, dict(target_modules="all-linear", r=3, lora_alpha=5)),
+    "glm4_norms": (GLM4, dict(target_modules=["q_proj", "gate_up_proj"], modules_to_save=["post_mlp_layernorm", "post_self_attn_layernorm"])),
+    "glm4_vera": (GLM4, dict(peft_type="VERA", r=5, target_modules=["q_proj", "o_proj"])),
+    "glm4_ia3": (GLM4, dict(peft_type="IA3", target_modules=["k_proj", "v_proj", "down_proj"],
+                            feedforward_modules=["down_proj"])),
     "olmo3_all": (OLMO3, dict(target_modules="all-linear", r=3, modules_to_save=["norm"])),
     "olmo3_norms": (OLMO3, dict(target_modules=["v_proj", "down_proj"], modules_to_save=["q_norm", "post_feedforward_layernorm"])),
     "olmo3_dora": (OLMO3, dict(target_modules=["q_proj", "gate_proj"], r=4, use_dora=True)),
@@ -178,12 +188,31 @@ CASES = {
     "bigcode_pissa": (BIGCODE, dict(target_modules=["c_attn", "c_proj"], r=4, init_lora_weights="pissa")),
     "bigcode_ia3": (BIGCODE, dict(peft_type="IA3")),
     "bigcode_vera": (BIGCODE, dict(peft_type="VERA", r=5)),
+    "neox": (NEOX, {}),
+    "neox_all": (NEOX, dict(target_modules="all-linear", r=3, lora_alpha=5, bias="all")),
+    "neox_dora": (dict(NEOX, use_parallel_residual=False),
+                  dict(target_modules=["query_key_value", "dense", "dense_4h_to_h"], r=4, use_dora=True)),
+    "neox_head": (NEOX, dict(target_modules=["lm_head", "dense_h_to_4h"], r=2)),
+    "neox_ia3": (NEOX, dict(peft_type="IA3")),
+    "neox_vera": (NEOX, dict(peft_type="VERA", r=5, target_modules="all-linear")),
+    "neox_pissa": (NEOX, dict(r=4, init_lora_weights="pissa")),
+    "neox_embedding": (dict(NEOX, tie_word_embeddings=True), dict(target_modules=["embed_in", "dense"], r=2)),
+    "neox_tokens": (NEOX, dict(target_modules=["dense"], trainable_token_indices={"embed_in": [5, 2, 40]})),
+    "neox_saved": (NEOX, dict(modules_to_save=["final_layer_norm", "lm_head", "embed_in"])),
+    "opt": (OPT, {}),
+    "opt_all": (OPT, dict(target_modules="all-linear", r=3, lora_alpha=5)),
+    "opt_dora": (OPT_350M, dict(target_modules=["project_in", "out_proj", "fc1"], r=4, use_dora=True)),
+    "opt_head": (OPT_350M, dict(target_modules=["lm_head", "project_out"], r=2)),
+    "opt_ia3": (OPT, dict(peft_type="IA3")),
+    "opt_vera": (OPT, dict(peft_type="VERA", r=5)),
+    "opt_tokens": (OPT_350M, dict(trainable_token_indices=[5, 2, 40])),
+    "opt_saved": (OPT, dict(modules_to_save=["embed_positions", "embed_tokens"])),
     "pissa_dora": ({}, dict(target_modules=["o_proj"], r=4, init_lora_weights="pissa",
                             use_dora=True)),
 }
 FROM_BASE = {"phi3_dora", "gemma2_dora_head", "olmo3_dora", "pissa", "pissa_fast", "olora", "pissa_dora", "dora", "dora_biased",
              "dora_head", "dora_embedding", "dora_embedding_tied", "gemma_dora_embedding",
-             "gpt2_dora", "bigcode_dora", "bigcode_pissa"}
+             "gpt2_dora", "bigcode_dora", "bigcode_pissa", "neox_dora", "neox_pissa", "opt_dora"}
 
 
 def file_name(name):
@@ -234,7 +263,7 @@ def probe_name(name):
 # factors of a fused projection's output and norms of heads:
 # see test_bfloat16_is_as_close_to_float32_as_peft.
 IN_FLOAT32 = {"all_biases", "biased_base", "branch_bias", "dora_biased", "vera_all", "phi3_ia3", "gemma3", "gemma3_all",
-              "gemma2_dora_head", "gemma2_ia3", "olmo3_all"}
+              "gemma2_dora_head", "gemma2_ia3", "olmo3_all", "opt", "opt_all"}
 
 
 @pytest.mark.parametrize("name", sorted(IN_FLOAT32))

@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 from llama_reference import save_checkpoint
 from probe import BUILD, relative_error
 from running import PROGRAM, base_flags, environment, run_strata
-from test_lora import BIGCODE, GPT2, PHI3, attach, config_of, randomise
+from test_lora import BIGCODE, GPT2, NEOX, OPT, OPT_350M, PHI3, attach, config_of, randomise
 
 CASES = {
     "plain": ({}, dict(target_modules=["q_proj", "down_proj"], r=4, lora_alpha=16)),
@@ -44,6 +44,11 @@ CASES = {
     "gpt2_biases": (GPT2, dict(target_modules=["c_fc"], lora_bias=True)),
     "gpt2_untied": (dict(GPT2, tie_word_embeddings=False), dict(target_modules=["lm_head", "attn.c_proj"], r=2)),
     "bigcode": (BIGCODE, dict(target_modules="all-linear", r=4, modules_to_save=["ln_f"])),
+    "neox": (NEOX, dict(target_modules="all-linear", r=4, modules_to_save=["final_layer_norm"])),
+    "neox_head": (NEOX, dict(target_modules=["lm_head", "dense"], r=2)),
+    "neox_ia3": (NEOX, dict(peft_type="IA3")),
+    "opt": (OPT, dict(modules_to_save=["embed_positions"], r=4)),
+    "opt_head": (dict(OPT_350M, tie_word_embeddings=False), dict(target_modules=["lm_head", "project_in"], r=2)),
     "gemma": (dict(family="gemma", head_dim=12),
               dict(target_modules=["o_proj", "gate_proj"], r=4, modules_to_save=["norm"])),
     "olora": ({}, dict(target_modules=["v_proj"], r=4, init_lora_weights="olora")),

@@ -32,11 +32,14 @@ CASES = {
     "nf4": dict(LORA, load_in_4bit=True, model="wide"),
     "no_token_for_padding": dict(model="llama2"),
     **{name: dict(model=name) for name in ("tied", "odd", "mistral", "qwen2", "qwen3", "phi3", "smollm3", "gemma",
-                                           "gemma2", "gemma3", "olmo2", "olmo3", "qwen3_moe", "qwen2_moe")},
+                                           "gemma2", "gemma3", "olmo2", "olmo3", "glm", "glm4", "qwen3_moe", "qwen2_moe")},
     "mixtral": dict(model="mixtral", learning_rate=1e-3),
     "gpt_oss": dict(model="gpt_oss", learning_rate=5e-4),
     # The bias of a final norm moves both rewards alike: only a centred loss says where they are.
     "gpt2": dict(model="gpt2", center_rewards_coefficient=0.3),
+    "opt": dict(model="opt", center_rewards_coefficient=0.3),
+    "opt_350m": dict(model="opt_350m", center_rewards_coefficient=0.3),
+    "gpt_neox": dict(model="gpt_neox", center_rewards_coefficient=0.3),
     "bigcode": dict(model="bigcode", center_rewards_coefficient=0.3),
 }
 FIGURES = ["num_tokens", "min_reward", "mean_reward", "max_reward", "accuracy", "margin"]
@@ -55,8 +58,10 @@ def scorer(inputs):
         model = AutoModelForSequenceClassification.from_pretrained(inputs.model(name), num_labels=1)
         with torch.no_grad():
             model.score.weight.normal_(0, 0.3, generator=torch.Generator().manual_seed(3))
-        if name == "bigcode":
-            model.config.attn_pdrop = 0.0  # which TRL's disable_dropout does not reach there
+        # What TRL's disable_dropout does not reach.
+        for key in {"bigcode": ["attn_pdrop"], "gpt_neox": ["attention_dropout"], "opt": ["dropout"],
+                    "opt_350m": ["dropout"]}.get(name, []):
+            setattr(model.config, key, 0.0)
         if tokenizer.pad_token is not None:
             model.config.pad_token_id = tokenizer.pad_token_id
         model.save_pretrained(folder)

@@ -8,7 +8,7 @@ from transformers import AutoModelForCausalLM
 import tiny_llama
 from llama_reference import make_documents, save_checkpoint
 from probe import relative_error, run_probe
-from test_lora import GEMMA2, GEMMA3, OLMO3, PHI3, PRECISIONS, config_of
+from test_lora import GEMMA2, GEMMA3, GLM, GLM4, OLMO3, PHI3, PRECISIONS, config_of
 
 TEXT = "the cat sat on a mat"
 PROMPT, PREFIX = "PROMPT_TUNING", "PREFIX_TUNING"
@@ -45,6 +45,8 @@ CASES = {
     "prompt_of_gemma2": (dict(GEMMA2, num_key_value_heads=2), dict(peft_type=PROMPT, num_virtual_tokens=3)),
     "prefix_of_olmo3": (OLMO3, dict(peft_type=PREFIX, num_virtual_tokens=5)),
     "prompt_of_olmo3": (OLMO3, dict(peft_type=PROMPT, num_virtual_tokens=5)),
+    "prefix_of_glm": (GLM, dict(peft_type=PREFIX, num_virtual_tokens=5)),
+    "prompt_of_glm4": (GLM4, dict(peft_type=PROMPT, num_virtual_tokens=4)),
     "prefix_of_zeros": (dict(attention_bias=True),
                         dict(peft_type=PREFIX, num_virtual_tokens=2, init_weights="zero")),
 }

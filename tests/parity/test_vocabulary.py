@@ -61,7 +61,9 @@ def same_tokenizer(folder, expected):
 ROWS = [("llama2", "chatml", True, 1), ("llama2-tied", "chatml", True, 2),
         ("llama2", "zephyr", False, 2), ("llama2-tied", "zephyr", False, 1),
         ("gpt2-grows", "chatml", True, 3), ("gpt2-untied-grows", "zephyr", False, 2),
-        ("bigcode-grows", "zephyr", True, 1)]
+        ("bigcode-grows", "zephyr", True, 1),
+        ("gpt_neox-grows", "zephyr", True, 2), ("gpt_neox-tied-grows", "chatml", False, 3),
+        ("opt-grows", "chatml", True, 2)]
 
 
 @pytest.mark.parametrize("base,name,mean_resizing,world", ROWS)
@@ -119,7 +121,9 @@ def continuations(model, count=12):
 
 @pytest.mark.parametrize("base,saved", [("llama2", None), ("llama2-tied", None),
                                         ("llama2", ["embed_tokens", "lm_head"]), ("gpt2-grows", None),
-                                        ("gpt2-untied-grows", ["wte", "lm_head"]), ("bigcode-grows", None)])
+                                        ("gpt2-untied-grows", ["wte", "lm_head"]), ("bigcode-grows", None),
+                                        ("gpt_neox-grows", ["embed_in", "lm_head"]), ("gpt_neox-tied-grows", None),
+                                        ("opt-grows", None)])
 def test_adapter_holds_the_vocabulary(inputs, tmp_path, base, saved):
     folder = inputs.model(base)
     more = {**LORA, "max_steps": 4, "learning_rate": 1e-2, "lora_modules_to_save": saved}
@@ -242,6 +246,7 @@ def test_settings_of_an_adapter_end_what_it_is_merged_into(inputs, tmp_path):
     ("llama2", dict(target_modules=["q_proj"], modules_to_save=["lm_head", "embed_tokens"])),
     ("gpt2-grows", dict(target_modules=["c_attn", "c_fc"], fan_in_fan_out=True)),
     ("gpt2-untied-grows", dict(target_modules=["c_attn"], fan_in_fan_out=True, modules_to_save=["lm_head", "wte"])),
+    ("gpt_neox-grows", dict()),
 ])
 def test_adapter_that_peft_wrote(inputs, tmp_path, base, settings):
     folder = inputs.model(base)
@@ -262,7 +267,7 @@ def test_adapter_that_peft_wrote(inputs, tmp_path, base, settings):
     after = load_file(tmp_path / "out" / "adapter_model.safetensors")
     assert after.keys() <= before.keys()
     assert all(torch.equal(after[name], before[name].float()) for name in after)
-    embedding = "wte" if base.startswith("gpt2") else "embed_tokens"
+    embedding = {"gpt2": "wte", "gpt_neox": "embed_in"}.get(base.split("-")[0], "embed_tokens")
     assert {n.split(".")[-2] for n in after} >= {embedding, "lm_head"}
 
 

@@ -48,7 +48,8 @@ std::vector<nn::Linear*> layers_tied_to(models::Model& model, const nn::Embeddin
   std::vector<nn::Linear*> tied;
   for (models::Block* block : model.blocks()) {
     for (nn::Linear* layer : block->linears()) {
-      const bool is_output = block->kind() == models::BlockKind::kHead;
+      const bool is_output =
+          block->kind() == models::BlockKind::kHead && layer == block->linears().back();
       const bool is_tied = &layer->weight() == &embedding.weight();
       if (is_tied || (is_output && model.is_called_tied())) tied.push_back(layer);
     }
@@ -59,7 +60,8 @@ std::vector<nn::Linear*> layers_tied_to(models::Model& model, const nn::Embeddin
 nn::Linear* output_layer(models::Model& model) {
   for (models::Block* block : model.blocks()) {
     if (block->kind() != models::BlockKind::kHead) continue;
-    for (nn::Linear* layer : block->linears()) return layer;
+    const std::vector<nn::Linear*> layers = block->linears();
+    if (!layers.empty()) return layers.back();
   }
   return nullptr;
 }

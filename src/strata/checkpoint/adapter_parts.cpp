@@ -43,16 +43,18 @@ Json config_of(const SavedState& base) {
 
 // T5's key of that name is another: its rows of single tokens are refused before.
 static bool is_called_tied(const Json& config) {
-  const bool is_gpt2 = config.value("model_type", "").starts_with("gpt");
+  const std::string type = config.value("model_type", "");
+  const bool is_by_default = type == "gpt2" || type == "gpt_bigcode" || type == "opt";
   const auto entry = config.find("tie_word_embeddings");
-  return entry == config.end() ? is_gpt2 : entry->is_boolean() && entry->get<bool>();
+  return entry == config.end() ? is_by_default : entry->is_boolean() && entry->get<bool>();
 }
 
 AdapterParts::AdapterParts(const SavedState& base, const Json& config, SavedState& adapter,
                            const adapters::LoraOptions& settings)
     : base_(base), config_(config), adapter_(adapter), settings_(settings) {
   for (size_t i = 0; i < base.tensors().size(); ++i) in_base_[base.tensors()[i].weight] = i;
-  for (const char* name : {kShared, kGpt2Embedding, kBareEmbedding}) {
+  for (const char* name :
+       {kShared, kGpt2Embedding, kBareEmbedding, kNeoXEmbedding, kOptEmbedding}) {
     if (in_base_.contains(name)) embedding_ = name;
   }
   is_bare_ = embedding_ == kBareEmbedding;

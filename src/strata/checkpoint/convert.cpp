@@ -16,6 +16,7 @@
 #include "strata/hf/adapter_files.h"
 #include "strata/hf/base_fingerprint.h"
 #include "strata/hf/dcp.h"
+#include "strata/hf/weight_names.h"
 
 namespace strata::checkpoint {
 namespace {
@@ -73,6 +74,19 @@ std::vector<NamedPlace> named_weights(const SavedState& state) {
   return named;
 }
 
+// config.json of a whole model; empty where there is none.
+Json model_config(const SavedState& state) {
+  const fs::path config = base_model_of(state) / "config.json";
+  const bool is_model = !state.is_adapter() && fs::is_regular_file(config);
+  return is_model ? read_json_file(config) : Json::object();
+}
+
+// As from_pretrained() expects them beside the config.json.
+void name_as_in_folder(const SavedState& state, std::vector<NamedPlace>& weights) {
+  const Json config = model_config(state);
+  for (NamedPlace& weight : weights) weight.name = hf::name_in_folder(config, weight.name);
+}
+
 bool holds_values_of(hf::DType written, hf::DType stored) {
   return written == stored || written == hf::DType::kF64 ||
          (written == hf::DType::kF32 && stored != hf::DType::kF64);
@@ -94,7 +108,8 @@ void write_safetensors(SavedState& state, const fs::path& out, const ConvertOpti
   std::vector<hf::TensorBytes> sizes;
   std::unordered_map<std::string, hf::TensorSpec> specs;
   uint64_t num_parameters = 0;
-  const std::vector<NamedPlace> weights = named_weights(state);
+  std::vector<NamedPlace> weights = named_weights(state);
+  name_as_in_folder(state, weights);
   for (const auto& [place, name] : weights) {
     const SavedTensor& tensor = state.tensors()[place];
     const hf::DType type = reader.type_of(tensor);
@@ -127,7 +142,9 @@ void write_torch(SavedState& state, const fs::path& out, const ConvertOptions& o
   const char* weights = state.is_adapter() ? "adapter_model.bin"
                         : with_optimizer   ? "pytorch_model_fsdp.bin"
                                            : "pytorch_model.bin";
-  write_torch_weights(state, named_weights(state), out / weights, reader, *options.files);
+  std::vector<NamedPlace> named = named_weights(state);
+  if (!with_optimizer) name_as_in_folder(state, named);
+  write_torch_weights(state, named, out / weights, reader, *options.files);
   if (with_optimizer)
     write_torch_optimizer(state, places(state, false), out / "optimizer.bin", reader,
                           *options.files);
@@ -243,16 +260,19 @@ void write_target(SavedState& state, const fs::path& out, const ConvertOptions& 
 void read_back(SavedState& state, const WeightReader& reader, const fs::path& written,
                bool is_strata) {
   const std::unique_ptr<SavedState> saved = open_saved_state(written);
+  // Of some formats the names in a file are read, of others those in the model.
+  const Json config = model_config(state);
   std::map<std::pair<std::string, std::string>, size_t> places;
   for (size_t i = 0; i < saved->tensors().size(); ++i) {
-    places[{saved->tensors()[i].kind, saved->tensors()[i].weight}] = i;
+    const SavedTensor& tensor = saved->tensors()[i];
+    places[{tensor.kind, hf::name_in_model(config, tensor.weight)}] = i;
   }
   std::vector<std::byte> bytes;
   for (const auto& [index, expected] : reader.checksums()) {
     const SavedTensor& tensor = state.tensors()[index];
     const bool has_prefix = tensor.is_parameter() && !is_strata;
-    const auto place =
-        places.find({tensor.kind, has_prefix ? name_in_file(state, tensor) : tensor.weight});
+    const std::string name = has_prefix ? name_in_file(state, tensor) : tensor.weight;
+    const auto place = places.find({tensor.kind, hf::name_in_model(config, name)});
     if (place != places.end()) {
       const SavedTensor& found = saved->tensors()[place->second];
       bytes.resize(found.size_bytes());

@@ -25,6 +25,7 @@
 #include "strata/checkpoint/param_groups.h"
 #include "strata/checkpoint/saved_values.h"
 #include "strata/hf/adapter_files.h"
+#include "strata/hf/weight_names.h"
 #include "strata/models/reward_head.h"
 #include "strata/text/vocabulary_files.h"
 
@@ -59,7 +60,8 @@ adapters::LoraOptions settings_of(const SavedState& adapter, std::vector<std::st
 
 // The tensors of the result, in the order in which they are written.
 struct Layout {
-  std::vector<hf::TensorBytes> sizes;
+  std::vector<hf::TensorBytes> sizes;  // by their names in the file
+  std::vector<std::string> weights;    // the same by those in the model
   std::unordered_map<std::string, hf::TensorSpec> specs;
   uint64_t num_parameters = 0;
 };
@@ -97,10 +99,11 @@ class Merger {
     if (plan.is_indexed()) {
       files.add_text(hf::kModelIndexFile, plan.index_json(layout.num_parameters));
     }
-    for (const hf::TensorBytes& tensor : layout.sizes) {
+    for (size_t i = 0; i < layout.sizes.size(); ++i) {
+      const std::string& name = layout.sizes[i].name;
       const at::Tensor value =
-          merged(tensor.name).to(memory_type_of(layout.specs.at(tensor.name).dtype));
-      files.write(tensor.name, {static_cast<const std::byte*>(value.data_ptr()), value.nbytes()});
+          merged(layout.weights[i]).to(memory_type_of(layout.specs.at(name).dtype));
+      files.write(name, {static_cast<const std::byte*>(value.data_ptr()), value.nbytes()});
     }
     files.publish();
     std::vector<std::string> notes = notes_;
@@ -111,7 +114,9 @@ class Merger {
   }
 
  private:
-  void add_tensor(Layout& layout, const std::string& name, const SavedTensor& tensor) const {
+  void add_tensor(Layout& layout, const std::string& weight, const SavedTensor& tensor) const {
+    const std::string name = hf::name_in_folder(config_, weight);
+    layout.weights.push_back(weight);
     const bool is_floating = at::isFloatingType(memory_type_of(tensor.dtype));
     const hf::DType type = is_floating ? options_.weight_type.value_or(tensor.dtype) : tensor.dtype;
     const uint64_t numel = tensor.size_bytes() / hf::size_of(tensor.dtype);

@@ -17,6 +17,7 @@
 #include "strata/checkpoint/saved_values.h"
 #include "strata/hf/bitsandbytes.h"
 #include "strata/hf/torch_types.h"
+#include "strata/hf/weight_names.h"
 #include "strata/models/registry.h"
 #include "strata/nn/linear.h"
 #include "strata/ops/quant/codebook.h"
@@ -248,6 +249,7 @@ class QuantizedExport {
   QuantizedExport(SavedState& state, const fs::path& base, const QuantizedExportOptions& options)
       : state_(state),
         options_(options),
+        config_(read_json_file(base / "config.json")),
         chosen_(chosen_weights(state, base, options.quantization)) {
     for (size_t i = 0; i < state.tensors().size(); ++i) {
       const SavedTensor& tensor = state.tensors()[i];
@@ -278,9 +280,9 @@ class QuantizedExport {
         state_.forget(i);
         continue;
       }
-      value = value.to(memory_type_of(specs_.at(tensor.weight).dtype));
-      files.write(tensor.weight,
-                  {static_cast<const std::byte*>(value.const_data_ptr()), value.nbytes()});
+      const std::string name = hf::name_in_folder(config_, tensor.weight);
+      value = value.to(memory_type_of(specs_.at(name).dtype));
+      files.write(name, {static_cast<const std::byte*>(value.const_data_ptr()), value.nbytes()});
       state_.forget(i);
     }
     files.publish();
@@ -300,7 +302,7 @@ class QuantizedExport {
     const auto chosen = chosen_.find(tensor.weight);
     if (chosen == chosen_.end()) {
       const bool is_floating = at::isFloatingType(memory_type_of(tensor.dtype));
-      add_spec({tensor.weight,
+      add_spec({hf::name_in_folder(config_, tensor.weight),
                 is_floating ? options_.weight_type.value_or(tensor.dtype) : tensor.dtype,
                 tensor.shape});
       return;
@@ -326,6 +328,7 @@ class QuantizedExport {
 
   SavedState& state_;
   QuantizedExportOptions options_;
+  Json config_;
   std::map<std::string, std::vector<int64_t>> chosen_;
   std::map<std::string, Parts> parts_;
   std::unordered_map<std::string, hf::TensorSpec> specs_;

@@ -9,6 +9,7 @@
 #include "strata/base/folder_update.h"
 #include "strata/hf/adapter_files.h"
 #include "strata/hf/export_index.h"
+#include "strata/hf/weight_names.h"
 
 namespace strata::hf {
 namespace {
@@ -93,7 +94,7 @@ void ModelFolder::open_indexed(const fs::path& index) {
   }
   for (const std::string& file : shards) add_file(path_ / file);
   for (const auto& [tensor, file] : weight_map) {
-    const TensorInfo* info = find(tensor);
+    const TensorInfo* info = find(name_in_model(config_, tensor));
     if (info == nullptr || file_of(*info).path().filename() != file) {
       throw FormatError(
           "{}: found tensor {} {}, expected it in {}; index and files are not from one "
@@ -107,6 +108,9 @@ void ModelFolder::open_indexed(const fs::path& index) {
 void ModelFolder::add_file(const fs::path& file) {
   // Moving a file keeps its tensors' addresses: the map below points at them.
   files_.emplace_back(file);
+  if (!is_adapter_) {
+    files_.back().rename([&](const std::string& name) { return name_in_model(config_, name); });
+  }
   for (const TensorInfo& info : files_.back().tensors()) {
     const auto [place, is_new] = places_.emplace(info.name, Place{files_.size() - 1, &info});
     if (is_new) continue;

@@ -1,5 +1,6 @@
 // A folder of a Hugging Face checkpoint: its config and its tensors, from one file or from the
-// shards of an index. Also opens adapter folders. Never: what the config or the tensors mean.
+// shards of an index. Tensors of a model have the names that they have in transformers' model
+// (hf/weight_names.h). Also opens adapter folders. Never: what the config or the tensors mean.
 #pragma once
 
 #include <cstddef>

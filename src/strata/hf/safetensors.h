@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -52,8 +53,13 @@ class SafetensorsFile {
   // The `__metadata__` entry, empty when absent.
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
   const std::filesystem::path& path() const { return file_.path(); }
+  // Calls every tensor what `name_of` makes of its name, here and not in the file. Call it before
+  // anything is asked by its name.
+  void rename(const std::function<std::string(const std::string&)>& name_of);
 
  private:
+  void index();
+
   MappedFile file_;
   std::span<const std::byte> data_;
   std::vector<TensorInfo> tensors_;

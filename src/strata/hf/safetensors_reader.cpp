@@ -223,7 +223,17 @@ SafetensorsFile::SafetensorsFile(const std::filesystem::path& path) : file_(path
     return std::tie(a.begin, a.end, a.name) < std::tie(b.begin, b.end, b.name);
   });
   check_tiling(tensors_, data_.size(), subject);
+  index();
+}
+
+void SafetensorsFile::index() {
+  places_.clear();
   for (size_t i = 0; i < tensors_.size(); ++i) places_.emplace(tensors_[i].name, i);
+}
+
+void SafetensorsFile::rename(const std::function<std::string(const std::string&)>& name_of) {
+  for (TensorInfo& info : tensors_) info.name = name_of(info.name);
+  index();
 }
 
 const TensorInfo* SafetensorsFile::find(std::string_view name) const {

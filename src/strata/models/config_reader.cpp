@@ -45,6 +45,14 @@ double ConfigReader::positive_number(const std::string& key, double fallback) co
   return value;
 }
 
+double ConfigReader::dropout_rate(const std::string& key, double fallback) const {
+  const double rate = number(key, fallback);
+  if (rate >= 0 && rate < 1) return rate;
+  throw FormatError(
+      "config.json: found {}{} = {}, expected a number from 0 on and below 1; fix the file",
+      prefix_, key, rate);
+}
+
 bool ConfigReader::boolean(const std::string& key, bool fallback) const {
   if (!has(key)) return fallback;
   if (!json_.at(key).is_boolean()) fail(key, "true or false");

@@ -23,6 +23,7 @@ class ConfigReader {
   std::optional<int64_t> optional_integer(const std::string& key) const;
   double positive_number(const std::string& key, double fallback) const;
   double number(const std::string& key, double fallback) const;
+  double dropout_rate(const std::string& key, double fallback) const;  // from 0 on and below 1
   bool boolean(const std::string& key, bool fallback) const;
   std::string text(const std::string& key, const std::string& fallback) const;
   // Empty where the key is missing or null.

@@ -20,6 +20,7 @@ std::vector<nn::Parameter*> Model::parameters() {
       if (seen.insert(parameter).second) list.push_back(parameter);
     }
   }
+  order_as_reference(list);
   list.insert(list.end(), encoder.begin(), encoder.end());
   return list;
 }

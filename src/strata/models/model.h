@@ -158,6 +158,9 @@ class Model {
                                                     at::ScalarType storage);
 
  private:
+  // Where blocks do not have their weights in the reference's order.
+  virtual void order_as_reference(std::vector<nn::Parameter*>& /*list*/) const {}
+
   std::set<std::string> copied_;
   int64_t num_replaced_elements_ = 0;
   int64_t num_tied_copies_ = 0;

@@ -5,10 +5,14 @@
 #include "strata/base/error.h"
 #include "strata/libtorch/vector_math.h"
 #include "strata/models/config_reader.h"
+#include "strata/models/glm/blocks.h"
+#include "strata/models/glm/config.h"
 #include "strata/models/gpt2/model.h"
+#include "strata/models/gpt_neox/model.h"
 #include "strata/models/gpt_oss/mixture.h"
 #include "strata/models/llama/model.h"
 #include "strata/models/moe/mixture.h"
+#include "strata/models/opt/model.h"
 #include "strata/models/phi3/blocks.h"
 #include "strata/models/reward_head.h"
 #include "strata/models/t5/model.h"
@@ -57,6 +61,21 @@ std::unique_ptr<Model> create_gpt2(const Json& json, const ModelOptions& options
   return std::make_unique<Gpt2Model>(config, options.storage);
 }
 
+std::unique_ptr<Model> create_gpt_neox(const Json& json, const ModelOptions& options) {
+  GptNeoXConfig config = parse_gpt_neox_config(json);
+  config.scores_documents = has_reward_head(json);
+  config.has_own_head = options.is_untied;
+  config.rope.buffer_type = options.buffers;
+  return std::make_unique<GptNeoXModel>(config, options.storage);
+}
+
+std::unique_ptr<Model> create_opt(const Json& json, const ModelOptions& options) {
+  OptConfig config = parse_opt_config(json);
+  config.scores_documents = has_reward_head(json);
+  config.has_own_head = options.is_untied;
+  return std::make_unique<OptModel>(config, options.storage);
+}
+
 struct Family {
   Create create;
   const char* classifier;  // transformers' class of such models that give rewards; null: none
@@ -69,9 +88,12 @@ const std::map<std::string, Family>& families() {
       {"gemma2", {create_llama<parse_gemma2_config>, "Gemma2ForSequenceClassification"}},
       {"gemma3_text",
        {create_llama<parse_gemma3_text_config>, "Gemma3TextForSequenceClassification"}},
+      {"glm", {create_llama<parse_glm_config, GlmDecoderLayer>, "GlmForSequenceClassification"}},
+      {"glm4", {create_llama<parse_glm4_config, GlmDecoderLayer>, "Glm4ForSequenceClassification"}},
       {"gpt2", {create_gpt2<parse_gpt2_config>, "GPT2ForSequenceClassification"}},
       {"gpt_bigcode",
        {create_gpt2<parse_gpt_bigcode_config>, "GPTBigCodeForSequenceClassification"}},
+      {"gpt_neox", {create_gpt_neox, "GPTNeoXForSequenceClassification"}},
       {"gpt_oss", {create_gpt_oss, "GptOssForSequenceClassification"}},
       {"granite", {create_llama<parse_granite_config>, nullptr}},
       {"llama", {create_llama<parse_llama_config>, "LlamaForSequenceClassification"}},
@@ -80,6 +102,7 @@ const std::map<std::string, Family>& families() {
       {"mixtral", {create_mixture<parse_mixtral_config>, "MixtralForSequenceClassification"}},
       {"olmo2", {create_llama<parse_olmo2_config>, "Olmo2ForSequenceClassification"}},
       {"olmo3", {create_llama<parse_olmo3_config>, "Olmo3ForSequenceClassification"}},
+      {"opt", {create_opt, "OPTForSequenceClassification"}},
       {"phi3",
        {create_llama<parse_phi3_config, Phi3DecoderLayer>, "Phi3ForSequenceClassification"}},
       {"qwen2", {create_llama<parse_qwen2_config>, "Qwen2ForSequenceClassification"}},

@@ -33,6 +33,11 @@ ConfigReader rope_reader(const ConfigReader& config, const Json& nothing) {
   return ConfigReader(nothing);
 }
 
+// Older files call it "type".
+std::string kind_text(const ConfigReader& reader) {
+  return reader.text("rope_type", reader.text("type", "default"));
+}
+
 // Settings by type of layer ("full_attention": {...}) are other families'.
 void refuse_nested(const ConfigReader& reader) {
   for (const auto& [key, value] : reader.json().items()) {
@@ -159,16 +164,17 @@ void refuse_partial(const ConfigReader& config, const ConfigReader& reader) {
       rotated);
 }
 
-int64_t turning_channels(const ConfigReader& config, const ConfigReader& reader, int64_t head_dim) {
-  const std::string key = "partial_rotary_factor";
-  const double part = reader.number(key, config.number(key, 1.0));
+// `key`, `fallback`: of config.json, where the rope's settings do not say it.
+int64_t turning_channels(const ConfigReader& config, const ConfigReader& reader, int64_t head_dim,
+                         const std::string& key = "partial_rotary_factor", double fallback = 1.0) {
+  const std::string own_key = "partial_rotary_factor";
+  const double part = reader.number(own_key, config.number(key, fallback));
   const auto channels = static_cast<int64_t>(part * static_cast<double>(head_dim));
   if (part > 0 && part <= 1 && channels > 0 && channels % 2 == 0) return channels;
   throw FormatError(
-      "config.json: found partial_rotary_factor = {} of head_dim = {}, expected a part of at most "
-      "1 "
-      "that is an even number of channels; fix the file",
-      part, head_dim);
+      "config.json: found {} = {} of head_dim = {}, expected a part of at most 1 that is an even "
+      "number of channels; fix the file",
+      reader.has(own_key) ? own_key : key, part, head_dim);
 }
 
 void check_head_dim(const nn::RopeOptions& rope) {
@@ -185,22 +191,9 @@ void check_head_dim(const nn::RopeOptions& rope) {
   }
 }
 
-}  // namespace
-
-nn::RopeOptions parse_rope(const ConfigReader& config, const RopeShape& shape) {
-  const Json nothing = Json::object();
-  const ConfigReader reader = rope_reader(config, nothing);
-  refuse_nested(reader);
-  nn::RopeOptions rope;
-  const std::string kind = reader.text("rope_type", reader.text("type", "default"));
-  rope.kind = parse_rope_kind(kind);
-  rope.head_dim = shape.head_dim;
-  rope.max_position_embeddings = shape.max_position_embeddings;
-  rope.theta = reader.positive_number("rope_theta",
-                                      config.positive_number("rope_theta", shape.default_theta));
-  check_head_dim(rope);
-  if (rope.kind == nn::RopeKind::kDefault) return rope;  // which looks at no partial_rotary_factor
-  refuse_partial(config, reader);
+// What the kinds have beside frequencies and number of channels.
+void parse_kind(const ConfigReader& config, const ConfigReader& reader, const RopeShape& shape,
+                nn::RopeOptions& rope) {
   rope.original_max_position_embeddings = original_positions(config, reader, shape);
   if (rope.kind == nn::RopeKind::kLlama3) {
     parse_llama3(reader, rope);
@@ -209,9 +202,30 @@ nn::RopeOptions parse_rope(const ConfigReader& config, const RopeShape& shape) {
   } else if (rope.kind == nn::RopeKind::kLongrope) {
     parse_longrope(reader, rope);
   } else {
-    require(reader, "factor", kind);
+    require(reader, "factor", kind_text(reader));
     rope.factor = reader.positive_number("factor", 1.0);
   }
+}
+
+}  // namespace
+
+nn::RopeOptions parse_rope(const ConfigReader& config, const RopeShape& shape) {
+  const Json nothing = Json::object();
+  const ConfigReader reader = rope_reader(config, nothing);
+  refuse_nested(reader);
+  nn::RopeOptions rope;
+  rope.kind = parse_rope_kind(kind_text(reader));
+  const std::string key = "partial_rotary_factor";
+  rope.head_dim = shape.default_part
+                      ? turning_channels(config, reader, shape.head_dim, key, *shape.default_part)
+                      : shape.head_dim;
+  rope.max_position_embeddings = shape.max_position_embeddings;
+  rope.theta = reader.positive_number("rope_theta",
+                                      config.positive_number("rope_theta", shape.default_theta));
+  check_head_dim(rope);
+  if (rope.kind == nn::RopeKind::kDefault) return rope;  // which looks at no partial_rotary_factor
+  if (!shape.default_part) refuse_partial(config, reader);
+  parse_kind(config, reader, shape, rope);
   return rope;
 }
 
@@ -220,7 +234,7 @@ nn::RopeOptions parse_phi3_rope(const ConfigReader& config, const RopeShape& sha
   const ConfigReader reader = rope_reader(config, nothing);
   refuse_nested(reader);
   nn::RopeOptions rope;
-  const std::string kind = reader.text("rope_type", reader.text("type", "default"));
+  const std::string kind = kind_text(reader);
   if (kind == "longrope" || kind == "su" || kind == "yarn") {
     rope.kind = nn::RopeKind::kLongrope;
   } else if (kind != "default") {
@@ -236,6 +250,22 @@ nn::RopeOptions parse_phi3_rope(const ConfigReader& config, const RopeShape& sha
   rope.original_max_position_embeddings =
       config.positive_integer("original_max_position_embeddings", 4096);
   if (rope.kind == nn::RopeKind::kLongrope) parse_longrope(reader, rope);
+  return rope;
+}
+
+nn::RopeOptions parse_gpt_neox_rope(const ConfigReader& config, const RopeShape& shape) {
+  const Json nothing = Json::object();
+  const ConfigReader reader = rope_reader(config, nothing);
+  refuse_nested(reader);
+  nn::RopeOptions rope;
+  rope.kind = parse_rope_kind(kind_text(reader));
+  rope.head_dim = turning_channels(config, reader, shape.head_dim, "rotary_pct", 0.25);
+  rope.max_position_embeddings = shape.max_position_embeddings;
+  // Of the keys beside the rope's settings this one alone counts.
+  rope.theta = reader.positive_number(
+      "rope_theta", config.positive_number("rotary_emb_base", shape.default_theta));
+  check_head_dim(rope);
+  if (rope.kind != nn::RopeKind::kDefault) parse_kind(config, reader, shape, rope);
   return rope;
 }
 

@@ -109,7 +109,7 @@ void rotate_(const at::Tensor& q, const at::Tensor& k, const RopeTables& tables,
   if (!tables.cos.defined()) return;
   const int64_t channels = 2 * tables.cos.size(1);
   for (const at::Tensor& x : {q, k}) {
-    ops::apply_rope_(x.narrow(2, 0, channels), tables.cos, tables.sin, inverse);
+    ops::apply_rope_(x.narrow(2, 0, channels), tables.cos, tables.sin, inverse, tables.pairs);
   }
 }
 
@@ -386,6 +386,11 @@ at::Tensor fused_rotary_attention(const at::Tensor& qkv, Rope& rope,
 at::Tensor fused_attention(const at::Tensor& qkv, const AttentionOptions& options,
                            const ForwardContext& context) {
   return fused_attention_of(qkv, RopeTables{}, options, context);
+}
+
+at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                     const AttentionOptions& options, const ForwardContext& context) {
+  return attention_of(q, k, v, RopeTables{}, options, context);
 }
 
 at::Tensor rotary_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,

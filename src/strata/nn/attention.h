@@ -45,6 +45,10 @@ at::Tensor rotary_attention(const at::Tensor& q, const at::Tensor& k, const at::
                             Rope& rope, const AttentionOptions& options,
                             const ForwardContext& context);
 
+// The same without a rotation.
+at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                     const AttentionOptions& options, const ForwardContext& context);
+
 // The same of a fused projection's output [T, (num_heads + 2 * num_kv_heads) * D]: q, k and v side
 // by side.
 at::Tensor fused_rotary_attention(const at::Tensor& qkv, Rope& rope,

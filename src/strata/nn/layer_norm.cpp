@@ -13,27 +13,32 @@ using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
 struct NormCall {
-  Parameter* weight;
+  Parameter* weight;  // null, as bias: ones and zeros
   Parameter* bias;
   double eps;
 
+  at::Tensor weight_for(const at::Tensor& x) const {
+    return weight != nullptr ? weight->value() : at::ones({x.size(1)}, x.options());
+  }
+  at::Tensor bias_for(const at::Tensor& x) const {
+    return bias != nullptr ? bias->value() : at::zeros({x.size(1)}, x.options());
+  }
   ops::LayerNormResult run(const at::Tensor& x) const {
-    return ops::layer_norm(x, weight->value(), bias->value(), eps);
+    return ops::layer_norm(x, weight_for(x), bias_for(x), eps);
   }
 };
 
-ops::LayerNormTarget target_of(Parameter& parameter) {
-  if (!parameter.requires_grad()) return {};
-  const GradTarget target = parameter.grad();
+ops::LayerNormTarget target_of(Parameter* parameter) {
+  if (parameter == nullptr || !parameter->requires_grad()) return {};
+  const GradTarget target = parameter->grad();
   return {target.tensor, target.beta};
 }
 
 at::Tensor backward_of(AutogradContext* context, const at::Tensor& dy, const at::Tensor& residual) {
   const auto& call = load_state<NormCall>(context);
   const variable_list saved = context->get_saved_variables();
-  return ops::layer_norm_backward(dy.contiguous(), saved[0], call.weight->value(), saved[1],
-                                  saved[2], target_of(*call.weight), target_of(*call.bias),
-                                  residual);
+  return ops::layer_norm_backward(dy.contiguous(), saved[0], call.weight_for(saved[0]), saved[1],
+                                  saved[2], target_of(call.weight), target_of(call.bias), residual);
 }
 
 struct LayerNormFunction : torch::autograd::Function<LayerNormFunction> {
@@ -65,21 +70,32 @@ struct LayerNormResidualFunction : torch::autograd::Function<LayerNormResidualFu
 
 }  // namespace
 
-LayerNorm::LayerNorm(const std::string& path, int64_t hidden, double eps, at::ScalarType storage)
-    : weight_(path + ".weight", {hidden}, storage),
-      bias_(path + ".bias", {hidden}, storage),
-      eps_(eps) {}
-
-void LayerNorm::append_parameters(std::vector<Parameter*>& list) {
-  list.insert(list.end(), {&weight_, &bias_});
+LayerNorm::LayerNorm(const std::string& path, int64_t hidden, double eps, at::ScalarType storage,
+                     bool is_affine)
+    : eps_(eps) {
+  if (!is_affine) return;
+  weight_.emplace(path + ".weight", std::vector<int64_t>{hidden}, storage);
+  bias_.emplace(path + ".bias", std::vector<int64_t>{hidden}, storage);
 }
 
+void LayerNorm::append_parameters(std::vector<Parameter*>& list) {
+  if (weight_) list.insert(list.end(), {&*weight_, &*bias_});
+}
+
+namespace {
+
+NormCall call_of(std::optional<Parameter>& weight, std::optional<Parameter>& bias, double eps) {
+  return {weight ? &*weight : nullptr, bias ? &*bias : nullptr, eps};
+}
+
+}  // namespace
+
 at::Tensor LayerNorm::forward(const at::Tensor& x) {
-  return LayerNormFunction::apply(NormCall{&weight_, &bias_, eps_}, x);
+  return LayerNormFunction::apply(call_of(weight_, bias_, eps_), x);
 }
 
 LayerNorm::Branches LayerNorm::forward_with_residual(const at::Tensor& x) {
-  const NormCall call{&weight_, &bias_, eps_};
+  const NormCall call = call_of(weight_, bias_, eps_);
   const variable_list outputs = LayerNormResidualFunction::apply(call, x);
   // Weight and bias are gathered in the block's backward pass too.
   const auto again = [call, kept = x.detach()] { return call.run(kept).y; };

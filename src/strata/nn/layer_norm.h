@@ -1,7 +1,8 @@
-// LayerNorm over a weight and a bias. Owns: the autograd function around ops::layer_norm. Never:
-// the kernel.
+// LayerNorm over a weight and a bias, or over neither. Owns: the autograd function around
+// ops::layer_norm. Never: the kernel.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,8 +15,9 @@ namespace strata::nn {
 
 class LayerNorm {
  public:
-  // `path`: module path such as "transformer.h.0.ln_1".
-  LayerNorm(const std::string& path, int64_t hidden, double eps, at::ScalarType storage);
+  // `path`: module path such as "transformer.h.0.ln_1". Not `is_affine`: no parameters.
+  LayerNorm(const std::string& path, int64_t hidden, double eps, at::ScalarType storage,
+            bool is_affine = true);
 
   void append_parameters(std::vector<Parameter*>& list);
 
@@ -30,7 +32,7 @@ class LayerNorm {
   Branches forward_with_residual(const at::Tensor& x);
 
  private:
-  Parameter weight_, bias_;
+  std::optional<Parameter> weight_, bias_;
   double eps_;
 };
 

@@ -139,7 +139,7 @@ const RopeTables& Rope::tables(const at::Tensor& positions, int64_t text_length)
       room_.storage().use_count() > 1) {
     room_ = at::empty({2, num_rows, angles.size(1)}, angles.options());
   }
-  tables_ = {room_[0].narrow(0, 0, num_rows), room_[1].narrow(0, 0, num_rows)};
+  tables_ = {room_[0].narrow(0, 0, num_rows), room_[1].narrow(0, 0, num_rows), options_.pairs};
   at::cos_out(tables_.cos, angles);
   at::sin_out(tables_.sin, angles);
   if (options_.attention_factor != 1.0)

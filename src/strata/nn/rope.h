@@ -8,6 +8,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "strata/ops/kernel_arguments.h"
+
 namespace strata::nn {
 
 enum class RopeKind { kDefault, kLinear, kDynamic, kYarn, kLongrope, kLlama3 };
@@ -16,6 +18,7 @@ struct RopeOptions {
   RopeKind kind = RopeKind::kDefault;
   double theta = 10000.0;
   int64_t head_dim = 0;  // channels of a head that turn, the first ones
+  ops::RopePairs pairs = ops::RopePairs::kHalves;
   int64_t max_position_embeddings = 0;
   double factor = 1.0;                           // all but default and longrope
   double low_freq_factor = 1.0;                  // llama3
@@ -44,6 +47,7 @@ at::Tensor rope_inverse_frequencies(const RopeOptions& options, int64_t sequence
 struct RopeTables {
   at::Tensor cos;  // fp32 [T, head_dim / 2]
   at::Tensor sin;
+  ops::RopePairs pairs = ops::RopePairs::kHalves;  // that turn
 };
 
 // Threads: one at a time. Memory: the tables of the last positions asked for, so that the layers of

@@ -56,8 +56,7 @@ struct LayerNormGradients {
 };
 void layer_norm_backward(const LayerNormArguments& a, const LayerNormGradients& g);
 
-void rope(Element type, HeadsView x, const float* cos, const float* sin, int64_t tokens,
-          int64_t half, bool inverse);
+void rope(const RopeArguments& a);
 
 // y = the gate's function * up.
 void gated(GateKind kind, Element type, MatrixView gate, MatrixView up, MatrixView y, int64_t rows,

@@ -27,8 +27,7 @@ inline int64_t rms_norm_partials(int64_t tokens) {
   return tokens < kMostBlocks ? tokens : kMostBlocks;
 }
 
-void rope(Element type, HeadsView x, const float* cos, const float* sin, int64_t tokens,
-          int64_t half, bool inverse, Stream stream);
+void rope(const RopeArguments& a, Stream stream);
 
 // y = the gate's function * up.
 void gated(GateKind kind, Element type, MatrixView gate, MatrixView up, MatrixView y, int64_t rows,

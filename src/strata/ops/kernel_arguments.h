@@ -24,6 +24,20 @@ struct HeadsView {
   int64_t heads;
 };
 
+// Which channels of a head turn together: i of the first half with i of the second, or 2 i with the
+// next.
+enum class RopePairs { kHalves, kNeighbours };
+
+struct RopeArguments {
+  Element type;  // of x
+  HeadsView x;   // [tokens, heads, 2 * half], turned in place
+  const float* cos;
+  const float* sin;  // [tokens, half]
+  int64_t tokens, half;
+  bool inverse;
+  RopePairs pairs = RopePairs::kHalves;
+};
+
 // What y of a norm is, with n = x * rstd: weight * round(n), round(n * (1 + weight)) where the
 // weight is kept as its distance from 1, or round(n * weight).
 enum class RmsNormKind { kLlama, kGemma, kOlmo };

@@ -9,7 +9,8 @@
 
 namespace strata::ops {
 
-void apply_rope_(at::Tensor x, const at::Tensor& cos, const at::Tensor& sin, bool inverse) {
+void apply_rope_(at::Tensor x, const at::Tensor& cos, const at::Tensor& sin, bool inverse,
+                 RopePairs pairs) {
   constexpr const char* kOp = "rope";
   check_device_or_plan(kOp, x);
   if (x.dim() != 3 || x.size(2) % 2 != 0) {
@@ -25,16 +26,18 @@ void apply_rope_(at::Tensor x, const at::Tensor& cos, const at::Tensor& sin, boo
   }
   if (x.is_meta()) return;
   const ActivityTimer timer(Activity::kElementWise);
-  const Element type = element_of(kOp, "x", x);
-  const HeadsView view{x.mutable_data_ptr(), x.stride(0), x.stride(1), x.size(1)};
-  const float *c = cos.const_data_ptr<float>(), *s = sin.const_data_ptr<float>();
+  const RopeArguments arguments{.type = element_of(kOp, "x", x),
+                                .x = {x.mutable_data_ptr(), x.stride(0), x.stride(1), x.size(1)},
+                                .cos = cos.const_data_ptr<float>(),
+                                .sin = sin.const_data_ptr<float>(),
+                                .tokens = x.size(0),
+                                .half = x.size(2) / 2,
+                                .inverse = inverse,
+                                .pairs = pairs};
   if constexpr (kHasCuda) {
-    if (x.is_cuda()) {
-      return cuda::rope(type, view, c, s, x.size(0), x.size(2) / 2, inverse,
-                        cuda::current_stream(x));
-    }
+    if (x.is_cuda()) return cuda::rope(arguments, cuda::current_stream(x));
   }
-  cpu::rope(type, view, c, s, x.size(0), x.size(2) / 2, inverse);
+  cpu::rope(arguments);
 }
 
 }  // namespace strata::ops

@@ -10,9 +10,9 @@ namespace strata::ops::cpu {
 
 namespace {
 
-// Turns one token of `heads` heads. `sign` is -1 for the inverse.
-STRATA_VECTORIZED void turn_token(float* x, int64_t heads, int64_t head_stride, const float* cos,
-                                  const float* sin, float sign, int64_t half) {
+// Turn one token of `heads` heads. `sign` is -1 for the inverse.
+STRATA_VECTORIZED void turn_halves(float* x, int64_t heads, int64_t head_stride, const float* cos,
+                                   const float* sin, float sign, int64_t half) {
   for (int64_t h = 0; h < heads; ++h) {
     float* __restrict first = x + h * head_stride;
     float* __restrict second = first + half;
@@ -25,27 +25,41 @@ STRATA_VECTORIZED void turn_token(float* x, int64_t heads, int64_t head_stride, 
     }
   }
 }
+STRATA_VECTORIZED void turn_neighbours(float* x, int64_t heads, int64_t head_stride,
+                                       const float* cos, const float* sin, float sign,
+                                       int64_t half) {
+  for (int64_t h = 0; h < heads; ++h) {
+    float* __restrict head = x + h * head_stride;
+    for (int64_t i = 0; i < half; ++i) {
+      const float a = head[2 * i];
+      const float b = head[2 * i + 1];
+      const float s = sign * sin[i];
+      head[2 * i] = a * cos[i] - b * s;
+      head[2 * i + 1] = b * cos[i] + a * s;
+    }
+  }
+}
 
 }  // namespace
 
-void rope(Element type, HeadsView x, const float* cos, const float* sin, int64_t tokens,
-          int64_t half, bool inverse) {
-  const float sign = inverse ? -1.0f : 1.0f;
-  at::parallel_for(0, tokens, 16, [&](int64_t begin, int64_t end) {
-    std::vector<float> scratch(type == Element::kFloat ? 0 : 2 * half);
+void rope(const RopeArguments& a) {
+  const float sign = a.inverse ? -1.0f : 1.0f;
+  const auto turn_token = a.pairs == RopePairs::kHalves ? turn_halves : turn_neighbours;
+  at::parallel_for(0, a.tokens, 16, [&](int64_t begin, int64_t end) {
+    std::vector<float> scratch(a.type == Element::kFloat ? 0 : 2 * a.half);
     for (int64_t t = begin; t < end; ++t) {
-      const float* c = cos + t * half;
-      const float* s = sin + t * half;
-      void* token = at_index(type, x.data, t * x.token_stride);
-      if (type == Element::kFloat) {
-        turn_token(static_cast<float*>(token), x.heads, x.head_stride, c, s, sign, half);
+      const float* c = a.cos + t * a.half;
+      const float* s = a.sin + t * a.half;
+      void* token = at_index(a.type, a.x.data, t * a.x.token_stride);
+      if (a.type == Element::kFloat) {
+        turn_token(static_cast<float*>(token), a.x.heads, a.x.head_stride, c, s, sign, a.half);
         continue;
       }
-      for (int64_t h = 0; h < x.heads; ++h) {
-        auto* head = static_cast<uint16_t*>(token) + h * x.head_stride;
-        widen(head, scratch.data(), 2 * half);
-        turn_token(scratch.data(), 1, 0, c, s, sign, half);
-        narrow(scratch.data(), head, 2 * half);
+      for (int64_t h = 0; h < a.x.heads; ++h) {
+        auto* head = static_cast<uint16_t*>(token) + h * a.x.head_stride;
+        widen(head, scratch.data(), 2 * a.half);
+        turn_token(scratch.data(), 1, 0, c, s, sign, a.half);
+        narrow(scratch.data(), head, 2 * a.half);
       }
     }
   });

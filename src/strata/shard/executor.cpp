@@ -11,9 +11,9 @@
 namespace strata::shard {
 namespace {
 
-// Not those of an embedding without a low-rank branch.
+// Not those of an embedding without a low-rank branch and without layers behind it.
 bool backward_reads_parameters(models::Block& block) {
-  if (block.kind() != models::BlockKind::kEmbedding) return true;
+  if (block.kind() != models::BlockKind::kEmbedding || !block.linears().empty()) return true;
   const nn::Embedding* embedding = block.embedding();
   return embedding != nullptr && embedding->low_rank() != nullptr;
 }

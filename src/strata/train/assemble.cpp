@@ -63,7 +63,8 @@ shard::ActivationHomeOptions activation_home(const config::RunConfig& config, co
   }
   if (model.virtual_tokens() != nullptr) length += model.virtual_tokens()->count();
   const int64_t sharers = config.shard.sequence_parallel_size;
-  const int64_t tokens = config.train.per_device_train_batch_size * length;
+  const int64_t documents = config::recipe_of(config).reads_pairs ? 2 : 1;  // of a row
+  const int64_t tokens = config.train.per_device_train_batch_size * documents * length;
   const int64_t numel = (tokens + sharers - 1) / sharers * model.hidden_size();
   return {.place = activation_place(config.shard, target),
           .files = trainee.offload.activation_files(),

@@ -6,6 +6,7 @@
 #include "strata/checkpoint/export.h"
 #include "strata/hf/adapter_files.h"
 #include "strata/hf/export_index.h"
+#include "strata/hf/weight_names.h"
 
 namespace strata::train {
 
@@ -27,7 +28,8 @@ checkpoint::WholeFiles whole_files_of(const Trainee& trainee) {
   }
   whole.weights = hf::kModelWeightsFile;
   for (const nn::Parameter* parameter : trainee.model->parameters()) {
-    whole.names[parameter->name()] = {parameter->name()};
+    const std::string& name = parameter->name();
+    whole.names[name] = {hf::name_in_folder(trainee.model_config, name)};
   }
   return whole;
 }

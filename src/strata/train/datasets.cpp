@@ -14,6 +14,7 @@
 #include "strata/hf/hub_cache.h"
 #include "strata/hf/hub_model.h"
 #include "strata/models/gpt2/config.h"
+#include "strata/models/opt/config.h"
 #include "strata/text/builtin_templates.h"
 #include "strata/train/data_warnings.h"
 #include "strata/train/hub_place.h"
@@ -199,14 +200,14 @@ void fetch_tokenizer(const config::ModelConfig& config, const hf::DownloadProgre
 
 // Before any rank meets such a row alone.
 static void require_positions(const ModelLimits& limits, const data::TokenStore& set) {
-  if (!limits.has_table) return;
+  if (limits.table_key.empty()) return;
   for (size_t i = 0; i < set.size(); ++i) {
     for (const int32_t length : set[i].lengths) {
       if (length <= limits.positions) continue;
       throw ConfigError(
           "max_length: found a row of {} tokens, expected at most {}, for which the model has "
-          "positions (n_positions); lower max_length",
-          length, limits.positions);
+          "positions ({}); lower max_length",
+          length, limits.positions, limits.table_key);
     }
   }
 }
@@ -223,7 +224,10 @@ ModelLimits read_model_limits(const config::ModelConfig& config) {
     limits.positions = (type == "gpt2" ? models::parse_gpt2_config(model)
                                        : models::parse_gpt_bigcode_config(model))
                            .n_positions;
-    limits.has_table = true;
+    limits.table_key = "n_positions";
+  } else if (type == "opt") {
+    limits.positions = models::parse_opt_config(model).max_position_embeddings;
+    limits.table_key = "max_position_embeddings";
   }
   return limits;
 }

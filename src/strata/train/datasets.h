@@ -41,8 +41,10 @@ void fetch_tokenizer(const config::ModelConfig& config, const hf::DownloadProgre
 // What the model's config.json says of the rows it can take; 0 where it says nothing.
 struct ModelLimits {
   int64_t vocab_size = 0;
-  int64_t positions = 0;   // max_position_embeddings, or what rope_scaling makes of it
-  bool has_table = false;  // each position has a row of weights: beyond them nothing is computed
+  int64_t positions = 0;  // max_position_embeddings, or what rope_scaling makes of it
+  // Where each position has a row of weights, beyond which nothing is computed: the key that says
+  // how many.
+  std::string table_key;
 };
 ModelLimits read_model_limits(const config::ModelConfig& config);
 

@@ -9,6 +9,7 @@
 #include "strata/hf/hub_model.h"
 #include "strata/hf/mxfp4.h"
 #include "strata/hf/torch_types.h"
+#include "strata/hf/weight_names.h"
 #include "strata/models/moe/config.h"
 #include "strata/shard/loading.h"
 #include "strata/shard/storage_type.h"
@@ -146,7 +147,10 @@ void export_results(const config::RunConfig& config, Trainee& trainee, Trainer& 
   } else {
     checkpoint::export_model(
         folder, *trainee.store, parse_byte_size(config.train.max_shard_size),
-        [](const nn::Parameter& parameter) { return parameter.name(); }, std::move(options));
+        [&](const nn::Parameter& parameter) {
+          return hf::name_in_folder(trainee.model_config, parameter.name());
+        },
+        std::move(options));
   }
 }
 

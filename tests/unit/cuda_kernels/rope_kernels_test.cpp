@@ -12,8 +12,9 @@
 namespace strata::ops {
 namespace {
 
-TEST(CudaKernels, Rope) {
-  at::manual_seed(2);
+void check_rope(RopePairs pairs) {
+  const auto expected_of =
+      pairs == RopePairs::kHalves ? reference::rope : reference::rope_of_neighbours;
   for (const at::ScalarType type : kTypes) {
     for (const auto& [tokens, heads, half, gap] : std::vector<std::array<int64_t, 4>>{
              {1, 1, 1, 0}, {3, 5, 3, 1}, {4, 32, 64, 0}, {2, 3, 8, 2}, {2, 40, 16, 0}}) {
@@ -21,17 +22,29 @@ TEST(CudaKernels, Rope) {
       const at::Tensor x = (*buffer).narrow(1, gap, heads), before = wide(*buffer);
       const at::Tensor angles = at::randn({tokens, half}, at::kDouble) * 3;
       const Guarded cos(angles.cos().to(at::kFloat)), sin(angles.sin().to(at::kFloat));
-      const HeadsView view{x.data_ptr(), x.stride(0), x.stride(1), heads};
+      RopeArguments arguments{.type = element_of(type),
+                              .x = {x.data_ptr(), x.stride(0), x.stride(1), heads},
+                              .cos = cos.as<float>(),
+                              .sin = sin.as<float>(),
+                              .tokens = tokens,
+                              .half = half,
+                              .inverse = false,
+                              .pairs = pairs};
       const at::Tensor expected =
-          reference::rope(before.narrow(1, gap, heads), angles.cos(), angles.sin());
-      cuda::rope(element_of(type), view, cos.as<float>(), sin.as<float>(), tokens, half,
-                 /*inverse=*/false, kStream);
+          expected_of(before.narrow(1, gap, heads), angles.cos(), angles.sin());
+      cuda::rope(arguments, kStream);
       EXPECT_LT(relative_error(x, expected), tolerance_of(type)) << heads << " heads of " << half;
-      cuda::rope(element_of(type), view, cos.as<float>(), sin.as<float>(), tokens, half,
-                 /*inverse=*/true, kStream);
+      arguments.inverse = true;
+      cuda::rope(arguments, kStream);
       EXPECT_LT(relative_error(*buffer, before), tolerance_of(type)) << "turned back";
     }
   }
+}
+
+TEST(CudaKernels, Rope) {
+  at::manual_seed(2);
+  check_rope(RopePairs::kHalves);
+  check_rope(RopePairs::kNeighbours);
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "strata/base/error.h"
+#include "strata/models/glm/config.h"
 #include "strata/models/registry.h"
 
 namespace strata::models {
@@ -226,9 +227,23 @@ TEST(Registry, UnknownFamilyListsTheKnownOnes) {
     FAIL() << "expected an error";
   } catch (const ConfigError& error) {
     EXPECT_THAT(error.what(), HasSubstr("\"mamba\", expected one of "));
-    EXPECT_THAT(error.what(),
-                HasSubstr(", llama, ministral, mistral, mixtral, olmo2, olmo3, phi3, qwen2, "));
+    EXPECT_THAT(
+        error.what(),
+        HasSubstr(", llama, ministral, mistral, mixtral, olmo2, olmo3, opt, phi3, qwen2, "));
   }
+}
+
+TEST(GlmConfig, Defaults) {
+  const LlamaConfig c = parse_glm_config(Json::object());
+  EXPECT_EQ(c.vocab_size, 151552);
+  EXPECT_EQ(c.num_key_value_heads, 2);
+  EXPECT_EQ(c.pad_token_id, 151329);
+  EXPECT_EQ(c.rope.head_dim, 64);
+  EXPECT_EQ(c.rope.pairs, ops::RopePairs::kNeighbours);
+  EXPECT_TRUE(c.input_bias);
+  EXPECT_FALSE(c.output_bias);
+  EXPECT_FALSE(c.output_norms);
+  EXPECT_TRUE(parse_glm4_config(Json::object()).output_norms);
 }
 
 TEST(GemmaConfig, Defaults) {

@@ -87,7 +87,7 @@ TEST(OpTable, HasEveryOpOnceAndEveryGradientASlope) {
   }
   for (const char* op :
        {"adamw", "attention", "cross_entropy", "dropout", "embedding", "geglu", "gemma_norm",
-        "layer_norm", "matmul", "rms_norm", "rope", "square_sum", "swiglu"}) {
+        "layer_norm", "matmul", "rms_norm", "rope", "rope_of_neighbours", "square_sum", "swiglu"}) {
     EXPECT_EQ(std::count(names.begin(), names.end(), op), 1) << op;
   }
 }

@@ -21,12 +21,18 @@ inline at::Tensor gemma_norm(const at::Tensor& x, const at::Tensor& weight, doub
 }
 
 inline at::Tensor rope(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin) {
-  const int64_t half = x.size(2) / 2;
-  const at::Tensor first = x.narrow(2, 0, half);
-  const at::Tensor second = x.narrow(2, half, half);
+  const at::Tensor first = x.narrow(2, 0, x.size(2) / 2);
+  const at::Tensor second = x.narrow(2, x.size(2) / 2, x.size(2) / 2);
   const at::Tensor c = cos.unsqueeze(1);
   const at::Tensor s = sin.unsqueeze(1);
   return at::cat({first * c - second * s, second * c + first * s}, 2);
+}
+
+// Channels turn with their neighbours.
+inline at::Tensor rope_of_neighbours(const at::Tensor& x, const at::Tensor& cos,
+                                     const at::Tensor& sin) {
+  const at::Tensor halves = x.unflatten(2, {-1, 2}).transpose(2, 3).flatten(2);
+  return rope(halves, cos, sin).unflatten(2, {2, -1}).transpose(2, 3).flatten(2);
 }
 
 inline at::Tensor swiglu(const at::Tensor& gate, const at::Tensor& up) {

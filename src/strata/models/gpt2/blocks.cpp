@@ -6,20 +6,15 @@
 #include <ATen/ATen.h>
 
 #include "strata/base/error.h"
-#include "strata/models/reward_head.h"
+#include "strata/models/residual_dropout.h"
 #include "strata/nn/activation.h"
 #include "strata/nn/attention.h"
-#include "strata/nn/chunked_cross_entropy.h"
 #include "strata/nn/dropout.h"
 #include "strata/nn/embedded_rows.h"
 #include "strata/nn/kv_cache.h"
-#include "strata/nn/reward_loss.h"
 
 namespace strata::models {
 namespace {
-
-// Places of dropout, beside those of the adapters' layers, which count from 0.
-constexpr uint64_t kFirstPlace = uint64_t{1} << 32;
 
 nn::Linear::Options shape(const Gpt2Config& c, int64_t in, int64_t out, at::ScalarType storage) {
   return {.in_features = in,
@@ -27,17 +22,6 @@ nn::Linear::Options shape(const Gpt2Config& c, int64_t in, int64_t out, at::Scal
           .bias = true,
           .storage = storage,
           .transposed = c.has_conv1d};
-}
-
-nn::Linear make_lm_head(const Gpt2Config& c, at::ScalarType storage,
-                        std::shared_ptr<nn::Parameter> tied) {
-  if (c.scores_documents) {
-    return nn::Linear(kRewardLayer,
-                      {.in_features = c.n_embd, .out_features = 1, .storage = storage});
-  }
-  if (tied != nullptr) return nn::Linear("lm_head", std::move(tied));
-  return nn::Linear("lm_head",
-                    {.in_features = c.n_embd, .out_features = c.vocab_size, .storage = storage});
 }
 
 nn::LayerNorm make_norm(const Gpt2Config& c, const std::string& path, at::ScalarType storage) {
@@ -52,25 +36,6 @@ int64_t num_positions(const nn::ForwardContext& context) {
     longest = std::max(longest, offsets[d] - offsets[d - 1]);
   }
   return longest + (context.cache == nullptr ? 0 : context.cache->length);
-}
-
-struct ResidualDropout {
-  double rate;
-  uint64_t place_id;
-  bool is_last;  // of its block
-};
-
-// residual + dropout(layer(x)).
-at::Tensor add(const nn::Linear& layer, const nn::Remakable& x, const at::Tensor& residual,
-               const ResidualDropout& dropout, const nn::ForwardContext& context) {
-  if (!context.drops() || dropout.rate == 0) {
-    return dropout.is_last ? layer.forward_add_last(x, residual, context)
-                           : layer.forward_add(x, residual, context);
-  }
-  const at::Tensor y =
-      dropout.is_last ? layer.forward_last(x, context) : layer.forward(x.value, context);
-  return nn::add_dropout(residual, y, dropout.rate, dropout.place_id, context,
-                         !dropout.is_last || context.wants_output);
 }
 
 }  // namespace
@@ -102,7 +67,7 @@ at::Tensor Gpt2Embedding::forward(const at::Tensor& x, const nn::ForwardContext&
   const at::Tensor rows =
       nn::with_noise(tokens_.forward(x, context.batch->ids), context) +
       nn::embed(x, context.batch->positions, positions_, /*padding_id=*/std::nullopt);
-  return nn::dropout(rows, dropout_rate_, kFirstPlace, context);
+  return nn::dropout(rows, dropout_rate_, kFirstDropoutPlace, context);
 }
 
 Gpt2Block::Gpt2Block(const Gpt2Config& c, int64_t index, at::ScalarType storage)
@@ -134,7 +99,7 @@ std::vector<nn::Parameter*> Gpt2Block::parameters() {
 
 uint64_t Gpt2Block::place_id(DropoutPlace place) const {
   // The embedding's place is the first.
-  return kFirstPlace + 1 +
+  return kFirstDropoutPlace + 1 +
          static_cast<uint64_t>(index_) * static_cast<uint64_t>(DropoutPlace::kCount) +
          static_cast<uint64_t>(place);
 }
@@ -155,46 +120,21 @@ at::Tensor Gpt2Block::attend(const at::Tensor& x, const nn::ForwardContext& cont
                                      .place_id = place_id(DropoutPlace::kScores),
                                      .interleaved = config_.interleaved};
   const at::Tensor mixed = nn::fused_attention(qkv, options, context);
-  return add(attention_c_proj_, mixed, residual,
-             {config_.resid_pdrop, place_id(DropoutPlace::kAttention), /*is_last=*/false}, context);
+  return add_with_dropout(
+      attention_c_proj_, mixed, residual,
+      {config_.resid_pdrop, place_id(DropoutPlace::kAttention), /*is_last=*/false}, context);
 }
 
 at::Tensor Gpt2Block::transform(const at::Tensor& x, const nn::ForwardContext& context) {
   const auto [normed, residual] = ln_2_.forward_with_residual(x);
   const at::Tensor hidden = nn::linear_shared_input({&c_fc_}, normed, context)[0];
-  return add(mlp_c_proj_, nn::activate(hidden, config_.activation), residual,
-             {config_.resid_pdrop, place_id(DropoutPlace::kMlp), /*is_last=*/true}, context);
+  return add_with_dropout(mlp_c_proj_, nn::activate(hidden, config_.activation), residual,
+                          {config_.resid_pdrop, place_id(DropoutPlace::kMlp), /*is_last=*/true},
+                          context);
 }
 
 at::Tensor Gpt2Block::forward(const at::Tensor& x, const nn::ForwardContext& context) {
   return transform(attend(x, context), context);
-}
-
-Gpt2Head::Gpt2Head(const Gpt2Config& config, at::ScalarType storage,
-                   std::shared_ptr<nn::Parameter> tied)
-    : ln_f_(make_norm(config, "transformer.ln_f", storage)),
-      lm_head_(make_lm_head(config, storage, std::move(tied))) {}
-
-std::vector<nn::Parameter*> Gpt2Head::parameters() {
-  std::vector<nn::Parameter*> list;
-  ln_f_.append_parameters(list);
-  lm_head_.append_parameters(list);
-  return list;
-}
-
-at::Tensor Gpt2Head::forward(const at::Tensor& x, const nn::ForwardContext& context) {
-  if (lm_head_.path() == kRewardLayer) {
-    const at::Tensor rows = ln_f_.forward(nn::rewarded_rows(x, context));
-    return nn::reward_loss(lm_head_.forward(rows, context), context);
-  }
-  return nn::chunked_cross_entropy(ln_f_.forward(x), lm_head_, context);
-}
-
-at::Tensor Gpt2Head::logits(const at::Tensor& x) {
-  const at::Tensor rows = ln_f_.forward(x);
-  at::Tensor logits = lm_head_.forward(rows, nn::ForwardContext{}).to(at::kFloat);
-  if (lm_head_.token_rows()) lm_head_.token_rows()->replace_logits(rows, logits);
-  return logits;
 }
 
 }  // namespace strata::models

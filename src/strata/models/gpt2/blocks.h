@@ -1,5 +1,6 @@
-// The blocks of GPT-2 and gpt_bigcode: embeddings of tokens and positions, layer, head. Owns: their
-// layers and the order of operations. Never: gathering, checkpointing, the chain (gpt2/model.h).
+// The blocks of GPT-2 and gpt_bigcode: embeddings of tokens and positions, layer. Owns: their
+// layers and the order of operations. Never: the head (decoder_head.h), gathering, checkpointing,
+// the chain (gpt2/model.h).
 #pragma once
 
 #include <memory>
@@ -60,28 +61,6 @@ class Gpt2Block final : public Block {
   nn::Linear c_attn_, attention_c_proj_;
   nn::LayerNorm ln_2_;
   nn::Linear c_fc_, mlp_c_proj_;
-};
-
-// Final norm, output layer and loss.
-class Gpt2Head final : public Block {
- public:
-  // `tied`: the embedding's weight, or null for a weight of its own.
-  Gpt2Head(const Gpt2Config& config, at::ScalarType storage, std::shared_ptr<nn::Parameter> tied);
-
-  BlockKind kind() const override { return BlockKind::kHead; }
-  std::string class_name() const override { return "Linear"; }
-  std::string path() const override { return lm_head_.path(); }
-  std::vector<nn::Parameter*> parameters() override;
-  std::vector<nn::Linear*> linears() override { return {&lm_head_}; }
-  at::Tensor forward(const at::Tensor& x, const nn::ForwardContext& context) override;
-
-  // fp32 [rows, vocab].
-  at::Tensor logits(const at::Tensor& x);
-  nn::Linear& lm_head() { return lm_head_; }
-
- private:
-  nn::LayerNorm ln_f_;
-  nn::Linear lm_head_;  // of a model that gives rewards "score", of one number
 };
 
 }  // namespace strata::models

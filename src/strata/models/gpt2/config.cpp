@@ -2,31 +2,10 @@
 
 #include "strata/base/error.h"
 #include "strata/models/config_reader.h"
+#include "strata/models/plain_activation.h"
 
 namespace strata::models {
 namespace {
-
-nn::Activation parse_activation(const ConfigReader& config, const std::string& fallback) {
-  const std::string name = config.text("activation_function", fallback);
-  if (name == "gelu_new" || name == "gelu_pytorch_tanh" || name == "gelu_fast") {
-    return nn::Activation::kGeluTanh;
-  }
-  if (name == "gelu") return nn::Activation::kGelu;
-  if (name == "relu") return nn::Activation::kRelu;
-  if (name == "silu" || name == "swish") return nn::Activation::kSilu;
-  throw ConfigError(
-      "config.json: found activation_function \"{}\", expected gelu_new, gelu_pytorch_tanh, "
-      "gelu_fast, gelu, relu, silu or swish; use a checkpoint with one of these",
-      name);
-}
-
-double parse_dropout(const ConfigReader& config, const char* key, double fallback) {
-  const double rate = config.number(key, fallback);
-  if (rate >= 0 && rate < 1) return rate;
-  throw FormatError(
-      "config.json: found {} = {}, expected a number from 0 on and below 1; fix the file", key,
-      rate);
-}
 
 // Each size has a second name, which configurations of all families share.
 int64_t parse_size(const ConfigReader& config, const char* key, const char* alias,
@@ -57,9 +36,9 @@ void parse_common(const ConfigReader& config, Gpt2Config& c) {
   c.n_layer = parse_size(config, "n_layer", "num_hidden_layers", c.n_layer);
   c.n_head = parse_size(config, "n_head", "num_attention_heads", c.n_head);
   c.n_inner = config.positive_integer("n_inner", 4 * c.n_embd);
-  c.resid_pdrop = parse_dropout(config, "resid_pdrop", c.resid_pdrop);
-  c.embd_pdrop = parse_dropout(config, "embd_pdrop", c.embd_pdrop);
-  c.attn_pdrop = parse_dropout(config, "attn_pdrop", c.attn_pdrop);
+  c.resid_pdrop = config.dropout_rate("resid_pdrop", c.resid_pdrop);
+  c.embd_pdrop = config.dropout_rate("embd_pdrop", c.embd_pdrop);
+  c.attn_pdrop = config.dropout_rate("attn_pdrop", c.attn_pdrop);
   c.layer_norm_epsilon = config.positive_number("layer_norm_epsilon", c.layer_norm_epsilon);
   c.initializer_range = config.positive_number("initializer_range", c.initializer_range);
   c.scale_attn_weights = config.boolean("scale_attn_weights", c.scale_attn_weights);
@@ -80,7 +59,7 @@ Gpt2Config parse_gpt2_config(const Json& json) {
   const ConfigReader config(json);
   Gpt2Config c;
   parse_common(config, c);
-  c.activation = parse_activation(config, "gelu_new");
+  c.activation = parse_activation(config, "activation_function", "gelu_new");
   c.scale_attn_by_inverse_layer_idx =
       config.boolean("scale_attn_by_inverse_layer_idx", c.scale_attn_by_inverse_layer_idx);
   return c;
@@ -92,7 +71,7 @@ Gpt2Config parse_gpt_bigcode_config(const Json& json) {
   c.layer_class = "GPTBigCodeBlock";
   c.architecture = "GPTBigCodeForCausalLM";
   parse_common(config, c);
-  c.activation = parse_activation(config, "gelu_pytorch_tanh");
+  c.activation = parse_activation(config, "activation_function", "gelu_pytorch_tanh");
   c.has_conv1d = false;
   c.multi_query = config.boolean("multi_query", true);
   c.interleaved = !c.multi_query;

@@ -33,7 +33,14 @@ Gpt2Model::Gpt2Model(const Gpt2Config& config, at::ScalarType storage)
   }
   const bool is_tied =
       config.tie_word_embeddings && !config.has_own_head && !config.scores_documents;
-  head_ = std::make_unique<Gpt2Head>(config, storage, is_tied ? embedding_->weight() : nullptr);
+  const DecoderHeadOptions head{.norm_path = "transformer.ln_f",
+                                .projection_path = "",
+                                .hidden_size = config.n_embd,
+                                .output_size = config.n_embd,
+                                .vocab_size = config.vocab_size,
+                                .norm_eps = config.layer_norm_epsilon,
+                                .scores_documents = config.scores_documents};
+  head_ = std::make_unique<DecoderHead>(head, storage, is_tied ? embedding_->weight() : nullptr);
 }
 
 std::vector<Block*> Gpt2Model::blocks() {
@@ -48,7 +55,7 @@ int64_t Gpt2Model::buffer_bytes() const {
 }
 
 void Gpt2Model::untie() {
-  head_->lm_head().set_weight(untied_copy(kHeadWeight, *embedding_->weight(), storage_));
+  head_->output_layer().set_weight(untied_copy(kHeadWeight, *embedding_->weight(), storage_));
 }
 
 void Gpt2Model::describe_tie(Json& config) const {

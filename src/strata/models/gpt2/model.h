@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "strata/models/decoder_head.h"
 #include "strata/models/gpt2/blocks.h"
 #include "strata/models/model.h"
 
@@ -41,7 +42,7 @@ class Gpt2Model final : public Model {
   int64_t max_position_embeddings() const override { return config_.n_positions; }
 
  private:
-  bool is_tied() const { return head_->lm_head().shared_weight() == embedding_->weight(); }
+  bool is_tied() const { return head_->output_layer().shared_weight() == embedding_->weight(); }
   // Gives the output layer a parameter "lm_head.weight" of its own.
   void untie();
   bool untie(const std::string& name) override;
@@ -50,7 +51,7 @@ class Gpt2Model final : public Model {
   at::ScalarType storage_;
   std::unique_ptr<Gpt2Embedding> embedding_;
   std::vector<std::unique_ptr<Gpt2Block>> layers_;
-  std::unique_ptr<Gpt2Head> head_;
+  std::unique_ptr<DecoderHead> head_;
 };
 
 }  // namespace strata::models

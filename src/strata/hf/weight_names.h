@@ -1,0 +1,20 @@
+// Names of weights that are others in a model's folder than in transformers' model, which changes
+// them as it reads a folder and back as it writes one. Owns: those names. Never: what a weight is.
+// Source: transformers conversion_mapping.py, and base_model_prefix of its classes.
+#pragma once
+
+#include <string>
+
+#include "strata/base/json.h"
+
+namespace strata::hf {
+
+// The name in the model of what the folder with this config.json calls `name`: "lm_head.weight" for
+// GPT-NeoX's "embed_out.weight", and names of a body alone ("decoder.layers.0...") with the whole
+// model's prefix.
+std::string name_in_model(const Json& config, const std::string& name);
+
+// The name in the file of the model's weight `name`.
+std::string name_in_folder(const Json& config, const std::string& name);
+
+}  // namespace strata::hf

@@ -1,0 +1,56 @@
+#include "strata/models/gpt_neox/model.h"
+
+#include <ATen/ATen.h>
+
+namespace strata::models {
+namespace {
+
+DecoderHeadOptions head_of(const GptNeoXConfig& c) {
+  return {.norm_path = "gpt_neox.final_layer_norm",
+          .projection_path = "",
+          .hidden_size = c.hidden_size,
+          .output_size = c.hidden_size,
+          .vocab_size = c.vocab_size,
+          .norm_eps = c.layer_norm_eps,
+          .scores_documents = c.scores_documents};
+}
+
+}  // namespace
+
+GptNeoXModel::GptNeoXModel(const GptNeoXConfig& config, at::ScalarType storage)
+    : TiedDecoder({.tie_word_embeddings = config.tie_word_embeddings,
+                   .scores_documents = config.scores_documents,
+                   .ignored_suffixes = {".attention.bias", ".attention.masked_bias",
+                                        "rotary_emb.inv_freq"}},
+                  storage),
+      config_(config),
+      rope_(config.rope),
+      embedding_(std::make_unique<GptNeoXEmbedding>(config, storage)) {
+  for (int64_t i = 0; i < config.num_hidden_layers; ++i) {
+    layers_.push_back(std::make_unique<GptNeoXLayer>(config, i, storage, rope_));
+  }
+  const bool is_tied =
+      config.tie_word_embeddings && !config.has_own_head && !config.scores_documents;
+  head_ = std::make_unique<DecoderHead>(head_of(config), storage,
+                                        is_tied ? embedding_->weight() : nullptr);
+}
+
+std::vector<Block*> GptNeoXModel::blocks() {
+  std::vector<Block*> chain{embedding_.get()};
+  for (const auto& layer : layers_) chain.push_back(layer.get());
+  chain.push_back(head_.get());
+  return chain;
+}
+
+void GptNeoXModel::init_weight(const nn::Parameter& parameter, at::Tensor full,
+                               at::Generator generator) const {
+  if (parameter.name().ends_with(".bias")) {
+    full.zero_();
+  } else if (parameter.shape().size() == 1) {
+    full.fill_(1.0);
+  } else {
+    full.normal_(0.0, config_.initializer_range, std::move(generator));
+  }
+}
+
+}  // namespace strata::models

@@ -1,0 +1,50 @@
+// A GPT-NeoX model for next-token prediction: the chain of its blocks. Owns: blocks, initial
+// values. Never: memory of weights; ties and names of weights (tied_decoder.h).
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "strata/models/decoder_head.h"
+#include "strata/models/gpt_neox/blocks.h"
+#include "strata/models/tied_decoder.h"
+#include "strata/nn/rope.h"
+
+namespace strata::models {
+
+class GptNeoXModel final : public TiedDecoder {
+ public:
+  GptNeoXModel(const GptNeoXConfig& config, at::ScalarType storage);
+
+  std::vector<Block*> blocks() override;
+  at::Tensor logits(const at::Tensor& x) override { return head_->logits(x); }
+  std::string no_split_class() const override { return "GPTNeoXLayer"; }
+  std::string architecture() const override { return "GPTNeoXForCausalLM"; }
+  void init_weight(const nn::Parameter& parameter, at::Tensor full,
+                   at::Generator generator) const override;
+  std::vector<std::string> default_lora_targets() const override { return {"query_key_value"}; }
+  std::vector<std::string> default_ia3_targets() const override {
+    return {"query_key_value", "dense_4h_to_h"};
+  }
+  std::vector<std::string> default_ia3_feedforward() const override { return {"dense_4h_to_h"}; }
+  int64_t buffer_bytes() const override { return rope_.buffer_bytes(); }
+  std::optional<HeadCounts> head_counts() const override {
+    return HeadCounts{config_.num_attention_heads, config_.num_attention_heads};
+  }
+  int64_t vocab_size() const override { return config_.vocab_size; }
+  int64_t hidden_size() const override { return config_.hidden_size; }
+  int64_t max_position_embeddings() const override { return config_.rope.reach(); }
+
+ private:
+  const std::shared_ptr<nn::Parameter>& table() const override { return embedding_->weight(); }
+  nn::Linear& output_layer() const override { return head_->output_layer(); }
+
+  GptNeoXConfig config_;
+  nn::Rope rope_;
+  std::unique_ptr<GptNeoXEmbedding> embedding_;
+  std::vector<std::unique_ptr<GptNeoXLayer>> layers_;
+  std::unique_ptr<DecoderHead> head_;
+};
+
+}  // namespace strata::models

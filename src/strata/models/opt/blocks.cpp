@@ -1,0 +1,161 @@
+#include "strata/models/opt/blocks.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include <ATen/ATen.h>
+
+#include "strata/base/error.h"
+#include "strata/models/residual_dropout.h"
+#include "strata/nn/activation.h"
+#include "strata/nn/attention.h"
+#include "strata/nn/embedded_rows.h"
+#include "strata/nn/kv_cache.h"
+
+namespace strata::models {
+namespace {
+
+constexpr const char* kDecoder = "model.decoder";
+// Rows of the table of positions that come before that of a document's first token.
+constexpr int64_t kUnusedPositions = 2;
+constexpr double kNormEps = 1e-5;
+
+nn::Linear::Options shape(const OptConfig& c, int64_t in, int64_t out, at::ScalarType storage) {
+  return {.in_features = in, .out_features = out, .bias = c.enable_bias, .storage = storage};
+}
+
+nn::Linear make_attention_layer(const OptConfig& c, const std::string& path,
+                                at::ScalarType storage) {
+  return nn::Linear(path, shape(c, c.hidden_size, c.hidden_size, storage));
+}
+
+void check_positions(const nn::ForwardContext& context, int64_t most) {
+  const std::vector<int64_t>& offsets = context.batch->of_documents().offsets;
+  int64_t longest = 0;
+  for (size_t d = 1; d < offsets.size(); ++d) {
+    longest = std::max(longest, offsets[d] - offsets[d - 1]);
+  }
+  if (context.cache != nullptr) longest += context.cache->length;
+  if (longest <= most) return;
+  throw ConfigError(
+      "max_length: found a document of {} tokens, expected at most {}, for which the model has "
+      "positions (max_position_embeddings); lower max_length",
+      longest, most);
+}
+
+}  // namespace
+
+OptEmbedding::OptEmbedding(const OptConfig& c, at::ScalarType storage)
+    : tokens_(std::string(kDecoder) + ".embed_tokens",
+              std::make_shared<nn::Parameter>(
+                  std::string(kDecoder) + ".embed_tokens.weight",
+                  std::vector<int64_t>{c.vocab_size, c.word_embed_proj_dim}, storage),
+              c.pad_token_id),
+      positions_(std::string(kDecoder) + ".embed_positions.weight",
+                 {kUnusedPositions + c.max_position_embeddings, c.hidden_size}, storage) {
+  positions_.set_embedding_table();
+  if (c.has_projections()) {
+    project_in_.emplace(std::string(kDecoder) + ".project_in",
+                        nn::Linear::Options{.in_features = c.word_embed_proj_dim,
+                                            .out_features = c.hidden_size,
+                                            .storage = storage});
+  }
+}
+
+std::vector<nn::Parameter*> OptEmbedding::parameters() {
+  std::vector<nn::Parameter*> list;
+  tokens_.append_parameters(list);
+  list.push_back(&positions_);
+  if (project_in_) project_in_->append_parameters(list);
+  return list;
+}
+
+std::vector<nn::Linear*> OptEmbedding::linears() {
+  std::vector<nn::Linear*> list;
+  if (project_in_) list.push_back(&*project_in_);
+  return list;
+}
+
+at::Tensor OptEmbedding::forward(const at::Tensor& x, const nn::ForwardContext& context) {
+  check_positions(context, positions_.shape()[0] - kUnusedPositions);
+  const at::Tensor rows = nn::with_noise(tokens_.forward(x, context.batch->ids), context);
+  return (project_in_ ? project_in_->forward(rows, context) : rows) +
+         nn::embed(x, context.batch->positions + kUnusedPositions, positions_,
+                   /*padding_id=*/std::nullopt);
+}
+
+OptLayer::OptLayer(const OptConfig& c, int64_t index, at::ScalarType storage)
+    : config_(c),
+      index_(index),
+      path_(std::string(kDecoder) + ".layers." + std::to_string(index)),
+      k_proj_(make_attention_layer(c, path_ + ".self_attn.k_proj", storage)),
+      v_proj_(make_attention_layer(c, path_ + ".self_attn.v_proj", storage)),
+      q_proj_(make_attention_layer(c, path_ + ".self_attn.q_proj", storage)),
+      out_proj_(make_attention_layer(c, path_ + ".self_attn.out_proj", storage)),
+      self_attn_layer_norm_(path_ + ".self_attn_layer_norm", c.hidden_size, kNormEps, storage,
+                            c.layer_norm_elementwise_affine),
+      fc1_(path_ + ".fc1", shape(c, c.hidden_size, c.ffn_dim, storage)),
+      fc2_(path_ + ".fc2", shape(c, c.ffn_dim, c.hidden_size, storage)),
+      final_layer_norm_(path_ + ".final_layer_norm", c.hidden_size, kNormEps, storage,
+                        c.layer_norm_elementwise_affine) {}
+
+std::vector<nn::Linear*> OptLayer::linears() {
+  return {&k_proj_, &v_proj_, &q_proj_, &out_proj_, &fc1_, &fc2_};
+}
+
+std::vector<nn::Parameter*> OptLayer::parameters() {
+  std::vector<nn::Parameter*> list;
+  for (const nn::Linear* layer : {&k_proj_, &v_proj_, &q_proj_, &out_proj_}) {
+    layer->append_parameters(list);
+  }
+  self_attn_layer_norm_.append_parameters(list);
+  fc1_.append_parameters(list);
+  fc2_.append_parameters(list);
+  final_layer_norm_.append_parameters(list);
+  return list;
+}
+
+uint64_t OptLayer::place_id(DropoutPlace place) const {
+  return kFirstDropoutPlace +
+         static_cast<uint64_t>(index_) * static_cast<uint64_t>(DropoutPlace::kCount) +
+         static_cast<uint64_t>(place);
+}
+
+at::Tensor OptLayer::add_attention(const nn::Remakable& x, const at::Tensor& residual,
+                                   const nn::ForwardContext& context) {
+  const std::vector<at::Tensor> kvq =
+      nn::linear_shared_input({&k_proj_, &v_proj_, &q_proj_}, x, context);
+  const nn::AttentionOptions options{
+      .num_heads = config_.num_attention_heads,
+      .num_kv_heads = config_.num_attention_heads,
+      .head_dim = config_.head_dim(),
+      .scale = 1.0 / std::sqrt(static_cast<double>(config_.head_dim())),
+      .layer = index_,
+      .rotates = false,
+      .dropout = config_.attention_dropout,
+      .place_id = place_id(DropoutPlace::kScores)};
+  const at::Tensor mixed = nn::attention(kvq[2], kvq[0], kvq[1], options, context);
+  return add_with_dropout(out_proj_, mixed, residual,
+                          {config_.dropout, place_id(DropoutPlace::kAttention), /*is_last=*/false},
+                          context);
+}
+
+at::Tensor OptLayer::add_mlp(const nn::Remakable& x, const at::Tensor& residual, bool is_last,
+                             const nn::ForwardContext& context) {
+  const at::Tensor hidden = nn::linear_shared_input({&fc1_}, x, context)[0];
+  return add_with_dropout(fc2_, nn::activate(hidden, config_.activation), residual,
+                          {config_.dropout, place_id(DropoutPlace::kMlp), is_last}, context);
+}
+
+at::Tensor OptLayer::forward(const at::Tensor& x, const nn::ForwardContext& context) {
+  if (!config_.do_layer_norm_before) {
+    const at::Tensor y = self_attn_layer_norm_.forward(add_attention(x, x, context));
+    return final_layer_norm_.forward(add_mlp(y, y, /*is_last=*/false, context));
+  }
+  const auto [normed, residual] = self_attn_layer_norm_.forward_with_residual(x);
+  const auto [next, sum] =
+      final_layer_norm_.forward_with_residual(add_attention(normed, residual, context));
+  return add_mlp(next, sum, /*is_last=*/true, context);
+}
+
+}  // namespace strata::models
