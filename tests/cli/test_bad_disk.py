@@ -1,6 +1,7 @@
 # Oracle: the disk's own errors (a folder that takes no files, a tmpfs that is full); what fails names them, and
 # what was saved is whole: the run goes on from it as one that had room.
 import json
+import os
 import re
 import signal
 import subprocess
@@ -10,7 +11,7 @@ import pytest
 
 import preloaded
 from failing import fail, flags_of
-from running import base_flags, output_files, read_until, run_strata, start_strata, words_of
+from running import base_flags, output_files, read_until, run_strata, start_strata, wait_for_step, words_of
 
 
 def test_output_folder_under_a_file(inputs, tmp_path):
@@ -57,6 +58,19 @@ def test_disk_too_small_for_the_prepared_data(inputs, tmp_path, small_disk):
     assert process.returncode == 1 and re.search(
         rf"^error: {small_disk}/strata/scratch: found no space left on device after \d+ bytes", text, re.M), text
     assert not list(small_disk.rglob("*.tokens*"))
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_file_that_is_cut_off_while_it_is_mapped_is_named(inputs, tmp_path, ranks):
+    """As by a program that writes it anew, or where the disk fails: reading memory has no other error."""
+    flags = base_flags(inputs.model("plain"), inputs.data("messages", train=3000), tmp_path / "out", max_steps=9999)
+    process = start_strata(flags, ranks, {"HF_HOME": tmp_path / "home"}, words=words_of)
+    wait_for_step(process, tmp_path / "out", 2)
+    kept = next((tmp_path / "home").rglob("*.tokens"))
+    os.truncate(kept, 4096)
+    text = process.communicate(timeout=60)[0]
+    assert process.returncode == (-signal.SIGBUS if ranks == 1 else 128 + signal.SIGBUS), text
+    assert f"error: {kept}: found that it can no longer be read" in text, text
 
 
 def fill_until_a_save_fails(process, folder):

@@ -157,6 +157,21 @@ def test_other_settings_are_told(inputs, saved, tmp_path):
     assert whole.returncode == 2 and f"the folder of a run, expected one checkpoint; name {folder / 'checkpoint-5'}" in whole.text
 
 
+def test_another_tokenizer_is_told(inputs, saved, tmp_path):
+    """The base of a model that trains whole is not read any more, but its tokenizer is."""
+    folder = copy_with_checkpoint(saved.folder, tmp_path / "out", 5)
+    model = shutil.copytree(inputs.model("odd"), tmp_path / "model")
+    flags = flags_of(inputs, folder, resume_from_checkpoint=True, save_strategy="no", max_steps=5,
+                     model_name_or_path=model)
+    assert "found another" not in run_strata(flags).text
+    tokenizer = json.loads((model / "tokenizer.json").read_text())
+    ids = tokenizer["model"]["vocab"]
+    ids["a"], ids["b"] = ids["b"], ids["a"]
+    (model / "tokenizer.json").write_text(json.dumps(tokenizer))
+    text = run_strata(flags).text
+    assert f"found another tokenizer.json than the one in {folder / 'checkpoint-5'}, expected" in text, text
+
+
 def test_a_result_that_was_cut_short_is_finished(inputs, saved, tmp_path):
     """As a crash leaves it between the moment when the new files count and the last rename."""
     folder = copy_with_checkpoint(saved.folder, tmp_path / "out", 5)

@@ -24,6 +24,7 @@
 #include "strata/base/save_request.h"
 #include "strata/base/text_distance.h"
 #include "strata/base/visible_text.h"
+#include "strata/cli/bus_error.h"
 #include "strata/cli/run_sources.h"
 #include "strata/cli/standard_streams.h"
 #include "strata/report/progress.h"
@@ -183,6 +184,7 @@ int run(int argc, char** argv) {
   fill_standard_streams();
   // A launcher passes on what comes before its ranks are there, or between two starts of them.
   hold_save_requests();
+  name_file_of_bus_error(rank_label());
   ::signal(SIGXFSZ, SIG_IGN);  // a file larger than `ulimit -f` is an error with its name
   try {
     const int exit_code = dispatch({argv + std::min(argc, 1), argv + argc});

@@ -13,6 +13,7 @@
 #include "strata/comm/agreement.h"
 #include "strata/config/recipes.h"
 #include "strata/config/settings_table.h"
+#include "strata/hf/adapter_files.h"
 #include "strata/train/figures.h"
 #include "strata/train/loss_guard.h"
 
@@ -224,6 +225,26 @@ std::vector<std::string> resume_lines(const fs::path& source, int64_t step, int6
         fmt::join(others, ", ")));
   }
   return lines;
+}
+
+std::vector<std::string> different_tokenizer(const fs::path& source,
+                                             const checkpoint::SmallFiles& companions) {
+  // Another tool's files may say the same in other words.
+  if (!fs::is_regular_file(source / "settings.json")) return {};
+  std::vector<std::string> names;
+  for (const auto& [name, content] : companions) {
+    const bool is_models =
+        name == "config.json" || name == "generation_config.json" || name == hf::kAdapterConfigFile;
+    if (is_models || !fs::is_regular_file(source / name)) continue;
+    if (read_file(source / name) != content) names.push_back(name);
+  }
+  if (names.empty()) return {};
+  return {fmt::format(
+      "warning: resume_from_checkpoint: found another {} than the one in {}, expected that of the "
+      "run "
+      "that saved it, whose model has learnt its tokens and forms; name that folder with "
+      "tokenizer_name unless this is meant",
+      fmt::join(names, ", "), source.string())};
 }
 
 Json to_json(const DataRows& rows) {

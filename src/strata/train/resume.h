@@ -56,6 +56,12 @@ std::vector<std::string> different_rows(const DataRows& now, const Json& progres
 std::vector<std::string> resume_lines(const std::filesystem::path& source, int64_t step,
                                       int64_t max_steps, const std::string& settings_text);
 
+// A warning where a file of the tokenizer, or a template, that this run writes beside its model is
+// another one than in the checkpoint `source`: the names of the settings may be the same, or be
+// those of a base that does not matter any more. Rank 0's to say.
+std::vector<std::string> different_tokenizer(const std::filesystem::path& source,
+                                             const checkpoint::SmallFiles& companions);
+
 // What a checkpoint made of another tool's state holds beside its tensors: the log history is that
 // of a trainer_state.json beside `source`, if there is one; sums since the last log are none. The
 // fingerprint of an adapter's base goes with it, unless empty.

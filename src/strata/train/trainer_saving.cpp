@@ -13,6 +13,7 @@
 #include "strata/train/checkpoint_contents.h"
 #include "strata/train/preflight.h"
 #include "strata/train/results.h"
+#include "strata/train/resume.h"
 #include "strata/train/trainer.h"
 
 namespace strata::train {
@@ -64,7 +65,10 @@ void Trainer::prepare_saving(const Saving& saving) {
   if (saves && in_whole_files) whole_files_ = whole_files_of(trainee_);
   if (saves || saving.writes_result) {
     comm::all_or_nothing(world_, "reading what lies beside the model", [&] {
-      if (is_main()) companions_ = companion_files(config_, trainee_, datasets_);
+      if (!is_main()) return;
+      companions_ = companion_files(config_, trainee_, datasets_);
+      if (resumable_.empty()) return;
+      for (const std::string& line : different_tokenizer(resumable_, companions_)) say(line);
     });
   }
   if (trainee_.adapter && is_main()) second_names_ = second_names_of(*trainee_.adapter);
