@@ -11,7 +11,7 @@
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/autograd.h>
 
-#include "strata/nn/experts.h"
+#include "strata/nn/experts/experts.h"
 
 namespace {
 

@@ -10,11 +10,11 @@
 #include <vector>
 
 #include "strata/ops/adamw.h"
-#include "strata/ops/attention.h"
+#include "strata/ops/attention/attention.h"
 #include "strata/ops/cross_entropy.h"
 #include "strata/ops/dropout.h"
 #include "strata/ops/embedding.h"
-#include "strata/ops/matmul.h"
+#include "strata/ops/matmul/matmul.h"
 #include "strata/ops/rms_norm.h"
 #include "strata/ops/rope.h"
 #include "strata/ops/row_sums.h"

@@ -13,7 +13,7 @@
 #include <ctime>
 #include <vector>
 
-#include "strata/ops/matmul.h"
+#include "strata/ops/matmul/matmul.h"
 #include "strata/ops/quant/kernels.h"
 #include "strata/ops/quant/quantized.h"
 

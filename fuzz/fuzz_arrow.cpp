@@ -1,7 +1,7 @@
 // Arrow IPC, as a stream or as a file, and parquet: rows whose values are texts, or a named error.
 // Arrow's own memory must come from malloc, so that the sanitizers see its ends
 // (ARROW_DEFAULT_MEMORY_POOL=system).
-#include "strata/data/row_collector.h"
+#include "strata/data/files/row_collector.h"
 #include "target.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

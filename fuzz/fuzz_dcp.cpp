@@ -3,7 +3,7 @@
 
 #include <fstream>
 
-#include "strata/hf/dcp.h"
+#include "strata/hf/formats/dcp.h"
 #include "target.h"
 
 namespace {

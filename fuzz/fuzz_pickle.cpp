@@ -1,6 +1,6 @@
 // Pickles: any global allowed, so that all opcodes are reached; then only torch's.
-#include "strata/hf/pickle.h"
-#include "strata/hf/torch_file.h"
+#include "strata/hf/formats/pickle.h"
+#include "strata/hf/formats/torch_file.h"
 #include "target.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

@@ -1,8 +1,8 @@
 // Rows of JSON lines, JSON arrays, CSV and text, and what they are as examples and as preferences.
 // The first byte chooses the format and whether bad rows are left out.
-#include "strata/data/conversation_row.h"
-#include "strata/data/preference_row.h"
-#include "strata/data/row_collector.h"
+#include "strata/data/files/row_collector.h"
+#include "strata/data/rows/conversation_row.h"
+#include "strata/data/rows/preference_row.h"
 #include "target.h"
 
 namespace {

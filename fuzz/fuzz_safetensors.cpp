@@ -1,5 +1,5 @@
 // Headers of safetensors files, and every tensor's bytes.
-#include "strata/hf/safetensors.h"
+#include "strata/hf/formats/safetensors.h"
 #include "target.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

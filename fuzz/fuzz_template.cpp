@@ -1,6 +1,6 @@
 // Chat templates: any text renders or is refused, within the engine's limits of steps and size.
-#include "strata/text/chat_template.h"
-#include "strata/text/template_marks.h"
+#include "strata/text/templates/chat_template.h"
+#include "strata/text/templates/template_marks.h"
 #include "target.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

@@ -1,5 +1,5 @@
 // Files of torch.save: the zip, the tree in it, and every tensor's elements.
-#include "strata/hf/torch_file.h"
+#include "strata/hf/formats/torch_file.h"
 #include "target.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

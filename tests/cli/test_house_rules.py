@@ -7,11 +7,13 @@ import pytest
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
-def check(folder, files):
+def check(folder, files, names_files=True):
     for name, text in files.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
+        if names_files:
+            (path.parent / "README.md").write_text(" ".join(pathlib.Path(n).name for n in files))
     run = subprocess.run([ROOT / "tools/check_includes", folder], capture_output=True, text=True)
     return run.returncode, run.stdout.splitlines()
 
@@ -41,6 +43,12 @@ def test_each_breach_is_found(tmp_path, name, line, complaint):
 def test_a_file_without_head_comment_is_found(tmp_path):
     code, lines = check(tmp_path, {"base/a.h": "#pragma once\n"})
     assert code == 1 and "base/a.h:1: has no comment" in lines[0]
+
+
+def test_a_header_that_no_readme_names_is_found(tmp_path):
+    files = {"nn/parts/a.h": "// Owns a.\n", "nn/b.h": "// Owns b.\n", "nn/README.md": "`a.h` and ab"}
+    code, lines = check(tmp_path, files, names_files=False)
+    assert code == 1 and len(lines) == 2 and "nn/b.h: no README" in lines[0]
 
 
 def test_what_is_allowed_passes(tmp_path):

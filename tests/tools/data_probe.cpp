@@ -6,11 +6,11 @@
 #include "strata/base/error.h"
 #include "strata/base/json.h"
 #include "strata/data/collate.h"
-#include "strata/data/data_sets.h"
+#include "strata/data/files/data_sets.h"
 #include "strata/data/prepare.h"
 #include "strata/data/random.h"
 #include "strata/data/sampler.h"
-#include "strata/data/token_store.h"
+#include "strata/data/store/token_store.h"
 
 namespace {
 

@@ -27,7 +27,7 @@
 #include "strata/models/embedding_scale.h"
 #include "strata/models/quantization.h"
 #include "strata/models/registry.h"
-#include "strata/nn/expert_balance.h"
+#include "strata/nn/experts/expert_balance.h"
 #include "strata/shard/loading.h"
 
 namespace strata {

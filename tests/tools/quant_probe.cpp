@@ -13,7 +13,7 @@
 #include <ATen/Parallel.h>
 
 #include "strata/base/error.h"
-#include "strata/hf/safetensors.h"
+#include "strata/hf/formats/safetensors.h"
 #include "strata/ops/quant/codebook.h"
 #include "strata/ops/quant/int8_product.h"
 #include "strata/ops/quant/kernels.h"

@@ -12,10 +12,10 @@
 #include "strata/base/error.h"
 #include "strata/comm/single_group.h"
 #include "strata/data/collate.h"
-#include "strata/hf/safetensors.h"
-#include "strata/train/answers.h"
-#include "strata/train/assemble.h"
-#include "strata/train/batch_tensors.h"
+#include "strata/hf/formats/safetensors.h"
+#include "strata/train/loop/answers.h"
+#include "strata/train/loop/batch_tensors.h"
+#include "strata/train/setup/assemble.h"
 
 namespace strata {
 namespace {

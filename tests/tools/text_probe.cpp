@@ -9,10 +9,10 @@
 
 #include "strata/base/error.h"
 #include "strata/base/json.h"
-#include "strata/text/chat_template.h"
-#include "strata/text/template_marks.h"
+#include "strata/text/classes/tokenizer_class.h"
+#include "strata/text/templates/chat_template.h"
+#include "strata/text/templates/template_marks.h"
 #include "strata/text/tokenizer.h"
-#include "strata/text/tokenizer_class.h"
 
 namespace {
 

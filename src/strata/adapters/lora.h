@@ -15,7 +15,7 @@
 
 #include "strata/models/model.h"
 #include "strata/nn/embedding.h"
-#include "strata/nn/expert_branch.h"
+#include "strata/nn/experts/expert_branch.h"
 #include "strata/nn/linear.h"
 
 namespace strata::adapters {

@@ -1,10 +1,10 @@
 // What a layer's weight becomes when its adapter is folded into it. Owns: that arithmetic, in fp32.
-// Never: files (checkpoint/merge.h), nor where the result lies.
+// Never: files (checkpoint/convert/merge.h), nor where the result lies.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
-#include "strata/nn/expert_branch.h"
+#include "strata/nn/experts/expert_branch.h"
 #include "strata/nn/linear.h"
 
 namespace strata::adapters {

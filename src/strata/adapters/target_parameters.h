@@ -1,6 +1,6 @@
 // Parameters that get low-rank branches by their names (PEFT's target_parameters): those of all
 // experts of a mixture. Owns: which are meant, the names of their branches, what PEFT refuses
-// there. Never: the products (nn/expert_branch.h). Source: PEFT tuners/tuners_utils.py
+// there. Never: the products (nn/experts/expert_branch.h). Source: PEFT tuners/tuners_utils.py
 // (_inject_parameters), tuners/lora/layer.py (ParamWrapper).
 #pragma once
 

@@ -14,7 +14,7 @@
 #include "strata/base/folder_update.h"
 #include "strata/checkpoint/manifest.h"
 #include "strata/hf/export_index.h"
-#include "strata/hf/safetensors.h"
+#include "strata/hf/formats/safetensors.h"
 
 namespace strata::checkpoint {
 

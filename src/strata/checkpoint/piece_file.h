@@ -14,7 +14,7 @@
 #include "strata/base/write_stream.h"
 #include "strata/checkpoint/manifest.h"
 #include "strata/checkpoint/state_pieces.h"
-#include "strata/hf/safetensors.h"
+#include "strata/hf/formats/safetensors.h"
 
 namespace strata::checkpoint {
 

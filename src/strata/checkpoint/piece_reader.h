@@ -15,7 +15,7 @@
 #include "strata/base/descriptor.h"
 #include "strata/base/read_ahead.h"
 #include "strata/checkpoint/manifest.h"
-#include "strata/hf/safetensors.h"
+#include "strata/hf/formats/safetensors.h"
 
 namespace strata::checkpoint {
 

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "strata/base/file_system.h"
-#include "strata/checkpoint/saved_state.h"
+#include "strata/checkpoint/convert/saved_state.h"
 #include "strata/models/quantization.h"
 
 namespace strata::checkpoint {

@@ -8,7 +8,7 @@
 #include "strata/checkpoint/folders.h"
 #include "strata/checkpoint/whole_files.h"
 #include "strata/comm/agreement.h"
-#include "strata/hf/safetensors.h"
+#include "strata/hf/formats/safetensors.h"
 
 namespace strata::checkpoint {
 namespace {

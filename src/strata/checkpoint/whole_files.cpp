@@ -8,7 +8,7 @@
 #include "strata/base/file.h"
 #include "strata/checkpoint/element_type.h"
 #include "strata/checkpoint/piece_reader.h"
-#include "strata/hf/safetensors.h"
+#include "strata/hf/formats/safetensors.h"
 
 namespace strata::checkpoint {
 namespace {

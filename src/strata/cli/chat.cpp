@@ -24,8 +24,8 @@
 #include "strata/generate/conversation.h"
 #include "strata/generate/generation_config.h"
 #include "strata/ops/quant/format.h"
-#include "strata/train/base_quantization.h"
-#include "strata/train/device.h"
+#include "strata/train/setup/base_quantization.h"
+#include "strata/train/setup/device.h"
 
 namespace strata::cli {
 namespace {

@@ -13,7 +13,7 @@
 #include "strata/cli/config_questions.h"
 #include "strata/cli/run_sources.h"
 #include "strata/config/accelerate_file.h"
-#include "strata/config/deepspeed_export.h"
+#include "strata/config/deepspeed/export.h"
 #include "strata/config/describe.h"
 #include "strata/config/settings_files.h"
 #include "strata/config/yaml_reader.h"

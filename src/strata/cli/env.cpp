@@ -19,7 +19,7 @@
 #include "strata/launch/environment.h"
 #include "strata/launch/machine_report.h"
 #include "strata/libtorch/cuda_build.h"
-#include "strata/train/device.h"
+#include "strata/train/setup/device.h"
 
 namespace strata::cli {
 namespace {

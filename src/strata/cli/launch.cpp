@@ -20,15 +20,15 @@
 #include "strata/config/describe.h"
 #include "strata/config/flags.h"
 #include "strata/config/recipes.h"
-#include "strata/data/split_spec.h"
-#include "strata/hf/hub_download.h"
+#include "strata/data/files/split_spec.h"
+#include "strata/hf/hub/download.h"
 #include "strata/launch/address.h"
 #include "strata/launch/rendezvous_conf.h"
 #include "strata/launch/restarts.h"
 #include "strata/libtorch/cuda_build.h"
 #include "strata/train/datasets.h"
-#include "strata/train/model_config.h"
-#include "strata/train/schedules.h"
+#include "strata/train/loop/schedules.h"
+#include "strata/train/setup/model_config.h"
 
 namespace strata::cli {
 namespace {

@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "strata/config/recipes.h"
-#include "strata/train/checkpointing_choice.h"
-#include "strata/train/strategy.h"
+#include "strata/train/planning/checkpointing_choice.h"
+#include "strata/train/setup/strategy.h"
 
 namespace strata::cli {
 namespace {

@@ -16,11 +16,11 @@
 #include "strata/memory/device_probe.h"
 #include "strata/memory/plan_text.h"
 #include "strata/memory/probe.h"
-#include "strata/train/batch_size_choice.h"
-#include "strata/train/checkpointing_choice.h"
-#include "strata/train/plan.h"
-#include "strata/train/planned_room.h"
-#include "strata/train/schedules.h"
+#include "strata/train/loop/schedules.h"
+#include "strata/train/planning/batch_size_choice.h"
+#include "strata/train/planning/checkpointing_choice.h"
+#include "strata/train/planning/plan.h"
+#include "strata/train/planning/planned_room.h"
 
 namespace strata::cli {
 namespace {

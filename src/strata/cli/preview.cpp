@@ -23,7 +23,7 @@
 #include "strata/report/progress.h"
 #include "strata/train/data_warnings.h"
 #include "strata/train/datasets.h"
-#include "strata/train/step_plan.h"
+#include "strata/train/loop/step_plan.h"
 
 namespace strata::cli {
 namespace {

@@ -11,7 +11,7 @@
 #include <fmt/ranges.h>
 
 #include "strata/base/error.h"
-#include "strata/hf/torch_types.h"
+#include "strata/hf/formats/torch_types.h"
 
 namespace strata::cli {
 namespace {

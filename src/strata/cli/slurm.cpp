@@ -16,7 +16,7 @@
 #include "strata/config/flags.h"
 #include "strata/config/recipes.h"
 #include "strata/launch/slurm_script.h"
-#include "strata/train/schedules.h"
+#include "strata/train/loop/schedules.h"
 
 extern char** environ;
 

@@ -6,7 +6,7 @@
 #include <functional>
 #include <string>
 
-#include "strata/hf/hub_download.h"
+#include "strata/hf/hub/download.h"
 
 namespace strata::cli {
 

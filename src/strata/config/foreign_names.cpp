@@ -5,7 +5,7 @@
 #include <fmt/format.h>
 
 #include "strata/base/text_distance.h"
-#include "strata/config/settings_table.h"
+#include "strata/config/settings/table.h"
 
 namespace strata::config {
 namespace {

@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-#include "strata/config/settings_table.h"
+#include "strata/config/settings/table.h"
 
 namespace strata::config {
 

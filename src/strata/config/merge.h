@@ -1,5 +1,5 @@
 // The values given for each setting, merged by rank. Owns: who wins, and that equals contradict.
-// Never: meanings (translate.h, checks.h).
+// Never: meanings (translate.h, checks/checks.h).
 #pragma once
 
 #include <map>

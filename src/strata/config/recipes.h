@@ -1,5 +1,6 @@
 // The recipes, one row each: what a recipe is called, which scripts it stands for, what it reads,
-// which settings are its own. Owns: that table. Never: how a recipe trains (train/recipe.h).
+// which settings are its own. Owns: that table. Never: how a recipe trains
+// (train/recipes/recipe.h).
 #pragma once
 
 #include <string>

@@ -7,8 +7,8 @@
 #include <fmt/ranges.h>
 
 #include "strata/base/error.h"
-#include "strata/config/checks.h"
-#include "strata/config/deepspeed.h"
+#include "strata/config/checks/checks.h"
+#include "strata/config/deepspeed/deepspeed.h"
 #include "strata/config/flags.h"
 #include "strata/config/merge.h"
 #include "strata/config/recipes.h"

@@ -9,7 +9,7 @@
 #include <fmt/ranges.h>
 
 #include "strata/base/error.h"
-#include "strata/config/deepspeed_file.h"
+#include "strata/config/deepspeed/file.h"
 #include "strata/config/foreign_names.h"
 #include "strata/config/yaml_reader.h"
 

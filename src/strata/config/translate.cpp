@@ -70,7 +70,7 @@ void translate_distribution(Merge& merge) {
                       named_source(*multi_gpu));
   }
   if (fsdp && !(multi_gpu && multi_gpu->origin.rank > fsdp->origin.rank)) return;
-  // DeepSpeed's settings say how to shard (deepspeed.h), whatever started the ranks.
+  // DeepSpeed's settings say how to shard (deepspeed/deepspeed.h), whatever started the ranks.
   if (!merge.text("deepspeed").empty() || merge.text("use_deepspeed") == "true") return;
   if (multi_gpu) {
     merge.add(make_given("fsdp_sharding_strategy", "NO_SHARD", origin_of(*multi_gpu)));

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "strata/config/settings_table.h"
+#include "strata/config/settings/table.h"
 
 namespace strata::config {
 

@@ -9,8 +9,9 @@ namespace strata::data {
 
 // One row ready to train on. `labels` has the length of `ids`; -100 = not trained. A packed row
 // holds several documents: `lengths` are their token counts (one entry for an ordinary row). A row
-// for an encoder-decoder model holds two, source and target (pair_tokenizer.h); so does a row of
-// preferences, the prompt with the better answer and with the worse one (preference_tokenizer.h).
+// for an encoder-decoder model holds two, source and target (rows/pair_tokenizer.h); so does a row
+// of preferences, the prompt with the better answer and with the worse one
+// (rows/preference_tokenizer.h).
 struct Example {
   std::vector<int32_t> ids;
   std::vector<int32_t> labels;

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "strata/base/json.h"
-#include "strata/data/source.h"
+#include "strata/data/files/source.h"
 
 namespace strata::data {
 
@@ -47,7 +47,7 @@ struct DatasetStats {
   std::map<std::string, int64_t> unused_columns = {};
   // The longest rows as they are trained (cut or split where that is the rule), longest first.
   std::vector<LongRow> longest_rows = {};
-  std::map<std::string, HiddenTexts> hidden_texts = {};   // by the names of hidden_texts.h
+  std::map<std::string, HiddenTexts> hidden_texts = {};   // by the names of rows/hidden_texts.h
   std::map<std::string, HiddenTexts> printed_parts = {};  // the same
 
   std::vector<std::string> files = {};  // that the rows are of, each once, in the order of reading

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "strata/base/json.h"
-#include "strata/data/source.h"
-#include "strata/data/token_store.h"
+#include "strata/data/files/source.h"
+#include "strata/data/store/token_store.h"
 #include "strata/text/tokenizer.h"
 
 namespace strata::data {
@@ -35,7 +35,7 @@ struct Inspection {
 
 inline constexpr int64_t kMaxBars = 20;
 
-// `are_preferences`: the rows are those of preference_tokenizer.h.
+// `are_preferences`: the rows are those of rows/preference_tokenizer.h.
 Inspection inspect(const TokenStore& store, const text::Tokenizer& tokenizer,
                    bool are_preferences = false);
 

@@ -11,10 +11,10 @@
 #include "strata/data/inspect.h"
 #include "strata/data/long_rows.h"
 #include "strata/data/pack.h"
-#include "strata/data/preference_row.h"
 #include "strata/data/row_pool.h"
-#include "strata/data/row_tokenizer.h"
-#include "strata/data/waiting_rows.h"
+#include "strata/data/rows/preference_row.h"
+#include "strata/data/rows/row_tokenizer.h"
+#include "strata/data/store/waiting_rows.h"
 
 namespace strata::data {
 namespace {

@@ -9,10 +9,10 @@
 #include <vector>
 
 #include "strata/data/batch.h"
-#include "strata/data/data_sets.h"
 #include "strata/data/dataset_stats.h"
+#include "strata/data/files/data_sets.h"
 #include "strata/data/prepare_options.h"
-#include "strata/text/chat_template.h"
+#include "strata/text/templates/chat_template.h"
 #include "strata/text/tokenizer.h"
 
 namespace strata::data {
@@ -25,14 +25,14 @@ struct Dataset : DatasetStats {
 // with from/value); `prompt` and `completion`, both strings or both message lists; `input_ids` with
 // `labels` or with `completion_mask` / `assistant_masks`; `instruction` and `output`, with `input`
 // where given (Alpaca). Optional columns: `tools`, `chat_template_kwargs`; `system` of messages and
-// Alpaca, `history` of Alpaca. Others are counted. Preferences: preference_row.h. Of them rows are
-// dropped in which truncation leaves an answer without a token to train on, which are those whose
-// prompt alone fills max_length.
-// `tmpl` may be null when the rows hold no messages. assistant_only_loss trains what the template's
-// {% generation %} blocks wrote; for a template without them, see assistant_mask.h.
+// Alpaca, `history` of Alpaca. Others are counted. Preferences: rows/preference_row.h. Of them rows
+// are dropped in which truncation leaves an answer without a token to train on, which are those
+// whose prompt alone fills max_length. `tmpl` may be null when the rows hold no messages.
+// assistant_only_loss trains what the template's
+// {% generation %} blocks wrote; for a template without them, see rows/assistant_mask.h.
 // Errors: ConfigError for options that contradict each other or the rows; FormatError with file and
 // line for a row that cannot be used; FormatError if nothing to train on is left.
-// Messages may say whether they are learnt (assistant_mask.h).
+// Messages may say whether they are learnt (rows/assistant_mask.h).
 // Deviations from TRL: none in the result for rows that it reads, but for ShareGPT's role names
 // (see read_messages), a system column and messages' wishes, which it drops; it fails or silently
 // mislabels where this reports (rows of two kinds, an assistant span whose border has no token).

@@ -6,8 +6,8 @@
 #include <optional>
 #include <string>
 
-#include "strata/data/pair_tokenizer.h"
-#include "strata/data/preference_tokenizer.h"
+#include "strata/data/rows/pair_tokenizer.h"
+#include "strata/data/rows/preference_tokenizer.h"
 
 namespace strata::data {
 
@@ -44,7 +44,7 @@ struct PrepareOptions {
   // two documents, neither packed nor cut again.
   std::optional<PairOptions> pairs = {};
   // Rows are preferences: a prompt, a better and a worse answer. Each becomes a row of two
-  // documents (preference_tokenizer.h), which are cut one by one to max_length (at least 2);
+  // documents (rows/preference_tokenizer.h), which are cut one by one to max_length (at least 2);
   // long_rows "drop" leaves rows with a longer one out. Never packed, never split.
   std::optional<PreferenceOptions> preference = {};
 };

@@ -1,6 +1,6 @@
-// A row by itself; how rows are found and read is in source.cpp.
+// A row by itself; how rows are found and read is in files/source.cpp.
 #include "strata/base/error.h"
-#include "strata/data/source.h"
+#include "strata/data/files/source.h"
 
 namespace strata::data {
 

@@ -8,7 +8,7 @@
 #include <thread>
 #include <vector>
 
-#include "strata/data/row_tokenizer.h"
+#include "strata/data/rows/row_tokenizer.h"
 
 namespace strata::data {
 

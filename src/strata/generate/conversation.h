@@ -10,7 +10,7 @@
 
 #include "strata/base/json.h"
 #include "strata/generate/generate.h"
-#include "strata/text/chat_template.h"
+#include "strata/text/templates/chat_template.h"
 #include "strata/text/tokenizer.h"
 
 namespace strata::generate {

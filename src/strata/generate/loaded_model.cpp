@@ -14,7 +14,7 @@
 #include "strata/comm/single_group.h"
 #include "strata/hf/adapter_files.h"
 #include "strata/hf/export_index.h"
-#include "strata/hf/hub_model.h"
+#include "strata/hf/hub/model.h"
 #include "strata/libtorch/cpu_arithmetic.h"
 #include "strata/libtorch/host_copies.h"
 #include "strata/models/quantization.h"

@@ -13,10 +13,10 @@
 #include "strata/adapters/lora.h"
 #include "strata/comm/mesh.h"
 #include "strata/generate/adapted_model.h"
-#include "strata/hf/hub_download.h"
+#include "strata/hf/hub/download.h"
 #include "strata/models/model.h"
 #include "strata/models/quantization.h"
-#include "strata/nn/kv_cache.h"
+#include "strata/nn/attention/kv_cache.h"
 #include "strata/shard/unit_store.h"
 
 namespace strata::generate {

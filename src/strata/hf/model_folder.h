@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "strata/base/json.h"
-#include "strata/hf/safetensors.h"
+#include "strata/hf/formats/safetensors.h"
 
 namespace strata::hf {
 

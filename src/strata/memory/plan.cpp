@@ -3,8 +3,8 @@
 #include <ATen/ATen.h>
 
 #include "strata/comm/mesh.h"
-#include "strata/nn/expert_balance.h"
-#include "strata/nn/sequence_parallel.h"
+#include "strata/nn/attention/sequence_parallel.h"
+#include "strata/nn/experts/expert_balance.h"
 #include "strata/optim/adamw.h"
 
 namespace strata::memory {

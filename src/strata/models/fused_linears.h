@@ -6,7 +6,7 @@
 
 #include <vector>
 
-#include "strata/nn/expert_branch.h"
+#include "strata/nn/experts/expert_branch.h"
 #include "strata/nn/linear.h"
 
 namespace strata::models {

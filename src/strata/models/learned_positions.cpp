@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "strata/base/error.h"
-#include "strata/nn/kv_cache.h"
+#include "strata/nn/attention/kv_cache.h"
 
 namespace strata::models {
 

@@ -131,7 +131,7 @@ class Model {
   // The embedding's weight and the shape of a prefix. The defaults refuse, too.
   virtual nn::Parameter& embedding_weight();
   virtual KeyValueShape key_value_shape() const;
-  // Nothing: sequence parallelism (nn/sequence_parallel.h) is not for it.
+  // Nothing: sequence parallelism (nn/attention/sequence_parallel.h) is not for it.
   virtual std::optional<HeadCounts> head_counts() const { return {}; }
   // Encoder-decoder models: the place in blocks() of the decoder's embedding, and the id that
   // decoding starts from. Others: 0 and none.

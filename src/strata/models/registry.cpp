@@ -5,8 +5,6 @@
 #include "strata/base/error.h"
 #include "strata/libtorch/vector_math.h"
 #include "strata/models/config_reader.h"
-#include "strata/models/glm/blocks.h"
-#include "strata/models/glm/config.h"
 #include "strata/models/gpt2/model.h"
 #include "strata/models/gpt_neox/model.h"
 #include "strata/models/gpt_oss/mixture.h"
@@ -88,8 +86,8 @@ const std::map<std::string, Family>& families() {
       {"gemma2", {create_llama<parse_gemma2_config>, "Gemma2ForSequenceClassification"}},
       {"gemma3_text",
        {create_llama<parse_gemma3_text_config>, "Gemma3TextForSequenceClassification"}},
-      {"glm", {create_llama<parse_glm_config, GlmDecoderLayer>, "GlmForSequenceClassification"}},
-      {"glm4", {create_llama<parse_glm4_config, GlmDecoderLayer>, "Glm4ForSequenceClassification"}},
+      {"glm", {create_llama<parse_glm_config>, "GlmForSequenceClassification"}},
+      {"glm4", {create_llama<parse_glm4_config>, "Glm4ForSequenceClassification"}},
       {"gpt2", {create_gpt2<parse_gpt2_config>, "GPT2ForSequenceClassification"}},
       {"gpt_bigcode",
        {create_gpt2<parse_gpt_bigcode_config>, "GPTBigCodeForSequenceClassification"}},

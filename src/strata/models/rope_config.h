@@ -1,13 +1,13 @@
 // The rotary positions of a checkpoint, read from config.json's "rope_scaling" or "rope_parameters"
-// and checked. Owns: keys, defaults and relations of every kind. Never: frequencies (nn/rope.h).
-// Source: transformers modeling_rope_utils.py.
+// and checked. Owns: keys, defaults and relations of every kind. Never: frequencies
+// (nn/attention/rope.h). Source: transformers modeling_rope_utils.py.
 #pragma once
 
 #include <cstdint>
 #include <optional>
 
 #include "strata/models/config_reader.h"
-#include "strata/nn/rope.h"
+#include "strata/nn/attention/rope.h"
 
 namespace strata::models {
 

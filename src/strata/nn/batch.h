@@ -32,8 +32,8 @@ struct Batch {
   // Encoder-decoder models: what the encoder reads, D documents without targets. The fields above
   // are the decoder's: ids begin with its start token, targets are the labels of the same place.
   std::shared_ptr<const Batch> source = {};
-  // nn/sequence_parallel.h: this is what a rank of `sequence` has of `whole`, which attention looks
-  // at. Null: nothing is shared.
+  // nn/attention/sequence_parallel.h: this is what a rank of `sequence` has of `whole`, which
+  // attention looks at. Null: nothing is shared.
   std::shared_ptr<const Batch> whole = {};
   comm::Group* sequence = nullptr;
   int64_t num_padding = 0;  // tokens at its end that no data has, for parts of one size
@@ -59,12 +59,12 @@ struct DrawKey {
   int64_t micro_step = 0;
 };
 
-struct KvCache;       // nn/kv_cache.h, generation only
-class KeptAttention;  // nn/kept_attention.h
-struct DecoderCache;  // nn/decoder_cache.h, generation of encoder-decoder models only
+struct KvCache;       // nn/attention/kv_cache.h, generation only
+class KeptAttention;  // nn/attention/kept_attention.h
+struct DecoderCache;  // nn/attention/decoder_cache.h, generation of encoder-decoder models only
 struct Preference;    // nn/preference_loss.h
 struct Rewards;       // nn/reward_loss.h
-class ExpertBalance;  // nn/expert_balance.h
+class ExpertBalance;  // nn/experts/expert_balance.h
 
 // Activations beside the chain of blocks, by a number that the family gives them: one block makes
 // them, later ones read them (the encoder's output, tables of relative positions).

@@ -6,7 +6,7 @@
 
 #include "strata/nn/weight_product.h"
 #include "strata/ops/dropout.h"
-#include "strata/ops/matmul.h"
+#include "strata/ops/matmul/matmul.h"
 
 namespace strata::nn {
 namespace {

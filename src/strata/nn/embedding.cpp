@@ -8,7 +8,7 @@
 
 #include "strata/nn/function_state.h"
 #include "strata/ops/embedding.h"
-#include "strata/ops/matmul.h"
+#include "strata/ops/matmul/matmul.h"
 
 namespace strata::nn {
 namespace {

@@ -7,7 +7,7 @@
 #include "strata/libtorch/planned_device.h"
 #include "strata/ops/dropout.h"
 #include "strata/ops/dropout_keys.h"
-#include "strata/ops/matmul.h"
+#include "strata/ops/matmul/matmul.h"
 
 namespace strata::nn {
 namespace {

@@ -4,7 +4,7 @@
 
 #include "strata/base/error.h"
 #include "strata/libtorch/planned_device.h"
-#include "strata/ops/matmul.h"
+#include "strata/ops/matmul/matmul.h"
 #include "strata/ops/quant/mxfp4.h"
 
 namespace strata::nn {

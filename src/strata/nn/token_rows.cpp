@@ -4,7 +4,7 @@
 
 #include <ATen/ATen.h>
 
-#include "strata/ops/matmul.h"
+#include "strata/ops/matmul/matmul.h"
 
 namespace strata::nn {
 

@@ -3,7 +3,7 @@
 #include <ATen/ATen.h>
 
 #include "strata/ops/dropout.h"
-#include "strata/ops/matmul.h"
+#include "strata/ops/matmul/matmul.h"
 
 namespace strata::nn {
 namespace {

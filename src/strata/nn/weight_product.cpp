@@ -1,7 +1,7 @@
 // Products with dense and quantised weights. Never: autograd.
 #include "strata/nn/weight_product.h"
 
-#include "strata/ops/matmul.h"
+#include "strata/ops/matmul/matmul.h"
 #include "strata/ops/quant/int8_product.h"
 
 namespace strata::nn {

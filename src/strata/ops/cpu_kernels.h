@@ -129,7 +129,7 @@ void matmul(const MatmulArguments& m);
 void multiply_row_by_columns(const MatmulArguments& m);
 // Up to so many rows one factor is packed range by range, as it is multiplied: the least memory.
 inline constexpr int64_t kRowsOfOneBlock = 96;
-// See ops/matmul.h.
+// See ops/matmul/matmul.h.
 int64_t matmul_scratch_bytes(int64_t rows, int64_t columns, int64_t inner, Element type,
                              Element c_type);
 

@@ -1,7 +1,7 @@
 // The kernels for NVIDIA GPUs on raw device memory, the list of cpu_kernels.h; arguments are
-// checked before. Products of matrices and attention are libtorch's (matmul.cpp,
-// attention_cuda.cpp). Owns: declarations. Never: tensors, headers of CUDA, so that every compiler
-// reads it.
+// checked before. Products of matrices and attention are libtorch's (matmul/matmul.cpp,
+// attention/attention_cuda.cpp). Owns: declarations. Never: tensors, headers of CUDA, so that every
+// compiler reads it.
 //
 // Stream: every kernel is enqueued and returns at once. Errors of the launch: InternalError.
 // Results do not depend on how blocks are scheduled: nothing is summed by atomic operations.

@@ -1,6 +1,6 @@
 // The sum of the rows that belong to a token, as a mixture's experts give them back. Owns: the
 // check of the arguments and the choice of the device. Never: which rows those are
-// (nn/expert_rows.h).
+// (nn/experts/expert_rows.h).
 //
 // fp32 or bf16, on GPUs also fp16; summed in fp32 in the order of `place`, rounded once. Wrong
 // shapes or types: InternalError; a row that is not there is not looked for.

@@ -6,7 +6,7 @@
 #include <functional>
 #include <vector>
 
-#include "strata/nn/kept_attention.h"
+#include "strata/nn/attention/kept_attention.h"
 #include "strata/shard/activation_home.h"
 #include "strata/shard/schedule.h"
 #include "strata/shard/unit_store.h"

@@ -2,7 +2,7 @@
 #include "strata/shard/storage_type.h"
 
 #include "strata/base/error.h"
-#include "strata/hf/torch_types.h"
+#include "strata/hf/formats/torch_types.h"
 
 namespace strata::shard {
 

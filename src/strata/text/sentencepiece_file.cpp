@@ -9,7 +9,7 @@
 #include "strata/base/error.h"
 #include "strata/base/file.h"
 #include "strata/text/base64.h"
-#include "strata/text/class_pieces.h"
+#include "strata/text/classes/pieces.h"
 #include "strata/text/component_json.h"
 #include "strata/text/utf8.h"
 #include "strata/text/vocabulary_files.h"

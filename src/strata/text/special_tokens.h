@@ -6,7 +6,7 @@
 
 #include "strata/base/json.h"
 #include "strata/text/added_tokens.h"
-#include "strata/text/class_rules.h"
+#include "strata/text/classes/rules.h"
 #include "strata/text/tokenizer.h"
 
 namespace strata::text {

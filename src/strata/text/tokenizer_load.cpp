@@ -4,13 +4,13 @@
 
 #include "strata/base/error.h"
 #include "strata/base/file.h"
-#include "strata/text/class_rules.h"
+#include "strata/text/classes/mistral_pattern.h"
+#include "strata/text/classes/rules.h"
+#include "strata/text/classes/tokenizer_class.h"
 #include "strata/text/clean_up.h"
 #include "strata/text/component_json.h"
 #include "strata/text/length_rules.h"
-#include "strata/text/mistral_pattern.h"
-#include "strata/text/template_files.h"
-#include "strata/text/tokenizer_class.h"
+#include "strata/text/templates/template_files.h"
 #include "strata/text/tokenizer_impl.h"
 #include "strata/text/vocabulary_files.h"
 

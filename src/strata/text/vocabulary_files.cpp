@@ -5,8 +5,8 @@
 
 #include "strata/base/error.h"
 #include "strata/base/file.h"
-#include "strata/text/class_pieces.h"
-#include "strata/text/tokenizer_class.h"
+#include "strata/text/classes/pieces.h"
+#include "strata/text/classes/tokenizer_class.h"
 
 namespace strata::text {
 namespace {

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "strata/text/class_rules.h"
+#include "strata/text/classes/rules.h"
 #include "strata/text/tokenizer_file.h"
 
 namespace strata::text {

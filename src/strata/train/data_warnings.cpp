@@ -5,7 +5,7 @@
 
 #include <fmt/ranges.h>
 
-#include "strata/text/template_marks.h"
+#include "strata/text/templates/template_marks.h"
 
 namespace strata::train {
 namespace {

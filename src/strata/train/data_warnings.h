@@ -7,7 +7,7 @@
 
 #include "strata/config/run_config.h"
 #include "strata/data/dataset_stats.h"
-#include "strata/text/builtin_templates.h"
+#include "strata/text/templates/builtin_templates.h"
 #include "strata/train/datasets.h"
 
 namespace strata::train {

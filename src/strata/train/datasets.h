@@ -10,9 +10,9 @@
 
 #include "strata/config/run_config.h"
 #include "strata/data/sampler.h"
-#include "strata/data/token_store.h"
-#include "strata/hf/hub_download.h"
-#include "strata/text/chat_template.h"
+#include "strata/data/store/token_store.h"
+#include "strata/hf/hub/download.h"
+#include "strata/text/templates/chat_template.h"
 #include "strata/text/tokenizer.h"
 
 namespace strata::train {
@@ -60,9 +60,9 @@ struct LoadDatasetsOptions {
 data::BatchSampler training_sampler(const config::RunConfig& config, const data::TokenStore& rows,
                                     int data_parallel_size);
 
-// Ids beyond what the rows of the base's embedding grow to (vocabulary.h) are an error, rows beyond
-// its positions a warning. With dataset_cache, processes that need the same rows at the same time
-// let one of them prepare (token_cache.h).
+// Ids beyond what the rows of the base's embedding grow to (setup/vocabulary.h) are an error, rows
+// beyond its positions a warning. With dataset_cache, processes that need the same rows at the same
+// time let one of them prepare (token_cache.h).
 Datasets load_datasets(const config::RunConfig& config, const ModelLimits& limits,
                        const LoadDatasetsOptions& options = {});
 

@@ -9,7 +9,7 @@
 #include "strata/checkpoint/folders.h"
 #include "strata/checkpoint/manifest.h"
 #include "strata/checkpoint/sharded.h"
-#include "strata/hf/safetensors.h"
+#include "strata/hf/formats/safetensors.h"
 
 namespace strata::checkpoint {
 namespace {

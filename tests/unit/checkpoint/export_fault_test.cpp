@@ -6,9 +6,9 @@
 #include "crash_loop.h"
 #include "strata/base/error.h"
 #include "strata/base/file.h"
-#include "strata/checkpoint/convert.h"
+#include "strata/checkpoint/convert/convert.h"
+#include "strata/checkpoint/convert/merge.h"
 #include "strata/checkpoint/export_files.h"
-#include "strata/checkpoint/merge.h"
 
 namespace strata::checkpoint {
 namespace {

@@ -12,7 +12,7 @@
 #include "rank_threads.h"
 #include "strata/base/error.h"
 #include "strata/base/file.h"
-#include "strata/hf/safetensors.h"
+#include "strata/hf/formats/safetensors.h"
 #include "troubled_disks.h"
 
 namespace strata::checkpoint {
@@ -62,8 +62,8 @@ TEST(Sharded, AnyWorldSizeReadsWhatOneRankWrote) {
 }
 
 // Every mesh that a strategy makes of four ranks or fewer: what rests where is the mesh's matter
-// alone (train/strategy.cpp), so these pairs are all pairs of world sizes and strategies. What a
-// reader takes is decided by its place in its shard group.
+// alone (train/setup/strategy.cpp), so these pairs are all pairs of world sizes and strategies.
+// What a reader takes is decided by its place in its shard group.
 TEST(Sharded, EveryMeshReadsWhatEveryOtherWrote) {
   const std::pair<int, int> meshes[] = {{1, 1}, {2, 1}, {2, 2}, {3, 1},
                                         {3, 3}, {4, 1}, {4, 2}, {4, 4}};

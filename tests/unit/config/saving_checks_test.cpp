@@ -1,5 +1,5 @@
 // Oracle: what TrainingArguments of transformers 5 accepts and refuses for the best checkpoint.
-#include "strata/config/saving_checks.h"
+#include "strata/config/checks/saving_checks.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

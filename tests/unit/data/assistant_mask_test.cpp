@@ -1,6 +1,6 @@
 // Oracle: the mask transformers' apply_chat_template makes of the same spans (char_to_token), and
 // for borders without a token the span's own text.
-#include "strata/data/assistant_mask.h"
+#include "strata/data/rows/assistant_mask.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

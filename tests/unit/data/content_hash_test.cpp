@@ -1,5 +1,5 @@
 // Oracle: files with the same bytes have the same hash, and a changed file never keeps an old one.
-#include "strata/data/content_hash.h"
+#include "strata/data/files/content_hash.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>

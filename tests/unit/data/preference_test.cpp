@@ -6,7 +6,7 @@
 #include "prepared_rows.h"
 #include "strata/base/error.h"
 #include "strata/data/inspect.h"
-#include "strata/data/preference_row.h"
+#include "strata/data/rows/preference_row.h"
 
 namespace strata::data {
 namespace {

@@ -1,5 +1,5 @@
 // Oracle: TRL's description of the row kinds, and the text of each error.
-#include "strata/data/row_format.h"
+#include "strata/data/rows/row_format.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

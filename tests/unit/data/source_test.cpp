@@ -1,5 +1,5 @@
 // Oracle: the files' known content, and the text of each error.
-#include "strata/data/source.h"
+#include "strata/data/files/source.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,7 +1,7 @@
 // Oracle: datasets' ReadInstruction (its rounding rules, and values computed with it by hand);
 // numpy's Generator.choice for mixtures (tests/parity/test_sources.py compares both with the
 // packages).
-#include "strata/data/split_spec.h"
+#include "strata/data/files/split_spec.h"
 
 #include <cstdlib>
 
@@ -10,7 +10,7 @@
 
 #include "../temporary_folder.h"
 #include "strata/base/error.h"
-#include "strata/data/data_sets.h"
+#include "strata/data/files/data_sets.h"
 
 namespace strata::data {
 namespace {

@@ -1,5 +1,5 @@
 // Oracle: round trip; a changed input gives another key; two processes at once make a set once.
-#include "strata/data/token_cache.h"
+#include "strata/data/store/token_cache.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

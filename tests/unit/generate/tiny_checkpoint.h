@@ -8,7 +8,7 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <fmt/format.h>
 
-#include "strata/hf/safetensors.h"
+#include "strata/hf/formats/safetensors.h"
 #include "strata/models/registry.h"
 
 namespace strata::generate {

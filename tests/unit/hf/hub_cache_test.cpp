@@ -1,5 +1,5 @@
 // Oracle: git's rules for names of branches and tags, and that a name is a part of paths.
-#include "strata/hf/hub_cache.h"
+#include "strata/hf/hub/cache.h"
 
 #include <gtest/gtest.h>
 

@@ -4,7 +4,7 @@
 
 #include "../temporary_folder.h"
 #include "strata/base/error.h"
-#include "strata/hf/safetensors.h"
+#include "strata/hf/formats/safetensors.h"
 
 namespace strata::hf {
 namespace {

@@ -1,6 +1,6 @@
 // Oracle: round trip, and bytes broken by hand. What torch itself reads and writes is compared in
 // tests/parity/test_convert.py.
-#include "strata/hf/torch_file.h"
+#include "strata/hf/formats/torch_file.h"
 
 #include <fcntl.h>
 

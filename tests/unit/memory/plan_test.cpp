@@ -13,7 +13,7 @@
 #include "strata/memory/allocator.h"
 #include "strata/memory/plan_text.h"
 #include "strata/models/registry.h"
-#include "strata/ops/attention.h"
+#include "strata/ops/attention/attention.h"
 #include "strata/optim/adamw.h"
 
 namespace strata::memory {

@@ -5,16 +5,22 @@
 #include <gtest/gtest.h>
 
 #include "strata/base/error.h"
-#include "strata/models/glm/config.h"
 #include "strata/models/registry.h"
 
 namespace strata::models {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 LlamaConfig parse(const std::string& text) {
   return parse_llama_config(parse_json(text, "config.json"));
+}
+
+std::vector<std::string> norm_names(const LlamaConfig& config) {
+  std::vector<std::string> names;
+  for (const LayerNorm& norm : config.layer_norms) names.push_back(norm.name);
+  return names;
 }
 
 template <typename ErrorType>
@@ -242,8 +248,11 @@ TEST(GlmConfig, Defaults) {
   EXPECT_EQ(c.rope.pairs, ops::RopePairs::kNeighbours);
   EXPECT_TRUE(c.input_bias);
   EXPECT_FALSE(c.output_bias);
-  EXPECT_FALSE(c.output_norms);
-  EXPECT_TRUE(parse_glm4_config(Json::object()).output_norms);
+  EXPECT_TRUE(c.fused_gate_up);
+  EXPECT_THAT(norm_names(c), ElementsAre("input_layernorm", "post_attention_layernorm"));
+  EXPECT_THAT(norm_names(parse_glm4_config(Json::object())),
+              ElementsAre("input_layernorm", "post_attention_layernorm", "post_self_attn_layernorm",
+                          "post_mlp_layernorm"));
 }
 
 TEST(GemmaConfig, Defaults) {
@@ -290,7 +299,8 @@ TEST(Gemma3Config, Defaults) {
   EXPECT_EQ(c.windows.at(5), 0);
   EXPECT_EQ(c.rope.theta, 1e6);
   EXPECT_EQ(c.local_rope->theta, 1e4);
-  EXPECT_TRUE(c.output_norms && c.head_norms && c.tie_word_embeddings);
+  EXPECT_EQ(c.layer_norms.size(), 4);
+  EXPECT_TRUE(c.head_norms && c.tie_word_embeddings);
 }
 
 TEST(Gemma2Config, Defaults) {
@@ -301,7 +311,10 @@ TEST(Gemma2Config, Defaults) {
   EXPECT_EQ(c.logit_softcap, 30);
   EXPECT_EQ(c.windows.at(0), 4096);
   EXPECT_EQ(c.windows.at(1), 0);
-  EXPECT_TRUE(c.input_norms && c.output_norms && !c.head_norms && !c.local_rope);
+  EXPECT_THAT(norm_names(c),
+              ElementsAre("input_layernorm", "post_attention_layernorm",
+                          "pre_feedforward_layernorm", "post_feedforward_layernorm"));
+  EXPECT_FALSE(c.head_norms || c.local_rope);
 }
 
 TEST(Gemma2Config, CapsOfNullAreNone) {
@@ -318,7 +331,8 @@ TEST(Olmo2Config, Defaults) {
   EXPECT_EQ(c.rms_norm_eps, 1e-5);
   EXPECT_EQ(c.pad_token_id, 1);
   EXPECT_EQ(c.rope.theta, 1e4);
-  EXPECT_TRUE(c.row_norms && c.output_norms && !c.input_norms && !c.head_norms);
+  EXPECT_THAT(norm_names(c), ElementsAre("post_attention_layernorm", "post_feedforward_layernorm"));
+  EXPECT_TRUE(c.row_norms && !c.head_norms);
   EXPECT_TRUE(c.windows.empty() && c.lora_targets.empty());
 }
 

@@ -1,13 +1,13 @@
 // Oracle: ATen's autograd in double precision over the definition, with the shares as constants.
-#include "strata/nn/expert_balance.h"
+#include "strata/nn/experts/expert_balance.h"
 
 #include <gtest/gtest.h>
 
 #include "../comm/on_ranks.h"
 #include "gathered.h"
 #include "strata/base/error.h"
-#include "strata/nn/router.h"
-#include "strata/nn/sequence_parallel.h"
+#include "strata/nn/attention/sequence_parallel.h"
+#include "strata/nn/experts/router.h"
 
 namespace strata::nn {
 namespace {

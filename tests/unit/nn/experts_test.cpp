@@ -6,8 +6,8 @@
 #include <gtest/gtest.h>
 
 #include "gathered.h"
-#include "strata/nn/experts.h"
-#include "strata/nn/grouped_product.h"
+#include "strata/nn/experts/experts.h"
+#include "strata/nn/experts/grouped_product.h"
 
 namespace strata::nn {
 namespace {

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "gathered.h"
-#include "strata/nn/fused_experts.h"
+#include "strata/nn/experts/fused_experts.h"
 
 namespace strata::nn {
 namespace {

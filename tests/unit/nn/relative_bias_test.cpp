@@ -2,7 +2,7 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
-#include "strata/nn/relative_bias.h"
+#include "strata/nn/attention/relative_bias.h"
 
 namespace strata::nn {
 namespace {

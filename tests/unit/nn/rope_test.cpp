@@ -1,5 +1,5 @@
 // Oracle: inverse frequencies printed by transformers' modeling_rope_utils for the same settings.
-#include "strata/nn/rope.h"
+#include "strata/nn/attention/rope.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>

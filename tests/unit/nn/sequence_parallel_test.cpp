@@ -1,5 +1,5 @@
 // Oracle: the same tokens and heads on one rank; ranks are threads of this process.
-#include "strata/nn/sequence_parallel.h"
+#include "strata/nn/attention/sequence_parallel.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>

@@ -8,8 +8,8 @@
 
 #include "op_arguments.h"
 #include "reference.h"
-#include "strata/ops/attention.h"
-#include "strata/ops/attention_sinks.h"
+#include "strata/ops/attention/attention.h"
+#include "strata/ops/attention/attention_sinks.h"
 
 namespace strata::ops {
 namespace {

@@ -8,8 +8,8 @@
 
 #include "reference.h"
 #include "strata/base/error.h"
-#include "strata/ops/biased_attention.h"
-#include "strata/ops/dense_biased_attention.h"
+#include "strata/ops/attention/biased_attention.h"
+#include "strata/ops/attention/dense_biased_attention.h"
 #include "strata/ops/dropout.h"
 
 namespace strata::ops {

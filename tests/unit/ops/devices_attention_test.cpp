@@ -7,7 +7,7 @@
 
 #include "devices.h"
 #include "reference.h"
-#include "strata/ops/attention.h"
+#include "strata/ops/attention/attention.h"
 
 namespace strata::ops {
 namespace {

@@ -11,7 +11,7 @@
 
 #include "reference.h"
 #include "strata/base/error.h"
-#include "strata/ops/attention.h"
+#include "strata/ops/attention/attention.h"
 #include "strata/ops/cross_entropy.h"
 #include "strata/ops/dropout.h"
 #include "strata/ops/embedding.h"

@@ -4,7 +4,7 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include "op_arguments.h"
-#include "strata/ops/matmul.h"
+#include "strata/ops/matmul/matmul.h"
 
 namespace strata::ops {
 namespace {

@@ -1,5 +1,5 @@
 // Oracle: ATen's product in double; bit-equality between numbers of threads.
-#include "strata/ops/matmul.h"
+#include "strata/ops/matmul/matmul.h"
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "reference.h"
-#include "strata/ops/attention.h"
+#include "strata/ops/attention/attention.h"
 #include "strata/ops/rms_norm.h"
 
 namespace strata::ops {

@@ -1,5 +1,5 @@
 // Oracle: outputs of transformers' template engine (specification 10), and errors by hand.
-#include "strata/text/chat_template.h"
+#include "strata/text/templates/chat_template.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

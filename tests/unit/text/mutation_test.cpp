@@ -9,7 +9,7 @@
 
 #include "strata/base/error.h"
 #include "strata/base/json.h"
-#include "strata/text/chat_template.h"
+#include "strata/text/templates/chat_template.h"
 #include "strata/text/tokenizer.h"
 
 namespace strata::text {

@@ -1,5 +1,5 @@
 // Oracle: by hand, from the marks that published tokenizers hold and those that they do not.
-#include "strata/text/template_marks.h"
+#include "strata/text/templates/template_marks.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
 // Oracle: the settings that a checkpoint in codes of bitsandbytes makes idle, named by hand.
-#include "strata/train/base_quantization.h"
+#include "strata/train/setup/base_quantization.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
 // Oracle: all numbers of rows, tried in order.
-#include "strata/train/batch_size_choice.h"
+#include "strata/train/planning/batch_size_choice.h"
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
 // Oracle: the rule that the best checkpoint is one that exists: a save that failed gives its place
 // back to the one before.
-#include "strata/train/best_checkpoint.h"
+#include "strata/train/loop/best_checkpoint.h"
 
 #include <gtest/gtest.h>
 

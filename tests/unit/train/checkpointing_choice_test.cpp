@@ -1,5 +1,5 @@
 // Oracle: every rung of the ladder, tried in order.
-#include "strata/train/checkpointing_choice.h"
+#include "strata/train/planning/checkpointing_choice.h"
 
 #include <map>
 

@@ -1,11 +1,11 @@
 // Oracle: tests/golden/early_stopping.json, what transformers' EarlyStoppingCallback said after
 // each of the values (tests/parity/test_early_stopping.py writes it).
-#include "strata/train/early_stopping.h"
+#include "strata/train/loop/early_stopping.h"
 
 #include <gtest/gtest.h>
 
 #include "strata/base/json.h"
-#include "strata/train/best_checkpoint.h"
+#include "strata/train/loop/best_checkpoint.h"
 
 namespace strata::train {
 namespace {

@@ -1,6 +1,6 @@
 // Oracle: transformers' neftune_post_forward_hook over the batches that TRL's collator makes, by
 // hand: alpha / sqrt(L * d) is the bound, of which the blocks know d.
-#include "strata/train/embedding_noise.h"
+#include "strata/train/loop/embedding_noise.h"
 
 #include <gtest/gtest.h>
 

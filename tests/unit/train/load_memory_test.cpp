@@ -1,5 +1,5 @@
 // Oracle: the table written by hand.
-#include "strata/train/load_memory.h"
+#include "strata/train/setup/load_memory.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // Oracle: means computed by hand.
-#include "strata/train/loss_guard.h"
+#include "strata/train/loop/loss_guard.h"
 
 #include <limits>
 

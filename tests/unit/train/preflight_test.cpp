@@ -1,5 +1,5 @@
 // Oracle: the free space that the operating system reports; sums over ranks that share memory.
-#include "strata/train/preflight.h"
+#include "strata/train/saving/preflight.h"
 
 #include <gtest/gtest.h>
 

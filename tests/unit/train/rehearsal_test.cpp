@@ -1,5 +1,5 @@
 // Oracle: a walk over every batch that the plan holds.
-#include "strata/train/rehearsal.h"
+#include "strata/train/loop/rehearsal.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // Oracle: the line by hand.
-#include "strata/train/result_line.h"
+#include "strata/train/saving/result_line.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

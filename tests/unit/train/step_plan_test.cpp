@@ -1,5 +1,5 @@
 // Oracle: a plain walk over epochs and batches, the way the reference's training loop runs.
-#include "strata/train/step_plan.h"
+#include "strata/train/loop/step_plan.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,5 +1,5 @@
 // Oracle: the table of the design: what each strategy's name means for mesh, schedule and types.
-#include "strata/train/strategy.h"
+#include "strata/train/setup/strategy.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -4,7 +4,7 @@
 
 #include "strata/models/residual_dropout.h"
 #include "strata/nn/activation.h"
-#include "strata/nn/attention.h"
+#include "strata/nn/attention/attention.h"
 #include "strata/nn/dropout.h"
 #include "strata/nn/embedded_rows.h"
 

@@ -8,10 +8,10 @@
 
 #include "strata/models/gpt_neox/config.h"
 #include "strata/models/model.h"
+#include "strata/nn/attention/rope.h"
 #include "strata/nn/embedding.h"
 #include "strata/nn/layer_norm.h"
 #include "strata/nn/linear.h"
-#include "strata/nn/rope.h"
 
 namespace strata::models {
 

@@ -7,7 +7,7 @@
 
 #include "strata/base/json.h"
 #include "strata/nn/activation.h"
-#include "strata/nn/rope.h"
+#include "strata/nn/attention/rope.h"
 
 namespace strata::models {
 

@@ -9,7 +9,7 @@
 #include "strata/models/decoder_head.h"
 #include "strata/models/gpt_neox/blocks.h"
 #include "strata/models/tied_decoder.h"
-#include "strata/nn/rope.h"
+#include "strata/nn/attention/rope.h"
 
 namespace strata::models {
 

@@ -8,7 +8,7 @@
 
 #include "strata/base/json.h"
 #include "strata/models/llama/config.h"
-#include "strata/nn/router.h"
+#include "strata/nn/experts/router.h"
 #include "strata/ops/kernel_arguments.h"
 
 namespace strata::models {

@@ -8,7 +8,7 @@
 #include "strata/models/gpt_oss/config.h"
 #include "strata/models/llama/feed_forward.h"
 #include "strata/models/llama/model.h"
-#include "strata/nn/fused_experts.h"
+#include "strata/nn/experts/fused_experts.h"
 
 namespace strata::models {
 

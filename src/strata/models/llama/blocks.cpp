@@ -6,11 +6,10 @@
 
 #include "strata/models/residual_dropout.h"
 #include "strata/models/reward_head.h"
-#include "strata/nn/attention.h"
+#include "strata/nn/attention/attention.h"
 #include "strata/nn/chunked_cross_entropy.h"
 #include "strata/nn/embedded_rows.h"
 #include "strata/nn/embedding.h"
-#include "strata/nn/gated_mlp.h"
 #include "strata/nn/reward_loss.h"
 #include "strata/nn/scaled_add.h"
 
@@ -104,46 +103,31 @@ LlamaDecoderLayer::LlamaDecoderLayer(const LlamaConfig& c, int64_t index, at::Sc
     sinks_.emplace(path_ + ".self_attn.sinks", std::vector<int64_t>{c.num_attention_heads},
                    storage);
   }
-  if (feed_forward_ == nullptr) {
-    const auto in = shape(c.hidden_size, c.intermediate_size, c.mlp_bias, storage);
-    gate_proj_.emplace(path_ + ".mlp.gate_proj", in);
-    up_proj_.emplace(path_ + ".mlp.up_proj", in);
-    down_proj_.emplace(path_ + ".mlp.down_proj",
-                       shape(c.intermediate_size, c.hidden_size, c.mlp_bias, storage));
-  }
-  const auto add = [&](std::optional<nn::RmsNorm>& norm, const char* name, int64_t channels) {
-    norm.emplace(path_ + name, channels, c.rms_norm_eps, storage, c.norm_kind);
+  if (feed_forward_ == nullptr) mlp_.emplace(c, path_ + ".mlp", storage);
+  const auto add = [&](std::optional<nn::RmsNorm>& norm, const std::string& name,
+                       int64_t channels) {
+    norm.emplace(path_ + "." + name, channels, c.rms_norm_eps, storage, c.norm_kind);
   };
-  if (c.input_norms) {
-    add(attention_input_norm_, ".input_layernorm", c.hidden_size);
-    add(mlp_input_norm_,
-        c.output_norms ? ".pre_feedforward_layernorm" : ".post_attention_layernorm", c.hidden_size);
-  }
-  if (c.output_norms) {
-    add(attention_output_norm_, ".post_attention_layernorm", c.hidden_size);
-    add(mlp_output_norm_, ".post_feedforward_layernorm", c.hidden_size);
-  }
+  for (const auto& [place, name] : c.layer_norms) add(norm(place), name, c.hidden_size);
   if (!c.head_norms && !c.row_norms) return;
-  add(q_norm_, ".self_attn.q_norm", c.head_dim * (c.row_norms ? c.num_attention_heads : 1));
-  add(k_norm_, ".self_attn.k_norm", c.head_dim * (c.row_norms ? c.num_key_value_heads : 1));
+  add(q_norm_, "self_attn.q_norm", c.head_dim * (c.row_norms ? c.num_attention_heads : 1));
+  add(k_norm_, "self_attn.k_norm", c.head_dim * (c.row_norms ? c.num_key_value_heads : 1));
 }
 
 std::vector<nn::Linear*> LlamaDecoderLayer::linears() {
   std::vector<nn::Linear*> list{&q_proj_, &k_proj_, &v_proj_, &o_proj_};
-  const auto rest = feed_forward_ != nullptr
-                        ? feed_forward_->linears()
-                        : std::vector<nn::Linear*>{&*gate_proj_, &*up_proj_, &*down_proj_};
+  const auto rest = mlp_ ? mlp_->linears() : feed_forward_->linears();
   list.insert(list.end(), rest.begin(), rest.end());
   return list;
 }
 
 std::vector<std::vector<nn::Linear*>> LlamaDecoderLayer::fused_linears() {
-  if (feed_forward_ == nullptr) return {};
+  if (mlp_) return {};
   return feed_forward_->fused_linears();
 }
 
 std::vector<nn::ExpertParameter*> LlamaDecoderLayer::expert_parameters() {
-  if (feed_forward_ == nullptr) return {};
+  if (mlp_) return {};
   return feed_forward_->expert_parameters();
 }
 
@@ -154,23 +138,18 @@ std::vector<nn::Parameter*> LlamaDecoderLayer::parameters() {
     layer->append_parameters(list);
   }
   if (q_norm_) list.insert(list.end(), {&q_norm_->weight(), &k_norm_->weight()});
-  if (feed_forward_ != nullptr) {
-    feed_forward_->append_parameters(list);
+  if (mlp_) {
+    mlp_->append_parameters(list);
   } else {
-    for (const auto* layer : {&gate_proj_, &up_proj_, &down_proj_}) {
-      (*layer)->append_parameters(list);
-    }
+    feed_forward_->append_parameters(list);
   }
-  for (auto* norm :
-       {&attention_input_norm_, &attention_output_norm_, &mlp_input_norm_, &mlp_output_norm_}) {
-    if (*norm) list.push_back(&(*norm)->weight());
-  }
+  for (const auto& [place, name] : config_.layer_norms) list.push_back(&norm(place)->weight());
   append_prefix(list, index_);
   return list;
 }
 
 at::Tensor LlamaDecoderLayer::attend(const at::Tensor& x, const nn::ForwardContext& context) {
-  const auto [normed, residual] = branches_of(attention_input_norm_, x);
+  const auto [normed, residual] = branches_of(norm(NormPlace::kAttentionInput), x);
   auto qkv = nn::linear_shared_input({&q_proj_, &k_proj_, &v_proj_}, normed, context);
   if (q_norm_) {
     qkv[0] = norm_heads(*q_norm_, qkv[0]);
@@ -196,29 +175,28 @@ at::Tensor LlamaDecoderLayer::attend(const at::Tensor& x, const nn::ForwardConte
   if (const double scale = config_.residual_multiplier; scale != 1.0) {
     return nn::add_scaled(residual, o_proj_.forward(mixed, context), scale, /*wants_output=*/true);
   }
-  if (!attention_output_norm_) return o_proj_.forward_add(mixed, residual, context);
-  return residual + attention_output_norm_->forward(o_proj_.forward(mixed, context));
+  if (auto& output = norm(NormPlace::kAttentionOutput)) {
+    return residual + output->forward(o_proj_.forward(mixed, context));
+  }
+  return o_proj_.forward_add(mixed, residual, context);
 }
 
 at::Tensor LlamaDecoderLayer::transform(const at::Tensor& x, const nn::ForwardContext& context) {
-  const auto [normed, residual] = branches_of(mlp_input_norm_, x);
-  if (feed_forward_ != nullptr) return feed_forward_->add_last(normed, residual, context);
-  const auto gate_up = nn::linear_shared_input({&*gate_proj_, &*up_proj_}, normed, context);
-  const auto gate = config_.gate == ops::GateKind::kSilu ? nn::swiglu : nn::geglu;
-  const nn::Remakable gated = gate(gate_up[0], gate_up[1]);
-  if (mlp_output_norm_) {
-    return residual +
-           mlp_output_norm_->forward(nn::linear_shared_input({&*down_proj_}, gated, context)[0]);
+  const auto [normed, residual] = branches_of(norm(NormPlace::kMlpInput), x);
+  if (!mlp_) return feed_forward_->add_last(normed, residual, context);
+  const nn::Remakable gated = mlp_->gated(normed, context);
+  nn::Linear& down = mlp_->down_proj();
+  if (auto& output = norm(NormPlace::kMlpOutput)) {
+    return residual + output->forward(nn::linear_shared_input({&down}, gated, context)[0]);
   }
   if (const double scale = config_.residual_multiplier; scale != 1.0) {
     // Where the result is not wanted, the step has just recomputed what it keeps: nothing is
     // remade.
-    const at::Tensor y = context.wants_output
-                             ? nn::linear_shared_input({&*down_proj_}, gated, context)[0]
-                             : down_proj_->forward_last(gated.value, context);
+    const at::Tensor y = context.wants_output ? nn::linear_shared_input({&down}, gated, context)[0]
+                                              : down.forward_last(gated.value, context);
     return nn::add_scaled(residual, y, scale, context.wants_output);
   }
-  return down_proj_->forward_add_last(gated, residual, context);
+  return down.forward_add_last(gated, residual, context);
 }
 
 at::Tensor LlamaDecoderLayer::forward(const at::Tensor& x, const nn::ForwardContext& context) {

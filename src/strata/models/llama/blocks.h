@@ -3,6 +3,7 @@
 // (llama/model.h).
 #pragma once
 
+#include <array>
 #include <memory>
 #include <optional>
 #include <string>
@@ -10,11 +11,12 @@
 
 #include "strata/models/llama/config.h"
 #include "strata/models/llama/feed_forward.h"
+#include "strata/models/llama/mlp.h"
 #include "strata/models/model.h"
+#include "strata/nn/attention/rope.h"
 #include "strata/nn/embedding.h"
 #include "strata/nn/linear.h"
 #include "strata/nn/norm.h"
-#include "strata/nn/rope.h"
 
 namespace strata::models {
 
@@ -83,6 +85,7 @@ class LlamaDecoderLayer final : public DecoderLayer, public HasFusedLinears {
   // x + attention(norm(x)); x + mlp(norm(x)), where the second terms may be scaled.
   at::Tensor attend(const at::Tensor& x, const nn::ForwardContext& context);
   at::Tensor transform(const at::Tensor& x, const nn::ForwardContext& context);
+  std::optional<nn::RmsNorm>& norm(NormPlace place) { return norms_[static_cast<size_t>(place)]; }
 
   LlamaConfig config_;
   int64_t index_;
@@ -90,12 +93,10 @@ class LlamaDecoderLayer final : public DecoderLayer, public HasFusedLinears {
   nn::Rope& rope_;
   std::optional<nn::Parameter> sinks_;
   nn::Linear q_proj_, k_proj_, v_proj_, o_proj_;
-  std::optional<nn::RmsNorm> q_norm_, k_norm_;                 // with head_norms or row_norms
-  std::optional<nn::Linear> gate_proj_, up_proj_, down_proj_;  // without feed_forward_
+  std::optional<nn::RmsNorm> q_norm_, k_norm_;  // with head_norms or row_norms
+  std::optional<Mlp> mlp_;                      // without feed_forward_
   std::unique_ptr<FeedForward> feed_forward_;
-  // Of what attention and MLP read, with input_norms, and of what they give, with output_norms.
-  std::optional<nn::RmsNorm> attention_input_norm_, mlp_input_norm_;
-  std::optional<nn::RmsNorm> attention_output_norm_, mlp_output_norm_;
+  std::array<std::optional<nn::RmsNorm>, 4> norms_;  // by NormPlace
 };
 
 // Final norm, output layer and loss.

@@ -296,6 +296,7 @@ LlamaConfig parse_phi3_config(const Json& json) {
   LlamaConfig c;
   c.layer_class = "Phi3DecoderLayer";
   c.architecture = "Phi3ForCausalLM";
+  c.fused_gate_up = true;
   c.lora_targets = c.ia3_targets = {};
   c.vocab_size = 32064;
   c.hidden_size = 3072;

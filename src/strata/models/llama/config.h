@@ -1,7 +1,7 @@
 // The settings of a checkpoint of Llama or of a family with its blocks (Mistral, Qwen2, Qwen3,
-// Phi-3, SmolLM3, Granite, Gemma, OLMo), read from config.json and checked. Owns: names, defaults
-// and relations of the keys. Never: weights. Source: transformers
-// configuration_{llama,mistral,qwen2,qwen3,phi3,smollm3,granite,gemma,gemma2,gemma3,olmo2,olmo3}.py.
+// Phi-3, SmolLM3, Granite, Gemma, OLMo, GLM), read from config.json and checked. Owns: names,
+// defaults and relations of the keys. Never: weights. Source: transformers
+// configuration_{llama,mistral,qwen2,qwen3,phi3,smollm3,granite,gemma,gemma2,gemma3,olmo2,olmo3,glm,glm4}.py.
 #pragma once
 
 #include <cstdint>
@@ -10,10 +10,19 @@
 #include <vector>
 
 #include "strata/base/json.h"
-#include "strata/nn/rope.h"
+#include "strata/nn/attention/rope.h"
 #include "strata/ops/kernel_arguments.h"
 
 namespace strata::models {
+
+// What a norm of a layer normalises: what attention or MLP read, or what they give, before it joins
+// the residual branch.
+enum class NormPlace { kAttentionInput, kMlpInput, kAttentionOutput, kMlpOutput };
+
+struct LayerNorm {
+  NormPlace place;
+  std::string name;  // of the module in the layer
+};
 
 struct LlamaConfig {
   std::string layer_class = "LlamaDecoderLayer";
@@ -43,19 +52,21 @@ struct LlamaConfig {
   double residual_multiplier = 1.0;       // of what attention and MLP add
   double logits_scaling = 1.0;            // logits are divided by it
   bool attention_sinks = false;           // a number a head among the scores
-  double attention_softcap = 0;           // of scores, 0: none (ops/biased_attention.h)
+  double attention_softcap = 0;           // of scores, 0: none (ops/attention/biased_attention.h)
   double logit_softcap = 0;               // of logits, 0: none
   ops::RmsNormKind norm_kind = ops::RmsNormKind::kLlama;  // of all norms
   ops::GateKind gate = ops::GateKind::kSilu;              // of the MLP
-  double embedding_scale = 1.0;                           // of the rows of the embedding
-  bool input_norms = true;    // what attention and MLP read is normalised
-  bool output_norms = false;  // what they give, before it joins the residual branch
+  bool fused_gate_up = false;    // gate and up of it are one matrix, of silu
+  double embedding_scale = 1.0;  // of the rows of the embedding
+  // In the reference's order.
+  std::vector<LayerNorm> layer_norms = {{NormPlace::kAttentionInput, "input_layernorm"},
+                                        {NormPlace::kMlpInput, "post_attention_layernorm"}};
   bool tie_word_embeddings = false;
   bool scores_documents = false;        // a head of one number in place of the output layer
   bool has_own_head = false;            // in the file of the weights, although config.json ties
   std::optional<int64_t> pad_token_id;  // this embedding row receives no gradient
-  std::vector<int64_t> windows;         // of each layer, ops/attention.h; empty: none anywhere
-  std::vector<bool> rotates;            // of each layer; empty: all have positions
+  std::vector<int64_t> windows;  // of each layer, ops/attention/attention.h; empty: none anywhere
+  std::vector<bool> rotates;     // of each layer; empty: all have positions
   nn::RopeOptions rope;
   std::optional<nn::RopeOptions> local_rope;  // of layers with a window, where they have their own
 };
@@ -74,5 +85,7 @@ LlamaConfig parse_gemma2_config(const Json& config);
 LlamaConfig parse_gemma3_text_config(const Json& config);
 LlamaConfig parse_olmo2_config(const Json& config);
 LlamaConfig parse_olmo3_config(const Json& config);
+LlamaConfig parse_glm_config(const Json& config);
+LlamaConfig parse_glm4_config(const Json& config);
 
 }  // namespace strata::models

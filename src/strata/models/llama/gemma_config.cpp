@@ -43,6 +43,13 @@ double parse_query_scale(const ConfigReader& config) {
          std::sqrt(static_cast<double>(config.positive_integer("query_pre_attn_scalar", 256)));
 }
 
+std::vector<LayerNorm> norms_on_both_sides() {
+  return {{NormPlace::kAttentionInput, "input_layernorm"},
+          {NormPlace::kAttentionOutput, "post_attention_layernorm"},
+          {NormPlace::kMlpInput, "pre_feedforward_layernorm"},
+          {NormPlace::kMlpOutput, "post_feedforward_layernorm"}};
+}
+
 // A key that says null means none; a missing one means the default.
 double parse_softcap(const ConfigReader& config, const std::string& key, double fallback) {
   if (config.json().contains(key) && !config.has(key)) return 0;
@@ -89,7 +96,7 @@ LlamaConfig parse_gemma2_config(const Json& json) {
   c.max_position_embeddings = 8192;
   parse_gemma(config, c);
   require_activation(config, "hidden_activation", {"gelu_pytorch_tanh"});
-  c.output_norms = true;
+  c.layer_norms = norms_on_both_sides();
   c.attention_scale = parse_query_scale(config);
   c.attention_softcap = parse_softcap(config, "attn_logit_softcapping", 50.0);
   c.logit_softcap = parse_softcap(config, "final_logit_softcapping", 30.0);
@@ -111,7 +118,8 @@ LlamaConfig parse_gemma3_text_config(const Json& json) {
   parse_gemma(config, c);
   require_activation(config, "hidden_activation", {"gelu_pytorch_tanh"});
   refuse_soft_caps(config);
-  c.head_norms = c.output_norms = true;
+  c.head_norms = true;
+  c.layer_norms = norms_on_both_sides();
   c.attention_scale = parse_query_scale(config);
   c.windows = parse_windows(config, c.num_hidden_layers,
                             config.positive_integer("sliding_window_pattern", 6));

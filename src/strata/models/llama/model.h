@@ -10,7 +10,7 @@
 
 #include "strata/models/llama/blocks.h"
 #include "strata/models/model.h"
-#include "strata/nn/rope.h"
+#include "strata/nn/attention/rope.h"
 
 namespace strata::models {
 

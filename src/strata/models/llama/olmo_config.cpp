@@ -19,8 +19,9 @@ LlamaConfig parse_olmo(const ConfigReader& config, const std::string& family) {
   c.vocab_size = 50304;
   c.rms_norm_eps = 1e-5;
   c.norm_kind = ops::RmsNormKind::kOlmo;
-  c.input_norms = false;
-  c.output_norms = c.row_norms = true;
+  c.layer_norms = {{NormPlace::kAttentionOutput, "post_attention_layernorm"},
+                   {NormPlace::kMlpOutput, "post_feedforward_layernorm"}};
+  c.row_norms = true;
   parse_common(config, c);
   parse_default_padding_id(config, c, 1);
   c.num_key_value_heads = key_value_heads(config, c, c.num_attention_heads);

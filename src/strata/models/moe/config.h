@@ -10,7 +10,7 @@
 
 #include "strata/base/json.h"
 #include "strata/models/llama/config.h"
-#include "strata/nn/router.h"
+#include "strata/nn/experts/router.h"
 
 namespace strata::models {
 

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "strata/models/config_reader.h"
-#include "strata/nn/router.h"
+#include "strata/nn/experts/router.h"
 
 namespace strata::models {
 

@@ -9,7 +9,7 @@
 #include "strata/models/llama/feed_forward.h"
 #include "strata/models/llama/model.h"
 #include "strata/models/moe/config.h"
-#include "strata/nn/experts.h"
+#include "strata/nn/experts/experts.h"
 
 namespace strata::models {
 

@@ -8,7 +8,7 @@
 #include "strata/models/learned_positions.h"
 #include "strata/models/residual_dropout.h"
 #include "strata/nn/activation.h"
-#include "strata/nn/attention.h"
+#include "strata/nn/attention/attention.h"
 #include "strata/nn/embedded_rows.h"
 
 namespace strata::models {

@@ -2,8 +2,7 @@
 
 #include <cmath>
 
-#include "strata/nn/attention.h"
-#include "strata/nn/gated_mlp.h"
+#include "strata/nn/attention/attention.h"
 
 namespace strata::models {
 namespace {
@@ -25,15 +24,15 @@ Phi3DecoderLayer::Phi3DecoderLayer(const LlamaConfig& c, int64_t index, at::Scal
       qkv_proj_(path_ + ".self_attn.qkv_proj",
                 shape(c.hidden_size,
                       (c.num_attention_heads + 2 * c.num_key_value_heads) * c.head_dim, storage)),
-      gate_up_proj_(path_ + ".mlp.gate_up_proj",
-                    shape(c.hidden_size, 2 * c.intermediate_size, storage)),
-      down_proj_(path_ + ".mlp.down_proj", shape(c.intermediate_size, c.hidden_size, storage)),
+      mlp_(c, path_ + ".mlp", storage),
       input_layernorm_(path_ + ".input_layernorm", c.hidden_size, c.rms_norm_eps, storage),
       post_attention_layernorm_(path_ + ".post_attention_layernorm", c.hidden_size, c.rms_norm_eps,
                                 storage) {}
 
 std::vector<nn::Linear*> Phi3DecoderLayer::linears() {
-  return {&o_proj_, &qkv_proj_, &gate_up_proj_, &down_proj_};
+  std::vector<nn::Linear*> list{&o_proj_, &qkv_proj_};
+  for (nn::Linear* layer : mlp_.linears()) list.push_back(layer);
+  return list;
 }
 
 std::vector<nn::Parameter*> Phi3DecoderLayer::parameters() {
@@ -63,8 +62,7 @@ at::Tensor Phi3DecoderLayer::attend(const at::Tensor& x, const nn::ForwardContex
 
 at::Tensor Phi3DecoderLayer::transform(const at::Tensor& x, const nn::ForwardContext& context) {
   const auto [normed, residual] = post_attention_layernorm_.forward_with_residual(x);
-  const at::Tensor gate_up = nn::linear_shared_input({&gate_up_proj_}, normed, context)[0];
-  return down_proj_.forward_add_last(nn::swiglu_of_halves(gate_up), residual, context);
+  return mlp_.down_proj().forward_add_last(mlp_.gated(normed, context), residual, context);
 }
 
 at::Tensor Phi3DecoderLayer::forward(const at::Tensor& x, const nn::ForwardContext& context) {

@@ -33,7 +33,7 @@ class Phi3DecoderLayer final : public DecoderLayer {
   std::string path_;
   nn::Rope& rope_;
   nn::Linear o_proj_, qkv_proj_;  // in the reference's order
-  nn::Linear gate_up_proj_, down_proj_;
+  Mlp mlp_;
   nn::RmsNorm input_layernorm_, post_attention_layernorm_;
 };
 

@@ -7,9 +7,9 @@
 
 #include "strata/base/error.h"
 #include "strata/nn/activation.h"
-#include "strata/nn/biased_attention.h"
+#include "strata/nn/attention/biased_attention.h"
+#include "strata/nn/attention/decoder_cache.h"
 #include "strata/nn/chunked_cross_entropy.h"
-#include "strata/nn/decoder_cache.h"
 #include "strata/nn/dropout.h"
 #include "strata/nn/embedding.h"
 

@@ -10,9 +10,9 @@
 
 #include "strata/models/model.h"
 #include "strata/models/t5/config.h"
+#include "strata/nn/attention/relative_bias.h"
 #include "strata/nn/linear.h"
 #include "strata/nn/norm.h"
-#include "strata/nn/relative_bias.h"
 
 namespace strata::models {
 

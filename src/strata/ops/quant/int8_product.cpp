@@ -6,7 +6,7 @@
 
 #include "strata/base/activity_timer.h"
 #include "strata/base/error.h"
-#include "strata/ops/matmul.h"
+#include "strata/ops/matmul/matmul.h"
 
 namespace strata::ops::quant {
 namespace {

@@ -11,7 +11,7 @@
 #include "strata/ops/check.h"
 #include "strata/ops/cpu_kernels.h"
 #include "strata/ops/current_stream.h"
-#include "strata/ops/matmul.h"
+#include "strata/ops/matmul/matmul.h"
 #include "strata/ops/quant/device_codes.h"
 #include "strata/ops/quant/kernels.h"
 #include "strata/ops/quant/map_on_device.h"

@@ -1,0 +1,90 @@
+// Saved states from one format to another, tensor by tensor. Owns: the layouts that are written.
+// Never: reading (saved_state.h) or arithmetic beyond a change of element type.
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "strata/checkpoint/convert/saved_state.h"
+#include "strata/checkpoint/sharded.h"
+
+namespace strata::checkpoint {
+
+enum class ConvertTarget {
+  kSafetensors,  // what from_pretrained loads: a model, or an adapter
+  kTorch,        // pytorch_model.bin, or accelerate's pytorch_model_fsdp.bin and optimizer.bin
+  kDcp,          // accelerate's pytorch_model_fsdp_0 and optimizer_0
+  kStrata,       // OUT/checkpoint-STEP
+};
+
+struct ConvertOptions {
+  ConvertTarget target = ConvertTarget::kSafetensors;
+  uint64_t max_shard_size = uint64_t{50} << 30;
+  std::optional<hf::DType> weight_type;  // floating types only; nothing: as they are
+  bool with_optimizer = true;            // where the target can hold it
+  SmallFiles small_files;                // kStrata: what lies beside the tensors
+  bool keeps_base_mark = true;           // of an adapter, where the target can hold it
+  Json config = {};                      // of a model: in place of its folder's config.json
+  FileSystem* files = &real_file_system();
+};
+
+// Writes `out`, which must not exist or be an empty folder; it appears complete or not at all, and
+// only when every tensor was read back as it was written.
+// Returns what somebody should know, a line each. Memory: the largest tensor, twice where its type
+// changes.
+// Errors: ConfigError for states that the target cannot hold, FormatError, IoError.
+std::vector<std::string> convert(SavedState& state, const std::filesystem::path& out,
+                                 const ConvertOptions& options);
+
+// The type in which the state's run writes its result (--save_dtype, --dtype), where that is not
+// how a checkpoint of ours holds the weights.
+std::optional<hf::DType> result_type_of(const SavedState& state);
+
+// The folder of the model that the state's run started from, with config.json; empty when it is not
+// known or not there.
+std::filesystem::path base_model_of(const SavedState& state);
+
+// Whether the weights have a layer of rewards (models/reward_head.h).
+bool holds_reward_head(const SavedState& state);
+
+// Copies config.json, the tokenizer and their like from one model folder to another. `type` and
+// `unties_head` correct config.json. Returns whether there was a config.json.
+struct ConfigChange {
+  std::optional<hf::DType> type;
+  bool unties_head = false;
+  bool is_decoded = false;  // the weights are plain: no quantization_config
+  bool is_packed = false;   // some are in MXFP4 (holds_packed()); else that method is left out, too
+  // The weights have a layer of rewards, whatever the model had that the run started from.
+  bool gives_rewards = false;
+  std::optional<int64_t> vocab_size = {};
+  Json config = {};  // in place of that of `from`; null: that one
+  // Whose tokenizer is copied; where that has no vocabulary, over that of `from`. Empty: that of
+  // `from`.
+  std::filesystem::path tokenizer = {};
+  // Generation begins and stops with the ids of the copied tokenizer where `tokenizer` has a say in
+  // it. If it cannot be read those of `from` stay, and `notes` gets a line that says why.
+  bool takes_special_tokens = false;
+  std::vector<std::string>* notes = nullptr;
+  FileSystem* files = &real_file_system();
+};
+bool copy_companions(const std::filesystem::path& from, const std::filesystem::path& to,
+                     const ConfigChange& change);
+
+// The tokenizer's files of folder `from`, as many as there are; its template only where wanted.
+void copy_tokenizer(const std::filesystem::path& from, const std::filesystem::path& to,
+                    FileSystem& files, bool with_template = true);
+
+// Blocks or scales of a weight in MXFP4 (hf/mxfp4.h), and whether there are any.
+bool is_packed(const SavedTensor& tensor);
+bool holds_packed(const SavedState& state);
+
+// The type of the first weight that is neither codes nor whole numbers, such as masks; of the first
+// of all where there is none. Requires: the state has tensors.
+hf::DType plain_type(const SavedState& state);
+
+// Throws ConfigError unless the folder may be created or is empty.
+void require_new_folder(const std::filesystem::path& out);
+
+}  // namespace strata::checkpoint

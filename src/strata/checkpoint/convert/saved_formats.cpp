@@ -1,0 +1,371 @@
+#include "strata/checkpoint/convert/saved_formats.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <set>
+
+#include "strata/base/error.h"
+#include "strata/base/file.h"
+#include "strata/checkpoint/base_mark.h"
+#include "strata/checkpoint/piece_reader.h"
+#include "strata/checkpoint/state_pieces.h"
+#include "strata/hf/adapter_files.h"
+#include "strata/hf/base_fingerprint.h"
+#include "strata/hf/bitsandbytes.h"
+#include "strata/hf/export_index.h"
+#include "strata/hf/formats/dcp.h"
+#include "strata/hf/formats/safetensors.h"
+#include "strata/hf/formats/torch_file.h"
+#include "strata/hf/model_folder.h"
+#include "strata/hf/mxfp4.h"
+
+namespace strata::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+
+class StrataState : public SavedState {
+ public:
+  explicit StrataState(const fs::path& folder) : SavedState(folder), reader_(folder) {
+    facts_.format = fmt::format("Strata checkpoint, version {}", Manifest::kVersion);
+    const Manifest& manifest = reader_.manifest();
+    facts_.world_size = manifest.world_size;
+    facts_.step = manifest.step;
+    facts_.num_updates = manifest.num_updates;
+    if (manifest.files.contains("settings.json")) {
+      facts_.settings =
+          parse_json(reader_.small_file("settings.json"), (folder / "settings.json").string());
+    }
+    read_adapter_config(folder / hf::kAdapterConfigFile);
+    if (manifest.files.contains(kSecondNames)) read_second_names(folder / kSecondNames);
+    if (manifest.files.contains("progress.json")) read_progress(folder / "progress.json");
+    for (const auto& [name, record] : manifest.tensors) {
+      const size_t slash = name.find('/');
+      if (slash == std::string::npos) {
+        throw FormatError(
+            "{}: found the tensor \"{}\", expected KIND/WEIGHT; use another checkpoint",
+            folder.string(), name);
+      }
+      const std::string kind = name.substr(0, slash);
+      const bool is_frozen = kind == kFrozen;
+      tensors_.push_back({is_frozen ? kParameter : kind, name.substr(slash + 1),
+                          hf::parse_dtype(record.dtype), record.shape, is_frozen});
+    }
+    arrange();
+  }
+  void read(size_t index, std::span<std::byte> out) override {
+    const SavedTensor& tensor = tensors_[index];
+    reader_.read(manifest_key(tensor), 0, out);
+  }
+  std::string verify() override {
+    reader_.verify_all();
+    return fmt::format("{} tensors, {} files and the manifest", tensors_.size(),
+                       reader_.manifest().files.size());
+  }
+
+ private:
+  void read_progress(const fs::path& path) {
+    const Json progress = parse_json(reader_.small_file("progress.json"), path.string());
+    const auto found = progress.find("base_fingerprint");
+    if (found != progress.end() && found->is_string()) {
+      facts_.base_fingerprint = found->get<std::string>();
+    }
+    const auto rows = progress.find("rows_per_step");
+    if (rows != progress.end() && rows->is_number_integer()) {
+      facts_.rows_per_step = rows->get<int64_t>();
+    }
+  }
+
+  void read_second_names(const fs::path& path) {
+    const Json names = parse_json(reader_.small_file(kSecondNames), path.string());
+    if (!names.is_object() || !std::all_of(names.begin(), names.end(),
+                                           [](const Json& name) { return name.is_string(); })) {
+      throw FormatError("{}: found {}, expected an object of names; use another checkpoint",
+                        path.string(), names.dump());
+    }
+    facts_.second_names = names;
+  }
+
+  // Versions before wrote none beside the ranks' files; somebody may have put it there.
+  void read_adapter_config(const fs::path& path) {
+    if (reader_.manifest().files.contains(hf::kAdapterConfigFile)) {
+      facts_.adapter_config = parse_json(reader_.small_file(hf::kAdapterConfigFile), path.string());
+    } else if (fs::exists(path)) {
+      facts_.adapter_config = read_json_file(path);
+    }
+  }
+
+  PieceReader reader_;
+};
+
+// What can be wrong with a safetensors file beyond its header is not written in it.
+constexpr const char* kNoChecksums = "layout only: safetensors files hold no checksums";
+
+class SafetensorsState : public SavedState {
+ public:
+  explicit SafetensorsState(const fs::path& path) : SavedState(path), file_(path) {
+    facts_.format = "safetensors file";
+    for (const hf::TensorInfo& info : file_.tensors()) {
+      tensors_.push_back({kParameter, info.name, info.dtype, info.shape});
+    }
+  }
+  void read(size_t index, std::span<std::byte> out) override {
+    const auto bytes = view(index);
+    std::memcpy(out.data(), bytes.data(), bytes.size());
+    forget_pages(bytes);
+  }
+  std::span<const std::byte> view(size_t index) override {
+    return file_.bytes(file_.tensors()[index]);
+  }
+  void forget(size_t index) override { forget_pages(view(index)); }
+  std::string verify() override { return kNoChecksums; }
+
+ private:
+  hf::SafetensorsFile file_;
+};
+
+// Codes and what they are decoded with.
+std::set<std::string> parts_of_codes(const hf::ModelFolder& folder) {
+  std::set<std::string> parts;
+  for (const std::string& name : hf::mxfp4_parts(folder)) parts.insert(name);
+  if (folder.is_adapter() || !hf::announces_codes(folder.config())) return parts;
+  for (const std::string& name : folder.names()) {
+    const std::vector<std::string> companions = hf::quantized_companions(folder, name);
+    // 8-bit state lies beside the bias, too.
+    if (companions.empty() || !name.ends_with(".weight")) continue;
+    parts.insert(name);
+    parts.insert(companions.begin(), companions.end());
+  }
+  return parts;
+}
+
+class ModelFolderState : public SavedState {
+ public:
+  explicit ModelFolderState(const fs::path& path) : SavedState(path), folder_(path) {
+    facts_.format = folder_.is_adapter() ? "PEFT adapter" : "Hugging Face model";
+    if (folder_.is_adapter()) facts_.adapter_config = folder_.config();
+    facts_.base_fingerprint =
+        folder_.is_adapter() ? hf::fingerprint_in(folder_) : base_mark(folder_);
+    const std::set<std::string> of_codes = parts_of_codes(folder_);
+    for (const std::string& name : folder_.names()) {
+      const hf::TensorInfo& info = *folder_.find(name);
+      tensors_.push_back({.kind = kParameter,
+                          .weight = name,
+                          .dtype = info.dtype,
+                          .shape = info.shape,
+                          .is_of_codes = of_codes.contains(name)});
+    }
+  }
+  void read(size_t index, std::span<std::byte> out) override {
+    const auto bytes = view(index);
+    std::memcpy(out.data(), bytes.data(), bytes.size());
+    forget_pages(bytes);
+  }
+  std::span<const std::byte> view(size_t index) override {
+    return folder_.bytes(*folder_.find(tensors_[index].weight));
+  }
+  void forget(size_t index) override { forget_pages(view(index)); }
+  std::string verify() override { return kNoChecksums; }
+
+ private:
+  hf::ModelFolder folder_;
+};
+
+// A key that stands above all tensors of a file, as accelerate's "model" and "optimizer".
+template <typename Tensors>
+bool has_common_key(const Tensors& tensors) {
+  return !tensors.empty() && std::ranges::all_of(tensors, [&](const auto& tensor) {
+    return tensor.path.size() > 1 && tensor.path[0] == tensors[0].path[0] &&
+           tensor.path[0] != "state";
+  });
+}
+
+std::vector<std::string> without_first(const std::vector<std::string>& path, bool is_common) {
+  return {path.begin() + (is_common ? 1 : 0), path.end()};
+}
+
+// torch's optimizers count updates per weight, in a tensor or a number.
+bool is_step(const SavedTensor& tensor) { return tensor.kind == "step" && tensor.shape.empty(); }
+
+// bitsandbytes' names: tables of values are constants, and state of 32 bits is called as that of 8.
+// Whether the tensor belongs to the state.
+bool take_quantized_name(SavedTensor& tensor) {
+  if (tensor.kind == "qmap1" || tensor.kind == "qmap2") return false;
+  if (tensor.dtype == hf::DType::kF32 && tensor.kind == "state1") tensor.kind = "exp_avg";
+  if (tensor.dtype == hf::DType::kF32 && tensor.kind == "state2") tensor.kind = "exp_avg_sq";
+  return true;
+}
+
+double scalar_of(hf::DType dtype, std::span<const std::byte> bytes, const std::string& subject) {
+  if (dtype == hf::DType::kF32) {
+    float value;
+    std::memcpy(&value, bytes.data(), sizeof(value));
+    return value;
+  }
+  if (dtype == hf::DType::kI64) {
+    int64_t value;
+    std::memcpy(&value, bytes.data(), sizeof(value));
+    return static_cast<double>(value);
+  }
+  throw FormatError("{}: found a count of updates of type {}, expected F32 or I64", subject,
+                    hf::name_of(dtype));
+}
+
+// States whose optimizer counts updates for each weight.
+class CountingState : public SavedState {
+ protected:
+  using SavedState::SavedState;
+
+  void count(double updates) {
+    if (!(updates >= 0 && updates < 1e15) || updates != std::floor(updates)) {
+      throw FormatError("{}: found {} updates of the optimizer, expected a whole number",
+                        path_.string(), updates);
+    }
+    const auto found = static_cast<int64_t>(updates);
+    if (facts_.num_updates && *facts_.num_updates != found) {
+      throw FormatError(
+          "{}: found weights that were updated {} and {} times, expected all alike; they cannot be "
+          "one state of this program",
+          path_.string(), *facts_.num_updates, found);
+    }
+    facts_.num_updates = found;
+    facts_.step = found;
+  }
+};
+
+// torch.serialization.set_crc32_options(False) makes files that nothing can be proved of.
+std::string proved(size_t num_tensors, std::string_view what) {
+  if (num_tensors == 0) return "nothing: it was saved without checksums";
+  return fmt::format("{} tensors (CRC-32 of their {})", num_tensors, what);
+}
+
+class DcpState : public CountingState {
+ public:
+  DcpState(const fs::path& path, const std::vector<fs::path>& parts) : CountingState(path) {
+    facts_.format = "PyTorch DCP";
+    for (const fs::path& part : parts) folders_.push_back(std::make_unique<hf::DcpFolder>(part));
+    for (const auto& folder : folders_) {
+      const bool is_common = has_common_key(folder->tensors());
+      for (const hf::DcpTensor& tensor : folder->tensors()) {
+        SavedTensor saved{"", "", tensor.dtype, tensor.shape};
+        name_tensor(without_first(tensor.path, is_common), saved);
+        if (is_step(saved)) {
+          std::array<std::byte, 8> bytes{};
+          folder->read(tensor, std::span(bytes).first(tensor.size_bytes()));
+          count(scalar_of(tensor.dtype, bytes, path_.string()));
+          continue;
+        }
+        if (!take_quantized_name(saved)) continue;
+        tensors_.push_back(std::move(saved));
+        sources_.emplace_back(folder.get(), &tensor);
+      }
+      for (const hf::DcpTensor& tensor : folder->tensors()) {
+        facts_.world_size = std::max(facts_.world_size, static_cast<int>(tensor.blocks.size()));
+      }
+    }
+    order_ = arrange();
+  }
+  void read(size_t index, std::span<std::byte> out) override {
+    const auto& [folder, tensor] = sources_[order_[index]];
+    folder->read(*tensor, out);
+  }
+  std::string verify() override {
+    size_t num_without = 0;
+    for (const auto& folder : folders_) num_without += folder->verify();
+    return proved(tensors_.size() - std::min(num_without, tensors_.size()), "archives");
+  }
+
+ private:
+  std::vector<std::unique_ptr<hf::DcpFolder>> folders_;
+  std::vector<std::pair<hf::DcpFolder*, const hf::DcpTensor*>> sources_;
+  std::vector<size_t> order_;
+};
+
+class TorchState : public CountingState {
+ public:
+  TorchState(const fs::path& path, const std::vector<fs::path>& parts) : CountingState(path) {
+    facts_.format = "torch.save file";
+    const fs::path adapter_config = path / hf::kAdapterConfigFile;
+    if (fs::exists(adapter_config)) facts_.adapter_config = read_json_file(adapter_config);
+    for (const fs::path& part : parts) {
+      maps_.push_back(std::make_unique<MappedFile>(part));
+      files_.push_back(std::make_unique<hf::TorchFile>(maps_.back()->data(), part.string()));
+    }
+    for (const auto& file : files_) {
+      const bool is_common = has_common_key(file->tensors());
+      for (const hf::TorchTensor& tensor : file->tensors()) {
+        SavedTensor saved{"", "", tensor.dtype, tensor.shape};
+        name_tensor(without_first(tensor.path, is_common), saved);
+        if (is_step(saved)) {
+          std::array<std::byte, 8> bytes{};
+          file->read(tensor, std::span(bytes).first(tensor.size_bytes()));
+          count(scalar_of(tensor.dtype, bytes, path_.string()));
+          continue;
+        }
+        if (!take_quantized_name(saved)) continue;
+        tensors_.push_back(std::move(saved));
+        sources_.emplace_back(file.get(), &tensor);
+      }
+      for (const hf::TorchScalar& scalar : file->scalars()) {
+        SavedTensor saved;
+        name_tensor(scalar.path, saved);
+        if (saved.kind == "step" && scalar.number) count(*scalar.number);
+      }
+    }
+    order_ = arrange();
+  }
+  void read(size_t index, std::span<std::byte> out) override {
+    const auto& [file, tensor] = sources_[order_[index]];
+    file->verify(*tensor);
+    file->read(*tensor, out);
+    forget_pages(tensor->storage->data);
+  }
+  std::string verify() override {
+    size_t num_with = 0;
+    for (const auto& file : files_) {
+      file->verify();
+      if (file->has_checksums()) num_with += file->tensors().size();
+    }
+    return proved(num_with, "records");
+  }
+
+ private:
+  std::vector<std::unique_ptr<MappedFile>> maps_;
+  std::vector<std::unique_ptr<hf::TorchFile>> files_;
+  std::vector<std::pair<hf::TorchFile*, const hf::TorchTensor*>> sources_;
+  std::vector<size_t> order_;
+};
+
+// Two tensors of one name would silently lose one.
+std::unique_ptr<SavedState> with_unique_names(std::unique_ptr<SavedState> state) {
+  std::set<std::pair<std::string, std::string>> seen;
+  for (const SavedTensor& tensor : state->tensors()) {
+    if (seen.emplace(tensor.kind, tensor.weight).second) continue;
+    throw FormatError("{}: found \"{}\" twice, expected it once; use another checkpoint",
+                      state->path().string(), tensor.weight);
+  }
+  return state;
+}
+
+}  // namespace
+
+std::unique_ptr<SavedState> open_strata(const fs::path& folder) {
+  return std::make_unique<StrataState>(folder);
+}
+std::unique_ptr<SavedState> open_safetensors(const fs::path& file) {
+  return std::make_unique<SafetensorsState>(file);
+}
+std::unique_ptr<SavedState> open_model_folder(const fs::path& folder) {
+  return std::make_unique<ModelFolderState>(folder);
+}
+std::unique_ptr<SavedState> open_dcp(const fs::path& path, const std::vector<fs::path>& parts) {
+  return with_unique_names(std::make_unique<DcpState>(path, parts));
+}
+std::unique_ptr<SavedState> open_torch_files(const fs::path& path,
+                                             const std::vector<fs::path>& parts) {
+  return with_unique_names(std::make_unique<TorchState>(path, parts));
+}
+
+}  // namespace strata::checkpoint

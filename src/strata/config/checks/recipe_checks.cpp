@@ -1,0 +1,157 @@
+#include "strata/config/checks/recipe_checks.h"
+
+#include <algorithm>
+#include <cctype>
+#include <string_view>
+
+#include "strata/base/error.h"
+#include "strata/config/checks/preference_checks.h"
+#include "strata/config/checks/rules.h"
+#include "strata/config/recipes.h"
+
+namespace strata::config {
+namespace {
+
+bool has(const RecipeRow& recipe, std::string_view name) {
+  return std::ranges::find(recipe.settings, name) != recipe.settings.end();
+}
+
+class RecipeRules : Rules {
+ public:
+  using Rules::Rules;
+
+  void check() {
+    refuse_others();
+    check_task();
+    if (recipe_.command == "dpo") check_preferences(config_, merge_, warnings_);
+    if (recipe_.gives_rewards) check_rewards();
+    check_files();
+    if (!recipe_.has_encoder) return;
+    check_columns();
+    check_answers();
+  }
+
+ private:
+  // Settings of the other recipes would be ignored.
+  void refuse_others() {
+    for (const RecipeRow& other : recipes()) {
+      for (const std::string_view name : other.settings) {
+        const Given* found = given(std::string(name));
+        if (found == nullptr || has(recipe_, name) || is_plain(*found)) continue;
+        if (recipe_.command == "sft") require_own_value(*found);
+        throw ConfigError(
+            "{}: found with the recipe {}, expected a setting of it; remove it, or run strata {}",
+            named_source(*found), recipe_.command, other.command);
+      }
+    }
+  }
+
+  // Two names that TRL's supervised trainer has as well, with values of its own.
+  static void require_own_value(const Given& found) {
+    const std::string_view name = found.setting->name;
+    if (name != "loss_type" && name != "truncation_mode") return;
+    throw ConfigError("{}: found {} with the recipe sft, expected {}; remove it{}",
+                      named_source(found), canonical_text(found),
+                      name == "loss_type" ? "nll" : "keep_start",
+                      name == "loss_type" ? " (losses of pairs are those of strata dpo)" : "");
+  }
+
+  // Whether the value is the one that holds where nobody gives the setting.
+  bool is_plain(const Given& found) {
+    if (found.setting->kind != Kind::kBound) return false;
+    const std::string text = canonical_text(found);
+    if (text == field_text(*found.setting, RunConfig{})) return true;
+    if (found.setting->name != "loss_type") return false;
+    if (text != "nll" && text != "chunked_nll") return false;
+    warn_without_effect("loss_type", "it is this recipe's loss");
+    return true;
+  }
+
+  void check_task() const {
+    std::string task = merge_.text("lora_task_type");
+    std::ranges::transform(task, task.begin(), [](unsigned char c) { return std::toupper(c); });
+    if (task.empty() || task == recipe_.task_type) return;
+    std::string expected(recipe_.task_type);
+    std::ranges::transform(expected, expected.begin(),
+                           [](unsigned char c) { return std::tolower(c); });
+    throw ConfigError("{}: found {} with the recipe {}, expected {}; remove it",
+                      source("lora_task_type"), merge_.text("lora_task_type"), recipe_.command,
+                      expected);
+  }
+
+  void check_rewards() const {
+    if (config_.data.long_rows != "drop") {
+      throw ConfigError(
+          "{}: found {} with the recipe reward, expected drop: a part of a text would get the "
+          "reward of the whole; remove it",
+          source("long_rows"), config_.data.long_rows);
+    }
+    const LoraConfig& lora = config_.lora;
+    if (lora.use_peft && lora.peft_type.ends_with("_TUNING")) {
+      throw ConfigError(
+          "{}: found {} with the recipe reward, expected a method that trains the new head, too; "
+          "use LORA",
+          source("peft_type"), lora.peft_type);
+    }
+  }
+
+  void check_columns() {
+    const bool has_source = !config_.data.source_lang.empty();
+    if (has_source != !config_.data.target_lang.empty()) {
+      throw ConfigError("{}: found without {}, expected both languages; add the other",
+                        source(has_source ? "source_lang" : "target_lang"),
+                        has_source ? "target_lang" : "source_lang");
+    }
+    for (const char* name : {"text_column", "summary_column"}) {
+      if (has_source) warn_without_effect(name, "source_lang names the texts");
+    }
+  }
+
+  bool evaluates() const {
+    return config_.train.eval_strategy != "no" || config_.train.eval_on_start;
+  }
+
+  void check_files() {
+    const Given* file = given("train_file");
+    const Given* set = given("dataset_name");
+    const DataConfig& data = config_.data;
+    if (file && set && !data.train_file.empty() && !data.dataset_name.empty()) {
+      throw ConfigError("{}: found beside {}, expected one way to name the data; remove one",
+                        named_source(*file), named_source(*set));
+    }
+    if (!data.validation_file.empty() && data.train_file.empty()) {
+      throw ConfigError("{}: found without train_file, expected both; add --train_file",
+                        source("validation_file"));
+    }
+    if (data.train_file.empty()) return;
+    if (data.splits.find_first_of("[+") != std::string::npos) {
+      throw ConfigError(
+          "{}: found {} beside train_file ({}), which is read whole, expected dataset_name for a "
+          "slice; name the file in dataset_name",
+          source("splits"), data.splits, source("train_file"));
+    }
+    warn_without_effect("splits", "train_file and validation_file name the data");
+    if (!evaluates() || !data.validation_file.empty()) return;
+    throw ConfigError(
+        "{}: found an evaluation without a file for it, expected one; add --validation_file or "
+        "set eval_strategy no",
+        source(config_.train.eval_on_start ? "eval_on_start" : "eval_strategy"));
+  }
+
+  void check_answers() {
+    if (!evaluates()) warn_without_effect("predict_with_generate", "eval_strategy is no");
+    if (!config_.train.predict_with_generate) {
+      warn_without_effect("generation_max_length", "predict_with_generate is off");
+    }
+  }
+
+  const RecipeRow& recipe_ = recipe_of(config_);
+};
+
+}  // namespace
+
+void check_recipe(const RunConfig& config, const Merge& merge, std::vector<std::string>& warnings) {
+  RecipeRules(config, merge, warnings).check();
+}
+
+}  // namespace strata::config

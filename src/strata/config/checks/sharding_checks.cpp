@@ -1,0 +1,255 @@
+#include "strata/config/checks/sharding_checks.h"
+
+#include <algorithm>
+#include <iterator>
+#include <string_view>
+
+#include <fmt/ranges.h>
+
+#include "strata/base/byte_size.h"
+#include "strata/base/error.h"
+#include "strata/config/checks/rules.h"
+#include "strata/config/recipes.h"
+
+namespace strata::config {
+namespace {
+
+class ShardingRules : Rules {
+ public:
+  using Rules::Rules;
+
+  void check() {
+    check_strategy();
+    check_wrapping();
+    check_precision();
+    check_checkpointing();
+    check_budget();
+    check_offload();
+    check_loading();
+  }
+
+ private:
+  void check_strategy() {
+    const ShardConfig& shard = config_.shard;
+    const std::string& strategy = shard.sharding_strategy;
+    const std::string place = source("fsdp_sharding_strategy");
+    const bool gathers_twice = strategy == "FULL_SHARD" || strategy == "HYBRID_SHARD";
+    const bool gathers =
+        gathers_twice || strategy == "SHARD_GRAD_OP" || strategy == "HYBRID_SHARD_ZERO2";
+    if (shard.reshard_group_size > 0 && !gathers_twice) {
+      throw ConfigError(
+          "{}: found {} with the strategy {} ({}), expected FULL_SHARD or HYBRID_SHARD; remove one",
+          source("fsdp_reshard_group_size"), shard.reshard_group_size, strategy, place);
+    }
+    if (strategy == "NO_SHARD" && shard.dp_shard_size > 1) {
+      throw ConfigError("{}: found {} with NO_SHARD ({}), expected another strategy; remove one",
+                        source("parallelism_config_dp_shard_size"), shard.dp_shard_size, place);
+    }
+    // Losses of pairs and of documents look at whole ones.
+    if (shard.sequence_parallel_size > 1 && recipe_of(config_).command != "sft") {
+      throw ConfigError(
+          "{}: found {} with the recipe {}, expected 1: sft alone divides rows; "
+          "remove it",
+          source("parallelism_config_sp_size"), shard.sequence_parallel_size,
+          recipe_of(config_).command);
+    }
+    if (!gathers) {
+      for (const char* name :
+           {"fsdp_backward_prefetch", "fsdp_forward_prefetch", "fsdp_limit_all_gathers"}) {
+        warn_without_effect(name, strategy + " gathers nothing during a pass");
+      }
+    }
+    if (gathers && shard.limit_all_gathers == "1") {
+      const char* reason = "fsdp_limit_all_gathers is 1: no unit is gathered beside another";
+      if (shard.backward_prefetch == "BACKWARD_PRE") {
+        warn_without_effect("fsdp_backward_prefetch", reason);
+      }
+      if (shard.forward_prefetch) warn_without_effect("fsdp_forward_prefetch", reason);
+    }
+    if (strategy == "ZERO1" || strategy == "NO_SHARD") {
+      warn_without_effect("sync_each_batch", strategy + " sums gradients once an update");
+    }
+  }
+
+  void check_wrapping() {
+    const ShardConfig& shard = config_.shard;
+    const std::string reason = "fsdp_auto_wrap_policy is " + shard.auto_wrap_policy;
+    if (shard.auto_wrap_policy != "TRANSFORMER_BASED_WRAP") {
+      warn_without_effect("fsdp_transformer_layer_cls_to_wrap", reason);
+    }
+    // accelerate's questionnaire and launcher write the default of what was not asked for.
+    const bool asks =
+        shard.min_num_params != ShardConfig{}.min_num_params && shard.min_num_params != 0;
+    if (shard.auto_wrap_policy != "SIZE_BASED_WRAP" && asks) {
+      warn_without_effect("fsdp_min_num_params", reason);
+    }
+  }
+
+  void check_precision() {
+    const ShardConfig& shard = config_.shard;
+    const std::string compute = shard.bf16 ? "bfloat16" : shard.fp16 ? "float16" : "auto";
+    if (compute != "auto" && shard.param_dtype != "auto" && shard.param_dtype != compute) {
+      throw ConfigError("{}: found {} with {} ({}), expected {}; remove one",
+                        source("fsdp_param_dtype"), shard.param_dtype, shard.bf16 ? "bf16" : "fp16",
+                        source(shard.bf16 ? "bf16" : "fp16"), compute);
+    }
+    for (const char* name : {"fp16_loss_scale", "fp16_initial_scale", "fp16_scale_window",
+                             "fp16_hysteresis", "fp16_min_scale"}) {
+      if (!shard.fp16) warn_without_effect(name, "fp16 is off");
+      if (shard.fp16 && shard.loss_scale > 0 && std::string_view(name) != "fp16_loss_scale") {
+        warn_without_effect(name, "fp16_loss_scale is fixed");
+      }
+    }
+  }
+
+  void check_checkpointing() {
+    const ShardConfig& shard = config_.shard;
+    const std::string& mode = shard.checkpointing_mode;
+    const bool is_auto = mode == "auto", counts_layers = shard.checkpointing_layers > 0;
+    if (!shard.gradient_checkpointing) {
+      for (const char* name : {"gradient_checkpointing_mode", "gradient_checkpointing_layers",
+                               "gradient_checkpointing_rest"}) {
+        warn_without_effect(name, "gradient_checkpointing is off");
+      }
+      return;
+    }
+    if (is_auto && counts_layers) {
+      throw ConfigError(
+          "{}: found {} with gradient_checkpointing_mode auto ({}), which chooses the layers, "
+          "expected one of them; remove one",
+          source("gradient_checkpointing_layers"), shard.checkpointing_layers,
+          source("gradient_checkpointing_mode"));
+    }
+    if (!counts_layers) {
+      warn_without_effect("gradient_checkpointing_rest",
+                          is_auto ? "gradient_checkpointing_mode auto chooses it"
+                                  : "gradient_checkpointing_layers 0 is all layers");
+    }
+    const std::string& rest = shard.checkpointing_rest;
+    const bool keeps_more =
+        rest == "none" || mode == "full" || (mode == "attention" && rest == "selective");
+    if (counts_layers && !keeps_more) {
+      throw ConfigError(
+          "{}: found {} with gradient_checkpointing_mode {} ({}), expected one that keeps more, "
+          "because what is kept by the last layers is free again before the first ones are "
+          "recomputed; change one of them",
+          source("gradient_checkpointing_rest"), rest, mode, source("gradient_checkpointing_mode"));
+    }
+  }
+
+  void check_budget() {
+    const std::string& budget = config_.shard.memory_budget;
+    const bool is_auto =
+        config_.shard.gradient_checkpointing && config_.shard.checkpointing_mode == "auto";
+    if (!is_auto && !config_.train.auto_find_batch_size) {
+      warn_without_effect(
+          "memory_budget",
+          "neither gradient_checkpointing_mode is auto nor auto_find_batch_size on");
+    }
+    if (budget.empty()) return;
+    try {
+      parse_memory_size(budget);
+    } catch (const ConfigError&) {
+      throw ConfigError("{}: found \"{}\", expected a size like 40GB or 36GiB",
+                        source("memory_budget"), budget);
+    }
+  }
+
+  // `kind`: "offload_param" or "offload_optimizer".
+  void check_offload_path(const std::string& kind, const std::string& device,
+                          const std::string& path) {
+    if (device == "nvme" && path.empty()) {
+      throw ConfigError(
+          "{}: found nvme without a folder, expected one on a disk; add --{}_nvme_path",
+          source(kind + "_device"), kind);
+    }
+    if (device != "nvme" && !path.empty()) {
+      warn_without_effect(kind + "_nvme_path", kind + "_device is " + device);
+    }
+  }
+
+  void check_offload() {
+    const ShardConfig& shard = config_.shard;
+    check_offload_path("offload_param", shard.offload_param_device, shard.offload_param_nvme_path);
+    check_offload_path("offload_optimizer", shard.offload_optimizer_device,
+                       shard.offload_optimizer_nvme_path);
+    const bool params_in_files = shard.offload_param_device == "nvme";
+    const bool state_in_files = shard.offload_optimizer_device == "nvme";
+    const std::string& strategy = shard.sharding_strategy;
+    if (params_in_files && (strategy == "NO_SHARD" || strategy == "ZERO1" || strategy == "ZERO2")) {
+      throw ConfigError(
+          "{}: found nvme with the strategy {} ({}), which keeps all parameters whole in memory, "
+          "expected one that gathers them when they are used; choose FULL_SHARD",
+          source("offload_param_device"), strategy, source("fsdp_sharding_strategy"));
+    }
+    if (params_in_files && shard.offload_params) {
+      throw ConfigError(
+          "{}: found nvme beside {} true (host memory), expected one place for the parameters; "
+          "remove one",
+          source("offload_param_device"), source("fsdp_offload_params"));
+    }
+    // Of the update rules these keep two fp32 numbers a weight, which a file holds.
+    constexpr const char* kInFiles[] = {"adamw_torch", "adamw_torch_fused", "paged_adamw",
+                                        "paged_adamw_32bit"};
+    const std::string& optim = config_.optim.optim;
+    if (state_in_files && std::ranges::find(kInFiles, optim) == std::end(kInFiles)) {
+      throw ConfigError(
+          "{}: found nvme with optim {} ({}), whose state stays in memory, expected one of {}; "
+          "change one of them",
+          source("offload_optimizer_device"), optim, source("optim"), fmt::join(kInFiles, ", "));
+    }
+    check_activations();
+    const char* reason = "nothing rests in files";
+    if (!state_in_files && !params_in_files) warn_without_effect("sub_group_size", reason);
+    if (state_in_files || params_in_files || shard.activation_offloading == "disk") return;
+    for (const char* name : {"aio_block_size", "aio_queue_depth"}) {
+      warn_without_effect(name, reason);
+    }
+  }
+
+  void check_activations() {
+    const ShardConfig& shard = config_.shard;
+    const std::string& place = shard.activation_offloading;
+    if (place != "disk" && !shard.activation_offloading_path.empty()) {
+      warn_without_effect("activation_offloading_path", "activation_offloading is " + place);
+    }
+    if (place == "false") return;
+    const std::string& mode = shard.checkpointing_mode;
+    const bool recomputes = shard.gradient_checkpointing && (mode == "full" || mode == "attention");
+    if (!recomputes) {
+      throw ConfigError(
+          "{}: found {} with {}, expected full activation checkpointing, because the inputs of "
+          "recomputed layers are what is moved; add --activation_checkpointing full",
+          source("activation_offloading"), place,
+          shard.gradient_checkpointing
+              ? "gradient_checkpointing_mode " + mode + " (" +
+                    source("gradient_checkpointing_mode") + ")"
+              : "gradient_checkpointing false (" + source("gradient_checkpointing") + ")");
+    }
+    if (place == "disk" && shard.activation_offloading_path.empty()) {
+      throw ConfigError(
+          "{}: found disk without a folder, expected one on a disk; add "
+          "--activation_offloading_path",
+          source("activation_offloading"));
+    }
+  }
+
+  void check_loading() const {
+    const bool loads_on_one = merge_.text("fsdp_cpu_ram_efficient_loading") == "true";
+    if (loads_on_one && merge_.text("fsdp_sync_module_states") == "false") {
+      throw ConfigError(
+          "{}: found false beside fsdp_cpu_ram_efficient_loading true, expected true (as "
+          "accelerate does)",
+          source("fsdp_sync_module_states"));
+    }
+  }
+};
+
+}  // namespace
+
+void check_sharding(const RunConfig& config, const Merge& merge,
+                    std::vector<std::string>& warnings) {
+  ShardingRules(config, merge, warnings).check();
+}
+
+}  // namespace strata::config

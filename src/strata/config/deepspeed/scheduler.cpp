@@ -1,0 +1,138 @@
+// Types and parameters of DeepSpeed 0.19.8 (runtime/lr_schedules.py).
+#include "strata/config/deepspeed/scheduler.h"
+
+#include <algorithm>
+#include <map>
+
+#include "strata/base/error.h"
+#include "strata/base/text_distance.h"
+
+namespace strata::config {
+namespace {
+
+// '!': required; 'a': "auto" has a rule.
+struct Type {
+  std::string required;
+  std::map<std::string, bool> parameters;  // name to whether "auto" is allowed
+};
+
+const std::map<std::string, Type>& types() {
+  static const std::map<std::string, Type> kTypes = {
+      {"WarmupLR",
+       {"",
+        {{"warmup_min_lr", true},
+         {"warmup_max_lr", true},
+         {"warmup_num_steps", true},
+         {"warmup_type", false}}}},
+      {"WarmupDecayLR",
+       {"total_num_steps",
+        {{"total_num_steps", true},
+         {"warmup_min_lr", true},
+         {"warmup_max_lr", true},
+         {"warmup_num_steps", true},
+         {"warmup_type", false}}}},
+      {"WarmupCosineLR",
+       {"total_num_steps",
+        {{"total_num_steps", true},
+         {"warmup_min_ratio", false},
+         {"warmup_num_steps", true},
+         {"cos_min_ratio", false},
+         {"warmup_type", false}}}},
+      {"OneCycle",
+       {"cycle_min_lr",
+        {{"cycle_min_lr", false},
+         {"cycle_max_lr", false},
+         {"decay_lr_rate", false},
+         {"cycle_first_step_size", false},
+         {"cycle_second_step_size", false},
+         {"cycle_first_stair_count", false},
+         {"cycle_second_stair_count", false},
+         {"decay_step_size", false},
+         {"cycle_momentum", false},
+         {"cycle_min_mom", false},
+         {"cycle_max_mom", false},
+         {"decay_mom_rate", false}}}},
+      {"LRRangeTest",
+       {"",
+        {{"lr_range_test_min_lr", false},
+         {"lr_range_test_step_size", false},
+         {"lr_range_test_step_rate", false},
+         {"lr_range_test_staircase", false}}}},
+  };
+  return kTypes;
+}
+
+void check_parameter(const DsEntry& params, const std::string& name, const Json& value,
+                     const Type& type) {
+  const auto known = type.parameters.find(name);
+  if (known == type.parameters.end()) {
+    std::vector<std::string> names;
+    for (const auto& [other, _] : type.parameters) names.push_back(other);
+    const auto near = closest(name, names);
+    throw ConfigError("{}: found the unknown key \"{}\", expected one of {}; {}", params.source(),
+                      name, fmt::join(names, ", "),
+                      near ? "did you mean " + *near + "?" : "remove it");
+  }
+  if (value == Json("auto") && !known->second) {
+    throw ConfigError("{}: found \"auto\" for \"{}\", expected a value", params.source(), name);
+  }
+}
+
+// What a flag says must be what the file says.
+void require_same(const DsEntry& params, const std::string& name, const Merge& merge,
+                  const std::string& setting) {
+  if (!params.value.contains(name) || !params.value[name].is_number()) return;
+  const Given* given = merge.find(setting);
+  if (!given || given->origin.rank < Rank::kEnvironment) return;
+  const double value = params.value[name].get<double>();
+  if (std::stod(canonical_text(*given)) == value) return;
+  throw ConfigError(
+      "{}: found {} {} beside {} {}, expected the same; correct one, or write \"auto\" in the file",
+      params.source(), name, value, given->origin.source, canonical_text(*given));
+}
+
+}  // namespace
+
+void translate_scheduler(const DsFile& file, Merge& merge) {
+  const DsEntry* type = file.find("scheduler.type");
+  const DsEntry* params = file.find("scheduler.params");
+  if (!type && !params) return;
+  if (!type) {
+    throw ConfigError("{}: found a scheduler without a type, expected one; add \"type\"",
+                      params->source());
+  }
+  const std::string name = type->value.get<std::string>();
+  const auto known = types().find(name);
+  if (known == types().end()) {
+    std::vector<std::string> names;
+    for (const auto& [other, _] : types()) names.push_back(other);
+    const auto near = closest(name, names);
+    throw ConfigError("{}: found \"{}\", expected one of {}; {}", type->source(), name,
+                      fmt::join(names, ", "),
+                      near ? "did you mean " + *near + "?" : "choose one of them");
+  }
+  if (const Given* given = merge.find("lr_scheduler_type");
+      given && given->origin.rank >= Rank::kEnvironment && canonical_text(*given) != name) {
+    throw ConfigError("{}: found {} beside {} {}, expected one schedule; remove one",
+                      type->source(), name, given->origin.source, canonical_text(*given));
+  }
+  const DsEntry empty{nullptr, "scheduler.params", Json::object(), type->place};
+  const DsEntry& given = params && params->value.is_object() ? *params : empty;
+  for (const auto& [key, value] : given.value.items()) {
+    check_parameter(given, key, value, known->second);
+  }
+  if (!known->second.required.empty() && !given.value.contains(known->second.required)) {
+    throw ConfigError(
+        "{}: found no {}, expected one for {}; add it{}", given.source(), known->second.required,
+        name, known->second.parameters.at(known->second.required) ? " (\"auto\" will do)" : "");
+  }
+  require_same(given, "warmup_max_lr", merge, "learning_rate");
+  require_same(given, "warmup_num_steps", merge, "warmup_steps");
+  require_same(given, "total_num_steps", merge, "max_steps");
+  merge.add(make_given("lr_scheduler_type", name, {Rank::kFile, type->source()}));
+  merge.add(make_given("lr_scheduler_kwargs",
+                       dump_python(given.value, /*indent=*/-1, /*sort_keys=*/false),
+                       {Rank::kFile, given.source()}));
+}
+
+}  // namespace strata::config

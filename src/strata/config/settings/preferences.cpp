@@ -1,0 +1,62 @@
+// Records of the settings of the recipes dpo and reward.
+#include "strata/config/settings/table.h"
+
+namespace strata::config {
+
+std::vector<Setting> preference_settings() {
+  return with_group(
+      "preferences", "DPOConfig",
+      {{.name = "beta",
+        .field = STRATA_FIELD(preference.beta),
+        .range = {.min = 0},
+        .help = "dpo: how dear it is to leave the reference; of ipo the paper's tau"},
+       {.name = "loss_type",
+        .field = STRATA_FIELD(preference.loss_type),
+        .help = "dpo: one loss or several, which are added up: sigmoid (the default), hinge, ipo, "
+                "exo_pair, nca_pair, robust, sppo_hard, apo_zero, apo_down, discopop, sft, "
+                "sigmoid_norm; other recipes know nll alone"},
+       {.name = "loss_weights",
+        .field = STRATA_FIELD(preference.loss_weights),
+        .help = "dpo: a factor for each of several losses; default: 1"},
+       {.name = "label_smoothing",
+        .field = STRATA_FIELD(preference.label_smoothing),
+        .range = {.min = 0, .max = 0.5, .max_open = true},
+        .help = "dpo: share of preferences that are the wrong way round, of the losses robust and "
+                "exo_pair"},
+       {.name = "f_divergence_type",
+        .field = STRATA_FIELD(preference.f_divergence_type),
+        .choices = {"reverse_kl", "forward_kl", "js_divergence", "alpha_divergence"},
+        .help = "dpo: what measures the distance from the reference"},
+       {.name = "f_alpha_divergence_coef",
+        .field = STRATA_FIELD(preference.f_alpha_divergence_coef),
+        .help = "dpo: the alpha of alpha_divergence"},
+       {.name = "discopop_tau",
+        .field = STRATA_FIELD(preference.discopop_tau),
+        .help = "dpo: temperature of the loss discopop"},
+       {.name = "ld_alpha",
+        .field = STRATA_FIELD(preference.ld_alpha),
+        .range = {.min = 0, .max = 1},
+        .help =
+            "dpo: what log-probabilities of tokens beyond the length of the shorter answer of a "
+            "pair count, from 0 to 1 (LD-DPO); default: as the others"},
+       {.name = "disable_dropout",
+        .field = STRATA_FIELD(preference.disable_dropout),
+        .help = "dpo, reward: train without the dropout of model and adapter"},
+       {.name = "truncation_mode",
+        .field = STRATA_FIELD(preference.truncation_mode),
+        .choices = {"keep_start", "keep_end"},
+        .help = "dpo: which end of a prompt with its answer beyond max_length tokens stays"},
+       {.name = "precompute_ref_batch_size",
+        .field = STRATA_FIELD(preference.precompute_ref_batch_size),
+        .range = {.min = 1},
+        .help = "dpo: pairs of a rank's batch while the reference is asked, before the first step; "
+                "default: those of training and evaluation"},
+       {.name = "center_rewards_coefficient",
+        .field = STRATA_FIELD(preference.center_rewards_coefficient),
+        .range = {.min = 0},
+        .help = "reward: weight of the squared sum of a pair's rewards, which keeps them around 0 "
+                "(0.01 is usual)",
+        .peer = "RewardConfig"}});
+}
+
+}  // namespace strata::config

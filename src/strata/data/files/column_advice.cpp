@@ -1,0 +1,107 @@
+#include "strata/data/files/column_advice.h"
+
+#include <vector>
+
+#include <fmt/ranges.h>
+
+#include "strata/base/error.h"
+#include "strata/base/text_distance.h"
+
+namespace strata::data {
+namespace {
+
+std::vector<std::string> columns_of(const Row& row) {
+  std::vector<std::string> names;
+  for (const auto& [name, value] : row.fields.items()) {
+    if (!value.is_null()) names.push_back(name);
+  }
+  return names;
+}
+
+[[noreturn]] void refuse_preferences(const Row& row) {
+  const Json& chosen = *row.find("chosen");
+  const Json* prompt = row.find("prompt");
+  // A list beside a prompt of text is the whole conversation, as it is without a prompt.
+  const bool is_whole = prompt == nullptr || (chosen.is_array() && !prompt->is_array());
+  const char* column = !is_whole ? "completion" : chosen.is_array() ? "messages" : "text";
+  throw FormatError(
+      "{}: found preference data (columns: {}), expected examples to imitate; train on both "
+      "answers with strata dpo, or on the preferred ones with --dataset_columns {}=chosen",
+      row.where(), column_names(row), column);
+}
+
+// " (null: text)": the reference reads null as a column that is not there.
+std::string null_columns(const Row& row) {
+  std::vector<std::string> names;
+  for (const auto& [name, value] : row.fields.items()) {
+    if (value.is_null()) names.push_back(name);
+  }
+  return names.empty() ? "" : fmt::format(" (null: {})", fmt::join(names, ", "));
+}
+
+// "; did you mean --dataset_columns messages=mesages?"
+std::string misspelt(const Row& row, const std::vector<std::string>& known) {
+  for (const std::string& column : columns_of(row)) {
+    const auto near = closest(column, known);
+    if (near && row.find(*near) == nullptr) {
+      return fmt::format("; did you mean --dataset_columns {}={}?", *near, column);
+    }
+  }
+  return "";
+}
+
+std::string misspelt(const Row& row, const std::string& text_field) {
+  return misspelt(row, {text_field, "messages", "conversations", "prompt", "completion",
+                        "instruction", "output"});
+}
+
+// Whether a run that imitates would find something in the row.
+bool is_example(const Row& row, const std::string& text_field) {
+  for (const std::string& column :
+       {text_field, std::string("messages"), std::string("conversations"),
+        std::string("completion"), std::string("output"), std::string("input_ids")}) {
+    if (row.find(column) != nullptr) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+std::string column_names(const Row& row) {
+  return fmt::format("{}", fmt::join(columns_of(row), ", "));
+}
+
+void refuse_columns(const Row& row, const std::string& text_field) {
+  if (row.find("chosen") != nullptr && row.find("rejected") != nullptr) refuse_preferences(row);
+  if (row.find("prompt") != nullptr) {
+    throw FormatError(
+        "{}: found a column \"prompt\" without \"completion\" (columns: {}), expected both; add "
+        "the completion, name its column with --dataset_columns completion=COLUMN, or rename the "
+        "column and pass --dataset_text_field{}",
+        row.where(), column_names(row), misspelt(row, text_field));
+  }
+  throw FormatError(
+      "{}: found columns [{}]{}, expected \"{}\", \"messages\", \"prompt\" with \"completion\" or "
+      "\"instruction\" with \"output\"; name them with --dataset_columns, or the text column with "
+      "--dataset_text_field{}",
+      row.where(), column_names(row), null_columns(row), text_field, misspelt(row, text_field));
+}
+
+void refuse_as_preference(const Row& row, const std::string& text_field) {
+  const std::string hint = misspelt(row, std::vector<std::string>{"prompt", "chosen", "rejected"});
+  for (const auto& [there, missing] : {std::pair("chosen", "rejected"), {"rejected", "chosen"}}) {
+    if (row.find(there) == nullptr) continue;
+    throw FormatError(
+        "{}: found a column \"{}\" without \"{}\" (columns: {}), expected both; add the other "
+        "answers, or name their column with --dataset_columns {}=COLUMN{}",
+        row.where(), there, missing, column_names(row), missing, hint);
+  }
+  const bool imitates = is_example(row, text_field);
+  throw FormatError(
+      "{}: found {} (columns: {}), expected preferences: a better answer in \"chosen\" and a worse "
+      "one in \"rejected\"; {}name them with --dataset_columns chosen=COLUMN rejected=COLUMN{}",
+      row.where(), imitates ? "an example to imitate" : "no preferences", column_names(row),
+      imitates ? "train on it with strata sft, or " : "", hint);
+}
+
+}  // namespace strata::data

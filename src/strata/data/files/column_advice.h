@@ -1,0 +1,21 @@
+// Errors for rows whose columns make no example: what is there, and how to name it otherwise. Never
+// decides what a row is.
+#pragma once
+
+#include <string>
+
+#include "strata/data/files/source.h"
+
+namespace strata::data {
+
+// The names of the columns with a value, with commas between.
+std::string column_names(const Row& row);
+
+// FormatError with file and line that lists the columns. Preference data (chosen, rejected) and
+// misspelt names are told how they can be trained on.
+[[noreturn]] void refuse_columns(const Row& row, const std::string& text_field);
+
+// The same where preferences are wanted. Examples to imitate are told which recipe is theirs.
+[[noreturn]] void refuse_as_preference(const Row& row, const std::string& text_field);
+
+}  // namespace strata::data

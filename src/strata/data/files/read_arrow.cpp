@@ -1,0 +1,211 @@
+// Rows of parquet files and of Arrow IPC files, through Arrow's own readers.
+#include <algorithm>
+
+#include <arrow/array.h>
+#include <arrow/io/file.h>
+#include <arrow/io/memory.h>
+#include <arrow/ipc/reader.h>
+#include <arrow/record_batch.h>
+#include <arrow/table.h>
+#include <arrow/type.h>
+#include <parquet/arrow/reader.h>
+#include <parquet/file_reader.h>
+#include <parquet/metadata.h>
+#include <parquet/properties.h>
+
+#include <fmt/format.h>
+
+#include "strata/base/error.h"
+#include "strata/data/files/arrow_values.h"
+#include "strata/data/files/row_collector.h"
+#include "strata/text/utf8.h"
+
+namespace strata::data {
+namespace {
+
+void require(const arrow::Status& status, const std::string& file) {
+  if (status.ok()) return;
+  std::string found = first_line(status.message());
+  while (found.ends_with('.')) found.pop_back();
+  throw FormatError("{}: found {}, expected a readable file; it may be cut off", file, found);
+}
+
+template <typename T>
+T take(arrow::Result<T> result, const std::string& file) {
+  require(result.status(), file);
+  return std::move(result).ValueUnsafe();
+}
+
+// Columns that hold what a row cannot (the bytes of images) are left out: no recipe reads them.
+std::string left_out_name(const arrow::Field& field) {
+  const std::string type = field.type()->ToString();
+  size_t end = type.size() > 40 ? 37 : type.size();
+  while (end < type.size() && text::is_continuation(type[end])) --end;
+  return fmt::format("{} ({}{})", field.name(), std::string_view(type).substr(0, end),
+                     end < type.size() ? "..." : "");
+}
+
+std::vector<int> readable_columns(const arrow::Schema& schema) {
+  std::vector<int> columns;
+  for (int i = 0; i < schema.num_fields(); ++i) {
+    if (is_readable(*schema.field(i)->type())) columns.push_back(i);
+  }
+  return columns;
+}
+
+// A name that is not UTF-8 could not even be shown.
+void require_names(const arrow::FieldVector& fields, const std::string& file) {
+  for (const auto& field : fields) {
+    if (!text::is_valid_utf8(field->name())) {
+      throw FormatError("{}: found a column name that is not UTF-8, expected a readable file",
+                        file);
+    }
+    require_names(field->type()->fields(), file);
+  }
+}
+
+// That no offset or index of a damaged file leads out of its buffers: Arrow's own look at a whole
+// column, but for what single values mean. A bad text is its row's fault, not the file's.
+void require_sound(const arrow::Array& column, const std::string& name, const std::string& file) {
+  const arrow::Status status = validate_storage(column);
+  if (status.ok()) return;
+  throw FormatError("{}: found {} in column \"{}\", expected a readable file; it is damaged", file,
+                    first_line(status.message()), name);
+}
+
+class BatchReader {
+ public:
+  explicit BatchReader(RowCollector& rows) : rows_(rows) {}
+
+  void read(const arrow::RecordBatch& batch) {
+    require(batch.Validate(), rows_.file());
+    require_names(batch.schema()->fields(), rows_.file());
+    const std::vector<int> columns = readable_columns(*batch.schema());
+    for (const int i : columns) {
+      require_sound(*batch.column(i), batch.schema()->field(i)->name(), rows_.file());
+    }
+    for (int i = 0; i < batch.num_columns(); ++i) {
+      if (std::ranges::find(columns, i) != columns.end()) continue;
+      rows_.leave_out(left_out_name(*batch.schema()->field(i)), batch.num_rows());
+    }
+    for (int64_t row = 0; row < batch.num_rows() && rows_.wants_more(); ++row) {
+      ++line_;
+      try {
+        Json fields = Json::object();
+        for (const int i : columns) {
+          fields[batch.schema()->field(i)->name()] = value_at(*batch.column(i), row);
+        }
+        rows_.add(std::move(fields), line_);
+      } catch (const FormatError& error) {
+        rows_.refuse(
+            fmt::format("{}:{}: {}, expected UTF-8 text", rows_.file(), line_, error.what()));
+      }
+    }
+  }
+
+  // `position`: where the file has been read to.
+  template <typename Position>
+  void read_all(arrow::RecordBatchReader& reader, size_t size, Position&& position) {
+    std::shared_ptr<arrow::RecordBatch> batch;
+    while (rows_.wants_more()) {
+      require(reader.ReadNext(&batch), rows_.file());
+      if (!batch) return;
+      rows_.move_to(position(), size);
+      read(*batch);
+    }
+  }
+
+ private:
+  RowCollector& rows_;
+  int64_t line_ = 0;
+};
+
+// The file's bytes, which must outlive what is made of it.
+std::shared_ptr<arrow::io::BufferReader> open_mapped(std::span<const std::byte> bytes) {
+  return std::make_shared<arrow::io::BufferReader>(std::make_shared<arrow::Buffer>(
+      reinterpret_cast<const uint8_t*>(bytes.data()), static_cast<int64_t>(bytes.size())));
+}
+
+// Where the bytes of a row group end.
+size_t end_of(const parquet::RowGroupMetaData& group, size_t file_size) {
+  int64_t end = 0;
+  for (int i = 0; i < group.num_columns(); ++i) {
+    const auto column = group.ColumnChunk(i);
+    const int64_t begin = column->has_dictionary_page() ? std::min(column->dictionary_page_offset(),
+                                                                   column->data_page_offset())
+                                                        : column->data_page_offset();
+    end = std::max(end, begin + column->total_compressed_size());
+  }
+  return std::clamp<size_t>(static_cast<size_t>(std::max<int64_t>(end, 0)), 0, file_size);
+}
+
+// Small batches, decoded as they are asked for: memory holds no row group as a whole.
+parquet::ArrowReaderProperties reader_properties() {
+  parquet::ArrowReaderProperties properties;
+  properties.set_batch_size(1024);
+  properties.set_pre_buffer(false);
+  return properties;
+}
+
+}  // namespace
+
+void read_parquet_rows(const std::filesystem::path& path, RowCollector& rows) {
+  const std::span<const std::byte> bytes = rows.map(path);
+  const size_t size = bytes.size();
+  const std::string& name = rows.file();
+  try {
+    parquet::arrow::FileReaderBuilder builder;
+    require(builder.Open(open_mapped(bytes)), name);
+    const auto reader = take(builder.properties(reader_properties())->Build(), name);
+    const auto metadata = reader->parquet_reader()->metadata();
+    BatchReader batches(rows);
+    size_t position = 0;
+    for (int i = 0; i < reader->num_row_groups() && rows.wants_more(); ++i) {
+      const auto group = take(reader->GetRecordBatchReader({i}), name);
+      batches.read_all(*group, size, [&] { return position; });
+      position = end_of(*metadata->RowGroup(i), size);
+    }
+  } catch (const Error&) {
+    throw;
+  } catch (const std::exception& error) {  // parquet's own
+    throw FormatError("{}: found {}, expected a readable parquet file", name,
+                      first_line(error.what()));
+  }
+}
+
+namespace {
+
+void read_arrow_batches(std::span<const std::byte> bytes, RowCollector& rows) {
+  const size_t size = bytes.size();
+  const std::string& name = rows.file();
+  const std::string_view text(reinterpret_cast<const char*>(bytes.data()), size);
+  BatchReader batches(rows);
+  const auto source = open_mapped(bytes);
+  if (!text.starts_with("ARROW1")) {
+    const auto reader = take(arrow::ipc::RecordBatchStreamReader::Open(source), name);
+    batches.read_all(*reader, size,
+                     [&] { return static_cast<size_t>(take(source->Tell(), name)); });
+  } else {
+    const auto reader = take(arrow::ipc::RecordBatchFileReader::Open(source), name);
+    const auto count = static_cast<size_t>(reader->num_record_batches());
+    for (size_t i = 0; i < count && rows.wants_more(); ++i) {
+      rows.move_to(size / count * i, size);  // batches are of about one size
+      batches.read(*take(reader->ReadRecordBatch(static_cast<int>(i)), name));
+    }
+  }
+}
+
+}  // namespace
+
+void read_arrow_rows(const std::filesystem::path& path, RowCollector& rows) {
+  try {
+    read_arrow_batches(rows.map(path), rows);
+  } catch (const Error&) {
+    throw;
+  } catch (const std::exception& error) {  // a size that is no size
+    throw FormatError("{}: found {}, expected a readable Arrow file; it is damaged", rows.file(),
+                      first_line(error.what()));
+  }
+}
+
+}  // namespace strata::data

@@ -1,0 +1,178 @@
+// Rows of CSV files and of plain text.
+#include <set>
+#include <string_view>
+
+#include <fmt/format.h>
+
+#include "strata/base/error.h"
+#include "strata/data/files/row_collector.h"
+#include "strata/text/utf8.h"
+
+namespace strata::data {
+namespace {
+
+struct Field {
+  std::string text;
+  bool is_quoted = false;
+};
+
+// What the reference's CSV reader (pandas) takes for no value, in quotes or not.
+bool is_missing(const std::string& text) {
+  static const std::set<std::string_view> words = {
+      "",     "#N/A",   "#N/A N/A", "#NA",  "-1.#IND", "-1.#QNAN", "-NaN",
+      "-nan", "1.#IND", "1.#QNAN",  "<NA>", "N/A",     "NA",       "NULL",
+      "NaN",  "None",   "n/a",      "nan",  "null"};
+  return words.contains(text);
+}
+
+// Cuts a text into records and counts its lines.
+class CsvScanner {
+ public:
+  CsvScanner(std::string_view text, char separator, const std::string& subject)
+      : text_(text), separator_(separator), subject_(subject) {}
+
+  bool at_end() const { return at_ >= text_.size(); }
+  size_t position() const { return at_; }
+  // The line where the next record begins.
+  int64_t line() const { return line_; }
+
+  std::vector<Field> next() {
+    std::vector<Field> fields;
+    while (true) {
+      fields.push_back(next_field());
+      if (at_ >= text_.size()) return fields;
+      const char c = text_[at_++];
+      if (c == separator_) continue;
+      if (c == '\r' && at_ < text_.size() && text_[at_] == '\n') ++at_;
+      ++line_;
+      return fields;
+    }
+  }
+
+ private:
+  bool ends_field(char c) const { return c == separator_ || c == '\n' || c == '\r'; }
+
+  Field next_field() {
+    Field field;
+    if (at_ < text_.size() && text_[at_] == '"') {
+      take_quoted(field.text);
+      field.is_quoted = true;
+      while (at_ < text_.size() && !ends_field(text_[at_])) field.text += text_[at_++];
+      return field;
+    }
+    const size_t begin = at_;
+    while (at_ < text_.size() && !ends_field(text_[at_])) ++at_;
+    field.text = text_.substr(begin, at_ - begin);
+    return field;
+  }
+
+  void take_quoted(std::string& into) {
+    const int64_t first_line = line_;
+    for (++at_; at_ < text_.size(); ++at_) {
+      const char c = text_[at_];
+      if (c == '"') {
+        if (at_ + 1 >= text_.size() || text_[at_ + 1] != '"') {
+          ++at_;
+          return;
+        }
+        ++at_;
+      }
+      line_ += c == '\n';
+      into += c;
+    }
+    throw FormatError(
+        "{}:{}: found the end of the file inside a quoted field, expected a closing quote; the "
+        "file may be cut off",
+        subject_, first_line);
+  }
+
+  std::string_view text_;
+  char separator_;
+  const std::string& subject_;
+  size_t at_ = 0;
+  int64_t line_ = 1;
+};
+
+std::vector<std::string> read_header(CsvScanner& scanner, const std::string& subject) {
+  if (scanner.at_end()) {
+    throw FormatError("{}: found an empty file, expected a first line with the columns' names",
+                      subject);
+  }
+  std::vector<std::string> names;
+  std::set<std::string> seen;
+  for (Field& field : scanner.next()) {
+    if (field.text.empty()) {
+      throw FormatError("{}:1: found no name for column {}, expected one", subject,
+                        names.size() + 1);
+    }
+    if (!seen.insert(field.text).second) {
+      throw FormatError("{}:1: found the column \"{}\" twice, expected every name once", subject,
+                        field.text);
+    }
+    names.push_back(std::move(field.text));
+  }
+  return names;
+}
+
+// Spreadsheets of many countries write a list's semicolons into files that end with .csv.
+void require_separator(const std::vector<std::string>& names, char separator,
+                       const std::string& subject) {
+  if (names.size() != 1 || separator != ',') return;
+  const size_t at = names[0].find_first_of(";\t");
+  if (at == std::string::npos) return;
+  const bool is_tab = names[0][at] == '\t';
+  throw FormatError(
+      "{}:1: found \"{}\" as the only column, expected names with commas between; save it {}",
+      subject, names[0],
+      is_tab ? "under a name that ends with .tsv" : "with commas in the place of semicolons");
+}
+
+}  // namespace
+
+void read_csv_rows(std::string_view text, char separator, RowCollector& rows) {
+  CsvScanner scanner(text, separator, rows.file());
+  const std::vector<std::string> names = read_header(scanner, rows.file());
+  require_separator(names, separator, rows.file());
+  while (!scanner.at_end() && rows.wants_more()) {
+    const int64_t line = scanner.line();
+    const std::vector<Field> fields = scanner.next();
+    rows.move_to(scanner.position(), text.size());
+    const bool is_blank = fields.size() == 1 && fields[0].text.empty() && !fields[0].is_quoted;
+    if (is_blank) continue;
+    if (fields.size() != names.size()) {
+      rows.refuse(fmt::format("{}:{}: found {} fields, expected {} as in the first line",
+                              rows.file(), line, fields.size(), names.size()));
+      continue;
+    }
+    Json row = Json::object();
+    bool is_good = true;
+    for (size_t i = 0; i < fields.size() && is_good; ++i) {
+      is_good = text::is_valid_utf8(fields[i].text);
+      row[names[i]] = is_missing(fields[i].text) ? Json(nullptr) : Json(fields[i].text);
+    }
+    if (is_good) {
+      rows.add(std::move(row), line);
+    } else {
+      rows.refuse(fmt::format("{}:{}: found bytes that are not UTF-8, expected UTF-8 text",
+                              rows.file(), line));
+    }
+  }
+}
+
+void read_text_rows(std::string_view file_text, RowCollector& rows) {
+  int64_t line = 1;
+  for (size_t begin = 0; begin < file_text.size() && rows.wants_more(); ++line) {
+    const size_t end = std::min(file_text.find_first_of("\r\n", begin), file_text.size());
+    rows.move_to(end, file_text.size());
+    const std::string_view content = file_text.substr(begin, end - begin);
+    if (text::is_valid_utf8(content)) {
+      rows.add({{"text", std::string(content)}}, line);
+    } else {
+      rows.refuse(fmt::format("{}:{}: found bytes that are not UTF-8, expected UTF-8 text",
+                              rows.file(), line));
+    }
+    begin = end + (file_text.substr(end).starts_with("\r\n") ? 2 : 1);
+  }
+}
+
+}  // namespace strata::data

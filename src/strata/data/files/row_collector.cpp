@@ -1,0 +1,78 @@
+#include "strata/data/files/row_collector.h"
+
+#include "strata/base/error.h"
+
+namespace strata::data {
+namespace {
+
+const char* describe(const Json& value) {
+  if (value.is_array()) return "an array";
+  if (value.is_string()) return "a string";
+  if (value.is_boolean()) return "a boolean";
+  return value.is_null() ? "null" : "a number";
+}
+
+// About as many bytes as the value has as text.
+size_t text_size(const Json& value) {
+  if (value.is_string()) return value.get_ref<const std::string&>().size();
+  size_t size = sizeof(Json);
+  if (value.is_object()) {
+    for (const auto& [key, item] : value.items()) size += key.size() + text_size(item);
+  } else if (value.is_array()) {
+    for (const Json& item : value) size += text_size(item);
+  }
+  return size;
+}
+
+}  // namespace
+
+void RowCollector::begin_file(const std::filesystem::path& path, std::pair<double, double> part) {
+  file_ = std::make_shared<const std::string>(path.string());
+  file_part_ = part;
+  mapped_.reset();
+  position_ = forgotten_ = 0;
+  batch_.part = part.first;
+}
+
+std::span<const std::byte> RowCollector::map(const std::filesystem::path& path) {
+  return mapped_.emplace(path).data();
+}
+
+void RowCollector::add(Json fields, int64_t line) {
+  if (!fields.is_object()) {
+    return refuse(
+        fmt::format("{}:{}: found {}, expected a JSON object; give each row as "
+                    "{{\"column\": value, ...}}",
+                    file(), line, describe(fields)));
+  }
+  if (!wants_more_) return;
+  batch_bytes_ += text_size(fields);
+  ++num_rows_;
+  batch_.rows.push_back({.fields = std::move(fields), .file = file_, .line = line});
+  if (batch_.rows.size() >= kBatchRows || batch_bytes_ >= kBatchBytes) flush();
+}
+
+void RowCollector::refuse(const std::string& message) {
+  if (!skips_) throw FormatError(message);
+  if (bad_rows_.count++ == 0) bad_rows_.first = message;
+}
+
+void RowCollector::move_to(size_t at, size_t size) {
+  position_ = at;
+  const double part = size == 0 ? 1.0 : static_cast<double>(at) / static_cast<double>(size);
+  batch_.part = file_part_.first + part * (file_part_.second - file_part_.first);
+}
+
+void RowCollector::flush() {
+  if (mapped_ && position_ > forgotten_ && position_ <= mapped_->data().size()) {
+    forget_pages(mapped_->data().subspan(forgotten_, position_ - forgotten_));
+    forgotten_ = position_;
+  }
+  if (batch_.rows.empty() || !wants_more_) return;
+  RowBatch batch{.rows = std::move(batch_.rows), .part = batch_.part};
+  batch_.rows.clear();
+  batch_bytes_ = 0;
+  wants_more_ = take_(std::move(batch));
+}
+
+}  // namespace strata::data

@@ -1,0 +1,333 @@
+#include "strata/data/files/split_files.h"
+
+#include <glob.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include <fmt/ranges.h>
+
+#include "strata/base/error.h"
+#include "strata/base/near_path.h"
+#include "strata/data/files/dataset_card.h"
+#include "strata/data/files/folder_patterns.h"
+#include "strata/data/files/shard_names.h"
+#include "strata/data/files/source.h"
+
+namespace strata::data {
+namespace {
+
+namespace fs = std::filesystem;
+
+// The places where a split whose name no rule of `datasets` knows may lie, the first one wins.
+enum class Place { kFile, kShards, kDataFolder, kSubfolder };
+
+struct Candidate {
+  std::string split;
+  Place place;
+  fs::path path;
+};
+
+bool is_readable(const fs::path& path) { return !file_format(path).extension.empty(); }
+
+std::vector<fs::path> sorted_entries(const fs::path& folder) {
+  std::vector<fs::path> entries;
+  std::error_code error;
+  for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
+    entries.push_back(it->path());
+  }
+  if (error)
+    throw IoError("{}: found {}, expected a readable folder", folder.string(), error.message());
+  std::sort(entries.begin(), entries.end());
+  return entries;
+}
+
+void add_top_level(const fs::path& path, std::vector<Candidate>& found) {
+  const std::string stem = stem_of(path);
+  if (const auto shard = parse_shard(stem)) {
+    found.push_back({shard->split, Place::kShards, path});
+  } else {
+    found.push_back({stem, Place::kFile, path});
+  }
+}
+
+void add_folder(const fs::path& folder, std::vector<Candidate>& found) {
+  const std::string name = folder.filename().string();
+  for (const fs::path& path : sorted_entries(folder)) {
+    if (!fs::is_regular_file(path) || !is_readable(path)) continue;
+    if (name == "data") {
+      const std::string file = path.filename().string();
+      found.push_back({file.substr(0, file.find_first_of("-._")), Place::kDataFolder, path});
+    } else {
+      found.push_back({name, Place::kSubfolder, path});
+    }
+  }
+}
+
+std::vector<Candidate> list_candidates(const fs::path& folder) {
+  std::vector<Candidate> found;
+  for (const fs::path& path : sorted_entries(folder)) {
+    if (fs::is_directory(path)) {
+      add_folder(path, found);
+    } else if (is_readable(path)) {
+      add_top_level(path, found);
+    }
+  }
+  return found;
+}
+
+[[noreturn]] void refuse_format(const fs::path& path) {
+  throw ConfigError(
+      "{}: found a file of an unknown format, expected .jsonl, .json, .csv, .tsv, .txt (each also "
+      "with .gz or .zst), .parquet or .arrow",
+      path.string());
+}
+
+// Where Dataset.save_to_disk keeps its list of files.
+bool is_saved_dataset(const fs::path& folder) {
+  return fs::exists(folder / "state.json") && fs::exists(folder / "dataset_info.json");
+}
+
+// The folders of DatasetDict.save_to_disk by split; empty for any other folder.
+std::vector<std::string> saved_splits(const fs::path& folder) {
+  const fs::path list = folder / "dataset_dict.json";
+  if (!fs::exists(list)) return {};
+  const Json json = read_json_file(list);
+  std::vector<std::string> names;
+  if (json.is_object() && json.contains("splits") && json["splits"].is_array()) {
+    for (const Json& name : json["splits"]) {
+      if (name.is_string()) names.push_back(name.get<std::string>());
+    }
+  }
+  if (names.empty()) {
+    throw FormatError("{}: found no list of \"splits\", expected their names", list.string());
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+std::vector<fs::path> saved_files(const fs::path& folder) {
+  const fs::path path = folder / "state.json";
+  const Json state = read_json_file(path);
+  std::vector<fs::path> files;
+  if (state.is_object() && state.contains("_data_files") && state["_data_files"].is_array()) {
+    for (const Json& file : state["_data_files"]) {
+      if (file.is_object() && file.contains("filename") && file["filename"].is_string()) {
+        files.push_back(folder / file["filename"].get<std::string>());
+      }
+    }
+  }
+  if (files.empty()) {
+    throw FormatError("{}: found no \"_data_files\", expected the files' names", path.string());
+  }
+  return files;
+}
+
+[[noreturn]] void refuse_split(const std::string& subject, const std::vector<std::string>& have,
+                               const std::string& split) {
+  throw ConfigError("{}: found {}, expected a split \"{}\"; add {}.jsonl or name another split",
+                    subject, have.empty() ? "no splits" : fmt::format("{}", fmt::join(have, ", ")),
+                    split, split);
+}
+
+bool is_pattern(const fs::path& path) {
+  return path.string().find_first_of("*?[") != std::string::npos && !fs::exists(path);
+}
+
+// The files that match, sorted by name.
+std::vector<fs::path> match_pattern(const fs::path& pattern) {
+  glob_t found = {};
+  const int code = ::glob(pattern.c_str(), 0, nullptr, &found);
+  std::vector<fs::path> files;
+  for (size_t i = 0; i < found.gl_pathc; ++i) {
+    if (fs::is_regular_file(found.gl_pathv[i])) files.emplace_back(found.gl_pathv[i]);
+  }
+  ::globfree(&found);
+  if ((code != 0 && code != GLOB_NOMATCH) || files.empty()) {
+    const std::string text = pattern.string();
+    const fs::path fixed = fs::path(text.substr(0, text.find_first_of("*?["))).parent_path();
+    throw IoError("{}: found no file that matches, expected at least one{}", text,
+                  fixed.empty() || fs::exists(fixed) ? "" : did_you_mean(fixed));
+  }
+  return files;
+}
+
+}  // namespace
+
+FileFormat file_format(const fs::path& path) {
+  static const std::set<std::string> kText = {".jsonl", ".json", ".csv", ".tsv", ".txt"};
+  const std::string extension = path.extension().string();
+  if (extension == ".parquet" || extension == ".arrow" || kText.contains(extension)) {
+    // Notes beside the data, which save_to_disk and the Hub write.
+    static const std::set<std::string> kNotes = {"config.json", "dataset_info.json",
+                                                 "dataset_infos.json", "dataset_dict.json",
+                                                 "state.json"};
+    if (kNotes.contains(path.filename().string())) return {};
+    return {.extension = extension};
+  }
+  const std::string inner = path.stem().extension().string();
+  if ((extension == ".gz" || extension == ".zst") && kText.contains(inner)) {
+    return {.extension = inner, .is_compressed = true};
+  }
+  return {};
+}
+
+namespace {
+
+// The readable files below the folder by the words in their names.
+std::map<std::string, std::vector<std::string>> splits_by_words(const fs::path& folder) {
+  std::vector<std::string> files = list_files(folder);
+  std::erase_if(files, [](const std::string& file) { return !is_readable(file); });
+  return split_by_words(files);
+}
+
+std::vector<std::string> splits_in_folder(const fs::path& folder) {
+  std::set<std::string> names;
+  for (const Candidate& c : list_candidates(folder)) names.insert(c.split);
+  for (const auto& [name, files] : splits_by_words(folder)) names.insert(name);
+  return {names.begin(), names.end()};
+}
+
+// The same rows twice, such as train.json beside train.jsonl.
+void refuse_two_files(const fs::path& folder, const std::vector<Candidate>& candidates) {
+  const Candidate* first = nullptr;
+  for (const Candidate& c : candidates) {
+    if (c.place != Place::kFile) continue;
+    if (first != nullptr) {
+      throw ConfigError("{}: found {} and {}, expected one file for the split; remove one",
+                        folder.string(), first->path.filename().string(),
+                        c.path.filename().string());
+    }
+    first = &c;
+  }
+}
+
+std::vector<fs::path> find_in_folder(const fs::path& folder, const std::string& split) {
+  std::vector<Candidate> candidates = list_candidates(folder);
+  std::erase_if(candidates, [&split](const Candidate& c) { return c.split != split; });
+  refuse_two_files(folder, candidates);
+  std::vector<fs::path> files;
+  const auto by_words = splits_by_words(folder);
+  if (const auto found = by_words.find(split); found != by_words.end()) {
+    for (const std::string& file : found->second) files.push_back(folder / file);
+    return files;
+  }
+  if (candidates.empty()) refuse_split(folder.string(), splits_in_folder(folder), split);
+  const Place best = std::ranges::min_element(candidates, {}, &Candidate::place)->place;
+  std::erase_if(candidates, [best](const Candidate& c) { return c.place != best; });
+  for (Candidate& c : candidates) files.push_back(std::move(c.path));
+  return files;
+}
+
+// The card's patterns of a split.
+std::vector<fs::path> find_by_patterns(const fs::path& folder, const DatasetConfiguration& card,
+                                       const std::string& split) {
+  const fs::path base = folder / card.data_dir;
+  std::vector<std::string> have;
+  for (const auto& [name, patterns] : card.data_files) {
+    have.push_back(name);
+    if (name != split) continue;
+    const std::vector<std::string> all = list_files(base);
+    std::vector<fs::path> files;
+    for (const std::string& pattern : patterns) {
+      const size_t before = files.size();
+      for (const std::string& file : all) {
+        if (matches_pattern(file, pattern) && is_readable(file)) files.push_back(base / file);
+      }
+      if (files.size() > before) continue;
+      throw IoError(
+          "{}: found no data file that matches \"{}\" of its configuration \"{}\", "
+          "expected at least one; complete the download",
+          base.string(), pattern, card.name);
+    }
+    return files;
+  }
+  refuse_split(fmt::format("{} (configuration {})", folder.string(), card.name), have, split);
+}
+
+std::vector<fs::path> find_configured(const fs::path& folder, const std::string& split,
+                                      const std::string& configuration) {
+  const std::vector<DatasetConfiguration> all = read_configurations(folder);
+  if (!all.empty()) {
+    const DatasetConfiguration& card = choose_configuration(all, configuration, folder.string());
+    if (!card.data_files.empty()) return find_by_patterns(folder, card, split);
+    return find_in_folder(folder / card.data_dir, split);
+  }
+  if (configuration.empty() || configuration == "default") return find_in_folder(folder, split);
+  if (fs::is_directory(folder / configuration)) {
+    return find_in_folder(folder / configuration, split);
+  }
+  throw ConfigError(
+      "dataset_config: found \"{}\", expected a folder of that name in {}, or a "
+      "README.md there that lists it under \"configs\"",
+      configuration, folder.string());
+}
+
+}  // namespace
+
+std::vector<fs::path> find_split_files(const fs::path& file_or_folder, const std::string& split,
+                                       const std::string& configuration) {
+  const std::string subject = file_or_folder.string();
+  const bool has_pattern = is_pattern(file_or_folder);
+  if (!has_pattern && !fs::exists(file_or_folder)) {
+    throw IoError("{}: found nothing there, expected a file or a folder with data{}", subject,
+                  did_you_mean(file_or_folder));
+  }
+  if (has_pattern || !fs::is_directory(file_or_folder)) {
+    std::vector<fs::path> files =
+        has_pattern ? match_pattern(file_or_folder) : std::vector<fs::path>{file_or_folder};
+    for (const fs::path& file : files) {
+      if (!is_readable(file)) refuse_format(file);
+    }
+    if (split == "train") return files;
+    throw ConfigError(
+        "{}: found a single {}, which is the split \"train\", expected a split \"{}\"; give a "
+        "folder with train.jsonl and {}.jsonl",
+        subject, has_pattern ? "set of files" : "file", split, split);
+  }
+  if (const std::vector<std::string> saved = saved_splits(file_or_folder); !saved.empty()) {
+    if (!std::ranges::binary_search(saved, split)) refuse_split(subject, saved, split);
+    return saved_files(file_or_folder / split);
+  }
+  if (is_saved_dataset(file_or_folder)) {
+    if (split != "train") refuse_split(subject, {"train"}, split);
+    return saved_files(file_or_folder);
+  }
+  std::vector<fs::path> files = find_configured(file_or_folder, split, configuration);
+  require_all_shards(files);
+  return files;
+}
+
+bool has_split(const fs::path& file_or_folder, const std::string& split,
+               const std::string& configuration) {
+  // What is there but incomplete is an error of its own, later.
+  try {
+    const std::vector<std::string> names = list_splits(file_or_folder, configuration);
+    if (std::ranges::find(names, split) != names.end()) return true;
+    find_split_files(file_or_folder, split, configuration);
+    return true;
+  } catch (const ConfigError&) {
+    return false;
+  }
+}
+
+std::vector<std::string> list_splits(const fs::path& file_or_folder,
+                                     const std::string& configuration) {
+  if (!fs::is_directory(file_or_folder) || is_saved_dataset(file_or_folder)) return {"train"};
+  if (std::vector<std::string> saved = saved_splits(file_or_folder); !saved.empty()) return saved;
+  fs::path folder = file_or_folder;
+  std::set<std::string> names;
+  const std::vector<DatasetConfiguration> all = read_configurations(folder);
+  if (!all.empty()) {
+    const DatasetConfiguration& card = choose_configuration(all, configuration, folder.string());
+    for (const auto& [name, patterns] : card.data_files) names.insert(name);
+    if (!names.empty()) return {names.begin(), names.end()};
+    folder /= card.data_dir;
+  } else if (!configuration.empty() && fs::is_directory(folder / configuration)) {
+    folder /= configuration;
+  }
+  return splits_in_folder(folder);
+}
+
+}  // namespace strata::data

@@ -1,0 +1,29 @@
+// What of a conversation its rendering lacks or shows as nobody means it: templates leave out roles
+// that they do not know without a word, and print lists of parts. Never decides what becomes of the
+// row.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "strata/base/json.h"
+#include "strata/text/templates/chat_template.h"
+#include "strata/text/tokenizer.h"
+
+namespace strata::data {
+
+// What is hidden, a name for each message that has something hidden, in order: `texts of role
+// "critic"`, `tool_calls of role "assistant"`, `tools`. `rendered`: the rendering of `messages`
+// with `extra`. Reasoning before </think>, blanks around a text and a message without a text are
+// not missed. Where every text is found in its order and none is a word of the template, that is
+// all that is looked at; otherwise another rendering, in which every text bears a mark, tells which
+// of them the template shows. A template that refuses the marks hides nothing.
+std::vector<std::string> find_hidden_texts(const text::ChatTemplate& tmpl, const Json& messages,
+                                           const text::Tokenizer::Specials& specials,
+                                           const Json& extra, const std::string& rendered);
+
+// Contents that are lists of parts and that a template for texts wrote as Python shows a list,
+// `[{'type': 'text', ...`: a name for each, in order: `contents of role "user"`.
+std::vector<std::string> find_printed_parts(const Json& messages, const std::string& rendered);
+
+}  // namespace strata::data

@@ -1,0 +1,34 @@
+// A row of a source text and a target text to the ids of both, as the reference's
+// sequence-to-sequence scripts (run_summarization.py, run_translation.py) make them. Never batches,
+// never looks at other rows.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "strata/data/batch.h"
+#include "strata/data/files/source.h"
+#include "strata/text/tokenizer.h"
+
+namespace strata::data {
+
+// The names are the scripts'.
+struct PairOptions {
+  // Columns; empty: the first and the second of the row.
+  std::string text_column, summary_column;
+  // Both given: the row's column "translation" holds an object with a text for each.
+  std::string source_lang, target_lang;
+  std::string source_prefix;  // before every source text
+  // With the tokens that the tokenizer adds; what is longer loses its end, but not those.
+  int64_t max_source_length = 1024;
+  int64_t max_target_length = 128;
+};
+
+// The source's document and the target's: ids of both one after the other, labels of the target.
+// Errors: FormatError with file and line for a row without the two texts, or whose source or target
+// is empty (a tokenizer that adds no end token); ConfigError for a length that the added tokens
+// fill.
+// Threads: any number at the same time.
+Example tokenize_pair(const Row& row, const text::Tokenizer& tokenizer, const PairOptions& options);
+
+}  // namespace strata::data

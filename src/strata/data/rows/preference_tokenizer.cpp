@@ -1,0 +1,61 @@
+#include "strata/data/rows/preference_tokenizer.h"
+
+#include <algorithm>
+
+#include "strata/base/labels.h"
+
+namespace strata::data {
+namespace {
+
+std::ptrdiff_t shared_beginning(const std::vector<int32_t>& prompt,
+                                const std::vector<int32_t>& document) {
+  return std::mismatch(prompt.begin(), prompt.end(), document.begin(), document.end()).first -
+         prompt.begin();
+}
+
+}  // namespace
+
+Example join_answers(const std::vector<int32_t>& prompt, Example chosen, Example rejected,
+                     bool& prompt_is_split) {
+  const std::ptrdiff_t length =
+      std::min(shared_beginning(prompt, chosen.ids), shared_beginning(prompt, rejected.ids));
+  prompt_is_split = length < static_cast<std::ptrdiff_t>(prompt.size());
+  for (Example* document : {&chosen, &rejected}) {
+    std::fill_n(document->labels.begin(), length, kNotTrained);
+  }
+  Example pair = std::move(chosen);
+  pair.lengths = {static_cast<int32_t>(pair.ids.size()), static_cast<int32_t>(rejected.ids.size())};
+  pair.ids.insert(pair.ids.end(), rejected.ids.begin(), rejected.ids.end());
+  pair.labels.insert(pair.labels.end(), rejected.labels.begin(), rejected.labels.end());
+  return pair;
+}
+
+void truncate_answers(Example& pair, int64_t max_length, const std::string& truncation_mode) {
+  const bool keeps_end = truncation_mode == "keep_end";
+  std::ptrdiff_t begin = 0;
+  for (int32_t& length : pair.lengths) {
+    const auto kept = static_cast<std::ptrdiff_t>(std::min<int64_t>(length, max_length));
+    const std::ptrdiff_t first = keeps_end ? begin : begin + kept;
+    for (auto* column : {&pair.ids, &pair.labels}) {
+      column->erase(column->begin() + first, column->begin() + first + length - kept);
+    }
+    length = static_cast<int32_t>(kept);
+    begin += kept;
+  }
+  pair.ids.shrink_to_fit();
+  pair.labels.shrink_to_fit();
+}
+
+size_t find_untrained_answer(const ExampleView& pair) {
+  size_t begin = 0;
+  for (size_t i = 0; i < pair.lengths.size(); ++i) {
+    const auto length = static_cast<size_t>(pair.lengths[i]);
+    const auto behind_first = pair.labels.subspan(begin, length).subspan(length > 0 ? 1 : 0);
+    const auto is_trained = [](int32_t label) { return label != kNotTrained; };
+    if (std::ranges::none_of(behind_first, is_trained)) return i;
+    begin += length;
+  }
+  return pair.lengths.size();
+}
+
+}  // namespace strata::data

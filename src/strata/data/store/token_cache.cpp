@@ -1,0 +1,217 @@
+#include "strata/data/store/token_cache.h"
+
+#include <elf.h>
+#include <link.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <optional>
+#include <system_error>
+
+#include <xxhash.h>
+
+#include "strata/base/error.h"
+#include "strata/base/file.h"
+#include "strata/base/file_lock.h"
+#include "strata/text/templates/template_marks.h"
+
+namespace strata::data {
+namespace {
+
+namespace fs = std::filesystem;
+
+// A hash of fields: each is hashed with its length, so that neighbours cannot run together.
+class KeyHash {
+ public:
+  KeyHash() : state_(XXH3_createState()) { XXH3_128bits_reset(state_); }
+  ~KeyHash() { XXH3_freeState(state_); }
+  KeyHash(const KeyHash&) = delete;
+  KeyHash& operator=(const KeyHash&) = delete;
+
+  void add(std::string_view bytes) {
+    const uint64_t size = bytes.size();
+    XXH3_128bits_update(state_, &size, sizeof size);
+    XXH3_128bits_update(state_, bytes.data(), bytes.size());
+  }
+  std::string text() const {
+    const XXH128_hash_t hash = XXH3_128bits_digest(state_);
+    return fmt::format("{:016x}{:016x}", hash.high64, hash.low64);
+  }
+
+ private:
+  XXH3_state_t* state_;
+};
+
+// The linker's id of this program: another build may tokenize differently.
+std::string build_id() {
+  std::string id;
+  dl_iterate_phdr(
+      [](dl_phdr_info* info, size_t, void* out) {
+        for (int i = 0; i < info->dlpi_phnum; ++i) {
+          const ElfW(Phdr)& header = info->dlpi_phdr[i];
+          if (header.p_type != PT_NOTE) continue;
+          const char* at = reinterpret_cast<const char*>(info->dlpi_addr + header.p_vaddr);
+          const char* end = at + header.p_memsz;
+          while (at + sizeof(ElfW(Nhdr)) <= end) {
+            const auto* note = reinterpret_cast<const ElfW(Nhdr)*>(at);
+            const char* name = at + sizeof *note;
+            const char* content = name + (note->n_namesz + 3) / 4 * 4;
+            if (note->n_type == NT_GNU_BUILD_ID) {
+              static_cast<std::string*>(out)->assign(content, note->n_descsz);
+            }
+            at = content + (note->n_descsz + 3) / 4 * 4;
+          }
+        }
+        return 1;  // the first object is the program itself
+      },
+      &id);
+  if (!id.empty()) return id;
+  std::error_code error;
+  const auto time = fs::last_write_time("/proc/self/exe", error).time_since_epoch().count();
+  return fmt::format("{} {}", fs::file_size("/proc/self/exe", error), time);
+}
+
+constexpr std::chrono::hours kKeep{24 * 30};
+constexpr std::chrono::hours kKeepUnfinished{24};  // since the last byte was written to it
+
+void remove_old(const fs::path& folder) {
+  std::error_code error;
+  const auto now = fs::file_time_type::clock::now();
+  for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
+    const auto time = it->last_write_time(error);
+    const bool is_unfinished = it->path().filename().string().find(".tmp-") != std::string::npos;
+    if (!error && now - time > (is_unfinished ? kKeepUnfinished : kKeep))
+      fs::remove(it->path(), error);
+    error.clear();
+  }
+}
+
+// Makes the set under its name, whole or not at all. Returns why the file could not be written;
+// empty: it was.
+std::string keep_tokens(const fs::path& path,
+                        const std::function<DatasetStats(TokenWriter&)>& make) {
+  const fs::path temporary = fmt::format("{}.tmp-{}", path.string(), ::getpid());
+  std::optional<TokenWriter> writer;
+  std::error_code ignored;
+  try {
+    writer.emplace(temporary);
+    writer->finish(make(*writer), /*syncs=*/true);
+    fs::rename(temporary, path);
+    return "";
+  } catch (const fs::filesystem_error& error) {
+    fs::remove(temporary, ignored);
+    return fmt::format("{}: {}", path.string(), error.code().message());
+  } catch (const IoError& error) {
+    fs::remove(temporary, ignored);
+    if (!writer || writer->has_failed()) return error.what();
+    throw;
+  } catch (...) {
+    fs::remove(temporary, ignored);
+    throw;
+  }
+}
+
+// Nothing where there is no such set; a broken one is removed.
+std::optional<TokenStore> find(const fs::path& path) {
+  std::error_code error;
+  if (!fs::exists(path, error)) return std::nullopt;
+  try {
+    TokenStore store = TokenStore::map(path);
+    fs::last_write_time(path, fs::file_time_type::clock::now(), error);  // used today
+    return store;
+  } catch (const FormatError&) {
+    fs::remove(path, error);
+  } catch (const IoError&) {  // removed meanwhile
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::string token_cache_key(const TokenSources& sources, const HashMemory& memory) {
+  KeyHash hash;
+  hash.add(build_id());
+  const DataRequest& request = sources.request;
+  for (const std::vector<fs::path>& files : find_data_files(request)) {
+    hash.add(fmt::format("{}", files.size()));
+    for (const fs::path& file : files) {
+      hash.add(file.filename().string());  // its extension is its format
+      hash.add(content_hash(file, memory));
+    }
+  }
+  hash.add(request.split);
+  hash.add(fmt::format("{} {} {}", fmt::join(request.weights, ","),
+                       request.weights.empty() ? 0 : request.seed, request.load.skip_bad_rows));
+  for (const auto& [wanted, name] : request.load.columns) hash.add(wanted), hash.add(name);
+  for (const fs::path& file : sources.tokenizer.files()) {
+    hash.add(file.filename().string());
+    hash.add(content_hash(file, memory));
+  }
+  hash.add(sources.tokenizer.pipeline());
+  const auto& specials = sources.tokenizer.specials();
+  for (const auto* token : {&specials.bos, &specials.eos, &specials.unk, &specials.pad,
+                            &specials.sep, &specials.cls, &specials.mask}) {
+    hash.add(token->value_or("(none)"));
+  }
+  for (const auto& [token, id] : sources.tokenizer.tokens_since_load()) {
+    hash.add(fmt::format("{} {} {} {} {} {} {}", id, token.content, token.single_word, token.lstrip,
+                         token.rstrip, token.normalized, token.special));
+  }
+  hash.add(sources.template_source);
+  hash.add(sources.tool_template);
+  // Yesterday's rows would say yesterday's date.
+  for (const std::string& source : {sources.template_source, sources.tool_template}) {
+    hash.add(text::dates_of(source, sources.time));
+  }
+  const PrepareOptions& o = sources.options;
+  const auto choice = [](const std::optional<bool>& value) { return value ? *value + 1 : 0; };
+  hash.add(o.dataset_text_field);
+  hash.add(fmt::format("{} {} {} {} {} {} {} {} {} {} {} {} {} {}", o.max_length, o.packing,
+                       o.packing_strategy, o.long_rows, o.skip_bad_rows,
+                       choice(o.add_special_tokens), o.append_concat_token,
+                       choice(o.completion_only_loss), o.assistant_only_loss, o.shuffle,
+                       o.shuffle ? o.seed : 0, o.vocab_size, o.separate_documents, o.max_rows));
+  if (o.pairs) {
+    for (const std::string& text :
+         {o.pairs->text_column, o.pairs->summary_column, o.pairs->source_lang, o.pairs->target_lang,
+          o.pairs->source_prefix}) {
+      hash.add(text);
+    }
+    hash.add(fmt::format("{} {}", o.pairs->max_source_length, o.pairs->max_target_length));
+  }
+  if (o.preference) {
+    hash.add("preference");
+    hash.add(o.preference->truncation_mode);
+    if (o.preference->are_rewarded) hash.add("rewarded");
+  }
+  return hash.text();
+}
+
+CachedTokens load_or_make_tokens(const fs::path& folder, const std::string& key,
+                                 const std::function<DatasetStats(TokenWriter&)>& make) {
+  const fs::path path = folder / (key + ".tokens");
+  if (auto store = find(path)) return {.store = std::move(*store), .was_cached = true, .note = {}};
+  std::optional<FileLock> lock;
+  std::string note;
+  try {
+    std::error_code error;
+    fs::create_directories(folder, error);
+    lock.emplace(folder / (key + ".lock"));
+  } catch (const IoError& error) {
+    note = error.what();
+  }
+  if (lock) {
+    if (auto store = find(path))
+      return {.store = std::move(*store), .was_cached = true, .note = {}};
+    note = keep_tokens(path, make);
+    if (note.empty()) {
+      remove_old(folder);
+      if (auto store = find(path))
+        return {.store = std::move(*store), .was_cached = false, .note = {}};
+    }
+  }
+  return {.store = TokenStore::scratch(make), .was_cached = false, .note = note};
+}
+
+}  // namespace strata::data

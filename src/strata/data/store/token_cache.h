@@ -1,0 +1,49 @@
+// Tokenized sets on disk, found again by everything that they depend on. Owns: the key, the lock
+// that lets one process prepare a set while others wait, and the removal of old sets. Never
+// tokenizes.
+#pragma once
+
+#include <ctime>
+#include <filesystem>
+#include <functional>
+#include <span>
+#include <string>
+
+#include "strata/data/files/content_hash.h"
+#include "strata/data/files/data_sets.h"
+#include "strata/data/prepare_options.h"
+#include "strata/data/store/token_store.h"
+#include "strata/text/tokenizer.h"
+
+namespace strata::data {
+
+// What a prepared set depends on.
+struct TokenSources {
+  const DataRequest& request;
+  const PrepareOptions& options;
+  const text::Tokenizer& tokenizer;
+  const std::string& template_source;
+  std::time_t time = std::time(nullptr);  // of a template that writes the date
+  std::string tool_template = {};         // of conversations with tools; empty: the same
+};
+
+// 32 hexadecimal digits: the hash of the files' bytes in order, the split specification and
+// weights, the tokenizer's files and named tokens, the template and the dates that it writes now,
+// the options that change the result, and the build of this program. Reads every file of the
+// request once, large ones that `memory` knows not even that. Errors: as find_data_files.
+std::string token_cache_key(const TokenSources& sources, const HashMemory& memory = {});
+
+struct CachedTokens {
+  TokenStore store;
+  bool was_cached = false;
+  std::string note;  // why the result was not kept; empty: it was
+};
+
+// The set of that key in `folder`, or what `make` writes, which is then kept; `make` returns the
+// statistics. One process at a time makes a set; others wait for it, and make it themselves only if
+// that one fails. A folder that cannot be written, or a full disk, costs only the keeping: the set
+// is then made in a scratch file. Sets that nobody used for 30 days are removed.
+CachedTokens load_or_make_tokens(const std::filesystem::path& folder, const std::string& key,
+                                 const std::function<DatasetStats(TokenWriter&)>& make);
+
+}  // namespace strata::data

@@ -1,0 +1,91 @@
+#include "strata/data/store/token_store.h"
+
+#include <cstring>
+
+#include "strata/base/error.h"
+#include "strata/base/file.h"
+#include "strata/base/json.h"
+
+namespace strata::data {
+namespace {
+
+[[noreturn]] void refuse(const std::filesystem::path& path, const std::string& found) {
+  throw FormatError("{}: found {}, expected a whole file of tokens; remove it", path.string(),
+                    found);
+}
+
+}  // namespace
+
+TokenStore::TokenStore(Dataset dataset) : stats_(dataset) {
+  rows_ = std::make_shared<const std::vector<Example>>(std::move(dataset.rows));
+}
+
+ExampleView TokenStore::operator[](size_t row) const {
+  if (rows_ != nullptr) return (*rows_)[row];
+  const uint64_t token = row == 0 ? 0 : row_ends_[row - 1];
+  const uint64_t document = row == 0 ? 0 : document_ends_[row - 1];
+  const uint64_t size = row_ends_[row] - token;
+  return {tokens_.subspan(2 * token, size), tokens_.subspan(2 * token + size, size),
+          lengths_.subspan(document, document_ends_[row] - document)};
+}
+
+void TokenStore::read(const std::filesystem::path& path, std::span<const std::byte> bytes) {
+  TokenFileHeader header = {};
+  if (bytes.size() >= sizeof header) std::memcpy(&header, bytes.data(), sizeof header);
+  if (std::memcmp(header.magic, kTokenFileMagic, sizeof kTokenFileMagic) != 0) {
+    refuse(path, "another format");
+  }
+  constexpr uint64_t kLimit = uint64_t{1} << 56;
+  const bool is_sane = header.note_bytes < kLimit && header.rows < kLimit &&
+                       header.documents < kLimit && header.tokens < kLimit;
+  const uint64_t expected = sizeof header + 8 * header.tokens + 16 * header.rows +
+                            4 * header.documents + header.note_bytes;
+  if (!is_sane || bytes.size() != expected) refuse(path, fmt::format("{} bytes", bytes.size()));
+  const std::byte* at = bytes.data() + sizeof header;
+  const auto take = [&at]<typename T>(T, uint64_t count) {
+    const std::span<const T> part(reinterpret_cast<const T*>(at), count);
+    at += part.size_bytes();
+    return part;
+  };
+  tokens_ = take(int32_t{}, 2 * header.tokens);
+  row_ends_ = take(uint64_t{}, header.rows);
+  document_ends_ = take(uint64_t{}, header.rows);
+  lengths_ = take(int32_t{}, header.documents);
+  const auto note = take(char{}, header.note_bytes);
+  try {
+    stats_ = stats_from_json(parse_json({note.data(), note.size()}, path.string()));
+  } catch (const nlohmann::json::exception&) {
+    refuse(path, "incomplete statistics");
+  }
+}
+
+void TokenStore::check_positions(const std::filesystem::path& path) const {
+  uint64_t token = 0, document = 0;
+  for (size_t i = 0; i < row_ends_.size(); ++i) {
+    if (row_ends_[i] < token || document_ends_[i] < document)
+      refuse(path, "positions out of order");
+    token = row_ends_[i];
+    document = document_ends_[i];
+  }
+  if (2 * token > tokens_.size() || document > lengths_.size()) {
+    refuse(path, "positions out of order");
+  }
+}
+
+TokenStore TokenStore::map(const std::filesystem::path& path) {
+  auto file = std::make_shared<const MappedFile>(path);
+  TokenStore store;
+  store.read(path, file->data());
+  store.check_positions(path);
+  store.file_ = std::move(file);
+  return store;
+}
+
+TokenStore TokenStore::scratch(const std::function<DatasetStats(TokenWriter&)>& make) {
+  const ScratchFile file(scratch_path());
+  TokenWriter writer(file);
+  writer.finish(make(writer), /*syncs=*/false);
+  return map(file.path());
+}
+
+}  // namespace strata::data

@@ -1,0 +1,47 @@
+// The tokenized rows of a set, from memory or from a file that is mapped
+// (docs/format/token-cache.md). Never tokenizes, never decides where files lie.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+
+#include "strata/data/batch.h"
+#include "strata/data/prepare.h"
+#include "strata/data/store/token_writer.h"
+
+namespace strata::data {
+
+// Threads: all const methods may be called at the same time.
+// Memory: of a mapped file, what the operating system keeps of its pages.
+class TokenStore {
+ public:
+  TokenStore() = default;
+  explicit TokenStore(Dataset dataset);
+  // Maps a file that a TokenWriter made; its pages are shared with other ranks of the machine.
+  // Errors: IoError; FormatError for a file that is cut off, of another version or not consistent.
+  static TokenStore map(const std::filesystem::path& path);
+  // What `make` writes, in a file without a name; `make` returns the statistics.
+  static TokenStore scratch(const std::function<DatasetStats(TokenWriter&)>& make);
+
+  size_t size() const { return rows_ != nullptr ? rows_->size() : row_ends_.size(); }
+  ExampleView operator[](size_t row) const;
+  const DatasetStats& stats() const { return stats_; }
+  // The set was kept when its files had other names.
+  void rename_files(std::vector<std::string> names) { stats_.rename_files(std::move(names)); }
+
+ private:
+  void read(const std::filesystem::path& path, std::span<const std::byte> bytes);
+  void check_positions(const std::filesystem::path& path) const;
+
+  DatasetStats stats_;
+  std::shared_ptr<const std::vector<Example>> rows_;  // null: mapped
+  std::shared_ptr<const void> file_;
+  // The parts of the mapped file.
+  std::span<const int32_t> tokens_;  // of each row its ids, then its labels
+  std::span<const uint64_t> row_ends_, document_ends_;
+  std::span<const int32_t> lengths_;
+};
+
+}  // namespace strata::data

@@ -1,0 +1,87 @@
+#include "strata/data/store/token_writer.h"
+
+#include <cstring>
+
+#include "strata/base/error.h"
+#include "strata/base/file.h"
+#include "strata/base/json.h"
+
+namespace strata::data {
+namespace {
+
+template <typename T>
+std::span<const T> one(const T& value) {
+  return {&value, 1};
+}
+
+}  // namespace
+
+void WaitingColumn::spill() {
+  if (!writer_) {
+    scratch_.emplace(scratch_path());
+    writer_.emplace(*scratch_);
+  }
+  writer_->add(std::span<const char>(buffer_));
+  buffer_.clear();
+}
+
+void WaitingColumn::move_to(FileWriter& file) {
+  if (writer_) {
+    writer_->flush();
+    const MappedFile waiting(scratch_->path());
+    for (auto rest = waiting.data(); !rest.empty();) {
+      const auto part = rest.first(std::min(kRoom, rest.size()));
+      file.add(part);
+      forget_pages(part);
+      rest = rest.subspan(part.size());
+    }
+  }
+  file.add(std::span<const char>(buffer_));
+}
+
+TokenWriter::TokenWriter(const std::filesystem::path& path) : TokenWriter(FileWriter(path)) {}
+
+TokenWriter::TokenWriter(const ScratchFile& file) : TokenWriter(FileWriter(file)) {}
+
+TokenWriter::TokenWriter(FileWriter file) : file_(std::move(file)) {
+  std::memcpy(header_.magic, kTokenFileMagic, sizeof kTokenFileMagic);
+  file_.add(header_);
+}
+
+void TokenWriter::add(const ExampleView& row) {
+  try {
+    write(row);
+  } catch (const IoError&) {
+    has_failed_ = true;
+    throw;
+  }
+}
+
+void TokenWriter::write(const ExampleView& row) {
+  file_.add(row.ids);
+  file_.add(row.labels);
+  ++header_.rows;
+  header_.tokens += row.ids.size();
+  header_.documents += row.lengths.size();
+  row_ends_.add(one(header_.tokens));
+  document_ends_.add(one(header_.documents));
+  lengths_.add(row.lengths);
+}
+
+void TokenWriter::finish(const DatasetStats& stats, bool syncs) {
+  // Names of files need not be UTF-8.
+  const std::string note =
+      to_json(stats).dump(-1, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace);
+  header_.note_bytes = note.size();
+  try {
+    for (WaitingColumn* column : {&row_ends_, &document_ends_, &lengths_}) column->move_to(file_);
+    file_.add(std::span<const char>(note));
+    file_.overwrite(0, std::as_bytes(one(header_)));
+    if (syncs) file_.sync();
+  } catch (const IoError&) {
+    has_failed_ = true;
+    throw;
+  }
+}
+
+}  // namespace strata::data

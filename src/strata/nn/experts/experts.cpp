@@ -1,0 +1,240 @@
+#include "strata/nn/experts/experts.h"
+
+#include <algorithm>
+
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include "strata/base/activity_timer.h"
+#include "strata/nn/experts/grouped_product.h"
+#include "strata/nn/function_state.h"
+#include "strata/nn/weight_product.h"
+#include "strata/ops/row_sums.h"
+#include "strata/ops/swiglu.h"
+
+namespace strata::nn {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+struct ExpertsCall {
+  std::vector<Expert> experts;
+  ExpertRows rows;
+  bool training;
+  bool wants_output;
+  std::function<at::Tensor()> remake = {};  // of x; empty: x is kept
+};
+
+bool needs_input(const Linear& layer) {
+  return layer.weight().requires_grad() || layer.low_rank() != nullptr;
+}
+
+bool need_input(const std::vector<Expert>& experts) {
+  return std::ranges::any_of(
+      experts, [](const Expert& e) { return needs_input(*e.gate) || needs_input(*e.up); });
+}
+
+// Products with codes may decode a whole weight: one at a time.
+void visit_experts(const ExpertsCall& call, const std::function<void(size_t)>& visit) {
+  const bool has_codes = std::ranges::any_of(call.experts, [](const Expert& e) {
+    return e.gate->weight().quantization() || e.up->weight().quantization() ||
+           e.down->weight().quantization();
+  });
+  for_each_expert(call.rows, /*at_once=*/call.rows.token.is_cpu() && !has_codes, visit);
+}
+
+// What a layer of every expert makes of its rows.
+struct Product {
+  at::Tensor rows;
+  bool has_base = false;  // the products by the weights are there, of all experts
+};
+
+// By one operation where that can be; else memory for products one by one.
+Product start_product(const ExpertsCall& call, Linear* Expert::*layer, const at::Tensor& x,
+                      bool back) {
+  std::vector<const Parameter*> weights;
+  for (const Expert& expert : call.experts) weights.push_back(&(expert.*layer)->weight());
+  if (const auto rows = grouped_product(weights, x, call.rows, back)) {
+    return {*rows, /*has_base=*/true};
+  }
+  return {at::empty({x.size(0), weights[0]->shape()[back ? 1 : 0]}, x.options())};
+}
+
+// Writes layer(x) for the rows of one expert, or adds its branch where the base is there.
+void project(const ExpertsCall& call, size_t e, Linear* Expert::*layer, const at::Tensor& input,
+             const Product& product) {
+  const Linear& linear = *(call.experts[e].*layer);
+  const at::Tensor x = rows_of(input, call.rows, e), y = rows_of(product.rows, call.rows, e);
+  if (!product.has_base) {
+    forward_product_into(y, x, linear.weight(), /*beta=*/0, call.training);
+  }
+  if (linear.low_rank() != nullptr) low_rank_forward_(y, x, *linear.low_rank(), {});
+}
+
+// What is added to a dx, and how.
+struct InputPart {
+  at::Tensor rows;  // undefined: not wanted
+  float beta = 0;
+  bool has_base = false;
+};
+
+// The gradients of a layer's weight and branch from x and dy; what they add to dx, where it is
+// defined, too. Rows of `x` may be scaled against those of the forward pass: the gradients are then
+// those of a scaled dy, and dx is that of dy.
+void backpropagate(Linear& layer, const at::Tensor& x, const at::Tensor& dy,
+                   const InputPart& part) {
+  const at::Tensor& dx = part.rows;
+  if (layer.weight().requires_grad()) layer.weight().accumulate_grad_product(dy, x);
+  if (dx.defined() && !part.has_base) {
+    multiply_by_weight_back_into(dx, dy, layer.weight(), part.beta);
+  }
+  if (LowRankBranch* branch = layer.low_rank(); branch != nullptr) {
+    low_rank_backward(dy, {x, low_rank_hidden(x, {branch}, {})}, *branch, {}, dx);
+  }
+}
+
+void write_zero_gradients(Linear& layer) {
+  std::vector<Parameter*> parameters;
+  layer.append_parameters(parameters);
+  for (Parameter* parameter : parameters) {
+    if (!parameter->requires_grad()) continue;
+    const GradTarget target = parameter->grad();
+    if (target.beta == 0) target.tensor.zero_();
+  }
+}
+
+// silu(gate) * up for all rows.
+struct Projected {
+  at::Tensor gate, up;  // [S, intermediate]
+};
+
+Projected project_in(const ExpertsCall& call, const at::Tensor& x) {
+  const at::Tensor input = spread(x, call.rows);
+  const Product gate = start_product(call, &Expert::gate, input, /*back=*/false);
+  const Product up = start_product(call, &Expert::up, input, /*back=*/false);
+  visit_experts(call, [&](size_t e) {
+    if (call.rows.count(e) == 0) return;
+    project(call, e, &Expert::gate, input, gate);
+    project(call, e, &Expert::up, input, up);
+  });
+  return {gate.rows, up.rows};
+}
+
+at::Tensor project_out(const ExpertsCall& call, const at::Tensor& gated) {
+  const Product y = start_product(call, &Expert::down, gated, /*back=*/false);
+  visit_experts(call, [&](size_t e) {
+    if (call.rows.count(e) > 0) project(call, e, &Expert::down, gated, y);
+  });
+  return y.rows;
+}
+
+// From dy [T, hidden] back to the gates: writes the gradients of all down projections, turns
+// `projected` into the gradients of its tensors and returns that of the weights, [T, k].
+at::Tensor backward_out(const ExpertsCall& call, const at::Tensor& dy, const at::Tensor& weights,
+                        Projected& projected) {
+  const at::Tensor dy_rows = spread(dy, call.rows);
+  const at::Tensor scales = weights_of_rows(weights, call.rows);
+  // With the row's weight at the gated side, the result of down is needed for no gradient.
+  at::Tensor scaled;
+  if (std::ranges::any_of(call.experts, [](const Expert& e) { return needs_input(*e.down); })) {
+    scaled = ops::swiglu(projected.gate, projected.up);
+    const ActivityTimer timer(Activity::kElementWise);
+    scaled.mul_(scales.to(scaled.scalar_type()));
+  }
+  const Product product = start_product(call, &Expert::down, dy_rows, /*back=*/true);
+  const at::Tensor& dgated = product.rows;
+  visit_experts(call, [&](size_t e) {
+    Linear& down = *call.experts[e].down;
+    if (call.rows.count(e) == 0) {
+      write_zero_gradients(down);
+    } else {
+      backpropagate(down, scaled.defined() ? rows_of(scaled, call.rows, e) : scaled,
+                    rows_of(dy_rows, call.rows, e),
+                    {rows_of(dgated, call.rows, e), /*beta=*/0, product.has_base});
+    }
+  });
+  scaled.reset();
+  const at::Tensor dscales = ops::weighted_swiglu_backward(
+      dgated, scales.view({-1}), projected.gate, projected.up, projected.gate, projected.up);
+  return weights_of_tokens(dscales, call.rows, weights);
+}
+
+// Writes the gradients of all gate and up projections and, where it is wanted, returns that of x.
+at::Tensor backward_in(const ExpertsCall& call, const at::Tensor& x, const Projected& gradients,
+                       int64_t num_tokens, bool wants_dx) {
+  const at::Tensor input = x.defined() ? spread(x, call.rows) : at::Tensor();
+  Product dinput;
+  if (wants_dx) {
+    dinput = start_product(call, &Expert::gate, gradients.gate, /*back=*/true);
+    if (dinput.has_base) {
+      const Product of_up = start_product(call, &Expert::up, gradients.up, /*back=*/true);
+      dinput.has_base = of_up.has_base;  // refused the second time: all once more, one by one
+      if (of_up.has_base) dinput.rows.add_(of_up.rows);
+    }
+  }
+  const auto part = [&](const at::Tensor& rows, size_t e) {
+    return rows.defined() ? rows_of(rows, call.rows, e) : rows;
+  };
+  visit_experts(call, [&](size_t e) {
+    const Expert& expert = call.experts[e];
+    if (call.rows.count(e) == 0) {
+      write_zero_gradients(*expert.gate);
+      write_zero_gradients(*expert.up);
+      return;
+    }
+    const at::Tensor x_rows = part(input, e), dx_rows = part(dinput.rows, e);
+    backpropagate(*expert.gate, x_rows, part(gradients.gate, e),
+                  {dx_rows, /*beta=*/0, dinput.has_base});
+    backpropagate(*expert.up, x_rows, part(gradients.up, e),
+                  {dx_rows, /*beta=*/1, dinput.has_base});
+  });
+  if (!wants_dx) return {};
+  return ops::row_sums(dinput.rows, call.rows.place, num_tokens, {});
+}
+
+struct ExpertsFunction : torch::autograd::Function<ExpertsFunction> {
+  static at::Tensor forward(AutogradContext* context, ExpertsCall call, const at::Tensor& x,
+                            const at::Tensor& weights, const at::Tensor& residual) {
+    const Projected projected = project_in(call, x);
+    at::Tensor y = at::empty_strided(residual.sizes(), {0, 0}, residual.options());
+    if (call.wants_output) {
+      const at::Tensor out = project_out(call, ops::swiglu(projected.gate, projected.up));
+      y = ops::row_sums(out, call.rows.place, x.size(0), weights);
+      y.add_(residual);
+    }
+    const bool keeps_input = need_input(call.experts);
+    if (!keeps_input) call.remake = nullptr;
+    context->save_for_backward(
+        {keeps_input && !call.remake ? x : at::Tensor(), projected.gate, projected.up, weights});
+    save_state(context, std::move(call));
+    return y;
+  }
+
+  static variable_list backward(AutogradContext* context, variable_list gradients) {
+    const auto call = take_state<ExpertsCall>(context);
+    const variable_list saved = context->get_saved_variables();
+    const at::Tensor x = call.remake ? call.remake() : saved[0];
+    // Nobody else reads these, and a graph runs backward once: their memory takes the gradients.
+    Projected projected{saved[1].detach(), saved[2].detach()};
+    const at::Tensor dweights = backward_out(call, gradients[0], saved[3], projected);
+    const at::Tensor dx = backward_in(call, x, projected, gradients[0].size(0),
+                                      /*wants_dx=*/context->needs_input_grad(0));
+    return {at::Tensor(), dx, dweights, gradients[0]};
+  }
+};
+
+}  // namespace
+
+at::Tensor add_experts_last(const std::vector<Expert>& experts, const Remakable& x,
+                            const at::Tensor& residual, const Routing& routing,
+                            const ForwardContext& context) {
+  ExpertsCall call{.experts = experts,
+                   .rows = sort_by_expert(routing.experts, std::ssize(experts)),
+                   .training = context.training,
+                   .wants_output = context.wants_output};
+  if (context.remakes_inputs) call.remake = x.remake;
+  return ExpertsFunction::apply(std::move(call), x.value, routing.weights, residual);
+}
+
+}  // namespace strata::nn

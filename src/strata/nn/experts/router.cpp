@@ -1,0 +1,87 @@
+#include "strata/nn/experts/router.h"
+
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include "strata/base/activity_timer.h"
+#include "strata/nn/experts/expert_balance.h"
+#include "strata/nn/function_state.h"
+
+namespace strata::nn {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+struct RouteCall {
+  RouterOptions options;
+  ExpertBalance* balance;  // null: none
+  bool adds;               // to it
+  int64_t num_padding;     // rows at the end that are not balanced
+  int64_t num_tokens;      // of all ranks that share rows
+
+  // Those that are balanced.
+  at::Tensor real(const at::Tensor& rows) const {
+    return rows.narrow(0, 0, rows.size(0) - num_padding);
+  }
+};
+
+struct RouteFunction : torch::autograd::Function<RouteFunction> {
+  static variable_list forward(AutogradContext* context, const RouteCall& call,
+                               const at::Tensor& logits) {
+    const ActivityTimer timer(Activity::kElementWise);
+    const RouterOptions& options = call.options;
+    const at::Tensor probabilities = at::softmax(logits.to(at::kFloat), /*dim=*/1);
+    auto [weights, experts] = at::topk(probabilities, options.experts_per_token, /*dim=*/1);
+    if (call.adds) call.balance->add(call.real(probabilities), call.real(experts), call.num_tokens);
+    if (options.normalizes) weights.div_(weights.sum(/*dim=*/1, /*keepdim=*/true));
+    if (options.rounds) weights = weights.to(logits.scalar_type()).to(at::kFloat);
+    context->save_for_backward({probabilities, experts});
+    context->saved_data["type"] = logits.scalar_type();
+    context->mark_non_differentiable({experts});
+    save_state(context, call);
+    return {weights, experts};
+  }
+
+  static variable_list backward(AutogradContext* context, variable_list gradients) {
+    const ActivityTimer timer(Activity::kElementWise);
+    const variable_list saved = context->get_saved_variables();
+    const at::Tensor &probabilities = saved[0], &experts = saved[1];
+    const at::Tensor chosen = probabilities.gather(1, experts);
+    const auto& call = load_state<RouteCall>(context);
+    // Of softmax: p (dp - sum of p dp), where dp is zero but for the chosen, unless all are
+    // balanced. Normalised weights are a softmax of the chosen alone, so that one expert's has no
+    // gradient at all.
+    at::Tensor terms = gradients[0] * chosen;
+    if (call.options.normalizes) {
+      const at::Tensor weights = chosen / chosen.sum(/*dim=*/1, /*keepdim=*/true);
+      const at::Tensor mean = (gradients[0] * weights).sum(/*dim=*/1, /*keepdim=*/true);
+      terms = weights * (gradients[0] - mean);
+    }
+    at::Tensor dlogits = at::zeros_like(probabilities).scatter_(1, experts, terms);
+    const bool is_balanced = call.balance != nullptr && call.balance->has_gradient();
+    if (is_balanced) {
+      call.real(dlogits).addcmul_(call.real(probabilities), call.balance->gradient());
+    }
+    const at::Tensor sums = (is_balanced ? dlogits : terms).sum(/*dim=*/1, /*keepdim=*/true);
+    dlogits.addcmul_(probabilities, sums, /*value=*/-1);
+    return {at::Tensor(), dlogits.to(context->saved_data["type"].toScalarType())};
+  }
+};
+
+}  // namespace
+
+Routing route(const at::Tensor& logits, const RouterOptions& options,
+              const ForwardContext& context) {
+  const Batch* batch = context.batch;
+  const RouteCall call{
+      .options = options,
+      .balance = context.balance,
+      .adds = context.balance != nullptr && context.wants_output,
+      .num_padding = batch != nullptr ? batch->num_padding : 0,
+      .num_tokens = batch != nullptr ? batch->of_documents().num_real_tokens() : logits.size(0)};
+  const variable_list outputs = RouteFunction::apply(call, logits);
+  return {outputs[0], outputs[1]};
+}
+
+}  // namespace strata::nn

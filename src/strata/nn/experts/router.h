@@ -1,0 +1,33 @@
+// The choice of experts for each token (Shazeer et al. 2017): softmax over all, the best k of them.
+// Owns: the autograd function of that choice. Never: the product that makes the logits
+// (nn/linear.h), what experts do (nn/experts/experts.h), the loss that balances them
+// (nn/experts/expert_balance.h).
+#pragma once
+
+#include <cstdint>
+
+#include <ATen/core/Tensor.h>
+
+#include "strata/nn/batch.h"
+
+namespace strata::nn {
+
+struct RouterOptions {
+  int64_t experts_per_token;
+  bool normalizes;     // the chosen probabilities sum to 1
+  bool rounds = true;  // weights have the precision of the logits
+};
+
+// T tokens, k experts for each.
+struct Routing {
+  at::Tensor weights;  // fp32 [T, k], largest first; the router's gradient goes through it
+  at::Tensor experts;  // int64 [T, k]
+};
+
+// Of logits [T, experts]; the softmax is taken in fp32. Adds to context.balance, unless the block
+// runs again.
+// Memory: keeps the probabilities, fp32 [T, experts].
+Routing route(const at::Tensor& logits, const RouterOptions& options,
+              const ForwardContext& context);
+
+}  // namespace strata::nn

@@ -1,0 +1,148 @@
+// Attention with a bias: checks and choice of the device. The CPU's kernels are in
+// attention_cpu.cpp, a GPU's steps in dense_biased_attention.cpp.
+#include "strata/ops/attention/biased_attention.h"
+
+#include <algorithm>
+
+#include "strata/base/activity_timer.h"
+#include "strata/libtorch/planned_device.h"
+#include "strata/ops/attention/attention_arguments.h"
+#include "strata/ops/attention/dense_biased_attention.h"
+#include "strata/ops/check.h"
+#include "strata/ops/cpu_kernels.h"
+
+namespace strata::ops {
+namespace {
+
+constexpr const char* kOp = "biased attention";
+
+HeadsView view_of(const char* argument, const at::Tensor& tensor, const at::Tensor& like) {
+  return heads_view(kOp, argument, tensor, like);
+}
+
+void check_documents(const BiasedAttentionOptions& o, int64_t queries, int64_t keys) {
+  const auto ascends = [](std::span<const int64_t> offsets, int64_t end) {
+    return !offsets.empty() && offsets.front() == 0 && offsets.back() == end &&
+           std::ranges::adjacent_find(offsets, std::ranges::greater_equal()) == offsets.end();
+  };
+  if (o.offsets.size() == o.key_offsets.size() && ascends(o.offsets, queries) &&
+      ascends(o.key_offsets, keys)) {
+    return;
+  }
+  throw InternalError(
+      "{}: found document offsets [{}] and [{}], expected as many of both, ascending to {} and {}",
+      kOp, fmt::join(o.offsets, ", "), fmt::join(o.key_offsets, ", "), queries, keys);
+}
+
+// A distance beyond the table would read outside of it.
+void check_bias(const at::Tensor& bias, int64_t heads, const BiasedAttentionOptions& o) {
+  int64_t farthest = 0;
+  for (size_t d = 1; d < o.offsets.size(); ++d) {
+    farthest = std::max({farthest, o.offsets[d] - o.offsets[d - 1] - 1 + o.key_lead,
+                         o.key_offsets[d] - o.key_offsets[d - 1] - 1});
+  }
+  check_type(kOp, "bias", bias, at::kFloat);
+  check_contiguous(kOp, "bias", bias);
+  if (bias.dim() == 2 && bias.size(0) == heads && bias.size(1) % 2 == 1 &&
+      bias.size(1) / 2 >= farthest) {
+    return;
+  }
+  throw InternalError("{}: found a bias of shape [{}], expected [{}, 2 n + 1] with n at least {}",
+                      kOp, fmt::join(bias.sizes(), ", "), heads, farthest);
+}
+
+cpu::AttentionArguments checked_arguments(const at::Tensor& q, const at::Tensor& k,
+                                          const at::Tensor& v, const at::Tensor& bias,
+                                          const BiasedAttentionOptions& o) {
+  check_heads(kOp, q, k, v);
+  check_documents(o, q.size(0), k.size(0));
+  if (o.window < 0 || (o.window > 0 && !o.causal) || !(o.softcap >= 0)) {
+    throw InternalError(
+        "{}: found a window of {} and a softcap of {}, expected 0 or more, without a window where "
+        "attention is not causal",
+        kOp, o.window, o.softcap);
+  }
+  cpu::AttentionArguments a{.type = element_of(kOp, "q", q),
+                            .q = view_of("q", q, q),
+                            .k = view_of("k", k, q),
+                            .v = view_of("v", v, q),
+                            .channels = q.size(2),
+                            .offsets = o.offsets,
+                            .scale = static_cast<float>(o.scale),
+                            .lse = nullptr,
+                            .tokens = q.size(0),
+                            .key_lead = o.key_lead,
+                            .causal = o.causal,
+                            .window = o.window,
+                            .key_offsets = o.key_offsets,
+                            .dropout = o.dropout,
+                            .dropout_key = o.dropout_key,
+                            .softcap = static_cast<float>(o.softcap)};
+  if (bias.defined()) {
+    check_bias(bias, q.size(1), o);
+    a.bias_span = bias.size(1);
+    a.bias_origin = bias.size(1) / 2;
+    if (!bias.is_meta()) a.bias = bias.const_data_ptr<float>();
+  }
+  if (o.dropout > 0) {
+    check_shape(kOp, "token_keys", o.token_keys, {q.size(0)});
+    check_type(kOp, "token_keys", o.token_keys, at::kLong);
+    if (!o.token_keys.is_meta()) a.token_keys = o.token_keys.const_data_ptr<int64_t>();
+  }
+  return a;
+}
+
+}  // namespace
+
+AttentionResult biased_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                                 const at::Tensor& bias, const BiasedAttentionOptions& options) {
+  cpu::AttentionArguments arguments = checked_arguments(q, k, v, bias, options);
+  if (q.is_cuda()) return dense::biased_attention(q, k, v, bias, options);
+  AttentionResult result{at::empty(q.sizes(), q.options()),
+                         at::empty({q.size(1), q.size(0)}, q.options().dtype(at::kFloat))};
+  if (q.is_meta()) {
+    if (is_for_cuda(q)) dense::imagine_scores(q, k, options, /*is_backward=*/false);
+    return result;
+  }
+  const ActivityTimer timer(Activity::kAttention);
+  arguments.lse = result.lse.mutable_data_ptr<float>();
+  cpu::attention(arguments, view_of("out", result.out, q));
+  return result;
+}
+
+BiasedAttentionGradients biased_attention_backward(const at::Tensor& dout, const at::Tensor& q,
+                                                   const at::Tensor& k, const at::Tensor& v,
+                                                   const at::Tensor& bias,
+                                                   const AttentionResult& forward,
+                                                   const BiasedAttentionOptions& options,
+                                                   bool wants_bias) {
+  cpu::AttentionArguments arguments = checked_arguments(q, k, v, bias, options);
+  check_shape(kOp, "dout", dout, q.sizes());
+  check_shape(kOp, "lse", forward.lse, {q.size(1), q.size(0)});
+  if (q.is_cuda()) {
+    return dense::biased_attention_backward(dout, q, k, v, bias, forward, options, wants_bias);
+  }
+  BiasedAttentionGradients g{at::empty(q.sizes(), q.options()), at::empty(k.sizes(), k.options()),
+                             at::empty(v.sizes(), v.options()), at::Tensor()};
+  at::Tensor parts;  // of each document, so that the sum has one order on any number of threads
+  if (is_for_cuda(q)) dense::imagine_scores(q, k, options, /*is_backward=*/true);
+  if (wants_bias && !is_for_cuda(q)) {
+    const auto documents = static_cast<int64_t>(options.offsets.size()) - 1;
+    parts = at::zeros({documents, bias.size(0), bias.size(1)}, bias.options());
+  }
+  if (!q.is_meta()) {
+    const ActivityTimer timer(Activity::kAttention);
+    arguments.lse = const_cast<float*>(forward.lse.const_data_ptr<float>());  // only read
+    cpu::attention_backward(arguments,
+                            {.dout = view_of("dout", dout, q),
+                             .out = view_of("out", forward.out, q),
+                             .dq = view_of("dq", g.dq, q),
+                             .dk = view_of("dk", g.dk, q),
+                             .dv = view_of("dv", g.dv, q),
+                             .dbias = wants_bias ? parts.mutable_data_ptr<float>() : nullptr});
+  }
+  if (wants_bias) g.dbias = parts.defined() ? parts.sum(0) : at::zeros_like(bias);
+  return g;
+}
+
+}  // namespace strata::ops

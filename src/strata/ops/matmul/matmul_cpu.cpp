@@ -1,0 +1,378 @@
+// Large products on the CPU in the manner of BLIS (Van Zee and van de Geijn 2015): both factors are
+// copied into panels (matmul_panels.h) that the register tiles read from one end to the other,
+// sized so that a panel of b stays in the first cache and a block of a in the second. Never:
+// checks.
+//
+// Many rows share one packed copy of b. Few rows are too little work to pay for it: b would be
+// read, written and read again for each of its elements' 2 * rows operations. There a is packed
+// whole, and every panel of b just before all rows read it from the first cache. Either way an
+// element of c is the same sum in the same order.
+#include <ATen/Parallel.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "strata/ops/cpu_kernels.h"
+#include "strata/ops/line_buffer.h"
+#include "strata/ops/matmul/block_product.h"
+#include "strata/ops/matmul/matmul_panels.h"
+
+namespace strata::ops::cpu {
+
+namespace {
+
+constexpr int64_t kBlockRows = kRowsOfOneBlock;  // rows of a packed at once: 96 KiB
+constexpr int64_t kBlockColumns = 1024;          // columns of b packed at once
+// Up to so many rows a is packed whole instead: 384 KiB of a range in the second cache.
+constexpr int64_t kFewRows = 4 * kBlockRows;
+
+int64_t round_up(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
+
+// What is multiplied, and how many elements of the inner dimension are a lane.
+struct Task {
+  const MatmulArguments& m;
+  int64_t per_lane;  // 1, or 2 for pairs
+  int64_t lanes;     // of the inner dimension
+};
+
+bool multiplies_pairs(Element type) { return type == Element::kBFloat16 && has_pair_product(); }
+
+Task task_of(const MatmulArguments& m) {
+  const int64_t per_lane = multiplies_pairs(m.type) && m.b_codes == nullptr ? 2 : 1;
+  return {m, per_lane, (m.inner + per_lane - 1) / per_lane};
+}
+
+// Lines [begin, begin + width) of a factor over lanes [lane, lane + count).
+struct PanelPlace {
+  int64_t begin, width, panel_width;
+  int64_t lane, count;
+};
+
+Panel panel_of(const Task& task, const MatmulFactor& factor, bool contiguous_lines,
+               const PanelPlace& place, const quant::cpu::MatrixCodes* codes = nullptr) {
+  const int64_t k = place.lane * task.per_lane;
+  const int64_t index =
+      contiguous_lines ? place.begin * factor.stride + k : k * factor.stride + place.begin;
+  return {.type = task.m.type,
+          .first = codes == nullptr ? at_index(task.m.type, factor.data, index) : nullptr,
+          .stride = factor.stride,
+          .contiguous_lines = contiguous_lines,
+          .width = place.width,
+          .inner = std::min(place.count * task.per_lane, task.m.inner - k),
+          .panel_width = place.panel_width,
+          .of_pairs = task.per_lane == 2,
+          .codes = codes,
+          .first_index = index};
+}
+
+Panel column_panel(const Task& task, const PanelPlace& place) {
+  return panel_of(task, task.m.b, task.m.b.transposed, place, task.m.b_codes);
+}
+
+// One tile of rows.
+Panel row_panel(const Task& task, int64_t row, int64_t lane, int64_t lanes) {
+  return panel_of(task, task.m.a, !task.m.a.transposed,
+                  {.begin = row,
+                   .width = std::min(kTileRows, task.m.rows - row),
+                   .panel_width = kTileRows,
+                   .lane = lane,
+                   .count = lanes});
+}
+
+// Columns [begin, begin + count) of op(b) over lanes [first_lane, last_lane), packed: for each
+// range of kInner lanes the panels of kTileColumns columns one after the other.
+struct PackedColumns {
+  int64_t begin, count;
+  int64_t first_lane, last_lane;
+  LineBuffer data;
+  const float* panel(int64_t lane, int64_t lanes, int64_t column) const {
+    return data.get() + (lane - first_lane) * round_up(count, kTileColumns) + column * lanes;
+  }
+};
+
+void pack_columns(const Task& task, PackedColumns& packed) {
+  const int64_t panels = (packed.count + kTileColumns - 1) / kTileColumns;
+  const int64_t ranges = (packed.last_lane - packed.first_lane + kInner - 1) / kInner;
+  at::parallel_for(0, panels * ranges, 4, [&](int64_t begin, int64_t end) {
+    const LineBuffer scratch(kTileColumns * kInner);
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t lane = packed.first_lane + i / panels * kInner;
+      const int64_t column = i % panels * kTileColumns;
+      const int64_t lanes = std::min(kInner, packed.last_lane - lane);
+      const Panel panel =
+          column_panel(task, {.begin = packed.begin + column,
+                              .width = std::min(kTileColumns, packed.count - column),
+                              .panel_width = kTileColumns,
+                              .lane = lane,
+                              .count = lanes});
+      pack(panel, const_cast<float*>(packed.panel(lane, lanes, column)), scratch.get());
+    }
+  });
+}
+
+// Rows [begin, begin + count) of c and what is needed to fill them.
+struct RowBlock {
+  int64_t begin, count;
+  float* packed_rows;  // a of the block, panels of kTileRows
+  float* c;            // fp32: the tensor itself or scratch
+  int64_t c_stride;
+};
+
+void multiply(const BlockProduct& product, bool of_pairs) {
+  of_pairs ? pair_product(product) : block_product(product);
+}
+
+// Adds one whole or partial tile; partial ones go through a tile on the stack.
+void multiply_tile(const BlockProduct& whole, bool of_pairs, int64_t rows, int64_t columns) {
+  if (rows == kTileRows && columns == kTileColumns) return multiply(whole, of_pairs);
+  float tile[kTileRows * kTileColumns];
+  BlockProduct partial = whole;
+  partial.rows = rows;
+  partial.columns = padded_columns(columns);
+  partial.c = tile;
+  partial.c_stride = kTileColumns;
+  partial.add = false;
+  multiply(partial, of_pairs);
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t j = 0; j < columns; ++j) {
+      float& to = whole.c[r * whole.c_stride + j];
+      to = whole.add ? to + tile[r * kTileColumns + j] : tile[r * kTileColumns + j];
+    }
+  }
+}
+
+// A packed panel of b and its place.
+struct ColumnPanel {
+  const float* data;
+  int64_t begin, width;  // columns of c
+  int64_t lane, lanes;
+};
+
+// The columns of the panel in c of the block (+)= rows x panel, where `c` is column 0 of the block;
+// `between` is called with the number of each tile.
+template <typename Between>
+void multiply_panel(const Task& task, const RowBlock& block, const ColumnPanel& panel,
+                    const Between& between) {
+  for (int64_t i = 0; i < block.count; i += kTileRows) {
+    between(i / kTileRows);
+    multiply_tile({.rows = kTileRows,
+                   .columns = kTileColumns,
+                   .inner = panel.lanes,
+                   .a = block.packed_rows + i * panel.lanes,
+                   .a_row_stride = 1,
+                   .a_inner_stride = kTileRows,
+                   .b = panel.data,
+                   .b_stride = kTileColumns,
+                   .c = block.c + i * block.c_stride + panel.begin,
+                   .c_stride = block.c_stride,
+                   .add = task.m.add || panel.lane > 0},
+                  task.per_lane == 2, std::min(kTileRows, block.count - i), panel.width);
+  }
+}
+
+// c of the block (+)= rows x columns for lanes [lane, lane + lanes).
+void multiply_range(const Task& task, const RowBlock& block, const PackedColumns& columns,
+                    int64_t lane, int64_t lanes) {
+  for (int64_t j = 0; j < columns.count; j += kTileColumns) {
+    multiply_panel(task, block,
+                   {.data = columns.panel(lane, lanes, j),
+                    .begin = j,
+                    .width = std::min(kTileColumns, columns.count - j),
+                    .lane = lane,
+                    .lanes = lanes},
+                   [](int64_t) {});
+  }
+}
+
+void pack_rows(const Task& task, const RowBlock& block, int64_t lane, int64_t lanes,
+               float* scratch) {
+  for (int64_t i = 0; i < block.count; i += kTileRows) {
+    pack(row_panel(task, block.begin + i, lane, lanes), block.packed_rows + i * lanes, scratch);
+  }
+}
+
+void* c_row(const MatmulArguments& m, int64_t row, int64_t column) {
+  return at_index(m.c_type, m.c.data, row * m.c.stride + column);
+}
+
+// Columns [column, column + width) of a bf16 c are summed in fp32 scratch.
+void start_sums(const MatmulArguments& m, const RowBlock& block, int64_t column, int64_t width) {
+  if (m.c_type != Element::kBFloat16 || !m.add) return;
+  for (int64_t r = 0; r < block.count; ++r) {
+    copy_row(m.c_type, c_row(m, block.begin + r, column), width, block.c + r * block.c_stride);
+  }
+}
+
+void round_sums(const MatmulArguments& m, const RowBlock& block, int64_t column, int64_t width) {
+  if (m.c_type != Element::kBFloat16) return;
+  for (int64_t r = 0; r < block.count; ++r) {
+    finish_row(m.c_type, block.c + r * block.c_stride, width, c_row(m, block.begin + r, column));
+  }
+}
+
+void multiply_block(const Task& task, RowBlock& block, const PackedColumns& columns,
+                    float* scratch) {
+  const MatmulArguments& m = task.m;
+  if (m.c_type == Element::kFloat) {
+    block.c = static_cast<float*>(c_row(m, block.begin, columns.begin));
+    block.c_stride = m.c.stride;
+  }
+  start_sums(m, block, columns.begin, columns.count);
+  for (int64_t lane = columns.first_lane; lane < columns.last_lane; lane += kInner) {
+    const int64_t lanes = std::min(kInner, columns.last_lane - lane);
+    pack_rows(task, block, lane, lanes, scratch);
+    multiply_range(task, block, columns, lane, lanes);
+  }
+  round_sums(m, block, columns.begin, columns.count);
+}
+
+void multiply_rows(const Task& task, const PackedColumns& columns, int64_t begin, int64_t end) {
+  const MatmulArguments& m = task.m;
+  const LineBuffer packed_rows(kBlockRows * kInner);
+  const LineBuffer scratch(kTileRows * kInner);
+  LineBuffer c;
+  if (m.c_type == Element::kBFloat16) c = LineBuffer(kBlockRows * kBlockColumns);
+  for (int64_t b = begin; b < end; ++b) {
+    RowBlock block{.begin = b * kBlockRows,
+                   .count = std::min(kBlockRows, m.rows - b * kBlockRows),
+                   .packed_rows = packed_rows.get(),
+                   .c = c.get(),
+                   .c_stride = kBlockColumns};
+    multiply_block(task, block, columns, scratch.get());
+  }
+}
+
+void fill_with_zeros(const MatmulArguments& m) {
+  for (int64_t r = 0; r < m.rows; ++r) {
+    std::memset(c_row(m, r, 0), 0, static_cast<size_t>(m.columns * size_bytes(m.c_type)));
+  }
+}
+
+int64_t packed_width(int64_t columns) {
+  return round_up(std::min(kBlockColumns, columns), kTileColumns);
+}
+
+// Whether a is the factor that is packed whole.
+bool packs_rows_whole(int64_t rows, int64_t columns) {
+  return rows <= kFewRows && rows <= 2 * columns;
+}
+
+// How many lanes of the factor that is packed whole are there at a time. Where one pass over the
+// other factor reads them once, a range: gradients of a branch's thin factors sum over all tokens.
+// What is rounded at the end is summed in one go.
+int64_t packed_lanes(int64_t rows, int64_t columns, int64_t lanes, Element c_type) {
+  const bool once = rows <= kBlockRows || packs_rows_whole(rows, columns);
+  return once && c_type == Element::kFloat ? std::min(kInner, lanes) : lanes;
+}
+
+// Rows of a over lanes [first, last), packed: for each range of kInner lanes all panels.
+struct PackedRows {
+  int64_t first, last;
+  LineBuffer data;
+  float* range(int64_t lane, int64_t rows) const {
+    return data.get() + (lane - first) * round_up(rows, kTileRows);
+  }
+};
+
+void pack_all_rows(const Task& task, const PackedRows& packed) {
+  const int64_t tiles = (task.m.rows + kTileRows - 1) / kTileRows;
+  const int64_t ranges = (packed.last - packed.first + kInner - 1) / kInner;
+  at::parallel_for(0, tiles * ranges, 8, [&](int64_t begin, int64_t end) {
+    const LineBuffer scratch(kTileRows * kInner);
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t lane = packed.first + i / tiles * kInner;
+      const int64_t lanes = std::min(kInner, packed.last - lane);
+      const int64_t row = i % tiles * kTileRows;
+      pack(row_panel(task, row, lane, lanes), packed.range(lane, task.m.rows) + row * lanes,
+           scratch.get());
+    }
+  });
+}
+
+// All rows of c by the columns of panels [begin, end). A panel of b is packed into the first cache,
+// multiplied by all rows and forgotten, while the memory of the next one is on its way.
+void multiply_all_rows(const Task& task, const PackedRows& rows, int64_t begin, int64_t end) {
+  const MatmulArguments& m = task.m;
+  const bool is_rounded = m.c_type == Element::kBFloat16;
+  const int64_t tiles = (m.rows + kTileRows - 1) / kTileRows;
+  const int64_t ranges = (rows.last - rows.first + kInner - 1) / kInner;
+  const LineBuffer data(kTileColumns * kInner), scratch(kTileColumns * kInner);
+  LineBuffer sums;
+  if (is_rounded) sums = LineBuffer(m.rows * kTileColumns);
+  const auto place_of = [&](int64_t i) {
+    const int64_t column = i / ranges * kTileColumns, lane = rows.first + i % ranges * kInner;
+    return PanelPlace{.begin = column,
+                      .width = std::min(kTileColumns, m.columns - column),
+                      .panel_width = kTileColumns,
+                      .lane = lane,
+                      .count = std::min(kInner, rows.last - lane)};
+  };
+  for (int64_t i = begin * ranges; i < end * ranges; ++i) {
+    const PanelPlace place = place_of(i);
+    const RowBlock block{
+        .begin = 0,
+        .count = m.rows,
+        .packed_rows = rows.range(place.lane, m.rows),
+        .c = is_rounded ? sums.get() : static_cast<float*>(c_row(m, 0, place.begin)),
+        .c_stride = is_rounded ? kTileColumns : m.c.stride};
+    if (place.lane == rows.first) start_sums(m, block, place.begin, place.width);
+    pack(column_panel(task, place), data.get(), scratch.get());
+    const Panel next = column_panel(task, place_of(std::min(i + 1, end * ranges - 1)));
+    multiply_panel(task, block,
+                   {.data = data.get(),
+                    .begin = 0,
+                    .width = place.width,
+                    .lane = place.lane,
+                    .lanes = place.count},
+                   [&](int64_t tile) { prefetch(next, tile, tiles); });
+    if (place.lane + place.count == rows.last) round_sums(m, block, place.begin, place.width);
+  }
+}
+
+void multiply_few_rows(const Task& task) {
+  const MatmulArguments& m = task.m;
+  const int64_t step = packed_lanes(m.rows, m.columns, task.lanes, m.c_type);
+  PackedRows rows{0, 0, LineBuffer(round_up(m.rows, kTileRows) * step)};
+  for (rows.first = 0; rows.first < task.lanes; rows.first += step) {
+    rows.last = std::min(rows.first + step, task.lanes);
+    pack_all_rows(task, rows);
+    at::parallel_for(
+        0, (m.columns + kTileColumns - 1) / kTileColumns, 1,
+        [&](int64_t begin, int64_t end) { multiply_all_rows(task, rows, begin, end); });
+  }
+}
+
+}  // namespace
+
+int64_t matmul_scratch_bytes(int64_t rows, int64_t columns, int64_t inner, Element type,
+                             Element c_type) {
+  const int64_t lanes = multiplies_pairs(type) ? (inner + 1) / 2 : inner;
+  const int64_t lines =
+      packs_rows_whole(rows, columns) ? round_up(rows, kTileRows) : packed_width(columns);
+  return lines * packed_lanes(rows, columns, lanes, c_type) * static_cast<int64_t>(sizeof(float));
+}
+
+void matmul(const MatmulArguments& m) {
+  if (m.inner == 0) {
+    if (!m.add) fill_with_zeros(m);
+    return;
+  }
+  const Task task = task_of(m);
+  if (packs_rows_whole(m.rows, m.columns)) return multiply_few_rows(task);
+  const int64_t step = packed_lanes(m.rows, m.columns, task.lanes, m.c_type);
+  const int64_t blocks = (m.rows + kBlockRows - 1) / kBlockRows;
+  PackedColumns columns{0, 0, 0, 0, LineBuffer(packed_width(m.columns) * step)};
+  for (columns.begin = 0; columns.begin < m.columns; columns.begin += kBlockColumns) {
+    columns.count = std::min(kBlockColumns, m.columns - columns.begin);
+    for (int64_t lane = 0; lane < task.lanes; lane += step) {
+      columns.first_lane = lane;
+      columns.last_lane = std::min(lane + step, task.lanes);
+      pack_columns(task, columns);
+      at::parallel_for(0, blocks, 1, [&](int64_t begin, int64_t end) {
+        multiply_rows(task, columns, begin, end);
+      });
+    }
+  }
+}
+
+}  // namespace strata::ops::cpu

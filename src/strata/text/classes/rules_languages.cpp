@@ -1,0 +1,91 @@
+// Classes of translation models: a token for the language before or behind the text. From the
+// constructors of transformers 5.23, as their tokenizers read source texts.
+#include <algorithm>
+#include <map>
+
+#include "strata/text/classes/builder.h"
+#include "strata/text/classes/language_codes.h"
+
+namespace strata::text {
+namespace {
+
+void mbart(ClassBuilder& b) {
+  b.use_unigram(3);
+  b.use_parts(nullptr, pre_tokenizers({component("WhitespaceSplit"), metaspace("always")}),
+              metaspace("always"));
+  b.rules.default_specials = fairseq_specials();
+  b.rules.default_specials["additional_special_tokens"] = listed_codes(kMbartCodes);
+  b.rules.post_processor = ends({}, {"eos_token", b.text("src_lang", "en_XX")});
+}
+
+void mbart50(ClassBuilder& b) {
+  Json precompiled = b.precompiled();
+  b.use_unigram(3);
+  b.use_parts(normalizers({std::move(precompiled), one_space()}), metaspace("always"),
+              metaspace("always"));
+  b.rules.default_specials = fairseq_specials();
+  b.rules.default_specials.erase("bos_token");
+  const Json codes = listed_codes(kMbartCodes, kMoreMbart50Codes);
+  b.rules.default_specials["additional_special_tokens"] = codes;
+  b.rules.post_processor = ends({b.text("src_lang", "en_XX")}, {"eos_token"});
+  // A vocabulary without languages is that of the SentencePiece model: first places and languages
+  // are put around it.
+  Json& vocab = b.document["model"]["vocab"];
+  const auto is_code = [&](const Json& piece) {
+    return piece.is_array() && !piece.empty() && std::ranges::find(codes, piece[0]) != codes.end();
+  };
+  if (!vocab.is_array() || std::ranges::any_of(vocab, is_code)) return;
+  Json pieces = Json::array();
+  const auto add = [&pieces](const std::string& token) {
+    pieces.push_back(Json::array({token, 0.0}));
+  };
+  add(b.text("cls_token", "<s>"));
+  add(b.text("pad_token", "<pad>"));
+  add(b.text("eos_token", "</s>"));
+  add(b.text("unk_token", "<unk>"));
+  for (size_t i = 3; i < vocab.size(); ++i) pieces.push_back(vocab[i]);
+  for (const Json& code : codes) add(code.get<std::string>());
+  add(b.text("mask_token", "<mask>"));
+  vocab = std::move(pieces);
+}
+
+void nllb(ClassBuilder& b) {
+  Json precompiled = b.precompiled();
+  b.use_bpe({.unk = b.text("unk_token", "<unk>"), .fuse_unk = true});
+  b.use_parts(
+      precompiled.is_null() ? Json(nullptr) : normalizers({std::move(precompiled), one_space()}),
+      metaspace("always"), metaspace("always"));
+  b.rules.default_specials = fairseq_specials();
+  b.rules.default_specials["mask_token"]["normalized"] = true;
+  b.rules.default_specials["additional_special_tokens"] = listed_codes(kNllbCodes);
+  const std::string language = b.text("src_lang", "eng_Latn");
+  b.rules.post_processor = b.flag("legacy_behaviour", false) ? ends({}, {"eos_token", language})
+                                                             : ends({language}, {"eos_token"});
+}
+
+void seamless_m4t(ClassBuilder& b) {
+  b.use_bpe({.unk = b.text("unk_token", "<unk>"), .fuse_unk = true});
+  b.use_parts(normalizers({replaced_regex(R"([\n\r\t])", " "), component("NFKC"),
+                           stripped(false, true), replaced_regex(" +▁", "▁"),
+                           replaced_regex("^▁+$", ""), replaced_regex(" {2,}", "▁")}),
+              metaspace("first"), metaspace("first"));
+  b.rules.default_specials = fairseq_specials();
+  b.rules.default_specials.erase("mask_token");
+  std::string language = b.text("src_lang", "eng");
+  if (language.find("__") == std::string::npos) language = "__" + language + "__";
+  b.rules.post_processor = ends({language}, {"eos_token"});
+}
+
+}  // namespace
+
+const ClassTable& language_classes() {
+  static const ClassTable classes = {
+      {"MBartTokenizer", mbart},
+      {"MBart50Tokenizer", mbart50},
+      {"NllbTokenizer", nllb},
+      {"SeamlessM4TTokenizer", seamless_m4t},
+  };
+  return classes;
+}
+
+}  // namespace strata::text

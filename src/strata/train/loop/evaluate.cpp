@@ -1,0 +1,45 @@
+#include "strata/train/loop/evaluate.h"
+
+#include "strata/data/collate.h"
+#include "strata/data/sampler.h"
+#include "strata/train/loop/micro_pass.h"
+
+namespace strata::train {
+
+std::optional<EvalSums> evaluate_dataset(const data::TokenStore& dataset,
+                                         const config::RunConfig& config, Trainee& trainee,
+                                         const Recipe& recipe,
+                                         const StopRequest& is_asked_to_stop) {
+  const config::TrainConfig& settings = config.train;
+  const comm::Mesh& mesh = trainee.store->mesh();
+  comm::Group& world = *mesh.world;
+  const data::EvalSampler sampler(static_cast<int64_t>(dataset.size()),
+                                  settings.per_device_eval_batch_size, mesh.data_parallel_size(),
+                                  settings.dataloader_drop_last);
+  double weighted_loss = 0, num_examples = 0;
+  std::vector<Figures> batches;
+  for (int64_t i = 0; i < sampler.batches_per_rank(); ++i) {
+    if (is_any_asked(is_asked_to_stop, world)) return std::nullopt;
+    const data::EvalBatch rows = sampler.batch(mesh.data_parallel_rank(), i);
+    std::vector<data::ExampleView> examples;
+    for (int64_t row : rows.rows) examples.push_back(dataset[static_cast<size_t>(row)]);
+    MicroPass pass =
+        evaluate_batch(config, trainee, recipe,
+                       data::collate(examples, rows.rows, trainee.model->decoder_start_id()));
+    // Ranks of a sequence group have the same rows.
+    const double counted = static_cast<double>(rows.num_real) / mesh.sequence_size();
+    weighted_loss += pass.mean_loss() * counted;
+    num_examples += counted;
+    batches.push_back(std::move(pass.figures));
+  }
+
+  std::vector<double> sums{weighted_loss, num_examples};
+  sum_over_ranks(world, sums, batches);
+  EvalSums result;
+  result.mean_loss = sums[0] / std::max(sums[1], 1.0);
+  result.num_batches = sampler.batches_per_rank();
+  for (const Figures& figures : batches) result.figures.add(figures);
+  return result;
+}
+
+}  // namespace strata::train

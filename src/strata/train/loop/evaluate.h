@@ -1,0 +1,26 @@
+// One pass over an evaluation set. Owns: the sums; the mean over examples is Trainer's.
+#pragma once
+
+#include <optional>
+
+#include "strata/data/store/token_store.h"
+#include "strata/train/loop/figures.h"
+#include "strata/train/loop/stop_signals.h"
+#include "strata/train/recipes/recipe.h"
+#include "strata/train/setup/trainee.h"
+
+namespace strata::train {
+
+struct EvalSums {
+  double mean_loss = 0;     // over examples: each counts its batch's mean loss of a token or pair
+  MeanFigures figures;      // over batches
+  int64_t num_batches = 0;  // of one rank
+};
+
+// Collective over the mesh; the same result on every rank. Nothing when a rank was asked to stop
+// meanwhile, which is looked at before every batch.
+std::optional<EvalSums> evaluate_dataset(const data::TokenStore& dataset,
+                                         const config::RunConfig& config, Trainee& trainee,
+                                         const Recipe& recipe, const StopRequest& is_asked_to_stop);
+
+}  // namespace strata::train

@@ -1,0 +1,145 @@
+#include "strata/train/loop/figures.h"
+
+#include <algorithm>
+
+#include "strata/comm/agreement.h"
+
+namespace strata::train {
+
+Figures figures_of(const nn::LossSums& sums) {
+  const auto tokens = static_cast<double>(sums.tokens);
+  return {{"entropy", sums.entropy, tokens}, {"mean_token_accuracy", sums.correct, tokens}};
+}
+
+Figures figures_of(const nn::LossSums& sums, const nn::Preference& preference) {
+  double correct = 0, chosen_tokens = 0, wins = 0;
+  // Of the preferred answers and of the others.
+  double rewards[2] = {0, 0}, log_probs[2] = {0, 0};
+  const std::vector<nn::DocumentSums>& documents = preference.documents;
+  for (size_t d = 0; d + 1 < documents.size(); d += 2) {
+    double reward[2];
+    for (size_t i = 0; i < 2; ++i) {
+      const double log_prob = documents[d + i].weighted_log_prob(preference.options);
+      reward[i] = preference.options.beta * (log_prob - preference.reference[d + i]);
+      rewards[i] += reward[i];
+      log_probs[i] += log_prob;
+    }
+    wins += reward[0] > reward[1] ? 1 : 0;
+    correct += documents[d].correct;
+    chosen_tokens += static_cast<double>(documents[d].tokens);
+  }
+  const double pairs = static_cast<double>(documents.size()) / 2;
+  return {{"entropy", sums.entropy, static_cast<double>(sums.tokens)},
+          {"mean_token_accuracy", correct, chosen_tokens},
+          {"rewards/chosen", rewards[0], pairs},
+          {"rewards/rejected", rewards[1], pairs},
+          {"rewards/accuracies", wins, pairs},
+          {"rewards/margins", rewards[0] - rewards[1], pairs},
+          {"logps/chosen", log_probs[0], pairs},
+          {"logps/rejected", log_probs[1], pairs}};
+}
+
+Figures figures_of(const nn::Rewards& rewards) {
+  const std::vector<double>& values = rewards.values;
+  const auto count = static_cast<double>(values.size());
+  double sum = 0, wins = 0, margins = 0;
+  for (size_t d = 0; d + 1 < values.size(); d += 2) {
+    sum += values[d] + values[d + 1];
+    wins += values[d] > values[d + 1] ? 1 : 0;
+    margins += values[d] - values[d + 1];
+  }
+  const auto extreme = [&](const char* name, double value, OverRanks over_ranks) {
+    return Figure{.name = name, .sum = value, .weight = 1, .over_ranks = over_ranks};
+  };
+  return {extreme("min_reward", std::ranges::min(values), OverRanks::kLowest),
+          {"mean_reward", sum, count},
+          extreme("max_reward", std::ranges::max(values), OverRanks::kHighest),
+          {"accuracy", wins, count / 2},
+          {"margin", margins, count / 2}};
+}
+
+Figure figure_of(nn::ExpertBalance& balance, double weight) {
+  return {.name = "aux_loss", .sum = balance.loss(), .weight = 1, .loss_weight = weight};
+}
+
+double loss_in_figures(const std::vector<Figures>& figures) {
+  double loss = 0;
+  for (size_t i = 0; !figures.empty() && i < figures[0].size(); ++i) {
+    const double weight = figures[0][i].loss_weight;
+    if (weight == 0) continue;
+    double sum = 0;
+    for (const Figures& of_one : figures) sum += of_one[i].mean();
+    loss += weight * sum / static_cast<double>(figures.size());
+  }
+  return loss;
+}
+
+void sum_over_ranks(comm::Group& world, std::vector<double>& values,
+                    std::vector<Figures>& figures) {
+  std::vector<double> sums = values;
+  const auto ranks = static_cast<size_t>(world.size());
+  for (const Figures& of_one : figures) {
+    for (const Figure& figure : of_one) {
+      if (figure.over_ranks == OverRanks::kMean) {
+        sums.insert(sums.end(), {figure.sum, figure.weight});
+      } else {
+        // A place for each rank.
+        sums.resize(sums.size() + ranks);
+        sums[sums.size() - ranks + static_cast<size_t>(world.rank())] = figure.sum;
+      }
+    }
+  }
+  comm::sum_over_ranks(world, sums);
+  std::copy_n(sums.begin(), values.size(), values.begin());
+  auto next = sums.begin() + static_cast<int64_t>(values.size());
+  for (Figures& of_one : figures) {
+    for (Figure& figure : of_one) {
+      if (figure.over_ranks == OverRanks::kMean) {
+        figure.sum = *next++;
+        figure.weight = *next++;
+        continue;
+      }
+      const auto end = next + static_cast<int64_t>(ranks);
+      figure.sum = figure.over_ranks == OverRanks::kLowest ? *std::min_element(next, end)
+                                                           : *std::max_element(next, end);
+      next = end;
+    }
+  }
+}
+
+void MeanFigures::add(const Figures& figures) {
+  for (const Figure& figure : figures) {
+    // By name: a file keeps them in another order.
+    auto sum = std::ranges::find(sums_, figure.name, &Figure::name);
+    if (sum == sums_.end()) sum = sums_.insert(sum, {figure.name});
+    sum->sum += figure.mean();
+  }
+  ++num_micro_steps_;
+}
+
+void MeanFigures::write_to(Json& values, const std::string& prefix) const {
+  const auto micro_steps = static_cast<double>(std::max<int64_t>(num_micro_steps_, 1));
+  for (const Figure& figure : sums_) values[prefix + figure.name] = figure.sum / micro_steps;
+}
+
+Json MeanFigures::state() const {
+  Json names = Json::object();
+  for (const Figure& figure : sums_) names[figure.name] = figure.sum;
+  return {{"figures", names}, {"micro_steps", num_micro_steps_}};
+}
+
+void MeanFigures::load(const Json& state) {
+  sums_.clear();
+  num_micro_steps_ = state.at("micro_steps").get<int64_t>();
+  if (num_micro_steps_ == 0) return;
+  if (!state.contains("figures")) {
+    sums_ = {{"entropy", state.at("entropy").get<double>()},
+             {"mean_token_accuracy", state.at("accuracy").get<double>()}};
+    return;
+  }
+  for (const auto& [name, sum] : state.at("figures").items()) {
+    sums_.push_back({name, sum.get<double>()});
+  }
+}
+
+}  // namespace strata::train

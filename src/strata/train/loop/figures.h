@@ -1,0 +1,70 @@
+// What a micro-batch tells beside its loss: figures with names that logs show. Owns: how they are
+// added up over ranks and micro-steps. Never: the loss, nor where they are written.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "strata/base/json.h"
+#include "strata/comm/group.h"
+#include "strata/nn/batch.h"
+#include "strata/nn/experts/expert_balance.h"
+#include "strata/nn/preference_loss.h"
+#include "strata/nn/reward_loss.h"
+
+namespace strata::train {
+
+// What becomes of the ranks' figures of a micro-step: the sum of all sums by that of all weights;
+// the lowest; the highest.
+enum class OverRanks { kMean, kLowest, kHighest };
+
+// A micro-step's figure is sum / weight.
+struct Figure {
+  std::string name;
+  double sum = 0;
+  double weight = 0;
+  double loss_weight = 0;  // the loss has that many times the figure in it
+  OverRanks over_ranks = OverRanks::kMean;
+
+  double mean() const { return sum / (weight > 0 ? weight : 1); }
+};
+using Figures = std::vector<Figure>;
+
+// Of every recipe: entropy and mean_token_accuracy, over the trained tokens.
+Figures figures_of(const nn::LossSums& sums);
+// Of pairs of answers, under the names that TRL's DPOTrainer logs. The accuracy is that of the
+// preferred answers.
+Figures figures_of(const nn::LossSums& sums, const nn::Preference& preference);
+
+// Of pairs that got rewards, under the names that TRL's RewardTrainer logs.
+Figures figures_of(const nn::Rewards& rewards);
+
+// aux_loss: the loss that balances a mixture's experts, which the run's has in it `weight` times.
+// Waits for the device.
+Figure figure_of(nn::ExpertBalance& balance, double weight);
+
+// What the losses of a step have in them beside those that its recipe counts. `figures`: of its
+// micro-steps, the same names in each.
+double loss_in_figures(const std::vector<Figures>& figures);
+
+// Adds up `values` and the figures over all ranks. Collective, as many on all ranks.
+void sum_over_ranks(comm::Group& world, std::vector<double>& values, std::vector<Figures>& figures);
+
+// The means over the micro-steps of a log, as the reference logs them. Part of a checkpoint.
+class MeanFigures {
+ public:
+  void add(const Figures& figures);
+  bool is_empty() const { return num_micro_steps_ == 0; }
+  // Each by its name behind `prefix`.
+  void write_to(Json& values, const std::string& prefix = "") const;
+
+  Json state() const;
+  // Also what versions before wrote, which knew two figures. Throws Json::exception.
+  void load(const Json& state);
+
+ private:
+  Figures sums_;  // of means; without weights
+  int64_t num_micro_steps_ = 0;
+};
+
+}  // namespace strata::train

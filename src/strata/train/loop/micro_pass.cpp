@@ -1,0 +1,95 @@
+#include "strata/train/loop/micro_pass.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "strata/comm/agreement.h"
+#include "strata/nn/attention/sequence_parallel.h"
+#include "strata/nn/experts/expert_balance.h"
+#include "strata/train/loop/batch_tensors.h"
+#include "strata/train/loop/embedding_noise.h"
+
+namespace strata::train {
+namespace {
+
+// What the pass's context points at, and what is read from it.
+struct Asked {
+  Asked(const Trainee& trainee, std::unique_ptr<Objective> objective_in, double balance_scale,
+        nn::ForwardContext& context)
+      : objective(std::move(objective_in)), balancing(trainee.balancing) {
+    context.sums = &sums;
+    if (balancing.is_measured()) {
+      context.balance = &balance.emplace(balance_scale, trainee.store->mesh().sequence.get());
+    }
+    objective->ask(context);
+  }
+
+  MicroPass read() {
+    MicroPass pass{.loss = sums.loss,
+                   .num_losses = objective->num_losses(sums),
+                   .figures = objective->figures(sums)};
+    if (balance) pass.figures.push_back(figure_of(*balance, balancing.weight()));
+    return pass;
+  }
+
+  std::unique_ptr<Objective> objective;
+  const Balancing& balancing;
+  nn::LossSums sums;
+  std::optional<nn::ExpertBalance> balance;
+};
+
+nn::Batch batch_of(const data::MicroBatch& rows, const Trainee& trainee) {
+  nn::Batch batch = to_tensors(rows, trainee.store->options().device);
+  const comm::Mesh& mesh = trainee.store->mesh();
+  return mesh.sequence ? nn::part_of(batch, *mesh.sequence) : batch;
+}
+
+}  // namespace
+
+double MicroPass::mean_loss() const {
+  double mean = loss / std::max(num_losses, 1.0);
+  for (const Figure& figure : figures) {
+    if (figure.loss_weight != 0) mean += figure.loss_weight * figure.mean();
+  }
+  return mean;
+}
+
+MicroPass train_batch(const config::RunConfig& config, Trainee& trainee, const Recipe& recipe,
+                      const data::MicroBatch& rows, const StepPlace& place) {
+  nn::ForwardContext context;
+  context.training = true;
+  context.disable_dropout = recipe.disables_dropout();
+  context.loss_scale = static_cast<float>(place.loss_scale / std::max(place.counts.losses, 1.0));
+  context.draw = {.seed = config.train.seed,
+                  .step = place.step,
+                  .micro_step = static_cast<int64_t>(place.micro_step)};
+  context.label_smoothing = static_cast<float>(config.train.label_smoothing_factor);
+  context.embedding_noise = embedding_noise(config, rows.row_tokens);
+  Asked asked(trainee, recipe.objective(rows, Split::kTrain, place.counts),
+              trainee.balancing.scale(place.loss_scale, place.micro_steps,
+                                      trainee.store->mesh().data_parallel_size()),
+              context);
+  trainee.executor->train(batch_of(rows, trainee), context,
+                          /*first_micro_step=*/place.micro_step == 0,
+                          /*last_micro_step=*/place.micro_step + 1 == place.micro_steps);
+  return asked.read();
+}
+
+MicroPass evaluate_batch(const config::RunConfig& config, Trainee& trainee, const Recipe& recipe,
+                         const data::MicroBatch& rows) {
+  nn::ForwardContext context;
+  context.label_smoothing = static_cast<float>(config.train.label_smoothing_factor);
+  Asked asked(trainee, recipe.objective(rows, Split::kEval, recipe.count(rows)),
+              /*balance_scale=*/0, context);
+  trainee.executor->evaluate(batch_of(rows, trainee), context);
+  MicroPass pass = asked.read();
+  if (const auto& sequence = trainee.store->mesh().sequence) {
+    double sums[2] = {pass.loss, pass.num_losses};
+    comm::sum_over_ranks(*sequence, sums);
+    pass.loss = sums[0];
+    pass.num_losses = sums[1];
+  }
+  return pass;
+}
+
+}  // namespace strata::train

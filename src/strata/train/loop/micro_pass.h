@@ -1,0 +1,37 @@
+// One micro-batch through the model under a recipe: what the blocks are told, and what is read from
+// the pass. Owns: nothing. Never: what is done with the gradients or with the figures (trainer.h,
+// evaluate.h).
+#pragma once
+
+#include "strata/train/recipes/recipe.h"
+
+namespace strata::train {
+
+struct MicroPass {
+  // Sum over this rank's tokens or pairs, of an evaluation over those of its sequence group;
+  // without what figures add to it.
+  double loss = 0;
+  double num_losses = 0;  // what an evaluation divides it by
+  Figures figures;
+
+  // Of an evaluation: with what figures add.
+  double mean_loss() const;
+};
+
+// The place of a micro-batch in its step.
+struct StepPlace {
+  int64_t step = 0;
+  size_t micro_step = 0, micro_steps = 1;
+  LossCounts counts;      // of the whole step
+  double loss_scale = 1;  // of fp16
+};
+
+// Adds the micro-batch's gradients to those of its step. Collective.
+MicroPass train_batch(const config::RunConfig& config, Trainee& trainee, const Recipe& recipe,
+                      const data::MicroBatch& rows, const StepPlace& place);
+
+// Collective.
+MicroPass evaluate_batch(const config::RunConfig& config, Trainee& trainee, const Recipe& recipe,
+                         const data::MicroBatch& rows);
+
+}  // namespace strata::train

@@ -1,0 +1,226 @@
+#include "strata/train/loop/rehearsal.h"
+
+#include <chrono>
+#include <new>
+
+#include <ATen/ops/ones.h>
+
+#include "strata/base/error.h"
+#include "strata/base/resident_memory.h"
+#include "strata/base/seconds_since.h"
+#include "strata/data/collate.h"
+#include "strata/memory/device_probe.h"
+#include "strata/ops/matmul/matmul.h"
+#include "strata/optim/adamw.h"
+#include "strata/train/loop/micro_pass.h"
+
+namespace strata::train {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr double kLongWork = 3600;           // seconds
+constexpr int64_t kMostScanned = 1'000'000;  // micro-batches that are looked at for the longest
+
+int64_t tokens_of(const data::TokenStore& dataset, const std::vector<int64_t>& rows) {
+  int64_t tokens = 0;
+  for (int64_t row : rows) {
+    tokens += static_cast<int64_t>(dataset[static_cast<size_t>(row)].ids.size());
+  }
+  return tokens;
+}
+
+LongestBatch longest_evaluation_batch(const data::TokenStore& dataset,
+                                      const config::TrainConfig& settings, const comm::Mesh& mesh) {
+  const data::EvalSampler sampler(static_cast<int64_t>(dataset.size()),
+                                  settings.per_device_eval_batch_size, mesh.data_parallel_size(),
+                                  settings.dataloader_drop_last);
+  LongestBatch longest;
+  for (int64_t i = 0; i < sampler.batches_per_rank(); ++i) {
+    std::vector<int64_t> rows = sampler.batch(mesh.data_parallel_rank(), i).rows;
+    const int64_t tokens = tokens_of(dataset, rows);
+    if (tokens > longest.num_tokens) longest = {std::move(rows), tokens};
+  }
+  return longest;
+}
+
+data::MicroBatch micro_batch(const Trainee& trainee, const data::TokenStore& dataset,
+                             const std::vector<int64_t>& rows) {
+  std::vector<data::ExampleView> examples;
+  for (int64_t row : rows) examples.push_back(dataset[static_cast<size_t>(row)]);
+  return data::collate(examples, rows, trainee.model->decoder_start_id());
+}
+
+// Multiplications and additions a second of this rank, as its matrix products reach them where it
+// computes.
+double measured_flops(const Trainee& trainee) {
+  const at::Device device = trainee.store->options().device;
+  // A GPU has done the smaller one sooner than it is told to.
+  const int64_t size = device.is_cpu() ? 1024 : 4096;
+  const at::Tensor a =
+      at::ones({size, size}, at::TensorOptions(device).dtype(trainee.compute_type));
+  // Reading a number waits for a device. The first time threads start and pages come in.
+  const auto multiply = [&a] { ops::matmul(a, a)[0][0].item<float>(); };
+  multiply();
+  const Clock::time_point start = Clock::now();
+  multiply();
+  const auto edge = static_cast<double>(size);
+  return 2 * edge * edge * edge / std::max(seconds_since(start), 1e-9);
+}
+
+double flops_per_token(const config::RunConfig& config, models::Model& model) {
+  double all = 0, trained = 0;
+  for (const nn::Parameter* parameter : model.parameters()) {
+    all += static_cast<double>(parameter->numel());
+    if (parameter->requires_grad()) trained += static_cast<double>(parameter->numel());
+  }
+  // Forward, gradients of inputs, recomputation; gradients of weights for what trains.
+  const bool recomputes =
+      config.shard.gradient_checkpointing && config.shard.checkpointing_mode != "selective";
+  const auto num_layers = static_cast<double>(std::ranges::count_if(
+      model.blocks(), [](auto* block) { return block->kind() == models::BlockKind::kLayer; }));
+  const auto given = static_cast<double>(config.shard.checkpointing_layers);
+  const double part = given > 0 && given < num_layers ? given / num_layers : 1;
+  return 2 * ((recomputes ? 2 + part : 2) * all + trained);
+}
+
+// Runs `work`; memory of the host that does not suffice becomes an error that says for what. A
+// GPU's is explained by who knows the plan (run.cpp).
+void with_memory_for(const std::string& what, const std::string& advice,
+                     const std::function<void()>& work) {
+  const auto fail = [&] {
+    throw OutOfMemoryError("rehearsal: found too little memory for {}, expected enough; {}", what,
+                           advice);
+  };
+  try {
+    work();
+  } catch (const std::bad_alloc&) {
+    fail();
+  } catch (const c10::Error& error) {
+    if (std::string_view(error.what()).find("can't allocate memory") == std::string_view::npos) {
+      throw;
+    }
+    fail();
+  }
+}
+
+void run_training_batch(const config::RunConfig& config, Trainee& trainee, const Recipe& recipe,
+                        const data::TokenStore& dataset, const LongestBatch& longest) {
+  const data::MicroBatch rows = micro_batch(trainee, dataset, longest.rows);
+  // The second micro-batch of a step has the gradients of the first beside its activations. They
+  // stay in their homes until the first micro-batch of a step overwrites them (I2).
+  const size_t micro_steps = config.train.gradient_accumulation_steps > 1 ? 2 : 1;
+  for (size_t i = 0; i < micro_steps; ++i) {
+    train_batch(config, trainee, recipe, rows,
+                {.micro_step = i, .micro_steps = micro_steps, .counts = recipe.count(rows)});
+  }
+  optim::global_gradient_norm(*trainee.store);
+  trainee.optimizer->rehearse();
+}
+
+// Of the host, and of a device that computes what its allocator held.
+std::string peak_text(int64_t host_bytes, at::Device device) {
+  const auto mb = [](int64_t bytes) { return static_cast<double>(bytes) / (1 << 20); };
+  std::string text = fmt::format("{:.0f} MB", mb(host_bytes));
+  if (device.is_cpu()) return text;
+  return fmt::format("{:.0f} MB of {} and {} of the host",
+                     mb(memory::device_memory(device).reserved_peak), device.str(), text);
+}
+
+bool saves(const config::TrainConfig& config, const StepPlan& plan, int64_t first_step) {
+  if (config.save_strategy == "no") return false;
+  if (config.save_strategy == "best") return first_step < plan.max_steps;
+  for (int64_t step = first_step + 1; step <= plan.max_steps; ++step) {
+    if (should_save(plan, config, step)) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+LongestBatch longest_training_batch(const data::TokenStore& dataset,
+                                    const data::BatchSampler& sampler, const StepPlan& plan,
+                                    int rank, int64_t first_step) {
+  LongestBatch longest;
+  int64_t scanned = 0;
+  for (int64_t step = first_step; step < plan.max_steps && scanned < kMostScanned; ++step) {
+    const StepPlan::Window window = plan.window(step);
+    for (int64_t i = 0; i < window.count; ++i, ++scanned) {
+      std::vector<int64_t> rows = sampler.batch(window.epoch, rank, window.first + i);
+      const int64_t tokens = tokens_of(dataset, rows);
+      if (tokens > longest.num_tokens) longest = {std::move(rows), tokens};
+    }
+  }
+  return longest;
+}
+
+double planned_seconds(const config::RunConfig& config, const Trainee& trainee,
+                       const data::TokenStore& dataset, const StepPlan& plan, int64_t first_step) {
+  const double rows_per_rank = static_cast<double>(
+      (plan.max_steps - first_step) * plan.accumulation * config.train.per_device_train_batch_size);
+  const double tokens_per_row =
+      static_cast<double>(dataset.stats().num_tokens) / static_cast<double>(dataset.size());
+  const double flops = flops_per_token(config, *trainee.model) * rows_per_rank * tokens_per_row /
+                       static_cast<double>(config.shard.sequence_parallel_size);
+  // No machine is so slow that this takes an hour: nothing need be measured.
+  constexpr double kSlowest = 1e9;
+  return flops < kSlowest * kLongWork ? flops / kSlowest : flops / measured_flops(trainee);
+}
+
+bool wants_rehearsal(const config::RunConfig& config, const Trainee& trainee,
+                     const Datasets& datasets, const StepPlan& plan, int64_t first_step) {
+  if (config.train.rehearse != "auto") return config.train.rehearse == "true";
+  comm::Group& world = *trainee.store->mesh().world;
+  at::Tensor answer = at::zeros({1}, at::kInt);
+  if (world.rank() == 0) {
+    answer.fill_(planned_seconds(config, trainee, datasets.train, plan, first_step) > kLongWork);
+  }
+  world.broadcast(answer, /*root=*/0)->wait();
+  return answer.item<int>() != 0;
+}
+
+std::vector<std::string> rehearse(const config::RunConfig& config, Trainee& trainee,
+                                  const Datasets& datasets, const Recipe& recipe,
+                                  Trainer& trainer) {
+  const comm::Mesh& mesh = trainee.store->mesh();
+  const int64_t first_step = trainer.global_step();
+  PeakWatch watch;
+  std::vector<std::string> parts;
+  if (first_step < trainer.plan().max_steps) {
+    const LongestBatch longest = longest_training_batch(
+        datasets.train, trainer.sampler(), trainer.plan(), mesh.data_parallel_rank(), first_step);
+    const Clock::time_point start = Clock::now();
+    with_memory_for(
+        fmt::format("the longest batch ({} tokens in {} rows)", longest.num_tokens,
+                    longest.rows.size()),
+        "lower per_device_train_batch_size or max_length, turn on gradient_checkpointing, or use "
+        "more ranks",
+        [&] { run_training_batch(config, trainee, recipe, datasets.train, longest); });
+    parts.push_back(fmt::format("longest batch of {} tokens {:.1f} s", longest.num_tokens,
+                                seconds_since(start)));
+  }
+  if (datasets.eval) {
+    const LongestBatch longest = longest_evaluation_batch(*datasets.eval, config.train, mesh);
+    const Clock::time_point start = Clock::now();
+    with_memory_for(fmt::format("the longest evaluation batch ({} tokens in {} rows)",
+                                longest.num_tokens, longest.rows.size()),
+                    "lower per_device_eval_batch_size", [&] {
+                      evaluate_batch(config, trainee, recipe,
+                                     micro_batch(trainee, *datasets.eval, longest.rows));
+                    });
+    parts.push_back(fmt::format("evaluation batch of {} tokens {:.1f} s", longest.num_tokens,
+                                seconds_since(start)));
+  }
+  if (saves(config.train, trainer.plan(), first_step)) {
+    const Clock::time_point start = Clock::now();
+    uint64_t bytes = 0;
+    with_memory_for("one checkpoint", "turn off async_save or use more ranks",
+                    [&] { bytes = trainer.rehearse_save(); });
+    parts.push_back(fmt::format("checkpoint of {:.1f} MB {:.1f} s",
+                                static_cast<double>(bytes) / 1e6, seconds_since(start)));
+  }
+  return {fmt::format("rehearsal: {}; peak memory {}; undone", fmt::join(parts, ", "),
+                      peak_text(watch.stop(), trainee.store->options().device))};
+}
+
+}  // namespace strata::train

@@ -1,0 +1,326 @@
+#include "strata/train/loop/trainer.h"
+
+#include <cmath>
+#include <cstdlib>
+#include <random>
+
+#include "strata/base/error.h"
+#include "strata/base/phases.h"
+#include "strata/checkpoint/folders.h"
+#include "strata/comm/agreement.h"
+#include "strata/config/checks/reporting_checks.h"
+#include "strata/data/collate.h"
+#include "strata/hf/adapter_files.h"
+#include "strata/hf/export_index.h"
+#include "strata/optim/adamw.h"
+#include "strata/train/loop/micro_pass.h"
+#include "strata/train/loop/schedules.h"
+#include "strata/train/loop/step_profile.h"
+
+namespace strata::train {
+namespace {
+
+namespace fs = std::filesystem;
+using Clock = std::chrono::steady_clock;
+
+std::string fresh_run_id() {
+  std::random_device source;
+  return fmt::format("{:08x}{:08x}", source(), source());
+}
+
+void note_earlier_checkpoints(const fs::path& output_dir, std::vector<std::string>& notes) {
+  const std::vector<fs::path> found = checkpoint::list(output_dir);
+  if (found.empty()) return;
+  notes.push_back(fmt::format(
+      "warning: output_dir: found {} of an earlier run, this one starts anew; "
+      "resume_from_checkpoint true goes on from it, another output_dir keeps the two apart (here "
+      "save_total_limit removes those whose steps this run has passed)",
+      found.back().string()));
+}
+
+void note_earlier_result(const fs::path& output_dir, std::vector<std::string>& notes) {
+  for (const char* name : {hf::kModelWeightsFile, hf::kModelIndexFile, hf::kAdapterWeightsFile}) {
+    if (!fs::exists(output_dir / name)) continue;
+    notes.push_back(
+        fmt::format("warning: output_dir: found {} of an earlier run, which this run's result "
+                    "replaces; another output_dir keeps the two apart",
+                    (output_dir / name).string()));
+  }
+}
+
+}  // namespace
+
+Trainer::Trainer(const config::RunConfig& config, const std::string& settings_text,
+                 Trainee& trainee, const Datasets& datasets, const Recipe& recipe,
+                 const Saving& saving, const Output& output)
+    : config_(config),
+      settings_text_(settings_text),
+      trainee_(trainee),
+      world_(*trainee.store->mesh().world),
+      datasets_(datasets),
+      recipe_(recipe),
+      status_(output.status),
+      sampler_(
+          training_sampler(config, datasets.train, trainee.store->mesh().data_parallel_size())),
+      plan_(plan_steps(config.train, sampler_.batches_per_rank())),
+      lr_factor_(lr_schedule(config.optim, plan_.max_steps)),
+      metric_schedule_(metric_schedule(config)),
+      loss_scaler_(loss_scaler(config.shard)),
+      guard_(config.train.max_loss_spike),
+      best_(config),
+      early_stopping_(config.train),
+      saving_group_(saving.group) {
+  std::vector<std::string> notes;
+  if (!config.train.resume_from_checkpoint.empty()) {
+    resume([&notes](const std::string& line) { notes.push_back(line); });
+  } else {
+    run_id_ = comm::broadcast_string(world_, fresh_run_id());
+    if (is_main()) note_earlier_checkpoints(config.train.output_dir, notes);
+    if (is_main() && saving.writes_result) note_earlier_result(config.train.output_dir, notes);
+  }
+  const std::optional<int64_t> resumed =
+      first_step_ > 0 ? std::optional<int64_t>(first_step_) : std::nullopt;
+  comm::all_or_nothing(world_, "opening metrics.jsonl", [&] {
+    if (!is_main()) return;
+    metrics_ = std::make_unique<report::MetricsFile>(
+        fs::path(config.train.output_dir) / "metrics.jsonl", resumed);
+    if (const size_t damaged = metrics_->num_damaged(); damaged > 0) {
+      notes.push_back(fmt::format(
+          "warning: metrics.jsonl: found {} line{} that {} no row, expected one of every log; left "
+          "out, trainer_state.json has what they said",
+          damaged, damaged == 1 ? "" : "s", damaged == 1 ? "is" : "are"));
+    }
+    if (saving.writes_result && config::reports_to_tensorboard(config.train)) open_events();
+  });
+  if (is_main()) make_progress(output);
+  for (const std::string& note : notes) say(note);
+  prepare_saving(saving);
+}
+
+void Trainer::open_events() {
+  const char* common = std::getenv("TENSORBOARD_LOGGING_DIR");
+  fs::path folder = config_.train.logging_dir;
+  if (folder.empty() && common != nullptr) folder = common;
+  if (folder.empty()) folder = report::tensorboard_folder(config_.train.output_dir);
+  events_ = std::make_unique<report::TensorboardFile>(folder);
+}
+
+void Trainer::make_progress(const Output& output) {
+  progress_ = std::make_unique<report::Progress>(
+      output.write, report::ProgressOptions{.total_steps = plan_.max_steps,
+                                            .first_step = first_step_,
+                                            .is_terminal = output.is_terminal,
+                                            .shows_steps = !config_.train.disable_tqdm,
+                                            .unicode = output.unicode,
+                                            .columns = output.columns});
+}
+
+Trainer::~Trainer() = default;
+
+void Trainer::say(const std::string& line) {
+  if (progress_ && !line.empty()) progress_->message(line);
+}
+
+void Trainer::set_phase(std::string_view phase) {
+  if (status_ != nullptr) status_->set_phase(phase);
+}
+
+double Trainer::run() {
+  const Clock::time_point start = Clock::now();
+  speed_since_ = start;
+  set_phase(kTrainingPhase);
+  if (config_.train.eval_on_start && step_ == 0) evaluate(/*decides=*/false);
+  signals_.emplace(/*tells=*/is_main());
+  if (!train_steps()) {
+    stop();
+    return 0;
+  }
+  answer_late_request();
+  // Whoever was asked to stop meanwhile is not killed in the middle of it.
+  set_phase(fmt::format("{} the last checkpoint", kSavingPhase));
+  if (saver_) report_save(saver_->wait(), /*must_hold=*/false);
+  if (step_ < plan_.max_steps) say(early_end_line());
+  const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
+  log_summary(seconds);
+  load_best();
+  settle_metrics();
+  if (progress_) progress_->finish();
+  const int64_t steps = step_ - first_step_;
+  return steps > 0 ? total_loss_ / static_cast<double>(steps) : 0;
+}
+
+bool Trainer::train_steps() {
+  if (std::exchange(owes_evaluation_, false) && !end_step()) return false;
+  while (!is_done()) {
+    if (saver_) {
+      if (const auto ended = saver_->poll()) tell_save(*ended);
+    }
+    if (status_ != nullptr) status_->set_step(step_ + 1);
+    const comm::SentBytes sent = comm::sent_bytes(trainee_.store->mesh());
+    std::optional<StepProfile> profile;
+    if (is_main() && step_ + 1 == config_.train.profile_step) {
+      profile.emplace(trainee_.store->options().device);
+    }
+    std::optional<StepOutcome> outcome = train_step();
+    if (profile) finish_profile(*profile);
+    if (!outcome) return false;
+    ++step_;
+    if (observer_) observer_(comm::sent_bytes(trainee_.store->mesh()) - sent);
+    if (!outcome->is_left_out) account(*outcome);
+    if (should_log(plan_, config_.train, step_) && window_.steps > 0) log_step(*outcome);
+    if (!end_step()) return false;
+    if (early_stopping_.is_due() && !plan_.ends_epoch(step_)) end_epoch_early(*outcome);
+  }
+  return true;
+}
+
+void Trainer::finish_profile(StepProfile& profile) {
+  try {
+    profile.finish(fs::path(config_.train.output_dir) / "profile.json");
+  } catch (const std::exception& error) {
+    say(fmt::format("warning: {}; training goes on", error.what()));
+  }
+}
+
+bool Trainer::end_step() {
+  bool saves = should_save(plan_, config_.train, step_);
+  if (should_evaluate(plan_, config_.train, step_)) {
+    const Evaluation found = evaluate();
+    if (found == Evaluation::kBrokenOff) return false;
+    saves |= found == Evaluation::kBest && config_.train.save_strategy == "best";
+  }
+  if (saves) save();
+  return true;
+}
+
+void Trainer::end_epoch_early(const StepOutcome& outcome) {
+  if (config_.train.logging_strategy == "epoch" && window_.steps > 0) log_step(outcome);
+  if (config_.train.save_strategy == "epoch") save();
+}
+
+std::vector<data::MicroBatch> Trainer::micro_batches(const StepPlan::Window& window) const {
+  const ActivityTimer timer(Activity::kData);
+  std::vector<data::MicroBatch> batches;
+  const int rank = trainee_.store->mesh().data_parallel_rank();
+  for (int64_t i = 0; i < window.count; ++i) {
+    const std::vector<int64_t> rows = sampler_.batch(window.epoch, rank, window.first + i);
+    std::vector<data::ExampleView> examples;
+    for (int64_t row : rows) examples.push_back(datasets_.train[static_cast<size_t>(row)]);
+    batches.push_back(data::collate(examples, rows, trainee_.model->decoder_start_id()));
+  }
+  return batches;
+}
+
+double Trainer::learning_rate() const {
+  if (metric_schedule_) return metric_schedule_->learning_rate();
+  // As in the reference, a skipped step does not move the schedule on.
+  const int64_t skipped = loss_scaler_ ? loss_scaler_->num_skipped() : 0;
+  return config_.optim.learning_rate * lr_factor_(step_ - skipped);
+}
+
+std::optional<Trainer::StepOutcome> Trainer::train_step() {
+  const report::StepTime::Scope timed(step_time_);
+  StepOutcome outcome;
+  const std::vector<data::MicroBatch> batches = micro_batches(plan_.window(step_));
+  // What the recipe counts, all tokens, ranks that were asked to stop and to save: all must do so
+  // at the same step.
+  double counts[5] = {0, 0, 0, signals_ && signals_->is_requested() ? 1.0 : 0.0,
+                      is_asked_to_save() ? 1.0 : 0.0};
+  for (const data::MicroBatch& batch : batches) {
+    if (!trainee_.store->mesh().counts_rows()) break;
+    const LossCounts of_batch = recipe_.count(batch);
+    counts[0] += of_batch.losses;
+    counts[1] += of_batch.others;
+    for (int64_t tokens : batch.row_tokens) counts[2] += static_cast<double>(tokens);
+  }
+  comm::sum_over_ranks(world_, counts);
+  if (counts[3] > 0) return std::nullopt;
+  // Before the first step of this run there is nothing to save.
+  if (counts[4] > 0 && step_ > first_step_) {
+    const report::StepTime::Pause pause(step_time_);
+    save_on_request();
+  }
+  outcome.counts = {.losses = counts[0], .others = counts[1]};
+  outcome.row_tokens = static_cast<int64_t>(counts[2]);
+
+  for (size_t i = 0; i < batches.size(); ++i) {
+    MicroPass pass = train_batch(config_, trainee_, recipe_, batches[i],
+                                 {.step = step_,
+                                  .micro_step = i,
+                                  .micro_steps = batches.size(),
+                                  .counts = outcome.counts,
+                                  .loss_scale = loss_scaler_ ? loss_scaler_->scale() : 1});
+    outcome.losses.push_back(pass.loss);
+    outcome.figures.push_back(std::move(pass.figures));
+  }
+  update(outcome);
+  return outcome;
+}
+
+void Trainer::update(StepOutcome& outcome) {
+  const ActivityTimer timer(Activity::kUpdate);
+  sum_losses(outcome);
+  const double loss_scale = loss_scaler_ ? loss_scaler_->scale() : 1;
+  outcome.gradient_norm = optim::global_gradient_norm(*trainee_.store) / loss_scale;
+  outcome.learning_rate = learning_rate();
+  // A gradient beyond fp16 is the loss scale's matter.
+  const bool overflow = loss_scaler_ && !std::isfinite(outcome.gradient_norm);
+  if (const auto why = guard_.judge(outcome.loss, overflow ? 0 : outcome.gradient_norm)) {
+    leave_out(outcome, *why);
+    return;
+  }
+  rollback_limit_ = std::numeric_limits<int64_t>::max();
+  if (!overflow) {
+    const double clip = optim::clip_factor(outcome.gradient_norm, config_.optim.max_grad_norm);
+    trainee_.optimizer->step(outcome.learning_rate, clip / loss_scale);
+    trainee_.executor->parameters_changed();
+    has_learned_ |= outcome.learning_rate > 0 && outcome.gradient_norm > 0;
+  }
+  if (loss_scaler_) loss_scaler_->update(overflow);
+}
+
+void Trainer::leave_out(StepOutcome& outcome, const std::string& why) {
+  outcome.is_left_out = true;
+  const std::string found =
+      fmt::format("step {}: found {}, in {}", step_ + 1, why, examples_of(outcome));
+  if (config_.train.on_nan != "rollback") {
+    throw Error(
+        fmt::format("{}; the weights are those of step {}: lower learning_rate or look at the "
+                    "data, then resume from the last checkpoint, or set on_nan to rollback",
+                    found, step_));
+  }
+  if (guard_.num_in_a_row() >= LossGuard::kMostInARow) {
+    roll_back(found);
+    return;
+  }
+  say("warning: " + found + "; weights and optimizer stay as they were, the batch is left out");
+}
+
+std::string Trainer::examples_of(const StepOutcome& outcome) const {
+  const StepPlan::Window window = plan_.window(step_);
+  std::vector<int64_t> rows;
+  for (int64_t i = 0; i < window.count; ++i) {
+    if (!outcome.broken.empty() && !std::ranges::count(outcome.broken, i)) continue;
+    for (int rank = 0; rank < trainee_.store->mesh().data_parallel_size(); ++rank) {
+      const auto batch = sampler_.batch(window.epoch, rank, window.first + i);
+      rows.insert(rows.end(), batch.begin(), batch.end());
+    }
+  }
+  std::ranges::sort(rows);
+  return fmt::format("row{} {} of the training data (from 0, as prepared)",
+                     rows.size() == 1 ? "" : "s", fmt::join(rows, ", "));
+}
+
+void Trainer::sum_losses(StepOutcome& outcome) {
+  sum_over_ranks(world_, outcome.losses, outcome.figures);
+  double loss = 0;
+  for (size_t i = 0; i < outcome.losses.size(); ++i) {
+    if (!std::isfinite(outcome.losses[i])) outcome.broken.push_back(static_cast<int64_t>(i));
+    loss += outcome.losses[i];
+  }
+  // As in the reference: what a prompt predicts beyond the rows' own targets is in the sum, not in
+  // the count.
+  outcome.loss = loss / std::max(outcome.counts.losses, 1.0) + loss_in_figures(outcome.figures);
+}
+
+}  // namespace strata::train

@@ -1,0 +1,257 @@
+// The training loop: steps, logging, evaluation, saving, in the reference Trainer's order. Owns:
+// the counters of a run. Never: how a step is computed (shard/, optim/) or what files hold
+// (report/, checkpoint/).
+#pragma once
+
+#include <chrono>
+#include <deque>
+#include <functional>
+#include <limits>
+#include <optional>
+#include <set>
+#include <string>
+
+#include "strata/base/activity_timer.h"
+#include "strata/checkpoint/saver.h"
+#include "strata/data/sampler.h"
+#include "strata/optim/loss_scaler.h"
+#include "strata/optim/metric_schedule.h"
+#include "strata/report/metrics_file.h"
+#include "strata/report/progress.h"
+#include "strata/report/step_time.h"
+#include "strata/report/tensorboard_file.h"
+#include "strata/report/trainer_state.h"
+#include "strata/train/datasets.h"
+#include "strata/train/loop/best_checkpoint.h"
+#include "strata/train/loop/early_stopping.h"
+#include "strata/train/loop/figures.h"
+#include "strata/train/loop/loss_guard.h"
+#include "strata/train/loop/step_plan.h"
+#include "strata/train/loop/stop_signals.h"
+#include "strata/train/recipes/recipe.h"
+#include "strata/train/run.h"
+#include "strata/train/saving/resume.h"
+#include "strata/train/setup/trainee.h"
+
+namespace strata::train {
+
+// Sums since the last log; part of a checkpoint, so that a resumed run logs what an uninterrupted
+// one would.
+struct LogWindow {
+  double loss = 0;  // of step losses
+  int64_t steps = 0;
+  MeanFigures figures;
+};
+
+class StepProfile;
+
+struct Saving {
+  comm::Group& group;         // of all ranks, for the thread that saves, used by nothing else
+  bool writes_result = true;  // at the end, by somebody else
+};
+
+// Collective: run(), on every rank with the same settings.
+class Trainer {
+ public:
+  Trainer(const config::RunConfig& config, const std::string& settings_text, Trainee& trainee,
+          const Datasets& datasets, const Recipe& recipe, const Saving& saving,
+          const Output& output);
+  ~Trainer();
+
+  // Trains to the end, which may be an early one, or until a signal asks to stop (is_stopped()):
+  // then the state is saved. Returns the mean loss over all steps of this run.
+  double run();
+  bool is_stopped() const { return is_stopped_; }
+  // Whether an update has changed weights, in this run or in those that it goes on from.
+  bool has_learned() const { return has_learned_; }
+  // As the reference: with save_total_limit 1 nothing but the best checkpoint stays, where one
+  // is known. Rank 0, after the result was written.
+  void remove_all_but_best();
+
+  // Of all ranks, with time for what a disk does on one of them while the others wait. Requires: no
+  // save is being written.
+  comm::Group& patient_group();
+
+  // Rank 0, of a run that writes a result: what lies beside it, as it was before the first step.
+  const checkpoint::SmallFiles& companions() const { return companions_; }
+  // The checkpoint that holds the last step whole, if there is one.
+  std::optional<std::filesystem::path> last_checkpoint() const;
+
+  int64_t global_step() const { return step_; }
+  // Of the weights: with load_best_model_at_end an earlier one, after run().
+  int64_t result_step() const { return best_step_.value_or(step_); }
+  // As checkpoints keep them.
+  const std::string& settings_text() const { return settings_text_; }
+  const StepPlan& plan() const { return plan_; }
+  const data::BatchSampler& sampler() const { return sampler_; }
+  // Rank 0: the rows of metrics.jsonl so far.
+  std::vector<Json> metrics_rows() const;
+  report::TrainerState state() const;
+  // Before run(): a checkpoint as the run's own saves write it, in a folder that is removed again.
+  // Returns its size on rank 0. Requires: the run saves. IoError when it cannot be written.
+  // Collective.
+  uint64_t rehearse_save();
+  // Writes a line above the progress bar (rank 0).
+  void say(const std::string& line);
+
+  // Told after every step, before it is logged, of what this rank sent of parameters and gradients
+  // during it. One at a time.
+  using StepObserver = std::function<void(const comm::SentBytes& sent)>;
+  void observe(StepObserver observer) { observer_ = std::move(observer); }
+
+ private:
+  struct StepOutcome {
+    // By micro-step, of this rank until sum_losses() has summed over all.
+    std::vector<double> losses;
+    std::vector<Figures> figures;
+    int64_t row_tokens = 0;
+    LossCounts counts;            // over all ranks
+    double loss = 0;              // global
+    std::vector<int64_t> broken;  // micro-steps whose loss is not finite
+    double gradient_norm = 0;
+    double learning_rate = 0;
+    bool is_left_out = false;  // bad, by on_nan rollback not learnt from
+  };
+
+  void set_phase(std::string_view phase);
+  bool is_main() const { return world_.rank() == 0; }
+  void resume(const std::function<void(const std::string&)>& note);
+  void make_progress(const Output& output);
+  void open_events();
+  // No step follows: all were taken, or evaluations get no better.
+  bool is_done() const { return step_ >= plan_.max_steps || early_stopping_.is_due(); }
+  // False: a rank was asked to stop.
+  bool train_steps();
+  // Nothing when a rank was asked to stop: then no rank computed.
+  std::optional<StepOutcome> train_step();
+  std::vector<data::MicroBatch> micro_batches(const StepPlan::Window& window) const;
+  void account(const StepOutcome& outcome);
+  void log_step(const StepOutcome& outcome);
+  // kBest: better than all before by metric_for_best_model. kBrokenOff: a rank was asked to stop
+  // meanwhile; a resumed run begins with this evaluation.
+  enum class Evaluation { kOrdinary, kBest, kBrokenOff };
+  // At the start of a run, before any step, nothing is decided.
+  Evaluation evaluate(bool decides = true);
+  // A picture of the run is not worth the run.
+  void finish_profile(StepProfile& profile);
+  // What is due behind a step: evaluation and save. False: the evaluation was broken off.
+  bool end_step();
+  // As in the reference, a run that ends early ends its epoch: what is due then is done.
+  void end_epoch_early(const StepOutcome& outcome);
+  // With load_best_model_at_end the weights of the best checkpoint, for the result. Collective.
+  void load_best();
+  // Room on the disk and in memory for every save of the run. Collective.
+  void prepare_saving(const Saving& saving);
+  void require_room_on_disk(const Saving& saving, bool with_optimizer,
+                            const checkpoint::FrozenWeights& frozen);
+  void require_memory_for_result();
+  // Returns the outcome of the save before.
+  std::optional<checkpoint::SaveOutcome> start_save(const std::filesystem::path& output_dir,
+                                                    checkpoint::Removal removal);
+  // Rank 0's small files, of the state as it is now.
+  void add_small_files(checkpoint::SaveRequest& request) const;
+  void save();
+  // Whoever asks for a checkpoint means to go on from it, whatever save_strategy and
+  // save_only_model say: from here on saves have the optimizer. Returns the saver of the run's own,
+  // where that leaves it out, for those that follow. Collective.
+  std::unique_ptr<checkpoint::Saver> take_whole_saver();
+  // Whether this rank was asked to save, in this step or before. Kept until a save has been made.
+  bool is_asked_to_save();
+  // Saves the state after the steps so far, and training goes on. Collective.
+  void save_on_request();
+  // At the end: a request that no step was left for. Collective.
+  void answer_late_request();
+  // Copies of the state beside what trains: whether memory has room for them. Collective.
+  bool has_room_for_copies(optim::Optimizer* optimizer);
+  // Says how a save ended, unless that was told, and takes note of one that failed. Throws IoError
+  // for it when `must_hold`. The outcome must be what wait() returned.
+  void report_save(const std::optional<checkpoint::SaveOutcome>& outcome, bool must_hold);
+  void tell_save(const checkpoint::SaveOutcome& outcome);
+  // Saves what a later run needs to go on.
+  void stop();
+  std::string early_end_line() const;
+  void log_summary(double seconds);
+  // Appends to log history, metrics and terminal. `extra` goes to metrics.jsonl alone.
+  void record(Json values, const Json& extra);
+  void append_metrics(const Json& row);
+  // False while the disk has no room for them; `why` says so.
+  bool write_kept_metrics(std::string& why);
+  // When no more rows come: which of them the file lacks.
+  void settle_metrics();
+  Json machine_readings() const;
+  std::string progress_text() const;
+  double learning_rate() const;
+  // Sums of the batch over all ranks, and its mean loss.
+  void sum_losses(StepOutcome& outcome);
+  // Applies the step's gradients, or skips them on every rank alike: when fp16 overflowed, or when
+  // the batch is bad and on_nan says rollback. Throws for a bad batch otherwise.
+  void update(StepOutcome& outcome);
+  // Rank 0's words for the examples of the step that runs; all of them, or those of the micro-steps
+  // whose loss is not finite.
+  std::string examples_of(const StepOutcome& outcome) const;
+  void leave_out(StepOutcome& outcome, const std::string& why);
+  DataRows data_rows() const;
+  // Whether this run, or one that it goes on from, saved it.
+  bool is_own(const std::filesystem::path& checkpoint) const;
+  // After too many bad batches in a row: weights and optimizer of the newest checkpoint of this run
+  // that was saved before them. Throws when there is none. Collective.
+  void roll_back(const std::string& found);
+
+  StepObserver observer_;
+  const config::RunConfig& config_;
+  std::string settings_text_;
+  Trainee& trainee_;
+  comm::Group& world_;
+  const Datasets& datasets_;
+  const Recipe& recipe_;
+  Status* status_;  // may be null
+  data::BatchSampler sampler_;
+  StepPlan plan_;
+  // One of the two: by step, or by the evaluated loss.
+  std::function<double(int64_t)> lr_factor_;
+  std::optional<optim::MetricSchedule> metric_schedule_;
+  std::optional<optim::LossScaler> loss_scaler_;  // fp16
+  LossGuard guard_;
+  BestCheckpoint best_;
+  EarlyStopping early_stopping_;
+  bool has_learned_ = false;
+  std::unique_ptr<report::Progress> progress_;    // rank 0
+  std::unique_ptr<report::MetricsFile> metrics_;  // rank 0
+  std::deque<Json> unwritten_metrics_;
+  std::unique_ptr<report::TensorboardFile> events_;  // rank 0, where asked for
+
+  comm::Group& saving_group_;
+  std::unique_ptr<checkpoint::Saver> saver_;
+  std::optional<checkpoint::WholeFiles> whole_files_;  // FULL_STATE_DICT
+  // Rank 0: what lies beside weights in checkpoints and in the result.
+  checkpoint::SmallFiles companions_;
+  std::string second_names_;  // rank 0: checkpoint::kSecondNames, or nothing
+  // A checkpoint from which no batch was good again is not returned to twice.
+  int64_t rollback_limit_ = std::numeric_limits<int64_t>::max();
+  std::optional<StopSignals> signals_;
+  int64_t saved_step_ = -1;
+  bool is_asked_to_save_ = false;  // this rank
+  int64_t asked_step_ = -1;        // of the last save on request, to be told when it is there
+  // Of this run and of those that it goes on from; of this process, the steps that were saved.
+  std::string run_id_;
+  std::set<int64_t> saved_steps_;
+  // The newest checkpoint with an optimizer that this run knows of, where its own have none.
+  std::filesystem::path resumable_;
+  bool is_stopped_ = false;
+  bool owes_evaluation_ = false;  // that of the step before was broken off
+  bool is_best_damaged_ = false;
+  std::optional<int64_t> best_step_;  // whose weights were loaded at the end
+  int64_t step_ = 0;
+  int64_t first_step_ = 0;
+  int64_t num_tokens_ = 0;  // seen by all ranks
+  double total_loss_ = 0;   // of the steps of this run
+  LogWindow window_;
+  std::vector<Json> log_history_;
+  // For the speed since the last log.
+  std::chrono::steady_clock::time_point speed_since_;
+  int64_t speed_tokens_ = 0;
+  double tokens_per_second_ = 0;
+  report::StepTime step_time_;  // since the last log
+};
+
+}  // namespace strata::train

@@ -1,0 +1,174 @@
+// The part of Trainer that goes on from a checkpoint: of an earlier run, after batches that spoilt
+// the weights, or of the best evaluation for the result. And what a checkpoint says for that.
+#include "strata/adapters/lora_init.h"
+#include "strata/base/error.h"
+#include "strata/base/json.h"
+#include "strata/checkpoint/base_mark.h"
+#include "strata/checkpoint/folders.h"
+#include "strata/checkpoint/piece_reader.h"
+#include "strata/comm/agreement.h"
+#include "strata/train/loop/trainer.h"
+#include "strata/train/saving/resume.h"
+
+namespace strata::train {
+
+namespace fs = std::filesystem;
+
+void Trainer::resume(const std::function<void(const std::string&)>& note) {
+  const fs::path source = train::resume(
+      config_.train, trainee_,
+      [this, &note](const report::TrainerState& state, const Json& progress) {
+        if (progress.contains("base_fingerprint")) {
+          const std::string unknown = checkpoint::require_base(
+              "resume_from_checkpoint", progress.at("base_fingerprint").get<std::string>(),
+              config_.model.model_name_or_path, trainee_.base_fingerprint,
+              trainee_.adapter && adapters::changes_base(trainee_.adapter->options()));
+          if (!unknown.empty()) note("warning: " + unknown);
+        }
+        step_ = first_step_ = state.global_step;
+        log_history_ = state.log_history;
+        num_tokens_ = progress.at("num_tokens").get<int64_t>();
+        if (metric_schedule_) metric_schedule_->load(progress.at("lr_schedule"));
+        if (loss_scaler_ && progress.contains("loss_scaler")) {
+          loss_scaler_->load(progress.at("loss_scaler"));
+        }
+        guard_.load(progress.at("loss_guard"));
+        has_learned_ = progress.value("has_learned", false);
+        run_id_ = progress.value("run", "");
+        owes_evaluation_ = progress.value("evaluation_due", false);
+        for (const std::string& line : different_rows(data_rows(), progress)) note(line);
+        if (const std::string lost = best_.load(state); !lost.empty()) note(lost);
+        early_stopping_.load(state);
+        const Json& window = progress.at("log_window");
+        window_ = {window.at("loss").get<double>(), window.at("steps").get<int64_t>(), {}};
+        window_.figures.load(window);
+      },
+      note);
+  resumable_ = source;
+  comm::all_or_nothing(world_, "comparing with the run that is resumed", [&] {
+    if (!is_main()) return;
+    for (const std::string& line : resume_lines(source, step_, plan_.max_steps, settings_text_)) {
+      note(line);
+    }
+  });
+}
+
+std::string Trainer::progress_text() const {
+  Json window = window_.figures.state();
+  window.update({{"loss", window_.loss}, {"steps", window_.steps}});
+  Json progress = to_json(data_rows());
+  progress.update({{"run", run_id_},
+                   {"num_tokens", num_tokens_},
+                   {"log_window", window},
+                   {"loss_guard", guard_.state()},
+                   {"has_learned", has_learned_}});
+  if (!trainee_.base_fingerprint.empty()) {
+    progress["base_fingerprint"] = trainee_.base_fingerprint;
+  }
+  if (owes_evaluation_) progress["evaluation_due"] = true;
+  if (metric_schedule_) progress["lr_schedule"] = metric_schedule_->state();
+  if (loss_scaler_) progress["loss_scaler"] = loss_scaler_->state();
+  return dump_python(progress) + "\n";
+}
+
+DataRows Trainer::data_rows() const {
+  return {.per_step = plan_.accumulation * config_.train.per_device_train_batch_size *
+                      trainee_.store->mesh().data_parallel_size(),
+          .count = static_cast<int64_t>(datasets_.train.size()),
+          .seed = static_cast<int64_t>(config_.train.data_seed.value_or(config_.train.seed))};
+}
+
+bool Trainer::is_own(const fs::path& checkpoint) const {
+  const int64_t step = checkpoint::step_of(checkpoint);
+  if (saved_steps_.contains(step)) return true;
+  if (step > first_step_) return false;  // of an earlier run, or of a branch that was given up
+  try {
+    return read_json_file(checkpoint / "progress.json").value("run", "") == run_id_;
+  } catch (const std::exception&) {
+    return true;  // it is damaged: named when it is tried
+  }
+}
+
+void Trainer::roll_back(const std::string& found) {
+  const int64_t first_bad = step_ + 2 - LossGuard::kMostInARow;
+  const std::string what =
+      fmt::format("{}, and the {} batches before were bad too, so that the weights must be", found,
+                  LossGuard::kMostInARow - 1);
+  if (saver_) report_save(saver_->wait(), /*must_hold=*/false);
+  std::optional<fs::path> source;
+  if (saver_ && !config_.train.save_only_model) {
+    source = return_to(
+        config_.train,
+        [&](const fs::path& folder) {
+          return checkpoint::step_of(folder) < std::min(first_bad, rollback_limit_) &&
+                 is_own(folder);
+        },
+        trainee_,
+        [this](const report::TrainerState&, const Json& progress) {
+          guard_.load(progress.at("loss_guard"));
+          has_learned_ = progress.value("has_learned", false);
+          if (loss_scaler_ && progress.contains("loss_scaler")) {
+            loss_scaler_->load(progress.at("loss_scaler"));
+          }
+        },
+        [this](const std::string& line) { say(line); });
+  }
+  if (!source) {
+    throw Error(fmt::format(
+        "{}, expected a whole checkpoint of before step {} to return to; lower learning_rate, save "
+        "more often (save_steps), and start again",
+        what, std::min(first_bad, rollback_limit_)));
+  }
+  guard_.forgive();
+  rollback_limit_ = checkpoint::step_of(*source);
+  say(fmt::format(
+      "warning: {}; weights and optimizer are those of {} again, the batches since then "
+      "are left out",
+      what, source->filename().string()));
+}
+
+void Trainer::load_best() {
+  if (!config_.train.load_best_model_at_end) return;
+  // What memory holds is better than all that was saved.
+  if (const auto value = best_.unsaved_value(step_)) {
+    say(fmt::format(
+        "the result is the model of the last step, the best by {} ({}), which no checkpoint holds",
+        best_.metric(), python_float_repr(*value)));
+    return;
+  }
+  // A save that failed has been told of, and its folder is not there.
+  const bool is_there = is_main() && best_.folder() && fs::exists(*best_.folder());
+  const fs::path folder =
+      comm::broadcast_string(world_, is_there ? *best_.folder() : std::string());
+  if (folder.empty()) {
+    say("warning: load_best_model_at_end: found no best checkpoint, expected one of an evaluation; "
+        "the result is the model of the last step");
+    return;
+  }
+  if (saved_step_ != step_) {
+    // The last step's weights are in memory alone: a load that breaks off would spoil them.
+    const auto damage = comm::shared_failure(patient_group(), [&] {
+      if (is_main()) checkpoint::PieceReader(folder).verify_all();
+    });
+    if (damage) {
+      is_best_damaged_ = true;
+      say(fmt::format(
+          "warning: load_best_model_at_end: {}; the result is the model of the last step",
+          *damage));
+      return;
+    }
+  }
+  load_weights(
+      folder, trainee_,
+      [this](const report::TrainerState&, const Json& progress) {
+        has_learned_ = progress.value("has_learned", false);
+      },
+      saved_step_ == step_ ? fmt::format("the last step is whole in checkpoint-{}", step_) : "");
+  best_step_ = checkpoint::step_of(folder);
+  report::TrainerState found;
+  best_.fill(found);
+  say(fmt::format("the result is the model of {}, the best by {} ({})", folder.filename().string(),
+                  best_.metric(), python_float_repr(found.best_metric.value_or(0))));
+}
+
+}  // namespace strata::train

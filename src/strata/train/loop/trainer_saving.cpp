@@ -1,0 +1,330 @@
+// The part of Trainer that saves: what must hold before the first step, saves, and the stop on
+// request.
+#include <chrono>
+
+#include "strata/base/error.h"
+#include "strata/base/phases.h"
+#include "strata/base/save_request.h"
+#include "strata/checkpoint/convert/saved_state.h"
+#include "strata/checkpoint/folders.h"
+#include "strata/comm/agreement.h"
+#include "strata/hf/adapter_files.h"
+#include "strata/train/loop/trainer.h"
+#include "strata/train/saving/checkpoint_contents.h"
+#include "strata/train/saving/preflight.h"
+#include "strata/train/saving/results.h"
+#include "strata/train/saving/resume.h"
+#include "strata/train/setup/adapter_settings.h"
+
+namespace strata::train {
+
+namespace fs = std::filesystem;
+using Clock = std::chrono::steady_clock;
+
+namespace {
+
+uint64_t size_of_folder(const fs::path& folder) {
+  uint64_t bytes = 0;
+  for (const auto& entry : fs::recursive_directory_iterator(folder)) {
+    if (entry.is_regular_file()) bytes += entry.file_size();
+  }
+  return bytes;
+}
+
+// What a save cost: "training stood still" is what its user feels.
+std::string saved_line(const checkpoint::SaveOutcome& outcome) {
+  const double megabytes = static_cast<double>(outcome.size_bytes) / 1e6;
+  std::string line = fmt::format(
+      "{} is saved: {:.1f} MB of rank 0 in {:.3f} s; training stood still for {:.3f} s",
+      outcome.folder.filename().string(), megabytes, outcome.seconds, outcome.stall.whole);
+  if (outcome.stall.copying > 0) {
+    line += fmt::format(" ({:.3f} s of it the copy to host memory", outcome.stall.copying);
+    if (outcome.stall.waiting > 0.001) {
+      line += fmt::format(", {:.3f} s for the save before", outcome.stall.waiting);
+    }
+    line += ")";
+  }
+  return line;
+}
+
+std::string unsaved_line(const checkpoint::SaveOutcome& outcome) {
+  return fmt::format("{} was not saved: {}", outcome.folder.filename().string(), outcome.failure);
+}
+
+std::string asked_line(int64_t step) {
+  return fmt::format("saved checkpoint-{} (asked by SIGUSR2)", step);
+}
+
+}  // namespace
+
+void Trainer::prepare_saving(const Saving& saving) {
+  const bool saves = config_.train.save_strategy != "no";
+  optim::Optimizer* optimizer = config_.train.save_only_model ? nullptr : trainee_.optimizer.get();
+  const bool in_whole_files = config_.shard.state_dict_type == "FULL_STATE_DICT";
+  const checkpoint::FrozenWeights frozen = frozen_weights_of(trainee_, in_whole_files);
+  if (saves && in_whole_files) whole_files_ = whole_files_of(trainee_);
+  if (saves || saving.writes_result) {
+    comm::all_or_nothing(world_, "reading what lies beside the model", [&] {
+      if (!is_main()) return;
+      companions_ = companion_files(config_, trainee_, datasets_);
+      if (resumable_.empty()) return;
+      for (const std::string& line : different_tokenizer(resumable_, companions_)) say(line);
+    });
+  }
+  if (trainee_.adapter && is_main()) second_names_ = second_names_of(*trainee_.adapter);
+  require_room_on_disk(saving, optimizer != nullptr, frozen);
+  if (saving.writes_result) require_memory_for_result();
+  if (!saves) return;
+  // What rests in files does so because memory has no room for it, nor for a copy.
+  const bool rests_in_files =
+      trainee_.store->file() != nullptr || config_.shard.offload_optimizer_device == "nvme";
+  checkpoint::SaverOptions options{.in_background = config_.train.async_save && !rests_in_files,
+                                   .total_limit = config_.train.save_total_limit,
+                                   .frozen = frozen};
+  if (options.in_background) options.in_background = has_room_for_copies(optimizer);
+  saver_ = std::make_unique<checkpoint::Saver>(*trainee_.store, optimizer, saving.group, options);
+}
+
+void Trainer::require_room_on_disk(const Saving& saving, bool with_optimizer,
+                                   const checkpoint::FrozenWeights& frozen) {
+  // Rows of the log are in every trainer_state.json. Who names steps without end means to stop
+  // early.
+  constexpr int64_t kRowBytes = 512, kMostRows = 20'000;
+  const int64_t rows = plan_.max_steps / std::max<int64_t>(plan_.logging_steps, 1) + 1;
+  const auto beside = static_cast<uint64_t>(std::min(rows, kMostRows) * kRowBytes);
+  uint64_t companions = 0;
+  for (const auto& [name, content] : companions_) companions += content.size();
+  const uint64_t beside_weights =
+      beside + settings_text_.size() + second_names_.size() + companions;
+  SavePlan plan{.num_checkpoints = count_saves(plan_, config_.train, step_)};
+  plan.stop_bytes = checkpoint_bytes(trainee_, /*with_optimizer=*/true, frozen) + beside_weights;
+  if (plan.num_checkpoints > 0) {
+    plan.checkpoint_bytes =
+        with_optimizer ? plan.stop_bytes
+                       : checkpoint_bytes(trainee_, with_optimizer, frozen) + beside_weights;
+  }
+  // The log once more in the report, and in metrics.jsonl.
+  if (saving.writes_result) {
+    plan.result_bytes = result_bytes(trainee_, result_type(config_, trainee_)) + companions +
+                        3 * beside + settings_text_.size();
+  }
+  comm::all_or_nothing(world_, "looking for room to save", [&] {
+    if (!is_main()) return;
+    const fs::path folder = config_.train.output_dir;
+    if (const auto limit = config_.train.save_total_limit; limit && plan.num_checkpoints > 0) {
+      // An old one goes only after the new one is there.
+      // Later ones, of another run, do not count.
+      const int64_t present = std::ranges::count_if(
+          checkpoint::list(folder),
+          [this](const fs::path& path) { return checkpoint::step_of(path) <= step_; });
+      // The best one stays beside the newest, whatever the limit, and the one that the run went on
+      // from where those of this run cannot be gone on from.
+      const int64_t resumable = config_.train.save_only_model && step_ > 0 ? 1 : 0;
+      const int64_t most =
+          std::max<int64_t>(*limit, best_.metric().empty() ? 1 : 2) + 1 + resumable;
+      plan.num_checkpoints = std::min(plan.num_checkpoints, std::max<int64_t>(most - present, 1));
+    }
+    require_disk_space(folder, plan);
+    // Most runs are never asked to: no reason to refuse them.
+    if (const auto warning = shortage_for_stop(folder, plan)) say(*warning);
+  });
+}
+
+void Trainer::require_memory_for_result() {
+  const auto shortage =
+      find_shortage(gather_copy_memory(copy_memory(result_memory_bytes(trainee_)), world_),
+                    "gathered part of the result", "gathered parts of the result");
+  if (!shortage) return;
+  throw OutOfMemoryError(
+      "memory: found {}; free memory there or use more machines, so that the result can be written",
+      *shortage);
+}
+
+bool Trainer::has_room_for_copies(optim::Optimizer* optimizer) {
+  const uint64_t own = checkpoint::Saver::snapshot_bytes(*trainee_.store, optimizer);
+  const auto shortage = find_shortage(gather_copy_memory(copy_memory(own), world_));
+  if (!shortage) return true;
+  say(fmt::format("async_save: found {}; saving while training waits", *shortage));
+  return false;
+}
+
+std::optional<checkpoint::SaveOutcome> Trainer::start_save(const fs::path& output_dir,
+                                                           checkpoint::Removal removal) {
+  std::vector<at::Tensor> weights;
+  if (trainee_.adapter) {
+    weights = checkpoint::projection_weights(*trainee_.store, *trainee_.adapter);
+  }
+  checkpoint::SaveRequest request{
+      .output_dir = output_dir,
+      .step = step_,
+      .num_updates = trainee_.optimizer->num_steps(),
+      .whole = whole_files_,
+      .trained = has_learned_ ? checkpoint::Trained::kYes : checkpoint::Trained::kNotYet};
+  return saver_->save(std::move(request), std::move(removal), [&](checkpoint::SaveRequest& own) {
+    own.derived = checkpoint::projected_prefix(*trainee_.store, weights);
+    add_small_files(own);
+  });
+}
+
+void Trainer::add_small_files(checkpoint::SaveRequest& request) const {
+  if (!is_main()) return;
+  // So that a checkpoint tells the whole model when the base, or the tokenizer, is not at hand.
+  request.small_files = companions_;
+  if (!second_names_.empty()) request.small_files[checkpoint::kSecondNames] = second_names_;
+  request.small_files["trainer_state.json"] = report::trainer_state_text(state());
+  request.small_files["progress.json"] = progress_text();
+  request.small_files["settings.json"] = settings_text_;
+}
+
+uint64_t Trainer::rehearse_save() {
+  // A name that an interrupted run's next start removes.
+  const fs::path folder = fs::path(config_.train.output_dir) / "checkpoint-rehearsal.tmp-0";
+  const auto remove = [&] {
+    std::error_code ignored;
+    if (is_main()) fs::remove_all(folder, ignored);
+  };
+  uint64_t bytes = 0;
+  try {
+    start_save(folder, {});
+    const auto outcome = saver_->wait();
+    if (!outcome->failure.empty()) {
+      throw IoError(fmt::format("rehearsal of a checkpoint: {}", outcome->failure));
+    }
+    if (!outcome->leftover.empty()) say("warning: rehearsal: " + outcome->leftover);
+    if (is_main()) bytes = size_of_folder(folder);
+  } catch (...) {
+    remove();
+    throw;
+  }
+  remove();
+  return bytes;
+}
+
+void Trainer::save() {
+  set_phase(fmt::format("{} checkpoint-{}", kSavingPhase, step_));
+  const Clock::time_point start = Clock::now();
+  // While the weights may be bad, a save must not push out those that are good.
+  const bool is_in_doubt =
+      guard_.num_in_a_row() > 0 || rollback_limit_ != std::numeric_limits<int64_t>::max();
+  // Which checkpoint is the best one, and which there are, is known only when the save before is
+  // durable, or failed.
+  if (is_in_doubt || !best_.metric().empty()) report_save(saver_->wait(), /*must_hold=*/false);
+  best_.note_save(step_);
+  checkpoint::Removal removal{.is_allowed = !is_in_doubt};
+  if (best_.folder()) removal.kept.push_back(*best_.folder());
+  // None of those that follow could be gone on from.
+  if (config_.train.save_only_model) removal.kept.push_back(resumable_);
+  report_save(start_save(config_.train.output_dir, std::move(removal)), /*must_hold=*/false);
+  saved_step_ = step_;
+  saved_steps_.insert(step_);
+  set_phase(kTrainingPhase);
+  speed_since_ += std::chrono::duration_cast<Clock::duration>(Clock::now() - start);
+}
+
+void Trainer::tell_save(const checkpoint::SaveOutcome& outcome) {
+  if (outcome.failure.empty()) {
+    say(saved_line(outcome));
+    if (checkpoint::step_of(outcome.folder) == asked_step_) say(asked_line(asked_step_));
+  } else {
+    say("warning: " + unsaved_line(outcome) +
+        "; earlier checkpoints are as they were, training goes on");
+  }
+  if (!outcome.leftover.empty()) say("warning: " + outcome.leftover);
+}
+
+void Trainer::report_save(const std::optional<checkpoint::SaveOutcome>& outcome, bool must_hold) {
+  if (!outcome) return;
+  const bool has_failed = !outcome->failure.empty();
+  if (has_failed && must_hold) throw IoError(unsaved_line(*outcome));
+  if (!outcome->is_told) tell_save(*outcome);
+  if (!has_failed) return;
+  const int64_t failed = checkpoint::step_of(outcome->folder);
+  if (saved_step_ == failed) saved_step_ = -1;
+  saved_steps_.erase(failed);
+  best_.note_failure(failed);
+}
+
+std::optional<fs::path> Trainer::last_checkpoint() const {
+  if (saved_step_ != step_) return std::nullopt;
+  return checkpoint::folder_of(config_.train.output_dir, step_);
+}
+
+comm::Group& Trainer::patient_group() {
+  return saver_ && saver_->has_lost_group() ? world_ : saving_group_;
+}
+
+void Trainer::remove_all_but_best() {
+  if (config_.train.save_total_limit != 1 || !best_.folder() || is_best_damaged_) return;
+  // What lies in the folder of another run, from which this one went on, is not this run's.
+  std::error_code missing;
+  const fs::path parent = fs::path(*best_.folder()).parent_path();
+  if (!fs::exists(*best_.folder()) || !fs::equivalent(parent, config_.train.output_dir, missing)) {
+    return;
+  }
+  try {
+    checkpoint::keep_only(*best_.folder());
+  } catch (const IoError& error) {  // the result is written: more on the disk is no failure
+    say(fmt::format("warning: {}", error.what()));
+  }
+}
+
+std::unique_ptr<checkpoint::Saver> Trainer::take_whole_saver() {
+  // A save of this step may have failed in the background, on which all ranks agree only now.
+  if (saver_) report_save(saver_->wait(), /*must_hold=*/false);
+  if (saver_ && !config_.train.save_only_model) return nullptr;
+  saved_step_ = -1;  // without the optimizer
+  auto whole = std::make_unique<checkpoint::Saver>(
+      *trainee_.store, trainee_.optimizer.get(), patient_group(),
+      checkpoint::SaverOptions{
+          .in_background = false,
+          .total_limit = config_.train.save_total_limit,
+          .frozen = frozen_weights_of(trainee_, /*in_whole_files=*/whole_files_.has_value())});
+  return std::exchange(saver_, std::move(whole));
+}
+
+bool Trainer::is_asked_to_save() { return is_asked_to_save_ |= take_save_request(); }
+
+void Trainer::save_on_request() {
+  std::unique_ptr<checkpoint::Saver> own = take_whole_saver();
+  if (saved_step_ == step_) {
+    say(asked_line(step_));
+  } else {
+    save();
+    asked_step_ = step_;
+    if (const auto ended = saver_->poll()) tell_save(*ended);
+  }
+  if (config_.train.save_only_model) {
+    report_save(saver_->wait(), /*must_hold=*/false);
+    if (const auto saved = last_checkpoint()) resumable_ = *saved;
+  }
+  if (own) saver_ = std::move(own);
+  // A launcher's signal reaches one rank later than another: this checkpoint is what it asks for.
+  is_asked_to_save_ = false;
+  take_save_request();
+}
+
+void Trainer::answer_late_request() {
+  double asked[1] = {is_asked_to_save() ? 1.0 : 0.0};
+  comm::sum_over_ranks(world_, asked);
+  if (asked[0] > 0 && step_ > first_step_) save_on_request();
+}
+
+void Trainer::stop() {
+  is_stopped_ = true;
+  const std::string phase = fmt::format("{} checkpoint-{}", kSavingPhase, step_);
+  set_phase(phase);
+  take_whole_saver();
+  if (saved_step_ != step_) save();
+  set_phase(phase);
+  const auto outcome = saver_->wait();
+  settle_metrics();
+  report_save(outcome, /*must_hold=*/true);
+  say(fmt::format(
+      "stopped on request after step {}: checkpoint-{} is saved, resume with "
+      "--resume_from_checkpoint true{}",
+      step_, step_,
+      owes_evaluation_ ? ", which begins with the evaluation that was broken off" : ""));
+  if (progress_) progress_->finish();
+}
+
+}  // namespace strata::train

@@ -1,0 +1,170 @@
+#include "strata/train/planning/memory_watch.h"
+
+#include <numeric>
+
+#include <fmt/format.h>
+
+#include "strata/base/resident_memory.h"
+#include "strata/data/collate.h"
+#include "strata/memory/allocator.h"
+#include "strata/memory/device_probe.h"
+#include "strata/memory/plan_text.h"
+#include "strata/memory/probe.h"
+
+namespace strata::train {
+namespace {
+
+// Tokens of the documents of the longest `count` rows together.
+std::vector<int64_t> largest_batch(const data::TokenStore& dataset, int64_t count) {
+  std::vector<size_t> order(dataset.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  const size_t taken = std::min(order.size(), static_cast<size_t>(count));
+  std::ranges::partial_sort(order, order.begin() + static_cast<std::ptrdiff_t>(taken),
+                            std::greater(), [&](size_t row) { return dataset[row].ids.size(); });
+  std::vector<data::ExampleView> rows;
+  std::vector<int64_t> indices;
+  for (size_t i = 0; i < taken; ++i) {
+    rows.push_back(dataset[order[i]]);
+    indices.push_back(static_cast<int64_t>(order[i]));
+  }
+  const data::MicroBatch batch = data::collate(rows, indices);
+  std::vector<int64_t> documents;
+  for (size_t d = 1; d < batch.offsets.size(); ++d) {
+    documents.push_back(batch.offsets[d] - batch.offsets[d - 1]);
+  }
+  return documents;
+}
+
+}  // namespace
+
+PlanRequest plan_request(const config::RunConfig& config, const comm::Mesh& mesh,
+                         int local_world_size, const Datasets& datasets, at::Device device) {
+  PlanRequest request;
+  request.on_device = device.is_cuda();
+  request.world_size = mesh.world->size();
+  request.local_world_size = local_world_size;
+  request.share_memory = mesh.shard->transport() != "gloo";
+  request.documents = largest_batch(datasets.train, config.train.per_device_train_batch_size);
+  const auto run_forward = [&request](const data::TokenStore& set, int64_t rows) {
+    const auto tokens = [](const std::vector<int64_t>& documents) {
+      return std::reduce(documents.begin(), documents.end());
+    };
+    std::vector<int64_t> documents = largest_batch(set, rows);
+    if (tokens(documents) > tokens(request.eval_documents)) {
+      request.eval_documents = std::move(documents);
+    }
+  };
+  if (datasets.eval) run_forward(*datasets.eval, forward_rows(config));
+  if (const auto rows = config.preference.precompute_ref_batch_size) {
+    run_forward(datasets.train, *rows);
+  }
+  return request;
+}
+
+MemoryWatch::MemoryWatch(const config::RunConfig& config, const PlanRequest& request,
+                         at::Device device)
+    : device_(device) {
+  try {
+    plan_ = plan_run(config, request);
+  } catch (const std::exception& e) {
+    // A run does not depend on its plan. Settings that cannot be fail in the run itself.
+    const std::string what = e.what();
+    failure_ = what.substr(0, what.find('\n'));
+  }
+  memory::trim_cpu_memory();
+  memory::reset_peak_resident();
+  process_bytes_ = resident_bytes();
+}
+
+void MemoryWatch::start(Trainee& trainee, Trainer& trainer) {
+  memory::trim_cpu_memory();
+  memory::reset_device_peak(device_);
+  trainer.observe([this](const comm::SentBytes& sent) { note_step(sent); });
+  if (memory::Account* account = memory::cpu_account()) {
+    const auto note = memory::phase_observer(*account);
+    trainee.executor->observe([note](const shard::Step& step, bool training) {
+      const std::lock_guard lock(memory::cpu_account_mutex());
+      note(step, training);
+    });
+  }
+}
+
+int64_t MemoryWatch::process_bytes() const {
+  if (device_.is_cuda()) return memory::kGpuWorkspaceBytes;
+  return process_bytes_ + memory::kWarmUpBytes + plan_.scratch_bytes;
+}
+
+std::string MemoryWatch::planned_line() const {
+  if (!failure_.empty()) return "memory plan: none: " + failure_;
+  return "memory plan: " + memory::peak_line(plan_.memory.peak, process_bytes());
+}
+
+std::string MemoryWatch::measured_line() const {
+  if (!failure_.empty()) {
+    return "memory: measured " + memory::size_text(memory::peak_resident_bytes());
+  }
+  if (device_.is_cuda()) return measured_on_gpu();
+  const int64_t planned = memory::peak_bytes(plan_.memory.peak, process_bytes());
+  std::string text = fmt::format(
+      "memory: planned {}, measured {} (process {} before the model", memory::size_text(planned),
+      memory::size_text(memory::peak_resident_bytes()), memory::size_text(process_bytes_));
+  if (const memory::Account* account = memory::cpu_account()) {
+    const std::lock_guard lock(memory::cpu_account_mutex());
+    text += fmt::format("; tensors planned {}, measured {}",
+                        memory::size_text(plan_.memory.peak.resident_bytes),
+                        memory::size_text(account->peak().resident_bytes));
+  }
+  text += ")";
+  return text;
+}
+
+// The allocator's peak since training began; loading is another matter.
+std::string MemoryWatch::measured_on_gpu() const {
+  const memory::DeviceMemory found = memory::device_memory(device_);
+  const int64_t planned = plan_.memory.peak.peak_bytes + process_bytes();
+  return fmt::format(
+      "memory of {}: planned {}, measured {} in tensors at most ({:+.1f} %), {} with what the "
+      "allocator kept; of the process {}",
+      device_.str(), memory::size_text(planned), memory::size_text(found.allocated_peak),
+      100.0 * static_cast<double>(found.allocated_peak - planned) / static_cast<double>(planned),
+      memory::size_text(found.reserved_peak), memory::size_text(memory::peak_resident_bytes()));
+}
+
+void MemoryWatch::note_step(const comm::SentBytes& sent) {
+  sent_ = sent;
+  ++num_steps_;
+  const memory::Account* account = memory::cpu_account();
+  if (account == nullptr) return;
+  const std::lock_guard lock(memory::cpu_account_mutex());
+  Taken now{account->resident_bytes(), account->num_blocks_taken(), memory::num_small_tensors()};
+  last_step_ = {now.bytes, now.blocks - so_far_.blocks, now.num_small - so_far_.num_small};
+  so_far_ = now;
+  if (num_steps_ == 2) after_second_step_ = now;
+}
+
+std::string MemoryWatch::steady_line() const {
+  if (num_steps_ < 2 || !failure_.empty()) return "";
+  std::string text = fmt::format("wire: planned {} bytes sent in a step, counted {}",
+                                 plan_.memory.sent_per_step.total(), sent_.total());
+  if (memory::cpu_account() == nullptr || num_steps_ <= 2) return text;
+  // What blocks compute is made anew by every step, from memory that the step before gave back.
+  const memory::Amounts later = so_far_.blocks - after_second_step_.blocks;
+  int64_t lasting = 0;
+  std::string temporary;
+  for (int k = 0; k < kNumMemoryKinds; ++k) {
+    const auto kind = static_cast<MemoryKind>(k);
+    const bool is_temporary = kind == MemoryKind::kActivations || kind == MemoryKind::kLogits ||
+                              kind == MemoryKind::kRuntime;
+    if (!is_temporary) lasting += later[kind];
+    if (!is_temporary || last_step_.blocks[kind] == 0) continue;
+    temporary += fmt::format("{} {}, ", memory::name_of(kind), last_step_.blocks[kind]);
+  }
+  return text + fmt::format(
+                    "; tensors took {} bytes more after step 2, and {} blocks for parameters, "
+                    "gradients, optimizer, slots and transport; temporary ones of the last step: "
+                    "{}below {} KiB {}",
+                    so_far_.bytes - after_second_step_.bytes, lasting, temporary,
+                    memory::kSmallestBlock / 1024, last_step_.num_small);
+}
+
+}  // namespace strata::train

@@ -1,0 +1,58 @@
+// The plan of a run beside what the run really takes. Owns: the plan and the baseline of this
+// process. Never: prints.
+#pragma once
+
+#include <string>
+
+#include "strata/train/datasets.h"
+#include "strata/train/loop/trainer.h"
+#include "strata/train/planning/plan.h"
+
+namespace strata::train {
+
+// For the plan of a run with the largest micro-batch that the data can give.
+PlanRequest plan_request(const config::RunConfig& config, const comm::Mesh& mesh,
+                         int local_world_size, const Datasets& datasets, at::Device device);
+
+// Of one rank; not collective.
+class MemoryWatch {
+ public:
+  // Plans the run, and notes what the process holds before it has a model.
+  MemoryWatch(const config::RunConfig& config, const PlanRequest& request, at::Device device);
+
+  // Call once the model is assembled: gives back what loading took, and from then on sorts what is
+  // taken into phases and counts what is sent.
+  void start(Trainee& trainee, Trainer& trainer);
+
+  std::string planned_line() const;
+  // Planned and measured, after the last step.
+  std::string measured_line() const;
+  // Bytes sent in the last step, as planned and as the groups counted them, and what tensors took
+  // from the system since the second step: nothing, unless a longer micro-batch came; and how many
+  // tensors a step makes. Empty before the second step.
+  std::string steady_line() const;
+
+ private:
+  void note_step(const comm::SentBytes& sent);
+
+  std::string measured_on_gpu() const;
+  // Of the process, or of libtorch on a GPU, beside tensors, once it has run a step.
+  int64_t process_bytes() const;
+
+  at::Device device_;
+  RunPlan plan_;
+  std::string failure_;  // why there is no plan
+  int64_t process_bytes_ = 0;
+  int64_t num_steps_ = 0;
+  // By tensors of the CPU.
+  struct Taken {
+    int64_t bytes = 0;       // resident
+    memory::Amounts blocks;  // numbers of them
+    int64_t num_small = 0;
+  };
+  Taken so_far_, after_second_step_;
+  Taken last_step_;  // in it alone, but for the bytes
+  comm::SentBytes sent_;
+};
+
+}  // namespace strata::train

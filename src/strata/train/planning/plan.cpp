@@ -1,0 +1,273 @@
+#include "strata/train/planning/plan.h"
+
+#include <algorithm>
+#include <map>
+
+#include "strata/checkpoint/sharded.h"
+#include "strata/checkpoint/state_pieces.h"
+#include "strata/config/recipes.h"
+#include "strata/libtorch/planned_device.h"
+#include "strata/memory/allocator.h"
+#include "strata/memory/device_probe.h"
+#include "strata/memory/probe.h"
+#include "strata/nn/chunked_cross_entropy.h"
+#include "strata/nn/linear.h"
+#include "strata/ops/matmul/matmul.h"
+#include "strata/train/setup/assemble.h"
+#include "strata/train/setup/device.h"
+
+namespace strata::train {
+namespace {
+
+// The documents of the longest rows; of pairs source and target in turn.
+std::vector<int64_t> full_batch(int64_t rows, const config::RunConfig& config,
+                                const models::Model& model) {
+  if (config::recipe_of(config).has_encoder) {
+    std::vector<int64_t> documents;
+    for (int64_t i = 0; i < rows; ++i) {
+      documents.insert(documents.end(),
+                       {config.data.max_source_length, config.data.max_target_length});
+    }
+    return documents;
+  }
+  const int64_t longest = model.max_position_embeddings();
+  const int64_t documents = config::recipe_of(config).reads_pairs ? 2 * rows : rows;
+  return std::vector<int64_t>(static_cast<size_t>(documents),
+                              std::min(config.data.max_length.value_or(longest), longest));
+}
+
+int64_t largest_layer(models::Model& model) {
+  int64_t largest = 0;
+  for (models::Block* block : model.blocks()) {
+    for (nn::Parameter* parameter : block->parameters()) {
+      largest = std::max(largest, parameter->numel());
+    }
+  }
+  return largest;
+}
+
+int64_t largest_block(models::Model& model) {
+  int64_t largest = largest_layer(model);
+  for (models::Block* block : model.blocks()) {
+    if (block->kind() != models::BlockKind::kLayer) continue;
+    int64_t numel = 0;
+    for (nn::Parameter* parameter : block->parameters()) numel += parameter->numel();
+    largest = std::max(largest, numel);
+  }
+  return largest;
+}
+
+// The widest packing buffer of a linear layer's products: y = x W^T, dx = dy W, and fp32 sums over
+// tokens, dW = dy^T x and of a branch dB = dy^T hidden, dA = dhidden^T x.
+int64_t layer_scratch_bytes(const nn::Linear& layer, int64_t tokens, at::ScalarType compute) {
+  const int64_t in = layer.in_features(), out = layer.out_features();
+  const auto bytes = [compute](int64_t rows, int64_t columns, int64_t inner) {
+    return ops::matmul_scratch_bytes(rows, columns, inner, compute, at::kFloat);
+  };
+  int64_t widest = std::max(ops::matmul_scratch_bytes(tokens, out, in, compute, compute),
+                            ops::matmul_scratch_bytes(tokens, in, out, compute, compute));
+  if (layer.weight().requires_grad()) widest = std::max(widest, bytes(out, in, tokens));
+  if (const nn::LowRankBranch* branch = layer.low_rank()) {
+    const int64_t rank = branch->a.shape()[0];
+    widest = std::max({widest, bytes(out, rank, tokens), bytes(rank, in, tokens)});
+  }
+  return widest;
+}
+
+int64_t kernel_scratch_bytes(models::Model& model, int64_t tokens, at::ScalarType compute) {
+  int64_t widest = 0;
+  for (models::Block* block : model.blocks()) {
+    const bool is_head = block->kind() == models::BlockKind::kHead;
+    for (const nn::Linear* layer : block->linears()) {
+      const int64_t rows = is_head ? nn::loss_rows_at_once(tokens, layer->out_features()) : tokens;
+      widest = std::max(widest, layer_scratch_bytes(*layer, rows, compute));
+    }
+  }
+  return widest;
+}
+
+// Takes the sources out of documents that are source and target in turn.
+std::vector<int64_t> take_sources(std::vector<int64_t>& documents) {
+  std::vector<int64_t> sources, targets;
+  for (size_t i = 0; i < documents.size(); ++i) {
+    (i % 2 == 0 ? sources : targets).push_back(documents[i]);
+  }
+  documents = std::move(targets);
+  return sources;
+}
+
+void describe_model(Trainee& trainee, RunPlan& plan) {
+  for (nn::Parameter* parameter : trainee.model->parameters()) {
+    plan.num_parameters += parameter->numel();
+    if (parameter->requires_grad()) plan.num_trained += parameter->numel();
+  }
+  plan.largest_layer = largest_layer(*trainee.model);
+  plan.largest_block = largest_block(*trainee.model);
+  plan.compute_type = trainee.compute_type;
+  for (int u = 0; u < trainee.store->num_units(); ++u) {
+    const shard::Unit& unit = trainee.store->unit(u);
+    int64_t bytes = 0;
+    for (size_t s = 0; s < unit.segments.size(); ++s) {
+      bytes += static_cast<int64_t>(trainee.store->home(u, static_cast<int>(s)).value.nbytes());
+    }
+    plan.units.push_back({unit.name, unit.numel(), bytes});
+  }
+}
+
+bool is_in_files(const std::string& device) { return device == "nvme"; }
+
+// What the settings send to files, and with an accelerator to the host's memory. A processor's
+// memory is the host's.
+std::vector<MemoryKind> offloaded_kinds(const config::ShardConfig& shard, bool on_device) {
+  std::vector<MemoryKind> kinds{MemoryKind::kKeptInputs};
+  const bool to_host = on_device && offloads_to_host(shard);
+  if (to_host || is_in_files(shard.offload_param_device)) kinds.push_back(MemoryKind::kParameters);
+  if (to_host || is_in_files(shard.offload_optimizer_device)) {
+    kinds.push_back(MemoryKind::kOptimizer);
+  }
+  // Gradients go where the update is computed.
+  if (to_host) kinds.push_back(MemoryKind::kGradients);
+  if (on_device) kinds.push_back(MemoryKind::kSnapshot);
+  return kinds;
+}
+
+// A plan makes no folder. Beside an accelerator the homes are where files would be read to.
+config::RunConfig without_files(config::RunConfig config) {
+  config::ShardConfig& shard = config.shard;
+  shard.offload_params = offloads_to_host(shard);
+  shard.offload_param_device = shard.offload_optimizer_device = "none";
+  shard.activation_offloading_path = "";
+  return config;
+}
+
+// What this rank saves.
+std::vector<checkpoint::LocalPiece> saved_pieces(const config::RunConfig& config,
+                                                 Trainee& trainee) {
+  if (config.train.save_strategy == "no") return {};
+  return checkpoint::local_pieces(*trainee.store,
+                                  config.train.save_only_model ? nullptr : trainee.optimizer.get());
+}
+
+// The copy that the saver takes on start and keeps (Trainer::prepare_saving).
+std::vector<checkpoint::LocalPiece> imagine_snapshot(
+    const config::RunConfig& config, const std::vector<checkpoint::LocalPiece>& pieces) {
+  const bool rests_in_files = is_in_files(config.shard.offload_param_device) ||
+                              is_in_files(config.shard.offload_optimizer_device);
+  const bool copies = config.train.async_save && !rests_in_files;
+  if (!copies || pieces.empty()) return {};
+  return checkpoint::snapshot_memory(pieces);
+}
+
+// The two blocks from which a large file of a rank is written past the page cache.
+int64_t saving_buffer_bytes(const std::vector<checkpoint::LocalPiece>& pieces) {
+  const checkpoint::StreamedFrom streamed;
+  uint64_t bytes = 0;
+  for (const checkpoint::LocalPiece& piece : pieces) bytes += piece.data.nbytes();
+  return bytes < streamed.bytes ? 0 : static_cast<int64_t>(2 * streamed.block_bytes);
+}
+
+// Buffers of transfers to and from files: of each size of shard those that are in flight at once,
+// and three groups of what is updated (optim/sub_group_walk.h).
+int64_t file_buffer_bytes(const config::ShardConfig& shard, shard::UnitStore& store) {
+  constexpr int64_t kInFlight = 3;
+  const bool parameters = is_in_files(shard.offload_param_device);
+  const bool state = is_in_files(shard.offload_optimizer_device);
+  std::map<std::pair<int64_t, at::ScalarType>, int64_t> shards;
+  int64_t largest_trained = 0;
+  for (int u = 0; u < store.num_units(); ++u) {
+    for (const shard::Segment& segment : store.unit(u).segments) {
+      ++shards[{segment.shard_numel, segment.storage}];
+      if (segment.trainable) largest_trained = std::max(largest_trained, segment.shard_numel);
+    }
+  }
+  int64_t bytes = 0;
+  for (const auto& [size, count] : shards) {
+    if (!parameters) break;
+    bytes += std::min(count, kInFlight) * size.first *
+             static_cast<int64_t>(c10::elementSize(size.second));
+  }
+  const int64_t lanes = (parameters ? 1 : 0) + (state ? 2 : 0);
+  return bytes + kInFlight * lanes * std::min(shard.sub_group_size, largest_trained) *
+                     static_cast<int64_t>(sizeof(float));
+}
+
+}  // namespace
+
+RunPlan plan_run(const config::RunConfig& config, const PlanRequest& request) {
+  memory::Imagined imagined;
+  const PlannedDeviceScope stands_for(request.on_device ? at::kCUDA : at::kCPU);
+  if (request.on_device && config.train.full_determinism) choose_repeatable_kernels();
+  memory::Account& account = imagined.account();
+  account.begin_phase("load");
+  account.keep_elsewhere(offloaded_kinds(config.shard, request.on_device));
+  RunPlan plan;
+  comm::Mesh mesh = comm::make_fake_mesh(
+      request.world_size, mesh_shape(config.shard, request.world_size, request.local_world_size),
+      {.local_world_size = request.local_world_size,
+       .share_memory = request.share_memory,
+       .have_accelerators = request.on_device});
+  const auto trainee = assemble(without_files(config), mesh,
+                                {.device = at::kMeta,
+                                 .has_bf16 = request.on_device || cpu_has_bf16_arithmetic(),
+                                 .has_fp16 = request.on_device});
+  account.trim();
+  describe_model(*trainee, plan);
+  plan.shard_size = mesh.shard->size();
+  plan.replicas = mesh.replicate->size();
+  plan.sequence_size = mesh.sequence_size();
+
+  memory::WalkOptions walk;
+  walk.accumulation = config.train.gradient_accumulation_steps;
+  walk.balances_experts = trainee->balancing.is_measured();
+  walk.documents = !request.documents.empty() ? request.documents
+                                              : full_batch(config.train.per_device_train_batch_size,
+                                                           config, *trainee->model);
+  if (const int64_t rows = forward_rows(config); rows > 0) {
+    walk.eval_documents = !request.eval_documents.empty()
+                              ? request.eval_documents
+                              : full_batch(rows, config, *trainee->model);
+  }
+  for (int64_t tokens : walk.documents) plan.tokens += tokens;
+  if (config::recipe_of(config).has_encoder) {
+    walk.sources = take_sources(walk.documents);
+    walk.eval_sources = take_sources(walk.eval_documents);
+  }
+  const int64_t own_tokens = (plan.tokens + mesh.sequence_size() - 1) / mesh.sequence_size();
+  const auto saved = saved_pieces(config, *trainee);
+  // Buffers of files are the host's, too.
+  if (request.on_device) {
+    plan.scratch_bytes = memory::device_library_bytes(mesh);
+  } else {
+    plan.scratch_bytes = file_buffer_bytes(config.shard, *trainee->store) +
+                         saving_buffer_bytes(saved) +
+                         kernel_scratch_bytes(*trainee->model, own_tokens, plan.compute_type) +
+                         comm::imitated_process_bytes(mesh);
+  }
+  account.begin_phase("forward");
+  const auto snapshot = imagine_snapshot(config, saved);
+  plan.memory =
+      memory::walk(account, *trainee->store, *trainee->executor, *trainee->optimizer, walk);
+  // Pages of weights that are quantised are mapped before there is a step with its buffers.
+  for (const memory::Phase& phase : plan.memory.phases) {
+    if (request.on_device || phase.name != "load") continue;
+    plan.scratch_bytes =
+        std::max(plan.scratch_bytes, phase.resident_bytes + trainee->largest_mapped -
+                                         plan.memory.peak.resident_bytes - memory::kWarmUpBytes);
+  }
+  return plan;
+}
+
+int64_t forward_rows(const config::RunConfig& config) {
+  const bool evaluates = config.train.eval_strategy != "no" || config.train.eval_on_start;
+  const int64_t of_evaluation = evaluates ? config.train.per_device_eval_batch_size : 0;
+  return std::max(of_evaluation, config.preference.precompute_ref_batch_size.value_or(0));
+}
+
+int num_recomputed(const RunPlan& plan) {
+  return static_cast<int>(
+      std::ranges::count_if(plan.memory.schedule, [](const memory::StepMemory& at) {
+        return at.step.action == shard::Action::kBackward && shard::runs_again(at.step.keep);
+      }));
+}
+
+}  // namespace strata::train

@@ -1,0 +1,70 @@
+#include "strata/train/planning/planned_room.h"
+
+#include <algorithm>
+
+#include <ATen/ops/full.h>
+
+#include "strata/base/byte_size.h"
+#include "strata/base/resident_memory.h"
+#include "strata/launch/machine_report.h"
+#include "strata/memory/device_probe.h"
+#include "strata/memory/plan_text.h"
+#include "strata/memory/probe.h"
+#include "strata/train/setup/device.h"
+
+namespace strata::train {
+namespace {
+
+// The rest is for what no plan sees: pieces of memory too small for what is asked for.
+constexpr double kPart = 0.9;
+
+int64_t free_on_gpu(at::Device device, int local_world_size) {
+  const int gpus = std::max(count_gpus(), 1);
+  const int sharing = std::max((local_world_size + gpus - 1) / gpus, 1);
+  return memory::device_memory(device).free / sharing;
+}
+
+int64_t free_on_host(int local_world_size) {
+  const launch::MemoryFacts facts = launch::read_memory({});
+  uint64_t bytes = facts.available_bytes;
+  if (!facts.room_folder.empty()) bytes = std::min(bytes, facts.room_bytes);
+  return static_cast<int64_t>(bytes) / local_world_size;
+}
+
+double room_of_rank(const config::RunConfig& config, at::Device device, int local_world_size) {
+  if (config.shard.memory_budget.empty()) {
+    return static_cast<double>(free_room(device, local_world_size));
+  }
+  const auto budget = static_cast<double>(parse_byte_size(config.shard.memory_budget));
+  // Of a GPU plans count what lies in its context, not the context.
+  return device.is_cuda() ? budget - static_cast<double>(memory::kCudaContextBytes) : budget;
+}
+
+}  // namespace
+
+int64_t free_room(at::Device device, int local_world_size) {
+  const auto part = [](int64_t bytes) {
+    return static_cast<int64_t>(kPart * static_cast<double>(bytes));
+  };
+  if (device.is_cuda()) return part(free_on_gpu(device, local_world_size));
+  // A plan counts what the process has by now.
+  return part(free_on_host(local_world_size)) + resident_bytes();
+}
+
+int64_t room_of_run(const config::RunConfig& config, const comm::Mesh& mesh, at::Device device,
+                    int local_world_size) {
+  const at::Tensor room = at::full({1}, -room_of_rank(config, device, local_world_size),
+                                   at::TensorOptions().dtype(at::kDouble));
+  mesh.world->all_reduce(room, comm::Reduction::kMax)->wait();
+  return static_cast<int64_t>(-room.item<double>());
+}
+
+int64_t needed_bytes(const RunPlan& plan, at::Device device) {
+  if (device.is_cuda()) {
+    return plan.memory.peak.peak_bytes + plan.scratch_bytes + memory::kGpuWorkspaceBytes;
+  }
+  return memory::peak_bytes(plan.memory.peak,
+                            resident_bytes() + memory::kWarmUpBytes + plan.scratch_bytes);
+}
+
+}  // namespace strata::train

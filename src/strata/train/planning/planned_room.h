@@ -1,0 +1,22 @@
+// The room that a rank has where it computes, and what a plan says that it needs of it: what
+// gradient_checkpointing_mode auto and auto_find_batch_size weigh. Never: the choice.
+#pragma once
+
+#include "strata/comm/mesh.h"
+#include "strata/config/run_config.h"
+#include "strata/train/planning/plan.h"
+
+namespace strata::train {
+
+// Nine tenths of what is free on this machine for one of its `local_world_size` ranks, in bytes.
+int64_t free_room(at::Device device, int local_world_size);
+
+// Bytes, those of the rank that has least: memory_budget, else free_room().
+// Collective.
+int64_t room_of_run(const config::RunConfig& config, const comm::Mesh& mesh, at::Device device,
+                    int local_world_size);
+
+// The peak of the plan with what the process, or a GPU's libraries, take beside tensors.
+int64_t needed_bytes(const RunPlan& plan, at::Device device);
+
+}  // namespace strata::train

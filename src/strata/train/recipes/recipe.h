@@ -1,0 +1,70 @@
+// What a recipe makes of passes through the model: what a step's loss is a mean over, what the head
+// is asked for, which figures it tells, what must be known before the first step. Owns: that
+// interface and the table of those who implement it. Never: the loop (loop/trainer.h), how one pass
+// runs (loop/micro_pass.h), the losses (nn/).
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "strata/config/run_config.h"
+#include "strata/data/batch.h"
+#include "strata/nn/batch.h"
+#include "strata/train/datasets.h"
+#include "strata/train/loop/figures.h"
+#include "strata/train/setup/trainee.h"
+
+namespace strata::train {
+
+// Which data set a micro-batch's rows are of.
+enum class Split { kTrain, kEval };
+
+// Of a micro-batch; of a step over all its micro-batches and ranks; of an evaluation's batch.
+struct LossCounts {
+  double losses = 0;  // what the loss is a mean over: trained tokens, or pairs
+  double others = 0;  // whatever else the recipe weighs by
+};
+
+// One micro-batch on its way through the model.
+class Objective {
+ public:
+  virtual ~Objective() = default;
+  // Points the context at what the head is to look at. It must outlive the pass.
+  virtual void ask(nn::ForwardContext& context) { (void)context; }
+  // After the pass: the same names for every micro-batch.
+  virtual Figures figures(const nn::LossSums& sums) const = 0;
+  // After the pass: what an evaluation's sum of losses is divided by.
+  virtual double num_losses(const nn::LossSums& sums) const = 0;
+};
+
+// Threads: const methods from any.
+class Recipe {
+ public:
+  virtual ~Recipe() = default;
+  virtual LossCounts count(const data::MicroBatch& batch) const = 0;
+  virtual bool disables_dropout() const { return false; }
+  // `counts`: of all that the micro-batch shares a step or an evaluation's batch with.
+  virtual std::unique_ptr<Objective> objective(const data::MicroBatch& batch, Split split,
+                                               const LossCounts& counts) const = 0;
+};
+
+// What a recipe may look at before the first step, while the weights are those that training starts
+// from; and how it tells what it does meanwhile.
+struct BeforeTraining {
+  const config::RunConfig& config;
+  Trainee& trainee;
+  const Datasets& datasets;
+  bool is_kept = true;  // what was found out is for the output folder, and for runs that go on
+  std::function<void(const std::string&)> set_phase = [](const std::string&) {};
+  // What of, rows done, their part of all.
+  std::function<void(const std::string&, int64_t, double)> progress = [](const std::string&,
+                                                                         int64_t, double) {};
+  std::vector<std::string>& notes;  // what the person who started the run should know
+};
+
+// That of the settings. Errors: those of evaluation and of what is written. Collective.
+std::unique_ptr<Recipe> make_recipe(const BeforeTraining& before);
+
+}  // namespace strata::train

@@ -1,0 +1,173 @@
+#include "strata/train/saving/results.h"
+
+#include "strata/base/byte_size.h"
+#include "strata/base/error.h"
+#include "strata/base/file.h"
+#include "strata/checkpoint/export.h"
+#include "strata/checkpoint/special_tokens.h"
+#include "strata/comm/agreement.h"
+#include "strata/hf/formats/torch_types.h"
+#include "strata/hf/hub/model.h"
+#include "strata/hf/mxfp4.h"
+#include "strata/hf/weight_names.h"
+#include "strata/models/moe/config.h"
+#include "strata/shard/loading.h"
+#include "strata/shard/storage_type.h"
+#include "strata/text/templates/changed_files.h"
+#include "strata/train/datasets.h"
+#include "strata/train/saving/result_pages.h"
+#include "strata/train/setup/adapter_settings.h"
+#include "strata/train/setup/hub_place.h"
+
+namespace strata::train {
+namespace {
+
+namespace fs = std::filesystem;
+
+// config.json of the result: the base's, with what training changed.
+std::string exported_model_config(const Trainee& trainee, const text::Tokenizer& tokenizer) {
+  Json config = trainee.model_config;
+  checkpoint::align_special_tokens(tokenizer, /*is_generation=*/false, config);
+  config.erase("torch_dtype");
+  config["dtype"] = "float32";  // masters; a result says its own
+  if (!config.contains("architectures")) {
+    config["architectures"] = Json::array({trainee.model->architecture()});
+  }
+  if (hf::announces_mxfp4(config)) config.erase("quantization_config");  // it was decoded
+  trainee.model->describe_tie(config);
+  if (const auto coefficient = trainee.balancing.coefficient) {
+    models::describe_balancing(*coefficient, config);
+  }
+  return dump_python(config) + "\n";
+}
+
+void add_tokenizer(const config::RunConfig& config, const Datasets& datasets,
+                   checkpoint::SmallFiles& files) {
+  const bool has_other_template =
+      !config.data.chat_template_path.empty() || config.data.chat_template_format != "none";
+  const auto changed = text::changed_files(*datasets.tokenizer,
+                                           has_other_template ? datasets.chat_template_source : "");
+  for (const fs::path& file : datasets.tokenizer->files()) {
+    // A tokenizer may read its model's config.json; the result has one of its own.
+    if (file.filename() == "config.json") continue;
+    const fs::path part = file.parent_path().filename();
+    const bool is_below = part == "additional_chat_templates";
+    files[is_below ? part / file.filename() : file.filename()] = read_file(file);
+  }
+  for (const auto& [name, text] : changed) files[name] = text;
+}
+
+}  // namespace
+
+std::optional<at::ScalarType> result_type(const config::RunConfig& config, const Trainee& trainee) {
+  const std::string name = shard::result_dtype({.save_dtype = config.train.save_dtype,
+                                                .dtype = config.model.dtype,
+                                                .bf16 = config.shard.bf16,
+                                                .fp16 = config.shard.fp16,
+                                                .is_adapter = trainee.adapter != nullptr});
+  if (name.empty()) return std::nullopt;
+  return shard::storage_type_of(name, trainee.model_config);
+}
+
+checkpoint::SmallFiles companion_files(const config::RunConfig& config, const Trainee& trainee,
+                                       const Datasets& datasets) {
+  checkpoint::SmallFiles files;
+  if (trainee.adapter) {
+    files[hf::kAdapterConfigFile] = hf::adapter_config_json(adapter_config_of(config, trainee));
+  } else {
+    files["config.json"] = exported_model_config(trainee, *datasets.tokenizer);
+    constexpr const char* kGeneration = "generation_config.json";
+    const fs::path base =
+        hf::locate_model(config.model.model_name_or_path, hub_place(config.model));
+    if (!config.model.model_name_or_path.empty() && fs::exists(base / kGeneration)) {
+      Json settings = read_json_file(base / kGeneration);
+      const Json old = settings;
+      checkpoint::align_special_tokens(*datasets.tokenizer, /*is_generation=*/true, settings);
+      files[kGeneration] =
+          settings == old ? read_file(base / kGeneration) : dump_python(settings) + "\n";
+    }
+  }
+  add_tokenizer(config, datasets, files);
+  return files;
+}
+
+namespace {
+
+// config.json of a result in another type than that of the masters.
+void name_result_type(std::optional<at::ScalarType> type, checkpoint::SmallFiles& files) {
+  if (!type || !files.contains("config.json")) return;
+  Json config = parse_json(files["config.json"], "config.json");
+  config["dtype"] = std::string(hf::torch_dtype_of(shard::dtype_of(*type)));
+  files["config.json"] = dump_python(config) + "\n";
+}
+
+// Whoever takes them begins anew, also where this run went on from a checkpoint.
+std::string settings_from_start(const std::string& text) {
+  Json settings = parse_json(text, "settings");
+  const auto resumed = settings.find("resume_from_checkpoint");
+  if (resumed != settings.end()) *resumed = "";
+  return dump_python(settings, /*indent=*/2, /*sort_keys=*/false);
+}
+
+// A picture of the run is not worth its result.
+void add_page(const char* name, const std::function<std::string()>& page, Trainer& trainer,
+              checkpoint::ExportOptions& options) {
+  try {
+    options.beside[name] = page();
+  } catch (const std::exception& error) {
+    trainer.say(fmt::format("warning: {}: {}; it is left out", name, error.what()));
+  }
+}
+
+void export_results(const config::RunConfig& config, Trainee& trainee, Trainer& trainer) {
+  const fs::path folder = config.train.output_dir;
+  // The proof of a large result takes longer than a collective of a step may.
+  comm::Group& world = trainer.patient_group();
+  const auto type = result_type(config, trainee);
+  checkpoint::ExportOptions options{.type = type, .group = &world};
+  options.trained =
+      trainer.has_learned() ? checkpoint::Trained::kYes : checkpoint::Trained::kNotYet;
+  comm::all_or_nothing(world, "collecting the results", [&] {
+    if (world.rank() != 0) return;
+    options.beside = trainer.companions();
+    name_result_type(type, options.beside);
+    options.beside["trainer_state.json"] = report::trainer_state_text(trainer.state());
+    options.beside["settings.json"] = settings_from_start(trainer.settings_text());
+    add_page(
+        kReportFile, [&] { return report_page(config, trainee, trainer); }, trainer, options);
+    if (owns_model_card(folder)) {
+      add_page(
+          kModelCardFile, [&] { return model_card(config, trainee, trainer); }, trainer, options);
+    }
+  });
+  if (trainee.adapter) {
+    checkpoint::export_adapter(folder, *trainee.store, *trainee.adapter,
+                               adapter_config_of(config, trainee), trainee.base_fingerprint,
+                               std::move(options));
+  } else {
+    checkpoint::export_model(
+        folder, *trainee.store, parse_byte_size(config.train.max_shard_size),
+        [&](const nn::Parameter& parameter) {
+          return hf::name_in_folder(trainee.model_config, parameter.name());
+        },
+        std::move(options));
+  }
+}
+
+}  // namespace
+
+void write_results(const config::RunConfig& config, Trainee& trainee, Trainer& trainer) {
+  try {
+    export_results(config, trainee, trainer);
+  } catch (const IoError& error) {
+    const auto last = trainer.last_checkpoint();
+    if (!last || config.train.save_only_model) throw;
+    throw IoError(
+        "{}; what was trained is whole in {}: mend that, and the same command with "
+        "--resume_from_checkpoint true writes the result",
+        error.what(), last->string());
+  }
+  if (trainee.store->mesh().world->rank() == 0) trainer.remove_all_but_best();
+}
+
+}  // namespace strata::train

@@ -1,0 +1,275 @@
+#include "strata/train/saving/resume.h"
+
+#include <algorithm>
+#include <span>
+
+#include <fmt/ranges.h>
+
+#include "strata/base/error.h"
+#include "strata/base/file.h"
+#include "strata/checkpoint/folders.h"
+#include "strata/checkpoint/repair.h"
+#include "strata/checkpoint/sharded.h"
+#include "strata/comm/agreement.h"
+#include "strata/config/recipes.h"
+#include "strata/config/settings/table.h"
+#include "strata/hf/adapter_files.h"
+#include "strata/train/loop/figures.h"
+#include "strata/train/loop/loss_guard.h"
+
+namespace strata::train {
+namespace {
+
+namespace fs = std::filesystem;
+
+void load_one(const fs::path& folder, Trainee& trainee, optim::Optimizer* optimizer,
+              const ApplyProgress& apply) {
+  checkpoint::PieceReader reader(folder);
+  const std::string state_path = (folder / "trainer_state.json").string();
+  const std::string progress_path = (folder / "progress.json").string();
+  const auto state =
+      report::parse_trainer_state(reader.small_file("trainer_state.json"), state_path);
+  const Json progress = parse_json(reader.small_file("progress.json"), progress_path);
+  // Compared with this run's when the choice has been made: a damaged one must count before.
+  if (reader.manifest().files.contains("settings.json")) reader.small_file("settings.json");
+  checkpoint::load(reader, *trainee.store, optimizer);
+  trainee.executor->parameters_changed();
+  try {
+    apply(state, progress);
+  } catch (const Json::exception& error) {
+    throw FormatError(
+        "{}: found a field that is missing or of another type ({}), expected what this version "
+        "writes; resume from another checkpoint",
+        progress_path, error.what());
+  }
+}
+
+// The ranks of a run read one list: another rank may see a folder a moment later than rank 0.
+std::vector<fs::path> agree_on(std::vector<fs::path> found, comm::Group& world) {
+  const auto count = std::stoul(comm::broadcast_string(world, std::to_string(found.size())));
+  found.resize(count);
+  for (fs::path& path : found) path = comm::broadcast_string(world, path.string());
+  return found;
+}
+
+// The first of them that can be used, or nothing: then `failure` is why the first one could not.
+std::optional<fs::path> load_first(const std::vector<fs::path>& folders, Trainee& trainee,
+                                   const ApplyProgress& apply,
+                                   const std::function<void(const std::string&)>& say,
+                                   std::string& failure) {
+  comm::Group& world = *trainee.store->mesh().world;
+  for (const fs::path& folder : folders) {
+    const auto why = comm::shared_failure(
+        world, [&] { load_one(folder, trainee, trainee.optimizer.get(), apply); });
+    if (!why) {
+      if (!failure.empty()) say("resuming from " + folder.string() + " instead");
+      return folder;
+    }
+    if (failure.empty()) failure = *why;
+    say("cannot resume from " + folder.string() + ": " + *why);
+  }
+  return std::nullopt;
+}
+
+// Whether another value of it means another training. Places, speed, precision and sharding may
+// change; rows and seeds are compared by different_rows().
+bool shapes_training(const config::Setting& setting) {
+  constexpr std::string_view kGroups[] = {
+      "data", "sequence to sequence", "quantised base", "LoRA", "optimizer", "preferences"};
+  constexpr std::string_view kBesides[] = {"tokenizer_name", "train_sampling_strategy",
+                                           "dataloader_drop_last"};
+  constexpr std::string_view kNot[] = {"dataset_num_proc",      "dataset_cache",
+                                       "eval_packing",          "validation_file",
+                                       "predict_with_generate", "generation_max_length",
+                                       "save_projection",       "precompute_ref_batch_size",
+                                       "mxfp4_dequantize"};
+  const auto is_in = [](std::span<const std::string_view> names, std::string_view name) {
+    return std::ranges::find(names, name) != names.end();
+  };
+  if (setting.kind != config::Kind::kBound || is_in(kNot, setting.name)) return false;
+  return is_in(kGroups, setting.group) || is_in(kBesides, setting.name);
+}
+
+// Several names may stand for one recipe. Empty: an unknown one, of another version.
+std::string command_of(const std::string& name) {
+  const auto found = std::ranges::find(config::recipes(), name, &config::RecipeRow::name);
+  return found == config::recipes().end() ? "" : std::string(found->command);
+}
+
+// The rule whose state a name of `optim` keeps; paged, fused and 8-bit forms say so themselves
+// where they cannot be read.
+std::string_view optimizer_rule(std::string_view name) {
+  if (name.starts_with("paged_")) name.remove_prefix(std::string_view("paged_").size());
+  return name.substr(0, name.find_first_of("_w"));  // adam and adamw keep the same
+}
+
+}  // namespace
+
+fs::path resume(const config::TrainConfig& config, Trainee& trainee, const ApplyProgress& apply,
+                const std::function<void(const std::string&)>& say) {
+  comm::Group& world = *trainee.store->mesh().world;
+  std::vector<fs::path> found;
+  comm::all_or_nothing(world, "looking for checkpoints", [&] {
+    if (world.rank() != 0) return;
+    if (!checkpoint::means_newest(config.resume_from_checkpoint)) {
+      for (const std::string& line : checkpoint::repair(config.resume_from_checkpoint)) say(line);
+    }
+    found = checkpoint::candidates(config.resume_from_checkpoint, config.output_dir);
+  });
+  std::string failure;
+  const auto source = load_first(agree_on(std::move(found), world), trainee, apply, say, failure);
+  if (!source) throw FormatError(failure);
+  if (world.rank() == 0 && checkpoint::means_newest(config.resume_from_checkpoint)) {
+    for (const checkpoint::PassedOver& one : checkpoint::passed_over(config.output_dir)) {
+      if (checkpoint::step_of(one.folder) <= checkpoint::step_of(*source)) continue;
+      say(fmt::format("warning: {} is passed over: {}", one.folder.string(), one.reason));
+    }
+    for (const fs::path& folder : checkpoint::set_aside(config.output_dir)) {
+      if (folder == *source) continue;
+      say(
+          fmt::format("warning: {} is passed over: it was there before `latest` was written, so an "
+                      "earlier run saved it; name it in resume_from_checkpoint to go on from it",
+                      folder.string()));
+    }
+  }
+  return *source;
+}
+
+std::optional<fs::path> return_to(const config::TrainConfig& config,
+                                  const std::function<bool(const fs::path&)>& is_own,
+                                  Trainee& trainee, const ApplyProgress& apply,
+                                  const std::function<void(const std::string&)>& say) {
+  comm::Group& world = *trainee.store->mesh().world;
+  std::vector<fs::path> found;
+  comm::all_or_nothing(world, "looking for checkpoints", [&] {
+    if (world.rank() != 0) return;
+    for (const fs::path& folder : checkpoint::list(config.output_dir)) {
+      if (is_own(folder)) found.insert(found.begin(), folder);
+    }
+  });
+  std::string failure;
+  return load_first(agree_on(std::move(found), world), trainee, apply, say, failure);
+}
+
+void load_weights(const fs::path& folder, Trainee& trainee, const ApplyProgress& apply,
+                  const std::string& otherwise) {
+  comm::Group& world = *trainee.store->mesh().world;
+  const auto failure =
+      comm::shared_failure(world, [&] { load_one(folder, trainee, /*optimizer=*/nullptr, apply); });
+  if (failure) {
+    throw FormatError("{} (load_best_model_at_end){}{}; resume from another checkpoint without it",
+                      *failure, otherwise.empty() ? "" : "; ", otherwise);
+  }
+}
+
+std::vector<std::string> different_rows(const DataRows& now, const Json& progress) {
+  std::vector<std::string> lines;
+  const auto compare = [&](const char* key, int64_t found, std::string_view what,
+                           std::string_view consequence) {
+    if (!progress.contains(key) || progress.at(key).get<int64_t>() == found) return;
+    lines.push_back(fmt::format(
+        "warning: resume_from_checkpoint: found {} {}, expected {} as in the run that saved it; {}",
+        found, what, progress.at(key).get<int64_t>(), consequence));
+  };
+  compare("rows_per_step", now.per_step, "rows a step (ranks x batch x accumulation)",
+          "steps are counted on, so rows are left out or trained on twice");
+  compare("num_rows", now.count, "rows of training data",
+          "their order is another one, so rows are left out or trained on twice");
+  compare("data_seed", now.seed, "as data_seed",
+          "rows come in another order, so some are left out or trained on twice");
+  return lines;
+}
+
+std::vector<std::string> resume_lines(const fs::path& source, int64_t step, int64_t max_steps,
+                                      const std::string& settings_text) {
+  std::vector<std::string> lines{
+      fmt::format("resuming from {}: step {} of {}{}", source.string(), step, max_steps,
+                  step < max_steps ? "" : "; nothing is left to train, the result is its model")};
+  const std::string path = (source / "settings.json").string();
+  if (!fs::is_regular_file(path)) return lines;
+  const Json saved = parse_json(read_file(path), path);
+  const Json now = parse_json(settings_text, "settings");
+  const auto text_of = [](const Json& all, std::string_view name) {
+    const auto found = all.find(std::string(name));
+    return found != all.end() && found->is_string() ? found->get<std::string>() : std::string();
+  };
+  // Weights of the same names mean something else there: a tied model needs no output layer.
+  const std::string trained = command_of(text_of(saved, "recipe"));
+  const std::string trains = command_of(text_of(now, "recipe"));
+  if (!trained.empty() && !trains.empty() && trained != trains) {
+    throw ConfigError(
+        "resume_from_checkpoint: found {}, saved by the recipe {}, with the recipe {}, expected a "
+        "checkpoint of its own; resume it by that recipe, or begin anew in another output_dir",
+        source.string(), trained, trains);
+  }
+  const std::string was = text_of(saved, "optim"), is = text_of(now, "optim");
+  if (!was.empty() && !is.empty() && optimizer_rule(was) != optimizer_rule(is)) {
+    throw ConfigError(
+        "optim: found {}, expected {} as in the run that saved {}, whose state means nothing to "
+        "another rule; set it back, or begin anew with its weights: strata convert {} OUT --to "
+        "safetensors",
+        is, was, source.string(), source.string());
+  }
+  std::vector<std::string> others;
+  for (const config::Setting& setting : config::settings_table()) {
+    if (!shapes_training(setting) || !saved.contains(std::string(setting.name))) continue;
+    const std::string before = text_of(saved, setting.name), after = text_of(now, setting.name);
+    if (before == after) continue;
+    others.push_back(fmt::format("{} {} (was {})", setting.name, after.empty() ? "none" : after,
+                                 before.empty() ? "none" : before));
+  }
+  if (!others.empty()) {
+    lines.push_back(fmt::format(
+        "warning: resume_from_checkpoint: found other settings than in the run that saved it: {}; "
+        "set them back unless this is meant",
+        fmt::join(others, ", ")));
+  }
+  return lines;
+}
+
+std::vector<std::string> different_tokenizer(const fs::path& source,
+                                             const checkpoint::SmallFiles& companions) {
+  // Another tool's files may say the same in other words.
+  if (!fs::is_regular_file(source / "settings.json")) return {};
+  std::vector<std::string> names;
+  for (const auto& [name, content] : companions) {
+    const bool is_models =
+        name == "config.json" || name == "generation_config.json" || name == hf::kAdapterConfigFile;
+    if (is_models || !fs::is_regular_file(source / name)) continue;
+    if (read_file(source / name) != content) names.push_back(name);
+  }
+  if (names.empty()) return {};
+  return {fmt::format(
+      "warning: resume_from_checkpoint: found another {} than the one in {}, expected that of the "
+      "run "
+      "that saved it, whose model has learnt its tokens and forms; name that folder with "
+      "tokenizer_name unless this is meant",
+      fmt::join(names, ", "), source.string())};
+}
+
+Json to_json(const DataRows& rows) {
+  return {{"rows_per_step", rows.per_step}, {"num_rows", rows.count}, {"data_seed", rows.seed}};
+}
+
+checkpoint::SmallFiles fresh_progress(const fs::path& source, int64_t step,
+                                      const std::string& base_fingerprint) {
+  report::TrainerState state;
+  for (const fs::path& folder : {source, source.parent_path()}) {
+    const fs::path file = folder / "trainer_state.json";
+    if (!fs::is_regular_file(file)) continue;
+    state = report::parse_trainer_state(read_file(file), file.string());
+    break;
+  }
+  state.global_step = step;
+  Json window = MeanFigures().state();
+  window.update({{"loss", 0.0}, {"steps", 0}});
+  Json progress{{"num_tokens", state.num_input_tokens_seen},
+                {"log_window", window},
+                {"loss_guard", LossGuard(0).state()}};
+  if (!base_fingerprint.empty()) progress["base_fingerprint"] = base_fingerprint;
+  return {{"trainer_state.json", report::trainer_state_text(state)},
+          {"progress.json", dump_python(progress) + "\n"},
+          {"settings.json", "{}\n"}};
+}
+
+}  // namespace strata::train

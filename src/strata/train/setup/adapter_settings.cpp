@@ -1,0 +1,253 @@
+#include "strata/train/setup/adapter_settings.h"
+
+#include <algorithm>
+#include <charconv>
+
+#include "strata/adapters/adapter_options.h"
+#include "strata/base/error.h"
+#include "strata/base/json.h"
+#include "strata/config/recipes.h"
+#include "strata/hf/hub/model.h"
+#include "strata/models/reward_head.h"
+#include "strata/text/tokenizer.h"
+#include "strata/train/setup/hub_place.h"
+#include "strata/train/setup/trainee.h"
+
+namespace strata::train {
+namespace {
+
+// PEFT takes a string as a regular expression on whole module names, a list as endings of names.
+bool is_pattern(const std::vector<std::string>& modules) {
+  return modules.size() == 1 && (modules[0] == "all-linear" ||
+                                 modules[0].find_first_of("*+?()[]{}|^$\\") != std::string::npos);
+}
+
+// rank_pattern and alpha_pattern: {"expression": number, ...} in the order in which they are tried.
+template <typename T>
+std::vector<std::pair<std::string, T>> patterns_of(const std::string& text, const char* setting) {
+  std::vector<std::pair<std::string, T>> patterns;
+  if (text.empty()) return patterns;
+  const Json json = parse_json(text, setting);
+  if (!json.is_object()) {
+    throw ConfigError("{}: found {}, expected an object such as {{\"q_proj\": 16}}; correct it",
+                      setting, text);
+  }
+  constexpr bool kIsWhole = std::is_integral_v<T>;
+  for (const auto& [expression, number] : json.items()) {
+    if (kIsWhole ? !number.is_number_integer() : !number.is_number()) {
+      throw ConfigError("{}: found {} for \"{}\", expected a {} such as 16; correct it", setting,
+                        dump_python(number, -1, false, false), expression,
+                        kIsWhole ? "whole number" : "number");
+    }
+    patterns.emplace_back(expression, number.template get<T>());
+  }
+  return patterns;
+}
+
+int64_t layer_number(const std::string& text) {
+  int64_t number = -1;
+  const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error == std::errc() && stop == text.data() + text.size() && number >= 0) return number;
+  throw ConfigError(
+      "layers_to_transform: found \"{}\", expected numbers of layers, from 0; correct it", text);
+}
+
+// [1, 2], 1,2 or {"embed_tokens": [1, 2]}.
+void read_trainable_tokens(const std::string& text, adapters::LoraOptions& options) {
+  if (text.empty()) return;
+  const bool is_bare = text.find_first_of("[{") == std::string::npos;
+  const Json json = {{"trainable_token_indices",
+                      parse_json(is_bare ? "[" + text + "]" : text, "trainable_token_indices")},
+                     {"peft_type", "LORA"}};
+  const hf::AdapterConfig parsed = hf::parse_adapter_config(json, "settings");
+  options.trainable_tokens = parsed.trainable_token_indices;
+  options.token_module = parsed.trainable_token_module;
+  options.other_token_modules = parsed.other_token_modules;
+}
+
+// What the method's adapter_config.json has no word for must not decide what trains.
+void read_exceptions(const config::LoraConfig& config, adapters::LoraOptions& options) {
+  const bool is_lora = options.method == adapters::Method::kLora;
+  if (is_lora) {
+    // TRL's and PEFT's None, as text.
+    if (config.target_parameters != std::vector<std::string>{"none"}) {
+      options.target_parameters = config.target_parameters;
+    }
+    read_trainable_tokens(config.trainable_token_indices, options);
+    options.ensure_weight_tying = config.ensure_weight_tying;
+  }
+  if (!is_lora && options.method != adapters::Method::kIa3) return;
+  if (is_pattern(config.exclude_modules)) {
+    options.exclude_pattern = config.exclude_modules[0];
+  } else {
+    options.exclude_modules = config.exclude_modules;
+  }
+}
+
+}  // namespace
+
+adapters::LoraOptions options_of(const config::LoraConfig& config) {
+  adapters::LoraOptions options;
+  if (config.feedforward_modules == std::vector<std::string>{"none"}) {
+    options.feedforward_modules.emplace();
+  } else if (is_pattern(config.feedforward_modules)) {
+    options.feedforward_pattern = config.feedforward_modules[0];
+  } else if (!config.feedforward_modules.empty()) {
+    options.feedforward_modules = config.feedforward_modules;
+  }
+  options.r = config.r;
+  options.alpha = config.alpha;
+  options.dropout = config.dropout;
+  if (is_pattern(config.target_modules)) {
+    options.target_pattern = config.target_modules[0];
+  } else {
+    options.target_modules = config.target_modules;
+  }
+  options.modules_to_save = config.modules_to_save;
+  options.method = adapters::method_of(config.peft_type);
+  read_exceptions(config, options);
+  if (options.method == adapters::Method::kIa3) return options;
+  for (const std::string& number : config.layers_to_transform) {
+    options.layers_to_transform.push_back(layer_number(number));
+  }
+  options.layers_pattern = config.layers_pattern;
+  options.rank_pattern = patterns_of<int64_t>(config.rank_pattern, "rank_pattern");
+  options.alpha_pattern = patterns_of<double>(config.alpha_pattern, "alpha_pattern");
+  options.use_rslora = config.use_rslora;
+  options.use_dora = config.use_dora;
+  options.lora_bias = config.lora_bias;
+  options.bias = config.bias == "vera_only" ? "lora_only" : config.bias;
+  options.init = config.init_lora_weights;
+  options.loftq_bits = config.loftq_bits;
+  options.loftq_iter = config.loftq_iter;
+  options.d_initial = config.d_initial;
+  options.projection_prng_key = static_cast<uint64_t>(config.projection_prng_key);
+  options.save_projection = config.save_projection;
+  options.init_weights = config.init_weights;
+  options.num_virtual_tokens = config.num_virtual_tokens;
+  options.prompt_init = config.prompt_tuning_init;
+  options.prefix_projection = config.prefix_projection;
+  options.encoder_hidden_size = config.encoder_hidden_size;
+  return options;
+}
+
+adapters::LoraOptions with_new_tokens(adapters::LoraOptions options,
+                                      const std::vector<int64_t>& new_tokens) {
+  if (new_tokens.empty() || options.method != adapters::Method::kLora) return options;
+  std::vector<int64_t>& ids = options.trainable_tokens;
+  for (const int64_t id : new_tokens) {
+    if (std::find(ids.begin(), ids.end(), id) == ids.end()) ids.push_back(id);
+  }
+  std::vector<std::string>& saved = options.modules_to_save;
+  if (std::find(saved.begin(), saved.end(), "lm_head") == saved.end()) saved.push_back("lm_head");
+  return options;
+}
+
+void add_reward_head(adapters::LoraOptions& options) {
+  std::vector<std::string>& saved = options.modules_to_save;
+  for (const char* name : {"classifier", models::kRewardLayer}) {
+    if (std::ranges::find(saved, name) == saved.end()) saved.emplace_back(name);
+  }
+}
+
+std::vector<int64_t> prompt_text_ids(const config::RunConfig& config) {
+  const std::string& name = config.model.tokenizer_name.empty() ? config.model.model_name_or_path
+                                                                : config.model.tokenizer_name;
+  const auto tokenizer =
+      text::Tokenizer::load(hf::locate_tokenizer(name, hub_place(config.model, name)));
+  const std::vector<int32_t> ids = tokenizer->encode(config.lora.prompt_tuning_init_text);
+  return {ids.begin(), ids.end()};
+}
+
+namespace {
+
+// The keys that only some methods have.
+void describe_method(const config::RunConfig& config, const adapters::LoraOptions& options,
+                     const models::Model& model, hf::AdapterConfig& result) {
+  using adapters::Method;
+  if (!config.model.adapter_name_or_path.empty() && options.has_virtual_tokens()) return;
+  switch (options.method) {
+    case Method::kLora:
+      result.loftq_bits = options.loftq_bits;
+      result.loftq_iter = options.loftq_iter;
+      return;
+    case Method::kIa3:
+      result.peft_type = "IA3";
+      result.feedforward_modules =
+          options.feedforward_modules.value_or(model.default_ia3_feedforward());
+      result.feedforward_modules_regex = options.feedforward_pattern;
+      return;
+    case Method::kVera:
+      result.peft_type = "VERA";
+      result.d_initial = options.d_initial;
+      result.projection_prng_key = static_cast<int64_t>(options.projection_prng_key);
+      result.save_projection = options.save_projection;
+      result.init_weights = options.init_weights;
+      return;
+    case Method::kPrompt:
+      result.peft_type = "PROMPT_TUNING";
+      result.prompt_tuning_init = options.prompt_init;
+      result.prompt_tuning_init_text = config.lora.prompt_tuning_init_text;
+      result.tokenizer_name_or_path = config.model.model_name_or_path;
+      break;
+    case Method::kPrefix:
+      result.peft_type = "PREFIX_TUNING";
+      break;
+  }
+  const models::KeyValueShape shape = model.key_value_shape();
+  const bool is_prefix = options.method == Method::kPrefix;
+  result.num_virtual_tokens = options.num_virtual_tokens;
+  result.num_layers = shape.layers;
+  result.num_attention_heads = shape.heads;
+  result.prefix_projection = is_prefix && options.prefix_projection;
+  result.encoder_hidden_size = is_prefix ? options.encoder_hidden_size : 0;
+  result.token_dim = is_prefix ? shape.heads * shape.head_dim : model.hidden_size();
+}
+
+}  // namespace
+
+hf::AdapterConfig adapter_config_of(const config::RunConfig& config, const Trainee& trainee) {
+  hf::AdapterConfig result;
+  if (trainee.continued_adapter) result = *trainee.continued_adapter;
+  const adapters::LoraOptions& options = trainee.adapter->options();
+  describe_method(config, options, *trainee.model, result);
+  // A continued adapter of a causal model says what it said before.
+  const std::string_view task = config::recipe_of(config).task_type;
+  if (task != "CAUSAL_LM") result.task_type = task;
+  result.r = options.r;
+  result.lora_alpha = options.alpha;
+  result.lora_dropout = options.dropout;
+  result.use_rslora = options.use_rslora;
+  const std::vector<nn::Linear*>& layers = trainee.adapter->layers();
+  result.fan_in_fan_out = !layers.empty() && layers.back()->weight().is_transposed();
+  result.use_dora = options.use_dora;
+  result.lora_bias = options.lora_bias;
+  result.bias = options.bias;
+  // Over a quantised base the values are the adapter's own: whoever loads it has nothing to repeat.
+  result.init_lora_weights = options.keeps_base ? "true" : options.init;
+  result.target_parameters = options.target_parameters;
+  result.exclude_modules = options.exclude_modules;
+  result.exclude_modules_regex = options.exclude_pattern;
+  result.layers_to_transform = options.layers_to_transform;
+  result.layers_pattern = options.layers_pattern;
+  result.rank_pattern = options.rank_pattern;
+  result.alpha_pattern = options.alpha_pattern;
+  result.modules_to_save = options.modules_to_save;
+  result.trainable_token_indices = options.trainable_tokens;
+  // A list alone means the embedding.
+  if (options.token_module == "lm_head") result.trainable_token_module = options.token_module;
+  result.ensure_weight_tying = options.ensure_weight_tying;
+  result.target_modules = trainee.adapter->saved_target_modules();
+  result.target_modules_regex.reset();
+  if (options.target_pattern && result.target_modules == std::vector{*options.target_pattern}) {
+    result.target_modules_regex = options.target_pattern;
+    result.target_modules.clear();
+  }
+  result.base_model_name_or_path = config.model.model_name_or_path;
+  const std::string& revision = config.model.model_revision;
+  result.revision = revision == hf::HubPlace{}.revision ? "" : revision;
+  result.inference_mode = true;
+  return result;
+}
+
+}  // namespace strata::train

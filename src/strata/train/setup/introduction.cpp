@@ -1,0 +1,193 @@
+#include "strata/train/setup/introduction.h"
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+#include <fmt/ranges.h>
+
+#include "strata/adapters/counts.h"
+#include "strata/comm/mesh.h"
+#include "strata/comm/tcp.h"
+#include "strata/config/recipes.h"
+#include "strata/models/footprint.h"
+#include "strata/train/data_warnings.h"
+#include "strata/train/setup/base_quantization.h"
+#include "strata/train/setup/load_memory.h"
+#include "strata/train/setup/offload.h"
+
+namespace strata::train {
+namespace {
+
+const char* name_of_compute(at::ScalarType type) {
+  return type == at::kFloat ? "fp32" : type == at::kHalf ? "fp16" : "bf16";
+}
+
+void describe_weights(const config::RunConfig& config, const Trainee& trainee, Trainer& trainer) {
+  int64_t num_quantized = 0, num_packed = 0;
+  const nn::Parameter* quantized = nullptr;
+  std::set<at::ScalarType> plain;
+  for (const nn::Parameter* parameter : trainee.model->parameters()) {
+    if (!parameter->quantization()) {
+      plain.insert(parameter->storage_type());
+      continue;
+    }
+    if (parameter->quantization()->format == ops::quant::kMxfp4Format) {
+      ++num_packed;
+      continue;
+    }
+    quantized = parameter;
+    ++num_quantized;
+  }
+  const int64_t bytes = models::memory_footprint_bytes(*trainee.model) +
+                        (trainee.adapter ? adapters::buffer_bytes(*trainee.adapter) : 0);
+  trainer.say(fmt::format("memory footprint: {} bytes ({:.2f} MB)", bytes,
+                          static_cast<double>(bytes) / 1e6));
+  if (num_packed > 0) {
+    trainer.say(fmt::format(
+        "experts in MXFP4: {} weights, frozen, an expert's matrix decoded for each product "
+        "(mxfp4_dequantize decodes them while they are read)",
+        num_packed));
+  }
+  if (quantized == nullptr) return;
+  trainer.say(fmt::format(
+      "quantised base: {} matrices as {}, frozen, their scales take {} bytes; norms, embeddings "
+      "and output layer rest in {} and are computed in {}, the first layer's input requires a "
+      "gradient, activations are {}",
+      num_quantized, ops::quant::describe(quantized->quantization()->format),
+      models::scale_bytes(*trainee.model),
+      plain.contains(at::kBFloat16) || plain.contains(at::kHalf) ? "the file's type" : "fp32",
+      name_of_compute(trainee.compute_type),
+      config.shard.gradient_checkpointing ? "checkpointed" : "kept"));
+}
+
+// What the public script for such models prints after its last epoch.
+std::vector<std::string> seq2seq_lines(const config::RunConfig& config, const Trainer& trainer) {
+  const report::TrainerState state = trainer.state();
+  const auto last = std::find_if(state.log_history.rbegin(), state.log_history.rend(),
+                                 [](const Json& row) { return row.contains("eval_loss"); });
+  const auto trained = std::find_if(state.log_history.rbegin(), state.log_history.rend(),
+                                    [](const Json& row) { return row.contains("train_loss"); });
+  if (!config::recipe_of(config).has_encoder || last == state.log_history.rend() ||
+      trained == state.log_history.rend()) {
+    return {};
+  }
+  const double train_loss = trained->at("train_loss").get<double>();
+  const double eval_loss = last->at("eval_loss").get<double>();
+  std::vector<std::string> lines{
+      fmt::format("epoch={}: train_ppl={} train_epoch_loss={} eval_ppl={} eval_epoch_loss={}",
+                  trainer.plan().num_epochs - 1, python_float_repr(std::exp(train_loss)),
+                  python_float_repr(train_loss), python_float_repr(std::exp(eval_loss)),
+                  python_float_repr(eval_loss))};
+  if (last->contains("eval_accuracy")) {
+    lines.push_back("accuracy=" + python_float_repr(100 * last->at("eval_accuracy").get<double>()));
+  }
+  return lines;
+}
+
+std::string sharing_text(const comm::Mesh& mesh) {
+  if (!mesh.sequence) return "";
+  return fmt::format("rows shared by {} ranks each, ", mesh.sequence->size());
+}
+
+// What rank 0 has sent, by group: what stays inside a machine and what does not.
+std::string traffic_line(const comm::Mesh& mesh) {
+  std::vector<std::string> parts;
+  const auto add = [&](const char* name, const std::unique_ptr<comm::Group>& group) {
+    if (!group || group->size() == 1) return;
+    parts.push_back(fmt::format("{} {:.3f} MB ({})", name,
+                                static_cast<double>(group->traffic().sent_bytes) / 1e6,
+                                group->transport()));
+  };
+  add("all ranks", mesh.world);
+  add("shard group", mesh.shard);
+  add("copies", mesh.replicate);
+  add("parts", mesh.part);
+  add("sequences", mesh.sequence);
+  return parts.empty() ? "" : fmt::format("sent by rank 0: {}", fmt::join(parts, ", "));
+}
+
+// What really moved, beside the theory of traffic_line(): counted by those who move it.
+std::string moved_line(const comm::Mesh& mesh) {
+  int64_t copied = 0;
+  for (const comm::Group* group : {mesh.world.get(), mesh.shard.get(), mesh.replicate.get(),
+                                   mesh.part.get(), mesh.sequence.get()}) {
+    if (group != nullptr) copied += group->received_bytes().value_or(0);
+  }
+  if (mesh.world->size() == 1) return "";
+  return fmt::format("moved by rank 0: {:.3f} MB out of other ranks' memory, {:.3f} MB into TCP",
+                     static_cast<double>(copied) / 1e6,
+                     static_cast<double>(comm::tcp_sent_bytes()) / 1e6);
+}
+
+}  // namespace
+
+void introduce(const config::RunConfig& config, Trainee& trainee, const Datasets& datasets,
+               Trainer& trainer) {
+  const comm::Mesh& mesh = trainee.store->mesh();
+  trainer.say(adapters::trainable_parameters_line(*trainee.model));
+  describe_weights(config, trainee, trainer);
+  for (const std::string& line : quantization_warnings(config.quantization, trainee.model_config))
+    trainer.say("warning: " + line);
+  trainer.say(
+      fmt::format("{} rank{} ({}), {}, {}{} rows of {} tokens, {} steps of {} rows, masters fp32, "
+                  "computing in {} on {}",
+                  mesh.world->size(), mesh.world->size() == 1 ? "" : "s", mesh.world->transport(),
+                  config.shard.sharding_strategy, sharing_text(mesh), datasets.train.size(),
+                  datasets.train.stats().num_tokens, trainer.plan().max_steps,
+                  config.train.per_device_train_batch_size * mesh.data_parallel_size() *
+                      config.train.gradient_accumulation_steps,
+                  name_of_compute(trainee.compute_type),
+                  trainee.store->options().device.is_cuda() ? trainee.store->options().device.str()
+                                                            : "the CPU"));
+  if (config.shard.bf16 && trainee.compute_type == at::kFloat) {
+    trainer.say(
+        "bf16: this CPU has no bf16 arithmetic, computing in fp32 instead (faster here, and "
+        "more exact)");
+  }
+  if (config.shard.fp16 && trainee.compute_type == at::kFloat) {
+    trainer.say(
+        "fp16: weights are rounded to fp16 when they are gathered, products are computed in fp32");
+  }
+  if (config.optim.optim.starts_with("paged_")) {
+    trainer.say(fmt::format(
+        "{}: nothing is paged, the state is sharded and stays where {} (offload_optimizer_device "
+        "and fsdp_offload_params move it)",
+        config.optim.optim,
+        trainee.store->options().device.is_cuda() ? "the GPU or its offload keeps it"
+                                                  : "the host keeps its memory"));
+  }
+  if (config.shard.sharding_strategy.starts_with("HYBRID") && mesh.replicate->size() == 1) {
+    trainer.say(fmt::format(
+        "{}: all ranks are in one shard group, which is {} here", config.shard.sharding_strategy,
+        config.shard.sharding_strategy == "HYBRID_SHARD" ? "FULL_SHARD" : "SHARD_GRAD_OP"));
+  }
+  if (trainee.continued_adapter) {
+    for (const std::string& line : trainee.continued_adapter->warnings) {
+      trainer.say("warning: " + line);
+    }
+  }
+  if (trainee.adapter) {
+    for (const std::string& note : trainee.adapter->notes()) trainer.say("note: " + note);
+    if (!trainee.base_note.empty()) trainer.say("warning: " + trainee.base_note);
+  }
+  for (const std::string& line :
+       describe_load_memory(trainee.load_memory, trainee.store->options().device))
+    trainer.say(line);
+  for (const std::string& line :
+       describe_offload(config.shard, trainee.offload, trainee.store->options().device))
+    trainer.say(line);
+  for (const std::string& note : datasets.notes) trainer.say(note);
+  for (const std::string& line : datasets.warnings) trainer.say("warning: " + line);
+  for (const std::string& line : describe_losses(datasets.train.stats(), config.data)) {
+    trainer.say(line);
+  }
+}
+
+void conclude(const config::RunConfig& config, const comm::Mesh& mesh, Trainer& trainer) {
+  for (const std::string& line : seq2seq_lines(config, trainer)) trainer.say(line);
+  trainer.say(traffic_line(mesh));
+  trainer.say(moved_line(mesh));
+}
+
+}  // namespace strata::train

@@ -1,0 +1,179 @@
+#include "strata/train/setup/strategy.h"
+
+#include <charconv>
+
+#include <fmt/format.h>
+
+#include "strata/base/error.h"
+#include "strata/libtorch/planned_device.h"
+
+namespace strata::train {
+namespace {
+
+// What rests sharded is decided by the mesh, what is whole when by the schedule.
+struct Strategy {
+  std::string_view name;
+  enum Spread { kNowhere, kMachine, kWorld } spread;  // the shard group
+  bool reshard_after_forward;
+  bool resident;
+  bool reduce_every_micro_step;
+};
+
+constexpr Strategy kStrategies[] = {
+    {"FULL_SHARD", Strategy::kWorld, true, false, true},
+    {"SHARD_GRAD_OP", Strategy::kWorld, false, false, true},
+    {"NO_SHARD", Strategy::kNowhere, true, false, true},
+    {"HYBRID_SHARD", Strategy::kMachine, true, false, true},
+    {"HYBRID_SHARD_ZERO2", Strategy::kMachine, false, false, true},
+    {"ZERO1", Strategy::kWorld, false, true, false},
+    {"ZERO2", Strategy::kWorld, false, true, true},
+};
+
+const Strategy& strategy_of(const config::ShardConfig& config) {
+  for (const Strategy& strategy : kStrategies) {
+    if (strategy.name == config.sharding_strategy) return strategy;
+  }
+  throw InternalError(
+      "sharding strategy: found \"{}\", expected one of the table; report this as a "
+      "bug",
+      config.sharding_strategy);
+}
+
+// FSDP's throttle holds two gathers; without it as many are under way as the processor gets ahead
+// of the device, which is never the whole model.
+constexpr int kThrottled = 2, kUnthrottled = 4;
+
+int gathered_at_once(const std::string& limit) {
+  if (limit == "false") return kUnthrottled;
+  int number = kThrottled;
+  std::from_chars(limit.data(), limit.data() + limit.size(), number);
+  return number;
+}
+
+}  // namespace
+
+at::ScalarType scalar_type_of(const std::string& name) {
+  if (name == "bfloat16") return at::kBFloat16;
+  return name == "float16" ? at::kHalf : at::kFloat;
+}
+
+bool offloads_to_host(const config::ShardConfig& config) {
+  // Gradients and moments follow parameters that rest in files: the update is the CPU's then.
+  return config.offload_params || config.offload_param_device != "none" ||
+         config.offload_optimizer_device != "none";
+}
+
+shard::ActivationHomeOptions::Place activation_place(const config::ShardConfig& config,
+                                                     const Target& target) {
+  using Place = shard::ActivationHomeOptions::Place;
+  const bool is_gpu = is_for_cuda(target.device);
+  if (config.activation_offloading == "disk") {
+    if (!is_gpu) return Place::kFiles;
+    throw ConfigError(
+        "activation_offloading: found disk in a run on a GPU, expected true (host memory); "
+        "change it, or run on the CPU with --cpu");
+  }
+  return config.activation_offloading == "true" && is_gpu ? Place::kHost : Place::kWhereComputed;
+}
+
+comm::MeshShape mesh_shape(const config::ShardConfig& config, int world_size,
+                           int local_world_size) {
+  const Strategy& strategy = strategy_of(config);
+  const int64_t replicas = config.dp_replicate_size;
+  comm::MeshShape shape;
+  shape.part_size = static_cast<int>(config.reshard_group_size);
+  shape.sequence_size = static_cast<int>(config.sequence_parallel_size);
+  if (config.dp_shard_size > 0) {
+    // As in accelerate's mesh those who share rows share the shards, too.
+    const int64_t sharers = strategy.spread == Strategy::kNowhere ? 1 : shape.sequence_size;
+    const int64_t shard_size = config.dp_shard_size * sharers;
+    if (sharers > 1 && world_size % shard_size != 0) {
+      throw ConfigError(
+          "dp_shard_size: found {} beside sequence_parallel_size {} for {} ranks, expected that "
+          "their product divides the ranks; change one of them",
+          config.dp_shard_size, sharers, world_size);
+    }
+    shape.shard_size = static_cast<int>(shard_size);
+  } else if (strategy.spread == Strategy::kNowhere) {
+    shape.shard_size = 1;
+  } else if (replicas > 0) {
+    shape.shard_size = std::max(1, static_cast<int>(world_size / replicas));
+  } else {
+    shape.shard_size = strategy.spread == Strategy::kMachine ? local_world_size : world_size;
+  }
+  // Without shards every rank has a copy, also of those who share rows.
+  const int64_t sharers = strategy.spread == Strategy::kNowhere ? shape.sequence_size : 1;
+  if (replicas > 0 && shape.shard_size * replicas * sharers != world_size) {
+    throw ConfigError(
+        "dp_replicate_size: found {} copies over {} ranks each{} for {} ranks, expected their "
+        "product to be the world size; change dp_replicate_size, dp_shard_size or num_processes",
+        replicas, shape.shard_size,
+        sharers > 1 ? fmt::format(" beside sequence_parallel_size {}", sharers) : "", world_size);
+  }
+  return shape;
+}
+
+// Until auto is resolved (planning/checkpointing_choice.h), it is what takes the least memory.
+shard::Checkpointing checkpointing_of(const std::string& mode) {
+  return mode == "none"        ? shard::Checkpointing::kNone
+         : mode == "selective" ? shard::Checkpointing::kSelective
+         : mode == "attention" ? shard::Checkpointing::kAttention
+                               : shard::Checkpointing::kFull;
+}
+
+shard::ScheduleOptions schedule_options(const config::ShardConfig& config) {
+  const Strategy& strategy = strategy_of(config);
+  shard::ScheduleOptions options;
+  options.reshard_after_forward = strategy.reshard_after_forward;
+  options.reshard_to_part = config.reshard_group_size > 0;
+  options.resident = strategy.resident;
+  options.reduce_every_micro_step = strategy.reduce_every_micro_step && config.sync_each_batch;
+  options.slots = gathered_at_once(config.limit_all_gathers);
+  options.forward_prefetch = config.forward_prefetch;
+  options.backward_prefetch =
+      config.backward_prefetch == "BACKWARD_PRE"    ? shard::BackwardPrefetch::kPre
+      : config.backward_prefetch == "BACKWARD_POST" ? shard::BackwardPrefetch::kPost
+                                                    : shard::BackwardPrefetch::kNone;
+  options.activation_checkpointing = config.gradient_checkpointing
+                                         ? checkpointing_of(config.checkpointing_mode)
+                                         : shard::Checkpointing::kNone;
+  if (config.checkpointing_layers > 0) {
+    options.checkpointed_blocks =
+        static_cast<int>(std::min<int64_t>(config.checkpointing_layers, shard::kAllBlocks));
+    options.checkpointing_behind = checkpointing_of(config.checkpointing_rest);
+  }
+  // One read in flight beside one gather: more would only hold memory.
+  options.read_ahead = config.offload_param_device == "nvme" ? 1 : 0;
+  return options;
+}
+
+shard::StoreOptions store_options(const config::ShardConfig& config, const Target& target) {
+  shard::StoreOptions options;
+  options.device = target.device;
+  options.homes_on_host = is_for_cuda(target.device) && offloads_to_host(config);
+  // Without arithmetic in a 16-bit type its values are widened where they arrive.
+  options.compute_type = config.bf16 && target.has_bf16   ? at::kBFloat16
+                         : config.fp16 && target.has_fp16 ? at::kHalf
+                                                          : at::kFloat;
+  options.param_type = config.param_dtype != "auto" ? scalar_type_of(config.param_dtype)
+                       : config.fp16                ? at::kHalf
+                                                    : options.compute_type;
+  options.reduce_type = scalar_type_of(config.reduce_dtype);
+  options.wrap = wrap_policy(config);
+  return options;
+}
+
+shard::WrapPolicy wrap_policy(const config::ShardConfig& config) {
+  shard::WrapPolicy policy;
+  if (config.auto_wrap_policy == "TRANSFORMER_BASED_WRAP") {
+    policy.layer_classes = config.layer_classes;
+  } else if (config.auto_wrap_policy == "SIZE_BASED_WRAP" && config.min_num_params > 0) {
+    policy.kind = shard::WrapPolicy::Kind::kSize;
+    policy.min_num_params = config.min_num_params;
+  } else {
+    policy.kind = shard::WrapPolicy::Kind::kNone;
+  }
+  return policy;
+}
+
+}  // namespace strata::train
