@@ -9,18 +9,30 @@ import statistics
 import subprocess
 import sys
 import time
+import typing
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 CORES, ROWS, LENGTH = 2, 4, 512
-# Mode, checkpointing, ranks. Two ranks have a thread each; one has two.
+
+
+class Case(typing.NamedTuple):
+    mode: str
+    checkpointing: bool
+    ranks: int  # two have a thread each, one has two
+    bf16: bool = False  # products in bf16; a base under adapters rests in it
+
+
 CASES = {
-    "full, checkpointing": ("full", True, 2),
-    "LoRA, checkpointing": ("lora", True, 2),
-    "full": ("full", False, 2),
-    "LoRA": ("lora", False, 2),
-    "LoRA, one rank": ("lora", False, 1),
-    "QLoRA NF4 double, one rank": ("qlora", False, 1),
+    "full, checkpointing": Case("full", True, 2),
+    "LoRA, checkpointing": Case("lora", True, 2),
+    "full": Case("full", False, 2),
+    "LoRA": Case("lora", False, 2),
+    "LoRA, one rank": Case("lora", False, 1),
+    "QLoRA NF4 double, one rank": Case("qlora", False, 1),
+    "full, bf16": Case("full", False, 2, bf16=True),
+    "LoRA, bf16": Case("lora", False, 2, bf16=True),
+    "LoRA, bf16, one rank": Case("lora", False, 1, bf16=True),
 }
 
 
@@ -61,17 +73,21 @@ def fresh(folder):
     return folder
 
 
-def run_reference(inputs, output, mode, checkpointing, steps, ranks):
+def run_reference(inputs, output, case, steps):
     bin = pathlib.Path(sys.executable).parent
-    starter = ([bin / "accelerate", "launch", "--config_file", HERE / "fsdp2_cpu.yaml"] if ranks > 1 else [sys.executable])
+    starter = [sys.executable]
+    if case.ranks > 1:
+        starter = [bin / "accelerate", "launch", "--config_file", HERE / "fsdp2_cpu.yaml"]
+        starter += ["--mixed_precision", "bf16"] * case.bf16
     command = [*starter, HERE / "reference_sft.py", "--inputs", inputs, "--output", output, "--steps", steps, "--rows", ROWS,
                "--length", LENGTH]
-    command += ["--lora"] * (mode != "full") + ["--nf4"] * (mode == "qlora") + ["--checkpointing"] * checkpointing
-    start, text, peak = execute([str(part) for part in command], fresh(output) / "log.txt", ranks)
+    command += ["--lora"] * (case.mode != "full") + ["--nf4"] * (case.mode == "qlora")
+    command += ["--checkpointing"] * case.checkpointing + ["--bf16"] * case.bf16
+    start, text, peak = execute([str(part) for part in command], fresh(output) / "log.txt", case.ranks)
     rows = [json.loads(line) for line in text.splitlines() if line.startswith(('{"begin"', '{"step"'))]
     return Run(step_ends=[row["time"] - start for row in rows if "time" in row],
                first_step_begun=next(row["begin"] for row in rows if "begin" in row) - start,
-               losses=[row["loss"] for row in rows if "loss" in row], peak_rss_mb=peak, ranks=ranks)
+               losses=[row["loss"] for row in rows if "loss" in row], peak_rss_mb=peak, ranks=case.ranks)
 
 
 def run_flags(inputs, output, mode, checkpointing, steps):
@@ -86,6 +102,12 @@ def run_flags(inputs, output, mode, checkpointing, steps):
     if mode != "full":
         flags |= {"use_peft": True, "lora_r": 8, "lora_alpha": 16, "lora_dropout": 0.0, "lora_target_modules": "all-linear"}
     return flags
+
+
+def types_of(case):
+    """The flags of a case's types, beside those of run_flags()."""
+    rests_in_bf16 = case.bf16 and case.mode != "full"
+    return {"bf16": case.bf16, "dtype": "bfloat16" if rests_in_bf16 else "float32"}
 
 
 def strata_command(program, ranks, flags):

@@ -40,6 +40,7 @@ def parse_options():
     parser.add_argument("--nf4", action="store_true", help="the base in 4 bits, double quantisation")
     parser.add_argument("--published_decoding", action="store_true", help="4-bit weights as code * scale, see below")
     parser.add_argument("--checkpointing", action="store_true")
+    parser.add_argument("--bf16", action="store_true", help="mixed precision; a base under adapters rests in bf16")
     parser.add_argument("--steps", type=int, default=6)
     parser.add_argument("--rows", type=int, default=4)
     parser.add_argument("--length", type=int, default=512)
@@ -79,7 +80,7 @@ def main():
     files = {split: f"{options.inputs}/data/{split}.jsonl" for split in ("train", "test")}
     config = SFTConfig(
         output_dir=options.output, max_steps=options.steps, per_device_train_batch_size=options.rows,
-        max_length=options.length, packing=True, packing_strategy="wrapped", bf16=False, fp16=False, use_cpu=True,
+        max_length=options.length, packing=True, packing_strategy="wrapped", bf16=options.bf16, fp16=False, use_cpu=True,
         learning_rate=1e-4, lr_scheduler_type="cosine", warmup_steps=0, logging_steps=1, save_strategy="no",
         eval_strategy="no", gradient_checkpointing=options.checkpointing, report_to="none", seed=100)
     lora = LoraConfig(r=8, lora_alpha=16, lora_dropout=0.0, target_modules="all-linear", task_type="CAUSAL_LM")
@@ -88,8 +89,9 @@ def main():
         quantised = {"device_map": "cpu", "quantization_config": BitsAndBytesConfig(
             load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True,
             bnb_4bit_compute_dtype=torch.float32)}
+    dtype = torch.bfloat16 if options.bf16 and options.lora else torch.float32
     trainer = SFTTrainer(
-        model=AutoModelForCausalLM.from_pretrained(f"{options.inputs}/model", dtype=torch.float32, **quantised),
+        model=AutoModelForCausalLM.from_pretrained(f"{options.inputs}/model", dtype=dtype, **quantised),
         processing_class=AutoTokenizer.from_pretrained(f"{options.inputs}/model"), args=config,
         train_dataset=load_dataset("json", data_files=files)["train"],
         peft_config=lora if options.lora else None, callbacks=[Clock()])

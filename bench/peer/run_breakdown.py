@@ -7,7 +7,7 @@ import statistics
 import torch
 import transformers
 
-from job import CASES, LENGTH, ROWS, made_inputs, run_flags, run_rows
+from job import CASES, LENGTH, ROWS, made_inputs, run_flags, run_rows, types_of
 from measuring import in_turn, machine, option_parser, parse_options, save_page
 
 RANKS = 2
@@ -15,9 +15,10 @@ LAYERS = (2, 4, 8, 16)
 WORKS = ("matrix products", "attention", "element-wise", "loss", "collectives", "update", "data", "other")
 
 
-def step_seconds(program, inputs, output, mode, checkpointing, steps):
+def step_seconds(program, inputs, output, case, steps):
     """The medians over steps 2 to the last, by kind of work."""
-    flags = run_flags(inputs, output, mode, checkpointing, steps) | {"wall_clock_breakdown": True}
+    flags = run_flags(inputs, output, case.mode, case.checkpointing, steps) | types_of(case)
+    flags["wall_clock_breakdown"] = True
     rows = [row["step_seconds"] for row in run_rows(program, RANKS, flags)[0]][1:]
     return {name: statistics.median(row[name] for row in rows) for name in rows[0]}
 
@@ -36,10 +37,10 @@ def with_layers(inputs, layers):
 def shares(program, folder, inputs, steps):
     yield "| case | s a step | " + " | ".join(WORKS) + " | outside matrix products |"
     yield "|---|---|" + "---|" * (len(WORKS) + 1)
-    for name, (mode, checkpointing, ranks) in CASES.items():
-        if ranks != RANKS:
+    for name, case in CASES.items():
+        if case.ranks != RANKS:
             continue
-        seconds = step_seconds(program, inputs, folder / "strata", mode, checkpointing, steps)
+        seconds = step_seconds(program, inputs, folder / "strata", case, steps)
         part = {work: 100 * seconds[work] / seconds["total"] for work in WORKS}
         # Attention's own products are counted with its softmax: not as matrix products.
         yield (f"| {name} | {seconds['total']:.3f} | " + " | ".join(f"{part[work]:.1f} %" for work in WORKS)
@@ -49,7 +50,7 @@ def shares(program, folder, inputs, steps):
 def growth(program, folder, inputs, steps, rounds):
     times = in_turn(rounds, {
         layers: lambda of_size=with_layers(inputs, layers): step_seconds(
-            program, of_size, folder / "strata", "full", True, steps)["total"]
+            program, of_size, folder / "strata", CASES["full, checkpointing"], steps)["total"]
         for layers in LAYERS})
     times = {layers: statistics.median(values) for layers, values in times.items()}
     few, some = (times[layers] for layers in LAYERS[:2])

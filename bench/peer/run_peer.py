@@ -4,7 +4,7 @@
 import dataclasses
 import json
 
-from job import CASES, LENGTH, ROWS, best, made_inputs, run_reference, run_strata
+from job import CASES, LENGTH, ROWS, best, made_inputs, run_reference, run_strata, types_of
 from measuring import commit, in_turn, machine, option_parser, parse_options, save_page, versions
 
 HEADER = """| case | reference, tokens/s | Strata, tokens/s | ratio | reference, s to first step | Strata, s to first step | Strata, s until it is done | reference, MB | Strata, MB | ratio | loss difference |
@@ -20,11 +20,11 @@ def table_row(name, reference, strata):
             f"| {a.peak_rss_mb:.0f} | {b.peak_rss_mb:.0f} | **{rss:.2f}** | {difference:.1e} |")
 
 
-def run_case(options, inputs, mode, checkpointing, ranks):
-    job = (mode, checkpointing, options.steps, ranks)
+def run_case(options, inputs, case):
     return in_turn(options.rounds, {
-        "reference": lambda: run_reference(inputs, options.folder / "reference", *job),
-        "strata": lambda: run_strata(options.strata, inputs, options.folder / "strata", *job)})
+        "reference": lambda: run_reference(inputs, options.folder / "reference", case, options.steps),
+        "strata": lambda: run_strata(options.strata, inputs, options.folder / "strata", case.mode, case.checkpointing,
+                                     options.steps, case.ranks, **types_of(case))})
 
 
 def raw_lines(name, runs):
@@ -44,13 +44,13 @@ def main():
     for name, case in CASES.items():
         if options.cases.lower() not in name.lower():
             continue
-        runs = run_case(options, inputs, *case)
+        runs = run_case(options, inputs, case)
         raw += raw_lines(name, runs)
         lines.append(table_row(name, runs["reference"], runs["strata"]))
         print(lines[-1], flush=True)
     if options.save:
         save_page(options.name, "the reference stack and Strata", f"Commit {commit()}. {machine()}. {versions()}. Two ranks of "
-                  f"one thread, or one of two; fp32, {ROWS} x {LENGTH} tokens per rank.",
+                  f"one thread, or one of two; fp32 where no other type is named, {ROWS} x {LENGTH} tokens per rank.",
                   [*lines, "", "Every run, in the order in which they ran:", "```", *raw, "```"])
 
 

@@ -135,21 +135,39 @@ TEST(TokenStore, RefusesEveryDamagedFile) {
   for (size_t size = 0; size < whole.size(); size += 3) {
     EXPECT_THROW(TokenStore::map(folder.put("cut.tokens", whole.substr(0, size))), FormatError);
   }
-  // Any other byte in head, statistics or positions: an error, or a store that can be read.
+  // Any other byte, wherever it stands: an error, of the file or of the row that it is in.
+  const auto read_all = [](const std::filesystem::path& file) {
+    TokenStore::map(file).check_rows();
+  };
+  EXPECT_NO_THROW(read_all(path));
+  for (size_t at = 0; at < whole.size(); ++at) {
+    std::string broken = whole;
+    broken[at] = static_cast<char>(broken[at] ^ (1 << (at % 8)));
+    EXPECT_THROW(read_all(folder.put("broken.tokens", broken)), FormatError) << at;
+  }
   std::mt19937 random(1);
   for (int round = 0; round < 3000; ++round) {
     std::string broken = whole;
-    broken[random() % broken.size()] = static_cast<char>(random());
-    try {
-      const TokenStore store = TokenStore::map(folder.put("broken.tokens", broken));
-      int64_t sum = 0;
-      for (size_t i = 0; i < store.size(); ++i) {
-        for (const int32_t id : store[i].ids) sum += id;
-        for (const int32_t length : store[i].lengths) sum += length;
-      }
-      EXPECT_NE(sum, INT64_MIN);
-    } catch (const FormatError&) {
-    }
+    for (int i = 0; i < 3; ++i) broken[random() % broken.size()] = static_cast<char>(random());
+    if (broken == whole) continue;
+    EXPECT_THROW(read_all(folder.put("broken.tokens", broken)), FormatError);
+  }
+}
+
+TEST(TokenStore, ADamagedRowIsAnErrorWhereItIsRead) {
+  const TemporaryFolder folder;
+  write_tokens(make_dataset(), folder.path() / "a.tokens");
+  std::string bytes = read_file(folder.path() / "a.tokens");
+  const int32_t id = 5, other = 7;  // of the last row
+  const size_t at = bytes.find(std::string(reinterpret_cast<const char*>(&id), sizeof id));
+  bytes.replace(at, sizeof other, reinterpret_cast<const char*>(&other), sizeof other);
+  const TokenStore store = TokenStore::map(folder.put("b.tokens", bytes));
+  EXPECT_THAT(store[0].ids, ElementsAreArray({1, 2, 3}));
+  try {
+    store[2];
+    FAIL() << "expected an error";
+  } catch (const FormatError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("b.tokens: found row 2 not as it was written"));
   }
 }
 
@@ -170,6 +188,14 @@ TEST(TokenCache, MakesASetOnce) {
   std::ofstream(folder.path() / "new" / "k.tokens") << "nonsense";
   EXPECT_FALSE(load_or_make_tokens(folder.path() / "new", "k", make).was_cached);
   EXPECT_EQ(made, 3);
+  // So is one with a damaged row.
+  std::string bytes = read_file(folder.path() / "new" / "k.tokens");
+  bytes[sizeof(TokenFileHeader)] ^= 1;
+  folder.put("new/k.tokens", bytes);
+  const CachedTokens again = load_or_make_tokens(folder.path() / "new", "k", make);
+  EXPECT_FALSE(again.was_cached);
+  expect_equal(again.store, make_dataset());
+  EXPECT_EQ(made, 4);
 }
 
 TEST(TokenCache, WorksWithoutAFolder) {

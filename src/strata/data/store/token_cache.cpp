@@ -72,6 +72,7 @@ std::string build_id() {
   return fmt::format("{} {}", fs::file_size("/proc/self/exe", error), time);
 }
 
+constexpr uint64_t kCheckedBytes = uint64_t{1} << 28;  // in less than a second
 constexpr std::chrono::hours kKeep{24 * 30};
 constexpr std::chrono::hours kKeepUnfinished{24};  // since the last byte was written to it
 
@@ -118,6 +119,8 @@ std::optional<TokenStore> find(const fs::path& path) {
   if (!fs::exists(path, error)) return std::nullopt;
   try {
     TokenStore store = TokenStore::map(path);
+    // Rows of larger files are checked as they are read, and end the run where they are damaged.
+    if (store.file_bytes() <= kCheckedBytes) store.check_rows();
     fs::last_write_time(path, fs::file_time_type::clock::now(), error);  // used today
     return store;
   } catch (const FormatError&) {

@@ -2,8 +2,9 @@
 
 #include <cstring>
 
+#include <xxhash.h>
+
 #include "strata/base/error.h"
-#include "strata/base/file.h"
 #include "strata/base/json.h"
 
 namespace strata::data {
@@ -25,8 +26,17 @@ ExampleView TokenStore::operator[](size_t row) const {
   const uint64_t token = row == 0 ? 0 : row_ends_[row - 1];
   const uint64_t document = row == 0 ? 0 : document_ends_[row - 1];
   const uint64_t size = row_ends_[row] - token;
-  return {tokens_.subspan(2 * token, size), tokens_.subspan(2 * token + size, size),
-          lengths_.subspan(document, document_ends_[row] - document)};
+  const ExampleView view = {tokens_.subspan(2 * token, size),
+                            tokens_.subspan(2 * token + size, size),
+                            lengths_.subspan(document, document_ends_[row] - document)};
+  if (checksum_of(view) != checksums_[row]) {
+    refuse(path_, fmt::format("row {} not as it was written", row));
+  }
+  return view;
+}
+
+void TokenStore::check_rows() const {
+  for (size_t i = 0; i < size(); ++i) (*this)[i];
 }
 
 void TokenStore::read(const std::filesystem::path& path, std::span<const std::byte> bytes) {
@@ -38,9 +48,13 @@ void TokenStore::read(const std::filesystem::path& path, std::span<const std::by
   constexpr uint64_t kLimit = uint64_t{1} << 56;
   const bool is_sane = header.note_bytes < kLimit && header.rows < kLimit &&
                        header.documents < kLimit && header.tokens < kLimit;
-  const uint64_t expected = sizeof header + 8 * header.tokens + 16 * header.rows +
+  const uint64_t expected = sizeof header + 8 * header.tokens + 24 * header.rows +
                             4 * header.documents + header.note_bytes;
   if (!is_sane || bytes.size() != expected) refuse(path, fmt::format("{} bytes", bytes.size()));
+  const auto index = bytes.subspan(sizeof header + 8 * header.tokens);
+  if (XXH3_64bits(index.data(), index.size()) != header.checksum) {
+    refuse(path, "an index that is not as it was written");
+  }
   const std::byte* at = bytes.data() + sizeof header;
   const auto take = [&at]<typename T>(T, uint64_t count) {
     const std::span<const T> part(reinterpret_cast<const T*>(at), count);
@@ -50,6 +64,7 @@ void TokenStore::read(const std::filesystem::path& path, std::span<const std::by
   tokens_ = take(int32_t{}, 2 * header.tokens);
   row_ends_ = take(uint64_t{}, header.rows);
   document_ends_ = take(uint64_t{}, header.rows);
+  checksums_ = take(uint64_t{}, header.rows);
   lengths_ = take(int32_t{}, header.documents);
   const auto note = take(char{}, header.note_bytes);
   try {
@@ -78,6 +93,7 @@ TokenStore TokenStore::map(const std::filesystem::path& path) {
   store.read(path, file->data());
   store.check_positions(path);
   store.file_ = std::move(file);
+  store.path_ = path;
   return store;
 }
 

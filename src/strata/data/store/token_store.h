@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 
+#include "strata/base/file.h"
 #include "strata/data/batch.h"
 #include "strata/data/prepare.h"
 #include "strata/data/store/token_writer.h"
@@ -22,11 +23,16 @@ class TokenStore {
   // Maps a file that a TokenWriter made; its pages are shared with other ranks of the machine.
   // Errors: IoError; FormatError for a file that is cut off, of another version or not consistent.
   static TokenStore map(const std::filesystem::path& path);
+  // FormatError for a row that is not as it was written. Reads all of them.
+  void check_rows() const;
   // What `make` writes, in a file without a name; `make` returns the statistics.
   static TokenStore scratch(const std::function<DatasetStats(TokenWriter&)>& make);
 
   size_t size() const { return rows_ != nullptr ? rows_->size() : row_ends_.size(); }
+  // FormatError for a row of a file that is not as it was written.
   ExampleView operator[](size_t row) const;
+  // Of the mapped file; 0: there is none.
+  uint64_t file_bytes() const { return file_ != nullptr ? file_->data().size() : 0; }
   const DatasetStats& stats() const { return stats_; }
   // The set was kept when its files had other names.
   void rename_files(std::vector<std::string> names) { stats_.rename_files(std::move(names)); }
@@ -37,10 +43,11 @@ class TokenStore {
 
   DatasetStats stats_;
   std::shared_ptr<const std::vector<Example>> rows_;  // null: mapped
-  std::shared_ptr<const void> file_;
+  std::shared_ptr<const MappedFile> file_;
+  std::filesystem::path path_;
   // The parts of the mapped file.
   std::span<const int32_t> tokens_;  // of each row its ids, then its labels
-  std::span<const uint64_t> row_ends_, document_ends_;
+  std::span<const uint64_t> row_ends_, document_ends_, checksums_;
   std::span<const int32_t> lengths_;
 };
 

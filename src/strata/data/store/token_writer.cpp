@@ -1,6 +1,9 @@
 #include "strata/data/store/token_writer.h"
 
 #include <cstring>
+#include <memory>
+
+#include <xxhash.h>
 
 #include "strata/base/error.h"
 #include "strata/base/file.h"
@@ -16,6 +19,14 @@ std::span<const T> one(const T& value) {
 
 }  // namespace
 
+uint64_t checksum_of(const ExampleView& row) {
+  uint64_t hash = 0;
+  for (const std::span<const int32_t> part : {row.ids, row.labels, row.lengths}) {
+    hash = XXH3_64bits_withSeed(part.data(), part.size_bytes(), hash);
+  }
+  return hash;
+}
+
 void WaitingColumn::spill() {
   if (!writer_) {
     scratch_.emplace(scratch_path());
@@ -25,18 +36,18 @@ void WaitingColumn::spill() {
   buffer_.clear();
 }
 
-void WaitingColumn::move_to(FileWriter& file) {
+void WaitingColumn::drain(const std::function<void(std::span<const std::byte>)>& take) {
   if (writer_) {
     writer_->flush();
     const MappedFile waiting(scratch_->path());
     for (auto rest = waiting.data(); !rest.empty();) {
       const auto part = rest.first(std::min(kRoom, rest.size()));
-      file.add(part);
+      take(part);
       forget_pages(part);
       rest = rest.subspan(part.size());
     }
   }
-  file.add(std::span<const char>(buffer_));
+  take(std::as_bytes(std::span<const char>(buffer_)));
 }
 
 TokenWriter::TokenWriter(const std::filesystem::path& path) : TokenWriter(FileWriter(path)) {}
@@ -65,6 +76,7 @@ void TokenWriter::write(const ExampleView& row) {
   header_.documents += row.lengths.size();
   row_ends_.add(one(header_.tokens));
   document_ends_.add(one(header_.documents));
+  checksums_.add(one(checksum_of(row)));
   lengths_.add(row.lengths);
 }
 
@@ -74,8 +86,16 @@ void TokenWriter::finish(const DatasetStats& stats, bool syncs) {
       to_json(stats).dump(-1, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace);
   header_.note_bytes = note.size();
   try {
-    for (WaitingColumn* column : {&row_ends_, &document_ends_, &lengths_}) column->move_to(file_);
-    file_.add(std::span<const char>(note));
+    const std::unique_ptr<XXH3_state_t, XXH_errorcode (*)(XXH3_state_t*)> hash(XXH3_createState(),
+                                                                               XXH3_freeState);
+    XXH3_64bits_reset(hash.get());
+    const auto take = [&](std::span<const std::byte> part) {
+      file_.add(part);
+      XXH3_64bits_update(hash.get(), part.data(), part.size());
+    };
+    for (auto* column : {&row_ends_, &document_ends_, &checksums_, &lengths_}) column->drain(take);
+    take(std::as_bytes(std::span<const char>(note)));
+    header_.checksum = XXH3_64bits_digest(hash.get());
     file_.overwrite(0, std::as_bytes(one(header_)));
     if (syncs) file_.sync();
   } catch (const IoError&) {

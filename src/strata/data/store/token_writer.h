@@ -3,6 +3,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <optional>
 
 #include "strata/base/scratch_file.h"
@@ -18,8 +19,12 @@ struct TokenFileHeader {
   uint64_t documents;
   uint64_t tokens;
   uint64_t note_bytes;  // of the JSON with the statistics
+  uint64_t checksum;    // of all behind the tokens
 };
-inline constexpr char kTokenFileMagic[8] = {'S', 'T', 'R', 'A', 'T', 'O', 'K', '2'};
+inline constexpr char kTokenFileMagic[8] = {'S', 'T', 'R', 'A', 'T', 'O', 'K', '3'};
+
+// What the file says beside each row, so that a damaged row is never trained on.
+uint64_t checksum_of(const ExampleView& row);
 
 // Numbers that stand behind the tokens in the file: they wait in a file of their own once they are
 // many.
@@ -30,7 +35,8 @@ class WaitingColumn {
     buffer_.append(reinterpret_cast<const char*>(values.data()), values.size_bytes());
     if (buffer_.size() >= kRoom) spill();
   }
-  void move_to(FileWriter& file);
+  // Gives `take` all of them, in parts.
+  void drain(const std::function<void(std::span<const std::byte>)>& take);
 
  private:
   static constexpr size_t kRoom = size_t{1} << 20;
@@ -61,7 +67,7 @@ class TokenWriter {
 
   FileWriter file_;
   TokenFileHeader header_ = {};
-  WaitingColumn row_ends_, document_ends_, lengths_;
+  WaitingColumn row_ends_, document_ends_, checksums_, lengths_;
   bool has_failed_ = false;
 };
 
