@@ -38,6 +38,8 @@ GPT_NEOX = dict(family="gpt_neox", vocab_size=V, hidden_size=H, intermediate_siz
                 num_attention_heads=HEADS)
 SEQUENTIAL_NEOX = dict(GPT_NEOX, use_parallel_residual=False, hidden_dropout=0.1, attention_dropout=0.1)
 OPT = dict(family="opt", vocab_size=V, hidden_size=H, ffn_dim=I, num_hidden_layers=L, num_attention_heads=HEADS)
+OPT_350M = dict(OPT, do_layer_norm_before=False, word_embed_proj_dim=192)
+GLM4 = dict(MODEL, family="glm4", head_dim=64)
 MIXTURE = dict(MODEL, family="qwen3_moe", num_hidden_layers=3, head_dim=64, num_experts=16, num_experts_per_tok=4,
                moe_intermediate_size=128, norm_topk_prob=True)
 GPT_OSS = dict(MODEL, family="gpt_oss", num_hidden_layers=3, head_dim=64, num_local_experts=16, num_experts_per_tok=4,
@@ -139,6 +141,10 @@ TABLE = [
     (1, "NO_SHARD", dict(LORA, model="gpt_neox", load_in_4bit=True, **WHOLE)),
     (2, "FULL_SHARD", dict(model="sequential neox", gradient_checkpointing_mode="selective")),
     (2, "FULL_SHARD", dict(model="opt", gradient_checkpointing_mode="selective")),
+    (2, "FULL_SHARD", dict(model="opt 350m")),
+    (2, "FULL_SHARD", dict(LORA, model="opt 350m", per_device_train_batch_size=4)),
+    (2, "FULL_SHARD", dict(model="glm4")),
+    (1, "NO_SHARD", dict(LORA, model="glm4", **WHOLE)),
     (1, "NO_SHARD", dict(model="mixture")),
     (2, "FULL_SHARD", dict(model="mixture", gradient_checkpointing_mode="selective")),
     (2, "FULL_SHARD", dict(LORA, lora_dropout=0.0, model="mixture", **WHOLE)),
@@ -169,8 +175,8 @@ TABLE = [
     (3, "ZERO1", dict(LORA, bf16=True, lora_dropout=0.1, **accumulation(2))),
 ]
 
-# Steps of a run. What is new after the second is counted.
-STEPS = 4
+# Steps of a run. What is new after the third is counted.
+STEPS = 5
 
 
 def label(row):
@@ -211,7 +217,7 @@ def other_model(name, beside):
         return tiny_llama.pack_experts(save_model(folder, GPT_OSS, "bfloat16"))
     models = {"large": LARGE, "wide": WIDE, "phi3": PHI3, "granite": GRANITE, "gemma": GEMMA, "gemma3": GEMMA3,
               "gemma2": GEMMA2, "olmo3": OLMO3, "gpt2": GPT2, "bigcode": BIGCODE, "gpt_neox": GPT_NEOX, "sequential neox": SEQUENTIAL_NEOX,
-              "opt": OPT,
+              "opt": OPT, "opt 350m": OPT_350M, "glm4": GLM4,
               "mixture": MIXTURE, "mixtral": MIXTRAL, "gpt_oss": GPT_OSS}
     return save_model(folder, models[name], None if name in ("phi3", "granite") else "bfloat16")
 
@@ -246,7 +252,7 @@ def save_many_lengths(folder):
 
 @dataclasses.dataclass
 class Measured:
-    """MB of 10^6 bytes of rank 0, bytes of its transfers in a step, what was new after step 2, and the bytes
+    """MB of 10^6 bytes of rank 0, bytes of its transfers in a step, what was new after step 3, and the bytes
     of the whole run: by theory, and copied out of other ranks' memory, each copy counted where it is made."""
 
     planned: float
@@ -270,7 +276,7 @@ def megabytes(text):
 MEMORY = re.compile(r"memory: planned (\S+ \S+), measured (\S+ \S+) \(process \S+ \S+ before the "
                     r"model; tensors planned (\S+ \S+), measured (\S+ [MG]B)")
 WIRE = re.compile(r"wire: planned (\d+) bytes sent in a step, counted (\d+); tensors took (\d+) bytes "
-                  r"more after step 2, and (\d+) blocks for parameters, gradients, optimizer, slots "
+                  r"more after step 3, and (\d+) blocks for parameters, gradients, optimizer, slots "
                   r"and transport; temporary ones of the last step: (.+)")
 
 

@@ -50,7 +50,7 @@ def main():
     sent = sum(f.sent != f.sent_planned for f in all_found)
     summary = (f"Largest difference: process {process:.1f} %, tensors {tensors:.1f} %; runs that sent other than the "
                f"planned bytes: {sent or 'none'}; new blocks of parameters, gradients, optimizer, slots and transport "
-               f"after step 2: {sum(f.lasting for f in all_found) or 'none'}; bytes taken from the system after it: "
+               f"after step 3: {sum(f.lasting for f in all_found) or 'none'}; bytes taken from the system after it: "
                f"{sum(f.grown for f in all_found) or 'none'}.")
     print(summary)
     if options.save:
@@ -62,7 +62,7 @@ def main():
                   "the allocator. *Sent*: bytes of parameters and gradients in a step, as planned; counted by the process "
                   "groups. *Run, theory*: MB that rank 0 had to send in the whole run; *copied*: MB that it copied out of other ranks' "
                   "memory, counted where each copy is made (loading of codes and the small sums of more than two ranks are "
-                  "beside the theory). *Later*: KiB that tensors took from the system after step 2.\nThe same rows are held to 5 % by `tests/dist/test_memory_plan.py`.",
+                  "beside the theory). *Later*: KiB that tensors took from the system after step 3.\nThe same rows are held to 5 % by `tests/dist/test_memory_plan.py`.",
                   [summary, "", *lines])
 
 

@@ -90,7 +90,7 @@ def test_measured_is_the_planned(model, data, tmp_path, row):
         assert found.copied == pytest.approx(found.in_theory, rel=1e-9 if world == 2 else 2e-3, abs=2500)
     assert (found.copied > 0) == (world > 1)
 
-    # Nothing is taken from the system after the second step.
+    # Nothing is taken from the system after the third step.
     assert found.grown == 0, found
 
 

@@ -45,8 +45,7 @@ class Walk {
   Plan run() {
     executor_.observe(phase_observer(account_));
     optimizer_step();
-    sent_ = {};
-    optimizer_step();
+    repeat_step();
     evaluate();
     executor_.observe({});
     save();
@@ -64,6 +63,18 @@ class Walk {
     const nn::Batch batch = imagined_batch(documents, sources);
     const auto& sequence = store_.mesh().sequence;
     return sequence ? nn::part_of(batch, *sequence) : batch;
+  }
+
+  // Until it finds room for every block: the first step leaves other gaps behind than later ones,
+  // so that a block may fit in the second and no longer in the third.
+  void repeat_step() {
+    constexpr int kLeast = 2, kMost = 5;
+    for (int i = 1; i <= kMost; ++i) {
+      const int64_t before = account_.peak().resident_bytes;
+      sent_ = {};
+      optimizer_step();
+      if (i >= kLeast && account_.peak().resident_bytes == before) return;
+    }
   }
 
   // Micro-steps between the first and the last are alike: one stands for all.

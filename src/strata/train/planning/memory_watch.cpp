@@ -139,16 +139,16 @@ void MemoryWatch::note_step(const comm::SentBytes& sent) {
   Taken now{account->resident_bytes(), account->num_blocks_taken(), memory::num_small_tensors()};
   last_step_ = {now.bytes, now.blocks - so_far_.blocks, now.num_small - so_far_.num_small};
   so_far_ = now;
-  if (num_steps_ == 2) after_second_step_ = now;
+  if (num_steps_ == 3) after_third_step_ = now;
 }
 
 std::string MemoryWatch::steady_line() const {
   if (num_steps_ < 2 || !failure_.empty()) return "";
   std::string text = fmt::format("wire: planned {} bytes sent in a step, counted {}",
                                  plan_.memory.sent_per_step.total(), sent_.total());
-  if (memory::cpu_account() == nullptr || num_steps_ <= 2) return text;
+  if (memory::cpu_account() == nullptr || num_steps_ <= 3) return text;
   // What blocks compute is made anew by every step, from memory that the step before gave back.
-  const memory::Amounts later = so_far_.blocks - after_second_step_.blocks;
+  const memory::Amounts later = so_far_.blocks - after_third_step_.blocks;
   int64_t lasting = 0;
   std::string temporary;
   for (int k = 0; k < kNumMemoryKinds; ++k) {
@@ -160,10 +160,10 @@ std::string MemoryWatch::steady_line() const {
     temporary += fmt::format("{} {}, ", memory::name_of(kind), last_step_.blocks[kind]);
   }
   return text + fmt::format(
-                    "; tensors took {} bytes more after step 2, and {} blocks for parameters, "
+                    "; tensors took {} bytes more after step 3, and {} blocks for parameters, "
                     "gradients, optimizer, slots and transport; temporary ones of the last step: "
                     "{}below {} KiB {}",
-                    so_far_.bytes - after_second_step_.bytes, lasting, temporary,
+                    so_far_.bytes - after_third_step_.bytes, lasting, temporary,
                     memory::kSmallestBlock / 1024, last_step_.num_small);
 }
 

@@ -28,8 +28,8 @@ class MemoryWatch {
   // Planned and measured, after the last step.
   std::string measured_line() const;
   // Bytes sent in the last step, as planned and as the groups counted them, and what tensors took
-  // from the system since the second step: nothing, unless a longer micro-batch came; and how many
-  // tensors a step makes. Empty before the second step.
+  // from the system since the third step: nothing, unless a longer micro-batch came; and how many
+  // tensors a step makes. Empty before the second step, without the tensors before the fourth.
   std::string steady_line() const;
 
  private:
@@ -50,7 +50,7 @@ class MemoryWatch {
     memory::Amounts blocks;  // numbers of them
     int64_t num_small = 0;
   };
-  Taken so_far_, after_second_step_;
+  Taken so_far_, after_third_step_;
   Taken last_step_;  // in it alone, but for the bytes
   comm::SentBytes sent_;
 };
