@@ -195,6 +195,18 @@ def test_a_missing_evaluation_split(inputs, tmp_path, name):
     assert any("eval_loss" in row for row in found.metrics)
 
 
+def test_an_evaluation_without_a_batch_is_found_before_the_first_step(inputs, tmp_path):
+    data = data_folder(tmp_path, GOOD * 20)
+    (data / "test.jsonl").write_text(GOOD * 3)
+    flags = flags_of(inputs, inputs.model("plain"), tmp_path, data=data, eval_strategy="epoch", max_steps=2,
+                     dataloader_drop_last=True, per_device_eval_batch_size=4)
+    assert ("--dataloader_drop_last: found 3 rows to evaluate on, expected at least 8 (2 ranks x "
+            "per_device_eval_batch_size 4)") in fail(flags)
+    assert_nothing_written(tmp_path / "out")
+    found = run_strata({**flags, "per_device_eval_batch_size": 1})
+    assert any("eval_loss" in row for row in found.metrics)
+
+
 def test_assistant_only_row_without_an_answer(inputs, tmp_path):
     row = '{"messages": [{"role": "user", "content": "a"}]}\n'
     text = fail(flags_of(inputs, inputs.model("plain"), tmp_path, assistant_only_loss=True,

@@ -47,6 +47,9 @@ def test_rollback_leaves_the_batch_out(poisoned, tmp_path, accumulation, rows):
     assert f"warning: step {bad}: found a loss of nan" in run.text and f"in {rows} of" in run.text
     steps = [row["step"] for row in run.metrics if "loss" in row]
     assert steps == [s for s in range(1, 6 // accumulation + 1) if s != bad]
+    losses = [row["loss"] for row in run.metrics if "loss" in row]
+    summary, = [row["train_loss"] for row in run.metrics if "train_loss" in row]
+    assert summary == pytest.approx(sum(losses) / len(losses), rel=1e-12), "the mean of what was learnt"
     # Nothing of the batch reached weights or moments.
     for rank in range(2):
         before, after = (run.folder / f"checkpoint-{s}" / f"rank-0000{rank}.safetensors"
@@ -123,6 +126,21 @@ def test_three_spikes_in_a_row_go_back_to_a_checkpoint(surprising, tmp_path):
     found = run_strata({**flags, "output_dir": oracle, "resume_from_checkpoint": True}, 2)
     assert [row["loss"] for row in run.history if row["step"] > 15] == [
         row["loss"] for row in found.history if row["step"] > 15]
+    assert ((run.folder / "model.safetensors").read_bytes()
+            == (found.folder / "model.safetensors").read_bytes())
+
+
+def test_the_checkpoint_that_a_run_began_with_is_returned_to(surprising, tmp_path):
+    """Also where it lies in another folder than the output."""
+    flags = {**surprising, "max_steps": 18, "save_steps": 10}
+    first = run_strata({**flags, "output_dir": tmp_path / "first", "max_steps": 10}, 2)
+    source = first.folder / "checkpoint-10"
+    run = run_strata({**flags, "output_dir": tmp_path / "second", "resume_from_checkpoint": source}, 2)
+    assert "weights and optimizer are those of checkpoint-10 again" in run.text
+    # As one in whose folder it lies.
+    shutil.copytree(first.folder, tmp_path / "same")
+    found = run_strata({**flags, "output_dir": tmp_path / "same", "resume_from_checkpoint": True}, 2)
+    assert "weights and optimizer are those of checkpoint-10 again" in found.text
     assert ((run.folder / "model.safetensors").read_bytes()
             == (found.folder / "model.safetensors").read_bytes())
 

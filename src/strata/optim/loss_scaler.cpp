@@ -60,4 +60,10 @@ void LossScaler::load(const Json& state) {
   num_skipped_ = state.at("skipped_steps").get<int64_t>();
 }
 
+void LossScaler::return_to(const Json& state) {
+  const int64_t skipped = num_skipped_;
+  load(state);
+  num_skipped_ = skipped;
+}
+
 }  // namespace strata::optim

@@ -31,6 +31,9 @@ class LossScaler {
   // For checkpoints: with it a resumed run goes on as if it had not stopped.
   Json state() const;
   void load(const Json& state);
+  // The same for weights that are those of earlier again while the steps are counted on, and so
+  // those that were skipped.
+  void return_to(const Json& state);
 
  private:
   void lower();

@@ -289,6 +289,8 @@ Datasets load_datasets(const config::RunConfig& config, const ModelLimits& limit
   }
   require_positions(limits, sets.train);
   if (sets.eval) require_positions(limits, *sets.eval);
+  // Before a model is loaded and an epoch trained.
+  if (sets.eval) evaluation_sampler(config.train, *sets.eval, wanted.data_parallel_size);
   sets.warnings = find_data_mistakes(config, limits, vocabulary.chat_template, sets);
   return sets;
 }
@@ -314,6 +316,20 @@ data::BatchSampler training_sampler(const config::RunConfig& config, const data:
           train.train_sampling_strategy,
           train.dataloader_drop_last,
           std::move(groups)};
+}
+
+data::EvalSampler evaluation_sampler(const config::TrainConfig& config,
+                                     const data::TokenStore& rows, int data_parallel_size) {
+  const auto count = static_cast<int64_t>(rows.size());
+  const int64_t round = config.per_device_eval_batch_size * data_parallel_size;
+  if (config.dataloader_drop_last && count < round) {
+    throw ConfigError(
+        "dataloader_drop_last: found {} rows to evaluate on, expected at least {} ({} ranks x "
+        "per_device_eval_batch_size {}); use smaller batches or turn it off",
+        count, round, data_parallel_size, config.per_device_eval_batch_size);
+  }
+  return {count, config.per_device_eval_batch_size, data_parallel_size,
+          config.dataloader_drop_last};
 }
 
 }  // namespace strata::train

@@ -56,9 +56,14 @@ struct LoadDatasetsOptions {
   int data_parallel_size = 1;  // with dataset_streaming it tells how many rows max_steps will use
 };
 
-// Which rows make up which batch of training.
+// Which rows make up which batch of training. ConfigError where dataloader_drop_last leaves no
+// batch.
 data::BatchSampler training_sampler(const config::RunConfig& config, const data::TokenStore& rows,
                                     int data_parallel_size);
+
+// The same of an evaluation.
+data::EvalSampler evaluation_sampler(const config::TrainConfig& config,
+                                     const data::TokenStore& rows, int data_parallel_size);
 
 // Ids beyond what the rows of the base's embedding grow to (setup/vocabulary.h) are an error, rows
 // beyond its positions a warning. With dataset_cache, processes that need the same rows at the same

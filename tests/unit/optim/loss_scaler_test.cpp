@@ -59,5 +59,16 @@ TEST(LossScaler, StateGoesOnWhereItStopped) {
   EXPECT_EQ(second.num_skipped(), whole.num_skipped());
 }
 
+// The schedule counts steps that were not skipped: going back to earlier weights must not move it.
+TEST(LossScaler, ReturningKeepsTheSkippedSteps) {
+  LossScaler scaler({.initial_scale = 64});
+  scales(scaler, ".");
+  const Json earlier = scaler.state();
+  scales(scaler, "oo.");
+  scaler.return_to(earlier);
+  EXPECT_EQ(scaler.scale(), 64);
+  EXPECT_EQ(scaler.num_skipped(), 2);
+}
+
 }  // namespace
 }  // namespace strata::optim

@@ -31,6 +31,18 @@ TEST(LossGuard, ASpikeIsMeasuredAgainstTheMeanOfGoodLosses) {
   EXPECT_FALSE(guard.judge(5.9, 1));
 }
 
+// As of robust preferences, which fall below 0 as they are learnt.
+TEST(LossGuard, LossesMayBeNegative) {
+  LossGuard guard(3);
+  for (double loss : {0.6, 0.2, -0.2, -0.6, -1.0, -1.4, -2.0, 0.1}) {
+    EXPECT_FALSE(guard.judge(loss, 1)) << loss;
+  }
+  for (int i = 0; i < 40; ++i) EXPECT_FALSE(guard.judge(-2, 1));
+  EXPECT_NE(guard.judge(30, 1)->find(" beside a running mean of -"), std::string::npos);
+  EXPECT_TRUE(guard.judge(2.6, 1));
+  EXPECT_FALSE(guard.judge(1.4, 1));
+}
+
 TEST(LossGuard, GoesOnAfterLoading) {
   LossGuard guard(2);
   for (int i = 0; i < 30; ++i) guard.judge(1 + i % 3, 1);

@@ -7,6 +7,7 @@
 #include "strata/data/collate.h"
 #include "strata/data/sampler.h"
 #include "strata/nn/attention/decoder_cache.h"
+#include "strata/train/datasets.h"
 #include "strata/train/loop/batch_tensors.h"
 
 namespace strata::train {
@@ -99,9 +100,7 @@ std::optional<double> exact_answers(const data::TokenStore& dataset,
                                     const text::Tokenizer& tokenizer, Trainee& trainee,
                                     const StopRequest& is_asked_to_stop) {
   comm::Group& world = *trainee.store->mesh().world;
-  const data::EvalSampler sampler(static_cast<int64_t>(dataset.size()),
-                                  config.train.per_device_eval_batch_size, world.size(),
-                                  config.train.dataloader_drop_last);
+  const data::EvalSampler sampler = evaluation_sampler(config.train, dataset, world.size());
   // As the reference counts: the start token is part of the length.
   const AnswerOptions options{config.train.generation_max_length.value_or(
                                   std::max<int64_t>(config.data.max_target_length, 2)) -

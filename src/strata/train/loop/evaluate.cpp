@@ -2,6 +2,7 @@
 
 #include "strata/data/collate.h"
 #include "strata/data/sampler.h"
+#include "strata/train/datasets.h"
 #include "strata/train/loop/micro_pass.h"
 
 namespace strata::train {
@@ -10,12 +11,10 @@ std::optional<EvalSums> evaluate_dataset(const data::TokenStore& dataset,
                                          const config::RunConfig& config, Trainee& trainee,
                                          const Recipe& recipe,
                                          const StopRequest& is_asked_to_stop) {
-  const config::TrainConfig& settings = config.train;
   const comm::Mesh& mesh = trainee.store->mesh();
   comm::Group& world = *mesh.world;
-  const data::EvalSampler sampler(static_cast<int64_t>(dataset.size()),
-                                  settings.per_device_eval_batch_size, mesh.data_parallel_size(),
-                                  settings.dataloader_drop_last);
+  const data::EvalSampler sampler =
+      evaluation_sampler(config.train, dataset, mesh.data_parallel_size());
   double weighted_loss = 0, num_examples = 0;
   std::vector<Figures> batches;
   for (int64_t i = 0; i < sampler.batches_per_rank(); ++i) {

@@ -20,23 +20,31 @@ std::optional<std::string> LossGuard::judge(double loss, double gradient_norm) {
   if (!std::isfinite(gradient_norm)) {
     return fmt::format("a gradient norm of {}, expected a finite one", text_of(gradient_norm));
   }
-  if (max_spike_ > 0 && seen_ >= kFirstLosses && loss > max_spike_ * mean_) {
-    return fmt::format("a loss of {:.6g}, expected at most {} times the running mean of {:.6g}",
-                       loss, max_spike_, mean_);
+  if (max_spike_ > 0 && seen_ >= kFirstLosses && loss > most_expected()) {
+    // Of losses above 0 the magnitude is the mean.
+    const std::string bound = magnitude_ > mean_ ? fmt::format("{:.6g} beside a", most_expected())
+                                                 : fmt::format("{} times the", max_spike_);
+    return fmt::format("a loss of {:.6g}, expected at most {} running mean of {:.6g}", loss, bound,
+                       mean_);
   }
   in_a_row_ = 0;
   ++seen_;
-  // The plain mean of the first twenty, then one that forgets.
-  mean_ += (loss - mean_) / static_cast<double>(std::min<int64_t>(seen_, 20));
+  // The plain means of the first twenty, then ones that forget.
+  const auto weight = static_cast<double>(std::min<int64_t>(seen_, 20));
+  mean_ += (loss - mean_) / weight;
+  magnitude_ += (std::abs(loss) - magnitude_) / weight;
   return std::nullopt;
 }
 
+double LossGuard::most_expected() const { return mean_ + (max_spike_ - 1) * magnitude_; }
+
 Json LossGuard::state() const {
-  return Json{{"mean", mean_}, {"seen", seen_}, {"in_a_row", in_a_row_}};
+  return Json{{"mean", mean_}, {"magnitude", magnitude_}, {"seen", seen_}, {"in_a_row", in_a_row_}};
 }
 
 void LossGuard::load(const Json& state) {
   mean_ = state.at("mean").get<double>();
+  magnitude_ = state.value("magnitude", std::abs(mean_));
   seen_ = state.at("seen").get<int64_t>();
   in_a_row_ = state.at("in_a_row").get<int64_t>();
 }

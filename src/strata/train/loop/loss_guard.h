@@ -18,7 +18,9 @@ class LossGuard {
   // Losses that the mean must have seen before a spike is one.
   static constexpr int64_t kFirstLosses = 5;
 
-  // `max_spike`: a loss above this times the running mean is bad; 0: only what is not finite.
+  // `max_spike`: a loss above this times the running mean is bad; where losses are below 0, as some
+  // of preferences are, one that lies as far above the mean as their magnitude says; 0: only what
+  // is not finite.
   explicit LossGuard(double max_spike) : max_spike_(max_spike) {}
 
   // Why the batch must not be learnt from ("a loss of nan, expected a finite one"), or nothing:
@@ -34,8 +36,11 @@ class LossGuard {
   void load(const Json& state);
 
  private:
+  double most_expected() const;
+
   double max_spike_;
   double mean_ = 0;
+  double magnitude_ = 0;  // the mean of absolute losses
   int64_t seen_ = 0;
   int64_t in_a_row_ = 0;
 };

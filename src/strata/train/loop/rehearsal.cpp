@@ -12,6 +12,7 @@
 #include "strata/memory/device_probe.h"
 #include "strata/ops/matmul/matmul.h"
 #include "strata/optim/adamw.h"
+#include "strata/train/datasets.h"
 #include "strata/train/loop/micro_pass.h"
 
 namespace strata::train {
@@ -32,9 +33,8 @@ int64_t tokens_of(const data::TokenStore& dataset, const std::vector<int64_t>& r
 
 LongestBatch longest_evaluation_batch(const data::TokenStore& dataset,
                                       const config::TrainConfig& settings, const comm::Mesh& mesh) {
-  const data::EvalSampler sampler(static_cast<int64_t>(dataset.size()),
-                                  settings.per_device_eval_batch_size, mesh.data_parallel_size(),
-                                  settings.dataloader_drop_last);
+  const data::EvalSampler sampler =
+      evaluation_sampler(settings, dataset, mesh.data_parallel_size());
   LongestBatch longest;
   for (int64_t i = 0; i < sampler.batches_per_rank(); ++i) {
     std::vector<int64_t> rows = sampler.batch(mesh.data_parallel_rank(), i).rows;

@@ -145,8 +145,7 @@ double Trainer::run() {
   load_best();
   settle_metrics();
   if (progress_) progress_->finish();
-  const int64_t steps = step_ - first_step_;
-  return steps > 0 ? total_loss_ / static_cast<double>(steps) : 0;
+  return mean_loss();
 }
 
 bool Trainer::train_steps() {

@@ -179,6 +179,7 @@ class Trainer {
   // When no more rows come: which of them the file lacks.
   void settle_metrics();
   Json machine_readings() const;
+  double mean_loss() const;
   std::string progress_text() const;
   double learning_rate() const;
   // Sums of the batch over all ranks, and its mean loss.
@@ -244,7 +245,8 @@ class Trainer {
   int64_t step_ = 0;
   int64_t first_step_ = 0;
   int64_t num_tokens_ = 0;  // seen by all ranks
-  double total_loss_ = 0;   // of the steps of this run
+  double total_loss_ = 0;   // of the batches of this run that were learnt from
+  int64_t num_learned_ = 0;
   LogWindow window_;
   std::vector<Json> log_history_;
   // For the speed since the last log.

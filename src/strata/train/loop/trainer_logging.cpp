@@ -47,6 +47,7 @@ void Trainer::account(const StepOutcome& outcome) {
   window_.loss += outcome.loss;
   ++window_.steps;
   total_loss_ += outcome.loss;
+  ++num_learned_;
   num_tokens_ += outcome.row_tokens;
   speed_tokens_ += outcome.row_tokens;
   if (!progress_) return;
@@ -57,6 +58,10 @@ void Trainer::account(const StepOutcome& outcome) {
                    .elapsed_seconds = seconds_since_launch(),
                    .peak_rss_mb = peak_rss_mb(),
                    .device_memory_mb = device_memory_mb(trainee_.store->options().device)});
+}
+
+double Trainer::mean_loss() const {
+  return num_learned_ > 0 ? total_loss_ / static_cast<double>(num_learned_) : 0;
 }
 
 Json Trainer::machine_readings() const {
@@ -221,7 +226,7 @@ void Trainer::log_summary(double seconds) {
               {"train_samples_per_second", samples / std::max(seconds, 1e-9)},
               {"train_steps_per_second", static_cast<double>(steps) / std::max(seconds, 1e-9)},
               {"total_flos", 0.0},
-              {"train_loss", steps > 0 ? total_loss_ / static_cast<double>(steps) : 0.0}},
+              {"train_loss", mean_loss()}},
          machine_readings());
 }
 

@@ -97,18 +97,19 @@ void Trainer::roll_back(const std::string& found) {
   if (saver_) report_save(saver_->wait(), /*must_hold=*/false);
   std::optional<fs::path> source;
   if (saver_ && !config_.train.save_only_model) {
+    const int64_t limit = std::min(first_bad, rollback_limit_);
+    const bool may_be_resumed = !resumable_.empty() && checkpoint::step_of(resumable_) < limit;
     source = return_to(
         config_.train,
         [&](const fs::path& folder) {
-          return checkpoint::step_of(folder) < std::min(first_bad, rollback_limit_) &&
-                 is_own(folder);
+          return checkpoint::step_of(folder) < limit && is_own(folder);
         },
-        trainee_,
+        may_be_resumed ? resumable_ : fs::path(), trainee_,
         [this](const report::TrainerState&, const Json& progress) {
           guard_.load(progress.at("loss_guard"));
           has_learned_ = progress.value("has_learned", false);
           if (loss_scaler_ && progress.contains("loss_scaler")) {
-            loss_scaler_->load(progress.at("loss_scaler"));
+            loss_scaler_->return_to(progress.at("loss_scaler"));
           }
         },
         [this](const std::string& line) { say(line); });

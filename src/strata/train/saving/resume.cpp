@@ -137,7 +137,8 @@ fs::path resume(const config::TrainConfig& config, Trainee& trainee, const Apply
 
 std::optional<fs::path> return_to(const config::TrainConfig& config,
                                   const std::function<bool(const fs::path&)>& is_own,
-                                  Trainee& trainee, const ApplyProgress& apply,
+                                  const fs::path& last, Trainee& trainee,
+                                  const ApplyProgress& apply,
                                   const std::function<void(const std::string&)>& say) {
   comm::Group& world = *trainee.store->mesh().world;
   std::vector<fs::path> found;
@@ -146,6 +147,10 @@ std::optional<fs::path> return_to(const config::TrainConfig& config,
     for (const fs::path& folder : checkpoint::list(config.output_dir)) {
       if (is_own(folder)) found.insert(found.begin(), folder);
     }
+    std::error_code ignored;
+    const bool is_found = std::ranges::any_of(
+        found, [&](const fs::path& folder) { return fs::equivalent(folder, last, ignored); });
+    if (!last.empty() && !is_found) found.push_back(last);
   });
   std::string failure;
   return load_first(agree_on(std::move(found), world), trainee, apply, say, failure);

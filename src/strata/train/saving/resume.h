@@ -26,11 +26,13 @@ std::filesystem::path resume(const config::TrainConfig& config, Trainee& trainee
                              const std::function<void(const std::string&)>& say);
 
 // The same from the newest whole checkpoint of the output folder for which rank 0's `is_own` holds,
-// which it returns; nothing when there is none. Collective over the world.
+// or else from `last` (empty: none), which may lie elsewhere. Returns it; nothing when there is
+// none. Collective over the world.
 std::optional<std::filesystem::path> return_to(
     const config::TrainConfig& config,
-    const std::function<bool(const std::filesystem::path&)>& is_own, Trainee& trainee,
-    const ApplyProgress& apply, const std::function<void(const std::string&)>& say);
+    const std::function<bool(const std::filesystem::path&)>& is_own,
+    const std::filesystem::path& last, Trainee& trainee, const ApplyProgress& apply,
+    const std::function<void(const std::string&)>& say);
 
 // The weights of one checkpoint, without its optimizer. Throws FormatError where it is damaged,
 // which says what there is `otherwise`. Collective over the world.
