@@ -153,7 +153,7 @@ POSITIONS = 128  # of the tiny model
     (["--max_length", "1000"], "2 rows are longer than the 128 tokens of the model's max_position_embeddings (the longest has 201; {data}:4 with 201, {data}:2 with 130)"),
     (["--max_length", "150"], "2 rows are longer than the 128 tokens of the model's max_position_embeddings (the longest has 150; {data}:4 with 150, {data}:2 with 130)"),
     (["--max_length", "128"], None), (["--max_length", "150", "--long_rows", "split"], "2 rows are longer than the 128 tokens"),
-    (["--max_length", "150", "--long_rows", "drop"], "1 rows are longer than the 128 tokens of the model's max_position_embeddings (the longest has 130; {data}:2 with 130)"),
+    (["--max_length", "150", "--long_rows", "drop"], "1 row is longer than the 128 tokens of the model's max_position_embeddings (the longest has 130; {data}:2 with 130)"),
     (["--max_length", "150", "--packing"], "2 rows are longer"),
     (["--max_length", "150", "--packing", "--packing_strategy", "wrapped"], "(the longest has 150; {data}:4 with 150, {data}:2 with 130)"),
 ])
