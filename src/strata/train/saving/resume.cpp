@@ -14,6 +14,7 @@
 #include "strata/comm/agreement.h"
 #include "strata/config/recipes.h"
 #include "strata/config/settings/table.h"
+#include "strata/config/value.h"
 #include "strata/hf/adapter_files.h"
 #include "strata/train/loop/figures.h"
 #include "strata/train/loop/loss_guard.h"
@@ -51,6 +52,13 @@ bool shapes_state(const config::Setting& setting) {
          (shapes_training(setting) && is_in(kGroups, setting.group));
 }
 
+// The same of both forms of the file: a list that nobody gave is null in one, empty in the other.
+std::string text_in(const Json& settings, const config::Setting& setting) {
+  const auto found = settings.find(std::string(setting.name));
+  if (found != settings.end() && found->is_null() && config::is_list(setting)) return "";
+  return checkpoint::setting_text(settings, setting.name);
+}
+
 // "lora_r 8 (was 4), ..." of the settings of that kind that were others; of those that an older
 // version did not write nothing is said.
 std::string other_settings(const Json& saved, const Json& now,
@@ -58,8 +66,7 @@ std::string other_settings(const Json& saved, const Json& now,
   std::vector<std::string> others;
   for (const config::Setting& setting : config::settings_table()) {
     if (!is_meant(setting) || !saved.contains(std::string(setting.name))) continue;
-    const std::string before = checkpoint::setting_text(saved, setting.name);
-    const std::string after = checkpoint::setting_text(now, setting.name);
+    const std::string before = text_in(saved, setting), after = text_in(now, setting);
     if (before == after) continue;
     others.push_back(fmt::format("{} {} (was {})", setting.name, after.empty() ? "none" : after,
                                  before.empty() ? "none" : before));
