@@ -184,4 +184,4 @@ def test_rows_that_cannot_be_used(place, tmp_path):
     found = run_strata_raw(settings, recipe="seq2seq")
     assert found.returncode == 1 and "train.jsonl:4: found" in found.stderr
     found = run_strata_raw({**settings, "on_bad_row": "skip"}, recipe="seq2seq")
-    assert found.returncode == 0 and "left out 1 bad rows" in found.text
+    assert found.returncode == 0 and "left out 1 bad row" in found.text

@@ -256,7 +256,7 @@ def test_a_template_error_names_row_and_line(inputs, tmp_path):
     flags = ["preview", "--model_name_or_path", inputs.model("plain"), "--dataset_name", data, "--chat_template_path", template]
     result = run(*flags)
     assert result.returncode == 1 and f"{data}:2: {template}: line 3: no oracles here" in result.stderr, result.stderr
-    assert "left out 1 bad rows; the first: " in run(*flags, "--on_bad_row", "skip").stdout
+    assert "left out 1 bad row; the first: " in run(*flags, "--on_bad_row", "skip").stdout
 
 
 def test_rows_of_a_stream(inputs, tmp_path):
