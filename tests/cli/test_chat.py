@@ -166,6 +166,8 @@ def test_settings_of_the_model_are_named_or_used(model, tmp_path):
      "model_name_or_path: found nothing at no/such/folder"),
     (["--model_name_or_path", "M", "--adapter_name_or_path", "no/adapter", "--prompt", "a"], 1,
      "adapter_name_or_path: found nothing at no/adapter"),
+    (["--model_name_or_path", "M", "--adapter_name_or_path", "M", "--prompt", "a"], 2,
+     "adapter_name_or_path: found a model in "),
 ])
 def test_wrong_input_is_named(model, words, code, message):
     run = chat(*[str(model) if word == "M" else word for word in words])

@@ -57,6 +57,14 @@ def test_a_model_as_the_adapter(inputs, tmp_path):
     assert_nothing_written(tmp_path / "out")
 
 
+def test_the_folder_around_a_model(inputs, tmp_path):
+    model = shutil.copytree(inputs.model("plain"), tmp_path / "models/llama")
+    text = fail(flags_of(inputs, model.parent, tmp_path))
+    assert f"model_name_or_path: found no config.json in {model.parent}, expected" in text, text
+    assert f"; did you mean {model}?" in text, text
+    assert_nothing_written(tmp_path / "out")
+
+
 def test_a_file_of_weights_as_the_model(inputs, tmp_path):
     model = inputs.model("plain")
     text = fail(flags_of(inputs, model / "model.safetensors", tmp_path))

@@ -62,6 +62,16 @@ def test_no_chat_is_offered_with_an_encoder(tmp_path):
     assert run.text.splitlines()[-1] == f"result: {tmp_path}/out (model); report: {tmp_path}/out/report.html"
 
 
+def test_a_loss_that_rose_is_told(inputs, runs, tmp_path):
+    flags = base_flags(inputs.model("plain"), inputs.data("messages"), tmp_path / "out", max_steps=4,
+                       logging_steps=1, learning_rate=50)
+    run = run_strata(flags)
+    losses = [row["loss"] for row in run.history if "loss" in row]
+    assert losses[-1] > 2 * losses[0]
+    assert f"warning: learning_rate: found 50, with which the loss rose from {losses[0]:.4g} to {losses[-1]:.4g}" in run.text
+    assert "the loss rose" not in runs("model").text
+
+
 @pytest.mark.parametrize("kind", ["model", "adapter", "dpo"])
 def test_its_settings_train_the_same_again(runs, tmp_path, kind):
     run, recipe = runs(kind), KINDS[kind][0]

@@ -153,6 +153,8 @@ def test_other_settings_are_told(inputs, saved, tmp_path):
     # Lion's mean has the name of AdamW's.
     other = run_strata_raw({**flags, "optim": "lion_32bit"})
     assert other.returncode == 2 and "found lion_32bit, expected adamw_torch_fused as in" in other.text
+    gone = run_strata_raw({**flags, "resume_from_checkpoint": folder / "checkpoint-6"})
+    assert gone.returncode == 2 and f"found no folder {folder}/checkpoint-6, expected one of checkpoint-5 in {folder}; name it" in gone.text
     whole = run_strata_raw({**flags, "resume_from_checkpoint": folder})
     assert whole.returncode == 2 and f"the folder of a run, expected one checkpoint; name {folder / 'checkpoint-5'}" in whole.text
 
@@ -359,14 +361,43 @@ def test_progress_without_a_field_is_named(inputs, saved, tmp_path):
 
 
 @pytest.mark.parametrize("change,message", [
-    (dict(model="plain"), "checkpoint-5"),
-    (dict(LORA), "checkpoint-5"),
+    (dict(model="plain"), r"found model_name_or_path \S+ \(was \S+\), expected the settings of the run that saved \S+checkpoint-5"),
+    (dict(LORA), r"found use_peft true \(was false\), .*lora_r 3 \(was 16\), .*, expected the settings of .*checkpoint-5; set them back"),
+    (dict(optim="adafactor"), r"found optim adafactor \(was adamw_torch_fused\), expected"),
 ])
 def test_checkpoint_of_another_run_is_refused(inputs, saved, tmp_path, change, message):
     run = run_strata_raw(flags_of(inputs, tmp_path / "out", **change,
                                   resume_from_checkpoint=saved.folder / "checkpoint-5"), 2)
     assert run.returncode != 0
-    assert message in run.text and "expected" in run.text
+    assert re.search(message, run.text), run.text
+
+
+@pytest.mark.parametrize("change,message", [
+    (dict(lora_r=4), "found lora_r 4 (was 3), expected the settings"),
+    (dict(lora_target_modules=["q_proj", "v_proj"]), "found lora_target_modules q_proj,v_proj (was q_proj,o_proj,up_proj)"),
+])
+def test_other_adapter_settings_are_named(inputs, tmp_path, change, message):
+    """Of both forms of a checkpoint's settings.json: older ones hold every value as a text."""
+    run = run_strata(flags_of(inputs, tmp_path / "first", max_steps=1, save_steps=1, **LORA))
+    checkpoint = run.folder / "checkpoint-1"
+    settings = json.loads((checkpoint / "settings.json").read_text())
+    assert settings["lora_r"] == 3 and settings["learning_rate"] == 0.02 and settings["use_peft"] is True
+
+    def text_of(name, value):
+        if name in ("llm_int8_skip_modules", "feedforward_modules") and value is None:
+            return ""  # a list that nobody gave
+        return value if isinstance(value, str) else ",".join(value) if isinstance(value, list) else (
+            "none" if value is None else json.dumps(value))
+
+    for form in (settings, {name: text_of(name, value) for name, value in settings.items()}):
+        (checkpoint / "settings.json").write_text(json.dumps(form))
+        relist(checkpoint, "settings.json")
+        flags = flags_of(inputs, tmp_path / "out", **LORA, max_steps=2, resume_from_checkpoint=checkpoint)
+        run = run_strata_raw({**flags, **change})
+        assert run.returncode == 1 and message in run.text, run.text
+        assert "set them back, or begin anew in another output_dir (" in run.text
+        good = run_strata_raw(flags)
+        assert good.returncode == 0 and "other settings" not in good.text, good.text
 
 
 def kill_during_save(flags, world, after):

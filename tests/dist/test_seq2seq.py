@@ -146,7 +146,7 @@ def test_a_request_to_stop_is_heard_while_answers_are_generated(place, tmp_path)
     (dict(train_file="x.json"), "--train_file: found beside --dataset_name"),
     (dict(lora_task_type="CAUSAL_LM"), "--lora_task_type: found causal_lm with the recipe seq2seq"),
     (dict(text_column="sentense"), "found columns [sentence, label], expected one with the name"),
-    (dict(max_target_length=1), "max_target_length: found 1, expected more than the 1 tokens"),
+    (dict(max_target_length=1), "max_target_length: found 1, expected more than the 1 token that"),
 ])
 def test_wrong_settings_are_named(place, tmp_path, change, message):
     found = run_strata_raw(flags(place, tmp_path / "out", "full", 1, **change), recipe="seq2seq")
@@ -184,4 +184,4 @@ def test_rows_that_cannot_be_used(place, tmp_path):
     found = run_strata_raw(settings, recipe="seq2seq")
     assert found.returncode == 1 and "train.jsonl:4: found" in found.stderr
     found = run_strata_raw({**settings, "on_bad_row": "skip"}, recipe="seq2seq")
-    assert found.returncode == 0 and "left out 1 bad rows" in found.text
+    assert found.returncode == 0 and "left out 1 bad row" in found.text

@@ -214,7 +214,7 @@ def test_names(inputs, whole, tmp_path):
      "--dp_shard_size: found 65536 beside sequence_parallel_size 65536 for 2 ranks, expected that their product divides "
      "the ranks; change one of them"),
     (4, dict(sequence_parallel_size=2, dp_replicate_size=4, fsdp_sharding_strategy="NO_SHARD"),
-     "--dp_replicate_size: found 4 copies over 1 ranks each beside sequence_parallel_size 2 for 4 ranks, expected their "
+     "--dp_replicate_size: found 4 copies over 1 rank each beside sequence_parallel_size 2 for 4 ranks, expected their "
      "product to be the world size"),
 ])
 def test_bad_settings(inputs, tmp_path, ranks, flags, message):

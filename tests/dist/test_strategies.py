@@ -147,7 +147,7 @@ REFUSED = {
                    "device mesh: found 3 ranks to be divided into shard groups of 2, expected a "
                    "divisor of the world size; change num_processes or the sharding strategy"),
     "copies": (4, dict(sharding_strategy="HYBRID_SHARD", dp_replicate_size=3),
-               "dp_replicate_size: found 3 copies over 1 ranks each for 4 ranks, expected their "
+               "dp_replicate_size: found 3 copies over 1 rank each for 4 ranks, expected their "
                "product to be the world size; change dp_replicate_size, dp_shard_size or "
                "num_processes"),
     "part_size": (4, dict(fsdp_reshard_after_forward=3),

@@ -48,7 +48,7 @@ def test_messages_are_escaped(inputs, tmp_path):
     """A role, a column, a path and a template's own words in errors and warnings."""
     chat = [{"role": "or\x1b[1macle\u202e", "content": "x"}, {"role": "assistant", "content": "y"}]
     text = preview(inputs, save(tmp_path, [{"messages": chat}]))
-    assert 'have the role "or\\u001b[1macle\\u202e"' in text and is_harmless(text)
+    assert 'has the role "or\\u001b[1macle\\u202e"' in text and is_harmless(text)
     folder = tmp_path / "fol\x1b[7mder"
     folder.mkdir()
     (folder / "a.jsonl").write_text('{"te\\u001b[2Jxt": 1}\n')
@@ -70,7 +70,7 @@ def test_a_file_name_that_is_not_utf8(inputs, tmp_path):
     assert result.returncode == 1 and "n\\xe9.jsonl:2:" in result.stderr and is_harmless(result.stderr)
     for _ in range(2):  # prepared, and kept
         result = run(*flags, "--on_bad_row", "skip")
-        assert result.returncode == 0 and "left out 1 bad rows" in result.stdout, result.stderr
+        assert result.returncode == 0 and "left out 1 bad row" in result.stdout, result.stderr
 
 
 def test_tokenize_on_a_terminal(inputs, tmp_path):
@@ -153,7 +153,7 @@ POSITIONS = 128  # of the tiny model
     (["--max_length", "1000"], "2 rows are longer than the 128 tokens of the model's max_position_embeddings (the longest has 201; {data}:4 with 201, {data}:2 with 130)"),
     (["--max_length", "150"], "2 rows are longer than the 128 tokens of the model's max_position_embeddings (the longest has 150; {data}:4 with 150, {data}:2 with 130)"),
     (["--max_length", "128"], None), (["--max_length", "150", "--long_rows", "split"], "2 rows are longer than the 128 tokens"),
-    (["--max_length", "150", "--long_rows", "drop"], "1 rows are longer than the 128 tokens of the model's max_position_embeddings (the longest has 130; {data}:2 with 130)"),
+    (["--max_length", "150", "--long_rows", "drop"], "1 row is longer than the 128 tokens of the model's max_position_embeddings (the longest has 130; {data}:2 with 130)"),
     (["--max_length", "150", "--packing"], "2 rows are longer"),
     (["--max_length", "150", "--packing", "--packing_strategy", "wrapped"], "(the longest has 150; {data}:4 with 150, {data}:2 with 130)"),
 ])

@@ -27,7 +27,8 @@ def test_preview_shows_tokens_and_counts(inputs, tmp_path):
     assert "20 with 20 documents" in text and "warning" not in text
     assert "10 on 1 rank, 4 rows each" in text
     html = page.read_text()
-    assert html.count("<h3>Row ") == 2 and " answer 1&lt;|im_end|&gt;" in shown(html) and 'class="t s"' in html
+    assert "--violet" in html and "<main>" in html, "the look of report.html"
+    assert html.count("<h2>Row ") == 2 and " answer 1&lt;|im_end|&gt;" in shown(html) and 'class="t s"' in html
 
 
 @pytest.mark.parametrize("words", [4, 60])
@@ -56,8 +57,8 @@ def test_preview_counts_lengths_and_padding(words, inputs, tmp_path):
     assert [line.split()[0] for line in drawn] == list(bars)
     assert [int(line.split()[-1]) for line in drawn] == list(bars.values())
     assert [line.count("#") for line in drawn] == [-(-40 * count // max(counts)) for count in bars.values()]
-    found = re.findall(r'<tr><td>([^<]+)</td><td><span class="bar" style="width:([0-9.]+)rem"></span> (\d+)</td></tr>', page.read_text())
-    assert found == [(label, f"{24 * count / max(counts):.1f}", str(count)) for label, count in bars.items()]
+    found = re.findall(r'<tr><td>([^<]+)</td><td><span class="bar" style="width:([0-9.]+)%"></span> (\d+)</td></tr>', page.read_text())
+    assert found == [(label, f"{85 * count / max(counts):.1f}", str(count)) for label, count in bars.items()]
 
 
 def test_preview_names_columns_that_nothing_is_made_of(inputs, tmp_path):
@@ -137,10 +138,10 @@ def test_preview_finds_mistakes(inputs, tmp_path):
     chat = lambda role, text: {"messages": [{"role": "user", "content": text}, {"role": role, "content": "x"}]}
     text = preview(inputs, save(tmp_path, [chat("assistant", "a"), chat("assistant", "a"), chat("oracle", "b")]))
     assert "warning: 1 of 3 documents are the same as an earlier one" in text
-    assert 'warning: 1 messages have the role "oracle"' in text
+    assert 'warning: 1 message has the role "oracle"' in text
     text = preview(inputs, save(tmp_path, [chat("assistant", "a" * 300)]), "--max_length", 20)
     assert "warning: no end token is trained in 1 of 1 documents" in text
-    assert "warning: data: 1 rows have more than 20 tokens (long_rows: truncate)" in text
+    assert "warning: data: 1 row with more than 20 tokens (long_rows: truncate)" in text
     text = preview(inputs, save(tmp_path, [{"input_ids": [5, 6], "labels": [-100, -100]}, {"input_ids": [5, 2], "labels": [5, 2]}]),
                    "--max_length", 20)
     assert "1 without a trained token" in text
@@ -220,7 +221,7 @@ def test_long_rows(inputs, tmp_path):
     for policy, kept, tokens in [("truncate", 3, None), ("drop", 2, None), ("split", None, None)]:
         text = preview(inputs, data, "--max_length", 20, "--long_rows", policy, "--num_examples", 9)
         assert f"longer than 20           1 (long_rows: {policy})" in text
-        assert f"1 rows have more than 20 tokens (long_rows: {policy})" in text
+        assert f"1 row with more than 20 tokens (long_rows: {policy})" in text
         counted = int(re.search(r"rows to train on +(\d+)", text)[1])
         assert counted == kept if kept else counted > 4
         assert text.count("x") >= (100 if policy == "split" else 0) and ("xxxx" in text) == (policy != "drop")
@@ -241,7 +242,7 @@ def test_rows_beyond_model_max_length(limit, warns, inputs, tmp_path):
     assert len(AutoTokenizer.from_pretrained(tokenizer)(text)["input_ids"]) == 30
     data = save(tmp_path, [{"text": text}, {"text": "y"}])
     shown = preview(inputs, data, "--tokenizer_name", tokenizer)
-    assert (f"warning: 1 rows are longer than the 30 tokens of the tokenizer's model_max_length (the longest has 31; {data}:1 with 31)" in shown) == warns
+    assert (f"warning: 1 row is longer than the 30 tokens of the tokenizer's model_max_length (the longest has 31; {data}:1 with 31)" in shown) == warns
     (tokenizer / "tokenizer_config.json").write_text(json.dumps({**config, "model_max_length": "many"}))
     result = run("tokenize", "--model", tokenizer, stdin="x\n")
     assert result.returncode == 1 and 'tokenizer_config.json: model_max_length: found "many", expected a positive number' in result.stderr
@@ -255,7 +256,7 @@ def test_a_template_error_names_row_and_line(inputs, tmp_path):
     flags = ["preview", "--model_name_or_path", inputs.model("plain"), "--dataset_name", data, "--chat_template_path", template]
     result = run(*flags)
     assert result.returncode == 1 and f"{data}:2: {template}: line 3: no oracles here" in result.stderr, result.stderr
-    assert "left out 1 bad rows; the first: " in run(*flags, "--on_bad_row", "skip").stdout
+    assert "left out 1 bad row; the first: " in run(*flags, "--on_bad_row", "skip").stdout
 
 
 def test_rows_of_a_stream(inputs, tmp_path):

@@ -7,6 +7,8 @@
 #include <charconv>
 #include <utility>
 
+#include <fmt/ranges.h>
+
 #include "strata/base/error.h"
 #include "strata/base/file.h"
 
@@ -145,6 +147,13 @@ static void require_meant_folder(const std::string& resume_from, const fs::path&
         "checkpoint",
         word);
   }
+  const fs::path named = fs::path(resume_from).parent_path();
+  const std::vector<fs::path> there = list(named.empty() ? output_dir : named);
+  if (there.empty()) return;
+  std::vector<std::string> names;
+  for (const fs::path& folder : there) names.push_back(folder.filename().string());
+  throw ConfigError("resume_from_checkpoint: found no folder {}, expected one of {} in {}; name it",
+                    resume_from, fmt::join(names, ", "), there.front().parent_path().string());
 }
 
 std::vector<fs::path> candidates(const std::string& resume_from, const fs::path& output_dir) {

@@ -11,6 +11,7 @@
 
 #include <fmt/format.h>
 
+#include "strata/base/counted.h"
 #include "strata/base/error.h"
 #include "strata/base/file.h"
 #include "strata/base/json.h"
@@ -35,11 +36,15 @@ using generate::StopReason;
 constexpr const char* kUsage =
     "usage: strata chat --model_name_or_path FOLDER [flags]                 a conversation\n"
     "       strata chat --model_name_or_path FOLDER --prompt TEXT [flags]   one answer\n\n"
-    "Without --prompt it reads turns from the terminal (Ctrl-D: end, Ctrl-C: stop the answer) or, "
-    "line by\nline, from standard input. /reset: a new conversation, /exit: end. Answers go to "
-    "standard output.\nFlags take hyphens or underscores.\n"
-    "With adapters: /adapters lists them, /adapter NAME answers with one, /adapter off with none, "
-    "/merge folds\nthe one in use into the weights, /unmerge takes it out.\n";
+    "Without --prompt it reads turns from the terminal (Ctrl-D: end, Ctrl-C: stop the answer) or,\n"
+    "line by line, from standard input. Answers go to standard output. Flags take hyphens or\n"
+    "underscores.\n\n"
+    "between turns:\n"
+    "  /reset                        a new conversation\n"
+    "  /exit                         end\n"
+    "  /adapters                     lists adapters\n"
+    "  /adapter NAME                 answers with one of them; off: with none\n"
+    "  /merge, /unmerge              folds the one in use into the weights; takes it out again\n";
 
 struct ChatRequest {
   config::ChatConfig config;
@@ -325,8 +330,8 @@ void converse_on_terminal(Chat& chat, const config::ChatConfig& config) {
     }
     try {
       if (chat.answer(line) == StopReason::kMaxNewTokens) {
-        note(
-            fmt::format("the answer ends after {} tokens (max_new_tokens)", config.max_new_tokens));
+        note(fmt::format("the answer ends after {} (max_new_tokens)",
+                         counted(config.max_new_tokens, "token")));
       }
     } catch (const ConfigError& error) {
       tell("error: {}; /reset starts a new one\n", visible(error.what()));

@@ -3,11 +3,13 @@
 
 #include <fmt/format.h>
 
+#include "strata/base/counted.h"
 #include "strata/base/error.h"
 #include "strata/base/json.h"
 #include "strata/base/visible_text.h"
 #include "strata/checkpoint/convert/saved_state.h"
 #include "strata/checkpoint/repair.h"
+#include "strata/checkpoint/setting_text.h"
 #include "strata/cli/command.h"
 #include "strata/cli/file_flags.h"
 #include "strata/cli/standard_streams.h"
@@ -64,9 +66,7 @@ std::string adapter_words(const SavedState& state) {
 // What a run must be like to go on from here.
 std::string resumable(const SavedState& state) {
   const auto setting = [&](const char* name) {
-    const Json& settings = state.facts().settings;
-    const auto found = settings.find(name);
-    return found != settings.end() && found->is_string() ? found->get<std::string>() : "";
+    return checkpoint::setting_text(state.facts().settings, name);
   };
   if (!state.facts().format.starts_with("Strata")) {
     return state.has_optimizer() ? "after strata convert --to strata"
@@ -75,7 +75,7 @@ std::string resumable(const SavedState& state) {
   if (!state.has_optimizer()) return "no: it was saved without the optimizer (save_only_model)";
   std::string text = "--resume_from_checkpoint, any number of ranks and any sharding strategy";
   if (const auto rows = state.facts().rows_per_step) {
-    text += fmt::format(", {} rows a step (ranks x batch x accumulation)", *rows);
+    text += fmt::format(", {} a step (ranks x batch x accumulation)", counted(*rows, "row"));
   }
   const std::string model = setting("model_name_or_path");
   if (!model.empty()) text += fmt::format(", model {}", model);
@@ -115,16 +115,15 @@ void print_text(const SavedState& state, bool all) {
   const auto& facts = state.facts();
   fmt::print("{}: {}", state.path().string(), facts.format);
   if (facts.step) fmt::print(", step {}", *facts.step);
-  if (facts.num_updates) fmt::print(", {} updates", *facts.num_updates);
-  if (facts.world_size > 0)
-    fmt::print(", written by {} rank{}", facts.world_size, facts.world_size == 1 ? "" : "s");
+  if (facts.num_updates) fmt::print(", {}", counted(*facts.num_updates, "update"));
+  if (facts.world_size > 0) fmt::print(", written by {}", counted(facts.world_size, "rank"));
   fmt::print("\ncan be resumed: {}\n", resumable(state));
   if (!facts.base_fingerprint.empty()) {
     fmt::print("fingerprint of the base: {}\n", facts.base_fingerprint);
   }
   for (const auto& [kind, sums] : sums_by_kind(state)) {
-    fmt::print("\n{}: {} tensors, {} elements, {}\n", kind, sums.tensors, sums.elements,
-               readable(sums.bytes));
+    fmt::print("\n{}: {}, {}, {}\n", kind, counted(sums.tensors, "tensor"),
+               counted(sums.elements, "element"), readable(sums.bytes));
     size_t shown = 0;
     for (const SavedTensor& tensor : state.tensors()) {
       if (tensor.kind != kind) continue;

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "strata/base/byte_size.h"
+#include "strata/base/counted.h"
 #include "strata/base/error.h"
 #include "strata/base/resident_memory.h"
 #include "strata/cli/plan_changes.h"
@@ -61,32 +62,30 @@ train::RunPlan plan_at(const config::RunConfig& config, const PlannedPlace& plac
   return train::plan_run(config, request);
 }
 
-const char* plural(int64_t count) { return count == 1 ? "" : "s"; }
-
 std::string head(const config::RunConfig& config, const PlannedPlace& place,
                  const train::RunPlan& plan) {
   const auto& train = config.train;
   std::string text = fmt::format(
-      "model        {} parameters, {} trained ({:.2f} %), {} unit{}\n", plan.num_parameters,
+      "model        {} parameters, {} trained ({:.2f} %), {}\n", plan.num_parameters,
       plan.num_trained,
       100.0 * static_cast<double>(plan.num_trained) / static_cast<double>(plan.num_parameters),
-      plan.units.size(), plural(static_cast<int64_t>(plan.units.size())));
-  text += fmt::format(
-      "ranks        {} on {} node{}, {}: {} shard{} x {} replica{}; {}, computing in {}\n",
-      place.world_size, place.nodes, plural(place.nodes), config.shard.sharding_strategy,
-      plan.shard_size, plural(plan.shard_size), plan.replicas, plural(plan.replicas),
-      place.is_cuda ? "cuda" : "cpu",
-      plan.compute_type == at::kFloat  ? "fp32"
-      : plan.compute_type == at::kHalf ? "fp16"
-                                       : "bf16");
+      counted(plan.units.size(), "unit"));
+  text += fmt::format("ranks        {} on {}, {}: {} x {}; {}, computing in {}\n", place.world_size,
+                      counted(place.nodes, "node"), config.shard.sharding_strategy,
+                      counted(plan.shard_size, "shard"), counted(plan.replicas, "replica"),
+                      place.is_cuda ? "cuda" : "cpu",
+                      plan.compute_type == at::kFloat  ? "fp32"
+                      : plan.compute_type == at::kHalf ? "fp16"
+                                                       : "bf16");
   const std::string shared =
       plan.sequence_size == 1 ? "" : fmt::format(" shared by {} ranks", plan.sequence_size);
-  text += fmt::format("micro-batch  {} rows, {} tokens{}; {} micro-step{} an update; {}\n",
-                      train.per_device_train_batch_size, plan.tokens, shared,
-                      train.gradient_accumulation_steps, plural(train.gradient_accumulation_steps),
-                      config.shard.gradient_checkpointing
-                          ? "activation checkpointing: " + train::checkpointing_text(config.shard)
-                          : "activations are kept");
+  text +=
+      fmt::format("micro-batch  {}, {}{}; {} an update; {}\n",
+                  counted(train.per_device_train_batch_size, "row"), counted(plan.tokens, "token"),
+                  shared, counted(train.gradient_accumulation_steps, "micro-step"),
+                  config.shard.gradient_checkpointing
+                      ? "activation checkpointing: " + train::checkpointing_text(config.shard)
+                      : "activations are kept");
   const auto& shard = config.shard;
   const bool wants_host = shard.offload_params || shard.offload_param_device == "cpu" ||
                           shard.offload_optimizer_device == "cpu" ||

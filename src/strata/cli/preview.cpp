@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "strata/base/counted.h"
 #include "strata/base/error.h"
 #include "strata/base/file.h"
 #include "strata/base/labels.h"
@@ -136,7 +137,8 @@ class PreviewMaker {
     };
     const data::DatasetStats& stats = store_.stats();
     add("rows read", fmt::format("{}", stats.num_sources));
-    add("rows to train on", fmt::format("{} with {} documents", seen.rows, seen.documents));
+    add("rows to train on",
+        fmt::format("{} with {}", seen.rows, counted(seen.documents, "document")));
     add("left out",
         fmt::format("{} without a trained token, {} bad", stats.num_dropped, stats.bad_rows.count));
     const int64_t length = config_.data.max_length.value_or(0);
@@ -173,11 +175,13 @@ class PreviewMaker {
     const train::StepPlan plan = train::plan_steps(train, sampler.batches_per_rank());
     preview.facts.emplace_back(
         "steps",
-        fmt::format("{} on {} rank{}, {} rows each{}", plan.max_steps, ranks, ranks == 1 ? "" : "s",
-                    train.per_device_train_batch_size * train.gradient_accumulation_steps * world,
-                    train.auto_find_batch_size ? "; more of fewer rows where these do not fit "
-                                                 "(auto_find_batch_size)"
-                                               : ""));
+        fmt::format(
+            "{} on {}, {} each{}", plan.max_steps, counted(ranks, "rank"),
+            counted(train.per_device_train_batch_size * train.gradient_accumulation_steps * world,
+                    "row"),
+            train.auto_find_batch_size ? "; more of fewer rows where these do not fit "
+                                         "(auto_find_batch_size)"
+                                       : ""));
     preview.facts.emplace_back(
         "padding", fmt::format("none here; {} of a padded batch's tokens",
                                percent(data::padding_part(
@@ -251,7 +255,8 @@ void print_preview(const Preview& preview, bool colours) {
     fmt::print("---- row {} ----\n", row.index);
     for (size_t i = 0; i < row.documents.size(); ++i) {
       if (row.documents.size() > 1) {
-        fmt::print("-- {}, {} tokens\n", row.documents[i].name, row.documents[i].tokens.size());
+        fmt::print("-- {}, {}\n", row.documents[i].name,
+                   counted(row.documents[i].tokens.size(), "token"));
       }
       printer.print(row.documents[i]);
     }

@@ -4,28 +4,26 @@
 
 #include <fmt/format.h>
 
+#include "strata/base/counted.h"
+#include "strata/report/page_style.h"
 #include "strata/report/svg_chart.h"
 
 namespace strata::cli {
 namespace {
 
-constexpr std::string_view kHead = R"(<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
-<style>
-body { font: 15px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem;
-       color: #1a1a1a; background: #fff; }
-table { border-collapse: collapse; } td { padding: .1rem 1rem .1rem 0; vertical-align: top; }
-.warning { background: #fff3cd; border-left: 4px solid #b58900; padding: .3rem .8rem; margin: .4rem 0; }
-.bar { display: inline-block; height: .8rem; background: #4a7fb5; min-width: 1px; }
-.row { border: 1px solid #ccc; border-radius: 6px; padding: .6rem .8rem; margin: 1rem 0;
-       font: 13px/1.7 ui-monospace, monospace; white-space: pre-wrap; overflow-wrap: anywhere; }
-.document { border-top: 2px dashed #c33; color: #c33; margin: .5rem 0; font-size: 12px; }
-.t { background: #c9efcf; } .m { color: #777; } .s { outline: 1px solid #a5a; border-radius: 2px; }
-@media (prefers-color-scheme: dark) {
-  body { color: #ddd; background: #181818; } .t { background: #1d5128; } .m { color: #999; }
-  .warning { background: #3d3414; } .row { border-color: #444; } }
-</style>
-)";
+// What the page has beside the look of the report.
+constexpr std::string_view kPreviewStyle = R"css(
+:root { --trained: #c9efcf; --warned: #fff3cd; }
+@media (prefers-color-scheme: dark) { :root { --trained: #1d5128; --warned: #3d3414; } }
+td:first-child { width: 200px; font-variant-numeric: tabular-nums; }
+.warning { background: var(--warned); border-left: 4px solid var(--amber); border-radius: 6px;
+  padding: 6px 14px; margin-bottom: 10px; overflow-wrap: anywhere; }
+.bar { display: inline-block; height: 11px; background: var(--train); border-radius: 2px; min-width: 1px; }
+.row { font: 13px/1.7 ui-monospace, "DejaVu Sans Mono", monospace; white-space: pre-wrap; overflow-wrap: anywhere; }
+.document { border-top: 2px dashed var(--eval); color: var(--eval); margin: 8px 0; font-size: 12px; }
+.t { background: var(--trained); } .m { color: var(--soft); }
+.s { outline: 1px solid var(--violet); border-radius: 2px; }
+)css";
 
 void add_token(const PreviewToken& token, std::string& page) {
   std::string text = report::escape_html(token.text);
@@ -38,29 +36,29 @@ void add_token(const PreviewToken& token, std::string& page) {
 }
 
 void add_row(const PreviewRow& row, std::string& page) {
-  page += fmt::format("<h3>Row {}</h3><div class=\"row\">", row.index);
+  page += fmt::format("<section class=\"card\"><h2>Row {}</h2><div class=\"row\">", row.index);
   for (size_t i = 0; i < row.documents.size(); ++i) {
     if (row.documents.size() > 1) {
-      page += fmt::format("<div class=\"document\">{}, {} tokens</div>", row.documents[i].name,
-                          row.documents[i].tokens.size());
+      page += fmt::format("<div class=\"document\">{}, {}</div>", row.documents[i].name,
+                          counted(row.documents[i].tokens.size(), "token"));
     }
     for (const PreviewToken& token : row.documents[i].tokens) add_token(token, page);
   }
-  page += "</div>\n";
+  page += "</div></section>\n";
 }
 
 void add_histogram(const Preview& preview, std::string& page) {
   if (preview.bars.empty()) return;
   const int64_t highest = std::max<int64_t>(1, *std::ranges::max_element(preview.bars));
-  page += "<h2>Tokens of a row</h2><table>";
+  page += "<section class=\"card\"><h2>Tokens of a row</h2><table>";
   for (size_t i = first_bar(preview); i < preview.bars.size(); ++i) {
     page += fmt::format(
-        "<tr><td>{}</td><td><span class=\"bar\" style=\"width:{:.1f}rem\"></span> {}</td></tr>",
+        "<tr><td>{}</td><td><span class=\"bar\" style=\"width:{:.1f}%\"></span> {}</td></tr>",
         bar_label(preview, i),
-        24.0 * static_cast<double>(preview.bars[i]) / static_cast<double>(highest),
+        85.0 * static_cast<double>(preview.bars[i]) / static_cast<double>(highest),
         preview.bars[i]);
   }
-  page += "</table>\n";
+  page += "</table></section>\n";
 }
 
 }  // namespace
@@ -77,24 +75,28 @@ size_t first_bar(const Preview& preview) {
 }
 
 std::string preview_page(const Preview& preview) {
-  std::string page(kHead);
-  page += fmt::format("<title>{0}</title></head><body><h1>{0}</h1>\n",
-                      report::escape_html(preview.title));
+  std::string page = fmt::format(
+      "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
+      "<meta name=\"viewport\" content=\"width=device-width\">\n<title>{0}</title>\n"
+      "<style>{1}{2}</style>\n</head>\n<body>\n<main>\n<h1>{0}</h1>\n"
+      "<p class=\"subtitle\">what a run reads, before it starts</p>\n",
+      report::escape_html(preview.title), report::kPageStyle, kPreviewStyle);
   for (const std::string& warning : preview.warnings) {
     page += fmt::format("<div class=\"warning\">{}</div>\n", report::escape_html(warning));
   }
-  page += "<table>";
+  page += "<section class=\"card\"><table>";
   for (const auto& [name, value] : preview.facts) {
     page += fmt::format("<tr><td>{}</td><td>{}</td></tr>", report::escape_html(name),
                         report::escape_html(value));
   }
-  page += "</table>\n";
+  page += "</table></section>\n";
   add_histogram(preview, page);
   page +=
-      "<h2>Examples</h2><p><span class=\"t\">trained</span> <span class=\"m\">not trained</span> "
-      "<span class=\"s\">special token</span> (the id is shown under the pointer)</p>\n";
+      "<p class=\"subtitle\">Examples: <span class=\"t\">trained</span> <span class=\"m\">not "
+      "trained</span> <span class=\"s\">special token</span> (the id is shown under the pointer)"
+      "</p>\n";
   for (const PreviewRow& row : preview.rows) add_row(row, page);
-  return page + "</body></html>\n";
+  return page + "<footer>Written by Strata.</footer>\n</main>\n</body>\n</html>\n";
 }
 
 }  // namespace strata::cli

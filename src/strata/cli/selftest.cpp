@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include "strata/base/counted.h"
 #include "strata/base/descriptor.h"
 #include "strata/base/error.h"
 #include "strata/base/file.h"
@@ -133,10 +134,11 @@ int run_test(const Test& test) {
   const std::vector<Json> expected = rows_of(test, layouts[0]);
   const train::Comparison own = train::compare_runs(expected, expected);
   fmt::print(
-      "self test: {} steps of {} rows, {}; losses may differ by {:.2g}, gradient norms by {:.2g} "
+      "self test: {} of {}, {}; losses may differ by {:.2g}, gradient norms by {:.2g} "
       "(relative){}\n",
-      own.steps, layouts[0].rows_per_step(), config.shard.sharding_strategy, tolerance.loss,
-      tolerance.gradient_norm, config.lora.use_peft ? "; without dropout" : "");
+      counted(own.steps, "step"), counted(layouts[0].rows_per_step(), "row"),
+      config.shard.sharding_strategy, tolerance.loss, tolerance.gradient_norm,
+      config.lora.use_peft ? "; without dropout" : "");
   fmt::print("  {:<15}{:>7}{:>12}{:>14}   {:<15}{:>10}   {}\n", "run", "ranks", "rows a rank",
              "accumulation", "checkpointing", "last loss", "loss and norm differ by");
   print_row(layouts[0], fmt::format("{:.6f}", own.loss), "");

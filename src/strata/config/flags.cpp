@@ -189,6 +189,12 @@ class FlagParser {
 };
 
 [[noreturn]] void throw_stray(const std::string& word) {
+  // What text programs make of two hyphens.
+  for (const char* dash : {"\u2013", "\u2014", "\u2212"}) {
+    if (!word.starts_with(dash)) continue;
+    throw ConfigError("{}: found a word that begins with a dash, expected two hyphens; write --{}",
+                      word, word.substr(word.find_first_not_of(dash)));
+  }
   throw ConfigError("{}: found a word that belongs to no flag, expected --name value{}", word,
                     is_settings_file(word) ? "; a settings file stands before all flags, or behind "
                                              "--config"

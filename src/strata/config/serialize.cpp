@@ -14,7 +14,7 @@ std::string to_json_text(const RunConfig& config) {
   Json object = Json::object();
   for (const Setting& setting : settings_table()) {
     if (setting.kind != Kind::kBound) continue;
-    object[std::string(setting.name)] = field_text(setting, config);
+    object[std::string(setting.name)] = field_json(setting, config);
   }
   return dump_python(object, /*indent=*/2, /*sort_keys=*/false);
 }

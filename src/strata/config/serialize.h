@@ -8,8 +8,8 @@
 
 namespace strata::config {
 
-// A JSON object {"learning_rate": "2e-05", ...} of every bound setting in the table's order, with
-// indent 2. Values are texts in their canonical form.
+// A JSON object {"learning_rate": 2e-05, ...} of every bound setting in the table's order, with
+// indent 2. Read as a settings file it gives the same settings again.
 std::string to_json_text(const RunConfig& config);
 
 // 16 hexadecimal digits over every setting that must be equal on all ranks: the launcher's own

@@ -349,6 +349,29 @@ std::string field_text(const Setting& setting, const RunConfig& config) {
       setting.field);
 }
 
+Json field_json(const Setting& setting, const RunConfig& config) {
+  return std::visit(
+      [&](auto accessor) -> Json {
+        if constexpr (std::is_same_v<decltype(accessor), std::monostate>) {
+          throw InternalError("setting {}: found no field, expected one", setting.name);
+        } else {
+          const auto& value = accessor(const_cast<RunConfig&>(config));
+          if constexpr (OptionalTraits<FieldValue<decltype(accessor)>>::kIsOptional) {
+            if (value) return *value;
+            // In a file null means that nobody gave the setting, unless it says otherwise.
+            RunConfig defaults;
+            const bool is_null = setting.null_means == "none" || !accessor(defaults);
+            return is_null ? Json() : Json("none");
+          } else {
+            // A list that tells [] from null has null for its default.
+            if (is_list(setting) && Json(value).empty() && !setting.synonyms.empty()) return {};
+            return value;
+          }
+        }
+      },
+      setting.field);
+}
+
 std::string expectation(const Setting& setting) {
   if (setting.kind == Kind::kUnbound) {
     std::vector<std::string> texts;
@@ -379,7 +402,9 @@ std::string expectation(const Setting& setting) {
           }
           Range range = setting.range;
           if constexpr (std::is_same_v<T, uint64_t>) range.min = std::max(range.min, 0.0);
-          return number_expectation("an integer", range);
+          // Where a number stands for a limit, none is another value, and 0 is not.
+          return number_expectation("an integer", range) +
+                 (setting.null_means == "none" ? ", or none" : "");
         }
       },
       setting.field);

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "strata/base/json.h"
 #include "strata/config/settings/table.h"
 
 namespace strata::config {
@@ -58,6 +59,9 @@ bool gives_default(const Given& given);
 
 // Requires: the setting is bound. Null optional: "none"; booleans "true", "false"; lists "a,b".
 std::string field_text(const Setting& setting, const RunConfig& config);
+
+// The same as a boolean, number, text, list of texts, or null where that means the same in a file.
+Json field_json(const Setting& setting, const RunConfig& config);
 
 // "an integer of at least 1", "one of linear, cosine", ...
 std::string expectation(const Setting& setting);

@@ -64,6 +64,43 @@ std::string read_settings_file(const std::filesystem::path& path) {
   }
 }
 
+// A UTF-16 file has a byte order mark, and zeros, and is read.
+void reject_binary(const std::string& text, const std::string& name) {
+  const bool is_utf16 = text.starts_with("\xff\xfe") || text.starts_with("\xfe\xff");
+  if (is_utf16 || text.find('\0') == std::string::npos) return;
+  throw ConfigError(
+      "{}: found a file that is not text (it has bytes of zero), expected lines of \"key: value\"; "
+      "name another file",
+      name);
+}
+
+// yaml-cpp takes a quote for closed where the text ends behind a line's end: a comment keeps it
+// from that. Whoever saves in UTF-16 goes without.
+std::string with_last_comment(const std::string& text) {
+  const size_t last = text.find_last_not_of(" \t");
+  const bool takes_one = last != std::string::npos && text[last] == '\n';
+  if (!takes_one || text.find('\0') != std::string::npos) return text;
+  return text + (text.ends_with('\n') ? "#" : "\n#");
+}
+
+// The first line from which on every longer beginning of the text ends inside quotes.
+size_t line_of_open_quote(const std::string& text) {
+  std::vector<size_t> ends;
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (text[i] == '\n') ends.push_back(i + 1);
+  }
+  size_t line = ends.size() + (text.ends_with('\n') ? 0 : 1);
+  for (; line > 1; --line) {
+    try {
+      YAML::LoadAll(with_last_comment(text.substr(0, ends[line - 2])));
+      break;
+    } catch (const YAML::Exception& error) {
+      if (error.msg != YAML::ErrorMsg::EOF_IN_SCALAR) break;
+    }
+  }
+  return line;
+}
+
 }  // namespace
 
 YAML::Node read_yaml_mapping(const std::filesystem::path& path) {
@@ -71,10 +108,17 @@ YAML::Node read_yaml_mapping(const std::filesystem::path& path) {
 }
 
 YAML::Node parse_yaml_mapping(const std::string& text, const std::string& name) {
+  reject_binary(text, name);
   std::vector<YAML::Node> documents;
   try {
-    documents = YAML::LoadAll(text);
+    documents = YAML::LoadAll(with_last_comment(text));
   } catch (const YAML::Exception& error) {
+    if (error.msg == YAML::ErrorMsg::EOF_IN_SCALAR) {
+      throw ConfigError(
+          "{}:{}: found a quote that is not closed, expected the same quote behind "
+          "the text; close it",
+          name, line_of_open_quote(text));
+    }
     throw ConfigError("{}:{}:{}: found text that is not YAML ({}), expected a mapping of settings",
                       name, error.mark.line + 1, error.mark.column + 1, error.msg);
   }
@@ -86,7 +130,12 @@ YAML::Node parse_yaml_mapping(const std::string& text, const std::string& name) 
         name, documents.size());
   }
   const YAML::Node root = documents.empty() ? YAML::Node() : documents.front();
-  if (!root || root.IsNull()) return YAML::Node(YAML::NodeType::Map);
+  if (!root || root.IsNull()) {
+    throw ConfigError(
+        "{}: found no settings (an empty file, or comments alone), expected lines of \"key: "
+        "value\"; write some, or name another file",
+        name);
+  }
   if (!root.IsMap()) {
     throw ConfigError("{}:{}: found no mapping, expected lines of \"key: value\"", name,
                       root.Mark().line + 1);

@@ -13,8 +13,9 @@
 
 namespace strata::config {
 
-// The one document of the file, a mapping (an empty file is an empty one).
-// Throws ConfigError: the file cannot be read, or "FILE:LINE:COLUMN: ..." for what is not YAML.
+// The one document of the file, a mapping ("{}" is an empty one).
+// Throws ConfigError: the file cannot be read, is empty or binary, or "FILE:LINE:COLUMN: ..." for
+// what is not YAML.
 YAML::Node read_yaml_mapping(const std::filesystem::path& path);
 // The same of a text; `name` stands for the file in messages.
 YAML::Node parse_yaml_mapping(const std::string& text, const std::string& name);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <set>
 #include <string_view>
 #include <unordered_set>
@@ -197,9 +198,12 @@ std::vector<std::string> find_mistakes(const Inspection& inspection,
         template_source.find('"' + role + '"') != std::string::npos) {
       continue;
     }
-    lines.push_back(fmt::format(
-        "{} messages have the role \"{}\", which neither the template nor any common one names",
-        count, role));
+    std::string low = role;
+    std::ranges::transform(low, low.begin(), [](unsigned char c) { return std::tolower(c); });
+    lines.push_back(
+        fmt::format("{} the role \"{}\", which neither the template nor any common one names{}",
+                    count == 1 ? "1 message has" : fmt::format("{} messages have", count), role,
+                    kRoles.contains(low) ? "; did you mean \"" + low + "\"?" : ""));
   }
   return lines;
 }

@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "strata/base/counted.h"
 #include "strata/base/error.h"
 #include "strata/data/collate.h"
 #include "strata/data/inspect.h"
@@ -107,10 +108,10 @@ class Preparation::Steps {
     if (stats_.num_targets > 0) return stats_;
     const BadRows& bad = stats_.bad_rows;
     throw FormatError(
-        "{}: found no {} to train on in {} rows ({} of them dropped because {}, {} longer than "
+        "{}: found no {} to train on in {} ({} of them dropped because {}, {} longer than "
         "max_length {} ({}), {} bad), expected at least one; check {}max_length{}",
-        options_.subject, options_.preference ? "pair" : "token", stats_.num_sources,
-        stats_.num_dropped,
+        options_.subject, options_.preference ? "pair" : "token",
+        counted(stats_.num_sources, "row"), stats_.num_dropped,
         options_.preference ? "nothing is left of an answer" : "all their labels are masked",
         stats_.num_long, options_.max_length, options_.long_rows, bad.count,
         options_.preference ? "" : "the label masks and ",

@@ -25,7 +25,7 @@ void check_preference_options(const PrepareOptions& options) {
   if (options.max_length == 1) {
     throw ConfigError(
         "max_length: found 1, expected at least 2 for preferences (a token of an answer and one in "
-        "front of it) or 0 (no limit)");
+        "front of it), or none");
   }
   const auto refuse = [](bool is_set, const char* setting) {
     if (!is_set) return;
@@ -44,11 +44,11 @@ void check_preference_options(const PrepareOptions& options) {
 
 void check_prepare_options(const PrepareOptions& options) {
   if (options.max_length < 0 || options.max_length > kMaxRowTokens) {
-    throw ConfigError("max_length: found {}, expected 0 (no limit) to {}", options.max_length,
-                      kMaxRowTokens);
+    throw ConfigError("max_length: found {}, expected an integer in [1, {}], or none",
+                      options.max_length, kMaxRowTokens);
   }
   if (options.packing && options.max_length == 0) {
-    throw ConfigError("max_length: found 0 (no limit), expected a length to pack to; set it");
+    throw ConfigError("max_length: found none, expected a length to pack to; set it");
   }
   constexpr std::string_view kPolicies[] = {"truncate", "drop", "split"};
   if (std::ranges::find(kPolicies, options.long_rows) == std::end(kPolicies)) {

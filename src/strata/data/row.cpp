@@ -5,7 +5,8 @@
 namespace strata::data {
 
 std::string RowPlace::text() const {
-  return fmt::format("{}:{}", file ? *file : std::string("row"), line);
+  const std::string text = fmt::format("{}:{}", file ? *file : std::string("row"), line);
+  return number == 0 ? text : fmt::format("{} (row {})", text, number);
 }
 
 std::string Row::where() const { return place().text(); }

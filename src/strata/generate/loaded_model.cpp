@@ -138,7 +138,16 @@ ModelPaths find_model(const LoadOptions& wanted) {
         "pass "
         "--model_name_or_path");
   }
-  if (!options.adapter.empty()) require_folder("adapter_name_or_path", options.adapter);
+  if (!options.adapter.empty()) {
+    require_folder("adapter_name_or_path", options.adapter);
+    if (const fs::path adapter = options.adapter;
+        !fs::exists(adapter / hf::kAdapterConfigFile) && fs::exists(adapter / "config.json")) {
+      throw ConfigError(
+          "adapter_name_or_path: found a model in {}, expected an adapter with its {}; name the "
+          "model in model_name_or_path",
+          adapter.string(), hf::kAdapterConfigFile);
+    }
+  }
   if (options.model.empty()) return {base_of(options, options.adapter), options.adapter};
   require_folder("model_name_or_path", options.model);
   if (!is_adapter_folder(options.model)) return {options.model, options.adapter};

@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "strata/base/counted.h"
 #include "strata/base/visible_text.h"
 
 namespace strata::report {
@@ -54,7 +55,7 @@ std::string download_text(const std::string& name, int64_t done, int64_t all) {
 
 std::string preparation_text(const std::string& subject, int64_t rows, double part, int64_t least) {
   if (rows < least) return "";
-  return fmt::format("preparing {}: {} rows ({:.0f} %)", subject, rows, 100 * part);
+  return fmt::format("preparing {}: {} ({:.0f} %)", subject, counted(rows, "row"), 100 * part);
 }
 
 }  // namespace strata::report

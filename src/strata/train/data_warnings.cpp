@@ -5,6 +5,7 @@
 
 #include <fmt/ranges.h>
 
+#include "strata/base/counted.h"
 #include "strata/text/templates/template_marks.h"
 
 namespace strata::train {
@@ -37,7 +38,7 @@ std::vector<std::string> template_warnings(const config::DataConfig& config,
 }
 
 // `4 texts of role "critic" (train.jsonl:7, ...)`
-std::string counted(const std::string& name, const data::HiddenTexts& texts) {
+std::string with_places(const std::string& name, const data::HiddenTexts& texts) {
   const bool are_all = texts.count == static_cast<int64_t>(texts.first.size());
   return fmt::format("{} {} ({}{})", texts.count, name, fmt::join(texts.first, ", "),
                      are_all ? "" : ", ...");
@@ -52,13 +53,13 @@ std::vector<std::string> hidden_text_warnings(const text::TemplateSource& source
     lines.push_back(
         fmt::format("{}{} leaves out {}: the model never sees them; take a template that shows "
                     "them, or give the messages a role that it knows",
-                    prefix, source.name, counted(name, texts)));
+                    prefix, source.name, with_places(name, texts)));
   }
   for (const auto& [name, texts] : set.stats().printed_parts) {
     lines.push_back(
         fmt::format("{}{} takes texts and prints {}, which are lists of parts: the model sees "
                     "\"[{{'type': ...\"; give each message its content as one text",
-                    prefix, source.name, counted(name, texts)));
+                    prefix, source.name, with_places(name, texts)));
   }
   return lines;
 }
@@ -86,9 +87,10 @@ std::optional<std::string> length_warning(const LengthLimit& limit, const data::
     }
   }
   return fmt::format(
-      "{} rows are longer than the {} tokens of the {} (the longest has {}{}{}): the model was not "
+      "{} longer than the {} tokens of the {} (the longest has {}{}{}): the model was not "
       "made for such lengths; lower --max_length",
-      count, limit.tokens, limit.name, longest, named.empty() ? "" : "; ", fmt::join(named, ", "));
+      count == 1 ? "1 row is" : fmt::format("{} rows are", count), limit.tokens, limit.name,
+      longest, named.empty() ? "" : "; ", fmt::join(named, ", "));
 }
 
 std::vector<LengthLimit> length_limits(const config::RunConfig& config, const ModelLimits& model,
@@ -139,22 +141,22 @@ std::vector<std::string> describe_losses(const data::DatasetStats& stats,
   const int64_t length = settings.max_length.value_or(0);  // without one no row is left out or long
   if (stats.num_dropped > 0) {
     lines.push_back(
-        fmt::format("data: left out {} rows without a trained token after truncation "
+        fmt::format("data: left out {} without a trained token after truncation "
                     "to {}",
-                    stats.num_dropped, length));
+                    counted(stats.num_dropped, "row"), length));
   }
   if (stats.num_long > 0) {
-    lines.push_back(fmt::format("data: {} rows have more than {} tokens (long_rows: {})",
-                                stats.num_long, length, settings.long_rows));
+    lines.push_back(fmt::format("data: {} with more than {} tokens (long_rows: {})",
+                                counted(stats.num_long, "row"), length, settings.long_rows));
   }
   if (stats.bad_rows.count > 0) {
-    lines.push_back(fmt::format("data: left out {} bad rows; the first: {}", stats.bad_rows.count,
-                                stats.bad_rows.first));
+    lines.push_back(fmt::format("data: left out {}; the first: {}",
+                                counted(stats.bad_rows.count, "bad row"), stats.bad_rows.first));
   }
   if (!stats.unused_columns.empty()) {
     std::vector<std::string> columns;
     for (const auto& [name, rows] : stats.unused_columns) {
-      columns.push_back(fmt::format("{} ({} rows)", name, rows));
+      columns.push_back(fmt::format("{} ({})", name, counted(rows, "row")));
     }
     const bool has_preferences =
         stats.unused_columns.contains("chosen") && stats.unused_columns.contains("rejected");

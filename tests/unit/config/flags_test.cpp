@@ -355,5 +355,11 @@ TEST(Required, ModelAndDataAreAskedFor) {
   EXPECT_EQ(message({"--model_name_or_path", "m", "--train_file", "f"}), "");
 }
 
+TEST(Flags, ADashOfATextProgramIsNamed) {
+  EXPECT_EQ(error_of({"--seed", "1", "\u2013max_steps", "2"}),
+            "\u2013max_steps: found a word that begins with a dash, expected two hyphens; write "
+            "--max_steps");
+}
+
 }  // namespace
 }  // namespace strata::config

@@ -64,6 +64,14 @@ TEST_F(SettingsFiles, ASettingsFileOfARunIsReadWithoutWarnings) {
       EXPECT_EQ(settings_hash(again.config), settings_hash(first.config));
     }
   }
+  // Where null is not what nobody gave, and lists of none and of expressions with commas.
+  RunConfig config;
+  config.data.max_length = std::nullopt;
+  config.optim.max_grad_norm = 0;
+  config.optim.learning_rate = 2e-5;
+  config.lora.target_modules = {"layers.[0-9]{1,2}.q_proj", "v_proj"};
+  const std::string odd = write("settings.json", to_json_text(config));
+  EXPECT_EQ(settings_hash(resolve({.flags = {"--config", odd}}).config), settings_hash(config));
   const std::string changed = write("run.yaml", "save_strategy: no\nsave_steps: 7\n");
   EXPECT_THAT(resolve({.flags = {"--config", changed}}).warnings,
               ElementsAre(changed + ":2 (save_steps): has no effect; save_strategy is no"));
@@ -107,6 +115,8 @@ TEST_F(SettingsFiles, OwnYamlErrorsNameFileAndLine) {
       {"max_length: 1\nmax_seq_length: 2\n", ":2: found \"max_seq_length\" beside "},
       {"\n\nseed: one\n", ":3 (seed): found \"one\", expected an integer of at least 0"},
       {"seed: [1, 2]\n", ":1 (seed): found a list (1, 2), expected an integer of at least 0"},
+      {"max_length: 0\n",
+       ":1 (max_length): found \"0\", expected an integer of at least 1, or none"},
       {"seed: []\n", ":1 (seed): found an empty list, expected an integer of at least 0"},
       {"- 1\n", ":1: found no mapping, expected lines of \"key: value\""},
       {"seed: 1\n\tpacking: x: y\n", ":2:"},
@@ -115,12 +125,46 @@ TEST_F(SettingsFiles, OwnYamlErrorsNameFileAndLine) {
        ":1 (optim): found \"lomo\", expected one of adamw_torch_fused, adamw_torch, "
        "adamw_bnb_8bit"},
       {"packing: maybe\n", ":1 (packing): found \"maybe\", expected true or false"},
+      {"", ": found no settings (an empty file, or comments alone), expected lines of "},
+      {"# seed: 1\n\n", ": found no settings"},
+      {"\n---\nnull\n", ": found no settings"},
+      {"output_dir: a \"b\"\nseed: 1\noutput_dir: \"out\npacking: true\n",
+       ":3: found a quote that is not closed"},
+      {"output_dir: 'a\n  b'\noutput_dir: 'out\n  ", ":3: found a quote that is not closed"},
+      {"output_dir: \"out", ":1: found a quote that is not closed"},
+      {std::string("seed: 1\n\0\0", 10), ": found a file that is not text (it has bytes of zero)"},
   };
   for (const Row& row : table) {
     const std::string file = write("run.yaml", row.text);
     const std::string message = error_of({"--config", file});
     EXPECT_THAT(message, HasSubstr(file + row.message)) << row.text;
   }
+}
+
+// yaml-cpp is told apart from a text that ends inside quotes; the values stay those of PyYAML.
+TEST_F(SettingsFiles, TheHomeFolderIsMeantByATilde) {
+  const std::string own =
+      write("run.yaml", "model_name_or_path: ~/models/x\ndataset_name: data~/x\n");
+  const RunConfig config = resolve({.flags = {"--config", own, "--output_dir=~/out"},
+                                    .environment = {{"HOME", "/home/me"}}})
+                               .config;
+  EXPECT_EQ(config.model.model_name_or_path, "/home/me/models/x");
+  EXPECT_EQ(config.data.dataset_name, "data~/x");
+  EXPECT_EQ(config.train.output_dir, "/home/me/out");
+}
+
+TEST_F(SettingsFiles, TheEndOfAFileChangesNoValue) {
+  for (const char* text : {"{}", "{}\n", "seed: 42\n# a comment", "\n \nseed: 42\n  "}) {
+    EXPECT_EQ(config_of({"--config", write("run.yaml", text)}).train.seed, 42u) << text;
+  }
+  const auto name = [&](const std::string& text) {
+    return config_of({"--config", write("run.yaml", text)}).train.output_dir;
+  };
+  EXPECT_EQ(name("output_dir: |\n  a\n\n"), "a\n");
+  EXPECT_EQ(name("output_dir: |+\n  a\n\n"), "a\n\n");
+  EXPECT_EQ(name("output_dir: |\n  a"), "a");
+  EXPECT_EQ(name("output_dir: 'a\n  b'\n"), "a b");
+  EXPECT_EQ(name("output_dir: a\n  b\n"), "a b");
 }
 
 TEST_F(SettingsFiles, TwoFilesThatContradictAreNamed) {

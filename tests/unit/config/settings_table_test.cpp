@@ -172,5 +172,21 @@ TEST(SettingsTable, JsonHoldsEveryBoundSetting) {
   }
 }
 
+TEST(SettingsTable, JsonHoldsValuesOfTheirType) {
+  RunConfig config;
+  config.optim.learning_rate = 2e-5;
+  config.optim.adam_epsilon = 1;
+  config.data.packing = true;
+  config.data.max_length = std::nullopt;
+  config.lora.target_modules = {"q_proj", "v_proj"};
+  const std::string text = to_json_text(config);
+  for (const char* line :
+       {"\"learning_rate\": 2e-05,", "\"adam_epsilon\": 1.0,", "\"packing\": true,",
+        "\"max_length\": null,", "\"seed\": 42,", "\"save_strategy\": \"steps\",",
+        "\"lora_target_modules\": [\n    \"q_proj\",\n    \"v_proj\"\n  ],"}) {
+    EXPECT_NE(text.find(line), std::string::npos) << line;
+  }
+}
+
 }  // namespace
 }  // namespace strata::config

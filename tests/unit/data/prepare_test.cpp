@@ -116,7 +116,7 @@ TEST_F(PrepareTest, DropsRowsThatTruncationLeavesUntrained) {
   EXPECT_EQ(dataset.num_tokens, 5);
   EXPECT_EQ(dataset.num_targets, 3);
   EXPECT_THAT(error_of<FormatError>({R"({"prompt": "abcdef", "completion": "g"})"}),
-              AllOf(HasSubstr("train split: found no token to train on in 1 rows (1 of them"),
+              AllOf(HasSubstr("train split: found no token to train on in 1 row (1 of them"),
                     HasSubstr("1 longer than max_length 5 (truncate)")));
   options_.long_rows = "drop";
   EXPECT_THAT(error_of<FormatError>({R"({"prompt": "abcdef", "completion": "g"})"}),
@@ -217,7 +217,7 @@ TEST_F(PrepareTest, RefusesEmptyAndMixedSets) {
               HasSubstr("f.jsonl:2: found a row of messages, expected a text row as in f.jsonl:1"));
   options_.skip_bad_rows = true;
   EXPECT_THAT(error_of<FormatError>({R"({"input_ids": [1], "labels": [1, 2]})"}),
-              AllOf(HasSubstr("found no token to train on in 1 rows"),
+              AllOf(HasSubstr("found no token to train on in 1 row"),
                     HasSubstr("1 bad), expected at least one; check the label masks and "
                               "max_length; the first bad row: f.jsonl:1: found 2 values")));
 }

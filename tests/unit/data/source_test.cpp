@@ -87,7 +87,8 @@ TEST(LoadSplit, SaysWhichSplitsThereAre) {
 TEST(LoadSplit, RefusesWhatItCannotRead) {
   const TemporaryFolder folder;
   EXPECT_THAT(message_of<ConfigError>([&] { load_split(folder.put("x.xlsx", ""), "train"); }),
-              AllOf(HasSubstr("x.xlsx: found a file of an unknown format"), HasSubstr(".parquet")));
+              AllOf(HasSubstr("x.xlsx: found a file of an unknown format"), HasSubstr(".parquet"),
+                    HasSubstr("; save the sheet as CSV")));
   folder.put("valid-00000-of-00003.jsonl", "{\"a\": 1}\n");
   EXPECT_THAT(message_of<ConfigError>([&] { load_split(folder.path(), "valid"); }),
               HasSubstr("found 1 of the 3 files of split"));
@@ -95,6 +96,12 @@ TEST(LoadSplit, RefusesWhatItCannotRead) {
   folder.put("test.json", "{\"a\": 1}\n");
   EXPECT_THAT(message_of<ConfigError>([&] { load_split(folder.path(), "test"); }),
               HasSubstr("found test.json and test.jsonl"));
+}
+
+TEST(LoadSplit, TakesEndingsInCapitals) {
+  const TemporaryFolder folder;
+  EXPECT_THAT(values_of(load_split(folder.put("A.JSONL", "{\"a\": 1}\n"), "train")),
+              ElementsAre(1));
 }
 
 TEST(LoadSplit, NamesFileAndLineOfABadRow) {
@@ -108,8 +115,22 @@ TEST(LoadSplit, NamesFileAndLineOfABadRow) {
               AllOf(HasSubstr("b.jsonl:3:"), HasSubstr("one object on one line")));
   EXPECT_THAT(error_of("c.json", "[{\"a\": 1},\n 7]"), HasSubstr("c.json:2: found a number"));
   EXPECT_THAT(error_of("d.json", "[{\"a\": 1},\n{\"a\": 2"), HasSubstr("d.json:2: found the end"));
-  EXPECT_THAT(error_of("e.json", "[{\"a\": 1},\n]"), HasSubstr("e.json:2"));
+  EXPECT_THAT(error_of("e.json", "[{\"a\": 1},\n]"),
+              HasSubstr("e.json:2: found a comma behind the last row"));
   EXPECT_THAT(error_of("f.json", "[{\"a\": 1}]\n x"), HasSubstr("after the array"));
+  EXPECT_THAT(error_of("python.jsonl", "{'a': 'b'}\n"),
+              HasSubstr("single quotes are Python's: write each row with json.dumps"));
+  EXPECT_THAT(error_of("one_line.json", "[{\"a\": \"\xc3\xa4\"}, {\"a\": x}]"),
+              AllOf(HasSubstr("one_line.json:1:20: found 'x'"), HasSubstr("; it is in row 2")));
+  EXPECT_THAT(error_of("one_line.json", "[{\"a\": 1}, 2]"),
+              HasSubstr("one_line.json:1 (row 2): found a number"));
+  EXPECT_THAT(error_of("wrapped.json", "{\n \"data\": [{\"a\": 1}]}\n"),
+              AllOf(HasSubstr("wrapped.json: found one object around a list of rows (data)"),
+                    HasSubstr("jq -c '.[\"data\"][]' ")));
+  EXPECT_THAT(error_of("pretty.json", "{\n \"a\": 1\n}\n{\n \"a\": 2\n}"),
+              HasSubstr("pretty.json:1:2:"));
+  EXPECT_THAT(error_of("pretty.json", "{\n \"messages\": [{\"role\": \"user\"}]\n}"),
+              HasSubstr("pretty.json: found one object over several lines"));
   EXPECT_THAT(error_of("g.jsonl", " \n\n"), HasSubstr("g.jsonl: found no rows"));
   EXPECT_THAT(error_of("u.txt", "\xff\xfe"), HasSubstr("found utf-16"));
   EXPECT_THAT(error_of("u.jsonl", "\xfe\xff"), HasSubstr("iconv -f UTF-16"));

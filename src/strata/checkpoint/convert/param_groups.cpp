@@ -6,6 +6,7 @@
 #include <sstream>
 
 #include "strata/base/error.h"
+#include "strata/checkpoint/setting_text.h"
 #include "strata/hf/adapter_files.h"
 #include "strata/optim/adamw.h"
 
@@ -141,9 +142,7 @@ void name_modules(const SavedState& state, hf::AdapterConfig& config) {
 }  // namespace
 
 std::string setting_of(const SavedState& state, const char* name) {
-  const auto found = state.facts().settings.find(name);
-  if (found == state.facts().settings.end() || !found->is_string()) return "";
-  return found->get<std::string>();
+  return setting_text(state.facts().settings, name);
 }
 
 hf::PyValue param_groups(const SavedState& state) {

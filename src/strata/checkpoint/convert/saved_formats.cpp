@@ -6,6 +6,7 @@
 #include <cstring>
 #include <set>
 
+#include "strata/base/counted.h"
 #include "strata/base/error.h"
 #include "strata/base/file.h"
 #include "strata/checkpoint/base_mark.h"
@@ -61,8 +62,8 @@ class StrataState : public SavedState {
   }
   std::string verify() override {
     reader_.verify_all();
-    return fmt::format("{} tensors, {} files and the manifest", tensors_.size(),
-                       reader_.manifest().files.size());
+    return fmt::format("{}, {} and the manifest", counted(tensors_.size(), "tensor"),
+                       counted(reader_.manifest().files.size(), "file"));
   }
 
  private:
@@ -238,7 +239,7 @@ class CountingState : public SavedState {
 // torch.serialization.set_crc32_options(False) makes files that nothing can be proved of.
 std::string proved(size_t num_tensors, std::string_view what) {
   if (num_tensors == 0) return "nothing: it was saved without checksums";
-  return fmt::format("{} tensors (CRC-32 of their {})", num_tensors, what);
+  return fmt::format("{} (CRC-32 of their {})", counted(num_tensors, "tensor"), what);
 }
 
 class DcpState : public CountingState {

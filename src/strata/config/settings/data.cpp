@@ -79,13 +79,16 @@ std::vector<Setting> data_settings() {
                 "row"},
        {.name = "packing",
         .field = STRATA_FIELD(data.packing),
-        .help = "put several examples into one row; they do not see each other"},
+        .help =
+            "put several examples into one row; they do not see each other (with packing_strategy "
+            "wrapped a row is one document, and they do)"},
        {.name = "packing_strategy",
         .field = STRATA_FIELD(data.packing_strategy),
         .choices = {"bfd", "bfd_split", "wrapped"},
         .synonyms = {{"bfd-requeue", "bfd_split"}},
         .help = "bfd: best fit, longest first; bfd_split: the same, and what is longer than "
-                "max_length is split instead of cut; wrapped: one stream cut into rows"},
+                "max_length is split instead of cut; wrapped: one stream cut into rows, each "
+                "of which is one document"},
        {.name = "block_size",
         .kind = Kind::kTranslated,
         .help = "tokens of the pieces into which all rows, one behind another, are cut: max_length "

@@ -1,5 +1,9 @@
 #include "strata/data/files/column_advice.h"
 
+#include <algorithm>
+#include <cctype>
+#include <span>
+#include <string_view>
 #include <vector>
 
 #include <fmt/ranges.h>
@@ -50,7 +54,44 @@ std::string misspelt(const Row& row, const std::vector<std::string>& known) {
   return "";
 }
 
+bool has_messages(const Json& value) {
+  return value.is_array() && !value.empty() && value[0].is_object() &&
+         (value[0].contains("role") || value[0].contains("from"));
+}
+
+// The first column of text that has one of the names, whatever its case.
+std::string text_column(const Row& row, std::span<const std::string_view> names) {
+  for (const auto& [column, value] : row.fields.items()) {
+    std::string low = column;
+    std::ranges::transform(low, low.begin(), [](unsigned char c) { return std::tolower(c); });
+    if (value.is_string() && std::ranges::find(names, low) != names.end()) return column;
+  }
+  return "";
+}
+
+// The same of other names than those that are close to known ones: what exports call them.
+std::string renamed(const Row& row) {
+  for (const auto& [column, value] : row.fields.items()) {
+    if (has_messages(value)) {
+      return fmt::format("; did you mean --dataset_columns messages={}?", column);
+    }
+  }
+  static constexpr std::string_view kAsked[] = {"question", "query",  "input",  "user",
+                                                "human",    "prompt", "source", "instruction"};
+  static constexpr std::string_view kAnswered[] = {"answer",    "response", "output",    "reply",
+                                                   "assistant", "target",   "completion"};
+  const std::string asked = text_column(row, kAsked), answered = text_column(row, kAnswered);
+  if (asked.empty() || answered.empty()) return "";
+  // Beside an instruction its input is read, too.
+  if (asked == "instruction") {
+    return fmt::format("; did you mean --dataset_columns output={}?", answered);
+  }
+  return fmt::format("; did you mean --dataset_columns {}completion={}?",
+                     asked == "prompt" ? "" : "prompt=" + asked + " ", answered);
+}
+
 std::string misspelt(const Row& row, const std::string& text_field) {
+  if (const std::string hint = renamed(row); !hint.empty()) return hint;
   return misspelt(row, {text_field, "messages", "conversations", "prompt", "completion",
                         "instruction", "output"});
 }
@@ -65,6 +106,12 @@ bool is_example(const Row& row, const std::string& text_field) {
   return false;
 }
 
+bool is_list_of_rows(const Json& value) {
+  return value.is_array() && !value.empty() && std::ranges::all_of(value, [](const Json& item) {
+           return item.is_object() && !item.contains("role") && !item.contains("from");
+         });
+}
+
 }  // namespace
 
 std::string column_names(const Row& row) {
@@ -72,6 +119,14 @@ std::string column_names(const Row& row) {
 }
 
 void refuse_columns(const Row& row, const std::string& text_field) {
+  if (const Json* tree = row.find("mapping"); tree != nullptr && tree->is_object()) {
+    throw FormatError(
+        "{}: found a conversation as ChatGPT exports it (a tree of messages in \"mapping\"), "
+        "expected a list of them; write each branch as {{\"messages\": [{{\"role\": ..., "
+        "\"content\": ...}}, ...]}}",
+        row.where());
+  }
+  if (row.file) refuse_lists_of_rows(row.fields, row.where(), *row.file);
   if (row.find("chosen") != nullptr && row.find("rejected") != nullptr) refuse_preferences(row);
   if (row.find("prompt") != nullptr) {
     throw FormatError(
@@ -87,7 +142,22 @@ void refuse_columns(const Row& row, const std::string& text_field) {
       row.where(), column_names(row), null_columns(row), text_field, misspelt(row, text_field));
 }
 
+void refuse_lists_of_rows(const Json& object, const std::string& place, const std::string& file) {
+  std::vector<std::string> keys;
+  if (!object.is_object()) return;
+  for (const auto& [key, value] : object.items()) {
+    if (is_list_of_rows(value)) keys.push_back(key);
+  }
+  if (keys.empty()) return;
+  throw FormatError(
+      "{}: found one object around {} of rows ({}), expected one row on each line, or an array of "
+      "rows; write each list into a file of its own: jq -c '.[{}][]' {} > {}.jsonl",
+      place, keys.size() == 1 ? "a list" : "lists", fmt::join(keys, ", "), quote_json(keys[0]),
+      file, keys.size() == 1 ? "train" : keys[0]);
+}
+
 void refuse_as_preference(const Row& row, const std::string& text_field) {
+  if (row.file) refuse_lists_of_rows(row.fields, row.where(), *row.file);
   const std::string hint = misspelt(row, std::vector<std::string>{"prompt", "chosen", "rejected"});
   for (const auto& [there, missing] : {std::pair("chosen", "rejected"), {"rejected", "chosen"}}) {
     if (row.find(there) == nullptr) continue;

@@ -18,4 +18,8 @@ std::string column_names(const Row& row);
 // The same where preferences are wanted. Examples to imitate are told which recipe is theirs.
 [[noreturn]] void refuse_as_preference(const Row& row, const std::string& text_field);
 
+// FormatError at `place` for an object of the file that is no row but holds lists of them, as in
+// {"data": [...]} or {"train": [...], "test": [...]}; lists of messages are columns of a row.
+void refuse_lists_of_rows(const Json& object, const std::string& place, const std::string& file);
+
 }  // namespace strata::data

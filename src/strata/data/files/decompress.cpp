@@ -85,7 +85,8 @@ void inflate_zstd(const MappedFile& file, const Take& take) {
 void decompress_file(const std::filesystem::path& path, const Take& take) {
   const MappedFile file(path);
   if (file.data().empty()) refuse(path, "nothing");
-  return path.extension() == ".gz" ? inflate_gzip(file, take) : inflate_zstd(file, take);
+  return path.extension() == ".gz" || path.extension() == ".GZ" ? inflate_gzip(file, take)
+                                                                : inflate_zstd(file, take);
 }
 
 }  // namespace strata::data

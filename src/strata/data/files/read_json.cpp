@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "strata/base/error.h"
+#include "strata/data/files/column_advice.h"
 #include "strata/data/files/row_collector.h"
 
 namespace strata::data {
@@ -23,7 +24,7 @@ class JsonReader {
       const size_t end = std::min(text.find('\n', begin), text.size());
       const std::string_view content = text.substr(begin, end - begin);
       rows_.move_to(end, text.size());
-      if (content.find_first_not_of(kSpaces) != std::string_view::npos) add(content, line);
+      if (content.find_first_not_of(kSpaces) != std::string_view::npos) add_line(content, line);
       begin = end + 1;
     }
   }
@@ -33,15 +34,23 @@ class JsonReader {
   void read_array(std::string_view text) {
     size_t at = text.find('[') + 1;
     int64_t line = 1 + std::count(text.begin(), text.begin() + static_cast<ptrdiff_t>(at), '\n');
-    for (bool first = true; rows_.wants_more(); first = false) {
+    int64_t last_line = 0;  // of the row before
+    for (int64_t number = 1; rows_.wants_more(); ++number) {
       skip_spaces(text, at, line);
-      if (first && at < text.size() && text[at] == ']') {
+      if (number == 1 && at < text.size() && text[at] == ']') {
         ++at;
         break;
       }
       const size_t end = element_end(text, at, line);
+      if (at == end && text[end] == ']') {
+        throw FormatError(
+            "{}:{}: found a comma behind the last row, expected the array's end; "
+            "remove the comma",
+            rows_.file(), line);
+      }
       rows_.move_to(end, text.size());
-      add(text.substr(at, end - at), line);
+      add_element(text, {at, end}, line, line == last_line ? number : 0);
+      last_line = line;
       line += std::count(text.begin() + static_cast<ptrdiff_t>(at),
                          text.begin() + static_cast<ptrdiff_t>(end), '\n');
       at = end + 1;
@@ -85,25 +94,90 @@ class JsonReader {
         rows_.file(), line);
   }
 
-  void add(std::string_view text, int64_t line) {
+  void add_line(std::string_view text, int64_t line) {
     Json fields;
     try {
       fields = parse_json(text, rows_.file(), {.first_line = static_cast<size_t>(line)});
     } catch (const FormatError& error) {
+      const bool is_python = text.substr(text.find_first_not_of(kSpaces)).starts_with("{'");
       return rows_.refuse(
-          fmt::format("{}; a row of a JSON lines file is one object on one line", error.what()));
+          fmt::format("{}; {}", error.what(),
+                      is_python ? "single quotes are Python's: write each row with json.dumps"
+                                : "a row of a JSON lines file is one object on one line"));
     }
     rows_.add(std::move(fields), line);
   }
 
+  // `bytes` of the array's text, from and to.
+  void add_element(std::string_view text, std::pair<size_t, size_t> bytes, int64_t line,
+                   int64_t number) {
+    const auto [begin, end] = bytes;
+    const JsonOptions options{.first_line = static_cast<size_t>(line)};
+    Json fields;
+    try {
+      fields = parse_json(text.substr(begin, end - begin), rows_.file(), options);
+    } catch (const FormatError& plain) {
+      return rows_.refuse(error_in_file(text, bytes, options, plain.what()) +
+                          (number == 0 ? "" : fmt::format("; it is in row {}", number)));
+    }
+    rows_.add(std::move(fields), line, number);
+  }
+
+  // The message of an element that cannot be parsed, with its columns counted from where its line
+  // begins in the file.
+  std::string error_in_file(std::string_view text, std::pair<size_t, size_t> bytes,
+                            const JsonOptions& options, const std::string& otherwise) const {
+    const auto [begin, end] = bytes;
+    const size_t line_begin = text.rfind('\n', begin) + 1;  // 0 where there is none
+    const std::string_view before = text.substr(line_begin, begin - line_begin);
+    const auto is_first_byte = [](char c) {
+      return (static_cast<unsigned char>(c) & 0xc0) != 0x80;
+    };
+    const auto columns = static_cast<size_t>(std::ranges::count_if(before, is_first_byte));
+    try {
+      parse_json(std::string(columns, ' ').append(text.substr(begin, end - begin)), rows_.file(),
+                 options);
+    } catch (const FormatError& error) {
+      return error.what();
+    }
+    return otherwise;
+  }
+
   RowCollector& rows_;
 };
+
+// An object over several lines is no row of a JSON lines file, and nothing but its first line would
+// be told of it.
+void reject_object_over_lines(std::string_view text, const std::string& file) {
+  const size_t line_end = std::min(text.find('\n', text.find('{')), text.size());
+  if (text.find_first_not_of(kSpaces, line_end) == std::string_view::npos) return;
+  Json object;
+  try {
+    parse_json(text.substr(0, line_end), file);
+    return;
+  } catch (const FormatError&) {
+    try {
+      object = parse_json(text, file);
+    } catch (const FormatError&) {
+      return;  // told by line
+    }
+  }
+  refuse_lists_of_rows(object, file, file);
+  throw FormatError(
+      "{}: found one object over several lines, expected one row on each line, or an array of "
+      "rows; "
+      "write it on one line: jq -c . {} > train.jsonl",
+      file, file);
+}
 
 }  // namespace
 
 void read_json_rows(std::string_view text, RowCollector& rows) {
   const size_t start = text.find_first_not_of(kSpaces);
   JsonReader reader(rows);
+  if (start != std::string_view::npos && text[start] == '{') {
+    reject_object_over_lines(text, rows.file());
+  }
   if (start != std::string_view::npos && text[start] == '[') {
     reader.read_array(text);
   } else {

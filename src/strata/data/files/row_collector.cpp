@@ -38,17 +38,19 @@ std::span<const std::byte> RowCollector::map(const std::filesystem::path& path) 
   return mapped_.emplace(path).data();
 }
 
-void RowCollector::add(Json fields, int64_t line) {
+void RowCollector::add(Json fields, int64_t line, int64_t number) {
   if (!fields.is_object()) {
+    const RowPlace place{.file = file_, .line = line, .number = number};
     return refuse(
-        fmt::format("{}:{}: found {}, expected a JSON object; give each row as "
+        fmt::format("{}: found {}, expected a JSON object; give each row as "
                     "{{\"column\": value, ...}}",
-                    file(), line, describe(fields)));
+                    place.text(), describe(fields)));
   }
   if (!wants_more_) return;
   batch_bytes_ += text_size(fields);
   ++num_rows_;
-  batch_.rows.push_back({.fields = std::move(fields), .file = file_, .line = line});
+  batch_.rows.push_back(
+      {.fields = std::move(fields), .file = file_, .line = line, .number = number});
   if (batch_.rows.size() >= kBatchRows || batch_bytes_ >= kBatchBytes) flush();
 }
 

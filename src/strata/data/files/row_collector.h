@@ -28,8 +28,8 @@ class RowCollector {
   std::span<const std::byte> map(const std::filesystem::path& path);
   // The path, as messages name it.
   const std::string& file() const { return *file_; }
-  // `fields`: what was read; anything but an object is refused. `line`: from 1.
-  void add(Json fields, int64_t line);
+  // `fields`: what was read; anything but an object is refused. `line`, `number`: as in Row.
+  void add(Json fields, int64_t line, int64_t number = 0);
   // A row that cannot be read: throws FormatError(message), or counts it.
   void refuse(const std::string& message);
   // Rows without a column that the file has.
@@ -64,7 +64,8 @@ class RowCollector {
 };
 
 // One object per line, or one array of objects whatever the file's name ends with. An array that is
-// not closed is an error in any case: nobody can say how many rows are missing.
+// not closed is an error in any case: nobody can say how many rows are missing. So is an object
+// around lists of rows, as some programs export them, which is not what its rows are.
 void read_json_rows(std::string_view text, RowCollector& rows);
 
 // RFC 4180: the first record names the columns, "" inside quotes is a quote, a quoted field may

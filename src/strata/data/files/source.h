@@ -19,6 +19,7 @@ namespace strata::data {
 struct RowPlace {
   std::shared_ptr<const std::string> file;
   int64_t line = 0;
+  int64_t number = 0;
 
   std::string text() const;
 };
@@ -27,11 +28,12 @@ struct RowPlace {
 struct Row {
   Json fields;                              // always an object
   std::shared_ptr<const std::string> file;  // shared by the rows of a file; null: not from a file
-  int64_t line = 0;  // from 1: where the row begins; in parquet and arrow files the row's number
+  int64_t line = 0;    // from 1: where the row begins; in parquet and arrow files the row's number
+  int64_t number = 0;  // from 1, of a row that shares its line with others of a JSON array, else 0
 
-  // "train.jsonl:17", how messages name the row.
+  // "train.jsonl:17", how messages name the row; "train.json:1 (row 17)" with a number.
   std::string where() const;
-  RowPlace place() const { return {file, line}; }
+  RowPlace place() const { return {file, line, number}; }
   // The column's value; null if it is absent or JSON null (the reference fills absent columns with
   // null when it reads a file, so both mean the same).
   const Json* find(const std::string& column) const;

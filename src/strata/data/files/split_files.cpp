@@ -3,6 +3,7 @@
 #include <glob.h>
 
 #include <algorithm>
+#include <cctype>
 #include <map>
 #include <set>
 
@@ -28,6 +29,11 @@ struct Candidate {
   Place place;
   fs::path path;
 };
+
+std::string lower(std::string text) {
+  std::ranges::transform(text, text.begin(), [](unsigned char c) { return std::tolower(c); });
+  return text;
+}
 
 bool is_readable(const fs::path& path) { return !file_format(path).extension.empty(); }
 
@@ -80,8 +86,8 @@ std::vector<Candidate> list_candidates(const fs::path& folder) {
 [[noreturn]] void refuse_format(const fs::path& path) {
   throw ConfigError(
       "{}: found a file of an unknown format, expected .jsonl, .json, .csv, .tsv, .txt (each also "
-      "with .gz or .zst), .parquet or .arrow",
-      path.string());
+      "with .gz or .zst), .parquet or .arrow{}",
+      path.string(), path.extension() == ".xlsx" ? "; save the sheet as CSV" : "");
 }
 
 // Where Dataset.save_to_disk keeps its list of files.
@@ -157,7 +163,7 @@ std::vector<fs::path> match_pattern(const fs::path& pattern) {
 
 FileFormat file_format(const fs::path& path) {
   static const std::set<std::string> kText = {".jsonl", ".json", ".csv", ".tsv", ".txt"};
-  const std::string extension = path.extension().string();
+  const std::string extension = lower(path.extension().string());
   if (extension == ".parquet" || extension == ".arrow" || kText.contains(extension)) {
     // Notes beside the data, which save_to_disk and the Hub write.
     static const std::set<std::string> kNotes = {"config.json", "dataset_info.json",
@@ -166,7 +172,7 @@ FileFormat file_format(const fs::path& path) {
     if (kNotes.contains(path.filename().string())) return {};
     return {.extension = extension};
   }
-  const std::string inner = path.stem().extension().string();
+  const std::string inner = lower(path.stem().extension().string());
   if ((extension == ".gz" || extension == ".zst") && kText.contains(inner)) {
     return {.extension = inner, .is_compressed = true};
   }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "strata/base/counted.h"
 #include "strata/base/error.h"
 #include "strata/data/rows/row_format.h"
 
@@ -47,8 +48,8 @@ std::vector<int32_t> encode(const std::string& text, const text::Tokenizer& toke
   const std::vector<int32_t> body = tokenizer.encode(text, /*add_special_tokens=*/false);
   const size_t added = ids.size() - std::min(body.size(), ids.size());
   if (added >= most) {
-    throw ConfigError("{}: found {}, expected more than the {} tokens that the tokenizer adds",
-                      setting, max_length, added);
+    throw ConfigError("{}: found {}, expected more than the {} that the tokenizer adds", setting,
+                      max_length, counted(added, "token"));
   }
   size_t before = 0;
   while (before < added &&

@@ -229,8 +229,10 @@ enum class Spelling { kRoleContent, kFromValue, kEither };
 Json checked_messages(const Row& row, const std::string& column, const Json* list,
                       Spelling spelling) {
   if (list == nullptr || !list->is_array() || list->empty()) {
-    throw FormatError("{}: found {} in \"{}\", expected a list of messages with role and content",
-                      row.where(), type_of(list), column);
+    const bool is_text = list != nullptr && list->is_string();
+    throw FormatError("{}: found {} in \"{}\", expected a list of messages with role and content{}",
+                      row.where(), type_of(list), column,
+                      is_text ? "; write the list itself, not its text" : "");
   }
   Json messages = Json::array();
   for (const Json& source : *list) {

@@ -5,6 +5,7 @@
 
 #include <ATen/ops/ones.h>
 
+#include "strata/base/counted.h"
 #include "strata/base/error.h"
 #include "strata/base/resident_memory.h"
 #include "strata/base/seconds_since.h"
@@ -191,8 +192,8 @@ std::vector<std::string> rehearse(const config::RunConfig& config, Trainee& trai
         datasets.train, trainer.sampler(), trainer.plan(), mesh.data_parallel_rank(), first_step);
     const Clock::time_point start = Clock::now();
     with_memory_for(
-        fmt::format("the longest batch ({} tokens in {} rows)", longest.num_tokens,
-                    longest.rows.size()),
+        fmt::format("the longest batch ({} in {})", counted(longest.num_tokens, "token"),
+                    counted(longest.rows.size(), "row")),
         "lower per_device_train_batch_size or max_length, turn on gradient_checkpointing, or use "
         "more ranks",
         [&] { run_training_batch(config, trainee, recipe, datasets.train, longest); });
@@ -202,12 +203,13 @@ std::vector<std::string> rehearse(const config::RunConfig& config, Trainee& trai
   if (datasets.eval) {
     const LongestBatch longest = longest_evaluation_batch(*datasets.eval, config.train, mesh);
     const Clock::time_point start = Clock::now();
-    with_memory_for(fmt::format("the longest evaluation batch ({} tokens in {} rows)",
-                                longest.num_tokens, longest.rows.size()),
-                    "lower per_device_eval_batch_size", [&] {
-                      evaluate_batch(config, trainee, recipe,
-                                     micro_batch(trainee, *datasets.eval, longest.rows));
-                    });
+    with_memory_for(
+        fmt::format("the longest evaluation batch ({} in {})", counted(longest.num_tokens, "token"),
+                    counted(longest.rows.size(), "row")),
+        "lower per_device_eval_batch_size", [&] {
+          evaluate_batch(config, trainee, recipe,
+                         micro_batch(trainee, *datasets.eval, longest.rows));
+        });
     parts.push_back(fmt::format("evaluation batch of {} tokens {:.1f} s", longest.num_tokens,
                                 seconds_since(start)));
   }

@@ -28,6 +28,24 @@ std::string fresh_run_id() {
   return fmt::format("{:08x}{:08x}", source(), source());
 }
 
+// A warning where the last loss is far above the first; empty: it is not.
+std::string risen_loss(const std::vector<Json>& history, double learning_rate) {
+  std::vector<double> losses;
+  for (const Json& row : history) {
+    if (row.contains("loss") && row["loss"].is_number())
+      losses.push_back(row["loss"].get<double>());
+  }
+  constexpr double kTimes = 2, kLeast = 1;  // less is noise
+  if (losses.size() < 2 || losses.back() < kTimes * losses.front() ||
+      losses.back() < losses.front() + kLeast) {
+    return "";
+  }
+  return fmt::format(
+      "warning: learning_rate: found {:.4g}, with which the loss rose from {:.4g} to {:.4g}, "
+      "expected it to fall: the result is worse than what it began with; lower it",
+      learning_rate, losses.front(), losses.back());
+}
+
 void note_earlier_checkpoints(const fs::path& output_dir, std::vector<std::string>& notes) {
   const std::vector<fs::path> found = checkpoint::list(output_dir);
   if (found.empty()) return;
@@ -142,6 +160,10 @@ double Trainer::run() {
   if (step_ < plan_.max_steps) say(early_end_line());
   const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
   log_summary(seconds);
+  if (const std::string risen = risen_loss(log_history_, config_.optim.learning_rate);
+      !risen.empty()) {
+    say(risen);
+  }
   load_best();
   settle_metrics();
   if (progress_) progress_->finish();

@@ -16,7 +16,7 @@ namespace fs = std::filesystem;
 
 void Trainer::resume(const std::function<void(const std::string&)>& note) {
   const fs::path source = train::resume(
-      config_.train, trainee_,
+      config_.train, settings_text_, trainee_,
       [this, &note](const report::TrainerState& state, const Json& progress) {
         if (progress.contains("base_fingerprint")) {
           const std::string unknown = checkpoint::require_base(

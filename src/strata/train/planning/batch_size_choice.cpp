@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "strata/base/counted.h"
 #include "strata/base/error.h"
 #include "strata/base/file.h"
 #include "strata/base/json.h"
@@ -71,7 +72,7 @@ std::string choose_batch_size(config::RunConfig& config, const comm::Mesh& mesh,
     const std::optional<int64_t> saved = saved_rows(config.train);
     if (saved && *saved >= 1 && *saved <= limit && planned(config, *saved) <= room) {
       answer = std::to_string(*saved);
-      text = fmt::format("batch size: {} rows, as in the checkpoint", *saved);
+      text = fmt::format("batch size: {}, as in the checkpoint", counted(*saved, "row"));
       return;
     }
     const BatchSizeChoice choice =

@@ -11,6 +11,7 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
+#include "strata/base/counted.h"
 #include "strata/base/error.h"
 #include "strata/base/labels.h"
 #include "strata/comm/agreement.h"
@@ -205,9 +206,9 @@ Table ask_reference(const BeforeTraining& before) {
   });
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
   before.notes.push_back(
-      fmt::format("reference: log-probabilities of {} pairs by the model as it starts, in {:.1f} "
+      fmt::format("reference: log-probabilities of {} by the model as it starts, in {:.1f} "
                   "s; no second model is kept",
-                  (table.train.size() + table.eval.size()) / 2, seconds.count()));
+                  counted((table.train.size() + table.eval.size()) / 2, "pair"), seconds.count()));
   return table;
 }
 

@@ -9,10 +9,12 @@
 #include "strata/base/file.h"
 #include "strata/checkpoint/folders.h"
 #include "strata/checkpoint/repair.h"
+#include "strata/checkpoint/setting_text.h"
 #include "strata/checkpoint/sharded.h"
 #include "strata/comm/agreement.h"
 #include "strata/config/recipes.h"
 #include "strata/config/settings/table.h"
+#include "strata/config/value.h"
 #include "strata/hf/adapter_files.h"
 #include "strata/train/loop/figures.h"
 #include "strata/train/loop/loss_guard.h"
@@ -22,17 +24,88 @@ namespace {
 
 namespace fs = std::filesystem;
 
+bool is_in(std::span<const std::string_view> names, std::string_view name) {
+  return std::ranges::find(names, name) != names.end();
+}
+
+// Whether another value of it means another training. Places, speed, precision and sharding may
+// change; rows and seeds are compared by different_rows().
+bool shapes_training(const config::Setting& setting) {
+  constexpr std::string_view kGroups[] = {
+      "data", "sequence to sequence", "quantised base", "LoRA", "optimizer", "preferences"};
+  constexpr std::string_view kBesides[] = {"tokenizer_name", "train_sampling_strategy",
+                                           "dataloader_drop_last"};
+  constexpr std::string_view kNot[] = {"dataset_num_proc",      "dataset_cache",
+                                       "eval_packing",          "validation_file",
+                                       "predict_with_generate", "generation_max_length",
+                                       "save_projection",       "precompute_ref_batch_size",
+                                       "mxfp4_dequantize"};
+  if (setting.kind != config::Kind::kBound || is_in(kNot, setting.name)) return false;
+  return is_in(kGroups, setting.group) || is_in(kBesides, setting.name);
+}
+
+// Whether another value of it may mean other tensors, or others of the optimizer.
+bool shapes_state(const config::Setting& setting) {
+  constexpr std::string_view kGroups[] = {"quantised base", "LoRA"};
+  constexpr std::string_view kBesides[] = {"model_name_or_path", "optim"};
+  return is_in(kBesides, setting.name) ||
+         (shapes_training(setting) && is_in(kGroups, setting.group));
+}
+
+// The same of both forms of the file: a list that nobody gave is null in one, empty in the other.
+std::string text_in(const Json& settings, const config::Setting& setting) {
+  const auto found = settings.find(std::string(setting.name));
+  if (found != settings.end() && found->is_null() && config::is_list(setting)) return "";
+  return checkpoint::setting_text(settings, setting.name);
+}
+
+// "lora_r 8 (was 4), ..." of the settings of that kind that were others; of those that an older
+// version did not write nothing is said.
+std::string other_settings(const Json& saved, const Json& now,
+                           bool (*is_meant)(const config::Setting&)) {
+  std::vector<std::string> others;
+  for (const config::Setting& setting : config::settings_table()) {
+    if (!is_meant(setting) || !saved.contains(std::string(setting.name))) continue;
+    const std::string before = text_in(saved, setting), after = text_in(now, setting);
+    if (before == after) continue;
+    others.push_back(fmt::format("{} {} (was {})", setting.name, after.empty() ? "none" : after,
+                                 before.empty() ? "none" : before));
+  }
+  return fmt::format("{}", fmt::join(others, ", "));
+}
+
+// A tensor of another shape, or none, follows from another setting: that is what can be changed.
+// `settings_text`: empty where it is this run's own checkpoint.
+void load_tensors(checkpoint::PieceReader& reader, Trainee& trainee, optim::Optimizer* optimizer,
+                  const std::string& settings_text) {
+  const bool has_settings = reader.manifest().files.contains("settings.json");
+  // Compared with this run's when the choice has been made, too: a damaged one must count before.
+  const std::string saved = has_settings ? reader.small_file("settings.json") : "{}";
+  try {
+    checkpoint::load(reader, *trainee.store, optimizer);
+  } catch (const FormatError& error) {
+    if (settings_text.empty()) throw;
+    const std::string others =
+        other_settings(parse_json(saved, (reader.folder() / "settings.json").string()),
+                       parse_json(settings_text, "settings"), shapes_state);
+    if (others.empty()) throw;
+    throw FormatError(
+        "resume_from_checkpoint: found {}, expected the settings of the run that saved {}; set "
+        "them "
+        "back, or begin anew in another output_dir ({})",
+        others, reader.folder().string(), error.what());
+  }
+}
+
 void load_one(const fs::path& folder, Trainee& trainee, optim::Optimizer* optimizer,
-              const ApplyProgress& apply) {
+              const ApplyProgress& apply, const std::string& settings_text = {}) {
   checkpoint::PieceReader reader(folder);
   const std::string state_path = (folder / "trainer_state.json").string();
   const std::string progress_path = (folder / "progress.json").string();
   const auto state =
       report::parse_trainer_state(reader.small_file("trainer_state.json"), state_path);
   const Json progress = parse_json(reader.small_file("progress.json"), progress_path);
-  // Compared with this run's when the choice has been made: a damaged one must count before.
-  if (reader.manifest().files.contains("settings.json")) reader.small_file("settings.json");
-  checkpoint::load(reader, *trainee.store, optimizer);
+  load_tensors(reader, trainee, optimizer, settings_text);
   trainee.executor->parameters_changed();
   try {
     apply(state, progress);
@@ -56,11 +129,11 @@ std::vector<fs::path> agree_on(std::vector<fs::path> found, comm::Group& world) 
 std::optional<fs::path> load_first(const std::vector<fs::path>& folders, Trainee& trainee,
                                    const ApplyProgress& apply,
                                    const std::function<void(const std::string&)>& say,
-                                   std::string& failure) {
+                                   std::string& failure, const std::string& settings_text = {}) {
   comm::Group& world = *trainee.store->mesh().world;
   for (const fs::path& folder : folders) {
     const auto why = comm::shared_failure(
-        world, [&] { load_one(folder, trainee, trainee.optimizer.get(), apply); });
+        world, [&] { load_one(folder, trainee, trainee.optimizer.get(), apply, settings_text); });
     if (!why) {
       if (!failure.empty()) say("resuming from " + folder.string() + " instead");
       return folder;
@@ -69,25 +142,6 @@ std::optional<fs::path> load_first(const std::vector<fs::path>& folders, Trainee
     say("cannot resume from " + folder.string() + ": " + *why);
   }
   return std::nullopt;
-}
-
-// Whether another value of it means another training. Places, speed, precision and sharding may
-// change; rows and seeds are compared by different_rows().
-bool shapes_training(const config::Setting& setting) {
-  constexpr std::string_view kGroups[] = {
-      "data", "sequence to sequence", "quantised base", "LoRA", "optimizer", "preferences"};
-  constexpr std::string_view kBesides[] = {"tokenizer_name", "train_sampling_strategy",
-                                           "dataloader_drop_last"};
-  constexpr std::string_view kNot[] = {"dataset_num_proc",      "dataset_cache",
-                                       "eval_packing",          "validation_file",
-                                       "predict_with_generate", "generation_max_length",
-                                       "save_projection",       "precompute_ref_batch_size",
-                                       "mxfp4_dequantize"};
-  const auto is_in = [](std::span<const std::string_view> names, std::string_view name) {
-    return std::ranges::find(names, name) != names.end();
-  };
-  if (setting.kind != config::Kind::kBound || is_in(kNot, setting.name)) return false;
-  return is_in(kGroups, setting.group) || is_in(kBesides, setting.name);
 }
 
 // Several names may stand for one recipe. Empty: an unknown one, of another version.
@@ -105,7 +159,8 @@ std::string_view optimizer_rule(std::string_view name) {
 
 }  // namespace
 
-fs::path resume(const config::TrainConfig& config, Trainee& trainee, const ApplyProgress& apply,
+fs::path resume(const config::TrainConfig& config, const std::string& settings_text,
+                Trainee& trainee, const ApplyProgress& apply,
                 const std::function<void(const std::string&)>& say) {
   comm::Group& world = *trainee.store->mesh().world;
   std::vector<fs::path> found;
@@ -117,7 +172,8 @@ fs::path resume(const config::TrainConfig& config, Trainee& trainee, const Apply
     found = checkpoint::candidates(config.resume_from_checkpoint, config.output_dir);
   });
   std::string failure;
-  const auto source = load_first(agree_on(std::move(found), world), trainee, apply, say, failure);
+  const auto source =
+      load_first(agree_on(std::move(found), world), trainee, apply, say, failure, settings_text);
   if (!source) throw FormatError(failure);
   if (world.rank() == 0 && checkpoint::means_newest(config.resume_from_checkpoint)) {
     for (const checkpoint::PassedOver& one : checkpoint::passed_over(config.output_dir)) {
@@ -194,20 +250,17 @@ std::vector<std::string> resume_lines(const fs::path& source, int64_t step, int6
   if (!fs::is_regular_file(path)) return lines;
   const Json saved = parse_json(read_file(path), path);
   const Json now = parse_json(settings_text, "settings");
-  const auto text_of = [](const Json& all, std::string_view name) {
-    const auto found = all.find(std::string(name));
-    return found != all.end() && found->is_string() ? found->get<std::string>() : std::string();
-  };
   // Weights of the same names mean something else there: a tied model needs no output layer.
-  const std::string trained = command_of(text_of(saved, "recipe"));
-  const std::string trains = command_of(text_of(now, "recipe"));
+  const std::string trained = command_of(checkpoint::setting_text(saved, "recipe"));
+  const std::string trains = command_of(checkpoint::setting_text(now, "recipe"));
   if (!trained.empty() && !trains.empty() && trained != trains) {
     throw ConfigError(
         "resume_from_checkpoint: found {}, saved by the recipe {}, with the recipe {}, expected a "
         "checkpoint of its own; resume it by that recipe, or begin anew in another output_dir",
         source.string(), trained, trains);
   }
-  const std::string was = text_of(saved, "optim"), is = text_of(now, "optim");
+  const std::string was = checkpoint::setting_text(saved, "optim"),
+                    is = checkpoint::setting_text(now, "optim");
   if (!was.empty() && !is.empty() && optimizer_rule(was) != optimizer_rule(is)) {
     throw ConfigError(
         "optim: found {}, expected {} as in the run that saved {}, whose state means nothing to "
@@ -215,19 +268,12 @@ std::vector<std::string> resume_lines(const fs::path& source, int64_t step, int6
         "safetensors",
         is, was, source.string(), source.string());
   }
-  std::vector<std::string> others;
-  for (const config::Setting& setting : config::settings_table()) {
-    if (!shapes_training(setting) || !saved.contains(std::string(setting.name))) continue;
-    const std::string before = text_of(saved, setting.name), after = text_of(now, setting.name);
-    if (before == after) continue;
-    others.push_back(fmt::format("{} {} (was {})", setting.name, after.empty() ? "none" : after,
-                                 before.empty() ? "none" : before));
-  }
+  const std::string others = other_settings(saved, now, shapes_training);
   if (!others.empty()) {
     lines.push_back(fmt::format(
         "warning: resume_from_checkpoint: found other settings than in the run that saved it: {}; "
         "set them back unless this is meant",
-        fmt::join(others, ", ")));
+        others));
   }
   return lines;
 }

@@ -20,9 +20,11 @@ namespace strata::train {
 using ApplyProgress = std::function<void(const report::TrainerState& state, const Json& progress)>;
 
 // Tries the candidates (checkpoint/folders.h) in turn; `say` gets a line for each that could not be
-// used. Throws the first one's error when none can. Returns the folder. Collective over the world.
-std::filesystem::path resume(const config::TrainConfig& config, Trainee& trainee,
-                             const ApplyProgress& apply,
+// used. Throws the first one's error when none can, which names settings that are others than those
+// of the run that saved it; `settings_text`: this run's. Returns the folder. Collective over the
+// world.
+std::filesystem::path resume(const config::TrainConfig& config, const std::string& settings_text,
+                             Trainee& trainee, const ApplyProgress& apply,
                              const std::function<void(const std::string&)>& say);
 
 // The same from the newest whole checkpoint of the output folder for which rank 0's `is_own` holds,

@@ -7,6 +7,7 @@
 #include <fmt/ranges.h>
 
 #include "strata/adapters/counts.h"
+#include "strata/base/counted.h"
 #include "strata/comm/mesh.h"
 #include "strata/comm/tcp.h"
 #include "strata/config/recipes.h"
@@ -129,17 +130,19 @@ void introduce(const config::RunConfig& config, Trainee& trainee, const Datasets
   describe_weights(config, trainee, trainer);
   for (const std::string& line : quantization_warnings(config.quantization, trainee.model_config))
     trainer.say("warning: " + line);
-  trainer.say(
-      fmt::format("{} rank{} ({}), {}, {}{} rows of {} tokens, {} steps of {} rows, masters fp32, "
-                  "computing in {} on {}",
-                  mesh.world->size(), mesh.world->size() == 1 ? "" : "s", mesh.world->transport(),
-                  config.shard.sharding_strategy, sharing_text(mesh), datasets.train.size(),
-                  datasets.train.stats().num_tokens, trainer.plan().max_steps,
-                  config.train.per_device_train_batch_size * mesh.data_parallel_size() *
-                      config.train.gradient_accumulation_steps,
-                  name_of_compute(trainee.compute_type),
-                  trainee.store->options().device.is_cuda() ? trainee.store->options().device.str()
-                                                            : "the CPU"));
+  trainer.say(fmt::format(
+      "{} ({}), {}, {}{} of {}, {} of {}, masters fp32, "
+      "computing in {} on {}",
+      counted(mesh.world->size(), "rank"), mesh.world->transport(), config.shard.sharding_strategy,
+      sharing_text(mesh), counted(datasets.train.size(), "row"),
+      counted(datasets.train.stats().num_tokens, "token"),
+      counted(trainer.plan().max_steps, "step"),
+      counted(config.train.per_device_train_batch_size * mesh.data_parallel_size() *
+                  config.train.gradient_accumulation_steps,
+              "row"),
+      name_of_compute(trainee.compute_type),
+      trainee.store->options().device.is_cuda() ? trainee.store->options().device.str()
+                                                : "the CPU"));
   if (config.shard.bf16 && trainee.compute_type == at::kFloat) {
     trainer.say(
         "bf16: this CPU has no bf16 arithmetic, computing in fp32 instead (faster here, and "

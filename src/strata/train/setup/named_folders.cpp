@@ -1,6 +1,8 @@
 #include "strata/train/setup/named_folders.h"
 
+#include <algorithm>
 #include <string>
+#include <vector>
 
 #include "strata/base/error.h"
 #include "strata/hf/adapter_files.h"
@@ -31,6 +33,17 @@ void refuse_shards(const char* setting, const fs::path& folder) {
       setting, folder.string(), folder.string(), folder.string());
 }
 
+// "; did you mean models/llama?": who names the folder around that of a model.
+std::string models_inside(const fs::path& folder) {
+  std::vector<std::string> found;
+  std::error_code error;
+  for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
+    if (fs::exists(it->path() / "config.json", error)) found.push_back(it->path().string());
+  }
+  if (found.empty()) return "";
+  return "; did you mean " + *std::ranges::min_element(found) + "?";
+}
+
 }  // namespace
 
 void require_base_folder(const fs::path& path) {
@@ -42,7 +55,11 @@ void require_base_folder(const fs::path& path) {
   }
   refuse_shards(kSetting, path);
   if (fs::exists(path / "config.json")) return;
-  if (!fs::exists(path / hf::kAdapterConfigFile)) return;
+  if (!fs::exists(path / hf::kAdapterConfigFile)) {
+    throw ConfigError(
+        "{}: found no config.json in {}, expected the folder of a checkpoint; check the path{}",
+        kSetting, path.string(), models_inside(path));
+  }
   const std::string base = hf::read_adapter_config(path).base_model_name_or_path;
   throw ConfigError(
       "{}: found an adapter in {}, expected its base model; to go on training it say "

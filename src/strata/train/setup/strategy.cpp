@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "strata/base/counted.h"
 #include "strata/base/error.h"
 #include "strata/libtorch/planned_device.h"
 
@@ -105,10 +106,11 @@ comm::MeshShape mesh_shape(const config::ShardConfig& config, int world_size,
   const int64_t sharers = strategy.spread == Strategy::kNowhere ? shape.sequence_size : 1;
   if (replicas > 0 && shape.shard_size * replicas * sharers != world_size) {
     throw ConfigError(
-        "dp_replicate_size: found {} copies over {} ranks each{} for {} ranks, expected their "
+        "dp_replicate_size: found {} over {} each{} for {}, expected their "
         "product to be the world size; change dp_replicate_size, dp_shard_size or num_processes",
-        replicas, shape.shard_size,
-        sharers > 1 ? fmt::format(" beside sequence_parallel_size {}", sharers) : "", world_size);
+        counted(replicas, "copy", "copies"), counted(shape.shard_size, "rank"),
+        sharers > 1 ? fmt::format(" beside sequence_parallel_size {}", sharers) : "",
+        counted(world_size, "rank"));
   }
   return shape;
 }
