@@ -5,6 +5,7 @@
 
 #include <ATen/Parallel.h>
 
+#include "strata/base/counted.h"
 #include "strata/base/error.h"
 #include "strata/base/near_path.h"
 #include "strata/config/recipes.h"
@@ -324,9 +325,10 @@ data::EvalSampler evaluation_sampler(const config::TrainConfig& config,
   const int64_t round = config.per_device_eval_batch_size * data_parallel_size;
   if (config.dataloader_drop_last && count < round) {
     throw ConfigError(
-        "dataloader_drop_last: found {} rows to evaluate on, expected at least {} ({} ranks x "
+        "dataloader_drop_last: found {} to evaluate on, expected at least {} ({} x "
         "per_device_eval_batch_size {}); use smaller batches or turn it off",
-        count, round, data_parallel_size, config.per_device_eval_batch_size);
+        counted(count, "row"), round, counted(data_parallel_size, "rank"),
+        config.per_device_eval_batch_size);
   }
   return {count, config.per_device_eval_batch_size, data_parallel_size,
           config.dataloader_drop_last};
