@@ -42,6 +42,7 @@ class Inputs:
         "qwen3_moe": tiny_llama.QWEN3_MOE,
         "qwen2_moe": tiny_llama.QWEN2_MOE,
         "mixtral": tiny_llama.MIXTRAL,
+        "glm4_moe": tiny_llama.GLM4_MOE,
         "gpt_oss": tiny_llama.GPT_OSS,
         "sparse_mixture": dict(tiny_llama.QWEN3_MOE, num_experts=60, router_aux_loss_coef=0.001),
         "llama2": dict(tiny_llama.PLAIN, llama2=330),

@@ -44,6 +44,8 @@ MIXTURE = dict(MODEL, family="qwen3_moe", num_hidden_layers=3, head_dim=64, num_
                moe_intermediate_size=128, norm_topk_prob=True)
 GPT_OSS = dict(MODEL, family="gpt_oss", num_hidden_layers=3, head_dim=64, num_local_experts=16, num_experts_per_tok=4,
                intermediate_size=128, sliding_window=32)
+GLM4_MOE = dict(MODEL, family="glm4_moe", num_hidden_layers=3, head_dim=64, use_qk_norm=True, n_routed_experts=16,
+                n_group=4, topk_group=2, num_experts_per_tok=4, moe_intermediate_size=128)
 MIXTRAL = dict(MODEL, family="mixtral", num_local_experts=3)
 PARAMETERS = dict(lora_dropout=0, lora_target_parameters=["mlp.experts.gate_up_proj", "mlp.experts.down_proj"])
 PACKED = dict(packing=True, packing_strategy="wrapped", max_length=128)
@@ -150,6 +152,10 @@ TABLE = [
     (2, "FULL_SHARD", dict(LORA, lora_dropout=0.0, model="mixture", **WHOLE)),
     (1, "NO_SHARD", dict(LORA, lora_dropout=0.0, model="mixtral", load_in_4bit=True)),
     (2, "FULL_SHARD", dict(model="mixtral", bf16=True, **WHOLE)),
+    (1, "NO_SHARD", dict(model="glm4_moe", gradient_checkpointing_mode="selective")),
+    (2, "FULL_SHARD", dict(model="glm4_moe", bf16=True)),
+    (2, "FULL_SHARD", dict(LORA, lora_dropout=0.0, model="glm4_moe", dtype="bfloat16", bf16=True, **WHOLE)),
+    (1, "NO_SHARD", dict(LORA, lora_dropout=0.0, model="glm4_moe", load_in_4bit=True)),
     (1, "NO_SHARD", dict(model="gpt_oss")),
     (2, "FULL_SHARD", dict(model="gpt_oss", gradient_checkpointing_mode="selective")),
     (2, "FULL_SHARD", dict(LORA, model="gpt_oss", dtype="bfloat16", bf16=True, **WHOLE)),
@@ -218,7 +224,7 @@ def other_model(name, beside):
     models = {"large": LARGE, "wide": WIDE, "phi3": PHI3, "granite": GRANITE, "gemma": GEMMA, "gemma3": GEMMA3,
               "gemma2": GEMMA2, "olmo3": OLMO3, "gpt2": GPT2, "bigcode": BIGCODE, "gpt_neox": GPT_NEOX, "sequential neox": SEQUENTIAL_NEOX,
               "opt": OPT, "opt 350m": OPT_350M, "glm4": GLM4,
-              "mixture": MIXTURE, "mixtral": MIXTRAL, "gpt_oss": GPT_OSS}
+              "mixture": MIXTURE, "mixtral": MIXTRAL, "glm4_moe": GLM4_MOE, "gpt_oss": GPT_OSS}
     return save_model(folder, models[name], None if name in ("phi3", "granite") else "bfloat16")
 
 

@@ -60,6 +60,10 @@ QWEN3_MOE = dict(UNBALANCED, family="qwen3_moe", hidden_size=36, head_dim=10, nu
 QWEN2_MOE = dict(UNBALANCED, family="qwen2_moe", num_hidden_layers=3, mlp_only_layers=[1], num_experts=7,
                  num_experts_per_tok=3, moe_intermediate_size=12, shared_expert_intermediate_size=21)
 MIXTRAL = dict(UNBALANCED, family="mixtral", num_local_experts=4, sliding_window=16)
+# Experts that sigmoids and a correction choose, of two groups; the first layer has an MLP.
+GLM4_MOE = dict(PLAIN, family="glm4_moe", head_dim=12, use_qk_norm=True, attention_bias=True, n_routed_experts=6,
+                n_group=3, topk_group=2, num_experts_per_tok=3, moe_intermediate_size=12, n_shared_experts=2,
+                routed_scaling_factor=1.5)
 # Experts that are one parameter, attention with sinks; the limit cuts some values.
 GPT_OSS = dict(UNBALANCED, family="gpt_oss", hidden_size=36, num_key_value_heads=1, head_dim=10, sliding_window=7,
                num_local_experts=5, num_experts_per_tok=2, intermediate_size=20, swiglu_limit=0.6)
@@ -130,6 +134,9 @@ def save_model(folder, seed=0, vocab_size=None, family="llama", llama2=None, dty
                 parameter.uniform_(0.7, 1.3)
             else:
                 parameter.normal_(0, 0.08)
+        for name, buffer in model.named_buffers():
+            if name.endswith("e_score_correction_bias"):
+                buffer.uniform_(-0.05, 0.05)
     if dtype:
         model.to(getattr(torch, dtype))
     model.save_pretrained(folder)

@@ -33,6 +33,7 @@ CASES = {
     "balanced_experts": (3, dict(model="qwen3_moe", router_aux_loss_coef=0.3, gradient_accumulation_steps=2,
                                  logging_steps=3, eval_strategy="steps", eval_steps=4), 28),
     "fused_experts": (3, dict(model="gpt_oss", router_aux_loss_coef=0.3, optim="adafactor"), 28),
+    "buffers": (3, dict(model="glm4_moe", gradient_accumulation_steps=2), 28),
     "experts_lora": (2, dict(LORA, model="mixtral", router_aux_loss_coef=0.3, lora_target_modules="all-linear",
                              lora_dropout=0.0, packing=True), 28),
     "parameters_lora": (3, dict(LORA, model="gpt_oss", lora_target_modules="all-linear", lora_dropout=0.0, router_aux_loss_coef=0.3,

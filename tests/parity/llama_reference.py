@@ -15,6 +15,8 @@ GPT2_BASE = dict(vocab_size=97, n_embd=32, n_layer=2, n_head=4, n_positions=64, 
                  attn_pdrop=0.0, bos_token_id=0, eos_token_id=1)
 QWEN_MOE_BASE = dict(BASE, num_experts=5, num_experts_per_tok=2, moe_intermediate_size=14)
 GLM_BASE = dict(BASE, head_dim=8, rms_norm_eps=1e-5)
+# The first layer has an MLP.
+GLM4_MOE_BASE = dict(BASE, head_dim=8, n_routed_experts=6, num_experts_per_tok=2, moe_intermediate_size=14)
 NEOX_BASE = dict(vocab_size=97, hidden_size=32, intermediate_size=52, num_hidden_layers=2, num_attention_heads=4,
                  max_position_embeddings=64)
 OPT_BASE = dict(vocab_size=97, hidden_size=32, ffn_dim=52, num_hidden_layers=2, num_attention_heads=4,
@@ -23,10 +25,12 @@ BASES = {"glm": GLM_BASE, "glm4": GLM_BASE, "gpt_neox": NEOX_BASE, "opt": OPT_BA
          "qwen3_moe": QWEN_MOE_BASE,
          "qwen2_moe": dict(QWEN_MOE_BASE, shared_expert_intermediate_size=22),
          "mixtral": dict(BASE, num_local_experts=5),
+         "glm4_moe": GLM4_MOE_BASE,
          "gpt_oss": dict(BASE, num_local_experts=5, num_experts_per_tok=2, head_dim=8, intermediate_size=22)}
 # A mixture's module, gate, up and down of an expert as files name them. transformers fuses them when it loads.
 EXPERT_NAMES = {"qwen3_moe": ("mlp", "gate_proj", "up_proj", "down_proj"),
                 "qwen2_moe": ("mlp", "gate_proj", "up_proj", "down_proj"),
+                "glm4_moe": ("mlp", "gate_proj", "up_proj", "down_proj"),
                 "mixtral": ("block_sparse_moe", "w1", "w3", "w2")}
 # Of these files hold fused parameters, too.
 FAMILIES_WITH_EXPERTS = {*EXPERT_NAMES, "gpt_oss"}
@@ -49,6 +53,9 @@ def save_checkpoint(folder, old_rope_keys=False, scale=0.15, family="llama", **s
                 parameter.uniform_(0.5, 1.5)
             else:
                 parameter.normal_(0, scale)
+        for name, buffer in model.named_buffers():
+            if name.endswith("e_score_correction_bias"):
+                buffer.uniform_(-0.3, 0.3)
     model.save_pretrained(folder)
     if old_rope_keys:
         file = folder / "config.json"

@@ -109,7 +109,8 @@ def test_default_and_result_are_those_of_the_reference(inputs, tmp_path, flags, 
 
 
 @pytest.mark.parametrize("model,flags,message", [
-    ("plain", dict(router_aux_loss_coef=0.01), "router_aux_loss_coef: found 0.01 for a model without experts, expected 0"),
+    ("plain", dict(router_aux_loss_coef=0.01),
+     "router_aux_loss_coef: found 0.01 for a model without experts that a loss balances, expected 0"),
     ("mixtral", dict(router_aux_loss_coef=-0.01), '--router_aux_loss_coef: found "-0.01", expected a number of at least 0'),
     ("mixtral", dict(router_aux_loss_coef=0, eval_strategy="steps", eval_steps=1, metric_for_best_model="aux_loss"),
      "metric_for_best_model: found aux_loss, expected a value that evaluations give"),

@@ -61,7 +61,7 @@ def load(folder):
                                         ("gemma2", 2), ("olmo2", 3), ("olmo3", 2), ("glm", 3), ("glm4", 2),
                                         ("gpt2", 3), ("bigcode", 2), ("gpt_neox", 3), ("opt", 2), ("opt_350m", 3),
                                         ("qwen3_moe", 3), ("qwen2_moe", 2),
-                                        ("mixtral", 2), ("gpt_oss", 3)])
+                                        ("mixtral", 2), ("glm4_moe", 3), ("gpt_oss", 3)])
 def test_full_model(inputs, tmp_path, name, world):
     run = train(inputs, tmp_path / "out", name, world)
     folder = run.folder
@@ -228,6 +228,11 @@ LORA_CASES = {
     "qwen2_moe_ia3": ("qwen2_moe", dict(OF_LORA_OFF, peft_type="IA3", learning_rate=5e-2,
                                         feedforward_modules=["shared_expert.up_proj"],
                                         lora_target_modules=["k_proj", "shared_expert.up_proj"])),
+    "glm4_moe": ("glm4_moe", dict(lora_target_modules="all-linear", lora_dropout=0.0)),
+    "glm4_moe_router": ("glm4_moe", dict(lora_target_modules=["q_proj"], lora_modules_to_save=["mlp.gate"])),
+    "glm4_moe_ia3": ("glm4_moe", dict(OF_LORA_OFF, peft_type="IA3", learning_rate=5e-2,
+                                      feedforward_modules=["shared_experts.up_proj"],
+                                      lora_target_modules=["k_proj", "shared_experts.up_proj", "layers.0.mlp.up_proj"])),
     "gpt2_ia3": ("gpt2", dict(OF_LORA_OFF, peft_type="IA3", learning_rate=5e-2)),
     "bigcode": ("bigcode", dict(lora_target_modules="all-linear")),
     "gpt_neox": ("gpt_neox", dict(lora_target_modules="all-linear")),

@@ -39,6 +39,8 @@ MODELS = {
     "qwen2_moe": dict(family="qwen2_moe", num_key_value_heads=2, num_hidden_layers=3, mlp_only_layers=[1],
                       moe_intermediate_size=12),
     "mixtral": dict(family="mixtral", num_key_value_heads=2, sliding_window=6),
+    "glm4_moe": dict(family="glm4_moe", num_key_value_heads=2, use_qk_norm=True, n_group=3, topk_group=2,
+                     moe_intermediate_size=16),
     "gpt_oss": dict(family="gpt_oss", num_key_value_heads=2, sliding_window=6, intermediate_size=24),
     "gpt2": dict(family="gpt2", n_head=2),
     "bigcode": dict(family="gpt_bigcode"),
@@ -77,7 +79,7 @@ ADAPTERS = {
 # The first three over every model, the others over two.
 WITH_PROMPTS = ["glm", "glm4", "phi3"]
 PLAIN_LAYERS = ["gpt2", "bigcode", "bigcode_multi_head", "gpt_neox", "gpt_neox_one_after_the_other", "opt", "opt_350m"]
-WITH_EXPERTS = ["qwen3_moe", "qwen2_moe", "mixtral", "gpt_oss"]
+WITH_EXPERTS = ["qwen3_moe", "qwen2_moe", "mixtral", "glm4_moe", "gpt_oss"]
 OTHER_NAMES = WITH_PROMPTS + PLAIN_LAYERS + WITH_EXPERTS
 ADAPTED = [(m, a) for a in list(ADAPTERS)[:3] for m in MODELS if m not in OTHER_NAMES] + [
     (m, a) for m in WITH_EXPERTS for a in ("none", "saved_head", "prefix")] + [

@@ -240,6 +240,23 @@ CONFIGS = {
     "mixtral_window": dict(family="mixtral", num_key_value_heads=1, head_dim=6, sliding_window=7, num_local_experts=3,
                            tie_word_embeddings=True, rope_parameters=ROPE_500),
     "mixtral_two_of_many": dict(family="mixtral", num_local_experts=16, num_key_value_heads=2),
+    "glm4_moe": dict(family="glm4_moe", num_key_value_heads=2, rope_parameters=ROPE_500),
+    "glm4_moe_air": dict(family="glm4_moe", num_key_value_heads=1, num_hidden_layers=3, use_qk_norm=True,
+                         attention_bias=True, routed_scaling_factor=2.5, n_shared_experts=2, num_experts_per_tok=3,
+                         rope_parameters=dict(rope_type="default", rope_theta=10.0)),
+    "glm4_moe_groups": dict(family="glm4_moe", num_key_value_heads=2, head_dim=12, n_routed_experts=12, n_group=4,
+                            topk_group=2, num_experts_per_tok=4, first_k_dense_replace=0, norm_topk_prob=False,
+                            tie_word_embeddings=True, vocab_size=101, pad_token_id=5,
+                            rope_parameters=dict(ROPE_500, partial_rotary_factor=0.84)),
+    "glm4_moe_one_of_many": dict(family="glm4_moe", num_attention_heads=1, num_key_value_heads=1, n_routed_experts=33,
+                                 n_group=11, topk_group=1, num_experts_per_tok=1, norm_topk_prob=False,
+                                 moe_intermediate_size=3, n_shared_experts=3, rope_parameters=YARN, head_dim=16),
+    "glm4_moe_all_dense": dict(family="glm4_moe", first_k_dense_replace=2, use_qk_norm=True, attention_bias=True,
+                               rope_parameters=dict(rope_type="default", rope_theta=10.0, partial_rotary_factor=1.0)),
+    "glm4_moe_all_of_two": dict(family="glm4_moe", first_k_dense_replace=0, n_routed_experts=2, num_key_value_heads=2,
+                                routed_scaling_factor=1.7),
+    "glm4_moe_old_keys": dict(family="glm4_moe", rope_parameters=dict(ROPE_500, partial_rotary_factor=0.25),
+                              old_rope_keys=True),
     "gpt_oss": dict(family="gpt_oss", num_key_value_heads=2, sliding_window=7,
                     rope_parameters=dict(YARN, truncate=False)),
     "gpt_oss_limits": dict(family="gpt_oss", num_key_value_heads=1, sliding_window=2, swiglu_limit=0.3, swiglu_alpha=1.3,
@@ -271,7 +288,7 @@ def compare(tensors, model, loss, logits, limit):
 
 
 # Of two logits of a router that are nearly equal rounding chooses; not where every token takes all experts.
-EVERY_EXPERT = {"qwen3_moe_all_of_two", "qwen3_moe_one_expert", "qwen2_moe_all_of_two", "mixtral_all_of_three",
+EVERY_EXPERT = {"glm4_moe_all_of_two", "glm4_moe_all_dense", "qwen3_moe_all_of_two", "qwen3_moe_one_expert", "qwen2_moe_all_of_two", "mixtral_all_of_three",
                 "gpt_oss_all_of_two"}
 IN_FLOAT32 = {name for name, settings in CONFIGS.items() if settings.get("family") in FAMILIES_WITH_EXPERTS} - EVERY_EXPERT
 # Of eight draws of the documents the errors of bf16 are 0.86 to 1.14 times transformers', 1.01 on average: more than one draw

@@ -27,6 +27,8 @@ GEMMA2 = dict(family="gemma2", head_dim=12, num_key_value_heads=1, sliding_windo
               final_logit_softcapping=2.0)
 GLM = dict(family="glm", num_key_value_heads=1)
 GLM4 = dict(family="glm4", num_key_value_heads=2, head_dim=12)
+# All experts of every token: no rounding chooses.
+GLM4_MOE = dict(family="glm4_moe", num_key_value_heads=2, use_qk_norm=True, n_routed_experts=2)
 OLMO3 = dict(family="olmo3", num_key_value_heads=1, sliding_window=4, layer_types=["sliding_attention", "full_attention"])
 
 GPT2 = dict(family="gpt2", n_embd=30, n_head=3, n_inner=44)
@@ -161,6 +163,11 @@ CASES = {
     "glm4_vera": (GLM4, dict(peft_type="VERA", r=5, target_modules=["q_proj", "o_proj"])),
     "glm4_ia3": (GLM4, dict(peft_type="IA3", target_modules=["k_proj", "v_proj", "down_proj"],
                             feedforward_modules=["down_proj"])),
+    "glm4_moe": (GLM4_MOE, dict(target_modules=["q_proj", "o_proj"], r=3, modules_to_save=["mlp.gate", "q_norm"])),
+    "glm4_moe_dora": (GLM4_MOE, dict(target_modules=["v_proj", "lm_head"], r=4, use_dora=True)),
+    "glm4_moe_ia3": (GLM4_MOE, dict(peft_type="IA3", target_modules=["v_proj", "shared_experts.down_proj", "layers.0.mlp.up_proj"],
+                                    feedforward_modules=["shared_experts.down_proj"])),
+    "glm4_moe_vera": (GLM4_MOE, dict(peft_type="VERA", r=5, target_modules=["q_proj", "shared_experts.gate_proj"])),
     "olmo3_all": (OLMO3, dict(target_modules="all-linear", r=3, modules_to_save=["norm"])),
     "olmo3_norms": (OLMO3, dict(target_modules=["v_proj", "down_proj"], modules_to_save=["q_norm", "post_feedforward_layernorm"])),
     "olmo3_dora": (OLMO3, dict(target_modules=["q_proj", "gate_proj"], r=4, use_dora=True)),
@@ -210,7 +217,7 @@ CASES = {
     "pissa_dora": ({}, dict(target_modules=["o_proj"], r=4, init_lora_weights="pissa",
                             use_dora=True)),
 }
-FROM_BASE = {"phi3_dora", "gemma2_dora_head", "olmo3_dora", "pissa", "pissa_fast", "olora", "pissa_dora", "dora", "dora_biased",
+FROM_BASE = {"phi3_dora", "gemma2_dora_head", "glm4_moe_dora", "olmo3_dora", "pissa", "pissa_fast", "olora", "pissa_dora", "dora", "dora_biased",
              "dora_head", "dora_embedding", "dora_embedding_tied", "gemma_dora_embedding",
              "gpt2_dora", "bigcode_dora", "bigcode_pissa", "neox_dora", "neox_pissa", "opt_dora"}
 

@@ -19,7 +19,10 @@ from running import base_flags, command, environment, run_strata_raw, strata
 LENGTHS = (23, 1, 9)
 MODELS = {"qwen3_moe": dict(family="qwen3_moe", num_key_value_heads=2, norm_topk_prob=True),
           "qwen3_moe_plain": dict(family="qwen3_moe", num_experts=3),
-          "mixtral": dict(family="mixtral", num_key_value_heads=1, head_dim=6)}
+          "mixtral": dict(family="mixtral", num_key_value_heads=1, head_dim=6),
+          # Beside the experts MLPs of the same names, which PEFT never adapts here.
+          "glm4_moe": dict(family="glm4_moe", num_hidden_layers=3, num_key_value_heads=2, use_qk_norm=True, n_group=2,
+                           topk_group=1)}
 
 
 def test_experts_without_rows_have_gradients_of_zero(tmp_path):
@@ -120,7 +123,8 @@ def decoded(weight, kind):
 @pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize("kind", ["nf4", "fp4", "int8"])
 @pytest.mark.parametrize("family,sizes", [("qwen3_moe", dict(moe_intermediate_size=64)),
-                                          ("mixtral", dict(intermediate_size=72))])
+                                          ("mixtral", dict(intermediate_size=72)),
+                                          ("glm4_moe", dict(moe_intermediate_size=64, intermediate_size=72, head_dim=16))])
 def test_experts_are_codes_one_by_one_and_routers_plain(tmp_path, family, sizes, kind):
     """transformers leaves experts plain: the oracle is its model with what bitsandbytes makes of each matrix."""
     save_checkpoint(tmp_path, family=family, scale=0.08, hidden_size=64, **sizes)
@@ -130,7 +134,7 @@ def test_experts_are_codes_one_by_one_and_routers_plain(tmp_path, family, sizes,
     AutoModelForCausalLM.from_pretrained(tmp_path).save_pretrained(rounded)
     weights = load_file(rounded / "model.safetensors")
     are_codes = [n for n in weights if n.endswith(("_proj.weight", "w1.weight", "w2.weight", "w3.weight"))]
-    assert len(are_codes) == 2 * (4 + 5 * 3)
+    assert len(are_codes) == (2 * 4 + 3 + 6 * 3 + 3 if family == "glm4_moe" else 2 * (4 + 5 * 3))
     save_file({n: decoded(t, kind) if n in are_codes else t for n, t in weights.items()},
               rounded / "model.safetensors", {"format": "pt"})
     model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(rounded), adapter, is_trainable=True)
@@ -215,8 +219,10 @@ def test_merged_experts_are_those_that_peft_merges(tmp_path, name, targets):
     assert found.keys() == expected.keys()
     for key, weight in expected.items():
         assert relative_error(found[key], weight) < 1e-6, key
-        is_adapted = key.endswith(("gate.weight", "w1.weight", "w2.weight", "w3.weight")) or "experts" in key or (
-            targets == "all-linear" and "_proj" in key)
+        is_beside = settings["family"] == "glm4_moe" and ("shared_experts" in key or "layers.0.mlp" in key)
+        is_adapted = not is_beside and (
+            key.endswith(("gate.weight", "w1.weight", "w2.weight", "w3.weight")) or ".experts." in key or (
+                targets == "all-linear" and "_proj" in key))
         assert (relative_error(base[key], weight) > 1e-3) == is_adapted, key
 
 
@@ -233,6 +239,19 @@ def test_merged_experts_are_those_that_peft_merges(tmp_path, name, targets):
     ("qwen3_moe", dict(layer_types=["full_attention", "sliding_attention"]), "found layer_types beside no sliding_window"),
     ("qwen2_moe", dict(layer_types=["full_attention", "sliding_attention"]), "layers with sliding_attention and no"),
     ("qwen2_moe", dict(shared_expert_intermediate_size=0), "found shared_expert_intermediate_size = 0"),
+    ("glm4_moe", dict(num_experts_per_tok=7), "found num_experts_per_tok = 7, expected at most n_routed_experts = 6"),
+    ("glm4_moe", dict(n_group=4), "found n_group = 4, expected groups of two or more of n_routed_experts = 6"),
+    ("glm4_moe", dict(n_group=6), "found n_group = 6, expected groups of two or more of n_routed_experts = 6"),
+    ("glm4_moe", dict(n_group=2, topk_group=3), "found topk_group = 3, expected at most n_group = 2"),
+    ("glm4_moe", dict(n_group=3, topk_group=1, num_experts_per_tok=3), "found num_experts_per_tok = 3, expected at most 2, "
+     "the experts of topk_group = 1 groups"),
+    ("glm4_moe", dict(num_local_experts=5), "found n_routed_experts = 6 and num_local_experts = 5, expected one number"),
+    ("glm4_moe", dict(n_shared_experts=0), "found n_shared_experts = 0, expected an integer of at least 1"),
+    ("glm4_moe", dict(routed_scaling_factor=0), "found routed_scaling_factor = 0, expected a number above 0"),
+    ("glm4_moe", dict(hidden_act="gelu"), 'found hidden_act "gelu", expected "silu"'),
+    ("glm4_moe", dict(num_nextn_predict_layers=-1), "found num_nextn_predict_layers = -1, expected at least 0"),
+    ("glm4_moe", dict(layer_types=["sliding_attention"] * 2), "in a glm4_moe model, which has no window"),
+    ("glm4_moe", dict(first_k_dense_replace=2), 'found no tensor "model.layers.1.mlp.gate_proj.weight"'),
     ("mixtral", dict(num_local_experts=4), 'tensor "model.layers.0.block_sparse_moe.gate.weight" has shape [5, 32], '
      "config.json implies [4, 32]"),
     ("mixtral", dict(intermediate_size=51), 'experts.0.w1.weight" has shape [52, 32], config.json implies [51, 32]'),

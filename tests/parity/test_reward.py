@@ -326,6 +326,7 @@ def test_the_commands_that_know_recipes(inputs, tmp_path):
 
 BAD = {
     "a_family_without_a_class": (dict(model="granite"), 'found model_type "granite" for the recipe reward'),
+    "a_mixture_without_a_class": (dict(model="glm4_moe"), 'found model_type "glm4_moe" for the recipe reward'),
     "a_task_of_another_recipe": (dict(LORA, lora_task_type="CAUSAL_LM"), "found causal_lm with the recipe reward, expected seq_cls"),
     "rows_that_are_cut": (dict(long_rows="truncate"), "found truncate with the recipe reward, expected drop"),
     "rows_before_the_prompt": (dict(use_peft=True, peft_type="PROMPT_TUNING", num_virtual_tokens=2),

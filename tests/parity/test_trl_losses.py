@@ -92,6 +92,9 @@ CASES = {
                                          prompt_tuning_init="SAMPLE_VOCAB")),
     "balanced_beside_smoothing": ("messages", dict(model="mixtral", router_aux_loss_coef=0.5, label_smoothing_factor=0.1,
                                                    eval_strategy="steps", eval_steps=10)),
+    # A buffer chooses beside the router, and nothing balances.
+    "sigmoid_router": ("text", dict(model="glm4_moe", packing=True, packing_strategy="wrapped", weight_decay=0.1,
+                                    gradient_accumulation_steps=2)),
     "fused_experts": ("messages", dict(model="gpt_oss", weight_decay=0.3, max_grad_norm=0.5, max_length=20,
                                        gradient_accumulation_steps=2)),
     "fused_experts_adafactor": ("messages", dict(model="gpt_oss", optim="adafactor", weight_decay=0.1)),

@@ -275,7 +275,7 @@ void fill_values(models::Model& model, adapters::LoraAdapter* adapter, const Jso
     const at::Tensor value = read_tensor(folder, source->second);
     store.values[p] = p->quantization()
                           ? ops::quant::quantize(value, p->quantization()->format).bytes
-                          : value.to(compute);
+                          : value.to(p->is_buffer() ? p->storage_type() : compute);
   }
   if (adapter == nullptr) return;
   const ReadPlain read_plain = [&](const nn::Parameter& p) {
@@ -296,7 +296,8 @@ void fill_values(models::Model& model, adapters::LoraAdapter* adapter, const Jso
   for (const adapters::AdapterTensor& tensor : adapter->tensors()) {
     const at::Tensor value = read_tensor(files, tensor.name);
     const bool is_branch = tensor.parameter->name().ends_with(tensor.name);
-    store.values[tensor.parameter] = value.to(is_branch ? at::kFloat : compute);
+    const bool is_wide = is_branch || tensor.parameter->is_buffer();
+    store.values[tensor.parameter] = value.to(is_wide ? at::kFloat : compute);
   }
 }
 
@@ -370,7 +371,9 @@ void run_probe(const Json& request, const std::string& output) {
   report["correct"] = sums.correct;
   report["entropy"] = sums.entropy;
   Json order = Json::array(), tensors = Json::array();
-  for (const nn::Parameter* p : model->parameters()) order.push_back(p->name());
+  for (const nn::Parameter* p : model->parameters()) {
+    if (!p->is_buffer()) order.push_back(p->name());
+  }
   report["parameters"] = order;
   if (adapter != nullptr) {
     for (const auto& tensor : adapter->tensors()) tensors.push_back(tensor.name);

@@ -22,7 +22,7 @@ std::string with_thousands(int64_t value) {
 std::string trainable_parameters_line(models::Model& model) {
   int64_t trainable = 0, all = model.num_copied_elements();
   for (const nn::Parameter* parameter : model.parameters()) {
-    all += models::counted_elements(*parameter);
+    if (!parameter->is_buffer()) all += models::counted_elements(*parameter);
     if (parameter->requires_grad()) trainable += parameter->numel();
   }
   return fmt::format("trainable params: {} || all params: {} || trainable%: {:.4f}",

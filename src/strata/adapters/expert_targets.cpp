@@ -135,7 +135,8 @@ void require_loadable_on_experts(const LoraOptions& options, const Layers& layer
   require_loadable_copies(options, model);
   require_no_dropout_on_experts(options, layers, model);
   const auto groups = targeted_groups(layers, model);
-  if (!groups.empty()) require_own_names(groups[0], model);
+  // Where a name means the experts alone, other layers of it were never targets.
+  if (!groups.empty() && !model.names_mean_experts()) require_own_names(groups[0], model);
   for (const Targeted& group : groups) {
     require_whole(group);
     const nn::Linear& layer = *group.chosen[0];

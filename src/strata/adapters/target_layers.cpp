@@ -15,6 +15,7 @@
 #include "strata/adapters/token_embedding.h"
 #include "strata/base/error.h"
 #include "strata/hf/adapter_files.h"
+#include "strata/models/fused_linears.h"
 #include "strata/models/reward_head.h"
 #include "strata/nn/linear.h"
 
@@ -75,6 +76,14 @@ bool is_all_linear(const LoraOptions& options) {
   return text == "all-linear";
 }
 
+std::string last_name(const std::string& path) { return path.substr(path.rfind('.') + 1); }
+
+std::set<std::string> last_names(const std::vector<std::string>& paths) {
+  std::set<std::string> names;
+  for (const std::string& path : paths) names.insert(last_name(path));
+  return names;
+}
+
 // The list that stands for the settings; empty where an expression matches instead.
 std::vector<std::string> target_list(const LoraOptions& options, models::Model& model,
                                      const std::vector<std::string>& linear_paths,
@@ -96,6 +105,10 @@ std::vector<std::string> target_list(const LoraOptions& options, models::Model& 
           "target_modules: found nothing, and the model's family has no default, expected names of "
           "layers; pass --target_modules");
     }
+  }
+  if (is_all_linear(options) && options.method == Method::kLora && model.names_mean_experts()) {
+    const std::set<std::string> names = last_names(targets);
+    return {names.begin(), names.end()};
   }
   if (targets.size() < kLongList) return targets;
   std::vector<std::string> others;
@@ -138,6 +151,43 @@ std::vector<std::string> matching_paths(const LoraOptions& options,
   return matched;
 }
 
+// The layers that are parts of parameters in the reference, by their last names.
+std::map<std::string, std::set<std::string>> fused_paths(models::Model& model) {
+  std::map<std::string, std::set<std::string>> paths;
+  for (models::Block* block : model.blocks()) {
+    auto* fused = dynamic_cast<models::HasFusedLinears*>(block);
+    if (fused == nullptr) continue;
+    for (const auto& group : fused->fused_linears()) {
+      for (const nn::Linear* layer : group) paths[last_name(layer->path())].insert(layer->path());
+    }
+  }
+  return paths;
+}
+
+// Takes layers off that are called as experts are, where such a name means those alone.
+void leave_names_to_experts(const LoraOptions& options, models::Model& model,
+                            std::vector<std::string>& matched) {
+  if (options.method != Method::kLora || !model.names_mean_experts()) return;
+  const auto of_experts = fused_paths(model);
+  std::set<std::string> adapted;  // names of experts that are targets
+  std::vector<std::string> kept, others;
+  for (const std::string& path : matched) {
+    const auto found = of_experts.find(last_name(path));
+    const bool is_fused = found != of_experts.end() && found->second.contains(path);
+    if (is_fused) adapted.insert(found->first);
+    (found == of_experts.end() || is_fused ? kept : others).push_back(path);
+  }
+  for (const std::string& path : others) {
+    if (adapted.contains(last_name(path))) continue;
+    throw ConfigError(
+        "target_modules: found \"{}\", expected layers of other names: to PEFT \"{}\" means the "
+        "experts alone in this model; name those of the attention, or the experts as a whole "
+        "(gate_proj, up_proj, down_proj)",
+        path, last_name(path));
+  }
+  matched = std::move(kept);
+}
+
 std::string described_target(const LoraOptions& options, const std::vector<std::string>& targets) {
   return targets.empty() ? "\"" + *options.target_pattern + "\""
                          : fmt::format("[{}]", fmt::join(targets, ", "));
@@ -160,7 +210,7 @@ std::vector<std::string> targeted_linears(const LoraOptions& options,
   }
   if (matched.empty() && options.target_parameters.empty()) {
     std::set<std::string> names;
-    for (const auto& [path, layer] : linears) names.insert(path.substr(path.rfind('.') + 1));
+    for (const auto& [path, layer] : linears) names.insert(last_name(path));
     throw ConfigError(
         "target_modules: found no module matching {}, expected some of {}; name at "
         "least one of them",
@@ -188,7 +238,8 @@ TargetLayers find_targets(const LoraOptions& options, models::Model& model) {
   found.list = target_list(options, model, linear_paths, all_paths);
   if (found.list.empty() && !options.target_pattern) return found;  // parameters alone
   nn::Embedding* embedding = find_embedding(model);
-  const auto matched = targeted_linears(options, found.list, all_paths, linears, embedding);
+  auto matched = targeted_linears(options, found.list, all_paths, linears, embedding);
+  leave_names_to_experts(options, model, matched);
   const std::set<std::string> paths(matched.begin(), matched.end());
   const auto is_matched = [&](const std::string& path) { return paths.contains(path); };
   if (embedding != nullptr && is_matched(embedding->path())) found.embedding = embedding;

@@ -9,6 +9,7 @@
 #include "strata/checkpoint/state_pieces.h"
 #include "strata/comm/agreement.h"
 #include "strata/hf/base_fingerprint.h"
+#include "strata/hf/weight_names.h"
 #include "strata/shard/loading.h"
 
 namespace strata::checkpoint {
@@ -24,9 +25,9 @@ constexpr int64_t kRoundedAtOnce = int64_t{1} << 20;
 
 hf::TensorSpec spec_of(const nn::Parameter& parameter, const std::string& name,
                        const ExportOptions& options) {
-  const at::ScalarType type = parameter.quantization()
-                                  ? parameter.storage_type()
-                                  : options.type.value_or(parameter.storage_type());
+  const bool keeps_type = parameter.quantization() || parameter.is_buffer();
+  const at::ScalarType type =
+      keeps_type ? parameter.storage_type() : options.type.value_or(parameter.storage_type());
   return {name, shard::dtype_of(type), parameter.shape()};
 }
 
@@ -36,8 +37,8 @@ std::span<const std::byte> bytes_of(const at::Tensor& contiguous) {
 
 void write_tensor(ExportFiles& files, const std::string& name, const at::Tensor& tensor,
                   const ExportOptions& options) {
-  const bool is_rounded =
-      options.type && tensor.is_floating_point() && tensor.scalar_type() != *options.type;
+  const bool is_rounded = options.type && !hf::is_buffer(name) && tensor.is_floating_point() &&
+                          tensor.scalar_type() != *options.type;
   if (!is_rounded) return files.write(name, bytes_of(tensor.contiguous().cpu()));
   const at::Tensor flat = tensor.contiguous().view({-1});
   for (int64_t begin = 0; begin < flat.numel(); begin += kRoundedAtOnce) {
@@ -95,7 +96,7 @@ void export_model(const fs::path& folder, shard::UnitStore& store, uint64_t max_
     specs[name] = spec_of(*parameter, name, options);
     const size_t element = hf::size_of(specs[name].dtype);
     sizes.push_back({name, static_cast<uint64_t>(parameter->numel()) * element});
-    num_parameters += static_cast<uint64_t>(parameter->numel());
+    if (!parameter->is_buffer()) num_parameters += static_cast<uint64_t>(parameter->numel());
   }
   const hf::ShardPlan plan = hf::plan_shards(sizes, max_shard_size);
   std::optional<ExportFiles> files;

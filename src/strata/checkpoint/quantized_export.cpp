@@ -298,12 +298,13 @@ class QuantizedExport {
   }
 
   void add(const SavedTensor& tensor) {
-    num_parameters_ += tensor.size_bytes() / hf::size_of(tensor.dtype);
+    const bool is_buffer = hf::is_buffer(tensor.weight);
+    if (!is_buffer) num_parameters_ += tensor.size_bytes() / hf::size_of(tensor.dtype);
     const auto chosen = chosen_.find(tensor.weight);
     if (chosen == chosen_.end()) {
-      const bool is_floating = at::isFloatingType(memory_type_of(tensor.dtype));
+      const bool is_rounded = !is_buffer && at::isFloatingType(memory_type_of(tensor.dtype));
       add_spec({hf::name_in_folder(config_, tensor.weight),
-                is_floating ? options_.weight_type.value_or(tensor.dtype) : tensor.dtype,
+                is_rounded ? options_.weight_type.value_or(tensor.dtype) : tensor.dtype,
                 tensor.shape});
       return;
     }

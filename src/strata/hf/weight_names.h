@@ -1,9 +1,11 @@
 // Names of weights that are others in a model's folder than in transformers' model, which changes
-// them as it reads a folder and back as it writes one. Owns: those names. Never: what a weight is.
+// them as it reads a folder and back as it writes one, and those of what is no weight. Owns: those
+// names. Never: what a weight is.
 // Source: transformers conversion_mapping.py, and base_model_prefix of its classes.
 #pragma once
 
 #include <string>
+#include <string_view>
 
 #include "strata/base/json.h"
 
@@ -16,5 +18,10 @@ std::string name_in_model(const Json& config, const std::string& name);
 
 // The name in the file of the model's weight `name`.
 std::string name_in_folder(const Json& config, const std::string& name);
+
+// Whether a file's tensor is a buffer of transformers' class: it never trains, is none of the
+// parameters that are counted, and stays in fp32 whatever the type of the weights
+// (_keep_in_fp32_modules_strict). One alone is in files: what corrects the choice of experts.
+bool is_buffer(std::string_view name);
 
 }  // namespace strata::hf

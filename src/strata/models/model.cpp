@@ -40,7 +40,8 @@ nn::Parameter& Model::trainable_copy(const std::string& name) {
     if (parameter->name() != name) continue;
     parameter->set_requires_grad(true);
     // After untying, the other name's parameter stands for the base's weight.
-    if (copied_.insert(name).second && !was_tied) num_replaced_elements_ += parameter->numel();
+    const bool is_replaced = copied_.insert(name).second && !was_tied;
+    if (is_replaced && !parameter->is_buffer()) num_replaced_elements_ += parameter->numel();
     return *parameter;
   }
   throw InternalError(

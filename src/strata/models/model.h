@@ -141,6 +141,9 @@ class Model {
   virtual int num_shelved() const { return 0; }
   // Brings the keys of config.json up to date that say whether embedding and output layer are tied.
   virtual void describe_tie(Json& config) const = 0;
+  // Whether a name of experts' layers ("up_proj", "gate") means those alone to LoRA, and never a
+  // layer of the same name beside them: so PEFT takes it where it turns such names into parameters.
+  virtual bool names_mean_experts() const { return false; }
   // Layers that stay plain when the base is quantised: ends of module paths.
   virtual std::vector<std::string> never_quantized() const { return {}; }
 

@@ -88,6 +88,7 @@ const std::map<std::string, Family>& families() {
        {create_llama<parse_gemma3_text_config>, "Gemma3TextForSequenceClassification"}},
       {"glm", {create_llama<parse_glm_config>, "GlmForSequenceClassification"}},
       {"glm4", {create_llama<parse_glm4_config>, "Glm4ForSequenceClassification"}},
+      {"glm4_moe", {create_mixture<parse_glm4_moe_config>, nullptr}},
       {"gpt2", {create_gpt2<parse_gpt2_config>, "GPT2ForSequenceClassification"}},
       {"gpt_bigcode",
        {create_gpt2<parse_gpt_bigcode_config>, "GPTBigCodeForSequenceClassification"}},

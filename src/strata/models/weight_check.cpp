@@ -80,10 +80,15 @@ bool ends_with_any(const std::string& name, const std::vector<std::string>& suff
 }
 
 void check_unexpected(const hf::ModelFolder& folder, const std::set<std::string>& known,
-                      const std::vector<std::string>& ignored_suffixes) {
+                      const std::vector<std::string>& ignored_suffixes,
+                      const std::vector<std::string>& ignored_prefixes) {
   std::vector<std::string> unexpected;
   for (const std::string& name : folder.names()) {
-    if (!known.contains(name) && !ends_with_any(name, ignored_suffixes)) unexpected.push_back(name);
+    const bool is_ignored = ends_with_any(name, ignored_suffixes) ||
+                            std::ranges::any_of(ignored_prefixes, [&](const std::string& prefix) {
+                              return name.starts_with(prefix);
+                            });
+    if (!known.contains(name) && !is_ignored) unexpected.push_back(name);
   }
   if (unexpected.empty()) return;
   throw FormatError(
@@ -96,7 +101,8 @@ void check_unexpected(const hf::ModelFolder& folder, const std::set<std::string>
 
 WeightSources match_weights(const hf::ModelFolder& folder,
                             const std::vector<ExpectedWeight>& expected,
-                            const std::vector<std::string>& ignored_suffixes) {
+                            const std::vector<std::string>& ignored_suffixes,
+                            const std::vector<std::string>& ignored_prefixes) {
   WeightSources sources;
   std::set<std::string> known;
   std::vector<std::string> missing;
@@ -131,7 +137,7 @@ WeightSources match_weights(const hf::ModelFolder& folder,
         "use a complete checkpoint and the config.json that belongs to it",
         folder.path().string(), list_names(missing));
   }
-  check_unexpected(folder, known, ignored_suffixes);
+  check_unexpected(folder, known, ignored_suffixes, ignored_prefixes);
   return sources;
 }
 

@@ -18,10 +18,12 @@ struct ExpectedWeight {
 };
 
 // FormatError listing what is missing, of another shape, or not expected; at most a few names each.
-// Tensors whose name ends with one of `ignored_suffixes` may be there or not.
+// Tensors whose name ends with one of `ignored_suffixes`, or begins with one of `ignored_prefixes`,
+// may be there or not.
 WeightSources match_weights(const hf::ModelFolder& folder,
                             const std::vector<ExpectedWeight>& expected,
-                            const std::vector<std::string>& ignored_suffixes);
+                            const std::vector<std::string>& ignored_suffixes,
+                            const std::vector<std::string>& ignored_prefixes = {});
 
 // Whether two tensors of the folder have the same type, shape and bytes.
 bool same_values(const hf::ModelFolder& folder, const hf::TensorInfo& a, const hf::TensorInfo& b);

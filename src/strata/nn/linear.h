@@ -3,7 +3,8 @@
 // gradients in place. Never: weights as autograd variables, nor activations kept for frozen
 // weights.
 //
-// T tokens; x [T, in_features] contiguous, of the compute type of the weight.
+// T tokens; x [T, in_features] contiguous, of the compute type of the weight or fp32, in which
+// products are taken then.
 #pragma once
 
 #include <memory>

@@ -10,8 +10,9 @@ namespace {
 void multiply(at::Tensor y, const at::Tensor& x, const Parameter& weight, bool transposed,
               float beta) {
   if (!weight.quantization()) {
-    return ops::matmul_into(y, x, weight.value(), {.b = transposed != weight.is_transposed()},
-                            beta);
+    // Activations may be wider than weights: those that choose experts are (nn/experts).
+    return ops::matmul_into(y, x, weight.value().to(x.scalar_type()),
+                            {.b = transposed != weight.is_transposed()}, beta);
   }
   const at::ScalarType compute = weight.quantization()->compute.value_or(x.scalar_type());
   ops::quant::matmul_into(y, x, weight.quantized_value(), transposed, beta, compute);

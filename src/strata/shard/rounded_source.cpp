@@ -9,7 +9,7 @@ namespace strata::shard {
 Source rounded_source(at::ScalarType type, Source source) {
   return [type, source = std::move(source)](const nn::Parameter& parameter, int64_t begin,
                                             const at::Tensor& out) {
-    if (out.scalar_type() == type) return source(parameter, begin, out);
+    if (out.scalar_type() == type || parameter.is_buffer()) return source(parameter, begin, out);
     // Piece by piece: a buffer of the whole embedding would be in no plan.
     constexpr int64_t kPiece = int64_t{1} << 19;
     const at::Tensor rounded =

@@ -21,11 +21,15 @@ int64_t round_up(int64_t value, int64_t multiple) {
 Segment& segment_for(Unit& unit, const nn::Parameter& parameter) {
   for (Segment& segment : unit.segments) {
     if (segment.trainable == parameter.requires_grad() &&
-        segment.storage == parameter.storage_type()) {
+        segment.storage == parameter.storage_type() &&
+        segment.holds_buffers == parameter.is_buffer()) {
       return segment;
     }
   }
-  unit.segments.push_back({parameter.requires_grad(), parameter.storage_type(), {}, 0, 0});
+  unit.segments.push_back({.trainable = parameter.requires_grad(),
+                           .storage = parameter.storage_type(),
+                           .holds_buffers = parameter.is_buffer(),
+                           .extents = {}});
   return unit.segments.back();
 }
 

@@ -98,12 +98,16 @@ bool UnitStore::has_open_gradients(int u) const {
   return states_[static_cast<size_t>(u)]->gradients_open;
 }
 
+static bool keeps_type(const Segment& segment) {
+  return segment.storage == at::kByte || segment.holds_buffers;
+}
+
 at::ScalarType UnitStore::slot_type(const Segment& segment) const {
-  return segment.storage == at::kByte ? at::kByte : options_.compute_type;
+  return keeps_type(segment) ? segment.storage : options_.compute_type;
 }
 
 at::ScalarType UnitStore::wire_type(const Segment& segment) const {
-  if (segment.storage == at::kByte) return at::kByte;
+  if (keeps_type(segment)) return segment.storage;
   const at::ScalarType compute = options_.compute_type;
   if (compute != at::kFloat || is_for_cuda(options_.device)) return compute;
   if (is_16_bit(segment.storage)) return segment.storage;

@@ -111,7 +111,7 @@ class UnitStore {
   struct Visit;
   struct State;
   // The element type of a gathered segment: the compute type, but codes are decoded where they are
-  // used, not before.
+  // used, not before, and buffers keep their own.
   at::ScalarType slot_type(const Segment& segment) const;
   at::ScalarType wire_type(const Segment& segment) const;
   // Zeros where homes rest, but for files.

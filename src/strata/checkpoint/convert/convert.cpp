@@ -116,7 +116,7 @@ void write_safetensors(SavedState& state, const fs::path& out, const ConvertOpti
     const uint64_t numel = tensor.size_bytes() / hf::size_of(tensor.dtype);
     specs[name] = {name, type, tensor.shape};
     sizes.push_back({name, numel * hf::size_of(type)});
-    num_parameters += numel;
+    if (!hf::is_buffer(tensor.weight)) num_parameters += numel;
   }
   const hf::ShardPlan plan =
       hf::plan_shards(sizes, state.is_adapter() ? UINT64_MAX : options.max_shard_size);

@@ -117,12 +117,13 @@ class Merger {
   void add_tensor(Layout& layout, const std::string& weight, const SavedTensor& tensor) const {
     const std::string name = hf::name_in_folder(config_, weight);
     layout.weights.push_back(weight);
-    const bool is_floating = at::isFloatingType(memory_type_of(tensor.dtype));
-    const hf::DType type = is_floating ? options_.weight_type.value_or(tensor.dtype) : tensor.dtype;
+    const bool is_rounded =
+        !hf::is_buffer(weight) && at::isFloatingType(memory_type_of(tensor.dtype));
+    const hf::DType type = is_rounded ? options_.weight_type.value_or(tensor.dtype) : tensor.dtype;
     const uint64_t numel = tensor.size_bytes() / hf::size_of(tensor.dtype);
     layout.specs[name] = {name, type, tensor.shape};
     layout.sizes.push_back({name, numel * hf::size_of(type)});
-    layout.num_parameters += numel;
+    if (!hf::is_buffer(weight)) layout.num_parameters += numel;
   }
 
   Layout layout_of_result() const {

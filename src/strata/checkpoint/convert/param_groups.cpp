@@ -8,6 +8,7 @@
 #include "strata/base/error.h"
 #include "strata/checkpoint/setting_text.h"
 #include "strata/hf/adapter_files.h"
+#include "strata/hf/weight_names.h"
 #include "strata/optim/adamw.h"
 
 namespace strata::checkpoint {
@@ -23,7 +24,7 @@ hf::PyValue group_of(const SavedState& state, double weight_decay, bool decays) 
   const double rate = number_or(setting_of(state, "learning_rate"), 1e-3);
   hf::PyList weights;
   for (const SavedTensor& tensor : state.tensors()) {
-    if (!tensor.is_parameter() || tensor.is_frozen) continue;
+    if (!tensor.is_parameter() || tensor.is_frozen || hf::is_buffer(tensor.weight)) continue;
     if (optim::is_decayed(tensor.weight) != decays) continue;
     weights.items.push_back({tensor.weight});
   }

@@ -74,7 +74,7 @@ class TrainerFolderState final : public SavedState {
       const auto model = model_in(path_);
       std::vector<TrainedWeight> trained;
       for (const nn::Parameter* parameter : model->parameters()) {
-        trained.push_back({parameter->name(), parameter->name()});
+        if (!parameter->is_buffer()) trained.push_back({parameter->name(), parameter->name()});
       }
       return trained;
     }

@@ -4,11 +4,14 @@
 
 #include "strata/checkpoint/element_type.h"
 #include "strata/checkpoint/manifest.h"
+#include "strata/hf/weight_names.h"
 
 namespace strata::checkpoint {
 
 hf::DType WeightReader::type_of(const SavedTensor& tensor) const {
-  if (!weight_type_ || !tensor.is_parameter() || tensor.is_of_codes) return tensor.dtype;
+  const bool keeps_type =
+      !tensor.is_parameter() || tensor.is_of_codes || hf::is_buffer(tensor.weight);
+  if (!weight_type_ || keeps_type) return tensor.dtype;
   return at::isFloatingType(memory_type_of(tensor.dtype)) ? *weight_type_ : tensor.dtype;
 }
 

@@ -66,7 +66,7 @@ GptOssConfig parse_gpt_oss_config(const Json& json) {
   c.num_experts = read_num_experts(config, "num_local_experts", 128);
   c.router = {.experts_per_token = config.positive_integer("num_experts_per_tok", 4),
               .normalizes = true};
-  check_router(c.router, c.num_experts, "num_local_experts");
+  check_router(c.router.experts_per_token, c.num_experts, "num_local_experts");
   c.gate = {.alpha = static_cast<float>(config.positive_number("swiglu_alpha", 1.702)),
             .limit = static_cast<float>(config.positive_number("swiglu_limit", 7.0))};
   check_relations(c.llama);

@@ -31,6 +31,7 @@ struct LlamaConfig {
   std::vector<std::string> ia3_targets = {"k_proj", "v_proj", "down_proj"};
   std::vector<std::string> ia3_feedforward = {"down_proj"};
   std::vector<std::string> never_quantized = {};  // ends of the paths of linear layers
+  bool names_mean_experts = false;                // as Model::names_mean_experts()
   int64_t vocab_size = 32000;
   int64_t hidden_size = 4096;
   int64_t intermediate_size = 11008;
@@ -67,6 +68,8 @@ struct LlamaConfig {
   std::optional<int64_t> pad_token_id;  // this embedding row receives no gradient
   std::vector<int64_t> windows;  // of each layer, ops/attention/attention.h; empty: none anywhere
   std::vector<bool> rotates;     // of each layer; empty: all have positions
+  // Behind the last, in files alone: layers that predict further tokens (GLM-4.5).
+  int64_t num_ignored_layers = 0;
   nn::RopeOptions rope;
   std::optional<nn::RopeOptions> local_rope;  // of layers with a window, where they have their own
 };

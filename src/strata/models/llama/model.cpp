@@ -107,7 +107,11 @@ WeightSources LlamaModel::check_weights(const hf::ModelFolder& folder) {
   }
   std::vector<std::string> ignored{"rotary_emb.inv_freq"};
   if (starts_head) ignored.push_back(kHeadWeight);
-  return match_weights(folder, expected, ignored);
+  std::vector<std::string> ignored_layers;
+  for (int64_t i = 0; i < config_.num_ignored_layers; ++i) {
+    ignored_layers.push_back(fmt::format("model.layers.{}.", config_.num_hidden_layers + i));
+  }
+  return match_weights(folder, expected, ignored, ignored_layers);
 }
 
 void LlamaModel::init_weight(const nn::Parameter& parameter, at::Tensor full,

@@ -41,6 +41,7 @@ class LlamaModel final : public Model {
     return config_.ia3_feedforward;
   }
   std::vector<std::string> never_quantized() const override { return config_.never_quantized; }
+  bool names_mean_experts() const override { return config_.names_mean_experts; }
   int64_t buffer_bytes() const override;
   void attach_virtual_tokens(nn::VirtualTokens tokens) override;
   const nn::VirtualTokens* virtual_tokens() const override {

@@ -11,7 +11,7 @@
 namespace strata::models {
 
 int64_t read_num_experts(const ConfigReader& config, const std::string& key, int64_t fallback) {
-  const std::string other = key == "num_experts" ? "num_local_experts" : "num_experts";
+  const std::string other = key == "num_local_experts" ? "num_experts" : "num_local_experts";
   const auto value = config.optional_integer(key), alias = config.optional_integer(other);
   if (value && alias && *value != *alias) {
     throw FormatError("config.json: found {} = {} and {} = {}, expected one number; fix the file",
@@ -25,11 +25,11 @@ int64_t read_num_experts(const ConfigReader& config, const std::string& key, int
                     kMost);
 }
 
-void check_router(const nn::RouterOptions& router, int64_t num_experts, const std::string& key) {
-  if (router.experts_per_token > num_experts) {
+void check_router(int64_t experts_per_token, int64_t num_experts, const std::string& key) {
+  if (experts_per_token > num_experts) {
     throw FormatError(
         "config.json: found num_experts_per_tok = {}, expected at most {} = {}; fix the file",
-        router.experts_per_token, key, num_experts);
+        experts_per_token, key, num_experts);
   }
 }
 
@@ -126,7 +126,7 @@ MixtureConfig parse_qwen3_moe_config(const Json& json) {
   c.router.experts_per_token = config.positive_integer("num_experts_per_tok", 8);
   c.intermediate_size = config.positive_integer("moe_intermediate_size", 768);
   c.has_experts = read_mixture_layers(config, c.llama.num_hidden_layers);
-  check_router(c.router, c.num_experts, "num_experts");
+  check_router(c.router.experts_per_token, c.num_experts, "num_experts");
   parse_positions(config, c.llama);
   return c;
 }
@@ -168,7 +168,7 @@ MixtureConfig parse_qwen2_moe_config(const Json& json) {
   c.shared_intermediate_size = config.positive_integer("shared_expert_intermediate_size", 5632);
   c.router_comes_first = true;
   c.has_experts = read_mixture_layers(config, c.llama.num_hidden_layers);
-  check_router(c.router, c.num_experts, "num_experts");
+  check_router(c.router.experts_per_token, c.num_experts, "num_experts");
   parse_positions(config, c.llama);
   return c;
 }
@@ -199,7 +199,7 @@ MixtureConfig parse_mixtral_config(const Json& json) {
               .rounds = false};
   c.router_comes_first = true;
   c.has_experts.assign(static_cast<size_t>(c.llama.num_hidden_layers), true);
-  check_router(c.router, c.num_experts, "num_local_experts");
+  check_router(c.router.experts_per_token, c.num_experts, "num_local_experts");
   if (const double noise = config.number("router_jitter_noise", 0); noise != 0) {
     throw ConfigError("config.json: found router_jitter_noise = {}, expected 0; set it to 0",
                       noise);

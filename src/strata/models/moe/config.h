@@ -1,6 +1,6 @@
-// The settings of a mixture of experts over Llama's attention (Qwen3-MoE, Qwen2-MoE, Mixtral), read
-// from config.json and checked. Owns: the keys beside those of Llama's families. Never: weights.
-// Source: transformers configuration_{qwen3_moe,qwen2_moe,mixtral}.py.
+// The settings of a mixture of experts over Llama's attention (Qwen3-MoE, Qwen2-MoE, Mixtral,
+// GLM-4.5), read from config.json and checked. Owns: the keys beside those of Llama's families.
+// Never: weights. Source: transformers configuration_{qwen3_moe,qwen2_moe,mixtral,glm4_moe}.py.
 #pragma once
 
 #include <cstdint>
@@ -11,6 +11,7 @@
 #include "strata/base/json.h"
 #include "strata/models/llama/config.h"
 #include "strata/nn/experts/router.h"
+#include "strata/nn/experts/sigmoid_router.h"
 
 namespace strata::models {
 
@@ -22,9 +23,12 @@ struct MixtureConfig {
   int64_t num_experts = 0;
   int64_t intermediate_size = 0;  // of an expert
   nn::RouterOptions router{};
-  bool router_comes_first = false;  // in the reference's order of parameters
+  std::optional<nn::SigmoidRouterOptions> sigmoid_router;  // in its place
+  bool router_comes_first = false;                         // in the reference's order of parameters
   std::optional<int64_t>
-      shared_intermediate_size;   // of the expert of all tokens; none: there is none
+      shared_intermediate_size;  // of the expert of all tokens; none: there is none
+  std::string shared_module = "shared_expert";
+  bool shared_has_gate = true;    // its result is scaled token by token
   std::vector<bool> has_experts;  // of each layer; others have Llama's MLP
 };
 
@@ -38,5 +42,6 @@ void describe_balancing(double coefficient, Json& config);
 MixtureConfig parse_qwen3_moe_config(const Json& config);
 MixtureConfig parse_qwen2_moe_config(const Json& config);
 MixtureConfig parse_mixtral_config(const Json& config);
+MixtureConfig parse_glm4_moe_config(const Json& config);
 
 }  // namespace strata::models

@@ -5,7 +5,6 @@
 #include <string>
 
 #include "strata/models/config_reader.h"
-#include "strata/nn/experts/router.h"
 
 namespace strata::models {
 
@@ -13,6 +12,6 @@ namespace strata::models {
 int64_t read_num_experts(const ConfigReader& config, const std::string& key, int64_t fallback);
 
 // FormatError for more experts of a token than there are. `key`: of their number.
-void check_router(const nn::RouterOptions& router, int64_t num_experts, const std::string& key);
+void check_router(int64_t experts_per_token, int64_t num_experts, const std::string& key);
 
 }  // namespace strata::models

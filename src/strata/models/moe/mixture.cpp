@@ -11,13 +11,26 @@ nn::Linear::Options shape(int64_t in, int64_t out, at::ScalarType storage) {
   return {.in_features = in, .out_features = out, .storage = storage};
 }
 
+// In fp32, as the reference takes the products of a router whose scores are sigmoids.
+nn::Remakable widened(const nn::Remakable& x) {
+  if (x.value.scalar_type() == at::kFloat) return x;
+  if (!x.remake) return x.value.to(at::kFloat);
+  return {x.value.to(at::kFloat), [remake = x.remake] { return remake().to(at::kFloat); }};
+}
+
 }  // namespace
 
 Mixture::Mixture(const MixtureConfig& c, const std::string& path, at::ScalarType storage)
     : options_(c.router),
+      sigmoid_options_(c.sigmoid_router),
       router_comes_first_(c.router_comes_first),
       router_(path + ".gate", shape(c.llama.hidden_size, c.num_experts, storage)) {
   const int64_t hidden = c.llama.hidden_size;
+  if (sigmoid_options_) {
+    correction_.emplace(path + ".gate.e_score_correction_bias", std::vector<int64_t>{c.num_experts},
+                        at::kFloat);
+    correction_->set_buffer();
+  }
   layers_.reserve(static_cast<size_t>(3 * c.num_experts));  // experts_ points into it
   for (int64_t e = 0; e < c.num_experts; ++e) {
     const std::string expert = fmt::format("{}.experts.{}.", path, e);
@@ -29,13 +42,22 @@ Mixture::Mixture(const MixtureConfig& c, const std::string& path, at::ScalarType
                         .down = add(c.down_name, shape(c.intermediate_size, hidden, storage))});
   }
   if (!c.shared_intermediate_size) return;
-  const std::string shared = path + ".shared_expert.";
+  const std::string shared = path + "." + c.shared_module + ".";
   const auto in = shape(hidden, *c.shared_intermediate_size, storage);
   shared_.emplace(
       Shared{{shared + "gate_proj", in},
              {shared + "up_proj", in},
              {shared + "down_proj", shape(*c.shared_intermediate_size, hidden, storage)},
-             {path + ".shared_expert_gate", shape(hidden, 1, storage)}});
+             {}});
+  if (c.shared_has_gate) {
+    shared_->scale.emplace(path + ".shared_expert_gate", shape(hidden, 1, storage));
+  }
+}
+
+std::vector<nn::Linear*> Mixture::Shared::linears() {
+  std::vector<nn::Linear*> list{&gate, &up, &down};
+  if (scale) list.push_back(&*scale);
+  return list;
 }
 
 std::vector<nn::Linear*> Mixture::linears() {
@@ -43,9 +65,8 @@ std::vector<nn::Linear*> Mixture::linears() {
   if (router_comes_first_) list.push_back(&router_);
   for (nn::Linear& layer : layers_) list.push_back(&layer);
   if (!router_comes_first_) list.push_back(&router_);
-  if (shared_) {
-    list.insert(list.end(), {&shared_->gate, &shared_->up, &shared_->down, &shared_->scale});
-  }
+  if (!shared_) return list;
+  for (nn::Linear* layer : shared_->linears()) list.push_back(layer);
   return list;
 }
 
@@ -67,27 +88,36 @@ void Mixture::append_parameters(std::vector<nn::Parameter*>& list) {
   }
   for (const nn::Expert& expert : experts_) expert.down->append_parameters(list);
   if (!router_comes_first_) router_.append_parameters(list);
+  if (correction_) list.push_back(&*correction_);
   if (!shared_) return;
-  for (const nn::Linear* layer : {&shared_->gate, &shared_->up, &shared_->down, &shared_->scale}) {
-    layer->append_parameters(list);
-  }
+  for (const nn::Linear* layer : shared_->linears()) layer->append_parameters(list);
 }
 
 at::Tensor Mixture::add_shared(const nn::Remakable& normed, const at::Tensor& residual,
                                const nn::ForwardContext& context) {
+  if (!shared_->scale) {
+    const auto gate_up = nn::linear_shared_input({&shared_->gate, &shared_->up}, normed, context);
+    return shared_->down.forward_add(nn::swiglu(gate_up[0], gate_up[1]), residual, context);
+  }
   const auto gate_up =
-      nn::linear_shared_input({&shared_->gate, &shared_->up, &shared_->scale}, normed, context);
+      nn::linear_shared_input({&shared_->gate, &shared_->up, &*shared_->scale}, normed, context);
   const at::Tensor y =
       nn::linear_shared_input({&shared_->down}, nn::swiglu(gate_up[0], gate_up[1]), context)[0];
   return residual + at::sigmoid(gate_up[2]) * y;
 }
 
+nn::Routing Mixture::route(const nn::Remakable& normed, const nn::ForwardContext& context) {
+  if (!sigmoid_options_) {
+    return nn::route(nn::linear_shared_input({&router_}, normed, context)[0], options_, context);
+  }
+  const at::Tensor logits = nn::linear_shared_input({&router_}, widened(normed), context)[0];
+  return nn::route_by_sigmoid(logits, correction_->value(), *sigmoid_options_);
+}
+
 at::Tensor Mixture::add_last(const nn::Remakable& normed, const at::Tensor& residual,
                              const nn::ForwardContext& context) {
   const at::Tensor base = shared_ ? add_shared(normed, residual, context) : residual;
-  const at::Tensor logits = nn::linear_shared_input({&router_}, normed, context)[0];
-  return nn::add_experts_last(experts_, normed, base, nn::route(logits, options_, context),
-                              context);
+  return nn::add_experts_last(experts_, normed, base, route(normed, context), context);
 }
 
 MakeDecoderLayer make_mixture_layers(const MixtureConfig& config) {

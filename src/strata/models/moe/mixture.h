@@ -25,17 +25,23 @@ class Mixture final : public FeedForward {
                       const nn::ForwardContext& context) override;
 
  private:
-  // An expert that all tokens pass, times sigmoid of a product with one row.
+  // An expert that all tokens pass, times sigmoid of a product with one row where there is one.
   struct Shared {
-    nn::Linear gate, up, down, scale;
+    nn::Linear gate, up, down;
+    std::optional<nn::Linear> scale;
+
+    std::vector<nn::Linear*> linears();
   };
   at::Tensor add_shared(const nn::Remakable& normed, const at::Tensor& residual,
                         const nn::ForwardContext& context);
+  nn::Routing route(const nn::Remakable& normed, const nn::ForwardContext& context);
 
   nn::RouterOptions options_;
+  std::optional<nn::SigmoidRouterOptions> sigmoid_options_;  // in their place
   bool router_comes_first_;
   nn::Linear router_;
-  std::vector<nn::Linear> layers_;  // gate, up, down of each expert
+  std::optional<nn::Parameter> correction_;  // with sigmoid_options_: a buffer
+  std::vector<nn::Linear> layers_;           // gate, up, down of each expert
   std::vector<nn::Expert> experts_;
   std::optional<Shared> shared_;
 };

@@ -98,7 +98,7 @@ std::vector<int64_t> take_sources(std::vector<int64_t>& documents) {
 
 void describe_model(Trainee& trainee, RunPlan& plan) {
   for (nn::Parameter* parameter : trainee.model->parameters()) {
-    plan.num_parameters += parameter->numel();
+    if (!parameter->is_buffer()) plan.num_parameters += parameter->numel();
     if (parameter->requires_grad()) plan.num_trained += parameter->numel();
   }
   plan.largest_layer = largest_layer(*trainee.model);

@@ -36,7 +36,13 @@ checkpoint::WholeFiles whole_files_of(const Trainee& trainee) {
 
 checkpoint::FrozenWeights frozen_weights_of(const Trainee& trainee, bool in_whole_files) {
   checkpoint::FrozenWeights frozen;
-  if (!trainee.adapter) return frozen;
+  if (!trainee.adapter) {
+    for (const nn::Parameter* parameter : trainee.model->parameters()) {
+      if (!parameter->is_buffer()) continue;
+      frozen[parameter] = {hf::name_in_folder(trainee.model_config, parameter->name())};
+    }
+    return frozen;
+  }
   for (const adapters::AdapterTensor& tensor : trainee.adapter->tensors()) {
     if (tensor.parameter->requires_grad()) continue;
     if (!in_whole_files && tensor.parameter->num_new_rows() == 0) continue;

@@ -92,8 +92,9 @@ uint64_t checkpoint_bytes(Trainee& trainee, bool with_optimizer,
 
 uint64_t result_bytes(const Trainee& trainee, std::optional<at::ScalarType> type) {
   const auto bytes_of = [type](const nn::Parameter& parameter) {
-    const auto of_elements = parameter.quantization() ? parameter.storage_type()
-                                                      : type.value_or(parameter.storage_type());
+    const bool keeps_type = parameter.quantization() || parameter.is_buffer();
+    const auto of_elements =
+        keeps_type ? parameter.storage_type() : type.value_or(parameter.storage_type());
     return static_cast<uint64_t>(parameter.numel()) * c10::elementSize(of_elements) + kRecordBytes;
   };
   uint64_t bytes = 0;

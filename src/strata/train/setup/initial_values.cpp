@@ -58,7 +58,7 @@ shard::Source base_values(const config::RunConfig& config, const BaseFiles& base
              const nn::Parameter& parameter, int64_t begin, const at::Tensor& out) {
     const auto name = base.sources.find(parameter.name());
     const bool is_rounded =
-        name != base.sources.end() && out.scalar_type() != type &&
+        name != base.sources.end() && !parameter.is_buffer() && out.scalar_type() != type &&
         shard::rounds_before_quantizing(
             shard::scalar_type_of(base.folder->find(name->second)->dtype, name->second), type);
     return is_rounded ? rounding(parameter, begin, out) : source(parameter, begin, out);

@@ -1,0 +1,98 @@
+// Settings of GLM-4.5, GLM-4.5-Air and GLM-4.6: the first layers have an MLP, the others experts
+// that sigmoids choose, beside an MLP of all tokens. Source: transformers
+// configuration_glm4_moe.py, modeling_glm4_moe.py.
+#include <string>
+
+#include "strata/base/error.h"
+#include "strata/models/config_reader.h"
+#include "strata/models/llama/config_parts.h"
+#include "strata/models/moe/config.h"
+#include "strata/models/moe/config_parts.h"
+#include "strata/models/rope_config.h"
+
+namespace strata::models {
+namespace {
+
+nn::SigmoidRouterOptions read_router(const ConfigReader& config, int64_t num_experts) {
+  const nn::SigmoidRouterOptions router{
+      .experts_per_token = config.positive_integer("num_experts_per_tok", 8),
+      .normalizes = config.boolean("norm_topk_prob", true),
+      .scale = config.positive_number("routed_scaling_factor", 1.0),
+      .num_groups = config.positive_integer("n_group", 1),
+      .num_chosen_groups = config.positive_integer("topk_group", 1)};
+  check_router(router.experts_per_token, num_experts, "n_routed_experts");
+  const int64_t size = num_experts / router.num_groups;
+  if (num_experts % router.num_groups != 0 || size < 2) {
+    throw FormatError(
+        "config.json: found n_group = {}, expected groups of two or more of n_routed_experts = {}; "
+        "fix the file",
+        router.num_groups, num_experts);
+  }
+  if (router.num_chosen_groups > router.num_groups) {
+    throw FormatError(
+        "config.json: found topk_group = {}, expected at most n_group = {}; fix the file",
+        router.num_chosen_groups, router.num_groups);
+  }
+  if (router.experts_per_token > router.num_chosen_groups * size) {
+    throw FormatError(
+        "config.json: found num_experts_per_tok = {}, expected at most {}, the experts of "
+        "topk_group = {} groups; fix the file",
+        router.experts_per_token, router.num_chosen_groups * size, router.num_chosen_groups);
+  }
+  return router;
+}
+
+// The reference knows the key by two names.
+int64_t read_num_prediction_layers(const ConfigReader& config) {
+  const auto other = config.optional_integer("num_mtp_layers");
+  const int64_t found =
+      config.optional_integer("num_nextn_predict_layers").value_or(other.value_or(1));
+  if (found >= 0) return found;
+  throw FormatError(
+      "config.json: found num_nextn_predict_layers = {}, expected at least 0; fix the file", found);
+}
+
+LlamaConfig read_layers(const ConfigReader& config) {
+  LlamaConfig c;
+  c.layer_class = "Glm4MoeDecoderLayer";
+  c.architecture = "Glm4MoeForCausalLM";
+  c.lora_targets = c.ia3_targets = {};
+  c.never_quantized = {"mlp.gate"};
+  c.names_mean_experts = true;
+  c.vocab_size = 151552;
+  c.intermediate_size = 10944;
+  c.num_hidden_layers = 46;
+  c.num_attention_heads = 96;
+  c.max_position_embeddings = 131072;
+  c.rms_norm_eps = 1e-5;
+  parse_common(config, c);
+  c.num_key_value_heads = config.positive_integer("num_key_value_heads", 8);
+  parse_head_dim(config, c);
+  c.input_bias = config.boolean("attention_bias", false);
+  c.head_norms = config.boolean("use_qk_norm", false);
+  c.num_ignored_layers = read_num_prediction_layers(config);
+  refuse_windows(config, c.num_hidden_layers);
+  check_relations(c);
+  c.rope = parse_rope(config, {c.head_dim, c.max_position_embeddings, /*default_theta=*/10000.0,
+                               /*default_part=*/0.5});
+  return c;
+}
+
+}  // namespace
+
+MixtureConfig parse_glm4_moe_config(const Json& json) {
+  const ConfigReader config(json);
+  MixtureConfig c;
+  c.llama = read_layers(config);
+  c.num_experts = read_num_experts(config, "n_routed_experts", 128);
+  c.intermediate_size = config.positive_integer("moe_intermediate_size", 1408);
+  c.sigmoid_router = read_router(config, c.num_experts);
+  c.shared_module = "shared_experts";
+  c.shared_has_gate = false;
+  c.shared_intermediate_size = c.intermediate_size * config.positive_integer("n_shared_experts", 1);
+  const int64_t first = config.optional_integer("first_k_dense_replace").value_or(1);
+  for (int64_t i = 0; i < c.llama.num_hidden_layers; ++i) c.has_experts.push_back(i >= first);
+  return c;
+}
+
+}  // namespace strata::models

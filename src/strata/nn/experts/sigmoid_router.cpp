@@ -1,0 +1,90 @@
+#include "strata/nn/experts/sigmoid_router.h"
+
+#include <limits>
+
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include "strata/base/activity_timer.h"
+#include "strata/nn/function_state.h"
+
+namespace strata::nn {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+// As the reference has it, for scores that are all zero.
+constexpr double kLeastSum = 1e-20;
+
+struct SigmoidCall {
+  SigmoidRouterOptions options;
+  at::Tensor correction;
+  int64_t num_experts = 0;
+};
+
+// Experts of groups that are not chosen come last. `scores` [T, experts] are changed.
+void put_other_groups_last(const at::Tensor& scores, const SigmoidRouterOptions& options) {
+  const int64_t groups = options.num_groups, size = scores.size(1) / groups;
+  const at::Tensor by_group = scores.view({-1, groups, size});
+  const at::Tensor sums = std::get<0>(at::topk(by_group, 2, /*dim=*/2)).sum(/*dim=*/2);
+  const at::Tensor chosen = std::get<1>(at::topk(sums, options.num_chosen_groups, /*dim=*/1));
+  const at::Tensor is_other =
+      at::ones(sums.sizes(), sums.options().dtype(at::kBool)).scatter_(1, chosen, false);
+  by_group.masked_fill_(is_other.unsqueeze(2), -std::numeric_limits<double>::infinity());
+}
+
+at::Tensor choose(const at::Tensor& scores, const SigmoidCall& call) {
+  const at::Tensor corrected = scores + call.correction;
+  if (call.options.num_groups > 1) put_other_groups_last(corrected, call.options);
+  return std::get<1>(at::topk(corrected, call.options.experts_per_token, /*dim=*/1));
+}
+
+at::Tensor sums_of(const at::Tensor& chosen) {
+  return chosen.sum(/*dim=*/1, /*keepdim=*/true).add_(kLeastSum);
+}
+
+struct SigmoidFunction : torch::autograd::Function<SigmoidFunction> {
+  static variable_list forward(AutogradContext* context, SigmoidCall call,
+                               const at::Tensor& logits) {
+    const ActivityTimer timer(Activity::kElementWise);
+    call.num_experts = logits.size(1);
+    const at::Tensor scores = at::sigmoid(logits);
+    const at::Tensor experts = choose(scores, call);
+    const at::Tensor chosen = scores.gather(1, experts);
+    const at::Tensor shares = call.options.normalizes ? chosen / sums_of(chosen) : chosen;
+    context->save_for_backward({chosen, experts});
+    context->mark_non_differentiable({experts});
+    const double scale = call.options.scale;
+    save_state(context, std::move(call));
+    return {shares * scale, experts};
+  }
+
+  static variable_list backward(AutogradContext* context, variable_list gradients) {
+    const ActivityTimer timer(Activity::kElementWise);
+    const variable_list saved = context->get_saved_variables();
+    const at::Tensor &chosen = saved[0], &experts = saved[1];
+    const auto& call = load_state<SigmoidCall>(context);
+    at::Tensor dchosen = gradients[0] * call.options.scale;
+    if (call.options.normalizes) {
+      const at::Tensor sums = sums_of(chosen);
+      const at::Tensor mean = (dchosen * chosen).sum(/*dim=*/1, /*keepdim=*/true).div_(sums);
+      dchosen.sub_(mean).div_(sums);
+    }
+    dchosen.mul_(chosen).mul_(1 - chosen);  // sigmoid' = s (1 - s)
+    const at::Tensor dlogits = at::zeros({chosen.size(0), call.num_experts}, chosen.options())
+                                   .scatter_(1, experts, dchosen);
+    return {at::Tensor(), dlogits};
+  }
+};
+
+}  // namespace
+
+Routing route_by_sigmoid(const at::Tensor& logits, const at::Tensor& correction,
+                         const SigmoidRouterOptions& options) {
+  const variable_list outputs =
+      SigmoidFunction::apply(SigmoidCall{.options = options, .correction = correction}, logits);
+  return {outputs[0], outputs[1]};
+}
+
+}  // namespace strata::nn

@@ -1,0 +1,33 @@
+// The choice of experts for each token by sigmoids (DeepSeek-V3, as GLM-4.5 has it): a correction,
+// which is no weight, decides with the scores who is chosen, the scores alone by how much. Owns:
+// the autograd function of that choice. Never: the product that makes the logits (nn/linear.h),
+// what experts do (nn/experts/experts.h), the values of the correction.
+#pragma once
+
+#include <cstdint>
+
+#include <ATen/core/Tensor.h>
+
+#include "strata/nn/experts/router.h"
+
+namespace strata::nn {
+
+struct SigmoidRouterOptions {
+  int64_t experts_per_token;
+  bool normalizes;     // the weights of a token sum to `scale`
+  double scale = 1.0;  // of all weights
+  // Experts beside each other are a group, all of one size. A token's are of the groups whose best
+  // two have the largest sums.
+  int64_t num_groups = 1;
+  int64_t num_chosen_groups = 1;
+};
+
+// Of fp32 logits [T, experts]; `correction` fp32 [experts]. The experts of a token come in the
+// order of their corrected scores. Nothing balances these: the correction did, as the model was
+// made. Requires: num_groups divides the experts into groups of two or more; the chosen groups hold
+// experts_per_token or more.
+// Memory: keeps the scores of the chosen, fp32 [T, k].
+Routing route_by_sigmoid(const at::Tensor& logits, const at::Tensor& correction,
+                         const SigmoidRouterOptions& options);
+
+}  // namespace strata::nn
