@@ -13,8 +13,7 @@ Balancing balancing_of(const config::RunConfig& config, const Json& model_config
   if (!own && given.value_or(0) != 0) {
     throw ConfigError(
         "router_aux_loss_coef: found {} for a model without experts that a loss balances, expected "
-        "0; "
-        "leave it out",
+        "0; leave it out",
         *given);
   }
   // transformers' models for sequence classification compute none of it.
