@@ -162,6 +162,6 @@ def test_the_card_of_the_best_model_has_its_figures(inputs, tmp_path):
 
 
 def test_what_was_sent_is_told_where_the_time_is(inputs, tmp_path):
-    run = run_program(base_flags(inputs.model("plain"), inputs.data("messages"), tmp_path / "out", max_steps=3,
+    run = run_program(base_flags(inputs.model("plain"), inputs.data("messages"), tmp_path / "out", max_steps=4,
                                  wall_clock_breakdown=True))
     assert re.search(r"wire: planned 0 bytes sent in a step, counted 0; tensors took", run.text)
