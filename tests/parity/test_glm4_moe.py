@@ -107,6 +107,22 @@ def test_layers_that_predict_further_tokens_are_left_out(inputs, tmp_path):
     require_correction(run.folder, base)
 
 
+def test_layers_that_predict_further_tokens_are_copied(inputs, tmp_path):
+    """By what changes files and trains nothing."""
+    base = tiny_llama.save_model(tmp_path / "model", **inputs.MODELS["glm4_moe"])
+    with_prediction_layer(base, 2)
+    expected = {name: tensor for name, tensor in tensors_in(base).items() if ".layers.2." in name}
+    assert len(expected) > 10
+    run = run_strata(base_flags(base, inputs.data("messages"), tmp_path / "out", max_steps=2, use_peft=True,
+                                lora_dropout=0, lora_target_modules="all-linear"), 1)
+    strata("merge-adapter", run.folder, tmp_path / "merged", "--base_model", base)
+    strata("convert", base, tmp_path / "converted", "--to", "safetensors")
+    for folder in (tmp_path / "merged", tmp_path / "converted"):
+        found = tensors_in(folder)
+        assert {name for name in found if ".layers.2." in name} == set(expected)
+        assert all(torch.equal(found[name], tensor) for name, tensor in expected.items())
+
+
 @pytest.mark.parametrize("number,change", [(3, {}), (2, dict(num_nextn_predict_layers=0))])
 def test_other_layers_are_not(inputs, tmp_path, number, change):
     base = tiny_llama.save_model(tmp_path / "model", **inputs.MODELS["glm4_moe"])

@@ -25,10 +25,7 @@ constexpr int64_t kRoundedAtOnce = int64_t{1} << 20;
 
 hf::TensorSpec spec_of(const nn::Parameter& parameter, const std::string& name,
                        const ExportOptions& options) {
-  const bool keeps_type = parameter.quantization() || parameter.is_buffer();
-  const at::ScalarType type =
-      keeps_type ? parameter.storage_type() : options.type.value_or(parameter.storage_type());
-  return {name, shard::dtype_of(type), parameter.shape()};
+  return {name, shard::dtype_of(written_type(parameter, options.type)), parameter.shape()};
 }
 
 std::span<const std::byte> bytes_of(const at::Tensor& contiguous) {
@@ -80,6 +77,11 @@ comm::Group& group_of(shard::UnitStore& store, const ExportOptions& options) {
 }
 
 }  // namespace
+
+at::ScalarType written_type(const nn::Parameter& parameter, std::optional<at::ScalarType> type) {
+  const bool keeps_type = parameter.quantization() || parameter.is_buffer();
+  return keeps_type ? parameter.storage_type() : type.value_or(parameter.storage_type());
+}
 
 void export_model(const fs::path& folder, shard::UnitStore& store, uint64_t max_shard_size,
                   const std::function<std::string(const nn::Parameter&)>& name_of,

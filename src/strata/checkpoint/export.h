@@ -28,6 +28,9 @@ struct ExportOptions {
   comm::Group* group = nullptr;
 };
 
+// In which type a weight stands in a file: codes and buffers keep theirs.
+at::ScalarType written_type(const nn::Parameter& parameter, std::optional<at::ScalarType> type);
+
 // model.safetensors, or shards of at most `max_shard_size` bytes and their index, in FOLDER.
 // `name_of`: a weight's name in the file, empty to leave it out. Streams unit by unit: memory on
 // rank 0 is one segment beyond its shard. Files appear under their names, all together, only when

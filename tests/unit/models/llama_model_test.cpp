@@ -5,6 +5,7 @@
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
 
+#include "strata/hf/weight_names.h"
 #include "strata/models/registry.h"
 #include "strata/nn/linear.h"
 
@@ -39,6 +40,23 @@ TEST(LlamaModel, ParametersInTheReferencesOrder) {
                           layer + "mlp.down_proj.bias", layer + "input_layernorm.weight",
                           layer + "post_attention_layernorm.weight", "model.norm.weight",
                           "lm_head.weight"));
+}
+
+// Files say by names alone what a buffer is (hf/weight_names.h), models by their parameters.
+TEST(LlamaModel, BuffersAreThoseThatFilesCallSo) {
+  const auto model =
+      create_model(parse_json(R"({"model_type": "glm4_moe", "vocab_size": 19, "hidden_size": 8,
+                     "intermediate_size": 12, "num_hidden_layers": 2, "num_attention_heads": 2,
+                     "num_key_value_heads": 2, "n_routed_experts": 4, "num_experts_per_tok": 2,
+                     "moe_intermediate_size": 6})",
+                              "config.json"),
+                   {});
+  std::vector<std::string> buffers;
+  for (const nn::Parameter* p : model->parameters()) {
+    EXPECT_EQ(p->is_buffer(), hf::is_buffer(p->name())) << p->name();
+    if (p->is_buffer()) buffers.push_back(p->name());
+  }
+  EXPECT_THAT(buffers, ElementsAre("model.layers.1.mlp.gate.e_score_correction_bias"));
 }
 
 TEST(LlamaModel, TiedWeightIsInBothBlocksButListedOnce) {

@@ -11,6 +11,8 @@
 namespace strata::optim {
 namespace {
 
+using Done = std::unique_ptr<comm::Work>;
+
 TEST(Decay, AllButBiasesAndNorms) {
   EXPECT_TRUE(is_decayed("model.embed_tokens.weight"));
   EXPECT_TRUE(is_decayed("model.layers.0.self_attn.q_proj.weight"));
@@ -28,6 +30,52 @@ TEST(Clip, FactorIsTorchs) {
   EXPECT_DOUBLE_EQ(clip_factor(0.5, 1.0), 1.0);
   EXPECT_DOUBLE_EQ(clip_factor(4.0, 1.0), 1.0 / (4.0 + 1e-6));
   EXPECT_DOUBLE_EQ(clip_factor(4.0, 0), 1.0);
+}
+
+// What rank 1 of two copies sees, whose rank 0 says 9 to everything.
+class SecondCopy final : public comm::Group {
+ public:
+  int rank() const override { return 1; }
+  int size() const override { return 2; }
+  std::string transport() const override { return "fake"; }
+  Done all_gather(at::Tensor, at::Tensor) override { return done(); }
+  Done reduce_scatter(at::Tensor, at::Tensor) override { return done(); }
+  Done all_reduce(at::Tensor, comm::Reduction) override { return done(); }
+  Done broadcast(at::Tensor tensor, int root) override {
+    EXPECT_EQ(root, 0);
+    tensor.fill_(9);
+    return done();
+  }
+  void barrier() override {}
+  Done all_to_all(at::Tensor, at::Tensor) override { return done(); }
+  Done scatter(at::Tensor, at::Tensor, int) override { return done(); }
+
+ private:
+  struct Ended final : comm::Work {
+    void wait() override {}
+  };
+  static Done done() { return std::make_unique<Ended>(); }
+};
+
+// Their shard groups may add in another order, but all copies are clipped alike.
+TEST(Clip, CopiesTakeTheNormOfTheFirst) {
+  const Json config{{"model_type", "llama"},    {"vocab_size", 37},
+                    {"hidden_size", 20},        {"intermediate_size", 28},
+                    {"num_hidden_layers", 1},   {"num_attention_heads", 2},
+                    {"num_key_value_heads", 1}, {"head_dim", 10}};
+  auto model = models::create_model(config, {});
+  comm::Mesh mesh = comm::make_fake_mesh(4, 2);
+  mesh.replicate = std::make_unique<SecondCopy>();
+  shard::UnitStore store(*model, mesh, {});
+  for (int u = 0; u < store.num_units(); ++u) {
+    store.open_gradients(u, true);
+    for (const auto& extent : store.unit(u).segments[0].extents) {
+      extent.parameter->accumulate_grad(at::ones(extent.parameter->shape()));
+    }
+    store.reduce(u, true);
+    store.wait_reduce(u);
+  }
+  EXPECT_EQ(global_gradient_norm(store), 3);
 }
 
 TEST(AdamW, EveryTensorMovesAsUnderTorch) {

@@ -281,15 +281,19 @@ ExprPtr ExpressionParser::parse_dict() {
   return settle(std::move(dict));
 }
 
+ExprPtr ExpressionParser::parse_call(ExprPtr callee) {
+  ExprPtr call = make(ExprKind::kCall);
+  call->items.push_back(std::move(callee));
+  call->arguments = parse_arguments();
+  return settle(std::move(call));
+}
+
 ExprPtr ExpressionParser::parse_postfix(ExprPtr value) {
   while (true) {
     if (is_operator(".") || is_operator("[")) {
       value = parse_subscript(std::move(value));
     } else if (is_operator("(")) {
-      ExprPtr call = make(ExprKind::kCall);
-      call->items.push_back(std::move(value));
-      call->arguments = parse_arguments();
-      value = settle(std::move(call));
+      value = parse_call(std::move(value));
     } else {
       return value;
     }
@@ -351,10 +355,7 @@ ExprPtr ExpressionParser::parse_filter_chain(ExprPtr value) {
     } else if (is_name("is")) {
       value = parse_test(std::move(value));
     } else if (is_operator("(")) {
-      ExprPtr call = make(ExprKind::kCall);
-      call->items.push_back(std::move(value));
-      call->arguments = parse_arguments();
-      value = settle(std::move(call));
+      value = parse_call(std::move(value));
     } else {
       return value;
     }

@@ -70,6 +70,7 @@ class ExpressionParser {
   ExprPtr parse_list();
   ExprPtr parse_dict();
   ExprPtr parse_postfix(ExprPtr value);
+  ExprPtr parse_call(ExprPtr callee);
   ExprPtr parse_subscript(ExprPtr value);
   ExprPtr parse_filter_chain(ExprPtr value);
   ExprPtr parse_filter(ExprPtr value);

@@ -11,6 +11,7 @@
 
 #include "strata/base/error.h"
 #include "strata/base/file.h"
+#include "strata/checkpoint/export.h"
 #include "strata/checkpoint/state_pieces.h"
 #include "strata/launch/machine_report.h"
 #include "strata/memory/plan_text.h"
@@ -92,10 +93,8 @@ uint64_t checkpoint_bytes(Trainee& trainee, bool with_optimizer,
 
 uint64_t result_bytes(const Trainee& trainee, std::optional<at::ScalarType> type) {
   const auto bytes_of = [type](const nn::Parameter& parameter) {
-    const bool keeps_type = parameter.quantization() || parameter.is_buffer();
-    const auto of_elements =
-        keeps_type ? parameter.storage_type() : type.value_or(parameter.storage_type());
-    return static_cast<uint64_t>(parameter.numel()) * c10::elementSize(of_elements) + kRecordBytes;
+    const size_t element = c10::elementSize(checkpoint::written_type(parameter, type));
+    return static_cast<uint64_t>(parameter.numel()) * element + kRecordBytes;
   };
   uint64_t bytes = 0;
   if (!trainee.adapter) {

@@ -91,8 +91,7 @@ void load_tensors(checkpoint::PieceReader& reader, Trainee& trainee, optim::Opti
     if (others.empty()) throw;
     throw FormatError(
         "resume_from_checkpoint: found {}, expected the settings of the run that saved {}; set "
-        "them "
-        "back, or begin anew in another output_dir ({})",
+        "them back, or begin anew in another output_dir ({})",
         others, reader.folder().string(), error.what());
   }
 }
