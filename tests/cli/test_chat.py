@@ -21,9 +21,9 @@ NEW_TOKENS = 8
 TURNS = ["the cat 東", "café", "we"]
 
 
-def chat(*words, stdin=""):
+def chat(*words, stdin="", **variables):
     return subprocess.run([PROGRAM, "chat", *map(str, words)], input=stdin, capture_output=True,
-                          text=True, timeout=60, env=environment())
+                          text=True, timeout=60, env={**environment(), **variables})
 
 
 def reference_answers(folder, turns, system=None, new_tokens=NEW_TOKENS):
@@ -56,6 +56,15 @@ def test_one_answer_on_standard_output(model):
     assert run.returncode == 0, run.stderr
     assert run.stdout == as_output(reference_answers(model, TURNS[:1]))
     assert run.stderr == ""
+
+
+def test_the_model_may_stand_before_the_flags(model, tmp_path):
+    expected = as_output(reference_answers(model, TURNS[:1]))
+    flags = ["--prompt", TURNS[0], "--max-new-tokens", NEW_TOKENS]
+    assert chat(model, *flags).stdout == expected
+    (tmp_path / "m").symlink_to(model)
+    at_home = chat("--model_name_or_path=~/m", *flags, HOME=str(tmp_path))
+    assert at_home.stdout == expected, at_home.stderr
 
 
 def test_several_prompts_are_one_conversation(model):

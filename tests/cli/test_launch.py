@@ -105,8 +105,17 @@ def test_what_is_missing_is_said_once(tmp_path, name):
     flags, message = MISSING[name]
     (tmp_path / "c").mkdir()
     (tmp_path / "c" / "config.json").write_text("{}")
-    result = launch("--num_processes", 3, "--cpu", "sft", *flags, cwd=tmp_path, HF_HUB_OFFLINE="1")
+    result = launch("--num_processes", 2, "--cpu", "sft", *flags, cwd=tmp_path, HF_HUB_OFFLINE="1")
     assert (result.returncode, result.stdout, result.stderr) == (1, "", f"error: {message}\n")
+
+
+def test_more_ranks_than_processors_are_told(tmp_path):
+    cores = len(os.sched_getaffinity(0))
+    for ranks in (cores, cores + 1):
+        result = launch("--num_processes", ranks, "--cpu", "sft", *MISSING["model"][0], cwd=tmp_path)
+        assert result.returncode == 1 and ("they take turns" in result.stderr) == (ranks > cores), result.stderr
+    dry = launch("--num_processes", cores + 1, "--cpu", "--dry_run", "sft", *MISSING["model"][0], cwd=tmp_path)
+    assert "they take turns" not in dry.stderr
 
 
 def launch_both(*flags):

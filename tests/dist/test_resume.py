@@ -151,6 +151,10 @@ def test_other_settings_are_told(inputs, saved, tmp_path):
     assert f"{folder / 'checkpoint-5'}: step 5 of 5; nothing is left to train" in found.text
     assert ("found other settings than in the run that saved it: max_length 32 (was 64), "
             "learning_rate 0.0001 (was 0.005); set them back" in found.text)
+    # The same data, named from here and by a link to them.
+    (tmp_path / "link").symlink_to(flags["dataset_name"])
+    again = run_strata({**flags, "max_steps": 5, "learning_rate": 0.005, "dataset_name": tmp_path / "link"})
+    assert "found other settings" not in again.text, again.text
     # Lion's mean has the name of AdamW's.
     other = run_strata_raw({**flags, "optim": "lion_32bit"})
     assert other.returncode == 2 and "found lion_32bit, expected adamw_torch_fused as in" in other.text

@@ -246,3 +246,21 @@ def test_special_tokens_that_the_tokenizer_splits(inputs, tmp_path):
         result = run("preview", "--model_name_or_path", folder, "--dataset_name", data)
         assert result.returncode == 0, result.stderr
         assert ("split_special_tokens in tokenizer_config.json" in result.stdout + result.stderr) is splits
+
+
+def test_answers_that_are_empty_or_missing_are_told(inputs, tmp_path):
+    """Oracle: the rows themselves. Trained as the reference trains them, but not without a word."""
+    def turn(role, content, **more):
+        return {"role": role, "content": content, **more}
+
+    call = {"type": "function", "function": {"name": "now", "arguments": {}}}
+    rows = [[turn("user", "a"), turn("assistant", "b")],
+            [turn("user", "c"), turn("assistant", " \n")],
+            [turn("system", "s"), turn("user", "d")],
+            [turn("user", "e"), turn("assistant", "", weight=0), turn("user", "f"), turn("assistant", "g")],
+            [turn("user", "h"), turn("assistant", "", tool_calls=[call])],
+            [turn("user", "i"), turn("assistant", ""), turn("user", "j"), turn("assistant", "")]]
+    data = save(tmp_path, [{"messages": row} for row in rows])
+    told = run_strata(base_flags(inputs.model("plain"), data, tmp_path / "out", max_steps=1)).text
+    assert f"2 rows with an empty answer ({data}:2, {data}:6): the model learns to end at once" in told, told
+    assert f"1 row without an answer ({data}:3): the model learns to ask, not to answer" in told, told

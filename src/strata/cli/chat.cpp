@@ -34,8 +34,9 @@ namespace {
 using generate::StopReason;
 
 constexpr const char* kUsage =
-    "usage: strata chat --model_name_or_path FOLDER [flags]                 a conversation\n"
-    "       strata chat --model_name_or_path FOLDER --prompt TEXT [flags]   one answer\n\n"
+    "usage: strata chat MODEL [flags]                 a conversation\n"
+    "       strata chat MODEL --prompt TEXT [flags]   one answer\n\n"
+    "MODEL is what --model_name_or_path is. "
     "Without --prompt it reads turns from the terminal (Ctrl-D: end, Ctrl-C: stop the answer) or,\n"
     "line by line, from standard input. Answers go to standard output. Flags take hyphens or\n"
     "underscores.\n\n"
@@ -91,11 +92,19 @@ void require_one_width(const config::QuantizationConfig& asked,
   }
 }
 
+// The model's folder or name may stand before the flags.
+std::vector<std::string> with_named_model(std::vector<std::string> arguments) {
+  if (!arguments.empty() && !arguments[0].empty() && arguments[0][0] != '-') {
+    arguments.insert(arguments.begin(), "--model_name_or_path");
+  }
+  return arguments;
+}
+
 ChatRequest read_request(const std::vector<std::string>& arguments) {
   config::RunConfig config;
   ChatRequest request;
   const std::vector<config::Given> given_flags =
-      read_command_flags(config::chat_settings_table(), "chat", arguments);
+      read_command_flags(config::chat_settings_table(), "chat", with_named_model(arguments));
   for (const config::Given& given : given_flags) {
     if (given.setting->name == "adapter") {
       request.adapters.push_back(named_adapter(given.value.items.at(0)));

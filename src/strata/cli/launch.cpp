@@ -10,6 +10,7 @@
 
 #include <fmt/format.h>
 
+#include "strata/base/counted.h"
 #include "strata/base/error.h"
 #include "strata/base/near_path.h"
 #include "strata/checkpoint/folders.h"
@@ -106,13 +107,27 @@ void warn_of_machine(const config::LaunchConfig& launch, const launch::MachineFa
       machine.num_devices, machine.num_devices == 1 ? "" : "s")});
 }
 
+// Of ranks that compute on processors and take turns on them.
+void warn_of_crowd(const config::LaunchConfig& launch, const launch::MachineFacts& machine,
+                   int ranks) {
+  const bool uses_gpus = kHasCuda && !launch.cpu && machine.num_devices > 0;
+  if (uses_gpus || launch.dry_run || ranks <= machine.num_cores) return;
+  print_warnings(
+      {fmt::format("num_processes: found {} ranks for {} of this machine, they take turns; more "
+                   "ranks than processors make a run slower",
+                   ranks, counted(machine.num_cores, "processor"))});
+}
+
 launch::LaunchPlan settle_plan(const config::LaunchLine& line, const std::string& recipe,
                                const config::Settings& settings, double start_time) {
   const config::LaunchConfig& launch = settings.config.launch;
   return with_sources(settings, [&] {
     const launch::MachineFacts machine = launch::inspect_machine(launch);
     if (!recipe.empty()) warn_of_machine(launch, machine);
-    return launch::plan_launch(launch, machine, rank_command(line, recipe), start_time);
+    launch::LaunchPlan plan =
+        launch::plan_launch(launch, machine, rank_command(line, recipe), start_time);
+    if (!recipe.empty()) warn_of_crowd(launch, machine, plan.local_world_size);
+    return plan;
   });
 }
 

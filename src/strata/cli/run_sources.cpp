@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cctype>
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <iterator>
 #include <string_view>
@@ -63,6 +64,8 @@ std::vector<config::Given> read_command_flags(std::span<const config::Setting> t
                                               const std::vector<std::string>& arguments) {
   config::ParsedFlags flags = config::parse_command_flags(table, command, arguments);
   print_warnings(flags.warnings);
+  const char* home = std::getenv("HOME");
+  for (config::Given& given : flags.given) config::expand_home(home == nullptr ? "" : home, given);
   return std::move(flags.given);
 }
 

@@ -5,7 +5,8 @@
 
 namespace strata::config {
 
-void Merge::add(const Given& given) {
+void Merge::add(Given given) {
+  expand_home(home_, given);
   const std::string text = canonical_text(given);
   auto [place, is_new] = given_.emplace(given.setting->name, given);
   if (is_new) return;

@@ -4,6 +4,7 @@
 
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "strata/config/value.h"
@@ -12,9 +13,12 @@ namespace strata::config {
 
 class Merge {
  public:
+  // `home`: what a leading ~ of a path stands for.
+  explicit Merge(std::string home) : home_(std::move(home)) {}
+
   // A higher rank replaces a lower one. Throws ConfigError naming both places when two of the same
   // rank differ, and when the value does not fit its setting.
-  void add(const Given& given);
+  void add(Given given);
   // The same over whatever was given before.
   void put(const Given& given) { given_.insert_or_assign(std::string(given.setting->name), given); }
   void add_all(const std::vector<Given>& given);
@@ -31,6 +35,7 @@ class Merge {
   const std::map<std::string, Given>& all() const { return given_; }
 
  private:
+  std::string home_;
   std::map<std::string, Given> given_;  // by the table's name
 };
 

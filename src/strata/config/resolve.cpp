@@ -34,20 +34,9 @@ void add_accelerate_file(const Sources& sources, Merge& merge) {
   }
 }
 
-// A shell does it for words of their own, but not for --output_dir=~/out nor in a file: a folder
-// named "~" would come of that.
-void expand_home(const Environment& environment, RunConfig& config) {
+std::string home_of(const Environment& environment) {
   const auto home = environment.find("HOME");
-  if (home == environment.end() || home->second.empty()) return;
-  auto& model = config.model;
-  auto& data = config.data;
-  auto& train = config.train;
-  for (std::string* path : {&model.model_name_or_path, &model.config_name, &model.tokenizer_name,
-                            &model.adapter_name_or_path, &model.cache_dir, &data.dataset_name,
-                            &data.chat_template_path, &data.train_file, &data.validation_file,
-                            &train.output_dir, &train.logging_dir, &train.resume_from_checkpoint}) {
-    if (*path == "~" || path->starts_with("~/")) path->replace(0, 1, home->second);
-  }
+  return home == environment.end() ? std::string() : home->second;
 }
 
 int world_size_of(const Sources& sources, const Merge& merge) {
@@ -67,7 +56,7 @@ void require_one_recipe(const Sources& sources, const Merge& merge) {
 }
 
 Merge merge_sources(const Sources& sources, std::vector<std::string>& warnings) {
-  Merge merge;
+  Merge merge(home_of(sources.environment));
   if (!sources.recipe.empty()) {
     merge.add(make_given("recipe", sources.recipe, {Rank::kImplied, "the recipe's name"}));
   }
@@ -121,7 +110,6 @@ Settings resolve(const Sources& sources) {
     if (given.setting->kind == Kind::kBound) assign(given, settings.config);
     settings.origins.emplace(name, given.origin);
   }
-  expand_home(sources.environment, settings.config);
   check_settings(settings.config, merge, settings.warnings);
   // Trainer gives a stream no sampler.
   if (settings.config.data.dataset_streaming) {

@@ -253,6 +253,15 @@ std::string named_source(const Given& given) {
   return is_line ? fmt::format("{} ({})", source, given.setting->name) : source;
 }
 
+void expand_home(const std::string& home, std::string& path) {
+  if (!home.empty() && (path == "~" || path.starts_with("~/"))) path.replace(0, 1, home);
+}
+
+void expand_home(const std::string& home, Given& given) {
+  if (!given.setting->is_path) return;
+  for (std::string& item : given.value.items) expand_home(home, item);
+}
+
 Given make_given(const std::string& name, const std::string& text, Origin origin) {
   return {&get_setting(name), {.items = {text}}, std::move(origin)};
 }

@@ -36,6 +36,13 @@ std::string named_source(const Given& given);
 
 Given make_given(const std::string& name, const std::string& text, Origin origin);
 
+// The home folder for a leading ~ of a path. A shell does it for words of their own, but not for
+// --output_dir=~/out nor in a file: a folder named "~" would come of that. Without effect where
+// `home` is empty.
+void expand_home(const std::string& home, std::string& path);
+// The same of the value of a setting that is a path.
+void expand_home(const std::string& home, Given& given);
+
 // yes, true, t, y, on, 1 and no, false, f, n, off, 0 in any case.
 std::optional<bool> parse_boolean(std::string_view text);
 

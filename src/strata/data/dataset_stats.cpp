@@ -48,7 +48,7 @@ void DatasetStats::rename_files(std::vector<std::string> names) {
   };
   rename(bad_rows.first);
   for (LongRow& row : longest_rows) rename(row.where);
-  for (NamedTexts* noted : {&hidden_texts, &printed_parts}) {
+  for (NamedTexts* noted : {&hidden_texts, &printed_parts, &missing_answers}) {
     for (auto& [name, texts] : *noted) std::ranges::for_each(texts.first, rename);
   }
   files = std::move(names);
@@ -71,6 +71,11 @@ void DatasetStats::note_printed_parts(const std::vector<std::string>& names,
   note(names, place, printed_parts);
 }
 
+void DatasetStats::note_missing_answers(const std::vector<std::string>& names,
+                                        const RowPlace& place) {
+  note(names, place, missing_answers);
+}
+
 Json to_json(const DatasetStats& stats) {
   Json longest_rows = Json::array();
   for (const LongRow& row : stats.longest_rows) {
@@ -89,6 +94,7 @@ Json to_json(const DatasetStats& stats) {
           {"longest_rows", std::move(longest_rows)},
           {"hidden_texts", named_texts_to_json(stats.hidden_texts)},
           {"printed_parts", named_texts_to_json(stats.printed_parts)},
+          {"missing_answers", named_texts_to_json(stats.missing_answers)},
           {"files", stats.files}};
 }
 
@@ -111,6 +117,7 @@ DatasetStats stats_from_json(const Json& json) {
   }
   stats.hidden_texts = named_texts_from_json(json.at("hidden_texts"));
   stats.printed_parts = named_texts_from_json(json.at("printed_parts"));
+  stats.missing_answers = named_texts_from_json(json.at("missing_answers"));
   return stats;
 }
 

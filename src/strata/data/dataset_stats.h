@@ -23,7 +23,7 @@ struct LongRow {
   bool operator==(const LongRow&) const = default;
 };
 
-// Texts of conversations that the chat template does not show, or not as texts.
+// Texts of conversations that the chat template does not show, or not as texts, or that are missing.
 struct HiddenTexts {
   int64_t count = 0;
   std::vector<std::string> first;  // where the first of them are, at most kNamedRows
@@ -49,6 +49,7 @@ struct DatasetStats {
   std::vector<LongRow> longest_rows = {};
   std::map<std::string, HiddenTexts> hidden_texts = {};   // by the names of rows/hidden_texts.h
   std::map<std::string, HiddenTexts> printed_parts = {};  // the same
+  std::map<std::string, HiddenTexts> missing_answers = {};  // by those of rows/missing_answers.h
 
   std::vector<std::string> files = {};  // that the rows are of, each once, in the order of reading
 
@@ -57,9 +58,10 @@ struct DatasetStats {
   void rename_files(std::vector<std::string> names);
   // A row of so many tokens is among those that are trained. Of equal ones the first is kept.
   void note_length(int64_t tokens, const RowPlace& place);
-  // The next row lacks these texts, and has these lists of parts printed.
+  // The next row lacks these texts, has these lists of parts printed, misses these answers.
   void note_hidden_texts(const std::vector<std::string>& names, const RowPlace& place);
   void note_printed_parts(const std::vector<std::string>& names, const RowPlace& place);
+  void note_missing_answers(const std::vector<std::string>& names, const RowPlace& place);
 };
 
 Json to_json(const DatasetStats& stats);

@@ -194,6 +194,7 @@ class Preparation::Steps {
   void describe(const RowOutcome& outcome) {
     stats_.note_hidden_texts(outcome.row.hidden_texts, outcome.place);
     stats_.note_printed_parts(outcome.row.printed_parts, outcome.place);
+    stats_.note_missing_answers(outcome.row.missing_answers, outcome.place);
     const std::vector<int32_t>& lengths = outcome.row.example.lengths;
     if (lengths.empty()) return;
     int64_t tokens = *std::ranges::max_element(lengths);

@@ -6,6 +6,7 @@
 #include <fmt/ranges.h>
 
 #include "strata/base/counted.h"
+#include "strata/data/rows/missing_answers.h"
 #include "strata/text/templates/template_marks.h"
 
 namespace strata::train {
@@ -37,15 +38,20 @@ std::vector<std::string> template_warnings(const config::DataConfig& config,
   return lines;
 }
 
-// `4 texts of role "critic" (train.jsonl:7, ...)`
-std::string with_places(const std::string& name, const data::HiddenTexts& texts) {
+// `train.jsonl:7, train.jsonl:9, ...`
+std::string places_of(const data::HiddenTexts& texts) {
   const bool are_all = texts.count == static_cast<int64_t>(texts.first.size());
-  return fmt::format("{} {} ({}{})", texts.count, name, fmt::join(texts.first, ", "),
-                     are_all ? "" : ", ...");
+  return fmt::format("{}{}", fmt::join(texts.first, ", "), are_all ? "" : ", ...");
 }
 
-// What the rendered conversations of a set lack, and lists that they show as Python does.
-std::vector<std::string> hidden_text_warnings(const text::TemplateSource& source,
+// `4 texts of role "critic" (train.jsonl:7, ...)`
+std::string with_places(const std::string& name, const data::HiddenTexts& texts) {
+  return fmt::format("{} {} ({})", texts.count, name, places_of(texts));
+}
+
+// What the conversations of a set lack, rendered or from the start, and lists that they show as
+// Python does.
+std::vector<std::string> conversation_warnings(const text::TemplateSource& source,
                                               const data::TokenStore& set,
                                               const std::string& prefix) {
   std::vector<std::string> lines;
@@ -60,6 +66,12 @@ std::vector<std::string> hidden_text_warnings(const text::TemplateSource& source
         fmt::format("{}{} takes texts and prints {}, which are lists of parts: the model sees "
                     "\"[{{'type': ...\"; give each message its content as one text",
                     prefix, source.name, with_places(name, texts)));
+  }
+  for (const auto& [name, texts] : set.stats().missing_answers) {
+    lines.push_back(fmt::format(
+        "{}{} {} ({}): the model learns {}; leave the rows out, or give them answers", prefix,
+        counted(texts.count, "row"), name, places_of(texts),
+        name == data::kEmptyAnswer ? "to end at once" : "to ask, not to answer"));
   }
   return lines;
 }
@@ -123,7 +135,7 @@ std::vector<std::string> find_data_mistakes(const config::RunConfig& config,
         "the model gets the pieces; set it to false");
   }
   const auto add = [&](const data::TokenStore& set, const std::string& prefix) {
-    for (std::string& line : hidden_text_warnings(source, set, prefix)) {
+    for (std::string& line : conversation_warnings(source, set, prefix)) {
       lines.push_back(std::move(line));
     }
     for (const LengthLimit& limit : length_limits(config, limits, sets)) {

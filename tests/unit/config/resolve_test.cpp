@@ -151,6 +151,12 @@ TEST_F(SettingsFiles, TheHomeFolderIsMeantByATilde) {
   EXPECT_EQ(config.model.model_name_or_path, "/home/me/models/x");
   EXPECT_EQ(config.data.dataset_name, "data~/x");
   EXPECT_EQ(config.train.output_dir, "/home/me/out");
+  const RunConfig named =
+      resolve({.flags = {"--config=~/run.yaml", "--offload_param_nvme_path=~/nvme"},
+               .environment = {{"HOME", std::filesystem::path(own).parent_path().string()}}})
+          .config;
+  EXPECT_EQ(named.data.dataset_name, "data~/x");
+  EXPECT_TRUE(named.shard.offload_param_nvme_path.ends_with("/nvme"));
 }
 
 TEST_F(SettingsFiles, TheEndOfAFileChangesNoValue) {

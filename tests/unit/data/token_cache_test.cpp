@@ -38,6 +38,7 @@ Dataset make_dataset() {
   dataset.longest_rows = {{9, "f.jsonl:2"}, {3, "f.jsonl:7"}};
   dataset.hidden_texts = {{"texts of role \"odd\"", {2, {"f.jsonl:1", "f.jsonl:4"}}}};
   dataset.printed_parts = {{"contents of role \"user\"", {1, {"f.jsonl:6"}}}};
+  dataset.missing_answers = {{"without an answer", {1, {"f.jsonl:8"}}}};
   return dataset;
 }
 
@@ -77,6 +78,7 @@ void expect_equal(const TokenStore& store, const Dataset& expected) {
   EXPECT_EQ(store.stats().longest_rows, expected.longest_rows);
   EXPECT_EQ(store.stats().hidden_texts, expected.hidden_texts);
   EXPECT_EQ(store.stats().printed_parts, expected.printed_parts);
+  EXPECT_EQ(store.stats().missing_answers, expected.missing_answers);
 }
 
 TEST(TokenStore, ComesBackFromItsFile) {
@@ -104,6 +106,8 @@ TEST(TokenStore, FollowsFilesToOtherNames) {
             (std::vector<std::string>{"new/f.jsonl:1", "new/f.jsonl:4"}));
   EXPECT_EQ(store.stats().printed_parts.begin()->second.first,
             std::vector<std::string>{"new/f.jsonl:6"});
+  EXPECT_EQ(store.stats().missing_answers.begin()->second.first,
+            std::vector<std::string>{"new/f.jsonl:8"});
 }
 
 TEST(TokenStore, HoldsManyRows) {

@@ -23,6 +23,7 @@ std::vector<Setting> deepspeed_settings() {
       {.name = "deepspeed",
        .aliases = {"deepspeed_config_file", "deepspeed_config"},
        .kind = Kind::kSource,
+       .is_path = true,
        .help = "ds_config of DeepSpeed: a JSON file, or the text of one",
        .peer = "TrainingArguments"},
       {.name = "use_deepspeed",

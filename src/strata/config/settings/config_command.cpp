@@ -7,10 +7,12 @@ std::span<const Setting> config_command_settings_table() {
   static const std::vector<Setting> table = {
       {.name = "config_file",
        .kind = Kind::kSource,
+       .is_path = true,
        .help = "the file that is written (questionnaire, default, update) or read (convert)",
        .group = "files"},
       {.name = "output_file",
        .kind = Kind::kSource,
+       .is_path = true,
        .help = "convert: the file that is written; default: standard output",
        .group = "files"},
       {.name = "overwrite",

@@ -9,6 +9,7 @@ std::vector<Setting> build_tokenize_table() {
       {.name = "model_name_or_path",
        .aliases = {"model", "model_name", "tokenizer_name"},
        .field = STRATA_FIELD(tokenize.model_name_or_path),
+       .is_path = true,
        .help = "folder with the tokenizer, or a model's name on the Hub"},
       same_setting("cache_dir", STRATA_FIELD(tokenize.cache_dir)),
       {.name = "input",

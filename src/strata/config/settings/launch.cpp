@@ -46,6 +46,7 @@ std::vector<Setting> launcher_settings() {
        .help = "threads of a rank; 0: OMP_NUM_THREADS, else cores / ranks of this machine"},
       {.name = "log_dir",
        .field = STRATA_FIELD(launch.log_dir),
+       .is_path = true,
        .help = "folder for the output of the ranks, one file each; rank 0's is shown too"},
       {.name = "tee",
        .field = STRATA_FIELD(launch.tee),

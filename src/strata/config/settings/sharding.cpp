@@ -129,6 +129,7 @@ std::vector<Setting> precision_settings() {
       {.name = "activation_offloading_path",
        .field = STRATA_FIELD(shard.activation_offloading_path),
        .synonyms = {{"none", ""}},
+       .is_path = true,
        .help = "existing folder for activation_offloading disk, on a disk",
        .peer = "Strata"},
       {.name = "ddp_timeout",
@@ -216,6 +217,7 @@ std::vector<Setting> fsdp_settings() {
        .peer = "TrainingArguments"},
       {.name = "fsdp_config",
        .kind = Kind::kSource,
+       .is_path = true,
        .help =
            "YAML or JSON file, or a folder with fsdp_config.json or .yaml, of fsdp_ settings; or "
            "the text of one",
@@ -310,6 +312,7 @@ std::vector<Setting> offload_settings() {
       {.name = "offload_param_nvme_path",
        .field = STRATA_FIELD(shard.offload_param_nvme_path),
        .synonyms = {{"none", ""}},
+       .is_path = true,
        .help = "existing folder for offload_param_device nvme, on a disk"},
       {.name = "offload_optimizer_device",
        .field = STRATA_FIELD(shard.offload_optimizer_device),
@@ -318,6 +321,7 @@ std::vector<Setting> offload_settings() {
       {.name = "offload_optimizer_nvme_path",
        .field = STRATA_FIELD(shard.offload_optimizer_nvme_path),
        .synonyms = {{"none", ""}},
+       .is_path = true,
        .help = "existing folder for offload_optimizer_device nvme, on a disk"},
       {.name = "sub_group_size",
        .field = STRATA_FIELD(shard.sub_group_size),

@@ -106,6 +106,7 @@ std::span<const Setting> env_settings_table() {
        .group = "form"},
       {.name = "config_file",
        .kind = Kind::kSource,
+       .is_path = true,
        .help = "file of accelerate that is judged; default: the one that launch would read",
        .group = "form"},
   };

@@ -73,6 +73,7 @@ struct Setting {
   // Unbound: accepted values ("*": any). The first is the peer's default. In an accelerate file,
   // which its questionnaire fills with defaults, the listed ones cause no warning.
   std::vector<std::string_view> harmless = {};
+  bool is_path = false;  // a leading ~ is the home folder
   // The meaning; for an unbound setting why it has no effect, or what to do instead.
   std::string_view help = {};
   std::string_view peer = {};

@@ -98,6 +98,7 @@ std::vector<Setting> loop_settings() {
   return {
       {.name = "output_dir",
        .field = STRATA_FIELD(train.output_dir),
+       .is_path = true,
        .help = "folder for checkpoints, metrics and the result"},
       {.name = "per_device_train_batch_size",
        .aliases = {"per_gpu_train_batch_size"},
@@ -165,6 +166,7 @@ std::vector<Setting> loop_settings() {
                "reads; none: only metrics.jsonl in output_dir, which is always there"},
       {.name = "logging_dir",
        .field = STRATA_FIELD(train.logging_dir),
+       .is_path = true,
        .help = "folder of the event files; default: TENSORBOARD_LOGGING_DIR, else a new one in "
                "runs in output_dir"},
       {.name = "wall_clock_breakdown",
@@ -256,6 +258,7 @@ std::vector<Setting> loop_settings() {
       {.name = "resume_from_checkpoint",
        .field = STRATA_FIELD(train.resume_from_checkpoint),
        .is_switch = true,
+       .is_path = true,
        .help = "true: the newest checkpoint of output_dir; or a checkpoint's folder"},
       {.name = "max_shard_size",
        .field = STRATA_FIELD(train.max_shard_size),

@@ -10,6 +10,7 @@
 #include "strata/data/rows/assistant_mask.h"
 #include "strata/data/rows/conversation_row.h"
 #include "strata/data/rows/hidden_texts.h"
+#include "strata/data/rows/missing_answers.h"
 #include "strata/data/rows/preference_row.h"
 
 namespace strata::data {
@@ -139,6 +140,7 @@ TokenizedRow RowTokenizer::tokenize_text(const Row& row) const {
 TokenizedRow RowTokenizer::tokenize_prompt_text(const Row& row) const {
   std::string prompt = read_string(row, "prompt");
   std::string completion = read_string(row, "completion");
+  const bool is_empty = completion.find_first_not_of(" \t\r\n") == std::string::npos;
   // As the reference: a text column that does not end with the token takes it, even though it is
   // not what trains; else the completion does.
   const std::string& field = options_.dataset_text_field;
@@ -150,6 +152,7 @@ TokenizedRow RowTokenizer::tokenize_prompt_text(const Row& row) const {
   }
   TokenizedRow result{.example = document(encode(prompt + completion))};
   mask_prompt(encode(prompt), result);
+  if (is_empty) result.missing_answers.emplace_back(kEmptyAnswer);
   return result;
 }
 
@@ -234,7 +237,8 @@ TokenizedRow RowTokenizer::tokenize_chat(const Row& row, const Json& messages,
         template_->render(messages, specials, /*add_generation_prompt=*/false, extra).text;
     return {.example = document(encode(text)),
             .hidden_texts = find_hidden_texts(*template_, messages, specials, extra, text),
-            .printed_parts = find_printed_parts(messages, text)};
+            .printed_parts = find_printed_parts(messages, text),
+            .missing_answers = find_missing_answers(messages)};
   }
   const MarkedChat chat = options_.assistant_only_loss
                               ? render_with_assistant_spans(*template_, messages, specials, extra)
@@ -255,7 +259,8 @@ TokenizedRow RowTokenizer::tokenize_chat(const Row& row, const Json& messages,
   TokenizedRow result{
       .example = document(std::move(ids)),
       .hidden_texts = find_hidden_texts(*template_, messages, specials, extra, chat.text),
-      .printed_parts = find_printed_parts(messages, chat.text)};
+      .printed_parts = find_printed_parts(messages, chat.text),
+      .missing_answers = find_missing_answers(messages)};
   apply_mask(mask, result.example);
   return result;
 }

@@ -18,6 +18,8 @@ struct TokenizedRow {
   bool prompt_is_split = false;  // prompt is not a prefix of prompt + completion in tokens
   // What the template leaves out, and lists of parts that it prints (hidden_texts.h).
   std::vector<std::string> hidden_texts = {}, printed_parts = {};
+  // missing_answers.h; empty for preferences, of which one answer may well be none.
+  std::vector<std::string> missing_answers = {};
 };
 
 // Threads: tokenize() may be called at the same time from any thread.

@@ -59,6 +59,13 @@ std::string text_in(const Json& settings, const config::Setting& setting) {
   return checkpoint::setting_text(settings, setting.name);
 }
 
+// Whether both name one file or folder, which one of them may do from here and the other from the
+// root.
+bool is_same_place(const fs::path& one, const fs::path& other) {
+  std::error_code error;
+  return !one.empty() && !other.empty() && fs::equivalent(one, other, error) && !error;
+}
+
 // "lora_r 8 (was 4), ..." of the settings of that kind that were others; of those that an older
 // version did not write nothing is said.
 std::string other_settings(const Json& saved, const Json& now,
@@ -67,7 +74,7 @@ std::string other_settings(const Json& saved, const Json& now,
   for (const config::Setting& setting : config::settings_table()) {
     if (!is_meant(setting) || !saved.contains(std::string(setting.name))) continue;
     const std::string before = text_in(saved, setting), after = text_in(now, setting);
-    if (before == after) continue;
+    if (before == after || (setting.is_path && is_same_place(before, after))) continue;
     others.push_back(fmt::format("{} {} (was {})", setting.name, after.empty() ? "none" : after,
                                  before.empty() ? "none" : before));
   }
