@@ -23,7 +23,8 @@ struct LongRow {
   bool operator==(const LongRow&) const = default;
 };
 
-// Texts of conversations that the chat template does not show, or not as texts, or that are missing.
+// Texts of conversations that the chat template does not show, or not as texts, or that are
+// missing.
 struct HiddenTexts {
   int64_t count = 0;
   std::vector<std::string> first;  // where the first of them are, at most kNamedRows
@@ -47,8 +48,8 @@ struct DatasetStats {
   std::map<std::string, int64_t> unused_columns = {};
   // The longest rows as they are trained (cut or split where that is the rule), longest first.
   std::vector<LongRow> longest_rows = {};
-  std::map<std::string, HiddenTexts> hidden_texts = {};   // by the names of rows/hidden_texts.h
-  std::map<std::string, HiddenTexts> printed_parts = {};  // the same
+  std::map<std::string, HiddenTexts> hidden_texts = {};     // by the names of rows/hidden_texts.h
+  std::map<std::string, HiddenTexts> printed_parts = {};    // the same
   std::map<std::string, HiddenTexts> missing_answers = {};  // by those of rows/missing_answers.h
 
   std::vector<std::string> files = {};  // that the rows are of, each once, in the order of reading

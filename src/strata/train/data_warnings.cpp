@@ -52,8 +52,8 @@ std::string with_places(const std::string& name, const data::HiddenTexts& texts)
 // What the conversations of a set lack, rendered or from the start, and lists that they show as
 // Python does.
 std::vector<std::string> conversation_warnings(const text::TemplateSource& source,
-                                              const data::TokenStore& set,
-                                              const std::string& prefix) {
+                                               const data::TokenStore& set,
+                                               const std::string& prefix) {
   std::vector<std::string> lines;
   for (const auto& [name, texts] : set.stats().hidden_texts) {
     lines.push_back(
@@ -68,10 +68,10 @@ std::vector<std::string> conversation_warnings(const text::TemplateSource& sourc
                     prefix, source.name, with_places(name, texts)));
   }
   for (const auto& [name, texts] : set.stats().missing_answers) {
-    lines.push_back(fmt::format(
-        "{}{} {} ({}): the model learns {}; leave the rows out, or give them answers", prefix,
-        counted(texts.count, "row"), name, places_of(texts),
-        name == data::kEmptyAnswer ? "to end at once" : "to ask, not to answer"));
+    lines.push_back(
+        fmt::format("{}{} {} ({}): the model learns {}; leave the rows out, or give them answers",
+                    prefix, counted(texts.count, "row"), name, places_of(texts),
+                    name == data::kEmptyAnswer ? "to end at once" : "to ask, not to answer"));
   }
   return lines;
 }
