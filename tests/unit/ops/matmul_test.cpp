@@ -22,7 +22,7 @@ const Row kRows[] = {{1, 1, 1},       {1, 41, 133},   {2, 40, 7},     {16, 1, 3}
                      {17, 33, 5},     {96, 32, 256},  {100, 31, 257}, {200, 1030, 64},
                      {13, 100, 600},  {300, 65, 513}, {0, 4, 4},      {40, 4, 0},
                      {24, 64, 12},    {3, 70, 300},   {17, 1, 40},    {64, 1100, 300},
-                     {383, 200, 270}, {385, 90, 20}};
+                     {383, 200, 270}, {385, 90, 20},  {500, 8, 1100}, {130, 16, 513}};
 
 // What a test chooses ends with it.
 class Chosen {
@@ -113,7 +113,7 @@ TEST_P(OwnMatmul, DoesNotDependOnThreads) {
   }
 }
 
-// 48 and 384: whole tiles, which are summed alike wherever they are.
+// Whole tiles or not: all are summed alike, in ranges of any length.
 TEST(MatmulRows, FewGetTheBitsThatTheyGetAmongMany) {
   const Chosen own(CpuProducts::kOwn);
   at::manual_seed(4);
@@ -128,7 +128,7 @@ TEST(MatmulRows, FewGetTheBitsThatTheyGetAmongMany) {
         const at::Tensor right = t.b ? b.to(type) : b.to(type).t().contiguous();
         at::Tensor many = at::ones({480, 1101}, c_type);
         matmul_into(many, left(480), right, t, /*beta=*/1);
-        for (const int64_t rows : {48, 384}) {
+        for (const int64_t rows : {17, 48, 100, 384}) {
           at::Tensor few = at::ones({rows, 1101}, c_type);
           matmul_into(few, left(rows), right, t, /*beta=*/1);
           EXPECT_TRUE(at::equal(many.narrow(0, 0, rows), few)) << rows << type << c_type;

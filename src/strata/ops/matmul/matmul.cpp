@@ -18,9 +18,10 @@ namespace {
 
 constexpr const char* kOp = "matmul";
 
-// Below this many rows or columns packing the other factor costs more than it saves.
+// Below this many rows or columns packing the other factor costs more than it saves: of fp32, and
+// of bf16 that is converted.
 constexpr int64_t kFewRows = 16;
-constexpr int64_t kFewColumns = 32;
+constexpr int64_t kFewColumns = 4, kFewConvertedColumns = 32;
 
 bool is_bf16(const at::Tensor& x) { return x.scalar_type() == at::kBFloat16; }
 
@@ -49,7 +50,7 @@ bool use_own_kernel(const at::Tensor& c, const at::Tensor& a) {
       cpu_products() == CpuProducts::kMkl) {
     return false;
   }
-  return c.size(0) >= kFewRows && c.size(1) >= kFewColumns;
+  return c.size(0) >= kFewRows && c.size(1) >= (is_bf16(a) ? kFewConvertedColumns : kFewColumns);
 }
 
 // MKL makes half as much a second of a tall, narrow c = a^T b (the gradient of a low-rank B) as of
@@ -147,6 +148,7 @@ at::Tensor matmul(const at::Tensor& a, const at::Tensor& b, Transposes transpose
 }
 
 at::Tensor thin_product(const at::Tensor& a, const at::Tensor& b) {
+  if (a.scalar_type() == at::kFloat && a.is_cpu()) return ops::matmul(a, b);
   if (!multiplies_own_pairs(a)) {
     const ActivityTimer timer(Activity::kMatrixProducts);
     return at::mm(a, b);

@@ -30,8 +30,8 @@ void matmul_into(at::Tensor c, const at::Tensor& a, const at::Tensor& b, Transpo
 at::Tensor matmul(const at::Tensor& a, const at::Tensor& b, Transposes transposes = {});
 
 // For the thin factors of low-rank branches: a b, and sum += factor * a b where sum may have
-// another type than the product. By ATen, but for bf16 on the CPU; there the factor is applied to
-// a.
+// another type than the product. On the CPU a b is as matmul()'s; the rest is ATen's, but for bf16
+// on the CPU, where the factor is applied to a.
 at::Tensor thin_product(const at::Tensor& a, const at::Tensor& b);
 void add_thin_product_(at::Tensor sum, const at::Tensor& a, const at::Tensor& b, double factor);
 // out = factor * a b, of one type, on a GPU: what a large product is then added to.

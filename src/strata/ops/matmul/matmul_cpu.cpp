@@ -1,7 +1,7 @@
 // Large products on the CPU in the manner of BLIS (Van Zee and van de Geijn 2015): both factors are
 // copied into panels (matmul_panels.h) that the register tiles read from one end to the other,
-// sized so that a panel of b stays in the first cache and a block of a in the second. Never:
-// checks.
+// sized so that a tile's panel of a stays in the first cache, and a panel of b and a block of a in
+// the second. Never: checks.
 //
 // Many rows share one packed copy of b. Few rows are too little work to pay for it: b would be
 // read, written and read again for each of its elements' 2 * rows operations. There a is packed
@@ -21,25 +21,50 @@ namespace strata::ops::cpu {
 
 namespace {
 
-constexpr int64_t kBlockRows = kRowsOfOneBlock;  // rows of a packed at once: 96 KiB
-constexpr int64_t kBlockColumns = 1024;          // columns of b packed at once
-// Up to so many rows a is packed whole instead: 384 KiB of a range in the second cache.
+constexpr int64_t kBlockRows = kRowsOfOneBlock;  // rows of a packed at once: 192 KiB
+constexpr int64_t kTilesOfBlock = kBlockRows / kTileRows;
+constexpr int64_t kBlockColumns = 1024;  // columns of b packed at once
+// Up to so many rows a is packed whole instead, in shorter ranges: 384 KiB in the second cache, and
+// a panel of b of 32 KiB, which is read at once, in the first.
 constexpr int64_t kFewRows = 4 * kBlockRows;
+constexpr int64_t kInnerOfFewRows = 256;
+// Columns of b side by side where c has no more: the gradients and products of thin factors.
+constexpr int64_t kNarrowTile = 16;
+static_assert(kColumnMultiple <= kNarrowTile);
 
 int64_t round_up(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
 
-// What is multiplied, and how many elements of the inner dimension are a lane.
+// What is multiplied, and in which pieces.
 struct Task {
   const MatmulArguments& m;
-  int64_t per_lane;  // 1, or 2 for pairs
-  int64_t lanes;     // of the inner dimension
+  int64_t per_lane;      // elements of the inner dimension a lane: 1, or 2 for pairs
+  int64_t lanes;         // of the inner dimension
+  int64_t range;         // of them that are packed side by side
+  int64_t tile_columns;  // of a panel of b
 };
 
 bool multiplies_pairs(Element type) { return type == Element::kBFloat16 && has_pair_product(); }
 
+// Whether a is the factor that is packed whole.
+bool packs_rows_whole(int64_t rows, int64_t columns) {
+  return rows <= kFewRows && rows <= 2 * columns;
+}
+
+int64_t range_of(int64_t rows, int64_t columns) {
+  return packs_rows_whole(rows, columns) ? kInnerOfFewRows : kInner;
+}
+
+int64_t tile_columns_of(int64_t columns) {
+  return columns <= kNarrowTile ? kNarrowTile : kTileColumns;
+}
+
 Task task_of(const MatmulArguments& m) {
   const int64_t per_lane = multiplies_pairs(m.type) && m.b_codes == nullptr ? 2 : 1;
-  return {m, per_lane, (m.inner + per_lane - 1) / per_lane};
+  return {.m = m,
+          .per_lane = per_lane,
+          .lanes = (m.inner + per_lane - 1) / per_lane,
+          .range = range_of(m.rows, m.columns),
+          .tile_columns = tile_columns_of(m.columns)};
 }
 
 // Lines [begin, begin + width) of a factor over lanes [lane, lane + count).
@@ -80,31 +105,32 @@ Panel row_panel(const Task& task, int64_t row, int64_t lane, int64_t lanes) {
 }
 
 // Columns [begin, begin + count) of op(b) over lanes [first_lane, last_lane), packed: for each
-// range of kInner lanes the panels of kTileColumns columns one after the other.
+// range of lanes the panels of columns one after the other.
 struct PackedColumns {
+  int64_t tile_columns;
   int64_t begin, count;
   int64_t first_lane, last_lane;
   LineBuffer data;
   const float* panel(int64_t lane, int64_t lanes, int64_t column) const {
-    return data.get() + (lane - first_lane) * round_up(count, kTileColumns) + column * lanes;
+    return data.get() + (lane - first_lane) * round_up(count, tile_columns) + column * lanes;
   }
 };
 
 void pack_columns(const Task& task, PackedColumns& packed) {
-  const int64_t panels = (packed.count + kTileColumns - 1) / kTileColumns;
-  const int64_t ranges = (packed.last_lane - packed.first_lane + kInner - 1) / kInner;
+  const int64_t width = task.tile_columns;
+  const int64_t panels = (packed.count + width - 1) / width;
+  const int64_t ranges = (packed.last_lane - packed.first_lane + task.range - 1) / task.range;
   at::parallel_for(0, panels * ranges, 4, [&](int64_t begin, int64_t end) {
-    const LineBuffer scratch(kTileColumns * kInner);
+    const LineBuffer scratch(width * task.range);
     for (int64_t i = begin; i < end; ++i) {
-      const int64_t lane = packed.first_lane + i / panels * kInner;
-      const int64_t column = i % panels * kTileColumns;
-      const int64_t lanes = std::min(kInner, packed.last_lane - lane);
-      const Panel panel =
-          column_panel(task, {.begin = packed.begin + column,
-                              .width = std::min(kTileColumns, packed.count - column),
-                              .panel_width = kTileColumns,
-                              .lane = lane,
-                              .count = lanes});
+      const int64_t lane = packed.first_lane + i / panels * task.range;
+      const int64_t column = i % panels * width;
+      const int64_t lanes = std::min(task.range, packed.last_lane - lane);
+      const Panel panel = column_panel(task, {.begin = packed.begin + column,
+                                              .width = std::min(width, packed.count - column),
+                                              .panel_width = width,
+                                              .lane = lane,
+                                              .count = lanes});
       pack(panel, const_cast<float*>(packed.panel(lane, lanes, column)), scratch.get());
     }
   });
@@ -122,22 +148,23 @@ void multiply(const BlockProduct& product, bool of_pairs) {
   of_pairs ? pair_product(product) : block_product(product);
 }
 
-// Adds one whole or partial tile; partial ones go through a tile on the stack.
+// Adds one whole or partial tile; partial ones go through a tile on the stack, in which every
+// element is the same sum in the same order.
 void multiply_tile(const BlockProduct& whole, bool of_pairs, int64_t rows, int64_t columns) {
-  if (rows == kTileRows && columns == kTileColumns) return multiply(whole, of_pairs);
-  float tile[kTileRows * kTileColumns];
+  if (rows == whole.rows && columns == whole.columns) return multiply(whole, of_pairs);
+  float tile[kTileRows * kTileColumns] = {};
+  const auto bytes = static_cast<size_t>(columns) * sizeof(float);
+  for (int64_t r = 0; r < rows && whole.add; ++r) {
+    std::memcpy(tile + r * kTileColumns, whole.c + r * whole.c_stride, bytes);
+  }
   BlockProduct partial = whole;
   partial.rows = rows;
   partial.columns = padded_columns(columns);
   partial.c = tile;
   partial.c_stride = kTileColumns;
-  partial.add = false;
   multiply(partial, of_pairs);
   for (int64_t r = 0; r < rows; ++r) {
-    for (int64_t j = 0; j < columns; ++j) {
-      float& to = whole.c[r * whole.c_stride + j];
-      to = whole.add ? to + tile[r * kTileColumns + j] : tile[r * kTileColumns + j];
-    }
+    std::memcpy(whole.c + r * whole.c_stride, tile + r * kTileColumns, bytes);
   }
 }
 
@@ -156,13 +183,13 @@ void multiply_panel(const Task& task, const RowBlock& block, const ColumnPanel& 
   for (int64_t i = 0; i < block.count; i += kTileRows) {
     between(i / kTileRows);
     multiply_tile({.rows = kTileRows,
-                   .columns = kTileColumns,
+                   .columns = task.tile_columns,
                    .inner = panel.lanes,
                    .a = block.packed_rows + i * panel.lanes,
                    .a_row_stride = 1,
                    .a_inner_stride = kTileRows,
                    .b = panel.data,
-                   .b_stride = kTileColumns,
+                   .b_stride = task.tile_columns,
                    .c = block.c + i * block.c_stride + panel.begin,
                    .c_stride = block.c_stride,
                    .add = task.m.add || panel.lane > 0},
@@ -173,11 +200,11 @@ void multiply_panel(const Task& task, const RowBlock& block, const ColumnPanel& 
 // c of the block (+)= rows x columns for lanes [lane, lane + lanes).
 void multiply_range(const Task& task, const RowBlock& block, const PackedColumns& columns,
                     int64_t lane, int64_t lanes) {
-  for (int64_t j = 0; j < columns.count; j += kTileColumns) {
+  for (int64_t j = 0; j < columns.count; j += task.tile_columns) {
     multiply_panel(task, block,
                    {.data = columns.panel(lane, lanes, j),
                     .begin = j,
-                    .width = std::min(kTileColumns, columns.count - j),
+                    .width = std::min(task.tile_columns, columns.count - j),
                     .lane = lane,
                     .lanes = lanes},
                    [](int64_t) {});
@@ -218,23 +245,25 @@ void multiply_block(const Task& task, RowBlock& block, const PackedColumns& colu
     block.c_stride = m.c.stride;
   }
   start_sums(m, block, columns.begin, columns.count);
-  for (int64_t lane = columns.first_lane; lane < columns.last_lane; lane += kInner) {
-    const int64_t lanes = std::min(kInner, columns.last_lane - lane);
+  for (int64_t lane = columns.first_lane; lane < columns.last_lane; lane += task.range) {
+    const int64_t lanes = std::min(task.range, columns.last_lane - lane);
     pack_rows(task, block, lane, lanes, scratch);
     multiply_range(task, block, columns, lane, lanes);
   }
   round_sums(m, block, columns.begin, columns.count);
 }
 
+// Rows of tiles [begin, end) of c, a block at a time.
 void multiply_rows(const Task& task, const PackedColumns& columns, int64_t begin, int64_t end) {
   const MatmulArguments& m = task.m;
-  const LineBuffer packed_rows(kBlockRows * kInner);
-  const LineBuffer scratch(kTileRows * kInner);
+  const LineBuffer packed_rows(kBlockRows * task.range);
+  const LineBuffer scratch(kTileRows * task.range);
   LineBuffer c;
   if (m.c_type == Element::kBFloat16) c = LineBuffer(kBlockRows * kBlockColumns);
-  for (int64_t b = begin; b < end; ++b) {
-    RowBlock block{.begin = b * kBlockRows,
-                   .count = std::min(kBlockRows, m.rows - b * kBlockRows),
+  const int64_t last = std::min(end * kTileRows, m.rows);
+  for (int64_t row = begin * kTileRows; row < last; row += kBlockRows) {
+    RowBlock block{.begin = row,
+                   .count = std::min(kBlockRows, last - row),
                    .packed_rows = packed_rows.get(),
                    .c = c.get(),
                    .c_stride = kBlockColumns};
@@ -249,12 +278,7 @@ void fill_with_zeros(const MatmulArguments& m) {
 }
 
 int64_t packed_width(int64_t columns) {
-  return round_up(std::min(kBlockColumns, columns), kTileColumns);
-}
-
-// Whether a is the factor that is packed whole.
-bool packs_rows_whole(int64_t rows, int64_t columns) {
-  return rows <= kFewRows && rows <= 2 * columns;
+  return round_up(std::min(kBlockColumns, columns), tile_columns_of(columns));
 }
 
 // How many lanes of the factor that is packed whole are there at a time. Where one pass over the
@@ -262,10 +286,10 @@ bool packs_rows_whole(int64_t rows, int64_t columns) {
 // What is rounded at the end is summed in one go.
 int64_t packed_lanes(int64_t rows, int64_t columns, int64_t lanes, Element c_type) {
   const bool once = rows <= kBlockRows || packs_rows_whole(rows, columns);
-  return once && c_type == Element::kFloat ? std::min(kInner, lanes) : lanes;
+  return once && c_type == Element::kFloat ? std::min(range_of(rows, columns), lanes) : lanes;
 }
 
-// Rows of a over lanes [first, last), packed: for each range of kInner lanes all panels.
+// Rows of a over lanes [first, last), packed: for each range of lanes all panels.
 struct PackedRows {
   int64_t first, last;
   LineBuffer data;
@@ -276,12 +300,12 @@ struct PackedRows {
 
 void pack_all_rows(const Task& task, const PackedRows& packed) {
   const int64_t tiles = (task.m.rows + kTileRows - 1) / kTileRows;
-  const int64_t ranges = (packed.last - packed.first + kInner - 1) / kInner;
+  const int64_t ranges = (packed.last - packed.first + task.range - 1) / task.range;
   at::parallel_for(0, tiles * ranges, 8, [&](int64_t begin, int64_t end) {
-    const LineBuffer scratch(kTileRows * kInner);
+    const LineBuffer scratch(kTileRows * task.range);
     for (int64_t i = begin; i < end; ++i) {
-      const int64_t lane = packed.first + i / tiles * kInner;
-      const int64_t lanes = std::min(kInner, packed.last - lane);
+      const int64_t lane = packed.first + i / tiles * task.range;
+      const int64_t lanes = std::min(task.range, packed.last - lane);
       const int64_t row = i % tiles * kTileRows;
       pack(row_panel(task, row, lane, lanes), packed.range(lane, task.m.rows) + row * lanes,
            scratch.get());
@@ -295,17 +319,18 @@ void multiply_all_rows(const Task& task, const PackedRows& rows, int64_t begin, 
   const MatmulArguments& m = task.m;
   const bool is_rounded = m.c_type == Element::kBFloat16;
   const int64_t tiles = (m.rows + kTileRows - 1) / kTileRows;
-  const int64_t ranges = (rows.last - rows.first + kInner - 1) / kInner;
-  const LineBuffer data(kTileColumns * kInner), scratch(kTileColumns * kInner);
+  const int64_t width = task.tile_columns;
+  const int64_t ranges = (rows.last - rows.first + task.range - 1) / task.range;
+  const LineBuffer data(width * task.range), scratch(width * task.range);
   LineBuffer sums;
-  if (is_rounded) sums = LineBuffer(m.rows * kTileColumns);
+  if (is_rounded) sums = LineBuffer(m.rows * width);
   const auto place_of = [&](int64_t i) {
-    const int64_t column = i / ranges * kTileColumns, lane = rows.first + i % ranges * kInner;
+    const int64_t column = i / ranges * width, lane = rows.first + i % ranges * task.range;
     return PanelPlace{.begin = column,
-                      .width = std::min(kTileColumns, m.columns - column),
-                      .panel_width = kTileColumns,
+                      .width = std::min(width, m.columns - column),
+                      .panel_width = width,
                       .lane = lane,
-                      .count = std::min(kInner, rows.last - lane)};
+                      .count = std::min(task.range, rows.last - lane)};
   };
   for (int64_t i = begin * ranges; i < end * ranges; ++i) {
     const PanelPlace place = place_of(i);
@@ -314,7 +339,7 @@ void multiply_all_rows(const Task& task, const PackedRows& rows, int64_t begin, 
         .count = m.rows,
         .packed_rows = rows.range(place.lane, m.rows),
         .c = is_rounded ? sums.get() : static_cast<float*>(c_row(m, 0, place.begin)),
-        .c_stride = is_rounded ? kTileColumns : m.c.stride};
+        .c_stride = is_rounded ? width : m.c.stride};
     if (place.lane == rows.first) start_sums(m, block, place.begin, place.width);
     pack(column_panel(task, place), data.get(), scratch.get());
     const Panel next = column_panel(task, place_of(std::min(i + 1, end * ranges - 1)));
@@ -337,7 +362,7 @@ void multiply_few_rows(const Task& task) {
     rows.last = std::min(rows.first + step, task.lanes);
     pack_all_rows(task, rows);
     at::parallel_for(
-        0, (m.columns + kTileColumns - 1) / kTileColumns, 1,
+        0, (m.columns + task.tile_columns - 1) / task.tile_columns, 1,
         [&](int64_t begin, int64_t end) { multiply_all_rows(task, rows, begin, end); });
   }
 }
@@ -360,15 +385,15 @@ void matmul(const MatmulArguments& m) {
   const Task task = task_of(m);
   if (packs_rows_whole(m.rows, m.columns)) return multiply_few_rows(task);
   const int64_t step = packed_lanes(m.rows, m.columns, task.lanes, m.c_type);
-  const int64_t blocks = (m.rows + kBlockRows - 1) / kBlockRows;
-  PackedColumns columns{0, 0, 0, 0, LineBuffer(packed_width(m.columns) * step)};
+  const int64_t tiles = (m.rows + kTileRows - 1) / kTileRows;
+  PackedColumns columns{task.tile_columns, 0, 0, 0, 0, LineBuffer(packed_width(m.columns) * step)};
   for (columns.begin = 0; columns.begin < m.columns; columns.begin += kBlockColumns) {
     columns.count = std::min(kBlockColumns, m.columns - columns.begin);
     for (int64_t lane = 0; lane < task.lanes; lane += step) {
       columns.first_lane = lane;
       columns.last_lane = std::min(lane + step, task.lanes);
       pack_columns(task, columns);
-      at::parallel_for(0, blocks, 1, [&](int64_t begin, int64_t end) {
+      at::parallel_for(0, tiles, kTilesOfBlock, [&](int64_t begin, int64_t end) {
         multiply_rows(task, columns, begin, end);
       });
     }

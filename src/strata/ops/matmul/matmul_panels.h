@@ -13,7 +13,7 @@ namespace strata::ops::cpu {
 
 constexpr int64_t kTileRows = 12;  // of c, in registers: the lines of a panel of a
 constexpr int64_t kTileColumns = 32;
-constexpr int64_t kInner = 256;  // lanes of a panel's inner dimension: 32 KiB of b
+constexpr int64_t kInner = 512;  // lanes of a panel's inner dimension, at most
 
 // `width` lines of a factor, each of `inner` elements, become panel[lane * panel_width + line];
 // missing lines up to panel_width are zero. Contiguous lines (stored along the inner dimension) are
