@@ -6,7 +6,6 @@
 
 #include "strata/base/error.h"
 #include "strata/base/seconds_since.h"
-#include "strata/checkpoint/finite_values.h"
 #include "strata/checkpoint/folders.h"
 #include "strata/comm/agreement.h"
 
@@ -18,13 +17,6 @@ using Clock = std::chrono::steady_clock;
 std::vector<LocalPiece> pieces_to_write(shard::UnitStore& store, optim::Optimizer* optimizer) {
   if (!role_of(store.mesh()).writes) return {};
   return local_pieces(store, optimizer);
-}
-
-// Of what trains. An update may spoil weights, which only the loss of the next step shows.
-bool has_finite_weights(const std::vector<LocalPiece>& pieces) {
-  return std::ranges::all_of(pieces, [](const LocalPiece& piece) {
-    return !piece.tensor.starts_with("parameter/") || is_finite(piece.data);
-  });
 }
 
 void add(std::string& told, const std::string& more) {
@@ -152,7 +144,7 @@ namespace {
 // A rank that cannot look (memory) must still take part in what follows: then nothing is removed.
 bool is_known_finite(const std::vector<LocalPiece>& pieces) {
   try {
-    return has_finite_weights(pieces);
+    return first_not_finite(pieces).empty();
   } catch (const std::exception&) {
     return false;
   }
@@ -171,14 +163,18 @@ void Saver::write(const Job& job) {
       std::vector<LocalPiece> all = job.pieces;
       all.insert(all.end(), job.fixed.begin(), job.fixed.end());
       write_checkpoint(job.request, all, role_of(store_.mesh()), group, *options_.files);
-      if (!options_.total_limit || !job.removal.is_allowed) return;
       at::Tensor is_bad = at::full({1}, is_known_finite(job.pieces) ? 0 : 1, at::kInt);
       group.all_reduce(is_bad, comm::Reduction::kMax)->wait();
-      if (group.rank() != 0 || !after_.replaces_older()) return;
-      if (is_bad.item<int>() == 0) return remove_older(job);
-      add(outcome_->leftover,
-          fmt::format("{} holds weights that are not known to be finite; older ones stay",
-                      outcome_->folder.filename().string()));
+      const bool removes =
+          options_.total_limit && job.removal.is_allowed && after_.replaces_older();
+      if (group.rank() != 0) return;
+      if (is_bad.item<int>() != 0) {
+        add(outcome_->leftover, fmt::format("{} holds weights that are not known to be finite{}",
+                                            outcome_->folder.filename().string(),
+                                            removes ? "; older ones stay" : ""));
+      } else if (removes) {
+        remove_older(job);
+      }
     });
     if (failure) outcome_->failure = *failure;
   } catch (const std::exception& error) {  // a peer is gone, or late

@@ -6,6 +6,7 @@
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 
+#include "strata/checkpoint/finite_values.h"
 #include "strata/hf/adapter_files.h"
 #include "strata/libtorch/cuda_build.h"
 #include "strata/libtorch/memory_kind.h"
@@ -89,6 +90,15 @@ std::vector<LocalPiece> projected_prefix(shard::UnitStore& store,
   const at::Tensor rows = nn::PrefixProjection::rows_of(weights).cpu();
   return {{fmt::format("{}/{}", kFrozen, hf::kPromptKey), rows.sizes().vec(), 0,
            rows.contiguous().view({-1})}};
+}
+
+std::string first_not_finite(const std::vector<LocalPiece>& pieces) {
+  constexpr std::string_view kWeight = "parameter/";
+  for (const LocalPiece& piece : pieces) {
+    if (!piece.tensor.starts_with(kWeight) || is_finite(piece.data)) continue;
+    return piece.tensor.substr(kWeight.size());
+  }
+  return "";
 }
 
 uint64_t size_bytes(const std::vector<LocalPiece>& pieces) {

@@ -43,6 +43,10 @@ std::vector<at::Tensor> projection_weights(shard::UnitStore& store,
 std::vector<LocalPiece> projected_prefix(shard::UnitStore& store,
                                          const std::vector<at::Tensor>& weights);
 
+// The first trained weight with NaN or infinity among them, by its parameter's name; empty: none.
+// An update may spoil weights, which otherwise only the loss of the next step shows.
+std::string first_not_finite(const std::vector<LocalPiece>& pieces);
+
 uint64_t size_bytes(const std::vector<LocalPiece>& pieces);
 
 // Memory for a snapshot of these pieces, every page of it taken from the system.

@@ -11,6 +11,7 @@
 #include "strata/cli/run_sources.h"
 #include "strata/config/describe.h"
 #include "strata/config/settings_files.h"
+#include "strata/train/loop/schedules.h"
 
 namespace strata::cli {
 namespace {
@@ -44,6 +45,7 @@ int check(const std::vector<std::string>& arguments) {
   const std::string& file = arguments[0];
   const config::Settings settings =
       config::resolve({.flags = {config::flag_of_file(file), file}, .flags_are_mixed = true});
+  with_sources(settings, [&] { train::require_schedule(settings.config); });
   print_warnings(settings.warnings);
   fmt::print("{}: no errors\n", file);
   return 0;

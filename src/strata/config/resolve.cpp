@@ -78,6 +78,7 @@ Merge merge_sources(const Sources& sources, std::vector<std::string>& warnings) 
 }
 
 std::string auto_text(const DsAuto& given, const Settings& settings) {
+  if (!given.meaning.empty()) return fmt::format("{}: auto is {}", given.source, given.meaning);
   if (given.settings.empty()) return given.source + ": auto, and nothing here depends on it";
   std::vector<std::string> parts;
   for (const std::string& name : given.settings) {
@@ -103,6 +104,7 @@ const std::string& Settings::source_of(const std::string& name) const {
 Settings resolve(const Sources& sources) {
   Settings settings;
   Merge merge = merge_sources(sources, settings.warnings);
+  translate_launcher_words(merge);
   const std::vector<DsAuto> autos =
       translate_deepspeed(merge, world_size_of(sources, merge), settings.warnings);
   translate(merge, settings.warnings);

@@ -23,14 +23,17 @@ Origin origin_of(const Given& given) {
   return origin;
 }
 
+void translate_mixed_precision(Merge& merge) {
+  const Given* given = merge.find("mixed_precision");
+  if (!given) return;
+  const std::string type = canonical_text(*given);
+  const Origin origin = origin_of(*given);
+  merge.add(make_given("bf16", type == "bf16" ? "true" : "false", origin));
+  merge.add(make_given("fp16", type == "fp16" ? "true" : "false", origin));
+}
+
 // One of bf16 and fp16 at most: the one given in the more important place turns the other off.
-void translate_precision(Merge& merge) {
-  if (const Given* given = merge.find("mixed_precision")) {
-    const std::string type = canonical_text(*given);
-    const Origin origin = origin_of(*given);
-    merge.add(make_given("bf16", type == "bf16" ? "true" : "false", origin));
-    merge.add(make_given("fp16", type == "fp16" ? "true" : "false", origin));
-  }
+void require_one_precision(Merge& merge) {
   if (merge.text("fp16") != "true") return;
   const Given fp16 = *merge.find("fp16");
   const Given* bf16 = merge.find("bf16");
@@ -345,11 +348,15 @@ const Given* given_sharers(const Merge& merge) {
   return denies ? sequence : context;
 }
 
-void translate(Merge& merge, std::vector<std::string>& warnings) {
-  translate_kwargs(merge);
-  translate_precision(merge);
+void translate_launcher_words(Merge& merge) {
+  translate_mixed_precision(merge);
   translate_zero_stage(merge);
   translate_saving(merge);
+}
+
+void translate(Merge& merge, std::vector<std::string>& warnings) {
+  translate_kwargs(merge);
+  require_one_precision(merge);
   translate_distribution(merge);
   translate_reshard(merge);
   translate_fsdp_words(merge, warnings);

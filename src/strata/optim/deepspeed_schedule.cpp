@@ -23,7 +23,9 @@ struct Rise {
 Rise read_rise(const Kwargs& kwargs, const ScheduleSettings& s) {
   const double automatic = std::max<double>(1, static_cast<double>(s.warmup_steps));
   const double steps = kwargs.number_or_auto("warmup_num_steps", 1000, automatic);
-  if (steps < 1 || steps != std::floor(steps)) kwargs.fail("warmup_num_steps", "a whole number");
+  if (steps < 1 || steps != std::floor(steps)) {
+    kwargs.fail("warmup_num_steps", "a whole number of at least 1");
+  }
   const std::string type = kwargs.text("warmup_type", "log");
   if (type != "log" && type != "linear") kwargs.fail("warmup_type", "log or linear");
   return {std::max(2.0, steps), type == "log"};
@@ -31,7 +33,18 @@ Rise read_rise(const Kwargs& kwargs, const ScheduleSettings& s) {
 
 double read_total(const Kwargs& kwargs, const ScheduleSettings& s) {
   if (!kwargs.has("total_num_steps")) kwargs.fail("total_num_steps", "the steps of the run");
-  return kwargs.number_or_auto("total_num_steps", 0, static_cast<double>(s.total_steps));
+  const double total =
+      kwargs.number_or_auto("total_num_steps", 0, static_cast<double>(s.total_steps));
+  if (total < 1 || total != std::floor(total)) {
+    kwargs.fail("total_num_steps", "a whole number of at least 1");
+  }
+  return total;
+}
+
+// One below 0 would walk uphill.
+double require_rate(const Kwargs& kwargs, const char* key, double rate) {
+  if (rate < 0 || !std::isfinite(rate)) kwargs.fail(key, "a learning rate of at least 0");
+  return rate;
 }
 
 // Absolute learning rates become factors; a learning rate of 0 stays 0.
@@ -41,8 +54,11 @@ double factor_of(double rate, const ScheduleSettings& s) {
 
 Factor warmup_then(const ScheduleSettings& s, const Kwargs& kwargs, double default_max,
                    std::function<double(double)> after) {
-  const double min = kwargs.number_or_auto("warmup_min_lr", 0, 0);
-  const double max = kwargs.number_or_auto("warmup_max_lr", default_max, s.learning_rate);
+  const double min =
+      require_rate(kwargs, "warmup_min_lr", kwargs.number_or_auto("warmup_min_lr", 0, 0));
+  const double max =
+      require_rate(kwargs, "warmup_max_lr",
+                   kwargs.number_or_auto("warmup_max_lr", default_max, s.learning_rate));
   const Rise rise = read_rise(kwargs, s);
   return [=](int64_t step) {
     const double t = static_cast<double>(step) - 1;
@@ -94,7 +110,8 @@ Factor deepspeed_one_cycle(const ScheduleSettings& s) {
   if (kwargs.flag("cycle_momentum", true)) {
     kwargs.fail("cycle_momentum", "false, momentum does not change in this version,");
   }
-  const double min = kwargs.number("cycle_min_lr", 0), max = kwargs.number("cycle_max_lr", 0);
+  const double min = require_rate(kwargs, "cycle_min_lr", kwargs.number("cycle_min_lr", 0));
+  const double max = require_rate(kwargs, "cycle_max_lr", kwargs.number("cycle_max_lr", 0));
   const double up = kwargs.number("cycle_first_step_size", 2000);
   const double down = kwargs.number("cycle_second_step_size", up);
   if (up <= 0 || down <= 0) kwargs.fail("cycle_first_step_size", "steps of more than 0");
@@ -117,7 +134,8 @@ Factor deepspeed_one_cycle(const ScheduleSettings& s) {
 Factor deepspeed_range_test(const ScheduleSettings& s) {
   const Kwargs kwargs(s, {"lr_range_test_min_lr", "lr_range_test_step_size",
                           "lr_range_test_step_rate", "lr_range_test_staircase"});
-  const double min = kwargs.number("lr_range_test_min_lr", 1e-3);
+  const double min = require_rate(kwargs, "lr_range_test_min_lr",
+                                  kwargs.number("lr_range_test_min_lr", 1e-3));
   const double size = kwargs.number("lr_range_test_step_size", 2000);
   if (size <= 0) kwargs.fail("lr_range_test_step_size", "more than 0");
   const double rate = kwargs.number("lr_range_test_step_rate", 1);

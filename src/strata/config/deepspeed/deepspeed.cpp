@@ -50,10 +50,12 @@ class Translation {
     const Given* known = merge_.find(name);
     if (known && known->origin.rank >= Rank::kEnvironment &&
         canonical_text(*known) != canonical_text(given)) {
+      const std::string text = canonical_text(*known), &source = known->origin.source;
+      const bool is_named = source.find(name) != std::string::npos;
       throw ConfigError(
-          "{}: found {} beside {} {}, expected the same; correct one, or write \"auto\" in the "
-          "file",
-          entry.source(), ds_text(entry.value), known->origin.source, canonical_text(*known));
+          "{}: found {} beside {}, expected the same; correct one, or write \"auto\" in the file",
+          entry.source(), ds_text(entry.value),
+          is_named ? source + " " + text : fmt::format("{} {} ({})", name, text, source));
     }
     merge_.add(given);
   }
@@ -143,6 +145,13 @@ class Translation {
     const DsEntry* entry =
         file_.find("zero_optimization.stage3_gather_16bit_weights_on_model_save");
     const bool wants_16_bits = entry && entry->value == Json(true);
+    const Given* flag = merge_.find("zero3_save_16bit_model");
+    if (entry && flag && flag->origin.rank >= Rank::kEnvironment &&
+        (canonical_text(*flag) == "true") != wants_16_bits) {
+      throw ConfigError("{}: found {} beside {} {}, expected the same; correct one",
+                        entry->source(), ds_text(entry->value), flag->origin.source,
+                        canonical_text(*flag));
+    }
     if (wants_16_bits && !merge_.find("save_dtype")) set(*entry, "save_dtype", "compute");
   }
 
@@ -345,9 +354,23 @@ const Given* deepspeed_launch(const Merge& merge) {
   return nullptr;
 }
 
+void add_scheduler_autos(const DsEntry& params, std::vector<DsAuto>& autos) {
+  if (!params.value.is_object()) return;
+  for (const auto& [name, value] : params.value.items()) {
+    if (value != Json("auto")) continue;
+    DsAuto one{.source = fmt::format("{} ({}.{})", params.place, params.path, name)};
+    if (name == "warmup_max_lr") one.settings = {"learning_rate"};
+    if (name == "warmup_num_steps") one.settings = {"warmup_steps"};
+    if (name == "warmup_min_lr") one.meaning = "0";
+    if (name == "total_num_steps") one.meaning = "the steps of the run";
+    autos.push_back(std::move(one));
+  }
+}
+
 std::vector<DsAuto> autos_of(const DsFile& file) {
   std::vector<DsAuto> autos;
   for (const DsEntry& entry : file.entries) {
+    if (entry.path == "scheduler.params") add_scheduler_autos(entry, autos);
     if (!entry.is_auto) continue;
     DsAuto one{.source = entry.source(), .settings = {}};
     const std::string rule(entry.key->automatic);

@@ -14,6 +14,7 @@ namespace strata::config {
 struct DsAuto {
   std::string source;                 // "ds_config.json:12 (gradient_clipping)"
   std::vector<std::string> settings;  // max_grad_norm
+  std::string meaning = {};           // "0": of one that is no setting
 };
 
 // Adds what the file named by the setting `deepspeed` stands for, at the rank of a file, and what a

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <filesystem>
 
+#include <fmt/ranges.h>
 #include <yaml-cpp/yaml.h>
 
 #include "strata/base/error.h"
@@ -26,6 +27,17 @@ class Flattener {
  public:
   explicit Flattener(DsFile& file) : file_(file) {}
 
+  void add_document(const Json& document, const YAML::Node& lines) {
+    add_block("", document, lines);
+    if (problems_.empty()) return;
+    if (problems_.size() == 1) throw ConfigError("{}", problems_[0]);
+    throw ConfigError("{}: found {} keys or values that are wrong, expected a ds_config; correct "
+                      "them:\n  {}",
+                      file_.name, problems_.size(), fmt::join(problems_, "\n  "));
+  }
+
+ private:
+
   // `lines`: the same mapping as YAML, undefined for inline text.
   void add_block(const std::string& block, const Json& object, const YAML::Node& lines) {
     for (const auto& [name, value] : object.items()) {
@@ -43,7 +55,6 @@ class Flattener {
     }
   }
 
- private:
   void add(const std::string& path, const Json& value, const std::string& place,
            const YAML::Node& lines) {
     const DsKey* key = find_deepspeed_key(path);
@@ -53,16 +64,18 @@ class Flattener {
     }
     if (!key && is_deepspeed_block(path)) {
       if (value.is_null()) return;
-      throw ConfigError("{}: found {} for \"{}\", expected a block {{...}}", place, value.dump(),
-                        path);
+      return refuse("{}: found {} for \"{}\", expected a block {{...}}", place, value.dump(), path);
     }
     if (!key) {
-      throw ConfigError("{}: found the unknown key \"{}\", expected a key of DeepSpeed; {}", place,
-                        path, deepspeed_hint(path));
+      return refuse("{}: found the unknown key \"{}\", expected {}; {}", place, path,
+                    path.starts_with("optimizer.params.")
+                        ? "a parameter of AdamW, Adam, Lion or SGD"
+                        : "a key of DeepSpeed",
+                    deepspeed_hint(path));
     }
     if (key->use == DsUse::kRemoved) {
-      throw ConfigError("{}: found \"{}\", which DeepSpeed removed in {}; remove it", place, path,
-                        key->text);
+      return refuse("{}: found \"{}\", which DeepSpeed removed in {}; remove it", place, path,
+                    key->text);
     }
     add_value(*key, value, place);
   }
@@ -71,23 +84,29 @@ class Flattener {
     DsEntry entry{&key, std::string(key.path), value, place};
     if (value.is_string() && value.get<std::string>() == "auto" && key.type != DsType::kAny) {
       if (key.automatic.empty()) {
-        throw ConfigError("{}: found \"auto\" for \"{}\", expected a value; \"auto\" is for {}",
-                          place, key.path, allowed_autos());
+        return refuse("{}: found \"auto\" for \"{}\", expected a value; \"auto\" is for {}", place,
+                      key.path, allowed_autos());
       }
       entry.is_auto = true;
     } else if (auto error = deepspeed_type_error(key, value)) {
-      throw ConfigError("{}: {}: {}", place, key.path, *error);
+      return refuse("{}: {}: {}", place, key.path, *error);
     }
     for (const DsEntry& other : file_.entries) {
       if (other.path != entry.path) continue;
-      throw ConfigError(
-          "{}: found \"{}\" beside {}, which is the same key, expected one; remove one", place,
-          key.path, other.place);
+      return refuse("{}: found \"{}\" beside {}, which is the same key, expected one; remove one",
+                    place, key.path, other.place);
     }
     file_.entries.push_back(std::move(entry));
   }
 
+  // Who brings a file learns of all that is wrong with it at once.
+  template <typename... Args>
+  void refuse(fmt::format_string<Args...> text, Args&&... args) {
+    problems_.push_back(fmt::format(text, std::forward<Args>(args)...));
+  }
+
   DsFile& file_;
+  std::vector<std::string> problems_;
 };
 
 Json parse_object(const std::string& text, const std::string& name) {
@@ -128,7 +147,7 @@ DsFile read_deepspeed(const std::string& text, const std::string& source) {
   const size_t first = text.find_first_not_of(" \t\r\n");
   if (first != text.npos && text[first] == '{') {
     file.name = source;
-    Flattener(file).add_block("", parse_object(text, source), YAML::Node());
+    Flattener(file).add_document(parse_object(text, source), YAML::Node());
     return file;
   }
   file.name = text;
@@ -150,7 +169,7 @@ DsFile read_deepspeed(const std::string& text, const std::string& source) {
   } catch (const YAML::Exception&) {
     lines = YAML::Node();  // messages then name the file and the key
   }
-  Flattener(file).add_block("", document, lines);
+  Flattener(file).add_document(document, lines);
   return file;
 }
 

@@ -96,6 +96,9 @@ std::string deepspeed_hint(const std::string& path) {
   return "remove it";
 }
 
+// Up to here a JSON number is the integer that stands there.
+static constexpr double kMostExact = 9007199254740992;
+
 std::optional<std::string> deepspeed_type_error(const DsKey& key, const Json& value) {
   auto wrong = [&](std::string expected) {
     if (value.is_string() &&
@@ -115,9 +118,10 @@ std::optional<std::string> deepspeed_type_error(const DsKey& key, const Json& va
     case kInteger:
     case kNumber: {
       const bool whole = key.type == kInteger;
-      const bool fits = value.is_number() && value.get<double>() >= key.min &&
-                        (!whole || value.get<double>() == std::floor(value.get<double>()));
-      if (fits) return std::nullopt;
+      const double number = value.is_number() ? value.get<double>() : NAN;
+      if (whole && number > kMostExact) return wrong(fmt::format("at most {:.0f}", kMostExact));
+      const bool fits = number >= key.min && std::isfinite(number);
+      if (fits && (!whole || number == std::floor(number))) return std::nullopt;
       const std::string noun = whole ? "an integer" : "a number";
       return wrong(key.min > -1e300 ? fmt::format("{} of at least {}", noun, key.min) : noun);
     }

@@ -5,6 +5,7 @@
 #include "strata/base/file.h"
 #include "strata/checkpoint/export.h"
 #include "strata/checkpoint/special_tokens.h"
+#include "strata/checkpoint/state_pieces.h"
 #include "strata/comm/agreement.h"
 #include "strata/hf/formats/torch_types.h"
 #include "strata/hf/hub/model.h"
@@ -119,10 +120,25 @@ void add_page(const char* name, const std::function<std::string()>& page, Traine
   }
 }
 
+// Nothing that is there may be replaced by a model that answers nothing.
+void require_finite(const Trainee& trainee, comm::Group& world, const fs::path& folder) {
+  comm::all_or_nothing(world, "checking the weights", [&] {
+    const std::string name =
+        checkpoint::first_not_finite(checkpoint::local_pieces(*trainee.store, nullptr));
+    if (name.empty()) return;
+    throw Error(fmt::format(
+        "{}: found NaN or infinity in \"{}\" after the last update, expected finite weights; no "
+        "result is written: resume from an earlier checkpoint, or lower learning_rate and start "
+        "again",
+        folder.string(), name));
+  });
+}
+
 void export_results(const config::RunConfig& config, Trainee& trainee, Trainer& trainer) {
   const fs::path folder = config.train.output_dir;
   // The proof of a large result takes longer than a collective of a step may.
   comm::Group& world = trainer.patient_group();
+  require_finite(trainee, world, folder);
   const auto type = result_type(config, trainee);
   checkpoint::ExportOptions options{.type = type, .group = &world};
   options.trained =
