@@ -201,3 +201,15 @@ def test_bad_weights_without_a_way_back_end_the_run(inputs, tmp_path):
     run = run_strata_raw({**flags, "resume_from_checkpoint": tmp_path / "out" / "checkpoint-4",
                           "output_dir": tmp_path / "none", "save_strategy": "no"}, 2)
     assert run.returncode == 1 and "expected a whole checkpoint of before step 5" in run.text
+
+
+@pytest.mark.parametrize("world", [1, 2])
+def test_a_last_update_that_spoils_the_weights_replaces_nothing(inputs, tmp_path, world):
+    """Oracle: the files of the run before. Nothing but the weights tells: no further loss is computed."""
+    flags = base_flags(inputs.model("plain"), inputs.data("messages"), tmp_path / "out", max_steps=1, per_device_train_batch_size=1)
+    good = run_strata(flags, world)
+    before = {path.name: path.read_bytes() for path in good.folder.iterdir() if path.suffix == ".safetensors"}
+    run = run_strata_raw({**flags, "learning_rate": 1e38, "save_strategy": "steps", "save_steps": 1}, world)
+    assert run.returncode == 1 and "after the last update, expected finite weights; no result is written" in run.text, run.text
+    assert "checkpoint-1 holds weights that are not known to be finite" in run.text
+    assert before == {path.name: path.read_bytes() for path in good.folder.iterdir() if path.suffix == ".safetensors"}

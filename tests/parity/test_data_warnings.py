@@ -264,3 +264,12 @@ def test_answers_that_are_empty_or_missing_are_told(inputs, tmp_path):
     told = run_strata(base_flags(inputs.model("plain"), data, tmp_path / "out", max_steps=1)).text
     assert f"2 rows with an empty answer ({data}:2, {data}:6): the model learns to end at once" in told, told
     assert f"1 row without an answer ({data}:3): the model learns to ask, not to answer" in told, told
+
+
+def test_pairs_that_are_cut_and_answers_that_teach_nothing(inputs, tmp_path):
+    """Oracle: a token a letter and the end token."""
+    data = save(tmp_path, [{"prompt": "a", "chosen": "", "rejected": "c"}, {"prompt": "a", "chosen": "b", "rejected": "b"},
+                           {"prompt": "a", "chosen": "b", "rejected": ""}])
+    told = run_strata(base_flags(inputs.model("plain"), data, tmp_path / "out", max_steps=1), recipe="dpo").text
+    assert f"1 row with an empty answer ({data}:1): the model learns to end at once" in told, told
+    assert "1 of 3 pairs have two answers that are the same: nothing tells them apart" in told, told

@@ -148,12 +148,18 @@ def test_a_table_of_other_rows_is_not_taken(inputs, tmp_path):
     assert "reference: log-probabilities of 44 pairs" in again.text
 
 
-def test_a_damaged_table_is_an_error(inputs, tmp_path):
+@pytest.mark.parametrize("damage", [lambda table: b"nothing", lambda table: table[:20], lambda table: table[:-8] + b"\x7f" * 8])
+def test_a_damaged_table_is_made_again(inputs, tmp_path, damage):
     flags = dict(save_strategy="steps", save_steps=6, **LORA)
-    run_strata(flags_of(inputs, tmp_path / "out", **flags), recipe="dpo")
-    (tmp_path / "out" / "reference_log_probs.table").write_bytes(b"nothing")
-    run = run_strata_raw(flags_of(inputs, tmp_path / "out", resume_from_checkpoint="true", **flags), recipe="dpo")
-    assert run.returncode != 0 and "reference_log_probs.table" in run.stderr
+    whole = run_strata(flags_of(inputs, tmp_path / "whole", **flags), recipe="dpo")
+    resumed = tmp_path / "resumed"
+    shutil.copytree(whole.folder, resumed, ignore=shutil.ignore_patterns("checkpoint-12", "adapter*"))
+    (resumed / "latest").write_text("checkpoint-6\n")
+    table = resumed / "reference_log_probs.table"
+    table.write_bytes(damage(table.read_bytes()))
+    found = run_strata(flags_of(inputs, resumed, resume_from_checkpoint="true", **flags), recipe="dpo")
+    assert "reference_log_probs.table" in found.text and "its log-probabilities are made again" in found.text
+    assert found.history == whole.history
 
 
 def test_dropout_changes_the_run_only_where_it_is_wanted(inputs, tmp_path):

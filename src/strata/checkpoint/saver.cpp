@@ -144,7 +144,7 @@ namespace {
 // A rank that cannot look (memory) must still take part in what follows: then nothing is removed.
 bool is_known_finite(const std::vector<LocalPiece>& pieces) {
   try {
-    return first_not_finite(pieces).empty();
+    return not_finite(pieces).empty();
   } catch (const std::exception&) {
     return false;
   }
@@ -169,9 +169,9 @@ void Saver::write(const Job& job) {
           options_.total_limit && job.removal.is_allowed && after_.replaces_older();
       if (group.rank() != 0) return;
       if (is_bad.item<int>() != 0) {
-        add(outcome_->leftover, fmt::format("{} holds weights that are not known to be finite{}",
-                                            outcome_->folder.filename().string(),
-                                            removes ? "; older ones stay" : ""));
+        add(outcome_->leftover,
+            fmt::format("{} holds weights that are not known to be finite{}",
+                        outcome_->folder.filename().string(), removes ? "; older ones stay" : ""));
       } else if (removes) {
         remove_older(job);
       }

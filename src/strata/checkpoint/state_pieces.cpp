@@ -92,13 +92,14 @@ std::vector<LocalPiece> projected_prefix(shard::UnitStore& store,
            rows.contiguous().view({-1})}};
 }
 
-std::string first_not_finite(const std::vector<LocalPiece>& pieces) {
+std::vector<std::string> not_finite(const std::vector<LocalPiece>& pieces) {
   constexpr std::string_view kWeight = "parameter/";
+  std::vector<std::string> names;
   for (const LocalPiece& piece : pieces) {
     if (!piece.tensor.starts_with(kWeight) || is_finite(piece.data)) continue;
-    return piece.tensor.substr(kWeight.size());
+    names.push_back(piece.tensor.substr(kWeight.size()));
   }
-  return "";
+  return names;
 }
 
 uint64_t size_bytes(const std::vector<LocalPiece>& pieces) {

@@ -43,9 +43,9 @@ std::vector<at::Tensor> projection_weights(shard::UnitStore& store,
 std::vector<LocalPiece> projected_prefix(shard::UnitStore& store,
                                          const std::vector<at::Tensor>& weights);
 
-// The first trained weight with NaN or infinity among them, by its parameter's name; empty: none.
-// An update may spoil weights, which otherwise only the loss of the next step shows.
-std::string first_not_finite(const std::vector<LocalPiece>& pieces);
+// The trained weights with NaN or infinity among them, by their parameters' names. An update may
+// spoil weights, which otherwise only the loss of the next step shows.
+std::vector<std::string> not_finite(const std::vector<LocalPiece>& pieces);
 
 uint64_t size_bytes(const std::vector<LocalPiece>& pieces);
 

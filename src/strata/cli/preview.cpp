@@ -75,7 +75,7 @@ PreviewDocument show_document(std::span<const int32_t> ids, std::span<const int3
 }
 
 PreviewRow show_row(const data::ExampleView& row, int64_t index, const text::Tokenizer& tokenizer,
-                    bool is_preference) {
+                    data::RowsOf kind) {
   PreviewRow shown{.index = index, .documents = {}};
   size_t begin = 0;
   for (const int32_t length : row.lengths) {
@@ -84,9 +84,10 @@ PreviewRow show_row(const data::ExampleView& row, int64_t index, const text::Tok
         show_document(row.ids.subspan(begin, size), row.labels.subspan(begin, size), tokenizer));
     begin += size;
     const size_t number = shown.documents.size();
-    shown.documents.back().name =
-        is_preference ? (number == 1 ? "chosen" : "rejected")
-                      : fmt::format("document {} of {}", number, row.lengths.size());
+    std::string& name = shown.documents.back().name;
+    if (kind == data::RowsOf::kPreferences) name = number == 1 ? "chosen" : "rejected";
+    if (kind == data::RowsOf::kPairs) name = number == 1 ? "source" : "target";
+    if (name.empty()) name = fmt::format("document {} of {}", number, row.lengths.size());
   }
   return shown;
 }
@@ -100,8 +101,11 @@ class PreviewMaker {
         store_(is_train_ ? sets.train : *sets.eval) {}
 
   Preview make() {
-    const data::Inspection inspection =
-        data::inspect(store_, *sets_.tokenizer, config::recipe_of(config_).reads_pairs);
+    const config::RecipeRow& recipe = config::recipe_of(config_);
+    const data::RowsOf kind = recipe.has_encoder   ? data::RowsOf::kPairs
+                              : recipe.reads_pairs ? data::RowsOf::kPreferences
+                                                   : data::RowsOf::kDocuments;
+    const data::Inspection inspection = data::inspect(store_, *sets_.tokenizer, kind);
     Preview preview;
     preview.title = fmt::format("{} split of {}", config_.preview.split, shown_data());
     preview.bar_tokens = inspection.bar_tokens;
@@ -119,8 +123,7 @@ class PreviewMaker {
     }
     const auto count = std::min<int64_t>(config_.preview.num_examples, inspection.rows);
     for (int64_t i = 0; i < count; ++i) {
-      preview.rows.push_back(show_row(store_[static_cast<size_t>(i)], i, *sets_.tokenizer,
-                                      config::recipe_of(config_).reads_pairs));
+      preview.rows.push_back(show_row(store_[static_cast<size_t>(i)], i, *sets_.tokenizer, kind));
     }
     return preview;
   }
@@ -142,7 +145,12 @@ class PreviewMaker {
     add("left out",
         fmt::format("{} without a trained token, {} bad", stats.num_dropped, stats.bad_rows.count));
     const int64_t length = config_.data.max_length.value_or(0);
-    if (length > 0) {
+    if (config::recipe_of(config_).has_encoder) {
+      add("cut",
+          fmt::format("{} to {} tokens, {} to {}", counted(stats.num_cut_sources, "source"),
+                      config_.data.max_source_length, counted(stats.num_cut_targets, "target"),
+                      config_.data.max_target_length));
+    } else if (length > 0) {
       add(fmt::format("longer than {}", length),
           fmt::format("{} (long_rows: {})", stats.num_long, config_.data.long_rows));
     }

@@ -89,6 +89,8 @@ Json to_json(const DatasetStats& stats) {
           {"num_tokens", stats.num_tokens},
           {"num_targets", stats.num_targets},
           {"num_split_prompts", stats.num_split_prompts},
+          {"num_cut_sources", stats.num_cut_sources},
+          {"num_cut_targets", stats.num_cut_targets},
           {"roles", stats.roles},
           {"unused_columns", stats.unused_columns},
           {"longest_rows", std::move(longest_rows)},
@@ -108,6 +110,8 @@ DatasetStats stats_from_json(const Json& json) {
   stats.num_tokens = json.at("num_tokens").get<int64_t>();
   stats.num_targets = json.at("num_targets").get<int64_t>();
   stats.num_split_prompts = json.at("num_split_prompts").get<int64_t>();
+  stats.num_cut_sources = json.at("num_cut_sources").get<int64_t>();
+  stats.num_cut_targets = json.at("num_cut_targets").get<int64_t>();
   stats.roles = json.at("roles").get<std::map<std::string, int64_t>>();
   stats.unused_columns = json.at("unused_columns").get<std::map<std::string, int64_t>>();
   stats.files = json.at("files").get<std::vector<std::string>>();

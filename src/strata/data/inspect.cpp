@@ -94,8 +94,7 @@ void count_roles_in(const Json& messages, std::map<std::string, int64_t>& roles)
 
 }  // namespace
 
-Inspection inspect(const TokenStore& store, const text::Tokenizer& tokenizer,
-                   bool are_preferences) {
+Inspection inspect(const TokenStore& store, const text::Tokenizer& tokenizer, RowsOf kind) {
   Inspection result;
   result.rows = static_cast<int64_t>(store.size());
   DocumentInspector documents(tokenizer, result), rows(tokenizer, result);
@@ -105,15 +104,14 @@ Inspection inspect(const TokenStore& store, const text::Tokenizer& tokenizer,
     size_t begin = 0;
     for (const int32_t length : row.lengths) {
       const auto size = static_cast<size_t>(length);
-      documents.add(row.ids.subspan(begin, size), row.labels.subspan(begin, size));
+      const bool is_source = kind == RowsOf::kPairs && begin == 0;
+      if (!is_source) documents.add(row.ids.subspan(begin, size), row.labels.subspan(begin, size));
       begin += size;
     }
-    if (!are_preferences) continue;
+    if (kind == RowsOf::kDocuments) continue;
     result.duplicate_rows += rows.is_seen(row.ids, row.labels);
-    const auto half = static_cast<size_t>(row.lengths[0]);
-    result.same_answers += std::ranges::equal(row.ids.first(half), row.ids.subspan(half));
   }
-  if (are_preferences) result.duplicates = 0;
+  if (kind != RowsOf::kDocuments) result.duplicates = 0;  // the same answer to another question
   count_lengths(store, result);
   return result;
 }
@@ -189,7 +187,6 @@ std::vector<std::string> find_mistakes(const Inspection& inspection,
     if (count > 0) lines.push_back(fmt::format("{} of {} rows {}", count, inspection.rows, what));
   };
   of_rows(inspection.duplicate_rows, "are the same as an earlier one");
-  of_rows(inspection.same_answers, "have two answers that are the same: nothing tells them apart");
   static const std::set<std::string> kRoles = {
       "system", "user", "assistant", "tool",    "function", "developer", "ipython",
       "human",  "gpt",  "bot",       "chatgpt", "model",    "prompter"};

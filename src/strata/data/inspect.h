@@ -16,7 +16,7 @@ namespace strata::data {
 
 struct Inspection {
   int64_t rows = 0;
-  int64_t documents = 0;  // without empty ones
+  int64_t documents = 0;  // without empty ones, and without sources
   int64_t tokens = 0;
   int64_t trained_tokens = 0;         // labels that are not -100
   int64_t shortest = 0, longest = 0;  // tokens of a row
@@ -28,16 +28,20 @@ struct Inspection {
   int64_t no_end = 0;      // what is trained does not end with the end token or another special one
   int64_t two_bos = 0;     // begins with the BOS token twice
   int64_t duplicates = 0;  // the same ids and labels as an earlier one
-  // Of preferences, where a document may well come again in another row: rows of both documents
-  // that came before, and rows whose answers are the same.
-  int64_t duplicate_rows = 0, same_answers = 0;
+  // Of preferences and pairs, where a document may well come again in another row: rows of both
+  // documents that came before.
+  int64_t duplicate_rows = 0;
 };
 
 inline constexpr int64_t kMaxBars = 20;
 
-// `are_preferences`: the rows are those of rows/preference_tokenizer.h.
+// What the documents of a row are: for themselves, a chosen and a rejected answer
+// (rows/preference_tokenizer.h), or a source, which does not train, and its target
+// (rows/pair_tokenizer.h).
+enum class RowsOf : uint8_t { kDocuments, kPreferences, kPairs };
+
 Inspection inspect(const TokenStore& store, const text::Tokenizer& tokenizer,
-                   bool are_preferences = false);
+                   RowsOf rows = RowsOf::kDocuments);
 
 // Adds how often each role occurs in the rows' messages, prompts and completions.
 void count_roles(const std::vector<Row>& rows, std::map<std::string, int64_t>& roles);

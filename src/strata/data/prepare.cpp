@@ -178,6 +178,8 @@ class Preparation::Steps {
       stats_.bad_rows.add({1, message_of(outcome.error)});
     } else {
       stats_.num_split_prompts += outcome.row.prompt_is_split;
+      stats_.num_cut_sources += outcome.row.source_is_cut;
+      stats_.num_cut_targets += outcome.row.target_is_cut;
       stats_.num_long += outcome.is_long;
       if (!is_full() && (!outcome.is_long || options_.long_rows != "drop")) describe(outcome);
       if (!outcome.is_long || options_.long_rows == "truncate") {

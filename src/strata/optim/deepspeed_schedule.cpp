@@ -134,8 +134,8 @@ Factor deepspeed_one_cycle(const ScheduleSettings& s) {
 Factor deepspeed_range_test(const ScheduleSettings& s) {
   const Kwargs kwargs(s, {"lr_range_test_min_lr", "lr_range_test_step_size",
                           "lr_range_test_step_rate", "lr_range_test_staircase"});
-  const double min = require_rate(kwargs, "lr_range_test_min_lr",
-                                  kwargs.number("lr_range_test_min_lr", 1e-3));
+  const double min =
+      require_rate(kwargs, "lr_range_test_min_lr", kwargs.number("lr_range_test_min_lr", 1e-3));
   const double size = kwargs.number("lr_range_test_step_size", 2000);
   if (size <= 0) kwargs.fail("lr_range_test_step_size", "more than 0");
   const double rate = kwargs.number("lr_range_test_step_rate", 1);

@@ -6,6 +6,7 @@
 #include <fmt/ranges.h>
 
 #include "strata/base/counted.h"
+#include "strata/config/recipes.h"
 #include "strata/data/rows/missing_answers.h"
 #include "strata/text/templates/template_marks.h"
 
@@ -76,6 +77,17 @@ std::vector<std::string> conversation_warnings(const text::TemplateSource& sourc
   return lines;
 }
 
+// Nothing is learnt from such a pair.
+int64_t count_same_answers(const data::TokenStore& pairs) {
+  int64_t count = 0;
+  for (size_t i = 0; i < pairs.size(); ++i) {
+    const data::ExampleView row = pairs[i];
+    const auto half = static_cast<size_t>(row.lengths[0]);
+    count += std::ranges::equal(row.ids.first(half), row.ids.subspan(half));
+  }
+  return count;
+}
+
 // What a document should not be longer than, and why.
 struct LengthLimit {
   int64_t tokens;
@@ -138,6 +150,13 @@ std::vector<std::string> find_data_mistakes(const config::RunConfig& config,
     for (std::string& line : conversation_warnings(source, set, prefix)) {
       lines.push_back(std::move(line));
     }
+    const int64_t same = config::recipe_of(config).reads_pairs ? count_same_answers(set) : 0;
+    if (same > 0) {
+      lines.push_back(
+          fmt::format("{}{} of {} have two answers that are the same: nothing tells "
+                      "them apart",
+                      prefix, same, counted(set.size(), "pair")));
+    }
     for (const LengthLimit& limit : length_limits(config, limits, sets)) {
       if (const auto line = length_warning(limit, set)) lines.push_back(prefix + *line);
     }
@@ -161,6 +180,13 @@ std::vector<std::string> describe_losses(const data::DatasetStats& stats,
     lines.push_back(fmt::format("data: {} with more than {} tokens (long_rows: {})",
                                 counted(stats.num_long, "row"), length, settings.long_rows));
   }
+  const auto add_cut = [&](int64_t count, const char* noun, const char* setting, int64_t most) {
+    if (count == 0) return;
+    lines.push_back(
+        fmt::format("data: cut {} to {} tokens ({})", counted(count, noun), most, setting));
+  };
+  add_cut(stats.num_cut_sources, "source", "max_source_length", settings.max_source_length);
+  add_cut(stats.num_cut_targets, "target", "max_target_length", settings.max_target_length);
   if (stats.bad_rows.count > 0) {
     lines.push_back(fmt::format("data: left out {}; the first: {}",
                                 counted(stats.bad_rows.count, "bad row"), stats.bad_rows.first));

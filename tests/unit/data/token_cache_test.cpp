@@ -32,6 +32,8 @@ Dataset make_dataset() {
   dataset.num_tokens = 6;
   dataset.num_targets = 3;
   dataset.num_split_prompts = 4;
+  dataset.num_cut_sources = 7;
+  dataset.num_cut_targets = 5;
   dataset.roles = {{"user", 3}, {"\"odd\"", 1}};
   dataset.unused_columns = {{"id", 5}};
   dataset.files = {"f.jsonl", "g.jsonl"};
@@ -72,6 +74,8 @@ void expect_equal(const TokenStore& store, const Dataset& expected) {
   EXPECT_EQ(store.stats().num_tokens, expected.num_tokens);
   EXPECT_EQ(store.stats().num_targets, expected.num_targets);
   EXPECT_EQ(store.stats().num_split_prompts, expected.num_split_prompts);
+  EXPECT_EQ(store.stats().num_cut_sources, expected.num_cut_sources);
+  EXPECT_EQ(store.stats().num_cut_targets, expected.num_cut_targets);
   EXPECT_EQ(store.stats().roles, expected.roles);
   EXPECT_EQ(store.stats().files, expected.files);
   EXPECT_EQ(store.stats().unused_columns, expected.unused_columns);

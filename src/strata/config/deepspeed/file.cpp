@@ -31,13 +31,13 @@ class Flattener {
     add_block("", document, lines);
     if (problems_.empty()) return;
     if (problems_.size() == 1) throw ConfigError("{}", problems_[0]);
-    throw ConfigError("{}: found {} keys or values that are wrong, expected a ds_config; correct "
-                      "them:\n  {}",
-                      file_.name, problems_.size(), fmt::join(problems_, "\n  "));
+    throw ConfigError(
+        "{}: found {} keys or values that are wrong, expected a ds_config; correct "
+        "them:\n  {}",
+        file_.name, problems_.size(), fmt::join(problems_, "\n  "));
   }
 
  private:
-
   // `lines`: the same mapping as YAML, undefined for inline text.
   void add_block(const std::string& block, const Json& object, const YAML::Node& lines) {
     for (const auto& [name, value] : object.items()) {

@@ -9,10 +9,6 @@
 namespace strata::data {
 namespace {
 
-bool is_blank(std::string_view text) {
-  return text.find_first_not_of(" \t\r\n") == std::string_view::npos;
-}
-
 std::string role_of(const Json& message) {
   const auto role = message.find("role");
   return role != message.end() && role->is_string() ? role->get<std::string>() : "";
@@ -36,6 +32,10 @@ bool never_answers(const std::string& role) {
 }
 
 }  // namespace
+
+bool is_blank(std::string_view text) {
+  return text.find_first_not_of(" \t\r\n") == std::string_view::npos;
+}
 
 std::vector<std::string> find_missing_answers(const Json& messages) {
   std::vector<std::string> names;

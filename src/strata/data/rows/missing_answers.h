@@ -14,6 +14,9 @@ namespace strata::data {
 inline constexpr std::string_view kEmptyAnswer = "with an empty answer";
 inline constexpr std::string_view kNoAnswer = "without an answer";
 
+// Whether there is nothing to read.
+bool is_blank(std::string_view text);
+
 // Which of them the conversation is. Messages that are not learnt ("weight": 0) may be empty,
 // unknown roles may be the assistant's.
 std::vector<std::string> find_missing_answers(const Json& messages);

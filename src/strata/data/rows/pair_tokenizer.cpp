@@ -41,10 +41,11 @@ const std::string& translation_of(const Row& row, const std::string& language) {
 
 // Cut so that the tokens that the tokenizer adds at both ends stay.
 std::vector<int32_t> encode(const std::string& text, const text::Tokenizer& tokenizer,
-                            int64_t max_length, const char* setting) {
+                            int64_t max_length, const char* setting, bool& is_cut) {
   std::vector<int32_t> ids = tokenizer.encode(text);
   const auto most = static_cast<size_t>(max_length);
-  if (ids.size() <= most) return ids;
+  is_cut = ids.size() > most;
+  if (!is_cut) return ids;
   const std::vector<int32_t> body = tokenizer.encode(text, /*add_special_tokens=*/false);
   const size_t added = ids.size() - std::min(body.size(), ids.size());
   if (added >= most) {
@@ -69,8 +70,8 @@ void require_tokens(const Row& row, const std::vector<int32_t>& ids, const char*
 
 }  // namespace
 
-Example tokenize_pair(const Row& row, const text::Tokenizer& tokenizer,
-                      const PairOptions& options) {
+TokenizedPair tokenize_pair(const Row& row, const text::Tokenizer& tokenizer,
+                            const PairOptions& options) {
   std::string source, target, name;
   if (!options.source_lang.empty()) {
     source = translation_of(row, options.source_lang);
@@ -79,18 +80,19 @@ Example tokenize_pair(const Row& row, const text::Tokenizer& tokenizer,
     source = column_of(row, options.text_column, 0, name);
     target = column_of(row, options.summary_column, 1, name);
   }
-  Example example;
+  TokenizedPair pair;
+  Example& example = pair.example;
   example.ids = encode(options.source_prefix + source, tokenizer, options.max_source_length,
-                       "max_source_length");
+                       "max_source_length", pair.source_is_cut);
   require_tokens(row, example.ids, "source");
   const std::vector<int32_t> labels =
-      encode(target, tokenizer, options.max_target_length, "max_target_length");
+      encode(target, tokenizer, options.max_target_length, "max_target_length", pair.target_is_cut);
   require_tokens(row, labels, "target");
   example.lengths = {static_cast<int32_t>(example.ids.size()), static_cast<int32_t>(labels.size())};
   example.labels.assign(example.ids.size(), -100);
   example.labels.insert(example.labels.end(), labels.begin(), labels.end());
   example.ids.insert(example.ids.end(), labels.begin(), labels.end());
-  return example;
+  return pair;
 }
 
 }  // namespace strata::data

@@ -24,11 +24,17 @@ struct PairOptions {
   int64_t max_target_length = 128;
 };
 
+struct TokenizedPair {
+  Example example;
+  bool source_is_cut = false, target_is_cut = false;
+};
+
 // The source's document and the target's: ids of both one after the other, labels of the target.
 // Errors: FormatError with file and line for a row without the two texts, or whose source or target
 // is empty (a tokenizer that adds no end token); ConfigError for a length that the added tokens
 // fill.
 // Threads: any number at the same time.
-Example tokenize_pair(const Row& row, const text::Tokenizer& tokenizer, const PairOptions& options);
+TokenizedPair tokenize_pair(const Row& row, const text::Tokenizer& tokenizer,
+                            const PairOptions& options);
 
 }  // namespace strata::data

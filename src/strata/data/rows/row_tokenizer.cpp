@@ -118,9 +118,13 @@ TokenizedRow RowTokenizer::tokenize(const Row& row) const {
     case RowKind::kTokens:
       result = read_tokens(row);
       break;
-    case RowKind::kPair:
-      result.example = tokenize_pair(row, tokenizer_, *options_.pairs);
+    case RowKind::kPair: {
+      TokenizedPair pair = tokenize_pair(row, tokenizer_, *options_.pairs);
+      result = {.example = std::move(pair.example),
+                .source_is_cut = pair.source_is_cut,
+                .target_is_cut = pair.target_is_cut};
       break;
+    }
     case RowKind::kPreferenceText:
     case RowKind::kPreferenceMessages:
       result = tokenize_preference(row);
@@ -140,7 +144,7 @@ TokenizedRow RowTokenizer::tokenize_text(const Row& row) const {
 TokenizedRow RowTokenizer::tokenize_prompt_text(const Row& row) const {
   std::string prompt = read_string(row, "prompt");
   std::string completion = read_string(row, "completion");
-  const bool is_empty = completion.find_first_not_of(" \t\r\n") == std::string::npos;
+  const bool is_empty = is_blank(completion);
   // As the reference: a text column that does not end with the token takes it, even though it is
   // not what trains; else the completion does.
   const std::string& field = options_.dataset_text_field;
@@ -203,11 +207,12 @@ TokenizedRow RowTokenizer::tokenize_preference(const Row& row) const {
     prompt_text = prompt.get<std::string>();
     for (size_t i = 0; i < answers.size(); ++i) {
       std::string text = answers[i]->get<std::string>();
+      if (is_blank(text)) documents[i].missing_answers.emplace_back(kEmptyAnswer);
       if (!text.ends_with(eos_)) text += eos_;
       documents[i].example = document(encode(prompt_text + text));
     }
   }
-  TokenizedRow result;
+  TokenizedRow result{.missing_answers = documents[0].missing_answers};
   if (are_rewarded) {
     result.example =
         join_rewarded(row, std::move(documents[0].example), std::move(documents[1].example));

@@ -16,9 +16,10 @@ namespace strata::data {
 struct TokenizedRow {
   Example example;               // one document, of pairs and preferences two
   bool prompt_is_split = false;  // prompt is not a prefix of prompt + completion in tokens
+  bool source_is_cut = false, target_is_cut = false;  // of a pair
   // What the template leaves out, and lists of parts that it prints (hidden_texts.h).
   std::vector<std::string> hidden_texts = {}, printed_parts = {};
-  // missing_answers.h; empty for preferences, of which one answer may well be none.
+  // missing_answers.h; of preferences those of the chosen one: the rejected may well be none.
   std::vector<std::string> missing_answers = {};
 };
 

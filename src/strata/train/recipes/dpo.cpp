@@ -32,6 +32,7 @@ namespace {
 
 namespace fs = std::filesystem;
 constexpr const char* kFingerprint = "fingerprint";
+constexpr const char* kChecksum = "checksum";
 
 // What the reference thinks of the rows.
 struct Table {
@@ -132,7 +133,7 @@ std::vector<double> read_table(const hf::SafetensorsFile& file, const char* name
   const hf::TensorInfo* found = file.find(name);
   if (found == nullptr || found->dtype != hf::DType::kF64 ||
       found->numel() != static_cast<int64_t>(numel)) {
-    throw FormatError("{}: found no {} numbers of fp64 named {}, expected them; remove the file",
+    throw FormatError("{}: found no {} numbers of fp64 named {}, expected them",
                       file.path().string(), numel, name);
   }
   std::vector<double> values(numel);
@@ -144,16 +145,40 @@ size_t num_answers(const std::optional<data::TokenStore>& rows) {
   return rows ? 2 * rows->size() : 0;
 }
 
-// False: there is none of this fingerprint.
-bool read_file_of(const fs::path& path, const std::string& fingerprint, const Datasets& datasets,
-                  Table& table) {
-  if (!fs::exists(path)) return false;
+std::string checksum_of(const Table& table) {
+  XXH3_state_t state;
+  XXH3_64bits_reset(&state);
+  for (const std::vector<double>* values : {&table.train, &table.eval}) {
+    XXH3_64bits_update(&state, values->data(), values->size() * sizeof(double));
+  }
+  return fmt::format("{:016x}", XXH3_64bits_digest(&state));
+}
+
+// Nothing: there is none of this fingerprint. Errors: FormatError for a damaged file.
+std::optional<Table> read_file_of(const fs::path& path, const std::string& fingerprint,
+                                  const Datasets& datasets) {
+  if (!fs::exists(path)) return std::nullopt;
   const hf::SafetensorsFile file(path);
   const auto known = file.metadata().find(kFingerprint);
-  if (known == file.metadata().end() || known->second != fingerprint) return false;
-  table.train = read_table(file, "train", 2 * datasets.train.size());
-  table.eval = read_table(file, "eval", num_answers(datasets.eval));
-  return true;
+  if (known == file.metadata().end() || known->second != fingerprint) return std::nullopt;
+  Table table{.train = read_table(file, "train", 2 * datasets.train.size()),
+              .eval = read_table(file, "eval", num_answers(datasets.eval))};
+  const auto checksum = file.metadata().find(kChecksum);
+  if (checksum != file.metadata().end() && checksum->second == checksum_of(table)) return table;
+  throw FormatError("{}: found other numbers than were written, expected those of its checksum",
+                    path.string());
+}
+
+// The same; what is damaged is made again, which is told.
+std::optional<Table> find_table(const fs::path& path, const std::string& fingerprint,
+                                const BeforeTraining& before) {
+  try {
+    return read_file_of(path, fingerprint, before.datasets);
+  } catch (const FormatError& error) {
+    before.notes.push_back(
+        fmt::format("reference: {}; its log-probabilities are made again", error.what()));
+    return std::nullopt;
+  }
 }
 
 void write_file_of(const fs::path& path, const std::string& fingerprint, const Table& table) {
@@ -164,7 +189,7 @@ void write_file_of(const fs::path& path, const std::string& fingerprint, const T
   hf::SafetensorsWriter writer(unfinished,
                                {{"train", hf::DType::kF64, rows_of(table.train)},
                                 {"eval", hf::DType::kF64, rows_of(table.eval)}},
-                               {{kFingerprint, fingerprint}});
+                               {{kFingerprint, fingerprint}, {kChecksum, checksum_of(table)}});
   writer.write("train", std::as_bytes(std::span(table.train)));
   writer.write("eval", std::as_bytes(std::span(table.eval)));
   writer.finish();
@@ -183,7 +208,10 @@ Table ask_reference(const BeforeTraining& before) {
     if (world.rank() != 0 || !before.is_kept) return;
     fingerprint = fingerprint_of(config, before.trainee, datasets);
     if (config.train.resume_from_checkpoint.empty()) return;
-    if (read_file_of(path, fingerprint, datasets, table)) answer = "yes";
+    if (auto found = find_table(path, fingerprint, before)) {
+      table = std::move(*found);
+      answer = "yes";
+    }
   });
   if (comm::broadcast_string(world, answer) == "yes") {
     table.train.resize(2 * datasets.train.size());

@@ -4,11 +4,13 @@
 #include "strata/base/error.h"
 #include "strata/base/file.h"
 #include "strata/checkpoint/export.h"
+#include "strata/checkpoint/finite_values.h"
 #include "strata/checkpoint/special_tokens.h"
 #include "strata/checkpoint/state_pieces.h"
 #include "strata/comm/agreement.h"
 #include "strata/hf/formats/torch_types.h"
 #include "strata/hf/hub/model.h"
+#include "strata/hf/model_folder.h"
 #include "strata/hf/mxfp4.h"
 #include "strata/hf/weight_names.h"
 #include "strata/models/moe/config.h"
@@ -120,17 +122,29 @@ void add_page(const char* name, const std::function<std::string()>& page, Traine
   }
 }
 
+// Whether the model that training started from has NaN or infinity there itself: rows of tokens
+// that nobody writes may hold anything.
+bool starts_not_finite(const config::ModelConfig& config, const Trainee& trainee,
+                       const std::string& name) {
+  if (config.model_name_or_path.empty()) return false;
+  const hf::ModelFolder base(hf::locate_model(config.model_name_or_path, hub_place(config)));
+  const hf::TensorInfo* tensor = base.find(hf::name_in_folder(trainee.model_config, name));
+  return tensor != nullptr &&
+         !checkpoint::is_finite(base.bytes(*tensor), shard::scalar_type_of(tensor->dtype, name));
+}
+
 // Nothing that is there may be replaced by a model that answers nothing.
-void require_finite(const Trainee& trainee, comm::Group& world, const fs::path& folder) {
+void require_finite(const config::RunConfig& config, const Trainee& trainee, comm::Group& world) {
   comm::all_or_nothing(world, "checking the weights", [&] {
-    const std::string name =
-        checkpoint::first_not_finite(checkpoint::local_pieces(*trainee.store, nullptr));
-    if (name.empty()) return;
-    throw Error(fmt::format(
-        "{}: found NaN or infinity in \"{}\" after the last update, expected finite weights; no "
-        "result is written: resume from an earlier checkpoint, or lower learning_rate and start "
-        "again",
-        folder.string(), name));
+    for (const std::string& name :
+         checkpoint::not_finite(checkpoint::local_pieces(*trainee.store, nullptr))) {
+      if (starts_not_finite(config.model, trainee, name)) continue;
+      throw Error(fmt::format(
+          "{}: found NaN or infinity in \"{}\" after the last update, expected finite weights; no "
+          "result is written: resume from an earlier checkpoint, or lower learning_rate and start "
+          "again",
+          config.train.output_dir, name));
+    }
   });
 }
 
@@ -138,7 +152,7 @@ void export_results(const config::RunConfig& config, Trainee& trainee, Trainer& 
   const fs::path folder = config.train.output_dir;
   // The proof of a large result takes longer than a collective of a step may.
   comm::Group& world = trainer.patient_group();
-  require_finite(trainee, world, folder);
+  require_finite(config, trainee, world);
   const auto type = result_type(config, trainee);
   checkpoint::ExportOptions options{.type = type, .group = &world};
   options.trained =
