@@ -43,7 +43,7 @@ PlanRequest plan_request(const config::RunConfig& config, const comm::Mesh& mesh
   request.on_device = device.is_cuda();
   request.world_size = mesh.world->size();
   request.local_world_size = local_world_size;
-  request.share_memory = mesh.shard->transport() != "gloo";
+  request.share_memory = comm::shares_memory(mesh);
   request.documents = largest_batch(datasets.train, config.train.per_device_train_batch_size);
   const auto run_forward = [&request](const data::TokenStore& set, int64_t rows) {
     const auto tokens = [](const std::vector<int64_t>& documents) {
