@@ -124,7 +124,7 @@ std::string moved_line(const comm::Mesh& mesh) {
 }  // namespace
 
 void introduce(const config::RunConfig& config, Trainee& trainee, const Datasets& datasets,
-               Trainer& trainer) {
+               const std::vector<std::string>& notes, Trainer& trainer) {
   const comm::Mesh& mesh = trainee.store->mesh();
   trainer.say(adapters::trainable_parameters_line(*trainee.model));
   describe_weights(config, trainee, trainer);
@@ -180,7 +180,7 @@ void introduce(const config::RunConfig& config, Trainee& trainee, const Datasets
   for (const std::string& line :
        describe_offload(config.shard, trainee.offload, trainee.store->options().device))
     trainer.say(line);
-  for (const std::string& note : datasets.notes) trainer.say(note);
+  for (const std::string& note : notes) trainer.say(note);
   for (const std::string& line : datasets.warnings) trainer.say("warning: " + line);
   for (const std::string& line : describe_losses(datasets.train.stats(), config.data)) {
     trainer.say(line);
