@@ -34,16 +34,7 @@ void write_rank_file(const fs::path& folder, int rank, const std::vector<LocalPi
 // Rank 0 joins the parts; they served only to reach it.
 void write_manifest(const fs::path& folder, Manifest manifest, int shard_ranks,
                     const SmallFiles& small_files, FileSystem& files) {
-  for (const auto& [name, content] : small_files) {
-    if (const fs::path below = fs::path(name).parent_path(); !below.empty()) {
-      if (const int error = files.make_folder(folder / below)) {
-        throw IoError("{}: found {} when creating it, expected room for it; free space",
-                      (folder / below).string(), errno_text(error));
-      }
-    }
-    write_file_atomically(folder / name, content, files);
-    manifest.files[name] = {content.size(), checksum(content.data(), content.size())};
-  }
+  write_small_files(folder, small_files, manifest, files);
   for (int rank = 0; rank < shard_ranks; ++rank) {
     const fs::path part = part_path(folder, rank);
     add_tensors(read_json_file(part), part.string(), manifest);

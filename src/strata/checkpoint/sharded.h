@@ -4,7 +4,6 @@
 #pragma once
 
 #include <filesystem>
-#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -13,14 +12,12 @@
 #include "strata/checkpoint/export_files.h"
 #include "strata/checkpoint/piece_file.h"
 #include "strata/checkpoint/piece_reader.h"
+#include "strata/checkpoint/small_files.h"
 #include "strata/checkpoint/state_pieces.h"
 #include "strata/checkpoint/whole_files.h"
 #include "strata/comm/mesh.h"
 
 namespace strata::checkpoint {
-
-// What is written beside the tensors: file name -> content ("trainer_state.json" -> ...).
-using SmallFiles = std::map<std::string, std::string>;
 
 // Which part of a save is this rank's.
 struct SaveRole {

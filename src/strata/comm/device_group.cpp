@@ -12,49 +12,18 @@
 namespace strata::comm {
 namespace {
 
-// Lends a group to a second owner.
-class Borrowed final : public Group {
- public:
-  explicit Borrowed(Group& group) : group_(group) {}
-  int rank() const override { return group_.rank(); }
-  int size() const override { return group_.size(); }
-  std::string transport() const override { return group_.transport(); }
-  std::unique_ptr<Work> all_gather(at::Tensor out, at::Tensor in) override {
-    return group_.all_gather(std::move(out), std::move(in));
-  }
-  std::unique_ptr<Work> reduce_scatter(at::Tensor out, at::Tensor in) override {
-    return group_.reduce_scatter(std::move(out), std::move(in));
-  }
-  std::unique_ptr<Work> all_reduce(at::Tensor tensor, Reduction op) override {
-    return group_.all_reduce(std::move(tensor), op);
-  }
-  std::unique_ptr<Work> broadcast(at::Tensor tensor, int root) override {
-    return group_.broadcast(std::move(tensor), root);
-  }
-  std::unique_ptr<Work> all_to_all(at::Tensor out, at::Tensor in) override {
-    return group_.all_to_all(std::move(out), std::move(in));
-  }
-  std::unique_ptr<Work> scatter(at::Tensor out, at::Tensor in, int root) override {
-    return group_.scatter(std::move(out), std::move(in), root);
-  }
-  void barrier() override { group_.barrier(); }
-
- private:
-  Group& group_;
-};
-
 class DeviceGroup final : public Group {
  public:
   using Connect = std::function<std::unique_ptr<Group>()>;
 
   // `connect`: makes the device's group when it is first needed, which is at the same collective on
   // every rank: most groups of a run carry tensors of the host alone.
-  DeviceGroup(std::unique_ptr<Group> host, std::string transport, Connect connect)
-      : host_(std::move(host)), transport_(std::move(transport)), connect_(std::move(connect)) {}
+  DeviceGroup(std::shared_ptr<Group> host, Transport transport, Connect connect)
+      : host_(std::move(host)), transport_(transport), connect_(std::move(connect)) {}
 
   int rank() const override { return host_->rank(); }
   int size() const override { return host_->size(); }
-  std::string transport() const override { return transport_; }
+  Transport transport() const override { return transport_; }
 
   std::unique_ptr<Work> all_gather(at::Tensor out, at::Tensor in) override {
     count_all_gather(in);
@@ -89,8 +58,8 @@ class DeviceGroup final : public Group {
     return *device_;
   }
 
-  std::unique_ptr<Group> host_;
-  std::string transport_;
+  std::shared_ptr<Group> host_;  // a staged group sends through it, too
+  Transport transport_;
   Connect connect_;
   std::unique_ptr<Group> device_;
 };
@@ -119,16 +88,14 @@ std::unique_ptr<Group> make_device_group(Rendezvous& rendezvous, const std::stri
     const at::Device device = rendezvous.options().device;
     if (have_own_gpus(rendezvous, name, ranks, device)) {
       return std::make_unique<DeviceGroup>(
-          std::move(host), "nccl", [&rendezvous, name, ranks, device] {
+          std::move(host), Transport::kNccl, [&rendezvous, name, ranks, device] {
             return make_nccl_group(rendezvous, name, ranks, device);
           });
     }
   }
-  Group& lent = *host;
-  const std::string transport = host->transport();
-  return std::make_unique<DeviceGroup>(std::move(host), transport, [&lent] {
-    return make_staged_group(std::make_unique<Borrowed>(lent));
-  });
+  const std::shared_ptr<Group> shared = std::move(host);
+  return std::make_unique<DeviceGroup>(shared, shared->transport(),
+                                       [shared] { return make_staged_group(shared); });
 }
 
 }  // namespace strata::comm

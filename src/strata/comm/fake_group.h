@@ -20,7 +20,7 @@ class FakeGroup final : public Group {
   FakeGroup(int rank, int size, Imitated imitated = Imitated::kGloo);
   int rank() const override { return rank_; }
   int size() const override { return size_; }
-  std::string transport() const override { return "fake"; }
+  Transport transport() const override { return Transport::kFake; }
   // Of the imitated transport in this process, beside tensors.
   int64_t process_bytes() const;
   std::unique_ptr<Work> all_gather(at::Tensor out, at::Tensor in) override;

@@ -94,7 +94,7 @@ class GlooGroup final : public Group {
 
   int rank() const override { return rank_; }
   int size() const override { return size_; }
-  std::string transport() const override { return "gloo"; }
+  Transport transport() const override { return Transport::kGloo; }
 
   std::unique_ptr<Work> all_gather(at::Tensor out, at::Tensor in) override {
     count_all_gather(in);

@@ -2,6 +2,11 @@
 
 namespace strata::comm {
 
+std::string_view name_of(Transport transport) {
+  constexpr std::string_view kNames[] = {"single", "shm", "gloo", "nccl", "fake"};
+  return kNames[static_cast<size_t>(transport)];
+}
+
 void Group::count_all_gather(const at::Tensor& in) {
   ++traffic_.all_gathers;
   traffic_.sent_bytes += static_cast<int64_t>(in.nbytes()) * (size() - 1);

@@ -3,9 +3,10 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 #include <memory>
 #include <optional>
-#include <string>
+#include <string_view>
 
 #include <ATen/core/Tensor.h>
 
@@ -21,6 +22,10 @@ class Work {
 };
 
 enum class Reduction { kSum, kMax };
+
+// What carries a group's tensors.
+enum class Transport : uint8_t { kSingle, kSharedMemory, kGloo, kNccl, kFake };
+std::string_view name_of(Transport transport);  // for display: "shm", "gloo", ...
 
 // What this rank had to send by theory: the least that each collective's definition allows. Of n
 // ranks and N bytes in whole, (n - 1) / n * N for gather, all-to-all and scatter (a scatter's on
@@ -39,7 +44,7 @@ class Group {
   virtual ~Group() = default;
   virtual int rank() const = 0;
   virtual int size() const = 0;
-  virtual std::string transport() const = 0;  // "shm", "gloo", "single", "fake"
+  virtual Transport transport() const = 0;
 
   // `out` [size * n] = every rank's `in` [n], in rank order. `in` may be out's own slice.
   virtual std::unique_ptr<Work> all_gather(at::Tensor out, at::Tensor in) = 0;

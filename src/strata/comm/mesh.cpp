@@ -86,6 +86,20 @@ Mesh make_fake_mesh(int world_size, int shard_size) {
   return make_fake_mesh(world_size, MeshShape{.shard_size = shard_size});
 }
 
+void sum_alike(const Mesh& mesh, const at::Tensor& tensor) {
+  if (mesh.shard->size() == 1 || tensor.numel() == 0) return;
+  mesh.shard->all_reduce(tensor)->wait();
+  if (mesh.replicate->size() > 1) mesh.replicate->broadcast(tensor, /*root=*/0)->wait();
+}
+
+bool shares_memory(const Mesh& mesh) {
+  for (const Group* group :
+       {mesh.sequence.get(), mesh.part.get(), mesh.shard.get(), mesh.replicate.get()}) {
+    if (group != nullptr && group->size() > 1) return group->transport() != Transport::kGloo;
+  }
+  return true;
+}
+
 SentBytes sent_bytes(const Mesh& mesh) {
   const auto of = [](const std::unique_ptr<Group>& group) {
     return group ? group->traffic().sent_bytes : 0;

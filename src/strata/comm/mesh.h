@@ -56,6 +56,15 @@ struct ImitatedMachines {
 Mesh make_fake_mesh(int world_size, const MeshShape& shape, const ImitatedMachines& machines = {});
 Mesh make_fake_mesh(int world_size, int shard_size);
 
+// `tensor` becomes its sum over the shard group, the same to the bit on every rank of the world:
+// shard groups may add in different orders, and copies of one weight must be updated alike.
+// Collective over the world; returns when the sum is there.
+void sum_alike(const Mesh& mesh, const at::Tensor& tensor);
+
+// Whether ranks of one machine share memory: what carries the smallest group of several. Where that
+// reaches beyond the machine it tells nothing, and no group lies inside one.
+bool shares_memory(const Mesh& mesh);
+
 // What this rank has sent of parameters, gradients and, in its sequence group, activations.
 struct SentBytes {
   int64_t shard = 0;

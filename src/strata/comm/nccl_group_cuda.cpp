@@ -87,7 +87,7 @@ class NcclGroup final : public Group {
 
   int rank() const override { return rank_; }
   int size() const override { return size_; }
-  std::string transport() const override { return "nccl"; }
+  Transport transport() const override { return Transport::kNccl; }
 
   std::unique_ptr<Work> all_gather(at::Tensor out, at::Tensor in) override {
     check("all-gather", out, in, in.numel() * size_ == out.numel());

@@ -98,7 +98,7 @@ class ShmGroup final : public Group {
 
   int rank() const override { return rank_; }
   int size() const override { return size_; }
-  std::string transport() const override { return "shm"; }
+  Transport transport() const override { return Transport::kSharedMemory; }
 
   std::unique_ptr<Work> all_gather(at::Tensor out, at::Tensor in) override {
     require(out.numel() == in.numel() * size_ && out.scalar_type() == in.scalar_type(),

@@ -17,7 +17,7 @@ class SingleGroup final : public Group {
  public:
   int rank() const override { return 0; }
   int size() const override { return 1; }
-  std::string transport() const override { return "single"; }
+  Transport transport() const override { return Transport::kSingle; }
   std::unique_ptr<Work> all_gather(at::Tensor out, at::Tensor in) override {
     return copy_unless_aliased(out, in);
   }

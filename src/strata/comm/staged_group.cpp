@@ -37,11 +37,11 @@ class StagedWork final : public Work {
 
 class StagedGroup final : public Group {
  public:
-  explicit StagedGroup(std::unique_ptr<Group> host) : host_(std::move(host)) {}
+  explicit StagedGroup(std::shared_ptr<Group> host) : host_(std::move(host)) {}
 
   int rank() const override { return host_->rank(); }
   int size() const override { return host_->size(); }
-  std::string transport() const override { return host_->transport(); }
+  Transport transport() const override { return host_->transport(); }
 
   std::unique_ptr<Work> all_gather(at::Tensor out, at::Tensor in) override {
     count_all_gather(in);
@@ -81,12 +81,12 @@ class StagedGroup final : public Group {
   void barrier() override { host_->barrier(); }
 
  private:
-  std::unique_ptr<Group> host_;
+  std::shared_ptr<Group> host_;
 };
 
 }  // namespace
 
-std::unique_ptr<Group> make_staged_group(std::unique_ptr<Group> host) {
+std::unique_ptr<Group> make_staged_group(std::shared_ptr<Group> host) {
   return std::make_unique<StagedGroup>(std::move(host));
 }
 

@@ -8,6 +8,6 @@ namespace strata::comm {
 
 // Every tensor is copied to host memory, goes through `host`, and comes back at wait(). The host
 // waits for the device when a collective starts.
-std::unique_ptr<Group> make_staged_group(std::unique_ptr<Group> host);
+std::unique_ptr<Group> make_staged_group(std::shared_ptr<Group> host);
 
 }  // namespace strata::comm

@@ -36,7 +36,7 @@ class WatchedGroup final : public Group {
 
   int rank() const override { return group_->rank(); }
   int size() const override { return group_->size(); }
-  std::string transport() const override { return group_->transport(); }
+  Transport transport() const override { return group_->transport(); }
 
   std::unique_ptr<Work> all_gather(at::Tensor out, at::Tensor in) override {
     const ActivityTimer timer(Activity::kCollectives);

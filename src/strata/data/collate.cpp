@@ -91,6 +91,14 @@ MicroBatch collate(std::span<const ExampleView> rows, std::span<const int64_t> r
   return batch;
 }
 
+MicroBatch collate_rows(const TokenStore& set, std::span<const int64_t> row_indices,
+                        std::optional<int64_t> decoder_start) {
+  std::vector<ExampleView> rows;
+  rows.reserve(row_indices.size());
+  for (const int64_t row : row_indices) rows.push_back(set[static_cast<size_t>(row)]);
+  return collate(rows, row_indices, decoder_start);
+}
+
 int64_t count_targets(const ExampleView& row) {
   int64_t count = 0;
   size_t begin = 0;

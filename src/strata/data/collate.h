@@ -8,6 +8,7 @@
 #include <span>
 
 #include "strata/data/batch.h"
+#include "strata/data/store/token_store.h"
 
 namespace strata::data {
 
@@ -23,6 +24,10 @@ inline constexpr int64_t kMaxRowTokens = int64_t{1} << 24;
 // Errors: InternalError if labels or lengths do not fit the ids.
 MicroBatch collate(std::span<const ExampleView> rows, std::span<const int64_t> row_indices,
                    std::optional<int64_t> decoder_start = {});
+
+// Rows of a set by their indices.
+MicroBatch collate_rows(const TokenStore& set, std::span<const int64_t> row_indices,
+                        std::optional<int64_t> decoder_start = {});
 
 // Trained next-token predictions of one row: what it adds to MicroBatch::num_targets and, in the
 // reference, to num_items_in_batch.

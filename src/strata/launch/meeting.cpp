@@ -36,6 +36,10 @@ std::string string_in(const Json& message, const char* key) {
   return message.contains(key) && message[key].is_string() ? message[key].get<std::string>() : "";
 }
 
+bool is_true_in(const Json& message, const char* key) {
+  return message.contains(key) && message[key].is_boolean() && message[key].get<bool>();
+}
+
 }  // namespace
 
 Meeting::Meeting(const MeetingOptions& options) : options_(options) {
@@ -111,6 +115,7 @@ Round Meeting::host_round(int attempt) {
     link->name =
         fmt::format("machine {} {}", link->machine_rank, link->name.substr(link->name.find('(')));
     link->wants_round = link->has_ended = false;
+    link->is_member = true;
     link->wire.send(Json{{"round", attempt},
                          {"machine_rank", link->machine_rank},
                          {"port", round.port},
@@ -157,6 +162,7 @@ void Meeting::connect_to_host() {
   do {
     if (auto wire = connect_to(options_.address, options_.port, reason)) {
       add_link(std::move(*wire), "machine 0");
+      links_.back()->is_member = true;
       return;
     }
     say_whom_it_waits_for(fmt::format("no launcher of machine 0 yet ({})", reason));
@@ -248,34 +254,52 @@ void Meeting::greet(LauncherLink& link, const Json& message) {
 }
 
 void Meeting::handle(LauncherLink& link, const Json& message) {
-  if (message.contains("join")) {
-    greet(link, message);
-  } else if (message.contains("refused")) {
+  if (is_host()) {
+    handle_on_host(link, message);
+  } else {
+    handle_on_guest(link, message);
+  }
+}
+
+void Meeting::handle_on_host(LauncherLink& link, const Json& message) {
+  if (message.contains("join")) return greet(link, message);
+  if (!link.is_member) return;
+  if (message.contains("end")) {
+    link.has_ended = true;
+    ++num_ended_;
+    check_end();
+  } else if (message.contains("failed")) {
+    note_failure(link, message);
+    send_all(message, &link);
+  }
+}
+
+void Meeting::handle_on_guest(LauncherLink& link, const Json& message) {
+  if (message.contains("refused")) {
     throw ConfigError("{}", string_in(message, "refused"));
   } else if (message.contains("round")) {
     next_ = Round{.attempt = number_in(message, "round"),
                   .machine_rank = number_in(message, "machine_rank"),
                   .port = number_in(message, "port"),
                   .launch_time = string_in(message, "launch_time")};
-  } else if (message.contains("end")) {
-    link.has_ended = true;
-    ++num_ended_;
-    check_end();
   } else if (message.contains("done")) {
     link.has_ended = is_done_ = true;
   } else if (message.contains("failed")) {
-    const std::string what = string_in(message, "failed");
-    if (!failure_) {
-      failure_ = what;
-      failure_code_ = std::max(number_in(message, "code"), 1);
-    }
-    is_over_ = is_over_ || message.value("final", false);
-    if (is_host()) send_all(message, &link);
+    note_failure(link, message);
   }
 }
 
+void Meeting::note_failure(const LauncherLink& link, const Json& message) {
+  if (!failure_) {
+    const std::string what = string_in(message, "failed");
+    failure_ = what.empty() ? link.name + ": found failed, expected it to take part" : what;
+    failure_code_ = std::max(number_in(message, "code"), 1);
+  }
+  is_over_ = is_over_ || is_true_in(message, "final");
+}
+
 void Meeting::lose(LauncherLink& link) {
-  if (link.has_ended || link.name.starts_with("a machine")) return;
+  if (link.has_ended || !link.is_member) return;
   const std::string what = fmt::format(
       "{}: found gone, expected its launcher to take part; look at what happened there", link.name);
   if (!failure_) {

@@ -52,6 +52,8 @@ struct LauncherLink {
   int machine_rank = 0;
   bool has_ended = false;  // well: its closing is no failure
   bool wants_round = false;
+  // Of a round that began, or the host: whoever else reaches the port can end nothing.
+  bool is_member = false;
   int attempt = 0;  // that it wants to begin, and since when its run goes
   std::string launch_time = {};
 };
@@ -95,6 +97,9 @@ class Meeting {
   Round host_round(int attempt);
   Round guest_round(int attempt);
   void handle(LauncherLink& link, const Json& message);
+  void handle_on_host(LauncherLink& link, const Json& message);
+  void handle_on_guest(LauncherLink& link, const Json& message);
+  void note_failure(const LauncherLink& link, const Json& message);
   void lose(LauncherLink& link);
   void send_all(const Json& message, const LauncherLink* except = nullptr);
 

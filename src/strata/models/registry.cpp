@@ -74,10 +74,20 @@ std::unique_ptr<Model> create_opt(const Json& json, const ModelOptions& options)
   return std::make_unique<OptModel>(config, options.storage);
 }
 
+template <Gpt2Config (*parse)(const Json&)>
+PositionTable gpt2_positions(const Json& json) {
+  return {parse(json).n_positions, "n_positions"};
+}
+
+PositionTable opt_positions(const Json& json) {
+  return {parse_opt_config(json).max_position_embeddings, "max_position_embeddings"};
+}
+
 struct Family {
   Create create;
   const char* classifier;  // transformers' class of such models that give rewards; null: none
   bool has_encoder = false;
+  PositionTable (*position_table)(const Json& config) = nullptr;  // null: it computes positions
 };
 
 const std::map<std::string, Family>& families() {
@@ -89,9 +99,14 @@ const std::map<std::string, Family>& families() {
       {"glm", {create_llama<parse_glm_config>, "GlmForSequenceClassification"}},
       {"glm4", {create_llama<parse_glm4_config>, "Glm4ForSequenceClassification"}},
       {"glm4_moe", {create_mixture<parse_glm4_moe_config>, nullptr}},
-      {"gpt2", {create_gpt2<parse_gpt2_config>, "GPT2ForSequenceClassification"}},
+      {"gpt2",
+       {.create = create_gpt2<parse_gpt2_config>,
+        .classifier = "GPT2ForSequenceClassification",
+        .position_table = gpt2_positions<parse_gpt2_config>}},
       {"gpt_bigcode",
-       {create_gpt2<parse_gpt_bigcode_config>, "GPTBigCodeForSequenceClassification"}},
+       {.create = create_gpt2<parse_gpt_bigcode_config>,
+        .classifier = "GPTBigCodeForSequenceClassification",
+        .position_table = gpt2_positions<parse_gpt_bigcode_config>}},
       {"gpt_neox", {create_gpt_neox, "GPTNeoXForSequenceClassification"}},
       {"gpt_oss", {create_gpt_oss, "GptOssForSequenceClassification"}},
       {"granite", {create_llama<parse_granite_config>, nullptr}},
@@ -101,7 +116,10 @@ const std::map<std::string, Family>& families() {
       {"mixtral", {create_mixture<parse_mixtral_config>, "MixtralForSequenceClassification"}},
       {"olmo2", {create_llama<parse_olmo2_config>, "Olmo2ForSequenceClassification"}},
       {"olmo3", {create_llama<parse_olmo3_config>, "Olmo3ForSequenceClassification"}},
-      {"opt", {create_opt, "OPTForSequenceClassification"}},
+      {"opt",
+       {.create = create_opt,
+        .classifier = "OPTForSequenceClassification",
+        .position_table = opt_positions}},
       {"phi3",
        {create_llama<parse_phi3_config, Phi3DecoderLayer>, "Phi3ForSequenceClassification"}},
       {"qwen2", {create_llama<parse_qwen2_config>, "Qwen2ForSequenceClassification"}},
@@ -140,6 +158,12 @@ std::vector<std::string> supported_model_types() {
 bool has_encoder(const Json& config) {
   const auto family = families().find(ConfigReader(config).text("model_type", ""));
   return family != families().end() && family->second.has_encoder;
+}
+
+std::optional<PositionTable> position_table(const Json& config) {
+  const auto family = families().find(ConfigReader(config).text("model_type", ""));
+  if (family == families().end() || family->second.position_table == nullptr) return std::nullopt;
+  return family->second.position_table(config);
 }
 
 std::string classifier_of(const std::string& model_type) {

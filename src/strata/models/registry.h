@@ -2,7 +2,9 @@
 // families. Never: weights; shard/ gives parameters their memory.
 #pragma once
 
+#include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -34,5 +36,13 @@ std::string classifier_of(const std::string& model_type);
 
 // Whether the family has encoder and decoder; false for an unknown one.
 bool has_encoder(const Json& config);
+
+// Where each position has a row of weights, beyond which nothing is computed.
+struct PositionTable {
+  int64_t num_positions = 0;
+  const char* key = "";  // of config.json, which says how many
+};
+// Nothing of families that compute positions, and of unknown ones.
+std::optional<PositionTable> position_table(const Json& config);
 
 }  // namespace strata::models

@@ -164,7 +164,7 @@ void Adafactor::step(double learning_rate, double gradient_scale) {
           .index_add_(0, matrix_of_rows(rows, matrices.rows, squares), squares, share);
     }
   }
-  store_.mesh().shard->all_reduce(sums)->wait();
+  comm::sum_alike(store_.mesh(), sums);
 
   std::vector<at::Tensor> updates;
   at::Tensor square_sums =
@@ -174,7 +174,7 @@ void Adafactor::step(double learning_rate, double gradient_scale) {
         update_of(tensors_[i], scaled_gradient(tensors_[i], gradient_scale), sums, beta));
     square_sums[static_cast<int64_t>(i)] = updates.back().to(at::kDouble).square().sum();
   }
-  store_.mesh().shard->all_reduce(square_sums)->wait();
+  comm::sum_alike(store_.mesh(), square_sums);
   if (square_sums.is_meta()) return;  // without data (the memory plan)
   square_sums = square_sums.cpu();    // waited for once
   std::vector<double> rates;

@@ -26,7 +26,7 @@ struct AdafactorOptions {
 
 // Means of rows and columns need the whole matrix: each rank adds what its piece gives and what it
 // keeps of the state, and one sum over the shard group makes both whole.
-// Collective: step(), two sums over the shard group.
+// Collective: step(), two sums that are alike on all ranks (comm::sum_alike).
 class Adafactor final : public Optimizer {
  public:
   Adafactor(shard::UnitStore& store, const AdafactorOptions& options);

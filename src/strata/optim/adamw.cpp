@@ -32,11 +32,7 @@ double global_gradient_norm(shard::UnitStore& store) {
   }
   const double sum = ops::square_sum(gradients);
   at::Tensor total = at::full({1}, sum, at::kDouble);
-  store.mesh().shard->all_reduce(total)->wait();
-  // Shard groups may add in different orders; copies of one weight must be clipped alike.
-  if (store.mesh().shard->size() > 1 && store.mesh().replicate->size() > 1) {
-    store.mesh().replicate->broadcast(total, 0)->wait();
-  }
+  comm::sum_alike(store.mesh(), total);
   return std::sqrt(total.item<double>());
 }
 

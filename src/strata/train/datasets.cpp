@@ -14,8 +14,7 @@
 #include "strata/data/store/token_cache.h"
 #include "strata/hf/hub/cache.h"
 #include "strata/hf/hub/model.h"
-#include "strata/models/gpt2/config.h"
-#include "strata/models/opt/config.h"
+#include "strata/models/registry.h"
 #include "strata/text/templates/builtin_templates.h"
 #include "strata/train/data_warnings.h"
 #include "strata/train/setup/hub_place.h"
@@ -220,15 +219,9 @@ ModelLimits read_model_limits(const config::ModelConfig& config) {
     limits.vocab_size = model["vocab_size"].get<int64_t>();
   }
   limits.positions = positions_of(model);
-  const std::string type = model.value("model_type", "");
-  if (type == "gpt2" || type == "gpt_bigcode") {
-    limits.positions = (type == "gpt2" ? models::parse_gpt2_config(model)
-                                       : models::parse_gpt_bigcode_config(model))
-                           .n_positions;
-    limits.table_key = "n_positions";
-  } else if (type == "opt") {
-    limits.positions = models::parse_opt_config(model).max_position_embeddings;
-    limits.table_key = "max_position_embeddings";
+  if (const auto table = models::position_table(model)) {
+    limits.positions = table->num_positions;
+    limits.table_key = table->key;
   }
   return limits;
 }

@@ -23,7 +23,7 @@ struct Datasets {
   std::string chat_template_source;
   data::TokenStore train;
   std::optional<data::TokenStore> eval;  // only when the settings ask for evaluation
-  std::vector<std::string> notes;        // what the person who started the run should know
+  std::vector<std::string> notes;        // what loading them did beside what was asked
   std::vector<std::string> warnings;     // what is probably a mistake
 };
 

@@ -102,6 +102,7 @@ struct RunOrder {
   const Output& output;
   bool writes_results;
   at::Device device;
+  std::vector<std::string>& notes;  // what the person who started it should know
 };
 
 // What libtorch says was asked for: the sentence with the size.
@@ -141,8 +142,9 @@ RunResult explaining_memory(const std::optional<MemoryWatch>& watch, at::Device 
   }
 }
 
-RunResult train(const RunOrder& order, comm::Mesh& mesh, Datasets& datasets, comm::Group& saving,
-                std::optional<MemoryWatch>& watch, PreparationLine& line, Status& status) {
+RunResult train(const RunOrder& order, comm::Mesh& mesh, const Datasets& datasets,
+                comm::Group& saving, std::optional<MemoryWatch>& watch, PreparationLine& line,
+                Status& status) {
   const config::RunConfig& config = order.config;
   status.set_phase("loading the model");
   const std::unique_ptr<Trainee> trainee = assemble(config, mesh, target_of(order.device));
@@ -155,11 +157,11 @@ RunResult train(const RunOrder& order, comm::Mesh& mesh, Datasets& datasets, com
                    .set_phase = [&](const std::string& phase) { status.set_phase(phase); },
                    .progress = [&](const std::string& subject, int64_t rows,
                                    double part) { line.show_rows(subject, rows, part); },
-                   .notes = datasets.notes});
+                   .notes = order.notes});
   line.clear();
   Trainer trainer(config, order.settings_text, *trainee, datasets, *recipe,
                   {.group = saving, .writes_result = order.writes_results}, order.output);
-  introduce(config, *trainee, datasets, trainer);
+  introduce(config, *trainee, datasets, order.notes, trainer);
   if (watch) {
     trainer.say(watch->planned_line());
     watch->start(*trainee, trainer);
@@ -244,21 +246,21 @@ RunResult run(config::RunConfig config, const launch::RankEnvironment& environme
                               .download_progress = show_download,
                               .data_parallel_size = mesh.data_parallel_size()});
   });
-  datasets.notes.insert(datasets.notes.begin(), folder.notes.begin(), folder.notes.end());
+  std::vector<std::string> notes = folder.notes;
+  notes.insert(notes.end(), datasets.notes.begin(), datasets.notes.end());
   if (config.train.tf32 && !meeting.device.is_cuda()) {
-    datasets.notes.push_back("warning: tf32: has no effect; fp32 products of a CPU keep 24 bits");
+    notes.push_back("warning: tf32: has no effect; fp32 products of a CPU keep 24 bits");
   }
   const auto request = [&](const config::RunConfig& planned) {
     return plan_request(planned, mesh, environment.local_world_size, datasets, meeting.device);
   };
-  choose_by_plan(config, mesh, meeting.device, environment.local_world_size, request,
-                 datasets.notes);
+  choose_by_plan(config, mesh, meeting.device, environment.local_world_size, request, notes);
   // Only rank 0 tells; the others hold as much.
   std::optional<MemoryWatch> watch;
   if (environment.rank == 0) watch.emplace(config, request(config), meeting.device);
   return explaining_memory(watch, meeting.device, [&] {
-    return train({config, settings.json, output, writes_results, meeting.device}, mesh, datasets,
-                 *saving, watch, line, status);
+    return train({config, settings.json, output, writes_results, meeting.device, notes}, mesh,
+                 datasets, *saving, watch, line, status);
   });
 }
 

@@ -14,21 +14,21 @@
 namespace strata::comm {
 namespace {
 
-class Transport : public testing::TestWithParam<bool> {
+class Transports : public testing::TestWithParam<bool> {
  protected:
-  static std::string expected(int size) {
+  static std::string_view expected(int size) {
     if (size == 1) return "single";
     return GetParam() ? "shm" : "gloo";
   }
 };
-INSTANTIATE_TEST_SUITE_P(, Transport, testing::Bool(),
+INSTANTIATE_TEST_SUITE_P(, Transports, testing::Bool(),
                          [](const auto& info) { return std::string(info.param ? "shm" : "gloo"); });
 
-TEST_P(Transport, CollectivesAreWhatTheyAreDefinedToBe) {
+TEST_P(Transports, CollectivesAreWhatTheyAreDefinedToBe) {
   for (int size : {1, 2, 3}) {
     on_ranks(size, GetParam(), [size](Rendezvous& rendezvous) {
       const auto group = rendezvous.make_group("test");
-      EXPECT_EQ(group->transport(), expected(size));
+      EXPECT_EQ(name_of(group->transport()), expected(size));
       const int rank = group->rank();
       const int64_t n = 5;
       const at::Tensor mine = at::arange(n, at::kFloat) + 100 * rank;
@@ -66,7 +66,7 @@ TEST_P(Transport, CollectivesAreWhatTheyAreDefinedToBe) {
   }
 }
 
-TEST_P(Transport, AllGatherWorksInPlaceAndInBf16) {
+TEST_P(Transports, AllGatherWorksInPlaceAndInBf16) {
   on_ranks(2, GetParam(), [](Rendezvous& rendezvous) {
     const auto group = rendezvous.make_group("test");
     at::Tensor whole = at::zeros({64}, at::kBFloat16);
@@ -79,7 +79,7 @@ TEST_P(Transport, AllGatherWorksInPlaceAndInBf16) {
 }
 
 // Several in flight, waited for in another order than started, of sizes around the pieces' borders.
-TEST_P(Transport, ManyInFlightOfAnySize) {
+TEST_P(Transports, ManyInFlightOfAnySize) {
   for (int size : {2, 3}) {
     on_ranks(size, GetParam(), [size](Rendezvous& rendezvous) {
       const auto group = rendezvous.make_group("test");
@@ -126,7 +126,7 @@ TEST_P(Transport, ManyInFlightOfAnySize) {
 }
 
 // Values whose sum depends on the order of addition; the order is from rank 0 upwards.
-TEST_P(Transport, SumsAreInRankOrderAndWiderThan16Bits) {
+TEST_P(Transports, SumsAreInRankOrderAndWiderThan16Bits) {
   constexpr int kRanks = 3;
   const auto value_of = [](int rank, int64_t n) {
     return at::sin(at::arange(n, at::kDouble) * (rank + 1)) * std::pow(10.0, rank);
@@ -157,7 +157,7 @@ TEST_P(Transport, SumsAreInRankOrderAndWiderThan16Bits) {
 
 // A group of a time-out of its own: whoever gives up closes it, so that the late one is told within
 // a second and no collective of it meets another one's.
-TEST_P(Transport, AGroupThatTimedOutIsClosedForAll) {
+TEST_P(Transports, AGroupThatTimedOutIsClosedForAll) {
   on_ranks(2, GetParam(), [](Rendezvous& rendezvous) {
     const auto world = rendezvous.make_group("world");
     const auto group = rendezvous.make_group("brief", {}, {.timeout = std::chrono::seconds(1)});

@@ -53,7 +53,8 @@ TEST(OneRank, GetsBackWhatItGives) {
         group->scatter(dealt, reduced, /*root=*/0)->wait();
         group->all_to_all(values, dealt)->wait();
       }
-      EXPECT_TRUE(at::equal(values, expected)) << group->transport() << " " << device.str();
+      EXPECT_TRUE(at::equal(values, expected))
+          << name_of(group->transport()) << " " << device.str();
     }
     group->barrier();
   }

@@ -71,7 +71,7 @@ TEST(WatchedGroup, TellsItsCollectivesAndCounts) {
   EXPECT_EQ(read_status(status.page()).number, 2u) << "what is waited for, not what was begun last";
   EXPECT_EQ(group->traffic().all_gathers, 1);
   EXPECT_EQ(group->traffic().sent_bytes, 2 * 3 * 3 * 4);
-  EXPECT_EQ(group->transport(), "fake");
+  EXPECT_EQ(group->transport(), Transport::kFake);
 }
 
 }  // namespace

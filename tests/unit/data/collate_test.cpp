@@ -85,5 +85,21 @@ TEST(Collate, RefusesRowsThatDoNotFit) {
   EXPECT_THROW(collate_all({{{1}, {1}, {1}}}, {0, 1}), InternalError);
 }
 
+TEST(Collate, RowsOfASetAreThoseOfTheirIndices) {
+  Dataset set;
+  set.rows = {{{1, 2}, {1, 2}, {2}}, {{3, 4, 5}, {3, 4, 5}, {1, 2}}, {{6}, {6}, {1}}};
+  const MicroBatch expected = collate_all({set.rows[2], set.rows[1]}, {2, 1});
+  const TokenStore store(set);
+  const MicroBatch found = collate_rows(store, std::vector<int64_t>{2, 1});
+  EXPECT_EQ(found.ids, expected.ids);
+  EXPECT_EQ(found.targets, expected.targets);
+  EXPECT_EQ(found.token_keys, expected.token_keys);
+  EXPECT_EQ(found.offsets, expected.offsets);
+  EXPECT_EQ(found.rows, expected.rows);
+  const MicroBatch pair = collate_rows(store, std::vector<int64_t>{1}, /*decoder_start=*/0);
+  EXPECT_THAT(pair.source_ids, ElementsAre(3));
+  EXPECT_THAT(pair.ids, ElementsAre(0, 4));
+}
+
 }  // namespace
 }  // namespace strata::data

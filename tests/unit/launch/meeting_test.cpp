@@ -213,6 +213,46 @@ TEST_F(Machines, ThatComeLateAndDoNotFitEndNoRun) {
   EXPECT_THAT(late.get(), HasSubstr("launch: found \"8 ranks\""));
 }
 
+TEST_F(Machines, AloneCanEndTheirRun) {
+  Meeting host(options(true)), guest(options(false));
+  auto round = std::async(std::launch::async, [&] { guest.begin_round(0); });
+  std::string reason;
+  auto early = connect_to("127.0.0.1", port_, reason);
+  ASSERT_TRUE(early) << reason;
+  early->send(Json{{"failed", "x"}, {"final", true}});
+  host.begin_round(0);
+  round.get();
+  auto stranger = connect_to("127.0.0.1", port_, reason);
+  ASSERT_TRUE(stranger) << reason;
+  for (const Json& message :
+       {Json{{"failed", "x"}}, Json{{"failed", "x"}, {"final", 1}}, Json{{"refused", "x"}},
+        Json{{"end", true}}, Json{{"done", true}}, Json{{"round", 1}}}) {
+    stranger->send(message);
+  }
+  host.tell_end();  // with the stranger's end all would be done
+  for (int i = 0; i < 20; ++i) {
+    EXPECT_EQ(host.news(), std::nullopt);
+    EXPECT_EQ(guest.news(), std::nullopt);
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  stranger.reset();
+  EXPECT_EQ(host.news(), std::nullopt) << "nor by going";
+  EXPECT_FALSE(host.is_done() || guest.is_done() || host.is_over() || guest.is_over());
+}
+
+TEST_F(Machines, ThatSendFieldsOfOtherTypesHaveFailedAllTheSame) {
+  Meeting host(options(true));
+  std::string reason;
+  auto guest = connect_to("127.0.0.1", port_, reason);
+  ASSERT_TRUE(guest) << reason;
+  guest->send(Json{{"join", "4 ranks"}, {"num_machines", 2}, {"attempt", "0"}});
+  host.begin_round(0);
+  guest->send(Json{{"failed", 1}, {"final", 1}, {"code", "1"}});
+  EXPECT_EQ(await_news(host), "machine 1 (127.0.0.1): found failed, expected it to take part");
+  EXPECT_FALSE(host.is_over());
+  EXPECT_EQ(host.failure_code(), 1);
+}
+
 TEST_F(Machines, AreDoneWhenTheLastIs) {
   Meeting host(options(true, 3)), one(options(false, 3)), two(options(false, 3));
   auto first = std::async(std::launch::async, [&] { one.begin_round(0); });

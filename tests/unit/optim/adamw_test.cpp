@@ -4,14 +4,13 @@
 #include <ATen/ops/_fused_adamw.h>
 #include <gtest/gtest.h>
 
+#include "idle_group.h"
 #include "strata/comm/mesh.h"
 #include "strata/models/registry.h"
 #include "strata/shard/loading.h"
 
 namespace strata::optim {
 namespace {
-
-using Done = std::unique_ptr<comm::Work>;
 
 TEST(Decay, AllButBiasesAndNorms) {
   EXPECT_TRUE(is_decayed("model.embed_tokens.weight"));
@@ -33,28 +32,13 @@ TEST(Clip, FactorIsTorchs) {
 }
 
 // What rank 1 of two copies sees, whose rank 0 says 9 to everything.
-class SecondCopy final : public comm::Group {
+class SecondCopy final : public IdleGroup {
  public:
-  int rank() const override { return 1; }
-  int size() const override { return 2; }
-  std::string transport() const override { return "fake"; }
-  Done all_gather(at::Tensor, at::Tensor) override { return done(); }
-  Done reduce_scatter(at::Tensor, at::Tensor) override { return done(); }
-  Done all_reduce(at::Tensor, comm::Reduction) override { return done(); }
-  Done broadcast(at::Tensor tensor, int root) override {
+  std::unique_ptr<comm::Work> broadcast(at::Tensor tensor, int root) override {
     EXPECT_EQ(root, 0);
     tensor.fill_(9);
     return done();
   }
-  void barrier() override {}
-  Done all_to_all(at::Tensor, at::Tensor) override { return done(); }
-  Done scatter(at::Tensor, at::Tensor, int) override { return done(); }
-
- private:
-  struct Ended final : comm::Work {
-    void wait() override {}
-  };
-  static Done done() { return std::make_unique<Ended>(); }
 };
 
 // Their shard groups may add in another order, but all copies are clipped alike.

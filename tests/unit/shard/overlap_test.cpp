@@ -36,7 +36,7 @@ class ToldGroup final : public comm::Group {
       : group_(std::move(group)), events_(events) {}
   int rank() const override { return group_->rank(); }
   int size() const override { return group_->size(); }
-  std::string transport() const override { return "told"; }
+  comm::Transport transport() const override { return comm::Transport::kFake; }
   std::unique_ptr<comm::Work> all_gather(at::Tensor out, at::Tensor in) override {
     return group_->all_gather(out, in);
   }

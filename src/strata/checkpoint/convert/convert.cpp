@@ -233,10 +233,7 @@ void write_strata(SavedState& state, const fs::path& out, const ConvertOptions& 
   if (!state.facts().second_names.empty()) {
     small_files[kSecondNames] = dump_python(state.facts().second_names);
   }
-  for (const auto& [name, content] : small_files) {
-    write_file_atomically(folder / name, content, files);
-    manifest.files[name] = {content.size(), checksum(content.data(), content.size())};
-  }
+  write_small_files(folder, small_files, manifest, files);
   write_file_atomically(folder / "manifest.json", manifest_text(manifest), files);
   write_file_atomically(out / "latest", folder.filename().string() + "\n", files);
 }

@@ -38,6 +38,7 @@ std::vector<Setting> model_settings() {
       {{.name = "model_name_or_path",
         .aliases = {"model_name"},
         .field = STRATA_FIELD(model.model_name_or_path),
+        .resume = Resume::kTensors,
         .is_path = true,
         .help = "folder with the checkpoint, or its name on the Hub"},
        {.name = "model_revision",
@@ -53,6 +54,7 @@ std::vector<Setting> model_settings() {
        {.name = "tokenizer_name",
         .aliases = {"tokenizer_name_or_path"},
         .field = STRATA_FIELD(model.tokenizer_name),
+        .resume = Resume::kTraining,
         .is_path = true,
         .help = "folder with the tokenizer; default: the model's",
         .peer = "run_clm.py"},
@@ -86,6 +88,7 @@ std::vector<Setting> model_settings() {
         .peer = "clone_chat_template"},
        {.name = "router_aux_loss_coef",
         .field = STRATA_FIELD(model.router_aux_loss_coef),
+        .resume = Resume::kTraining,
         .range = {.min = 0},
         .help = "weight of the loss that balances the experts of a mixture, 0: none; "
                 "default: config.json's, 0.001 where it says nothing",

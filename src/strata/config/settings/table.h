@@ -46,6 +46,15 @@ enum class Kind : uint8_t {
   kUnbound,     // known from a peer: `harmless` values are accepted, all others refused
 };
 
+// What another value than in the run that saved a checkpoint means for one that resumes it.
+enum class Resume : uint8_t {
+  kFree,      // the same training: places, speed, precision, sharding. Rows and seeds are compared
+              // by what progress.json says of them.
+  kTraining,  // another training: a warning
+  kTensors,   // perhaps other tensors, or others of the optimizer: named where they do not fit
+  kBoth,
+};
+
 struct Range {
   double min = -std::numeric_limits<double>::infinity();
   double max = std::numeric_limits<double>::infinity();
@@ -57,6 +66,7 @@ struct Setting {
   std::vector<std::string_view> aliases = {};
   Kind kind = Kind::kBound;
   Field field = {};
+  Resume resume = Resume::kFree;
   // A bare flag means true; every setting with a boolean field is one.
   bool is_switch = false;
   bool repeatable = false;  // the flag may be given several times

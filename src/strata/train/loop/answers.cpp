@@ -110,15 +110,13 @@ std::optional<double> exact_answers(const data::TokenStore& dataset,
   double* count = counts.data_ptr<double>();
   for (int64_t i = 0; i < sampler.batches_per_rank(); ++i) {
     const data::EvalBatch rows = sampler.batch(world.rank(), i);
-    std::vector<data::ExampleView> examples;
-    for (int64_t row : rows.rows) examples.push_back(dataset[static_cast<size_t>(row)]);
     const nn::Batch batch =
-        to_tensors(data::collate(examples, rows.rows, trainee.model->decoder_start_id()),
+        to_tensors(data::collate_rows(dataset, rows.rows, trainee.model->decoder_start_id()),
                    trainee.store->options().device);
     const auto answers = greedy_answers(batch, options, trainee);
     if (!answers) return std::nullopt;
     for (int64_t r = 0; r < rows.num_real; ++r) {
-      const data::ExampleView& row = examples[static_cast<size_t>(r)];
+      const data::ExampleView row = dataset[static_cast<size_t>(rows.rows[static_cast<size_t>(r)])];
       const auto target = row.ids.subspan(static_cast<size_t>(row.lengths[0]));
       count[0] += trimmed_text((*answers)[static_cast<size_t>(r)], tokenizer) ==
                   trimmed_text(target, tokenizer);

@@ -20,11 +20,9 @@ std::optional<EvalSums> evaluate_dataset(const data::TokenStore& dataset,
   for (int64_t i = 0; i < sampler.batches_per_rank(); ++i) {
     if (is_any_asked(is_asked_to_stop, world)) return std::nullopt;
     const data::EvalBatch rows = sampler.batch(mesh.data_parallel_rank(), i);
-    std::vector<data::ExampleView> examples;
-    for (int64_t row : rows.rows) examples.push_back(dataset[static_cast<size_t>(row)]);
     MicroPass pass =
         evaluate_batch(config, trainee, recipe,
-                       data::collate(examples, rows.rows, trainee.model->decoder_start_id()));
+                       data::collate_rows(dataset, rows.rows, trainee.model->decoder_start_id()));
     // Ranks of a sequence group have the same rows.
     const double counted = static_cast<double>(rows.num_real) / mesh.sequence_size();
     weighted_loss += pass.mean_loss() * counted;

@@ -45,13 +45,6 @@ LongestBatch longest_evaluation_batch(const data::TokenStore& dataset,
   return longest;
 }
 
-data::MicroBatch micro_batch(const Trainee& trainee, const data::TokenStore& dataset,
-                             const std::vector<int64_t>& rows) {
-  std::vector<data::ExampleView> examples;
-  for (int64_t row : rows) examples.push_back(dataset[static_cast<size_t>(row)]);
-  return data::collate(examples, rows, trainee.model->decoder_start_id());
-}
-
 // Multiplications and additions a second of this rank, as its matrix products reach them where it
 // computes.
 double measured_flops(const Trainee& trainee) {
@@ -107,7 +100,8 @@ void with_memory_for(const std::string& what, const std::string& advice,
 
 void run_training_batch(const config::RunConfig& config, Trainee& trainee, const Recipe& recipe,
                         const data::TokenStore& dataset, const LongestBatch& longest) {
-  const data::MicroBatch rows = micro_batch(trainee, dataset, longest.rows);
+  const data::MicroBatch rows =
+      data::collate_rows(dataset, longest.rows, trainee.model->decoder_start_id());
   // The second micro-batch of a step has the gradients of the first beside its activations. They
   // stay in their homes until the first micro-batch of a step overwrites them (I2).
   const size_t micro_steps = config.train.gradient_accumulation_steps > 1 ? 2 : 1;
@@ -126,15 +120,6 @@ std::string peak_text(int64_t host_bytes, at::Device device) {
   if (device.is_cpu()) return text;
   return fmt::format("{:.0f} MB of {} and {} of the host",
                      mb(memory::device_memory(device).reserved_peak), device.str(), text);
-}
-
-bool saves(const config::TrainConfig& config, const StepPlan& plan, int64_t first_step) {
-  if (config.save_strategy == "no") return false;
-  if (config.save_strategy == "best") return first_step < plan.max_steps;
-  for (int64_t step = first_step + 1; step <= plan.max_steps; ++step) {
-    if (should_save(plan, config, step)) return true;
-  }
-  return false;
 }
 
 }  // namespace
@@ -207,13 +192,14 @@ std::vector<std::string> rehearse(const config::RunConfig& config, Trainee& trai
         fmt::format("the longest evaluation batch ({} in {})", counted(longest.num_tokens, "token"),
                     counted(longest.rows.size(), "row")),
         "lower per_device_eval_batch_size", [&] {
-          evaluate_batch(config, trainee, recipe,
-                         micro_batch(trainee, *datasets.eval, longest.rows));
+          evaluate_batch(
+              config, trainee, recipe,
+              data::collate_rows(*datasets.eval, longest.rows, trainee.model->decoder_start_id()));
         });
     parts.push_back(fmt::format("evaluation batch of {} tokens {:.1f} s", longest.num_tokens,
                                 seconds_since(start)));
   }
-  if (saves(config.train, trainer.plan(), first_step)) {
+  if (count_saves(trainer.plan(), config.train, first_step) > 0) {
     const Clock::time_point start = Clock::now();
     uint64_t bytes = 0;
     with_memory_for("one checkpoint", "turn off async_save or use more ranks",

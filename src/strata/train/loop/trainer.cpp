@@ -225,9 +225,8 @@ std::vector<data::MicroBatch> Trainer::micro_batches(const StepPlan::Window& win
   const int rank = trainee_.store->mesh().data_parallel_rank();
   for (int64_t i = 0; i < window.count; ++i) {
     const std::vector<int64_t> rows = sampler_.batch(window.epoch, rank, window.first + i);
-    std::vector<data::ExampleView> examples;
-    for (int64_t row : rows) examples.push_back(datasets_.train[static_cast<size_t>(row)]);
-    batches.push_back(data::collate(examples, rows, trainee_.model->decoder_start_id()));
+    batches.push_back(
+        data::collate_rows(datasets_.train, rows, trainee_.model->decoder_start_id()));
   }
   return batches;
 }

@@ -14,6 +14,7 @@
 #include "strata/train/saving/preflight.h"
 #include "strata/train/saving/results.h"
 #include "strata/train/saving/resume.h"
+#include "strata/train/saving/saving_policy.h"
 #include "strata/train/setup/adapter_settings.h"
 
 namespace strata::train {
@@ -58,12 +59,11 @@ std::string asked_line(int64_t step) {
 }  // namespace
 
 void Trainer::prepare_saving(const Saving& saving) {
-  const bool saves = config_.train.save_strategy != "no";
-  optim::Optimizer* optimizer = config_.train.save_only_model ? nullptr : trainee_.optimizer.get();
-  const bool in_whole_files = config_.shard.state_dict_type == "FULL_STATE_DICT";
-  const checkpoint::FrozenWeights frozen = frozen_weights_of(trainee_, in_whole_files);
-  if (saves && in_whole_files) whole_files_ = whole_files_of(trainee_);
-  if (saves || saving.writes_result) {
+  const SavingPolicy policy = saving_policy(config_);
+  optim::Optimizer* optimizer = policy.with_optimizer ? trainee_.optimizer.get() : nullptr;
+  const checkpoint::FrozenWeights frozen = frozen_weights_of(trainee_, policy.in_whole_files);
+  if (policy.saves && policy.in_whole_files) whole_files_ = whole_files_of(trainee_);
+  if (policy.saves || saving.writes_result) {
     comm::all_or_nothing(world_, "reading what lies beside the model", [&] {
       if (!is_main()) return;
       companions_ = companion_files(config_, trainee_, datasets_);
@@ -72,13 +72,10 @@ void Trainer::prepare_saving(const Saving& saving) {
     });
   }
   if (trainee_.adapter && is_main()) second_names_ = second_names_of(*trainee_.adapter);
-  require_room_on_disk(saving, optimizer != nullptr, frozen);
+  require_room_on_disk(saving, policy.with_optimizer, frozen);
   if (saving.writes_result) require_memory_for_result();
-  if (!saves) return;
-  // What rests in files does so because memory has no room for it, nor for a copy.
-  const bool rests_in_files =
-      trainee_.store->file() != nullptr || config_.shard.offload_optimizer_device == "nvme";
-  checkpoint::SaverOptions options{.in_background = config_.train.async_save && !rests_in_files,
+  if (!policy.saves) return;
+  checkpoint::SaverOptions options{.in_background = policy.in_background,
                                    .total_limit = config_.train.save_total_limit,
                                    .frozen = frozen};
   if (options.in_background) options.in_background = has_room_for_copies(optimizer);

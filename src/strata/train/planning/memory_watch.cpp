@@ -21,13 +21,9 @@ std::vector<int64_t> largest_batch(const data::TokenStore& dataset, int64_t coun
   const size_t taken = std::min(order.size(), static_cast<size_t>(count));
   std::ranges::partial_sort(order, order.begin() + static_cast<std::ptrdiff_t>(taken),
                             std::greater(), [&](size_t row) { return dataset[row].ids.size(); });
-  std::vector<data::ExampleView> rows;
-  std::vector<int64_t> indices;
-  for (size_t i = 0; i < taken; ++i) {
-    rows.push_back(dataset[order[i]]);
-    indices.push_back(static_cast<int64_t>(order[i]));
-  }
-  const data::MicroBatch batch = data::collate(rows, indices);
+  const std::vector<int64_t> longest(order.begin(),
+                                     order.begin() + static_cast<std::ptrdiff_t>(taken));
+  const data::MicroBatch batch = data::collate_rows(dataset, longest);
   std::vector<int64_t> documents;
   for (size_t d = 1; d < batch.offsets.size(); ++d) {
     documents.push_back(batch.offsets[d] - batch.offsets[d - 1]);
@@ -43,7 +39,7 @@ PlanRequest plan_request(const config::RunConfig& config, const comm::Mesh& mesh
   request.on_device = device.is_cuda();
   request.world_size = mesh.world->size();
   request.local_world_size = local_world_size;
-  request.share_memory = mesh.shard->transport() != "gloo";
+  request.share_memory = comm::shares_memory(mesh);
   request.documents = largest_batch(datasets.train, config.train.per_device_train_batch_size);
   const auto run_forward = [&request](const data::TokenStore& set, int64_t rows) {
     const auto tokens = [](const std::vector<int64_t>& documents) {

@@ -13,6 +13,7 @@
 #include "strata/nn/chunked_cross_entropy.h"
 #include "strata/nn/linear.h"
 #include "strata/ops/matmul/matmul.h"
+#include "strata/train/saving/saving_policy.h"
 #include "strata/train/setup/assemble.h"
 #include "strata/train/setup/device.h"
 
@@ -141,20 +142,16 @@ config::RunConfig without_files(config::RunConfig config) {
 }
 
 // What this rank saves.
-std::vector<checkpoint::LocalPiece> saved_pieces(const config::RunConfig& config,
-                                                 Trainee& trainee) {
-  if (config.train.save_strategy == "no") return {};
+std::vector<checkpoint::LocalPiece> saved_pieces(const SavingPolicy& policy, Trainee& trainee) {
+  if (!policy.saves) return {};
   return checkpoint::local_pieces(*trainee.store,
-                                  config.train.save_only_model ? nullptr : trainee.optimizer.get());
+                                  policy.with_optimizer ? trainee.optimizer.get() : nullptr);
 }
 
 // The copy that the saver takes on start and keeps (Trainer::prepare_saving).
 std::vector<checkpoint::LocalPiece> imagine_snapshot(
-    const config::RunConfig& config, const std::vector<checkpoint::LocalPiece>& pieces) {
-  const bool rests_in_files = is_in_files(config.shard.offload_param_device) ||
-                              is_in_files(config.shard.offload_optimizer_device);
-  const bool copies = config.train.async_save && !rests_in_files;
-  if (!copies || pieces.empty()) return {};
+    const SavingPolicy& policy, const std::vector<checkpoint::LocalPiece>& pieces) {
+  if (!policy.in_background || pieces.empty()) return {};
   return checkpoint::snapshot_memory(pieces);
 }
 
@@ -233,7 +230,8 @@ RunPlan plan_run(const config::RunConfig& config, const PlanRequest& request) {
     walk.eval_sources = take_sources(walk.eval_documents);
   }
   const int64_t own_tokens = (plan.tokens + mesh.sequence_size() - 1) / mesh.sequence_size();
-  const auto saved = saved_pieces(config, *trainee);
+  const SavingPolicy policy = saving_policy(config);
+  const auto saved = saved_pieces(policy, *trainee);
   // Buffers of files are the host's, too.
   if (request.on_device) {
     plan.scratch_bytes = memory::device_library_bytes(mesh);
@@ -244,7 +242,7 @@ RunPlan plan_run(const config::RunConfig& config, const PlanRequest& request) {
                          comm::imitated_process_bytes(mesh);
   }
   account.begin_phase("forward");
-  const auto snapshot = imagine_snapshot(config, saved);
+  const auto snapshot = imagine_snapshot(policy, saved);
   plan.memory =
       memory::walk(account, *trainee->store, *trainee->executor, *trainee->optimizer, walk);
   // Pages of weights that are quantised are mapped before there is a step with its buffers.

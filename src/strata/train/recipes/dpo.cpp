@@ -63,9 +63,7 @@ std::vector<double> ask(const data::TokenStore& rows, int64_t batch_size, Traine
   std::vector<double> found(2 * rows.size());
   for (int64_t i = 0; i < sampler.batches_per_rank(); ++i) {
     const data::EvalBatch batch = sampler.batch(world.rank(), i);
-    std::vector<data::ExampleView> examples;
-    for (const int64_t row : batch.rows) examples.push_back(rows[static_cast<size_t>(row)]);
-    const data::MicroBatch collated = data::collate(examples, batch.rows);
+    const data::MicroBatch collated = data::collate_rows(rows, batch.rows);
     nn::Preference pairs;
     pairs.options = options;
     nn::LossSums sums;

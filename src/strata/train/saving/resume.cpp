@@ -1,7 +1,6 @@
 #include "strata/train/saving/resume.h"
 
 #include <algorithm>
-#include <span>
 
 #include <fmt/ranges.h>
 
@@ -24,32 +23,12 @@ namespace {
 
 namespace fs = std::filesystem;
 
-bool is_in(std::span<const std::string_view> names, std::string_view name) {
-  return std::ranges::find(names, name) != names.end();
-}
-
-// Whether another value of it means another training. Places, speed, precision and sharding may
-// change; rows and seeds are compared by different_rows().
 bool shapes_training(const config::Setting& setting) {
-  constexpr std::string_view kGroups[] = {
-      "data", "sequence to sequence", "quantised base", "LoRA", "optimizer", "preferences"};
-  constexpr std::string_view kBesides[] = {"tokenizer_name", "train_sampling_strategy",
-                                           "dataloader_drop_last"};
-  constexpr std::string_view kNot[] = {"dataset_num_proc",      "dataset_cache",
-                                       "eval_packing",          "validation_file",
-                                       "predict_with_generate", "generation_max_length",
-                                       "save_projection",       "precompute_ref_batch_size",
-                                       "mxfp4_dequantize"};
-  if (setting.kind != config::Kind::kBound || is_in(kNot, setting.name)) return false;
-  return is_in(kGroups, setting.group) || is_in(kBesides, setting.name);
+  return setting.resume == config::Resume::kTraining || setting.resume == config::Resume::kBoth;
 }
 
-// Whether another value of it may mean other tensors, or others of the optimizer.
-bool shapes_state(const config::Setting& setting) {
-  constexpr std::string_view kGroups[] = {"quantised base", "LoRA"};
-  constexpr std::string_view kBesides[] = {"model_name_or_path", "optim"};
-  return is_in(kBesides, setting.name) ||
-         (shapes_training(setting) && is_in(kGroups, setting.group));
+bool shapes_tensors(const config::Setting& setting) {
+  return setting.resume == config::Resume::kTensors || setting.resume == config::Resume::kBoth;
 }
 
 // The same of both forms of the file: a list that nobody gave is null in one, empty in the other.
@@ -94,7 +73,7 @@ void load_tensors(checkpoint::PieceReader& reader, Trainee& trainee, optim::Opti
     if (settings_text.empty()) throw;
     const std::string others =
         other_settings(parse_json(saved, (reader.folder() / "settings.json").string()),
-                       parse_json(settings_text, "settings"), shapes_state);
+                       parse_json(settings_text, "settings"), shapes_tensors);
     if (others.empty()) throw;
     throw FormatError(
         "resume_from_checkpoint: found {}, expected the settings of the run that saved {}; set "

@@ -98,7 +98,7 @@ std::string traffic_line(const comm::Mesh& mesh) {
     if (!group || group->size() == 1) return;
     parts.push_back(fmt::format("{} {:.3f} MB ({})", name,
                                 static_cast<double>(group->traffic().sent_bytes) / 1e6,
-                                group->transport()));
+                                comm::name_of(group->transport())));
   };
   add("all ranks", mesh.world);
   add("shard group", mesh.shard);
@@ -124,7 +124,7 @@ std::string moved_line(const comm::Mesh& mesh) {
 }  // namespace
 
 void introduce(const config::RunConfig& config, Trainee& trainee, const Datasets& datasets,
-               Trainer& trainer) {
+               const std::vector<std::string>& notes, Trainer& trainer) {
   const comm::Mesh& mesh = trainee.store->mesh();
   trainer.say(adapters::trainable_parameters_line(*trainee.model));
   describe_weights(config, trainee, trainer);
@@ -133,8 +133,8 @@ void introduce(const config::RunConfig& config, Trainee& trainee, const Datasets
   trainer.say(fmt::format(
       "{} ({}), {}, {}{} of {}, {} of {}, masters fp32, "
       "computing in {} on {}",
-      counted(mesh.world->size(), "rank"), mesh.world->transport(), config.shard.sharding_strategy,
-      sharing_text(mesh), counted(datasets.train.size(), "row"),
+      counted(mesh.world->size(), "rank"), comm::name_of(mesh.world->transport()),
+      config.shard.sharding_strategy, sharing_text(mesh), counted(datasets.train.size(), "row"),
       counted(datasets.train.stats().num_tokens, "token"),
       counted(trainer.plan().max_steps, "step"),
       counted(config.train.per_device_train_batch_size * mesh.data_parallel_size() *
@@ -180,7 +180,7 @@ void introduce(const config::RunConfig& config, Trainee& trainee, const Datasets
   for (const std::string& line :
        describe_offload(config.shard, trainee.offload, trainee.store->options().device))
     trainer.say(line);
-  for (const std::string& note : datasets.notes) trainer.say(note);
+  for (const std::string& note : notes) trainer.say(note);
   for (const std::string& line : datasets.warnings) trainer.say("warning: " + line);
   for (const std::string& line : describe_losses(datasets.train.stats(), config.data)) {
     trainer.say(line);

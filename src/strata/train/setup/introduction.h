@@ -12,9 +12,9 @@
 
 namespace strata::train {
 
-// What trains on what: sizes, types, strategy, memory of loading, notes and warnings.
+// What trains on what: sizes, types, strategy, memory of loading, the run's `notes` and warnings.
 void introduce(const config::RunConfig& config, Trainee& trainee, const Datasets& datasets,
-               Trainer& trainer);
+               const std::vector<std::string>& notes, Trainer& trainer);
 
 // What the public script of the recipe prints after its last epoch, and what was sent, by group.
 // Requires: the trainer has run.

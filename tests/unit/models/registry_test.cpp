@@ -1,0 +1,30 @@
+// Oracle: the defaults of transformers' GPT2Config and OPTConfig, and StarCoder's config.json.
+#include "strata/models/registry.h"
+
+#include <gtest/gtest.h>
+
+namespace strata::models {
+namespace {
+
+TEST(Registry, FamiliesWithARowForEachPositionTellHowMany) {
+  const auto table_of = [](const char* config) {
+    return position_table(parse_json(config, "config.json"));
+  };
+  const auto gpt2 = table_of(R"({"model_type": "gpt2"})");
+  ASSERT_TRUE(gpt2);
+  EXPECT_EQ(gpt2->num_positions, 1024);
+  EXPECT_STREQ(gpt2->key, "n_positions");
+  const auto star_coder = table_of(R"({"model_type": "gpt_bigcode", "n_positions": 8192})");
+  ASSERT_TRUE(star_coder);
+  EXPECT_EQ(star_coder->num_positions, 8192);
+  const auto opt = table_of(R"({"model_type": "opt"})");
+  ASSERT_TRUE(opt);
+  EXPECT_EQ(opt->num_positions, 2048);
+  EXPECT_STREQ(opt->key, "max_position_embeddings");
+  EXPECT_FALSE(table_of(R"({"model_type": "llama", "max_position_embeddings": 4096})"));
+  EXPECT_FALSE(table_of(R"({"model_type": "unheard_of"})"));
+  EXPECT_FALSE(table_of("{}"));
+}
+
+}  // namespace
+}  // namespace strata::models

@@ -1,0 +1,34 @@
+// One rank of two, whose collectives leave every tensor as it is; tests change one of them.
+#pragma once
+
+#include <memory>
+
+#include "strata/comm/group.h"
+
+namespace strata::optim {
+
+class IdleGroup : public comm::Group {
+ public:
+  using Done = std::unique_ptr<comm::Work>;
+
+  int rank() const override { return 1; }
+  int size() const override { return 2; }
+  comm::Transport transport() const override { return comm::Transport::kFake; }
+  Done all_gather(at::Tensor, at::Tensor) override { return done(); }
+  Done reduce_scatter(at::Tensor, at::Tensor) override { return done(); }
+  Done all_reduce(at::Tensor, comm::Reduction) override { return done(); }
+  Done broadcast(at::Tensor, int) override { return done(); }
+  void barrier() override {}
+  Done all_to_all(at::Tensor, at::Tensor) override { return done(); }
+  Done scatter(at::Tensor, at::Tensor, int) override { return done(); }
+
+ protected:
+  static Done done() {
+    struct Ended final : comm::Work {
+      void wait() override {}
+    };
+    return std::make_unique<Ended>();
+  }
+};
+
+}  // namespace strata::optim
