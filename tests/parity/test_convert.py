@@ -177,6 +177,9 @@ def test_switches_of_file_commands_are_booleans(inputs, tmp_path):
     assert '--verify: found "banana", expected true or false' in message
     assert "--verifi: found an unknown flag, expected a known one; did you mean --verify?" in strata(
         "inspect", model, "--verifi", code=2)
+    (tmp_path / "gone").symlink_to(tmp_path / "nothing")
+    assert f"gone is a link to {tmp_path / 'nothing'}, which is not there" in strata(
+        "inspect", tmp_path / "gone", code=1)
     assert "found 2 paths, expected 1; see strata inspect --help" in strata("inspect", model, model, code=2)
     for number in ("1e999", "inf", "nan", "-1"):
         message = strata("convert", model, tmp_path / "out", "--to", "bnb-8bit", f"--llm_int8_threshold={number}",
