@@ -218,6 +218,13 @@ def test_an_evaluation_without_a_batch_is_found_before_the_first_step(inputs, tm
     assert any("eval_loss" in row for row in found.metrics)
 
 
+def test_a_model_is_no_checkpoint(inputs, tmp_path):
+    model = inputs.model("plain")
+    flags = flags_of(inputs, model, tmp_path, resume_from_checkpoint=model)
+    assert (f"{model}: found a model without the state of a run, expected a checkpoint-N folder; to train on from its "
+            "weights name it in model_name_or_path") in fail(flags)
+
+
 def test_assistant_only_row_without_an_answer(inputs, tmp_path):
     row = '{"messages": [{"role": "user", "content": "a"}]}\n'
     text = fail(flags_of(inputs, inputs.model("plain"), tmp_path, assistant_only_loss=True,

@@ -90,6 +90,22 @@ def test_commands_on_standard_input(model):
     assert run.stdout == as_output([expected[0], reference_answers(model, TURNS[1:2])[0]])
 
 
+def test_lines_that_are_no_turns_are_errors(model):
+    flags = ["--model_name_or_path", model, "--max_new_tokens", NEW_TOKENS]
+    expected = as_output(reference_answers(model, TURNS[:1]))
+    for word in ("/quit", "/help", "/foo"):
+        run = chat(*flags, stdin=f"{TURNS[0]}\n{word}\n{TURNS[1]}\n")
+        assert run.returncode == 2 and run.stdout == expected
+        assert f"error: {word}: found an unknown command, expected /reset, /exit" in run.stderr
+        assert chat(*flags, "--prompt", word).returncode == 2
+    # With a blank before it, it is one.
+    assert chat(*flags, stdin=" /quit\n").returncode == 0
+    run = subprocess.run([PROGRAM, "chat", *map(str, flags)], input=b"fine\nab\xffc\n", capture_output=True,
+                         timeout=60, env=environment())
+    assert run.returncode == 1
+    assert b"error: standard input:2: found a byte 0xff that is not UTF-8 after 2 bytes" in run.stderr
+
+
 def test_same_seed_same_answer(model):
     words = ["--model_name_or_path", model, "--prompt", "mat", "--do_sample", "--temperature", 2,
              "--max_new_tokens", 30]

@@ -153,6 +153,21 @@ def test_check_names_file_and_line(tmp_path):
     assert run("config", "check", tmp_path / "missing.yaml").returncode == 2
 
 
+def test_check_knows_files_of_other_kinds(tmp_path):
+    model = tmp_path / "config.json"
+    model.write_text('{"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 8}')
+    result = run("config", "check", model)
+    assert result.returncode == 2 and result.stderr.count("\n") == 1
+    assert f"error: {model}: found a model's configuration" in result.stderr
+    rows = tmp_path / "train.jsonl"
+    rows.write_text('{"text": "a"}\n{"text": "b"}\n')
+    result = run("config", "check", rows)
+    assert result.returncode == 2
+    assert "found 2 mappings, one after the other, expected a single one of settings" in result.stderr
+    rows.write_text('a: 1\n---\nb: 2\n')
+    assert "found 2 documents (after lines" in run("config", "check", rows).stderr
+
+
 def test_accelerates_own_files_are_read(tmp_path):
     """accelerate's writer is the oracle for its file format."""
     script = """
@@ -311,6 +326,9 @@ def test_rank_0_keeps_the_terminal():
 def test_wrong_launches():
     cases = [
         (["launch"], "error: strata launch: found nothing to run, expected sft"),
+        (["selftest", "--num_processes", "2"], "error: strata selftest: found nothing to run, expected sft"),
+        (["launch", "--num_machines", "2", "--num_processes", "2", "--main_process_ip", "127.0.0.1", "--no_python",
+          "/bin/true"], 'found "127.0.0.1", which is each machine itself, with num_machines 2'),
         (["launch", "train"], "error: train: found an unknown recipe, expected sft"),
         (["launch", "trl.scripts.sft"], "error: trl.scripts.sft: found an unknown recipe, expected sft"),
         (["--num_gpus=2", "--master_port", "60000", "train.py"], "error: model_name_or_path: found nothing"),

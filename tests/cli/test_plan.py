@@ -150,6 +150,9 @@ def test_what_does_not_fit_is_told_with_what_would(folder):
     offered = re.findall(r"^ +(\S+) GB  with (.+)$", text, re.M)
     assert offered and all(float(size) <= 80 for size, _ in offered)
     assert any("twice the ranks" in change or "use_peft" in change for _, change in offered)
+    # Not even CUDA's runtime fits: no change of settings is offered, nor more ranks.
+    text = strata(*words, "10MB", code=1)
+    assert "nothing: CUDA's runtime takes" in text and "more ranks" not in text
     assert re.search(r"^fits .* of 999.00 GB", strata(*words, "999GB"), re.M)
 
 

@@ -125,12 +125,12 @@ def test_containers(cluster, words, expected):
 
 @pytest.mark.parametrize("words, message", [
     (["--nodes", "3", "--num_machines", "2", "--num_processes", "4", *NEEDED],
-     "--nodes: found 3 beside num_machines 2 (launch --num_machines), expected the same; remove "
+     "--nodes: found 3 beside num_machines 2 (slurm --num_machines), expected the same; remove "
      "one"),
     (["--nodes", "3", "--num_processes", "4", *NEEDED],
-     "num_processes: found 4 (launch --num_processes), expected a multiple of the 3 nodes"),
+     "num_processes: found 4 (slurm --num_processes), expected a multiple of the 3 nodes"),
     (["--gpus_per_node", "2", "--cpu", *NEEDED],
-     "--gpus_per_node: found 2 beside launch --cpu true, expected one of them; remove one"),
+     "--gpus_per_node: found 2 beside slurm --cpu true, expected one of them; remove one"),
     (NEEDED, "strata slurm: found no number of ranks, expected one; add --gpus_per_node or "
              "--num_processes"),
     (["--partitoin", "gpu", *NEEDED],
@@ -142,14 +142,53 @@ def test_containers(cluster, words, expected):
     (["--gpus_per_node", "8", *NEEDED, "--lerning_rate", "1"],
      "--lerning_rate: found an unknown flag, expected a known one; did you mean --learning_rate?"),
     (["--gpus_per_node", "8"], "strata slurm: found nothing to run, expected sft, seq2seq, dpo, reward or a "
-                               "script's name after the flags; see strata slurm --help"),
-    (["--gpus_per_node", "8", "--time", "1:00\n#SBATCH --x", *NEEDED],
-     "--time: found a line break, expected one line; remove it"),
+                               "script's name after the slurm flags; see strata slurm --help"),
+    (["--gpus_per_node", "8", "--partition", "p\n#SBATCH --x", *NEEDED],
+     "--partition: found a line break, expected one line; remove it"),
+    (["--gpus_per_node", "8", "--container_mounts", "/a", *NEEDED],
+     "--container_mounts: found /a without --container_image, expected the image in which the program runs; "
+     "add --container_image, or remove it"),
+    (["--gpus_per_node", "8", "--container_runtime", "pyxis", *NEEDED],
+     "--container_runtime: found pyxis without --container_image, expected the image in which the program runs; "
+     "add --container_image, or remove it"),
+    (["--gpus_per_node", "8", "--time", "00:02:00", *NEEDED],
+     "--time: found 00:02:00 (120 seconds), expected more than --stop_seconds (300), the seconds before the limit "
+     "at which the ranks save and stop; raise --time, or lower --stop_seconds"),
+    (["--gpus_per_node", "8", "--time", "-5", *NEEDED],
+     '--time: found "-5", expected MINUTES, MINUTES:SECONDS, HOURS:MINUTES:SECONDS, DAYS-HOURS, '
+     "DAYS-HOURS:MINUTES or DAYS-HOURS:MINUTES:SECONDS; write it like 24:00:00"),
+    (["--gpus_per_node", "8", "--mem", "10X", *NEEDED],
+     '--mem: found "10X", expected a whole number with K, M, G or T behind it (none: M), or 0 for all of a '
+     "machine; write it like 200G"),
+    (["--gpus_per_node", "8", "--job_name=", *NEEDED],
+     "--job_name: found an empty name, expected one; give one, or leave the flag out (strata)"),
+    (["--nodes", "2", "--machine_rank", "1", *NEEDED],
+     "slurm --machine_rank: found 1, expected less than num_machines (1)"),
+    (["--foooooooo", *NEEDED],
+     "--foooooooo: found an unknown flag, expected a known one; see strata slurm --help"),
+    (["--max_steps", "3", *NEEDED],
+     "--max_steps: found a flag of the recipe before its name, expected it after; write strata slurm [slurm flags] "
+     "sft --max_steps ..."),
 ])
 def test_what_is_wrong_is_said_before_anything_is_written(cluster, tmp_path, words, message):
     result = slurm(cluster, "--script", "job.sbatch", *words)
     assert (result.returncode, result.stderr) == (2, f"error: {message}\n")
     assert not (tmp_path / "job.sbatch").exists()
+
+
+def test_a_script_of_another_content_is_not_replaced_unasked(cluster, tmp_path):
+    script = tmp_path / "job.sbatch"
+    words = ["--script", script, "--gpus_per_node", 8, *NEEDED]
+    assert slurm(cluster, *words).returncode == 0
+    written = script.read_text()
+    assert slurm(cluster, *words).returncode == 0 and script.read_text() == written
+    script.write_text("mine\n")
+    result = slurm(cluster, *words)
+    assert (result.returncode, result.stderr) == (
+        2, f"error: {script}: found a file of another content, expected none; pass --overwrite or another --script\n")
+    assert script.read_text() == "mine\n"
+    assert slurm(cluster, "--overwrite", "false", *words).returncode == 2
+    assert slurm(cluster, "--overwrite", *words).returncode == 0 and script.read_text() == written
 
 
 def test_submit_hands_the_script_to_sbatch(cluster, tmp_path):
@@ -177,7 +216,7 @@ def test_job_trains_on_two_machines_and_comes_again_from_its_checkpoint(cluster,
 
     def job(steps):
         words = flag_words({**flags, "output_dir": "out it's", "max_steps": steps})
-        result = slurm(cluster, "--script", "job.sbatch", "--cpu", "--num_processes", 2, "--nodes",
+        result = slurm(cluster, "--script", "job.sbatch", "--overwrite", "--cpu", "--num_processes", 2, "--nodes",
                        2, "train.py", *words)
         assert result.returncode == 0, result.stderr
         with two_machines() as (first, second, _):

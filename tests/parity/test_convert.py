@@ -156,12 +156,38 @@ def test_only_a_checkpoint_is_removed_after_its_conversion(saved_run, tmp_path):
         message = strata("merge-weights", source, out, "--remove_checkpoint_dir", code=2)
         assert "--remove_checkpoint_dir: found " in message
         assert files_of(tmp_path) == before
+    for number, words in enumerate((["--remove_checkpoint_dir=false"], ["--remove_checkpoint_dir", "False"],
+                                    ["--unsafe_serialization=no", "--remove_checkpoint_dir=0"])):
+        strata("merge-weights", checkpoint, tmp_path / f"kept{number}", *words)
+        assert (tmp_path / f"kept{number}" / "model.safetensors").exists()
+    assert {p: d for p, d in files_of(tmp_path).items() if "kept" not in str(p.relative_to(tmp_path))} == before
     strata("merge-weights", f"{checkpoint}/", tmp_path / "out", "--remove_checkpoint_dir")
     assert ((tmp_path / "out" / "model.safetensors").read_bytes()
             == (saved_run.folder / "model.safetensors").read_bytes())
     assert not list((tmp_path / "run").glob("checkpoint-4*"))
     kept = {p: d for p, d in before.items() if checkpoint not in p.parents}
     assert files_of(tmp_path / "run") == kept
+
+
+def test_switches_of_file_commands_are_booleans(inputs, tmp_path):
+    model = inputs.model("odd")
+    assert "verified" in strata("inspect", model, "--verify", "true")
+    assert "verified" not in strata("inspect", "--verify", "false", model)
+    message = strata("inspect", model, "--verify=banana", code=2)
+    assert '--verify: found "banana", expected true or false' in message
+    assert "--verifi: found an unknown flag, expected a known one; did you mean --verify?" in strata(
+        "inspect", model, "--verifi", code=2)
+    (tmp_path / "gone").symlink_to(tmp_path / "nothing")
+    assert f"gone is a link to {tmp_path / 'nothing'}, which is not there" in strata(
+        "inspect", tmp_path / "gone", code=1)
+    assert "found 2 paths, expected 1; see strata inspect --help" in strata("inspect", model, model, code=2)
+    for number in ("1e999", "inf", "nan", "-1"):
+        message = strata("convert", model, tmp_path / "out", "--to", "bnb-8bit", f"--llm_int8_threshold={number}",
+                         code=2)
+        assert f'--llm_int8_threshold: found "{number}", expected a number of at least 0' in message
+    message = strata("convert", model, tmp_path / "out", "--to", "safetensors", "--max_shard_size", "0", code=2)
+    assert '--max_shard_size: found "0", expected a size like 50GB' in message
+    assert not (tmp_path / "out").exists()
 
 
 def test_inspect_says_what_there_is(inputs, saved_run):

@@ -272,6 +272,22 @@ def test_new_adapter_has_peft_defaults(place, tmp_path):
     assert found.losses[0] == pytest.approx(loss, abs=1e-5)
 
 
+@pytest.mark.parametrize("row, message", [
+    ({"translation": {"en": "a", "de": "b"}}, "found a column \"translation\" with [en, de], expected the languages "
+                                              "to be named; add --source_lang and --target_lang"),
+    ({"id": 1, "text": "a", "label": "b"}, "found a number in \"id\", column 1 of [id, text, label], expected text; "
+                                           "name the columns of source and target with --text_column"),
+    ({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]},
+     "found a conversation (\"messages\"), expected columns with a source and a target text; strata sft"),
+])
+def test_rows_of_other_shapes_are_told_what_to_do(place, tmp_path, row, message):
+    data = tmp_path / "train.jsonl"
+    data.write_text((json.dumps(row) + "\n") * 3)
+    found = run_strata_raw({**flags(place, "plain", tmp_path / "out"), "text_column": None, "summary_column": None,
+                 "dataset_name": data, "eval_strategy": "no", "predict_with_generate": None}, recipe="seq2seq")
+    assert found.returncode != 0 and message in found.text
+
+
 def test_translation_columns(place, tmp_path):
     """A column `translation`, files by flag, and the summary's columns found by their order."""
     (tmp_path / "data").mkdir()

@@ -77,6 +77,10 @@ class RemoveGuard {
 
 [[noreturn]] void throw_unwritten(const fs::path& path, int error_number, size_t written,
                                   size_t expected) {
+  if (error_number == ENOENT && !is_there(parent_of(path))) {
+    throw IoError("{}: found no folder {}, expected one; make it, or correct the path",
+                  path.string(), parent_of(path).string());
+  }
   throw IoError(
       "{}: found {} after {} bytes written, expected {} bytes; free space and permissions "
       "in that folder, then run again",

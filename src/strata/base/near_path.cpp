@@ -57,7 +57,23 @@ std::vector<std::string> near_paths(const fs::path& missing) {
   return {};
 }
 
+// The first part of the path that is a link to nothing; empty: none is.
+static fs::path dangling_part(const fs::path& missing) {
+  std::error_code error;
+  fs::path part;
+  for (const fs::path& name : missing) {
+    part /= name;
+    if (!fs::exists(part, error)) return fs::is_symlink(part, error) ? part : fs::path();
+  }
+  return {};
+}
+
 std::string did_you_mean(const fs::path& missing) {
+  if (const fs::path link = dangling_part(missing); !link.empty()) {
+    std::error_code error;
+    return fmt::format("; {} is a link to {}, which is not there", link.string(),
+                       fs::read_symlink(link, error).string());
+  }
   const std::vector<std::string> paths = near_paths(missing);
   return paths.empty() ? "" : fmt::format("; did you mean {}?", fmt::join(paths, " or "));
 }

@@ -12,7 +12,7 @@ namespace strata {
 // it where they are there.
 std::vector<std::string> near_paths(const std::filesystem::path& missing);
 
-// The same for the end of a message: "; did you mean data/train.jsonl?"; empty: nothing is near.
+// For the end of a message: "; did you mean data/train.jsonl?", or where a link to nothing leads.
 std::string did_you_mean(const std::filesystem::path& missing);
 
 }  // namespace strata

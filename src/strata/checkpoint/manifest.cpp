@@ -202,19 +202,31 @@ Manifest parse_manifest(std::string_view text, const std::string& subject) {
   }
 }
 
+// Of a folder without manifest.json what it is, where it is something.
+static void refuse_other_folder(const std::filesystem::path& folder) {
+  const auto holds = [&](const char* name) { return std::filesystem::exists(folder / name); };
+  if (holds("trainer_state.json")) {
+    throw FormatError(
+        "{}: found a checkpoint of another program (no manifest.json), expected one of this one; "
+        "make one of it with strata convert {} OUT --to strata and resume with --output_dir OUT",
+        folder.string(), folder.string());
+  }
+  const bool is_model = holds("config.json");
+  if (!is_model && !holds("adapter_config.json")) return;
+  throw FormatError(
+      "{}: found {} without the state of a run, expected a checkpoint-N folder; to train on from "
+      "its weights name it in {}",
+      folder.string(), is_model ? "a model" : "an adapter",
+      is_model ? "model_name_or_path" : "adapter_name_or_path");
+}
+
 Manifest read_manifest(const std::filesystem::path& folder) {
   if (!std::filesystem::is_directory(folder)) {
     throw IoError("{}: found no such folder, expected a checkpoint; check resume_from_checkpoint",
                   folder.string());
   }
   const std::filesystem::path path = folder / "manifest.json";
-  if (!std::filesystem::exists(path) && std::filesystem::exists(folder / "trainer_state.json")) {
-    throw FormatError(
-        "{}: found a checkpoint of another program (no manifest.json), expected one of this one; "
-        "make "
-        "one of it with strata convert {} OUT --to strata and resume with --output_dir OUT",
-        folder.string(), folder.string());
-  }
+  if (!std::filesystem::exists(path)) refuse_other_folder(folder);
   return parse_manifest(read_file(path), path.string());
 }
 

@@ -118,6 +118,7 @@ ChatRequest read_request(const std::vector<std::string>& arguments) {
     if (prompt.find_first_not_of(" \t\r\n") == std::string::npos) {
       throw ConfigError("--prompt: found an empty text, expected words for the model");
     }
+    require_utf8(prompt, "--prompt");
     request.prompts.push_back(prompt);
   }
   request.config = config.chat;
@@ -202,6 +203,17 @@ generate::LoadOptions load_options(const ChatRequest& request) {
   return options;
 }
 
+// A word of letters behind a slash: nobody says that to a model, but many programs have such
+// commands.
+bool is_unknown_command(const std::string& line) {
+  return line.size() > 1 && line[0] == '/' &&
+         std::all_of(line.begin() + 1, line.end(), [](char c) { return 'a' <= c && c <= 'z'; });
+}
+
+bool is_blank(const std::string& line) {
+  return line.find_first_not_of(" \t") == std::string::npos;
+}
+
 class Chat {
  public:
   explicit Chat(const ChatRequest& request) : Chat(request.config, load_options(request)) {}
@@ -243,9 +255,19 @@ class Chat {
     return reason;
   }
 
-  // Whether the line was a command, not a turn. ConfigError for an unknown adapter, and for
-  // commands of adapters without any.
+  // Whether the line was a command, not a turn. ConfigError for an unknown command or adapter, and
+  // for commands of adapters without any.
   bool obey(const std::string& line) {
+    if (obey_known(line)) return true;
+    if (!is_unknown_command(line)) return false;
+    throw ConfigError(
+        "{}: found an unknown command, expected /reset, /exit, /adapters, /adapter NAME, /merge or "
+        "/unmerge; put a blank before it to say it to the model",
+        line);
+  }
+
+ private:
+  bool obey_known(const std::string& line) {
     if (line == "/reset") {
       reset();
       return true;
@@ -272,7 +294,6 @@ class Chat {
     return true;
   }
 
- private:
   void reset() {
     conversation_.reset();
     sampler_.reset();
@@ -300,17 +321,6 @@ class Chat {
   const bool shows_escapes_ = ::isatty(STDOUT_FILENO) == 1;
 };
 
-// A word of letters behind a slash: nobody says that to a model, but many programs have such
-// commands.
-bool is_unknown_command(const std::string& line) {
-  return line.size() > 1 && line[0] == '/' &&
-         std::all_of(line.begin() + 1, line.end(), [](char c) { return 'a' <= c && c <= 'z'; });
-}
-
-bool is_blank(const std::string& line) {
-  return line.find_first_not_of(" \t") == std::string::npos;
-}
-
 void converse_on_terminal(Chat& chat, const config::ChatConfig& config) {
   catch_interrupts();
   tell("/reset: a new conversation, /exit or Ctrl-D: end, Ctrl-C: stop an answer\n");
@@ -325,14 +335,8 @@ void converse_on_terminal(Chat& chat, const config::ChatConfig& config) {
     if (end == LineEnd::kInterrupted || is_blank(line)) continue;
     // What does not fit ends neither the program nor the conversation.
     try {
+      require_utf8(line, "standard input");
       if (chat.obey(line)) continue;
-      if (is_unknown_command(line)) {
-        throw ConfigError(
-            "{}: found an unknown command, expected /reset, /exit, /adapters, /adapter NAME, "
-            "/merge "
-            "or /unmerge; put a blank before it to say it to the model",
-            line);
-      }
     } catch (const Error& error) {
       tell("error: {}\n", visible(error.what()));
       continue;
@@ -351,7 +355,8 @@ void converse_on_terminal(Chat& chat, const config::ChatConfig& config) {
 void answer_lines(Chat& chat) {
   LineReader reader;
   std::string line;
-  while (reader.read(line) == LineEnd::kLine && line != "/exit") {
+  for (int number = 1; reader.read(line) == LineEnd::kLine && line != "/exit"; ++number) {
+    require_utf8(line, fmt::format("standard input:{}", number));
     if (is_blank(line) || chat.obey(line)) continue;
     chat.answer(line);
   }
@@ -368,6 +373,7 @@ int run_chat(const std::vector<std::string>& arguments) {
   require_sampling(request.config);
   Chat chat(request);
   for (const std::string& prompt : request.prompts) {
+    if (prompt == "/exit") return 0;
     if (!chat.obey(prompt)) chat.answer(prompt);
   }
   if (!request.prompts.empty()) return 0;

@@ -107,6 +107,15 @@ std::optional<hf::DType> weight_type(const FileFlags& flags) {
   return hf::dtype_of_torch_dtype(name);
 }
 
+uint64_t max_shard_size(const FileFlags& flags) {
+  const std::string text = flags.get("max_shard_size", "50GB");
+  try {
+    return parse_byte_size(text);
+  } catch (const ConfigError&) {
+    throw ConfigError("--max_shard_size: found \"{}\", expected a size like 50GB or 500MB", text);
+  }
+}
+
 ConvertTarget target_of(const std::string& name) {
   if (name == "safetensors") return ConvertTarget::kSafetensors;
   if (name == "bin") return ConvertTarget::kTorch;
@@ -218,7 +227,7 @@ int convert_to_lora(const FileFlags& flags) {
   const auto start = open_start(flags, *adapter);
   checkpoint::PlainLoraState plain(*adapter, *start);
   ConvertOptions options;
-  options.keeps_base_mark = !flags.has("forget_base");
+  options.keeps_base_mark = !flags.is_on("forget_base");
   options.weight_type = weight_type(flags);
   print_notes(checkpoint::convert(plain, flags.paths[1], options), flags.paths[1]);
   return 0;
@@ -234,7 +243,7 @@ int convert_to_text_model(const FileFlags& flags) {
   checkpoint::TextModelState state(folder);
   ConvertOptions options;
   options.weight_type = weight_type(flags);
-  options.max_shard_size = parse_byte_size(flags.get("max_shard_size", "50GB"));
+  options.max_shard_size = max_shard_size(flags);
   options.config = state.config();
   std::vector<std::string> notes = checkpoint::convert(state, flags.paths[1], options);
   if (!state.left_out().empty()) {
@@ -288,8 +297,8 @@ int run_convert(const std::vector<std::string>& arguments) {
   }
   const FileFlags flags = read_file_flags(arguments, "convert",
                                           {{"to"},
-                                           {"base_model"},
-                                           {kInitialAdapter},
+                                           {.name = "base_model", .is_path = true},
+                                           {.name = kInitialAdapter, .is_path = true},
                                            {"weights_only", true},
                                            {"forget_base", true},
                                            {"dtype"},
@@ -309,21 +318,21 @@ int run_convert(const std::vector<std::string>& arguments) {
     ::mallopt(M_MMAP_THRESHOLD, 1 << 20);  // see run_merge_adapter()
     const auto model = checkpoint::open_saved_state(flags.paths[0]);
     refuse_packed(*model, flags.paths[0], "--to " + to);
-    print_notes(checkpoint::convert_quantized(
-                    *model, flags.paths[1],
-                    {.quantization = quantization_of(flags, to == "bnb-8bit"),
-                     .quant_storage = storage_of(flags),
-                     .max_shard_size = parse_byte_size(flags.get("max_shard_size", "50GB")),
-                     .weight_type = weight_type(flags)}),
-                flags.paths[1]);
+    print_notes(
+        checkpoint::convert_quantized(*model, flags.paths[1],
+                                      {.quantization = quantization_of(flags, to == "bnb-8bit"),
+                                       .quant_storage = storage_of(flags),
+                                       .max_shard_size = max_shard_size(flags),
+                                       .weight_type = weight_type(flags)}),
+        flags.paths[1]);
     return 0;
   }
   ConvertOptions options;
   options.target = target_of(flags.get("to"));
-  options.with_optimizer = !flags.has("weights_only");
-  options.keeps_base_mark = !flags.has("forget_base");
+  options.with_optimizer = !flags.is_on("weights_only");
+  options.keeps_base_mark = !flags.is_on("forget_base");
   options.weight_type = weight_type(flags);
-  options.max_shard_size = parse_byte_size(flags.get("max_shard_size", "50GB"));
+  options.max_shard_size = max_shard_size(flags);
   const auto state = checkpoint::open_saved_state(flags.paths[0]);
   // What the run would have left; the other targets are there to go on from and keep the masters.
   const bool is_result = options.target == ConvertTarget::kSafetensors;
@@ -352,13 +361,13 @@ int run_merge_weights(const std::vector<std::string>& arguments) {
         "{}: found an adapter, expected the weights of a model; use strata merge-adapter",
         flags.paths[0]);
   }
-  if (flags.has("remove_checkpoint_dir")) require_removable(flags.paths[0], flags.paths[1]);
+  if (flags.is_on("remove_checkpoint_dir")) require_removable(flags.paths[0], flags.paths[1]);
   ConvertOptions options;
   options.with_optimizer = false;
-  if (flags.has("unsafe_serialization")) options.target = ConvertTarget::kTorch;
+  if (flags.is_on("unsafe_serialization")) options.target = ConvertTarget::kTorch;
   options.weight_type = checkpoint::result_type_of(*state);
   print_notes(checkpoint::convert(*state, flags.paths[1], options), flags.paths[1]);
-  if (flags.has("remove_checkpoint_dir")) remove_converted(flags.paths[0]);
+  if (flags.is_on("remove_checkpoint_dir")) remove_converted(flags.paths[0]);
   return 0;
 }
 
@@ -367,16 +376,19 @@ int run_merge_adapter(const std::vector<std::string>& arguments) {
     fmt::print("{}", kMergeAdapterUsage);
     return 0;
   }
-  const FileFlags flags =
-      read_file_flags(arguments, "merge-adapter",
-                      {{"base_model"}, {"dequantize", true}, {"dtype"}, {"max_shard_size"}}, 2, 2);
+  const FileFlags flags = read_file_flags(arguments, "merge-adapter",
+                                          {{.name = "base_model", .is_path = true},
+                                           {"dequantize", true},
+                                           {"dtype"},
+                                           {"max_shard_size"}},
+                                          2, 2);
   // Blocks of a tensor's size go back to the system when they are freed; on the heap, aligned ones
   // would leave holes that the next one does not fit, and memory would grow with the model.
   ::mallopt(M_MMAP_THRESHOLD, 1 << 20);
   const auto adapter = checkpoint::open_saved_state(flags.paths[0]);
   const fs::path base = base_of(flags, *adapter);
   const bool is_quantized = checkpoint::is_quantized_folder(base);
-  if (is_quantized && !flags.has("dequantize")) {
+  if (is_quantized && !flags.is_on("dequantize")) {
     throw ConfigError(
         "{}: found a quantised base, expected plain weights to merge into; name the model it was "
         "made from with --base_model, or pass --dequantize to write decoded weights",
@@ -390,10 +402,10 @@ int run_merge_adapter(const std::vector<std::string>& arguments) {
     model = std::move(decoded);
   } else {
     model = checkpoint::open_saved_state(base);
-    if (flags.has("dequantize")) model = open_unpacked(base, *model);
+    if (flags.is_on("dequantize")) model = open_unpacked(base, *model);
   }
   options.weight_type = weight_type(flags);
-  options.max_shard_size = parse_byte_size(flags.get("max_shard_size", "50GB"));
+  options.max_shard_size = max_shard_size(flags);
   print_notes(checkpoint::merge_adapter(*model, *adapter, flags.paths[1], options), flags.paths[1]);
   return 0;
 }

@@ -1,11 +1,26 @@
 #include "strata/cli/file_flags.h"
 
-#include <algorithm>
+#include <fmt/format.h>
 
+#include "strata/base/counted.h"
 #include "strata/base/error.h"
-#include "strata/base/text_distance.h"
+#include "strata/cli/run_sources.h"
 
 namespace strata::cli {
+namespace {
+
+std::vector<config::Setting> table_of(const std::vector<FileFlag>& known) {
+  std::vector<config::Setting> table;
+  for (const FileFlag& flag : known) {
+    table.push_back({.name = flag.name,
+                     .kind = config::Kind::kSource,
+                     .is_switch = flag.is_switch,
+                     .is_path = flag.is_path});
+  }
+  return table;
+}
+
+}  // namespace
 
 std::string FileFlags::get(const std::string& name, const std::string& otherwise) const {
   const auto found = values.find(name);
@@ -14,41 +29,17 @@ std::string FileFlags::get(const std::string& name, const std::string& otherwise
 
 FileFlags read_file_flags(const std::vector<std::string>& arguments, const std::string& command,
                           const std::vector<FileFlag>& known, size_t least, size_t most) {
-  FileFlags flags;
-  for (size_t i = 0; i < arguments.size(); ++i) {
-    if (!arguments[i].starts_with("--")) {
-      flags.paths.push_back(arguments[i]);
-      continue;
-    }
-    std::string name = arguments[i].substr(2);
-    std::optional<std::string> value;
-    if (const size_t equals = name.find('='); equals != std::string::npos) {
-      value = name.substr(equals + 1);
-      name.resize(equals);
-    }
-    std::ranges::replace(name, '-', '_');
-    const auto flag = std::ranges::find(known, name, &FileFlag::name);
-    if (flag == known.end()) {
-      std::vector<std::string> names;
-      for (const FileFlag& candidate : known) names.emplace_back(candidate.name);
-      const auto near = closest(name, names);
-      throw ConfigError("strata {}: found the unknown flag --{}, expected one of --{}{}", command,
-                        name, fmt::join(names, ", --"),
-                        near ? "; did you mean --" + *near + "?" : "");
-    }
-    if (flag->is_switch && !value) value = "true";
-    if (!value && i + 1 < arguments.size()) value = arguments[++i];
-    if (!value)
-      throw ConfigError("strata {}: found --{} without a value, expected one", command, name);
-    flags.values[name] = *value;
+  const std::vector<config::Setting> table = table_of(known);
+  FlagsAndPaths read = read_command_flags_and_paths(table, command, arguments);
+  FileFlags flags{.paths = std::move(read.paths), .values = {}};
+  for (const config::Given& given : read.given) {
+    flags.values[std::string(given.setting->name)] = config::canonical_text(given);
   }
-  if (flags.paths.size() < least || flags.paths.size() > most) {
-    throw ConfigError("strata {}: found {} path{}, expected {}; see strata {} --help", command,
-                      flags.paths.size(), flags.paths.size() == 1 ? "" : "s",
-                      least == most ? std::to_string(least) : fmt::format("{} or {}", least, most),
-                      command);
-  }
-  return flags;
+  if (flags.paths.size() >= least && flags.paths.size() <= most) return flags;
+  throw ConfigError("strata {}: found {}, expected {}; see strata {} --help", command,
+                    counted(flags.paths.size(), "path"),
+                    least == most ? std::to_string(least) : fmt::format("{} or {}", least, most),
+                    command);
 }
 
 }  // namespace strata::cli

@@ -171,18 +171,18 @@ int run_inspect(const std::vector<std::string>& arguments) {
   const FileFlags flags =
       read_file_flags(arguments, "inspect",
                       {{"verify", true}, {"repair", true}, {"json", true}, {"all", true}}, 1, 1);
-  if (flags.has("repair")) {
+  if (flags.is_on("repair")) {
     for (const std::string& line : checkpoint::repair(flags.paths[0])) {
       tell("note: {}\n", visible(line));
     }
   }
   const auto state = checkpoint::open_saved_state(flags.paths[0]);
-  const std::string verified = flags.has("verify") ? state->verify() : "";
-  if (flags.has("json")) {
+  const std::string verified = flags.is_on("verify") ? state->verify() : "";
+  if (flags.is_on("json")) {
     print_json(*state, verified);
     return 0;
   }
-  print_text(*state, flags.has("all"));
+  print_text(*state, flags.is_on("all"));
   if (!verified.empty()) fmt::print("\nverified: {}\n", verified);
   return 0;
 }

@@ -65,16 +65,6 @@ bool is_own_program(const config::LaunchLine& line) {
   return false;
 }
 
-// Throws ConfigError where nothing is named.
-config::LaunchLine parse_line(const std::vector<std::string>& arguments) {
-  config::LaunchLine line = config::parse_launch_line(arguments);
-  if (!line.program.empty()) return line;
-  throw ConfigError(
-      "strata launch: found nothing to run, expected {} or a script's name after the launch "
-      "flags; see strata launch --help",
-      config::recipe_commands());
-}
-
 // `recipe`: empty for a program of the user's own, whose arguments are its own.
 config::Sources sources_of(const config::LaunchLine& line, const std::string& recipe) {
   config::Sources sources{.recipe = recipe,
@@ -215,7 +205,7 @@ int run_launch(const std::vector<std::string>& arguments) {
                config::flags_help(config::Scope::kLaunch, help_columns()));
     return 0;
   }
-  const config::LaunchLine line = parse_line(arguments);
+  const config::LaunchLine line = read_launch_line(arguments, "launch");
   const bool own_program = is_own_program(line);
   const std::string recipe = own_program ? "" : recipe_of(line);
   if (!own_program && wants_help(line.arguments)) {

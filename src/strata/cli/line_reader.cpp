@@ -8,6 +8,7 @@
 
 #include "strata/base/error.h"
 #include "strata/base/file.h"
+#include "strata/text/utf8.h"
 
 namespace strata::cli {
 
@@ -52,6 +53,20 @@ LineEnd LineReader::read(std::string& line) {
   buffer_.erase(0, end + 1);
   if (line.ends_with('\r')) line.pop_back();
   return LineEnd::kLine;
+}
+
+void require_utf8(std::string_view line, std::string_view where) {
+  size_t invalid = 0;
+  for (size_t i = 0; i < line.size();) {
+    const size_t length = text::valid_char_length(line, i, invalid);
+    if (length == 0) {
+      throw FormatError(
+          "{}: found a byte {:#04x} that is not UTF-8 after {} bytes, expected UTF-8 text; convert "
+          "it first",
+          where, static_cast<unsigned char>(line[i]), i);
+    }
+    i += length;
+  }
 }
 
 }  // namespace strata::cli

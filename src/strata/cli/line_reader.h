@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <string>
+#include <string_view>
 
 namespace strata::cli {
 
@@ -24,5 +25,8 @@ class LineReader {
   const std::atomic<bool>* interrupted_;
   std::string buffer_;  // read and not yet handed out
 };
+
+// FormatError "WHERE: found a byte 0xff that is not UTF-8 ..." for other bytes.
+void require_utf8(std::string_view line, std::string_view where);
 
 }  // namespace strata::cli

@@ -136,6 +136,16 @@ std::string nearest(const config::RunConfig& config, const PlannedPlace& place) 
   return text.empty() ? "  no one or two changes of settings fit; use many more ranks\n" : text;
 }
 
+// Where what no setting makes smaller is too large; empty: it is not.
+std::string too_small_for_runtime(const PlannedPlace& place, const train::RunPlan& plan) {
+  const int64_t fixed = place.process_bytes + plan.scratch_bytes;
+  if (fixed < *place.available) return "";
+  return fmt::format(
+      "  nothing: {} {} before a model is there; use one with more memory, or correct "
+      "--device_memory\n",
+      place.is_cuda ? "CUDA's runtime takes" : "the program takes", memory::size_text(fixed));
+}
+
 int64_t needed_bytes(const PlannedPlace& place, const train::RunPlan& plan) {
   return memory::peak_bytes(plan.memory.peak, place.process_bytes + plan.scratch_bytes);
 }
@@ -149,9 +159,10 @@ std::string verdict(const config::RunConfig& config, const PlannedPlace& place,
                        memory::size_text(*place.available),
                        100.0 * static_cast<double>(needed) / static_cast<double>(*place.available));
   }
+  const std::string hopeless = too_small_for_runtime(place, plan);
   return fmt::format("does not fit {} needed, {} available; what would fit:\n{}",
                      memory::size_text(needed), memory::size_text(*place.available),
-                     nearest(config, place));
+                     hopeless.empty() ? nearest(config, place) : hopeless);
 }
 
 // The room by which a run of these settings would choose: what the user says of a rank's memory,

@@ -21,8 +21,8 @@ double number_of(const FileFlags& flags, const std::string& name, double otherwi
   const std::string text = flags.get(name);
   char* end = nullptr;
   const double value = std::strtod(text.c_str(), &end);
-  if (!text.empty() && *end == '\0' && value >= 0) return value;
-  throw ConfigError("--{}: found \"{}\", expected a number, 0 or more", name, text);
+  if (!text.empty() && *end == '\0' && value >= 0 && std::isfinite(value)) return value;
+  throw ConfigError("--{}: found \"{}\", expected a number of at least 0", name, text);
 }
 
 }  // namespace
@@ -45,7 +45,7 @@ models::QuantizationOptions quantization_of(const FileFlags& flags, bool in_8bit
   }
   quantization.format.block = static_cast<int64_t>(block);
   ops::quant::check_block(quantization.format.block, "--bnb_4bit_blocksize");
-  quantization.format.nested = flags.has("bnb_4bit_use_double_quant") && !in_8bit;
+  quantization.format.nested = flags.is_on("bnb_4bit_use_double_quant") && !in_8bit;
   quantization.threshold = number_of(flags, "llm_int8_threshold", 6.0);
   const std::string compute = flags.get("bnb_4bit_compute_dtype", "float32");
   quantization.compute = models::compute_type_of(compute);

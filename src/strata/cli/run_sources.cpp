@@ -59,14 +59,35 @@ void print_warnings(const std::vector<std::string>& warnings) {
   }
 }
 
-std::vector<config::Given> read_command_flags(std::span<const config::Setting> table,
-                                              std::string_view command,
-                                              const std::vector<std::string>& arguments) {
-  config::ParsedFlags flags = config::parse_command_flags(table, command, arguments);
+// Tells the warnings and puts the home folder in.
+static std::vector<config::Given> settled(config::ParsedFlags flags) {
   print_warnings(flags.warnings);
   const char* home = std::getenv("HOME");
   for (config::Given& given : flags.given) config::expand_home(home == nullptr ? "" : home, given);
   return std::move(flags.given);
+}
+
+std::vector<config::Given> read_command_flags(std::span<const config::Setting> table,
+                                              std::string_view command,
+                                              const std::vector<std::string>& arguments) {
+  return settled(config::parse_command_flags(table, command, arguments));
+}
+
+FlagsAndPaths read_command_flags_and_paths(std::span<const config::Setting> table,
+                                           std::string_view command,
+                                           const std::vector<std::string>& arguments) {
+  config::FlagsAndWords flags = config::parse_flags_and_words(table, command, arguments);
+  return {settled(std::move(flags.own)), std::move(flags.words)};
+}
+
+config::LaunchLine read_launch_line(const std::vector<std::string>& arguments,
+                                    std::string_view command) {
+  config::LaunchLine line = config::parse_launch_line(arguments, command);
+  if (!line.program.empty()) return line;
+  throw ConfigError(
+      "strata {}: found nothing to run, expected {} or a script's name after the {} flags; see "
+      "strata {} --help",
+      command, config::recipe_commands(), command, command);
 }
 
 std::string command_of_recipe(const std::string& recipe) {

@@ -25,6 +25,10 @@ std::string launch_flags_value(const std::vector<std::string>& flags);
 // The recipe's name, of which a subcommand runs several.
 inline constexpr const char* kRecipeVariable = "STRATA_RECIPE";
 
+// A launch line of `strata COMMAND`. Throws ConfigError where it names nothing to run.
+config::LaunchLine read_launch_line(const std::vector<std::string>& arguments,
+                                    std::string_view command);
+
 // The setting `recipe` for what `strata launch` is asked to start. Public guides name their own
 // script; a recipe stands in for it, which is said. Throws ConfigError for what none can stand in
 // for. `is_module`: the program is Python's `-m trl.scripts.sft`, of which the last word counts.
@@ -55,5 +59,13 @@ void print_warnings(const std::vector<std::string>& warnings);
 std::vector<config::Given> read_command_flags(std::span<const config::Setting> table,
                                               std::string_view command,
                                               const std::vector<std::string>& arguments);
+// The same with words among the flags, which are paths.
+struct FlagsAndPaths {
+  std::vector<config::Given> given;
+  std::vector<std::string> paths;
+};
+FlagsAndPaths read_command_flags_and_paths(std::span<const config::Setting> table,
+                                           std::string_view command,
+                                           const std::vector<std::string>& arguments);
 
 }  // namespace strata::cli

@@ -165,10 +165,11 @@ int run_selftest(const std::vector<std::string>& arguments) {
     fmt::print("{}", kUsage);
     return arguments.empty() ? 2 : 0;
   }
-  const config::LaunchLine line = config::parse_launch_line(arguments);
+  const config::LaunchLine line = read_launch_line(arguments, "selftest");
   config::Sources sources{.recipe = recipe_of(line),
                           .flags = line.arguments,
                           .launch_flags = line.flags,
+                          .launch_command = "selftest",
                           .environment = process_environment(),
                           .use_default_file = true};
   const config::LaunchConfig launch = config::resolve(sources).config.launch;

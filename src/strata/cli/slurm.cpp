@@ -15,6 +15,7 @@
 #include "strata/config/describe.h"
 #include "strata/config/flags.h"
 #include "strata/config/recipes.h"
+#include "strata/launch/slurm_options.h"
 #include "strata/launch/slurm_script.h"
 #include "strata/train/loop/schedules.h"
 
@@ -36,10 +37,23 @@ constexpr std::string_view kSetByScript[] = {"num_machines", "num_processes", "m
                                              "main_process_ip", "main_process_port"};
 constexpr std::string_view kResume[] = {"resume_from_checkpoint"};
 
-config::SlurmConfig read_slurm_flags(const std::vector<config::Given>& given) {
+struct SlurmRequest {
+  config::SlurmConfig config;
+  bool overwrites = false;
+};
+
+SlurmRequest read_slurm_flags(const std::vector<config::Given>& given) {
   config::RunConfig config;
-  for (const config::Given& one : given) config::assign(one, config);
-  return config.slurm;
+  SlurmRequest request;
+  for (const config::Given& one : given) {
+    if (one.setting->name == "overwrite") {
+      request.overwrites = config::canonical_text(one) == "true";
+    } else {
+      config::assign(one, config);
+    }
+  }
+  request.config = config.slurm;
+  return request;
 }
 
 // `asked`: 0 when the flag of sbatch is not there; `known`: the launcher's number, 0 likewise.
@@ -89,17 +103,12 @@ void settle_size(const config::SlurmConfig& slurm, const config::LaunchLine& lin
 
 launch::SlurmJob make_job(const config::SlurmConfig& slurm,
                           const std::vector<std::string>& arguments) {
-  const config::LaunchLine line = config::parse_launch_line(arguments);
-  if (line.program.empty()) {
-    throw ConfigError(
-        "strata slurm: found nothing to run, expected {} or a script's name after the flags; see "
-        "strata slurm --help",
-        config::recipe_commands());
-  }
+  const config::LaunchLine line = read_launch_line(arguments, "slurm");
   // The job reads the same files and flags again; what is wrong is better known before it waits.
   const config::Settings settings = config::resolve({.recipe = recipe_of(line),
                                                      .flags = line.arguments,
                                                      .launch_flags = line.flags,
+                                                     .launch_command = "slurm",
                                                      .environment = process_environment(),
                                                      .use_default_file = true});
   config::require_runnable(settings);
@@ -118,6 +127,16 @@ launch::SlurmJob make_job(const config::SlurmConfig& slurm,
     job.program = is_here ? fs::read_symlink("/proc/self/exe").string() : "strata";
   }
   return job;
+}
+
+// A script that somebody wrote or changed is not replaced unasked.
+void require_replaceable(const std::string& path, const std::string& text, bool overwrites) {
+  if (overwrites || !fs::exists(path) || (fs::is_regular_file(path) && read_file(path) == text)) {
+    return;
+  }
+  throw ConfigError(
+      "{}: found a file of another content, expected none; pass --overwrite or another --script",
+      path);
 }
 
 int run_sbatch(const std::string& script) {
@@ -148,13 +167,15 @@ int run_slurm(const std::vector<std::string>& arguments) {
   const config::OwnFlags flags =
       config::take_own_flags(config::slurm_settings_table(), "slurm", arguments);
   print_warnings(flags.own.warnings);
-  const config::SlurmConfig slurm = read_slurm_flags(flags.own.given);
+  const auto [slurm, overwrites] = read_slurm_flags(flags.own.given);
+  launch::require_slurm_options(slurm);
   const std::string text = launch::slurm_script(slurm, make_job(slurm, flags.rest));
   if (slurm.script.empty() && !slurm.submit) {
     fmt::print("{}", text);
     return 0;
   }
   const std::string path = slurm.script.empty() ? slurm.job_name + ".sbatch" : slurm.script;
+  require_replaceable(path, text, overwrites);
   write_file_atomically(path, text);
   fmt::print("{}: written\n", path);
   return slurm.submit ? run_sbatch(path) : 0;

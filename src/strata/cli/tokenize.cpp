@@ -14,6 +14,7 @@
 #include "strata/base/near_path.h"
 #include "strata/base/visible_text.h"
 #include "strata/cli/command.h"
+#include "strata/cli/line_reader.h"
 #include "strata/cli/run_sources.h"
 #include "strata/cli/waiting_line.h"
 #include "strata/config/describe.h"
@@ -22,7 +23,6 @@
 #include "strata/text/templates/builtin_templates.h"
 #include "strata/text/templates/chat_template.h"
 #include "strata/text/tokenizer.h"
-#include "strata/text/utf8.h"
 
 namespace strata::cli {
 namespace {
@@ -54,20 +54,6 @@ class CharacterCounter {
  private:
   std::vector<uint32_t> starts_;
 };
-
-void require_utf8(const std::string& line, const std::string& where) {
-  size_t invalid = 0;
-  for (size_t i = 0; i < line.size();) {
-    const size_t length = text::valid_char_length(line, i, invalid);
-    if (length == 0) {
-      throw FormatError(
-          "{}: found a byte {:#04x} that is not UTF-8 after {} bytes, expected UTF-8 text; convert "
-          "it first",
-          where, static_cast<unsigned char>(line[i]), i);
-    }
-    i += length;
-  }
-}
 
 std::filesystem::path find_folder(const config::TokenizeConfig& config) {
   const std::filesystem::path folder = hf::locate_tokenizer(

@@ -34,21 +34,19 @@ struct ParsedFlag {
 
 class FlagParser {
  public:
-  FlagParser(std::span<const std::string> arguments, FlagSet set)
+  FlagParser(std::span<const std::string> arguments, FlagSet set, std::string_view command)
       : arguments_(arguments),
         launch_(set == FlagSet::kLaunch),
-        precedes_program_(set == FlagSet::kLaunch) {
+        words_follow_(set == FlagSet::kLaunch),
+        command_(command) {
     if (set == FlagSet::kRun) accepts_ = is_run_setting;
-    if (set == FlagSet::kLaunch) {
-      accepts_ = is_launch_setting;
-      command_ = "launch";
-    }
+    if (set == FlagSet::kLaunch) accepts_ = is_launch_setting;
   }
   FlagParser(std::span<const std::string> arguments, std::span<const Setting> table,
-             std::string_view command, bool precedes_program = false)
+             std::string_view command, bool words_follow = false)
       : arguments_(arguments),
         launch_(false),
-        precedes_program_(precedes_program),
+        words_follow_(words_follow),
         table_(table),
         command_(command) {}
 
@@ -58,7 +56,8 @@ class FlagParser {
     const size_t equals = token.find('=');
     const std::string written = token.substr(0, equals);
     const Rank rank = launch_ ? Rank::kLaunchFlag : Rank::kFlag;
-    ParsedFlag parsed{{nullptr, {}, {rank, (launch_ ? "launch " : "") + written}}};
+    ParsedFlag parsed{
+        {nullptr, {}, {rank, launch_ ? fmt::format("{} {}", command_, written) : written}}};
     bool negated = false;
     parsed.given.setting = &find(written, negated);
     if (negated) {
@@ -138,14 +137,14 @@ class FlagParser {
   [[noreturn]] void throw_misplaced(const std::string& written) const {
     if (launch_) {
       throw ConfigError(
-          "{}: found a flag of the recipe before its name, expected it after; write strata launch "
-          "[launch flags] sft {} ...",
-          written, written);
+          "{}: found a flag of the recipe before its name, expected it after; write strata {} "
+          "[{} flags] sft {} ...",
+          written, command_, command_, written);
     }
     throw ConfigError(
         "{}: found a flag of the launcher, expected flags of the recipe; write strata launch {} "
-        "... sft ...",
-        written, written);
+        "... {} ...",
+        written, written, command_);
   }
 
   void take_values(size_t position, const std::string& written, ParsedFlag& parsed) const {
@@ -173,28 +172,33 @@ class FlagParser {
     parsed.used = end - position;
   }
 
-  // Before a program's name only a boolean can be meant for the switch; elsewhere any text is.
+  // Before a program's name or a path only a boolean can be meant for the switch; elsewhere any
+  // text is.
   bool is_switch_value(const Setting& setting, const std::string& text) const {
-    if (!precedes_program_ || parse_boolean(text)) return true;
+    if (!words_follow_ || parse_boolean(text)) return true;
     return std::ranges::find(setting.choices, text) != setting.choices.end();
   }
 
   std::span<const std::string> arguments_;
   bool launch_;
-  bool precedes_program_ = false;
+  bool words_follow_ = false;
   std::span<const Setting> table_ = settings_table();
-  std::string_view command_ = "sft";
+  std::string_view command_;
   bool (*accepts_)(const Setting&) = is_any_setting;
   ParsedFlags parsed_;
 };
 
-[[noreturn]] void throw_stray(const std::string& word) {
-  // What text programs make of two hyphens.
+// What text programs make of two hyphens.
+void refuse_other_dash(const std::string& word) {
   for (const char* dash : {"\u2013", "\u2014", "\u2212"}) {
     if (!word.starts_with(dash)) continue;
     throw ConfigError("{}: found a word that begins with a dash, expected two hyphens; write --{}",
                       word, word.substr(word.find_first_not_of(dash)));
   }
+}
+
+[[noreturn]] void throw_stray(const std::string& word) {
+  refuse_other_dash(word);
   throw ConfigError("{}: found a word that belongs to no flag, expected --name value{}", word,
                     is_settings_file(word) ? "; a settings file stands before all flags, or behind "
                                              "--config"
@@ -213,8 +217,9 @@ bool begins_with_file(std::span<const std::string> arguments) {
   return !arguments.empty() && is_settings_file(arguments[0]);
 }
 
-ParsedFlags parse_flags(std::span<const std::string> arguments, FlagSet set) {
-  FlagParser parser(arguments, set);
+ParsedFlags parse_flags(std::span<const std::string> arguments, FlagSet set,
+                        std::string_view command) {
+  FlagParser parser(arguments, set, command);
   const bool has_file = begins_with_file(arguments);
   if (has_file) parser.keep(make_given("config", arguments[0], {Rank::kFlag, "--config"}));
   return parse_all(std::move(parser), arguments, has_file ? 1 : 0);
@@ -227,17 +232,33 @@ bool is_settings_file(const std::string& word) {
          (word.ends_with(".json") || word.ends_with(".yaml") || word.ends_with(".yml"));
 }
 
-ParsedFlags parse_run_flags(std::span<const std::string> arguments) {
-  return parse_flags(arguments, FlagSet::kRun);
+ParsedFlags parse_run_flags(std::span<const std::string> arguments, std::string_view command) {
+  return parse_flags(arguments, FlagSet::kRun, command);
 }
 
-ParsedFlags parse_mixed_flags(std::span<const std::string> arguments) {
-  return parse_flags(arguments, FlagSet::kMixed);
+ParsedFlags parse_mixed_flags(std::span<const std::string> arguments, std::string_view command) {
+  return parse_flags(arguments, FlagSet::kMixed, command);
 }
 
 ParsedFlags parse_command_flags(std::span<const Setting> table, std::string_view command,
                                 std::span<const std::string> arguments) {
   return parse_all(FlagParser(arguments, table, command), arguments);
+}
+
+FlagsAndWords parse_flags_and_words(std::span<const Setting> table, std::string_view command,
+                                    std::span<const std::string> arguments) {
+  FlagParser parser(arguments, table, command, /*words_follow=*/true);
+  FlagsAndWords result;
+  for (size_t i = 0; i < arguments.size();) {
+    if (starts_flag(arguments[i])) {
+      i += parser.read(i);
+      continue;
+    }
+    refuse_other_dash(arguments[i]);
+    result.words.push_back(arguments[i++]);
+  }
+  result.own = parser.take();
+  return result;
 }
 
 SplitFlags split_command_flags(std::span<const Setting> table, std::string_view command,
@@ -256,8 +277,8 @@ SplitFlags split_command_flags(std::span<const Setting> table, std::string_view 
   return split;
 }
 
-LaunchLine parse_launch_line(std::span<const std::string> arguments) {
-  FlagParser parser(arguments, FlagSet::kLaunch);
+LaunchLine parse_launch_line(std::span<const std::string> arguments, std::string_view command) {
+  FlagParser parser(arguments, FlagSet::kLaunch, command);
   LaunchLine line;
   size_t i = 0;
   while (i < arguments.size() && starts_flag(arguments[i])) i += parser.read(i);
@@ -272,8 +293,8 @@ LaunchLine parse_launch_line(std::span<const std::string> arguments) {
 
 OwnFlags take_own_flags(std::span<const Setting> table, std::string_view command,
                         std::span<const std::string> arguments) {
-  FlagParser own(arguments, table, command, /*precedes_program=*/true);
-  const FlagParser launch(arguments, FlagSet::kLaunch);
+  FlagParser own(arguments, table, command, /*words_follow=*/true);
+  const FlagParser launch(arguments, FlagSet::kLaunch, command);
   OwnFlags result;
   size_t i = 0;
   while (i < arguments.size() && starts_flag(arguments[i])) {
@@ -299,7 +320,7 @@ OwnFlags take_own_flags(std::span<const Setting> table, std::string_view command
 
 std::vector<std::string> without_flags(std::span<const std::string> arguments,
                                        std::span<const std::string_view> names) {
-  const FlagParser parser(arguments, FlagSet::kMixed);
+  const FlagParser parser(arguments, FlagSet::kMixed, "sft");
   std::vector<std::string> kept;
   size_t i = 0;
   if (begins_with_file(arguments)) {

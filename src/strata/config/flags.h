@@ -19,17 +19,29 @@ struct ParsedFlags {
 };
 
 // The flags of the recipe (rank kFlag). A file name ending in .json, .yaml or .yml before them
-// stands for --config, as for the parsers of transformers and of alignment-handbook.
-ParsedFlags parse_run_flags(std::span<const std::string> arguments);
+// stands for --config, as for the parsers of transformers and of alignment-handbook. `command`: the
+// subcommand that messages name.
+ParsedFlags parse_run_flags(std::span<const std::string> arguments,
+                            std::string_view command = "sft");
 
 // Flags of launcher and recipe in any order, as `strata config show` takes them.
-ParsedFlags parse_mixed_flags(std::span<const std::string> arguments);
+ParsedFlags parse_mixed_flags(std::span<const std::string> arguments,
+                              std::string_view command = "sft");
 
 bool is_settings_file(const std::string& word);
 
 // Flags of a subcommand with a table of its own; `command` is named in messages.
 ParsedFlags parse_command_flags(std::span<const Setting> table, std::string_view command,
                                 std::span<const std::string> arguments);
+
+// The same where words that belong to no flag (paths) stand before, between and behind the flags:
+// only a boolean is the value of a switch.
+struct FlagsAndWords {
+  ParsedFlags own;
+  std::vector<std::string> words;
+};
+FlagsAndWords parse_flags_and_words(std::span<const Setting> table, std::string_view command,
+                                    std::span<const std::string> arguments);
 
 // The flags of a subcommand that takes those of a run as well: its own, and the others as written.
 struct SplitFlags {
@@ -47,7 +59,9 @@ struct LaunchLine {
   std::vector<std::string> arguments;  // everything after it
 };
 
-LaunchLine parse_launch_line(std::span<const std::string> arguments);
+// `command`: the subcommand that reads a launch line.
+LaunchLine parse_launch_line(std::span<const std::string> arguments,
+                             std::string_view command = "launch");
 
 struct OwnFlags {
   ParsedFlags own;

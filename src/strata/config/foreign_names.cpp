@@ -22,6 +22,8 @@ constexpr std::string_view kSystem =
 constexpr std::string_view kMeeting =
     "use main_process_ip and main_process_port, where the machines meet";
 constexpr std::string_view kMachines = "start strata launch on each machine, or use strata slurm";
+constexpr std::string_view kReference =
+    "remove it: the reference is the model that training starts from, no other";
 constexpr std::string_view kMetrics = "remove it: metrics go to metrics.jsonl in output_dir";
 
 constexpr ForeignName kNames[] = {
@@ -36,9 +38,13 @@ constexpr ForeignName kNames[] = {
     {"chat_template", "chat_template_path",
      "write the template to a file and name that in chat_template_path, or a built-in one in "
      "chat_template_format"},
-    {"ref_model", "", "remove it: the reference is the model that training starts from"},
+    {"ref_model", "", kReference},
+    {"ref_model_name_or_path", "", kReference},
+    {"ref_model_init_kwargs", "", kReference},
+    {"ref_model_revision", "", kReference},
     {"rl", "recipe", "pairs of answers are learnt by the recipe dpo (strata dpo)"},
     {"max_prompt_length", "max_length"},
+    {"max_completion_length", "max_length", "use max_length, of a prompt with its answer"},
     {"rpo_alpha", "loss_weights",
      "add the loss of the chosen answers: loss_type sigmoid,sft with loss_weights 1,ALPHA"},
     {"response_template", "assistant_only_loss", kAnswers},

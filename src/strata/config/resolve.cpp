@@ -60,9 +60,11 @@ Merge merge_sources(const Sources& sources, std::vector<std::string>& warnings) 
   if (!sources.recipe.empty()) {
     merge.add(make_given("recipe", sources.recipe, {Rank::kImplied, "the recipe's name"}));
   }
-  const ParsedFlags flags =
-      sources.flags_are_mixed ? parse_mixed_flags(sources.flags) : parse_run_flags(sources.flags);
-  const LaunchLine launch = parse_launch_line(sources.launch_flags);
+  const std::string_view command =
+      sources.recipe.empty() ? "sft" : recipe_named(sources.recipe).command;
+  const ParsedFlags flags = sources.flags_are_mixed ? parse_mixed_flags(sources.flags, command)
+                                                    : parse_run_flags(sources.flags, command);
+  const LaunchLine launch = parse_launch_line(sources.launch_flags, sources.launch_command);
   merge.add_all(flags.given);
   merge.add_all(launch.given);
   warnings = launch.warnings;

@@ -17,6 +17,7 @@ struct Sources {
   std::string recipe = {};                     // the command's; a flag --recipe wins
   std::vector<std::string> flags = {};         // of the recipe
   std::vector<std::string> launch_flags = {};  // of `strata launch`, before the recipe's name
+  std::string launch_command = "launch";       // the subcommand that was given them, for messages
   Environment environment = {};
   int world_size = 0;            // ranks of the run; 0: not known yet (a ds_config may need it)
   bool flags_are_mixed = false;  // `flags` may hold the launcher's too (`strata config show`)

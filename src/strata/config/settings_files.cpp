@@ -195,11 +195,22 @@ std::optional<Value> own_value(const Setting& setting, const YAML::Node& node,
 
 }  // namespace
 
+// Instead of a list of all its keys.
+static void refuse_model_config(const YAML::Node& root, const fs::path& path) {
+  if (!root["architectures"] || !root["model_type"]) return;
+  throw ConfigError(
+      "{}: found a model's configuration (\"architectures\", \"model_type\"), expected a file of "
+      "settings; name the model's folder in model_name_or_path",
+      path.string());
+}
+
 std::vector<Given> read_own_file(const fs::path& path) {
   std::vector<Given> given;
   std::vector<UnknownKey> unknown;
+  const YAML::Node root = read_yaml_mapping(path);
+  refuse_model_config(root, path);
   for_each_key(
-      read_yaml_mapping(path), path.string(),
+      root, path.string(),
       [&](const std::string& key, const YAML::Node& node, const std::string& place) {
         // As TrainingArguments takes it: a file's name, or the settings themselves.
         if (key == "fsdp_config" && node.IsMap()) {

@@ -6,6 +6,8 @@
 #include <cctype>
 #include <charconv>
 #include <cmath>
+#include <limits>
+#include <system_error>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -54,11 +56,17 @@ std::string quoted(const Value& value) {
   return fmt::format("\"{}\"", value.items.front());
 }
 
+// The whole text; invalid_argument also for more than a number.
 template <typename Number>
-bool parse_number(const std::string& text, Number& number) {
+std::errc read_number(const std::string& text, Number& number) {
   const char* end = text.data() + text.size();
   auto [stop, error] = std::from_chars(text.data(), end, number);
-  return error == std::errc() && stop == end;
+  return stop == end ? error : std::errc::invalid_argument;
+}
+
+template <typename Number>
+bool parse_number(const std::string& text, Number& number) {
+  return read_number(text, number) == std::errc();
 }
 
 bool is_in_range(double number, const Range& range) {
@@ -120,8 +128,12 @@ void parse_into(const Given& given, const std::string& text, T& field) {
     }
   } else {
     T number{};
-    if (!parse_number(text, number) ||
-        !is_in_range(static_cast<double>(number), given.setting->range)) {
+    const std::errc error = read_number(text, number);
+    if (error == std::errc::result_out_of_range && std::is_integral_v<T> && text[0] != '-') {
+      refuse(given, quoted(given.value),
+             fmt::format("it is at most {}", std::numeric_limits<T>::max()));
+    }
+    if (error != std::errc() || !is_in_range(static_cast<double>(number), given.setting->range)) {
       refuse(given, quoted(given.value));
     }
     field = number;
@@ -316,6 +328,11 @@ std::string canonical_text(const Given& given) {
         refuse(given, quoted(given.value));
       }
       const std::string& text = given.value.items.front();
+      // What a shell makes of a variable that is not set.
+      if (text.empty() && setting.is_path && given.origin.rank >= Rank::kLaunchFlag) {
+        throw ConfigError("{}: found an empty name, expected a path; name one, or leave it out",
+                          named_source(given));
+      }
       if (is_switch(setting)) {
         if (auto flag = parse_boolean(text)) return *flag ? "true" : "false";
         if (setting.choices.empty()) refuse(given, quoted(given.value));

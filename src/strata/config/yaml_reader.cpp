@@ -103,6 +103,16 @@ size_t line_of_open_quote(const std::string& text) {
 
 }  // namespace
 
+// Lines that begin or end a document.
+static bool has_document_marks(const std::string& text) {
+  for (const char* mark : {"---", "..."}) {
+    if (text.starts_with(mark) || text.find(std::string("\n") + mark) != std::string::npos) {
+      return true;
+    }
+  }
+  return false;
+}
+
 YAML::Node read_yaml_mapping(const std::filesystem::path& path) {
   return parse_yaml_mapping(read_settings_file(path), path.string());
 }
@@ -121,6 +131,12 @@ YAML::Node parse_yaml_mapping(const std::string& text, const std::string& name) 
     }
     throw ConfigError("{}:{}:{}: found text that is not YAML ({}), expected a mapping of settings",
                       name, error.mark.line + 1, error.mark.column + 1, error.msg);
+  }
+  if (documents.size() > 1 && !has_document_marks(text)) {
+    throw ConfigError(
+        "{}: found {} mappings, one after the other, expected a single one of settings; a file of "
+        "rows is named in dataset_name",
+        name, documents.size());
   }
   // As PyYAML: what stands in a second document would be ignored.
   if (documents.size() > 1) {

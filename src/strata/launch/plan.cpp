@@ -118,6 +118,16 @@ int settle_processes(const config::LaunchConfig& config, const MachineFacts& mac
   return processes;
 }
 
+void require_reachable(const config::LaunchConfig& config) {
+  const std::string& address = config.main_process_ip;
+  if (config.num_machines == 1 || (!address.empty() && address != "127.0.0.1")) return;
+  throw ConfigError(
+      "main_process_ip: found \"{}\"{} with num_machines {}, expected the address of machine 0 as "
+      "the others see it; give --main_process_ip the address of its network interface (strata env "
+      "lists them), also for several launchers on one machine",
+      address, address.empty() ? "" : ", which is each machine itself,", config.num_machines);
+}
+
 [[noreturn]] void refuse_tee(const std::string& text, const std::string& why) {
   throw ConfigError(
       "tee: found \"{}\"{}, expected 0 to 3 (1: output, 2: errors, 3: both) or LOCAL_RANK:NUMBER "
@@ -167,12 +177,7 @@ LaunchPlan plan_launch(const config::LaunchConfig& config, const MachineFacts& m
   plan.local_world_size = plan.world_size / config.num_machines;
   plan.first_rank = config.machine_rank * plan.local_world_size;
   const std::string& address = config.main_process_ip;
-  if (config.num_machines > 1 && (address.empty() || address == "127.0.0.1")) {
-    throw ConfigError(
-        "main_process_ip: found \"{}\" with num_machines {}, expected the address of machine 0 as "
-        "the others see it; add --main_process_ip",
-        address, config.num_machines);
-  }
+  require_reachable(config);
   check_devices(config, plan.local_world_size);
   plan.log_dir = config.log_dir;
   plan.tee = parse_tee(config.tee, plan.local_world_size);

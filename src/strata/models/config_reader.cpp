@@ -1,5 +1,7 @@
 #include "strata/models/config_reader.h"
 
+#include <cmath>
+
 #include "strata/base/error.h"
 
 namespace strata::models {
@@ -23,8 +25,12 @@ bool ConfigReader::has(const std::string& key) const {
 
 std::optional<int64_t> ConfigReader::optional_integer(const std::string& key) const {
   if (!has(key)) return std::nullopt;
-  if (!json_.at(key).is_number_integer()) fail(key, "an integer");
-  return json_.at(key).get<int64_t>();
+  const Json& number = json_.at(key);
+  if (number.is_number_float() && std::abs(number.get<double>()) >= 0x1p63) {
+    fail(key, "an integer that fits 64 bits");
+  }
+  if (!number.is_number_integer()) fail(key, "an integer");
+  return number.get<int64_t>();
 }
 
 int64_t ConfigReader::positive_integer(const std::string& key, int64_t fallback) const {

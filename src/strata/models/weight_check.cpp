@@ -53,7 +53,7 @@ void require_shape(const hf::ModelFolder& folder, const hf::TensorInfo& info,
   throw FormatError(
       "{}: tensor \"{}\" has shape [{}], config.json implies [{}]; use the config.json "
       "that belongs to these weights",
-      folder.file_of(info).path().filename().string(), info.name, fmt::join(shape, ", "),
+      folder.file_of(info).path().string(), info.name, fmt::join(shape, ", "),
       fmt::join(parameter.shape_in_base(), ", "));
 }
 

@@ -103,7 +103,7 @@ TEST(WriteFileAtomically, KeepsTheOldFileWhenTheDiskIsFull) {
 TEST(WriteFileAtomically, MissingFolder) {
   const TemporaryFolder folder;
   EXPECT_THAT(message_of<IoError>([&] { write_file_atomically(folder / "none/file", "x"); }),
-              HasSubstr("found no such file or directory after 0 bytes written"));
+              HasSubstr("none, expected one; make it, or correct the path"));
 }
 
 TEST(AtomicFolder, AppearsOnlyAtCommit) {

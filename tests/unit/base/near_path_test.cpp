@@ -59,6 +59,14 @@ TEST_F(NearPath, IsSilentWhereNothingIsNear) {
   EXPECT_EQ(did_you_mean(folder_.path() / "data" / "zzz"), "");
 }
 
+TEST_F(NearPath, SaysWhereALinkToNothingLeads) {
+  const std::filesystem::path link = folder_.path() / "data" / "gone";
+  std::filesystem::create_symlink("/no/such", link);
+  EXPECT_EQ(did_you_mean(link),
+            "; " + link.string() + " is a link to /no/such, which is not there");
+  EXPECT_EQ(did_you_mean(link / "config.json"), did_you_mean(link));
+}
+
 TEST_F(NearPath, EndsAMessage) {
   const std::string data = (folder_.path() / "data").string();
   EXPECT_EQ(did_you_mean(data + "/trest.jsonl"),

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "settings_files.h"
+#include "strata/base/error.h"
 #include "strata/config/derived.h"
 #include "strata/config/describe.h"
 #include "strata/config/flags.h"
@@ -123,6 +124,18 @@ TEST(Flags, WrongOnesAreNamed) {
        "--eval_strategy?"},
       {{"--zzzzqqqq"},
        "--zzzzqqqq: found an unknown flag, expected a known one; see strata sft --help"},
+      {{"--ref_model_name_or_path", "m"},
+       "--ref_model_name_or_path: found an unknown flag, expected a known one; remove it: the "
+       "reference is the model that training starts from, no other"},
+      {{"--max_completion_length", "8"}, "use max_length, of a prompt with its answer"},
+      {{"--reference_free"}, "--reference_free: found \"true\", expected false; not supported"},
+      {{"--seed", "99999999999999999999"},
+       "--seed: found \"99999999999999999999\", expected an integer of at least 0; it is at most "
+       "18446744073709551615"},
+      {{"--learning_rate", "1e999"}, "--learning_rate: found \"1e999\", expected a number"},
+      {{"--llm_int8_threshold", "inf"}, "--llm_int8_threshold: found \"inf\", expected a number"},
+      {{"--config", ""}, "--config: found an empty name, expected a path"},
+      {{"--deepspeed="}, "--deepspeed: found an empty name, expected a path"},
       {{"--max_steps", "five"}, "--max_steps: found \"five\", expected an integer of at least -1"},
       {{"--max_steps", "1.5"}, "--max_steps: found \"1.5\", expected an integer of at least -1"},
       {{"--max_steps", "0"},
@@ -311,6 +324,49 @@ TEST(LaunchLine, WithoutFlagsKeepsALeadingFile) {
   const Flags words = {"run.yaml", "--resume_from_checkpoint", "--seed", "1"};
   const std::string_view left_out[] = {"resume_from_checkpoint"};
   EXPECT_THAT(without_flags(words, left_out), ElementsAre("--config", "run.yaml", "--seed", "1"));
+}
+
+TEST(Flags, NameTheCommandThatReadsThem) {
+  EXPECT_THAT(error_of(Sources{.recipe = "dpo", .flags = {"--zzzzqqqq"}}),
+              HasSubstr("see strata dpo --help"));
+  EXPECT_THAT(error_of(Sources{.recipe = "seq2seq", .flags = {"--num_processes", "2"}}),
+              HasSubstr("write strata launch --num_processes ... seq2seq ..."));
+  const auto slurm_error = [](const Flags& words) {
+    return error_of(Sources{.launch_flags = words, .launch_command = "slurm"});
+  };
+  EXPECT_THAT(slurm_error({"--zzzzqqqq"}), HasSubstr("see strata slurm --help"));
+  EXPECT_THAT(slurm_error({"--max_steps", "3"}),
+              HasSubstr("write strata slurm [slurm flags] sft --max_steps ..."));
+  EXPECT_THAT(slurm_error({"--machine_rank", "1"}), HasSubstr("slurm --machine_rank: found 1"));
+}
+
+TEST(CommandFlags, WordsMayStandAnywhere) {
+  const std::vector<Setting> table = {{.name = "all", .kind = Kind::kSource, .is_switch = true},
+                                      {.name = "to", .kind = Kind::kSource}};
+  const auto read = [&](const Flags& words) { return parse_flags_and_words(table, "c", words); };
+  const auto all = [](const FlagsAndWords& flags) {
+    for (const Given& given : flags.own.given) {
+      if (given.setting->name == "all") return canonical_text(given);
+    }
+    return std::string("none");
+  };
+  for (const Flags& words : std::vector<Flags>{{"a", "--all", "b", "--to", "x"},
+                                               {"--all", "a", "b"},
+                                               {"--all", "yes", "a", "b"},
+                                               {"a", "--all=1", "b"}}) {
+    EXPECT_THAT(read(words).words, ElementsAre("a", "b"));
+    EXPECT_EQ(all(read(words)), "true");
+  }
+  for (const Flags& words :
+       std::vector<Flags>{{"a", "--all", "false", "b"}, {"a", "b", "--all=no"}}) {
+    EXPECT_THAT(read(words).words, ElementsAre("a", "b"));
+    EXPECT_EQ(all(read(words)), "false");
+  }
+  EXPECT_THAT(
+      read({"--all", "--all=false"}).own.warnings,
+      ElementsAre("--all: found false after --all true, the same setting; the last counts"));
+  EXPECT_THROW(read({"\u2013all"}), ConfigError);
+  EXPECT_THROW(read({"--to"}), ConfigError);
 }
 
 TEST(CommandFlags, OfTwoValuesTheLastCountsUnlessBothDo) {

@@ -82,7 +82,8 @@ std::string error_of(const config::LaunchConfig& config) {
 
 TEST(LaunchPlan, WrongNumbersAreErrors) {
   EXPECT_THAT(error_of({.num_processes = 4, .num_machines = 2}),
-              HasSubstr("main_process_ip: found \"127.0.0.1\" with num_machines 2"));
+              HasSubstr("main_process_ip: found \"127.0.0.1\", which is each machine itself, with "
+                        "num_machines 2"));
   EXPECT_THAT(error_of({.num_processes = 3, .main_process_ip = "a", .num_machines = 2}),
               HasSubstr("num_processes: found 3, expected a multiple of num_machines (2)"));
 }

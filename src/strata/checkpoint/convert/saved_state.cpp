@@ -4,6 +4,7 @@
 #include <fstream>
 
 #include "strata/base/error.h"
+#include "strata/base/near_path.h"
 #include "strata/checkpoint/convert/saved_formats.h"
 #include "strata/checkpoint/folders.h"
 #include "strata/checkpoint/repair.h"
@@ -105,8 +106,8 @@ std::unique_ptr<SavedState> open_saved_state(const fs::path& path) {
   require_finished(path);
   if (fs::is_directory(path)) return open_folder(path);
   if (fs::is_regular_file(path)) return open_file(path);
-  throw IoError("{}: found nothing there, expected a file or a folder; check the path",
-                path.string());
+  throw IoError("{}: found nothing there, expected a file or a folder; check the path{}",
+                path.string(), did_you_mean(path));
 }
 
 void name_tensor(const std::vector<std::string>& path, SavedTensor& tensor) {

@@ -26,6 +26,8 @@ std::vector<Setting> unsupported(std::string_view peer, std::vector<Known> known
   return all;
 }
 
+constexpr std::string_view kReference =
+    "the reference is the model that training starts from; of an adapter its base without it";
 constexpr std::string_view kHub = "nothing is uploaded; the result stays in output_dir";
 constexpr std::string_view kMetrics = "metrics go to metrics.jsonl in output_dir";
 constexpr std::string_view kLoader = "batches are made in threads of the rank";
@@ -167,6 +169,18 @@ std::vector<Known> dpo() {
        true},
       {"ref_model_mixup_alpha", {"0.6", "*"}, "the reference stays as it is"},
       {"ref_model_sync_steps", {"512", "*"}, "the reference stays as it is"},
+      // Of earlier versions.
+      {"reference_free",
+       {"false"},
+       "the losses compare with the reference; sft alone does not",
+       true},
+      {"force_use_ref_model", {"false"}, kReference, true},
+      {"model_adapter_name", {"none"}, kReference},
+      {"ref_adapter_name", {"none"}, kReference},
+      {"label_pad_token_id", {"-100", "*"}, "what is not trained needs no id"},
+      {"generate_during_eval", {"false"}, "evaluation computes the loss and the rewards", true},
+      {"use_logits_to_keep", {"false", "*"}, "logits never exist as a whole", true},
+      {"use_liger_loss", {"false", "*"}, "fused operations are always used", true},
   };
 }
 

@@ -75,6 +75,10 @@ std::vector<Setting> run_settings() {
       {.name = "script",
        .field = STRATA_FIELD(slurm.script),
        .help = "file that is written; default: standard output, with --submit JOB_NAME.sbatch"},
+      {.name = "overwrite",
+       .kind = Kind::kSource,
+       .is_switch = true,
+       .help = "replace a file of another content"},
       {.name = "submit", .field = STRATA_FIELD(slurm.submit), .help = "hand the script to sbatch"},
   };
 }

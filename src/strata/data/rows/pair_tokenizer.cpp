@@ -11,19 +11,51 @@ namespace {
 
 constexpr const char* kTranslation = "translation";
 
+// What a row without two columns of text was meant for.
+void refuse_other_row(const Row& row) {
+  if (const Json* texts = row.find(kTranslation); texts != nullptr && texts->is_object()) {
+    std::vector<std::string> languages;
+    for (const auto& [language, text] : texts->items()) languages.push_back(language);
+    throw FormatError(
+        "{}: found a column \"{}\" with [{}], expected the languages to be named; add "
+        "--source_lang "
+        "and --target_lang",
+        row.where(), kTranslation, fmt::join(languages, ", "));
+  }
+  for (const char* column : {"messages", "conversations"}) {
+    const Json* messages = row.find(column);
+    if (messages == nullptr || !messages->is_array()) continue;
+    throw FormatError(
+        "{}: found a conversation (\"{}\"), expected columns with a source and a target text; "
+        "strata sft trains on conversations, --text_column and --summary_column name two columns",
+        row.where(), column);
+  }
+}
+
 const std::string& column_of(const Row& row, const std::string& wanted, size_t place,
                              std::string& name) {
+  const auto columns = [&] {
+    std::vector<std::string> names;
+    for (const auto& [column, value] : row.fields.items()) names.push_back(column);
+    return names;
+  };
   name = wanted;
-  if (name.empty() && row.fields.size() > place) {
-    name = std::next(row.fields.begin(), static_cast<std::ptrdiff_t>(place)).key();
+  if (name.empty()) {
+    refuse_other_row(row);
+    if (row.fields.size() > place) name = columns()[place];
   }
-  if (!name.empty() && row.find(name) != nullptr) return read_string(row, name);
-  std::vector<std::string> columns;
-  for (const auto& [column, value] : row.fields.items()) columns.push_back(column);
+  const Json* text = name.empty() ? nullptr : row.find(name);
+  if (text != nullptr && (text->is_string() || !wanted.empty())) return read_string(row, name);
+  if (text != nullptr) {
+    throw FormatError(
+        "{}: found {} in \"{}\", column {} of [{}], expected text; name the columns of source and "
+        "target with --text_column and --summary_column",
+        row.where(), type_of(text), name, place + 1, fmt::join(columns(), ", "));
+  }
   throw FormatError(
       "{}: found columns [{}], expected {} \"{}\"; name the columns with --text_column and "
       "--summary_column",
-      row.where(), fmt::join(columns, ", "),
+      row.where(), fmt::join(columns(), ", "),
       wanted.empty() ? "two of text and not" : "one with the name", name);
 }
 
