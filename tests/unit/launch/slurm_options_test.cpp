@@ -35,7 +35,9 @@ TEST(SlurmOptions, ReadsSizesAsSbatchDoes) {
   }
 }
 
-std::string error_of(const config::SlurmConfig& slurm) {
+std::string error_of(const std::string& time, const config::SlurmConfig& others = {}) {
+  config::SlurmConfig slurm = others;
+  slurm.time = time;
   try {
     require_slurm_options(slurm);
   } catch (const ConfigError& error) {
@@ -45,10 +47,12 @@ std::string error_of(const config::SlurmConfig& slurm) {
 }
 
 TEST(SlurmOptions, TheLimitLeavesTimeToTrain) {
-  EXPECT_THAT(error_of({.time = "00:05:00"}), HasSubstr("--time: found 00:05:00 (300 seconds)"));
-  EXPECT_EQ(error_of({.time = "00:05:01"}), "no error");
-  EXPECT_EQ(error_of({.time = "00:05:00", .stop_seconds = 60}), "no error");
-  EXPECT_EQ(error_of({.time = "0"}), "no error");
+  EXPECT_THAT(error_of("00:05:00"), HasSubstr("--time: found 00:05:00 (300 seconds)"));
+  EXPECT_EQ(error_of("00:05:01"), "no error");
+  config::SlurmConfig stops_late;
+  stops_late.stop_seconds = 60;
+  EXPECT_EQ(error_of("00:05:00", stops_late), "no error");
+  EXPECT_EQ(error_of("0"), "no error");
 }
 
 }  // namespace

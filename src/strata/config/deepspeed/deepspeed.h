@@ -12,9 +12,9 @@ namespace strata::config {
 
 // An "auto" of the file and the settings whose values it takes; none: nothing here depends on it.
 struct DsAuto {
-  std::string source;                 // "ds_config.json:12 (gradient_clipping)"
-  std::vector<std::string> settings;  // max_grad_norm
-  std::string meaning = {};           // "0": of one that is no setting
+  std::string source;                      // "ds_config.json:12 (gradient_clipping)"
+  std::vector<std::string> settings = {};  // max_grad_norm
+  std::string meaning = {};                // "0": of one that is no setting
 };
 
 // Adds what the file named by the setting `deepspeed` stands for, at the rank of a file, and what a
