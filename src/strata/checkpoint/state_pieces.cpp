@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "strata/checkpoint/finite_values.h"
+#include "strata/checkpoint/piece_file.h"
 #include "strata/hf/adapter_files.h"
 #include "strata/libtorch/cuda_build.h"
 #include "strata/libtorch/memory_kind.h"
@@ -96,7 +97,12 @@ std::vector<std::string> not_finite(const std::vector<LocalPiece>& pieces) {
   constexpr std::string_view kWeight = "parameter/";
   std::vector<std::string> names;
   for (const LocalPiece& piece : pieces) {
-    if (!piece.tensor.starts_with(kWeight) || is_finite(piece.data)) continue;
+    if (!piece.tensor.starts_with(kWeight)) continue;
+    // Pages of a file that were looked at would go on counting as this process's memory.
+    const bool is_good = piece.rests_in_file
+                             ? is_finite(flat_bytes(piece.data), piece.data.scalar_type())
+                             : is_finite(piece.data);
+    if (is_good) continue;
     names.push_back(piece.tensor.substr(kWeight.size()));
   }
   return names;
