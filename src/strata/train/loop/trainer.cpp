@@ -208,15 +208,16 @@ bool Trainer::end_step() {
   if (should_evaluate(plan_, config_.train, step_)) {
     const Evaluation found = evaluate();
     if (found == Evaluation::kBrokenOff) return false;
-    saves |= found == Evaluation::kBest && config_.train.save_strategy == "best";
+    saves |= found == Evaluation::kBest && config_.train.save_strategy == config::Interval::kBest;
   }
   if (saves) save();
   return true;
 }
 
 void Trainer::end_epoch_early(const StepOutcome& outcome) {
-  if (config_.train.logging_strategy == "epoch" && window_.steps > 0) log_step(outcome);
-  if (config_.train.save_strategy == "epoch") save();
+  if (config_.train.logging_strategy == config::Interval::kEpoch && window_.steps > 0)
+    log_step(outcome);
+  if (config_.train.save_strategy == config::Interval::kEpoch) save();
 }
 
 std::vector<data::MicroBatch> Trainer::micro_batches(const StepPlan::Window& window) const {
@@ -303,7 +304,7 @@ void Trainer::leave_out(StepOutcome& outcome, const std::string& why) {
   outcome.is_left_out = true;
   const std::string found =
       fmt::format("step {}: found {}, in {}", step_ + 1, why, examples_of(outcome));
-  if (config_.train.on_nan != "rollback") {
+  if (config_.train.on_nan == config::OnNan::kStop) {
     throw Error(
         fmt::format("{}; the weights are those of step {}: lower learning_rate or look at the "
                     "data, then resume from the last checkpoint, or set on_nan to rollback",
