@@ -109,6 +109,28 @@ def test_what_is_missing_is_said_once(tmp_path, name):
     assert (result.returncode, result.stdout, result.stderr) == (1, "", f"error: {message}\n")
 
 
+UNFIT = {
+    "block": (["--fsdp_transformer_layer_cls_to_wrap", "BertLayer"],
+              r'--fsdp_transformer_layer_cls_to_wrap: found "BertLayer", expected a block of this model'),
+    "target": (["--use_peft", "--lora_target_modules", "q_prj"],
+               r"--lora_target_modules: found no module matching \[q_prj\]"),
+    "skipped": (["--use_peft", "--load_in_4bit", "--llm_int8_skip_modules", "q_prj"],
+                r'--llm_int8_skip_modules: found "q_prj", which means none of this model'),
+    "shards": (["--fsdp_sharding_strategy", "HYBRID_SHARD", "--dp_shard_size", "2"],
+               r"device mesh: found 3 ranks to be divided into shard groups of 2"),
+}
+
+
+@pytest.mark.parametrize("name", UNFIT)
+def test_what_does_not_fit_the_model_is_said_once(inputs, tmp_path, name):
+    flags, message = UNFIT[name]
+    result = launch("--num_processes", 3, "--cpu", "sft", "--model_name_or_path", inputs.model("plain"),
+                    "--dataset_name", inputs.data("messages"), "--output_dir", "out", *flags, cwd=tmp_path)
+    errors = [line for line in result.stderr.splitlines() if not line.startswith("warning: ")]
+    assert result.returncode == 2 and len(errors) == 1, result.stderr
+    assert re.match("error: " + message, errors[0]) and list(tmp_path.iterdir()) == [], result.stderr
+
+
 def test_more_ranks_than_processors_are_told(tmp_path):
     cores = len(os.sched_getaffinity(0))
     for ranks in (cores, cores + 1):

@@ -44,6 +44,10 @@ def test_a_stopped_rank_is_named_with_step_and_collective(inputs, tmp_path):
         process.kill()
         process.communicate()
     assert process.returncode == 1 and 2 < seconds < 10, text
+    # Told at half the time, once: who waits, and for whom.
+    told = re.findall(r"^warning: ranks? .* waits? for 1 s in .*rank 1 in step \d+ \(training\).*stopped by a signal"
+                      r".*; at 2 s all ranks are stopped \(hang_timeout\)$", text, re.M)
+    assert len(told) == 1, text
     errors = [line for line in text.splitlines() if "error" in line]
     message = re.fullmatch(
         r"error: hang: found rank 1 in step (\d+) \(training\).*, stopped by a signal, not in "

@@ -29,6 +29,8 @@
 #include "strata/libtorch/cuda_build.h"
 #include "strata/train/datasets.h"
 #include "strata/train/loop/schedules.h"
+#include "strata/train/setup/assemble.h"
+#include "strata/train/setup/device.h"
 #include "strata/train/setup/model_config.h"
 
 namespace strata::cli {
@@ -147,6 +149,18 @@ void require_inputs(const config::RunConfig& config) {
   }
 }
 
+// Of a model on this machine's disks: what the settings make of it, which every rank would say.
+void require_layout(const config::RunConfig& config, const launch::LaunchPlan& plan) {
+  const config::ModelConfig& model = config.model;
+  for (const std::string* name : {&model.model_name_or_path, &model.config_name,
+                                  &model.tokenizer_name, &config.model.adapter_name_or_path}) {
+    if (!name->empty() && !fs::exists(*name)) return;
+  }
+  const bool uses_gpus = kHasCuda && !config.launch.cpu;
+  train::check_layout(config, plan.world_size, plan.local_world_size,
+                      train::target_of(uses_gpus ? at::kCUDA : at::kCPU));
+}
+
 void watch_for_hangs(const config::RunConfig& config, bool own_program, launch::LaunchPlan& plan) {
   const config::LaunchConfig& launch = config.launch;
   // Before the ranks give up by themselves, who cannot tell where the others are.
@@ -225,6 +239,7 @@ int run_launch(const std::vector<std::string>& arguments) {
     }
     with_sources(of_ranks, [&] { train::require_schedule(of_ranks.config); });
     require_inputs(settings.config);
+    with_sources(of_ranks, [&] { require_layout(of_ranks.config, plan); });
   }
   outlive_readers();
   watch_for_hangs(settings.config, own_program, plan);

@@ -3,12 +3,12 @@
 #include <numeric>
 #include <thread>
 
-#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
-#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+#include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "strata/base/error.h"
 #include "strata/comm/device_group.h"
 #include "strata/comm/gloo_group.h"
+#include "strata/comm/roll_call.h"
 #include "strata/comm/shm_group.h"
 #include "strata/comm/single_group.h"
 #include "strata/comm/watched_group.h"
@@ -61,29 +61,7 @@ int RendezvousOptions::attempt_of_launcher() {
 
 Rendezvous::Rendezvous(const RendezvousOptions& options)
     : options_(options), state_(std::make_unique<State>()) {
-  if (options.world_size == 1) return;
-  c10d::TCPStoreOptions store_options;
-  store_options.port = static_cast<uint16_t>(options.port);
-  store_options.isServer = options.rank == 0;
-  store_options.numWorkers = options.world_size;
-  store_options.waitWorkers = true;
-  store_options.timeout = std::min(options.timeout, options.join_timeout);
-  if (options.listen_descriptor >= 0) store_options.masterListenFd = options.listen_descriptor;
-  // A supervisor such as torchrun may already serve the port in this process tree.
-  if (const char* hosted = std::getenv("TORCHELASTIC_USE_AGENT_STORE")) {
-    if (std::string_view(hosted) == "True") store_options.isServer = false;
-  }
-  try {
-    auto tcp = c10::make_intrusive<c10d::TCPStore>(options.address, store_options);
-    state_->store = c10::make_intrusive<c10d::PrefixStore>(
-        "attempt" + std::to_string(options.attempt), std::move(tcp));
-  } catch (const std::exception& e) {
-    std::string reason = e.what();
-    throw CommError(
-        "rendezvous {}:{}: found no meeting of {} ranks ({}), expected every rank to "
-        "connect; check main_process_ip, main_process_port and that rank 0 runs",
-        options.address, options.port, options.world_size, reason.substr(0, reason.find('\n')));
-  }
+  if (options.world_size > 1) state_->store = call_roll(options);
 }
 
 Rendezvous::~Rendezvous() = default;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -38,6 +39,10 @@ struct RendezvousOptions {
   c10::Device device = at::kCPU;
   // Is told what this rank waits for; null: nobody is. Must outlive all groups.
   Status* status = nullptr;
+  // Is told, in a line for people, which ranks are missing while this one waits for them to appear;
+  // null: nobody is. For the first time after `patience`.
+  std::function<void(const std::string&)> say = nullptr;
+  std::chrono::milliseconds patience{10'000};
 
   static int attempt_of_launcher();
 };
@@ -53,7 +58,7 @@ struct GroupUse {
 
 class Rendezvous {
  public:
-  // Collective. World size 1 opens nothing. Throws CommError naming address and port.
+  // Collective. World size 1 opens nothing. Throws what call_roll throws (roll_call.h).
   explicit Rendezvous(const RendezvousOptions& options);
   ~Rendezvous();
 

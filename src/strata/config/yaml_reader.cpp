@@ -159,12 +159,43 @@ YAML::Node parse_yaml_mapping(const std::string& text, const std::string& name) 
   return root;
 }
 
-void for_each_key(const YAML::Node& mapping, const std::string& file,
-                  const std::function<void(const std::string& key, const YAML::Node& value,
-                                           const std::string& place)>& visit) {
+namespace {
+
+using KeyVisit =
+    std::function<void(const std::string& key, const YAML::Node& value, const std::string& place)>;
+
+std::string place_of(const YAML::Node& node, const std::string& file) {
+  return file + ":" + std::to_string(node.Mark().line + 1);
+}
+
+// The mappings behind "<<": one or several.
+std::vector<YAML::Node> merged_mappings(const YAML::Node& value, const std::string& place) {
+  std::vector<YAML::Node> mappings;
+  if (value.IsSequence()) {
+    for (const YAML::Node& mapping : value) mappings.push_back(mapping);
+  } else {
+    mappings.push_back(value);
+  }
+  for (const YAML::Node& mapping : mappings) {
+    if (mapping.IsMap()) continue;
+    throw ConfigError(
+        "{}: found \"<<\" before what is no mapping, expected the name of one (*name) or a list of "
+        "such names",
+        place);
+  }
+  return mappings;
+}
+
+// `known`: keys that count already, with their places.
+void visit_keys(const YAML::Node& mapping, const std::string& file, const KeyVisit& visit,
+                std::map<std::string, std::string>& known, int depth) {
+  if (depth > 32) {
+    throw ConfigError("{}: found \"<<\" more than 32 deep, expected less", place_of(mapping, file));
+  }
   std::map<std::string, std::string> seen;
+  std::vector<YAML::Node> merged;
   for (const auto& entry : mapping) {
-    const std::string place = file + ":" + std::to_string(entry.first.Mark().line + 1);
+    const std::string place = place_of(entry.first, file);
     if (!entry.first.IsScalar()) {
       throw ConfigError("{}: found a key that is no text, expected the name of a setting", place);
     }
@@ -174,8 +205,37 @@ void for_each_key(const YAML::Node& mapping, const std::string& file,
       throw ConfigError("{}: found \"{}\" twice (also at {}), expected once; remove one", place,
                         key, first->second);
     }
-    visit(key, entry.second, place);
+    if (key == "<<" && entry.first.Tag() != "!") {
+      merged = merged_mappings(entry.second, place);
+    } else if (known.emplace(key, place).second) {
+      visit(key, entry.second, place);
+    }
   }
+  // Which of several mappings counts is another one in PyYAML 6.0.4 than in those before.
+  const std::map<std::string, std::string> own = known;
+  const auto visit_once = [&](const std::string& key, const YAML::Node& value,
+                              const std::string& place) {
+    const auto [first, is_new] = known.emplace(key, place);
+    if (!is_new) {
+      throw ConfigError(
+          "{}: found \"{}\" in two mappings of one \"<<\" (also at {}), expected it in one of "
+          "them; "
+          "write it beside the \"<<\"",
+          place, key, first->second);
+    }
+    visit(key, value, place);
+  };
+  for (const YAML::Node& other : merged) {
+    std::map<std::string, std::string> known_there = own;
+    visit_keys(other, file, visit_once, known_there, depth + 1);
+  }
+}
+
+}  // namespace
+
+void for_each_key(const YAML::Node& mapping, const std::string& file, const KeyVisit& visit) {
+  std::map<std::string, std::string> known;
+  visit_keys(mapping, file, visit, known, 0);
 }
 
 Json read_yaml_json(const std::filesystem::path& path) {

@@ -20,8 +20,9 @@ YAML::Node read_yaml_mapping(const std::filesystem::path& path);
 // The same of a text; `name` stands for the file in messages.
 YAML::Node parse_yaml_mapping(const std::string& text, const std::string& name);
 
-// Calls `visit(key, value, "FILE:LINE")` in the file's order. Throws ConfigError for a repeated key
-// or one that is no text.
+// Calls `visit(key, value, "FILE:LINE")` in the file's order, then for the keys that "<<" merges
+// and that the mapping does not have itself. Throws ConfigError for a repeated key, one that is no
+// text, or a "<<" that merges no mappings, or mappings with a key in common.
 void for_each_key(const YAML::Node& mapping, const std::string& file,
                   const std::function<void(const std::string& key, const YAML::Node& value,
                                            const std::string& place)>& visit);

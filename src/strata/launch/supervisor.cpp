@@ -23,6 +23,10 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+// From when on it is told that ranks wait for others, and how often.
+constexpr std::chrono::milliseconds kNotableWait{60'000};
+constexpr std::chrono::minutes kBetweenWords{10};
+
 class Supervisor {
  public:
   Supervisor(const LaunchPlan& plan, const SupervisorOptions& options)
@@ -171,14 +175,27 @@ class Supervisor {
   void look_for_hang() {
     if (!watches() || Clock::now() < next_look_) return;
     next_look_ = Clock::now() + look_interval();
-    const auto hang = describe_hang(observe_ranks(), plan_.hang_timeout);
-    if (!hang) return;
+    const std::vector<Observation> ranks = observe_ranks();
+    const auto hang = describe_hang(ranks, plan_.hang_timeout);
+    if (!hang) return tell_of_wait(ranks);
     exit_code_ = 1;
     tell_other_machines(*hang);
     write_lines(options_.streams.err,
                 fmt::format("error: {}; {}; stopping all ranks\n", *hang, write_stacks()));
     signal_all(SIGTERM);
     stop_within(std::chrono::seconds(1));
+  }
+
+  // Before a hang ends the run, the person who waits for it may know better. Slow ranks of a run
+  // that goes on are not told again and again.
+  void tell_of_wait(const std::vector<Observation>& ranks) {
+    const auto now = Clock::now();
+    if (next_word_ && now < *next_word_) return;
+    const auto wait =
+        describe_wait(ranks, std::min(kNotableWait, plan_.hang_timeout / 2), plan_.hang_timeout);
+    if (!wait) return;
+    next_word_ = now + kBetweenWords;
+    write_lines(options_.streams.err, fmt::format("warning: {}\n", *wait));
   }
 
   // Says where they are.
@@ -328,8 +345,9 @@ class Supervisor {
   std::optional<Clock::time_point> deadline_;
   std::optional<Clock::time_point> saving_since_;  // only ranks that may save are waited for
   Clock::time_point next_look_;
-  int interrupted_by_ = 0;      // the first signal that told this process to stop
-  bool has_interrupt_ = false;  // a SIGINT was among them
+  std::optional<Clock::time_point> next_word_;  // of a wait
+  int interrupted_by_ = 0;                      // the first signal that told this process to stop
+  bool has_interrupt_ = false;                  // a SIGINT was among them
   int exit_code_ = 0;
   bool failed_elsewhere_ = false;  // on another machine, which exit_code_ says
 };

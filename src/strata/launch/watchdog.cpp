@@ -118,6 +118,38 @@ const Observation* front_of_the_wait(const std::vector<Observation>& ranks) {
   return front;
 }
 
+// Ranks that wait for others in a collective.
+struct Wait {
+  std::vector<int> waiting, missing;
+  std::vector<std::string> elsewhere;  // "rank 1 in step 3 (training)", of each that is missing
+  std::string where;
+  double seconds = 0;
+
+  const char* verb() const { return waiting.size() == 1 ? "waits" : "wait"; }
+};
+
+// Nothing: no rank waits for longer than `limit`.
+std::optional<Wait> find_wait(const std::vector<Observation>& ranks, milliseconds limit) {
+  const Observation* longest = front_of_the_wait(ranks);
+  if (!longest || longest->reading.waiting_ms <= limit.count()) return std::nullopt;
+  const StatusReading& place = longest->reading;
+  Wait wait;
+  for (const Observation& each : ranks) {
+    const bool is_there = each.reading.waiting_ms > 0 && is_same_place(each.reading, place);
+    // One that was stopped inside takes no part any more.
+    if (is_there && each.state != 'T') {
+      wait.waiting.push_back(each.rank);
+    } else {
+      wait.missing.push_back(each.rank);
+      wait.elsewhere.push_back(fmt::format("rank {} {}", each.rank, place_of(each)));
+    }
+  }
+  wait.where = fmt::format("{} {} of group {}{}", place.collective, place.number, place.group,
+                           place.step > 0 ? fmt::format(" (step {})", place.step) : std::string());
+  wait.seconds = static_cast<double>(place.waiting_ms) / 1000;
+  return wait;
+}
+
 }  // namespace
 
 WatchedRank::WatchedRank(int rank)
@@ -186,38 +218,32 @@ char state_of_process(int process) {
 
 std::optional<std::string> describe_hang(const std::vector<Observation>& ranks,
                                          std::chrono::milliseconds limit) {
-  const Observation* longest = front_of_the_wait(ranks);
-  if (!longest || longest->reading.waiting_ms <= limit.count()) return std::nullopt;
-  const StatusReading& place = longest->reading;
-  std::vector<int> waiting;
-  std::vector<std::string> elsewhere;
-  std::vector<int> missing;
-  for (const Observation& each : ranks) {
-    const bool is_there = each.reading.waiting_ms > 0 && is_same_place(each.reading, place);
-    // One that was stopped inside takes no part any more.
-    if (is_there && each.state != 'T') {
-      waiting.push_back(each.rank);
-    } else {
-      missing.push_back(each.rank);
-      elsewhere.push_back(fmt::format("rank {} {}", each.rank, place_of(each)));
-    }
-  }
-  const std::string where =
-      fmt::format("{} {} of group {}{}", place.collective, place.number, place.group,
-                  place.step > 0 ? fmt::format(" (step {})", place.step) : std::string());
-  const double seconds = static_cast<double>(place.waiting_ms) / 1000;
-  if (missing.empty()) {
+  const std::optional<Wait> wait = find_wait(ranks, limit);
+  if (!wait) return std::nullopt;
+  if (wait->missing.empty()) {
     return fmt::format(
         "hang: found {} of this machine waiting in {} for {:.1f} s, expected the ranks of the "
         "other "
         "machines there too; see what those report",
-        joined(waiting), where, seconds);
+        joined(wait->waiting), wait->where, wait->seconds);
   }
   return fmt::format(
       "hang: found {}, not in {} where {} {} for {:.1f} s, expected {} there within {:g} s "
       "(hang_timeout)",
-      fmt::join(elsewhere, "; "), where, joined(waiting), waiting.size() == 1 ? "waits" : "wait",
-      seconds, joined(missing), static_cast<double>(limit.count()) / 1000);
+      fmt::join(wait->elsewhere, "; "), wait->where, joined(wait->waiting), wait->verb(),
+      wait->seconds, joined(wait->missing), static_cast<double>(limit.count()) / 1000);
+}
+
+std::optional<std::string> describe_wait(const std::vector<Observation>& ranks,
+                                         std::chrono::milliseconds notable,
+                                         std::chrono::milliseconds limit) {
+  const std::optional<Wait> wait = find_wait(ranks, notable);
+  if (!wait) return std::nullopt;
+  return fmt::format("{} {} for {:.0f} s in {}: {}; at {:g} s all ranks are stopped (hang_timeout)",
+                     joined(wait->waiting), wait->verb(), wait->seconds, wait->where,
+                     wait->missing.empty() ? "ranks of other machines are not there"
+                                           : fmt::format("{}", fmt::join(wait->elsewhere, "; ")),
+                     static_cast<double>(limit.count()) / 1000);
 }
 
 }  // namespace strata::launch

@@ -54,6 +54,12 @@ struct Observation {
 std::optional<std::string> describe_hang(const std::vector<Observation>& ranks,
                                          std::chrono::milliseconds limit);
 
+// The same of a wait that is no hang yet: a line that says for whom ranks wait for longer than
+// `notable`, and that all are stopped at `limit`.
+std::optional<std::string> describe_wait(const std::vector<Observation>& ranks,
+                                         std::chrono::milliseconds notable,
+                                         std::chrono::milliseconds limit);
+
 // The state of a process: R runs, S sleeps, D waits for a device, T is stopped; '?': none.
 char state_of_process(int process);
 

@@ -35,9 +35,10 @@ constexpr std::chrono::seconds kLongestSave = std::chrono::hours(24);
 
 comm::RendezvousOptions rendezvous_options(const config::RunConfig& config,
                                            const launch::RankEnvironment& environment,
-                                           Status& status) {
+                                           const Output& output, Status& status) {
   comm::RendezvousOptions options;
   options.status = &status;
+  options.say = [&output](const std::string& line) { output.write(line + "\n"); };
   options.rank = environment.rank;
   options.world_size = environment.world_size;
   options.address = environment.master_addr;
@@ -214,7 +215,7 @@ RunResult run(config::RunConfig config, const launch::RankEnvironment& environme
   Status unseen;
   Status& status = output.status != nullptr ? *output.status : unseen;
   status.set_phase("meeting the other ranks");
-  const comm::RendezvousOptions meeting = rendezvous_options(config, environment, status);
+  const comm::RendezvousOptions meeting = rendezvous_options(config, environment, output, status);
   open_device(config, meeting.device);
   comm::Rendezvous rendezvous(meeting);
   rendezvous.require_same("settings", settings.hash, settings.lines);

@@ -77,6 +77,18 @@ TEST(Hang, WhereAllWaitAnotherMachineLags) {
       "for 2.0 s, expected the ranks of the other machines there too; see what those report");
 }
 
+TEST(Wait, IsToldBeforeItIsAHang) {
+  const std::vector<Observation> ranks{waits(0, 61040), computes(1, 'T'), waits(2, 61000)};
+  EXPECT_EQ(describe_wait(ranks, milliseconds(60000), milliseconds(1620000)),
+            "ranks 0, 2 wait for 61 s in all-reduce 7 of group world (step 3): rank 1 in step 2 "
+            "(evaluating), stopped by a signal; at 1620 s all ranks are stopped (hang_timeout)");
+  EXPECT_FALSE(describe_wait(ranks, milliseconds(62000), milliseconds(1620000)));
+  EXPECT_THAT(
+      *describe_wait({waits(0, 2000), waits(1, 1900)}, milliseconds(1000), milliseconds(4000)),
+      HasSubstr("ranks 0, 1 wait for 2 s in all-reduce 7 of group world (step 3): ranks of "
+                "other machines are not there; at 4 s"));
+}
+
 TEST(WatchedRanks, APageTellsWhatItsRankDoes) {
   const WatchedRank watched(4);
   EXPECT_EQ(watched.read().process, 0);

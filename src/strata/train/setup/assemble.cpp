@@ -119,23 +119,34 @@ void make_executor(const config::RunConfig& config, const Target& target, Traine
       activation_home(config, target, trainee));
 }
 
+// What this rank will have in files, of a model that is drawn up without memory.
+OffloadBytes lay_out(const config::RunConfig& config, comm::Mesh alone, const Target& target) {
+  const PlannedDeviceScope stands_for(target.device.type());
+  config::RunConfig imagined = config;
+  // Nothing is made there yet.
+  imagined.shard.offload_param_nvme_path = imagined.shard.offload_optimizer_nvme_path = "";
+  imagined.shard.activation_offloading_path = "";
+  Target without_data = target;
+  without_data.device = at::kMeta;
+  const Blueprint blueprint = draw_up(imagined, alone, without_data);
+  return offload_bytes(config, without_data, alone, *blueprint.trainee);
+}
+
 }  // namespace
 
 void check_layout(const config::RunConfig& config, comm::Mesh& mesh, const Target& target) {
   OffloadBytes bytes;
   comm::all_or_nothing(*mesh.world, "laying out the model", [&] {
-    const PlannedDeviceScope stands_for(target.device.type());
-    comm::Mesh alone = comm::make_fake_mesh(mesh.world->size(), mesh.shard->size());
-    config::RunConfig imagined = config;
-    // Nothing is made there yet.
-    imagined.shard.offload_param_nvme_path = imagined.shard.offload_optimizer_nvme_path = "";
-    imagined.shard.activation_offloading_path = "";
-    Target without_data = target;
-    without_data.device = at::kMeta;
-    const Blueprint blueprint = draw_up(imagined, alone, without_data);
-    bytes = offload_bytes(config, without_data, alone, *blueprint.trainee);
+    bytes = lay_out(config, comm::make_fake_mesh(mesh.world->size(), mesh.shard->size()), target);
   });
   require_offload_room(config.shard, bytes, *mesh.world);
+}
+
+void check_layout(const config::RunConfig& config, int world_size, int local_world_size,
+                  const Target& target) {
+  const comm::MeshShape shape = mesh_shape(config.shard, world_size, local_world_size);
+  comm::check_mesh_shape(world_size, shape);
+  (void)lay_out(config, comm::make_fake_mesh(world_size, shape), target);
 }
 
 std::unique_ptr<Trainee> assemble(const config::RunConfig& config, comm::Mesh& mesh,
