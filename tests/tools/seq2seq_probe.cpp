@@ -51,7 +51,10 @@ config::RunConfig settings_of(const Json& request) {
   config.shard.bf16 = false;
   const std::string checkpointing = request.value("checkpointing", "none");
   config.shard.gradient_checkpointing = checkpointing != "none";
-  if (checkpointing != "none") config.shard.checkpointing_mode = checkpointing;
+  if (checkpointing != "none") {
+    config.shard.checkpointing_mode =
+        config::value_named<config::Checkpointing>(checkpointing).value();
+  }
   return config;
 }
 

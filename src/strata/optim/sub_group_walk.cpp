@@ -1,8 +1,8 @@
 #include "strata/optim/sub_group_walk.h"
 
-#include "strata/shard/segments.h"
-
 #include <algorithm>
+
+#include "strata/shard/segments.h"
 
 namespace strata::optim {
 namespace {

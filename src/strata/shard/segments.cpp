@@ -3,7 +3,7 @@
 namespace strata::shard {
 namespace {
 
-std::vector<OwnPiece> pieces_in(const UnitStore& store, const std::vector<SegmentPlace>& places) {
+std::vector<OwnPiece> pieces_in(UnitStore& store, const std::vector<SegmentPlace>& places) {
   const int rank = store.mesh().shard->rank();
   std::vector<OwnPiece> pieces;
   for (const SegmentPlace& place : places) {
@@ -16,7 +16,7 @@ std::vector<OwnPiece> pieces_in(const UnitStore& store, const std::vector<Segmen
 
 }  // namespace
 
-std::vector<SegmentPlace> segments_of(const UnitStore& store) {
+std::vector<SegmentPlace> segments_of(UnitStore& store) {
   std::vector<SegmentPlace> places;
   for (int u = 0; u < store.num_units(); ++u) {
     const std::vector<Segment>& segments = store.unit(u).segments;
@@ -27,17 +27,15 @@ std::vector<SegmentPlace> segments_of(const UnitStore& store) {
   return places;
 }
 
-std::vector<SegmentPlace> trained_segments_of(const UnitStore& store) {
+std::vector<SegmentPlace> trained_segments_of(UnitStore& store) {
   std::vector<SegmentPlace> places = segments_of(store);
   std::erase_if(places, [](const SegmentPlace& place) { return !place.layout->trainable; });
   return places;
 }
 
-std::vector<OwnPiece> own_pieces(const UnitStore& store) {
-  return pieces_in(store, segments_of(store));
-}
+std::vector<OwnPiece> own_pieces(UnitStore& store) { return pieces_in(store, segments_of(store)); }
 
-std::vector<OwnPiece> own_trained_pieces(const UnitStore& store) {
+std::vector<OwnPiece> own_trained_pieces(UnitStore& store) {
   return pieces_in(store, trained_segments_of(store));
 }
 

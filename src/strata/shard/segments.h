@@ -20,12 +20,12 @@ struct OwnPiece {
 };
 
 // In the order of units, and of segments in a unit: the same on every rank.
-std::vector<SegmentPlace> segments_of(const UnitStore& store);
-std::vector<SegmentPlace> trained_segments_of(const UnitStore& store);
+std::vector<SegmentPlace> segments_of(UnitStore& store);
+std::vector<SegmentPlace> trained_segments_of(UnitStore& store);
 
 // In the same order, and of tensors in a segment.
-std::vector<OwnPiece> own_pieces(const UnitStore& store);
-std::vector<OwnPiece> own_trained_pieces(const UnitStore& store);
+std::vector<OwnPiece> own_pieces(UnitStore& store);
+std::vector<OwnPiece> own_trained_pieces(UnitStore& store);
 
 // [length], a view of the home's value.
 at::Tensor value_of(UnitStore& store, const OwnPiece& own);

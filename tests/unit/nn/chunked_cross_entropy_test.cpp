@@ -17,7 +17,7 @@ class LossTest : public ::testing::Test {
   LossTest() {
     at::manual_seed(0);
     batch_.token_keys = at::arange(kTokens);
-    context_ = {.batch = &batch_, .loss_scale = 0.25f, .sums = &sums_};
+    context_ = {.batch = &batch_, .head = {.loss_scale = 0.25f, .sums = &sums_}};
   }
 
   // A vocabulary so large that the rows fall into several chunks.

@@ -105,7 +105,7 @@ TEST(Strategy, TypesOfWeightsAndReductionAreApart) {
 }
 
 TEST(Strategy, CopiesAndShardsMakeUpTheWorld) {
-  config::ShardConfig config = with("HYBRID_SHARD");
+  config::ShardConfig config = with(ShardingStrategy::kHybridShard);
   config.dp_replicate_size = 3;
   EXPECT_EQ(mesh_shape(config, 12, 4).shard_size, 4);
   config.dp_shard_size = 2;
