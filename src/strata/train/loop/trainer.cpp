@@ -23,11 +23,6 @@ namespace {
 namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
-std::string fresh_run_id() {
-  std::random_device source;
-  return fmt::format("{:08x}{:08x}", source(), source());
-}
-
 // A warning where the last loss is far above the first; empty: it is not.
 std::string risen_loss(const std::vector<Json>& history, double learning_rate) {
   std::vector<double> losses;
@@ -85,19 +80,18 @@ Trainer::Trainer(const config::RunConfig& config, const std::string& settings_te
       metric_schedule_(metric_schedule(config)),
       loss_scaler_(loss_scaler(config.shard)),
       guard_(config.train.max_loss_spike),
-      best_(config),
       early_stopping_(config.train),
-      saving_group_(saving.group) {
+      saving_group_(saving.group),
+      checkpoints_(config) {
   std::vector<std::string> notes;
   if (!config.train.resume_from_checkpoint.empty()) {
     resume([&notes](const std::string& line) { notes.push_back(line); });
   } else {
-    run_id_ = comm::broadcast_string(world_, fresh_run_id());
+    checkpoints_.begin_anew(comm::broadcast_string(world_, fresh_run_id()));
     if (is_main()) note_earlier_checkpoints(config.train.output_dir, notes);
     if (is_main() && saving.writes_result) note_earlier_result(config.train.output_dir, notes);
   }
-  const std::optional<int64_t> resumed =
-      first_step_ > 0 ? std::optional<int64_t>(first_step_) : std::nullopt;
+  const std::optional<int64_t> resumed = step_ > 0 ? std::optional<int64_t>(step_) : std::nullopt;
   comm::all_or_nothing(world_, "opening metrics.jsonl", [&] {
     if (!is_main()) return;
     metrics_ = std::make_unique<report::MetricsFile>(
@@ -126,7 +120,7 @@ void Trainer::open_events() {
 void Trainer::make_progress(const Output& output) {
   progress_ = std::make_unique<report::Progress>(
       output.write, report::ProgressOptions{.total_steps = plan_.max_steps,
-                                            .first_step = first_step_,
+                                            .first_step = step_,
                                             .is_terminal = output.is_terminal,
                                             .shows_steps = !config_.train.disable_tqdm,
                                             .unicode = output.unicode,
@@ -256,7 +250,7 @@ std::optional<Trainer::StepOutcome> Trainer::train_step() {
   comm::sum_over_ranks(world_, counts);
   if (counts[3] > 0) return std::nullopt;
   // Before the first step of this run there is nothing to save.
-  if (counts[4] > 0 && step_ > first_step_) {
+  if (counts[4] > 0 && step_ > checkpoints_.first_step()) {
     const report::StepTime::Pause pause(step_time_);
     save_on_request();
   }
@@ -289,7 +283,7 @@ void Trainer::update(StepOutcome& outcome) {
     leave_out(outcome, *why);
     return;
   }
-  rollback_limit_ = std::numeric_limits<int64_t>::max();
+  checkpoints_.note_good_batch();
   if (!overflow) {
     const double clip = optim::clip_factor(outcome.gradient_norm, config_.optim.max_grad_norm);
     trainee_.optimizer->step(outcome.learning_rate, clip / loss_scale);

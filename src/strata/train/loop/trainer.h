@@ -6,9 +6,7 @@
 #include <chrono>
 #include <deque>
 #include <functional>
-#include <limits>
 #include <optional>
-#include <set>
 #include <string>
 
 #include "strata/base/activity_timer.h"
@@ -22,7 +20,6 @@
 #include "strata/report/tensorboard_file.h"
 #include "strata/report/trainer_state.h"
 #include "strata/train/datasets.h"
-#include "strata/train/loop/best_checkpoint.h"
 #include "strata/train/loop/early_stopping.h"
 #include "strata/train/loop/figures.h"
 #include "strata/train/loop/loss_guard.h"
@@ -31,6 +28,7 @@
 #include "strata/train/recipes/recipe.h"
 #include "strata/train/run.h"
 #include "strata/train/saving/resume.h"
+#include "strata/train/saving/run_checkpoints.h"
 #include "strata/train/setup/trainee.h"
 
 namespace strata::train {
@@ -75,7 +73,7 @@ class Trainer {
   // Rank 0, of a run that writes a result: what lies beside it, as it was before the first step.
   const checkpoint::SmallFiles& companions() const { return companions_; }
   // The checkpoint that holds the last step whole, if there is one.
-  std::optional<std::filesystem::path> last_checkpoint() const;
+  std::optional<std::filesystem::path> last_checkpoint() const { return checkpoints_.last(step_); }
 
   int64_t global_step() const { return step_; }
   // Of the weights: with load_best_model_at_end an earlier one, after run().
@@ -192,8 +190,6 @@ class Trainer {
   std::string examples_of(const StepOutcome& outcome) const;
   void leave_out(StepOutcome& outcome, const std::string& why);
   DataRows data_rows() const;
-  // Whether this run, or one that it goes on from, saved it.
-  bool is_own(const std::filesystem::path& checkpoint) const;
   // After too many bad batches in a row: weights and optimizer of the newest checkpoint of this run
   // that was saved before them. Throws when there is none. Collective.
   void roll_back(const std::string& found);
@@ -213,7 +209,6 @@ class Trainer {
   std::optional<optim::MetricSchedule> metric_schedule_;
   std::optional<optim::LossScaler> loss_scaler_;  // fp16
   LossGuard guard_;
-  BestCheckpoint best_;
   EarlyStopping early_stopping_;
   bool has_learned_ = false;
   std::unique_ptr<report::Progress> progress_;    // rank 0
@@ -227,23 +222,13 @@ class Trainer {
   // Rank 0: what lies beside weights in checkpoints and in the result.
   checkpoint::SmallFiles companions_;
   std::string second_names_;  // rank 0: checkpoint::kSecondNames, or nothing
-  // A checkpoint from which no batch was good again is not returned to twice.
-  int64_t rollback_limit_ = std::numeric_limits<int64_t>::max();
+  RunCheckpoints checkpoints_;
   std::optional<StopSignals> signals_;
-  int64_t saved_step_ = -1;
   bool is_asked_to_save_ = false;  // this rank
-  int64_t asked_step_ = -1;        // of the last save on request, to be told when it is there
-  // Of this run and of those that it goes on from; of this process, the steps that were saved.
-  std::string run_id_;
-  std::set<int64_t> saved_steps_;
-  // The newest checkpoint with an optimizer that this run knows of, where its own have none.
-  std::filesystem::path resumable_;
   bool is_stopped_ = false;
-  bool owes_evaluation_ = false;  // that of the step before was broken off
-  bool is_best_damaged_ = false;
+  bool owes_evaluation_ = false;      // that of the step before was broken off
   std::optional<int64_t> best_step_;  // whose weights were loaded at the end
   int64_t step_ = 0;
-  int64_t first_step_ = 0;
   int64_t num_tokens_ = 0;  // seen by all ranks
   double total_loss_ = 0;   // of the batches of this run that were learnt from
   int64_t num_learned_ = 0;

@@ -169,15 +169,16 @@ Trainer::Evaluation Trainer::evaluate(bool decides) {
   sums.figures.write_to(values, "eval_");
   if (exact) values["eval_accuracy"] = *exact;
   bool is_best = false;
-  if (decides && !best_.metric().empty()) {
+  const BestCheckpoint& best = checkpoints_.best();
+  if (decides && !best.metric().empty()) {
     // Seconds are others on every rank: rank 0's count.
-    at::Tensor shared = at::full({1}, values.at(best_.metric()).get<double>(), at::kDouble);
+    at::Tensor shared = at::full({1}, values.at(best.metric()).get<double>(), at::kDouble);
     world_.broadcast(shared, /*root=*/0)->wait();
     const double value = shared.item<double>();
     // A save that failed takes the best value back, on all ranks before any judges.
     if (saver_) report_save(saver_->wait(), /*must_hold=*/false);
-    early_stopping_.judge(value, best_.value());
-    is_best = best_.judge(value, step_);
+    early_stopping_.judge(value, best.value());
+    is_best = checkpoints_.judge(value, step_);
     if (metric_schedule_) metric_schedule_->step(value);
   }
   record(std::move(values), machine_readings());
@@ -192,10 +193,10 @@ std::string Trainer::early_end_line() const {
   std::string line = fmt::format(
       "early stopping: {} has not become better in {} evaluation{} (early_stopping_patience {}); "
       "training ends after step {} of {}",
-      best_.metric(), counter, counter == 1 ? "" : "s", *config_.train.early_stopping_patience,
-      step_, plan_.max_steps);
+      checkpoints_.best().metric(), counter, counter == 1 ? "" : "s",
+      *config_.train.early_stopping_patience, step_, plan_.max_steps);
   // A resumed run that goes no further: it was the whole run that was saved.
-  if (step_ == first_step_) line += "; raise early_stopping_patience to train on";
+  if (step_ == checkpoints_.first_step()) line += "; raise early_stopping_patience to train on";
   return line;
 }
 
@@ -212,13 +213,13 @@ report::TrainerState Trainer::state() const {
   state.num_input_tokens_seen = num_tokens_;
   state.log_history = log_history_;
   state.should_training_stop = is_done();
-  best_.fill(state);
+  checkpoints_.best().fill(state);
   early_stopping_.fill(state);
   return state;
 }
 
 void Trainer::log_summary(double seconds) {
-  const int64_t steps = step_ - first_step_;
+  const int64_t steps = step_ - checkpoints_.first_step();
   const double samples =
       static_cast<double>(steps * plan_.accumulation * config_.train.per_device_train_batch_size *
                           trainee_.store->mesh().data_parallel_size());
