@@ -10,7 +10,7 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from failing import assert_nothing_written, data_folder, fail, flags_of
-from running import base_flags, run_strata
+from running import base_flags, run_strata, strata
 
 
 @pytest.fixture
@@ -237,6 +237,26 @@ def test_everything_truncated_away(inputs, tmp_path):
     text = fail(flags_of(inputs, inputs.model("plain"), tmp_path, max_length=4,
                          data=data_folder(tmp_path, row * 3)))
     assert "found no token to train on" in text and "max_length 4" in text
+
+
+HIDDEN_SIZE = 'found hidden_size = "x", expected an integer'
+BROKEN_FILES = {  # by who reads them
+    "config.json": (["sft", "plan", "chat"], lambda old: json.dumps({**json.loads(old), "hidden_size": "x"}),
+                    "error: MODEL/config.json: " + HIDDEN_SIZE),
+    "chat_template.jinja": (["sft", "chat", "preview"], lambda old: "{{ messages }",
+                            "error: chat template of MODEL: line 1: unexpected '}'"),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN_FILES)
+def test_a_broken_file_of_the_model_is_named_with_its_folder(inputs, model, tmp_path, name):
+    commands, broken, message = BROKEN_FILES[name]
+    (model / name).write_text(broken((model / name).read_text()))
+    data = ["--dataset_name", inputs.data("messages")]
+    words = {"sft": [*data, "--output_dir", tmp_path / "out"], "preview": data}
+    for command in commands:
+        said = strata(command, "--model_name_or_path", model, *words.get(command, []), code=1, input="")
+        assert message.replace("MODEL", str(model)) in said, said
 
 
 # The line of a run's file that is to blame, its key as it is found, what was found.

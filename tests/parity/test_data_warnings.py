@@ -273,3 +273,25 @@ def test_pairs_that_are_cut_and_answers_that_teach_nothing(inputs, tmp_path):
     told = run_strata(base_flags(inputs.model("plain"), data, tmp_path / "out", max_steps=1), recipe="dpo").text
     assert f"1 row with an empty answer ({data}:1): the model learns to end at once" in told, told
     assert "1 of 3 pairs have two answers that are the same: nothing tells them apart" in told, told
+
+
+@pytest.mark.parametrize("row, setting, reason", [
+    ({"text": "a b"}, {"chat_template_format": "chatml"}, "no row of the data is a conversation"),
+    ({"prompt": "a", "completion": " b"}, {"chat_template_path": "TEMPLATE"}, "no row of the data is a conversation"),
+    ({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]},
+     {"dataset_text_field": "content"}, "the rows of the data are conversations"),
+    # Where they have one, nothing is said.
+    ({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]},
+     {"chat_template_format": "chatml"}, None),
+    ({"instruction": "a", "output": "b"}, {"chat_template_format": "chatml"}, None),
+    ({"content": "a b"}, {"dataset_text_field": "content"}, None),
+])
+def test_settings_for_other_rows_are_told(inputs, tmp_path, row, setting, reason):
+    """No setting is ignored without a word."""
+    template = tmp_path / "t.jinja"
+    template.write_text("{{ messages }}")
+    setting = {name: str(template) if value == "TEMPLATE" else value for name, value in setting.items()}
+    flags = base_flags(inputs.model("plain"), save(tmp_path, [row] * 4), tmp_path / "out", max_steps=1, **setting)
+    said = [line for line in run_strata(flags).text.splitlines() if "has no effect" in line]
+    expected = [f"warning: {next(iter(setting))}: has no effect; {reason}"] if reason else []
+    assert said == expected

@@ -71,6 +71,8 @@ def compare(found, expected):
         # Of a model that is still its own reference the last bit would decide.
         ties = abs(theirs[prefix + "rewards/margins"]) < 1e-4
         balance = [prefix + "aux_loss"] if prefix + "aux_loss" in theirs else []
+        if theirs[prefix + "rewards/margins"] == 0:
+            assert ours[prefix + "rewards/accuracies"] == theirs[prefix + "rewards/accuracies"], at
         for key in [prefix + "loss", *(prefix + name for name in FIGURES), *balance]:
             if ties and key.endswith("accuracies"):
                 continue

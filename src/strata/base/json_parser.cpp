@@ -63,8 +63,10 @@ class Parser {
         ++column;
       }
     }
-    throw FormatError("{}:{}:{}: found {}, expected {}; correct the file", subject_, line, column,
-                      found, expected);
+    throw FormatError("{}:{}:{}: found {}, expected {}; {}", subject_, line, column, found,
+                      expected,
+                      subject_.starts_with("--") ? "write JSON, between single quotes for the shell"
+                                                 : "correct the file");
   }
 
   [[noreturn]] void fail(std::string_view expected) { fail_at(at_, here(), expected); }

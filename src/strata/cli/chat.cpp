@@ -7,6 +7,7 @@
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
+#include <optional>
 #include <random>
 
 #include <fmt/format.h>
@@ -371,7 +372,9 @@ int run_chat(const std::vector<std::string>& arguments) {
   }
   const ChatRequest request = read_request(arguments);
   require_sampling(request.config);
-  Chat chat(request);
+  std::optional<Chat> loaded;
+  naming_model(request.config.model_name_or_path, [&] { loaded.emplace(request); });
+  Chat& chat = *loaded;
   for (const std::string& prompt : request.prompts) {
     if (prompt == "/exit") return 0;
     if (!chat.obey(prompt)) chat.answer(prompt);

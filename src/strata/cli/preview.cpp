@@ -312,11 +312,12 @@ int run_preview(const std::vector<std::string>& arguments) {
     config.train.eval_strategy = config::Interval::kSteps;  // so that it is read
   const hf::DownloadProgress show_download = shown_downloads();
   train::fetch_tokenizer(config.model, show_download);
-  const train::Datasets sets =
-      train::load_datasets(config, train::read_model_limits(config.model),
-                           {.progress = shown_preparation(),
-                            .download_progress = show_download,
-                            .data_parallel_size = data_parallel_size(config)});
+  const train::Datasets sets = with_sources(settings, [&] {
+    return train::load_datasets(config, train::read_model_limits(config.model),
+                                {.progress = shown_preparation(),
+                                 .download_progress = show_download,
+                                 .data_parallel_size = data_parallel_size(config)});
+  });
   const Preview preview = PreviewMaker(config, sets).make();
   print_preview(preview, wants_colours());
   if (!config.preview.output_html.empty()) {

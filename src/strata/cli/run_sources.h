@@ -42,11 +42,32 @@ std::string command_of_recipe(const std::string& recipe);
 // Whether the word names a recipe or a script.
 bool is_recipe(const std::string& word);
 
+// Does what reads a model's config.json; what it finds wrong there names the model, too. Whoever
+// reads the file's content has no place for its path.
+template <typename Work>
+auto naming_model(const std::string& model, Work&& work) {
+  constexpr std::string_view kFile = "config.json: ";
+  const auto named = [&](const std::string& message) {
+    if (model.empty() || !message.starts_with(kFile)) return message;
+    if (model.ends_with(".json")) return model + message.substr(kFile.size() - 2);
+    return model + (model.ends_with('/') ? "" : "/") + message;
+  };
+  try {
+    return work();
+  } catch (const ConfigError& error) {
+    throw ConfigError("{}", named(error.what()));
+  } catch (const FormatError& error) {
+    throw FormatError("{}", named(error.what()));
+  }
+}
+
 // Does what needs the settings; what it finds wrong with one of them names the place it was given.
 template <typename Work>
 auto with_sources(const config::Settings& settings, Work&& work) {
+  const config::ModelConfig& model = settings.config.model;
   try {
-    return work();
+    return naming_model(
+        model.model_name_or_path.empty() ? model.config_name : model.model_name_or_path, work);
   } catch (const ConfigError& error) {
     throw ConfigError("{}", config::at_its_source(settings, error.what()));
   }

@@ -199,10 +199,15 @@ void refuse_other_dash(const std::string& word) {
 
 [[noreturn]] void throw_stray(const std::string& word) {
   refuse_other_dash(word);
+  std::string advice;
+  if (is_settings_file(word)) {
+    advice = "; a settings file stands before all flags, or behind --config";
+  } else if (const size_t equals = word.find('=');
+             equals != std::string::npos && find_setting(word.substr(0, equals)) != nullptr) {
+    advice = "; write --" + word;
+  }
   throw ConfigError("{}: found a word that belongs to no flag, expected --name value{}", word,
-                    is_settings_file(word) ? "; a settings file stands before all flags, or behind "
-                                             "--config"
-                                           : "");
+                    advice);
 }
 
 ParsedFlags parse_all(FlagParser parser, std::span<const std::string> arguments, size_t first = 0) {

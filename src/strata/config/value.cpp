@@ -154,8 +154,28 @@ void parse_into(const Given& given, const std::string& text, T& field) {
   }
 }
 
+// The entries of a list that is written as JSON or Python does: ["a", "b"]. Nothing: the text is
+// another one, such as an expression.
+std::optional<std::vector<std::string>> written_list(std::string text) {
+  if (!text.starts_with('[') || !text.ends_with(']')) return std::nullopt;
+  if (text.find('"') == std::string::npos) std::ranges::replace(text, '\'', '"');
+  std::vector<std::string> entries;
+  try {
+    for (const Json& entry : parse_json(text, "list")) {
+      if (!entry.is_string() && !entry.is_number_integer()) return std::nullopt;
+      entries.push_back(entry.is_string() ? entry.get<std::string>() : dump_python(entry));
+    }
+  } catch (const FormatError&) {
+    return std::nullopt;
+  }
+  return entries;
+}
+
 // A token may hold several names with commas between; an expression keeps its commas.
 std::vector<std::string> split_list(const std::vector<std::string>& items) {
+  if (items.size() == 1) {
+    if (auto entries = written_list(items[0])) return *entries;
+  }
   std::vector<std::string> result;
   for (const std::string& item : items) {
     if (item.find_first_of("\\*+?^$()[]{}|") != std::string::npos) {

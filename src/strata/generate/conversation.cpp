@@ -16,7 +16,9 @@ Json message(const char* role, const std::string& content) {
 
 Conversation::Conversation(LoadedModel& model, const text::Tokenizer& tokenizer, std::string system)
     : tokenizer_(tokenizer), generator_(model), system_(std::move(system)) {
-  if (!tokenizer.chat_template().empty()) template_.emplace(tokenizer.chat_template());
+  if (!tokenizer.chat_template().empty()) {
+    template_.emplace(tokenizer.chat_template(), tokenizer.chat_template_name());
+  }
   if (!template_ && !system_.empty()) {
     throw ConfigError(
         "system: found a message and a model without chat template, expected none; leave it out");

@@ -206,6 +206,8 @@ bool Tokenizer::may_join_next(int32_t id) const {
 const Tokenizer::Specials& Tokenizer::specials() const { return impl_->specials; }
 const Tokenizer::Specials& Tokenizer::specials_at_load() const { return impl_->specials_at_load; }
 const std::string& Tokenizer::chat_template() const { return impl_->chat_template; }
+
+const std::string& Tokenizer::chat_template_name() const { return impl_->chat_template_name; }
 const std::string& Tokenizer::tool_template() const { return impl_->tool_template; }
 const std::map<std::string, std::string>& Tokenizer::other_templates() const {
   return impl_->other_templates;

@@ -102,6 +102,8 @@ class Tokenizer {
 
   // The template named "default" (or the only one); empty if the model has none.
   const std::string& chat_template() const;
+  // What messages call it: "chat template of FOLDER".
+  const std::string& chat_template_name() const;
   // The one named "tool_use", for conversations with tools; empty if there is none.
   const std::string& tool_template() const;
   // Those with other names ("rag").

@@ -31,7 +31,7 @@ struct Tokenizer::Impl {
   bool cleans_spaces = false;  // decode() ends with clean_up_spaces()
   mutable PieceCache cache;
   Specials specials, specials_at_load;
-  std::string chat_template, tool_template;
+  std::string chat_template, tool_template, chat_template_name;
   std::map<std::string, std::string> other_templates;
   std::vector<std::filesystem::path> files;
   std::string pipeline;

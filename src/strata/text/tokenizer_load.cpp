@@ -202,6 +202,7 @@ std::unique_ptr<Tokenizer> Tokenizer::load(const fs::path& folder) {
   impl.files.insert(impl.files.end(), templates.files.begin(), templates.files.end());
   impl.model_max_length = read_model_max_length(config, folder.string());
   impl.chat_template = std::move(templates.standard);
+  impl.chat_template_name = "chat template of " + folder.string();
   impl.tool_template = std::move(templates.tools);
   impl.other_templates = std::move(templates.others);
   return tokenizer;

@@ -39,6 +39,26 @@ std::vector<std::string> template_warnings(const config::DataConfig& config,
   return lines;
 }
 
+// Settings for rows of another kind than those that are there.
+std::vector<std::string> idle_settings(const config::DataConfig& config, const Datasets& sets) {
+  const bool has_conversations = !sets.train.stats().roles.empty();
+  std::vector<std::string> lines;
+  const auto add = [&](const char* name, const char* reason) {
+    lines.push_back(fmt::format("{}: has no effect; {}", name, reason));
+  };
+  constexpr const char* kNoConversation = "no row of the data is a conversation";
+  if (!has_conversations && !config.chat_template_path.empty()) {
+    add("chat_template_path", kNoConversation);
+  }
+  if (!has_conversations && config.chat_template_format != "none") {
+    add("chat_template_format", kNoConversation);
+  }
+  if (has_conversations && config.dataset_text_field != config::DataConfig().dataset_text_field) {
+    add("dataset_text_field", "the rows of the data are conversations");
+  }
+  return lines;
+}
+
 // `train.jsonl:7, train.jsonl:9, ...`
 std::string places_of(const data::HiddenTexts& texts) {
   const bool are_all = texts.count == static_cast<int64_t>(texts.first.size());
@@ -139,7 +159,10 @@ std::vector<std::string> find_data_mistakes(const config::RunConfig& config,
                                             const ModelLimits& limits,
                                             const text::TemplateSource& source,
                                             const Datasets& sets) {
-  std::vector<std::string> lines = template_warnings(config.data, source, sets);
+  std::vector<std::string> lines = idle_settings(config.data, sets);
+  for (std::string& line : template_warnings(config.data, source, sets)) {
+    lines.push_back(std::move(line));
+  }
   if (sets.tokenizer->splits_special_tokens()) {
     lines.push_back(
         "the tokenizer cuts special tokens that stand in a text into pieces, also those that the "

@@ -245,7 +245,9 @@ TemplateSource choose_chat_template(Tokenizer& tokenizer, const std::string& pat
         path);
   }
   if (format != "none") return builtin_source(tokenizer, format);
-  return {.text = tokenizer.chat_template(), .tool_text = tokenizer.tool_template()};
+  return {.text = tokenizer.chat_template(),
+          .name = tokenizer.chat_template_name(),
+          .tool_text = tokenizer.tool_template()};
 }
 
 }  // namespace strata::text

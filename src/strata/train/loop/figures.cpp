@@ -1,10 +1,23 @@
 #include "strata/train/loop/figures.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "strata/comm/agreement.h"
 
 namespace strata::train {
+namespace {
+
+// Of a log-ratio, as far as fp32 tells its two log-probabilities apart: TRL adds them up in it. A
+// model that is still its own reference differs from it in the last bits of products of other
+// batches, which is no preference.
+double told_apart(double log_prob, double reference) {
+  const double difference = log_prob - reference;
+  const double half_step = std::ldexp(std::abs(reference), -24);
+  return std::abs(difference) <= half_step ? 0 : difference;
+}
+
+}  // namespace
 
 Figures figures_of(const nn::LossSums& sums) {
   const auto tokens = static_cast<double>(sums.tokens);
@@ -17,14 +30,15 @@ Figures figures_of(const nn::LossSums& sums, const nn::Preference& preference) {
   double rewards[2] = {0, 0}, log_probs[2] = {0, 0};
   const std::vector<nn::DocumentSums>& documents = preference.documents;
   for (size_t d = 0; d + 1 < documents.size(); d += 2) {
-    double reward[2];
+    double ratio[2];
     for (size_t i = 0; i < 2; ++i) {
       const double log_prob = documents[d + i].weighted_log_prob(preference.options);
-      reward[i] = preference.options.beta * (log_prob - preference.reference[d + i]);
-      rewards[i] += reward[i];
+      const double reference = preference.reference[d + i];
+      ratio[i] = told_apart(log_prob, reference);
+      rewards[i] += preference.options.beta * (log_prob - reference);
       log_probs[i] += log_prob;
     }
-    wins += reward[0] > reward[1] ? 1 : 0;
+    wins += ratio[0] > ratio[1] ? 1 : 0;
     correct += documents[d].correct;
     chosen_tokens += static_cast<double>(documents[d].tokens);
   }

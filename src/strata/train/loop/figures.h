@@ -32,8 +32,9 @@ using Figures = std::vector<Figure>;
 
 // Of every recipe: entropy and mean_token_accuracy, over the trained tokens.
 Figures figures_of(const nn::LossSums& sums);
-// Of pairs of answers, under the names that TRL's DPOTrainer logs. The accuracy is that of the
-// preferred answers.
+// Of pairs of answers, under the names that TRL's DPOTrainer logs. mean_token_accuracy is that of
+// the preferred answers; rewards/accuracies takes log-probabilities for equal that fp32 does not
+// tell apart.
 Figures figures_of(const nn::LossSums& sums, const nn::Preference& preference);
 
 // Of pairs that got rewards, under the names that TRL's RewardTrainer logs.
