@@ -2,7 +2,6 @@
 
 #include <cmath>
 #include <cstdlib>
-#include <random>
 
 #include "strata/base/error.h"
 #include "strata/base/phases.h"
@@ -94,17 +93,11 @@ Trainer::Trainer(const config::RunConfig& config, const std::string& settings_te
   const std::optional<int64_t> resumed = step_ > 0 ? std::optional<int64_t>(step_) : std::nullopt;
   comm::all_or_nothing(world_, "opening metrics.jsonl", [&] {
     if (!is_main()) return;
-    metrics_ = std::make_unique<report::MetricsFile>(
-        fs::path(config.train.output_dir) / "metrics.jsonl", resumed);
-    if (const size_t damaged = metrics_->num_damaged(); damaged > 0) {
-      notes.push_back(fmt::format(
-          "warning: metrics.jsonl: found {} line{} that {} no row, expected one of every log; left "
-          "out, trainer_state.json has what they said",
-          damaged, damaged == 1 ? "" : "s", damaged == 1 ? "is" : "are"));
-    }
+    notes.push_back(
+        log_.open_metrics(fs::path(config.train.output_dir) / "metrics.jsonl", resumed));
     if (saving.writes_result && config::reports_to_tensorboard(config.train)) open_events();
   });
-  if (is_main()) make_progress(output);
+  if (is_main()) open_progress(output);
   for (const std::string& note : notes) say(note);
   prepare_saving(saving);
 }
@@ -114,24 +107,19 @@ void Trainer::open_events() {
   fs::path folder = config_.train.logging_dir;
   if (folder.empty() && common != nullptr) folder = common;
   if (folder.empty()) folder = report::tensorboard_folder(config_.train.output_dir);
-  events_ = std::make_unique<report::TensorboardFile>(folder);
+  log_.open_events(folder);
 }
 
-void Trainer::make_progress(const Output& output) {
-  progress_ = std::make_unique<report::Progress>(
-      output.write, report::ProgressOptions{.total_steps = plan_.max_steps,
-                                            .first_step = step_,
-                                            .is_terminal = output.is_terminal,
-                                            .shows_steps = !config_.train.disable_tqdm,
-                                            .unicode = output.unicode,
-                                            .columns = output.columns});
+void Trainer::open_progress(const Output& output) {
+  log_.open_progress(output.write, {.total_steps = plan_.max_steps,
+                                    .first_step = step_,
+                                    .is_terminal = output.is_terminal,
+                                    .shows_steps = !config_.train.disable_tqdm,
+                                    .unicode = output.unicode,
+                                    .columns = output.columns});
 }
 
 Trainer::~Trainer() = default;
-
-void Trainer::say(const std::string& line) {
-  if (progress_ && !line.empty()) progress_->message(line);
-}
 
 void Trainer::set_phase(std::string_view phase) {
   if (status_ != nullptr) status_->set_phase(phase);
@@ -139,7 +127,7 @@ void Trainer::set_phase(std::string_view phase) {
 
 double Trainer::run() {
   const Clock::time_point start = Clock::now();
-  speed_since_ = start;
+  sums_.start(start);
   set_phase(kTrainingPhase);
   if (config_.train.eval_on_start && step_ == 0) evaluate(/*decides=*/false);
   signals_.emplace(/*tells=*/is_main());
@@ -154,14 +142,11 @@ double Trainer::run() {
   if (step_ < plan_.max_steps) say(early_end_line());
   const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
   log_summary(seconds);
-  if (const std::string risen = risen_loss(log_history_, config_.optim.learning_rate);
-      !risen.empty()) {
-    say(risen);
-  }
+  say(risen_loss(log_.history(), config_.optim.learning_rate));
   load_best();
-  settle_metrics();
-  if (progress_) progress_->finish();
-  return mean_loss();
+  log_.settle();
+  log_.finish();
+  return sums_.mean_loss();
 }
 
 bool Trainer::train_steps() {
@@ -182,7 +167,7 @@ bool Trainer::train_steps() {
     ++step_;
     if (observer_) observer_(comm::sent_bytes(trainee_.store->mesh()) - sent);
     if (!outcome->is_left_out) account(*outcome);
-    if (should_log(plan_, config_.train, step_) && window_.steps > 0) log_step(*outcome);
+    if (should_log(plan_, config_.train, step_) && sums_.has_unlogged()) log_step(*outcome);
     if (!end_step()) return false;
     if (early_stopping_.is_due() && !plan_.ends_epoch(step_)) end_epoch_early(*outcome);
   }
@@ -209,7 +194,7 @@ bool Trainer::end_step() {
 }
 
 void Trainer::end_epoch_early(const StepOutcome& outcome) {
-  if (config_.train.logging_strategy == "epoch" && window_.steps > 0) log_step(outcome);
+  if (config_.train.logging_strategy == "epoch" && sums_.has_unlogged()) log_step(outcome);
   if (config_.train.save_strategy == "epoch") save();
 }
 

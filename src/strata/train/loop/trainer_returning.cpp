@@ -26,8 +26,8 @@ void Trainer::resume(const std::function<void(const std::string&)>& note) {
           if (!unknown.empty()) note("warning: " + unknown);
         }
         step_ = state.global_step;
-        log_history_ = state.log_history;
-        num_tokens_ = progress.at("num_tokens").get<int64_t>();
+        log_.go_on(state.log_history);
+        sums_.go_on(progress);
         if (metric_schedule_) metric_schedule_->load(progress.at("lr_schedule"));
         if (loss_scaler_ && progress.contains("loss_scaler")) {
           loss_scaler_->load(progress.at("loss_scaler"));
@@ -40,9 +40,6 @@ void Trainer::resume(const std::function<void(const std::string&)>& note) {
           note(lost);
         }
         early_stopping_.load(state);
-        const Json& window = progress.at("log_window");
-        window_ = {window.at("loss").get<double>(), window.at("steps").get<int64_t>(), {}};
-        window_.figures.load(window);
       },
       note);
   checkpoints_.note_source(source);
@@ -55,12 +52,10 @@ void Trainer::resume(const std::function<void(const std::string&)>& note) {
 }
 
 std::string Trainer::progress_text() const {
-  Json window = window_.figures.state();
-  window.update({{"loss", window_.loss}, {"steps", window_.steps}});
   Json progress = to_json(data_rows());
   progress.update({{"run", checkpoints_.run_id()},
-                   {"num_tokens", num_tokens_},
-                   {"log_window", window},
+                   {"num_tokens", sums_.num_tokens()},
+                   {"log_window", sums_.window()},
                    {"loss_guard", guard_.state()},
                    {"has_learned", has_learned_}});
   if (!trainee_.base_fingerprint.empty()) {

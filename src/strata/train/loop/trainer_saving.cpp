@@ -198,7 +198,7 @@ void Trainer::save() {
   checkpoint::Removal removal = checkpoints_.start_save(step_, is_in_doubt);
   report_save(start_save(config_.train.output_dir, std::move(removal)), /*must_hold=*/false);
   set_phase(kTrainingPhase);
-  speed_since_ += std::chrono::duration_cast<Clock::duration>(Clock::now() - start);
+  sums_.leave_out(Clock::now() - start);
 }
 
 void Trainer::tell_save(const checkpoint::SaveOutcome& outcome) {
@@ -284,14 +284,14 @@ void Trainer::stop() {
   if (!checkpoints_.last(step_)) save();
   set_phase(phase);
   const auto outcome = saver_->wait();
-  settle_metrics();
+  log_.settle();
   report_save(outcome, /*must_hold=*/true);
   say(fmt::format(
       "stopped on request after step {}: checkpoint-{} is saved, resume with "
       "--resume_from_checkpoint true{}",
       step_, step_,
       owes_evaluation_ ? ", which begins with the evaluation that was broken off" : ""));
-  if (progress_) progress_->finish();
+  log_.finish();
 }
 
 }  // namespace strata::train
