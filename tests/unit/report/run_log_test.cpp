@@ -8,7 +8,6 @@
 #include <gmock/gmock.h>
 
 #include "../temporary_folder.h"
-#include "strata/base/error.h"
 #include "strata/base/file.h"
 
 namespace strata::report {
