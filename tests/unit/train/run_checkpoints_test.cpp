@@ -22,7 +22,7 @@ class RunCheckpointsTest : public ::testing::Test {
  protected:
   RunCheckpointsTest() {
     config_.train.output_dir = folder_ / "out";
-    config_.train.save_strategy = "steps";
+    config_.train.save_strategy = config::Interval::kSteps;
     config_.train.save_total_limit = 1;
     fs::create_directories(config_.train.output_dir);
   }
@@ -209,6 +209,32 @@ TEST_F(RunCheckpointsTest, TheOneThatTheRunWentOnFromIsTheLastWayBack) {
   EXPECT_THAT(run.ways_back(20), ElementsAre(out(15), source));
   run.note_return(source);
   EXPECT_THAT(run.ways_back(20), IsEmpty());
+}
+
+TEST_F(RunCheckpointsTest, TheOneThatTheRunWentOnFromIsOfItsStepWhateverItsName) {
+  const fs::path source = folder_ / "elsewhere" / "copy";
+  RunCheckpoints run(config_);
+  report::TrainerState state;
+  state.global_step = 14;
+  run.go_on(state, Json{{"run", "mine"}});
+  run.note_source(put(source, "mine"));
+  EXPECT_THAT(run.ways_back(13), IsEmpty()) << "batches before it were bad";
+  EXPECT_THAT(run.ways_back(15), ElementsAre(source));
+  run.note_return(source);
+  EXPECT_EQ(run.rollback_limit(20), 14);
+  EXPECT_THAT(run.ways_back(20), IsEmpty());
+}
+
+// As an older version or another tool left them: one without a name may be anybody's.
+TEST_F(RunCheckpointsTest, WhatHasNoNameIsNobodys) {
+  RunCheckpoints run(config_);
+  report::TrainerState state;
+  state.global_step = 14;
+  run.go_on(state, Json::object());
+  run.note_source(put(out(14), ""));
+  put(out(2), "");
+  EXPECT_THAT(run.ways_back(13), IsEmpty());
+  EXPECT_THAT(run.ways_back(15), ElementsAre(out(14)));
 }
 
 TEST_F(RunCheckpointsTest, OnePlaceByTwoNamesIsTriedOnce) {
@@ -413,6 +439,8 @@ INSTANTIATE_TEST_SUITE_P(
                       SavesCase{.decides = true, .first_step = 5, .num_saves = 8},
                       SavesCase{.only_model = true, .num_saves = 8},
                       SavesCase{.only_model = true, .first_step = 5, .num_saves = 8},
+                      SavesCase{.only_model = true, .first_step = 5, .limit = 2, .num_saves = 8},
+                      SavesCase{.only_model = true, .first_step = 5, .limit = 4, .num_saves = 8},
                       SavesCase{
                           .decides = true, .only_model = true, .first_step = 5, .num_saves = 8}));
 

@@ -43,6 +43,9 @@ void Trainer::resume(const std::function<void(const std::string&)>& note) {
       },
       note);
   checkpoints_.note_source(source);
+  if (checkpoints_.run_id().empty()) {
+    checkpoints_.begin_anew(comm::broadcast_string(world_, fresh_run_id()));
+  }
   comm::all_or_nothing(world_, "comparing with the run that is resumed", [&] {
     if (!is_main()) return;
     for (const std::string& line : resume_lines(source, step_, plan_.max_steps, settings_text_)) {

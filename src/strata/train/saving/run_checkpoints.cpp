@@ -29,6 +29,11 @@ std::string RunCheckpoints::go_on(const report::TrainerState& state, const Json&
   return best_.load(state);
 }
 
+void RunCheckpoints::note_source(const fs::path& source) {
+  resumable_ = source;
+  resumable_step_ = first_step_;
+}
+
 bool RunCheckpoints::is_in_doubt(int64_t num_bad_in_a_row) const {
   return num_bad_in_a_row > 0 || rollback_limit_ != kNoLimit;
 }
@@ -62,7 +67,10 @@ bool RunCheckpoints::is_requested(const fs::path& folder) const {
 }
 
 void RunCheckpoints::note_resumable(int64_t step) {
-  if (const auto saved = last(step)) resumable_ = *saved;
+  const auto saved = last(step);
+  if (!saved) return;
+  resumable_ = *saved;
+  resumable_step_ = step;
 }
 
 int64_t RunCheckpoints::num_at_once(int64_t num_saves) const {
@@ -71,12 +79,12 @@ int64_t RunCheckpoints::num_at_once(int64_t num_saves) const {
   const int64_t present = std::ranges::count_if(
       checkpoint::list(output_dir_),
       [this](const fs::path& path) { return checkpoint::step_of(path) <= first_step_; });
-  // The best one stays beside the newest, whatever the limit, and the one that the run went on from
+  // Beside the newest, whatever the limit, stay the best one, and the one that the run went on from
   // where those of this run cannot be gone on from.
-  const int64_t least = best_.metric().empty() ? 1 : 2;
-  const int64_t resumable = only_model_ && first_step_ > 0 ? 1 : 0;
+  const int64_t best = best_.metric().empty() ? 0 : 1;
+  const int64_t resumable = only_model_ && is_in_output_dir(resumable_) ? 1 : 0;
   // An old one goes only after the new one is there.
-  const int64_t most = std::max<int64_t>(*total_limit_, least) + 1 + resumable;
+  const int64_t most = std::max<int64_t>(*total_limit_, 1 + best + resumable) + 1;
   return std::min(num_saves, std::max<int64_t>(most - present, 1));
 }
 
@@ -85,10 +93,21 @@ bool RunCheckpoints::is_own(const fs::path& checkpoint) const {
   if (saved_steps_.contains(step)) return true;
   if (step > first_step_) return false;  // of an earlier run, or of a branch that was given up
   try {
-    return read_json_file(checkpoint / "progress.json").value("run", "") == run_id_;
+    const std::string run = read_json_file(checkpoint / "progress.json").value("run", "");
+    return !run.empty() && run == run_id_;
   } catch (const std::exception&) {
     return true;  // it is damaged: named when it is tried
   }
+}
+
+bool RunCheckpoints::is_in_output_dir(const fs::path& checkpoint) const {
+  std::error_code missing;
+  return fs::exists(checkpoint, missing) &&
+         fs::equivalent(checkpoint.parent_path(), output_dir_, missing);
+}
+
+int64_t RunCheckpoints::step_of(const fs::path& checkpoint) const {
+  return checkpoint == resumable_ ? resumable_step_ : checkpoint::step_of(checkpoint);
 }
 
 int64_t RunCheckpoints::rollback_limit(int64_t first_bad) const {
@@ -100,9 +119,9 @@ std::vector<fs::path> RunCheckpoints::ways_back(int64_t first_bad) const {
   const int64_t limit = rollback_limit(first_bad);
   std::vector<fs::path> found;
   for (const fs::path& folder : checkpoint::list(output_dir_)) {
-    if (checkpoint::step_of(folder) < limit && is_own(folder)) found.insert(found.begin(), folder);
+    if (step_of(folder) < limit && is_own(folder)) found.insert(found.begin(), folder);
   }
-  if (resumable_.empty() || checkpoint::step_of(resumable_) >= limit) return found;
+  if (resumable_.empty() || resumable_step_ >= limit) return found;
   std::error_code ignored;
   const bool is_found = std::ranges::any_of(
       found, [&](const fs::path& folder) { return fs::equivalent(folder, resumable_, ignored); });
@@ -110,18 +129,13 @@ std::vector<fs::path> RunCheckpoints::ways_back(int64_t first_bad) const {
   return found;
 }
 
-void RunCheckpoints::note_return(const fs::path& source) {
-  rollback_limit_ = checkpoint::step_of(source);
-}
+void RunCheckpoints::note_return(const fs::path& source) { rollback_limit_ = step_of(source); }
 
 std::optional<fs::path> RunCheckpoints::only_one_kept() const {
   if (total_limit_ != 1 || !best_.folder() || is_best_damaged_) return std::nullopt;
   const fs::path best = *best_.folder();
   // What lies in the folder of another run, from which this one went on, is not this run's.
-  std::error_code missing;
-  if (!fs::exists(best) || !fs::equivalent(best.parent_path(), output_dir_, missing)) {
-    return std::nullopt;
-  }
+  if (!is_in_output_dir(best)) return std::nullopt;
   return best;
 }
 

@@ -35,10 +35,10 @@ class RunCheckpoints {
   // Json::exception.
   void begin_anew(std::string run_id) { run_id_ = std::move(run_id); }
   std::string go_on(const report::TrainerState& state, const Json& progress);
-  void note_source(const std::filesystem::path& source) { resumable_ = source; }
+  void note_source(const std::filesystem::path& source);
 
   // Of this run and of those that it goes on from; empty where an older version or another tool
-  // saved what it went on from.
+  // saved what it went on from: then it needs a new one, by begin_anew().
   const std::string& run_id() const { return run_id_; }
   // Finished before this process began.
   int64_t first_step() const { return first_step_; }
@@ -93,6 +93,9 @@ class RunCheckpoints {
 
   // Whether this run, or one that it goes on from, saved it.
   bool is_own(const std::filesystem::path& checkpoint) const;
+  bool is_in_output_dir(const std::filesystem::path& checkpoint) const;
+  // What it went on from may have any name.
+  int64_t step_of(const std::filesystem::path& checkpoint) const;
 
   std::filesystem::path output_dir_;
   std::optional<int64_t> total_limit_;
@@ -105,6 +108,7 @@ class RunCheckpoints {
   int64_t saved_step_ = -1;        // the last of them; -1: none, or it failed
   int64_t asked_step_ = -1;
   std::filesystem::path resumable_;
+  int64_t resumable_step_ = -1;
   int64_t rollback_limit_ = kNoLimit;
 };
 
